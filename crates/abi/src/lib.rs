@@ -1,1 +1,25 @@
-//! abi
+//! Every byte that two Partywall processes share.
+//!
+//! Nothing here does I/O, allocates shared memory or reads a clock: the crate holds the shapes
+//! (ring layout, descriptors, call segments, control messages), their limits, and the atomics
+//! that the rings are built from. `docs/abi.md` has the same facts as byte tables.
+//!
+//! Bytes that come from outside are an allegation: every decoder takes a copied slice, checks
+//! it whole and returns a typed value or an error that says what was wrong and where.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+#[cfg(any(test, loom))]
+extern crate std;
+
+pub mod codec;
+pub mod control;
+pub mod layout;
+pub mod limits;
+pub mod name;
+pub mod segment;
+pub mod sync;
+
+/// Version of everything in this crate; two sides with different versions refuse each other.
+pub const VERSION: u16 = 1;

@@ -1,1 +1,32 @@
-//! shm
+//! Shared memory at work: outboxes, the ring of records in them, how a side sleeps and is woken,
+//! and how descriptors travel.
+//!
+//! The crate knows records, not calls. What a record means is the business of the crates above.
+//! Unsafe code lives in [`region`] (memory that another process writes), [`socket`] (ancillary
+//! data) and [`spawn`] (between fork and exec) alone.
+
+pub mod death;
+pub mod region;
+pub mod ring;
+pub mod spin;
+pub mod stops;
+
+#[cfg(not(loom))]
+pub mod link;
+#[cfg(not(loom))]
+pub mod memory;
+#[cfg(not(loom))]
+pub mod reactor;
+#[cfg(not(loom))]
+pub mod socket;
+#[cfg(not(loom))]
+pub mod spawn;
+
+#[cfg(all(loom, test))]
+mod loom_tests;
+
+#[cfg(all(not(loom), any(test, fuzzing)))]
+#[doc(hidden)]
+pub mod fuzz;
+#[cfg(all(not(loom), test))]
+mod ring_tests;

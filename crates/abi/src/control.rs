@@ -1,0 +1,737 @@
+//! Messages between a process and the coordinator.
+//!
+//! One `SOCK_SEQPACKET` Unix socket per process; every message is one packet: a kind, the number
+//! of the request it belongs to (zero when it belongs to none), then the fields of that kind,
+//! little-endian. File descriptors travel beside it (`SCM_RIGHTS`).
+//!
+//! ```text
+//! process                                coordinator
+//!          <------------------ Challenge   nonce
+//!  Proof   ------------------>             the nonce, with SCM_CREDENTIALS of the sender
+//!          <------------------ Welcome     who the coordinator takes the process for
+//!
+//!  Register ----------------->             serve a name
+//!          <---------------- Registered
+//!  Connect ------------------>             a link to a name
+//!          <-------------------- Linked    + fds [outbox of the caller, socket]
+//!            (the server gets) Offer       + fds [outbox of the server, socket]
+//!          or <--------------- Redirect    the name is reached over the network
+//!          or <------------------ Refused  a gRPC code and a text
+//! ```
+//!
+//! After `Linked` and `Offer` the two sides speak over their socket alone: each maps its outbox,
+//! seals it and sends it to the other with a [`Setup`].
+
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+
+use crate::codec::{DecodeError, Reader, Writer};
+use crate::layout::Geometry;
+use crate::limits;
+use crate::name::{MethodPattern, MethodSet, ServiceName};
+
+/// How a program file became known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Digest {
+    /// It is not known.
+    Unknown,
+    /// SHA-256 read through `/proc/PID/exe`: true when it was read, but a process can be made to
+    /// run other code afterwards.
+    Observed([u8; 32]),
+    /// SHA-256 of the sealed copy that the coordinator itself started: strong.
+    Started([u8; 32]),
+}
+
+/// Who a process is, as the kernel told the coordinator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// User.
+    pub uid: u32,
+    /// Primary group.
+    pub gid: u32,
+    /// Process, as the coordinator's PID namespace sees it; none when that cannot see it.
+    pub pid: Option<u32>,
+    /// Digest of the program file.
+    pub digest: Digest,
+    /// Control group path, empty when unknown.
+    pub cgroup: String,
+    /// The policy's names for it.
+    pub principals: Vec<String>,
+}
+
+/// What keeps the two ends of a link apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Isolation {
+    /// Nothing: one address space, no protection keys.
+    None,
+    /// Separate processes; they share only the two outboxes, each written by one side.
+    Process,
+    /// A network protocol; what protects it is that protocol's business.
+    Network,
+}
+
+impl core::fmt::Display for Isolation {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Self::None => "none",
+            Self::Process => "process",
+            Self::Network => "network",
+        })
+    }
+}
+
+/// What one end of a link has counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinkStats {
+    /// Calls that ended, however.
+    pub calls: u64,
+    /// Of these, the ones that ended with a status other than OK.
+    pub failed: u64,
+    /// Of these, the ones that policy denied.
+    pub denied: u64,
+    /// Payload bytes sent.
+    pub sent_bytes: u64,
+    /// Payload bytes received.
+    pub received_bytes: u64,
+}
+
+/// One row of the coordinator's list of links.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkRow {
+    /// The link's number.
+    pub link: u64,
+    /// The name that was connected to.
+    pub name: String,
+    /// Who calls.
+    pub caller: Identity,
+    /// Who serves; none when the link is a redirect to the network.
+    pub server: Option<Identity>,
+    /// Where a redirect leads, else empty.
+    pub url: String,
+    /// What keeps the ends apart.
+    pub isolation: Isolation,
+    /// Whether it is still open.
+    pub open: bool,
+    /// What the server's end has counted.
+    pub stats: LinkStats,
+}
+
+/// Both sides of the control conversation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Message {
+    /// To the process: prove who you are.
+    Challenge {
+        /// Version of the coordinator's ABI.
+        version: u16,
+        /// Sixteen random bytes.
+        nonce: [u8; 16],
+    },
+    /// To the coordinator: here I am.
+    Proof {
+        /// Version of the process's ABI.
+        version: u16,
+        /// The nonce of the challenge.
+        nonce: [u8; 16],
+    },
+    /// To the process: this is who you are.
+    Welcome {
+        /// Its identity.
+        you: Identity,
+    },
+    /// To the coordinator: I serve this name.
+    Register {
+        /// Request number.
+        request: u32,
+        /// The name.
+        name: ServiceName,
+    },
+    /// To the process: you do.
+    Registered {
+        /// Request number.
+        request: u32,
+        /// Number of this registration.
+        registration: u64,
+    },
+    /// To the coordinator: I no longer serve it; open links go on.
+    Unregister {
+        /// Number of the registration.
+        registration: u64,
+    },
+    /// To the coordinator: give me a link to this name.
+    Connect {
+        /// Request number.
+        request: u32,
+        /// The name.
+        name: ServiceName,
+    },
+    /// To the caller: your end. Descriptors: your outbox, your end of the socket.
+    Linked {
+        /// Request number.
+        request: u32,
+        /// The link's number.
+        link: u64,
+        /// Size of both outboxes.
+        geometry: Geometry,
+        /// Who serves.
+        server: Identity,
+        /// What the caller may call.
+        methods: MethodSet,
+    },
+    /// To the caller: the name is reached over the network.
+    Redirect {
+        /// Request number.
+        request: u32,
+        /// The link's number.
+        link: u64,
+        /// Where.
+        url: String,
+        /// What the caller may call.
+        methods: MethodSet,
+    },
+    /// To the process: no.
+    Refused {
+        /// Request number.
+        request: u32,
+        /// gRPC status code.
+        code: u8,
+        /// What, where and the remedy.
+        text: String,
+    },
+    /// To the server: a caller. Descriptors: your outbox, your end of the socket.
+    Offer {
+        /// The registration that was asked for.
+        registration: u64,
+        /// The link's number.
+        link: u64,
+        /// Size of both outboxes.
+        geometry: Geometry,
+        /// Who calls.
+        caller: Identity,
+        /// What it may call.
+        methods: MethodSet,
+    },
+    /// To the coordinator: tell me now, and at each change, how many serve this name.
+    Watch {
+        /// Request number.
+        request: u32,
+        /// The name.
+        name: ServiceName,
+    },
+    /// To the process: so many.
+    Watched {
+        /// Number of the watch request.
+        request: u32,
+        /// Instances that serve the name now.
+        instances: u32,
+    },
+    /// To the coordinator: enough.
+    Unwatch {
+        /// Number of the watch request.
+        request: u32,
+    },
+    /// To the coordinator: a link's end has closed, and this is what it counted.
+    Closed {
+        /// The link's number.
+        link: u64,
+        /// What was counted.
+        stats: LinkStats,
+    },
+    /// To the coordinator: which links are there?
+    List {
+        /// Request number.
+        request: u32,
+    },
+    /// To the process: this one.
+    Row {
+        /// Request number.
+        request: u32,
+        /// The link.
+        row: LinkRow,
+    },
+    /// To the process: that was all.
+    Listed {
+        /// Request number.
+        request: u32,
+    },
+    /// To a server: what have your links counted so far?
+    Query {
+        /// Number of the question.
+        request: u32,
+    },
+    /// To the coordinator: this link so much.
+    Counted {
+        /// Number of the question.
+        request: u32,
+        /// The link's number.
+        link: u64,
+        /// What was counted.
+        stats: LinkStats,
+    },
+    /// To the coordinator: that was all.
+    CountedAll {
+        /// Number of the question.
+        request: u32,
+    },
+}
+
+impl Message {
+    /// The packet.
+    ///
+    /// Texts over their limits are cut, for a peer would refuse them.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(64);
+        let w = &mut Writer(&mut out);
+        match self {
+            Self::Challenge { version, nonce } | Self::Proof { version, nonce } => {
+                let kind = if matches!(self, Self::Challenge { .. }) { 1 } else { 2 };
+                start(w, kind, 0);
+                w.u16(*version);
+                w.raw(nonce);
+            }
+            Self::Welcome { you } => {
+                start(w, 3, 0);
+                put_identity(w, you);
+            }
+            Self::Register { request, name } => put_named(w, 4, *request, name),
+            Self::Registered { request, registration } => {
+                start(w, 5, *request);
+                w.u64(*registration);
+            }
+            Self::Unregister { registration } => {
+                start(w, 6, 0);
+                w.u64(*registration);
+            }
+            Self::Connect { request, name } => put_named(w, 7, *request, name),
+            Self::Linked { request, link, geometry, server, methods } => {
+                start(w, 8, *request);
+                w.u64(*link);
+                put_geometry(w, *geometry);
+                put_identity(w, server);
+                put_methods(w, methods);
+            }
+            Self::Redirect { request, link, url, methods } => {
+                start(w, 9, *request);
+                w.u64(*link);
+                put_text(w, url, limits::URL_BYTES);
+                put_methods(w, methods);
+            }
+            Self::Refused { request, code, text } => {
+                start(w, 10, *request);
+                w.u8(*code);
+                put_text(w, text, limits::ERROR_TEXT_BYTES);
+            }
+            Self::Offer { registration, link, geometry, caller, methods } => {
+                start(w, 11, 0);
+                w.u64(*registration);
+                w.u64(*link);
+                put_geometry(w, *geometry);
+                put_identity(w, caller);
+                put_methods(w, methods);
+            }
+            Self::Watch { request, name } => put_named(w, 12, *request, name),
+            Self::Watched { request, instances } => {
+                start(w, 13, *request);
+                w.u32(*instances);
+            }
+            Self::Unwatch { request } => start(w, 14, *request),
+            Self::Closed { link, stats } => {
+                start(w, 15, 0);
+                w.u64(*link);
+                put_stats(w, stats);
+            }
+            Self::List { request } => start(w, 16, *request),
+            Self::Row { request, row } => {
+                start(w, 17, *request);
+                put_row(w, row);
+            }
+            Self::Listed { request } => start(w, 18, *request),
+            Self::Query { request } => start(w, 19, *request),
+            Self::Counted { request, link, stats } => {
+                start(w, 20, *request);
+                w.u64(*link);
+                put_stats(w, stats);
+            }
+            Self::CountedAll { request } => start(w, 21, *request),
+        }
+        out
+    }
+
+    /// The message in a copied packet.
+    ///
+    /// # Errors
+    /// [`DecodeError`] naming the field.
+    pub fn decode(packet: &[u8]) -> Result<Self, DecodeError> {
+        let r = &mut Reader::new(packet);
+        let kind = r.u16("kind")?;
+        let zero = r.u16("reserved")?;
+        if zero != 0 {
+            return Err(DecodeError::Value { field: "reserved", found: zero.into() });
+        }
+        let request = r.u32("request")?;
+        let message = match kind {
+            1 => Self::Challenge { version: r.u16("version")?, nonce: r.array("nonce")? },
+            2 => Self::Proof { version: r.u16("version")?, nonce: r.array("nonce")? },
+            3 => Self::Welcome { you: identity(r)? },
+            4 => Self::Register { request, name: name(r)? },
+            5 => Self::Registered { request, registration: r.u64("registration")? },
+            6 => Self::Unregister { registration: r.u64("registration")? },
+            7 => Self::Connect { request, name: name(r)? },
+            8 => Self::Linked {
+                request,
+                link: r.u64("link")?,
+                geometry: geometry(r)?,
+                server: identity(r)?,
+                methods: methods(r)?,
+            },
+            9 => Self::Redirect {
+                request,
+                link: r.u64("link")?,
+                url: r.short_text("url", limits::URL_BYTES)?,
+                methods: methods(r)?,
+            },
+            10 => Self::Refused {
+                request,
+                code: code(r)?,
+                text: r.short_text("text", limits::ERROR_TEXT_BYTES)?,
+            },
+            11 => Self::Offer {
+                registration: r.u64("registration")?,
+                link: r.u64("link")?,
+                geometry: geometry(r)?,
+                caller: identity(r)?,
+                methods: methods(r)?,
+            },
+            12 => Self::Watch { request, name: name(r)? },
+            13 => Self::Watched { request, instances: r.u32("instances")? },
+            14 => Self::Unwatch { request },
+            15 => Self::Closed { link: r.u64("link")?, stats: stats(r)? },
+            16 => Self::List { request },
+            17 => Self::Row { request, row: row(r)? },
+            18 => Self::Listed { request },
+            19 => Self::Query { request },
+            20 => Self::Counted { request, link: r.u64("link")?, stats: stats(r)? },
+            21 => Self::CountedAll { request },
+            found => return Err(DecodeError::Value { field: "kind", found: found.into() }),
+        };
+        core::mem::replace(r, Reader::new(&[])).end()?;
+        Ok(message)
+    }
+}
+
+/// What each side sends first on a link's socket, with its sealed outbox as the one descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Setup {
+    /// The link's number, as the coordinator told both.
+    pub link: u64,
+}
+
+impl Setup {
+    const MAGIC: u32 = u32::from_le_bytes(*b"PWst");
+
+    /// Length of the packet.
+    pub const BYTES: usize = 16;
+
+    /// The packet.
+    pub fn encode(self) -> [u8; Self::BYTES] {
+        let mut out = [0; Self::BYTES];
+        out[..4].copy_from_slice(&Self::MAGIC.to_le_bytes());
+        out[4..6].copy_from_slice(&crate::VERSION.to_le_bytes());
+        out[8..].copy_from_slice(&self.link.to_le_bytes());
+        out
+    }
+
+    /// The message in a copied packet.
+    ///
+    /// # Errors
+    /// [`DecodeError`] naming the field.
+    pub fn decode(packet: &[u8]) -> Result<Self, DecodeError> {
+        let mut r = Reader::new(packet);
+        let magic = r.u32("setup magic")?;
+        if magic != Self::MAGIC {
+            return Err(DecodeError::Value { field: "setup magic", found: magic.into() });
+        }
+        let version = r.u32("setup version")?;
+        if version != u32::from(crate::VERSION) {
+            return Err(DecodeError::Value { field: "setup version", found: version.into() });
+        }
+        let link = r.u64("setup link")?;
+        r.end()?;
+        Ok(Self { link })
+    }
+}
+
+fn start(w: &mut Writer<'_>, kind: u16, request: u32) {
+    w.u16(kind);
+    w.u16(0);
+    w.u32(request);
+}
+
+fn put_named(w: &mut Writer<'_>, kind: u16, request: u32, name: &ServiceName) {
+    start(w, kind, request);
+    w.short_bytes(name.as_str().as_bytes());
+}
+
+fn name(r: &mut Reader<'_>) -> Result<ServiceName, DecodeError> {
+    let text = r.short_text("name", limits::NAME_BYTES)?;
+    ServiceName::new(&text).map_err(|_| DecodeError::Text { field: "name" })
+}
+
+fn code(r: &mut Reader<'_>) -> Result<u8, DecodeError> {
+    match r.u8("code")? {
+        code @ 0..=16 => Ok(code),
+        found => Err(DecodeError::Value { field: "code", found: found.into() }),
+    }
+}
+
+fn put_text(w: &mut Writer<'_>, text: &str, limit: usize) {
+    let end = (0..=limit.min(text.len())).rev().find(|&i| text.is_char_boundary(i)).unwrap_or(0);
+    w.short_bytes(&text.as_bytes()[..end]);
+}
+
+fn put_geometry(w: &mut Writer<'_>, g: Geometry) {
+    w.u32(g.slots());
+    w.u32(g.arena_bytes());
+}
+
+fn geometry(r: &mut Reader<'_>) -> Result<Geometry, DecodeError> {
+    let (slots, arena) = (r.u32("slots")?, r.u32("arena bytes")?);
+    Geometry::new(slots, arena)
+        .map_err(|_| DecodeError::Value { field: "geometry", found: u64::from(slots) })
+}
+
+fn put_identity(w: &mut Writer<'_>, id: &Identity) {
+    w.u32(id.uid);
+    w.u32(id.gid);
+    w.u32(id.pid.unwrap_or(0));
+    let (kind, digest) = match id.digest {
+        Digest::Unknown => (0, [0; 32]),
+        Digest::Observed(d) => (1, d),
+        Digest::Started(d) => (2, d),
+    };
+    w.u8(kind);
+    w.raw(&digest);
+    put_text(w, &id.cgroup, limits::CGROUP_BYTES);
+    let principals = &id.principals[..id.principals.len().min(limits::PRINCIPALS)];
+    w.u16(principals.len() as u16);
+    for p in principals {
+        put_text(w, p, limits::NAME_BYTES);
+    }
+}
+
+fn identity(r: &mut Reader<'_>) -> Result<Identity, DecodeError> {
+    let (uid, gid, pid) = (r.u32("uid")?, r.u32("gid")?, r.u32("pid")?);
+    let kind = r.u8("digest kind")?;
+    let digest = r.array("digest")?;
+    let digest = match kind {
+        0 => Digest::Unknown,
+        1 => Digest::Observed(digest),
+        2 => Digest::Started(digest),
+        found => return Err(DecodeError::Value { field: "digest kind", found: found.into() }),
+    };
+    let cgroup = r.short_text("cgroup", limits::CGROUP_BYTES)?;
+    let found = usize::from(r.u16("principals")?);
+    if found > limits::PRINCIPALS {
+        let limit = limits::PRINCIPALS;
+        return Err(DecodeError::TooLarge { field: "principals", found, limit });
+    }
+    let principals = (0..found)
+        .map(|_| r.short_text("principal", limits::NAME_BYTES))
+        .collect::<Result<_, _>>()?;
+    Ok(Identity { uid, gid, pid: (pid != 0).then_some(pid), digest, cgroup, principals })
+}
+
+fn put_methods(w: &mut Writer<'_>, set: &MethodSet) {
+    let patterns = &set.patterns()[..set.patterns().len().min(limits::PATTERNS)];
+    w.u16(patterns.len() as u16);
+    for p in patterns {
+        w.short_bytes(p.to_string().as_bytes());
+    }
+}
+
+fn methods(r: &mut Reader<'_>) -> Result<MethodSet, DecodeError> {
+    let found = usize::from(r.u16("methods")?);
+    if found > limits::PATTERNS {
+        return Err(DecodeError::TooLarge { field: "methods", found, limit: limits::PATTERNS });
+    }
+    let mut set = MethodSet::default();
+    for _ in 0..found {
+        let text = r.short_text("method", limits::PATTERN_BYTES)?;
+        let pattern =
+            MethodPattern::new(&text).map_err(|_| DecodeError::Text { field: "method" })?;
+        set.add(pattern);
+    }
+    Ok(set)
+}
+
+fn put_stats(w: &mut Writer<'_>, s: &LinkStats) {
+    for v in [s.calls, s.failed, s.denied, s.sent_bytes, s.received_bytes] {
+        w.u64(v);
+    }
+}
+
+fn stats(r: &mut Reader<'_>) -> Result<LinkStats, DecodeError> {
+    Ok(LinkStats {
+        calls: r.u64("calls")?,
+        failed: r.u64("failed")?,
+        denied: r.u64("denied")?,
+        sent_bytes: r.u64("sent bytes")?,
+        received_bytes: r.u64("received bytes")?,
+    })
+}
+
+fn put_row(w: &mut Writer<'_>, row: &LinkRow) {
+    w.u64(row.link);
+    put_text(w, &row.name, limits::NAME_BYTES);
+    put_identity(w, &row.caller);
+    w.u8(row.server.is_some().into());
+    if let Some(server) = &row.server {
+        put_identity(w, server);
+    }
+    put_text(w, &row.url, limits::URL_BYTES);
+    w.u8(match row.isolation {
+        Isolation::None => 0,
+        Isolation::Process => 1,
+        Isolation::Network => 2,
+    });
+    w.u8(row.open.into());
+    put_stats(w, &row.stats);
+}
+
+fn row(r: &mut Reader<'_>) -> Result<LinkRow, DecodeError> {
+    Ok(LinkRow {
+        link: r.u64("link")?,
+        name: r.short_text("name", limits::NAME_BYTES)?,
+        caller: identity(r)?,
+        server: if flag(r, "has server")? { Some(identity(r)?) } else { None },
+        url: r.short_text("url", limits::URL_BYTES)?,
+        isolation: match r.u8("isolation")? {
+            0 => Isolation::None,
+            1 => Isolation::Process,
+            2 => Isolation::Network,
+            found => return Err(DecodeError::Value { field: "isolation", found: found.into() }),
+        },
+        open: flag(r, "open")?,
+        stats: stats(r)?,
+    })
+}
+
+fn flag(r: &mut Reader<'_>, field: &'static str) -> Result<bool, DecodeError> {
+    match r.u8(field)? {
+        0 => Ok(false),
+        1 => Ok(true),
+        found => Err(DecodeError::Value { field, found: found.into() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+    use proptest::prelude::*;
+
+    fn someone(pid: Option<u32>, digest: Digest) -> Identity {
+        Identity {
+            uid: 1000,
+            gid: 100,
+            pid,
+            digest,
+            cgroup: "/a/b".into(),
+            principals: vec!["client".into(), "x".into()],
+        }
+    }
+
+    fn samples() -> Vec<Message> {
+        let name = ServiceName::new("greeter").unwrap();
+        let mut methods = MethodSet::default();
+        methods.add(MethodPattern::new("a.B/C").unwrap());
+        methods.add(MethodPattern::new("a.B/*").unwrap());
+        let stats = LinkStats { calls: 1, failed: 2, denied: 3, sent_bytes: 4, received_bytes: 5 };
+        let row = LinkRow {
+            link: 4,
+            name: "greeter".into(),
+            caller: someone(None, Digest::Unknown),
+            server: Some(someone(Some(7), Digest::Started([9; 32]))),
+            url: String::new(),
+            isolation: Isolation::Process,
+            open: true,
+            stats,
+        };
+        let g = Geometry::DEFAULT;
+        let server = someone(Some(1), Digest::Observed([1; 32]));
+        vec![
+            Message::Challenge { version: 1, nonce: [3; 16] },
+            Message::Proof { version: 1, nonce: [3; 16] },
+            Message::Welcome { you: server.clone() },
+            Message::Register { request: 1, name: name.clone() },
+            Message::Registered { request: 1, registration: 2 },
+            Message::Unregister { registration: 2 },
+            Message::Connect { request: 3, name: name.clone() },
+            Message::Linked {
+                request: 3,
+                link: 4,
+                geometry: g,
+                server: server.clone(),
+                methods: methods.clone(),
+            },
+            Message::Redirect {
+                request: 3,
+                link: 4,
+                url: "http://h:1".into(),
+                methods: methods.clone(),
+            },
+            Message::Refused { request: 3, code: 7, text: "no".into() },
+            Message::Offer { registration: 2, link: 4, geometry: g, caller: server, methods },
+            Message::Watch { request: 5, name },
+            Message::Watched { request: 5, instances: 2 },
+            Message::Unwatch { request: 5 },
+            Message::Closed { link: 4, stats },
+            Message::List { request: 6 },
+            Message::Row { request: 6, row: row.clone() },
+            Message::Row { request: 6, row: LinkRow { server: None, open: false, ..row } },
+            Message::Listed { request: 6 },
+            Message::Query { request: 7 },
+            Message::Counted { request: 7, link: 4, stats },
+            Message::CountedAll { request: 7 },
+        ]
+    }
+
+    #[test]
+    fn every_message_round_trips_and_no_prefix_does() {
+        for message in samples() {
+            let packet = message.encode();
+            assert!(packet.len() <= limits::CONTROL_BYTES);
+            assert_eq!(Message::decode(&packet), Ok(message));
+            for end in 0..packet.len() {
+                assert!(Message::decode(&packet[..end]).is_err());
+            }
+            let mut longer = packet;
+            longer.push(0);
+            assert!(Message::decode(&longer).is_err());
+        }
+    }
+
+    #[test]
+    fn setup_round_trips() {
+        let s = Setup { link: 77 };
+        assert_eq!(Setup::decode(&s.encode()), Ok(s));
+        assert!(Setup::decode(&[0; 16]).is_err());
+        assert!(Setup::decode(&s.encode()[..15]).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn flipped_bytes_never_panic(which in 0usize..22, at in any::<usize>(), to in any::<u8>()) {
+            let mut packet = samples()[which].encode();
+            let at = at % packet.len();
+            packet[at] = to;
+            let _ = Message::decode(&packet);
+        }
+
+        #[test]
+        fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            let _ = Message::decode(&bytes);
+            let _ = Setup::decode(&bytes);
+        }
+    }
+}

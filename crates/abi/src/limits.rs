@@ -1,0 +1,64 @@
+//! The bounds of everything that can grow, in one place.
+//!
+//! A limit that a peer could exceed is checked where the bytes arrive, before anything is
+//! allocated for them.
+
+/// Longest service name, in bytes.
+pub const NAME_BYTES: usize = 63;
+
+/// Longest gRPC path (`/package.Service/Method`), in bytes.
+pub const PATH_BYTES: usize = 1024;
+
+/// Longest encoded head or trailers block of a call, in bytes: metadata, path and deadline.
+///
+/// A block travels in one record, so it must fit a quarter of the default arena.
+pub const HEAD_BYTES: usize = 20 * 1024;
+
+/// Most metadata entries in one head or trailers block.
+pub const METADATA_ENTRIES: usize = 256;
+
+/// Longest method pattern in a method set, in bytes.
+pub const PATTERN_BYTES: usize = PATH_BYTES;
+
+/// Most patterns in the method set of one link.
+pub const PATTERNS: usize = 256;
+
+/// Longest control message, in bytes.
+pub const CONTROL_BYTES: usize = 64 * 1024;
+
+/// Most file descriptors beside one control message.
+pub const CONTROL_FDS: usize = 4;
+
+/// Longest cgroup path that is carried in an identity, in bytes.
+pub const CGROUP_BYTES: usize = 4096;
+
+/// Longest text of an error on the control socket, in bytes.
+pub const ERROR_TEXT_BYTES: usize = 2048;
+
+/// Longest URL that a name may stand for, in bytes.
+pub const URL_BYTES: usize = 2048;
+
+/// Most principals that one identity may match.
+pub const PRINCIPALS: usize = 32;
+
+/// Calls that one client may have open on one link; the next one waits at the client, and a
+/// server answers RESOURCE_EXHAUSTED to a client that does not wait.
+pub const STREAMS: usize = 1024;
+
+/// Bytes of message data that a sender may have under way on one stream before its receiver
+/// has taken some of them.
+pub const STREAM_WINDOW: u32 = 1024 * 1024;
+
+/// Bytes of message data that a sender may have under way on one link, all streams together.
+pub const LINK_WINDOW: u32 = 16 * 1024 * 1024;
+
+/// Default limit of a decoded message, in bytes (tonic's and gRPC's own default).
+pub const MESSAGE_BYTES: usize = 4 * 1024 * 1024;
+
+/// Largest message limit that can be set, in bytes.
+pub const MESSAGE_BYTES_MAX: usize = (2 << 30) - 1;
+
+/// Doorbells that a receiver leaves unread before it empties the socket.
+///
+/// A sender's socket buffer holds more than 200 of them, so a bell is never lost to a full one.
+pub const UNREAD_BELLS: u32 = 32;

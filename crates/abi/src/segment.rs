@@ -1,0 +1,418 @@
+//! What travels on a link between a caller and a service: segments of calls.
+//!
+//! There is no HTTP/2 on a ring. A call is a *head* (path, metadata, deadline), message data and
+//! *trailers* (status, metadata), and one record, a [`Kind::Segment`], carries any of them in
+//! that order, so that a small unary call is one record each way:
+//!
+//! ```text
+//! flags  bit 0 HEAD      the payload begins with a u32 length and a head block
+//!        bit 1 TRAILERS  then comes a u32 length and a trailers block (server to client only)
+//!        bit 2 END       the sender sends no more data on this stream
+//! the rest of the payload is message data: a piece of gRPC's length-prefixed message stream
+//! ```
+//!
+//! States of a stream, as seen by one side (`open` after the head):
+//!
+//! ```text
+//! idle --HEAD--> open --END sent--> half-closed --TRAILERS/RESET received--> closed
+//!                  \--RESET sent or received---------------------------------> closed
+//! ```
+//!
+//! * The client opens a stream with a number of its own choice that is not zero and not open.
+//! * [`Kind::Reset`] ends a stream at once in both directions; payload: u32 gRPC code, text.
+//! * [`Kind::Window`] grants the receiver of it so many more bytes of message data: u32 payload,
+//!   on a stream, or with stream 0 on the whole link. Heads and trailers are not counted.
+//! * [`Kind::Drain`] (server to client, stream 0): streams opened after it are refused by
+//!   `Reset` with UNAVAILABLE before any handler saw them; open ones are finished.
+//! * [`Kind::Message`]: a whole message, or a piece of one (flag `MORE`), of the raw interface
+//!   that knows no calls.
+
+use alloc::vec::Vec;
+
+use crate::codec::{DecodeError, Reader, Writer};
+use crate::limits;
+
+/// What a record is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// A piece of a call.
+    Segment = 1,
+    /// The end of a stream out of turn.
+    Reset = 2,
+    /// More credit.
+    Window = 3,
+    /// No new streams, please.
+    Drain = 4,
+    /// A message of the raw interface.
+    Message = 5,
+}
+
+impl Kind {
+    /// The kind with this number.
+    #[inline]
+    pub const fn from_number(number: u8) -> Option<Self> {
+        Some(match number {
+            1 => Self::Segment,
+            2 => Self::Reset,
+            3 => Self::Window,
+            4 => Self::Drain,
+            5 => Self::Message,
+            _ => return None,
+        })
+    }
+}
+
+/// Segment flag: a head block comes first.
+pub const HEAD: u8 = 1;
+/// Segment flag: a trailers block comes (after the head block, when there is one).
+pub const TRAILERS: u8 = 2;
+/// Segment flag: the last data of this stream in this direction.
+pub const END: u8 = 4;
+/// Message flag: the message goes on in the next record.
+pub const MORE: u8 = 1;
+
+/// Deadline field of a call that has none.
+pub const NO_DEADLINE: u64 = u64::MAX;
+
+/// The parts of one segment.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Segment<'a> {
+    /// The head block.
+    pub head: Option<&'a [u8]>,
+    /// The trailers block.
+    pub trailers: Option<&'a [u8]>,
+    /// Message data, possibly none.
+    pub data: &'a [u8],
+}
+
+impl<'a> Segment<'a> {
+    /// Takes a copied payload apart.
+    ///
+    /// # Errors
+    /// [`DecodeError`] when a flag has no meaning or a block is longer than it may be.
+    #[inline]
+    pub fn decode(flags: u8, payload: &'a [u8]) -> Result<Self, DecodeError> {
+        if flags & !(HEAD | TRAILERS | END) != 0 {
+            return Err(DecodeError::Value { field: "segment flags", found: flags.into() });
+        }
+        let mut r = Reader::new(payload);
+        let mut block = |flag, field| -> Result<Option<&'a [u8]>, DecodeError> {
+            if flags & flag == 0 {
+                return Ok(None);
+            }
+            let found = r.u32(field)? as usize;
+            if found > limits::HEAD_BYTES {
+                return Err(DecodeError::TooLarge { field, found, limit: limits::HEAD_BYTES });
+            }
+            r.raw(field, found).map(Some)
+        };
+        let head = block(HEAD, "head length")?;
+        let trailers = block(TRAILERS, "trailers length")?;
+        Ok(Self { head, trailers, data: r.rest() })
+    }
+}
+
+/// Writes a block of at most [`limits::HEAD_BYTES`] with its length in front.
+///
+/// The writer is called with the vector to append to. Returns the block's length, or `None`
+/// (with everything taken back) when it is over the limit.
+pub fn write_block(out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) -> Option<usize> {
+    let start = out.len();
+    out.extend_from_slice(&[0; 4]);
+    write(out);
+    let len = out.len() - start - 4;
+    if len > limits::HEAD_BYTES {
+        out.truncate(start);
+        return None;
+    }
+    out[start..start + 4].copy_from_slice(&(len as u32).to_le_bytes());
+    Some(len)
+}
+
+/// The head block of a request: deadline, path, metadata.
+#[derive(Debug, PartialEq, Eq)]
+pub struct RequestHead<'a> {
+    /// Nanoseconds left when it was sent, or [`NO_DEADLINE`].
+    pub deadline_ns: u64,
+    /// The path, `/package.Service/Method`.
+    pub path: &'a str,
+    /// The metadata.
+    pub metadata: Metadata<'a>,
+}
+
+impl<'a> RequestHead<'a> {
+    /// Appends the fixed part; the metadata entries follow by [`write_entry`].
+    pub fn write(out: &mut Vec<u8>, deadline_ns: u64, path: &str, entries: u16) {
+        let mut w = Writer(out);
+        w.u64(deadline_ns);
+        w.short_bytes(path.as_bytes());
+        w.u16(entries);
+    }
+
+    /// Takes a copied block apart; every entry has been checked for its place when it returns.
+    ///
+    /// # Errors
+    /// [`DecodeError`] naming the field.
+    #[inline]
+    pub fn decode(block: &'a [u8]) -> Result<Self, DecodeError> {
+        let mut r = Reader::new(block);
+        let deadline_ns = r.u64("deadline")?;
+        let path = r.short_bytes("path", limits::PATH_BYTES)?;
+        let path = core::str::from_utf8(path).map_err(|_| DecodeError::Text { field: "path" })?;
+        if !path.starts_with('/') || !path.is_ascii() {
+            return Err(DecodeError::Text { field: "path" });
+        }
+        Ok(Self { deadline_ns, path, metadata: Metadata::decode(r)? })
+    }
+}
+
+/// The head block of a response: metadata alone.
+pub struct ResponseHead;
+
+impl ResponseHead {
+    /// Appends the fixed part; the metadata entries follow by [`write_entry`].
+    pub fn write(out: &mut Vec<u8>, entries: u16) {
+        Writer(out).u16(entries);
+    }
+
+    /// Takes a copied block apart.
+    ///
+    /// # Errors
+    /// [`DecodeError`] naming the field.
+    #[inline]
+    pub fn decode(block: &[u8]) -> Result<Metadata<'_>, DecodeError> {
+        Metadata::decode(Reader::new(block))
+    }
+}
+
+/// The trailers block: a gRPC status code and metadata (message and details among it).
+#[derive(Debug, PartialEq, Eq)]
+pub struct Trailers<'a> {
+    /// The gRPC status code, 0 to 16.
+    pub code: u8,
+    /// `grpc-message`, `grpc-status-details-bin` and the trailing metadata.
+    pub metadata: Metadata<'a>,
+}
+
+impl<'a> Trailers<'a> {
+    /// Appends the fixed part; the metadata entries follow by [`write_entry`].
+    pub fn write(out: &mut Vec<u8>, code: u8, entries: u16) {
+        let mut w = Writer(out);
+        w.u8(code);
+        w.u16(entries);
+    }
+
+    /// Takes a copied block apart.
+    ///
+    /// # Errors
+    /// [`DecodeError`] naming the field.
+    #[inline]
+    pub fn decode(block: &'a [u8]) -> Result<Self, DecodeError> {
+        let mut r = Reader::new(block);
+        let code = r.u8("status code")?;
+        if code > 16 {
+            return Err(DecodeError::Value { field: "status code", found: code.into() });
+        }
+        Ok(Self { code, metadata: Metadata::decode(r)? })
+    }
+}
+
+/// Appends one metadata entry.
+pub fn write_entry(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+    let mut w = Writer(out);
+    w.short_bytes(name);
+    w.u32(value.len() as u32);
+    w.raw(value);
+}
+
+/// Checked metadata entries; iterate to read them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Metadata<'a> {
+    bytes: &'a [u8],
+    entries: u16,
+}
+
+impl<'a> Metadata<'a> {
+    fn decode(mut r: Reader<'a>) -> Result<Self, DecodeError> {
+        let entries = r.u16("metadata count")?;
+        if usize::from(entries) > limits::METADATA_ENTRIES {
+            return Err(DecodeError::TooLarge {
+                field: "metadata count",
+                found: entries.into(),
+                limit: limits::METADATA_ENTRIES,
+            });
+        }
+        let bytes = r.rest();
+        let mut r = Reader::new(bytes);
+        for _ in 0..entries {
+            entry(&mut r)?;
+        }
+        r.end()?;
+        Ok(Self { bytes, entries })
+    }
+
+    /// Number of entries.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.entries.into()
+    }
+
+    /// Whether there are none.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.entries == 0
+    }
+
+    /// The entries in the order they were sent, name and value.
+    pub fn iter(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
+        let mut r = Reader::new(self.bytes);
+        (0..self.entries).map_while(move |_| entry(&mut r).ok())
+    }
+}
+
+fn entry<'a>(r: &mut Reader<'a>) -> Result<(&'a [u8], &'a [u8]), DecodeError> {
+    let name = r.short_bytes("metadata name", limits::HEAD_BYTES)?;
+    if name.is_empty() {
+        return Err(DecodeError::Value { field: "metadata name length", found: 0 });
+    }
+    let len = r.u32("metadata value length")? as usize;
+    Ok((name, r.raw("metadata value", len)?))
+}
+
+/// The payload of a [`Kind::Window`].
+///
+/// # Errors
+/// [`DecodeError`] when it is not four bytes or grants nothing.
+pub fn decode_window(payload: &[u8]) -> Result<u32, DecodeError> {
+    let mut r = Reader::new(payload);
+    let credit = r.u32("window credit")?;
+    r.end()?;
+    if credit == 0 {
+        return Err(DecodeError::Value { field: "window credit", found: 0 });
+    }
+    Ok(credit)
+}
+
+/// Appends the payload of a [`Kind::Reset`].
+pub fn write_reset(out: &mut Vec<u8>, code: u8, text: &str) {
+    let mut w = Writer(out);
+    w.u8(code);
+    let cut = (0..=limits::ERROR_TEXT_BYTES.min(text.len()))
+        .rev()
+        .find(|&i| text.is_char_boundary(i))
+        .unwrap_or(0);
+    w.short_bytes(&text.as_bytes()[..cut]);
+}
+
+/// The payload of a [`Kind::Reset`]: gRPC code and text.
+///
+/// # Errors
+/// [`DecodeError`] naming the field.
+pub fn decode_reset(payload: &[u8]) -> Result<(u8, &str), DecodeError> {
+    let mut r = Reader::new(payload);
+    let code = r.u8("reset code")?;
+    if code > 16 {
+        return Err(DecodeError::Value { field: "reset code", found: code.into() });
+    }
+    let text = r.short_bytes("reset text", limits::ERROR_TEXT_BYTES)?;
+    r.end()?;
+    let text = core::str::from_utf8(text).map_err(|_| DecodeError::Text { field: "reset text" })?;
+    Ok((code, text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::String;
+    use alloc::vec;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_unary_request_is_one_segment() {
+        let mut payload = Vec::new();
+        write_block(&mut payload, |out| {
+            RequestHead::write(out, 5, "/a.B/C", 1);
+            write_entry(out, b"x-bin", b"\x00\xff");
+        })
+        .unwrap();
+        payload.extend_from_slice(b"data");
+        let s = Segment::decode(HEAD | END, &payload).unwrap();
+        let head = RequestHead::decode(s.head.unwrap()).unwrap();
+        assert_eq!((head.deadline_ns, head.path, s.data), (5, "/a.B/C", &b"data"[..]));
+        assert_eq!(head.metadata.iter().collect::<Vec<_>>(), [(&b"x-bin"[..], &b"\x00\xff"[..])]);
+    }
+
+    #[test]
+    fn refusals_name_the_field() {
+        let over = (limits::HEAD_BYTES as u32 + 1).to_le_bytes();
+        assert!(matches!(
+            Segment::decode(HEAD, &over),
+            Err(DecodeError::TooLarge { field: "head length", .. })
+        ));
+        assert!(matches!(
+            Segment::decode(HEAD, &[9, 0, 0, 0, 1]),
+            Err(DecodeError::Short { field: "head length", .. })
+        ));
+        assert!(Segment::decode(8, &[]).is_err());
+        assert!(Trailers::decode(&[17, 0, 0]).is_err());
+        assert!(decode_window(&[0; 4]).is_err());
+        assert!(decode_window(&[1, 0, 0, 0, 0]).is_err());
+        let mut no_slash = Vec::new();
+        RequestHead::write(&mut no_slash, 0, "a", 0);
+        assert_eq!(RequestHead::decode(&no_slash), Err(DecodeError::Text { field: "path" }));
+        let mut nameless = vec![1, 0];
+        write_entry(&mut nameless, b"", b"v");
+        assert!(ResponseHead::decode(&nameless).is_err());
+        let mut many = Vec::new();
+        ResponseHead::write(&mut many, 257);
+        assert!(ResponseHead::decode(&many).is_err());
+    }
+
+    #[test]
+    fn a_block_over_the_limit_is_taken_back() {
+        let mut out = vec![7];
+        assert_eq!(write_block(&mut out, |o| o.resize(limits::HEAD_BYTES + 10, 0)), None);
+        assert_eq!(out, [7]);
+    }
+
+    #[test]
+    fn reset_text_is_cut_at_a_character() {
+        let mut out = Vec::new();
+        write_reset(&mut out, 14, &"ä".repeat(limits::ERROR_TEXT_BYTES));
+        let (code, text) = decode_reset(&out).unwrap();
+        assert_eq!(code, 14);
+        assert_eq!(text.len(), limits::ERROR_TEXT_BYTES);
+    }
+
+    proptest! {
+        #[test]
+        fn metadata_round_trips(
+            entries in proptest::collection::vec((".{1,20}", proptest::collection::vec(any::<u8>(), 0..40)), 0..20),
+            code in 0u8..=16,
+        ) {
+            let mut block = Vec::new();
+            Trailers::write(&mut block, code, entries.len() as u16);
+            for (name, value) in &entries {
+                write_entry(&mut block, name.as_bytes(), value);
+            }
+            let t = Trailers::decode(&block).unwrap();
+            prop_assert_eq!(t.code, code);
+            let back: Vec<(String, Vec<u8>)> = t.metadata.iter()
+                .map(|(n, v)| (String::from_utf8(n.to_vec()).unwrap(), v.to_vec())).collect();
+            prop_assert_eq!(back, entries);
+        }
+
+        #[test]
+        fn no_bytes_panic(flags in any::<u8>(), bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            if let Ok(s) = Segment::decode(flags, &bytes) {
+                if let Some(Ok(h)) = s.head.map(RequestHead::decode) { h.metadata.iter().count(); }
+            }
+            let _ = RequestHead::decode(&bytes);
+            let _ = ResponseHead::decode(&bytes);
+            let _ = Trailers::decode(&bytes);
+            let _ = decode_reset(&bytes);
+            let _ = decode_window(&bytes);
+        }
+    }
+}

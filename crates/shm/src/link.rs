@@ -1,0 +1,620 @@
+//! A link: two rings and the socket that belongs to them.
+//!
+//! # Setting up
+//!
+//! Both sides hold, from the coordinator, the link's number, the geometry, their own outbox and
+//! their end of a socket pair. Each does the same:
+//!
+//! ```text
+//! adopted   map own outbox, seal it                          [`Pending::start`]
+//! offered   send Setup{link} with the outbox's descriptor
+//! open      receive the peer's Setup, check, map read-only   [`Pending::poll`]
+//! ```
+//!
+//! A side that dies at any of these steps closes its end of the socket; the other sees the
+//! hang-up and fails. After `open` both descriptors of memory are closed: a link holds one
+//! descriptor, its socket.
+//!
+//! # Afterwards
+//!
+//! The socket carries bells: one byte means "look at your ring". It hangs up when the peer is
+//! gone. What a hostile peer sends there is read and thrown away, in bounded portions, and counted:
+//! more bells than there were sleeps is a [`LinkError::Flood`].
+//!
+//! [`Link`] is the blocking form, for threads without a runtime. Its user sleeps on the peer's
+//! bell word (futex), where no hang-up wakes it; so the [`crate::reactor`] watches the socket and
+//! sees to it that the sleeper wakes ([`crate::death`]).
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use partywall_abi::codec::DecodeError;
+use partywall_abi::control::Setup;
+use partywall_abi::layout::{self, Geometry, SleepMode};
+use partywall_abi::segment::{Kind, MORE};
+use partywall_abi::sync::{AtomicU64, Ordering, spin_hint};
+
+use crate::death::Death;
+use crate::memory::{self, OutboxError};
+use crate::reactor;
+use crate::region::{Inbox, Outbox};
+use crate::ring::{Consumer, Producer, Violation, Wake};
+use crate::socket;
+use crate::spin::Spin;
+use crate::stops::stop;
+
+/// Why a link could not be opened, or ended.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LinkError {
+    /// A system call failed.
+    #[error("{call}: {source}")]
+    Io {
+        /// Which.
+        call: &'static str,
+        /// What it said.
+        source: io::Error,
+    },
+    /// A descriptor is no outbox.
+    #[error("outbox: {0}")]
+    Outbox(#[from] OutboxError),
+    /// The peer's setup message is wrong.
+    #[error("setup message: {0}")]
+    Setup(#[from] DecodeError),
+    /// The peer's setup message has no descriptor, or several, or belongs to another link.
+    #[error("setup message: {0}")]
+    SetupShape(&'static str),
+    /// The peer broke a rule of the ring.
+    #[error("the peer broke a rule of the ring: {0}")]
+    Violation(#[from] Violation),
+    /// The peer rang more often than it was waited for.
+    #[error("the peer floods the link: {bells} bells for {sleeps} sleeps")]
+    Flood {
+        /// Bells received.
+        bells: u64,
+        /// Times this side slept.
+        sleeps: u64,
+    },
+    /// The peer sent a record that has no place here.
+    #[error("the peer sent a record of kind {kind} where a message is due")]
+    Kind {
+        /// Its kind.
+        kind: u8,
+    },
+    /// The peer is gone.
+    #[error("the peer is gone")]
+    Dead,
+    /// The deadline passed.
+    #[error("the deadline passed")]
+    TimedOut,
+    /// A message is over the limit.
+    #[error("a message of over {limit} bytes")]
+    TooLarge {
+        /// The limit.
+        limit: usize,
+    },
+}
+
+/// Who is to blame for an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Blame {
+    /// This process.
+    Local,
+    /// The process at the other end.
+    Peer,
+    /// The machine: memory, descriptors.
+    Resource,
+}
+
+impl LinkError {
+    /// Who is to blame.
+    pub fn blame(&self) -> Blame {
+        match self {
+            Self::Io { .. } => Blame::Resource,
+            Self::TimedOut => Blame::Local,
+            _ => Blame::Peer,
+        }
+    }
+
+    fn io(call: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |source| match source.kind() {
+            io::ErrorKind::BrokenPipe
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::UnexpectedEof => Self::Dead,
+            _ => Self::Io { call, source },
+        }
+    }
+}
+
+/// A link whose own half is ready and whose peer has not spoken yet.
+pub struct Pending {
+    link: u64,
+    geometry: Geometry,
+    socket: OwnedFd,
+    own: Arc<Outbox>,
+    peer: Option<Arc<Inbox>>,
+}
+
+impl Pending {
+    /// Adopts the outbox and offers it to the peer.
+    ///
+    /// # Errors
+    /// [`LinkError::Outbox`], [`LinkError::Io`], [`LinkError::Dead`].
+    pub fn start(
+        link: u64,
+        geometry: Geometry,
+        memory: OwnedFd,
+        socket: OwnedFd,
+    ) -> Result<Self, LinkError> {
+        let own = Arc::new(memory::adopt(memory.as_fd(), geometry)?);
+        socket::send(socket.as_fd(), &Setup { link }.encode(), &[memory.as_fd()])
+            .map_err(LinkError::io("sendmsg"))?;
+        stop("setup.sent");
+        Ok(Self { link, geometry, socket, own, peer: None })
+    }
+
+    /// Takes the peer's outbox if it has come, and says whether it has. Does not block.
+    ///
+    /// # Errors
+    /// Everything but [`LinkError::TimedOut`] and what concerns messages.
+    pub fn poll(&mut self) -> Result<bool, LinkError> {
+        if self.peer.is_some() {
+            return Ok(true);
+        }
+        let mut buffer = [0; Setup::BYTES + 1];
+        let packet = match socket::receive(self.socket.as_fd(), &mut buffer, false) {
+            Ok(packet) => packet,
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+            Err(e) => return Err(LinkError::io("recvmsg")(e)),
+        };
+        if packet.len == 0 {
+            return Err(LinkError::Dead);
+        }
+        if packet.truncated {
+            return Err(LinkError::SetupShape("too long, or too many descriptors"));
+        }
+        let setup = Setup::decode(&buffer[..packet.len])?;
+        if setup.link != self.link {
+            return Err(LinkError::SetupShape("of another link"));
+        }
+        let [memory] = &packet.fds[..] else {
+            return Err(LinkError::SetupShape("without exactly one descriptor"));
+        };
+        self.peer = Some(Arc::new(memory::accept(memory.as_fd(), self.geometry)?));
+        Ok(true)
+    }
+
+    /// The parts of the link, once [`Pending::poll`] has said true.
+    pub fn into_ends(self) -> Option<Ends> {
+        let (own, peer, geometry) = (self.own, self.peer?, self.geometry);
+        Some(Ends {
+            link: self.link,
+            producer: Producer::new(geometry, Arc::clone(&own), Arc::clone(&peer)),
+            consumer: Consumer::new(geometry, Arc::clone(&own), Arc::clone(&peer)),
+            bell: Arc::new(Bell {
+                socket: self.socket,
+                own,
+                peer,
+                death: Death::default(),
+                bells: AtomicU64::new(0),
+                sleeps: AtomicU64::new(0),
+            }),
+        })
+    }
+
+    /// Waits for the peer's outbox.
+    ///
+    /// # Errors
+    /// As [`Pending::poll`], and [`LinkError::TimedOut`].
+    pub fn wait(mut self, deadline: Instant) -> Result<Ends, LinkError> {
+        loop {
+            if self.poll()? {
+                return Ok(self.into_ends().expect("poll said so"));
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(LinkError::TimedOut);
+            }
+            let left = rustix::time::Timespec {
+                tv_sec: left.as_secs() as i64,
+                tv_nsec: left.subsec_nanos().into(),
+            };
+            let mut fds = [rustix::event::PollFd::new(&self.socket, rustix::event::PollFlags::IN)];
+            match rustix::event::poll(&mut fds, Some(&left)) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(e) => return Err(LinkError::io("poll")(e.into())),
+            }
+        }
+    }
+}
+
+impl AsFd for Pending {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl AsRawFd for Pending {
+    fn as_raw_fd(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+}
+
+/// The parts of an open link, for those who wait in their own way.
+pub struct Ends {
+    /// The link's number.
+    pub link: u64,
+    /// The ring this side writes.
+    pub producer: Producer,
+    /// The ring this side reads.
+    pub consumer: Consumer,
+    /// The socket and what belongs to waiting.
+    pub bell: Arc<Bell>,
+}
+
+/// How one end of a link is woken, and how it wakes the other.
+pub struct Bell {
+    socket: OwnedFd,
+    own: Arc<Outbox>,
+    peer: Arc<Inbox>,
+    death: Death,
+    bells: AtomicU64,
+    sleeps: AtomicU64,
+}
+
+impl Bell {
+    /// Carries a [`Wake`] out.
+    ///
+    /// # Errors
+    /// [`LinkError::Dead`], [`LinkError::Io`].
+    #[inline]
+    pub fn carry_out(&self, wake: Wake) -> Result<(), LinkError> {
+        match wake {
+            Wake::Done => Ok(()),
+            Wake::Doorbell => socket::ring(self.socket.as_fd()).map_err(LinkError::io("send")),
+        }
+    }
+
+    /// Counts one sleep of this side in epoll.
+    pub fn slept(&self) {
+        self.sleeps.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Empties the socket of bells, at most `most` of them, and checks that the peer rings only
+    /// for sleeps.
+    ///
+    /// # Errors
+    /// [`LinkError::Dead`] after a hang-up, [`LinkError::Flood`], [`LinkError::Io`].
+    pub fn drain(&self, most: u32) -> Result<u32, LinkError> {
+        let n = socket::drain(self.socket.as_fd(), most).map_err(LinkError::io("recv"))?;
+        let bells = self.bells.fetch_add(n.into(), Ordering::Relaxed) + u64::from(n);
+        let sleeps = self.sleeps.load(Ordering::Relaxed);
+        if bells > 2 * sleeps + FLOOD_SLACK {
+            return Err(LinkError::Flood { bells, sleeps });
+        }
+        Ok(n)
+    }
+
+    /// Whether peer and self were last seen on the same CPU.
+    pub fn same_cpu(&self) -> bool {
+        let own = self.own.u32(layout::CPU_AT).load(Ordering::Relaxed);
+        own != 0 && own == self.peer.load_u32(layout::CPU_AT, Ordering::Relaxed)
+    }
+
+    /// Tells the peer which CPU this thread runs on.
+    pub fn publish_cpu(&self) {
+        let cpu = rustix::thread::sched_getcpu() as u32 + 1;
+        let word = self.own.u32(layout::CPU_AT);
+        if word.load(Ordering::Relaxed) != cpu {
+            word.store(cpu, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the peer is known to be gone.
+    pub fn is_dead(&self) -> bool {
+        self.death.announced()
+    }
+
+    fn word(&self) -> u32 {
+        self.peer.load_u32(layout::BELL_AT, Ordering::Acquire)
+    }
+
+    /// Sleeps on the peer's bell word unless it has moved on from `seen` or the peer is gone.
+    fn sleep(&self, seen: u32, timeout: Option<Duration>) {
+        if self.death.enter() {
+            self.peer.futex_wait(layout::BELL_AT, seen, timeout);
+        }
+        self.death.leave();
+    }
+}
+
+/// Bells that a peer may be ahead of the sleeps, for those it sent while this side awoke.
+const FLOOD_SLACK: u64 = 64;
+
+impl AsFd for Bell {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl AsRawFd for Bell {
+    fn as_raw_fd(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+}
+
+/// The reactor's view of a blocking link.
+struct Watch(Arc<Bell>);
+
+impl reactor::Source for Watch {
+    fn ready(&self, hung_up: bool) -> reactor::Next {
+        if !hung_up {
+            // A blocking link sleeps by futex; bells are not for it, but must not pile up.
+            if self.0.drain(64).is_ok() {
+                return reactor::Next::Keep;
+            }
+        }
+        if !self.0.death.announce() {
+            return reactor::Next::Done;
+        }
+        self.0.peer.futex_wake(layout::BELL_AT);
+        // The hang-up stays readable, so this comes by again until the sleepers have left.
+        std::thread::sleep(Duration::from_micros(100));
+        reactor::Next::Keep
+    }
+}
+
+/// A link for threads that block.
+pub struct Link {
+    // Before the parts it watches.
+    _watch: reactor::Registration,
+    producer: Producer,
+    consumer: Consumer,
+    bell: Arc<Bell>,
+    spin: Spin,
+}
+
+impl Link {
+    /// Takes over the parts of an open link.
+    ///
+    /// # Errors
+    /// [`LinkError::Io`] when the reactor cannot watch the socket.
+    pub fn new(ends: Ends) -> Result<Self, LinkError> {
+        let bell = ends.bell;
+        let owner: Arc<dyn AsFd + Send + Sync> = Arc::clone(&bell) as _;
+        let watch = reactor::register(owner, Arc::new(Watch(Arc::clone(&bell))))
+            .map_err(LinkError::io("epoll_ctl"))?;
+        bell.publish_cpu();
+        let (producer, consumer) = (ends.producer, ends.consumer);
+        Ok(Self { producer, consumer, bell, spin: Spin::default(), _watch: watch })
+    }
+
+    /// The ring this side writes.
+    pub fn producer(&mut self) -> &mut Producer {
+        &mut self.producer
+    }
+
+    /// The ring this side reads.
+    pub fn consumer(&mut self) -> &mut Consumer {
+        &mut self.consumer
+    }
+
+    /// Wakes the peer if it sleeps and something was done for it.
+    ///
+    /// # Errors
+    /// [`LinkError::Violation`], [`LinkError::Dead`], [`LinkError::Io`].
+    #[inline]
+    pub fn notify(&mut self) -> Result<(), LinkError> {
+        let wake = self.producer.notify()?;
+        self.bell.carry_out(wake)
+    }
+
+    /// Waits until a record is there, or (when `room` is given) until a record of so many bytes
+    /// has room.
+    ///
+    /// Spins for the learned budget, then sleeps. What the peer waits for is told to it first.
+    ///
+    /// # Errors
+    /// [`LinkError::Dead`] when the peer is gone and nothing is left to read,
+    /// [`LinkError::TimedOut`], [`LinkError::Violation`], [`LinkError::Io`].
+    pub fn wait(&mut self, room: Option<usize>, deadline: Option<Instant>) -> Result<(), LinkError> {
+        if self.satisfied(room)? {
+            return Ok(());
+        }
+        let budget = self.spin.budget(self.bell.same_cpu());
+        if !budget.is_zero() && self.spin(room, budget)? {
+            return Ok(());
+        }
+        let wake = self.consumer.notify()?;
+        self.bell.carry_out(wake)?;
+        loop {
+            let seen = self.bell.word();
+            let timeout = match deadline {
+                None => None,
+                Some(d) => match d.saturating_duration_since(Instant::now()) {
+                    Duration::ZERO => return Err(LinkError::TimedOut),
+                    left => Some(left),
+                },
+            };
+            let asleep = self.consumer.prepare_sleep(SleepMode::Futex)
+                && match room {
+                    None => true,
+                    Some(len) => self.producer.prepare_sleep(len, SleepMode::Futex)?,
+                };
+            if asleep {
+                self.bell.sleep(seen, timeout);
+            }
+            self.consumer.awake();
+            self.producer.awake();
+            if self.satisfied(room)? {
+                self.bell.publish_cpu();
+                return Ok(());
+            }
+            if self.bell.is_dead() {
+                // What it sent before it died counts.
+                return if self.satisfied(room)? { Ok(()) } else { Err(LinkError::Dead) };
+            }
+        }
+    }
+
+    #[inline]
+    fn satisfied(&mut self, room: Option<usize>) -> Result<bool, Violation> {
+        if self.consumer.ready() {
+            return Ok(true);
+        }
+        match room {
+            None => Ok(false),
+            Some(len) => self.producer.has_room(len),
+        }
+    }
+
+    fn spin(&mut self, room: Option<usize>, budget: Duration) -> Result<bool, LinkError> {
+        let start = Instant::now();
+        loop {
+            // The answer of an awake peer comes within a few cache misses: look often first.
+            for i in 0..64 {
+                if self.satisfied(room)? {
+                    self.spin.hit(start.elapsed());
+                    return Ok(true);
+                }
+                if i >= 32 {
+                    spin_hint();
+                }
+            }
+            let wake = self.consumer.notify()?;
+            self.bell.carry_out(wake)?;
+            if start.elapsed() >= budget {
+                self.spin.miss();
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Sends one message of any length, in pieces as the ring takes them.
+    ///
+    /// # Errors
+    /// As [`Link::wait`].
+    #[inline]
+    pub fn send(&mut self, message: &[u8], deadline: Option<Instant>) -> Result<(), LinkError> {
+        let most = self.producer.record_bytes();
+        let mut rest = message;
+        loop {
+            let (piece, after) = rest.split_at(rest.len().min(most));
+            let flags = if after.is_empty() { 0 } else { MORE };
+            while !self.producer.try_push(Kind::Message as u8, flags, 0, &[piece])? {
+                self.notify()?;
+                self.wait_for_room(piece.len(), deadline)?;
+            }
+            // A consumer that sleeps can start on the first piece already.
+            self.notify()?;
+            if after.is_empty() {
+                return Ok(());
+            }
+            rest = after;
+        }
+    }
+
+    fn wait_for_room(&mut self, len: usize, deadline: Option<Instant>) -> Result<(), LinkError> {
+        // A peer that sends while it is sent to would make `wait` return at once, again and
+        // again; so this waits for room alone.
+        while !self.producer.has_room(len)? {
+            let seen = self.bell.word();
+            let timeout = match deadline {
+                None => None,
+                Some(d) => match d.saturating_duration_since(Instant::now()) {
+                    Duration::ZERO => return Err(LinkError::TimedOut),
+                    left => Some(left),
+                },
+            };
+            if self.producer.prepare_sleep(len, SleepMode::Futex)? {
+                self.bell.sleep(seen, timeout);
+            }
+            self.producer.awake();
+            if self.bell.is_dead() && !self.producer.has_room(len)? {
+                return Err(LinkError::Dead);
+            }
+        }
+        Ok(())
+    }
+
+    /// Receives one message into `to`, which is cleared first.
+    ///
+    /// # Errors
+    /// As [`Link::wait`], [`LinkError::TooLarge`], [`LinkError::Kind`].
+    #[inline]
+    pub fn receive(
+        &mut self,
+        to: &mut Vec<u8>,
+        limit: usize,
+        deadline: Option<Instant>,
+    ) -> Result<(), LinkError> {
+        to.clear();
+        loop {
+            let d = loop {
+                match self.consumer.peek()? {
+                    Some(d) => break d,
+                    None => self.wait(None, deadline)?,
+                }
+            };
+            if d.kind != Kind::Message as u8 {
+                return Err(LinkError::Kind { kind: d.kind });
+            }
+            if to.len() + d.len as usize > limit {
+                return Err(LinkError::TooLarge { limit });
+            }
+            to.reserve(d.len as usize);
+            self.consumer.read(to);
+            self.consumer.release();
+            if d.flags & MORE == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Receives one message piece by piece, through `scratch`.
+    ///
+    /// # Errors
+    /// As [`Link::receive`].
+    pub fn receive_pieces(
+        &mut self,
+        scratch: &mut Vec<u8>,
+        deadline: Option<Instant>,
+        mut piece: impl FnMut(&[u8]),
+    ) -> Result<(), LinkError> {
+        loop {
+            while self.consumer.peek()?.is_none() {
+                self.wait(None, deadline)?;
+            }
+            let d = self.consumer.peek()?.expect("just seen");
+            if d.kind != Kind::Message as u8 {
+                return Err(LinkError::Kind { kind: d.kind });
+            }
+            scratch.clear();
+            scratch.reserve(d.len as usize);
+            self.consumer.read(scratch);
+            self.consumer.release();
+            let wake = self.consumer.notify()?;
+            self.bell.carry_out(wake)?;
+            piece(scratch);
+            if d.flags & MORE == 0 {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Both ends of a fresh link in this process, for tests and benchmarks.
+///
+/// # Errors
+/// As [`Pending::start`] and [`Pending::wait`].
+pub fn local_pair(geometry: Geometry) -> Result<(Ends, Ends), LinkError> {
+    let (a, b) = socket::pair().map_err(LinkError::io("socketpair"))?;
+    let mut a = Pending::start(1, geometry, memory::create(geometry)?, a)?;
+    let mut b = Pending::start(1, geometry, memory::create(geometry)?, b)?;
+    let (a_open, b_open) = (a.poll()?, b.poll()?);
+    debug_assert!(a_open && b_open);
+    let missing = || LinkError::SetupShape("missing");
+    Ok((a.into_ends().ok_or_else(missing)?, b.into_ends().ok_or_else(missing)?))
+}

@@ -1,0 +1,396 @@
+#![allow(unsafe_code, reason = "memory that two processes share is reached by pointer")]
+//! Memory that two processes share, as two types: an [`Outbox`] that this process writes and the
+//! other one reads, and an [`Inbox`] the other way round.
+//!
+//! No reference into shared memory leaves this module except to atomics. Words are read and
+//! written atomically; payload is copied, and once only, by instructions that the compiler does
+//! not look into, since the other side may be writing at the same moment. What a copy made while
+//! the peer writes contains is unspecified, and the layers above check the copy.
+//!
+//! Loom builds replace the memory by loom's cells, which report every access that is not ordered.
+
+#[cfg(not(loom))]
+pub use mapped::{Inbox, Outbox};
+#[cfg(loom)]
+pub use modelled::{Inbox, Outbox, pair};
+
+#[cfg(not(loom))]
+mod mapped {
+    use std::io;
+    use std::os::fd::BorrowedFd;
+    use std::ptr::NonNull;
+    use std::time::Duration;
+
+    use bytes::BufMut;
+    use partywall_abi::sync::{AtomicU32, AtomicU64, Ordering};
+    use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+    use rustix::thread::futex;
+
+    struct Mapping {
+        base: NonNull<u8>,
+        len: usize,
+    }
+
+    // SAFETY: the mapping is process-wide memory; all access goes through atomics or copies, and
+    // writers of plain bytes are single by `Producer: &mut self`.
+    unsafe impl Send for Mapping {}
+    // SAFETY: as above; `&Mapping` gives out atomics only, or copies of what the peer wrote.
+    unsafe impl Sync for Mapping {}
+
+    impl Mapping {
+        fn new(fd: BorrowedFd<'_>, len: usize, prot: ProtFlags) -> io::Result<Self> {
+            // SAFETY: no address is asked for, so no existing mapping is replaced; the caller
+            // (memory.rs) has checked that `fd` is a memfd of at least `len` bytes that is sealed
+            // against shrinking, so that no access can fault.
+            let base = unsafe { mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, fd, 0)? };
+            let base = NonNull::new(base.cast()).expect("mmap never returns null");
+            Ok(Self { base, len })
+        }
+
+        #[inline(always)]
+        fn at(&self, at: usize, len: usize) -> *mut u8 {
+            assert!(at <= self.len && len <= self.len - at, "access outside the region");
+            // SAFETY: the assertion keeps the result inside the mapping.
+            unsafe { self.base.as_ptr().add(at) }
+        }
+
+        #[inline(always)]
+        fn u32(&self, at: usize) -> &AtomicU32 {
+            assert!(at.is_multiple_of(4));
+            // SAFETY: in bounds (`at`), aligned (the base is page-aligned and `at` a multiple of
+            // 4), and every access of this word in either process is atomic.
+            unsafe { AtomicU32::from_ptr(self.at(at, 4).cast()) }
+        }
+
+        #[inline(always)]
+        fn u64(&self, at: usize) -> &AtomicU64 {
+            assert!(at.is_multiple_of(8));
+            // SAFETY: as for `u32`, with 8 for 4.
+            unsafe { AtomicU64::from_ptr(self.at(at, 8).cast()) }
+        }
+    }
+
+    impl Drop for Mapping {
+        fn drop(&mut self) {
+            // SAFETY: the range is this value's own mapping; borrowed atomics cannot outlive it.
+            let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
+            debug_assert!(unmapped.is_ok());
+        }
+    }
+
+    /// Memory that this process writes and the peer reads.
+    pub struct Outbox(Mapping);
+
+    impl Outbox {
+        /// Maps `len` bytes of `fd` for writing.
+        ///
+        /// # Errors
+        /// What mmap(2) says.
+        pub(crate) fn map(fd: BorrowedFd<'_>, len: usize) -> io::Result<Self> {
+            Mapping::new(fd, len, ProtFlags::READ | ProtFlags::WRITE).map(Self)
+        }
+
+        /// The 32-bit word at byte `at`.
+        #[inline(always)]
+        pub fn u32(&self, at: usize) -> &AtomicU32 {
+            self.0.u32(at)
+        }
+
+        /// The 64-bit word at byte `at`.
+        #[inline(always)]
+        pub fn u64(&self, at: usize) -> &AtomicU64 {
+            self.0.u64(at)
+        }
+
+        /// Writes three words that a Release store of another word publishes.
+        #[inline(always)]
+        pub fn write_words(&self, at: usize, words: [u32; 3]) {
+            for (i, w) in words.into_iter().enumerate() {
+                self.u32(at + 4 * i).store(w, Ordering::Relaxed);
+            }
+        }
+
+        /// Copies `bytes` to byte `at`, to be published by a Release store.
+        ///
+        /// One thread at a time: callers hold the ring's only [`crate::ring::Producer`].
+        #[inline(always)]
+        pub fn write(&self, at: usize, bytes: &[u8]) {
+            let to = self.0.at(at, bytes.len());
+            // SAFETY: `to` has room (checked by `at`); `bytes` is private memory, so the ranges
+            // do not overlap; no other thread of this process touches these bytes, which belong
+            // to a record that is not yet published.
+            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+        }
+
+        /// Wakes whoever waits on the word at `at`, in this or the other process.
+        pub fn futex_wake(&self, at: usize) {
+            let _woken = futex::wake(self.u32(at), futex::Flags::empty(), i32::MAX as u32);
+        }
+    }
+
+    /// Memory that the peer writes and this process reads, through a read-only mapping.
+    pub struct Inbox(Mapping);
+
+    impl Inbox {
+        /// Maps `len` bytes of `fd` for reading.
+        ///
+        /// # Errors
+        /// What mmap(2) says.
+        pub(crate) fn map(fd: BorrowedFd<'_>, len: usize) -> io::Result<Self> {
+            Mapping::new(fd, len, ProtFlags::READ).map(Self)
+        }
+
+        /// Loads the 32-bit word at byte `at`.
+        #[inline(always)]
+        pub fn load_u32(&self, at: usize, order: Ordering) -> u32 {
+            self.0.u32(at).load(order)
+        }
+
+        /// Loads the 64-bit word at byte `at`.
+        #[inline(always)]
+        pub fn load_u64(&self, at: usize, order: Ordering) -> u64 {
+            self.0.u64(at).load(order)
+        }
+
+        /// Copies three words.
+        #[inline(always)]
+        pub fn read_words(&self, at: usize) -> [u32; 3] {
+            [0, 1, 2].map(|i| self.load_u32(at + 4 * i, Ordering::Relaxed))
+        }
+
+        /// Copies `len` bytes from byte `at` to the end of `to`.
+        ///
+        /// # Panics
+        /// When `to` has no room for them.
+        #[inline(always)]
+        pub fn read(&self, mut at: usize, mut len: usize, to: &mut impl BufMut) {
+            assert!(to.remaining_mut() >= len, "no room for the payload");
+            while len > 0 {
+                let chunk = to.chunk_mut();
+                let n = chunk.len().min(len);
+                let from = self.0.at(at, n);
+                // SAFETY: `from` is readable for `n` bytes (checked by `at`), `chunk` writable
+                // for `n` bytes, and private memory never overlaps the mapping.
+                unsafe { copy_from_peer(from, chunk.as_mut_ptr(), n) };
+                // SAFETY: the copy above initialised `n` bytes of the chunk.
+                unsafe { to.advance_mut(n) };
+                at += n;
+                len -= n;
+            }
+        }
+
+        /// Sleeps while the word at `at` is `expected`, at most for `timeout`.
+        ///
+        /// Returns on any wake-up, spurious ones too; the caller looks again.
+        pub fn futex_wait(&self, at: usize, expected: u32, timeout: Option<Duration>) {
+            let timeout = timeout.map(|t| rustix::time::Timespec {
+                tv_sec: t.as_secs().min(i64::MAX as u64) as i64,
+                tv_nsec: t.subsec_nanos().into(),
+            });
+            // EAGAIN, EINTR and ETIMEDOUT all mean: look again.
+            let _any =
+                futex::wait(self.0.u32(at), futex::Flags::empty(), expected, timeout.as_ref());
+        }
+
+        /// Wakes this process's own sleepers on the word at `at`.
+        pub fn futex_wake(&self, at: usize) {
+            let _woken = futex::wake(self.0.u32(at), futex::Flags::empty(), i32::MAX as u32);
+        }
+    }
+
+    /// Copies memory that another process may be writing.
+    ///
+    /// # Safety
+    /// `from` is readable and `to` writable for `len` bytes, and they do not overlap.
+    #[inline(always)]
+    unsafe fn copy_from_peer(from: *const u8, to: *mut u8, len: usize) {
+        if len <= SHORT {
+            let mut i = 0;
+            while i + 8 <= len {
+                // SAFETY: i + 8 <= len.
+                let at = unsafe { from.add(i) };
+                // SAFETY: readable for 8 bytes; volatile, so the compiler assumes nothing.
+                let word = unsafe { at.cast::<[u8; 8]>().read_volatile() };
+                // SAFETY: i + 8 <= len.
+                let at = unsafe { to.add(i) };
+                // SAFETY: writable for 8 bytes, of alignment 1.
+                unsafe { at.cast::<[u8; 8]>().write(word) };
+                i += 8;
+            }
+            while i < len {
+                // SAFETY: i < len.
+                let at = unsafe { from.add(i) };
+                // SAFETY: readable; volatile as above.
+                let byte = unsafe { at.read_volatile() };
+                // SAFETY: i < len.
+                let at = unsafe { to.add(i) };
+                // SAFETY: writable.
+                unsafe { at.write(byte) };
+                i += 1;
+            }
+            return;
+        }
+        // SAFETY: forwarded.
+        unsafe { copy_long(from, to, len) };
+    }
+
+    /// Up to here a word loop is faster than the start of a string instruction.
+    const SHORT: usize = 64;
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn copy_long(from: *const u8, to: *mut u8, len: usize) {
+        // SAFETY: copies exactly `len` bytes between ranges that the caller vouches for; the
+        // ABI has the direction flag clear.
+        unsafe {
+            core::arch::asm!(
+                "rep movsb",
+                inout("rcx") len => _,
+                inout("rsi") from => _,
+                inout("rdi") to => _,
+                options(nostack, preserves_flags)
+            );
+        }
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    unsafe fn copy_long(from: *const u8, to: *mut u8, len: usize) {
+        for i in 0..len {
+            // SAFETY: i < len.
+            let at = unsafe { from.add(i) };
+            // SAFETY: readable; volatile, so the compiler assumes nothing.
+            let byte = unsafe { at.read_volatile() };
+            // SAFETY: i < len.
+            let at = unsafe { to.add(i) };
+            // SAFETY: writable.
+            unsafe { at.write(byte) };
+        }
+    }
+}
+
+#[cfg(loom)]
+mod modelled {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
+    use bytes::BufMut;
+    use loom::cell::UnsafeCell;
+    use loom::sync::{Condvar, Mutex};
+    use partywall_abi::layout::{self, Geometry};
+    use partywall_abi::sync::{AtomicU32, AtomicU64, Ordering};
+
+    /// One outbox in loom's memory: atomics where the layout has atomics, cells elsewhere.
+    struct Memory {
+        u32s: BTreeMap<usize, AtomicU32>,
+        u64s: BTreeMap<usize, AtomicU64>,
+        words: BTreeMap<usize, UnsafeCell<[u32; 3]>>,
+        /// Payload by 64-byte line; slots' inline payload counts with offset 16.
+        lines: BTreeMap<usize, UnsafeCell<Vec<u8>>>,
+        sleepers: Mutex<()>,
+        woken: Condvar,
+    }
+
+    /// Memory that this side writes.
+    pub struct Outbox(Arc<Memory>);
+    /// Memory that the peer writes.
+    pub struct Inbox(Arc<Memory>);
+
+    /// One outbox, seen from both sides.
+    pub fn pair(g: Geometry) -> (Outbox, Inbox) {
+        let slots = (0..g.slots()).map(|i| g.slot_at(i.into()));
+        let heads =
+            [layout::BELL_AT, layout::CONSUMER_SLEEP_AT, layout::PRODUCER_SLEEP_AT, layout::CPU_AT];
+        let memory = Memory {
+            u32s: heads.into_iter().chain(slots.clone()).map(|a| (a, AtomicU32::new(0))).collect(),
+            u64s: [layout::TAKEN_SLOTS_AT, layout::TAKEN_ARENA_AT]
+                .map(|a| (a, AtomicU64::new(0)))
+                .into_iter()
+                .collect(),
+            words: slots.clone().map(|a| (a + 4, UnsafeCell::new([0; 3]))).collect(),
+            lines: slots
+                .map(|a| a + layout::SLOT_PAYLOAD_AT)
+                .chain((g.arena_base()..g.arena_base() + g.arena_bytes() as usize).step_by(64))
+                .map(|a| (a, UnsafeCell::new(vec![0; 64])))
+                .collect(),
+            sleepers: Mutex::new(()),
+            woken: Condvar::new(),
+        };
+        let memory = Arc::new(memory);
+        (Outbox(Arc::clone(&memory)), Inbox(memory))
+    }
+
+    impl Memory {
+        fn line(&self, at: usize) -> (&UnsafeCell<Vec<u8>>, usize) {
+            let (start, cell) = self.lines.range(..=at).next_back().expect("a payload offset");
+            (cell, at - start)
+        }
+
+        fn wake(&self) {
+            let _guard = self.sleepers.lock().unwrap();
+            self.woken.notify_all();
+        }
+    }
+
+    impl Outbox {
+        /// The 32-bit word at byte `at`.
+        pub fn u32(&self, at: usize) -> &AtomicU32 {
+            &self.0.u32s[&at]
+        }
+        /// The 64-bit word at byte `at`.
+        pub fn u64(&self, at: usize) -> &AtomicU64 {
+            &self.0.u64s[&at]
+        }
+        /// Writes three words.
+        pub fn write_words(&self, at: usize, words: [u32; 3]) {
+            // SAFETY: loom checks that no other access is concurrent.
+            self.0.words[&at].with_mut(|p| unsafe { *p = words });
+        }
+        /// Copies bytes in.
+        pub fn write(&self, at: usize, bytes: &[u8]) {
+            for (i, b) in bytes.iter().enumerate() {
+                let (cell, offset) = self.0.line(at + i);
+                // SAFETY: loom checks that no other access is concurrent.
+                cell.with_mut(|p| unsafe { (&mut *p)[offset] = *b });
+            }
+        }
+        /// Wakes sleepers.
+        pub fn futex_wake(&self, _at: usize) {
+            self.0.wake();
+        }
+    }
+
+    impl Inbox {
+        /// Loads a word.
+        pub fn load_u32(&self, at: usize, order: Ordering) -> u32 {
+            self.0.u32s[&at].load(order)
+        }
+        /// Loads a word.
+        pub fn load_u64(&self, at: usize, order: Ordering) -> u64 {
+            self.0.u64s[&at].load(order)
+        }
+        /// Copies three words.
+        pub fn read_words(&self, at: usize) -> [u32; 3] {
+            // SAFETY: loom checks that no write is concurrent.
+            self.0.words[&at].with(|p| unsafe { *p })
+        }
+        /// Copies bytes out.
+        pub fn read(&self, at: usize, len: usize, to: &mut impl BufMut) {
+            for i in 0..len {
+                let (cell, offset) = self.0.line(at + i);
+                // SAFETY: loom checks that no write is concurrent.
+                to.put_u8(cell.with(|p| unsafe { (&*p)[offset] }));
+            }
+        }
+        /// Sleeps while the word is `expected`.
+        pub fn futex_wait(&self, at: usize, expected: u32, _timeout: Option<std::time::Duration>) {
+            let guard = self.0.sleepers.lock().unwrap();
+            if self.0.u32s[&at].load(Ordering::SeqCst) == expected {
+                drop(self.0.woken.wait(guard).unwrap());
+            }
+        }
+        /// Wakes own sleepers.
+        pub fn futex_wake(&self, _at: usize) {
+            self.0.wake();
+        }
+    }
+}

@@ -1,0 +1,134 @@
+#![allow(unsafe_code, reason = "code that runs between fork and exec")]
+//! Starting a program from a sealed copy, so that what runs is what was measured.
+//!
+//! The child gets: the sealed image by fexecve(3)'s way (`/proc/self/fd/N`), the environment it is
+//! given and nothing else, `/dev/null` as standard input, a process group of its own, one socket
+//! under a fixed number, and death by SIGKILL when its parent's thread dies (prctl(2),
+//! `PR_SET_PDEATHSIG`): start programs from a thread that lives as long as they should.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+/// The number under which a started program finds its socket to the coordinator.
+pub const SOCKET_NUMBER: i32 = 3;
+
+/// What to start.
+pub struct Program {
+    /// The sealed copy of the program file.
+    pub image: OwnedFd,
+    /// `argv[0]`.
+    pub name: OsString,
+    /// The other arguments.
+    pub args: Vec<OsString>,
+    /// The whole environment.
+    pub environment: Vec<(OsString, OsString)>,
+    /// Working directory.
+    pub directory: PathBuf,
+    /// What becomes descriptor [`SOCKET_NUMBER`].
+    pub socket: Option<OwnedFd>,
+}
+
+impl Program {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// What fork, the steps before exec, or execve(2) say.
+    pub fn start(self) -> io::Result<Child> {
+        // High numbers, so that putting the socket in its place overwrites neither.
+        let image = rustix::io::fcntl_dupfd_cloexec(&self.image, 100)?;
+        let socket =
+            self.socket.map(|s| rustix::io::fcntl_dupfd_cloexec(&s, 100)).transpose()?;
+        let parent = rustix::process::getpid();
+        let mut command = Command::new(format!("/proc/self/fd/{}", image.as_raw_fd()));
+        command
+            .arg0(self.name)
+            .args(self.args)
+            .env_clear()
+            .envs(self.environment)
+            .current_dir(self.directory)
+            .stdin(Stdio::null())
+            .process_group(0);
+        let before_exec = move || {
+            rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+            if rustix::process::getppid() != Some(parent) {
+                return Err(io::ErrorKind::BrokenPipe.into());
+            }
+            if let Some(socket) = &socket {
+                place(socket.as_fd())?;
+            }
+            Ok(())
+        };
+        // SAFETY: the closure makes system calls on descriptors it owns and does nothing else:
+        // no allocation, no lock.
+        unsafe { command.pre_exec(before_exec) };
+        command.spawn()
+    }
+}
+
+/// Duplicates `socket` to [`SOCKET_NUMBER`], open across exec.
+fn place(socket: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: dup2 onto a number of this child, which has no other owner in it.
+    let done = unsafe { libc::dup2(socket.as_raw_fd(), SOCKET_NUMBER) };
+    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// The pidfd of a child that has not been waited for, so that its number cannot be another's.
+///
+/// # Errors
+/// What pidfd_open(2) says.
+pub fn pidfd(child: &Child) -> io::Result<OwnedFd> {
+    let pid = rustix::process::Pid::from_child(child);
+    Ok(rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{memory, socket};
+
+    fn program(path: &str, args: &[&str], socket: Option<OwnedFd>) -> Program {
+        let bytes = std::fs::read(path).unwrap();
+        Program {
+            image: memory::sealed_copy("test", &bytes).unwrap(),
+            name: "test".into(),
+            args: args.iter().map(Into::into).collect(),
+            environment: vec![("ONLY".into(), "this".into())],
+            directory: "/".into(),
+            socket,
+        }
+    }
+
+    #[test]
+    fn a_program_finds_its_socket_and_nothing_but_its_environment() {
+        let (ours, theirs) = socket::pair().unwrap();
+        let script = "test \"$(env | grep -v -e ^PWD= -e ^SHLVL= -e ^_= -e ^OLDPWD=)\" = ONLY=this && printf ok >&3";
+        let mut child = program("/bin/sh", &["-c", script], Some(theirs)).start().unwrap();
+        assert!(child.wait().unwrap().success());
+        let mut buffer = [0; 8];
+        let p = socket::receive(ours.as_fd(), &mut buffer, false).unwrap();
+        assert_eq!(&buffer[..p.len], b"ok");
+    }
+
+    #[test]
+    fn it_dies_with_the_thread_that_started_it() {
+        let (tx, rx) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let child = program("/bin/sleep", &["60"], None).start().unwrap();
+            tx.send(pidfd(&child).unwrap()).unwrap();
+        })
+        .join()
+        .unwrap();
+        let pidfd = rx.recv().unwrap();
+        for _ in 0..500 {
+            if !socket::alive(pidfd.as_fd()) {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        panic!("the child outlived its parent's thread");
+    }
+}

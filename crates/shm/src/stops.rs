@@ -1,0 +1,61 @@
+//! Labelled steps of the protocol, where a test can stop the process.
+//!
+//! Without the feature `stops` a label costs nothing. With it, the process that runs with
+//! `PARTYWALL_STOP=label` writes the label to standard error and stops there for ever (to be
+//! killed by the test), the `PARTYWALL_STOP_AFTER`-th time it comes by (default: the first).
+
+/// Every label, in the order in which a call passes them.
+pub const LABELS: &[&str] = &[
+    "setup.mapped",
+    "setup.sealed",
+    "setup.sent",
+    "push.written",
+    "push.published",
+    "notify.fenced",
+    "notify.belled",
+    "sleep.announced",
+    "wake.awake",
+    "take.copied",
+    "take.released",
+];
+
+/// Stops here when the test says so.
+#[inline(always)]
+pub fn stop(_label: &'static str) {
+    #[cfg(feature = "stops")]
+    imp::stop(_label);
+}
+
+#[cfg(feature = "stops")]
+mod imp {
+    use std::io::Write;
+    use std::sync::{Mutex, OnceLock};
+
+    struct Plan {
+        label: String,
+        left: Mutex<u64>,
+    }
+
+    static PLAN: OnceLock<Option<Plan>> = OnceLock::new();
+
+    pub(super) fn stop(label: &'static str) {
+        debug_assert!(super::LABELS.contains(&label), "{label} is not in LABELS");
+        let plan = PLAN.get_or_init(|| {
+            let label = std::env::var("PARTYWALL_STOP").ok()?;
+            let after = std::env::var("PARTYWALL_STOP_AFTER").ok();
+            let left = after.and_then(|n| n.parse().ok()).unwrap_or(1);
+            Some(Plan { label, left: Mutex::new(left) })
+        });
+        let Some(plan) = plan.as_ref().filter(|p| p.label == label) else { return };
+        let mut left = plan.left.lock().expect("no one panics here");
+        *left = left.saturating_sub(1);
+        if *left == 0 {
+            let mut err = std::io::stderr().lock();
+            let _ = writeln!(err, "stopped at {label}");
+            let _ = err.flush();
+            loop {
+                std::thread::park();
+            }
+        }
+    }
+}
