@@ -50,7 +50,7 @@ pub const STREAMS: usize = 1024;
 pub const STREAM_WINDOW: u32 = 1024 * 1024;
 
 /// Bytes of message data that a sender may have under way on one link, all streams together.
-pub const LINK_WINDOW: u32 = 16 * 1024 * 1024;
+pub const LINK_WINDOW: u32 = 4 * 1024 * 1024;
 
 /// Default limit of a decoded message, in bytes (tonic's and gRPC's own default).
 pub const MESSAGE_BYTES: usize = 4 * 1024 * 1024;

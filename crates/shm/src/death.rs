@@ -6,15 +6,16 @@
 //! ```text
 //! sleeper                                   announcer
 //! sleepers += 1                             dead = true
-//! dead? -> do not sleep   SYNC(link.dead)   sleepers > 0? -> wake, look again
+//! fence(SeqCst)           SYNC(link.dead)   fence(SeqCst)
+//! dead? -> do not sleep                     sleepers > 0? -> wake, look again
 //! futex_wait
 //! sleepers -= 1
 //! ```
 //!
-//! All sequentially consistent: either the sleeper sees `dead`, or the announcer sees the sleeper
+//! By the fences, either the sleeper sees `dead`, or the announcer sees the sleeper
 //! and goes on waking; a wake-up that comes before the futex_wait is repeated.
 
-use partywall_abi::sync::{AtomicBool, AtomicU32, Ordering};
+use partywall_abi::sync::{AtomicBool, AtomicU32, Ordering, fence};
 
 /// The state of one link.
 #[derive(Debug)]
@@ -32,23 +33,25 @@ impl Default for Death {
 impl Death {
     /// Counts a sleeper in; false when it must not sleep. [`Death::leave`] follows either way.
     pub fn enter(&self) -> bool {
-        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        self.sleepers.fetch_add(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst); // SYNC(link.dead)
         !self.announced()
     }
 
     /// Counts a sleeper out.
     pub fn leave(&self) {
-        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+        self.sleepers.fetch_sub(1, Ordering::Release);
     }
 
     /// Announces the death; true while there are sleepers to wake.
     pub fn announce(&self) -> bool {
-        self.dead.store(true, Ordering::SeqCst); // SYNC(link.dead)
-        self.sleepers.load(Ordering::SeqCst) > 0
+        self.dead.store(true, Ordering::Release);
+        fence(Ordering::SeqCst); // SYNC(link.dead)
+        self.sleepers.load(Ordering::Acquire) > 0
     }
 
     /// Whether the death has been announced.
     pub fn announced(&self) -> bool {
-        self.dead.load(Ordering::SeqCst) // SYNC(link.dead)
+        self.dead.load(Ordering::Acquire)
     }
 }

@@ -17,7 +17,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use partywall_abi::sync::{AtomicBool, AtomicU64, Ordering};
+use partywall_abi::sync::{AtomicBool, AtomicU64, Ordering, fence};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -76,7 +76,8 @@ impl Ticker {
     /// Makes it tick; one load when it ticks already.
     #[inline]
     pub fn kick(&self) {
-        if !self.active.load(Ordering::SeqCst) && !self.active.swap(true, Ordering::SeqCst) {
+        fence(Ordering::SeqCst); // What the caller wrote before is seen by the last look of `tick`.
+        if !self.active.load(Ordering::Relaxed) && !self.active.swap(true, Ordering::SeqCst) {
             Reactor::get().expect("it runs, since Ticker::new").wake();
         }
     }
@@ -221,6 +222,7 @@ impl Reactor {
             let tick = || std::panic::catch_unwind(AssertUnwindSafe(&*ticker.tick)).unwrap_or(false);
             if !tick() {
                 ticker.active.store(false, Ordering::SeqCst);
+                fence(Ordering::SeqCst);
                 // A kick between the tick and the store is not lost: look once more.
                 if !tick() {
                     continue;

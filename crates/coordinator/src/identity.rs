@@ -1,0 +1,189 @@
+//! Who a process is, from the kernel.
+//!
+//! connect(2) proves nothing about who speaks later: a process can connect, fork, and exec a
+//! trusted program in the parent while the child keeps the socket. So identity is proven by a
+//! message ([`crate::server`] runs this):
+//!
+//! ```text
+//! 1  open a pidfd of the process that connected (SO_PEERPIDFD, else pidfd_open of SO_PEERCRED)
+//! 2  read its facts
+//! 3  send a nonce; the answer carries SCM_CREDENTIALS, and SCM_PIDFD where the kernel has it
+//! 4  the answer's sender is the process of the pidfd, which is still alive
+//! 5  read the facts again: nothing may have changed since 2
+//! ```
+//!
+//! A number cannot be reused while its process lives, so 4 makes the number in the answer the
+//! process of the pidfd. 5 catches an exec between 2 and 4. Every later message must come from
+//! the same process. An exec *after* the proof changes nothing that was proven: the facts are
+//! those of the process that answered.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+
+use partywall_abi::control::{Digest, Identity};
+use sha2::{Digest as _, Sha256};
+
+/// What is known of a process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// User.
+    pub uid: u32,
+    /// Primary group.
+    pub gid: u32,
+    /// Process number here; none when this PID namespace cannot see it.
+    pub pid: Option<u32>,
+    /// Digest of the program file.
+    pub digest: Digest,
+    /// Why the digest is unknown, with the remedy.
+    pub digest_error: Option<String>,
+    /// Control group path, empty when unknown.
+    pub cgroup: String,
+    /// The name under which the coordinator started it.
+    pub started_as: Option<String>,
+}
+
+impl Facts {
+    /// What others are told of it.
+    pub fn identity(&self, principals: Vec<String>) -> Identity {
+        Identity {
+            uid: self.uid,
+            gid: self.gid,
+            pid: self.pid,
+            digest: self.digest,
+            cgroup: self.cgroup.clone(),
+            principals,
+        }
+    }
+}
+
+/// Reads facts from /proc, remembering digests of files that have not changed.
+#[derive(Default)]
+pub struct Reader {
+    /// By device, inode, change time (s, ns) and size.
+    digests: HashMap<(u64, u64, i64, i64, u64), [u8; 32]>,
+}
+
+/// Digests that are remembered.
+const REMEMBERED: usize = 1024;
+
+impl Reader {
+    /// The facts of a process whose user and group the kernel gave with its socket.
+    ///
+    /// The caller holds a pidfd and checks afterwards that the process is still alive; only then
+    /// are these the facts of that process and not of a successor in its number.
+    pub fn read(&mut self, uid: u32, gid: u32, pid: Option<u32>) -> Facts {
+        let (digest, digest_error) = match pid.map(|p| (p, self.program(p))) {
+            None => (
+                Digest::Unknown,
+                Some("the process is in a PID namespace that the coordinator cannot see".into()),
+            ),
+            Some((_, Ok(d))) => (Digest::Observed(d), None),
+            Some((pid, Err(e))) => (Digest::Unknown, Some(unreadable(pid, &e))),
+        };
+        let cgroup = pid.and_then(|p| cgroup(p).ok()).unwrap_or_default();
+        Facts { uid, gid, pid, digest, digest_error, cgroup, started_as: None }
+    }
+
+    fn program(&mut self, pid: u32) -> io::Result<[u8; 32]> {
+        let mut file = File::open(format!("/proc/{pid}/exe"))?;
+        let m = file.metadata()?;
+        let key = (m.dev(), m.ino(), m.ctime(), m.ctime_nsec(), m.len());
+        if let Some(digest) = self.digests.get(&key) {
+            return Ok(*digest);
+        }
+        let mut hash = Sha256::new();
+        let mut buffer = vec![0; 256 * 1024];
+        loop {
+            match file.read(&mut buffer)? {
+                0 => break,
+                n => hash.update(&buffer[..n]),
+            }
+        }
+        let digest = hash.finalize().into();
+        if self.digests.len() >= REMEMBERED {
+            self.digests.clear();
+        }
+        self.digests.insert(key, digest);
+        Ok(digest)
+    }
+}
+
+fn unreadable(pid: u32, e: &io::Error) -> String {
+    if e.kind() == io::ErrorKind::PermissionDenied {
+        format!(
+            "/proc/{pid}/exe cannot be read: the coordinator needs CAP_SYS_PTRACE, or to be the \
+             one that starts the service"
+        )
+    } else {
+        format!("/proc/{pid}/exe: {e}")
+    }
+}
+
+/// SHA-256 of bytes.
+pub fn digest(bytes: &[u8]) -> [u8; 32] {
+    Sha256::digest(bytes).into()
+}
+
+fn cgroup(pid: u32) -> io::Result<String> {
+    let mut text = String::new();
+    File::open(format!("/proc/{pid}/cgroup"))?.take(64 * 1024).read_to_string(&mut text)?;
+    Ok(cgroup_path(&text).to_string())
+}
+
+/// The path in a /proc/PID/cgroup text: version 2's, else the one of version 1's systemd or
+/// first hierarchy. See cgroups(7).
+fn cgroup_path(text: &str) -> &str {
+    let fields = |line: &'_ str| -> Option<(String, usize)> {
+        let mut parts = line.splitn(3, ':');
+        let (_, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
+        Some((controllers.to_string(), line.len() - path.len()))
+    };
+    let find = |wanted: &dyn Fn(&str) -> bool| {
+        text.lines().find_map(|line| {
+            let (controllers, at) = fields(line)?;
+            let path = &line[at..];
+            (wanted(&controllers) && path != "/").then_some(path)
+        })
+    };
+    find(&|c| c.is_empty())
+        .or_else(|| find(&|c| c == "name=systemd"))
+        .or_else(|| find(&|_| true))
+        .unwrap_or(if text.is_empty() { "" } else { "/" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cgroup_paths_of_both_versions() {
+        assert_eq!(cgroup_path("0::/user.slice/a\n"), "/user.slice/a");
+        assert_eq!(cgroup_path("5:cpu,cpuacct:/x\n1:name=systemd:/s\n0::/\n"), "/s");
+        assert_eq!(cgroup_path("5:cpu,cpuacct:/x:y\n"), "/x:y");
+        assert_eq!(cgroup_path("0::/\n"), "/");
+        assert_eq!(cgroup_path("nonsense"), "/");
+        assert_eq!(cgroup_path(""), "");
+    }
+
+    #[test]
+    fn own_facts_are_read_and_the_digest_is_that_of_the_program() {
+        let mut reader = Reader::default();
+        let facts = reader.read(1, 2, Some(std::process::id()));
+        let program = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+        assert_eq!(facts.digest, Digest::Observed(digest(&program)));
+        assert_eq!(reader.digests.len(), 1);
+        assert_eq!(reader.read(1, 2, Some(std::process::id())), facts);
+    }
+
+    #[test]
+    fn an_unknown_process_has_no_digest_and_the_reason() {
+        let mut reader = Reader::default();
+        let facts = reader.read(1, 2, None);
+        assert_eq!(facts.digest, Digest::Unknown);
+        assert!(facts.digest_error.unwrap().contains("PID namespace"));
+        let denied = io::Error::from(io::ErrorKind::PermissionDenied);
+        assert!(unreadable(7, &denied).contains("CAP_SYS_PTRACE"));
+    }
+}
