@@ -1,1 +1,44 @@
-//! partywall
+//! Call services on the same host through shared memory, with tonic's API.
+//!
+//! ```no_run
+//! # async fn f() -> Result<(), Box<dyn std::error::Error>> {
+//! let channel = partywall::Channel::connect("partywall:///greeter").await?;
+//! // let mut client = GreeterClient::new(channel);
+//! # let _ = channel; Ok(()) }
+//! ```
+//!
+//! A [`Channel`] is what a tonic-generated client takes in place of tonic's own; a [`Server`] takes
+//! tonic-generated services as tonic's own does. Between them there is no HTTP/2 but a ring of
+//! records in memory that only the two processes have. A name that is not served on this host is
+//! reached over HTTP/2 when the coordinator's policy says where; [`Channel::route`] tells which of
+//! the two it is.
+//!
+//! # How it hangs together
+//!
+//! ```text
+//! Channel ── ring::client ─┐                     ┌─ ring::server ── Routes ── tower layers
+//!                          ├── ring::core (one per link: what both sides do) ──┘
+//! agent (one per process): the control socket to the coordinator
+//! ```
+#![forbid(unsafe_code)]
+
+mod agent;
+pub mod blocking;
+mod channel;
+mod error;
+mod peer;
+mod ring;
+mod server;
+mod target;
+mod wire;
+
+pub use agent::{LinkInfo, links};
+pub use channel::{Builder, Channel, ResponseFuture, Route};
+pub use error::Error;
+pub use partywall_abi::control::{Digest, Isolation, LinkStats};
+pub use peer::{Deadline, Peer};
+pub use server::{Router, Routes, Server};
+pub use target::{Target, TargetError};
+
+/// The response body of a [`Channel`].
+pub use ring::body::ResponseBody;

@@ -1,2 +1,69 @@
-//! xtask
-fn main() {}
+//! Development tasks. `cargo xtask test` is what CI runs; the other commands are its steps, to be
+//! repeated on their own.
+
+mod command;
+mod deps;
+mod libtest;
+mod ran;
+mod rows;
+mod steps;
+mod tidy;
+mod workspace;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::workspace::Workspace;
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", about)]
+struct Cli {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Install what the tests need, then run every check of the project
+    Test {
+        /// Run the promised number of random trials, not a twentieth of it
+        #[arg(long)]
+        full: bool,
+    },
+    /// Check the rules about files, names, unsafe code and links
+    Tidy,
+    /// Check which crate may depend on which
+    Deps,
+    /// Check docs/systems.md against the tests that ran
+    Rows {
+        /// List of tests that ran, as written by `cargo xtask test`
+        #[arg(long, value_name = "FILE")]
+        ran: Option<PathBuf>,
+    },
+}
+
+fn main() -> ExitCode {
+    match Cli::parse().run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+impl Cli {
+    fn run(self) -> anyhow::Result<()> {
+        let workspace = Workspace::locate()?;
+        match self.task {
+            Task::Test { full } => steps::run(&workspace, full),
+            Task::Tidy => tidy::run(&workspace),
+            Task::Deps => deps::run(&workspace),
+            Task::Rows { ran } => {
+                rows::run(&workspace, &ran.unwrap_or_else(|| workspace.ran_list()))
+            }
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Compose files with `x-partywall`: which services to run and what each may call.
+
+mod error;
+mod field;
+mod interpolate;
+mod order;
+mod read;
+mod tree;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+pub use error::{At, ComposeError, Place, nearest};
+pub use field::Vars;
+pub use partywall_abi::name::MethodPattern;
+
+use field::{Context, Field};
+
+/// What a Compose file asks to run.
+#[derive(Debug)]
+pub struct Compose {
+    /// The file, as the user named it.
+    pub path: PathBuf,
+    /// The services with an `x-partywall`, in the order of their starts.
+    pub services: Vec<Service>,
+    /// What the user should know though it is no error; each names its place.
+    pub notes: Vec<String>,
+}
+
+impl Compose {
+    /// The directory of the file, in which services run.
+    pub fn dir(&self) -> &Path {
+        match self.path.parent() {
+            Some(dir) if dir != Path::new("") => dir,
+            _ => Path::new("."),
+        }
+    }
+}
+
+/// A service to run.
+#[derive(Debug)]
+pub struct Service {
+    /// Its name, a valid Partywall service name.
+    pub name: String,
+    /// Where it stands in the file.
+    pub place: Place,
+    /// The Cargo package that has the binary.
+    pub package: At<String>,
+    /// The binary; without a `bin`, the package's name at the place of `package`.
+    pub bin: At<String>,
+    /// The arguments, variables replaced.
+    pub args: Vec<String>,
+    /// How it is linked to those it calls.
+    pub link: Link,
+    /// What it may call.
+    pub calls: Vec<Call>,
+    /// What its process gets on top of the caller's environment.
+    pub environment: Vec<(String, String)>,
+    /// What it waits for before it starts, without services that do not run.
+    pub depends_on: Vec<Dependency>,
+}
+
+/// How a service is linked to those it calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Link {
+    /// A ring in shared memory.
+    #[default]
+    Ring,
+    /// gRPC over HTTP/2.
+    Http2,
+}
+
+/// A service to wait for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Dependency {
+    /// The service.
+    pub service: String,
+    /// What to wait for.
+    pub condition: Condition,
+    /// Where it was written.
+    pub place: Place,
+}
+
+/// What to wait for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Condition {
+    /// The service's start.
+    #[default]
+    Started,
+    /// The service being able to serve.
+    Healthy,
+    /// The service's end with status 0.
+    CompletedSuccessfully,
+}
+
+/// A permission to call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Call {
+    /// The service to call, one of the file with an `x-partywall`.
+    pub service: String,
+    /// Which of its methods.
+    pub method: MethodPattern,
+    /// Where it was written.
+    pub place: Place,
+}
+
+/// Reads a Compose file. `vars` has the variables for `${...}`, those of the process and those
+/// that `up` itself sets.
+pub fn load(path: &Path, vars: Vars<'_>) -> Result<Compose, ComposeError> {
+    let file: Arc<Path> = path.into();
+    let text = fs::read_to_string(path)
+        .map_err(|source| ComposeError::Read { file: file.clone(), source })?;
+    let form = |line, detail| ComposeError::Form { file: file.clone(), line, detail };
+    let root = tree::parse(&file, &text)?
+        .ok_or_else(|| form(1, "the file is empty; add `services` with the services to start"))?;
+    let mut cx = Context { file: file.clone(), vars, notes: Vec::new() };
+    let listed = read::services(&Field::root(file.clone(), &root), &mut cx)?;
+    let services = order::ordered(listed, &mut cx)?;
+    if services.is_empty() {
+        return Err(form(1, "nothing to run; give at least one service an `x-partywall`"));
+    }
+    let mut compose = Compose { path: path.to_owned(), services, notes: cx.notes };
+    let dotenv = compose.dir().join(".env");
+    if dotenv.exists() {
+        let note = "not read; export the variables before the command";
+        compose.notes.push(format!("{}: {note}", dotenv.display()));
+    }
+    Ok(compose)
+}
+
+#[cfg(test)]
+mod tests;

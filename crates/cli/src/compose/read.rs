@@ -1,0 +1,240 @@
+//! From the tree to services, each by itself; what ties services together is checked later.
+
+use partywall_abi::name::{MethodPattern, ServiceName};
+
+use super::{
+    Call, Condition, Dependency, Link, Service,
+    error::{At, ComposeError, KEYS, Place, nearest},
+    field::{Context, Field},
+    tree::Value,
+};
+
+/// A service of the file.
+pub struct Listed {
+    /// Its name.
+    pub name: String,
+    /// Where it stands.
+    pub place: Place,
+    /// What it waits for.
+    pub depends_on: Vec<Wait>,
+    /// The service, if it has an `x-partywall`.
+    pub service: Option<Service>,
+}
+
+/// An entry of `depends_on`.
+pub struct Wait {
+    /// The service and the condition.
+    pub on: Dependency,
+    /// Whether the file must have that service.
+    pub required: bool,
+}
+
+/// Reads every service of the file.
+pub fn services(root: &Field<'_>, cx: &mut Context<'_>) -> Result<Vec<Listed>, ComposeError> {
+    if let Some(include) = root.get("include")? {
+        cx.note(&include.place, "not read; services of other files do not take part");
+    }
+    let services = root.get("services")?.ok_or_else(|| {
+        let detail = "no `services`; add the services to start";
+        ComposeError::Form { file: cx.file.clone(), line: root.place.line, detail }
+    })?;
+    services.entries()?.iter().map(|service| listed(service, cx)).collect()
+}
+
+fn listed(field: &Field<'_>, cx: &mut Context<'_>) -> Result<Listed, ComposeError> {
+    let depends_on = match field.get("depends_on")? {
+        Some(waits) => depends_on(&waits)?,
+        None => Vec::new(),
+    };
+    let service = match field.get("x-partywall")? {
+        Some(extension) => Some(service(field, &extension, cx)?),
+        None => {
+            cx.note(&field.place, "not started: it has no `x-partywall`");
+            None
+        }
+    };
+    let (name, place) = (field.name.to_owned(), field.place.clone());
+    Ok(Listed { name, place, depends_on, service })
+}
+
+fn service(
+    field: &Field<'_>,
+    extension: &Field<'_>,
+    cx: &mut Context<'_>,
+) -> Result<Service, ComposeError> {
+    ServiceName::new(field.name).map_err(|error| field.bad(error.to_string()))?;
+    for (key, text) in [
+        ("env_file", "not read; put the variables under `environment`"),
+        ("extends", "not read; only what stands in this service counts"),
+    ] {
+        if let Some(other) = field.get(key)? {
+            cx.note(&other.place, text);
+        }
+    }
+    let environment = match field.get("environment")? {
+        Some(variables) => environment(&variables, cx)?,
+        None => Vec::new(),
+    };
+    let mut package = None;
+    let mut bin = None;
+    let mut args = Vec::new();
+    let mut link = Link::default();
+    let mut calls = Vec::new();
+    for part in extension.entries()? {
+        match part.name {
+            "package" => package = Some(name(&part, "the name of a package", cx)?),
+            "bin" => bin = Some(name(&part, "the name of a binary", cx)?),
+            "args" => {
+                for arg in part.items("a list of arguments")? {
+                    args.push(arg.text("an argument", cx)?);
+                }
+            }
+            "link" => link = self::link(&part, cx)?,
+            "calls" => {
+                for item in part.items("a list of `service/method`")? {
+                    calls.push(call(&item, cx)?);
+                }
+            }
+            unknown => {
+                let near = nearest(unknown, KEYS);
+                return Err(ComposeError::UnknownKey { place: part.place, near });
+            }
+        }
+    }
+    let package = package.ok_or_else(|| {
+        extension.bad("`package` is missing; add the Cargo package that has the binary")
+    })?;
+    Ok(Service {
+        name: field.name.to_owned(),
+        place: field.place.clone(),
+        bin: bin.unwrap_or_else(|| package.clone()),
+        package,
+        args,
+        link,
+        calls,
+        environment,
+        depends_on: Vec::new(),
+    })
+}
+
+fn name(
+    field: &Field<'_>,
+    expected: &'static str,
+    cx: &mut Context<'_>,
+) -> Result<At<String>, ComposeError> {
+    let value = field.text(expected, cx)?;
+    if value.is_empty() {
+        return Err(field.bad(format!("expected {expected}, found an empty text")));
+    }
+    Ok(At { value, place: field.place.clone() })
+}
+
+fn link(field: &Field<'_>, cx: &mut Context<'_>) -> Result<Link, ComposeError> {
+    match field.text("`ring` or `http2`", cx)?.as_str() {
+        "ring" => Ok(Link::Ring),
+        "http2" => Ok(Link::Http2),
+        "domain" => Err(field.bad(
+            "link `domain` is not in this version, which offers `ring` and `http2`; use one of \
+             them",
+        )),
+        other => Err(field.bad(format!(
+            "no link `{other}`; this version offers `ring` and \
+             `http2`"
+        ))),
+    }
+}
+
+fn call(field: &Field<'_>, cx: &mut Context<'_>) -> Result<Call, ComposeError> {
+    let text = field.text("`service/method`", cx)?;
+    let Some((service, pattern)) = text.split_once('/').filter(|(name, _)| !name.is_empty()) else {
+        return Err(field.bad(format!(
+            "`{text}` is no call: write `service/method`, with the service's name in this file"
+        )));
+    };
+    let method = MethodPattern::new(pattern).map_err(|error| {
+        field.bad(format!("`{text}` is no call: after the service's name, {error}"))
+    })?;
+    Ok(Call { service: service.to_owned(), method, place: field.place.clone() })
+}
+
+fn environment(
+    field: &Field<'_>,
+    cx: &mut Context<'_>,
+) -> Result<Vec<(String, String)>, ComposeError> {
+    const FORM: &str = "a mapping or a list of `NAME=value`";
+    let mut variables: Vec<(String, String)> = Vec::new();
+    let mut set = |field: &Field<'_>, name: &str, value: Option<String>| {
+        if name.is_empty() || name.contains(['=', '\0']) {
+            return Err(field.bad(format!(
+                "`{}` is no variable name; write `NAME=value` or `NAME: value`",
+                name.escape_debug()
+            )));
+        }
+        variables.retain(|(known, _)| known != name);
+        variables.extend(value.map(|value| (name.to_owned(), value)));
+        Ok(())
+    };
+    // A name without a value passes on the value of the caller's variable, if it has one.
+    match &field.node.value {
+        Value::Map(_) => {
+            for entry in field.entries()? {
+                let value = match &entry.node.value {
+                    Value::Null => (cx.vars)(entry.name),
+                    _ => Some(entry.text("a value", cx)?),
+                };
+                set(&entry, entry.name, value)?;
+            }
+        }
+        _ => {
+            for item in field.items(FORM)? {
+                let text = item.text("`NAME=value`", cx)?;
+                match text.split_once('=') {
+                    Some((name, value)) => set(&item, name, Some(value.to_owned()))?,
+                    None => set(&item, &text, (cx.vars)(&text))?,
+                }
+            }
+        }
+    }
+    Ok(variables)
+}
+
+fn depends_on(field: &Field<'_>) -> Result<Vec<Wait>, ComposeError> {
+    const FORM: &str = "a list of services or a mapping from services to conditions";
+    let wait = |field: &Field<'_>, service: &str, condition, required| Wait {
+        on: Dependency { service: service.to_owned(), condition, place: field.place.clone() },
+        required,
+    };
+    if !matches!(field.node.value, Value::Map(_)) {
+        let waits = field.items(FORM)?.into_iter().map(|item| {
+            let service = item.raw_text("the name of a service")?;
+            Ok(wait(&item, service, Condition::default(), true))
+        });
+        return waits.collect();
+    }
+    let waits = field.entries()?.into_iter().map(|entry| {
+        let condition = match entry.get("condition")? {
+            Some(condition) => self::condition(&condition)?,
+            None => Condition::default(),
+        };
+        let required = match entry.get("required")? {
+            Some(required) => match required.raw_text("`true` or `false`")? {
+                "true" => true,
+                "false" => false,
+                _ => return Err(required.wrong("`true` or `false`")),
+            },
+            None => true,
+        };
+        Ok(wait(&entry, entry.name, condition, required))
+    });
+    waits.collect()
+}
+
+fn condition(field: &Field<'_>) -> Result<Condition, ComposeError> {
+    const FORM: &str = "`service_started`, `service_healthy` or `service_completed_successfully`";
+    match field.raw_text(FORM)? {
+        "service_started" => Ok(Condition::Started),
+        "service_healthy" => Ok(Condition::Healthy),
+        "service_completed_successfully" => Ok(Condition::CompletedSuccessfully),
+        _ => Err(field.wrong(FORM)),
+    }
+}

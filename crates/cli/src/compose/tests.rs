@@ -1,0 +1,286 @@
+mod ties;
+mod types;
+
+use std::fs;
+
+use super::*;
+
+/// A `client` whose `x-partywall` is `extension`, which starts on line 4, and a `wordcount`.
+fn with_extension(extension: &str) -> String {
+    format!(
+        "services:\n  client:\n    x-partywall:\n{extension}  wordcount:\n    x-partywall: \
+         {{package: wordcount}}\n"
+    )
+}
+
+fn vars(name: &str) -> Option<String> {
+    match name {
+        "RUN_DIR" => Some("/run/x".into()),
+        "USER" => Some("ann".into()),
+        _ => None,
+    }
+}
+
+fn load_text(text: &str) -> Result<Compose, String> {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("compose.yaml");
+    fs::write(&path, text).unwrap();
+    let prefix = format!("{}/", dir.path().display());
+    match load(&path, &vars) {
+        Ok(mut compose) => {
+            compose.notes.iter_mut().for_each(|note| *note = note.replace(&prefix, ""));
+            Ok(compose)
+        }
+        Err(error) => Err(error.to_string().replace(&prefix, "")),
+    }
+}
+
+fn good(text: &str) -> Compose {
+    load_text(text).unwrap_or_else(|error| panic!("{error}\n{text}"))
+}
+
+fn error(text: &str) -> String {
+    load_text(text).map(|_| text).unwrap_err()
+}
+
+fn names(compose: &Compose) -> Vec<&str> {
+    compose.services.iter().map(|service| service.name.as_str()).collect()
+}
+
+const WHOLE: &str = r#"
+name: example
+services:
+  client:
+    image: example/client
+    command: ["client", "text.txt"]
+    depends_on: [wordcount]
+    environment:
+      LEVEL: 1.10
+      WHO: ${USER}
+      PRICE: $$5
+      USER:
+      ABSENT:
+    x-partywall:
+      package: example
+      bin: client
+      args: [text.txt, "unix://${RUN_DIR}/w.sock", 200, "${SPEED:-fast}"]
+      link: http2
+      calls:
+        - wordcount/example.v1.WordCount/Total
+        - wordcount/Counts
+        - wordcount/example.v1.WordCount/*
+        - wordcount/*
+  wordcount:
+    environment: ["A=b=c", "USER", "ABSENT", "A=d"]
+    x-partywall:
+      package: wordcount
+networks:
+  default: {}
+"#;
+
+#[test]
+fn a_whole_file() {
+    let compose = good(WHOLE);
+    assert_eq!(names(&compose), ["wordcount", "client"]);
+    assert_eq!(compose.notes, Vec::<String>::new());
+    let [wordcount, client] = &compose.services[..] else { unreachable!() };
+
+    assert_eq!((client.package.value.as_str(), client.bin.value.as_str()), ("example", "client"));
+    assert_eq!(client.args, ["text.txt", "unix:///run/x/w.sock", "200", "fast"]);
+    assert_eq!(client.link, Link::Http2);
+    let calls: Vec<_> =
+        client.calls.iter().map(|c| format!("{}/{}", c.service, c.method)).collect();
+    assert_eq!(
+        calls,
+        [
+            "wordcount/example.v1.WordCount/Total",
+            "wordcount/Counts",
+            "wordcount/example.v1.WordCount/*",
+            "wordcount/*",
+        ]
+    );
+    assert_eq!(
+        client.environment,
+        [("LEVEL", "1.10"), ("WHO", "ann"), ("PRICE", "$5"), ("USER", "ann")]
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+    );
+    assert_eq!(client.depends_on[0].service, "wordcount");
+    assert_eq!(client.depends_on[0].condition, Condition::Started);
+    assert_eq!(client.place.line, 4);
+    assert_eq!(client.package.place.line, 15);
+    assert_eq!(client.bin.place.key, "services.client.x-partywall.bin");
+    assert_eq!(client.calls[2].place.line, 22);
+
+    assert_eq!(wordcount.bin.value, "wordcount");
+    assert_eq!(wordcount.bin.place.key, "services.wordcount.x-partywall.package");
+    assert_eq!(wordcount.link, Link::Ring);
+    assert!(wordcount.args.is_empty() && wordcount.calls.is_empty());
+    assert_eq!(
+        wordcount.environment,
+        [("USER", "ann"), ("A", "d")].map(|(name, value)| (name.to_owned(), value.to_owned()))
+    );
+}
+
+#[test]
+fn the_directory_of_the_file() {
+    let compose = |path: &str| Compose { path: path.into(), services: vec![], notes: vec![] };
+    assert_eq!(compose("a/b/compose.yaml").dir(), Path::new("a/b"));
+    assert_eq!(compose("compose.yaml").dir(), Path::new("."));
+}
+
+#[test]
+fn unreadable_files() {
+    let missing = load(Path::new("no/such/compose.yaml"), &vars).unwrap_err().to_string();
+    assert!(missing.starts_with("no/such/compose.yaml: cannot read it: No such file"));
+    assert!(missing.ends_with("check the path and its permissions"));
+
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("compose.yaml");
+    fs::write(&path, b"a: \xff\n").unwrap();
+    assert!(load(&path, &vars).unwrap_err().to_string().contains("UTF-8"));
+    assert!(load(dir.path(), &vars).unwrap_err().to_string().contains("cannot read it"));
+}
+
+#[test]
+fn files_with_nothing_to_run() {
+    assert_eq!(
+        error(""),
+        "compose.yaml:1: the file is empty; add `services` with the services to start"
+    );
+    assert_eq!(error("\nname: x\n"), "compose.yaml:2: no `services`; add the services to start");
+    assert_eq!(
+        error("services:\n  db:\n    image: db\n"),
+        "compose.yaml:1: nothing to run; give at least one service an `x-partywall`"
+    );
+}
+
+#[test]
+fn syntax_and_duplicates() {
+    assert!(error("services:\n  a: {\n").starts_with("compose.yaml:"));
+    assert!(error("services:\n  a: 'x\n").contains("not valid YAML"));
+    assert_eq!(
+        error("services:\n  a:\n    image: x\n    image: y\n"),
+        "compose.yaml:4: services.a.image: duplicate key; it is already on line 3, keep one of \
+         the two"
+    );
+    assert_eq!(
+        error("services:\n  a: {}\n  a: {}\n"),
+        "compose.yaml:3: services.a: duplicate key; it is already on line 2, keep one of the two"
+    );
+}
+
+#[test]
+fn unknown_keys() {
+    assert_eq!(
+        error(&with_extension("      package: p\n      lnk: ring\n")),
+        "compose.yaml:5: services.client.x-partywall.lnk: unknown key; known keys are package, \
+         bin, \
+         args, link, calls (did you mean `link`?)"
+    );
+    assert_eq!(
+        error(&with_extension("      colour: red\n")),
+        "compose.yaml:4: services.client.x-partywall.colour: unknown key; known keys are package, \
+         bin, args, link, calls"
+    );
+    assert_eq!(
+        error("services:\n  a:\n    x-partywall: {bin: b}\n"),
+        "compose.yaml:3: services.a.x-partywall: `package` is missing; add the Cargo package that \
+         has the binary"
+    );
+}
+
+#[test]
+fn links() {
+    let link =
+        |link: &str| load_text(&with_extension(&format!("      package: p\n      link: {link}\n")));
+    assert_eq!(link("ring").unwrap().services[0].link, Link::Ring);
+    assert_eq!(
+        link("domain").unwrap_err(),
+        "compose.yaml:5: services.client.x-partywall.link: link `domain` is not in this version, \
+         which offers `ring` and `http2`; use one of them"
+    );
+    assert_eq!(
+        link("tcp").unwrap_err(),
+        "compose.yaml:5: services.client.x-partywall.link: no link `tcp`; this version offers \
+         `ring` and `http2`"
+    );
+}
+
+#[test]
+fn names_must_be_partywall_names() {
+    for (name, ok) in [
+        ("a", true),
+        ("9.a_b-c", true),
+        ("Word", false),
+        ("-a", false),
+        (".a", false),
+        ("wörd", false),
+        (&"a".repeat(63), true),
+        (&"a".repeat(64), false),
+    ] {
+        let text = format!("services:\n  {name}:\n    x-partywall: {{package: p}}\n");
+        match load_text(&text) {
+            Ok(_) => assert!(ok, "{name}"),
+            Err(error) => {
+                assert!(!ok, "{name}");
+                assert!(
+                    error.starts_with(&format!("compose.yaml:2: services.{name}: `{name}` is no"))
+                );
+            }
+        }
+    }
+    // A service that is not started may have any name.
+    good("services:\n  DB: {image: db}\n  a:\n    x-partywall: {package: p}\n");
+}
+
+#[test]
+fn malformed_variables_name_their_place() {
+    assert_eq!(
+        error(&with_extension("      package: p\n      args:\n        - a\n        - ${X\n")),
+        "compose.yaml:7: services.client.x-partywall.args[1]: malformed variable in `${X`: after \
+         `${X` belongs `}`, or `:-` and a default, `:?` and a message, or `:+` and a replacement"
+    );
+    assert_eq!(
+        error(
+            "services:\n  a:\n    environment:\n      PRICE: 5$\n    x-partywall: {package: p}\n"
+        ),
+        "compose.yaml:4: services.a.environment.PRICE: malformed variable in `5$`: `$` without a \
+         name; write `$$` for a dollar sign"
+    );
+    assert_eq!(
+        error(&with_extension("      package: p\n      args: ['${DIR:?set DIR}']\n")),
+        "compose.yaml:5: services.client.x-partywall.args[0]: variable `DIR` must be set: set DIR"
+    );
+}
+
+#[test]
+fn anchors_and_merge_keys_work() {
+    let compose = good(
+        "x-base: &base\n  package: p\n  args: [x]\nservices:\n  a:\n    x-partywall: {<<: *base, \
+         bin: b}\n  c:\n    x-partywall: *base\n",
+    );
+    assert_eq!(compose.services[0].bin.value, "b");
+    assert_eq!(compose.services[0].args, ["x"]);
+    assert_eq!(compose.services[1].package.place.line, 2);
+}
+
+#[test]
+fn the_word_count_example() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/wordcount/compose.yaml");
+    let vars = |name: &str| (name == "PARTYWALL_RUN_DIR").then(|| "/private".to_owned());
+    let compose = load(&path, &vars).unwrap();
+    assert_eq!(names(&compose), ["wordcount", "client"]);
+    assert_eq!(compose.notes, Vec::<String>::new());
+    assert_eq!(compose.services[0].args, ["wordcount,unix:/private/wordcount.sock"]);
+    assert_eq!(
+        compose.services[1].args,
+        ["--text=text.txt", "partywall:///wordcount", "unix:///private/wordcount.sock"]
+    );
+    assert!(compose.dir().join("text.txt").is_file());
+    let calls = &compose.services[1].calls;
+    assert!(calls.iter().all(|call| call.service == "wordcount"));
+    for method in ["Total", "Counts"] {
+        let path = format!("/partywall.wordcount.v1.WordCount/{method}");
+        assert_eq!(calls.iter().filter(|call| call.method.covers(&path)).count(), 1);
+    }
+}

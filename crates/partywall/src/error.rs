@@ -1,0 +1,83 @@
+//! What can go wrong before a call is under way.
+
+use partywall_abi::codec::DecodeError;
+use partywall_shm::link::LinkError;
+
+use crate::target::TargetError;
+
+/// Why there is no channel, no registration or no list.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The text is no target or no address to serve at.
+    #[error(transparent)]
+    Target(#[from] TargetError),
+    /// There is no coordinator to ask.
+    #[error("no coordinator at {place}: {source}; start one with `partywall coordinator`, or set PARTYWALL_SOCKET")]
+    NoCoordinator {
+        /// Where it was looked for.
+        place: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// What answers is not the coordinator this process may trust.
+    #[error("the coordinator at {place} runs as user {found}; expected {expected} (set PARTYWALL_COORDINATOR_UID if that is right)")]
+    WrongCoordinator {
+        /// Where.
+        place: String,
+        /// Its user.
+        found: u32,
+        /// Whose it should be.
+        expected: String,
+    },
+    /// The coordinator went away or broke off.
+    #[error("the coordinator has gone: {0}")]
+    CoordinatorGone(&'static str),
+    /// The coordinator sent what is no message.
+    #[error("the coordinator's message: {0}")]
+    Protocol(#[from] DecodeError),
+    /// The coordinator said no.
+    #[error("{text}")]
+    Refused {
+        /// gRPC status code.
+        code: tonic::Code,
+        /// Its words.
+        text: String,
+    },
+    /// The link could not be opened.
+    #[error("link: {0}")]
+    Link(#[from] LinkError),
+    /// The HTTP/2 side.
+    #[error("http2: {0}")]
+    Http2(#[from] tonic::transport::Error),
+    /// It took too long.
+    #[error("no answer within {0:?}")]
+    TimedOut(std::time::Duration),
+    /// Input or output of this process.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was tried.
+        what: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+}
+
+impl Error {
+    /// The gRPC code that fits.
+    pub fn code(&self) -> tonic::Code {
+        match self {
+            Self::Target(_) => tonic::Code::InvalidArgument,
+            Self::Refused { code, .. } => *code,
+            Self::WrongCoordinator { .. } => tonic::Code::Unauthenticated,
+            Self::TimedOut(_) => tonic::Code::DeadlineExceeded,
+            _ => tonic::Code::Unavailable,
+        }
+    }
+}
+
+impl From<Error> for tonic::Status {
+    fn from(e: Error) -> Self {
+        Self::new(e.code(), e.to_string())
+    }
+}

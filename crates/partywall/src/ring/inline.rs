@@ -1,0 +1,191 @@
+//! Running handlers inside the link's reader, and getting the reader's role away from a handler
+//! that stays too long.
+//!
+//! A handler that answers at its first poll is cheapest when the reader polls it itself: no task,
+//! no scheduling. But while it runs, nobody reads the link. So:
+//!
+//! * A method is polled inline only after [`STREAK`] first polls in a row were short, each measured
+//!   in a task of its own.
+//! * On a multi-threaded runtime a monitor (a [`Ticker`] on the reactor's thread, which ticks only
+//!   while handlers run inline) looks every [`PERIOD`] whether a thread is still in the handler it
+//!   was in at the last look. If so it hands the reader's role on: the link's role number goes up
+//!   and a new driver is spawned, which another worker runs; the old one sees the new number when
+//!   its handler returns, answers its call and ends. The method starts over with its streak.
+//! * On a current-thread runtime there is nobody to hand on to: a handler that burns the thread
+//!   stops everything there, inline or not.
+
+use std::cell::RefCell;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::time::Duration;
+
+use partywall_abi::sync::{AtomicU32, AtomicU64, Ordering};
+use partywall_shm::reactor::Ticker;
+
+/// Short first polls in a row that make a method one to run inline.
+const STREAK: u32 = 4;
+/// What is short.
+const SHORT: Duration = Duration::from_micros(100);
+/// How often the monitor looks.
+const PERIOD: Duration = Duration::from_micros(500);
+/// Looks without any change after which the monitor rests.
+const REST: u32 = 40;
+
+/// What is known of a method's first polls.
+#[derive(Default)]
+pub(crate) struct History(AtomicU32);
+
+impl History {
+    pub(crate) fn may_inline(&self) -> bool {
+        self.0.load(Ordering::Relaxed) >= STREAK
+    }
+
+    pub(crate) fn first_poll_took(&self, time: Duration) {
+        if time > SHORT {
+            self.0.store(0, Ordering::Relaxed);
+        } else if !self.may_inline() {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn start_over(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Something whose reader's role can be given to another task.
+pub(crate) trait HandOn: Send + Sync {
+    fn hand_on(self: Arc<Self>);
+}
+
+/// One thread that runs handlers inline. `seq` is odd while it is in one.
+#[derive(Default)]
+struct Slot {
+    seq: AtomicU64,
+    who: Mutex<Option<Weak<dyn HandOn>>>,
+}
+
+struct Monitor {
+    slots: Mutex<Vec<(Weak<Slot>, u64)>>,
+    quiet: AtomicU32,
+    ticker: OnceLock<Arc<Ticker>>,
+}
+
+static MONITOR: Monitor =
+    Monitor { slots: Mutex::new(Vec::new()), quiet: AtomicU32::new(0), ticker: OnceLock::new() };
+
+thread_local! {
+    static OWN: RefCell<Option<(Arc<Slot>, usize)>> = const { RefCell::new(None) };
+}
+
+/// Marks this thread as running a handler of `link` inline, while it lives.
+pub(crate) struct Inside(Arc<Slot>);
+
+impl Inside {
+    /// `None` when there can be no monitor; then nothing may run inline.
+    pub(crate) fn enter(link: &Arc<impl HandOn + 'static>) -> Option<Self> {
+        let ticker = MONITOR.ticker()?;
+        let address = Arc::as_ptr(link).addr();
+        let slot = OWN.with_borrow_mut(|own| {
+            let (slot, last) = own.get_or_insert_with(|| (MONITOR.new_slot(), 0));
+            if *last != address {
+                *last = address;
+                let who: Weak<dyn HandOn> = Arc::downgrade(link) as _;
+                *slot.who.lock().unwrap_or_else(PoisonError::into_inner) = Some(who);
+            }
+            Arc::clone(slot)
+        });
+        slot.seq.fetch_add(1, Ordering::Release);
+        ticker.kick();
+        Some(Self(slot))
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        self.0.seq.fetch_add(1, Ordering::Release);
+    }
+}
+
+impl Monitor {
+    fn ticker(&'static self) -> Option<&'static Arc<Ticker>> {
+        if let Some(ticker) = self.ticker.get() {
+            return Some(ticker);
+        }
+        let made = Ticker::new(PERIOD, || self.tick()).ok()?;
+        // Should two threads come here at once, the other's ticker rests for ever.
+        Some(self.ticker.get_or_init(|| made))
+    }
+
+    fn new_slot(&self) -> Arc<Slot> {
+        let slot = Arc::new(Slot::default());
+        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        slots.push((Arc::downgrade(&slot), 0));
+        slot
+    }
+
+    /// Looks at every thread once; whether to look again.
+    fn tick(&self) -> bool {
+        let mut overdue = Vec::new();
+        let mut change = false;
+        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        slots.retain_mut(|(slot, seen)| {
+            let Some(slot) = slot.upgrade() else { return false };
+            let seq = slot.seq.load(Ordering::Acquire);
+            if seq != *seen {
+                change = true;
+            } else if seq % 2 == 1 {
+                overdue.extend(slot.who.lock().unwrap_or_else(PoisonError::into_inner).clone());
+            }
+            *seen = seq;
+            true
+        });
+        drop(slots);
+        overdue.iter().filter_map(Weak::upgrade).for_each(HandOn::hand_on);
+        if change {
+            self.quiet.store(0, Ordering::Relaxed);
+            return true;
+        }
+        self.quiet.fetch_add(1, Ordering::Relaxed) < REST
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+
+    struct Count(AtomicU32);
+    impl HandOn for Count {
+        fn hand_on(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn a_handler_that_stays_is_noticed_within_two_periods_and_a_short_one_is_not() {
+        let link = Arc::new(Count(AtomicU32::new(0)));
+        for _ in 0..1000 {
+            drop(Inside::enter(&link).unwrap());
+        }
+        assert_eq!(link.0.load(Ordering::SeqCst), 0);
+        let start = Instant::now();
+        let inside = Inside::enter(&link).unwrap();
+        while link.0.load(Ordering::SeqCst) == 0 {
+            assert!(start.elapsed() < Duration::from_millis(500), "never noticed");
+            std::hint::spin_loop();
+        }
+        drop(inside);
+    }
+
+    #[test]
+    fn a_method_earns_its_place_and_loses_it() {
+        let h = History::default();
+        for _ in 0..STREAK {
+            assert!(!h.may_inline());
+            h.first_poll_took(Duration::from_micros(1));
+        }
+        assert!(h.may_inline());
+        h.first_poll_took(SHORT * 2);
+        assert!(!h.may_inline());
+    }
+}

@@ -1,0 +1,10 @@
+//! Calls over a ring: what is common to both sides ([`core`], [`stream`], [`pump`], [`body`]),
+//! the caller's side ([`client`]) and the service's side ([`server`], [`inline`]).
+
+pub(crate) mod body;
+pub(crate) mod client;
+pub(crate) mod core;
+pub(crate) mod inline;
+pub(crate) mod pump;
+pub(crate) mod server;
+pub(crate) mod stream;

@@ -1,0 +1,295 @@
+//! Sending a head, a body and trailers as segments, with as few records as credit and room allow:
+//! a small unary call is one record each way.
+//!
+//! The pump looks one step ahead in the body, so that the last data and the end (or the trailers)
+//! travel together. It waits for credit of the stream, credit of the link, or room in the ring,
+//! and for the body itself; whatever it has by then has been sent.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::{Buf, Bytes};
+use http::HeaderMap;
+use http::uri::PathAndQuery;
+use http_body::Body as _;
+use partywall_abi::segment::{END, HEAD, Kind, TRAILERS};
+use tonic::Status;
+
+use super::core::{Broken, Core, Push, Tx};
+use super::stream::Stream;
+use crate::wire;
+
+/// What goes out first.
+pub(crate) enum Head {
+    Request { path: PathAndQuery, headers: HeaderMap, timeout: Option<Duration> },
+    Response(HeaderMap),
+}
+
+/// The body's end.
+enum Tail {
+    /// Not reached yet.
+    Open,
+    /// A request ends without trailers.
+    Request,
+    /// A response ends with them.
+    Response(HeaderMap),
+    /// A response ends with a status of our own making.
+    Status(Box<Status>),
+    /// It has been sent.
+    Sent,
+}
+
+/// Why a pump ended early.
+#[derive(Debug)]
+pub(crate) enum PumpError {
+    /// The link is gone or broken.
+    Broken(Broken),
+    /// The body failed, or cannot be sent.
+    Body(Status),
+    /// The peer wants no more of it.
+    Unwanted,
+}
+
+/// One direction of one call.
+pub(crate) struct Pump {
+    head: Option<Head>,
+    body: tonic::body::Body,
+    /// The body has said all.
+    body_done: bool,
+    is_request: bool,
+    chunk: Bytes,
+    next: Bytes,
+    tail: Tail,
+    /// The status code that went out with the trailers.
+    code: u8,
+}
+
+impl Pump {
+    pub(crate) fn request(
+        path: PathAndQuery,
+        headers: HeaderMap,
+        timeout: Option<Duration>,
+        body: tonic::body::Body,
+    ) -> Self {
+        Self::new(Some(Head::Request { path, headers, timeout }), body, true)
+    }
+
+    pub(crate) fn response(response: http::Response<tonic::body::Body>) -> Self {
+        let (parts, body) = response.into_parts();
+        if parts.status != http::StatusCode::OK {
+            return Self::status(http_status(parts.status));
+        }
+        if parts.headers.contains_key("grpc-status") {
+            // Trailers only: there is no message.
+            let mut pump = Self::new(None, tonic::body::Body::empty(), false);
+            pump.body_done = true;
+            pump.tail = Tail::Response(parts.headers);
+            return pump;
+        }
+        Self::new(Some(Head::Response(parts.headers)), body, false)
+    }
+
+    pub(crate) fn status(status: Status) -> Self {
+        let mut pump = Self::new(None, tonic::body::Body::empty(), false);
+        pump.body_done = true;
+        pump.tail = Tail::Status(Box::new(status));
+        pump
+    }
+
+    fn new(head: Option<Head>, body: tonic::body::Body, is_request: bool) -> Self {
+        let (chunk, next) = (Bytes::new(), Bytes::new());
+        Self { head, body, body_done: false, is_request, chunk, next, tail: Tail::Open, code: 0 }
+    }
+
+    /// The status code that was sent; meaningful after a response's pump has ended.
+    pub(crate) fn code(&self) -> u8 {
+        self.code
+    }
+
+    /// Sends what can be sent; ready when all is.
+    pub(crate) fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        core: &Core,
+        stream: &Stream,
+    ) -> Poll<Result<(), PumpError>> {
+        loop {
+            if matches!(self.tail, Tail::Sent) {
+                return Poll::Ready(Ok(()));
+            }
+            self.gather(cx)?;
+            let at_end = self.body_done && self.next.is_empty();
+            let something = self.head.is_some() || !self.chunk.is_empty() || at_end;
+            if !something {
+                return Poll::Pending;
+            }
+            let waker = cx.waker().clone();
+            match core.poll_push(cx, |tx| self.push(&waker, tx, stream)) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(Broken::Closed)) if core.closed().is_none() => {
+                    return Poll::Ready(Err(PumpError::Unwanted));
+                }
+                Poll::Ready(Err(Broken::Unsendable(status))) => self.refuse(*status)?,
+                Poll::Ready(Err(why)) => return Poll::Ready(Err(PumpError::Broken(why))),
+            }
+        }
+    }
+
+    /// Takes from the body what is ready, at most one chunk ahead.
+    fn gather(&mut self, cx: &mut Context<'_>) -> Result<(), PumpError> {
+        loop {
+            if self.chunk.is_empty() {
+                self.chunk = std::mem::take(&mut self.next);
+            }
+            if self.body_done || !self.next.is_empty() {
+                return Ok(());
+            }
+            match Pin::new(&mut self.body).poll_frame(cx) {
+                Poll::Pending => return Ok(()),
+                Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
+                    Ok(data) if self.chunk.is_empty() => self.chunk = data,
+                    Ok(data) => self.next = data,
+                    Err(frame) => {
+                        self.body_done = true;
+                        if let Ok(trailers) = frame.into_trailers()
+                            && !self.is_request
+                        {
+                            self.tail = Tail::Response(trailers);
+                        }
+                    }
+                },
+                Poll::Ready(None) => self.body_done = true,
+                Poll::Ready(Some(Err(status))) => {
+                    self.body_done = true;
+                    if self.is_request {
+                        return Err(PumpError::Body(status));
+                    }
+                    self.tail = Tail::Status(Box::new(status));
+                }
+            }
+            if self.body_done && matches!(self.tail, Tail::Open) {
+                self.tail = if self.is_request {
+                    Tail::Request
+                } else {
+                    Tail::Status(Box::new(Status::internal("the service sent no trailers")))
+                };
+            }
+        }
+    }
+
+    /// Puts one record on the ring.
+    fn push(&mut self, waker: &Waker, tx: &mut Tx, stream: &Stream) -> Result<Push, Broken> {
+        let mut state = stream.lock();
+        if state.send_closed {
+            return Err(Broken::Closed);
+        }
+        let want = self.chunk.len();
+        let credit = (state.credit as usize).min(usize::try_from(tx.credit).unwrap_or(usize::MAX));
+        if want > 0 && credit == 0 && self.head.is_none() {
+            state.writer = Some(waker.clone());
+            return Ok(Push::NoCredit);
+        }
+        drop(state);
+        let record = tx.producer.record_bytes();
+        let mut block = std::mem::take(&mut tx.block);
+        block.clear();
+        let mut flags = 0;
+        if let Some(head) = &self.head {
+            flags |= HEAD;
+            if let Err(status) = write_head(&mut block, head) {
+                tx.block = block;
+                return Err(Broken::Unsendable(Box::new(status)));
+            }
+        }
+        let head_len = block.len();
+        let len = want.min(credit).min(record - head_len);
+        let at_end = self.body_done && self.next.is_empty() && len == want;
+        if at_end {
+            flags |= END;
+            self.code = self.write_tail(&mut block);
+            flags |= if self.is_request { 0 } else { TRAILERS };
+            if block.len() + len > record {
+                // Not together with the data: the next record will have it.
+                block.truncate(head_len);
+                flags &= !(END | TRAILERS);
+            }
+        }
+        let pushed = tx.producer.try_push(
+            Kind::Segment as u8,
+            flags,
+            stream.id,
+            &[&block, &self.chunk[..len]],
+        );
+        let total = block.len() + len;
+        tx.block = block;
+        if !pushed? {
+            return Ok(Push::NoRoom(total));
+        }
+        tx.credit -= len as u64;
+        if len > 0 {
+            stream.lock().credit -= len as u32;
+            self.chunk.advance(len);
+        }
+        self.head = None;
+        if flags & END != 0 {
+            self.tail = Tail::Sent;
+        }
+        Ok(Push::Done(total))
+    }
+
+    /// The head cannot be sent: a response ends with the reason instead, a request fails.
+    fn refuse(&mut self, status: Status) -> Result<(), PumpError> {
+        if self.is_request {
+            return Err(PumpError::Body(status));
+        }
+        self.head = None;
+        self.chunk = Bytes::new();
+        self.next = Bytes::new();
+        self.body_done = true;
+        self.tail = Tail::Status(Box::new(status));
+        Ok(())
+    }
+
+    fn write_tail(&self, block: &mut Vec<u8>) -> u8 {
+        match &self.tail {
+            Tail::Open | Tail::Request | Tail::Sent => 0,
+            Tail::Response(trailers) => match wire::write_trailers(block, trailers) {
+                Ok(code) => code,
+                Err(status) => {
+                    wire::write_status(block, &status);
+                    status.code() as i32 as u8
+                }
+            },
+            Tail::Status(status) => {
+                wire::write_status(block, status);
+                status.code() as i32 as u8
+            }
+        }
+    }
+}
+
+fn write_head(block: &mut Vec<u8>, head: &Head) -> Result<(), Status> {
+    match head {
+        Head::Request { path, headers, timeout } => {
+            wire::write_request_head(block, path.path(), headers, *timeout)
+        }
+        Head::Response(headers) => wire::write_response_head(block, headers),
+    }
+}
+
+/// What a layer's plain HTTP answer means to a gRPC caller.
+///
+/// See <https://github.com/grpc/grpc/blob/master/doc/http-grpc-status-mapping.md>.
+fn http_status(status: http::StatusCode) -> Status {
+    let code = match status.as_u16() {
+        400 => tonic::Code::Internal,
+        401 => tonic::Code::Unauthenticated,
+        403 => tonic::Code::PermissionDenied,
+        404 => tonic::Code::Unimplemented,
+        429 | 502 | 503 | 504 => tonic::Code::Unavailable,
+        _ => tonic::Code::Unknown,
+    };
+    Status::new(code, format!("the service answered with HTTP status {status}"))
+}

@@ -1,0 +1,87 @@
+//! Which service a path belongs to.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use tonic::Status;
+use tonic::body::Body;
+use tonic::server::NamedService;
+use tower::{Service, ServiceExt};
+
+type Answer = Pin<Box<dyn Future<Output = Result<http::Response<Body>, Infallible>> + Send>>;
+type Mounted = Arc<dyn Fn(http::Request<Body>) -> Answer + Send + Sync>;
+
+/// A set of services by their gRPC names; a path that belongs to none is UNIMPLEMENTED.
+#[derive(Clone, Default)]
+pub struct Routes {
+    services: Arc<HashMap<&'static str, Mounted>>,
+}
+
+impl fmt::Debug for Routes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.services.keys()).finish()
+    }
+}
+
+impl Routes {
+    /// Adds a service, in place of one with the same name.
+    pub fn add_service<S>(mut self, service: S) -> Self
+    where
+        S: Service<http::Request<Body>, Error = Infallible>
+            + NamedService
+            + Clone
+            + Send
+            + Sync
+            + 'static,
+        S::Response: axum::response::IntoResponse,
+        S::Future: Send + 'static,
+    {
+        let mounted: Mounted = Arc::new(move |request| {
+            let answer = service.clone().oneshot(request);
+            Box::pin(async move {
+                let response = answer.await?;
+                // A tonic service's own response passes through unwrapped.
+                let mut response = Some(response);
+                let own = (&mut response as &mut dyn std::any::Any)
+                    .downcast_mut::<Option<http::Response<Body>>>()
+                    .and_then(Option::take);
+                Ok(match (own, response) {
+                    (Some(own), _) => own,
+                    (None, Some(other)) => {
+                        axum::response::IntoResponse::into_response(other).map(Body::new)
+                    }
+                    (None, None) => unreachable!("taken only by the first arm"),
+                })
+            })
+        });
+        Arc::make_mut(&mut self.services).insert(S::NAME, mounted);
+        self
+    }
+}
+
+impl Service<http::Request<Body>> for Routes {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = Answer;
+
+    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Answer {
+        let path = request.uri().path();
+        let name = path.strip_prefix('/').and_then(|p| Some(p.rsplit_once('/')?.0));
+        match name.and_then(|name| self.services.get(name)) {
+            Some(service) => service(request),
+            None => {
+                let status = Status::unimplemented(format!("no service has the path {path}"));
+                Box::pin(std::future::ready(Ok(status.into_http())))
+            }
+        }
+    }
+}

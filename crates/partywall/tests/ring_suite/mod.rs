@@ -1,0 +1,4 @@
+//! One module per subject.
+
+mod interop;
+mod setup;

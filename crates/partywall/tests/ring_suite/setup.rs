@@ -1,0 +1,68 @@
+//! A coordinator in a temporary directory and a server on a runtime of its own.
+
+use std::path::PathBuf;
+
+use partywall::{Channel, Routes, Server};
+use partywall_coordinator::{Coordinator, Policy};
+
+/// A coordinator that lets anyone do anything at the names given, gone with the value.
+pub(crate) struct Host {
+    pub(crate) socket: PathBuf,
+    _coordinator: Coordinator,
+    _dir: tempfile::TempDir,
+}
+
+impl Host {
+    pub(crate) fn new(policy: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("coordinator.sock");
+        let policy = Policy::parse("test", policy).unwrap();
+        let coordinator = Coordinator::start(Some(&socket), policy).unwrap();
+        Self { socket, _coordinator: coordinator, _dir: dir }
+    }
+
+    pub(crate) fn open() -> Self {
+        Self::new("[service.test]\nregister = ['anyone']\n[service.test.call]\nanyone = ['*']\n")
+    }
+
+    /// Serves in the background until the sender is dropped or used.
+    pub(crate) async fn serve(&self, routes: Routes) -> Running {
+        self.serve_at("test", routes).await
+    }
+
+    pub(crate) async fn serve_at(&self, at: &str, routes: Routes) -> Running {
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let router = Server::builder().coordinator(&self.socket).add_routes(routes);
+        let at = at.to_string();
+        let task = tokio::spawn(async move {
+            router
+                .serve_with_shutdown(&at, async {
+                    let _dropped = stopped.await;
+                })
+                .await
+        });
+        Running { stop: Some(stop), task }
+    }
+
+    pub(crate) async fn connect(&self) -> Channel {
+        Channel::builder("partywall:///test")
+            .unwrap()
+            .coordinator(&self.socket)
+            .wait_for_ready(true)
+            .connect()
+            .await
+            .unwrap()
+    }
+}
+
+pub(crate) struct Running {
+    stop: Option<tokio::sync::oneshot::Sender<()>>,
+    task: tokio::task::JoinHandle<Result<(), partywall::Error>>,
+}
+
+impl Running {
+    pub(crate) async fn stop(mut self) -> Result<(), partywall::Error> {
+        drop(self.stop.take());
+        self.task.await.unwrap()
+    }
+}

@@ -1,0 +1,179 @@
+//! `cargo xtask test`: the steps of CI in order, stopping at the first that fails.
+//!
+//! To add a step, write a function `fn(&mut Session) -> Result<()>` and put it into [`STEPS`].
+//! Tests that a step runs are counted in the session; the last line sums them up.
+
+mod fuzz;
+mod packages;
+mod suite;
+
+pub(crate) use suite::LOOM;
+
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+
+use crate::command::Cmd;
+use crate::ran::{Outcome, RanList};
+use crate::workspace::Workspace;
+use crate::{deps, rows, tidy};
+
+struct Step {
+    name: &'static str,
+    /// Shell line that runs the step alone, or as little more as possible.
+    repeat: &'static str,
+    run: fn(&mut Session) -> Result<()>,
+}
+
+const STEPS: &[Step] = &[
+    Step { name: "packages", repeat: "cargo xtask test", run: packages::run },
+    Step { name: "fmt", repeat: "cargo fmt --all --check", run: fmt },
+    Step {
+        name: "clippy",
+        repeat: "cargo clippy --workspace --all-targets -- -D warnings",
+        run: clippy,
+    },
+    Step { name: "tests", repeat: suite::REPEAT, run: suite::run },
+    Step { name: "doc tests", repeat: "cargo test --workspace --doc", run: suite::docs },
+    Step { name: "loom", repeat: suite::REPEAT_LOOM, run: suite::loom },
+    Step { name: "fuzz bodies", repeat: "cargo test --workspace fuzz_", run: fuzz::bodies },
+    Step { name: "fuzz coverage", repeat: "cargo +nightly fuzz run TARGET", run: fuzz::coverage },
+    Step { name: "tidy", repeat: "cargo xtask tidy", run: |session| tidy::run(session.workspace) },
+    Step { name: "deps", repeat: "cargo xtask deps", run: |session| deps::run(session.workspace) },
+    Step { name: "rows", repeat: "cargo xtask rows", run: all_rows },
+];
+
+/// What the steps share.
+struct Session<'a> {
+    workspace: &'a Workspace,
+    full: bool,
+    /// Every test that ran so far.
+    ran: RanList,
+    /// Runs of coverage-guided fuzz targets: succeeded, failed.
+    fuzzed: [usize; 2],
+    /// What the current step wants to say in the summary.
+    note: String,
+}
+
+struct Done {
+    name: &'static str,
+    ok: bool,
+    time: Duration,
+    note: String,
+}
+
+/// Runs all steps, `full` with the promised number of random trials.
+///
+/// # Errors
+/// When a step fails.
+pub(crate) fn run(workspace: &Workspace, full: bool) -> Result<()> {
+    let mut session =
+        Session { workspace, full, ran: RanList::default(), fuzzed: [0; 2], note: String::new() };
+    let mut done = Vec::new();
+    let mut failure = None;
+    for (index, step) in STEPS.iter().enumerate() {
+        println!("\n== {}/{} {}", index + 1, STEPS.len(), step.name);
+        let start = Instant::now();
+        let result = (step.run)(&mut session);
+        let time = start.elapsed();
+        let (ok, word) = if result.is_ok() { (true, "ok") } else { (false, "FAILED") };
+        println!("== {} {word} in {}", step.name, seconds(time));
+        done.push(Done { name: step.name, ok, time, note: std::mem::take(&mut session.note) });
+        if let Err(error) = result {
+            println!("\n{error:#}\n\nrepeat with: {}", step.repeat);
+            failure = Some(step.name);
+            break;
+        }
+    }
+    print!("\n{}", summary(&done));
+    let [passed, failed] = session.totals(failure.is_some());
+    println!("\n{passed} passed, {failed} failed");
+    match failure {
+        Some(step) => bail!("step {step} failed"),
+        None => Ok(()),
+    }
+}
+
+impl Session<'_> {
+    /// A cargo command in the workspace that knows how many random trials are wanted.
+    fn cargo(&self) -> Cmd {
+        self.trials(self.workspace.command("cargo")).env("CARGO_TERM_COLOR", "never")
+    }
+
+    fn trials(&self, command: Cmd) -> Cmd {
+        command.env("PARTYWALL_TRIALS", if self.full { "full" } else { "quick" })
+    }
+
+    /// Passed and failed tests. A step that failed without a failed test counts as one, so that
+    /// the last line never reads like a success when the exit code says otherwise.
+    fn totals(&self, step_failed: bool) -> [usize; 2] {
+        let passed = self.ran.count(Outcome::Ok) + self.fuzzed[0];
+        let failed = self.ran.count(Outcome::Failed) + self.fuzzed[1];
+        [passed, failed.max(usize::from(step_failed))]
+    }
+}
+
+fn fmt(session: &mut Session) -> Result<()> {
+    session.workspace.command("cargo").args(["fmt", "--all", "--check"]).run()
+}
+
+fn clippy(session: &mut Session) -> Result<()> {
+    let line = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
+    session.workspace.command("cargo").args(line).run()
+}
+
+fn all_rows(session: &mut Session) -> Result<()> {
+    rows::run(session.workspace, &session.workspace.ran_list())
+}
+
+fn seconds(time: Duration) -> String {
+    format!("{:.1} s", time.as_secs_f64())
+}
+
+fn summary(done: &[Done]) -> String {
+    let mut text = String::new();
+    for step in done {
+        let word = if step.ok { "ok" } else { "FAILED" };
+        let line = format!("{:<14} {word:<7} {:>9}  {}", step.name, seconds(step.time), step.note);
+        let _ = writeln!(text, "{}", line.trim_end());
+    }
+    for step in &STEPS[done.len()..] {
+        let _ = writeln!(text, "{:<14} not run", step.name);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_summary_names_every_step() {
+        let time = Duration::from_millis(1500);
+        let one = |name, ok| Done { name, ok, time, note: "3 files".into() };
+        let text = summary(&[one("packages", true), one("fmt", false)]);
+        assert_eq!(text.lines().count(), STEPS.len());
+        assert!(
+            text.starts_with("packages       ok          1.5 s  3 files\nfmt            FAILED ")
+        );
+        assert!(text.contains("rows           not run\n"));
+    }
+
+    #[test]
+    fn a_failed_step_never_reads_like_a_success() {
+        let workspace =
+            Workspace { root: "r".into(), target: "t".into(), metadata: serde_json::Value::Null };
+        let mut session = Session {
+            workspace: &workspace,
+            full: false,
+            ran: RanList::default(),
+            fuzzed: [2, 0],
+            note: String::new(),
+        };
+        assert_eq!(session.totals(false), [2, 0]);
+        assert_eq!(session.totals(true), [2, 1]);
+        session.ran.extend([("a".into(), Outcome::Failed), ("b".into(), Outcome::Failed)]);
+        assert_eq!(session.totals(true), [2, 2]);
+    }
+}

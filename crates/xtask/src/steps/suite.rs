@@ -1,0 +1,211 @@
+//! Everything that libtest runs: unit, integration and doc tests, then the loom models.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+
+use super::Session;
+use crate::command::Cmd;
+use crate::libtest::Parser;
+use crate::ran::{Outcome, RanList};
+
+pub(super) const REPEAT: &str = "PARTYWALL_TRIALS=quick cargo test --workspace --no-fail-fast";
+
+pub(super) const REPEAT_LOOM: &str = "RUSTFLAGS='--cfg loom' cargo test --release \
+     --target-dir target/loom -p partywall-shm --lib loom_";
+
+/// Arguments of each `cargo test` of the tests step. A run that needs features of its own is one
+/// more line, for example `&["-p", "partywall-shm", "--features", "stops"]`.
+const RUNS: &[&[&str]] = &[&["--workspace"]];
+
+/// Packages with loom models.
+pub(crate) const LOOM: &[&str] = &["partywall-shm"];
+
+/// Runs all tests and keeps their names for the steps that follow.
+pub(super) fn run(session: &mut Session) -> Result<()> {
+    let list = session.workspace.ran_list();
+    if list.exists() {
+        fs::remove_file(&list)?;
+    }
+    let mut faults = Vec::new();
+    for args in RUNS {
+        let run = cargo_test(session, session.cargo(), args)?;
+        if args.contains(&"--workspace") {
+            let missing = without_doc_tests(&session.workspace.metadata, &run.doc_crates);
+            faults.extend(missing.into_iter().map(|name| format!("{name}: doc tests did not run")));
+        }
+        faults.extend(session.take(run));
+    }
+    session.ran.save(&list)?;
+    session.note = counts(&session.ran);
+    ensure!(faults.is_empty(), "{}", faults.join("\n"));
+    Ok(())
+}
+
+/// The doc tests were part of the tests; there must have been some.
+pub(super) fn docs(session: &mut Session) -> Result<()> {
+    let passed = session.ran.doc_count(Outcome::Ok);
+    ensure!(passed > 0, "no doc test ran");
+    session.note = format!("{passed} passed, within the tests");
+    println!("{passed} doc tests passed");
+    Ok(())
+}
+
+/// Runs the loom models, in a target directory of their own because of the other flags.
+pub(super) fn loom(session: &mut Session) -> Result<()> {
+    let before = session.ran.entries().len();
+    let target = session.workspace.target.join("loom");
+    let mut faults = Vec::new();
+    for package in LOOM {
+        let cargo = session
+            .cargo()
+            .env("RUSTFLAGS", "--cfg loom")
+            .env("CARGO_TARGET_DIR", target.to_string_lossy());
+        let run = cargo_test(session, cargo, &["--release", "-p", package, "--lib", "loom_"])?;
+        faults.extend(session.take(run));
+    }
+    session.ran.save(&session.workspace.ran_list())?;
+    session.note = format!("{} models", session.ran.entries().len() - before);
+    ensure!(faults.is_empty(), "{}", faults.join("\n"));
+    Ok(())
+}
+
+/// One finished `cargo test`.
+struct Run {
+    line: String,
+    succeeded: bool,
+    ran: RanList,
+    /// What is wrong with its output.
+    faults: Vec<String>,
+    doc_crates: BTreeSet<String>,
+}
+
+impl Session<'_> {
+    /// Adds the tests of a run to the session; returns what is wrong with it.
+    fn take(&mut self, run: Run) -> Vec<String> {
+        let mut faults = run.faults;
+        for (name, outcome) in run.ran.entries() {
+            match outcome {
+                Outcome::Ok => {}
+                Outcome::Failed => faults.push(format!("{name} failed")),
+                Outcome::Ignored => {
+                    faults.push(format!("{name} is ignored; tests are never skipped"))
+                }
+            }
+        }
+        if run.ran.entries().is_empty() {
+            faults.push(format!("`{}` ran no test", run.line));
+        }
+        if !run.succeeded && faults.is_empty() {
+            faults.push(format!("`{}` failed although no test did", run.line));
+        }
+        self.ran.extend(run.ran.entries().iter().cloned());
+        faults
+    }
+}
+
+/// Builds and runs tests. The build says which binaries have to run.
+fn cargo_test(session: &Session, cargo: Cmd, args: &[&str]) -> Result<Run> {
+    let build = ["test", "--no-run", "--message-format", "json-render-diagnostics"];
+    let messages = cargo.clone().args(build).args(args.iter().copied()).read()?;
+    let prefixes = prefixes(&session.workspace.metadata, &messages)?;
+    ensure!(!prefixes.is_empty(), "cargo built no test binary");
+    let command = cargo.args(["test", "--no-fail-fast"]).args(args.iter().copied());
+    let mut parser = Parser::new(prefixes);
+    let succeeded = command.stream(|line| parser.line(line))?;
+    let (ran, faults) = parser.finish();
+    let doc_crates = parser.doc_crates().map(str::to_owned).collect();
+    Ok(Run { line: command.to_string(), succeeded, ran, faults, doc_crates })
+}
+
+/// From cargo's messages: the file name of each test binary, and what its tests' names start with.
+fn prefixes(metadata: &Value, messages: &str) -> Result<BTreeMap<String, String>> {
+    let packages = metadata["packages"].as_array().context("metadata without packages")?;
+    let mut prefixes = BTreeMap::new();
+    for line in messages.lines().filter(|line| line.starts_with('{')) {
+        let message: Value = serde_json::from_str(line).context("message of cargo")?;
+        let Some(executable) = message["executable"].as_str() else { continue };
+        if message["profile"]["test"] != true {
+            continue;
+        }
+        let Some(package) = packages.iter().find(|p| p["id"] == message["package_id"]) else {
+            bail!("{} is of no package of the workspace", message["package_id"]);
+        };
+        let name = package["name"].as_str().context("package without name")?.replace('-', "_");
+        let target = &message["target"];
+        let kind = target["kind"][0].as_str().context("target without kind")?;
+        let prefix = if matches!(kind, "test" | "bench" | "example") {
+            let target = target["name"].as_str().context("target without name")?;
+            format!("{name}::{}", target.replace('-', "_"))
+        } else {
+            name
+        };
+        let file = executable.rsplit('/').next().unwrap_or(executable);
+        prefixes.insert(file.to_owned(), prefix);
+    }
+    Ok(prefixes)
+}
+
+/// Libraries whose doc tests cargo should have run but did not.
+fn without_doc_tests(metadata: &Value, ran: &BTreeSet<String>) -> Vec<String> {
+    let packages = metadata["packages"].as_array().into_iter().flatten();
+    packages
+        .flat_map(|package| package["targets"].as_array().into_iter().flatten())
+        .filter(|target| target["doctest"] == true)
+        .filter_map(|target| target["name"].as_str())
+        .map(|name| name.replace('-', "_"))
+        .filter(|name| !ran.contains(name))
+        .collect()
+}
+
+fn counts(ran: &RanList) -> String {
+    let count = |outcome| ran.count(outcome);
+    format!("{} passed, {} failed", count(Outcome::Ok), count(Outcome::Failed))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn metadata() -> Value {
+        let library = json!({ "name": "partywall_shm", "doctest": true });
+        let test = json!({ "name": "it", "doctest": false });
+        json!({ "packages": [{ "id": "p1", "name": "partywall-shm", "targets": [library, test] }] })
+    }
+
+    fn artifact(id: &str, kind: &str, name: &str, test: bool) -> String {
+        json!({
+            "package_id": id,
+            "target": { "kind": [kind], "name": name },
+            "profile": { "test": test },
+            "executable": format!("some/dir/{name}-01"),
+        })
+        .to_string()
+    }
+
+    #[test]
+    fn test_binaries_are_told_from_others() {
+        let messages = [
+            artifact("p1", "lib", "partywall_shm", true),
+            artifact("p1", "test", "ring-model", true),
+            artifact("p1", "bin", "tool", false),
+            r#"{"reason":"build-finished","success":true}"#.to_owned(),
+        ];
+        let found = prefixes(&metadata(), &messages.join("\n")).unwrap();
+        let expected =
+            [("partywall_shm-01", "partywall_shm"), ("ring-model-01", "partywall_shm::ring_model")];
+        assert_eq!(found, expected.map(|(f, p)| (f.to_owned(), p.to_owned())).into());
+        assert!(prefixes(&metadata(), &artifact("p2", "lib", "x", true)).is_err());
+    }
+
+    #[test]
+    fn libraries_without_doc_test_run_are_named() {
+        assert_eq!(without_doc_tests(&metadata(), &BTreeSet::new()), ["partywall_shm"]);
+        let ran = ["partywall_shm".to_owned()].into();
+        assert_eq!(without_doc_tests(&metadata(), &ran), [""; 0]);
+    }
+}

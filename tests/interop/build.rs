@@ -1,0 +1,19 @@
+//! Compiles the `grpc.testing` package without a protoc binary.
+
+use std::error::Error;
+
+const ROOT: &str = "proto";
+const FILES: [&str; 3] =
+    ["grpc/testing/empty.proto", "grpc/testing/messages.proto", "grpc/testing/test.proto"];
+
+fn main() -> Result<(), Box<dyn Error>> {
+    println!("cargo:rerun-if-changed={ROOT}");
+    let mut compiler = protox::Compiler::new([ROOT])?;
+    compiler.include_imports(true).include_source_info(true).open_files(FILES)?;
+    tonic_prost_build::configure()
+        .bytes(".")
+        .build_client(true)
+        .build_server(true)
+        .compile_fds(compiler.file_descriptor_set())?;
+    Ok(())
+}

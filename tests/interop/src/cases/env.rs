@@ -1,0 +1,90 @@
+//! What a case runs against.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tonic::{Code, Request, Status};
+
+use super::check::{Failure, differs};
+use super::{Tap, Transport};
+use crate::proto::test_service_client::TestServiceClient;
+use crate::service::{CALL_TAG, Handle};
+use crate::{BoxError, BoxFuture};
+
+type Connect<T> = Arc<dyn Fn() -> BoxFuture<Result<T, BoxError>> + Send + Sync>;
+
+/// A channel to a server, a way to open more, and the server's [`Handle`].
+#[derive(Clone)]
+pub struct Env<T> {
+    channel: T,
+    connect: Connect<T>,
+    handle: Handle,
+    tonic_deadlines: bool,
+}
+
+impl<T: Transport> Env<T> {
+    /// Cases use `channel` for their calls and `connect` where they need a fresh one; `handle`
+    /// belongs to the service at the other end.
+    pub fn new<F, Fut, E>(channel: T, handle: Handle, connect: F) -> Self
+    where
+        F: Fn() -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<T, E>> + Send + 'static,
+        E: Into<BoxError>,
+    {
+        let connect: Connect<T> = Arc::new(move || {
+            let connected = connect();
+            Box::pin(async move { connected.await.map_err(Into::into) })
+        });
+        Self { channel, connect, handle, tonic_deadlines: false }
+    }
+
+    /// Also accepts the status which tonic's own transport gives after a deadline: CANCELLED,
+    /// where gRPC asks for DEADLINE_EXCEEDED.
+    pub fn tonic_deadlines(mut self) -> Self {
+        self.tonic_deadlines = true;
+        self
+    }
+
+    pub(super) fn client(&self) -> TestServiceClient<T> {
+        TestServiceClient::new(self.channel.clone())
+    }
+
+    pub(super) fn channel(&self) -> T {
+        self.channel.clone()
+    }
+
+    pub(super) fn tap(&self) -> Tap<T> {
+        Tap::new(self.channel.clone())
+    }
+
+    pub(super) fn handle(&self) -> Handle {
+        self.handle.clone()
+    }
+
+    pub(super) fn connect(&self) -> BoxFuture<Result<T, Failure>> {
+        let connected = (self.connect)();
+        Box::pin(async move { connected.await.map_err(|source| Failure::Connect { source }) })
+    }
+
+    /// Holds if `status` says that a deadline passed.
+    pub(super) fn deadline_status(
+        &self,
+        what: &'static str,
+        status: &Status,
+    ) -> Result<(), Failure> {
+        let tonics = status.code() == Code::Cancelled && status.message() == "Timeout expired";
+        if status.code() == Code::DeadlineExceeded || (self.tonic_deadlines && tonics) {
+            return Ok(());
+        }
+        Err(differs(what, status, Code::DeadlineExceeded))
+    }
+}
+
+/// Gives the request a tag of its own and returns it.
+pub(super) fn tag<M>(request: &mut Request<M>) -> Result<String, Failure> {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let tag = format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+    let value = tag.parse().map_err(|_| differs("tag", &tag, "a metadata value"))?;
+    request.metadata_mut().insert(CALL_TAG, value);
+    Ok(tag)
+}

@@ -1,0 +1,189 @@
+//! The client side: one body for each case, over any transport.
+//!
+//! The cases of gRPC's interoperability descriptions that need no credentials, balancer or load
+//! reports, and this crate's own, which look at deadlines, cancellation, limits and order. The
+//! cases need a server with [`EchoHeaders`](crate::service::EchoHeaders) whose
+//! [`Handle`](crate::service::Handle) is in the same process.
+
+mod basic;
+mod cancel;
+mod check;
+mod compression;
+mod env;
+mod limits;
+mod metadata;
+mod status;
+mod streams;
+mod tap;
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::time::timeout;
+use tonic::body::Body;
+use tonic::client::GrpcService;
+
+use crate::{BoxError, BoxFuture};
+
+pub use self::check::Failure;
+pub use self::env::Env;
+pub use self::tap::{CallLog, Tap};
+
+/// The longest a case may take.
+pub const LIMIT: Duration = Duration::from_secs(10);
+
+/// What tonic's generated clients need of a transport, under one name.
+pub trait Transport:
+    GrpcService<
+        Body,
+        ResponseBody: http_body::Body<Data = Bytes, Error: Into<BoxError> + Send> + Send + 'static,
+        Future: Send,
+    > + Clone
+    + Send
+    + 'static
+{
+}
+
+impl<T> Transport for T where
+    T: GrpcService<
+            Body,
+            ResponseBody: http_body::Body<Data = Bytes, Error: Into<BoxError> + Send>
+                              + Send
+                              + 'static,
+            Future: Send,
+        > + Clone
+        + Send
+        + 'static
+{
+}
+
+/// A case that did not hold.
+#[derive(Debug, thiserror::Error)]
+#[error("{case}: {failure}")]
+pub struct CaseError {
+    /// Name of the case.
+    pub case: &'static str,
+    /// What differed.
+    pub failure: Failure,
+}
+
+/// A named case.
+pub struct Case<T> {
+    name: &'static str,
+    body: fn(Env<T>) -> BoxFuture<Result<(), Failure>>,
+}
+
+impl<T: Transport> Case<T> {
+    /// The name, as gRPC's descriptions have it where they do.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Runs the case. After [`LIMIT`] it fails with [`Failure::TimedOut`].
+    pub async fn run(&self, env: Env<T>) -> Result<(), CaseError> {
+        timeout(LIMIT, (self.body)(env))
+            .await
+            .unwrap_or(Err(Failure::TimedOut { limit: LIMIT }))
+            .map_err(|failure| CaseError { case: self.name, failure })
+    }
+}
+
+macro_rules! cases {
+    ($($module:ident { $($name:ident),* $(,)? })*) => {
+        vec![$($(Case {
+            name: stringify!($name),
+            body: |env| Box::pin($module::$name(env)),
+        }),*),*]
+    };
+}
+
+/// All cases, in the order in which they are best run.
+pub fn all<T: Transport>() -> Vec<Case<T>> {
+    cases! {
+        basic {
+            empty_unary,
+            large_unary,
+            cacheable_unary,
+            client_streaming,
+            server_streaming,
+            ping_pong,
+            empty_stream,
+            pick_first_unary,
+            unimplemented_method,
+            unimplemented_service,
+        }
+        status {
+            status_code_and_message,
+            special_status_message,
+            every_status_code,
+            status_details,
+            error_before_first_response,
+            error_after_responses,
+            invalid_request,
+        }
+        metadata { custom_metadata, binary_metadata, metadata_on_error }
+        streams {
+            response_intervals,
+            half_close_order,
+            requests_end_while_responses_flow,
+            many_messages,
+        }
+        cancel {
+            timeout_on_sleeping_server,
+            deadline_reaches_handler,
+            deadline_ends_open_stream,
+            cancel_after_begin,
+            cancel_after_first_response,
+            dropped_unary_stops_handler,
+            dropped_stream_stops_handler,
+            dropped_upload_stops_handler,
+        }
+        compression {
+            client_compressed_unary_gzip,
+            client_compressed_unary_zstd,
+            server_compressed_unary_gzip,
+            server_compressed_unary_zstd,
+            client_compressed_streaming_gzip,
+            client_compressed_streaming_zstd,
+            server_compressed_streaming_gzip,
+            server_compressed_streaming_zstd,
+            compression_not_accepted,
+        }
+        limits {
+            decode_limit,
+            default_limit_on_requests,
+            default_limit_on_responses,
+            concurrent_calls,
+            concurrent_streams,
+            rpc_soak,
+            channel_soak,
+        }
+    }
+}
+
+/// The case with this name.
+pub fn find<T: Transport>(name: &str) -> Option<Case<T>> {
+    all().into_iter().find(|case| case.name == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use http::{Request, Response};
+    use tower::service_fn;
+
+    use super::*;
+    use crate::service::Handle;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_case_that_hangs_fails_by_name() {
+        let silent = service_fn(|_: Request<Body>| {
+            std::future::pending::<Result<Response<Body>, Infallible>>()
+        });
+        let connect = move || async move { Ok::<_, Infallible>(silent) };
+        let env = Env::new(silent, Handle::default(), connect);
+        let error = find("ping_pong").unwrap().run(env).await.unwrap_err();
+        assert_eq!(error.to_string(), "ping_pong: not done within 10s");
+    }
+}
