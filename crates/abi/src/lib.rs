@@ -15,6 +15,9 @@ extern crate std;
 
 pub mod codec;
 pub mod control;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
 pub mod layout;
 pub mod limits;
 pub mod name;

@@ -1,2 +1,90 @@
-//! bench
-fn main() {}
+//! Measures Partywall beside the alternatives: `partywall-bench calls` and `partywall-bench words`.
+//!
+//! Every sample is a fresh pair of processes: this program again, with an order from the driver.
+//! The driver interleaves all contenders in random order, so that whatever disturbs the machine
+//! disturbs all of them alike, and compares only what was measured in the same round.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | `case`, `row` | what a sample measures, and how it is published |
+//! | `contender`, `seat` | the seam: who is measured, and what they are given to do it |
+//! | `stopwatch`, `pattern`, `meter` | timing calls and checking replies inside a client |
+//! | `calls`, `words` | the contenders, one file each |
+//! | `plan`, `driver`, `pair`, `process`, `child` | order, rounds, processes |
+//! | `control`, `probe` | how the two processes meet, and how near their cores are |
+//! | `stats`, `ratio`, `target` | medians, ratios with intervals, promises |
+//! | `report`, `machine` | terminal, JSON, HTML |
+
+mod calls;
+mod case;
+mod child;
+mod cli;
+mod contender;
+mod control;
+mod driver;
+mod machine;
+mod meter;
+mod pair;
+mod pattern;
+mod plan;
+mod probe;
+mod process;
+mod ratio;
+mod report;
+mod row;
+mod seat;
+mod stats;
+mod stopwatch;
+mod sys;
+mod target;
+mod words;
+
+use std::fs;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use case::Bench;
+use cli::{Cli, Command, Options};
+use contender::Result;
+
+/// The floors do not hold.
+const VOID: u8 = 2;
+
+/// The user stopped the run.
+const INTERRUPTED: u8 = 130;
+
+fn main() -> ExitCode {
+    let (bench, options) = match Cli::parse().command {
+        Command::Child { order } => return child::run(&order),
+        Command::Calls(options) => (Bench::Calls, options),
+        Command::Words(options) => (Bench::Words, options),
+    };
+    match bench_and_report(bench, &options) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn bench_and_report(bench: Bench, options: &Options) -> Result<ExitCode> {
+    let Some(run) = driver::run(bench, options)? else {
+        eprintln!("Stopped; nothing was written.");
+        return Ok(ExitCode::from(INTERRUPTED));
+    };
+    print!("{}", report::table::render(&run));
+    if let Some(file) = &options.json {
+        write(file, &report::json::render(&run)?)?;
+    }
+    if let Some(file) = &options.html {
+        write(file, &report::html::render(&run)?)?;
+    }
+    Ok(if run.is_void() { ExitCode::from(VOID) } else { ExitCode::SUCCESS })
+}
+
+fn write(file: &std::path::Path, text: &str) -> Result<()> {
+    fs::write(file, text).map_err(|error| format!("{}: {error}", file.display()))?;
+    Ok(())
+}

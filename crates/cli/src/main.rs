@@ -1,6 +1,63 @@
-//! cli
-#[allow(dead_code)]
+//! The `partywall` command.
+#![forbid(unsafe_code)]
+
 mod build;
-#[allow(dead_code)]
 mod compose;
-fn main() {}
+mod coordinator;
+mod links;
+mod up;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Calls between services on one host, through shared memory.
+#[derive(Parser)]
+#[command(version, about, arg_required_else_help = true)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Build and run the services of a Compose file, with a coordinator of their own.
+    Up {
+        /// The Compose file; services with `x-partywall` are run.
+        file: PathBuf,
+        /// Build and run debug builds.
+        #[arg(long)]
+        debug: bool,
+    },
+    /// Run a coordinator until it is stopped.
+    Coordinator {
+        /// Where processes connect.
+        #[arg(long, value_name = "PATH")]
+        socket: PathBuf,
+        /// Who may serve and call what.
+        #[arg(long, value_name = "FILE")]
+        policy: PathBuf,
+    },
+    /// Show who calls whom, over which link and with which isolation.
+    Links {
+        /// Where the coordinator listens; looked for in the usual places unless given.
+        #[arg(long, value_name = "PATH")]
+        socket: Option<PathBuf>,
+    },
+}
+
+fn main() -> ExitCode {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("PARTYWALL_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let done = match Arguments::parse().command {
+        Command::Up { file, debug } => up::run(&file, !debug),
+        Command::Coordinator { socket, policy } => coordinator::run(&socket, &policy),
+        Command::Links { socket } => links::run(socket.as_deref()),
+    };
+    done.unwrap_or_else(|error| {
+        eprintln!("partywall: {error}");
+        ExitCode::FAILURE
+    })
+}

@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 use partywall_abi::control::{Digest, Message};
 use partywall_abi::layout::Geometry;
 use partywall_abi::limits;
+use partywall_abi::name::ServiceName;
 use partywall_shm::socket::{self, Credentials};
 use partywall_shm::memory;
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -89,6 +90,7 @@ pub struct Coordinator {
 
 enum Order {
     Add(Started),
+    Served(ServiceName, Sender<()>),
     Stop,
 }
 
@@ -139,6 +141,7 @@ impl Coordinator {
             tokens: HashMap::new(),
             next_token: LISTENER + 2,
             buffer: vec![0; limits::CONTROL_BYTES],
+            awaited: Vec::new(),
         };
         let thread = std::thread::Builder::new()
             .name("coordinator".into())
@@ -152,6 +155,14 @@ impl Coordinator {
         // The thread lives until this value is dropped.
         let _ = self.started.send(Order::Add(started));
         self.wake();
+    }
+
+    /// Waits until somebody serves `name`; false when that takes longer than `within`.
+    pub fn served(&self, name: &ServiceName, within: Duration) -> bool {
+        let (told, answer) = channel();
+        let _ = self.started.send(Order::Served(name.clone(), told));
+        self.wake();
+        answer.recv_timeout(within).is_ok()
     }
 
     /// Blocks until the coordinator's thread has ended, which it does only on an error.
@@ -242,6 +253,8 @@ struct Server {
     tokens: HashMap<Conn, u64>,
     next_token: u64,
     buffer: Vec<u8>,
+    /// Who wants to know when a name is served.
+    awaited: Vec<(ServiceName, Sender<()>)>,
 }
 
 impl Server {
@@ -275,6 +288,8 @@ impl Server {
             }
             self.expire();
             self.carry_out();
+            let state = &self.state;
+            self.awaited.retain(|(name, told)| state.instances(name) == 0 || { let _heard = told.send(()); false });
         }
     }
 
@@ -309,6 +324,7 @@ impl Server {
         while let Ok(order) = self.orders.try_recv() {
             match order {
                 Order::Stop => return true,
+                Order::Served(name, told) => self.awaited.push((name, told)),
                 Order::Add(s) => {
                     let credentials = Credentials {
                         pid: s.pid,

@@ -425,7 +425,8 @@ impl State {
         self.send(conn, Message::Watched { request, instances });
     }
 
-    fn instances(&self, name: &ServiceName) -> u32 {
+    /// How many serve the name.
+    pub fn instances(&self, name: &ServiceName) -> u32 {
         self.names.get(name).map_or(0, |n| n.registrations.len() as u32)
     }
 

@@ -498,7 +498,7 @@ fn check_owner(place: &Place, found: u32) -> Result<(), Error> {
 /// The process's part of the proof of identity.
 fn prove(socket: &OwnedFd) -> Result<(), Error> {
     let deadline = Instant::now() + HANDSHAKE;
-    let mut next = || -> Result<Message, Error> {
+    let next = || -> Result<Message, Error> {
         let mut buffer = vec![0; limits::CONTROL_BYTES];
         loop {
             match socket::receive(socket.as_fd(), &mut buffer, false) {

@@ -1,1 +1,470 @@
-//! Calls without a runtime.
+//! Calls without a runtime: one call, one reply, on the calling thread.
+//!
+//! ```no_run
+//! # fn f() -> Result<(), Box<dyn std::error::Error>> {
+//! # let request = Vec::new();
+//! let mut channel = partywall::blocking::Channel::connect("partywall:///greeter")?;
+//! let reply: Vec<u8> = channel.call_bytes("/helloworld.Greeter/SayHello", &request)?;
+//! # let _ = reply; Ok(()) }
+//! ```
+//!
+//! A thread spins for the learned budget and then sleeps on a futex. Against the async channel it
+//! saves the runtime's part: no task, no waker, no epoll. It speaks rings alone: a name that is
+//! reached over the network is an error here.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use http::HeaderMap;
+use partywall_abi::codec::DecodeError;
+use partywall_abi::control::Isolation;
+use partywall_abi::limits;
+use partywall_abi::name::ServiceName;
+use partywall_abi::segment::{self, END, HEAD, Kind, ResponseHead, Segment, Trailers};
+use partywall_shm::link::{Link, LinkError, Pending};
+use prost::Message;
+use tonic::metadata::MetadataMap;
+use tonic::{Code, Status};
+
+use crate::agent::{self, Connected, Place};
+use crate::error::Error;
+use crate::peer::Peer;
+use crate::target::Target;
+use crate::wire;
+
+/// Length of gRPC's message prefix: a compression flag and a length.
+const PREFIX: usize = 5;
+/// How long connecting may take unless it is set.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A link to one service for one thread at a time.
+///
+/// When the link has ended, the next call asks the coordinator for a new one.
+#[derive(Debug)]
+pub struct Channel {
+    name: ServiceName,
+    place: Place,
+    connect_timeout: Duration,
+    message_limit: usize,
+    open: Option<Open>,
+    /// The message as it is sent.
+    outgoing: Vec<u8>,
+}
+
+struct Open {
+    link: Link,
+    server: Peer,
+    next: u32,
+    /// What may be sent on the link.
+    credit: u64,
+    /// Taken and not granted again yet.
+    owed: u32,
+    block: Vec<u8>,
+    payload: Vec<u8>,
+}
+
+impl std::fmt::Debug for Open {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Open").field("server", &self.server).finish()
+    }
+}
+
+/// How a call ended early.
+enum Failed {
+    /// With a status from the service; the link goes on.
+    Status(Status),
+    /// With a status of our own; the service is told to stop.
+    Abort(Status),
+    /// By the deadline; the call is to be reset.
+    Expired,
+    /// By the link's end.
+    Link(String),
+}
+
+impl From<LinkError> for Failed {
+    fn from(e: LinkError) -> Self {
+        match e {
+            LinkError::TimedOut => Self::Expired,
+            other => Self::Link(other.to_string()),
+        }
+    }
+}
+
+impl From<partywall_shm::ring::Violation> for Failed {
+    fn from(e: partywall_shm::ring::Violation) -> Self {
+        Self::Link(e.to_string())
+    }
+}
+
+impl From<DecodeError> for Failed {
+    fn from(e: DecodeError) -> Self {
+        Self::Link(format!("the peer sent a record that cannot be read: {e}"))
+    }
+}
+
+/// The answer to one call.
+#[derive(Default)]
+struct Answer {
+    head: HeaderMap,
+    data: Vec<u8>,
+    trailers: Option<HeaderMap>,
+    /// Taken of the stream's window and not granted again.
+    owed: u32,
+    /// What may be sent on the stream.
+    credit: u64,
+}
+
+impl Channel {
+    /// Connects to `partywall:///name`.
+    ///
+    /// # Errors
+    /// [`Error`]; [`Error::Refused`] with FAILED_PRECONDITION when the name is not on this host.
+    pub fn connect(target: &str) -> Result<Self, Error> {
+        Self::connect_at(target, None)
+    }
+
+    /// As [`Channel::connect`], by the coordinator that listens at `socket`.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn connect_at(target: &str, socket: Option<PathBuf>) -> Result<Self, Error> {
+        let Target::Name(name) = Target::parse(target)? else {
+            return Err(only_rings(target));
+        };
+        let mut channel = Self {
+            name,
+            place: socket.map_or_else(Place::find, Place::Path),
+            connect_timeout: CONNECT_TIMEOUT,
+            message_limit: limits::MESSAGE_BYTES,
+            open: None,
+            outgoing: Vec::new(),
+        };
+        channel.open = Some(channel.open()?);
+        Ok(channel)
+    }
+
+    /// The largest reply that is taken, in bytes; 4 MiB unless set, at most 2 GiB - 1.
+    pub fn max_decoding_message_size(&mut self, limit: usize) -> &mut Self {
+        self.message_limit = limit.min(limits::MESSAGE_BYTES_MAX);
+        self
+    }
+
+    /// Who serves; none between two links.
+    pub fn server(&self) -> Option<&Peer> {
+        self.open.as_ref().map(|o| &o.server)
+    }
+
+    fn open(&self) -> Result<Open, Error> {
+        let deadline = Instant::now() + self.connect_timeout;
+        let agent = agent::get(&self.place)?;
+        let linked = match agent.connect(&self.name)?.blocking()? {
+            Connected::Link(linked) => linked,
+            Connected::Redirect { link, url, .. } => {
+                agent.closed(link, Default::default());
+                return Err(only_rings(&url));
+            }
+        };
+        let server = Peer::new(linked.server, linked.link, Isolation::Process);
+        let pending = Pending::start(linked.link, linked.geometry, linked.memory, linked.socket)?;
+        Ok(Open {
+            link: Link::new(pending.wait(deadline)?)?,
+            server,
+            next: 1,
+            credit: limits::LINK_WINDOW.into(),
+            owed: 0,
+            block: Vec::new(),
+            payload: Vec::new(),
+        })
+    }
+
+    /// Calls a unary method with protobuf messages. A deadline is set by
+    /// [`tonic::Request::set_timeout`], metadata as in tonic.
+    ///
+    /// # Errors
+    /// The service's status; UNAVAILABLE when the link or the service is gone,
+    /// DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED for metadata that is too large, OUT_OF_RANGE for a
+    /// reply over the limit, as tonic has it.
+    pub fn unary<M: Message, R: Message + Default>(
+        &mut self,
+        path: &str,
+        request: tonic::Request<M>,
+    ) -> Result<tonic::Response<R>, Status> {
+        let (metadata, extensions, message) = request.into_parts();
+        let mut outgoing = std::mem::take(&mut self.outgoing);
+        outgoing.clear();
+        outgoing.resize(PREFIX, 0);
+        let encoded = message.encode(&mut outgoing);
+        drop(extensions);
+        encoded.map_err(|e| Status::internal(format!("encoding the request: {e}")))?;
+        let answer = self.exchange(path, &metadata.into_headers(), &mut outgoing);
+        self.outgoing = outgoing;
+        let answer = answer?;
+        let message = R::decode(message_of(&answer.data)?)
+            .map_err(|e| Status::internal(format!("decoding the reply: {e}")))?;
+        let mut headers = answer.head;
+        headers.extend(answer.trailers.unwrap_or_default());
+        let metadata = MetadataMap::from_headers(headers);
+        Ok(tonic::Response::from_parts(metadata, message, http::Extensions::new()))
+    }
+
+    /// Calls a unary method with encoded messages.
+    ///
+    /// # Errors
+    /// As [`Channel::unary`].
+    pub fn call_bytes(&mut self, path: &str, message: &[u8]) -> Result<Vec<u8>, Status> {
+        let mut outgoing = std::mem::take(&mut self.outgoing);
+        outgoing.clear();
+        outgoing.resize(PREFIX, 0);
+        outgoing.extend_from_slice(message);
+        let answer = self.exchange(path, &HeaderMap::new(), &mut outgoing);
+        self.outgoing = outgoing;
+        let mut data = answer?.data;
+        message_of(&data)?;
+        data.drain(..PREFIX);
+        Ok(data)
+    }
+
+    /// Sends one message, whose prefix is filled in here, and waits for the answer.
+    fn exchange(
+        &mut self,
+        path: &str,
+        headers: &HeaderMap,
+        message: &mut [u8],
+    ) -> Result<Answer, Status> {
+        let len = u32::try_from(message.len() - PREFIX)
+            .map_err(|_| Status::resource_exhausted("a request of over 4 GiB"))?;
+        message[1..PREFIX].copy_from_slice(&len.to_be_bytes());
+        let timeout = wire::parse_timeout(headers);
+        let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
+        if self.open.is_none() {
+            self.open = Some(self.open()?);
+        }
+        let open = self.open.as_mut().expect("just opened");
+        open.block.clear();
+        wire::write_request_head(&mut open.block, path, headers, timeout)?;
+        let id = open.next;
+        open.next = open.next.wrapping_add(1).max(1);
+        let mut answer =
+            Answer { credit: limits::STREAM_WINDOW.into(), ..Answer::default() };
+        let limit = self.message_limit.saturating_add(PREFIX);
+        let done = open
+            .send(id, message, &mut answer, limit, deadline)
+            .and_then(|()| open.receive(id, &mut answer, limit, deadline));
+        match done {
+            Ok(()) => {}
+            Err(Failed::Status(status)) => return Err(status),
+            Err(Failed::Abort(status)) => {
+                open.reset(id, Code::Cancelled);
+                return Err(status);
+            }
+            Err(Failed::Expired) => {
+                open.reset(id, Code::DeadlineExceeded);
+                return Err(Status::deadline_exceeded("the deadline passed before the answer came"));
+            }
+            Err(Failed::Link(why)) => {
+                let link = open.server.link();
+                self.open = None;
+                return Err(Status::unavailable(format!("link {link}: {why}")));
+            }
+        }
+        let trailers = answer.trailers.as_ref().expect("receive ends with trailers");
+        match Status::from_header_map(trailers) {
+            Some(status) if status.code() != Code::Ok => Err(status),
+            _ => Ok(answer),
+        }
+    }
+}
+
+fn only_rings(where_to: &str) -> Error {
+    Error::Refused {
+        code: Code::FailedPrecondition,
+        text: format!("`{where_to}` is reached over the network; blocking channels speak rings only"),
+    }
+}
+
+fn message_of(data: &[u8]) -> Result<&[u8], Status> {
+    let [compressed, l0, l1, l2, l3, message @ ..] = data else {
+        return Err(Status::internal("a reply without a message"));
+    };
+    if *compressed != 0 {
+        return Err(Status::internal("a compressed reply, which was not asked for"));
+    }
+    if u32::from_be_bytes([*l0, *l1, *l2, *l3]) as usize != message.len() {
+        return Err(Status::internal("a reply with more or less than one message"));
+    }
+    Ok(message)
+}
+
+impl Open {
+    fn send(
+        &mut self,
+        id: u32,
+        message: &[u8],
+        answer: &mut Answer,
+        limit: usize,
+        deadline: Option<Instant>,
+    ) -> Result<(), Failed> {
+        let mut rest = message;
+        let mut flags = HEAD;
+        loop {
+            let block: &[u8] = if flags & HEAD != 0 { &self.block } else { &[] };
+            let credit = usize::try_from(self.credit.min(answer.credit)).unwrap_or(usize::MAX);
+            let most = self.link.producer().record_bytes() - block.len();
+            let (piece, after) = rest.split_at(rest.len().min(credit).min(most));
+            let end = if after.is_empty() { END } else { 0 };
+            if piece.is_empty() && block.is_empty() && end == 0 {
+                self.link.wait(None, deadline)?;
+                self.take_all(id, answer, limit)?;
+            } else if self.link.producer().try_push(
+                Kind::Segment as u8,
+                flags | end,
+                id,
+                &[block, piece],
+            )? {
+                self.credit -= piece.len() as u64;
+                answer.credit -= piece.len() as u64;
+                self.link.notify()?;
+                if end != 0 {
+                    return Ok(());
+                }
+                flags = 0;
+                rest = after;
+            } else {
+                self.link.wait(Some(block.len() + piece.len()), deadline)?;
+                self.take_all(id, answer, limit)?;
+            }
+            if answer.trailers.is_some() {
+                // Answered early: the rest is not wanted.
+                return Ok(());
+            }
+        }
+    }
+
+    fn receive(
+        &mut self,
+        id: u32,
+        answer: &mut Answer,
+        limit: usize,
+        deadline: Option<Instant>,
+    ) -> Result<(), Failed> {
+        while answer.trailers.is_none() {
+            if !self.take_one(id, answer, limit)? {
+                self.link.wait(None, deadline)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn take_all(&mut self, id: u32, answer: &mut Answer, limit: usize) -> Result<(), Failed> {
+        while self.take_one(id, answer, limit)? {}
+        Ok(())
+    }
+
+    /// Takes one record; false when none is there.
+    fn take_one(&mut self, id: u32, answer: &mut Answer, limit: usize) -> Result<bool, Failed> {
+        let Some(d) = self.link.consumer().peek()? else { return Ok(false) };
+        let mut payload = std::mem::take(&mut self.payload);
+        payload.clear();
+        payload.reserve(d.len as usize);
+        self.link.consumer().read(&mut payload);
+        self.link.consumer().release();
+        let taken = self.record(d.kind, d.flags, d.stream == id, d.stream, &payload, answer, limit);
+        self.payload = payload;
+        taken.map(|()| true)
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "one record and where it goes")]
+    fn record(
+        &mut self,
+        kind: u8,
+        flags: u8,
+        mine: bool,
+        stream: u32,
+        payload: &[u8],
+        answer: &mut Answer,
+        limit: usize,
+    ) -> Result<(), Failed> {
+        match Kind::from_number(kind) {
+            Some(Kind::Segment) => {
+                let s = Segment::decode(flags, payload)?;
+                self.give_back(s.data.len() as u32)?;
+                if !mine {
+                    return Ok(());
+                }
+                if let Some(head) = s.head {
+                    answer.head = wire::response_headers(&ResponseHead::decode(head)?)?;
+                }
+                if answer.data.len() + s.data.len() > limit {
+                    let text = format!("the reply is over the limit of {} bytes", limit - PREFIX);
+                    return Err(Failed::Abort(Status::out_of_range(text)));
+                }
+                answer.data.extend_from_slice(s.data);
+                if let Some(trailers) = s.trailers {
+                    answer.trailers = Some(wire::trailers(&Trailers::decode(trailers)?)?);
+                    return Ok(());
+                }
+                answer.owed += s.data.len() as u32;
+                if answer.owed >= limits::STREAM_WINDOW / 2 {
+                    let owed = std::mem::take(&mut answer.owed);
+                    self.control(Kind::Window, stream, &owed.to_le_bytes())?;
+                }
+                Ok(())
+            }
+            Some(Kind::Window) => {
+                let credit = u64::from(segment::decode_window(payload)?);
+                if stream == 0 {
+                    self.credit += credit;
+                } else if mine {
+                    answer.credit += credit;
+                }
+                Ok(())
+            }
+            Some(Kind::Reset) => {
+                let (code, text) = segment::decode_reset(payload)?;
+                if mine {
+                    return Err(Failed::Status(Status::new(Code::from_i32(code.into()), text)));
+                }
+                Ok(())
+            }
+            // The next call gets a new link when this one closes.
+            Some(Kind::Drain) => Ok(()),
+            Some(Kind::Message) | None => {
+                Err(Failed::Link(format!("the peer sent a record of kind {kind}")))
+            }
+        }
+    }
+
+    fn give_back(&mut self, bytes: u32) -> Result<(), Failed> {
+        self.owed += bytes;
+        if self.owed >= limits::LINK_WINDOW / 2 {
+            let owed = std::mem::take(&mut self.owed);
+            self.control(Kind::Window, 0, &owed.to_le_bytes())?;
+        }
+        Ok(())
+    }
+
+    fn control(&mut self, kind: Kind, stream: u32, payload: &[u8]) -> Result<(), Failed> {
+        let mut waited = false;
+        while !self.link.producer().try_push(kind as u8, 0, stream, &[payload])? {
+            if waited {
+                return Err(Failed::Link("the peer takes nothing off its ring".into()));
+            }
+            // A service that is alive takes its records, so there is room soon.
+            let soon = Instant::now() + Duration::from_secs(5);
+            self.link.wait_for_room(payload.len(), Some(soon))?;
+            waited = true;
+        }
+        Ok(self.link.notify()?)
+    }
+
+    /// Gives a call up; if even that has no room, the link is of no use and the next call makes a
+    /// new one.
+    fn reset(&mut self, id: u32, code: Code) {
+        let mut payload = Vec::new();
+        segment::write_reset(&mut payload, code as i32 as u8, "");
+        let pushed = self.link.producer().try_push(Kind::Reset as u8, 0, id, &[&payload]);
+        if matches!(pushed, Ok(true)) {
+            let _dead_peers_need_no_reset = self.link.notify();
+        }
+    }
+}

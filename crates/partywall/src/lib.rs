@@ -26,6 +26,9 @@ mod agent;
 pub mod blocking;
 mod channel;
 mod error;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
 mod peer;
 mod ring;
 mod server;

@@ -202,7 +202,7 @@ mod tests {
 
     fn timeout(text: &'static str) -> Option<Duration> {
         let mut h = HeaderMap::new();
-        h.insert(GRPC_TIMEOUT, HeaderValue::from_static(text));
+        h.insert(GRPC_TIMEOUT, HeaderValue::from_bytes(text.as_bytes()).unwrap());
         parse_timeout(&h)
     }
 

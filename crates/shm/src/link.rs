@@ -516,7 +516,15 @@ impl Link {
         }
     }
 
-    fn wait_for_room(&mut self, len: usize, deadline: Option<Instant>) -> Result<(), LinkError> {
+    /// Waits until a record of `len` bytes has room, whatever comes meanwhile.
+    ///
+    /// # Errors
+    /// As [`Link::wait`].
+    pub fn wait_for_room(
+        &mut self,
+        len: usize,
+        deadline: Option<Instant>,
+    ) -> Result<(), LinkError> {
         // A peer that sends while it is sent to would make `wait` return at once, again and
         // again; so this waits for room alone.
         while !self.producer.has_room(len)? {

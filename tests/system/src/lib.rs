@@ -1,1 +1,21 @@
-//! lib
+//! What the processes of the system tests share.
+#![forbid(unsafe_code)]
+
+use bytes::Bytes;
+use partywall_interop::proto::{Payload, SimpleRequest, SimpleResponse};
+
+/// The method that every test calls.
+pub const UNARY: &str = "/grpc.testing.TestService/UnaryCall";
+
+/// A request whose answer repeats `size` bytes that `seed` determines.
+pub fn request(seed: u64, size: usize) -> SimpleRequest {
+    let body = Bytes::from((0..size).map(|i| (seed as usize + i * 7) as u8).collect::<Vec<_>>());
+    let payload = Some(Payload { body, ..Payload::default() });
+    SimpleRequest { response_size: size as i32, payload, ..SimpleRequest::default() }
+}
+
+/// Whether the answer repeats the request's payload.
+pub fn is_answer(request: &SimpleRequest, reply: &SimpleResponse) -> bool {
+    let body = |p: &Option<Payload>| p.as_ref().map(|p| p.body.clone()).unwrap_or_default();
+    body(&request.payload) == body(&reply.payload)
+}

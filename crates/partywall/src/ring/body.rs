@@ -99,6 +99,13 @@ pub(crate) enum Inner {
     Empty,
 }
 
+impl Default for ResponseBody {
+    /// The empty body.
+    fn default() -> Self {
+        Self(Inner::Empty)
+    }
+}
+
 impl std::fmt::Debug for ResponseBody {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self.0 {

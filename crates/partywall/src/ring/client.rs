@@ -23,7 +23,7 @@ use tokio::time::Sleep;
 use tonic::{Code, Status};
 
 use super::body::{Incoming, Inner, ResponseBody};
-use super::core::{Broken, Core, Drive, Flow, Record};
+use super::core::{Broken, Core, Drive, Flow, Record, watch};
 use super::pump::{Pump, PumpError};
 use super::stream::Stream;
 use crate::agent::{Agent, Linked};
@@ -55,7 +55,12 @@ pub(crate) async fn open(
     within: Duration,
 ) -> Result<Arc<Link>, Error> {
     let ends = set_up(linked.link, linked.geometry, linked.memory, linked.socket, within).await?;
-    let core = Core::new(ends, Some(agent)).map_err(|source| Error::Io {
+    start(ends, Some(agent))
+}
+
+/// Drives an open link in the background.
+pub(crate) fn start(ends: Ends, agent: Option<Arc<Agent>>) -> Result<Arc<Link>, Error> {
+    let core = Core::new(ends, agent).map_err(|source| Error::Io {
         what: "watching the link's socket".into(),
         source,
     })?;
@@ -74,7 +79,7 @@ pub(crate) async fn set_up(
 ) -> Result<Ends, Error> {
     let pending = Pending::start(link, geometry, memory, socket)?;
     let watching = |source| Error::Io { what: "watching the link's socket".into(), source };
-    let mut io = tokio::io::unix::AsyncFd::new(pending).map_err(watching)?;
+    let mut io = watch(pending).map_err(watching)?;
     let opened = async {
         loop {
             if io.get_mut().poll()? {
@@ -99,7 +104,7 @@ impl Future for Driver {
         let Self { client, drive } = &mut *self;
         let waiting = || client.core.open_calls() > 0;
         let on_record = |record| client.deliver(record).map(|()| Flow::Continue);
-        match ready!(client.core.poll_drive(cx, drive, waiting, on_record)) {
+        match ready!(client.core.poll_drive(cx, drive, waiting, || true, on_record)) {
             Ok(_) => {}
             Err(why) => client.core.close(&why),
         }
@@ -117,11 +122,6 @@ impl Link {
     /// Whether new calls may be sent here.
     pub(crate) fn usable(&self) -> bool {
         self.client.core.closed().is_none() && !self.client.draining.load(Ordering::Relaxed)
-    }
-
-    /// The link's number.
-    pub(crate) fn number(&self) -> u64 {
-        self.client.core.link
     }
 
     /// Begins a call.
@@ -185,25 +185,29 @@ impl Client {
         let s = Segment::decode(flags, payload)?;
         self.core.charge(s.data.len())?;
         let data = payload.slice_ref(s.data);
-        let end = flags & segment::END != 0 || s.trailers.is_some();
-        let stream = if end { self.core.forget(id) } else { self.core.find(id) };
-        let Some(stream) = stream else {
-            // A call that was cancelled meanwhile.
-            self.core.give_back(data.len() as u32);
-            return Ok(());
-        };
-        if end && s.trailers.is_none() {
-            return Err(Broken::Rule("a response without trailers"));
-        }
+        // All is checked before the call is taken out of the table: a call that is in it when a
+        // rule turns out to be broken ends with the link.
         let head = match s.head {
             Some(block) => Some(wire::response_headers(&ResponseHead::decode(block)?)?),
             None => None,
         };
         let trailers = match s.trailers {
             Some(block) => Some(wire::trailers(&Trailers::decode(block)?)?),
+            None if flags & segment::END != 0 => {
+                return Err(Broken::Rule("a response without trailers"));
+            }
             None => None,
         };
+        let Some(stream) = self.core.find(id) else {
+            // A call that was cancelled meanwhile.
+            self.core.give_back(data.len() as u32);
+            return Ok(());
+        };
+        let end = trailers.is_some();
         let unwanted = stream.fill(head, data, trailers, end)?;
+        if end {
+            self.core.forget(id);
+        }
         self.core.give_back(unwanted);
         Ok(())
     }

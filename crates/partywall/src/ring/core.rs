@@ -32,6 +32,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
+use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
@@ -192,13 +193,22 @@ fn guard<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Registers a socket with the runtime.
+///
+/// tokio's successors of this constructor are unsafe, because a type could close its descriptor
+/// while it is registered. [`Bell`] and `Pending` own theirs until they are dropped.
+#[expect(deprecated, reason = "the safe form; see above")]
+pub(crate) fn watch<T: AsRawFd>(socket: T) -> std::io::Result<AsyncFd<T>> {
+    AsyncFd::with_interest(socket, tokio::io::Interest::READABLE)
+}
+
 impl Core {
     /// Takes over an open link; runs inside the runtime that will drive it.
     pub(crate) fn new(ends: Ends, agent: Option<Arc<Agent>>) -> std::io::Result<Self> {
         ends.bell.publish_cpu();
         Ok(Self {
             link: ends.link,
-            io: AsyncFd::with_interest(ends.bell, tokio::io::Interest::READABLE)?,
+            io: watch(ends.bell)?,
             tx: Mutex::new(Tx {
                 producer: ends.producer,
                 block: Vec::with_capacity(256),
@@ -283,9 +293,7 @@ impl Core {
         }
         let waiters = std::mem::take(&mut guard(&self.tx).waiters);
         waiters.into_iter().for_each(Waker::wake);
-        if let Some(driver) = guard(&self.driver).take() {
-            driver.wake();
-        }
+        self.wake_driver();
         if let Some(agent) = &self.agent {
             agent.closed(self.link, self.stats());
         }
@@ -566,12 +574,14 @@ impl Core {
 
     /// The driver: waits for the peer and hands each record to `on_record`.
     ///
-    /// `waiting` says whether spinning makes sense: whether something is expected soon.
+    /// `waiting` says whether spinning makes sense: whether something is expected soon;
+    /// `has_role` whether this task is still the link's reader.
     pub(crate) fn poll_drive(
         &self,
         cx: &mut Context<'_>,
         drive: &mut Drive,
         waiting: impl Fn() -> bool,
+        has_role: impl Fn() -> bool,
         mut on_record: impl FnMut(Record) -> Result<Flow, Broken>,
     ) -> Poll<Result<Flow, Broken>> {
         let mut turn = 0;
@@ -612,12 +622,29 @@ impl Core {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
-            super::stream::register(&mut guard(&self.driver), cx);
             if self.closed().is_some() || !self.announce(&mut guard(&self.rx))? {
                 continue;
             }
-            ready!(self.poll_bell(cx, drive))?;
+            // Under one lock, so that the doorbell and `close` wake the newest driver: one that
+            // has lost the role never registers after its successor.
+            let mut driver = guard(&self.driver);
+            if !has_role() {
+                return Poll::Ready(Ok(Flow::HandedOn));
+            }
+            super::stream::register(&mut driver, cx);
+            if self.closed().is_some() {
+                continue;
+            }
+            let rung = self.poll_bell(cx, drive);
+            drop(driver);
+            ready!(rung)?;
         }
+    }
+
+    /// Lets the driver look: whoever gives up the reader's role half-way calls this.
+    pub(crate) fn wake_driver(&self) {
+        let driver = guard(&self.driver).take();
+        driver.into_iter().for_each(Waker::wake);
     }
 
     /// Spins for a little while; true when a record has come. Clears `idle_since` when it is time

@@ -65,7 +65,8 @@ struct Slot {
 }
 
 struct Monitor {
-    slots: Mutex<Vec<(Weak<Slot>, u64)>>,
+    /// Each thread, with its `seq` at the last look and that of the handler it was last relieved of.
+    slots: Mutex<Vec<(Weak<Slot>, u64, u64)>>,
     quiet: AtomicU32,
     ticker: OnceLock<Arc<Ticker>>,
 }
@@ -119,7 +120,7 @@ impl Monitor {
     fn new_slot(&self) -> Arc<Slot> {
         let slot = Arc::new(Slot::default());
         let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
-        slots.push((Arc::downgrade(&slot), 0));
+        slots.push((Arc::downgrade(&slot), 0, 0));
         slot
     }
 
@@ -128,12 +129,13 @@ impl Monitor {
         let mut overdue = Vec::new();
         let mut change = false;
         let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
-        slots.retain_mut(|(slot, seen)| {
+        slots.retain_mut(|(slot, seen, relieved)| {
             let Some(slot) = slot.upgrade() else { return false };
             let seq = slot.seq.load(Ordering::Acquire);
             if seq != *seen {
                 change = true;
-            } else if seq % 2 == 1 {
+            } else if seq % 2 == 1 && seq != *relieved {
+                *relieved = seq;
                 overdue.extend(slot.who.lock().unwrap_or_else(PoisonError::into_inner).clone());
             }
             *seen = seq;

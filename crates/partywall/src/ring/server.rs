@@ -25,6 +25,7 @@ use partywall_abi::limits;
 use partywall_abi::name::MethodSet;
 use partywall_abi::segment::{self, END, Kind, NO_DEADLINE, RequestHead, Segment};
 use partywall_abi::sync::{AtomicBool, AtomicU64, Ordering};
+use partywall_shm::link::Ends;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::Notify;
 use tokio::time::Sleep;
@@ -79,18 +80,33 @@ pub(crate) async fn open(
 ) -> Result<Arc<Link>, Error> {
     let Offer { link, geometry, caller, methods, memory, socket } = offer;
     let ends = set_up(link, geometry, memory, socket, SETUP).await?;
-    let core = Core::new(ends, Some(Arc::clone(&agent))).map_err(|source| Error::Io {
+    let peer = Peer::new(caller, link, Isolation::Process);
+    start(ends, dispatch, peer, methods, Some(agent))
+}
+
+/// Serves an open link in the background.
+pub(crate) fn start(
+    ends: Ends,
+    dispatch: Arc<dyn Dispatch>,
+    peer: Peer,
+    methods: MethodSet,
+    agent: Option<Arc<Agent>>,
+) -> Result<Arc<Link>, Error> {
+    let number = ends.link;
+    let core = Core::new(ends, agent.clone()).map_err(|source| Error::Io {
         what: "watching the link's socket".into(),
         source,
     })?;
     let runtime = Handle::current();
     let core = Arc::new(core);
-    let counted: Arc<dyn Counted> = Arc::clone(&core) as _;
-    agent.count(link, Arc::downgrade(&counted));
+    if let Some(agent) = agent {
+        let counted: Arc<dyn Counted> = Arc::clone(&core) as _;
+        agent.count(number, Arc::downgrade(&counted));
+    }
     let link = Arc::new(Link {
         core,
         dispatch,
-        peer: Peer::new(caller, link, Isolation::Process),
+        peer,
         methods,
         paths: Mutex::default(),
         hands_on: runtime.runtime_flavor() == RuntimeFlavor::MultiThread,
@@ -116,14 +132,15 @@ impl Future for Driver {
         let Self { link, drive, role } = &mut *self;
         let has_role = || link.role.load(Ordering::Acquire) == *role;
         if !has_role() {
+            link.core.wake_driver();
             return Poll::Ready(());
         }
         let on_record = |record| {
             link.deliver(record)?;
             Ok(if has_role() { Flow::Continue } else { Flow::HandedOn })
         };
-        match ready!(link.core.poll_drive(cx, drive, || true, on_record)) {
-            Ok(_) => {}
+        match ready!(link.core.poll_drive(cx, drive, || true, has_role, on_record)) {
+            Ok(Flow::Continue | Flow::HandedOn) => link.core.wake_driver(),
             Err(why) => link.close(&why),
         }
         Poll::Ready(())

@@ -1,4 +1,6 @@
 //! One module per subject.
 
+mod calls;
 mod interop;
+mod service;
 mod setup;

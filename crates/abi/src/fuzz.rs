@@ -1,0 +1,74 @@
+//! Bodies of the fuzz targets for the decoders. Each returns whether the bytes were accepted.
+
+use crate::control::{Message, Setup};
+use crate::segment::{RequestHead, ResponseHead, Segment, Trailers, decode_reset, decode_window};
+
+/// Control messages; what is accepted must encode to the same message.
+///
+/// # Panics
+/// When it does not.
+pub fn control(data: &[u8]) -> bool {
+    let _setup = Setup::decode(data);
+    let Ok(message) = Message::decode(data) else { return false };
+    assert_eq!(Message::decode(&message.encode()), Ok(message));
+    true
+}
+
+/// Segments and the blocks in them.
+pub fn segment(data: &[u8]) -> bool {
+    let [flags, payload @ ..] = data else { return false };
+    let _reset = decode_reset(payload);
+    let _window = decode_window(payload);
+    let _response = ResponseHead::decode(payload);
+    let Ok(s) = Segment::decode(*flags, payload) else { return false };
+    let head = s.head.map(RequestHead::decode);
+    let trailers = s.trailers.map(Trailers::decode);
+    match (head, trailers) {
+        (Some(Ok(head)), _) => head.metadata.iter().count() == head.metadata.len(),
+        (None, Some(Ok(t))) => t.metadata.iter().count() == t.metadata.len(),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec::Vec;
+
+    use crate::name::ServiceName;
+    use crate::segment::{HEAD, NO_DEADLINE, RequestHead, write_block, write_entry};
+
+    fn mutate(seeds: &[Vec<u8>], body: fn(&[u8]) -> bool) {
+        let mut state = 88172645463325252_u64;
+        let mut accepted = [0, 0];
+        for i in 0..20_000 {
+            let mut bytes = seeds[i % seeds.len()].clone();
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            let at = state as usize % bytes.len();
+            bytes[at] = (state >> 32) as u8;
+            accepted[usize::from(body(&bytes))] += 1;
+        }
+        assert!(accepted[0] > 500 && accepted[1] > 500, "{accepted:?}");
+    }
+
+    #[test]
+    fn fuzz_control() {
+        let name = ServiceName::new("greeter").unwrap();
+        let seeds = [
+            super::Message::Connect { request: 1, name }.encode(),
+            super::Message::Proof { version: 1, nonce: [1; 16] }.encode(),
+        ];
+        mutate(&seeds, super::control);
+    }
+
+    #[test]
+    fn fuzz_segment() {
+        let mut seed = alloc::vec![HEAD];
+        write_block(&mut seed, |out| {
+            RequestHead::write(out, NO_DEADLINE, "/a.B/C", 1);
+            write_entry(out, b"x-a", b"1");
+        });
+        mutate(&[seed], super::segment);
+    }
+}

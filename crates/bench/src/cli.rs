@@ -1,0 +1,163 @@
+//! The command line.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::case::{Bench, CALL_SIZES, WORD_SIZES};
+use crate::contender;
+use crate::stopwatch::Spans;
+
+/// Measures Partywall beside the alternatives.
+#[derive(Parser, Debug)]
+#[command(name = "partywall-bench", version)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Small calls, echoed: time per call and calls per second
+    Calls(Options),
+    /// A service that counts the words of a text
+    Words(Options),
+    /// One process of a sample; started by the other commands
+    #[command(hide = true)]
+    Child {
+        /// What to do, as JSON
+        order: String,
+    },
+}
+
+/// Options of a bench.
+#[derive(Args, Clone, Debug)]
+pub struct Options {
+    /// Finish within 50 s: short samples, and as many rounds as fit
+    #[arg(long)]
+    pub quick: bool,
+
+    /// Leave out sizes above N (bytes of a call, or words of a text)
+    #[arg(long, value_name = "N")]
+    pub max: Option<u64>,
+
+    /// Write every sample and finding to FILE as JSON
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+
+    /// Write a report with plots to FILE
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+
+    /// Measure only these contenders, separated by commas
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub only: Vec<String>,
+
+    /// Take N rounds [default: 30; with --quick, as many as fit]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub repeats: Option<u32>,
+
+    /// Measure for N milliseconds per sample [default: 250; with --quick, 60]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=60_000))]
+    pub sample_ms: Option<u64>,
+
+    /// Decides the order of the samples and of the words
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+}
+
+/// Largest text of a quick run, unless `--max` says otherwise.
+const QUICK_WORDS: u64 = 1_000_000;
+
+impl Options {
+    /// The sizes to measure.
+    ///
+    /// # Errors
+    /// If none is left.
+    pub fn sizes(&self, bench: Bench) -> Result<Vec<u64>, String> {
+        let (all, unit, most) = match bench {
+            Bench::Calls => (&CALL_SIZES[..], "bytes", u64::MAX),
+            Bench::Words if self.quick => (&WORD_SIZES[..], "words", QUICK_WORDS),
+            Bench::Words => (&WORD_SIZES[..], "words", u64::MAX),
+        };
+        let most = self.max.unwrap_or(most);
+        let sizes: Vec<u64> = all.iter().copied().filter(|size| *size <= most).collect();
+        if sizes.is_empty() {
+            return Err(format!("--max {most}: the smallest size is {} {unit}", all[0]));
+        }
+        Ok(sizes)
+    }
+
+    /// Refuses names that no contender of `bench` has.
+    ///
+    /// # Errors
+    /// The first such name, with those there are.
+    pub fn check_names(&self, bench: Bench) -> Result<(), String> {
+        for name in &self.only {
+            if contender::named(bench, name).is_none() {
+                let known: Vec<_> = contender::of(bench).map(|known| known.name()).collect();
+                return Err(format!("--only {name}: there are {}", known.join(", ")));
+            }
+        }
+        Ok(())
+    }
+
+    /// How long samples are.
+    pub fn spans(&self) -> Spans {
+        let sample = self.sample_ms.unwrap_or(if self.quick { 60 } else { 250 });
+        Spans {
+            warm: Duration::from_micros(sample * 1000 / 6),
+            sample: Duration::from_millis(sample),
+        }
+    }
+
+    /// Rounds to take, if the user or the full run says how many.
+    pub fn rounds(&self) -> Option<u32> {
+        self.repeats.or(if self.quick { None } else { Some(30) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(args: &[&str]) -> Options {
+        let args = ["partywall-bench", "words"].iter().chain(args);
+        match Cli::try_parse_from(args).expect("valid").command {
+            Command::Words(options) => options,
+            other => panic!("parsed {other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn sizes_follow_max_and_quick() {
+        let sizes = |args: &[&str]| options(args).sizes(Bench::Words);
+        assert_eq!(sizes(&[]).expect("all").len(), 7);
+        assert_eq!(sizes(&["--quick"]).expect("most").last(), Some(&1_000_000));
+        assert_eq!(sizes(&["--quick", "--max", "1000"]).expect("two"), [100, 1000]);
+        assert!(sizes(&["--max", "99"]).is_err());
+    }
+
+    #[test]
+    fn unknown_contenders_are_refused() {
+        assert!(options(&["--only", "uds,floor"]).check_names(Bench::Words).is_ok());
+        let error = options(&["--only", "uds,nobody"]).check_names(Bench::Words);
+        assert!(error.expect_err("refused").contains("nobody"));
+    }
+
+    #[test]
+    fn a_full_run_repeats_thirty_times() {
+        assert_eq!(options(&[]).rounds(), Some(30));
+        assert_eq!(options(&["--quick"]).rounds(), None);
+        assert_eq!(options(&["--quick", "--repeats", "3"]).rounds(), Some(3));
+    }
+}

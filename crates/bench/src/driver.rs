@@ -1,0 +1,278 @@
+//! Runs a bench from the first sample to the judged result.
+
+use std::collections::BTreeMap;
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+
+use crate::case::Bench;
+use crate::cli::Options;
+use crate::contender::Result;
+use crate::machine::{self, Machine};
+use crate::pair::{Outcome, Runner};
+use crate::plan::{Choice, Entry, Plan};
+use crate::row::{Figures, Row};
+use crate::stats::Rng;
+use crate::sys::clock::Ticker;
+use crate::sys::cpu::Cpus;
+use crate::sys::stop::Stop;
+use crate::target::{self, Finding, Verdict};
+use crate::words::{Text, generate};
+
+/// No sample of a quick run begins later than this.
+const QUICK: Duration = Duration::from_secs(44);
+
+/// Every sample of a quick run has ended by then.
+const QUICK_END: Duration = Duration::from_secs(49);
+
+/// Groups that no target needs come in one of so many quick rounds.
+const STRIDE: u32 = 5;
+
+/// How often a sample is taken again in its round when the cores moved meanwhile.
+const RETRIES: u32 = 2;
+
+/// What happened besides the rows.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Tally {
+    /// Rounds that were begun.
+    pub rounds: u32,
+    /// Samples that were started.
+    pub samples: u64,
+    /// Samples dropped because the cores moved.
+    pub dropped: u64,
+    /// Samples that did not end in time.
+    pub hangs: u64,
+    /// Wrong answers.
+    pub wrong: u64,
+    /// Samples that failed otherwise, by message.
+    pub failures: BTreeMap<String, u64>,
+    /// Wall time of the run in seconds.
+    pub seconds: f64,
+    /// Time that other machines took from this one's CPUs meanwhile, in seconds over all CPUs.
+    pub steal_seconds: f64,
+    /// The seed of the order.
+    pub seed: u64,
+    /// Milliseconds measured per sample.
+    pub sample_ms: u64,
+}
+
+/// A finished run.
+#[derive(Debug)]
+pub struct Run {
+    /// Which bench.
+    pub bench: Bench,
+    /// Where it ran.
+    pub machine: Machine,
+    /// Every sample.
+    pub rows: Vec<Row>,
+    /// Whether the floors hold.
+    pub floors: Vec<Finding>,
+    /// How the targets came out.
+    pub targets: Vec<Finding>,
+    /// What else happened.
+    pub tally: Tally,
+}
+
+impl Run {
+    /// Whether a floor did not hold, so that the figures mean nothing.
+    pub fn is_void(&self) -> bool {
+        self.floors.iter().any(|floor| floor.verdict == Verdict::Fail)
+    }
+}
+
+/// Runs `bench`; none if the user stopped it.
+///
+/// # Errors
+/// If the driver itself cannot go on. A contender's failure is part of the result.
+pub fn run(bench: Bench, options: &Options) -> Result<Option<Run>> {
+    options.check_names(bench)?;
+    let sizes = options.sizes(bench)?;
+    let started = Instant::now();
+    let stop = Stop::listen()?;
+    let (ticker, cpus) = (Ticker::calibrate(), Cpus::find()?);
+    let machine = Machine::look(ticker, cpus);
+    eprintln!("{}", machine.line());
+    if !machine.release {
+        eprintln!("This is not a release build: its figures mean nothing.");
+    }
+    let choice = Choice {
+        only: options.only.clone(),
+        sizes: sizes.clone(),
+        two_cores: cpus.second.is_some(),
+        pinned_only: options.quick,
+    };
+    if !choice.two_cores {
+        eprintln!("Only one core can be used: nothing is measured on two cores.");
+    }
+    let plan = Plan::new(bench, &choice);
+    let steal = machine::steal();
+    let runner = Runner {
+        dir: tempfile::Builder::new().prefix("partywall-bench-").tempdir()?,
+        ticker,
+        cpus,
+        stop,
+        spans: options.spans(),
+        count: 0,
+        hard_end: options.quick.then(|| started + QUICK_END),
+    };
+    let mut session = Session {
+        runner,
+        texts: BTreeMap::new(),
+        rows: Vec::new(),
+        tally: Tally {
+            seed: options.seed,
+            sample_ms: options.spans().sample.as_millis() as u64,
+            ..Tally::default()
+        },
+    };
+    if bench == Bench::Words && !session.write_texts(&sizes, options.seed)? {
+        return Ok(None);
+    }
+    if !session.rounds(&plan, options, started)? {
+        return Ok(None);
+    }
+    let Session { rows, mut tally, .. } = session;
+    tally.seconds = started.elapsed().as_secs_f64();
+    tally.steal_seconds = machine::steal().saturating_sub(steal) as f64 / 100.0;
+
+    let floors = target::judge(&rows, &target::floors(bench));
+    let mut targets = target::judge(&rows, &target::targets(bench, &sizes));
+    let mut run = Run { bench, machine, rows, floors, targets: Vec::new(), tally };
+    if run.is_void() {
+        target::void(&mut targets);
+    }
+    run.targets = targets;
+    Ok(Some(run))
+}
+
+struct Session {
+    runner: Runner,
+    texts: BTreeMap<u64, Text>,
+    rows: Vec<Row>,
+    tally: Tally,
+}
+
+impl Session {
+    /// Writes the texts to count. False if the user asked for an end.
+    fn write_texts(&mut self, sizes: &[u64], seed: u64) -> Result<bool> {
+        let bar = bar(sizes.iter().sum(), "writing texts");
+        let mut before = 0;
+        for &words in sizes {
+            let path = self.runner.dir.path().join(format!("words-{words}"));
+            let stop = self.runner.stop.clone();
+            let go_on = |written: u64| {
+                bar.set_position(before + written);
+                !stop.requested()
+            };
+            match generate::generate(&path, words, seed, go_on) {
+                Ok(text) => self.texts.insert(words, text),
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => return Ok(false),
+                Err(error) => return Err(error.into()),
+            };
+            before += words;
+        }
+        bar.finish_and_clear();
+        Ok(true)
+    }
+
+    /// Takes every sample. False if the user asked for an end.
+    fn rounds(&mut self, plan: &Plan, options: &Options, started: Instant) -> Result<bool> {
+        let mut rng = Rng::new(options.seed);
+        let rounds = options.rounds();
+        let stride = if options.only.is_empty() { STRIDE } else { 1 };
+        let total = match rounds {
+            Some(rounds) if !options.quick => u64::from(rounds) * plan.len() as u64,
+            _ => QUICK.as_secs(),
+        };
+        let bar = bar(total, if options.quick { "seconds" } else { "samples" });
+        let spent = |started: Instant| options.quick && started.elapsed() > QUICK;
+        for round in 0.. {
+            if rounds.is_some_and(|rounds| round >= rounds) || spent(started) {
+                break;
+            }
+            self.tally.rounds = round + 1;
+            let entries = if options.quick {
+                plan.short_round(round, stride, &mut rng)
+            } else {
+                plan.round(&mut rng)
+            };
+            for entry in &entries {
+                if spent(started) {
+                    break;
+                }
+                bar.set_message(format!("{}, {}", entry.contender.name(), entry.case));
+                if !self.take(entry, round)? {
+                    bar.finish_and_clear();
+                    return Ok(false);
+                }
+                if options.quick {
+                    bar.set_position(started.elapsed().as_secs());
+                } else {
+                    bar.inc(1);
+                }
+            }
+            if bar.is_hidden() {
+                eprintln!(
+                    "round {}: {} samples, {} dropped, {} hangs, {} failed, {:.0} s",
+                    round + 1,
+                    self.runner.count,
+                    self.tally.dropped,
+                    self.tally.hangs,
+                    self.tally.failures.values().sum::<u64>(),
+                    started.elapsed().as_secs_f64()
+                );
+            }
+        }
+        bar.finish_and_clear();
+        self.tally.samples = self.runner.count;
+        Ok(true)
+    }
+
+    /// Takes one sample, again if the cores moved. False if the user asked for an end.
+    fn take(&mut self, entry: &Entry, round: u32) -> Result<bool> {
+        let name = entry.contender.name();
+        let text = entry.case.size.and_then(|words| self.texts.get(&words));
+        let broken = Figures { errors: 1, ..Figures::default() };
+        for _ in 0..=RETRIES {
+            let (near, figures) = match self.runner.sample(entry.contender, entry.case, text)? {
+                Outcome::Interrupted => return Ok(false),
+                Outcome::Dropped => {
+                    self.tally.dropped += 1;
+                    continue;
+                }
+                Outcome::Measured { near, figures } => {
+                    self.tally.wrong += figures.errors;
+                    (near, figures)
+                }
+                Outcome::Hung => {
+                    self.tally.hangs += 1;
+                    (None, broken)
+                }
+                Outcome::Failed(error) => {
+                    let message = format!("{name}, {}: {error}", entry.case);
+                    *self.tally.failures.entry(message).or_default() += 1;
+                    (None, broken)
+                }
+            };
+            self.rows.push(Row::new(name, entry.case, near, round, figures));
+            break;
+        }
+        Ok(true)
+    }
+}
+
+/// A bar on a terminal; hidden elsewhere. It never draws by itself, only between samples.
+fn bar(total: u64, unit: &str) -> ProgressBar {
+    if !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::new(total);
+    let template = "{wide_bar} {pos}/{len} {prefix}, {elapsed} of about {duration}\n{msg}";
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style);
+    }
+    bar.set_prefix(unit.to_owned());
+    bar
+}

@@ -1,0 +1,179 @@
+//! What a run ran on.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::Serialize;
+
+use crate::sys::clock::Ticker;
+use crate::sys::cpu::{self, Cpus};
+
+/// Facts about the machine and the build; empty where the system does not tell.
+#[derive(Clone, Debug, Serialize)]
+pub struct Machine {
+    /// Model name of the processor.
+    pub cpu: String,
+    /// CPUs this process may use.
+    pub cores: usize,
+    /// The CPUs the two sides are bound to.
+    pub pinned: (usize, Option<usize>),
+    /// Whether a hypervisor is below.
+    pub virtual_machine: bool,
+    /// Kernel release.
+    pub kernel: String,
+    /// Main memory in MiB.
+    pub memory_mib: u64,
+    /// Transparent huge pages for private memory.
+    pub thp: String,
+    /// The same for shared memory.
+    pub thp_shared: String,
+    /// The kernel's clock source.
+    pub clocksource: String,
+    /// The clock of this run.
+    pub clock: String,
+    /// Speculation mitigations in force.
+    pub mitigations: Vec<String>,
+    /// Load average over a minute when the run began.
+    pub load: f64,
+    /// Compiler.
+    pub rustc: &'static str,
+    /// Whether this is an optimised build.
+    pub release: bool,
+    /// When the run began, in UTC.
+    pub date: String,
+}
+
+impl Machine {
+    /// Looks at this machine.
+    pub fn look(ticker: Ticker, cpus: Cpus) -> Self {
+        let cpuinfo = read("/proc/cpuinfo");
+        let field = |name: &str| {
+            let line = cpuinfo.lines().find(|line| line.starts_with(name));
+            line.and_then(|line| line.split_once(':')).map(|(_, value)| value.trim().to_owned())
+        };
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self {
+            cpu: field("model name").unwrap_or_default(),
+            cores: cpu::allowed().map_or(0, |cpus| cpus.len()),
+            pinned: (cpus.first, cpus.second),
+            virtual_machine: cpuinfo.contains(" hypervisor"),
+            kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
+            memory_mib: memory_kib(&read("/proc/meminfo")) / 1024,
+            thp: chosen(&read("/sys/kernel/mm/transparent_hugepage/enabled")),
+            thp_shared: chosen(&read("/sys/kernel/mm/transparent_hugepage/shmem_enabled")),
+            clocksource: read("/sys/devices/system/clocksource/clocksource0/current_clocksource")
+                .trim()
+                .to_owned(),
+            clock: ticker.describe(),
+            mitigations: mitigations(),
+            load: read("/proc/loadavg")
+                .split(' ')
+                .next()
+                .and_then(|x| x.parse().ok())
+                .unwrap_or(0.0),
+            rustc: env!("BENCH_RUSTC"),
+            release: !cfg!(debug_assertions),
+            date: utc(now.as_secs()),
+        }
+    }
+
+    /// One line for the terminal.
+    pub fn line(&self) -> String {
+        format!(
+            "{}, {} CPUs{}, Linux {}, {} MiB, {}, {}",
+            self.cpu,
+            self.cores,
+            if self.virtual_machine { " (virtual)" } else { "" },
+            self.kernel,
+            self.memory_mib,
+            self.rustc,
+            self.date
+        )
+    }
+}
+
+/// Time that other machines took from this one's CPUs, in hundredths of a second since boot.
+pub fn steal() -> u64 {
+    let stat = read("/proc/stat");
+    let total = stat.lines().next().unwrap_or_default();
+    total.split_whitespace().nth(8).and_then(|ticks| ticks.parse().ok()).unwrap_or(0)
+}
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(path).unwrap_or_default()
+}
+
+fn memory_kib(meminfo: &str) -> u64 {
+    let line = meminfo.lines().find(|line| line.starts_with("MemTotal:")).unwrap_or_default();
+    line.split_whitespace().nth(1).and_then(|kib| kib.parse().ok()).unwrap_or(0)
+}
+
+/// The word in brackets, as in `always [madvise] never`.
+fn chosen(text: &str) -> String {
+    let inner = text.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
+    inner.map(|(word, _)| word.to_owned()).unwrap_or_default()
+}
+
+fn mitigations() -> Vec<String> {
+    let Ok(files) = std::fs::read_dir("/sys/devices/system/cpu/vulnerabilities") else {
+        return Vec::new();
+    };
+    let mut found: Vec<String> = files
+        .flatten()
+        .filter_map(|file| {
+            let state = std::fs::read_to_string(file.path()).ok()?;
+            let state = state.trim();
+            let name = file.file_name().to_string_lossy().into_owned();
+            (state != "Not affected").then(|| format!("{name}: {state}"))
+        })
+        .collect();
+    found.sort();
+    found
+}
+
+/// Seconds since 1970 as `2026-01-31T12:00:00Z`.
+fn utc(seconds: u64) -> String {
+    let (days, rest) = (seconds / 86400, seconds % 86400);
+    let mut year = 1970;
+    let mut left = days;
+    while left >= year_days(year) {
+        left -= year_days(year);
+        year += 1;
+    }
+    let february = if year_days(year) == 366 { 29 } else { 28 };
+    let months = [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
+    let mut month = 1;
+    for days in months {
+        if left < days {
+            break;
+        }
+        left -= days;
+        month += 1;
+    }
+    let (hour, minute, second) = (rest / 3600, rest / 60 % 60, rest % 60);
+    format!("{year}-{month:02}-{:02}T{hour:02}:{minute:02}:{second:02}Z", left + 1)
+}
+
+fn year_days(year: u64) -> u64 {
+    let leap = year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
+    if leap { 366 } else { 365 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_follow_the_calendar() {
+        assert_eq!(utc(0), "1970-01-01T00:00:00Z");
+        assert_eq!(utc(951_782_399), "2000-02-28T23:59:59Z");
+        assert_eq!(utc(951_782_400), "2000-02-29T00:00:00Z");
+        assert_eq!(utc(1_767_225_599), "2025-12-31T23:59:59Z");
+    }
+
+    #[test]
+    fn reads_the_chosen_word_and_the_memory() {
+        assert_eq!(chosen("always [madvise] never\n"), "madvise");
+        assert_eq!(chosen(""), "");
+        assert_eq!(memory_kib("MemTotal:       2048 kB\nMemFree: 1 kB\n"), 2048);
+    }
+}

@@ -1,0 +1,185 @@
+//! One plot per group: a dot for every sample, a bar from quartile to quartile, a mark at the
+//! median, on a logarithmic axis.
+
+use plotters::coord::ranged1d::SegmentValue;
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+
+use super::summary::{Group, Line, metric};
+use super::{rate, tag, time};
+use crate::case::Wait;
+use crate::contender::{Fault, Result};
+use crate::ratio::Metric;
+use crate::stats::quantile;
+
+/// Drawn in this colour, which no theme has, and then replaced by the page's text colour.
+const INK: RGBColor = RGBColor(1, 2, 3);
+const INK_TEXT: &str = "#010203";
+
+/// Readable on light and on dark ground.
+const OURS: RGBColor = RGBColor(214, 96, 20);
+const FLOOR: RGBColor = RGBColor(120, 130, 140);
+const OTHER: RGBColor = RGBColor(52, 120, 210);
+
+const WIDTH: u32 = 460;
+const LINE: u32 = 24;
+const FRAME: u32 = 58;
+const LABELS: u32 = 156;
+
+/// An SVG element that takes the page's colours; none if nothing was measured.
+///
+/// # Errors
+/// If the drawing fails.
+pub fn render(group: &Group) -> Result<Option<String>> {
+    // The axis counts upwards, and the best belongs on top.
+    let lines: Vec<&Line> =
+        group.lines.iter().rev().filter(|line| !line.values.is_empty()).collect();
+    if lines.is_empty() {
+        return Ok(None);
+    }
+    let mut svg = String::new();
+    draw(&mut svg, group, &lines)?;
+    Ok(Some(adapt(&svg)))
+}
+
+fn draw(svg: &mut String, group: &Group, lines: &[&Line]) -> Result<()> {
+    let height = FRAME + LINE * lines.len() as u32;
+    let root = SVGBackend::with_string(svg, (WIDTH, height)).into_drawing_area();
+    let (low, high) = range(lines);
+    let label = |at: &SegmentValue<usize>| match at {
+        SegmentValue::CenterOf(index) => lines.get(*index).map_or(String::new(), |line| name(line)),
+        _ => String::new(),
+    };
+    let unit: fn(f64) -> String = if metric(&group.case) == Metric::P50 { time } else { rate };
+    let last = lines.len() - 1;
+    let mut chart = ChartBuilder::on(&root)
+        .margin(6)
+        .margin_right(18)
+        .x_label_area_size(34)
+        .y_label_area_size(LABELS)
+        .build_cartesian_2d((low..high).log_scale(), (0..last).into_segmented())
+        .map_err(drawn)?;
+    let text = ("sans-serif", 12).into_font().color(&INK);
+    chart
+        .configure_mesh()
+        .disable_mesh()
+        .axis_style(INK.mix(0.5))
+        .label_style(text.clone())
+        .x_labels(0)
+        .y_labels(lines.len())
+        .y_label_formatter(&label)
+        .draw()
+        .map_err(drawn)?;
+    let text = text.pos(Pos::new(HPos::Center, VPos::Top));
+    for value in ticks(low, high) {
+        let (foot, head) = (SegmentValue::Exact(0), SegmentValue::Last);
+        let line = PathElement::new([(value, foot.clone()), (value, head)], INK.mix(0.2));
+        chart.draw_series([line]).map_err(drawn)?;
+        let mark = EmptyElement::at((value, foot)) + Text::new(unit(value), (0, 6), text.clone());
+        chart.draw_series([mark]).map_err(drawn)?;
+    }
+    for (index, line) in lines.iter().enumerate() {
+        let colour = colour(line);
+        let at = |value: f64| (value, SegmentValue::CenterOf(index));
+        let mut sorted = line.values.clone();
+        sorted.sort_by(f64::total_cmp);
+        let mark = |q: f64| quantile(&sorted, q).map(at);
+        if let (Some(from), Some(to)) = (mark(0.25), mark(0.75)) {
+            let bar = PathElement::new([from, to], colour.mix(0.35).stroke_width(12));
+            chart.draw_series([bar]).map_err(drawn)?;
+        }
+        let dots = sorted.iter().map(|value| Circle::new(at(*value), 2, colour.mix(0.6).filled()));
+        chart.draw_series(dots).map_err(drawn)?;
+        if let Some(median) = mark(0.5) {
+            let tick = EmptyElement::at(median)
+                + PathElement::new([(0, -8), (0, 8)], colour.stroke_width(3));
+            chart.draw_series([tick]).map_err(drawn)?;
+        }
+    }
+    root.present().map_err(drawn)?;
+    Ok(())
+}
+
+fn drawn(error: impl std::fmt::Display) -> Fault {
+    format!("the plot cannot be drawn: {error}").into()
+}
+
+/// A little more than the values span, and never nothing.
+fn range(lines: &[&Line]) -> (f64, f64) {
+    let values = || lines.iter().flat_map(|line| line.values.iter().copied());
+    let (low, high) = (values().fold(f64::INFINITY, f64::min), values().fold(0.0, f64::max));
+    (low / 1.3, high * 1.3)
+}
+
+/// At most five round values between `low` and `high`, as many as there are of one kind.
+fn ticks(low: f64, high: f64) -> Vec<f64> {
+    const KINDS: [&[f64]; 4] =
+        [&[1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0], &[1.0, 2.0, 5.0], &[1.0, 3.0], &[1.0]];
+    let decades = low.log10().floor() as i32..=high.log10().ceil() as i32;
+    let of_kind = |steps: &[f64]| -> Vec<f64> {
+        let all = decades
+            .clone()
+            .flat_map(|decade| steps.iter().map(move |step| step * 10f64.powi(decade)));
+        all.filter(|value| (low..=high).contains(value)).collect()
+    };
+    let fitting = KINDS.into_iter().map(of_kind).find(|found| found.len() <= 5);
+    fitting.unwrap_or_else(|| of_kind(&[1.0]).into_iter().step_by(2).collect())
+}
+
+fn name(line: &Line) -> String {
+    let wait = match line.wait {
+        Some(Wait::Spin) => "spin",
+        Some(Wait::Block) => "block",
+        None => "",
+    };
+    let parts = [line.contender.as_str(), wait, tag(line.near)];
+    parts.iter().filter(|part| !part.is_empty()).copied().collect::<Vec<_>>().join(" ")
+}
+
+fn colour(line: &Line) -> RGBColor {
+    match line.contender.as_str() {
+        name if name.starts_with("partywall") => OURS,
+        name if name.contains("floor") || matches!(name, "line-probe" | "tonic-inline") => FLOOR,
+        _ => OTHER,
+    }
+}
+
+/// Lets the page decide about size and colours.
+fn adapt(svg: &str) -> String {
+    let (head, rest) = svg.split_once('>').unwrap_or((svg, ""));
+    let kept =
+        head.split(' ').filter(|part| !part.starts_with("width=") && !part.starts_with("height="));
+    let head = kept.collect::<Vec<_>>().join(" ");
+    format!("{head} role=\"img\">{}", rest.replace(INK_TEXT, "currentColor"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::case::{Case, Mode, Placement};
+    use crate::report::summary;
+    use crate::row::{Figures, Row};
+
+    #[test]
+    fn ticks_are_round_and_few() {
+        assert_eq!(ticks(2_100.0, 4_800.0), [3000.0, 4000.0]);
+        assert_eq!(ticks(90.0, 11_000.0), [100.0, 300.0, 1000.0, 3000.0, 10_000.0]);
+        assert_eq!(ticks(0.5, 2e9).len(), 5);
+    }
+
+    #[test]
+    fn a_plot_takes_the_colours_and_the_width_of_the_page() {
+        let case = Case::call(Mode::Latency, Some(32), Placement::SameCore, Some(Wait::Block));
+        let row = |name: &str, p50: f64| {
+            Row::new(name, case, None, 0, Figures { p50_ns: Some(p50), ..Figures::default() })
+        };
+        let rows = [row("pipe", 5000.0), row("pipe", 5100.0), row("tonic-uds", 40_000.0)];
+        let groups = summary::groups(&rows);
+        let svg = render(&groups[0]).expect("drawn").expect("not empty");
+        assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"));
+        let head = &svg[..svg.find('>').expect("a tag")];
+        assert!(!head.contains("width=") && head.contains("viewBox="), "{head}");
+        assert!(svg.contains("currentColor") && !svg.contains(INK_TEXT));
+        assert!(svg.contains("pipe block") && svg.contains("tonic-uds block"));
+    }
+}

@@ -1,0 +1,177 @@
+//! The tables in the terminal.
+
+use std::fmt::Write;
+
+use super::summary::{self, Group, Line};
+use super::{rate, ratio, tag, time};
+use crate::case::{Bench, Wait};
+use crate::driver::Run;
+use crate::target::{Finding, Verdict};
+
+/// The whole report.
+pub fn render(run: &Run) -> String {
+    let mut out = String::new();
+    for group in summary::groups(&run.rows) {
+        section(&mut out, &group.case.to_string());
+        out.push_str(&align(&rows(&group)));
+    }
+    if !run.floors.is_empty() {
+        section(&mut out, "Floors: without them a run counts for nothing");
+        out.push_str(&align(&findings(&run.floors)));
+    }
+    section(&mut out, "Targets: median of the ratios, with its 95 % interval");
+    out.push_str(&align(&findings(&run.targets)));
+    section(&mut out, "Run");
+    out.push_str(&tally(run));
+    out
+}
+
+fn section(out: &mut String, title: &str) {
+    // Writing to a string cannot fail.
+    let _ = writeln!(out, "\n{title}");
+}
+
+/// Column titles of a group.
+pub fn head(bench: Bench) -> Vec<String> {
+    let against = format!("over {} [95 %]", summary::reference(bench));
+    let names: &[&str] = match bench {
+        Bench::Calls => &["p50", "p99", "p99.9", "calls", "CPU/call"],
+        Bench::Words => &["p50", "p99", "admission", "calls", "CPU/call"],
+    };
+    let fixed = ["contender", "wait", "cores"].iter().chain(names);
+    let mut head: Vec<String> = fixed.map(ToString::to_string).collect();
+    head.extend([against, "n".into(), "errors".into()]);
+    head
+}
+
+/// One line of a group, as text.
+pub fn cells(bench: Bench, line: &Line) -> Vec<String> {
+    let show = |value: Option<f64>, text: fn(f64) -> String| value.map_or(String::new(), text);
+    let figures = &line.medians;
+    let third = match bench {
+        Bench::Calls => figures.p999_ns,
+        Bench::Words => figures.admission_ns,
+    };
+    let ratio = match line.ratio {
+        _ if line.reference => "1".into(),
+        Some(found) => ratio(&found),
+        None => String::new(),
+    };
+    vec![
+        line.contender.clone(),
+        wait(line.wait).into(),
+        tag(line.near).into(),
+        show(figures.p50_ns, time),
+        show(figures.p99_ns, time),
+        show(third, time),
+        show(figures.per_s, rate),
+        show(figures.cpu_ns, time),
+        ratio,
+        line.n.to_string(),
+        if figures.errors == 0 { String::new() } else { figures.errors.to_string() },
+    ]
+}
+
+/// How a side waits, as printed.
+fn wait(wait: Option<Wait>) -> &'static str {
+    match wait {
+        Some(Wait::Spin) => "spin",
+        Some(Wait::Block) => "block",
+        None => "",
+    }
+}
+
+fn rows(group: &Group) -> Vec<Vec<String>> {
+    let bench = group.case.bench;
+    let lines = group.lines.iter().map(|line| cells(bench, line));
+    std::iter::once(head(bench)).chain(lines).collect()
+}
+
+/// Column titles of the findings.
+pub const FINDINGS: [&str; 6] = ["", "measured [95 %]", "bound", "cores", "n", "what"];
+
+/// One finding, as text.
+pub fn finding_cells(finding: &Finding) -> Vec<String> {
+    let ratio_text = finding.ratio.as_ref().map(ratio);
+    vec![
+        finding.verdict.text().into(),
+        ratio_text.unwrap_or_default(),
+        finding.bound.clone(),
+        tag(finding.near).into(),
+        finding.ratio.map(|ratio| ratio.n.to_string()).unwrap_or_default(),
+        finding.text.clone(),
+    ]
+}
+
+fn findings(findings: &[Finding]) -> Vec<Vec<String>> {
+    let head = FINDINGS.map(str::to_owned).to_vec();
+    std::iter::once(head).chain(findings.iter().map(finding_cells)).collect()
+}
+
+/// What happened, in words; a line each.
+pub fn tally(run: &Run) -> String {
+    let tally = &run.tally;
+    let mut out = String::new();
+    // Writing to a string cannot fail.
+    let _ = writeln!(
+        out,
+        "{} rounds, {} samples of {} ms in {:.0} s; {} dropped because the cores moved, {} hangs, \
+         {} wrong answers, {:.2} s of CPU time stolen; seed {}",
+        tally.rounds,
+        tally.samples,
+        tally.sample_ms,
+        tally.seconds,
+        tally.dropped,
+        tally.hangs,
+        tally.wrong,
+        tally.steal_seconds,
+        tally.seed
+    );
+    for (message, times) in &tally.failures {
+        let _ = writeln!(out, "failed {times} times: {message}");
+    }
+    if run.is_void() {
+        let _ = writeln!(out, "VOID: a floor does not hold, so no figure of this run counts.");
+    } else if run.floors.iter().any(|floor| floor.verdict == Verdict::NotRun) {
+        let _ = writeln!(out, "Not every floor was measured, so the run is not known to be valid.");
+    }
+    out
+}
+
+/// Pads columns to the same width: text to the left, everything that starts with a digit right.
+fn align(rows: &[Vec<String>]) -> String {
+    let columns = rows.first().map_or(0, Vec::len);
+    let used = |column: &usize| rows[1..].iter().any(|row| !row[*column].is_empty());
+    let columns: Vec<usize> = (0..columns).filter(used).collect();
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
+    let numeric = |column: usize| {
+        let filled = rows[1..].iter().map(|row| &row[column]).filter(|cell| !cell.is_empty());
+        filled.clone().count() > 0 && filled.clone().all(|cell| cell.as_bytes()[0].is_ascii_digit())
+    };
+    let mut out = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for &column in &columns {
+            let (cell, width) = (&row[column], width(column).unwrap_or(0));
+            let _ = if numeric(column) {
+                write!(line, "  {cell:>width$}")
+            } else {
+                write!(line, "  {cell:<width$}")
+            };
+        }
+        let _ = writeln!(out, "{}", line.trim_end());
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up_and_empty_ones_go() {
+        let text = |row: [&str; 3]| row.map(str::to_owned).to_vec();
+        let rows = [text(["name", "gone", "ns"]), text(["a", "", "5"]), text(["long", "", "10"])];
+        assert_eq!(align(&rows), "  name  ns\n  a      5\n  long  10\n");
+    }
+}

@@ -1,0 +1,147 @@
+//! Medians, bootstrap intervals, and the random numbers both need.
+
+/// A small seeded generator (the splitmix64 sequence).
+#[derive(Clone, Debug)]
+pub struct Rng(u64);
+
+impl Rng {
+    /// The same seed gives the same numbers.
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// The next 64 bits.
+    pub fn next_u64(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        mix(self.0)
+    }
+
+    /// A number below `bound`, which is not zero.
+    pub fn below(&mut self, bound: usize) -> usize {
+        // The bias is bound / 2^64, far below anything visible here.
+        ((u128::from(self.next_u64()) * bound as u128) >> 64) as usize
+    }
+
+    /// Puts `items` in random order.
+    pub fn shuffle<T>(&mut self, items: &mut [T]) {
+        for i in (1..items.len()).rev() {
+            items.swap(i, self.below(i + 1));
+        }
+    }
+}
+
+/// Spreads the bits of `x` so that every input bit reaches every output bit; a bijection.
+pub fn mix(mut x: u64) -> u64 {
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+/// The `q` quantile of sorted values, interpolated; none if there are none.
+pub fn quantile(sorted: &[f64], q: f64) -> Option<f64> {
+    let last = sorted.len().checked_sub(1)?;
+    let at = q.clamp(0.0, 1.0) * last as f64;
+    let (low, high) = (sorted[at.floor() as usize], sorted[at.ceil() as usize]);
+    Some(low + (high - low) * at.fract())
+}
+
+/// The median; none if there are no values.
+pub fn median(values: &[f64]) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    quantile(&sorted, 0.5)
+}
+
+/// A median with the range that covers it in 95 of 100 cases.
+#[derive(Clone, Copy, PartialEq, Debug, serde::Serialize)]
+pub struct Estimate {
+    /// How many values it rests on.
+    pub n: usize,
+    /// The median.
+    pub median: f64,
+    /// Lower end of the interval.
+    pub low: f64,
+    /// Upper end.
+    pub high: f64,
+}
+
+/// Draws of the bootstrap.
+const DRAWS: usize = 4000;
+
+/// The median of `values` and its percentile bootstrap interval; none if there are no values.
+pub fn estimate(values: &[f64], seed: u64) -> Option<Estimate> {
+    let centre = median(values)?;
+    let mut rng = Rng::new(seed);
+    let mut drawn = vec![0.0; values.len()];
+    let mut medians: Vec<f64> = (0..DRAWS)
+        .map(|_| {
+            drawn.fill_with(|| values[rng.below(values.len())]);
+            drawn.sort_by(f64::total_cmp);
+            quantile(&drawn, 0.5).unwrap_or(centre)
+        })
+        .collect();
+    medians.sort_by(f64::total_cmp);
+    Some(Estimate {
+        n: values.len(),
+        median: centre,
+        low: quantile(&medians, 0.025)?,
+        high: quantile(&medians, 0.975)?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians() {
+        assert_eq!(median(&[]), None);
+        assert_eq!(median(&[3.0]), Some(3.0));
+        assert_eq!(median(&[5.0, 1.0, 3.0]), Some(3.0));
+        assert_eq!(median(&[4.0, 1.0, 3.0, 2.0]), Some(2.5));
+    }
+
+    #[test]
+    fn quantiles_interpolate() {
+        let values = [0.0, 1.0, 2.0, 3.0, 4.0];
+        assert_eq!(quantile(&values, 0.0), Some(0.0));
+        assert_eq!(quantile(&values, 0.625), Some(2.5));
+        assert_eq!(quantile(&values, 1.0), Some(4.0));
+    }
+
+    #[test]
+    fn the_bootstrap_is_seeded_and_brackets_the_median() {
+        let values: Vec<f64> = (0..41).map(f64::from).collect();
+        let found = estimate(&values, 1).expect("values");
+        assert_eq!(Some(found), estimate(&values, 1));
+        assert_eq!((found.n, found.median), (41, 20.0));
+        assert!(found.low < 20.0 && found.high > 20.0);
+        // The interval of the median of 41 even values is about 6.4 wide on each side.
+        assert!((10.0..=16.0).contains(&found.low), "{found:?}");
+        assert!((24.0..=30.0).contains(&found.high), "{found:?}");
+    }
+
+    #[test]
+    fn one_value_is_its_own_interval() {
+        let found = estimate(&[2.5], 9).expect("one value");
+        assert_eq!((found.low, found.median, found.high), (2.5, 2.5, 2.5));
+        assert_eq!(estimate(&[], 9), None);
+    }
+
+    #[test]
+    fn a_shuffle_keeps_every_item() {
+        let mut items: Vec<u32> = (0..100).collect();
+        Rng::new(5).shuffle(&mut items);
+        assert_ne!(items, (0..100).collect::<Vec<_>>());
+        items.sort_unstable();
+        assert_eq!(items, (0..100).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn below_reaches_every_value() {
+        let mut rng = Rng::new(2);
+        let mut seen = [false; 7];
+        (0..500).for_each(|_| seen[rng.below(7)] = true);
+        assert_eq!(seen, [true; 7]);
+    }
+}

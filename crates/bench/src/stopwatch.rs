@@ -1,0 +1,121 @@
+//! Times the calls of a sample: a warm-up, then the measured span.
+
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+
+use crate::contender::Result;
+use crate::row::Figures;
+use crate::sys::clock::Ticker;
+use crate::sys::cpu;
+
+/// How long a sample lasts.
+#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
+pub struct Spans {
+    /// Calls that do not count, first.
+    pub warm: Duration,
+    /// Calls that do.
+    pub sample: Duration,
+}
+
+/// Times calls through a warm-up and a measured span. At least one call falls into each.
+#[derive(Debug)]
+pub struct Stopwatch {
+    ticker: Ticker,
+    times: Histogram<u64>,
+    processes: Vec<u32>,
+    measuring: bool,
+    until: u64,
+    sample: u64,
+    started: u64,
+    stopped: u64,
+    calls: u64,
+    cpu_ns: Option<u64>,
+}
+
+impl Stopwatch {
+    /// Starts the warm-up now. CPU time is that of this process and of `server`.
+    pub fn start(ticker: Ticker, spans: Spans, server: Option<u32>) -> Result<Self> {
+        let longest = ticker.ticks(Duration::from_secs(1000));
+        let now = ticker.now();
+        Ok(Self {
+            ticker,
+            times: Histogram::new_with_bounds(1, longest, 3)?,
+            processes: std::iter::once(std::process::id()).chain(server).collect(),
+            measuring: false,
+            until: now + ticker.ticks(spans.warm),
+            sample: ticker.ticks(spans.sample),
+            started: now,
+            stopped: now,
+            calls: 0,
+            cpu_ns: None,
+        })
+    }
+
+    /// The time now, in ticks.
+    #[inline(always)]
+    pub fn now(&self) -> u64 {
+        self.ticker.now()
+    }
+
+    /// Counts a call that took from `begun` to `ended`. False once the sample is complete.
+    #[inline]
+    pub fn lap(&mut self, begun: u64, ended: u64) -> bool {
+        if self.measuring {
+            self.times.saturating_record(ended.wrapping_sub(begun));
+        }
+        self.count(1, ended)
+    }
+
+    /// Counts `calls` that have been answered by now. False once the sample is complete.
+    #[inline]
+    pub fn answered(&mut self, calls: u64) -> bool {
+        let now = self.now();
+        self.count(calls, now)
+    }
+
+    #[inline]
+    fn count(&mut self, calls: u64, now: u64) -> bool {
+        self.calls += u64::from(self.measuring) * calls;
+        now < self.until || self.turn(now)
+    }
+
+    /// A span is over: begins the measured one, or ends the sample.
+    #[cold]
+    fn turn(&mut self, now: u64) -> bool {
+        let spent =
+            self.processes.iter().map(|pid| cpu::process_cpu_ns(*pid)).sum::<Result<u64, _>>();
+        if self.measuring {
+            self.stopped = now;
+            let before = self.cpu_ns;
+            self.cpu_ns =
+                spent.ok().zip(before).map(|(after, before)| after.saturating_sub(before));
+            return false;
+        }
+        self.cpu_ns = spent.ok();
+        self.measuring = true;
+        self.started = self.now();
+        self.until = self.started + self.sample;
+        true
+    }
+
+    /// What was measured.
+    pub fn figures(&self, errors: u64) -> Figures {
+        let time = |q: f64| {
+            let known = !self.times.is_empty();
+            known.then(|| self.ticker.ns(self.times.value_at_quantile(q)))
+        };
+        let calls = self.calls as f64;
+        let seconds = self.ticker.ns(self.stopped.wrapping_sub(self.started)) / 1e9;
+        let counted = self.calls > 0;
+        Figures {
+            p50_ns: time(0.5),
+            p99_ns: time(0.99),
+            p999_ns: time(0.999),
+            per_s: counted.then(|| calls / seconds),
+            cpu_ns: self.cpu_ns.filter(|_| counted).map(|ns| ns as f64 / calls),
+            admission_ns: None,
+            errors,
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! The operating system as the benches need it: clocks, placement, shared mappings, futexes.
+
+pub mod clock;
+pub mod cpu;
+pub mod fd;
+pub mod futex;
+pub mod shared;
+pub mod stop;

@@ -1,0 +1,98 @@
+//! Targets and validity floors of `calls`. Every one is about 32 B.
+
+use super::{Bound, Target};
+use crate::case::Placement::{SameCore, TwoCores};
+use crate::case::Wait::{Block, Spin};
+use crate::case::{Case, Mode, Placement, Wait};
+use crate::ratio::{Key, Metric, Quantity};
+
+const SIZE: Option<u64> = Some(32);
+
+fn latency(contender: &'static str, placement: Placement, wait: Wait) -> Key {
+    Key { contender, case: Case::call(Mode::Latency, SIZE, placement, Some(wait)) }
+}
+
+fn pipelined(contender: &'static str, placement: Placement, wait: Wait) -> Key {
+    Key { contender, case: Case::call(Mode::Pipelined, SIZE, placement, Some(wait)) }
+}
+
+/// A floor that carries no payload.
+fn bare(contender: &'static str, placement: Placement, wait: Wait) -> Key {
+    Key { contender, case: Case::call(Mode::Latency, None, placement, Some(wait)) }
+}
+
+fn ratio(over: Key, under: Key, bound: Bound) -> Target {
+    let metric =
+        if over.case.mode == Some(Mode::Pipelined) { Metric::PerSecond } else { Metric::P50 };
+    let what = match metric {
+        Metric::P50 => "p50",
+        Metric::PerSecond => "calls per second",
+    };
+    let text = format!(
+        "{what}: {} ({}) over {} ({})",
+        over.contender, over.case, under.contender, under.case
+    );
+    Target { text, quantity: Quantity::Ratio { over, under }, metric, bound }
+}
+
+/// What must hold for a run to count.
+pub fn floors() -> Vec<Target> {
+    vec![
+        ratio(
+            latency("ring-floor", TwoCores, Spin),
+            bare("line-probe", TwoCores, Spin),
+            Bound::AtMost(1.15),
+        ),
+        ratio(
+            latency("ring-floor", SameCore, Block),
+            bare("handoff-floor", SameCore, Block),
+            Bound::AtMost(1.1),
+        ),
+    ]
+}
+
+/// What the project promises.
+pub fn targets() -> Vec<Target> {
+    let sleeping = |name| latency(name, SameCore, Block);
+    let spinning = |name| latency(name, TwoCores, Spin);
+    let over = sleeping("partywall-tonic");
+    let less =
+        Key { contender: "tonic-inline", case: Case::call(Mode::Latency, SIZE, SameCore, None) };
+    let under = bare("asyncfd-floor", SameCore, Block);
+    let excess = Target {
+        text: "p50: partywall-tonic minus tonic-inline, over asyncfd-floor (32 B, same core)"
+            .into(),
+        quantity: Quantity::Excess { over, less, under },
+        metric: Metric::P50,
+        bound: Bound::AtMost(1.4),
+    };
+    vec![
+        ratio(sleeping("partywall-tonic"), sleeping("tonic-uds"), Bound::AtMost(1.0 / 4.0)),
+        ratio(sleeping("partywall-blocking"), sleeping("tonic-uds"), Bound::AtMost(1.0 / 6.0)),
+        ratio(
+            spinning("partywall-tonic"),
+            latency("tonic-uds", TwoCores, Block),
+            Bound::AtMost(1.0 / 15.0),
+        ),
+        ratio(
+            spinning("partywall-blocking"),
+            latency("tonic-uds", TwoCores, Block),
+            Bound::AtMost(1.0 / 15.0),
+        ),
+        ratio(
+            pipelined("partywall-tonic", SameCore, Block),
+            pipelined("tonic-uds", SameCore, Block),
+            Bound::AtLeast(5.0),
+        ),
+        ratio(
+            pipelined("partywall-tonic", TwoCores, Spin),
+            pipelined("tonic-uds", TwoCores, Block),
+            Bound::AtLeast(10.0),
+        ),
+        excess,
+        ratio(spinning("partywall-raw"), spinning("ring-floor"), Bound::AtMost(1.3)),
+        ratio(sleeping("partywall-raw"), sleeping("ring-floor"), Bound::AtMost(1.3)),
+        ratio(spinning("partywall-raw"), spinning("iceoryx2"), Bound::AtMost(0.15)),
+        ratio(sleeping("partywall-raw"), sleeping("iceoryx2"), Bound::AtMost(0.40)),
+    ]
+}

@@ -1,0 +1,186 @@
+//! The whole path once: processes, samples, JSON, HTML.
+
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+fn bench(args: &[&str], dir: &Path) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_partywall-bench"))
+        .args(args)
+        .env("TMPDIR", dir)
+        .output()
+        .expect("the bench starts")
+}
+
+fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).expect("the bench has written it")
+}
+
+#[test]
+fn a_short_run_measures_reports_and_cleans_up() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (json, html) = (dir.path().join("run.json"), dir.path().join("run.html"));
+    let only = ["calls", "--quick", "--repeats", "1", "--sample-ms", "5", "--max", "1024"];
+    let mut args = only.to_vec();
+    args.extend(["--only", "pipe,ring-floor"]);
+    args.extend(["--json", json.to_str().expect("text"), "--html", html.to_str().expect("text")]);
+    let output = bench(&args, dir.path());
+    let (out, err) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{out}\n{err}");
+    assert!(out.contains("not run") && out.contains("ring-floor"), "{out}");
+
+    let file: Value = serde_json::from_str(&read(&json)).expect("valid JSON");
+    assert!(file["machine"]["kernel"].is_string());
+    let rows = file["rows"].as_array().expect("rows");
+    for name in ["pipe", "ring-floor"] {
+        for mode in ["latency", "pipelined"] {
+            let of = |row: &&Value| {
+                row["contender"] == name && row["mode"] == mode && row["placement"] == "same-core"
+            };
+            let row = rows.iter().find(of).unwrap_or_else(|| panic!("{name} {mode}: {err}"));
+            assert_eq!(row["errors"], 0, "{row}");
+            assert!(row["per_s"].as_f64().expect("a rate") > 0.0);
+            assert_eq!(row["p50_ns"].is_number(), mode == "latency");
+            assert!(row["near"].is_null() && row["op"].is_null() && row["clock"].is_null());
+        }
+    }
+    let page = read(&html);
+    assert!(page.starts_with("<!doctype html>") && page.contains("<svg"));
+    assert!(!page.contains("<script"));
+
+    let left: Vec<_> = std::fs::read_dir(dir.path())
+        .expect("readable")
+        .flatten()
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .filter(|name| name.starts_with("partywall-bench-"))
+        .collect();
+    assert!(left.is_empty(), "left behind: {left:?}");
+}
+
+#[test]
+fn words_are_counted_right_by_everyone() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let json = dir.path().join("run.json");
+    let mut args = vec!["words", "--repeats", "1", "--sample-ms", "5", "--max", "1000"];
+    args.extend(["--json", json.to_str().expect("text")]);
+    let output = bench(&args, dir.path());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let file: Value = serde_json::from_str(&read(&json)).expect("valid JSON");
+    let rows = file["rows"].as_array().expect("rows");
+    // Six contenders, two sizes; both operations under clock B, the total under clock A.
+    assert_eq!(rows.len(), 6 * 2 * 3);
+    for row in rows {
+        assert_eq!(row["errors"], 0, "{row}");
+        assert!(row["p50_ns"].as_f64().expect("a time") > 0.0, "{row}");
+    }
+}
+
+#[test]
+fn wrong_arguments_are_named() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let cases = [
+        (vec!["calls", "--only", "nobody"], "nobody"),
+        (vec!["words", "--max", "5"], "smallest"),
+        (vec!["calls", "--repeats", "0"], "--repeats"),
+        (vec!["frobnicate"], "frobnicate"),
+    ];
+    for (args, named) in cases {
+        let output = bench(&args, dir.path());
+        assert!(!output.status.success());
+        let err = String::from_utf8_lossy(&output.stderr);
+        assert!(err.contains(named), "{args:?}: {err}");
+    }
+}
+
+/// Process ids whose command line mentions `text`.
+fn running(text: &str) -> Vec<String> {
+    let processes = std::fs::read_dir("/proc").expect("readable").flatten();
+    let ids = processes.map(|process| process.file_name().to_string_lossy().into_owned());
+    ids.filter(|id| id.bytes().all(|digit| digit.is_ascii_digit()))
+        .filter(|id| {
+            let line = std::fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default();
+            String::from_utf8_lossy(&line).contains(text)
+        })
+        .collect()
+}
+
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while !done() {
+        assert!(Instant::now() < end, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn start(args: &[&str], dir: &Path) -> Child {
+    Command::new(env!("CARGO_BIN_EXE_partywall-bench"))
+        .args(args)
+        .env("TMPDIR", dir)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the bench starts")
+}
+
+fn signal(id: &str, signal: Signal) {
+    let id = Pid::from_raw(id.parse().expect("a number")).expect("not zero");
+    kill_process(id, signal).expect("the process is there");
+}
+
+#[test]
+fn an_interrupted_run_leaves_nothing_behind() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let here = dir.path().to_str().expect("text").to_owned();
+    let name = if cfg!(feature = "opponents") { "iceoryx2" } else { "pipe" };
+    let mut bench = start(&["calls", "--only", name, "--sample-ms", "2000"], dir.path());
+    until("samples start", || running(&here).len() == 2);
+    signal(&bench.id().to_string(), Signal::INT);
+    let status = bench.wait().expect("it ends");
+    assert_eq!(status.code(), Some(130));
+    assert!(running(&here).is_empty(), "processes are left");
+    assert_eq!(std::fs::read_dir(dir.path()).expect("readable").count(), 0, "files are left");
+    let label = format!("pwb{}x", bench.id());
+    let shared = std::fs::read_dir("/dev/shm").expect("readable").flatten();
+    let left = shared.filter(|file| file.file_name().to_string_lossy().starts_with(&label));
+    assert_eq!(left.count(), 0, "shared memory is left");
+}
+
+#[test]
+fn children_do_not_outlive_a_killed_driver() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let here = dir.path().to_str().expect("text").to_owned();
+    let mut bench = start(&["calls", "--only", "ring-floor", "--sample-ms", "5000"], dir.path());
+    until("samples start", || running(&here).len() == 2);
+    bench.kill().expect("it runs");
+    bench.wait().expect("it ends");
+    until("the children end", || running(&here).is_empty());
+}
+
+#[test]
+fn a_stuck_server_is_a_counted_hang() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let here = dir.path().to_str().expect("text").to_owned();
+    let json = dir.path().join("run.json");
+    let mut args = vec!["words", "--only", "uds", "--max", "100", "--repeats", "1"];
+    args.extend(["--sample-ms", "1000", "--json", json.to_str().expect("text")]);
+    let bench = start(&args, dir.path());
+    let mut stopped = String::new();
+    until("a server starts", || {
+        let server = running("\"Server\"").into_iter().find(|id| running(&here).contains(id));
+        server.inspect(|id| stopped.clone_from(id)).is_some()
+    });
+    signal(&stopped, Signal::STOP);
+    let output = bench.wait_with_output().expect("it ends");
+    assert!(output.status.success());
+    let file: Value = serde_json::from_str(&read(&json)).expect("valid JSON");
+    assert_eq!(file["run"]["hangs"], 1, "{}", file["run"]);
+    let rows = file["rows"].as_array().expect("rows");
+    let broken: Vec<_> = rows.iter().filter(|row| row["errors"] == 1).collect();
+    assert_eq!((rows.len(), broken.len()), (3, 1));
+    assert!(broken[0]["p50_ns"].is_null());
+    assert!(running(&here).is_empty(), "the stopped server is left");
+}

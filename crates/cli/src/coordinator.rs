@@ -1,0 +1,37 @@
+//! `partywall coordinator`.
+
+use std::error::Error;
+use std::path::Path;
+use std::process::ExitCode;
+
+use partywall_coordinator::{Coordinator, Policy};
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Runs a coordinator until SIGINT or SIGTERM.
+pub(crate) fn run(socket: &Path, policy: &Path) -> Result<ExitCode, Box<dyn Error>> {
+    raise_descriptor_limit();
+    let policy = Policy::load(policy)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let (mut interrupt, mut terminate) =
+            (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+        let coordinator = Coordinator::start(Some(socket), policy)?;
+        println!("coordinator at {}", socket.display());
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+        drop(coordinator);
+        println!("stopped; links that are open go on without it");
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+/// Each connection needs two descriptors; the soft limit is often 1024.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // Refused or not, what there is will do.
+    let _ = setrlimit(Resource::Nofile, limit);
+}

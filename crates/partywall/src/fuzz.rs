@@ -1,0 +1,180 @@
+//! Bodies of the fuzz targets: a hostile caller against our service, a hostile service against
+//! our caller. Each returns whether it came to the accepting path.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use partywall_abi::control::{Digest, Identity, Isolation};
+use partywall_abi::layout::Geometry;
+use partywall_abi::name::MethodSet;
+use partywall_abi::segment::{self, END, HEAD, Kind, NO_DEADLINE, RequestHead, ResponseHead, TRAILERS, Trailers};
+use partywall_shm::link::{Ends, local_pair};
+use tonic::body::Body;
+
+use crate::peer::Peer;
+use crate::ring::{client, server};
+use crate::server::Dispatch;
+
+struct Echo(AtomicBool);
+
+impl Dispatch for Echo {
+    fn call(
+        &self,
+        request: http::Request<Body>,
+    ) -> Pin<Box<dyn Future<Output = http::Response<Body>> + Send>> {
+        self.0.store(true, Ordering::SeqCst);
+        Box::pin(async move {
+            use http_body_util::BodyExt;
+            let _all = request.into_body().collect().await;
+            tonic::Status::ok("").into_http()
+        })
+    }
+}
+
+/// One record made of fuzz input: arbitrary, or honest with one thing wrong.
+fn record(op: &[u8], response: bool) -> (u8, u8, u32, Vec<u8>) {
+    let stream = u32::from(op[1] % 4);
+    let mut payload = Vec::new();
+    match op[0] % 6 {
+        0 => return (op[2], op[3], u32::from(op[4]), op[5..].to_vec()),
+        1 => return (Kind::Segment as u8, op[2] & 7, stream, op[3..].to_vec()),
+        2 => return (Kind::Window as u8, 0, stream, op[2..6].to_vec()),
+        3 => segment::write_reset(&mut payload, op[2] % 17, ""),
+        _ => {
+            segment::write_block(&mut payload, |out| {
+                if response {
+                    ResponseHead::write(out, 0);
+                } else {
+                    RequestHead::write(out, if op[2] < 128 { NO_DEADLINE } else { 1_000_000 }, "/a.B/C", 0);
+                }
+            });
+            if response {
+                segment::write_block(&mut payload, |out| Trailers::write(out, op[2] % 17, 0));
+            }
+            payload.extend_from_slice(&op[3..]);
+            if op[3] == 0 {
+                payload.truncate(usize::from(op[4]) % (payload.len() + 1));
+            }
+            let flags = if response { HEAD | TRAILERS | END } else { HEAD | (op[5] & END) };
+            return (Kind::Segment as u8, flags, stream, payload);
+        }
+    }
+    (Kind::Reset as u8, 0, stream, payload)
+}
+
+/// Sends what `data` says as `hostile`, letting `ours` run in between.
+async fn play(hostile: &mut Ends, data: &[u8], response: bool) {
+    for op in data.chunks(24).filter(|op| op.len() > 6) {
+        let (kind, flags, stream, payload) = record(op, response);
+        if !matches!(hostile.producer.try_push(kind, flags, stream, &[&payload]), Ok(true)) {
+            return;
+        }
+        let Ok(wake) = hostile.producer.notify() else { return };
+        if hostile.bell.carry_out(wake).is_err() {
+            return;
+        }
+        for _ in 0..4 {
+            tokio::task::yield_now().await;
+        }
+        while let Ok(Some(_)) = hostile.consumer.peek() {
+            hostile.consumer.release();
+        }
+    }
+    tokio::time::sleep(Duration::from_micros(200)).await;
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
+}
+
+/// Our service against a caller whose records come from `data`.
+///
+/// # Panics
+/// When an own invariant breaks: that is what fuzzing looks for.
+pub fn hostile_caller(data: &[u8]) -> bool {
+    let echo = Arc::new(Echo(AtomicBool::new(false)));
+    runtime().block_on(async {
+        let (ours, mut hostile) = local_pair(Geometry::DEFAULT).expect("a link");
+        let identity = Identity {
+            uid: 0,
+            gid: 0,
+            pid: None,
+            digest: Digest::Unknown,
+            cgroup: String::new(),
+            principals: Vec::new(),
+        };
+        let peer = Peer::new(identity, 1, Isolation::Process);
+        let dispatch: Arc<dyn Dispatch> = Arc::clone(&echo) as _;
+        let _link = server::start(ours, dispatch, peer, MethodSet::all(), None).expect("a link");
+        play(&mut hostile, data, false).await;
+    });
+    echo.0.load(Ordering::SeqCst)
+}
+
+/// Our caller against a service whose records come from `data`.
+///
+/// # Panics
+/// As [`hostile_caller`].
+pub fn hostile_service(data: &[u8]) -> bool {
+    runtime().block_on(async {
+        let (ours, mut hostile) = local_pair(Geometry::DEFAULT).expect("a link");
+        let link = client::start(ours, None).expect("a link");
+        let calls: Vec<_> = (0..3)
+            .map(|_| {
+                let mut request = http::Request::new(Body::empty());
+                *request.uri_mut() = http::Uri::from_static("/a.B/C");
+                let call = link.call(request);
+                tokio::spawn(async move {
+                    let Ok(mut call) = call else { return false };
+                    let answer = std::future::poll_fn(|cx| call.poll(cx)).await;
+                    let Ok(response) = answer else { return false };
+                    use http_body_util::BodyExt;
+                    response.into_body().collect().await.is_ok()
+                })
+            })
+            .collect();
+        tokio::task::yield_now().await;
+        play(&mut hostile, data, true).await;
+        drop(hostile);
+        let mut accepted = false;
+        for call in calls {
+            // Whatever the service does, its end ends every call.
+            let done = tokio::time::timeout(Duration::from_secs(5), call).await;
+            accepted |= done.expect("a call hangs").expect("a call panics");
+        }
+        accepted
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    fn drive(body: fn(&[u8]) -> bool, trials: usize) {
+        let mut state = 0x2545_f491_4f6c_dd1d_u64;
+        let mut next = move || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state
+        };
+        let mut accepted = 0;
+        for _ in 0..trials {
+            let data: Vec<u8> = (0..next() % 240).map(|_| next() as u8).collect();
+            accepted += usize::from(body(&data));
+        }
+        assert!(accepted > trials / 50, "only {accepted} inputs reached the accepting path");
+        assert!(accepted < trials, "nothing was refused");
+    }
+
+    #[test]
+    fn fuzz_hostile_caller() {
+        drive(super::hostile_caller, 500);
+    }
+
+    #[test]
+    fn fuzz_hostile_service() {
+        drive(super::hostile_service, 500);
+    }
+}

@@ -1,0 +1,165 @@
+//! A client to be killed, or to be a load, or to be measured.
+
+use std::io::{BufRead, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use clap::{Parser, ValueEnum};
+use partywall::{Channel, blocking};
+use partywall_interop::proto::SimpleResponse;
+use partywall_interop::proto::test_service_client::TestServiceClient;
+use partywall_system_tests::{UNARY, is_answer, request};
+use tower::Service;
+
+#[derive(Parser)]
+struct Arguments {
+    /// The coordinator's socket.
+    #[arg(long)]
+    socket: PathBuf,
+    /// What to do.
+    #[arg(long)]
+    mode: Mode,
+    /// Links to open.
+    #[arg(long, default_value_t = 1)]
+    links: usize,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Mode {
+    /// Calls without end, 16 at a time, every answer checked.
+    Flood,
+    /// Calls without end by the blocking channel.
+    Blocking,
+    /// Opens links, calls once on each, prints `ready`, sleeps.
+    Idle,
+    /// As idle, and begins a message that it does not finish.
+    Half,
+    /// For each line of input: 300 calls, prints their median in nanoseconds.
+    Measure,
+}
+
+type Error = Box<dyn std::error::Error>;
+
+fn main() -> Result<(), Error> {
+    let arguments = Arguments::parse();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    match arguments.mode {
+        Mode::Blocking => block(&arguments.socket),
+        Mode::Flood => runtime.block_on(flood(&arguments.socket)),
+        Mode::Idle | Mode::Half => runtime.block_on(idle(&arguments)),
+        Mode::Measure => runtime.block_on(measure(&arguments.socket)),
+    }
+}
+
+async fn connect(socket: &Path) -> Result<Channel, Error> {
+    let builder = Channel::builder("partywall:///test")?.coordinator(socket).wait_for_ready(true);
+    Ok(builder.connect_timeout(Duration::from_secs(30)).connect().await?)
+}
+
+fn ready() -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "ready")?;
+    out.flush()
+}
+
+async fn flood(socket: &Path) -> Result<(), Error> {
+    let channel = connect(socket).await?;
+    ready()?;
+    let mut calls = tokio::task::JoinSet::new();
+    for lane in 0..16_u64 {
+        let mut client = TestServiceClient::new(channel.clone());
+        calls.spawn(async move {
+            for n in 0.. {
+                let asked = request(lane * 1000 + n, 64 + (n as usize * 37) % 2000);
+                match client.unary_call(asked.clone()).await {
+                    Ok(reply) => assert!(is_answer(&asked, reply.get_ref()), "a wrong answer"),
+                    Err(status) => panic!("{status}"),
+                }
+            }
+        });
+    }
+    while let Some(ended) = calls.join_next().await {
+        ended?;
+    }
+    Ok(())
+}
+
+fn block(socket: &Path) -> Result<(), Error> {
+    let mut channel =
+        blocking::Channel::connect_at("partywall:///test", Some(socket.to_path_buf()))?;
+    ready()?;
+    for n in 0.. {
+        let asked = request(n, 64 + (n as usize * 37) % 2000);
+        let reply: SimpleResponse =
+            channel.unary(UNARY, tonic::Request::new(asked.clone()))?.into_inner();
+        assert!(is_answer(&asked, &reply), "a wrong answer");
+    }
+    Ok(())
+}
+
+async fn idle(arguments: &Arguments) -> Result<(), Error> {
+    let mut channels = Vec::new();
+    for n in 0..arguments.links {
+        let channel = connect(&arguments.socket).await?;
+        TestServiceClient::new(channel.clone()).unary_call(request(n as u64, 32)).await?;
+        channels.push(channel);
+    }
+    let half = matches!(arguments.mode, Mode::Half);
+    let mut call = std::pin::pin!(async {
+        if half {
+            // A message of 1,000 bytes of which 10 come, and then nothing.
+            let half = HalfBody { first: Some(Bytes::from_static(b"\0\0\0\x03\xe8half a mes")) };
+            let mut request = http::Request::new(tonic::body::Body::new(half));
+            *request.uri_mut() = http::Uri::from_static(UNARY);
+            let _never = channels[0].clone().call(request).await;
+        }
+        std::future::pending::<()>().await;
+    });
+    // The half message is on its way before this process says that it is ready.
+    tokio::time::timeout(Duration::from_millis(50), &mut call).await.unwrap_err();
+    ready()?;
+    call.await;
+    Ok(())
+}
+
+async fn measure(socket: &Path) -> Result<(), Error> {
+    let mut client = TestServiceClient::new(connect(socket).await?);
+    ready()?;
+    for line in std::io::stdin().lock().lines() {
+        line?;
+        let mut times = Vec::new();
+        for n in 0..300 {
+            let asked = request(n, 32);
+            let start = Instant::now();
+            let reply = client.unary_call(asked.clone()).await?;
+            times.push(start.elapsed());
+            assert!(is_answer(&asked, reply.get_ref()), "a wrong answer");
+        }
+        times.sort();
+        let mut out = std::io::stdout().lock();
+        writeln!(out, "{}", times[times.len() / 2].as_nanos())?;
+        out.flush()?;
+    }
+    Ok(())
+}
+
+/// A body that gives a part of its message and then nothing for ever.
+struct HalfBody {
+    first: Option<Bytes>,
+}
+
+impl http_body::Body for HalfBody {
+    type Data = Bytes;
+    type Error = tonic::Status;
+
+    fn poll_frame(
+        mut self: std::pin::Pin<&mut Self>,
+        _cx: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Result<http_body::Frame<Bytes>, tonic::Status>>> {
+        match self.first.take() {
+            Some(first) => std::task::Poll::Ready(Some(Ok(http_body::Frame::data(first)))),
+            None => std::task::Poll::Pending,
+        }
+    }
+}

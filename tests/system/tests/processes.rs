@@ -1,0 +1,4 @@
+//! Several processes, one of which dies, floods or does nothing.
+
+#[path = "system/mod.rs"]
+mod system;

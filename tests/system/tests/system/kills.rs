@@ -1,0 +1,165 @@
+//! kill -9 at random times, under load: every survivor gets UNAVAILABLE within 100 ms or a right
+//! answer, and nothing is left behind.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use partywall_interop::proto::SimpleResponse;
+use partywall_interop::proto::test_service_client::TestServiceClient;
+use partywall_system_tests::{UNARY, is_answer, request};
+use tonic::Code;
+
+use super::host::{Held, Host, alone, files, trials};
+
+const SOON: Duration = Duration::from_millis(100);
+
+fn random() -> impl FnMut() -> u64 {
+    let mut state = std::process::id() as u64 | 0x9e37_79b9_0000_0001;
+    move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    }
+}
+
+/// Calls without end until one fails; how it failed and when.
+async fn call_until_failure(
+    mut client: TestServiceClient<partywall::Channel>,
+    seed: u64,
+    in_flight: Arc<AtomicUsize>,
+    done: Arc<AtomicU64>,
+) -> (Code, Instant) {
+    for n in 0.. {
+        let asked = request(seed + n, 64 + (n as usize * 37) % 3000);
+        in_flight.fetch_add(1, Ordering::SeqCst);
+        let answer = client.unary_call(asked.clone()).await;
+        in_flight.fetch_sub(1, Ordering::SeqCst);
+        match answer {
+            Ok(reply) => assert!(is_answer(&asked, reply.get_ref()), "a wrong answer"),
+            Err(status) => return (status.code(), Instant::now()),
+        }
+        done.fetch_add(1, Ordering::SeqCst);
+    }
+    unreachable!("calls go on until one fails")
+}
+
+#[test]
+fn a_killed_server_is_unavailable_at_once_and_leaves_nothing() {
+    let _alone = alone();
+    let before_files = files();
+    let mut random = random();
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let host = Host::new();
+    let trials = trials(200);
+    let (mut struck, mut slowest) = (0, Duration::ZERO);
+    // What stays for the process (the reactor, the coordinator's socket) is there after one round.
+    let mut held = None;
+    for trial in 0..=trials {
+        let threads = if trial % 2 == 0 { "1" } else { "2" };
+        let server = host.server(&["--threads", threads]);
+        let pause = Duration::from_micros(random() % 20_000);
+        runtime.block_on(async {
+            // A channel that does not wait for the next server.
+            host.connect().await;
+            let builder = partywall::Channel::builder("partywall:///test").unwrap();
+            let channel = builder.coordinator(&host.socket).connect().await.unwrap();
+            let (in_flight, done) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicU64::new(0)));
+            let mut calls = tokio::task::JoinSet::new();
+            for lane in 0..16 {
+                let client = TestServiceClient::new(channel.clone());
+                let (in_flight, done) = (Arc::clone(&in_flight), Arc::clone(&done));
+                calls.spawn(call_until_failure(client, lane * 1000, in_flight, done));
+            }
+            while done.load(Ordering::SeqCst) < 50 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            tokio::time::sleep(pause).await;
+            struck += usize::from(in_flight.load(Ordering::SeqCst) > 0);
+            let killed = tokio::task::spawn_blocking(move || server.kill()).await.unwrap();
+            let all = async {
+                while let Some(ended) = calls.join_next().await {
+                    let (code, at) = ended.unwrap();
+                    assert_eq!(code, Code::Unavailable);
+                    slowest = slowest.max(at - killed);
+                }
+            };
+            tokio::time::timeout(Duration::from_secs(10), all).await.expect("a call hangs");
+        });
+        match held {
+            None => held = Some(Held::by(std::process::id())),
+            Some(held) => held.wait_for(std::process::id()),
+        }
+    }
+    println!("{trials} kills of the server, {struck} with a call in flight, slowest {slowest:?}");
+    assert!(struck * 10 >= trials * 8, "only {struck} of {trials} struck a call");
+    assert!(slowest < SOON, "a caller heard of it after {slowest:?}");
+    assert_eq!(files(), before_files);
+}
+
+#[test]
+fn a_killed_server_wakes_a_blocked_caller() {
+    let _alone = alone();
+    let mut random = random();
+    let host = Host::new();
+    let mut slowest = Duration::ZERO;
+    for _ in 0..trials(100) {
+        let server = host.server(&[]);
+        let target = "partywall:///test";
+        let start = Instant::now();
+        let mut channel = loop {
+            match partywall::blocking::Channel::connect_at(target, Some(host.socket.clone())) {
+                Ok(channel) => break channel,
+                Err(e) => assert!(start.elapsed() < Duration::from_secs(10), "{e}"),
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        };
+        let pause = Duration::from_micros(random() % 20_000);
+        let killer = std::thread::spawn(move || {
+            std::thread::sleep(pause);
+            server.kill()
+        });
+        let failed = loop {
+            let asked = request(1, 500);
+            let call = channel.unary::<_, SimpleResponse>(UNARY, tonic::Request::new(asked.clone()));
+            match call {
+                Ok(reply) => assert!(is_answer(&asked, reply.get_ref())),
+                Err(status) => {
+                    assert_eq!(status.code(), Code::Unavailable, "{status}");
+                    break Instant::now();
+                }
+            }
+        };
+        slowest = slowest.max(failed.saturating_duration_since(killer.join().unwrap()));
+    }
+    println!("a blocked caller heard of the death within {slowest:?}");
+    assert!(slowest < SOON, "{slowest:?}");
+}
+
+#[test]
+fn a_killed_client_disturbs_nobody_and_leaves_nothing() {
+    let _alone = alone();
+    let before_files = files();
+    let mut random = random();
+    let host = Host::new();
+    let server = host.server(&[]);
+    let mut witness = host.client(&["--mode", "measure"]);
+    witness.ready();
+    let held = Held::by(server.pid());
+    let trials = trials(200);
+    for trial in 0..trials {
+        let mode = if trial % 4 == 3 { "blocking" } else { "flood" };
+        let mut victim = host.client(&["--mode", mode]);
+        victim.ready();
+        std::thread::sleep(Duration::from_micros(random() % 20_000));
+        witness.say("go");
+        victim.kill();
+        // 300 right answers, or the witness has ended.
+        witness.line();
+        held.wait_for(server.pid());
+    }
+    println!("{trials} kills of a client");
+    assert_eq!(files(), before_files);
+}

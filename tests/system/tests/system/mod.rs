@@ -1,0 +1,7 @@
+//! One module per subject.
+
+mod host;
+mod idle;
+mod kills;
+#[cfg(feature = "stops")]
+mod stops;

@@ -1,0 +1,159 @@
+//! A process stops at each labelled step of the protocol and is killed there.
+
+use std::io::BufRead;
+use std::time::{Duration, Instant};
+
+use partywall_interop::proto::SimpleResponse;
+use partywall_shm::stops::LABELS;
+use partywall_system_tests::{UNARY, is_answer, request};
+use tonic::Code;
+
+use super::host::{Held, Host, Process, alone};
+
+const SOON: Duration = Duration::from_millis(100);
+
+/// Waits until the process says that it stopped; false when it does not come by in time.
+fn stopped(process: &mut Process, label: &str, within: Duration) -> bool {
+    let mut stderr = process.stderr();
+    let (tx, rx) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let mut line = String::new();
+        while stderr.read_line(&mut line).is_ok_and(|n| n > 0) {
+            let _ = tx.send(std::mem::take(&mut line));
+        }
+    });
+    let wanted = format!("stopped at {label}\n");
+    let start = Instant::now();
+    while let Some(left) = within.checked_sub(start.elapsed()) {
+        match rx.recv_timeout(left) {
+            Ok(line) if line == wanted => return true,
+            Ok(_) => {}
+            Err(_) => return false,
+        }
+    }
+    false
+}
+
+/// The victim is the server; the survivor calls by a blocking channel, whose sleep is a futex, or
+/// by an async one, whose sleep is the doorbell.
+#[test]
+fn a_server_killed_at_each_step_leaves_its_callers_with_an_answer() {
+    let _alone = alone();
+    let mut never = Vec::new();
+    for label in LABELS {
+        let mut reached = false;
+        for after in ["1", "7"] {
+            for blocking in [true, false] {
+                reached |= server_stops_at(label, after, blocking);
+            }
+        }
+        if !reached {
+            never.push(*label);
+        }
+    }
+    assert!(never.is_empty(), "no server came by {never:?}");
+}
+
+fn server_stops_at(label: &str, after: &str, blocking: bool) -> bool {
+    let host = Host::new();
+    let environment = [("PARTYWALL_STOP", label), ("PARTYWALL_STOP_AFTER", after)];
+    let program = env!("CARGO_BIN_EXE_st-server");
+    let mut server = Process::start(program, &host.socket, &[], &environment, None);
+    let socket = host.socket.clone();
+    let survivor = std::thread::spawn(move || if blocking { call_blocking(socket) } else { call_async(socket) });
+    let reached = stopped(&mut server, label, Duration::from_millis(400));
+    std::thread::sleep(Duration::from_millis(5));
+    let killed = server.kill();
+    drop(host);
+    let (code, at) = survivor.join().unwrap();
+    assert_eq!(code, Code::Unavailable, "{label}");
+    let late = at.saturating_duration_since(killed);
+    assert!(late < SOON, "{label}: the caller heard of it after {late:?}");
+    reached
+}
+
+fn call_blocking(socket: std::path::PathBuf) -> (Code, Instant) {
+    let start = Instant::now();
+    loop {
+        let channel =
+            partywall::blocking::Channel::connect_at("partywall:///test", Some(socket.clone()));
+        let error = match channel {
+            Ok(mut channel) => loop {
+                let asked = request(1, 700);
+                let call =
+                    channel.unary::<_, SimpleResponse>(UNARY, tonic::Request::new(asked.clone()));
+                match call {
+                    Ok(reply) => assert!(is_answer(&asked, reply.get_ref())),
+                    Err(status) => return (status.code(), Instant::now()),
+                }
+            },
+            Err(error) => error,
+        };
+        // The server is not there yet; or it died while the link was made.
+        if matches!(error, partywall::Error::Link(_)) {
+            return (error.code(), Instant::now());
+        }
+        assert!(start.elapsed() < Duration::from_secs(10), "{error}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn call_async(socket: std::path::PathBuf) -> (Code, Instant) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let start = Instant::now();
+        loop {
+            let builder = partywall::Channel::builder("partywall:///test").unwrap();
+            match builder.coordinator(&socket).connect().await {
+                Ok(channel) => {
+                    let mut client = partywall_interop::proto::test_service_client::TestServiceClient::new(channel);
+                    loop {
+                        let asked = request(1, 700);
+                        match client.unary_call(asked.clone()).await {
+                            Ok(reply) => assert!(is_answer(&asked, reply.get_ref())),
+                            Err(status) => return (status.code(), Instant::now()),
+                        }
+                    }
+                }
+                Err(error) if matches!(error, partywall::Error::Link(_)) => {
+                    return (error.code(), Instant::now());
+                }
+                Err(error) => assert!(start.elapsed() < Duration::from_secs(10), "{error}"),
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    })
+}
+
+/// The victim is a client; the server goes on for a witness, and holds nothing of the dead.
+#[test]
+fn a_client_killed_at_each_step_leaves_the_server_as_it_was() {
+    let _alone = alone();
+    let host = Host::new();
+    let server = host.server(&[]);
+    let mut witness = host.client(&["--mode", "measure"]);
+    witness.ready();
+    let held = Held::by(server.pid());
+    let mut never = Vec::new();
+    for label in LABELS {
+        let mut reached = false;
+        for mode in ["flood", "blocking"] {
+            for after in ["1", "9"] {
+                let environment = [("PARTYWALL_STOP", *label), ("PARTYWALL_STOP_AFTER", after)];
+                let program = env!("CARGO_BIN_EXE_st-client");
+                let arguments = ["--mode", mode];
+                let mut victim =
+                    Process::start(program, &host.socket, &arguments, &environment, None);
+                reached |= stopped(&mut victim, label, Duration::from_millis(400));
+                victim.kill();
+                witness.say("go");
+                witness.line();
+                held.wait_for(server.pid());
+            }
+        }
+        if !reached {
+            never.push(*label);
+        }
+    }
+    assert!(never.is_empty(), "no client came by {never:?}");
+}
