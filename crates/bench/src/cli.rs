@@ -105,6 +105,24 @@ impl Options {
         Ok(())
     }
 
+    /// Refuses files that could not be written when the run is over.
+    ///
+    /// # Errors
+    /// The first such file.
+    pub fn check_files(&self) -> Result<(), String> {
+        for file in [&self.json, &self.html].into_iter().flatten() {
+            let name = file.display();
+            let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
+            if file.is_dir() {
+                return Err(format!("{name} is a directory"));
+            }
+            if folder.is_some_and(|folder| !folder.is_dir()) {
+                return Err(format!("{name}: there is no such directory"));
+            }
+        }
+        Ok(())
+    }
+
     /// How long samples are.
     pub fn spans(&self) -> Spans {
         let sample = self.sample_ms.unwrap_or(if self.quick { 60 } else { 250 });
@@ -152,6 +170,14 @@ mod tests {
         assert!(options(&["--only", "uds,floor"]).check_names(Bench::Words).is_ok());
         let error = options(&["--only", "uds,nobody"]).check_names(Bench::Words);
         assert!(error.expect_err("refused").contains("nobody"));
+    }
+
+    #[test]
+    fn files_that_cannot_be_written_are_refused_at_once() {
+        assert!(options(&["--json", "run.json"]).check_files().is_ok());
+        assert!(options(&["--html", "/"]).check_files().is_err());
+        let error = options(&["--json", "/no/such/place/run.json"]).check_files();
+        assert!(error.expect_err("refused").contains("no such directory"));
     }
 
     #[test]

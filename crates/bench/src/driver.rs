@@ -88,6 +88,7 @@ impl Run {
 /// If the driver itself cannot go on. A contender's failure is part of the result.
 pub fn run(bench: Bench, options: &Options) -> Result<Option<Run>> {
     options.check_names(bench)?;
+    options.check_files()?;
     let sizes = options.sizes(bench)?;
     let started = Instant::now();
     let stop = Stop::listen()?;

@@ -7,6 +7,7 @@ use crate::stats::Rng;
 pub struct Pattern(Vec<u8>);
 
 const SHIFTS: u64 = 4096;
+
 /// Bytes of the number that starts a payload; no payload is shorter.
 pub const STAMP: usize = 8;
 

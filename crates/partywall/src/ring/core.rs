@@ -158,6 +158,8 @@ pub(crate) struct Core {
     tx: Mutex<Tx>,
     rx: Mutex<Rx>,
     announced: AtomicBool,
+    /// Bells that have not been read from the socket; drivers come and go, these stay.
+    unread: AtomicU32,
     /// Some task waits for room or control records are pending.
     stalled: AtomicBool,
     streams: Mutex<Table>,
@@ -183,7 +185,6 @@ pub(crate) enum Flow {
 /// What one driver remembers between polls.
 #[derive(Default)]
 pub(crate) struct Drive {
-    bells: u32,
     /// Since when nothing has come, while spinning.
     idle_since: Option<Instant>,
     budget: Duration,
@@ -223,6 +224,7 @@ impl Core {
                 released: false,
             }),
             announced: AtomicBool::new(false),
+            unread: AtomicU32::new(0),
             stalled: AtomicBool::new(false),
             streams: Mutex::default(),
             next_id: AtomicU32::new(1),
@@ -635,7 +637,7 @@ impl Core {
             if self.closed().is_some() {
                 continue;
             }
-            let rung = self.poll_bell(cx, drive);
+            let rung = self.poll_bell(cx);
             drop(driver);
             ready!(rung)?;
         }
@@ -687,17 +689,17 @@ impl Core {
     }
 
     /// Waits for the doorbell.
-    fn poll_bell(&self, cx: &mut Context<'_>, drive: &mut Drive) -> Poll<Result<(), Broken>> {
+    fn poll_bell(&self, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
         let bell = self.io.get_ref();
         let mut ready = ready!(self.io.poll_read_ready(cx)).map_err(|_| Broken::Runtime)?;
         let state = ready.ready();
         ready.clear_ready();
         self.awake(&mut guard(&self.rx));
         bell.publish_cpu();
-        drive.bells += 1;
+        let unread = self.unread.fetch_add(1, Ordering::Relaxed) + 1;
         let hung_up = state.is_read_closed() || state.is_error();
-        if drive.bells >= limits::UNREAD_BELLS || hung_up {
-            drive.bells = 0;
+        if unread >= limits::UNREAD_BELLS || hung_up {
+            self.unread.store(0, Ordering::Relaxed);
             let drained = bell.drain(4 * limits::UNREAD_BELLS);
             if hung_up || drained.is_err() {
                 return Poll::Ready(self.last_records(drained.err()));

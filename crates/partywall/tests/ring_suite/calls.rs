@@ -260,7 +260,10 @@ async fn a_drained_server_finishes_what_is_under_way_and_takes_no_more() {
         ok()
     });
     let running = host.serve(Routes::default().add_service(raw)).await;
-    let mut channel = host.connect().await;
+    host.connect().await;
+    // A channel that does not wait for the next server.
+    let builder = Channel::builder("partywall:///test").unwrap();
+    let mut channel = builder.coordinator(&host.socket).connect().await.unwrap();
     let slow = tokio::spawn(channel.call(request("Slow", Body::empty())));
     tokio::time::sleep(Duration::from_millis(50)).await;
     let start = Instant::now();
@@ -285,7 +288,8 @@ async fn a_channel_finds_the_next_instance_and_waits_for_one() {
     let second = host.serve(testing()).await;
     waiting.await.unwrap().unwrap();
     second.stop().await.unwrap();
-    // A deadline ends the waiting.
+    // A deadline ends the waiting (once this side has seen that the link is gone).
+    tokio::time::sleep(Duration::from_millis(50)).await;
     let mut client = TestServiceClient::new(channel);
     let mut r = tonic::Request::new(simple(1));
     r.set_timeout(Duration::from_millis(50));
