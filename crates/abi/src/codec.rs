@@ -172,11 +172,7 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// As [`Reader::short_bytes`], and [`DecodeError::Text`] when it is not UTF-8.
-    pub fn short_text(
-        &mut self,
-        field: &'static str,
-        limit: usize,
-    ) -> Result<String, DecodeError> {
+    pub fn short_text(&mut self, field: &'static str, limit: usize) -> Result<String, DecodeError> {
         let raw = self.short_bytes(field, limit)?;
         core::str::from_utf8(raw).map(Into::into).map_err(|_| DecodeError::Text { field })
     }

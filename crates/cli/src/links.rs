@@ -20,8 +20,21 @@ pub(crate) fn run(socket: Option<&Path>) -> Result<ExitCode, Box<dyn Error>> {
 /// The links as a table with a line each.
 pub(crate) fn table(links: &[LinkInfo]) -> String {
     let mut rows = vec![
-        ["LINK", "CALLER", "NAME", "SERVER", "VIA", "ISOLATION", "STATE", "CALLS", "FAILED", "DENIED", "REQUESTS", "REPLIES"]
-            .map(String::from),
+        [
+            "LINK",
+            "CALLER",
+            "NAME",
+            "SERVER",
+            "VIA",
+            "ISOLATION",
+            "STATE",
+            "CALLS",
+            "FAILED",
+            "DENIED",
+            "REQUESTS",
+            "REPLIES",
+        ]
+        .map(String::from),
     ];
     rows.extend(links.iter().map(row));
     let width = |column: usize| rows.iter().map(|r| r[column].chars().count()).max().unwrap_or(0);
@@ -114,7 +127,13 @@ mod tests {
             url: String::new(),
             isolation: Isolation::Process,
             open: true,
-            stats: LinkStats { calls: 5, denied: 1, failed: 1, sent_bytes: 9, received_bytes: 20_480 },
+            stats: LinkStats {
+                calls: 5,
+                denied: 1,
+                failed: 1,
+                sent_bytes: 9,
+                received_bytes: 20_480,
+            },
         };
         let far = LinkInfo {
             server: None,
@@ -126,7 +145,14 @@ mod tests {
         let text = table(&[link, far]);
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines.len(), 3);
-        for part in ["web (pid 12, uid 7, sha256:abababab started)", "ring", "process", "open", "5", "20 KiB"] {
+        for part in [
+            "web (pid 12, uid 7, sha256:abababab started)",
+            "ring",
+            "process",
+            "open",
+            "5",
+            "20 KiB",
+        ] {
             assert!(lines[1].contains(part), "{part} in {}", lines[1]);
         }
         assert!(lines[2].contains("http://h:1") && lines[2].contains("network"));

@@ -148,12 +148,8 @@ async fn start_all(
     running: &mut Vec<Running>,
     stop: &mut Stop,
 ) -> Result<(), Box<dyn Error>> {
-    let serving: BTreeSet<&str> = compose
-        .services
-        .iter()
-        .flat_map(|s| &s.calls)
-        .map(|c| c.service.as_str())
-        .collect();
+    let serving: BTreeSet<&str> =
+        compose.services.iter().flat_map(|s| &s.calls).map(|c| c.service.as_str()).collect();
     for (service, program) in compose.services.iter().zip(programs) {
         for dependency in &service.depends_on {
             let serves = serving.contains(dependency.service.as_str());
@@ -221,7 +217,10 @@ async fn await_dependency(
         }
         if Instant::now() > deadline {
             let remedy = format!("does it call serve(\"{name_of}\")?");
-            return Err(format!("`{name_of}` does not serve its name within {SERVE_WITHIN:?}; {remedy}").into());
+            return Err(format!(
+                "`{name_of}` does not serve its name within {SERVE_WITHIN:?}; {remedy}"
+            )
+            .into());
         }
     }
     Ok(())
@@ -256,11 +255,14 @@ async fn watch(running: &mut [Running], stop: &mut Stop) -> Result<ExitCode, Box
     loop {
         let left = running.iter().filter(|r| !r.serves && r.status.is_none()).count();
         if left == 0 && !only_servers {
-            let failed = running.iter().find(|r| !r.serves && !r.status.is_some_and(|s| s.success()));
+            let failed =
+                running.iter().find(|r| !r.serves && !r.status.is_some_and(|s| s.success()));
             return Ok(failed.map_or(ExitCode::SUCCESS, |r| exit_code(r)));
         }
         let waiting = running.iter_mut().filter(|r| r.status.is_none());
-        let mut ends: Vec<_> = waiting.map(|r| Box::pin(async { (r.end().await, r.serves, r.name.clone()) })).collect();
+        let mut ends: Vec<_> = waiting
+            .map(|r| Box::pin(async { (r.end().await, r.serves, r.name.clone()) }))
+            .collect();
         let first = std::future::poll_fn(|cx| {
             for end in &mut ends {
                 if let std::task::Poll::Ready(done) = end.as_mut().poll(cx) {

@@ -68,9 +68,8 @@ pub fn start(coordinator: &Coordinator, service: &Service) -> Result<Child, Laun
     let image = memory::sealed_copy(&service.name, &bytes).map_err(fail("sealing a copy of"))?;
     drop(bytes);
     let (ours, theirs) = socket::pair().map_err(fail("making a socket for"))?;
-    let kept = ["PATH", "LANG"]
-        .iter()
-        .filter_map(|k| Some((OsString::from(k), std::env::var_os(k)?)));
+    let kept =
+        ["PATH", "LANG"].iter().filter_map(|k| Some((OsString::from(k), std::env::var_os(k)?)));
     let given = service.environment.iter().map(|(k, v)| (k.into(), v.into()));
     let socket_number = (SOCKET_VARIABLE.into(), SOCKET_NUMBER.to_string().into());
     let program = Program {

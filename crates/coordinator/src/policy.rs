@@ -158,8 +158,8 @@ impl Policy {
         }
         for (name, section) in parsed.service {
             let key = format!("service.{name}");
-            let service_name =
-                ServiceName::new(&name).map_err(|e: NameError| wrong(key.clone(), e.to_string()))?;
+            let service_name = ServiceName::new(&name)
+                .map_err(|e: NameError| wrong(key.clone(), e.to_string()))?;
             let known = |p: &String| p == ANYONE || policy.principals.contains_key(p);
             let named: Vec<_> = section.register.iter().chain(section.call.keys()).collect();
             if let Some(unknown) = named.iter().find(|p| !known(p)) {
@@ -270,8 +270,7 @@ fn principal(name: &str, s: PrincipalSection) -> Result<Principal, String> {
         None => None,
         Some(text) => Some((sha256(&text)?, strong)),
     };
-    let p =
-        Principal { uid: s.uid, gid: s.gid, cgroup: s.cgroup, program, started: s.started };
+    let p = Principal { uid: s.uid, gid: s.gid, cgroup: s.cgroup, program, started: s.started };
     if p == Principal::default() {
         return Err("no fact: give at least one of uid, gid, cgroup, program, started".into());
     }
@@ -397,7 +396,10 @@ mod tests {
 
     #[test]
     fn fuzz_policy_accepts_and_refuses() {
-        let seeds = ["[principal.a]\nuid = 1\n[service.g]\nregister = ['a']\n", "[names]\na = 'http://h:1'\n"];
+        let seeds = [
+            "[principal.a]\nuid = 1\n[service.g]\nregister = ['a']\n",
+            "[names]\na = 'http://h:1'\n",
+        ];
         let mut state = 88172645463325252_u64;
         let mut accepted = [0, 0];
         for i in 0..2_000 {

@@ -25,8 +25,8 @@ use partywall_abi::control::{Digest, Message};
 use partywall_abi::layout::Geometry;
 use partywall_abi::limits;
 use partywall_abi::name::ServiceName;
-use partywall_shm::socket::{self, Credentials};
 use partywall_shm::memory;
+use partywall_shm::socket::{self, Credentials};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -238,7 +238,12 @@ struct Peer {
 }
 
 enum Stage {
-    Challenged { nonce: [u8; 16], facts: Facts, until: Instant, started: Option<(String, [u8; 32])> },
+    Challenged {
+        nonce: [u8; 16],
+        facts: Facts,
+        until: Instant,
+        started: Option<(String, [u8; 32])>,
+    },
     Open(Conn),
 }
 
@@ -289,7 +294,12 @@ impl Server {
             self.expire();
             self.carry_out();
             let state = &self.state;
-            self.awaited.retain(|(name, told)| state.instances(name) == 0 || { let _heard = told.send(()); false });
+            self.awaited.retain(|(name, told)| {
+                state.instances(name) == 0 || {
+                    let _heard = told.send(());
+                    false
+                }
+            });
         }
     }
 

@@ -208,7 +208,9 @@ impl State {
                 self.finish_listings(None);
             }
             Message::List { request } => self.list(conn, request, now),
-            _ => self.effects.push(Effect::Close { conn, reason: "a message that only the coordinator sends" }),
+            _ => self
+                .effects
+                .push(Effect::Close { conn, reason: "a message that only the coordinator sends" }),
         }
     }
 
@@ -600,7 +602,8 @@ mod tests {
         for conn in [a, b] {
             ask(&mut s, conn, Message::Register { request: 1, name: name() });
         }
-        let mut turns = || introduced(&ask(&mut s, web, Message::Connect { request: 2, name: name() })).1;
+        let mut turns =
+            || introduced(&ask(&mut s, web, Message::Connect { request: 2, name: name() })).1;
         assert_eq!([turns(), turns(), turns(), turns()], [a, b, a, b]);
         s.closed(a);
         s.take_effects();
@@ -626,12 +629,17 @@ mod tests {
                 .collect()
         };
         assert_eq!(count(&ask(&mut s, web, Message::Watch { request: 5, name: name() })), [0]);
-        assert_eq!(count(&ask(&mut s, server, Message::Register { request: 1, name: name() })), [1]);
+        assert_eq!(
+            count(&ask(&mut s, server, Message::Register { request: 1, name: name() })),
+            [1]
+        );
         s.closed(server);
         assert_eq!(count(&s.take_effects()), [0]);
         ask(&mut s, web, Message::Unwatch { request: 5 });
         let server = open(&mut s, 1);
-        assert!(count(&ask(&mut s, server, Message::Register { request: 1, name: name() })).is_empty());
+        assert!(
+            count(&ask(&mut s, server, Message::Register { request: 1, name: name() })).is_empty()
+        );
     }
 
     #[test]
@@ -640,7 +648,9 @@ mod tests {
         let web = open(&mut s, 2);
         let far = ServiceName::new("far").unwrap();
         let e = ask(&mut s, web, Message::Connect { request: 1, name: far });
-        assert!(matches!(&e[..], [Effect::Send { message: Message::Redirect { url, .. }, .. }] if url == "http://h:1"));
+        assert!(
+            matches!(&e[..], [Effect::Send { message: Message::Redirect { url, .. }, .. }] if url == "http://h:1")
+        );
     }
 
     #[test]
@@ -648,13 +658,17 @@ mod tests {
         let mut s = state();
         let (server, web, operator) = (open(&mut s, 1), open(&mut s, 2), open(&mut s, 9));
         ask(&mut s, server, Message::Register { request: 1, name: name() });
-        let (link, _) = introduced(&ask(&mut s, web, Message::Connect { request: 2, name: name() }));
+        let (link, _) =
+            introduced(&ask(&mut s, web, Message::Connect { request: 2, name: name() }));
         assert_eq!(refused(&ask(&mut s, web, Message::List { request: 3 })).0, PERMISSION_DENIED);
         let e = ask(&mut s, operator, Message::List { request: 3 });
         assert!(matches!(&e[..], [Effect::Send { message: Message::Query { .. }, .. }]));
         let stats = LinkStats { calls: 5, ..LinkStats::default() };
         assert!(ask(&mut s, server, Message::Counted { request: 1, link, stats }).is_empty());
-        assert!(ask(&mut s, web, Message::Counted { request: 1, link, stats: LinkStats::default() }).is_empty());
+        assert!(
+            ask(&mut s, web, Message::Counted { request: 1, link, stats: LinkStats::default() })
+                .is_empty()
+        );
         s.timeout(Instant::now());
         assert!(s.take_effects().is_empty(), "too early");
         s.timeout(Instant::now() + LIST_WAIT);
@@ -670,7 +684,8 @@ mod tests {
         let mut s = state();
         let (server, web) = (open(&mut s, 1), open(&mut s, 2));
         ask(&mut s, server, Message::Register { request: 1, name: name() });
-        let (link, _) = introduced(&ask(&mut s, web, Message::Connect { request: 2, name: name() }));
+        let (link, _) =
+            introduced(&ask(&mut s, web, Message::Connect { request: 2, name: name() }));
         s.introduction_failed(link, "no memory");
         assert_eq!(refused(&s.take_effects()), (UNAVAILABLE, "no link to `g`: no memory"));
     }
@@ -689,7 +704,8 @@ mod tests {
         let (server, web) = (open(&mut s, 1), open(&mut s, 2));
         ask(&mut s, server, Message::Register { request: 1, name: name() });
         for _ in 0..REMEMBERED + 50 {
-            let (link, _) = introduced(&ask(&mut s, web, Message::Connect { request: 2, name: name() }));
+            let (link, _) =
+                introduced(&ask(&mut s, web, Message::Connect { request: 2, name: name() }));
             ask(&mut s, server, Message::Closed { link, stats: LinkStats::default() });
         }
         assert_eq!(s.links.len(), REMEMBERED);

@@ -155,10 +155,14 @@ pub(crate) async fn get_async(place: &Place) -> Result<Arc<Agent>, Error> {
     if let Some(agent) = known.filter(|a| !lock(&a.books).gone) {
         return Ok(agent);
     }
+    // A thread for this once: one of the runtime's would linger, and wake up to end.
+    let (tx, rx) = oneshot::channel();
     let place = place.clone();
-    tokio::task::spawn_blocking(move || get(&place))
-        .await
-        .map_err(|_| Error::CoordinatorGone("the runtime is shutting down"))?
+    std::thread::Builder::new()
+        .name("partywall-connect".into())
+        .spawn(move || drop(tx.send(get(&place))))
+        .map_err(|source| Error::Io { what: "starting a thread".into(), source })?;
+    rx.await.unwrap_or(Err(Error::CoordinatorGone("the attempt to connect panicked")))
 }
 
 /// The links that the coordinator at `socket` knows: open ones and the last that closed.
@@ -184,8 +188,7 @@ impl Agent {
         let owner = socket::peer_credentials(socket.as_fd()).map_err(nowhere)?.uid;
         check_owner(place, owner)?;
         prove(&socket)?;
-        let agent =
-            Arc::new(Self { socket, books: Mutex::default(), registered: OnceLock::new() });
+        let agent = Arc::new(Self { socket, books: Mutex::default(), registered: OnceLock::new() });
         let owner: Arc<dyn AsFd + Send + Sync> = Arc::clone(&agent) as _;
         let registration =
             reactor::register(owner, Arc::new(Listener(Arc::clone(&agent)))).map_err(nowhere)?;
@@ -320,9 +323,9 @@ impl Connecting {
 }
 
 fn two(fds: Vec<OwnedFd>) -> Result<(OwnedFd, OwnedFd), Error> {
-    let fds: [OwnedFd; 2] = fds.try_into().map_err(|_| {
-        Error::CoordinatorGone("no room for its descriptors (see `ulimit -n`)")
-    })?;
+    let fds: [OwnedFd; 2] = fds
+        .try_into()
+        .map_err(|_| Error::CoordinatorGone("no room for its descriptors (see `ulimit -n`)"))?;
     let [memory, socket] = fds;
     Ok((memory, socket))
 }
@@ -385,8 +388,7 @@ impl Listener {
                 }
             }
             Message::Row { request, row } => {
-                if let Some(Waiting::Rows(rows, _)) =
-                    lock(&self.0.books).waiting.get_mut(&request)
+                if let Some(Waiting::Rows(rows, _)) = lock(&self.0.books).waiting.get_mut(&request)
                 {
                     rows.push(row);
                 }
@@ -417,8 +419,7 @@ impl Listener {
                     let _given_up = tx.send(Ok((registration, offers)));
                 }
             }
-            Message::Linked { request, .. }
-            | Message::Redirect { request, .. } => {
+            Message::Linked { request, .. } | Message::Redirect { request, .. } => {
                 let waiting = lock(&self.0.books).waiting.remove(&request);
                 if let Some(Waiting::Answer(tx)) = waiting {
                     let _given_up = tx.send(Ok((message, fds)));
@@ -465,8 +466,7 @@ impl Listener {
 
 fn connect(path: &Path) -> std::io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket =
-        rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
     let address = SocketAddrUnix::new(path)?;
     let deadline = Instant::now() + HANDSHAKE;
     loop {

@@ -244,8 +244,7 @@ impl Channel {
         wire::write_request_head(&mut open.block, path, headers, timeout)?;
         let id = open.next;
         open.next = open.next.wrapping_add(1).max(1);
-        let mut answer =
-            Answer { credit: limits::STREAM_WINDOW.into(), ..Answer::default() };
+        let mut answer = Answer { credit: limits::STREAM_WINDOW.into(), ..Answer::default() };
         let limit = self.message_limit.saturating_add(PREFIX);
         let done = open
             .send(id, message, &mut answer, limit, deadline)
@@ -259,7 +258,9 @@ impl Channel {
             }
             Err(Failed::Expired) => {
                 open.reset(id, Code::DeadlineExceeded);
-                return Err(Status::deadline_exceeded("the deadline passed before the answer came"));
+                return Err(Status::deadline_exceeded(
+                    "the deadline passed before the answer came",
+                ));
             }
             Err(Failed::Link(why)) => {
                 let link = open.server.link();
@@ -278,7 +279,9 @@ impl Channel {
 fn only_rings(where_to: &str) -> Error {
     Error::Refused {
         code: Code::FailedPrecondition,
-        text: format!("`{where_to}` is reached over the network; blocking channels speak rings only"),
+        text: format!(
+            "`{where_to}` is reached over the network; blocking channels speak rings only"
+        ),
     }
 }
 

@@ -282,7 +282,9 @@ impl Named {
                     let name = &self.name;
                     return Err(Error::Refused {
                         code: tonic::Code::FailedPrecondition,
-                        text: format!("`{name}` is reached over {url}, and only a ring was asked for"),
+                        text: format!(
+                            "`{name}` is reached over {url}, and only a ring was asked for"
+                        ),
                     });
                 }
                 let channel = http2(&url, within)?.connect().await?;
@@ -360,9 +362,9 @@ fn begin_http2(mut channel: tonic::transport::Channel, request: http::Request<Bo
         let deadline = crate::wire::parse_timeout(request.headers());
         let answer = channel.call(request);
         let response = match deadline {
-            Some(timeout) => tokio::time::timeout(timeout, answer)
-                .await
-                .map_err(|_| client::expired())?,
+            Some(timeout) => {
+                tokio::time::timeout(timeout, answer).await.map_err(|_| client::expired())?
+            }
             None => answer.await,
         };
         Ok(response.map_err(from_transport)?.map(|body| ResponseBody(Inner::Http2(body))))

@@ -13,7 +13,9 @@ pub enum Error {
     #[error(transparent)]
     Target(#[from] TargetError),
     /// There is no coordinator to ask.
-    #[error("no coordinator at {place}: {source}; start one with `partywall coordinator`, or set PARTYWALL_SOCKET")]
+    #[error(
+        "no coordinator at {place}: {source}; start one with `partywall coordinator`, or set PARTYWALL_SOCKET"
+    )]
     NoCoordinator {
         /// Where it was looked for.
         place: String,
@@ -21,7 +23,9 @@ pub enum Error {
         source: std::io::Error,
     },
     /// What answers is not the coordinator this process may trust.
-    #[error("the coordinator at {place} runs as user {found}; expected {expected} (set PARTYWALL_COORDINATOR_UID if that is right)")]
+    #[error(
+        "the coordinator at {place} runs as user {found}; expected {expected} (set PARTYWALL_COORDINATOR_UID if that is right)"
+    )]
     WrongCoordinator {
         /// Where.
         place: String,

@@ -10,7 +10,9 @@ use std::time::Duration;
 use partywall_abi::control::{Digest, Identity, Isolation};
 use partywall_abi::layout::Geometry;
 use partywall_abi::name::MethodSet;
-use partywall_abi::segment::{self, END, HEAD, Kind, NO_DEADLINE, RequestHead, ResponseHead, TRAILERS, Trailers};
+use partywall_abi::segment::{
+    self, END, HEAD, Kind, NO_DEADLINE, RequestHead, ResponseHead, TRAILERS, Trailers,
+};
 use partywall_shm::link::{Ends, local_pair};
 use tonic::body::Body;
 
@@ -48,7 +50,12 @@ fn record(op: &[u8], response: bool) -> (u8, u8, u32, Vec<u8>) {
                 if response {
                     ResponseHead::write(out, 0);
                 } else {
-                    RequestHead::write(out, if op[2] < 128 { NO_DEADLINE } else { 1_000_000 }, "/a.B/C", 0);
+                    RequestHead::write(
+                        out,
+                        if op[2] < 128 { NO_DEADLINE } else { 1_000_000 },
+                        "/a.B/C",
+                        0,
+                    );
                 }
             });
             if response {

@@ -43,5 +43,11 @@ pub use peer::{Deadline, Peer};
 pub use server::{Router, Routes, Server};
 pub use target::{Target, TargetError};
 
+/// Lets the waits of this process spin for a learned budget before they sleep (the default), or
+/// makes them sleep at once: for machines where CPU time matters more than latency.
+pub fn allow_spinning(allow: bool) {
+    partywall_shm::spin::allow(allow);
+}
+
 /// The response body of a [`Channel`].
 pub use ring::body::ResponseBody;

@@ -25,7 +25,9 @@ pub enum TargetError {
         text: String,
     },
     /// `partywall://x/...` names a host.
-    #[error("`{text}`: a Partywall name is on this host; write partywall:///NAME with three slashes")]
+    #[error(
+        "`{text}`: a Partywall name is on this host; write partywall:///NAME with three slashes"
+    )]
     Authority {
         /// The text.
         text: String,

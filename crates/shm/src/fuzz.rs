@@ -32,7 +32,9 @@ pub fn hostile_ring(data: &[u8]) -> bool {
         let at = usize::from(op[1]) * 4 % g.outbox_bytes();
         match op[0] % 8 {
             0 => hostile.u32(at).store(word, Ordering::Release),
-            1 => hostile.u32(g.slot_at(op[1].into()) + 4 * (op[2] as usize % 4)).store(word, Ordering::Release),
+            1 => hostile
+                .u32(g.slot_at(op[1].into()) + 4 * (op[2] as usize % 4))
+                .store(word, Ordering::Release),
             2 => {
                 // What an honest peer would write next.
                 let slot = g.slot_at(sent);
@@ -41,7 +43,9 @@ pub fn hostile_ring(data: &[u8]) -> bool {
                 hostile.u32(slot).store(layout::stamp(sent), Ordering::Release);
                 sent += 1;
             }
-            3 => hostile.u64(layout::TAKEN_SLOTS_AT + 8 * (op[1] as usize % 2)).store(u64::from(word % 8), Ordering::Release),
+            3 => hostile
+                .u64(layout::TAKEN_SLOTS_AT + 8 * (op[1] as usize % 2))
+                .store(u64::from(word % 8), Ordering::Release),
             4 => {
                 let payload = [op[1]; 64];
                 let len = (word as usize) % (g.record_bytes() + 1);

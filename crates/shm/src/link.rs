@@ -419,7 +419,11 @@ impl Link {
     /// # Errors
     /// [`LinkError::Dead`] when the peer is gone and nothing is left to read,
     /// [`LinkError::TimedOut`], [`LinkError::Violation`], [`LinkError::Io`].
-    pub fn wait(&mut self, room: Option<usize>, deadline: Option<Instant>) -> Result<(), LinkError> {
+    pub fn wait(
+        &mut self,
+        room: Option<usize>,
+        deadline: Option<Instant>,
+    ) -> Result<(), LinkError> {
         if self.satisfied(room)? {
             return Ok(());
         }

@@ -25,10 +25,8 @@ use crate::region::{Inbox, Outbox};
 use crate::stops::stop;
 
 /// The seals of an outbox that its owner has adopted.
-const ALL_SEALS: SealFlags = SealFlags::SHRINK
-    .union(SealFlags::GROW)
-    .union(SealFlags::FUTURE_WRITE)
-    .union(SealFlags::SEAL);
+const ALL_SEALS: SealFlags =
+    SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::FUTURE_WRITE).union(SealFlags::SEAL);
 
 /// Why a descriptor is no outbox.
 #[derive(Debug, thiserror::Error)]

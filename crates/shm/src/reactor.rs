@@ -153,12 +153,7 @@ impl Reactor {
         lock(&self.sources).insert(token, entry);
         let registration = Registration { token };
         let fd: BorrowedFd<'_> = (*owner).as_fd();
-        epoll::add(
-            &self.epoll,
-            fd,
-            EventData::new_u64(token),
-            EventFlags::IN | EventFlags::RDHUP,
-        )?;
+        epoll::add(&self.epoll, fd, EventData::new_u64(token), EventFlags::IN | EventFlags::RDHUP)?;
         Ok(registration)
     }
 
@@ -219,7 +214,8 @@ impl Reactor {
         let mut sleep = None;
         for ticker in tickers.iter().filter(|t| t.active.load(Ordering::SeqCst)) {
             let start = Instant::now();
-            let tick = || std::panic::catch_unwind(AssertUnwindSafe(&*ticker.tick)).unwrap_or(false);
+            let tick =
+                || std::panic::catch_unwind(AssertUnwindSafe(&*ticker.tick)).unwrap_or(false);
             if !tick() {
                 ticker.active.store(false, Ordering::SeqCst);
                 fence(Ordering::SeqCst);

@@ -40,8 +40,7 @@ impl Program {
     pub fn start(self) -> io::Result<Child> {
         // High numbers, so that putting the socket in its place overwrites neither.
         let image = rustix::io::fcntl_dupfd_cloexec(&self.image, 100)?;
-        let socket =
-            self.socket.map(|s| rustix::io::fcntl_dupfd_cloexec(&s, 100)).transpose()?;
+        let socket = self.socket.map(|s| rustix::io::fcntl_dupfd_cloexec(&s, 100)).transpose()?;
         let parent = rustix::process::getpid();
         let mut command = Command::new(format!("/proc/self/fd/{}", image.as_raw_fd()));
         command

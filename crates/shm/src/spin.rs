@@ -12,12 +12,24 @@
 
 use std::time::Duration;
 
+#[cfg(not(loom))]
+use partywall_abi::sync::{AtomicBool, Ordering};
+
 /// The longest that any waiter spins.
 pub const LONGEST: Duration = Duration::from_micros(50);
 const SHORTEST: Duration = Duration::from_micros(2);
 const MISSES: u32 = 3;
 const FIRST_RETRY: u32 = 16;
 const LAST_RETRY: u32 = 1024;
+
+#[cfg(not(loom))]
+static ALLOWED: AtomicBool = AtomicBool::new(true);
+
+/// Lets this process's waiters spin (the default), or makes all of them sleep at once.
+#[cfg(not(loom))]
+pub fn allow(spinning: bool) {
+    ALLOWED.store(spinning, Ordering::Relaxed);
+}
 
 /// What one waiter has learned.
 #[derive(Debug, Clone)]
@@ -39,6 +51,10 @@ impl Spin {
     ///
     /// `same_cpu`: the peer was last seen on the CPU that asks.
     pub fn budget(&mut self, same_cpu: bool) -> Duration {
+        #[cfg(not(loom))]
+        if !ALLOWED.load(Ordering::Relaxed) {
+            return Duration::ZERO;
+        }
         if same_cpu {
             return Duration::ZERO;
         }

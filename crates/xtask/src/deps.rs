@@ -37,6 +37,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "partywall-functions",
             "partywall-bus",
             "partywall-shm",
+            "partywall-abi",
         ],
     ),
 ];

@@ -9,6 +9,7 @@ pub mod handoff_floor;
 #[cfg(feature = "opponents")]
 pub mod iceoryx;
 pub mod line_probe;
+pub mod partywall;
 pub mod pipe;
 pub mod ring;
 pub mod ring_floor;

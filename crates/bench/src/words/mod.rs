@@ -8,6 +8,7 @@
 pub mod count;
 pub mod floor;
 pub mod generate;
+pub mod partywall;
 pub mod pipe;
 pub mod shm;
 pub mod stream;

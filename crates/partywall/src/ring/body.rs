@@ -91,10 +91,7 @@ impl Body for WholeBody {
 pub struct ResponseBody(pub(crate) Inner);
 
 pub(crate) enum Inner {
-    Ring {
-        incoming: Incoming,
-        call: client::OpenCall,
-    },
+    Ring { incoming: Incoming, call: client::OpenCall },
     Http2(tonic::body::Body),
     Empty,
 }

@@ -60,10 +60,8 @@ pub(crate) async fn open(
 
 /// Drives an open link in the background.
 pub(crate) fn start(ends: Ends, agent: Option<Arc<Agent>>) -> Result<Arc<Link>, Error> {
-    let core = Core::new(ends, agent).map_err(|source| Error::Io {
-        what: "watching the link's socket".into(),
-        source,
-    })?;
+    let core = Core::new(ends, agent)
+        .map_err(|source| Error::Io { what: "watching the link's socket".into(), source })?;
     let client = Arc::new(Client { core: Arc::new(core), draining: AtomicBool::new(false) });
     tokio::spawn(Driver { client: Arc::clone(&client), drive: Drive::default() });
     Ok(Arc::new(Link { client }))
@@ -147,7 +145,6 @@ impl Link {
             spun: false,
         })
     }
-
 }
 
 impl Client {

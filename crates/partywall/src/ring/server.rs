@@ -93,10 +93,8 @@ pub(crate) fn start(
     agent: Option<Arc<Agent>>,
 ) -> Result<Arc<Link>, Error> {
     let number = ends.link;
-    let core = Core::new(ends, agent.clone()).map_err(|source| Error::Io {
-        what: "watching the link's socket".into(),
-        source,
-    })?;
+    let core = Core::new(ends, agent.clone())
+        .map_err(|source| Error::Io { what: "watching the link's socket".into(), source })?;
     let runtime = Handle::current();
     let core = Arc::new(core);
     if let Some(agent) = agent {
@@ -406,9 +404,8 @@ impl Future for Task {
                 }
                 Step::Answer(pump) => {
                     let (core, stream) = (&this.link.core, &this.stream);
-                    let pumped = std::panic::catch_unwind(AssertUnwindSafe(|| {
-                        pump.poll(cx, core, stream)
-                    }));
+                    let pumped =
+                        std::panic::catch_unwind(AssertUnwindSafe(|| pump.poll(cx, core, stream)));
                     match pumped {
                         Ok(Poll::Pending) => return Poll::Pending,
                         Ok(Poll::Ready(Ok(()))) => {

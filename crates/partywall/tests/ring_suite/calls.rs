@@ -143,7 +143,9 @@ async fn health_reflection_interceptors_and_layers_mount_unchanged() {
     let check = tonic_health::pb::HealthCheckRequest { service: "x".into() };
     assert_eq!(health.check(check).await.unwrap().into_inner().status, 1);
     let mut reflect =
-        tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient::new(channel.clone());
+        tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient::new(
+            channel.clone(),
+        );
     let list = tonic_reflection::pb::v1::ServerReflectionRequest {
         host: String::new(),
         message_request: Some(
@@ -225,8 +227,10 @@ async fn a_burning_handler_does_not_stop_the_others() {
         ok()
     });
     // The service has a runtime of its own, so that the caller's tasks do not compete with it.
-    let service = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    let router = Server::builder().coordinator(&host.socket).add_routes(Routes::default().add_service(raw));
+    let service =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let router =
+        Server::builder().coordinator(&host.socket).add_routes(Routes::default().add_service(raw));
     service.spawn(router.serve("test"));
     let channel = host.connect().await;
     let mut waits = Vec::new();
@@ -314,7 +318,10 @@ async fn a_name_elsewhere_is_reached_over_http2_and_said_to_be() {
     assert!(matches!(channel.route(), Some(Route::Http2 { url: found }) if found == url));
     let mut client = TestServiceClient::new(channel);
     client.unary_call(simple(1000)).await.unwrap();
-    assert_eq!(code(client.empty_call(partywall_interop::proto::Empty {}).await), Code::PermissionDenied);
+    assert_eq!(
+        code(client.empty_call(partywall_interop::proto::Empty {}).await),
+        Code::PermissionDenied
+    );
     let refused = builder().ring_only(true).connect().await.unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition);
     let socket = host.socket.clone();
@@ -395,7 +402,11 @@ async fn compression_shows_on_the_link() {
     };
     let channel = host.connect().await;
     let mut sizes = Vec::new();
-    for encoding in [None, Some(tonic::codec::CompressionEncoding::Gzip), Some(tonic::codec::CompressionEncoding::Zstd)] {
+    for encoding in [
+        None,
+        Some(tonic::codec::CompressionEncoding::Gzip),
+        Some(tonic::codec::CompressionEncoding::Zstd),
+    ] {
         let mut client = TestServiceClient::new(channel.clone());
         if let Some(encoding) = encoding {
             client = client.send_compressed(encoding);

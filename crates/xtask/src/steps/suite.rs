@@ -18,7 +18,10 @@ pub(super) const REPEAT_LOOM: &str = "RUSTFLAGS='--cfg loom' cargo test --releas
 
 /// Arguments of each `cargo test` of the tests step. A run that needs features of its own is one
 /// more line, for example `&["-p", "partywall-shm", "--features", "stops"]`.
-const RUNS: &[&[&str]] = &[&["--workspace"]];
+const RUNS: &[&[&str]] = &[
+    &["--workspace"],
+    &["-p", "partywall-system-tests", "--features", "stops", "--test", "processes", "stops"],
+];
 
 /// Packages with loom models.
 pub(crate) const LOOM: &[&str] = &["partywall-shm"];

@@ -174,7 +174,10 @@ impl Held {
             if now.descriptors <= self.descriptors && now.outboxes <= self.outboxes {
                 return;
             }
-            assert!(start.elapsed() < Duration::from_secs(5), "left behind: {now:?}, before {self:?}");
+            assert!(
+                start.elapsed() < Duration::from_secs(5),
+                "left behind: {now:?}, before {self:?}"
+            );
             std::thread::sleep(Duration::from_millis(5));
         }
     }

@@ -9,9 +9,8 @@ fn a_hundred_idle_links_make_no_context_switch() {
     let _alone = alone();
     let host = Host::new();
     let server = host.server(&[]);
-    let mut clients: Vec<Process> = (0..4)
-        .map(|_| host.client(&["--mode", "idle", "--links", "25"]))
-        .collect();
+    let mut clients: Vec<Process> =
+        (0..4).map(|_| host.client(&["--mode", "idle", "--links", "25"])).collect();
     clients.iter_mut().for_each(|c| drop(c.ready()));
     std::thread::sleep(Duration::from_millis(500));
     let count = || -> Vec<u64> {

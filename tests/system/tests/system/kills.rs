@@ -123,7 +123,8 @@ fn a_killed_server_wakes_a_blocked_caller() {
         });
         let failed = loop {
             let asked = request(1, 500);
-            let call = channel.unary::<_, SimpleResponse>(UNARY, tonic::Request::new(asked.clone()));
+            let call =
+                channel.unary::<_, SimpleResponse>(UNARY, tonic::Request::new(asked.clone()));
             match call {
                 Ok(reply) => assert!(is_answer(&asked, reply.get_ref())),
                 Err(status) => {
@@ -146,7 +147,9 @@ fn a_killed_client_disturbs_nobody_and_leaves_nothing() {
     let host = Host::new();
     let server = host.server(&[]);
     let mut witness = host.client(&["--mode", "measure"]);
-    witness.ready();
+    witness.ready().say("go");
+    // Calls have been answered, so the witness's link is whole.
+    witness.line();
     let held = Held::by(server.pid());
     let trials = trials(200);
     for trial in 0..trials {

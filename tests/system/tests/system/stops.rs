@@ -60,7 +60,10 @@ fn server_stops_at(label: &str, after: &str, blocking: bool) -> bool {
     let program = env!("CARGO_BIN_EXE_st-server");
     let mut server = Process::start(program, &host.socket, &[], &environment, None);
     let socket = host.socket.clone();
-    let survivor = std::thread::spawn(move || if blocking { call_blocking(socket) } else { call_async(socket) });
+    let survivor =
+        std::thread::spawn(
+            move || if blocking { call_blocking(socket) } else { call_async(socket) },
+        );
     let reached = stopped(&mut server, label, Duration::from_millis(400));
     std::thread::sleep(Duration::from_millis(5));
     let killed = server.kill();
@@ -106,7 +109,10 @@ fn call_async(socket: std::path::PathBuf) -> (Code, Instant) {
             let builder = partywall::Channel::builder("partywall:///test").unwrap();
             match builder.coordinator(&socket).connect().await {
                 Ok(channel) => {
-                    let mut client = partywall_interop::proto::test_service_client::TestServiceClient::new(channel);
+                    let mut client =
+                        partywall_interop::proto::test_service_client::TestServiceClient::new(
+                            channel,
+                        );
                     loop {
                         let asked = request(1, 700);
                         match client.unary_call(asked.clone()).await {
@@ -132,7 +138,9 @@ fn a_client_killed_at_each_step_leaves_the_server_as_it_was() {
     let host = Host::new();
     let server = host.server(&[]);
     let mut witness = host.client(&["--mode", "measure"]);
-    witness.ready();
+    witness.ready().say("go");
+    // Calls have been answered, so the witness's link is whole.
+    witness.line();
     let held = Held::by(server.pid());
     let mut never = Vec::new();
     for label in LABELS {

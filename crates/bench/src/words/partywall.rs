@@ -1,0 +1,93 @@
+//! The text through Partywall: as one message of the bare link, and as one unary call of the stubs.
+
+use partywall_shm::link::LinkError;
+
+use super::count::{ANSWER_BYTES, Answer, answer, op_code, op_from};
+use super::tonic::Asker;
+use super::{cases, drive, read_into};
+use crate::calls::partywall::{connect, coordinate, ends, link, serve, settle_waits};
+use crate::calls::tonic_net::runtime;
+use crate::case::{Case, Wait};
+use crate::contender::{Attendant, Contender, Ends, Result};
+use crate::seat::Seat;
+
+/// The link without calls: the operation and the text as one message each.
+#[derive(Debug)]
+pub struct Raw;
+
+/// Stubs over the async channel.
+#[derive(Debug)]
+pub struct Tonic;
+
+const LIMIT: usize = (2 << 30) - 1;
+
+impl Contender for Raw {
+    fn name(&self) -> &'static str {
+        "partywall-raw"
+    }
+
+    fn cases(&self, sizes: &[u64]) -> Vec<Case> {
+        cases(sizes, Some(Wait::Block))
+    }
+
+    fn open(&self, _: &Case) -> Result<Ends> {
+        ends()
+    }
+
+    fn serve(&self, seat: &mut Seat) -> Result<()> {
+        seat.ready();
+        let mut link = link(seat, 0)?;
+        let (mut op, mut text) = (Vec::new(), Vec::new());
+        loop {
+            match link.receive(&mut op, 1, None) {
+                Ok(()) => {}
+                Err(LinkError::Dead) => return Ok(()),
+                Err(other) => return Err(other.into()),
+            }
+            link.receive(&mut text, LIMIT, None)?;
+            let op = op_from(*op.first().ok_or("an empty operation")?)?;
+            link.send(&answer(op, &text).encode(), None)?;
+        }
+    }
+
+    fn call(&self, seat: &mut Seat) -> Result<()> {
+        let mut link = link(seat, 2)?;
+        let (mut buffer, mut reply) = (Vec::new(), Vec::new());
+        drive(seat, |text, op| {
+            read_into(&text.path, text.bytes, &mut buffer)?;
+            link.send(&[op_code(op)], None)?;
+            link.send(&buffer, None)?;
+            link.receive(&mut reply, ANSWER_BYTES, None)?;
+            let reply: [u8; ANSWER_BYTES] =
+                reply.as_slice().try_into().map_err(|_| "an answer of another length")?;
+            Ok(Answer::decode(&reply))
+        })
+    }
+}
+
+impl Contender for Tonic {
+    fn name(&self) -> &'static str {
+        "partywall-tonic"
+    }
+
+    fn cases(&self, sizes: &[u64]) -> Vec<Case> {
+        cases(sizes, Some(Wait::Block))
+    }
+
+    fn attendant(&self) -> Option<Attendant> {
+        Some(coordinate)
+    }
+
+    fn serve(&self, seat: &mut Seat) -> Result<()> {
+        serve(seat)
+    }
+
+    fn call(&self, seat: &mut Seat) -> Result<()> {
+        settle_waits(seat);
+        let runtime = runtime()?;
+        let dir = seat.dir().to_owned();
+        let channel = seat.admitted(|| runtime.block_on(connect(&dir)))?;
+        let mut asker = Asker::new(channel);
+        drive(seat, |text, op| runtime.block_on(asker.ask(text, op)))
+    }
+}
