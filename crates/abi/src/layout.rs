@@ -64,9 +64,9 @@ pub const ARENA_ALIGN: usize = 64;
 pub const PAGE_BYTES: usize = 4096;
 
 const _: () = {
-    assert!(BELL_AT % 64 == 0 && CPU_AT + 4 <= BELL_AT + 64);
-    assert!(TAKEN_SLOTS_AT % 64 == 0 && TAKEN_ARENA_AT % 8 == 0);
-    assert!(SLOTS_BASE % SLOT_BYTES == 0 && SLOTS_BASE >= TAKEN_ARENA_AT + 8);
+    assert!(BELL_AT.is_multiple_of(64) && CPU_AT + 4 <= BELL_AT + 64);
+    assert!(TAKEN_SLOTS_AT.is_multiple_of(64) && TAKEN_ARENA_AT.is_multiple_of(8));
+    assert!(SLOTS_BASE.is_multiple_of(SLOT_BYTES) && SLOTS_BASE >= TAKEN_ARENA_AT + 8);
     assert!(INLINE_BYTES == 48);
 };
 

@@ -405,9 +405,8 @@ mod tests {
 
         #[test]
         fn no_bytes_panic(flags in any::<u8>(), bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-            if let Ok(s) = Segment::decode(flags, &bytes) {
-                if let Some(Ok(h)) = s.head.map(RequestHead::decode) { h.metadata.iter().count(); }
-            }
+            if let Ok(s) = Segment::decode(flags, &bytes)
+                && let Some(Ok(h)) = s.head.map(RequestHead::decode) { h.metadata.iter().count(); }
             let _ = RequestHead::decode(&bytes);
             let _ = ResponseHead::decode(&bytes);
             let _ = Trailers::decode(&bytes);

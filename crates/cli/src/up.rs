@@ -84,7 +84,7 @@ async fn up(file: &Path, release: bool) -> Result<ExitCode, Box<dyn Error>> {
     }
     stop_all(&mut running).await;
     let _freed = coordinator;
-    Ok(ended?)
+    ended
 }
 
 /// Ctrl-C and SIGTERM.
@@ -257,7 +257,7 @@ async fn watch(running: &mut [Running], stop: &mut Stop) -> Result<ExitCode, Box
         if left == 0 && !only_servers {
             let failed =
                 running.iter().find(|r| !r.serves && !r.status.is_some_and(|s| s.success()));
-            return Ok(failed.map_or(ExitCode::SUCCESS, |r| exit_code(r)));
+            return Ok(failed.map_or(ExitCode::SUCCESS, exit_code));
         }
         let waiting = running.iter_mut().filter(|r| r.status.is_none());
         let mut ends: Vec<_> = waiting

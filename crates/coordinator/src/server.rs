@@ -238,13 +238,16 @@ struct Peer {
 }
 
 enum Stage {
-    Challenged {
-        nonce: [u8; 16],
-        facts: Facts,
-        until: Instant,
-        started: Option<(String, [u8; 32])>,
-    },
+    Challenged(Box<Challenged>),
     Open(Conn),
+}
+
+/// A process that has not proven itself yet.
+struct Challenged {
+    nonce: [u8; 16],
+    facts: Facts,
+    until: Instant,
+    started: Option<(String, [u8; 32])>,
 }
 
 struct Server {
@@ -305,7 +308,7 @@ impl Server {
 
     fn next_timeout(&self) -> Option<Duration> {
         let proofs = self.peers.values().filter_map(|p| match p.stage {
-            Stage::Challenged { until, .. } => Some(until),
+            Stage::Challenged(ref c) => Some(c.until),
             Stage::Open(_) => None,
         });
         let next = proofs.chain(self.state.next_timeout()).min()?;
@@ -319,7 +322,7 @@ impl Server {
         let late: Vec<u64> = self
             .peers
             .iter()
-            .filter(|(_, p)| matches!(p.stage, Stage::Challenged { until, .. } if until <= now))
+            .filter(|(_, p)| matches!(&p.stage, Stage::Challenged(c) if c.until <= now))
             .map(|(token, _)| *token)
             .collect();
         for token in late {
@@ -408,7 +411,7 @@ impl Server {
             }
         }
         let until = Instant::now() + PROOF_TIME;
-        let stage = Stage::Challenged { nonce, facts, until, started };
+        let stage = Stage::Challenged(Box::new(Challenged { nonce, facts, until, started }));
         let peer = Peer { socket, pidfd, credentials, stage, queue: VecDeque::new() };
         self.peers.insert(token, peer);
         let version = partywall_abi::VERSION;
@@ -428,7 +431,7 @@ impl Server {
     }
 
     fn peer_event(&mut self, token: u64, flags: EventFlags) {
-        if token % 2 == 0 {
+        if token.is_multiple_of(2) {
             // Tokens of sockets are odd (they begin at LISTENER + 2 and step by two).
             return self.close(token - 1, "the process has ended");
         }
@@ -456,7 +459,7 @@ impl Server {
             };
             match &peer.stage {
                 Stage::Open(conn) => self.state.message(*conn, message, Instant::now()),
-                Stage::Challenged { .. } => {
+                Stage::Challenged(_) => {
                     if let Err(reason) = self.prove(token, &message) {
                         return self.close(token, reason);
                     }
@@ -469,7 +472,8 @@ impl Server {
     /// Steps 4 and 5 of the proof.
     fn prove(&mut self, token: u64, message: &Message) -> Result<(), &'static str> {
         let peer = self.peers.get(&token).expect("the caller has it");
-        let Stage::Challenged { nonce, facts, started, .. } = &peer.stage else { return Ok(()) };
+        let Stage::Challenged(challenged) = &peer.stage else { return Ok(()) };
+        let Challenged { nonce, facts, started, .. } = &**challenged;
         let Message::Proof { version, nonce: answered } = message else {
             return Err("a message before the proof of identity");
         };
@@ -525,8 +529,8 @@ impl Server {
         &mut self,
         link: u64,
         geometry: Geometry,
-        caller: (Conn, Message),
-        server: (Conn, Message),
+        caller: (Conn, Box<Message>),
+        server: (Conn, Box<Message>),
     ) {
         let parts = || -> Result<_, String> {
             let callers = memory::create(geometry).map_err(|e| e.to_string())?;

@@ -41,6 +41,7 @@ const UNAVAILABLE: u8 = 14;
 
 /// Something to be done.
 #[derive(Debug, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "nearly every effect is a Send")]
 pub enum Effect {
     /// Send a message.
     Send {
@@ -58,9 +59,9 @@ pub enum Effect {
         /// Size of both outboxes.
         geometry: Geometry,
         /// The calling connection and its message.
-        caller: (Conn, Message),
+        caller: (Conn, Box<Message>),
         /// The serving connection and its message.
-        server: (Conn, Message),
+        server: (Conn, Box<Message>),
     },
     /// Close a connection that broke a rule.
     Close {
@@ -311,7 +312,7 @@ impl State {
         });
         match instance {
             Some((server, registration)) => {
-                self.introduce(conn, request, name, methods, server, registration)
+                self.introduce((conn, request), name, methods, (server, registration))
             }
             None => match self.policy.url(&name).map(str::to_string) {
                 Some(url) => self.redirect(conn, request, &name, methods, url),
@@ -327,12 +328,10 @@ impl State {
 
     fn introduce(
         &mut self,
-        conn: Conn,
-        request: u32,
+        (conn, request): (Conn, u32),
         name: ServiceName,
         methods: MethodSet,
-        server: Conn,
-        registration: u64,
+        (server, registration): (Conn, u64),
     ) {
         let identity = |c: &Connection| c.facts.identity(c.principals.clone());
         let caller_identity = identity(&self.connections[&conn]);
@@ -364,8 +363,8 @@ impl State {
         self.effects.push(Effect::Introduce {
             link,
             geometry,
-            caller: (conn, linked),
-            server: (server, offer),
+            caller: (conn, Box::new(linked)),
+            server: (server, Box::new(offer)),
         });
     }
 

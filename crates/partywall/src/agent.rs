@@ -379,9 +379,13 @@ impl Listener {
 
     fn take(&self, message: Message, fds: Vec<OwnedFd>) {
         match message {
-            Message::Offer { registration, link, geometry, caller, methods } => {
-                self.offer(registration, link, geometry, caller, methods, fds);
-            }
+            Message::Offer { registration, link, geometry, caller, methods } => match two(fds) {
+                Ok((memory, socket)) => {
+                    let offer = Offer { link, geometry, caller, methods, memory, socket };
+                    self.offer(registration, offer);
+                }
+                Err(why) => tracing::warn!(link, %why, "a link is lost"),
+            },
             Message::Watched { request, instances } => {
                 if let Some(Waiting::Watch(tx)) = lock(&self.0.books).waiting.get(&request) {
                     let _unwatched = tx.send(instances);
@@ -429,21 +433,13 @@ impl Listener {
         }
     }
 
-    fn offer(
-        &self,
-        registration: u64,
-        link: u64,
-        geometry: Geometry,
-        caller: Identity,
-        methods: MethodSet,
-        fds: Vec<OwnedFd>,
-    ) {
+    fn offer(&self, registration: u64, offer: Offer) {
+        let link = offer.link;
         let queue = lock(&self.0.books).offers.get(&registration).cloned();
-        let (Some(queue), Ok((memory, socket))) = (queue, two(fds)) else {
-            tracing::warn!(link, "an offer for which there is no server or no descriptor");
+        let Some(queue) = queue else {
+            tracing::warn!(link, "an offer for which there is no server");
             return;
         };
-        let offer = Offer { link, geometry, caller, methods, memory, socket };
         if queue.try_send(offer).is_err() {
             tracing::warn!(link, "the server does not take its offers; the link is dropped");
         }

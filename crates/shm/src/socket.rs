@@ -150,7 +150,9 @@ fn take_ancillary(header: *const libc::cmsghdr, packet: &mut Packet) {
     let bytes = len - (data as usize - header as usize);
     let fd_at = |i: usize| {
         // SAFETY: the kernel wrote `bytes` bytes of descriptors, and i * 4 + 4 <= bytes.
-        let raw = unsafe { data.cast::<libc::c_int>().add(i).read_unaligned() };
+        let at = unsafe { data.cast::<libc::c_int>().add(i) };
+        // SAFETY: as above; of any alignment.
+        let raw = unsafe { at.read_unaligned() };
         // SAFETY: a descriptor that was just received belongs to nobody else.
         (raw >= 0).then(|| unsafe { OwnedFd::from_raw_fd(raw) })
     };

@@ -117,13 +117,14 @@ mod tests {
         let (tx, rx) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
             let child = program("/bin/sleep", &["60"], None).start().unwrap();
-            tx.send(pidfd(&child).unwrap()).unwrap();
+            tx.send((pidfd(&child).unwrap(), child)).unwrap();
         })
         .join()
         .unwrap();
-        let pidfd = rx.recv().unwrap();
+        let (pidfd, mut child) = rx.recv().unwrap();
         for _ in 0..500 {
             if !socket::alive(pidfd.as_fd()) {
+                assert!(!child.wait().unwrap().success());
                 return;
             }
             std::thread::sleep(std::time::Duration::from_millis(10));

@@ -4,5 +4,6 @@ pub mod clock;
 pub mod cpu;
 pub mod fd;
 pub mod futex;
+pub mod handoff;
 pub mod shared;
 pub mod stop;

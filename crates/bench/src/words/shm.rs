@@ -4,38 +4,41 @@
 //!
 //! | byte | word | written by |
 //! |---|---|---|
-//! | 0 | turn: odd while the server has the arena, `u32::MAX` once the client has gone | both |
+//! | 0 | number of the last request, `u32::MAX - 1` once the client has gone | client |
 //! | 8 | operation | client |
 //! | 16 | length of the text | client |
 //! | 24, 32, 40 | the answer | server |
+//! | 64 | number of the last reply | server |
 //! | 4096.. | the text | client |
 //!
-//! Whoever does not have the turn touches nothing but the turn. Only a peer that keeps to this is
-//! safe here; nothing keeps the client from changing a text while it is counted.
+//! The server touches the arena only between a request and its reply, the client only at other
+//! times. Only a peer that keeps to this is safe here; nothing keeps the client from changing a text
+//! while it is counted.
 
 use std::fs::File;
 use std::io::Read;
 use std::slice;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::Relaxed;
 
 use super::count::{Answer, answer, op_code, op_from};
 use super::{Text, cases, drive};
 use crate::case::{Case, Op, Wait};
 use crate::contender::{Contender, Ends, Result, Side};
 use crate::seat::Seat;
-use crate::sys::futex;
+use crate::sys::handoff::{STEP, change, hand_over};
 use crate::sys::shared::{self, Shared};
 
 /// The contender.
 #[derive(Debug)]
 pub struct Shm;
 
-const TURN: usize = 0;
+const REQUEST: usize = 0;
 const OP: usize = 8;
 const LEN: usize = 16;
 const ANSWER: [usize; 3] = [24, 32, 40];
+const REPLY: usize = 64;
 const TEXT: usize = 4096;
-const GONE: u32 = u32::MAX;
+const GONE: u32 = u32::MAX - 1;
 
 /// An upper bound on a text's length: nine digits and a space for each word.
 const WORD_BYTES: u64 = 10;
@@ -56,42 +59,34 @@ impl Contender for Shm {
 
     fn serve(&self, seat: &mut Seat) -> Result<()> {
         let arena = Shared::map(seat.take(0)?)?;
-        let turn = arena.word(TURN);
         seat.ready();
+        let mut last = 0;
         loop {
-            // SYNC(shm.request)
-            let now = turn.load(Acquire);
-            match now {
-                GONE => return Ok(()),
-                now if now.is_multiple_of(2) => futex::wait(turn, now),
-                _ => {
-                    count_in(&arena)?;
-                    // SYNC(shm.reply)
-                    turn.store(now.wrapping_add(1), Release);
-                    futex::wake(turn);
-                }
+            last = change(arena.word(REQUEST), last);
+            if last == GONE {
+                return Ok(());
             }
+            count_in(&arena)?;
+            hand_over(arena.word(REPLY), last);
         }
     }
 
     fn call(&self, seat: &mut Seat) -> Result<()> {
         let fd = seat.take(0)?;
         let arena = seat.admitted(|| Ok(Shared::map(fd)?))?;
-        let mut next = 1;
+        let mut last = 0;
         let result = drive(seat, |text, op| {
-            let answer = ask(&arena, next, text, op);
-            // Two below the mark the count starts again, so that it never looks like the end.
-            next = if next >= GONE - 2 { 1 } else { next + 2 };
+            let answer = ask(&arena, last, text, op);
+            last += STEP;
             answer
         });
-        arena.word(TURN).store(GONE, Release);
-        futex::wake(arena.word(TURN));
+        hand_over(arena.word(REQUEST), GONE);
         result
     }
 }
 
 /// The client's half of an exchange; it has the turn.
-fn ask(arena: &Shared, mine: u32, text: &Text, op: Op) -> Result<Answer> {
+fn ask(arena: &Shared, last: u32, text: &Text, op: Op) -> Result<Answer> {
     let len = usize::try_from(text.bytes)?;
     let place = arena.at(TEXT, len);
     // SAFETY: `at` checked the range; the client has the turn, so nobody else touches the arena,
@@ -100,13 +95,9 @@ fn ask(arena: &Shared, mine: u32, text: &Text, op: Op) -> Result<Answer> {
     File::open(&text.path)?.read_exact(room)?;
     arena.word(OP).store(u32::from(op_code(op)), Relaxed);
     arena.long(LEN).store(text.bytes, Relaxed);
-    let turn = arena.word(TURN);
-    // SYNC(shm.request)
-    turn.store(mine, Release);
-    futex::wake(turn);
-    // SYNC(shm.reply)
-    while turn.load(Acquire) == mine {
-        futex::wait(turn, mine);
+    hand_over(arena.word(REQUEST), last + STEP);
+    if change(arena.word(REPLY), last) != last + STEP {
+        return Err("a reply to another request".into());
     }
     let [total, distinct, checksum] = ANSWER.map(|at| arena.long(at).load(Relaxed));
     Ok(Answer { total, distinct, checksum })

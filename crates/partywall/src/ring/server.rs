@@ -277,7 +277,7 @@ impl Link {
             self.core.counters.denied.fetch_add(1, Ordering::Relaxed);
             self.core.give_back(len);
             let text = format!("the policy does not let this caller call {}", head.path);
-            call.step = Step::Answer(Pump::status(Status::permission_denied(text)));
+            call.step = Step::Answer(Box::new(Pump::status(Status::permission_denied(text))));
             return self.run(call, true);
         }
         let headers = wire::request_headers(&head)?;
@@ -353,7 +353,7 @@ impl Link {
 
 enum Step {
     Handle(Handler),
-    Answer(Pump),
+    Answer(Box<Pump>),
     Done,
 }
 
@@ -384,7 +384,7 @@ impl Future for Task {
             {
                 this.deadline = None;
                 let status = Status::deadline_exceeded("the deadline passed in the service");
-                this.step = Step::Answer(Pump::status(status));
+                this.step = Step::Answer(Box::new(Pump::status(status)));
             }
             match &mut this.step {
                 Step::Handle(handler) => {
@@ -396,11 +396,11 @@ impl Future for Task {
                     if let Some(start) = start {
                         this.method.history.first_poll_took(start.elapsed());
                     }
-                    this.step = Step::Answer(match polled {
+                    this.step = Step::Answer(Box::new(match polled {
                         Ok(Poll::Pending) => return Poll::Pending,
                         Ok(Poll::Ready(response)) => Pump::response(response),
                         Err(_) => Pump::status(Status::internal("the handler panicked")),
-                    });
+                    }));
                 }
                 Step::Answer(pump) => {
                     let (core, stream) = (&this.link.core, &this.stream);

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use partywall::{Channel, Error, Route, Routes};
+use partywall::{Channel, Route, Routes};
 use partywall_interop::cases::{Env, all};
 use partywall_interop::service::{Handle, mounted};
 
@@ -18,7 +18,7 @@ async fn run_all(channel: Channel, handle: Handle, target: String, socket: PathB
         let (target, socket) = (target.clone(), socket.clone());
         let connect = move || {
             let builder = Channel::builder(&target).map(|b| b.coordinator(&socket));
-            async move { builder.map_err(Error::from)?.connect().await }
+            async move { builder?.connect().await }
         };
         let env = Env::new(channel.clone(), handle.clone(), connect);
         if let Err(error) = case.run(env).await {

@@ -105,9 +105,8 @@ impl Process {
         line.trim().to_string()
     }
 
-    pub(crate) fn ready(&mut self) -> &mut Self {
+    pub(crate) fn ready(&mut self) {
         assert_eq!(self.line(), "ready");
-        self
     }
 
     pub(crate) fn say(&mut self, line: &str) {
@@ -122,6 +121,7 @@ impl Process {
         at
     }
 
+    #[cfg(feature = "stops")]
     pub(crate) fn stderr(&mut self) -> BufReader<std::process::ChildStderr> {
         BufReader::new(self.child.stderr.take().unwrap())
     }

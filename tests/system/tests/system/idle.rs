@@ -11,7 +11,7 @@ fn a_hundred_idle_links_make_no_context_switch() {
     let server = host.server(&[]);
     let mut clients: Vec<Process> =
         (0..4).map(|_| host.client(&["--mode", "idle", "--links", "25"])).collect();
-    clients.iter_mut().for_each(|c| drop(c.ready()));
+    clients.iter_mut().for_each(Process::ready);
     std::thread::sleep(Duration::from_millis(500));
     let count = || -> Vec<u64> {
         clients.iter().chain([&server]).map(Process::voluntary_switches).collect()
@@ -61,7 +61,7 @@ fn a_quiet_link_among_a_thousand() {
         .map(|n| host.client_of(2001 + n % 5, &["--mode", "idle", "--links", "20"]))
         .collect();
     clients.push(host.client_of(2001, &["--mode", "half", "--links", "20"]));
-    clients.iter_mut().for_each(|c| drop(c.ready()));
+    clients.iter_mut().for_each(Process::ready);
     let mut last = host.client_of(2002, &["--mode", "idle", "--links", "18"]);
     last.ready();
     let mut flood = host.client_of(2003, &["--mode", "flood"]);

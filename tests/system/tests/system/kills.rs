@@ -147,7 +147,8 @@ fn a_killed_client_disturbs_nobody_and_leaves_nothing() {
     let host = Host::new();
     let server = host.server(&[]);
     let mut witness = host.client(&["--mode", "measure"]);
-    witness.ready().say("go");
+    witness.ready();
+    witness.say("go");
     // Calls have been answered, so the witness's link is whole.
     witness.line();
     let held = Held::by(server.pid());

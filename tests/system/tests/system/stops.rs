@@ -138,7 +138,8 @@ fn a_client_killed_at_each_step_leaves_the_server_as_it_was() {
     let host = Host::new();
     let server = host.server(&[]);
     let mut witness = host.client(&["--mode", "measure"]);
-    witness.ready().say("go");
+    witness.ready();
+    witness.say("go");
     // Calls have been answered, so the witness's link is whole.
     witness.line();
     let held = Held::by(server.pid());
