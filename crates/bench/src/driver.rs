@@ -80,6 +80,15 @@ impl Run {
     pub fn is_void(&self) -> bool {
         self.floors.iter().any(|floor| floor.verdict == Verdict::Fail)
     }
+
+    /// Whether every floor was measured and holds.
+    pub fn floors_hold(&self) -> bool {
+        let passed = |text: &str| {
+            let mut same = self.floors.iter().filter(|other| other.text == text);
+            same.any(|floor| floor.verdict == Verdict::Pass)
+        };
+        !self.is_void() && self.floors.iter().all(|floor| passed(&floor.text))
+    }
 }
 
 /// Runs `bench`; none if the user stopped it.

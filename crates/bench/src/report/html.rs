@@ -80,7 +80,7 @@ fn findings(out: &mut String, findings: &[Finding]) {
             Verdict::Pass => "pass",
             Verdict::Fail => "fail",
             Verdict::Void => "void",
-            Verdict::NotRun => "",
+            Verdict::TooFew | Verdict::NotRun => "",
         };
         row(out, "td", class, &table::finding_cells(finding));
     }

@@ -6,7 +6,7 @@ use super::summary::{self, Group, Line};
 use super::{rate, ratio, tag, time};
 use crate::case::{Bench, Wait};
 use crate::driver::Run;
-use crate::target::{Finding, Verdict};
+use crate::target::Finding;
 
 /// The whole report.
 pub fn render(run: &Run) -> String {
@@ -132,7 +132,7 @@ pub fn tally(run: &Run) -> String {
     }
     if run.is_void() {
         let _ = writeln!(out, "VOID: a floor does not hold, so no figure of this run counts.");
-    } else if run.floors.iter().any(|floor| floor.verdict == Verdict::NotRun) {
+    } else if !run.floors_hold() {
         let _ = writeln!(out, "Not every floor was measured, so the run is not known to be valid.");
     }
     out

@@ -63,6 +63,8 @@ pub enum Verdict {
     Fail,
     /// The run does not count, because its floors do not hold.
     Void,
+    /// Measured in too few rounds to say.
+    TooFew,
     /// A party was not measured, or never under the same tag in the same round.
     NotRun,
 }
@@ -74,6 +76,7 @@ impl Verdict {
             Self::Pass => "pass",
             Self::Fail => "FAIL",
             Self::Void => "VOID",
+            Self::TooFew => "too few",
             Self::NotRun => "not run",
         }
     }
@@ -110,6 +113,9 @@ pub fn floors(bench: Bench) -> Vec<Target> {
     }
 }
 
+/// A median of fewer ratios than this is shown, but not judged.
+const ROUNDS_MIN: usize = 3;
+
 /// Judges each target under each tag that occurred.
 pub fn judge(rows: &[Row], targets: &[Target]) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -127,7 +133,11 @@ pub fn judge(rows: &[Row], targets: &[Target]) -> Vec<Finding> {
         }
         for (tag, ratio) in found {
             let holds = target.bound.holds(ratio.median);
-            let verdict = if holds { Verdict::Pass } else { Verdict::Fail };
+            let verdict = match holds {
+                _ if ratio.n < ROUNDS_MIN => Verdict::TooFew,
+                true => Verdict::Pass,
+                false => Verdict::Fail,
+            };
             findings.push(finding(tag, Some(ratio), verdict));
         }
     }
@@ -136,8 +146,10 @@ pub fn judge(rows: &[Row], targets: &[Target]) -> Vec<Finding> {
 
 /// Marks every judged finding void.
 pub fn void(findings: &mut [Finding]) {
-    for finding in findings.iter_mut().filter(|finding| finding.verdict != Verdict::NotRun) {
-        finding.verdict = Verdict::Void;
+    for finding in findings {
+        if matches!(finding.verdict, Verdict::Pass | Verdict::Fail) {
+            finding.verdict = Verdict::Void;
+        }
     }
 }
 
@@ -160,20 +172,25 @@ mod tests {
         }
     }
 
-    fn row(name: &str, p50: f64) -> Row {
-        Row::new(name, CASE, None, 0, Figures { p50_ns: Some(p50), ..Figures::default() })
+    fn rows(name: &str, p50: f64, rounds: u32) -> Vec<Row> {
+        let figures = Figures { p50_ns: Some(p50), ..Figures::default() };
+        (0..rounds).map(|rep| Row::new(name, CASE, None, rep, figures)).collect()
     }
 
     #[test]
     fn judges_by_the_bound() {
-        let verdict = |a| judge(&[row("a", a), row("b", 10.0)], &[target()])[0].verdict;
-        assert_eq!(verdict(5.0), Verdict::Pass);
-        assert_eq!(verdict(5.1), Verdict::Fail);
+        let verdict = |a, rounds| {
+            let rows = [rows("a", a, rounds), rows("b", 10.0, 30)].concat();
+            judge(&rows, &[target()])[0].verdict
+        };
+        assert_eq!(verdict(5.0, 30), Verdict::Pass);
+        assert_eq!(verdict(5.1, 30), Verdict::Fail);
+        assert_eq!(verdict(5.1, 2), Verdict::TooFew);
     }
 
     #[test]
     fn an_absent_party_is_not_a_failure() {
-        let mut findings = judge(&[row("b", 10.0)], &[target()]);
+        let mut findings = judge(&rows("b", 10.0, 3), &[target()]);
         assert_eq!(findings[0].verdict, Verdict::NotRun);
         void(&mut findings);
         assert_eq!(findings[0].verdict, Verdict::NotRun);

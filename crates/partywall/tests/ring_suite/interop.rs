@@ -62,3 +62,18 @@ async fn every_case_over_http2() {
     run_all(channel, handle, target, host.socket.clone()).await;
     running.stop().await.unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_stock_go_client_passes_against_our_http2_listener() {
+    let host = Host::open();
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = free.local_addr().unwrap();
+    drop(free);
+    let routes = Routes::default().add_service(mounted(Handle::default()));
+    let running = host.serve_at(&format!("test,http://{address}"), routes).await;
+    host.connect().await;
+    let passed =
+        tokio::task::spawn_blocking(move || partywall_interop::go_client::run_all(address));
+    assert_eq!(passed.await.unwrap().unwrap(), 16);
+    running.stop().await.unwrap();
+}

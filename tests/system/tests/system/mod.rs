@@ -2,6 +2,7 @@
 
 mod host;
 mod idle;
+mod impostor;
 mod kills;
 #[cfg(feature = "stops")]
 mod stops;

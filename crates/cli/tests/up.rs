@@ -1,0 +1,110 @@
+//! The command as a user has it.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+fn partywall(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_partywall"))
+        .args(arguments)
+        .current_dir(root())
+        .stdin(Stdio::null())
+        .output()
+        .unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn up_runs_the_word_count_and_tells_who_called_whom() {
+    let out = partywall(&["up", "--debug", "examples/wordcount/compose.yaml"]);
+    let (said, complained) = (text(&out.stdout), text(&out.stderr));
+    assert!(out.status.success(), "{said}{complained}");
+    for part in [
+        "total 332 words",
+        "partywall:///wordcount",
+        "unix://",
+        "Who called whom",
+        "ring",
+        "process",
+        "started",
+    ] {
+        assert!(said.contains(part), "{part:?} is missing:\n{said}{complained}");
+    }
+    let row = said.lines().find(|l| l.contains("ring")).unwrap();
+    assert!(row.contains("client (pid") && row.contains("wordcount (pid"), "{row}");
+}
+
+#[test]
+fn docker_compose_accepts_the_example() {
+    let file = root().join("examples/wordcount/compose.yaml");
+    let plugin = Command::new("docker").args(["compose", "version"]).output();
+    let mut command = if plugin.is_ok_and(|o| o.status.success()) {
+        let mut command = Command::new("docker");
+        command.arg("compose");
+        command
+    } else {
+        Command::new("docker-compose")
+    };
+    let out = command.arg("-f").arg(file).args(["config", "-q"]).output();
+    let out = out.expect("`docker compose` or `docker-compose` (apt-get install docker-compose)");
+    assert!(out.status.success(), "{}", text(&out.stderr));
+}
+
+#[test]
+fn mistakes_name_the_file_the_line_and_the_key() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("compose.yaml");
+    std::fs::write(&file, "services:\n  a:\n    x-partywall:\n      pakage: x\n").unwrap();
+    let out = partywall(&["up", file.to_str().unwrap()]);
+    assert!(!out.status.success());
+    let said = text(&out.stderr);
+    assert!(said.contains("compose.yaml:4") && said.contains("pakage"), "{said}");
+    let out = partywall(&["up", "no-such-file.yaml"]);
+    assert!(text(&out.stderr).contains("no-such-file.yaml"));
+    let policy = dir.path().join("policy.toml");
+    std::fs::write(&policy, "[principal.a]\nuidd = 1\n").unwrap();
+    let socket = dir.path().join("c.sock");
+    let out = partywall(&[
+        "coordinator",
+        "--socket",
+        socket.to_str().unwrap(),
+        "--policy",
+        policy.to_str().unwrap(),
+    ]);
+    assert!(text(&out.stderr).contains("uidd"));
+    let out = partywall(&["links", "--socket", socket.to_str().unwrap()]);
+    assert!(text(&out.stderr).contains("partywall coordinator"));
+}
+
+#[test]
+fn a_coordinator_stops_on_sigterm_and_leaves_no_socket() {
+    let dir = tempfile::tempdir().unwrap();
+    let (socket, policy) = (dir.path().join("c.sock"), dir.path().join("policy.toml"));
+    std::fs::write(&policy, "").unwrap();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_partywall"))
+        .args(["coordinator", "--socket"])
+        .arg(&socket)
+        .arg("--policy")
+        .arg(&policy)
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let start = Instant::now();
+    while !socket.exists() {
+        assert!(start.elapsed() < Duration::from_secs(10));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let out = partywall(&["links", "--socket", socket.to_str().unwrap()]);
+    assert_eq!(text(&out.stdout), "no links\n");
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    assert!(child.wait().unwrap().success());
+    assert!(!socket.exists());
+}
