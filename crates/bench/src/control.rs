@@ -69,7 +69,7 @@ impl Control {
     /// # Errors
     /// If it has failed, or after `limit`.
     pub fn await_ready(&self, limit: Duration) -> io::Result<()> {
-        // SYNC(control.state)
+        // SYNC(control.state), acquired by wait_until
         match futex::wait_until(self.0.word(STATE), limit, |state| state != 0)? {
             READY => Ok(()),
             _ => Err(io::Error::other("the server did not start")),
@@ -101,7 +101,7 @@ impl Control {
         // SYNC(control.meet)
         self.0.word(mine).store(number, Release);
         futex::wake(self.0.word(mine));
-        // SYNC(control.meet)
+        // SYNC(control.meet), acquired by wait_until
         futex::wait_until(self.0.word(other), limit, |came| came >= number)?;
         Ok(())
     }

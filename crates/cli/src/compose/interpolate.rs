@@ -135,7 +135,7 @@ mod tests {
 
     fn vars(name: &str) -> Option<String> {
         match name {
-            "HOME" => Some("/home/u".into()),
+            "HOME" => Some("/srv/u".into()),
             "EMPTY" => Some(String::new()),
             "_a1" => Some("x".into()),
             _ => None,
@@ -157,30 +157,30 @@ mod tests {
         assert_eq!(ok(""), "");
         assert_eq!(ok("a } b {c}"), "a } b {c}");
         assert_eq!(ok("cost $$5, $${HOME}, $$$$"), "cost $5, ${HOME}, $$");
-        assert_eq!(ok("é$HOME€"), "é/home/u€");
+        assert_eq!(ok("é$HOME€"), "é/srv/u€");
     }
 
     #[test]
     fn references_are_replaced() {
-        assert_eq!(ok("$HOME/x"), "/home/u/x");
-        assert_eq!(ok("${HOME}x$_a1."), "/home/uxx.");
+        assert_eq!(ok("$HOME/x"), "/srv/u/x");
+        assert_eq!(ok("${HOME}x$_a1."), "/srv/uxx.");
         assert_eq!(ok("[${EMPTY}]"), "[]");
     }
 
     #[test]
     fn defaults_replacements_and_requirements() {
-        assert_eq!(ok("${NO:-d}|${NO-d}|${EMPTY:-d}|${EMPTY-d}|${HOME:-d}"), "d|d|d||/home/u");
+        assert_eq!(ok("${NO:-d}|${NO-d}|${EMPTY:-d}|${EMPTY-d}|${HOME:-d}"), "d|d|d||/srv/u");
         assert_eq!(ok("${NO:+r}|${EMPTY:+r}|${EMPTY+r}|${HOME:+r}"), "||r|r");
-        assert_eq!(ok("${HOME:?needed}|${EMPTY?needed}"), "/home/u|");
+        assert_eq!(ok("${HOME:?needed}|${EMPTY?needed}"), "/srv/u|");
         assert_eq!(ok("${NO:-}"), "");
     }
 
     #[test]
     fn defaults_hold_variables() {
-        assert_eq!(ok("${NO:-${HOME}/run}"), "/home/u/run");
+        assert_eq!(ok("${NO:-${HOME}/run}"), "/srv/u/run");
         assert_eq!(ok("${NO:-${NEITHER:-$$x}}y"), "$xy");
         // A default that is not needed is neither looked up nor required.
-        assert_eq!(ok("${HOME:-$NO${NO}${NO:?needed}}"), "/home/u");
+        assert_eq!(ok("${HOME:-$NO${NO}${NO:?needed}}"), "/srv/u");
     }
 
     #[test]

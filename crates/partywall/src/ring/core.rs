@@ -30,15 +30,13 @@
 //! coordinator is told what was counted. Nothing is left but the memory, which goes with the last
 //! reference.
 
-use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasherDefault, Hasher};
+use std::collections::VecDeque;
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
-use partywall_abi::codec::DecodeError;
 use partywall_abi::control::LinkStats;
 use partywall_abi::layout::SleepMode;
 use partywall_abi::limits;
@@ -50,7 +48,9 @@ use partywall_shm::spin::Spin;
 use tokio::io::unix::AsyncFd;
 use tonic::Status;
 
+pub(crate) use super::broken::Broken;
 use super::stream::{OverWindow, Stream};
+use super::table::Table;
 use crate::agent::{Agent, Counted};
 
 /// Records a driver takes before it lets other tasks run.
@@ -61,36 +61,6 @@ const SPIN_PORTION: Duration = Duration::from_micros(4);
 const PENDING: usize = 2 * limits::STREAMS + 64;
 /// Size of the buffer that small payloads are cut from.
 const POOL: usize = 16 * 1024;
-
-/// Why a link ended.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum Broken {
-    #[error(transparent)]
-    Link(#[from] LinkError),
-    #[error("the peer sent a record that cannot be read: {0}")]
-    Decode(#[from] DecodeError),
-    #[error("the peer broke a rule of the call protocol: {0}")]
-    Rule(&'static str),
-    #[error("the runtime that drove the link has ended")]
-    Runtime,
-    #[error("the link was closed")]
-    Closed,
-    /// Not the link's fault: a head or trailers that no record can hold.
-    #[error("cannot be sent: {0}")]
-    Unsendable(Box<Status>),
-}
-
-impl From<OverWindow> for Broken {
-    fn from(_: OverWindow) -> Self {
-        Self::Rule("more data than was granted")
-    }
-}
-
-impl From<partywall_shm::ring::Violation> for Broken {
-    fn from(v: partywall_shm::ring::Violation) -> Self {
-        Self::Link(v.into())
-    }
-}
 
 /// A record taken off the ring: copied, not yet understood.
 pub(crate) struct Record {
@@ -120,25 +90,6 @@ struct Rx {
     spin: Spin,
     /// Something was released since the producer was last looked after.
     released: bool,
-}
-
-/// Open calls by number. Numbers are the caller's choice, and there are at most
-/// [`limits::STREAMS`], so a plain multiplication hashes well enough.
-type Table = HashMap<u32, Arc<Stream>, BuildHasherDefault<IdHasher>>;
-
-#[derive(Default)]
-pub(crate) struct IdHasher(u64);
-
-impl Hasher for IdHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|b| self.write_u32(u32::from(*b)));
-    }
-    fn write_u32(&mut self, n: u32) {
-        self.0 = (self.0 ^ u64::from(n)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(26);
-    }
 }
 
 /// What was counted.

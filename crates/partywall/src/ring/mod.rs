@@ -2,9 +2,11 @@
 //! the caller's side ([`client`]) and the service's side ([`server`], [`inline`]).
 
 pub(crate) mod body;
+mod broken;
 pub(crate) mod client;
 pub(crate) mod core;
 pub(crate) mod inline;
 pub(crate) mod pump;
 pub(crate) mod server;
 pub(crate) mod stream;
+mod table;

@@ -1,0 +1,37 @@
+//! Why a link ended.
+
+use partywall_abi::codec::DecodeError;
+use partywall_shm::link::LinkError;
+use tonic::Status;
+
+use super::stream::OverWindow;
+
+/// Why a link ended.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Broken {
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    #[error("the peer sent a record that cannot be read: {0}")]
+    Decode(#[from] DecodeError),
+    #[error("the peer broke a rule of the call protocol: {0}")]
+    Rule(&'static str),
+    #[error("the runtime that drove the link has ended")]
+    Runtime,
+    #[error("the link was closed")]
+    Closed,
+    /// Not the link's fault: a head or trailers that no record can hold.
+    #[error("cannot be sent: {0}")]
+    Unsendable(Box<Status>),
+}
+
+impl From<OverWindow> for Broken {
+    fn from(_: OverWindow) -> Self {
+        Self::Rule("more data than was granted")
+    }
+}
+
+impl From<partywall_shm::ring::Violation> for Broken {
+    fn from(v: partywall_shm::ring::Violation) -> Self {
+        Self::Link(v.into())
+    }
+}
