@@ -108,7 +108,8 @@ impl MethodPattern {
         else {
             return false;
         };
-        self.service.as_deref().is_none_or(|s| s == service)
+        !service.contains(['/', '?', '#'])
+            && self.service.as_deref().is_none_or(|s| s == service)
             && self.method.as_deref().is_none_or(|m| m == method)
     }
 }
@@ -187,7 +188,9 @@ mod tests {
         for bad in ["", "/", "a/b/c", "/x", "x/", "a b", "x/y.z", "pkg.Service"] {
             assert!(MethodPattern::new(bad).is_err(), "{bad:?}");
         }
-        assert!(!MethodPattern::any().covers("nopath"));
+        for path in ["nopath", "/a.B/Secret?/Open", "/a.B/x/Open"] {
+            assert!(!MethodPattern::any().covers(path), "{path}");
+        }
     }
 
     #[test]

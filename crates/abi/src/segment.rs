@@ -160,7 +160,8 @@ impl<'a> RequestHead<'a> {
         let deadline_ns = r.u64("deadline")?;
         let path = r.short_bytes("path", limits::PATH_BYTES)?;
         let path = core::str::from_utf8(path).map_err(|_| DecodeError::Text { field: "path" })?;
-        if !path.starts_with('/') || !path.is_ascii() {
+        // What is judged must be what is dispatched: a `?` or `#` would end an HTTP path early.
+        if !path.starts_with('/') || !path.is_ascii() || path.contains(['?', '#']) {
             return Err(DecodeError::Text { field: "path" });
         }
         Ok(Self { deadline_ns, path, metadata: Metadata::decode(r)? })
@@ -361,6 +362,11 @@ mod tests {
         let mut no_slash = Vec::new();
         RequestHead::write(&mut no_slash, 0, "a", 0);
         assert_eq!(RequestHead::decode(&no_slash), Err(DecodeError::Text { field: "path" }));
+        for path in ["/a.B/Secret?/Open", "/a.B/Secret#/Open"] {
+            let mut two_faced = Vec::new();
+            RequestHead::write(&mut two_faced, 0, path, 0);
+            assert_eq!(RequestHead::decode(&two_faced), Err(DecodeError::Text { field: "path" }));
+        }
         let mut nameless = vec![1, 0];
         write_entry(&mut nameless, b"", b"v");
         assert!(ResponseHead::decode(&nameless).is_err());

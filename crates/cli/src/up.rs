@@ -19,6 +19,7 @@ use std::process::{Child, ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
 
 use partywall_abi::name::ServiceName;
+use partywall_coordinator::policy::ANYONE;
 use partywall_coordinator::{Coordinator, Policy, launch};
 use partywall_shm::spawn;
 use rustix::process::Signal;
@@ -66,6 +67,13 @@ async fn up(file: &Path, release: bool) -> Result<ExitCode, Box<dyn Error>> {
     if let Some(s) = compose.services.iter().find(|s| s.link != compose::Link::Ring) {
         let remedy = "`up` links services on this host by rings; for HTTP/2 list the name under [names] of a policy";
         return Err(format!("{}: link http2: {remedy}", s.place).into());
+    }
+    if let Some(s) = compose.services.iter().find(|s| s.name == ANYONE) {
+        return Err(format!(
+            "{}: `{ANYONE}` is every process; give the service another name",
+            s.place
+        )
+        .into());
     }
     let workspace = build::workspace(compose.dir())?;
     let programs = build::build(&compose.services, release, &workspace)?;

@@ -65,6 +65,8 @@ pub struct Reader {
     digests: HashMap<(u64, u64, i64, i64, u64), [u8; 32]>,
 }
 
+/// Largest program file that is read: reading holds everybody else up.
+const LARGEST_PROGRAM: u64 = 256 * 1024 * 1024;
 /// Digests that are remembered.
 const REMEMBERED: usize = 1024;
 
@@ -89,6 +91,10 @@ impl Reader {
     fn program(&mut self, pid: u32) -> io::Result<[u8; 32]> {
         let mut file = File::open(format!("/proc/{pid}/exe"))?;
         let m = file.metadata()?;
+        if m.len() > LARGEST_PROGRAM {
+            let text = format!("over {LARGEST_PROGRAM} bytes, which is too large to be measured");
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, text));
+        }
         let key = (m.dev(), m.ino(), m.ctime(), m.ctime_nsec(), m.len());
         if let Some(digest) = self.digests.get(&key) {
             return Ok(*digest);

@@ -367,7 +367,12 @@ fn begin_http2(mut channel: tonic::transport::Channel, request: http::Request<Bo
             }
             None => answer.await,
         };
-        Ok(response.map_err(from_transport)?.map(|body| ResponseBody(Inner::Http2(body))))
+        let response = response.map_err(from_transport)?;
+        // A tonic server's own timer may be first; it says CANCELLED as well.
+        match Status::from_header_map(response.headers()) {
+            Some(status) if is_tonic_timeout(&status) => Err(client::expired()),
+            _ => Ok(response.map(|body| ResponseBody(Inner::Http2(body)))),
+        }
     }))
 }
 
@@ -375,10 +380,11 @@ fn begin_http2(mut channel: tonic::transport::Channel, request: http::Request<Bo
 /// own deadline.
 fn from_transport(error: tonic::transport::Error) -> Status {
     let status = Status::from_error(error.into());
-    match status.code() {
-        tonic::Code::Cancelled if status.message() == "Timeout expired" => client::expired(),
-        _ => status,
-    }
+    if is_tonic_timeout(&status) { client::expired() } else { status }
+}
+
+fn is_tonic_timeout(status: &Status) -> bool {
+    status.code() == tonic::Code::Cancelled && status.message() == "Timeout expired"
 }
 
 impl Service<http::Request<Body>> for Channel {

@@ -63,7 +63,7 @@ pub(crate) fn start(ends: Ends, agent: Option<Arc<Agent>>) -> Result<Arc<Link>, 
     let core = Core::new(ends, agent)
         .map_err(|source| Error::Io { what: "watching the link's socket".into(), source })?;
     let client = Arc::new(Client { core: Arc::new(core), draining: AtomicBool::new(false) });
-    tokio::spawn(Driver { client: Arc::clone(&client), drive: Drive::default() });
+    tokio::spawn(Driver { client: Arc::clone(&client), drive: Drive::shared() });
     Ok(Arc::new(Link { client }))
 }
 

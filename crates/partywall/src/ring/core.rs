@@ -30,6 +30,8 @@
 //! coordinator is told what was counted. Nothing is left but the memory, which goes with the last
 //! reference.
 
+// tidy: long because the rules of who looks and who sleeps span taking, spinning and driving.
+
 use std::collections::VecDeque;
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -45,6 +47,7 @@ use partywall_abi::sync::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering,
 use partywall_shm::link::{Bell, Ends, LinkError};
 use partywall_shm::ring::{Consumer, Producer, Wake};
 use partywall_shm::spin::Spin;
+use tokio::io::Ready;
 use tokio::io::unix::AsyncFd;
 use tonic::Status;
 
@@ -108,6 +111,9 @@ pub(crate) struct Core {
     io: AsyncFd<Arc<Bell>>,
     tx: Mutex<Tx>,
     rx: Mutex<Rx>,
+    /// Held from taking a record to having handed it to its call, where several tasks may read:
+    /// records of one call stay in order. Taken before `rx`.
+    turn: Mutex<()>,
     announced: AtomicBool,
     /// Bells that have not been read from the socket; drivers come and go, these stay.
     unread: AtomicU32,
@@ -136,9 +142,18 @@ pub(crate) enum Flow {
 /// What one driver remembers between polls.
 #[derive(Default)]
 pub(crate) struct Drive {
+    /// Other tasks may read as well ([`Core::settle`]).
+    shared: bool,
     /// Since when nothing has come, while spinning.
     idle_since: Option<Instant>,
     budget: Duration,
+}
+
+impl Drive {
+    /// For a link that calls read as well.
+    pub(crate) fn shared() -> Self {
+        Self { shared: true, ..Self::default() }
+    }
 }
 
 fn guard<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -174,6 +189,7 @@ impl Core {
                 spin: Spin::default(),
                 released: false,
             }),
+            turn: Mutex::new(()),
             announced: AtomicBool::new(false),
             unread: AtomicU32::new(0),
             stalled: AtomicBool::new(false),
@@ -446,7 +462,8 @@ impl Core {
             if self.announced.load(Ordering::Relaxed) || self.closed().is_some() {
                 return;
             }
-            let Ok(mut rx) = self.rx.try_lock() else { return };
+            let Ok(_turn) = self.turn.try_lock() else { return };
+            let mut rx = guard(&self.rx);
             match self.take(&mut rx) {
                 Ok(Some(record)) => {
                     drop(rx);
@@ -476,7 +493,8 @@ impl Core {
         if self.open_calls() != 1 {
             return false;
         }
-        let Ok(mut rx) = self.rx.try_lock() else { return false };
+        let Ok(turn) = self.turn.try_lock() else { return false };
+        let mut rx = guard(&self.rx);
         let bell = self.io.get_ref();
         let budget = rx.spin.budget(bell.same_cpu());
         if budget.is_zero() {
@@ -510,10 +528,11 @@ impl Core {
             }
         };
         drop(rx);
+        drop(turn);
         match result {
             Ok(answered) => {
-                // Others that came meanwhile found `rx` taken and left the looking to this one.
-                if self.open_calls() > 1 {
+                // Others that came meanwhile found the turn taken and left the looking to this one.
+                if guard(&self.streams).keys().any(|id| *id != stream.id) {
                     self.settle(on_record);
                 }
                 answered
@@ -545,6 +564,7 @@ impl Core {
             // Take what is there, one record per locking.
             let mut any = false;
             loop {
+                let _turn = drive.shared.then(|| guard(&self.turn));
                 let record = {
                     let mut rx = guard(&self.rx);
                     let record = self.take(&mut rx)?;
@@ -589,8 +609,9 @@ impl Core {
                 continue;
             }
             let rung = self.poll_bell(cx);
+            // `rx` is not taken under it: a reader that closes the link wakes the driver.
             drop(driver);
-            ready!(rung)?;
+            self.after_bell(ready!(rung)?)?;
         }
     }
 
@@ -640,11 +661,16 @@ impl Core {
     }
 
     /// Waits for the doorbell.
-    fn poll_bell(&self, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
-        let bell = self.io.get_ref();
+    fn poll_bell(&self, cx: &mut Context<'_>) -> Poll<Result<Ready, Broken>> {
         let mut ready = ready!(self.io.poll_read_ready(cx)).map_err(|_| Broken::Runtime)?;
         let state = ready.ready();
         ready.clear_ready();
+        Poll::Ready(Ok(state))
+    }
+
+    /// The doorbell has rung, or the peer has hung up.
+    fn after_bell(&self, state: Ready) -> Result<(), Broken> {
+        let bell = self.io.get_ref();
         self.awake(&mut guard(&self.rx));
         bell.publish_cpu();
         let unread = self.unread.fetch_add(1, Ordering::Relaxed) + 1;
@@ -653,10 +679,10 @@ impl Core {
             self.unread.store(0, Ordering::Relaxed);
             let drained = bell.drain(4 * limits::UNREAD_BELLS);
             if hung_up || drained.is_err() {
-                return Poll::Ready(self.last_records(drained.err()));
+                return self.last_records(drained.err());
             }
         }
-        Poll::Ready(Ok(()))
+        Ok(())
     }
 
     /// After a hang-up: the end, unless records are left to take.

@@ -332,7 +332,7 @@ impl Link {
         }
         let uri = path.parse::<http::Uri>();
         let method = Arc::new(Method {
-            allowed: uri.is_ok() && self.methods.covers(path),
+            allowed: uri.as_ref().is_ok_and(|u| u.path() == path) && self.methods.covers(path),
             uri: uri.unwrap_or_default(),
             history: History::default(),
         });
