@@ -251,6 +251,8 @@ impl OpenCall {
             core.push_reset(self.stream.id, code, "");
         }
         self.stream.fail(Status::new(code, "the call was cancelled"));
+        // An answer that nobody will read goes back to the link's window.
+        core.give_back(self.stream.unread());
     }
 }
 

@@ -235,6 +235,14 @@ impl Core {
         guard(&self.streams).remove(&id)
     }
 
+    /// Takes this very call out: its number may have been given to another one by now.
+    pub(crate) fn forget_exactly(&self, stream: &Arc<Stream>) {
+        let mut streams = guard(&self.streams);
+        if streams.get(&stream.id).is_some_and(|s| Arc::ptr_eq(s, stream)) {
+            streams.remove(&stream.id);
+        }
+    }
+
     pub(crate) fn open_calls(&self) -> usize {
         guard(&self.streams).len()
     }
@@ -289,6 +297,11 @@ impl Core {
                     drop(tx);
                     self.counters.sent.fetch_add(bytes as u64, Ordering::Relaxed);
                     self.ring(wake)?;
+                    if self.stalled.load(Ordering::SeqCst) {
+                        // Finding room may have taken back the announcement of those who wait
+                        // for more of it.
+                        self.serve_stalled()?;
+                    }
                     return Poll::Ready(Ok(()));
                 }
                 Push::NoCredit => {
@@ -498,6 +511,12 @@ impl Core {
         let bell = self.io.get_ref();
         let budget = rx.spin.budget(bell.same_cpu());
         if budget.is_zero() {
+            drop(rx);
+            drop(turn);
+            // As below: others may have left the looking to this one just now.
+            if guard(&self.streams).keys().any(|id| *id != stream.id) {
+                self.settle(on_record);
+            }
             return false;
         }
         self.awake(&mut rx);

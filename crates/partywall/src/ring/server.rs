@@ -439,7 +439,9 @@ impl Task {
 
 impl Drop for Task {
     fn drop(&mut self) {
-        self.link.core.forget(self.stream.id);
+        self.link.core.forget_exactly(&self.stream);
+        // What came for a handler that never read it goes back to the link's window.
+        self.link.core.give_back(self.stream.unread());
         if !matches!(self.step, Step::Done) {
             // Dropped by the runtime's end, or because the caller has gone.
             self.link.ended(Code::Cancelled as u8);
