@@ -61,4 +61,4 @@ pub const MESSAGE_BYTES_MAX: usize = (2 << 30) - 1;
 /// Doorbells that a receiver leaves unread before it empties the socket.
 ///
 /// A sender's socket buffer holds more than 200 of them, so a bell is never lost to a full one.
-pub const UNREAD_BELLS: u32 = 32;
+pub const UNREAD_BELLS: u32 = 64;

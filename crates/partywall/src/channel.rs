@@ -337,22 +337,24 @@ impl Connection {
         }
     }
 
-    fn begin(&self, request: http::Request<Body>) -> State {
-        match self {
+    /// Begins a call; the request comes back when this connection takes no more.
+    fn begin(&self, request: http::Request<Body>) -> Result<State, Box<http::Request<Body>>> {
+        Ok(match self {
             Self::Ring { link, .. } => match link.call(request) {
                 Ok(call) => State::Ring(Box::new(call)),
-                Err(status) => State::Failed(Some(status)),
+                Err(client::Refused::Draining(request)) => return Err(request),
+                Err(client::Refused::Status(status)) => State::Failed(Some(status)),
             },
             Self::Http2 { channel, methods, report, .. } => {
                 let path = request.uri().path();
                 if !methods.covers(path) {
                     let text = format!("the policy does not let this process call {path}");
                     tracing::debug!(link = report.link, path, "denied before it was sent");
-                    return State::Failed(Some(Status::permission_denied(text)));
+                    return Ok(State::Failed(Some(Status::permission_denied(text))));
                 }
                 begin_http2(channel.clone(), request)
             }
-        }
+        })
     }
 }
 
@@ -399,30 +401,41 @@ impl Service<http::Request<Body>> for Channel {
     fn call(&mut self, request: http::Request<Body>) -> ResponseFuture {
         ResponseFuture(match &*self.kind {
             Kind::Http2 { channel, .. } => begin_http2(channel.clone(), request),
-            Kind::Name(named) => match named.usable() {
-                Some(connection) => connection.begin(request),
-                None => {
+            Kind::Name(named) => {
+                let begun = match named.usable() {
+                    Some(connection) => connection.begin(request),
+                    None => Err(Box::new(request)),
+                };
+                begun.unwrap_or_else(|request| {
                     let kind = Arc::clone(&self.kind);
-                    State::Connecting(Box::pin(connect_and_begin(kind, request)))
-                }
-            },
+                    State::Connecting(Box::pin(connect_and_begin(kind, *request)))
+                })
+            }
         })
     }
 }
 
-async fn connect_and_begin(kind: Arc<Kind>, request: http::Request<Body>) -> State {
+async fn connect_and_begin(kind: Arc<Kind>, mut request: http::Request<Body>) -> State {
     let Kind::Name(named) = &*kind else { unreachable!("only names connect later") };
-    let deadline = crate::wire::parse_timeout(request.headers());
-    let connected = match deadline {
-        None => named.connected().await,
-        Some(timeout) => match tokio::time::timeout(timeout, named.connected()).await {
-            Ok(connected) => connected,
-            Err(_) => return State::Failed(Some(client::expired())),
-        },
+    let timeout = crate::wire::parse_timeout(request.headers());
+    let begin = async {
+        loop {
+            match named.connected().await {
+                Ok(connection) => match connection.begin(request) {
+                    Ok(state) => return state,
+                    // It began to drain meanwhile.
+                    Err(back) => request = *back,
+                },
+                Err(error) => return State::Failed(Some(error.into())),
+            }
+        }
     };
-    match connected {
-        Ok(connection) => connection.begin(request),
-        Err(error) => State::Failed(Some(error.into())),
+    match timeout {
+        None => begin.await,
+        Some(timeout) => match tokio::time::timeout(timeout, begin).await {
+            Ok(state) => state,
+            Err(_) => State::Failed(Some(client::expired())),
+        },
     }
 }
 

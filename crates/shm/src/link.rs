@@ -33,6 +33,7 @@ use std::time::{Duration, Instant};
 use partywall_abi::codec::DecodeError;
 use partywall_abi::control::Setup;
 use partywall_abi::layout::{self, Geometry, SleepMode};
+use partywall_abi::limits;
 use partywall_abi::segment::{Kind, MORE};
 use partywall_abi::sync::{AtomicU64, Ordering, spin_hint};
 
@@ -123,6 +124,7 @@ impl LinkError {
             io::ErrorKind::BrokenPipe
             | io::ErrorKind::ConnectionReset
             | io::ErrorKind::UnexpectedEof => Self::Dead,
+            io::ErrorKind::InvalidData => Self::SetupShape("with descriptors where none belong"),
             _ => Self::Io { call, source },
         }
     }
@@ -200,6 +202,7 @@ impl Pending {
                 death: Death::default(),
                 bells: AtomicU64::new(0),
                 sleeps: AtomicU64::new(0),
+                drained: AtomicU64::new(0),
             }),
         })
     }
@@ -261,34 +264,69 @@ pub struct Bell {
     peer: Arc<Inbox>,
     death: Death,
     bells: AtomicU64,
+    /// Announcements of this side that could be rung for.
     sleeps: AtomicU64,
+    /// How many there were when the socket was last emptied.
+    drained: AtomicU64,
 }
 
 impl Bell {
     /// Carries a [`Wake`] out.
     ///
+    /// A peer that is gone needs no waking, and is no error: what it sent before may still be
+    /// read. Whoever waits for it sees the hang-up.
+    ///
     /// # Errors
-    /// [`LinkError::Dead`], [`LinkError::Io`].
+    /// [`LinkError::Io`].
     #[inline]
     pub fn carry_out(&self, wake: Wake) -> Result<(), LinkError> {
         match wake {
             Wake::Done => Ok(()),
-            Wake::Doorbell => socket::ring(self.socket.as_fd()).map_err(LinkError::io("send")),
+            Wake::Doorbell => self.ring(),
         }
     }
 
-    /// Counts one sleep of this side in epoll.
-    pub fn slept(&self) {
-        self.sleeps.fetch_add(1, Ordering::Relaxed);
+    /// Rings, whether the peer sleeps or not.
+    ///
+    /// # Errors
+    /// [`LinkError::Io`].
+    pub fn ring(&self) -> Result<(), LinkError> {
+        match socket::ring(self.socket.as_fd()).map_err(LinkError::io("send")) {
+            Err(LinkError::Dead) => Ok(()),
+            rung => rung,
+        }
     }
 
-    /// Empties the socket of bells, at most `most` of them, and checks that the peer rings only
-    /// for sleeps.
+    /// Ends the link for both sides, while other references to it exist.
+    pub fn hang_up(&self) {
+        // It fails only where the peer has hung up already.
+        let _gone = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+    }
+
+    /// Counts an announcement that the peer may ring for, before it is made.
+    pub fn slept(&self) {
+        let before = self.sleeps.fetch_add(1, Ordering::Relaxed);
+        if before.is_multiple_of(CPU_EVERY) {
+            self.publish_cpu();
+        }
+    }
+
+    /// Whether so many bells may be unread that the socket is to be emptied before the next
+    /// announcement.
+    pub fn must_drain(&self) -> bool {
+        let sleeps = self.sleeps.load(Ordering::Relaxed);
+        sleeps - self.drained.load(Ordering::Relaxed).min(sleeps) >= limits::UNREAD_BELLS.into()
+    }
+
+    /// Empties the socket of bells, in one bounded portion, and checks that the peer rings only
+    /// for announcements.
     ///
     /// # Errors
     /// [`LinkError::Dead`] after a hang-up, [`LinkError::Flood`], [`LinkError::Io`].
-    pub fn drain(&self, most: u32) -> Result<u32, LinkError> {
-        let n = socket::drain(self.socket.as_fd(), most).map_err(LinkError::io("recv"))?;
+    pub fn drain(&self) -> Result<u32, LinkError> {
+        self.drained.store(self.sleeps.load(Ordering::Relaxed), Ordering::Relaxed);
+        let most = 4 * limits::UNREAD_BELLS;
+        let n = socket::drain(self.socket.as_fd(), most).map_err(LinkError::io("recvmmsg"))?;
         let bells = self.bells.fetch_add(n.into(), Ordering::Relaxed) + u64::from(n);
         let sleeps = self.sleeps.load(Ordering::Relaxed);
         if bells > 2 * sleeps + FLOOD_SLACK {
@@ -332,6 +370,8 @@ impl Bell {
 
 /// Bells that a peer may be ahead of the sleeps, for those it sent while this side awoke.
 const FLOOD_SLACK: u64 = 64;
+/// Announcements after which a side tells anew which CPU it runs on.
+const CPU_EVERY: u64 = 16;
 
 impl AsFd for Bell {
     fn as_fd(&self) -> BorrowedFd<'_> {
@@ -352,7 +392,7 @@ impl reactor::Source for Watch {
     fn ready(&self, hung_up: bool) -> reactor::Next {
         if !hung_up {
             // A blocking link sleeps by futex; bells are not for it, but must not pile up.
-            if self.0.drain(64).is_ok() {
+            if self.0.drain().is_ok() {
                 return reactor::Next::Keep;
             }
         }

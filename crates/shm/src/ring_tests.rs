@@ -203,9 +203,9 @@ fn a_flood_of_bells_ends_the_link_and_a_few_do_not() {
     for _ in 0..60 {
         socket::ring(b.bell.as_fd()).unwrap();
     }
-    assert_eq!(a.bell.drain(1000).unwrap(), 60);
+    assert_eq!(a.bell.drain().unwrap(), 60);
     for _ in 0..60 {
         socket::ring(b.bell.as_fd()).unwrap();
     }
-    assert!(matches!(a.bell.drain(1000), Err(LinkError::Flood { bells: 120, .. })));
+    assert!(matches!(a.bell.drain(), Err(LinkError::Flood { bells: 120, .. })));
 }

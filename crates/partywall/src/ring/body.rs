@@ -91,7 +91,15 @@ impl Body for WholeBody {
 pub struct ResponseBody(pub(crate) Inner);
 
 pub(crate) enum Inner {
-    Ring { incoming: Incoming, call: client::OpenCall },
+    Ring {
+        incoming: Incoming,
+        call: client::OpenCall,
+    },
+    /// All of it came at once.
+    Whole {
+        data: Option<Bytes>,
+        trailers: Option<http::HeaderMap>,
+    },
     Http2(tonic::body::Body),
     Empty,
 }
@@ -106,7 +114,7 @@ impl Default for ResponseBody {
 impl std::fmt::Debug for ResponseBody {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self.0 {
-            Inner::Ring { .. } => "ResponseBody(ring)",
+            Inner::Ring { .. } | Inner::Whole { .. } => "ResponseBody(ring)",
             Inner::Http2(_) => "ResponseBody(http2)",
             Inner::Empty => "ResponseBody(empty)",
         })
@@ -123,6 +131,10 @@ impl Body for ResponseBody {
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         match &mut self.0 {
             Inner::Empty => Poll::Ready(None),
+            Inner::Whole { data, trailers } => Poll::Ready(match data.take() {
+                Some(data) => Some(Ok(Frame::data(data))),
+                None => trailers.take().map(|trailers| Ok(Frame::trailers(trailers))),
+            }),
             Inner::Http2(body) => Pin::new(body).poll_frame(cx),
             Inner::Ring { incoming, call } => match incoming.poll(cx) {
                 Poll::Ready(frame) => {
@@ -148,6 +160,7 @@ impl Body for ResponseBody {
     fn is_end_stream(&self) -> bool {
         match &self.0 {
             Inner::Empty => true,
+            Inner::Whole { data, trailers } => data.is_none() && trailers.is_none(),
             Inner::Http2(body) => body.is_end_stream(),
             Inner::Ring { incoming, .. } => incoming.stream.is_drained(),
         }

@@ -8,6 +8,17 @@
 //!
 //! A unary call costs, beside what tonic does: one `Arc`, one record each way, and when the server
 //! sleeps one send(2) to wake it; when this side sleeps one epoll_wait(2).
+//!
+//! # Draining
+//!
+//! ```text
+//! server   Drain ->                  takes calls on until the caller has said Drain too
+//! caller   no new calls; when the heads of those that were begun are on the ring: <- Drain
+//! server   finishes the calls it has, and closes
+//! ```
+//!
+//! So no call is lost between a caller that has begun it and a server that ends. A call that finds
+//! its link draining goes to another one.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -15,17 +26,18 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use http::HeaderMap;
+use bytes::Buf as _;
 use partywall_abi::segment::{self, Kind, ResponseHead, Segment, Trailers};
-use partywall_abi::sync::{AtomicBool, Ordering};
+use partywall_abi::sync::{AtomicBool, Ordering, fence};
 use partywall_shm::link::{Ends, Pending};
 use tokio::time::Sleep;
 use tonic::{Code, Status};
 
 use super::body::{Incoming, Inner, ResponseBody};
-use super::core::{Broken, Core, Drive, Flow, Record, watch};
+use super::core::{Broken, Core, watch};
 use super::pump::{Pump, PumpError};
-use super::stream::Stream;
+use super::reader::{Drive, Flow, Record};
+use super::stream::{Answer, Part, Stream};
 use crate::agent::{Agent, Linked};
 use crate::error::Error;
 use crate::wire;
@@ -44,8 +56,17 @@ impl Drop for Link {
 /// What the link's driver needs of it.
 struct Client {
     core: Arc<Core>,
-    /// The server takes no new calls.
+    /// The server wants no new calls.
     draining: AtomicBool,
+    /// The server was told that no more heads come.
+    promised: AtomicBool,
+}
+
+/// Why a call was not begun.
+pub(crate) enum Refused {
+    /// The link takes no more calls; another one may.
+    Draining(Box<http::Request<tonic::body::Body>>),
+    Status(Status),
 }
 
 /// Opens a link that the coordinator has introduced.
@@ -62,8 +83,12 @@ pub(crate) async fn open(
 pub(crate) fn start(ends: Ends, agent: Option<Arc<Agent>>) -> Result<Arc<Link>, Error> {
     let core = Core::new(ends, agent)
         .map_err(|source| Error::Io { what: "watching the link's socket".into(), source })?;
-    let client = Arc::new(Client { core: Arc::new(core), draining: AtomicBool::new(false) });
-    tokio::spawn(Driver { client: Arc::clone(&client), drive: Drive::shared() });
+    let client = Arc::new(Client {
+        core: Arc::new(core),
+        draining: AtomicBool::new(false),
+        promised: AtomicBool::new(false),
+    });
+    tokio::spawn(Driver { client: Arc::clone(&client), drive: Drive::with_calls() });
     Ok(Arc::new(Link { client }))
 }
 
@@ -100,9 +125,8 @@ impl Future for Driver {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let Self { client, drive } = &mut *self;
-        let waiting = || client.core.open_calls() > 0;
-        let on_record = |record| client.deliver(record).map(|()| Flow::Continue);
-        match ready!(client.core.poll_drive(cx, drive, waiting, || true, on_record)) {
+        let on_record = |record| client.deliver(record, None).map(|_| Flow::Continue);
+        match ready!(client.core.poll_drive(cx, drive, on_record)) {
             Ok(_) => {}
             Err(why) => client.core.close(&why),
         }
@@ -126,62 +150,86 @@ impl Link {
     pub(crate) fn call(
         self: &Arc<Self>,
         request: http::Request<tonic::body::Body>,
-    ) -> Result<Call, Status> {
-        if let Some(status) = self.client.core.closed() {
-            return Err(status.clone());
+    ) -> Result<Call, Refused> {
+        let client = &self.client;
+        if client.core.open_calls() == 0 {
+            client.core.glance(|record| client.deliver(record, None));
         }
-        let stream = self.client.core.open().ok_or_else(|| {
-            let most = partywall_abi::limits::STREAMS;
-            Status::resource_exhausted(format!("{most} calls are open on this link already"))
-        })?;
+        let (stream, open) = client.core.open().map_err(Refused::Status)?;
+        // In the table first: either this sees the draining, or the draining sees this.
+        if client.draining.load(Ordering::SeqCst) {
+            client.core.forget(stream.id);
+            client.promise();
+            return Err(Refused::Draining(Box::new(request)));
+        }
+        if open == 2 {
+            client.core.revoke();
+        }
         let (parts, body) = request.into_parts();
         let timeout = wire::parse_timeout(&parts.headers);
         let path = parts.uri.into_parts().path_and_query;
         let path = path.unwrap_or_else(|| http::uri::PathAndQuery::from_static("/"));
         let deadline = timeout.map(|t| Box::pin(tokio::time::sleep(t)));
+        let link = Arc::clone(self);
         Ok(Call {
             pump: Some(Pump::request(path, parts.headers, timeout, body)),
-            open: Some(OpenCall { link: Arc::clone(self), stream, deadline, done: false }),
+            open: Some(OpenCall { link, stream, deadline, done: false, alone: false }),
             spun: false,
         })
     }
 }
 
 impl Client {
-    /// Hands one record to the call it belongs to.
-    fn deliver(&self, record: Record) -> Result<(), Broken> {
+    /// Hands one record to the call it belongs to. The call `reading`, which does this itself, is
+    /// not woken; whether it has its answer now.
+    fn deliver(&self, record: Record, reading: Option<u32>) -> Result<bool, Broken> {
         let Record { kind, flags, stream, payload } = record;
+        let own = reading == Some(stream);
         match kind {
-            Kind::Segment => self.segment(flags, stream, &payload),
+            Kind::Segment => return Ok(self.segment(flags, stream, payload, !own)? && own),
             Kind::Reset => {
                 let (code, text) = segment::decode_reset(&payload)?;
                 if let Some(stream) = self.core.forget(stream) {
                     stream.fail(Status::new(Code::from_i32(code.into()), text));
                 }
-                Ok(())
+                return Ok(own);
             }
             Kind::Window => {
                 let credit = segment::decode_window(&payload)?;
                 if stream == 0 {
-                    return self.core.grant_link(credit);
-                }
-                match self.core.find(stream) {
-                    Some(stream) => Ok(stream.grant(credit)?),
-                    None => Ok(()),
+                    self.core.grant_link(credit)?;
+                } else if let Some(stream) = self.core.find(stream) {
+                    stream.grant(credit)?;
                 }
             }
             Kind::Drain => {
-                self.draining.store(true, Ordering::Relaxed);
-                Ok(())
+                self.draining.store(true, Ordering::SeqCst);
+                fence(Ordering::SeqCst);
+                self.promise();
             }
-            Kind::Message => Err(Broken::Rule("a raw message on a link of calls")),
+            Kind::Message => return Err(Broken::Rule("a raw message on a link of calls")),
+        }
+        Ok(false)
+    }
+
+    /// Tells a draining server that no more calls come, once all heads are on the ring.
+    fn promise(&self) {
+        if self.core.all_begun() && !self.promised.swap(true, Ordering::SeqCst) {
+            self.core.push_control(Kind::Drain, 0, &[]);
         }
     }
 
-    fn segment(&self, flags: u8, id: u32, payload: &bytes::Bytes) -> Result<(), Broken> {
-        let s = Segment::decode(flags, payload)?;
-        self.core.charge(s.data.len())?;
-        let data = payload.slice_ref(s.data);
+    /// Whether the call was answered.
+    fn segment(
+        &self,
+        flags: u8,
+        id: u32,
+        mut payload: bytes::Bytes,
+        wake: bool,
+    ) -> Result<bool, Broken> {
+        let s = Segment::decode(flags, &payload)?;
+        let len = s.data.len();
+        self.core.charge(len)?;
         // All is checked before the call is taken out of the table: a call that is in it when a
         // rule turns out to be broken ends with the link.
         let head = match s.head {
@@ -195,18 +243,24 @@ impl Client {
             }
             None => None,
         };
-        let Some(stream) = self.core.find(id) else {
-            // A call that was cancelled meanwhile.
-            self.core.give_back(data.len() as u32);
-            return Ok(());
-        };
+        // The data are the payload's rest.
+        payload.advance(payload.len() - len);
         let end = trailers.is_some();
-        let unwanted = stream.fill(head, data, trailers, end)?;
-        if end {
-            self.core.forget(id);
+        let answered = head.is_some() || end;
+        let stream = if end { self.core.forget(id) } else { self.core.find(id) };
+        let Some(stream) = stream else {
+            // A call that was cancelled meanwhile.
+            self.core.give_back(len as u32);
+            return Ok(false);
+        };
+        match stream.fill(Part { head, data: payload, trailers, end }, wake) {
+            Ok(unwanted) => self.core.give_back(unwanted),
+            Err(over) => {
+                stream.fail(Status::unavailable("the peer broke a rule of the call protocol"));
+                return Err(over.into());
+            }
         }
-        self.core.give_back(unwanted);
-        Ok(())
+        Ok(answered)
     }
 }
 
@@ -221,6 +275,8 @@ pub(crate) struct OpenCall {
     stream: Arc<Stream>,
     deadline: Option<Pin<Box<Sleep>>>,
     done: bool,
+    /// It may be the link's lone call.
+    alone: bool,
 }
 
 impl OpenCall {
@@ -233,7 +289,32 @@ impl OpenCall {
 
     pub(crate) fn settle(&self) {
         let client = &self.link.client;
-        client.core.settle(|record| client.deliver(record));
+        client.core.settle(|record| client.deliver(record, None));
+    }
+
+    /// Looks for the answer, and sees to it that somebody is woken for it.
+    fn look(&mut self, cx: &Context<'_>, spin: bool) {
+        let (client, id) = (&self.link.client, self.stream.id);
+        if client.core.read_alone(cx, id, spin, |record| client.deliver(record, Some(id))) {
+            self.alone = true;
+        } else {
+            self.settle();
+        }
+    }
+
+    /// Its head is on the ring, or never will be.
+    fn begun(&self) {
+        let client = &self.link.client;
+        if client.draining.load(Ordering::SeqCst) {
+            client.promise();
+        }
+    }
+
+    /// It reads no more for itself.
+    fn leave(&mut self, answered: bool) {
+        if std::mem::take(&mut self.alone) {
+            self.link.client.core.leave_alone(self.stream.id, answered);
+        }
     }
 
     /// The peer has said its last.
@@ -245,10 +326,14 @@ impl OpenCall {
         if std::mem::replace(&mut self.done, true) {
             return;
         }
+        self.leave(false);
         let core = &self.link.client.core;
         // Only a call that is still in the table is unfinished on the other side.
         if core.forget(self.stream.id).is_some() {
-            core.push_reset(self.stream.id, code, "");
+            if self.stream.lock().begun {
+                core.push_reset(self.stream.id, code, "");
+            }
+            self.begun();
         }
         self.stream.fail(Status::new(code, "the call was cancelled"));
         // An answer that nobody will read goes back to the link's window.
@@ -277,27 +362,26 @@ impl Call {
     ) -> Poll<Result<http::Response<ResponseBody>, Status>> {
         self.send(cx)?;
         let open = self.open.as_mut().expect("polled after the end");
-        let (core, stream) = (&open.link.client.core, &open.stream);
-        if !self.spun && self.pump.is_none() {
-            self.spun = true;
-            core.spin_for(stream, |record| open.link.client.deliver(record));
-        }
-        if let Poll::Ready(answer) = stream.poll_head(cx) {
+        let spin = self.pump.is_none() && !std::mem::replace(&mut self.spun, true);
+        open.look(cx, spin);
+        if let Poll::Ready(answer) = open.stream.poll_head(cx) {
+            open.leave(true);
             return Poll::Ready(self.answer(answer));
         }
         if open.poll_expired(cx).is_ready() {
             open.cancel(Code::DeadlineExceeded);
             return Poll::Ready(Err(expired()));
         }
-        open.settle();
-        // What settling has brought is looked at once more.
-        let answer = ready!(open.stream.poll_head(cx));
-        Poll::Ready(self.answer(answer))
+        Poll::Pending
     }
 
     fn send(&mut self, cx: &mut Context<'_>) -> Result<(), Status> {
         let (Some(pump), Some(open)) = (&mut self.pump, &mut self.open) else { return Ok(()) };
-        match pump.poll(cx, &open.link.client.core, &open.stream) {
+        let polled = pump.poll(cx, &open.link.client.core, &open.stream);
+        if pump.has_begun() {
+            open.begun();
+        }
+        match polled {
             Poll::Pending => Ok(()),
             Poll::Ready(Ok(())) | Poll::Ready(Err(PumpError::Unwanted)) => {
                 self.pump = None;
@@ -320,7 +404,7 @@ impl Call {
 
     fn answer(
         &mut self,
-        answer: Result<Result<HeaderMap, HeaderMap>, Status>,
+        answer: Result<Answer, Status>,
     ) -> Result<http::Response<ResponseBody>, Status> {
         let mut open = self.open.take().expect("answered once");
         let (headers, body) = match answer {
@@ -329,12 +413,19 @@ impl Call {
                 self.pump = None;
                 return Err(status);
             }
-            Ok(Err(trailers)) => {
+            Ok(Answer::Trailers(trailers)) => {
                 open.finished();
                 self.pump = None;
                 (trailers, Inner::Empty)
             }
-            Ok(Ok(head)) => {
+            Ok(Answer::Whole(head, data, trailers)) => {
+                open.finished();
+                self.pump = None;
+                let len = data.as_ref().map_or(0, bytes::Bytes::len);
+                open.link.client.core.give_back(len as u32);
+                (head, Inner::Whole { data, trailers: Some(trailers) })
+            }
+            Ok(Answer::Head(head)) => {
                 if let Some(pump) = self.pump.take() {
                     // The answer has begun before the request has ended.
                     let (link, stream) = (Arc::clone(&open.link), Arc::clone(&open.stream));
@@ -371,7 +462,7 @@ impl Future for Upload {
         }
         match pump.poll(cx, &client.core, stream) {
             Poll::Pending => {
-                client.core.settle(|record| client.deliver(record));
+                client.core.settle(|record| client.deliver(record, None));
                 return Poll::Pending;
             }
             Poll::Ready(Ok(()) | Err(PumpError::Unwanted)) => {}

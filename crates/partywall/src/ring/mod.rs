@@ -1,4 +1,5 @@
-//! Calls over a ring: what is common to both sides ([`core`], [`stream`], [`pump`], [`body`]),
+//! Calls over a ring: what is common to both sides ([`core`], [`reader`], [`stream`], [`pump`],
+//! [`body`]),
 //! the caller's side ([`client`]) and the service's side ([`server`], [`inline`]).
 
 pub(crate) mod body;
@@ -7,6 +8,7 @@ pub(crate) mod client;
 pub(crate) mod core;
 pub(crate) mod inline;
 pub(crate) mod pump;
+mod reader;
 pub(crate) mod server;
 pub(crate) mod stream;
 mod table;

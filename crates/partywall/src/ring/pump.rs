@@ -6,7 +6,7 @@
 //! and for the body itself; whatever it has by then has been sent.
 
 use std::pin::Pin;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
@@ -17,7 +17,7 @@ use partywall_abi::segment::{END, HEAD, Kind, TRAILERS};
 use tonic::Status;
 
 use super::core::{Broken, Core, Push, Tx};
-use super::stream::Stream;
+use super::stream::{Stream, register};
 use crate::wire;
 
 /// What goes out first.
@@ -102,6 +102,11 @@ impl Pump {
         Self { head, body, body_done: false, is_request, chunk, next, tail: Tail::Open, code: 0 }
     }
 
+    /// Whether the head is on the ring.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.head.is_none()
+    }
+
     /// The status code that was sent; meaningful after a response's pump has ended.
     pub(crate) fn code(&self) -> u8 {
         self.code
@@ -124,8 +129,7 @@ impl Pump {
             if !something {
                 return Poll::Pending;
             }
-            let waker = cx.waker().clone();
-            match core.poll_push(cx, |tx| self.push(&waker, tx, stream)) {
+            match core.poll_push(cx, |tx| self.push(cx, tx, stream)) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(Broken::Closed)) if core.closed().is_none() => {
@@ -180,7 +184,7 @@ impl Pump {
     }
 
     /// Puts one record on the ring.
-    fn push(&mut self, waker: &Waker, tx: &mut Tx, stream: &Stream) -> Result<Push, Broken> {
+    fn push(&mut self, cx: &Context<'_>, tx: &mut Tx, stream: &Stream) -> Result<Push, Broken> {
         let mut state = stream.lock();
         if state.send_closed {
             return Err(Broken::Closed);
@@ -188,10 +192,9 @@ impl Pump {
         let want = self.chunk.len();
         let credit = (state.credit as usize).min(usize::try_from(tx.credit).unwrap_or(usize::MAX));
         if want > 0 && credit == 0 && self.head.is_none() {
-            state.writer = Some(waker.clone());
+            register(&mut state.writer, cx);
             return Ok(Push::NoCredit);
         }
-        drop(state);
         let record = tx.producer.record_bytes();
         let mut block = std::mem::take(&mut tx.block);
         block.clear();
@@ -228,10 +231,9 @@ impl Pump {
             return Ok(Push::NoRoom(total));
         }
         tx.credit -= len as u64;
-        if len > 0 {
-            stream.lock().credit -= len as u32;
-            self.chunk.advance(len);
-        }
+        state.credit -= len as u32;
+        state.begun = true;
+        self.chunk.advance(len);
         self.head = None;
         if flags & END != 0 {
             self.tail = Tail::Sent;

@@ -10,6 +10,15 @@
 //!
 //! A call is in the table of calls from its head to the end of its answer, so that a reset finds it
 //! wherever its handler runs.
+//!
+//! # The reader's role
+//!
+//! One driver reads the link. [`Link::role`] is its number, doubled, and odd while it is inside a
+//! handler. Only then can the role be handed on ([`super::inline`]), by a compare-and-swap to the
+//! next even number; the driver leaves the handler by another one, and where that fails it reads
+//! no more. So never do two of them hand records over, and records keep their order.
+//!
+//! How a server drains is told in [`super::client`].
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -19,7 +28,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
+use bytes::{Buf as _, Bytes};
 use partywall_abi::control::Isolation;
 use partywall_abi::limits;
 use partywall_abi::name::MethodSet;
@@ -33,10 +42,11 @@ use tonic::{Code, Status};
 
 use super::body::{Incoming, RequestBody, WholeBody};
 use super::client::set_up;
-use super::core::{Broken, Core, Drive, Flow, Record};
+use super::core::{Broken, Core};
 use super::inline::{HandOn, History, Inside};
 use super::pump::{Pump, PumpError};
-use super::stream::Stream;
+use super::reader::{Drive, Flow, Record};
+use super::stream::{Part, Stream};
 use crate::agent::{Agent, Counted, Offer};
 use crate::error::Error;
 use crate::peer::{Deadline, Peer};
@@ -47,14 +57,27 @@ use crate::wire;
 const PATHS: usize = 256;
 /// How long a caller may take to send its outbox.
 const SETUP: Duration = Duration::from_secs(10);
+/// How long a draining server waits for a caller's word that no more calls come. A caller that
+/// does not run then has none under way.
+const PROMISE: Duration = Duration::from_millis(250);
+/// How often a draining link is looked at, beside being told of each call that ends.
+const DRAINING: Duration = Duration::from_millis(50);
 
 type Handler = Pin<Box<dyn Future<Output = http::Response<tonic::body::Body>> + Send>>;
 
 /// One path that was called.
 struct Method {
+    path: Box<str>,
     uri: http::Uri,
     allowed: bool,
     history: History,
+}
+
+/// The paths a link remembers.
+#[derive(Default)]
+struct Paths {
+    last: Option<Arc<Method>>,
+    all: HashMap<Box<str>, Arc<Method>>,
 }
 
 /// A link to one caller.
@@ -63,13 +86,17 @@ pub(crate) struct Link {
     dispatch: Arc<dyn Dispatch>,
     peer: Peer,
     methods: MethodSet,
-    paths: Mutex<HashMap<Box<str>, Arc<Method>>>,
+    paths: Mutex<Paths>,
     runtime: Handle,
     /// Whether the reader's role can be handed on.
     hands_on: bool,
     role: AtomicU64,
     draining: AtomicBool,
-    pub(crate) idle: Notify,
+    /// The caller has said that no more calls come.
+    promised: AtomicBool,
+    /// New calls are reset.
+    refusing: AtomicBool,
+    idle: Notify,
 }
 
 /// Opens the link that was offered and serves it in the background.
@@ -111,6 +138,8 @@ pub(crate) fn start(
         runtime,
         role: AtomicU64::new(0),
         draining: AtomicBool::new(false),
+        promised: AtomicBool::new(false),
+        refusing: AtomicBool::new(false),
         idle: Notify::new(),
     });
     tokio::spawn(Driver { link: Arc::clone(&link), drive: Drive::default(), role: 0 });
@@ -128,17 +157,14 @@ impl Future for Driver {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let Self { link, drive, role } = &mut *self;
-        let has_role = || link.role.load(Ordering::Acquire) == *role;
-        if !has_role() {
-            link.core.wake_driver();
-            return Poll::Ready(());
-        }
         let on_record = |record| {
             link.deliver(record)?;
-            Ok(if has_role() { Flow::Continue } else { Flow::HandedOn })
+            let still = link.role.load(Ordering::Acquire) == *role;
+            Ok(if still { Flow::Continue } else { Flow::HandedOn })
         };
-        match ready!(link.core.poll_drive(cx, drive, || true, has_role, on_record)) {
-            Ok(Flow::Continue | Flow::HandedOn) => link.core.wake_driver(),
+        match ready!(link.core.poll_drive(cx, drive, on_record)) {
+            // The next driver has been started.
+            Ok(Flow::Continue | Flow::HandedOn) => {}
             Err(why) => link.close(&why),
         }
         Poll::Ready(())
@@ -155,7 +181,17 @@ impl Drop for Driver {
 
 impl HandOn for Link {
     fn hand_on(self: Arc<Self>) {
-        let role = self.role.fetch_add(1, Ordering::AcqRel) + 1;
+        let inside = self.role.load(Ordering::Acquire);
+        let role = inside + 1;
+        let ours = inside % 2 == 1
+            && self
+                .role
+                .compare_exchange(inside, role, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok();
+        if !ours {
+            // The handler has returned meanwhile.
+            return;
+        }
         tracing::debug!(link = self.core.link, "a handler stays; the reader's role is handed on");
         let runtime = self.runtime.clone();
         runtime.spawn(Driver { link: self, drive: Drive::default(), role });
@@ -169,25 +205,33 @@ impl Link {
         self.idle.notify_waiters();
     }
 
-    /// Whether the link is closed or has no call under way.
-    pub(crate) fn is_idle(&self) -> bool {
-        self.core.closed().is_some() || self.core.open_calls() == 0
-    }
-
     /// Whether the link is closed.
     pub(crate) fn is_closed(&self) -> bool {
         self.core.closed().is_some()
-    }
-
-    /// Ends the link in good order.
-    pub(crate) fn finish(&self) {
-        self.close(&Broken::Closed);
     }
 
     /// Asks the caller for no more calls.
     pub(crate) fn drain(&self) {
         self.draining.store(true, Ordering::SeqCst);
         self.core.push_control(Kind::Drain, 0, &[]);
+        // A caller without calls may be awake by its word, and not look.
+        let _dead = self.core.bell().ring();
+    }
+
+    /// Waits until a draining link has no call under way and none to come, and ends it.
+    pub(crate) async fn finish(&self) {
+        let told = async {
+            while !(self.is_closed() || self.promised.load(Ordering::SeqCst)) {
+                let _look = tokio::time::timeout(DRAINING, self.idle.notified()).await;
+            }
+        };
+        if tokio::time::timeout(PROMISE, told).await.is_err() {
+            self.refusing.store(true, Ordering::SeqCst);
+        }
+        while !(self.is_closed() || self.core.open_calls() == 0) {
+            let _look = tokio::time::timeout(DRAINING, self.idle.notified()).await;
+        }
+        self.close(&Broken::Closed);
     }
 
     fn deliver(self: &Arc<Self>, record: Record) -> Result<(), Broken> {
@@ -199,10 +243,9 @@ impl Link {
                     return Err(Broken::Rule("a request on no stream, or with trailers"));
                 }
                 self.core.charge(s.data.len())?;
-                let data = payload.slice_ref(s.data);
                 match s.head {
-                    Some(head) => self.begin(stream, RequestHead::decode(head)?, data, flags),
-                    None => self.go_on(stream, data, flags),
+                    Some(_) => self.begin(stream, payload, flags),
+                    None => self.go_on(stream, payload, flags),
                 }
             }
             Kind::Reset => {
@@ -222,7 +265,15 @@ impl Link {
                     None => Ok(()),
                 }
             }
-            Kind::Drain | Kind::Message => Err(Broken::Rule("a record that only a server sends")),
+            Kind::Drain => {
+                if !self.draining.load(Ordering::SeqCst) {
+                    return Err(Broken::Rule("a promise that was not asked for"));
+                }
+                self.promised.store(true, Ordering::SeqCst);
+                self.idle.notify_waiters();
+                Ok(())
+            }
+            Kind::Message => Err(Broken::Rule("a raw message on a link of calls")),
         }
     }
 
@@ -230,7 +281,7 @@ impl Link {
     fn go_on(&self, stream: u32, data: Bytes, flags: u8) -> Result<(), Broken> {
         let len = data.len() as u32;
         let unwanted = match self.core.find(stream) {
-            Some(stream) => stream.fill(None, data, None, flags & END != 0)?,
+            Some(stream) => stream.fill(Part::data(data, flags & END != 0), true)?,
             None => len,
         };
         self.core.give_back(unwanted);
@@ -238,106 +289,126 @@ impl Link {
     }
 
     /// A new request.
-    fn begin(
-        self: &Arc<Self>,
-        id: u32,
-        head: RequestHead<'_>,
-        data: Bytes,
-        flags: u8,
-    ) -> Result<(), Broken> {
-        if self.core.find(id).is_some() {
-            return Err(Broken::Rule("a second head on one stream"));
-        }
-        let len = data.len() as u32;
-        if self.draining.load(Ordering::SeqCst) {
-            self.core.push_reset(id, Code::Unavailable, "the server is draining");
-            self.core.give_back(len);
-            return Ok(());
-        }
-        if self.core.open_calls() >= limits::STREAMS {
-            let text = format!("{} calls are open on this link", limits::STREAMS);
-            self.core.push_reset(id, Code::ResourceExhausted, &text);
-            self.core.give_back(len);
-            return Ok(());
-        }
-        let method = self.method(head.path);
-        let stream = Arc::new(Stream::new(id));
+    fn begin(self: &Arc<Self>, id: u32, mut payload: Bytes, flags: u8) -> Result<(), Broken> {
+        let s = Segment::decode(flags, &payload)?;
+        let head = RequestHead::decode(s.head.unwrap_or_default())?;
+        let len = s.data.len() as u32;
         let whole = flags & END != 0;
-        self.core.admit(Arc::clone(&stream));
+        if self.promised.load(Ordering::SeqCst) {
+            return Err(Broken::Rule("a call after the last one"));
+        }
+        let refusal = if self.refusing.load(Ordering::SeqCst) {
+            Some((Code::Unavailable, "the server is draining".to_owned()))
+        } else {
+            None
+        };
+        let stream = match &refusal {
+            None => self.core.admit(id, whole)?,
+            Some(_) => None,
+        };
+        let Some(stream) = stream else {
+            let (code, text) = refusal.unwrap_or_else(|| {
+                let text = format!("{} calls are open on this link", limits::STREAMS);
+                (Code::ResourceExhausted, text)
+            });
+            self.core.push_reset(id, code, &text);
+            self.core.give_back(len);
+            return Ok(());
+        };
+        let method = self.method(head.path);
         let mut call = Task {
             link: Arc::clone(self),
             stream: Arc::clone(&stream),
-            method: Arc::clone(&method),
+            method,
             step: Step::Done,
             deadline: None,
+            whole,
             spawned: false,
             first: true,
         };
-        if !method.allowed {
+        if !call.method.allowed {
             self.core.counters.denied.fetch_add(1, Ordering::Relaxed);
             self.core.give_back(len);
             let text = format!("the policy does not let this caller call {}", head.path);
-            call.step = Step::Answer(Box::new(Pump::status(Status::permission_denied(text))));
+            call.step = Step::Answer(Pump::status(Status::permission_denied(text)));
             return self.run(call, true);
         }
         let headers = wire::request_headers(&head)?;
+        let deadline_ns = head.deadline_ns;
+        // The data are the payload's rest.
+        payload.advance(payload.len() - len as usize);
+        let data = payload;
         let body = if whole {
             self.core.give_back(len);
             tonic::body::Body::new(WholeBody((len > 0).then_some(data)))
         } else {
-            stream.fill(None, data, None, false)?;
+            stream.fill(Part::data(data, false), true)?;
             tonic::body::Body::new(RequestBody(Incoming::new(Arc::clone(&self.core), stream)))
         };
         let mut request = http::Request::new(body);
         *request.method_mut() = http::Method::POST;
         *request.version_mut() = http::Version::HTTP_2;
-        *request.uri_mut() = method.uri.clone();
+        *request.uri_mut() = call.method.uri.clone();
         *request.headers_mut() = headers;
         request.extensions_mut().insert(self.peer.clone());
-        if head.deadline_ns != NO_DEADLINE {
-            let left = Duration::from_nanos(head.deadline_ns);
+        if deadline_ns != NO_DEADLINE {
+            let left = Duration::from_nanos(deadline_ns);
             if let Some(at) = Instant::now().checked_add(left) {
                 request.extensions_mut().insert(Deadline(at));
                 call.deadline = Some(Box::pin(tokio::time::sleep_until(at.into())));
             }
         }
-        let inline = whole && method.history.may_inline();
+        let inline = whole && call.method.history.may_inline();
         call.step = Step::Handle(self.dispatch.call(request));
         self.run(call, inline)
     }
 
     /// Polls a call here if that is wise, else in a task.
     fn run(self: &Arc<Self>, mut call: Task, inline: bool) -> Result<(), Broken> {
-        let inside = if inline && self.hands_on { Inside::enter(self) } else { None };
-        if inline && (inside.is_some() || !self.hands_on) {
-            let role = self.role.load(Ordering::Acquire);
-            let polled = Pin::new(&mut call).poll(&mut Context::from_waker(Waker::noop()));
-            drop(inside);
-            if self.role.load(Ordering::Acquire) != role {
-                call.method.history.start_over();
-            }
-            if polled.is_ready() {
-                return Ok(());
-            }
+        if inline && self.poll_inline(&mut call) {
+            return Ok(());
         }
         call.spawned = true;
         tokio::spawn(call);
         Ok(())
     }
 
+    /// Polls a call in the driver; whether it is done.
+    fn poll_inline(self: &Arc<Self>, call: &mut Task) -> bool {
+        let mut poll = || Pin::new(&mut *call).poll(&mut Context::from_waker(Waker::noop()));
+        if !self.hands_on {
+            return poll().is_ready();
+        }
+        let Some(inside) = Inside::enter(self) else { return false };
+        let role = self.role.load(Ordering::Relaxed);
+        self.role.store(role + 1, Ordering::Release);
+        let polled = poll();
+        let left = self.role.compare_exchange(role + 1, role, Ordering::AcqRel, Ordering::Relaxed);
+        drop(inside);
+        if left.is_err() {
+            call.method.history.start_over();
+        }
+        polled.is_ready()
+    }
+
     fn method(&self, path: &str) -> Arc<Method> {
         let mut paths = self.paths.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(method) = paths.get(path) {
-            return Arc::clone(method);
+        if let Some(last) = paths.last.as_ref().filter(|m| *m.path == *path) {
+            return Arc::clone(last);
+        }
+        if let Some(method) = paths.all.get(path).cloned() {
+            paths.last = Some(Arc::clone(&method));
+            return method;
         }
         let uri = path.parse::<http::Uri>();
         let method = Arc::new(Method {
+            path: path.into(),
             allowed: uri.as_ref().is_ok_and(|u| u.path() == path) && self.methods.covers(path),
             uri: uri.unwrap_or_default(),
             history: History::default(),
         });
-        if paths.len() < PATHS {
-            paths.insert(path.into(), Arc::clone(&method));
+        if paths.all.len() < PATHS {
+            paths.all.insert(path.into(), Arc::clone(&method));
         }
         method
     }
@@ -351,9 +422,10 @@ impl Link {
     }
 }
 
+#[expect(clippy::large_enum_variant, reason = "a call that ends at its first poll is never moved")]
 enum Step {
     Handle(Handler),
-    Answer(Box<Pump>),
+    Answer(Pump),
     Done,
 }
 
@@ -364,6 +436,8 @@ struct Task {
     method: Arc<Method>,
     step: Step,
     deadline: Option<Pin<Box<Sleep>>>,
+    /// Its request came in one record.
+    whole: bool,
     /// It runs in a task of its own.
     spawned: bool,
     /// Its handler has not been polled.
@@ -376,7 +450,8 @@ impl Future for Task {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = &mut *self;
         loop {
-            if this.stream.poll_send_closed(cx).is_ready() {
+            // Nobody can have reset a call whose head is being delivered.
+            if this.spawned && this.stream.poll_send_closed(cx).is_ready() {
                 return this.end(Code::Cancelled as u8);
             }
             if let Some(deadline) = &mut this.deadline
@@ -384,7 +459,7 @@ impl Future for Task {
             {
                 this.deadline = None;
                 let status = Status::deadline_exceeded("the deadline passed in the service");
-                this.step = Step::Answer(Box::new(Pump::status(status)));
+                this.step = Step::Answer(Pump::status(status));
             }
             match &mut this.step {
                 Step::Handle(handler) => {
@@ -396,11 +471,11 @@ impl Future for Task {
                     if let Some(start) = start {
                         this.method.history.first_poll_took(start.elapsed());
                     }
-                    this.step = Step::Answer(Box::new(match polled {
+                    this.step = Step::Answer(match polled {
                         Ok(Poll::Pending) => return Poll::Pending,
                         Ok(Poll::Ready(response)) => Pump::response(response),
                         Err(_) => Pump::status(Status::internal("the handler panicked")),
-                    }));
+                    });
                 }
                 Step::Answer(pump) => {
                     let (core, stream) = (&this.link.core, &this.stream);
@@ -440,8 +515,10 @@ impl Task {
 impl Drop for Task {
     fn drop(&mut self) {
         self.link.core.forget_exactly(&self.stream);
-        // What came for a handler that never read it goes back to the link's window.
-        self.link.core.give_back(self.stream.unread());
+        if !self.whole {
+            // What came for a handler that never read it goes back to the link's window.
+            self.link.core.give_back(self.stream.unread());
+        }
         if !matches!(self.step, Step::Done) {
             // Dropped by the runtime's end, or because the caller has gone.
             self.link.ended(Code::Cancelled as u8);

@@ -2,14 +2,16 @@
 //! be sent.
 //!
 //! The link's reader fills it, the call's task empties it; both under a mutex that is held for a
-//! few instructions. Flow control: the peer may have [`limits::STREAM_WINDOW`] bytes under way;
+//! few instructions, or by a sender while it writes one record. Pieces that wait are kept in no
+//! more than twice their bytes: small ones are put together, whatever the peer cuts them into.
+//! Flow control: the peer may have [`limits::STREAM_WINDOW`] bytes under way;
 //! what the task has taken is granted again in portions of half a window.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 use partywall_abi::limits;
 use tonic::Status;
@@ -17,6 +19,22 @@ use tonic::Status;
 /// A peer that sent more than it was granted.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct OverWindow;
+
+/// Pieces below this many bytes are put together while they wait.
+const SMALL: usize = 1024;
+/// So much is put together at most.
+const TOGETHER: usize = 16 * 1024;
+
+/// How an answer begins.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    /// All of it: head, data, trailers.
+    Whole(HeaderMap, Option<Bytes>, HeaderMap),
+    /// The head; the rest is to be taken.
+    Head(HeaderMap),
+    /// Trailers without a head: a status alone.
+    Trailers(HeaderMap),
+}
 
 /// What the reader of a stream finds.
 #[derive(Debug)]
@@ -30,6 +48,8 @@ pub(crate) enum Taken {
 pub(crate) struct State {
     pub(crate) head: Option<HeaderMap>,
     chunks: VecDeque<Bytes>,
+    /// Small pieces after those.
+    small: BytesMut,
     trailers: Option<HeaderMap>,
     /// The peer sends nothing more.
     pub(crate) ended: bool,
@@ -44,8 +64,50 @@ pub(crate) struct State {
     pub(crate) credit: u32,
     /// Who waits for credit.
     pub(crate) writer: Option<Waker>,
+    /// The head of this side is on the ring.
+    pub(crate) begun: bool,
     /// Nothing may be sent any more: the stream was reset, or has been answered.
     pub(crate) send_closed: bool,
+}
+
+impl State {
+    fn put(&mut self, data: Bytes) {
+        let waits = !self.chunks.is_empty() || !self.small.is_empty();
+        if waits && data.len() < SMALL {
+            self.small.extend_from_slice(&data);
+            if self.small.len() < TOGETHER {
+                return;
+            }
+        }
+        if !self.small.is_empty() {
+            self.chunks.push_back(self.small.split().freeze());
+        }
+        if !(data.is_empty() || waits && data.len() < SMALL) {
+            self.chunks.push_back(data);
+        }
+    }
+
+    fn take(&mut self) -> Option<Bytes> {
+        self.chunks
+            .pop_front()
+            .or_else(|| (!self.small.is_empty()).then(|| self.small.split().freeze()))
+    }
+}
+
+/// What a segment brings.
+#[derive(Default)]
+pub(crate) struct Part {
+    pub(crate) head: Option<HeaderMap>,
+    pub(crate) data: Bytes,
+    pub(crate) trailers: Option<HeaderMap>,
+    pub(crate) end: bool,
+}
+
+impl Part {
+    /// Data alone.
+    pub(crate) fn data(data: Bytes, end: bool) -> Self {
+        Self { data, end, ..Self::default() }
+    }
 }
 
 /// One call.
@@ -69,17 +131,11 @@ impl Stream {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts in what a segment brought and wakes whoever waits for it; the number of bytes that
-    /// nobody will take.
-    pub(crate) fn fill(
-        &self,
-        head: Option<HeaderMap>,
-        data: Bytes,
-        trailers: Option<HeaderMap>,
-        end: bool,
-    ) -> Result<u32, OverWindow> {
+    /// Puts in what a segment brought, and wakes whoever waits for it if `wake` says so; the
+    /// number of bytes that nobody will take.
+    pub(crate) fn fill(&self, part: Part, wake: bool) -> Result<u32, OverWindow> {
         let mut s = self.lock();
-        let len = data.len() as u32;
+        let len = part.data.len() as u32;
         if s.ended {
             return Ok(len);
         }
@@ -87,19 +143,19 @@ impl Stream {
             return Err(OverWindow);
         }
         s.window -= len;
-        if head.is_some() {
-            s.head = head;
+        if part.head.is_some() {
+            s.head = part.head;
         }
-        if len > 0 {
-            s.chunks.push_back(data);
-        }
-        s.ended = end || trailers.is_some();
+        s.put(part.data);
+        s.ended = part.end || part.trailers.is_some();
         // An answered call takes no more of the request.
-        s.send_closed |= trailers.is_some();
-        s.trailers = trailers;
-        let (reader, writer) = (s.reader.take(), s.ended.then(|| s.writer.take()).flatten());
-        drop(s);
-        [reader, writer].into_iter().flatten().for_each(Waker::wake);
+        s.send_closed |= part.trailers.is_some();
+        s.trailers = part.trailers;
+        if wake {
+            let (reader, writer) = (s.reader.take(), s.ended.then(|| s.writer.take()).flatten());
+            drop(s);
+            [reader, writer].into_iter().flatten().for_each(Waker::wake);
+        }
         Ok(0)
     }
 
@@ -126,26 +182,24 @@ impl Stream {
         Ok(())
     }
 
-    /// Whether there is an answer: a head, trailers, the end or an error.
-    pub(crate) fn answered(&self) -> bool {
-        let s = self.lock();
-        s.head.is_some() || s.ended
-    }
-
-    /// The head of the answer, or what came instead of one. `Ok(None)` means trailers only.
-    pub(crate) fn poll_head(
-        &self,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<Result<HeaderMap, HeaderMap>, Status>> {
+    /// How the answer begins, or what came instead of one.
+    pub(crate) fn poll_head(&self, cx: &mut Context<'_>) -> Poll<Result<Answer, Status>> {
         let mut s = self.lock();
         if let Some(head) = s.head.take() {
-            return Poll::Ready(Ok(Ok(head)));
+            let one_piece = s.chunks.len() <= 1 && s.small.is_empty();
+            return Poll::Ready(Ok(match s.trailers.take() {
+                Some(trailers) if one_piece => Answer::Whole(head, s.chunks.pop_front(), trailers),
+                trailers => {
+                    s.trailers = trailers;
+                    Answer::Head(head)
+                }
+            }));
         }
         if let Some(error) = s.error.take() {
             return Poll::Ready(Err(error));
         }
         if let Some(trailers) = s.trailers.take() {
-            return Poll::Ready(Ok(Err(trailers)));
+            return Poll::Ready(Ok(Answer::Trailers(trailers)));
         }
         if s.ended {
             return Poll::Ready(Err(Status::internal("the call ended without an answer")));
@@ -157,7 +211,7 @@ impl Stream {
     /// The next piece, and how many bytes are to be granted again to the stream.
     pub(crate) fn poll_take(&self, cx: &mut Context<'_>) -> Poll<Result<(Taken, u32), Status>> {
         let mut s = self.lock();
-        if let Some(chunk) = s.chunks.pop_front() {
+        if let Some(chunk) = s.take() {
             s.owed += chunk.len() as u32;
             let grant = if !s.ended && s.owed >= limits::STREAM_WINDOW / 2 {
                 let owed = std::mem::take(&mut s.owed);
@@ -186,7 +240,7 @@ impl Stream {
     pub(crate) fn unread(&self) -> u32 {
         let mut s = self.lock();
         s.ended = true;
-        s.chunks.drain(..).map(|c| c.len() as u32).sum()
+        std::iter::from_fn(|| s.take()).map(|c| c.len() as u32).sum()
     }
 
     /// Ready when nothing may be sent any more: the call was reset or answered.
@@ -202,7 +256,11 @@ impl Stream {
     /// Whether nothing is left to take.
     pub(crate) fn is_drained(&self) -> bool {
         let s = self.lock();
-        s.ended && s.chunks.is_empty() && s.trailers.is_none() && s.error.is_none()
+        s.ended
+            && s.chunks.is_empty()
+            && s.small.is_empty()
+            && s.trailers.is_none()
+            && s.error.is_none()
     }
 }
 
@@ -225,18 +283,18 @@ mod tests {
     fn a_peer_cannot_send_more_than_its_window() {
         let s = Stream::new(1);
         let half = Bytes::from(vec![0; limits::STREAM_WINDOW as usize / 2]);
-        s.fill(None, half.clone(), None, false).unwrap();
-        s.fill(None, half.clone(), None, false).unwrap();
-        assert_eq!(s.fill(None, Bytes::from_static(b"x"), None, false), Err(OverWindow));
+        s.fill(Part::data(half.clone(), false), true).unwrap();
+        s.fill(Part::data(half.clone(), false), true).unwrap();
+        assert_eq!(s.fill(Part::data(Bytes::from_static(b"x"), false), true), Err(OverWindow));
         let Poll::Ready(Ok((Taken::Data(_), grant))) = s.poll_take(&mut cx()) else { panic!() };
         assert_eq!(grant, limits::STREAM_WINDOW / 2);
-        s.fill(None, half, None, false).unwrap();
+        s.fill(Part::data(half, false), true).unwrap();
     }
 
     #[test]
     fn data_comes_before_the_error_and_the_error_once() {
         let s = Stream::new(1);
-        s.fill(None, Bytes::from_static(b"x"), None, false).unwrap();
+        s.fill(Part::data(Bytes::from_static(b"x"), false), true).unwrap();
         s.fail(Status::unavailable("gone"));
         assert!(matches!(s.poll_take(&mut cx()), Poll::Ready(Ok((Taken::Data(_), 0)))));
         assert!(matches!(s.poll_take(&mut cx()), Poll::Ready(Err(_))));
@@ -247,9 +305,31 @@ mod tests {
     #[test]
     fn discarded_bytes_are_counted() {
         let s = Stream::new(1);
-        s.fill(None, Bytes::from_static(b"abc"), None, false).unwrap();
+        s.fill(Part::data(Bytes::from_static(b"abc"), false), true).unwrap();
         assert_eq!(s.unread(), 3);
-        assert_eq!(s.fill(None, Bytes::from_static(b"late"), None, false), Ok(4));
+        assert_eq!(s.fill(Part::data(Bytes::from_static(b"late"), false), true), Ok(4));
         assert!(s.is_drained());
+    }
+
+    #[test]
+    fn small_pieces_keep_no_large_ones_alive_and_come_in_order() {
+        let s = Stream::new(1);
+        let mut sent = Vec::new();
+        let mut total = 0;
+        for i in 0..40_000_u32 {
+            // Each piece is a sliver of a large buffer, as a hostile peer would have it.
+            let large = Bytes::from(vec![i as u8; if i % 5_000 == 0 { 2 * SMALL } else { 8 }]);
+            let piece = if i % 5_000 == 0 { large } else { large.slice(3..4) };
+            total += piece.len();
+            sent.extend_from_slice(&piece);
+            s.fill(Part::data(piece, false), true).unwrap();
+        }
+        assert!(s.lock().chunks.len() < 32, "{} pieces", s.lock().chunks.len());
+        let mut got = Vec::new();
+        while got.len() < total {
+            let Poll::Ready(Ok((Taken::Data(d), _))) = s.poll_take(&mut cx()) else { panic!() };
+            got.extend_from_slice(&d);
+        }
+        assert!(got == sent);
     }
 }

@@ -33,9 +33,7 @@ use crate::target::Target;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// How often a draining server looks whether a link has closed, beside being told of idle ones.
-const DRAINING: Duration = Duration::from_millis(50);
-/// The same for a server whose coordinator is gone.
+/// How often a server whose coordinator is gone looks whether its links have closed.
 const ORPHANED: Duration = Duration::from_secs(1);
 
 /// The services with their layers, as the links see them.
@@ -289,12 +287,11 @@ async fn serve_name(
         }
     }
     links.iter().for_each(|link| link.drain());
-    for link in &links {
-        while !link.is_idle() {
-            let _look = tokio::time::timeout(DRAINING, link.idle.notified()).await;
-        }
-        link.finish();
+    let mut finishing = tokio::task::JoinSet::new();
+    for link in links {
+        finishing.spawn(async move { link.finish().await });
     }
+    while finishing.join_next().await.is_some() {}
     result
 }
 

@@ -1,0 +1,555 @@
+//! Taking records off a link: who looks, who sleeps, who is woken.
+//!
+//! # Who reads
+//!
+//! ```text
+//! driver      a task per link; reads unless a call does
+//! lone call   on the caller's side, a call that is the only one under way: its own task waits for
+//!             the doorbell and takes its answer, so that a unary call switches to no other task
+//! ```
+//!
+//! The runtime knows one waker per link, the [`Doorbell`]'s, which wakes the lone call if there is
+//! one, else the driver. A call is alone from its first wait until it has its answer, is dropped,
+//! or a second call is opened ([`Core::revoke`]): a future may be kept without being polled, so
+//! nobody else may depend on it. Whoever stops reading while others wait wakes the driver.
+//!
+//! `rx` guards the ring's end. Where calls read, it is held from taking a record to having handed it
+//! over, so that the records of one call stay in order, and nobody waits for it: who finds it taken
+//! leaves the looking to the one who has it (a driver comes back). A lone call holds it for the
+//! learned spin budget, at most 50 us. `tx` may be taken after it. On the service's side, where the
+//! driver alone reads and runs handlers, it is held for the time of one record. Each reader takes
+//! at most [`TURN`] records, then lets others run, whatever the peer sends.
+//!
+//! # Not sleeping beside a record
+//!
+//! ```text
+//! announced   the sleep word says doorbell: the peer rings for the next record
+//! awake       somebody is going to look, and announces before it stops looking
+//! ```
+//!
+//! A task that is about to wait for the peer looks once more and announces ([`Core::settle`],
+//! [`Core::read_alone`]), unless somebody else has `rx`; who gives that up without having announced
+//! wakes the driver if any call is left. While no call is under way a caller may stay
+//! awake: then there is nothing to be woken for, and the next call looks first
+//! ([`Core::glance`]).
+//!
+//! Bells stay unread in the socket: reading one costs a system call, and an edge-triggered watch
+//! needs none. Each announcement can leave one, so they are drained before the next announcement
+//! when [`limits::UNREAD_BELLS`] may be there, long before the socket is full and would lose the
+//! edge. What is drained may have been meant for a task that waits for room, which is looked after.
+
+use std::future::Future as _;
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use partywall_abi::layout::SleepMode;
+use partywall_abi::segment::Kind;
+use partywall_abi::sync::{AtomicBool, Ordering, spin_hint};
+use partywall_shm::link::LinkError;
+use partywall_shm::ring::Consumer;
+use partywall_shm::spin::Spin;
+use tokio::io::Ready;
+
+use super::broken::Broken;
+use super::core::{Core, guard};
+use super::stream;
+
+/// Records a reader takes before it lets other tasks run.
+const TURN: u32 = 128;
+/// The longest a driver spins in one poll; between portions other tasks run.
+const SPIN_PORTION: Duration = Duration::from_micros(4);
+
+/// A record taken off the ring: copied, not yet understood.
+pub(crate) struct Record {
+    pub(crate) kind: Kind,
+    pub(crate) flags: u8,
+    pub(crate) stream: u32,
+    pub(crate) payload: Bytes,
+}
+
+/// The reading half.
+pub(super) struct Rx {
+    consumer: Consumer,
+    spin: Spin,
+    /// Something was released since the producer was last looked after.
+    released: bool,
+    /// Bytes that came.
+    pub(super) received: u64,
+}
+
+impl Rx {
+    pub(super) fn new(consumer: Consumer) -> Self {
+        Self { consumer, spin: Spin::default(), released: false, received: 0 }
+    }
+}
+
+/// Who is woken when the link's socket becomes readable.
+#[derive(Default)]
+pub(super) struct Doorbell {
+    ears: Mutex<Ears>,
+    /// The runtime will wake this when the socket becomes readable.
+    armed: AtomicBool,
+}
+
+#[derive(Default)]
+struct Ears {
+    /// The lone call, and its task while it waits.
+    lone: Option<(u32, Option<Waker>)>,
+    driver: Option<Waker>,
+}
+
+impl Wake for Doorbell {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.armed.store(false, Ordering::Relaxed);
+        let mut ears = guard(&self.ears);
+        let waker = match &mut ears.lone {
+            Some((_, call)) => call.take(),
+            None => ears.driver.take(),
+        };
+        drop(ears);
+        waker.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// What a side says after a record.
+pub(crate) enum Flow {
+    Continue,
+    /// The reader's role has gone to another task.
+    HandedOn,
+}
+
+/// What one driver remembers between polls.
+#[derive(Default)]
+pub(crate) struct Drive {
+    /// Calls read as well.
+    calls_read: bool,
+    /// Since when nothing has come, while spinning.
+    idle_since: Option<Instant>,
+    budget: Duration,
+}
+
+impl Drive {
+    /// For a link that calls read as well.
+    pub(crate) fn with_calls() -> Self {
+        Self { calls_read: true, ..Self::default() }
+    }
+}
+
+impl Core {
+    fn try_rx(&self) -> Option<MutexGuard<'_, Rx>> {
+        match self.rx.try_lock() {
+            Ok(rx) => Some(rx),
+            Err(TryLockError::Poisoned(p)) => Some(p.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// Takes one record off the ring.
+    fn take(&self, rx: &mut Rx) -> Result<Option<Record>, Broken> {
+        let Some(d) = rx.consumer.peek()? else { return Ok(None) };
+        // As long as the record: what is kept of it keeps no more than it alive.
+        let mut payload = Vec::with_capacity(d.len as usize);
+        rx.consumer.read(&mut payload);
+        rx.consumer.release();
+        rx.released = true;
+        rx.received += u64::from(d.len);
+        let Some(kind) = Kind::from_number(d.kind) else {
+            return Err(Broken::Rule("a record of unknown kind"));
+        };
+        Ok(Some(Record { kind, flags: d.flags, stream: d.stream, payload: payload.into() }))
+    }
+
+    /// Looks after a peer that waits for room.
+    fn after_release(&self, rx: &mut Rx) -> Result<(), Broken> {
+        if std::mem::take(&mut rx.released) {
+            let wake = rx.consumer.notify()?;
+            self.ring(wake)?;
+        }
+        Ok(())
+    }
+
+    fn awake(&self, rx: &mut Rx) {
+        rx.consumer.awake();
+        self.announced.store(false, Ordering::Relaxed);
+    }
+
+    /// Announces sleep; false when a record is there.
+    fn announce(&self, rx: &mut Rx) -> Result<bool, Broken> {
+        self.after_release(rx)?;
+        if self.bell().must_drain() {
+            if let Err(why) = self.bell().drain() {
+                return self.unless_records(rx, why).map(|()| false);
+            }
+            self.serve_stalled()?;
+        }
+        self.bell().slept();
+        let asleep = rx.consumer.prepare_sleep(SleepMode::Doorbell);
+        self.announced.store(asleep, Ordering::Relaxed);
+        Ok(asleep)
+    }
+
+    /// Looks once, on a link without calls: what came meanwhile may concern the next one.
+    pub(crate) fn glance(&self, on_record: impl FnMut(Record) -> Result<bool, Broken>) {
+        let Some(mut rx) = self.try_rx() else { return };
+        if rx.consumer.ready()
+            && let Err(why) = self.take_turn(&mut rx, on_record)
+        {
+            drop(rx);
+            self.close(&why);
+        }
+    }
+
+    /// Takes records until there is none, `on_record` says that it is enough, or the turn is over.
+    fn take_turn(
+        &self,
+        rx: &mut Rx,
+        mut on_record: impl FnMut(Record) -> Result<bool, Broken>,
+    ) -> Result<Taken, Broken> {
+        for _ in 0..TURN {
+            let Some(record) = self.take(rx)? else { return Ok(Taken::All) };
+            if on_record(record)? {
+                return Ok(Taken::Enough);
+            }
+        }
+        self.after_release(rx)?;
+        Ok(Taken::Turn)
+    }
+
+    /// Before a task waits for the peer: see the module's rule.
+    pub(crate) fn settle(&self, mut on_record: impl FnMut(Record) -> Result<bool, Broken>) {
+        loop {
+            if self.announced.load(Ordering::Relaxed) || self.closed().is_some() {
+                return;
+            }
+            let Some(mut rx) = self.try_rx() else { return };
+            let settled = match self.take_turn(&mut rx, &mut on_record) {
+                Ok(Taken::All) => self.announce(&mut rx),
+                Ok(Taken::Enough | Taken::Turn) => {
+                    self.wake_driver();
+                    Ok(true)
+                }
+                Err(why) => Err(why),
+            };
+            drop(rx);
+            match settled {
+                Ok(true) => return,
+                Ok(false) => {}
+                Err(why) => return self.close(&why),
+            }
+        }
+    }
+
+    /// Reads for the only call under way, and arranges for its task to be woken when there is
+    /// more. False when somebody else reads; then [`Core::settle`] is due.
+    ///
+    /// `spin`: the call has just been sent, so its answer may come while this spins. `on_record`
+    /// says whether the call `id` has its answer now.
+    pub(crate) fn read_alone(
+        &self,
+        cx: &Context<'_>,
+        id: u32,
+        spin: bool,
+        mut on_record: impl FnMut(Record) -> Result<bool, Broken>,
+    ) -> bool {
+        if self.open_calls() != 1 || self.closed().is_some() {
+            return false;
+        }
+        let mut spin = spin;
+        let read = loop {
+            let Some(mut rx) = self.try_rx() else { return false };
+            match self.take_turn(&mut rx, &mut on_record) {
+                Ok(Taken::All) => {}
+                Ok(Taken::Enough) => break Ok(0),
+                Ok(Taken::Turn) => {
+                    cx.waker().wake_by_ref();
+                    break Ok(1);
+                }
+                Err(why) => break Err(why),
+            }
+            if std::mem::take(&mut spin) {
+                match self.spin(&mut rx, &mut on_record) {
+                    Ok(true) => break Ok(0),
+                    Ok(false) => {}
+                    Err(why) => break Err(why),
+                }
+            }
+            match self.announce(&mut rx) {
+                Ok(true) => {}
+                Ok(false) => continue,
+                Err(why) => break Err(why),
+            }
+            drop(rx);
+            if !self.alone(cx, id) {
+                // Another call was opened meanwhile, and may have found `rx` taken.
+                break Ok(1);
+            }
+            match self.listen() {
+                Ok(true) => {}
+                Ok(false) => return true,
+                Err(why) => break Err(why),
+            }
+        };
+        match read {
+            // Calls that came while this one read have left the looking to it.
+            Ok(own) => {
+                if guard(&self.streams).len() > own {
+                    self.wake_driver();
+                }
+            }
+            Err(why) => self.close(&why),
+        }
+        true
+    }
+
+    /// Makes a call the lone one; false when it is not alone any more.
+    fn alone(&self, cx: &Context<'_>, id: u32) -> bool {
+        let mut ears = guard(&self.doorbell.ears);
+        match &mut ears.lone {
+            Some((lone, waker)) if *lone == id => stream::register(waker, cx),
+            lone => *lone = Some((id, Some(cx.waker().clone()))),
+        }
+        drop(ears);
+        // Either this sees the second call, or that one's `revoke` sees this.
+        if guard(&self.streams).len() == 1 {
+            return true;
+        }
+        self.revoke();
+        false
+    }
+
+    /// A second call was opened: the first one reads no more.
+    pub(crate) fn revoke(&self) {
+        if guard(&self.doorbell.ears).lone.take().is_some() {
+            self.wake_driver();
+        }
+    }
+
+    /// The lone call has its answer or is given up.
+    pub(crate) fn leave_alone(&self, id: u32, answered: bool) {
+        let mut ears = guard(&self.doorbell.ears);
+        if !matches!(ears.lone, Some((lone, _)) if lone == id) {
+            return;
+        }
+        ears.lone = None;
+        drop(ears);
+        // A bell that woke only a call that is not polled again, or records of others.
+        let mut left = !answered || !guard(&self.streams).is_empty();
+        if !left && !self.doorbell.armed.load(Ordering::Relaxed) {
+            left = !matches!(self.listen(), Ok(false));
+        }
+        if left {
+            self.wake_driver();
+        }
+    }
+
+    /// Spins until `on_record` says that it is enough; false when the budget is used up.
+    fn spin(
+        &self,
+        rx: &mut Rx,
+        mut on_record: impl FnMut(Record) -> Result<bool, Broken>,
+    ) -> Result<bool, Broken> {
+        let budget = rx.spin.budget(self.bell().same_cpu());
+        if budget.is_zero() {
+            return Ok(false);
+        }
+        self.awake(rx);
+        let start = Instant::now();
+        let (mut rounds, mut taken) = (0_u32, 0);
+        while taken < TURN {
+            if rx.consumer.ready() {
+                let Some(record) = self.take(rx)? else { continue };
+                if on_record(record)? {
+                    rx.spin.hit(start.elapsed());
+                    return Ok(true);
+                }
+                taken += 1;
+                continue;
+            }
+            rounds += 1;
+            if rounds > 32 {
+                spin_hint();
+            }
+            if rounds.is_multiple_of(64) && start.elapsed() >= budget {
+                break;
+            }
+        }
+        rx.spin.miss();
+        Ok(false)
+    }
+
+    /// The driver: waits for the peer and hands each record to `on_record`.
+    pub(crate) fn poll_drive(
+        &self,
+        cx: &mut Context<'_>,
+        drive: &mut Drive,
+        mut on_record: impl FnMut(Record) -> Result<Flow, Broken>,
+    ) -> Poll<Result<Flow, Broken>> {
+        let mut turn = 0;
+        loop {
+            if self.closed().is_some() {
+                return Poll::Ready(Err(Broken::Closed));
+            }
+            // Take what is there, one record per locking.
+            let mut any = false;
+            loop {
+                let Some(mut rx) = self.try_rx() else {
+                    // A lone call reads, or a driver that has handed its role on looks last.
+                    return yield_now(cx);
+                };
+                let record = self.take(&mut rx)?;
+                if record.is_none() || turn % 16 == 15 {
+                    self.after_release(&mut rx)?;
+                }
+                let Some(record) = record else { break };
+                let held = drive.calls_read.then_some(rx);
+                any = true;
+                turn += 1;
+                if matches!(on_record(record)?, Flow::HandedOn) {
+                    return Poll::Ready(Ok(Flow::HandedOn));
+                }
+                drop(held);
+                if turn >= TURN {
+                    return yield_now(cx);
+                }
+            }
+            self.serve_stalled()?;
+            if self.spin_portion(drive, any) {
+                continue;
+            }
+            if drive.idle_since.is_some() {
+                // The budget is not used up: let others run, then look again.
+                return yield_now(cx);
+            }
+            if !self.announce(&mut guard(&self.rx))? {
+                continue;
+            }
+            stream::register(&mut guard(&self.doorbell.ears).driver, cx);
+            if self.closed().is_some() {
+                continue;
+            }
+            if !self.listen()? {
+                return Poll::Pending;
+            }
+        }
+    }
+
+    /// Lets the driver look: whoever gives up reading half-way calls this.
+    pub(crate) fn wake_driver(&self) {
+        let driver = guard(&self.doorbell.ears).driver.take();
+        driver.into_iter().for_each(Waker::wake);
+    }
+
+    /// Wakes everybody who waits for the doorbell: the link has ended.
+    pub(super) fn wake_ears(&self) {
+        let ears = std::mem::take(&mut *guard(&self.doorbell.ears));
+        let lone = ears.lone.and_then(|(_, waker)| waker);
+        [lone, ears.driver].into_iter().flatten().for_each(Waker::wake);
+    }
+
+    /// Spins for a little while; true when a record has come. Clears `idle_since` when it is time
+    /// to sleep.
+    fn spin_portion(&self, drive: &mut Drive, any: bool) -> bool {
+        let mut rx = guard(&self.rx);
+        if any || drive.idle_since.is_none() {
+            drive.idle_since = None;
+            if !any {
+                return false;
+            }
+            drive.budget = rx.spin.budget(self.bell().same_cpu());
+            if drive.budget.is_zero() {
+                return false;
+            }
+            if drive.calls_read {
+                // Those whose answers have come run first: they are why more will come.
+                self.awake(&mut rx);
+                drive.idle_since = (self.open_calls() > 1).then(Instant::now);
+                return false;
+            }
+        }
+        let start = Instant::now();
+        let since = *drive.idle_since.get_or_insert(start);
+        self.awake(&mut rx);
+        let mut rounds = 0_u32;
+        loop {
+            if rx.consumer.ready() {
+                let waited = since.elapsed();
+                rx.spin.hit(waited);
+                return true;
+            }
+            rounds += 1;
+            if rounds > 32 {
+                spin_hint();
+            }
+            if rounds.is_multiple_of(32) {
+                let now = Instant::now();
+                if now - since >= drive.budget {
+                    rx.spin.miss();
+                    drive.idle_since = None;
+                    return false;
+                }
+                if now - start >= SPIN_PORTION {
+                    return false;
+                }
+            }
+        }
+    }
+
+    /// Whether the doorbell has rung since it was last looked at; if not, the runtime will wake
+    /// the [`Doorbell`].
+    fn listen(&self) -> Result<bool, Broken> {
+        let mut cx = Context::from_waker(&self.waker);
+        // Before the runtime can wake it.
+        self.doorbell.armed.store(true, Ordering::Relaxed);
+        let Poll::Ready(ready) = self.io.poll_read_ready(&mut cx) else { return Ok(false) };
+        self.doorbell.armed.store(false, Ordering::Relaxed);
+        let mut ready = ready.map_err(|_| Broken::Runtime)?;
+        let state = ready.ready();
+        ready.clear_ready();
+        self.after_bell(state)?;
+        Ok(true)
+    }
+
+    /// The doorbell has rung, or the peer has hung up.
+    fn after_bell(&self, state: Ready) -> Result<(), Broken> {
+        let mut rx = guard(&self.rx);
+        self.awake(&mut rx);
+        if state.is_read_closed() || state.is_error() {
+            let why = self.bell().drain().err().unwrap_or(LinkError::Dead);
+            return self.unless_records(&rx, why);
+        }
+        Ok(())
+    }
+
+    /// After a hang-up: the end, unless records are left to take.
+    fn unless_records(&self, rx: &Rx, why: LinkError) -> Result<(), Broken> {
+        if matches!(why, LinkError::Dead) && rx.consumer.ready() {
+            // The hang-up stays readable: it is seen again when they are taken.
+            return Ok(());
+        }
+        Err(why.into())
+    }
+}
+
+/// Lets every other task run, the runtime's main one too, which `wake_by_ref` would not.
+fn yield_now<T>(cx: &mut Context<'_>) -> Poll<T> {
+    let yielding = std::pin::pin!(tokio::task::yield_now());
+    let _pending = yielding.poll(cx);
+    Poll::Pending
+}
+
+/// How a turn of taking records ended.
+#[derive(PartialEq, Eq)]
+enum Taken {
+    /// None is left.
+    All,
+    /// The one that was waited for was among them.
+    Enough,
+    /// There may be more.
+    Turn,
+}
