@@ -35,7 +35,12 @@ fn code<T>(result: Result<T, Status>) -> Code {
 
 #[tokio::test]
 async fn the_handler_sees_who_calls() {
-    let host = Host::open();
+    // A program file is read only for a policy that goes by what /proc tells of it.
+    let asks = format!("program = 'sha256:{}'\nevidence = 'observed'", "00".repeat(32));
+    let host = Host::new(&format!(
+        "[principal.other]\n{asks}\n[service.test]\nregister = ['anyone']\n\
+         [service.test.call]\nanyone = ['*']\n"
+    ));
     let raw = Raw::new(|request| async move {
         let peer = request.extensions().get::<Peer>().expect("a peer").clone();
         assert_eq!(peer.pid(), Some(std::process::id()));
@@ -50,6 +55,20 @@ async fn the_handler_sees_who_calls() {
     assert_eq!(response.headers()["grpc-status"], "0");
     let Some(Route::Ring { server }) = channel.route() else { panic!("{channel:?}") };
     assert_eq!(server.pid(), Some(std::process::id()));
+    running.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_program_is_not_read_unless_the_policy_asks_for_it() {
+    let host = Host::open();
+    let raw = Raw::new(|request| async move {
+        let peer = request.extensions().get::<Peer>().expect("a peer").clone();
+        assert_eq!(peer.digest(), partywall::Digest::Unknown);
+        ok()
+    });
+    let running = host.serve(Routes::default().add_service(raw)).await;
+    let response = host.connect().await.call(request("Any", Body::empty())).await.unwrap();
+    assert_eq!(response.headers()["grpc-status"], "0");
     running.stop().await.unwrap();
 }
 
