@@ -13,7 +13,7 @@ use tonic::Status;
 use tonic::body::Body;
 use tower::Service;
 
-use crate::agent::{self, Agent, Connected, Place};
+use crate::agent::{self, Agent, Booked, Connected, Place};
 use crate::error::Error;
 use crate::peer::Peer;
 use crate::ring::body::{Inner, ResponseBody};
@@ -165,20 +165,17 @@ struct Named {
 
 /// What a name led to.
 enum Connection {
-    Ring { link: Arc<client::Link>, server: Peer },
-    Http2 { url: String, channel: tonic::transport::Channel, methods: MethodSet, report: Report },
-}
-
-/// Tells the coordinator when a redirect is no longer used.
-struct Report {
-    agent: Arc<Agent>,
-    link: u64,
-}
-
-impl Drop for Report {
-    fn drop(&mut self) {
-        self.agent.closed(self.link, Default::default());
-    }
+    Ring {
+        link: Arc<client::Link>,
+        server: Peer,
+    },
+    Http2 {
+        url: String,
+        channel: tonic::transport::Channel,
+        methods: MethodSet,
+        link: u64,
+        _booked: Booked,
+    },
 }
 
 impl Channel {
@@ -276,8 +273,7 @@ impl Named {
                 let link = client::open(linked, Arc::clone(agent), within).await?;
                 Ok(Connection::Ring { link, server })
             }
-            Connected::Redirect { link, url, methods } => {
-                let report = Report { agent: Arc::clone(agent), link };
+            Connected::Redirect { link, url, methods, booked } => {
                 if self.options.ring_only {
                     let name = &self.name;
                     return Err(Error::Refused {
@@ -288,7 +284,7 @@ impl Named {
                     });
                 }
                 let channel = http2(&url, within)?.connect().await?;
-                Ok(Connection::Http2 { url, channel, methods, report })
+                Ok(Connection::Http2 { url, channel, methods, link, _booked: booked })
             }
         }
     }
@@ -343,11 +339,11 @@ impl Connection {
                 Ok(call) => State::Ring(Box::new(call)),
                 Err(status) => State::Failed(Some(status)),
             },
-            Self::Http2 { channel, methods, report, .. } => {
+            Self::Http2 { channel, methods, link, .. } => {
                 let path = request.uri().path();
                 if !methods.covers(path) {
                     let text = format!("the policy does not let this process call {path}");
-                    tracing::debug!(link = report.link, path, "denied before it was sent");
+                    tracing::debug!(link, path, "denied before it was sent");
                     return State::Failed(Some(Status::permission_denied(text)));
                 }
                 begin_http2(channel.clone(), request)

@@ -180,7 +180,9 @@ impl Reactor {
     }
 
     fn remove(&self, token: u64) {
-        if let Some(entry) = lock(&self.sources).remove(&token) {
+        // What the entry drops may take itself out of the map.
+        let entry = lock(&self.sources).remove(&token);
+        if let Some(entry) = entry {
             // It may not have been added (add failed half-way): then this fails, rightly.
             let _absent = epoll::delete(&self.epoll, (*entry.owner).as_fd());
         }
@@ -276,6 +278,29 @@ mod tests {
         assert!(!rx.recv_timeout(Duration::from_secs(5)).unwrap());
         drop(a);
         assert!(rx.recv_timeout(Duration::from_secs(5)).unwrap());
+    }
+
+    struct Holds(Registration);
+    impl Source for Holds {
+        fn ready(&self, _hung_up: bool) -> Next {
+            let Self(_inner) = self;
+            Next::Keep
+        }
+    }
+
+    #[test]
+    fn a_source_may_hold_another_ones_registration() {
+        let ((_a, b), (_c, d)) = (socket::pair().unwrap(), socket::pair().unwrap());
+        let (tx, _rx) = mpsc::sync_channel(1);
+        let tell = Arc::new(Tell(tx, b.try_clone().unwrap()));
+        let inner = register(Arc::new(b), tell).unwrap();
+        let outer = register(Arc::new(d), Arc::new(Holds(inner))).unwrap();
+        let (done, is_done) = mpsc::channel();
+        std::thread::spawn(move || {
+            drop(outer);
+            done.send(()).unwrap();
+        });
+        is_done.recv_timeout(Duration::from_secs(5)).unwrap();
     }
 
     struct Room(mpsc::Sender<()>);

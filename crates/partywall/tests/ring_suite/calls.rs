@@ -102,6 +102,29 @@ async fn a_denied_call_never_reaches_the_handler() {
 }
 
 #[tokio::test]
+async fn a_dropped_server_leaves_no_registration() {
+    let host = Host::open();
+    let router = Server::builder().coordinator(&host.socket).add_routes(testing());
+    let mut serving = Box::pin(router.serve("test"));
+    let connected = tokio::select! {
+        ended = &mut serving => panic!("{ended:?}"),
+        channel = host.connect() => channel,
+    };
+    drop((serving, connected));
+    let deadline = Instant::now() + Duration::from_secs(5);
+    loop {
+        let builder = Channel::builder("partywall:///test").unwrap().coordinator(&host.socket);
+        match builder.connect_timeout(Duration::from_millis(500)).connect().await {
+            Err(Error::Refused { code: Code::Unavailable, text }) => {
+                assert!(text.contains("nobody serves"), "{text}");
+                return;
+            }
+            other => assert!(Instant::now() < deadline, "{other:?}"),
+        }
+    }
+}
+
+#[tokio::test]
 async fn what_policy_does_not_allow_is_refused_with_the_remedy() {
     let host = Host::new("");
     let served = Server::builder().coordinator(&host.socket).add_routes(testing()).serve("test");
