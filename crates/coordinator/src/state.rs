@@ -98,8 +98,8 @@ struct Connection {
     watches: BTreeMap<u32, ServiceName>,
     /// Open links by the name they were asked for.
     calling: BTreeMap<ServiceName, usize>,
-    /// Open links that it serves.
-    serving: usize,
+    /// Open links on which its word counts: those that it serves, and its redirects.
+    told: BTreeSet<u64>,
 }
 
 struct Registration {
@@ -199,7 +199,7 @@ impl State {
             digest_error: facts.digest_error,
             watches: BTreeMap::new(),
             calling: BTreeMap::new(),
-            serving: 0,
+            told: BTreeSet::new(),
         };
         self.connections.insert(conn, connection);
         conn
@@ -219,11 +219,7 @@ impl State {
         for name in changed {
             self.tell_watchers(&name);
         }
-        if connection.serving > 0 || !connection.calling.is_empty() {
-            let told = self.links.iter().filter(|(_, l)| l.open && l.teller() == conn);
-            let told: Vec<u64> = told.map(|(link, _)| *link).collect();
-            told.into_iter().for_each(|link| self.end(link));
-        }
+        connection.told.into_iter().for_each(|link| self.end(link));
         self.listings.retain(|l| l.to != conn);
         for listing in &mut self.listings {
             if let Stage::Counting { waiting, .. } = &mut listing.stage {
@@ -430,7 +426,7 @@ impl State {
         for _ in 0..n {
             let r = &entry.registrations[entry.next % n];
             entry.next = entry.next.wrapping_add(1);
-            if self.connections[&r.conn].serving < LINKS_OF_ONE_SERVER {
+            if self.connections[&r.conn].told.len() < LINKS_OF_ONE_SERVER {
                 return Some(Ok((r.conn, r.id)));
             }
         }
@@ -471,9 +467,7 @@ impl State {
         let number = self.next_link;
         self.next_link += 1;
         *self.connection(caller).calling.entry(name.clone()).or_default() += 1;
-        if let Some(server) = server {
-            self.connection(server).serving += 1;
-        }
+        self.connection(server.unwrap_or(caller)).told.insert(number);
         let end = |conn: Conn| (conn, Arc::clone(&self.connections[&conn].identity));
         let (caller, server) = (end(caller), server.map(end));
         let link = Link { name, caller, server, open: true, stats: LinkStats::default() };
@@ -493,8 +487,8 @@ impl State {
                 caller.calling.remove(&link.name);
             }
         }
-        if let Some(server) = link.server.as_ref().and_then(|s| self.connections.get_mut(&s.0)) {
-            server.serving -= 1;
+        if let Some(teller) = self.connections.get_mut(&link.teller()) {
+            teller.told.remove(&number);
         }
         self.closed.push_back(number);
         if self.closed.len() > REMEMBERED
@@ -565,8 +559,8 @@ impl State {
                 format!("{LISTINGS} lists at once are the most that one process may ask for");
             return self.refuse(conn, request, RESOURCE_EXHAUSTED, text);
         }
-        let serving = self.connections.iter().filter(|(_, c)| c.serving > 0);
-        let waiting: BTreeSet<Conn> = serving.map(|(conn, _)| *conn).collect();
+        let tellers = self.connections.iter().filter(|(_, c)| !c.told.is_empty());
+        let waiting: BTreeSet<Conn> = tellers.map(|(conn, _)| *conn).collect();
         let question = self.next_question;
         self.next_question = self.next_question.wrapping_add(1);
         for &to in &waiting {
@@ -888,6 +882,29 @@ mod tests {
     }
 
     #[test]
+    fn a_caller_has_so_many_links_in_all_and_no_more() {
+        let names: Vec<ServiceName> =
+            (0..5).map(|n| ServiceName::new(&format!("far{n}")).unwrap()).collect();
+        let (mut calls, mut urls) = (String::new(), String::from("[names]\n"));
+        for n in &names {
+            calls += &format!("[service.{n}.call]\nanyone = ['*']\n");
+            urls += &format!("{n} = 'http://h:1'\n");
+        }
+        let policy = Policy::parse("p", &(calls + &urls)).unwrap();
+        let mut s = State::new(policy, Geometry::DEFAULT, 9);
+        let web = open(&mut s, 2);
+        for i in 0..LINKS {
+            let name = names[i / LINKS_TO_ONE_NAME].clone();
+            let e = ask(&mut s, web, Message::Connect { request: 1, name });
+            assert!(matches!(&e[..], [Effect::Send { message: Message::Redirect { .. }, .. }]));
+        }
+        let e = ask(&mut s, web, Message::Connect { request: 1, name: names[4].clone() });
+        let (code, text) = refused(&e);
+        assert_eq!(code, RESOURCE_EXHAUSTED);
+        assert!(text.contains("4096 links") && text.contains("share a channel"), "{text}");
+    }
+
+    #[test]
     fn a_server_has_so_many_links_and_no_more() {
         let mut s = state();
         let server = open(&mut s, 1);
@@ -910,6 +927,45 @@ mod tests {
         for _ in 0..2 {
             assert_eq!(introduced(&connect(&mut s)).1, second);
         }
+    }
+
+    #[test]
+    fn a_process_serves_and_watches_so_many_names_and_no_more() {
+        let mut s = state();
+        let (server, web) = (open(&mut s, 1), open(&mut s, 2));
+        for request in 0..64 {
+            let e = ask(&mut s, server, Message::Register { request, name: name() });
+            assert!(matches!(&e[..], [Effect::Send { message: Message::Registered { .. }, .. }]));
+        }
+        let e = ask(&mut s, server, Message::Register { request: 64, name: name() });
+        assert_eq!(refused(&e), (RESOURCE_EXHAUSTED, "one process may serve at most 64 names"));
+        for request in 0..64 {
+            let e = ask(&mut s, web, Message::Watch { request, name: name() });
+            assert!(matches!(&e[..], [Effect::Send { message: Message::Watched { .. }, .. }]));
+        }
+        let e = ask(&mut s, web, Message::Watch { request: 64, name: name() });
+        assert_eq!(refused(&e), (RESOURCE_EXHAUSTED, "one process may watch at most 64 names"));
+    }
+
+    #[test]
+    fn the_numbers_of_others_are_worth_nothing() {
+        let mut s = state();
+        let (server, web, third) = (open(&mut s, 1), open(&mut s, 2), open(&mut s, 2));
+        let e = ask(&mut s, server, Message::Register { request: 1, name: name() });
+        let [Effect::Send { message: Message::Registered { registration, .. }, .. }] = e[..] else {
+            panic!("{e:?}")
+        };
+        let e = ask(&mut s, web, Message::Connect { request: 2, name: name() });
+        let (link, _) = introduced(&e);
+        let stats = LinkStats { calls: 9, ..LinkStats::default() };
+        for m in [
+            Message::Unregister { registration },
+            Message::Counted { request: 1, link, stats },
+            Message::Closed { link, stats },
+        ] {
+            assert_eq!(ask(&mut s, third, m), []);
+        }
+        assert_eq!((s.instances(&name()), open_links(&s), s.links[&link].stats.calls), (1, 1, 0));
     }
 
     #[test]
