@@ -5,7 +5,7 @@
 //!    |            | not through in 5 s, wrong sender, wrong nonce: closed
 //!    | too many connections: closed
 //! introduction: both ends take descriptors --> memory, socket pair, a packet for each
-//!    |            | not in 5 s: refused
+//!    |            | not in 4 s: refused
 //! ```
 //!
 //! Nothing a process does blocks the thread: reads are bounded per turn; what a process does not
@@ -45,8 +45,8 @@ const QUEUE: usize = 1024;
 const TURN: usize = 32;
 /// Connections at once; each needs two descriptors.
 const CONNECTIONS: usize = 16 * 1024;
-/// How long a link may wait for an end that does not read.
-const INTRODUCTION_TIME: Duration = Duration::from_secs(5);
+/// How long a link may wait for an end that does not read; less than callers wait for it.
+const INTRODUCTION_TIME: Duration = Duration::from_secs(4);
 /// How often what waits for no event is tried again, at first and at last.
 const RETRY: (Duration, Duration) = (Duration::from_micros(100), Duration::from_millis(50));
 
@@ -482,11 +482,8 @@ impl EventLoop {
     }
 
     fn introduce(&mut self, new: Introduction) {
-        let shares_an_end = |(other, _): &(Introduction, Instant)| {
-            other.caller.0 == new.caller.0 || other.server.0 == new.server.0
-        };
-        let now = Instant::now();
-        if self.introductions.iter().any(shares_an_end) || !self.try_introduce(&new) {
+        if !self.try_introduce(&new) {
+            let now = Instant::now();
             self.wait_from(now);
             self.introductions.push_back((new, now));
         }

@@ -134,6 +134,10 @@ fn list(operator: &Process, server: &Process) -> Vec<LinkRow> {
     operator.say(&Message::List { request: 9 });
     let Message::Query { request } = server.next().0 else { panic!("no query") };
     server.say(&Message::CountedAll { request });
+    rows(operator)
+}
+
+fn rows(operator: &Process) -> Vec<LinkRow> {
     let mut rows = Vec::new();
     loop {
         match operator.next().0 {
@@ -261,6 +265,26 @@ fn a_process_that_does_not_read_its_links_gets_a_few_and_the_rest_later() {
 }
 
 #[test]
+fn a_link_that_nobody_takes_is_refused_in_the_end_and_leaves_no_open_row() {
+    let host = Host::new(OPEN);
+    let (caller, server, operator) = (host.process(), host.server(), host.process());
+    for request in 0..17 {
+        caller.connect_to_g(request);
+    }
+    for request in 0..16 {
+        assert!(matches!(caller.next().0, Message::Linked { request: r, .. } if r == request));
+    }
+    let start = Instant::now();
+    let (code, text) = caller.refused();
+    assert_eq!(code, 14);
+    assert!(text.contains("does not read"), "{text}");
+    assert!(start.elapsed() > Duration::from_secs(3), "{:?}", start.elapsed());
+    operator.say(&Message::List { request: 9 });
+    assert_eq!(rows(&operator).iter().filter(|row| row.open).count(), 16);
+    drop(server);
+}
+
+#[test]
 fn a_caller_cannot_close_a_link_in_the_books_and_its_server_can() {
     let host = Host::new(OPEN);
     let (caller, server, operator) = (host.process(), host.server(), host.process());
@@ -287,25 +311,12 @@ fn a_list_of_thousands_of_links_arrives_whole_at_a_slow_reader() {
             link(&caller, &server);
         }
     }
-    operator.say(&Message::List { request: 1 });
+    operator.say(&Message::List { request: 9 });
     let Message::Query { request } = server.next().0 else { panic!("no query") };
     server.say(&Message::CountedAll { request });
     std::thread::sleep(Duration::from_millis(300));
-    assert_eq!(list_after(&operator), CALLERS * LINKS);
-}
-
-fn list_after(operator: &Process) -> usize {
-    let mut rows = 0;
-    loop {
-        match operator.next().0 {
-            Message::Row { row, .. } => {
-                rows += 1;
-                assert_eq!(row.link, rows as u64);
-            }
-            Message::Listed { .. } => return rows,
-            other => panic!("{other:?}"),
-        }
-    }
+    let numbers: Vec<u64> = rows(&operator).iter().map(|row| row.link).collect();
+    assert_eq!(numbers, (1..=(CALLERS * LINKS) as u64).collect::<Vec<_>>());
 }
 
 #[test]
