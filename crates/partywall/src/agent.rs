@@ -64,7 +64,7 @@ pub(crate) enum Connected {
 /// handed on to what says so itself, the drop says that it has ended.
 pub(crate) struct Booked {
     agent: Arc<Agent>,
-    link: u64,
+    pub(crate) link: u64,
     handed_on: bool,
 }
 

@@ -165,17 +165,8 @@ struct Named {
 
 /// What a name led to.
 enum Connection {
-    Ring {
-        link: Arc<client::Link>,
-        server: Peer,
-    },
-    Http2 {
-        url: String,
-        channel: tonic::transport::Channel,
-        methods: MethodSet,
-        link: u64,
-        _booked: Booked,
-    },
+    Ring { link: Arc<client::Link>, server: Peer },
+    Http2 { url: String, channel: tonic::transport::Channel, methods: MethodSet, report: Booked },
 }
 
 impl Channel {
@@ -273,7 +264,7 @@ impl Named {
                 let link = client::open(linked, Arc::clone(agent), within).await?;
                 Ok(Connection::Ring { link, server })
             }
-            Connected::Redirect { link, url, methods, booked } => {
+            Connected::Redirect { url, methods, booked: report, .. } => {
                 if self.options.ring_only {
                     let name = &self.name;
                     return Err(Error::Refused {
@@ -284,7 +275,7 @@ impl Named {
                     });
                 }
                 let channel = http2(&url, within)?.connect().await?;
-                Ok(Connection::Http2 { url, channel, methods, link, _booked: booked })
+                Ok(Connection::Http2 { url, channel, methods, report })
             }
         }
     }
@@ -339,11 +330,11 @@ impl Connection {
                 Ok(call) => State::Ring(Box::new(call)),
                 Err(status) => State::Failed(Some(status)),
             },
-            Self::Http2 { channel, methods, link, .. } => {
+            Self::Http2 { channel, methods, report, .. } => {
                 let path = request.uri().path();
                 if !methods.covers(path) {
                     let text = format!("the policy does not let this process call {path}");
-                    tracing::debug!(link, path, "denied before it was sent");
+                    tracing::debug!(link = report.link, path, "denied before it was sent");
                     return State::Failed(Some(Status::permission_denied(text)));
                 }
                 begin_http2(channel.clone(), request)
