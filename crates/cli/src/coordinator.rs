@@ -27,8 +27,9 @@ pub(crate) fn run(socket: &Path, policy: &Path) -> Result<ExitCode, Box<dyn Erro
     })
 }
 
-/// Each connection needs two descriptors; the soft limit is often 1024.
-fn raise_descriptor_limit() {
+/// Each connection needs two descriptors, and the kernel counts those under way to processes that
+/// do not read against the same limit; the soft one is often 1024.
+pub(crate) fn raise_descriptor_limit() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;

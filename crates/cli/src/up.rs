@@ -19,7 +19,6 @@ use std::process::{Child, ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
 
 use partywall_abi::name::ServiceName;
-use partywall_coordinator::policy::ANYONE;
 use partywall_coordinator::{Coordinator, Policy, launch};
 use partywall_shm::spawn;
 use rustix::process::Signal;
@@ -27,7 +26,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::compose::{self, Compose, Condition, Service};
-use crate::{build, links};
+use crate::{build, coordinator, links};
 
 /// How long a service may take until it serves its name.
 const SERVE_WITHIN: Duration = Duration::from_secs(30);
@@ -50,6 +49,7 @@ pub(crate) fn run(file: &Path, release: bool) -> Result<ExitCode, Box<dyn Error>
 }
 
 async fn up(file: &Path, release: bool) -> Result<ExitCode, Box<dyn Error>> {
+    coordinator::raise_descriptor_limit();
     let mut stop = Stop::new()?;
     let run_dir = private_directory()?;
     let run_path = run_dir.path().to_str().ok_or("the directory for sockets is not UTF-8")?;
@@ -68,17 +68,11 @@ async fn up(file: &Path, release: bool) -> Result<ExitCode, Box<dyn Error>> {
         let remedy = "`up` links services on this host by rings; for HTTP/2 list the name under [names] of a policy";
         return Err(format!("{}: link http2: {remedy}", s.place).into());
     }
-    if let Some(s) = compose.services.iter().find(|s| s.name == ANYONE) {
-        return Err(format!(
-            "{}: `{ANYONE}` is every process; give the service another name",
-            s.place
-        )
-        .into());
-    }
+    let policy = policy(&compose)?;
     let workspace = build::workspace(compose.dir())?;
     let programs = build::build(&compose.services, release, &workspace)?;
     let socket = run_dir.path().join("coordinator.sock");
-    let coordinator = Coordinator::start(Some(&socket), policy(&compose))?;
+    let coordinator = Coordinator::start(Some(&socket), policy)?;
     let mut running = Vec::new();
     let started =
         start_all(&compose, &programs, run_path, &coordinator, &mut running, &mut stop).await;
@@ -130,10 +124,10 @@ fn private_directory() -> std::io::Result<tempfile::TempDir> {
 }
 
 /// What `calls` allows, and nothing else.
-fn policy(compose: &Compose) -> Policy {
+fn policy(compose: &Compose) -> Result<Policy, String> {
     let mut policy = Policy::default();
     for service in &compose.services {
-        policy.add_started(&service.name);
+        policy.add_started(&service.name).map_err(|e| format!("{}: {e}", service.place))?;
         policy.allow_register(&service.name, &name(&service.name));
     }
     for service in &compose.services {
@@ -141,7 +135,7 @@ fn policy(compose: &Compose) -> Policy {
             policy.allow_call(&service.name, &name(&call.service), call.method.clone());
         }
     }
-    policy
+    Ok(policy)
 }
 
 fn name(text: &str) -> ServiceName {

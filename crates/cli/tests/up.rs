@@ -68,6 +68,9 @@ fn mistakes_name_the_file_the_line_and_the_key() {
     assert!(said.contains("compose.yaml:4") && said.contains("pakage"), "{said}");
     let out = partywall(&["up", "no-such-file.yaml"]);
     assert!(text(&out.stderr).contains("no-such-file.yaml"));
+    std::fs::write(&file, "services:\n  anyone:\n    x-partywall: {package: x}\n").unwrap();
+    let said = text(&partywall(&["up", file.to_str().unwrap()]).stderr);
+    assert!(said.contains("compose.yaml:2") && said.contains("every process"), "{said}");
     let policy = dir.path().join("policy.toml");
     std::fs::write(&policy, "[principal.a]\nuidd = 1\n").unwrap();
     let socket = dir.path().join("c.sock");
@@ -88,7 +91,8 @@ fn a_coordinator_stops_on_sigterm_and_leaves_no_socket() {
     let dir = tempfile::tempdir().unwrap();
     let (socket, policy) = (dir.path().join("c.sock"), dir.path().join("policy.toml"));
     std::fs::write(&policy, "").unwrap();
-    let mut child = Command::new(env!("CARGO_BIN_EXE_partywall"))
+    let mut child = Command::new("sh")
+        .args(["-c", "ulimit -Sn 100; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_partywall")])
         .args(["coordinator", "--socket"])
         .arg(&socket)
         .arg("--policy")
@@ -103,6 +107,10 @@ fn a_coordinator_stops_on_sigterm_and_leaves_no_socket() {
     }
     let out = partywall(&["links", "--socket", socket.to_str().unwrap()]);
     assert_eq!(text(&out.stdout), "no links\n");
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", child.id())).unwrap();
+    let files = limits.lines().find_map(|l| l.strip_prefix("Max open files")).unwrap();
+    let files: Vec<&str> = files.split_whitespace().collect();
+    assert_eq!(files[0], files[1], "the soft limit of descriptors and the hard one");
     let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     assert!(child.wait().unwrap().success());

@@ -2,25 +2,31 @@
 //!
 //! connect(2) proves nothing about who speaks later: a process can connect, fork, and exec a
 //! trusted program in the parent while the child keeps the socket. So identity is proven by a
-//! message ([`crate::server`] runs this):
+//! message (`event_loop` runs this):
 //!
 //! ```text
 //! 1  open a pidfd of the process that connected (SO_PEERPIDFD, else pidfd_open of SO_PEERCRED)
 //! 2  read its facts
 //! 3  send a nonce; the answer carries SCM_CREDENTIALS, and SCM_PIDFD where the kernel has it
-//! 4  the answer's sender is the process of the pidfd, which is still alive
-//! 5  read the facts again: nothing may have changed since 2
+//! 4  read the facts again: nothing may have changed since 2
+//! 5  the answer's sender is the process of the pidfd, which is still alive
 //! ```
 //!
-//! A number cannot be reused while its process lives, so 4 makes the number in the answer the
-//! process of the pidfd. 5 catches an exec between 2 and 4. Every later message must come from
+//! A number cannot be reused while its process lives, so 5 makes the number in the answer the
+//! process of the pidfd. 4 catches an exec between 2 and 4. Every later message must come from
 //! the same process. An exec *after* the proof changes nothing that was proven: the facts are
 //! those of the process that answered.
+//!
+//! The digest of the program file is a fact only when the policy asks for it by
+//! `evidence = "observed"`: a process chooses what its program file lies on, and one of FUSE
+//! answers when its owner likes. So [`Programs`] is used on threads of their own
+//! (`measure`), and everything else here comes from the kernel alone.
 
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
+use std::sync::{Mutex, PoisonError};
 
 use partywall_abi::control::{Digest, Identity};
 use sha2::{Digest as _, Sha256};
@@ -44,7 +50,34 @@ pub struct Facts {
     pub started_as: Option<String>,
 }
 
+/// A program's digest, or why there is none.
+pub type Measured = Result<[u8; 32], String>;
+
 impl Facts {
+    /// The facts of a process whose user and group the kernel gave with its socket, but for its
+    /// program.
+    ///
+    /// The caller holds a pidfd and checks afterwards that the process is still alive; only then
+    /// are these the facts of that process and not of a successor in its number.
+    pub fn read(uid: u32, gid: u32, pid: Option<u32>) -> Self {
+        let cgroup = pid.and_then(|p| cgroup(p).ok()).unwrap_or_default();
+        let (digest, digest_error) = (Digest::Unknown, None);
+        Self { uid, gid, pid, digest, digest_error, cgroup, started_as: None }
+    }
+
+    /// The same with what was read of the program file.
+    pub fn observed(self, measured: Measured) -> Self {
+        match measured {
+            Ok(digest) => Self { digest: Digest::Observed(digest), ..self },
+            Err(why) => Self { digest_error: Some(why), ..self },
+        }
+    }
+
+    /// The same for a process that the coordinator has started from a sealed copy.
+    pub fn started(self, name: String, digest: [u8; 32]) -> Self {
+        Self { digest: Digest::Started(digest), started_as: Some(name), ..self }
+    }
+
     /// What others are told of it.
     pub fn identity(&self, principals: Vec<String>) -> Identity {
         Identity {
@@ -58,37 +91,31 @@ impl Facts {
     }
 }
 
-/// Reads facts from /proc, remembering digests of files that have not changed.
+/// Measures program files, remembering digests of those that have not changed.
 #[derive(Default)]
-pub struct Reader {
-    /// By device, inode, change time (s, ns) and size.
-    digests: HashMap<(u64, u64, i64, i64, u64), [u8; 32]>,
+pub struct Programs {
+    digests: Mutex<HashMap<FileKey, [u8; 32]>>,
 }
 
-/// Largest program file that is read: reading holds everybody else up.
+/// Device, inode, change time (s, ns) and size.
+type FileKey = (u64, u64, i64, i64, u64);
+
+/// Largest program file that is read.
 const LARGEST_PROGRAM: u64 = 256 * 1024 * 1024;
 /// Digests that are remembered.
 const REMEMBERED: usize = 1024;
 
-impl Reader {
-    /// The facts of a process whose user and group the kernel gave with its socket.
-    ///
-    /// The caller holds a pidfd and checks afterwards that the process is still alive; only then
-    /// are these the facts of that process and not of a successor in its number.
-    pub fn read(&mut self, uid: u32, gid: u32, pid: Option<u32>) -> Facts {
-        let (digest, digest_error) = match pid.map(|p| (p, self.program(p))) {
-            None => (
-                Digest::Unknown,
-                Some("the process is in a PID namespace that the coordinator cannot see".into()),
-            ),
-            Some((_, Ok(d))) => (Digest::Observed(d), None),
-            Some((pid, Err(e))) => (Digest::Unknown, Some(unreadable(pid, &e))),
+impl Programs {
+    /// Measures the program of a process. Blocks for as long as the file's file system likes.
+    pub fn measure(&self, pid: Option<u32>) -> Measured {
+        let Some(pid) = pid else {
+            return Err("the process is in a PID namespace that the coordinator cannot see".into());
         };
-        let cgroup = pid.and_then(|p| cgroup(p).ok()).unwrap_or_default();
-        Facts { uid, gid, pid, digest, digest_error, cgroup, started_as: None }
+        self.read(pid).map_err(|e| unreadable(pid, &e))
     }
 
-    fn program(&mut self, pid: u32) -> io::Result<[u8; 32]> {
+    fn read(&self, pid: u32) -> io::Result<[u8; 32]> {
+        let digests = || self.digests.lock().unwrap_or_else(PoisonError::into_inner);
         let mut file = File::open(format!("/proc/{pid}/exe"))?;
         let m = file.metadata()?;
         if m.len() > LARGEST_PROGRAM {
@@ -96,22 +123,28 @@ impl Reader {
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, text));
         }
         let key = (m.dev(), m.ino(), m.ctime(), m.ctime_nsec(), m.len());
-        if let Some(digest) = self.digests.get(&key) {
+        if let Some(digest) = digests().get(&key) {
             return Ok(*digest);
         }
         let mut hash = Sha256::new();
         let mut buffer = vec![0; 256 * 1024];
+        let mut left = LARGEST_PROGRAM;
         loop {
             match file.read(&mut buffer)? {
                 0 => break,
-                n => hash.update(&buffer[..n]),
+                n if n as u64 > left => return Err(io::ErrorKind::FileTooLarge.into()),
+                n => {
+                    left -= n as u64;
+                    hash.update(&buffer[..n]);
+                }
             }
         }
         let digest = hash.finalize().into();
-        if self.digests.len() >= REMEMBERED {
-            self.digests.clear();
+        let mut digests = digests();
+        if digests.len() >= REMEMBERED {
+            digests.clear();
         }
-        self.digests.insert(key, digest);
+        digests.insert(key, digest);
         Ok(digest)
     }
 }
@@ -174,19 +207,21 @@ mod tests {
     }
 
     #[test]
-    fn own_facts_are_read_and_the_digest_is_that_of_the_program() {
-        let mut reader = Reader::default();
-        let facts = reader.read(1, 2, Some(std::process::id()));
+    fn the_digest_is_that_of_the_program_and_is_remembered() {
+        let programs = Programs::default();
         let program = std::fs::read(std::env::current_exe().unwrap()).unwrap();
-        assert_eq!(facts.digest, Digest::Observed(digest(&program)));
-        assert_eq!(reader.digests.len(), 1);
-        assert_eq!(reader.read(1, 2, Some(std::process::id())), facts);
+        let measured = programs.measure(Some(std::process::id()));
+        assert_eq!(measured, Ok(digest(&program)));
+        assert_eq!(programs.digests.lock().unwrap().len(), 1);
+        assert_eq!(programs.measure(Some(std::process::id())), measured);
+        let facts = Facts::read(1, 2, Some(std::process::id()));
+        assert_eq!(facts.digest, Digest::Unknown);
+        assert_eq!(facts.observed(measured).digest, Digest::Observed(digest(&program)));
     }
 
     #[test]
     fn an_unknown_process_has_no_digest_and_the_reason() {
-        let mut reader = Reader::default();
-        let facts = reader.read(1, 2, None);
+        let facts = Facts::read(1, 2, None).observed(Programs::default().measure(None));
         assert_eq!(facts.digest, Digest::Unknown);
         assert!(facts.digest_error.unwrap().contains("PID namespace"));
         let denied = io::Error::from(io::ErrorKind::PermissionDenied);

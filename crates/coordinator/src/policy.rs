@@ -7,7 +7,8 @@
 //! cgroup = "/system.slice/web.service"
 //! program = "sha256:9f86d081..."  # of the program file
 //! evidence = "started"            # "started" (default): the coordinator itself started it from
-//!                                 # a sealed copy; "observed": /proc/PID/exe will do
+//!                                 # a sealed copy; "observed": /proc/PID/exe will do, and is
+//!                                 # read for every process if one principal has it
 //!
 //! [principal.greeter]
 //! started = "greeter"             # started by the coordinator under this name
@@ -66,6 +67,14 @@ pub enum PolicyError {
         key: String,
         /// What is wrong and what would be right.
         text: String,
+    },
+    /// A principal cannot have this name.
+    #[error("principal `{name}`: {text}")]
+    Principal {
+        /// The name.
+        name: String,
+        /// What is wrong and what would be right.
+        text: &'static str,
     },
 }
 
@@ -198,9 +207,20 @@ impl Policy {
     }
 
     /// Adds a principal for what the coordinator starts under `name`.
-    pub fn add_started(&mut self, name: &str) {
+    ///
+    /// # Errors
+    /// [`PolicyError::Principal`] when the name is `anyone` or is taken.
+    pub fn add_started(&mut self, name: &str) -> Result<(), PolicyError> {
+        let refuse = |text| Err(PolicyError::Principal { name: name.into(), text });
+        if name == ANYONE {
+            return refuse("that is every process; give the service another name");
+        }
+        if self.principals.contains_key(name) {
+            return refuse("there is one of that name; give the service another name");
+        }
         let principal = Principal { started: Some(name.into()), ..Principal::default() };
         self.principals.insert(name.into(), principal);
+        Ok(())
     }
 
     /// Lets a principal serve a name.
@@ -252,6 +272,11 @@ impl Policy {
     /// Whether some principal is known by its program file.
     pub fn asks_for_programs(&self) -> bool {
         self.principals.values().any(|p| p.program.is_some())
+    }
+
+    /// Whether some principal is known by a program file that /proc tells of.
+    pub fn observes_programs(&self) -> bool {
+        self.principals.values().any(|p| p.program.is_some_and(|(_, strong)| !strong))
     }
 }
 
@@ -392,6 +417,30 @@ mod tests {
             assert!(message.starts_with("policy.toml: "), "{message}");
             assert!(message.contains(part), "{message:?} lacks {part:?}");
         }
+    }
+
+    #[test]
+    fn a_started_principal_is_neither_everybody_nor_another_one() {
+        let mut p = Policy::parse("p", "[principal.web]\nuid = 1\n").unwrap();
+        p.add_started("greeter").unwrap();
+        for (name, part) in [("anyone", "every process"), ("web", "is one"), ("greeter", "is one")]
+        {
+            let error = p.add_started(name).unwrap_err().to_string();
+            assert!(error.contains(name) && error.contains(part), "{error}");
+        }
+        let web = Facts { uid: 1, ..facts() };
+        assert_eq!(p.principals(&web), ["web"]);
+    }
+
+    #[test]
+    fn programs_are_observed_only_for_a_principal_that_says_so() {
+        let section = |evidence: &str| {
+            let hex = "ab".repeat(32);
+            let text = format!("[principal.a]\nprogram = 'sha256:{hex}'\n{evidence}");
+            Policy::parse("p", &text).unwrap().observes_programs()
+        };
+        assert!(section("evidence = 'observed'"));
+        assert!(!section("evidence = 'started'") && !section(""));
     }
 
     #[test]

@@ -4,17 +4,24 @@
 //! ```text
 //! connection   opened (identity proven) --> registrations, watches, links --> closed
 //! registration name -> connection; gone with its connection, at once
-//! link         introduced --> open --> closed (told by the server's end, or an end's connection
-//!              is gone); the last few closed ones are remembered for `links`
+//! link         introduced --> open --> closed; the last few closed ones are remembered for `links`
+//! list         counting (the servers are asked) --> telling, a batch of rows each time that the
+//!              asker's connection has room --> done
 //! ```
 //!
-//! A connection that closes takes with it its registrations and watches, and closes its links in
-//! the books: the ends see the death by their own socket, not by the coordinator.
+//! A connection that closes takes with it its registrations and watches.
+//!
+//! Whether a link is open is the word of one end: the server's. A caller's word does not count,
+//! and neither does its hanging up here: it could hide a link that it goes on using. A server that
+//! says nothing keeps no row beyond its own connection. A redirect has no server here, so it is its
+//! caller's word that counts. No end hears of a link's end from the coordinator: it sees a death by
+//! its own socket.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use partywall_abi::control::{Isolation, LinkRow, LinkStats, Message};
+use partywall_abi::control::{Digest, Identity, Isolation, LinkRow, LinkStats, Message};
 use partywall_abi::layout::Geometry;
 use partywall_abi::name::{MethodSet, ServiceName};
 
@@ -28,10 +35,15 @@ pub type Conn = u64;
 const REGISTRATIONS: usize = 64;
 const WATCHES: usize = 64;
 const LINKS: usize = 4096;
+const LINKS_TO_ONE_NAME: usize = 1024;
+const LINKS_OF_ONE_SERVER: usize = 16 * 1024;
+const LISTINGS: usize = 4;
 /// Closed links that are remembered.
 const REMEMBERED: usize = 256;
 /// How long a list waits for servers to say what they counted.
 const LIST_WAIT: Duration = Duration::from_millis(250);
+/// Rows of one batch.
+const ROWS: usize = 64;
 
 // gRPC status codes (https://grpc.github.io/grpc/core/md_doc_statuscodes.html).
 const PERMISSION_DENIED: u8 = 7;
@@ -53,16 +65,7 @@ pub enum Effect {
     /// Make the memory and the socket pair of a link and send each side its part.
     ///
     /// When that fails, [`State::introduction_failed`] is told.
-    Introduce {
-        /// The link's number.
-        link: u64,
-        /// Size of both outboxes.
-        geometry: Geometry,
-        /// The calling connection and its message.
-        caller: (Conn, Box<Message>),
-        /// The serving connection and its message.
-        server: (Conn, Box<Message>),
-    },
+    Introduce(Introduction),
     /// Close a connection that broke a rule.
     Close {
         /// Which.
@@ -72,10 +75,31 @@ pub enum Effect {
     },
 }
 
+/// A link that is to be made.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Introduction {
+    /// The link's number.
+    pub link: u64,
+    /// The name that was asked for.
+    pub name: ServiceName,
+    /// The number of the caller's question.
+    pub request: u32,
+    /// Size of both outboxes.
+    pub geometry: Geometry,
+    /// The calling connection and its message.
+    pub caller: (Conn, Box<Message>),
+    /// The serving connection and its message.
+    pub server: (Conn, Box<Message>),
+}
+
 struct Connection {
-    facts: Facts,
-    principals: Vec<String>,
+    identity: Arc<Identity>,
+    digest_error: Option<String>,
     watches: BTreeMap<u32, ServiceName>,
+    /// Open links by the name they were asked for.
+    calling: BTreeMap<ServiceName, usize>,
+    /// Open links on which its word counts: those that it serves, and its redirects.
+    told: BTreeSet<u64>,
 }
 
 struct Registration {
@@ -90,19 +114,29 @@ struct Name {
     next: usize,
 }
 
-struct LinkBook {
-    row: LinkRow,
-    caller: Conn,
-    request: u32,
-    server: Option<Conn>,
+struct Link {
+    name: ServiceName,
+    caller: (Conn, Arc<Identity>),
+    /// None when it is a redirect.
+    server: Option<(Conn, Arc<Identity>)>,
+    open: bool,
+    stats: LinkStats,
 }
 
 struct Listing {
     to: Conn,
     request: u32,
-    question: u32,
-    waiting: BTreeSet<Conn>,
-    deadline: Instant,
+    stage: Stage,
+}
+
+enum Stage {
+    Counting {
+        question: u32,
+        waiting: BTreeSet<Conn>,
+        deadline: Instant,
+    },
+    /// The links from the first number to before the second are left.
+    Telling(u64, u64),
 }
 
 /// The coordinator's books.
@@ -113,7 +147,9 @@ pub struct State {
     operator_uid: u32,
     connections: BTreeMap<Conn, Connection>,
     names: HashMap<ServiceName, Name>,
-    links: BTreeMap<u64, LinkBook>,
+    links: BTreeMap<u64, Link>,
+    /// Numbers of the links that are closed, oldest first.
+    closed: VecDeque<u64>,
     listings: Vec<Listing>,
     next_conn: Conn,
     next_registration: u64,
@@ -132,6 +168,7 @@ impl State {
             connections: BTreeMap::new(),
             names: HashMap::new(),
             links: BTreeMap::new(),
+            closed: VecDeque::new(),
             listings: Vec::new(),
             next_conn: 1,
             next_registration: 1,
@@ -146,23 +183,31 @@ impl State {
         std::mem::take(&mut self.effects)
     }
 
+    /// Whether the facts of a process must say what /proc tells of its program.
+    pub fn observes_programs(&self) -> bool {
+        self.policy.observes_programs()
+    }
+
     /// A process has proven who it is.
     pub fn opened(&mut self, facts: Facts) -> Conn {
         let conn = self.next_conn;
         self.next_conn += 1;
-        let principals = self.policy.principals(&facts);
-        let you = facts.identity(principals.clone());
-        self.send(conn, Message::Welcome { you });
-        let watches = BTreeMap::new();
-        self.connections.insert(conn, Connection { facts, principals, watches });
+        let identity = facts.identity(self.policy.principals(&facts));
+        self.send(conn, Message::Welcome { you: identity.clone() });
+        let connection = Connection {
+            identity: Arc::new(identity),
+            digest_error: facts.digest_error,
+            watches: BTreeMap::new(),
+            calling: BTreeMap::new(),
+            told: BTreeSet::new(),
+        };
+        self.connections.insert(conn, connection);
         conn
     }
 
     /// A connection is gone.
     pub fn closed(&mut self, conn: Conn) {
-        if self.connections.remove(&conn).is_none() {
-            return;
-        }
+        let Some(connection) = self.connections.remove(&conn) else { return };
         let mut changed = Vec::new();
         for (name, entry) in &mut self.names {
             let before = entry.registrations.len();
@@ -174,17 +219,14 @@ impl State {
         for name in changed {
             self.tell_watchers(&name);
         }
-        for link in self.links.values_mut() {
-            if link.caller == conn || link.server == Some(conn) {
-                link.row.open = false;
+        connection.told.into_iter().for_each(|link| self.end(link));
+        self.listings.retain(|l| l.to != conn);
+        for listing in &mut self.listings {
+            if let Stage::Counting { waiting, .. } = &mut listing.stage {
+                waiting.remove(&conn);
             }
         }
-        self.forget_old_links();
-        self.listings.retain(|l| l.to != conn);
-        for i in 0..self.listings.len() {
-            self.listings[i].waiting.remove(&conn);
-        }
-        self.finish_listings(None);
+        self.finish_counting(None);
     }
 
     /// A message has come.
@@ -203,10 +245,15 @@ impl State {
             Message::Closed { link, stats } => self.count(conn, link, stats, true),
             Message::Counted { link, stats, .. } => self.count(conn, link, stats, false),
             Message::CountedAll { request } => {
-                for l in self.listings.iter_mut().filter(|l| l.question == request) {
-                    l.waiting.remove(&conn);
+                for listing in &mut self.listings {
+                    match &mut listing.stage {
+                        Stage::Counting { question, waiting, .. } if *question == request => {
+                            waiting.remove(&conn);
+                        }
+                        _ => {}
+                    }
                 }
-                self.finish_listings(None);
+                self.finish_counting(None);
             }
             Message::List { request } => self.list(conn, request, now),
             _ => self
@@ -217,20 +264,50 @@ impl State {
 
     /// When [`State::timeout`] wants to be called.
     pub fn next_timeout(&self) -> Option<Instant> {
-        self.listings.iter().map(|l| l.deadline).min()
+        let deadline = |l: &Listing| match l.stage {
+            Stage::Counting { deadline, .. } => Some(deadline),
+            Stage::Telling(..) => None,
+        };
+        self.listings.iter().filter_map(deadline).min()
     }
 
     /// Time has passed.
     pub fn timeout(&mut self, now: Instant) {
-        self.finish_listings(Some(now));
+        self.finish_counting(Some(now));
     }
 
-    /// A link could not be made, or the server could not be told of it.
-    pub fn introduction_failed(&mut self, link: u64, why: &str) {
-        if let Some(book) = self.links.remove(&link) {
-            let name = book.row.name;
-            let text = format!("no link to `{name}`: {why}");
-            self.refuse(book.caller, book.request, UNAVAILABLE, text);
+    /// A link could not be made, or one of its ends could not be told of it.
+    pub fn introduction_failed(&mut self, introduction: &Introduction, why: &str) {
+        let Introduction { link, name, request, caller, .. } = introduction;
+        self.end(*link);
+        let text = format!("no link to `{name}`: {why}");
+        self.refuse(caller.0, *request, UNAVAILABLE, text);
+    }
+
+    /// Whom rows of a list are due.
+    pub fn lists_to(&self) -> impl Iterator<Item = Conn> {
+        let telling = |l: &&Listing| matches!(l.stage, Stage::Telling(..));
+        self.listings.iter().filter(telling).map(|l| l.to)
+    }
+
+    /// A connection has taken all that it was sent: the next rows of its list.
+    pub fn room(&mut self, conn: Conn) {
+        let telling = |l: &Listing| l.to == conn && matches!(l.stage, Stage::Telling(..));
+        let Some(at) = self.listings.iter().position(telling) else { return };
+        let Listing { request, stage: Stage::Telling(from, until), .. } = self.listings[at] else {
+            return;
+        };
+        let mut links = self.links.range(from..until);
+        for (link, l) in links.by_ref().take(ROWS) {
+            let row = l.row(*link, &self.policy);
+            self.effects.push(Effect::Send { to: conn, message: Message::Row { request, row } });
+        }
+        match links.next() {
+            Some((&left, _)) => self.listings[at].stage = Stage::Telling(left, until),
+            None => {
+                self.listings.remove(at);
+                self.send(conn, Message::Listed { request });
+            }
         }
     }
 
@@ -248,7 +325,7 @@ impl State {
 
     fn register(&mut self, conn: Conn, request: u32, name: ServiceName) {
         let c = &self.connections[&conn];
-        if !self.policy.may_register(&c.principals, &name) {
+        if !self.policy.may_register(&c.identity.principals, &name) {
             let text = format!(
                 "the policy does not let {} serve `{name}`; remedy: list one of its principals \
                  under [service.{name}] register{}",
@@ -289,7 +366,7 @@ impl State {
 
     fn connect(&mut self, conn: Conn, request: u32, name: ServiceName) {
         let c = &self.connections[&conn];
-        let methods = self.policy.methods(&c.principals, &name);
+        let methods = self.policy.methods(&c.identity.principals, &name);
         if methods.is_empty() {
             let text = format!(
                 "the policy lets {} call nothing at `{name}`; remedy: list methods for one of its \
@@ -299,23 +376,38 @@ impl State {
             );
             return self.refuse(conn, request, PERMISSION_DENIED, text);
         }
-        let open = self.links.values().filter(|l| l.caller == conn && l.row.open).count();
-        if open >= LINKS {
-            let text = format!("one process may have at most {LINKS} links open");
+        let remedy = "remedy: share a channel, which carries many calls at once, or drop those \
+                      that are not used";
+        let here = c.calling.get(&name).copied().unwrap_or(0);
+        if here >= LINKS_TO_ONE_NAME {
+            let text = format!(
+                "this process has {here} links to `{name}` open, the most that one may have; \
+                 {remedy}"
+            );
             return self.refuse(conn, request, RESOURCE_EXHAUSTED, text);
         }
-        let instance = self.names.get_mut(&name).and_then(|entry| {
-            let n = entry.registrations.len();
-            let r = entry.registrations.get(entry.next.checked_rem(n)?)?;
-            entry.next = entry.next.wrapping_add(1);
-            Some((r.conn, r.id))
-        });
-        match instance {
-            Some((server, registration)) => {
-                self.introduce((conn, request), name, methods, (server, registration))
+        let open: usize = c.calling.values().sum();
+        if open >= LINKS {
+            let text =
+                format!("this process has {open} links open, the most that one may have; {remedy}");
+            return self.refuse(conn, request, RESOURCE_EXHAUSTED, text);
+        }
+        match self.next_instance(&name) {
+            Some(Ok((server, registration))) => {
+                self.introduce((conn, request), name, methods, (server, registration));
+            }
+            Some(Err(())) => {
+                let text = format!(
+                    "each instance of `{name}` serves {LINKS_OF_ONE_SERVER} links, the most that \
+                     one may; remedy: start another instance"
+                );
+                self.refuse(conn, request, RESOURCE_EXHAUSTED, text);
             }
             None => match self.policy.url(&name).map(str::to_string) {
-                Some(url) => self.redirect(conn, request, &name, methods, url),
+                Some(url) => {
+                    let link = self.book(conn, name, None);
+                    self.send(conn, Message::Redirect { request, link, url, methods });
+                }
                 None => {
                     let text = format!(
                         "nobody serves `{name}` on this host and [names] has no address for it"
@@ -326,6 +418,21 @@ impl State {
         }
     }
 
+    /// The connection and registration of the instance whose turn it is; an error when all of
+    /// them are full.
+    fn next_instance(&mut self, name: &ServiceName) -> Option<Result<(Conn, u64), ()>> {
+        let entry = self.names.get_mut(name)?;
+        let n = entry.registrations.len();
+        for _ in 0..n {
+            let r = &entry.registrations[entry.next % n];
+            entry.next = entry.next.wrapping_add(1);
+            if self.connections[&r.conn].told.len() < LINKS_OF_ONE_SERVER {
+                return Some(Ok((r.conn, r.id)));
+            }
+        }
+        (n > 0).then_some(Err(()))
+    }
+
     fn introduce(
         &mut self,
         (conn, request): (Conn, u32),
@@ -333,23 +440,9 @@ impl State {
         methods: MethodSet,
         (server, registration): (Conn, u64),
     ) {
-        let identity = |c: &Connection| c.facts.identity(c.principals.clone());
-        let caller_identity = identity(&self.connections[&conn]);
-        let server_identity = identity(&self.connections[&server]);
-        let link = self.book(
-            (conn, request),
-            LinkRow {
-                link: 0,
-                name: name.as_str().into(),
-                caller: caller_identity.clone(),
-                server: Some(server_identity.clone()),
-                url: String::new(),
-                isolation: Isolation::Process,
-                open: true,
-                stats: LinkStats::default(),
-            },
-            Some(server),
-        );
+        let identity = |conn| Identity::clone(&self.connections[&conn].identity);
+        let (caller_identity, server_identity) = (identity(conn), identity(server));
+        let link = self.book(conn, name.clone(), Some(server));
         let geometry = self.geometry;
         let linked = Message::Linked {
             request,
@@ -360,59 +453,54 @@ impl State {
         };
         let offer =
             Message::Offer { registration, link, geometry, caller: caller_identity, methods };
-        self.effects.push(Effect::Introduce {
+        self.effects.push(Effect::Introduce(Introduction {
             link,
+            name,
+            request,
             geometry,
             caller: (conn, Box::new(linked)),
             server: (server, Box::new(offer)),
-        });
+        }));
     }
 
-    fn redirect(
-        &mut self,
-        conn: Conn,
-        request: u32,
-        name: &ServiceName,
-        methods: MethodSet,
-        url: String,
-    ) {
-        let c = &self.connections[&conn];
-        let row = LinkRow {
-            link: 0,
-            name: name.as_str().into(),
-            caller: c.facts.identity(c.principals.clone()),
-            server: None,
-            url: url.clone(),
-            isolation: Isolation::Network,
-            open: true,
-            stats: LinkStats::default(),
-        };
-        let link = self.book((conn, request), row, None);
-        self.send(conn, Message::Redirect { request, link, url, methods });
-    }
-
-    fn book(&mut self, by: (Conn, u32), row: LinkRow, server: Option<Conn>) -> u64 {
-        let link = self.next_link;
+    fn book(&mut self, caller: Conn, name: ServiceName, server: Option<Conn>) -> u64 {
+        let number = self.next_link;
         self.next_link += 1;
-        let row = LinkRow { link, ..row };
-        self.links.insert(link, LinkBook { row, caller: by.0, request: by.1, server });
-        self.forget_old_links();
-        link
+        *self.connection(caller).calling.entry(name.clone()).or_default() += 1;
+        self.connection(server.unwrap_or(caller)).told.insert(number);
+        let end = |conn: Conn| (conn, Arc::clone(&self.connections[&conn].identity));
+        let (caller, server) = (end(caller), server.map(end));
+        let link = Link { name, caller, server, open: true, stats: LinkStats::default() };
+        self.links.insert(number, link);
+        number
     }
 
-    fn forget_old_links(&mut self) {
-        let closed = self.links.values().filter(|l| !l.row.open).count();
-        let mut too_many = closed.saturating_sub(REMEMBERED);
-        self.links.retain(|_, l| {
-            let forget = !l.row.open && too_many > 0;
-            too_many -= usize::from(forget);
-            !forget
-        });
+    /// Closes a link in the books, if it is open there.
+    fn end(&mut self, number: u64) {
+        let Some(link) = self.links.get_mut(&number).filter(|l| l.open) else { return };
+        link.open = false;
+        if let Some(caller) = self.connections.get_mut(&link.caller.0)
+            && let Some(open) = caller.calling.get_mut(&link.name)
+        {
+            *open -= 1;
+            if *open == 0 {
+                caller.calling.remove(&link.name);
+            }
+        }
+        if let Some(teller) = self.connections.get_mut(&link.teller()) {
+            teller.told.remove(&number);
+        }
+        self.closed.push_back(number);
+        if self.closed.len() > REMEMBERED
+            && let Some(oldest) = self.closed.pop_front()
+        {
+            self.links.remove(&oldest);
+        }
     }
 
     fn watch(&mut self, conn: Conn, request: u32, name: ServiceName) {
         let c = &self.connections[&conn];
-        let allowed = !self.policy.methods(&c.principals, &name).is_empty();
+        let allowed = !self.policy.methods(&c.identity.principals, &name).is_empty();
         if !allowed {
             let text = format!("the policy lets {} call nothing at `{name}`", who(c));
             return self.refuse(conn, request, PERMISSION_DENIED, text);
@@ -448,78 +536,100 @@ impl State {
         }
     }
 
-    /// What an end has counted. The server's word counts; of a redirect there is only the caller.
-    fn count(&mut self, conn: Conn, link: u64, stats: LinkStats, closing: bool) {
-        let Some(book) = self.links.get_mut(&link) else { return };
-        if book.caller != conn && book.server != Some(conn) {
-            return;
-        }
-        if book.server.is_none_or(|server| server == conn) {
-            book.row.stats = stats;
-        }
+    /// What the end whose word counts has counted; others are not heard.
+    fn count(&mut self, conn: Conn, number: u64, stats: LinkStats, closing: bool) {
+        let Some(link) = self.links.get_mut(&number).filter(|l| l.teller() == conn) else { return };
+        link.stats = stats;
         if closing {
-            book.row.open = false;
-            self.forget_old_links();
+            self.end(number);
         }
     }
 
     fn list(&mut self, conn: Conn, request: u32, now: Instant) {
-        let c = &self.connections[&conn];
-        if c.facts.uid != 0 && c.facts.uid != self.operator_uid {
+        let uid = self.connections[&conn].identity.uid;
+        if uid != 0 && uid != self.operator_uid {
             let text = format!(
-                "only root and user {} may list links; you are user {}",
-                self.operator_uid, c.facts.uid
+                "only root and user {} may list links; you are user {uid}",
+                self.operator_uid
             );
             return self.refuse(conn, request, PERMISSION_DENIED, text);
         }
-        let waiting: BTreeSet<Conn> = self
-            .links
-            .values()
-            .filter(|l| l.row.open)
-            .filter_map(|l| l.server.or(Some(l.caller)))
-            .filter(|c| self.connections.contains_key(c))
-            .collect();
+        if self.listings.iter().filter(|l| l.to == conn).count() >= LISTINGS {
+            let text =
+                format!("{LISTINGS} lists at once are the most that one process may ask for");
+            return self.refuse(conn, request, RESOURCE_EXHAUSTED, text);
+        }
+        let tellers = self.connections.iter().filter(|(_, c)| !c.told.is_empty());
+        let waiting: BTreeSet<Conn> = tellers.map(|(conn, _)| *conn).collect();
         let question = self.next_question;
         self.next_question = self.next_question.wrapping_add(1);
         for &to in &waiting {
             self.send(to, Message::Query { request: question });
         }
-        let deadline = now + LIST_WAIT;
-        self.listings.push(Listing { to: conn, request, question, waiting, deadline });
-        self.finish_listings(None);
+        let stage = Stage::Counting { question, waiting, deadline: now + LIST_WAIT };
+        self.listings.push(Listing { to: conn, request, stage });
+        self.finish_counting(None);
     }
 
-    fn finish_listings(&mut self, now: Option<Instant>) {
-        let done = |l: &Listing| l.waiting.is_empty() || now.is_some_and(|now| now >= l.deadline);
-        let (finished, left): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut self.listings).into_iter().partition(done);
-        self.listings = left;
-        for Listing { to, request, .. } in finished {
-            for book in self.links.values() {
-                let message = Message::Row { request, row: book.row.clone() };
-                self.effects.push(Effect::Send { to, message });
+    fn finish_counting(&mut self, now: Option<Instant>) {
+        let until = self.next_link;
+        for listing in &mut self.listings {
+            if let Stage::Counting { waiting, deadline, .. } = &listing.stage
+                && (waiting.is_empty() || now.is_some_and(|now| now >= *deadline))
+            {
+                listing.stage = Stage::Telling(0, until);
             }
-            self.send(to, Message::Listed { request });
         }
     }
 
     fn digest_hint(&self, c: &Connection) -> String {
-        match &c.facts.digest_error {
-            Some(why) if self.policy.asks_for_programs() => {
-                format!(" (its program is unknown: {why})")
+        let why = match (&c.digest_error, c.identity.digest) {
+            (Some(why), _) => why,
+            (None, Digest::Unknown) => {
+                "the coordinator did not start it, and no principal has `evidence = \"observed\"`"
             }
-            _ => String::new(),
+            (None, _) => return String::new(),
+        };
+        if self.policy.asks_for_programs() {
+            format!(" (its program is unknown: {why})")
+        } else {
+            String::new()
+        }
+    }
+}
+
+impl Link {
+    /// The connection whose word on this link counts.
+    fn teller(&self) -> Conn {
+        self.server.as_ref().map_or(self.caller.0, |s| s.0)
+    }
+
+    fn row(&self, link: u64, policy: &Policy) -> LinkRow {
+        let (url, isolation) = match &self.server {
+            Some(_) => ("", Isolation::Process),
+            None => (policy.url(&self.name).unwrap_or(""), Isolation::Network),
+        };
+        LinkRow {
+            link,
+            name: self.name.as_str().into(),
+            caller: Identity::clone(&self.caller.1),
+            server: self.server.as_ref().map(|s| Identity::clone(&s.1)),
+            url: url.into(),
+            isolation,
+            open: self.open,
+            stats: self.stats,
         }
     }
 }
 
 fn who(c: &Connection) -> String {
-    let pid = c.facts.pid.map_or("of an unseen PID namespace".to_string(), |p| p.to_string());
+    let c = &c.identity;
+    let pid = c.pid.map_or("of an unseen PID namespace".to_string(), |p| p.to_string());
     let known = match &c.principals[..] {
         [] => "known as no principal".to_string(),
         names => format!("known as {}", names.join(", ")),
     };
-    format!("process {pid} (uid {}, {known})", c.facts.uid)
+    format!("process {pid} (uid {}, {known})", c.uid)
 }
 
 /// Reports an internal failure with the right code.
@@ -530,7 +640,6 @@ pub(crate) fn internal(request: u32, text: String) -> Message {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use partywall_abi::control::Digest;
 
     fn facts(uid: u32) -> Facts {
         Facts {
@@ -589,7 +698,7 @@ mod tests {
 
     fn introduced(effects: &[Effect]) -> (u64, Conn) {
         match effects {
-            [Effect::Introduce { link, server, .. }] => (*link, server.0),
+            [Effect::Introduce(Introduction { link, server, .. })] => (*link, server.0),
             other => panic!("{other:?}"),
         }
     }
@@ -652,6 +761,25 @@ mod tests {
         );
     }
 
+    /// All that a connection with room for everything is sent.
+    fn told(s: &mut State, conn: Conn) -> (Vec<LinkRow>, usize) {
+        let (mut rows, mut batches) = (Vec::new(), 0);
+        while s.lists_to().any(|c| c == conn) {
+            s.room(conn);
+            batches += 1;
+            let effects = s.take_effects();
+            assert!(effects.len() <= ROWS + 1);
+            for e in effects {
+                match e {
+                    Effect::Send { message: Message::Row { row, .. }, .. } => rows.push(row),
+                    Effect::Send { message: Message::Listed { .. }, .. } => {}
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+        (rows, batches)
+    }
+
     #[test]
     fn a_list_asks_the_servers_and_does_not_wait_for_ever() {
         let mut s = state();
@@ -661,7 +789,9 @@ mod tests {
             introduced(&ask(&mut s, web, Message::Connect { request: 2, name: name() }));
         assert_eq!(refused(&ask(&mut s, web, Message::List { request: 3 })).0, PERMISSION_DENIED);
         let e = ask(&mut s, operator, Message::List { request: 3 });
-        assert!(matches!(&e[..], [Effect::Send { message: Message::Query { .. }, .. }]));
+        assert!(
+            matches!(&e[..], [Effect::Send { to, message: Message::Query { .. } }] if *to == server)
+        );
         let stats = LinkStats { calls: 5, ..LinkStats::default() };
         assert!(ask(&mut s, server, Message::Counted { request: 1, link, stats }).is_empty());
         assert!(
@@ -669,13 +799,173 @@ mod tests {
                 .is_empty()
         );
         s.timeout(Instant::now());
-        assert!(s.take_effects().is_empty(), "too early");
+        assert_eq!(told(&mut s, operator).1, 0, "too early");
         s.timeout(Instant::now() + LIST_WAIT);
-        let e = s.take_effects();
-        assert!(matches!(&e[..], [
-            Effect::Send { message: Message::Row { row, .. }, .. },
-            Effect::Send { message: Message::Listed { request: 3 }, .. },
-        ] if row.stats.calls == 5 && row.open));
+        let (rows, _) = told(&mut s, operator);
+        assert_eq!((rows.len(), rows[0].stats.calls, rows[0].open), (1, 5, true));
+    }
+
+    #[test]
+    fn a_long_list_is_told_in_batches_and_whole() {
+        let mut s = state();
+        let (server, operator) = (open(&mut s, 1), open(&mut s, 9));
+        ask(&mut s, server, Message::Register { request: 1, name: name() });
+        let callers: Vec<Conn> = (0..3).map(|_| open(&mut s, 2)).collect();
+        for i in 0..3 * LINKS_TO_ONE_NAME {
+            ask(&mut s, callers[i % 3], Message::Connect { request: 2, name: name() });
+        }
+        ask(&mut s, operator, Message::List { request: 3 });
+        ask(&mut s, server, Message::CountedAll { request: 1 });
+        let (rows, batches) = told(&mut s, operator);
+        let numbers: Vec<u64> = rows.iter().map(|r| r.link).collect();
+        assert_eq!(numbers, (1..=3 * LINKS_TO_ONE_NAME as u64).collect::<Vec<_>>());
+        assert_eq!(batches, 3 * LINKS_TO_ONE_NAME / ROWS);
+    }
+
+    fn open_links(s: &State) -> usize {
+        s.links.values().filter(|l| l.open).count()
+    }
+
+    #[test]
+    fn only_the_servers_word_ends_a_link() {
+        let mut s = state();
+        let (server, web) = (open(&mut s, 1), open(&mut s, 2));
+        ask(&mut s, server, Message::Register { request: 1, name: name() });
+        let connect =
+            |s: &mut State| introduced(&ask(s, web, Message::Connect { request: 2, name: name() }));
+        let (first, _) = connect(&mut s);
+        connect(&mut s);
+        let stats = LinkStats { calls: 1, ..LinkStats::default() };
+        ask(&mut s, web, Message::Closed { link: first, stats });
+        assert_eq!((open_links(&s), s.links[&first].stats.calls), (2, 0));
+        s.closed(web);
+        assert_eq!(open_links(&s), 2, "hidden by a caller that hung up");
+        ask(&mut s, server, Message::Closed { link: first, stats });
+        assert_eq!((open_links(&s), s.links[&first].stats.calls), (1, 1));
+        s.closed(server);
+        assert_eq!(open_links(&s), 0, "kept by a server that is gone");
+    }
+
+    #[test]
+    fn a_redirect_ends_with_its_callers_word_or_its_caller() {
+        let mut s = state();
+        let web = open(&mut s, 2);
+        let far = ServiceName::new("far").unwrap();
+        for request in [1, 2] {
+            ask(&mut s, web, Message::Connect { request, name: far.clone() });
+        }
+        ask(&mut s, web, Message::Closed { link: 1, stats: LinkStats::default() });
+        assert_eq!(open_links(&s), 1);
+        s.closed(web);
+        assert_eq!(open_links(&s), 0);
+    }
+
+    #[test]
+    fn a_caller_has_so_many_links_to_a_name_and_no_more() {
+        let mut s = state();
+        let (server, web, other) = (open(&mut s, 1), open(&mut s, 2), open(&mut s, 2));
+        ask(&mut s, server, Message::Register { request: 1, name: name() });
+        let connect =
+            |s: &mut State, conn| ask(s, conn, Message::Connect { request: 2, name: name() });
+        let (first, _) = introduced(&connect(&mut s, web));
+        for _ in 1..LINKS_TO_ONE_NAME {
+            introduced(&connect(&mut s, web));
+        }
+        let e = connect(&mut s, web);
+        let (code, text) = refused(&e);
+        assert_eq!(code, RESOURCE_EXHAUSTED);
+        assert!(text.contains("1024 links to `g`") && text.contains("share a channel"), "{text}");
+        introduced(&connect(&mut s, other));
+        ask(&mut s, server, Message::Closed { link: first, stats: LinkStats::default() });
+        introduced(&connect(&mut s, web));
+        refused(&connect(&mut s, web));
+    }
+
+    #[test]
+    fn a_caller_has_so_many_links_in_all_and_no_more() {
+        let names: Vec<ServiceName> =
+            (0..5).map(|n| ServiceName::new(&format!("far{n}")).unwrap()).collect();
+        let (mut calls, mut urls) = (String::new(), String::from("[names]\n"));
+        for n in &names {
+            calls += &format!("[service.{n}.call]\nanyone = ['*']\n");
+            urls += &format!("{n} = 'http://h:1'\n");
+        }
+        let policy = Policy::parse("p", &(calls + &urls)).unwrap();
+        let mut s = State::new(policy, Geometry::DEFAULT, 9);
+        let web = open(&mut s, 2);
+        for i in 0..LINKS {
+            let name = names[i / LINKS_TO_ONE_NAME].clone();
+            let e = ask(&mut s, web, Message::Connect { request: 1, name });
+            assert!(matches!(&e[..], [Effect::Send { message: Message::Redirect { .. }, .. }]));
+        }
+        let e = ask(&mut s, web, Message::Connect { request: 1, name: names[4].clone() });
+        let (code, text) = refused(&e);
+        assert_eq!(code, RESOURCE_EXHAUSTED);
+        assert!(text.contains("4096 links") && text.contains("share a channel"), "{text}");
+    }
+
+    #[test]
+    fn a_server_has_so_many_links_and_no_more() {
+        let mut s = state();
+        let server = open(&mut s, 1);
+        ask(&mut s, server, Message::Register { request: 1, name: name() });
+        let connect = |s: &mut State| {
+            let web = open(s, 2);
+            let e = ask(s, web, Message::Connect { request: 2, name: name() });
+            s.closed(web);
+            e
+        };
+        for _ in 0..LINKS_OF_ONE_SERVER {
+            introduced(&connect(&mut s));
+        }
+        let e = connect(&mut s);
+        let (code, text) = refused(&e);
+        assert_eq!(code, RESOURCE_EXHAUSTED);
+        assert!(text.contains("start another instance"), "{text}");
+        let second = open(&mut s, 1);
+        ask(&mut s, second, Message::Register { request: 1, name: name() });
+        for _ in 0..2 {
+            assert_eq!(introduced(&connect(&mut s)).1, second);
+        }
+    }
+
+    #[test]
+    fn a_process_serves_and_watches_so_many_names_and_no_more() {
+        let mut s = state();
+        let (server, web) = (open(&mut s, 1), open(&mut s, 2));
+        for request in 0..64 {
+            let e = ask(&mut s, server, Message::Register { request, name: name() });
+            assert!(matches!(&e[..], [Effect::Send { message: Message::Registered { .. }, .. }]));
+        }
+        let e = ask(&mut s, server, Message::Register { request: 64, name: name() });
+        assert_eq!(refused(&e), (RESOURCE_EXHAUSTED, "one process may serve at most 64 names"));
+        for request in 0..64 {
+            let e = ask(&mut s, web, Message::Watch { request, name: name() });
+            assert!(matches!(&e[..], [Effect::Send { message: Message::Watched { .. }, .. }]));
+        }
+        let e = ask(&mut s, web, Message::Watch { request: 64, name: name() });
+        assert_eq!(refused(&e), (RESOURCE_EXHAUSTED, "one process may watch at most 64 names"));
+    }
+
+    #[test]
+    fn the_numbers_of_others_are_worth_nothing() {
+        let mut s = state();
+        let (server, web, third) = (open(&mut s, 1), open(&mut s, 2), open(&mut s, 2));
+        let e = ask(&mut s, server, Message::Register { request: 1, name: name() });
+        let [Effect::Send { message: Message::Registered { registration, .. }, .. }] = e[..] else {
+            panic!("{e:?}")
+        };
+        let e = ask(&mut s, web, Message::Connect { request: 2, name: name() });
+        let (link, _) = introduced(&e);
+        let stats = LinkStats { calls: 9, ..LinkStats::default() };
+        for m in [
+            Message::Unregister { registration },
+            Message::Counted { request: 1, link, stats },
+            Message::Closed { link, stats },
+        ] {
+            assert_eq!(ask(&mut s, third, m), []);
+        }
+        assert_eq!((s.instances(&name()), open_links(&s), s.links[&link].stats.calls), (1, 1, 0));
     }
 
     #[test]
@@ -683,10 +973,11 @@ mod tests {
         let mut s = state();
         let (server, web) = (open(&mut s, 1), open(&mut s, 2));
         ask(&mut s, server, Message::Register { request: 1, name: name() });
-        let (link, _) =
-            introduced(&ask(&mut s, web, Message::Connect { request: 2, name: name() }));
-        s.introduction_failed(link, "no memory");
+        let e = ask(&mut s, web, Message::Connect { request: 2, name: name() });
+        let [Effect::Introduce(introduction)] = &e[..] else { panic!("{e:?}") };
+        s.introduction_failed(introduction, "no memory");
         assert_eq!(refused(&s.take_effects()), (UNAVAILABLE, "no link to `g`: no memory"));
+        assert_eq!(open_links(&s), 0);
     }
 
     #[test]

@@ -7,14 +7,23 @@
 //! watch() ----> instances of a name, as they change
 //! ```
 //!
+//! Whoever sends does not wait: what the coordinator does not take at once is queued, and the
+//! reactor sends it when there is room. A queue that has grown over its bound ends the conversation.
+//!
+//! What the coordinator keeps for this process ends with a value here: a registration with
+//! [`Registered`], a link that was offered or a redirect with [`Booked`]. The link of a caller
+//! needs none: its server hears the caller hang up, and says so.
+//!
 //! When the coordinator goes, every open question is answered with an error and every watch ends;
 //! links go on. The next question opens a new conversation. A server whose coordinator is gone
 //! keeps its links and takes no new ones.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use partywall_abi::control::{Identity, LinkRow, LinkStats, Message};
@@ -33,8 +42,12 @@ pub type LinkInfo = LinkRow;
 
 /// How long the proof of identity may take.
 const HANDSHAKE: Duration = Duration::from_secs(5);
+/// How long a coordinator may take to list its links.
+const LIST_TIMEOUT: Duration = Duration::from_secs(30);
 /// Offers that wait for a server that does not take them.
 const OFFERS: usize = 1024;
+/// Packets that wait for a coordinator that does not read.
+const OUTGOING: usize = 64 * 1024;
 
 /// A link that a caller was given.
 pub(crate) struct Linked {
@@ -48,7 +61,33 @@ pub(crate) struct Linked {
 /// What became of a connect.
 pub(crate) enum Connected {
     Link(Linked),
-    Redirect { link: u64, url: String, methods: MethodSet },
+    Redirect { url: String, methods: MethodSet, booked: Booked },
+}
+
+/// An open link in the coordinator's books, where this process's word on it counts: unless it is
+/// handed on to what says so itself, the drop says that it has ended.
+pub(crate) struct Booked {
+    agent: Arc<Agent>,
+    pub(crate) link: u64,
+    handed_on: bool,
+}
+
+impl Booked {
+    fn new(agent: &Arc<Agent>, link: u64) -> Self {
+        Self { agent: Arc::clone(agent), link, handed_on: false }
+    }
+
+    pub(crate) fn hand_on(mut self) {
+        self.handed_on = true;
+    }
+}
+
+impl Drop for Booked {
+    fn drop(&mut self) {
+        if !self.handed_on {
+            self.agent.closed(self.link, LinkStats::default());
+        }
+    }
 }
 
 /// A link that a server is offered.
@@ -61,11 +100,21 @@ pub(crate) struct Offer {
     pub(crate) socket: OwnedFd,
 }
 
-/// A registration's number and the links that it is offered.
-pub(crate) type Registered = (u64, mpsc::Receiver<Offer>);
+/// A name that this process serves, until the drop.
+pub(crate) struct Registered {
+    pub(crate) agent: Arc<Agent>,
+    registration: u64,
+    pub(crate) offers: mpsc::Receiver<(Offer, Booked)>,
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        self.agent.unregister(self.registration);
+    }
+}
 
 enum Waiting {
-    Answer(oneshot::Sender<Result<(Message, Vec<OwnedFd>), Error>>),
+    Answer(oneshot::Sender<Result<Connected, Error>>),
     Register(oneshot::Sender<Result<Registered, Error>>),
     Rows(Vec<LinkRow>, oneshot::Sender<Result<Vec<LinkRow>, Error>>),
     Watch(watch::Sender<u32>),
@@ -80,15 +129,23 @@ pub(crate) trait Counted: Send + Sync {
 struct Books {
     next_request: u32,
     waiting: HashMap<u32, Waiting>,
-    offers: HashMap<u64, mpsc::Sender<Offer>>,
+    offers: HashMap<u64, mpsc::Sender<(Offer, Booked)>>,
     counted: HashMap<u64, Weak<dyn Counted>>,
     gone: bool,
+}
+
+/// Packets that the socket did not take; while there are any, the reactor waits for room.
+#[derive(Default)]
+struct Outgoing {
+    packets: VecDeque<Vec<u8>>,
+    waiting: bool,
 }
 
 /// One conversation.
 pub(crate) struct Agent {
     socket: OwnedFd,
     books: Mutex<Books>,
+    outgoing: Mutex<Outgoing>,
     registered: OnceLock<Registration>,
 }
 
@@ -188,26 +245,58 @@ impl Agent {
         let owner = socket::peer_credentials(socket.as_fd()).map_err(nowhere)?.uid;
         check_owner(place, owner)?;
         prove(&socket)?;
-        let agent = Arc::new(Self { socket, books: Mutex::default(), registered: OnceLock::new() });
+        Self::start(socket).map_err(nowhere)
+    }
+
+    /// Listens to the coordinator that this process has proven itself to.
+    fn start(socket: OwnedFd) -> std::io::Result<Arc<Self>> {
+        let agent = Arc::new(Self {
+            socket,
+            books: Mutex::default(),
+            outgoing: Mutex::default(),
+            registered: OnceLock::new(),
+        });
         let owner: Arc<dyn AsFd + Send + Sync> = Arc::clone(&agent) as _;
-        let registration =
-            reactor::register(owner, Arc::new(Listener(Arc::clone(&agent)))).map_err(nowhere)?;
+        let registration = reactor::register(owner, Arc::new(Listener(Arc::clone(&agent))))?;
         let _first = agent.registered.set(registration);
+        // The reactor may have had something to say that found no room, before it could be told;
+        // when that fails, it has heard of the end.
+        let _ended = agent.flush(&mut lock(&agent.outgoing));
         Ok(agent)
     }
 
     fn send(&self, message: &Message) -> Result<(), Error> {
-        // A packet that does not fit now fits soon: the coordinator reads all the time.
-        for _ in 0..1000 {
-            match socket::send(self.socket.as_fd(), &message.encode(), &[]) {
-                Ok(()) => return Ok(()),
-                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {
-                    std::thread::sleep(Duration::from_millis(1));
+        let mut outgoing = lock(&self.outgoing);
+        outgoing.packets.push_back(message.encode());
+        if outgoing.packets.len() > OUTGOING {
+            outgoing.packets.clear();
+            // The reactor hears of it and ends the conversation.
+            let _ended = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+            return Err(Error::CoordinatorGone("it does not read"));
+        }
+        if outgoing.waiting { Ok(()) } else { self.flush(&mut outgoing) }
+    }
+
+    /// Sends what waits, as far as the socket takes it.
+    fn flush(&self, outgoing: &mut Outgoing) -> Result<(), Error> {
+        while let Some(packet) = outgoing.packets.front() {
+            match socket::send(self.socket.as_fd(), packet, &[]) {
+                Ok(()) => drop(outgoing.packets.pop_front()),
+                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => break,
+                Err(_) => {
+                    outgoing.packets.clear();
+                    return Err(Error::CoordinatorGone("it has ended"));
                 }
-                Err(_) => break,
             }
         }
-        Err(Error::CoordinatorGone("it does not read, or has ended"))
+        let waiting = !outgoing.packets.is_empty();
+        if waiting != outgoing.waiting
+            && let Some(registration) = self.registered.get()
+        {
+            registration.wants_room(waiting);
+            outgoing.waiting = waiting;
+        }
+        Ok(())
     }
 
     fn begin(&self, waiting: Waiting) -> Result<u32, Error> {
@@ -225,31 +314,35 @@ impl Agent {
         }
     }
 
-    fn ask(&self, message: impl FnOnce(u32) -> Message) -> Result<Answer, Error> {
-        let (tx, rx) = oneshot::channel();
-        let request = self.begin(Waiting::Answer(tx))?;
-        self.send(&message(request)).inspect_err(|_| {
-            lock(&self.books).waiting.remove(&request);
-        })?;
-        Ok(Answer(rx))
+    /// Sends the question with this number, or forgets who waits for its answer.
+    fn ask(&self, request: u32, question: &Message) -> Result<(), Error> {
+        self.send(question).inspect_err(|_| drop(self.forget(request)))
+    }
+
+    fn forget(&self, request: u32) -> Option<Waiting> {
+        lock(&self.books).waiting.remove(&request)
     }
 
     /// Asks for a link.
     pub(crate) fn connect(&self, name: &ServiceName) -> Result<Connecting, Error> {
-        self.ask(|request| Message::Connect { request, name: name.clone() }).map(Connecting)
+        let (tx, rx) = oneshot::channel();
+        let request = self.begin(Waiting::Answer(tx))?;
+        self.ask(request, &Message::Connect { request, name: name.clone() })?;
+        Ok(Connecting(rx))
     }
 
     /// Asks to serve a name.
     pub(crate) async fn register(&self, name: &ServiceName) -> Result<Registered, Error> {
         let (tx, rx) = oneshot::channel();
         let request = self.begin(Waiting::Register(tx))?;
-        self.send(&Message::Register { request, name: name.clone() })?;
+        self.ask(request, &Message::Register { request, name: name.clone() })?;
         rx.await.unwrap_or(Err(Error::CoordinatorGone("it has ended")))
     }
 
     /// Stops serving; offers that are under way are dropped, which their callers see.
-    pub(crate) fn unregister(&self, registration: u64) {
-        lock(&self.books).offers.remove(&registration);
+    fn unregister(&self, registration: u64) {
+        let queue = lock(&self.books).offers.remove(&registration);
+        drop(queue);
         // When the coordinator is gone, so is the registration.
         let _ = self.send(&Message::Unregister { registration });
     }
@@ -258,13 +351,13 @@ impl Agent {
     pub(crate) fn watch(&self, name: &ServiceName) -> Result<(u32, watch::Receiver<u32>), Error> {
         let (tx, rx) = watch::channel(0);
         let request = self.begin(Waiting::Watch(tx))?;
-        self.send(&Message::Watch { request, name: name.clone() })?;
+        self.ask(request, &Message::Watch { request, name: name.clone() })?;
         Ok((request, rx))
     }
 
     /// Ends a watch.
     pub(crate) fn unwatch(&self, request: u32) {
-        lock(&self.books).waiting.remove(&request);
+        drop(self.forget(request));
         let _ = self.send(&Message::Unwatch { request });
     }
 
@@ -282,43 +375,46 @@ impl Agent {
     fn list(&self) -> Result<Vec<LinkRow>, Error> {
         let (tx, rx) = oneshot::channel();
         let request = self.begin(Waiting::Rows(Vec::new(), tx))?;
-        self.send(&Message::List { request })?;
-        rx.blocking_recv().unwrap_or(Err(Error::CoordinatorGone("it has ended")))
+        self.ask(request, &Message::List { request })?;
+        wait_here(rx, LIST_TIMEOUT)
     }
 }
 
-struct Answer(oneshot::Receiver<Result<(Message, Vec<OwnedFd>), Error>>);
-
-impl Answer {
-    fn blocking(self) -> Result<(Message, Vec<OwnedFd>), Error> {
-        self.0.blocking_recv().unwrap_or(Err(Error::CoordinatorGone("it has ended")))
+/// Waits on this thread for an answer.
+fn wait_here<T>(
+    mut answer: oneshot::Receiver<Result<T, Error>>,
+    within: Duration,
+) -> Result<T, Error> {
+    struct Unpark(std::thread::Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let start = Instant::now();
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut cx = Context::from_waker(&waker);
+    loop {
+        if let Poll::Ready(answer) = Pin::new(&mut answer).poll(&mut cx) {
+            return answer.unwrap_or(Err(Error::CoordinatorGone("it has ended")));
+        }
+        match within.checked_sub(start.elapsed()) {
+            Some(left) if !left.is_zero() => std::thread::park_timeout(left),
+            _ => return Err(Error::TimedOut(within)),
+        }
     }
 }
 
 /// A connect under way.
-pub(crate) struct Connecting(Answer);
+pub(crate) struct Connecting(oneshot::Receiver<Result<Connected, Error>>);
 
 impl Connecting {
-    pub(crate) fn blocking(self) -> Result<Connected, Error> {
-        Self::read(self.0.blocking()?)
+    pub(crate) fn blocking(self, within: Duration) -> Result<Connected, Error> {
+        wait_here(self.0, within)
     }
 
     pub(crate) async fn wait(self) -> Result<Connected, Error> {
-        let answer = self.0.0.await.unwrap_or(Err(Error::CoordinatorGone("it has ended")))?;
-        Self::read(answer)
-    }
-
-    fn read((message, fds): (Message, Vec<OwnedFd>)) -> Result<Connected, Error> {
-        match message {
-            Message::Linked { link, geometry, server, .. } => {
-                let (memory, socket) = two(fds)?;
-                Ok(Connected::Link(Linked { link, geometry, server, memory, socket }))
-            }
-            Message::Redirect { link, url, methods, .. } => {
-                Ok(Connected::Redirect { link, url, methods })
-            }
-            _ => Err(Error::CoordinatorGone("it answers what was not asked")),
-        }
+        self.0.await.unwrap_or(Err(Error::CoordinatorGone("it has ended")))
     }
 }
 
@@ -335,6 +431,8 @@ struct Listener(Arc<Agent>);
 
 impl Source for Listener {
     fn ready(&self, _hung_up: bool) -> Next {
+        // When it fails, so does the receive.
+        let _ = self.0.flush(&mut lock(&self.0.outgoing));
         let mut buffer = vec![0; limits::CONTROL_BYTES];
         for _ in 0..64 {
             let packet = match socket::receive(self.0.socket.as_fd(), &mut buffer, false) {
@@ -378,14 +476,24 @@ impl Listener {
     }
 
     fn take(&self, message: Message, fds: Vec<OwnedFd>) {
+        let fds = match message {
+            Message::Offer { .. } | Message::Linked { .. } => fds,
+            _ => {
+                socket::discard(fds);
+                Vec::new()
+            }
+        };
         match message {
-            Message::Offer { registration, link, geometry, caller, methods } => match two(fds) {
-                Ok((memory, socket)) => {
-                    let offer = Offer { link, geometry, caller, methods, memory, socket };
-                    self.offer(registration, offer);
+            Message::Offer { registration, link, geometry, caller, methods } => {
+                let booked = Booked::new(&self.0, link);
+                match two(fds) {
+                    Ok((memory, socket)) => {
+                        let offer = Offer { link, geometry, caller, methods, memory, socket };
+                        self.offer(registration, offer, booked);
+                    }
+                    Err(why) => tracing::warn!(link, %why, "a link is lost"),
                 }
-                Err(why) => tracing::warn!(link, %why, "a link is lost"),
-            },
+            }
             Message::Watched { request, instances } => {
                 if let Some(Waiting::Watch(tx)) = lock(&self.0.books).waiting.get(&request) {
                     let _unwatched = tx.send(instances);
@@ -415,48 +523,70 @@ impl Listener {
                 }
             }
             Message::Registered { request, registration } => {
-                // The queue is there before the first offer, which comes after this message.
-                let mut books = lock(&self.0.books);
-                if let Some(Waiting::Register(tx)) = books.waiting.remove(&request) {
+                if let Some(Waiting::Register(tx)) = self.0.forget(request) {
+                    // The queue is there before the first offer, which comes after this message.
                     let (queue, offers) = mpsc::channel(OFFERS);
-                    books.offers.insert(registration, queue);
-                    let _given_up = tx.send(Ok((registration, offers)));
+                    lock(&self.0.books).offers.insert(registration, queue);
+                    let registered =
+                        Registered { agent: Arc::clone(&self.0), registration, offers };
+                    let _given_up = tx.send(Ok(registered));
                 }
             }
-            Message::Linked { request, .. } | Message::Redirect { request, .. } => {
-                let waiting = lock(&self.0.books).waiting.remove(&request);
-                if let Some(Waiting::Answer(tx)) = waiting {
-                    let _given_up = tx.send(Ok((message, fds)));
-                }
+            Message::Linked { request, link, geometry, server, .. } => {
+                let linked = two(fds).map(|(memory, socket)| {
+                    Connected::Link(Linked { link, geometry, server, memory, socket })
+                });
+                self.answer(request, linked);
+            }
+            Message::Redirect { request, link, url, methods } => {
+                let booked = Booked::new(&self.0, link);
+                self.answer(request, Ok(Connected::Redirect { url, methods, booked }));
             }
             other => tracing::warn!(?other, "a message that has no place here"),
         }
     }
 
-    fn offer(&self, registration: u64, offer: Offer) {
+    fn answer(&self, request: u32, connected: Result<Connected, Error>) {
+        let given_up = match self.0.forget(request) {
+            Some(Waiting::Answer(tx)) => tx.send(connected).err(),
+            _ => Some(connected),
+        };
+        // What its server has sent on the socket is nobody's any more.
+        if let Some(Ok(Connected::Link(Linked { memory, socket, .. }))) = given_up {
+            socket::discard(vec![memory, socket]);
+        }
+    }
+
+    fn offer(&self, registration: u64, offer: Offer, booked: Booked) {
         let link = offer.link;
         let queue = lock(&self.0.books).offers.get(&registration).cloned();
-        let Some(queue) = queue else {
-            tracing::warn!(link, "an offer for which there is no server");
-            return;
+        let refused = match queue {
+            None => Some((offer, "there is no server for it")),
+            Some(queue) => {
+                let full = queue.try_send((offer, booked)).err();
+                full.map(|e| (e.into_inner().0, "the server does not take its offers"))
+            }
         };
-        if queue.try_send(offer).is_err() {
-            tracing::warn!(link, "the server does not take its offers; the link is dropped");
+        if let Some((Offer { memory, socket, .. }, why)) = refused {
+            tracing::warn!(link, why, "a link is dropped");
+            socket::discard(vec![memory, socket]);
         }
     }
 
     fn count(&self, request: u32) {
+        if lock(&self.0.outgoing).packets.len() > OUTGOING / 4 {
+            // Who does not read the answers to the last questions gets no more of them.
+            return;
+        }
         let ends: Vec<_> = {
             let mut books = lock(&self.0.books);
             books.counted.retain(|_, end| end.strong_count() > 0);
             books.counted.iter().filter_map(|(l, e)| Some((*l, e.upgrade()?))).collect()
         };
-        for (link, end) in ends {
-            let message = Message::Counted { request, link, stats: end.stats() };
-            let _ = socket::send(self.0.socket.as_fd(), &message.encode(), &[]);
+        for (link, end) in ends.into_iter().take(OUTGOING / 2) {
+            let _ = self.0.send(&Message::Counted { request, link, stats: end.stats() });
         }
-        let all = Message::CountedAll { request };
-        let _ = socket::send(self.0.socket.as_fd(), &all.encode(), &[]);
+        let _ = self.0.send(&Message::CountedAll { request });
     }
 }
 
@@ -504,17 +634,9 @@ fn prove(socket: &OwnedFd) -> Result<(), Error> {
                 Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {}
                 _ => return Err(Error::CoordinatorGone("it refused this process")),
             }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            if !socket::wait_readable(socket.as_fd(), deadline).unwrap_or(false) {
                 return Err(Error::TimedOut(HANDSHAKE));
             }
-            let left = rustix::time::Timespec {
-                tv_sec: left.as_secs() as i64,
-                tv_nsec: left.subsec_nanos().into(),
-            };
-            let mut fds = [rustix::event::PollFd::new(socket, rustix::event::PollFlags::IN)];
-            // Interrupted or timed out: the loop looks again.
-            let _ready = rustix::event::poll(&mut fds, Some(&left));
         }
     };
     let Message::Challenge { version, nonce } = next()? else {
@@ -529,5 +651,134 @@ fn prove(socket: &OwnedFd) -> Result<(), Error> {
     match next()? {
         Message::Welcome { .. } => Ok(()),
         _ => Err(Error::CoordinatorGone("it does not welcome after the proof")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use partywall_coordinator::{Coordinator, Policy};
+
+    const POLICY: &str = "[service.g]\nregister = ['anyone']\n[service.g.call]\nanyone = ['*']\n\
+                          [service.far.call]\nanyone = ['*']\n[names]\nfar = 'http://h:1'\n";
+
+    fn name(text: &str) -> ServiceName {
+        ServiceName::new(text).unwrap()
+    }
+
+    /// A coordinator and a conversation with it.
+    fn host() -> (tempfile::TempDir, Coordinator, Arc<Agent>) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("c.sock");
+        let policy = Policy::parse("test", POLICY).unwrap();
+        let coordinator = Coordinator::start(Some(&path), policy).unwrap();
+        (dir, coordinator, get(&Place::Path(path)).unwrap())
+    }
+
+    /// Waits until none of the links that the coordinator knows is open.
+    fn wait_until_closed(agent: &Agent, links: usize) {
+        let deadline = Instant::now() + Duration::from_secs(5);
+        loop {
+            let rows = agent.list().unwrap();
+            assert_eq!(rows.len(), links);
+            if rows.iter().all(|row| !row.open) {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{rows:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    #[test]
+    fn a_redirect_that_nobody_waits_for_any_more_is_closed_in_the_books() {
+        let (_dir, _coordinator, agent) = host();
+        drop(agent.connect(&name("far")).unwrap());
+        wait_until_closed(&agent, 1);
+        let Ok(Connected::Redirect { booked, .. }) =
+            agent.connect(&name("far")).unwrap().blocking(HANDSHAKE)
+        else {
+            panic!("no redirect")
+        };
+        assert!(agent.list().unwrap()[1].open);
+        drop(booked);
+        wait_until_closed(&agent, 2);
+    }
+
+    #[tokio::test]
+    async fn an_offer_that_is_not_taken_is_closed_in_the_books() {
+        let (_dir, _coordinator, agent) = host();
+        let mut registered = agent.register(&name("g")).await.unwrap();
+        let Ok(Connected::Link(_linked)) = agent.connect(&name("g")).unwrap().wait().await else {
+            panic!("no link")
+        };
+        drop(registered.offers.recv().await.unwrap());
+        let Ok(Connected::Link(_linked)) = agent.connect(&name("g")).unwrap().wait().await else {
+            panic!("no link")
+        };
+        // This one lies in the queue.
+        drop(registered);
+        tokio::task::spawn_blocking(move || wait_until_closed(&agent, 2)).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_registration_ends_with_its_value_and_with_who_waits_for_it() {
+        let (_dir, coordinator, agent) = host();
+        let registered = agent.register(&name("g")).await.unwrap();
+        drop(registered);
+        let g = name("g");
+        let mut registering = Box::pin(agent.register(&g));
+        let waker = &mut std::task::Context::from_waker(std::task::Waker::noop());
+        assert!(registering.as_mut().poll(waker).is_pending());
+        drop(registering);
+        let deadline = Instant::now() + Duration::from_secs(5);
+        // Answers come in the order of the questions; the registrations were the first ones.
+        while let Ok(connected) = agent.connect(&name("g")).unwrap().wait().await {
+            assert!(matches!(connected, Connected::Link(_)) && Instant::now() < deadline);
+        }
+        assert!(!coordinator.served(&name("g"), Duration::from_millis(20)));
+    }
+
+    #[test]
+    fn who_sends_does_not_wait_for_a_coordinator_that_does_not_read() {
+        let (ours, theirs) = socket::pair().unwrap();
+        let agent = Agent::start(ours).unwrap();
+        let start = Instant::now();
+        for request in 0..5_000 {
+            agent.send(&Message::Unwatch { request }).unwrap();
+        }
+        assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+        let mut buffer = [0; 64];
+        for expected in 0..5_000 {
+            let deadline = Instant::now() + Duration::from_secs(10);
+            assert!(socket::wait_readable(theirs.as_fd(), deadline).unwrap());
+            let len = socket::receive(theirs.as_fd(), &mut buffer, false).unwrap().len;
+            let message = Message::decode(&buffer[..len]).unwrap();
+            assert_eq!(message, Message::Unwatch { request: expected });
+        }
+        assert!(lock(&agent.outgoing).packets.is_empty());
+    }
+
+    #[test]
+    fn a_coordinator_that_never_reads_is_given_up() {
+        let (ours, _theirs) = socket::pair().unwrap();
+        let agent = Agent::start(ours).unwrap();
+        let (tx, rx) = oneshot::channel();
+        agent.begin(Waiting::Answer(tx)).unwrap();
+        let unwatch = Message::Unwatch { request: 1 };
+        let sent = (0..2 * OUTGOING).take_while(|_| agent.send(&unwatch).is_ok()).count();
+        assert!((OUTGOING..OUTGOING + 1_000).contains(&sent), "{sent}");
+        assert!(matches!(rx.blocking_recv().unwrap(), Err(Error::CoordinatorGone(_))));
+    }
+
+    #[test]
+    fn a_coordinator_of_a_third_user_is_not_believed() {
+        let place = Place::Path("/c.sock".into());
+        let own = rustix::process::geteuid().as_raw();
+        check_owner(&place, own).unwrap();
+        check_owner(&place, 0).unwrap();
+        let error = check_owner(&place, own + 1).unwrap_err();
+        let text = error.to_string();
+        assert!(matches!(error, Error::WrongCoordinator { found, .. } if found == own + 1));
+        assert!(text.contains("/c.sock"), "{text}");
     }
 }

@@ -11,6 +11,10 @@
 //! A thread spins for the learned budget and then sleeps on a futex. Against the async channel it
 //! saves the runtime's part: no task, no waker, no epoll. It speaks rings alone: a name that is
 //! reached over the network is an error here.
+//!
+//! Nobody reads the link between two calls, so each call first takes what has come meanwhile: the
+//! word that the server drains, and credit. A call whose first record the server never took, because
+//! it had ended, goes to the next server; any other call on a link that ends is UNAVAILABLE.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -21,7 +25,8 @@ use partywall_abi::control::Isolation;
 use partywall_abi::limits;
 use partywall_abi::name::ServiceName;
 use partywall_abi::segment::{self, END, HEAD, Kind, ResponseHead, Segment, Trailers};
-use partywall_shm::link::{Link, LinkError, Pending};
+use partywall_shm::link::{Link, LinkError};
+use partywall_shm::setup::Pending;
 use prost::Message;
 use tonic::metadata::MetadataMap;
 use tonic::{Code, Status};
@@ -61,7 +66,14 @@ struct Open {
     owed: u32,
     block: Vec<u8>,
     payload: Vec<u8>,
+    /// Number of the record that the call under way began with.
+    began: u64,
+    /// The server wants no more calls.
+    draining: bool,
 }
+
+/// Records taken between two looks at the clock.
+const TURN: u32 = 128;
 
 impl std::fmt::Debug for Open {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -139,7 +151,8 @@ impl Channel {
             open: None,
             outgoing: Vec::new(),
         };
-        channel.open = Some(channel.open()?);
+        let open = Self::open(&channel.name, &channel.place, channel.connect_timeout)?;
+        channel.open = Some(open);
         Ok(channel)
     }
 
@@ -154,15 +167,12 @@ impl Channel {
         self.open.as_ref().map(|o| &o.server)
     }
 
-    fn open(&self) -> Result<Open, Error> {
-        let deadline = Instant::now() + self.connect_timeout;
-        let agent = agent::get(&self.place)?;
-        let linked = match agent.connect(&self.name)?.blocking()? {
+    fn open(name: &ServiceName, place: &Place, within: Duration) -> Result<Open, Error> {
+        let deadline = Instant::now() + within;
+        let agent = agent::get(place)?;
+        let linked = match agent.connect(name)?.blocking(within)? {
             Connected::Link(linked) => linked,
-            Connected::Redirect { link, url, .. } => {
-                agent.closed(link, Default::default());
-                return Err(only_rings(&url));
-            }
+            Connected::Redirect { url, .. } => return Err(only_rings(&url)),
         };
         let server = Peer::new(linked.server, linked.link, Isolation::Process);
         let pending = Pending::start(linked.link, linked.geometry, linked.memory, linked.socket)?;
@@ -174,6 +184,8 @@ impl Channel {
             owed: 0,
             block: Vec::new(),
             payload: Vec::new(),
+            began: 0,
+            draining: false,
         })
     }
 
@@ -236,38 +248,40 @@ impl Channel {
         message[1..PREFIX].copy_from_slice(&len.to_be_bytes());
         let timeout = wire::parse_timeout(headers);
         let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
-        if self.open.is_none() {
-            self.open = Some(self.open()?);
-        }
-        let open = self.open.as_mut().expect("just opened");
-        open.block.clear();
-        wire::write_request_head(&mut open.block, path, headers, timeout)?;
-        let id = open.next;
-        open.next = open.next.wrapping_add(1).max(1);
-        let mut answer = Answer { credit: limits::STREAM_WINDOW.into(), ..Answer::default() };
-        let limit = self.message_limit.saturating_add(PREFIX);
-        let done = open
-            .send(id, message, &mut answer, limit, deadline)
-            .and_then(|()| open.receive(id, &mut answer, limit, deadline));
-        match done {
-            Ok(()) => {}
-            Err(Failed::Status(status)) => return Err(status),
-            Err(Failed::Abort(status)) => {
-                open.reset(id, Code::Cancelled);
-                return Err(status);
-            }
-            Err(Failed::Expired) => {
-                open.reset(id, Code::DeadlineExceeded);
-                return Err(Status::deadline_exceeded(
-                    "the deadline passed before the answer came",
-                ));
-            }
-            Err(Failed::Link(why)) => {
-                let link = open.server.link();
+        let mut again = true;
+        let answer = loop {
+            if self.open.as_mut().is_some_and(|open| !open.is_usable()) {
                 self.open = None;
-                return Err(Status::unavailable(format!("link {link}: {why}")));
             }
-        }
+            let open = match &mut self.open {
+                Some(open) => open,
+                none => none.insert(Self::open(&self.name, &self.place, self.connect_timeout)?),
+            };
+            open.block.clear();
+            wire::write_request_head(&mut open.block, path, headers, timeout)?;
+            let limit = self.message_limit.saturating_add(PREFIX);
+            let (id, exchanged) = open.exchange(message, limit, deadline);
+            let (status, keep) = match exchanged {
+                Ok(answer) => break answer,
+                Err(Failed::Status(status)) => (status, true),
+                Err(Failed::Abort(status)) => (status, open.reset(id, Code::Cancelled)),
+                Err(Failed::Expired) => {
+                    let status = "the deadline passed before the answer came";
+                    (Status::deadline_exceeded(status), open.reset(id, Code::DeadlineExceeded))
+                }
+                Err(Failed::Link(_)) if again && !open.was_taken() => {
+                    (again, self.open) = (false, None);
+                    continue;
+                }
+                Err(Failed::Link(why)) => {
+                    (Status::unavailable(format!("link {}: {why}", open.server.link())), false)
+                }
+            };
+            if !keep {
+                self.open = None;
+            }
+            return Err(status);
+        };
         let trailers = answer.trailers.as_ref().expect("receive ends with trailers");
         match Status::from_header_map(trailers) {
             Some(status) if status.code() != Code::Ok => Err(status),
@@ -299,6 +313,37 @@ fn message_of(data: &[u8]) -> Result<&[u8], Status> {
 }
 
 impl Open {
+    /// Takes what has come since the last call; false when the next one needs another link.
+    fn is_usable(&mut self) -> bool {
+        let nobodys = 0;
+        let taken = self.take_turn(nobodys, &mut Answer::default(), 0);
+        taken.is_ok() && !self.draining && !self.link.is_dead()
+    }
+
+    /// Whether the server has taken the first record of the call under way.
+    fn was_taken(&mut self) -> bool {
+        let began = self.began;
+        // A server that breaks the rules may have seen it.
+        self.link.producer().was_taken(began).unwrap_or(true)
+    }
+
+    /// Sends one message and waits for the answer; the call's number, for its reset.
+    fn exchange(
+        &mut self,
+        message: &[u8],
+        limit: usize,
+        deadline: Option<Instant>,
+    ) -> (u32, Result<Answer, Failed>) {
+        let id = self.next;
+        self.next = self.next.wrapping_add(1).max(1);
+        self.began = self.link.producer().position();
+        let mut answer = Answer { credit: limits::STREAM_WINDOW.into(), ..Answer::default() };
+        let done = self
+            .send(id, message, &mut answer, limit, deadline)
+            .and_then(|()| self.receive(id, &mut answer, limit, deadline));
+        (id, done.map(|()| answer))
+    }
+
     fn send(
         &mut self,
         id: u32,
@@ -317,7 +362,7 @@ impl Open {
             let end = if after.is_empty() { END } else { 0 };
             if piece.is_empty() && block.is_empty() && end == 0 {
                 self.link.wait(None, deadline)?;
-                self.take_all(id, answer, limit)?;
+                self.take_turn(id, answer, limit)?;
             } else if self.link.producer().try_push(
                 Kind::Segment as u8,
                 flags | end,
@@ -334,7 +379,7 @@ impl Open {
                 rest = after;
             } else {
                 self.link.wait(Some(block.len() + piece.len()), deadline)?;
-                self.take_all(id, answer, limit)?;
+                self.take_turn(id, answer, limit)?;
             }
             if answer.trailers.is_some() {
                 // Answered early: the rest is not wanted.
@@ -351,16 +396,23 @@ impl Open {
         deadline: Option<Instant>,
     ) -> Result<(), Failed> {
         while answer.trailers.is_none() {
-            if !self.take_one(id, answer, limit)? {
+            if !self.take_turn(id, answer, limit)? {
                 self.link.wait(None, deadline)?;
+            } else if deadline.is_some_and(|d| Instant::now() >= d) && answer.trailers.is_none() {
+                return Err(Failed::Expired);
             }
         }
         Ok(())
     }
 
-    fn take_all(&mut self, id: u32, answer: &mut Answer, limit: usize) -> Result<(), Failed> {
-        while self.take_one(id, answer, limit)? {}
-        Ok(())
+    /// Takes what is there, as much as belongs to one turn; false when nothing was.
+    fn take_turn(&mut self, id: u32, answer: &mut Answer, limit: usize) -> Result<bool, Failed> {
+        for taken in 0..TURN {
+            if answer.trailers.is_some() || !self.take_one(id, answer, limit)? {
+                return Ok(taken > 0);
+            }
+        }
+        Ok(true)
     }
 
     /// Takes one record; false when none is there.
@@ -429,8 +481,11 @@ impl Open {
                 }
                 Ok(())
             }
-            // The next call gets a new link when this one closes.
-            Some(Kind::Drain) => Ok(()),
+            Some(Kind::Drain) => {
+                // The call under way has begun, and is the last one here.
+                self.draining = true;
+                self.control(Kind::Drain, 0, &[])
+            }
             Some(Kind::Message) | None => {
                 Err(Failed::Link(format!("the peer sent a record of kind {kind}")))
             }
@@ -454,20 +509,19 @@ impl Open {
             }
             // A service that is alive takes its records, so there is room soon.
             let soon = Instant::now() + Duration::from_secs(5);
-            self.link.wait_for_room(payload.len(), Some(soon))?;
-            waited = true;
+            match self.link.wait_for_room(payload.len(), Some(soon)) {
+                Ok(()) | Err(LinkError::TimedOut) => waited = true,
+                Err(other) => return Err(other.into()),
+            }
         }
         Ok(self.link.notify()?)
     }
 
-    /// Gives a call up; if even that has no room, the link is of no use and the next call makes a
-    /// new one.
-    fn reset(&mut self, id: u32, code: Code) {
+    /// Gives a call up; false when even that has no room, and the link is of no use.
+    fn reset(&mut self, id: u32, code: Code) -> bool {
         let mut payload = Vec::new();
         segment::write_reset(&mut payload, code as i32 as u8, "");
         let pushed = self.link.producer().try_push(Kind::Reset as u8, 0, id, &[&payload]);
-        if matches!(pushed, Ok(true)) {
-            let _dead_peers_need_no_reset = self.link.notify();
-        }
+        matches!(pushed, Ok(true)) && self.link.notify().is_ok()
     }
 }

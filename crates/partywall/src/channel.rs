@@ -13,7 +13,7 @@ use tonic::Status;
 use tonic::body::Body;
 use tower::Service;
 
-use crate::agent::{self, Agent, Connected, Place};
+use crate::agent::{self, Agent, Booked, Connected, Place};
 use crate::error::Error;
 use crate::peer::Peer;
 use crate::ring::body::{Inner, ResponseBody};
@@ -166,19 +166,7 @@ struct Named {
 /// What a name led to.
 enum Connection {
     Ring { link: Arc<client::Link>, server: Peer },
-    Http2 { url: String, channel: tonic::transport::Channel, methods: MethodSet, report: Report },
-}
-
-/// Tells the coordinator when a redirect is no longer used.
-struct Report {
-    agent: Arc<Agent>,
-    link: u64,
-}
-
-impl Drop for Report {
-    fn drop(&mut self) {
-        self.agent.closed(self.link, Default::default());
-    }
+    Http2 { url: String, channel: tonic::transport::Channel, methods: MethodSet, report: Booked },
 }
 
 impl Channel {
@@ -273,11 +261,10 @@ impl Named {
         match answer.await.map_err(|_| Error::TimedOut(within))?? {
             Connected::Link(linked) => {
                 let server = server_peer(&linked.server, linked.link);
-                let link = client::open(linked, Arc::clone(agent), within).await?;
+                let link = client::open(linked, within).await?;
                 Ok(Connection::Ring { link, server })
             }
-            Connected::Redirect { link, url, methods } => {
-                let report = Report { agent: Arc::clone(agent), link };
+            Connected::Redirect { url, methods, booked: report } => {
                 if self.options.ring_only {
                     let name = &self.name;
                     return Err(Error::Refused {

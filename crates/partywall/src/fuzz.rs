@@ -13,7 +13,7 @@ use partywall_abi::name::MethodSet;
 use partywall_abi::segment::{
     self, END, HEAD, Kind, NO_DEADLINE, RequestHead, ResponseHead, TRAILERS, Trailers,
 };
-use partywall_shm::link::{Ends, local_pair};
+use partywall_shm::setup::{Ends, local_pair};
 use tonic::body::Body;
 
 use crate::peer::Peer;
@@ -128,7 +128,7 @@ pub fn hostile_caller(data: &[u8]) -> bool {
 pub fn hostile_service(data: &[u8]) -> bool {
     runtime().block_on(async {
         let (ours, mut hostile) = local_pair(Geometry::DEFAULT).expect("a link");
-        let link = client::start(ours, None).expect("a link");
+        let link = client::start(ours).expect("a link");
         let calls: Vec<_> = (0..3)
             .map(|_| {
                 let mut request = http::Request::new(Body::empty());

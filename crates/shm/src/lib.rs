@@ -18,6 +18,8 @@ pub mod memory;
 #[cfg(not(loom))]
 pub mod reactor;
 #[cfg(not(loom))]
+pub mod setup;
+#[cfg(not(loom))]
 pub mod socket;
 #[cfg(not(loom))]
 pub mod spawn;

@@ -1,19 +1,6 @@
 //! A link: two rings and the socket that belongs to them.
 //!
-//! # Setting up
-//!
-//! Both sides hold, from the coordinator, the link's number, the geometry, their own outbox and
-//! their end of a socket pair. Each does the same:
-//!
-//! ```text
-//! adopted   map own outbox, seal it                          [`Pending::start`]
-//! offered   send Setup{link} with the outbox's descriptor
-//! open      receive the peer's Setup, check, map read-only   [`Pending::poll`]
-//! ```
-//!
-//! A side that dies at any of these steps closes its end of the socket; the other sees the
-//! hang-up and fails. After `open` both descriptors of memory are closed: a link holds one
-//! descriptor, its socket.
+//! How it is opened is told in [`crate::setup`].
 //!
 //! # Afterwards
 //!
@@ -31,20 +18,19 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use partywall_abi::codec::DecodeError;
-use partywall_abi::control::Setup;
-use partywall_abi::layout::{self, Geometry, SleepMode};
+use partywall_abi::layout::{self, SleepMode};
 use partywall_abi::limits;
 use partywall_abi::segment::{Kind, MORE};
 use partywall_abi::sync::{AtomicU64, Ordering, spin_hint};
 
 use crate::death::Death;
-use crate::memory::{self, OutboxError};
+use crate::memory::OutboxError;
 use crate::reactor;
 use crate::region::{Inbox, Outbox};
 use crate::ring::{Consumer, Producer, Violation, Wake};
+use crate::setup::Ends;
 use crate::socket;
 use crate::spin::Spin;
-use crate::stops::stop;
 
 /// Why a link could not be opened, or ended.
 #[derive(Debug, thiserror::Error)]
@@ -119,7 +105,7 @@ impl LinkError {
         }
     }
 
-    fn io(call: &'static str) -> impl FnOnce(io::Error) -> Self {
+    pub(crate) fn io(call: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| match source.kind() {
             io::ErrorKind::BrokenPipe
             | io::ErrorKind::ConnectionReset
@@ -128,133 +114,6 @@ impl LinkError {
             _ => Self::Io { call, source },
         }
     }
-}
-
-/// A link whose own half is ready and whose peer has not spoken yet.
-pub struct Pending {
-    link: u64,
-    geometry: Geometry,
-    socket: OwnedFd,
-    own: Arc<Outbox>,
-    peer: Option<Arc<Inbox>>,
-}
-
-impl Pending {
-    /// Adopts the outbox and offers it to the peer.
-    ///
-    /// # Errors
-    /// [`LinkError::Outbox`], [`LinkError::Io`], [`LinkError::Dead`].
-    pub fn start(
-        link: u64,
-        geometry: Geometry,
-        memory: OwnedFd,
-        socket: OwnedFd,
-    ) -> Result<Self, LinkError> {
-        let own = Arc::new(memory::adopt(memory.as_fd(), geometry)?);
-        socket::send(socket.as_fd(), &Setup { link }.encode(), &[memory.as_fd()])
-            .map_err(LinkError::io("sendmsg"))?;
-        stop("setup.sent");
-        Ok(Self { link, geometry, socket, own, peer: None })
-    }
-
-    /// Takes the peer's outbox if it has come, and says whether it has. Does not block.
-    ///
-    /// # Errors
-    /// Everything but [`LinkError::TimedOut`] and what concerns messages.
-    pub fn poll(&mut self) -> Result<bool, LinkError> {
-        if self.peer.is_some() {
-            return Ok(true);
-        }
-        let mut buffer = [0; Setup::BYTES + 1];
-        let packet = match socket::receive(self.socket.as_fd(), &mut buffer, false) {
-            Ok(packet) => packet,
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(false),
-            Err(e) => return Err(LinkError::io("recvmsg")(e)),
-        };
-        if packet.len == 0 {
-            return Err(LinkError::Dead);
-        }
-        if packet.truncated {
-            return Err(LinkError::SetupShape("too long, or too many descriptors"));
-        }
-        let setup = Setup::decode(&buffer[..packet.len])?;
-        if setup.link != self.link {
-            return Err(LinkError::SetupShape("of another link"));
-        }
-        let [memory] = &packet.fds[..] else {
-            return Err(LinkError::SetupShape("without exactly one descriptor"));
-        };
-        self.peer = Some(Arc::new(memory::accept(memory.as_fd(), self.geometry)?));
-        Ok(true)
-    }
-
-    /// The parts of the link, once [`Pending::poll`] has said true.
-    pub fn into_ends(self) -> Option<Ends> {
-        let (own, peer, geometry) = (self.own, self.peer?, self.geometry);
-        Some(Ends {
-            link: self.link,
-            producer: Producer::new(geometry, Arc::clone(&own), Arc::clone(&peer)),
-            consumer: Consumer::new(geometry, Arc::clone(&own), Arc::clone(&peer)),
-            bell: Arc::new(Bell {
-                socket: self.socket,
-                own,
-                peer,
-                death: Death::default(),
-                bells: AtomicU64::new(0),
-                sleeps: AtomicU64::new(0),
-                drained: AtomicU64::new(0),
-            }),
-        })
-    }
-
-    /// Waits for the peer's outbox.
-    ///
-    /// # Errors
-    /// As [`Pending::poll`], and [`LinkError::TimedOut`].
-    pub fn wait(mut self, deadline: Instant) -> Result<Ends, LinkError> {
-        loop {
-            if self.poll()? {
-                return Ok(self.into_ends().expect("poll said so"));
-            }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(LinkError::TimedOut);
-            }
-            let left = rustix::time::Timespec {
-                tv_sec: left.as_secs() as i64,
-                tv_nsec: left.subsec_nanos().into(),
-            };
-            let mut fds = [rustix::event::PollFd::new(&self.socket, rustix::event::PollFlags::IN)];
-            match rustix::event::poll(&mut fds, Some(&left)) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(e) => return Err(LinkError::io("poll")(e.into())),
-            }
-        }
-    }
-}
-
-impl AsFd for Pending {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
-    }
-}
-
-impl AsRawFd for Pending {
-    fn as_raw_fd(&self) -> RawFd {
-        self.socket.as_raw_fd()
-    }
-}
-
-/// The parts of an open link, for those who wait in their own way.
-pub struct Ends {
-    /// The link's number.
-    pub link: u64,
-    /// The ring this side writes.
-    pub producer: Producer,
-    /// The ring this side reads.
-    pub consumer: Consumer,
-    /// The socket and what belongs to waiting.
-    pub bell: Arc<Bell>,
 }
 
 /// How one end of a link is woken, and how it wakes the other.
@@ -271,6 +130,18 @@ pub struct Bell {
 }
 
 impl Bell {
+    pub(crate) fn new(socket: OwnedFd, own: Arc<Outbox>, peer: Arc<Inbox>) -> Self {
+        Self {
+            socket,
+            own,
+            peer,
+            death: Death::default(),
+            bells: AtomicU64::new(0),
+            sleeps: AtomicU64::new(0),
+            drained: AtomicU64::new(0),
+        }
+    }
+
     /// Carries a [`Wake`] out.
     ///
     /// A peer that is gone needs no waking, and is no error: what it sent before may still be
@@ -429,6 +300,11 @@ impl Link {
         bell.publish_cpu();
         let (producer, consumer) = (ends.producer, ends.consumer);
         Ok(Self { producer, consumer, bell, spin: Spin::default(), _watch: watch })
+    }
+
+    /// Whether the peer is known to be gone; what it sent may still be read.
+    pub fn is_dead(&self) -> bool {
+        self.bell.is_dead()
     }
 
     /// The ring this side writes.
@@ -655,18 +531,4 @@ impl Link {
             }
         }
     }
-}
-
-/// Both ends of a fresh link in this process, for tests and benchmarks.
-///
-/// # Errors
-/// As [`Pending::start`] and [`Pending::wait`].
-pub fn local_pair(geometry: Geometry) -> Result<(Ends, Ends), LinkError> {
-    let (a, b) = socket::pair().map_err(LinkError::io("socketpair"))?;
-    let mut a = Pending::start(1, geometry, memory::create(geometry)?, a)?;
-    let mut b = Pending::start(1, geometry, memory::create(geometry)?, b)?;
-    let (a_open, b_open) = (a.poll()?, b.poll()?);
-    debug_assert!(a_open && b_open);
-    let missing = || LinkError::SetupShape("missing");
-    Ok((a.into_ends().ok_or_else(missing)?, b.into_ends().ok_or_else(missing)?))
 }

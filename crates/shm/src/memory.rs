@@ -120,9 +120,18 @@ pub fn adopt(fd: BorrowedFd<'_>, geometry: Geometry) -> Result<Outbox, OutboxErr
 /// # Errors
 /// Each variant of [`OutboxError`] is one check that failed.
 pub fn accept(fd: BorrowedFd<'_>, geometry: Geometry) -> Result<Inbox, OutboxError> {
-    check(fd, geometry, ALL_SEALS)?;
+    let before = check(fd, geometry, ALL_SEALS)?;
     let inbox = Inbox::map(fd, geometry.outbox_bytes())
         .map_err(|source| OutboxError::Io { call: "mmap", source })?;
+    // Blocks beyond the end make up for holes in what `check` counts; a hole that is read is
+    // filled, and counted. The seals keep it from being punched afterwards.
+    let populated =
+        inbox.populate().map_err(|source| OutboxError::Io { call: "madvise", source })?;
+    let after = allocated(fd)?;
+    if populated && after > before {
+        let wanted = geometry.outbox_bytes() as u64;
+        return Err(OutboxError::Holes { found: wanted.saturating_sub(after - before), wanted });
+    }
     for (at, value) in header(geometry) {
         if inbox.load_u32(at, Ordering::Relaxed) != value {
             return Err(OutboxError::Header);
@@ -140,7 +149,13 @@ fn header(g: Geometry) -> [(usize, u32); 4] {
     ]
 }
 
-fn check(fd: BorrowedFd<'_>, geometry: Geometry, wanted: SealFlags) -> Result<(), OutboxError> {
+fn allocated(fd: BorrowedFd<'_>) -> Result<u64, OutboxError> {
+    let stat = rustix::fs::fstat(fd).map_err(OutboxError::io("fstat"))?;
+    Ok(stat.st_blocks as u64 * 512)
+}
+
+/// The bytes that are allocated, if all is well.
+fn check(fd: BorrowedFd<'_>, geometry: Geometry, wanted: SealFlags) -> Result<u64, OutboxError> {
     // Only memfds (and hugetlbfs, which fails the allocation check) answer this call.
     let found = match rustix::fs::fcntl_get_seals(fd) {
         Ok(found) => found,
@@ -159,7 +174,7 @@ fn check(fd: BorrowedFd<'_>, geometry: Geometry, wanted: SealFlags) -> Result<()
     if allocated < wanted {
         return Err(OutboxError::Holes { found: allocated, wanted });
     }
-    Ok(())
+    Ok(allocated)
 }
 
 /// A program file copied into a memfd that nobody can change any more.
@@ -241,5 +256,25 @@ mod tests {
     fn a_sealed_copy_cannot_be_written() {
         let fd = sealed_copy("program", b"bytes").unwrap();
         assert!(rustix::io::write(&fd, b"x").is_err());
+    }
+
+    #[test]
+    fn blocks_beyond_the_end_do_not_make_up_for_holes() {
+        // As a peer makes it that gets its memory elsewhere: nothing allocated inside, as much as
+        // is wanted behind.
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let fd = rustix::fs::memfd_create("hollow", flags).unwrap();
+        const G: Geometry = Geometry::DEFAULT;
+        let len = G.outbox_bytes() as u64;
+        rustix::fs::ftruncate(&fd, len).unwrap();
+        let outbox = Outbox::map(fd.as_fd(), G.outbox_bytes()).unwrap();
+        for (at, value) in header(G) {
+            outbox.u32(at).store(value, Ordering::Relaxed);
+        }
+        rustix::fs::fallocate(&fd, FallocateFlags::KEEP_SIZE, 2 * len, 4 * len).unwrap();
+        rustix::fs::fcntl_add_seals(&fd, ALL_SEALS).unwrap();
+        check(fd.as_fd(), G, ALL_SEALS).unwrap();
+        let refused = accept(fd.as_fd(), G).err();
+        assert!(matches!(refused, Some(OutboxError::Holes { .. })), "{refused:?}");
     }
 }

@@ -21,6 +21,8 @@ use partywall_abi::sync::{AtomicBool, AtomicU64, Ordering, fence};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
 
+use crate::socket;
+
 /// Whether a source stays registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
@@ -33,13 +35,23 @@ pub enum Next {
 /// Something that a descriptor's events are told to; called on the reactor's thread, so it must
 /// not block.
 pub trait Source: Send + Sync {
-    /// The descriptor is readable, or its peer has hung up. Level-triggered.
+    /// The descriptor is readable, or writable when [`Registration::wants_room`] said so, or its
+    /// peer has hung up. Level-triggered.
     fn ready(&self, hung_up: bool) -> Next;
 }
 
 /// A registered source; dropping it takes the source out.
 pub struct Registration {
     token: u64,
+}
+
+impl Registration {
+    /// Whether the source is called, too, while the descriptor takes data.
+    pub fn wants_room(&self, wants: bool) {
+        if let Some(reactor) = REACTOR.get() {
+            reactor.modify(self.token, if wants { EventFlags::OUT } else { EventFlags::empty() });
+        }
+    }
 }
 
 impl Drop for Registration {
@@ -100,6 +112,7 @@ struct Entry {
 static REACTOR: OnceLock<Reactor> = OnceLock::new();
 static START: Mutex<()> = Mutex::new(());
 const WAKE: u64 = 0;
+const READABLE: EventFlags = EventFlags::IN.union(EventFlags::RDHUP);
 
 fn lock<T>(m: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     // A source that panicked has left the maps whole: they change in single calls.
@@ -153,12 +166,23 @@ impl Reactor {
         lock(&self.sources).insert(token, entry);
         let registration = Registration { token };
         let fd: BorrowedFd<'_> = (*owner).as_fd();
-        epoll::add(&self.epoll, fd, EventData::new_u64(token), EventFlags::IN | EventFlags::RDHUP)?;
+        epoll::add(&self.epoll, fd, EventData::new_u64(token), READABLE)?;
         Ok(registration)
     }
 
+    fn modify(&self, token: u64, more: EventFlags) {
+        let owner = lock(&self.sources).get(&token).map(|e| Arc::clone(&e.owner));
+        if let Some(owner) = owner {
+            let data = EventData::new_u64(token);
+            // It may just have been taken out: then nobody is to be called.
+            let _absent = epoll::modify(&self.epoll, (*owner).as_fd(), data, READABLE | more);
+        }
+    }
+
     fn remove(&self, token: u64) {
-        if let Some(entry) = lock(&self.sources).remove(&token) {
+        // What the entry drops may take itself out of the map.
+        let entry = lock(&self.sources).remove(&token);
+        if let Some(entry) = entry {
             // It may not have been added (add failed half-way): then this fails, rightly.
             let _absent = epoll::delete(&self.epoll, (*entry.owner).as_fd());
         }
@@ -172,11 +196,7 @@ impl Reactor {
     fn run(&'static self) {
         let mut events = Vec::with_capacity(64);
         loop {
-            let timeout = self.tick();
-            let timeout = timeout.map(|d| rustix::time::Timespec {
-                tv_sec: d.as_secs() as i64,
-                tv_nsec: d.subsec_nanos().into(),
-            });
+            let timeout = self.tick().map(socket::timespec);
             events.clear();
             let spare = rustix::buffer::spare_capacity(&mut events);
             match epoll::wait(&self.epoll, spare, timeout.as_ref()) {
@@ -235,7 +255,6 @@ impl Reactor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::socket;
     use std::sync::mpsc;
 
     struct Tell(mpsc::SyncSender<bool>, OwnedFd);
@@ -259,6 +278,52 @@ mod tests {
         assert!(!rx.recv_timeout(Duration::from_secs(5)).unwrap());
         drop(a);
         assert!(rx.recv_timeout(Duration::from_secs(5)).unwrap());
+    }
+
+    struct Holds(Registration);
+    impl Source for Holds {
+        fn ready(&self, _hung_up: bool) -> Next {
+            let Self(_inner) = self;
+            Next::Keep
+        }
+    }
+
+    #[test]
+    fn a_source_may_hold_another_ones_registration() {
+        let ((_a, b), (_c, d)) = (socket::pair().unwrap(), socket::pair().unwrap());
+        let (tx, _rx) = mpsc::sync_channel(1);
+        let tell = Arc::new(Tell(tx, b.try_clone().unwrap()));
+        let inner = register(Arc::new(b), tell).unwrap();
+        let outer = register(Arc::new(d), Arc::new(Holds(inner))).unwrap();
+        let (done, is_done) = mpsc::channel();
+        std::thread::spawn(move || {
+            drop(outer);
+            done.send(()).unwrap();
+        });
+        is_done.recv_timeout(Duration::from_secs(5)).unwrap();
+    }
+
+    struct Room(mpsc::Sender<()>);
+    impl Source for Room {
+        fn ready(&self, _hung_up: bool) -> Next {
+            let _ended = self.0.send(());
+            std::thread::sleep(Duration::from_millis(1));
+            Next::Keep
+        }
+    }
+
+    #[test]
+    fn a_source_hears_of_room_while_it_wants_to() {
+        let (_a, b) = socket::pair().unwrap();
+        let (tx, rx) = mpsc::channel();
+        let r = register(Arc::new(b), Arc::new(Room(tx))).unwrap();
+        assert!(rx.recv_timeout(Duration::from_millis(50)).is_err());
+        r.wants_room(true);
+        rx.recv_timeout(Duration::from_secs(5)).unwrap();
+        r.wants_room(false);
+        std::thread::sleep(Duration::from_millis(20));
+        while rx.try_recv().is_ok() {}
+        assert!(rx.recv_timeout(Duration::from_millis(50)).is_err());
     }
 
     #[test]

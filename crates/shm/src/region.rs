@@ -23,7 +23,7 @@ mod mapped {
 
     use bytes::BufMut;
     use partywall_abi::sync::{AtomicU32, AtomicU64, Ordering};
-    use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+    use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
     use rustix::thread::futex;
 
     struct Mapping {
@@ -114,7 +114,7 @@ mod mapped {
         ///
         /// One thread at a time: callers hold the ring's only [`crate::ring::Producer`].
         #[inline(always)]
-        pub fn write(&self, at: usize, bytes: &[u8]) {
+        pub(crate) fn write(&self, at: usize, bytes: &[u8]) {
             let to = self.0.at(at, bytes.len());
             // SAFETY: `to` has room (checked by `at`); `bytes` is private memory, so the ranges
             // do not overlap; no other thread of this process touches these bytes, which belong
@@ -179,14 +179,28 @@ mod mapped {
             }
         }
 
+        /// Has every page of it, so that no later access can fault for want of one; false where
+        /// the kernel cannot (before 5.14).
+        ///
+        /// # Errors
+        /// What madvise(2) says: EFAULT or ENOMEM when a page cannot be had.
+        pub(crate) fn populate(&self) -> io::Result<bool> {
+            // SAFETY: the range is this value's own mapping, and populating changes no content.
+            let populated = unsafe {
+                madvise(self.0.base.as_ptr().cast(), self.0.len, Advice::LinuxPopulateRead)
+            };
+            match populated {
+                Ok(()) => Ok(true),
+                Err(rustix::io::Errno::INVAL) => Ok(false),
+                Err(errno) => Err(errno.into()),
+            }
+        }
+
         /// Sleeps while the word at `at` is `expected`, at most for `timeout`.
         ///
         /// Returns on any wake-up, spurious ones too; the caller looks again.
         pub fn futex_wait(&self, at: usize, expected: u32, timeout: Option<Duration>) {
-            let timeout = timeout.map(|t| rustix::time::Timespec {
-                tv_sec: t.as_secs().min(i64::MAX as u64) as i64,
-                tv_nsec: t.subsec_nanos().into(),
-            });
+            let timeout = timeout.map(crate::socket::timespec);
             // EAGAIN, EINTR and ETIMEDOUT all mean: look again.
             let _any =
                 futex::wait(self.0.u32(at), futex::Flags::empty(), expected, timeout.as_ref());

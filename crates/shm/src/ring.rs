@@ -249,6 +249,15 @@ impl Producer {
         Ok(())
     }
 
+    /// Whether the peer has taken the record with this number.
+    ///
+    /// # Errors
+    /// [`Violation::Taken`].
+    pub fn was_taken(&mut self, position: u64) -> Result<bool, Violation> {
+        self.refresh()?;
+        Ok(self.taken > position)
+    }
+
     /// Appends one record whose payload is `parts` one after the other; false when there is no
     /// room now.
     ///

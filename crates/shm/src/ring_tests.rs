@@ -4,12 +4,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use partywall_abi::layout::{self, Geometry, INLINE_BYTES};
+use partywall_abi::layout::{self, Geometry, INLINE_BYTES, SleepMode};
 use partywall_abi::sync::Ordering;
 use proptest::prelude::*;
 
-use crate::link::{Link, LinkError, local_pair};
-use crate::ring::Violation;
+use crate::link::{Link, LinkError};
+use crate::ring::{Violation, Wake};
+use crate::setup::local_pair;
 use crate::{memory, socket};
 use std::os::fd::AsFd;
 
@@ -208,4 +209,51 @@ fn a_flood_of_bells_ends_the_link_and_a_few_do_not() {
         socket::ring(b.bell.as_fd()).unwrap();
     }
     assert!(matches!(a.bell.drain(), Err(LinkError::Flood { bells: 120, .. })));
+}
+
+#[test]
+fn a_bell_brings_no_descriptors() {
+    let (a, b) = local_pair(Geometry::DEFAULT).unwrap();
+    let sent = socket::send(b.bell.as_fd(), &[0], &[a.bell.as_fd()]);
+    match sent {
+        // The kernel knows that none are wanted (Linux 6.16).
+        Err(e) => assert_eq!(e.raw_os_error(), Some(rustix::io::Errno::PERM.raw_os_error())),
+        Ok(()) => assert!(matches!(a.bell.drain(), Err(LinkError::SetupShape(_)))),
+    }
+}
+
+#[test]
+fn bells_are_drained_before_the_socket_is_full_of_them() {
+    let (a, b) = local_pair(Geometry::DEFAULT).unwrap();
+    let (mut c, mut p) = (a.consumer, b.producer);
+    for i in 0..5_000 {
+        if a.bell.must_drain() {
+            a.bell.drain().unwrap();
+        }
+        a.bell.slept();
+        assert!(c.prepare_sleep(SleepMode::Doorbell));
+        assert!(p.try_push(5, 0, 9, &[b"x"]).unwrap());
+        let wake = p.notify().unwrap();
+        assert_eq!(wake, Wake::Doorbell, "announcement {i}");
+        b.bell.carry_out(wake).unwrap();
+        // Each bell is one that the socket had room for.
+        assert!(socket::unread(b.bell.as_fd()).unwrap() > 0);
+        c.awake();
+        c.peek().unwrap().unwrap();
+        c.release();
+    }
+}
+
+#[test]
+fn whether_a_record_was_taken_is_known_after_the_peer_has_gone() {
+    let (a, b) = local_pair(Geometry::DEFAULT).unwrap();
+    let (mut p, mut c) = (a.producer, b.consumer);
+    for _ in 0..2 {
+        assert!(p.try_push(5, 0, 9, &[b"x"]).unwrap());
+    }
+    c.peek().unwrap().unwrap();
+    c.release();
+    drop((c, b.producer, b.bell));
+    assert!(p.was_taken(0).unwrap());
+    assert!(!p.was_taken(1).unwrap());
 }

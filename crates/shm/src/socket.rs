@@ -1,12 +1,21 @@
 #![allow(unsafe_code, reason = "ancillary data that rustix does not know: SCM_PIDFD")]
 //! `SOCK_SEQPACKET` Unix sockets: packets, descriptors, and who sent them.
 //!
-//! See unix(7). Every receive bounds the descriptors it takes; what does not fit is closed by the
-//! kernel and reported as [`Packet::truncated`]. Nothing here blocks unless its name says so.
+//! See unix(7). Nothing here blocks unless its name says so.
+//!
+//! # Descriptors that nobody asked for
+//!
+//! close(2) can take as long as the sender likes: a TCP socket lingers, a file of FUSE is flushed.
+//! So a socket that expects no descriptors is set to [`refuse_descriptors`]; and where the kernel
+//! cannot do that, a receive takes every descriptor that a packet can carry, so that the kernel
+//! closes none of them on this thread, and the receiver hands what it did not ask for to
+//! [`discard`].
 
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use partywall_abi::limits;
 use rustix::net::{
@@ -17,6 +26,16 @@ use rustix::net::{
 const SO_PASSPIDFD: libc::c_int = 76;
 const SO_PEERPIDFD: libc::c_int = 77;
 const SCM_PIDFD: libc::c_int = 4;
+/// Since Linux 6.16.
+const SO_PASSRIGHTS: libc::c_int = 83;
+/// Most descriptors that one packet can carry (`SCM_MAX_FD`, see unix(7)).
+const PACKET_FDS: usize = 253;
+/// Words of ancillary data: the descriptors, credentials and a pidfd, each with its header.
+const CONTROL_WORDS: usize = 3 * 2 + (PACKET_FDS * 4).div_ceil(8) + 2 + 1;
+/// Descriptors that wait to be closed before their senders are to be dropped.
+const UNWANTED: usize = 256;
+/// Threads that close; each may hang as long as a sender likes.
+const CLOSERS: usize = 8;
 
 /// What the kernel says of a sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +53,7 @@ pub struct Credentials {
 pub struct Packet {
     /// Length of the data in the caller's buffer.
     pub len: usize,
-    /// Data or descriptors did not fit and are lost.
+    /// Data did not fit, or this process has no room for the descriptors: they are lost.
     pub truncated: bool,
     /// Descriptors, close-on-exec.
     pub fds: Vec<OwnedFd>,
@@ -147,8 +166,8 @@ pub fn drain(socket: BorrowedFd<'_>, most: u32) -> io::Result<u32> {
 /// # Errors
 /// What recvmsg(2) says; EAGAIN (`WouldBlock`) when nothing is there.
 pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8], wait: bool) -> io::Result<Packet> {
-    // Room for the descriptors, credentials and a pidfd, aligned for the headers.
-    let mut control = [0_u64; 16];
+    // Aligned for the headers.
+    let mut control = [0_u64; CONTROL_WORDS];
     let mut iov = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     // SAFETY: all zeros is a valid msghdr.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
@@ -210,19 +229,111 @@ fn take_ancillary(header: *const libc::cmsghdr, packet: &mut Packet) {
 /// What setsockopt(2) says of `SO_PASSCRED`.
 pub fn pass_credentials(socket: BorrowedFd<'_>) -> io::Result<()> {
     rustix::net::sockopt::set_socket_passcred(socket, true)?;
-    let on: libc::c_int = 1;
-    // SAFETY: an int of the stated size. Kernels before 6.5 say ENOPROTOOPT, and then packets
-    // come without a pidfd, which receivers see.
-    let _maybe = unsafe {
+    // Before Linux 6.5 packets come without a pidfd, which receivers see.
+    let _maybe = set(socket, SO_PASSPIDFD, 1);
+    Ok(())
+}
+
+/// Lets no packet with descriptors in: who sends one gets EPERM. What is accepted from a listening
+/// socket inherits it. False where the kernel cannot (before Linux 6.16).
+pub fn refuse_descriptors(socket: BorrowedFd<'_>) -> bool {
+    set(socket, SO_PASSRIGHTS, 0)
+}
+
+fn set(socket: BorrowedFd<'_>, option: libc::c_int, value: libc::c_int) -> bool {
+    // SAFETY: an int of the stated size; a kernel that does not know the option says ENOPROTOOPT.
+    let done = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
             libc::SOL_SOCKET,
-            SO_PASSPIDFD,
-            (&raw const on).cast(),
-            size_of_val(&on) as libc::socklen_t,
+            option,
+            (&raw const value).cast(),
+            size_of_val(&value) as libc::socklen_t,
         )
     };
-    Ok(())
+    done == 0
+}
+
+/// Bytes of sent packets that the peer has not received, with the kernel's overhead; zero when it
+/// has received everything.
+///
+/// # Errors
+/// What ioctl(2) says.
+pub fn unread(socket: BorrowedFd<'_>) -> io::Result<usize> {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: SIOCOUTQ (TIOCOUTQ by its other name) writes one int.
+    let done = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    if done != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(bytes.max(0) as usize)
+}
+
+/// A duration as system calls take it.
+pub fn timespec(d: Duration) -> rustix::time::Timespec {
+    rustix::time::Timespec {
+        tv_sec: i64::try_from(d.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: d.subsec_nanos().into(),
+    }
+}
+
+/// Blocks until the descriptor is readable or its peer has hung up; false when `deadline` passes
+/// first.
+///
+/// # Errors
+/// What poll(2) says.
+pub fn wait_readable(fd: BorrowedFd<'_>, deadline: Instant) -> io::Result<bool> {
+    let mut fds = [rustix::event::PollFd::from_borrowed_fd(fd, rustix::event::PollFlags::IN)];
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        match rustix::event::poll(&mut fds, Some(&timespec(left))) {
+            Ok(0) if left.is_zero() => return Ok(false),
+            Ok(0) | Err(rustix::io::Errno::INTR) => {}
+            Ok(_) => return Ok(true),
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}
+
+/// Descriptors on their way out.
+struct Closer {
+    waiting: Vec<OwnedFd>,
+    threads: usize,
+}
+
+static CLOSER: Mutex<Closer> = Mutex::new(Closer { waiting: Vec::new(), threads: 0 });
+
+fn closer() -> MutexGuard<'static, Closer> {
+    CLOSER.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Closes descriptors that nobody asked for, on threads that end when nothing is left.
+///
+/// False when so many wait already that whoever sends more is to be dropped.
+pub fn discard(fds: Vec<OwnedFd>) -> bool {
+    if fds.is_empty() {
+        return true;
+    }
+    let mut closer = closer();
+    closer.waiting.extend(fds);
+    if closer.threads < CLOSERS {
+        let thread = std::thread::Builder::new().name("partywall-close".into());
+        // Without a thread they wait for the next one.
+        closer.threads += usize::from(thread.stack_size(64 * 1024).spawn(close_all).is_ok());
+    }
+    closer.waiting.len() <= UNWANTED
+}
+
+fn close_all() {
+    loop {
+        let mut closer = closer();
+        let Some(next) = closer.waiting.pop() else {
+            closer.threads -= 1;
+            return;
+        };
+        drop(closer);
+        drop(next);
+    }
 }
 
 /// The process that created the peer's end (called connect, listen or socketpair).
@@ -286,8 +397,7 @@ const PIDFS_MAGIC: u64 = 0x5049_4446;
 /// Whether the process of a pidfd has not ended yet. A pidfd is readable from the end on.
 pub fn alive(pidfd: BorrowedFd<'_>) -> bool {
     let mut fds = [rustix::event::PollFd::from_borrowed_fd(pidfd, rustix::event::PollFlags::IN)];
-    let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
-    matches!(rustix::event::poll(&mut fds, Some(&now)), Ok(0))
+    matches!(rustix::event::poll(&mut fds, Some(&timespec(Duration::ZERO))), Ok(0))
 }
 
 /// Takes over a descriptor that was inherited under a number, checking that it is a Unix
@@ -337,28 +447,86 @@ mod tests {
         }
     }
 
-    #[test]
-    fn more_descriptors_than_fit_are_a_truncated_packet_and_none_leaks() {
-        let (a, b) = pair().unwrap();
-        // Other tests open descriptors meanwhile; those of this socket are this test's.
-        let link = |fd: &str| std::fs::read_link(format!("/proc/self/fd/{fd}")).ok();
-        let own = link(&a.as_raw_fd().to_string());
-        let count = || {
-            let all = std::fs::read_dir("/proc/self/fd").unwrap();
-            let names = all.map(|e| e.unwrap().file_name().into_string().unwrap());
-            names.filter(|fd| link(fd) == own).count()
-        };
-        assert_eq!(count(), 1);
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(64))];
+    /// Sends a packet with as many copies of one descriptor.
+    fn send_copies(socket: &OwnedFd, fd: &OwnedFd, copies: usize) -> io::Result<()> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PACKET_FDS))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
-        let many = [a.as_fd(); 64];
+        let many = vec![fd.as_fd(); copies];
         assert!(ancillary.push(SendAncillaryMessage::ScmRights(&many)));
         let data = [io::IoSlice::new(b"x")];
-        rustix::net::sendmsg(&a, &data, &mut ancillary, SendFlags::empty()).unwrap();
+        rustix::net::sendmsg(socket, &data, &mut ancillary, SendFlags::empty())?;
+        Ok(())
+    }
+
+    #[test]
+    fn every_descriptor_of_a_packet_comes_to_the_receiver() {
+        let (a, b) = pair().unwrap();
+        pass_credentials(b.as_fd()).unwrap();
+        send_copies(&a, &a, PACKET_FDS).unwrap();
         let p = receive(b.as_fd(), &mut [0; 4], false).unwrap();
-        assert!(p.truncated);
-        drop(p);
-        assert_eq!(count(), 1);
+        assert_eq!((p.fds.len(), p.truncated), (PACKET_FDS, false));
+        assert!(p.credentials.is_some());
+    }
+
+    #[test]
+    fn a_socket_that_refuses_descriptors_takes_none() {
+        let (a, b) = pair().unwrap();
+        if refuse_descriptors(b.as_fd()) {
+            let errno = rustix::io::Errno::PERM.raw_os_error();
+            assert_eq!(send_copies(&a, &a, 1).unwrap_err().raw_os_error(), Some(errno));
+        } else {
+            send_copies(&a, &a, 1).unwrap();
+            assert_eq!(receive(b.as_fd(), &mut [0; 4], false).unwrap().fds.len(), 1);
+        }
+        send(a.as_fd(), b"data", &[]).unwrap();
+        assert_eq!(receive(b.as_fd(), &mut [0; 4], false).unwrap().len, 4);
+    }
+
+    #[test]
+    fn a_lingering_descriptor_is_closed_elsewhere() {
+        use std::io::Write;
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut out = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let _in = listener.accept().unwrap();
+        rustix::net::sockopt::set_socket_linger(&out, Some(Duration::from_secs(2))).unwrap();
+        out.set_nonblocking(true).unwrap();
+        while out.write(&[0; 65536]).is_ok() {}
+        let (ours, theirs) = pair().unwrap();
+        let start = Instant::now();
+        assert!(discard(vec![out.into()]));
+        assert!(discard(vec![theirs]));
+        assert!(start.elapsed() < Duration::from_millis(500), "{:?}", start.elapsed());
+        // The second one does not wait for the first.
+        assert!(wait_readable(ours.as_fd(), start + Duration::from_millis(1500)).unwrap());
+    }
+
+    #[test]
+    fn more_unwanted_descriptors_than_the_bound_are_reported() {
+        let (ours, theirs) = pair().unwrap();
+        let many = (0..=UNWANTED).map(|_| theirs.try_clone().unwrap()).collect();
+        drop(theirs);
+        assert!(!discard(many));
+        assert!(wait_readable(ours.as_fd(), Instant::now() + Duration::from_secs(10)).unwrap());
+    }
+
+    #[test]
+    fn what_the_peer_has_not_received_is_known() {
+        let (a, b) = pair().unwrap();
+        assert_eq!(unread(a.as_fd()).unwrap(), 0);
+        send(a.as_fd(), b"hello", &[]).unwrap();
+        assert!(unread(a.as_fd()).unwrap() > 0);
+        receive(b.as_fd(), &mut [0; 8], false).unwrap();
+        assert_eq!(unread(a.as_fd()).unwrap(), 0);
+    }
+
+    #[test]
+    fn a_wait_ends_with_the_deadline_or_with_data() {
+        let (a, b) = pair().unwrap();
+        let start = Instant::now();
+        assert!(!wait_readable(b.as_fd(), start + Duration::from_millis(20)).unwrap());
+        assert!(start.elapsed() >= Duration::from_millis(20));
+        send(a.as_fd(), b"x", &[]).unwrap();
+        assert!(wait_readable(b.as_fd(), start + Duration::from_secs(60)).unwrap());
     }
 
     #[test]

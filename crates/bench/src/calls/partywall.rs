@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use partywall_abi::layout::Geometry;
 use partywall_coordinator::{Coordinator, Policy};
-use partywall_shm::link::{Link, LinkError, Pending};
+use partywall_shm::link::{Link, LinkError};
+use partywall_shm::setup::Pending;
 use partywall_shm::{memory, socket};
 
 use super::cases;

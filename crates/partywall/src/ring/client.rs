@@ -29,7 +29,7 @@ use std::time::Duration;
 use bytes::Buf as _;
 use partywall_abi::segment::{self, Kind, ResponseHead, Segment, Trailers};
 use partywall_abi::sync::{AtomicBool, Ordering, fence};
-use partywall_shm::link::{Ends, Pending};
+use partywall_shm::setup::{Ends, Pending};
 use tokio::time::Sleep;
 use tonic::{Code, Status};
 
@@ -38,7 +38,7 @@ use super::core::{Broken, Core, watch};
 use super::pump::{Pump, PumpError};
 use super::reader::{Drive, Flow, Record};
 use super::stream::{Answer, Part, Stream};
-use crate::agent::{Agent, Linked};
+use crate::agent::Linked;
 use crate::error::Error;
 use crate::wire;
 
@@ -70,18 +70,15 @@ pub(crate) enum Refused {
 }
 
 /// Opens a link that the coordinator has introduced.
-pub(crate) async fn open(
-    linked: Linked,
-    agent: Arc<Agent>,
-    within: Duration,
-) -> Result<Arc<Link>, Error> {
+pub(crate) async fn open(linked: Linked, within: Duration) -> Result<Arc<Link>, Error> {
     let ends = set_up(linked.link, linked.geometry, linked.memory, linked.socket, within).await?;
-    start(ends, Some(agent))
+    start(ends)
 }
 
 /// Drives an open link in the background.
-pub(crate) fn start(ends: Ends, agent: Option<Arc<Agent>>) -> Result<Arc<Link>, Error> {
-    let core = Core::new(ends, agent)
+pub(crate) fn start(ends: Ends) -> Result<Arc<Link>, Error> {
+    // What the coordinator counts of a link, its server says.
+    let core = Core::new(ends, None)
         .map_err(|source| Error::Io { what: "watching the link's socket".into(), source })?;
     let client = Arc::new(Client {
         core: Arc::new(core),

@@ -27,8 +27,9 @@ use partywall_abi::layout::SleepMode;
 use partywall_abi::limits;
 use partywall_abi::segment::{self, Kind};
 use partywall_abi::sync::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use partywall_shm::link::{Bell, Ends, LinkError};
+use partywall_shm::link::{Bell, LinkError};
 use partywall_shm::ring::{Producer, Wake};
+use partywall_shm::setup::Ends;
 use tokio::io::unix::AsyncFd;
 use tonic::Status;
 

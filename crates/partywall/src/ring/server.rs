@@ -34,7 +34,7 @@ use partywall_abi::limits;
 use partywall_abi::name::MethodSet;
 use partywall_abi::segment::{self, END, Kind, NO_DEADLINE, RequestHead, Segment};
 use partywall_abi::sync::{AtomicBool, AtomicU64, Ordering};
-use partywall_shm::link::Ends;
+use partywall_shm::setup::Ends;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::Notify;
 use tokio::time::Sleep;

@@ -26,7 +26,7 @@ use tower::{Layer, Service, ServiceExt};
 
 pub use routes::Routes;
 
-use crate::agent::{self, Agent, Place, Registered};
+use crate::agent::{self, Place, Registered};
 use crate::error::Error;
 use crate::ring;
 use crate::target::Target;
@@ -197,9 +197,9 @@ impl<L> Router<L> {
         for target in targets {
             match target {
                 Target::Name(name) => {
-                    let (agent, registered) = register(&place, &name).await?;
+                    let registered = agent::get_async(&place).await?.register(&name).await?;
                     let dispatch = Arc::clone(&dispatch);
-                    tasks.spawn(serve_name(name, agent, registered, dispatch, stopped.clone()));
+                    tasks.spawn(serve_name(name, registered, dispatch, stopped.clone()));
                 }
                 Target::Http(url) => {
                     let listener = http2::Listener::tcp(&url).await?;
@@ -233,17 +233,10 @@ fn flatten(ended: Result<Result<(), Error>, tokio::task::JoinError>) -> Result<(
     })
 }
 
-async fn register(place: &Place, name: &ServiceName) -> Result<(Arc<Agent>, Registered), Error> {
-    let agent = agent::get_async(place).await?;
-    let registered = agent.register(name).await?;
-    Ok((agent, registered))
-}
-
 /// Takes the links that a name is offered, until it is time to stop.
 async fn serve_name(
     name: ServiceName,
-    agent: Arc<Agent>,
-    (registration, mut offers): Registered,
+    mut registered: Registered,
     dispatch: Arc<dyn Dispatch>,
     mut stopped: watch::Receiver<bool>,
 ) -> Result<(), Error> {
@@ -253,11 +246,17 @@ async fn serve_name(
     loop {
         tokio::select! {
             _ = stopped.wait_for(|stop| *stop) => break,
-            offer = offers.recv() => match offer {
-                Some(offer) => {
-                    let link = offer.link;
-                    let open = ring::server::open(offer, Arc::clone(&dispatch), Arc::clone(&agent));
-                    opening.spawn(async move { (link, open.await) });
+            offer = registered.offers.recv() => match offer {
+                Some((offer, booked)) => {
+                    let (link, agent) = (offer.link, Arc::clone(&registered.agent));
+                    let open = ring::server::open(offer, Arc::clone(&dispatch), agent);
+                    opening.spawn(async move {
+                        let opened = open.await;
+                        if opened.is_ok() {
+                            booked.hand_on();
+                        }
+                        (link, opened)
+                    });
                 }
                 None => {
                     result = Err(Error::CoordinatorGone("no new links can come"));
@@ -277,7 +276,7 @@ async fn serve_name(
         }
     }
     tracing::debug!(%name, links = links.len(), "draining");
-    agent.unregister(registration);
+    drop(registered);
     opening.shutdown().await;
     let links: Vec<_> = links.iter().filter_map(Weak::upgrade).collect();
     if result.is_err() {
@@ -317,5 +316,54 @@ where
                 Err(error) => Status::from_error(error.into()).into_http(),
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::Connected;
+    use partywall_coordinator::{Coordinator, Policy};
+    use partywall_shm::socket;
+    use std::os::fd::AsFd;
+
+    const POLICY: &str = "[service.g]\nregister = ['anyone']\n[service.g.call]\nanyone = ['*']\n";
+
+    #[tokio::test]
+    async fn a_link_whose_set_up_fails_is_closed_in_the_books() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("c.sock");
+        let policy = Policy::parse("test", POLICY).unwrap();
+        let coordinator = Coordinator::start(Some(&path), policy).unwrap();
+        let name = ServiceName::new("g").unwrap();
+        let router = Server::builder().coordinator(&path).add_routes(Routes::default());
+        let serving = tokio::spawn(router.serve("g"));
+        let served = name.clone();
+        let coordinator = tokio::task::spawn_blocking(move || {
+            assert!(coordinator.served(&served, Duration::from_secs(10)));
+            coordinator
+        });
+        let _coordinator = coordinator.await.unwrap();
+        let agent = agent::get_async(&Place::Path(path.clone())).await.unwrap();
+        let link = async || match agent.connect(&name).unwrap().wait().await {
+            Ok(Connected::Link(linked)) => linked,
+            _ => panic!("no link"),
+        };
+        let garbage = link().await;
+        socket::send(garbage.socket.as_fd(), b"garbage", &[]).unwrap();
+        let hung_up = link().await;
+        drop(hung_up);
+        for _ in 0..500 {
+            let at = path.clone();
+            let rows = tokio::task::spawn_blocking(move || crate::links(Some(&at)).unwrap());
+            let rows = rows.await.unwrap();
+            assert_eq!(rows.len(), 2);
+            if rows.iter().all(|row| !row.open) {
+                serving.abort();
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("the coordinator keeps links that never opened");
     }
 }

@@ -1,7 +1,7 @@
 //! What a caller and a service are promised, one promise a test.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -35,7 +35,12 @@ fn code<T>(result: Result<T, Status>) -> Code {
 
 #[tokio::test]
 async fn the_handler_sees_who_calls() {
-    let host = Host::open();
+    // A program file is read only for a policy that goes by what /proc tells of it.
+    let asks = format!("program = 'sha256:{}'\nevidence = 'observed'", "00".repeat(32));
+    let host = Host::new(&format!(
+        "[principal.other]\n{asks}\n[service.test]\nregister = ['anyone']\n\
+         [service.test.call]\nanyone = ['*']\n"
+    ));
     let raw = Raw::new(|request| async move {
         let peer = request.extensions().get::<Peer>().expect("a peer").clone();
         assert_eq!(peer.pid(), Some(std::process::id()));
@@ -50,6 +55,20 @@ async fn the_handler_sees_who_calls() {
     assert_eq!(response.headers()["grpc-status"], "0");
     let Some(Route::Ring { server }) = channel.route() else { panic!("{channel:?}") };
     assert_eq!(server.pid(), Some(std::process::id()));
+    running.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_program_is_not_read_unless_the_policy_asks_for_it() {
+    let host = Host::open();
+    let raw = Raw::new(|request| async move {
+        let peer = request.extensions().get::<Peer>().expect("a peer").clone();
+        assert_eq!(peer.digest(), partywall::Digest::Unknown);
+        ok()
+    });
+    let running = host.serve(Routes::default().add_service(raw)).await;
+    let response = host.connect().await.call(request("Any", Body::empty())).await.unwrap();
+    assert_eq!(response.headers()["grpc-status"], "0");
     running.stop().await.unwrap();
 }
 
@@ -80,6 +99,29 @@ async fn a_denied_call_never_reaches_the_handler() {
     assert_eq!(links.len(), 1);
     assert_eq!((links[0].stats.calls, links[0].stats.denied), (2, 1));
     running.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_dropped_server_leaves_no_registration() {
+    let host = Host::open();
+    let router = Server::builder().coordinator(&host.socket).add_routes(testing());
+    let mut serving = Box::pin(router.serve("test"));
+    let connected = tokio::select! {
+        ended = &mut serving => panic!("{ended:?}"),
+        channel = host.connect() => channel,
+    };
+    drop((serving, connected));
+    let deadline = Instant::now() + Duration::from_secs(5);
+    loop {
+        let builder = Channel::builder("partywall:///test").unwrap().coordinator(&host.socket);
+        match builder.connect_timeout(Duration::from_millis(500)).connect().await {
+            Err(Error::Refused { code: Code::Unavailable, text }) => {
+                assert!(text.contains("nobody serves"), "{text}");
+                return;
+            }
+            other => assert!(Instant::now() < deadline, "{other:?}"),
+        }
+    }
 }
 
 #[tokio::test]
@@ -234,6 +276,106 @@ async fn a_drained_server_finishes_what_is_under_way_and_takes_no_more() {
     assert_eq!(slow.await.unwrap().unwrap().headers()["grpc-status"], "0");
     let late = channel.call(request("Any", Body::empty())).await;
     assert_eq!(late.unwrap_err().code(), Code::Unavailable);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_call_is_lost_when_an_instance_drains_under_load() {
+    let host = Host::open();
+    let mut old = host.serve(testing()).await;
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut callers = tokio::task::JoinSet::new();
+    for _ in 0..3 {
+        let channel = host.connect().await;
+        for size in [1, 3000, 200_000] {
+            let (mut client, stop) = (TestServiceClient::new(channel.clone()), Arc::clone(&stop));
+            callers.spawn(async move {
+                let mut calls = 0;
+                while !stop.load(Ordering::Relaxed) {
+                    client.unary_call(simple(size)).await?;
+                    calls += 1;
+                }
+                Ok::<u32, Status>(calls)
+            });
+        }
+    }
+    for _ in 0..10 {
+        tokio::time::sleep(Duration::from_millis(30)).await;
+        let new = host.serve(testing()).await;
+        // It is there before the other one goes.
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        let start = Instant::now();
+        std::mem::replace(&mut old, new).stop().await.unwrap();
+        assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    }
+    stop.store(true, Ordering::Relaxed);
+    while let Some(calls) = callers.join_next().await {
+        assert!(calls.unwrap().unwrap() > 10);
+    }
+    old.stop().await.unwrap();
+}
+
+#[test]
+fn a_caller_whose_runtime_rests_between_calls_finds_the_next_instance() {
+    let host = Host::open();
+    let servers = tokio::runtime::Runtime::new().unwrap();
+    let mut old = servers.block_on(host.serve(testing()));
+    // This one runs during its calls alone, so it hears of nothing in between.
+    let caller = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let mut client = TestServiceClient::new(caller.block_on(host.connect()));
+    let target = "partywall:///test";
+    let mut blocking = blocking::Channel::connect_at(target, Some(host.socket.clone())).unwrap();
+    let request = prost::Message::encode_to_vec(&simple(10));
+    for _ in 0..5 {
+        caller.block_on(client.unary_call(simple(10))).unwrap();
+        blocking.call_bytes(UNARY, &request).unwrap();
+        let new = servers.block_on(host.serve(testing()));
+        std::thread::sleep(Duration::from_millis(20));
+        servers.block_on(std::mem::replace(&mut old, new).stop()).unwrap();
+    }
+    servers.block_on(old.stop()).unwrap();
+}
+
+#[tokio::test]
+async fn a_call_that_is_kept_unpolled_holds_up_no_other() {
+    let host = Host::open();
+    let running = host.serve(testing()).await;
+    let mut client = TestServiceClient::new(host.connect().await);
+    client.unary_call(simple(1)).await.unwrap();
+    for _ in 0..100 {
+        let mut other = client.clone();
+        let mut kept = std::pin::pin!(other.unary_call(simple(1)));
+        // It waits for the doorbell, and is never polled again for it.
+        assert!(futures_pending(kept.as_mut()).await);
+        client.unary_call(simple(1)).await.unwrap();
+        client.unary_call(simple(1)).await.unwrap();
+        kept.await.unwrap();
+    }
+    running.stop().await.unwrap();
+}
+
+/// Polls once; whether it is pending.
+async fn futures_pending<F: Future>(mut f: std::pin::Pin<&mut F>) -> bool {
+    std::future::poll_fn(|cx| std::task::Poll::Ready(f.as_mut().poll(cx).is_pending())).await
+}
+
+#[tokio::test]
+async fn an_idle_link_is_closed_when_its_server_has_gone() {
+    let host = Host::open();
+    let running = host.serve(testing()).await;
+    // It does not wait for the next server.
+    let builder = Channel::builder("partywall:///test").unwrap();
+    let channel = builder.coordinator(&host.socket).connect().await.unwrap();
+    let mut client = TestServiceClient::new(channel.clone());
+    for _ in 0..20 {
+        client.unary_call(simple(1)).await.unwrap();
+    }
+    assert!(channel.route().is_some());
+    running.stop().await.unwrap();
+    let start = Instant::now();
+    while channel.route().is_some() {
+        assert!(start.elapsed() < Duration::from_millis(100), "nobody has seen the hang-up");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
 }
 
 #[tokio::test]

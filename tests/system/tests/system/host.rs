@@ -32,12 +32,15 @@ pub(crate) struct Host {
 
 impl Host {
     pub(crate) fn new() -> Self {
+        Self::with("[service.test]\nregister = ['anyone']\n[service.test.call]\nanyone = ['*']\n")
+    }
+
+    pub(crate) fn with(policy: &str) -> Self {
         use std::os::unix::fs::PermissionsExt;
         let dir = tempfile::tempdir().unwrap();
         // Children of other users connect here as well.
         std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
         let socket = dir.path().join("coordinator.sock");
-        let policy = "[service.test]\nregister = ['anyone']\n[service.test.call]\nanyone = ['*']\n";
         let policy = Policy::parse("test", policy).unwrap();
         let coordinator = Coordinator::start(Some(&socket), policy).unwrap();
         Self { socket, _coordinator: coordinator, _dir: dir }
@@ -78,8 +81,8 @@ impl Process {
     ) -> Self {
         let mut command = Command::new(program);
         command.arg("--socket").arg(socket).args(arguments);
-        command.envs(environment.iter().copied());
         command.env("PARTYWALL_COORDINATOR_UID", rustix::process::geteuid().as_raw().to_string());
+        command.envs(environment.iter().copied());
         if let Some(uid) = uid {
             command.uid(uid).gid(uid);
         }

@@ -2,7 +2,9 @@
 
 use std::io::Read;
 use std::os::fd::OwnedFd;
-use std::process::{Command, Stdio};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
@@ -22,8 +24,38 @@ fn an_impostor_that_answers_for_another_process_is_refused() {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
+    assert_eq!(last_words(&mut impostor), "refused");
+}
+
+fn last_words(child: &mut Child) -> String {
     let mut said = String::new();
-    impostor.stdout.take().unwrap().read_to_string(&mut said).unwrap();
-    assert!(impostor.wait().unwrap().success());
-    assert_eq!(said.trim(), "refused");
+    child.stdout.take().unwrap().read_to_string(&mut said).unwrap();
+    assert!(child.wait().unwrap().success());
+    said.trim().to_string()
+}
+
+#[test]
+fn a_process_that_becomes_another_program_before_its_proof_is_refused() {
+    let _alone = alone();
+    let impostor = env!("CARGO_BIN_EXE_st-impostor");
+    let asks = format!("program = 'sha256:{}'\nevidence = 'observed'", "00".repeat(32));
+    let host = Host::with(&format!("[principal.other]\n{asks}\n"));
+    let dir = tempfile::tempdir().unwrap();
+    let other = dir.path().join("other");
+    let mut program = std::fs::read(impostor).unwrap();
+    program.push(0);
+    std::fs::write(&other, program).unwrap();
+    std::fs::set_permissions(&other, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let said = |then: &Path| {
+        let mut child = Command::new(impostor)
+            .arg(&host.socket)
+            .arg(then)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        last_words(&mut child)
+    };
+    assert_eq!(said(&other), "refused");
+    // The same program once more is no other one.
+    assert!(said(Path::new(impostor)).starts_with("taken for somebody: Welcome"));
 }

@@ -6,3 +6,4 @@ mod impostor;
 mod kills;
 #[cfg(feature = "stops")]
 mod stops;
+mod unprivileged;

@@ -1,0 +1,142 @@
+//! Measuring program files on threads of their own.
+//!
+//! What a program file lies on can be a process's own doing, and reading it can take for ever. So
+//! a thread reads one file and ends; there are [`THREADS`] at most, and [`PER_USER`] for the
+//! processes of one user, who can hold up nobody but themselves. Who does not get a thread in time
+//! has not proven itself in time.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::identity::Measured;
+
+/// Threads at once.
+const THREADS: usize = 8;
+/// Threads at once for the processes of one user.
+const PER_USER: usize = 2;
+
+/// A program that is to be measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Job {
+    /// Whose connection asks.
+    pub(crate) token: u64,
+    /// The user of the process.
+    pub(crate) uid: u32,
+    /// The process.
+    pub(crate) pid: u32,
+}
+
+type Measure = dyn Fn(u32) -> Measured + Send + Sync;
+type Report = dyn Fn(Job, Measured) + Send + Sync;
+
+/// The jobs under way and those that wait.
+pub(crate) struct Measuring {
+    measure: Arc<Measure>,
+    report: Arc<Report>,
+    /// The user of each thread.
+    running: Vec<u32>,
+    waiting: VecDeque<Job>,
+}
+
+impl Measuring {
+    /// `measure` blocks; `report` is called on the thread that measured, and whoever hears of it
+    /// calls [`Measuring::finished`].
+    pub(crate) fn new(
+        measure: impl Fn(u32) -> Measured + Send + Sync + 'static,
+        report: impl Fn(Job, Measured) + Send + Sync + 'static,
+    ) -> Self {
+        let (measure, report) = (Arc::new(measure), Arc::new(report));
+        Self { measure, report, running: Vec::new(), waiting: VecDeque::new() }
+    }
+
+    /// Takes a job.
+    pub(crate) fn ask(&mut self, job: Job) {
+        self.waiting.push_back(job);
+        self.start();
+    }
+
+    /// A job has been reported.
+    pub(crate) fn finished(&mut self, job: Job) {
+        if let Some(at) = self.running.iter().position(|uid| *uid == job.uid) {
+            self.running.swap_remove(at);
+        }
+        self.start();
+    }
+
+    /// Nobody waits for a connection's job any more. A thread that runs for it goes on.
+    pub(crate) fn forget(&mut self, token: u64) {
+        self.waiting.retain(|job| job.token != token);
+    }
+
+    fn start(&mut self) {
+        while self.running.len() < THREADS {
+            let running = |uid| self.running.iter().filter(|u| **u == uid).count();
+            let next = self.waiting.iter().position(|job| running(job.uid) < PER_USER);
+            let Some(job) = next.and_then(|at| self.waiting.remove(at)) else { return };
+            let (measure, report) = (Arc::clone(&self.measure), Arc::clone(&self.report));
+            let thread = std::thread::Builder::new().name("measure".into());
+            self.running.push(job.uid);
+            if let Err(error) = thread.spawn(move || report(job, measure(job.pid))) {
+                (self.report)(job, Err(format!("no thread to measure the program: {error}")));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::{Receiver, channel};
+    use std::sync::{Condvar, Mutex};
+    use std::time::Duration;
+
+    /// Programs of pids below 100 are measured when the gate opens, the others at once.
+    #[derive(Default)]
+    struct Gate(Mutex<bool>, Condvar);
+
+    fn measuring(gate: &Arc<Gate>) -> (Measuring, Receiver<(Job, Measured)>) {
+        let (told, reports) = channel();
+        let gate = Arc::clone(gate);
+        let measure = move |pid: u32| {
+            if pid < 100 {
+                let open = gate.0.lock().unwrap();
+                drop(gate.1.wait_while(open, |open| !*open).unwrap());
+            }
+            Ok([pid as u8; 32])
+        };
+        (Measuring::new(measure, move |job, m| told.send((job, m)).unwrap()), reports)
+    }
+
+    fn next(m: &mut Measuring, reports: &Receiver<(Job, Measured)>) -> Job {
+        let (job, measured) = reports.recv_timeout(Duration::from_secs(10)).unwrap();
+        assert_eq!(measured, Ok([job.pid as u8; 32]));
+        m.finished(job);
+        job
+    }
+
+    #[test]
+    fn a_program_that_is_never_read_holds_up_its_own_user_only() {
+        let gate = Arc::<Gate>::default();
+        let (mut m, reports) = measuring(&gate);
+        let job = |token, uid, pid| Job { token, uid, pid };
+        for token in 0..50 {
+            m.ask(job(token, 1, 1));
+        }
+        assert_eq!((m.running.len(), m.waiting.len()), (PER_USER, 48));
+        for token in 100..105 {
+            m.ask(job(token, 2, 200));
+            assert_eq!(next(&mut m, &reports), job(token, 2, 200));
+        }
+        for uid in 10..20 {
+            m.ask(job(200 + u64::from(uid), uid, 1));
+        }
+        assert_eq!(m.running.len(), THREADS);
+        m.forget(49);
+        *gate.0.lock().unwrap() = true;
+        gate.1.notify_all();
+        let mut done: Vec<u64> = (0..59).map(|_| next(&mut m, &reports).token).collect();
+        done.sort_unstable();
+        assert_eq!(done, (0..49).chain(210..220).collect::<Vec<_>>());
+        assert!(m.running.is_empty() && m.waiting.is_empty());
+    }
+}

@@ -1,0 +1,32 @@
+//! A coordinator that lets anyone do anything at the name `test`, until its input ends.
+
+use std::io::{Read, Write};
+use std::path::PathBuf;
+
+use clap::Parser;
+use partywall_coordinator::{Coordinator, Policy};
+
+#[derive(Parser)]
+struct Arguments {
+    /// Where processes connect.
+    #[arg(long)]
+    socket: PathBuf,
+    /// Limit of open descriptors.
+    #[arg(long)]
+    nofile: Option<u64>,
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let arguments = Arguments::parse();
+    if let Some(limit) = arguments.nofile {
+        let limit = rustix::process::Rlimit { current: Some(limit), maximum: Some(limit) };
+        rustix::process::setrlimit(rustix::process::Resource::Nofile, limit)?;
+    }
+    let policy = "[service.test]\nregister = ['anyone']\n[service.test.call]\nanyone = ['*']\n";
+    let _coordinator =
+        Coordinator::start(Some(&arguments.socket), Policy::parse("st-coordinator", policy)?)?;
+    println!("ready");
+    std::io::stdout().flush()?;
+    std::io::stdin().read_to_end(&mut Vec::new())?;
+    Ok(())
+}
