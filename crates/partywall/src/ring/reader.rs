@@ -8,8 +8,8 @@
 //!             the doorbell and takes its answer, so that a unary call switches to no other task
 //! ```
 //!
-//! The runtime knows one waker per link, the [`Doorbell`]'s, which wakes the lone call if there is
-//! one, else the driver. A call is alone from its first wait until it has its answer, is dropped,
+//! The runtime knows one waker per link, the [`Doorbell`]'s, which wakes the lone call if that
+//! waits, else the driver. A call is alone from its first wait until it has its answer, is dropped,
 //! or a second call is opened ([`Core::revoke`]): a future may be kept without being polled, so
 //! nobody else may depend on it. Whoever stops reading while others wait wakes the driver.
 //!
@@ -108,10 +108,9 @@ impl Wake for Doorbell {
     fn wake_by_ref(self: &Arc<Self>) {
         self.armed.store(false, Ordering::Relaxed);
         let mut ears = guard(&self.ears);
-        let waker = match &mut ears.lone {
-            Some((_, call)) => call.take(),
-            None => ears.driver.take(),
-        };
+        // A lone call that was woken already may have found `rx` taken and wait for the driver.
+        let call = ears.lone.as_mut().and_then(|(_, call)| call.take());
+        let waker = call.or_else(|| ears.driver.take());
         drop(ears);
         waker.into_iter().for_each(Waker::wake);
     }

@@ -379,16 +379,17 @@ impl Link {
         if !self.hands_on {
             return poll().is_ready();
         }
-        let Some(inside) = Inside::enter(self) else { return false };
+        // Before the monitor can see this thread inside: it asks for the role once per handler.
         let role = self.role.load(Ordering::Relaxed);
         self.role.store(role + 1, Ordering::Release);
-        let polled = poll();
+        let inside = Inside::enter(self);
+        let polled = inside.is_some() && poll().is_ready();
         let left = self.role.compare_exchange(role + 1, role, Ordering::AcqRel, Ordering::Relaxed);
         drop(inside);
         if left.is_err() {
             call.method.history.start_over();
         }
-        polled.is_ready()
+        polled
     }
 
     fn method(&self, path: &str) -> Arc<Method> {

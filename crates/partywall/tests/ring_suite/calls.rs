@@ -362,6 +362,7 @@ async fn futures_pending<F: Future>(mut f: std::pin::Pin<&mut F>) -> bool {
 async fn an_idle_link_is_closed_when_its_server_has_gone() {
     let host = Host::open();
     let running = host.serve(testing()).await;
+    host.connect().await;
     // It does not wait for the next server.
     let builder = Channel::builder("partywall:///test").unwrap();
     let channel = builder.coordinator(&host.socket).connect().await.unwrap();
@@ -533,5 +534,8 @@ async fn a_link_outlives_the_coordinator() {
     for _ in 0..10 {
         client.unary_call(simple(1000)).await.unwrap();
     }
+    // A question that fails shows that this process has seen the end of the conversation.
+    let builder = Channel::builder("partywall:///test").unwrap();
+    builder.coordinator(&socket).connect().await.unwrap_err();
     assert!(matches!(running.stop().await, Err(Error::CoordinatorGone(_))));
 }

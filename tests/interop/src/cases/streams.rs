@@ -86,8 +86,8 @@ pub(super) async fn many_messages<T: Transport>(env: Env<T>) -> Outcome {
     let mut responses = call.during("FullDuplexCall")?.into_inner();
     for n in 0..COUNT {
         let message = responses.message().await.during("response")?;
-        let payload = message.unwrap_or_default().payload;
-        body("response", payload, size(n + 1), &pattern(size(n), n))?;
+        let message = message.ok_or_else(|| differs("response", "the end", n))?;
+        body("response", message.payload, size(n + 1), &pattern(size(n), n))?;
     }
     same("end of responses", responses.message().await.during("end")?, None)?;
     feeder.await.map_err(|error| differs("feeder", error, "done"))?
