@@ -75,13 +75,11 @@ pub(super) struct Rx {
     spin: Spin,
     /// Something was released since the producer was last looked after.
     released: bool,
-    /// Bytes that came.
-    pub(super) received: u64,
 }
 
 impl Rx {
     pub(super) fn new(consumer: Consumer) -> Self {
-        Self { consumer, spin: Spin::default(), released: false, received: 0 }
+        Self { consumer, spin: Spin::default(), released: false }
     }
 }
 
@@ -98,6 +96,16 @@ struct Ears {
     /// The lone call, and its task while it waits.
     lone: Option<(u32, Option<Waker>)>,
     driver: Option<Waker>,
+    /// The driver was to be woken while it did not wait: it looks once more before it does.
+    look: bool,
+}
+
+impl Ears {
+    fn take_driver(&mut self) -> Option<Waker> {
+        let driver = self.driver.take();
+        self.look |= driver.is_none();
+        driver
+    }
 }
 
 impl Wake for Doorbell {
@@ -110,7 +118,7 @@ impl Wake for Doorbell {
         let mut ears = guard(&self.ears);
         // A lone call that was woken already may have found `rx` taken and wait for the driver.
         let call = ears.lone.as_mut().and_then(|(_, call)| call.take());
-        let waker = call.or_else(|| ears.driver.take());
+        let waker = call.or_else(|| ears.take_driver());
         drop(ears);
         waker.into_iter().for_each(Waker::wake);
     }
@@ -157,7 +165,8 @@ impl Core {
         rx.consumer.read(&mut payload);
         rx.consumer.release();
         rx.released = true;
-        rx.received += u64::from(d.len);
+        let received = self.received.load(Ordering::Relaxed) + u64::from(d.len);
+        self.received.store(received, Ordering::Relaxed);
         let Some(kind) = Kind::from_number(d.kind) else {
             return Err(Broken::Rule("a record of unknown kind"));
         };
@@ -196,11 +205,15 @@ impl Core {
     /// Looks once, on a link without calls: what came meanwhile may concern the next one.
     pub(crate) fn glance(&self, on_record: impl FnMut(Record) -> Result<bool, Broken>) {
         let Some(mut rx) = self.try_rx() else { return };
-        if rx.consumer.ready()
-            && let Err(why) = self.take_turn(&mut rx, on_record)
-        {
-            drop(rx);
-            self.close(&why);
+        if !rx.consumer.ready() {
+            return;
+        }
+        let taken = self.take_turn(&mut rx, on_record);
+        drop(rx);
+        match taken {
+            // A call that came meanwhile may have found `rx` taken.
+            Ok(_) => self.wake_driver(),
+            Err(why) => self.close(&why),
         }
     }
 
@@ -260,7 +273,14 @@ impl Core {
             return false;
         }
         let mut spin = spin;
+        if !spin && let Err(why) = self.listen() {
+            self.close(&why);
+            return true;
+        }
         let read = loop {
+            if let Err(why) = self.serve_stalled() {
+                break Err(why);
+            }
             let Some(mut rx) = self.try_rx() else { return false };
             match self.take_turn(&mut rx, &mut on_record) {
                 Ok(Taken::All) => {}
@@ -428,7 +448,14 @@ impl Core {
             if !self.announce(&mut guard(&self.rx))? {
                 continue;
             }
-            stream::register(&mut guard(&self.doorbell.ears).driver, cx);
+            {
+                let mut ears = guard(&self.doorbell.ears);
+                if std::mem::take(&mut ears.look) {
+                    // Whoever read meanwhile may have taken the announcement back.
+                    continue;
+                }
+                stream::register(&mut ears.driver, cx);
+            }
             if self.closed().is_some() {
                 continue;
             }
@@ -440,7 +467,7 @@ impl Core {
 
     /// Lets the driver look: whoever gives up reading half-way calls this.
     pub(crate) fn wake_driver(&self) {
-        let driver = guard(&self.doorbell.ears).driver.take();
+        let driver = guard(&self.doorbell.ears).take_driver();
         driver.into_iter().for_each(Waker::wake);
     }
 
