@@ -9,7 +9,6 @@ use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use partywall_abi::layout::Geometry;
 use partywall_abi::name::ServiceName;
 use partywall_shm::socket;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -68,25 +67,13 @@ impl Coordinator {
     /// # Errors
     /// [`StartError`].
     pub fn start(path: Option<&Path>, policy: Policy) -> Result<Self, StartError> {
-        Self::start_with(path, policy, Geometry::DEFAULT)
-    }
-
-    /// As [`Coordinator::start`], with rings of another size.
-    ///
-    /// # Errors
-    /// [`StartError`].
-    pub fn start_with(
-        path: Option<&Path>,
-        policy: Policy,
-        geometry: Geometry,
-    ) -> Result<Self, StartError> {
         let shown = path.unwrap_or(Path::new("(no socket)")).to_path_buf();
         let fail = |call: &'static str, source: io::Error| {
             let path = shown.clone();
             StartError::Io { path, call, source }
         };
         let listener = path.map(listen).transpose()?;
-        let state = State::new(policy, geometry, rustix::process::geteuid().as_raw());
+        let state = State::new(policy, rustix::process::geteuid().as_raw());
         let (event_loop, orders) =
             EventLoop::new(listener, state).map_err(|(call, errno)| fail(call, errno.into()))?;
         let thread = std::thread::Builder::new()

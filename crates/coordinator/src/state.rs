@@ -139,10 +139,13 @@ enum Stage {
     Telling(u64, u64),
 }
 
+/// While fewer links are open, a new one gets wide rings: 16 MiB in all. The others are so small
+/// that a thousand of them stay below 200 MiB.
+const WIDE_LINKS: usize = 32;
+
 /// The coordinator's books.
 pub struct State {
     policy: Policy,
-    geometry: Geometry,
     /// Who may ask for the list of links, beside root.
     operator_uid: u32,
     connections: BTreeMap<Conn, Connection>,
@@ -160,10 +163,9 @@ pub struct State {
 
 impl State {
     /// Empty books under a policy.
-    pub fn new(policy: Policy, geometry: Geometry, operator_uid: u32) -> Self {
+    pub fn new(policy: Policy, operator_uid: u32) -> Self {
         Self {
             policy,
-            geometry,
             operator_uid,
             connections: BTreeMap::new(),
             names: HashMap::new(),
@@ -442,8 +444,9 @@ impl State {
     ) {
         let identity = |conn| Identity::clone(&self.connections[&conn].identity);
         let (caller_identity, server_identity) = (identity(conn), identity(server));
+        let open = self.links.len() - self.closed.len();
+        let geometry = if open < WIDE_LINKS { Geometry::WIDE } else { Geometry::DEFAULT };
         let link = self.book(conn, name.clone(), Some(server));
-        let geometry = self.geometry;
         let linked = Message::Linked {
             request,
             link,
@@ -661,7 +664,7 @@ mod tests {
         let policy = "[principal.server]\nuid = 1\n[principal.web]\nuid = 2\n\
                       [service.g]\nregister = ['server']\n[service.g.call]\nweb = ['a.B/*']\n\
                       [service.far.call]\nweb = ['*']\n[names]\nfar = 'http://h:1'\n";
-        State::new(Policy::parse("p", policy).unwrap(), Geometry::DEFAULT, 9)
+        State::new(Policy::parse("p", policy).unwrap(), 9)
     }
 
     fn open(s: &mut State, uid: u32) -> Conn {
@@ -891,7 +894,7 @@ mod tests {
             urls += &format!("{n} = 'http://h:1'\n");
         }
         let policy = Policy::parse("p", &(calls + &urls)).unwrap();
-        let mut s = State::new(policy, Geometry::DEFAULT, 9);
+        let mut s = State::new(policy, 9);
         let web = open(&mut s, 2);
         for i in 0..LINKS {
             let name = names[i / LINKS_TO_ONE_NAME].clone();
@@ -986,6 +989,35 @@ mod tests {
         let web = open(&mut s, 2);
         let e = ask(&mut s, web, Message::Listed { request: 1 });
         assert!(matches!(&e[..], [Effect::Close { .. }]));
+    }
+
+    #[test]
+    fn a_few_links_are_wide_and_a_thousand_stay_below_200_mib() {
+        let mut s = state();
+        let server = open(&mut s, 1);
+        ask(&mut s, server, Message::Register { request: 1, name: name() });
+        let mut bytes = 0;
+        let geometry = |s: &mut State| {
+            let web = open(s, 2);
+            let effects = ask(s, web, Message::Connect { request: 2, name: name() });
+            let introduced = effects.into_iter().find_map(|e| match e {
+                Effect::Introduce(i) => Some(i),
+                _ => None,
+            });
+            introduced.expect("an introduction").geometry
+        };
+        for i in 0..1000 {
+            let g = geometry(&mut s);
+            assert_eq!(g == Geometry::WIDE, i < WIDE_LINKS);
+            bytes += 2 * g.outbox_bytes();
+        }
+        assert!(bytes < 200 << 20, "{bytes}");
+        assert_eq!(geometry(&mut s), Geometry::DEFAULT);
+        let all: Vec<u64> = s.links.keys().copied().collect();
+        for link in all {
+            ask(&mut s, server, Message::Closed { link, stats: LinkStats::default() });
+        }
+        assert_eq!(geometry(&mut s), Geometry::WIDE);
     }
 
     #[test]

@@ -288,6 +288,8 @@ pub struct Link {
     consumer: Consumer,
     bell: Arc<Bell>,
     spin: Spin,
+    /// What was learned of waiting for room.
+    room_spin: Spin,
 }
 
 impl Link {
@@ -302,7 +304,14 @@ impl Link {
             .map_err(LinkError::io("epoll_ctl"))?;
         bell.publish_cpu();
         let (producer, consumer) = (ends.producer, ends.consumer);
-        Ok(Self { producer, consumer, bell, spin: Spin::default(), _watch: watch })
+        Ok(Self {
+            producer,
+            consumer,
+            bell,
+            spin: Spin::default(),
+            room_spin: Spin::default(),
+            _watch: watch,
+        })
     }
 
     /// Whether the peer is known to be gone; what it sent may still be read.
@@ -444,6 +453,53 @@ impl Link {
         }
     }
 
+    /// Sends the next `len` bytes of `from` as one message, read straight into the ring: no copy
+    /// beside the kernel's.
+    ///
+    /// # Errors
+    /// As [`Link::wait`], and [`LinkError::Io`] when `from` ends early or cannot be read. Then half
+    /// a message may be on the ring, and the link is of no use any more.
+    pub fn send_from(
+        &mut self,
+        from: BorrowedFd<'_>,
+        len: usize,
+        deadline: Option<Instant>,
+    ) -> Result<(), LinkError> {
+        let most = self.producer.record_bytes();
+        let mut left = len;
+        while left > 0 {
+            let flags = |n: usize| if n < left { MORE } else { 0 };
+            if left < most {
+                // The last piece, which may be so short that it has no place in the arena.
+                let mut rest = vec![0; left];
+                let mut at = 0;
+                while at < left {
+                    match rustix::io::read(from, &mut rest[at..]) {
+                        Ok(0) => return Err(ended_early()),
+                        Ok(n) => at += n,
+                        Err(rustix::io::Errno::INTR) => {}
+                        Err(errno) => return Err(LinkError::io("read")(errno.into())),
+                    }
+                }
+                return self.send(&rest, deadline);
+            }
+            match self.producer.try_push_from(Kind::Message as u8, flags, from, most)? {
+                None => {
+                    self.notify()?;
+                    self.wait_for_room(most, deadline)?;
+                }
+                Some(Ok(0)) => return Err(ended_early()),
+                Some(Ok(n)) => {
+                    left -= n;
+                    self.notify()?;
+                }
+                Some(Err(e)) if e.kind() == io::ErrorKind::Interrupted => {}
+                Some(Err(source)) => return Err(LinkError::Io { call: "read", source }),
+            }
+        }
+        if len == 0 { self.send(&[], deadline) } else { Ok(()) }
+    }
+
     /// Waits until a record of `len` bytes has room, whatever comes meanwhile.
     ///
     /// # Errors
@@ -455,6 +511,9 @@ impl Link {
     ) -> Result<(), LinkError> {
         // A peer that sends while it is sent to would make `wait` return at once, again and
         // again; so this waits for room alone.
+        if self.producer.has_room(len)? || self.spin_for_room(len)? {
+            return Ok(());
+        }
         while !self.producer.has_room(len)? {
             let seen = self.bell.word();
             let timeout = match deadline {
@@ -473,6 +532,25 @@ impl Link {
             }
         }
         Ok(())
+    }
+
+    fn spin_for_room(&mut self, len: usize) -> Result<bool, LinkError> {
+        let budget = self.room_spin.budget(self.bell.same_cpu());
+        if budget.is_zero() {
+            return Ok(false);
+        }
+        let start = Instant::now();
+        while start.elapsed() < budget {
+            for _ in 0..16 {
+                if self.producer.has_room(len)? {
+                    self.room_spin.hit(start.elapsed());
+                    return Ok(true);
+                }
+                spin_hint();
+            }
+        }
+        self.room_spin.miss();
+        Ok(false)
     }
 
     /// Receives one message into `to`, which is cleared first.
@@ -539,4 +617,9 @@ impl Link {
             }
         }
     }
+}
+
+fn ended_early() -> LinkError {
+    // Not `UnexpectedEof`, which is a peer's hang-up here.
+    LinkError::Io { call: "read", source: io::Error::other("the file ended early") }
 }

@@ -17,7 +17,7 @@ pub use modelled::{Inbox, Outbox, pair};
 #[cfg(not(loom))]
 mod mapped {
     use std::io;
-    use std::os::fd::BorrowedFd;
+    use std::os::fd::{AsRawFd, BorrowedFd};
     use std::ptr::NonNull;
     use std::time::Duration;
 
@@ -120,6 +120,34 @@ mod mapped {
             // do not overlap; no other thread of this process touches these bytes, which belong
             // to a record that is not yet published.
             unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+        }
+
+        /// Reads up to `len` bytes from `from` straight to byte `at`, to be published by a Release
+        /// store. One thread at a time, as [`Outbox::write`].
+        ///
+        /// # Errors
+        /// What read(2) says.
+        pub(crate) fn read_from(
+            &self,
+            at: usize,
+            len: usize,
+            from: BorrowedFd<'_>,
+        ) -> io::Result<usize> {
+            let to = self.0.at(at, len);
+            // SAFETY: `to` has room (checked by `at`) in memory that no other thread of this
+            // process touches: it belongs to a record that is not yet published.
+            let n = unsafe { libc::read(from.as_raw_fd(), to.cast(), len) };
+            usize::try_from(n).map_err(|_| io::Error::last_os_error())
+        }
+
+        /// Copies `len` bytes that this process wrote to another place in its outbox, which they do
+        /// not overlap.
+        pub(crate) fn move_down(&self, from: usize, to: usize, len: usize) {
+            assert!(from.abs_diff(to) >= len, "overlapping places");
+            let (from, to) = (self.0.at(from, len), self.0.at(to, len));
+            // SAFETY: both are in bounds (checked by `at`), do not overlap, and belong to a
+            // record that is not yet published.
+            unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
         }
 
         /// Wakes whoever waits on the word at `at`, in this or the other process.

@@ -293,13 +293,59 @@ impl Producer {
             self.write_arena(parts);
             self.arena_tail += layout::arena_need(len);
         }
+        self.publish(kind, flags, stream, len);
+        Ok(true)
+    }
+
+    /// Appends one record with what one read(2) from `from` brings, at most `most` bytes of it,
+    /// straight into the ring; `flags` says the record's flags for that number. `None` when there
+    /// is no room for `most`, `Some(0)` (and no record) at the end of `from`.
+    ///
+    /// # Errors
+    /// [`Violation::Taken`]; inside, what read(2) says.
+    ///
+    /// # Panics
+    /// When `most` is more than [`Producer::record_bytes`], or so little that it would not lie in
+    /// the arena.
+    #[cfg(not(loom))]
+    pub fn try_push_from(
+        &mut self,
+        kind: u8,
+        flags: impl Fn(usize) -> u8,
+        from: std::os::fd::BorrowedFd<'_>,
+        most: usize,
+    ) -> Result<Option<std::io::Result<usize>>, Violation> {
+        assert!(most > INLINE_BYTES && most <= self.record_bytes(), "a record of {most} bytes");
+        if !self.has_room(most)? {
+            return Ok(None);
+        }
+        let size = self.geometry.arena_bytes() as usize;
+        let offset = (self.arena_tail % size as u64) as usize;
+        let at = self.geometry.arena_base() + offset;
+        // Up to the end of the arena; the next record has the rest.
+        let n = match self.waker.own.read_from(at, most.min(size - offset), from) {
+            Ok(n) if n > 0 => n,
+            ended_or_failed => return Ok(Some(ended_or_failed)),
+        };
+        if n <= INLINE_BYTES {
+            // So little lies in the slot.
+            let slot = self.geometry.slot_at(self.tail);
+            self.waker.own.move_down(at, slot + SLOT_PAYLOAD_AT, n);
+        } else {
+            self.arena_tail += layout::arena_need(n);
+        }
+        self.publish(kind, flags(n), 0, n);
+        Ok(Some(Ok(n)))
+    }
+
+    fn publish(&mut self, kind: u8, flags: u8, stream: u32, len: usize) {
+        let slot = self.geometry.slot_at(self.tail);
         let descriptor = Descriptor { kind, flags, stream, len: len as u32 };
         self.waker.own.write_words(slot + 4, descriptor.to_words());
         stop("push.written");
         self.waker.own.u32(slot).store(layout::stamp(self.tail), Ordering::Release); // SYNC(ring.publish)
         stop("push.published");
         self.tail += 1;
-        Ok(true)
     }
 
     fn write_arena(&mut self, parts: &[&[u8]]) {

@@ -257,3 +257,35 @@ fn whether_a_record_was_taken_is_known_after_the_peer_has_gone() {
     assert!(p.was_taken(0).unwrap());
     assert!(!p.was_taken(1).unwrap());
 }
+
+#[test]
+fn a_file_is_read_straight_into_the_ring_and_comes_whole() {
+    use std::io::{Seek, Write};
+    let (a, b) = local_pair(Geometry::new(8, 4096).unwrap()).unwrap();
+    let mut file = tempfile::tempfile().unwrap();
+    let whole = pattern(3, 300_000);
+    file.write_all(&whole).unwrap();
+    let sizes = [0, 1, 48, 49, 1023, 1024, 1025, 4096, 65_536, 131_072, 1];
+    let reader = std::thread::spawn(move || {
+        let mut link = Link::new(b).unwrap();
+        let mut got = Vec::new();
+        for _ in sizes {
+            let mut message = Vec::new();
+            link.receive(&mut message, 1 << 20, None).unwrap();
+            got.push(message);
+        }
+        got
+    });
+    let mut link = Link::new(a).unwrap();
+    file.rewind().unwrap();
+    for size in sizes {
+        link.send_from(file.as_fd(), size, None).unwrap();
+    }
+    let mut at = 0;
+    for (message, size) in reader.join().unwrap().iter().zip(sizes) {
+        assert!(message[..] == whole[at..at + size], "{size} bytes at {at}");
+        at += size;
+    }
+    let early = link.send_from(file.as_fd(), 300_000, None);
+    assert!(matches!(early, Err(LinkError::Io { call: "read", .. })), "{early:?}");
+}

@@ -87,7 +87,8 @@ pub async fn connect(dir: &Path) -> Result<partywall::Channel> {
 /// Those of the system.
 pub fn ends() -> Result<Ends> {
     let (near, far) = socket::pair()?;
-    let (ours, theirs) = (memory::create(Geometry::DEFAULT)?, memory::create(Geometry::DEFAULT)?);
+    // As a coordinator gives them to its first links.
+    let (ours, theirs) = (memory::create(Geometry::WIDE)?, memory::create(Geometry::WIDE)?);
     Ok(Ends(vec![
         (Side::Server, far),
         (Side::Server, theirs),
@@ -103,7 +104,7 @@ pub fn ends() -> Result<Ends> {
 pub fn link(seat: &mut Seat, first: usize) -> Result<Link> {
     settle_waits(seat);
     let (socket, memory) = (seat.take(first)?, seat.take(first + 1)?);
-    let pending = Pending::start(1, Geometry::DEFAULT, memory, socket)?;
+    let pending = Pending::start(1, Geometry::WIDE, memory, socket)?;
     Ok(Link::new(pending.wait(Instant::now() + Duration::from_secs(10))?)?)
 }
 

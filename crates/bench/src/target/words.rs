@@ -5,8 +5,11 @@ use crate::case::{Case, Clock, Op, Wait};
 use crate::ratio::{Key, Metric, Quantity};
 
 fn key(contender: &'static str, clock: Clock, words: u64) -> Key {
-    let alone = contender.starts_with("floor");
-    let wait = if alone { None } else { Some(Wait::Block) };
+    let wait = match contender {
+        floor if floor.starts_with("floor") => None,
+        ours if ours.starts_with("partywall") => Some(Wait::Spin),
+        _ => Some(Wait::Block),
+    };
     Key { contender, case: Case::words(clock, Op::Total, words, wait) }
 }
 

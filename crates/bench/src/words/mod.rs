@@ -1,7 +1,7 @@
 //! The `words` bench: how long a text takes to reach a service that counts its words.
 //!
-//! Every client has the text as one message in memory, as the client of a call has: it reads the
-//! file into a buffer, sends it, and checks the answer. Every server has the whole message in
+//! Every client has the text as one message: it reads the file into a buffer, or where its transport
+//! has memory for that (`shm`, `partywall-raw`) straight into it, sends it, and checks the answer. Every server has the whole message in
 //! contiguous memory before it counts. Warm clients and servers use their buffers again where their
 //! transport lets them.
 

@@ -1,10 +1,15 @@
-//! The text through Partywall: as one message of the bare link, and as one unary call of the stubs.
+//! The text through Partywall: as one message of the bare link, which the file is read straight
+//! into, and as one unary call of the stubs. Both wait as they do by default: they spin for what
+//! they have learned, then sleep.
+
+use std::fs::File;
+use std::os::fd::AsFd;
 
 use partywall_shm::link::LinkError;
 
 use super::count::{ANSWER_BYTES, Answer, answer, op_code, op_from};
 use super::tonic::Asker;
-use super::{cases, drive, read_into};
+use super::{cases, drive};
 use crate::calls::partywall::{connect, coordinate, ends, link, serve, settle_waits};
 use crate::calls::tonic_net::runtime;
 use crate::case::{Case, Wait};
@@ -27,7 +32,7 @@ impl Contender for Raw {
     }
 
     fn cases(&self, sizes: &[u64]) -> Vec<Case> {
-        cases(sizes, Some(Wait::Block))
+        cases(sizes, Some(Wait::Spin))
     }
 
     fn open(&self, _: &Case) -> Result<Ends> {
@@ -52,11 +57,11 @@ impl Contender for Raw {
 
     fn call(&self, seat: &mut Seat) -> Result<()> {
         let mut link = link(seat, 2)?;
-        let (mut buffer, mut reply) = (Vec::new(), Vec::new());
+        let mut reply = Vec::new();
         drive(seat, |text, op| {
-            read_into(&text.path, text.bytes, &mut buffer)?;
+            let file = File::open(&text.path)?;
             link.send(&[op_code(op)], None)?;
-            link.send(&buffer, None)?;
+            link.send_from(file.as_fd(), usize::try_from(text.bytes)?, None)?;
             link.receive(&mut reply, ANSWER_BYTES, None)?;
             let reply: [u8; ANSWER_BYTES] =
                 reply.as_slice().try_into().map_err(|_| "an answer of another length")?;
@@ -71,7 +76,7 @@ impl Contender for Tonic {
     }
 
     fn cases(&self, sizes: &[u64]) -> Vec<Case> {
-        cases(sizes, Some(Wait::Block))
+        cases(sizes, Some(Wait::Spin))
     }
 
     fn attendant(&self) -> Option<Attendant> {

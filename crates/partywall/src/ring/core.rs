@@ -3,8 +3,8 @@
 //!
 //! # Locks
 //!
-//! `tx` guards the writing end, for the time of one record. It is taken after `rx` where both are
-//! held. `streams` guards the table of calls and is held for one operation on it, with no other.
+//! `tx` guards the writing end, for the time of one record, or, when the ring is full, of the learned
+//! spin budget. It is taken after `rx` where both are held. `streams` guards the table of calls and is held for one operation on it, with no other.
 //!
 //! # The end
 //!
@@ -21,15 +21,19 @@ use std::collections::VecDeque;
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
+use std::time::Instant;
 
 use partywall_abi::control::LinkStats;
 use partywall_abi::layout::SleepMode;
 use partywall_abi::limits;
 use partywall_abi::segment::{self, Kind};
-use partywall_abi::sync::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use partywall_abi::sync::{
+    AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering, spin_hint,
+};
 use partywall_shm::link::{Bell, LinkError};
 use partywall_shm::ring::{Producer, Wake};
 use partywall_shm::setup::Ends;
+use partywall_shm::spin::Spin;
 use tokio::io::unix::AsyncFd;
 use tonic::Status;
 
@@ -51,6 +55,8 @@ pub(crate) struct Tx {
     pub(crate) credit: u64,
     /// Tasks that wait for room or for the link's credit.
     waiters: Vec<Waker>,
+    /// What was learned of waiting for room.
+    spin: Spin,
     /// Bytes that went out in calls.
     sent: u64,
     /// Control records that wait for room: kind, stream, payload.
@@ -120,6 +126,7 @@ impl Core {
                 block: Vec::with_capacity(256),
                 credit: limits::LINK_WINDOW.into(),
                 waiters: Vec::new(),
+                spin: Spin::default(),
                 sent: 0,
                 pending: VecDeque::new(),
             }),
@@ -260,6 +267,7 @@ impl Core {
             return Poll::Ready(Err(Broken::Closed));
         }
         let mut tx = guard(&self.tx);
+        let mut spun = false;
         loop {
             match push(&mut tx)? {
                 Push::Done(bytes) => {
@@ -281,6 +289,9 @@ impl Core {
                     return Poll::Pending;
                 }
                 Push::NoRoom(len) => {
+                    if !std::mem::replace(&mut spun, true) && self.spin_for_room(&mut tx, len)? {
+                        continue;
+                    }
                     self.stalled.store(true, Ordering::SeqCst);
                     if self.announce_room(&mut tx, len)? {
                         tx.wait(cx);
@@ -351,6 +362,27 @@ impl Core {
                 return self.ring(wake);
             }
         }
+    }
+
+    /// Spins for the learned budget; whether there is room now. Others who would send wait for
+    /// this: the ring is full for them as well.
+    fn spin_for_room(&self, tx: &mut Tx, len: usize) -> Result<bool, Broken> {
+        let budget = tx.spin.budget(self.bell().same_cpu());
+        if budget.is_zero() {
+            return Ok(false);
+        }
+        let start = Instant::now();
+        while start.elapsed() < budget {
+            for _ in 0..16 {
+                if tx.producer.has_room(len)? {
+                    tx.spin.hit(start.elapsed());
+                    return Ok(true);
+                }
+                spin_hint();
+            }
+        }
+        tx.spin.miss();
+        Ok(false)
     }
 
     /// Announces that this side waits for room for `len` bytes; false when there is some.
