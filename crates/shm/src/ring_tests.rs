@@ -274,7 +274,7 @@ fn a_file_is_read_straight_into_the_ring_and_comes_whole() {
             link.receive(&mut message, 1 << 20, None).unwrap();
             got.push(message);
         }
-        got
+        (got, link)
     });
     let mut link = Link::new(a).unwrap();
     file.rewind().unwrap();
@@ -282,10 +282,12 @@ fn a_file_is_read_straight_into_the_ring_and_comes_whole() {
         link.send_from(file.as_fd(), size, None).unwrap();
     }
     let mut at = 0;
-    for (message, size) in reader.join().unwrap().iter().zip(sizes) {
+    let (got, _peer) = reader.join().unwrap();
+    for (message, size) in got.iter().zip(sizes) {
         assert!(message[..] == whole[at..at + size], "{size} bytes at {at}");
         at += size;
     }
-    let early = link.send_from(file.as_fd(), 300_000, None);
+    file.seek(std::io::SeekFrom::End(-500)).unwrap();
+    let early = link.send_from(file.as_fd(), 3_000, None);
     assert!(matches!(early, Err(LinkError::Io { call: "read", .. })), "{early:?}");
 }
