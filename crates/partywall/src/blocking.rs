@@ -68,10 +68,14 @@ struct Open {
     payload: Vec<u8>,
     /// Number of the record that the call under way began with.
     began: u64,
+    /// Its head is on the ring.
+    begun: bool,
     /// The server wants no more calls.
     draining: bool,
 }
 
+/// Instances that a call is offered to, one after the other, if each is about to go.
+const INSTANCES: u32 = 8;
 /// Records taken between two looks at the clock.
 const TURN: u32 = 128;
 
@@ -89,6 +93,8 @@ enum Failed {
     Abort(Status),
     /// By the deadline; the call is to be reset.
     Expired,
+    /// The server wants no more calls, and has not seen this one.
+    Unsent,
     /// By the link's end.
     Link(String),
 }
@@ -185,6 +191,7 @@ impl Channel {
             block: Vec::new(),
             payload: Vec::new(),
             began: 0,
+            begun: false,
             draining: false,
         })
     }
@@ -248,14 +255,19 @@ impl Channel {
         message[1..PREFIX].copy_from_slice(&len.to_be_bytes());
         let timeout = wire::parse_timeout(headers);
         let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
-        let mut again = true;
+        let (mut again, mut instances) = (true, 0);
         let answer = loop {
             if self.open.as_mut().is_some_and(|open| !open.is_usable()) {
                 self.open = None;
             }
             let open = match &mut self.open {
                 Some(open) => open,
-                none => none.insert(Self::open(&self.name, &self.place, self.connect_timeout)?),
+                none => match Self::open(&self.name, &self.place, self.connect_timeout) {
+                    Ok(open) => none.insert(open),
+                    // The instance was about to go; the next introduction is to another one.
+                    Err(Error::Link(_)) if std::mem::take(&mut again) => continue,
+                    Err(error) => return Err(error.into()),
+                },
             };
             open.block.clear();
             wire::write_request_head(&mut open.block, path, headers, timeout)?;
@@ -269,7 +281,17 @@ impl Channel {
                     let status = "the deadline passed before the answer came";
                     (Status::deadline_exceeded(status), open.reset(id, Code::DeadlineExceeded))
                 }
-                Err(Failed::Link(_)) if again && !open.was_taken() => {
+                Err(Failed::Unsent) if instances < INSTANCES => {
+                    self.open = None;
+                    instances += 1;
+                    continue;
+                }
+                Err(Failed::Unsent) => {
+                    (Status::unavailable("each instance that was asked is draining"), false)
+                }
+                // A server that has hung up takes nothing any more: what it had not taken by then
+                // it never will.
+                Err(Failed::Link(_)) if again && open.link.hung_up() && !open.was_taken() => {
                     (again, self.open) = (false, None);
                     continue;
                 }
@@ -337,6 +359,7 @@ impl Open {
         let id = self.next;
         self.next = self.next.wrapping_add(1).max(1);
         self.began = self.link.producer().position();
+        self.begun = false;
         let mut answer = Answer { credit: limits::STREAM_WINDOW.into(), ..Answer::default() };
         let done = self
             .send(id, message, &mut answer, limit, deadline)
@@ -363,12 +386,14 @@ impl Open {
             if piece.is_empty() && block.is_empty() && end == 0 {
                 self.link.wait(None, deadline)?;
                 self.take_turn(id, answer, limit)?;
+                expired(deadline)?;
             } else if self.link.producer().try_push(
                 Kind::Segment as u8,
                 flags | end,
                 id,
                 &[block, piece],
             )? {
+                self.begun = true;
                 self.credit -= piece.len() as u64;
                 answer.credit -= piece.len() as u64;
                 self.link.notify()?;
@@ -380,6 +405,10 @@ impl Open {
             } else {
                 self.link.wait(Some(block.len() + piece.len()), deadline)?;
                 self.take_turn(id, answer, limit)?;
+                expired(deadline)?;
+            }
+            if flags & HEAD != 0 && self.draining {
+                return Err(Failed::Unsent);
             }
             if answer.trailers.is_some() {
                 // Answered early: the rest is not wanted.
@@ -398,8 +427,8 @@ impl Open {
         while answer.trailers.is_none() {
             if !self.take_turn(id, answer, limit)? {
                 self.link.wait(None, deadline)?;
-            } else if deadline.is_some_and(|d| Instant::now() >= d) && answer.trailers.is_none() {
-                return Err(Failed::Expired);
+            } else if answer.trailers.is_none() {
+                expired(deadline)?;
             }
         }
         Ok(())
@@ -423,7 +452,15 @@ impl Open {
         payload.reserve(d.len as usize);
         self.link.consumer().read(&mut payload);
         self.link.consumer().release();
-        let taken = self.record(d.kind, d.flags, d.stream == id, d.stream, &payload, answer, limit);
+        let taken = self.record(
+            d.kind,
+            d.flags,
+            id != 0 && d.stream == id,
+            d.stream,
+            &payload,
+            answer,
+            limit,
+        );
         self.payload = payload;
         taken.map(|()| true)
     }
@@ -482,9 +519,9 @@ impl Open {
                 Ok(())
             }
             Some(Kind::Drain) => {
-                // The call under way has begun, and is the last one here.
                 self.draining = true;
-                self.control(Kind::Drain, 0, &[])
+                // A call whose head is not on the ring goes elsewhere, and this link ends.
+                if self.begun { self.control(Kind::Drain, 0, &[]) } else { Ok(()) }
             }
             Some(Kind::Message) | None => {
                 Err(Failed::Link(format!("the peer sent a record of kind {kind}")))
@@ -523,5 +560,12 @@ impl Open {
         segment::write_reset(&mut payload, code as i32 as u8, "");
         let pushed = self.link.producer().try_push(Kind::Reset as u8, 0, id, &[&payload]);
         matches!(pushed, Ok(true)) && self.link.notify().is_ok()
+    }
+}
+
+fn expired(deadline: Option<Instant>) -> Result<(), Failed> {
+    match deadline {
+        Some(deadline) if Instant::now() >= deadline => Err(Failed::Expired),
+        _ => Ok(()),
     }
 }

@@ -237,9 +237,14 @@ impl Named {
 
     async fn connect(&self) -> Result<Connection, Error> {
         let mut watching = None;
+        let mut again = true;
         loop {
             let agent = agent::get_async(&self.place).await?;
             let attempt = self.attempt(&agent).await;
+            if matches!(attempt, Err(Error::Link(_))) && std::mem::take(&mut again) {
+                // The instance was about to go; the next introduction is to another one.
+                continue;
+            }
             let unavailable = matches!(
                 &attempt,
                 Err(Error::Refused { code: tonic::Code::Unavailable, .. } | Error::Link(_))

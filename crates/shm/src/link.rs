@@ -23,6 +23,8 @@ use partywall_abi::limits;
 use partywall_abi::segment::{Kind, MORE};
 use partywall_abi::sync::{AtomicU64, Ordering, spin_hint};
 
+use rustix::event::{PollFd, PollFlags};
+
 use crate::death::Death;
 use crate::memory::OutboxError;
 use crate::reactor;
@@ -317,6 +319,14 @@ impl Link {
     /// Whether the peer is known to be gone; what it sent may still be read.
     pub fn is_dead(&self) -> bool {
         self.bell.is_dead()
+    }
+
+    /// Whether the peer has hung up, which a broken rule alone does not show.
+    pub fn hung_up(&self) -> bool {
+        let mut fds = [PollFd::new(&*self.bell, PollFlags::empty())];
+        let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
+        rustix::event::poll(&mut fds, Some(&now)).is_ok()
+            && fds[0].revents().contains(PollFlags::HUP)
     }
 
     /// The ring this side writes.

@@ -97,7 +97,16 @@ impl Pending {
         }
         self.peer = Some(Arc::new(memory?));
         // Bells bring no descriptors. Where the kernel cannot be told so, they end the link.
-        socket::refuse_descriptors(self.socket.get().as_fd());
+        if socket::refuse_descriptors(self.socket.get().as_fd()) {
+            // What was under way before may still bring some. Bells mean nothing yet.
+            // No more of them than a socket holds.
+            for _ in 0..1024 {
+                match socket::receive(self.socket.get().as_fd(), &mut [0; 8], false) {
+                    Ok(packet) if packet.len > 0 => socket::discard(packet.fds),
+                    _ => break,
+                };
+            }
+        }
         Ok(true)
     }
 

@@ -62,6 +62,9 @@ struct Client {
     promised: AtomicBool,
 }
 
+/// A head of more bytes than this is not kept alive by the data behind it.
+const LONG_HEAD: usize = 1024;
+
 /// Why a call was not begun.
 pub(crate) enum Refused {
     /// The link takes no more calls; another one may.
@@ -149,7 +152,8 @@ impl Link {
         request: http::Request<tonic::body::Body>,
     ) -> Result<Call, Refused> {
         let client = &self.client;
-        if client.core.open_calls() == 0 {
+        // One call may be kept without being polled, and have been woken for what is there.
+        if client.core.open_calls() <= 1 {
             client.core.glance(|record| client.deliver(record, None));
         }
         let (stream, open) = client.core.open().map_err(Refused::Status)?;
@@ -240,8 +244,12 @@ impl Client {
             }
             None => None,
         };
-        // The data are the payload's rest.
-        payload.advance(payload.len() - len);
+        // The data are the payload's rest; a long head is not kept for their sake.
+        if payload.len() - len > LONG_HEAD {
+            payload = bytes::Bytes::copy_from_slice(&payload[payload.len() - len..]);
+        } else {
+            payload.advance(payload.len() - len);
+        }
         let end = trailers.is_some();
         let answered = head.is_some() || end;
         let stream = if end { self.core.forget(id) } else { self.core.find(id) };
@@ -250,6 +258,10 @@ impl Client {
             self.core.give_back(len as u32);
             return Ok(false);
         };
+        if head.is_some() && stream.lock().headed {
+            stream.fail(Status::unavailable("the peer broke a rule of the call protocol"));
+            return Err(Broken::Rule("a second head on one stream"));
+        }
         match stream.fill(Part { head, data: payload, trailers, end }, wake) {
             Ok(unwanted) => self.core.give_back(unwanted),
             Err(over) => {
@@ -292,9 +304,9 @@ impl OpenCall {
     /// Looks for the answer, and sees to it that somebody is woken for it.
     fn look(&mut self, cx: &Context<'_>, spin: bool) {
         let (client, id) = (&self.link.client, self.stream.id);
-        if client.core.read_alone(cx, id, spin, |record| client.deliver(record, Some(id))) {
-            self.alone = true;
-        } else {
+        // It may become the lone call even where it does not stay the reader.
+        self.alone = true;
+        if !client.core.read_alone(cx, id, spin, |record| client.deliver(record, Some(id))) {
             self.settle();
         }
     }

@@ -203,12 +203,15 @@ impl Core {
     }
 
     /// Takes this very call out: its number may have been given to another one by now.
-    pub(crate) fn forget_exactly(&self, stream: &Arc<Stream>) {
+    /// Whether it was there.
+    pub(crate) fn forget_exactly(&self, stream: &Arc<Stream>) -> bool {
         let mut streams = guard(&self.streams);
-        if streams.get(&stream.id).is_some_and(|s| Arc::ptr_eq(s, stream)) {
+        let there = streams.get(&stream.id).is_some_and(|s| Arc::ptr_eq(s, stream));
+        if there {
             streams.remove(&stream.id);
             self.open.store(streams.len(), Ordering::Relaxed);
         }
+        there
     }
 
     /// Whether the heads of all calls are on the ring.
@@ -425,9 +428,13 @@ impl Core {
             return;
         }
         let owed = self.owed.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        // What slow readers hold back must not keep the others' share below the portion.
-        let left = self.window.load(Ordering::Relaxed);
-        if owed >= limits::LINK_WINDOW / 2 || i64::from(owed) >= left {
+        self.grant(owed, self.window.load(Ordering::Relaxed));
+    }
+
+    /// Grants what is owed if that is worth a record, or if no more than that is `left`: what slow
+    /// readers hold back must not keep the others' share below the portion.
+    fn grant(&self, owed: u32, left: i64) {
+        if owed >= limits::LINK_WINDOW / 2 || (owed > 0 && i64::from(owed) >= left) {
             let owed = self.owed.swap(0, Ordering::Relaxed);
             if owed > 0 {
                 self.window.fetch_add(owed.into(), Ordering::Relaxed);
@@ -442,7 +449,11 @@ impl Core {
             return Ok(());
         }
         let left = self.window.fetch_sub(bytes as i64, Ordering::Relaxed) - bytes as i64;
-        if left < 0 { Err(OverWindow.into()) } else { Ok(()) }
+        if left < 0 {
+            return Err(OverWindow.into());
+        }
+        self.grant(self.owed.load(Ordering::Relaxed), left);
+        Ok(())
     }
 }
 

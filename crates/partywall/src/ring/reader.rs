@@ -136,6 +136,8 @@ pub(crate) enum Flow {
 pub(crate) struct Drive {
     /// Calls read as well.
     calls_read: bool,
+    /// It has been polled.
+    started: bool,
     /// Since when nothing has come, while spinning.
     idle_since: Option<Instant>,
     budget: Duration,
@@ -205,10 +207,11 @@ impl Core {
     /// Looks once, on a link without calls: what came meanwhile may concern the next one.
     pub(crate) fn glance(&self, on_record: impl FnMut(Record) -> Result<bool, Broken>) {
         let Some(mut rx) = self.try_rx() else { return };
-        if !rx.consumer.ready() {
-            return;
-        }
-        let taken = self.take_turn(&mut rx, on_record);
+        let taken = match rx.consumer.ready() {
+            true => self.take_turn(&mut rx, &mut { TURN }, on_record).map(drop),
+            false if self.open_calls() == 0 => return,
+            false => Ok(()),
+        };
         drop(rx);
         match taken {
             // A call that came meanwhile may have found `rx` taken.
@@ -217,13 +220,15 @@ impl Core {
         }
     }
 
-    /// Takes records until there is none, `on_record` says that it is enough, or the turn is over.
+    /// Takes records until there is none, `on_record` says that it is enough, or `left` are taken.
     fn take_turn(
         &self,
         rx: &mut Rx,
+        left: &mut u32,
         mut on_record: impl FnMut(Record) -> Result<bool, Broken>,
     ) -> Result<Taken, Broken> {
-        for _ in 0..TURN {
+        while *left > 0 {
+            *left -= 1;
             let Some(record) = self.take(rx)? else { return Ok(Taken::All) };
             if on_record(record)? {
                 return Ok(Taken::Enough);
@@ -235,12 +240,13 @@ impl Core {
 
     /// Before a task waits for the peer: see the module's rule.
     pub(crate) fn settle(&self, mut on_record: impl FnMut(Record) -> Result<bool, Broken>) {
+        let mut left = TURN;
         loop {
             if self.announced.load(Ordering::Relaxed) || self.closed().is_some() {
                 return;
             }
             let Some(mut rx) = self.try_rx() else { return };
-            let settled = match self.take_turn(&mut rx, &mut on_record) {
+            let settled = match self.take_turn(&mut rx, &mut left, &mut on_record) {
                 Ok(Taken::All) => self.announce(&mut rx),
                 Ok(Taken::Enough | Taken::Turn) => {
                     self.wake_driver();
@@ -272,7 +278,7 @@ impl Core {
         if self.open_calls() != 1 || self.closed().is_some() {
             return false;
         }
-        let mut spin = spin;
+        let (mut spin, mut left) = (spin, TURN);
         if !spin && let Err(why) = self.listen() {
             self.close(&why);
             return true;
@@ -282,7 +288,7 @@ impl Core {
                 break Err(why);
             }
             let Some(mut rx) = self.try_rx() else { return false };
-            match self.take_turn(&mut rx, &mut on_record) {
+            match self.take_turn(&mut rx, &mut left, &mut on_record) {
                 Ok(Taken::All) => {}
                 Ok(Taken::Enough) => break Ok(0),
                 Ok(Taken::Turn) => {
@@ -409,6 +415,10 @@ impl Core {
         drive: &mut Drive,
         mut on_record: impl FnMut(Record) -> Result<Flow, Broken>,
     ) -> Poll<Result<Flow, Broken>> {
+        if !std::mem::replace(&mut drive.started, true) {
+            // The one before it, if any, is woken no more.
+            guard(&self.doorbell.ears).driver = None;
+        }
         let mut turn = 0;
         loop {
             if self.closed().is_some() {

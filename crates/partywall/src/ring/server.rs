@@ -173,7 +173,8 @@ impl Future for Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        if self.link.role.load(Ordering::Acquire) == self.role {
+        // Odd: it is unwinding out of a handler.
+        if self.link.role.load(Ordering::Acquire) & !1 == self.role {
             self.link.close(&Broken::Runtime);
         }
     }
@@ -515,13 +516,17 @@ impl Task {
 
 impl Drop for Task {
     fn drop(&mut self) {
-        self.link.core.forget_exactly(&self.stream);
+        let unanswered = self.link.core.forget_exactly(&self.stream);
         if !self.whole {
             // What came for a handler that never read it goes back to the link's window.
             self.link.core.give_back(self.stream.unread());
         }
         if !matches!(self.step, Step::Done) {
-            // Dropped by the runtime's end, or because the caller has gone.
+            // Dropped by the runtime's end or a panic, or because the caller has gone.
+            if unanswered {
+                let text = "the call was given up in the service";
+                self.link.core.push_reset(self.stream.id, Code::Unavailable, text);
+            }
             self.link.ended(Code::Cancelled as u8);
         }
         if self.link.draining.load(Ordering::SeqCst) {

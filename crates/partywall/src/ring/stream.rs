@@ -51,6 +51,8 @@ pub(crate) struct State {
     /// Small pieces after those.
     small: BytesMut,
     trailers: Option<HeaderMap>,
+    /// The peer's head has come.
+    pub(crate) headed: bool,
     /// The peer sends nothing more.
     pub(crate) ended: bool,
     error: Option<Status>,
@@ -145,6 +147,7 @@ impl Stream {
         s.window -= len;
         if part.head.is_some() {
             s.head = part.head;
+            s.headed = true;
         }
         s.put(part.data);
         s.ended = part.end || part.trailers.is_some();

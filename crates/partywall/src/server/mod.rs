@@ -277,7 +277,13 @@ async fn serve_name(
     }
     tracing::debug!(%name, links = links.len(), "draining");
     drop(registered);
-    opening.shutdown().await;
+    opening.abort_all();
+    while let Some(opened) = opening.join_next().await {
+        // One that was open already is drained like the others.
+        if let Ok((_, Ok(link))) = opened {
+            links.push(Arc::downgrade(&link));
+        }
+    }
     let links: Vec<_> = links.iter().filter_map(Weak::upgrade).collect();
     if result.is_err() {
         // Without a coordinator no link can come, but those that are there go on.
