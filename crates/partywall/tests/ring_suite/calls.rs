@@ -255,6 +255,38 @@ async fn a_stalled_reader_stops_nobody_and_holds_a_window() {
 }
 
 #[tokio::test]
+async fn three_stalled_readers_leave_the_fourth_quarter_of_the_links_window() {
+    let host = Host::open();
+    let raw = Raw::new(move |_| async move {
+        let chunk = Bytes::from(vec![1; 64 * 1024]);
+        let frames = tokio_stream::StreamExt::map(tokio_stream::iter(0..1024), move |_| {
+            Ok::<_, Status>(http_body::Frame::data(chunk.clone()))
+        });
+        http::Response::new(Body::new(http_body_util::StreamBody::new(frames)))
+    });
+    let running = host.serve(Routes::default().add_service(raw)).await;
+    let mut channel = host.connect().await;
+    // What this one has read is owed to the link, and is not yet worth a grant of its own.
+    let mut reading = channel.call(request("Big", Body::empty())).await.unwrap();
+    for _ in 0..24 {
+        reading.frame().await.unwrap().unwrap();
+    }
+    let mut stalled = Vec::new();
+    for _ in 0..3 {
+        stalled.push(channel.call(request("Big", Body::empty())).await.unwrap());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let read_on = async {
+        for _ in 0..512 {
+            reading.frame().await.unwrap().unwrap();
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), read_on).await.expect("stuck without credit");
+    drop((reading, stalled));
+    running.stop().await.unwrap();
+}
+
+#[tokio::test]
 async fn a_drained_server_finishes_what_is_under_way_and_takes_no_more() {
     let host = Host::open();
     let raw = Raw::new(|r| async move {
