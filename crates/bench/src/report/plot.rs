@@ -65,7 +65,9 @@ fn draw(svg: &mut String, group: &Group, lines: &[&Line]) -> Result<()> {
         .disable_mesh()
         .axis_style(INK.mix(0.5))
         .label_style(text.clone())
+        // A logarithmic axis has a label of its own even so.
         .x_labels(0)
+        .x_label_formatter(&|_| String::new())
         .y_labels(lines.len())
         .y_label_formatter(&label)
         .draw()
