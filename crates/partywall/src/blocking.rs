@@ -255,7 +255,7 @@ impl Channel {
         message[1..PREFIX].copy_from_slice(&len.to_be_bytes());
         let timeout = wire::parse_timeout(headers);
         let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
-        let (mut again, mut instances) = (true, 0);
+        let (mut again, mut instances, mut broken) = (true, 0, None);
         let answer = loop {
             if self.open.as_mut().is_some_and(|open| !open.is_usable()) {
                 self.open = None;
@@ -265,8 +265,11 @@ impl Channel {
                 none => match Self::open(&self.name, &self.place, self.connect_timeout) {
                     Ok(open) => none.insert(open),
                     // The instance was about to go; the next introduction is to another one.
-                    Err(Error::Link(_)) if std::mem::take(&mut again) => continue,
-                    Err(error) => return Err(error.into()),
+                    Err(error @ Error::Link(_)) if std::mem::take(&mut again) => {
+                        broken = Some(error);
+                        continue;
+                    }
+                    Err(error) => return Err(broken.unwrap_or(error).into()),
                 },
             };
             open.block.clear();
@@ -291,7 +294,9 @@ impl Channel {
                 }
                 // A server that has hung up takes nothing any more: what it had not taken by then
                 // it never will.
-                Err(Failed::Link(_)) if again && open.link.hung_up() && !open.was_taken() => {
+                Err(Failed::Link(why)) if again && open.link.hung_up() && !open.was_taken() => {
+                    tracing::debug!(link = open.server.link(), %why, "the call goes elsewhere");
+                    broken = Some(Error::Link(LinkError::Dead));
                     (again, self.open) = (false, None);
                     continue;
                 }

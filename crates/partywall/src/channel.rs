@@ -237,14 +237,22 @@ impl Named {
 
     async fn connect(&self) -> Result<Connection, Error> {
         let mut watching = None;
-        let mut again = true;
+        let mut first = None;
         loop {
-            let agent = agent::get_async(&self.place).await?;
-            let attempt = self.attempt(&agent).await;
-            if matches!(attempt, Err(Error::Link(_))) && std::mem::take(&mut again) {
+            let agent = match agent::get_async(&self.place).await {
+                Ok(agent) => agent,
+                Err(error) => return Err(first.unwrap_or(error)),
+            };
+            let attempt = match self.attempt(&agent).await {
                 // The instance was about to go; the next introduction is to another one.
-                continue;
-            }
+                Err(error @ Error::Link(_)) if first.is_none() => {
+                    first = Some(error);
+                    continue;
+                }
+                // If there is none, the link that broke is what there is to tell.
+                Err(error) if !self.options.wait_for_ready => Err(first.take().unwrap_or(error)),
+                attempt => attempt,
+            };
             let unavailable = matches!(
                 &attempt,
                 Err(Error::Refused { code: tonic::Code::Unavailable, .. } | Error::Link(_))
