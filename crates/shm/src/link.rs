@@ -521,7 +521,9 @@ impl Link {
     ) -> Result<(), LinkError> {
         // A peer that sends while it is sent to would make `wait` return at once, again and
         // again; so this waits for room alone.
-        if self.producer.has_room(len)? || self.spin_for_room(len)? {
+        if self.producer.has_room(len)?
+            || self.room_spin.until(self.bell.same_cpu(), || self.producer.has_room(len))?
+        {
             return Ok(());
         }
         while !self.producer.has_room(len)? {
@@ -542,25 +544,6 @@ impl Link {
             }
         }
         Ok(())
-    }
-
-    fn spin_for_room(&mut self, len: usize) -> Result<bool, LinkError> {
-        let budget = self.room_spin.budget(self.bell.same_cpu());
-        if budget.is_zero() {
-            return Ok(false);
-        }
-        let start = Instant::now();
-        while start.elapsed() < budget {
-            for _ in 0..16 {
-                if self.producer.has_room(len)? {
-                    self.room_spin.hit(start.elapsed());
-                    return Ok(true);
-                }
-                spin_hint();
-            }
-        }
-        self.room_spin.miss();
-        Ok(false)
     }
 
     /// Receives one message into `to`, which is cleared first.

@@ -8,9 +8,12 @@
 //! * Three spins in vain in a row end spinning; every 16th, then 32nd, ... 1024th wait tries once
 //!   more, and one success restores it.
 //!
-//! Pure: times go in, a budget comes out.
+//! Times go in, a budget comes out; [`Spin::until`] is the loop around it for who need look for one
+//! thing only.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use partywall_abi::sync::spin_hint;
 
 #[cfg(not(loom))]
 use partywall_abi::sync::{AtomicBool, Ordering};
@@ -21,6 +24,8 @@ const SHORTEST: Duration = Duration::from_micros(2);
 const MISSES: u32 = 3;
 const FIRST_RETRY: u32 = 16;
 const LAST_RETRY: u32 = 1024;
+/// Looks between two readings of the clock.
+const LOOKS: u32 = 16;
 
 #[cfg(not(loom))]
 static ALLOWED: AtomicBool = AtomicBool::new(true);
@@ -69,6 +74,33 @@ impl Spin {
         Duration::from_nanos(self.mean_ns * 4).clamp(SHORTEST, LONGEST)
     }
 
+    /// Spins until `found` says so, at most for the budget, and learns from it; whether it was found.
+    ///
+    /// # Errors
+    /// What `found` says.
+    pub fn until<E>(
+        &mut self,
+        same_cpu: bool,
+        mut found: impl FnMut() -> Result<bool, E>,
+    ) -> Result<bool, E> {
+        let budget = self.budget(same_cpu);
+        if budget.is_zero() {
+            return Ok(false);
+        }
+        let start = Instant::now();
+        while start.elapsed() < budget {
+            for _ in 0..LOOKS {
+                if found()? {
+                    self.hit(start.elapsed());
+                    return Ok(true);
+                }
+                spin_hint();
+            }
+        }
+        self.miss();
+        Ok(false)
+    }
+
     /// A spin found what it waited for after `waited`.
     pub fn hit(&mut self, waited: Duration) {
         let ns = waited.as_nanos().min(LONGEST.as_nanos()) as u64;
@@ -111,6 +143,23 @@ mod tests {
             s.hit(Duration::from_micros(49));
         }
         assert_eq!(s.budget(false), LONGEST);
+    }
+
+    #[test]
+    fn a_spin_ends_with_what_it_waits_for_with_an_error_or_with_its_budget() {
+        let mut s = Spin::default();
+        let mut looks = 0;
+        let found = s.until(false, || {
+            looks += 1;
+            Ok::<_, ()>(looks == 5)
+        });
+        assert_eq!((found, looks, s.misses), (Ok(true), 5, 0));
+        assert_eq!(s.until(false, || Err("broken")), Err("broken"));
+        assert_eq!(s.until(true, || Err("not to be asked")), Ok(false));
+        let start = Instant::now();
+        assert_eq!(s.until(false, || Ok::<_, ()>(false)), Ok(false));
+        assert!(start.elapsed() >= SHORTEST);
+        assert_eq!(s.misses, 1);
     }
 
     #[test]

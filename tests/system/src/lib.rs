@@ -19,3 +19,15 @@ pub fn is_answer(request: &SimpleRequest, reply: &SimpleResponse) -> bool {
     let body = |p: &Option<Payload>| p.as_ref().map(|p| p.body.clone()).unwrap_or_default();
     body(&request.payload) == body(&reply.payload)
 }
+
+/// Limits this process's open descriptors, if there is a limit.
+///
+/// # Errors
+/// What setrlimit(2) says.
+pub fn limit_descriptors(limit: Option<u64>) -> std::io::Result<()> {
+    if limit.is_some() {
+        let limit = rustix::process::Rlimit { current: limit, maximum: limit };
+        rustix::process::setrlimit(rustix::process::Resource::Nofile, limit)?;
+    }
+    Ok(())
+}

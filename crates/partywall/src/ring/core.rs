@@ -21,15 +21,12 @@ use std::collections::VecDeque;
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
-use std::time::Instant;
 
 use partywall_abi::control::LinkStats;
 use partywall_abi::layout::SleepMode;
 use partywall_abi::limits;
 use partywall_abi::segment::{self, Kind};
-use partywall_abi::sync::{
-    AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering, spin_hint,
-};
+use partywall_abi::sync::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use partywall_shm::link::{Bell, LinkError};
 use partywall_shm::ring::{Producer, Wake};
 use partywall_shm::setup::Ends;
@@ -292,7 +289,11 @@ impl Core {
                     return Poll::Pending;
                 }
                 Push::NoRoom(len) => {
-                    if !std::mem::replace(&mut spun, true) && self.spin_for_room(&mut tx, len)? {
+                    // Others who would send wait for this: the ring is full for them as well.
+                    let Tx { producer, spin, .. } = &mut *tx;
+                    if !std::mem::replace(&mut spun, true)
+                        && spin.until(self.bell().same_cpu(), || producer.has_room(len))?
+                    {
                         continue;
                     }
                     self.stalled.store(true, Ordering::SeqCst);
@@ -365,27 +366,6 @@ impl Core {
                 return self.ring(wake);
             }
         }
-    }
-
-    /// Spins for the learned budget; whether there is room now. Others who would send wait for
-    /// this: the ring is full for them as well.
-    fn spin_for_room(&self, tx: &mut Tx, len: usize) -> Result<bool, Broken> {
-        let budget = tx.spin.budget(self.bell().same_cpu());
-        if budget.is_zero() {
-            return Ok(false);
-        }
-        let start = Instant::now();
-        while start.elapsed() < budget {
-            for _ in 0..16 {
-                if tx.producer.has_room(len)? {
-                    tx.spin.hit(start.elapsed());
-                    return Ok(true);
-                }
-                spin_hint();
-            }
-        }
-        tx.spin.miss();
-        Ok(false)
     }
 
     /// Announces that this side waits for room for `len` bytes; false when there is some.

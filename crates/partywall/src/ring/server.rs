@@ -32,7 +32,7 @@ use bytes::{Buf as _, Bytes};
 use partywall_abi::control::Isolation;
 use partywall_abi::limits;
 use partywall_abi::name::MethodSet;
-use partywall_abi::segment::{self, END, Kind, NO_DEADLINE, RequestHead, Segment};
+use partywall_abi::segment::{self, END, HEAD, Kind, NO_DEADLINE, RequestHead, Segment};
 use partywall_abi::sync::{AtomicBool, AtomicU64, Ordering};
 use partywall_shm::setup::Ends;
 use tokio::runtime::{Handle, RuntimeFlavor};
@@ -238,17 +238,8 @@ impl Link {
     fn deliver(self: &Arc<Self>, record: Record) -> Result<(), Broken> {
         let Record { kind, flags, stream, payload } = record;
         match kind {
-            Kind::Segment => {
-                let s = Segment::decode(flags, &payload)?;
-                if stream == 0 || s.trailers.is_some() {
-                    return Err(Broken::Rule("a request on no stream, or with trailers"));
-                }
-                self.core.charge(s.data.len())?;
-                match s.head {
-                    Some(_) => self.begin(stream, payload, flags),
-                    None => self.go_on(stream, payload, flags),
-                }
-            }
+            Kind::Segment if flags & HEAD != 0 => self.begin(stream, payload, flags),
+            Kind::Segment => self.go_on(stream, payload, flags),
             Kind::Reset => {
                 segment::decode_reset(&payload)?;
                 if let Some(stream) = self.core.forget(stream) {
@@ -278,9 +269,20 @@ impl Link {
         }
     }
 
+    /// Takes a segment apart, and its data off the link's window.
+    fn segment<'a>(&self, id: u32, flags: u8, payload: &'a [u8]) -> Result<Segment<'a>, Broken> {
+        let s = Segment::decode(flags, payload)?;
+        if id == 0 || s.trailers.is_some() {
+            return Err(Broken::Rule("a request on no stream, or with trailers"));
+        }
+        self.core.charge(s.data.len())?;
+        Ok(s)
+    }
+
     /// More of a request.
     fn go_on(&self, stream: u32, data: Bytes, flags: u8) -> Result<(), Broken> {
-        let len = data.len() as u32;
+        // Without a head, all of it is data.
+        let len = self.segment(stream, flags, &data)?.data.len() as u32;
         let unwanted = match self.core.find(stream) {
             Some(stream) => stream.fill(Part::data(data, flags & END != 0), true)?,
             None => len,
@@ -291,7 +293,7 @@ impl Link {
 
     /// A new request.
     fn begin(self: &Arc<Self>, id: u32, mut payload: Bytes, flags: u8) -> Result<(), Broken> {
-        let s = Segment::decode(flags, &payload)?;
+        let s = self.segment(id, flags, &payload)?;
         let head = RequestHead::decode(s.head.unwrap_or_default())?;
         let len = s.data.len() as u32;
         let whole = flags & END != 0;

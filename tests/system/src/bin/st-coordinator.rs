@@ -18,10 +18,7 @@ struct Arguments {
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments = Arguments::parse();
-    if let Some(limit) = arguments.nofile {
-        let limit = rustix::process::Rlimit { current: Some(limit), maximum: Some(limit) };
-        rustix::process::setrlimit(rustix::process::Resource::Nofile, limit)?;
-    }
+    partywall_system_tests::limit_descriptors(arguments.nofile)?;
     let policy = "[service.test]\nregister = ['anyone']\n[service.test.call]\nanyone = ['*']\n";
     let _coordinator =
         Coordinator::start(Some(&arguments.socket), Policy::parse("st-coordinator", policy)?)?;

@@ -20,10 +20,7 @@ struct Arguments {
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments = Arguments::parse();
-    if let Some(limit) = arguments.nofile {
-        let limit = rustix::process::Rlimit { current: Some(limit), maximum: Some(limit) };
-        rustix::process::setrlimit(rustix::process::Resource::Nofile, limit)?;
-    }
+    partywall_system_tests::limit_descriptors(arguments.nofile)?;
     let runtime = if arguments.threads == 1 {
         tokio::runtime::Builder::new_current_thread().enable_all().build()?
     } else {
