@@ -291,3 +291,19 @@ fn a_file_is_read_straight_into_the_ring_and_comes_whole() {
     let early = link.send_from(file.as_fd(), 3_000, None);
     assert!(matches!(early, Err(LinkError::Io { call: "read", .. })), "{early:?}");
 }
+
+#[test]
+fn while_both_ends_are_awake_nobody_is_woken() {
+    let (a, b) = local_pair(Geometry::DEFAULT).unwrap();
+    let (mut p, mut c) = (a.producer, b.consumer);
+    for i in 0..10_000 {
+        assert!(p.try_push(5, 0, 9, &[&pattern(i, 60)]).unwrap());
+        // To be woken takes a system call; this takes none.
+        assert_eq!(p.notify().unwrap(), Wake::Done, "record {i}");
+        c.peek().unwrap().unwrap();
+        c.release();
+        assert_eq!(c.notify().unwrap(), Wake::Done, "record {i}");
+    }
+    assert_eq!(socket::unread(a.bell.as_fd()).unwrap(), 0);
+    assert_eq!(socket::unread(b.bell.as_fd()).unwrap(), 0);
+}
