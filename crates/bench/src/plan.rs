@@ -95,6 +95,9 @@ impl Plan {
 impl Choice {
     fn wants(&self, case: &Case) -> bool {
         use crate::case::Placement::{TwoCores, Unpinned};
+        if case.size.is_some_and(|size| !self.sizes.contains(&size)) {
+            return false;
+        }
         match (case.bench, case.placement) {
             (_, TwoCores) => self.two_cores,
             (Bench::Calls, Unpinned) => !self.pinned_only,
@@ -164,5 +167,13 @@ mod tests {
         let round = plan.round(&mut Rng::new(1));
         assert!(round.iter().all(|entry| entry.contender.name() == "pipe"));
         assert!(round.iter().all(|entry| entry.case.placement != Placement::TwoCores));
+    }
+
+    #[test]
+    fn sizes_that_are_not_chosen_are_left_out_of_every_contender() {
+        let choice = Choice { only: vec![], sizes: vec![32], two_cores: true, pinned_only: false };
+        let round = Plan::new(Bench::Calls, &choice).round(&mut Rng::new(1));
+        let sizes: HashSet<Option<u64>> = round.iter().map(|entry| entry.case.size).collect();
+        assert_eq!(sizes, HashSet::from([None, Some(32)]));
     }
 }

@@ -32,7 +32,7 @@ use crate::region::{Inbox, Outbox};
 use crate::ring::{Consumer, Producer, Violation, Wake};
 use crate::setup::Ends;
 use crate::socket;
-use crate::spin::Spin;
+use crate::spin::{self, Plan, Spin};
 
 /// Why a link could not be opened, or ended.
 #[derive(Debug, thiserror::Error)]
@@ -223,6 +223,13 @@ impl Bell {
         }
     }
 
+    /// Gives the CPU to the peer, as [`spin::hand_over`]; and tells it where this side runs now.
+    pub fn hand_over(&self) -> (Instant, Duration) {
+        let turn = spin::hand_over();
+        self.publish_cpu();
+        turn
+    }
+
     /// Whether the peer is known to be gone.
     pub fn is_dead(&self) -> bool {
         self.death.announced()
@@ -352,7 +359,7 @@ impl Link {
     /// Waits until a record is there, or (when `room` is given) until a record of so many bytes
     /// has room.
     ///
-    /// Spins for the learned budget, then sleeps. What the peer waits for is told to it first.
+    /// Spins or hands over as was learned, then sleeps. What the peer waits for is told to it first.
     ///
     /// # Errors
     /// [`LinkError::Dead`] when the peer is gone and nothing is left to read,
@@ -365,8 +372,12 @@ impl Link {
         if self.satisfied(room)? {
             return Ok(());
         }
-        let budget = self.spin.budget(self.bell.same_cpu());
-        if !budget.is_zero() && self.spin(room, budget)? {
+        let found = match self.spin.plan(self.bell.same_cpu()) {
+            Plan::Sleep => false,
+            Plan::Spin(budget) => self.spin(room, budget)?,
+            Plan::HandOver => self.hand_over(room)?,
+        };
+        if found {
             return Ok(());
         }
         let wake = self.consumer.notify()?;
@@ -410,6 +421,15 @@ impl Link {
             None => Ok(false),
             Some(len) => self.producer.has_room(len),
         }
+    }
+
+    fn hand_over(&mut self, room: Option<usize>) -> Result<bool, LinkError> {
+        let wake = self.consumer.notify()?;
+        self.bell.carry_out(wake)?;
+        let turn = self.bell.hand_over();
+        let there = self.satisfied(room)?;
+        self.spin.handed_over(turn, there);
+        Ok(there)
     }
 
     fn spin(&mut self, room: Option<usize>, budget: Duration) -> Result<bool, LinkError> {
@@ -521,9 +541,21 @@ impl Link {
     ) -> Result<(), LinkError> {
         // A peer that sends while it is sent to would make `wait` return at once, again and
         // again; so this waits for room alone.
-        if self.producer.has_room(len)?
-            || self.room_spin.until(self.bell.same_cpu(), || self.producer.has_room(len))?
-        {
+        if self.producer.has_room(len)? {
+            return Ok(());
+        }
+        let there = match self.room_spin.plan(self.bell.same_cpu()) {
+            Plan::Sleep => false,
+            Plan::Spin(budget) => self.room_spin.spin(budget, || self.producer.has_room(len))?,
+            Plan::HandOver => {
+                self.notify()?;
+                let turn = self.bell.hand_over();
+                let there = self.producer.has_room(len)?;
+                self.room_spin.handed_over(turn, there);
+                there
+            }
+        };
+        if there {
             return Ok(());
         }
         while !self.producer.has_room(len)? {

@@ -1,15 +1,25 @@
-//! How long a waiter spins before it sleeps: a budget learned from its recent waits.
+//! How a waiter waits before it sleeps, learned from its recent waits.
 //!
-//! Spinning wins when the answer comes sooner than a sleep and a wake-up take; it loses when the
-//! peer needs this very CPU to answer, or answers late. So:
+//! Sleeping costs the peer a system call to wake the sleeper, and the sleeper one to sleep. Two
+//! things may save both:
 //!
-//! * A waiter whose peer was last seen on its own CPU does not spin at all: sleeping hands over.
+//! ```text
+//! spin        the peer runs on another CPU: look again and again
+//! hand over   the peer was last seen on this very CPU: sched_yield(2) once, then look
+//! ```
+//!
 //! * While spins succeed, the budget is four times the average successful wait, 2 to 50 us.
-//! * Three spins in vain in a row end spinning; every 16th, then 32nd, ... 1024th wait tries once
-//!   more, and one success restores it.
+//! * A hand-over gives the CPU to the peer, which is not asleep if it hands over as well; two ends
+//!   that take turns so pay one system call each per exchange. Nothing is burnt: while the waiter
+//!   is away, somebody else runs.
+//! * Each has a record of its own. Three in vain in a row end it; every 16th, then 32nd, ... 1024th
+//!   wait tries once more, and one success restores it.
+//! * Where the CPU has other work, sched_yield(2) comes back late (a time slice: milliseconds).
+//!   After one that took over 1 ms there is none for a hundred times as long as it took, whatever
+//!   was found: such ones cost at most a hundredth of the time.
 //!
-//! Times go in, a budget comes out; [`Spin::until`] is the loop around it for who need look for one
-//! thing only.
+//! Times go in, a [`Plan`] comes out; [`Spin::spin`] is the loop for who need look for one thing
+//! only.
 
 use std::time::{Duration, Instant};
 
@@ -26,67 +36,128 @@ const FIRST_RETRY: u32 = 16;
 const LAST_RETRY: u32 = 1024;
 /// Looks between two readings of the clock.
 const LOOKS: u32 = 16;
+/// A hand-over that took longer is a late one. A machine under another one's load takes longer
+/// than [`LONGEST`] now and then; a time slice of other work is longer than this.
+const LATE: Duration = Duration::from_millis(1);
+/// How many times as long as a late hand-over took there is none.
+const REST: u32 = 100;
 
 #[cfg(not(loom))]
 static ALLOWED: AtomicBool = AtomicBool::new(true);
 
-/// Lets this process's waiters spin (the default), or makes all of them sleep at once.
+/// Lets this process's waiters spin (the default), or makes them hand over or sleep at once.
 #[cfg(not(loom))]
 pub fn allow(spinning: bool) {
     ALLOWED.store(spinning, Ordering::Relaxed);
+}
+
+/// What a waiter does before it sleeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Plan {
+    /// Nothing.
+    Sleep,
+    /// Looks until the time is up.
+    Spin(Duration),
+    /// Calls [`hand_over`], and looks.
+    HandOver,
+}
+
+/// Gives the CPU to whoever else is to run on it; when it began and how long it took.
+pub fn hand_over() -> (Instant, Duration) {
+    let start = Instant::now();
+    rustix::thread::sched_yield();
+    (start, start.elapsed())
+}
+
+/// How often something has paid.
+#[derive(Debug, Clone)]
+struct Luck {
+    misses: u32,
+    retry_every: u32,
+    since: u32,
+}
+
+impl Luck {
+    const NEW: Self = Self { misses: 0, retry_every: FIRST_RETRY, since: 0 };
+
+    /// Whether it has not failed of late.
+    fn good(&self) -> bool {
+        self.misses < MISSES
+    }
+
+    /// Whether to try it now.
+    fn try_now(&mut self) -> bool {
+        if self.good() {
+            return true;
+        }
+        self.since += 1;
+        if self.since < self.retry_every {
+            return false;
+        }
+        self.since = 0;
+        true
+    }
+
+    fn miss(&mut self) {
+        if self.good() {
+            self.misses += 1;
+        } else {
+            self.retry_every = (self.retry_every * 2).min(LAST_RETRY);
+        }
+    }
 }
 
 /// What one waiter has learned.
 #[derive(Debug, Clone)]
 pub struct Spin {
     mean_ns: u64,
-    misses: u32,
-    retry_every: u32,
-    since: u32,
+    spins: Luck,
+    hand_overs: Luck,
+    rest_until: Option<Instant>,
 }
 
 impl Default for Spin {
     fn default() -> Self {
-        Self { mean_ns: 5_000, misses: 0, retry_every: FIRST_RETRY, since: 0 }
+        Self { mean_ns: 5_000, spins: Luck::NEW, hand_overs: Luck::NEW, rest_until: None }
     }
 }
 
 impl Spin {
-    /// How long to spin now.
+    /// What to do now.
     ///
     /// `same_cpu`: the peer was last seen on the CPU that asks.
-    pub fn budget(&mut self, same_cpu: bool) -> Duration {
+    pub fn plan(&mut self, same_cpu: bool) -> Plan {
+        if same_cpu {
+            if self.rest_until.is_some_and(|until| Instant::now() < until) {
+                return Plan::Sleep;
+            }
+            self.rest_until = None;
+            return if self.hand_overs.try_now() { Plan::HandOver } else { Plan::Sleep };
+        }
         #[cfg(not(loom))]
         if !ALLOWED.load(Ordering::Relaxed) {
-            return Duration::ZERO;
+            return Plan::Sleep;
         }
-        if same_cpu {
-            return Duration::ZERO;
-        }
-        if self.misses >= MISSES {
-            self.since += 1;
-            if self.since < self.retry_every {
-                return Duration::ZERO;
+        let well = self.spins.good();
+        match self.spins.try_now() {
+            false => Plan::Sleep,
+            true if well => {
+                let budget = Duration::from_nanos(self.mean_ns * 4);
+                Plan::Spin(budget.clamp(SHORTEST, LONGEST))
             }
-            self.since = 0;
-            return LONGEST;
+            true => Plan::Spin(LONGEST),
         }
-        Duration::from_nanos(self.mean_ns * 4).clamp(SHORTEST, LONGEST)
     }
 
-    /// Spins until `found` says so, at most for the budget, and learns from it; whether it was found.
+    /// Spins for `budget` until `found` says so, and learns from it; whether it was found.
     ///
     /// # Errors
     /// What `found` says.
-    pub fn until<E>(
+    pub fn spin<E>(
         &mut self,
-        same_cpu: bool,
+        budget: Duration,
         mut found: impl FnMut() -> Result<bool, E>,
     ) -> Result<bool, E> {
-        let budget = self.budget(same_cpu);
-        if budget.is_zero() {
-            return Ok(false);
-        }
         let start = Instant::now();
         while start.elapsed() < budget {
             for _ in 0..LOOKS {
@@ -101,22 +172,27 @@ impl Spin {
         Ok(false)
     }
 
+    /// A hand-over as [`hand_over`] says was made, and what was waited for is there or not.
+    pub fn handed_over(&mut self, (start, took): (Instant, Duration), there: bool) {
+        match there {
+            true => self.hand_overs = Luck::NEW,
+            false => self.hand_overs.miss(),
+        }
+        if took > LATE {
+            self.rest_until = Some(start + took * REST);
+        }
+    }
+
     /// A spin found what it waited for after `waited`.
     pub fn hit(&mut self, waited: Duration) {
         let ns = waited.as_nanos().min(LONGEST.as_nanos()) as u64;
         self.mean_ns = (self.mean_ns * 7 + ns) / 8;
-        self.misses = 0;
-        self.retry_every = FIRST_RETRY;
-        self.since = 0;
+        self.spins = Luck::NEW;
     }
 
     /// A spin ended in vain.
     pub fn miss(&mut self) {
-        if self.misses >= MISSES {
-            self.retry_every = (self.retry_every * 2).min(LAST_RETRY);
-        } else {
-            self.misses += 1;
-        }
+        self.spins.miss();
         self.mean_ns = (self.mean_ns * 2).min(LONGEST.as_nanos() as u64);
     }
 }
@@ -125,11 +201,50 @@ impl Spin {
 mod tests {
     use super::*;
 
+    const SHORT: Duration = Duration::from_micros(3);
+
+    fn spins(plan: Plan) -> bool {
+        matches!(plan, Plan::Spin(_))
+    }
+
     #[test]
-    fn one_cpu_never_spins() {
+    fn one_cpu_never_spins_but_hands_over() {
         let mut s = Spin::default();
         s.hit(Duration::from_nanos(100));
-        assert_eq!(s.budget(true), Duration::ZERO);
+        for _ in 0..100 {
+            assert_eq!(s.plan(true), Plan::HandOver);
+            s.handed_over((Instant::now(), SHORT), true);
+        }
+        assert!(spins(s.plan(false)));
+    }
+
+    #[test]
+    fn hand_overs_in_vain_end_and_retries_grow_rare() {
+        let mut s = Spin::default();
+        let mut tries = 0;
+        for _ in 0..10_000 {
+            if s.plan(true) == Plan::HandOver {
+                tries += 1;
+                s.handed_over((Instant::now(), SHORT), false);
+            }
+        }
+        assert!((10..=20).contains(&tries), "{tries} tries in 10,000 waits");
+        assert!(spins(s.plan(false)), "spinning has a record of its own");
+        while s.plan(true) != Plan::HandOver {}
+        s.handed_over((Instant::now(), SHORT), true);
+        assert_eq!(s.plan(true), Plan::HandOver);
+    }
+
+    #[test]
+    fn hand_overs_that_come_back_late_cost_a_hundredth_of_the_time() {
+        let took = Duration::from_millis(3);
+        let mut s = Spin::default();
+        let begun = Instant::now().checked_sub(took * REST).unwrap() + Duration::from_millis(50);
+        s.handed_over((begun, took), true);
+        assert_eq!(s.plan(true), Plan::Sleep);
+        assert!(spins(s.plan(false)), "another CPU is another matter");
+        std::thread::sleep(Duration::from_millis(51));
+        assert_eq!(s.plan(true), Plan::HandOver);
     }
 
     #[test]
@@ -138,47 +253,46 @@ mod tests {
         for _ in 0..100 {
             s.hit(Duration::from_nanos(120));
         }
-        assert_eq!(s.budget(false), SHORTEST);
+        assert_eq!(s.plan(false), Plan::Spin(SHORTEST));
         for _ in 0..100 {
             s.hit(Duration::from_micros(49));
         }
-        assert_eq!(s.budget(false), LONGEST);
+        assert_eq!(s.plan(false), Plan::Spin(LONGEST));
     }
 
     #[test]
     fn a_spin_ends_with_what_it_waits_for_with_an_error_or_with_its_budget() {
         let mut s = Spin::default();
         let mut looks = 0;
-        let found = s.until(false, || {
+        let found = s.spin(SHORTEST, || {
             looks += 1;
             Ok::<_, ()>(looks == 5)
         });
-        assert_eq!((found, looks, s.misses), (Ok(true), 5, 0));
-        assert_eq!(s.until(false, || Err("broken")), Err("broken"));
-        assert_eq!(s.until(true, || Err("not to be asked")), Ok(false));
+        assert_eq!((found, looks, s.spins.misses), (Ok(true), 5, 0));
+        assert_eq!(s.spin(SHORTEST, || Err("broken")), Err("broken"));
         let start = Instant::now();
-        assert_eq!(s.until(false, || Ok::<_, ()>(false)), Ok(false));
+        assert_eq!(s.spin(SHORTEST, || Ok::<_, ()>(false)), Ok(false));
         assert!(start.elapsed() >= SHORTEST);
-        assert_eq!(s.misses, 1);
+        assert_eq!(s.spins.misses, 1);
     }
 
     #[test]
     fn misses_end_it_and_retries_grow_rare() {
         let mut s = Spin::default();
         for _ in 0..3 {
-            assert_ne!(s.budget(false), Duration::ZERO);
+            assert!(spins(s.plan(false)));
             s.miss();
         }
         let mut spun = 0;
         for _ in 0..10_000 {
-            if s.budget(false) != Duration::ZERO {
+            if spins(s.plan(false)) {
                 spun += 1;
                 s.miss();
             }
         }
         assert!((10..=20).contains(&spun), "{spun} tries in 10,000 waits");
-        while s.budget(false) == Duration::ZERO {}
+        while !spins(s.plan(false)) {}
         s.hit(Duration::from_micros(1));
-        assert_ne!(s.budget(false), Duration::ZERO);
+        assert!(spins(s.plan(false)));
     }
 }

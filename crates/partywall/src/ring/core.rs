@@ -30,12 +30,12 @@ use partywall_abi::sync::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsi
 use partywall_shm::link::{Bell, LinkError};
 use partywall_shm::ring::{Producer, Wake};
 use partywall_shm::setup::Ends;
-use partywall_shm::spin::Spin;
+use partywall_shm::spin::{Plan, Spin};
 use tokio::io::unix::AsyncFd;
 use tonic::Status;
 
 pub(crate) use super::broken::Broken;
-use super::reader::{Doorbell, Rx};
+use super::reader::{self, Doorbell, Rx};
 use super::stream::{OverWindow, Stream};
 use super::table::Table;
 use crate::agent::{Agent, Counted};
@@ -78,6 +78,10 @@ pub(crate) struct Core {
     tx: Mutex<Tx>,
     pub(super) rx: Mutex<Rx>,
     pub(super) announced: AtomicBool,
+    /// The driver is going to look before anybody sleeps.
+    pub(super) staying: AtomicBool,
+    /// Calls since the last that had company.
+    pub(super) calls_alone: AtomicU32,
     /// Bytes that came. Not in `rx`: who finds that taken believes that somebody reads.
     pub(super) received: AtomicU64,
     /// Some task waits for room or control records are pending.
@@ -129,6 +133,8 @@ impl Core {
             }),
             rx: Mutex::new(Rx::new(ends.consumer)),
             announced: AtomicBool::new(false),
+            staying: AtomicBool::new(false),
+            calls_alone: AtomicU32::new(reader::ALONE + 1),
             received: AtomicU64::new(0),
             stalled: AtomicBool::new(false),
             streams: Mutex::default(),
@@ -162,6 +168,9 @@ impl Core {
                 let stream = Arc::new(Stream::new(id));
                 streams.insert(id, Arc::clone(&stream));
                 self.open.store(streams.len(), Ordering::Relaxed);
+                if streams.len() > 1 {
+                    self.calls_alone.store(0, Ordering::Relaxed);
+                }
                 return Ok((stream, streams.len()));
             }
         }
@@ -290,11 +299,12 @@ impl Core {
                 }
                 Push::NoRoom(len) => {
                     // Others who would send wait for this: the ring is full for them as well.
-                    let Tx { producer, spin, .. } = &mut *tx;
-                    if !std::mem::replace(&mut spun, true)
-                        && spin.until(self.bell().same_cpu(), || producer.has_room(len))?
-                    {
-                        continue;
+                    if !std::mem::replace(&mut spun, true) {
+                        let there;
+                        (tx, there) = self.wait_awake(tx, len)?;
+                        if there {
+                            continue;
+                        }
                     }
                     self.stalled.store(true, Ordering::SeqCst);
                     if self.announce_room(&mut tx, len)? {
@@ -304,6 +314,31 @@ impl Core {
                 }
             }
         }
+    }
+
+    /// Waits for room as was learned, before it is slept for; whether there is some.
+    fn wait_awake<'a>(
+        &'a self,
+        mut tx: MutexGuard<'a, Tx>,
+        len: usize,
+    ) -> Result<(MutexGuard<'a, Tx>, bool), Broken> {
+        let Tx { producer, spin, .. } = &mut *tx;
+        let there = match spin.plan(self.bell().same_cpu()) {
+            Plan::Sleep => false,
+            Plan::Spin(budget) => spin.spin(budget, || producer.has_room(len))?,
+            Plan::HandOver => {
+                // What is on the ring is for the peer to see now, and nothing is locked meanwhile.
+                let wake = producer.notify()?;
+                drop(tx);
+                self.ring(wake)?;
+                let turn = self.bell().hand_over();
+                tx = guard(&self.tx);
+                let there = tx.producer.has_room(len)?;
+                tx.spin.handed_over(turn, there);
+                there
+            }
+        };
+        Ok((tx, there))
     }
 
     /// Sends a control record now, or as soon as there is room.

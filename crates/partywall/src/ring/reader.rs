@@ -16,7 +16,8 @@
 //! `rx` guards the ring's end. Where calls read, it is held from taking a record to having handed it
 //! over, so that the records of one call stay in order, and nobody waits for it: who finds it taken
 //! leaves the looking to the one who has it (a driver comes back). A lone call holds it for the
-//! learned spin budget, at most 50 us. `tx` may be taken after it. On the service's side, where the
+//! learned spin budget, at most 50 us; nobody holds it while sched_yield(2) gives the CPU to the
+//! peer ([`partywall_shm::spin`]). `tx` may be taken after it. On the service's side, where the
 //! driver alone reads and runs handlers, it is held for the time of one record. Each reader takes
 //! at most [`TURN`] records, then lets others run, whatever the peer sends.
 //!
@@ -49,7 +50,7 @@ use partywall_abi::segment::Kind;
 use partywall_abi::sync::{AtomicBool, Ordering, spin_hint};
 use partywall_shm::link::LinkError;
 use partywall_shm::ring::Consumer;
-use partywall_shm::spin::Spin;
+use partywall_shm::spin::{Plan, Spin};
 use tokio::io::Ready;
 
 use super::broken::Broken;
@@ -58,6 +59,12 @@ use super::stream;
 
 /// Records a reader takes before it lets other tasks run.
 const TURN: u32 = 128;
+/// Calls after which one that had company counts as alone again.
+pub(super) const ALONE: u32 = 64;
+/// Every so many calls alone one makes room for company.
+const PROBE: u32 = 32;
+/// How often a driver gives the CPU to the peer in one poll.
+const HAND_OVERS: u32 = 16;
 /// The longest a driver spins in one poll; between portions other tasks run.
 const SPIN_PORTION: Duration = Duration::from_micros(4);
 
@@ -75,11 +82,13 @@ pub(super) struct Rx {
     spin: Spin,
     /// Something was released since the producer was last looked after.
     released: bool,
+    /// What the driver is to do before it sleeps.
+    asked: Option<Plan>,
 }
 
 impl Rx {
     pub(super) fn new(consumer: Consumer) -> Self {
-        Self { consumer, spin: Spin::default(), released: false }
+        Self { consumer, spin: Spin::default(), released: false, asked: None }
     }
 }
 
@@ -132,7 +141,6 @@ pub(crate) enum Flow {
 }
 
 /// What one driver remembers between polls.
-#[derive(Default)]
 pub(crate) struct Drive {
     /// Calls read as well.
     calls_read: bool,
@@ -140,7 +148,16 @@ pub(crate) struct Drive {
     started: bool,
     /// Since when nothing has come, while spinning.
     idle_since: Option<Instant>,
-    budget: Duration,
+    plan: Plan,
+    /// How often it gave the CPU to the peer in this poll.
+    hand_overs: u32,
+}
+
+impl Default for Drive {
+    fn default() -> Self {
+        let (calls_read, started) = (false, false);
+        Self { calls_read, started, idle_since: None, plan: Plan::Sleep, hand_overs: 0 }
+    }
 }
 
 impl Drive {
@@ -189,6 +206,12 @@ impl Core {
         self.announced.store(false, Ordering::Relaxed);
     }
 
+    /// The driver is going to look, and sleeps only then.
+    fn stay(&self, rx: &mut Rx) {
+        self.awake(rx);
+        self.staying.store(true, Ordering::Relaxed);
+    }
+
     /// Announces sleep; false when a record is there.
     fn announce(&self, rx: &mut Rx) -> Result<bool, Broken> {
         self.after_release(rx)?;
@@ -201,6 +224,7 @@ impl Core {
         self.bell().slept();
         let asleep = rx.consumer.prepare_sleep(SleepMode::Doorbell);
         self.announced.store(asleep, Ordering::Relaxed);
+        self.staying.store(false, Ordering::Relaxed);
         Ok(asleep)
     }
 
@@ -242,12 +266,23 @@ impl Core {
     pub(crate) fn settle(&self, mut on_record: impl FnMut(Record) -> Result<bool, Broken>) {
         let mut left = TURN;
         loop {
-            if self.announced.load(Ordering::Relaxed) || self.closed().is_some() {
+            let cared_for =
+                self.announced.load(Ordering::Relaxed) || self.staying.load(Ordering::Relaxed);
+            if cared_for || self.closed().is_some() {
                 return;
             }
             let Some(mut rx) = self.try_rx() else { return };
             let settled = match self.take_turn(&mut rx, &mut left, &mut on_record) {
-                Ok(Taken::All) => self.announce(&mut rx),
+                Ok(Taken::All) => match rx.spin.plan(self.bell().same_cpu()) {
+                    Plan::Sleep => self.announce(&mut rx),
+                    plan => {
+                        // The driver's turn comes after those of other callers.
+                        rx.asked = Some(plan);
+                        self.stay(&mut rx);
+                        self.wake_driver();
+                        Ok(true)
+                    }
+                },
                 Ok(Taken::Enough | Taken::Turn) => {
                     self.wake_driver();
                     Ok(true)
@@ -275,7 +310,7 @@ impl Core {
         spin: bool,
         mut on_record: impl FnMut(Record) -> Result<bool, Broken>,
     ) -> bool {
-        if self.open_calls() != 1 || self.closed().is_some() {
+        if self.open_calls() != 1 || self.closed().is_some() || (spin && self.in_company()) {
             return false;
         }
         let (mut spin, mut left) = (spin, TURN);
@@ -298,10 +333,22 @@ impl Core {
                 Err(why) => break Err(why),
             }
             if std::mem::take(&mut spin) {
-                match self.spin(&mut rx, &mut on_record) {
-                    Ok(true) => break Ok(0),
-                    Ok(false) => {}
-                    Err(why) => break Err(why),
+                match rx.spin.plan(self.bell().same_cpu()) {
+                    Plan::Sleep => {}
+                    Plan::Spin(budget) => match self.spin(&mut rx, budget, &mut on_record) {
+                        Ok(true) => break Ok(0),
+                        Ok(false) => {}
+                        Err(why) => break Err(why),
+                    },
+                    Plan::HandOver => {
+                        self.awake(&mut rx);
+                        if let Err(why) = self.after_release(&mut rx) {
+                            break Err(why);
+                        }
+                        drop(rx);
+                        self.hand_over();
+                        continue;
+                    }
                 }
             }
             match self.announce(&mut rx) {
@@ -330,6 +377,14 @@ impl Core {
             Err(why) => self.close(&why),
         }
         true
+    }
+
+    /// Whether a new call is to let others begin theirs before it is waited for: there were others
+    /// a while ago, or it is time to see whether there are now.
+    fn in_company(&self) -> bool {
+        let calls = self.calls_alone.load(Ordering::Relaxed);
+        self.calls_alone.store(calls.checked_add(1).unwrap_or(ALONE), Ordering::Relaxed);
+        calls < ALONE || calls.is_multiple_of(PROBE)
     }
 
     /// Makes a call the lone one; false when it is not alone any more.
@@ -373,16 +428,22 @@ impl Core {
         }
     }
 
+    /// Gives the CPU to the peer, with nothing locked; whether a record is there afterwards.
+    fn hand_over(&self) -> bool {
+        let turn = self.bell().hand_over();
+        let mut rx = guard(&self.rx);
+        let there = rx.consumer.ready();
+        rx.spin.handed_over(turn, there);
+        there
+    }
+
     /// Spins until `on_record` says that it is enough; false when the budget is used up.
     fn spin(
         &self,
         rx: &mut Rx,
+        budget: Duration,
         mut on_record: impl FnMut(Record) -> Result<bool, Broken>,
     ) -> Result<bool, Broken> {
-        let budget = rx.spin.budget(self.bell().same_cpu());
-        if budget.is_zero() {
-            return Ok(false);
-        }
         self.awake(rx);
         let start = Instant::now();
         let (mut rounds, mut taken) = (0_u32, 0);
@@ -420,6 +481,7 @@ impl Core {
             guard(&self.doorbell.ears).driver = None;
         }
         let mut turn = 0;
+        drive.hand_overs = 0;
         loop {
             if self.closed().is_some() {
                 return Poll::Ready(Err(Broken::Closed));
@@ -448,12 +510,10 @@ impl Core {
                 }
             }
             self.serve_stalled()?;
-            if self.spin_portion(drive, any) {
-                continue;
-            }
-            if drive.idle_since.is_some() {
-                // The budget is not used up: let others run, then look again.
-                return yield_now(cx);
+            match self.stay_awake(drive, any) {
+                Awake::Record => continue,
+                Awake::NotYet => return yield_now(cx),
+                Awake::No => {}
             }
             if !self.announce(&mut guard(&self.rx))? {
                 continue;
@@ -488,35 +548,54 @@ impl Core {
         [lone, ears.driver].into_iter().flatten().for_each(Waker::wake);
     }
 
-    /// Spins for a little while; true when a record has come. Clears `idle_since` when it is time
-    /// to sleep.
-    fn spin_portion(&self, drive: &mut Drive, any: bool) -> bool {
+    /// Waits awake for a little while, as was learned.
+    fn stay_awake(&self, drive: &mut Drive, any: bool) -> Awake {
         let mut rx = guard(&self.rx);
-        if any || drive.idle_since.is_none() {
+        let asked = rx.asked.take();
+        let own = usize::from(drive.calls_read);
+        if any || asked.is_some() || drive.idle_since.is_none() {
             drive.idle_since = None;
-            if !any {
-                return false;
+            if !any && asked.is_none() {
+                return Awake::No;
             }
-            drive.budget = rx.spin.budget(self.bell().same_cpu());
-            if drive.budget.is_zero() {
-                return false;
+            drive.plan = asked.unwrap_or_else(|| rx.spin.plan(self.bell().same_cpu()));
+            // Others run first: callers whose answers have come are why more will come, and with
+            // handlers at work there is no CPU to give away.
+            let others = any && self.open_calls() > own;
+            let later = match drive.plan {
+                Plan::Sleep => others && drive.calls_read,
+                Plan::Spin(_) => others,
+                Plan::HandOver => others || drive.hand_overs >= HAND_OVERS,
+            };
+            if later {
+                self.stay(&mut rx);
+                drive.idle_since = Some(Instant::now());
+                return Awake::NotYet;
             }
-            if drive.calls_read {
-                // Those whose answers have come run first: they are why more will come.
+            // A lone call reads for itself.
+            if drive.calls_read && asked.is_none() {
                 self.awake(&mut rx);
-                drive.idle_since = (self.open_calls() > 1).then(Instant::now);
-                return false;
+                return Awake::No;
             }
         }
         let start = Instant::now();
         let since = *drive.idle_since.get_or_insert(start);
         self.awake(&mut rx);
+        let budget = match drive.plan {
+            Plan::Spin(budget) => budget,
+            plan => {
+                drive.idle_since = None;
+                drive.hand_overs += 1;
+                drop(rx);
+                let there = plan == Plan::HandOver && self.hand_over();
+                return if there { Awake::Record } else { Awake::No };
+            }
+        };
         let mut rounds = 0_u32;
         loop {
             if rx.consumer.ready() {
-                let waited = since.elapsed();
-                rx.spin.hit(waited);
-                return true;
+                rx.spin.hit(since.elapsed());
+                return Awake::Record;
             }
             rounds += 1;
             if rounds > 32 {
@@ -524,13 +603,14 @@ impl Core {
             }
             if rounds.is_multiple_of(32) {
                 let now = Instant::now();
-                if now - since >= drive.budget {
+                if now - since >= budget {
                     rx.spin.miss();
                     drive.idle_since = None;
-                    return false;
+                    return Awake::No;
                 }
                 if now - start >= SPIN_PORTION {
-                    return false;
+                    self.stay(&mut rx);
+                    return Awake::NotYet;
                 }
             }
         }
@@ -577,6 +657,16 @@ fn yield_now<T>(cx: &mut Context<'_>) -> Poll<T> {
     let yielding = std::pin::pin!(tokio::task::yield_now());
     let _pending = yielding.poll(cx);
     Poll::Pending
+}
+
+/// How a driver's waiting awake ended.
+enum Awake {
+    /// A record is there.
+    Record,
+    /// Others are to run, and then it looks again.
+    NotYet,
+    /// It is time to sleep.
+    No,
 }
 
 /// How a turn of taking records ended.
