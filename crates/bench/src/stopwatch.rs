@@ -18,13 +18,20 @@ pub struct Spans {
     pub sample: Duration,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Span {
+    WarmUp,
+    Sample,
+    Over,
+}
+
 /// Times calls through a warm-up and a measured span. At least one call falls into each.
 #[derive(Debug)]
 pub struct Stopwatch {
     ticker: Ticker,
     times: Histogram<u64>,
     processes: Vec<u32>,
-    measuring: bool,
+    span: Span,
     until: u64,
     sample: u64,
     started: u64,
@@ -42,7 +49,7 @@ impl Stopwatch {
             ticker,
             times: Histogram::new_with_bounds(1, longest, 3)?,
             processes: std::iter::once(std::process::id()).chain(server).collect(),
-            measuring: false,
+            span: Span::WarmUp,
             until: now + ticker.ticks(spans.warm),
             sample: ticker.ticks(spans.sample),
             started: now,
@@ -61,7 +68,7 @@ impl Stopwatch {
     /// Counts a call that took from `begun` to `ended`. False once the sample is complete.
     #[inline]
     pub fn lap(&mut self, begun: u64, ended: u64) -> bool {
-        if self.measuring {
+        if self.span == Span::Sample {
             self.times.saturating_record(ended.wrapping_sub(begun));
         }
         self.count(1, ended)
@@ -76,16 +83,21 @@ impl Stopwatch {
 
     #[inline]
     fn count(&mut self, calls: u64, now: u64) -> bool {
-        self.calls += u64::from(self.measuring) * calls;
+        self.calls += u64::from(self.span == Span::Sample) * calls;
         now < self.until || self.turn(now)
     }
 
-    /// A span is over: begins the measured one, or ends the sample.
+    /// A span is over: begins the measured one, or ends the sample. Callers of a pipeline that come
+    /// later change nothing.
     #[cold]
     fn turn(&mut self, now: u64) -> bool {
+        if self.span == Span::Over {
+            return false;
+        }
         let spent =
             self.processes.iter().map(|pid| cpu::process_cpu_ns(*pid)).sum::<Result<u64, _>>();
-        if self.measuring {
+        if self.span == Span::Sample {
+            self.span = Span::Over;
             self.stopped = now;
             let before = self.cpu_ns;
             self.cpu_ns =
@@ -93,7 +105,7 @@ impl Stopwatch {
             return false;
         }
         self.cpu_ns = spent.ok();
-        self.measuring = true;
+        self.span = Span::Sample;
         self.started = self.now();
         self.until = self.started + self.sample;
         true
@@ -117,5 +129,26 @@ impl Stopwatch {
             admission_ns: None,
             errors,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn callers_that_come_after_the_end_change_nothing() {
+        let spans = Spans { warm: Duration::from_millis(1), sample: Duration::from_millis(5) };
+        let mut watch = Stopwatch::start(Ticker::calibrate(), spans, None).expect("a stopwatch");
+        while watch.answered(1) {}
+        let first = watch.figures(0);
+        for _ in 0..3 {
+            std::thread::sleep(Duration::from_millis(1));
+            assert!(!watch.answered(1));
+        }
+        let last = watch.figures(0);
+        assert_eq!((first.per_s, first.cpu_ns), (last.per_s, last.cpu_ns));
+        let (rate, cpu) = (first.per_s.expect("counted"), first.cpu_ns.expect("read"));
+        assert!((0.5..1.5).contains(&(rate * cpu / 1e9)), "a loop uses one CPU: {rate} x {cpu}");
     }
 }

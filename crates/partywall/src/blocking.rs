@@ -310,6 +310,10 @@ impl Channel {
             return Err(status);
         };
         let trailers = answer.trailers.as_ref().expect("receive ends with trailers");
+        // Making a status copies all trailers.
+        if trailers.get(wire::GRPC_STATUS).is_some_and(|code| code == "0") {
+            return Ok(answer);
+        }
         match Status::from_header_map(trailers) {
             Some(status) if status.code() != Code::Ok => Err(status),
             _ => Ok(answer),

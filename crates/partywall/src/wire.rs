@@ -15,7 +15,7 @@ use tonic::{Code, Status};
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 /// Name of the timeout header.
 pub(crate) const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
-const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+pub(crate) const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 
 fn travels(name: &HeaderName, value: &HeaderValue) -> bool {
     !(name == TE || name == GRPC_TIMEOUT || (name == CONTENT_TYPE && value == GRPC))

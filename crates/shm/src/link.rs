@@ -13,7 +13,7 @@
 //! sees to it that the sleeper wakes ([`crate::death`]).
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -31,7 +31,7 @@ use crate::reactor;
 use crate::region::{Inbox, Outbox};
 use crate::ring::{Consumer, Producer, Violation, Wake};
 use crate::setup::Ends;
-use crate::socket;
+use crate::socket::{self, LinkSocket};
 use crate::spin::{self, Plan, Spin};
 
 /// Why a link could not be opened, or ended.
@@ -120,7 +120,7 @@ impl LinkError {
 
 /// How one end of a link is woken, and how it wakes the other.
 pub struct Bell {
-    socket: OwnedFd,
+    socket: LinkSocket,
     own: Arc<Outbox>,
     peer: Arc<Inbox>,
     death: Death,
@@ -132,7 +132,7 @@ pub struct Bell {
 }
 
 impl Bell {
-    pub(crate) fn new(socket: OwnedFd, own: Arc<Outbox>, peer: Arc<Inbox>) -> Self {
+    pub(crate) fn new(socket: LinkSocket, own: Arc<Outbox>, peer: Arc<Inbox>) -> Self {
         Self {
             socket,
             own,
@@ -173,7 +173,7 @@ impl Bell {
     /// Ends the link for both sides, while other references to it exist.
     pub fn hang_up(&self) {
         // It fails only where the peer has hung up already.
-        let _gone = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+        let _gone = rustix::net::shutdown(self.socket.as_fd(), rustix::net::Shutdown::Both);
     }
 
     /// Counts an announcement that the peer may ring for, before it is made.
@@ -199,7 +199,7 @@ impl Bell {
     pub fn drain(&self) -> Result<u32, LinkError> {
         self.drained.store(self.sleeps.load(Ordering::Relaxed), Ordering::Relaxed);
         let most = 4 * limits::UNREAD_BELLS;
-        let n = socket::drain(self.socket.as_fd(), most).map_err(LinkError::io("recvmmsg"))?;
+        let n = self.socket.drain(most).map_err(LinkError::io("recvmmsg"))?;
         let bells = self.bells.fetch_add(n.into(), Ordering::Relaxed) + u64::from(n);
         let sleeps = self.sleeps.load(Ordering::Relaxed);
         if bells > 2 * sleeps + FLOOD_SLACK {
@@ -264,7 +264,7 @@ impl AsFd for Bell {
 
 impl AsRawFd for Bell {
     fn as_raw_fd(&self) -> RawFd {
-        self.socket.as_raw_fd()
+        self.socket.as_fd().as_raw_fd()
     }
 }
 

@@ -25,34 +25,16 @@ use crate::link::{Bell, LinkError};
 use crate::memory;
 use crate::region::{Inbox, Outbox};
 use crate::ring::{Consumer, Producer};
-use crate::socket;
+use crate::socket::{self, LinkSocket};
 use crate::stops::stop;
 
 /// A link whose own half is ready and whose peer has not spoken yet.
 pub struct Pending {
     link: u64,
     geometry: Geometry,
-    socket: Unopened,
+    socket: LinkSocket,
     own: Arc<Outbox>,
     peer: Option<Arc<Inbox>>,
-}
-
-/// The socket of a link that is not open: descriptors may wait in it whose closing takes its time.
-struct Unopened(Option<OwnedFd>);
-
-impl Drop for Unopened {
-    fn drop(&mut self) {
-        if let Some(socket) = self.0.take() {
-            // Over the bound it is closed on this thread after all: see there.
-            socket::discard(vec![socket]);
-        }
-    }
-}
-
-impl Unopened {
-    fn get(&self) -> &OwnedFd {
-        self.0.as_ref().expect("taken only by the open link")
-    }
 }
 
 impl Pending {
@@ -70,7 +52,7 @@ impl Pending {
         socket::send(socket.as_fd(), &Setup { link }.encode(), &[memory.as_fd()])
             .map_err(LinkError::io("sendmsg"))?;
         stop("setup.sent");
-        Ok(Self { link, geometry, socket: Unopened(Some(socket)), own, peer: None })
+        Ok(Self { link, geometry, socket: LinkSocket::new(socket), own, peer: None })
     }
 
     /// Takes the peer's outbox if it has come, and says whether it has. Does not block.
@@ -82,7 +64,7 @@ impl Pending {
             return Ok(true);
         }
         let mut buffer = [0; Setup::BYTES + 1];
-        let packet = match socket::receive(self.socket.get().as_fd(), &mut buffer, false) {
+        let packet = match socket::receive(self.socket.as_fd(), &mut buffer, false) {
             Ok(packet) => packet,
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(false),
             Err(e) => return Err(LinkError::io("recvmsg")(e)),
@@ -96,17 +78,7 @@ impl Pending {
             socket::discard(packet.fds);
         }
         self.peer = Some(Arc::new(memory?));
-        // Bells bring no descriptors. Where the kernel cannot be told so, they end the link.
-        if socket::refuse_descriptors(self.socket.get().as_fd()) {
-            // What was under way before may still bring some. Bells mean nothing yet.
-            // No more of them than a socket holds.
-            for _ in 0..1024 {
-                match socket::receive(self.socket.get().as_fd(), &mut [0; 8], false) {
-                    Ok(packet) if packet.len > 0 => socket::discard(packet.fds),
-                    _ => break,
-                };
-            }
-        }
+        self.socket.refuse_descriptors();
         Ok(true)
     }
 
@@ -134,7 +106,7 @@ impl Pending {
             link: self.link,
             producer: Producer::new(geometry, Arc::clone(&own), Arc::clone(&peer)),
             consumer: Consumer::new(geometry, Arc::clone(&own), Arc::clone(&peer)),
-            bell: Arc::new(Bell::new(self.socket.0.take()?, own, peer)),
+            bell: Arc::new(Bell::new(self.socket, own, peer)),
         })
     }
 
@@ -147,7 +119,7 @@ impl Pending {
             if self.poll()? {
                 return Ok(self.into_ends().expect("poll said so"));
             }
-            if !socket::wait_readable(self.socket.get().as_fd(), deadline)
+            if !socket::wait_readable(self.socket.as_fd(), deadline)
                 .map_err(LinkError::io("poll"))?
             {
                 return Err(LinkError::TimedOut);
@@ -158,13 +130,13 @@ impl Pending {
 
 impl AsFd for Pending {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.get().as_fd()
+        self.socket.as_fd()
     }
 }
 
 impl AsRawFd for Pending {
     fn as_raw_fd(&self) -> RawFd {
-        self.socket.get().as_raw_fd()
+        self.socket.as_fd().as_raw_fd()
     }
 }
 

@@ -9,7 +9,7 @@
 //! So a socket that expects no descriptors is set to [`refuse_descriptors`]; and where the kernel
 //! cannot do that, a receive takes every descriptor that a packet can carry, so that the kernel
 //! closes none of them on this thread, and the receiver hands what it did not ask for to
-//! [`discard`].
+//! [`discard`]. A [`LinkSocket`] does all this for its owner.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -336,6 +336,80 @@ fn close_all() {
     }
 }
 
+/// A link's socket: bells come by it, and no descriptors once [`LinkSocket::refuse_descriptors`]
+/// was called. Where the kernel lets some through, they and what is unread at the end are
+/// discarded.
+pub struct LinkSocket {
+    /// Taken when it is dropped only.
+    fd: Option<OwnedFd>,
+    /// The kernel lets no descriptors in, so that nothing unread on it takes time to close.
+    plain: bool,
+}
+
+impl LinkSocket {
+    /// A socket that may receive descriptors.
+    pub fn new(fd: OwnedFd) -> Self {
+        Self { fd: Some(fd), plain: false }
+    }
+
+    /// Wants none from now on.
+    pub fn refuse_descriptors(&mut self) {
+        self.plain = refuse_descriptors(self.as_fd());
+        if self.plain {
+            // What was under way before may still bring some, and the bells with it mean nothing
+            // yet. There are no more of them than a socket holds.
+            for _ in 0..1024 {
+                match receive(self.as_fd(), &mut [0; 8], false) {
+                    Ok(packet) if packet.len > 0 => discard(packet.fds),
+                    _ => break,
+                };
+            }
+        }
+    }
+
+    /// Reads up to `most` bells, as [`drain`] does. Without the kernel's help that costs a system
+    /// call for each.
+    ///
+    /// # Errors
+    /// As [`drain`].
+    pub fn drain(&self, most: u32) -> io::Result<u32> {
+        if self.plain {
+            return drain(self.as_fd(), most);
+        }
+        for total in 0..most {
+            match receive(self.as_fd(), &mut [0; 8], false) {
+                Ok(packet) if packet.len == 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(packet) if packet.fds.is_empty() && !packet.truncated => {}
+                Ok(packet) => {
+                    discard(packet.fds);
+                    return Err(io::ErrorKind::InvalidData.into());
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(total),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(most)
+    }
+}
+
+impl AsFd for LinkSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_ref().expect("taken when it is dropped only").as_fd()
+    }
+}
+
+impl Drop for LinkSocket {
+    fn drop(&mut self) {
+        if !self.plain
+            && let Some(fd) = self.fd.take()
+        {
+            // Over the bound it is closed on this thread after all: see there.
+            discard(vec![fd]);
+        }
+    }
+}
+
 /// The process that created the peer's end (called connect, listen or socketpair).
 ///
 /// # Errors
@@ -484,16 +558,10 @@ mod tests {
 
     #[test]
     fn a_lingering_descriptor_is_closed_elsewhere() {
-        use std::io::Write;
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let mut out = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let _in = listener.accept().unwrap();
-        rustix::net::sockopt::set_socket_linger(&out, Some(Duration::from_secs(2))).unwrap();
-        out.set_nonblocking(true).unwrap();
-        while out.write(&[0; 65536]).is_ok() {}
+        let slow = lingering();
         let (ours, theirs) = pair().unwrap();
         let start = Instant::now();
-        assert!(discard(vec![out.into()]));
+        assert!(discard(vec![slow]));
         assert!(discard(vec![theirs]));
         assert!(start.elapsed() < Duration::from_millis(500), "{:?}", start.elapsed());
         // The second one does not wait for the first.
@@ -540,6 +608,57 @@ mod tests {
         drop(a);
         assert_eq!(drain(b.as_fd(), 1).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
         assert!(ring(b.as_fd()).is_err());
+    }
+
+    /// A descriptor whose closing takes two seconds.
+    fn lingering() -> OwnedFd {
+        use std::io::Write;
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut out = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        // The other end is not to answer the close before.
+        std::mem::forget(listener.accept().unwrap());
+        rustix::net::sockopt::set_socket_linger(&out, Some(Duration::from_secs(2))).unwrap();
+        out.set_nonblocking(true).unwrap();
+        while out.write(&[0; 65536]).is_ok() {}
+        out.into()
+    }
+
+    #[test]
+    fn a_bell_with_a_descriptor_ends_the_link_and_holds_nobody_up() {
+        for kernel_helps in [true, false] {
+            let (a, b) = pair().unwrap();
+            let mut link = LinkSocket::new(b);
+            if kernel_helps {
+                link.refuse_descriptors();
+            }
+            for _ in 0..3 {
+                ring(a.as_fd()).unwrap();
+            }
+            assert_eq!(link.drain(100).unwrap(), 3);
+            for _ in 0..3 {
+                ring(a.as_fd()).unwrap();
+            }
+            assert_eq!(link.drain(2).unwrap(), 2);
+            let slow = lingering();
+            let sent = send(a.as_fd(), b"x", &[slow.as_fd()]);
+            // And one more, which stays unread.
+            let again = send(a.as_fd(), b"x", &[slow.as_fd()]);
+            assert_eq!(sent.is_err(), link.plain);
+            assert_eq!(again.is_err(), link.plain);
+            let start = Instant::now();
+            if link.plain {
+                assert_eq!(link.drain(100).unwrap(), 1);
+                drop(a);
+                let end = link.drain(100).unwrap_err();
+                assert_eq!(end.kind(), io::ErrorKind::UnexpectedEof);
+                continue;
+            }
+            // The link's is the last one.
+            drop(slow);
+            assert_eq!(link.drain(100).unwrap_err().kind(), io::ErrorKind::InvalidData);
+            drop(link);
+            assert!(start.elapsed() < Duration::from_millis(500), "{:?}", start.elapsed());
+        }
     }
 
     #[test]
