@@ -100,7 +100,7 @@ impl Pending {
     }
 
     /// The parts of the link, once [`Pending::poll`] has said true.
-    pub fn into_ends(mut self) -> Option<Ends> {
+    pub fn into_ends(self) -> Option<Ends> {
         let (own, peer, geometry) = (self.own, self.peer?, self.geometry);
         Some(Ends {
             link: self.link,

@@ -6,6 +6,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http_body::{Body, Frame};
+use tokio::task::coop;
 use tonic::{Code, Status};
 
 use super::client;
@@ -24,7 +25,10 @@ impl Incoming {
     }
 
     pub(crate) fn poll(&self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        let (taken, grant) = match ready!(self.stream.poll_take(cx)) {
+        let turn = ready!(coop::poll_proceed(cx));
+        let taken = ready!(self.stream.poll_take(cx));
+        turn.made_progress();
+        let (taken, grant) = match taken {
             Ok(taken) => taken,
             Err(status) => return Poll::Ready(Some(Err(status))),
         };
@@ -68,8 +72,41 @@ impl Body for RequestBody {
     }
 }
 
-/// The whole of a small request.
-pub(crate) struct WholeBody(pub(crate) Option<Bytes>);
+/// The whole of a request that came in one record.
+///
+/// A long one counts against the link's window until the handler has taken it; short ones are too
+/// little to keep a link waiting for.
+pub(crate) struct WholeBody {
+    data: Option<Bytes>,
+    window: Option<Arc<Core>>,
+}
+
+/// Up to so many bytes are short.
+const SHORT: usize = 4096;
+
+impl WholeBody {
+    pub(crate) fn new(core: &Arc<Core>, data: Bytes) -> Self {
+        let window = (data.len() > SHORT).then(|| Arc::clone(core));
+        if window.is_none() {
+            core.give_back(data.len() as u32);
+        }
+        Self { data: (!data.is_empty()).then_some(data), window }
+    }
+
+    fn take(&mut self) -> Option<Bytes> {
+        let data = self.data.take()?;
+        if let Some(core) = self.window.take() {
+            core.give_back(data.len() as u32);
+        }
+        Some(data)
+    }
+}
+
+impl Drop for WholeBody {
+    fn drop(&mut self) {
+        self.take();
+    }
+}
 
 impl Body for WholeBody {
     type Data = Bytes;
@@ -79,11 +116,11 @@ impl Body for WholeBody {
         mut self: Pin<&mut Self>,
         _cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        Poll::Ready(self.0.take().map(|data| Ok(Frame::data(data))))
+        Poll::Ready(self.take().map(|data| Ok(Frame::data(data))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.0.is_none()
+        self.data.is_none()
     }
 }
 
@@ -164,5 +201,64 @@ impl Body for ResponseBody {
             Inner::Http2(body) => body.is_end_stream(),
             Inner::Ring { incoming, .. } => incoming.stream.is_drained(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ring::stream::Part;
+    use partywall_abi::layout::Geometry;
+    use partywall_abi::limits;
+    use partywall_shm::setup::local_pair;
+
+    #[tokio::test]
+    async fn a_stream_that_is_always_ready_lets_other_tasks_run() {
+        let (ours, _theirs) = local_pair(Geometry::WIDE).unwrap();
+        let core = Arc::new(Core::new(ours, None).unwrap());
+        let (stream, _) = core.open().unwrap();
+        // As long as not to be put together.
+        for _ in 0..500 {
+            stream.fill(Part::data(vec![1; 1024].into(), false), false).unwrap();
+        }
+        stream.fill(Part::data(Bytes::new(), true), false).unwrap();
+        let incoming = Incoming::new(core, stream);
+        let (mut polls, mut read) = (0, 0);
+        std::future::poll_fn(|cx| {
+            polls += 1;
+            while let Some(frame) = ready!(incoming.poll(cx)) {
+                read += frame.unwrap().into_data().unwrap().len();
+            }
+            Poll::Ready(())
+        })
+        .await;
+        assert_eq!(read, 500 * 1024);
+        assert!((500 / 128..10).contains(&polls), "{polls} polls");
+    }
+
+    #[tokio::test]
+    async fn a_long_request_counts_against_the_window_until_it_is_taken() {
+        let (ours, theirs) = local_pair(Geometry::WIDE).unwrap();
+        let core = Arc::new(Core::new(ours, None).unwrap());
+        let mut granted = theirs.consumer;
+        let len = limits::LINK_WINDOW / 128;
+        let arrive = || {
+            core.charge(len as usize).unwrap();
+            WholeBody::new(&core, vec![0; len as usize].into())
+        };
+        let mut kept: Vec<_> = (0..64).map(|_| arrive()).collect();
+        assert!(granted.peek().unwrap().is_none(), "nobody has taken anything");
+        // One is read, the others are dropped unread.
+        assert_eq!(kept[0].take().map(|data| data.len()), Some(len as usize));
+        assert!(kept[0].is_end_stream());
+        kept.clear();
+        let grant = granted.peek().unwrap().expect("half a window");
+        let mut payload = Vec::with_capacity(grant.len as usize);
+        granted.read(&mut payload);
+        assert_eq!(payload, (limits::LINK_WINDOW / 2).to_le_bytes());
+        // The record's own copy is all that a short one needs.
+        core.charge(SHORT).unwrap();
+        let short = WholeBody::new(&core, vec![0; SHORT].into());
+        assert!(short.window.is_none());
     }
 }

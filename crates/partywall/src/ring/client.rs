@@ -30,6 +30,7 @@ use bytes::Buf as _;
 use partywall_abi::segment::{self, Kind, ResponseHead, Segment, Trailers};
 use partywall_abi::sync::{AtomicBool, Ordering, fence};
 use partywall_shm::setup::{Ends, Pending};
+use tokio::task::coop;
 use tokio::time::Sleep;
 use tonic::{Code, Status};
 
@@ -369,6 +370,8 @@ impl Call {
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Result<http::Response<ResponseBody>, Status>> {
+        // An answer may be there at once, every time: a task that calls in a loop lets others run.
+        ready!(coop::poll_proceed(cx)).made_progress();
         self.send(cx)?;
         let open = self.open.as_mut().expect("polled after the end");
         let spin = self.pump.is_none() && !std::mem::replace(&mut self.spun, true);

@@ -342,8 +342,7 @@ impl Link {
         payload.advance(payload.len() - len as usize);
         let data = payload;
         let body = if whole {
-            self.core.give_back(len);
-            tonic::body::Body::new(WholeBody((len > 0).then_some(data)))
+            tonic::body::Body::new(WholeBody::new(&self.core, data))
         } else {
             stream.fill(Part::data(data, false), true)?;
             tonic::body::Body::new(RequestBody(Incoming::new(Arc::clone(&self.core), stream)))
