@@ -47,6 +47,8 @@ const TURN: usize = 32;
 const CONNECTIONS: usize = 16 * 1024;
 /// How long a link may wait for an end that does not read; less than callers wait for it.
 const INTRODUCTION_TIME: Duration = Duration::from_secs(4);
+/// Waiting introductions that are looked at in one pass: some milliseconds at most.
+const PASS: usize = 256;
 /// How often what waits for no event is tried again, at first and at last.
 const RETRY: (Duration, Duration) = (Duration::from_micros(100), Duration::from_millis(50));
 
@@ -541,7 +543,9 @@ impl EventLoop {
         for token in std::mem::take(&mut self.stuck) {
             self.flush(token);
         }
-        for (i, since) in std::mem::take(&mut self.introductions) {
+        // The others' turn comes in the next passes: they wait in a ring.
+        for _ in 0..waiting.min(PASS) {
+            let Some((i, since)) = self.introductions.pop_front() else { break };
             if now.saturating_duration_since(since) > INTRODUCTION_TIME {
                 self.fail(&i, "one of its ends does not read what it is sent");
             } else if !self.try_introduce(&i) {

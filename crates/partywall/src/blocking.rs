@@ -16,6 +16,7 @@
 //! word that the server drains, and credit. A call whose first record the server never took, because
 //! it had ended, goes to the next server; any other call on a link that ends is UNAVAILABLE.
 
+use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -64,6 +65,8 @@ struct Open {
     credit: u64,
     /// Taken and not granted again yet.
     owed: u32,
+    /// Control records that had no room yet: kind, call, payload.
+    pending: VecDeque<(Kind, u32, Vec<u8>)>,
     block: Vec<u8>,
     payload: Vec<u8>,
     /// Number of the record that the call under way began with.
@@ -76,6 +79,8 @@ struct Open {
 
 /// Instances that a call is offered to, one after the other, if each is about to go.
 const INSTANCES: u32 = 8;
+/// Control records that may wait for room; a server that takes its records leaves none waiting.
+const PENDING: usize = 256;
 /// Records taken between two looks at the clock.
 const TURN: u32 = 128;
 
@@ -86,6 +91,7 @@ impl std::fmt::Debug for Open {
 }
 
 /// How a call ended early.
+#[derive(Debug)]
 enum Failed {
     /// With a status from the service; the link goes on.
     Status(Status),
@@ -182,18 +188,7 @@ impl Channel {
         };
         let server = Peer::new(linked.server, linked.link, Isolation::Process);
         let pending = Pending::start(linked.link, linked.geometry, linked.memory, linked.socket)?;
-        Ok(Open {
-            link: Link::new(pending.wait(deadline)?)?,
-            server,
-            next: 1,
-            credit: limits::LINK_WINDOW.into(),
-            owed: 0,
-            block: Vec::new(),
-            payload: Vec::new(),
-            began: 0,
-            begun: false,
-            draining: false,
-        })
+        Ok(Open::new(Link::new(pending.wait(deadline)?)?, server))
     }
 
     /// Calls a unary method with protobuf messages. A deadline is set by
@@ -344,6 +339,22 @@ fn message_of(data: &[u8]) -> Result<&[u8], Status> {
 }
 
 impl Open {
+    fn new(link: Link, server: Peer) -> Self {
+        Self {
+            link,
+            server,
+            next: 1,
+            credit: limits::LINK_WINDOW.into(),
+            owed: 0,
+            pending: VecDeque::new(),
+            block: Vec::new(),
+            payload: Vec::new(),
+            began: 0,
+            begun: false,
+            draining: false,
+        }
+    }
+
     /// Takes what has come since the last call; false when the next one needs another link.
     fn is_usable(&mut self) -> bool {
         let nobodys = 0;
@@ -393,7 +404,7 @@ impl Open {
             let (piece, after) = rest.split_at(rest.len().min(credit).min(most));
             let end = if after.is_empty() { END } else { 0 };
             if piece.is_empty() && block.is_empty() && end == 0 {
-                self.link.wait(None, deadline)?;
+                self.wait(None, deadline)?;
                 self.take_turn(id, answer, limit)?;
                 expired(deadline)?;
             } else if self.link.producer().try_push(
@@ -412,7 +423,8 @@ impl Open {
                 flags = 0;
                 rest = after;
             } else {
-                self.link.wait(Some(block.len() + piece.len()), deadline)?;
+                let len = block.len() + piece.len();
+                self.wait(Some(len), deadline)?;
                 self.take_turn(id, answer, limit)?;
                 expired(deadline)?;
             }
@@ -435,7 +447,7 @@ impl Open {
     ) -> Result<(), Failed> {
         while answer.trailers.is_none() {
             if !self.take_turn(id, answer, limit)? {
-                self.link.wait(None, deadline)?;
+                self.wait(None, deadline)?;
             } else if answer.trailers.is_none() {
                 expired(deadline)?;
             }
@@ -547,28 +559,39 @@ impl Open {
         Ok(())
     }
 
+    /// Sends a control record, now or when there is room.
     fn control(&mut self, kind: Kind, stream: u32, payload: &[u8]) -> Result<(), Failed> {
-        let mut waited = false;
-        while !self.link.producer().try_push(kind as u8, 0, stream, &[payload])? {
-            if waited {
-                return Err(Failed::Link("the peer takes nothing off its ring".into()));
-            }
-            // A service that is alive takes its records, so there is room soon.
-            let soon = Instant::now() + Duration::from_secs(5);
-            match self.link.wait_for_room(payload.len(), Some(soon)) {
-                Ok(()) | Err(LinkError::TimedOut) => waited = true,
-                Err(other) => return Err(other.into()),
-            }
+        if self.pending.len() >= PENDING {
+            return Err(Failed::Link("the peer takes nothing off its ring".into()));
         }
-        Ok(self.link.notify()?)
+        self.pending.push_back((kind, stream, payload.to_vec()));
+        self.send_pending()
     }
 
-    /// Gives a call up; false when even that has no room, and the link is of no use.
+    fn send_pending(&mut self) -> Result<(), Failed> {
+        let mut sent = false;
+        while let Some((kind, stream, payload)) = self.pending.front() {
+            if !self.link.producer().try_push(*kind as u8, 0, *stream, &[payload])? {
+                break;
+            }
+            self.pending.pop_front();
+            sent = true;
+        }
+        if sent { Ok(self.link.notify()?) } else { Ok(()) }
+    }
+
+    /// Waits for a record, or for room for `len` bytes or for what is pending.
+    fn wait(&mut self, len: Option<usize>, deadline: Option<Instant>) -> Result<(), Failed> {
+        self.send_pending()?;
+        let pending = self.pending.front().map(|(_, _, payload)| payload.len());
+        Ok(self.link.wait(pending.or(len), deadline)?)
+    }
+
+    /// Gives a call up; whether the link is of use afterwards.
     fn reset(&mut self, id: u32, code: Code) -> bool {
         let mut payload = Vec::new();
         segment::write_reset(&mut payload, code as i32 as u8, "");
-        let pushed = self.link.producer().try_push(Kind::Reset as u8, 0, id, &[&payload]);
-        matches!(pushed, Ok(true)) && self.link.notify().is_ok()
+        self.control(Kind::Reset, id, &payload).is_ok()
     }
 }
 
@@ -576,5 +599,55 @@ fn expired(deadline: Option<Instant>) -> Result<(), Failed> {
     match deadline {
         Some(deadline) if Instant::now() >= deadline => Err(Failed::Expired),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use partywall_abi::control::{Digest, Identity};
+    use partywall_abi::layout::Geometry;
+    use partywall_shm::setup::local_pair;
+
+    #[test]
+    fn a_server_that_takes_nothing_delays_no_deadline_and_loses_no_grant() {
+        let (ours, theirs) = local_pair(Geometry::DEFAULT).unwrap();
+        let identity = Identity {
+            uid: 0,
+            gid: 0,
+            pid: None,
+            digest: Digest::Unknown,
+            cgroup: String::new(),
+            principals: Vec::new(),
+        };
+        let server = Peer::new(identity, 1, Isolation::Process);
+        let mut open = Open::new(Link::new(ours).unwrap(), server);
+        let window = |n: usize| (n as u32).to_le_bytes();
+        let mut full = 0;
+        while open.pending.is_empty() {
+            open.control(Kind::Window, 0, &window(full)).unwrap();
+            full += 1;
+        }
+        let start = Instant::now();
+        wire::write_request_head(&mut open.block, "/a/b", &HeaderMap::new(), None).unwrap();
+        let soon = start + Duration::from_millis(50);
+        let (id, answer) = open.exchange(b"", 0, Some(soon));
+        assert!(matches!(answer, Err(Failed::Expired)));
+        assert!(open.reset(id, Code::DeadlineExceeded));
+        assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+        // The server wakes up.
+        let mut taken = theirs.consumer;
+        let mut kinds = Vec::new();
+        while let Some(d) = taken.peek().unwrap() {
+            kinds.push(d.kind);
+            taken.release();
+            open.send_pending().unwrap();
+        }
+        assert_eq!(kinds.len(), full + 1);
+        assert_eq!(kinds.pop(), Some(Kind::Reset as u8));
+        assert!(kinds.iter().all(|&kind| kind == Kind::Window as u8));
+        // One that never does is given up.
+        let refused = (0..2 * PENDING + full).find(|_| !open.reset(id, Code::Cancelled));
+        assert!(refused.is_some_and(|n| n >= PENDING));
     }
 }
