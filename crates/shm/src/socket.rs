@@ -558,7 +558,7 @@ mod tests {
 
     #[test]
     fn a_lingering_descriptor_is_closed_elsewhere() {
-        let slow = lingering();
+        let (slow, _other) = lingering();
         let (ours, theirs) = pair().unwrap();
         let start = Instant::now();
         assert!(discard(vec![slow]));
@@ -610,17 +610,16 @@ mod tests {
         assert!(ring(b.as_fd()).is_err());
     }
 
-    /// A descriptor whose closing takes two seconds.
-    fn lingering() -> OwnedFd {
+    /// A descriptor whose closing takes two seconds while the other one is there.
+    fn lingering() -> (OwnedFd, OwnedFd) {
         use std::io::Write;
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let mut out = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        // The other end is not to answer the close before.
-        std::mem::forget(listener.accept().unwrap());
+        let (other, _) = listener.accept().unwrap();
         rustix::net::sockopt::set_socket_linger(&out, Some(Duration::from_secs(2))).unwrap();
         out.set_nonblocking(true).unwrap();
         while out.write(&[0; 65536]).is_ok() {}
-        out.into()
+        (out.into(), other.into())
     }
 
     #[test]
@@ -639,7 +638,7 @@ mod tests {
                 ring(a.as_fd()).unwrap();
             }
             assert_eq!(link.drain(2).unwrap(), 2);
-            let slow = lingering();
+            let (slow, _other) = lingering();
             let sent = send(a.as_fd(), b"x", &[slow.as_fd()]);
             // And one more, which stays unread.
             let again = send(a.as_fd(), b"x", &[slow.as_fd()]);

@@ -310,7 +310,12 @@ impl Core {
         spin: bool,
         mut on_record: impl FnMut(Record) -> Result<bool, Broken>,
     ) -> bool {
-        if self.open_calls() != 1 || self.closed().is_some() || (spin && self.in_company()) {
+        if self.open_calls() != 1 || self.closed().is_some() {
+            return false;
+        }
+        if spin && self.in_company() {
+            // While it was sending it may have been the one, and a bell have woken it alone.
+            self.leave_alone(id, false);
             return false;
         }
         let (mut spin, mut left) = (spin, TURN);

@@ -393,6 +393,30 @@ async fn futures_pending<F: Future>(mut f: std::pin::Pin<&mut F>) -> bool {
     std::future::poll_fn(|cx| std::task::Poll::Ready(f.as_mut().poll(cx).is_pending())).await
 }
 
+/// A call that sends for long reads alone meanwhile; with others around, it leaves the reading to
+/// the driver once it waits for its answer.
+#[tokio::test]
+async fn long_requests_are_answered_while_there_is_company() {
+    let host = Host::open();
+    let running = host.serve(testing()).await;
+    let channel = host.connect().await;
+    let mut client = TestServiceClient::new(channel.clone());
+    let mut other = TestServiceClient::new(channel);
+    for _ in 0..100 {
+        let both =
+            async { tokio::join!(client.unary_call(simple(1)), other.unary_call(simple(1))) };
+        let (one, two) = tokio::time::timeout(Duration::from_secs(10), both).await.unwrap();
+        assert!(one.is_ok() && two.is_ok());
+        for _ in 0..10 {
+            let request = SimpleRequest { response_size: 314_159, ..simple(271_828) };
+            let call = client.unary_call(request);
+            let answer = tokio::time::timeout(Duration::from_secs(10), call).await;
+            assert!(answer.expect("an answer").is_ok());
+        }
+    }
+    running.stop().await.unwrap();
+}
+
 #[tokio::test]
 async fn an_idle_link_is_closed_when_its_server_has_gone() {
     let host = Host::open();
