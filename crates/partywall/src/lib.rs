@@ -44,7 +44,8 @@ pub use server::{Router, Routes, Server};
 pub use target::{Target, TargetError};
 
 /// Lets the waits of this process spin for a learned budget before they sleep (the default), or
-/// makes them sleep at once: for machines where CPU time matters more than latency.
+/// keeps them from it: for machines where CPU time matters more than latency. On the peer's own CPU
+/// nobody spins; there a waiter hands the CPU over once before it sleeps, in either case.
 pub fn allow_spinning(allow: bool) {
     partywall_shm::spin::allow(allow);
 }

@@ -8,6 +8,10 @@
 //!             the doorbell and takes its answer, so that a unary call switches to no other task
 //! ```
 //!
+//! A lone call that finds its answer at once would keep others from ever beginning theirs. So a call
+//! that had company in the last [`ALONE`] leaves the reading to the driver, whose turn comes after
+//! other callers', and so does every [`PROBE`]th that had none, to see whether there is some.
+//!
 //! The runtime knows one waker per link, the [`Doorbell`]'s, which wakes the lone call if that
 //! waits, else the driver. A call is alone from its first wait until it has its answer, is dropped,
 //! or a second call is opened ([`Core::revoke`]): a future may be kept without being polled, so
@@ -25,12 +29,13 @@
 //!
 //! ```text
 //! announced   the sleep word says doorbell: the peer rings for the next record
+//! staying     the driver has been woken, waits awake once others have run, and then announces
 //! awake       somebody is going to look, and announces before it stops looking
 //! ```
 //!
-//! A task that is about to wait for the peer looks once more and announces ([`Core::settle`],
-//! [`Core::read_alone`]), unless somebody else has `rx`; who gives that up without having announced
-//! wakes the driver if any call is left. While no call is under way a caller may stay
+//! A task that is about to wait for the peer looks once more and announces, or has the driver stay
+//! if waiting awake pays ([`Core::settle`], [`Core::read_alone`]), unless somebody else has `rx`; who
+//! gives that up without having announced wakes the driver if any call is left. While no call is under way a caller may stay
 //! awake: then there is nothing to be woken for, and the next call looks first
 //! ([`Core::glance`]).
 //!
