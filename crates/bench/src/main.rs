@@ -40,6 +40,7 @@ mod target;
 mod words;
 
 use std::fs;
+use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -63,7 +64,8 @@ fn main() -> ExitCode {
     match bench_and_report(bench, &options) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("error: {error}");
+            // Where that cannot be written either, the exit status says it.
+            let _unsaid = writeln!(std::io::stderr(), "error: {error}");
             ExitCode::FAILURE
         }
     }
@@ -74,13 +76,13 @@ fn bench_and_report(bench: Bench, options: &Options) -> Result<ExitCode> {
         eprintln!("Stopped; nothing was written.");
         return Ok(ExitCode::from(INTERRUPTED));
     };
-    print!("{}", report::table::render(&run));
-    if let Some(file) = &options.json {
-        write(file, &report::json::render(&run)?)?;
-    }
-    if let Some(file) = &options.html {
-        write(file, &report::html::render(&run)?)?;
-    }
+    // What one of them cannot take is no reason to lose the others.
+    let json = options.json.as_ref().map(|file| write(file, &report::json::render(&run)?));
+    let html = options.html.as_ref().map(|file| write(file, &report::html::render(&run)?));
+    let table = std::io::stdout().write_all(report::table::render(&run).as_bytes());
+    json.transpose()?;
+    html.transpose()?;
+    table.map_err(|error| format!("standard output: {error}"))?;
     Ok(if run.is_void() { ExitCode::from(VOID) } else { ExitCode::SUCCESS })
 }
 

@@ -189,3 +189,22 @@ fn a_stuck_server_is_a_counted_hang() {
     assert!(broken[0]["p50_ns"].is_null());
     assert!(running(&here).is_empty(), "the stopped server is left");
 }
+
+#[test]
+fn a_table_that_cannot_be_written_costs_no_file() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let html = dir.path().join("run.html");
+    let full = || std::fs::OpenOptions::new().write(true).open("/dev/full").expect("a full disk");
+    let only = ["calls", "--quick", "--repeats", "1", "--sample-ms", "5", "--only", "pipe"];
+    let output = Command::new(env!("CARGO_BIN_EXE_partywall-bench"))
+        .args(only)
+        .args(["--json", "/dev/full", "--html", html.to_str().expect("text")])
+        .env("TMPDIR", dir.path())
+        .stdout(full())
+        .output()
+        .expect("the bench starts");
+    let err = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{err}");
+    assert!(err.contains("/dev/full: No space left on device"), "{err}");
+    assert!(read(&html).contains("</html>"));
+}

@@ -16,13 +16,13 @@ pub(crate) fn run(socket: &Path, policy: &Path) -> Result<ExitCode, Box<dyn Erro
         let (mut interrupt, mut terminate) =
             (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
         let coordinator = Coordinator::start(Some(socket), policy)?;
-        println!("coordinator at {}", socket.display());
+        crate::say(&format!("coordinator at {}\n", socket.display()))?;
         tokio::select! {
             _ = interrupt.recv() => {}
             _ = terminate.recv() => {}
         }
         drop(coordinator);
-        println!("stopped; links that are open go on without it");
+        crate::say("stopped; links that are open go on without it\n")?;
         Ok(ExitCode::SUCCESS)
     })
 }

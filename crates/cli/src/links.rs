@@ -9,11 +9,7 @@ use partywall::{Digest, Isolation, LinkInfo};
 /// Prints the table.
 pub(crate) fn run(socket: Option<&Path>) -> Result<ExitCode, Box<dyn Error>> {
     let links = partywall::links(socket)?;
-    if links.is_empty() {
-        println!("no links");
-    } else {
-        print!("{}", table(&links));
-    }
+    crate::say(&if links.is_empty() { "no links\n".into() } else { table(&links) })?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -7,6 +7,8 @@ mod coordinator;
 mod links;
 mod up;
 
+use std::error::Error;
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -57,7 +59,15 @@ fn main() -> ExitCode {
         Command::Links { socket } => links::run(socket.as_deref()),
     };
     done.unwrap_or_else(|error| {
-        eprintln!("partywall: {error}");
+        // Where that cannot be written either, the exit status says it.
+        let _unsaid = writeln!(std::io::stderr(), "partywall: {error}");
         ExitCode::FAILURE
     })
+}
+
+/// Writes to standard output, which may be a full disk or a pipe that nobody reads.
+fn say(text: &str) -> Result<(), Box<dyn Error>> {
+    let mut out = std::io::stdout().lock();
+    let said = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    said.map_err(|error| format!("standard output: {error}").into())
 }

@@ -14,7 +14,7 @@ use std::error::Error;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
 
@@ -80,13 +80,18 @@ async fn up(file: &Path, release: bool) -> Result<ExitCode, Box<dyn Error>> {
         Ok(()) => watch(&mut running, &mut stop).await,
         Err(e) => Err(e),
     };
-    if ended.is_ok() {
-        let links = tokio::task::spawn_blocking(move || partywall::links(Some(&socket))).await??;
-        println!("\nWho called whom:\n{}", links::table(&links));
-    }
+    let told = match &ended {
+        Ok(_) => who_called_whom(socket).await,
+        Err(_) => Ok(()),
+    };
     stop_all(&mut running).await;
     let _freed = coordinator;
-    ended
+    told.and(ended)
+}
+
+async fn who_called_whom(socket: PathBuf) -> Result<(), Box<dyn Error>> {
+    let links = tokio::task::spawn_blocking(move || partywall::links(Some(&socket))).await??;
+    crate::say(&format!("\nWho called whom:\n{}\n", links::table(&links)))
 }
 
 /// Ctrl-C and SIGTERM.

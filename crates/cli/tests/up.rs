@@ -41,6 +41,48 @@ fn up_runs_the_word_count_and_tells_who_called_whom() {
     assert!(row.contains("client (pid") && row.contains("wordcount (pid"), "{row}");
 }
 
+/// A full disk is an error like any other, on the way out too.
+#[test]
+fn output_that_cannot_be_written_is_an_error_and_no_panic() {
+    let dir = tempfile::tempdir().unwrap();
+    let (socket, policy) = (dir.path().join("c.sock"), dir.path().join("policy.toml"));
+    std::fs::write(&policy, "[service.a]\nregister = ['anyone']\n").unwrap();
+    let [socket, policy] = [&socket, &policy].map(|p| p.to_str().unwrap());
+    let full = || std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let program = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_partywall"));
+        command.args(arguments).current_dir(root()).stdin(Stdio::null());
+        command
+    };
+    let refused = |out: Output| {
+        let said = text(&out.stderr);
+        assert_eq!(out.status.code(), Some(1), "{said}");
+        assert!(said.contains("standard output: No space left on device"), "{said}");
+    };
+    let serve = ["coordinator", "--socket", socket, "--policy", policy];
+    refused(program(&serve).stdout(full()).output().unwrap());
+    refused(
+        program(&["up", "--debug", "examples/wordcount/compose.yaml"])
+            .stdout(full())
+            .output()
+            .unwrap(),
+    );
+    let mut coordinator = program(&serve).stdout(Stdio::null()).spawn().unwrap();
+    let end = Instant::now() + Duration::from_secs(10);
+    while !Path::new(socket).exists() && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let links = ["links", "--socket", socket];
+    let listed = program(&links).output().unwrap();
+    let unlisted = program(&links).stdout(full()).output().unwrap();
+    let unsaid = program(&links).stdout(full()).stderr(full()).status().unwrap();
+    coordinator.kill().unwrap();
+    coordinator.wait().unwrap();
+    assert_eq!(text(&listed.stdout), "no links\n");
+    refused(unlisted);
+    assert_eq!(unsaid.code(), Some(1));
+}
+
 #[test]
 fn docker_compose_accepts_the_example() {
     let file = root().join("examples/wordcount/compose.yaml");

@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    io::Write as _,
     path::PathBuf,
     process::ExitCode,
     time::{Duration, Instant},
@@ -74,10 +75,15 @@ where
         let times = times.await.map_err(|error| format!("{uri}: {}", whole(&*error)))?;
         rows.push((uri, times));
     }
-    println!("{}", report::answers(&expected));
-    println!("{} calls of Total with {} each:", options.calls, report::size(text.len()));
-    print!("{}", report::table(&rows));
-    Ok(())
+    let said = writeln!(
+        std::io::stdout(),
+        "{}\n{} calls of Total with {} each:\n{}",
+        report::answers(&expected),
+        options.calls,
+        report::size(text.len()),
+        report::table(&rows).trim_end()
+    );
+    said.map_err(|error| format!("standard output: {error}").into())
 }
 
 /// Calls both methods, checks the answers, and takes the times of `calls` calls of `Total`.
