@@ -404,7 +404,8 @@ impl Drop for LinkSocket {
         if !self.plain
             && let Some(fd) = self.fd.take()
         {
-            // Over the bound it is closed on this thread after all: see there.
+            // The peer hears of the end now, whenever that thread runs.
+            let _gone = rustix::net::shutdown(&fd, rustix::net::Shutdown::Both);
             discard(vec![fd]);
         }
     }

@@ -35,6 +35,8 @@ enum Mode {
     Idle,
     /// As idle, and begins a message that it does not finish.
     Half,
+    /// Opens links until memory is short, prints why, and then, with memory again, `ready`.
+    Cramped,
     /// For each line of input: 300 calls, prints their median in nanoseconds.
     Measure,
 }
@@ -46,6 +48,7 @@ fn main() -> Result<(), Error> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     match arguments.mode {
         Mode::Blocking => block(&arguments.socket),
+        Mode::Cramped => cramp(&arguments.socket),
         Mode::Flood => runtime.block_on(flood(&arguments.socket)),
         Mode::Idle | Mode::Half => runtime.block_on(idle(&arguments)),
         Mode::Measure => runtime.block_on(measure(&arguments.socket)),
@@ -96,6 +99,55 @@ fn block(socket: &Path) -> Result<(), Error> {
         assert!(is_answer(&asked, &reply), "a wrong answer");
     }
     Ok(())
+}
+
+fn cramp(socket: &Path) -> Result<(), Error> {
+    let connect = || blocking::Channel::connect_at("partywall:///test", Some(socket.to_path_buf()));
+    let call = |channel: &mut blocking::Channel| -> Result<bool, Error> {
+        let asked = request(1, 100_000);
+        let reply: SimpleResponse =
+            channel.unary(UNARY, tonic::Request::new(asked.clone()))?.into_inner();
+        Ok(is_answer(&asked, &reply))
+    };
+    let end = Instant::now() + Duration::from_secs(30);
+    let first = loop {
+        match connect() {
+            Err(_) if Instant::now() < end => std::thread::sleep(Duration::from_millis(10)),
+            other => break other?,
+        }
+    };
+    let mut links = vec![first];
+    assert!(call(&mut links[0])?, "a wrong answer");
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let size = status.lines().find_map(|line| line.strip_prefix("VmSize:")).ok_or("no VmSize")?;
+    let used: u64 = size.trim().trim_end_matches(" kB").parse()?;
+    // Room for some links, not for many.
+    limit_memory(Some(used * 1024 + (4 << 20)))?;
+    let failed = loop {
+        match connect() {
+            Ok(link) if links.len() < 100 => links.push(link),
+            other => break other,
+        }
+    };
+    limit_memory(None)?;
+    let why = failed.err().ok_or("memory was never short")?;
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{} links: {why}", links.len())?;
+    // Those it has are whole, and with memory there are more.
+    links.push(connect()?);
+    for link in &mut links {
+        assert!(call(link)?, "a wrong answer");
+    }
+    writeln!(out, "ready")?;
+    out.flush()?;
+    std::thread::sleep(Duration::from_secs(60));
+    Ok(())
+}
+
+fn limit_memory(bytes: Option<u64>) -> std::io::Result<()> {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let maximum = getrlimit(Resource::As).maximum;
+    Ok(setrlimit(Resource::As, Rlimit { current: bytes.or(maximum), maximum })?)
 }
 
 async fn idle(arguments: &Arguments) -> Result<(), Error> {
