@@ -359,7 +359,7 @@ impl Open {
     fn is_usable(&mut self) -> bool {
         let nobodys = 0;
         let taken = self.take_turn(nobodys, &mut Answer::default(), 0);
-        taken.is_ok() && !self.draining && !self.link.is_dead()
+        taken.is_ok() && self.send_pending().is_ok() && !self.draining && !self.link.is_dead()
     }
 
     /// Whether the server has taken the first record of the call under way.
@@ -591,7 +591,9 @@ impl Open {
     fn reset(&mut self, id: u32, code: Code) -> bool {
         let mut payload = Vec::new();
         segment::write_reset(&mut payload, code as i32 as u8, "");
-        self.control(Kind::Reset, id, &payload).is_ok()
+        // One that has to wait for room would wait for the next call: the link's end stops the
+        // handler as well.
+        self.control(Kind::Reset, id, &payload).is_ok() && self.pending.is_empty()
     }
 }
 
@@ -633,7 +635,7 @@ mod tests {
         let soon = start + Duration::from_millis(50);
         let (id, answer) = open.exchange(b"", 0, Some(soon));
         assert!(matches!(answer, Err(Failed::Expired)));
-        assert!(open.reset(id, Code::DeadlineExceeded));
+        assert!(!open.reset(id, Code::DeadlineExceeded), "the link is to end");
         assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
         // The server wakes up.
         let mut taken = theirs.consumer;
@@ -646,8 +648,10 @@ mod tests {
         assert_eq!(kinds.len(), full + 1);
         assert_eq!(kinds.pop(), Some(Kind::Reset as u8));
         assert!(kinds.iter().all(|&kind| kind == Kind::Window as u8));
+        assert!(open.reset(id, Code::Cancelled));
         // One that never does is given up.
-        let refused = (0..2 * PENDING + full).find(|_| !open.reset(id, Code::Cancelled));
+        let mut more = 0..2 * PENDING + full;
+        let refused = more.find(|_| open.control(Kind::Window, 0, &window(0)).is_err());
         assert!(refused.is_some_and(|n| n >= PENDING));
     }
 }

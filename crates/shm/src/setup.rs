@@ -78,7 +78,7 @@ impl Pending {
             socket::discard(packet.fds);
         }
         self.peer = Some(Arc::new(memory?));
-        self.socket.refuse_descriptors();
+        self.socket.refuse_descriptors().map_err(LinkError::io("recvmsg"))?;
         Ok(true)
     }
 

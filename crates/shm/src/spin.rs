@@ -16,7 +16,8 @@
 //!   wait tries once more, and one success restores it.
 //! * Where the CPU has other work, sched_yield(2) comes back late (a time slice: milliseconds).
 //!   After one that took over 1 ms there is none for a hundred times as long as it took, whatever
-//!   was found: such ones cost at most a hundredth of the time.
+//!   was found: such ones cost at most a hundredth of the time. After one that took over 50 us
+//!   there is none for as long as it took.
 //!
 //! Times go in, a [`Plan`] comes out; [`Spin::spin`] is the loop for who need look for one thing
 //! only.
@@ -178,8 +179,9 @@ impl Spin {
             true => self.hand_overs = Luck::NEW,
             false => self.hand_overs.miss(),
         }
-        if took > LATE {
-            self.rest_until = Some(start + took * REST);
+        if took > LONGEST {
+            let times = if took > LATE { REST } else { 1 };
+            self.rest_until = Some(start + took + took * times);
         }
     }
 
@@ -243,7 +245,7 @@ mod tests {
         s.handed_over((begun, took), true);
         assert_eq!(s.plan(true), Plan::Sleep);
         assert!(spins(s.plan(false)), "another CPU is another matter");
-        std::thread::sleep(Duration::from_millis(51));
+        std::thread::sleep(Duration::from_millis(60));
         assert_eq!(s.plan(true), Plan::HandOver);
     }
 

@@ -74,8 +74,8 @@ impl Body for RequestBody {
 
 /// The whole of a request that came in one record.
 ///
-/// A long one counts against the link's window until the handler has taken it; short ones are too
-/// little to keep a link waiting for.
+/// A long one counts against the link's window until the handler has taken it ([`Core::hold`]);
+/// short ones are too little to keep a link waiting for.
 pub(crate) struct WholeBody {
     data: Option<Bytes>,
     window: Option<Arc<Core>>,
@@ -86,9 +86,10 @@ const SHORT: usize = 4096;
 
 impl WholeBody {
     pub(crate) fn new(core: &Arc<Core>, data: Bytes) -> Self {
-        let window = (data.len() > SHORT).then(|| Arc::clone(core));
+        let len = data.len() as u32;
+        let window = (data.len() > SHORT && core.hold(len)).then(|| Arc::clone(core));
         if window.is_none() {
-            core.give_back(data.len() as u32);
+            core.give_back(len);
         }
         Self { data: (!data.is_empty()).then_some(data), window }
     }
@@ -96,7 +97,7 @@ impl WholeBody {
     fn take(&mut self) -> Option<Bytes> {
         let data = self.data.take()?;
         if let Some(core) = self.window.take() {
-            core.give_back(data.len() as u32);
+            core.let_go(data.len() as u32);
         }
         Some(data)
     }
@@ -248,14 +249,18 @@ mod tests {
         };
         let mut kept: Vec<_> = (0..64).map(|_| arrive()).collect();
         assert!(granted.peek().unwrap().is_none(), "nobody has taken anything");
+        // Others leave room for what those may wait for.
+        let one_more = arrive();
+        assert!(one_more.window.is_none());
+        drop(one_more);
         // One is read, the others are dropped unread.
         assert_eq!(kept[0].take().map(|data| data.len()), Some(len as usize));
         assert!(kept[0].is_end_stream());
         kept.clear();
-        let grant = granted.peek().unwrap().expect("half a window");
+        let grant = granted.peek().unwrap().expect("as much as is left");
         let mut payload = Vec::with_capacity(grant.len as usize);
         granted.read(&mut payload);
-        assert_eq!(payload, (limits::LINK_WINDOW / 2).to_le_bytes());
+        assert_eq!(payload, (63 * len).to_le_bytes());
         // The record's own copy is all that a short one needs.
         core.charge(SHORT).unwrap();
         let short = WholeBody::new(&core, vec![0; SHORT].into());

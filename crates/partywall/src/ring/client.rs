@@ -66,6 +66,16 @@ struct Client {
 /// A head of more bytes than this is not kept alive by the data behind it.
 const LONG_HEAD: usize = 1024;
 
+/// The last `len` bytes of a record.
+pub(super) fn rest(mut record: bytes::Bytes, len: usize) -> bytes::Bytes {
+    let head = record.len() - len;
+    if head > LONG_HEAD {
+        return bytes::Bytes::copy_from_slice(&record[head..]);
+    }
+    record.advance(head);
+    record
+}
+
 /// Why a call was not begun.
 pub(crate) enum Refused {
     /// The link takes no more calls; another one may.
@@ -158,14 +168,14 @@ impl Link {
             client.core.glance(|record| client.deliver(record, None));
         }
         let (stream, open) = client.core.open().map_err(Refused::Status)?;
+        if open == 2 {
+            client.core.revoke();
+        }
         // In the table first: either this sees the draining, or the draining sees this.
         if client.draining.load(Ordering::SeqCst) {
             client.core.forget(stream.id);
             client.promise();
             return Err(Refused::Draining(Box::new(request)));
-        }
-        if open == 2 {
-            client.core.revoke();
         }
         let (parts, body) = request.into_parts();
         let timeout = wire::parse_timeout(&parts.headers);
@@ -226,7 +236,7 @@ impl Client {
         &self,
         flags: u8,
         id: u32,
-        mut payload: bytes::Bytes,
+        payload: bytes::Bytes,
         wake: bool,
     ) -> Result<bool, Broken> {
         let s = Segment::decode(flags, &payload)?;
@@ -246,11 +256,7 @@ impl Client {
             None => None,
         };
         // The data are the payload's rest; a long head is not kept for their sake.
-        if payload.len() - len > LONG_HEAD {
-            payload = bytes::Bytes::copy_from_slice(&payload[payload.len() - len..]);
-        } else {
-            payload.advance(payload.len() - len);
-        }
+        let data = rest(payload, len);
         let end = trailers.is_some();
         let answered = head.is_some() || end;
         let stream = if end { self.core.forget(id) } else { self.core.find(id) };
@@ -263,7 +269,7 @@ impl Client {
             stream.fail(Status::unavailable("the peer broke a rule of the call protocol"));
             return Err(Broken::Rule("a second head on one stream"));
         }
-        match stream.fill(Part { head, data: payload, trailers, end }, wake) {
+        match stream.fill(Part { head, data, trailers, end }, wake) {
             Ok(unwanted) => self.core.give_back(unwanted),
             Err(over) => {
                 stream.fail(Status::unavailable("the peer broke a rule of the call protocol"));

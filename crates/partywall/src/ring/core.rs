@@ -32,6 +32,7 @@ use partywall_shm::ring::{Producer, Wake};
 use partywall_shm::setup::Ends;
 use partywall_shm::spin::{Plan, Spin};
 use tokio::io::unix::AsyncFd;
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tonic::Status;
 
 pub(crate) use super::broken::Broken;
@@ -97,6 +98,10 @@ pub(crate) struct Core {
     closed: OnceLock<Status>,
     pub(crate) counters: Counters,
     agent: Option<Arc<Agent>>,
+    /// The runtime has several threads.
+    pub(super) many_threads: bool,
+    /// Bytes of whole requests that their handlers have not taken.
+    held: AtomicU32,
 }
 
 pub(super) fn guard<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -145,6 +150,8 @@ impl Core {
             closed: OnceLock::new(),
             counters: Counters::default(),
             agent,
+            many_threads: Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread,
+            held: AtomicU32::new(0),
         })
     }
 
@@ -442,8 +449,26 @@ impl Core {
         if bytes == 0 {
             return;
         }
-        let owed = self.owed.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        self.grant(owed, self.window.load(Ordering::Relaxed));
+        // SeqCst here and in `charge`: one of two that meet sees the other's change.
+        let owed = self.owed.fetch_add(bytes, Ordering::SeqCst) + bytes;
+        self.grant(owed, self.window.load(Ordering::SeqCst));
+    }
+
+    /// Lets a whole request of `bytes` count against the link's window until it is taken; false
+    /// when others have half of it: who holds them may wait for one that is still to come.
+    pub(crate) fn hold(&self, bytes: u32) -> bool {
+        let held = self.held.fetch_add(bytes, Ordering::Relaxed);
+        let may = held + bytes <= limits::LINK_WINDOW / 2;
+        if !may {
+            self.held.fetch_sub(bytes, Ordering::Relaxed);
+        }
+        may
+    }
+
+    /// A request that was held is taken.
+    pub(crate) fn let_go(&self, bytes: u32) {
+        self.held.fetch_sub(bytes, Ordering::Relaxed);
+        self.give_back(bytes);
     }
 
     /// Grants what is owed if that is worth a record, or if no more than that is `left`: what slow
@@ -463,11 +488,11 @@ impl Core {
         if bytes == 0 {
             return Ok(());
         }
-        let left = self.window.fetch_sub(bytes as i64, Ordering::Relaxed) - bytes as i64;
+        let left = self.window.fetch_sub(bytes as i64, Ordering::SeqCst) - bytes as i64;
         if left < 0 {
             return Err(OverWindow.into());
         }
-        self.grant(self.owed.load(Ordering::Relaxed), left);
+        self.grant(self.owed.load(Ordering::SeqCst), left);
         Ok(())
     }
 }

@@ -68,7 +68,8 @@ const TURN: u32 = 128;
 pub(super) const ALONE: u32 = 64;
 /// Every so many calls alone one makes room for company.
 const PROBE: u32 = 32;
-/// How often a driver gives the CPU to the peer in one poll.
+/// How long a driver leaves the CPU to the peer in one poll, and how often.
+const HAND_OVER_TIME: Duration = Duration::from_micros(100);
 const HAND_OVERS: u32 = 16;
 /// The longest a driver spins in one poll; between portions other tasks run.
 const SPIN_PORTION: Duration = Duration::from_micros(4);
@@ -154,14 +155,16 @@ pub(crate) struct Drive {
     /// Since when nothing has come, while spinning.
     idle_since: Option<Instant>,
     plan: Plan,
-    /// How often it gave the CPU to the peer in this poll.
+    /// How often and how long it gave the CPU to the peer in this poll.
     hand_overs: u32,
+    away: Duration,
 }
 
 impl Default for Drive {
     fn default() -> Self {
         let (calls_read, started) = (false, false);
-        Self { calls_read, started, idle_since: None, plan: Plan::Sleep, hand_overs: 0 }
+        let (hand_overs, away) = (0, Duration::ZERO);
+        Self { calls_read, started, idle_since: None, plan: Plan::Sleep, hand_overs, away }
     }
 }
 
@@ -236,15 +239,17 @@ impl Core {
     /// Looks once, on a link without calls: what came meanwhile may concern the next one.
     pub(crate) fn glance(&self, on_record: impl FnMut(Record) -> Result<bool, Broken>) {
         let Some(mut rx) = self.try_rx() else { return };
-        let taken = match rx.consumer.ready() {
-            true => self.take_turn(&mut rx, &mut { TURN }, on_record).map(drop),
-            false if self.open_calls() == 0 => return,
-            false => Ok(()),
+        let ready = rx.consumer.ready();
+        let taken = if ready {
+            self.take_turn(&mut rx, &mut { TURN }, on_record).map(drop)
+        } else {
+            Ok(())
         };
         drop(rx);
         match taken {
             // A call that came meanwhile may have found `rx` taken.
-            Ok(_) => self.wake_driver(),
+            Ok(()) if ready || !guard(&self.streams).is_empty() => self.wake_driver(),
+            Ok(()) => {}
             Err(why) => self.close(&why),
         }
     }
@@ -278,7 +283,7 @@ impl Core {
             }
             let Some(mut rx) = self.try_rx() else { return };
             let settled = match self.take_turn(&mut rx, &mut left, &mut on_record) {
-                Ok(Taken::All) => match rx.spin.plan(self.bell().same_cpu()) {
+                Ok(Taken::All) => match self.plan_for_company(&mut rx) {
                     Plan::Sleep => self.announce(&mut rx),
                     plan => {
                         // The driver's turn comes after those of other callers.
@@ -301,6 +306,14 @@ impl Core {
                 Err(why) => return self.close(&why),
             }
         }
+    }
+
+    /// What the driver is to do for a call that does not read.
+    ///
+    /// On several threads it is woken by bell alone: a task that wakes it may go on computing, and
+    /// the runtime lets no other thread run what a task has woken last.
+    fn plan_for_company(&self, rx: &mut Rx) -> Plan {
+        if self.many_threads { Plan::Sleep } else { rx.spin.plan(self.bell().same_cpu()) }
     }
 
     /// Reads for the only call under way, and arranges for its task to be woken when there is
@@ -438,13 +451,14 @@ impl Core {
         }
     }
 
-    /// Gives the CPU to the peer, with nothing locked; whether a record is there afterwards.
-    fn hand_over(&self) -> bool {
+    /// Gives the CPU to the peer, with nothing locked; how long, and whether a record is there
+    /// afterwards.
+    fn hand_over(&self) -> (Duration, bool) {
         let turn = self.bell().hand_over();
         let mut rx = guard(&self.rx);
         let there = rx.consumer.ready();
         rx.spin.handed_over(turn, there);
-        there
+        (turn.1, there)
     }
 
     /// Spins until `on_record` says that it is enough; false when the budget is used up.
@@ -491,7 +505,7 @@ impl Core {
             guard(&self.doorbell.ears).driver = None;
         }
         let mut turn = 0;
-        drive.hand_overs = 0;
+        (drive.hand_overs, drive.away) = (0, Duration::ZERO);
         loop {
             if self.closed().is_some() {
                 return Poll::Ready(Err(Broken::Closed));
@@ -522,6 +536,11 @@ impl Core {
             self.serve_stalled()?;
             match self.stay_awake(drive, any) {
                 Awake::Record => continue,
+                Awake::NotYet if self.many_threads => {
+                    // To the end of a queue that idle threads take from.
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
                 Awake::NotYet => return yield_now(cx),
                 Awake::No => {}
             }
@@ -575,7 +594,9 @@ impl Core {
             let later = match drive.plan {
                 Plan::Sleep => others && drive.calls_read,
                 Plan::Spin(_) => others,
-                Plan::HandOver => others || drive.hand_overs >= HAND_OVERS,
+                Plan::HandOver => {
+                    others || drive.hand_overs >= HAND_OVERS || drive.away >= HAND_OVER_TIME
+                }
             };
             if later {
                 self.stay(&mut rx);
@@ -597,7 +618,11 @@ impl Core {
                 drive.idle_since = None;
                 drive.hand_overs += 1;
                 drop(rx);
-                let there = plan == Plan::HandOver && self.hand_over();
+                if plan == Plan::Sleep {
+                    return Awake::No;
+                }
+                let (took, there) = self.hand_over();
+                drive.away += took;
                 return if there { Awake::Record } else { Awake::No };
             }
         };

@@ -28,7 +28,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
-use bytes::{Buf as _, Bytes};
+use bytes::Bytes;
 use partywall_abi::control::Isolation;
 use partywall_abi::limits;
 use partywall_abi::name::MethodSet;
@@ -41,7 +41,7 @@ use tokio::time::Sleep;
 use tonic::{Code, Status};
 
 use super::body::{Incoming, RequestBody, WholeBody};
-use super::client::set_up;
+use super::client::{rest, set_up};
 use super::core::{Broken, Core};
 use super::inline::{HandOn, History, Inside};
 use super::pump::{Pump, PumpError};
@@ -292,7 +292,7 @@ impl Link {
     }
 
     /// A new request.
-    fn begin(self: &Arc<Self>, id: u32, mut payload: Bytes, flags: u8) -> Result<(), Broken> {
+    fn begin(self: &Arc<Self>, id: u32, payload: Bytes, flags: u8) -> Result<(), Broken> {
         let s = self.segment(id, flags, &payload)?;
         let head = RequestHead::decode(s.head.unwrap_or_default())?;
         let len = s.data.len() as u32;
@@ -338,9 +338,7 @@ impl Link {
         }
         let headers = wire::request_headers(&head)?;
         let deadline_ns = head.deadline_ns;
-        // The data are the payload's rest.
-        payload.advance(payload.len() - len as usize);
-        let data = payload;
+        let data = rest(payload, len as usize);
         let body = if whole {
             tonic::body::Body::new(WholeBody::new(&self.core, data))
         } else {
