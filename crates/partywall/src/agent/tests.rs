@@ -72,7 +72,8 @@ async fn a_registration_ends_with_its_value_and_with_who_waits_for_it() {
     let g = name("g");
     let mut registering = Box::pin(agent.register(&g));
     let waker = &mut std::task::Context::from_waker(std::task::Waker::noop());
-    assert!(registering.as_mut().poll(waker).is_pending());
+    // Asked for; an answer that is there already ends with the value as well.
+    drop(registering.as_mut().poll(waker));
     drop(registering);
     let deadline = Instant::now() + Duration::from_secs(5);
     // Answers come in the order of the questions; the registrations were the first ones.
