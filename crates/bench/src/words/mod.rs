@@ -1,9 +1,10 @@
 //! The `words` bench: how long a text takes to reach a service that counts its words.
 //!
 //! Every client has the text as one message: it reads the file into a buffer, or where its transport
-//! has memory for that (`shm`, `partywall-raw`) straight into it, sends it, and checks the answer. Every server has the whole message in
-//! contiguous memory before it counts. Warm clients and servers use their buffers again where their
-//! transport lets them.
+//! has memory for that (`shm`, `partywall-raw`) straight into it, sends it, and checks the answer.
+//! Every server has the whole message in contiguous memory before it counts, also where its
+//! transport would let it count piece by piece. Warm clients and servers use their buffers again
+//! where their transport lets them.
 
 pub mod count;
 pub mod floor;
