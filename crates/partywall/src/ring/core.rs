@@ -36,7 +36,8 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 use tonic::Status;
 
 pub(crate) use super::broken::Broken;
-use super::reader::{self, Doorbell, Rx};
+use super::lone;
+use super::reader::{Doorbell, Rx};
 use super::stream::{OverWindow, Stream};
 use super::table::Table;
 use crate::agent::{Agent, Counted};
@@ -139,7 +140,7 @@ impl Core {
             rx: Mutex::new(Rx::new(ends.consumer)),
             announced: AtomicBool::new(false),
             staying: AtomicBool::new(false),
-            calls_alone: AtomicU32::new(reader::ALONE + 1),
+            calls_alone: AtomicU32::new(lone::ALONE + 1),
             received: AtomicU64::new(0),
             stalled: AtomicBool::new(false),
             streams: Mutex::default(),

@@ -5,12 +5,8 @@
 //! ```text
 //! driver      a task per link; reads unless a call does
 //! lone call   on the caller's side, a call that is the only one under way: its own task waits for
-//!             the doorbell and takes its answer, so that a unary call switches to no other task
+//!             the doorbell and takes its answer ([`super::lone`])
 //! ```
-//!
-//! A lone call that finds its answer at once would keep others from ever beginning theirs. So a call
-//! that had company in the last [`ALONE`] leaves the reading to the driver, whose turn comes after
-//! other callers', and so does every [`PROBE`]th that had none, to see whether there is some.
 //!
 //! The runtime knows one waker per link, the [`Doorbell`]'s, which wakes the lone call if that
 //! waits, else the driver. A call is alone from its first wait until it has its answer, is dropped,
@@ -35,13 +31,13 @@
 //!
 //! A task that is about to wait for the peer looks once more and announces, or has the driver stay
 //! if waiting awake pays ([`Core::settle`], [`Core::read_alone`]), unless somebody else has `rx`; who
-//! gives that up without having announced wakes the driver if any call is left. While no call is under way a caller may stay
-//! awake: then there is nothing to be woken for, and the next call looks first
-//! ([`Core::glance`]).
+//! gives that up without having announced wakes the driver if any call is left. While no call is
+//! under way a caller may stay awake: then there is nothing to be woken for, and the next call looks
+//! first ([`Core::glance`]).
 //!
 //! Bells stay unread in the socket: reading one costs a system call, and an edge-triggered watch
 //! needs none. Each announcement can leave one, so they are drained before the next announcement
-//! when [`limits::UNREAD_BELLS`] may be there, long before the socket is full and would lose the
+//! when [`partywall_abi::limits::UNREAD_BELLS`] may be there, long before the socket is full and would lose the
 //! edge. What is drained may have been meant for a task that waits for room, which is looked after.
 
 use std::future::Future as _;
@@ -63,11 +59,7 @@ use super::core::{Core, guard};
 use super::stream;
 
 /// Records a reader takes before it lets other tasks run.
-const TURN: u32 = 128;
-/// Calls after which one that had company counts as alone again.
-pub(super) const ALONE: u32 = 64;
-/// Every so many calls alone one makes room for company.
-const PROBE: u32 = 32;
+pub(super) const TURN: u32 = 128;
 /// How long a driver leaves the CPU to the peer in one poll, and how often.
 const HAND_OVER_TIME: Duration = Duration::from_micros(100);
 const HAND_OVERS: u32 = 16;
@@ -84,8 +76,8 @@ pub(crate) struct Record {
 
 /// The reading half.
 pub(super) struct Rx {
-    consumer: Consumer,
-    spin: Spin,
+    pub(super) consumer: Consumer,
+    pub(super) spin: Spin,
     /// Something was released since the producer was last looked after.
     released: bool,
     /// What the driver is to do before it sleeps.
@@ -101,15 +93,15 @@ impl Rx {
 /// Who is woken when the link's socket becomes readable.
 #[derive(Default)]
 pub(super) struct Doorbell {
-    ears: Mutex<Ears>,
+    pub(super) ears: Mutex<Ears>,
     /// The runtime will wake this when the socket becomes readable.
-    armed: AtomicBool,
+    pub(super) armed: AtomicBool,
 }
 
 #[derive(Default)]
-struct Ears {
+pub(super) struct Ears {
     /// The lone call, and its task while it waits.
-    lone: Option<(u32, Option<Waker>)>,
+    pub(super) lone: Option<(u32, Option<Waker>)>,
     driver: Option<Waker>,
     /// The driver was to be woken while it did not wait: it looks once more before it does.
     look: bool,
@@ -176,7 +168,7 @@ impl Drive {
 }
 
 impl Core {
-    fn try_rx(&self) -> Option<MutexGuard<'_, Rx>> {
+    pub(super) fn try_rx(&self) -> Option<MutexGuard<'_, Rx>> {
         match self.rx.try_lock() {
             Ok(rx) => Some(rx),
             Err(TryLockError::Poisoned(p)) => Some(p.into_inner()),
@@ -185,7 +177,7 @@ impl Core {
     }
 
     /// Takes one record off the ring.
-    fn take(&self, rx: &mut Rx) -> Result<Option<Record>, Broken> {
+    pub(super) fn take(&self, rx: &mut Rx) -> Result<Option<Record>, Broken> {
         let Some(d) = rx.consumer.peek()? else { return Ok(None) };
         // As long as the record: what is kept of it keeps no more than it alive.
         let mut payload = Vec::with_capacity(d.len as usize);
@@ -201,7 +193,7 @@ impl Core {
     }
 
     /// Looks after a peer that waits for room.
-    fn after_release(&self, rx: &mut Rx) -> Result<(), Broken> {
+    pub(super) fn after_release(&self, rx: &mut Rx) -> Result<(), Broken> {
         if std::mem::take(&mut rx.released) {
             let wake = rx.consumer.notify()?;
             self.ring(wake)?;
@@ -209,7 +201,7 @@ impl Core {
         Ok(())
     }
 
-    fn awake(&self, rx: &mut Rx) {
+    pub(super) fn awake(&self, rx: &mut Rx) {
         rx.consumer.awake();
         self.announced.store(false, Ordering::Relaxed);
     }
@@ -221,7 +213,7 @@ impl Core {
     }
 
     /// Announces sleep; false when a record is there.
-    fn announce(&self, rx: &mut Rx) -> Result<bool, Broken> {
+    pub(super) fn announce(&self, rx: &mut Rx) -> Result<bool, Broken> {
         self.after_release(rx)?;
         if self.bell().must_drain() {
             if let Err(why) = self.bell().drain() {
@@ -255,7 +247,7 @@ impl Core {
     }
 
     /// Takes records until there is none, `on_record` says that it is enough, or `left` are taken.
-    fn take_turn(
+    pub(super) fn take_turn(
         &self,
         rx: &mut Rx,
         left: &mut u32,
@@ -316,181 +308,14 @@ impl Core {
         if self.many_threads { Plan::Sleep } else { rx.spin.plan(self.bell().same_cpu()) }
     }
 
-    /// Reads for the only call under way, and arranges for its task to be woken when there is
-    /// more. False when somebody else reads; then [`Core::settle`] is due.
-    ///
-    /// `spin`: the call has just been sent, so its answer may come while this spins. `on_record`
-    /// says whether the call `id` has its answer now.
-    pub(crate) fn read_alone(
-        &self,
-        cx: &Context<'_>,
-        id: u32,
-        spin: bool,
-        mut on_record: impl FnMut(Record) -> Result<bool, Broken>,
-    ) -> bool {
-        if self.open_calls() != 1 || self.closed().is_some() {
-            return false;
-        }
-        if spin && self.in_company() {
-            // While it was sending it may have been the one, and a bell have woken it alone.
-            self.leave_alone(id, false);
-            return false;
-        }
-        let (mut spin, mut left) = (spin, TURN);
-        if !spin && let Err(why) = self.listen() {
-            self.close(&why);
-            return true;
-        }
-        let read = loop {
-            if let Err(why) = self.serve_stalled() {
-                break Err(why);
-            }
-            let Some(mut rx) = self.try_rx() else { return false };
-            match self.take_turn(&mut rx, &mut left, &mut on_record) {
-                Ok(Taken::All) => {}
-                Ok(Taken::Enough) => break Ok(0),
-                Ok(Taken::Turn) => {
-                    cx.waker().wake_by_ref();
-                    break Ok(1);
-                }
-                Err(why) => break Err(why),
-            }
-            if std::mem::take(&mut spin) {
-                match rx.spin.plan(self.bell().same_cpu()) {
-                    Plan::Sleep => {}
-                    Plan::Spin(budget) => match self.spin(&mut rx, budget, &mut on_record) {
-                        Ok(true) => break Ok(0),
-                        Ok(false) => {}
-                        Err(why) => break Err(why),
-                    },
-                    Plan::HandOver => {
-                        self.awake(&mut rx);
-                        if let Err(why) = self.after_release(&mut rx) {
-                            break Err(why);
-                        }
-                        drop(rx);
-                        self.hand_over();
-                        continue;
-                    }
-                }
-            }
-            match self.announce(&mut rx) {
-                Ok(true) => {}
-                Ok(false) => continue,
-                Err(why) => break Err(why),
-            }
-            drop(rx);
-            if !self.alone(cx, id) {
-                // Another call was opened meanwhile, and may have found `rx` taken.
-                break Ok(1);
-            }
-            match self.listen() {
-                Ok(true) => {}
-                Ok(false) => return true,
-                Err(why) => break Err(why),
-            }
-        };
-        match read {
-            // Calls that came while this one read have left the looking to it.
-            Ok(own) => {
-                if guard(&self.streams).len() > own {
-                    self.wake_driver();
-                }
-            }
-            Err(why) => self.close(&why),
-        }
-        true
-    }
-
-    /// Whether a new call is to let others begin theirs before it is waited for: there were others
-    /// a while ago, or it is time to see whether there are now.
-    fn in_company(&self) -> bool {
-        let calls = self.calls_alone.load(Ordering::Relaxed);
-        self.calls_alone.store(calls.checked_add(1).unwrap_or(ALONE), Ordering::Relaxed);
-        calls < ALONE || calls.is_multiple_of(PROBE)
-    }
-
-    /// Makes a call the lone one; false when it is not alone any more.
-    fn alone(&self, cx: &Context<'_>, id: u32) -> bool {
-        let mut ears = guard(&self.doorbell.ears);
-        match &mut ears.lone {
-            Some((lone, waker)) if *lone == id => stream::register(waker, cx),
-            lone => *lone = Some((id, Some(cx.waker().clone()))),
-        }
-        drop(ears);
-        // Either this sees the second call, or that one's `revoke` sees this.
-        if guard(&self.streams).len() == 1 {
-            return true;
-        }
-        self.revoke();
-        false
-    }
-
-    /// A second call was opened: the first one reads no more.
-    pub(crate) fn revoke(&self) {
-        if guard(&self.doorbell.ears).lone.take().is_some() {
-            self.wake_driver();
-        }
-    }
-
-    /// The lone call has its answer or is given up.
-    pub(crate) fn leave_alone(&self, id: u32, answered: bool) {
-        let mut ears = guard(&self.doorbell.ears);
-        if !matches!(ears.lone, Some((lone, _)) if lone == id) {
-            return;
-        }
-        ears.lone = None;
-        drop(ears);
-        // A bell that woke only a call that is not polled again, or records of others.
-        let mut left = !answered || !guard(&self.streams).is_empty();
-        if !left && !self.doorbell.armed.load(Ordering::Relaxed) {
-            left = !matches!(self.listen(), Ok(false));
-        }
-        if left {
-            self.wake_driver();
-        }
-    }
-
     /// Gives the CPU to the peer, with nothing locked; how long, and whether a record is there
     /// afterwards.
-    fn hand_over(&self) -> (Duration, bool) {
+    pub(super) fn hand_over(&self) -> (Duration, bool) {
         let turn = self.bell().hand_over();
         let mut rx = guard(&self.rx);
         let there = rx.consumer.ready();
         rx.spin.handed_over(turn, there);
         (turn.1, there)
-    }
-
-    /// Spins until `on_record` says that it is enough; false when the budget is used up.
-    fn spin(
-        &self,
-        rx: &mut Rx,
-        budget: Duration,
-        mut on_record: impl FnMut(Record) -> Result<bool, Broken>,
-    ) -> Result<bool, Broken> {
-        self.awake(rx);
-        let start = Instant::now();
-        let (mut rounds, mut taken) = (0_u32, 0);
-        while taken < TURN {
-            if rx.consumer.ready() {
-                let Some(record) = self.take(rx)? else { continue };
-                if on_record(record)? {
-                    rx.spin.hit(start.elapsed());
-                    return Ok(true);
-                }
-                taken += 1;
-                continue;
-            }
-            rounds += 1;
-            if rounds > 32 {
-                spin_hint();
-            }
-            if rounds.is_multiple_of(64) && start.elapsed() >= budget {
-                break;
-            }
-        }
-        rx.spin.miss();
-        Ok(false)
     }
 
     /// The driver: waits for the peer and hands each record to `on_record`.
@@ -653,7 +478,7 @@ impl Core {
 
     /// Whether the doorbell has rung since it was last looked at; if not, the runtime will wake
     /// the [`Doorbell`].
-    fn listen(&self) -> Result<bool, Broken> {
+    pub(super) fn listen(&self) -> Result<bool, Broken> {
         let mut cx = Context::from_waker(&self.waker);
         // Before the runtime can wake it.
         self.doorbell.armed.store(true, Ordering::Relaxed);
@@ -706,7 +531,7 @@ enum Awake {
 
 /// How a turn of taking records ended.
 #[derive(PartialEq, Eq)]
-enum Taken {
+pub(super) enum Taken {
     /// None is left.
     All,
     /// The one that was waited for was among them.
