@@ -91,7 +91,11 @@ async fn up(file: &Path, release: bool) -> Result<ExitCode, Box<dyn Error>> {
 
 async fn who_called_whom(socket: PathBuf) -> Result<(), Box<dyn Error>> {
     let links = tokio::task::spawn_blocking(move || partywall::links(Some(&socket))).await??;
-    crate::say(&format!("\nWho called whom:\n{}\n", links::table(&links)))
+    let table = match links.is_empty() {
+        true => "nobody called anybody\n".into(),
+        false => links::table(&links),
+    };
+    crate::say(&format!("\nWho called whom:\n{table}\n"))
 }
 
 /// Ctrl-C and SIGTERM.
@@ -258,6 +262,10 @@ async fn watch(running: &mut [Running], stop: &mut Stop) -> Result<ExitCode, Box
     let only_servers = running.iter().all(|r| r.serves);
     if only_servers {
         eprintln!("serving; Ctrl-C stops");
+    } else {
+        let ends = running.iter().filter(|r| !r.serves).map(|r| format!("`{}`", r.name));
+        let ends = ends.collect::<Vec<_>>().join(", ");
+        eprintln!("running until the end of {ends}; Ctrl-C stops");
     }
     loop {
         let left = running.iter().filter(|r| !r.serves && r.status.is_none()).count();
