@@ -59,8 +59,7 @@ fn main() -> ExitCode {
         Command::Links { socket } => links::run(socket.as_deref()),
     };
     done.unwrap_or_else(|error| {
-        // Where that cannot be written either, the exit status says it.
-        let _unsaid = writeln!(std::io::stderr(), "partywall: {error}");
+        remark(&format!("partywall: {error}"));
         ExitCode::FAILURE
     })
 }
@@ -70,4 +69,9 @@ fn say(text: &str) -> Result<(), Box<dyn Error>> {
     let mut out = std::io::stdout().lock();
     let said = out.write_all(text.as_bytes()).and_then(|()| out.flush());
     said.map_err(|error| format!("standard output: {error}").into())
+}
+
+/// Writes a line to standard error. Where that cannot be written, the exit status has to do.
+fn remark(line: &str) {
+    let _unsaid = writeln!(std::io::stderr(), "{line}");
 }

@@ -58,7 +58,7 @@ async fn up(file: &Path, release: bool) -> Result<ExitCode, Box<dyn Error>> {
         other => std::env::var(other).ok(),
     })?;
     for note in &compose.notes {
-        eprintln!("note: {note}");
+        crate::remark(&format!("note: {note}"));
     }
     if compose.services.is_empty() {
         let remedy = "add `x-partywall: {package: NAME}` to the services to run";
@@ -261,11 +261,11 @@ impl Running {
 async fn watch(running: &mut [Running], stop: &mut Stop) -> Result<ExitCode, Box<dyn Error>> {
     let only_servers = running.iter().all(|r| r.serves);
     if only_servers {
-        eprintln!("serving; Ctrl-C stops");
+        crate::remark("serving; Ctrl-C stops");
     } else {
         let ends = running.iter().filter(|r| !r.serves).map(|r| format!("`{}`", r.name));
         let ends = ends.collect::<Vec<_>>().join(", ");
-        eprintln!("running until the end of {ends}; Ctrl-C stops");
+        crate::remark(&format!("running until the end of {ends}; Ctrl-C stops"));
     }
     loop {
         let left = running.iter().filter(|r| !r.serves && r.status.is_none()).count();
@@ -293,7 +293,7 @@ async fn watch(running: &mut [Running], stop: &mut Stop) -> Result<ExitCode, Box
                     return Err(format!("`{name}` serves and has ended with {status}").into());
                 }
                 if !status.success() {
-                    eprintln!("partywall: `{name}` ended with {status}");
+                    crate::remark(&format!("partywall: `{name}` ended with {status}"));
                 }
             }
             code = stop.wait() => return Ok(code),
@@ -312,7 +312,7 @@ async fn stop_all(running: &mut [Running]) {
     let deadline = tokio::time::Instant::now() + STOP_WITHIN;
     for r in running {
         if tokio::time::timeout_at(deadline, r.end()).await.is_err() {
-            eprintln!("partywall: `{}` does not stop; it is killed", r.name);
+            crate::remark(&format!("partywall: `{}` does not stop; it is killed", r.name));
             r.signal(Signal::KILL);
             let _ended = r.end().await;
         }

@@ -61,12 +61,10 @@ fn output_that_cannot_be_written_is_an_error_and_no_panic() {
     };
     let serve = ["coordinator", "--socket", socket, "--policy", policy];
     refused(program(&serve).stdout(full()).output().unwrap());
-    refused(
-        program(&["up", "--debug", "examples/wordcount/compose.yaml"])
-            .stdout(full())
-            .output()
-            .unwrap(),
-    );
+    let up = ["up", "--debug", "examples/wordcount/compose.yaml"];
+    refused(program(&up).stdout(full()).output().unwrap());
+    let mute = program(&up).stdout(full()).stderr(full()).status().unwrap();
+    assert_eq!(mute.code(), Some(1));
     let mut coordinator = program(&serve).stdout(Stdio::null()).spawn().unwrap();
     let end = Instant::now() + Duration::from_secs(10);
     while !Path::new(socket).exists() && Instant::now() < end {

@@ -607,23 +607,13 @@ fn expired(deadline: Option<Instant>) -> Result<(), Failed> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use partywall_abi::control::{Digest, Identity};
     use partywall_abi::layout::Geometry;
     use partywall_shm::setup::local_pair;
 
     #[test]
     fn a_server_that_takes_nothing_delays_no_deadline_and_loses_no_grant() {
         let (ours, theirs) = local_pair(Geometry::DEFAULT).unwrap();
-        let identity = Identity {
-            uid: 0,
-            gid: 0,
-            pid: None,
-            digest: Digest::Unknown,
-            cgroup: String::new(),
-            principals: Vec::new(),
-        };
-        let server = Peer::new(identity, 1, Isolation::Process);
-        let mut open = Open::new(Link::new(ours).unwrap(), server);
+        let mut open = Open::new(Link::new(ours).unwrap(), crate::fuzz::stranger());
         let window = |n: usize| (n as u32).to_le_bytes();
         let mut full = 0;
         while open.pending.is_empty() {

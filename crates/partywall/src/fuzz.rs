@@ -93,6 +93,19 @@ async fn play(hostile: &mut Ends, data: &[u8], response: bool) {
     tokio::time::sleep(Duration::from_micros(200)).await;
 }
 
+/// Somebody of whom next to nothing is known, on link 1.
+pub(crate) fn stranger() -> Peer {
+    let identity = Identity {
+        uid: 0,
+        gid: 0,
+        pid: None,
+        digest: Digest::Unknown,
+        cgroup: String::new(),
+        principals: Vec::new(),
+    };
+    Peer::new(identity, 1, Isolation::Process)
+}
+
 fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
 }
@@ -105,17 +118,9 @@ pub fn hostile_caller(data: &[u8]) -> bool {
     let echo = Arc::new(Echo(AtomicBool::new(false)));
     runtime().block_on(async {
         let (ours, mut hostile) = local_pair(Geometry::DEFAULT).expect("a link");
-        let identity = Identity {
-            uid: 0,
-            gid: 0,
-            pid: None,
-            digest: Digest::Unknown,
-            cgroup: String::new(),
-            principals: Vec::new(),
-        };
-        let peer = Peer::new(identity, 1, Isolation::Process);
         let dispatch: Arc<dyn Dispatch> = Arc::clone(&echo) as _;
-        let _link = server::start(ours, dispatch, peer, MethodSet::all(), None).expect("a link");
+        let _link =
+            server::start(ours, dispatch, stranger(), MethodSet::all(), None).expect("a link");
         play(&mut hostile, data, false).await;
     });
     echo.0.load(Ordering::SeqCst)

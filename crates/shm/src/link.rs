@@ -530,15 +530,9 @@ impl Link {
         if len == 0 { self.send(&[], deadline) } else { Ok(()) }
     }
 
-    /// Waits until a record of `len` bytes has room, whatever comes meanwhile.
-    ///
-    /// # Errors
-    /// As [`Link::wait`].
-    pub fn wait_for_room(
-        &mut self,
-        len: usize,
-        deadline: Option<Instant>,
-    ) -> Result<(), LinkError> {
+    /// Waits until a record of `len` bytes has room, whatever comes meanwhile. The peer has been
+    /// told of what is on the ring.
+    fn wait_for_room(&mut self, len: usize, deadline: Option<Instant>) -> Result<(), LinkError> {
         // A peer that sends while it is sent to would make `wait` return at once, again and
         // again; so this waits for room alone.
         if self.producer.has_room(len)? {
@@ -548,7 +542,6 @@ impl Link {
             Plan::Sleep => false,
             Plan::Spin(budget) => self.room_spin.spin(budget, || self.producer.has_room(len))?,
             Plan::HandOver => {
-                self.notify()?;
                 let turn = self.bell.hand_over();
                 let there = self.producer.has_room(len)?;
                 self.room_spin.handed_over(turn, there);
@@ -606,37 +599,6 @@ impl Link {
             to.reserve(d.len as usize);
             self.consumer.read(to);
             self.consumer.release();
-            if d.flags & MORE == 0 {
-                return Ok(());
-            }
-        }
-    }
-
-    /// Receives one message piece by piece, through `scratch`.
-    ///
-    /// # Errors
-    /// As [`Link::receive`].
-    pub fn receive_pieces(
-        &mut self,
-        scratch: &mut Vec<u8>,
-        deadline: Option<Instant>,
-        mut piece: impl FnMut(&[u8]),
-    ) -> Result<(), LinkError> {
-        loop {
-            while self.consumer.peek()?.is_none() {
-                self.wait(None, deadline)?;
-            }
-            let d = self.consumer.peek()?.expect("just seen");
-            if d.kind != Kind::Message as u8 {
-                return Err(LinkError::Kind { kind: d.kind });
-            }
-            scratch.clear();
-            scratch.reserve(d.len as usize);
-            self.consumer.read(scratch);
-            self.consumer.release();
-            let wake = self.consumer.notify()?;
-            self.bell.carry_out(wake)?;
-            piece(scratch);
             if d.flags & MORE == 0 {
                 return Ok(());
             }

@@ -439,14 +439,15 @@ impl Core {
         self.awake(&mut rx);
         let budget = match drive.plan {
             Plan::Spin(budget) => budget,
-            plan => {
+            Plan::Sleep => {
                 drive.idle_since = None;
-                drive.hand_overs += 1;
+                return Awake::No;
+            }
+            Plan::HandOver => {
+                drive.idle_since = None;
                 drop(rx);
-                if plan == Plan::Sleep {
-                    return Awake::No;
-                }
                 let (took, there) = self.hand_over();
+                drive.hand_overs += 1;
                 drive.away += took;
                 return if there { Awake::Record } else { Awake::No };
             }
