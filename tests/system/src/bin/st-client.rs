@@ -1,7 +1,11 @@
 //! A client to be killed, or to be a load, or to be measured.
 
+use std::fs::File;
 use std::io::{BufRead, Write};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -23,6 +27,39 @@ struct Arguments {
     /// Links to open.
     #[arg(long, default_value_t = 1)]
     links: usize,
+    /// Where to keep a byte that says whether a call is under way, for who kills this process.
+    #[arg(long)]
+    in_flight: Option<PathBuf>,
+}
+
+/// Says in a file whether a call is under way: `1` or `0`, changed only when that changes.
+struct InFlight {
+    calls: AtomicUsize,
+    file: Option<File>,
+}
+
+impl InFlight {
+    fn new(path: Option<&Path>) -> std::io::Result<Self> {
+        Ok(Self { calls: AtomicUsize::new(0), file: path.map(File::create).transpose()? })
+    }
+
+    fn begin(&self) {
+        if self.calls.fetch_add(1, Ordering::SeqCst) == 0 {
+            self.write(b"1");
+        }
+    }
+
+    fn end(&self) {
+        if self.calls.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.write(b"0");
+        }
+    }
+
+    fn write(&self, byte: &[u8]) {
+        if let Some(file) = &self.file {
+            file.write_all_at(byte, 0).expect("one byte of a file");
+        }
+    }
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -46,10 +83,11 @@ type Error = Box<dyn std::error::Error>;
 fn main() -> Result<(), Error> {
     let arguments = Arguments::parse();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let in_flight = InFlight::new(arguments.in_flight.as_deref())?;
     match arguments.mode {
-        Mode::Blocking => block(&arguments.socket),
+        Mode::Blocking => block(&arguments.socket, &in_flight),
         Mode::Cramped => cramp(&arguments.socket),
-        Mode::Flood => runtime.block_on(flood(&arguments.socket)),
+        Mode::Flood => runtime.block_on(flood(&arguments.socket, in_flight)),
         Mode::Idle | Mode::Half => runtime.block_on(idle(&arguments)),
         Mode::Measure => runtime.block_on(measure(&arguments.socket)),
     }
@@ -66,16 +104,21 @@ fn ready() -> std::io::Result<()> {
     out.flush()
 }
 
-async fn flood(socket: &Path) -> Result<(), Error> {
+async fn flood(socket: &Path, in_flight: InFlight) -> Result<(), Error> {
     let channel = connect(socket).await?;
     ready()?;
+    let in_flight = Arc::new(in_flight);
     let mut calls = tokio::task::JoinSet::new();
     for lane in 0..16_u64 {
         let mut client = TestServiceClient::new(channel.clone());
+        let in_flight = Arc::clone(&in_flight);
         calls.spawn(async move {
             for n in 0.. {
                 let asked = request(lane * 1000 + n, 64 + (n as usize * 37) % 2000);
-                match client.unary_call(asked.clone()).await {
+                in_flight.begin();
+                let answer = client.unary_call(asked.clone()).await;
+                in_flight.end();
+                match answer {
                     Ok(reply) => assert!(is_answer(&asked, reply.get_ref()), "a wrong answer"),
                     Err(status) => panic!("{status}"),
                 }
@@ -88,14 +131,16 @@ async fn flood(socket: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-fn block(socket: &Path) -> Result<(), Error> {
+fn block(socket: &Path, in_flight: &InFlight) -> Result<(), Error> {
     let mut channel =
         blocking::Channel::connect_at("partywall:///test", Some(socket.to_path_buf()))?;
     ready()?;
     for n in 0.. {
         let asked = request(n, 64 + (n as usize * 37) % 2000);
-        let reply: SimpleResponse =
-            channel.unary(UNARY, tonic::Request::new(asked.clone()))?.into_inner();
+        in_flight.begin();
+        let answer = channel.unary(UNARY, tonic::Request::new(asked.clone()));
+        in_flight.end();
+        let reply: SimpleResponse = answer?.into_inner();
         assert!(is_answer(&asked, &reply), "a wrong answer");
     }
     Ok(())
