@@ -15,6 +15,7 @@ extern crate std;
 
 pub mod codec;
 pub mod control;
+pub mod domain;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzz;

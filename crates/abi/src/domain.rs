@@ -1,0 +1,112 @@
+//! What a launcher and the programs in its address space share besides memory: the table of entry
+//! points that a program finds, and how calls through the gate end.
+//!
+//! A program that runs as a domain has the address of an [`Info`] in its environment, under
+//! [`VARIABLE`], in hexadecimal. The structure belongs to the launcher and does not change.
+//!
+//! ```text
+//! byte  size  field
+//!    0     8  magic       MAGIC
+//!    8     4  version     VERSION
+//!   12     4  bytes       size of the structure
+//!   16     8  base        where the first slot begins
+//!   24     8  slot        size of a slot in bytes
+//!   32     8  call        fn(caller, link, a, b, c, limit) -> (status: rax, word: rdx)
+//!   40     8  arm         fn() -> caller, or minus an error number
+//!   48     8  disarm      fn(caller)
+//!   56     8  park        fn(entry) -> 0 when told to stop, or minus an error number
+//!   64     8  offer       fn(pid, number, cookie) -> link, or minus an error number
+//!   72     8  take        fn(number) -> link, or minus an error number
+//!   80     8  release     fn(link)
+//!   88     8  ticks_per_ms  of the time stamp counter, in a millisecond
+//! ```
+//!
+//! All entry points have the C calling convention and may be called from any thread of any domain.
+
+/// The environment variable that holds the address of the [`Info`].
+pub const VARIABLE: &str = "PARTYWALL_DOMAIN";
+/// First eight bytes of an [`Info`].
+pub const MAGIC: u64 = u64::from_le_bytes(*b"PWdomain");
+/// Version of this page; a program and a launcher of different versions refuse each other.
+pub const VERSION: u32 = 1;
+
+/// What a program finds.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Info {
+    /// [`MAGIC`].
+    pub magic: u64,
+    /// [`VERSION`].
+    pub version: u32,
+    /// Size of this structure.
+    pub bytes: u32,
+    /// Where the first slot begins.
+    pub base: u64,
+    /// Size of a slot.
+    pub slot: u64,
+    /// Address of the gate.
+    pub call: u64,
+    /// Registers the calling thread as one that calls.
+    pub arm: u64,
+    /// Takes that back, at the thread's end.
+    pub disarm: u64,
+    /// Lends the calling thread's stack and thread-local storage to callers.
+    pub park: u64,
+    /// Lets a process of the same launcher call.
+    pub offer: u64,
+    /// Takes up an offer.
+    pub take: u64,
+    /// Ends a link.
+    pub release: u64,
+    /// Ticks of the time stamp counter in a millisecond.
+    pub ticks_per_ms: u64,
+}
+
+const _: () = {
+    assert!(size_of::<Info>() == 96);
+    assert!(core::mem::offset_of!(Info, call) == 32);
+    assert!(core::mem::offset_of!(Info, release) == 80);
+};
+
+/// How a call through the gate ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u64)]
+#[non_exhaustive]
+pub enum Status {
+    /// The callee has returned.
+    Done = 0,
+    /// All contexts of the callee are lent out.
+    Busy = 1,
+    /// The link is closed, or the callee takes no calls.
+    Closed = 2,
+    /// The numbers are not those of this thread and of a link of its domain.
+    Denied = 3,
+    /// Calls are nested too deep.
+    Deep = 4,
+    /// The callee has failed: a fault, an illegal instruction, an overflow of its stack.
+    Fault = 5,
+    /// The call has taken longer than it was given.
+    Deadline = 6,
+    /// The callee's process has ended.
+    Died = 7,
+    /// The callee has made a system call, and has declared that it makes none.
+    SystemCall = 8,
+}
+
+impl Status {
+    /// The status with this number.
+    pub const fn from_number(number: u64) -> Option<Self> {
+        Some(match number {
+            0 => Self::Done,
+            1 => Self::Busy,
+            2 => Self::Closed,
+            3 => Self::Denied,
+            4 => Self::Deep,
+            5 => Self::Fault,
+            6 => Self::Deadline,
+            7 => Self::Died,
+            8 => Self::SystemCall,
+            _ => return None,
+        })
+    }
+}

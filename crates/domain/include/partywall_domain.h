@@ -1,0 +1,65 @@
+/* A program as a Partywall domain, in C: what it finds, and the gate. The layout is that of
+ * crates/abi/src/domain.rs, which says what each entry point does.
+ *
+ * A program that is not started by a launcher finds NULL. */
+#ifndef PARTYWALL_DOMAIN_H
+#define PARTYWALL_DOMAIN_H
+
+#include <stdint.h>
+#include <stdlib.h>
+
+#define PARTYWALL_DOMAIN_VARIABLE "PARTYWALL_DOMAIN"
+#define PARTYWALL_DOMAIN_MAGIC 0x6e69616d6f645750ull /* "PWdomain" */
+#define PARTYWALL_DOMAIN_VERSION 1u
+
+enum partywall_status {
+    PARTYWALL_DONE = 0,
+    PARTYWALL_BUSY = 1,
+    PARTYWALL_CLOSED = 2,
+    PARTYWALL_DENIED = 3,
+    PARTYWALL_DEEP = 4,
+    PARTYWALL_FAULT = 5,
+    PARTYWALL_DEADLINE = 6,
+    PARTYWALL_DIED = 7,
+    PARTYWALL_SYSTEM_CALL = 8,
+};
+
+struct partywall_outcome {
+    uint64_t status;
+    uint64_t word;
+};
+
+/* What is called: in the caller's thread, with the callee's thread-local storage. `limit` is in
+ * ticks of the time stamp counter; pass `caller` on when calling others from here. */
+typedef uint64_t partywall_entry(uint64_t caller, uint64_t cookie, uint64_t a, uint64_t b,
+                                 uint64_t c, uint64_t limit);
+
+struct partywall_domain {
+    uint64_t magic;
+    uint32_t version;
+    uint32_t bytes;
+    uint64_t base;
+    uint64_t slot;
+    struct partywall_outcome (*call)(uint64_t caller, uint64_t link, uint64_t a, uint64_t b,
+                                     uint64_t c, uint64_t limit);
+    int64_t (*arm)(void);
+    void (*disarm)(uint64_t caller);
+    int64_t (*park)(partywall_entry *entry);
+    int64_t (*offer)(uint64_t pid, uint64_t number, uint64_t cookie);
+    int64_t (*take)(uint64_t number);
+    void (*release)(uint64_t link);
+    uint64_t ticks_per_ms;
+};
+
+static inline const struct partywall_domain *partywall_domain(void) {
+    const char *text = getenv(PARTYWALL_DOMAIN_VARIABLE);
+    if (!text) return NULL;
+    const struct partywall_domain *domain =
+        (const struct partywall_domain *)(uintptr_t)strtoull(text, NULL, 16);
+    if (!domain || domain->magic != PARTYWALL_DOMAIN_MAGIC ||
+        domain->version != PARTYWALL_DOMAIN_VERSION || domain->bytes != sizeof *domain)
+        return NULL;
+    return domain;
+}
+
+#endif

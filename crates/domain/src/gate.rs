@@ -1,0 +1,162 @@
+#![allow(unsafe_code, reason = "the call gate is assembly")]
+//! The call gate: `gate.s` and what Rust knows of it.
+//!
+//! A call costs, beside the callee's own work: one locked instruction (taking a context), two
+//! `wrfsbase`, two `rdtsc`, no system call, no allocation, no copy. Its thread runs the callee's code
+//! on a stack and with the thread-local storage of a thread of the callee that has parked; the
+//! kernel goes on seeing the caller's thread, so system calls made meanwhile are trapped
+//! (`crate::forward`).
+
+use std::mem::offset_of;
+
+use partywall_abi::domain::Status;
+
+use crate::space::{SLOT, SLOTS};
+use crate::table::{
+    BUSY, CALLERS_MOST, CONTEXT_STACK, CONTEXTS_EACH, Caller, Context, DEPTH, DomainEntry, FREE,
+    LINKS_MOST, Link, STACKS, TABLES, Tables,
+};
+
+core::arch::global_asm!(
+    include_str!("gate.s"),
+    TABLES = sym TABLES,
+    BASE = const offset_of!(Tables, base),
+    DOMAINS = const offset_of!(Tables, domains),
+    DOMAIN_SHIFT = const size_of::<DomainEntry>().ilog2(),
+    DOMAIN_OPEN = const offset_of!(DomainEntry, open),
+    LINKS = const offset_of!(Tables, links),
+    LINKS_MOST = const LINKS_MOST,
+    LINK_SHIFT = const size_of::<Link>().ilog2(),
+    LINK_OPEN = const offset_of!(Link, open),
+    LINK_CALLER = const offset_of!(Link, caller),
+    LINK_CALLEE = const offset_of!(Link, callee),
+    LINK_COOKIE = const offset_of!(Link, cookie),
+    CALLERS = const offset_of!(Tables, callers),
+    CALLERS_MOST = const CALLERS_MOST,
+    CALLER_SHIFT = const size_of::<Caller>().ilog2(),
+    CALLER_SELECTOR = const offset_of!(Caller, selector),
+    CALLER_DOMAIN = const offset_of!(Caller, domain),
+    CALLER_FS = const offset_of!(Caller, fs),
+    CALLER_INSIDE = const offset_of!(Caller, inside),
+    CALLER_DEPTH = const offset_of!(Caller, depth),
+    CALLER_TICKS = const offset_of!(Caller, ticks),
+    CALLER_CALLS = const offset_of!(Caller, calls),
+    CONTEXTS = const offset_of!(Tables, contexts),
+    CONTEXTS_EACH = const CONTEXTS_EACH,
+    CONTEXTS_SHIFT = const (CONTEXTS_EACH * size_of::<Context>()).ilog2(),
+    CONTEXT_SHIFT = const size_of::<Context>().ilog2(),
+    CONTEXT_STATE = const offset_of!(Context, state),
+    CONTEXT_ENTRY = const offset_of!(Context, entry),
+    CONTEXT_STACK = const offset_of!(Context, stack),
+    CONTEXT_FS = const offset_of!(Context, fs),
+    CONTEXT_CALLER = const offset_of!(Context, caller),
+    CONTEXT_CALLER_STACK = const offset_of!(Context, caller_stack),
+    CONTEXT_CALLER_FS = const offset_of!(Context, caller_fs),
+    CONTEXT_CALLER_DOMAIN = const offset_of!(Context, caller_domain),
+    CONTEXT_CALLER_FLOAT = const offset_of!(Context, caller_float),
+    CONTEXT_CALLER_CONTROL = const offset_of!(Context, caller_control),
+    CONTEXT_FLOAT = const offset_of!(Context, float),
+    CONTEXT_CONTROL = const offset_of!(Context, control),
+    CONTEXT_BELOW = const offset_of!(Context, below),
+    CONTEXT_BEGAN = const offset_of!(Context, began),
+    CONTEXT_LIMIT = const offset_of!(Context, limit),
+    CONTEXT_TICKS = const offset_of!(Context, ticks),
+    CONTEXT_CALLS = const offset_of!(Context, calls),
+    FRAME_NUMBER = const offset_of!(Frame, number),
+    FRAME_RDI = const offset_of!(Frame, rdi),
+    FRAME_RSI = const offset_of!(Frame, rsi),
+    FRAME_RDX = const offset_of!(Frame, rdx),
+    FRAME_R10 = const offset_of!(Frame, r10),
+    FRAME_R8 = const offset_of!(Frame, r8),
+    FRAME_R9 = const offset_of!(Frame, r9),
+    FRAME_RBX = const offset_of!(Frame, rbx),
+    FRAME_RBP = const offset_of!(Frame, rbp),
+    FRAME_R12 = const offset_of!(Frame, r12),
+    FRAME_R13 = const offset_of!(Frame, r13),
+    FRAME_R14 = const offset_of!(Frame, r14),
+    FRAME_R15 = const offset_of!(Frame, r15),
+    FRAME_RSP = const offset_of!(Frame, rsp),
+    FRAME_RIP = const offset_of!(Frame, rip),
+    FRAME_MASK = const offset_of!(Frame, mask),
+    SIG_SETMASK = const libc::SIG_SETMASK,
+    SYS_SIGPROCMASK = const libc::SYS_rt_sigprocmask,
+    WATCH = const offset_of!(Tables, watch),
+    FUTEX_WAKE = const libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG,
+    SYS_FUTEX = const libc::SYS_futex,
+    FREE = const FREE,
+    BUSY = const BUSY,
+    DEPTH = const DEPTH,
+    SLOTS = const SLOTS,
+    SLOT_SHIFT = const SLOT.ilog2(),
+    STACKS = const STACKS,
+    STACK_SHIFT = const CONTEXT_STACK.ilog2(),
+    STATUS_BUSY = const Status::Busy as u64,
+    STATUS_CLOSED = const Status::Closed as u64,
+    STATUS_DENIED = const Status::Denied as u64,
+    STATUS_DEEP = const Status::Deep as u64,
+);
+
+// The assembly shifts.
+const _: () = {
+    assert!(size_of::<DomainEntry>().is_power_of_two());
+    assert!(size_of::<Link>().is_power_of_two());
+    assert!(size_of::<Caller>().is_power_of_two());
+    assert!(size_of::<Context>().is_power_of_two());
+    assert!(CONTEXTS_EACH.is_power_of_two());
+    assert!(SLOT.is_power_of_two() && CONTEXT_STACK.is_power_of_two());
+};
+
+/// The registers of code whose call makes a task (`partywall_clone`, `partywall_fork`).
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Frame {
+    pub(crate) number: u64,
+    pub(crate) rdi: u64,
+    pub(crate) rsi: u64,
+    pub(crate) rdx: u64,
+    pub(crate) r10: u64,
+    pub(crate) r8: u64,
+    pub(crate) r9: u64,
+    pub(crate) rbx: u64,
+    pub(crate) rbp: u64,
+    pub(crate) r12: u64,
+    pub(crate) r13: u64,
+    pub(crate) r14: u64,
+    pub(crate) r15: u64,
+    pub(crate) rsp: u64,
+    pub(crate) rip: u64,
+    /// The signals that are blocked in the child.
+    pub(crate) mask: u64,
+}
+
+/// What the gate gives back.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Outcome {
+    pub(crate) status: u64,
+    pub(crate) word: u64,
+}
+
+unsafe extern "C" {
+    pub(crate) fn partywall_syscall(number: i64, arguments: *const [u64; 6]) -> i64;
+    pub(crate) fn partywall_clone(frame: *const Frame) -> i64;
+    pub(crate) fn partywall_fork(frame: *const Frame) -> i64;
+    pub(crate) fn partywall_enter(entry: u64, stack: u64) -> !;
+    pub(crate) fn partywall_restorer();
+    pub(crate) fn partywall_call(
+        caller: u64,
+        link: u64,
+        a: u64,
+        b: u64,
+        c: u64,
+        limit: u64,
+    ) -> Outcome;
+    pub(crate) fn partywall_abort() -> !;
+    static partywall_gate_start: u8;
+    static partywall_gate_end: u8;
+}
+
+/// The addresses of the gate's page: first byte, and the one after the last.
+pub(crate) fn page() -> (u64, u64) {
+    (&raw const partywall_gate_start as u64, &raw const partywall_gate_end as u64)
+}

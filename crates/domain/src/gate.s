@@ -1,0 +1,438 @@
+# The page that enters the kernel and crosses between domains. It is the launcher's: every domain
+# executes this one copy, none can write it. What it reads and writes are the tables of table.rs,
+# found relative to the instruction pointer; no address comes from a register of its caller.
+#
+# partywall_syscall(number: rdi, arguments: rsi) -> rax
+#     The kernel's call convention (syscall(2)): number in rax, arguments in rdi, rsi, rdx, r10,
+#     r8, r9; rcx and r11 are lost.
+#
+# partywall_clone(frame: rdi) -> rax, partywall_fork(frame: rdi) -> rax
+#     Makes a task for code that runs in a lent context, in the agent of that context: all registers
+#     are those of the frame, and the child goes on where that code does. With a stack of its own
+#     (clone) the child finds where below that stack, for the frame may be in use again by then;
+#     without one (fork, vfork) it takes the stack of the code, after it has opened the signals
+#     that the agent has blocked.
+#
+# partywall_enter(entry: rdi, stack: rsi)
+#     Begins a program as the kernel does (System V ABI, x86-64 supplement, 3.4.1): rdx is what
+#     the program is to register with atexit(3), nothing.
+#
+# partywall_restorer
+#     Where the kernel sends a signal handler's return: rt_sigreturn(2). Padded, because Syscall
+#     User Dispatch compares the address after the instruction, which must lie within the page.
+#
+# partywall_call(caller: rdi, link: rsi, words: rdx, rcx, r8, limit: r9) -> status: rax, word: rdx
+#     The call gate. Both numbers are checked against the tables, and the caller against the thread
+#     it says it is. It takes a free context of the link's callee, saves there what the ABI has a
+#     function keep, switches thread-local storage and stack, and calls the context's entry with
+#     (caller, the link's cookie, words, limit). Way back: the context is the one whose stack top
+#     the stack pointer is, whatever the callee has left in other registers.
+#
+#     entry                                  back
+#     1 flags as the ABI has them            1 the context, by the stack pointer
+#     2 numbers, rights, a context; wake     2 out of the context: from here on the thread is
+#       who watches the time                   the caller's again
+#     3 save; note who is inside, since      3 floating-point control, flags
+#       when, and until when                 4 time
+#     4 inside: system calls are trapped,    5 the context is free, unless it is poisoned
+#       faults are the callee's
+#     5 thread-local storage, stack, entry
+#
+# partywall_abort(status: rax)
+#     Where a signal handler sends a thread whose callee has failed, with the stack pointer at the
+#     top of the innermost context's stack.
+
+    .pushsection .text.partywall_gate, "ax", @progbits
+    .balign 4096
+    .globl partywall_gate_start
+    .hidden partywall_gate_start
+partywall_gate_start:
+
+    .globl partywall_syscall
+    .hidden partywall_syscall
+    .type partywall_syscall, @function
+partywall_syscall:
+    mov rax, rdi
+    mov r11, rsi
+    mov rdi, [r11]
+    mov rsi, [r11 + 8]
+    mov rdx, [r11 + 16]
+    mov r10, [r11 + 24]
+    mov r8, [r11 + 32]
+    mov r9, [r11 + 40]
+    syscall
+    ret
+    .size partywall_syscall, . - partywall_syscall
+
+    .macro LOAD_FRAME
+    mov rdi, [r11 + {FRAME_RDI}]
+    mov rsi, [r11 + {FRAME_RSI}]
+    mov rdx, [r11 + {FRAME_RDX}]
+    mov r10, [r11 + {FRAME_R10}]
+    mov r8, [r11 + {FRAME_R8}]
+    mov r9, [r11 + {FRAME_R9}]
+    mov rbx, [r11 + {FRAME_RBX}]
+    mov rbp, [r11 + {FRAME_RBP}]
+    mov r12, [r11 + {FRAME_R12}]
+    mov r13, [r11 + {FRAME_R13}]
+    mov r14, [r11 + {FRAME_R14}]
+    mov r15, [r11 + {FRAME_R15}]
+    .endm
+
+    .macro KEEP_REGISTERS
+    push rbx
+    push rbp
+    push r12
+    push r13
+    push r14
+    push r15
+    .endm
+
+    .macro RESTORE_REGISTERS
+    pop r15
+    pop r14
+    pop r13
+    pop r12
+    pop rbp
+    pop rbx
+    .endm
+
+    .globl partywall_clone
+    .hidden partywall_clone
+    .type partywall_clone, @function
+partywall_clone:
+    KEEP_REGISTERS
+    mov r11, rdi
+    mov rax, [r11 + {FRAME_NUMBER}]
+    LOAD_FRAME
+    syscall
+    test rax, rax
+    jz .Lcloned
+    RESTORE_REGISTERS
+    ret
+.Lcloned:
+    mov rcx, [rsp - 8]
+    jmp rcx
+    .size partywall_clone, . - partywall_clone
+
+    .globl partywall_fork
+    .hidden partywall_fork
+    .type partywall_fork, @function
+partywall_fork:
+    KEEP_REGISTERS
+    push rdi
+    mov r11, rdi
+    mov rax, [r11 + {FRAME_NUMBER}]
+    LOAD_FRAME
+    syscall
+    test rax, rax
+    jz .Lforked
+    add rsp, 8
+    RESTORE_REGISTERS
+    ret
+.Lforked:
+    mov r8, [rsp]
+    mov edi, {SIG_SETMASK}
+    lea rsi, [r8 + {FRAME_MASK}]
+    xor edx, edx
+    mov r10d, 8
+    mov eax, {SYS_SIGPROCMASK}
+    syscall
+    mov r11, [rsp]
+    LOAD_FRAME
+    xor eax, eax
+    mov rsp, [r11 + {FRAME_RSP}]
+    mov rcx, [r11 + {FRAME_RIP}]
+    jmp rcx
+    .size partywall_fork, . - partywall_fork
+
+    .globl partywall_enter
+    .hidden partywall_enter
+    .type partywall_enter, @function
+partywall_enter:
+    mov rax, rdi
+    mov rsp, rsi
+    xor ebx, ebx
+    xor ecx, ecx
+    xor edx, edx
+    xor esi, esi
+    xor edi, edi
+    xor ebp, ebp
+    xor r8d, r8d
+    xor r9d, r9d
+    xor r10d, r10d
+    xor r11d, r11d
+    xor r12d, r12d
+    xor r13d, r13d
+    xor r14d, r14d
+    xor r15d, r15d
+    cld
+    jmp rax
+    .size partywall_enter, . - partywall_enter
+
+    .globl partywall_restorer
+    .hidden partywall_restorer
+    .type partywall_restorer, @function
+partywall_restorer:
+    mov eax, 15
+    syscall
+    ud2
+    .size partywall_restorer, . - partywall_restorer
+
+    .balign 64
+    .globl partywall_call
+    .hidden partywall_call
+    .type partywall_call, @function
+partywall_call:
+    cld
+    pushfq
+    test dword ptr [rsp], 0x40100               # AC, TF
+    jnz .Lflags_in
+.Lflags_are_right:
+    add rsp, 8
+    KEEP_REGISTERS
+    mov rbx, rdx
+    cmp edi, {CALLERS_MOST}
+    jae .Ldenied
+    cmp esi, {LINKS_MOST}
+    jae .Ldenied
+    lea r11, [rip + {TABLES}]
+    mov r12d, edi
+    shl r12, {CALLER_SHIFT}
+    lea r12, [r11 + r12 + {CALLERS}]
+    rdfsbase rax
+    cmp rax, [r12 + {CALLER_FS}]
+    jne .Ldenied
+    cmp dword ptr [r12 + {CALLER_DEPTH}], {DEPTH}
+    jae .Ldeep
+    mov r13d, esi
+    shl r13, {LINK_SHIFT}
+    lea r13, [r11 + r13 + {LINKS}]
+    cmp dword ptr [r13 + {LINK_OPEN}], 1
+    jne .Lclosed
+    mov eax, [r13 + {LINK_CALLER}]
+    cmp eax, [r12 + {CALLER_DOMAIN}]
+    jne .Ldenied
+    mov r14d, [r13 + {LINK_CALLEE}]
+    mov eax, r14d
+    shl rax, {DOMAIN_SHIFT}
+    cmp byte ptr [r11 + rax + {DOMAINS} + {DOMAIN_OPEN}], 1
+    jne .Lclosed
+    mov eax, r14d
+    shl rax, {CONTEXTS_SHIFT}
+    lea r11, [r11 + rax + {CONTEXTS}]
+    mov r10d, edi                               # callers begin at different contexts
+    mov esi, {CONTEXTS_EACH}
+.Lnext_context:
+    and r10d, {CONTEXTS_EACH} - 1
+    mov r15d, r10d
+    shl r15, {CONTEXT_SHIFT}
+    add r15, r11
+    mov eax, {FREE}
+    mov ebp, {BUSY}
+    lock cmpxchg byte ptr [r15 + {CONTEXT_STATE}], bpl
+    je .Lours
+    inc r10d
+    dec esi
+    jnz .Lnext_context
+    mov eax, {STATUS_BUSY}
+    jmp .Lrefused
+.Lours:                                         # ours now: is it still open?
+    lea r11, [rip + {TABLES}]
+    mov eax, r14d
+    shl rax, {DOMAIN_SHIFT}
+    cmp byte ptr [r11 + rax + {DOMAINS} + {DOMAIN_OPEN}], 1
+    jne .Lclosed_meanwhile
+    cmp dword ptr [r11 + {WATCH}], 0
+    jne .Lwake_watch
+.Lwatched:
+    mov [r15 + {CONTEXT_CALLER}], r12
+    mov [r15 + {CONTEXT_CALLER_STACK}], rsp
+    mov rax, [r12 + {CALLER_FS}]
+    mov [r15 + {CONTEXT_CALLER_FS}], rax
+    mov eax, [r12 + {CALLER_DOMAIN}]
+    mov [r15 + {CONTEXT_CALLER_DOMAIN}], eax
+    mov rax, [r12 + {CALLER_INSIDE}]
+    mov [r15 + {CONTEXT_BELOW}], rax
+    stmxcsr [r15 + {CONTEXT_CALLER_FLOAT}]
+    fnstcw [r15 + {CONTEXT_CALLER_CONTROL}]
+    mov eax, [r15 + {CONTEXT_CALLER_FLOAT}]
+    and eax, 0xffc0                             # without the exceptions that were seen
+    cmp eax, 0x1f80
+    jne .Lfloat_in
+    cmp word ptr [r15 + {CONTEXT_CALLER_CONTROL}], 0x37f
+    jne .Lfloat_in
+.Lfloat_is_right:
+    rdtsc
+    shl rdx, 32
+    or rax, rdx
+    mov [r15 + {CONTEXT_BEGAN}], rax
+    add rax, r9
+    mov rdx, [r15 + {CONTEXT_BELOW}]
+    test rdx, rdx
+    jnz .Lnested                                # not beyond the call that this one is made from
+.Llimited:
+    mov [r15 + {CONTEXT_LIMIT}], rax
+    mov [r12 + {CALLER_DOMAIN}], r14d
+    mov rax, [r15 + {CONTEXT_FS}]
+    mov [r12 + {CALLER_FS}], rax
+    inc dword ptr [r12 + {CALLER_DEPTH}]
+    mov [r12 + {CALLER_INSIDE}], r15
+    mov byte ptr [r12 + {CALLER_SELECTOR}], 1
+    wrfsbase rax
+    mov rsi, [r13 + {LINK_COOKIE}]
+    mov rdx, rbx
+    mov r11, [r15 + {CONTEXT_ENTRY}]
+    mov rsp, [r15 + {CONTEXT_STACK}]
+    xor eax, eax
+    xor ebx, ebx
+    xor ebp, ebp
+    xor r10d, r10d
+    xor r12d, r12d
+    xor r13d, r13d
+    xor r14d, r14d
+    xor r15d, r15d
+    call r11
+    mov rdx, rax
+    xor eax, eax
+
+    .globl partywall_abort
+    .hidden partywall_abort
+partywall_abort:
+    cld
+    mov r8, rax
+    mov r9, rdx
+    lea r11, [rip + {TABLES}]
+    lea rcx, [rsp - 1]
+    sub rcx, [r11 + {BASE}]
+    mov rax, rcx
+    shr rax, {SLOT_SHIFT}
+    cmp rax, {SLOTS}
+    jae .Llost
+    mov rdx, rax
+    shl rdx, {SLOT_SHIFT}
+    sub rcx, rdx
+    mov rdx, {STACKS}
+    sub rcx, rdx
+    shr rcx, {STACK_SHIFT}
+    cmp rcx, {CONTEXTS_EACH}
+    jae .Llost
+    shl rax, {CONTEXTS_SHIFT}
+    shl rcx, {CONTEXT_SHIFT}
+    add rax, rcx
+    lea r15, [r11 + rax + {CONTEXTS}]
+    cmp rsp, [r15 + {CONTEXT_STACK}]
+    jne .Llost
+    mov r12, [r15 + {CONTEXT_CALLER}]
+    cmp r15, [r12 + {CALLER_INSIDE}]
+    jne .Llost
+    mov rax, [r15 + {CONTEXT_CALLER_FS}]
+    mov rcx, [r15 + {CONTEXT_BELOW}]
+    mov edx, [r15 + {CONTEXT_CALLER_DOMAIN}]
+    mov [r12 + {CALLER_INSIDE}], rcx
+    mov [r12 + {CALLER_FS}], rax
+    mov [r12 + {CALLER_DOMAIN}], edx
+    dec dword ptr [r12 + {CALLER_DEPTH}]
+    wrfsbase rax
+    test rcx, rcx                               # trapped, as long as it is inside another
+    setne byte ptr [r12 + {CALLER_SELECTOR}]
+    mov rsp, [r15 + {CONTEXT_CALLER_STACK}]
+    stmxcsr [r15 + {CONTEXT_FLOAT}]
+    fnstcw [r15 + {CONTEXT_CONTROL}]
+    mov eax, [r15 + {CONTEXT_FLOAT}]
+    xor eax, [r15 + {CONTEXT_CALLER_FLOAT}]
+    test eax, 0xffc0
+    jne .Lfloat_out
+    mov ax, [r15 + {CONTEXT_CONTROL}]
+    cmp ax, [r15 + {CONTEXT_CALLER_CONTROL}]
+    jne .Lfloat_out
+.Lfloat_is_the_callers:
+    pushfq
+    test dword ptr [rsp], 0x40100
+    jnz .Lflags_out
+.Lflags_are_the_callers:
+    add rsp, 8
+    rdtsc
+    shl rdx, 32
+    or rax, rdx
+    sub rax, [r15 + {CONTEXT_BEGAN}]
+    add [r15 + {CONTEXT_TICKS}], rax
+    add [r12 + {CALLER_TICKS}], rax
+    inc qword ptr [r15 + {CONTEXT_CALLS}]
+    inc qword ptr [r12 + {CALLER_CALLS}]
+    cmp byte ptr [r15 + {CONTEXT_STATE}], {BUSY}
+    jne .Lpoisoned
+    mov byte ptr [r15 + {CONTEXT_STATE}], {FREE}
+.Lpoisoned:
+    mov rax, r8
+    mov rdx, r9
+.Lback:
+    RESTORE_REGISTERS
+    xor ecx, ecx
+    xor esi, esi
+    xor edi, edi
+    xor r8d, r8d
+    xor r9d, r9d
+    xor r10d, r10d
+    xor r11d, r11d
+    ret
+
+.Ldenied:
+    mov eax, {STATUS_DENIED}
+    jmp .Lrefused
+.Lclosed_meanwhile:
+    mov byte ptr [r15 + {CONTEXT_STATE}], {FREE}
+.Lclosed:
+    mov eax, {STATUS_CLOSED}
+    jmp .Lrefused
+.Ldeep:
+    mov eax, {STATUS_DEEP}
+.Lrefused:
+    xor edx, edx
+    jmp .Lback
+
+.Lflags_in:
+    and dword ptr [rsp], ~0x40100
+    popfq
+    sub rsp, 8
+    jmp .Lflags_are_right
+.Lflags_out:
+    and dword ptr [rsp], ~0x40100
+    popfq
+    sub rsp, 8
+    jmp .Lflags_are_the_callers
+.Lnested:
+    cmp rax, [rdx + {CONTEXT_LIMIT}]
+    cmova rax, [rdx + {CONTEXT_LIMIT}]
+    jmp .Llimited
+.Lwake_watch:                                   # it slept because nobody was inside
+    mov dword ptr [r11 + {WATCH}], 0
+    push rcx
+    push rdi
+    lea rdi, [r11 + {WATCH}]
+    mov esi, {FUTEX_WAKE}
+    mov edx, 1
+    mov eax, {SYS_FUTEX}
+    syscall
+    pop rdi
+    pop rcx
+    jmp .Lwatched
+.Lfloat_in:
+    fninit
+    mov dword ptr [r15 + {CONTEXT_FLOAT}], 0x1f80
+    ldmxcsr [r15 + {CONTEXT_FLOAT}]
+    jmp .Lfloat_is_right
+.Lfloat_out:
+    fninit
+    fldcw [r15 + {CONTEXT_CALLER_CONTROL}]
+    ldmxcsr [r15 + {CONTEXT_CALLER_FLOAT}]
+    jmp .Lfloat_is_the_callers
+.Llost:
+    ud2                                         # nothing here can be believed
+    .size partywall_call, . - partywall_call
+
+    .balign 4096
+    .globl partywall_gate_end
+    .hidden partywall_gate_end
+partywall_gate_end:
+    .popsection

@@ -1,0 +1,210 @@
+#![allow(unsafe_code, reason = "calls the launcher's entry points by address")]
+//! A program's side: finding out that it runs as a domain, lending threads, calling others.
+//!
+//! ```text
+//! callee                                   caller
+//!   Guest::here()                            Guest::here()
+//!   serve(function)                          .
+//!   a few threads: lend()                    .
+//!   offer(caller's pid, number, cookie)      .
+//!   .                                        take(number) -> link
+//!   function(&Entered) <==================== call(link, words, limit)
+//! ```
+//!
+//! `function` runs in the calling thread of the other program, on a stack and with the thread-local
+//! storage of one of the threads that were lent. It may do all that a function does; each system
+//! call costs about as much as a round trip over a Unix socket.
+
+use std::cell::Cell;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use partywall_abi::domain::{Info, MAGIC, Status, VARIABLE, VERSION};
+
+use crate::gate::Outcome;
+
+/// What a function of a domain is called with.
+#[derive(Debug, Clone, Copy)]
+pub struct Entered {
+    /// What [`Guest::offer`] was given for the link.
+    pub cookie: u64,
+    /// What the caller has passed.
+    pub words: [u64; 3],
+}
+
+type Function = Box<dyn Fn(&Entered) -> u64 + Send + Sync>;
+
+static FUNCTION: OnceLock<Function> = OnceLock::new();
+
+thread_local! {
+    /// This thread's number in the launcher's table of callers.
+    static ARMED: Armed = const { Armed(Cell::new(None)) };
+    /// Whose thread runs in this thread's context.
+    static LENT: Cell<Option<u64>> = const { Cell::new(None) };
+}
+
+struct Armed(Cell<Option<(Guest, u64)>>);
+
+impl Drop for Armed {
+    fn drop(&mut self) {
+        if let Some((guest, at)) = self.0.take() {
+            // SAFETY: the address is that of a function of this type (`Guest::of`).
+            let disarm: extern "C" fn(u64) = unsafe { std::mem::transmute(guest.info.disarm) };
+            disarm(at);
+        }
+    }
+}
+
+/// What a function that panicked returns, when nobody has caught it.
+pub const PANICKED: u64 = u64::MAX;
+
+/// This program, as a domain.
+#[derive(Debug, Clone, Copy)]
+pub struct Guest {
+    info: &'static Info,
+}
+
+impl Guest {
+    /// This program, if it runs as a domain.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::InvalidData`] when what is said in the environment is not so: the variable
+    /// holds no address of a launcher of this version.
+    pub fn here() -> io::Result<Option<Self>> {
+        let Some(value) = std::env::var_os(VARIABLE) else { return Ok(None) };
+        let bad = |why: &str| {
+            let text = format!("{VARIABLE}={value:?} {why}");
+            io::Error::new(io::ErrorKind::InvalidData, text)
+        };
+        let address = value.to_str().and_then(|text| u64::from_str_radix(text, 16).ok());
+        let address = address.filter(|a| *a != 0 && a.is_multiple_of(8));
+        let address = address.ok_or_else(|| bad("is no address"))?;
+        // Read by the kernel, which says whether there is such memory.
+        let mut words = [0_u64; 2];
+        let local = [libc::iovec { iov_base: words.as_mut_ptr().cast(), iov_len: 16 }];
+        let remote = [libc::iovec { iov_base: address as *mut libc::c_void, iov_len: 16 }];
+        let pid = std::process::id() as libc::pid_t;
+        // SAFETY: both lists have one entry; the first is `words`, the second is only looked up.
+        let read = unsafe { libc::process_vm_readv(pid, local.as_ptr(), 1, remote.as_ptr(), 1, 0) };
+        if read != 16 || words[0] != MAGIC {
+            return Err(bad("is not where a launcher is; a child of a domain must not inherit it"));
+        }
+        let (version, bytes) = (words[1] as u32, (words[1] >> 32) as usize);
+        if version != VERSION || bytes != size_of::<Info>() {
+            return Err(bad(&format!("leads to a launcher of version {version}, not {VERSION}")));
+        }
+        // SAFETY: the launcher's static table, as its first words say.
+        Ok(Some(Self { info: unsafe { &*(address as *const Info) } }))
+    }
+
+    /// The launcher itself.
+    pub(crate) fn of(info: &'static Info) -> Self {
+        Self { info }
+    }
+
+    /// Sets what calls to this program run; the first one counts.
+    pub fn serve(&self, function: impl Fn(&Entered) -> u64 + Send + Sync + 'static) {
+        let _first = FUNCTION.set(Box::new(function));
+    }
+
+    /// Lends the calling thread to callers, until the program ends.
+    ///
+    /// # Errors
+    /// `ENOSPC` when as many threads are lent as can be, or what mmap(2) says.
+    pub fn lend(&self) -> io::Result<()> {
+        // SAFETY: the address is that of a function of this type (`Guest::here`, `Guest::of`).
+        let park: extern "C" fn(u64) -> i64 = unsafe { std::mem::transmute(self.info.park) };
+        result(park(entered as *const () as u64)).map(drop)
+    }
+
+    /// Lets the process `pid` of the same launcher call this program. `number` is how it finds the
+    /// offer, `cookie` what the function learns of it.
+    ///
+    /// # Errors
+    /// `ESRCH` when the process is no domain of this launcher, `ENOSPC` when no link is free.
+    pub fn offer(&self, pid: u32, number: u64, cookie: u64) -> io::Result<u32> {
+        // SAFETY: as for `lend`.
+        let offer: extern "C" fn(u64, u64, u64) -> i64 =
+            unsafe { std::mem::transmute(self.info.offer) };
+        result(offer(u64::from(pid), number, cookie))
+    }
+
+    /// Takes up the offer with this number.
+    ///
+    /// # Errors
+    /// `ENOENT` when there is none for this program.
+    pub fn take(&self, number: u64) -> io::Result<u32> {
+        // SAFETY: as for `lend`.
+        let take: extern "C" fn(u64) -> i64 = unsafe { std::mem::transmute(self.info.take) };
+        result(take(number))
+    }
+
+    /// Ends a link.
+    pub fn release(&self, link: u32) {
+        // SAFETY: as for `lend`.
+        let release: extern "C" fn(u64) = unsafe { std::mem::transmute(self.info.release) };
+        release(u64::from(link));
+    }
+
+    /// Calls over a link. The callee has `limit` to return, at least one tick of the launcher's
+    /// watch, and no longer than the call this one is made from.
+    ///
+    /// # Errors
+    /// The [`Status`] that is not [`Status::Done`]. What it says of the callee: on
+    /// [`Status::Fault`], [`Status::Deadline`], [`Status::Died`] and [`Status::SystemCall`] it may
+    /// have done half of its work; on the others, none.
+    pub fn call(&self, link: u32, words: [u64; 3], limit: Duration) -> Result<u64, Status> {
+        let caller = match LENT.get() {
+            Some(caller) => caller,
+            None => self.armed().map_err(|_| Status::Denied)?,
+        };
+        // SAFETY: the address is that of the gate, which is such a function.
+        let call: extern "C" fn(u64, u64, u64, u64, u64, u64) -> Outcome =
+            unsafe { std::mem::transmute(self.info.call) };
+        let [a, b, c] = words;
+        let ticks = self.ticks(limit);
+        let outcome = call(caller, u64::from(link), a, b, c, ticks);
+        match Status::from_number(outcome.status) {
+            Some(Status::Done) => Ok(outcome.word),
+            status => Err(status.unwrap_or(Status::Fault)),
+        }
+    }
+
+    fn ticks(&self, time: Duration) -> u64 {
+        let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        ns.saturating_mul(self.info.ticks_per_ms) / 1_000_000
+    }
+
+    /// Registers the calling thread, once.
+    ///
+    /// # Errors
+    /// `EUSERS` when too many threads call; what mmap(2), sigaltstack(2) and prctl(2) say.
+    pub fn armed(&self) -> io::Result<u64> {
+        ARMED.with(|armed| {
+            if let Some((_, at)) = armed.0.get() {
+                return Ok(at);
+            }
+            // SAFETY: as for `lend`.
+            let arm: extern "C" fn() -> i64 = unsafe { std::mem::transmute(self.info.arm) };
+            let at = u64::from(result(arm())?);
+            armed.0.set(Some((*self, at)));
+            Ok(at)
+        })
+    }
+}
+
+fn result(value: i64) -> io::Result<u32> {
+    u32::try_from(value).map_err(|_| io::Error::from_raw_os_error(-value as i32))
+}
+
+/// Where the gate enters this program.
+extern "C" fn entered(caller: u64, cookie: u64, a: u64, b: u64, c: u64, _limit: u64) -> u64 {
+    let Some(function) = FUNCTION.get() else { return PANICKED };
+    LENT.set(Some(caller));
+    let entered = Entered { cookie, words: [a, b, c] };
+    let done = catch_unwind(AssertUnwindSafe(|| function(&entered))).unwrap_or(PANICKED);
+    LENT.set(None);
+    done
+}

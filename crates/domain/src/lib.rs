@@ -1,0 +1,30 @@
+//! Protection domains: programs that share one address space, each a process otherwise, and the
+//! gates by which they call each other.
+//!
+//! ```text
+//! launcher (one process)
+//!   |- space: slots of addresses; the heap guarded
+//!   |- domain "a": static-pie program in slot 0, own pid, descriptors, handlers, libc
+//!   `- domain "b": static-pie program in slot 1, ...
+//! ```
+
+#[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
+compile_error!("domains are for Linux on x86-64");
+
+mod callers;
+mod contexts;
+pub mod elf;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
+mod gate;
+pub mod guest;
+mod links;
+mod load;
+mod signals;
+pub mod space;
+mod sys;
+mod table;
+pub mod task;
+mod traps;
+mod watch;

@@ -1,0 +1,70 @@
+#![allow(unsafe_code, reason = "system calls without a C library")]
+//! System calls as the kernel has them, for code that runs where no C library may be touched: in a
+//! task that has no thread-local storage yet, in a signal handler that finds another program's, in
+//! the kernel task that is lent to a caller.
+//!
+//! Nothing here allocates, locks, or knows errno. The one `syscall` instruction is in the call
+//! gate's page, which system-call filters and Syscall User Dispatch let pass.
+
+use std::io;
+
+use crate::gate;
+
+/// Where signal handlers return to.
+pub(crate) fn restorer() -> usize {
+    gate::partywall_restorer as *const () as usize
+}
+
+/// Begins a program: every register as after exec(3), the stack and the first instruction given.
+///
+/// # Safety
+/// Both must be those of a loaded program, and nothing of the calling code's stack be needed again.
+pub(crate) unsafe fn enter(entry: u64, stack: u64) -> ! {
+    // SAFETY: passed on.
+    unsafe { gate::partywall_enter(entry, stack) }
+}
+
+/// Makes a system call.
+///
+/// # Errors
+/// The positive error number.
+///
+/// # Safety
+/// That of the call: what its arguments point to, and what it does to this process.
+pub(crate) unsafe fn call(number: i64, arguments: [u64; 6]) -> Result<u64, Errno> {
+    // SAFETY: the function reads six words and makes the call, which the caller answers for.
+    let result = unsafe { gate::partywall_syscall(number, &raw const arguments) };
+    // syscalls(2): errors are -4095 to -1.
+    if (-4095..0).contains(&result) { Err(Errno((-result) as i32)) } else { Ok(result as u64) }
+}
+
+/// The base of the calling thread's thread-local storage.
+pub(crate) fn fs() -> u64 {
+    let base: u64;
+    // SAFETY: reads a register; `Space::new` has made sure that the instruction is allowed.
+    unsafe { core::arch::asm!("rdfsbase {}", out(reg) base, options(nomem, nostack)) };
+    base
+}
+
+/// Sets it.
+pub(crate) fn set_fs(base: u64) {
+    // SAFETY: the callers set what belongs to the code that runs next; nothing in this crate's own
+    // code that runs meanwhile uses thread-local storage.
+    unsafe { core::arch::asm!("wrfsbase {}", in(reg) base, options(nostack)) };
+}
+
+/// The time stamp counter, in ticks.
+pub(crate) fn ticks() -> u64 {
+    // SAFETY: every x86-64 processor has it, and Linux lets programs read it.
+    unsafe { core::arch::x86_64::_rdtsc() }
+}
+
+/// An error number of the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Errno(pub(crate) i32);
+
+impl From<Errno> for io::Error {
+    fn from(errno: Errno) -> Self {
+        Self::from_raw_os_error(errno.0)
+    }
+}

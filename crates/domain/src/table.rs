@@ -1,0 +1,231 @@
+#![allow(unsafe_code, reason = "a static whose bytes are zero")]
+//! The fixed places: who may call whom, where contexts are, who is inside. The call gate finds
+//! everything here, by numbers it checks, and takes no address from a register of its caller.
+//!
+//! | table | an entry is | written by |
+//! | --- | --- | --- |
+//! | [`DOMAINS`] | a slot's domain | the launcher |
+//! | [`LINKS`] | the right of one domain to call another | the launcher |
+//! | [`CALLERS`] | a kernel thread that calls | its own thread: registering, the gate, handlers |
+//! | [`CONTEXTS`] | a parked thread of a callee, to be lent | whoever has made it busy, and its agent |
+//!
+//! # A context
+//!
+//! ```text
+//!            park                    gate: xchg                  gate: store
+//!  NONE -----------------> FREE -------------------> BUSY -------------------> FREE
+//!                                                     |  fault, deadline, death
+//!                                                     `-------------------> POISONED, for ever
+//! ```
+//!
+//! What belongs to the call (who is inside, where to return) is written by the thread that has made
+//! the context busy; others read it only to decide whom to signal, and the signalled thread looks
+//! again. If the caller's thread dies inside, the context stays busy and its domain is restarted; if
+//! the callee dies, its memory stays until nobody is inside.
+
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+use crate::space::{SLOT, SLOTS};
+
+/// Contexts a domain can have.
+pub(crate) const CONTEXTS_EACH: usize = 16;
+/// Kernel threads of all domains that can call at one time.
+pub(crate) const CALLERS_MOST: usize = 1024;
+/// Links between domains.
+pub(crate) const LINKS_MOST: usize = 4096;
+/// A context's stack in bytes, its lowest page a guard; a power of two, and aligned to it.
+pub(crate) const CONTEXT_STACK: u64 = 1 << 20;
+/// Where in a slot the contexts' stacks begin.
+pub(crate) const STACKS: u64 = 96 << 30;
+/// How deep calls can nest: a callee calls another domain, and so on.
+pub(crate) const DEPTH: u32 = 8;
+
+/// No thread has parked here.
+pub(crate) const NONE: u8 = 0;
+/// Parked, to be lent.
+pub(crate) const FREE: u8 = 1;
+/// A caller is inside.
+pub(crate) const BUSY: u8 = 2;
+/// A call ended in the middle: nobody knows what its locks and heap are like.
+pub(crate) const POISONED: u8 = 3;
+
+/// A slot's domain, as the gate sees it.
+#[repr(C, align(64))]
+pub(crate) struct DomainEntry {
+    /// Whether it takes calls: 1.
+    pub(crate) open: AtomicU8,
+    /// How many of its contexts have been parked.
+    pub(crate) contexts: AtomicU32,
+    /// Raised by whoever poisons a context; the launcher waits for it.
+    pub(crate) poisoned: AtomicU32,
+    /// The process number of its task.
+    pub(crate) pid: AtomicI32,
+    /// 1 when its task has ended and callers are to be called off.
+    pub(crate) dead: AtomicU32,
+    /// 1 when it has declared that its functions make no system calls.
+    pub(crate) silent: AtomicU32,
+}
+
+/// The right to call.
+#[repr(C, align(32))]
+pub(crate) struct Link {
+    /// 1 when the link is open.
+    pub(crate) open: AtomicU32,
+    /// The calling domain.
+    pub(crate) caller: AtomicU32,
+    /// The domain that is called.
+    pub(crate) callee: AtomicU32,
+    pub(crate) _reserved: u32,
+    /// What the callee knows it by; handed to its entry.
+    pub(crate) cookie: AtomicU64,
+    /// What both ends know it by before it is open.
+    pub(crate) number: AtomicU64,
+}
+
+/// A kernel thread that makes calls. Its own thread alone uses it, but for `tid`.
+#[repr(C, align(128))]
+pub(crate) struct Caller {
+    /// Syscall User Dispatch reads this: 1 sends system calls to the handler.
+    pub(crate) selector: AtomicU8,
+    /// The domain whose code runs now.
+    pub(crate) domain: AtomicU32,
+    /// The base of thread-local storage that goes with it.
+    pub(crate) fs: AtomicU64,
+    /// The context it is inside of, innermost; 0 when it is at home.
+    pub(crate) inside: AtomicU64,
+    /// How many contexts it is inside of.
+    pub(crate) depth: AtomicU32,
+    /// The thread's number; 0 when the entry was never used, -1 when it is free again.
+    pub(crate) tid: AtomicI32,
+    /// The thread group it belongs to.
+    pub(crate) pid: AtomicI32,
+    /// Its home: domain and thread-local storage outside of any call.
+    pub(crate) home: AtomicU32,
+    pub(crate) home_fs: AtomicU64,
+    /// Its signal stack: address.
+    pub(crate) signal_stack: AtomicU64,
+    /// 1 while a system call of its callee is made elsewhere: it may be called off then.
+    pub(crate) forwarding: AtomicU32,
+    /// Time spent in callees, in ticks of the time stamp counter.
+    pub(crate) ticks: AtomicU64,
+    /// Calls made.
+    pub(crate) calls: AtomicU64,
+}
+
+/// A thread of a callee that has parked, and whose stack and thread-local storage are lent.
+#[repr(C, align(256))]
+pub(crate) struct Context {
+    /// [`NONE`], [`FREE`], [`BUSY`] or [`POISONED`].
+    pub(crate) state: AtomicU8,
+    /// Where calls enter it.
+    pub(crate) entry: AtomicU64,
+    /// The top of its stack.
+    pub(crate) stack: AtomicU64,
+    /// Its thread-local storage.
+    pub(crate) fs: AtomicU64,
+    /// Who is inside: the address of a [`Caller`].
+    pub(crate) caller: AtomicU64,
+    /// The caller's stack pointer and what else it gets back.
+    pub(crate) caller_stack: AtomicU64,
+    pub(crate) caller_fs: AtomicU64,
+    pub(crate) caller_domain: AtomicU32,
+    pub(crate) caller_float: AtomicU32,
+    pub(crate) caller_control: AtomicU32,
+    /// Where the gate looks at what the callee has left.
+    pub(crate) float: AtomicU32,
+    pub(crate) control: AtomicU32,
+    /// The context the caller was inside of before.
+    pub(crate) below: AtomicU64,
+    /// When the call began and when it is to end, in ticks.
+    pub(crate) began: AtomicU64,
+    pub(crate) limit: AtomicU64,
+    /// Time spent here, in ticks, and calls.
+    pub(crate) ticks: AtomicU64,
+    pub(crate) calls: AtomicU64,
+    /// System calls forwarded to its agent.
+    pub(crate) forwards: AtomicU64,
+    /// The parked kernel thread.
+    pub(crate) tid: AtomicI32,
+    /// The signals it had blocked before it parked.
+    pub(crate) mask: AtomicU64,
+    /// [`IDLE`], [`ASKED`], [`ANSWERED`] or [`STOP`]: the caller asks, the agent answers.
+    pub(crate) mail: AtomicU32,
+    /// The registers of code that makes a task; 0 for all other calls.
+    pub(crate) frame: AtomicU64,
+    /// The system call that is asked for, its arguments and its result.
+    pub(crate) number: AtomicI64,
+    pub(crate) arguments: [AtomicU64; 6],
+    pub(crate) result: AtomicI64,
+}
+
+/// Where an agent waits for system calls to make: nothing to do.
+pub(crate) const IDLE: u32 = 0;
+/// A call is to be made.
+pub(crate) const ASKED: u32 = 1;
+/// It has been made.
+pub(crate) const ANSWERED: u32 = 2;
+/// The context is taken back.
+pub(crate) const STOP: u32 = 3;
+
+/// The tables, page-aligned and apart from everything else, so that rights can be set for them.
+#[repr(C, align(4096))]
+pub(crate) struct Tables {
+    /// Where slots begin.
+    pub(crate) base: AtomicU64,
+    /// 1 while whoever watches the time sleeps, because nobody is inside anywhere.
+    pub(crate) watch: AtomicU32,
+    /// The launcher's process number.
+    pub(crate) launcher: AtomicI32,
+    pub(crate) domains: [DomainEntry; SLOTS],
+    pub(crate) links: [Link; LINKS_MOST],
+    pub(crate) callers: [Caller; CALLERS_MOST],
+    pub(crate) contexts: [[Context; CONTEXTS_EACH]; SLOTS],
+}
+
+/// All of it, zero at first: no entry is in use.
+pub(crate) static TABLES: Tables = {
+    // SAFETY: the tables are atomics of integers, for which zero bytes are zeros.
+    unsafe { MaybeUninit::zeroed().assume_init() }
+};
+
+impl DomainEntry {
+    /// Its task has ended: no new calls, and those under way are called off.
+    pub(crate) fn end(&self) {
+        self.open.store(0, Ordering::SeqCst);
+        self.pid.store(0, Ordering::SeqCst);
+        self.dead.store(1, Ordering::SeqCst);
+    }
+}
+
+impl Tables {
+    /// A new domain is about to run in a slot in which nobody is.
+    pub(crate) fn begin(&self, slot: usize) {
+        for context in &self.contexts[slot] {
+            context.state.store(NONE, Ordering::Relaxed);
+            context.mail.store(IDLE, Ordering::Relaxed);
+            context.frame.store(0, Ordering::Relaxed);
+            for count in [&context.ticks, &context.calls, &context.forwards] {
+                count.store(0, Ordering::Relaxed);
+            }
+        }
+        let domain = &self.domains[slot];
+        for word in [&domain.contexts, &domain.poisoned, &domain.dead, &domain.silent] {
+            word.store(0, Ordering::Relaxed);
+        }
+        domain.open.store(1, Ordering::SeqCst);
+    }
+
+    /// The slot that holds an address; [`SLOTS`], the launcher, for all others.
+    pub(crate) fn slot_of(&self, address: u64) -> usize {
+        let at = address.wrapping_sub(self.base.load(Ordering::Relaxed)) / SLOT;
+        (at as usize).min(SLOTS)
+    }
+
+    /// The context at an address of this table; `None` for all others, 0 among them.
+    pub(crate) fn context_at(&self, address: u64) -> Option<&Context> {
+        let at =
+            address.checked_sub(self.contexts.as_ptr() as u64)? as usize / size_of::<Context>();
+        self.contexts.get(at / CONTEXTS_EACH)?.get(at % CONTEXTS_EACH)
+    }
+}

@@ -1,0 +1,430 @@
+#![allow(unsafe_code, reason = "a task that shares this process's memory")]
+//! A domain's first task: made by clone(2) with `CLONE_VM` and nothing else shared, so that it has
+//! a pid, descriptors, signal handlers and credentials of its own, and this process's memory.
+//!
+//! ```text
+//! launcher: loads the program, clone() ----> waits for `entered` or the task's end
+//! task:                                 guards, descriptors, filter, `entered`, the program
+//! ```
+//!
+//! Between clone and the program's first instruction the task runs code of this process on the
+//! program's stack, with the thread-local storage of the thread that made it: it makes raw system
+//! calls, writes the [`Start`] it was given, and nothing else. What fails there is written down as a
+//! step and an error number, and the task ends with status 127.
+//!
+//! Guards: SIGKILL when the launcher's thread ends (`PR_SET_PDEATHSIG`), no core dump (it would hold
+//! every domain's memory), no new privileges, the filter of [`crate::traps`].
+//!
+//! When the task dies, its memory stays until [`Domain`] is dropped, which kills what is left of it,
+//! waits for it, and frees the slot.
+
+use std::ffi::{CString, OsString};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::process::ExitStatus;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use partywall_abi::domain::VARIABLE;
+use rustix::process::{Signal, WaitIdOptions};
+
+use crate::elf::{ElfError, Image};
+use crate::links;
+use crate::load;
+use crate::signals::{self, Action};
+use crate::space::{self, Slot, Space};
+use crate::sys::{self, Errno};
+use crate::table::{BUSY, DomainEntry, TABLES};
+use crate::traps;
+
+/// What to run as a domain.
+#[derive(Debug)]
+pub struct Program {
+    /// A sealed memfd with the program file: nobody can change it while it runs.
+    pub image: OwnedFd,
+    /// `argv`, from `argv[0]` on.
+    pub args: Vec<OsString>,
+    /// The whole environment; [`Domain::start`] adds what a C library must know.
+    pub environment: Vec<(OsString, OsString)>,
+    /// Working directory.
+    pub directory: PathBuf,
+    /// What becomes descriptors 0, 1, 2 and so on; all others are closed.
+    pub descriptors: Vec<OwnedFd>,
+}
+
+/// Why a domain did not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The file cannot be a domain.
+    #[error("{0}")]
+    Elf(#[from] ElfError),
+    /// All slots are taken.
+    #[error("all {} places for domains in this launcher are taken", crate::space::SLOTS)]
+    Full,
+    /// The kernel refused.
+    #[error("{what}: {source}")]
+    Kernel {
+        /// What was being done.
+        what: &'static str,
+        /// What it said.
+        source: io::Error,
+    },
+}
+
+fn failed(what: &'static str) -> impl FnOnce(io::Error) -> StartError {
+    move |source| StartError::Kernel { what, source }
+}
+
+/// A program that runs in this process's address space. Dropping it kills it.
+#[derive(Debug)]
+pub struct Domain {
+    pid: u32,
+    pidfd: OwnedFd,
+    status: Option<ExitStatus>,
+    /// Freed after the task is gone.
+    slot: Option<Slot>,
+}
+
+impl Domain {
+    /// Loads and starts `program` in `space`. The thread that calls this must live as long as the
+    /// domain: the kernel kills the domain when that thread ends.
+    ///
+    /// # Errors
+    /// [`StartError`].
+    pub fn start(space: &Space, program: Program) -> Result<Self, StartError> {
+        let file = map_file(program.image.as_fd()).map_err(failed("reading the program"))?;
+        let image = Image::parse(&file)?;
+        drop(file);
+        let slot = space.slot().ok_or(StartError::Full)?;
+        let args = load::c_strings(program.args.iter().map(|a| a.as_os_str()));
+        let args = args.map_err(failed("taking the arguments"))?;
+        // Restartable sequences: the kernel writes a thread's area with whatever memory rights the
+        // thread has at that moment, and kills it when they do not do.
+        let tunables = ("GLIBC_TUNABLES", "glibc.pthread.rseq=0".to_owned());
+        let launcher = (VARIABLE, format!("{:x}", space::info_address()));
+        let ours = [tunables, launcher].map(|(key, value)| (key.into(), value.into()));
+        let environment = program
+            .environment
+            .into_iter()
+            .filter(|(key, _): &(OsString, OsString)| ours.iter().all(|(ours, _)| key != ours));
+        let environment: Vec<OsString> = environment
+            .chain(ours.clone())
+            .map(|(mut entry, value)| {
+                entry.push("=");
+                entry.push(value);
+                entry
+            })
+            .collect();
+        let environment = load::c_strings(environment.iter().map(|e| e.as_os_str()));
+        let environment = environment.map_err(failed("taking the environment"))?;
+        let directory = CString::new(program.directory.as_os_str().as_bytes())
+            .map_err(|e| failed("taking the working directory")(e.into()))?;
+        let loaded = load::load(&slot, &image, program.image.as_fd(), &args, &environment)
+            .map_err(failed("mapping the program"))?;
+        traps::prepare(slot.index(), loaded.entry % (64 << 30));
+        signals::prepare(slot.index());
+        // Numbers above those they are to get, so that none is overwritten before it is placed.
+        let lowest = program.descriptors.len() as RawFd;
+        let descriptors = program
+            .descriptors
+            .iter()
+            .map(|fd| rustix::io::fcntl_dupfd_cloexec(fd, lowest).map_err(io::Error::from))
+            .collect::<io::Result<Vec<_>>>()
+            .map_err(failed("placing descriptors"))?;
+        let range = slot.range();
+        TABLES.begin(slot.index());
+        let start = Start {
+            slot: slot.index(),
+            parent: rustix::process::getpid().as_raw_pid(),
+            entry: loaded.entry,
+            stack: loaded.stack,
+            directory: directory.as_ptr() as u64,
+            descriptors: descriptors.as_ptr_range(),
+            filter: traps::filter(range.start, range.end),
+            state: AtomicU32::new(STARTING),
+            step: AtomicU64::new(0),
+        };
+        let (pid, pidfd) = clone(&start).map_err(failed("making the task"))?;
+        let mut domain = Self { pid, pidfd, status: None, slot: Some(slot) };
+        domain.entered(&start)?;
+        Ok(domain)
+    }
+
+    /// Waits until the task has left this process's code for its own.
+    fn entered(&mut self, start: &Start) -> Result<(), StartError> {
+        while start.state.load(Ordering::Acquire) == STARTING {
+            // The task may have been killed; then nobody says anything.
+            if self.try_wait().map_err(failed("waiting for the task"))?.is_some() {
+                let step = start.step.load(Ordering::Acquire);
+                let source = io::Error::from_raw_os_error((step >> 32) as i32);
+                return Err(StartError::Kernel { what: Step::name(step as u32), source });
+            }
+            let timeout = rustix::thread::futex::Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
+            let flags = rustix::thread::futex::Flags::PRIVATE;
+            let _woken = rustix::thread::futex::wait(&start.state, flags, STARTING, Some(&timeout));
+        }
+        Ok(())
+    }
+
+    /// Its process number.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Its pidfd, readable when the task has ended.
+    pub fn pidfd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
+    }
+
+    /// How it ended, if it has.
+    ///
+    /// # Errors
+    /// What waitid(2) says.
+    pub fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
+        self.wait_with(WaitIdOptions::EXITED | WaitIdOptions::NOHANG)
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Errors
+    /// What waitid(2) says.
+    pub fn wait(&mut self) -> io::Result<ExitStatus> {
+        Ok(self.wait_with(WaitIdOptions::EXITED)?.expect("waited for the end"))
+    }
+
+    fn wait_with(&mut self, options: WaitIdOptions) -> io::Result<Option<ExitStatus>> {
+        if self.status.is_none() {
+            let id = rustix::process::WaitId::PidFd(self.pidfd.as_fd());
+            let ended = rustix::io::retry_on_intr(|| rustix::process::waitid(id.clone(), options))?;
+            self.status = ended.map(|status| exit_status(&status));
+        }
+        Ok(self.status)
+    }
+
+    /// Sends it a signal.
+    ///
+    /// # Errors
+    /// What pidfd_send_signal(2) says; a task that has ended is none.
+    pub fn signal(&self, signal: Signal) -> io::Result<()> {
+        match rustix::process::pidfd_send_signal(&self.pidfd, signal) {
+            Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
+            Err(why) => Err(why.into()),
+        }
+    }
+
+    /// Takes no more calls, ends those under way, and returns when nobody is inside any more.
+    fn empty(&self) {
+        let Some(slot) = &self.slot else { return };
+        table(slot.index()).end();
+        links::end_all(slot.index());
+        let inside = || {
+            let contexts = &TABLES.contexts[slot.index()];
+            contexts.iter().any(|c| c.state.load(Ordering::SeqCst) == BUSY)
+        };
+        // The watch looks every millisecond.
+        while inside() {
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+
+    /// The addresses that are its own.
+    pub fn range(&self) -> std::ops::Range<u64> {
+        self.slot.as_ref().map_or(0..0, Slot::range)
+    }
+}
+
+impl Drop for Domain {
+    fn drop(&mut self) {
+        let ended = self.signal(Signal::KILL).and_then(|()| self.wait());
+        self.empty();
+        if let Err(why) = ended {
+            // Memory under a task that may run is not given away.
+            tracing::error!(pid = self.pid, %why, "a domain may not have ended; its slot is kept");
+            let _kept = std::mem::ManuallyDrop::new(self.slot.take());
+        }
+    }
+}
+
+fn exit_status(status: &rustix::process::WaitIdStatus) -> ExitStatus {
+    use std::os::unix::process::ExitStatusExt;
+    let signal = status.terminating_signal().unwrap_or(0);
+    ExitStatus::from_raw(status.exit_status().map_or(signal, |code| code << 8))
+}
+
+/// The file's bytes; it is sealed, so they stay.
+fn map_file(image: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
+    let seals = rustix::fs::fcntl_get_seals(image)?;
+    let needed = rustix::fs::SealFlags::SHRINK | rustix::fs::SealFlags::WRITE;
+    if !seals.contains(needed) {
+        return Err(io::Error::other(
+            "the file is not sealed: it must be a memfd that cannot change",
+        ));
+    }
+    let bytes = rustix::fs::fstat(image)?.st_size as usize;
+    let mut file = vec![0; bytes];
+    let mut at = 0;
+    while at < bytes {
+        match rustix::io::pread(image, &mut file[at..], at as u64)? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            n => at += n,
+        }
+    }
+    Ok(file)
+}
+
+const STARTING: u32 = 0;
+const ENTERED: u32 = 1;
+
+fn table(slot: usize) -> &'static DomainEntry {
+    &TABLES.domains[slot]
+}
+
+/// What the new task reads, and writes how far it came.
+struct Start {
+    slot: usize,
+    parent: i32,
+    entry: u64,
+    stack: u64,
+    directory: u64,
+    descriptors: std::ops::Range<*const OwnedFd>,
+    filter: [libc::sock_filter; 14],
+    state: AtomicU32,
+    /// The step that failed, and its error number in the upper word.
+    step: AtomicU64,
+}
+
+/// What a new task does, for an error that names it.
+#[derive(Clone, Copy)]
+enum Step {
+    Killed,
+    Guards,
+    Descriptors,
+    Directory,
+    Signals,
+    Filter,
+    Enter,
+}
+
+impl Step {
+    fn name(number: u32) -> &'static str {
+        const NAMES: [(Step, &str); 7] = [
+            (Step::Killed, "starting the task: it was killed"),
+            (Step::Guards, "setting the task's limits"),
+            (Step::Descriptors, "placing the task's descriptors"),
+            (Step::Directory, "changing to the working directory"),
+            (Step::Signals, "setting the task's signal handlers"),
+            (Step::Filter, "installing the system-call filter"),
+            (Step::Enter, "entering the program"),
+        ];
+        NAMES.iter().find(|(step, _)| *step as u32 == number).map_or(NAMES[0].1, |(_, name)| name)
+    }
+}
+
+/// Makes the task; it is a child of this process and says so by SIGCHLD.
+fn clone(start: &Start) -> io::Result<(u32, OwnedFd)> {
+    let mut pidfd: RawFd = -1;
+    let flags = libc::CLONE_VM | libc::CLONE_PIDFD | libc::SIGCHLD;
+    let argument = (&raw const *start).cast_mut().cast();
+    // Below the program's first frame: this process's code runs there until the program does.
+    let stack = (start.stack - 4096) as *mut libc::c_void;
+    // SAFETY: the task runs `child` on a stack of its own, and that does what the module allows;
+    // `start` outlives it: the caller waits until the program is entered or the task has ended.
+    let pid = unsafe { libc::clone(child, stack, flags, argument, &raw mut pidfd) };
+    if pid < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just made it for this process alone.
+    Ok((pid as u32, unsafe { OwnedFd::from_raw_fd(pidfd) }))
+}
+
+extern "C" fn child(argument: *mut libc::c_void) -> libc::c_int {
+    // SAFETY: `clone` passes a `Start` that lives until this says that it is done.
+    let start = unsafe { &*argument.cast::<Start>() };
+    // SAFETY: this is the new task, before its program.
+    let (step, Errno(number)) = unsafe { prepare(start) };
+    start.step.store(step as u64 | (number as u64) << 32, Ordering::Release);
+    // SAFETY: ends this task alone.
+    let _never = unsafe { sys::call(libc::SYS_exit_group, [127, 0, 0, 0, 0, 0]) };
+    127
+}
+
+/// Returns only if something failed.
+///
+/// # Safety
+/// Only in a new task, before its program.
+unsafe fn prepare(start: &Start) -> (Step, Errno) {
+    let step = |step: Step, result: Result<u64, Errno>| result.map_err(|e| (step, e));
+    let done = (|| {
+        // SAFETY: each concerns this task alone, and its pointers outlive it.
+        let call = |number, arguments| unsafe { sys::call(number, arguments) };
+        let kill = libc::SIGKILL as u64;
+        step(
+            Step::Guards,
+            call(libc::SYS_prctl, [libc::PR_SET_PDEATHSIG as u64, kill, 0, 0, 0, 0]),
+        )?;
+        if call(libc::SYS_getppid, [0; 6]) != Ok(start.parent as u64) {
+            return Err((Step::Killed, Errno(libc::ECHILD)));
+        }
+        let none = [0_u64; 2];
+        let core = libc::RLIMIT_CORE as u64;
+        let limit = call(libc::SYS_prlimit64, [0, core, none.as_ptr() as u64, 0, 0, 0]);
+        step(Step::Guards, limit)?;
+        let no_new = [libc::PR_SET_NO_NEW_PRIVS as u64, 1, 0, 0, 0, 0];
+        step(Step::Guards, call(libc::SYS_prctl, no_new))?;
+        step(Step::Guards, call(libc::SYS_setpgid, [0; 6]))?;
+        let (mut at, mut number) = (start.descriptors.start, 0);
+        while at < start.descriptors.end {
+            // SAFETY: within the range that the parent keeps alive.
+            let descriptor = unsafe { (*at).as_raw_fd() } as u64;
+            step(Step::Descriptors, call(libc::SYS_dup2, [descriptor, number, 0, 0, 0, 0]))?;
+            number += 1;
+            // SAFETY: at most one past the end.
+            at = unsafe { at.add(1) };
+        }
+        let rest = [number, u64::from(u32::MAX), 0, 0, 0, 0];
+        step(Step::Descriptors, call(libc::SYS_close_range, rest))?;
+        step(Step::Directory, call(libc::SYS_chdir, [start.directory, 0, 0, 0, 0, 0]))?;
+        step(Step::Signals, default_signals(&call))?;
+        step(Step::Signals, signals::install_in_domain().map(|()| 0))?;
+        let program = libc::sock_fprog {
+            len: start.filter.len() as u16,
+            filter: start.filter.as_ptr().cast_mut(),
+        };
+        let mode = u64::from(libc::SECCOMP_SET_MODE_FILTER);
+        let at = &raw const program as u64;
+        step(Step::Filter, call(libc::SYS_seccomp, [mode, 0, at, 0, 0, 0]))?;
+        let pid = call(libc::SYS_getpid, [0; 6]).unwrap_or_default();
+        table(start.slot).pid.store(pid as i32, Ordering::Release);
+        // ARCH_SET_FS: as after exec(3), no thread-local storage yet.
+        step(Step::Enter, call(libc::SYS_arch_prctl, [0x1002, 0, 0, 0, 0, 0]))?;
+        Ok(())
+    })();
+    if let Err(failed) = done {
+        return failed;
+    }
+    let (entry, stack) = (start.entry, start.stack);
+    let state = &raw const start.state as u64;
+    start.state.store(ENTERED, Ordering::Release);
+    // The parent may free `start` from here on; a wake-up for an address needs nothing there.
+    let wake = (libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG) as u64;
+    // SAFETY: wakes whoever waits at the address, and reads nothing.
+    let _woken = unsafe { sys::call(libc::SYS_futex, [state, wake, 1, 0, 0, 0]) };
+    // SAFETY: a program was loaded there, with its stack.
+    unsafe { sys::enter(entry, stack) }
+}
+
+/// As after exec(3), but also what the launcher ignores: handlers of the launcher are not for the
+/// program, and all signals are open.
+fn default_signals(call: &impl Fn(i64, [u64; 6]) -> Result<u64, Errno>) -> Result<u64, Errno> {
+    for signal in 1..=64 {
+        if signal != libc::SIGKILL as u64 && signal != libc::SIGSTOP as u64 {
+            Action::DEFAULT.install(signal)?;
+        }
+    }
+    let none = 0_u64;
+    let set = [libc::SIG_SETMASK as u64, &raw const none as u64, 0, 8, 0, 0];
+    call(libc::SYS_rt_sigprocmask, set)
+}

@@ -1,0 +1,269 @@
+#![allow(unsafe_code, reason = "stands in for system calls, with the caller's pointers")]
+//! The system calls of a domain that must not do what they do in a process of one program.
+//!
+//! A seccomp(2) filter, installed before the program's first instruction and inherited by its
+//! threads and forks, sends a few calls to the SIGSYS handler ([`crate::signals`]). It looks at where
+//! the call comes from: only code in the domain's own slot is meant, so a program that is started by
+//! exec(3) has nothing to do with it.
+//!
+//! | call | what becomes of it |
+//! | --- | --- |
+//! | mmap | placed in the slot; `MAP_FIXED` outside of it is EPERM |
+//! | mremap | the same, where it moves |
+//! | rt_sigaction | the handler is called by ours, which finds the right thread-local storage; SIGSYS and the launcher's own signal cannot be caught (EINVAL) |
+//! | rt_sigprocmask | signals that the gate depends on stay unblocked |
+//! | shmat | ENOSYS: it would map outside the slot |
+//!
+//! The same table serves calls that code of this domain makes in somebody else's thread; those are
+//! made by the context's agent ([`crate::contexts`]).
+//!
+//! This code runs at any point of the program, before it has thread-local storage and in the
+//! middle of its allocator: it uses no C library, allocates nothing, locks nothing, and finds what
+//! it needs by the address that was trapped. A pointer that the kernel would refuse with EFAULT is a
+//! fault of the domain here.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::callers;
+use crate::contexts;
+use crate::elf::PAGE;
+use crate::load::MAPPINGS;
+use crate::signals::{self, Action, KEPT_OPEN};
+use crate::space::{SLOT, SLOTS};
+use crate::sys::{self, Errno};
+use crate::table::{Context, TABLES};
+
+/// Where the next mapping of each slot is tried, relative to the slot.
+static CURSORS: [AtomicU64; SLOTS] = [const { AtomicU64::new(MAPPINGS) }; SLOTS];
+
+/// How often a place is sought before the domain is told that it has no memory.
+const ATTEMPTS: u32 = 10_000;
+/// Mappings from this size on are aligned to it, so that the kernel can use huge pages.
+const HUGE: u64 = 2 << 20;
+
+/// Begins a new domain in a slot.
+pub(crate) fn prepare(index: usize, jitter: u64) {
+    CURSORS[index].store(MAPPINGS + jitter / PAGE * PAGE, Ordering::Relaxed);
+}
+
+/// The filter for a domain whose slot is `start..end`, both multiples of 4 GiB.
+pub(crate) fn filter(start: u64, end: u64) -> [libc::sock_filter; 14] {
+    const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+    const EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+    const ABOVE: u16 = (libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16;
+    const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+    // Offsets in struct seccomp_data: nr 0, arch 4, instruction_pointer 8 (its upper word 12).
+    const X86_64: u32 = 0xc000_003e;
+    let step = |code, k, jt, jf| libc::sock_filter { code, jt, jf, k };
+    [
+        step(LOAD, 4, 0, 0),
+        step(EQUAL, X86_64, 0, 9),
+        step(LOAD, 12, 0, 0),
+        step(ABOVE, (start >> 32) as u32, 0, 7),
+        step(ABOVE, (end >> 32) as u32, 6, 0),
+        step(LOAD, 0, 0, 0),
+        step(EQUAL, libc::SYS_mmap as u32, 5, 0),
+        step(EQUAL, libc::SYS_mremap as u32, 4, 0),
+        step(EQUAL, libc::SYS_rt_sigaction as u32, 3, 0),
+        step(EQUAL, libc::SYS_rt_sigprocmask as u32, 2, 0),
+        step(EQUAL, libc::SYS_shmat as u32, 2, 0),
+        step(RETURN, libc::SECCOMP_RET_ALLOW, 0, 0),
+        step(RETURN, libc::SECCOMP_RET_TRAP, 0, 0),
+        step(RETURN, libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32, 0, 0),
+    ]
+}
+
+/// A call that was trapped.
+pub(crate) struct Call<'a> {
+    /// The mask of the code that made it, which is in force again when the handler returns.
+    pub(crate) mask: &'a mut u64,
+    pub(crate) number: i64,
+    pub(crate) arguments: [u64; 6],
+    /// The domain whose code made it.
+    pub(crate) domain: usize,
+    /// The context, if that code runs in another domain's thread.
+    pub(crate) lent: Option<&'a Context>,
+}
+
+impl Call<'_> {
+    /// Does what is to be done instead.
+    pub(crate) fn answer(&mut self) -> Result<u64, Errno> {
+        if self.domain >= SLOTS {
+            return self.make(self.number, self.arguments);
+        }
+        match self.number {
+            libc::SYS_mmap => self.mmap(),
+            libc::SYS_mremap => self.mremap(),
+            libc::SYS_rt_sigaction => self.sigaction(),
+            libc::SYS_rt_sigprocmask => self.sigprocmask(),
+            libc::SYS_shmat => Err(Errno(libc::ENOSYS)),
+            number => self.make(number, self.arguments),
+        }
+    }
+
+    /// Makes a call in the kernel task of the domain.
+    fn make(&self, number: i64, arguments: [u64; 6]) -> Result<u64, Errno> {
+        match self.lent {
+            Some(context) => contexts::ask(context, number, arguments),
+            // SAFETY: the domain made this call; what has changed is where in its slot it maps.
+            None => unsafe { sys::call(number, arguments) },
+        }
+    }
+
+    fn slot(&self) -> u64 {
+        TABLES.base.load(Ordering::Relaxed) + self.domain as u64 * SLOT
+    }
+
+    fn is_ours(&self, start: u64, bytes: u64) -> bool {
+        let end = start.checked_add(bytes);
+        self.slot() <= start && end.is_some_and(|end| end <= self.slot() + SLOT)
+    }
+
+    fn mmap(&self) -> Result<u64, Errno> {
+        let [hint, bytes, rights, flags, file, offset] = self.arguments;
+        let fixed = (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) as u64;
+        if flags & fixed != 0 {
+            if !self.is_ours(hint, bytes) {
+                return Err(Errno(libc::EPERM));
+            }
+            return self.make(libc::SYS_mmap, self.arguments);
+        }
+        let flags = (flags & !(libc::MAP_32BIT as u64)) | libc::MAP_FIXED_NOREPLACE as u64;
+        let at = |address| self.make(libc::SYS_mmap, [address, bytes, rights, flags, file, offset]);
+        if hint.is_multiple_of(PAGE) && self.is_ours(hint, bytes) {
+            match at(hint) {
+                Err(Errno(libc::EEXIST)) => {}
+                result => return result,
+            }
+        }
+        self.place(bytes, at)
+    }
+
+    /// Tries one place of the slot after the other.
+    fn place(&self, bytes: u64, at: impl Fn(u64) -> Result<u64, Errno>) -> Result<u64, Errno> {
+        let room = SLOT - MAPPINGS;
+        let Some(pages) = bytes.checked_next_multiple_of(PAGE).filter(|b| *b < room / 2) else {
+            return Err(Errno(libc::ENOMEM));
+        };
+        let Some(cursor) = CURSORS.get(self.domain) else { return Err(Errno(libc::EPERM)) };
+        let align = if pages >= HUGE { HUGE } else { PAGE };
+        // A page between mappings, so that running over one is a fault.
+        let step = pages + PAGE + align - PAGE;
+        for _ in 0..ATTEMPTS {
+            let from = cursor.fetch_add(step, Ordering::Relaxed);
+            let start = from.next_multiple_of(align);
+            if start + pages + PAGE > SLOT {
+                // From the beginning again, where mappings have been given back meanwhile.
+                let _other = cursor.compare_exchange(
+                    from + step,
+                    MAPPINGS,
+                    Ordering::Relaxed,
+                    Ordering::Relaxed,
+                );
+                continue;
+            }
+            match at(self.slot() + start) {
+                Err(Errno(libc::EEXIST)) => {}
+                result => return result,
+            }
+        }
+        Err(Errno(libc::ENOMEM))
+    }
+
+    fn mremap(&self) -> Result<u64, Errno> {
+        let [old, old_bytes, bytes, flags, to, _] = self.arguments;
+        let may_move = libc::MREMAP_MAYMOVE as u64;
+        let fixed = libc::MREMAP_FIXED as u64;
+        if !self.is_ours(old, old_bytes) || (flags & fixed != 0 && !self.is_ours(to, bytes)) {
+            return Err(Errno(libc::EPERM));
+        }
+        if flags & fixed != 0 || flags & may_move == 0 {
+            return self.make(libc::SYS_mremap, self.arguments);
+        }
+        if flags == may_move {
+            match self.make(libc::SYS_mremap, [old, old_bytes, bytes, 0, 0, 0]) {
+                Err(Errno(libc::ENOMEM)) => {}
+                result => return result,
+            }
+        }
+        let reserve = (libc::MAP_PRIVATE
+            | libc::MAP_ANONYMOUS
+            | libc::MAP_NORESERVE
+            | libc::MAP_FIXED_NOREPLACE) as u64;
+        let place = self.place(bytes, |address| {
+            self.make(libc::SYS_mmap, [address, bytes, 0, reserve, u64::MAX, 0])
+        })?;
+        let flags = flags | may_move | fixed;
+        let moved = self.make(libc::SYS_mremap, [old, old_bytes, bytes, flags, place, 0]);
+        if moved.is_err() {
+            let _free = self.make(libc::SYS_munmap, [place, bytes, 0, 0, 0, 0]);
+        }
+        moved
+    }
+
+    /// Of this domain's own tasks: a child that shares its memory until exec(3), or a copy of it
+    /// after fork(2), has handlers of its own and calls nobody.
+    fn sigaction(&self) -> Result<u64, Errno> {
+        let [signal, new, old, size, ..] = self.arguments;
+        if new != 0 && (signal == libc::SIGSYS as u64 || signal == signals::CALL_OFF) {
+            return Err(Errno(libc::EINVAL));
+        }
+        let own = TABLES.domains[self.domain].pid.load(Ordering::Relaxed);
+        if self.lent.is_none() && callers::pid() != own {
+            return self.make(self.number, self.arguments);
+        }
+        let Some(row) = signals::row(self.domain, signal) else {
+            return self.make(self.number, self.arguments);
+        };
+        let before = row.load();
+        if new != 0 {
+            // SAFETY: the domain's own pointer, to the kernel's structure; see the module's text.
+            let action = unsafe { (new as *const Action).read_unaligned() };
+            row.store(&action);
+            let ours = signals::instead_of(signal, action);
+            let set = match &ours {
+                Some(ours) => {
+                    let at = &raw const *ours as u64;
+                    self.make(libc::SYS_rt_sigaction, [signal, at, 0, size, 0, 0])
+                }
+                None => Ok(0),
+            };
+            if set.is_err() {
+                row.store(&before);
+                return set;
+            }
+        }
+        if old != 0 {
+            // SAFETY: as above.
+            unsafe { (old as *mut Action).write_unaligned(before) };
+        }
+        Ok(0)
+    }
+
+    fn sigprocmask(&mut self) -> Result<u64, Errno> {
+        let [how, new, old, size, ..] = self.arguments;
+        if size != 8 {
+            return Err(Errno(libc::EINVAL));
+        }
+        let before = *self.mask;
+        if new != 0 {
+            // SAFETY: the domain's own pointer; see the module's text.
+            let set = unsafe { (new as *const u64).read_unaligned() };
+            let after = match how as libc::c_int {
+                libc::SIG_BLOCK => before | set,
+                libc::SIG_UNBLOCK => before & !set,
+                libc::SIG_SETMASK => set,
+                _ => return Err(Errno(libc::EINVAL)),
+            };
+            // In somebody else's thread it is that one's mask, and not this domain's business.
+            if self.lent.is_none() {
+                *self.mask = after & !KEPT_OPEN;
+            }
+        }
+        if old != 0 {
+            // SAFETY: the domain's own pointer; see the module's text.
+            unsafe { (old as *mut u64).write_unaligned(before) };
+        }
+        Ok(0)
+    }
+}

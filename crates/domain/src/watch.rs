@@ -1,0 +1,128 @@
+#![allow(unsafe_code, reason = "signals threads of other processes by number")]
+//! Watching the time: a thread of the launcher that calls off calls whose limit has passed, or whose
+//! callee has died.
+//!
+//! A call sets no timer. The gate writes down until when it may last, and this thread looks at all
+//! contexts every [`TICK`] while anybody is inside one; when nobody has been for a while it sleeps,
+//! and the gate wakes it (`watch` in the tables: set here before a last look, read there after the
+//! context is taken by a locked instruction; both sequentially consistent, so one of them sees the
+//! other).
+//!
+//! What is found late is signalled ([`crate::signals::CALL_OFF`]); the signalled thread looks again
+//! itself, and is signalled again every tick until it is out. A thread that does not exist any more
+//! has died inside: its context is poisoned and the callee's domain restarted.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::thread::futex;
+
+use crate::signals::CALL_OFF;
+use crate::sys::{self, Errno};
+use crate::table::{BUSY, CALLERS_MOST, Caller, Context, POISONED, TABLES};
+
+/// How often it looks.
+const TICK: Duration = Duration::from_millis(1);
+/// How many times it looks without seeing anybody before it sleeps.
+const QUIET: u32 = 100;
+
+/// The thread; dropping this ends it.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watch {
+    pub(crate) fn start() -> std::io::Result<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopping = Arc::clone(&stop);
+        let builder = std::thread::Builder::new().name("domain-watch".into());
+        let thread = builder.spawn(move || watch(&stopping))?;
+        Ok(Self { stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::SeqCst);
+        TABLES.watch.store(0, Ordering::SeqCst);
+        let _woken = futex::wake(&TABLES.watch, futex::Flags::PRIVATE, 1);
+        if let Some(thread) = self.thread.take() {
+            let _ended = thread.join();
+        }
+    }
+}
+
+fn watch(stop: &AtomicBool) {
+    let mut quiet = 0;
+    while !stop.load(Ordering::SeqCst) {
+        quiet = if look() { 0 } else { quiet + 1 };
+        if quiet < QUIET {
+            std::thread::sleep(TICK);
+            continue;
+        }
+        TABLES.watch.store(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        if look() || stop.load(Ordering::SeqCst) {
+            TABLES.watch.store(0, Ordering::SeqCst);
+        } else {
+            let _woken = futex::wait(&TABLES.watch, futex::Flags::PRIVATE, 1, None);
+        }
+        quiet = 0;
+    }
+}
+
+/// Whether anybody is inside a context.
+fn look() -> bool {
+    let mut anybody = false;
+    for (domain, contexts) in TABLES.domains.iter().zip(&TABLES.contexts) {
+        let parked = domain.contexts.load(Ordering::Acquire) as usize;
+        for context in contexts.iter().take(parked) {
+            if context.state.load(Ordering::SeqCst) != BUSY {
+                continue;
+            }
+            anybody = true;
+            let dead = domain.dead.load(Ordering::Acquire) != 0;
+            if dead || sys::ticks() > context.limit.load(Ordering::Relaxed) {
+                call_off(context);
+            }
+        }
+    }
+    anybody
+}
+
+fn call_off(context: &Context) {
+    let Some(caller) = caller_of(context) else { return };
+    let (pid, tid) = (caller.pid.load(Ordering::Relaxed), caller.tid.load(Ordering::Relaxed));
+    if pid <= 0 || tid <= 0 {
+        return;
+    }
+    // SAFETY: a signal that has a handler in every task that registers callers.
+    let sent = unsafe { sys::call(libc::SYS_tgkill, [pid as u64, tid as u64, CALL_OFF, 0, 0, 0]) };
+    let here = caller.inside.load(Ordering::Relaxed) == std::ptr::from_ref(context) as u64;
+    if sent == Err(Errno(libc::ESRCH)) && here {
+        poison(context);
+    }
+}
+
+fn caller_of(context: &Context) -> Option<&'static Caller> {
+    let address = context.caller.load(Ordering::Relaxed);
+    let at = address.checked_sub(TABLES.callers.as_ptr() as u64)? as usize / size_of::<Caller>();
+    TABLES.callers.get(at.min(CALLERS_MOST))
+}
+
+/// Its caller has died inside.
+fn poison(context: &Context) {
+    if context.state.compare_exchange(BUSY, POISONED, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+        let rows = TABLES.domains.iter().zip(&TABLES.contexts);
+        for (domain, contexts) in rows {
+            if contexts.as_ptr_range().contains(&std::ptr::from_ref(context)) {
+                domain.poisoned.store(1, Ordering::Release);
+                let _woken = futex::wake(&domain.poisoned, futex::Flags::PRIVATE, 1);
+            }
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! Calls through the gate: what comes back, what a callee can do wrong, and what it costs nobody else.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::process::ExitStatusExt;
+use std::time::{Duration, Instant};
+
+use partywall_abi::domain::Status;
+use partywall_domain::guest::Guest;
+use partywall_domain::space::Space;
+
+use crate::host::{Running, c, in_a_launcher, start};
+
+const LONG: Duration = Duration::from_secs(3);
+
+/// A callee of `callee.c` and the link to it.
+struct Callee {
+    running: Running,
+    guest: Guest,
+    link: u32,
+}
+
+impl Callee {
+    fn start(space: &Space, image: &OwnedFd, threads: u32) -> Self {
+        let mut running = start(space, image, &[&threads.to_string()]);
+        running.ready();
+        let guest = space.launcher();
+        let link = guest.take(7).unwrap();
+        let callee = Self { running, guest, link };
+        // Its threads may not have parked yet.
+        let begin = Instant::now();
+        while callee.call([0, 0, 0]) == Err(Status::Busy) {
+            assert!(begin.elapsed() < LONG, "no thread is lent");
+        }
+        callee
+    }
+
+    fn call(&self, words: [u64; 3]) -> Result<u64, Status> {
+        self.within(words, LONG)
+    }
+
+    fn within(&self, words: [u64; 3], limit: Duration) -> Result<u64, Status> {
+        self.guest.call(self.link, words, limit)
+    }
+}
+
+in_a_launcher! {
+    fn a_call_comes_back_with_its_answer(space) {
+        let callee = Callee::start(space, &c("callee.c"), 1);
+        assert_eq!(callee.call([0, 40, 2]), Ok(42));
+        let before = callee.call([1, 0, 0]).unwrap();
+        for n in 1..=100_000 {
+            assert_eq!(callee.call([0, n, n]), Ok(2 * n));
+        }
+        // Its own thread-local storage counts, not ours.
+        assert_eq!(callee.call([1, 0, 0]), Ok(before + 100_001));
+    }
+}
+
+in_a_launcher! {
+    fn system_calls_of_a_callee_are_its_own(space) {
+        let callee = Callee::start(space, &c("callee.c"), 1);
+        let pid = u64::from(callee.running.domain.pid());
+        let tid = callee.call([8, pid, 0]).unwrap();
+        assert!(tid > pid && std::path::Path::new(&format!("/proc/{pid}/task/{tid}")).exists());
+        let fd = callee.call([9, 0, 0]).unwrap();
+        let theirs = std::fs::read_link(format!("/proc/{pid}/fd/{fd}")).unwrap();
+        assert_eq!(theirs, std::path::Path::new("/etc/hostname"));
+        let ours = std::fs::read_link(format!("/proc/self/fd/{fd}"));
+        assert!(ours.is_err() || ours.unwrap() != theirs);
+        for bytes in [100, 100_000, 10 << 20] {
+            assert_eq!(callee.call([10, bytes, 0]), Ok(1));
+        }
+    }
+}
+
+in_a_launcher! {
+    fn tasks_that_a_callee_makes_are_its_own(space) {
+        let callee = Callee::start(space, &c("callee.c"), 1);
+        let pid = u64::from(callee.running.domain.pid());
+        for _ in 0..20 {
+            assert_eq!(callee.call([22, pid, 0]), Ok(22));
+        }
+        assert_eq!(callee.call([0, 1, 1]), Ok(2));
+    }
+}
+
+in_a_launcher! {
+    fn a_callee_that_fails_ends_its_call_and_nothing_else(space) {
+        let image = c("callee.c");
+        let witness = Callee::start(space, &image, 1);
+        let ways = [
+            ("null", [2, 8, 0], Status::Fault),
+            ("ud2", [3, 0, 0], Status::Fault),
+            ("overflow", [4, 0, 0], Status::Fault),
+            ("abort", [6, 0, 0], Status::Died),
+            ("division", [7, 0, 0], Status::Fault),
+            ("stack pointer", [14, 64, 0], Status::Fault),
+            ("exit", [15, 0, 0], Status::Died),
+            ("kill", [16, 0, 0], Status::Died),
+            ("thread's exit", [18, 0, 0], Status::Fault),
+        ];
+        for (way, words, status) in ways {
+            let mut callee = Callee::start(space, &image, 1);
+            if status == Status::Died {
+                // Somebody has to notice the death while this thread waits.
+                let (guest, link) = (callee.guest, callee.link);
+                let caller = std::thread::spawn(move || guest.call(link, words, LONG));
+                callee.running.domain.wait().unwrap();
+                drop(callee);
+                assert_eq!(caller.join().unwrap(), Err(status), "{way}");
+            } else {
+                assert_eq!(callee.call(words), Err(status), "{way}");
+                // Its one context is poisoned.
+                assert_eq!(callee.call([0, 1, 1]), Err(Status::Busy), "{way}");
+                assert!(callee.running.domain.try_wait().unwrap().is_none());
+            }
+            assert_eq!(witness.call([0, 1, 1]), Ok(2));
+        }
+    }
+}
+
+in_a_launcher! {
+    fn a_call_that_takes_too_long_is_ended(space) {
+        let image = c("callee.c");
+        for (way, words) in [("loop", [5, 0, 0]), ("sleep", [17, 0, 0])] {
+            let callee = Callee::start(space, &image, 1);
+            // Longer than the watch stays awake without anybody inside.
+            std::thread::sleep(Duration::from_millis(300));
+            let begin = Instant::now();
+            let ended = callee.within(words, Duration::from_millis(10));
+            let took = begin.elapsed();
+            assert_eq!(ended, Err(Status::Deadline), "{way}");
+            assert!((10..200).contains(&took.as_millis()), "{way}: {took:?}");
+        }
+    }
+}
+
+in_a_launcher! {
+    fn registers_that_a_callee_leaves_odd_come_back_as_they_were(space) {
+        let callee = Callee::start(space, &c("callee.c"), 1);
+        for way in [11, 12, 13, 20] {
+            assert_eq!(callee.call([way, 0, 0]), Ok(way));
+            assert_eq!(callee.call([21, 0, 0]), Ok(1), "after {way}");
+            let third = std::hint::black_box(1.0_f64) / 3.0;
+            assert_eq!(third.to_bits(), 0x3fd5_5555_5555_5555);
+            let mut bytes = [7_u8; 64];
+            bytes.copy_within(0..60, 4);
+            assert_eq!(bytes, [7; 64]);
+        }
+        // Its thread-local storage somewhere else: ours comes back.
+        assert_eq!(callee.call([19, 0x1000, 0]), Ok(19));
+        assert_eq!(std::thread::current().id(), std::thread::current().id());
+    }
+}
+
+in_a_launcher! {
+    fn as_many_callers_as_contexts_are_inside_at_once(space) {
+        let callee = Callee::start(space, &c("callee.c"), 4);
+        let (guest, link) = (callee.guest, callee.link);
+        let callers: Vec<_> = (0..8_u64)
+            .map(|lane| {
+                std::thread::spawn(move || {
+                    let (mut done, mut busy) = (0_u64, 0_u64);
+                    while done < 50_000 {
+                        match guest.call(link, [0, lane, done], LONG) {
+                            Ok(sum) => {
+                                assert_eq!(sum, lane + done);
+                                done += 1;
+                            }
+                            Err(status) => {
+                                assert_eq!(status, Status::Busy);
+                                busy += 1;
+                                std::thread::yield_now();
+                            }
+                        }
+                    }
+                    busy
+                })
+            })
+            .collect();
+        let busy: u64 = callers.into_iter().map(|c| c.join().unwrap()).sum();
+        println!("{busy} of {} found no context", 8 * 50_000 + busy);
+    }
+}
+
+in_a_launcher! {
+    fn numbers_that_are_not_ones_own_are_refused(space) {
+        let callee = Callee::start(space, &c("callee.c"), 1);
+        let guest = callee.guest;
+        assert_eq!(guest.take(7).unwrap_err().raw_os_error(), Some(libc::ENOENT));
+        for link in [callee.link + 1, 4095, 4096, u32::MAX] {
+            let refused = guest.call(link, [0, 0, 0], LONG).unwrap_err();
+            assert!(matches!(refused, Status::Closed | Status::Denied), "{link}: {refused:?}");
+        }
+        guest.release(callee.link);
+        assert_eq!(callee.call([0, 0, 0]), Err(Status::Closed));
+    }
+}
+
+in_a_launcher! {
+    fn a_dead_callee_takes_no_calls(space) {
+        let mut callee = Callee::start(space, &c("callee.c"), 1);
+        callee.running.domain.signal(rustix::process::Signal::KILL).unwrap();
+        let status = callee.running.domain.wait().unwrap();
+        assert_eq!(status.signal(), Some(libc::SIGKILL));
+        let (guest, link) = (callee.guest, callee.link);
+        drop(callee);
+        assert_eq!(guest.call(link, [0, 0, 0], LONG), Err(Status::Closed));
+    }
+}

@@ -1,0 +1,132 @@
+//! A launcher for tests: each in a process of its own, as address spaces are.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use partywall_domain::space::Space;
+use partywall_domain::task::{Domain, Program};
+
+/// Runs `body` in a process of its own, as a launcher has to be: without restartable sequences.
+/// `path` is that of the test, with the crate.
+pub(crate) fn alone(path: &str, body: fn(&Space)) {
+    let test = path.split_once("::").unwrap().1;
+    if std::env::var_os("DOMAIN_TEST").is_some_and(|t| t == test) {
+        return body(&Space::new().unwrap());
+    }
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args([test, "--exact", "--nocapture", "--test-threads=1"])
+        .env("DOMAIN_TEST", test)
+        .env("GLIBC_TUNABLES", "glibc.pthread.rseq=0")
+        .output()
+        .unwrap();
+    let said = [output.stdout, output.stderr].map(|b| String::from_utf8_lossy(&b).into_owned());
+    assert!(output.status.success(), "{}:\n{}\n{}", output.status, said[0], said[1]);
+    assert!(said[0].contains("1 passed"), "{}", said[0]);
+}
+
+/// A test whose body runs in a launcher of its own.
+macro_rules! in_a_launcher {
+    (fn $name:ident($space:ident) $body:block) => {
+        #[test]
+        fn $name() {
+            $crate::host::alone(concat!(module_path!(), "::", stringify!($name)), |$space| $body);
+        }
+    };
+}
+pub(crate) use in_a_launcher;
+
+fn source(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name)
+}
+
+/// Compiles a program of `tests/programs`.
+fn build(name: &str, compiler: &str, flags: &[&str]) -> OwnedFd {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let out = dir.path().join("program");
+    let mut command = Command::new(compiler);
+    command.args(flags).arg("-o").arg(&out).arg(source(name)).current_dir(dir.path());
+    let output = command.output().unwrap_or_else(|e| panic!("{compiler}: {e}"));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    sealed(&std::fs::read(out).unwrap())
+}
+
+pub(crate) fn c(name: &str) -> OwnedFd {
+    build(
+        name,
+        "cc",
+        &[
+            "-static-pie",
+            "-O2",
+            "-pthread",
+            "-Wall",
+            "-Wno-infinite-recursion",
+            "-Wno-array-bounds",
+            "-Werror",
+            concat!("-I", env!("CARGO_MANIFEST_DIR"), "/include"),
+        ],
+    )
+}
+
+pub(crate) fn rust(name: &str) -> OwnedFd {
+    let target = "x86_64-unknown-linux-gnu";
+    let flags = ["--edition=2024", "-O", "-C", "target-feature=+crt-static", "--target", target];
+    build(name, "rustc", &flags)
+}
+
+pub(crate) fn sealed(bytes: &[u8]) -> OwnedFd {
+    use rustix::fs::{MemfdFlags, SealFlags};
+    let fd = rustix::fs::memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
+    std::io::Write::write_all(&mut File::from(fd.try_clone().unwrap()), bytes).unwrap();
+    let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL;
+    rustix::fs::fcntl_add_seals(&fd, seals).unwrap();
+    fd
+}
+
+/// A started program and what it says.
+pub(crate) struct Running {
+    pub(crate) domain: Domain,
+    output: BufReader<File>,
+}
+
+pub(crate) fn program(image: &OwnedFd, args: &[&str]) -> (Program, File) {
+    let (ours, theirs) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
+    let null = File::open("/dev/null").unwrap();
+    let program = Program {
+        image: image.try_clone().unwrap(),
+        args: [&["test"], args].concat().into_iter().map(Into::into).collect(),
+        environment: vec![("PARTY".into(), "wall".into())],
+        directory: "/".into(),
+        descriptors: vec![null.into(), theirs.try_clone().unwrap(), theirs],
+    };
+    (program, ours.into())
+}
+
+pub(crate) fn start(space: &Space, image: &OwnedFd, args: &[&str]) -> Running {
+    let (program, output) = program(image, args);
+    let domain = Domain::start(space, program).unwrap();
+    Running { domain, output: BufReader::new(output) }
+}
+
+impl Running {
+    pub(crate) fn end(mut self) -> (std::process::ExitStatus, String) {
+        let mut said = String::new();
+        self.output.read_to_string(&mut said).unwrap();
+        (self.domain.wait().unwrap(), said)
+    }
+
+    pub(crate) fn ready(&mut self) {
+        let mut line = String::new();
+        self.output.read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n");
+    }
+}
+
+/// The mappings of this process that lie within `range`.
+pub(crate) fn mapped(range: std::ops::Range<u64>) -> usize {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let start = |line: &str| u64::from_str_radix(line.split('-').next().unwrap(), 16).unwrap();
+    maps.lines().filter(|line| range.contains(&start(line))).count()
+}

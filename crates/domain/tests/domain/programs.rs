@@ -1,0 +1,131 @@
+//! Programs of one address space run as if alone, and die alone.
+
+use std::os::unix::process::ExitStatusExt;
+
+use partywall_domain::space::Space;
+use partywall_domain::task::Domain;
+
+use crate::host::{Running, c, in_a_launcher, mapped, program, rust, sealed, start};
+
+in_a_launcher! {
+    fn c_programs_run_as_if_alone(space) {
+        let image = c("everything.c");
+        // Where the next slot is, the program learns from its arguments.
+        let slot = |n: u64| {
+            let low = space.range().start + n * partywall_domain::space::SLOT;
+            [low, low + partywall_domain::space::SLOT].map(|at| format!("{at:x}"))
+        };
+        let running: Vec<_> = (0..3)
+            .map(|n| {
+                let [low, high] = slot(n);
+                start(space, &image, &[&low, &high])
+            })
+            .collect();
+        // This process's own heap is at work beside theirs.
+        let mut blocks = Vec::new();
+        for n in 0..200_000_usize {
+            blocks.push(vec![n as u8; n % 3000]);
+            if n % 3 == 0 {
+                blocks.swap_remove(n * 7 % blocks.len());
+            }
+        }
+        for running in running {
+            let (status, said) = running.end();
+            assert_eq!((status.code(), said.as_str()), (Some(0), "ok\n"), "{status}");
+        }
+        assert!(blocks.iter().all(|b| b.iter().all(|byte| *byte == b[0])));
+        assert_eq!(mapped(space.range()), 0);
+    }
+}
+
+in_a_launcher! {
+    fn rust_programs_run_as_if_alone(space) {
+        let image = rust("everything.rs");
+        let running: Vec<_> =
+            ["a b", "c"].iter().map(|word| start(space, &image, &[word])).collect();
+        let said: Vec<_> = running.into_iter().map(Running::end).collect();
+        for ((status, said), word) in said.iter().zip(["a b\n", "c\n"]) {
+            assert_eq!((status.code(), said.as_str()), (Some(0), word));
+        }
+    }
+}
+
+in_a_launcher! {
+    fn a_domain_dies_alone_and_leaves_nothing(space) {
+        let image = c("end.c");
+        let mut witness = start(space, &image, &["stay"]);
+        witness.ready();
+        let ways = [
+            ("segv", libc::SIGSEGV),
+            ("abort", libc::SIGABRT),
+            ("ud2", libc::SIGILL),
+            ("overflow", libc::SIGSEGV),
+            ("loop", libc::SIGKILL),
+            ("stay", libc::SIGKILL),
+        ];
+        for (way, signal) in ways {
+            let mut victim = start(space, &image, &[way]);
+            victim.ready();
+            let range = victim.domain.range();
+            assert!(mapped(range.clone()) > 3);
+            if signal == libc::SIGKILL {
+                victim.domain.signal(rustix::process::Signal::KILL).unwrap();
+            }
+            let (status, _) = victim.end();
+            assert_eq!(status.signal(), Some(signal), "{way}");
+            assert!(!status.core_dumped(), "{way}");
+            assert_eq!(mapped(range), 0, "{way}");
+        }
+        let mut victim = start(space, &image, &["exit"]);
+        victim.ready();
+        assert_eq!(victim.end().0.code(), Some(3));
+        assert!(witness.domain.try_wait().unwrap().is_none());
+    }
+}
+
+in_a_launcher! {
+    fn domains_die_with_the_thread_that_started_them(space) {
+        let image = c("end.c");
+        let space = space.clone();
+        let mut running = std::thread::spawn(move || {
+            let mut running = start(&space, &image, &["stay"]);
+            running.ready();
+            running
+        })
+        .join()
+        .unwrap();
+        assert_eq!(running.domain.wait().unwrap().signal(), Some(libc::SIGKILL));
+    }
+}
+
+in_a_launcher! {
+    fn a_file_that_can_change_is_refused(space) {
+        let image = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::empty()).unwrap();
+        let (program, _output) = program(&image, &[]);
+        let why = Domain::start(space, program).unwrap_err().to_string();
+        assert!(why.contains("not sealed"), "{why}");
+    }
+}
+
+in_a_launcher! {
+    fn what_cannot_be_entered_says_why(space) {
+        let image = c("end.c");
+        let (mut bad, _output) = program(&image, &[]);
+        bad.directory = "/no/such/directory".into();
+        let why = Domain::start(space, bad).unwrap_err().to_string();
+        assert!(why.starts_with("changing to the working directory: No such file"), "{why}");
+        assert_eq!(mapped(space.range()), 0);
+        let dynamic = sealed(&std::fs::read("/bin/true").unwrap());
+        let (program, _output) = program(&dynamic, &[]);
+        let why = Domain::start(space, program).unwrap_err().to_string();
+        assert!(why.contains("static-pie") && why.contains("interpreter"), "{why}");
+    }
+}
+
+#[test]
+fn a_process_with_restartable_sequences_is_refused() {
+    if std::env::var_os("GLIBC_TUNABLES").is_none() {
+        let why = Space::new().unwrap_err().to_string();
+        assert!(why.contains("GLIBC_TUNABLES=glibc.pthread.rseq=0"), "{why}");
+    }
+}

@@ -1,0 +1,119 @@
+// A domain whose function does what the first word says. Lends as many threads as it is told and
+// offers one link to the launcher, number 7, cookie 99.
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "partywall_domain.h"
+
+static const struct partywall_domain *domain;
+static __thread uint64_t calls;
+static volatile int zero;
+
+static void *worker(void *number) {
+    char *memory = malloc(1 << 20);
+    memset(memory, 1, 1 << 20);
+    free(memory);
+    return (char *)number + 1;
+}
+
+static int deep(volatile char *before) {
+    volatile char frame[512];
+    frame[0] = before ? before[0] : 1;
+    return deep(frame) + frame[0];
+}
+
+static uint64_t function(uint64_t caller, uint64_t cookie, uint64_t a, uint64_t b, uint64_t c,
+                         uint64_t limit) {
+    (void)caller, (void)limit;
+    if (cookie != 99) return 1;
+    calls++;
+    switch (a) {
+    case 0: return b + c;
+    case 1: return calls;
+    case 2: return *(volatile uint64_t *)b;
+    case 3: __builtin_trap();
+    case 4: return deep(NULL);
+    case 5: for (;;) __asm__ volatile("pause");
+    case 6: abort();
+    case 7: return b / (uint64_t)zero;
+    case 8: return getpid() == (pid_t)b ? (uint64_t)gettid() : 0;
+    case 9: { // A descriptor of this process alone.
+        int fd = open("/etc/hostname", O_RDONLY);
+        char byte;
+        int ok = fd > 2 && read(fd, &byte, 1) == 1 && read(12345, &byte, 1) == -1 && errno == EBADF;
+        return ok ? fd : 0;
+    }
+    case 10: { // Memory, of this domain's own.
+        char *memory = malloc(b);
+        if (!memory || (uintptr_t)memory < domain->base) return 0;
+        memset(memory, 1, b);
+        free(memory);
+        return 1;
+    }
+    case 11: __asm__ volatile("std"); return 11;
+    case 12: { uint32_t odd = 0x9fc0; __asm__ volatile("ldmxcsr %0" : : "m"(odd)); return 12; }
+    case 13: { uint16_t odd = 0x0f7f; __asm__ volatile("fldcw %0" : : "m"(odd)); return 13; }
+    case 14: __asm__ volatile("mov %0, %%rsp; ret" : : "r"(b) : "memory"); return 0;
+    case 15: _exit(3);
+    case 16: kill(getpid(), SIGKILL); return 0;
+    case 17: { struct timespec t = { 60, 0 }; nanosleep(&t, NULL); return 0; }
+    case 18: return (uint64_t)syscall(SYS_exit, 0);
+    case 19: __asm__ volatile("wrfsbase %0" : : "r"(b)); return 19;
+    case 20: __asm__ volatile("pushfq; orq $0x40000, (%%rsp); popfq" : : : "memory", "cc"); return 20;
+    case 21: { // What a double and an 80-bit number come to, with the usual rounding.
+        volatile double third = 1.0 / 3.0;
+        volatile long double wide = 1.0L / 3.0L;
+        return third == 0x1.5555555555555p-2 && wide == 0xa.aaaaaaaaaaaaaabp-5L;
+    }
+    case 22: { // A thread, a program, a copy of itself.
+        pthread_t thread;
+        void *result;
+        if (pthread_create(&thread, NULL, worker, (void *)41) || pthread_join(thread, &result)) return 1;
+        if (result != (void *)42) return 2;
+        pid_t child;
+        int status;
+        char *const args[] = { "sh", "-c", "exit 5", NULL };
+        if (posix_spawn(&child, "/bin/sh", NULL, NULL, args, environ)) return 3;
+        if (waitpid(child, &status, 0) != child || status != 5 << 8) return 4;
+        child = fork();
+        if (child == 0) _exit(getppid() == (pid_t)b ? 6 : 7);
+        if (waitpid(child, &status, 0) != child || status != 6 << 8) return 5;
+        child = vfork();
+        if (child == 0) _exit(8);
+        if (waitpid(child, &status, 0) != child || status != 8 << 8) return 6;
+        FILE *pipe = popen("echo spoken", "r");
+        char line[16] = "";
+        if (!pipe || !fgets(line, sizeof line, pipe) || strcmp(line, "spoken\n") || pclose(pipe)) return 7;
+        return 22;
+    }
+    default: return 0;
+    }
+}
+
+static void *lender(void *unused) {
+    (void)unused;
+    domain->park(function);
+    _exit(97);
+}
+
+int main(int argc, char **argv) {
+    domain = partywall_domain();
+    if (!domain || argc != 2) return 99;
+    for (int i = 0; i < atoi(argv[1]); i++) {
+        pthread_t thread;
+        if (pthread_create(&thread, NULL, lender, NULL)) return 98;
+    }
+    if (domain->offer((uint64_t)getppid(), 7, 99) < 0) return 96;
+    puts("ready");
+    fflush(stdout);
+    for (;;) pause();
+}
