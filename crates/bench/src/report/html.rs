@@ -74,15 +74,16 @@ pub fn render(run: &Run) -> Result<String> {
 
 fn findings(out: &mut String, findings: &[Finding]) {
     out.push_str("<div class=\"wide\"><table>\n");
-    row(out, "th", "", &table::FINDINGS.map(str::to_owned));
-    for finding in findings {
+    let rows = table::findings(findings);
+    row(out, "th", "", &rows[0]);
+    for (finding, cells) in findings.iter().zip(&rows[1..]) {
         let class = match finding.verdict {
             Verdict::Pass => "pass",
             Verdict::Fail => "fail",
             Verdict::Void => "void",
             Verdict::TooFew | Verdict::NotRun => "",
         };
-        row(out, "td", class, &table::finding_cells(finding));
+        row(out, "td", class, cells);
     }
     out.push_str("</table></div>\n");
 }

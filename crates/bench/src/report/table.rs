@@ -84,14 +84,14 @@ fn wait(wait: Option<Wait>) -> &'static str {
 fn rows(group: &Group) -> Vec<Vec<String>> {
     let bench = group.case.bench;
     let lines = group.lines.iter().map(|line| cells(bench, line));
-    std::iter::once(head(bench)).chain(lines).collect()
+    without_empty(std::iter::once(head(bench)).chain(lines).collect())
 }
 
 /// Column titles of the findings.
-pub const FINDINGS: [&str; 6] = ["", "measured [95 %]", "bound", "cores", "n", "what"];
+const FINDINGS: [&str; 6] = ["", "measured [95 %]", "bound", "cores", "n", "what"];
 
 /// One finding, as text.
-pub fn finding_cells(finding: &Finding) -> Vec<String> {
+fn finding_cells(finding: &Finding) -> Vec<String> {
     let ratio_text = finding.ratio.as_ref().map(ratio);
     vec![
         finding.verdict.text().into(),
@@ -103,9 +103,22 @@ pub fn finding_cells(finding: &Finding) -> Vec<String> {
     ]
 }
 
-fn findings(findings: &[Finding]) -> Vec<Vec<String>> {
+/// Findings as rows of text, the titles first; without columns that hold nothing.
+pub fn findings(findings: &[Finding]) -> Vec<Vec<String>> {
     let head = FINDINGS.map(str::to_owned).to_vec();
-    std::iter::once(head).chain(findings.iter().map(finding_cells)).collect()
+    without_empty(std::iter::once(head).chain(findings.iter().map(finding_cells)).collect())
+}
+
+/// The rows without columns that are empty below their title.
+fn without_empty(mut rows: Vec<Vec<String>>) -> Vec<Vec<String>> {
+    let columns = rows.first().map_or(0, Vec::len);
+    let used = |column: usize| rows[1..].iter().any(|row| !row[column].is_empty());
+    let used: Vec<bool> = (0..columns).map(used).collect();
+    for row in &mut rows {
+        let mut used = used.iter();
+        row.retain(|_| used.next().is_some_and(|used| *used));
+    }
+    rows
 }
 
 /// What happened, in words; a line each.
@@ -140,9 +153,6 @@ pub fn tally(run: &Run) -> String {
 
 /// Pads columns to the same width: text to the left, everything that starts with a digit right.
 fn align(rows: &[Vec<String>]) -> String {
-    let columns = rows.first().map_or(0, Vec::len);
-    let used = |column: &usize| rows[1..].iter().any(|row| !row[*column].is_empty());
-    let columns: Vec<usize> = (0..columns).filter(used).collect();
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
     let numeric = |column: usize| {
         let filled = rows[1..].iter().map(|row| &row[column]).filter(|cell| !cell.is_empty());
@@ -151,8 +161,8 @@ fn align(rows: &[Vec<String>]) -> String {
     let mut out = String::new();
     for row in rows {
         let mut line = String::new();
-        for &column in &columns {
-            let (cell, width) = (&row[column], width(column).unwrap_or(0));
+        for (column, cell) in row.iter().enumerate() {
+            let width = width(column).unwrap_or(0);
             let _ = if numeric(column) {
                 write!(line, "  {cell:>width$}")
             } else {
@@ -172,6 +182,7 @@ mod tests {
     fn columns_line_up_and_empty_ones_go() {
         let text = |row: [&str; 3]| row.map(str::to_owned).to_vec();
         let rows = [text(["name", "gone", "ns"]), text(["a", "", "5"]), text(["long", "", "10"])];
+        let rows = without_empty(rows.to_vec());
         assert_eq!(align(&rows), "  name  ns\n  a      5\n  long  10\n");
     }
 }
