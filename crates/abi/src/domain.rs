@@ -11,14 +11,14 @@
 //!   12     4  bytes       size of the structure
 //!   16     8  base        where the first slot begins
 //!   24     8  slot        size of a slot in bytes
-//!   32     8  call        fn(caller, link, a, b, c, limit) -> (status: rax, word: rdx)
+//!   32     8  call        fn(caller, link, a, b, c, limit in ns) -> (status: rax, word: rdx)
 //!   40     8  arm         fn() -> caller, or minus an error number
 //!   48     8  disarm      fn(caller)
 //!   56     8  park        fn(entry) -> 0 when told to stop, or minus an error number
 //!   64     8  offer       fn(pid, number, cookie) -> link, or minus an error number
 //!   72     8  take        fn(number) -> link, or minus an error number
 //!   80     8  release     fn(link)
-//!   88     8  ticks_per_ms  of the time stamp counter, in a millisecond
+//!   88     8  bind        fn(caller, link) -> 0, or minus an error number
 //! ```
 //!
 //! All entry points have the C calling convention and may be called from any thread of any domain.
@@ -58,8 +58,8 @@ pub struct Info {
     pub take: u64,
     /// Ends a link.
     pub release: u64,
-    /// Ticks of the time stamp counter in a millisecond.
-    pub ticks_per_ms: u64,
+    /// Gets the calling thread a context of a link's callee.
+    pub bind: u64,
 }
 
 const _: () = {
@@ -75,7 +75,7 @@ const _: () = {
 pub enum Status {
     /// The callee has returned.
     Done = 0,
-    /// All contexts of the callee are lent out.
+    /// No context of the callee can be had now.
     Busy = 1,
     /// The link is closed, or the callee takes no calls.
     Closed = 2,
@@ -91,6 +91,8 @@ pub enum Status {
     Died = 7,
     /// The callee has made a system call, and has declared that it makes none.
     SystemCall = 8,
+    /// The thread has no context of the callee; `bind` gets it one.
+    Unbound = 9,
 }
 
 impl Status {
@@ -106,6 +108,7 @@ impl Status {
             6 => Self::Deadline,
             7 => Self::Died,
             8 => Self::SystemCall,
+            9 => Self::Unbound,
             _ => return None,
         })
     }

@@ -22,6 +22,7 @@ enum partywall_status {
     PARTYWALL_DEADLINE = 6,
     PARTYWALL_DIED = 7,
     PARTYWALL_SYSTEM_CALL = 8,
+    PARTYWALL_UNBOUND = 9,
 };
 
 struct partywall_outcome {
@@ -30,7 +31,7 @@ struct partywall_outcome {
 };
 
 /* What is called: in the caller's thread, with the callee's thread-local storage. `limit` is in
- * ticks of the time stamp counter; pass `caller` on when calling others from here. */
+ * nanoseconds; pass `caller` on when calling others from here. */
 typedef uint64_t partywall_entry(uint64_t caller, uint64_t cookie, uint64_t a, uint64_t b,
                                  uint64_t c, uint64_t limit);
 
@@ -48,7 +49,7 @@ struct partywall_domain {
     int64_t (*offer)(uint64_t pid, uint64_t number, uint64_t cookie);
     int64_t (*take)(uint64_t number);
     void (*release)(uint64_t link);
-    uint64_t ticks_per_ms;
+    int64_t (*bind)(uint64_t caller, uint64_t link);
 };
 
 static inline const struct partywall_domain *partywall_domain(void) {

@@ -6,6 +6,10 @@
 //! Documentation/admin-guide/syscall-user-dispatch.rst): while its selector says so, every system
 //! call outside the gate's page becomes a SIGSYS.
 //!
+//! The first call to each domain binds a context of it to the thread, for as long as both live: the
+//! gate then finds it without asking anybody. A thread that ends gives its contexts back; one that
+//! has died inside of one has poisoned it.
+//!
 //! An entry is found by its thread number, from which its place in the table begins. A thread that
 //! ends without disarming leaves an entry that is taken over when its number comes again, or when
 //! the table is full and the number is nobody's.
@@ -14,7 +18,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 
 use crate::space::SLOTS;
 use crate::sys::{self, Errno};
-use crate::table::{CALLERS_MOST, Caller, TABLES};
+use crate::table::{BUSY, CALLERS_MOST, Caller, FREE, POISONED, TABLES, UNBOUND};
 use crate::{gate, signals};
 
 /// Where faults of callees are handled, in bytes: the largest signal frame (AVX-512, AMX) and room
@@ -96,6 +100,8 @@ fn try_arm() -> Result<usize, Errno> {
     for (word, value) in [(&entry.fs, fs), (&entry.home_fs, fs), (&entry.inside, 0)] {
         word.store(value, Ordering::Relaxed);
     }
+    // Those of a thread that had this entry before and did not disarm.
+    give_back(entry);
     entry.depth.store(0, Ordering::Relaxed);
     entry.forwarding.store(0, Ordering::Relaxed);
     entry.domain.store(home as u32, Ordering::Relaxed);
@@ -115,6 +121,48 @@ fn try_arm() -> Result<usize, Errno> {
             entry.tid.store(GONE, Ordering::Release);
             Err(why)
         }
+    }
+}
+
+/// Gets the calling thread a context of a link's callee; 0, or minus an error number.
+pub(crate) extern "C" fn bind(at: u64, link: u64) -> i64 {
+    let (Some(entry), Some(link)) =
+        (TABLES.callers.get(at as usize), TABLES.links.get(link as usize))
+    else {
+        return -i64::from(libc::EINVAL);
+    };
+    let callee = link.callee.load(Ordering::Relaxed) as usize;
+    let Some(contexts) =
+        TABLES.contexts.get(callee).filter(|_| entry.tid.load(Ordering::Acquire) == tid())
+    else {
+        return -i64::from(libc::EINVAL);
+    };
+    let owner = std::ptr::from_ref(entry) as u64;
+    for (number, context) in contexts.iter().enumerate() {
+        let order = (Ordering::AcqRel, Ordering::Relaxed);
+        if context.state.load(Ordering::Acquire) == FREE
+            && context.owner.compare_exchange(0, owner, order.0, order.1).is_ok()
+        {
+            entry.bound[callee].store(number as u8, Ordering::Relaxed);
+            return 0;
+        }
+    }
+    -i64::from(libc::EAGAIN)
+}
+
+/// Nobody's again, but for those that the thread is inside of.
+fn give_back(entry: &Caller) {
+    let owner = std::ptr::from_ref(entry) as u64;
+    for (bound, contexts) in entry.bound.iter().zip(&TABLES.contexts) {
+        let number = bound.swap(UNBOUND, Ordering::Relaxed);
+        let Some(context) = contexts.get(usize::from(number)) else { continue };
+        if context.owner.load(Ordering::Relaxed) != owner {
+            continue;
+        }
+        let order = (Ordering::AcqRel, Ordering::Relaxed);
+        // Its owner is no more: nobody else makes it free.
+        let _inside = context.state.compare_exchange(BUSY, POISONED, order.0, order.1);
+        context.owner.store(0, Ordering::Release);
     }
 }
 
@@ -159,6 +207,7 @@ pub(crate) extern "C" fn disarm(at: u64) {
     let at = &raw const none as u64;
     // SAFETY: the kernel copies the structure.
     let disabled = unsafe { sys::call(libc::SYS_sigaltstack, [at, 0, 0, 0, 0, 0]) };
+    give_back(entry);
     if disabled.is_ok() {
         unmap(entry.signal_stack.swap(0, Ordering::Relaxed));
     }

@@ -1,8 +1,8 @@
 #![allow(unsafe_code, reason = "the call gate is assembly")]
 //! The call gate: `gate.s` and what Rust knows of it.
 //!
-//! A call costs, beside the callee's own work: one locked instruction (taking a context), two
-//! `wrfsbase`, two `rdtsc`, no system call, no allocation, no copy. Its thread runs the callee's code
+//! A call costs, beside the callee's own work: two `wrfsbase`, every 16th time two `rdtsc`, no locked
+//! instruction, no system call, no allocation, no copy. Its thread runs the callee's code
 //! on a stack and with the thread-local storage of a thread of the callee that has parked; the
 //! kernel goes on seeing the caller's thread, so system calls made meanwhile are trapped
 //! (`crate::forward`).
@@ -39,12 +39,14 @@ core::arch::global_asm!(
     CALLER_FS = const offset_of!(Caller, fs),
     CALLER_INSIDE = const offset_of!(Caller, inside),
     CALLER_DEPTH = const offset_of!(Caller, depth),
+    CALLER_BOUND = const offset_of!(Caller, bound),
     CALLER_TICKS = const offset_of!(Caller, ticks),
     CALLER_CALLS = const offset_of!(Caller, calls),
     CONTEXTS = const offset_of!(Tables, contexts),
     CONTEXTS_EACH = const CONTEXTS_EACH,
     CONTEXTS_SHIFT = const (CONTEXTS_EACH * size_of::<Context>()).ilog2(),
     CONTEXT_SHIFT = const size_of::<Context>().ilog2(),
+    CONTEXT_OWNER = const offset_of!(Context, owner),
     CONTEXT_STATE = const offset_of!(Context, state),
     CONTEXT_ENTRY = const offset_of!(Context, entry),
     CONTEXT_STACK = const offset_of!(Context, stack),
@@ -60,6 +62,10 @@ core::arch::global_asm!(
     CONTEXT_BELOW = const offset_of!(Context, below),
     CONTEXT_BEGAN = const offset_of!(Context, began),
     CONTEXT_LIMIT = const offset_of!(Context, limit),
+    CONTEXT_SKIP = const offset_of!(Context, skip),
+    SHORT_TICKS = const SHORT_TICKS,
+    SAMPLED = const SAMPLED,
+    SAMPLED_SHIFT = const SAMPLED.ilog2(),
     CONTEXT_TICKS = const offset_of!(Context, ticks),
     CONTEXT_CALLS = const offset_of!(Context, calls),
     FRAME_NUMBER = const offset_of!(Frame, number),
@@ -90,6 +96,7 @@ core::arch::global_asm!(
     SLOT_SHIFT = const SLOT.ilog2(),
     STACKS = const STACKS,
     STACK_SHIFT = const CONTEXT_STACK.ilog2(),
+    STATUS_UNBOUND = const Status::Unbound as u64,
     STATUS_BUSY = const Status::Busy as u64,
     STATUS_CLOSED = const Status::Closed as u64,
     STATUS_DENIED = const Status::Denied as u64,
@@ -105,6 +112,11 @@ const _: () = {
     assert!(CONTEXTS_EACH.is_power_of_two());
     assert!(SLOT.is_power_of_two() && CONTEXT_STACK.is_power_of_two());
 };
+
+/// Calls that take no longer are sampled: about two microseconds.
+const SHORT_TICKS: u32 = 4096;
+/// How many of them one stands for.
+const SAMPLED: u32 = 16;
 
 /// The registers of code whose call makes a task (`partywall_clone`, `partywall_fork`).
 #[repr(C)]

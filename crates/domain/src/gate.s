@@ -23,8 +23,8 @@
 #
 # partywall_call(caller: rdi, link: rsi, words: rdx, rcx, r8, limit: r9) -> status: rax, word: rdx
 #     The call gate. Both numbers are checked against the tables, and the caller against the thread
-#     it says it is. It takes a free context of the link's callee, saves there what the ABI has a
-#     function keep, switches thread-local storage and stack, and calls the context's entry with
+#     it says it is. It takes the context of the callee that this thread owns, saves there what the
+#     ABI has a function keep, switches thread-local storage and stack, and calls the context's entry with
 #     (caller, the link's cookie, words, limit). Way back: the context is the one whose stack top
 #     the stack pointer is, whatever the callee has left in other registers.
 #
@@ -32,11 +32,14 @@
 #     1 flags as the ABI has them            1 the context, by the stack pointer
 #     2 numbers, rights, a context; wake     2 out of the context: from here on the thread is
 #       who watches the time                   the caller's again
-#     3 save; note who is inside, since      3 floating-point control, flags
-#       when, and until when                 4 time
+#     3 save; note who is inside, and for    3 floating-point control, flags
+#       how long it may; time, if it is due  4 time
 #     4 inside: system calls are trapped,    5 the context is free, unless it is poisoned
 #       faults are the callee's
 #     5 thread-local storage, stack, entry
+#
+#     Reading the time stamp counter costs as much as a third of all the rest, so of calls that are
+#     short every 16th is timed, and counts 16 times; after a long one the next is timed as well.
 #
 # partywall_abort(status: rax)
 #     Where a signal handler sends a thread whose callee has failed, with the stack pointer at the
@@ -214,32 +217,20 @@ partywall_call:
     cmp eax, [r12 + {CALLER_DOMAIN}]
     jne .Ldenied
     mov r14d, [r13 + {LINK_CALLEE}]
-    mov eax, r14d
-    shl rax, {DOMAIN_SHIFT}
-    cmp byte ptr [r11 + rax + {DOMAINS} + {DOMAIN_OPEN}], 1
-    jne .Lclosed
+    movzx r15d, byte ptr [r12 + r14 + {CALLER_BOUND}]
+    cmp r15d, {CONTEXTS_EACH}
+    jae .Lunbound
+    shl r15, {CONTEXT_SHIFT}
     mov eax, r14d
     shl rax, {CONTEXTS_SHIFT}
-    lea r11, [r11 + rax + {CONTEXTS}]
-    mov r10d, edi                               # callers begin at different contexts
-    mov esi, {CONTEXTS_EACH}
-.Lnext_context:
-    and r10d, {CONTEXTS_EACH} - 1
-    mov r15d, r10d
-    shl r15, {CONTEXT_SHIFT}
-    add r15, r11
-    mov eax, {FREE}
-    mov ebp, {BUSY}
-    lock cmpxchg byte ptr [r15 + {CONTEXT_STATE}], bpl
-    je .Lours
-    inc r10d
-    dec esi
-    jnz .Lnext_context
-    mov eax, {STATUS_BUSY}
-    jmp .Lrefused
-.Lours:                                         # ours now: is it still open?
-    lea r11, [rip + {TABLES}]
-    mov eax, r14d
+    add r15, rax
+    lea r15, [r11 + r15 + {CONTEXTS}]
+    cmp r12, [r15 + {CONTEXT_OWNER}]
+    jne .Lunbound
+    cmp byte ptr [r15 + {CONTEXT_STATE}], {FREE}
+    jne .Lbusy
+    mov byte ptr [r15 + {CONTEXT_STATE}], {BUSY}
+    mov eax, r14d                               # ours now: is it still open?
     shl rax, {DOMAIN_SHIFT}
     cmp byte ptr [r11 + rax + {DOMAINS} + {DOMAIN_OPEN}], 1
     jne .Lclosed_meanwhile
@@ -263,16 +254,12 @@ partywall_call:
     cmp word ptr [r15 + {CONTEXT_CALLER_CONTROL}], 0x37f
     jne .Lfloat_in
 .Lfloat_is_right:
-    rdtsc
-    shl rdx, 32
-    or rax, rdx
+    mov [r15 + {CONTEXT_LIMIT}], r9
+    xor eax, eax
+    dec dword ptr [r15 + {CONTEXT_SKIP}]
+    jz .Lstart_clock
+.Lclock_started:
     mov [r15 + {CONTEXT_BEGAN}], rax
-    add rax, r9
-    mov rdx, [r15 + {CONTEXT_BELOW}]
-    test rdx, rdx
-    jnz .Lnested                                # not beyond the call that this one is made from
-.Llimited:
-    mov [r15 + {CONTEXT_LIMIT}], rax
     mov [r12 + {CALLER_DOMAIN}], r14d
     mov rax, [r15 + {CONTEXT_FS}]
     mov [r12 + {CALLER_FS}], rax
@@ -352,12 +339,9 @@ partywall_abort:
     jnz .Lflags_out
 .Lflags_are_the_callers:
     add rsp, 8
-    rdtsc
-    shl rdx, 32
-    or rax, rdx
-    sub rax, [r15 + {CONTEXT_BEGAN}]
-    add [r15 + {CONTEXT_TICKS}], rax
-    add [r12 + {CALLER_TICKS}], rax
+    cmp qword ptr [r15 + {CONTEXT_BEGAN}], 0
+    jne .Lstop_clock
+.Lclock_stopped:
     inc qword ptr [r15 + {CONTEXT_CALLS}]
     inc qword ptr [r12 + {CALLER_CALLS}]
     cmp byte ptr [r15 + {CONTEXT_STATE}], {BUSY}
@@ -385,6 +369,12 @@ partywall_abort:
 .Lclosed:
     mov eax, {STATUS_CLOSED}
     jmp .Lrefused
+.Lunbound:
+    mov eax, {STATUS_UNBOUND}
+    jmp .Lrefused
+.Lbusy:
+    mov eax, {STATUS_BUSY}
+    jmp .Lrefused
 .Ldeep:
     mov eax, {STATUS_DEEP}
 .Lrefused:
@@ -401,10 +391,28 @@ partywall_abort:
     popfq
     sub rsp, 8
     jmp .Lflags_are_the_callers
-.Lnested:
-    cmp rax, [rdx + {CONTEXT_LIMIT}]
-    cmova rax, [rdx + {CONTEXT_LIMIT}]
-    jmp .Llimited
+.Lstart_clock:
+    mov rsi, rdx
+    rdtsc
+    shl rdx, 32
+    or rax, rdx
+    mov rdx, rsi
+    jmp .Lclock_started
+.Lstop_clock:
+    rdtsc
+    shl rdx, 32
+    or rax, rdx
+    sub rax, [r15 + {CONTEXT_BEGAN}]
+    mov ecx, 1
+    cmp rax, {SHORT_TICKS}
+    ja .Llong
+    mov ecx, {SAMPLED}                          # it stands for as many
+    shl rax, {SAMPLED_SHIFT}
+.Llong:
+    mov [r15 + {CONTEXT_SKIP}], ecx
+    add [r15 + {CONTEXT_TICKS}], rax
+    add [r12 + {CALLER_TICKS}], rax
+    jmp .Lclock_stopped
 .Lwake_watch:                                   # it slept because nobody was inside
     mov dword ptr [r11 + {WATCH}], 0
     push rcx

@@ -148,8 +148,7 @@ impl Guest {
         release(u64::from(link));
     }
 
-    /// Calls over a link. The callee has `limit` to return, at least one tick of the launcher's
-    /// watch, and no longer than the call this one is made from.
+    /// Calls over a link. The callee has `limit` to return, and up to two milliseconds more.
     ///
     /// # Errors
     /// The [`Status`] that is not [`Status::Done`]. What it says of the callee: on
@@ -164,17 +163,22 @@ impl Guest {
         let call: extern "C" fn(u64, u64, u64, u64, u64, u64) -> Outcome =
             unsafe { std::mem::transmute(self.info.call) };
         let [a, b, c] = words;
-        let ticks = self.ticks(limit);
-        let outcome = call(caller, u64::from(link), a, b, c, ticks);
-        match Status::from_number(outcome.status) {
-            Some(Status::Done) => Ok(outcome.word),
-            status => Err(status.unwrap_or(Status::Fault)),
+        let limit = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
+        loop {
+            let outcome = call(caller, u64::from(link), a, b, c, limit);
+            match Status::from_number(outcome.status) {
+                Some(Status::Done) => return Ok(outcome.word),
+                Some(Status::Unbound) => self.bind(caller, link).map_err(|_| Status::Busy)?,
+                status => return Err(status.unwrap_or(Status::Fault)),
+            }
         }
     }
 
-    fn ticks(&self, time: Duration) -> u64 {
-        let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        ns.saturating_mul(self.info.ticks_per_ms) / 1_000_000
+    #[cold]
+    fn bind(&self, caller: u64, link: u32) -> io::Result<()> {
+        // SAFETY: as for `lend`.
+        let bind: extern "C" fn(u64, u64) -> i64 = unsafe { std::mem::transmute(self.info.bind) };
+        result(bind(caller, u64::from(link))).map(drop)
     }
 
     /// Registers the calling thread, once.

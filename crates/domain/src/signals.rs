@@ -344,7 +344,7 @@ extern "C" fn on_call_off(
     let died = TABLES.domains.get(domain).is_some_and(|d| d.dead.load(Ordering::Acquire) != 0);
     if died {
         frame.abort(caller, context, Status::Died);
-    } else if sys::ticks() > context.limit.load(Ordering::Relaxed) {
+    } else if context.expired.load(Ordering::Acquire) == context.calls.load(Ordering::Relaxed) {
         frame.abort(caller, context, Status::Deadline);
     }
 }

@@ -20,7 +20,6 @@ use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
 
 use partywall_abi::domain::{Info, MAGIC, VERSION};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
@@ -113,6 +112,10 @@ impl Space {
             |e| SpaceError::Kernel { what: "drawing a random number", source: e.into() },
         )?;
         let jitter = u64::from_le_bytes(random) % (JITTER / GRAIN) * GRAIN;
+        sys::register_barrier().map_err(|source| SpaceError::Kernel {
+            what: "registering for barriers (membarrier(2))",
+            source: source.into(),
+        })?;
         let base = LOWEST + jitter;
         TABLES.base.store(base, Ordering::SeqCst);
         links::this_is_the_launcher();
@@ -205,18 +208,8 @@ fn info(base: u64) -> Info {
         offer: links::offer as *const () as u64,
         take: links::take as *const () as u64,
         release: links::release as *const () as u64,
-        ticks_per_ms: ticks_per_ms(),
+        bind: callers::bind as *const () as u64,
     }
-}
-
-/// How fast the time stamp counter runs, measured for two milliseconds.
-fn ticks_per_ms() -> u64 {
-    let (start, ticks) = (Instant::now(), sys::ticks());
-    while start.elapsed() < Duration::from_millis(2) {
-        std::hint::spin_loop();
-    }
-    let passed = sys::ticks() - ticks;
-    (u128::from(passed) * 1_000_000 / start.elapsed().as_nanos()) as u64
 }
 
 /// brk(2) grows the heap as long as the next page is free.

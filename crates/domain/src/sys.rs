@@ -53,10 +53,23 @@ pub(crate) fn set_fs(base: u64) {
     unsafe { core::arch::asm!("wrfsbase {}", in(reg) base, options(nostack)) };
 }
 
-/// The time stamp counter, in ticks.
-pub(crate) fn ticks() -> u64 {
-    // SAFETY: every x86-64 processor has it, and Linux lets programs read it.
-    unsafe { core::arch::x86_64::_rdtsc() }
+const MEMBARRIER_PRIVATE_EXPEDITED: u64 = 1 << 3;
+const MEMBARRIER_REGISTER_PRIVATE_EXPEDITED: u64 = 1 << 4;
+
+/// Lets [`barrier`] work in this address space.
+pub(crate) fn register_barrier() -> Result<(), Errno> {
+    // SAFETY: touches nothing of the program's.
+    unsafe {
+        call(libc::SYS_membarrier, [MEMBARRIER_REGISTER_PRIVATE_EXPEDITED, 0, 0, 0, 0, 0])?;
+    }
+    Ok(())
+}
+
+/// A full memory barrier in every thread that runs in this address space.
+pub(crate) fn barrier() {
+    // SAFETY: as above.
+    let done = unsafe { call(libc::SYS_membarrier, [MEMBARRIER_PRIVATE_EXPEDITED, 0, 0, 0, 0, 0]) };
+    debug_assert!(done.is_ok(), "registered by `Space::new`");
 }
 
 /// An error number of the kernel.

@@ -7,20 +7,26 @@
 //! | [`DOMAINS`] | a slot's domain | the launcher |
 //! | [`LINKS`] | the right of one domain to call another | the launcher |
 //! | [`CALLERS`] | a kernel thread that calls | its own thread: registering, the gate, handlers |
-//! | [`CONTEXTS`] | a parked thread of a callee, to be lent | whoever has made it busy, and its agent |
+//! | [`CONTEXTS`] | a parked thread of a callee, to be lent | its owner, and its agent |
 //!
 //! # A context
 //!
 //! ```text
-//!            park                    gate: xchg                  gate: store
+//!            park                    gate                        gate
 //!  NONE -----------------> FREE -------------------> BUSY -------------------> FREE
 //!                                                     |  fault, deadline, death
 //!                                                     `-------------------> POISONED, for ever
 //! ```
 //!
-//! What belongs to the call (who is inside, where to return) is written by the thread that has made
-//! the context busy; others read it only to decide whom to signal, and the signalled thread looks
-//! again. If the caller's thread dies inside, the context stays busy and its domain is restarted; if
+//! A calling thread owns a context from its first call to that domain on ([`crate::callers::bind`]),
+//! and its owner alone makes it busy and free, so the gate needs no locked instruction. Who has to
+//! know whether it is busy (the launcher before it frees a domain's memory, the watch before it
+//! sleeps) announces itself in a word that the gate reads after it has made the context busy, and
+//! then has the kernel put a barrier into every running thread (membarrier(2), private expedited)
+//! before it looks.
+//!
+//! What belongs to the call (who is inside, where to return) is written by the owner; others read it
+//! only to decide whom to signal, and the signalled thread looks again. If the caller's thread dies inside, the context stays busy and its domain is restarted; if
 //! the callee dies, its memory stays until nobody is inside.
 
 use std::mem::MaybeUninit;
@@ -29,7 +35,7 @@ use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Or
 use crate::space::{SLOT, SLOTS};
 
 /// Contexts a domain can have.
-pub(crate) const CONTEXTS_EACH: usize = 16;
+pub(crate) const CONTEXTS_EACH: usize = 64;
 /// Kernel threads of all domains that can call at one time.
 pub(crate) const CALLERS_MOST: usize = 1024;
 /// Links between domains.
@@ -40,6 +46,9 @@ pub(crate) const CONTEXT_STACK: u64 = 1 << 20;
 pub(crate) const STACKS: u64 = 96 << 30;
 /// How deep calls can nest: a callee calls another domain, and so on.
 pub(crate) const DEPTH: u32 = 8;
+
+/// No context.
+pub(crate) const UNBOUND: u8 = u8::MAX;
 
 /// No thread has parked here.
 pub(crate) const NONE: u8 = 0;
@@ -84,7 +93,7 @@ pub(crate) struct Link {
 }
 
 /// A kernel thread that makes calls. Its own thread alone uses it, but for `tid`.
-#[repr(C, align(128))]
+#[repr(C, align(256))]
 pub(crate) struct Caller {
     /// Syscall User Dispatch reads this: 1 sends system calls to the handler.
     pub(crate) selector: AtomicU8,
@@ -107,6 +116,8 @@ pub(crate) struct Caller {
     pub(crate) signal_stack: AtomicU64,
     /// 1 while a system call of its callee is made elsewhere: it may be called off then.
     pub(crate) forwarding: AtomicU32,
+    /// The context of each domain that it owns, by number; [`UNBOUND`] when it has none.
+    pub(crate) bound: [AtomicU8; SLOTS],
     /// Time spent in callees, in ticks of the time stamp counter.
     pub(crate) ticks: AtomicU64,
     /// Calls made.
@@ -118,6 +129,8 @@ pub(crate) struct Caller {
 pub(crate) struct Context {
     /// [`NONE`], [`FREE`], [`BUSY`] or [`POISONED`].
     pub(crate) state: AtomicU8,
+    /// The address of the [`Caller`] that it belongs to; 0 when nobody has called with it yet.
+    pub(crate) owner: AtomicU64,
     /// Where calls enter it.
     pub(crate) entry: AtomicU64,
     /// The top of its stack.
@@ -137,9 +150,14 @@ pub(crate) struct Context {
     pub(crate) control: AtomicU32,
     /// The context the caller was inside of before.
     pub(crate) below: AtomicU64,
-    /// When the call began and when it is to end, in ticks.
-    pub(crate) began: AtomicU64,
+    /// How long the call may last, in nanoseconds.
     pub(crate) limit: AtomicU64,
+    /// When the call began, in ticks of the time stamp counter; 0 when it is not timed.
+    pub(crate) began: AtomicU64,
+    /// How many calls from now one is timed.
+    pub(crate) skip: AtomicU32,
+    /// The call, by the count of those before it, that the watch has ended.
+    pub(crate) expired: AtomicU64,
     /// Time spent here, in ticks, and calls.
     pub(crate) ticks: AtomicU64,
     pub(crate) calls: AtomicU64,
@@ -205,6 +223,9 @@ impl Tables {
             context.state.store(NONE, Ordering::Relaxed);
             context.mail.store(IDLE, Ordering::Relaxed);
             context.frame.store(0, Ordering::Relaxed);
+            context.owner.store(0, Ordering::Relaxed);
+            context.skip.store(1, Ordering::Relaxed);
+            context.expired.store(u64::MAX, Ordering::Relaxed);
             for count in [&context.ticks, &context.calls, &context.forwards] {
                 count.store(0, Ordering::Relaxed);
             }

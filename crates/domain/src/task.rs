@@ -219,6 +219,8 @@ impl Domain {
     fn empty(&self) {
         let Some(slot) = &self.slot else { return };
         table(slot.index()).end();
+        // From here on the gate sees that, or this sees who is inside.
+        sys::barrier();
         links::end_all(slot.index());
         let inside = || {
             let contexts = &TABLES.contexts[slot.index()];

@@ -2,26 +2,30 @@
 //! Watching the time: a thread of the launcher that calls off calls whose limit has passed, or whose
 //! callee has died.
 //!
-//! A call sets no timer. The gate writes down until when it may last, and this thread looks at all
-//! contexts every [`TICK`] while anybody is inside one; when nobody has been for a while it sleeps,
+//! A call sets no timer and reads no clock. The gate writes down how long it may last, and this thread
+//! looks at all contexts every [`TICK`] while anybody is inside one: a call that it sees for longer
+//! than that is ended, so it lasts up to two ticks more than it may. When nobody has been for a while it sleeps,
 //! and the gate wakes it (`watch` in the tables: set here before a last look, read there after the
-//! context is taken by a locked instruction; both sequentially consistent, so one of them sees the
-//! other).
+//! context is busy, with a barrier in all threads between setting and looking, so one of them sees
+//! the other).
 //!
-//! What is found late is signalled ([`crate::signals::CALL_OFF`]); the signalled thread looks again
+//! A call that is made from a call has a limit of its own; the outer one ends after it.
+//!
+//! What is found late is marked in its context by number and its thread signalled ([`crate::signals::CALL_OFF`]); the signalled thread looks again
 //! itself, and is signalled again every tick until it is out. A thread that does not exist any more
 //! has died inside: its context is poisoned and the callee's domain restarted.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::thread::futex;
 
 use crate::signals::CALL_OFF;
+use crate::space::SLOTS;
 use crate::sys::{self, Errno};
-use crate::table::{BUSY, CALLERS_MOST, Caller, Context, POISONED, TABLES};
+use crate::table::{BUSY, CALLERS_MOST, CONTEXTS_EACH, Caller, Context, POISONED, TABLES};
 
 /// How often it looks.
 const TICK: Duration = Duration::from_millis(1);
@@ -56,17 +60,27 @@ impl Drop for Watch {
     }
 }
 
+/// What the watch knows of a context: the call it saw there last, and since when.
+#[derive(Clone, Copy)]
+struct Seen {
+    call: u64,
+    since: Instant,
+}
+
+type Sights = Vec<[Option<Seen>; CONTEXTS_EACH]>;
+
 fn watch(stop: &AtomicBool) {
+    let mut sights: Sights = vec![[None; CONTEXTS_EACH]; SLOTS];
     let mut quiet = 0;
     while !stop.load(Ordering::SeqCst) {
-        quiet = if look() { 0 } else { quiet + 1 };
+        quiet = if look(&mut sights) { 0 } else { quiet + 1 };
         if quiet < QUIET {
             std::thread::sleep(TICK);
             continue;
         }
         TABLES.watch.store(1, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
-        if look() || stop.load(Ordering::SeqCst) {
+        sys::barrier();
+        if look(&mut sights) || stop.load(Ordering::SeqCst) {
             TABLES.watch.store(0, Ordering::SeqCst);
         } else {
             let _woken = futex::wait(&TABLES.watch, futex::Flags::PRIVATE, 1, None);
@@ -76,17 +90,25 @@ fn watch(stop: &AtomicBool) {
 }
 
 /// Whether anybody is inside a context.
-fn look() -> bool {
+fn look(sights: &mut Sights) -> bool {
     let mut anybody = false;
-    for (domain, contexts) in TABLES.domains.iter().zip(&TABLES.contexts) {
+    let now = Instant::now();
+    for ((domain, contexts), sights) in TABLES.domains.iter().zip(&TABLES.contexts).zip(sights) {
         let parked = domain.contexts.load(Ordering::Acquire) as usize;
-        for context in contexts.iter().take(parked) {
-            if context.state.load(Ordering::SeqCst) != BUSY {
+        for (context, sight) in contexts.iter().zip(sights).take(parked) {
+            if context.state.load(Ordering::Acquire) != BUSY {
+                *sight = None;
                 continue;
             }
             anybody = true;
-            let dead = domain.dead.load(Ordering::Acquire) != 0;
-            if dead || sys::ticks() > context.limit.load(Ordering::Relaxed) {
+            let call = context.calls.load(Ordering::Acquire);
+            let seen = sight.filter(|seen| seen.call == call).unwrap_or(Seen { call, since: now });
+            *sight = Some(seen);
+            let limit = Duration::from_nanos(context.limit.load(Ordering::Relaxed));
+            if now - seen.since > limit {
+                context.expired.store(call, Ordering::Release);
+                call_off(context);
+            } else if domain.dead.load(Ordering::Acquire) != 0 {
                 call_off(context);
             }
         }

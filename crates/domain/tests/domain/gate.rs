@@ -100,7 +100,7 @@ in_a_launcher! {
             ("thread's exit", [18, 0, 0], Status::Fault),
         ];
         for (way, words, status) in ways {
-            let mut callee = Callee::start(space, &image, 1);
+            let mut callee = Callee::start(space, &image, 2);
             if status == Status::Died {
                 // Somebody has to notice the death while this thread waits.
                 let (guest, link) = (callee.guest, callee.link);
@@ -110,7 +110,7 @@ in_a_launcher! {
                 assert_eq!(caller.join().unwrap(), Err(status), "{way}");
             } else {
                 assert_eq!(callee.call(words), Err(status), "{way}");
-                // Its one context is poisoned.
+                // This thread's context is poisoned.
                 assert_eq!(callee.call([0, 1, 1]), Err(Status::Busy), "{way}");
                 assert!(callee.running.domain.try_wait().unwrap().is_none());
             }

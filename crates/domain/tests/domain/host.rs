@@ -24,6 +24,7 @@ pub(crate) fn alone(path: &str, body: fn(&Space)) {
         .unwrap();
     let said = [output.stdout, output.stderr].map(|b| String::from_utf8_lossy(&b).into_owned());
     assert!(output.status.success(), "{}:\n{}\n{}", output.status, said[0], said[1]);
+    println!("{}", said[0]);
     assert!(said[0].contains("1 passed"), "{}", said[0]);
 }
 
