@@ -150,6 +150,17 @@ pub(crate) extern "C" fn bind(at: u64, link: u64) -> i64 {
     -i64::from(libc::EAGAIN)
 }
 
+/// Gives back what a process that has ended held.
+pub(crate) fn forget(pid: i32) {
+    for entry in &TABLES.callers {
+        let tid = entry.tid.load(Ordering::Acquire);
+        if tid > 0 && entry.pid.load(Ordering::Relaxed) == pid {
+            give_back(entry);
+            entry.tid.store(GONE, Ordering::Release);
+        }
+    }
+}
+
 /// Nobody's again, but for those that the thread is inside of.
 fn give_back(entry: &Caller) {
     let owner = std::ptr::from_ref(entry) as u64;
@@ -161,7 +172,9 @@ fn give_back(entry: &Caller) {
         }
         let order = (Ordering::AcqRel, Ordering::Relaxed);
         // Its owner is no more: nobody else makes it free.
-        let _inside = context.state.compare_exchange(BUSY, POISONED, order.0, order.1);
+        if context.state.compare_exchange(BUSY, POISONED, order.0, order.1).is_ok() {
+            TABLES.poisoned(context);
+        }
         context.owner.store(0, Ordering::Release);
     }
 }

@@ -172,3 +172,54 @@ unsafe extern "C" {
 pub(crate) fn page() -> (u64, u64) {
     (&raw const partywall_gate_start as u64, &raw const partywall_gate_end as u64)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The page's bytes without the displacements that the linker puts in: those after
+    /// `lea r11, [rip + ..]`.
+    fn bytes() -> Vec<u8> {
+        let (start, end) = page();
+        // SAFETY: the page is code of this program, which does not change.
+        let page =
+            unsafe { std::slice::from_raw_parts(start as *const u8, (end - start) as usize) };
+        let mut bytes = page.to_vec();
+        let mut at = 0;
+        while let Some(found) = bytes[at..].windows(3).position(|w| w == [0x4c, 0x8d, 0x1d]) {
+            at += found + 3;
+            bytes[at..at + 4].fill(0);
+        }
+        bytes
+    }
+
+    /// FNV-1a, 64 bits (draft-eastlake-fnv-21).
+    fn digest(bytes: &[u8]) -> u64 {
+        bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+            (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+        })
+    }
+
+    #[test]
+    fn the_gate_is_the_one_that_was_reviewed() {
+        let bytes = bytes();
+        assert_eq!(bytes.len(), 4096, "one page");
+        let reviewed = 0x7911_f867_7f80_21ff;
+        let found = digest(&bytes);
+        assert_eq!(found, reviewed, "the gate's bytes are others; review them, then: {found:#x}");
+    }
+
+    #[test]
+    fn the_page_holds_the_system_call_instructions_and_no_others() {
+        let bytes = bytes();
+        let count = |pattern: &[u8]| bytes.windows(pattern.len()).filter(|w| *w == pattern).count();
+        // syscall: the call, the return from signals, clone, fork and its mask, the watch's wake-up.
+        assert_eq!(count(&[0x0f, 0x05]), 6);
+        // wrfsbase rax: there and back.
+        assert_eq!(count(&[0xf3, 0x48, 0x0f, 0xae, 0xd0]), 2);
+        // wrpkru, xrstor, sysenter, int 0x80: none.
+        for none in [&[0x0f, 0x01, 0xef][..], &[0x0f, 0x34], &[0xcd, 0x80]] {
+            assert_eq!(count(none), 0, "{none:x?}");
+        }
+    }
+}

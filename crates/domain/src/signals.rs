@@ -234,12 +234,7 @@ impl Frame<'_> {
     fn abort(&mut self, caller: &Caller, context: &Context, status: Status) {
         context.state.store(POISONED, Ordering::Release);
         caller.forwarding.store(0, Ordering::Relaxed);
-        let domain = &TABLES.domains[caller.domain.load(Ordering::Relaxed) as usize % SLOTS];
-        domain.poisoned.store(1, Ordering::Release);
-        let word = domain.poisoned.as_ptr() as u64;
-        let wake = (libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG) as u64;
-        // SAFETY: the word is static.
-        let _woken = unsafe { sys::call(libc::SYS_futex, [word, wake, 1, 0, 0, 0]) };
+        TABLES.poisoned(context);
         self.set(libc::REG_RIP, gate::partywall_abort as *const () as u64);
         self.set(libc::REG_RSP, context.stack.load(Ordering::Relaxed));
         self.set(libc::REG_RAX, status as u64);

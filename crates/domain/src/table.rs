@@ -1,4 +1,4 @@
-#![allow(unsafe_code, reason = "a static whose bytes are zero")]
+#![allow(unsafe_code, reason = "a static whose bytes are zero, and a wake-up by its address")]
 //! The fixed places: who may call whom, where contexts are, who is inside. The call gate finds
 //! everything here, by numbers it checks, and takes no address from a register of its caller.
 //!
@@ -33,6 +33,7 @@ use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use crate::space::{SLOT, SLOTS};
+use crate::sys;
 
 /// Contexts a domain can have.
 pub(crate) const CONTEXTS_EACH: usize = 64;
@@ -241,6 +242,18 @@ impl Tables {
     pub(crate) fn slot_of(&self, address: u64) -> usize {
         let at = address.wrapping_sub(self.base.load(Ordering::Relaxed)) / SLOT;
         (at as usize).min(SLOTS)
+    }
+
+    /// Tells the launcher that a context is poisoned.
+    pub(crate) fn poisoned(&self, context: &Context) {
+        let at = std::ptr::from_ref(context) as u64 - self.contexts.as_ptr() as u64;
+        let slot = at as usize / size_of::<[Context; CONTEXTS_EACH]>();
+        let Some(domain) = self.domains.get(slot) else { return };
+        domain.poisoned.store(1, Ordering::Release);
+        let word = domain.poisoned.as_ptr() as u64;
+        let wake = (libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG) as u64;
+        // SAFETY: the word is static.
+        let _woken = unsafe { sys::call(libc::SYS_futex, [word, wake, 1, 0, 0, 0]) };
     }
 
     /// The context at an address of this table; `None` for all others, 0 among them.

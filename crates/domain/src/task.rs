@@ -30,6 +30,7 @@ use std::time::Duration;
 use partywall_abi::domain::VARIABLE;
 use rustix::process::{Signal, WaitIdOptions};
 
+use crate::callers;
 use crate::elf::{ElfError, Image};
 use crate::links;
 use crate::load;
@@ -204,6 +205,14 @@ impl Domain {
         Ok(self.status)
     }
 
+    /// Whether a call in it has ended in the middle, so that nobody knows what its locks and its
+    /// heap are like: start it again.
+    pub fn is_poisoned(&self) -> bool {
+        self.slot
+            .as_ref()
+            .is_some_and(|slot| table(slot.index()).poisoned.load(Ordering::Acquire) != 0)
+    }
+
     /// Sends it a signal.
     ///
     /// # Errors
@@ -242,6 +251,8 @@ impl Drop for Domain {
     fn drop(&mut self) {
         let ended = self.signal(Signal::KILL).and_then(|()| self.wait());
         self.empty();
+        // Contexts that it owned or was inside of.
+        callers::forget(self.pid as i32);
         if let Err(why) = ended {
             // Memory under a task that may run is not given away.
             tracing::error!(pid = self.pid, %why, "a domain may not have ended; its slot is kept");

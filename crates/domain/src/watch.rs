@@ -139,12 +139,6 @@ fn caller_of(context: &Context) -> Option<&'static Caller> {
 /// Its caller has died inside.
 fn poison(context: &Context) {
     if context.state.compare_exchange(BUSY, POISONED, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-        let rows = TABLES.domains.iter().zip(&TABLES.contexts);
-        for (domain, contexts) in rows {
-            if contexts.as_ptr_range().contains(&std::ptr::from_ref(context)) {
-                domain.poisoned.store(1, Ordering::Release);
-                let _woken = futex::wake(&domain.poisoned, futex::Flags::PRIVATE, 1);
-            }
-        }
+        TABLES.poisoned(context);
     }
 }

@@ -21,7 +21,11 @@ struct Callee {
 
 impl Callee {
     fn start(space: &Space, image: &OwnedFd, threads: u32) -> Self {
-        let mut running = start(space, image, &[&threads.to_string()]);
+        Self::start_for(space, image, &[&threads.to_string()])
+    }
+
+    fn start_for(space: &Space, image: &OwnedFd, args: &[&str]) -> Self {
+        let mut running = start(space, image, args);
         running.ready();
         let guest = space.launcher();
         let link = guest.take(7).unwrap();
@@ -206,5 +210,46 @@ in_a_launcher! {
         let (guest, link) = (callee.guest, callee.link);
         drop(callee);
         assert_eq!(guest.call(link, [0, 0, 0], LONG), Err(Status::Closed));
+    }
+}
+
+/// A caller of `caller.c` and the callee that it calls.
+fn pair(space: &Space, way: &str) -> (Running, Callee) {
+    let mut caller = start(space, &c("caller.c"), &[way]);
+    caller.ready();
+    let pid = caller.domain.pid().to_string();
+    let callee = Callee::start_for(space, &c("callee.c"), &["3", &pid]);
+    (caller, callee)
+}
+
+in_a_launcher! {
+    fn a_domain_that_enters_oddly_gets_the_right_answer_or_none(space) {
+        let (caller, callee) = pair(space, "all");
+        let (status, said) = caller.end();
+        assert_eq!((status.code(), said.as_str()), (Some(0), "ok\n"), "{status}");
+        assert_eq!(callee.call([0, 1, 1]), Ok(2));
+    }
+}
+
+in_a_launcher! {
+    fn a_caller_without_a_stack_ends_itself_alone(space) {
+        let (caller, callee) = pair(space, "stack");
+        assert_eq!(caller.end().0.signal(), Some(libc::SIGSEGV));
+        assert_eq!(callee.call([0, 1, 1]), Ok(2));
+    }
+}
+
+in_a_launcher! {
+    fn a_caller_that_dies_inside_poisons_what_it_was_lent(space) {
+        let (mut caller, callee) = pair(space, "stay");
+        caller.says("inside\n");
+        assert!(!callee.running.domain.is_poisoned());
+        std::thread::sleep(Duration::from_millis(20));
+        caller.domain.signal(rustix::process::Signal::KILL).unwrap();
+        caller.domain.wait().unwrap();
+        drop(caller);
+        assert!(callee.running.domain.is_poisoned());
+        // Others have contexts of their own.
+        assert_eq!(callee.call([0, 1, 1]), Ok(2));
     }
 }

@@ -61,6 +61,7 @@ pub(crate) fn c(name: &str) -> OwnedFd {
         &[
             "-static-pie",
             "-O2",
+            "-mno-red-zone",
             "-pthread",
             "-Wall",
             "-Wno-infinite-recursion",
@@ -119,9 +120,13 @@ impl Running {
     }
 
     pub(crate) fn ready(&mut self) {
+        self.says("ready\n");
+    }
+
+    pub(crate) fn says(&mut self, words: &str) {
         let mut line = String::new();
         self.output.read_line(&mut line).unwrap();
-        assert_eq!(line, "ready\n");
+        assert_eq!(line, words);
     }
 }
 

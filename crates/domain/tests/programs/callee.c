@@ -1,5 +1,5 @@
 // A domain whose function does what the first word says. Lends as many threads as it is told and
-// offers one link to the launcher, number 7, cookie 99.
+// offers a link to the launcher and to the processes it is told, number 7, cookie 99.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -17,6 +17,7 @@
 static const struct partywall_domain *domain;
 static __thread uint64_t calls;
 static volatile int zero;
+static uint64_t words[4] = { ~0ull, ~0ull, ~0ull, ~0ull };
 
 static void *worker(void *number) {
     char *memory = malloc(1 << 20);
@@ -95,6 +96,8 @@ static uint64_t function(uint64_t caller, uint64_t cookie, uint64_t a, uint64_t 
         if (!pipe || !fgets(line, sizeof line, pipe) || strcmp(line, "spoken\n") || pclose(pipe)) return 7;
         return 22;
     }
+    case 23: return *(volatile uint64_t *)((char *)words + 1) != 0;
+    case 24: for (uint64_t n = 0; n < b; n++) __asm__ volatile("pause"); return 24;
     default: return 0;
     }
 }
@@ -107,12 +110,14 @@ static void *lender(void *unused) {
 
 int main(int argc, char **argv) {
     domain = partywall_domain();
-    if (!domain || argc != 2) return 99;
+    if (!domain || argc < 2) return 99;
     for (int i = 0; i < atoi(argv[1]); i++) {
         pthread_t thread;
         if (pthread_create(&thread, NULL, lender, NULL)) return 98;
     }
     if (domain->offer((uint64_t)getppid(), 7, 99) < 0) return 96;
+    for (int i = 2; i < argc; i++)
+        if (domain->offer(strtoull(argv[i], NULL, 10), 7, 99) < 0) return 95;
     puts("ready");
     fflush(stdout);
     for (;;) pause();

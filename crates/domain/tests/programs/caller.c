@@ -1,0 +1,151 @@
+// A domain that calls another one, number 7, in the way it is told: prints `ok` and ends with 0.
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <ucontext.h>
+#include <unistd.h>
+#include "partywall_domain.h"
+
+#define CHECK(what) do { if (!(what)) { \
+    printf("%s:%d: %s\n", __FILE__, __LINE__, #what); fflush(stdout); _exit(1); } } while (0)
+
+static const struct partywall_domain *domain;
+static uint64_t caller, link_;
+static const uint64_t LONG = 3000000000ull;
+
+// The gate, entered with whatever the code before has set: statuses and words as they come. r13
+// holds the gate's address, r12 one that is nobody's thread-local storage; both are kept.
+#define ENTER(before, after, a, b, status, word) do { \
+    register uint64_t gate_ __asm__("r13") = (uint64_t)(uintptr_t)domain->call; \
+    register uint64_t other_ __asm__("r12") = 0x1000; \
+    uint64_t who_ = caller, over_ = link_, a_ = (a), b_ = (b), status_; \
+    __asm__ volatile( \
+        before "\n call *%%r13\n" after \
+        : "=a"(status_), "+d"(a_), "+D"(who_), "+S"(over_), "+c"(b_) \
+        : "r"(gate_), "r"(other_) \
+        : "rbx", "r8", "r9", "r10", "r11", "memory", "cc"); \
+    (status) = status_; (word) = a_; } while (0)
+
+static uint64_t call(uint64_t a, uint64_t b, uint64_t *word) {
+    for (;;) {
+        struct partywall_outcome o = domain->call(caller, link_, a, b, 0, LONG);
+        if (o.status == PARTYWALL_UNBOUND) {
+            if (domain->bind(caller, link_) == 0) continue;
+            usleep(1000);
+            continue;
+        }
+        *word = o.word;
+        return o.status;
+    }
+}
+
+static volatile uint64_t traps, traps_inside;
+static uint64_t own_low;
+static void on_trap(int signal, siginfo_t *info, void *context) {
+    (void)signal, (void)info;
+    uint64_t at = ((ucontext_t *)context)->uc_mcontext.gregs[REG_RIP];
+    int in_a_slot = at >= domain->base && at < domain->base + 64 * domain->slot;
+    if (in_a_slot && (at - domain->base) / domain->slot != own_low) traps_inside++;
+    traps++;
+}
+
+static void flags(void) {
+    uint64_t status, word, after;
+    ENTER("std\n xor %%r8d, %%r8d\n mov $3000000000, %%r9", "", 0, 40, status, word);
+    CHECK(status == PARTYWALL_DONE && word == 40);
+    __asm__ volatile("pushfq\n pop %0" : "=r"(after));
+    CHECK(!(after & 0x400));
+    ENTER("pushfq\n orq $0x40000, (%%rsp)\n popfq\n mov $3000000000, %%r9", "", 23, 0, status, word);
+    CHECK(status == PARTYWALL_DONE && word == 1);
+    __asm__ volatile("pushfq\n pop %0" : "=r"(after));
+    CHECK(!(after & 0x40000));
+    struct sigaction action = { .sa_sigaction = on_trap, .sa_flags = SA_SIGINFO };
+    CHECK(sigaction(SIGTRAP, &action, NULL) == 0);
+    own_low = ((uint64_t)(uintptr_t)&domain - domain->base) / domain->slot;
+    ENTER("mov $3000000000, %%r9\n pushfq\n orq $0x100, (%%rsp)\n popfq", "", 24, 1000, status, word);
+    CHECK(status == PARTYWALL_DONE && word == 24);
+    CHECK(traps > 0 && traps < 50 && traps_inside == 0);
+}
+
+static void numbers(void) {
+    uint64_t word;
+    uint32_t float_before, float_after, odd = 0x9fc0;
+    uint16_t control_before, control_after, odd_control = 0x0f7f;
+    __asm__ volatile("stmxcsr %0" : "=m"(float_before));
+    __asm__ volatile("fnstcw %0" : "=m"(control_before));
+    __asm__ volatile("ldmxcsr %0" : : "m"(odd));
+    __asm__ volatile("fldcw %0" : : "m"(odd_control));
+    uint64_t status = call(21, 0, &word);
+    __asm__ volatile("stmxcsr %0" : "=m"(float_after));
+    __asm__ volatile("fnstcw %0" : "=m"(control_after));
+    __asm__ volatile("ldmxcsr %0" : : "m"(float_before));
+    __asm__ volatile("fldcw %0" : : "m"(control_before));
+    CHECK(status == PARTYWALL_DONE && word == 1);
+    CHECK((float_after & 0xffc0) == (odd & 0xffc0) && control_after == odd_control);
+}
+
+static void storage(void) {
+    uint64_t status, word;
+    ENTER("rdfsbase %%rbx\n wrfsbase %%r12\n mov $3000000000, %%r9", "wrfsbase %%rbx\n", 0, 1,
+          status, word);
+    CHECK(status == PARTYWALL_DENIED && word == 0);
+}
+
+static __thread volatile uint64_t signals;
+static volatile int go_on = 1;
+static void on_usr1(int signal) { (void)signal; signals++; }
+static void *sender(void *thread) {
+    uint64_t sent = 0;
+    for (; go_on; sent++) {
+        pthread_kill(*(pthread_t *)thread, SIGUSR1);
+        usleep(200);
+    }
+    return (void *)sent;
+}
+
+static void interrupted(void) {
+    pthread_t self = pthread_self(), thread;
+    uint64_t before, after, word;
+    CHECK(signal(SIGUSR1, on_usr1) != SIG_ERR);
+    CHECK(call(1, 0, &before) == PARTYWALL_DONE);
+    CHECK(pthread_create(&thread, NULL, sender, &self) == 0);
+    for (int i = 0; i < 100; i++) CHECK(call(24, 100000, &word) == PARTYWALL_DONE && word == 24);
+    go_on = 0;
+    void *sent;
+    CHECK(pthread_join(thread, &sent) == 0);
+    CHECK(signals > 10 && signals <= (uint64_t)sent);
+    // The callee's own count, in its thread-local storage, is whole.
+    CHECK(call(1, 0, &after) == PARTYWALL_DONE && after == before + 101);
+}
+
+int main(int argc, char **argv) {
+    domain = partywall_domain();
+    if (!domain || argc != 2) return 99;
+    caller = (uint64_t)domain->arm();
+    puts("ready");
+    fflush(stdout);
+    int64_t taken;
+    while ((taken = domain->take(7)) < 0) usleep(1000);
+    link_ = (uint64_t)taken;
+    uint64_t word;
+    CHECK(call(0, 40, &word) == PARTYWALL_DONE && word == 40);
+    if (!strcmp(argv[1], "all")) {
+        flags();
+        numbers();
+        storage();
+        interrupted();
+    } else if (!strcmp(argv[1], "stack")) {
+        uint64_t status;
+        ENTER("mov $64, %%rsp\n mov $3000000000, %%r9", "", 0, 1, status, word);
+        CHECK(status == PARTYWALL_DENIED);
+    } else if (!strcmp(argv[1], "stay")) {
+        puts("inside");
+        fflush(stdout);
+        call(5, 0, &word);
+    }
+    CHECK(call(0, 41, &word) == PARTYWALL_DONE && word == 41);
+    puts("ok");
+    return 0;
+}
