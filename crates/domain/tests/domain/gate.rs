@@ -108,7 +108,15 @@ in_a_launcher! {
             if status == Status::Died {
                 // Somebody has to notice the death while this thread waits.
                 let (guest, link) = (callee.guest, callee.link);
-                let caller = std::thread::spawn(move || guest.call(link, words, LONG));
+                let caller = std::thread::spawn(move || {
+                    loop {
+                        match guest.call(link, words, LONG) {
+                            // The second thread has not parked yet.
+                            Err(Status::Busy) => std::thread::yield_now(),
+                            ended => return ended,
+                        }
+                    }
+                });
                 callee.running.domain.wait().unwrap();
                 drop(callee);
                 assert_eq!(caller.join().unwrap(), Err(status), "{way}");
