@@ -79,6 +79,18 @@ fn failed(what: &'static str) -> impl FnOnce(io::Error) -> StartError {
     move |source| StartError::Kernel { what, source }
 }
 
+/// What calls into a domain have come to since it began.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Called {
+    /// Calls that came back or were ended.
+    pub calls: u64,
+    /// System calls made from inside them, forwarded to the domain's own task.
+    pub forwards: u64,
+    /// Time spent inside, in ticks of the time stamp counter; see the crate's gate for how it is
+    /// measured.
+    pub ticks: u64,
+}
+
 /// A program that runs in this process's address space. Dropping it kills it.
 #[derive(Debug)]
 pub struct Domain {
@@ -211,6 +223,17 @@ impl Domain {
         self.slot
             .as_ref()
             .is_some_and(|slot| table(slot.index()).poisoned.load(Ordering::Acquire) != 0)
+    }
+
+    /// What calls into it have come to.
+    pub fn called(&self) -> Called {
+        let mut sum = Called::default();
+        for context in self.slot.iter().flat_map(|slot| &TABLES.contexts[slot.index()]) {
+            sum.calls += context.calls.load(Ordering::Relaxed);
+            sum.forwards += context.forwards.load(Ordering::Relaxed);
+            sum.ticks += context.ticks.load(Ordering::Relaxed);
+        }
+        sum
     }
 
     /// Sends it a signal.

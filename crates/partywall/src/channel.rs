@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use partywall_abi::control::{Identity, Isolation};
+use partywall_abi::control::Isolation;
 use partywall_abi::name::{MethodSet, ServiceName};
 use tonic::Status;
 use tonic::body::Body;
@@ -273,8 +273,9 @@ impl Named {
         let answer = tokio::time::timeout(within, agent.connect(&self.name)?.wait());
         match answer.await.map_err(|_| Error::TimedOut(within))?? {
             Connected::Link(linked) => {
-                let server = server_peer(&linked.server, linked.link);
+                let (server, number) = (linked.server.clone(), linked.link);
                 let link = client::open(linked, within).await?;
+                let server = Peer::new(server, number, link.isolation());
                 Ok(Connection::Ring { link, server })
             }
             Connected::Redirect { url, methods, booked: report } => {
@@ -292,10 +293,6 @@ impl Named {
             }
         }
     }
-}
-
-fn server_peer(identity: &Identity, link: u64) -> Peer {
-    Peer::new(identity.clone(), link, Isolation::Process)
 }
 
 /// A watch on a name, ended with the value.

@@ -25,6 +25,7 @@
 mod agent;
 pub mod blocking;
 mod channel;
+mod domain;
 mod error;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]

@@ -207,6 +207,21 @@ impl Producer {
         self.geometry.record_bytes()
     }
 
+    /// Whether the peer has taken every record.
+    ///
+    /// # Errors
+    /// [`Violation::Taken`].
+    pub fn all_taken(&mut self) -> Result<bool, Violation> {
+        self.refresh()?;
+        Ok(self.tail == self.taken)
+    }
+
+    /// The peer sleeps on: what the last [`Producer::notify`] asked for was done in another way
+    /// than by waking it, so the next record asks again.
+    pub fn not_woken(&mut self) {
+        self.waker.rung = SleepWord::AWAKE;
+    }
+
     /// Number of the next record.
     pub fn position(&self) -> u64 {
         self.tail

@@ -19,6 +19,9 @@ pub(crate) enum Broken {
     Runtime,
     #[error("the link was closed")]
     Closed,
+    /// The service has failed while this thread was in it.
+    #[error("the service failed inside a call ({0:?}) and is to be started again")]
+    Callee(partywall_abi::domain::Status),
     /// Not the link's fault: a head or trailers that no record can hold.
     #[error("cannot be sent: {0}")]
     Unsendable(Box<Status>),

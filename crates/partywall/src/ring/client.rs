@@ -27,6 +27,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Buf as _;
+use partywall_abi::control::Isolation;
 use partywall_abi::segment::{self, Kind, ResponseHead, Segment, Trailers};
 use partywall_abi::sync::{AtomicBool, Ordering, fence};
 use partywall_shm::setup::{Ends, Pending};
@@ -40,6 +41,7 @@ use super::pump::{Pump, PumpError};
 use super::reader::{Drive, Flow, Record};
 use super::stream::{Answer, Part, Stream};
 use crate::agent::Linked;
+use crate::domain::Gate;
 use crate::error::Error;
 use crate::wire;
 
@@ -85,8 +87,13 @@ pub(crate) enum Refused {
 
 /// Opens a link that the coordinator has introduced.
 pub(crate) async fn open(linked: Linked, within: Duration) -> Result<Arc<Link>, Error> {
-    let ends = set_up(linked.link, linked.geometry, linked.memory, linked.socket, within).await?;
-    start(ends)
+    let number = linked.link;
+    let ends = set_up(number, linked.geometry, linked.memory, linked.socket, within).await?;
+    let link = start(ends)?;
+    if let Some(gate) = Gate::take(number) {
+        link.client.core.visit_by(gate);
+    }
+    Ok(link)
 }
 
 /// Drives an open link in the background.
@@ -152,6 +159,11 @@ impl Drop for Driver {
 }
 
 impl Link {
+    /// What keeps the two ends apart.
+    pub(crate) fn isolation(&self) -> Isolation {
+        self.client.core.isolation()
+    }
+
     /// Whether new calls may be sent here.
     pub(crate) fn usable(&self) -> bool {
         self.client.core.closed().is_none() && !self.client.draining.load(Ordering::Relaxed)
@@ -413,6 +425,10 @@ impl Call {
             Poll::Ready(Err(PumpError::Broken(why))) => {
                 self.pump = None;
                 let core = &open.link.client.core;
+                if matches!(why, Broken::Callee(partywall_abi::domain::Status::Deadline)) {
+                    open.stream
+                        .fail(Status::deadline_exceeded(format!("link {}: {why}", core.link)));
+                }
                 core.close(&why);
                 // What came before the end still counts; the stream holds the reason.
                 Ok(())
@@ -444,7 +460,8 @@ impl Call {
                 (head, Inner::Whole { data, trailers: Some(trailers) })
             }
             Ok(Answer::Head(head)) => {
-                if let Some(pump) = self.pump.take() {
+                if let Some(mut pump) = self.pump.take() {
+                    pump.goes_on_alone();
                     // The answer has begun before the request has ended.
                     let (link, stream) = (Arc::clone(&open.link), Arc::clone(&open.stream));
                     tokio::spawn(Upload { pump, link, stream });

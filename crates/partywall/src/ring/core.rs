@@ -21,8 +21,9 @@ use std::collections::VecDeque;
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
-use partywall_abi::control::LinkStats;
+use partywall_abi::control::{Isolation, LinkStats};
 use partywall_abi::layout::SleepMode;
 use partywall_abi::limits;
 use partywall_abi::segment::{self, Kind};
@@ -41,6 +42,7 @@ use super::reader::{Doorbell, Rx};
 use super::stream::{OverWindow, Stream};
 use super::table::Table;
 use crate::agent::{Agent, Counted};
+use crate::domain::Gate;
 
 /// Control records that may wait for room; a peer that lets more pile up takes nothing.
 const PENDING: usize = 2 * limits::STREAMS + 64;
@@ -103,6 +105,8 @@ pub(crate) struct Core {
     pub(super) many_threads: bool,
     /// Bytes of whole requests that their handlers have not taken.
     held: AtomicU32,
+    /// The way into a peer of the same launcher.
+    gate: OnceLock<Gate>,
 }
 
 pub(super) fn guard<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -153,7 +157,18 @@ impl Core {
             agent,
             many_threads: Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread,
             held: AtomicU32::new(0),
+            gate: OnceLock::new(),
         })
+    }
+
+    /// What keeps the two ends apart.
+    pub(crate) fn isolation(&self) -> Isolation {
+        if self.gate.get().is_some() { Isolation::None } else { Isolation::Process }
+    }
+
+    /// From here on a sleeping peer is visited, not woken.
+    pub(crate) fn visit_by(&self, gate: Gate) {
+        let _first = self.gate.set(gate);
     }
 
     // ---- calls ---------------------------------------------------------------------------
@@ -278,6 +293,7 @@ impl Core {
     pub(crate) fn poll_push(
         &self,
         cx: &Context<'_>,
+        going_in: GoingIn,
         mut push: impl FnMut(&mut Tx) -> Result<Push, Broken>,
     ) -> Poll<Result<(), Broken>> {
         if self.closed().is_some() {
@@ -291,7 +307,7 @@ impl Core {
                     tx.sent += bytes as u64;
                     let wake = tx.producer.notify()?;
                     drop(tx);
-                    self.ring(wake)?;
+                    self.tell(wake, going_in)?;
                     // Finding room may have taken back the announcement of those who wait for
                     // more of it.
                     self.serve_stalled()?;
@@ -422,6 +438,30 @@ impl Core {
         Ok(tx.producer.prepare_sleep(len, SleepMode::Doorbell)?)
     }
 
+    /// Sees to it that the peer takes what is on the ring.
+    fn tell(&self, wake: Wake, going_in: GoingIn) -> Result<(), Broken> {
+        let (Wake::Doorbell, Some(gate)) = (&wake, self.gate.get()) else {
+            return self.ring(wake);
+        };
+        // An answer that is there when this thread comes back needs no bell.
+        if going_in.looks && self.announced.load(Ordering::Relaxed) {
+            self.try_rx().into_iter().for_each(|mut rx| self.awake(&mut rx));
+        }
+        loop {
+            match gate.visit(going_in.deadline) {
+                Ok(true) => {}
+                Ok(false) => return self.ring(wake),
+                Err(why) => return Err(Broken::Callee(why)),
+            }
+            // What others have put there while this thread was inside, and found no other way in.
+            let mut tx = guard(&self.tx);
+            tx.producer.not_woken();
+            if tx.producer.all_taken()? || !matches!(tx.producer.notify()?, Wake::Doorbell) {
+                return Ok(());
+            }
+        }
+    }
+
     pub(super) fn ring(&self, wake: Wake) -> Result<(), Broken> {
         Ok(self.bell().carry_out(wake)?)
     }
@@ -496,6 +536,15 @@ impl Core {
         self.grant(self.owed.load(Ordering::SeqCst), left);
         Ok(())
     }
+}
+
+/// How a task goes into a peer of the same launcher.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct GoingIn {
+    /// For how long at most.
+    pub(crate) deadline: Option<Duration>,
+    /// It looks for an answer afterwards, and settles what it has taken back.
+    pub(crate) looks: bool,
 }
 
 /// What became of an attempt to push.

@@ -17,7 +17,7 @@ use partywall_abi::segment::{END, HEAD, Kind, TRAILERS};
 use tokio::task::coop;
 use tonic::Status;
 
-use super::core::{Broken, Core, Push, Tx};
+use super::core::{Broken, Core, GoingIn, Push, Tx};
 use super::stream::{Stream, register};
 use crate::wire;
 
@@ -64,6 +64,7 @@ pub(crate) struct Pump {
     tail: Tail,
     /// The status code that went out with the trailers.
     code: u8,
+    going_in: GoingIn,
 }
 
 impl Pump {
@@ -73,7 +74,9 @@ impl Pump {
         timeout: Option<Duration>,
         body: tonic::body::Body,
     ) -> Self {
-        Self::new(Some(Head::Request { path, headers, timeout }), body, true)
+        let head = Head::Request { path, headers, timeout };
+        let going_in = GoingIn { deadline: timeout, looks: true };
+        Self { going_in, ..Self::new(Some(head), body, true) }
     }
 
     pub(crate) fn response(response: http::Response<tonic::body::Body>) -> Self {
@@ -100,12 +103,18 @@ impl Pump {
 
     fn new(head: Option<Head>, body: tonic::body::Body, is_request: bool) -> Self {
         let (chunk, next) = (Bytes::new(), Bytes::new());
-        Self { head, body, body_done: false, is_request, chunk, next, tail: Tail::Open, code: 0 }
+        let (tail, code, going_in) = (Tail::Open, 0, GoingIn::default());
+        Self { head, body, body_done: false, is_request, chunk, next, tail, code, going_in }
     }
 
     /// Whether the head is on the ring.
     pub(crate) fn has_begun(&self) -> bool {
         self.head.is_none()
+    }
+
+    /// From here on nobody looks for an answer after each record.
+    pub(crate) fn goes_on_alone(&mut self) {
+        self.going_in.looks = false;
     }
 
     /// The status code that was sent; meaningful after a response's pump has ended.
@@ -136,7 +145,7 @@ impl Pump {
             if !something {
                 return Poll::Pending;
             }
-            match core.poll_push(cx, |tx| self.push(cx, tx, stream)) {
+            match core.poll_push(cx, self.going_in, |tx| self.push(cx, tx, stream)) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(Broken::Closed)) if core.closed().is_none() => {

@@ -246,6 +246,29 @@ impl Core {
         }
     }
 
+    /// Takes what is there for a caller that has come in by itself; false when somebody else takes
+    /// it, or when it was so much that others are to have their turn. The driver sleeps on.
+    ///
+    /// The end of the ring is held all the while, handlers included, so that records are handed over
+    /// in order; a driver that is woken meanwhile comes back later.
+    pub(crate) fn visit(
+        &self,
+        mut on_record: impl FnMut(Record) -> Result<(), Broken>,
+    ) -> Result<bool, Broken> {
+        let Some(mut rx) = self.try_rx() else { return Ok(false) };
+        for _ in 0..TURN {
+            let Some(record) = self.take(&mut rx)? else {
+                self.after_release(&mut rx)?;
+                drop(rx);
+                self.serve_stalled()?;
+                return Ok(true);
+            };
+            on_record(record)?;
+        }
+        self.after_release(&mut rx)?;
+        Ok(false)
+    }
+
     /// Takes records until there is none, `on_record` says that it is enough, or `left` are taken.
     pub(super) fn take_turn(
         &self,

@@ -24,7 +24,7 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
@@ -48,6 +48,7 @@ use super::pump::{Pump, PumpError};
 use super::reader::{Drive, Flow, Record};
 use super::stream::{Part, Stream};
 use crate::agent::{Agent, Counted, Offer};
+use crate::domain::{Offered, Visit};
 use crate::error::Error;
 use crate::peer::{Deadline, Peer};
 use crate::server::Dispatch;
@@ -97,6 +98,28 @@ pub(crate) struct Link {
     /// New calls are reset.
     refusing: AtomicBool,
     idle: Notify,
+    /// Callers of the same launcher come in by themselves.
+    offered: OnceLock<Offered>,
+}
+
+/// Who hands a record over.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reader {
+    Driver,
+    /// A caller's thread, which nobody else waits for.
+    Visitor,
+}
+
+impl Visit for Link {
+    fn visit(self: Arc<Self>) -> bool {
+        match self.core.visit(|record| self.deliver(record, Reader::Visitor)) {
+            Ok(visited) => visited,
+            Err(why) => {
+                self.close(&why);
+                true
+            }
+        }
+    }
 }
 
 /// Opens the link that was offered and serves it in the background.
@@ -106,9 +129,17 @@ pub(crate) async fn open(
     agent: Arc<Agent>,
 ) -> Result<Arc<Link>, Error> {
     let Offer { link, geometry, caller, methods, memory, socket } = offer;
+    // Before the caller can see that the link is open.
+    let offered = Offered::new(caller.pid, link);
     let ends = set_up(link, geometry, memory, socket, SETUP).await?;
-    let peer = Peer::new(caller, link, Isolation::Process);
-    start(ends, dispatch, peer, methods, Some(agent))
+    let isolation = if offered.is_some() { Isolation::None } else { Isolation::Process };
+    let link = start(ends, dispatch, Peer::new(caller, link, isolation), methods, Some(agent))?;
+    if let Some(offered) = offered {
+        let visited: Arc<dyn Visit> = Arc::clone(&link) as _;
+        offered.open(Arc::downgrade(&visited));
+        let _first = link.offered.set(offered);
+    }
+    Ok(link)
 }
 
 /// Serves an open link in the background.
@@ -141,6 +172,7 @@ pub(crate) fn start(
         promised: AtomicBool::new(false),
         refusing: AtomicBool::new(false),
         idle: Notify::new(),
+        offered: OnceLock::new(),
     });
     tokio::spawn(Driver { link: Arc::clone(&link), drive: Drive::default(), role: 0 });
     Ok(link)
@@ -158,7 +190,7 @@ impl Future for Driver {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let Self { link, drive, role } = &mut *self;
         let on_record = |record| {
-            link.deliver(record)?;
+            link.deliver(record, Reader::Driver)?;
             let still = link.role.load(Ordering::Acquire) == *role;
             Ok(if still { Flow::Continue } else { Flow::HandedOn })
         };
@@ -235,10 +267,10 @@ impl Link {
         self.close(&Broken::Closed);
     }
 
-    fn deliver(self: &Arc<Self>, record: Record) -> Result<(), Broken> {
+    fn deliver(self: &Arc<Self>, record: Record, reader: Reader) -> Result<(), Broken> {
         let Record { kind, flags, stream, payload } = record;
         match kind {
-            Kind::Segment if flags & HEAD != 0 => self.begin(stream, payload, flags),
+            Kind::Segment if flags & HEAD != 0 => self.begin(stream, payload, flags, reader),
             Kind::Segment => self.go_on(stream, payload, flags),
             Kind::Reset => {
                 segment::decode_reset(&payload)?;
@@ -292,7 +324,13 @@ impl Link {
     }
 
     /// A new request.
-    fn begin(self: &Arc<Self>, id: u32, payload: Bytes, flags: u8) -> Result<(), Broken> {
+    fn begin(
+        self: &Arc<Self>,
+        id: u32,
+        payload: Bytes,
+        flags: u8,
+        reader: Reader,
+    ) -> Result<(), Broken> {
         let s = self.segment(id, flags, &payload)?;
         let head = RequestHead::decode(s.head.unwrap_or_default())?;
         let len = s.data.len() as u32;
@@ -334,7 +372,7 @@ impl Link {
             self.core.give_back(len);
             let text = format!("the policy does not let this caller call {}", head.path);
             call.step = Step::Answer(Pump::status(Status::permission_denied(text)));
-            return self.run(call, true);
+            return self.run(call, true, reader);
         }
         let headers = wire::request_headers(&head)?;
         let deadline_ns = head.deadline_ns;
@@ -360,12 +398,12 @@ impl Link {
         }
         let inline = whole && call.method.history.may_inline();
         call.step = Step::Handle(self.dispatch.call(request));
-        self.run(call, inline)
+        self.run(call, inline, reader)
     }
 
     /// Polls a call here if that is wise, else in a task.
-    fn run(self: &Arc<Self>, mut call: Task, inline: bool) -> Result<(), Broken> {
-        if inline && self.poll_inline(&mut call) {
+    fn run(self: &Arc<Self>, mut call: Task, inline: bool, reader: Reader) -> Result<(), Broken> {
+        if inline && self.poll_inline(&mut call, reader) {
             return Ok(());
         }
         call.spawned = true;
@@ -373,10 +411,10 @@ impl Link {
         Ok(())
     }
 
-    /// Polls a call in the driver; whether it is done.
-    fn poll_inline(self: &Arc<Self>, call: &mut Task) -> bool {
+    /// Polls a call in who reads; whether it is done.
+    fn poll_inline(self: &Arc<Self>, call: &mut Task, reader: Reader) -> bool {
         let mut poll = || Pin::new(&mut *call).poll(&mut Context::from_waker(Waker::noop()));
-        if !self.hands_on {
+        if !self.hands_on || reader == Reader::Visitor {
             return poll().is_ready();
         }
         // Before the monitor can see this thread inside: it asks for the role once per handler.
@@ -455,8 +493,13 @@ impl Future for Task {
             if this.spawned && this.stream.poll_send_closed(cx).is_ready() {
                 return this.end(Code::Cancelled as u8);
             }
+            // Polled by who reads, a call is ready at once, or its timer is set in its task.
             if let Some(deadline) = &mut this.deadline
-                && deadline.as_mut().poll(cx).is_ready()
+                && if this.spawned {
+                    deadline.as_mut().poll(cx).is_ready()
+                } else {
+                    deadline.deadline() <= tokio::time::Instant::now()
+                }
             {
                 this.deadline = None;
                 let status = Status::deadline_exceeded("the deadline passed in the service");

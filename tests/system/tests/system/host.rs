@@ -67,7 +67,7 @@ impl Host {
 /// A child that is killed with the value.
 pub(crate) struct Process {
     child: Child,
-    stdin: ChildStdin,
+    stdin: Option<ChildStdin>,
     stdout: BufReader<ChildStdout>,
 }
 
@@ -88,7 +88,7 @@ impl Process {
         }
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        let (stdin, stdout) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        let (stdin, stdout) = (child.stdin.take(), child.stdout.take().unwrap());
         Self { child, stdin, stdout: BufReader::new(stdout) }
     }
 
@@ -113,7 +113,12 @@ impl Process {
     }
 
     pub(crate) fn say(&mut self, line: &str) {
-        writeln!(self.stdin, "{line}").unwrap();
+        writeln!(self.stdin.as_mut().unwrap(), "{line}").unwrap();
+    }
+
+    /// It reads the end of its input.
+    pub(crate) fn end_input(&mut self) {
+        self.stdin = None;
     }
 
     /// Kills it and returns the time of the kill.
@@ -124,7 +129,6 @@ impl Process {
         at
     }
 
-    #[cfg(feature = "stops")]
     pub(crate) fn stderr(&mut self) -> BufReader<std::process::ChildStderr> {
         BufReader::new(self.child.stderr.take().unwrap())
     }

@@ -1,5 +1,6 @@
 //! One module per subject.
 
+mod domains;
 mod host;
 mod idle;
 mod impostor;

@@ -1,0 +1,151 @@
+//! This process as a domain: calls to others in the same launcher go through the gate.
+//!
+//! A link between two domains is a ring like any other, set up by the same introduction, with the
+//! same records, windows and resets. What differs is how a sleeping reader is told: instead of
+//! ringing a bell the caller's thread goes into the service through the gate ([`Gate::visit`]), takes
+//! the records off the ring there and polls the handler. When it comes back, the answer of a handler
+//! that was ready is on the other ring. A handler that waits goes on in the service's own runtime,
+//! and its answer rings a bell as usual.
+//!
+//! ```text
+//! service                                      caller
+//!   offer(caller's process, link's number)
+//!   outboxes exchanged <------------------->     take(link's number)
+//!   .                                            push, the reader sleeps: visit
+//!   Visit::visit, in the caller's thread <====     |
+//!   records taken, handler polled, answers =====> answer taken off the ring
+//! ```
+//!
+//! When the gate has no context to lend, when somebody else reads the link at that moment, or when
+//! the domain takes no calls, the bell is rung after all: nothing is lost by falling back.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError, Weak};
+use std::time::Duration;
+
+use partywall_abi::domain::Status;
+use partywall_domain::guest::Guest;
+use tokio::runtime::Handle;
+
+/// Threads that are lent to callers; each calling thread needs one.
+const LENT: usize = 8;
+/// How long a visit may last, unless the call's own deadline is sooner.
+const LIMIT: Duration = Duration::from_millis(10);
+
+/// A visit has taken what was there.
+const VISITED: u64 = 1;
+
+/// This process as a domain, if it is one.
+fn here() -> Option<Guest> {
+    static HERE: OnceLock<Option<Guest>> = OnceLock::new();
+    *HERE.get_or_init(|| {
+        Guest::here().unwrap_or_else(|why| {
+            tracing::warn!(%why, "this process is no domain");
+            None
+        })
+    })
+}
+
+/// The caller's way into a service of the same launcher.
+pub(crate) struct Gate {
+    guest: Guest,
+    link: u32,
+}
+
+impl Gate {
+    /// The gate that the service has offered for the link with this number.
+    pub(crate) fn take(number: u64) -> Option<Self> {
+        let guest = here()?;
+        let link = guest.take(number).ok()?;
+        tracing::debug!(link = number, "calls go through the gate");
+        Some(Self { guest, link })
+    }
+
+    /// Has the service take what is on the ring, in this thread; false when it could not now.
+    ///
+    /// # Errors
+    /// When the service has failed in the middle.
+    pub(crate) fn visit(&self, deadline: Option<Duration>) -> Result<bool, Status> {
+        let limit = deadline.map_or(LIMIT, |deadline| deadline.min(LIMIT));
+        match self.guest.call(self.link, [0; 3], limit) {
+            Ok(word) => Ok(word == VISITED),
+            Err(why @ (Status::Fault | Status::Deadline | Status::Died | Status::SystemCall)) => {
+                Err(why)
+            }
+            Err(_) => Ok(false),
+        }
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        self.guest.release(self.link);
+    }
+}
+
+/// A link that callers can come into.
+pub(crate) trait Visit: Send + Sync {
+    /// Takes what is on the ring; false when somebody else does.
+    fn visit(self: Arc<Self>) -> bool;
+}
+
+static VISITS: OnceLock<Mutex<HashMap<u64, Weak<dyn Visit>>>> = OnceLock::new();
+
+fn visits() -> std::sync::MutexGuard<'static, HashMap<u64, Weak<dyn Visit>>> {
+    VISITS.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What a service has offered for one link; taken back with the value.
+pub(crate) struct Offered {
+    guest: Guest,
+    link: u32,
+    number: u64,
+}
+
+impl Offered {
+    /// Offers the gate to the process `pid`, if both are domains of one launcher. To be called inside
+    /// the runtime that is to finish what handlers begin.
+    pub(crate) fn new(pid: Option<u32>, number: u64) -> Option<Self> {
+        let guest = here()?;
+        let link = guest.offer(pid?, number, number).ok()?;
+        lend(guest);
+        Some(Self { guest, link, number })
+    }
+
+    /// Lets callers in.
+    pub(crate) fn open(&self, link: Weak<dyn Visit>) {
+        visits().insert(self.number, link);
+    }
+}
+
+impl Drop for Offered {
+    fn drop(&mut self) {
+        self.guest.release(self.link);
+        visits().remove(&self.number);
+    }
+}
+
+/// Parks threads of this process for callers, once.
+fn lend(guest: Guest) {
+    static LENDING: Once = Once::new();
+    LENDING.call_once(|| {
+        guest.serve(|entered| {
+            let link = visits().get(&entered.cookie).and_then(Weak::upgrade);
+            u64::from(link.is_some_and(Visit::visit)) * VISITED
+        });
+        let runtime = Handle::current();
+        for number in 0..LENT {
+            let runtime = runtime.clone();
+            let lent = move || {
+                let _inside = runtime.enter();
+                if let Err(why) = guest.lend() {
+                    tracing::warn!(%why, "a thread cannot be lent to callers");
+                }
+            };
+            let builder = std::thread::Builder::new().name(format!("partywall-lent-{number}"));
+            if let Err(why) = builder.spawn(lent) {
+                tracing::warn!(%why, "a thread for callers cannot be started");
+            }
+        }
+    });
+}

@@ -1,0 +1,75 @@
+//! A launcher with two domains: `st-server`, and `st-client`, which has this process's standard
+//! input and output. When the client has ended, prints what calls into the server have come to.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Parser;
+use partywall_domain::space::Space;
+use partywall_domain::task::{Called, Domain, Program};
+
+#[derive(Parser)]
+struct Arguments {
+    /// The coordinator's socket.
+    #[arg(long)]
+    socket: PathBuf,
+    /// The server's program file, static-pie.
+    #[arg(long)]
+    server: PathBuf,
+    /// Worker threads of the server.
+    #[arg(long)]
+    threads: String,
+    /// The client's program file, static-pie.
+    #[arg(long)]
+    client: PathBuf,
+    /// What the client does.
+    #[arg(long)]
+    mode: String,
+}
+
+type Error = Box<dyn std::error::Error>;
+
+fn main() -> Result<(), Error> {
+    let arguments = Arguments::parse();
+    let space = Space::new()?;
+    let (input, output) = (std::io::stdin(), std::io::stdout());
+    let null = || std::fs::File::open("/dev/null").map(OwnedFd::from);
+    let start = |file: &Path, input: OwnedFd, extra: [&str; 2]| -> Result<Domain, Error> {
+        let mut args = vec!["domain".into(), "--socket".into(), arguments.socket.clone().into()];
+        args.extend(extra.map(Into::into));
+        let program = Program {
+            image: partywall_shm::memory::sealed_copy("domain", &std::fs::read(file)?)?,
+            args,
+            environment: std::env::vars_os().collect(),
+            directory: "/".into(),
+            descriptors: vec![
+                input,
+                output.as_fd().try_clone_to_owned()?,
+                std::io::stderr().as_fd().try_clone_to_owned()?,
+            ],
+        };
+        Ok(Domain::start(&space, program)?)
+    };
+    let threads = ["--threads", &arguments.threads];
+    let mut server = Some(start(&arguments.server, null()?, threads)?);
+    println!("server {}", server.as_ref().map_or(0, Domain::pid));
+    let input = input.as_fd().try_clone_to_owned()?;
+    let mut client = start(&arguments.client, input, ["--mode", &arguments.mode])?;
+    let mut called = Called::default();
+    let status = loop {
+        if let Some(domain) = &mut server {
+            called = domain.called();
+            if domain.try_wait()?.is_some() {
+                // Ends the calls that are inside.
+                server = None;
+            }
+        }
+        if let Some(status) = client.try_wait()? {
+            break status;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    };
+    println!("called {} forwarded {} client {:?}", called.calls, called.forwards, status.code());
+    Ok(())
+}

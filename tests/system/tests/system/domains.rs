@@ -1,0 +1,97 @@
+//! Unchanged services as domains of one launcher: their calls go through the gate.
+
+use std::io::Read;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use super::host::{Host, Process, alone};
+
+/// `st-server` and `st-client` as programs that can be domains.
+fn programs() -> &'static [PathBuf; 2] {
+    static BUILT: OnceLock<[PathBuf; 2]> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let target = root.join("target/domains");
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo
+            .args(["build", "--package", "partywall-system-tests"])
+            .args(["--bin", "st-server", "--bin", "st-client"])
+            .args(["--target", "x86_64-unknown-linux-gnu", "--target-dir"])
+            .arg(&target)
+            .env_remove("RUSTFLAGS")
+            .env("CARGO_ENCODED_RUSTFLAGS", "-Ctarget-feature=+crt-static")
+            .current_dir(&root);
+        let output = cargo.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let built = target.join("x86_64-unknown-linux-gnu/debug");
+        ["st-server", "st-client"].map(|name| built.join(name))
+    })
+}
+
+fn launcher(host: &Host, threads: &str, mode: &str) -> Process {
+    let [server, client] = programs().each_ref().map(|path| path.to_str().unwrap());
+    let arguments = ["--server", server, "--threads", threads, "--client", client, "--mode", mode];
+    let environment = [("GLIBC_TUNABLES", "glibc.pthread.rseq=0")];
+    let launcher = env!("CARGO_BIN_EXE_st-launcher");
+    Process::start(launcher, &host.socket, &arguments, &environment, None)
+}
+
+/// What the launcher says in the end: calls through the gate, system calls forwarded, the client's
+/// exit status.
+fn end(launcher: &mut Process) -> (u64, u64, String) {
+    let line = launcher.line();
+    let words: Vec<_> = line.split_whitespace().collect();
+    let ["called", calls, "forwarded", forwards, "client", status] = words[..] else {
+        panic!("{line}");
+    };
+    (calls.parse().unwrap(), forwards.parse().unwrap(), status.to_owned())
+}
+
+#[test]
+fn stubs_call_another_domain_through_the_gate() {
+    let _alone = alone();
+    for threads in ["1", "2"] {
+        let host = Host::new();
+        let mut launcher = launcher(&host, threads, "measure");
+        assert!(launcher.line().starts_with("server "));
+        launcher.ready();
+        for _ in 0..10 {
+            launcher.say("go");
+            // 300 right answers.
+            let median: u64 = launcher.line().trim().parse().unwrap();
+            println!("{threads} threads: {median} ns");
+        }
+        launcher.end_input();
+        let (calls, forwards, status) = end(&mut launcher);
+        println!("{threads} threads: {calls} visits, {forwards} system calls forwarded");
+        assert_eq!(status, "Some(0)");
+        assert!((2900..3200).contains(&calls), "{calls} visits for 3000 calls");
+        assert!(forwards < 300, "{forwards} system calls forwarded for 3000 calls");
+    }
+}
+
+#[test]
+fn a_domain_that_is_killed_fails_its_callers_and_nobody_else() {
+    let _alone = alone();
+    let host = Host::new();
+    for trial in 0..10_u64 {
+        let mut launcher = launcher(&host, "1", "flood");
+        let pid = launcher.line();
+        let pid: i32 = pid.trim().strip_prefix("server ").unwrap().parse().unwrap();
+        launcher.ready();
+        std::thread::sleep(Duration::from_millis(20 + 7 * trial));
+        let pid = rustix::process::Pid::from_raw(pid).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+        let start = Instant::now();
+        let (calls, _, status) = end(&mut launcher);
+        assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+        assert_eq!(status, "Some(1)");
+        assert!(calls > 0);
+        // The client ends with the first status that is not OK.
+        let mut said = String::new();
+        launcher.stderr().read_to_string(&mut said).unwrap();
+        assert!(said.contains("The service is currently unavailable"), "{said}");
+    }
+}
