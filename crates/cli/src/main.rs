@@ -4,6 +4,7 @@
 mod build;
 mod compose;
 mod coordinator;
+mod doctor;
 mod links;
 mod up;
 
@@ -41,6 +42,8 @@ enum Command {
         #[arg(long, value_name = "FILE")]
         policy: PathBuf,
     },
+    /// Show what this machine offers to keep services apart, and what links would be like on it.
+    Doctor,
     /// Show who calls whom, over which link and with which isolation.
     Links {
         /// Where the coordinator listens; looked for in the usual places unless given.
@@ -56,6 +59,7 @@ fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Command::Up { file, debug } => up::run(&file, !debug),
         Command::Coordinator { socket, policy } => coordinator::run(&socket, &policy),
+        Command::Doctor => doctor::run(),
         Command::Links { socket } => links::run(socket.as_deref()),
     };
     done.unwrap_or_else(|error| {

@@ -21,6 +21,7 @@ mod gate;
 pub mod guest;
 mod links;
 mod load;
+pub mod machine;
 mod signals;
 pub mod space;
 mod sys;

@@ -36,6 +36,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "partywall-coordinator",
             "partywall-functions",
             "partywall-bus",
+            "partywall-domain",
             "partywall-shm",
             "partywall-abi",
         ],

@@ -1,0 +1,209 @@
+#![allow(unsafe_code, reason = "asks the kernel by system calls that have no safe wrapper")]
+//! What this machine offers to keep programs apart, each found out by trying it, not by its name or
+//! version.
+
+use std::fmt;
+use std::fs;
+use std::path::Path;
+
+use crate::sys::{self, Errno};
+
+/// One thing that a machine may offer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Feature {
+    /// Protection keys: rights to pages that change without a system call (pkeys(7)).
+    ProtectionKeys,
+    /// Instructions for the base of thread-local storage.
+    Fsgsbase,
+    /// Syscall User Dispatch (Linux 5.11).
+    SyscallUserDispatch,
+    /// System-call filters (seccomp(2)).
+    Seccomp,
+    /// Barriers in all threads (membarrier(2)).
+    Membarrier,
+    /// Memory that not even the kernel reads (memfd_secret(2)).
+    MemfdSecret,
+    /// Rules for files and networks that a process gives itself (landlock(7)).
+    Landlock,
+    /// Enclaves.
+    Sgx,
+    /// Huge pages where memory allows (transparent huge pages).
+    HugePages,
+    /// Control groups, version 2.
+    Cgroups2,
+    /// A Docker daemon.
+    Docker,
+}
+
+/// Whether there is one, and what was seen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// What was looked for.
+    pub feature: Feature,
+    /// Whether it is there.
+    pub there: bool,
+    /// What was seen: a number, a version, an error.
+    pub seen: String,
+}
+
+impl fmt::Display for Feature {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::ProtectionKeys => "protection keys",
+            Self::Fsgsbase => "FSGSBASE",
+            Self::SyscallUserDispatch => "Syscall User Dispatch",
+            Self::Seccomp => "seccomp",
+            Self::Membarrier => "membarrier",
+            Self::MemfdSecret => "memfd_secret",
+            Self::Landlock => "Landlock",
+            Self::Sgx => "SGX",
+            Self::HugePages => "huge pages",
+            Self::Cgroups2 => "cgroup v2",
+            Self::Docker => "Docker",
+        })
+    }
+}
+
+impl Feature {
+    /// All, in the order in which they are told.
+    pub const ALL: [Self; 11] = [
+        Self::ProtectionKeys,
+        Self::Fsgsbase,
+        Self::SyscallUserDispatch,
+        Self::Seccomp,
+        Self::Membarrier,
+        Self::MemfdSecret,
+        Self::Landlock,
+        Self::Sgx,
+        Self::HugePages,
+        Self::Cgroups2,
+        Self::Docker,
+    ];
+
+    /// Looks for it.
+    pub fn look(self) -> Finding {
+        let (there, seen) = match self {
+            Self::ProtectionKeys => protection_keys(),
+            Self::Fsgsbase => fsgsbase(),
+            Self::SyscallUserDispatch => told(prctl(59, 0), "can be turned on"),
+            Self::Seccomp => seccomp(),
+            Self::Membarrier => told(call(libc::SYS_membarrier, [0; 6]), "answers"),
+            Self::MemfdSecret => memfd_secret(),
+            Self::Landlock => landlock(),
+            Self::Sgx => file("/dev/sgx_enclave"),
+            Self::HugePages => huge_pages(),
+            Self::Cgroups2 => file("/sys/fs/cgroup/cgroup.controllers"),
+            Self::Docker => docker(),
+        };
+        Finding { feature: self, there, seen }
+    }
+}
+
+fn call(number: i64, arguments: [u64; 6]) -> Result<u64, Errno> {
+    // SAFETY: the calls of this module ask, or make something that they close again.
+    unsafe { sys::call(number, arguments) }
+}
+
+fn prctl(option: u64, value: u64) -> Result<u64, Errno> {
+    call(libc::SYS_prctl, [option, value, 0, 0, 0, 0])
+}
+
+fn told(answer: Result<u64, Errno>, yes: &str) -> (bool, String) {
+    match answer {
+        Ok(_) => (true, yes.to_owned()),
+        Err(why) => (false, std::io::Error::from(why).to_string()),
+    }
+}
+
+/// How many keys a process can have, by taking them all.
+fn protection_keys() -> (bool, String) {
+    let mut keys = Vec::new();
+    let why = loop {
+        match call(libc::SYS_pkey_alloc, [0; 6]) {
+            Ok(key) => keys.push(key),
+            Err(why) => break why,
+        }
+    };
+    for key in &keys {
+        let _freed = call(libc::SYS_pkey_free, [*key, 0, 0, 0, 0, 0]);
+    }
+    if keys.is_empty() {
+        return (false, std::io::Error::from(why).to_string());
+    }
+    (true, format!("{} keys", keys.len()))
+}
+
+fn fsgsbase() -> (bool, String) {
+    // SAFETY: looks a number up.
+    let there = unsafe { libc::getauxval(libc::AT_HWCAP2) } & 2 != 0;
+    (there, if there { "usable" } else { "not announced by the kernel (AT_HWCAP2)" }.to_owned())
+}
+
+fn seccomp() -> (bool, String) {
+    let action = libc::SECCOMP_RET_TRAP;
+    let at = &raw const action as u64;
+    let available = u64::from(libc::SECCOMP_GET_ACTION_AVAIL);
+    told(call(libc::SYS_seccomp, [available, 0, at, 0, 0, 0]), "filters can trap calls")
+}
+
+fn memfd_secret() -> (bool, String) {
+    let made = call(libc::SYS_memfd_secret, [0; 6]);
+    if let Ok(fd) = made {
+        let _closed = call(libc::SYS_close, [fd, 0, 0, 0, 0, 0]);
+    }
+    told(made, "can be made")
+}
+
+fn landlock() -> (bool, String) {
+    const VERSION: u64 = 1;
+    match call(libc::SYS_landlock_create_ruleset, [0, 0, VERSION, 0, 0, 0]) {
+        Ok(version) => (true, format!("version {version}")),
+        Err(why) => (false, std::io::Error::from(why).to_string()),
+    }
+}
+
+fn file(path: &str) -> (bool, String) {
+    let there = Path::new(path).exists();
+    (there, if there { path.to_owned() } else { format!("no {path}") })
+}
+
+fn huge_pages() -> (bool, String) {
+    let path = "/sys/kernel/mm/transparent_hugepage/enabled";
+    match fs::read_to_string(path) {
+        Ok(text) => {
+            let chosen = text.split(['[', ']']).nth(1).unwrap_or("unknown").to_owned();
+            (chosen != "never", chosen)
+        }
+        Err(why) => (false, format!("{path}: {why}")),
+    }
+}
+
+fn docker() -> (bool, String) {
+    use std::os::unix::net::UnixStream;
+    let path = "/var/run/docker.sock";
+    match UnixStream::connect(path) {
+        Ok(_) => (true, format!("answers at {path}")),
+        Err(why) => (false, format!("{path}: {why}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_domains_stand_on_is_found_where_they_run() {
+        for feature in [Feature::Fsgsbase, Feature::SyscallUserDispatch, Feature::Seccomp] {
+            let finding = feature.look();
+            assert!(finding.there, "{finding:?}");
+        }
+    }
+
+    #[test]
+    fn every_finding_says_what_was_seen_and_looking_changes_nothing() {
+        let look = || Feature::ALL.map(Feature::look);
+        let first = look();
+        assert!(first.iter().all(|finding| !finding.seen.is_empty()));
+        assert_eq!(first, look());
+    }
+}
