@@ -112,8 +112,12 @@ impl Guest {
     /// Lends the calling thread to callers, until the program ends.
     ///
     /// # Errors
-    /// `ENOSPC` when as many threads are lent as can be, or what mmap(2) says.
+    /// `ENOSPC` when as many threads are lent as can be, `EBUSY` inside a function that is being
+    /// called, for its thread is somebody else's; or what mmap(2) says.
     pub fn lend(&self) -> io::Result<()> {
+        if LENT.get().is_some() {
+            return Err(io::Error::from_raw_os_error(libc::EBUSY));
+        }
         // SAFETY: the address is that of a function of this type (`Guest::here`, `Guest::of`).
         let park: extern "C" fn(u64) -> i64 = unsafe { std::mem::transmute(self.info.park) };
         result(park(entered as *const () as u64)).map(drop)
@@ -155,10 +159,7 @@ impl Guest {
     /// [`Status::Fault`], [`Status::Deadline`], [`Status::Died`] and [`Status::SystemCall`] it may
     /// have done half of its work; on the others, none.
     pub fn call(&self, link: u32, words: [u64; 3], limit: Duration) -> Result<u64, Status> {
-        let caller = match LENT.get() {
-            Some(caller) => caller,
-            None => self.armed().map_err(|_| Status::Denied)?,
-        };
+        let caller = self.armed().map_err(|_| Status::Denied)?;
         // SAFETY: the address is that of the gate, which is such a function.
         let call: extern "C" fn(u64, u64, u64, u64, u64, u64) -> Outcome =
             unsafe { std::mem::transmute(self.info.call) };
@@ -186,6 +187,10 @@ impl Guest {
     /// # Errors
     /// `EUSERS` when too many threads call; what mmap(2), sigaltstack(2) and prctl(2) say.
     pub fn armed(&self) -> io::Result<u64> {
+        // Inside a function that is being called, the thread is its caller's, and registered.
+        if let Some(caller) = LENT.get() {
+            return Ok(caller);
+        }
         ARMED.with(|armed| {
             if let Some((_, at)) = armed.0.get() {
                 return Ok(at);

@@ -69,7 +69,9 @@ impl Action {
     fn ours(handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void)) -> Self {
         Self {
             handler: handler as *const () as u64,
-            flags: SA_RESTORER | (libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER) as u64,
+            flags: SA_RESTORER
+                | (libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER | libc::SA_RESTART)
+                    as u64,
             restorer: sys::restorer() as u64,
             mask: 0,
         }
@@ -374,7 +376,9 @@ fn own_handler(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut li
             extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void),
         >(action.handler)
     };
-    match caller.filter(|_| home != fs) {
+    // Inside, system calls may be trapped already though the storage is still this thread's own.
+    let away = |caller: &&Caller| caller.inside.load(Ordering::Relaxed) != 0 || home != fs;
+    match caller.filter(away) {
         None => handler(signal, info, context),
         Some(caller) => {
             let selector = caller.selector.swap(0, Ordering::Relaxed);

@@ -420,6 +420,8 @@ impl Call {
             Poll::Ready(Err(PumpError::Body(status))) => {
                 self.pump = None;
                 open.cancel(Code::Cancelled);
+                // Others wait, and what they had announced may have been taken back.
+                open.settle();
                 Err(status)
             }
             Poll::Ready(Err(PumpError::Broken(why))) => {

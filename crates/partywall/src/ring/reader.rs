@@ -365,6 +365,10 @@ impl Core {
                     // A lone call reads, or a driver that has handed its role on looks last.
                     return yield_now(cx);
                 };
+                // Nobody visits while it hands records over: they would overtake each other.
+                if self.announced.load(Ordering::Relaxed) {
+                    self.awake(&mut rx);
+                }
                 let record = self.take(&mut rx)?;
                 if record.is_none() || turn % 16 == 15 {
                     self.after_release(&mut rx)?;
