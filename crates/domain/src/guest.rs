@@ -152,7 +152,8 @@ impl Guest {
         release(u64::from(link));
     }
 
-    /// Calls over a link. The callee has `limit` to return, and up to two milliseconds more.
+    /// Calls over a link. The callee has `limit` to return; after that it is ended as soon as it has
+    /// used as much CPU time again, or waits in a system call.
     ///
     /// # Errors
     /// The [`Status`] that is not [`Status::Done`]. What it says of the callee: on

@@ -341,9 +341,27 @@ extern "C" fn on_call_off(
     let died = TABLES.domains.get(domain).is_some_and(|d| d.dead.load(Ordering::Acquire) != 0);
     if died {
         frame.abort(caller, context, Status::Died);
-    } else if context.expired.load(Ordering::Acquire) == context.calls.load(Ordering::Relaxed) {
+    } else if is_over(caller, context) {
         frame.abort(caller, context, Status::Deadline);
     }
+}
+
+/// Whether a call that was seen for longer than its limit has used that much CPU time since, or waits
+/// in a system call: a thread that others have kept from running is not the callee's fault.
+fn is_over(caller: &Caller, context: &Context) -> bool {
+    let call = context.calls.load(Ordering::Relaxed);
+    if context.expired.load(Ordering::Acquire) != call {
+        return false;
+    }
+    if caller.forwarding.load(Ordering::Relaxed) != 0 {
+        return true;
+    }
+    let now = sys::thread_cpu_ns();
+    if context.marked.swap(call, Ordering::Relaxed) != call {
+        context.mark.store(now, Ordering::Relaxed);
+        return false;
+    }
+    now - context.mark.load(Ordering::Relaxed) >= context.limit.load(Ordering::Relaxed)
 }
 
 extern "C" fn on_signal(

@@ -53,6 +53,17 @@ pub(crate) fn set_fs(base: u64) {
     unsafe { core::arch::asm!("wrfsbase {}", in(reg) base, options(nostack)) };
 }
 
+/// CPU time of the calling thread, in nanoseconds.
+pub(crate) fn thread_cpu_ns() -> u64 {
+    let mut time = [0_u64; 2];
+    let at = time.as_mut_ptr() as u64;
+    // SAFETY: the kernel writes a timespec, two words.
+    let _told = unsafe {
+        call(libc::SYS_clock_gettime, [libc::CLOCK_THREAD_CPUTIME_ID as u64, at, 0, 0, 0, 0])
+    };
+    time[0].wrapping_mul(1_000_000_000).wrapping_add(time[1])
+}
+
 const MEMBARRIER_PRIVATE_EXPEDITED: u64 = 1 << 3;
 const MEMBARRIER_REGISTER_PRIVATE_EXPEDITED: u64 = 1 << 4;
 

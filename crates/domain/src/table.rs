@@ -159,6 +159,9 @@ pub(crate) struct Context {
     pub(crate) skip: AtomicU32,
     /// The call, by the count of those before it, that the watch has ended.
     pub(crate) expired: AtomicU64,
+    /// The call that has been found late by its own thread, and that thread's CPU time then.
+    pub(crate) marked: AtomicU64,
+    pub(crate) mark: AtomicU64,
     /// Time spent here, in ticks, and calls.
     pub(crate) ticks: AtomicU64,
     pub(crate) calls: AtomicU64,
@@ -227,6 +230,7 @@ impl Tables {
             context.owner.store(0, Ordering::Relaxed);
             context.skip.store(1, Ordering::Relaxed);
             context.expired.store(u64::MAX, Ordering::Relaxed);
+            context.marked.store(u64::MAX, Ordering::Relaxed);
             for count in [&context.ticks, &context.calls, &context.forwards] {
                 count.store(0, Ordering::Relaxed);
             }

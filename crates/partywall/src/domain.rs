@@ -29,7 +29,8 @@ use tokio::runtime::Handle;
 
 /// Threads that are lent to callers; each calling thread needs one.
 const LENT: usize = 8;
-/// How long a visit may last, unless the call's own deadline is sooner.
+/// How long a visit may last. Not the call's deadline: a caller in a hurry is no reason to end a
+/// service.
 const LIMIT: Duration = Duration::from_millis(10);
 
 /// A visit has taken what was there.
@@ -65,9 +66,8 @@ impl Gate {
     ///
     /// # Errors
     /// When the service has failed in the middle.
-    pub(crate) fn visit(&self, deadline: Option<Duration>) -> Result<bool, Status> {
-        let limit = deadline.map_or(LIMIT, |deadline| deadline.min(LIMIT));
-        match self.guest.call(self.link, [0; 3], limit) {
+    pub(crate) fn visit(&self) -> Result<bool, Status> {
+        match self.guest.call(self.link, [0; 3], LIMIT) {
             Ok(word) => Ok(word == VISITED),
             Err(why @ (Status::Fault | Status::Deadline | Status::Died | Status::SystemCall)) => {
                 Err(why)

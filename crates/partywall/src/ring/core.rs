@@ -21,7 +21,6 @@ use std::collections::VecDeque;
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
 
 use partywall_abi::control::{Isolation, LinkStats};
 use partywall_abi::layout::SleepMode;
@@ -448,7 +447,7 @@ impl Core {
             self.try_rx().into_iter().for_each(|mut rx| self.awake(&mut rx));
         }
         loop {
-            match gate.visit(going_in.deadline) {
+            match gate.visit() {
                 Ok(true) => {}
                 Ok(false) => return self.ring(wake),
                 Err(why) => return Err(Broken::Callee(why)),
@@ -541,8 +540,6 @@ impl Core {
 /// How a task goes into a peer of the same launcher.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct GoingIn {
-    /// For how long at most.
-    pub(crate) deadline: Option<Duration>,
     /// It looks for an answer afterwards, and settles what it has taken back.
     pub(crate) looks: bool,
 }

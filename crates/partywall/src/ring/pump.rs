@@ -75,7 +75,7 @@ impl Pump {
         body: tonic::body::Body,
     ) -> Self {
         let head = Head::Request { path, headers, timeout };
-        let going_in = GoingIn { deadline: timeout, looks: true };
+        let going_in = GoingIn { looks: true };
         Self { going_in, ..Self::new(Some(head), body, true) }
     }
 
