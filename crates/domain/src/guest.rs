@@ -153,7 +153,7 @@ impl Guest {
     }
 
     /// Calls over a link. The callee has `limit` to return; after that it is ended as soon as it has
-    /// used as much CPU time again, or waits in a system call.
+    /// used as much CPU time again, or has been in system calls for a tenth of a second.
     ///
     /// # Errors
     /// The [`Status`] that is not [`Status::Done`]. What it says of the callee: on

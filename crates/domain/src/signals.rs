@@ -346,20 +346,25 @@ extern "C" fn on_call_off(
     }
 }
 
-/// Whether a call that was seen for longer than its limit has used that much CPU time since, or waits
-/// in a system call: a thread that others have kept from running is not the callee's fault.
+/// How often a call that is over its limit is found in a system call before it is ended, once a tick:
+/// the task that makes it may be kept from running as well.
+const WAITS: u32 = 100;
+
+/// Whether a call that was seen for longer than its limit has used that much CPU time since, or stays
+/// in system calls: a thread that others have kept from running is not the callee's fault.
 fn is_over(caller: &Caller, context: &Context) -> bool {
     let call = context.calls.load(Ordering::Relaxed);
     if context.expired.load(Ordering::Acquire) != call {
         return false;
     }
-    if caller.forwarding.load(Ordering::Relaxed) != 0 {
-        return true;
-    }
     let now = sys::thread_cpu_ns();
     if context.marked.swap(call, Ordering::Relaxed) != call {
         context.mark.store(now, Ordering::Relaxed);
+        context.waits.store(0, Ordering::Relaxed);
         return false;
+    }
+    if caller.forwarding.load(Ordering::Relaxed) != 0 {
+        return context.waits.fetch_add(1, Ordering::Relaxed) >= WAITS;
     }
     now - context.mark.load(Ordering::Relaxed) >= context.limit.load(Ordering::Relaxed)
 }
