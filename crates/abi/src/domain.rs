@@ -14,11 +14,12 @@
 //!   32     8  call        fn(caller, link, a, b, c, limit in ns) -> (status: rax, word: rdx)
 //!   40     8  arm         fn() -> caller, or minus an error number
 //!   48     8  disarm      fn(caller)
-//!   56     8  park        fn(entry) -> 0 when told to stop, or minus an error number
+//!   56     8  park        fn(entry) -> minus an error number, or never
 //!   64     8  offer       fn(pid, number, cookie) -> link, or minus an error number
 //!   72     8  take        fn(number) -> link, or minus an error number
 //!   80     8  release     fn(link)
 //!   88     8  bind        fn(caller, link) -> 0, or minus an error number
+//!   96     8  declare     fn(declarations) -> 0, or minus an error number
 //! ```
 //!
 //! All entry points have the C calling convention and may be called from any thread of any domain.
@@ -60,10 +61,16 @@ pub struct Info {
     pub release: u64,
     /// Gets the calling thread a context of a link's callee.
     pub bind: u64,
+    /// Declares what holds for the calling domain's functions.
+    pub declare: u64,
 }
 
+/// A declaration: functions of the domain make no system calls; one that does is ended with
+/// [`Status::SystemCall`].
+pub const NO_SYSTEM_CALLS: u64 = 1;
+
 const _: () = {
-    assert!(size_of::<Info>() == 96);
+    assert!(size_of::<Info>() == 104);
     assert!(core::mem::offset_of!(Info, call) == 32);
     assert!(core::mem::offset_of!(Info, release) == 80);
 };

@@ -35,6 +35,9 @@ struct partywall_outcome {
 typedef uint64_t partywall_entry(uint64_t caller, uint64_t cookie, uint64_t a, uint64_t b,
                                  uint64_t c, uint64_t limit);
 
+/* Declarations of a domain: its functions make no system calls, and one that does is ended. */
+#define PARTYWALL_NO_SYSTEM_CALLS 1u
+
 struct partywall_domain {
     uint64_t magic;
     uint32_t version;
@@ -50,6 +53,7 @@ struct partywall_domain {
     int64_t (*take)(uint64_t number);
     void (*release)(uint64_t link);
     int64_t (*bind)(uint64_t caller, uint64_t link);
+    int64_t (*declare)(uint64_t declarations);
 };
 
 static inline const struct partywall_domain *partywall_domain(void) {

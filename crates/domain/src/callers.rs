@@ -4,29 +4,52 @@
 //! Registering ("arming") gives the thread a signal stack, on which faults of callees are handled,
 //! and turns Syscall User Dispatch on for it (the kernel's
 //! Documentation/admin-guide/syscall-user-dispatch.rst): while its selector says so, every system
-//! call outside the gate's page becomes a SIGSYS.
+//! call outside the gate's page becomes a SIGSYS. A thread of the launcher gets no other signals
+//! from then on: its program's handlers are not behind ours.
 //!
 //! The first call to each domain binds a context of it to the thread, for as long as both live: the
 //! gate then finds it without asking anybody. A thread that ends gives its contexts back; one that
 //! has died inside of one has poisoned it.
 //!
+//! # Entries
+//!
+//! ```text
+//!        arm                        fields written
+//!  0, GONE, dead --> CLAIMED ------------------------> thread number ---> GONE
+//!                                                          disarm, forget
+//! ```
+//!
 //! An entry is found by its thread number, from which its place in the table begins. A thread that
 //! ends without disarming leaves an entry that is taken over when its number comes again, or when
-//! the table is full and the number is nobody's.
+//! the table is full and the number is nobody's. Signal stacks belong to entries, not to threads.
+//!
+//! Whoever looks at a callee's contexts says so first (`entering`), as the gate does; what is written
+//! for a thread that is dead is written under [`books`], as is a slot's new beginning.
 
 use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::space::SLOTS;
+use crate::gate;
+use crate::links;
+use crate::signals::{self, KEPT_OPEN};
+use crate::space::{SLOT, SLOTS};
 use crate::sys::{self, Errno};
-use crate::table::{BUSY, CALLERS_MOST, Caller, FREE, POISONED, TABLES, UNBOUND};
-use crate::{gate, signals};
+use crate::table::{CALLERS_MOST, Caller, Context, FREE, TABLES, UNBOUND};
 
 /// Where faults of callees are handled, in bytes: the largest signal frame (AVX-512, AMX) and room
-/// for a handler of the program's own.
+/// for a handler of the program's own. Below each is as much that is never mapped.
 const SIGNAL_STACK: u64 = 64 << 10;
 /// An entry that was used.
 const GONE: i32 = -1;
+/// An entry that is being filled in.
+const CLAIMED: i32 = -2;
 const PR_SET_SYSCALL_USER_DISPATCH: u64 = 59;
+
+/// Held by the launcher while it writes for callers that are dead, and while a slot begins anew.
+pub(crate) fn books() -> MutexGuard<'static, ()> {
+    static BOOKS: Mutex<()> = Mutex::new(());
+    BOOKS.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// The calling thread's number.
 pub(crate) fn tid() -> i32 {
@@ -54,175 +77,224 @@ pub(crate) fn find(tid: i32) -> Option<&'static Caller> {
     None
 }
 
+/// Whether the calling thread, whose storage is at `fs`, is somebody else's who runs in a callee. An
+/// entry may also be that of a dead thread with the same number.
+pub(crate) fn is_inside(fs: u64) -> bool {
+    find(tid()).is_some_and(|entry| {
+        entry.inside.load(Ordering::Relaxed) != 0 && entry.fs.load(Ordering::Relaxed) == fs
+    })
+}
+
+/// Whether nobody will leave what this caller has entered. A main thread that is dead stays until its
+/// process is waited for.
+pub(crate) fn is_dead(entry: &Caller) -> bool {
+    let (tid, pid) = (entry.tid.load(Ordering::Acquire), entry.pid.load(Ordering::Relaxed));
+    match tid {
+        CLAIMED => false,
+        ..=0 => true,
+        _ => {
+            let gone = sys::tgkill(pid, tid, 0) == Err(Errno(libc::ESRCH));
+            gone || (tid == pid && sys::has_ended(pid))
+        }
+    }
+}
+
+/// An entry for the calling thread, [`CLAIMED`].
 fn claim(tid: i32) -> Option<usize> {
     let start = tid as usize;
+    let places = || (start..start + CALLERS_MOST).map(|at| at % CALLERS_MOST);
     let mine = |slot: &AtomicI32, from| {
-        slot.compare_exchange(from, tid, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        slot.compare_exchange(from, CLAIMED, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     };
-    for at in start..start + CALLERS_MOST {
-        let at = at % CALLERS_MOST;
-        let slot = &TABLES.callers.get(at)?.tid;
-        if slot.load(Ordering::Relaxed) == tid || mine(slot, 0) || mine(slot, GONE) {
-            return Some(at);
-        }
-    }
-    for at in start..start + CALLERS_MOST {
-        let at = at % CALLERS_MOST;
-        let entry = TABLES.callers.get(at)?;
-        let other = entry.tid.load(Ordering::Relaxed);
-        let pid = entry.pid.load(Ordering::Relaxed) as u64;
-        // SAFETY: signal 0 is sent to nobody; ESRCH says that there is no such thread.
-        let there = unsafe { sys::call(libc::SYS_tgkill, [pid, other as u64, 0, 0, 0, 0]) };
-        if there == Err(Errno(libc::ESRCH)) && mine(&entry.tid, other) {
-            return Some(at);
-        }
-    }
-    None
+    // Its own place first, wherever that is: an earlier one would hide it.
+    let own = places().find(|at| TABLES.callers[*at].tid.load(Ordering::Acquire) == tid);
+    own.filter(|at| mine(&TABLES.callers[*at].tid, tid))
+        .or_else(|| {
+            places().find(|at| {
+                let slot = &TABLES.callers[*at].tid;
+                mine(slot, 0) || mine(slot, GONE)
+            })
+        })
+        .or_else(|| {
+            places().find(|at| {
+                let entry = &TABLES.callers[*at];
+                let other = entry.tid.load(Ordering::Acquire);
+                other > 0 && is_dead(entry) && mine(&entry.tid, other)
+            })
+        })
 }
 
 /// Registers the calling thread; its number in the table, or minus an error number.
 pub(crate) extern "C" fn arm() -> i64 {
-    match try_arm() {
-        Ok(at) => at as i64,
-        Err(Errno(number)) => -i64::from(number),
-    }
+    sys::encode(try_arm())
 }
 
-fn try_arm() -> Result<usize, Errno> {
+fn try_arm() -> Result<u64, Errno> {
     let fs = sys::fs();
+    if is_inside(fs) {
+        return Err(Errno(libc::EBUSY));
+    }
     let home = TABLES.slot_of(fs);
+    let (tid, pid) = (tid(), pid());
+    let own = TABLES.domains.get(home).map_or(&TABLES.launcher, |domain| &domain.pid);
+    // A child that has not called exec(3) is nobody here.
+    if own.load(Ordering::Acquire) != pid {
+        return Err(Errno(libc::EPERM));
+    }
     if home == SLOTS {
         signals::install()?;
     }
-    let at = claim(tid()).ok_or(Errno(libc::EUSERS))?;
+    let at = claim(tid).ok_or(Errno(libc::EUSERS))?;
     let entry = &TABLES.callers[at];
+    for word in [&entry.entering, &entry.depth, &entry.forwarding] {
+        word.store(0, Ordering::Relaxed);
+    }
     entry.selector.store(0, Ordering::Relaxed);
     for (word, value) in [(&entry.fs, fs), (&entry.home_fs, fs), (&entry.inside, 0)] {
         word.store(value, Ordering::Relaxed);
     }
     // Those of a thread that had this entry before and did not disarm.
     give_back(entry);
-    entry.depth.store(0, Ordering::Relaxed);
-    entry.forwarding.store(0, Ordering::Relaxed);
     entry.domain.store(home as u32, Ordering::Relaxed);
     entry.home.store(home as u32, Ordering::Relaxed);
-    entry.pid.store(pid(), Ordering::Relaxed);
-    let armed = signal_stack().and_then(|stack| {
-        entry.signal_stack.store(stack, Ordering::Relaxed);
+    entry.pid.store(pid, Ordering::Relaxed);
+    let armed = signal_stack(at).and_then(|()| {
         let (start, end) = gate::page();
         let selector = entry.selector.as_ptr() as u64;
         let on = [PR_SET_SYSCALL_USER_DISPATCH, 1, start, end - start, selector, 0];
         // SAFETY: the selector is a static byte, and what it says at first is "allow".
         unsafe { sys::call(libc::SYS_prctl, on) }
     });
-    match armed {
-        Ok(_) => Ok(at),
-        Err(why) => {
-            entry.tid.store(GONE, Ordering::Release);
-            Err(why)
-        }
+    if let Err(why) = armed {
+        entry.tid.store(GONE, Ordering::Release);
+        return Err(why);
     }
+    if home == SLOTS {
+        entry.mask.store(sys::set_mask(!KEPT_OPEN), Ordering::Relaxed);
+    }
+    entry.tid.store(tid, Ordering::Release);
+    Ok(at as u64)
+}
+
+/// The calling thread's entry, by the number that it says.
+fn own(at: u64) -> Option<&'static Caller> {
+    let entry = TABLES.callers.get(usize::try_from(at).ok()?)?;
+    (entry.tid.load(Ordering::Acquire) == tid()).then_some(entry)
 }
 
 /// Gets the calling thread a context of a link's callee; 0, or minus an error number.
 pub(crate) extern "C" fn bind(at: u64, link: u64) -> i64 {
-    let (Some(entry), Some(link)) =
-        (TABLES.callers.get(at as usize), TABLES.links.get(link as usize))
-    else {
-        return -i64::from(libc::EINVAL);
-    };
-    let callee = link.callee.load(Ordering::Relaxed) as usize;
-    let Some(contexts) =
-        TABLES.contexts.get(callee).filter(|_| entry.tid.load(Ordering::Acquire) == tid())
-    else {
-        return -i64::from(libc::EINVAL);
-    };
-    let owner = std::ptr::from_ref(entry) as u64;
-    for (number, context) in contexts.iter().enumerate() {
-        let order = (Ordering::AcqRel, Ordering::Relaxed);
-        if context.state.load(Ordering::Acquire) == FREE
-            && context.owner.compare_exchange(0, owner, order.0, order.1).is_ok()
-        {
-            entry.bound[callee].store(number as u8, Ordering::Relaxed);
-            return 0;
-        }
+    sys::encode(own(at).ok_or(Errno(libc::EINVAL)).and_then(|entry| try_bind(entry, link)))
+}
+
+fn try_bind(entry: &Caller, id: u64) -> Result<u64, Errno> {
+    let link = links::place(id);
+    let callee = link.callee.load(Ordering::Acquire) as usize;
+    let contexts = TABLES.contexts.get(callee).ok_or(Errno(libc::EINVAL))?;
+    if entry.entering.load(Ordering::Relaxed) != 0 {
+        return Err(Errno(libc::EBUSY));
     }
-    -i64::from(libc::EAGAIN)
+    entry.entering.store(callee as u32 + 1, Ordering::SeqCst);
+    let owner = std::ptr::from_ref(entry) as u64;
+    let mine = |context: &Context| {
+        let order = (Ordering::AcqRel, Ordering::Relaxed);
+        context.state.load(Ordering::Acquire) == FREE
+            && context.owner.compare_exchange(0, owner, order.0, order.1).is_ok()
+    };
+    let open = links::is_open(link, id) && TABLES.domains[callee].open.load(Ordering::SeqCst) == 1;
+    let bound = match open.then(|| contexts.iter().position(mine)) {
+        None => Err(Errno(libc::ENOTCONN)),
+        Some(None) => Err(Errno(libc::EAGAIN)),
+        Some(Some(number)) => {
+            entry.bound[callee].store(number as u8, Ordering::Relaxed);
+            Ok(0)
+        }
+    };
+    entry.entering.store(0, Ordering::Release);
+    bound
 }
 
 /// Gives back what a process that has ended held.
 pub(crate) fn forget(pid: i32) {
+    let _books = books();
     for entry in &TABLES.callers {
         let tid = entry.tid.load(Ordering::Acquire);
-        if tid > 0 && entry.pid.load(Ordering::Relaxed) == pid {
+        let dead = tid > 0 || tid == CLAIMED;
+        if dead && entry.pid.load(Ordering::Relaxed) == pid {
             give_back(entry);
             entry.tid.store(GONE, Ordering::Release);
         }
     }
 }
 
-/// Nobody's again, but for those that the thread is inside of.
+/// Poisons a context whose caller has died inside. Whether somebody is inside who lives.
+pub(crate) fn is_entered(context: &Context) -> bool {
+    if !context.is_entered() {
+        return false;
+    }
+    let _books = books();
+    let owner = TABLES.caller_at(context.owner.load(Ordering::Acquire));
+    if context.is_entered() && owner.is_some_and(is_dead) {
+        context.abandon();
+        return false;
+    }
+    true
+}
+
+/// Nobody's again; those that the thread is inside of are poisoned, for it is dead.
 fn give_back(entry: &Caller) {
     let owner = std::ptr::from_ref(entry) as u64;
-    for (bound, contexts) in entry.bound.iter().zip(&TABLES.contexts) {
+    for (slot, (bound, contexts)) in entry.bound.iter().zip(&TABLES.contexts).enumerate() {
         let number = bound.swap(UNBOUND, Ordering::Relaxed);
         let Some(context) = contexts.get(usize::from(number)) else { continue };
-        if context.owner.load(Ordering::Relaxed) != owner {
-            continue;
+        entry.entering.store(slot as u32 + 1, Ordering::SeqCst);
+        if context.owner.load(Ordering::SeqCst) == owner {
+            context.abandon();
+            let order = (Ordering::Release, Ordering::Relaxed);
+            let _now_free = context.owner.compare_exchange(owner, 0, order.0, order.1);
         }
-        let order = (Ordering::AcqRel, Ordering::Relaxed);
-        // Its owner is no more: nobody else makes it free.
-        if context.state.compare_exchange(BUSY, POISONED, order.0, order.1).is_ok() {
-            TABLES.poisoned(context);
-        }
-        context.owner.store(0, Ordering::Release);
+        entry.entering.store(0, Ordering::Release);
     }
 }
 
-/// Maps a signal stack and makes it the thread's.
-fn signal_stack() -> Result<u64, Errno> {
+/// Maps the entry's signal stack, if nobody has had it yet, and makes it the thread's.
+fn signal_stack(at: usize) -> Result<(), Errno> {
+    let end = TABLES.base.load(Ordering::Relaxed) + SLOTS as u64 * SLOT;
+    let stack = end + (2 * at as u64 + 1) * SIGNAL_STACK;
     let rights = (libc::PROT_READ | libc::PROT_WRITE) as u64;
-    let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
-    // SAFETY: new memory, at an address of the kernel's choice.
-    let stack =
-        unsafe { sys::call(libc::SYS_mmap, [0, SIGNAL_STACK, rights, flags, u64::MAX, 0])? };
-    let new = libc::stack_t {
+    let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE) as u64;
+    // SAFETY: nothing is replaced.
+    match unsafe { sys::call(libc::SYS_mmap, [stack, SIGNAL_STACK, rights, flags, u64::MAX, 0]) } {
+        Ok(_) | Err(Errno(libc::EEXIST)) => {}
+        Err(why) => return Err(why),
+    }
+    set_signal_stack(libc::stack_t {
         ss_sp: stack as *mut libc::c_void,
         ss_flags: 0,
         ss_size: SIGNAL_STACK as usize,
-    };
-    let at = &raw const new as u64;
-    // SAFETY: the stack has just been mapped, for this thread alone.
-    let set = unsafe { sys::call(libc::SYS_sigaltstack, [at, 0, 0, 0, 0, 0]) };
-    if let Err(why) = set {
-        unmap(stack);
-        return Err(why);
-    }
-    Ok(stack)
+    })
 }
 
-fn unmap(stack: u64) {
-    // SAFETY: mapped by `signal_stack`, and the thread's no more.
-    let _freed = unsafe { sys::call(libc::SYS_munmap, [stack, SIGNAL_STACK, 0, 0, 0, 0]) };
+fn set_signal_stack(stack: libc::stack_t) -> Result<(), Errno> {
+    let at = &raw const stack as u64;
+    // SAFETY: the kernel copies the structure; the stack is this thread's.
+    unsafe { sys::call(libc::SYS_sigaltstack, [at, 0, 0, 0, 0, 0])? };
+    Ok(())
 }
 
 /// Takes a registration back, in the thread that made it.
 pub(crate) extern "C" fn disarm(at: u64) {
-    let Some(entry) = TABLES.callers.get(at as usize) else { return };
-    let at_home = entry.inside.load(Ordering::Relaxed) == 0;
-    if entry.tid.load(Ordering::Acquire) != tid() || !at_home {
+    let Some(entry) = own(at).filter(|entry| entry.inside.load(Ordering::Relaxed) == 0) else {
         return;
-    }
+    };
     // SAFETY: turns it off for this thread.
     let _off = unsafe { sys::call(libc::SYS_prctl, [PR_SET_SYSCALL_USER_DISPATCH, 0, 0, 0, 0, 0]) };
     let none =
         libc::stack_t { ss_sp: std::ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
-    let at = &raw const none as u64;
-    // SAFETY: the kernel copies the structure.
-    let disabled = unsafe { sys::call(libc::SYS_sigaltstack, [at, 0, 0, 0, 0, 0]) };
+    let _disabled = set_signal_stack(none);
     give_back(entry);
-    if disabled.is_ok() {
-        unmap(entry.signal_stack.swap(0, Ordering::Relaxed));
+    if entry.home.load(Ordering::Relaxed) as usize == SLOTS {
+        sys::set_mask(entry.mask.load(Ordering::Relaxed));
     }
     entry.tid.store(GONE, Ordering::Release);
 }

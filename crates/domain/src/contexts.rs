@@ -5,30 +5,34 @@
 //!
 //! ```text
 //! caller's thread (in the SIGSYS handler)         agent
-//!   arguments, mail := ASKED, wake ---------------> makes the call
-//!   waits until mail != ASKED <-------------------- result, mail := ANSWERED, wake
+//!   arguments, mail := ASKED, wake ---------------> mail := WORKING, makes the call
+//!   waits until mail = ANSWERED <------------------ result, mail := ANSWERED, wake
 //!   mail := IDLE
 //! ```
 //!
 //! The agent shares thread-local storage with the context it lends, so between the calls it runs
 //! code of the launcher that uses none, and has all signals blocked; only while it makes a call that
-//! sends a signal are they open, so that a thread can signal itself, as abort(3) does. If the caller's thread dies, the
-//! agent answers into the void and waits; if the agent's process dies, the caller is called off by
-//! the launcher's signal.
+//! sends a signal are they open, so that a thread can signal itself, as abort(3) does.
+//!
+//! A call that is ended takes back what it has asked for (mail ASKED to IDLE). What is being made
+//! already is made to its end, into the void, in the callee's memory and whatever the callee has named;
+//! so the context and what it was lent are never used again. If the caller's thread dies, the agent
+//! answers into the void and waits; if the agent's process dies, the caller is called off by the
+//! launcher's signal.
 
 use std::sync::atomic::Ordering;
 
+use partywall_abi::domain::NO_SYSTEM_CALLS;
+
+use crate::callers;
 use crate::elf::PAGE;
 use crate::gate::{self, Frame};
-use crate::signals::KEPT_OPEN;
+use crate::signals::{Action, KEPT_OPEN};
 use crate::space::{SLOT, SLOTS};
 use crate::sys::{self, Errno};
 use crate::table::{
-    ANSWERED, ASKED, CONTEXT_STACK, CONTEXTS_EACH, Context, FREE, IDLE, NONE, STACKS, STOP, TABLES,
+    ANSWERED, ASKED, CONTEXT_STACK, Context, FREE, IDLE, NONE, PARKING, STACKS, TABLES, WORKING,
 };
-
-const WAIT: u64 = (libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG) as u64;
-const WAKE: u64 = (libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG) as u64;
 
 /// What an agent blocks: all but what a new thread, which inherits it, needs before it sets its own.
 const CLOSED: u64 = !KEPT_OPEN;
@@ -42,64 +46,52 @@ const SIGNALLING: [i64; 5] = [
     libc::SYS_rt_tgsigqueueinfo,
 ];
 
-/// Waits while a word of mail is `seen`, or a little.
-fn wait(context: &Context, seen: u32) {
-    let word = context.mail.as_ptr() as u64;
-    // SAFETY: the word is static.
-    let _woken = unsafe { sys::call(libc::SYS_futex, [word, WAIT, u64::from(seen), 0, 0, 0]) };
-}
-
-fn wake(context: &Context) {
-    let word = context.mail.as_ptr() as u64;
-    // SAFETY: the word is static.
-    let _woken = unsafe { sys::call(libc::SYS_futex, [word, WAKE, 1, 0, 0, 0]) };
-}
-
-/// Lends the calling thread; returns when told to stop, or minus an error number.
+/// Lends the calling thread; returns minus an error number, or not at all.
 pub(crate) extern "C" fn park(entry: u64) -> i64 {
-    match try_park(entry) {
-        Ok(()) => 0,
-        Err(Errno(number)) => -i64::from(number),
-    }
+    sys::encode(try_park(entry))
 }
 
-fn try_park(entry: u64) -> Result<(), Errno> {
+fn try_park(entry: u64) -> Result<u64, Errno> {
     let fs = sys::fs();
     let slot = TABLES.slot_of(fs);
     if slot == SLOTS || TABLES.slot_of(entry) != slot {
         return Err(Errno(libc::EINVAL));
     }
-    let domain = &TABLES.domains[slot];
-    let at = domain.contexts.fetch_add(1, Ordering::AcqRel) as usize;
-    if at >= CONTEXTS_EACH {
-        domain.contexts.fetch_sub(1, Ordering::AcqRel);
-        return Err(Errno(libc::ENOSPC));
+    if callers::is_inside(fs) {
+        return Err(Errno(libc::EBUSY));
     }
-    let context = &TABLES.contexts[slot][at];
+    let claim = |context: &&Context| {
+        let order = (Ordering::AcqRel, Ordering::Relaxed);
+        context.state.compare_exchange(NONE, PARKING, order.0, order.1).is_ok()
+    };
+    let contexts = &TABLES.contexts[slot];
+    let at = contexts.iter().position(|context| claim(&context)).ok_or(Errno(libc::ENOSPC))?;
+    let context = &contexts[at];
     let base = TABLES.base.load(Ordering::Relaxed) + slot as u64 * SLOT + STACKS;
     let top = base + (at as u64 + 1) * CONTEXT_STACK;
-    map_stack(top)?;
+    if let Err(why) = map_stack(top) {
+        context.state.store(NONE, Ordering::Release);
+        return Err(why);
+    }
     context.entry.store(entry, Ordering::Relaxed);
     context.stack.store(top, Ordering::Relaxed);
     context.fs.store(fs, Ordering::Relaxed);
-    context.tid.store(crate::callers::tid(), Ordering::Relaxed);
     context.mail.store(IDLE, Ordering::Relaxed);
-    context.mask.store(set_mask(CLOSED), Ordering::Relaxed);
+    context.mask.store(sys::set_mask(CLOSED), Ordering::Relaxed);
+    TABLES.domains[slot].contexts.fetch_max(at as u32 + 1, Ordering::AcqRel);
     context.state.store(FREE, Ordering::Release);
-    agent(context);
-    set_mask(context.mask.load(Ordering::Relaxed));
-    Ok(())
+    agent(context)
 }
 
-/// Sets the calling thread's signal mask, and returns the one before.
-fn set_mask(mask: u64) -> u64 {
-    let mut before = 0_u64;
-    let (new, old) = (&raw const mask as u64, &raw mut before as u64);
-    // SAFETY: two words of this frame.
-    let _set = unsafe {
-        sys::call(libc::SYS_rt_sigprocmask, [libc::SIG_SETMASK as u64, new, old, 8, 0, 0])
-    };
-    before
+/// What the calling domain says of its functions; 0, or minus an error number.
+pub(crate) extern "C" fn declare(declarations: u64) -> i64 {
+    let domain = TABLES.domains.get(TABLES.slot_of(sys::fs()));
+    let domain = domain.filter(|_| declarations & !NO_SYSTEM_CALLS == 0);
+    let declared = domain.map(|domain| {
+        domain.silent.store((declarations & NO_SYSTEM_CALLS) as u32, Ordering::Release);
+        0
+    });
+    sys::encode(declared.ok_or(Errno(libc::EINVAL)))
 }
 
 /// All pages of a context's stack but the lowest, which nothing is ever mapped at.
@@ -112,57 +104,52 @@ fn map_stack(top: u64) -> Result<(), Errno> {
     Ok(())
 }
 
-fn agent(context: &Context) {
+fn agent(context: &Context) -> ! {
     loop {
-        match context.mail.load(Ordering::Acquire) {
-            ASKED => {
-                let mut arguments = [0; 6];
-                for (to, from) in arguments.iter_mut().zip(&context.arguments) {
-                    *to = from.load(Ordering::Relaxed);
-                }
-                let number = context.number.load(Ordering::Relaxed);
-                let signals = SIGNALLING.contains(&number);
-                if signals {
-                    set_mask(context.mask.load(Ordering::Relaxed));
-                }
-                let made = match context.frame.load(Ordering::Relaxed) {
-                    // SAFETY: the domain's own call, made by its own task.
-                    0 => unsafe { sys::call(number, arguments) },
-                    // SAFETY: the frame is that of whoever waits for the answer.
-                    frame => unsafe { make_task(frame as *const Frame) },
-                };
-                let result = match made {
-                    Ok(value) => value as i64,
-                    Err(Errno(number)) => -i64::from(number),
-                };
-                if signals {
-                    set_mask(CLOSED);
-                }
-                context.result.store(result, Ordering::Relaxed);
-                context.mail.store(ANSWERED, Ordering::Release);
-                wake(context);
-            }
-            STOP => {
-                context.state.store(NONE, Ordering::Release);
-                return;
-            }
-            seen => wait(context, seen),
-        }
+        let order = (Ordering::AcqRel, Ordering::Acquire);
+        let Err(seen) = context.mail.compare_exchange(ASKED, WORKING, order.0, order.1) else {
+            let made = sys::encode(make(context));
+            context.result.store(made, Ordering::Relaxed);
+            context.mail.store(ANSWERED, Ordering::Release);
+            sys::wake(context.mail.as_ptr() as u64);
+            continue;
+        };
+        sys::wait(&context.mail, seen);
     }
+}
+
+/// Makes what the mail asks for.
+fn make(context: &Context) -> Result<u64, Errno> {
+    if context.task.load(Ordering::Relaxed) != 0 {
+        // SAFETY: the frame is that of code in this context.
+        return unsafe { make_task(&context.frame) };
+    }
+    let number = context.number.load(Ordering::Relaxed);
+    let arguments = std::array::from_fn(|at| context.arguments[at].load(Ordering::Relaxed));
+    let signals = SIGNALLING.contains(&number);
+    if signals {
+        sys::set_mask(context.mask.load(Ordering::Relaxed));
+    }
+    // SAFETY: the domain's own call, made by its own task.
+    let made = unsafe { sys::call(number, arguments) };
+    if signals {
+        sys::set_mask(CLOSED);
+    }
+    made
 }
 
 /// Makes a task as the code in the frame asks for it.
 ///
 /// # Safety
 /// The frame's registers must be those of code that runs in the agent's context.
-unsafe fn make_task(frame: *const Frame) -> Result<u64, Errno> {
-    // SAFETY: valid, as the caller says.
-    let registers = unsafe { &*frame };
-    let stack = match registers.number as i64 {
-        libc::SYS_clone => registers.rsi,
+unsafe fn make_task(frame: &Frame) -> Result<u64, Errno> {
+    let [number, rsi, rdi, rip] =
+        [&frame.number, &frame.rsi, &frame.rdi, &frame.rip].map(|r| r.load(Ordering::Relaxed));
+    let stack = match number as i64 {
+        libc::SYS_clone => rsi,
         libc::SYS_clone3 => {
             // SAFETY: the domain's own pointer; its words 5 and 6 are the stack (clone(2)).
-            let arguments = unsafe { &*(registers.rdi as *const [u64; 8]) };
+            let arguments = unsafe { &*(rdi as *const [u64; 8]) };
             if arguments[5] == 0 { 0 } else { arguments[5].wrapping_add(arguments[6]) }
         }
         _ => 0,
@@ -172,24 +159,19 @@ unsafe fn make_task(frame: *const Frame) -> Result<u64, Errno> {
         unsafe { gate::partywall_fork(frame) }
     } else {
         // SAFETY: below the stack that the domain has made for the child.
-        unsafe { ((stack - 8) as *mut u64).write_unaligned(registers.rip) };
+        unsafe { ((stack - 8) as *mut u64).write_unaligned(rip) };
         // SAFETY: the child finds where to go on there.
         unsafe { gate::partywall_clone(frame) }
     };
-    answer(result)
+    sys::decode(result)
 }
 
-fn answer(result: i64) -> Result<u64, Errno> {
-    if (-4095..0).contains(&result) { Err(Errno((-result) as i32)) } else { Ok(result as u64) }
-}
-
-/// Has the agent make a task for the code that runs in its context.
-pub(crate) fn ask_for_task(context: &Context, frame: &Frame) -> Result<u64, Errno> {
-    let mut frame = *frame;
-    frame.mask = context.mask.load(Ordering::Relaxed);
-    context.frame.store(&raw const frame as u64, Ordering::Relaxed);
-    let made = ask(context, frame.number as i64, [0; 6]);
-    context.frame.store(0, Ordering::Relaxed);
+/// Has the agent make a task for the code in its context whose registers are in its frame.
+pub(crate) fn ask_for_task(context: &Context) -> Result<u64, Errno> {
+    context.frame.mask.store(context.mask.load(Ordering::Relaxed), Ordering::Relaxed);
+    context.task.store(1, Ordering::Relaxed);
+    let made = answered(context);
+    context.task.store(0, Ordering::Relaxed);
     made
 }
 
@@ -199,12 +181,39 @@ pub(crate) fn ask(context: &Context, number: i64, arguments: [u64; 6]) -> Result
         to.store(from, Ordering::Relaxed);
     }
     context.number.store(number, Ordering::Relaxed);
+    answered(context)
+}
+
+/// The same for rt_sigaction(2), whose structure is to stay when this thread is called off.
+pub(crate) fn ask_for_action(
+    context: &Context,
+    signal: u64,
+    action: &Action,
+) -> Result<u64, Errno> {
+    let words = [action.handler, action.flags, action.restorer, action.mask];
+    for (to, from) in context.action.iter().zip(words) {
+        to.store(from, Ordering::Relaxed);
+    }
+    let at = context.action.as_ptr() as u64;
+    ask(context, libc::SYS_rt_sigaction, [signal, at, 0, 8, 0, 0])
+}
+
+fn answered(context: &Context) -> Result<u64, Errno> {
     context.forwards.fetch_add(1, Ordering::Relaxed);
     context.mail.store(ASKED, Ordering::Release);
-    wake(context);
-    while context.mail.load(Ordering::Acquire) == ASKED {
-        wait(context, ASKED);
+    sys::wake(context.mail.as_ptr() as u64);
+    loop {
+        match context.mail.load(Ordering::Acquire) {
+            ANSWERED => break,
+            seen => sys::wait(&context.mail, seen),
+        }
     }
     context.mail.store(IDLE, Ordering::Relaxed);
-    answer(context.result.load(Ordering::Relaxed))
+    sys::decode(context.result.load(Ordering::Relaxed))
+}
+
+/// Takes back what has been asked for, if it is not being made yet.
+pub(crate) fn withdraw(context: &Context) {
+    let order = (Ordering::AcqRel, Ordering::Relaxed);
+    let _withdrawn = context.mail.compare_exchange(ASKED, IDLE, order.0, order.1);
 }

@@ -8,13 +8,15 @@
 //! (`crate::forward`).
 
 use std::mem::offset_of;
+use std::sync::atomic::AtomicU64;
 
 use partywall_abi::domain::Status;
 
+use crate::links;
 use crate::space::{SLOT, SLOTS};
 use crate::table::{
     BUSY, CALLERS_MOST, CONTEXT_STACK, CONTEXTS_EACH, Caller, Context, DEPTH, DomainEntry, FREE,
-    LINKS_MOST, Link, STACKS, TABLES, Tables,
+    LINKS_MOST, Link, POISONED, STACKS, TABLES, Tables,
 };
 
 core::arch::global_asm!(
@@ -27,7 +29,9 @@ core::arch::global_asm!(
     LINKS = const offset_of!(Tables, links),
     LINKS_MOST = const LINKS_MOST,
     LINK_SHIFT = const size_of::<Link>().ilog2(),
-    LINK_OPEN = const offset_of!(Link, open),
+    LINK_PLACE_SHIFT = const links::PLACE_SHIFT,
+    LINK_OPEN = const links::OPEN,
+    LINK_WORD = const offset_of!(Link, word),
     LINK_CALLER = const offset_of!(Link, caller),
     LINK_CALLEE = const offset_of!(Link, callee),
     LINK_COOKIE = const offset_of!(Link, cookie),
@@ -35,6 +39,7 @@ core::arch::global_asm!(
     CALLERS_MOST = const CALLERS_MOST,
     CALLER_SHIFT = const size_of::<Caller>().ilog2(),
     CALLER_SELECTOR = const offset_of!(Caller, selector),
+    CALLER_ENTERING = const offset_of!(Caller, entering),
     CALLER_DOMAIN = const offset_of!(Caller, domain),
     CALLER_FS = const offset_of!(Caller, fs),
     CALLER_INSIDE = const offset_of!(Caller, inside),
@@ -51,7 +56,6 @@ core::arch::global_asm!(
     CONTEXT_ENTRY = const offset_of!(Context, entry),
     CONTEXT_STACK = const offset_of!(Context, stack),
     CONTEXT_FS = const offset_of!(Context, fs),
-    CONTEXT_CALLER = const offset_of!(Context, caller),
     CONTEXT_CALLER_STACK = const offset_of!(Context, caller_stack),
     CONTEXT_CALLER_FS = const offset_of!(Context, caller_fs),
     CONTEXT_CALLER_DOMAIN = const offset_of!(Context, caller_domain),
@@ -91,6 +95,7 @@ core::arch::global_asm!(
     SYS_FUTEX = const libc::SYS_futex,
     FREE = const FREE,
     BUSY = const BUSY,
+    POISONED = const POISONED,
     DEPTH = const DEPTH,
     SLOTS = const SLOTS,
     SLOT_SHIFT = const SLOT.ilog2(),
@@ -109,7 +114,7 @@ const _: () = {
     assert!(size_of::<Link>().is_power_of_two());
     assert!(size_of::<Caller>().is_power_of_two());
     assert!(size_of::<Context>().is_power_of_two());
-    assert!(CONTEXTS_EACH.is_power_of_two());
+    assert!(CONTEXTS_EACH.is_power_of_two() && LINKS_MOST.is_power_of_two());
     assert!(SLOT.is_power_of_two() && CONTEXT_STACK.is_power_of_two());
 };
 
@@ -120,25 +125,24 @@ const SAMPLED: u32 = 16;
 
 /// The registers of code whose call makes a task (`partywall_clone`, `partywall_fork`).
 #[repr(C)]
-#[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Frame {
-    pub(crate) number: u64,
-    pub(crate) rdi: u64,
-    pub(crate) rsi: u64,
-    pub(crate) rdx: u64,
-    pub(crate) r10: u64,
-    pub(crate) r8: u64,
-    pub(crate) r9: u64,
-    pub(crate) rbx: u64,
-    pub(crate) rbp: u64,
-    pub(crate) r12: u64,
-    pub(crate) r13: u64,
-    pub(crate) r14: u64,
-    pub(crate) r15: u64,
-    pub(crate) rsp: u64,
-    pub(crate) rip: u64,
+    pub(crate) number: AtomicU64,
+    pub(crate) rdi: AtomicU64,
+    pub(crate) rsi: AtomicU64,
+    pub(crate) rdx: AtomicU64,
+    pub(crate) r10: AtomicU64,
+    pub(crate) r8: AtomicU64,
+    pub(crate) r9: AtomicU64,
+    pub(crate) rbx: AtomicU64,
+    pub(crate) rbp: AtomicU64,
+    pub(crate) r12: AtomicU64,
+    pub(crate) r13: AtomicU64,
+    pub(crate) r14: AtomicU64,
+    pub(crate) r15: AtomicU64,
+    pub(crate) rsp: AtomicU64,
+    pub(crate) rip: AtomicU64,
     /// The signals that are blocked in the child.
-    pub(crate) mask: u64,
+    pub(crate) mask: AtomicU64,
 }
 
 /// What the gate gives back.
@@ -204,7 +208,7 @@ mod tests {
     fn the_gate_is_the_one_that_was_reviewed() {
         let bytes = bytes();
         assert_eq!(bytes.len(), 4096, "one page");
-        let reviewed = 0x8a31_6f1a_c770_bc01;
+        let reviewed = 0x0efc_c7a5_8ade_8802;
         let found = digest(&bytes);
         assert_eq!(found, reviewed, "the gate's bytes are others; review them, then: {found:#x}");
     }

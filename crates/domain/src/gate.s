@@ -30,11 +30,12 @@
 #
 #     entry                                  back
 #     1 flags as the ABI has them            1 the context, by the stack pointer
-#     2 numbers, rights, a context; wake     2 out of the context: from here on the thread is
-#       who watches the time                   the caller's again
-#     3 save; note who is inside, and for    3 floating-point control, flags
-#       how long it may; time, if it is due  4 time
-#     4 inside: system calls are trapped,    5 the context is free, unless it is poisoned
+#     2 whom it is about to enter; rights,   2 out of the context: from here on the thread is
+#       a context, busy; wake who watches      the caller's again
+#       the time                             3 floating-point control, flags
+#     3 save; note who is inside, and for    4 time
+#       how long it may; time, if it is due  5 the context is free, unless it is poisoned
+#     4 inside: system calls are trapped,
 #       faults are the callee's
 #     5 thread-local storage, stack, entry
 #
@@ -197,8 +198,6 @@ partywall_call:
     mov rbx, rdx
     cmp edi, {CALLERS_MOST}
     jae .Ldenied
-    cmp esi, {LINKS_MOST}
-    jae .Ldenied
     lea r11, [rip + {TABLES}]
     mov r12d, edi
     shl r12, {CALLER_SHIFT}
@@ -208,15 +207,30 @@ partywall_call:
     jne .Ldenied
     cmp dword ptr [r12 + {CALLER_DEPTH}], {DEPTH}
     jae .Ldeep
+    cmp dword ptr [r12 + {CALLER_ENTERING}], 0  # a handler has interrupted it on its way in
+    jne .Lbusy
     mov r13d, esi
+    shr r13, {LINK_PLACE_SHIFT}
+    and r13d, {LINKS_MOST} - 1
     shl r13, {LINK_SHIFT}
     lea r13, [r11 + r13 + {LINKS}]
-    cmp dword ptr [r13 + {LINK_OPEN}], 1
-    jne .Lclosed
+    mov r14d, [r13 + {LINK_CALLEE}]
+    lea eax, [r14 + 1]
+    mov [r12 + {CALLER_ENTERING}], eax
+    mov rbp, [r13 + {LINK_COOKIE}]
     mov eax, [r13 + {LINK_CALLER}]
     cmp eax, [r12 + {CALLER_DOMAIN}]
-    jne .Ldenied
-    mov r14d, [r13 + {LINK_CALLEE}]
+    jne .Ldenied_entering
+    mov eax, esi
+    and eax, (1 << {LINK_PLACE_SHIFT}) - 1
+    cmp eax, {LINK_OPEN}
+    jne .Lclosed
+    cmp esi, [r13 + {LINK_WORD}]                # all of it was that link's, and the link is open
+    jne .Lclosed
+    mov eax, r14d
+    shl rax, {DOMAIN_SHIFT}
+    cmp byte ptr [r11 + rax + {DOMAINS} + {DOMAIN_OPEN}], 1
+    jne .Lclosed
     movzx r15d, byte ptr [r12 + r14 + {CALLER_BOUND}]
     cmp r15d, {CONTEXTS_EACH}
     jae .Lunbound
@@ -228,16 +242,12 @@ partywall_call:
     cmp r12, [r15 + {CONTEXT_OWNER}]
     jne .Lunbound
     cmp byte ptr [r15 + {CONTEXT_STATE}], {FREE}
-    jne .Lbusy
+    jne .Lbusy_entering
     mov byte ptr [r15 + {CONTEXT_STATE}], {BUSY}
-    mov eax, r14d                               # ours now: is it still open?
-    shl rax, {DOMAIN_SHIFT}
-    cmp byte ptr [r11 + rax + {DOMAINS} + {DOMAIN_OPEN}], 1
-    jne .Lclosed_meanwhile
+    mov dword ptr [r12 + {CALLER_ENTERING}], 0
     cmp dword ptr [r11 + {WATCH}], 0
     jne .Lwake_watch
 .Lwatched:
-    mov [r15 + {CONTEXT_CALLER}], r12
     mov [r15 + {CONTEXT_CALLER_STACK}], rsp
     mov rax, [r12 + {CALLER_FS}]
     mov [r15 + {CONTEXT_CALLER_FS}], rax
@@ -267,7 +277,7 @@ partywall_call:
     mov [r12 + {CALLER_INSIDE}], r15
     mov byte ptr [r12 + {CALLER_SELECTOR}], 1
     wrfsbase rax
-    mov rsi, [r13 + {LINK_COOKIE}]
+    mov rsi, rbp
     mov rdx, rbx
     mov r11, [r15 + {CONTEXT_ENTRY}]
     mov rsp, [r15 + {CONTEXT_STACK}]
@@ -282,10 +292,7 @@ partywall_call:
     call r11
     mov rdx, rax
     xor eax, eax
-
-    .globl partywall_abort
-    .hidden partywall_abort
-partywall_abort:
+.Lout:
     cld
     mov r8, rax
     mov r9, rdx
@@ -310,7 +317,9 @@ partywall_abort:
     lea r15, [r11 + rax + {CONTEXTS}]
     cmp rsp, [r15 + {CONTEXT_STACK}]
     jne .Llost
-    mov r12, [r15 + {CONTEXT_CALLER}]
+    mov r12, [r15 + {CONTEXT_OWNER}]
+    test r12, r12
+    jz .Llost
     cmp r15, [r12 + {CALLER_INSIDE}]
     jne .Llost
     mov rax, [r15 + {CONTEXT_CALLER_FS}]
@@ -347,7 +356,7 @@ partywall_abort:
     cmp byte ptr [r15 + {CONTEXT_STATE}], {BUSY}
     jne .Lpoisoned
     mov byte ptr [r15 + {CONTEXT_STATE}], {FREE}
-.Lpoisoned:
+.Lleft:                                         # its memory may be gone from here on
     mov rax, r8
     mov rdx, r9
 .Lback:
@@ -361,16 +370,25 @@ partywall_abort:
     xor r11d, r11d
     ret
 
+.Lpoisoned:
+    mov byte ptr [r15 + {CONTEXT_STATE}], {POISONED}
+    jmp .Lleft
+
+.Ldenied_entering:
+    mov dword ptr [r12 + {CALLER_ENTERING}], 0
 .Ldenied:
     mov eax, {STATUS_DENIED}
     jmp .Lrefused
-.Lclosed_meanwhile:
-    mov byte ptr [r15 + {CONTEXT_STATE}], {FREE}
 .Lclosed:
     mov eax, {STATUS_CLOSED}
-    jmp .Lrefused
+    jmp .Lrefused_entering
 .Lunbound:
     mov eax, {STATUS_UNBOUND}
+    jmp .Lrefused_entering
+.Lbusy_entering:
+    mov eax, {STATUS_BUSY}
+.Lrefused_entering:
+    mov dword ptr [r12 + {CALLER_ENTERING}], 0
     jmp .Lrefused
 .Lbusy:
     mov eax, {STATUS_BUSY}
@@ -380,6 +398,12 @@ partywall_abort:
 .Lrefused:
     xor edx, edx
     jmp .Lback
+
+    .globl partywall_abort
+    .hidden partywall_abort
+partywall_abort:
+    fninit                                      # what the callee has left on that stack
+    jmp .Lout
 
 .Lflags_in:
     and dword ptr [rsp], ~0x40100
@@ -415,15 +439,15 @@ partywall_abort:
     jmp .Lclock_stopped
 .Lwake_watch:                                   # it slept because nobody was inside
     mov dword ptr [r11 + {WATCH}], 0
-    push rcx
-    push rdi
+    mov r13, rdi
+    mov r10, rcx                                # FUTEX_WAKE looks at no fourth argument
     lea rdi, [r11 + {WATCH}]
     mov esi, {FUTEX_WAKE}
     mov edx, 1
     mov eax, {SYS_FUTEX}
     syscall
-    pop rdi
-    pop rcx
+    mov rdi, r13
+    mov rcx, r10
     jmp .Lwatched
 .Lfloat_in:
     fninit

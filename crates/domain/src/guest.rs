@@ -21,7 +21,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use partywall_abi::domain::{Info, MAGIC, Status, VARIABLE, VERSION};
+use partywall_abi::domain::{Info, MAGIC, NO_SYSTEM_CALLS, Status, VARIABLE, VERSION};
 
 use crate::gate::Outcome;
 
@@ -107,6 +107,17 @@ impl Guest {
     /// Sets what calls to this program run; the first one counts.
     pub fn serve(&self, function: impl Fn(&Entered) -> u64 + Send + Sync + 'static) {
         let _first = FUNCTION.set(Box::new(function));
+    }
+
+    /// Declares that this program's functions make no system calls: one that does is ended with
+    /// [`Status::SystemCall`], and the program is to be started again.
+    ///
+    /// # Errors
+    /// `EINVAL` of the launcher's own program.
+    pub fn declare_no_system_calls(&self) -> io::Result<()> {
+        // SAFETY: the address is that of a function of this type (`Guest::here`, `Guest::of`).
+        let declare: extern "C" fn(u64) -> i64 = unsafe { std::mem::transmute(self.info.declare) };
+        result(declare(NO_SYSTEM_CALLS)).map(drop)
     }
 
     /// Lends the calling thread to callers, until the program ends.

@@ -7,13 +7,24 @@
 //!
 //! An offer names the process that may take it, by a number that both know from the coordinator. The
 //! gate lets the calling domain, and no other, call over an open link.
+//!
+//! A link's word holds its state, its place in the table, and how often the place has been used:
+//!
+//! ```text
+//! bits  0-1   state
+//! bits  2-13  place
+//! bits 14-31  uses
+//! ```
+//!
+//! Its *id* is the word it has while it is open. Whoever changes a link exchanges the word as a whole,
+//! and the gate reads it after all else, so what it has read is that of the link it was asked for.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::callers;
 use crate::space::SLOTS;
-use crate::sys;
-use crate::table::{Link, TABLES};
+use crate::sys::{self, Errno};
+use crate::table::{DomainEntry, LINKS_MOST, Link, TABLES};
 
 /// Nobody's.
 const FREE: u32 = 0;
@@ -23,6 +34,23 @@ pub(crate) const OPEN: u32 = 1;
 const OFFERED: u32 = 2;
 /// Is being filled in.
 const TAKEN: u32 = 3;
+
+/// How far the place is from the state in a word, and the uses from that.
+pub(crate) const PLACE_SHIFT: u32 = 2;
+const USES_SHIFT: u32 = PLACE_SHIFT + LINKS_MOST.ilog2();
+
+fn state(word: u32) -> u32 {
+    word % (1 << PLACE_SHIFT)
+}
+
+fn with(word: u32, state: u32) -> u32 {
+    word >> PLACE_SHIFT << PLACE_SHIFT | state
+}
+
+/// Whether the word was `from` and is `to` now.
+fn exchange(word: &AtomicU32, from: u32, to: u32) -> bool {
+    word.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+}
 
 /// The domain of the calling code.
 fn own_domain() -> u32 {
@@ -34,66 +62,80 @@ fn domain_of(pid: i32) -> Option<u32> {
     if pid == TABLES.launcher.load(Ordering::Relaxed) {
         return Some(SLOTS as u32);
     }
-    let at = TABLES.domains.iter().position(|d| d.pid.load(Ordering::Acquire) == pid)?;
-    Some(at as u32)
+    let own = |d: &DomainEntry| pid > 0 && d.pid.load(Ordering::Acquire) == pid;
+    Some(TABLES.domains.iter().position(own)? as u32)
 }
 
-/// Lets the process `pid` call the calling domain; the link, or minus an error number.
+/// The place of the link with this id.
+pub(crate) fn place(id: u64) -> &'static Link {
+    &TABLES.links.0[id as usize >> PLACE_SHIFT & (LINKS_MOST - 1)]
+}
+
+/// Whether it is this link that has the place, and open.
+pub(crate) fn is_open(link: &Link, id: u64) -> bool {
+    let word = link.word.load(Ordering::SeqCst);
+    state(word) == OPEN && u64::from(word) == id
+}
+
+/// Lets the process `pid` call the calling domain; the link's id, or minus an error number.
 pub(crate) extern "C" fn offer(pid: u64, number: u64, cookie: u64) -> i64 {
-    let (callee, Some(caller)) = (own_domain(), domain_of(pid as i32)) else {
-        return -i64::from(libc::ESRCH);
-    };
+    sys::encode(try_offer(pid as i32, number, cookie))
+}
+
+fn try_offer(pid: i32, number: u64, cookie: u64) -> Result<u64, Errno> {
+    let (callee, caller) = (own_domain(), domain_of(pid).ok_or(Errno(libc::ESRCH))?);
     if callee as usize >= SLOTS {
-        return -i64::from(libc::EINVAL);
+        return Err(Errno(libc::EINVAL));
     }
-    let claim = |link: &&Link| {
-        link.open.compare_exchange(FREE, TAKEN, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-    };
-    let Some(link) = TABLES.links.iter().find(claim) else { return -i64::from(libc::ENOSPC) };
+    let claimed = TABLES.links.0.iter().enumerate().find_map(|(place, link)| {
+        let free = link.word.load(Ordering::Relaxed);
+        let uses = (free >> USES_SHIFT).wrapping_add(1);
+        let mine = uses << USES_SHIFT | (place as u32) << PLACE_SHIFT | TAKEN;
+        (state(free) == FREE && exchange(&link.word, free, mine)).then_some((link, mine))
+    });
+    let (link, word) = claimed.ok_or(Errno(libc::ENOSPC))?;
     link.caller.store(caller, Ordering::Relaxed);
     link.callee.store(callee, Ordering::Relaxed);
     link.number.store(number, Ordering::Relaxed);
     link.cookie.store(cookie, Ordering::Relaxed);
-    link.open.store(OFFERED, Ordering::Release);
-    index(link)
+    // One of its ends may have died meanwhile.
+    let offered = exchange(&link.word, word, with(word, OFFERED));
+    offered.then_some(u64::from(with(word, OPEN))).ok_or(Errno(libc::ESRCH))
 }
 
-fn index(link: &Link) -> i64 {
-    TABLES.links.iter().position(|l| std::ptr::eq(l, link)).map_or(-1, |at| at as i64)
-}
-
-/// Takes up the offer `number`; the link, or minus an error number.
+/// Takes up the offer `number`; the link's id, or minus an error number.
 pub(crate) extern "C" fn take(number: u64) -> i64 {
     let own = own_domain();
-    let wanted = |link: &&Link| {
-        link.open.load(Ordering::Acquire) == OFFERED
+    let id = TABLES.links.0.iter().find_map(|link| {
+        let word = link.word.load(Ordering::Acquire);
+        let mine = state(word) == OFFERED
             && link.caller.load(Ordering::Relaxed) == own
-            && link.number.load(Ordering::Relaxed) == number
-    };
-    let Some(link) = TABLES.links.iter().find(wanted) else { return -i64::from(libc::ENOENT) };
-    match link.open.compare_exchange(OFFERED, OPEN, Ordering::AcqRel, Ordering::Relaxed) {
-        Ok(_) => index(link),
-        Err(_) => -i64::from(libc::ENOENT),
-    }
+            && link.number.load(Ordering::Relaxed) == number;
+        let open = with(word, OPEN);
+        (mine && exchange(&link.word, word, open)).then_some(u64::from(open))
+    });
+    sys::encode(id.ok_or(Errno(libc::ENOENT)))
 }
 
 /// Ends a link of the calling domain.
-pub(crate) extern "C" fn release(link: u64) {
-    let Some(link) = TABLES.links.get(link as usize) else { return };
-    let own = own_domain();
-    if [&link.caller, &link.callee].iter().any(|end| end.load(Ordering::Relaxed) == own) {
-        link.open.store(FREE, Ordering::Release);
+pub(crate) extern "C" fn release(id: u64) {
+    let (link, own) = (place(id), own_domain());
+    let ends = [&link.caller, &link.callee];
+    if ends.iter().any(|end| end.load(Ordering::Relaxed) == own) {
+        let id = id as u32;
+        let _ended = [OPEN, OFFERED]
+            .iter()
+            .any(|from| exchange(&link.word, with(id, *from), with(id, FREE)));
     }
 }
 
 /// Ends all links of a domain that is gone.
 pub(crate) fn end_all(domain: usize) {
-    for link in &TABLES.links {
+    for link in &TABLES.links.0 {
         let ends = [&link.caller, &link.callee];
-        if link.open.load(Ordering::Acquire) != FREE
-            && ends.iter().any(|end| end.load(Ordering::Relaxed) as usize == domain)
-        {
-            link.open.store(FREE, Ordering::Release);
+        if ends.iter().any(|end| end.load(Ordering::Relaxed) as usize == domain) {
+            let word = link.word.load(Ordering::Acquire);
+            let _ended = exchange(&link.word, word, with(word, FREE));
         }
     }
 }

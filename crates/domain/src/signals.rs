@@ -14,7 +14,7 @@
 //!
 //! # Ending a call
 //!
-//! The context is poisoned first, so that nobody is lent it again, and the launcher is told, which
+//! The context is marked first, so that nobody is lent it again, and the launcher is told, which
 //! restarts the domain. Then the handler returns to `partywall_abort` with the stack pointer at the
 //! context's top, and the gate's way back does the rest. The kernel restores floating-point state and
 //! signal mask from the frame. What the callee held stays held: locks, memory, half a change; that is
@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::space::SLOTS;
 use crate::sys::{self, Errno};
-use crate::table::{BUSY, Caller, Context, POISONED, TABLES};
+use crate::table::{BUSY, Caller, Context, ENDING, TABLES};
 use crate::traps::Call;
 use crate::{callers, contexts, gate};
 use partywall_abi::domain::Status;
@@ -79,14 +79,15 @@ impl Action {
 
     /// Installs it in the calling task.
     pub(crate) fn install(&self, signal: u64) -> Result<(), Errno> {
-        self.swap(signal, 0)
-    }
-
-    fn swap(&self, signal: u64, old: u64) -> Result<(), Errno> {
         let at = &raw const *self as u64;
         // SAFETY: the kernel's structure; the handlers in it are ours or the program's own.
-        unsafe { sys::call(libc::SYS_rt_sigaction, [signal, at, old, 8, 0, 0])? };
+        unsafe { sys::call(libc::SYS_rt_sigaction, [signal, at, 0, 8, 0, 0])? };
         Ok(())
+    }
+
+    /// Whether it is code that is to be called.
+    pub(crate) fn is_handler(&self) -> bool {
+        self.handler != SIG_DFL && self.handler != SIG_IGN
     }
 }
 
@@ -143,7 +144,7 @@ pub(crate) fn instead_of(signal: u64, wanted: Action) -> Option<Action> {
     if FAULTS.iter().any(|fault| *fault as u64 == signal) {
         return None;
     }
-    if wanted.handler == SIG_DFL || wanted.handler == SIG_IGN {
+    if !wanted.is_handler() {
         return Some(wanted);
     }
     let ours = Action::ours(on_signal);
@@ -151,28 +152,29 @@ pub(crate) fn instead_of(signal: u64, wanted: Action) -> Option<Action> {
     Some(Action { flags, mask: wanted.mask & !KEPT_OPEN, ..ours })
 }
 
-/// Installs ours in the calling task, for all its threads. What was there before is what the
-/// launcher's program has asked for; a new domain has asked for nothing.
-pub(crate) fn install() -> Result<(), Errno> {
-    Action::ours(on_sigsys).install(libc::SIGSYS as u64)?;
-    Action::ours(on_call_off).install(CALL_OFF)?;
-    let ours = Action::ours(on_fault);
-    let launcher = &ROWS[SLOTS];
-    for fault in FAULTS {
-        let mut before = Action::DEFAULT;
-        ours.swap(fault as u64, &raw mut before as u64)?;
-        if before.handler != ours.handler {
-            launcher[fault as usize].store(&before);
-        }
-    }
-    Ok(())
-}
-
-/// Installs ours in a new domain's task.
+/// Installs ours in the calling task, for all its threads.
 pub(crate) fn install_in_domain() -> Result<(), Errno> {
     Action::ours(on_sigsys).install(libc::SIGSYS as u64)?;
-    Action::ours(on_call_off).install(CALL_OFF)?;
+    // Those that were sent to a stopped thread come one after the other, not on top of each other.
+    let call_off = Action { mask: bit(CALL_OFF), ..Action::ours(on_call_off) };
+    call_off.install(CALL_OFF)?;
     FAULTS.iter().try_for_each(|fault| Action::ours(on_fault).install(*fault as u64))
+}
+
+/// The same in the launcher, whose program may have handlers already: they are what it has asked for.
+pub(crate) fn install() -> Result<(), Errno> {
+    for fault in FAULTS {
+        let mut before = Action::DEFAULT;
+        // SAFETY: the kernel writes its structure.
+        let _read = unsafe {
+            let at = &raw mut before as u64;
+            sys::call(libc::SYS_rt_sigaction, [fault as u64, 0, at, 8, 0, 0])?
+        };
+        if before.handler != on_fault as *const () as u64 {
+            ROWS[SLOTS][fault as usize].store(&before);
+        }
+    }
+    install_in_domain()
 }
 
 /// What a handler gets, checked for what the kernel promises: all of it is there.
@@ -202,28 +204,30 @@ impl Frame<'_> {
 
     /// What the interrupted code sees as the result of its system call.
     fn answer(&mut self, result: Result<u64, Errno>) {
-        let value = result.unwrap_or_else(|Errno(number)| -i64::from(number) as u64);
-        self.set(libc::REG_RAX, value);
+        self.set(libc::REG_RAX, sys::encode(result) as u64);
     }
 
-    fn registers(&self) -> gate::Frame {
-        gate::Frame {
-            number: self.register(libc::REG_RAX),
-            rdi: self.register(libc::REG_RDI),
-            rsi: self.register(libc::REG_RSI),
-            rdx: self.register(libc::REG_RDX),
-            r10: self.register(libc::REG_R10),
-            r8: self.register(libc::REG_R8),
-            r9: self.register(libc::REG_R9),
-            rbx: self.register(libc::REG_RBX),
-            rbp: self.register(libc::REG_RBP),
-            r12: self.register(libc::REG_R12),
-            r13: self.register(libc::REG_R13),
-            r14: self.register(libc::REG_R14),
-            r15: self.register(libc::REG_R15),
-            rsp: self.register(libc::REG_RSP),
-            rip: self.register(libc::REG_RIP),
-            mask: 0,
+    /// Writes down the registers of code that makes a task.
+    fn registers(&self, frame: &gate::Frame) {
+        let registers = [
+            (&frame.number, libc::REG_RAX),
+            (&frame.rdi, libc::REG_RDI),
+            (&frame.rsi, libc::REG_RSI),
+            (&frame.rdx, libc::REG_RDX),
+            (&frame.r10, libc::REG_R10),
+            (&frame.r8, libc::REG_R8),
+            (&frame.r9, libc::REG_R9),
+            (&frame.rbx, libc::REG_RBX),
+            (&frame.rbp, libc::REG_RBP),
+            (&frame.r12, libc::REG_R12),
+            (&frame.r13, libc::REG_R13),
+            (&frame.r14, libc::REG_R14),
+            (&frame.r15, libc::REG_R15),
+            (&frame.rsp, libc::REG_RSP),
+            (&frame.rip, libc::REG_RIP),
+        ];
+        for (to, register) in registers {
+            to.store(self.register(register), Ordering::Relaxed);
         }
     }
 
@@ -234,7 +238,8 @@ impl Frame<'_> {
 
     /// Ends the innermost call of this thread.
     fn abort(&mut self, caller: &Caller, context: &Context, status: Status) {
-        context.state.store(POISONED, Ordering::Release);
+        context.state.store(ENDING, Ordering::Release);
+        contexts::withdraw(context);
         caller.forwarding.store(0, Ordering::Relaxed);
         TABLES.poisoned(context);
         self.set(libc::REG_RIP, gate::partywall_abort as *const () as u64);
@@ -247,11 +252,13 @@ impl Frame<'_> {
     }
 }
 
-/// The calling thread and the innermost context it is inside of.
+/// The calling thread and the innermost context whose code it runs; `None` while it runs a handler of
+/// its own program meanwhile.
 fn inside() -> Option<(&'static Caller, &'static Context)> {
     let caller = callers::find(callers::tid())?;
     let context = TABLES.context_at(caller.inside.load(Ordering::Relaxed))?;
-    (context.state.load(Ordering::Relaxed) == BUSY).then_some((caller, context))
+    let trapped = caller.selector.load(Ordering::Relaxed) != 0;
+    (trapped && context.state.load(Ordering::Relaxed) == BUSY).then_some((caller, context))
 }
 
 extern "C" fn on_sigsys(
@@ -276,9 +283,8 @@ extern "C" fn on_sigsys(
             .map(|register| frame.register(register));
     let domain = TABLES.slot_of(frame.register(libc::REG_RIP));
     if let Some((caller, context)) = lent {
-        let silent =
-            TABLES.domains.get(domain).is_some_and(|d| d.silent.load(Ordering::Relaxed) != 0);
-        if silent {
+        let callee = TABLES.domains.get(caller.domain.load(Ordering::Relaxed) as usize);
+        if callee.is_some_and(|d| d.silent.load(Ordering::Relaxed) != 0) {
             return frame.abort(caller, context, Status::SystemCall);
         }
         caller.forwarding.store(1, Ordering::Relaxed);
@@ -288,7 +294,8 @@ extern "C" fn on_sigsys(
                 return frame.abort(caller, context, Status::Fault);
             }
             libc::SYS_clone | libc::SYS_clone3 | libc::SYS_fork | libc::SYS_vfork => {
-                let made = contexts::ask_for_task(context, &frame.registers());
+                frame.registers(&context.frame);
+                let made = contexts::ask_for_task(context);
                 caller.forwarding.store(0, Ordering::Relaxed);
                 return frame.answer(made);
             }
@@ -377,6 +384,18 @@ extern "C" fn on_signal(
     own_handler(signal, info, context);
 }
 
+/// What the kernel would do with a signal that the program has no handler for: a fault happens again
+/// on return, and the kernel ends the task for it even if it is ignored; what was sent is sent again.
+fn unhandled(signal: libc::c_int, sent: bool, action: &Action) {
+    if sent && action.handler == SIG_IGN {
+        return;
+    }
+    let _default = Action::DEFAULT.install(signal as u64);
+    if sent {
+        let _again = sys::tgkill(callers::pid(), callers::tid(), signal as u64);
+    }
+}
+
 /// Calls the program's own handler, with its thread's own thread-local storage.
 fn own_handler(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     let fs = sys::fs();
@@ -384,13 +403,13 @@ fn own_handler(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut li
     let home = caller.map_or(fs, |caller| caller.home_fs.load(Ordering::Relaxed));
     let Some(row) = row(TABLES.slot_of(home), signal as u64) else { return };
     let action = row.load();
+    if !action.is_handler() {
+        // SAFETY: the kernel passes it, valid while the handler runs.
+        let sent = unsafe { (*info).si_code } <= 0;
+        return unhandled(signal, sent, &action);
+    }
     if action.flags & libc::SA_RESETHAND as u32 as u64 != 0 {
         row.store(&Action::DEFAULT);
-    }
-    if action.handler == SIG_DFL || action.handler == SIG_IGN {
-        // A fault that nobody handles happens again on return, and the kernel ends the task.
-        let _default = Action::DEFAULT.install(signal as u64);
-        return;
     }
     // SAFETY: the program gave this address for a handler with these arguments, or the first.
     let handler = unsafe {

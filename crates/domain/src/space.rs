@@ -26,7 +26,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use crate::elf::PAGE;
 use crate::guest::Guest;
-use crate::table::TABLES;
+use crate::table::{Caller, Links, TABLES};
 use crate::watch::Watch;
 use crate::{callers, contexts, gate, links, sys};
 
@@ -80,8 +80,17 @@ pub struct Space {
 #[derive(Debug)]
 struct Shared {
     base: u64,
-    taken: Mutex<[bool; SLOTS]>,
+    slots: Mutex<[State; SLOTS]>,
     _watch: Watch,
+}
+
+/// Of a slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Free,
+    Taken,
+    /// Its domain is gone, and somebody was inside when it was last looked at.
+    Leaving,
 }
 
 static MADE: AtomicBool = AtomicBool::new(false);
@@ -116,6 +125,14 @@ impl Space {
             what: "registering for barriers (membarrier(2))",
             source: source.into(),
         })?;
+        let links = &raw const TABLES.links;
+        let advice = rustix::mm::Advice::LinuxWipeOnFork;
+        // SAFETY: whole pages of this process's own zeroed memory; a copy of it has no links.
+        unsafe { rustix::mm::madvise(links.cast_mut().cast(), size_of::<Links>(), advice) }
+            .map_err(|e| SpaceError::Kernel {
+                what: "keeping links from copies of this process",
+                source: e.into(),
+            })?;
         let base = LOWEST + jitter;
         TABLES.base.store(base, Ordering::SeqCst);
         links::this_is_the_launcher();
@@ -124,16 +141,41 @@ impl Space {
             what: "starting the thread that watches the time",
             source,
         })?;
-        let shared = Shared { base, taken: Mutex::new([false; SLOTS]), _watch: watch };
+        let shared = Shared { base, slots: Mutex::new([State::Free; SLOTS]), _watch: watch };
         Ok(Self { shared: Arc::new(shared) })
     }
 
     /// A slot that nobody has; `None` when all are taken.
     pub(crate) fn slot(&self) -> Option<Slot> {
-        let mut taken = self.shared.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        let index = taken.iter().position(|t| !t)?;
-        taken[index] = true;
-        Some(Slot { space: self.clone(), index })
+        let mut slots = self.shared.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        for (index, state) in slots.iter_mut().enumerate() {
+            if *state == State::Leaving && is_empty(index) {
+                *state = self.free(index);
+            }
+        }
+        let index = slots.iter().position(|state| *state == State::Free)?;
+        slots[index] = State::Taken;
+        Some(Slot { space: self.clone(), index, leaving: false })
+    }
+
+    /// Frees a slot's memory; what the slot is now.
+    fn free(&self, index: usize) -> State {
+        let range = self.range_of(index);
+        // SAFETY: the addresses are this slot's alone, and no task of its domain is left.
+        let freed = unsafe { munmap(range.start as *mut _, (range.end - range.start) as usize) };
+        match freed {
+            Ok(()) => State::Free,
+            // It stays taken: nobody is given memory that is not free.
+            Err(why) => {
+                tracing::error!(slot = index, %why, "a slot is not freed");
+                State::Taken
+            }
+        }
+    }
+
+    fn range_of(&self, index: usize) -> Range<u64> {
+        let base = self.shared.base + index as u64 * SLOT;
+        base..base + SLOT
     }
 
     /// The launcher as a caller of its domains.
@@ -153,34 +195,38 @@ impl Space {
 pub(crate) struct Slot {
     space: Space,
     index: usize,
+    leaving: bool,
 }
 
 impl Slot {
     pub(crate) fn range(&self) -> Range<u64> {
-        let base = self.space.shared.base + self.index as u64 * SLOT;
-        base..base + SLOT
+        self.space.range_of(self.index)
     }
 
     pub(crate) fn index(&self) -> usize {
         self.index
     }
+
+    /// Somebody is inside: whoever looks for a slot later frees it.
+    pub(crate) fn free_when_empty(mut self) {
+        self.leaving = true;
+    }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        let range = self.range();
-        // SAFETY: the addresses are this slot's alone, and no task of its domain is left.
-        let freed = unsafe { munmap(range.start as *mut _, (range.end - range.start) as usize) };
-        match freed {
-            Ok(()) => {
-                let mut taken =
-                    self.space.shared.taken.lock().unwrap_or_else(PoisonError::into_inner);
-                taken[self.index] = false;
-            }
-            // It stays taken: nobody is given memory that is not free.
-            Err(why) => tracing::error!(slot = self.index, %why, "a slot is not freed"),
-        }
+        let state = if self.leaving { State::Leaving } else { self.space.free(self.index) };
+        let mut slots = self.space.shared.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        slots[self.index] = state;
     }
+}
+
+/// Whether nobody is inside a slot's domain, or on the way in; the domain takes no more calls.
+pub(crate) fn is_empty(slot: usize) -> bool {
+    let on_the_way = |caller: &Caller| {
+        caller.entering.load(Ordering::SeqCst) == slot as u32 + 1 && !callers::is_dead(caller)
+    };
+    !TABLES.contexts[slot].iter().any(callers::is_entered) && !TABLES.callers.iter().any(on_the_way)
 }
 
 /// Bit 1 of `AT_HWCAP2` (the kernel's Documentation/arch/x86/x86_64/fsgs.rst).
@@ -209,6 +255,7 @@ fn info(base: u64) -> Info {
         take: links::take as *const () as u64,
         release: links::release as *const () as u64,
         bind: callers::bind as *const () as u64,
+        declare: contexts::declare as *const () as u64,
     }
 }
 

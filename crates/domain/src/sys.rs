@@ -3,10 +3,11 @@
 //! task that has no thread-local storage yet, in a signal handler that finds another program's, in
 //! the kernel task that is lent to a caller.
 //!
-//! Nothing here allocates, locks, or knows errno. The one `syscall` instruction is in the call
-//! gate's page, which system-call filters and Syscall User Dispatch let pass.
+//! Nothing here allocates, locks, or knows errno. The `syscall` instruction is in the call gate's
+//! page, which system-call filters and Syscall User Dispatch let pass.
 
 use std::io;
+use std::sync::atomic::AtomicU32;
 
 use crate::gate;
 
@@ -34,8 +35,62 @@ pub(crate) unsafe fn enter(entry: u64, stack: u64) -> ! {
 pub(crate) unsafe fn call(number: i64, arguments: [u64; 6]) -> Result<u64, Errno> {
     // SAFETY: the function reads six words and makes the call, which the caller answers for.
     let result = unsafe { gate::partywall_syscall(number, &raw const arguments) };
-    // syscalls(2): errors are -4095 to -1.
-    if (-4095..0).contains(&result) { Err(Errno((-result) as i32)) } else { Ok(result as u64) }
+    decode(result)
+}
+
+/// What a word of the kernel's says; errors are -4095 to -1 (syscalls(2)).
+pub(crate) fn decode(word: i64) -> Result<u64, Errno> {
+    if (-4095..0).contains(&word) { Err(Errno((-word) as i32)) } else { Ok(word as u64) }
+}
+
+/// A result as the kernel says it, in one word.
+pub(crate) fn encode(result: Result<u64, Errno>) -> i64 {
+    match result {
+        Ok(value) => value as i64,
+        Err(Errno(number)) => -i64::from(number),
+    }
+}
+
+/// Waits until somebody wakes `word`, if it is `seen`; may return for no reason.
+pub(crate) fn wait(word: &AtomicU32, seen: u32) {
+    let (at, wait) = (word.as_ptr() as u64, libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG);
+    // SAFETY: the word is there as long as the reference.
+    let _woken = unsafe { call(libc::SYS_futex, [at, wait as u64, u64::from(seen), 0, 0, 0]) };
+}
+
+/// Wakes whoever waits at an address, which need not be there any more.
+pub(crate) fn wake(at: u64) {
+    let wake = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
+    // SAFETY: reads nothing at the address.
+    let _woken = unsafe { call(libc::SYS_futex, [at, wake as u64, 1, 0, 0, 0]) };
+}
+
+/// Sends a signal to a thread of a process; 0 asks whether there is one.
+pub(crate) fn tgkill(pid: i32, tid: i32, signal: u64) -> Result<u64, Errno> {
+    // SAFETY: only signals that have a handler in every task that registers callers are sent.
+    unsafe { call(libc::SYS_tgkill, [pid as u64, tid as u64, signal, 0, 0, 0]) }
+}
+
+/// Whether a child of this process has ended, all its threads with it, and was not waited for.
+pub(crate) fn has_ended(pid: i32) -> bool {
+    let options = (libc::WEXITED | libc::WNOHANG | libc::WNOWAIT) as u64;
+    // siginfo_t: 128 bytes, its first word 0 if there is nothing to tell.
+    let mut info = [0_u32; 32];
+    let at = info.as_mut_ptr() as u64;
+    // SAFETY: the kernel writes what it says into the buffer.
+    let asked =
+        unsafe { call(libc::SYS_waitid, [u64::from(libc::P_PID), pid as u64, at, options, 0, 0]) };
+    asked.is_ok() && info[0] != 0
+}
+
+/// Sets the calling thread's signal mask, and returns the one before.
+pub(crate) fn set_mask(mask: u64) -> u64 {
+    let mut before = 0_u64;
+    let (new, old) = (&raw const mask as u64, &raw mut before as u64);
+    let set = [libc::SIG_SETMASK as u64, new, old, 8, 0, 0];
+    // SAFETY: two words of this frame.
+    let _set = unsafe { call(libc::SYS_rt_sigprocmask, set) };
+    before
 }
 
 /// The base of the calling thread's thread-local storage.

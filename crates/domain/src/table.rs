@@ -1,37 +1,42 @@
-#![allow(unsafe_code, reason = "a static whose bytes are zero, and a wake-up by its address")]
+#![allow(unsafe_code, reason = "a static whose bytes are zero")]
 //! The fixed places: who may call whom, where contexts are, who is inside. The call gate finds
 //! everything here, by numbers it checks, and takes no address from a register of its caller.
 //!
-//! | table | an entry is | written by |
+//! | table of [`Tables`] | an entry is | written by |
 //! | --- | --- | --- |
-//! | [`DOMAINS`] | a slot's domain | the launcher |
-//! | [`LINKS`] | the right of one domain to call another | the launcher |
-//! | [`CALLERS`] | a kernel thread that calls | its own thread: registering, the gate, handlers |
-//! | [`CONTEXTS`] | a parked thread of a callee, to be lent | its owner, and its agent |
+//! | `domains` | a slot's domain | the launcher |
+//! | `links` | the right of one domain to call another | [`crate::links`] |
+//! | `callers` | a kernel thread that calls | its own thread: registering, the gate, handlers |
+//! | `contexts` | a parked thread of a callee, to be lent | its owner, and its agent |
 //!
 //! # A context
 //!
 //! ```text
-//!            park                    gate                        gate
-//!  NONE -----------------> FREE -------------------> BUSY -------------------> FREE
-//!                                                     |  fault, deadline, death
-//!                                                     `-------------------> POISONED, for ever
+//!        park            gate              gate
+//!  NONE -------> FREE -----------> BUSY -----------> FREE
+//!                                   |  fault, deadline, death of the callee
+//!                                   v           gate
+//!                                 ENDING ----------------> POISONED, for ever
+//!                                   |     (from BUSY too: death of the caller)
 //! ```
 //!
 //! A calling thread owns a context from its first call to that domain on ([`crate::callers::bind`]),
-//! and its owner alone makes it busy and free, so the gate needs no locked instruction. Who has to
-//! know whether it is busy (the launcher before it frees a domain's memory, the watch before it
-//! sleeps) announces itself in a word that the gate reads after it has made the context busy, and
-//! then has the kernel put a barrier into every running thread (membarrier(2), private expedited)
-//! before it looks.
+//! and its owner alone makes it busy and free, so the gate needs no locked instruction. Before it
+//! looks at anything of a callee, the thread says so in its `entering`, and takes that back when the
+//! context is busy, or the call refused. Who has to know that nobody is on the way in (the launcher
+//! before it frees a domain's memory) or inside (also the watch before it sleeps) first writes down
+//! what the gate will see then (the domain is closed, the watch sleeps), has the kernel put a barrier
+//! into every running thread (membarrier(2), private expedited), and looks after that.
 //!
-//! What belongs to the call (who is inside, where to return) is written by the owner; others read it
-//! only to decide whom to signal, and the signalled thread looks again. If the caller's thread dies inside, the context stays busy and its domain is restarted; if
-//! the callee dies, its memory stays until nobody is inside.
+//! What belongs to the call (where to return) is written by the owner; others read whose it is only
+//! to decide whom to signal, and the signalled thread looks again. If the caller's thread dies
+//! inside, its context is poisoned and the domain restarted; if the callee dies, its memory stays
+//! until nobody is inside.
 
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
+use crate::gate::Frame;
 use crate::space::{SLOT, SLOTS};
 use crate::sys;
 
@@ -57,8 +62,12 @@ pub(crate) const NONE: u8 = 0;
 pub(crate) const FREE: u8 = 1;
 /// A caller is inside.
 pub(crate) const BUSY: u8 = 2;
+/// Its call is ended in the middle, and the caller on its way out.
+pub(crate) const ENDING: u8 = 3;
 /// A call ended in the middle: nobody knows what its locks and heap are like.
-pub(crate) const POISONED: u8 = 3;
+pub(crate) const POISONED: u8 = 4;
+/// A thread is about to park here.
+pub(crate) const PARKING: u8 = 5;
 
 /// A slot's domain, as the gate sees it.
 #[repr(C, align(64))]
@@ -80,13 +89,12 @@ pub(crate) struct DomainEntry {
 /// The right to call.
 #[repr(C, align(32))]
 pub(crate) struct Link {
-    /// 1 when the link is open.
-    pub(crate) open: AtomicU32,
+    /// Its id and its state in one word ([`crate::links`]).
+    pub(crate) word: AtomicU32,
     /// The calling domain.
     pub(crate) caller: AtomicU32,
     /// The domain that is called.
     pub(crate) callee: AtomicU32,
-    pub(crate) _reserved: u32,
     /// What the callee knows it by; handed to its entry.
     pub(crate) cookie: AtomicU64,
     /// What both ends know it by before it is open.
@@ -98,6 +106,8 @@ pub(crate) struct Link {
 pub(crate) struct Caller {
     /// Syscall User Dispatch reads this: 1 sends system calls to the handler.
     pub(crate) selector: AtomicU8,
+    /// The domain that it is about to enter, plus 1; 0 when it is not.
+    pub(crate) entering: AtomicU32,
     /// The domain whose code runs now.
     pub(crate) domain: AtomicU32,
     /// The base of thread-local storage that goes with it.
@@ -106,15 +116,15 @@ pub(crate) struct Caller {
     pub(crate) inside: AtomicU64,
     /// How many contexts it is inside of.
     pub(crate) depth: AtomicU32,
-    /// The thread's number; 0 when the entry was never used, -1 when it is free again.
+    /// The thread's number; 0 when the entry was never used, negative when it is nobody's.
     pub(crate) tid: AtomicI32,
     /// The thread group it belongs to.
     pub(crate) pid: AtomicI32,
     /// Its home: domain and thread-local storage outside of any call.
     pub(crate) home: AtomicU32,
     pub(crate) home_fs: AtomicU64,
-    /// Its signal stack: address.
-    pub(crate) signal_stack: AtomicU64,
+    /// The signals it had blocked before it registered; of the launcher's threads only.
+    pub(crate) mask: AtomicU64,
     /// 1 while a system call of its callee is made elsewhere: it may be called off then.
     pub(crate) forwarding: AtomicU32,
     /// The context of each domain that it owns, by number; [`UNBOUND`] when it has none.
@@ -130,7 +140,8 @@ pub(crate) struct Caller {
 pub(crate) struct Context {
     /// [`NONE`], [`FREE`], [`BUSY`] or [`POISONED`].
     pub(crate) state: AtomicU8,
-    /// The address of the [`Caller`] that it belongs to; 0 when nobody has called with it yet.
+    /// The address of the [`Caller`] that it belongs to, the only one that is ever inside; 0 when it
+    /// is nobody's.
     pub(crate) owner: AtomicU64,
     /// Where calls enter it.
     pub(crate) entry: AtomicU64,
@@ -138,8 +149,6 @@ pub(crate) struct Context {
     pub(crate) stack: AtomicU64,
     /// Its thread-local storage.
     pub(crate) fs: AtomicU64,
-    /// Who is inside: the address of a [`Caller`].
-    pub(crate) caller: AtomicU64,
     /// The caller's stack pointer and what else it gets back.
     pub(crate) caller_stack: AtomicU64,
     pub(crate) caller_fs: AtomicU64,
@@ -169,28 +178,33 @@ pub(crate) struct Context {
     pub(crate) calls: AtomicU64,
     /// System calls forwarded to its agent.
     pub(crate) forwards: AtomicU64,
-    /// The parked kernel thread.
-    pub(crate) tid: AtomicI32,
     /// The signals it had blocked before it parked.
     pub(crate) mask: AtomicU64,
-    /// [`IDLE`], [`ASKED`], [`ANSWERED`] or [`STOP`]: the caller asks, the agent answers.
+    /// [`IDLE`], [`ASKED`], [`WORKING`] or [`ANSWERED`]: the caller asks, the agent answers.
     pub(crate) mail: AtomicU32,
-    /// The registers of code that makes a task; 0 for all other calls.
-    pub(crate) frame: AtomicU64,
+    /// 1 when what is asked for is a task for the code whose registers are in `frame`.
+    pub(crate) task: AtomicU32,
     /// The system call that is asked for, its arguments and its result.
     pub(crate) number: AtomicI64,
     pub(crate) arguments: [AtomicU64; 6],
     pub(crate) result: AtomicI64,
+    /// What the agent reads in memory for a call of ours: it may come to that when the caller is gone.
+    pub(crate) frame: Frame,
+    pub(crate) action: [AtomicU64; 4],
 }
 
-/// Where an agent waits for system calls to make: nothing to do.
+/// Nothing to do.
 pub(crate) const IDLE: u32 = 0;
 /// A call is to be made.
 pub(crate) const ASKED: u32 = 1;
+/// It is being made.
+pub(crate) const WORKING: u32 = 2;
 /// It has been made.
-pub(crate) const ANSWERED: u32 = 2;
-/// The context is taken back.
-pub(crate) const STOP: u32 = 3;
+pub(crate) const ANSWERED: u32 = 3;
+
+/// Links, on pages of their own: a copy of this process (fork(2)) has none and calls nobody.
+#[repr(C, align(4096))]
+pub(crate) struct Links(pub(crate) [Link; LINKS_MOST]);
 
 /// The tables, page-aligned and apart from everything else, so that rights can be set for them.
 #[repr(C, align(4096))]
@@ -202,7 +216,7 @@ pub(crate) struct Tables {
     /// The launcher's process number.
     pub(crate) launcher: AtomicI32,
     pub(crate) domains: [DomainEntry; SLOTS],
-    pub(crate) links: [Link; LINKS_MOST],
+    pub(crate) links: Links,
     pub(crate) callers: [Caller; CALLERS_MOST],
     pub(crate) contexts: [[Context; CONTEXTS_EACH]; SLOTS],
 }
@@ -228,7 +242,7 @@ impl Tables {
         for context in &self.contexts[slot] {
             context.state.store(NONE, Ordering::Relaxed);
             context.mail.store(IDLE, Ordering::Relaxed);
-            context.frame.store(0, Ordering::Relaxed);
+            context.task.store(0, Ordering::Relaxed);
             context.owner.store(0, Ordering::Relaxed);
             context.skip.store(1, Ordering::Relaxed);
             context.expired.store(u64::MAX, Ordering::Relaxed);
@@ -256,10 +270,13 @@ impl Tables {
         let slot = at as usize / size_of::<[Context; CONTEXTS_EACH]>();
         let Some(domain) = self.domains.get(slot) else { return };
         domain.poisoned.store(1, Ordering::Release);
-        let word = domain.poisoned.as_ptr() as u64;
-        let wake = (libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG) as u64;
-        // SAFETY: the word is static.
-        let _woken = unsafe { sys::call(libc::SYS_futex, [word, wake, 1, 0, 0, 0]) };
+        sys::wake(domain.poisoned.as_ptr() as u64);
+    }
+
+    /// The caller at an address of this table; `None` for all others, 0 among them.
+    pub(crate) fn caller_at(&self, address: u64) -> Option<&Caller> {
+        let at = address.checked_sub(self.callers.as_ptr() as u64)? as usize / size_of::<Caller>();
+        self.callers.get(at)
     }
 
     /// The context at an address of this table; `None` for all others, 0 among them.
@@ -267,5 +284,21 @@ impl Tables {
         let at =
             address.checked_sub(self.contexts.as_ptr() as u64)? as usize / size_of::<Context>();
         self.contexts.get(at / CONTEXTS_EACH)?.get(at % CONTEXTS_EACH)
+    }
+}
+
+impl Context {
+    /// Whether a thread runs in it, or is on its way out.
+    pub(crate) fn is_entered(&self) -> bool {
+        matches!(self.state.load(Ordering::SeqCst), BUSY | ENDING)
+    }
+
+    /// Its caller has died inside: nobody else will leave it.
+    pub(crate) fn abandon(&self) {
+        let order = (Ordering::AcqRel, Ordering::Relaxed);
+        let left = |from| self.state.compare_exchange(from, POISONED, order.0, order.1).is_ok();
+        if left(BUSY) || left(ENDING) {
+            TABLES.poisoned(self);
+        }
     }
 }

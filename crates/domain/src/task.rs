@@ -16,7 +16,9 @@
 //! every domain's memory), no new privileges, the filter of [`crate::traps`].
 //!
 //! When the task dies, its memory stays until [`Domain`] is dropped, which kills what is left of it,
-//! waits for it, and frees the slot.
+//! waits for it, and frees the slot when nobody is inside any more. Whoever is supervising domains
+//! drops one that has ended at once: until then, those who are inside of it find out by themselves,
+//! and what it was inside of stays busy.
 
 use std::ffi::{CString, OsString};
 use std::io;
@@ -25,7 +27,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use partywall_abi::domain::VARIABLE;
 use rustix::process::{Signal, WaitIdOptions};
@@ -37,7 +39,7 @@ use crate::load;
 use crate::signals::{self, Action};
 use crate::space::{self, Slot, Space};
 use crate::sys::{self, Errno};
-use crate::table::{BUSY, DomainEntry, TABLES};
+use crate::table::{DomainEntry, TABLES};
 use crate::traps;
 
 /// What to run as a domain.
@@ -148,7 +150,10 @@ impl Domain {
             .collect::<io::Result<Vec<_>>>()
             .map_err(failed("placing descriptors"))?;
         let range = slot.range();
-        TABLES.begin(slot.index());
+        {
+            let _books = callers::books();
+            TABLES.begin(slot.index());
+        }
         let start = Start {
             slot: slot.index(),
             parent: rustix::process::getpid().as_raw_pid(),
@@ -247,21 +252,24 @@ impl Domain {
         }
     }
 
-    /// Takes no more calls, ends those under way, and returns when nobody is inside any more.
-    fn empty(&self) {
-        let Some(slot) = &self.slot else { return };
-        table(slot.index()).end();
-        // From here on the gate sees that, or this sees who is inside.
+    /// Takes no more calls, ends those under way, and waits a while until nobody is inside any more;
+    /// whether that is so.
+    fn empty(&self, slot: usize) -> bool {
+        table(slot).end();
+        links::end_all(slot);
+        // From here on the gate sees that, or this sees who is on the way in.
         sys::barrier();
-        links::end_all(slot.index());
-        let inside = || {
-            let contexts = &TABLES.contexts[slot.index()];
-            contexts.iter().any(|c| c.state.load(Ordering::SeqCst) == BUSY)
-        };
+        // Contexts of others that it owned or was inside of.
+        callers::forget(self.pid as i32);
+        let begin = Instant::now();
         // The watch looks every millisecond.
-        while inside() {
+        while !space::is_empty(slot) {
+            if begin.elapsed() > PATIENCE {
+                return false;
+            }
             std::thread::sleep(Duration::from_micros(200));
         }
+        true
     }
 
     /// The addresses that are its own.
@@ -273,13 +281,16 @@ impl Domain {
 impl Drop for Domain {
     fn drop(&mut self) {
         let ended = self.signal(Signal::KILL).and_then(|()| self.wait());
-        self.empty();
-        // Contexts that it owned or was inside of.
-        callers::forget(self.pid as i32);
-        if let Err(why) = ended {
-            // Memory under a task that may run is not given away.
-            tracing::error!(pid = self.pid, %why, "a domain may not have ended; its slot is kept");
-            let _kept = std::mem::ManuallyDrop::new(self.slot.take());
+        let Some(slot) = self.slot.take() else { return };
+        match ended {
+            Ok(_) if self.empty(slot.index()) => drop(slot),
+            // A caller that is stopped (SIGSTOP) is still inside.
+            Ok(_) => slot.free_when_empty(),
+            Err(why) => {
+                // Memory under a task that may run is not given away.
+                tracing::error!(pid = self.pid, %why, "a domain may not have ended; its slot is kept");
+                let _kept = std::mem::ManuallyDrop::new(slot);
+            }
         }
     }
 }
@@ -310,6 +321,9 @@ fn map_file(image: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
     }
     Ok(file)
 }
+
+/// How long a domain's end waits for those inside.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 const STARTING: u32 = 0;
 const ENTERED: u32 = 1;
@@ -366,11 +380,15 @@ fn clone(start: &Start) -> io::Result<(u32, OwnedFd)> {
     let argument = (&raw const *start).cast_mut().cast();
     // Below the program's first frame: this process's code runs there until the program does.
     let stack = (start.stack - 4096) as *mut libc::c_void;
+    // No handler of this process runs in the task; the task opens them all again.
+    let mask = sys::set_mask(u64::MAX);
     // SAFETY: the task runs `child` on a stack of its own, and that does what the module allows;
     // `start` outlives it: the caller waits until the program is entered or the task has ended.
     let pid = unsafe { libc::clone(child, stack, flags, argument, &raw mut pidfd) };
+    let failed = io::Error::last_os_error();
+    sys::set_mask(mask);
     if pid < 0 {
-        return Err(io::Error::last_os_error());
+        return Err(failed);
     }
     // SAFETY: the kernel has just made it for this process alone.
     Ok((pid as u32, unsafe { OwnedFd::from_raw_fd(pidfd) }))
@@ -445,9 +463,7 @@ unsafe fn prepare(start: &Start) -> (Step, Errno) {
     let state = &raw const start.state as u64;
     start.state.store(ENTERED, Ordering::Release);
     // The parent may free `start` from here on; a wake-up for an address needs nothing there.
-    let wake = (libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG) as u64;
-    // SAFETY: wakes whoever waits at the address, and reads nothing.
-    let _woken = unsafe { sys::call(libc::SYS_futex, [state, wake, 1, 0, 0, 0]) };
+    sys::wake(state);
     // SAFETY: a program was loaded there, with its stack.
     unsafe { sys::enter(entry, stack) }
 }

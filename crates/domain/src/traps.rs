@@ -36,8 +36,6 @@ use crate::table::{Context, TABLES};
 /// Where the next mapping of each slot is tried, relative to the slot.
 static CURSORS: [AtomicU64; SLOTS] = [const { AtomicU64::new(MAPPINGS) }; SLOTS];
 
-/// How often a place is sought before the domain is told that it has no memory.
-const ATTEMPTS: u32 = 10_000;
 /// Mappings from this size on are aligned to it, so that the kernel can use huge pages.
 const HUGE: u64 = 2 << 20;
 
@@ -139,7 +137,8 @@ impl Call<'_> {
         self.place(bytes, at)
     }
 
-    /// Tries one place of the slot after the other.
+    /// Tries one place of the slot after the other, in steps that double where places are taken, once
+    /// around: room between mappings is found as long as a good part of the slot is free.
     fn place(&self, bytes: u64, at: impl Fn(u64) -> Result<u64, Errno>) -> Result<u64, Errno> {
         let room = SLOT - MAPPINGS;
         let Some(pages) = bytes.checked_next_multiple_of(PAGE).filter(|b| *b < room / 2) else {
@@ -148,22 +147,20 @@ impl Call<'_> {
         let Some(cursor) = CURSORS.get(self.domain) else { return Err(Errno(libc::EPERM)) };
         let align = if pages >= HUGE { HUGE } else { PAGE };
         // A page between mappings, so that running over one is a fault.
-        let step = pages + PAGE + align - PAGE;
-        for _ in 0..ATTEMPTS {
+        let mut step = pages + PAGE + align - PAGE;
+        let mut passed = 0;
+        while passed < 2 * room {
             let from = cursor.fetch_add(step, Ordering::Relaxed);
+            passed += step;
             let start = from.next_multiple_of(align);
             if start + pages + PAGE > SLOT {
                 // From the beginning again, where mappings have been given back meanwhile.
-                let _other = cursor.compare_exchange(
-                    from + step,
-                    MAPPINGS,
-                    Ordering::Relaxed,
-                    Ordering::Relaxed,
-                );
+                let order = (Ordering::Relaxed, Ordering::Relaxed);
+                let _other = cursor.compare_exchange(from + step, MAPPINGS, order.0, order.1);
                 continue;
             }
             match at(self.slot() + start) {
-                Err(Errno(libc::EEXIST)) => {}
+                Err(Errno(libc::EEXIST)) => step = (2 * step).min(room / 64).max(step),
                 result => return result,
             }
         }
@@ -177,10 +174,14 @@ impl Call<'_> {
         if !self.is_ours(old, old_bytes) || (flags & fixed != 0 && !self.is_ours(to, bytes)) {
             return Err(Errno(libc::EPERM));
         }
+        let in_place = self.is_ours(old, bytes);
+        if flags & fixed == 0 && flags & may_move == 0 && !in_place {
+            return Err(Errno(libc::ENOMEM));
+        }
         if flags & fixed != 0 || flags & may_move == 0 {
             return self.make(libc::SYS_mremap, self.arguments);
         }
-        if flags == may_move {
+        if flags == may_move && in_place {
             match self.make(libc::SYS_mremap, [old, old_bytes, bytes, 0, 0, 0]) {
                 Err(Errno(libc::ENOMEM)) => {}
                 result => return result,
@@ -205,6 +206,9 @@ impl Call<'_> {
     /// after fork(2), has handlers of its own and calls nobody.
     fn sigaction(&self) -> Result<u64, Errno> {
         let [signal, new, old, size, ..] = self.arguments;
+        if size != 8 {
+            return Err(Errno(libc::EINVAL));
+        }
         if new != 0 && (signal == libc::SIGSYS as u64 || signal == signals::CALL_OFF) {
             return Err(Errno(libc::EINVAL));
         }
@@ -219,19 +223,17 @@ impl Call<'_> {
         if new != 0 {
             // SAFETY: the domain's own pointer, to the kernel's structure; see the module's text.
             let action = unsafe { (new as *const Action).read_unaligned() };
-            row.store(&action);
-            let ours = signals::instead_of(signal, action);
-            let set = match &ours {
-                Some(ours) => {
-                    let at = &raw const *ours as u64;
-                    self.make(libc::SYS_rt_sigaction, [signal, at, 0, size, 0, 0])
-                }
-                None => Ok(0),
-            };
-            if set.is_err() {
-                row.store(&before);
-                return set;
+            // A handler is known before it is called, and as long as it is.
+            if action.is_handler() {
+                row.store(&action);
             }
+            if let Some(ours) = signals::instead_of(signal, action)
+                && let Err(why) = self.install(signal, &ours)
+            {
+                row.store(&before);
+                return Err(why);
+            }
+            row.store(&action);
         }
         if old != 0 {
             // SAFETY: as above.
@@ -240,12 +242,21 @@ impl Call<'_> {
         Ok(0)
     }
 
+    fn install(&self, signal: u64, action: &Action) -> Result<(), Errno> {
+        match self.lent {
+            Some(context) => contexts::ask_for_action(context, signal, action).map(drop),
+            None => action.install(signal),
+        }
+    }
+
+    /// In somebody else's thread it is the mask of the domain's own, which is parked.
     fn sigprocmask(&mut self) -> Result<u64, Errno> {
         let [how, new, old, size, ..] = self.arguments;
         if size != 8 {
             return Err(Errno(libc::EINVAL));
         }
-        let before = *self.mask;
+        let parked = self.lent.map(|context| &context.mask);
+        let before = parked.map_or(*self.mask, |mask| mask.load(Ordering::Relaxed));
         if new != 0 {
             // SAFETY: the domain's own pointer; see the module's text.
             let set = unsafe { (new as *const u64).read_unaligned() };
@@ -255,9 +266,9 @@ impl Call<'_> {
                 libc::SIG_SETMASK => set,
                 _ => return Err(Errno(libc::EINVAL)),
             };
-            // In somebody else's thread it is that one's mask, and not this domain's business.
-            if self.lent.is_none() {
-                *self.mask = after & !KEPT_OPEN;
+            match parked {
+                Some(mask) => mask.store(after & !KEPT_OPEN, Ordering::Relaxed),
+                None => *self.mask = after & !KEPT_OPEN,
             }
         }
         if old != 0 {

@@ -1,19 +1,19 @@
-#![allow(unsafe_code, reason = "signals threads of other processes by number")]
 //! Watching the time: a thread of the launcher that calls off calls whose limit has passed, or whose
 //! callee has died.
 //!
-//! A call sets no timer and reads no clock. The gate writes down how long it may last, and this thread
-//! looks at all contexts every [`TICK`] while anybody is inside one: a call that it sees for longer
-//! than that is ended, so it lasts up to two ticks more than it may. When nobody has been for a while it sleeps,
-//! and the gate wakes it (`watch` in the tables: set here before a last look, read there after the
-//! context is busy, with a barrier in all threads between setting and looking, so one of them sees
-//! the other).
+//! A call sets no timer and reads no clock. The gate writes down how long it may last, and this
+//! thread looks at all contexts every [`TICK`] while anybody is inside one: a call that it sees for
+//! longer than that is ended, so it lasts up to two ticks more than it may. When nobody has been for
+//! a while it sleeps, and the gate wakes it (`watch` in the tables: set here before a last look, read
+//! there after the context is busy, with a barrier in all threads between setting and looking, so one
+//! of them sees the other).
 //!
 //! A call that is made from a call has a limit of its own; the outer one ends after it.
 //!
-//! What is found late is marked in its context by number and its thread signalled ([`crate::signals::CALL_OFF`]); the signalled thread looks again
-//! itself, and is signalled again every tick until it is out. A thread that does not exist any more
-//! has died inside: its context is poisoned and the callee's domain restarted.
+//! What is found late is marked in its context by number and its thread signalled
+//! ([`crate::signals::CALL_OFF`]); the signalled thread looks again itself, and is signalled again
+//! every tick until it is out. If it does not exist any more it has died inside: its context is
+//! poisoned and the callee's domain restarted.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,10 +22,11 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::futex;
 
+use crate::callers;
 use crate::signals::CALL_OFF;
 use crate::space::SLOTS;
-use crate::sys::{self, Errno};
-use crate::table::{BUSY, CALLERS_MOST, CONTEXTS_EACH, Caller, Context, POISONED, TABLES};
+use crate::sys;
+use crate::table::{CONTEXTS_EACH, Context, TABLES};
 
 /// How often it looks.
 const TICK: Duration = Duration::from_millis(1);
@@ -96,7 +97,7 @@ fn look(sights: &mut Sights) -> bool {
     for ((domain, contexts), sights) in TABLES.domains.iter().zip(&TABLES.contexts).zip(sights) {
         let parked = domain.contexts.load(Ordering::Acquire) as usize;
         for (context, sight) in contexts.iter().zip(sights).take(parked) {
-            if context.state.load(Ordering::Acquire) != BUSY {
+            if !context.is_entered() {
                 *sight = None;
                 continue;
             }
@@ -117,28 +118,12 @@ fn look(sights: &mut Sights) -> bool {
 }
 
 fn call_off(context: &Context) {
-    let Some(caller) = caller_of(context) else { return };
-    let (pid, tid) = (caller.pid.load(Ordering::Relaxed), caller.tid.load(Ordering::Relaxed));
-    if pid <= 0 || tid <= 0 {
+    if !callers::is_entered(context) {
         return;
     }
-    // SAFETY: a signal that has a handler in every task that registers callers.
-    let sent = unsafe { sys::call(libc::SYS_tgkill, [pid as u64, tid as u64, CALL_OFF, 0, 0, 0]) };
-    let here = caller.inside.load(Ordering::Relaxed) == std::ptr::from_ref(context) as u64;
-    if sent == Err(Errno(libc::ESRCH)) && here {
-        poison(context);
-    }
-}
-
-fn caller_of(context: &Context) -> Option<&'static Caller> {
-    let address = context.caller.load(Ordering::Relaxed);
-    let at = address.checked_sub(TABLES.callers.as_ptr() as u64)? as usize / size_of::<Caller>();
-    TABLES.callers.get(at.min(CALLERS_MOST))
-}
-
-/// Its caller has died inside.
-fn poison(context: &Context) {
-    if context.state.compare_exchange(BUSY, POISONED, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-        TABLES.poisoned(context);
+    let owner = TABLES.caller_at(context.owner.load(Ordering::Acquire));
+    let thread = owner.map(|c| [&c.pid, &c.tid].map(|number| number.load(Ordering::Acquire)));
+    if let Some([pid, tid]) = thread.filter(|numbers| numbers.iter().all(|n| *n > 0)) {
+        let _sent = sys::tgkill(pid, tid, CALL_OFF);
     }
 }

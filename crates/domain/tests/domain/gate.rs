@@ -8,7 +8,7 @@ use partywall_abi::domain::Status;
 use partywall_domain::guest::Guest;
 use partywall_domain::space::Space;
 
-use crate::host::{Running, c, in_a_launcher, start};
+use crate::host::{Running, c, in_a_launcher, mapped, start};
 
 const LONG: Duration = Duration::from_secs(3);
 
@@ -128,6 +128,53 @@ in_a_launcher! {
             }
             assert_eq!(witness.call([0, 1, 1]), Ok(2));
         }
+    }
+}
+
+in_a_launcher! {
+    fn what_is_left_on_the_x87_stack_of_an_ended_call_is_gone(space) {
+        let callee = Callee::start(space, &c("callee.c"), 2);
+        assert_eq!(callee.call([27, 0, 0]), Err(Status::Fault));
+        // With a full stack the next number would be none.
+        let witness = Callee::start(space, &c("callee.c"), 1);
+        assert_eq!(witness.call([21, 0, 0]), Ok(1));
+    }
+}
+
+in_a_launcher! {
+    fn a_callee_keeps_its_own_mask_and_is_nobody_elses_callee(space) {
+        let callee = Callee::start(space, &c("callee.c"), 2);
+        for way in [25, 26, 25] {
+            assert_eq!(callee.call([way, 0, 0]), Ok(way));
+        }
+    }
+}
+
+in_a_launcher! {
+    fn a_callee_that_declares_to_make_no_system_calls_makes_none(space) {
+        let callee = Callee::start_for(space, &c("callee.c"), &["1", "silent"]);
+        assert_eq!(callee.call([0, 1, 1]), Ok(2));
+        assert_eq!(callee.call([8, 0, 0]), Err(Status::SystemCall));
+        assert!(callee.running.domain.is_poisoned());
+    }
+}
+
+in_a_launcher! {
+    fn a_callee_calls_another_and_what_that_does_is_that_ones_own(space) {
+        let image = c("callee.c");
+        let mut first = start(space, &image, &["2", "next"]);
+        let pid = first.domain.pid().to_string();
+        let second = Callee::start_for(space, &image, &["2", &pid]);
+        first.ready();
+        let first = Callee { link: space.launcher().take(7).unwrap(), guest: space.launcher(), running: first };
+        while first.call([0, 0, 0]) == Err(Status::Busy) {
+            std::thread::yield_now();
+        }
+        assert_eq!(first.call([28, 0, 26]), Ok(26));
+        assert_eq!(first.call([29, 0, 0]), Ok(1000 + Status::Closed as u64));
+        assert_eq!(first.call([28, 0, 3]), Ok(1000 + Status::Fault as u64));
+        assert!(second.running.domain.is_poisoned() && !first.running.domain.is_poisoned());
+        assert_eq!(first.call([0, 1, 1]), Ok(2));
     }
 }
 
@@ -259,5 +306,48 @@ in_a_launcher! {
         assert!(callee.running.domain.is_poisoned());
         // Others have contexts of their own.
         assert_eq!(callee.call([0, 1, 1]), Ok(2));
+    }
+}
+
+in_a_launcher! {
+    fn a_handler_of_the_caller_is_not_cut_off_with_the_callee(space) {
+        let (caller, _callee) = pair(space, "handler");
+        let (status, said) = caller.end();
+        assert_eq!((status.code(), said.as_str()), (Some(0), "ok\n"), "{status}");
+    }
+}
+
+in_a_launcher! {
+    fn a_callee_is_freed_though_its_caller_is_dead_and_not_waited_for(space) {
+        let (mut caller, callee) = pair(space, "stay");
+        caller.says("inside\n");
+        std::thread::sleep(Duration::from_millis(20));
+        caller.domain.signal(rustix::process::Signal::KILL).unwrap();
+        let range = callee.running.domain.range();
+        let begin = Instant::now();
+        drop(callee);
+        assert!(begin.elapsed() < Duration::from_millis(500), "{:?}", begin.elapsed());
+        assert_eq!(mapped(range), 0);
+    }
+}
+
+in_a_launcher! {
+    fn a_callee_with_a_stopped_caller_is_freed_when_that_goes_on(space) {
+        let (mut caller, callee) = pair(space, "stay");
+        caller.says("inside\n");
+        std::thread::sleep(Duration::from_millis(20));
+        caller.domain.signal(rustix::process::Signal::STOP).unwrap();
+        let range = callee.running.domain.range();
+        drop(callee);
+        assert!(mapped(range.clone()) > 3, "its caller is still inside");
+        let image = c("end.c");
+        let other = start(space, &image, &["stay"]);
+        assert!(other.domain.range() != range);
+        caller.domain.signal(rustix::process::Signal::CONT).unwrap();
+        // Called off, it calls again, and finds the link closed.
+        let (status, said) = caller.end();
+        assert_eq!(status.code(), Some(1), "{status} {said}");
+        let again = [start(space, &image, &["stay"]), start(space, &image, &["stay"])];
+        assert!(again.iter().any(|running| running.domain.range() == range));
     }
 }

@@ -120,6 +120,47 @@ static void interrupted(void) {
     CHECK(call(1, 0, &after) == PARTYWALL_DONE && after == before + 101);
 }
 
+static void on_segv(int signal, siginfo_t *info, void *context) {
+    (void)signal, (void)info, (void)context;
+    traps++;
+}
+
+// Signals of a fault's number that somebody has sent are not the callee's, and not the end.
+static void sent(void) {
+    pthread_t self = pthread_self();
+    CHECK(signal(SIGFPE, SIG_IGN) != SIG_ERR);
+    CHECK(raise(SIGFPE) == 0);
+    CHECK(pthread_kill(self, SIGFPE) == 0);
+    struct sigaction action = { .sa_sigaction = on_segv, .sa_flags = SA_SIGINFO }, seen;
+    CHECK(sigaction(SIGSEGV, &action, NULL) == 0);
+    traps = 0;
+    CHECK(raise(SIGSEGV) == 0 && traps == 1);
+    CHECK(sigaction(SIGSEGV, NULL, &seen) == 0 && seen.sa_sigaction == on_segv);
+    CHECK(signal(SIGSEGV, SIG_DFL) != SIG_ERR);
+}
+
+// A handler of this program that takes longer than the callee it has interrupted may.
+static volatile int handled;
+static void on_usr2(int signal) {
+    (void)signal;
+    struct timespec t = { 0, 50000000 };
+    while (nanosleep(&t, &t)) {}
+    handled = 1;
+}
+static void *one_signal(void *thread) {
+    usleep(5000);
+    pthread_kill(*(pthread_t *)thread, SIGUSR2);
+    return NULL;
+}
+static void long_handler(void) {
+    pthread_t self = pthread_self(), thread;
+    CHECK(signal(SIGUSR2, on_usr2) != SIG_ERR);
+    CHECK(pthread_create(&thread, NULL, one_signal, &self) == 0);
+    struct partywall_outcome o = domain->call(caller, link_, 5, 0, 0, 10000000);
+    CHECK(o.status == PARTYWALL_DEADLINE && handled == 1);
+    CHECK(pthread_join(thread, NULL) == 0);
+}
+
 int main(int argc, char **argv) {
     domain = partywall_domain();
     if (!domain || argc != 2) return 99;
@@ -136,6 +177,11 @@ int main(int argc, char **argv) {
         numbers();
         storage();
         interrupted();
+        sent();
+    } else if (!strcmp(argv[1], "handler")) {
+        long_handler();
+        puts("ok");
+        return 0;
     } else if (!strcmp(argv[1], "stack")) {
         uint64_t status;
         ENTER("mov $64, %%rsp\n mov $3000000000, %%r9", "", 0, 1, status, word);
