@@ -85,8 +85,11 @@ impl Drop for Gate {
 
 /// A link that callers can come into.
 pub(crate) trait Visit: Send + Sync {
-    /// Takes what is on the ring; false when somebody else does.
+    /// Takes what is on the ring; false when somebody else does, or is to.
     fn visit(self: Arc<Self>) -> bool;
+
+    /// The runtime that finishes what handlers begin.
+    fn runtime(&self) -> &Handle;
 }
 
 static VISITS: OnceLock<Mutex<HashMap<u64, Weak<dyn Visit>>>> = OnceLock::new();
@@ -125,15 +128,21 @@ impl Drop for Offered {
     }
 }
 
-/// Parks threads of this process for callers, once.
+/// Parks threads of this process for callers, once, inside the runtime of the first link.
 fn lend(guest: Guest) {
     static LENDING: Once = Once::new();
     LENDING.call_once(|| {
-        guest.serve(|entered| {
-            let link = visits().get(&entered.cookie).and_then(Weak::upgrade);
-            u64::from(link.is_some_and(Visit::visit)) * VISITED
-        });
         let runtime = Handle::current();
+        let lent_in = runtime.id();
+        guest.serve(move |entered| {
+            let link = visits().get(&entered.cookie).and_then(Weak::upgrade);
+            u64::from(link.is_some_and(|link| {
+                let other = link.runtime().id() != lent_in;
+                let runtime = other.then(|| link.runtime().clone());
+                let _inside = runtime.as_ref().map(Handle::enter);
+                link.visit()
+            })) * VISITED
+        });
         for number in 0..LENT {
             let runtime = runtime.clone();
             let lent = move || {

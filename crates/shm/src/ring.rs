@@ -216,6 +216,11 @@ impl Producer {
         Ok(self.tail == self.taken)
     }
 
+    /// Number of the first record that the peer had not taken when it was last looked at.
+    pub fn taken(&self) -> u64 {
+        self.taken
+    }
+
     /// The peer sleeps on: what the last [`Producer::notify`] asked for was done in another way
     /// than by waking it, so the next record asks again.
     pub fn not_woken(&mut self) {

@@ -446,6 +446,7 @@ impl Core {
         if going_in.looks && self.announced.load(Ordering::Relaxed) {
             self.try_rx().into_iter().for_each(|mut rx| self.awake(&mut rx));
         }
+        let mut seen = None;
         loop {
             match gate.visit() {
                 Ok(true) => {}
@@ -457,6 +458,12 @@ impl Core {
             tx.producer.not_woken();
             if tx.producer.all_taken()? || !matches!(tx.producer.notify()?, Wake::Doorbell) {
                 return Ok(());
+            }
+            let taken = Some(tx.producer.taken());
+            drop(tx);
+            // The service says that it takes records, and takes none.
+            if std::mem::replace(&mut seen, taken) == taken || self.closed().is_some() {
+                return self.ring(wake);
             }
         }
     }

@@ -247,26 +247,20 @@ impl Core {
     }
 
     /// Takes what is there for a caller that has come in by itself; false when somebody else takes
-    /// it, or when it was so much that others are to have their turn. The driver sleeps on.
+    /// it, or when `on_record` says that it is enough. The driver sleeps on.
     ///
     /// The end of the ring is held all the while, handlers included, so that records are handed over
     /// in order; a driver that is woken meanwhile comes back later.
     pub(crate) fn visit(
         &self,
-        mut on_record: impl FnMut(Record) -> Result<(), Broken>,
+        mut on_record: impl FnMut(Record) -> Result<bool, Broken>,
     ) -> Result<bool, Broken> {
         let Some(mut rx) = self.try_rx() else { return Ok(false) };
-        for _ in 0..TURN {
-            let Some(record) = self.take(&mut rx)? else {
-                self.after_release(&mut rx)?;
-                drop(rx);
-                self.serve_stalled()?;
-                return Ok(true);
-            };
-            on_record(record)?;
-        }
+        let taken = self.take_turn(&mut rx, &mut { TURN }, &mut on_record)?;
         self.after_release(&mut rx)?;
-        Ok(false)
+        drop(rx);
+        self.serve_stalled()?;
+        Ok(matches!(taken, Taken::All))
     }
 
     /// Takes records until there is none, `on_record` says that it is enough, or `left` are taken.

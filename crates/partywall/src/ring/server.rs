@@ -43,7 +43,7 @@ use tonic::{Code, Status};
 use super::body::{Incoming, RequestBody, WholeBody};
 use super::client::{rest, set_up};
 use super::core::{Broken, Core};
-use super::inline::{HandOn, History, Inside};
+use super::inline::{self, HandOn, History, Inside};
 use super::pump::{Pump, PumpError};
 use super::reader::{Drive, Flow, Record};
 use super::stream::{Part, Stream};
@@ -61,6 +61,8 @@ const SETUP: Duration = Duration::from_secs(10);
 /// How long a draining server waits for a caller's word that no more calls come. A caller that
 /// does not run then has none under way.
 const PROMISE: Duration = Duration::from_millis(250);
+/// How long a caller's thread takes records for the service; what is left then is the driver's.
+const VISIT: Duration = Duration::from_millis(1);
 /// How often a draining link is looked at, beside being told of each call that ends.
 const DRAINING: Duration = Duration::from_millis(50);
 
@@ -112,13 +114,25 @@ enum Reader {
 
 impl Visit for Link {
     fn visit(self: Arc<Self>) -> bool {
-        match self.core.visit(|record| self.deliver(record, Reader::Visitor)) {
-            Ok(visited) => visited,
-            Err(why) => {
-                self.close(&why);
-                true
+        let begin = Instant::now();
+        let mut last = begin;
+        let visited = self.core.visit(|record| {
+            self.deliver(record, Reader::Visitor)?;
+            let now = Instant::now();
+            if now - last > inline::SHORT {
+                self.was_slow();
             }
-        }
+            last = now;
+            Ok(now - begin > VISIT)
+        });
+        visited.unwrap_or_else(|why| {
+            self.close(&why);
+            true
+        })
+    }
+
+    fn runtime(&self) -> &Handle {
+        &self.runtime
     }
 }
 
@@ -428,6 +442,14 @@ impl Link {
             call.method.history.start_over();
         }
         polled
+    }
+
+    /// The method that was called last is not to be polled by who reads.
+    fn was_slow(&self) {
+        let paths = self.paths.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(method) = &paths.last {
+            method.history.start_over();
+        }
     }
 
     fn method(&self, path: &str) -> Arc<Method> {
