@@ -43,7 +43,7 @@ use tonic::{Code, Status};
 use super::body::{Incoming, RequestBody, WholeBody};
 use super::client::{rest, set_up};
 use super::core::{Broken, Core};
-use super::inline::{self, HandOn, History, Inside};
+use super::inline::{HandOn, History, Inside};
 use super::pump::{Pump, PumpError};
 use super::reader::{Drive, Flow, Record};
 use super::stream::{Part, Stream};
@@ -61,7 +61,8 @@ const SETUP: Duration = Duration::from_secs(10);
 /// How long a draining server waits for a caller's word that no more calls come. A caller that
 /// does not run then has none under way.
 const PROMISE: Duration = Duration::from_millis(250);
-/// How long a caller's thread takes records for the service; what is left then is the driver's.
+/// How long a caller's thread takes records for the service; what is left then is the driver's, and
+/// a method whose poll has taken longer is one for tasks again.
 const VISIT: Duration = Duration::from_millis(1);
 /// How often a draining link is looked at, beside being told of each call that ends.
 const DRAINING: Duration = Duration::from_millis(50);
@@ -102,6 +103,8 @@ pub(crate) struct Link {
     idle: Notify,
     /// Callers of the same launcher come in by themselves.
     offered: OnceLock<Offered>,
+    /// One that is inside has polled a handler for the record at hand.
+    polled: AtomicBool,
 }
 
 /// Who hands a record over.
@@ -119,9 +122,10 @@ impl Visit for Link {
         let visited = self.core.visit(|record| {
             self.deliver(record, Reader::Visitor)?;
             let now = Instant::now();
-            if now - last > inline::SHORT {
+            if self.polled.load(Ordering::Relaxed) && now - last > VISIT {
                 self.was_slow();
             }
+            self.polled.store(false, Ordering::Relaxed);
             last = now;
             Ok(now - begin > VISIT)
         });
@@ -187,6 +191,7 @@ pub(crate) fn start(
         refusing: AtomicBool::new(false),
         idle: Notify::new(),
         offered: OnceLock::new(),
+        polled: AtomicBool::new(false),
     });
     tokio::spawn(Driver { link: Arc::clone(&link), drive: Drive::default(), role: 0 });
     Ok(link)
@@ -428,6 +433,9 @@ impl Link {
     /// Polls a call in who reads; whether it is done.
     fn poll_inline(self: &Arc<Self>, call: &mut Task, reader: Reader) -> bool {
         let mut poll = || Pin::new(&mut *call).poll(&mut Context::from_waker(Waker::noop()));
+        if reader == Reader::Visitor {
+            self.polled.store(true, Ordering::Relaxed);
+        }
         if !self.hands_on || reader == Reader::Visitor {
             return poll().is_ready();
         }
