@@ -64,6 +64,9 @@ pub struct Identity {
 pub enum Isolation {
     /// Nothing: one address space, no protection keys.
     None,
+    /// One address space with protection keys: what one writes by mistake does not reach the other.
+    /// No protection from hostile code.
+    Fault,
     /// Separate processes; they share only the two outboxes, each written by one side.
     Process,
     /// A network protocol; what protects it is that protocol's business.
@@ -74,6 +77,7 @@ impl core::fmt::Display for Isolation {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str(match self {
             Self::None => "none",
+            Self::Fault => "fault",
             Self::Process => "process",
             Self::Network => "network",
         })
@@ -593,6 +597,7 @@ fn put_row(w: &mut Writer<'_>, row: &LinkRow) {
         Isolation::None => 0,
         Isolation::Process => 1,
         Isolation::Network => 2,
+        Isolation::Fault => 3,
     });
     w.u8(row.open.into());
     put_stats(w, &row.stats);
@@ -609,6 +614,7 @@ fn row(r: &mut Reader<'_>) -> Result<LinkRow, DecodeError> {
             0 => Isolation::None,
             1 => Isolation::Process,
             2 => Isolation::Network,
+            3 => Isolation::Fault,
             found => return Err(DecodeError::Value { field: "isolation", found: found.into() }),
         },
         open: flag(r, "open")?,

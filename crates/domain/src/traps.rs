@@ -8,7 +8,7 @@
 //!
 //! | call | what becomes of it |
 //! | --- | --- |
-//! | mmap | placed in the slot; `MAP_FIXED` outside of it is EPERM |
+//! | mmap | placed in the slot, with the domain's protection key; `MAP_FIXED` outside of it is EPERM |
 //! | mremap | the same, where it moves |
 //! | rt_sigaction | the handler is called by ours, which finds the right thread-local storage; SIGSYS and the launcher's own signal cannot be caught (EINVAL) |
 //! | rt_sigprocmask | signals that the gate depends on stay unblocked |
@@ -27,6 +27,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::callers;
 use crate::contexts;
 use crate::elf::PAGE;
+use crate::keys;
 use crate::load::MAPPINGS;
 use crate::signals::{self, Action, KEPT_OPEN};
 use crate::space::{SLOT, SLOTS};
@@ -124,10 +125,15 @@ impl Call<'_> {
             if !self.is_ours(hint, bytes) {
                 return Err(Errno(libc::EPERM));
             }
-            return self.make(libc::SYS_mmap, self.arguments);
+            let placed = self.make(libc::SYS_mmap, self.arguments)?;
+            return self.tag(placed, bytes, rights);
         }
         let flags = (flags & !(libc::MAP_32BIT as u64)) | libc::MAP_FIXED_NOREPLACE as u64;
-        let at = |address| self.make(libc::SYS_mmap, [address, bytes, rights, flags, file, offset]);
+        let at = |address| {
+            let arguments = [address, bytes, rights, flags, file, offset];
+            let placed = self.make(libc::SYS_mmap, arguments)?;
+            self.tag(placed, bytes, rights)
+        };
         if hint.is_multiple_of(PAGE) && self.is_ours(hint, bytes) {
             match at(hint) {
                 Err(Errno(libc::EEXIST)) => {}
@@ -135,6 +141,17 @@ impl Call<'_> {
             }
         }
         self.place(bytes, at)
+    }
+
+    /// Gives a new mapping the domain's key; where that fails there is no mapping.
+    fn tag(&self, start: u64, bytes: u64, rights: u64) -> Result<u64, Errno> {
+        let key = TABLES.domains[self.domain].key.load(Ordering::Relaxed);
+        if let Err(why) = keys::tag(start, bytes, rights, key) {
+            // SAFETY: mapped by the domain just now; it has not been told where.
+            let _freed = unsafe { sys::call(libc::SYS_munmap, [start, bytes, 0, 0, 0, 0]) };
+            return Err(why);
+        }
+        Ok(start)
     }
 
     /// Tries one place of the slot after the other, in steps that double where places are taken, once

@@ -23,6 +23,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
+use partywall_abi::control::Isolation;
 use partywall_abi::domain::Status;
 use partywall_domain::guest::Guest;
 use tokio::runtime::Handle;
@@ -60,6 +61,11 @@ impl Gate {
         let link = guest.take(number).ok()?;
         tracing::debug!(link = number, "calls go through the gate");
         Some(Self { guest, link })
+    }
+
+    /// What keeps the two ends apart.
+    pub(crate) fn isolation(&self) -> Isolation {
+        self.guest.isolation()
     }
 
     /// Has the service take what is on the ring, in this thread; false when it could not now.
@@ -113,6 +119,11 @@ impl Offered {
         let link = guest.offer(pid?, number, number).ok()?;
         lend(guest);
         Some(Self { guest, link, number })
+    }
+
+    /// What keeps the two ends apart.
+    pub(crate) fn isolation(&self) -> Isolation {
+        self.guest.isolation()
     }
 
     /// Lets callers in.

@@ -6,24 +6,43 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use partywall_abi::control::Isolation;
+use partywall_domain::machine::Feature;
 use partywall_domain::space::Space;
 use partywall_domain::task::{Domain, Program};
 
-/// Runs `body` in a process of its own, as a launcher has to be: without restartable sequences.
-/// `path` is that of the test, with the crate.
+/// Runs `body` in processes of its own, as a launcher has to be: without restartable sequences. Once
+/// without and, where the machine has them, once with protection keys. `path` is that of the test,
+/// with the crate.
 pub(crate) fn alone(path: &str, body: fn(&Space)) {
     let test = path.split_once("::").unwrap().1;
     if std::env::var_os("DOMAIN_TEST").is_some_and(|t| t == test) {
-        return body(&Space::new().unwrap());
+        let fault = std::env::var_os("DOMAIN_ISOLATION").is_some_and(|i| i == "fault");
+        let isolation = if fault { Isolation::Fault } else { Isolation::None };
+        return body(&Space::new(isolation).unwrap());
     }
+    run(test, Isolation::None);
+    if Feature::ProtectionKeys.look().there {
+        run(test, Isolation::Fault);
+    }
+}
+
+fn run(test: &str, isolation: Isolation) {
     let output = Command::new(std::env::current_exe().unwrap())
         .args([test, "--exact", "--nocapture", "--test-threads=1"])
         .env("DOMAIN_TEST", test)
+        .env("DOMAIN_ISOLATION", isolation.to_string())
         .env("GLIBC_TUNABLES", "glibc.pthread.rseq=0")
         .output()
         .unwrap();
     let said = [output.stdout, output.stderr].map(|b| String::from_utf8_lossy(&b).into_owned());
-    assert!(output.status.success(), "{}:\n{}\n{}", output.status, said[0], said[1]);
+    assert!(
+        output.status.success(),
+        "isolation {isolation}: {}:\n{}\n{}",
+        output.status,
+        said[0],
+        said[1]
+    );
     println!("{}", said[0]);
     assert!(said[0].contains("1 passed"), "{}", said[0]);
 }

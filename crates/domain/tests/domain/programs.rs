@@ -2,6 +2,7 @@
 
 use std::os::unix::process::ExitStatusExt;
 
+use partywall_abi::control::Isolation;
 use partywall_domain::space::Space;
 use partywall_domain::task::Domain;
 
@@ -125,7 +126,7 @@ in_a_launcher! {
 #[test]
 fn a_process_with_restartable_sequences_is_refused() {
     if std::env::var_os("GLIBC_TUNABLES").is_none() {
-        let why = Space::new().unwrap_err().to_string();
+        let why = Space::new(Isolation::None).unwrap_err().to_string();
         assert!(why.contains("GLIBC_TUNABLES=glibc.pthread.rseq=0"), "{why}");
     }
 }

@@ -162,7 +162,7 @@ impl Core {
 
     /// What keeps the two ends apart.
     pub(crate) fn isolation(&self) -> Isolation {
-        if self.gate.get().is_some() { Isolation::None } else { Isolation::Process }
+        self.gate.get().map_or(Isolation::Process, Gate::isolation)
     }
 
     /// From here on a sleeping peer is visited, not woken.

@@ -150,7 +150,7 @@ pub(crate) async fn open(
     // Before the caller can see that the link is open.
     let offered = Offered::new(caller.pid, link);
     let ends = set_up(link, geometry, memory, socket, SETUP).await?;
-    let isolation = if offered.is_some() { Isolation::None } else { Isolation::Process };
+    let isolation = offered.as_ref().map_or(Isolation::Process, Offered::isolation);
     let link = start(ends, dispatch, Peer::new(caller, link, isolation), methods, Some(agent))?;
     if let Some(offered) = offered {
         let visited: Arc<dyn Visit> = Arc::clone(&link) as _;
