@@ -19,6 +19,7 @@
 //! A call that is ended in the middle may leave a system call of the callee under way that writes
 //! there: the arena is not used again.
 
+use std::cell::Cell;
 use std::io;
 use std::ptr::NonNull;
 use std::time::Duration;
@@ -54,7 +55,7 @@ pub struct Function {
     guest: Guest,
     link: u32,
     arena: NonNull<u8>,
-    spent: bool,
+    spent: Cell<bool>,
 }
 
 // SAFETY: the arena belongs to the link, and whoever has this value is its only user.
@@ -68,7 +69,7 @@ impl Function {
     pub fn take(guest: Guest, number: u64) -> io::Result<Self> {
         let link = guest.take(number)?;
         let arena = guest.arena(link).inspect_err(|_| guest.release(link))?;
-        Ok(Self { guest, link, arena, spent: false })
+        Ok(Self { guest, link, arena, spent: Cell::new(false) })
     }
 
     /// Calls with `request`, which is copied once; `read` gets the answer in place.
@@ -85,8 +86,7 @@ impl Function {
     }
 
     /// Calls with what `write` puts into the `bytes` of the arena that it gets, which hold what was
-    /// there before. Neither `write` nor `read` may call other domains: the gate refuses a thread
-    /// that has an arena open.
+    /// there before.
     ///
     /// # Errors
     /// [`CallError`].
@@ -97,48 +97,47 @@ impl Function {
         limit: Duration,
         read: impl FnOnce(&[u8]) -> R,
     ) -> Result<R, CallError> {
-        if self.spent {
+        if self.spent.get() {
             return Err(CallError::Spent);
         }
         if bytes as u64 > HALF {
             return Err(CallError::TooLong(bytes));
         }
-        self.opened(|arena| {
-            // SAFETY: the first half of the arena, open to this thread, which alone uses it: no call
-            // is under way.
-            write(unsafe { std::slice::from_raw_parts_mut(arena.as_ptr(), bytes) });
-        })?;
+        let _open = Open::new(self)?;
+        // SAFETY: the first half of the arena, open to this thread, which alone uses it: no call is
+        // under way.
+        write(unsafe { std::slice::from_raw_parts_mut(self.arena.as_ptr(), bytes) });
         let called = self.guest.call(self.link, [bytes as u64, 0, 0], limit);
-        let answered = match called {
-            Ok(answered) => usize::try_from(answered).unwrap_or(usize::MAX),
-            Err(why) => {
-                use Status::{Deadline, Died, Fault, SystemCall};
-                self.spent = matches!(why, Fault | Deadline | Died | SystemCall);
-                return Err(CallError::Gate(why));
-            }
-        };
-        if answered as u64 > HALF {
+        let answered = called.map_err(|why| {
+            use Status::{Deadline, Died, Fault, SystemCall};
+            self.spent.set(matches!(why, Fault | Deadline | Died | SystemCall));
+            CallError::Gate(why)
+        })?;
+        if answered > HALF {
             return Err(CallError::Refused);
         }
-        self.opened(|arena| {
-            // SAFETY: within the second half, as for the first.
-            let reply = unsafe { arena.add(HALF as usize) };
-            // SAFETY: as above; the callee has written there, or nobody, and then it is zeros.
-            read(unsafe { std::slice::from_raw_parts(reply.as_ptr(), answered) })
-        })
+        // SAFETY: the second half follows the first.
+        let reply = unsafe { self.arena.add(HALF as usize) };
+        // SAFETY: within the second half, as for the first; the callee has written there, or nobody,
+        // and then it is zeros.
+        Ok(read(unsafe { std::slice::from_raw_parts(reply.as_ptr(), answered as usize) }))
     }
+}
 
-    /// Runs `body` with the arena open to this thread.
-    fn opened<R>(&self, body: impl FnOnce(NonNull<u8>) -> R) -> Result<R, CallError> {
-        struct Close<'a>(&'a Function);
-        impl Drop for Close<'_> {
-            fn drop(&mut self) {
-                let _closed = self.0.guest.open(self.0.link, false);
-            }
-        }
-        self.guest.open(self.link, true).map_err(|_| CallError::Gate(Status::Closed))?;
-        let _close = Close(self);
-        Ok(body(self.arena))
+/// The arena is open to this thread as long as this lives.
+struct Open<'a>(&'a Function);
+
+impl<'a> Open<'a> {
+    fn new(function: &'a Function) -> Result<Self, CallError> {
+        let opened = function.guest.open(function.link, true);
+        opened.map_err(|_| CallError::Gate(Status::Closed))?;
+        Ok(Self(function))
+    }
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        let _closed = self.0.guest.open(self.0.link, false);
     }
 }
 

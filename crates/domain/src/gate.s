@@ -605,10 +605,15 @@ partywall_call:
     mov r14, rcx
     xor ecx, ecx
     rdpkru
-    cmp eax, [r12 + {CALLER_RIGHTS}]
+    mov r13d, eax
+    or eax, [r11 + {ARENAS}]                    # it may have some open
+    mov r10d, [r12 + {CALLER_RIGHTS}]
+    or r10d, [r11 + {ARENAS}]
+    cmp eax, r10d
     jne .Ldenied
     OPEN
     FIND_CALLER .Llost
+    mov [r12 + {CALLER_RIGHTS}], r13d
     mov rcx, r14
     jmp .Lopened_in
 .Lclose_in:

@@ -155,3 +155,8 @@ pub(crate) fn mapped(range: std::ops::Range<u64>) -> usize {
     let start = |line: &str| u64::from_str_radix(line.split('-').next().unwrap(), 16).unwrap();
     maps.lines().filter(|line| range.contains(&start(line))).count()
 }
+
+/// How many descriptors this process has open.
+pub(crate) fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
