@@ -77,6 +77,12 @@ impl Action {
         }
     }
 
+    /// That for [`CALL_OFF`]. It comes every tick and is queued while a thread cannot run: one at a
+    /// time has room on the signal stack, all at once have not.
+    fn call_off() -> Self {
+        Self { mask: bit(CALL_OFF), ..Self::ours(on_call_off) }
+    }
+
     /// Installs it in the calling task.
     pub(crate) fn install(&self, signal: u64) -> Result<(), Errno> {
         self.swap(signal, 0)
@@ -155,7 +161,7 @@ pub(crate) fn instead_of(signal: u64, wanted: Action) -> Option<Action> {
 /// launcher's program has asked for; a new domain has asked for nothing.
 pub(crate) fn install() -> Result<(), Errno> {
     Action::ours(on_sigsys).install(libc::SIGSYS as u64)?;
-    Action::ours(on_call_off).install(CALL_OFF)?;
+    Action::call_off().install(CALL_OFF)?;
     let ours = Action::ours(on_fault);
     let launcher = &ROWS[SLOTS];
     for fault in FAULTS {
@@ -171,7 +177,7 @@ pub(crate) fn install() -> Result<(), Errno> {
 /// Installs ours in a new domain's task.
 pub(crate) fn install_in_domain() -> Result<(), Errno> {
     Action::ours(on_sigsys).install(libc::SIGSYS as u64)?;
-    Action::ours(on_call_off).install(CALL_OFF)?;
+    Action::call_off().install(CALL_OFF)?;
     FAULTS.iter().try_for_each(|fault| Action::ours(on_fault).install(*fault as u64))
 }
 
