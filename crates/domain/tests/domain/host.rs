@@ -28,6 +28,11 @@ pub(crate) fn alone(path: &str, body: fn(&Space)) {
     assert!(said[0].contains("1 passed"), "{}", said[0]);
 }
 
+/// How many times longer than on a processor things may take here: an emulated machine is slow.
+pub(crate) fn slowness() -> u32 {
+    if std::env::var("PARTYWALL_VM").as_deref() == Ok("1") { 10 } else { 1 }
+}
+
 /// A test whose body runs in a launcher of its own.
 macro_rules! in_a_launcher {
     (fn $name:ident($space:ident) $body:block) => {
