@@ -64,6 +64,7 @@ pub(crate) fn bytes(name: &str) -> Vec<u8> {
     })
 }
 
+/// What makes a C program one that can be a domain, and more warnings than usual.
 const C_FLAGS: &[&str] = &[
     "-static-pie",
     "-O2",
@@ -76,6 +77,7 @@ const C_FLAGS: &[&str] = &[
     concat!("-I", env!("CARGO_MANIFEST_DIR"), "/include"),
 ];
 
+/// What makes a Rust program one that can be a domain.
 const RUST_FLAGS: &[&str] =
     &["--edition=2024", "-O", "--target=x86_64-unknown-linux-gnu", "-Ctarget-feature=+crt-static"];
 
@@ -92,11 +94,12 @@ fn compiled(name: &str) -> Vec<u8> {
     std::fs::read(out).unwrap()
 }
 
-/// A program of `tests/programs`, ready to be loaded.
+/// A C program of `tests/programs`, ready to be loaded.
 pub(crate) fn c(name: &str) -> OwnedFd {
     sealed(&bytes(name))
 }
 
+/// A Rust program of `tests/programs`, ready to be loaded.
 pub(crate) fn rust(name: &str) -> OwnedFd {
     sealed(&bytes(name))
 }

@@ -174,9 +174,11 @@ fn tasks(port: &mut Port) -> Result<(), String> {
     let word = |path: &Path, name: &str| {
         fs::read_to_string(path.join(name)).unwrap_or_default().trim_end().to_owned()
     };
+    let number = |path: &Path| path.file_name()?.to_str()?.parse::<u32>().ok();
     for process in entries(Path::new("/proc")) {
-        // Only programs have an address space, and so mappings.
-        if word(&process, "maps").is_empty() {
+        // Programs have mappings, tasks of the kernel have none; the first process is this one.
+        let other = number(&process).is_some_and(|number| number > 1);
+        if !other || word(&process, "maps").is_empty() {
             continue;
         }
         for task in entries(&process.join("task")) {
