@@ -103,6 +103,8 @@ impl Function {
         if bytes as u64 > HALF {
             return Err(CallError::TooLong(bytes));
         }
+        // A thread's first call gives it the rights of its domain's code: before the arena is open.
+        self.guest.armed().map_err(|_| CallError::Gate(Status::Denied))?;
         let _open = Open::new(self)?;
         // SAFETY: the first half of the arena, open to this thread, which alone uses it: no call is
         // under way.

@@ -147,7 +147,7 @@ fn try_arm() -> Result<u64, Errno> {
     }
     let at = claim(tid).ok_or(Errno(libc::EUSERS))?;
     let entry = &TABLES.callers[at];
-    for word in [&entry.entering, &entry.depth, &entry.forwarding] {
+    for word in [&entry.entering, &entry.depth, &entry.forwarding, &entry.called_off] {
         word.store(0, Ordering::Relaxed);
     }
     entry.rights.store(domain.rights.load(Ordering::Relaxed), Ordering::Relaxed);

@@ -189,7 +189,30 @@ fn docker() -> (bool, String) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Mutex, PoisonError};
+
     use super::*;
+
+    /// Two tests that take all keys at once would each see some of them.
+    static KEYS: Mutex<()> = Mutex::new(());
+
+    /// The machine of `cargo xtask vm-test` is there for its keys: it must not do without.
+    #[test]
+    fn all_protection_keys_are_there_where_they_are_promised() {
+        if std::env::var("PARTYWALL_VM").as_deref() != Ok("1") {
+            return;
+        }
+        let _alone = KEYS.lock().unwrap_or_else(PoisonError::into_inner);
+        let keys = Feature::ProtectionKeys.look();
+        assert!(keys.there && keys.seen == "15 keys", "{keys:?}");
+        let dir = std::env::var_os("PARTYWALL_VM_LEFT").expect("set beside PARTYWALL_VM");
+        let line = |finding: Finding| {
+            let there = if finding.there { "yes" } else { "no" };
+            format!("{}: {there}, {}\n", finding.feature, finding.seen)
+        };
+        let findings: String = Feature::ALL.map(|feature| line(feature.look())).concat();
+        fs::write(Path::new(&dir).join("machine.txt"), findings).unwrap();
+    }
 
     #[test]
     fn what_domains_stand_on_is_found_where_they_run() {
@@ -201,6 +224,7 @@ mod tests {
 
     #[test]
     fn every_finding_says_what_was_seen_and_looking_changes_nothing() {
+        let _alone = KEYS.lock().unwrap_or_else(PoisonError::into_inner);
         let look = || Feature::ALL.map(Feature::look);
         let first = look();
         assert!(first.iter().all(|finding| !finding.seen.is_empty()));

@@ -345,6 +345,9 @@ pub(crate) extern "C" fn on_call_off(
 ) {
     // SAFETY: this is a handler, and these are its arguments.
     let mut frame = unsafe { Frame::new(info, context) };
+    if let Some(caller) = callers::find(callers::tid()) {
+        caller.called_off.store(0, Ordering::Release);
+    }
     let Some((caller, context)) = inside() else { return };
     // On its way in or out; whoever watches sends another signal.
     if frame.in_gate() && caller.forwarding.load(Ordering::Relaxed) == 0 {

@@ -355,15 +355,31 @@ fn guard_heap() -> io::Result<()> {
     Ok(())
 }
 
-/// glibc says by the size of its area, 0 when it has not registered one (glibc 2.35; the manual,
-/// "Restartable Sequences").
+/// Whether the calling thread has an area for restartable sequences (rseq(2)), whoever registered
+/// it: the kernel takes one area for each thread and refuses a second one. The C library is not
+/// asked, as its symbols are not to be found in a program that is linked statically.
 fn rseq_registered() -> bool {
-    // SAFETY: the name is a C string; dlsym(3) looks it up in what is loaded.
-    let size = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_size".as_ptr()) };
-    if size.is_null() {
-        return false;
+    const UNREGISTER: u64 = 1;
+    const SIGNATURE: u64 = 0x5305_3053;
+    let area = Box::into_raw(Box::new(RseqArea([0, u32::MAX, 0, 0, 0, 0, 0, 0])));
+    let arguments = |flags| [area as u64, size_of::<RseqArea>() as u64, flags, SIGNATURE, 0, 0];
+    // SAFETY: the kernel writes to the area, which stays until it is given back below.
+    let taken = unsafe { sys::call(libc::SYS_rseq, arguments(0)) };
+    let kept = match taken {
+        // SAFETY: gives back what was just taken.
+        Ok(_) => unsafe { sys::call(libc::SYS_rseq, arguments(UNREGISTER)) }.is_err(),
+        Err(_) => false,
+    };
+    if !kept {
+        // SAFETY: the box from above, which the kernel does not know, or no longer.
+        drop(unsafe { Box::from_raw(area) });
     }
-    // SAFETY: glibc documents the symbol as an unsigned int that is set before main.
-    let size = unsafe { size.cast::<libc::c_uint>().read() };
-    size != 0
+    let refused = |number| taken.is_err_and(|why| why == Errno(number));
+    kept || refused(libc::EINVAL) || refused(libc::EBUSY)
 }
+
+/// `struct rseq` of the kernel's include/uapi/linux/rseq.h: the second word is the CPU, unknown yet.
+#[repr(C, align(32))]
+struct RseqArea([u32; 8]);
+
+const _: () = assert!(size_of::<RseqArea>() == 32 && align_of::<RseqArea>() == 32);

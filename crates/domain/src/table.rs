@@ -144,6 +144,8 @@ pub(crate) struct Caller {
     pub(crate) home_fs: AtomicU64,
     /// The signals it had blocked before it registered; of the launcher's threads only.
     pub(crate) mask: AtomicU64,
+    /// 1 from when it is sent the signal that calls it off until it has come.
+    pub(crate) called_off: AtomicU32,
     /// 1 while a system call of its callee is made elsewhere: it may be called off then.
     pub(crate) forwarding: AtomicU32,
     /// The context of each domain that it owns, by number; [`UNBOUND`] when it has none.

@@ -361,7 +361,7 @@ struct Start {
     rights: u32,
     directory: u64,
     descriptors: std::ops::Range<*const OwnedFd>,
-    filter: [libc::sock_filter; 14],
+    filter: traps::Filter,
     state: AtomicU32,
     /// The step that failed, and its error number in the upper word.
     step: AtomicU64,

@@ -13,6 +13,7 @@
 //! | rt_sigaction | the handler is called by ours, which finds the right thread-local storage; SIGSYS and the launcher's own signal cannot be caught (EINVAL) |
 //! | rt_sigprocmask | signals that the gate depends on stay unblocked |
 //! | shmat | ENOSYS: it would map outside the slot |
+//! | rseq | ENOSYS, from wherever: the kernel would go to an address of the program's choice out of the middle of the gate |
 //!
 //! The same table serves calls that code of this domain makes in somebody else's thread; those are
 //! made by the context's agent ([`crate::contexts`]).
@@ -45,8 +46,11 @@ pub(crate) fn prepare(index: usize, jitter: u64) {
     CURSORS[index].store(MAPPINGS + jitter / PAGE * PAGE, Ordering::Relaxed);
 }
 
+/// A filter's program.
+pub(crate) type Filter = [libc::sock_filter; 16];
+
 /// The filter for a domain whose slot is `start..end`, both multiples of 4 GiB.
-pub(crate) fn filter(start: u64, end: u64) -> [libc::sock_filter; 14] {
+pub(crate) fn filter(start: u64, end: u64) -> Filter {
     const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     const EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
     const ABOVE: u16 = (libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16;
@@ -56,7 +60,9 @@ pub(crate) fn filter(start: u64, end: u64) -> [libc::sock_filter; 14] {
     let step = |code, k, jt, jf| libc::sock_filter { code, jt, jf, k };
     [
         step(LOAD, 4, 0, 0),
-        step(EQUAL, X86_64, 0, 9),
+        step(EQUAL, X86_64, 0, 11),
+        step(LOAD, 0, 0, 0),
+        step(EQUAL, libc::SYS_rseq as u32, 11, 0),
         step(LOAD, 12, 0, 0),
         step(ABOVE, (start >> 32) as u32, 0, 7),
         step(ABOVE, (end >> 32) as u32, 6, 0),

@@ -41,6 +41,18 @@ in_a_launcher! {
 }
 
 in_a_launcher! {
+    fn the_first_call_of_a_thread_can_be_one_over_bytes(space) {
+        let mut callee = start(space, &c("callee.c"), &["2", "bytes"]);
+        callee.ready();
+        let mut function = Function::take(space.launcher(), 7).unwrap();
+        while function.call(b"", LONG, <[u8]>::len) == Err(CallError::Gate(Status::Busy)) {}
+        std::thread::sleep(Duration::from_millis(100));
+        let first = std::thread::spawn(move || function.call(b"ab", LONG, <[u8]>::to_vec));
+        assert_eq!(first.join().unwrap(), Ok(b"bc".to_vec()));
+    }
+}
+
+in_a_launcher! {
     fn an_arena_goes_with_its_link(space) {
         let mut callee = start(space, &c("callee.c"), &["1", "bytes"]);
         callee.ready();
