@@ -17,8 +17,8 @@
 //! The mailbox is memory of the callee's own, and the agent works with the rights of whoever runs in
 //! the context, which it takes from the tables: it can do nothing that they cannot.
 //!
-//! A call that is ended takes back what it has asked for (mail ASKED to IDLE). What is being made
-//! already is made to its end, into the void, in the callee's memory and whatever the callee has named;
+//! A call that is ended takes back what it has asked for, by counting on the turn in the tables that
+//! the mailbox has to name. What is being made already is made to its end, into the void, in the callee's memory and whatever the callee has named;
 //! so the context and what it was lent are never used again. If the caller's thread dies, the agent
 //! answers into the void and waits; if the agent's process dies, the caller is called off by the
 //! launcher's signal.
@@ -129,6 +129,12 @@ fn agent(context: &Context) -> ! {
     loop {
         let order = (Ordering::AcqRel, Ordering::Acquire);
         let Err(seen) = mailbox.mail.compare_exchange(ASKED, WORKING, order.0, order.1) else {
+            // Whoever has asked may have been called off.
+            let turn = mailbox.turn.load(Ordering::Relaxed);
+            if turn != context.turn.load(Ordering::Acquire) {
+                mailbox.mail.store(IDLE, Ordering::Relaxed);
+                continue;
+            }
             let made = sys::encode(make(context, mailbox));
             mailbox.result.store(made, Ordering::Relaxed);
             mailbox.mail.store(ANSWERED, Ordering::Release);
@@ -231,6 +237,8 @@ pub(crate) fn ask_for_action(
 fn answered(context: &Context) -> Result<u64, Errno> {
     let mailbox = mailbox(context);
     context.forwards.fetch_add(1, Ordering::Relaxed);
+    let turn = context.turn.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+    mailbox.turn.store(turn, Ordering::Relaxed);
     mailbox.mail.store(ASKED, Ordering::Release);
     sys::wake(mailbox.mail.as_ptr() as u64);
     loop {
@@ -241,12 +249,6 @@ fn answered(context: &Context) -> Result<u64, Errno> {
     }
     mailbox.mail.store(IDLE, Ordering::Relaxed);
     sys::decode(mailbox.result.load(Ordering::Relaxed))
-}
-
-/// Takes back what has been asked for, if it is not being made yet.
-pub(crate) fn withdraw(context: &Context) {
-    let order = (Ordering::AcqRel, Ordering::Relaxed);
-    let _withdrawn = mailbox(context).mail.compare_exchange(ASKED, IDLE, order.0, order.1);
 }
 
 /// Where the registers of code in this context go that makes a task.

@@ -75,7 +75,9 @@ impl Action {
                 | (libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER | libc::SA_RESTART)
                     as u64,
             restorer: sys::restorer() as u64,
-            mask: 0,
+            // None comes before the handler has the rights to its stack: before Linux 6.12 the kernel
+            // writes the next frame with the rights of the code it interrupts.
+            mask: u64::MAX,
         }
     }
 
@@ -151,15 +153,13 @@ pub(crate) fn instead_of(signal: u64, wanted: Action) -> Option<Action> {
     }
     let ours = Action::ours(gate::partywall_handle_signal);
     let flags = wanted.flags | SA_RESTORER | (libc::SA_SIGINFO | libc::SA_ONSTACK) as u64;
-    Some(Action { flags, mask: wanted.mask & !KEPT_OPEN, ..ours })
+    Some(Action { flags, ..ours })
 }
 
 /// Installs ours in the calling task, for all its threads.
 pub(crate) fn install_in_domain() -> Result<(), Errno> {
     Action::ours(gate::partywall_handle_sigsys).install(libc::SIGSYS as u64)?;
-    // Those that were sent to a stopped thread come one after the other, not on top of each other.
-    let call_off = Action { mask: bit(CALL_OFF), ..Action::ours(gate::partywall_handle_call_off) };
-    call_off.install(CALL_OFF)?;
+    Action::ours(gate::partywall_handle_call_off).install(CALL_OFF)?;
     FAULTS
         .iter()
         .try_for_each(|fault| Action::ours(gate::partywall_handle_fault).install(*fault as u64))
@@ -235,6 +235,12 @@ impl Frame<'_> {
         }
     }
 
+    /// The signals that the interrupted code has blocked: the kernel's part of the mask is its first
+    /// eight bytes.
+    fn mask(&mut self) -> *mut u64 {
+        (&raw mut self.context.uc_sigmask).cast()
+    }
+
     fn in_gate(&self) -> bool {
         let (start, end) = gate::page();
         (start..end).contains(&self.register(libc::REG_RIP))
@@ -243,7 +249,7 @@ impl Frame<'_> {
     /// Ends the innermost call of this thread.
     fn abort(&mut self, caller: &Caller, context: &Context, status: Status) {
         context.state.store(ENDING, Ordering::Release);
-        contexts::withdraw(context);
+        context.turn.fetch_add(1, Ordering::Release);
         caller.forwarding.store(0, Ordering::Relaxed);
         TABLES.poisoned(context);
         self.set(libc::REG_RIP, gate::partywall_abort as *const () as u64);
@@ -286,6 +292,11 @@ pub(crate) extern "C" fn on_sigsys(
         [libc::REG_RDI, libc::REG_RSI, libc::REG_RDX, libc::REG_R10, libc::REG_R8, libc::REG_R9]
             .map(|register| frame.register(register));
     let domain = TABLES.slot_of(frame.register(libc::REG_RIP));
+    let at = frame.mask();
+    // SAFETY: the structure is larger, and aligned.
+    let mut mask = unsafe { at.read() };
+    // The call may take long, and what it touches may be gone.
+    sys::set_mask(mask & !KEPT_OPEN);
     if let Some((caller, context)) = lent {
         let callee = TABLES.domains.get(caller.domain.load(Ordering::Relaxed) as usize);
         if callee.is_some_and(|d| d.silent.load(Ordering::Relaxed) != 0) {
@@ -306,10 +317,6 @@ pub(crate) extern "C" fn on_sigsys(
             _ => {}
         }
     }
-    // The kernel's part of the mask is its first eight bytes.
-    let at = (&raw mut frame.context.uc_sigmask).cast::<u64>();
-    // SAFETY: the structure is larger, and aligned.
-    let mut mask = unsafe { at.read() };
     let lent_context = lent.map(|(_, context)| context);
     let mut call = Call { mask: &mut mask, number, arguments, domain, lent: lent_context };
     let result = call.answer();
@@ -432,6 +439,13 @@ fn own_handler(kernels: &Kernels) {
         row.store(&Action::DEFAULT);
     }
     let rights = TABLES.domains[home].rights.load(Ordering::Relaxed);
+    // SAFETY: the kernel passes it, valid while the handler runs, and nobody else has it.
+    let interrupted = unsafe { &*context.cast::<libc::ucontext_t>() };
+    // SAFETY: the structure is larger, and aligned.
+    let blocked = unsafe { (&raw const interrupted.uc_sigmask).cast::<u64>().read() };
+    let defers = action.flags & libc::SA_NODEFER as u64 == 0;
+    let own = if defers { bit(signal as u64) } else { 0 };
+    sys::set_mask((blocked | action.mask | own) & !KEPT_OPEN);
     // Inside, system calls may be trapped already though the storage is still this thread's own.
     let away = |caller: &&Caller| {
         let inside = caller.inside.load(Ordering::Relaxed) != 0 || home_fs != fs;
