@@ -137,6 +137,7 @@ partywall_syscall:
     .globl \name
     .hidden \name
 \name:
+    cld
     push rbx
     mov r8, rdx
     xor ecx, ecx

@@ -8,7 +8,7 @@
 //!   a few threads: lend()                    .
 //!   offer(caller's pid, number, cookie)      .
 //!   .                                        take(number) -> link
-//!   function(&Entered) <==================== call(link, words, limit)
+//!   function(Entered) <===================== call(link, words, limit)
 //! ```
 //!
 //! `function` runs in the calling thread of the other program, on a stack and with the thread-local
@@ -30,7 +30,7 @@ use partywall_abi::domain::{Info, MAGIC, NO_SYSTEM_CALLS, Status, VARIABLE, VERS
 use crate::gate::Outcome;
 
 /// What a function of a domain is called with.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub struct Entered {
     /// What [`Guest::offer`] was given for the link.
     pub cookie: u64,
@@ -40,7 +40,7 @@ pub struct Entered {
     pub(crate) arena: Option<NonNull<u8>>,
 }
 
-type Function = Box<dyn Fn(&Entered) -> u64 + Send + Sync>;
+type Function = Box<dyn Fn(Entered) -> u64 + Send + Sync>;
 
 static FUNCTION: OnceLock<Function> = OnceLock::new();
 
@@ -116,7 +116,7 @@ impl Guest {
     }
 
     /// Sets what calls to this program run; the first one counts.
-    pub fn serve(&self, function: impl Fn(&Entered) -> u64 + Send + Sync + 'static) {
+    pub fn serve(&self, function: impl Fn(Entered) -> u64 + Send + Sync + 'static) {
         let _first = FUNCTION.set(Box::new(function));
     }
 
@@ -262,7 +262,7 @@ extern "C" fn entered(caller: u64, cookie: u64, a: u64, b: u64, c: u64, arena: *
     let Some(function) = FUNCTION.get() else { return PANICKED };
     LENT.set(Some(caller));
     let entered = Entered { cookie, words: [a, b, c], arena: NonNull::new(arena) };
-    let done = catch_unwind(AssertUnwindSafe(|| function(&entered))).unwrap_or(PANICKED);
+    let done = catch_unwind(AssertUnwindSafe(|| function(entered))).unwrap_or(PANICKED);
     LENT.set(None);
     done
 }
