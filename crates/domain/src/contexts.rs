@@ -62,7 +62,7 @@ fn try_park(entry: u64) -> Result<u64, Errno> {
     if slot == SLOTS || TABLES.slot_of(entry) != slot {
         return Err(Errno(libc::EINVAL));
     }
-    if callers::is_inside(fs) {
+    if callers::is_registered(fs) {
         return Err(Errno(libc::EBUSY));
     }
     let claim = |context: &&Context| {
@@ -78,8 +78,13 @@ fn try_park(entry: u64) -> Result<u64, Errno> {
     let domain = &TABLES.domains[slot];
     let key = domain.key.load(Ordering::Relaxed);
     // The stack's lowest page is a guard: nothing is ever mapped there.
-    let mapped =
-        map(bottom + PAGE, CONTEXT_STACK - PAGE, key).and_then(|()| map(mailbox, PAGE, key));
+    let stack = (bottom + PAGE, CONTEXT_STACK - PAGE);
+    let mapped = map(stack.0, stack.1, key).and_then(|()| {
+        map(mailbox, PAGE, key).inspect_err(|_| {
+            // SAFETY: mapped just now, for nobody.
+            let _freed = unsafe { sys::call(libc::SYS_munmap, [stack.0, stack.1, 0, 0, 0, 0]) };
+        })
+    });
     if let Err(why) = mapped {
         context.state.store(NONE, Ordering::Release);
         return Err(why);

@@ -250,6 +250,8 @@ impl Frame<'_> {
     fn abort(&mut self, caller: &Caller, context: &Context, status: Status) {
         context.state.store(ENDING, Ordering::Release);
         context.turn.fetch_add(1, Ordering::Release);
+        // What was being done for it when it was called off, such as binding, is not done.
+        caller.entering.store(0, Ordering::Release);
         caller.forwarding.store(0, Ordering::Relaxed);
         TABLES.poisoned(context);
         self.set(libc::REG_RIP, gate::partywall_abort as *const () as u64);
@@ -410,13 +412,14 @@ struct Kernels {
 }
 
 /// What the kernel would do with a signal that the program has no handler for: a fault happens again
-/// on return, and the kernel ends the task for it even if it is ignored; what was sent is sent again.
+/// on return, and the kernel ends the task for it even if it is ignored; what was sent is sent again,
+/// and so is a trap, for the code is past it.
 fn unhandled(signal: libc::c_int, sent: bool, action: &Action) {
     if sent && action.handler == SIG_IGN {
         return;
     }
     let _default = Action::DEFAULT.install(signal as u64);
-    if sent {
+    if sent || signal == libc::SIGTRAP {
         let _again = sys::tgkill(callers::pid(), callers::tid(), signal as u64);
     }
 }
@@ -445,13 +448,15 @@ fn own_handler(kernels: &Kernels) {
     let blocked = unsafe { (&raw const interrupted.uc_sigmask).cast::<u64>().read() };
     let defers = action.flags & libc::SA_NODEFER as u64 == 0;
     let own = if defers { bit(signal as u64) } else { 0 };
-    sys::set_mask((blocked | action.mask | own) & !KEPT_OPEN);
+    let mask = (blocked | action.mask | own) & !KEPT_OPEN;
     // Inside, system calls may be trapped already though the storage is still this thread's own.
     let away = |caller: &&Caller| {
         let inside = caller.inside.load(Ordering::Relaxed) != 0 || home_fs != fs;
         inside && caller.handler_frame.load(Ordering::Relaxed) == 0
     };
+    // Until the mask is set no other signal comes: each finds all of what the one before has done.
     let Some(caller) = caller.filter(away) else {
+        sys::set_mask(mask);
         // SAFETY: the program gave this address for a handler with these arguments, or the first;
         // nothing of this function's is needed again.
         unsafe {
@@ -463,6 +468,7 @@ fn own_handler(kernels: &Kernels) {
     caller.handler_selector.store(selector, Ordering::Relaxed);
     caller.handler_frame.store(frame, Ordering::Relaxed);
     sys::set_fs(home_fs);
+    sys::set_mask(mask);
     // SAFETY: as above; the caller's entry says what to come back to.
     unsafe { gate::partywall_run_handler(signal, info, context, action.handler, rights, caller) }
 }

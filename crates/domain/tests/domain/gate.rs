@@ -150,6 +150,10 @@ in_a_launcher! {
         for way in [25, 26, 25] {
             assert_eq!(callee.call([way, 0, 0]), Ok(way));
         }
+        let others = [7_u64; 8];
+        let address = std::hint::black_box(&others).as_ptr() as u64;
+        assert_eq!(callee.call([35, address, 0]), Ok(35));
+        assert_eq!(std::hint::black_box(others), [7; 8]);
     }
 }
 
