@@ -20,6 +20,8 @@
 //!   80     8  release     fn(link)
 //!   88     8  bind        fn(caller, link) -> 0, or minus an error number
 //!   96     8  declare     fn(declarations) -> 0, or minus an error number
+//!  104     8  forwards    fn(caller) -> system calls that the context it is in has forwarded
+//!  112     8  accept      fn(0 or 1) -> 0, or minus an error number
 //! ```
 //!
 //! All entry points have the C calling convention and may be called from any thread of any domain.
@@ -29,7 +31,7 @@ pub const VARIABLE: &str = "PARTYWALL_DOMAIN";
 /// First eight bytes of an [`Info`].
 pub const MAGIC: u64 = u64::from_le_bytes(*b"PWdomain");
 /// Version of this page; a program and a launcher of different versions refuse each other.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// What a program finds.
 #[repr(C)]
@@ -63,6 +65,10 @@ pub struct Info {
     pub bind: u64,
     /// Declares what holds for the calling domain's functions.
     pub declare: u64,
+    /// Counts what the context that the caller is inside of has forwarded so far.
+    pub forwards: u64,
+    /// Says whether the calling domain takes calls.
+    pub accept: u64,
 }
 
 /// A declaration: functions of the domain make no system calls; one that does is ended with
@@ -70,7 +76,7 @@ pub struct Info {
 pub const NO_SYSTEM_CALLS: u64 = 1;
 
 const _: () = {
-    assert!(size_of::<Info>() == 104);
+    assert!(size_of::<Info>() == 120);
     assert!(core::mem::offset_of!(Info, call) == 32);
     assert!(core::mem::offset_of!(Info, release) == 80);
 };

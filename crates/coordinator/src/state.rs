@@ -5,6 +5,7 @@
 //! connection   opened (identity proven) --> registrations, watches, links --> closed
 //! registration name -> connection; gone with its connection, at once
 //! link         introduced --> open --> closed; the last few closed ones are remembered for `links`
+//! switch       the domains of a name are told -> all have answered, or time is up -> the answer
 //! list         counting (the servers are asked) --> telling, a batch of rows each time that the
 //!              asker's connection has room --> done
 //! ```
@@ -25,8 +26,10 @@ use partywall_abi::control::{Digest, Identity, Isolation, LinkRow, LinkStats, Me
 use partywall_abi::layout::Geometry;
 use partywall_abi::name::{MethodSet, ServiceName};
 
-use crate::identity::Facts;
+use crate::identity::{Domain, Facts};
 use crate::policy::Policy;
+
+mod switch;
 
 /// Number of a connection.
 pub type Conn = u64;
@@ -94,6 +97,7 @@ pub struct Introduction {
 
 struct Connection {
     identity: Arc<Identity>,
+    domain: Option<Domain>,
     digest_error: Option<String>,
     watches: BTreeMap<u32, ServiceName>,
     /// Open links by the name they were asked for.
@@ -119,6 +123,7 @@ struct Link {
     caller: (Conn, Arc<Identity>),
     /// None when it is a redirect.
     server: Option<(Conn, Arc<Identity>)>,
+    isolation: Isolation,
     open: bool,
     stats: LinkStats,
 }
@@ -154,6 +159,7 @@ pub struct State {
     /// Numbers of the links that are closed, oldest first.
     closed: VecDeque<u64>,
     listings: Vec<Listing>,
+    switches: Vec<switch::Switch>,
     next_conn: Conn,
     next_registration: u64,
     next_link: u64,
@@ -172,6 +178,7 @@ impl State {
             links: BTreeMap::new(),
             closed: VecDeque::new(),
             listings: Vec::new(),
+            switches: Vec::new(),
             next_conn: 1,
             next_registration: 1,
             next_link: 1,
@@ -198,6 +205,7 @@ impl State {
         self.send(conn, Message::Welcome { you: identity.clone() });
         let connection = Connection {
             identity: Arc::new(identity),
+            domain: facts.domain,
             digest_error: facts.digest_error,
             watches: BTreeMap::new(),
             calling: BTreeMap::new(),
@@ -229,6 +237,7 @@ impl State {
             }
         }
         self.finish_counting(None);
+        self.switch_lost(conn);
     }
 
     /// A message has come.
@@ -258,6 +267,10 @@ impl State {
                 self.finish_counting(None);
             }
             Message::List { request } => self.list(conn, request, now),
+            Message::Switch { request, name, open } => {
+                self.switch((conn, request), name, open, now);
+            }
+            Message::GateSet { request, errno } => self.gate_set(conn, request, errno),
             _ => self
                 .effects
                 .push(Effect::Close { conn, reason: "a message that only the coordinator sends" }),
@@ -270,12 +283,14 @@ impl State {
             Stage::Counting { deadline, .. } => Some(deadline),
             Stage::Telling(..) => None,
         };
-        self.listings.iter().filter_map(deadline).min()
+        let switches = self.switches.iter().map(switch::Switch::deadline);
+        self.listings.iter().filter_map(deadline).chain(switches).min()
     }
 
     /// Time has passed.
     pub fn timeout(&mut self, now: Instant) {
         self.finish_counting(Some(now));
+        self.switches_late(now);
     }
 
     /// A link could not be made, or one of its ends could not be told of it.
@@ -447,15 +462,23 @@ impl State {
         let open = self.links.len() - self.closed.len();
         let geometry = if open < WIDE_LINKS { Geometry::WIDE } else { Geometry::DEFAULT };
         let link = self.book(conn, name.clone(), Some(server));
+        let isolation = self.links[&link].isolation;
         let linked = Message::Linked {
             request,
             link,
             geometry,
             server: server_identity,
             methods: methods.clone(),
+            isolation,
         };
-        let offer =
-            Message::Offer { registration, link, geometry, caller: caller_identity, methods };
+        let offer = Message::Offer {
+            registration,
+            link,
+            geometry,
+            caller: caller_identity,
+            methods,
+            isolation,
+        };
         self.effects.push(Effect::Introduce(Introduction {
             link,
             name,
@@ -472,8 +495,14 @@ impl State {
         *self.connection(caller).calling.entry(name.clone()).or_default() += 1;
         self.connection(server.unwrap_or(caller)).told.insert(number);
         let end = |conn: Conn| (conn, Arc::clone(&self.connections[&conn].identity));
+        let domain = |conn: Conn| self.connections[&conn].domain;
+        let isolation = match server {
+            Some(server) => Domain::between(domain(caller), domain(server)),
+            None => Isolation::Network,
+        };
         let (caller, server) = (end(caller), server.map(end));
-        let link = Link { name, caller, server, open: true, stats: LinkStats::default() };
+        let stats = LinkStats::default();
+        let link = Link { name, caller, server, isolation, open: true, stats };
         self.links.insert(number, link);
         number
     }
@@ -549,13 +578,8 @@ impl State {
     }
 
     fn list(&mut self, conn: Conn, request: u32, now: Instant) {
-        let uid = self.connections[&conn].identity.uid;
-        if uid != 0 && uid != self.operator_uid {
-            let text = format!(
-                "only root and user {} may list links; you are user {uid}",
-                self.operator_uid
-            );
-            return self.refuse(conn, request, PERMISSION_DENIED, text);
+        if !self.is_operator(conn, request, "list links") {
+            return;
         }
         if self.listings.iter().filter(|l| l.to == conn).count() >= LISTINGS {
             let text =
@@ -572,6 +596,17 @@ impl State {
         let stage = Stage::Counting { question, waiting, deadline: now + LIST_WAIT };
         self.listings.push(Listing { to: conn, request, stage });
         self.finish_counting(None);
+    }
+
+    /// Whether the connection's user may see and change how others call; refuses all others.
+    fn is_operator(&mut self, conn: Conn, request: u32, what: &str) -> bool {
+        let (uid, operator) = (self.connections[&conn].identity.uid, self.operator_uid);
+        let may = uid == 0 || uid == operator;
+        if !may {
+            let text = format!("only root and user {operator} may {what}; you are user {uid}");
+            self.refuse(conn, request, PERMISSION_DENIED, text);
+        }
+        may
     }
 
     fn finish_counting(&mut self, now: Option<Instant>) {
@@ -608,9 +643,9 @@ impl Link {
     }
 
     fn row(&self, link: u64, policy: &Policy) -> LinkRow {
-        let (url, isolation) = match &self.server {
-            Some(_) => ("", Isolation::Process),
-            None => (policy.url(&self.name).unwrap_or(""), Isolation::Network),
+        let url = match &self.server {
+            Some(_) => "",
+            None => policy.url(&self.name).unwrap_or(""),
         };
         LinkRow {
             link,
@@ -618,7 +653,7 @@ impl Link {
             caller: Identity::clone(&self.caller.1),
             server: self.server.as_ref().map(|s| Identity::clone(&s.1)),
             url: url.into(),
-            isolation,
+            isolation: self.isolation,
             open: self.open,
             stats: self.stats,
         }

@@ -22,6 +22,7 @@ pub mod guest;
 mod links;
 mod load;
 pub mod machine;
+mod own;
 mod signals;
 pub mod space;
 mod sys;

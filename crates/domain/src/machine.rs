@@ -99,6 +99,11 @@ impl Feature {
     }
 }
 
+/// How many domains protection keys can keep apart here; an error says why they cannot.
+pub fn keys_usable() -> Result<usize, String> {
+    Err("protection keys are not used by this version yet".to_owned())
+}
+
 fn call(number: i64, arguments: [u64; 6]) -> Result<u64, Errno> {
     // SAFETY: the calls of this module ask, or make something that they close again.
     unsafe { sys::call(number, arguments) }

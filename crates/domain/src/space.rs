@@ -28,7 +28,7 @@ use crate::elf::PAGE;
 use crate::guest::Guest;
 use crate::table::{Caller, Links, TABLES};
 use crate::watch::Watch;
-use crate::{callers, contexts, gate, links, sys};
+use crate::{callers, contexts, gate, links, own, sys};
 
 /// A domain's share of addresses, in bytes.
 pub const SLOT: u64 = 512 << 30;
@@ -183,6 +183,18 @@ impl Space {
         Guest::of(INFO.get().expect("filled in by `new`"))
     }
 
+    /// Blocks until a context has been poisoned more often than `seen` times, in any domain; how
+    /// often that is now. [`crate::task::Domain::is_poisoned`] says which one it was.
+    pub fn await_poisoning(&self, seen: u32) -> u32 {
+        loop {
+            let now = TABLES.poisonings.load(Ordering::Acquire);
+            if now != seen {
+                return now;
+            }
+            sys::wait(&TABLES.poisonings, seen);
+        }
+    }
+
     /// The addresses of all slots.
     pub fn range(&self) -> Range<u64> {
         self.shared.base..self.shared.base + SLOTS as u64 * SLOT
@@ -256,6 +268,8 @@ fn info(base: u64) -> Info {
         release: links::release as *const () as u64,
         bind: callers::bind as *const () as u64,
         declare: contexts::declare as *const () as u64,
+        forwards: own::forwards as *const () as u64,
+        accept: own::accept as *const () as u64,
     }
 }
 

@@ -76,7 +76,7 @@ pub(crate) struct DomainEntry {
     pub(crate) open: AtomicU8,
     /// How many of its contexts have been parked.
     pub(crate) contexts: AtomicU32,
-    /// Raised by whoever poisons a context; the launcher waits for it.
+    /// Raised by whoever poisons a context.
     pub(crate) poisoned: AtomicU32,
     /// The process number of its task.
     pub(crate) pid: AtomicI32,
@@ -215,6 +215,8 @@ pub(crate) struct Tables {
     pub(crate) watch: AtomicU32,
     /// The launcher's process number.
     pub(crate) launcher: AtomicI32,
+    /// How often a context has been poisoned; the launcher waits for the next time.
+    pub(crate) poisonings: AtomicU32,
     pub(crate) domains: [DomainEntry; SLOTS],
     pub(crate) links: Links,
     pub(crate) callers: [Caller; CALLERS_MOST],
@@ -230,9 +232,10 @@ pub(crate) static TABLES: Tables = {
 impl DomainEntry {
     /// Its task has ended: no new calls, and those under way are called off.
     pub(crate) fn end(&self) {
+        // In this order: who opens it looks at `dead` afterwards.
+        self.dead.store(1, Ordering::SeqCst);
         self.open.store(0, Ordering::SeqCst);
         self.pid.store(0, Ordering::SeqCst);
-        self.dead.store(1, Ordering::SeqCst);
     }
 }
 
@@ -271,6 +274,8 @@ impl Tables {
         let Some(domain) = self.domains.get(slot) else { return };
         domain.poisoned.store(1, Ordering::Release);
         sys::wake(domain.poisoned.as_ptr() as u64);
+        self.poisonings.fetch_add(1, Ordering::Release);
+        sys::wake(self.poisonings.as_ptr() as u64);
     }
 
     /// The caller at an address of this table; `None` for all others, 0 among them.

@@ -23,6 +23,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
+use partywall_abi::control::Isolation;
 use partywall_abi::domain::Status;
 use partywall_domain::guest::Guest;
 use tokio::runtime::Handle;
@@ -45,6 +46,30 @@ fn here() -> Option<Guest> {
             None
         })
     })
+}
+
+/// What keeps the two ends of a link apart: what the coordinator says, and no more than what a
+/// gate between them leaves.
+pub(crate) fn isolation(told: Isolation, gate: bool) -> Isolation {
+    match told {
+        Isolation::Process | Isolation::Network if gate => Isolation::None,
+        told => told,
+    }
+}
+
+/// Opens or closes this process's gate: callers come in by themselves, or ring the bell.
+///
+/// # Errors
+/// The error number: `ENOTSUP` of a process that is no domain.
+pub(crate) fn accept(open: bool) -> Result<(), u32> {
+    let guest = here().ok_or(rustix::io::Errno::NOTSUP.raw_os_error() as u32)?;
+    let accepted = guest.accept(open);
+    accepted.map_err(|why| why.raw_os_error().unwrap_or_default() as u32)
+}
+
+/// System calls that were forwarded so far in the context that a visit runs in.
+pub(crate) fn forwards() -> u64 {
+    here().map_or(0, |guest| guest.forwards())
 }
 
 /// The caller's way into a service of the same launcher.
