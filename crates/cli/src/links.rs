@@ -80,11 +80,10 @@ fn row(link: &LinkInfo) -> [String; 14] {
     ]
 }
 
-/// Whether calls go through the gate: the ends share an address space, and no call has shown that
-/// they go by the ring all the same.
+/// Whether calls go through the gate: it is open, and no call has shown that they go by the ring all
+/// the same.
 fn by_gate(link: &LinkInfo) -> bool {
-    let one_space = matches!(link.isolation, Isolation::None | Isolation::Fault);
-    one_space && (link.stats.visits > 0 || link.stats.calls == 0)
+    link.gate && (link.stats.visits > 0 || link.stats.calls == 0)
 }
 
 fn time(ns: u64) -> String {
@@ -147,6 +146,7 @@ mod tests {
             server: Some(someone("greeter")),
             url: String::new(),
             isolation: Isolation::Process,
+            gate: false,
             open: true,
             stats: LinkStats {
                 calls: 5,
@@ -165,12 +165,13 @@ mod tests {
             ..link.clone()
         };
         let stats = LinkStats { visits: 4, forwards: 6, inside_ns: 6_250, ..link.stats };
-        let near = LinkInfo { isolation: Isolation::None, stats, ..link.clone() };
+        let near = LinkInfo { isolation: Isolation::None, gate: true, stats, ..link.clone() };
         let stats = LinkStats { visits: 0, ..near.stats };
-        let around = LinkInfo { isolation: Isolation::Fault, stats, ..link.clone() };
-        let text = table(&[link, far, near, around]);
+        let around = LinkInfo { isolation: Isolation::Fault, gate: true, stats, ..link.clone() };
+        let disabled = LinkInfo { gate: false, ..near.clone() };
+        let text = table(&[link, far, near, around, disabled]);
         let lines: Vec<_> = text.lines().collect();
-        assert_eq!(lines.len(), 5);
+        assert_eq!(lines.len(), 6);
         let words = |n: usize| lines[n].split("  ").map(str::trim).filter(|w| !w.is_empty());
         let ends = |n: usize| words(n).rev().take(2).collect::<Vec<_>>();
         assert_eq!(
@@ -180,6 +181,7 @@ mod tests {
         let has = |n: usize, word: &str| words(n).any(|w| w == word);
         assert!(has(3, "gate") && has(3, "none") && !has(3, "ring"), "{}", lines[3]);
         assert!(has(4, "ring") && has(4, "fault") && !has(4, "gate"), "{}", lines[4]);
+        assert!(has(5, "ring") && has(5, "none") && !has(5, "gate"), "{}", lines[5]);
         for part in [
             "web (pid 12, uid 7, sha256:abababab started)",
             "ring",

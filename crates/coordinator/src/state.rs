@@ -20,16 +20,19 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use partywall_abi::control::{Digest, Identity, Isolation, LinkRow, LinkStats, Message};
+use partywall_abi::control::{Digest, Identity, Isolation, LinkStats, Message};
 use partywall_abi::layout::Geometry;
 use partywall_abi::name::{MethodSet, ServiceName};
 
 use crate::identity::{Domain, Facts};
 use crate::policy::Policy;
 
+mod list;
 mod switch;
+
+use list::{Listing, Stage};
 
 /// Number of a connection.
 pub type Conn = u64;
@@ -43,11 +46,6 @@ const LINKS_OF_ONE_SERVER: usize = 16 * 1024;
 const LISTINGS: usize = 4;
 /// Closed links that are remembered.
 const REMEMBERED: usize = 256;
-/// How long a list waits for servers to say what they counted.
-const LIST_WAIT: Duration = Duration::from_millis(250);
-/// Rows of one batch.
-const ROWS: usize = 64;
-
 // gRPC status codes (https://grpc.github.io/grpc/core/md_doc_statuscodes.html).
 const PERMISSION_DENIED: u8 = 7;
 const RESOURCE_EXHAUSTED: u8 = 8;
@@ -98,6 +96,8 @@ pub struct Introduction {
 struct Connection {
     identity: Arc<Identity>,
     domain: Option<Domain>,
+    /// It has closed its gate, if it is a domain.
+    gate_closed: bool,
     digest_error: Option<String>,
     watches: BTreeMap<u32, ServiceName>,
     /// Open links by the name they were asked for.
@@ -126,22 +126,6 @@ struct Link {
     isolation: Isolation,
     open: bool,
     stats: LinkStats,
-}
-
-struct Listing {
-    to: Conn,
-    request: u32,
-    stage: Stage,
-}
-
-enum Stage {
-    Counting {
-        question: u32,
-        waiting: BTreeSet<Conn>,
-        deadline: Instant,
-    },
-    /// The links from the first number to before the second are left.
-    Telling(u64, u64),
 }
 
 /// While fewer links are open, a new one gets wide rings: 16 MiB in all. The others are so small
@@ -206,6 +190,7 @@ impl State {
         let connection = Connection {
             identity: Arc::new(identity),
             domain: facts.domain,
+            gate_closed: false,
             digest_error: facts.digest_error,
             watches: BTreeMap::new(),
             calling: BTreeMap::new(),
@@ -299,33 +284,6 @@ impl State {
         self.end(*link);
         let text = format!("no link to `{name}`: {why}");
         self.refuse(caller.0, *request, UNAVAILABLE, text);
-    }
-
-    /// Whom rows of a list are due.
-    pub fn lists_to(&self) -> impl Iterator<Item = Conn> {
-        let telling = |l: &&Listing| matches!(l.stage, Stage::Telling(..));
-        self.listings.iter().filter(telling).map(|l| l.to)
-    }
-
-    /// A connection has taken all that it was sent: the next rows of its list.
-    pub fn room(&mut self, conn: Conn) {
-        let telling = |l: &Listing| l.to == conn && matches!(l.stage, Stage::Telling(..));
-        let Some(at) = self.listings.iter().position(telling) else { return };
-        let Listing { request, stage: Stage::Telling(from, until), .. } = self.listings[at] else {
-            return;
-        };
-        let mut links = self.links.range(from..until);
-        for (link, l) in links.by_ref().take(ROWS) {
-            let row = l.row(*link, &self.policy);
-            self.effects.push(Effect::Send { to: conn, message: Message::Row { request, row } });
-        }
-        match links.next() {
-            Some((&left, _)) => self.listings[at].stage = Stage::Telling(left, until),
-            None => {
-                self.listings.remove(at);
-                self.send(conn, Message::Listed { request });
-            }
-        }
     }
 
     fn connection(&mut self, conn: Conn) -> &mut Connection {
@@ -577,27 +535,6 @@ impl State {
         }
     }
 
-    fn list(&mut self, conn: Conn, request: u32, now: Instant) {
-        if !self.is_operator(conn, request, "list links") {
-            return;
-        }
-        if self.listings.iter().filter(|l| l.to == conn).count() >= LISTINGS {
-            let text =
-                format!("{LISTINGS} lists at once are the most that one process may ask for");
-            return self.refuse(conn, request, RESOURCE_EXHAUSTED, text);
-        }
-        let tellers = self.connections.iter().filter(|(_, c)| !c.told.is_empty());
-        let waiting: BTreeSet<Conn> = tellers.map(|(conn, _)| *conn).collect();
-        let question = self.next_question;
-        self.next_question = self.next_question.wrapping_add(1);
-        for &to in &waiting {
-            self.send(to, Message::Query { request: question });
-        }
-        let stage = Stage::Counting { question, waiting, deadline: now + LIST_WAIT };
-        self.listings.push(Listing { to: conn, request, stage });
-        self.finish_counting(None);
-    }
-
     /// Whether the connection's user may see and change how others call; refuses all others.
     fn is_operator(&mut self, conn: Conn, request: u32, what: &str) -> bool {
         let (uid, operator) = (self.connections[&conn].identity.uid, self.operator_uid);
@@ -607,17 +544,6 @@ impl State {
             self.refuse(conn, request, PERMISSION_DENIED, text);
         }
         may
-    }
-
-    fn finish_counting(&mut self, now: Option<Instant>) {
-        let until = self.next_link;
-        for listing in &mut self.listings {
-            if let Stage::Counting { waiting, deadline, .. } = &listing.stage
-                && (waiting.is_empty() || now.is_some_and(|now| now >= *deadline))
-            {
-                listing.stage = Stage::Telling(0, until);
-            }
-        }
     }
 
     fn digest_hint(&self, c: &Connection) -> String {
@@ -640,23 +566,6 @@ impl Link {
     /// The connection whose word on this link counts.
     fn teller(&self) -> Conn {
         self.server.as_ref().map_or(self.caller.0, |s| s.0)
-    }
-
-    fn row(&self, link: u64, policy: &Policy) -> LinkRow {
-        let url = match &self.server {
-            Some(_) => "",
-            None => policy.url(&self.name).unwrap_or(""),
-        };
-        LinkRow {
-            link,
-            name: self.name.as_str().into(),
-            caller: Identity::clone(&self.caller.1),
-            server: self.server.as_ref().map(|s| Identity::clone(&s.1)),
-            url: url.into(),
-            isolation: self.isolation,
-            open: self.open,
-            stats: self.stats,
-        }
     }
 }
 

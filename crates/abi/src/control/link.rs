@@ -66,6 +66,8 @@ pub struct LinkRow {
     pub url: String,
     /// What keeps the ends apart.
     pub isolation: Isolation,
+    /// Whether callers may come into the service by its gate.
+    pub gate: bool,
     /// Whether it is still open.
     pub open: bool,
     /// What the server's end has counted.
@@ -121,6 +123,7 @@ pub(super) fn put_row(w: &mut Writer<'_>, row: &LinkRow) {
     }
     put_text(w, &row.url, limits::URL_BYTES);
     put_isolation(w, row.isolation);
+    w.u8(row.gate.into());
     w.u8(row.open.into());
     put_stats(w, &row.stats);
 }
@@ -133,6 +136,7 @@ pub(super) fn row(r: &mut Reader<'_>) -> Result<LinkRow, DecodeError> {
         server: if flag(r, "has server")? { Some(identity(r)?) } else { None },
         url: r.short_text("url", limits::URL_BYTES)?,
         isolation: isolation(r)?,
+        gate: flag(r, "gate")?,
         open: flag(r, "open")?,
         stats: stats(r)?,
     })

@@ -37,6 +37,7 @@ fn samples() -> Vec<Message> {
         server: Some(someone(Some(7), Digest::Started([9; 32]))),
         url: String::new(),
         isolation: Isolation::Process,
+        gate: true,
         open: true,
         stats,
     };

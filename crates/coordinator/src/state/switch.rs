@@ -28,6 +28,7 @@ pub(super) struct Switch {
     to: (Conn, u32),
     name: ServiceName,
     question: u32,
+    open: bool,
     waiting: BTreeSet<Conn>,
     done: u32,
     /// Why the last one that did not do it has not.
@@ -77,7 +78,7 @@ impl State {
         let deadline = now + WITHIN;
         let (done, failed) = (0, String::new());
         let to = (conn, request);
-        self.switches.push(Switch { to, name, question, waiting, done, failed, deadline });
+        self.switches.push(Switch { to, name, question, open, waiting, done, failed, deadline });
     }
 
     fn unknown(&self, name: &ServiceName) -> String {
@@ -95,7 +96,13 @@ impl State {
         let Some(switch) = self.switches.iter_mut().find(asked) else { return };
         switch.waiting.remove(&conn);
         match errno {
-            0 => switch.done += 1,
+            0 => {
+                switch.done += 1;
+                let closed = !switch.open;
+                if let Some(connection) = self.connections.get_mut(&conn) {
+                    connection.gate_closed = closed;
+                }
+            }
             errno => {
                 let why = std::io::Error::from_raw_os_error(errno as i32);
                 switch.failed = format!("`{}` has not changed its gate: {why}", switch.name);
@@ -179,6 +186,7 @@ mod tests {
         let question = set_gate(&ask(&mut s, operator, close(3)), server);
         assert!(ask(&mut s, operator, Message::GateSet { request: question, errno: 0 }).is_empty());
         let answer = ask(&mut s, server, Message::GateSet { request: question, errno: 0 });
+        assert!(s.connections[&server].gate_closed);
         let switched = Message::Switched { request: 3, domains: 1 };
         assert_eq!(answer, [Effect::Send { to: operator, message: switched }]);
         let question = set_gate(&ask(&mut s, operator, close(4)), server);
@@ -235,7 +243,7 @@ mod tests {
                 ref other => panic!("{other:?}"),
             });
             assert_eq!(told, [expected; 2]);
-            assert_eq!(s.links[&i.link].row(i.link, &s.policy).isolation, expected);
+            assert_eq!(s.links[&i.link].isolation, expected);
         }
     }
 }

@@ -1,6 +1,8 @@
 //! The books, asked one message at a time.
 
+use super::list::{LIST_WAIT, ROWS};
 use super::*;
+use partywall_abi::control::LinkRow;
 
 pub(super) fn facts(uid: u32) -> Facts {
     Facts {
