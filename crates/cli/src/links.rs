@@ -173,10 +173,10 @@ mod tests {
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines.len(), 6);
         let words = |n: usize| lines[n].split("  ").map(str::trim).filter(|w| !w.is_empty());
-        let ends = |n: usize| words(n).rev().take(2).collect::<Vec<_>>();
+        let ends = |n: usize| words(n).skip(words(n).count() - 2).collect::<Vec<_>>();
         assert_eq!(
             [ends(1), ends(2), ends(3), ends(4)].map(|e| e.join(" ")),
-            ["- -", "- -", "1.2 us 1.20", "- -",]
+            ["- -", "- -", "1.20 1.2 us", "- -",]
         );
         let has = |n: usize, word: &str| words(n).any(|w| w == word);
         assert!(has(3, "gate") && has(3, "none") && !has(3, "ring"), "{}", lines[3]);

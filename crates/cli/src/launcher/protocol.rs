@@ -119,6 +119,7 @@ mod tests {
         socket::send(a.as_fd(), &encode(&start).unwrap(), &[a.as_fd(), b.as_fd()]).unwrap();
         let (got, fds) = receive::<Start>(b.as_fd()).unwrap().unwrap();
         assert_eq!((got, fds.len()), (start, 2));
+        drop(fds);
         assert_eq!(receive::<Start>(b.as_fd()).unwrap_err().kind(), io::ErrorKind::WouldBlock);
         let ended = Ended {
             service: 3,
