@@ -20,8 +20,11 @@
 //!   80     8  release     fn(link)
 //!   88     8  bind        fn(caller, link) -> 0, or minus an error number
 //!   96     8  declare     fn(declarations) -> 0, or minus an error number
-//!  104     8  forwards    fn(caller) -> system calls that the context it is in has forwarded
-//!  112     8  accept      fn(0 or 1) -> 0, or minus an error number
+//!  104     8  arena       fn(link) -> address of its arena, or minus an error number
+//!  112     8  open        fn(link, 0 or 1) -> 0, or minus an error number
+//!  120     8  keys        1 when protection keys keep domains apart, else 0
+//!  128     8  forwards    fn(caller) -> system calls that the context it is in has forwarded
+//!  136     8  accept      fn(0 or 1) -> 0, or minus an error number
 //! ```
 //!
 //! All entry points have the C calling convention and may be called from any thread of any domain.
@@ -65,18 +68,28 @@ pub struct Info {
     pub bind: u64,
     /// Declares what holds for the calling domain's functions.
     pub declare: u64,
+    /// Makes the arena of a link, for its caller: [`HALF`] bytes for what it passes, and as many for
+    /// what comes back.
+    pub arena: u64,
+    /// Opens the arena to the calling thread, or closes it again.
+    pub open: u64,
+    /// Whether protection keys keep domains apart.
+    pub keys: u64,
     /// Counts what the context that the caller is inside of has forwarded so far.
     pub forwards: u64,
     /// Says whether the calling domain takes calls.
     pub accept: u64,
 }
 
+/// Bytes of each half of an arena.
+pub const HALF: u64 = 128 << 20;
+
 /// A declaration: functions of the domain make no system calls; one that does is ended with
 /// [`Status::SystemCall`].
 pub const NO_SYSTEM_CALLS: u64 = 1;
 
 const _: () = {
-    assert!(size_of::<Info>() == 120);
+    assert!(size_of::<Info>() == 144);
     assert!(core::mem::offset_of!(Info, call) == 32);
     assert!(core::mem::offset_of!(Info, release) == 80);
 };

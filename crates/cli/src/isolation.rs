@@ -45,6 +45,13 @@ impl Machine {
     }
 }
 
+/// An isolation that domains can have, by its name.
+pub(crate) fn of_domains(text: &str) -> Result<Isolation, String> {
+    let known = [Isolation::None, Isolation::Fault];
+    let found = known.into_iter().find(|isolation| isolation.to_string() == text);
+    found.ok_or_else(|| "domains have `none` or `fault`".to_owned())
+}
+
 /// How a service is started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Placement {

@@ -60,7 +60,11 @@ enum Command {
     },
     /// Hold the domains of one `up`, which starts this.
     #[command(hide = true)]
-    Launcher,
+    Launcher {
+        /// What keeps them apart.
+        #[arg(value_parser = isolation::of_domains)]
+        isolation: partywall::Isolation,
+    },
 }
 
 fn main() -> ExitCode {
@@ -73,7 +77,7 @@ fn main() -> ExitCode {
         Command::Doctor => doctor::run(),
         Command::Links { socket } => links::run(socket.as_deref()),
         Command::Domain { order } => domain::run(&order),
-        Command::Launcher => launcher::run(),
+        Command::Launcher { isolation } => launcher::run(isolation),
     };
     done.unwrap_or_else(|error| {
         remark(&format!("partywall: {error}"));

@@ -59,7 +59,7 @@ async fn up(file: &Path, release: bool) -> Result<ExitCode, Box<dyn Error>> {
     let socket = run_dir.path().join("coordinator.sock");
     let coordinator = Coordinator::start(Some(&socket), policy)?;
     let launcher = match domains.contains(&true) {
-        true => Some(Launcher::start().await?),
+        true => Some(Launcher::start(plan.isolation).await?),
         false => None,
     };
     let mut services =

@@ -30,10 +30,12 @@ struct partywall_outcome {
     uint64_t word;
 };
 
-/* What is called: in the caller's thread, with the callee's thread-local storage. `limit` is in
- * nanoseconds; pass `caller` on when calling others from here. */
+/* What is called: in the caller's thread, with the callee's thread-local storage. `arena` is where
+ * the link's arena is, NULL when it has none: PARTYWALL_HALF bytes that the caller has written, and
+ * as many for the answer. Pass `caller` on when calling others from here. */
 typedef uint64_t partywall_entry(uint64_t caller, uint64_t cookie, uint64_t a, uint64_t b,
-                                 uint64_t c, uint64_t limit);
+                                 uint64_t c, unsigned char *arena);
+#define PARTYWALL_HALF (128ull << 20)
 
 /* Declarations of a domain: its functions make no system calls, and one that does is ended. */
 #define PARTYWALL_NO_SYSTEM_CALLS 1u
@@ -54,6 +56,9 @@ struct partywall_domain {
     void (*release)(uint64_t link);
     int64_t (*bind)(uint64_t caller, uint64_t link);
     int64_t (*declare)(uint64_t declarations);
+    int64_t (*arena)(uint64_t link);
+    int64_t (*open)(uint64_t link, uint64_t open);
+    uint64_t keys;
     uint64_t (*forwards)(uint64_t caller);
     int64_t (*accept)(uint64_t open);
 };

@@ -30,6 +30,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::gate;
+use crate::keys;
 use crate::links;
 use crate::signals::{self, KEPT_OPEN};
 use crate::space::{SLOT, SLOTS};
@@ -136,9 +137,9 @@ fn try_arm() -> Result<u64, Errno> {
     }
     let home = TABLES.slot_of(fs);
     let (tid, pid) = (tid(), pid());
-    let own = TABLES.domains.get(home).map_or(&TABLES.launcher, |domain| &domain.pid);
+    let domain = TABLES.domains.get(home).ok_or(Errno(libc::EINVAL))?;
     // A child that has not called exec(3) is nobody here.
-    if own.load(Ordering::Acquire) != pid {
+    if domain.pid.load(Ordering::Acquire) != pid {
         return Err(Errno(libc::EPERM));
     }
     if home == SLOTS {
@@ -146,9 +147,11 @@ fn try_arm() -> Result<u64, Errno> {
     }
     let at = claim(tid).ok_or(Errno(libc::EUSERS))?;
     let entry = &TABLES.callers[at];
-    for word in [&entry.entering, &entry.depth, &entry.forwarding] {
+    for word in [&entry.entering, &entry.depth, &entry.forwarding, &entry.called_off] {
         word.store(0, Ordering::Relaxed);
     }
+    entry.rights.store(domain.rights.load(Ordering::Relaxed), Ordering::Relaxed);
+    entry.handler_frame.store(0, Ordering::Relaxed);
     entry.selector.store(0, Ordering::Relaxed);
     for (word, value) in [(&entry.fs, fs), (&entry.home_fs, fs), (&entry.inside, 0)] {
         word.store(value, Ordering::Relaxed);
@@ -171,6 +174,8 @@ fn try_arm() -> Result<u64, Errno> {
     }
     if home == SLOTS {
         entry.mask.store(sys::set_mask(!KEPT_OPEN), Ordering::Relaxed);
+        // Signals are to reach its signal stack.
+        keys::set(entry.rights.load(Ordering::Relaxed));
     }
     entry.tid.store(tid, Ordering::Release);
     Ok(at as u64)
@@ -265,7 +270,8 @@ fn signal_stack(at: usize) -> Result<(), Errno> {
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE) as u64;
     // SAFETY: nothing is replaced.
     match unsafe { sys::call(libc::SYS_mmap, [stack, SIGNAL_STACK, rights, flags, u64::MAX, 0]) } {
-        Ok(_) | Err(Errno(libc::EEXIST)) => {}
+        Ok(_) => keys::tag(stack, SIGNAL_STACK, rights, TABLES.scratch.load(Ordering::Relaxed))?,
+        Err(Errno(libc::EEXIST)) => {}
         Err(why) => return Err(why),
     }
     set_signal_stack(libc::stack_t {

@@ -14,6 +14,9 @@
 //! code of the launcher that uses none, and has all signals blocked; only while it makes a call that
 //! sends a signal are they open, so that a thread can signal itself, as abort(3) does.
 //!
+//! The mailbox is memory of the callee's own, and the agent works with the rights of whoever runs in
+//! the context, which it takes from the tables: it can do nothing that they cannot.
+//!
 //! A call that is ended takes back what it has asked for (mail ASKED to IDLE). What is being made
 //! already is made to its end, into the void, in the callee's memory and whatever the callee has named;
 //! so the context and what it was lent are never used again. If the caller's thread dies, the agent
@@ -27,11 +30,13 @@ use partywall_abi::domain::NO_SYSTEM_CALLS;
 use crate::callers;
 use crate::elf::PAGE;
 use crate::gate::{self, Frame};
+use crate::keys;
 use crate::signals::{Action, KEPT_OPEN};
 use crate::space::{SLOT, SLOTS};
 use crate::sys::{self, Errno};
 use crate::table::{
-    ANSWERED, ASKED, CONTEXT_STACK, Context, FREE, IDLE, NONE, PARKING, STACKS, TABLES, WORKING,
+    ANSWERED, ASKED, CONTEXT_STACK, Context, FREE, IDLE, MAILBOXES, Mailbox, NONE, PARKING, STACKS,
+    TABLES, WORKING,
 };
 
 /// What an agent blocks: all but what a new thread, which inherits it, needs before it sets its own.
@@ -67,19 +72,28 @@ fn try_park(entry: u64) -> Result<u64, Errno> {
     let contexts = &TABLES.contexts[slot];
     let at = contexts.iter().position(|context| claim(&context)).ok_or(Errno(libc::ENOSPC))?;
     let context = &contexts[at];
-    let base = TABLES.base.load(Ordering::Relaxed) + slot as u64 * SLOT + STACKS;
-    let top = base + (at as u64 + 1) * CONTEXT_STACK;
-    if let Err(why) = map_stack(top) {
+    let base = TABLES.base.load(Ordering::Relaxed) + slot as u64 * SLOT;
+    let bottom = base + STACKS + at as u64 * CONTEXT_STACK;
+    let mailbox = base + MAILBOXES + at as u64 * PAGE;
+    let domain = &TABLES.domains[slot];
+    let key = domain.key.load(Ordering::Relaxed);
+    // The stack's lowest page is a guard: nothing is ever mapped there.
+    let mapped =
+        map(bottom + PAGE, CONTEXT_STACK - PAGE, key).and_then(|()| map(mailbox, PAGE, key));
+    if let Err(why) = mapped {
         context.state.store(NONE, Ordering::Release);
         return Err(why);
     }
+    let rights = domain.rights.load(Ordering::Relaxed);
     context.entry.store(entry, Ordering::Relaxed);
-    context.stack.store(top, Ordering::Relaxed);
+    context.stack.store(bottom + CONTEXT_STACK, Ordering::Relaxed);
     context.fs.store(fs, Ordering::Relaxed);
-    context.mail.store(IDLE, Ordering::Relaxed);
+    context.rights.store(rights, Ordering::Relaxed);
+    context.mailbox.store(mailbox, Ordering::Relaxed);
     context.mask.store(sys::set_mask(CLOSED), Ordering::Relaxed);
-    TABLES.domains[slot].contexts.fetch_max(at as u32 + 1, Ordering::AcqRel);
+    domain.contexts.fetch_max(at as u32 + 1, Ordering::AcqRel);
     context.state.store(FREE, Ordering::Release);
+    keys::set(rights);
     agent(context)
 }
 
@@ -94,44 +108,57 @@ pub(crate) extern "C" fn declare(declarations: u64) -> i64 {
     sys::encode(declared.ok_or(Errno(libc::EINVAL)))
 }
 
-/// All pages of a context's stack but the lowest, which nothing is ever mapped at.
-fn map_stack(top: u64) -> Result<(), Errno> {
-    let bytes = CONTEXT_STACK - PAGE;
+fn map(at: u64, bytes: u64, key: u32) -> Result<(), Errno> {
     let rights = (libc::PROT_READ | libc::PROT_WRITE) as u64;
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE) as u64;
     // SAFETY: nothing is replaced.
-    unsafe { sys::call(libc::SYS_mmap, [top - bytes, bytes, rights, flags, u64::MAX, 0])? };
-    Ok(())
+    unsafe { sys::call(libc::SYS_mmap, [at, bytes, rights, flags, u64::MAX, 0])? };
+    keys::tag(at, bytes, rights, key)
+}
+
+/// The mailbox of a context that a thread has parked in. The domain may have unmapped it: that is a
+/// fault of the code that runs in the context.
+fn mailbox(context: &Context) -> &Mailbox {
+    let at = context.mailbox.load(Ordering::Relaxed) as *const Mailbox;
+    // SAFETY: mapped by `try_park`, zero at first, and made of atomics, for which all values are good.
+    unsafe { &*at }
 }
 
 fn agent(context: &Context) -> ! {
+    let mailbox = mailbox(context);
     loop {
         let order = (Ordering::AcqRel, Ordering::Acquire);
-        let Err(seen) = context.mail.compare_exchange(ASKED, WORKING, order.0, order.1) else {
-            let made = sys::encode(make(context));
-            context.result.store(made, Ordering::Relaxed);
-            context.mail.store(ANSWERED, Ordering::Release);
-            sys::wake(context.mail.as_ptr() as u64);
+        let Err(seen) = mailbox.mail.compare_exchange(ASKED, WORKING, order.0, order.1) else {
+            let made = sys::encode(make(context, mailbox));
+            mailbox.result.store(made, Ordering::Relaxed);
+            mailbox.mail.store(ANSWERED, Ordering::Release);
+            sys::wake(mailbox.mail.as_ptr() as u64);
             continue;
         };
-        sys::wait(&context.mail, seen);
+        sys::wait(&mailbox.mail, seen);
     }
 }
 
 /// Makes what the mail asks for.
-fn make(context: &Context) -> Result<u64, Errno> {
-    if context.task.load(Ordering::Relaxed) != 0 {
+fn make(context: &Context, mailbox: &Mailbox) -> Result<u64, Errno> {
+    if mailbox.task.load(Ordering::Relaxed) != 0 {
         // SAFETY: the frame is that of code in this context.
-        return unsafe { make_task(&context.frame) };
+        return unsafe { make_task(&mailbox.frame) };
     }
-    let number = context.number.load(Ordering::Relaxed);
-    let arguments = std::array::from_fn(|at| context.arguments[at].load(Ordering::Relaxed));
+    let number = mailbox.number.load(Ordering::Relaxed);
+    let arguments = std::array::from_fn(|at| mailbox.arguments[at].load(Ordering::Relaxed));
     let signals = SIGNALLING.contains(&number);
     if signals {
         sys::set_mask(context.mask.load(Ordering::Relaxed));
     }
+    // Those of the domain itself, and of the arena of the call that is under way.
+    let rights = context.rights.load(Ordering::Relaxed);
+    keys::set(rights);
     // SAFETY: the domain's own call, made by its own task.
     let made = unsafe { sys::call(number, arguments) };
+    let slot = TABLES.slot_of(context.fs.load(Ordering::Relaxed));
+    // The agent has no other rights when it makes a task, which inherits them.
+    keys::set(TABLES.domains[slot].rights.load(Ordering::Relaxed));
     if signals {
         sys::set_mask(CLOSED);
     }
@@ -168,19 +195,21 @@ unsafe fn make_task(frame: &Frame) -> Result<u64, Errno> {
 
 /// Has the agent make a task for the code in its context whose registers are in its frame.
 pub(crate) fn ask_for_task(context: &Context) -> Result<u64, Errno> {
-    context.frame.mask.store(context.mask.load(Ordering::Relaxed), Ordering::Relaxed);
-    context.task.store(1, Ordering::Relaxed);
+    let mailbox = mailbox(context);
+    mailbox.frame.mask.store(context.mask.load(Ordering::Relaxed), Ordering::Relaxed);
+    mailbox.task.store(1, Ordering::Relaxed);
     let made = answered(context);
-    context.task.store(0, Ordering::Relaxed);
+    mailbox.task.store(0, Ordering::Relaxed);
     made
 }
 
 /// Has the agent make a call of the code that runs in its context.
 pub(crate) fn ask(context: &Context, number: i64, arguments: [u64; 6]) -> Result<u64, Errno> {
-    for (to, from) in context.arguments.iter().zip(arguments) {
+    let mailbox = mailbox(context);
+    for (to, from) in mailbox.arguments.iter().zip(arguments) {
         to.store(from, Ordering::Relaxed);
     }
-    context.number.store(number, Ordering::Relaxed);
+    mailbox.number.store(number, Ordering::Relaxed);
     answered(context)
 }
 
@@ -191,29 +220,36 @@ pub(crate) fn ask_for_action(
     action: &Action,
 ) -> Result<u64, Errno> {
     let words = [action.handler, action.flags, action.restorer, action.mask];
-    for (to, from) in context.action.iter().zip(words) {
+    let mailbox = mailbox(context);
+    for (to, from) in mailbox.action.iter().zip(words) {
         to.store(from, Ordering::Relaxed);
     }
-    let at = context.action.as_ptr() as u64;
+    let at = mailbox.action.as_ptr() as u64;
     ask(context, libc::SYS_rt_sigaction, [signal, at, 0, 8, 0, 0])
 }
 
 fn answered(context: &Context) -> Result<u64, Errno> {
+    let mailbox = mailbox(context);
     context.forwards.fetch_add(1, Ordering::Relaxed);
-    context.mail.store(ASKED, Ordering::Release);
-    sys::wake(context.mail.as_ptr() as u64);
+    mailbox.mail.store(ASKED, Ordering::Release);
+    sys::wake(mailbox.mail.as_ptr() as u64);
     loop {
-        match context.mail.load(Ordering::Acquire) {
+        match mailbox.mail.load(Ordering::Acquire) {
             ANSWERED => break,
-            seen => sys::wait(&context.mail, seen),
+            seen => sys::wait(&mailbox.mail, seen),
         }
     }
-    context.mail.store(IDLE, Ordering::Relaxed);
-    sys::decode(context.result.load(Ordering::Relaxed))
+    mailbox.mail.store(IDLE, Ordering::Relaxed);
+    sys::decode(mailbox.result.load(Ordering::Relaxed))
 }
 
 /// Takes back what has been asked for, if it is not being made yet.
 pub(crate) fn withdraw(context: &Context) {
     let order = (Ordering::AcqRel, Ordering::Relaxed);
-    let _withdrawn = context.mail.compare_exchange(ASKED, IDLE, order.0, order.1);
+    let _withdrawn = mailbox(context).mail.compare_exchange(ASKED, IDLE, order.0, order.1);
+}
+
+/// Where the registers of code in this context go that makes a task.
+pub(crate) fn frame(context: &Context) -> &Frame {
+    &mailbox(context).frame
 }

@@ -65,7 +65,10 @@ mod tests {
         assert!(elf(&seed));
         let mut state = 88172645463325252_u64;
         let mut accepted = [0, 0];
-        for _ in 0..200_000 {
+        // Emulation is slow, and this would be the same there.
+        let emulated = std::env::var("PARTYWALL_VM").as_deref() == Ok("1");
+        let trials = if emulated { 20_000 } else { 200_000 };
+        for _ in 0..trials {
             let mut file = seed.clone();
             let mut random = || {
                 state ^= state << 13;
@@ -84,6 +87,6 @@ mod tests {
             }
             accepted[usize::from(elf(&file))] += 1;
         }
-        assert!(accepted.iter().all(|n| *n > 10_000), "{accepted:?}");
+        assert!(accepted.iter().all(|n| *n > trials / 20), "{accepted:?}");
     }
 }

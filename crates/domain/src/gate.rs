@@ -1,8 +1,9 @@
 #![allow(unsafe_code, reason = "the call gate is assembly")]
 //! The call gate: `gate.s` and what Rust knows of it.
 //!
-//! A call costs, beside the callee's own work: two `wrfsbase`, every 16th time two `rdtsc`, no locked
-//! instruction, no system call, no allocation, no copy. Its thread runs the callee's code
+//! A call costs, beside the callee's own work: two `wrfsbase`, every 16th time two `rdtsc`, with
+//! protection keys four `wrpkru` and a `rdpkru`; no locked instruction, no system call, no allocation,
+//! no copy. Its thread runs the callee's code
 //! on a stack and with the thread-local storage of a thread of the callee that has parked; the
 //! kernel goes on seeing the caller's thread, so system calls made meanwhile are trapped
 //! (`crate::forward`).
@@ -12,7 +13,12 @@ use std::sync::atomic::AtomicU64;
 
 use partywall_abi::domain::Status;
 
+use crate::arenas;
+use crate::callers;
+use crate::contexts;
 use crate::links;
+use crate::own;
+use crate::signals;
 use crate::space::{SLOT, SLOTS};
 use crate::table::{
     BUSY, CALLERS_MOST, CONTEXT_STACK, CONTEXTS_EACH, Caller, Context, DEPTH, DomainEntry, FREE,
@@ -22,6 +28,32 @@ use crate::table::{
 core::arch::global_asm!(
     include_str!("gate.s"),
     TABLES = sym TABLES,
+    ON_SIGSYS = sym signals::on_sigsys,
+    ON_FAULT = sym signals::on_fault,
+    ON_CALL_OFF = sym signals::on_call_off,
+    ON_SIGNAL = sym signals::on_signal,
+    ARM = sym callers::arm,
+    DISARM = sym callers::disarm,
+    PARK = sym contexts::park,
+    OFFER = sym links::offer,
+    TAKE = sym links::take,
+    RELEASE = sym links::release,
+    BIND = sym callers::bind,
+    DECLARE = sym contexts::declare,
+    ARENA = sym arenas::make,
+    ACCEPT = sym own::accept,
+    KEYS = const offset_of!(Tables, keys),
+    HANDLER_RIGHTS = const offset_of!(Tables, handler_rights),
+    ARENAS = const offset_of!(Tables, arenas),
+    DOMAIN_RIGHTS = const offset_of!(DomainEntry, rights),
+    LINK_RIGHTS = const offset_of!(Link, rights),
+    LINK_ARENA = const offset_of!(Link, arena),
+    CALLER_RIGHTS = const offset_of!(Caller, rights),
+    CALLER_HANDLER_FRAME = const offset_of!(Caller, handler_frame),
+    CALLER_HANDLER_FS = const offset_of!(Caller, handler_fs),
+    CALLER_HANDLER_SELECTOR = const offset_of!(Caller, handler_selector),
+    CONTEXT_CALLER_RIGHTS = const offset_of!(Context, caller_rights),
+    CONTEXT_RIGHTS = const offset_of!(Context, rights),
     BASE = const offset_of!(Tables, base),
     DOMAINS = const offset_of!(Tables, domains),
     DOMAIN_SHIFT = const size_of::<DomainEntry>().ilog2(),
@@ -157,7 +189,38 @@ unsafe extern "C" {
     pub(crate) fn partywall_syscall(number: i64, arguments: *const [u64; 6]) -> i64;
     pub(crate) fn partywall_clone(frame: *const Frame) -> i64;
     pub(crate) fn partywall_fork(frame: *const Frame) -> i64;
-    pub(crate) fn partywall_enter(entry: u64, stack: u64) -> !;
+    pub(crate) fn partywall_enter(entry: u64, stack: u64, rights: u32) -> !;
+    pub(crate) fn partywall_set_rights(rights: u32);
+    pub(crate) fn partywall_last_handler(
+        signal: libc::c_int,
+        info: *mut libc::siginfo_t,
+        context: *mut libc::c_void,
+        handler: u64,
+        rights: u32,
+        frame: u64,
+    ) -> !;
+    pub(crate) fn partywall_run_handler(
+        signal: libc::c_int,
+        info: *mut libc::siginfo_t,
+        context: *mut libc::c_void,
+        handler: u64,
+        rights: u32,
+        caller: *const Caller,
+    ) -> !;
+    pub(crate) fn partywall_handle_sigsys();
+    pub(crate) fn partywall_handle_fault();
+    pub(crate) fn partywall_handle_call_off();
+    pub(crate) fn partywall_handle_signal();
+    pub(crate) fn partywall_enter_arm();
+    pub(crate) fn partywall_enter_disarm();
+    pub(crate) fn partywall_enter_park();
+    pub(crate) fn partywall_enter_offer();
+    pub(crate) fn partywall_enter_take();
+    pub(crate) fn partywall_enter_release();
+    pub(crate) fn partywall_enter_bind();
+    pub(crate) fn partywall_enter_declare();
+    pub(crate) fn partywall_enter_arena();
+    pub(crate) fn partywall_enter_accept();
     pub(crate) fn partywall_restorer();
     pub(crate) fn partywall_call(
         caller: u64,
@@ -208,7 +271,7 @@ mod tests {
     fn the_gate_is_the_one_that_was_reviewed() {
         let bytes = bytes();
         assert_eq!(bytes.len(), 4096, "one page");
-        let reviewed = 0x0efc_c7a5_8ade_8802;
+        let reviewed = 0xf2c8_6efe_7237_9602;
         let found = digest(&bytes);
         assert_eq!(found, reviewed, "the gate's bytes are others; review them, then: {found:#x}");
     }
@@ -217,12 +280,15 @@ mod tests {
     fn the_page_holds_the_system_call_instructions_and_no_others() {
         let bytes = bytes();
         let count = |pattern: &[u8]| bytes.windows(pattern.len()).filter(|w| *w == pattern).count();
-        // syscall: the call, the return from signals, clone, fork and its mask, the watch's wake-up.
-        assert_eq!(count(&[0x0f, 0x05]), 6);
-        // wrfsbase rax: there and back.
-        assert_eq!(count(&[0xf3, 0x48, 0x0f, 0xae, 0xd0]), 2);
-        // wrpkru, xrstor, sysenter, int 0x80: none.
-        for none in [&[0x0f, 0x01, 0xef][..], &[0x0f, 0x34], &[0xcd, 0x80]] {
+        // syscall: the call, two returns from signals, clone, fork and its mask, the watch's wake-up.
+        assert_eq!(count(&[0x0f, 0x05]), 7);
+        // wrfsbase rax: there and back, and back into a callee after a handler.
+        assert_eq!(count(&[0xf3, 0x48, 0x0f, 0xae, 0xd0]), 3);
+        // wrpkru: into the program, the setting, four handlers, the last and the one in the middle
+        // there and back, ten entrances there and back, the call's four.
+        assert_eq!(count(&[0x0f, 0x01, 0xef]), 1 + 1 + 4 + 1 + 2 + 20 + 4);
+        // sysenter, int 0x80: none.
+        for none in [&[0x0f, 0x34][..], &[0xcd, 0x80]] {
             assert_eq!(count(none), 0, "{none:x?}");
         }
     }

@@ -13,7 +13,7 @@
 #     without one (fork, vfork) it takes the stack of the code, after it has opened the signals
 #     that the agent has blocked.
 #
-# partywall_enter(entry: rdi, stack: rsi)
+# partywall_enter(entry: rdi, stack: rsi, rights: edx)
 #     Begins a program as the kernel does (System V ABI, x86-64 supplement, 3.4.1): rdx is what
 #     the program is to register with atexit(3), nothing.
 #
@@ -25,7 +25,7 @@
 #     The call gate. Both numbers are checked against the tables, and the caller against the thread
 #     it says it is. It takes the context of the callee that this thread owns, saves there what the
 #     ABI has a function keep, switches thread-local storage and stack, and calls the context's entry with
-#     (caller, the link's cookie, words, limit). Way back: the context is the one whose stack top
+#     (caller, the link's cookie, words, the link's arena). Way back: the context is the one whose stack top
 #     the stack pointer is, whatever the callee has left in other registers.
 #
 #     entry                                  back
@@ -42,9 +42,34 @@
 #     Reading the time stamp counter costs as much as a third of all the rest, so of calls that are
 #     short every 16th is timed, and counts 16 times; after a long one the next is timed as well.
 #
+#     Rights to protection keys are the caller's up to step 2, all of them from there on, the
+#     callee's from step 5 on; and the same on the way back.
+#
 # partywall_abort(status: rax)
 #     Where a signal handler sends a thread whose callee has failed, with the stack pointer at the
 #     top of the innermost context's stack.
+#
+# partywall_set_rights(rights: edi)
+#     Gives the thread the rights of the domain whose thread-local storage it has, or those and some
+#     arenas'.
+#
+# partywall_enter_NAME
+#     A function of the launcher's for a domain: called with all rights, left with those before.
+#
+# partywall_handle_NAME
+#     Where the kernel enters a signal handler: with rights that reach key 0 alone, maybe not even the
+#     stack. Goes on in Rust with all rights, with the frame as a fourth argument.
+#
+# partywall_last_handler(signal: rdi, info: rsi, context: rdx, handler: rcx, rights: r8d, frame: r9)
+#     Ends one of our handlers by going on in one of the program's, from which the kernel's frame
+#     leads back to what was interrupted.
+#
+# partywall_run_handler(signal: rdi, info: rsi, context: rdx, handler: rcx, rights: r8d, caller: r9)
+#     The same in the middle of a call: the thread has gone home for the handler, and goes back into
+#     the callee after it.
+#
+# Where rights are set, what they have become is checked afterwards against the tables, so that
+# code that jumps here with rights of its own choice ends itself.
 
     .pushsection .text.partywall_gate, "ax", @progbits
     .balign 4096
@@ -67,6 +92,83 @@ partywall_syscall:
     syscall
     ret
     .size partywall_syscall, . - partywall_syscall
+
+    .macro SET_RIGHTS                           # eax; checked by where thread-local storage is
+    xor ecx, ecx
+    xor edx, edx
+    wrpkru
+    rdfsbase rdx
+    CHECK_RIGHTS
+    .endm
+
+    .macro CHECK_RIGHTS                         # eax, for the domain that rdx lies in
+    lea r11, [rip + {TABLES}]
+    sub rdx, [r11 + {BASE}]
+    shr rdx, {SLOT_SHIFT}
+    mov ecx, {SLOTS}
+    cmp rdx, rcx
+    cmova rdx, rcx
+    shl rdx, {DOMAIN_SHIFT}
+    or eax, [r11 + {ARENAS}]
+    cmp eax, [r11 + rdx + {DOMAINS} + {DOMAIN_RIGHTS}]
+    jne .Llost
+    .endm
+
+    .macro OPEN                                 # changes eax, ecx, edx
+    xor ecx, ecx
+    xor edx, edx
+    xor eax, eax
+    wrpkru
+    .endm
+
+    .macro FIND_CALLER fail
+    cmp edi, {CALLERS_MOST}
+    jae \fail
+    lea r11, [rip + {TABLES}]
+    mov r12d, edi
+    shl r12, {CALLER_SHIFT}
+    lea r12, [r11 + r12 + {CALLERS}]
+    rdfsbase rax
+    cmp rax, [r12 + {CALLER_FS}]
+    jne \fail
+    .endm
+
+    .macro ENTRANCE name, target
+    .globl \name
+    .hidden \name
+\name:
+    push rbx
+    mov r8, rdx
+    xor ecx, ecx
+    rdpkru
+    mov ebx, eax
+    OPEN
+    mov rdx, r8
+    call \target
+    mov r8, rax
+    mov eax, ebx
+    SET_RIGHTS
+    mov rax, r8
+    pop rbx
+    ret
+    .endm
+
+    .macro HANDLER name, target
+    .globl \name
+    .hidden \name
+\name:
+    mov r8, rdx
+    cmp dword ptr [rip + {TABLES} + {KEYS}], 0
+    je 1f
+    xor ecx, ecx
+    rdpkru
+    cmp eax, [rip + {TABLES} + {HANDLER_RIGHTS}]
+    jne .Llost                                  # called, not entered by the kernel
+    OPEN
+1:  mov rdx, r8
+    mov rcx, rsp
+    jmp \target
+    .endm
 
     .macro LOAD_FRAME
     mov rdi, [r11 + {FRAME_RDI}]
@@ -154,8 +256,17 @@ partywall_fork:
     .hidden partywall_enter
     .type partywall_enter, @function
 partywall_enter:
-    mov rax, rdi
+    mov r8, rdi
     mov rsp, rsi
+    cmp dword ptr [rip + {TABLES} + {KEYS}], 0
+    je 1f
+    mov eax, edx
+    xor ecx, ecx
+    xor edx, edx
+    wrpkru
+    mov rdx, rsi
+    CHECK_RIGHTS
+1:  mov rax, r8
     xor ebx, ebx
     xor ecx, ecx
     xor edx, edx
@@ -183,6 +294,83 @@ partywall_restorer:
     ud2
     .size partywall_restorer, . - partywall_restorer
 
+    .globl partywall_set_rights
+    .hidden partywall_set_rights
+partywall_set_rights:
+    mov eax, edi
+    SET_RIGHTS
+    ret
+
+    HANDLER partywall_handle_sigsys, {ON_SIGSYS}
+    HANDLER partywall_handle_fault, {ON_FAULT}
+    HANDLER partywall_handle_call_off, {ON_CALL_OFF}
+    HANDLER partywall_handle_signal, {ON_SIGNAL}
+
+    .globl partywall_last_handler
+    .hidden partywall_last_handler
+partywall_last_handler:
+    mov rsp, r9
+    mov r9, rdx
+    mov r10, rcx
+    cmp dword ptr [rip + {TABLES} + {KEYS}], 0
+    je 1f
+    mov eax, r8d
+    SET_RIGHTS
+1:  mov rdx, r9
+    jmp r10
+
+    .globl partywall_run_handler
+    .hidden partywall_run_handler
+partywall_run_handler:
+    mov rbx, r9
+    mov rbp, [rbx + {CALLER_HANDLER_FRAME}]
+    lea rsp, [rbp - 8]
+    mov r9, rdx
+    mov r10, rcx
+    cmp dword ptr [rip + {TABLES} + {KEYS}], 0
+    je 1f
+    mov eax, r8d
+    SET_RIGHTS
+1:  mov rdx, r9
+    call r10
+    lea r11, [rip + {TABLES}]
+    cmp dword ptr [r11 + {KEYS}], 0
+    je 2f
+    OPEN
+2:  lea r11, [rip + {TABLES}]                   # is it a thread that runs a handler?
+    lea rax, [r11 + {CALLERS}]
+    mov rdx, rbx
+    sub rdx, rax
+    test edx, (1 << {CALLER_SHIFT}) - 1
+    jnz .Llost
+    shr rdx, {CALLER_SHIFT}
+    cmp rdx, {CALLERS_MOST}
+    jae .Llost
+    test rbp, rbp
+    jz .Llost
+    cmp rbp, [rbx + {CALLER_HANDLER_FRAME}]
+    jne .Llost
+    mov qword ptr [rbx + {CALLER_HANDLER_FRAME}], 0
+    mov rax, [rbx + {CALLER_HANDLER_FS}]
+    wrfsbase rax
+    mov al, [rbx + {CALLER_HANDLER_SELECTOR}]
+    mov [rbx + {CALLER_SELECTOR}], al
+    lea rsp, [rbp + 8]
+    mov eax, 15
+    syscall
+    ud2
+
+    ENTRANCE partywall_enter_arm, {ARM}
+    ENTRANCE partywall_enter_disarm, {DISARM}
+    ENTRANCE partywall_enter_park, {PARK}
+    ENTRANCE partywall_enter_offer, {OFFER}
+    ENTRANCE partywall_enter_take, {TAKE}
+    ENTRANCE partywall_enter_release, {RELEASE}
+    ENTRANCE partywall_enter_bind, {BIND}
+    ENTRANCE partywall_enter_declare, {DECLARE}
+    ENTRANCE partywall_enter_arena, {ARENA}
+    ENTRANCE partywall_enter_accept, {ACCEPT}
+
     .balign 64
     .globl partywall_call
     .hidden partywall_call
@@ -196,15 +384,10 @@ partywall_call:
     add rsp, 8
     KEEP_REGISTERS
     mov rbx, rdx
-    cmp edi, {CALLERS_MOST}
-    jae .Ldenied
-    lea r11, [rip + {TABLES}]
-    mov r12d, edi
-    shl r12, {CALLER_SHIFT}
-    lea r12, [r11 + r12 + {CALLERS}]
-    rdfsbase rax
-    cmp rax, [r12 + {CALLER_FS}]
-    jne .Ldenied
+    FIND_CALLER .Ldenied
+    cmp dword ptr [r11 + {KEYS}], 0
+    jne .Lopen_in
+.Lopened_in:
     cmp dword ptr [r12 + {CALLER_DEPTH}], {DEPTH}
     jae .Ldeep
     cmp dword ptr [r12 + {CALLER_ENTERING}], 0  # a handler has interrupted it on its way in
@@ -255,6 +438,11 @@ partywall_call:
     mov [r15 + {CONTEXT_CALLER_DOMAIN}], eax
     mov rax, [r12 + {CALLER_INSIDE}]
     mov [r15 + {CONTEXT_BELOW}], rax
+    mov eax, [r12 + {CALLER_RIGHTS}]
+    mov [r15 + {CONTEXT_CALLER_RIGHTS}], eax
+    mov eax, [r13 + {LINK_RIGHTS}]
+    mov [r15 + {CONTEXT_RIGHTS}], eax
+    mov [r12 + {CALLER_RIGHTS}], eax
     stmxcsr [r15 + {CONTEXT_CALLER_FLOAT}]
     fnstcw [r15 + {CONTEXT_CALLER_CONTROL}]
     mov eax, [r15 + {CONTEXT_CALLER_FLOAT}]
@@ -265,6 +453,7 @@ partywall_call:
     jne .Lfloat_in
 .Lfloat_is_right:
     mov [r15 + {CONTEXT_LIMIT}], r9
+    mov r9, [r13 + {LINK_ARENA}]
     xor eax, eax
     dec dword ptr [r15 + {CONTEXT_SKIP}]
     jz .Lstart_clock
@@ -277,6 +466,9 @@ partywall_call:
     mov [r12 + {CALLER_INSIDE}], r15
     mov byte ptr [r12 + {CALLER_SELECTOR}], 1
     wrfsbase rax
+    cmp dword ptr [r11 + {KEYS}], 0
+    jne .Lclose_in
+.Lclosed_in:
     mov rsi, rbp
     mov rdx, rbx
     mov r11, [r15 + {CONTEXT_ENTRY}]
@@ -296,6 +488,9 @@ partywall_call:
     cld
     mov r8, rax
     mov r9, rdx
+    cmp dword ptr [rip + {TABLES} + {KEYS}], 0
+    jne .Lopen_out
+.Lopened_out:
     lea r11, [rip + {TABLES}]
     lea rcx, [rsp - 1]
     sub rcx, [r11 + {BASE}]
@@ -328,6 +523,8 @@ partywall_call:
     mov [r12 + {CALLER_INSIDE}], rcx
     mov [r12 + {CALLER_FS}], rax
     mov [r12 + {CALLER_DOMAIN}], edx
+    mov edx, [r15 + {CONTEXT_CALLER_RIGHTS}]
+    mov [r12 + {CALLER_RIGHTS}], edx
     dec dword ptr [r12 + {CALLER_DEPTH}]
     wrfsbase rax
     test rcx, rcx                               # trapped, as long as it is inside another
@@ -359,6 +556,9 @@ partywall_call:
 .Lleft:                                         # its memory may be gone from here on
     mov rax, r8
     mov rdx, r9
+.Lleave:
+    cmp dword ptr [rip + {TABLES} + {KEYS}], 0
+    jne .Lclose_out
 .Lback:
     RESTORE_REGISTERS
     xor ecx, ecx
@@ -376,9 +576,12 @@ partywall_call:
 
 .Ldenied_entering:
     mov dword ptr [r12 + {CALLER_ENTERING}], 0
-.Ldenied:
     mov eax, {STATUS_DENIED}
     jmp .Lrefused
+.Ldenied:                                       # before any right was taken
+    mov eax, {STATUS_DENIED}
+    xor edx, edx
+    jmp .Lback
 .Lclosed:
     mov eax, {STATUS_CLOSED}
     jmp .Lrefused_entering
@@ -397,6 +600,39 @@ partywall_call:
     mov eax, {STATUS_DEEP}
 .Lrefused:
     xor edx, edx
+    jmp .Lleave
+
+.Lopen_in:
+    mov r14, rcx
+    xor ecx, ecx
+    rdpkru
+    mov r13d, eax
+    or eax, [r11 + {ARENAS}]                    # it may have some open
+    mov r10d, [r12 + {CALLER_RIGHTS}]
+    or r10d, [r11 + {ARENAS}]
+    cmp eax, r10d
+    jne .Ldenied
+    OPEN
+    FIND_CALLER .Llost
+    mov [r12 + {CALLER_RIGHTS}], r13d
+    mov rcx, r14
+    jmp .Lopened_in
+.Lclose_in:
+    mov r10, rcx
+    mov eax, [r12 + {CALLER_RIGHTS}]
+    SET_RIGHTS
+    mov rcx, r10
+    jmp .Lclosed_in
+.Lopen_out:
+    OPEN
+    jmp .Lopened_out
+.Lclose_out:
+    mov r8, rax
+    mov r9, rdx
+    mov eax, [r12 + {CALLER_RIGHTS}]
+    SET_RIGHTS
+    mov rax, r8
+    mov rdx, r9
     jmp .Lback
 
     .globl partywall_abort
@@ -439,15 +675,18 @@ partywall_abort:
     jmp .Lclock_stopped
 .Lwake_watch:                                   # it slept because nobody was inside
     mov dword ptr [r11 + {WATCH}], 0
-    mov r13, rdi
     mov r10, rcx                                # FUTEX_WAKE looks at no fourth argument
     lea rdi, [r11 + {WATCH}]
     mov esi, {FUTEX_WAKE}
     mov edx, 1
     mov eax, {SYS_FUTEX}
     syscall
-    mov rdi, r13
     mov rcx, r10
+    lea r11, [rip + {TABLES}]
+    lea rax, [r11 + {CALLERS}]
+    mov rdi, r12
+    sub rdi, rax
+    shr rdi, {CALLER_SHIFT}
     jmp .Lwatched
 .Lfloat_in:
     fninit

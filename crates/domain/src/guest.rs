@@ -14,13 +14,17 @@
 //! `function` runs in the calling thread of the other program, on a stack and with the thread-local
 //! storage of one of the threads that were lent. It may do all that a function does; each system
 //! call costs about as much as a round trip over a Unix socket.
+//!
+//! Bytes go through a link's arena, memory that only its two ends share ([`crate::bytes`]).
 
 use std::cell::Cell;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::NonNull;
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use partywall_abi::control::Isolation;
 use partywall_abi::domain::{Info, MAGIC, NO_SYSTEM_CALLS, Status, VARIABLE, VERSION};
 
 use crate::gate::Outcome;
@@ -32,6 +36,8 @@ pub struct Entered {
     pub cookie: u64,
     /// What the caller has passed.
     pub words: [u64; 3],
+    /// Where the link's arena is; `None` when it has none.
+    pub(crate) arena: Option<NonNull<u8>>,
 }
 
 type Function = Box<dyn Fn(&Entered) -> u64 + Send + Sync>;
@@ -102,6 +108,11 @@ impl Guest {
     /// The launcher itself.
     pub(crate) fn of(info: &'static Info) -> Self {
         Self { info }
+    }
+
+    /// What keeps this program and the other domains of its launcher apart.
+    pub fn isolation(&self) -> Isolation {
+        if self.info.keys == 0 { Isolation::None } else { Isolation::Fault }
     }
 
     /// Sets what calls to this program run; the first one counts.
@@ -184,6 +195,32 @@ impl Guest {
         release(u64::from(link));
     }
 
+    /// The arena of a link of which this program is the caller; made at the first time.
+    ///
+    /// # Errors
+    /// `ENOTCONN` when the link is closed, `ENOSPC` when no protection key is left for it; what
+    /// mmap(2) says.
+    pub(crate) fn arena(&self, link: u32) -> io::Result<NonNull<u8>> {
+        // SAFETY: as for `lend`.
+        let arena: extern "C" fn(u64) -> i64 = unsafe { std::mem::transmute(self.info.arena) };
+        let address = arena(u64::from(link));
+        // Negative only as an error number.
+        u64::try_from(address)
+            .ok()
+            .and_then(|address| NonNull::new(address as *mut u8))
+            .ok_or_else(|| io::Error::from_raw_os_error(-address as i32))
+    }
+
+    /// Opens the link's arena to this thread, or closes it again; without keys there is nothing to do.
+    pub(crate) fn open(&self, link: u32, open: bool) -> io::Result<()> {
+        if self.info.keys == 0 {
+            return Ok(());
+        }
+        // SAFETY: as for `lend`.
+        let set: extern "C" fn(u64, u64) -> i64 = unsafe { std::mem::transmute(self.info.open) };
+        result(set(u64::from(link), u64::from(open))).map(drop)
+    }
+
     /// Calls over a link. The callee has `limit` to return; after that it is ended as soon as it has
     /// used as much CPU time again, or has been in system calls for a tenth of a second.
     ///
@@ -242,10 +279,10 @@ fn result(value: i64) -> io::Result<u32> {
 }
 
 /// Where the gate enters this program.
-extern "C" fn entered(caller: u64, cookie: u64, a: u64, b: u64, c: u64, _limit: u64) -> u64 {
+extern "C" fn entered(caller: u64, cookie: u64, a: u64, b: u64, c: u64, arena: *mut u8) -> u64 {
     let Some(function) = FUNCTION.get() else { return PANICKED };
     LENT.set(Some(caller));
-    let entered = Entered { cookie, words: [a, b, c] };
+    let entered = Entered { cookie, words: [a, b, c], arena: NonNull::new(arena) };
     let done = catch_unwind(AssertUnwindSafe(|| function(&entered))).unwrap_or(PANICKED);
     LENT.set(None);
     done

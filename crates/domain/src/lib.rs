@@ -11,6 +11,8 @@
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 compile_error!("domains are for Linux on x86-64");
 
+mod arenas;
+pub mod bytes;
 mod callers;
 mod contexts;
 pub mod elf;
@@ -19,6 +21,7 @@ pub mod elf;
 pub mod fuzz;
 mod gate;
 pub mod guest;
+mod keys;
 mod links;
 mod load;
 pub mod machine;

@@ -14,6 +14,7 @@ use std::os::unix::ffi::OsStrExt;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mmap_anonymous, mprotect};
 
 use crate::elf::{Image, Load, PAGE, Rights};
+use crate::keys;
 use crate::space::Slot;
 
 /// The stack a program starts on, in bytes, as the usual limit has it (getrlimit(2)).
@@ -32,7 +33,8 @@ pub(crate) struct Loaded {
     pub(crate) stack: u64,
 }
 
-/// Maps `image`, which was read from `file`, into `slot`, and makes its first stack.
+/// Maps `image`, which was read from `file`, into `slot`, makes its first stack, and gives all of it a
+/// protection key.
 ///
 /// # Errors
 /// What mmap(2) says, or that arguments and environment are too long.
@@ -42,6 +44,7 @@ pub(crate) fn load(
     file: BorrowedFd<'_>,
     args: &[CString],
     environment: &[CString],
+    key: u32,
 ) -> io::Result<Loaded> {
     let range = slot.range();
     let random = random()?;
@@ -55,6 +58,13 @@ pub(crate) fn load(
     map(bottom + PAGE, STACK, ProtFlags::READ | ProtFlags::WRITE)?;
     let top = bottom + PAGE + STACK;
     let stack = first_stack(top, base, image, args, environment, &random)?;
+    for load in &image.loads {
+        let pages = load.pages();
+        let rights = u64::from(protection(load.rights).bits());
+        keys::tag(base + pages.start, pages.end - pages.start, rights, key)?;
+    }
+    let rights = ProtFlags::READ | ProtFlags::WRITE;
+    keys::tag(bottom + PAGE, STACK, u64::from(rights.bits()), key)?;
     Ok(Loaded { entry: base + image.entry, stack })
 }
 

@@ -99,9 +99,15 @@ impl Feature {
     }
 }
 
-/// How many domains protection keys can keep apart here; an error says why they cannot.
+/// How many domains protection keys can keep apart here, if they have no arenas, which take keys as
+/// well; an error says why they cannot. [`crate::space::Space::new`] tries them out.
 pub fn keys_usable() -> Result<usize, String> {
-    Err("protection keys are not used by this version yet".to_owned())
+    match free_keys() {
+        // One is for what all domains write.
+        Ok(keys) if keys > 1 => Ok(keys - 1),
+        Ok(_) => Err("all but one are taken".to_owned()),
+        Err(why) => Err(std::io::Error::from(why).to_string()),
+    }
 }
 
 fn call(number: i64, arguments: [u64; 6]) -> Result<u64, Errno> {
@@ -120,8 +126,15 @@ fn told(answer: Result<u64, Errno>, yes: &str) -> (bool, String) {
     }
 }
 
-/// How many keys a process can have, by taking them all.
 fn protection_keys() -> (bool, String) {
+    match free_keys() {
+        Ok(keys) => (true, format!("{keys} keys")),
+        Err(why) => (false, std::io::Error::from(why).to_string()),
+    }
+}
+
+/// How many keys a process can have, by taking them all; an error when there is none.
+fn free_keys() -> Result<usize, Errno> {
     let mut keys = Vec::new();
     let why = loop {
         match call(libc::SYS_pkey_alloc, [0; 6]) {
@@ -132,10 +145,7 @@ fn protection_keys() -> (bool, String) {
     for key in &keys {
         let _freed = call(libc::SYS_pkey_free, [*key, 0, 0, 0, 0, 0]);
     }
-    if keys.is_empty() {
-        return (false, std::io::Error::from(why).to_string());
-    }
-    (true, format!("{} keys", keys.len()))
+    if keys.is_empty() { Err(why) } else { Ok(keys.len()) }
 }
 
 fn fsgsbase() -> (bool, String) {
@@ -194,7 +204,30 @@ fn docker() -> (bool, String) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Mutex, PoisonError};
+
     use super::*;
+
+    /// Two tests that take all keys at once would each see some of them.
+    static KEYS: Mutex<()> = Mutex::new(());
+
+    /// The machine of `cargo xtask vm-test` is there for its keys: it must not do without.
+    #[test]
+    fn all_protection_keys_are_there_where_they_are_promised() {
+        if std::env::var("PARTYWALL_VM").as_deref() != Ok("1") {
+            return;
+        }
+        let _alone = KEYS.lock().unwrap_or_else(PoisonError::into_inner);
+        let keys = Feature::ProtectionKeys.look();
+        assert!(keys.there && keys.seen == "15 keys", "{keys:?}");
+        let dir = std::env::var_os("PARTYWALL_VM_LEFT").expect("set beside PARTYWALL_VM");
+        let line = |finding: Finding| {
+            let there = if finding.there { "yes" } else { "no" };
+            format!("{}: {there}, {}\n", finding.feature, finding.seen)
+        };
+        let findings: String = Feature::ALL.map(|feature| line(feature.look())).concat();
+        fs::write(Path::new(&dir).join("machine.txt"), findings).unwrap();
+    }
 
     #[test]
     fn what_domains_stand_on_is_found_where_they_run() {
@@ -206,6 +239,7 @@ mod tests {
 
     #[test]
     fn every_finding_says_what_was_seen_and_looking_changes_nothing() {
+        let _alone = KEYS.lock().unwrap_or_else(PoisonError::into_inner);
         let look = || Feature::ALL.map(Feature::look);
         let first = look();
         assert!(first.iter().all(|finding| !finding.seen.is_empty()));

@@ -8,8 +8,10 @@
 //! | [`CALL_OFF`] | ends a call whose time is over or whose callee has died, if it is still there |
 //! | all others | the program's own handler, with the thread's own thread-local storage |
 //!
-//! A handler may find any thread-local storage and any stack, and the program in any state: it uses
-//! no C library, allocates nothing and locks nothing until it calls a handler of the program. Whose
+//! The kernel enters them through the gate's page, which takes all rights to protection keys. A
+//! handler may find any thread-local storage and any stack, and the program in any state: it uses
+//! no C library, allocates nothing and locks nothing. One of the program's own follows it and does not
+//! come back to it: the kernel's frame leads from there to what was interrupted. Whose
 //! code it has interrupted it learns from the tables, by thread number.
 //!
 //! # Ending a call
@@ -66,9 +68,9 @@ impl Action {
     pub(crate) const DEFAULT: Self = Self { handler: SIG_DFL, flags: 0, restorer: 0, mask: 0 };
 
     /// One of our handlers.
-    fn ours(handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void)) -> Self {
+    fn ours(entry: unsafe extern "C" fn()) -> Self {
         Self {
-            handler: handler as *const () as u64,
+            handler: entry as *const () as u64,
             flags: SA_RESTORER
                 | (libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER | libc::SA_RESTART)
                     as u64,
@@ -147,18 +149,20 @@ pub(crate) fn instead_of(signal: u64, wanted: Action) -> Option<Action> {
     if !wanted.is_handler() {
         return Some(wanted);
     }
-    let ours = Action::ours(on_signal);
+    let ours = Action::ours(gate::partywall_handle_signal);
     let flags = wanted.flags | SA_RESTORER | (libc::SA_SIGINFO | libc::SA_ONSTACK) as u64;
     Some(Action { flags, mask: wanted.mask & !KEPT_OPEN, ..ours })
 }
 
 /// Installs ours in the calling task, for all its threads.
 pub(crate) fn install_in_domain() -> Result<(), Errno> {
-    Action::ours(on_sigsys).install(libc::SIGSYS as u64)?;
+    Action::ours(gate::partywall_handle_sigsys).install(libc::SIGSYS as u64)?;
     // Those that were sent to a stopped thread come one after the other, not on top of each other.
-    let call_off = Action { mask: bit(CALL_OFF), ..Action::ours(on_call_off) };
+    let call_off = Action { mask: bit(CALL_OFF), ..Action::ours(gate::partywall_handle_call_off) };
     call_off.install(CALL_OFF)?;
-    FAULTS.iter().try_for_each(|fault| Action::ours(on_fault).install(*fault as u64))
+    FAULTS
+        .iter()
+        .try_for_each(|fault| Action::ours(gate::partywall_handle_fault).install(*fault as u64))
 }
 
 /// The same in the launcher, whose program may have handlers already: they are what it has asked for.
@@ -170,7 +174,7 @@ pub(crate) fn install() -> Result<(), Errno> {
             let at = &raw mut before as u64;
             sys::call(libc::SYS_rt_sigaction, [fault as u64, 0, at, 8, 0, 0])?
         };
-        if before.handler != on_fault as *const () as u64 {
+        if before.handler != gate::partywall_handle_fault as *const () as u64 {
             ROWS[SLOTS][fault as usize].store(&before);
         }
     }
@@ -261,7 +265,7 @@ fn inside() -> Option<(&'static Caller, &'static Context)> {
     (trapped && context.state.load(Ordering::Relaxed) == BUSY).then_some((caller, context))
 }
 
-extern "C" fn on_sigsys(
+pub(crate) extern "C" fn on_sigsys(
     _signal: libc::c_int,
     info: *mut libc::siginfo_t,
     context: *mut libc::c_void,
@@ -294,7 +298,7 @@ extern "C" fn on_sigsys(
                 return frame.abort(caller, context, Status::Fault);
             }
             libc::SYS_clone | libc::SYS_clone3 | libc::SYS_fork | libc::SYS_vfork => {
-                frame.registers(&context.frame);
+                frame.registers(contexts::frame(context));
                 let made = contexts::ask_for_task(context);
                 caller.forwarding.store(0, Ordering::Relaxed);
                 return frame.answer(made);
@@ -317,11 +321,13 @@ extern "C" fn on_sigsys(
     frame.answer(result);
 }
 
-extern "C" fn on_fault(
+pub(crate) extern "C" fn on_fault(
     signal: libc::c_int,
     info: *mut libc::siginfo_t,
     context: *mut libc::c_void,
+    frame: u64,
 ) {
+    let kernels = Kernels { signal, info, context, frame };
     // SAFETY: this is a handler, and these are its arguments.
     let mut frame = unsafe { Frame::new(info, context) };
     // What is not positive was sent by a process, and is not the callee's doing (sigaction(2)).
@@ -329,16 +335,19 @@ extern "C" fn on_fault(
     if let Some((caller, context)) = inside().filter(|_| faulted) {
         return frame.abort(caller, context, Status::Fault);
     }
-    own_handler(signal, info, context);
+    own_handler(&kernels);
 }
 
-extern "C" fn on_call_off(
+pub(crate) extern "C" fn on_call_off(
     _signal: libc::c_int,
     info: *mut libc::siginfo_t,
     context: *mut libc::c_void,
 ) {
     // SAFETY: this is a handler, and these are its arguments.
     let mut frame = unsafe { Frame::new(info, context) };
+    if let Some(caller) = callers::find(callers::tid()) {
+        caller.called_off.store(0, Ordering::Release);
+    }
     let Some((caller, context)) = inside() else { return };
     // On its way in or out; whoever watches sends another signal.
     if frame.in_gate() && caller.forwarding.load(Ordering::Relaxed) == 0 {
@@ -376,12 +385,21 @@ fn is_over(caller: &Caller, context: &Context) -> bool {
     now - context.mark.load(Ordering::Relaxed) >= context.limit.load(Ordering::Relaxed)
 }
 
-extern "C" fn on_signal(
+pub(crate) extern "C" fn on_signal(
     signal: libc::c_int,
     info: *mut libc::siginfo_t,
     context: *mut libc::c_void,
+    frame: u64,
 ) {
-    own_handler(signal, info, context);
+    own_handler(&Kernels { signal, info, context, frame });
+}
+
+/// What the kernel has entered a handler with; `frame` is the stack pointer.
+struct Kernels {
+    signal: libc::c_int,
+    info: *mut libc::siginfo_t,
+    context: *mut libc::c_void,
+    frame: u64,
 }
 
 /// What the kernel would do with a signal that the program has no handler for: a fault happens again
@@ -396,12 +414,14 @@ fn unhandled(signal: libc::c_int, sent: bool, action: &Action) {
     }
 }
 
-/// Calls the program's own handler, with its thread's own thread-local storage.
-fn own_handler(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+/// Goes on in the program's own handler, with its thread's own thread-local storage and rights.
+fn own_handler(kernels: &Kernels) {
+    let Kernels { signal, info, context, frame } = *kernels;
     let fs = sys::fs();
     let caller = callers::find(callers::tid());
-    let home = caller.map_or(fs, |caller| caller.home_fs.load(Ordering::Relaxed));
-    let Some(row) = row(TABLES.slot_of(home), signal as u64) else { return };
+    let home_fs = caller.map_or(fs, |caller| caller.home_fs.load(Ordering::Relaxed));
+    let home = TABLES.slot_of(home_fs);
+    let Some(row) = row(home, signal as u64) else { return };
     let action = row.load();
     if !action.is_handler() {
         // SAFETY: the kernel passes it, valid while the handler runs.
@@ -411,23 +431,24 @@ fn own_handler(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut li
     if action.flags & libc::SA_RESETHAND as u32 as u64 != 0 {
         row.store(&Action::DEFAULT);
     }
-    // SAFETY: the program gave this address for a handler with these arguments, or the first.
-    let handler = unsafe {
-        std::mem::transmute::<
-            u64,
-            extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void),
-        >(action.handler)
-    };
+    let rights = TABLES.domains[home].rights.load(Ordering::Relaxed);
     // Inside, system calls may be trapped already though the storage is still this thread's own.
-    let away = |caller: &&Caller| caller.inside.load(Ordering::Relaxed) != 0 || home != fs;
-    match caller.filter(away) {
-        None => handler(signal, info, context),
-        Some(caller) => {
-            let selector = caller.selector.swap(0, Ordering::Relaxed);
-            sys::set_fs(home);
-            handler(signal, info, context);
-            sys::set_fs(fs);
-            caller.selector.store(selector, Ordering::Relaxed);
+    let away = |caller: &&Caller| {
+        let inside = caller.inside.load(Ordering::Relaxed) != 0 || home_fs != fs;
+        inside && caller.handler_frame.load(Ordering::Relaxed) == 0
+    };
+    let Some(caller) = caller.filter(away) else {
+        // SAFETY: the program gave this address for a handler with these arguments, or the first;
+        // nothing of this function's is needed again.
+        unsafe {
+            gate::partywall_last_handler(signal, info, context, action.handler, rights, frame)
         }
-    }
+    };
+    caller.handler_fs.store(fs, Ordering::Relaxed);
+    let selector = caller.selector.swap(0, Ordering::Relaxed);
+    caller.handler_selector.store(selector, Ordering::Relaxed);
+    caller.handler_frame.store(frame, Ordering::Relaxed);
+    sys::set_fs(home_fs);
+    // SAFETY: as above; the caller's entry says what to come back to.
+    unsafe { gate::partywall_run_handler(signal, info, context, action.handler, rights, caller) }
 }

@@ -21,14 +21,16 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use partywall_abi::control::Isolation;
 use partywall_abi::domain::{Info, MAGIC, VERSION};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use crate::elf::PAGE;
 use crate::guest::Guest;
+use crate::sys::{self, Errno};
 use crate::table::{Caller, Links, TABLES};
 use crate::watch::Watch;
-use crate::{callers, contexts, gate, links, own, sys};
+use crate::{arenas, callers, contexts, gate, keys, links, own};
 
 /// A domain's share of addresses, in bytes.
 pub const SLOT: u64 = 512 << 30;
@@ -61,6 +63,21 @@ pub enum SpaceError {
          they need a processor from 2012 on and Linux 5.9"
     )]
     NoFsgsbase,
+    /// There is no such isolation between domains.
+    #[error("isolation `{0}` is not one of domains: they have `none` or `fault`")]
+    Isolation(Isolation),
+    /// The processor or the kernel has no protection keys, or others have taken them.
+    #[error(
+        "isolation `fault` needs protection keys, and this machine gives none: {0}; use a processor \
+         that has them (Intel from 2017, AMD from 2020), or ask for isolation `prefer` or `none`"
+    )]
+    NoKeys(io::Error),
+    /// Keys can be had and protect nothing.
+    #[error(
+        "isolation `fault` needs protection keys, and a page with a closed key could be read: \
+         something answers for the kernel, such as a system-call filter; remove it"
+    )]
+    KeysDoNothing,
     /// The kernel refused.
     #[error("{what}: {source}")]
     Kernel {
@@ -80,6 +97,7 @@ pub struct Space {
 #[derive(Debug)]
 struct Shared {
     base: u64,
+    isolation: Isolation,
     slots: Mutex<[State; SLOTS]>,
     _watch: Watch,
 }
@@ -96,11 +114,13 @@ enum State {
 static MADE: AtomicBool = AtomicBool::new(false);
 
 impl Space {
-    /// Prepares this process. Call it before it has other threads that allocate.
+    /// Prepares this process for domains that are kept apart as `isolation` says: not at all
+    /// ([`Isolation::None`]) or by protection keys ([`Isolation::Fault`]), which are tried out before
+    /// anything relies on them. Call it before the process has other threads.
     ///
     /// # Errors
     /// [`SpaceError`].
-    pub fn new() -> Result<Self, SpaceError> {
+    pub fn new(isolation: Isolation) -> Result<Self, SpaceError> {
         if rseq_registered() {
             return Err(SpaceError::Rseq);
         }
@@ -109,8 +129,16 @@ impl Space {
         if features & HWCAP2_FSGSBASE == 0 {
             return Err(SpaceError::NoFsgsbase);
         }
+        let keys = match isolation {
+            Isolation::None => false,
+            Isolation::Fault => true,
+            other => return Err(SpaceError::Isolation(other)),
+        };
         if MADE.swap(true, Ordering::SeqCst) {
             return Err(SpaceError::Second);
+        }
+        if keys {
+            take_keys()?;
         }
         guard_heap().map_err(|source| SpaceError::Kernel {
             what: "guarding the end of the heap",
@@ -135,13 +163,15 @@ impl Space {
             })?;
         let base = LOWEST + jitter;
         TABLES.base.store(base, Ordering::SeqCst);
-        links::this_is_the_launcher();
-        INFO.get_or_init(|| info(base));
+        TABLES.domains[SLOTS].pid.store(callers::pid(), Ordering::Release);
+        INFO.get_or_init(|| info(base, keys, keys));
+        OWN_INFO.get_or_init(|| info(base, keys, false));
         let watch = Watch::start().map_err(|source| SpaceError::Kernel {
             what: "starting the thread that watches the time",
             source,
         })?;
-        let shared = Shared { base, slots: Mutex::new([State::Free; SLOTS]), _watch: watch };
+        let shared =
+            Shared { base, isolation, slots: Mutex::new([State::Free; SLOTS]), _watch: watch };
         Ok(Self { shared: Arc::new(shared) })
     }
 
@@ -164,7 +194,13 @@ impl Space {
         // SAFETY: the addresses are this slot's alone, and no task of its domain is left.
         let freed = unsafe { munmap(range.start as *mut _, (range.end - range.start) as usize) };
         match freed {
-            Ok(()) => State::Free,
+            Ok(()) => {
+                let key = TABLES.domains[index].key.swap(0, Ordering::AcqRel);
+                if key != 0 {
+                    keys::free(key);
+                }
+                State::Free
+            }
             // It stays taken: nobody is given memory that is not free.
             Err(why) => {
                 tracing::error!(slot = index, %why, "a slot is not freed");
@@ -178,9 +214,20 @@ impl Space {
         base..base + SLOT
     }
 
+    /// How many slots are taken.
+    pub(crate) fn count(&self) -> usize {
+        let slots = self.shared.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        slots.iter().filter(|state| **state != State::Free).count()
+    }
+
+    /// What keeps its domains apart.
+    pub fn isolation(&self) -> Isolation {
+        self.shared.isolation
+    }
+
     /// The launcher as a caller of its domains.
     pub fn launcher(&self) -> Guest {
-        Guest::of(INFO.get().expect("filled in by `new`"))
+        Guest::of(OWN_INFO.get().expect("filled in by `new`"))
     }
 
     /// Blocks until a context has been poisoned more often than `seen` times, in any domain; how
@@ -219,6 +266,17 @@ impl Slot {
         self.index
     }
 
+    /// Takes a protection key for it, which goes with its memory; the key, and the rights of code that
+    /// has it. Both 0 without keys.
+    pub(crate) fn key(&self) -> Result<(u32, u32), Errno> {
+        if self.space.shared.isolation == Isolation::None {
+            return Ok((0, 0));
+        }
+        let key = keys::allocate()?;
+        TABLES.domains[self.index].key.store(key, Ordering::Release);
+        Ok((key, keys::domain_rights(key, TABLES.scratch.load(Ordering::Relaxed))))
+    }
+
     /// Somebody is inside: whoever looks for a slot later frees it.
     pub(crate) fn free_when_empty(mut self) {
         self.leaving = true;
@@ -246,13 +304,19 @@ const HWCAP2_FSGSBASE: u64 = 2;
 
 /// What domains find.
 static INFO: OnceLock<Info> = OnceLock::new();
+/// The same for the launcher's own program, which has the rights that it needs.
+static OWN_INFO: OnceLock<Info> = OnceLock::new();
 
 /// Its address, for a domain's environment.
 pub(crate) fn info_address() -> u64 {
     std::ptr::from_ref(INFO.get().expect("a slot exists")) as u64
 }
 
-fn info(base: u64) -> Info {
+/// The entry points; `entrances` are the ones that take the rights they need.
+fn info(base: u64, keys: bool, entrances: bool) -> Info {
+    let entry = |entrance: unsafe extern "C" fn(), function: *const ()| {
+        if entrances { entrance as *const () as u64 } else { function as u64 }
+    };
     Info {
         magic: MAGIC,
         version: VERSION,
@@ -260,17 +324,36 @@ fn info(base: u64) -> Info {
         base,
         slot: SLOT,
         call: gate::partywall_call as *const () as u64,
-        arm: callers::arm as *const () as u64,
-        disarm: callers::disarm as *const () as u64,
-        park: contexts::park as *const () as u64,
-        offer: links::offer as *const () as u64,
-        take: links::take as *const () as u64,
-        release: links::release as *const () as u64,
-        bind: callers::bind as *const () as u64,
-        declare: contexts::declare as *const () as u64,
+        arm: entry(gate::partywall_enter_arm, callers::arm as *const ()),
+        disarm: entry(gate::partywall_enter_disarm, callers::disarm as *const ()),
+        park: entry(gate::partywall_enter_park, contexts::park as *const ()),
+        offer: entry(gate::partywall_enter_offer, links::offer as *const ()),
+        take: entry(gate::partywall_enter_take, links::take as *const ()),
+        release: entry(gate::partywall_enter_release, links::release as *const ()),
+        bind: entry(gate::partywall_enter_bind, callers::bind as *const ()),
+        declare: entry(gate::partywall_enter_declare, contexts::declare as *const ()),
+        arena: entry(gate::partywall_enter_arena, arenas::make as *const ()),
+        open: arenas::open as *const () as u64,
+        keys: u64::from(keys),
         forwards: own::forwards as *const () as u64,
-        accept: own::accept as *const () as u64,
+        accept: entry(gate::partywall_enter_accept, own::accept as *const ()),
     }
+}
+
+/// Tries protection keys out, and takes the one for what all domains write.
+fn take_keys() -> Result<(), SpaceError> {
+    keys::try_out().map_err(|source| match source.kind() {
+        io::ErrorKind::PermissionDenied => SpaceError::KeysDoNothing,
+        _ => SpaceError::NoKeys(source),
+    })?;
+    let scratch = keys::allocate().map_err(|why| SpaceError::NoKeys(why.into()))?;
+    let rights = keys::rights();
+    TABLES.scratch.store(scratch, Ordering::Relaxed);
+    // What a program has when it begins is what handlers get.
+    TABLES.handler_rights.store(rights | keys::denied(scratch), Ordering::Relaxed);
+    TABLES.domains[SLOTS].rights.store(rights & !keys::denied(scratch), Ordering::Relaxed);
+    TABLES.keys.store(1, Ordering::SeqCst);
+    Ok(())
 }
 
 /// brk(2) grows the heap as long as the next page is free.
@@ -286,15 +369,31 @@ fn guard_heap() -> io::Result<()> {
     Ok(())
 }
 
-/// glibc says by the size of its area, 0 when it has not registered one (glibc 2.35; the manual,
-/// "Restartable Sequences").
+/// Whether the calling thread has an area for restartable sequences (rseq(2)), whoever registered
+/// it: the kernel takes one area for each thread and refuses a second one. The C library is not
+/// asked, as its symbols are not to be found in a program that is linked statically.
 fn rseq_registered() -> bool {
-    // SAFETY: the name is a C string; dlsym(3) looks it up in what is loaded.
-    let size = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_size".as_ptr()) };
-    if size.is_null() {
-        return false;
+    const UNREGISTER: u64 = 1;
+    const SIGNATURE: u64 = 0x5305_3053;
+    let area = Box::into_raw(Box::new(RseqArea([0, u32::MAX, 0, 0, 0, 0, 0, 0])));
+    let arguments = |flags| [area as u64, size_of::<RseqArea>() as u64, flags, SIGNATURE, 0, 0];
+    // SAFETY: the kernel writes to the area, which stays until it is given back below.
+    let taken = unsafe { sys::call(libc::SYS_rseq, arguments(0)) };
+    let kept = match taken {
+        // SAFETY: gives back what was just taken.
+        Ok(_) => unsafe { sys::call(libc::SYS_rseq, arguments(UNREGISTER)) }.is_err(),
+        Err(_) => false,
+    };
+    if !kept {
+        // SAFETY: the box from above, which the kernel does not know, or no longer.
+        drop(unsafe { Box::from_raw(area) });
     }
-    // SAFETY: glibc documents the symbol as an unsigned int that is set before main.
-    let size = unsafe { size.cast::<libc::c_uint>().read() };
-    size != 0
+    let refused = |number| taken.is_err_and(|why| why == Errno(number));
+    kept || refused(libc::EINVAL) || refused(libc::EBUSY)
 }
+
+/// `struct rseq` of the kernel's include/uapi/linux/rseq.h: the second word is the CPU, unknown yet.
+#[repr(C, align(32))]
+struct RseqArea([u32; 8]);
+
+const _: () = assert!(size_of::<RseqArea>() == 32 && align_of::<RseqArea>() == 32);

@@ -16,13 +16,14 @@ pub(crate) fn restorer() -> usize {
     gate::partywall_restorer as *const () as usize
 }
 
-/// Begins a program: every register as after exec(3), the stack and the first instruction given.
+/// Begins a program: every register as after exec(3), the stack, the first instruction and the rights
+/// to protection keys given.
 ///
 /// # Safety
 /// Both must be those of a loaded program, and nothing of the calling code's stack be needed again.
-pub(crate) unsafe fn enter(entry: u64, stack: u64) -> ! {
+pub(crate) unsafe fn enter(entry: u64, stack: u64, rights: u32) -> ! {
     // SAFETY: passed on.
-    unsafe { gate::partywall_enter(entry, stack) }
+    unsafe { gate::partywall_enter(entry, stack, rights) }
 }
 
 /// Makes a system call.

@@ -40,6 +40,8 @@ use crate::gate::Frame;
 use crate::space::{SLOT, SLOTS};
 use crate::sys;
 
+/// Where in a slot the contexts' mailboxes begin, a page each.
+pub(crate) const MAILBOXES: u64 = STACKS + CONTEXTS_EACH as u64 * CONTEXT_STACK;
 /// Contexts a domain can have.
 pub(crate) const CONTEXTS_EACH: usize = 64;
 /// Kernel threads of all domains that can call at one time.
@@ -84,10 +86,14 @@ pub(crate) struct DomainEntry {
     pub(crate) dead: AtomicU32,
     /// 1 when it has declared that its functions make no system calls.
     pub(crate) silent: AtomicU32,
+    /// The protection-key rights of its code; 0 without keys.
+    pub(crate) rights: AtomicU32,
+    /// Its protection key; 0 without keys.
+    pub(crate) key: AtomicU32,
 }
 
 /// The right to call.
-#[repr(C, align(32))]
+#[repr(C, align(64))]
 pub(crate) struct Link {
     /// Its id and its state in one word ([`crate::links`]).
     pub(crate) word: AtomicU32,
@@ -95,6 +101,12 @@ pub(crate) struct Link {
     pub(crate) caller: AtomicU32,
     /// The domain that is called.
     pub(crate) callee: AtomicU32,
+    /// The rights of the callee's code while it is called over this link: its own, and the arena's.
+    pub(crate) rights: AtomicU32,
+    /// The arena's protection key; 0 without keys.
+    pub(crate) key: AtomicU32,
+    /// Where its arena is; 0 when it has none.
+    pub(crate) arena: AtomicU64,
     /// What the callee knows it by; handed to its entry.
     pub(crate) cookie: AtomicU64,
     /// What both ends know it by before it is open.
@@ -112,6 +124,13 @@ pub(crate) struct Caller {
     pub(crate) domain: AtomicU32,
     /// The base of thread-local storage that goes with it.
     pub(crate) fs: AtomicU64,
+    /// The protection-key rights that go with it.
+    pub(crate) rights: AtomicU32,
+    /// While a handler of its program runs in the middle of a call: the kernel's frame for it, and the
+    /// storage and selector that are to come back.
+    pub(crate) handler_frame: AtomicU64,
+    pub(crate) handler_fs: AtomicU64,
+    pub(crate) handler_selector: AtomicU8,
     /// The context it is inside of, innermost; 0 when it is at home.
     pub(crate) inside: AtomicU64,
     /// How many contexts it is inside of.
@@ -125,6 +144,8 @@ pub(crate) struct Caller {
     pub(crate) home_fs: AtomicU64,
     /// The signals it had blocked before it registered; of the launcher's threads only.
     pub(crate) mask: AtomicU64,
+    /// 1 from when it is sent the signal that calls it off until it has come.
+    pub(crate) called_off: AtomicU32,
     /// 1 while a system call of its callee is made elsewhere: it may be called off then.
     pub(crate) forwarding: AtomicU32,
     /// The context of each domain that it owns, by number; [`UNBOUND`] when it has none.
@@ -153,6 +174,9 @@ pub(crate) struct Context {
     pub(crate) caller_stack: AtomicU64,
     pub(crate) caller_fs: AtomicU64,
     pub(crate) caller_domain: AtomicU32,
+    pub(crate) caller_rights: AtomicU32,
+    /// Those of the code that runs in it.
+    pub(crate) rights: AtomicU32,
     pub(crate) caller_float: AtomicU32,
     pub(crate) caller_control: AtomicU32,
     /// Where the gate looks at what the callee has left.
@@ -180,7 +204,15 @@ pub(crate) struct Context {
     pub(crate) forwards: AtomicU64,
     /// The signals it had blocked before it parked.
     pub(crate) mask: AtomicU64,
-    /// [`IDLE`], [`ASKED`], [`WORKING`] or [`ANSWERED`]: the caller asks, the agent answers.
+    /// Where its caller asks for system calls, in memory of the callee's own: the address of a
+    /// [`Mailbox`].
+    pub(crate) mailbox: AtomicU64,
+}
+
+/// Where a caller's thread asks the parked thread for system calls, and that answers.
+#[repr(C, align(4096))]
+pub(crate) struct Mailbox {
+    /// [`IDLE`], [`ASKED`], [`WORKING`] or [`ANSWERED`].
     pub(crate) mail: AtomicU32,
     /// 1 when what is asked for is a task for the code whose registers are in `frame`.
     pub(crate) task: AtomicU32,
@@ -213,11 +245,18 @@ pub(crate) struct Tables {
     pub(crate) base: AtomicU64,
     /// 1 while whoever watches the time sleeps, because nobody is inside anywhere.
     pub(crate) watch: AtomicU32,
-    /// The launcher's process number.
-    pub(crate) launcher: AtomicI32,
+    /// The protection key of what every domain writes: signal stacks; 0 without keys.
+    pub(crate) scratch: AtomicU32,
+    /// 1 with keys.
+    pub(crate) keys: AtomicU32,
+    /// The rights that the kernel gives to signal handlers.
+    pub(crate) handler_rights: AtomicU32,
+    /// The keys of arenas, as rights that deny access to all of them.
+    pub(crate) arenas: AtomicU32,
     /// How often a context has been poisoned; the launcher waits for the next time.
     pub(crate) poisonings: AtomicU32,
-    pub(crate) domains: [DomainEntry; SLOTS],
+    /// The last is the launcher's own, which takes no calls.
+    pub(crate) domains: [DomainEntry; SLOTS + 1],
     pub(crate) links: Links,
     pub(crate) callers: [Caller; CALLERS_MOST],
     pub(crate) contexts: [[Context; CONTEXTS_EACH]; SLOTS],
@@ -244,8 +283,6 @@ impl Tables {
     pub(crate) fn begin(&self, slot: usize) {
         for context in &self.contexts[slot] {
             context.state.store(NONE, Ordering::Relaxed);
-            context.mail.store(IDLE, Ordering::Relaxed);
-            context.task.store(0, Ordering::Relaxed);
             context.owner.store(0, Ordering::Relaxed);
             context.skip.store(1, Ordering::Relaxed);
             context.expired.store(u64::MAX, Ordering::Relaxed);

@@ -7,8 +7,8 @@
 //! task:                                 guards, descriptors, filter, `entered`, the program
 //! ```
 //!
-//! Between clone and the program's first instruction the task runs code of this process on the
-//! program's stack, with the thread-local storage of the thread that made it: it makes raw system
+//! Between clone and the program's first instruction the task runs code of this process on a stack of
+//! this process, with the thread-local storage of the thread that made it: it makes raw system
 //! calls, writes the [`Start`] it was given, and nothing else. What fails there is written down as a
 //! step and an error number, and the task ends with status 127.
 //!
@@ -20,6 +20,7 @@
 //! drops one that has ended at once: until then, those who are inside of it find out by themselves,
 //! and what it was inside of stays busy.
 
+use std::cell::UnsafeCell;
 use std::ffi::{CString, OsString};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -37,7 +38,7 @@ use crate::elf::{ElfError, Image};
 use crate::links;
 use crate::load;
 use crate::signals::{self, Action};
-use crate::space::{self, Slot, Space};
+use crate::space::{self, SLOTS, Slot, Space};
 use crate::sys::{self, Errno};
 use crate::table::{DomainEntry, TABLES};
 use crate::traps;
@@ -67,6 +68,16 @@ pub enum StartError {
     /// All slots are taken.
     #[error("all {} places for domains in this launcher are taken", crate::space::SLOTS)]
     Full,
+    /// Each domain needs a protection key of its own, and so do their arenas.
+    #[error(
+        "no protection key is left for another domain: {domains} domains of this launcher and the \
+         arenas between them have taken those that there are; start it with isolation `none`, as a \
+         process, or in another launcher"
+    )]
+    NoKeys {
+        /// How many there are.
+        domains: usize,
+    },
     /// The kernel refused.
     #[error("{what}: {source}")]
     Kernel {
@@ -137,7 +148,11 @@ impl Domain {
         let environment = environment.map_err(failed("taking the environment"))?;
         let directory = CString::new(program.directory.as_os_str().as_bytes())
             .map_err(|e| failed("taking the working directory")(e.into()))?;
-        let loaded = load::load(&slot, &image, program.image.as_fd(), &args, &environment)
+        let (key, rights) = slot.key().map_err(|why| match why.0 {
+            libc::ENOSPC => StartError::NoKeys { domains: space.count() - 1 },
+            _ => failed("allocating a protection key")(why.into()),
+        })?;
+        let loaded = load::load(&slot, &image, program.image.as_fd(), &args, &environment, key)
             .map_err(failed("mapping the program"))?;
         traps::prepare(slot.index(), loaded.entry % (64 << 30));
         signals::prepare(slot.index());
@@ -153,12 +168,16 @@ impl Domain {
         {
             let _books = callers::books();
             TABLES.begin(slot.index());
+            let domain = table(slot.index());
+            domain.rights.store(rights, Ordering::Relaxed);
+            domain.key.store(key, Ordering::Relaxed);
         }
         let start = Start {
             slot: slot.index(),
             parent: rustix::process::getpid().as_raw_pid(),
             entry: loaded.entry,
             stack: loaded.stack,
+            rights,
             directory: directory.as_ptr() as u64,
             descriptors: descriptors.as_ptr_range(),
             filter: traps::filter(range.start, range.end),
@@ -256,7 +275,7 @@ impl Domain {
     /// whether that is so.
     fn empty(&self, slot: usize) -> bool {
         table(slot).end();
-        links::end_all(slot);
+        links::close_all(slot);
         // From here on the gate sees that, or this sees who is on the way in.
         sys::barrier();
         // Contexts of others that it owned or was inside of.
@@ -269,6 +288,7 @@ impl Domain {
             }
             std::thread::sleep(Duration::from_micros(200));
         }
+        links::end_all(slot);
         true
     }
 
@@ -338,13 +358,26 @@ struct Start {
     parent: i32,
     entry: u64,
     stack: u64,
+    rights: u32,
     directory: u64,
     descriptors: std::ops::Range<*const OwnedFd>,
-    filter: [libc::sock_filter; 14],
+    filter: traps::Filter,
     state: AtomicU32,
     /// The step that failed, and its error number in the upper word.
     step: AtomicU64,
 }
+
+/// Where a slot's new task runs until its program begins.
+#[repr(C, align(4096))]
+struct FirstStack(UnsafeCell<[u8; FIRST_STACK]>);
+
+const FIRST_STACK: usize = 32 << 10;
+
+// SAFETY: only the new task of a slot uses it, and a slot has one at a time.
+unsafe impl Sync for FirstStack {}
+
+static FIRST_STACKS: [FirstStack; SLOTS] =
+    [const { FirstStack(UnsafeCell::new([0; FIRST_STACK])) }; SLOTS];
 
 /// What a new task does, for an error that names it.
 #[derive(Clone, Copy)]
@@ -378,13 +411,13 @@ fn clone(start: &Start) -> io::Result<(u32, OwnedFd)> {
     let mut pidfd: RawFd = -1;
     let flags = libc::CLONE_VM | libc::CLONE_PIDFD | libc::SIGCHLD;
     let argument = (&raw const *start).cast_mut().cast();
-    // Below the program's first frame: this process's code runs there until the program does.
-    let stack = (start.stack - 4096) as *mut libc::c_void;
+    // Not in the slot, to which this process has no rights.
+    let stack = FIRST_STACKS[start.slot].0.get().cast::<u8>().wrapping_add(FIRST_STACK);
     // No handler of this process runs in the task; the task opens them all again.
     let mask = sys::set_mask(u64::MAX);
     // SAFETY: the task runs `child` on a stack of its own, and that does what the module allows;
     // `start` outlives it: the caller waits until the program is entered or the task has ended.
-    let pid = unsafe { libc::clone(child, stack, flags, argument, &raw mut pidfd) };
+    let pid = unsafe { libc::clone(child, stack.cast(), flags, argument, &raw mut pidfd) };
     let failed = io::Error::last_os_error();
     sys::set_mask(mask);
     if pid < 0 {
@@ -459,13 +492,13 @@ unsafe fn prepare(start: &Start) -> (Step, Errno) {
     if let Err(failed) = done {
         return failed;
     }
-    let (entry, stack) = (start.entry, start.stack);
+    let (entry, stack, rights) = (start.entry, start.stack, start.rights);
     let state = &raw const start.state as u64;
     start.state.store(ENTERED, Ordering::Release);
     // The parent may free `start` from here on; a wake-up for an address needs nothing there.
     sys::wake(state);
     // SAFETY: a program was loaded there, with its stack.
-    unsafe { sys::enter(entry, stack) }
+    unsafe { sys::enter(entry, stack, rights) }
 }
 
 /// As after exec(3), but also what the launcher ignores: handlers of the launcher are not for the

@@ -8,11 +8,12 @@
 //!
 //! | call | what becomes of it |
 //! | --- | --- |
-//! | mmap | placed in the slot; `MAP_FIXED` outside of it is EPERM |
+//! | mmap | placed in the slot, with the domain's protection key; `MAP_FIXED` outside of it is EPERM |
 //! | mremap | the same, where it moves |
 //! | rt_sigaction | the handler is called by ours, which finds the right thread-local storage; SIGSYS and the launcher's own signal cannot be caught (EINVAL) |
 //! | rt_sigprocmask | signals that the gate depends on stay unblocked |
 //! | shmat | ENOSYS: it would map outside the slot |
+//! | rseq | ENOSYS, from wherever: the kernel would go to an address of the program's choice out of the middle of the gate |
 //!
 //! The same table serves calls that code of this domain makes in somebody else's thread; those are
 //! made by the context's agent ([`crate::contexts`]).
@@ -27,6 +28,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::callers;
 use crate::contexts;
 use crate::elf::PAGE;
+use crate::keys;
 use crate::load::MAPPINGS;
 use crate::signals::{self, Action, KEPT_OPEN};
 use crate::space::{SLOT, SLOTS};
@@ -44,8 +46,11 @@ pub(crate) fn prepare(index: usize, jitter: u64) {
     CURSORS[index].store(MAPPINGS + jitter / PAGE * PAGE, Ordering::Relaxed);
 }
 
+/// A filter's program.
+pub(crate) type Filter = [libc::sock_filter; 16];
+
 /// The filter for a domain whose slot is `start..end`, both multiples of 4 GiB.
-pub(crate) fn filter(start: u64, end: u64) -> [libc::sock_filter; 14] {
+pub(crate) fn filter(start: u64, end: u64) -> Filter {
     const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     const EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
     const ABOVE: u16 = (libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16;
@@ -55,7 +60,9 @@ pub(crate) fn filter(start: u64, end: u64) -> [libc::sock_filter; 14] {
     let step = |code, k, jt, jf| libc::sock_filter { code, jt, jf, k };
     [
         step(LOAD, 4, 0, 0),
-        step(EQUAL, X86_64, 0, 9),
+        step(EQUAL, X86_64, 0, 11),
+        step(LOAD, 0, 0, 0),
+        step(EQUAL, libc::SYS_rseq as u32, 11, 0),
         step(LOAD, 12, 0, 0),
         step(ABOVE, (start >> 32) as u32, 0, 7),
         step(ABOVE, (end >> 32) as u32, 6, 0),
@@ -124,10 +131,15 @@ impl Call<'_> {
             if !self.is_ours(hint, bytes) {
                 return Err(Errno(libc::EPERM));
             }
-            return self.make(libc::SYS_mmap, self.arguments);
+            let placed = self.make(libc::SYS_mmap, self.arguments)?;
+            return self.tag(placed, bytes, rights);
         }
         let flags = (flags & !(libc::MAP_32BIT as u64)) | libc::MAP_FIXED_NOREPLACE as u64;
-        let at = |address| self.make(libc::SYS_mmap, [address, bytes, rights, flags, file, offset]);
+        let at = |address| {
+            let arguments = [address, bytes, rights, flags, file, offset];
+            let placed = self.make(libc::SYS_mmap, arguments)?;
+            self.tag(placed, bytes, rights)
+        };
         if hint.is_multiple_of(PAGE) && self.is_ours(hint, bytes) {
             match at(hint) {
                 Err(Errno(libc::EEXIST)) => {}
@@ -135,6 +147,17 @@ impl Call<'_> {
             }
         }
         self.place(bytes, at)
+    }
+
+    /// Gives a new mapping the domain's key; where that fails there is no mapping.
+    fn tag(&self, start: u64, bytes: u64, rights: u64) -> Result<u64, Errno> {
+        let key = TABLES.domains[self.domain].key.load(Ordering::Relaxed);
+        if let Err(why) = keys::tag(start, bytes, rights, key) {
+            // SAFETY: mapped by the domain just now; it has not been told where.
+            let _freed = unsafe { sys::call(libc::SYS_munmap, [start, bytes, 0, 0, 0, 0]) };
+            return Err(why);
+        }
+        Ok(start)
     }
 
     /// Tries one place of the slot after the other, in steps that double where places are taken, once

@@ -12,7 +12,7 @@
 //!
 //! What is found late is marked in its context by number and its thread signalled
 //! ([`crate::signals::CALL_OFF`]); the signalled thread looks again itself, and is signalled again
-//! every tick until it is out. If it does not exist any more it has died inside: its context is
+//! at the next tick, until it is out. If it does not exist any more it has died inside: its context is
 //! poisoned and the callee's domain restarted.
 
 use std::sync::Arc;
@@ -121,9 +121,10 @@ fn call_off(context: &Context) {
     if !callers::is_entered(context) {
         return;
     }
-    let owner = TABLES.caller_at(context.owner.load(Ordering::Acquire));
-    let thread = owner.map(|c| [&c.pid, &c.tid].map(|number| number.load(Ordering::Acquire)));
-    if let Some([pid, tid]) = thread.filter(|numbers| numbers.iter().all(|n| *n > 0)) {
+    let Some(caller) = TABLES.caller_at(context.owner.load(Ordering::Acquire)) else { return };
+    let [pid, tid] = [&caller.pid, &caller.tid].map(|number| number.load(Ordering::Acquire));
+    // One at a time: a thread that does not run would hear of all at once.
+    if pid > 0 && tid > 0 && caller.called_off.swap(1, Ordering::AcqRel) == 0 {
         let _sent = sys::tgkill(pid, tid, CALL_OFF);
     }
 }

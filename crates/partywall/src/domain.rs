@@ -48,12 +48,13 @@ fn here() -> Option<Guest> {
     })
 }
 
-/// What keeps the two ends of a link apart: what the coordinator says, and no more than what a
-/// gate between them leaves.
-pub(crate) fn isolation(told: Isolation, gate: bool) -> Isolation {
-    match told {
-        Isolation::Process | Isolation::Network if gate => Isolation::None,
-        told => told,
+/// What keeps the two ends of a link apart: what the coordinator says, and no more than what the
+/// gate between them leaves, if there is one.
+pub(crate) fn isolation(told: Isolation, gate: Option<Isolation>) -> Isolation {
+    match (told, gate) {
+        (told, None) => told,
+        (Isolation::None, Some(_)) => Isolation::None,
+        (_, Some(gate)) => gate,
     }
 }
 
@@ -85,6 +86,11 @@ impl Gate {
         let link = guest.take(number).ok()?;
         tracing::debug!(link = number, "calls go through the gate");
         Some(Self { guest, link })
+    }
+
+    /// What keeps the two ends apart.
+    pub(crate) fn isolation(&self) -> Isolation {
+        self.guest.isolation()
     }
 
     /// Has the service take what is on the ring, in this thread; false when it could not now.
@@ -138,6 +144,11 @@ impl Offered {
         let link = guest.offer(pid?, number, number).ok()?;
         lend(guest);
         Some(Self { guest, link, number })
+    }
+
+    /// What keeps the two ends apart.
+    pub(crate) fn isolation(&self) -> Isolation {
+        self.guest.isolation()
     }
 
     /// Lets callers in.

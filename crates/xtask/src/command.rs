@@ -85,26 +85,46 @@ impl Cmd {
         String::from_utf8(output.stdout).with_context(|| format!("output of `{self}`"))
     }
 
-    /// Runs the command with both outputs in one pipe, hands each line to `line` and passes it
-    /// on to this program's output. Returns whether the command succeeded.
+    /// Runs the command, hands each line of its output to `line` and passes it on to this
+    /// program's output. Returns whether the command succeeded.
+    ///
+    /// # Errors
+    /// Those of [`Cmd::follow`].
+    pub(crate) fn stream(&self, mut line: impl FnMut(&str)) -> Result<bool> {
+        let succeeded = self.follow(None, |text| {
+            println!("{text}");
+            line(text);
+        })?;
+        std::io::stdout().flush()?;
+        Ok(succeeded)
+    }
+
+    /// Runs the command with both outputs in one pipe and hands each line to `line`. Returns
+    /// whether the command succeeded; one that is killed at its limit did not.
     ///
     /// # Errors
     /// When it cannot start, or when a process it started outlives it and keeps the pipe open.
-    pub(crate) fn stream(&self, mut line: impl FnMut(&str)) -> Result<bool> {
+    pub(crate) fn follow(
+        &self,
+        limit: Option<Duration>,
+        mut line: impl FnMut(&str),
+    ) -> Result<bool> {
         let (reader, writer) = std::io::pipe()?;
         let mut child = {
             let mut command = self.build()?;
             command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
             command.spawn().with_context(|| format!("start {self}"))?
         };
+        let begin = Instant::now();
         let lines = read_lines(reader);
         let mut ended: Option<Instant> = None;
         loop {
+            if limit.is_some_and(|limit| begin.elapsed() > limit) {
+                child.kill()?;
+            }
             match lines.recv_timeout(Duration::from_millis(200)) {
                 Ok(bytes) => {
-                    let text = String::from_utf8_lossy(&bytes);
-                    print!("{text}");
-                    line(text.trim_end_matches(['\r', '\n']));
+                    line(String::from_utf8_lossy(&bytes).trim_end_matches(['\r', '\n']));
                 }
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {
@@ -117,7 +137,6 @@ impl Cmd {
                 }
             }
         }
-        std::io::stdout().flush()?;
         Ok(child.wait()?.success())
     }
 
@@ -212,6 +231,15 @@ mod tests {
         let ok = Cmd::new("sh").args(["-c", script]).stream(|l| lines.push(l.to_owned())).unwrap();
         assert!(!ok);
         assert_eq!(lines, ["one", "two", "three"]);
+    }
+
+    #[test]
+    fn a_command_that_takes_too_long_is_killed() {
+        let limit = Some(Duration::from_millis(100));
+        let mut lines = Vec::new();
+        let sleep = Cmd::new("sh").args(["-c", "echo one; exec sleep 20"]);
+        assert!(!sleep.follow(limit, |l| lines.push(l.to_owned())).unwrap());
+        assert_eq!(lines, ["one"]);
     }
 
     #[test]

@@ -50,6 +50,7 @@ const LEAVES: &[&str] = &[
     "xtask",
     "partywall-interop",
     "partywall-system-tests",
+    "partywall-vm",
     "wordcount",
 ];
 

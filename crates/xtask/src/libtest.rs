@@ -38,15 +38,19 @@ impl Parser {
         Self { prefixes, sections: Vec::new() }
     }
 
+    /// Says that the lines that follow are of this test binary, where cargo does not.
+    pub(crate) fn binary(&mut self, file: &str) {
+        self.section(Source::Binary(file.to_owned()));
+    }
+
+    fn section(&mut self, source: Source) {
+        self.sections.push(Section { source, tests: Vec::new(), unfinished: None, total: None });
+    }
+
     /// Takes one line of output.
     pub(crate) fn line(&mut self, line: &str) {
         if let Some(source) = header(line) {
-            self.sections.push(Section {
-                source,
-                tests: Vec::new(),
-                unfinished: None,
-                total: None,
-            });
+            self.section(source);
         } else if let Some(section) = self.sections.last_mut() {
             if let Some(total) = summary(line) {
                 let sum = section.total.get_or_insert([0; 3]);

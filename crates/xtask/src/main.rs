@@ -1,6 +1,8 @@
 //! Development tasks. `cargo xtask test` is what CI runs; the other commands are its steps, to be
 //! repeated on their own.
 
+mod apt;
+mod built;
 mod command;
 mod deps;
 mod libtest;
@@ -8,6 +10,7 @@ mod ran;
 mod rows;
 mod steps;
 mod tidy;
+mod vm;
 mod workspace;
 
 use std::path::PathBuf;
@@ -36,6 +39,8 @@ enum Task {
     Tidy,
     /// Check which crate may depend on which
     Deps,
+    /// Run the tests of the domain crate in an emulated machine that has protection keys
+    VmTest,
     /// Check docs/systems.md against the tests that ran
     Rows {
         /// List of tests that ran, as written by `cargo xtask test`
@@ -60,6 +65,7 @@ impl Cli {
         match self.task {
             Task::Test { full } => steps::run(&workspace, full),
             Task::Tidy => tidy::run(&workspace),
+            Task::VmTest => vm::run(&workspace)?.check(),
             Task::Deps => deps::run(&workspace),
             Task::Rows { ran } => {
                 rows::run(&workspace, &ran.unwrap_or_else(|| workspace.ran_list()))

@@ -7,6 +7,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ExitStatus};
 use std::time::Duration;
 
+use partywall_abi::control::Isolation;
 use partywall_coordinator::launch::{Known, Prepared};
 use partywall_shm::spawn::Program;
 use partywall_shm::{memory, socket};
@@ -91,8 +92,8 @@ pub(crate) enum NotSent {
 }
 
 impl Launcher {
-    /// Starts one and waits until it can hold domains. It ends with the calling thread.
-    pub(crate) async fn start() -> Result<Self, LauncherError> {
+    /// Starts one and waits until it can hold domains that are kept apart so. It ends with the calling thread.
+    pub(crate) async fn start(isolation: Isolation) -> Result<Self, LauncherError> {
         let io = |what: &'static str| move |source| LauncherError::Io { what, source };
         let own = std::fs::read("/proc/self/exe").map_err(io("reading this program"))?;
         let image = memory::sealed_copy("partywall", &own).map_err(io("sealing this program"))?;
@@ -104,7 +105,7 @@ impl Launcher {
         let program = Program {
             image,
             name: "partywall".into(),
-            args: vec!["launcher".into()],
+            args: vec!["launcher".into(), isolation.to_string().into()],
             environment: kept.chain([tunables]).collect(),
             directory: "/".into(),
             socket: Some(theirs),

@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitCode;
 
+use partywall_abi::control::Isolation;
 use partywall_domain::space::Space;
 use partywall_domain::task::{Domain, Program};
 use partywall_shm::{socket, spawn::SOCKET_NUMBER};
@@ -30,8 +31,8 @@ struct Launcher {
     outgoing: VecDeque<(Vec<u8>, Option<OwnedFd>)>,
 }
 
-/// Holds domains until whoever has started this process hangs up.
-pub(crate) fn run() -> Result<ExitCode, Box<dyn Error>> {
+/// Holds domains, kept apart so, until whoever has started this process hangs up.
+pub(crate) fn run(isolation: Isolation) -> Result<ExitCode, Box<dyn Error>> {
     let socket = socket::inherited(SOCKET_NUMBER)
         .map_err(|why| format!("descriptor {SOCKET_NUMBER}: {why}; `partywall up` starts this"))?;
     let unfit = |text: String| {
@@ -40,7 +41,7 @@ pub(crate) fn run() -> Result<ExitCode, Box<dyn Error>> {
         drop(sent);
         ExitCode::FAILURE
     };
-    let space = match Space::new() {
+    let space = match Space::new(isolation) {
         Ok(space) => space,
         Err(why) => return Ok(unfit(why.to_string())),
     };

@@ -7,8 +7,10 @@ use std::time::{Duration, Instant};
 use partywall_abi::domain::Status;
 use partywall_domain::guest::Guest;
 use partywall_domain::space::Space;
+use rustix::process::setpriority_process;
+use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
 
-use crate::host::{Running, c, in_a_launcher, mapped, start};
+use crate::host::{Running, c, in_a_launcher, mapped, slowness, start};
 
 const LONG: Duration = Duration::from_secs(3);
 
@@ -189,7 +191,8 @@ in_a_launcher! {
             let ended = callee.within(words, Duration::from_millis(10));
             let took = begin.elapsed();
             assert_eq!(ended, Err(Status::Deadline), "{way}");
-            assert!((10..200).contains(&took.as_millis()), "{way}: {took:?}");
+            let most = Duration::from_millis(500) * slowness();
+            assert!((Duration::from_millis(10)..most).contains(&took), "{way}: {took:?}");
         }
     }
 }
@@ -372,7 +375,7 @@ in_a_launcher! {
     fn a_callee_learns_how_many_system_calls_it_has_made(space) {
         let callee = Callee::start(space, &c("callee.c"), 1);
         for calls in [0, 1, 7] {
-            assert_eq!(callee.call([30, calls, 0]), Ok(calls));
+            assert_eq!(callee.call([33, calls, 0]), Ok(calls));
         }
         assert_eq!(space.launcher().forwards(), 0, "outside of a call");
     }
@@ -395,5 +398,35 @@ in_a_launcher! {
         }
         let (first, second) = waiting.join().unwrap();
         assert!(first >= 1 && second > first, "{first} {second}");
+    }
+}
+
+in_a_launcher! {
+    fn a_caller_that_others_keep_from_running_comes_back(space) {
+        let callee = Callee::start(space, &c("callee.c"), 1);
+        // Others have this thread's CPU for much longer than its calls may last: it is told each
+        // tick that it is late, and hears of it all at once.
+        let mut here = CpuSet::new();
+        here.set(sched_getcpu());
+        sched_setaffinity(None, &here).unwrap();
+        let others: Vec<_> = (0..3)
+            .map(|_| {
+                std::thread::spawn(move || {
+                    let begin = Instant::now();
+                    while begin.elapsed() < Duration::from_millis(700) {
+                        std::hint::spin_loop();
+                    }
+                })
+            })
+            .collect();
+        setpriority_process(None, 19).unwrap();
+        let mut longest = Duration::ZERO;
+        while !others.iter().all(std::thread::JoinHandle::is_finished) {
+            let begin = Instant::now();
+            let answer = callee.within([24, 1000, 0], Duration::from_millis(20) * slowness());
+            longest = longest.max(begin.elapsed());
+            assert_eq!(answer, Ok(24), "after {longest:?}");
+        }
+        assert!(longest > Duration::from_millis(100), "nobody was kept from running: {longest:?}");
     }
 }

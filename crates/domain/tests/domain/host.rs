@@ -6,26 +6,50 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use partywall_abi::control::Isolation;
+use partywall_domain::machine::Feature;
 use partywall_domain::space::Space;
 use partywall_domain::task::{Domain, Program};
 
-/// Runs `body` in a process of its own, as a launcher has to be: without restartable sequences.
-/// `path` is that of the test, with the crate.
+/// Runs `body` in processes of its own, as a launcher has to be: without restartable sequences. Once
+/// without and, where the machine has them, once with protection keys. `path` is that of the test,
+/// with the crate.
 pub(crate) fn alone(path: &str, body: fn(&Space)) {
     let test = path.split_once("::").unwrap().1;
     if std::env::var_os("DOMAIN_TEST").is_some_and(|t| t == test) {
-        return body(&Space::new().unwrap());
+        let fault = std::env::var_os("DOMAIN_ISOLATION").is_some_and(|i| i == "fault");
+        let isolation = if fault { Isolation::Fault } else { Isolation::None };
+        return body(&Space::new(isolation).unwrap());
     }
+    run(test, Isolation::None);
+    if Feature::ProtectionKeys.look().there {
+        run(test, Isolation::Fault);
+    }
+}
+
+fn run(test: &str, isolation: Isolation) {
     let output = Command::new(std::env::current_exe().unwrap())
         .args([test, "--exact", "--nocapture", "--test-threads=1"])
         .env("DOMAIN_TEST", test)
+        .env("DOMAIN_ISOLATION", isolation.to_string())
         .env("GLIBC_TUNABLES", "glibc.pthread.rseq=0")
         .output()
         .unwrap();
     let said = [output.stdout, output.stderr].map(|b| String::from_utf8_lossy(&b).into_owned());
-    assert!(output.status.success(), "{}:\n{}\n{}", output.status, said[0], said[1]);
+    assert!(
+        output.status.success(),
+        "isolation {isolation}: {}:\n{}\n{}",
+        output.status,
+        said[0],
+        said[1]
+    );
     println!("{}", said[0]);
     assert!(said[0].contains("1 passed"), "{}", said[0]);
+}
+
+/// How many times longer than on a processor things may take here: an emulated machine is slow.
+pub(crate) fn slowness() -> u32 {
+    if std::env::var("PARTYWALL_VM").as_deref() == Ok("1") { 10 } else { 1 }
 }
 
 /// A test whose body runs in a launcher of its own.
@@ -39,43 +63,64 @@ macro_rules! in_a_launcher {
 }
 pub(crate) use in_a_launcher;
 
-fn source(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name)
+/// Names a directory with the programs, built beforehand: for machines without a compiler.
+const BUILT: &str = "PARTYWALL_PROGRAMS";
+
+/// Every program of `tests/programs`, by the name of its source.
+pub(crate) fn programs() -> Vec<String> {
+    let sources = || Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs");
+    let dir = std::env::var_os(BUILT).map_or_else(sources, PathBuf::from);
+    let entries = std::fs::read_dir(&dir).unwrap_or_else(|e| panic!("{}: {e}", dir.display()));
+    entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
 }
 
-/// Compiles a program of `tests/programs`.
-fn build(name: &str, compiler: &str, flags: &[&str]) -> OwnedFd {
+/// The bytes of a program of `tests/programs`: compiled now, or beforehand.
+pub(crate) fn bytes(name: &str) -> Vec<u8> {
+    let Some(built) = std::env::var_os(BUILT) else { return compiled(name) };
+    let path = Path::new(&built).join(name);
+    std::fs::read(&path).unwrap_or_else(|e| {
+        panic!("{}: {e}; {BUILT} must hold every program of tests/programs", path.display())
+    })
+}
+
+/// What makes a C program one that can be a domain, and more warnings than usual.
+const C_FLAGS: &[&str] = &[
+    "-static-pie",
+    "-O2",
+    "-mno-red-zone",
+    "-pthread",
+    "-Wall",
+    "-Wno-infinite-recursion",
+    "-Wno-array-bounds",
+    "-Werror",
+    concat!("-I", env!("CARGO_MANIFEST_DIR"), "/include"),
+];
+
+/// What makes a Rust program one that can be a domain.
+const RUST_FLAGS: &[&str] =
+    &["--edition=2024", "-O", "--target=x86_64-unknown-linux-gnu", "-Ctarget-feature=+crt-static"];
+
+fn compiled(name: &str) -> Vec<u8> {
+    let (compiler, flags) =
+        if name.ends_with(".rs") { ("rustc", RUST_FLAGS) } else { ("cc", C_FLAGS) };
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let out = dir.path().join("program");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name);
     let mut command = Command::new(compiler);
-    command.args(flags).arg("-o").arg(&out).arg(source(name)).current_dir(dir.path());
+    command.args(flags).arg("-o").arg(&out).arg(source).current_dir(dir.path());
     let output = command.output().unwrap_or_else(|e| panic!("{compiler}: {e}"));
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    sealed(&std::fs::read(out).unwrap())
+    std::fs::read(out).unwrap()
 }
 
+/// A C program of `tests/programs`, ready to be loaded.
 pub(crate) fn c(name: &str) -> OwnedFd {
-    build(
-        name,
-        "cc",
-        &[
-            "-static-pie",
-            "-O2",
-            "-mno-red-zone",
-            "-pthread",
-            "-Wall",
-            "-Wno-infinite-recursion",
-            "-Wno-array-bounds",
-            "-Werror",
-            concat!("-I", env!("CARGO_MANIFEST_DIR"), "/include"),
-        ],
-    )
+    sealed(&bytes(name))
 }
 
+/// A Rust program of `tests/programs`, ready to be loaded.
 pub(crate) fn rust(name: &str) -> OwnedFd {
-    let target = "x86_64-unknown-linux-gnu";
-    let flags = ["--edition=2024", "-O", "-C", "target-feature=+crt-static", "--target", target];
-    build(name, "rustc", &flags)
+    sealed(&bytes(name))
 }
 
 pub(crate) fn sealed(bytes: &[u8]) -> OwnedFd {
@@ -135,4 +180,9 @@ pub(crate) fn mapped(range: std::ops::Range<u64>) -> usize {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let start = |line: &str| u64::from_str_radix(line.split('-').next().unwrap(), 16).unwrap();
     maps.lines().filter(|line| range.contains(&start(line))).count()
+}
+
+/// How many descriptors this process has open.
+pub(crate) fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
 }

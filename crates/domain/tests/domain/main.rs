@@ -1,5 +1,9 @@
 //! Domains for real: programs in one address space, and calls between them.
 
+mod bytes;
+mod deaths;
 mod gate;
 mod host;
 mod programs;
+mod rights;
+mod soak;

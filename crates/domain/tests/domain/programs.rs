@@ -2,10 +2,13 @@
 
 use std::os::unix::process::ExitStatusExt;
 
+use partywall_abi::control::Isolation;
 use partywall_domain::space::Space;
 use partywall_domain::task::Domain;
 
-use crate::host::{Running, c, in_a_launcher, mapped, program, rust, sealed, start};
+use crate::host::{
+    Running, bytes, c, in_a_launcher, mapped, program, programs, rust, sealed, start,
+};
 
 in_a_launcher! {
     fn c_programs_run_as_if_alone(space) {
@@ -125,7 +128,22 @@ in_a_launcher! {
 #[test]
 fn a_process_with_restartable_sequences_is_refused() {
     if std::env::var_os("GLIBC_TUNABLES").is_none() {
-        let why = Space::new().unwrap_err().to_string();
+        let why = Space::new(Isolation::None).unwrap_err().to_string();
         assert!(why.contains("GLIBC_TUNABLES=glibc.pthread.rseq=0"), "{why}");
+    }
+}
+
+/// Also keeps the programs, where it is told to, for machines without a compiler.
+#[test]
+fn every_program_of_the_tests_is_there() {
+    let names = programs();
+    assert!(names.len() > 3, "{names:?}");
+    let keep = std::env::var_os("PARTYWALL_KEEP_PROGRAMS").map(std::path::PathBuf::from);
+    for name in names {
+        let program = bytes(&name);
+        assert!(program.starts_with(b"\x7fELF"), "{name}");
+        if let Some(dir) = &keep {
+            std::fs::write(dir.join(&name), program).unwrap();
+        }
     }
 }

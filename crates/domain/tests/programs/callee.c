@@ -18,6 +18,7 @@ static const struct partywall_domain *domain;
 static __thread uint64_t calls;
 static volatile int zero;
 static uint64_t next;
+static int bytes;
 static uint64_t words[4] = { ~0ull, ~0ull, ~0ull, ~0ull };
 
 static void *worker(void *number) {
@@ -34,9 +35,15 @@ static int deep(volatile char *before) {
 }
 
 static uint64_t function(uint64_t caller, uint64_t cookie, uint64_t a, uint64_t b, uint64_t c,
-                         uint64_t limit) {
+                         unsigned char *arena) {
+    const uint64_t limit = 3000000000ull;
     if (cookie != 99) return 1;
     calls++;
+    if (bytes) { // A bytes in: as many out, each plus 1.
+        if (!arena || a > PARTYWALL_HALF) return ~0ull - 1;
+        for (uint64_t i = 0; i < a; i++) arena[PARTYWALL_HALF + i] = arena[i] + 1;
+        return a;
+    }
     switch (a) {
     case 0: return b + c;
     case 1: return calls;
@@ -123,7 +130,10 @@ static uint64_t function(uint64_t caller, uint64_t cookie, uint64_t a, uint64_t 
         if (child == 0) _exit(domain->call(caller, next, 0, 20, 9, limit).status);
         return waitpid(child, &status, 0) == child ? 1000 + (status >> 8) : 0;
     }
-    case 30: { // How many system calls these are.
+    case 30: *(volatile uint64_t *)b = c; return 30;
+    case 31: return (uint64_t)(uintptr_t)words;
+    case 32: return write(1, (const void *)b, 8) == -1 && errno == EFAULT ? 32 : 0;
+    case 33: { // How many system calls these are.
         uint64_t before = domain->forwards(caller);
         for (uint64_t n = 0; n < b; n++) getppid();
         return domain->forwards(caller) - before;
@@ -157,6 +167,10 @@ int main(int argc, char **argv) {
         int64_t taken;
         while ((taken = domain->take(7)) < 0) usleep(1000);
         next = (uint64_t)taken;
+        argc = 2;
+    }
+    if (argc > 2 && !strcmp(argv[2], "bytes")) {
+        bytes = 1;
         argc = 2;
     }
     if (argc > 2 && !strcmp(argv[2], "silent")) {

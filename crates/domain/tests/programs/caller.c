@@ -1,5 +1,6 @@
 // A domain that calls another one, number 7, in the way it is told: prints `ok` and ends with 0.
 #define _GNU_SOURCE
+#include <errno.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -32,8 +33,9 @@ static uint64_t call(uint64_t a, uint64_t b, uint64_t *word) {
     for (;;) {
         struct partywall_outcome o = domain->call(caller, link_, a, b, 0, LONG);
         if (o.status == PARTYWALL_UNBOUND) {
-            if (domain->bind(caller, link_) == 0) continue;
-            usleep(1000);
+            int64_t bound = domain->bind(caller, link_);
+            if (bound == -ENOTCONN) return PARTYWALL_CLOSED;
+            if (bound) usleep(1000);
             continue;
         }
         *word = o.word;
@@ -161,6 +163,23 @@ static void long_handler(void) {
     CHECK(pthread_join(thread, NULL) == 0);
 }
 
+// Calls and calls, whoever is there to be called.
+static void load(void) {
+    uint64_t word, calls = 0;
+    for (;;) {
+        uint64_t status = call(0, ++calls, &word);
+        if (status == PARTYWALL_DONE) {
+            CHECK(word == calls);
+            continue;
+        }
+        if (status != PARTYWALL_CLOSED) continue;
+        int64_t taken;
+        domain->release(link_);
+        while ((taken = domain->take(7)) < 0) usleep(200);
+        link_ = (uint64_t)taken;
+    }
+}
+
 int main(int argc, char **argv) {
     domain = partywall_domain();
     if (!domain || argc != 2) return 99;
@@ -170,6 +189,7 @@ int main(int argc, char **argv) {
     int64_t taken;
     while ((taken = domain->take(7)) < 0) usleep(1000);
     link_ = (uint64_t)taken;
+    if (!strcmp(argv[1], "load")) load();
     uint64_t word;
     CHECK(call(0, 40, &word) == PARTYWALL_DONE && word == 40);
     if (!strcmp(argv[1], "all")) {

@@ -94,7 +94,7 @@ pub(crate) async fn open(
     let ends = set_up(number, linked.geometry, linked.memory, linked.socket, within).await?;
     let link = start(ends)?;
     let gate = Gate::take(number);
-    let isolation = domain::isolation(linked.isolation, gate.is_some());
+    let isolation = domain::isolation(linked.isolation, gate.as_ref().map(Gate::isolation));
     if let Some(gate) = gate {
         link.client.core.visit_by(gate);
     }

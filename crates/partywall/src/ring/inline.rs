@@ -11,8 +11,8 @@
 //!   was in at the last look. If so it hands the reader's role on: the link's role number goes up
 //!   and a new driver is spawned, which another worker runs; the old one sees the new number when
 //!   its handler returns, answers its call and ends. The method starts over with its streak.
-//! * A caller's thread that has come in (`crate::domain`) is nobody's reader: it is measured, and a
-//!   method that took longer starts over.
+//! * A caller's thread that has come in (`crate::domain`) is nobody's reader: its polls are measured,
+//!   and a method that takes a millisecond starts over.
 //! * On a current-thread runtime there is nobody to hand on to: a handler that burns the thread
 //!   stops everything there, inline or not.
 
@@ -26,7 +26,7 @@ use partywall_shm::reactor::Ticker;
 /// Short first polls in a row that make a method one to run inline.
 const STREAK: u32 = 4;
 /// What is short.
-pub(super) const SHORT: Duration = Duration::from_micros(100);
+const SHORT: Duration = Duration::from_micros(100);
 /// How often the monitor looks.
 const PERIOD: Duration = Duration::from_micros(500);
 /// Looks without any change after which the monitor rests.

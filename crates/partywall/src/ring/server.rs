@@ -42,7 +42,7 @@ use tonic::{Code, Status};
 use super::body::{Incoming, RequestBody, WholeBody};
 use super::client::{rest, set_up};
 use super::core::{Broken, Core, Counters};
-use super::inline::{self, HandOn, History, Inside};
+use super::inline::{HandOn, History, Inside};
 use super::pump::{Pump, PumpError};
 use super::reader::{Drive, Flow, Record};
 use super::stream::{Part, Stream};
@@ -60,7 +60,8 @@ const SETUP: Duration = Duration::from_secs(10);
 /// How long a draining server waits for a caller's word that no more calls come. A caller that
 /// does not run then has none under way.
 const PROMISE: Duration = Duration::from_millis(250);
-/// How long a caller's thread takes records for the service; what is left then is the driver's.
+/// How long a caller's thread takes records for the service; what is left then is the driver's, and
+/// a method whose poll has taken longer is one for tasks again.
 const VISIT: Duration = Duration::from_millis(1);
 /// How often a draining link is looked at, beside being told of each call that ends.
 const DRAINING: Duration = Duration::from_millis(50);
@@ -101,6 +102,8 @@ pub(crate) struct Link {
     idle: Notify,
     /// Callers of the same launcher come in by themselves.
     offered: OnceLock<Offered>,
+    /// One that is inside has polled a handler for the record at hand.
+    polled: AtomicBool,
 }
 
 /// Who hands a record over.
@@ -121,10 +124,11 @@ impl Visit for Link {
             let forwards = forwards.get_or_insert_with(domain::forwards);
             let delivered = self.deliver(record, Reader::Visitor);
             let now = Instant::now();
-            if now - last > inline::SHORT {
+            if self.polled.load(Ordering::Relaxed) && now - last > VISIT {
                 self.was_slow();
             }
             self.count_visit(first, now - last, forwards);
+            self.polled.store(false, Ordering::Relaxed);
             last = now;
             delivered.map(|()| now - begin > VISIT)
         });
@@ -149,7 +153,8 @@ pub(crate) async fn open(
     // Before the caller can see that the link is open.
     let offered = Offered::new(caller.pid, link);
     let ends = set_up(link, geometry, memory, socket, SETUP).await?;
-    let isolation = domain::isolation(isolation, offered.is_some());
+    let gate = offered.as_ref().map(Offered::isolation);
+    let isolation = domain::isolation(isolation, gate);
     let link = start(ends, dispatch, Peer::new(caller, link, isolation), methods, Some(agent))?;
     if let Some(offered) = offered {
         let visited: Arc<dyn Visit> = Arc::clone(&link) as _;
@@ -190,6 +195,7 @@ pub(crate) fn start(
         refusing: AtomicBool::new(false),
         idle: Notify::new(),
         offered: OnceLock::new(),
+        polled: AtomicBool::new(false),
     });
     tokio::spawn(Driver { link: Arc::clone(&link), drive: Drive::default(), role: 0 });
     Ok(link)
@@ -442,6 +448,9 @@ impl Link {
     /// Polls a call in who reads; whether it is done.
     fn poll_inline(self: &Arc<Self>, call: &mut Task, reader: Reader) -> bool {
         let mut poll = || Pin::new(&mut *call).poll(&mut Context::from_waker(Waker::noop()));
+        if reader == Reader::Visitor {
+            self.polled.store(true, Ordering::Relaxed);
+        }
         if !self.hands_on || reader == Reader::Visitor {
             return poll().is_ready();
         }

@@ -17,7 +17,7 @@ use anyhow::{Result, bail};
 use crate::command::Cmd;
 use crate::ran::{Outcome, RanList};
 use crate::workspace::Workspace;
-use crate::{deps, rows, tidy};
+use crate::{deps, rows, tidy, vm};
 
 struct Step {
     name: &'static str,
@@ -37,6 +37,7 @@ const STEPS: &[Step] = &[
     Step { name: "tests", repeat: suite::REPEAT, run: suite::run },
     Step { name: "doc tests", repeat: "cargo test --workspace --doc", run: suite::docs },
     Step { name: "loom", repeat: suite::REPEAT_LOOM, run: suite::loom },
+    Step { name: "vm", repeat: "cargo xtask vm-test", run: machine },
     Step { name: "fuzz bodies", repeat: "cargo test --workspace fuzz_", run: fuzz::bodies },
     Step { name: "fuzz coverage", repeat: "cargo +nightly fuzz run TARGET", run: fuzz::coverage },
     Step { name: "tidy", repeat: "cargo xtask tidy", run: |session| tidy::run(session.workspace) },
@@ -121,6 +122,14 @@ fn fmt(session: &mut Session) -> Result<()> {
 fn clippy(session: &mut Session) -> Result<()> {
     let line = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
     session.workspace.command("cargo").args(line).run()
+}
+
+fn machine(session: &mut Session) -> Result<()> {
+    let outcome = vm::run(session.workspace)?;
+    session.ran.extend(outcome.ran.entries().iter().cloned());
+    session.ran.save(&session.workspace.ran_list())?;
+    session.note.clone_from(&outcome.note);
+    outcome.check()
 }
 
 fn all_rows(session: &mut Session) -> Result<()> {

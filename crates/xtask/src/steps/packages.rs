@@ -7,6 +7,7 @@ use anyhow::{Result, bail, ensure};
 
 use super::Session;
 use super::fuzz::has_nightly;
+use crate::apt;
 use crate::command::Cmd;
 
 struct Package {
@@ -56,6 +57,13 @@ const PACKAGES: &[Package] = &[
         at_least: None,
     },
     Package {
+        names: &["qemu-system-x86"],
+        probes: &[&["qemu-system-x86_64", "--version"]],
+        why: "emulates the machine with protection keys for `cargo xtask vm-test`",
+        need: Need::Always,
+        at_least: None,
+    },
+    Package {
         names: &["g++"],
         probes: &[&["c++", "--version"]],
         why: "cargo-fuzz compiles libFuzzer",
@@ -88,9 +96,9 @@ pub(super) fn run(session: &mut Session) -> Result<()> {
 }
 
 fn install(missing: &[&Package]) -> Result<()> {
-    let root = Cmd::new("id").args(["-u"]).read()?.trim() == "0";
+    let root = apt::is_root()?;
     if root && missing.iter().any(|package| package.offered().is_none()) {
-        apt(["update"]).run()?;
+        apt::get(["update"]).run()?;
     }
     let mut names = Vec::new();
     for package in missing {
@@ -106,20 +114,16 @@ fn install(missing: &[&Package]) -> Result<()> {
             }
         }
     }
-    let line = apt(["install", "-y", "--no-install-recommends"]).args(names);
+    let line = apt::get(["install", "-y", "--no-install-recommends"]).args(names);
     if !root {
         bail!("not root, so nothing was installed; run\n\n  sudo apt-get update && sudo {line}\n");
     }
     if line.run().is_err() {
         // The lists may be older than the archive.
-        apt(["update"]).run()?;
+        apt::get(["update"]).run()?;
         line.run()?;
     }
     Ok(())
-}
-
-fn apt<const N: usize>(args: [&str; N]) -> Cmd {
-    Cmd::new("apt-get").args(args).env("DEBIAN_FRONTEND", "noninteractive")
 }
 
 impl Package {

@@ -1,12 +1,13 @@
 //! Everything that libtest runs: unit, integration and doc tests, then the loom models.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, ensure};
 use serde_json::Value;
 
 use super::Session;
+use crate::built;
 use crate::command::Cmd;
 use crate::libtest::Parser;
 use crate::ran::{Outcome, RanList};
@@ -113,42 +114,14 @@ impl Session<'_> {
 fn cargo_test(session: &Session, cargo: Cmd, args: &[&str]) -> Result<Run> {
     let build = ["test", "--no-run", "--message-format", "json-render-diagnostics"];
     let messages = cargo.clone().args(build).args(args.iter().copied()).read()?;
-    let prefixes = prefixes(&session.workspace.metadata, &messages)?;
-    ensure!(!prefixes.is_empty(), "cargo built no test binary");
+    let binaries = built::tests(&session.workspace.metadata, &messages)?;
+    ensure!(!binaries.is_empty(), "cargo built no test binary");
     let command = cargo.args(["test", "--no-fail-fast"]).args(args.iter().copied());
-    let mut parser = Parser::new(prefixes);
+    let mut parser = Parser::new(built::prefixes(&binaries));
     let succeeded = command.stream(|line| parser.line(line))?;
     let (ran, faults) = parser.finish();
     let doc_crates = parser.doc_crates().map(str::to_owned).collect();
     Ok(Run { line: command.to_string(), succeeded, ran, faults, doc_crates })
-}
-
-/// From cargo's messages: the file name of each test binary, and what its tests' names start with.
-fn prefixes(metadata: &Value, messages: &str) -> Result<BTreeMap<String, String>> {
-    let packages = metadata["packages"].as_array().context("metadata without packages")?;
-    let mut prefixes = BTreeMap::new();
-    for line in messages.lines().filter(|line| line.starts_with('{')) {
-        let message: Value = serde_json::from_str(line).context("message of cargo")?;
-        let Some(executable) = message["executable"].as_str() else { continue };
-        if message["profile"]["test"] != true {
-            continue;
-        }
-        let Some(package) = packages.iter().find(|p| p["id"] == message["package_id"]) else {
-            bail!("{} is of no package of the workspace", message["package_id"]);
-        };
-        let name = package["name"].as_str().context("package without name")?.replace('-', "_");
-        let target = &message["target"];
-        let kind = target["kind"][0].as_str().context("target without kind")?;
-        let prefix = if matches!(kind, "test" | "bench" | "example") {
-            let target = target["name"].as_str().context("target without name")?;
-            format!("{name}::{}", target.replace('-', "_"))
-        } else {
-            name
-        };
-        let file = executable.rsplit('/').next().unwrap_or(executable);
-        prefixes.insert(file.to_owned(), prefix);
-    }
-    Ok(prefixes)
 }
 
 /// Libraries whose doc tests cargo should have run but did not.
@@ -178,31 +151,6 @@ mod tests {
         let library = json!({ "name": "partywall_shm", "doctest": true });
         let test = json!({ "name": "it", "doctest": false });
         json!({ "packages": [{ "id": "p1", "name": "partywall-shm", "targets": [library, test] }] })
-    }
-
-    fn artifact(id: &str, kind: &str, name: &str, test: bool) -> String {
-        json!({
-            "package_id": id,
-            "target": { "kind": [kind], "name": name },
-            "profile": { "test": test },
-            "executable": format!("some/dir/{name}-01"),
-        })
-        .to_string()
-    }
-
-    #[test]
-    fn test_binaries_are_told_from_others() {
-        let messages = [
-            artifact("p1", "lib", "partywall_shm", true),
-            artifact("p1", "test", "ring-model", true),
-            artifact("p1", "bin", "tool", false),
-            r#"{"reason":"build-finished","success":true}"#.to_owned(),
-        ];
-        let found = prefixes(&metadata(), &messages.join("\n")).unwrap();
-        let expected =
-            [("partywall_shm-01", "partywall_shm"), ("ring-model-01", "partywall_shm::ring_model")];
-        assert_eq!(found, expected.map(|(f, p)| (f.to_owned(), p.to_owned())).into());
-        assert!(prefixes(&metadata(), &artifact("p2", "lib", "x", true)).is_err());
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Parser;
+use partywall_abi::control::Isolation;
 use partywall_domain::space::Space;
 use partywall_domain::task::{Called, Domain, Program};
 
@@ -32,7 +33,7 @@ type Error = Box<dyn std::error::Error>;
 
 fn main() -> Result<(), Error> {
     let arguments = Arguments::parse();
-    let space = Space::new()?;
+    let space = Space::new(Isolation::None)?;
     let (input, output) = (std::io::stdin(), std::io::stdout());
     let null = || std::fs::File::open("/dev/null").map(OwnedFd::from);
     let start = |file: &Path, input: OwnedFd, extra: [&str; 2]| -> Result<Domain, Error> {

@@ -1,0 +1,114 @@
+#![allow(unsafe_code, reason = "maps memory at addresses of its own choice")]
+//! Where arguments and replies of calls over one link lie: memory that just its two ends share.
+//!
+//! ```text
+//! | request: HALF bytes, written by the caller | reply: HALF bytes, written by the callee |
+//! ```
+//!
+//! An arena is at a place of its own for each place in the table of links, beyond all slots. With
+//! protection keys it has its own, and is closed to everybody but the thread that calls: to the caller
+//! while that has opened it, to the callee while it is being called. It is made by the caller, and
+//! goes when the caller gives up the link or is gone itself: until then a caller can read a reply,
+//! whatever has become of the callee.
+
+use std::sync::atomic::Ordering;
+
+use crate::keys;
+use crate::links;
+use crate::space::{SLOT, SLOTS};
+use crate::sys::{self, Errno};
+use crate::table::{LINKS_MOST, Link, TABLES};
+
+use partywall_abi::domain::HALF;
+
+/// Bytes of an arena.
+const ARENA: u64 = 2 * HALF;
+/// Of each half, this much is backed by small pages, the rest by huge ones where the machine has them.
+const SMALL: u64 = 2 << 20;
+
+/// Where the arena of a place lies.
+fn address(link: &Link) -> u64 {
+    let place = (std::ptr::from_ref(link) as u64 - TABLES.links.0.as_ptr() as u64)
+        / size_of::<Link>() as u64;
+    TABLES.base.load(Ordering::Relaxed) + (SLOTS as u64 + 1) * SLOT + place * ARENA
+}
+
+const _: () = assert!(LINKS_MOST as u64 * ARENA <= 4 * SLOT);
+
+/// Makes the arena of a link of the calling domain; its address, or minus an error number: `ENOTCONN`
+/// when the link is not open, `ENOSPC` when no protection key is left.
+pub(crate) extern "C" fn make(id: u64) -> i64 {
+    sys::encode(try_make(id))
+}
+
+fn try_make(id: u64) -> Result<u64, Errno> {
+    let link = links::own_as_caller(id).ok_or(Errno(libc::ENOTCONN))?;
+    let known = link.arena.load(Ordering::Acquire);
+    if known != 0 {
+        return Ok(known);
+    }
+    let at = address(link);
+    let key = match TABLES.keys.load(Ordering::Relaxed) {
+        0 => 0,
+        _ => keys::allocate()?,
+    };
+    if let Err(why) = map(at, key) {
+        unmap(at, key);
+        return Err(why);
+    }
+    link.key.store(key, Ordering::Relaxed);
+    if key != 0 {
+        TABLES.arenas.fetch_or(keys::denied(key), Ordering::AcqRel);
+        link.rights.fetch_and(!keys::denied(key), Ordering::AcqRel);
+    }
+    link.arena.store(at, Ordering::Release);
+    Ok(at)
+}
+
+fn map(at: u64, key: u32) -> Result<(), Errno> {
+    let rights = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+    let flags =
+        (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE)
+            as u64;
+    // SAFETY: nothing is replaced.
+    unsafe { sys::call(libc::SYS_mmap, [at, ARENA, rights, flags, u64::MAX, 0])? };
+    for half in [at, at + HALF] {
+        let huge = [half + SMALL, HALF - SMALL, libc::MADV_HUGEPAGE as u64, 0, 0, 0];
+        // SAFETY: advice for the mapping that was just made; without it pages are small.
+        let _advised = unsafe { sys::call(libc::SYS_madvise, huge) };
+    }
+    keys::tag(at, ARENA, rights, key)
+}
+
+fn unmap(at: u64, key: u32) {
+    // SAFETY: an arena that nobody uses any more, or that was not made.
+    let freed = unsafe { sys::call(libc::SYS_munmap, [at, ARENA, 0, 0, 0, 0]) };
+    if key != 0 && freed.is_ok() {
+        keys::free(key);
+    }
+}
+
+/// Frees the arena of a link that its caller has given up.
+pub(crate) fn free(link: &Link) {
+    let at = link.arena.swap(0, Ordering::AcqRel);
+    if at == 0 {
+        return;
+    }
+    let key = link.key.swap(0, Ordering::AcqRel);
+    unmap(at, key);
+    if key != 0 {
+        TABLES.arenas.fetch_and(!keys::denied(key), Ordering::AcqRel);
+    }
+}
+
+/// Opens a link's arena to the calling thread, which is at home in the caller's domain, or closes it
+/// again; 0, or minus an error number. Runs with the rights of the domain: it only reads the tables.
+pub(crate) extern "C" fn open(id: u64, open: u64) -> i64 {
+    let Some(link) = links::own_as_caller(id) else { return -i64::from(libc::ENOTCONN) };
+    let home = TABLES.slot_of(sys::fs());
+    let Some(domain) = TABLES.domains.get(home) else { return -i64::from(libc::EINVAL) };
+    let closed = domain.rights.load(Ordering::Relaxed);
+    let key = link.key.load(Ordering::Relaxed);
+    keys::set(if open != 0 && key != 0 { closed & !keys::denied(key) } else { closed });
+    0
+}

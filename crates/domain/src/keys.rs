@@ -1,0 +1,143 @@
+#![allow(unsafe_code, reason = "allocates protection keys, and tries one out")]
+//! Protection keys (pkeys(7)): who may read and write which pages, changed without a system call.
+//!
+//! | key | pages | the launcher's threads | a domain's code |
+//! | --- | --- | --- | --- |
+//! | 0 | the launcher's: the tables, its heap | read and write | read |
+//! | scratch | signal stacks | read and write | read and write |
+//! | a domain's | all that is mapped in its slot | none | read and write, if it is this domain |
+//! | an arena's | arguments and replies of one link | none | while it is called, or has opened it |
+//!
+//! The rights of a thread are a register (PKRU, Intel SDM volume 3, 4.6.2): two bits a key, the lower
+//! denies access, the upper writing. Only code of the gate's page writes it: open, all of it, while
+//! the launcher's own code runs for a domain; else what the tables say.
+//!
+//! This contains mistakes, not malice: a domain's code can write the register by itself, or have the
+//! kernel read and write for it.
+
+use std::io;
+use std::sync::atomic::Ordering;
+
+use crate::elf::PAGE;
+use crate::gate;
+use crate::sys::{self, Errno};
+use crate::table::TABLES;
+
+/// How many keys there are, key 0 with them.
+const KEYS: u32 = 16;
+/// All of them closed.
+const CLOSED: u32 = 0x5555_5555;
+
+/// Rights that deny access to a key.
+pub(crate) fn denied(key: u32) -> u32 {
+    1 << (2 * key)
+}
+
+/// Rights of a domain's code: its own key and the scratch key, and key 0 to read.
+pub(crate) fn domain_rights(key: u32, scratch: u32) -> u32 {
+    CLOSED & !denied(0) & !denied(key) & !denied(scratch) | denied(0) << 1
+}
+
+/// Takes a key, which nobody has yet.
+pub(crate) fn allocate() -> Result<u32, Errno> {
+    const PKEY_DISABLE_ACCESS: u64 = 1;
+    // SAFETY: closes the new key to this thread, which has nothing there.
+    let key = unsafe { sys::call(libc::SYS_pkey_alloc, [0, PKEY_DISABLE_ACCESS, 0, 0, 0, 0])? };
+    let key = key as u32;
+    if key == 0 || key >= KEYS {
+        return Err(Errno(libc::EINVAL));
+    }
+    Ok(key)
+}
+
+/// Gives one back whose pages are gone.
+pub(crate) fn free(key: u32) {
+    // SAFETY: no page has it any more.
+    let _freed = unsafe { sys::call(libc::SYS_pkey_free, [u64::from(key), 0, 0, 0, 0, 0]) };
+}
+
+/// Gives pages a key; with key 0 that there are none, nothing.
+pub(crate) fn tag(start: u64, bytes: u64, protection: u64, key: u32) -> Result<(), Errno> {
+    if key == 0 {
+        return Ok(());
+    }
+    let bytes = bytes.next_multiple_of(PAGE);
+    let arguments = [start, bytes, protection, u64::from(key), 0, 0];
+    // SAFETY: the caller's own mapping, with the protection that it has.
+    unsafe { sys::call(libc::SYS_pkey_mprotect, arguments)? };
+    Ok(())
+}
+
+/// The rights of the calling thread. Only where there are keys.
+pub(crate) fn rights() -> u32 {
+    let rights: u32;
+    // SAFETY: reads a register; the kernel has turned the instruction on with the first key.
+    unsafe {
+        core::arch::asm!("rdpkru", out("eax") rights, out("edx") _, in("ecx") 0, options(nomem, nostack));
+    }
+    rights
+}
+
+/// Whether keys do what they are to: a page with a closed key cannot be read, in a process of its own
+/// that the attempt ends.
+///
+/// # Errors
+/// What failed; [`io::ErrorKind::PermissionDenied`] when the page was read, because somebody else
+/// answers for the kernel (seccomp(2)).
+pub(crate) fn try_out() -> io::Result<()> {
+    let key = allocate()?;
+    let read = read_closed(key);
+    free(key);
+    if read? {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    Ok(())
+}
+
+/// Whether a page that is closed by `key` can be read.
+fn read_closed(key: u32) -> io::Result<bool> {
+    let (rights, flags) =
+        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    let new = [0, PAGE, rights as u64, flags as u64, u64::MAX, 0];
+    // SAFETY: a new page.
+    let page = unsafe { sys::call(libc::SYS_mmap, new)? };
+    let tried = tag(page, PAGE, rights as u64, key).map_err(io::Error::from).and_then(|()| {
+        // SAFETY: the child makes two system calls and reads one byte.
+        let child = unsafe { libc::fork() };
+        if child < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        if child == 0 {
+            // SAFETY: no core of what is a copy of this process.
+            let _no_core = unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0) };
+            let _default = crate::signals::Action::DEFAULT.install(libc::SIGSEGV as u64);
+            // SAFETY: the page is there; that it cannot be read is the question.
+            let _byte = unsafe { (page as *const u8).read_volatile() };
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(0) };
+        }
+        let mut status = 0;
+        loop {
+            // SAFETY: waits for the child.
+            let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
+            let why = io::Error::last_os_error();
+            match waited {
+                -1 if why.kind() == io::ErrorKind::Interrupted => {}
+                -1 => return Err(why),
+                _ => return Ok(!libc::WIFSIGNALED(status)),
+            }
+        }
+    });
+    // SAFETY: the page that was mapped above.
+    let _freed = unsafe { sys::call(libc::SYS_munmap, [page, PAGE, 0, 0, 0, 0]) };
+    tried
+}
+
+/// Gives the calling thread rights of the domain whose thread-local storage it has: those of its code,
+/// or those and some arenas'.
+pub(crate) fn set(rights: u32) {
+    if TABLES.keys.load(Ordering::Relaxed) != 0 {
+        // SAFETY: ends the thread for rights that are not the domain's; its code needs no others.
+        unsafe { gate::partywall_set_rights(rights) };
+    }
+}

@@ -1,0 +1,101 @@
+//! What protection keys keep a domain's code from, and what is open without them.
+
+use std::time::{Duration, Instant};
+
+use partywall_abi::control::Isolation;
+use partywall_abi::domain::Status;
+use partywall_domain::bytes::Function;
+use partywall_domain::guest::Guest;
+use partywall_domain::task::{Domain, StartError};
+
+use crate::host::{Running, c, in_a_launcher, program, start};
+
+const LONG: Duration = Duration::from_secs(3);
+
+/// A callee with two lent threads, as seen by this thread.
+fn callee(space: &partywall_domain::space::Space) -> (Running, Guest, u32) {
+    let mut running = start(space, &c("callee.c"), &["2"]);
+    running.ready();
+    let guest = space.launcher();
+    let link = guest.take(7).unwrap();
+    let begin = Instant::now();
+    while guest.call(link, [0, 0, 0], LONG) == Err(Status::Busy) {
+        assert!(begin.elapsed() < LONG, "no thread is lent");
+    }
+    (running, guest, link)
+}
+
+in_a_launcher! {
+    fn memory_of_others_is_closed_by_keys_and_open_without(space) {
+        let keys = space.isolation() == Isolation::Fault;
+        let own = Box::new(7_u64);
+        let address = std::ptr::from_ref(&*own) as u64;
+        // The launcher's memory can be read, and not written.
+        let (_first, guest, link) = callee(space);
+        assert_eq!(guest.call(link, [2, address, 0], LONG), Ok(7));
+        let (first, guest, link) = callee(space);
+        let written = guest.call(link, [30, address, 8], LONG);
+        let now = std::hint::black_box(&own);
+        if keys {
+            assert_eq!((written, **now, first.domain.is_poisoned()), (Err(Status::Fault), 7, true));
+        } else {
+            assert_eq!((written, **now), (Ok(30), 8));
+        }
+        // Another domain's cannot even be read, nor by the kernel for it.
+        let (second, guest, link) = callee(space);
+        let theirs = guest.call(link, [31, 0, 0], LONG).unwrap();
+        assert!(second.domain.range().contains(&theirs));
+        let (third, guest, link) = callee(space);
+        assert_eq!(guest.call(link, [32, theirs, 0], LONG), Ok(if keys { 32 } else { 0 }));
+        let read = guest.call(link, [2, theirs, 0], LONG);
+        assert_eq!(read, if keys { Err(Status::Fault) } else { Ok(u64::MAX) });
+        assert_eq!(third.domain.is_poisoned(), keys);
+    }
+}
+
+in_a_launcher! {
+    fn an_arena_is_closed_to_a_third(space) {
+        let mut callee_of_bytes = start(space, &c("callee.c"), &["1", "bytes"]);
+        callee_of_bytes.ready();
+        let mut function = Function::take(space.launcher(), 7).unwrap();
+        let mut address = 0;
+        let begin = Instant::now();
+        loop {
+            let called = function.call_with(8, |arena| address = arena.as_ptr() as u64, LONG, |_| {});
+            if called.is_ok() {
+                break;
+            }
+            assert!(begin.elapsed() < LONG, "{called:?}");
+        }
+        let (_third, guest, link) = callee(space);
+        let read = guest.call(link, [2, address, 0], LONG);
+        assert_eq!(read.is_err(), space.isolation() == Isolation::Fault, "{read:?}");
+    }
+}
+
+in_a_launcher! {
+    fn as_many_domains_as_there_are_keys_and_then_an_error(space) {
+        let image = c("end.c");
+        let mut running = Vec::new();
+        let why = loop {
+            let (stays, output) = program(&image, &["stay"]);
+            match Domain::start(space, stays) {
+                Ok(domain) => running.push((domain, output)),
+                Err(why) => break why,
+            }
+        };
+        match (space.isolation(), why) {
+            // Sixteen keys, of which the kernel has one or two, and one is scratch.
+            (Isolation::Fault, StartError::NoKeys { domains }) => {
+                assert_eq!(domains, running.len());
+                assert!((10..=14).contains(&domains), "{domains}");
+            }
+            (Isolation::None, StartError::Full) => assert_eq!(running.len(), 64),
+            other => panic!("{other:?}"),
+        }
+        // A key comes back with its domain.
+        running.pop();
+        let (stays, _output) = program(&image, &["stay"]);
+        let _again = Domain::start(space, stays).unwrap();
+    }
+}

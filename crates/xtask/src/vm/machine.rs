@@ -1,0 +1,59 @@
+//! The emulator: a processor with everything, whatever the host's has.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use partywall_vm::transcript::Transcript;
+
+use super::MACHINE_LIMIT;
+use super::kernel::Kernel;
+use crate::command::Cmd;
+
+/// Name of the initial file system.
+pub(super) const IMAGE: &str = "image.cpio";
+
+/// What the kernel prints, from the first serial port.
+const CONSOLE: &str = "console.log";
+
+const EMULATOR: &str = "qemu-system-x86_64";
+
+/// Processor and memory. Five levels of page tables would only cost time.
+const HARDWARE: [&str; 8] = ["-accel", "tcg", "-cpu", "max,la57=off", "-m", "2G", "-smp", "2"];
+
+/// No devices but the serial ports, no second start after a panic.
+const DEVICES: [&str; 7] =
+    ["-no-user-config", "-nodefaults", "-nic", "none", "-display", "none", "-no-reboot"];
+
+/// A finished machine.
+pub(super) struct Run {
+    /// What `vm-init` sent.
+    pub(super) transcript: Transcript,
+    /// What the kernel printed.
+    pub(super) console: String,
+    /// Whether the emulator ended by itself, with success.
+    pub(super) succeeded: bool,
+}
+
+/// Runs the machine whose initial file system is in `dir`.
+///
+/// # Errors
+/// When the emulator does not start.
+pub(super) fn run(dir: &Path, kernel: &Kernel) -> Result<Run> {
+    let console = dir.join(CONSOLE);
+    fs::write(&console, "")?;
+    let command = Cmd::new(EMULATOR)
+        .dir(dir)
+        .args(HARDWARE)
+        .args(DEVICES)
+        .args(["-kernel", &kernel.path.to_string_lossy(), "-initrd", IMAGE])
+        .args(["-append", "console=ttyS0 panic=-1 quiet"])
+        .args(["-serial", &format!("file:{CONSOLE}"), "-serial", "stdio"]);
+    let mut transcript = Transcript::default();
+    let succeeded = command
+        .follow(Some(MACHINE_LIMIT), |line| transcript.line(line))
+        .with_context(|| format!("{EMULATOR} is in Debian's package qemu-system-x86"))?;
+    let console = fs::read(&console).with_context(|| format!("read {}", console.display()))?;
+    let console = String::from_utf8_lossy(&console).into_owned();
+    Ok(Run { transcript, console, succeeded })
+}

@@ -1,0 +1,119 @@
+//! `cargo xtask vm-test`: tests of programs in one address space, where protection keys exist.
+//!
+//! Few machines that run tests have protection keys, so the tests run a second time in an emulated
+//! one: Debian's kernel, and an initial file system with `vm-init`, the test binaries and the
+//! programs that the tests load. What the machine and this program say to each other is in
+//! `tests/vm`.
+//!
+//! To add a program, put one more [`Job`] into [`jobs`]: its output is kept, and files that it
+//! leaves are in `target/vm/left`.
+
+mod build;
+mod image;
+mod kernel;
+mod machine;
+mod report;
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use partywall_vm::manifest::Program;
+use partywall_vm::{INSIDE, LEFT, LEFT_VARIABLE};
+
+use crate::built::TestBinary;
+use crate::ran::RanList;
+use crate::workspace::Workspace;
+
+/// Where the programs that the tests load are, in the machine.
+const PROGRAMS: &str = "/programs";
+
+/// When a test binary is killed. Emulation is slow, and others may keep the host busy.
+const TESTS_LIMIT: Duration = Duration::from_secs(120);
+
+/// When the machine is killed.
+const MACHINE_LIMIT: Duration = Duration::from_secs(170);
+
+/// A program that the machine runs, and what its output has to be.
+struct Job {
+    program: Program,
+    judge: Judge,
+}
+
+/// What the output of a program has to be.
+enum Judge {
+    /// That of libtest, with at least one test and none that failed; its tests' names start with
+    /// this.
+    Tests(String),
+}
+
+/// What the tests in the machine came to.
+pub(crate) struct Outcome {
+    /// The tests that ran there, their names behind `vm::`.
+    pub(crate) ran: RanList,
+    /// One line that sums them up.
+    pub(crate) note: String,
+    /// What went wrong, with the output that shows it.
+    pub(crate) faults: Vec<String>,
+}
+
+impl Outcome {
+    /// Fails with everything that went wrong.
+    ///
+    /// # Errors
+    /// When something did.
+    pub(crate) fn check(&self) -> Result<()> {
+        ensure!(self.faults.is_empty(), "in the emulated machine:\n{}", self.faults.join("\n"));
+        Ok(())
+    }
+}
+
+/// Builds what the machine needs, runs it and says what the tests came to.
+///
+/// # Errors
+/// When something cannot be built or the emulator does not start; failed tests are in the outcome.
+pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
+    let begin = Instant::now();
+    let dir = workspace.target.join("vm");
+    fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
+    let kernel = kernel::fetch(&dir)?;
+    let built = build::all(workspace, &dir)?;
+    let jobs = jobs(&built.tests);
+    image::write(&dir.join(machine::IMAGE), &built, &jobs)?;
+    println!("vm: {} and {} programs, built in {}", kernel.name, jobs.len(), seconds(begin));
+    let start = Instant::now();
+    let run = machine::run(&dir, &kernel)?;
+    report::save_files(&dir.join("left"), run.transcript.files())?;
+    let mut outcome = report::judge(&jobs, &run);
+    outcome.note = format!("{}, {} in the machine", outcome.note, seconds(start));
+    println!("vm: {}; {} in all", outcome.note, seconds(begin));
+    Ok(outcome)
+}
+
+fn jobs(tests: &[TestBinary]) -> Vec<Job> {
+    let variable = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    let job = |binary: &TestBinary| Job {
+        program: Program {
+            name: binary.prefix.clone(),
+            path: format!("/bin/{}", binary.file()),
+            limit: TESTS_LIMIT,
+            arguments: Vec::new(),
+            variables: vec![
+                variable("PATH", "/bin"),
+                variable(INSIDE, "1"),
+                variable(LEFT_VARIABLE, LEFT),
+                variable(build::PROGRAMS_VARIABLE, PROGRAMS),
+            ],
+            leaves: match binary.prefix.as_str() {
+                build::UNIT_TESTS => vec![report::MACHINE.to_owned()],
+                _ => Vec::new(),
+            },
+        },
+        judge: Judge::Tests(format!("vm::{}", binary.prefix)),
+    };
+    tests.iter().map(job).collect()
+}
+
+fn seconds(since: Instant) -> String {
+    format!("{:.1} s", since.elapsed().as_secs_f64())
+}
