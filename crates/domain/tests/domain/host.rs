@@ -12,29 +12,45 @@ use partywall_domain::space::Space;
 use partywall_domain::task::{Domain, Program};
 
 /// Runs `body` in processes of its own, as a launcher has to be: without restartable sequences. Once
-/// without and, where the machine has them, once with protection keys. `path` is that of the test,
-/// with the crate.
+/// without and, where the machine has them, once with protection keys; in the emulated machine, which
+/// is there for their sake, with them alone. `path` is that of the test, with the crate.
 pub(crate) fn alone(path: &str, body: fn(&Space)) {
     let test = path.split_once("::").unwrap().1;
-    if std::env::var_os("DOMAIN_TEST").is_some_and(|t| t == test) {
+    if is_body_of(test) {
         let fault = std::env::var_os("DOMAIN_ISOLATION").is_some_and(|i| i == "fault");
         let isolation = if fault { Isolation::Fault } else { Isolation::None };
         return body(&Space::new(isolation).unwrap());
     }
-    run(test, Isolation::None);
-    if Feature::ProtectionKeys.look().there {
+    if !is_emulated() {
+        run(test, Isolation::None);
+    }
+    if is_emulated() || Feature::ProtectionKeys.look().there {
         run(test, Isolation::Fault);
     }
 }
 
-fn run(test: &str, isolation: Isolation) {
-    let output = Command::new(std::env::current_exe().unwrap())
+/// Whether this process is the one that is to run the body of a test.
+pub(crate) fn is_body_of(test: &str) -> bool {
+    std::env::var_os("DOMAIN_TEST").is_some_and(|t| t == test)
+}
+
+/// This program, to run the body of a test; after `before`, if that is not empty.
+pub(crate) fn body_of(test: &str, before: &[String]) -> Command {
+    let own = std::env::current_exe().unwrap();
+    let mut command = Command::new(before.first().map_or(own.clone(), PathBuf::from));
+    if let Some((_, arguments)) = before.split_first() {
+        command.args(arguments).arg(own);
+    }
+    command
         .args([test, "--exact", "--nocapture", "--test-threads=1"])
         .env("DOMAIN_TEST", test)
-        .env("DOMAIN_ISOLATION", isolation.to_string())
-        .env("GLIBC_TUNABLES", "glibc.pthread.rseq=0")
-        .output()
-        .unwrap();
+        .env("GLIBC_TUNABLES", "glibc.pthread.rseq=0");
+    command
+}
+
+fn run(test: &str, isolation: Isolation) {
+    let mut command = body_of(test, &[]);
+    let output = command.env("DOMAIN_ISOLATION", isolation.to_string()).output().unwrap();
     let said = [output.stdout, output.stderr].map(|b| String::from_utf8_lossy(&b).into_owned());
     assert!(
         output.status.success(),
@@ -47,9 +63,14 @@ fn run(test: &str, isolation: Isolation) {
     assert!(said[0].contains("1 passed"), "{}", said[0]);
 }
 
+/// Whether this is the machine of `cargo xtask vm-test`.
+pub(crate) fn is_emulated() -> bool {
+    std::env::var("PARTYWALL_VM").as_deref() == Ok("1")
+}
+
 /// How many times longer than on a processor things may take here: an emulated machine is slow.
 pub(crate) fn slowness() -> u32 {
-    if std::env::var("PARTYWALL_VM").as_deref() == Ok("1") { 10 } else { 1 }
+    if is_emulated() { 10 } else { 1 }
 }
 
 /// A test whose body runs in a launcher of its own.

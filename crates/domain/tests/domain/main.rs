@@ -1,5 +1,6 @@
 //! Domains for real: programs in one address space, and calls between them.
 
+mod attacks;
 mod bytes;
 mod deaths;
 mod gate;

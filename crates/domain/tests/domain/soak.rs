@@ -73,7 +73,7 @@ in_a_launcher! {
             stop.store(true, Ordering::Relaxed);
             (calls.join().unwrap(), passed.join().unwrap())
         });
-        assert!(done.0 > 100_000 && done.1 > 1000, "{done:?}");
+        assert!(done.0 > 1000 && done.1 > 50, "{done:?}");
         assert!(words.domain.called().calls > done.0, "the other domain has called as well");
         println!("{done:?} calls in {whole} s");
     }

@@ -106,6 +106,7 @@ fn jobs(tests: &[TestBinary]) -> Vec<Job> {
             ],
             leaves: match binary.prefix.as_str() {
                 build::UNIT_TESTS => vec![report::MACHINE.to_owned()],
+                "partywall_domain::domain" => vec!["isolation-levels.txt".to_owned()],
                 _ => Vec::new(),
             },
         },

@@ -1,0 +1,316 @@
+// A domain that attacks another one in the way it is told: `attacker WAY ADDRESS PID`. ADDRESS is that
+// of a secret of the domain PID. Prints `open` and what it got, or `stopped` and by what; or dies.
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/io_uring.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/personality.h>
+#include <sys/ptrace.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <ucontext.h>
+#include <unistd.h>
+#include "partywall_domain.h"
+
+#define SECRET 0x5ec4e75ec4e75ec4ull
+#define PAGE 4096ull
+
+static const struct partywall_domain *domain;
+static volatile uint64_t *secret;
+static pid_t victim;
+
+static void open_(const char *how) { printf("open: %s\n", how); fflush(stdout); _exit(0); }
+static void stopped(const char *by) { printf("stopped: %s\n", by); fflush(stdout); _exit(0); }
+static void failed(void) { stopped(strerrorname_np(errno)); }
+static void read_it(const char *how) { if (*secret == SECRET) open_(how); stopped("another value"); }
+
+static uint32_t rights(void) {
+    uint32_t eax, edx;
+    __asm__ volatile("rdpkru" : "=a"(eax), "=d"(edx) : "c"(0));
+    return eax;
+}
+static void set_rights(uint32_t to) {
+    __asm__ volatile("wrpkru" : : "a"(to), "c"(0), "d"(0) : "memory");
+}
+static void *page(int protection) {
+    void *at = mmap(NULL, PAGE, protection, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED) failed();
+    return at;
+}
+
+static void direct_read(void) { read_it("read"); }
+static void direct_write(void) { *secret = 1; open_("written"); }
+static void vm_readv(void) {
+    uint64_t got = 0;
+    struct iovec to = { &got, 8 }, from = { (void *)secret, 8 };
+    if (process_vm_readv(getpid(), &to, 1, &from, 1, 0) != 8) failed();
+    if (got == SECRET) open_("read");
+    stopped("another value");
+}
+static void vm_writev(void) {
+    uint64_t put = 1;
+    struct iovec from = { &put, 8 }, to = { (void *)secret, 8 };
+    if (process_vm_writev(getpid(), &from, 1, &to, 1, 0) != 8) failed();
+    open_("written");
+}
+static void proc_mem(int writes) {
+    int fd = open("/proc/self/mem", O_RDWR);
+    uint64_t got = 1;
+    if (fd < 0) failed();
+    if (writes) {
+        if (pwrite(fd, &got, 8, (off_t)(uintptr_t)secret) != 8) failed();
+        open_("written");
+    }
+    if (pread(fd, &got, 8, (off_t)(uintptr_t)secret) != 8) failed();
+    if (got == SECRET) open_("read");
+    stopped("another value");
+}
+static void proc_mem_read(void) { proc_mem(0); }
+static void proc_mem_write(void) { proc_mem(1); }
+
+static void *secret_page(void) { return (void *)((uintptr_t)secret & ~(PAGE - 1)); }
+static void retag(void) {
+    if (pkey_mprotect(secret_page(), PAGE, PROT_READ | PROT_WRITE, 0)) failed();
+    read_it("read");
+}
+static void reprotect(void) {
+    if (mprotect(secret_page(), PAGE, PROT_READ | PROT_WRITE)) failed();
+    read_it("read");
+}
+static void free_and_take(void) {
+    for (int key = 1; key < 16; key++) pkey_free(key);
+    int key, most = 0;
+    while (most++ < 16 && (key = pkey_alloc(0, 0)) > 0) {}
+    read_it("read");
+}
+static void map_over(void) {
+    void *at = mmap(secret_page(), PAGE, PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    if (at == MAP_FAILED) failed();
+    open_("replaced");
+}
+static void move_away(void) {
+    void *to = page(PROT_READ | PROT_WRITE);
+    void *at = mremap(secret_page(), PAGE, PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, to);
+    if (at == MAP_FAILED) failed();
+    open_("moved");
+}
+static void move_over(void) {
+    void *at = mremap(page(PROT_READ | PROT_WRITE), PAGE, PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, secret_page());
+    if (at == MAP_FAILED) failed();
+    open_("replaced");
+}
+static void unmap(void) {
+    if (munmap(secret_page(), PAGE)) failed();
+    open_("gone");
+}
+static void grow_heap(void) {
+    void *before = sbrk(0);
+    if (brk((char *)before + (1 << 20))) failed();
+    open_("grown");
+}
+static void forget(void) {
+    if (madvise(secret_page(), PAGE, MADV_DONTNEED)) failed();
+    open_("thrown away");
+}
+
+// mov eax, edi; xor ecx, ecx; xor edx, edx; wrpkru; ret
+static const unsigned char CODE[] = { 0x89, 0xf8, 0x31, 0xc9, 0x31, 0xd2, 0x0f, 0x01, 0xef, 0xc3 };
+static void run(void *at) {
+    ((void (*)(uint32_t))at)(0);
+    read_it("own code run");
+}
+static void write_and_execute(void) {
+    void *at = page(PROT_READ | PROT_WRITE | PROT_EXEC);
+    memcpy(at, CODE, sizeof CODE);
+    run(at);
+}
+static void twins(void) {
+    int fd = memfd_create("twins", 0);
+    if (fd < 0 || ftruncate(fd, PAGE)) failed();
+    void *in = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    void *out = mmap(NULL, PAGE, PROT_READ | PROT_EXEC, MAP_SHARED, fd, 0);
+    if (in == MAP_FAILED || out == MAP_FAILED) failed();
+    memcpy(in, CODE, sizeof CODE);
+    run(out);
+}
+static void rewritten_file(void) {
+    int fd = memfd_create("file", 0);
+    if (fd < 0 || ftruncate(fd, PAGE)) failed();
+    void *out = mmap(NULL, PAGE, PROT_READ | PROT_EXEC, MAP_PRIVATE, fd, 0);
+    if (out == MAP_FAILED || pwrite(fd, CODE, sizeof CODE, 0) != sizeof CODE) failed();
+    run(out);
+}
+static void reads_imply(void) {
+    if (personality(personality(0xffffffff) | READ_IMPLIES_EXEC) < 0) failed();
+    void *at = page(PROT_READ | PROT_WRITE);
+    memcpy(at, CODE, sizeof CODE);
+    run(at);
+}
+static void old_calls(void) {
+    // getpid of the 32-bit table: what the filter takes for something else.
+    int64_t said;
+    __asm__ volatile("int $0x80" : "=a"(said) : "a"(20ll) : "r8", "r9", "r10", "r11", "memory");
+    if (said != getpid()) stopped("no 32-bit calls");
+    open_("a 32-bit call is made");
+}
+static void x32_calls(void) {
+    if (syscall(0x40000000 | SYS_getpid) < 0) failed();
+    open_("an x32 call is made");
+}
+static void own_instruction(void) { set_rights(0); read_it("read"); }
+
+static char state[4096 + 64] __attribute__((aligned(64)));
+static void restore_state(void) {
+    // Component 9 is PKRU; not in use in the image, it becomes 0 (Intel SDM volume 1, 13.8).
+    __asm__ volatile("xrstor (%0)" : : "r"(state), "a"(0x200), "d"(0) : "memory");
+    read_it("read");
+}
+
+// Every place of the gate's page where rights are set, entered with all of them.
+static void into_the_gate(int which) {
+    const unsigned char *gate = (const unsigned char *)((uintptr_t)domain->call & ~(PAGE - 1));
+    int found = 0;
+    for (uint64_t at = 0; at + 3 <= PAGE; at++) {
+        if (memcmp(gate + at, "\x0f\x01\xef", 3) || found++ != which) continue;
+        uint64_t go = (uint64_t)(uintptr_t)(gate + at);
+        static uint64_t stack[512];
+        // Whatever it pops, it comes back here.
+        for (int i = 0; i < 512; i++) stack[i] = (uint64_t)(uintptr_t)direct_read;
+        __asm__ volatile(
+            "mov %1, %%rsp\n xor %%eax, %%eax\n xor %%ecx, %%ecx\n xor %%edx, %%edx\n"
+            "xor %%ebx, %%ebx\n xor %%ebp, %%ebp\n xor %%r12d, %%r12d\n xor %%r13d, %%r13d\n"
+            "xor %%edi, %%edi\n xor %%esi, %%esi\n xor %%r8d, %%r8d\n xor %%r9d, %%r9d\n"
+            "xor %%r10d, %%r10d\n xor %%r14d, %%r14d\n xor %%r15d, %%r15d\n jmp *%0"
+            : : "r"(go), "r"(stack + 256) : "memory");
+    }
+    stopped("there are no more");
+}
+
+static void forged_return(void) {
+    // A frame of a signal that never came, with rights in it.
+    struct { ucontext_t context; siginfo_t info; } frame;
+    memset(&frame, 0, sizeof frame);
+    uint16_t cs, ss;
+    __asm__("mov %%cs, %0" : "=r"(cs));
+    __asm__("mov %%ss, %0" : "=r"(ss));
+    static char stack[65536] __attribute__((aligned(64)));
+    frame.context.uc_mcontext.gregs[REG_RIP] = (int64_t)(uintptr_t)direct_read;
+    frame.context.uc_mcontext.gregs[REG_RSP] = (int64_t)(uintptr_t)(stack + 32768 - 8);
+    frame.context.uc_mcontext.gregs[REG_CSGSFS] = cs | (int64_t)ss << 48;
+    frame.context.uc_mcontext.gregs[REG_EFL] = 0x202;
+    // Legacy floating-point state alone: all other components take their first values, PKRU 0.
+    memset(state, 0, 512);
+    state[0] = 0x7f, state[1] = 3, *(uint32_t *)(state + 24) = 0x1f80;
+    frame.context.uc_mcontext.fpregs = (void *)state;
+    __asm__ volatile("mov %0, %%rsp\n mov $15, %%eax\n syscall" : : "r"(&frame) : "memory");
+}
+
+static void edit(int signal, siginfo_t *info, void *context) {
+    (void)signal, (void)info;
+    ucontext_t *c = context;
+    c->uc_mcontext.fpregs = NULL;
+    memset(state, 0, 512);
+    state[0] = 0x7f, state[1] = 3, *(uint32_t *)(state + 24) = 0x1f80;
+    c->uc_mcontext.fpregs = (void *)state;
+}
+static void edited_frame(void) {
+    struct sigaction action = { .sa_sigaction = edit, .sa_flags = SA_SIGINFO };
+    if (sigaction(SIGALRM, &action, NULL)) failed();
+    raise(SIGALRM);
+    read_it("read");
+}
+
+static void call_the_handler(void) {
+    struct { uint64_t handler, flags, restorer, mask; } known;
+    // What the kernel knows, not what our own call is told: asked from the gate's page.
+    int64_t (*call)(int64_t, const uint64_t *) =
+        (int64_t (*)(int64_t, const uint64_t *))((uintptr_t)domain->call & ~(PAGE - 1));
+    uint64_t arguments[6] = { SIGSEGV, 0, (uint64_t)(uintptr_t)&known, 8, 0, 0 };
+    if (call(SYS_rt_sigaction, arguments)) stopped("unknown handler");
+    static siginfo_t info;
+    static ucontext_t context;
+    ((void (*)(int, siginfo_t *, void *))(uintptr_t)known.handler)(SIGSEGV, &info, &context);
+    read_it("left open");
+}
+
+static char area[64] __attribute__((aligned(32)));
+static void register_rseq(void) {
+    if (syscall(SYS_rseq, area, 32, 0, 0x53053053)) failed();
+    open_("registered");
+}
+
+static void ring(void) {
+    struct io_uring_params p = { 0 };
+    int fd = (int)syscall(SYS_io_uring_setup, 4, &p), pipes[2];
+    if (fd < 0 || pipe(pipes)) failed();
+    size_t bytes = p.sq_off.array + p.sq_entries * 4;
+    char *sq = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, IORING_OFF_SQ_RING);
+    struct io_uring_sqe *sqes = mmap(NULL, p.sq_entries * sizeof *sqes, PROT_READ | PROT_WRITE, MAP_SHARED,
+                                     fd, IORING_OFF_SQES);
+    char *cq = mmap(NULL, p.cq_off.cqes + p.cq_entries * sizeof(struct io_uring_cqe),
+                    PROT_READ | PROT_WRITE, MAP_SHARED, fd, IORING_OFF_CQ_RING);
+    if (sq == MAP_FAILED || (void *)sqes == MAP_FAILED || cq == MAP_FAILED) failed();
+    sqes[0] = (struct io_uring_sqe){ .opcode = IORING_OP_WRITE, .fd = pipes[1], .flags = IOSQE_ASYNC,
+                                     .addr = (uint64_t)(uintptr_t)secret, .len = 8 };
+    *(uint32_t *)(sq + p.sq_off.array) = 0;
+    __atomic_store_n((uint32_t *)(sq + p.sq_off.tail), 1, __ATOMIC_RELEASE);
+    if (syscall(SYS_io_uring_enter, fd, 1, 1, IORING_ENTER_GETEVENTS, NULL, 0) < 0) failed();
+    int said = ((struct io_uring_cqe *)(cq + p.cq_off.cqes))->res;
+    if (said < 0) { errno = -said; failed(); }
+    uint64_t got = 0;
+    if (read(pipes[0], &got, 8) == 8 && got == SECRET) open_("written to a pipe");
+    stopped("another value");
+}
+
+static void trace(void) {
+    if (ptrace(PTRACE_ATTACH, victim, NULL, NULL)) failed();
+    waitpid(victim, NULL, __WALL);
+    errno = 0;
+    uint64_t got = (uint64_t)ptrace(PTRACE_PEEKDATA, victim, (void *)secret, NULL);
+    ptrace(PTRACE_DETACH, victim, NULL, NULL);
+    if (got == SECRET) open_("read");
+    failed();
+}
+static void core(void) {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_CORE, &limit)) failed();
+    if (limit.rlim_cur == 0 && limit.rlim_max == 0) abort();
+    open_("a core may be written");
+}
+
+static const struct { const char *name; void (*way)(void); } WAYS[] = {
+    { "direct_read", direct_read }, { "direct_write", direct_write },
+    { "vm_readv", vm_readv }, { "vm_writev", vm_writev },
+    { "proc_mem_read", proc_mem_read }, { "proc_mem_write", proc_mem_write },
+    { "retag", retag }, { "reprotect", reprotect }, { "free_and_take", free_and_take },
+    { "map_over", map_over }, { "move_away", move_away }, { "move_over", move_over },
+    { "unmap", unmap }, { "grow_heap", grow_heap }, { "forget", forget },
+    { "write_and_execute", write_and_execute }, { "twins", twins }, { "rewritten_file", rewritten_file },
+    { "reads_imply", reads_imply }, { "old_calls", old_calls }, { "x32_calls", x32_calls },
+    { "own_instruction", own_instruction }, { "restore_state", restore_state },
+    { "forged_return", forged_return }, { "edited_frame", edited_frame },
+    { "call_the_handler", call_the_handler }, { "register_rseq", register_rseq }, { "ring", ring },
+    { "trace", trace }, { "core", core },
+};
+
+int main(int argc, char **argv) {
+    domain = partywall_domain();
+    if (!domain || argc != 4) return 99;
+    secret = (volatile uint64_t *)(uintptr_t)strtoull(argv[2], NULL, 16);
+    victim = (pid_t)strtol(argv[3], NULL, 10);
+    puts("ready");
+    fflush(stdout);
+    (void)rights;
+    if (!strncmp(argv[1], "gate", 4)) into_the_gate((int)strtol(argv[1] + 4, NULL, 10));
+    for (size_t i = 0; i < sizeof WAYS / sizeof *WAYS; i++)
+        if (!strcmp(argv[1], WAYS[i].name)) WAYS[i].way();
+    return 98;
+}
