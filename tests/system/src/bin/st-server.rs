@@ -31,7 +31,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?
     };
     let service = InterceptedService::new(test_service_with(Handle::default()), fail);
-    let server = match arguments.socket {
+    let mut server = match arguments.socket {
         Some(socket) => partywall::Server::builder().coordinator(socket),
         None => partywall::Server::builder(),
     };
