@@ -17,6 +17,10 @@
 //!            (the server gets) Offer       + fds [outbox of the server, socket]
 //!          or <--------------- Redirect    the name is reached over the network
 //!          or <------------------ Refused  a gRPC code and a text
+//!
+//!  Switch ------------------->             open or close the gate of a domain
+//!            (the domain gets) SetGate     and says GateSet
+//!          <------------------ Switched
 //! ```
 //!
 //! After `Linked` and `Offer` the two sides speak over their socket alone: each maps its outbox,
@@ -29,6 +33,11 @@ use crate::codec::{DecodeError, Reader, Writer};
 use crate::layout::Geometry;
 use crate::limits;
 use crate::name::{MethodPattern, MethodSet, ServiceName};
+
+mod link;
+
+pub use link::{Isolation, LinkRow, LinkStats};
+use link::{isolation, put_isolation, put_row, put_stats, row, stats};
 
 /// How a program file became known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -57,67 +66,6 @@ pub struct Identity {
     pub cgroup: String,
     /// The policy's names for it.
     pub principals: Vec<String>,
-}
-
-/// What keeps the two ends of a link apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Isolation {
-    /// Nothing: one address space, no protection keys.
-    None,
-    /// One address space with protection keys: what one writes by mistake does not reach the other.
-    /// No protection from hostile code.
-    Fault,
-    /// Separate processes; they share only the two outboxes, each written by one side.
-    Process,
-    /// A network protocol; what protects it is that protocol's business.
-    Network,
-}
-
-impl core::fmt::Display for Isolation {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str(match self {
-            Self::None => "none",
-            Self::Fault => "fault",
-            Self::Process => "process",
-            Self::Network => "network",
-        })
-    }
-}
-
-/// What one end of a link has counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LinkStats {
-    /// Calls that ended, however.
-    pub calls: u64,
-    /// Of these, the ones that ended with a status other than OK.
-    pub failed: u64,
-    /// Of these, the ones that policy denied.
-    pub denied: u64,
-    /// Payload bytes sent.
-    pub sent_bytes: u64,
-    /// Payload bytes received.
-    pub received_bytes: u64,
-}
-
-/// One row of the coordinator's list of links.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LinkRow {
-    /// The link's number.
-    pub link: u64,
-    /// The name that was connected to.
-    pub name: String,
-    /// Who calls.
-    pub caller: Identity,
-    /// Who serves; none when the link is a redirect to the network.
-    pub server: Option<Identity>,
-    /// Where a redirect leads, else empty.
-    pub url: String,
-    /// What keeps the ends apart.
-    pub isolation: Isolation,
-    /// Whether it is still open.
-    pub open: bool,
-    /// What the server's end has counted.
-    pub stats: LinkStats,
 }
 
 /// Both sides of the control conversation.
@@ -181,6 +129,8 @@ pub enum Message {
         server: Identity,
         /// What the caller may call.
         methods: MethodSet,
+        /// What keeps the ends apart.
+        isolation: Isolation,
     },
     /// To the caller: the name is reached over the network.
     Redirect {
@@ -214,6 +164,8 @@ pub enum Message {
         caller: Identity,
         /// What it may call.
         methods: MethodSet,
+        /// What keeps the ends apart.
+        isolation: Isolation,
     },
     /// To the coordinator: tell me now, and at each change, how many serve this name.
     Watch {
@@ -277,6 +229,36 @@ pub enum Message {
         /// Number of the question.
         request: u32,
     },
+    /// To the coordinator: open or close the gates of the domains that serve this name.
+    Switch {
+        /// Request number.
+        request: u32,
+        /// The name.
+        name: ServiceName,
+        /// Whether callers may come in by the gate.
+        open: bool,
+    },
+    /// To the process: it is done.
+    Switched {
+        /// Request number.
+        request: u32,
+        /// How many domains have done it.
+        domains: u32,
+    },
+    /// To a domain: open or close your gate.
+    SetGate {
+        /// Number of the order.
+        request: u32,
+        /// Whether callers may come in.
+        open: bool,
+    },
+    /// To the coordinator: that is done, or cannot be.
+    GateSet {
+        /// Number of the order.
+        request: u32,
+        /// 0, or an error number.
+        errno: u32,
+    },
 }
 
 impl Message {
@@ -307,12 +289,13 @@ impl Message {
                 w.u64(*registration);
             }
             Self::Connect { request, name } => put_named(w, 7, *request, name),
-            Self::Linked { request, link, geometry, server, methods } => {
+            Self::Linked { request, link, geometry, server, methods, isolation } => {
                 start(w, 8, *request);
                 w.u64(*link);
                 put_geometry(w, *geometry);
                 put_identity(w, server);
                 put_methods(w, methods);
+                put_isolation(w, *isolation);
             }
             Self::Redirect { request, link, url, methods } => {
                 start(w, 9, *request);
@@ -325,13 +308,14 @@ impl Message {
                 w.u8(*code);
                 put_text(w, text, limits::ERROR_TEXT_BYTES);
             }
-            Self::Offer { registration, link, geometry, caller, methods } => {
+            Self::Offer { registration, link, geometry, caller, methods, isolation } => {
                 start(w, 11, 0);
                 w.u64(*registration);
                 w.u64(*link);
                 put_geometry(w, *geometry);
                 put_identity(w, caller);
                 put_methods(w, methods);
+                put_isolation(w, *isolation);
             }
             Self::Watch { request, name } => put_named(w, 12, *request, name),
             Self::Watched { request, instances } => {
@@ -357,6 +341,22 @@ impl Message {
                 put_stats(w, stats);
             }
             Self::CountedAll { request } => start(w, 21, *request),
+            Self::Switch { request, name, open } => {
+                put_named(w, 22, *request, name);
+                w.u8((*open).into());
+            }
+            Self::Switched { request, domains } => {
+                start(w, 23, *request);
+                w.u32(*domains);
+            }
+            Self::SetGate { request, open } => {
+                start(w, 24, *request);
+                w.u8((*open).into());
+            }
+            Self::GateSet { request, errno } => {
+                start(w, 25, *request);
+                w.u32(*errno);
+            }
         }
         out
     }
@@ -387,6 +387,7 @@ impl Message {
                 geometry: geometry(r)?,
                 server: identity(r)?,
                 methods: methods(r)?,
+                isolation: isolation(r)?,
             },
             9 => Self::Redirect {
                 request,
@@ -405,6 +406,7 @@ impl Message {
                 geometry: geometry(r)?,
                 caller: identity(r)?,
                 methods: methods(r)?,
+                isolation: isolation(r)?,
             },
             12 => Self::Watch { request, name: name(r)? },
             13 => Self::Watched { request, instances: r.u32("instances")? },
@@ -416,6 +418,10 @@ impl Message {
             19 => Self::Query { request },
             20 => Self::Counted { request, link: r.u64("link")?, stats: stats(r)? },
             21 => Self::CountedAll { request },
+            22 => Self::Switch { request, name: name(r)?, open: flag(r, "open")? },
+            23 => Self::Switched { request, domains: r.u32("domains")? },
+            24 => Self::SetGate { request, open: flag(r, "open")? },
+            25 => Self::GateSet { request, errno: r.u32("errno")? },
             found => return Err(DecodeError::Value { field: "kind", found: found.into() }),
         };
         core::mem::replace(r, Reader::new(&[])).end()?;
@@ -566,60 +572,6 @@ fn methods(r: &mut Reader<'_>) -> Result<MethodSet, DecodeError> {
         set.add(pattern);
     }
     Ok(set)
-}
-
-fn put_stats(w: &mut Writer<'_>, s: &LinkStats) {
-    for v in [s.calls, s.failed, s.denied, s.sent_bytes, s.received_bytes] {
-        w.u64(v);
-    }
-}
-
-fn stats(r: &mut Reader<'_>) -> Result<LinkStats, DecodeError> {
-    Ok(LinkStats {
-        calls: r.u64("calls")?,
-        failed: r.u64("failed")?,
-        denied: r.u64("denied")?,
-        sent_bytes: r.u64("sent bytes")?,
-        received_bytes: r.u64("received bytes")?,
-    })
-}
-
-fn put_row(w: &mut Writer<'_>, row: &LinkRow) {
-    w.u64(row.link);
-    put_text(w, &row.name, limits::NAME_BYTES);
-    put_identity(w, &row.caller);
-    w.u8(row.server.is_some().into());
-    if let Some(server) = &row.server {
-        put_identity(w, server);
-    }
-    put_text(w, &row.url, limits::URL_BYTES);
-    w.u8(match row.isolation {
-        Isolation::None => 0,
-        Isolation::Process => 1,
-        Isolation::Network => 2,
-        Isolation::Fault => 3,
-    });
-    w.u8(row.open.into());
-    put_stats(w, &row.stats);
-}
-
-fn row(r: &mut Reader<'_>) -> Result<LinkRow, DecodeError> {
-    Ok(LinkRow {
-        link: r.u64("link")?,
-        name: r.short_text("name", limits::NAME_BYTES)?,
-        caller: identity(r)?,
-        server: if flag(r, "has server")? { Some(identity(r)?) } else { None },
-        url: r.short_text("url", limits::URL_BYTES)?,
-        isolation: match r.u8("isolation")? {
-            0 => Isolation::None,
-            1 => Isolation::Process,
-            2 => Isolation::Network,
-            3 => Isolation::Fault,
-            found => return Err(DecodeError::Value { field: "isolation", found: found.into() }),
-        },
-        open: flag(r, "open")?,
-        stats: stats(r)?,
-    })
 }
 
 fn flag(r: &mut Reader<'_>, field: &'static str) -> Result<bool, DecodeError> {

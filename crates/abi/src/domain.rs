@@ -23,6 +23,8 @@
 //!  104     8  arena       fn(link) -> address of its arena, or minus an error number
 //!  112     8  open        fn(link, 0 or 1) -> 0, or minus an error number
 //!  120     8  keys        1 when protection keys keep domains apart, else 0
+//!  128     8  forwards    fn(caller) -> system calls that the context it is in has forwarded
+//!  136     8  accept      fn(0 or 1) -> 0, or minus an error number
 //! ```
 //!
 //! All entry points have the C calling convention and may be called from any thread of any domain.
@@ -32,7 +34,7 @@ pub const VARIABLE: &str = "PARTYWALL_DOMAIN";
 /// First eight bytes of an [`Info`].
 pub const MAGIC: u64 = u64::from_le_bytes(*b"PWdomain");
 /// Version of this page; a program and a launcher of different versions refuse each other.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// What a program finds.
 #[repr(C)]
@@ -73,6 +75,10 @@ pub struct Info {
     pub open: u64,
     /// Whether protection keys keep domains apart.
     pub keys: u64,
+    /// Counts what the context that the caller is inside of has forwarded so far.
+    pub forwards: u64,
+    /// Says whether the calling domain takes calls.
+    pub accept: u64,
 }
 
 /// Bytes of each half of an arena.
@@ -83,7 +89,7 @@ pub const HALF: u64 = 128 << 20;
 pub const NO_SYSTEM_CALLS: u64 = 1;
 
 const _: () = {
-    assert!(size_of::<Info>() == 128);
+    assert!(size_of::<Info>() == 144);
     assert!(core::mem::offset_of!(Info, call) == 32);
     assert!(core::mem::offset_of!(Info, release) == 80);
 };

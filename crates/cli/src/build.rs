@@ -1,6 +1,8 @@
-//! Building the binaries of a Compose file's services with Cargo.
+//! Building the binaries of a Compose file's services with Cargo: those of domains in one go, as
+//! static-pie programs, all others in another.
 
 mod error;
+mod flags;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -14,7 +16,7 @@ use serde::Deserialize;
 
 pub use error::BuildError;
 
-use crate::compose::Service;
+use crate::compose::{At, Program, Service};
 use error::hint;
 
 #[derive(Deserialize)]
@@ -71,60 +73,119 @@ pub fn workspace(dir: &Path) -> Result<PathBuf, BuildError> {
     }
 }
 
-/// Builds every service's binary in one go and gives the executables in the order of the
-/// services. A feature that a binary requires is turned on for it.
+/// A binary that is wanted.
+#[derive(Clone, Copy)]
+struct Wanted<'s> {
+    /// The service, by its place in the list.
+    service: usize,
+    package: &'s At<String>,
+    bin: &'s At<String>,
+}
+
+/// Builds every service's binary and gives the executables in the order of the services; those of
+/// `domains` are to run in a launcher. A feature that a binary requires is turned on for it. `dir` is
+/// that of the Compose file.
 pub fn build(
     services: &[Service],
+    domains: &[bool],
     release: bool,
-    workspace: &Path,
+    dir: &Path,
 ) -> Result<Vec<PathBuf>, BuildError> {
+    let mut programs = vec![PathBuf::new(); services.len()];
+    let mut wanted = Vec::new();
+    for (service, s) in services.iter().enumerate() {
+        match &s.program {
+            Program::Built { package, bin } => wanted.push(Wanted { service, package, bin }),
+            Program::File(At { value, place }) => {
+                programs[service] = match std::fs::metadata(value) {
+                    Ok(file) if file.is_file() => value.clone(),
+                    other => {
+                        let why = other.err().map_or("it is no file".into(), |e| e.to_string());
+                        let (place, path) = (place.clone(), value.clone());
+                        return Err(BuildError::NoProgram { place, path, why });
+                    }
+                };
+            }
+        }
+    }
+    if wanted.is_empty() {
+        return Ok(programs);
+    }
+    let workspace = workspace(dir)?;
     let args = ["metadata", "--no-deps", "--format-version=1"].map(str::to_owned);
-    let (status, output) = cargo(workspace, &args)?;
+    let (status, output) = cargo(&workspace, &args)?;
     if !status.success() {
-        return Err(BuildError::Failed { command: "metadata", dir: workspace.into(), status });
+        let (dir, hint) = (workspace, "");
+        return Err(BuildError::Failed { command: "metadata", dir, status, hint });
     }
     let metadata: Metadata = serde_json::from_slice(&output)
         .map_err(|source| BuildError::Output { command: "metadata", source })?;
-    let packages = packages(services, &metadata)?;
+    let (static_pie, others): (Vec<_>, Vec<_>) = wanted.iter().partition(|w| domains[w.service]);
+    for (wanted, domain) in [(others, false), (static_pie, true)] {
+        if wanted.is_empty() {
+            continue;
+        }
+        for (wanted, path) in
+            wanted.iter().zip(together(&wanted, domain, release, &metadata, &workspace)?)
+        {
+            programs[wanted.service] = path;
+        }
+    }
+    Ok(programs)
+}
 
-    let (status, output) = cargo(workspace, &build_args(services, &packages, release))?;
+/// Builds binaries in one go.
+fn together(
+    wanted: &[Wanted<'_>],
+    domain: bool,
+    release: bool,
+    metadata: &Metadata,
+    workspace: &Path,
+) -> Result<Vec<PathBuf>, BuildError> {
+    let packages = packages(wanted, metadata)?;
+    let args = build_args(wanted, &packages, release);
+    let (status, output) = match domain {
+        true => run(flags::static_pie(command(workspace, &args)))?,
+        false => cargo(workspace, &args)?,
+    };
     if !status.success() {
-        return Err(BuildError::Failed { command: "build", dir: workspace.into(), status });
+        let hint = if domain { flags::hint(workspace) } else { "" };
+        let dir = workspace.into();
+        return Err(BuildError::Failed { command: "build", dir, status, hint });
     }
     let executables = executables(&output)?;
-    let executable = |(service, package): (&Service, &&Package)| {
-        let key = (package.id.clone(), service.bin.value.clone());
+    let executable = |(wanted, package): (&Wanted<'_>, &&Package)| {
+        let key = (package.id.clone(), wanted.bin.value.clone());
         executables.get(&key).cloned().ok_or_else(|| BuildError::NoExecutable {
-            place: service.bin.place.clone(),
-            name: service.bin.value.clone(),
+            place: wanted.bin.place.clone(),
+            name: wanted.bin.value.clone(),
         })
     };
-    services.iter().zip(&packages).map(executable).collect()
+    wanted.iter().zip(&packages).map(executable).collect()
 }
 
 /// The package of each service, having the service's binary.
 fn packages<'m>(
-    services: &[Service],
+    wanted: &[Wanted<'_>],
     metadata: &'m Metadata,
 ) -> Result<Vec<&'m Package>, BuildError> {
     let mut found: Vec<&Package> = Vec::new();
-    for service in services {
-        let name = &service.package.value;
+    for Wanted { package: named, bin, .. } in wanted {
+        let name = &named.value;
         let Some(package) = metadata.packages.iter().find(|package| package.name == *name) else {
             let with_bins = metadata.packages.iter().filter(|package| package.bins().count() > 0);
             let known: BTreeSet<_> = with_bins.map(|package| package.name.as_str()).collect();
             let hint = hint(name, &Vec::from_iter(known));
-            let place = service.package.place.clone();
+            let place = named.place.clone();
             return Err(BuildError::UnknownPackage { place, name: name.clone(), hint });
         };
-        let bin = &service.bin.value;
         let known: BTreeSet<_> = package.bins().map(|target| target.name.as_str()).collect();
-        if !known.contains(bin.as_str()) {
-            let mut hint = hint(bin, &Vec::from_iter(known));
-            if service.bin.place == service.package.place {
+        if !known.contains(bin.value.as_str()) {
+            let mut hint = hint(&bin.value, &Vec::from_iter(known));
+            if bin.place == named.place {
                 hint.push_str("; name the one to run with `bin`");
             }
-            let (place, name) = (service.bin.place.clone(), bin.clone());
+            let (place, name) = (bin.place.clone(), bin.value.clone());
             return Err(BuildError::UnknownBin {
                 place,
                 name,
@@ -136,16 +197,16 @@ fn packages<'m>(
     }
     // `--bin` takes a name from every package that has it.
     let mut owners: BTreeMap<&str, &Package> = BTreeMap::new();
-    for (service, package) in services.iter().zip(&found) {
-        for wanted in services {
-            let name = wanted.bin.value.as_str();
+    for (own, package) in wanted.iter().zip(&found) {
+        for other in wanted {
+            let name = other.bin.value.as_str();
             if !package.bins().any(|target| target.name == name) {
                 continue;
             }
             let owner = owners.entry(name).or_insert(package);
             if owner.id != package.id {
                 return Err(BuildError::SameFile {
-                    place: service.package.place.clone(),
+                    place: own.package.place.clone(),
                     name: name.to_owned(),
                     one: owner.name.clone(),
                     other: package.name.clone(),
@@ -156,15 +217,15 @@ fn packages<'m>(
     Ok(found)
 }
 
-fn build_args(services: &[Service], packages: &[&Package], release: bool) -> Vec<String> {
+fn build_args(wanted: &[Wanted<'_>], packages: &[&Package], release: bool) -> Vec<String> {
     let mut args: Vec<String> =
         vec!["build".into(), "--message-format=json-render-diagnostics".into()];
     if release {
         args.push("--release".into());
     }
     let mut selection = BTreeSet::new();
-    for (service, package) in services.iter().zip(packages) {
-        let bin = &service.bin.value;
+    for (wanted, package) in wanted.iter().zip(packages) {
+        let bin = &wanted.bin.value;
         selection.insert(format!("--package={}", package.id));
         selection.insert(format!("--bin={bin}"));
         for target in package.bins().filter(|target| target.name == *bin) {
@@ -202,17 +263,25 @@ fn executables(output: &[u8]) -> Result<HashMap<(String, String), PathBuf>, Buil
     Ok(executables)
 }
 
-/// Runs Cargo in `dir` and gives how it ended and its standard output. Its errors go to ours.
+/// Cargo in `dir`.
+fn command(dir: &Path, args: &[String]) -> Command {
+    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
+    command.args(args).current_dir(dir);
+    command
+}
+
 fn cargo(dir: &Path, args: &[String]) -> Result<(ExitStatus, Vec<u8>), BuildError> {
-    let program = env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
-    let output = Command::new(&program)
-        .args(args)
-        .current_dir(dir)
+    run(command(dir, args))
+}
+
+/// Runs Cargo and gives how it ended and its standard output. Its errors go to ours.
+fn run(mut command: Command) -> Result<(ExitStatus, Vec<u8>), BuildError> {
+    let output = command
         .stdin(Stdio::null())
         // In a test the compiler's words would fall between those of the harness.
         .stderr(if cfg!(test) { Stdio::null() } else { Stdio::inherit() })
         .output()
-        .map_err(|source| BuildError::Start { program: program.into(), source })?;
+        .map_err(|source| BuildError::Start { program: command.get_program().into(), source })?;
     Ok((output.status, output.stdout))
 }
 

@@ -47,10 +47,8 @@ pub struct Service {
     pub name: String,
     /// Where it stands in the file.
     pub place: Place,
-    /// The Cargo package that has the binary.
-    pub package: At<String>,
-    /// The binary; without a `bin`, the package's name at the place of `package`.
-    pub bin: At<String>,
+    /// What it runs.
+    pub program: Program,
     /// The arguments, variables replaced.
     pub args: Vec<String>,
     /// How it is linked to those it calls.
@@ -63,14 +61,42 @@ pub struct Service {
     pub depends_on: Vec<Dependency>,
 }
 
-/// How a service is linked to those it calls.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// What a service runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Program {
+    /// A binary that Cargo builds.
+    Built {
+        /// The Cargo package that has the binary.
+        package: At<String>,
+        /// The binary; without a `bin`, the package's name at the place of `package`.
+        bin: At<String>,
+    },
+    /// A program file, relative to the Compose file.
+    File(At<PathBuf>),
+}
+
+/// How a service is linked to those it calls, and those to it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Link {
     /// A ring in shared memory.
     #[default]
     Ring,
     /// gRPC over HTTP/2.
     Http2,
+    /// The call gate, between services in one address space.
+    Domain(At<Wanted>),
+}
+
+/// What is to keep a domain apart from others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Wanted {
+    /// Protection keys; without them it is not started.
+    #[default]
+    Fault,
+    /// Protection keys; without them it is a process of its own, linked by rings.
+    Prefer,
+    /// Nothing.
+    None,
 }
 
 /// A service to wait for.

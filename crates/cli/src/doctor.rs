@@ -6,9 +6,7 @@ use std::process::ExitCode;
 use partywall::Isolation;
 use partywall_domain::machine::{Feature, Finding};
 
-/// What a domain cannot do without.
-const NEEDED: [Feature; 4] =
-    [Feature::Fsgsbase, Feature::SyscallUserDispatch, Feature::Seccomp, Feature::Membarrier];
+use crate::isolation::Machine;
 
 /// Prints it.
 pub(crate) fn run() -> Result<ExitCode, Box<dyn Error>> {
@@ -26,15 +24,18 @@ fn report(findings: &[Finding]) -> String {
             finding.seen
         ));
     }
-    let missing: Vec<String> = findings
-        .iter()
-        .filter(|finding| !finding.there && NEEDED.contains(&finding.feature))
-        .map(|finding| finding.feature.to_string())
-        .collect();
-    let domain = if missing.is_empty() {
-        format!("isolation {}: nothing keeps domains of one launcher apart yet", Isolation::None)
-    } else {
-        format!("none: without {}", missing.join(", "))
+    let keys = findings.iter().find(|finding| finding.feature == Feature::ProtectionKeys);
+    let machine = Machine::of(findings, keys.expect("all features were looked for"));
+    let domain = match (&machine.missing[..], &machine.keys) {
+        ([], Ok(most)) => {
+            format!("isolation {} for up to {most}, or {}", Isolation::Fault, Isolation::None)
+        }
+        ([], Err(why)) => format!(
+            "isolation {}, when asked for by name; not {}: {why}",
+            Isolation::None,
+            Isolation::Fault
+        ),
+        (missing, _) => format!("none: without {}", missing.join(", ")),
     };
     out.push_str("\nLinks on it:\n");
     for (link, what) in [

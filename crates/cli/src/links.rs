@@ -29,6 +29,8 @@ pub(crate) fn table(links: &[LinkInfo]) -> String {
             "DENIED",
             "REQUESTS",
             "REPLIES",
+            "FORWARDS/CALL",
+            "CPU/CALL",
         ]
         .map(String::from),
     ];
@@ -45,13 +47,19 @@ pub(crate) fn table(links: &[LinkInfo]) -> String {
     out
 }
 
-fn row(link: &LinkInfo) -> [String; 12] {
-    let via = match link.isolation {
-        Isolation::Process => "ring".to_string(),
-        Isolation::Network => link.url.clone(),
-        other => other.to_string(),
-    };
+fn row(link: &LinkInfo) -> [String; 14] {
     let s = &link.stats;
+    let gate = by_gate(link);
+    let via = match link.isolation {
+        Isolation::Network => link.url.clone(),
+        _ if gate => "gate".to_string(),
+        _ => "ring".to_string(),
+    };
+    // What a call costs beside its caller is known where the caller's own thread does the work.
+    let each = |text: fn(&partywall::LinkStats) -> String| match gate && s.calls > 0 {
+        true => text(s),
+        false => "-".into(),
+    };
     // Nobody counts the calls of a redirect: they do not pass through anything of ours.
     let counted = |n: u64| if link.server.is_some() { n.to_string() } else { "-".into() };
     [
@@ -67,7 +75,23 @@ fn row(link: &LinkInfo) -> [String; 12] {
         counted(s.denied),
         if link.server.is_some() { bytes(s.received_bytes) } else { "-".into() },
         if link.server.is_some() { bytes(s.sent_bytes) } else { "-".into() },
+        each(|s| format!("{:.2}", s.forwards as f64 / s.calls as f64)),
+        each(|s| time(s.inside_ns / s.calls)),
     ]
+}
+
+/// Whether calls go through the gate: it is open, and no call has shown that they go by the ring all
+/// the same.
+fn by_gate(link: &LinkInfo) -> bool {
+    link.gate && (link.stats.visits > 0 || link.stats.calls == 0)
+}
+
+fn time(ns: u64) -> String {
+    match ns {
+        0..1_000 => format!("{ns} ns"),
+        1_000..1_000_000 => format!("{:.1} us", ns as f64 / 1e3),
+        _ => format!("{:.1} ms", ns as f64 / 1e6),
+    }
 }
 
 /// `client (pid 12, uid 0, sha256:1a2b3c started)`.
@@ -122,6 +146,7 @@ mod tests {
             server: Some(someone("greeter")),
             url: String::new(),
             isolation: Isolation::Process,
+            gate: false,
             open: true,
             stats: LinkStats {
                 calls: 5,
@@ -129,6 +154,7 @@ mod tests {
                 failed: 1,
                 sent_bytes: 9,
                 received_bytes: 20_480,
+                ..LinkStats::default()
             },
         };
         let far = LinkInfo {
@@ -138,9 +164,24 @@ mod tests {
             open: false,
             ..link.clone()
         };
-        let text = table(&[link, far]);
+        let stats = LinkStats { visits: 4, forwards: 6, inside_ns: 6_250, ..link.stats };
+        let near = LinkInfo { isolation: Isolation::None, gate: true, stats, ..link.clone() };
+        let stats = LinkStats { visits: 0, ..near.stats };
+        let around = LinkInfo { isolation: Isolation::Fault, gate: true, stats, ..link.clone() };
+        let disabled = LinkInfo { gate: false, ..near.clone() };
+        let text = table(&[link, far, near, around, disabled]);
         let lines: Vec<_> = text.lines().collect();
-        assert_eq!(lines.len(), 3);
+        assert_eq!(lines.len(), 6);
+        let words = |n: usize| lines[n].split("  ").map(str::trim).filter(|w| !w.is_empty());
+        let ends = |n: usize| words(n).skip(words(n).count() - 2).collect::<Vec<_>>();
+        assert_eq!(
+            [ends(1), ends(2), ends(3), ends(4)].map(|e| e.join(" ")),
+            ["- -", "- -", "1.20 1.2 us", "- -",]
+        );
+        let has = |n: usize, word: &str| words(n).any(|w| w == word);
+        assert!(has(3, "gate") && has(3, "none") && !has(3, "ring"), "{}", lines[3]);
+        assert!(has(4, "ring") && has(4, "fault") && !has(4, "gate"), "{}", lines[4]);
+        assert!(has(5, "ring") && has(5, "none") && !has(5, "gate"), "{}", lines[5]);
         for part in [
             "web (pid 12, uid 7, sha256:abababab started)",
             "ring",

@@ -5,6 +5,9 @@ mod build;
 mod compose;
 mod coordinator;
 mod doctor;
+mod domain;
+mod isolation;
+mod launcher;
 mod links;
 mod up;
 
@@ -50,6 +53,18 @@ enum Command {
         #[arg(long, value_name = "PATH")]
         socket: Option<PathBuf>,
     },
+    /// Open and close the gates of services that run as domains.
+    Domain {
+        #[command(subcommand)]
+        order: domain::Order,
+    },
+    /// Hold the domains of one `up`, which starts this.
+    #[command(hide = true)]
+    Launcher {
+        /// What keeps them apart.
+        #[arg(value_parser = isolation::of_domains)]
+        isolation: partywall::Isolation,
+    },
 }
 
 fn main() -> ExitCode {
@@ -61,6 +76,8 @@ fn main() -> ExitCode {
         Command::Coordinator { socket, policy } => coordinator::run(&socket, &policy),
         Command::Doctor => doctor::run(),
         Command::Links { socket } => links::run(socket.as_deref()),
+        Command::Domain { order } => domain::run(&order),
+        Command::Launcher { isolation } => launcher::run(isolation),
     };
     done.unwrap_or_else(|error| {
         remark(&format!("partywall: {error}"));

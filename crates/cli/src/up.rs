@@ -1,45 +1,40 @@
 //! `partywall up`: build, start, watch, tell, stop.
 //!
 //! ```text
-//! load -> build -> coordinator -> services, each when those it depends on serve -> the end
+//! load -> plan -> build -> coordinator, launcher -> services, each when those it depends on serve
+//!      -> the end
 //! ```
 //!
 //! A service *serves* when another one's `calls` name it. The end is when all services that do
 //! not serve have ended: the exit status is that of the first of them, in start order, that did
-//! not end well. A service that serves and ends earlier, or Ctrl-C, ends everything as well. The
-//! services die with this process, however it ends, and its directory is removed.
+//! not end well. A service that serves and ends earlier, or Ctrl-C, ends everything as well; but a
+//! domain that serves is started again ([`services`]). The services die with this process, however
+//! it ends, and its directory is removed.
+
+mod backoff;
+mod services;
 
 use std::collections::BTreeSet;
 use std::error::Error;
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ExitCode, ExitStatus};
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use partywall_abi::name::ServiceName;
+use partywall_coordinator::identity::Domain;
 use partywall_coordinator::{Coordinator, Policy, launch};
-use partywall_shm::spawn;
-use rustix::process::Signal;
-use tokio::io::unix::AsyncFd;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::compose::{self, Compose, Condition, Service};
+use crate::isolation::{self, Machine, Placement, Plan};
+use crate::launcher::Launcher;
 use crate::{build, coordinator, links};
+use services::{Running, Services};
 
 /// How long a service may take until it serves its name.
 const SERVE_WITHIN: Duration = Duration::from_secs(30);
-/// How long a service may take to end after SIGTERM.
-const STOP_WITHIN: Duration = Duration::from_secs(5);
-
-struct Running {
-    name: String,
-    serves: bool,
-    child: Child,
-    ended: AsyncFd<OwnedFd>,
-    status: Option<ExitStatus>,
-}
 
 /// Runs the services of `file`.
 pub(crate) fn run(file: &Path, release: bool) -> Result<ExitCode, Box<dyn Error>> {
@@ -53,40 +48,51 @@ async fn up(file: &Path, release: bool) -> Result<ExitCode, Box<dyn Error>> {
     let mut stop = Stop::new()?;
     let run_dir = private_directory()?;
     let run_path = run_dir.path().to_str().ok_or("the directory for sockets is not UTF-8")?;
-    let compose = compose::load(file, &|name| match name {
-        "PARTYWALL_RUN_DIR" => Some(run_path.to_string()),
-        other => std::env::var(other).ok(),
-    })?;
-    for note in &compose.notes {
+    let compose = load(file, run_path)?;
+    let plan = isolation::plan(&compose.services, &Machine::look())?;
+    for note in compose.notes.iter().chain(&plan.notes) {
         crate::remark(&format!("note: {note}"));
     }
-    if compose.services.is_empty() {
-        let remedy = "add `x-partywall: {package: NAME}` to the services to run";
-        return Err(format!("{}: no service has x-partywall; {remedy}", file.display()).into());
-    }
-    if let Some(s) = compose.services.iter().find(|s| s.link != compose::Link::Ring) {
-        let remedy = "`up` links services on this host by rings; for HTTP/2 list the name under [names] of a policy";
-        return Err(format!("{}: link http2: {remedy}", s.place).into());
-    }
     let policy = policy(&compose)?;
-    let workspace = build::workspace(compose.dir())?;
-    let programs = build::build(&compose.services, release, &workspace)?;
+    let domains: Vec<bool> = plan.placements.iter().map(|p| *p == Placement::Domain).collect();
+    let programs = build::build(&compose.services, &domains, release, compose.dir())?;
     let socket = run_dir.path().join("coordinator.sock");
     let coordinator = Coordinator::start(Some(&socket), policy)?;
-    let mut running = Vec::new();
-    let started =
-        start_all(&compose, &programs, run_path, &coordinator, &mut running, &mut stop).await;
-    let ended = match started {
-        Ok(()) => watch(&mut running, &mut stop).await,
+    let launcher = match domains.contains(&true) {
+        true => Some(Launcher::start(plan.isolation).await?),
+        false => None,
+    };
+    let mut services =
+        Services::new(&coordinator, launcher, Domain { launcher: 1, isolation: plan.isolation });
+    let starts = starts(&compose, &plan, programs, run_path)?;
+    let ended = match start_all(&compose, starts, &mut services, &mut stop).await {
+        Ok(()) => watch(&mut services, &mut stop).await,
         Err(e) => Err(e),
     };
     let told = match &ended {
         Ok(_) => who_called_whom(socket).await,
         Err(_) => Ok(()),
     };
-    stop_all(&mut running).await;
+    services.stop().await;
     let _freed = coordinator;
     told.and(ended)
+}
+
+/// The Compose file, if `up` can run what it asks for.
+fn load(file: &Path, run_path: &str) -> Result<Compose, Box<dyn Error>> {
+    let compose = compose::load(file, &|name| match name {
+        "PARTYWALL_RUN_DIR" => Some(run_path.to_string()),
+        other => std::env::var(other).ok(),
+    })?;
+    if compose.services.is_empty() {
+        let remedy = "add `x-partywall: {package: NAME}` to the services to run";
+        return Err(format!("{}: no service has x-partywall; {remedy}", file.display()).into());
+    }
+    if let Some(s) = compose.services.iter().find(|s| s.link == compose::Link::Http2) {
+        let remedy = "`up` links services on this host by rings; for HTTP/2 list the name under [names] of a policy";
+        return Err(format!("{}: link http2: {remedy}", s.place).into());
+    }
+    Ok(compose)
 }
 
 async fn who_called_whom(socket: PathBuf) -> Result<(), Box<dyn Error>> {
@@ -151,21 +157,18 @@ fn name(text: &str) -> ServiceName {
     ServiceName::new(text).expect("compose::load has checked it")
 }
 
-async fn start_all(
+/// What is to be started, in order.
+fn starts(
     compose: &Compose,
-    programs: &[std::path::PathBuf],
+    plan: &Plan,
+    programs: Vec<PathBuf>,
     run_path: &str,
-    coordinator: &Coordinator,
-    running: &mut Vec<Running>,
-    stop: &mut Stop,
-) -> Result<(), Box<dyn Error>> {
+) -> Result<Vec<Running>, Box<dyn Error>> {
     let serving: BTreeSet<&str> =
         compose.services.iter().flat_map(|s| &s.calls).map(|c| c.service.as_str()).collect();
-    for (service, program) in compose.services.iter().zip(programs) {
-        for dependency in &service.depends_on {
-            let serves = serving.contains(dependency.service.as_str());
-            await_dependency(service, dependency, serves, coordinator, running, stop).await?;
-        }
+    let directory = std::fs::canonicalize(compose.dir())?;
+    let placed = plan.placements.iter().zip(programs);
+    let start = |(service, (placement, program)): (&Service, (&Placement, PathBuf))| {
         let mut environment = service.environment.clone();
         environment.push(("PARTYWALL_RUN_DIR".into(), run_path.into()));
         for kept in ["PARTYWALL_LOG", "RUST_BACKTRACE", "HOME"] {
@@ -175,16 +178,30 @@ async fn start_all(
         }
         let start = launch::Service {
             name: service.name.clone(),
-            program: program.clone(),
+            program,
             args: service.args.clone(),
             environment,
-            directory: std::fs::canonicalize(compose.dir())?,
+            directory: directory.clone(),
         };
-        let child = launch::start(coordinator, &start)?;
-        #[expect(deprecated, reason = "the safe form; an OwnedFd keeps its descriptor")]
-        let ended = AsyncFd::new(spawn::pidfd(&child)?)?;
-        let serves = serving.contains(service.name.as_str());
-        running.push(Running { name: service.name.clone(), serves, child, ended, status: None });
+        Running::new(start, *placement, serving.contains(service.name.as_str()))
+    };
+    Ok(compose.services.iter().zip(placed).map(start).collect())
+}
+
+async fn start_all(
+    compose: &Compose,
+    starts: Vec<Running>,
+    services: &mut Services<'_>,
+    stop: &mut Stop,
+) -> Result<(), Box<dyn Error>> {
+    for (service, start) in compose.services.iter().zip(starts) {
+        for dependency in &service.depends_on {
+            await_dependency(service, dependency, services, stop).await?;
+        }
+        tokio::select! {
+            started = services.start(start) => started?,
+            _ = stop.wait() => return Err("stopped".into()),
+        }
     }
     Ok(())
 }
@@ -192,37 +209,41 @@ async fn start_all(
 async fn await_dependency(
     service: &Service,
     dependency: &compose::Dependency,
-    serves: bool,
-    coordinator: &Coordinator,
-    running: &mut [Running],
+    services: &mut Services<'_>,
     stop: &mut Stop,
 ) -> Result<(), Box<dyn Error>> {
-    let Some(other) = running.iter_mut().find(|r| r.name == dependency.service) else {
+    let Some(at) = services.all.iter().position(|r| r.name() == dependency.service) else {
         // A service without x-partywall: a note has said that it is not awaited.
         return Ok(());
     };
     let (name_of, waits) = (&dependency.service, &service.name);
     if dependency.condition == Condition::CompletedSuccessfully {
-        tokio::select! {
-            status = other.end() => {
-                let status = status?;
-                if !status.success() {
-                    return Err(format!("`{waits}` depends on `{name_of}`, which ended with {status}").into());
-                }
+        loop {
+            if let Some(status) = services.all[at].status() {
+                return match status.success() {
+                    true => Ok(()),
+                    false => {
+                        Err(format!("`{waits}` depends on `{name_of}`, which ended with {status}")
+                            .into())
+                    }
+                };
             }
-            _ = stop.wait() => return Err("stopped".into()),
+            tokio::select! {
+                happened = services.step() => happened?,
+                _ = stop.wait() => return Err("stopped".into()),
+            }
         }
-        return Ok(());
     }
-    if !serves {
+    if !services.all[at].serves {
         return Ok(());
     }
     let deadline = Instant::now() + SERVE_WITHIN;
-    while !coordinator.served(&name(name_of), Duration::from_millis(10)) {
+    while !services.coordinator.served(&name(name_of), Duration::from_millis(10)) {
+        if let Some(why) = services.all[at].last_end().filter(|_| !services.all[at].has_served) {
+            return Err(format!("`{name_of}` {why} before it served its name").into());
+        }
         tokio::select! {
-            status = other.end() => {
-                return Err(format!("`{name_of}` ended with {} before it served its name", status?).into());
-            }
+            happened = services.step() => happened?,
             _ = stop.wait() => return Err("stopped".into()),
             () = tokio::time::sleep(Duration::from_millis(5)) => {}
         }
@@ -234,87 +255,44 @@ async fn await_dependency(
             .into());
         }
     }
+    services.all[at].has_served = true;
     Ok(())
 }
 
-impl Running {
-    /// Waits for the end; callable again and again.
-    async fn end(&mut self) -> std::io::Result<ExitStatus> {
-        if let Some(status) = self.status {
-            return Ok(status);
-        }
-        let _readable = self.ended.readable().await?;
-        let status = self.child.wait()?;
-        self.status = Some(status);
-        Ok(status)
-    }
-
-    fn signal(&self, signal: Signal) {
-        if self.status.is_none() {
-            // It may just have ended.
-            let _ = rustix::process::pidfd_send_signal(self.ended.get_ref(), signal);
-        }
-    }
-}
-
 /// Waits for the end of the run.
-async fn watch(running: &mut [Running], stop: &mut Stop) -> Result<ExitCode, Box<dyn Error>> {
-    let only_servers = running.iter().all(|r| r.serves);
+async fn watch(services: &mut Services<'_>, stop: &mut Stop) -> Result<ExitCode, Box<dyn Error>> {
+    let only_servers = services.all.iter().all(|r| r.serves);
     if only_servers {
         crate::remark("serving; Ctrl-C stops");
     } else {
-        let ends = running.iter().filter(|r| !r.serves).map(|r| format!("`{}`", r.name));
+        let ends = services.all.iter().filter(|r| !r.serves).map(|r| format!("`{}`", r.name()));
         let ends = ends.collect::<Vec<_>>().join(", ");
         crate::remark(&format!("running until the end of {ends}; Ctrl-C stops"));
     }
+    let mut told = BTreeSet::new();
     loop {
-        let left = running.iter().filter(|r| !r.serves && r.status.is_none()).count();
-        if left == 0 && !only_servers {
-            let failed =
-                running.iter().find(|r| !r.serves && !r.status.is_some_and(|s| s.success()));
+        for (at, r) in services.all.iter().enumerate() {
+            let Some(status) = r.status().filter(|_| told.insert(at)) else { continue };
+            if r.serves {
+                return Err(format!("`{}` serves and has ended with {status}", r.name()).into());
+            }
+            if !status.success() {
+                crate::remark(&format!("partywall: `{}` ended with {status}", r.name()));
+            }
+        }
+        let mut others = services.all.iter().filter(|r| !r.serves);
+        if !only_servers && others.clone().all(|r| r.status().is_some()) {
+            let failed = others.find(|r| !r.status().is_some_and(|s| s.success()));
             return Ok(failed.map_or(ExitCode::SUCCESS, exit_code));
         }
-        let waiting = running.iter_mut().filter(|r| r.status.is_none());
-        let mut ends: Vec<_> = waiting
-            .map(|r| Box::pin(async { (r.end().await, r.serves, r.name.clone()) }))
-            .collect();
-        let first = std::future::poll_fn(|cx| {
-            for end in &mut ends {
-                if let std::task::Poll::Ready(done) = end.as_mut().poll(cx) {
-                    return std::task::Poll::Ready(done);
-                }
-            }
-            std::task::Poll::Pending
-        });
         tokio::select! {
-            (status, serves, name) = first => {
-                let status = status?;
-                if serves {
-                    return Err(format!("`{name}` serves and has ended with {status}").into());
-                }
-                if !status.success() {
-                    crate::remark(&format!("partywall: `{name}` ended with {status}"));
-                }
-            }
+            happened = services.step() => happened?,
             code = stop.wait() => return Ok(code),
         }
     }
 }
 
 fn exit_code(r: &Running) -> ExitCode {
-    let code = r.status.and_then(|s| s.code().or_else(|| Some(128 + s.signal()?)));
+    let code = r.status().and_then(|s| s.code().or_else(|| Some(128 + s.signal()?)));
     ExitCode::from(u8::try_from(code.unwrap_or(1)).unwrap_or(1))
-}
-
-/// SIGTERM, a while, SIGKILL.
-async fn stop_all(running: &mut [Running]) {
-    running.iter().for_each(|r| r.signal(Signal::TERM));
-    let deadline = tokio::time::Instant::now() + STOP_WITHIN;
-    for r in running {
-        if tokio::time::timeout_at(deadline, r.end()).await.is_err() {
-            crate::remark(&format!("partywall: `{}` does not stop; it is killed", r.name));
-            r.signal(Signal::KILL);
-            let _ended = r.end().await;
-        }
-    }
 }

@@ -33,7 +33,7 @@ use rustix::net::SocketFlags;
 
 use crate::identity::{Facts, Measured, Programs};
 use crate::measure::{Job, Measuring};
-use crate::peer::{Challenged, Look, Peer, Sent, Stage};
+use crate::peer::{Challenged, Known, Look, Peer, Sent, Stage};
 use crate::server::Started;
 use crate::state::{Conn, Effect, Introduction, State, internal};
 
@@ -258,7 +258,8 @@ impl EventLoop {
                         gid: rustix::process::getegid().as_raw(),
                     };
                     let _refuses = socket::refuse_descriptors(s.socket.as_fd());
-                    self.admit(s.socket, credentials, Some(s.pidfd), Some((s.name, s.digest)));
+                    let known = Known { name: s.name, digest: s.digest, domain: s.domain };
+                    self.admit(s.socket, credentials, Some(s.pidfd), Some(known));
                 }
             }
         }
@@ -305,7 +306,7 @@ impl EventLoop {
         socket: OwnedFd,
         credentials: Credentials,
         pidfd: Option<OwnedFd>,
-        started: Option<(String, [u8; 32])>,
+        started: Option<Known>,
     ) {
         let token = self.next_token;
         self.next_token += 2;
@@ -613,7 +614,7 @@ fn kernel_facts(peer: &Peer) -> Facts {
     let Credentials { pid, uid, gid } = peer.credentials;
     let facts = Facts::read(uid, gid, (pid != 0).then_some(pid));
     match &peer.started {
-        Some((name, digest)) => facts.started(name.clone(), *digest),
+        Some(known) => facts.started(known.name.clone(), known.digest, known.domain),
         None => facts,
     }
 }

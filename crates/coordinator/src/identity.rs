@@ -28,7 +28,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::sync::{Mutex, PoisonError};
 
-use partywall_abi::control::{Digest, Identity};
+use partywall_abi::control::{Digest, Identity, Isolation};
 use sha2::{Digest as _, Sha256};
 
 /// What is known of a process.
@@ -48,6 +48,30 @@ pub struct Facts {
     pub cgroup: String,
     /// The name under which the coordinator started it.
     pub started_as: Option<String>,
+    /// Where it was started as a domain.
+    pub domain: Option<Domain>,
+}
+
+/// A process that shares its memory with others of its launcher.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Domain {
+    /// The launcher, by a number of whoever started it.
+    pub launcher: u32,
+    /// What keeps its domains apart.
+    pub isolation: Isolation,
+}
+
+impl Domain {
+    /// What keeps two processes apart.
+    pub fn between(one: Option<Self>, other: Option<Self>) -> Isolation {
+        match (one, other) {
+            (Some(a), Some(b)) if a.launcher == b.launcher => match (a.isolation, b.isolation) {
+                (Isolation::Fault, Isolation::Fault) => Isolation::Fault,
+                _ => Isolation::None,
+            },
+            _ => Isolation::Process,
+        }
+    }
 }
 
 /// A program's digest, or why there is none.
@@ -62,7 +86,7 @@ impl Facts {
     pub fn read(uid: u32, gid: u32, pid: Option<u32>) -> Self {
         let cgroup = pid.and_then(|p| cgroup(p).ok()).unwrap_or_default();
         let (digest, digest_error) = (Digest::Unknown, None);
-        Self { uid, gid, pid, digest, digest_error, cgroup, started_as: None }
+        Self { uid, gid, pid, digest, digest_error, cgroup, started_as: None, domain: None }
     }
 
     /// The same with what was read of the program file.
@@ -74,8 +98,8 @@ impl Facts {
     }
 
     /// The same for a process that the coordinator has started from a sealed copy.
-    pub fn started(self, name: String, digest: [u8; 32]) -> Self {
-        Self { digest: Digest::Started(digest), started_as: Some(name), ..self }
+    pub fn started(self, name: String, digest: [u8; 32], domain: Option<Domain>) -> Self {
+        Self { digest: Digest::Started(digest), started_as: Some(name), domain, ..self }
     }
 
     /// What others are told of it.

@@ -3,17 +3,19 @@
 //! The program file is read once into a memfd, sealed, measured, and run from there; the process
 //! gets a socket to the coordinator that nobody else ever had, and an environment that holds
 //! nothing but what is given. So the digest is that of the bytes that run, whatever happens to
-//! the file.
+//! the file. That holds for a process of its own ([`start`]) as for a domain, which a launcher starts
+//! from what [`prepare`] has made.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::Child;
 
 use partywall_shm::spawn::{self, Program, SOCKET_NUMBER};
 use partywall_shm::{memory, socket};
 
-use crate::identity;
+use crate::identity::{self, Domain};
 use crate::server::{Coordinator, Started};
 
 /// Environment variable by which a started process finds its socket.
@@ -48,47 +50,96 @@ pub struct LaunchError {
     pub source: io::Error,
 }
 
-/// Starts a service and makes it known to the coordinator.
+/// A service that is measured and has its socket, and is not started yet.
+///
+/// Whoever starts it gives it `image` to run, `name` and `args` as `argv`, `environment` and nothing
+/// else, and `socket` as descriptor [`SOCKET_NUMBER`]; and then says so by [`Known::started`].
+#[derive(Debug)]
+pub struct Prepared {
+    /// The sealed copy of the program file.
+    pub image: OwnedFd,
+    /// `argv[0]`.
+    pub name: OsString,
+    /// The other arguments.
+    pub args: Vec<OsString>,
+    /// The whole environment.
+    pub environment: Vec<(OsString, OsString)>,
+    /// Working directory.
+    pub directory: PathBuf,
+    /// Its socket to the coordinator.
+    pub socket: OwnedFd,
+    /// What the coordinator is to know.
+    pub known: Known,
+}
+
+/// What the coordinator knows of a service before it runs.
+#[derive(Debug)]
+pub struct Known {
+    socket: OwnedFd,
+    service: String,
+    digest: [u8; 32],
+}
+
+impl Known {
+    /// The service runs, and the coordinator is to know it. `pid` and `pidfd` are those of the
+    /// process that runs the image; `domain` says where, if it is one.
+    pub fn started(
+        self,
+        coordinator: &Coordinator,
+        pid: u32,
+        pidfd: OwnedFd,
+        domain: Option<Domain>,
+    ) {
+        let Self { socket, service: name, digest } = self;
+        coordinator.add_started(Started { socket, pidfd, pid, name, digest, domain });
+    }
+}
+
+/// An error of this service at one step.
+fn failed(service: &Service, step: &'static str) -> impl FnOnce(io::Error) -> LaunchError {
+    let (name, program) = (service.name.clone(), service.program.clone());
+    move |source| LaunchError { name, program, step, source }
+}
+
+/// Measures a service's program and makes all that it needs to run.
+///
+/// # Errors
+/// [`LaunchError`].
+pub fn prepare(service: &Service) -> Result<Prepared, LaunchError> {
+    let bytes = std::fs::read(&service.program).map_err(failed(service, "reading"))?;
+    let digest = identity::digest(&bytes);
+    let image =
+        memory::sealed_copy(&service.name, &bytes).map_err(failed(service, "sealing a copy of"))?;
+    drop(bytes);
+    let (ours, theirs) = socket::pair().map_err(failed(service, "making a socket for"))?;
+    let kept =
+        ["PATH", "LANG"].iter().filter_map(|k| Some((OsString::from(k), std::env::var_os(k)?)));
+    let given = service.environment.iter().map(|(k, v)| (k.into(), v.into()));
+    let socket_number = (SOCKET_VARIABLE.into(), SOCKET_NUMBER.to_string().into());
+    Ok(Prepared {
+        image,
+        name: file_name(&service.program).to_os_string(),
+        args: service.args.iter().map(Into::into).collect(),
+        environment: kept.chain(given).chain([socket_number]).collect(),
+        directory: service.directory.clone(),
+        socket: theirs,
+        known: Known { socket: ours, service: service.name.clone(), digest },
+    })
+}
+
+/// Starts a service as a process of its own and makes it known to the coordinator.
 ///
 /// The service dies with the calling thread.
 ///
 /// # Errors
 /// [`LaunchError`].
 pub fn start(coordinator: &Coordinator, service: &Service) -> Result<Child, LaunchError> {
-    let fail = |step: &'static str| {
-        move |source: io::Error| LaunchError {
-            name: service.name.clone(),
-            program: service.program.clone(),
-            step,
-            source,
-        }
-    };
-    let bytes = std::fs::read(&service.program).map_err(fail("reading"))?;
-    let digest = identity::digest(&bytes);
-    let image = memory::sealed_copy(&service.name, &bytes).map_err(fail("sealing a copy of"))?;
-    drop(bytes);
-    let (ours, theirs) = socket::pair().map_err(fail("making a socket for"))?;
-    let kept =
-        ["PATH", "LANG"].iter().filter_map(|k| Some((OsString::from(k), std::env::var_os(k)?)));
-    let given = service.environment.iter().map(|(k, v)| (k.into(), v.into()));
-    let socket_number = (SOCKET_VARIABLE.into(), SOCKET_NUMBER.to_string().into());
-    let program = Program {
-        image,
-        name: file_name(&service.program).to_os_string(),
-        args: service.args.iter().map(Into::into).collect(),
-        environment: kept.chain(given).chain([socket_number]).collect(),
-        directory: service.directory.clone(),
-        socket: Some(theirs),
-    };
-    let child = program.start().map_err(fail("running"))?;
-    let pidfd = spawn::pidfd(&child).map_err(fail("watching"))?;
-    coordinator.add_started(Started {
-        socket: ours,
-        pidfd,
-        pid: child.id(),
-        name: service.name.clone(),
-        digest,
-    });
+    let Prepared { image, name, args, environment, directory, socket, known } = prepare(service)?;
+    let socket = Some(socket);
+    let program = Program { image, name, args, environment, directory, socket };
+    let child = program.start().map_err(failed(service, "running"))?;
+    let pidfd = spawn::pidfd(&child).map_err(failed(service, "watching"))?;
+    known.started(coordinator, child.id(), pidfd, None);
     Ok(child)
 }
 

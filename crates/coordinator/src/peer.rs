@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use partywall_shm::socket::{self, Credentials};
 
-use crate::identity::Facts;
+use crate::identity::{Domain, Facts};
 use crate::state::Conn;
 
 /// Packets with descriptors that a process may leave unread.
@@ -24,12 +24,19 @@ pub(crate) struct Peer {
     pub(crate) pidfd: Option<OwnedFd>,
     /// As the kernel gave them with the socket; what every packet must carry.
     pub(crate) credentials: Credentials,
-    /// The name under which the coordinator started it, and its digest.
-    pub(crate) started: Option<(String, [u8; 32])>,
+    /// What is known of it because the coordinator started it.
+    pub(crate) started: Option<Known>,
     pub(crate) stage: Stage,
     pub(crate) queue: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
     /// Packets with descriptors that were sent since the process was last seen to have read all.
     carried: usize,
+}
+
+/// What is known of a process from before it ran.
+pub(crate) struct Known {
+    pub(crate) name: String,
+    pub(crate) digest: [u8; 32],
+    pub(crate) domain: Option<Domain>,
 }
 
 pub(crate) enum Stage {
@@ -70,7 +77,7 @@ impl Peer {
         socket: OwnedFd,
         pidfd: Option<OwnedFd>,
         credentials: Credentials,
-        started: Option<(String, [u8; 32])>,
+        started: Option<Known>,
         challenged: Challenged,
     ) -> Self {
         let stage = Stage::Challenged(Box::new(challenged));

@@ -349,6 +349,7 @@ mod tests {
             digest_error: None,
             cgroup: "/a".into(),
             started_as: None,
+            domain: None,
         }
     }
 

@@ -14,6 +14,7 @@ use partywall_shm::socket;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::event_loop::{EventLoop, Order, Orders};
+use crate::identity::Domain;
 use crate::policy::Policy;
 use crate::state::State;
 
@@ -51,6 +52,8 @@ pub struct Started {
     pub name: String,
     /// SHA-256 of the sealed copy it runs.
     pub digest: [u8; 32],
+    /// Where it runs, if it is a domain.
+    pub domain: Option<Domain>,
 }
 
 /// A running coordinator; dropping it stops it and removes the socket.

@@ -5,6 +5,7 @@
 //! connection   opened (identity proven) --> registrations, watches, links --> closed
 //! registration name -> connection; gone with its connection, at once
 //! link         introduced --> open --> closed; the last few closed ones are remembered for `links`
+//! switch       the domains of a name are told -> all have answered, or time is up -> the answer
 //! list         counting (the servers are asked) --> telling, a batch of rows each time that the
 //!              asker's connection has room --> done
 //! ```
@@ -19,14 +20,19 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use partywall_abi::control::{Digest, Identity, Isolation, LinkRow, LinkStats, Message};
+use partywall_abi::control::{Digest, Identity, Isolation, LinkStats, Message};
 use partywall_abi::layout::Geometry;
 use partywall_abi::name::{MethodSet, ServiceName};
 
-use crate::identity::Facts;
+use crate::identity::{Domain, Facts};
 use crate::policy::Policy;
+
+mod list;
+mod switch;
+
+use list::{Listing, Stage};
 
 /// Number of a connection.
 pub type Conn = u64;
@@ -40,11 +46,6 @@ const LINKS_OF_ONE_SERVER: usize = 16 * 1024;
 const LISTINGS: usize = 4;
 /// Closed links that are remembered.
 const REMEMBERED: usize = 256;
-/// How long a list waits for servers to say what they counted.
-const LIST_WAIT: Duration = Duration::from_millis(250);
-/// Rows of one batch.
-const ROWS: usize = 64;
-
 // gRPC status codes (https://grpc.github.io/grpc/core/md_doc_statuscodes.html).
 const PERMISSION_DENIED: u8 = 7;
 const RESOURCE_EXHAUSTED: u8 = 8;
@@ -94,6 +95,9 @@ pub struct Introduction {
 
 struct Connection {
     identity: Arc<Identity>,
+    domain: Option<Domain>,
+    /// It has closed its gate, if it is a domain.
+    gate_closed: bool,
     digest_error: Option<String>,
     watches: BTreeMap<u32, ServiceName>,
     /// Open links by the name they were asked for.
@@ -119,24 +123,9 @@ struct Link {
     caller: (Conn, Arc<Identity>),
     /// None when it is a redirect.
     server: Option<(Conn, Arc<Identity>)>,
+    isolation: Isolation,
     open: bool,
     stats: LinkStats,
-}
-
-struct Listing {
-    to: Conn,
-    request: u32,
-    stage: Stage,
-}
-
-enum Stage {
-    Counting {
-        question: u32,
-        waiting: BTreeSet<Conn>,
-        deadline: Instant,
-    },
-    /// The links from the first number to before the second are left.
-    Telling(u64, u64),
 }
 
 /// While fewer links are open, a new one gets wide rings: 16 MiB in all. The others are so small
@@ -154,6 +143,7 @@ pub struct State {
     /// Numbers of the links that are closed, oldest first.
     closed: VecDeque<u64>,
     listings: Vec<Listing>,
+    switches: Vec<switch::Switch>,
     next_conn: Conn,
     next_registration: u64,
     next_link: u64,
@@ -172,6 +162,7 @@ impl State {
             links: BTreeMap::new(),
             closed: VecDeque::new(),
             listings: Vec::new(),
+            switches: Vec::new(),
             next_conn: 1,
             next_registration: 1,
             next_link: 1,
@@ -198,6 +189,8 @@ impl State {
         self.send(conn, Message::Welcome { you: identity.clone() });
         let connection = Connection {
             identity: Arc::new(identity),
+            domain: facts.domain,
+            gate_closed: false,
             digest_error: facts.digest_error,
             watches: BTreeMap::new(),
             calling: BTreeMap::new(),
@@ -229,6 +222,7 @@ impl State {
             }
         }
         self.finish_counting(None);
+        self.switch_lost(conn);
     }
 
     /// A message has come.
@@ -258,6 +252,10 @@ impl State {
                 self.finish_counting(None);
             }
             Message::List { request } => self.list(conn, request, now),
+            Message::Switch { request, name, open } => {
+                self.switch((conn, request), name, open, now);
+            }
+            Message::GateSet { request, errno } => self.gate_set(conn, request, errno),
             _ => self
                 .effects
                 .push(Effect::Close { conn, reason: "a message that only the coordinator sends" }),
@@ -270,12 +268,14 @@ impl State {
             Stage::Counting { deadline, .. } => Some(deadline),
             Stage::Telling(..) => None,
         };
-        self.listings.iter().filter_map(deadline).min()
+        let switches = self.switches.iter().map(switch::Switch::deadline);
+        self.listings.iter().filter_map(deadline).chain(switches).min()
     }
 
     /// Time has passed.
     pub fn timeout(&mut self, now: Instant) {
         self.finish_counting(Some(now));
+        self.switches_late(now);
     }
 
     /// A link could not be made, or one of its ends could not be told of it.
@@ -284,33 +284,6 @@ impl State {
         self.end(*link);
         let text = format!("no link to `{name}`: {why}");
         self.refuse(caller.0, *request, UNAVAILABLE, text);
-    }
-
-    /// Whom rows of a list are due.
-    pub fn lists_to(&self) -> impl Iterator<Item = Conn> {
-        let telling = |l: &&Listing| matches!(l.stage, Stage::Telling(..));
-        self.listings.iter().filter(telling).map(|l| l.to)
-    }
-
-    /// A connection has taken all that it was sent: the next rows of its list.
-    pub fn room(&mut self, conn: Conn) {
-        let telling = |l: &Listing| l.to == conn && matches!(l.stage, Stage::Telling(..));
-        let Some(at) = self.listings.iter().position(telling) else { return };
-        let Listing { request, stage: Stage::Telling(from, until), .. } = self.listings[at] else {
-            return;
-        };
-        let mut links = self.links.range(from..until);
-        for (link, l) in links.by_ref().take(ROWS) {
-            let row = l.row(*link, &self.policy);
-            self.effects.push(Effect::Send { to: conn, message: Message::Row { request, row } });
-        }
-        match links.next() {
-            Some((&left, _)) => self.listings[at].stage = Stage::Telling(left, until),
-            None => {
-                self.listings.remove(at);
-                self.send(conn, Message::Listed { request });
-            }
-        }
     }
 
     fn connection(&mut self, conn: Conn) -> &mut Connection {
@@ -447,15 +420,23 @@ impl State {
         let open = self.links.len() - self.closed.len();
         let geometry = if open < WIDE_LINKS { Geometry::WIDE } else { Geometry::DEFAULT };
         let link = self.book(conn, name.clone(), Some(server));
+        let isolation = self.links[&link].isolation;
         let linked = Message::Linked {
             request,
             link,
             geometry,
             server: server_identity,
             methods: methods.clone(),
+            isolation,
         };
-        let offer =
-            Message::Offer { registration, link, geometry, caller: caller_identity, methods };
+        let offer = Message::Offer {
+            registration,
+            link,
+            geometry,
+            caller: caller_identity,
+            methods,
+            isolation,
+        };
         self.effects.push(Effect::Introduce(Introduction {
             link,
             name,
@@ -472,8 +453,14 @@ impl State {
         *self.connection(caller).calling.entry(name.clone()).or_default() += 1;
         self.connection(server.unwrap_or(caller)).told.insert(number);
         let end = |conn: Conn| (conn, Arc::clone(&self.connections[&conn].identity));
+        let domain = |conn: Conn| self.connections[&conn].domain;
+        let isolation = match server {
+            Some(server) => Domain::between(domain(caller), domain(server)),
+            None => Isolation::Network,
+        };
         let (caller, server) = (end(caller), server.map(end));
-        let link = Link { name, caller, server, open: true, stats: LinkStats::default() };
+        let stats = LinkStats::default();
+        let link = Link { name, caller, server, isolation, open: true, stats };
         self.links.insert(number, link);
         number
     }
@@ -548,41 +535,15 @@ impl State {
         }
     }
 
-    fn list(&mut self, conn: Conn, request: u32, now: Instant) {
-        let uid = self.connections[&conn].identity.uid;
-        if uid != 0 && uid != self.operator_uid {
-            let text = format!(
-                "only root and user {} may list links; you are user {uid}",
-                self.operator_uid
-            );
-            return self.refuse(conn, request, PERMISSION_DENIED, text);
+    /// Whether the connection's user may see and change how others call; refuses all others.
+    fn is_operator(&mut self, conn: Conn, request: u32, what: &str) -> bool {
+        let (uid, operator) = (self.connections[&conn].identity.uid, self.operator_uid);
+        let may = uid == 0 || uid == operator;
+        if !may {
+            let text = format!("only root and user {operator} may {what}; you are user {uid}");
+            self.refuse(conn, request, PERMISSION_DENIED, text);
         }
-        if self.listings.iter().filter(|l| l.to == conn).count() >= LISTINGS {
-            let text =
-                format!("{LISTINGS} lists at once are the most that one process may ask for");
-            return self.refuse(conn, request, RESOURCE_EXHAUSTED, text);
-        }
-        let tellers = self.connections.iter().filter(|(_, c)| !c.told.is_empty());
-        let waiting: BTreeSet<Conn> = tellers.map(|(conn, _)| *conn).collect();
-        let question = self.next_question;
-        self.next_question = self.next_question.wrapping_add(1);
-        for &to in &waiting {
-            self.send(to, Message::Query { request: question });
-        }
-        let stage = Stage::Counting { question, waiting, deadline: now + LIST_WAIT };
-        self.listings.push(Listing { to: conn, request, stage });
-        self.finish_counting(None);
-    }
-
-    fn finish_counting(&mut self, now: Option<Instant>) {
-        let until = self.next_link;
-        for listing in &mut self.listings {
-            if let Stage::Counting { waiting, deadline, .. } = &listing.stage
-                && (waiting.is_empty() || now.is_some_and(|now| now >= *deadline))
-            {
-                listing.stage = Stage::Telling(0, until);
-            }
-        }
+        may
     }
 
     fn digest_hint(&self, c: &Connection) -> String {
@@ -605,23 +566,6 @@ impl Link {
     /// The connection whose word on this link counts.
     fn teller(&self) -> Conn {
         self.server.as_ref().map_or(self.caller.0, |s| s.0)
-    }
-
-    fn row(&self, link: u64, policy: &Policy) -> LinkRow {
-        let (url, isolation) = match &self.server {
-            Some(_) => ("", Isolation::Process),
-            None => (policy.url(&self.name).unwrap_or(""), Isolation::Network),
-        };
-        LinkRow {
-            link,
-            name: self.name.as_str().into(),
-            caller: Identity::clone(&self.caller.1),
-            server: self.server.as_ref().map(|s| Identity::clone(&s.1)),
-            url: url.into(),
-            isolation,
-            open: self.open,
-            stats: self.stats,
-        }
     }
 }
 

@@ -10,7 +10,7 @@
 
 #define PARTYWALL_DOMAIN_VARIABLE "PARTYWALL_DOMAIN"
 #define PARTYWALL_DOMAIN_MAGIC 0x6e69616d6f645750ull /* "PWdomain" */
-#define PARTYWALL_DOMAIN_VERSION 1u
+#define PARTYWALL_DOMAIN_VERSION 2u
 
 enum partywall_status {
     PARTYWALL_DONE = 0,
@@ -59,6 +59,8 @@ struct partywall_domain {
     int64_t (*arena)(uint64_t link);
     int64_t (*open)(uint64_t link, uint64_t open);
     uint64_t keys;
+    uint64_t (*forwards)(uint64_t caller);
+    int64_t (*accept)(uint64_t open);
 };
 
 static inline const struct partywall_domain *partywall_domain(void) {

@@ -375,6 +375,7 @@ partywall_run_handler:
     ENTRANCE partywall_enter_bind, {BIND}
     ENTRANCE partywall_enter_declare, {DECLARE}
     ENTRANCE partywall_enter_arena, {ARENA}
+    ENTRANCE partywall_enter_accept, {ACCEPT}
 
     .balign 64
     .globl partywall_call

@@ -137,6 +137,27 @@ impl Guest {
         result(declare(NO_SYSTEM_CALLS)).map(drop)
     }
 
+    /// Says whether this program takes calls from now on. Those under way are not touched; callers
+    /// find [`Status::Closed`] until it does again.
+    ///
+    /// # Errors
+    /// `EINVAL` of the launcher's own program, `ESRCH` of a program that has ended.
+    pub fn accept(&self, open: bool) -> io::Result<()> {
+        // SAFETY: the address is that of a function of this type (`Guest::here`, `Guest::of`).
+        let accept: extern "C" fn(u64) -> i64 = unsafe { std::mem::transmute(self.info.accept) };
+        result(accept(u64::from(open))).map(drop)
+    }
+
+    /// How many system calls have been forwarded in the context that the calling code runs in,
+    /// since it was parked; 0 outside of a call.
+    pub fn forwards(&self) -> u64 {
+        let Some(caller) = LENT.get() else { return 0 };
+        // SAFETY: as for `accept`.
+        let forwards: extern "C" fn(u64) -> u64 =
+            unsafe { std::mem::transmute(self.info.forwards) };
+        forwards(caller)
+    }
+
     /// Lends the calling thread to callers, until the program ends.
     ///
     /// # Errors

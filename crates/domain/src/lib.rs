@@ -25,6 +25,7 @@ mod keys;
 mod links;
 mod load;
 pub mod machine;
+mod own;
 mod signals;
 pub mod space;
 mod sys;

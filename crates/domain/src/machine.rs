@@ -99,6 +99,17 @@ impl Feature {
     }
 }
 
+/// How many domains protection keys can keep apart here, if they have no arenas, which take keys as
+/// well; an error says why they cannot. [`crate::space::Space::new`] tries them out.
+pub fn keys_usable() -> Result<usize, String> {
+    match free_keys() {
+        // One is for what all domains write.
+        Ok(keys) if keys > 1 => Ok(keys - 1),
+        Ok(_) => Err("all but one are taken".to_owned()),
+        Err(why) => Err(std::io::Error::from(why).to_string()),
+    }
+}
+
 fn call(number: i64, arguments: [u64; 6]) -> Result<u64, Errno> {
     // SAFETY: the calls of this module ask, or make something that they close again.
     unsafe { sys::call(number, arguments) }
@@ -115,8 +126,15 @@ fn told(answer: Result<u64, Errno>, yes: &str) -> (bool, String) {
     }
 }
 
-/// How many keys a process can have, by taking them all.
 fn protection_keys() -> (bool, String) {
+    match free_keys() {
+        Ok(keys) => (true, format!("{keys} keys")),
+        Err(why) => (false, std::io::Error::from(why).to_string()),
+    }
+}
+
+/// How many keys a process can have, by taking them all; an error when there is none.
+fn free_keys() -> Result<usize, Errno> {
     let mut keys = Vec::new();
     let why = loop {
         // PKEY_DISABLE_ACCESS: this thread gets no rights by it.
@@ -128,10 +146,7 @@ fn protection_keys() -> (bool, String) {
     for key in &keys {
         let _freed = call(libc::SYS_pkey_free, [*key, 0, 0, 0, 0, 0]);
     }
-    if keys.is_empty() {
-        return (false, std::io::Error::from(why).to_string());
-    }
-    (true, format!("{} keys", keys.len()))
+    if keys.is_empty() { Err(why) } else { Ok(keys.len()) }
 }
 
 fn fsgsbase() -> (bool, String) {

@@ -30,7 +30,7 @@ use crate::guest::Guest;
 use crate::sys::{self, Errno};
 use crate::table::{Caller, Links, TABLES};
 use crate::watch::Watch;
-use crate::{arenas, callers, contexts, gate, keys, links};
+use crate::{arenas, callers, contexts, gate, keys, links, own};
 
 /// A domain's share of addresses, in bytes.
 pub const SLOT: u64 = 512 << 30;
@@ -230,6 +230,18 @@ impl Space {
         Guest::of(OWN_INFO.get().expect("filled in by `new`"))
     }
 
+    /// Blocks until a context has been poisoned more often than `seen` times, in any domain; how
+    /// often that is now. [`crate::task::Domain::is_poisoned`] says which one it was.
+    pub fn await_poisoning(&self, seen: u32) -> u32 {
+        loop {
+            let now = TABLES.poisonings.load(Ordering::Acquire);
+            if now != seen {
+                return now;
+            }
+            sys::wait(&TABLES.poisonings, seen);
+        }
+    }
+
     /// The addresses of all slots.
     pub fn range(&self) -> Range<u64> {
         self.shared.base..self.shared.base + SLOTS as u64 * SLOT
@@ -324,6 +336,8 @@ fn info(base: u64, keys: bool, entrances: bool) -> Info {
         arena: entry(gate::partywall_enter_arena, arenas::make as *const ()),
         open: arenas::open as *const () as u64,
         keys: u64::from(keys),
+        forwards: own::forwards as *const () as u64,
+        accept: entry(gate::partywall_enter_accept, own::accept as *const ()),
     }
 }
 

@@ -78,7 +78,7 @@ pub(crate) struct DomainEntry {
     pub(crate) open: AtomicU8,
     /// How many of its contexts have been parked.
     pub(crate) contexts: AtomicU32,
-    /// Raised by whoever poisons a context; the launcher waits for it.
+    /// Raised by whoever poisons a context.
     pub(crate) poisoned: AtomicU32,
     /// The process number of its task.
     pub(crate) pid: AtomicI32,
@@ -258,6 +258,8 @@ pub(crate) struct Tables {
     pub(crate) handler_rights: AtomicU32,
     /// The keys of arenas, as rights that deny access to all of them.
     pub(crate) arenas: AtomicU32,
+    /// How often a context has been poisoned; the launcher waits for the next time.
+    pub(crate) poisonings: AtomicU32,
     /// The last is the launcher's own, which takes no calls.
     pub(crate) domains: [DomainEntry; SLOTS + 1],
     pub(crate) links: Links,
@@ -274,9 +276,10 @@ pub(crate) static TABLES: Tables = {
 impl DomainEntry {
     /// Its task has ended: no new calls, and those under way are called off.
     pub(crate) fn end(&self) {
+        // In this order: who opens it looks at `dead` afterwards.
+        self.dead.store(1, Ordering::SeqCst);
         self.open.store(0, Ordering::SeqCst);
         self.pid.store(0, Ordering::SeqCst);
-        self.dead.store(1, Ordering::SeqCst);
     }
 }
 
@@ -313,6 +316,8 @@ impl Tables {
         let Some(domain) = self.domains.get(slot) else { return };
         domain.poisoned.store(1, Ordering::Release);
         sys::wake(domain.poisoned.as_ptr() as u64);
+        self.poisonings.fetch_add(1, Ordering::Release);
+        sys::wake(self.poisonings.as_ptr() as u64);
     }
 
     /// The caller at an address of this table; `None` for all others, 0 among them.

@@ -113,7 +113,8 @@ fn look(sights: &mut Sights) -> bool {
             if now - seen.since > limit {
                 context.expired.store(call, Ordering::Release);
                 call_off(context);
-                if now - seen.since > limit + PATIENCE {
+                let known = domain.poisoned.load(Ordering::Relaxed) != 0;
+                if now - seen.since > limit + PATIENCE && !known {
                     // Its thread does not run, or not here.
                     TABLES.poisoned(context);
                 }

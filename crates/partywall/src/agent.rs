@@ -21,12 +21,10 @@
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-use partywall_abi::control::{Identity, LinkRow, LinkStats, Message};
+use partywall_abi::control::{Identity, Isolation, LinkRow, LinkStats, Message};
 use partywall_abi::layout::Geometry;
 use partywall_abi::limits;
 use partywall_abi::name::{MethodSet, ServiceName};
@@ -37,13 +35,13 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::error::Error;
 
-/// One row of [`links`].
-pub type LinkInfo = LinkRow;
+mod operator;
+
+use operator::wait_here;
+pub use operator::{LinkInfo, links, switch_gate};
 
 /// How long the proof of identity may take.
 const HANDSHAKE: Duration = Duration::from_secs(5);
-/// How long a coordinator may take to list its links.
-const LIST_TIMEOUT: Duration = Duration::from_secs(30);
 /// Offers that wait for a server that does not take them.
 const OFFERS: usize = 1024;
 /// Packets that wait for a coordinator that does not read.
@@ -54,6 +52,7 @@ pub(crate) struct Linked {
     pub(crate) link: u64,
     pub(crate) geometry: Geometry,
     pub(crate) server: Identity,
+    pub(crate) isolation: Isolation,
     pub(crate) memory: OwnedFd,
     pub(crate) socket: OwnedFd,
 }
@@ -96,6 +95,7 @@ pub(crate) struct Offer {
     pub(crate) geometry: Geometry,
     pub(crate) caller: Identity,
     pub(crate) methods: MethodSet,
+    pub(crate) isolation: Isolation,
     pub(crate) memory: OwnedFd,
     pub(crate) socket: OwnedFd,
 }
@@ -118,6 +118,7 @@ enum Waiting {
     Register(oneshot::Sender<Result<Registered, Error>>),
     Rows(Vec<LinkRow>, oneshot::Sender<Result<Vec<LinkRow>, Error>>),
     Watch(watch::Sender<u32>),
+    Switch(oneshot::Sender<Result<u32, Error>>),
 }
 
 /// Something whose counters the coordinator may ask for.
@@ -220,18 +221,6 @@ pub(crate) async fn get_async(place: &Place) -> Result<Arc<Agent>, Error> {
         .spawn(move || drop(tx.send(get(&place))))
         .map_err(|source| Error::Io { what: "starting a thread".into(), source })?;
     rx.await.unwrap_or(Err(Error::CoordinatorGone("the attempt to connect panicked")))
-}
-
-/// The links that the coordinator at `socket` knows: open ones and the last that closed.
-///
-/// Blocks until the servers have said what they counted, at most a quarter of a second.
-/// `socket`: where the coordinator listens; none to look in the usual places.
-///
-/// # Errors
-/// [`Error::NoCoordinator`], [`Error::Refused`] for anyone but root and the coordinator's user.
-pub fn links(socket: Option<&Path>) -> Result<Vec<LinkInfo>, Error> {
-    let place = socket.map_or_else(Place::find, |p| Place::Path(p.into()));
-    get(&place)?.list()
 }
 
 impl Agent {
@@ -371,38 +360,6 @@ impl Agent {
         lock(&self.books).counted.remove(&link);
         let _ = self.send(&Message::Closed { link, stats });
     }
-
-    fn list(&self) -> Result<Vec<LinkRow>, Error> {
-        let (tx, rx) = oneshot::channel();
-        let request = self.begin(Waiting::Rows(Vec::new(), tx))?;
-        self.ask(request, &Message::List { request })?;
-        wait_here(rx, LIST_TIMEOUT)
-    }
-}
-
-/// Waits on this thread for an answer.
-fn wait_here<T>(
-    mut answer: oneshot::Receiver<Result<T, Error>>,
-    within: Duration,
-) -> Result<T, Error> {
-    struct Unpark(std::thread::Thread);
-    impl Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-    let start = Instant::now();
-    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
-    let mut cx = Context::from_waker(&waker);
-    loop {
-        if let Poll::Ready(answer) = Pin::new(&mut answer).poll(&mut cx) {
-            return answer.unwrap_or(Err(Error::CoordinatorGone("it has ended")));
-        }
-        match within.checked_sub(start.elapsed()) {
-            Some(left) if !left.is_zero() => std::thread::park_timeout(left),
-            _ => return Err(Error::TimedOut(within)),
-        }
-    }
 }
 
 /// A connect under way.
@@ -470,6 +427,7 @@ impl Listener {
                 Waiting::Answer(tx) => drop(tx.send(Err(gone))),
                 Waiting::Register(tx) => drop(tx.send(Err(gone))),
                 Waiting::Rows(_, tx) => drop(tx.send(Err(gone))),
+                Waiting::Switch(tx) => drop(tx.send(Err(gone))),
                 Waiting::Watch(_) => {}
             }
         }
@@ -484,11 +442,12 @@ impl Listener {
             }
         };
         match message {
-            Message::Offer { registration, link, geometry, caller, methods } => {
+            Message::Offer { registration, link, geometry, caller, methods, isolation } => {
                 let booked = Booked::new(&self.0, link);
                 match two(fds) {
                     Ok((memory, socket)) => {
-                        let offer = Offer { link, geometry, caller, methods, memory, socket };
+                        let offer =
+                            Offer { link, geometry, caller, methods, isolation, memory, socket };
                         self.offer(registration, offer, booked);
                     }
                     Err(why) => tracing::warn!(link, %why, "a link is lost"),
@@ -512,6 +471,15 @@ impl Listener {
                 }
             }
             Message::Query { request } => self.count(request),
+            Message::SetGate { request, open } => {
+                let errno = crate::domain::accept(open).err().unwrap_or(0);
+                let _ = self.0.send(&Message::GateSet { request, errno });
+            }
+            Message::Switched { request, domains } => {
+                if let Some(Waiting::Switch(tx)) = self.0.forget(request) {
+                    let _given_up = tx.send(Ok(domains));
+                }
+            }
             Message::Refused { request, code, text } => {
                 let code = tonic::Code::from_i32(code.into());
                 let refused = Error::Refused { code, text };
@@ -519,6 +487,7 @@ impl Listener {
                     Some(Waiting::Answer(tx)) => drop(tx.send(Err(refused))),
                     Some(Waiting::Register(tx)) => drop(tx.send(Err(refused))),
                     Some(Waiting::Rows(_, tx)) => drop(tx.send(Err(refused))),
+                    Some(Waiting::Switch(tx)) => drop(tx.send(Err(refused))),
                     Some(Waiting::Watch(_)) | None => {}
                 }
             }
@@ -532,9 +501,9 @@ impl Listener {
                     let _given_up = tx.send(Ok(registered));
                 }
             }
-            Message::Linked { request, link, geometry, server, .. } => {
+            Message::Linked { request, link, geometry, server, isolation, .. } => {
                 let linked = two(fds).map(|(memory, socket)| {
-                    Connected::Link(Linked { link, geometry, server, memory, socket })
+                    Connected::Link(Linked { link, geometry, server, isolation, memory, socket })
                 });
                 self.answer(request, linked);
             }

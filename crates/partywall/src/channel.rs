@@ -274,8 +274,8 @@ impl Named {
         match answer.await.map_err(|_| Error::TimedOut(within))?? {
             Connected::Link(linked) => {
                 let (server, number) = (linked.server.clone(), linked.link);
-                let link = client::open(linked, within).await?;
-                let server = Peer::new(server, number, link.isolation());
+                let (link, isolation) = client::open(linked, within).await?;
+                let server = Peer::new(server, number, isolation);
                 Ok(Connection::Ring { link, server })
             }
             Connected::Redirect { url, methods, booked: report } => {

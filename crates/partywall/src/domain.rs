@@ -48,6 +48,31 @@ fn here() -> Option<Guest> {
     })
 }
 
+/// What keeps the two ends of a link apart: what the coordinator says, and no more than what the
+/// gate between them leaves, if there is one.
+pub(crate) fn isolation(told: Isolation, gate: Option<Isolation>) -> Isolation {
+    match (told, gate) {
+        (told, None) => told,
+        (Isolation::None, Some(_)) => Isolation::None,
+        (_, Some(gate)) => gate,
+    }
+}
+
+/// Opens or closes this process's gate: callers come in by themselves, or ring the bell.
+///
+/// # Errors
+/// The error number: `ENOTSUP` of a process that is no domain.
+pub(crate) fn accept(open: bool) -> Result<(), u32> {
+    let guest = here().ok_or(rustix::io::Errno::NOTSUP.raw_os_error() as u32)?;
+    let accepted = guest.accept(open);
+    accepted.map_err(|why| why.raw_os_error().unwrap_or_default() as u32)
+}
+
+/// System calls that were forwarded so far in the context that a visit runs in.
+pub(crate) fn forwards() -> u64 {
+    here().map_or(0, |guest| guest.forwards())
+}
+
 /// The caller's way into a service of the same launcher.
 pub(crate) struct Gate {
     guest: Guest,

@@ -36,7 +36,7 @@ mod server;
 mod target;
 mod wire;
 
-pub use agent::{LinkInfo, links};
+pub use agent::{LinkInfo, links, switch_gate};
 pub use channel::{Builder, Channel, ResponseFuture, Route};
 pub use error::Error;
 pub use partywall_abi::control::{Digest, Isolation, LinkStats};

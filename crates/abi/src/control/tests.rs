@@ -20,7 +20,16 @@ fn samples() -> Vec<Message> {
     let mut methods = MethodSet::default();
     methods.add(MethodPattern::new("a.B/C").unwrap());
     methods.add(MethodPattern::new("a.B/*").unwrap());
-    let stats = LinkStats { calls: 1, failed: 2, denied: 3, sent_bytes: 4, received_bytes: 5 };
+    let stats = LinkStats {
+        calls: 1,
+        failed: 2,
+        denied: 3,
+        sent_bytes: 4,
+        received_bytes: 5,
+        visits: 6,
+        forwards: 7,
+        inside_ns: 8,
+    };
     let row = LinkRow {
         link: 4,
         name: "greeter".into(),
@@ -28,6 +37,7 @@ fn samples() -> Vec<Message> {
         server: Some(someone(Some(7), Digest::Started([9; 32]))),
         url: String::new(),
         isolation: Isolation::Process,
+        gate: true,
         open: true,
         stats,
     };
@@ -47,6 +57,7 @@ fn samples() -> Vec<Message> {
             geometry: g,
             server: server.clone(),
             methods: methods.clone(),
+            isolation: Isolation::None,
         },
         Message::Redirect {
             request: 3,
@@ -55,8 +66,15 @@ fn samples() -> Vec<Message> {
             methods: methods.clone(),
         },
         Message::Refused { request: 3, code: 7, text: "no".into() },
-        Message::Offer { registration: 2, link: 4, geometry: g, caller: server, methods },
-        Message::Watch { request: 5, name },
+        Message::Offer {
+            registration: 2,
+            link: 4,
+            geometry: g,
+            caller: server,
+            methods,
+            isolation: Isolation::Fault,
+        },
+        Message::Watch { request: 5, name: name.clone() },
         Message::Watched { request: 5, instances: 2 },
         Message::Unwatch { request: 5 },
         Message::Closed { link: 4, stats },
@@ -67,6 +85,10 @@ fn samples() -> Vec<Message> {
         Message::Query { request: 7 },
         Message::Counted { request: 7, link: 4, stats },
         Message::CountedAll { request: 7 },
+        Message::Switch { request: 8, name, open: true },
+        Message::Switched { request: 8, domains: 2 },
+        Message::SetGate { request: 9, open: false },
+        Message::GateSet { request: 9, errno: 22 },
     ]
 }
 
@@ -95,7 +117,7 @@ fn setup_round_trips() {
 
 proptest! {
     #[test]
-    fn flipped_bytes_never_panic(which in 0usize..22, at in any::<usize>(), to in any::<u8>()) {
+    fn flipped_bytes_never_panic(which in 0usize..26, at in any::<usize>(), to in any::<u8>()) {
         let mut packet = samples()[which].encode();
         let at = at % packet.len();
         packet[at] = to;

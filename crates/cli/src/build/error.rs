@@ -22,7 +22,7 @@ pub enum BuildError {
         dir: PathBuf,
     },
     /// Cargo ended with an error, which it has printed.
-    #[error("`cargo {command}` in {} failed ({status}); its message is above", dir.display())]
+    #[error("`cargo {command}` in {} failed ({status}); its message is above{hint}", dir.display())]
     Failed {
         /// What Cargo was to do.
         command: &'static str,
@@ -30,6 +30,18 @@ pub enum BuildError {
         dir: PathBuf,
         /// How it ended.
         status: ExitStatus,
+        /// What may be missing, as the end of a sentence.
+        hint: &'static str,
+    },
+    /// The program file cannot be run.
+    #[error("{place}: {}: {why}; build it, or correct the path", path.display())]
+    NoProgram {
+        /// Where it is named.
+        place: Place,
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
     },
     /// Cargo's output is not what its documentation says.
     #[error("cannot understand the output of `cargo {command}`: {source}; update Cargo")]

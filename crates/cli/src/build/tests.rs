@@ -48,7 +48,9 @@ fn built(dir: &Path, extensions: &[&str]) -> Result<Vec<PathBuf>, String> {
     let compose = compose(dir, extensions);
     let root = workspace(compose.dir()).unwrap();
     let prefix = format!("{}/", root.display());
-    build(&compose.services, false, &root).map_err(|error| error.to_string().replace(&prefix, ""))
+    let domains = vec![false; compose.services.len()];
+    build(&compose.services, &domains, false, compose.dir())
+        .map_err(|error| error.to_string().replace(&prefix, ""))
 }
 
 #[test]
@@ -68,6 +70,41 @@ fn executables_come_in_the_order_of_the_services() {
             .map(|path| String::from_utf8(Command::new(path).output().unwrap().stdout).unwrap())
             .collect();
         assert_eq!(printed, ["special\n", "second\n", "plain\n", "second\n"]);
+    }
+}
+
+#[test]
+fn binaries_of_domains_are_static_and_beside_those_of_others() {
+    let dir = make();
+    let compose = compose(
+        dir.path(),
+        &["package: pw-second, link: domain", "package: pw-first, bin: pw-plain, link: ring"],
+    );
+    let programs = build(&compose.services, &[true, false], false, compose.dir()).unwrap();
+    let kind = |path: &Path| {
+        let file = fs::read(path).unwrap();
+        partywall_domain::elf::Image::parse(&file).map(drop).map_err(|e| e.to_string())
+    };
+    assert_eq!(kind(&programs[0]), Ok(()));
+    assert!(kind(&programs[1]).is_err());
+    let output = Command::new(&programs[0]).output().unwrap();
+    assert_eq!(output.stdout, b"second\n");
+}
+
+#[test]
+fn program_files_need_no_workspace_and_must_be_there() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("lib")).unwrap();
+    fs::write(dir.path().join("lib/there"), "").unwrap();
+    let compose = compose(dir.path(), &["program: there"]);
+    let found = build(&compose.services, &[true], false, compose.dir()).unwrap();
+    assert_eq!(found, [dir.path().join("lib/there")]);
+    for (program, why) in [("gone", "No such file or directory (os error 2)"), (".", "no file")] {
+        let compose = self::compose(dir.path(), &[&format!("program: {program}")]);
+        let error = build(&compose.services, &[false], false, compose.dir()).unwrap_err();
+        let error = error.to_string();
+        assert!(error.contains("compose.yaml:3: services.s0.x-partywall.program: "), "{error}");
+        assert!(error.contains(why) && error.contains("correct the path"), "{error}");
     }
 }
 
@@ -118,7 +155,7 @@ fn failures_of_cargo() {
 
     let compose = compose(dir.path(), &["package: pw-second"]);
     fs::write(dir.path().join("two/Cargo.toml"), "[package\n").unwrap();
-    let error = build(&compose.services, false, dir.path()).unwrap_err().to_string();
+    let error = build(&compose.services, &[false], false, compose.dir()).unwrap_err().to_string();
     assert!(error.starts_with("`cargo metadata` in "), "{error}");
 }
 

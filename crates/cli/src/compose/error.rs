@@ -3,7 +3,7 @@
 use std::{fmt, io, path::Path, sync::Arc};
 
 /// The keys `x-partywall` may have.
-pub const KEYS: [&str; 5] = ["package", "bin", "args", "link", "calls"];
+pub const KEYS: [&str; 7] = ["package", "bin", "program", "args", "link", "isolation", "calls"];
 
 /// A place in a Compose file: the file, the line and the key.
 #[derive(Debug, Clone, PartialEq, Eq)]

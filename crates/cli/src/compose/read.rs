@@ -1,9 +1,11 @@
 //! From the tree to services, each by itself; what ties services together is checked later.
 
+use std::path::Path;
+
 use partywall_abi::name::{MethodPattern, ServiceName};
 
 use super::{
-    Call, Condition, Dependency, Link, Service,
+    Call, Condition, Dependency, Link, Program, Service, Wanted,
     error::{At, ComposeError, KEYS, Place, nearest},
     field::{Context, Field},
     tree::Value,
@@ -77,6 +79,8 @@ fn service(
     };
     let mut package = None;
     let mut bin = None;
+    let mut file = None;
+    let mut isolation = None;
     let mut args = Vec::new();
     let mut link = Link::default();
     let mut calls = Vec::new();
@@ -84,6 +88,8 @@ fn service(
         match part.name {
             "package" => package = Some(name(&part, "the name of a package", cx)?),
             "bin" => bin = Some(name(&part, "the name of a binary", cx)?),
+            "program" => file = Some(name(&part, "the path of a program file", cx)?),
+            "isolation" => isolation = Some(self::isolation(&part, cx)?),
             "args" => {
                 for arg in part.items("a list of arguments")? {
                     args.push(arg.text("an argument", cx)?);
@@ -101,20 +107,55 @@ fn service(
             }
         }
     }
-    let package = package.ok_or_else(|| {
-        extension.bad("`package` is missing; add the Cargo package that has the binary")
-    })?;
+    if let Some(isolation) = isolation {
+        let Link::Domain(wanted) = &mut link else {
+            let place = isolation.place;
+            let detail = "`isolation` goes with `link: domain`; write that as well, or remove it: \
+                          the others are what they are";
+            return Err(ComposeError::Value { place, detail: detail.into() });
+        };
+        *wanted = isolation;
+    }
+    let program = program(extension, package, bin, file)?;
     Ok(Service {
         name: field.name.to_owned(),
         place: field.place.clone(),
-        bin: bin.unwrap_or_else(|| package.clone()),
-        package,
+        program,
         args,
         link,
         calls,
         environment,
         depends_on: Vec::new(),
     })
+}
+
+/// The program, from the keys that name it.
+fn program(
+    extension: &Field<'_>,
+    package: Option<At<String>>,
+    bin: Option<At<String>>,
+    file: Option<At<String>>,
+) -> Result<Program, ComposeError> {
+    let bad = |place: Place, detail: &str| ComposeError::Value { place, detail: detail.into() };
+    match (package, bin, file) {
+        (Some(package), bin, None) => {
+            Ok(Program::Built { bin: bin.unwrap_or_else(|| package.clone()), package })
+        }
+        (None, None, Some(At { value, place })) => {
+            let beside = place.file.parent().unwrap_or(Path::new("")).join(value);
+            Ok(Program::File(At { value: beside, place }))
+        }
+        (Some(_), _, Some(file)) => {
+            Err(bad(file.place, "`program` and `package` exclude each other; keep one of the two"))
+        }
+        (None, Some(bin), Some(_)) => Err(bad(
+            bin.place,
+            "`bin` is a binary of a `package`, and `program` is none; remove it",
+        )),
+        (None, _, None) => Err(extension.bad(
+            "`package` is missing; add the Cargo package that has the binary, or a `program` file",
+        )),
+    }
 }
 
 fn name(
@@ -130,18 +171,27 @@ fn name(
 }
 
 fn link(field: &Field<'_>, cx: &mut Context<'_>) -> Result<Link, ComposeError> {
-    match field.text("`ring` or `http2`", cx)?.as_str() {
+    match field.text("`ring`, `domain` or `http2`", cx)?.as_str() {
         "ring" => Ok(Link::Ring),
+        "domain" => Ok(Link::Domain(At { value: Wanted::default(), place: field.place.clone() })),
         "http2" => Ok(Link::Http2),
-        "domain" => Err(field.bad(
-            "link `domain` is not in this version, which offers `ring` and `http2`; use one of \
-             them",
-        )),
-        other => Err(field.bad(format!(
-            "no link `{other}`; this version offers `ring` and \
-             `http2`"
-        ))),
+        other => {
+            Err(field.bad(format!("no link `{other}`; there are `ring`, `domain` and `http2`")))
+        }
     }
+}
+
+fn isolation(field: &Field<'_>, cx: &mut Context<'_>) -> Result<At<Wanted>, ComposeError> {
+    let value = match field.text("`fault`, `prefer` or `none`", cx)?.as_str() {
+        "fault" => Wanted::Fault,
+        "prefer" => Wanted::Prefer,
+        "none" => Wanted::None,
+        other => {
+            let there = "there are `fault`, `prefer` and `none`";
+            return Err(field.bad(format!("no isolation `{other}`; {there}")));
+        }
+    };
+    Ok(At { value, place: field.place.clone() })
 }
 
 fn call(field: &Field<'_>, cx: &mut Context<'_>) -> Result<Call, ComposeError> {

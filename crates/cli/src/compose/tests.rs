@@ -43,6 +43,13 @@ fn error(text: &str) -> String {
     load_text(text).map(|_| text).unwrap_err()
 }
 
+fn built(service: &Service) -> (&At<String>, &At<String>) {
+    match &service.program {
+        Program::Built { package, bin } => (package, bin),
+        other => panic!("{other:?}"),
+    }
+}
+
 fn names(compose: &Compose) -> Vec<&str> {
     compose.services.iter().map(|service| service.name.as_str()).collect()
 }
@@ -85,7 +92,8 @@ fn a_whole_file() {
     assert_eq!(compose.notes, Vec::<String>::new());
     let [wordcount, client] = &compose.services[..] else { unreachable!() };
 
-    assert_eq!((client.package.value.as_str(), client.bin.value.as_str()), ("example", "client"));
+    let (package, bin) = built(client);
+    assert_eq!((package.value.as_str(), bin.value.as_str()), ("example", "client"));
     assert_eq!(client.args, ["text.txt", "unix:///run/x/w.sock", "200", "fast"]);
     assert_eq!(client.link, Link::Http2);
     let calls: Vec<_> =
@@ -107,12 +115,13 @@ fn a_whole_file() {
     assert_eq!(client.depends_on[0].service, "wordcount");
     assert_eq!(client.depends_on[0].condition, Condition::Started);
     assert_eq!(client.place.line, 4);
-    assert_eq!(client.package.place.line, 15);
-    assert_eq!(client.bin.place.key, "services.client.x-partywall.bin");
+    assert_eq!(package.place.line, 15);
+    assert_eq!(bin.place.key, "services.client.x-partywall.bin");
     assert_eq!(client.calls[2].place.line, 22);
 
-    assert_eq!(wordcount.bin.value, "wordcount");
-    assert_eq!(wordcount.bin.place.key, "services.wordcount.x-partywall.package");
+    let (_, bin) = built(wordcount);
+    assert_eq!(bin.value, "wordcount");
+    assert_eq!(bin.place.key, "services.wordcount.x-partywall.package");
     assert_eq!(wordcount.link, Link::Ring);
     assert!(wordcount.args.is_empty() && wordcount.calls.is_empty());
     assert_eq!(
@@ -175,17 +184,17 @@ fn unknown_keys() {
         error(&with_extension("      package: p\n      lnk: ring\n")),
         "compose.yaml:5: services.client.x-partywall.lnk: unknown key; known keys are package, \
          bin, \
-         args, link, calls (did you mean `link`?)"
+         program, args, link, isolation, calls (did you mean `link`?)"
     );
     assert_eq!(
         error(&with_extension("      colour: red\n")),
         "compose.yaml:4: services.client.x-partywall.colour: unknown key; known keys are package, \
-         bin, args, link, calls"
+         bin, program, args, link, isolation, calls"
     );
     assert_eq!(
         error("services:\n  a:\n    x-partywall: {bin: b}\n"),
         "compose.yaml:3: services.a.x-partywall: `package` is missing; add the Cargo package that \
-         has the binary"
+         has the binary, or a `program` file"
     );
 }
 
@@ -195,15 +204,58 @@ fn links() {
         |link: &str| load_text(&with_extension(&format!("      package: p\n      link: {link}\n")));
     assert_eq!(link("ring").unwrap().services[0].link, Link::Ring);
     assert_eq!(
-        link("domain").unwrap_err(),
-        "compose.yaml:5: services.client.x-partywall.link: link `domain` is not in this version, \
-         which offers `ring` and `http2`; use one of them"
+        link("tcp").unwrap_err(),
+        "compose.yaml:5: services.client.x-partywall.link: no link `tcp`; there are `ring`, \
+         `domain` and `http2`"
+    );
+}
+
+#[test]
+fn isolation_goes_with_domains_and_is_fault_unless_written() {
+    let file = |keys: &str| load_text(&with_extension(&format!("      package: p\n{keys}")));
+    let wanted = |keys: &str| match file(keys).unwrap().services.remove(0).link {
+        Link::Domain(At { value, place }) => (value, place.line),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(wanted("      link: domain\n"), (Wanted::Fault, 5));
+    for (word, value) in
+        [("fault", Wanted::Fault), ("prefer", Wanted::Prefer), ("none", Wanted::None)]
+    {
+        assert_eq!(wanted(&format!("      isolation: {word}\n      link: domain\n")), (value, 5));
+        assert_eq!(wanted(&format!("      link: domain\n      isolation: {word}\n")), (value, 6));
+    }
+    assert_eq!(
+        file("      link: domain\n      isolation: some\n").unwrap_err(),
+        "compose.yaml:6: services.client.x-partywall.isolation: no isolation `some`; there are \
+         `fault`, `prefer` and `none`"
+    );
+    for link in ["", "      link: ring\n", "      link: http2\n"] {
+        let error = file(&format!("{link}      isolation: none\n")).unwrap_err();
+        assert!(error.contains("x-partywall.isolation: `isolation` goes with"), "{error}");
+    }
+}
+
+#[test]
+fn a_program_file_is_beside_the_compose_file_and_excludes_a_package() {
+    let file = |keys: &str| load_text(&with_extension(keys));
+    let services = file("      program: bin/a\n      args: [x]\n").unwrap().services;
+    let Program::File(At { value, place }) = &services[0].program else { panic!("{services:?}") };
+    assert!(value.is_absolute() && value.ends_with("bin/a"), "{value:?}");
+    assert_eq!((place.line, place.key.as_str()), (4, "services.client.x-partywall.program"));
+    let services = file("      program: /bin/true\n").unwrap().services;
+    let Program::File(At { value, .. }) = &services[0].program else { panic!("{services:?}") };
+    assert_eq!(value, Path::new("/bin/true"));
+    assert_eq!(
+        file("      program: a\n      package: p\n").unwrap_err(),
+        "compose.yaml:4: services.client.x-partywall.program: `program` and `package` exclude \
+         each other; keep one of the two"
     );
     assert_eq!(
-        link("tcp").unwrap_err(),
-        "compose.yaml:5: services.client.x-partywall.link: no link `tcp`; this version offers \
-         `ring` and `http2`"
+        file("      program: a\n      bin: b\n").unwrap_err(),
+        "compose.yaml:5: services.client.x-partywall.bin: `bin` is a binary of a `package`, and \
+         `program` is none; remove it"
     );
+    assert!(file("      program: ''\n").unwrap_err().contains("found an empty text"));
 }
 
 #[test]
@@ -259,9 +311,9 @@ fn anchors_and_merge_keys_work() {
         "x-base: &base\n  package: p\n  args: [x]\nservices:\n  a:\n    x-partywall: {<<: *base, \
          bin: b}\n  c:\n    x-partywall: *base\n",
     );
-    assert_eq!(compose.services[0].bin.value, "b");
+    assert_eq!(built(&compose.services[0]).1.value, "b");
     assert_eq!(compose.services[0].args, ["x"]);
-    assert_eq!(compose.services[1].package.place.line, 2);
+    assert_eq!(built(&compose.services[1]).0.place.line, 2);
 }
 
 #[test]

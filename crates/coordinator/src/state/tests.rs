@@ -1,8 +1,10 @@
 //! The books, asked one message at a time.
 
+use super::list::{LIST_WAIT, ROWS};
 use super::*;
+use partywall_abi::control::LinkRow;
 
-fn facts(uid: u32) -> Facts {
+pub(super) fn facts(uid: u32) -> Facts {
     Facts {
         uid,
         gid: 0,
@@ -11,32 +13,33 @@ fn facts(uid: u32) -> Facts {
         digest_error: None,
         cgroup: String::new(),
         started_as: None,
+        domain: None,
     }
 }
 
-fn name() -> ServiceName {
+pub(super) fn name() -> ServiceName {
     ServiceName::new("g").unwrap()
 }
 
-fn state() -> State {
+pub(super) fn state() -> State {
     let policy = "[principal.server]\nuid = 1\n[principal.web]\nuid = 2\n\
                   [service.g]\nregister = ['server']\n[service.g.call]\nweb = ['a.B/*']\n\
                   [service.far.call]\nweb = ['*']\n[names]\nfar = 'http://h:1'\n";
     State::new(Policy::parse("p", policy).unwrap(), 9)
 }
 
-fn open(s: &mut State, uid: u32) -> Conn {
+pub(super) fn open(s: &mut State, uid: u32) -> Conn {
     let conn = s.opened(facts(uid));
     s.take_effects();
     conn
 }
 
-fn ask(s: &mut State, conn: Conn, m: Message) -> Vec<Effect> {
+pub(super) fn ask(s: &mut State, conn: Conn, m: Message) -> Vec<Effect> {
     s.message(conn, m, Instant::now());
     s.take_effects()
 }
 
-fn refused(effects: &[Effect]) -> (u8, &str) {
+pub(super) fn refused(effects: &[Effect]) -> (u8, &str) {
     match effects {
         [Effect::Send { message: Message::Refused { code, text, .. }, .. }] => (*code, text),
         other => panic!("{other:?}"),

@@ -362,6 +362,52 @@ in_a_launcher! {
 }
 
 in_a_launcher! {
+    fn a_domain_that_takes_no_calls_is_closed_until_it_does_again(space) {
+        let callee = Callee::start(space, &c("callee.c"), 1);
+        for _ in 0..20 {
+            for expected in [Err(Status::Closed), Ok(42)] {
+                callee.running.domain.signal(rustix::process::Signal::HUP).unwrap();
+                let begin = Instant::now();
+                while callee.call([0, 40, 2]) != expected {
+                    assert!(begin.elapsed() < LONG, "{expected:?}");
+                }
+            }
+        }
+        assert!(!callee.running.domain.is_poisoned());
+    }
+}
+
+in_a_launcher! {
+    fn a_callee_learns_how_many_system_calls_it_has_made(space) {
+        let callee = Callee::start(space, &c("callee.c"), 1);
+        for calls in [0, 1, 7] {
+            assert_eq!(callee.call([60, calls, 0]), Ok(calls));
+        }
+        assert_eq!(space.launcher().forwards(), 0, "outside of a call");
+    }
+}
+
+in_a_launcher! {
+    fn whoever_waits_for_a_poisoning_is_told_of_each(space) {
+        let image = c("callee.c");
+        let waiting = std::thread::spawn({
+            let space = space.clone();
+            move || {
+                let first = space.await_poisoning(0);
+                (first, space.await_poisoning(first))
+            }
+        });
+        for _ in 0..2 {
+            let callee = Callee::start(space, &image, 1);
+            assert_eq!(callee.call([3, 0, 0]), Err(Status::Fault));
+            assert!(callee.running.domain.is_poisoned());
+        }
+        let (first, second) = waiting.join().unwrap();
+        assert!(first >= 1 && second > first, "{first} {second}");
+    }
+}
+
+in_a_launcher! {
     fn a_caller_that_others_keep_from_running_comes_back(space) {
         let callee = Callee::start(space, &c("callee.c"), 1);
         // Others have this thread's CPU for much longer than its calls may last: it is told each

@@ -41,7 +41,7 @@ use super::pump::{Pump, PumpError};
 use super::reader::{Drive, Flow, Record};
 use super::stream::{Answer, Part, Stream};
 use crate::agent::Linked;
-use crate::domain::Gate;
+use crate::domain::{self, Gate};
 use crate::error::Error;
 use crate::wire;
 
@@ -85,15 +85,20 @@ pub(crate) enum Refused {
     Status(Status),
 }
 
-/// Opens a link that the coordinator has introduced.
-pub(crate) async fn open(linked: Linked, within: Duration) -> Result<Arc<Link>, Error> {
+/// Opens a link that the coordinator has introduced; says what keeps its ends apart.
+pub(crate) async fn open(
+    linked: Linked,
+    within: Duration,
+) -> Result<(Arc<Link>, Isolation), Error> {
     let number = linked.link;
     let ends = set_up(number, linked.geometry, linked.memory, linked.socket, within).await?;
     let link = start(ends)?;
-    if let Some(gate) = Gate::take(number) {
+    let gate = Gate::take(number);
+    let isolation = domain::isolation(linked.isolation, gate.as_ref().map(Gate::isolation));
+    if let Some(gate) = gate {
         link.client.core.visit_by(gate);
     }
-    Ok(link)
+    Ok((link, isolation))
 }
 
 /// Drives an open link in the background.
@@ -159,11 +164,6 @@ impl Drop for Driver {
 }
 
 impl Link {
-    /// What keeps the two ends apart.
-    pub(crate) fn isolation(&self) -> Isolation {
-        self.client.core.isolation()
-    }
-
     /// Whether new calls may be sent here.
     pub(crate) fn usable(&self) -> bool {
         self.client.core.closed().is_none() && !self.client.draining.load(Ordering::Relaxed)

@@ -22,7 +22,7 @@ use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use partywall_abi::control::{Isolation, LinkStats};
+use partywall_abi::control::LinkStats;
 use partywall_abi::layout::SleepMode;
 use partywall_abi::limits;
 use partywall_abi::segment::{self, Kind};
@@ -69,6 +69,17 @@ pub(crate) struct Counters {
     pub(crate) calls: AtomicU64,
     pub(crate) failed: AtomicU64,
     pub(crate) denied: AtomicU64,
+    /// Written by whoever visits the link, under the lock of `rx`; so are the next two.
+    pub(crate) visits: AtomicU64,
+    pub(crate) forwards: AtomicU64,
+    pub(crate) inside_ns: AtomicU64,
+}
+
+impl Counters {
+    /// Adds to a counter that only one thread writes at a time: without a locked instruction.
+    pub(crate) fn add(counter: &AtomicU64, more: u64) {
+        counter.store(counter.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
+    }
 }
 
 /// One link.
@@ -158,11 +169,6 @@ impl Core {
             held: AtomicU32::new(0),
             gate: OnceLock::new(),
         })
-    }
-
-    /// What keeps the two ends apart.
-    pub(crate) fn isolation(&self) -> Isolation {
-        self.gate.get().map_or(Isolation::Process, Gate::isolation)
     }
 
     /// From here on a sleeping peer is visited, not woken.
@@ -580,6 +586,9 @@ impl Counted for Core {
             denied: get(&c.denied),
             sent_bytes: guard(&self.tx).sent,
             received_bytes: self.received.load(Ordering::Relaxed),
+            visits: get(&c.visits),
+            forwards: get(&c.forwards),
+            inside_ns: get(&c.inside_ns),
         }
     }
 }

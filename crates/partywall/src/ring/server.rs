@@ -29,7 +29,6 @@ use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use partywall_abi::control::Isolation;
 use partywall_abi::limits;
 use partywall_abi::name::MethodSet;
 use partywall_abi::segment::{self, END, HEAD, Kind, NO_DEADLINE, RequestHead, Segment};
@@ -42,13 +41,13 @@ use tonic::{Code, Status};
 
 use super::body::{Incoming, RequestBody, WholeBody};
 use super::client::{rest, set_up};
-use super::core::{Broken, Core};
+use super::core::{Broken, Core, Counters};
 use super::inline::{HandOn, History, Inside};
 use super::pump::{Pump, PumpError};
 use super::reader::{Drive, Flow, Record};
 use super::stream::{Part, Stream};
 use crate::agent::{Agent, Counted, Offer};
-use crate::domain::{Offered, Visit};
+use crate::domain::{self, Offered, Visit};
 use crate::error::Error;
 use crate::peer::{Deadline, Peer};
 use crate::server::Dispatch;
@@ -119,15 +118,19 @@ impl Visit for Link {
     fn visit(self: Arc<Self>) -> bool {
         let begin = Instant::now();
         let mut last = begin;
+        let mut forwards = None;
         let visited = self.core.visit(|record| {
-            self.deliver(record, Reader::Visitor)?;
+            let first = forwards.is_none();
+            let forwards = forwards.get_or_insert_with(domain::forwards);
+            let delivered = self.deliver(record, Reader::Visitor);
             let now = Instant::now();
             if self.polled.load(Ordering::Relaxed) && now - last > VISIT {
                 self.was_slow();
             }
+            self.count_visit(first, now - last, forwards);
             self.polled.store(false, Ordering::Relaxed);
             last = now;
-            Ok(now - begin > VISIT)
+            delivered.map(|()| now - begin > VISIT)
         });
         visited.unwrap_or_else(|why| {
             self.close(&why);
@@ -146,11 +149,12 @@ pub(crate) async fn open(
     dispatch: Arc<dyn Dispatch>,
     agent: Arc<Agent>,
 ) -> Result<Arc<Link>, Error> {
-    let Offer { link, geometry, caller, methods, memory, socket } = offer;
+    let Offer { link, geometry, caller, methods, isolation, memory, socket } = offer;
     // Before the caller can see that the link is open.
     let offered = Offered::new(caller.pid, link);
     let ends = set_up(link, geometry, memory, socket, SETUP).await?;
-    let isolation = offered.as_ref().map_or(Isolation::Process, Offered::isolation);
+    let gate = offered.as_ref().map(Offered::isolation);
+    let isolation = domain::isolation(isolation, gate);
     let link = start(ends, dispatch, Peer::new(caller, link, isolation), methods, Some(agent))?;
     if let Some(offered) = offered {
         let visited: Arc<dyn Visit> = Arc::clone(&link) as _;
@@ -284,6 +288,17 @@ impl Link {
             let _look = tokio::time::timeout(DRAINING, self.idle.notified()).await;
         }
         self.close(&Broken::Closed);
+    }
+
+    /// Counts what a caller's thread has done with one record; `forwards` is what its context had
+    /// forwarded before that.
+    fn count_visit(&self, first: bool, took: Duration, forwards: &mut u64) {
+        let c = &self.core.counters;
+        let now = domain::forwards();
+        Counters::add(&c.visits, first.into());
+        Counters::add(&c.forwards, now.saturating_sub(*forwards));
+        Counters::add(&c.inside_ns, took.as_nanos() as u64);
+        *forwards = now;
     }
 
     fn deliver(self: &Arc<Self>, record: Record, reader: Reader) -> Result<(), Broken> {

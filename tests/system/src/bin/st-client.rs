@@ -18,9 +18,9 @@ use tower::Service;
 
 #[derive(Parser)]
 struct Arguments {
-    /// The coordinator's socket.
+    /// The coordinator's socket; else the one that was handed over.
     #[arg(long)]
-    socket: PathBuf,
+    socket: Option<PathBuf>,
     /// What to do.
     #[arg(long)]
     mode: Mode,
@@ -76,6 +76,10 @@ enum Mode {
     Cramped,
     /// For each line of input: 300 calls, prints their median in nanoseconds.
     Measure,
+    /// Fifty calls, every answer checked.
+    Few,
+    /// Makes the server fail in every way, and calls it again each time.
+    Fail,
 }
 
 type Error = Box<dyn std::error::Error>;
@@ -85,16 +89,21 @@ fn main() -> Result<(), Error> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let in_flight = InFlight::new(arguments.in_flight.as_deref())?;
     match arguments.mode {
-        Mode::Blocking => block(&arguments.socket, &in_flight),
-        Mode::Cramped => cramp(&arguments.socket),
-        Mode::Flood => runtime.block_on(flood(&arguments.socket, in_flight)),
+        Mode::Blocking => block(arguments.socket.as_deref(), &in_flight),
+        Mode::Cramped => cramp(arguments.socket.as_deref()),
+        Mode::Flood => runtime.block_on(flood(arguments.socket.as_deref(), in_flight)),
         Mode::Idle | Mode::Half => runtime.block_on(idle(&arguments)),
-        Mode::Measure => runtime.block_on(measure(&arguments.socket)),
+        Mode::Few => runtime.block_on(few(arguments.socket.as_deref())),
+        Mode::Fail => runtime.block_on(fail(arguments.socket.as_deref())),
+        Mode::Measure => runtime.block_on(measure(arguments.socket.as_deref())),
     }
 }
 
-async fn connect(socket: &Path) -> Result<Channel, Error> {
-    let builder = Channel::builder("partywall:///test")?.coordinator(socket).wait_for_ready(true);
+async fn connect(socket: Option<&Path>) -> Result<Channel, Error> {
+    let mut builder = Channel::builder("partywall:///test")?.wait_for_ready(true);
+    if let Some(socket) = socket {
+        builder = builder.coordinator(socket);
+    }
     Ok(builder.connect_timeout(Duration::from_secs(30)).connect().await?)
 }
 
@@ -104,7 +113,7 @@ fn ready() -> std::io::Result<()> {
     out.flush()
 }
 
-async fn flood(socket: &Path, in_flight: InFlight) -> Result<(), Error> {
+async fn flood(socket: Option<&Path>, in_flight: InFlight) -> Result<(), Error> {
     let channel = connect(socket).await?;
     ready()?;
     let in_flight = Arc::new(in_flight);
@@ -131,9 +140,9 @@ async fn flood(socket: &Path, in_flight: InFlight) -> Result<(), Error> {
     Ok(())
 }
 
-fn block(socket: &Path, in_flight: &InFlight) -> Result<(), Error> {
+fn block(socket: Option<&Path>, in_flight: &InFlight) -> Result<(), Error> {
     let mut channel =
-        blocking::Channel::connect_at("partywall:///test", Some(socket.to_path_buf()))?;
+        blocking::Channel::connect_at("partywall:///test", socket.map(Path::to_path_buf))?;
     ready()?;
     for n in 0.. {
         let asked = request(n, 64 + (n as usize * 37) % 2000);
@@ -146,8 +155,9 @@ fn block(socket: &Path, in_flight: &InFlight) -> Result<(), Error> {
     Ok(())
 }
 
-fn cramp(socket: &Path) -> Result<(), Error> {
-    let connect = || blocking::Channel::connect_at("partywall:///test", Some(socket.to_path_buf()));
+fn cramp(socket: Option<&Path>) -> Result<(), Error> {
+    let connect =
+        || blocking::Channel::connect_at("partywall:///test", socket.map(Path::to_path_buf));
     let call = |channel: &mut blocking::Channel| -> Result<bool, Error> {
         let asked = request(1, 100_000);
         let reply: SimpleResponse =
@@ -198,7 +208,7 @@ fn limit_memory(bytes: Option<u64>) -> std::io::Result<()> {
 async fn idle(arguments: &Arguments) -> Result<(), Error> {
     let mut channels = Vec::new();
     for n in 0..arguments.links {
-        let channel = connect(&arguments.socket).await?;
+        let channel = connect(arguments.socket.as_deref()).await?;
         TestServiceClient::new(channel.clone()).unary_call(request(n as u64, 32)).await?;
         channels.push(channel);
     }
@@ -220,7 +230,42 @@ async fn idle(arguments: &Arguments) -> Result<(), Error> {
     Ok(())
 }
 
-async fn measure(socket: &Path) -> Result<(), Error> {
+async fn call_fifty_times(client: &mut TestServiceClient<Channel>) -> Result<(), Error> {
+    for n in 0..50 {
+        let asked = request(n, 32);
+        let reply = client.unary_call(asked.clone()).await?;
+        assert!(is_answer(&asked, reply.get_ref()), "a wrong answer");
+    }
+    Ok(())
+}
+
+async fn few(socket: Option<&Path>) -> Result<(), Error> {
+    call_fifty_times(&mut TestServiceClient::new(connect(socket).await?)).await
+}
+
+async fn fail(socket: Option<&Path>) -> Result<(), Error> {
+    let mut client = TestServiceClient::new(connect(socket).await?);
+    for how in ["abort", "overflow", "spin", "exit"] {
+        call_fifty_times(&mut client).await?;
+        let mut failing = tonic::Request::new(request(1, 32));
+        failing.metadata_mut().insert("x-fail", how.parse()?);
+        failing.set_timeout(Duration::from_secs(20));
+        let start = Instant::now();
+        let status = client.unary_call(failing).await.err().ok_or("it has answered")?;
+        let took = start.elapsed();
+        let mut next = tonic::Request::new(request(2, 32));
+        next.set_timeout(Duration::from_secs(20));
+        let start = Instant::now();
+        client.unary_call(next).await?;
+        let mut out = std::io::stdout().lock();
+        let (code, again) = (status.code(), start.elapsed());
+        writeln!(out, "{how}: {code:?} after {took:?}, the next call works after {again:?}")?;
+        out.flush()?;
+    }
+    Ok(())
+}
+
+async fn measure(socket: Option<&Path>) -> Result<(), Error> {
     let mut client = TestServiceClient::new(connect(socket).await?);
     ready()?;
     for line in std::io::stdin().lock().lines() {

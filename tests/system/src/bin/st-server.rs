@@ -1,15 +1,18 @@
-//! A server to be killed: the interoperability service at the name `test`.
+//! A server to be killed, or to be told to fail: the interoperability service at the name `test`. A
+//! request whose metadata has `x-fail` makes it fail in the middle of the call.
 
 use std::path::PathBuf;
 
 use clap::Parser;
 use partywall_interop::service::{Handle, test_service_with};
+use tonic::service::interceptor::InterceptedService;
+use tonic::{Request, Status};
 
 #[derive(Parser)]
 struct Arguments {
-    /// The coordinator's socket.
+    /// The coordinator's socket; else the one that was handed over.
     #[arg(long)]
-    socket: PathBuf,
+    socket: Option<PathBuf>,
     /// Worker threads; one means a current-thread runtime.
     #[arg(long, default_value_t = 1)]
     threads: usize,
@@ -27,7 +30,30 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let threads = arguments.threads;
         tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?
     };
-    let service = test_service_with(Handle::default());
-    let router = partywall::Server::builder().coordinator(arguments.socket).add_service(service);
-    Ok(runtime.block_on(router.serve("test"))?)
+    let service = InterceptedService::new(test_service_with(Handle::default()), fail);
+    let mut server = match arguments.socket {
+        Some(socket) => partywall::Server::builder().coordinator(socket),
+        None => partywall::Server::builder(),
+    };
+    Ok(runtime.block_on(server.add_service(service).serve("test"))?)
+}
+
+/// Fails as the request asks for it.
+fn fail(request: Request<()>) -> Result<Request<()>, Status> {
+    match request.metadata().get("x-fail").map(|how| how.as_bytes()) {
+        None => Ok(request),
+        Some(b"abort") => std::process::abort(),
+        Some(b"exit") => std::process::exit(7),
+        Some(b"overflow") => Err(Status::internal(deep(1).to_string())),
+        Some(b"spin") => loop {
+            std::hint::spin_loop();
+        },
+        Some(_) => Err(Status::invalid_argument("no such way to fail")),
+    }
+}
+
+/// Uses up the stack.
+fn deep(level: u64) -> u64 {
+    let frame = std::hint::black_box([level; 64]);
+    if level == 0 { 0 } else { deep(level + 1) + frame[0] }
 }

@@ -1,5 +1,7 @@
 //! The command as a user has it.
 
+mod domains;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};

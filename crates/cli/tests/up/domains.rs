@@ -1,0 +1,332 @@
+//! Services that run as domains of one launcher.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use partywall::LinkInfo;
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::{partywall, root, text};
+
+/// A while that is long enough on a busy machine.
+const LONG: Duration = Duration::from_secs(20);
+
+/// `st-server` and `st-client`, as the system tests build them, as programs that can be domains.
+fn programs() -> &'static [PathBuf; 2] {
+    static BUILT: OnceLock<[PathBuf; 2]> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let target = root().join("target/domains");
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo
+            .args(["build", "--package", "partywall-system-tests"])
+            .args(["--bin", "st-server", "--bin", "st-client"])
+            .args(["--target", "x86_64-unknown-linux-gnu", "--target-dir"])
+            .arg(&target)
+            .env_remove("RUSTFLAGS")
+            .env("CARGO_ENCODED_RUSTFLAGS", "-Ctarget-feature=+crt-static")
+            .current_dir(root());
+        let output = cargo.output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let built = target.join("x86_64-unknown-linux-gnu/debug");
+        ["st-server", "st-client"].map(|name| built.join(name))
+    })
+}
+
+/// A Compose file with these extensions for `test` and its caller `web`, and room for a run.
+struct Run {
+    dir: tempfile::TempDir,
+}
+
+const DOMAIN: &str = "link: domain, isolation: none";
+
+impl Run {
+    /// `st-server` and `st-client` in this mode, linked so.
+    fn new(server: &str, client: &str, mode: &str) -> Self {
+        let [server_file, client_file] = programs().each_ref().map(|p| p.to_str().unwrap());
+        Self::of(&format!(
+            "services:\n  test:\n    x-partywall: {{program: {server_file}, {server}}}\n  web:\n    \
+             depends_on: [test]\n    x-partywall: {{program: {client_file}, args: [--mode, {mode}], \
+             calls: [test/*], {client}}}\n"
+        ))
+    }
+
+    fn of(compose: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("compose.yaml"), compose).unwrap();
+        Self { dir }
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_partywall"));
+        command.arg("up").arg(self.dir.path().join("compose.yaml")).stdin(Stdio::null());
+        command.env("XDG_RUNTIME_DIR", self.dir.path()).current_dir("/");
+        command
+    }
+
+    /// Runs it to its end; the exit status, what it said and what it complained of.
+    fn end(&self) -> (Option<i32>, String, String) {
+        let out = self.command().output().unwrap();
+        (out.status.code(), text(&out.stdout), text(&out.stderr))
+    }
+
+    /// Runs it without an end of its own, until its services are linked.
+    fn begin(&self) -> Up<'_> {
+        let errors = fs::File::create(self.dir.path().join("stderr")).unwrap();
+        let child = self.command().stdout(Stdio::null()).stderr(errors).spawn().unwrap();
+        let mut up = Up { run: self, child };
+        up.wait_for(|links| links.iter().any(|l| l.stats.calls > 0));
+        up
+    }
+}
+
+/// An `up` under way, killed with the value.
+struct Up<'r> {
+    run: &'r Run,
+    child: Child,
+}
+
+impl Up<'_> {
+    fn socket(&self) -> Option<PathBuf> {
+        let entries = fs::read_dir(self.run.dir.path()).unwrap().flatten();
+        entries.map(|e| e.path().join("coordinator.sock")).find(|socket| socket.exists())
+    }
+
+    fn said(&self) -> String {
+        fs::read_to_string(self.run.dir.path().join("stderr")).unwrap()
+    }
+
+    fn links(&self) -> Vec<LinkInfo> {
+        let socket = self.socket();
+        socket.and_then(|socket| partywall::links(Some(&socket)).ok()).unwrap_or_default()
+    }
+
+    fn wait_for(&mut self, seen: impl Fn(&[LinkInfo]) -> bool) {
+        let begin = Instant::now();
+        while !seen(&self.links()) {
+            let ended = self.child.try_wait().unwrap();
+            assert!(ended.is_none(), "{ended:?} {}", self.said());
+            assert!(begin.elapsed() < LONG, "{:?} {}", self.links(), self.said());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// `partywall domain`; what it says, or what it complains of.
+    fn switch(&self, order: &str, service: &str) -> Result<String, String> {
+        let socket = self.socket().unwrap();
+        let out = partywall(&["domain", order, service, "--socket", socket.to_str().unwrap()]);
+        if out.status.success() { Ok(text(&out.stdout)) } else { Err(text(&out.stderr)) }
+    }
+
+    /// The launcher and its domains.
+    fn launched(&self) -> (u32, Vec<u32>) {
+        let children = |pid: u32| -> Vec<u32> {
+            let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
+            let lists = tasks.map(|t| fs::read_to_string(t.path().join("children")).unwrap());
+            lists
+                .flat_map(|l| l.split_whitespace().map(|p| p.parse().unwrap()).collect::<Vec<_>>())
+                .collect()
+        };
+        let [launcher] = children(self.child.id())[..] else { panic!("one launcher") };
+        (launcher, children(launcher))
+    }
+
+    fn signal(&self, pid: u32, signal: Signal) {
+        kill_process(Pid::from_raw(pid as i32).unwrap(), signal).unwrap();
+    }
+
+    /// Its exit status; nothing of these is left then.
+    fn end(mut self, pids: &[u32]) -> (Option<i32>, String) {
+        let status = self.child.wait().unwrap();
+        let begin = Instant::now();
+        while let Some(left) = pids.iter().find(|p| lives(**p)) {
+            assert!(begin.elapsed() < LONG, "process {left} is left behind");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(self.socket(), None, "the directory is left behind");
+        (status.code(), self.said())
+    }
+}
+
+fn lives(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
+}
+
+impl Drop for Up<'_> {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn up_runs_the_word_count_in_one_address_space() {
+    let out = partywall(&["up", "--debug", "examples/wordcount/compose-domain.yaml"]);
+    let (said, complained) = (text(&out.stdout), text(&out.stderr));
+    assert!(out.status.success(), "{said}{complained}");
+    assert!(said.contains("total 332 words"), "{said}{complained}");
+    let row = said.lines().find(|l| l.contains("wordcount (pid")).unwrap();
+    let words: Vec<&str> = row.split("  ").map(str::trim).filter(|w| !w.is_empty()).collect();
+    assert_eq!(words[4..6], ["gate", "none"], "{row}");
+    assert_eq!(row.matches(" started)").count(), 2, "{row}");
+    // What a call costs in the service is known.
+    assert!(words[words.len() - 1].ends_with("us") || words[words.len() - 1].ends_with("ms"));
+    assert!(words[words.len() - 2].parse::<f64>().is_ok(), "{row}");
+}
+
+#[test]
+fn domains_and_processes_call_each_other_by_rings() {
+    for (server, client) in [(DOMAIN, "link: ring"), ("link: ring", DOMAIN)] {
+        let (code, said, complained) = Run::new(server, client, "few").end();
+        assert_eq!(code, Some(0), "{said}{complained}");
+        let row = said.lines().find(|l| l.contains("test (pid")).unwrap();
+        let words: Vec<&str> = row.split("  ").map(str::trim).filter(|w| !w.is_empty()).collect();
+        assert_eq!(words[4..6], ["ring", "process"], "{row}");
+        assert_eq!(row.matches(" started)").count(), 2, "{row}");
+        assert_eq!(words[words.len() - 2..], ["-", "-"], "{row}");
+    }
+}
+
+#[test]
+fn a_domain_that_fails_in_a_call_is_started_again_and_the_next_call_works() {
+    let (code, said, complained) = Run::new(DOMAIN, DOMAIN, "fail").end();
+    assert_eq!(code, Some(0), "{said}{complained}");
+    print!("{said}{complained}");
+    for (how, status) in [
+        ("abort", "Unavailable"),
+        ("overflow", "Unavailable"),
+        ("spin", "DeadlineExceeded"),
+        ("exit", "Unavailable"),
+    ] {
+        let line = said.lines().find(|l| l.starts_with(how)).unwrap();
+        assert!(line.contains(status) && line.contains("the next call works"), "{line}");
+    }
+    for remark in [
+        "`test` ended with signal: 6 (SIGABRT); started again in 100ms",
+        "`test` is ended: a call in it ended in the middle; started again in 200ms",
+        "`test` is ended: a call in it ended in the middle; started again in 400ms",
+        "`test` ended with exit status: 7; started again in 800ms",
+    ] {
+        assert!(complained.contains(remark), "{remark}: {complained}");
+    }
+}
+
+#[test]
+fn gates_that_open_and_close_under_load_lose_no_call() {
+    let run = Run::new(DOMAIN, DOMAIN, "flood");
+    let mut up = run.begin();
+    let counted = |up: &Up| up.links()[0].stats;
+    for _ in 0..50 {
+        let said = up.switch("disable", "test").unwrap();
+        assert_eq!(said, "`test`: callers go by the ring from now on\n");
+        let begin = Instant::now();
+        // Whoever was inside comes out, and nobody goes in, while calls go on.
+        loop {
+            let before = counted(&up);
+            std::thread::sleep(Duration::from_millis(5));
+            let after = counted(&up);
+            if after.visits == before.visits && after.calls > before.calls {
+                break;
+            }
+            assert!(begin.elapsed() < LONG, "{before:?} {after:?}");
+        }
+        assert!(!up.links()[0].gate);
+        let said = up.switch("enable", "test").unwrap();
+        assert_eq!(said, "`test`: callers go through the gate from now on\n");
+        let before = counted(&up).visits;
+        up.wait_for(|links| links[0].gate && links[0].stats.visits > before);
+    }
+    let stats = counted(&up);
+    println!("{stats:?}");
+    assert_eq!((stats.failed, stats.denied), (0, 0));
+    assert_eq!(up.links().len(), 1, "the caller needed another link");
+    let unknown = up.switch("disable", "tset").unwrap_err();
+    assert!(unknown.contains("nobody serves `tset` here; served are test"), "{unknown}");
+    let (launcher, domains) = up.launched();
+    assert_eq!(domains.len(), 2);
+    up.signal(up.child.id(), Signal::INT);
+    let pids: Vec<u32> = domains.into_iter().chain([launcher]).collect();
+    let (code, said) = up.end(&pids);
+    assert_eq!(code, Some(130), "{said}");
+    assert!(!said.contains("started again") && !said.contains("killed"), "{said}");
+}
+
+#[test]
+fn the_end_of_the_launcher_ends_everything_and_is_told() {
+    let run = Run::new(DOMAIN, DOMAIN, "flood");
+    let up = run.begin();
+    let (launcher, domains) = up.launched();
+    up.signal(launcher, Signal::KILL);
+    let (code, said) = up.end(&domains);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("the launcher has ended (signal: 9 (SIGKILL))"), "{said}");
+}
+
+#[test]
+fn a_process_has_no_gate_to_close() {
+    let run = Run::new("link: ring", "link: ring", "flood");
+    let up = run.begin();
+    let refused = up.switch("disable", "test").unwrap_err();
+    assert!(refused.contains("has no gate") && refused.contains("link: domain"), "{refused}");
+}
+
+/// A program in C, for a domain.
+fn c(dir: &Path, source: &str) -> PathBuf {
+    let (file, program) = (dir.join("program.c"), dir.join("program"));
+    fs::write(&file, source).unwrap();
+    let mut cc = Command::new("cc");
+    let output = cc.args(["-static-pie", "-O1", "-o"]).args([&program, &file]).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    program
+}
+
+#[test]
+fn a_program_in_c_is_a_domain_as_well() {
+    let run = Run::of(
+        "services:\n  c:\n    environment: {WORD: wall}\n    x-partywall: {program: program, args: \
+         [party], link: domain, isolation: none}\n",
+    );
+    c(
+        run.dir.path(),
+        "#include <stdio.h>\n#include <stdlib.h>\nint main(int n, char **a) {\n\
+         printf(\"%s%s %s\\n\", a[1], getenv(\"WORD\"), getenv(\"PARTYWALL_FD\"));\n\
+         return getchar() == EOF ? 5 : 6;\n}\n",
+    );
+    let (code, said, complained) = run.end();
+    assert_eq!(code, Some(5), "{said}{complained}");
+    assert!(said.starts_with("partywall 3\n"), "{said}{complained}");
+    assert!(complained.contains("`c` ended with exit status: 5"), "{complained}");
+}
+
+#[test]
+fn what_cannot_be_a_domain_is_refused_with_the_place_and_the_remedy() {
+    let refused = |extension: &str| {
+        let run = Run::of(&format!("services:\n  a:\n    x-partywall: {{{extension}}}\n"));
+        let (code, _, complained) = run.end();
+        assert_eq!(code, Some(1), "{complained}");
+        complained
+    };
+    let said = refused("program: /bin/sleep, link: domain, isolation: none");
+    assert!(said.contains("service `a`: /bin/sleep: ") && said.contains("static"), "{said}");
+    let said = refused("program: gone, link: domain, isolation: none");
+    assert!(said.contains("compose.yaml:3: services.a.x-partywall.program: "), "{said}");
+    let long = format!("program: /bin/sleep, args: [{}], {DOMAIN}", "x".repeat(200_000));
+    let said = refused(&long);
+    assert!(said.contains("a domain takes 131072; put them into a file"), "{said}");
+    if partywall_domain::machine::keys_usable().is_err() {
+        let said = refused("program: /bin/sleep, link: domain");
+        assert!(said.contains("compose.yaml:3: services.a.x-partywall.link: "), "{said}");
+        assert!(said.contains("isolation `fault` needs protection keys"), "{said}");
+        // Never a bare domain: as a process of its own it runs.
+        let run = Run::of(
+            "services:\n  a:\n    x-partywall: {program: /bin/true, link: domain, isolation: \
+             prefer}\n",
+        );
+        let (code, _, complained) = run.end();
+        assert_eq!(code, Some(0), "{complained}");
+        assert!(complained.contains("started as a process of its own"), "{complained}");
+    }
+}

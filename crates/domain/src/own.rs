@@ -1,0 +1,39 @@
+//! What a domain says of itself, and asks, while it runs: whether it takes calls, and how many
+//! system calls a call has cost so far. Neither makes a system call, so both can be had in the
+//! middle of a call.
+
+use std::sync::atomic::Ordering;
+
+use crate::space::SLOTS;
+use crate::sys::{self, Errno};
+use crate::table::TABLES;
+
+/// System calls that the context which the caller is inside of has forwarded so far; 0 for whoever
+/// is not the code that runs in it.
+pub(crate) extern "C" fn forwards(caller: u64) -> u64 {
+    let entry = usize::try_from(caller).ok().and_then(|at| TABLES.callers.get(at));
+    let own = entry.filter(|entry| entry.fs.load(Ordering::Relaxed) == sys::fs());
+    let context = own.and_then(|entry| TABLES.context_at(entry.inside.load(Ordering::Relaxed)));
+    context.map_or(0, |context| context.forwards.load(Ordering::Relaxed))
+}
+
+/// Says whether the calling domain takes calls from now on; those under way are not touched. 0, or
+/// minus an error number.
+pub(crate) extern "C" fn accept(open: u64) -> i64 {
+    sys::encode(try_accept(open))
+}
+
+fn try_accept(open: u64) -> Result<u64, Errno> {
+    let slot = TABLES.slot_of(sys::fs());
+    if slot >= SLOTS || open > 1 {
+        return Err(Errno(libc::EINVAL));
+    }
+    let domain = &TABLES.domains[slot];
+    domain.open.store(open as u8, Ordering::SeqCst);
+    // The launcher says first that it is dead, or closes it after this.
+    if domain.dead.load(Ordering::SeqCst) != 0 {
+        domain.open.store(0, Ordering::SeqCst);
+        return Err(Errno(libc::ESRCH));
+    }
+    Ok(0)
+}
