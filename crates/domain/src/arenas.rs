@@ -48,19 +48,21 @@ fn try_make(id: u64) -> Result<u64, Errno> {
         return Ok(known);
     }
     let at = address(link);
-    let key = match TABLES.keys.load(Ordering::Relaxed) {
-        0 => 0,
-        _ => keys::allocate()?,
-    };
+    let owner = links::owner(id);
+    let key = keys::take(owner)?;
     if let Err(why) = map(at, key) {
-        unmap(at, key);
+        // Another thread makes it at this moment: what is mapped is not this one's.
+        if why != Errno(libc::EEXIST) {
+            unmap(at);
+        }
+        keys::give_back(key, owner);
         return Err(why);
     }
-    link.key.store(key, Ordering::Relaxed);
     if key != 0 {
         TABLES.arenas.fetch_or(keys::denied(key), Ordering::AcqRel);
         link.rights.fetch_and(!keys::denied(key), Ordering::AcqRel);
     }
+    link.key.store(key, Ordering::Relaxed);
     link.arena.store(at, Ordering::Release);
     Ok(at)
 }
@@ -80,35 +82,33 @@ fn map(at: u64, key: u32) -> Result<(), Errno> {
     keys::tag(at, ARENA, rights, key)
 }
 
-fn unmap(at: u64, key: u32) {
+fn unmap(at: u64) {
     // SAFETY: an arena that nobody uses any more, or that was not made.
-    let freed = unsafe { sys::call(libc::SYS_munmap, [at, ARENA, 0, 0, 0, 0]) };
-    if key != 0 && freed.is_ok() {
-        keys::free(key);
-    }
+    let _freed = unsafe { sys::call(libc::SYS_munmap, [at, ARENA, 0, 0, 0, 0]) };
 }
 
-/// Frees the arena of a link that its caller has given up.
-pub(crate) fn free(link: &Link) {
-    let at = link.arena.swap(0, Ordering::AcqRel);
-    if at == 0 {
-        return;
-    }
-    let key = link.key.swap(0, Ordering::AcqRel);
-    unmap(at, key);
-    if key != 0 {
+/// Frees the arena of a link that its caller has given up, as far as it was made, or the freeing
+/// begun by a caller that has died.
+pub(crate) fn free(link: &Link, id: u64) {
+    unmap(address(link));
+    let owner = links::owner(id);
+    for key in keys::of(owner) {
         TABLES.arenas.fetch_and(!keys::denied(key), Ordering::AcqRel);
+        keys::give_back(key, owner);
     }
+    link.key.store(0, Ordering::Relaxed);
+    link.arena.store(0, Ordering::Release);
 }
 
 /// Opens a link's arena to the calling thread, which is at home in the caller's domain, or closes it
 /// again; 0, or minus an error number. Runs with the rights of the domain: it only reads the tables.
 pub(crate) extern "C" fn open(id: u64, open: u64) -> i64 {
     let Some(link) = links::own_as_caller(id) else { return -i64::from(libc::ENOTCONN) };
-    let home = TABLES.slot_of(sys::fs());
-    let Some(domain) = TABLES.domains.get(home) else { return -i64::from(libc::EINVAL) };
-    let closed = domain.rights.load(Ordering::Relaxed);
-    let key = link.key.load(Ordering::Relaxed);
-    keys::set(if open != 0 && key != 0 { closed & !keys::denied(key) } else { closed });
+    match link.key.load(Ordering::Relaxed) {
+        0 => {}
+        // Others may be open as well.
+        key if open != 0 => keys::set(keys::rights() & !keys::denied(key)),
+        key => keys::set(keys::rights() | keys::denied(key)),
+    }
     0
 }

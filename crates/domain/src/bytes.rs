@@ -182,9 +182,9 @@ impl io::Write for Reply<'_> {
     }
 }
 
-impl Entered {
+impl Entered<'_> {
     /// Runs a function over what the caller has put into the arena; what to return to the gate.
-    pub fn bytes(&self, function: impl FnOnce(&[u8], &mut Reply<'_>)) -> u64 {
+    pub fn bytes(self, function: impl FnOnce(&[u8], &mut Reply<'_>)) -> u64 {
         let (Some(arena), Ok(bytes)) = (self.arena, usize::try_from(self.words[0])) else {
             return REFUSED;
         };

@@ -26,6 +26,7 @@
 //! Whoever looks at a callee's contexts says so first (`entering`), as the gate does; what is written
 //! for a thread that is dead is written under [`books`], as is a slot's new beginning.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -44,6 +45,8 @@ const SIGNAL_STACK: u64 = 64 << 10;
 const GONE: i32 = -1;
 /// An entry that is being filled in.
 const CLAIMED: i32 = -2;
+const NO_STACK: libc::stack_t =
+    libc::stack_t { ss_sp: std::ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
 const PR_SET_SYSCALL_USER_DISPATCH: u64 = 59;
 
 /// Held by the launcher while it writes for callers that are dead, and while a slot begins anew.
@@ -78,12 +81,18 @@ pub(crate) fn find(tid: i32) -> Option<&'static Caller> {
     None
 }
 
-/// Whether the calling thread, whose storage is at `fs`, is somebody else's who runs in a callee. An
-/// entry may also be that of a dead thread with the same number.
-pub(crate) fn is_inside(fs: u64) -> bool {
-    find(tid()).is_some_and(|entry| {
+/// The entry of the calling thread, whose storage is at `fs`, if it is somebody else's who runs in a
+/// callee. An entry may also be that of a dead thread with the same number.
+pub(crate) fn inside(fs: u64) -> Option<&'static Caller> {
+    find(tid()).filter(|entry| {
         entry.inside.load(Ordering::Relaxed) != 0 && entry.fs.load(Ordering::Relaxed) == fs
     })
+}
+
+/// Whether the calling thread, whose storage is at `fs`, is registered, or somebody else's who is.
+pub(crate) fn is_registered(fs: u64) -> bool {
+    let own = |entry: &Caller| entry.home_fs.load(Ordering::Relaxed) == fs;
+    inside(fs).is_some() || find(tid()).is_some_and(own)
 }
 
 /// Whether nobody will leave what this caller has entered. A main thread that is dead stays until its
@@ -126,13 +135,23 @@ fn claim(tid: i32) -> Option<usize> {
 }
 
 /// Registers the calling thread; its number in the table, or minus an error number.
+///
+/// The thread has the rights of its domain's code afterwards and no others: signals are to reach its
+/// signal stack, and it may have begun while an arena was open to the one that made it.
 pub(crate) extern "C" fn arm() -> i64 {
-    sys::encode(try_arm())
+    let fs = sys::fs();
+    let rights = match inside(fs) {
+        Some(entry) => &entry.rights,
+        None => &TABLES.domains[TABLES.slot_of(fs)].rights,
+    };
+    let armed = sys::encode(try_arm());
+    keys::set(rights.load(Ordering::Relaxed));
+    armed
 }
 
 fn try_arm() -> Result<u64, Errno> {
     let fs = sys::fs();
-    if is_inside(fs) {
+    if inside(fs).is_some() {
         return Err(Errno(libc::EBUSY));
     }
     let home = TABLES.slot_of(fs);
@@ -147,6 +166,7 @@ fn try_arm() -> Result<u64, Errno> {
     }
     let at = claim(tid).ok_or(Errno(libc::EUSERS))?;
     let entry = &TABLES.callers[at];
+    entry.pid.store(pid, Ordering::Release);
     for word in [&entry.entering, &entry.depth, &entry.forwarding, &entry.called_off] {
         word.store(0, Ordering::Relaxed);
     }
@@ -160,7 +180,6 @@ fn try_arm() -> Result<u64, Errno> {
     give_back(entry);
     entry.domain.store(home as u32, Ordering::Relaxed);
     entry.home.store(home as u32, Ordering::Relaxed);
-    entry.pid.store(pid, Ordering::Relaxed);
     let armed = signal_stack(at).and_then(|()| {
         let (start, end) = gate::page();
         let selector = entry.selector.as_ptr() as u64;
@@ -169,13 +188,12 @@ fn try_arm() -> Result<u64, Errno> {
         unsafe { sys::call(libc::SYS_prctl, on) }
     });
     if let Err(why) = armed {
-        entry.tid.store(GONE, Ordering::Release);
+        let _none = set_signal_stack(NO_STACK);
+        leave(entry);
         return Err(why);
     }
     if home == SLOTS {
         entry.mask.store(sys::set_mask(!KEPT_OPEN), Ordering::Relaxed);
-        // Signals are to reach its signal stack.
-        keys::set(entry.rights.load(Ordering::Relaxed));
     }
     entry.tid.store(tid, Ordering::Release);
     Ok(at as u64)
@@ -201,19 +219,21 @@ fn try_bind(entry: &Caller, id: u64) -> Result<u64, Errno> {
     }
     entry.entering.store(callee as u32 + 1, Ordering::SeqCst);
     let owner = std::ptr::from_ref(entry) as u64;
-    let mine = |context: &Context| {
+    // Its number before the context: whoever gives back what a dead thread had looks at that.
+    let mine = |(number, context): (usize, &Context)| {
         let order = (Ordering::AcqRel, Ordering::Relaxed);
-        context.state.load(Ordering::Acquire) == FREE
-            && context.owner.compare_exchange(0, owner, order.0, order.1).is_ok()
+        if context.state.load(Ordering::Acquire) != FREE {
+            return None;
+        }
+        entry.bound[callee].store(number as u8, Ordering::Release);
+        let taken = context.owner.compare_exchange(0, owner, order.0, order.1).is_ok();
+        taken.then_some(())
     };
     let open = links::is_open(link, id) && TABLES.domains[callee].open.load(Ordering::SeqCst) == 1;
-    let bound = match open.then(|| contexts.iter().position(mine)) {
+    let bound = match open.then(|| contexts.iter().enumerate().find_map(mine)) {
         None => Err(Errno(libc::ENOTCONN)),
         Some(None) => Err(Errno(libc::EAGAIN)),
-        Some(Some(number)) => {
-            entry.bound[callee].store(number as u8, Ordering::Relaxed);
-            Ok(0)
-        }
+        Some(Some(())) => Ok(0),
     };
     entry.entering.store(0, Ordering::Release);
     bound
@@ -224,12 +244,19 @@ pub(crate) fn forget(pid: i32) {
     let _books = books();
     for entry in &TABLES.callers {
         let tid = entry.tid.load(Ordering::Acquire);
-        let dead = tid > 0 || tid == CLAIMED;
-        if dead && entry.pid.load(Ordering::Relaxed) == pid {
+        let order = (Ordering::AcqRel, Ordering::Relaxed);
+        let dead = (tid > 0 || tid == CLAIMED) && entry.pid.load(Ordering::Acquire) == pid;
+        if dead && entry.tid.compare_exchange(tid, CLAIMED, order.0, order.1).is_ok() {
             give_back(entry);
-            entry.tid.store(GONE, Ordering::Release);
+            leave(entry);
         }
     }
+}
+
+/// Makes an entry nobody's.
+fn leave(entry: &Caller) {
+    entry.pid.store(0, Ordering::Release);
+    entry.tid.store(GONE, Ordering::Release);
 }
 
 /// Poisons a context whose caller has died inside. Whether somebody is inside who lives.
@@ -262,10 +289,15 @@ fn give_back(entry: &Caller) {
     }
 }
 
+/// Where signal stacks are, beyond all slots.
+pub(crate) fn signal_stacks() -> Range<u64> {
+    let start = TABLES.base.load(Ordering::Relaxed) + SLOTS as u64 * SLOT;
+    start..start + 2 * CALLERS_MOST as u64 * SIGNAL_STACK
+}
+
 /// Maps the entry's signal stack, if nobody has had it yet, and makes it the thread's.
 fn signal_stack(at: usize) -> Result<(), Errno> {
-    let end = TABLES.base.load(Ordering::Relaxed) + SLOTS as u64 * SLOT;
-    let stack = end + (2 * at as u64 + 1) * SIGNAL_STACK;
+    let stack = signal_stacks().start + (2 * at as u64 + 1) * SIGNAL_STACK;
     let rights = (libc::PROT_READ | libc::PROT_WRITE) as u64;
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE) as u64;
     // SAFETY: nothing is replaced.
@@ -295,12 +327,10 @@ pub(crate) extern "C" fn disarm(at: u64) {
     };
     // SAFETY: turns it off for this thread.
     let _off = unsafe { sys::call(libc::SYS_prctl, [PR_SET_SYSCALL_USER_DISPATCH, 0, 0, 0, 0, 0]) };
-    let none =
-        libc::stack_t { ss_sp: std::ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
-    let _disabled = set_signal_stack(none);
+    let _disabled = set_signal_stack(NO_STACK);
     give_back(entry);
     if entry.home.load(Ordering::Relaxed) as usize == SLOTS {
         sys::set_mask(entry.mask.load(Ordering::Relaxed));
     }
-    entry.tid.store(GONE, Ordering::Release);
+    leave(entry);
 }

@@ -17,8 +17,8 @@
 //! The mailbox is memory of the callee's own, and the agent works with the rights of whoever runs in
 //! the context, which it takes from the tables: it can do nothing that they cannot.
 //!
-//! A call that is ended takes back what it has asked for (mail ASKED to IDLE). What is being made
-//! already is made to its end, into the void, in the callee's memory and whatever the callee has named;
+//! A call that is ended takes back what it has asked for, by counting on the turn in the tables that
+//! the mailbox has to name. What is being made already is made to its end, into the void, in the callee's memory and whatever the callee has named;
 //! so the context and what it was lent are never used again. If the caller's thread dies, the agent
 //! answers into the void and waits; if the agent's process dies, the caller is called off by the
 //! launcher's signal.
@@ -62,7 +62,7 @@ fn try_park(entry: u64) -> Result<u64, Errno> {
     if slot == SLOTS || TABLES.slot_of(entry) != slot {
         return Err(Errno(libc::EINVAL));
     }
-    if callers::is_inside(fs) {
+    if callers::is_registered(fs) {
         return Err(Errno(libc::EBUSY));
     }
     let claim = |context: &&Context| {
@@ -78,8 +78,13 @@ fn try_park(entry: u64) -> Result<u64, Errno> {
     let domain = &TABLES.domains[slot];
     let key = domain.key.load(Ordering::Relaxed);
     // The stack's lowest page is a guard: nothing is ever mapped there.
-    let mapped =
-        map(bottom + PAGE, CONTEXT_STACK - PAGE, key).and_then(|()| map(mailbox, PAGE, key));
+    let stack = (bottom + PAGE, CONTEXT_STACK - PAGE);
+    let mapped = map(stack.0, stack.1, key).and_then(|()| {
+        map(mailbox, PAGE, key).inspect_err(|_| {
+            // SAFETY: mapped just now, for nobody.
+            let _freed = unsafe { sys::call(libc::SYS_munmap, [stack.0, stack.1, 0, 0, 0, 0]) };
+        })
+    });
     if let Err(why) = mapped {
         context.state.store(NONE, Ordering::Release);
         return Err(why);
@@ -129,6 +134,12 @@ fn agent(context: &Context) -> ! {
     loop {
         let order = (Ordering::AcqRel, Ordering::Acquire);
         let Err(seen) = mailbox.mail.compare_exchange(ASKED, WORKING, order.0, order.1) else {
+            // Whoever has asked may have been called off.
+            let turn = mailbox.turn.load(Ordering::Relaxed);
+            if turn != context.turn.load(Ordering::Acquire) {
+                mailbox.mail.store(IDLE, Ordering::Relaxed);
+                continue;
+            }
             let made = sys::encode(make(context, mailbox));
             mailbox.result.store(made, Ordering::Relaxed);
             mailbox.mail.store(ANSWERED, Ordering::Release);
@@ -231,6 +242,8 @@ pub(crate) fn ask_for_action(
 fn answered(context: &Context) -> Result<u64, Errno> {
     let mailbox = mailbox(context);
     context.forwards.fetch_add(1, Ordering::Relaxed);
+    let turn = context.turn.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+    mailbox.turn.store(turn, Ordering::Relaxed);
     mailbox.mail.store(ASKED, Ordering::Release);
     sys::wake(mailbox.mail.as_ptr() as u64);
     loop {
@@ -241,12 +254,6 @@ fn answered(context: &Context) -> Result<u64, Errno> {
     }
     mailbox.mail.store(IDLE, Ordering::Relaxed);
     sys::decode(mailbox.result.load(Ordering::Relaxed))
-}
-
-/// Takes back what has been asked for, if it is not being made yet.
-pub(crate) fn withdraw(context: &Context) {
-    let order = (Ordering::AcqRel, Ordering::Relaxed);
-    let _withdrawn = mailbox(context).mail.compare_exchange(ASKED, IDLE, order.0, order.1);
 }
 
 /// Where the registers of code in this context go that makes a task.

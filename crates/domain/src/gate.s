@@ -133,10 +133,11 @@ partywall_syscall:
     jne \fail
     .endm
 
-    .macro ENTRANCE name, target
+    .macro ENTRANCE name, target, sets=1         # 0: the function sets the rights itself
     .globl \name
     .hidden \name
 \name:
+    cld
     push rbx
     mov r8, rdx
     xor ecx, ecx
@@ -145,10 +146,12 @@ partywall_syscall:
     OPEN
     mov rdx, r8
     call \target
+    .if \sets
     mov r8, rax
     mov eax, ebx
     SET_RIGHTS
     mov rax, r8
+    .endif
     pop rbx
     ret
     .endm
@@ -167,6 +170,9 @@ partywall_syscall:
     OPEN
 1:  mov rdx, r8
     mov rcx, rsp
+    pushfq                                      # AC is as it was in what was interrupted
+    and dword ptr [rsp], ~0x40000
+    popfq
     jmp \target
     .endm
 
@@ -360,7 +366,7 @@ partywall_run_handler:
     syscall
     ud2
 
-    ENTRANCE partywall_enter_arm, {ARM}
+    ENTRANCE partywall_enter_arm, {ARM}, 0
     ENTRANCE partywall_enter_disarm, {DISARM}
     ENTRANCE partywall_enter_park, {PARK}
     ENTRANCE partywall_enter_offer, {OFFER}
@@ -383,6 +389,7 @@ partywall_call:
 .Lflags_are_right:
     add rsp, 8
     KEEP_REGISTERS
+    sub rsp, 24                                 # the caller's rights; the link's, its caller, its arena
     mov rbx, rdx
     FIND_CALLER .Ldenied
     cmp dword ptr [r11 + {KEYS}], 0
@@ -401,15 +408,21 @@ partywall_call:
     lea eax, [r14 + 1]
     mov [r12 + {CALLER_ENTERING}], eax
     mov rbp, [r13 + {LINK_COOKIE}]
+    mov rax, [r13 + {LINK_ARENA}]               # before the rights that go with it
+    mov [rsp + 16], rax
+    mov eax, [r13 + {LINK_RIGHTS}]
+    mov [rsp + 8], eax
     mov eax, [r13 + {LINK_CALLER}]
-    cmp eax, [r12 + {CALLER_DOMAIN}]
-    jne .Ldenied_entering
+    mov [rsp + 12], eax
     mov eax, esi
     and eax, (1 << {LINK_PLACE_SHIFT}) - 1
     cmp eax, {LINK_OPEN}
     jne .Lclosed
     cmp esi, [r13 + {LINK_WORD}]                # all of it was that link's, and the link is open
     jne .Lclosed
+    mov eax, [rsp + 12]
+    cmp eax, [r12 + {CALLER_DOMAIN}]
+    jne .Ldenied_entering
     mov eax, r14d
     shl rax, {DOMAIN_SHIFT}
     cmp byte ptr [r11 + rax + {DOMAINS} + {DOMAIN_OPEN}], 1
@@ -440,7 +453,7 @@ partywall_call:
     mov [r15 + {CONTEXT_BELOW}], rax
     mov eax, [r12 + {CALLER_RIGHTS}]
     mov [r15 + {CONTEXT_CALLER_RIGHTS}], eax
-    mov eax, [r13 + {LINK_RIGHTS}]
+    mov eax, [rsp + 8]
     mov [r15 + {CONTEXT_RIGHTS}], eax
     mov [r12 + {CALLER_RIGHTS}], eax
     stmxcsr [r15 + {CONTEXT_CALLER_FLOAT}]
@@ -453,7 +466,7 @@ partywall_call:
     jne .Lfloat_in
 .Lfloat_is_right:
     mov [r15 + {CONTEXT_LIMIT}], r9
-    mov r9, [r13 + {LINK_ARENA}]
+    mov r9, [rsp + 16]
     xor eax, eax
     dec dword ptr [r15 + {CONTEXT_SKIP}]
     jz .Lstart_clock
@@ -526,9 +539,9 @@ partywall_call:
     mov edx, [r15 + {CONTEXT_CALLER_RIGHTS}]
     mov [r12 + {CALLER_RIGHTS}], edx
     dec dword ptr [r12 + {CALLER_DEPTH}]
-    wrfsbase rax
     test rcx, rcx                               # trapped, as long as it is inside another
     setne byte ptr [r12 + {CALLER_SELECTOR}]
+    wrfsbase rax
     mov rsp, [r15 + {CONTEXT_CALLER_STACK}]
     stmxcsr [r15 + {CONTEXT_FLOAT}]
     fnstcw [r15 + {CONTEXT_CONTROL}]
@@ -560,6 +573,7 @@ partywall_call:
     cmp dword ptr [rip + {TABLES} + {KEYS}], 0
     jne .Lclose_out
 .Lback:
+    add rsp, 24
     RESTORE_REGISTERS
     xor ecx, ecx
     xor esi, esi
@@ -614,7 +628,7 @@ partywall_call:
     jne .Ldenied
     OPEN
     FIND_CALLER .Llost
-    mov [r12 + {CALLER_RIGHTS}], r13d
+    mov [rsp], r13d
     mov rcx, r14
     jmp .Lopened_in
 .Lclose_in:
@@ -629,7 +643,7 @@ partywall_call:
 .Lclose_out:
     mov r8, rax
     mov r9, rdx
-    mov eax, [r12 + {CALLER_RIGHTS}]
+    mov eax, [rsp]
     SET_RIGHTS
     mov rax, r8
     mov rdx, r9
@@ -674,7 +688,7 @@ partywall_abort:
     add [r12 + {CALLER_TICKS}], rax
     jmp .Lclock_stopped
 .Lwake_watch:                                   # it slept because nobody was inside
-    mov dword ptr [r11 + {WATCH}], 0
+    mov dword ptr [r11 + {WATCH}], 2            # it does not sleep on that; it says 0 itself
     mov r10, rcx                                # FUTEX_WAKE looks at no fourth argument
     lea rdi, [r11 + {WATCH}]
     mov esi, {FUTEX_WAKE}

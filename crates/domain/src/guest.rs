@@ -8,7 +8,7 @@
 //!   a few threads: lend()                    .
 //!   offer(caller's pid, number, cookie)      .
 //!   .                                        take(number) -> link
-//!   function(&Entered) <==================== call(link, words, limit)
+//!   function(Entered) <===================== call(link, words, limit)
 //! ```
 //!
 //! `function` runs in the calling thread of the other program, on a stack and with the thread-local
@@ -19,6 +19,7 @@
 
 use std::cell::Cell;
 use std::io;
+use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::sync::OnceLock;
@@ -30,17 +31,19 @@ use partywall_abi::domain::{Info, MAGIC, NO_SYSTEM_CALLS, Status, VARIABLE, VERS
 use crate::gate::Outcome;
 
 /// What a function of a domain is called with.
-#[derive(Debug, Clone, Copy)]
-pub struct Entered {
+#[derive(Debug)]
+pub struct Entered<'call> {
     /// What [`Guest::offer`] was given for the link.
     pub cookie: u64,
     /// What the caller has passed.
     pub words: [u64; 3],
     /// Where the link's arena is; `None` when it has none.
     pub(crate) arena: Option<NonNull<u8>>,
+    /// The arena is the function's as long as the call lasts.
+    pub(crate) call: PhantomData<&'call ()>,
 }
 
-type Function = Box<dyn Fn(&Entered) -> u64 + Send + Sync>;
+type Function = Box<dyn for<'call> Fn(Entered<'call>) -> u64 + Send + Sync>;
 
 static FUNCTION: OnceLock<Function> = OnceLock::new();
 
@@ -116,7 +119,10 @@ impl Guest {
     }
 
     /// Sets what calls to this program run; the first one counts.
-    pub fn serve(&self, function: impl Fn(&Entered) -> u64 + Send + Sync + 'static) {
+    pub fn serve<F>(&self, function: F)
+    where
+        F: for<'call> Fn(Entered<'call>) -> u64 + Send + Sync + 'static,
+    {
         let _first = FUNCTION.set(Box::new(function));
     }
 
@@ -284,8 +290,9 @@ fn result(value: i64) -> io::Result<u32> {
 extern "C" fn entered(caller: u64, cookie: u64, a: u64, b: u64, c: u64, arena: *mut u8) -> u64 {
     let Some(function) = FUNCTION.get() else { return PANICKED };
     LENT.set(Some(caller));
-    let entered = Entered { cookie, words: [a, b, c], arena: NonNull::new(arena) };
-    let done = catch_unwind(AssertUnwindSafe(|| function(&entered))).unwrap_or(PANICKED);
+    let entered =
+        Entered { cookie, words: [a, b, c], arena: NonNull::new(arena), call: PhantomData };
+    let done = catch_unwind(AssertUnwindSafe(|| function(entered))).unwrap_or(PANICKED);
     LENT.set(None);
     done
 }

@@ -16,7 +16,7 @@
 //! kernel read and write for it.
 
 use std::io;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::elf::PAGE;
 use crate::gate;
@@ -24,7 +24,7 @@ use crate::sys::{self, Errno};
 use crate::table::TABLES;
 
 /// How many keys there are, key 0 with them.
-const KEYS: u32 = 16;
+const KEYS: usize = 16;
 /// All of them closed.
 const CLOSED: u32 = 0x5555_5555;
 
@@ -38,22 +38,58 @@ pub(crate) fn domain_rights(key: u32, scratch: u32) -> u32 {
     CLOSED & !denied(0) & !denied(key) & !denied(scratch) | denied(0) << 1
 }
 
-/// Takes a key, which nobody has yet.
-pub(crate) fn allocate() -> Result<u32, Errno> {
+/// The rights that the kernel gives to a program that begins, and to signal handlers: key 0 alone
+/// (arch/x86/mm/pkeys.c, `init_pkru_value`).
+pub(crate) const FIRST: u32 = CLOSED & !1;
+
+/// Takes a key from the kernel, which nobody has yet.
+fn allocate() -> Result<u32, Errno> {
     const PKEY_DISABLE_ACCESS: u64 = 1;
     // SAFETY: closes the new key to this thread, which has nothing there.
     let key = unsafe { sys::call(libc::SYS_pkey_alloc, [0, PKEY_DISABLE_ACCESS, 0, 0, 0, 0])? };
     let key = key as u32;
-    if key == 0 || key >= KEYS {
+    if key == 0 || key >= KEYS as u32 {
         return Err(Errno(libc::EINVAL));
     }
     Ok(key)
 }
 
-/// Gives one back whose pages are gone.
-pub(crate) fn free(key: u32) {
-    // SAFETY: no page has it any more.
-    let _freed = unsafe { sys::call(libc::SYS_pkey_free, [u64::from(key), 0, 0, 0, 0, 0]) };
+/// Who has each key that was taken from the kernel: 0 nobody, [`NOT_OURS`] what was not taken. Owners
+/// are written down, so that what a domain had when it was killed is found.
+static OWNERS: [AtomicU64; KEYS] = [const { AtomicU64::new(NOT_OURS) }; KEYS];
+const NOT_OURS: u64 = u64::MAX;
+
+/// Takes all keys from the kernel; how many.
+pub(crate) fn take_all() -> usize {
+    let mut taken = 0;
+    while let Ok(key) = allocate() {
+        OWNERS[key as usize].store(0, Ordering::Release);
+        taken += 1;
+    }
+    taken
+}
+
+/// Takes a key for `owner`; 0 without keys.
+pub(crate) fn take(owner: u64) -> Result<u32, Errno> {
+    if TABLES.keys.load(Ordering::Relaxed) == 0 {
+        return Ok(0);
+    }
+    let order = (Ordering::AcqRel, Ordering::Relaxed);
+    let free = |key: &AtomicU64| key.compare_exchange(0, owner, order.0, order.1).is_ok();
+    let key = OWNERS.iter().position(free).ok_or(Errno(libc::ENOSPC))?;
+    Ok(key as u32)
+}
+
+/// The keys of `owner`.
+pub(crate) fn of(owner: u64) -> impl Iterator<Item = u32> {
+    let mine = move |key: &u32| OWNERS[*key as usize].load(Ordering::Acquire) == owner;
+    (1..KEYS as u32).filter(mine)
+}
+
+/// Gives a key back whose pages are gone, if it is still its owner's.
+pub(crate) fn give_back(key: u32, owner: u64) {
+    let order = (Ordering::AcqRel, Ordering::Relaxed);
+    let _was = OWNERS[key as usize].compare_exchange(owner, 0, order.0, order.1);
 }
 
 /// Gives pages a key; with key 0 that there are none, nothing.
@@ -87,7 +123,8 @@ pub(crate) fn rights() -> u32 {
 pub(crate) fn try_out() -> io::Result<()> {
     let key = allocate()?;
     let read = read_closed(key);
-    free(key);
+    // SAFETY: no page has it any more.
+    let _freed = unsafe { sys::call(libc::SYS_pkey_free, [u64::from(key), 0, 0, 0, 0, 0]) };
     if read? {
         return Err(io::ErrorKind::PermissionDenied.into());
     }

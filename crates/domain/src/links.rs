@@ -4,12 +4,16 @@
 //!        offer (callee)          take (caller)        release, death (callee)
 //!  FREE ---------------> OFFERED -------------> OPEN -------------------------> ENDED
 //!                           |                    |                                |
-//!                           `--------------------+-----> FREE <-------------------'
-//!                         release, death           release, death (caller)
+//!                           `------------------> LEAVING <------------------------'
+//!                         release, death           |       release, death (caller)
+//!                                                  v
+//!                                                FREE
 //! ```
 //!
 //! A link that its callee has left keeps its place until the caller gives it up as well, because the
-//! caller may be reading in its arena.
+//! caller may be reading in its arena. One that the caller leaves is PARKED when a call of the callee
+//! has been ended in the middle, because a system call of that may still write to its arena; the
+//! callee's end frees it.
 //!
 //! An offer names the process that may take it, by a number that both know from the coordinator. The
 //! gate lets the calling domain, and no other, call over an open link.
@@ -42,8 +46,13 @@ const OFFERED: u32 = 2;
 const TAKEN: u32 = 3;
 /// The callee has left.
 const ENDED: u32 = 4;
-/// The caller has left and frees the arena.
+/// It is being taken down.
 const LEAVING: u32 = 5;
+/// The caller has left; the callee's end takes it down.
+const PARKED: u32 = 6;
+
+/// No domain.
+const NOBODY: u32 = u32::MAX;
 
 /// How far the place is from the state in a word, and the uses from that.
 pub(crate) const PLACE_SHIFT: u32 = 3;
@@ -119,9 +128,13 @@ fn try_offer(pid: i32, number: u64, cookie: u64) -> Result<u64, Errno> {
         .store(TABLES.domains[callee as usize].rights.load(Ordering::Relaxed), Ordering::Relaxed);
     link.number.store(number, Ordering::Relaxed);
     link.cookie.store(cookie, Ordering::Relaxed);
-    // One of its ends may have died meanwhile.
-    let offered = exchange(&link.word, word, with(word, OFFERED));
-    offered.then_some(u64::from(with(word, OPEN))).ok_or(Errno(libc::ESRCH))
+    let offered = with(word, OFFERED);
+    // One of its ends may have died meanwhile, before it could be seen that it is one.
+    if !exchange(&link.word, word, offered) || domain_of(pid) != Some(caller) {
+        take_down(link, offered);
+        return Err(Errno(libc::ESRCH));
+    }
+    Ok(u64::from(with(word, OPEN)))
 }
 
 /// Takes up the offer `number`; the link's id, or minus an error number.
@@ -138,51 +151,94 @@ pub(crate) extern "C" fn take(number: u64) -> i64 {
     sys::encode(id.ok_or(Errno(libc::ENOENT)))
 }
 
+/// Who owns the protection keys of a link.
+pub(crate) fn owner(id: u64) -> u64 {
+    1 << 32 | id
+}
+
 /// Ends a link of the calling domain.
 pub(crate) extern "C" fn release(id: u64) {
     let (link, own) = (place(id), own_domain());
-    let word = link.word.load(Ordering::Acquire);
-    if u64::from(with(word, OPEN)) == id {
-        leave(link, word, own);
+    loop {
+        let word = link.word.load(Ordering::Acquire);
+        if u64::from(with(word, OPEN)) != id || state(word) == LEAVING || leave(link, word, own) {
+            return;
+        }
     }
 }
 
-/// Takes a domain's end off a link; whether it had one.
+/// Takes a domain's end off a link; false when somebody else has changed it meanwhile.
 fn leave(link: &Link, word: u32, domain: u32) -> bool {
     let calls = link.caller.load(Ordering::Relaxed) == domain;
     let called = link.callee.load(Ordering::Relaxed) == domain;
     match state(word) {
-        OPEN | ENDED | LEAVING if calls => {
-            let leaving = with(word, LEAVING);
-            if word != leaving && !exchange(&link.word, word, leaving) {
-                return false;
+        OPEN | ENDED if calls => {
+            let callee = TABLES.domains.get(link.callee.load(Ordering::Relaxed) as usize);
+            match callee.is_some_and(|callee| callee.poisoned.load(Ordering::Acquire) != 0) {
+                true => exchange(&link.word, word, with(word, PARKED)),
+                false => take_down(link, word),
             }
-            arenas::free(link);
-            exchange(&link.word, leaving, with(word, FREE))
         }
         OPEN if called => exchange(&link.word, word, with(word, ENDED)),
-        OFFERED if calls || called => exchange(&link.word, word, with(word, FREE)),
-        _ => false,
+        OFFERED if calls || called => take_down(link, word),
+        // One that was being offered when its domain died.
+        TAKEN if called => take_down(link, word),
+        _ => true,
     }
+}
+
+/// All links are nobody's.
+pub(crate) fn prepare() {
+    for link in &TABLES.links.0 {
+        link.caller.store(NOBODY, Ordering::Relaxed);
+        link.callee.store(NOBODY, Ordering::Relaxed);
+    }
+}
+
+/// Frees a link and its arena, if its word is still this.
+fn take_down(link: &Link, word: u32) -> bool {
+    let leaving = with(word, LEAVING);
+    if word != leaving && !exchange(&link.word, word, leaving) {
+        return false;
+    }
+    arenas::free(link, u64::from(with(word, OPEN)));
+    link.caller.store(NOBODY, Ordering::Relaxed);
+    link.callee.store(NOBODY, Ordering::Relaxed);
+    exchange(&link.word, leaving, with(word, FREE))
 }
 
 /// Nobody calls over the links of a domain any more.
 pub(crate) fn close_all(domain: usize) {
     for link in &TABLES.links.0 {
         let ends = [&link.caller, &link.callee];
-        if ends.iter().any(|end| end.load(Ordering::Relaxed) as usize == domain) {
+        while ends.iter().any(|end| end.load(Ordering::Acquire) as usize == domain) {
             let word = link.word.load(Ordering::Acquire);
-            // One that was being offered when its domain died, too.
-            let to = if state(word) == OPEN { ENDED } else { FREE };
-            let _closed = matches!(state(word), OPEN | OFFERED | TAKEN)
-                && exchange(&link.word, word, with(word, to));
+            if state(word) != OPEN || exchange(&link.word, word, with(word, ENDED)) {
+                break;
+            }
         }
     }
 }
 
 /// Ends all links of a domain that is gone, and whose calls have ended.
 pub(crate) fn end_all(domain: usize) {
+    // What is parked from here on goes with the next domain of the slot.
+    TABLES.domains[domain].poisoned.store(0, Ordering::Release);
     for link in &TABLES.links.0 {
-        let _left = leave(link, link.word.load(Ordering::Acquire), domain as u32);
+        let [caller, callee] =
+            [&link.caller, &link.callee].map(|end| end.load(Ordering::Acquire) as usize == domain);
+        loop {
+            let word = link.word.load(Ordering::Acquire);
+            let ended = match state(word) {
+                PARKED if callee => take_down(link, word),
+                // Its caller died while it took it down.
+                LEAVING if caller => take_down(link, word),
+                _ if caller || callee => leave(link, word, domain as u32),
+                _ => true,
+            };
+            if ended {
+                break;
+            }
+        }
     }
 }

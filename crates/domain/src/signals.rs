@@ -75,7 +75,9 @@ impl Action {
                 | (libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER | libc::SA_RESTART)
                     as u64,
             restorer: sys::restorer() as u64,
-            mask: 0,
+            // None comes before the handler has the rights to its stack: before Linux 6.12 the kernel
+            // writes the next frame with the rights of the code it interrupts.
+            mask: u64::MAX,
         }
     }
 
@@ -151,15 +153,13 @@ pub(crate) fn instead_of(signal: u64, wanted: Action) -> Option<Action> {
     }
     let ours = Action::ours(gate::partywall_handle_signal);
     let flags = wanted.flags | SA_RESTORER | (libc::SA_SIGINFO | libc::SA_ONSTACK) as u64;
-    Some(Action { flags, mask: wanted.mask & !KEPT_OPEN, ..ours })
+    Some(Action { flags, ..ours })
 }
 
 /// Installs ours in the calling task, for all its threads.
 pub(crate) fn install_in_domain() -> Result<(), Errno> {
     Action::ours(gate::partywall_handle_sigsys).install(libc::SIGSYS as u64)?;
-    // Those that were sent to a stopped thread come one after the other, not on top of each other.
-    let call_off = Action { mask: bit(CALL_OFF), ..Action::ours(gate::partywall_handle_call_off) };
-    call_off.install(CALL_OFF)?;
+    Action::ours(gate::partywall_handle_call_off).install(CALL_OFF)?;
     FAULTS
         .iter()
         .try_for_each(|fault| Action::ours(gate::partywall_handle_fault).install(*fault as u64))
@@ -235,6 +235,12 @@ impl Frame<'_> {
         }
     }
 
+    /// The signals that the interrupted code has blocked: the kernel's part of the mask is its first
+    /// eight bytes.
+    fn mask(&mut self) -> *mut u64 {
+        (&raw mut self.context.uc_sigmask).cast()
+    }
+
     fn in_gate(&self) -> bool {
         let (start, end) = gate::page();
         (start..end).contains(&self.register(libc::REG_RIP))
@@ -243,7 +249,9 @@ impl Frame<'_> {
     /// Ends the innermost call of this thread.
     fn abort(&mut self, caller: &Caller, context: &Context, status: Status) {
         context.state.store(ENDING, Ordering::Release);
-        contexts::withdraw(context);
+        context.turn.fetch_add(1, Ordering::Release);
+        // What was being done for it when it was called off, such as binding, is not done.
+        caller.entering.store(0, Ordering::Release);
         caller.forwarding.store(0, Ordering::Relaxed);
         TABLES.poisoned(context);
         self.set(libc::REG_RIP, gate::partywall_abort as *const () as u64);
@@ -286,6 +294,11 @@ pub(crate) extern "C" fn on_sigsys(
         [libc::REG_RDI, libc::REG_RSI, libc::REG_RDX, libc::REG_R10, libc::REG_R8, libc::REG_R9]
             .map(|register| frame.register(register));
     let domain = TABLES.slot_of(frame.register(libc::REG_RIP));
+    let at = frame.mask();
+    // SAFETY: the structure is larger, and aligned.
+    let mut mask = unsafe { at.read() };
+    // The call may take long, and what it touches may be gone.
+    sys::set_mask(mask & !KEPT_OPEN);
     if let Some((caller, context)) = lent {
         let callee = TABLES.domains.get(caller.domain.load(Ordering::Relaxed) as usize);
         if callee.is_some_and(|d| d.silent.load(Ordering::Relaxed) != 0) {
@@ -306,10 +319,6 @@ pub(crate) extern "C" fn on_sigsys(
             _ => {}
         }
     }
-    // The kernel's part of the mask is its first eight bytes.
-    let at = (&raw mut frame.context.uc_sigmask).cast::<u64>();
-    // SAFETY: the structure is larger, and aligned.
-    let mut mask = unsafe { at.read() };
     let lent_context = lent.map(|(_, context)| context);
     let mut call = Call { mask: &mut mask, number, arguments, domain, lent: lent_context };
     let result = call.answer();
@@ -403,13 +412,14 @@ struct Kernels {
 }
 
 /// What the kernel would do with a signal that the program has no handler for: a fault happens again
-/// on return, and the kernel ends the task for it even if it is ignored; what was sent is sent again.
+/// on return, and the kernel ends the task for it even if it is ignored; what was sent is sent again,
+/// and so is a trap, for the code is past it.
 fn unhandled(signal: libc::c_int, sent: bool, action: &Action) {
     if sent && action.handler == SIG_IGN {
         return;
     }
     let _default = Action::DEFAULT.install(signal as u64);
-    if sent {
+    if sent || signal == libc::SIGTRAP {
         let _again = sys::tgkill(callers::pid(), callers::tid(), signal as u64);
     }
 }
@@ -432,12 +442,21 @@ fn own_handler(kernels: &Kernels) {
         row.store(&Action::DEFAULT);
     }
     let rights = TABLES.domains[home].rights.load(Ordering::Relaxed);
+    // SAFETY: the kernel passes it, valid while the handler runs, and nobody else has it.
+    let interrupted = unsafe { &*context.cast::<libc::ucontext_t>() };
+    // SAFETY: the structure is larger, and aligned.
+    let blocked = unsafe { (&raw const interrupted.uc_sigmask).cast::<u64>().read() };
+    let defers = action.flags & libc::SA_NODEFER as u64 == 0;
+    let own = if defers { bit(signal as u64) } else { 0 };
+    let mask = (blocked | action.mask | own) & !KEPT_OPEN;
     // Inside, system calls may be trapped already though the storage is still this thread's own.
     let away = |caller: &&Caller| {
         let inside = caller.inside.load(Ordering::Relaxed) != 0 || home_fs != fs;
         inside && caller.handler_frame.load(Ordering::Relaxed) == 0
     };
+    // Until the mask is set no other signal comes: each finds all of what the one before has done.
     let Some(caller) = caller.filter(away) else {
+        sys::set_mask(mask);
         // SAFETY: the program gave this address for a handler with these arguments, or the first;
         // nothing of this function's is needed again.
         unsafe {
@@ -449,6 +468,7 @@ fn own_handler(kernels: &Kernels) {
     caller.handler_selector.store(selector, Ordering::Relaxed);
     caller.handler_frame.store(frame, Ordering::Relaxed);
     sys::set_fs(home_fs);
+    sys::set_mask(mask);
     // SAFETY: as above; the caller's entry says what to come back to.
     unsafe { gate::partywall_run_handler(signal, info, context, action.handler, rights, caller) }
 }

@@ -163,6 +163,7 @@ impl Space {
             })?;
         let base = LOWEST + jitter;
         TABLES.base.store(base, Ordering::SeqCst);
+        links::prepare();
         TABLES.domains[SLOTS].pid.store(callers::pid(), Ordering::Release);
         INFO.get_or_init(|| info(base, keys, keys));
         OWN_INFO.get_or_init(|| info(base, keys, false));
@@ -188,17 +189,16 @@ impl Space {
         Some(Slot { space: self.clone(), index, leaving: false })
     }
 
-    /// Frees a slot's memory; what the slot is now.
+    /// Frees a slot's memory, and what its domain had of links; what the slot is now.
     fn free(&self, index: usize) -> State {
+        links::end_all(index);
         let range = self.range_of(index);
         // SAFETY: the addresses are this slot's alone, and no task of its domain is left.
         let freed = unsafe { munmap(range.start as *mut _, (range.end - range.start) as usize) };
         match freed {
             Ok(()) => {
-                let key = TABLES.domains[index].key.swap(0, Ordering::AcqRel);
-                if key != 0 {
-                    keys::free(key);
-                }
+                TABLES.domains[index].key.store(0, Ordering::Release);
+                keys::of(owner(index)).for_each(|key| keys::give_back(key, owner(index)));
                 State::Free
             }
             // It stays taken: nobody is given memory that is not free.
@@ -272,7 +272,7 @@ impl Slot {
         if self.space.shared.isolation == Isolation::None {
             return Ok((0, 0));
         }
-        let key = keys::allocate()?;
+        let key = keys::take(owner(self.index))?;
         TABLES.domains[self.index].key.store(key, Ordering::Release);
         Ok((key, keys::domain_rights(key, TABLES.scratch.load(Ordering::Relaxed))))
     }
@@ -296,7 +296,8 @@ pub(crate) fn is_empty(slot: usize) -> bool {
     let on_the_way = |caller: &Caller| {
         caller.entering.load(Ordering::SeqCst) == slot as u32 + 1 && !callers::is_dead(caller)
     };
-    !TABLES.contexts[slot].iter().any(callers::is_entered) && !TABLES.callers.iter().any(on_the_way)
+    // In this order: who is on the way says so until its context is busy.
+    !TABLES.callers.iter().any(on_the_way) && !TABLES.contexts[slot].iter().any(callers::is_entered)
 }
 
 /// Bit 1 of `AT_HWCAP2` (the kernel's Documentation/arch/x86/x86_64/fsgs.rst).
@@ -340,19 +341,28 @@ fn info(base: u64, keys: bool, entrances: bool) -> Info {
     }
 }
 
+/// Owns the key of what all domains write; slots follow, as owners of theirs, and links after them
+/// ([`links::owner`]).
+const SCRATCH: u64 = 1;
+
+/// The owner of a slot's key.
+fn owner(index: usize) -> u64 {
+    SCRATCH + 1 + index as u64
+}
+
 /// Tries protection keys out, and takes the one for what all domains write.
 fn take_keys() -> Result<(), SpaceError> {
     keys::try_out().map_err(|source| match source.kind() {
         io::ErrorKind::PermissionDenied => SpaceError::KeysDoNothing,
         _ => SpaceError::NoKeys(source),
     })?;
-    let scratch = keys::allocate().map_err(|why| SpaceError::NoKeys(why.into()))?;
-    let rights = keys::rights();
-    TABLES.scratch.store(scratch, Ordering::Relaxed);
-    // What a program has when it begins is what handlers get.
-    TABLES.handler_rights.store(rights | keys::denied(scratch), Ordering::Relaxed);
-    TABLES.domains[SLOTS].rights.store(rights & !keys::denied(scratch), Ordering::Relaxed);
+    keys::take_all();
     TABLES.keys.store(1, Ordering::SeqCst);
+    let scratch = keys::take(SCRATCH).map_err(|why| SpaceError::NoKeys(why.into()))?;
+    TABLES.scratch.store(scratch, Ordering::Relaxed);
+    TABLES.handler_rights.store(keys::FIRST, Ordering::Relaxed);
+    let rights = keys::FIRST & !keys::denied(scratch);
+    TABLES.domains[SLOTS].rights.store(rights, Ordering::Relaxed);
     Ok(())
 }
 

@@ -204,6 +204,9 @@ pub(crate) struct Context {
     pub(crate) forwards: AtomicU64,
     /// The signals it had blocked before it parked.
     pub(crate) mask: AtomicU64,
+    /// Counts what its caller has asked for: the mailbox says which of them it holds, and one that is
+    /// not the last is not made.
+    pub(crate) turn: AtomicU32,
     /// Where its caller asks for system calls, in memory of the callee's own: the address of a
     /// [`Mailbox`].
     pub(crate) mailbox: AtomicU64,
@@ -214,6 +217,8 @@ pub(crate) struct Context {
 pub(crate) struct Mailbox {
     /// [`IDLE`], [`ASKED`], [`WORKING`] or [`ANSWERED`].
     pub(crate) mail: AtomicU32,
+    /// Which of the context's it is.
+    pub(crate) turn: AtomicU32,
     /// 1 when what is asked for is a task for the code whose registers are in `frame`.
     pub(crate) task: AtomicU32,
     /// The system call that is asked for, its arguments and its result.

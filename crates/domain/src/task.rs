@@ -288,7 +288,6 @@ impl Domain {
             }
             std::thread::sleep(Duration::from_micros(200));
         }
-        links::end_all(slot);
         true
     }
 

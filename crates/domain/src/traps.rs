@@ -20,8 +20,9 @@
 //!
 //! This code runs at any point of the program, before it has thread-local storage and in the
 //! middle of its allocator: it uses no C library, allocates nothing, locks nothing, and finds what
-//! it needs by the address that was trapped. A pointer that the kernel would refuse with EFAULT is a
-//! fault of the domain here.
+//! it needs by the address that was trapped. It has all rights, so a pointer that does not lead into
+//! the domain's slot, or to a signal stack, is EFAULT; one that leads to nothing is a fault of the
+//! domain here.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -117,6 +118,16 @@ impl Call<'_> {
 
     fn slot(&self) -> u64 {
         TABLES.base.load(Ordering::Relaxed) + self.domain as u64 * SLOT
+    }
+
+    /// Whether the domain may have the kernel read or write there: in its slot, or, for a handler of
+    /// its own, on a signal stack.
+    fn may_name(&self, start: u64, bytes: u64) -> Result<(), Errno> {
+        let stacks = callers::signal_stacks();
+        let end = start.checked_add(bytes).ok_or(Errno(libc::EFAULT))?;
+        let on_a_stack = stacks.start <= start && end <= stacks.end;
+        let may = start == 0 || on_a_stack || self.is_ours(start, bytes);
+        may.then_some(()).ok_or(Errno(libc::EFAULT))
     }
 
     fn is_ours(&self, start: u64, bytes: u64) -> bool {
@@ -232,6 +243,9 @@ impl Call<'_> {
         if size != 8 {
             return Err(Errno(libc::EINVAL));
         }
+        for structure in [new, old] {
+            self.may_name(structure, size_of::<Action>() as u64)?;
+        }
         if new != 0 && (signal == libc::SIGSYS as u64 || signal == signals::CALL_OFF) {
             return Err(Errno(libc::EINVAL));
         }
@@ -277,6 +291,9 @@ impl Call<'_> {
         let [how, new, old, size, ..] = self.arguments;
         if size != 8 {
             return Err(Errno(libc::EINVAL));
+        }
+        for set in [new, old] {
+            self.may_name(set, size)?;
         }
         let parked = self.lent.map(|context| &context.mask);
         let before = parked.map_or(*self.mask, |mask| mask.load(Ordering::Relaxed));

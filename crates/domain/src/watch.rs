@@ -30,6 +30,9 @@ use crate::table::{CONTEXTS_EACH, Context, TABLES};
 
 /// How often it looks.
 const TICK: Duration = Duration::from_millis(1);
+/// How long a thread may take to leave a call whose time is over before the callee is to be started
+/// again without it: it may be stopped, and the callee's locks with it.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// How many times it looks without seeing anybody before it sleeps.
 const QUIET: u32 = 100;
 
@@ -85,6 +88,7 @@ fn watch(stop: &AtomicBool) {
             TABLES.watch.store(0, Ordering::SeqCst);
         } else {
             let _woken = futex::wait(&TABLES.watch, futex::Flags::PRIVATE, 1, None);
+            TABLES.watch.store(0, Ordering::SeqCst);
         }
         quiet = 0;
     }
@@ -109,6 +113,10 @@ fn look(sights: &mut Sights) -> bool {
             if now - seen.since > limit {
                 context.expired.store(call, Ordering::Release);
                 call_off(context);
+                if now - seen.since > limit + PATIENCE {
+                    // Its thread does not run, or not here.
+                    TABLES.poisoned(context);
+                }
             } else if domain.dead.load(Ordering::Acquire) != 0 {
                 call_off(context);
             }
@@ -124,7 +132,9 @@ fn call_off(context: &Context) {
     let Some(caller) = TABLES.caller_at(context.owner.load(Ordering::Acquire)) else { return };
     let [pid, tid] = [&caller.pid, &caller.tid].map(|number| number.load(Ordering::Acquire));
     // One at a time: a thread that does not run would hear of all at once.
-    if pid > 0 && tid > 0 && caller.called_off.swap(1, Ordering::AcqRel) == 0 {
-        let _sent = sys::tgkill(pid, tid, CALL_OFF);
+    let sends = pid > 0 && tid > 0 && caller.called_off.swap(1, Ordering::AcqRel) == 0;
+    if sends && sys::tgkill(pid, tid, CALL_OFF).is_err() {
+        // Such as a limit of the kernel's: again at the next tick.
+        caller.called_off.store(0, Ordering::Release);
     }
 }

@@ -4,7 +4,7 @@
 //! (`cargo xtask vm-test`); elsewhere those that must be stopped are tried.
 
 use std::fmt::Write as _;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::time::{Duration, Instant};
 
@@ -85,28 +85,43 @@ impl Victim {
     }
 }
 
-/// Lets a new domain attack a new victim.
-fn attack(space: &Space, way: &str) -> Outcome {
-    let victim = Victim::new(space);
-    let secret = format!("{:x}", victim.call(33).unwrap());
-    let pid = victim.running.domain.pid().to_string();
-    let mut attacker = start(space, &c("attacker.c"), &[way, &secret, &pid]);
-    attacker.ready();
-    let (status, said) = attacker.end();
-    let said = said.trim();
-    let outcome = match (said.split_once(": "), status.signal()) {
-        (Some(("open", how)), _) => Outcome { is_open: true, by: how.to_owned() },
-        (Some(("stopped", by)), _) => Outcome { is_open: false, by: by.to_owned() },
-        (None, Some(signal)) => {
-            assert!(!status.core_dumped(), "{way} left a core");
-            Outcome { is_open: false, by: format!("the attacker dies by {}", name(signal)) }
-        }
-        _ => panic!("{way}: {status}, {said:?}"),
-    };
-    if !outcome.is_open {
-        assert_eq!(victim.call(34), Ok(1), "{way}: the victim's secret is another one");
+/// A launcher, the program that attacks, and its victim as long as that is unharmed.
+struct Field<'a> {
+    space: &'a Space,
+    attacker: OwnedFd,
+    victim: Option<Victim>,
+}
+
+impl<'a> Field<'a> {
+    fn new(space: &'a Space) -> Self {
+        Self { space, attacker: c("attacker.c"), victim: None }
     }
-    outcome
+
+    /// Lets a new domain attack the victim.
+    fn attack(&mut self, way: &str) -> Outcome {
+        let victim = self.victim.get_or_insert_with(|| Victim::new(self.space));
+        let secret = format!("{:x}", victim.call(33).unwrap());
+        let pid = victim.running.domain.pid().to_string();
+        let mut attacker = start(self.space, &self.attacker, &[way, &secret, &pid]);
+        attacker.ready();
+        let (status, said) = attacker.end();
+        let said = said.trim();
+        let outcome = match (said.split_once(": "), status.signal()) {
+            (Some(("open", how)), _) => Outcome { is_open: true, by: how.to_owned() },
+            (Some(("stopped", by)), _) => Outcome { is_open: false, by: by.to_owned() },
+            (None, Some(signal)) => {
+                assert!(!status.core_dumped(), "{way} left a core");
+                Outcome { is_open: false, by: format!("the attacker dies by {}", name(signal)) }
+            }
+            _ => panic!("{way}: {status}, {said:?}"),
+        };
+        if outcome.is_open {
+            self.victim = None;
+        } else {
+            assert_eq!(victim.call(34), Ok(1), "{way}: the victim's secret is another one");
+        }
+        outcome
+    }
 }
 
 fn name(signal: i32) -> String {
@@ -122,10 +137,10 @@ fn name(signal: i32) -> String {
 }
 
 /// Jumps to every instruction of the gate's page that sets rights, with all of them.
-fn into_the_gate(space: &Space) -> Outcome {
+fn into_the_gate(field: &mut Field<'_>) -> Outcome {
     let mut deaths = Vec::new();
     for place in 0.. {
-        let outcome = attack(space, &format!("gate{place}"));
+        let outcome = field.attack(&format!("gate{place}"));
         assert!(!outcome.is_open, "place {place}: {}", outcome.by);
         if outcome.by == "there are no more" {
             break;
@@ -143,9 +158,10 @@ fn row(row: u32, what: &str, outcome: &Outcome) -> String {
 
 in_a_launcher! {
     fn attacks_come_to_what_is_written_down(space) {
+        let mut field = Field::new(space);
         if space.isolation() != Isolation::Fault {
             // Nothing is promised, and nothing is there: the page is open.
-            assert!(attack(space, "direct_read").is_open);
+            assert!(field.attack("direct_read").is_open);
             return;
         }
         let emulated = is_emulated();
@@ -154,11 +170,11 @@ in_a_launcher! {
             if !must && !emulated {
                 continue;
             }
-            let outcome = attack(space, way);
+            let outcome = field.attack(way);
             assert!(!(must && outcome.is_open), "{number} {what}: {}", outcome.by);
             table.push((number, row(number, what, &outcome)));
         }
-        let gate = into_the_gate(space);
+        let gate = into_the_gate(&mut field);
         table.push((11, row(11, "jumps to WRPKRU in the gate with eax=0", &gate)));
         if emulated {
             compare(table);

@@ -53,6 +53,28 @@ in_a_launcher! {
 }
 
 in_a_launcher! {
+    fn calls_over_bytes_nest(space) {
+        let image = c("callee.c");
+        let mut functions = Vec::new();
+        let mut callees = Vec::new();
+        for _ in 0..2 {
+            let mut callee = start(space, &image, &["2", "bytes"]);
+            callee.ready();
+            let mut function = Function::take(space.launcher(), 7).unwrap();
+            while function.call(b"", LONG, <[u8]>::len) == Err(CallError::Gate(Status::Busy)) {}
+            functions.push(function);
+            callees.push(callee);
+        }
+        let [first, second] = &mut functions[..] else { unreachable!("two") };
+        let nested = first.call(b"ab", LONG, |answer| {
+            let inner = second.call(answer, LONG, <[u8]>::to_vec);
+            (inner, answer.to_vec())
+        });
+        assert_eq!(nested, Ok((Ok(b"cd".to_vec()), b"bc".to_vec())));
+    }
+}
+
+in_a_launcher! {
     fn an_arena_goes_with_its_link(space) {
         let mut callee = start(space, &c("callee.c"), &["1", "bytes"]);
         callee.ready();

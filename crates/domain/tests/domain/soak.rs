@@ -6,9 +6,7 @@ use std::time::{Duration, Instant};
 use partywall_abi::domain::Status;
 use partywall_domain::bytes::{CallError, Function};
 
-use crate::host::{c, descriptors, in_a_launcher, mapped, start};
-
-const LIMIT: Duration = Duration::from_millis(10);
+use crate::host::{c, descriptors, in_a_launcher, mapped, slowness, start};
 
 /// Resident memory of this process, in KiB (proc(5), `status`).
 fn resident_kib() -> u64 {
@@ -22,6 +20,7 @@ in_a_launcher! {
         // `cargo xtask test --full` goes on for ten minutes.
         let full = std::env::var_os("PARTYWALL_TRIALS").is_some_and(|trials| trials == "full");
         let (warm, whole) = if full { (30, 600) } else { (1, 5) };
+        let limit = Duration::from_millis(10) * slowness();
         let image = c("callee.c");
         let mut other = start(space, &c("caller.c"), &["load"]);
         other.ready();
@@ -38,7 +37,7 @@ in_a_launcher! {
             let calls = scope.spawn(move || {
                 let mut calls = 0_u64;
                 while !stop.load(Ordering::Relaxed) {
-                    match guest.call(link, [0, calls, 1], LIMIT) {
+                    match guest.call(link, [0, calls, 1], limit) {
                         Ok(sum) => assert_eq!(sum, calls + 1),
                         Err(Status::Busy) => continue,
                         Err(why) => panic!("{why:?}"),
@@ -52,7 +51,7 @@ in_a_launcher! {
                 let right = |reply: &[u8]| reply.len() == 64 << 10 && reply.iter().all(|b| *b == 2);
                 let mut calls = 0_u64;
                 while !stop.load(Ordering::Relaxed) {
-                    match function.call(&request, LIMIT, right) {
+                    match function.call(&request, limit, right) {
                         Ok(right) => assert!(right),
                         Err(CallError::Gate(Status::Busy)) => continue,
                         Err(why) => panic!("{why}"),

@@ -134,6 +134,9 @@ static uint64_t function(uint64_t caller, uint64_t cookie, uint64_t a, uint64_t 
     case 30: *(volatile uint64_t *)b = c; return 30;
     case 31: return (uint64_t)(uintptr_t)words;
     case 32: return write(1, (const void *)b, 8) == -1 && errno == EFAULT ? 32 : 0;
+    case 35: // The kernel is asked to write where this domain may not.
+        if (syscall(SYS_rt_sigprocmask, SIG_BLOCK, NULL, (void *)b, 8) != -1 || errno != EFAULT) return 0;
+        return syscall(SYS_rt_sigaction, SIGUSR1, NULL, (void *)b, 8) == -1 && errno == EFAULT ? 35 : 0;
     case 33: return (uint64_t)(uintptr_t)secret;
     case 34: return secret[0] == 0x5ec4e75ec4e75ec4ull;
     case 60: { // How many system calls these are.

@@ -113,7 +113,7 @@ static void interrupted(void) {
     CHECK(signal(SIGUSR1, on_usr1) != SIG_ERR);
     CHECK(call(1, 0, &before) == PARTYWALL_DONE);
     CHECK(pthread_create(&thread, NULL, sender, &self) == 0);
-    for (int i = 0; i < 100; i++) CHECK(call(24, 100000, &word) == PARTYWALL_DONE && word == 24);
+    for (int i = 0; i < 100; i++) CHECK(call(24, 20000, &word) == PARTYWALL_DONE && word == 24);
     go_on = 0;
     void *sent;
     CHECK(pthread_join(thread, &sent) == 0);
@@ -145,7 +145,7 @@ static void sent(void) {
 static volatile int handled;
 static void on_usr2(int signal) {
     (void)signal;
-    struct timespec t = { 0, 50000000 };
+    struct timespec t = { 0, 400000000 };
     while (nanosleep(&t, &t)) {}
     handled = 1;
 }
@@ -158,7 +158,7 @@ static void long_handler(void) {
     pthread_t self = pthread_self(), thread;
     CHECK(signal(SIGUSR2, on_usr2) != SIG_ERR);
     CHECK(pthread_create(&thread, NULL, one_signal, &self) == 0);
-    struct partywall_outcome o = domain->call(caller, link_, 5, 0, 0, 10000000);
+    struct partywall_outcome o = domain->call(caller, link_, 5, 0, 0, 200000000);
     CHECK(o.status == PARTYWALL_DEADLINE && handled == 1);
     CHECK(pthread_join(thread, NULL) == 0);
 }
