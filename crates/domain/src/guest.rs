@@ -176,7 +176,9 @@ impl Guest {
     /// offer, `cookie` what the function learns of it.
     ///
     /// # Errors
-    /// `ESRCH` when the process is no domain of this launcher, `ENOSPC` when no link is free.
+    /// `ESRCH` when the process is no domain of this launcher, `ENOSPC` when no link is free,
+    /// `ENOTRECOVERABLE`, whoever asks, when a call in this program was cut off: it is about to be
+    /// ended.
     pub fn offer(&self, pid: u32, number: u64, cookie: u64) -> io::Result<u32> {
         // SAFETY: as for `lend`.
         let offer: extern "C" fn(u64, u64, u64) -> i64 =

@@ -107,10 +107,14 @@ pub(crate) extern "C" fn offer(pid: u64, number: u64, cookie: u64) -> i64 {
 }
 
 fn try_offer(pid: i32, number: u64, cookie: u64) -> Result<u64, Errno> {
-    let (callee, caller) = (own_domain(), domain_of(pid).ok_or(Errno(libc::ESRCH))?);
+    let callee = own_domain();
     if callee as usize >= SLOTS {
         return Err(Errno(libc::EINVAL));
     }
+    if TABLES.domains[callee as usize].poisoned.load(Ordering::Acquire) != 0 {
+        return Err(Errno(libc::ENOTRECOVERABLE));
+    }
+    let caller = domain_of(pid).ok_or(Errno(libc::ESRCH))?;
     let claimed = TABLES.links.0.iter().enumerate().find_map(|(place, link)| {
         let free = link.word.load(Ordering::Relaxed);
         let uses = (free >> USES_SHIFT).wrapping_add(1);

@@ -139,11 +139,21 @@ pub(crate) struct Offered {
 impl Offered {
     /// Offers the gate to the process `pid`, if both are domains of one launcher. To be called inside
     /// the runtime that is to finish what handlers begin.
-    pub(crate) fn new(pid: Option<u32>, number: u64) -> Option<Self> {
-        let guest = here()?;
-        let link = guest.offer(pid?, number, number).ok()?;
-        lend(guest);
-        Some(Self { guest, link, number })
+    ///
+    /// # Errors
+    /// When a call in this process was cut off: it is about to be ended, and takes no links.
+    pub(crate) fn new(pid: Option<u32>, number: u64) -> std::io::Result<Option<Self>> {
+        const POISONED: i32 = rustix::io::Errno::NOTRECOVERABLE.raw_os_error();
+        let Some(guest) = here() else { return Ok(None) };
+        // No process has the number 0.
+        match guest.offer(pid.unwrap_or(0), number, number) {
+            Ok(link) => {
+                lend(guest);
+                Ok(Some(Self { guest, link, number }))
+            }
+            Err(why) if why.raw_os_error() == Some(POISONED) => Err(why),
+            Err(_) => Ok(None),
+        }
     }
 
     /// What keeps the two ends apart.

@@ -436,3 +436,24 @@ in_a_launcher! {
         assert!(longest > Duration::from_millis(100), "nobody was kept from running: {longest:?}");
     }
 }
+
+in_a_launcher! {
+    fn a_callee_in_which_a_call_was_cut_off_offers_no_links(space) {
+        let callee = Callee::start(space, &c("callee.c"), 2);
+        assert_eq!(callee.call([3, 0, 0]), Err(Status::Fault));
+        // This thread owns the context that was cut off; another one gets the other.
+        let offered = std::thread::scope(|scope| {
+            let other = scope.spawn(|| {
+                let begin = Instant::now();
+                loop {
+                    match callee.call([61, 0, 0]) {
+                        Err(Status::Busy) if begin.elapsed() < LONG => {}
+                        other => break other,
+                    }
+                }
+            });
+            other.join().unwrap()
+        });
+        assert_eq!(offered, Ok(libc::ENOTRECOVERABLE as u64));
+    }
+}

@@ -151,7 +151,15 @@ pub(crate) async fn open(
 ) -> Result<Arc<Link>, Error> {
     let Offer { link, geometry, caller, methods, isolation, memory, socket } = offer;
     // Before the caller can see that the link is open.
-    let offered = Offered::new(caller.pid, link);
+    let offered = match Offered::new(caller.pid, link) {
+        Ok(offered) => offered,
+        Err(source) => {
+            // The caller hears it hang up, and finds the next instance.
+            partywall_shm::socket::discard(vec![memory, socket]);
+            let what = "opening a link: a call here was cut off, and this service is to be ended";
+            return Err(Error::Io { what: what.into(), source });
+        }
+    };
     let ends = set_up(link, geometry, memory, socket, SETUP).await?;
     let gate = offered.as_ref().map(Offered::isolation);
     let isolation = domain::isolation(isolation, gate);

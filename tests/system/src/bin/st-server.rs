@@ -38,8 +38,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(runtime.block_on(server.add_service(service).serve("test"))?)
 }
 
-/// Fails as the request asks for it.
+/// Fails as the request asks for it, but only in a caller's thread: ABORTED elsewhere.
 fn fail(request: Request<()>) -> Result<Request<()>, Status> {
+    let thread = std::thread::current();
+    let lent = thread.name().is_some_and(|name| name.starts_with("partywall-lent"));
+    if request.metadata().contains_key("x-fail") && !lent {
+        return Err(Status::aborted("the caller has not come in by itself"));
+    }
     match request.metadata().get("x-fail").map(|how| how.as_bytes()) {
         None => Ok(request),
         Some(b"abort") => std::process::abort(),
