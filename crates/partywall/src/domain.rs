@@ -30,9 +30,30 @@ use tokio::runtime::Handle;
 
 /// Threads that are lent to callers; each calling thread needs one.
 const LENT: usize = 8;
-/// How long a visit may last. Not the call's deadline: a caller in a hurry is no reason to end a
-/// service.
+/// How long a visit may last, unless [`LIMIT_VARIABLE`] says otherwise. Not the call's deadline: a
+/// caller in a hurry is no reason to end a service.
 const LIMIT: Duration = Duration::from_millis(10);
+/// The environment variable with the limit of this process's visits, in milliseconds.
+const LIMIT_VARIABLE: &str = "PARTYWALL_INLINE_LIMIT_MS";
+
+/// The limit of this process's visits.
+fn limit() -> Duration {
+    static SET: OnceLock<Duration> = OnceLock::new();
+    *SET.get_or_init(|| {
+        let Ok(text) = std::env::var(LIMIT_VARIABLE) else { return LIMIT };
+        parsed(&text).unwrap_or_else(|| {
+            let default = LIMIT.as_millis();
+            tracing::warn!(
+                "{LIMIT_VARIABLE}={text} is no number of milliseconds from 1 on; it is {default}"
+            );
+            LIMIT
+        })
+    })
+}
+
+fn parsed(text: &str) -> Option<Duration> {
+    text.parse().ok().filter(|ms| *ms > 0).map(Duration::from_millis)
+}
 
 /// A visit has taken what was there.
 const VISITED: u64 = 1;
@@ -98,7 +119,7 @@ impl Gate {
     /// # Errors
     /// When the service has failed in the middle.
     pub(crate) fn visit(&self) -> Result<bool, Status> {
-        match self.guest.call(self.link, [0; 3], LIMIT) {
+        match self.guest.call(self.link, [0; 3], limit()) {
             Ok(word) => Ok(word == VISITED),
             Err(why @ (Status::Fault | Status::Deadline | Status::Died | Status::SystemCall)) => {
                 Err(why)
@@ -203,4 +224,17 @@ fn lend(guest: Guest) {
             }
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_is_a_number_of_milliseconds() {
+        assert_eq!(parsed("25"), Some(Duration::from_millis(25)));
+        for bad in ["", "0", "-1", "10ms", "1.5"] {
+            assert_eq!(parsed(bad), None, "{bad}");
+        }
+    }
 }
