@@ -5,7 +5,7 @@ use std::fmt;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-/// The two benches.
+/// The benches.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Bench {
@@ -13,6 +13,8 @@ pub enum Bench {
     Calls,
     /// The word count service.
     Words,
+    /// Calls between domains of one address space, beside calls between processes.
+    Domain,
 }
 
 /// How calls follow each other.
@@ -23,6 +25,12 @@ pub enum Mode {
     Latency,
     /// A full window of calls in flight; calls per second.
     Pipelined,
+    /// One call at a time, timed by the batch: the mean.
+    Loop,
+    /// So many calls per second; CPU time.
+    Paced,
+    /// One call at a time with a long request and a short reply.
+    Bulk,
 }
 
 /// What the word count service is asked for.
@@ -73,7 +81,7 @@ pub enum Wait {
 pub struct Case {
     /// Which bench.
     pub bench: Bench,
-    /// `calls` only.
+    /// Not in `words`.
     pub mode: Option<Mode>,
     /// `words` only.
     pub op: Option<Op>,
@@ -81,6 +89,8 @@ pub struct Case {
     pub clock: Option<Clock>,
     /// Bytes of a call or words of a text; none for a bare hand-over.
     pub size: Option<u64>,
+    /// Calls per second, where they are paced.
+    pub rate: Option<u64>,
     /// Where the processes run.
     pub placement: Placement,
     /// How they wait; none where only one process takes part.
@@ -92,6 +102,18 @@ pub const CALL_SIZES: [u64; 3] = [32, 1024, 65536];
 
 /// Sizes of a text in words.
 pub const WORD_SIZES: [u64; 7] = [100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000];
+
+/// Sizes of a call between domains that is echoed.
+pub const ECHO_SIZES: [u64; 3] = CALL_SIZES;
+
+/// Sizes of a long request; a line through the times shows what a byte costs.
+pub const BULK_SIZES: [u64; 5] = [64 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20];
+
+/// Every size of `domain`.
+pub const DOMAIN_SIZES: [u64; 7] = [32, 1024, 64 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20];
+
+/// Calls per second, where they are paced.
+pub const RATES: [u64; 2] = [10_000, 50_000];
 
 /// The largest text whose word frequencies are asked for. Beyond it the table of distinct words
 /// outgrows the caches and the text by far, and hides the transport.
@@ -105,7 +127,36 @@ impl Case {
         placement: Placement,
         wait: Option<Wait>,
     ) -> Self {
-        Self { bench: Bench::Calls, mode: Some(mode), op: None, clock: None, size, placement, wait }
+        Self {
+            bench: Bench::Calls,
+            mode: Some(mode),
+            op: None,
+            clock: None,
+            size,
+            rate: None,
+            placement,
+            wait,
+        }
+    }
+
+    /// A case of `domain` that is not paced.
+    pub const fn domain(
+        mode: Mode,
+        size: Option<u64>,
+        placement: Placement,
+        wait: Option<Wait>,
+    ) -> Self {
+        Self { bench: Bench::Domain, ..Self::call(mode, size, placement, wait) }
+    }
+
+    /// A paced case of `domain`.
+    pub const fn paced(
+        rate: u64,
+        size: Option<u64>,
+        placement: Placement,
+        wait: Option<Wait>,
+    ) -> Self {
+        Self { rate: Some(rate), ..Self::domain(Mode::Paced, size, placement, wait) }
     }
 
     /// A case of `words`; always unpinned.
@@ -116,6 +167,7 @@ impl Case {
             op: Some(op),
             clock: Some(clock),
             size: Some(words),
+            rate: None,
             placement: Placement::Unpinned,
             wait,
         }
@@ -152,12 +204,13 @@ impl Case {
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let size = match (self.bench, self.size) {
-            (Bench::Calls, Some(bytes)) => bytes_text(bytes),
-            (Bench::Words, Some(words)) => words_text(words),
+            (Bench::Calls | Bench::Domain, Some(bytes)) => bytes_text(bytes),
+            (Bench::Words, Some(words)) => format!("{} words", thousands(words)),
             (_, None) => "bare".to_owned(),
         };
         let mut parts = vec![size];
         parts.extend(self.mode.map(|mode| lower(&mode)));
+        parts.extend(self.rate.map(|rate| format!("{} calls/s", thousands(rate))));
         parts.extend(self.op.map(|op| lower(&op)));
         parts.extend(self.clock.map(|clock| format!("clock {clock:?}")));
         parts.push(self.placement.text().to_owned());
@@ -182,17 +235,21 @@ fn lower(value: &impl fmt::Debug) -> String {
 }
 
 fn bytes_text(bytes: u64) -> String {
-    if bytes >= 1024 { format!("{} KiB", bytes / 1024) } else { format!("{bytes} B") }
+    match bytes {
+        bytes if bytes >= 1 << 20 => format!("{} MiB", bytes >> 20),
+        bytes if bytes >= 1 << 10 => format!("{} KiB", bytes >> 10),
+        bytes => format!("{bytes} B"),
+    }
 }
 
-fn words_text(words: u64) -> String {
-    let mut text = words.to_string();
+fn thousands(number: u64) -> String {
+    let mut text = number.to_string();
     for at in
         (1..text.len()).rev().filter(|at| (text.len() - at).is_multiple_of(3)).collect::<Vec<_>>()
     {
         text.insert(at, ',');
     }
-    format!("{text} words")
+    text
 }
 
 #[cfg(test)]
@@ -203,8 +260,19 @@ mod tests {
     fn prints_sizes_for_people() {
         assert_eq!(bytes_text(32), "32 B");
         assert_eq!(bytes_text(65536), "64 KiB");
-        assert_eq!(words_text(100), "100 words");
-        assert_eq!(words_text(1_000_000), "1,000,000 words");
+        assert_eq!(bytes_text(1 << 20), "1 MiB");
+        assert_eq!(thousands(100), "100");
+        assert_eq!(thousands(1_000_000), "1,000,000");
+        let paced = Case::paced(10_000, Some(32), Placement::SameCore, Some(Wait::Block));
+        assert_eq!(paced.to_string(), "32 B, paced, 10,000 calls/s, same core, block");
+    }
+
+    #[test]
+    fn every_size_of_domains_is_one_of_its_sizes() {
+        let mut all = [&ECHO_SIZES[..], &BULK_SIZES[..]].concat();
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all, DOMAIN_SIZES);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! One process of a sample. It reports a line of JSON on its standard output.
 
 use std::os::fd::{OwnedFd, RawFd};
-use std::process::ExitCode;
+use std::process::{ExitCode, ExitStatus};
 use std::time::Duration;
 
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
@@ -34,7 +34,7 @@ pub struct Order {
     pub sample: Sample,
     /// The part to play.
     pub role: Role,
-    /// Process id of the driver.
+    /// Process id of the driver, or of the launcher.
     pub driver: u32,
     /// The CPU to stay on.
     pub cpu: Option<usize>,
@@ -57,17 +57,35 @@ pub struct Report {
     pub figures: Option<Figures>,
     /// Round trips of the line before and after, in nanoseconds.
     pub probes: Option<(f64, f64)>,
+    /// Nanoseconds from starting the client to its end, where the driver did not start it itself.
+    pub wall_ns: Option<u64>,
+}
+
+impl Report {
+    /// What a process that ended with `status` has written.
+    pub fn read(text: &str, status: Option<ExitStatus>) -> Self {
+        let status = status.map(|status| status.to_string()).unwrap_or_default();
+        serde_json::from_str(text).unwrap_or_else(|_| Self {
+            error: Some(format!("ended without a report: {status}")),
+            ..Self::default()
+        })
+    }
 }
 
 /// How long a client waits for its server.
-const START: Duration = Duration::from_secs(10);
+pub const START: Duration = Duration::from_secs(10);
 
 const BEFORE: u32 = 1;
 const AFTER: u32 = 2;
 
 /// Runs the order in `json`.
 pub fn run(json: &str) -> ExitCode {
-    let report = follow(json)
+    tell(follow(json))
+}
+
+/// Writes the report, and says by the exit status whether it is one of a failure.
+pub fn tell(report: Result<Report>) -> ExitCode {
+    let report = report
         .unwrap_or_else(|error| Report { error: Some(error.to_string()), ..Report::default() });
     let failed = report.error.is_some();
     println!("{}", serde_json::to_string(&report).unwrap_or_default());
@@ -76,10 +94,7 @@ pub fn run(json: &str) -> ExitCode {
 
 fn follow(json: &str) -> Result<Report> {
     let order: Order = serde_json::from_str(json)?;
-    set_parent_process_death_signal(Some(Signal::KILL))?;
-    if getppid().map(|pid| pid.as_raw_pid().unsigned_abs()) != Some(order.driver) {
-        return Err("the driver has gone".into());
-    }
+    end_with(order.driver)?;
     if let Some(cpu) = order.cpu {
         cpu::pin(cpu)?;
     }
@@ -94,6 +109,18 @@ fn follow(json: &str) -> Result<Report> {
     }
 }
 
+/// Lets this process end with its parent, `driver`.
+///
+/// # Errors
+/// If that has gone already.
+pub fn end_with(driver: u32) -> Result<()> {
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    if getppid().map(|pid| pid.as_raw_pid().unsigned_abs()) != Some(driver) {
+        return Err("the driver has gone".into());
+    }
+    Ok(())
+}
+
 fn sit(order: Order) -> Result<Seat> {
     for number in order.close {
         drop(own(number)?);
@@ -105,7 +132,11 @@ fn sit(order: Order) -> Result<Seat> {
     Ok(Seat::new(order.sample, Control::map(control)?, ends, lifeline))
 }
 
-fn own(number: RawFd) -> Result<OwnedFd> {
+/// Takes an inherited descriptor; the orders of a process list each of them once.
+///
+/// # Errors
+/// If it is not open.
+pub fn own(number: RawFd) -> Result<OwnedFd> {
     // SAFETY: the driver lists each inherited descriptor once, and nothing here has opened any.
     Ok(unsafe { fd::take(number) }?)
 }
@@ -145,5 +176,5 @@ fn call(contender: &dyn Contender, seat: &mut Seat) -> Result<Report> {
         let mine = cpu::process_cpu_ns(std::process::id())?;
         figures.cpu_ns = Some(mine as f64 + figures.cpu_ns.unwrap_or(0.0));
     }
-    Ok(Report { error: None, figures: Some(figures), probes: before.zip(after) })
+    Ok(Report { figures: Some(figures), probes: before.zip(after), ..Report::default() })
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::case::{Bench, CALL_SIZES, WORD_SIZES};
+use crate::case::{Bench, CALL_SIZES, DOMAIN_SIZES, WORD_SIZES};
 use crate::contender;
 use crate::stopwatch::Spans;
 
@@ -25,9 +25,17 @@ pub enum Command {
     Calls(Options),
     /// A service that counts the words of a text
     Words(Options),
+    /// Calls between domains of one address space, beside calls between processes
+    Domain(Options),
     /// One process of a sample; started by the other commands
     #[command(hide = true)]
     Child {
+        /// What to do, as JSON
+        order: String,
+    },
+    /// Both processes of a sample as domains; started by the other commands
+    #[command(hide = true)]
+    Launch {
         /// What to do, as JSON
         order: String,
     },
@@ -36,7 +44,7 @@ pub enum Command {
 /// Options of a bench.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
-    /// Finish within 50 s: short samples, and as many rounds as fit
+    /// Finish within 50 s (`domain`: 110 s): short samples, and as many rounds as fit
     #[arg(long)]
     pub quick: bool,
 
@@ -56,7 +64,7 @@ pub struct Options {
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub only: Vec<String>,
 
-    /// Take N rounds [default: 30; with --quick, as many as fit]
+    /// Take N rounds [default: 30, `domain` 15; with --quick, as many as fit]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub repeats: Option<u32>,
 
@@ -82,6 +90,7 @@ impl Options {
             Bench::Calls => (&CALL_SIZES[..], "bytes", u64::MAX),
             Bench::Words if self.quick => (&WORD_SIZES[..], "words", QUICK_WORDS),
             Bench::Words => (&WORD_SIZES[..], "words", u64::MAX),
+            Bench::Domain => (&DOMAIN_SIZES[..], "bytes", u64::MAX),
         };
         let most = self.max.unwrap_or(most);
         let sizes: Vec<u64> = all.iter().copied().filter(|size| *size <= most).collect();
@@ -133,8 +142,16 @@ impl Options {
     }
 
     /// Rounds to take, if the user or the full run says how many.
-    pub fn rounds(&self) -> Option<u32> {
-        self.repeats.or(if self.quick { None } else { Some(30) })
+    pub fn rounds(&self, bench: Bench) -> Option<u32> {
+        let full = if bench == Bench::Domain { 15 } else { 30 };
+        self.repeats.or(if self.quick { None } else { Some(full) })
+    }
+
+    /// How long after its begin a quick run takes the last sample, and when that has ended; none
+    /// for another run.
+    pub fn quick_ends(&self, bench: Bench) -> Option<(Duration, Duration)> {
+        let (last, end) = if bench == Bench::Domain { (100, 108) } else { (44, 49) };
+        self.quick.then(|| (Duration::from_secs(last), Duration::from_secs(end)))
     }
 }
 
@@ -181,9 +198,10 @@ mod tests {
     }
 
     #[test]
-    fn a_full_run_repeats_thirty_times() {
-        assert_eq!(options(&[]).rounds(), Some(30));
-        assert_eq!(options(&["--quick"]).rounds(), None);
-        assert_eq!(options(&["--quick", "--repeats", "3"]).rounds(), Some(3));
+    fn a_full_run_repeats_so_many_times() {
+        assert_eq!(options(&[]).rounds(Bench::Words), Some(30));
+        assert_eq!(options(&[]).rounds(Bench::Domain), Some(15));
+        assert_eq!(options(&["--quick"]).rounds(Bench::Words), None);
+        assert_eq!(options(&["--quick", "--repeats", "3"]).rounds(Bench::Words), Some(3));
     }
 }

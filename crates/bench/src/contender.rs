@@ -3,6 +3,9 @@
 use std::error::Error;
 use std::os::fd::OwnedFd;
 
+use partywall_abi::control::Isolation;
+use partywall_domain::machine::Feature;
+
 use crate::case::{Bench, Case};
 use crate::seat::Seat;
 
@@ -50,6 +53,12 @@ pub trait Contender: Sync {
 
     /// A third process, such as a broker, started before the two sides. Its CPU time is nobody's.
     fn attendant(&self) -> Option<Attendant> {
+        None
+    }
+
+    /// What keeps the two sides apart if they are domains of one launcher; none if they are
+    /// processes.
+    fn domains(&self) -> Option<Isolation> {
         None
     }
 
@@ -102,9 +111,25 @@ pub const ALL: &[(Bench, &dyn Contender)] = &[
     (Bench::Words, &crate::words::tonic::TonicUds),
     (Bench::Words, &crate::words::partywall::Raw),
     (Bench::Words, &crate::words::partywall::Tonic),
+    (Bench::Words, &crate::words::domain::Domain),
     (Bench::Words, &crate::words::floor::FLOOR),
     (Bench::Words, &crate::words::floor::FLOOR_REUSE),
+    (Bench::Domain, &crate::domains::call::Call),
+    (Bench::Domain, &crate::domains::gate::GATE),
+    (Bench::Domain, &crate::domains::gate::GATE_KEYS),
+    (Bench::Domain, &crate::domains::others::DOMAIN_TONIC),
+    (Bench::Domain, &crate::domains::others::RING_RAW),
+    (Bench::Domain, &crate::domains::others::RING_TONIC),
+    (Bench::Domain, &crate::domains::others::HANDOFF_FLOOR),
+    (Bench::Domain, &crate::domains::others::UDS_EPOLL),
+    (Bench::Domain, &crate::domains::call::Memcpy),
+    (Bench::Domain, &crate::domains::call::Clock),
 ];
+
+/// Whether this machine has what a contender needs.
+pub fn is_possible(contender: &dyn Contender) -> bool {
+    contender.domains() != Some(Isolation::Fault) || Feature::ProtectionKeys.look().there
+}
 
 /// The contenders of a bench.
 pub fn of(bench: Bench) -> impl Iterator<Item = &'static dyn Contender> {
@@ -119,12 +144,15 @@ pub fn named(bench: Bench, name: &str) -> Option<&'static dyn Contender> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::case::{CALL_SIZES, WORD_SIZES};
+    use crate::case::{CALL_SIZES, DOMAIN_SIZES, WORD_SIZES};
     use std::collections::HashSet;
+
+    const BENCHES: [(Bench, &[u64]); 3] =
+        [(Bench::Calls, &CALL_SIZES), (Bench::Words, &WORD_SIZES), (Bench::Domain, &DOMAIN_SIZES)];
 
     #[test]
     fn names_and_cells_are_unique() {
-        for (bench, sizes) in [(Bench::Calls, &CALL_SIZES[..]), (Bench::Words, &WORD_SIZES[..])] {
+        for (bench, sizes) in BENCHES {
             let names: Vec<_> = of(bench).map(|contender| contender.name()).collect();
             assert_eq!(names.iter().collect::<HashSet<_>>().len(), names.len());
             for contender in of(bench) {
@@ -138,7 +166,7 @@ mod tests {
 
     #[test]
     fn every_target_names_a_cell_that_exists() {
-        for (bench, sizes) in [(Bench::Calls, &CALL_SIZES[..]), (Bench::Words, &WORD_SIZES[..])] {
+        for (bench, sizes) in BENCHES {
             let mut targets = crate::target::targets(bench, sizes);
             targets.extend(crate::target::floors(bench));
             for key in targets.iter().flat_map(|target| target.quantity.keys()) {

@@ -5,6 +5,7 @@
 //! | 0 | state of the server: 0 starting, 1 ready, 2 failed | server |
 //! | 4 | a number for the client, such as a port | server, before ready |
 //! | 8 | process id of the server | server, before ready |
+//! | 12 | process id of the launcher, where both sides are its domains | launcher, before either starts |
 //! | 64, 128 | last meeting the client, the server has come to | that side |
 //! | 1024.. | the lines that the probe bounces | both, in turn |
 
@@ -20,6 +21,7 @@ use crate::sys::shared::{self, Shared};
 const STATE: usize = 0;
 const NUMBER: usize = 4;
 const PID: usize = 8;
+const LAUNCHER: usize = 12;
 const CLIENT_CAME: usize = 64;
 const SERVER_CAME: usize = 128;
 const LINES: usize = 1024;
@@ -89,6 +91,16 @@ impl Control {
     /// The server's process id; none before it is ready, and if there is no server.
     pub fn server(&self) -> Option<u32> {
         Some(self.0.word(PID).load(Relaxed)).filter(|pid| *pid != 0)
+    }
+
+    /// This process is the launcher of both sides.
+    pub fn set_launcher(&self) {
+        self.0.word(LAUNCHER).store(std::process::id(), Relaxed);
+    }
+
+    /// The launcher's process id, if there is one.
+    pub fn launcher(&self) -> Option<u32> {
+        Some(self.0.word(LAUNCHER).load(Relaxed)).filter(|pid| *pid != 0)
     }
 
     /// Sleeps until both sides have come to meeting `number`; numbers grow.

@@ -10,6 +10,7 @@ use serde::Serialize;
 use crate::case::Bench;
 use crate::cli::Options;
 use crate::contender::Result;
+use crate::image;
 use crate::machine::{self, Machine};
 use crate::pair::{Outcome, Runner};
 use crate::plan::{Choice, Entry, Plan};
@@ -20,12 +21,6 @@ use crate::sys::cpu::Cpus;
 use crate::sys::stop::Stop;
 use crate::target::{self, Finding, Verdict};
 use crate::words::{Text, generate};
-
-/// No sample of a quick run begins later than this.
-const QUICK: Duration = Duration::from_secs(44);
-
-/// Every sample of a quick run has ended by then.
-const QUICK_END: Duration = Duration::from_secs(49);
 
 /// Groups that no target needs come in one of so many quick rounds.
 const STRIDE: u32 = 5;
@@ -99,9 +94,11 @@ pub fn run(bench: Bench, options: &Options) -> Result<Option<Run>> {
     options.check_names(bench)?;
     options.check_files()?;
     let sizes = options.sizes(bench)?;
-    let started = Instant::now();
     let stop = Stop::listen()?;
-    let (ticker, cpus) = (Ticker::calibrate(), Cpus::find()?);
+    let (mut ticker, cpus) = (Ticker::calibrate(), Cpus::find()?);
+    if bench == Bench::Domain {
+        ticker = ticker.settled();
+    }
     let machine = Machine::look(ticker, cpus);
     eprintln!("{}", machine.line());
     if !machine.release {
@@ -117,6 +114,15 @@ pub fn run(bench: Bench, options: &Options) -> Result<Option<Run>> {
         eprintln!("Only one core can be used: nothing is measured on two cores.");
     }
     let plan = Plan::new(bench, &choice);
+    for name in plan.impossible() {
+        eprintln!("This machine has no protection keys: {name} is not measured.");
+    }
+    let image = if plan.has_domains() { image::build(&stop)? } else { None };
+    if stop.requested() {
+        return Ok(None);
+    }
+    let started = Instant::now();
+    let ends = options.quick_ends(bench);
     let steal = machine::steal();
     let runner = Runner {
         dir: tempfile::Builder::new().prefix("partywall-bench-").tempdir()?,
@@ -125,7 +131,8 @@ pub fn run(bench: Bench, options: &Options) -> Result<Option<Run>> {
         stop,
         spans: options.spans(),
         count: 0,
-        hard_end: options.quick.then(|| started + QUICK_END),
+        hard_end: ends.map(|(_, end)| started + end),
+        image,
     };
     let mut session = Session {
         runner,
@@ -140,7 +147,7 @@ pub fn run(bench: Bench, options: &Options) -> Result<Option<Run>> {
     if bench == Bench::Words && !session.write_texts(&sizes, options.seed)? {
         return Ok(None);
     }
-    if !session.rounds(&plan, options, started)? {
+    if !session.rounds(&plan, options, started, ends.map(|(last, _)| last))? {
         return Ok(None);
     }
     let Session { rows, mut tally, .. } = session;
@@ -188,16 +195,22 @@ impl Session {
     }
 
     /// Takes every sample. False if the user asked for an end.
-    fn rounds(&mut self, plan: &Plan, options: &Options, started: Instant) -> Result<bool> {
+    fn rounds(
+        &mut self,
+        plan: &Plan,
+        options: &Options,
+        started: Instant,
+        last: Option<Duration>,
+    ) -> Result<bool> {
         let mut rng = Rng::new(options.seed);
-        let rounds = options.rounds();
+        let rounds = options.rounds(plan.bench());
         let stride = if options.only.is_empty() { STRIDE } else { 1 };
-        let total = match rounds {
-            Some(rounds) if !options.quick => u64::from(rounds) * plan.len() as u64,
-            _ => QUICK.as_secs(),
+        let total = match last {
+            Some(last) => last.as_secs(),
+            None => u64::from(rounds.unwrap_or(1)) * plan.len() as u64,
         };
         let bar = bar(total, if options.quick { "seconds" } else { "samples" });
-        let spent = |started: Instant| options.quick && started.elapsed() > QUICK;
+        let spent = |started: Instant| last.is_some_and(|last| started.elapsed() > last);
         for round in 0.. {
             if rounds.is_some_and(|rounds| round >= rounds) || spent(started) {
                 break;

@@ -2,6 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use partywall_domain::machine::Feature;
 use serde::Serialize;
 
 use crate::sys::clock::Ticker;
@@ -32,6 +33,8 @@ pub struct Machine {
     pub clock: String,
     /// Speculation mitigations in force.
     pub mitigations: Vec<String>,
+    /// Whether there are protection keys.
+    pub protection_keys: bool,
     /// Load average over a minute when the run began.
     pub load: f64,
     /// Compiler.
@@ -65,6 +68,7 @@ impl Machine {
                 .to_owned(),
             clock: ticker.describe(),
             mitigations: mitigations(),
+            protection_keys: Feature::ProtectionKeys.look().there,
             load: read("/proc/loadavg")
                 .split(' ')
                 .next()

@@ -1,6 +1,7 @@
-//! Measures Partywall beside the alternatives: `partywall-bench calls` and `partywall-bench words`.
+//! Measures Partywall beside the alternatives: `partywall-bench calls`, `words` and `domain`.
 //!
-//! Every sample is a fresh pair of processes: this program again, with an order from the driver.
+//! Every sample is a fresh pair of processes: this program again, with an order from the driver; or
+//! a launcher that loads this program, built static-pie, twice into its address space.
 //! The driver interleaves all contenders in random order, so that whatever disturbs the machine
 //! disturbs all of them alike, and compares only what was measured in the same round.
 //!
@@ -9,8 +10,9 @@
 //! | `case`, `row` | what a sample measures, and how it is published |
 //! | `contender`, `seat` | the seam: who is measured, and what they are given to do it |
 //! | `stopwatch`, `pattern`, `meter` | timing calls and checking replies inside a client |
-//! | `calls`, `words` | the contenders, one file each |
+//! | `calls`, `words`, `domains` | the contenders, one file each |
 //! | `plan`, `driver`, `pair`, `process`, `child` | order, rounds, processes |
+//! | `image`, `launch` | both sides as domains of one process |
 //! | `control`, `probe` | how the two processes meet, and how near their cores are |
 //! | `stats`, `ratio`, `target` | medians, ratios with intervals, promises |
 //! | `report`, `machine` | terminal, JSON, HTML |
@@ -21,7 +23,10 @@ mod child;
 mod cli;
 mod contender;
 mod control;
+mod domains;
 mod driver;
+mod image;
+mod launch;
 mod machine;
 mod meter;
 mod pair;
@@ -59,7 +64,9 @@ fn main() -> ExitCode {
     let (bench, options) = match Cli::parse().command {
         Command::Child { order } => return child::run(&order),
         Command::Calls(options) => (Bench::Calls, options),
+        Command::Launch { order } => return launch::run(&order),
         Command::Words(options) => (Bench::Words, options),
+        Command::Domain(options) => (Bench::Domain, options),
     };
     match bench_and_report(bench, &options) {
         Ok(code) => code,

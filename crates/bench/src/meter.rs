@@ -1,4 +1,8 @@
 //! Measuring calls inside a client: numbered requests, and a check of every reply.
+//!
+//! Paced calls are due at times that are set beforehand, so a late one is followed by others at
+//! once; the client sleeps until the next is due. What that costs is part of the CPU time, the same
+//! for everyone.
 
 use crate::case::{Case, Mode};
 use crate::contender::Result;
@@ -6,15 +10,44 @@ use crate::pattern::{Pattern, STAMP};
 use crate::row::Figures;
 use crate::stopwatch::Stopwatch;
 
+use std::num::NonZeroU64;
+use std::time::Duration;
+
 /// Sends numbered requests, times them, and checks every byte of every reply.
 #[derive(Debug)]
 pub struct Meter {
     watch: Stopwatch,
     pattern: Pattern,
+    mode: Option<Mode>,
     size: usize,
     window: usize,
     next: u64,
     wrong: u64,
+    pace: Option<Pace>,
+}
+
+/// When calls are due, in ticks.
+#[derive(Debug)]
+struct Pace {
+    period: f64,
+    start: u64,
+    calls: u64,
+}
+
+/// Calls that are timed together: far more than the two time stamps cost, and few enough for their
+/// requests and replies to stay in the first cache.
+pub const BATCH: usize = 256;
+
+/// Bytes of the answer to a long request: its first and its last eight.
+pub const ENDS: usize = 16;
+
+/// What the answer to a long request is.
+pub fn ends(request: &[u8]) -> Option<[u8; ENDS]> {
+    let (first, last) = (request.first_chunk::<8>()?, request.last_chunk::<8>()?);
+    let mut ends = [0; ENDS];
+    ends[..8].copy_from_slice(first);
+    ends[8..].copy_from_slice(last);
+    Some(ends)
 }
 
 /// A link on which requests may run ahead of replies.
@@ -29,10 +62,41 @@ pub trait Duplex {
 const WRONG_MAX: u64 = 1000;
 
 impl Meter {
-    /// A meter for a case of `calls`, in its warm-up.
+    /// A meter for a case of `calls` or `domain`, in its warm-up.
     pub fn new(watch: Stopwatch, case: &Case) -> Self {
         let size = case.bytes().max(STAMP);
-        Self { watch, pattern: Pattern::new(size), size, window: case.window(), next: 0, wrong: 0 }
+        let pace = case.rate.map(|rate| {
+            // Sleeping to the microsecond; without that it is done as well as the system does it.
+            let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+            let period = watch.ticks(Duration::from_secs(1)) as f64 / rate as f64;
+            Pace { period, start: watch.now(), calls: 0 }
+        });
+        Self {
+            watch,
+            pattern: Pattern::new(size),
+            mode: case.mode,
+            size,
+            window: case.window(),
+            next: 0,
+            wrong: 0,
+            pace,
+        }
+    }
+
+    /// Whether calls are timed by the batch.
+    pub fn looped(&self) -> bool {
+        self.mode == Some(Mode::Loop)
+    }
+
+    /// Sleeps until the next call is due, if calls are paced.
+    pub fn pace(&mut self) {
+        let Some(pace) = &mut self.pace else { return };
+        pace.calls += 1;
+        let due = pace.start + (pace.calls as f64 * pace.period) as u64;
+        let left = due.saturating_sub(self.watch.now());
+        if left > 0 {
+            std::thread::sleep(self.watch.span(left));
+        }
     }
 
     /// Bytes of a request and of a reply.
@@ -91,14 +155,33 @@ impl Meter {
         self.watch.answered(calls)
     }
 
+    /// Counts a batch. False once the sample is complete.
+    #[inline]
+    pub fn batch(&mut self, begun: u64, ended: u64) -> bool {
+        self.watch.batch(BATCH as u64, begun, ended)
+    }
+
+    /// Writes the requests of a batch, one after the other; the number of the first.
+    pub fn fill_batch(&mut self, requests: &mut [u8]) -> u64 {
+        let first = self.next;
+        for request in requests.chunks_exact_mut(self.size) {
+            self.fill(request);
+        }
+        first
+    }
+
     /// Runs the sample with calls that each wait for their reply.
     pub fn one_by_one(
         &mut self,
         mut call: impl FnMut(&[u8], &mut [u8]) -> Result<()>,
     ) -> Result<()> {
+        if self.looped() {
+            return self.in_batches(call);
+        }
         let (mut request, mut reply) = (vec![0; self.size], vec![0; self.size]);
         loop {
             let seq = self.fill(&mut request);
+            self.pace();
             let begun = self.now();
             call(&request, &mut reply)?;
             let ended = self.now();
@@ -107,6 +190,93 @@ impl Meter {
                 return Ok(());
             }
         }
+    }
+
+    fn in_batches(&mut self, mut call: impl FnMut(&[u8], &mut [u8]) -> Result<()>) -> Result<()> {
+        let size = self.size;
+        let (mut requests, mut replies) = (vec![0; size * BATCH], vec![0; size * BATCH]);
+        loop {
+            let first = self.fill_batch(&mut requests);
+            let begun = self.now();
+            for (request, reply) in requests.chunks_exact(size).zip(replies.chunks_exact_mut(size))
+            {
+                call(request, reply)?;
+            }
+            let ended = self.now();
+            for (seq, reply) in (first..).zip(replies.chunks_exact(size)) {
+                self.check(seq, reply)?;
+            }
+            if !self.batch(begun, ended) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Runs the sample with requests that are written where the other side reads them, and replies
+    /// that are checked where it wrote them. The time includes the writing, not the check.
+    ///
+    /// `call` is given what writes the request and what checks the reply.
+    pub fn in_place(
+        &mut self,
+        mut call: impl FnMut(&dyn Fn(&mut [u8]), &mut dyn FnMut(&[u8])) -> Result<()>,
+    ) -> Result<()> {
+        loop {
+            let seq = self.next;
+            self.next += 1;
+            let (pattern, watch, size) = (&self.pattern, &self.watch, self.size);
+            let (mut ended, mut right) = (0, false);
+            let begun = watch.now();
+            call(&|request| pattern.fill(seq, request), &mut |reply| {
+                ended = watch.now();
+                right = pattern.matches(seq, reply, size);
+            })?;
+            if !right {
+                self.count_wrong()?;
+            }
+            if !self.lap(begun, ended) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Runs the sample with long requests that are answered by their [`ends`]; `call` sends the
+    /// request as it is and returns the answer.
+    pub fn bulk(&mut self, mut call: impl FnMut(&[u8]) -> Result<[u8; ENDS]>) -> Result<()> {
+        let mut request = self.long_request();
+        loop {
+            self.stamp(&mut request);
+            let begun = self.now();
+            let reply = call(&request)?;
+            let ended = self.now();
+            self.check_ends(&request, &reply)?;
+            if !self.lap(begun, ended) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// A request for [`Meter::stamp`].
+    pub fn long_request(&self) -> Vec<u8> {
+        let mut request = vec![0; self.size];
+        self.pattern.fill(0, &mut request);
+        request
+    }
+
+    /// Gives a long request the next number at both ends, and leaves the rest as it is.
+    pub fn stamp(&mut self, request: &mut [u8]) {
+        let stamp = self.next.to_le_bytes();
+        self.next += 1;
+        request[..STAMP].copy_from_slice(&stamp);
+        let last = request.len() - STAMP;
+        request[last..].copy_from_slice(&stamp);
+    }
+
+    /// Checks the answer to a long request.
+    ///
+    /// # Errors
+    /// When far too many were wrong.
+    pub fn check_ends(&mut self, request: &[u8], reply: &[u8]) -> Result<()> {
+        if ends(request).is_some_and(|ends| ends == *reply) { Ok(()) } else { self.count_wrong() }
     }
 
     /// Runs the sample with whole windows: all requests, one after the other in one buffer, then
@@ -118,10 +288,7 @@ impl Meter {
         let len = self.size * self.window;
         let (mut requests, mut replies) = (vec![0; len], vec![0; len]);
         loop {
-            let first = self.next;
-            for request in requests.chunks_exact_mut(self.size) {
-                self.fill(request);
-            }
+            let first = self.fill_batch(&mut requests);
             exchange(&requests, &mut replies)?;
             for (seq, reply) in (first..).zip(replies.chunks_exact(self.size)) {
                 self.check(seq, reply)?;
@@ -180,8 +347,75 @@ mod tests {
 
     fn meter(mode: Mode) -> Meter {
         let spans = Spans { warm: Duration::from_millis(1), sample: Duration::from_millis(5) };
-        let watch = Stopwatch::start(Ticker::calibrate(), spans, None).expect("a stopwatch");
-        Meter::new(watch, &Case::call(mode, Some(32), Placement::SameCore, None))
+        let watch = Stopwatch::start(Ticker::calibrate(), spans, []).expect("a stopwatch");
+        let rate = (mode == Mode::Paced).then_some(10_000);
+        let case = Case::call(mode, Some(32), Placement::SameCore, None);
+        Meter::new(watch, &Case { rate, ..case })
+    }
+
+    #[test]
+    fn a_loop_checks_every_reply_and_has_a_mean() {
+        let mut meter = meter(Mode::Loop);
+        let mut calls = 0;
+        meter
+            .one_by_one(|request, reply| {
+                calls += 1;
+                reply.copy_from_slice(request);
+                reply[20] ^= u8::from(calls == 700);
+                Ok(())
+            })
+            .expect("few errors");
+        let figures = meter.figures();
+        assert_eq!((figures.errors, figures.p50_ns), (1, None));
+        assert!(figures.per_s.expect("counted") > 0.0);
+    }
+
+    #[test]
+    fn paced_calls_keep_their_rate() {
+        let mut meter = meter(Mode::Paced);
+        let mut calls = 0_u32;
+        let begun = std::time::Instant::now();
+        meter
+            .one_by_one(|request, reply| {
+                calls += 1;
+                reply.copy_from_slice(request);
+                Ok(())
+            })
+            .expect("an echo");
+        // Late calls catch up, but none comes early.
+        let most = begun.elapsed().as_secs_f64() * 10_000.0;
+        assert!(f64::from(calls) <= most + 1.0, "{calls} calls, {most} were due");
+    }
+
+    #[test]
+    fn what_is_written_in_place_is_checked_in_place() {
+        let mut meter = meter(Mode::Latency);
+        let (mut room, mut calls) = ([0; 32], 0);
+        meter
+            .in_place(|write, check| {
+                write(&mut room);
+                calls += 1;
+                room[9] ^= u8::from(calls == 3);
+                check(&room);
+                Ok(())
+            })
+            .expect("few errors");
+        assert_eq!(meter.figures().errors, 1);
+    }
+
+    #[test]
+    fn the_answer_to_a_long_request_is_its_ends() {
+        let mut meter = meter(Mode::Bulk);
+        let mut calls = 0;
+        let call = |request: &[u8]| {
+            calls += 1;
+            let mut answer = ends(request).ok_or("too short")?;
+            answer[15] ^= u8::from(calls == 2);
+            Ok(answer)
+        };
+        meter.bulk(call).expect("few errors");
+        assert_eq!(meter.figures().errors, 1);
+        assert_eq!(ends(&[0; 7]), None);
     }
 
     #[test]

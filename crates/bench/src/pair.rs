@@ -12,6 +12,7 @@ use crate::case::{Case, Clock, Placement};
 use crate::child::{Order, Report, Role};
 use crate::contender::{Contender, Ends, Result, Side};
 use crate::control::Control;
+use crate::launch::Launch;
 use crate::probe;
 use crate::process::{Process, await_exit};
 use crate::row::Figures;
@@ -60,10 +61,12 @@ pub struct Runner {
     pub count: u64,
     /// When even a hanging sample must be over.
     pub hard_end: Option<Instant>,
+    /// This program as one that can be a domain, if any contender needs it.
+    pub image: Option<OwnedFd>,
 }
 
 /// How long the other side may take once one has ended.
-const GRACE: Duration = Duration::from_secs(5);
+pub const GRACE: Duration = Duration::from_secs(5);
 
 /// How often the watch looks at the stop flag.
 const SLICE: Duration = Duration::from_millis(100);
@@ -135,13 +138,26 @@ impl Runner {
                 return Ok(Outcome::Failed(last_words(process)?));
             }
         }
-        let mut server = paired.then(|| Process::start(&order(Role::Server))).transpose()?;
-        if paired && case.clock == Some(Clock::A) {
-            // A server that fails here shows up in the watch below.
-            let _ = page.await_ready(limit);
+        let launched = contender.domains();
+        let mut server = None;
+        if paired && launched.is_none() {
+            server = Some(Process::start(&order(Role::Server))?);
+            if case.clock == Some(Clock::A) {
+                // A server that fails here shows up in the watch below.
+                let _ = page.await_ready(limit);
+            }
         }
         let begun = Instant::now();
-        let mut client = Process::start(&order(Role::Client))?;
+        let mut client = match launched {
+            Some(isolation) => {
+                let image = self.image.as_ref().ok_or("there is no program for domains")?;
+                let image = image.try_clone()?;
+                inherit(image.as_fd())?;
+                let (server, client) = (order(Role::Server), order(Role::Client));
+                Process::launch(&Launch::new(image.as_raw_fd(), isolation, server, client))?
+            }
+            None => Process::start(&order(Role::Client))?,
+        };
         drop(inherited);
         let watched = self.watch(&mut client, server.as_mut(), begun + limit)?;
         Ok(match watched {
@@ -316,7 +332,7 @@ fn judge(case: Case, report: &Report, wall: Duration) -> Outcome {
         return Outcome::Failed("the client left no result".into());
     };
     if case.clock == Some(Clock::A) {
-        figures.p50_ns = Some(wall.as_nanos() as f64);
+        figures.p50_ns = Some(report.wall_ns.map_or(wall.as_nanos() as f64, |ns| ns as f64));
         figures.p99_ns = None;
         figures.p999_ns = None;
         figures.per_s = None;

@@ -23,8 +23,10 @@ pub struct Entry {
 
 /// Everything that a run measures, by group.
 pub struct Plan {
+    bench: Bench,
     groups: Vec<Vec<Entry>>,
     essential: HashSet<Key>,
+    impossible: Vec<&'static str>,
 }
 
 /// What to leave out.
@@ -44,8 +46,13 @@ impl Plan {
     /// Collects the cells of every chosen contender.
     pub fn new(bench: Bench, choice: &Choice) -> Self {
         let mut entries = Vec::new();
+        let mut impossible = Vec::new();
         for contender in contender::of(bench) {
             if choice.only.is_empty() || choice.only.iter().any(|name| name == contender.name()) {
+                if !contender::is_possible(contender) {
+                    impossible.push(contender.name());
+                    continue;
+                }
                 let cases = contender.cases(&choice.sizes).into_iter();
                 let wanted = cases.filter(|case| choice.wants(case));
                 entries.extend(wanted.map(|case| Entry { contender, case }));
@@ -56,7 +63,22 @@ impl Plan {
         let essential = targets.iter().flat_map(|target| target.quantity.keys()).collect();
         entries.sort_by_key(|entry| entry.case.group());
         let groups = entries.chunk_by(|a, b| a.case.group() == b.case.group());
-        Self { groups: groups.map(<[Entry]>::to_vec).collect(), essential }
+        Self { bench, groups: groups.map(<[Entry]>::to_vec).collect(), essential, impossible }
+    }
+
+    /// Which bench.
+    pub fn bench(&self) -> Bench {
+        self.bench
+    }
+
+    /// Contenders that were chosen and that this machine cannot run.
+    pub fn impossible(&self) -> &[&'static str] {
+        &self.impossible
+    }
+
+    /// Whether any contender's sides are domains.
+    pub fn has_domains(&self) -> bool {
+        self.groups.iter().flatten().any(|entry| entry.contender.domains().is_some())
     }
 
     /// How many samples one full round takes.

@@ -10,6 +10,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::child::{Order, Report};
 use crate::contender::{Fault, Result};
+use crate::launch::Launch;
 
 /// A child that never outlives its handle.
 #[derive(Debug)]
@@ -25,12 +26,25 @@ impl Process {
     /// # Errors
     /// If the system refuses.
     pub fn start(order: &Order) -> Result<Self> {
-        let child = Command::new(std::env::current_exe()?)
-            .arg("child")
-            .arg(serde_json::to_string(order)?)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()?;
+        let mut command = Command::new(std::env::current_exe()?);
+        command.arg("child").arg(serde_json::to_string(order)?);
+        Self::spawn(command)
+    }
+
+    /// Starts this program again as the launcher of both sides.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    pub fn launch(launch: &Launch) -> Result<Self> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.arg("launch").arg(serde_json::to_string(launch)?);
+        // Without restartable sequences, which an address space of domains cannot have.
+        command.env("GLIBC_TUNABLES", "glibc.pthread.rseq=0");
+        Self::spawn(command)
+    }
+
+    fn spawn(mut command: Command) -> Result<Self> {
+        let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
         let mut process = Self { child, exit: None, status: None };
         let pid = i32::try_from(process.child.id()).ok().and_then(Pid::from_raw);
         process.exit = Some(pidfd_open(pid.ok_or("no such id")?, PidfdFlags::empty())?);
@@ -60,11 +74,7 @@ impl Process {
     pub fn report(&mut self) -> Result<Report> {
         let mut text = String::new();
         self.child.stdout.take().ok_or("the report was taken")?.read_to_string(&mut text)?;
-        let status = self.status.map(|status| status.to_string()).unwrap_or_default();
-        Ok(serde_json::from_str(&text).unwrap_or_else(|_| Report {
-            error: Some(format!("ended without a report: {status}")),
-            ..Report::default()
-        }))
+        Ok(Report::read(&text, self.status))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::case::Case;
+use crate::case::{BULK_SIZES, Case, Wait};
 use crate::row::Row;
 use crate::stats::{self, Estimate};
 
@@ -22,6 +22,10 @@ pub enum Metric {
     P50,
     /// Calls per second.
     PerSecond,
+    /// Cycles from one side to the other, in the mean.
+    OneWay,
+    /// CPU time of a call.
+    Cpu,
 }
 
 /// Whether the cores were near; none where it does not matter.
@@ -46,6 +50,30 @@ pub enum Quantity {
         /// Divisor.
         under: Key,
     },
+    /// `(over - less) / (under - less)`.
+    Net {
+        /// Minuend of the dividend.
+        over: Key,
+        /// Minuend of the divisor.
+        under: Key,
+        /// What is part of both.
+        less: Key,
+    },
+    /// `over` by the least of `others`.
+    Least {
+        /// Dividend.
+        over: Key,
+        /// Divisors, in the same case with these waits.
+        others: &'static [(&'static str, Option<Wait>)],
+    },
+    /// The time per byte of `over` by that of `under`: slopes of lines through all of
+    /// [`BULK_SIZES`]; the sizes of the keys do not count.
+    Slope {
+        /// Dividend.
+        over: Key,
+        /// Divisor.
+        under: Key,
+    },
 }
 
 impl Quantity {
@@ -54,8 +82,59 @@ impl Quantity {
         match *self {
             Self::Ratio { over, under } => vec![over, under],
             Self::Excess { over, less, under } => vec![over, less, under],
+            Self::Net { over, under, less } => vec![over, under, less],
+            Self::Least { over, others } => {
+                let other = |(contender, wait): &(&'static str, _)| {
+                    let case = Case { wait: *wait, ..over.case };
+                    Key { contender, case }
+                };
+                std::iter::once(over).chain(others.iter().map(other)).collect()
+            }
+            Self::Slope { over, under } => {
+                let at = |key: Key| {
+                    BULK_SIZES
+                        .map(|size| Key { case: Case { size: Some(size), ..key.case }, ..key })
+                };
+                [at(over), at(under)].concat()
+            }
         }
     }
+}
+
+impl Quantity {
+    /// Computes it from the figures of its keys; none if one is missing.
+    fn of(&self, values: &[Option<f64>]) -> Option<f64> {
+        let value = |i: usize| values[i];
+        Some(match self {
+            Self::Ratio { .. } => value(0)? / value(1)?,
+            Self::Excess { .. } => (value(0)? - value(1)?) / value(2)?,
+            Self::Net { .. } => (value(0)? - value(2)?) / (value(1)? - value(2)?),
+            Self::Least { .. } => {
+                let others: Option<Vec<f64>> = values[1..].iter().copied().collect();
+                value(0)? / others?.into_iter().reduce(f64::min)?
+            }
+            Self::Slope { .. } => {
+                let (over, under) = values.split_at(BULK_SIZES.len());
+                slope(over)? / slope(under)?
+            }
+        })
+    }
+}
+
+/// How steep the line through the values at [`BULK_SIZES`] is, by least squares of the errors per
+/// byte: so what a byte costs where the caches hold all of them counts as much as where they do not.
+fn slope(values: &[Option<f64>]) -> Option<f64> {
+    let [mut weights, mut x_sum, mut y_sum, mut xx_sum, mut xy_sum] = [0.0; 5];
+    for (size, value) in BULK_SIZES.into_iter().zip(values) {
+        let (x, y) = (size as f64, (*value)?);
+        let weight = 1.0 / (x * x);
+        weights += weight;
+        x_sum += weight * x;
+        y_sum += weight * y;
+        xx_sum += weight * x * x;
+        xy_sum += weight * x * y;
+    }
+    Some((weights * xy_sum - x_sum * y_sum) / (weights * xx_sum - x_sum * x_sum))
 }
 
 /// The figure of a row, if the row may be compared at all.
@@ -63,6 +142,8 @@ pub fn figure(row: &Row, metric: Metric) -> Option<f64> {
     let value = match metric {
         Metric::P50 => row.figures.p50_ns,
         Metric::PerSecond => row.figures.per_s,
+        Metric::OneWay => row.figures.one_way_cycles,
+        Metric::Cpu => row.figures.cpu_ns,
     };
     value.filter(|value| row.figures.errors == 0 && *value > 0.0)
 }
@@ -79,12 +160,8 @@ pub fn per_round(rows: &[Row], quantity: &Quantity, metric: Metric) -> Vec<(Tag,
     let mut found: Vec<_> = series[0]
         .keys()
         .filter_map(|at| {
-            let value = |i: usize| series[i].get(at).copied();
-            let ratio = match quantity {
-                Quantity::Ratio { .. } => value(0)? / value(1)?,
-                Quantity::Excess { .. } => (value(0)? - value(1)?) / value(2)?,
-            };
-            Some((*at, ratio))
+            let values: Vec<_> = series.iter().map(|of| of.get(at).copied()).collect();
+            Some((*at, quantity.of(&values)?))
         })
         .collect();
     found.sort_by_key(|(at, _)| *at);
@@ -145,6 +222,43 @@ mod tests {
         let rows = [wrong, row("b", None, 0, 5.0)];
         let quantity = Quantity::Ratio { over: A, under: B };
         assert!(per_round(&rows, &quantity, Metric::P50).is_empty());
+    }
+
+    #[test]
+    fn a_net_ratio_leaves_out_what_is_part_of_both() {
+        let rows = [row("a", None, 0, 4.0), row("b", None, 0, 13.0), row("c", None, 0, 3.0)];
+        let quantity = Quantity::Net { over: A, under: B, less: C };
+        assert_eq!(per_round(&rows, &quantity, Metric::P50), [(None, 0.1)]);
+    }
+
+    #[test]
+    fn the_least_of_others_counts_once_all_are_there() {
+        let rows = [row("a", None, 0, 6.0), row("b", None, 0, 4.0), row("c", None, 0, 3.0)];
+        let others = &[("b", Some(Wait::Spin)), ("c", Some(Wait::Spin))];
+        let quantity = Quantity::Least { over: A, others };
+        assert_eq!(per_round(&rows, &quantity, Metric::P50), [(None, 2.0)]);
+        assert!(per_round(&rows[..2], &quantity, Metric::P50).is_empty());
+    }
+
+    #[test]
+    fn a_slope_leaves_out_what_is_paid_once() {
+        let case = Case::domain(Mode::Bulk, None, Placement::SameCore, None);
+        let rows: Vec<Row> = BULK_SIZES
+            .into_iter()
+            .flat_map(|size| {
+                let case = Case { size: Some(size), ..case };
+                let times = [("a", 5e6 + 0.3 * size as f64), ("b", 70.0 + 0.1 * size as f64)];
+                times.map(|(name, p50)| {
+                    let figures = Figures { p50_ns: Some(p50), ..Figures::default() };
+                    Row::new(name, case, None, 0, figures)
+                })
+            })
+            .collect();
+        let key = |contender| Key { contender, case };
+        let quantity = Quantity::Slope { over: key("a"), under: key("b") };
+        let found = per_round(&rows, &quantity, Metric::P50);
+        assert!(found.len() == 1 && (found[0].1 - 3.0).abs() < 1e-6, "{found:?}");
+        assert!(per_round(&rows[1..], &quantity, Metric::P50).is_empty());
     }
 
     #[test]

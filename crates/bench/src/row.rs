@@ -13,6 +13,8 @@ pub struct Figures {
     pub p99_ns: Option<f64>,
     /// 99.9th percentile.
     pub p999_ns: Option<f64>,
+    /// Half of a call's mean time, in cycles of the time stamp counter.
+    pub one_way_cycles: Option<f64>,
     /// Calls per second.
     pub per_s: Option<f64>,
     /// CPU time of both sides per call in nanoseconds.
@@ -26,7 +28,7 @@ pub struct Figures {
 /// A row of the JSON file.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Row {
-    /// `calls` or `words`.
+    /// `calls`, `words` or `domain`.
     pub bench: Bench,
     /// Who was measured.
     pub contender: String,
@@ -38,6 +40,8 @@ pub struct Row {
     pub clock: Option<Clock>,
     /// Bytes or words.
     pub size: Option<u64>,
+    /// Calls per second that were asked for.
+    pub rate: Option<u64>,
     /// Where the processes ran.
     pub placement: Placement,
     /// Whether the two cores were near each other; none where it does not matter.
@@ -67,6 +71,7 @@ impl Row {
             op: case.op,
             clock: case.clock,
             size: case.size,
+            rate: case.rate,
             placement: case.placement,
             near,
             wait: case.wait,
@@ -83,6 +88,7 @@ impl Row {
             op: self.op,
             clock: self.clock,
             size: self.size,
+            rate: self.rate,
             placement: self.placement,
             wait: self.wait,
         }
@@ -106,6 +112,7 @@ mod tests {
             "op",
             "clock",
             "size",
+            "rate",
             "placement",
             "near",
             "wait",
@@ -113,6 +120,7 @@ mod tests {
             "p50_ns",
             "p99_ns",
             "p999_ns",
+            "one_way_cycles",
             "per_s",
             "cpu_ns",
             "errors",

@@ -75,7 +75,7 @@ impl Seat {
     /// The text to count.
     ///
     /// # Errors
-    /// In `calls`, where there is none.
+    /// Where there is none.
     pub fn text(&self) -> Result<Text> {
         Ok(self.sample.text.clone().ok_or("this bench has no text")?)
     }
@@ -112,11 +112,6 @@ impl Seat {
         self.control.number()
     }
 
-    /// Client: the process id of the server, if there is one.
-    pub fn server(&self) -> Option<u32> {
-        self.control.server()
-    }
-
     /// Client: connects, and notes how long that took.
     ///
     /// # Errors
@@ -128,15 +123,21 @@ impl Seat {
         Ok(link)
     }
 
+    /// Client: the processes besides this one that work for the calls: the server, and the launcher
+    /// of domains.
+    pub fn others(&self) -> impl Iterator<Item = u32> {
+        self.control.server().into_iter().chain(self.control.launcher())
+    }
+
     /// Client: starts the warm-up, of both sides' CPU time too.
     ///
     /// # Errors
     /// If the clock cannot be set up.
     pub fn stopwatch(&self) -> Result<Stopwatch> {
-        Stopwatch::start(self.sample.ticker, self.sample.spans, self.control.server())
+        Stopwatch::start(self.sample.ticker, self.sample.spans, self.others())
     }
 
-    /// Client: starts the warm-up of a sample of `calls`.
+    /// Client: starts the warm-up of a sample of `calls` or `domain`.
     ///
     /// # Errors
     /// If the clock cannot be set up.

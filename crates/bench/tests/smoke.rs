@@ -67,20 +67,67 @@ fn words_are_counted_right_by_everyone() {
     let dir = tempfile::tempdir().expect("a directory");
     let json = dir.path().join("run.json");
     let mut args = vec!["words", "--repeats", "1", "--sample-ms", "5", "--max", "1000"];
-    args.extend(["--json", json.to_str().expect("text")]);
+    let mut names = vec!["pipe", "uds", "shm", "tonic-uds", "floor", "floor-reuse"];
+    names.extend(["partywall-raw", "partywall-tonic"]);
+    if has_domains() {
+        names.push("domain");
+    }
+    let only = names.join(",");
+    args.extend(["--only", &only, "--json", json.to_str().expect("text")]);
     let output = bench(&args, dir.path());
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let file: Value = serde_json::from_str(&read(&json)).expect("valid JSON");
     let rows = file["rows"].as_array().expect("rows");
-    let names: HashSet<&str> = rows.iter().filter_map(|row| row["contender"].as_str()).collect();
-    for name in ["pipe", "uds", "shm", "tonic-uds", "floor", "floor-reuse"] {
-        assert!(names.contains(name), "{name} is missing");
-    }
+    let measured: HashSet<&str> = rows.iter().filter_map(|row| row["contender"].as_str()).collect();
+    assert_eq!(measured, names.iter().copied().collect());
     // Two sizes; both operations under clock B, the total under clock A.
     assert_eq!(rows.len(), names.len() * 2 * 3);
     for row in rows {
         assert_eq!(row["errors"], 0, "{row}");
         assert!(row["p50_ns"].as_f64().expect("a time") > 0.0, "{row}");
+    }
+}
+
+/// Whether this program is built once more, to run as domains: with the promised number of trials.
+fn has_domains() -> bool {
+    std::env::var("PARTYWALL_TRIALS").is_ok_and(|trials| trials == "full")
+}
+
+#[test]
+fn calls_between_domains_stand_beside_those_between_processes() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let json = dir.path().join("run.json");
+    let mut names = vec!["call", "clock", "memcpy", "uds-epoll", "handoff-floor", "ring-raw"];
+    names.push("ring-tonic");
+    if has_domains() {
+        names.extend(["gate", "domain-tonic"]);
+    }
+    let only = names.join(",");
+    let mut args = vec!["domain", "--quick", "--repeats", "1", "--sample-ms", "5", "--only", &only];
+    args.extend(["--max", "1048576", "--json", json.to_str().expect("text")]);
+    let output = bench(&args, dir.path());
+    let err = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{err}");
+    let file: Value = serde_json::from_str(&read(&json)).expect("valid JSON");
+    let rows = file["rows"].as_array().expect("rows");
+    for name in names {
+        let of_name: Vec<_> = rows.iter().filter(|row| row["contender"] == name).collect();
+        assert!(!of_name.is_empty(), "{name} is missing: {err}");
+        for row in of_name {
+            let mode = row["mode"].as_str().expect("a mode");
+            assert_eq!(row["errors"], 0, "{row} {}", file["run"]);
+            assert!(row["per_s"].as_f64().expect("a rate") > 0.0);
+            // None where the time stamp counter does not tick evenly.
+            assert!(row["one_way_cycles"].is_null() || mode == "loop", "{row}");
+            assert_eq!(row["p50_ns"].is_number(), mode != "loop", "{row}");
+            assert_eq!(row["rate"].is_number(), mode == "paced", "{row}");
+        }
+    }
+    for (name, mode) in
+        [("call", "loop"), ("call", "paced"), ("memcpy", "bulk"), ("clock", "latency")]
+    {
+        let there = rows.iter().any(|row| row["contender"] == name && row["mode"] == mode);
+        assert!(there, "{name} {mode} is missing");
     }
 }
 
@@ -90,6 +137,7 @@ fn wrong_arguments_are_named() {
     let cases = [
         (vec!["calls", "--only", "nobody"], "nobody"),
         (vec!["words", "--max", "5"], "smallest"),
+        (vec!["domain", "--only", "pipe"], "gate"),
         (vec!["calls", "--repeats", "0"], "--repeats"),
         (vec!["frobnicate"], "frobnicate"),
     ];

@@ -16,7 +16,7 @@ use partywall_shm::{memory, socket};
 use super::cases;
 use super::stubs::{self, BenchClient, proto};
 use super::tonic_net::{closed, runtime};
-use crate::case::{Case, Wait};
+use crate::case::{Case, Mode, Wait};
 use crate::contender::{Attendant, Contender, Ends, Result, Side};
 use crate::meter::{self, pipelined};
 use crate::seat::Seat;
@@ -258,7 +258,13 @@ impl Contender for Tonic {
         if meter::pipelined(&seat.case()) {
             meter = runtime.block_on(stubs::pipelined(client, meter))?;
         } else {
-            runtime.block_on(stubs::one_by_one(client, &mut meter))?;
+            let bulk = seat.case().mode == Some(Mode::Bulk);
+            runtime.block_on(async {
+                match bulk {
+                    true => stubs::bulk(client, &mut meter).await,
+                    false => stubs::one_by_one(client, &mut meter).await,
+                }
+            })?;
         }
         seat.finish(meter.figures());
         Ok(())

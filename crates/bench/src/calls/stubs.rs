@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use tonic::body::Body;
 use tonic::client::GrpcService;
 use tonic::codegen::{Body as HttpBody, StdError};
@@ -11,7 +11,7 @@ use tonic::{Request, Response, Status};
 
 use crate::case::Op;
 use crate::contender::Result;
-use crate::meter::Meter;
+use crate::meter::{self, BATCH, Meter};
 use crate::words::count::answer;
 
 /// Generated from `proto/bench.proto`.
@@ -31,6 +31,12 @@ pub struct Service;
 impl Bench for Service {
     async fn echo(&self, request: Request<proto::Blob>) -> Result<Response<proto::Blob>, Status> {
         Ok(Response::new(request.into_inner()))
+    }
+
+    async fn ends(&self, request: Request<proto::Blob>) -> Result<Response<proto::Blob>, Status> {
+        let ends = meter::ends(&request.into_inner().body)
+            .ok_or_else(|| Status::invalid_argument("too short"))?;
+        Ok(Response::new(proto::Blob { body: Bytes::copy_from_slice(&ends) }))
     }
 
     async fn total(
@@ -71,14 +77,73 @@ where
     T::ResponseBody: HttpBody<Data = Bytes> + Send + 'static,
     <T::ResponseBody as HttpBody>::Error: Into<StdError> + Send,
 {
+    if meter.looped() {
+        return in_batches(client, meter).await;
+    }
     let mut request = vec![0; meter.size()];
     loop {
         let seq = meter.fill(&mut request);
+        meter.pace();
         let begun = meter.now();
         let blob = proto::Blob { body: Bytes::copy_from_slice(&request) };
         let reply = client.echo(blob).await?.into_inner().body;
         let ended = meter.now();
         meter.check(seq, &reply)?;
+        if !meter.lap(begun, ended) {
+            return Ok(());
+        }
+    }
+}
+
+async fn in_batches<T>(mut client: BenchClient<T>, meter: &mut Meter) -> Result<()>
+where
+    T: GrpcService<Body>,
+    T::Error: Into<StdError>,
+    T::ResponseBody: HttpBody<Data = Bytes> + Send + 'static,
+    <T::ResponseBody as HttpBody>::Error: Into<StdError> + Send,
+{
+    let size = meter.size();
+    let mut requests = vec![0; size * BATCH];
+    let mut replies = Vec::with_capacity(BATCH);
+    loop {
+        let first = meter.fill_batch(&mut requests);
+        let begun = meter.now();
+        for request in requests.chunks_exact(size) {
+            let blob = proto::Blob { body: Bytes::copy_from_slice(request) };
+            replies.push(client.echo(blob).await?.into_inner().body);
+        }
+        let ended = meter.now();
+        for (seq, reply) in (first..).zip(replies.drain(..)) {
+            meter.check(seq, &reply)?;
+        }
+        if !meter.batch(begun, ended) {
+            return Ok(());
+        }
+    }
+}
+
+/// Measures long requests with short replies. The client gets its buffer back from the message once
+/// the call is over.
+///
+/// # Errors
+/// Those of the calls.
+pub async fn bulk<T>(client: BenchClient<T>, meter: &mut Meter) -> Result<()>
+where
+    T: GrpcService<Body>,
+    T::Error: Into<StdError>,
+    T::ResponseBody: HttpBody<Data = Bytes> + Send + 'static,
+    <T::ResponseBody as HttpBody>::Error: Into<StdError> + Send,
+{
+    let mut client = client.max_encoding_message_size(usize::MAX);
+    let mut request = BytesMut::from(&meter.long_request()[..]);
+    loop {
+        meter.stamp(&mut request);
+        let body = request.freeze();
+        let begun = meter.now();
+        let reply = client.ends(proto::Blob { body: body.clone() }).await?.into_inner().body;
+        let ended = meter.now();
+        meter.check_ends(&body, &reply)?;
+        request = body.try_into_mut().map_err(|_| "a message is still held")?;
         if !meter.lap(begun, ended) {
             return Ok(());
         }

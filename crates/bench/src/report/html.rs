@@ -36,6 +36,7 @@ pub fn render(run: &Run) -> Result<String> {
     let title = match run.bench {
         Bench::Calls => "Partywall: calls",
         Bench::Words => "Partywall: words",
+        Bench::Domain => "Partywall: domains",
     };
     let mut out = format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
@@ -56,7 +57,8 @@ pub fn render(run: &Run) -> Result<String> {
     );
     findings(&mut out, &run.targets);
     out.push_str(
-        "<h2>Plots</h2>\n<p>A dot is a sample: its median time, or its calls per second. The bar \
+        "<h2>Plots</h2>\n<p>A dot is a sample: its median time, its calls per second, its mean cycles one way or \
+         its CPU time per call. The bar \
          spans the middle half of the samples, the mark is their median.</p>\n<div class=\"plots\">\n",
     );
     let groups = summary::groups(&run.rows);
@@ -81,7 +83,7 @@ fn findings(out: &mut String, findings: &[Finding]) {
             Verdict::Pass => "pass",
             Verdict::Fail => "fail",
             Verdict::Void => "void",
-            Verdict::TooFew | Verdict::NotRun => "",
+            Verdict::Stated | Verdict::TooFew | Verdict::NotRun => "",
         };
         row(out, "td", class, cells);
     }
@@ -89,15 +91,14 @@ fn findings(out: &mut String, findings: &[Finding]) {
 }
 
 fn figures(out: &mut String, group: &Group) {
-    let bench = group.case.bench;
     let _ = write!(
         out,
         "<details><summary>{}</summary>\n<div class=\"wide\"><table>\n",
         escape(&group.case.to_string())
     );
-    row(out, "th", "", &table::head(bench));
+    row(out, "th", "", &table::head(&group.case));
     for line in &group.lines {
-        row(out, "td", "", &table::cells(bench, line));
+        row(out, "td", "", &table::cells(&group.case, line));
     }
     out.push_str("</table></div></details>\n");
 }

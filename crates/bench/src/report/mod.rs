@@ -28,6 +28,11 @@ pub fn rate(per_s: f64) -> String {
     }
 }
 
+/// A number of cycles.
+pub fn cycles(cycles: f64) -> String {
+    format!("{cycles:.0} cycles")
+}
+
 /// A ratio and its interval.
 pub fn ratio(found: &Estimate) -> String {
     let Estimate { median, low, high, .. } = found;
@@ -74,6 +79,7 @@ mod tests {
         assert_eq!(time(1.5e9), "1.50 s");
         assert_eq!(rate(67_912.0), "67.9 k/s");
         assert_eq!(rate(60.9e6), "60.9 M/s");
+        assert_eq!(cycles(95.6), "96 cycles");
         let found = Estimate { n: 3, median: 0.0665, low: 0.06, high: 1.2 };
         assert_eq!(ratio(&found), "0.0665 [0.0600, 1.200]");
     }

@@ -6,7 +6,7 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::summary::{Group, Line, metric};
-use super::{rate, tag, time};
+use super::{cycles, rate, tag, time};
 use crate::case::Wait;
 use crate::contender::{Fault, Result};
 use crate::ratio::Metric;
@@ -50,7 +50,11 @@ fn draw(svg: &mut String, group: &Group, lines: &[&Line]) -> Result<()> {
         SegmentValue::CenterOf(index) => lines.get(*index).map_or(String::new(), |line| name(line)),
         _ => String::new(),
     };
-    let unit: fn(f64) -> String = if metric(&group.case) == Metric::P50 { time } else { rate };
+    let unit: fn(f64) -> String = match metric(&group.case) {
+        Metric::P50 | Metric::Cpu => time,
+        Metric::PerSecond => rate,
+        Metric::OneWay => cycles,
+    };
     let last = lines.len() - 1;
     let mut chart = ChartBuilder::on(&root)
         .margin(6)
@@ -140,8 +144,14 @@ fn name(line: &Line) -> String {
 
 fn colour(line: &Line) -> RGBColor {
     match line.contender.as_str() {
-        name if name.starts_with("partywall") => OURS,
-        name if name.contains("floor") || matches!(name, "line-probe" | "tonic-inline") => FLOOR,
+        name if ["partywall", "domain", "gate", "ring-raw", "ring-tonic"]
+            .iter()
+            .any(|ours| name.starts_with(ours)) =>
+        {
+            OURS
+        }
+        "line-probe" | "tonic-inline" | "call" | "memcpy" | "clock" => FLOOR,
+        name if name.contains("floor") => FLOOR,
         _ => OTHER,
     }
 }

@@ -37,17 +37,25 @@ pub struct Line {
     pub reference: bool,
 }
 
-/// Who the others are compared with.
-pub fn reference(bench: Bench) -> &'static str {
-    match bench {
-        Bench::Calls => "tonic-uds",
-        Bench::Words => "uds",
-    }
+/// Who the others of a group are compared with.
+pub fn reference(group: &Case) -> Key {
+    let (contender, wait) = match (group.bench, group.mode) {
+        (Bench::Calls, _) => ("tonic-uds", Some(Wait::Block)),
+        (Bench::Words, _) => ("uds", Some(Wait::Block)),
+        (Bench::Domain, Some(Mode::Bulk)) => ("memcpy", None),
+        (Bench::Domain, _) => ("uds-epoll", Some(Wait::Block)),
+    };
+    Key { contender, case: Case { wait, ..*group } }
 }
 
 /// The figure that matters in a cell.
 pub fn metric(case: &Case) -> Metric {
-    if case.mode == Some(Mode::Pipelined) { Metric::PerSecond } else { Metric::P50 }
+    match case.mode {
+        Some(Mode::Pipelined) => Metric::PerSecond,
+        Some(Mode::Loop) => Metric::OneWay,
+        Some(Mode::Paced) => Metric::Cpu,
+        _ => Metric::P50,
+    }
 }
 
 /// The samples of each line of a group.
@@ -65,7 +73,7 @@ pub fn groups(rows: &[Row]) -> Vec<Group> {
             .into_iter()
             .map(|((cell, name, near), samples)| line(rows, &case, cell, name, near, &samples))
             .collect();
-        let worst = if metric(&case) == Metric::P50 { f64::INFINITY } else { 0.0 };
+        let worst = if metric(&case) == Metric::PerSecond { 0.0 } else { f64::INFINITY };
         let key = |line: &Line| stats::median(&line.values).unwrap_or(worst);
         lines.sort_by(|a, b| key(a).total_cmp(&key(b)));
         if metric(&case) == Metric::PerSecond {
@@ -86,14 +94,14 @@ fn line(rows: &[Row], group: &Case, cell: Case, name: &str, near: Tag, samples: 
         p50_ns: median(|figures| figures.p50_ns),
         p99_ns: median(|figures| figures.p99_ns),
         p999_ns: median(|figures| figures.p999_ns),
+        one_way_cycles: median(|figures| figures.one_way_cycles),
         per_s: median(|figures| figures.per_s),
         cpu_ns: median(|figures| figures.cpu_ns),
         admission_ns: median(|figures| figures.admission_ns),
         errors: samples.iter().map(|row| row.figures.errors).sum(),
     };
-    let other = reference(group.bench);
-    let under = Key { contender: other, case: Case { wait: Some(Wait::Block), ..*group } };
-    let is_reference = name == other && cell == under.case;
+    let under = reference(group);
+    let is_reference = name == under.contender && cell == under.case;
     let ratio = crate::contender::named(group.bench, name)
         .filter(|_| !is_reference)
         .map(|known| Quantity::Ratio { over: Key { contender: known.name(), case: cell }, under })

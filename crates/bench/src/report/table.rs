@@ -3,8 +3,8 @@
 use std::fmt::Write;
 
 use super::summary::{self, Group, Line};
-use super::{rate, ratio, tag, time};
-use crate::case::{Bench, Wait};
+use super::{cycles, rate, ratio, tag, time};
+use crate::case::{Bench, Case, Wait};
 use crate::driver::Run;
 use crate::target::Finding;
 
@@ -32,12 +32,10 @@ fn section(out: &mut String, title: &str) {
 }
 
 /// Column titles of a group.
-pub fn head(bench: Bench) -> Vec<String> {
-    let against = format!("over {} [95 %]", summary::reference(bench));
-    let names: &[&str] = match bench {
-        Bench::Calls => &["p50", "p99", "p99.9", "calls", "CPU/call"],
-        Bench::Words => &["p50", "p99", "admission", "calls", "CPU/call"],
-    };
+pub fn head(group: &Case) -> Vec<String> {
+    let against = format!("over {} [95 %]", summary::reference(group).contender);
+    let third = if group.bench == Bench::Words { "admission" } else { "p99.9" };
+    let names = &["p50", "p99", third, "one way", "calls", "CPU/call"];
     let fixed = ["contender", "wait", "cores"].iter().chain(names);
     let mut head: Vec<String> = fixed.map(ToString::to_string).collect();
     head.extend([against, "n".into(), "errors".into()]);
@@ -45,11 +43,11 @@ pub fn head(bench: Bench) -> Vec<String> {
 }
 
 /// One line of a group, as text.
-pub fn cells(bench: Bench, line: &Line) -> Vec<String> {
+pub fn cells(group: &Case, line: &Line) -> Vec<String> {
     let show = |value: Option<f64>, text: fn(f64) -> String| value.map_or(String::new(), text);
     let figures = &line.medians;
-    let third = match bench {
-        Bench::Calls => figures.p999_ns,
+    let third = match group.bench {
+        Bench::Calls | Bench::Domain => figures.p999_ns,
         Bench::Words => figures.admission_ns,
     };
     let ratio = match line.ratio {
@@ -64,6 +62,7 @@ pub fn cells(bench: Bench, line: &Line) -> Vec<String> {
         show(figures.p50_ns, time),
         show(figures.p99_ns, time),
         show(third, time),
+        show(figures.one_way_cycles, cycles),
         show(figures.per_s, rate),
         show(figures.cpu_ns, time),
         ratio,
@@ -82,9 +81,8 @@ fn wait(wait: Option<Wait>) -> &'static str {
 }
 
 fn rows(group: &Group) -> Vec<Vec<String>> {
-    let bench = group.case.bench;
-    let lines = group.lines.iter().map(|line| cells(bench, line));
-    without_empty(std::iter::once(head(bench)).chain(lines).collect())
+    let lines = group.lines.iter().map(|line| cells(&group.case, line));
+    without_empty(std::iter::once(head(&group.case)).chain(lines).collect())
 }
 
 /// Column titles of the findings.

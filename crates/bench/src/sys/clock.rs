@@ -10,10 +10,21 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+/// Where ticks come from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+enum Source {
+    /// The time stamp counter; instructions before and after may overlap with the reading.
+    Counter,
+    /// The same, read once everything before it is done.
+    Settled,
+    /// `CLOCK_MONOTONIC`.
+    Monotonic,
+}
+
 /// Converts between ticks and nanoseconds.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Ticker {
-    counter: bool,
+    source: Source,
     ns_per_tick: f64,
 }
 
@@ -21,19 +32,36 @@ impl Ticker {
     /// Measures the counter against the monotonic clock; blocks for about 40 ms.
     pub fn calibrate() -> Self {
         if !counter_is_even() {
-            return Self { counter: false, ns_per_tick: 1.0 };
+            return Self { source: Source::Monotonic, ns_per_tick: 1.0 };
         }
         let (wall, ticks) = (Instant::now(), counter());
         std::thread::sleep(Duration::from_millis(40));
         let ticks = counter().wrapping_sub(ticks);
         let wall = wall.elapsed();
-        Self { counter: true, ns_per_tick: wall.as_nanos() as f64 / ticks as f64 }
+        let ns_per_tick = wall.as_nanos() as f64 / ticks as f64;
+        Self { source: Source::Counter, ns_per_tick }
+    }
+
+    /// The same clock, for calls as short as its own reading: a stamp waits until everything before
+    /// it is done (`rdtscp`), where the processor has that.
+    pub fn settled(self) -> Self {
+        let settles = self.source == Source::Counter && has_flag("rdtscp");
+        Self { source: if settles { Source::Settled } else { self.source }, ..self }
+    }
+
+    /// Whether ticks are those of the time stamp counter.
+    pub fn counts_cycles(self) -> bool {
+        self.source != Source::Monotonic
     }
 
     /// The time now, in ticks since an arbitrary start.
     #[inline(always)]
     pub fn now(self) -> u64 {
-        if self.counter { counter() } else { monotonic_ns() }
+        match self.source {
+            Source::Counter => counter(),
+            Source::Settled => settled_counter(),
+            Source::Monotonic => monotonic_ns(),
+        }
     }
 
     /// How many ticks `span` lasts.
@@ -48,10 +76,11 @@ impl Ticker {
 
     /// What the clock is, for the report.
     pub fn describe(self) -> String {
-        if self.counter {
-            format!("tsc at {:.4} GHz", 1.0 / self.ns_per_tick)
-        } else {
-            "CLOCK_MONOTONIC".to_owned()
+        let ghz = 1.0 / self.ns_per_tick;
+        match self.source {
+            Source::Counter => format!("tsc at {ghz:.4} GHz"),
+            Source::Settled => format!("tsc at {ghz:.4} GHz, by rdtscp"),
+            Source::Monotonic => "CLOCK_MONOTONIC".to_owned(),
         }
     }
 }
@@ -62,9 +91,13 @@ fn monotonic_ns() -> u64 {
 }
 
 fn counter_is_even() -> bool {
+    has_flag("constant_tsc") && has_flag("nonstop_tsc")
+}
+
+/// Whether an x86-64 processor has a feature.
+fn has_flag(flag: &str) -> bool {
     let flags = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let has = |flag: &str| flags.split_whitespace().any(|word| word == flag);
-    cfg!(target_arch = "x86_64") && has("constant_tsc") && has("nonstop_tsc")
+    cfg!(target_arch = "x86_64") && flags.split_whitespace().any(|word| word == flag)
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -74,7 +107,21 @@ fn counter() -> u64 {
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn settled_counter() -> u64 {
+    let mut cpu = 0;
+    // SAFETY: `Ticker::settled` has seen that the processor has the instruction; `cpu` is a valid
+    // place for the number that it also writes.
+    unsafe { core::arch::x86_64::__rdtscp(&mut cpu) }
+}
+
 #[cfg(not(target_arch = "x86_64"))]
 fn counter() -> u64 {
+    monotonic_ns()
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn settled_counter() -> u64 {
     monotonic_ns()
 }

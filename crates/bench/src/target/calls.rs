@@ -22,11 +22,9 @@ fn bare(contender: &'static str, placement: Placement, wait: Wait) -> Key {
 }
 
 fn ratio(over: Key, under: Key, bound: Bound) -> Target {
-    let metric =
-        if over.case.mode == Some(Mode::Pipelined) { Metric::PerSecond } else { Metric::P50 };
-    let what = match metric {
-        Metric::P50 => "p50",
-        Metric::PerSecond => "calls per second",
+    let (metric, what) = match over.case.mode {
+        Some(Mode::Pipelined) => (Metric::PerSecond, "calls per second"),
+        _ => (Metric::P50, "p50"),
     };
     let text = format!(
         "{what}: {} ({}) over {} ({})",

@@ -1,6 +1,7 @@
 //! What the project promises, and whether a run shows it.
 
 pub mod calls;
+pub mod domain;
 pub mod words;
 
 use serde::Serialize;
@@ -19,6 +20,8 @@ pub enum Bound {
     Below(f64),
     /// No less than this.
     AtLeast(f64),
+    /// Anything: the figure is stated, nothing is promised.
+    Stated,
 }
 
 impl Bound {
@@ -27,6 +30,7 @@ impl Bound {
             Self::AtMost(limit) => value <= limit,
             Self::Below(limit) => value < limit,
             Self::AtLeast(limit) => value >= limit,
+            Self::Stated => true,
         }
     }
 
@@ -36,6 +40,7 @@ impl Bound {
             Self::AtMost(limit) => format!("at most {limit:.3}"),
             Self::Below(limit) => format!("below {limit:.3}"),
             Self::AtLeast(limit) => format!("at least {limit:.3}"),
+            Self::Stated => String::new(),
         }
     }
 }
@@ -63,6 +68,8 @@ pub enum Verdict {
     Fail,
     /// The run does not count, because its floors do not hold.
     Void,
+    /// There is no bound.
+    Stated,
     /// Measured in too few rounds to say.
     TooFew,
     /// A party was not measured, or never under the same tag in the same round.
@@ -76,6 +83,7 @@ impl Verdict {
             Self::Pass => "pass",
             Self::Fail => "FAIL",
             Self::Void => "VOID",
+            Self::Stated => "stated",
             Self::TooFew => "too few",
             Self::NotRun => "not run",
         }
@@ -102,6 +110,7 @@ pub fn targets(bench: Bench, sizes: &[u64]) -> Vec<Target> {
     match bench {
         Bench::Calls => calls::targets(),
         Bench::Words => words::targets(sizes),
+        Bench::Domain => domain::targets(sizes),
     }
 }
 
@@ -109,7 +118,7 @@ pub fn targets(bench: Bench, sizes: &[u64]) -> Vec<Target> {
 pub fn floors(bench: Bench) -> Vec<Target> {
     match bench {
         Bench::Calls => calls::floors(),
-        Bench::Words => Vec::new(),
+        Bench::Words | Bench::Domain => Vec::new(),
     }
 }
 
@@ -135,6 +144,7 @@ pub fn judge(rows: &[Row], targets: &[Target]) -> Vec<Finding> {
             let holds = target.bound.holds(ratio.median);
             let verdict = match holds {
                 _ if ratio.n < ROUNDS_MIN => Verdict::TooFew,
+                _ if matches!(target.bound, Bound::Stated) => Verdict::Stated,
                 true => Verdict::Pass,
                 false => Verdict::Fail,
             };
@@ -147,7 +157,7 @@ pub fn judge(rows: &[Row], targets: &[Target]) -> Vec<Finding> {
 /// Marks every judged finding void.
 pub fn void(findings: &mut [Finding]) {
     for finding in findings {
-        if matches!(finding.verdict, Verdict::Pass | Verdict::Fail) {
+        if matches!(finding.verdict, Verdict::Pass | Verdict::Fail | Verdict::Stated) {
             finding.verdict = Verdict::Void;
         }
     }
@@ -197,9 +207,17 @@ mod tests {
     }
 
     #[test]
-    fn both_benches_declare_targets() {
+    fn what_is_only_stated_is_not_judged() {
+        let target = Target { bound: Bound::Stated, ..target() };
+        let rows = [rows("a", 50.0, 3), rows("b", 10.0, 3)].concat();
+        assert_eq!(judge(&rows, &[target])[0].verdict, Verdict::Stated);
+    }
+
+    #[test]
+    fn every_bench_declares_targets() {
         assert!(targets(Bench::Calls, &[]).len() >= 10);
         assert!(targets(Bench::Words, &crate::case::WORD_SIZES).len() >= 14);
+        assert!(targets(Bench::Domain, &crate::case::DOMAIN_SIZES).len() >= 7);
         assert_eq!(floors(Bench::Calls).len(), 2);
     }
 }

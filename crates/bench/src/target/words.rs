@@ -6,6 +6,7 @@ use crate::ratio::{Key, Metric, Quantity};
 
 fn key(contender: &'static str, clock: Clock, words: u64) -> Key {
     let wait = match contender {
+        "domain" => None,
         floor if floor.starts_with("floor") => None,
         ours if ours.starts_with("partywall") => Some(Wait::Spin),
         _ => Some(Wait::Block),
@@ -25,6 +26,16 @@ fn ratio(
     Target { text, quantity: Quantity::Ratio { over, under }, metric: Metric::P50, bound }
 }
 
+/// Everyone who has a service in another process.
+const OTHERS: &[(&str, Option<Wait>)] = &[
+    ("pipe", Some(Wait::Block)),
+    ("uds", Some(Wait::Block)),
+    ("shm", Some(Wait::Block)),
+    ("tonic-uds", Some(Wait::Block)),
+    ("partywall-raw", Some(Wait::Spin)),
+    ("partywall-tonic", Some(Wait::Spin)),
+];
+
 /// What the project promises at each of `sizes`.
 pub fn targets(sizes: &[u64]) -> Vec<Target> {
     let mut found = Vec::new();
@@ -38,6 +49,16 @@ pub fn targets(sizes: &[u64]) -> Vec<Target> {
     for &words in sizes {
         let bound = if words >= 100_000 { Bound::Below(1.0) } else { Bound::AtMost(1.25) };
         found.push(ratio("partywall-raw", "uds", Clock::A, words, bound));
+    }
+    for &words in sizes {
+        let over = key("domain", Clock::B, words);
+        let text = format!("domain over the fastest service in a process ({})", over.case);
+        let quantity = Quantity::Least { over, others: OTHERS };
+        let bound = Bound::Below(1.0);
+        found.push(Target { text, quantity, metric: Metric::P50, bound });
+    }
+    for &words in sizes.iter().filter(|words| **words >= 1_000_000) {
+        found.push(ratio("domain", "floor-reuse", Clock::B, words, Bound::AtMost(1.05)));
     }
     found
 }

@@ -1,12 +1,13 @@
 //! The `words` bench: how long a text takes to reach a service that counts its words.
 //!
 //! Every client has the text as one message: it reads the file into a buffer, or where its transport
-//! has memory for that (`shm`, `partywall-raw`) straight into it, sends it, and checks the answer.
-//! Every server has the whole message in contiguous memory before it counts, also where its
+//! has memory for that (`shm`, `partywall-raw`, `domain`) straight into it, sends it, and checks the
+//! answer. Every server has the whole message in contiguous memory before it counts, also where its
 //! transport would let it count piece by piece. Warm clients and servers use their buffers again
 //! where their transport lets them.
 
 pub mod count;
+pub mod domain;
 pub mod floor;
 pub mod generate;
 pub mod partywall;
@@ -28,6 +29,7 @@ use serde::{Deserialize, Serialize};
 use crate::case::{COUNTS_MAX, Case, Clock, Op, Wait};
 use crate::contender::Result;
 use crate::seat::Seat;
+use crate::sys::cpu::process_cpu_ns;
 use count::Answer;
 
 /// A text and what is known about it.
@@ -77,11 +79,11 @@ pub fn drive(seat: &mut Seat, mut ask: impl FnMut(&Text, Op) -> Result<Answer>) 
     let expected = text.expected(op);
     let mut wrong = 0;
     if case.clock == Some(Clock::A) {
-        let server = seat.server();
-        let cpu = |pid: Option<u32>| pid.map(crate::sys::cpu::process_cpu_ns).transpose();
-        let before = cpu(server)?;
+        let others: Vec<u32> = seat.others().collect();
+        let cpu = || others.iter().map(|pid| process_cpu_ns(*pid)).sum::<io::Result<u64>>();
+        let before = cpu()?;
         wrong += u64::from(ask(&text, op)? != expected);
-        let spent = cpu(server)?.zip(before).map(|(after, before)| (after - before) as f64);
+        let spent = (!others.is_empty()).then_some((cpu()? - before) as f64);
         let figures = crate::row::Figures { cpu_ns: spent, errors: wrong, ..Default::default() };
         seat.finish(figures);
         return Ok(());

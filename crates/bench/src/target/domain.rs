@@ -1,0 +1,71 @@
+//! Targets of `domain`. All are about one core.
+
+use super::{Bound, Target};
+use crate::case::Placement::SameCore;
+use crate::case::{BULK_SIZES, Case, ECHO_SIZES, Mode, RATES, Wait};
+use crate::ratio::{Key, Metric, Quantity};
+
+const SIZE: Option<u64> = Some(ECHO_SIZES[0]);
+
+/// Nobody waits in a call of a function or through the gate.
+fn wait(contender: &str) -> Option<Wait> {
+    let waits = !contender.starts_with("gate") && !matches!(contender, "call" | "memcpy");
+    waits.then_some(Wait::Block)
+}
+
+fn key(contender: &'static str, mode: Mode) -> Key {
+    Key { contender, case: Case::domain(mode, SIZE, SameCore, wait(contender)) }
+}
+
+fn paced(contender: &'static str, rate: u64) -> Key {
+    Key { contender, case: Case::paced(rate, SIZE, SameCore, wait(contender)) }
+}
+
+/// How many times the baseline's mean one way a gate goes into.
+fn one_way(under: &'static str, bound: Bound) -> Target {
+    let over = key("uds-epoll", Mode::Loop);
+    let text = format!("one way, mean: uds-epoll over {under} (32 B, same core); RPAL has 11.5");
+    let quantity = Quantity::Ratio { over, under: key(under, Mode::Loop) };
+    Target { text, quantity, metric: Metric::OneWay, bound }
+}
+
+/// How many copies a byte of a request costs.
+fn copies(contender: &'static str, bound: Bound) -> Target {
+    let text = format!("copies of a request's bytes: {contender} (64 KiB to 64 MiB)");
+    let (over, under) = (key(contender, Mode::Bulk), key("memcpy", Mode::Bulk));
+    Target { text, quantity: Quantity::Slope { over, under }, metric: Metric::P50, bound }
+}
+
+/// What the project promises for calls between domains, as far as `sizes` were run.
+pub fn targets(sizes: &[u64]) -> Vec<Target> {
+    let mut found = vec![
+        one_way("gate", Bound::AtLeast(150.0)),
+        one_way("gate-keys", Bound::Stated),
+        Target {
+            text: "p50: domain-tonic over ring-tonic (32 B, same core)".into(),
+            quantity: Quantity::Ratio {
+                over: key("domain-tonic", Mode::Latency),
+                under: key("ring-tonic", Mode::Latency),
+            },
+            metric: Metric::P50,
+            bound: Bound::AtMost(1.0 / 3.0),
+        },
+    ];
+    for rate in RATES {
+        let (over, under) = (paced("gate", rate), paced("uds-epoll", rate));
+        let text = format!("gate over uds-epoll, both less call ({})", over.case);
+        found.push(Target {
+            text: format!("CPU: {text}"),
+            quantity: Quantity::Net { over, under, less: paced("call", rate) },
+            metric: Metric::Cpu,
+            bound: Bound::AtMost(0.2),
+        });
+    }
+    if BULK_SIZES.iter().all(|size| sizes.contains(size)) {
+        found.push(copies("gate", Bound::AtMost(1.15)));
+        found.extend(
+            ["gate-keys", "domain-tonic", "ring-tonic"].map(|name| copies(name, Bound::Stated)),
+        );
+    }
+    found
+}
