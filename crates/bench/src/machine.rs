@@ -83,10 +83,11 @@ impl Machine {
     /// One line for the terminal.
     pub fn line(&self) -> String {
         format!(
-            "{}, {} CPUs{}, Linux {}, {} MiB, {}, {}",
+            "{}, {} CPUs{}, {}, Linux {}, {} MiB, {}, {}",
             self.cpu,
             self.cores,
             if self.virtual_machine { " (virtual)" } else { "" },
+            self.clock,
             self.kernel,
             self.memory_mib,
             self.rustc,
