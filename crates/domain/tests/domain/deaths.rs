@@ -72,7 +72,7 @@ in_a_launcher! {
     fn a_thousand_deaths_leave_nothing_and_nobody_waits(space) {
         let (callee_image, caller_image) = (c("callee.c"), c("caller.c"));
         // Emulation is slow; what is promised is seen on the host.
-        let deaths = if is_emulated() { 20 } else { 1000 };
+        let deaths = if is_emulated() { 10 } else { 1000 };
         let before = (tasks(), descriptors());
         let links: Arc<Links> = Arc::default();
         let stop = Arc::new(AtomicBool::new(false));

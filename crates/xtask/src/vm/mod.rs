@@ -29,10 +29,10 @@ use crate::workspace::Workspace;
 const PROGRAMS: &str = "/programs";
 
 /// When a test binary is killed. Emulation is slow, and others may keep the host busy.
-const TESTS_LIMIT: Duration = Duration::from_secs(120);
+const TESTS_LIMIT: Duration = Duration::from_secs(300);
 
 /// When the machine is killed.
-const MACHINE_LIMIT: Duration = Duration::from_secs(170);
+const MACHINE_LIMIT: Duration = Duration::from_secs(360);
 
 /// A program that the machine runs, and what its output has to be.
 struct Job {
