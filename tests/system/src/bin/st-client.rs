@@ -100,7 +100,24 @@ fn main() -> Result<(), Error> {
 }
 
 async fn connect(socket: Option<&Path>) -> Result<Channel, Error> {
-    let mut builder = Channel::builder("partywall:///test")?.wait_for_ready(true);
+    connect_to(socket, true).await
+}
+
+/// A channel whose calls fail at once when nobody serves any more.
+async fn connect_for_once(socket: Option<&Path>) -> Result<Channel, Error> {
+    let begin = std::time::Instant::now();
+    loop {
+        match connect_to(socket, false).await {
+            Err(_) if begin.elapsed() < Duration::from_secs(30) => {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            done => return done,
+        }
+    }
+}
+
+async fn connect_to(socket: Option<&Path>, wait_for_ready: bool) -> Result<Channel, Error> {
+    let mut builder = Channel::builder("partywall:///test")?.wait_for_ready(wait_for_ready);
     if let Some(socket) = socket {
         builder = builder.coordinator(socket);
     }
@@ -114,7 +131,7 @@ fn ready() -> std::io::Result<()> {
 }
 
 async fn flood(socket: Option<&Path>, in_flight: InFlight) -> Result<(), Error> {
-    let channel = connect(socket).await?;
+    let channel = connect_for_once(socket).await?;
     ready()?;
     let in_flight = Arc::new(in_flight);
     let mut calls = tokio::task::JoinSet::new();
