@@ -71,11 +71,14 @@ pub trait Contender: Sync {
         Ok(Ends::default())
     }
 
-    /// Runs the server until the client has gone. Calls [`Seat::ready`] once it can be reached.
+    /// Runs the server until the client has gone. Calls [`Seat::ready`] once it can be reached. A
+    /// contender that is not paired has none.
     ///
     /// # Errors
     /// Whatever ended it early.
-    fn serve(&self, seat: &mut Seat) -> Result<()>;
+    fn serve(&self, _: &mut Seat) -> Result<()> {
+        Err("there is no server".into())
+    }
 
     /// Runs the client, which measures and leaves its result with the seat.
     ///

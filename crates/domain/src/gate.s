@@ -176,6 +176,16 @@ partywall_syscall:
     jmp \target
     .endm
 
+    .macro LEAVE_FOR_HANDLER                    # with the rights in r8d; the handler is in r10 then
+    mov r9, rdx
+    mov r10, rcx
+    cmp dword ptr [rip + {TABLES} + {KEYS}], 0
+    je 1f
+    mov eax, r8d
+    SET_RIGHTS
+1:  mov rdx, r9
+    .endm
+
     .macro LOAD_FRAME
     mov rdi, [r11 + {FRAME_RDI}]
     mov rsi, [r11 + {FRAME_RSI}]
@@ -316,13 +326,7 @@ partywall_set_rights:
     .hidden partywall_last_handler
 partywall_last_handler:
     mov rsp, r9
-    mov r9, rdx
-    mov r10, rcx
-    cmp dword ptr [rip + {TABLES} + {KEYS}], 0
-    je 1f
-    mov eax, r8d
-    SET_RIGHTS
-1:  mov rdx, r9
+    LEAVE_FOR_HANDLER
     jmp r10
 
     .globl partywall_run_handler
@@ -331,13 +335,7 @@ partywall_run_handler:
     mov rbx, r9
     mov rbp, [rbx + {CALLER_HANDLER_FRAME}]
     lea rsp, [rbp - 8]
-    mov r9, rdx
-    mov r10, rcx
-    cmp dword ptr [rip + {TABLES} + {KEYS}], 0
-    je 1f
-    mov eax, r8d
-    SET_RIGHTS
-1:  mov rdx, r9
+    LEAVE_FOR_HANDLER
     call r10
     lea r11, [rip + {TABLES}]
     cmp dword ptr [r11 + {KEYS}], 0

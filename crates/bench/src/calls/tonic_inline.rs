@@ -25,10 +25,6 @@ impl Contender for TonicInline {
         false
     }
 
-    fn serve(&self, _: &mut Seat) -> Result<()> {
-        Err("there is no server".into())
-    }
-
     fn call(&self, seat: &mut Seat) -> Result<()> {
         let mut meter = seat.meter()?;
         // The server is a service, and a client calls any service.

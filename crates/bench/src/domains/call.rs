@@ -40,10 +40,6 @@ impl Contender for Call {
         false
     }
 
-    fn serve(&self, _: &mut Seat) -> Result<()> {
-        Err("there is no server".into())
-    }
-
     fn call(&self, seat: &mut Seat) -> Result<()> {
         let mut meter = seat.meter()?;
         let function: Echo = black_box(echo);
@@ -79,10 +75,6 @@ impl Contender for Memcpy {
         false
     }
 
-    fn serve(&self, _: &mut Seat) -> Result<()> {
-        Err("there is no server".into())
-    }
-
     fn call(&self, seat: &mut Seat) -> Result<()> {
         let mut meter = seat.meter()?;
         let function: Echo = black_box(echo);
@@ -107,10 +99,6 @@ impl Contender for Clock {
 
     fn paired(&self) -> bool {
         false
-    }
-
-    fn serve(&self, _: &mut Seat) -> Result<()> {
-        Err("there is no server".into())
     }
 
     fn call(&self, seat: &mut Seat) -> Result<()> {

@@ -33,10 +33,6 @@ impl Contender for Floor {
         false
     }
 
-    fn serve(&self, _: &mut Seat) -> Result<()> {
-        Err("there is no server".into())
-    }
-
     fn call(&self, seat: &mut Seat) -> Result<()> {
         let mut buffer = Vec::new();
         drive(seat, |text, op| {
