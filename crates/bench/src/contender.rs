@@ -121,6 +121,7 @@ pub const ALL: &[(Bench, &dyn Contender)] = &[
     (Bench::Domain, &crate::domains::gate::GATE),
     (Bench::Domain, &crate::domains::gate::GATE_KEYS),
     (Bench::Domain, &crate::domains::others::DOMAIN_TONIC),
+    (Bench::Domain, &crate::domains::others::TONIC_INLINE),
     (Bench::Domain, &crate::domains::others::RING_RAW),
     (Bench::Domain, &crate::domains::others::RING_TONIC),
     (Bench::Domain, &crate::domains::others::HANDOFF_FLOOR),

@@ -104,12 +104,12 @@ impl Function {
             return Err(CallError::TooLong(bytes));
         }
         // A thread's first call gives it the rights of its domain's code: before the arena is open.
-        self.guest.armed().map_err(|_| CallError::Gate(Status::Denied))?;
+        let caller = self.guest.caller().map_err(CallError::Gate)?;
         let _open = Open::new(self)?;
         // SAFETY: the first half of the arena, open to this thread, which alone uses it: no call is
         // under way.
         write(unsafe { std::slice::from_raw_parts_mut(self.arena.as_ptr(), bytes) });
-        let called = self.guest.call(self.link, [bytes as u64, 0, 0], limit);
+        let called = self.guest.call_as(caller, self.link, [bytes as u64, 0, 0], limit);
         let answered = called.map_err(|why| {
             use Status::{Deadline, Died, Fault, SystemCall};
             self.spent.set(matches!(why, Fault | Deadline | Died | SystemCall));
@@ -130,6 +130,7 @@ impl Function {
 struct Open<'a>(&'a Function);
 
 impl<'a> Open<'a> {
+    #[inline]
     fn new(function: &'a Function) -> Result<Self, CallError> {
         let opened = function.guest.open(function.link, true);
         opened.map_err(|_| CallError::Gate(Status::Closed))?;
@@ -138,6 +139,7 @@ impl<'a> Open<'a> {
 }
 
 impl Drop for Open<'_> {
+    #[inline]
     fn drop(&mut self) {
         let _closed = self.0.guest.open(self.0.link, false);
     }

@@ -273,8 +273,14 @@ pub(crate) fn is_entered(context: &Context) -> bool {
     true
 }
 
-/// Nobody's again; those that the thread is inside of are poisoned, for it is dead.
+/// Nobody's again, and its time its domain's; those that the thread is inside of are poisoned, for it is
+/// dead.
 fn give_back(entry: &Caller) {
+    let home = TABLES.domains.get(entry.home.load(Ordering::Relaxed) as usize);
+    let ticks = entry.ticks.swap(0, Ordering::Relaxed);
+    if let Some(domain) = home {
+        domain.away.fetch_add(ticks, Ordering::Relaxed);
+    }
     let owner = std::ptr::from_ref(entry) as u64;
     for (slot, (bound, contexts)) in entry.bound.iter().zip(&TABLES.contexts).enumerate() {
         let number = bound.swap(UNBOUND, Ordering::Relaxed);
@@ -287,6 +293,14 @@ fn give_back(entry: &Caller) {
         }
         entry.entering.store(0, Ordering::Release);
     }
+}
+
+/// Time that the threads of a domain have spent in callees, in ticks.
+pub(crate) fn away(slot: usize) -> u64 {
+    let own = |entry: &&Caller| entry.home.load(Ordering::Relaxed) as usize == slot;
+    let ticks = |entry: &Caller| entry.ticks.load(Ordering::Relaxed);
+    let calling: u64 = TABLES.callers.iter().filter(own).map(ticks).sum();
+    TABLES.domains[slot].away.load(Ordering::Relaxed) + calling
 }
 
 /// Where signal stacks are, beyond all slots.

@@ -380,9 +380,8 @@ partywall_run_handler:
     .hidden partywall_call
     .type partywall_call, @function
 partywall_call:
-    cld
     pushfq
-    test dword ptr [rsp], 0x40100               # AC, TF
+    test dword ptr [rsp], 0x40500               # AC, DF, TF
     jnz .Lflags_in
 .Lflags_are_right:
     add rsp, 8
@@ -496,7 +495,6 @@ partywall_call:
     mov rdx, rax
     xor eax, eax
 .Lout:
-    cld
     mov r8, rax
     mov r9, rdx
     cmp dword ptr [rip + {TABLES} + {KEYS}], 0
@@ -552,7 +550,7 @@ partywall_call:
     jne .Lfloat_out
 .Lfloat_is_the_callers:
     pushfq
-    test dword ptr [rsp], 0x40100
+    test dword ptr [rsp], 0x40500
     jnz .Lflags_out
 .Lflags_are_the_callers:
     add rsp, 8
@@ -560,7 +558,6 @@ partywall_call:
     jne .Lstop_clock
 .Lclock_stopped:
     inc qword ptr [r15 + {CONTEXT_CALLS}]
-    inc qword ptr [r12 + {CALLER_CALLS}]
     cmp byte ptr [r15 + {CONTEXT_STATE}], {BUSY}
     jne .Lpoisoned
     mov byte ptr [r15 + {CONTEXT_STATE}], {FREE}
@@ -654,12 +651,12 @@ partywall_abort:
     jmp .Lout
 
 .Lflags_in:
-    and dword ptr [rsp], ~0x40100
+    and dword ptr [rsp], ~0x40500
     popfq
     sub rsp, 8
     jmp .Lflags_are_right
 .Lflags_out:
-    and dword ptr [rsp], ~0x40100
+    and dword ptr [rsp], ~0x40500
     popfq
     sub rsp, 8
     jmp .Lflags_are_the_callers
@@ -683,6 +680,8 @@ partywall_abort:
 .Llong:
     mov [r15 + {CONTEXT_SKIP}], ecx
     add [r15 + {CONTEXT_TICKS}], rax
+    cmp qword ptr [r12 + {CALLER_INSIDE}], 0    # that of a call from within a call is in that one's
+    jne .Lclock_stopped
     add [r12 + {CALLER_TICKS}], rax
     jmp .Lclock_stopped
 .Lwake_watch:                                   # it slept because nobody was inside

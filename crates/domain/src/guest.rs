@@ -48,10 +48,11 @@ type Function = Box<dyn for<'call> Fn(Entered<'call>) -> u64 + Send + Sync>;
 static FUNCTION: OnceLock<Function> = OnceLock::new();
 
 thread_local! {
-    /// This thread's number in the launcher's table of callers.
+    /// The number of the running thread in the launcher's table of callers: of this one, or of the
+    /// one that runs in this one's context.
+    static CALLER: Cell<Option<u64>> = const { Cell::new(None) };
+    /// What this thread gives back when it ends.
     static ARMED: Armed = const { Armed(Cell::new(None)) };
-    /// Whose thread runs in this thread's context.
-    static LENT: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
 struct Armed(Cell<Option<(Guest, u64)>>);
@@ -59,6 +60,7 @@ struct Armed(Cell<Option<(Guest, u64)>>);
 impl Drop for Armed {
     fn drop(&mut self) {
         if let Some((guest, at)) = self.0.take() {
+            CALLER.set(None);
             // SAFETY: the address is that of a function of this type (`Guest::of`).
             let disarm: extern "C" fn(u64) = unsafe { std::mem::transmute(guest.info.disarm) };
             disarm(at);
@@ -151,7 +153,7 @@ impl Guest {
     /// How many system calls have been forwarded in the context that the calling code runs in,
     /// since it was parked; 0 outside of a call.
     pub fn forwards(&self) -> u64 {
-        let Some(caller) = LENT.get() else { return 0 };
+        let Some(caller) = CALLER.get() else { return 0 };
         // SAFETY: as for `accept`.
         let forwards: extern "C" fn(u64) -> u64 =
             unsafe { std::mem::transmute(self.info.forwards) };
@@ -161,12 +163,9 @@ impl Guest {
     /// Lends the calling thread to callers, until the program ends.
     ///
     /// # Errors
-    /// `ENOSPC` when as many threads are lent as can be, `EBUSY` inside a function that is being
-    /// called, for its thread is somebody else's; or what mmap(2) says.
+    /// `ENOSPC` when as many threads are lent as can be, `EBUSY` of a thread that calls others, or
+    /// that is somebody else's, inside a function; or what mmap(2) says.
     pub fn lend(&self) -> io::Result<()> {
-        if LENT.get().is_some() {
-            return Err(io::Error::from_raw_os_error(libc::EBUSY));
-        }
         // SAFETY: the address is that of a function of this type (`Guest::here`, `Guest::of`).
         let park: extern "C" fn(u64) -> i64 = unsafe { std::mem::transmute(self.info.park) };
         result(park(entered as *const () as u64)).map(drop)
@@ -220,6 +219,7 @@ impl Guest {
     }
 
     /// Opens the link's arena to this thread, or closes it again; without keys there is nothing to do.
+    #[inline]
     pub(crate) fn open(&self, link: u32, open: bool) -> io::Result<()> {
         if self.info.keys == 0 {
             return Ok(());
@@ -236,8 +236,20 @@ impl Guest {
     /// The [`Status`] that is not [`Status::Done`]. What it says of the callee: on
     /// [`Status::Fault`], [`Status::Deadline`], [`Status::Died`] and [`Status::SystemCall`] it may
     /// have done half of its work; on the others, none.
+    #[inline]
     pub fn call(&self, link: u32, words: [u64; 3], limit: Duration) -> Result<u64, Status> {
-        let caller = self.armed().map_err(|_| Status::Denied)?;
+        self.call_as(self.caller()?, link, words, limit)
+    }
+
+    /// As the calling thread, by its number.
+    #[inline]
+    pub(crate) fn call_as(
+        &self,
+        caller: u64,
+        link: u32,
+        words: [u64; 3],
+        limit: Duration,
+    ) -> Result<u64, Status> {
         // SAFETY: the address is that of the gate, which is such a function.
         let call: extern "C" fn(u64, u64, u64, u64, u64, u64) -> Outcome =
             unsafe { std::mem::transmute(self.info.call) };
@@ -245,11 +257,29 @@ impl Guest {
         let limit = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
         loop {
             let outcome = call(caller, u64::from(link), a, b, c, limit);
-            match Status::from_number(outcome.status) {
-                Some(Status::Done) => return Ok(outcome.word),
-                Some(Status::Unbound) => self.bind(caller, link).map_err(|_| Status::Busy)?,
-                status => return Err(status.unwrap_or(Status::Fault)),
+            if outcome.status == Status::Done as u64 {
+                return Ok(outcome.word);
             }
+            self.not_done(outcome.status, caller, link)?;
+        }
+    }
+
+    /// After a call that was not made, or whose callee has failed: whether to make it again.
+    #[cold]
+    fn not_done(&self, status: u64, caller: u64, link: u32) -> Result<(), Status> {
+        match Status::from_number(status) {
+            Some(Status::Unbound) => self.bind(caller, link).map_err(|_| Status::Busy),
+            status => Err(status.unwrap_or(Status::Fault)),
+        }
+    }
+
+    /// The calling thread's number, which is registered if it is not yet.
+    #[inline]
+    pub(crate) fn caller(&self) -> Result<u64, Status> {
+        // Inside a function that is being called, the thread is its caller's, and registered.
+        match CALLER.get() {
+            Some(caller) => Ok(caller),
+            None => self.arm().map_err(|_| Status::Denied),
         }
     }
 
@@ -260,25 +290,22 @@ impl Guest {
         result(bind(caller, u64::from(link))).map(drop)
     }
 
-    /// Registers the calling thread, once.
-    ///
-    /// # Errors
-    /// `EUSERS` when too many threads call; what mmap(2), sigaltstack(2) and prctl(2) say.
-    pub fn armed(&self) -> io::Result<u64> {
-        // Inside a function that is being called, the thread is its caller's, and registered.
-        if let Some(caller) = LENT.get() {
-            return Ok(caller);
-        }
-        ARMED.with(|armed| {
-            if let Some((_, at)) = armed.0.get() {
-                return Ok(at);
-            }
-            // SAFETY: as for `lend`.
-            let arm: extern "C" fn() -> i64 = unsafe { std::mem::transmute(self.info.arm) };
-            let at = u64::from(result(arm())?);
-            armed.0.set(Some((*self, at)));
-            Ok(at)
-        })
+    /// Registers the calling thread, once: `EUSERS` when too many threads call; what mmap(2),
+    /// sigaltstack(2) and prctl(2) say.
+    #[cold]
+    fn arm(&self) -> io::Result<u64> {
+        // Gone only where the thread is ending.
+        let ending = |_| io::Error::from_raw_os_error(libc::ESRCH);
+        ARMED
+            .try_with(|armed| {
+                // SAFETY: as for `lend`.
+                let arm: extern "C" fn() -> i64 = unsafe { std::mem::transmute(self.info.arm) };
+                let at = u64::from(result(arm())?);
+                armed.0.set(Some((*self, at)));
+                CALLER.set(Some(at));
+                Ok(at)
+            })
+            .map_err(ending)?
     }
 }
 
@@ -289,10 +316,8 @@ fn result(value: i64) -> io::Result<u32> {
 /// Where the gate enters this program.
 extern "C" fn entered(caller: u64, cookie: u64, a: u64, b: u64, c: u64, arena: *mut u8) -> u64 {
     let Some(function) = FUNCTION.get() else { return PANICKED };
-    LENT.set(Some(caller));
+    CALLER.set(Some(caller));
     let entered =
         Entered { cookie, words: [a, b, c], arena: NonNull::new(arena), call: PhantomData };
-    let done = catch_unwind(AssertUnwindSafe(|| function(entered))).unwrap_or(PANICKED);
-    LENT.set(None);
-    done
+    catch_unwind(AssertUnwindSafe(|| function(entered))).unwrap_or(PANICKED)
 }

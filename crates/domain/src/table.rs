@@ -90,6 +90,8 @@ pub(crate) struct DomainEntry {
     pub(crate) rights: AtomicU32,
     /// Its protection key; 0 without keys.
     pub(crate) key: AtomicU32,
+    /// Time that those of its threads that call no more have spent in callees, in ticks.
+    pub(crate) away: AtomicU64,
 }
 
 /// The right to call.
@@ -150,10 +152,8 @@ pub(crate) struct Caller {
     pub(crate) forwarding: AtomicU32,
     /// The context of each domain that it owns, by number; [`UNBOUND`] when it has none.
     pub(crate) bound: [AtomicU8; SLOTS],
-    /// Time spent in callees, in ticks of the time stamp counter.
+    /// Time spent in callees and in those that they have called, in ticks of the time stamp counter.
     pub(crate) ticks: AtomicU64,
-    /// Calls made.
-    pub(crate) calls: AtomicU64,
 }
 
 /// A thread of a callee that has parked, and whose stack and thread-local storage are lent.
@@ -300,6 +300,7 @@ impl Tables {
         for word in [&domain.contexts, &domain.poisoned, &domain.dead, &domain.silent] {
             word.store(0, Ordering::Relaxed);
         }
+        domain.away.store(0, Ordering::Relaxed);
         domain.open.store(1, Ordering::SeqCst);
     }
 

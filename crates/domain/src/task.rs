@@ -92,7 +92,7 @@ fn failed(what: &'static str) -> impl FnOnce(io::Error) -> StartError {
     move |source| StartError::Kernel { what, source }
 }
 
-/// What calls into a domain have come to since it began.
+/// What calls into a domain, and its own to others, have come to since it began.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Called {
     /// Calls that came back or were ended.
@@ -102,6 +102,9 @@ pub struct Called {
     /// Time spent inside, in ticks of the time stamp counter; see the crate's gate for how it is
     /// measured.
     pub ticks: u64,
+    /// Time that its own threads have spent in calls to others, in the same ticks: what the kernel
+    /// counts as theirs and is not.
+    pub away: u64,
 }
 
 /// A program that runs in this process's address space. Dropping it kills it.
@@ -249,13 +252,16 @@ impl Domain {
             .is_some_and(|slot| table(slot.index()).poisoned.load(Ordering::Acquire) != 0)
     }
 
-    /// What calls into it have come to.
+    /// What calls into it, and its own to others, have come to.
     pub fn called(&self) -> Called {
         let mut sum = Called::default();
         for context in self.slot.iter().flat_map(|slot| &TABLES.contexts[slot.index()]) {
             sum.calls += context.calls.load(Ordering::Relaxed);
             sum.forwards += context.forwards.load(Ordering::Relaxed);
             sum.ticks += context.ticks.load(Ordering::Relaxed);
+        }
+        if let Some(slot) = &self.slot {
+            sum.away = callers::away(slot.index());
         }
         sum
     }

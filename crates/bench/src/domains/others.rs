@@ -4,8 +4,8 @@
 use partywall_abi::control::Isolation;
 
 use super::{bulk, echoes};
-use crate::calls::{handoff_floor, partywall, uds_epoll};
-use crate::case::{Case, Mode, Placement, RATES, Wait};
+use crate::calls::{handoff_floor, partywall, tonic_inline, uds_epoll};
+use crate::case::{Case, ECHO_SIZES, Mode, Placement, RATES, Wait};
 use crate::contender::{Attendant, Contender, Ends, Result};
 use crate::seat::Seat;
 
@@ -37,6 +37,14 @@ pub static RING_TONIC: Other = Other {
     name: "ring-tonic",
     inner: &partywall::Tonic,
     cases: || [on_the_ring(), bulk(Some(Wait::Block))].concat(),
+    domains: None,
+};
+
+/// What the stubs cost by themselves: client and server joined in one thread, with nothing between.
+pub static TONIC_INLINE: Other = Other {
+    name: "tonic-inline",
+    inner: &tonic_inline::TonicInline,
+    cases: || vec![Case::domain(Mode::Latency, Some(ECHO_SIZES[0]), Placement::SameCore, None)],
     domains: None,
 };
 

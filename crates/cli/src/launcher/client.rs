@@ -162,8 +162,16 @@ impl Launcher {
             },
             (Report::Failed { service, text }, _) => Ok(Told::Failed { service, text }),
             (Report::Ended(ended), _) => {
-                let Ended { service, status, poisoned, calls, forwards, ticks } = ended;
-                tracing::debug!(service, poisoned, calls, forwards, ticks, "a domain is gone");
+                let Ended { service, status, poisoned, calls, forwards, ticks, away } = ended;
+                tracing::debug!(
+                    service,
+                    poisoned,
+                    calls,
+                    forwards,
+                    ticks,
+                    away,
+                    "a domain is gone"
+                );
                 let status = status.map(ExitStatus::from_raw);
                 Ok(Told::Ended { service, status })
             }

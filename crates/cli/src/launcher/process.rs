@@ -12,7 +12,7 @@ use std::process::ExitCode;
 
 use partywall_abi::control::Isolation;
 use partywall_domain::space::Space;
-use partywall_domain::task::{Domain, Program};
+use partywall_domain::task::{Called, Domain, Program};
 use partywall_shm::{socket, spawn::SOCKET_NUMBER};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 
@@ -164,8 +164,8 @@ impl Launcher {
         let status = domain.try_wait()?.map(ExitStatusExt::into_raw);
         let called = domain.called();
         drop(domain);
-        let (calls, forwards, ticks) = (called.calls, called.forwards, called.ticks);
-        let ended = Ended { service, status, poisoned, calls, forwards, ticks };
+        let Called { calls, forwards, ticks, away } = called;
+        let ended = Ended { service, status, poisoned, calls, forwards, ticks, away };
         self.report(&Report::Ended(ended), None)
     }
 

@@ -67,6 +67,8 @@ pub(super) struct Ended {
     pub(super) forwards: u64,
     /// Time spent in them, in ticks of the time stamp counter.
     pub(super) ticks: u64,
+    /// Time that its own threads have spent in calls to others, in the same ticks.
+    pub(super) away: u64,
 }
 
 /// A message as a packet.
@@ -128,6 +130,7 @@ mod tests {
             calls: 1,
             forwards: 2,
             ticks: u64::MAX,
+            away: u64::MAX,
         };
         for report in [
             Report::Ready,

@@ -186,6 +186,38 @@ in_a_launcher! {
 }
 
 in_a_launcher! {
+    fn time_inside_counts_for_the_callee_and_for_its_caller(space) {
+        let callee = Callee::start(space, &c("callee.c"), 1);
+        // Up to 15 calls pass after short ones before one is timed, and then all that are long.
+        let (before, begin) = (callee.running.domain.called(), callee.call([62, 0, 0]).unwrap());
+        for _ in 0..64 {
+            assert_eq!(callee.call([24, 20_000, 0]), Ok(24));
+        }
+        let whole = callee.call([62, 0, 0]).unwrap() - begin;
+        let after = callee.running.domain.called();
+        let inside = after.ticks - before.ticks;
+        assert!(inside > whole / 2 && inside <= whole, "{inside} of {whole} ticks");
+        assert_eq!((after.calls - before.calls, after.away), (66, 0));
+
+        let mut other = start(space, &c("caller.c"), &["load"]);
+        other.ready();
+        let pid = other.domain.pid().to_string();
+        let callee = Callee::start_for(space, &c("callee.c"), &["2", &pid]);
+        let ours = callee.running.domain.called();
+        let begin = Instant::now();
+        while other.domain.called().away == 0 {
+            assert!(begin.elapsed() < LONG, "it makes no calls");
+            std::thread::yield_now();
+        }
+        std::thread::sleep(Duration::from_millis(100));
+        // Its own time may be one sample short of the callee's, and the callee's have ours.
+        let (away, inside) = (other.domain.called().away, callee.running.domain.called().ticks);
+        assert!(away > 0 && away <= inside && inside - away <= ours.ticks + inside / 4, "{away} of {inside}");
+        assert_eq!(other.domain.called().ticks, 0);
+    }
+}
+
+in_a_launcher! {
     fn a_call_that_takes_too_long_is_ended(space) {
         let image = c("callee.c");
         for (way, words) in [("loop", [5, 0, 0]), ("sleep", [17, 0, 0])] {
