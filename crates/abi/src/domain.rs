@@ -34,7 +34,7 @@ pub const VARIABLE: &str = "PARTYWALL_DOMAIN";
 /// First eight bytes of an [`Info`].
 pub const MAGIC: u64 = u64::from_le_bytes(*b"PWdomain");
 /// Version of this page; a program and a launcher of different versions refuse each other.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// What a program finds.
 #[repr(C)]
@@ -81,8 +81,8 @@ pub struct Info {
     pub accept: u64,
 }
 
-/// Bytes of each half of an arena.
-pub const HALF: u64 = 128 << 20;
+/// Bytes of each half of an arena: addresses, which take memory only as far as they are written.
+pub const HALF: u64 = 1 << 30;
 
 /// A declaration: functions of the domain make no system calls; one that does is ended with
 /// [`Status::SystemCall`].

@@ -10,7 +10,7 @@
 
 #define PARTYWALL_DOMAIN_VARIABLE "PARTYWALL_DOMAIN"
 #define PARTYWALL_DOMAIN_MAGIC 0x6e69616d6f645750ull /* "PWdomain" */
-#define PARTYWALL_DOMAIN_VERSION 2u
+#define PARTYWALL_DOMAIN_VERSION 3u
 
 enum partywall_status {
     PARTYWALL_DONE = 0,
@@ -35,7 +35,7 @@ struct partywall_outcome {
  * as many for the answer. Pass `caller` on when calling others from here. */
 typedef uint64_t partywall_entry(uint64_t caller, uint64_t cookie, uint64_t a, uint64_t b,
                                  uint64_t c, unsigned char *arena);
-#define PARTYWALL_HALF (128ull << 20)
+#define PARTYWALL_HALF (1ull << 30)
 
 /* Declarations of a domain: its functions make no system calls, and one that does is ended. */
 #define PARTYWALL_NO_SYSTEM_CALLS 1u

@@ -33,7 +33,7 @@ fn address(link: &Link) -> u64 {
     TABLES.base.load(Ordering::Relaxed) + (SLOTS as u64 + 1) * SLOT + place * ARENA
 }
 
-const _: () = assert!(LINKS_MOST as u64 * ARENA <= 4 * SLOT);
+const _: () = assert!(LINKS_MOST as u64 * ARENA <= 16 * SLOT);
 
 /// Makes the arena of a link of the calling domain; its address, or minus an error number: `ENOTCONN`
 /// when the link is not open, `ENOSPC` when no protection key is left.

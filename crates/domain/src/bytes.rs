@@ -16,6 +16,9 @@
 //! the callee while it is called, and to no other thread. Without, any domain of the launcher could
 //! write to it at any time, as it could to all other memory.
 //!
+//! An arena holds requests and answers of up to a gigabyte each, and keeps as much memory as the longest
+//! of them took until the link ends.
+//!
 //! A call that is ended in the middle may leave a system call of the callee under way that writes
 //! there: the arena is not used again.
 

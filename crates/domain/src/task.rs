@@ -27,10 +27,12 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::process::ExitStatus;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use partywall_abi::domain::VARIABLE;
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::process::{Signal, WaitIdOptions};
 
 use crate::callers;
@@ -124,7 +126,7 @@ impl Domain {
     /// # Errors
     /// [`StartError`].
     pub fn start(space: &Space, program: Program) -> Result<Self, StartError> {
-        let file = map_file(program.image.as_fd()).map_err(failed("reading the program"))?;
+        let file = Mapped::new(program.image.as_fd()).map_err(failed("reading the program"))?;
         let image = Image::parse(&file)?;
         drop(file);
         let slot = space.slot().ok_or(StartError::Full)?;
@@ -326,25 +328,43 @@ fn exit_status(status: &rustix::process::WaitIdStatus) -> ExitStatus {
     ExitStatus::from_raw(status.exit_status().map_or(signal, |code| code << 8))
 }
 
-/// The file's bytes; it is sealed, so they stay.
-fn map_file(image: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
-    let seals = rustix::fs::fcntl_get_seals(image)?;
-    let needed = rustix::fs::SealFlags::SHRINK | rustix::fs::SealFlags::WRITE;
-    if !seals.contains(needed) {
-        return Err(io::Error::other(
-            "the file is not sealed: it must be a memfd that cannot change",
-        ));
-    }
-    let bytes = rustix::fs::fstat(image)?.st_size as usize;
-    let mut file = vec![0; bytes];
-    let mut at = 0;
-    while at < bytes {
-        match rustix::io::pread(image, &mut file[at..], at as u64)? {
-            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-            n => at += n,
+/// A program's file, mapped; it is sealed, so its bytes stay.
+struct Mapped {
+    at: NonNull<u8>,
+    bytes: usize,
+}
+
+impl Mapped {
+    fn new(image: BorrowedFd<'_>) -> io::Result<Self> {
+        let seals = rustix::fs::fcntl_get_seals(image)?;
+        let needed = rustix::fs::SealFlags::SHRINK | rustix::fs::SealFlags::WRITE;
+        if !seals.contains(needed) {
+            return Err(io::Error::other(
+                "the file is not sealed: it must be a memfd that cannot change",
+            ));
         }
+        let bytes = rustix::fs::fstat(image)?.st_size as usize;
+        let (at, read) = (std::ptr::null_mut(), ProtFlags::READ);
+        // SAFETY: where the kernel likes. No mapping is empty; nothing is read beyond the file.
+        let at = unsafe { mmap(at, bytes.max(1), read, MapFlags::PRIVATE, image, 0)? };
+        Ok(Self { at: NonNull::new(at.cast()).expect("mmap never returns null"), bytes })
     }
-    Ok(file)
+}
+
+impl std::ops::Deref for Mapped {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: mapped, and neither written nor shortened, as its seals say.
+        unsafe { std::slice::from_raw_parts(self.at.as_ptr(), self.bytes) }
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new`, and nobody has a reference any more.
+        let _unmapped = unsafe { munmap(self.at.as_ptr().cast(), self.bytes.max(1)) };
+    }
 }
 
 /// How long a domain's end waits for those inside.

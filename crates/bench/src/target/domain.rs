@@ -9,7 +9,8 @@ const SIZE: Option<u64> = Some(ECHO_SIZES[0]);
 
 /// Nobody waits in a call of a function or through the gate.
 fn wait(contender: &str) -> Option<Wait> {
-    let waits = !contender.starts_with("gate") && !matches!(contender, "call" | "memcpy");
+    let waits =
+        !contender.starts_with("gate") && !matches!(contender, "call" | "memcpy" | "tonic-inline");
     waits.then_some(Wait::Block)
 }
 
@@ -51,6 +52,17 @@ pub fn targets(sizes: &[u64]) -> Vec<Target> {
             bound: Bound::AtMost(1.0 / 3.0),
         },
     ];
+    let latency = Mode::Latency;
+    found.push(Target {
+        text: "p50: tonic-inline, the least that stubs cost, over ring-tonic (32 B, same core)"
+            .into(),
+        quantity: Quantity::Ratio {
+            over: key("tonic-inline", latency),
+            under: key("ring-tonic", latency),
+        },
+        metric: Metric::P50,
+        bound: Bound::Stated,
+    });
     for rate in RATES {
         let (over, under) = (paced("gate", rate), paced("uds-epoll", rate));
         let text = format!("gate over uds-epoll, both less call ({})", over.case);

@@ -285,7 +285,12 @@ impl<'c> Services<'c> {
     /// SIGTERM, a while, SIGKILL; and the end of the launcher.
     pub(super) async fn stop(mut self) {
         self.stopping = true;
-        self.all.iter().for_each(|r| r.signal(Signal::TERM));
+        for r in &mut self.all {
+            r.signal(Signal::TERM);
+            if matches!(r.state, State::Waiting(_)) {
+                r.state = State::Ended(None);
+            }
+        }
         let deadline = tokio::time::Instant::now() + STOP_WITHIN;
         if tokio::time::timeout_at(deadline, self.end_of_all()).await.is_err() {
             for r in self.all.iter().filter(|r| !r.is_over()) {

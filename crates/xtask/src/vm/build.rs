@@ -25,6 +25,13 @@ const KEEPER: [&str; 2] =
 /// Where that test keeps them.
 const KEEP_VARIABLE: &str = "PARTYWALL_KEEP_PROGRAMS";
 
+/// The command-line program, and what it starts: a service and its caller, through stubs.
+const SERVICES: [(&str, &str); 3] = [
+    ("partywall-cli", "partywall"),
+    ("partywall-system-tests", "st-server"),
+    ("partywall-system-tests", "st-client"),
+];
+
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// What was built.
@@ -35,6 +42,8 @@ pub(super) struct Built {
     pub(super) tests: Vec<TestBinary>,
     /// A directory with the programs that the tests load.
     pub(super) programs: PathBuf,
+    /// This project's own program and the services that it is to run, by their names.
+    pub(super) services: Vec<(&'static str, PathBuf)>,
 }
 
 /// Builds everything below `dir`.
@@ -47,11 +56,18 @@ pub(super) fn all(workspace: &Workspace, dir: &Path) -> Result<Built> {
         .command("cargo")
         .env("CARGO_ENCODED_RUSTFLAGS", "-Ctarget-feature=+crt-static")
         .env("CARGO_PROFILE_DEV_OPT_LEVEL", "1")
+        .env("CARGO_PROFILE_DEV_STRIP", "debuginfo")
         .env("CARGO_TERM_COLOR", "never");
     let place = ["--target", TARGET, "--target-dir", &target];
     let line = ["build", "--quiet", "--package", "partywall-vm", "--bin", "vm-init"];
     cargo.clone().args(line).args(place).run()?;
     let init = dir.join(TARGET).join("debug/vm-init");
+
+    let packages =
+        SERVICES.iter().flat_map(|(package, name)| ["--package", package, "--bin", name]);
+    cargo.clone().args(["build", "--quiet"]).args(packages).args(place).run()?;
+    let services =
+        SERVICES.map(|(_, name)| (name, dir.join(TARGET).join("debug").join(name))).to_vec();
 
     let packages = PACKAGES.iter().flat_map(|package| ["--package", package]);
     let line = ["test", "--no-run", "--quiet", "--message-format", "json-render-diagnostics"];
@@ -63,7 +79,7 @@ pub(super) fn all(workspace: &Workspace, dir: &Path) -> Result<Built> {
         ensure!(tests.iter().any(|t| t.prefix == name), "cargo built no tests of {package}");
     }
     let programs = programs(&tests, dir)?;
-    Ok(Built { init, tests, programs })
+    Ok(Built { init, tests, programs, services })
 }
 
 /// Has the tests compile the programs that they load, as only they know how.

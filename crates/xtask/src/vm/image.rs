@@ -16,6 +16,23 @@ use crate::command::Cmd;
 /// Programs of the host that the tests start or read, with the libraries that they need.
 const HOST_PROGRAMS: &[&str] = &["/bin/sh", "/bin/true"];
 
+/// What `partywall up` runs in the machine.
+pub(super) const COMPOSE: &str = "/compose.yaml";
+
+/// A service that fails in calls, in each way, and its caller, kept apart by protection keys.
+const COMPOSE_TEXT: &str = "services:
+  test:
+    x-partywall: {program: /bin/st-server, link: domain, isolation: fault}
+  web:
+    depends_on: [test]
+    x-partywall:
+      program: /bin/st-client
+      args: [--mode, fail]
+      calls: [test/*]
+      link: domain
+      isolation: fault
+";
+
 /// Contents of each file by its path from the root; none for a directory.
 #[derive(Default)]
 struct Tree(BTreeMap<String, Option<Vec<u8>>>);
@@ -35,6 +52,10 @@ pub(super) fn write(path: &Path, built: &Built, jobs: &[Job]) -> Result<()> {
         let name = entry.file_name();
         tree.copy(&format!("{PROGRAMS}/{}", name.to_string_lossy()), &entry.path())?;
     }
+    for (name, service) in &built.services {
+        tree.copy(&format!("/bin/{name}"), service)?;
+    }
+    tree.add(COMPOSE, COMPOSE_TEXT.into());
     for program in HOST_PROGRAMS {
         tree.copy(program, Path::new(program))?;
         for library in libraries(&Cmd::new("ldd").args([*program]).read()?) {

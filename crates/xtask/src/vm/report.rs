@@ -51,13 +51,18 @@ pub(super) fn judge(jobs: &[Job], run: &Run) -> Outcome {
             faults.push(format!("{name}: the machine did not run it"));
             continue;
         };
-        let Judge::Tests(prefix) = &job.judge;
-        let (tests, mut wrong) = judge_tests(prefix, one);
+        let (tests, mut wrong) = match &job.judge {
+            Judge::Tests(prefix) => judge_tests(prefix, one),
+            Judge::Says(words) => (RanList::default(), judge_words(words, one)),
+        };
         ran.extend(tests.entries().iter().cloned());
         match one.end {
             Some((End::Exit(0), time)) if wrong.is_empty() => {
-                let count = tests.entries().len();
-                println!("vm: {name}: {count} tests, {:.1} s", time.as_secs_f64());
+                let count = match &job.judge {
+                    Judge::Tests(_) => format!("{} tests", tests.entries().len()),
+                    Judge::Says(words) => format!("said {} things", words.len()),
+                };
+                println!("vm: {name}: {count}, {:.1} s", time.as_secs_f64());
             }
             Some((End::Exit(_), _)) if !wrong.is_empty() => {}
             Some((end, _)) => wrong.push(end.to_string()),
@@ -97,6 +102,12 @@ fn judge_tests(prefix: &str, run: &transcript::Run) -> (RanList, Vec<String>) {
         faults.push("it ran no test".to_owned());
     }
     (tests, faults)
+}
+
+/// What a program should have said and has not.
+fn judge_words(words: &[&str], run: &transcript::Run) -> Vec<String> {
+    let missing = words.iter().filter(|words| !run.lines.iter().any(|line| line.contains(**words)));
+    missing.map(|words| format!("it did not say `{words}`")).collect()
 }
 
 /// What is wrong with the machine itself.
@@ -177,6 +188,18 @@ mod tests {
         let none = GOOD.lines().filter(|line| !line.contains(PROOF)).collect::<Vec<_>>();
         let none = none.join("\n").replace("1 passed", "0 passed");
         assert!(outcome(&none, "", true).faults.contains(&"unit: it ran no test".to_owned()));
+    }
+
+    #[test]
+    fn a_program_that_does_not_say_what_it_should_is_a_fault() {
+        let run = |text: &str| {
+            let mut transcript = Transcript::default();
+            let lines = format!("@ begin up\n| {text}\n@ end up exit 0 1\n@ done 1");
+            lines.lines().for_each(|line| transcript.line(line));
+            judge_words(&["gate  fault"], &transcript.runs()[0])
+        };
+        assert_eq!(run("web  test  gate  fault"), [""; 0]);
+        assert_eq!(run("web  test  ring  fault"), ["it did not say `gate  fault`"]);
     }
 
     #[test]
