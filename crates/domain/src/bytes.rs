@@ -29,7 +29,7 @@ use std::time::Duration;
 
 use partywall_abi::domain::{HALF, Status};
 
-use crate::guest::{Entered, Guest};
+use crate::guest::{Entered, Guest, Link};
 
 /// What a function that does not take bytes, or that got what is no request, answers.
 const REFUSED: u64 = u64::MAX - 1;
@@ -56,7 +56,7 @@ pub enum CallError {
 #[derive(Debug)]
 pub struct Function {
     guest: Guest,
-    link: u32,
+    link: Link,
     arena: NonNull<u8>,
     spent: Cell<bool>,
 }

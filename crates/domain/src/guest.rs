@@ -43,6 +43,11 @@ pub struct Entered<'call> {
     pub(crate) call: PhantomData<&'call ()>,
 }
 
+/// A right to call, or to be called; another link may have its place when it has ended, but not its
+/// number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Link(u32);
+
 type Function = Box<dyn for<'call> Fn(Entered<'call>) -> u64 + Send + Sync>;
 
 static FUNCTION: OnceLock<Function> = OnceLock::new();
@@ -178,28 +183,28 @@ impl Guest {
     /// `ESRCH` when the process is no domain of this launcher, `ENOSPC` when no link is free,
     /// `ENOTRECOVERABLE`, whoever asks, when a call in this program was cut off: it is about to be
     /// ended.
-    pub fn offer(&self, pid: u32, number: u64, cookie: u64) -> io::Result<u32> {
+    pub fn offer(&self, pid: u32, number: u64, cookie: u64) -> io::Result<Link> {
         // SAFETY: as for `lend`.
         let offer: extern "C" fn(u64, u64, u64) -> i64 =
             unsafe { std::mem::transmute(self.info.offer) };
-        result(offer(u64::from(pid), number, cookie))
+        result(offer(u64::from(pid), number, cookie)).map(Link)
     }
 
     /// Takes up the offer with this number.
     ///
     /// # Errors
     /// `ENOENT` when there is none for this program.
-    pub fn take(&self, number: u64) -> io::Result<u32> {
+    pub fn take(&self, number: u64) -> io::Result<Link> {
         // SAFETY: as for `lend`.
         let take: extern "C" fn(u64) -> i64 = unsafe { std::mem::transmute(self.info.take) };
-        result(take(number))
+        result(take(number)).map(Link)
     }
 
     /// Ends a link.
-    pub fn release(&self, link: u32) {
+    pub fn release(&self, link: Link) {
         // SAFETY: as for `lend`.
         let release: extern "C" fn(u64) = unsafe { std::mem::transmute(self.info.release) };
-        release(u64::from(link));
+        release(u64::from(link.0));
     }
 
     /// The arena of a link of which this program is the caller; made at the first time.
@@ -207,10 +212,10 @@ impl Guest {
     /// # Errors
     /// `ENOTCONN` when the link is closed, `ENOSPC` when no protection key is left for it; what
     /// mmap(2) says.
-    pub(crate) fn arena(&self, link: u32) -> io::Result<NonNull<u8>> {
+    pub(crate) fn arena(&self, link: Link) -> io::Result<NonNull<u8>> {
         // SAFETY: as for `lend`.
         let arena: extern "C" fn(u64) -> i64 = unsafe { std::mem::transmute(self.info.arena) };
-        let address = arena(u64::from(link));
+        let address = arena(u64::from(link.0));
         // Negative only as an error number.
         u64::try_from(address)
             .ok()
@@ -220,13 +225,13 @@ impl Guest {
 
     /// Opens the link's arena to this thread, or closes it again; without keys there is nothing to do.
     #[inline]
-    pub(crate) fn open(&self, link: u32, open: bool) -> io::Result<()> {
+    pub(crate) fn open(&self, link: Link, open: bool) -> io::Result<()> {
         if self.info.keys == 0 {
             return Ok(());
         }
         // SAFETY: as for `lend`.
         let set: extern "C" fn(u64, u64) -> i64 = unsafe { std::mem::transmute(self.info.open) };
-        result(set(u64::from(link), u64::from(open))).map(drop)
+        result(set(u64::from(link.0), u64::from(open))).map(drop)
     }
 
     /// Calls over a link. The callee has `limit` to return; after that it is ended as soon as it has
@@ -237,7 +242,7 @@ impl Guest {
     /// [`Status::Fault`], [`Status::Deadline`], [`Status::Died`] and [`Status::SystemCall`] it may
     /// have done half of its work; on the others, none.
     #[inline]
-    pub fn call(&self, link: u32, words: [u64; 3], limit: Duration) -> Result<u64, Status> {
+    pub fn call(&self, link: Link, words: [u64; 3], limit: Duration) -> Result<u64, Status> {
         self.call_as(self.caller()?, link, words, limit)
     }
 
@@ -246,7 +251,7 @@ impl Guest {
     pub(crate) fn call_as(
         &self,
         caller: u64,
-        link: u32,
+        link: Link,
         words: [u64; 3],
         limit: Duration,
     ) -> Result<u64, Status> {
@@ -256,7 +261,7 @@ impl Guest {
         let [a, b, c] = words;
         let limit = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
         loop {
-            let outcome = call(caller, u64::from(link), a, b, c, limit);
+            let outcome = call(caller, u64::from(link.0), a, b, c, limit);
             if outcome.status == Status::Done as u64 {
                 return Ok(outcome.word);
             }
@@ -266,7 +271,7 @@ impl Guest {
 
     /// After a call that was not made, or whose callee has failed: whether to make it again.
     #[cold]
-    fn not_done(&self, status: u64, caller: u64, link: u32) -> Result<(), Status> {
+    fn not_done(&self, status: u64, caller: u64, link: Link) -> Result<(), Status> {
         match Status::from_number(status) {
             Some(Status::Unbound) => self.bind(caller, link).map_err(|_| Status::Busy),
             status => Err(status.unwrap_or(Status::Fault)),
@@ -284,10 +289,10 @@ impl Guest {
     }
 
     #[cold]
-    fn bind(&self, caller: u64, link: u32) -> io::Result<()> {
+    fn bind(&self, caller: u64, link: Link) -> io::Result<()> {
         // SAFETY: as for `lend`.
         let bind: extern "C" fn(u64, u64) -> i64 = unsafe { std::mem::transmute(self.info.bind) };
-        result(bind(caller, u64::from(link))).map(drop)
+        result(bind(caller, u64::from(link.0))).map(drop)
     }
 
     /// Registers the calling thread, once: `EUSERS` when too many threads call; what mmap(2),

@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use partywall_abi::control::Isolation;
 use partywall_abi::domain::Status;
-use partywall_domain::guest::Guest;
+use partywall_domain::guest::{Guest, Link};
 use tokio::runtime::Handle;
 
 /// Threads that are lent to callers; each calling thread needs one.
@@ -97,7 +97,7 @@ pub(crate) fn forwards() -> u64 {
 /// The caller's way into a service of the same launcher.
 pub(crate) struct Gate {
     guest: Guest,
-    link: u32,
+    link: Link,
 }
 
 impl Gate {
@@ -153,7 +153,7 @@ fn visits() -> std::sync::MutexGuard<'static, HashMap<u64, Weak<dyn Visit>>> {
 /// What a service has offered for one link; taken back with the value.
 pub(crate) struct Offered {
     guest: Guest,
-    link: u32,
+    link: Link,
     number: u64,
 }
 

@@ -44,7 +44,7 @@ const DOMAIN: &str = "link: domain, isolation: none";
 const WITH_KEYS: &str = "link: domain, isolation: fault";
 
 /// Each isolation that domains can have here. Where there are no protection keys, the emulated machine
-/// (`cargo xtask vm-test`) runs the calls that fail with them.
+/// (`cargo xtask vm-test`) runs `up` with them.
 fn each_isolation() -> impl Iterator<Item = (&'static str, &'static str)> {
     let keys = partywall_domain::machine::keys_usable().is_ok();
     [(DOMAIN, "none")].into_iter().chain(keys.then_some((WITH_KEYS, "fault")))

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use partywall_abi::control::Isolation;
 use partywall_abi::domain::Status;
-use partywall_domain::guest::Guest;
+use partywall_domain::guest::{Guest, Link};
 use partywall_domain::space::Space;
 
 use crate::host::{Running, body_of, c, in_a_launcher, is_body_of, is_emulated, start};
@@ -63,7 +63,7 @@ struct Outcome {
 struct Victim {
     running: Running,
     guest: Guest,
-    link: u32,
+    link: Link,
 }
 
 impl Victim {

@@ -1,12 +1,12 @@
 //! Deaths under load: domains die in every way, most of them with somebody inside, are started again,
 //! and nobody else notices but by the status of a call.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use partywall_abi::domain::Status;
-use partywall_domain::guest::Guest;
+use partywall_domain::guest::{Guest, Link};
 use partywall_domain::space::Space;
 use rustix::process::Signal;
 
@@ -30,8 +30,8 @@ const ENDS: [(&str, [u64; 3]); 9] = [
     ("sleep", [17, 0, 0]),
 ];
 
-/// The links to the callees, 0 where there is none.
-type Links = [AtomicU32; CALLEES];
+/// The links to the callees.
+type Links = [Mutex<Option<Link>>; CALLEES];
 
 /// Calls all of them, as long as the others die; how many calls have come back, by how they ended.
 fn caller(guest: Guest, links: &Links, stop: &AtomicBool) -> [u64; 16] {
@@ -40,7 +40,7 @@ fn caller(guest: Guest, links: &Links, stop: &AtomicBool) -> [u64; 16] {
         if stop.load(Ordering::Relaxed) {
             break;
         }
-        let link = links[turn % CALLEES].load(Ordering::Relaxed);
+        let Some(link) = *links[turn % CALLEES].lock().unwrap() else { continue };
         let status = match guest.call(link, [0, turn as u64, 1], LIMIT) {
             Ok(sum) => {
                 assert_eq!(sum, turn as u64 + 1);
@@ -57,7 +57,7 @@ fn caller(guest: Guest, links: &Links, stop: &AtomicBool) -> [u64; 16] {
 }
 
 /// A callee that lets `other` call it as well, and the launcher's link to it.
-fn callee(space: &Space, image: &std::os::fd::OwnedFd, other: u32) -> (Running, u32) {
+fn callee(space: &Space, image: &std::os::fd::OwnedFd, other: u32) -> (Running, Link) {
     let other = other.to_string();
     let mut running = start(space, image, &["4", &other]);
     running.ready();
@@ -81,7 +81,7 @@ in_a_launcher! {
         let mut callees: Vec<Option<Running>> = Vec::new();
         for link in &*links {
             let (running, taken) = callee(space, &callee_image, other.domain.pid());
-            link.store(taken, Ordering::Relaxed);
+            *link.lock().unwrap() = Some(taken);
             callees.push(Some(running));
         }
         let threads: Vec<_> = (0..2)
@@ -91,7 +91,7 @@ in_a_launcher! {
             })
             .collect();
         // Who makes the last call of a callee: a thread that may be inside when it dies.
-        let (ask, asked) = mpsc::channel::<(u32, [u64; 3])>();
+        let (ask, asked) = mpsc::channel::<(Link, [u64; 3])>();
         let last_calls = Arc::new(AtomicU64::new(0));
         let (guest, counted) = (space.launcher(), last_calls.clone());
         let last = std::thread::spawn(move || {
@@ -112,7 +112,7 @@ in_a_launcher! {
             let domain = &mut callees[victim].as_mut().unwrap().domain;
             match ENDS.get(way) {
                 Some((_, words)) => {
-                    ask.send((links[victim].load(Ordering::Relaxed), *words)).unwrap();
+                    ask.send((links[victim].lock().unwrap().unwrap(), *words)).unwrap();
                     inside += 1;
                 }
                 // Killed from outside, under load.
@@ -137,9 +137,9 @@ in_a_launcher! {
                 let domain = &mut running.as_mut().unwrap().domain;
                 if domain.is_poisoned() || domain.try_wait().unwrap().is_some() {
                     *running = None;
-                    space.launcher().release(link.swap(0, Ordering::Relaxed));
+                    space.launcher().release(link.lock().unwrap().take().unwrap());
                     let (again, taken) = callee(space, &callee_image, other.domain.pid());
-                    link.store(taken, Ordering::Relaxed);
+                    *link.lock().unwrap() = Some(taken);
                     *running = Some(again);
                 }
             }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use partywall_abi::control::Isolation;
 use partywall_abi::domain::Status;
 use partywall_domain::bytes::Function;
-use partywall_domain::guest::Guest;
+use partywall_domain::guest::{Guest, Link};
 use partywall_domain::task::{Domain, StartError};
 
 use crate::host::{Running, c, in_a_launcher, program, start};
@@ -13,7 +13,7 @@ use crate::host::{Running, c, in_a_launcher, program, start};
 const LONG: Duration = Duration::from_secs(3);
 
 /// A callee with two lent threads, as seen by this thread.
-fn callee(space: &partywall_domain::space::Space) -> (Running, Guest, u32) {
+fn callee(space: &partywall_domain::space::Space) -> (Running, Guest, Link) {
     let mut running = start(space, &c("callee.c"), &["2"]);
     running.ready();
     let guest = space.launcher();

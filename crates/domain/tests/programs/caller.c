@@ -141,6 +141,18 @@ static void sent(void) {
     CHECK(signal(SIGSEGV, SIG_DFL) != SIG_ERR);
 }
 
+// Numbers of nobody, and of others, are refused.
+static void not_ones_own(void) {
+    uint64_t links[] = { link_ + 1, 4095, 4096, UINT32_MAX, UINT64_MAX };
+    for (unsigned i = 0; i < sizeof links / sizeof *links; i++) {
+        struct partywall_outcome o = domain->call(caller, links[i], 0, 0, 0, LONG);
+        CHECK(o.status == PARTYWALL_CLOSED || o.status == PARTYWALL_DENIED);
+    }
+    uint64_t callers[] = { caller + 1, 4096, UINT64_MAX };
+    for (unsigned i = 0; i < sizeof callers / sizeof *callers; i++)
+        CHECK(domain->call(callers[i], link_, 0, 0, 0, LONG).status == PARTYWALL_DENIED);
+}
+
 // A handler of this program that takes longer than the callee it has interrupted may.
 static volatile int handled;
 static void on_usr2(int signal) {
@@ -197,6 +209,7 @@ int main(int argc, char **argv) {
         numbers();
         storage();
         interrupted();
+        not_ones_own();
         sent();
     } else if (!strcmp(argv[1], "handler")) {
         long_handler();

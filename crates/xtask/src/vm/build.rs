@@ -25,12 +25,8 @@ const KEEPER: [&str; 2] =
 /// Where that test keeps them.
 const KEEP_VARIABLE: &str = "PARTYWALL_KEEP_PROGRAMS";
 
-/// The command-line program, and what it starts: a service and its caller, through stubs.
-const SERVICES: [(&str, &str); 3] = [
-    ("partywall-cli", "partywall"),
-    ("partywall-system-tests", "st-server"),
-    ("partywall-system-tests", "st-client"),
-];
+/// What `partywall up` starts in the machine: a service and its caller, through stubs.
+const SERVICES: [&str; 2] = ["st-server", "st-client"];
 
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
@@ -42,8 +38,10 @@ pub(super) struct Built {
     pub(super) tests: Vec<TestBinary>,
     /// A directory with the programs that the tests load.
     pub(super) programs: PathBuf,
-    /// This project's own program and the services that it is to run, by their names.
-    pub(super) services: Vec<(&'static str, PathBuf)>,
+    /// The command-line program, which is not static.
+    pub(super) partywall: PathBuf,
+    /// What that is to start.
+    pub(super) services: Vec<PathBuf>,
 }
 
 /// Builds everything below `dir`.
@@ -56,18 +54,11 @@ pub(super) fn all(workspace: &Workspace, dir: &Path) -> Result<Built> {
         .command("cargo")
         .env("CARGO_ENCODED_RUSTFLAGS", "-Ctarget-feature=+crt-static")
         .env("CARGO_PROFILE_DEV_OPT_LEVEL", "1")
-        .env("CARGO_PROFILE_DEV_STRIP", "debuginfo")
         .env("CARGO_TERM_COLOR", "never");
     let place = ["--target", TARGET, "--target-dir", &target];
     let line = ["build", "--quiet", "--package", "partywall-vm", "--bin", "vm-init"];
     cargo.clone().args(line).args(place).run()?;
     let init = dir.join(TARGET).join("debug/vm-init");
-
-    let packages =
-        SERVICES.iter().flat_map(|(package, name)| ["--package", package, "--bin", name]);
-    cargo.clone().args(["build", "--quiet"]).args(packages).args(place).run()?;
-    let services =
-        SERVICES.map(|(_, name)| (name, dir.join(TARGET).join("debug").join(name))).to_vec();
 
     let packages = PACKAGES.iter().flat_map(|package| ["--package", package]);
     let line = ["test", "--no-run", "--quiet", "--message-format", "json-render-diagnostics"];
@@ -79,7 +70,38 @@ pub(super) fn all(workspace: &Workspace, dir: &Path) -> Result<Built> {
         ensure!(tests.iter().any(|t| t.prefix == name), "cargo built no tests of {package}");
     }
     let programs = programs(&tests, dir)?;
-    Ok(Built { init, tests, programs, services })
+    let (partywall, services) = (partywall(workspace, dir)?, services(workspace, dir)?);
+    Ok(Built { init, tests, programs, partywall, services })
+}
+
+/// The command-line program, as its own tests have it.
+fn partywall(workspace: &Workspace, dir: &Path) -> Result<PathBuf> {
+    let line = ["build", "--quiet", "--package", "partywall-cli", "--bin", "partywall"];
+    workspace.command("cargo").args(line).run()?;
+    stripped(&workspace.target.join("debug/partywall"), dir)
+}
+
+/// Programs that can be domains, where and as the tests of `up` and the system tests build them.
+fn services(workspace: &Workspace, dir: &Path) -> Result<Vec<PathBuf>> {
+    let target = workspace.target.join("domains");
+    workspace
+        .command("cargo")
+        .env("CARGO_ENCODED_RUSTFLAGS", "-Ctarget-feature=+crt-static")
+        .args(["build", "--quiet", "--package", "partywall-system-tests"])
+        .args(SERVICES.iter().flat_map(|name| ["--bin", name]))
+        .args(["--target", TARGET, "--target-dir", &target.to_string_lossy()])
+        .run()?;
+    let built = target.join(TARGET).join("debug");
+    SERVICES.iter().map(|name| stripped(&built.join(name), dir)).collect()
+}
+
+/// A copy without what debuggers need, which would fill the machine's memory.
+fn stripped(program: &Path, dir: &Path) -> Result<PathBuf> {
+    let name = program.file_name().context("a program has a name")?;
+    let copy = dir.join(name);
+    let [from, to] = [program, &copy].map(|path| path.to_string_lossy());
+    Cmd::new("strip").args(["--strip-debug", "-o", &to, &from]).run()?;
+    Ok(copy)
 }
 
 /// Has the tests compile the programs that they load, as only they know how.

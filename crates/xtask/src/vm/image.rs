@@ -19,15 +19,17 @@ const HOST_PROGRAMS: &[&str] = &["/bin/sh", "/bin/true"];
 /// What `partywall up` runs in the machine.
 pub(super) const COMPOSE: &str = "/compose.yaml";
 
-/// A service that fails in calls, in each way, and its caller, kept apart by protection keys.
+/// A service and its caller, through stubs, kept apart by protection keys. Calls have time: emulation is
+/// slow. (Services that fail in calls are not for it: a slow handler soon runs in its own process.)
 const COMPOSE_TEXT: &str = "services:
   test:
     x-partywall: {program: /bin/st-server, link: domain, isolation: fault}
   web:
     depends_on: [test]
+    environment: {PARTYWALL_INLINE_LIMIT_MS: 1000}
     x-partywall:
       program: /bin/st-client
-      args: [--mode, fail]
+      args: [--mode, few]
       calls: [test/*]
       link: domain
       isolation: fault
@@ -52,13 +54,17 @@ pub(super) fn write(path: &Path, built: &Built, jobs: &[Job]) -> Result<()> {
         let name = entry.file_name();
         tree.copy(&format!("{PROGRAMS}/{}", name.to_string_lossy()), &entry.path())?;
     }
-    for (name, service) in &built.services {
-        tree.copy(&format!("/bin/{name}"), service)?;
+    for program in built.services.iter().chain([&built.partywall]) {
+        let name = program.file_name().context("a program has a name")?;
+        tree.copy(&format!("/bin/{}", name.to_string_lossy()), program)?;
     }
     tree.add(COMPOSE, COMPOSE_TEXT.into());
     for program in HOST_PROGRAMS {
         tree.copy(program, Path::new(program))?;
-        for library in libraries(&Cmd::new("ldd").args([*program]).read()?) {
+    }
+    let partywall = built.partywall.to_string_lossy();
+    for program in HOST_PROGRAMS.iter().copied().chain([&*partywall]) {
+        for library in libraries(&Cmd::new("ldd").args([program]).read()?) {
             tree.copy(library, Path::new(library))?;
         }
     }
