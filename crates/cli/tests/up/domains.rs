@@ -288,6 +288,20 @@ fn the_end_of_the_launcher_ends_everything_and_is_told() {
 }
 
 #[test]
+fn a_launcher_that_stands_still_is_ended_with_everything() {
+    let run = Run::new(DOMAIN, DOMAIN, "flood");
+    let up = run.begin();
+    let (launcher, domains) = up.launched();
+    up.signal(launcher, Signal::STOP);
+    up.signal(up.child.id(), Signal::INT);
+    let begin = Instant::now();
+    let pids: Vec<u32> = domains.into_iter().chain([launcher]).collect();
+    let (code, said) = up.end(&pids);
+    assert_eq!(code, Some(130), "{said}");
+    assert!(begin.elapsed() < LONG, "{said}");
+}
+
+#[test]
 fn a_process_has_no_gate_to_close() {
     let run = Run::new("link: ring", "link: ring", "flood");
     let up = run.begin();
