@@ -36,13 +36,18 @@ fn address(link: &Link) -> u64 {
 const _: () = assert!(LINKS_MOST as u64 * ARENA <= 16 * SLOT);
 
 /// Makes the arena of a link of the calling domain; its address, or minus an error number: `ENOTCONN`
-/// when the link is not open, `ENOSPC` when no protection key is left.
+/// when the link is not open, `EINVAL` of one to oneself, `ENOSPC` when no protection key is left, `ENOMEM`
+/// where addresses count as memory (vm.overcommit_memory=2).
 pub(crate) extern "C" fn make(id: u64) -> i64 {
     sys::encode(try_make(id))
 }
 
 fn try_make(id: u64) -> Result<u64, Errno> {
     let link = links::own_as_caller(id).ok_or(Errno(libc::ENOTCONN))?;
+    // Both ends could give it up: the one would free what the other reads.
+    if link.callee.load(Ordering::Relaxed) == link.caller.load(Ordering::Relaxed) {
+        return Err(Errno(libc::EINVAL));
+    }
     let known = link.arena.load(Ordering::Acquire);
     if known != 0 {
         return Ok(known);

@@ -68,7 +68,9 @@ impl Function {
     /// Takes up the offer with this number.
     ///
     /// # Errors
-    /// `ENOENT` when there is none for this program, `ENOSPC` when no protection key is left.
+    /// `ENOENT` when there is none for this program, `EINVAL` when this program has made it,
+    /// `ENOSPC` when no protection key is left, `ENOMEM` where two gigabytes of addresses are too many: under
+    /// RLIMIT_DATA or RLIMIT_AS, or with vm.overcommit_memory=2.
     pub fn take(guest: Guest, number: u64) -> io::Result<Self> {
         let link = guest.take(number)?;
         let arena = guest.arena(link).inspect_err(|_| guest.release(link))?;

@@ -65,6 +65,10 @@ fn try_park(entry: u64) -> Result<u64, Errno> {
     if callers::is_registered(fs) {
         return Err(Errno(libc::EBUSY));
     }
+    // A child that has not called exec(3) is nobody here.
+    if TABLES.domains[slot].pid.load(Ordering::Acquire) != callers::pid() {
+        return Err(Errno(libc::EPERM));
+    }
     let claim = |context: &&Context| {
         let order = (Ordering::AcqRel, Ordering::Relaxed);
         context.state.compare_exchange(NONE, PARKING, order.0, order.1).is_ok()

@@ -39,8 +39,9 @@
 #       faults are the callee's
 #     5 thread-local storage, stack, entry
 #
-#     Reading the time stamp counter costs as much as a third of all the rest, so of calls that are
-#     short every 16th is timed, and counts 16 times; after a long one the next is timed as well.
+#     Reading the time stamp counter costs as much as a third of all the rest, so after a short call 15
+#     are not timed, and the one after them counts 16 times, unless it takes a millisecond; after a long
+#     one the next is timed.
 #
 #     Rights to protection keys are the caller's up to step 2, all of them from there on, the
 #     callee's from step 5 on; and the same on the way back.
@@ -672,13 +673,17 @@ partywall_abort:
     shl rdx, 32
     or rax, rdx
     sub rax, [r15 + {CONTEXT_BEGAN}]
+    mov edx, [r15 + {CONTEXT_WEIGHT}]           # it stands for as many
     mov ecx, 1
+    cmp rax, {ODD_TICKS}                        # but for one that has lost the processor
+    cmova edx, ecx
     cmp rax, {SHORT_TICKS}
     ja .Llong
-    mov ecx, {SAMPLED}                          # it stands for as many
-    shl rax, {SAMPLED_SHIFT}
+    mov ecx, {SAMPLED}
 .Llong:
     mov [r15 + {CONTEXT_SKIP}], ecx
+    mov [r15 + {CONTEXT_WEIGHT}], ecx
+    imul rax, rdx
     add [r15 + {CONTEXT_TICKS}], rax
     cmp qword ptr [r12 + {CALLER_INSIDE}], 0    # that of a call from within a call is in that one's
     jne .Lclock_stopped

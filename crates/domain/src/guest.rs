@@ -43,8 +43,8 @@ pub struct Entered<'call> {
     pub(crate) call: PhantomData<&'call ()>,
 }
 
-/// A right to call, or to be called; another link may have its place when it has ended, but not its
-/// number.
+/// A right to call, or to be called. Another link can have its place when it has ended; it takes 131,072
+/// of them until one has its number again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Link(u32);
 

@@ -190,6 +190,8 @@ pub(crate) struct Context {
     pub(crate) began: AtomicU64,
     /// How many calls from now one is timed.
     pub(crate) skip: AtomicU32,
+    /// How many calls the next one that is timed stands for.
+    pub(crate) weight: AtomicU32,
     /// The call, by the count of those before it, that the watch has ended.
     pub(crate) expired: AtomicU64,
     /// The call that has been found late by its own thread, and that thread's CPU time then.
@@ -290,6 +292,7 @@ impl Tables {
             context.state.store(NONE, Ordering::Relaxed);
             context.owner.store(0, Ordering::Relaxed);
             context.skip.store(1, Ordering::Relaxed);
+            context.weight.store(1, Ordering::Relaxed);
             context.expired.store(u64::MAX, Ordering::Relaxed);
             context.marked.store(u64::MAX, Ordering::Relaxed);
             for count in [&context.ticks, &context.calls, &context.forwards] {

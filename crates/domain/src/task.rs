@@ -101,11 +101,11 @@ pub struct Called {
     pub calls: u64,
     /// System calls made from inside them, forwarded to the domain's own task.
     pub forwards: u64,
-    /// Time spent inside, in ticks of the time stamp counter; see the crate's gate for how it is
-    /// measured.
+    /// Time spent inside, calls to others included, in ticks of the time stamp counter; see the crate's gate
+    /// for how it is measured.
     pub ticks: u64,
-    /// Time that its own threads have spent in calls to others, in the same ticks: what the kernel
-    /// counts as theirs and is not.
+    /// Time that its own threads have spent in calls to others, in the same ticks. As far as they ran
+    /// there, the kernel counts it as CPU time of theirs.
     pub away: u64,
 }
 

@@ -143,7 +143,8 @@ static void sent(void) {
 
 // Numbers of nobody, and of others, are refused.
 static void not_ones_own(void) {
-    uint64_t links[] = { link_ + 1, 4095, 4096, UINT32_MAX, UINT64_MAX };
+    // In another state, of another place, of another use of its place; and what was never one.
+    uint64_t links[] = { link_ + 1, link_ + 8, link_ ^ 1 << 15, 4095, 4096, UINT32_MAX, UINT64_MAX };
     for (unsigned i = 0; i < sizeof links / sizeof *links; i++) {
         struct partywall_outcome o = domain->call(caller, links[i], 0, 0, 0, LONG);
         CHECK(o.status == PARTYWALL_CLOSED || o.status == PARTYWALL_DENIED);

@@ -44,7 +44,7 @@ fn a_server_killed_at_each_step_leaves_its_callers_with_an_answer() {
         let mut reached = false;
         for after in ["1", "7"] {
             for blocking in [true, false] {
-                reached |= server_stops_at(label, after, blocking);
+                reached |= server_is_killed_at(label, after, blocking);
             }
         }
         if !reached {
@@ -54,7 +54,22 @@ fn a_server_killed_at_each_step_leaves_its_callers_with_an_answer() {
     assert!(never.is_empty(), "no server came by {never:?}");
 }
 
-fn server_stops_at(label: &str, after: &str, blocking: bool) -> bool {
+/// Whether the server came by; the caller hears of its end soon. A busy host may make it late once, but
+/// not three times in a row.
+fn server_is_killed_at(label: &str, after: &str, blocking: bool) -> bool {
+    let mut trials = (0..3).map(|_| server_stops_at(label, after, blocking));
+    let mut late = Vec::new();
+    while let Some((reached, took)) = trials.next() {
+        if took < SOON {
+            return reached;
+        }
+        late.push(took);
+    }
+    panic!("{label}: the caller heard of it after {late:?}");
+}
+
+/// Whether it came by, and when the caller heard of its end.
+fn server_stops_at(label: &str, after: &str, blocking: bool) -> (bool, Duration) {
     let host = Host::new();
     let environment = [("PARTYWALL_STOP", label), ("PARTYWALL_STOP_AFTER", after)];
     let program = env!("CARGO_BIN_EXE_st-server");
@@ -70,9 +85,7 @@ fn server_stops_at(label: &str, after: &str, blocking: bool) -> bool {
     drop(host);
     let (code, at) = survivor.join().unwrap();
     assert_eq!(code, Code::Unavailable, "{label}");
-    let late = at.saturating_duration_since(killed);
-    assert!(late < SOON, "{label}: the caller heard of it after {late:?}");
-    reached
+    (reached, at.saturating_duration_since(killed))
 }
 
 fn call_blocking(socket: std::path::PathBuf) -> (Code, Instant) {
