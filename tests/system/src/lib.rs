@@ -1,6 +1,10 @@
 //! What the processes of the system tests share.
 #![forbid(unsafe_code)]
 
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::OnceLock;
+
 use bytes::Bytes;
 use partywall_interop::proto::{Payload, SimpleRequest, SimpleResponse};
 
@@ -30,4 +34,29 @@ pub fn limit_descriptors(limit: Option<u64>) -> std::io::Result<()> {
         rustix::process::setrlimit(rustix::process::Resource::Nofile, limit)?;
     }
     Ok(())
+}
+
+/// `st-server` and `st-client` as programs that can be domains, built now if they are not.
+///
+/// # Panics
+/// If they cannot be built, with what cargo says.
+pub fn domain_programs() -> &'static [PathBuf; 2] {
+    static BUILT: OnceLock<[PathBuf; 2]> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let target = root.join("target/domains");
+        let output = Command::new(env!("CARGO"))
+            .args(["build", "--package", "partywall-system-tests"])
+            .args(["--bin", "st-server", "--bin", "st-client"])
+            .args(["--target", "x86_64-unknown-linux-gnu", "--target-dir"])
+            .arg(&target)
+            .env_remove("RUSTFLAGS")
+            .env("CARGO_ENCODED_RUSTFLAGS", "-Ctarget-feature=+crt-static")
+            .current_dir(&root)
+            .output()
+            .expect("cargo starts");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let built = target.join("x86_64-unknown-linux-gnu/debug");
+        ["st-server", "st-client"].map(|name| built.join(name))
+    })
 }

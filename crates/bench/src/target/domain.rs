@@ -7,11 +7,10 @@ use crate::ratio::{Key, Metric, Quantity};
 
 const SIZE: Option<u64> = Some(ECHO_SIZES[0]);
 
-/// Nobody waits in a call of a function or through the gate.
+/// Nobody waits where the call runs on the caller's own thread.
 fn wait(contender: &str) -> Option<Wait> {
-    let waits =
-        !contender.starts_with("gate") && !matches!(contender, "call" | "memcpy" | "tonic-inline");
-    waits.then_some(Wait::Block)
+    let returns = matches!(contender, "call" | "gate" | "gate-keys" | "memcpy" | "tonic-inline");
+    (!returns).then_some(Wait::Block)
 }
 
 fn key(contender: &'static str, mode: Mode) -> Key {
@@ -30,6 +29,13 @@ fn one_way(under: &'static str, bound: Bound) -> Target {
     Target { text, quantity, metric: Metric::OneWay, bound }
 }
 
+/// What stubs cost without the ring between them.
+fn stubs(what: &str, over: &'static str, bound: Bound) -> Target {
+    let text = format!("p50: {what} over ring-tonic (32 B, same core)");
+    let (over, under) = (key(over, Mode::Latency), key("ring-tonic", Mode::Latency));
+    Target { text, quantity: Quantity::Ratio { over, under }, metric: Metric::P50, bound }
+}
+
 /// How many copies a byte of a request costs.
 fn copies(contender: &'static str, bound: Bound) -> Target {
     let text = format!("copies of a request's bytes: {contender} (64 KiB to 64 MiB)");
@@ -42,27 +48,9 @@ pub fn targets(sizes: &[u64]) -> Vec<Target> {
     let mut found = vec![
         one_way("gate", Bound::AtLeast(150.0)),
         one_way("gate-keys", Bound::Stated),
-        Target {
-            text: "p50: domain-tonic over ring-tonic (32 B, same core)".into(),
-            quantity: Quantity::Ratio {
-                over: key("domain-tonic", Mode::Latency),
-                under: key("ring-tonic", Mode::Latency),
-            },
-            metric: Metric::P50,
-            bound: Bound::AtMost(1.0 / 3.0),
-        },
+        stubs("domain-tonic", "domain-tonic", Bound::AtMost(1.0 / 3.0)),
+        stubs("tonic-inline, the least that stubs cost,", "tonic-inline", Bound::Stated),
     ];
-    let latency = Mode::Latency;
-    found.push(Target {
-        text: "p50: tonic-inline, the least that stubs cost, over ring-tonic (32 B, same core)"
-            .into(),
-        quantity: Quantity::Ratio {
-            over: key("tonic-inline", latency),
-            under: key("ring-tonic", latency),
-        },
-        metric: Metric::P50,
-        bound: Bound::Stated,
-    });
     for rate in RATES {
         let (over, under) = (paced("gate", rate), paced("uds-epoll", rate));
         let text = format!("gate over uds-epoll, both less call ({})", over.case);

@@ -3,37 +3,16 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use partywall::LinkInfo;
+use partywall_system_tests::domain_programs;
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{partywall, root, text};
+use super::{partywall, text};
 
 /// A while that is long enough on a busy machine.
 const LONG: Duration = Duration::from_secs(20);
-
-/// `st-server` and `st-client`, as the system tests build them, as programs that can be domains.
-fn programs() -> &'static [PathBuf; 2] {
-    static BUILT: OnceLock<[PathBuf; 2]> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        let target = root().join("target/domains");
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo
-            .args(["build", "--package", "partywall-system-tests"])
-            .args(["--bin", "st-server", "--bin", "st-client"])
-            .args(["--target", "x86_64-unknown-linux-gnu", "--target-dir"])
-            .arg(&target)
-            .env_remove("RUSTFLAGS")
-            .env("CARGO_ENCODED_RUSTFLAGS", "-Ctarget-feature=+crt-static")
-            .current_dir(root());
-        let output = cargo.output().unwrap();
-        assert!(output.status.success(), "{}", text(&output.stderr));
-        let built = target.join("x86_64-unknown-linux-gnu/debug");
-        ["st-server", "st-client"].map(|name| built.join(name))
-    })
-}
 
 /// A Compose file with these extensions for `test` and its caller `web`, and room for a run.
 struct Run {
@@ -53,7 +32,7 @@ fn each_isolation() -> impl Iterator<Item = (&'static str, &'static str)> {
 impl Run {
     /// `st-server` and `st-client` in this mode, linked so.
     fn new(server: &str, client: &str, mode: &str) -> Self {
-        let [server_file, client_file] = programs().each_ref().map(|p| p.to_str().unwrap());
+        let [server_file, client_file] = domain_programs().each_ref().map(|p| p.to_str().unwrap());
         Self::of(&format!(
             "services:\n  test:\n    x-partywall: {{program: {server_file}, {server}}}\n  web:\n    \
              depends_on: [test]\n    x-partywall: {{program: {client_file}, args: [--mode, {mode}], \
@@ -143,6 +122,14 @@ impl Up<'_> {
 
     fn signal(&self, pid: u32, signal: Signal) {
         kill_process(Pid::from_raw(pid as i32).unwrap(), signal).unwrap();
+    }
+
+    /// Asks it to end, as Ctrl-C does; what it said. Nothing of these is left then.
+    fn interrupt(self, pids: &[u32]) -> String {
+        self.signal(self.child.id(), Signal::INT);
+        let (code, said) = self.end(pids);
+        assert_eq!(code, Some(130), "{said}");
+        said
     }
 
     /// Its exit status; nothing of these is left then.
@@ -269,10 +256,7 @@ fn open_and_close(domain: &str, isolation: &str) {
     assert!(unknown.contains("nobody serves `tset` here; served are test"), "{unknown}");
     let (launcher, domains) = up.launched();
     assert_eq!(domains.len(), 2);
-    up.signal(up.child.id(), Signal::INT);
-    let pids: Vec<u32> = domains.into_iter().chain([launcher]).collect();
-    let (code, said) = up.end(&pids);
-    assert_eq!(code, Some(130), "{said}");
+    let said = up.interrupt(&[&domains[..], &[launcher]].concat());
     assert!(!said.contains("started again") && !said.contains("killed"), "{said}");
 }
 
@@ -293,11 +277,8 @@ fn a_launcher_that_stands_still_is_ended_with_everything() {
     let up = run.begin();
     let (launcher, domains) = up.launched();
     up.signal(launcher, Signal::STOP);
-    up.signal(up.child.id(), Signal::INT);
     let begin = Instant::now();
-    let pids: Vec<u32> = domains.into_iter().chain([launcher]).collect();
-    let (code, said) = up.end(&pids);
-    assert_eq!(code, Some(130), "{said}");
+    let said = up.interrupt(&[&domains[..], &[launcher]].concat());
     assert!(begin.elapsed() < LONG, "{said}");
 }
 

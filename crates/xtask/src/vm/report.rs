@@ -51,18 +51,17 @@ pub(super) fn judge(jobs: &[Job], run: &Run) -> Outcome {
             faults.push(format!("{name}: the machine did not run it"));
             continue;
         };
-        let (tests, mut wrong) = match &job.judge {
-            Judge::Tests(prefix) => judge_tests(prefix, one),
-            Judge::Says(words) => (RanList::default(), judge_words(words, one)),
+        let (what, mut wrong) = match &job.judge {
+            Judge::Tests(prefix) => {
+                let (tests, wrong) = judge_tests(prefix, one);
+                ran.extend(tests.entries().iter().cloned());
+                (format!("{} tests", tests.entries().len()), wrong)
+            }
+            Judge::Says(words) => (format!("said {words:?}"), judge_words(words, one)),
         };
-        ran.extend(tests.entries().iter().cloned());
         match one.end {
             Some((End::Exit(0), time)) if wrong.is_empty() => {
-                let count = match &job.judge {
-                    Judge::Tests(_) => format!("{} tests", tests.entries().len()),
-                    Judge::Says(words) => format!("said {} things", words.len()),
-                };
-                println!("vm: {name}: {count}, {:.1} s", time.as_secs_f64());
+                println!("vm: {name}: {what}, {:.1} s", time.as_secs_f64());
             }
             Some((End::Exit(_), _)) if !wrong.is_empty() => {}
             Some((end, _)) => wrong.push(end.to_string()),

@@ -1,37 +1,14 @@
 //! Unchanged services as domains of one launcher: their calls go through the gate.
 
 use std::io::Read;
-use std::path::PathBuf;
-use std::process::Command;
-use std::sync::OnceLock;
 use std::time::{Duration, Instant};
+
+use partywall_system_tests::domain_programs;
 
 use super::host::{Host, Process, alone};
 
-/// `st-server` and `st-client` as programs that can be domains.
-fn programs() -> &'static [PathBuf; 2] {
-    static BUILT: OnceLock<[PathBuf; 2]> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
-        let target = root.join("target/domains");
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo
-            .args(["build", "--package", "partywall-system-tests"])
-            .args(["--bin", "st-server", "--bin", "st-client"])
-            .args(["--target", "x86_64-unknown-linux-gnu", "--target-dir"])
-            .arg(&target)
-            .env_remove("RUSTFLAGS")
-            .env("CARGO_ENCODED_RUSTFLAGS", "-Ctarget-feature=+crt-static")
-            .current_dir(&root);
-        let output = cargo.output().unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let built = target.join("x86_64-unknown-linux-gnu/debug");
-        ["st-server", "st-client"].map(|name| built.join(name))
-    })
-}
-
 fn launcher(host: &Host, threads: &str, mode: &str) -> Process {
-    let [server, client] = programs().each_ref().map(|path| path.to_str().unwrap());
+    let [server, client] = domain_programs().each_ref().map(|path| path.to_str().unwrap());
     let arguments = ["--server", server, "--threads", threads, "--client", client, "--mode", mode];
     let environment = [("GLIBC_TUNABLES", "glibc.pthread.rseq=0")];
     let launcher = env!("CARGO_BIN_EXE_st-launcher");
