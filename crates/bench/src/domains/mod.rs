@@ -24,9 +24,14 @@ fn echoes(placement: Placement, wait: Option<Wait>) -> Vec<Case> {
     let mut cases = vec![Case::domain(Mode::Loop, smallest, placement, wait)];
     cases.extend(ECHO_SIZES.map(|size| Case::domain(Mode::Latency, Some(size), placement, wait)));
     if wait != Some(Wait::Spin) {
-        cases.extend(RATES.map(|rate| Case::paced(rate, smallest, placement, wait)));
+        cases.extend(paced(placement, wait));
     }
     cases
+}
+
+/// Calls of the smallest at fixed rates.
+fn paced(placement: Placement, wait: Option<Wait>) -> [Case; RATES.len()] {
+    RATES.map(|rate| Case::paced(rate, Some(ECHO_SIZES[0]), placement, wait))
 }
 
 /// Long requests.

@@ -3,7 +3,7 @@
 
 use partywall_abi::control::Isolation;
 
-use super::{bulk, echoes};
+use super::{bulk, echoes, paced};
 use crate::calls::{handoff_floor, partywall, tonic_inline, uds_epoll};
 use crate::case::{Case, ECHO_SIZES, Mode, Placement, RATES, Wait};
 use crate::contender::{Attendant, Contender, Ends, Result};
@@ -54,13 +54,12 @@ pub static HANDOFF_FLOOR: Other = Other {
     inner: &handoff_floor::HandoffFloor,
     cases: || {
         let wait = Some(Wait::Block);
-        let mut cases: Vec<Case> = [Placement::SameCore, Placement::TwoCores]
-            .into_iter()
-            .flat_map(|at| [Mode::Loop, Mode::Latency].map(|mode| (mode, at)))
-            .map(|(mode, at)| Case::domain(mode, None, at, wait))
-            .collect();
-        cases.extend(RATES.map(|rate| Case::paced(rate, None, Placement::SameCore, wait)));
-        cases
+        let at = |at| {
+            let paced = RATES.map(|rate| Case::paced(rate, None, at, wait));
+            let others = [Mode::Loop, Mode::Latency].map(|mode| Case::domain(mode, None, at, wait));
+            [others, paced].concat()
+        };
+        [at(Placement::SameCore), at(Placement::TwoCores)].concat()
     },
     domains: None,
 };
@@ -76,10 +75,12 @@ pub static UDS_EPOLL: Other = Other {
     domains: None,
 };
 
-/// Sleeping on one core; spinning on two, where they would otherwise wait for a wake-up.
+/// Sleeping on one core; spinning on two, where they would otherwise wait for a wake-up. At fixed rates
+/// they sleep there too, as it is the CPU time that counts.
 fn on_the_ring() -> Vec<Case> {
+    use Placement::{SameCore, TwoCores};
     let (sleep, spin) = (Some(Wait::Block), Some(Wait::Spin));
-    [echoes(Placement::SameCore, sleep), echoes(Placement::TwoCores, spin)].concat()
+    [echoes(SameCore, sleep), echoes(TwoCores, spin), paced(TwoCores, sleep).to_vec()].concat()
 }
 
 impl Contender for Other {

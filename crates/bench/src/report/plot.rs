@@ -1,7 +1,6 @@
 //! One plot per group: a dot for every sample, a bar from quartile to quartile, a mark at the
 //! median, on a logarithmic axis.
 
-use plotters::coord::ranged1d::SegmentValue;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
@@ -46,47 +45,44 @@ fn draw(svg: &mut String, group: &Group, lines: &[&Line]) -> Result<()> {
     let height = FRAME + LINE * lines.len() as u32;
     let root = SVGBackend::with_string(svg, (WIDTH, height)).into_drawing_area();
     let (low, high) = range(lines);
-    let label = |at: &SegmentValue<usize>| match at {
-        SegmentValue::CenterOf(index) => lines.get(*index).map_or(String::new(), |line| name(line)),
-        _ => String::new(),
-    };
     let unit: fn(f64) -> String = match metric(&group.case) {
         Metric::P50 | Metric::Cpu => time,
         Metric::PerSecond => rate,
         Metric::OneWay => cycles,
     };
-    let last = lines.len() - 1;
+    // Each line is at a whole number.
+    let (foot, head) = (-0.5, lines.len() as f64 - 0.5);
     let mut chart = ChartBuilder::on(&root)
         .margin(6)
         .margin_right(18)
         .x_label_area_size(34)
         .y_label_area_size(LABELS)
-        .build_cartesian_2d((low..high).log_scale(), (0..last).into_segmented())
+        .build_cartesian_2d((low..high).log_scale(), foot..head)
         .map_err(drawn)?;
     let text = ("sans-serif", 12).into_font().color(&INK);
     chart
         .configure_mesh()
         .disable_mesh()
         .axis_style(INK.mix(0.5))
-        .label_style(text.clone())
         // A logarithmic axis has a label of its own even so.
         .x_labels(0)
         .x_label_formatter(&|_| String::new())
-        .y_labels(lines.len())
-        .y_label_formatter(&label)
+        .y_labels(0)
         .draw()
         .map_err(drawn)?;
-    let text = text.pos(Pos::new(HPos::Center, VPos::Top));
+    let beside = text.pos(Pos::new(HPos::Right, VPos::Center));
+    let below = text.pos(Pos::new(HPos::Center, VPos::Top));
     for value in ticks(low, high) {
-        let (foot, head) = (SegmentValue::Exact(0), SegmentValue::Last);
-        let line = PathElement::new([(value, foot.clone()), (value, head)], INK.mix(0.2));
+        let line = PathElement::new([(value, foot), (value, head)], INK.mix(0.2));
         chart.draw_series([line]).map_err(drawn)?;
-        let mark = EmptyElement::at((value, foot)) + Text::new(unit(value), (0, 6), text.clone());
+        let mark = EmptyElement::at((value, foot)) + Text::new(unit(value), (0, 6), below.clone());
         chart.draw_series([mark]).map_err(drawn)?;
     }
     for (index, line) in lines.iter().enumerate() {
         let colour = colour(line);
-        let at = |value: f64| (value, SegmentValue::CenterOf(index));
+        let at = |value: f64| (value, index as f64);
+        let label = EmptyElement::at(at(low)) + Text::new(name(line), (-8, 0), beside.clone());
+        chart.draw_series([label]).map_err(drawn)?;
         let mut sorted = line.values.clone();
         sorted.sort_by(f64::total_cmp);
         let mark = |q: f64| quantile(&sorted, q).map(at);
@@ -193,5 +189,21 @@ mod tests {
         assert!(!head.contains("width=") && head.contains("viewBox="), "{head}");
         assert!(svg.contains("currentColor") && !svg.contains(INK_TEXT));
         assert!(svg.contains("pipe block") && svg.contains("tonic-uds block"));
+    }
+
+    #[test]
+    fn a_plot_of_one_contender_names_it_beside_its_samples() {
+        let case = Case::call(Mode::Latency, Some(32), Placement::SameCore, Some(Wait::Block));
+        let figures = Figures { p50_ns: Some(5000.0), ..Figures::default() };
+        let rows = [Row::new("pipe", case, None, 0, figures)];
+        let svg = render(&summary::groups(&rows)[0]).expect("drawn").expect("not empty");
+        assert!(svg.contains("pipe block"), "{svg}");
+        let sample: u32 = svg
+            .split_once("cy=\"")
+            .and_then(|(_, rest)| rest.split_once('"'))
+            .and_then(|(y, _)| y.parse().ok())
+            .expect("a dot");
+        let (top, foot) = (6, FRAME + LINE - 6 - 34);
+        assert_eq!(sample, u32::midpoint(top, foot), "{svg}");
     }
 }
