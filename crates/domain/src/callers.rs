@@ -226,8 +226,9 @@ fn try_bind(entry: &Caller, id: u64) -> Result<u64, Errno> {
             return None;
         }
         entry.bound[callee].store(number as u8, Ordering::Release);
-        let taken = context.owner.compare_exchange(0, owner, order.0, order.1).is_ok();
-        taken.then_some(())
+        // A handler that has interrupted this may have taken it for the same thread.
+        let taken = context.owner.compare_exchange(0, owner, order.0, order.1);
+        (taken.is_ok() || taken == Err(owner)).then_some(())
     };
     let open = links::is_open(link, id) && TABLES.domains[callee].open.load(Ordering::SeqCst) == 1;
     let bound = match open.then(|| contexts.iter().enumerate().find_map(mine)) {

@@ -235,11 +235,24 @@ unsafe extern "C" {
     pub(crate) fn partywall_abort() -> !;
     static partywall_gate_start: u8;
     static partywall_gate_end: u8;
+    static partywall_syscall_end: u8;
 }
 
 /// The addresses of the gate's page: first byte, and the one after the last.
 pub(crate) fn page() -> (u64, u64) {
     (&raw const partywall_gate_start as u64, &raw const partywall_gate_end as u64)
+}
+
+/// Whether code at this address makes a system call for somebody, or has just made it.
+pub(crate) fn makes_a_call(at: u64) -> bool {
+    let start = partywall_syscall as *const () as u64;
+    (start..&raw const partywall_syscall_end as u64).contains(&at)
+}
+
+/// Whether it is about to run a handler of a program that is inside a call, or has run it.
+pub(crate) fn runs_a_handler(at: u64) -> bool {
+    let (start, end) = (partywall_run_handler as *const (), partywall_enter_arm as *const ());
+    (start as u64..end as u64).contains(&at)
 }
 
 #[cfg(test)]
@@ -299,7 +312,7 @@ mod tests {
     fn the_gate_is_the_one_that_was_reviewed() {
         let bytes = bytes();
         assert_eq!(bytes.len(), 4096, "one page");
-        let reviewed = 0x0bd7_0a77_1507_d3f8;
+        let reviewed = 0x354c_544c_59b8_d0b6;
         let found = digest(&bytes);
         assert_eq!(found, reviewed, "the gate's bytes are others; review them, then: {found:#x}");
     }

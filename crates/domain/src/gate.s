@@ -67,7 +67,8 @@
 #
 # partywall_run_handler(signal: rdi, info: rsi, context: rdx, handler: rcx, rights: r8d, caller: r9)
 #     The same in the middle of a call: the thread has gone home for the handler, and goes back into
-#     the callee after it.
+#     the callee after it. Another signal may come at any instruction of the way back: it finds a
+#     thread that is at home, and leaves it so.
 #
 # Where rights are set, what they have become is checked afterwards against the tables, so that
 # code that jumps here with rights of its own choice ends itself.
@@ -93,6 +94,9 @@ partywall_syscall:
     syscall
     ret
     .size partywall_syscall, . - partywall_syscall
+    .globl partywall_syscall_end
+    .hidden partywall_syscall_end
+partywall_syscall_end:
 
     .macro SET_RIGHTS                           # eax; checked by where thread-local storage is
     xor ecx, ecx
@@ -355,11 +359,11 @@ partywall_run_handler:
     jz .Llost
     cmp rbp, [rbx + {CALLER_HANDLER_FRAME}]
     jne .Llost
+    mov rax, [rbx + {CALLER_HANDLER_FS}]        # read before the next signal's handler may write them
+    mov cl, [rbx + {CALLER_HANDLER_SELECTOR}]
     mov qword ptr [rbx + {CALLER_HANDLER_FRAME}], 0
-    mov rax, [rbx + {CALLER_HANDLER_FS}]
     wrfsbase rax
-    mov al, [rbx + {CALLER_HANDLER_SELECTOR}]
-    mov [rbx + {CALLER_SELECTOR}], al
+    mov [rbx + {CALLER_SELECTOR}], cl
     lea rsp, [rbp + 8]
     mov eax, 15
     syscall

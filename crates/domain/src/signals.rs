@@ -339,8 +339,9 @@ pub(crate) extern "C" fn on_fault(
     let kernels = Kernels { signal, info, context, frame };
     // SAFETY: this is a handler, and these are its arguments.
     let mut frame = unsafe { Frame::new(info, context) };
-    // What is not positive was sent by a process, and is not the callee's doing (sigaction(2)).
-    let faulted = frame.info.si_code > 0;
+    // What is not positive was sent by a process, and is not the callee's doing (sigaction(2)). Neither
+    // is what comes of flags that a handler has left: it is not back yet.
+    let faulted = frame.info.si_code > 0 && !gate::runs_a_handler(frame.register(libc::REG_RIP));
     if let Some((caller, context)) = inside().filter(|_| faulted) {
         return frame.abort(caller, context, Status::Fault);
     }
@@ -358,8 +359,11 @@ pub(crate) extern "C" fn on_call_off(
         caller.called_off.store(0, Ordering::Release);
     }
     let Some((caller, context)) = inside() else { return };
-    // On its way in or out; whoever watches sends another signal.
-    if frame.in_gate() && caller.forwarding.load(Ordering::Relaxed) == 0 {
+    // On its way in or out; whoever watches sends another signal. What waits for a system call of the
+    // callee's is on neither.
+    let forwards = caller.forwarding.load(Ordering::Relaxed) != 0
+        && gate::makes_a_call(frame.register(libc::REG_RIP));
+    if frame.in_gate() && !forwards {
         return;
     }
     let domain = caller.domain.load(Ordering::Relaxed) as usize;

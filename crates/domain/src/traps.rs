@@ -12,7 +12,9 @@
 //! | mremap | the same, where it moves |
 //! | rt_sigaction | the handler is called by ours, which finds the right thread-local storage; SIGSYS and the launcher's own signal cannot be caught (EINVAL) |
 //! | rt_sigprocmask | signals that the gate depends on stay unblocked |
-//! | shmat | ENOSYS: it would map outside the slot |
+//! | shmat, io_setup | ENOSYS: they would map outside the slot |
+//! | mlockall, munlockall | EPERM: the whole address space is meant, and others are in it; mlock(2) is this domain's own |
+//! | prctl | EPERM where it is about the address space: `PR_SET_DUMPABLE`, `PR_SET_MM`, `PR_SET_THP_DISABLE`, `PR_SET_MDWE`, `PR_SET_MEMORY_MERGE` |
 //! | rseq | ENOSYS, from wherever: the kernel would go to an address of the program's choice out of the middle of the gate |
 //!
 //! The same table serves calls that code of this domain makes in somebody else's thread; those are
@@ -47,8 +49,31 @@ pub(crate) fn prepare(index: usize, jitter: u64) {
     CURSORS[index].store(MAPPINGS + jitter / PAGE * PAGE, Ordering::Relaxed);
 }
 
+/// What is trapped in a domain's slot.
+const TRAPPED: [i64; 9] = [
+    libc::SYS_mmap,
+    libc::SYS_mremap,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_shmat,
+    libc::SYS_io_setup,
+    libc::SYS_mlockall,
+    libc::SYS_munlockall,
+    libc::SYS_prctl,
+];
+
+/// What prctl(2) would set for the address space, in which others are. From `<linux/prctl.h>`, as far
+/// as the libc crate has no name for it.
+const OF_THE_ADDRESS_SPACE: [libc::c_int; 5] = [
+    libc::PR_SET_DUMPABLE,
+    libc::PR_SET_MM,
+    libc::PR_SET_THP_DISABLE,
+    libc::PR_SET_MDWE,
+    67, // PR_SET_MEMORY_MERGE
+];
+
 /// A filter's program.
-pub(crate) type Filter = [libc::sock_filter; 16];
+pub(crate) type Filter = [libc::sock_filter; TRAPPED.len() + 11];
 
 /// The filter for a domain whose slot is `start..end`, both multiples of 4 GiB.
 pub(crate) fn filter(start: u64, end: u64) -> Filter {
@@ -58,25 +83,29 @@ pub(crate) fn filter(start: u64, end: u64) -> Filter {
     const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
     // Offsets in struct seccomp_data: nr 0, arch 4, instruction_pointer 8 (its upper word 12).
     const X86_64: u32 = 0xc000_003e;
+    // Jumps count the steps between; the last three are where they lead.
+    const EACH: u8 = TRAPPED.len() as u8;
     let step = |code, k, jt, jf| libc::sock_filter { code, jt, jf, k };
-    [
+    let head = [
         step(LOAD, 4, 0, 0),
-        step(EQUAL, X86_64, 0, 11),
+        step(EQUAL, X86_64, 0, 6 + EACH),
         step(LOAD, 0, 0, 0),
-        step(EQUAL, libc::SYS_rseq as u32, 11, 0),
+        step(EQUAL, libc::SYS_rseq as u32, 6 + EACH, 0),
         step(LOAD, 12, 0, 0),
-        step(ABOVE, (start >> 32) as u32, 0, 7),
-        step(ABOVE, (end >> 32) as u32, 6, 0),
+        step(ABOVE, (start >> 32) as u32, 0, 2 + EACH),
+        step(ABOVE, (end >> 32) as u32, 1 + EACH, 0),
         step(LOAD, 0, 0, 0),
-        step(EQUAL, libc::SYS_mmap as u32, 5, 0),
-        step(EQUAL, libc::SYS_mremap as u32, 4, 0),
-        step(EQUAL, libc::SYS_rt_sigaction as u32, 3, 0),
-        step(EQUAL, libc::SYS_rt_sigprocmask as u32, 2, 0),
-        step(EQUAL, libc::SYS_shmat as u32, 2, 0),
+    ];
+    let ends = [
         step(RETURN, libc::SECCOMP_RET_ALLOW, 0, 0),
         step(RETURN, libc::SECCOMP_RET_TRAP, 0, 0),
         step(RETURN, libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32, 0, 0),
-    ]
+    ];
+    std::array::from_fn(|at| match at.checked_sub(head.len()) {
+        None => head[at],
+        Some(n) if n < TRAPPED.len() => step(EQUAL, TRAPPED[n] as u32, EACH - n as u8, 0),
+        Some(n) => ends[n - TRAPPED.len()],
+    })
 }
 
 /// A call that was trapped.
@@ -102,7 +131,11 @@ impl Call<'_> {
             libc::SYS_mremap => self.mremap(),
             libc::SYS_rt_sigaction => self.sigaction(),
             libc::SYS_rt_sigprocmask => self.sigprocmask(),
-            libc::SYS_shmat => Err(Errno(libc::ENOSYS)),
+            libc::SYS_shmat | libc::SYS_io_setup => Err(Errno(libc::ENOSYS)),
+            libc::SYS_mlockall | libc::SYS_munlockall => Err(Errno(libc::EPERM)),
+            libc::SYS_prctl if OF_THE_ADDRESS_SPACE.contains(&(self.arguments[0] as i32)) => {
+                Err(Errno(libc::EPERM))
+            }
             number => self.make(number, self.arguments),
         }
     }

@@ -77,6 +77,10 @@ fn watch(stop: &AtomicBool) {
     let mut sights: Sights = vec![[None; CONTEXTS_EACH]; SLOTS];
     let mut quiet = 0;
     while !stop.load(Ordering::SeqCst) {
+        // A caller that was slow to wake it may have written this after it woke.
+        if TABLES.watch.load(Ordering::Relaxed) != 0 {
+            TABLES.watch.store(0, Ordering::SeqCst);
+        }
         quiet = if look(&mut sights) { 0 } else { quiet + 1 };
         if quiet < QUIET {
             std::thread::sleep(TICK);

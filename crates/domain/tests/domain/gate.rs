@@ -77,6 +77,8 @@ in_a_launcher! {
         for bytes in [100, 100_000, 10 << 20] {
             assert_eq!(callee.call([10, bytes, 0]), Ok(1));
         }
+        assert_eq!(callee.call([36, 0, 0]), Ok(36));
+        assert_eq!(callee.call([37, 10, 0]), Ok(37));
     }
 }
 

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -19,6 +20,7 @@ static __thread uint64_t calls;
 static volatile int zero;
 static uint64_t next;
 static int bytes;
+static pid_t own;
 static volatile uint64_t secret[512] __attribute__((aligned(4096))) = { 0x5ec4e75ec4e75ec4ull };
 static uint64_t words[4] = { ~0ull, ~0ull, ~0ull, ~0ull };
 
@@ -146,6 +148,20 @@ static uint64_t function(uint64_t caller, uint64_t cookie, uint64_t a, uint64_t 
     }
     case 61: return (uint64_t)-domain->offer((uint64_t)getppid(), 8, 99);
     case 62: return __builtin_ia32_rdtsc();
+    case 36: // What is about all of the address space, from inside a call.
+        if (mlockall(MCL_FUTURE) != -1 || errno != EPERM) return 0;
+        return prctl(PR_SET_DUMPABLE, 0) == -1 && errno == EPERM && prctl(PR_GET_DUMPABLE) >= 0 ? 36 : 0;
+    case 37: { // Whether it is itself all the while.
+        uint64_t storage, now;
+        __asm__ volatile("rdfsbase %0" : "=r"(storage));
+        for (uint64_t n = 0; n < b; n++) {
+            for (int i = 0; i < 1000; i++) __asm__ volatile("pause");
+            __asm__ volatile("rdfsbase %0" : "=r"(now));
+            __asm__ volatile("wrfsbase %0" : : "r"(storage));
+            if (now != storage || syscall(SYS_getpid) != own) return 0;
+        }
+        return 37;
+    }
     case 24: for (uint64_t n = 0; n < b; n++) __asm__ volatile("pause"); return 24;
     default: return 0;
     }
@@ -167,6 +183,7 @@ static void *lender(void *unused) {
 int main(int argc, char **argv) {
     domain = partywall_domain();
     if (!domain || argc < 2) return 99;
+    own = getpid();
     for (int i = 0; i < atoi(argv[1]); i++) {
         pthread_t thread;
         if (pthread_create(&thread, NULL, lender, NULL)) return 98;

@@ -141,6 +141,42 @@ static void sent(void) {
     CHECK(signal(SIGSEGV, SIG_DFL) != SIG_ERR);
 }
 
+// One trap after the other at each instruction after a handler, up to one more each time: the way back
+// into the callee, and the next handler on it.
+static volatile uint64_t steps, stepped;
+static volatile int steps_now;
+static void on_step(int signal, siginfo_t *info, void *context) {
+    (void)signal, (void)info;
+    if (++stepped >= steps) ((ucontext_t *)context)->uc_mcontext.gregs[REG_EFL] &= ~0x100;
+}
+static void on_alarm(int signal) {
+    (void)signal;
+    if (!steps_now) return;
+    steps_now = 0;
+    __asm__ volatile("pushfq\n orq $0x100, (%%rsp)\n popfq" ::: "memory", "cc");
+}
+static void *one_alarm(void *thread) {
+    usleep(1000);
+    pthread_kill(*(pthread_t *)thread, SIGALRM);
+    return NULL;
+}
+static void stepped_back(void) {
+    pthread_t self = pthread_self(), thread;
+    struct sigaction action = { .sa_sigaction = on_step, .sa_flags = SA_SIGINFO };
+    CHECK(sigaction(SIGTRAP, &action, NULL) == 0 && signal(SIGALRM, on_alarm) != SIG_ERR);
+    uint64_t most = 0, word;
+    for (steps = 1; steps < 64; steps++) {
+        stepped = 0;
+        steps_now = 1;
+        CHECK(pthread_create(&thread, NULL, one_alarm, &self) == 0);
+        CHECK(call(37, 60, &word) == PARTYWALL_DONE && word == 37);
+        CHECK(pthread_join(thread, NULL) == 0 && !steps_now);
+        if (stepped > most) most = stepped;
+    }
+    // All of them, until the kernel has left the handler.
+    CHECK(most > 20 && most < 63);
+}
+
 // Numbers of nobody, and of others, are refused.
 static void not_ones_own(void) {
     // In another state, of another place, of another use of its place; and what was never one.
@@ -210,6 +246,7 @@ int main(int argc, char **argv) {
         numbers();
         storage();
         interrupted();
+        stepped_back();
         not_ones_own();
         sent();
     } else if (!strcmp(argv[1], "handler")) {

@@ -11,6 +11,8 @@
 #include <string.h>
 #include <sys/auxv.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -92,6 +94,17 @@ int main(int argc, char **argv) {
     CHECK(in_slot(mmap((void *)outside, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)));
     CHECK(mmap(NULL, 1ul << 45, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
           == MAP_FAILED && errno == ENOMEM);
+
+    // The address space is everybody's: what is about all of it is refused, a part of its own is not.
+    CHECK(mlockall(MCL_CURRENT | MCL_FUTURE) == -1 && errno == EPERM);
+    CHECK(munlockall() == -1 && errno == EPERM);
+    unsigned long ring = 0;
+    CHECK(syscall(SYS_io_setup, 8, &ring) == -1 && errno == ENOSYS);
+    CHECK(prctl(PR_SET_DUMPABLE, 0) == -1 && errno == EPERM && prctl(PR_GET_DUMPABLE) >= 0);
+    CHECK(prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0) == -1 && errno == EPERM);
+    char name[16];
+    CHECK(prctl(PR_SET_NAME, "everything") == 0 && prctl(PR_GET_NAME, name) == 0);
+    CHECK(!strcmp(name, "everything") && mlock(&mine, sizeof mine) == 0);
 
     pthread_t threads[4];
     for (intptr_t i = 0; i < 4; i++) CHECK(pthread_create(&threads[i], NULL, thread, (void *)(i + 1)) == 0);
