@@ -185,7 +185,21 @@ fn starts(
         };
         Running::new(start, *placement, serving.contains(service.name.as_str()))
     };
-    Ok(compose.services.iter().zip(placed).map(start).collect())
+    let starts: Vec<Running> = compose.services.iter().zip(placed).map(start).collect();
+    let again = |name: &str| starts.iter().any(|s| s.name() == name && s.starts_again());
+    for service in &compose.services {
+        let ends = |d: &&compose::Dependency| d.condition == Condition::CompletedSuccessfully;
+        let mut awaited = service.depends_on.iter().filter(ends).map(|d| &d.service);
+        if let Some(on) = awaited.find(|on| again(on)) {
+            let (place, name) = (&service.place, &service.name);
+            return Err(format!(
+                "{place}: `{name}` waits for the end of `{on}`, a domain that others call, which is \
+                 started again when it ends; depend on it with service_started, or give it `link: ring`"
+            )
+            .into());
+        }
+    }
+    Ok(starts)
 }
 
 async fn start_all(

@@ -50,7 +50,7 @@ pub(crate) fn prepare(index: usize, jitter: u64) {
 }
 
 /// What is trapped in a domain's slot.
-const TRAPPED: [i64; 9] = [
+const TRAPPED: [i64; 8] = [
     libc::SYS_mmap,
     libc::SYS_mremap,
     libc::SYS_rt_sigaction,
@@ -59,21 +59,29 @@ const TRAPPED: [i64; 9] = [
     libc::SYS_io_setup,
     libc::SYS_mlockall,
     libc::SYS_munlockall,
-    libc::SYS_prctl,
 ];
 
-/// What prctl(2) would set for the address space, in which others are. From `<linux/prctl.h>`, as far
-/// as the libc crate has no name for it.
+/// What prctl(2) would set for the address space, in which others are; only these are trapped, for the
+/// handler's rights are not those that another's pointer is to be followed with.
 const OF_THE_ADDRESS_SPACE: [libc::c_int; 5] = [
     libc::PR_SET_DUMPABLE,
     libc::PR_SET_MM,
     libc::PR_SET_THP_DISABLE,
     libc::PR_SET_MDWE,
-    67, // PR_SET_MEMORY_MERGE
+    67, // PR_SET_MEMORY_MERGE of <linux/prctl.h>
 ];
 
 /// A filter's program.
-pub(crate) type Filter = [libc::sock_filter; TRAPPED.len() + 11];
+pub(crate) type Filter = [libc::sock_filter; ABSENT + 1];
+
+// Where in it: the first of `TRAPPED`, prctl's part, and what comes of a call.
+const FIRST: usize = 8;
+const PRCTL: usize = FIRST + TRAPPED.len();
+const OPTION: usize = PRCTL + 1;
+const FIRST_OPTION: usize = OPTION + 1;
+const ALLOW: usize = FIRST_OPTION + OF_THE_ADDRESS_SPACE.len();
+const TRAP: usize = ALLOW + 1;
+const ABSENT: usize = ALLOW + 2;
 
 /// The filter for a domain whose slot is `start..end`, both multiples of 4 GiB.
 pub(crate) fn filter(start: u64, end: u64) -> Filter {
@@ -81,30 +89,30 @@ pub(crate) fn filter(start: u64, end: u64) -> Filter {
     const EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
     const ABOVE: u16 = (libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16;
     const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
-    // Offsets in struct seccomp_data: nr 0, arch 4, instruction_pointer 8 (its upper word 12).
+    // Offsets in struct seccomp_data: nr 0, arch 4, instruction_pointer 8 (its upper word 12), args 16.
     const X86_64: u32 = 0xc000_003e;
-    // Jumps count the steps between; the last three are where they lead.
-    const EACH: u8 = TRAPPED.len() as u8;
     let step = |code, k, jt, jf| libc::sock_filter { code, jt, jf, k };
-    let head = [
-        step(LOAD, 4, 0, 0),
-        step(EQUAL, X86_64, 0, 6 + EACH),
-        step(LOAD, 0, 0, 0),
-        step(EQUAL, libc::SYS_rseq as u32, 6 + EACH, 0),
-        step(LOAD, 12, 0, 0),
-        step(ABOVE, (start >> 32) as u32, 0, 2 + EACH),
-        step(ABOVE, (end >> 32) as u32, 1 + EACH, 0),
-        step(LOAD, 0, 0, 0),
-    ];
-    let ends = [
-        step(RETURN, libc::SECCOMP_RET_ALLOW, 0, 0),
-        step(RETURN, libc::SECCOMP_RET_TRAP, 0, 0),
-        step(RETURN, libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32, 0, 0),
-    ];
-    std::array::from_fn(|at| match at.checked_sub(head.len()) {
-        None => head[at],
-        Some(n) if n < TRAPPED.len() => step(EQUAL, TRAPPED[n] as u32, EACH - n as u8, 0),
-        Some(n) => ends[n - TRAPPED.len()],
+    let load = |offset| step(LOAD, offset, 0, 0);
+    // A jump counts the steps between.
+    let far = |from: usize, to: usize| (to - from - 1) as u8;
+    std::array::from_fn(|at| match at {
+        0 => load(4),
+        1 => step(EQUAL, X86_64, 0, far(at, ALLOW)),
+        3 => step(EQUAL, libc::SYS_rseq as u32, far(at, ABSENT), 0),
+        4 => load(12),
+        5 => step(ABOVE, (start >> 32) as u32, 0, far(at, ALLOW)),
+        6 => step(ABOVE, (end >> 32) as u32, far(at, ALLOW), 0),
+        2 | 7 => load(0),
+        FIRST..PRCTL => step(EQUAL, TRAPPED[at - FIRST] as u32, far(at, TRAP), 0),
+        PRCTL => step(EQUAL, libc::SYS_prctl as u32, 0, far(at, ALLOW)),
+        OPTION => load(16),
+        FIRST_OPTION..ALLOW => {
+            let option = OF_THE_ADDRESS_SPACE[at - FIRST_OPTION];
+            step(EQUAL, option as u32, far(at, TRAP), 0)
+        }
+        ALLOW => step(RETURN, libc::SECCOMP_RET_ALLOW, 0, 0),
+        TRAP => step(RETURN, libc::SECCOMP_RET_TRAP, 0, 0),
+        _ => step(RETURN, libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32, 0, 0),
     })
 }
 

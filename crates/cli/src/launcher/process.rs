@@ -117,7 +117,10 @@ impl Launcher {
         let started = self.try_start(start, descriptors);
         let (report, pidfd) = match started {
             Ok((pid, pidfd)) => (Report::Started { service, pid }, Some(pidfd)),
-            Err(text) => (Report::Failed { service, text }, None),
+            // What it quotes may be as long as a request is.
+            Err(text) => {
+                (Report::Failed { service, text: text.chars().take(4096).collect() }, None)
+            }
         };
         self.report(&report, pidfd)
     }

@@ -111,6 +111,11 @@ impl Running {
         self.last_end.as_deref()
     }
 
+    /// Whether it is started again when it ends: a domain that others call.
+    pub(super) fn starts_again(&self) -> bool {
+        self.serves && self.placement == Placement::Domain
+    }
+
     fn is_over(&self) -> bool {
         !matches!(self.state, State::Process { .. } | State::Asked(_) | State::Domain(_))
     }
@@ -238,13 +243,16 @@ impl<'c> Services<'c> {
             }
             Told::Failed { service, text } => {
                 let Some(r) = self.all.get_mut(service as usize) else { return Ok(()) };
-                if r.last_end.is_none() {
+                if r.last_end.is_none() && !self.stopping {
                     r.state = State::Ended(None);
                     return Err(r.failed(text));
                 }
                 self.over(service as usize, None, format!("did not start: {text}"));
             }
-            Told::Ended { service, status } => {
+            Told::Ended { service, status, calls } => {
+                if let Some(r) = self.all.get_mut(service as usize) {
+                    r.has_served |= calls > 0;
+                }
                 let why = match status {
                     Some(status) => format!("ended with {status}"),
                     None => "is ended: a call in it ended in the middle".into(),
@@ -259,7 +267,7 @@ impl<'c> Services<'c> {
     fn over(&mut self, at: usize, status: Option<ExitStatus>, why: String) {
         let Some(r) = self.all.get_mut(at) else { return };
         r.state = State::Ended(status);
-        if r.serves && !self.stopping {
+        if r.starts_again() && !self.stopping {
             let delay = r.backoff.next(Instant::now());
             crate::remark(&format!("partywall: `{}` {why}; started again in {delay:?}", r.name()));
             r.state = State::Waiting(Instant::now() + delay);

@@ -217,6 +217,21 @@ fn fails_in_calls(domain: &str, isolation: &str) {
 }
 
 #[test]
+fn a_service_waits_for_a_domain_that_has_served_and_is_being_started_again() {
+    let run = Run::new(DOMAIN, DOMAIN, "fail");
+    let file = run.dir.path().join("compose.yaml");
+    let mut compose = fs::read_to_string(&file).unwrap().replace("    depends_on: [test]\n", "");
+    // Calls have failed by then, and nobody has waited for `test` before.
+    compose += "  nap:\n    x-partywall: {program: /bin/sleep, args: ['0.4']}\n  late:\n    \
+                depends_on: {nap: {condition: service_completed_successfully}, test: {condition: \
+                service_started}}\n    x-partywall: {program: /bin/true}\n";
+    fs::write(&file, compose).unwrap();
+    let (code, said, complained) = run.end();
+    assert_eq!(code, Some(0), "{said}{complained}");
+    assert!(complained.contains("started again in 400ms"), "{complained}");
+}
+
+#[test]
 fn gates_that_open_and_close_under_load_lose_no_call() {
     for (domain, isolation) in each_isolation() {
         open_and_close(domain, isolation);
@@ -333,6 +348,16 @@ fn what_cannot_be_a_domain_is_refused_with_the_place_and_the_remedy() {
     let long = format!("program: /bin/sleep, args: [{}], {DOMAIN}", "x".repeat(200_000));
     let said = refused(&long);
     assert!(said.contains("a domain takes 131072; put them into a file"), "{said}");
+    let run = Run::of(&format!(
+        "services:\n  a:\n    x-partywall: {{program: /bin/true, {DOMAIN}}}\n  b:\n    depends_on: \
+         {{a: {{condition: service_completed_successfully}}}}\n    x-partywall: {{program: /bin/true, \
+         calls: [a/*]}}\n"
+    ));
+    let (code, _, complained) = run.end();
+    assert_eq!(code, Some(1), "{complained}");
+    assert!(complained.contains("compose.yaml:4: services.b"), "{complained}");
+    assert!(complained.contains("`b` waits for the end of `a`"), "{complained}");
+    assert!(complained.contains("depend on it with service_started"), "{complained}");
     if partywall_domain::machine::keys_usable().is_err() {
         let said = refused("program: /bin/sleep, link: domain");
         assert!(said.contains("compose.yaml:3: services.a.x-partywall.link: "), "{said}");
