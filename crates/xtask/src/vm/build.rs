@@ -74,9 +74,10 @@ pub(super) fn all(workspace: &Workspace, dir: &Path) -> Result<Built> {
     Ok(Built { init, tests, programs, partywall, services })
 }
 
-/// The command-line program, as its own tests have it.
+/// The command-line program, as its own tests have it: with the features that the whole workspace asks for,
+/// so that what was built for those is not built again.
 fn partywall(workspace: &Workspace, dir: &Path) -> Result<PathBuf> {
-    let line = ["build", "--quiet", "--package", "partywall-cli", "--bin", "partywall"];
+    let line = ["test", "--no-run", "--quiet", "--workspace", "--test", "up"];
     workspace.command("cargo").args(line).run()?;
     stripped(&workspace.target.join("debug/partywall"), dir)
 }
