@@ -105,7 +105,8 @@ pub enum Status {
     Busy = 1,
     /// The link is closed, or the callee takes no calls.
     Closed = 2,
-    /// The numbers are not those of this thread and of a link of its domain.
+    /// The numbers are not those of this thread and of a link of its domain, or it is a signal
+    /// handler that calls.
     Denied = 3,
     /// Calls are nested too deep.
     Deep = 4,

@@ -13,17 +13,17 @@ use crate::sys::stop::Stop;
 
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
-/// Builds it in `target/domains` of the workspace and copies it into a sealed memfd. None if the user
+/// Builds it in `target` of the workspace and copies it into a sealed memfd. None if the user
 /// asked for an end.
 ///
 /// # Errors
 /// If it cannot be built, with what to do about it.
 pub fn build(stop: &Stop) -> Result<Option<OwnedFd>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let into = root.join("target/domains");
+    let into = root.join("target");
     eprintln!(
-        "Building this program static-pie in target/domains, to run it as domains; the first time \
-         takes some minutes."
+        "Building this program static-pie in target/{TARGET}, to run it as domains; the first \
+         time takes some minutes."
     );
     // As this one was built: what a debug build measures means nothing, here as there.
     let (profile, folder) =

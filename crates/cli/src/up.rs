@@ -35,6 +35,8 @@ use services::{Running, Services};
 
 /// How long a service may take until it serves its name.
 const SERVE_WITHIN: Duration = Duration::from_secs(30);
+/// How often it is looked whether a service serves.
+const LOOK: Duration = Duration::from_millis(10);
 
 /// Runs the services of `file`.
 pub(crate) fn run(file: &Path, release: bool) -> Result<ExitCode, Box<dyn Error>> {
@@ -59,14 +61,18 @@ async fn up(file: &Path, release: bool) -> Result<ExitCode, Box<dyn Error>> {
     let socket = run_dir.path().join("coordinator.sock");
     let coordinator = Coordinator::start(Some(&socket), policy)?;
     let launcher = match domains.contains(&true) {
-        true => Some(Launcher::start(plan.isolation).await?),
+        true => tokio::select! {
+            launcher = Launcher::start(plan.isolation) => Some(launcher?),
+            code = stop.wait() => return Ok(code),
+        },
         false => None,
     };
     let mut services =
         Services::new(&coordinator, launcher, Domain { launcher: 1, isolation: plan.isolation });
     let starts = starts(&compose, &plan, programs, run_path)?;
     let ended = match start_all(&compose, starts, &mut services, &mut stop).await {
-        Ok(()) => watch(&mut services, &mut stop).await,
+        Ok(None) => watch(&mut services, &mut stop).await,
+        Ok(Some(code)) => Ok(code),
         Err(e) => Err(e),
     };
     let told = match &ended {
@@ -202,29 +208,32 @@ fn starts(
     Ok(starts)
 }
 
+/// Starts all of them; the exit status when it is told to stop.
 async fn start_all(
     compose: &Compose,
     starts: Vec<Running>,
     services: &mut Services<'_>,
     stop: &mut Stop,
-) -> Result<(), Box<dyn Error>> {
+) -> Result<Option<ExitCode>, Box<dyn Error>> {
     for (service, start) in compose.services.iter().zip(starts) {
         for dependency in &service.depends_on {
-            await_dependency(service, dependency, services, stop).await?;
+            tokio::select! {
+                may_start = await_dependency(service, dependency, services) => may_start?,
+                code = stop.wait() => return Ok(Some(code)),
+            }
         }
         tokio::select! {
             started = services.start(start) => started?,
-            _ = stop.wait() => return Err("stopped".into()),
+            code = stop.wait() => return Ok(Some(code)),
         }
     }
-    Ok(())
+    Ok(None)
 }
 
 async fn await_dependency(
     service: &Service,
     dependency: &compose::Dependency,
     services: &mut Services<'_>,
-    stop: &mut Stop,
 ) -> Result<(), Box<dyn Error>> {
     let Some(at) = services.all.iter().position(|r| r.name() == dependency.service) else {
         // A service without x-partywall: a note has said that it is not awaited.
@@ -242,34 +251,38 @@ async fn await_dependency(
                     }
                 };
             }
-            tokio::select! {
-                happened = services.step() => happened?,
-                _ = stop.wait() => return Err("stopped".into()),
-            }
+            services.step().await?;
         }
     }
     if !services.all[at].serves {
         return Ok(());
     }
     let deadline = Instant::now() + SERVE_WITHIN;
-    while !services.coordinator.served(&name(name_of), Duration::from_millis(10)) {
-        if let Some(why) = services.all[at].last_end().filter(|_| !services.all[at].has_served) {
+    let serving = services.coordinator.serving(&name(name_of));
+    while serving.try_recv().is_err() {
+        let on = &mut services.all[at];
+        let (has_served, again) = (on.has_served(), on.starts_again());
+        if let Some(why) = on.last_end().filter(|_| !has_served) {
             return Err(format!("`{name_of}` {why} before it served its name").into());
+        }
+        if let Some(why) = on.last_end().filter(|_| !again) {
+            return Err(format!("`{waits}` depends on `{name_of}`, which {why}").into());
         }
         tokio::select! {
             happened = services.step() => happened?,
-            _ = stop.wait() => return Err("stopped".into()),
-            () = tokio::time::sleep(Duration::from_millis(5)) => {}
+            () = tokio::time::sleep(LOOK) => {}
         }
         if Instant::now() > deadline {
-            let remedy = format!("does it call serve(\"{name_of}\")?");
+            let remedy = match services.all[at].last_end() {
+                Some(why) => format!("it {why}"),
+                None => format!("does it call serve(\"{name_of}\")?"),
+            };
             return Err(format!(
                 "`{name_of}` does not serve its name within {SERVE_WITHIN:?}; {remedy}"
             )
             .into());
         }
     }
-    services.all[at].has_served = true;
     Ok(())
 }
 

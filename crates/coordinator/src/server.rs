@@ -5,9 +5,8 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use partywall_abi::name::ServiceName;
 use partywall_shm::socket;
@@ -91,11 +90,11 @@ impl Coordinator {
         self.orders.send(Order::Add(started));
     }
 
-    /// Waits until somebody serves `name`; false when that takes longer than `within`.
-    pub fn served(&self, name: &ServiceName, within: Duration) -> bool {
+    /// Tells once when somebody serves `name`.
+    pub fn serving(&self, name: &ServiceName) -> Receiver<()> {
         let (told, answer) = channel();
         self.orders.send(Order::Served(name.clone(), told));
-        answer.recv_timeout(within).is_ok()
+        answer
     }
 
     /// Blocks until the coordinator's thread has ended, which it does only on an error.

@@ -166,7 +166,7 @@ fn the_policy_decides_who_serves_and_who_calls() {
     assert_eq!(p.refused().0, 7);
     p.say(&Message::Watch { request: 3, name: name() });
     assert_eq!(p.refused().0, 7);
-    assert!(!host.coordinator.served(&name(), Duration::from_millis(20)));
+    assert!(host.coordinator.serving(&name()).recv_timeout(Duration::from_millis(20)).is_err());
 }
 
 #[test]

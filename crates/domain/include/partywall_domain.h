@@ -46,7 +46,8 @@ struct partywall_domain {
     uint32_t bytes;
     uint64_t base;
     uint64_t slot;
-    /* A signal that comes meanwhile runs its handler as usual; it is not to leave by siglongjmp. */
+    /* A signal that comes meanwhile runs its handler as usual; it is not to leave by siglongjmp. A
+     * handler that calls is PARTYWALL_DENIED. */
     struct partywall_outcome (*call)(uint64_t caller, uint64_t link, uint64_t a, uint64_t b,
                                      uint64_t c, uint64_t limit);
     int64_t (*arm)(void);

@@ -23,6 +23,7 @@
 //! answers into the void and waits; if the agent's process dies, the caller is called off by the
 //! launcher's signal.
 
+use std::mem::offset_of;
 use std::sync::atomic::Ordering;
 
 use partywall_abi::domain::NO_SYSTEM_CALLS;
@@ -241,6 +242,13 @@ pub(crate) fn ask_for_action(
     }
     let at = mailbox.action.as_ptr() as u64;
     ask(context, libc::SYS_rt_sigaction, [signal, at, 0, 8, 0, 0])
+}
+
+/// Whether the agent makes what was asked for, as far as it says: it can write what it likes there.
+pub(crate) fn is_made(context: &Context) -> bool {
+    let mailbox = context.mailbox.load(Ordering::Relaxed);
+    // The domain may have unmapped it.
+    sys::holds(mailbox + offset_of!(Mailbox, mail) as u64, WORKING)
 }
 
 fn answered(context: &Context) -> Result<u64, Errno> {

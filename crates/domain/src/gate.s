@@ -394,6 +394,11 @@ partywall_call:
     sub rsp, 24                                 # the caller's rights; the link's, its caller, its arena
     mov rbx, rdx
     FIND_CALLER .Ldenied
+    mov rax, rsp                                # a signal stack: what comes inside would begin there anew
+    sub rax, [r11 + {BASE}]
+    shr rax, {SLOT_SHIFT}
+    cmp rax, {SLOTS}
+    je .Ldenied
     cmp dword ptr [r11 + {KEYS}], 0
     jne .Lopen_in
 .Lopened_in:

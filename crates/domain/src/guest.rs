@@ -235,7 +235,8 @@ impl Guest {
     }
 
     /// Calls over a link. The callee has `limit` to return; after that it is ended as soon as it has
-    /// used as much CPU time again, or has been in system calls for a tenth of a second.
+    /// used as much CPU time again, or has been in system calls for a tenth of a second. Waiting
+    /// for a CPU before or after one counts a tenth of that.
     ///
     /// # Errors
     /// The [`Status`] that is not [`Status::Done`]. What it says of the callee: on

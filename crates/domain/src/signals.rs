@@ -340,8 +340,10 @@ pub(crate) extern "C" fn on_fault(
     // SAFETY: this is a handler, and these are its arguments.
     let mut frame = unsafe { Frame::new(info, context) };
     // What is not positive was sent by a process, and is not the callee's doing (sigaction(2)). Neither
-    // is what comes of flags that a handler has left: it is not back yet.
-    let faulted = frame.info.si_code > 0 && !gate::runs_a_handler(frame.register(libc::REG_RIP));
+    // is what comes of the trap flag that a handler has left: it is not back yet.
+    let steps =
+        frame.info.si_signo == libc::SIGTRAP && gate::runs_a_handler(frame.register(libc::REG_RIP));
+    let faulted = frame.info.si_code > 0 && !steps;
     if let Some((caller, context)) = inside().filter(|_| faulted) {
         return frame.abort(caller, context, Status::Fault);
     }
@@ -375,9 +377,12 @@ pub(crate) extern "C" fn on_call_off(
     }
 }
 
-/// How often a call that is over its limit is found in a system call before it is ended, once a tick:
-/// the task that makes it may be kept from running as well.
-const WAITS: u32 = 100;
+/// How often a call that is over its limit is found in a system call that is being made before it is
+/// ended, once a tick.
+const BLOCKS: u32 = 100;
+/// The same with those that are not made yet, or any more: others may keep the agent or the caller from
+/// running.
+const WAITS: u32 = 1000;
 
 /// Whether a call that was seen for longer than its limit has used that much CPU time since, or stays
 /// in system calls: a thread that others have kept from running is not the callee's fault.
@@ -390,10 +395,13 @@ fn is_over(caller: &Caller, context: &Context) -> bool {
     if context.marked.swap(call, Ordering::Relaxed) != call {
         context.mark.store(now, Ordering::Relaxed);
         context.waits.store(0, Ordering::Relaxed);
+        context.blocks.store(0, Ordering::Relaxed);
         return false;
     }
     if caller.forwarding.load(Ordering::Relaxed) != 0 {
-        return context.waits.fetch_add(1, Ordering::Relaxed) >= WAITS;
+        let blocked =
+            contexts::is_made(context) && context.blocks.fetch_add(1, Ordering::Relaxed) >= BLOCKS;
+        return blocked || context.waits.fetch_add(1, Ordering::Relaxed) >= WAITS;
     }
     now - context.mark.load(Ordering::Relaxed) >= context.limit.load(Ordering::Relaxed)
 }

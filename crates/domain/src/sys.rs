@@ -59,6 +59,15 @@ pub(crate) fn wait(word: &AtomicU32, seen: u32) {
     let _woken = unsafe { call(libc::SYS_futex, [at, wait as u64, u64::from(seen), 0, 0, 0]) };
 }
 
+/// Whether there is a word at an address, and it is this one, without a fault where there is none:
+/// the kernel compares it before it moves as many waiters as it is told, none (futex(2),
+/// FUTEX_CMP_REQUEUE).
+pub(crate) fn holds(at: u64, word: u32) -> bool {
+    let move_none = (libc::FUTEX_CMP_REQUEUE | libc::FUTEX_PRIVATE_FLAG) as u64;
+    // SAFETY: the kernel looks whether the address can be read, and writes nothing.
+    unsafe { call(libc::SYS_futex, [at, move_none, 0, 0, at, u64::from(word)]) }.is_ok()
+}
+
 /// Wakes whoever waits at an address, which need not be there any more.
 pub(crate) fn wake(at: u64) {
     let wake = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;

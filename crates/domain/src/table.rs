@@ -197,8 +197,9 @@ pub(crate) struct Context {
     /// The call that has been found late by its own thread, and that thread's CPU time then.
     pub(crate) marked: AtomicU64,
     pub(crate) mark: AtomicU64,
-    /// How often it was found in a system call since.
+    /// How often it was found in a system call since, and how often in one that was being made.
     pub(crate) waits: AtomicU32,
+    pub(crate) blocks: AtomicU32,
     /// Time spent here, in ticks, and calls.
     pub(crate) ticks: AtomicU64,
     pub(crate) calls: AtomicU64,

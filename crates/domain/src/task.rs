@@ -201,7 +201,10 @@ impl Domain {
             // The task may have been killed; then nobody says anything.
             if self.try_wait().map_err(failed("waiting for the task"))?.is_some() {
                 let step = start.step.load(Ordering::Acquire);
-                let source = io::Error::from_raw_os_error((step >> 32) as i32);
+                let source = match (step >> 32) as i32 {
+                    0 => io::Error::other("it was killed"),
+                    number => io::Error::from_raw_os_error(number),
+                };
                 return Err(StartError::Kernel { what: Step::name(step as u32), source });
             }
             let timeout = rustix::thread::futex::Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
@@ -419,7 +422,7 @@ enum Step {
 impl Step {
     fn name(number: u32) -> &'static str {
         const NAMES: [(Step, &str); 7] = [
-            (Step::Killed, "starting the task: it was killed"),
+            (Step::Killed, "starting the task"),
             (Step::Guards, "setting the task's limits"),
             (Step::Descriptors, "placing the task's descriptors"),
             (Step::Directory, "changing to the working directory"),

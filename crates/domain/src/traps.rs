@@ -13,8 +13,9 @@
 //! | rt_sigaction | the handler is called by ours, which finds the right thread-local storage; SIGSYS and the launcher's own signal cannot be caught (EINVAL) |
 //! | rt_sigprocmask | signals that the gate depends on stay unblocked |
 //! | shmat, io_setup | ENOSYS: they would map outside the slot |
-//! | mlockall, munlockall | EPERM: the whole address space is meant, and others are in it; mlock(2) is this domain's own |
-//! | prctl | EPERM where it is about the address space: `PR_SET_DUMPABLE`, `PR_SET_MM`, `PR_SET_THP_DISABLE`, `PR_SET_MDWE`, `PR_SET_MEMORY_MERGE` |
+//! | mseal | ENOSYS: a slot with sealed memory could not be given to another |
+//! | mlockall, munlockall | EPERM: the whole address space is meant, and others are in it; mlock(2) is this domain's own, but for the limit, which all of them share |
+//! | prctl | EPERM where it is about the address space: `PR_SET_DUMPABLE`, `PR_SET_MM`, `PR_SET_THP_DISABLE`, `PR_SET_MDWE`, `PR_SET_MEMORY_MERGE`, `PR_FUTEX_HASH`; and `PR_SET_PDEATHSIG`, but for SIGKILL, which is what comes when the launcher ends |
 //! | rseq | ENOSYS, from wherever: the kernel would go to an address of the program's choice out of the middle of the gate |
 //!
 //! The same table serves calls that code of this domain makes in somebody else's thread; those are
@@ -50,25 +51,29 @@ pub(crate) fn prepare(index: usize, jitter: u64) {
 }
 
 /// What is trapped in a domain's slot.
-const TRAPPED: [i64; 8] = [
+const TRAPPED: [i64; 9] = [
     libc::SYS_mmap,
     libc::SYS_mremap,
     libc::SYS_rt_sigaction,
     libc::SYS_rt_sigprocmask,
     libc::SYS_shmat,
     libc::SYS_io_setup,
+    libc::SYS_mseal,
     libc::SYS_mlockall,
     libc::SYS_munlockall,
 ];
 
-/// What prctl(2) would set for the address space, in which others are; only these are trapped, for the
-/// handler's rights are not those that another's pointer is to be followed with.
-const OF_THE_ADDRESS_SPACE: [libc::c_int; 5] = [
+/// What prctl(2) would set for the address space, in which others are, or take from the launcher;
+/// only these are trapped, for the handler's rights are not those that another's pointer is to be
+/// followed with.
+const NOT_ITS_OWN: [libc::c_int; 7] = [
+    libc::PR_SET_PDEATHSIG,
     libc::PR_SET_DUMPABLE,
     libc::PR_SET_MM,
     libc::PR_SET_THP_DISABLE,
     libc::PR_SET_MDWE,
     67, // PR_SET_MEMORY_MERGE of <linux/prctl.h>
+    78, // PR_FUTEX_HASH
 ];
 
 /// A filter's program.
@@ -79,7 +84,7 @@ const FIRST: usize = 8;
 const PRCTL: usize = FIRST + TRAPPED.len();
 const OPTION: usize = PRCTL + 1;
 const FIRST_OPTION: usize = OPTION + 1;
-const ALLOW: usize = FIRST_OPTION + OF_THE_ADDRESS_SPACE.len();
+const ALLOW: usize = FIRST_OPTION + NOT_ITS_OWN.len();
 const TRAP: usize = ALLOW + 1;
 const ABSENT: usize = ALLOW + 2;
 
@@ -107,7 +112,7 @@ pub(crate) fn filter(start: u64, end: u64) -> Filter {
         PRCTL => step(EQUAL, libc::SYS_prctl as u32, 0, far(at, ALLOW)),
         OPTION => load(16),
         FIRST_OPTION..ALLOW => {
-            let option = OF_THE_ADDRESS_SPACE[at - FIRST_OPTION];
+            let option = NOT_ITS_OWN[at - FIRST_OPTION];
             step(EQUAL, option as u32, far(at, TRAP), 0)
         }
         ALLOW => step(RETURN, libc::SECCOMP_RET_ALLOW, 0, 0),
@@ -139,11 +144,9 @@ impl Call<'_> {
             libc::SYS_mremap => self.mremap(),
             libc::SYS_rt_sigaction => self.sigaction(),
             libc::SYS_rt_sigprocmask => self.sigprocmask(),
-            libc::SYS_shmat | libc::SYS_io_setup => Err(Errno(libc::ENOSYS)),
+            libc::SYS_shmat | libc::SYS_io_setup | libc::SYS_mseal => Err(Errno(libc::ENOSYS)),
             libc::SYS_mlockall | libc::SYS_munlockall => Err(Errno(libc::EPERM)),
-            libc::SYS_prctl if OF_THE_ADDRESS_SPACE.contains(&(self.arguments[0] as i32)) => {
-                Err(Errno(libc::EPERM))
-            }
+            libc::SYS_prctl => self.prctl(),
             number => self.make(number, self.arguments),
         }
     }
@@ -240,6 +243,16 @@ impl Call<'_> {
             }
         }
         Err(Errno(libc::ENOMEM))
+    }
+
+    fn prctl(&self) -> Result<u64, Errno> {
+        let [option, value, ..] = self.arguments;
+        match (option as libc::c_int, value as libc::c_int) {
+            // As it is already, or is again after setuid(2).
+            (libc::PR_SET_PDEATHSIG, libc::SIGKILL) => self.make(self.number, self.arguments),
+            (option, _) if NOT_ITS_OWN.contains(&option) => Err(Errno(libc::EPERM)),
+            _ => self.make(self.number, self.arguments),
+        }
     }
 
     fn mremap(&self) -> Result<u64, Errno> {

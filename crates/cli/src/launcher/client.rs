@@ -74,8 +74,6 @@ pub(crate) enum Told {
         service: u32,
         /// How it ended; none when it was ended because a call in it was cut off.
         status: Option<ExitStatus>,
-        /// Calls through the gate that it has served.
-        calls: u64,
     },
 }
 
@@ -175,7 +173,7 @@ impl Launcher {
                     "a domain is gone"
                 );
                 let status = status.map(ExitStatus::from_raw);
-                Ok(Told::Ended { service, status, calls })
+                Ok(Told::Ended { service, status })
             }
             (Report::Ready | Report::Unfit { .. }, _) => {
                 Err(LauncherError::Odd("speaks of itself in the middle"))

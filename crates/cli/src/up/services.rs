@@ -15,6 +15,7 @@
 use std::future::poll_fn;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, ExitStatus};
+use std::sync::mpsc::Receiver;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -26,6 +27,7 @@ use rustix::process::Signal;
 use tokio::io::unix::AsyncFd;
 
 use super::backoff::Backoff;
+use super::name;
 use crate::isolation::Placement;
 use crate::launcher::{Launcher, LauncherError, NotSent, Told};
 
@@ -62,8 +64,9 @@ pub(super) enum ServiceError {
 pub(super) struct Running {
     /// Another one's `calls` name it.
     pub(super) serves: bool,
-    /// It has been seen to serve its name.
-    pub(super) has_served: bool,
+    has_served: bool,
+    /// Tells when it serves its name for the first time.
+    serving: Option<Receiver<()>>,
     start: launch::Service,
     placement: Placement,
     state: State,
@@ -89,8 +92,9 @@ enum State {
 
 impl Running {
     pub(super) fn new(start: launch::Service, placement: Placement, serves: bool) -> Self {
-        let (state, backoff) = (State::New, Backoff::default());
-        Self { serves, has_served: false, start, placement, state, backoff, last_end: None }
+        let (has_served, serving) = (false, None);
+        let (state, backoff, last_end) = (State::New, Backoff::default(), None);
+        Self { serves, has_served, serving, start, placement, state, backoff, last_end }
     }
 
     pub(super) fn name(&self) -> &str {
@@ -104,6 +108,12 @@ impl Running {
             State::Ended(status) => Some(status.unwrap_or_else(aborted)),
             _ => None,
         }
+    }
+
+    /// Whether it has ever served its name.
+    pub(super) fn has_served(&mut self) -> bool {
+        self.has_served |= self.serving.as_ref().is_some_and(|told| told.try_recv().is_ok());
+        self.has_served
     }
 
     /// How it ended last, though it may be started again.
@@ -161,8 +171,9 @@ impl<'c> Services<'c> {
     }
 
     /// Starts a service and waits until it runs.
-    pub(super) async fn start(&mut self, service: Running) -> Result<(), ServiceError> {
+    pub(super) async fn start(&mut self, mut service: Running) -> Result<(), ServiceError> {
         let at = self.all.len();
+        service.serving = service.serves.then(|| self.coordinator.serving(&name(service.name())));
         let placement = service.placement;
         self.all.push(service);
         if placement == Placement::Process {
@@ -249,10 +260,7 @@ impl<'c> Services<'c> {
                 }
                 self.over(service as usize, None, format!("did not start: {text}"));
             }
-            Told::Ended { service, status, calls } => {
-                if let Some(r) = self.all.get_mut(service as usize) {
-                    r.has_served |= calls > 0;
-                }
+            Told::Ended { service, status } => {
                 let why = match status {
                     Some(status) => format!("ended with {status}"),
                     None => "is ended: a call in it ended in the middle".into(),
@@ -315,10 +323,13 @@ impl<'c> Services<'c> {
     async fn end_of_all(&mut self) {
         while self.all.iter().any(|r| !r.is_over()) {
             if self.step().await.is_err() {
-                // The launcher is gone, and its domains with it.
+                // The launcher is gone, and its domains with it: but for one that has changed its
+                // user, for which the kernel forgets that (prctl(2), PR_SET_PDEATHSIG).
                 self.launcher = None;
-                let domains = self.all.iter_mut().filter(|r| r.placement == Placement::Domain);
-                domains.for_each(|r| r.state = State::Ended(None));
+                for r in self.all.iter_mut().filter(|r| r.placement == Placement::Domain) {
+                    r.signal(Signal::KILL);
+                    r.state = State::Ended(None);
+                }
             }
         }
     }

@@ -92,11 +92,23 @@ impl Up<'_> {
 
     fn wait_for(&mut self, seen: impl Fn(&[LinkInfo]) -> bool) {
         let begin = Instant::now();
-        while !seen(&self.links()) {
+        loop {
+            let links = self.links();
             let ended = self.child.try_wait().unwrap();
             assert!(ended.is_none(), "{ended:?} {}", self.said());
+            if seen(&links) {
+                return;
+            }
             assert!(begin.elapsed() < LONG, "{:?} {}", self.links(), self.said());
             std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn wait_until_said(&self, text: &str) {
+        let begin = Instant::now();
+        while !self.said().contains(text) {
+            assert!(begin.elapsed() < LONG, "{}", self.said());
+            std::thread::sleep(Duration::from_millis(5));
         }
     }
 
@@ -109,14 +121,13 @@ impl Up<'_> {
 
     /// The launcher and its domains.
     fn launched(&self) -> (u32, Vec<u32>) {
-        let children = |pid: u32| -> Vec<u32> {
-            let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
-            let lists = tasks.map(|t| fs::read_to_string(t.path().join("children")).unwrap());
-            lists
-                .flat_map(|l| l.split_whitespace().map(|p| p.parse().unwrap()).collect::<Vec<_>>())
-                .collect()
+        let is_launcher = |pid: &u32| {
+            let line = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            line.split('\0').nth(1) == Some("launcher")
         };
-        let [launcher] = children(self.child.id())[..] else { panic!("one launcher") };
+        let mut launchers = children(self.child.id()).into_iter().filter(is_launcher);
+        let launcher = launchers.next().expect("one launcher");
+        assert_eq!(launchers.next(), None);
         (launcher, children(launcher))
     }
 
@@ -132,6 +143,12 @@ impl Up<'_> {
         said
     }
 
+    /// Its exit status, once [`late`] may start.
+    fn end_with_late(self) -> (Option<i32>, String) {
+        fs::write(self.run.dir.path().join("go"), "").unwrap();
+        self.end(&[])
+    }
+
     /// Its exit status; nothing of these is left then.
     fn end(mut self, pids: &[u32]) -> (Option<i32>, String) {
         let status = self.child.wait().unwrap();
@@ -143,6 +160,15 @@ impl Up<'_> {
         assert_eq!(self.socket(), None, "the directory is left behind");
         (status.code(), self.said())
     }
+}
+
+/// The processes that this one has started and not waited for.
+fn children(pid: u32) -> Vec<u32> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
+    let lists = tasks.map(|t| fs::read_to_string(t.path().join("children")).unwrap());
+    lists
+        .flat_map(|l| l.split_whitespace().map(|p| p.parse().unwrap()).collect::<Vec<_>>())
+        .collect()
 }
 
 fn lives(pid: u32) -> bool {
@@ -220,15 +246,76 @@ fn fails_in_calls(domain: &str, isolation: &str) {
 fn a_service_waits_for_a_domain_that_has_served_and_is_being_started_again() {
     let run = Run::new(DOMAIN, DOMAIN, "fail");
     let file = run.dir.path().join("compose.yaml");
-    let mut compose = fs::read_to_string(&file).unwrap().replace("    depends_on: [test]\n", "");
-    // Calls have failed by then, and nobody has waited for `test` before.
-    compose += "  nap:\n    x-partywall: {program: /bin/sleep, args: ['0.4']}\n  late:\n    \
-                depends_on: {nap: {condition: service_completed_successfully}, test: {condition: \
-                service_started}}\n    x-partywall: {program: /bin/true}\n";
-    fs::write(&file, compose).unwrap();
-    let (code, said, complained) = run.end();
-    assert_eq!(code, Some(0), "{said}{complained}");
-    assert!(complained.contains("started again in 400ms"), "{complained}");
+    let compose = fs::read_to_string(&file).unwrap();
+    fs::write(&file, compose.replace("    depends_on: [test]\n", "")).unwrap();
+    late(&run);
+    let up = run.begin();
+    // Nobody has waited for `test` before.
+    up.wait_until_said("started again in 400ms");
+    let (code, said) = up.end_with_late();
+    assert_eq!(code, Some(0), "{said}");
+}
+
+/// A service that starts when both `test` serves and [`Up::end_with_late`] says so.
+fn late(run: &Run) {
+    let dir = run.dir.path();
+    let file = dir.join("compose.yaml");
+    let compose = fs::read_to_string(&file).unwrap();
+    let go = dir.join("go");
+    let late = format!(
+        "  nap:\n    x-partywall: {{program: /bin/sh, args: ['-c', 'until [ -e {} ]; do sleep 0.02; \
+         done']}}\n  late:\n    depends_on: {{nap: {{condition: \
+         service_completed_successfully}}, test: {{condition: service_started}}}}\n    \
+         x-partywall: {{program: /bin/true}}\n",
+        go.display()
+    );
+    fs::write(&file, compose + &late).unwrap();
+}
+
+#[test]
+fn a_domain_that_was_called_by_a_ring_has_served_as_well() {
+    let run = Run::new(DOMAIN, "link: ring", "few");
+    late(&run);
+    let mut up = run.begin();
+    up.wait_for(|links| links.iter().any(|l| l.stats.calls == 50));
+    // It is away for longer each time, and is when `late` is to start.
+    let begin = Instant::now();
+    while !up.said().contains("started again in 1.6s") {
+        assert!(begin.elapsed() < LONG, "{}", up.said());
+        if let [domain] = up.launched().1[..]
+            && lives(domain)
+        {
+            // It may just have ended.
+            let _gone = kill_process(Pid::from_raw(domain as i32).unwrap(), Signal::KILL);
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let (code, said) = up.end_with_late();
+    assert_eq!(code, Some(0), "{said}");
+}
+
+#[test]
+fn a_process_that_has_served_and_is_gone_is_not_awaited() {
+    let run = Run::new("link: ring", "link: ring", "few");
+    late(&run);
+    let mut up = run.begin();
+    up.wait_for(|links| links.iter().any(|l| l.stats.calls == 50));
+    let server = up.links()[0].server.as_ref().and_then(|server| server.pid).unwrap();
+    up.signal(server, Signal::KILL);
+    up.wait_for(|_| !lives(server));
+    let (code, said) = up.end_with_late();
+    assert_eq!(code, Some(1), "{said}");
+    let why = "`late` depends on `test`, which ended with signal: 9 (SIGKILL)";
+    assert!(said.contains(why), "{said}");
+}
+
+#[test]
+fn an_interrupt_while_services_start_is_no_failure() {
+    let run = Run::new(DOMAIN, DOMAIN, "few");
+    late(&run);
+    let up = run.begin();
+    let (launcher, domains) = up.launched();
+    up.interrupt(&[&domains[..], &[launcher]].concat());
 }
 
 #[test]
@@ -242,7 +329,10 @@ fn open_and_close(domain: &str, isolation: &str) {
     let run = Run::new(domain, domain, "flood");
     let mut up = run.begin();
     assert_eq!(up.links()[0].isolation.to_string(), isolation);
-    let counted = |up: &Up| up.links()[0].stats;
+    let counted = |up: &Up| match &up.links()[..] {
+        [link, ..] => link.stats,
+        [] => panic!("no links: {}", up.said()),
+    };
     for _ in 0..50 {
         let said = up.switch("disable", "test").unwrap();
         assert_eq!(said, "`test`: callers go by the ring from now on\n");

@@ -68,17 +68,20 @@ fn output_that_cannot_be_written_is_an_error_and_no_panic() {
     let mute = program(&up).stdout(full()).stderr(full()).status().unwrap();
     assert_eq!(mute.code(), Some(1));
     let mut coordinator = program(&serve).stdout(Stdio::null()).spawn().unwrap();
-    let end = Instant::now() + Duration::from_secs(10);
-    while !Path::new(socket).exists() && Instant::now() < end {
-        std::thread::sleep(Duration::from_millis(5));
-    }
     let links = ["links", "--socket", socket];
-    let listed = program(&links).output().unwrap();
+    let end = Instant::now() + Duration::from_secs(10);
+    let listed = loop {
+        let listed = program(&links).output().unwrap();
+        if listed.status.success() || Instant::now() > end {
+            break listed;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    };
     let unlisted = program(&links).stdout(full()).output().unwrap();
     let unsaid = program(&links).stdout(full()).stderr(full()).status().unwrap();
     coordinator.kill().unwrap();
     coordinator.wait().unwrap();
-    assert_eq!(text(&listed.stdout), "no links\n");
+    assert_eq!(text(&listed.stdout), "no links\n", "{}", text(&listed.stderr));
     refused(unlisted);
     assert_eq!(unsaid.code(), Some(1));
 }

@@ -2,12 +2,15 @@
 
 use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use partywall_abi::domain::Status;
 use partywall_domain::guest::{Guest, Link};
 use partywall_domain::space::Space;
-use rustix::process::setpriority_process;
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, kill_process, setpriority_process, waitid,
+};
 use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
 
 use crate::host::{Running, c, in_a_launcher, is_emulated, mapped, slowness, start};
@@ -238,16 +241,48 @@ in_a_launcher! {
     fn a_call_that_takes_too_long_is_ended(space) {
         let image = c("callee.c");
         for (way, words) in [("loop", [5, 0, 0]), ("sleep", [17, 0, 0])] {
-            let callee = Callee::start(space, &image, 1);
-            // Longer than the watch stays awake without anybody inside.
-            std::thread::sleep(Duration::from_millis(300));
-            let begin = Instant::now();
-            let ended = callee.within(words, Duration::from_millis(10));
-            let took = begin.elapsed();
-            assert_eq!(ended, Err(Status::Deadline), "{way}");
-            let most = Duration::from_millis(500) * slowness();
-            assert!((Duration::from_millis(10)..most).contains(&took), "{way}: {took:?}");
+            // What else runs on the machine can only make it longer.
+            let fastest = (0..3).map(|_| {
+                let callee = Callee::start(space, &image, 1);
+                // Longer than the watch stays awake without anybody inside.
+                std::thread::sleep(Duration::from_millis(300));
+                let begin = Instant::now();
+                let ended = callee.within(words, Duration::from_millis(10));
+                let took = begin.elapsed();
+                assert_eq!(ended, Err(Status::Deadline), "{way}");
+                assert!(took >= Duration::from_millis(10), "{way}: {took:?}");
+                took
+            });
+            let fastest = fastest.min().unwrap();
+            assert!(fastest < Duration::from_millis(500) * slowness(), "{way}: {fastest:?}");
         }
+    }
+}
+
+in_a_launcher! {
+    fn a_system_call_that_nobody_has_begun_is_waited_for_but_not_for_ever(space) {
+        let callee = Callee::start(space, &c("callee.c"), 1);
+        let pid = Pid::from_raw(callee.running.domain.pid() as i32).unwrap();
+        let away = Duration::from_millis(300);
+        let stop = || {
+            kill_process(pid, Signal::STOP).unwrap();
+            waitid(WaitId::Pid(pid), WaitIdOptions::STOPPED).unwrap().unwrap();
+        };
+        stop();
+        let begin = Instant::now();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(away);
+                kill_process(pid, Signal::CONT).unwrap();
+            });
+            assert_eq!(callee.within([60, 1, 0], Duration::from_millis(10)), Ok(1));
+            assert!(begin.elapsed() > away);
+        });
+        stop();
+        let begin = Instant::now();
+        assert_eq!(callee.within([60, 1, 0], Duration::from_millis(10)), Err(Status::Deadline));
+        let took = begin.elapsed();
+        assert!((away..5 * LONG * slowness()).contains(&took), "{took:?}");
     }
 }
 
@@ -460,25 +495,27 @@ in_a_launcher! {
         let mut here = CpuSet::new();
         here.set(sched_getcpu());
         sched_setaffinity(None, &here).unwrap();
-        let others: Vec<_> = (0..3)
-            .map(|_| {
-                std::thread::spawn(move || {
-                    let begin = Instant::now();
-                    while begin.elapsed() < Duration::from_millis(700) {
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..6 {
+                scope.spawn(|| {
+                    while !over.load(Ordering::Relaxed) {
                         std::hint::spin_loop();
                     }
-                })
-            })
-            .collect();
-        setpriority_process(None, 19).unwrap();
-        let mut longest = Duration::ZERO;
-        while !others.iter().all(std::thread::JoinHandle::is_finished) {
-            let begin = Instant::now();
-            let answer = callee.within([24, 1000, 0], Duration::from_millis(20) * slowness());
-            longest = longest.max(begin.elapsed());
-            assert_eq!(answer, Ok(24), "after {longest:?}");
-        }
-        assert!(longest > Duration::from_millis(100), "nobody was kept from running: {longest:?}");
+                });
+            }
+            setpriority_process(None, 15).unwrap();
+            let limit = Duration::from_millis(20) * slowness();
+            let (started, mut kept) = (Instant::now(), 0);
+            let mut answer = Ok(24);
+            while answer == Ok(24) && kept < 3 && started.elapsed() < 20 * LONG * slowness() {
+                let begin = Instant::now();
+                answer = callee.within([24, 1000, 0], limit);
+                kept += u32::from(begin.elapsed() > 2 * limit);
+            }
+            over.store(true, Ordering::Relaxed);
+            assert_eq!((answer, kept), (Ok(24), 3));
+        });
     }
 }
 

@@ -102,6 +102,8 @@ int main(int argc, char **argv) {
     CHECK(syscall(SYS_io_setup, 8, &ring) == -1 && errno == ENOSYS);
     CHECK(prctl(PR_SET_DUMPABLE, 0) == -1 && errno == EPERM && prctl(PR_GET_DUMPABLE) >= 0);
     CHECK(prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0) == -1 && errno == EPERM);
+    CHECK(prctl(PR_SET_PDEATHSIG, 0) == -1 && errno == EPERM && prctl(PR_SET_PDEATHSIG, SIGKILL) == 0);
+    CHECK(syscall(462, &mine, sizeof mine, 0) == -1 && errno == ENOSYS); // mseal
     char name[16];
     CHECK(prctl(PR_SET_NAME, "everything") == 0 && prctl(PR_GET_NAME, name) == 0);
     CHECK(!strcmp(name, "everything") && mlock(&mine, sizeof mine) == 0);

@@ -80,7 +80,7 @@ async fn a_registration_ends_with_its_value_and_with_who_waits_for_it() {
     while let Ok(connected) = agent.connect(&name("g")).unwrap().wait().await {
         assert!(matches!(connected, Connected::Link(_)) && Instant::now() < deadline);
     }
-    assert!(!coordinator.served(&name("g"), Duration::from_millis(20)));
+    assert!(coordinator.serving(&name("g")).recv_timeout(Duration::from_millis(20)).is_err());
 }
 
 #[test]

@@ -346,7 +346,7 @@ mod tests {
         let serving = tokio::spawn(router.serve("g"));
         let served = name.clone();
         let coordinator = tokio::task::spawn_blocking(move || {
-            assert!(coordinator.served(&served, Duration::from_secs(10)));
+            assert!(coordinator.serving(&served).recv_timeout(Duration::from_secs(10)).is_ok());
             coordinator
         });
         let _coordinator = coordinator.await.unwrap();

@@ -3,7 +3,7 @@
 //! To add one, put it into [`PACKAGES`]: the probe is a command that succeeds once the package is
 //! there.
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
 use super::Session;
 use super::fuzz::has_nightly;
@@ -81,7 +81,8 @@ pub(super) fn run(session: &mut Session) -> Result<()> {
         missing
             .iter()
             .for_each(|package| println!("missing {}: {}", package.names[0], package.why));
-        install(&missing)?;
+        install(&missing)
+            .context("install what is missing; where there is no apt, by other means")?;
     }
     for package in wanted() {
         ensure!(

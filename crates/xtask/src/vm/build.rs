@@ -28,6 +28,9 @@ const KEEP_VARIABLE: &str = "PARTYWALL_KEEP_PROGRAMS";
 /// What `partywall up` starts in the machine: a service and its caller, through stubs.
 const SERVICES: [&str; 2] = ["st-server", "st-client"];
 
+/// Emulated, the tests take twice as long without.
+const OPTIMISED: &str = "profile.dev.package.partywall-domain.opt-level=1";
+
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// What was built.
@@ -49,20 +52,20 @@ pub(super) struct Built {
 /// # Errors
 /// When cargo or a compiler fails, or builds too little.
 pub(super) fn all(workspace: &Workspace, dir: &Path) -> Result<Built> {
-    let target = dir.to_string_lossy();
+    let built = workspace.target.join(TARGET).join("debug");
     let cargo = workspace
         .command("cargo")
         .env("CARGO_ENCODED_RUSTFLAGS", "-Ctarget-feature=+crt-static")
-        .env("CARGO_PROFILE_DEV_OPT_LEVEL", "1")
         .env("CARGO_TERM_COLOR", "never");
-    let place = ["--target", TARGET, "--target-dir", &target];
+    let target = ["--target", TARGET];
     let line = ["build", "--quiet", "--package", "partywall-vm", "--bin", "vm-init"];
-    cargo.clone().args(line).args(place).run()?;
-    let init = dir.join(TARGET).join("debug/vm-init");
+    cargo.clone().args(line).args(target).run()?;
+    let init = built.join("vm-init");
 
     let packages = PACKAGES.iter().flat_map(|package| ["--package", package]);
     let line = ["test", "--no-run", "--quiet", "--message-format", "json-render-diagnostics"];
-    let messages = cargo.args(line).args(packages).args(place).read()?;
+    let tests = cargo.clone().args(line).args(packages).args(target);
+    let messages = tests.args(["--config", OPTIMISED]).read()?;
     let mut tests = built::tests(&workspace.metadata, &messages)?;
     tests.sort_by(|a, b| a.prefix.cmp(&b.prefix));
     for package in PACKAGES {
@@ -70,30 +73,21 @@ pub(super) fn all(workspace: &Workspace, dir: &Path) -> Result<Built> {
         ensure!(tests.iter().any(|t| t.prefix == name), "cargo built no tests of {package}");
     }
     let programs = programs(&tests, dir)?;
-    let (partywall, services) = (partywall(workspace, dir)?, services(workspace, dir)?);
+    let line = ["build", "--quiet", "--package", "partywall-system-tests"];
+    let binaries = SERVICES.iter().flat_map(|name| ["--bin", name]);
+    cargo.args(line).args(binaries).args(target).run()?;
+    let services = SERVICES.iter().map(|name| stripped(&built.join(name), dir));
+    let services = services.collect::<Result<_>>()?;
+    let partywall = partywall(workspace, dir)?;
     Ok(Built { init, tests, programs, partywall, services })
 }
 
-/// The command-line program, as its own tests have it: with the features that the whole workspace asks for,
-/// so that what was built for those is not built again.
+/// The command-line program, as its own tests have it: with the features that the whole workspace
+/// asks for, so that what was built for those is not built again.
 fn partywall(workspace: &Workspace, dir: &Path) -> Result<PathBuf> {
     let line = ["test", "--no-run", "--quiet", "--workspace", "--test", "up"];
     workspace.command("cargo").args(line).run()?;
     stripped(&workspace.target.join("debug/partywall"), dir)
-}
-
-/// Programs that can be domains, where and as the tests of `up` and the system tests build them.
-fn services(workspace: &Workspace, dir: &Path) -> Result<Vec<PathBuf>> {
-    let target = workspace.target.join("domains");
-    workspace
-        .command("cargo")
-        .env("CARGO_ENCODED_RUSTFLAGS", "-Ctarget-feature=+crt-static")
-        .args(["build", "--quiet", "--package", "partywall-system-tests"])
-        .args(SERVICES.iter().flat_map(|name| ["--bin", name]))
-        .args(["--target", TARGET, "--target-dir", &target.to_string_lossy()])
-        .run()?;
-    let built = target.join(TARGET).join("debug");
-    SERVICES.iter().map(|name| stripped(&built.join(name), dir)).collect()
 }
 
 /// A copy without what debuggers need, which would fill the machine's memory.

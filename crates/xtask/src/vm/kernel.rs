@@ -29,8 +29,7 @@ pub(super) fn fetch(dir: &Path) -> Result<Kernel> {
     let mut found = offered(&dir);
     if found.is_err() && apt::is_root()? {
         // The lists may be missing, or older than the archive.
-        apt::get(["update"]).run()?;
-        found = offered(&dir);
+        found = apt::get(["update"]).run().and_then(|()| offered(&dir));
     }
     found.with_context(|| {
         format!(

