@@ -106,7 +106,23 @@ pub fn keys_usable() -> Result<usize, String> {
         // One is for what all domains write.
         Ok(keys) if keys > 1 => Ok(keys - 1),
         Ok(_) => Err("all but one are taken".to_owned()),
-        Err(why) => Err(std::io::Error::from(why).to_string()),
+        Err(why) => Err(no_keys(why.into())),
+    }
+}
+
+/// Why there are no keys, when the kernel said `why`: pkey_alloc(2) has one error number for a processor
+/// without any and for keys that are taken, and by the second time it is asked not always the same.
+pub(crate) fn no_keys(why: std::io::Error) -> String {
+    // Bits of CPUID.(EAX=7,ECX=0):ECX; Intel SDM volume 2, CPUID.
+    const PKU: u32 = 1 << 3;
+    const OSPKE: u32 = 1 << 4;
+    let features = std::arch::x86_64::__cpuid_count(7, 0).ecx;
+    if features & PKU == 0 {
+        "the processor has none".to_owned()
+    } else if features & OSPKE == 0 {
+        "the kernel does not turn on those of the processor".to_owned()
+    } else {
+        why.to_string()
     }
 }
 
@@ -129,7 +145,7 @@ fn told(answer: Result<u64, Errno>, yes: &str) -> (bool, String) {
 fn protection_keys() -> (bool, String) {
     match free_keys() {
         Ok(keys) => (true, format!("{keys} keys")),
-        Err(why) => (false, std::io::Error::from(why).to_string()),
+        Err(why) => (false, no_keys(why.into())),
     }
 }
 

@@ -30,7 +30,7 @@ use crate::guest::Guest;
 use crate::sys::{self, Errno};
 use crate::table::{Caller, Links, TABLES};
 use crate::watch::Watch;
-use crate::{arenas, callers, contexts, gate, keys, links, own};
+use crate::{arenas, callers, contexts, gate, keys, links, machine, own};
 
 /// A domain's share of addresses, in bytes.
 pub const SLOT: u64 = 512 << 30;
@@ -71,7 +71,7 @@ pub enum SpaceError {
         "isolation `fault` needs protection keys, and this machine gives none: {0}; use a processor \
          that has them (Intel from 2017, AMD from 2020), or ask for isolation `prefer` or `none`"
     )]
-    NoKeys(io::Error),
+    NoKeys(String),
     /// Keys can be had and protect nothing.
     #[error(
         "isolation `fault` needs protection keys, and a page with a closed key could be read: \
@@ -354,11 +354,12 @@ fn owner(index: usize) -> u64 {
 fn take_keys() -> Result<(), SpaceError> {
     keys::try_out().map_err(|source| match source.kind() {
         io::ErrorKind::PermissionDenied => SpaceError::KeysDoNothing,
-        _ => SpaceError::NoKeys(source),
+        _ => SpaceError::NoKeys(machine::no_keys(source)),
     })?;
     keys::take_all();
     TABLES.keys.store(1, Ordering::SeqCst);
-    let scratch = keys::take(SCRATCH).map_err(|why| SpaceError::NoKeys(why.into()))?;
+    let scratch =
+        keys::take(SCRATCH).map_err(|why| SpaceError::NoKeys(machine::no_keys(why.into())))?;
     TABLES.scratch.store(scratch, Ordering::Relaxed);
     TABLES.handler_rights.store(keys::FIRST, Ordering::Relaxed);
     let rights = keys::FIRST & !keys::denied(scratch);

@@ -186,32 +186,12 @@ impl Domain {
             directory: directory.as_ptr() as u64,
             descriptors: descriptors.as_ptr_range(),
             filter: traps::filter(range.start, range.end),
-            state: AtomicU32::new(STARTING),
-            step: AtomicU64::new(0),
+            progress: Progress::default(),
         };
         let (pid, pidfd) = clone(&start).map_err(failed("making the task"))?;
         let mut domain = Self { pid, pidfd, status: None, slot: Some(slot) };
-        domain.entered(&start)?;
+        start.progress.entered(|| Ok(domain.try_wait()?.is_some()))?;
         Ok(domain)
-    }
-
-    /// Waits until the task has left this process's code for its own.
-    fn entered(&mut self, start: &Start) -> Result<(), StartError> {
-        while start.state.load(Ordering::Acquire) == STARTING {
-            // The task may have been killed; then nobody says anything.
-            if self.try_wait().map_err(failed("waiting for the task"))?.is_some() {
-                let step = start.step.load(Ordering::Acquire);
-                let source = match (step >> 32) as i32 {
-                    0 => io::Error::other("it was killed"),
-                    number => io::Error::from_raw_os_error(number),
-                };
-                return Err(StartError::Kernel { what: Step::name(step as u32), source });
-            }
-            let timeout = rustix::thread::futex::Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
-            let flags = rustix::thread::futex::Flags::PRIVATE;
-            let _woken = rustix::thread::futex::wait(&start.state, flags, STARTING, Some(&timeout));
-        }
-        Ok(())
     }
 
     /// Its process number.
@@ -390,9 +370,42 @@ struct Start {
     directory: u64,
     descriptors: std::ops::Range<*const OwnedFd>,
     filter: traps::Filter,
+    progress: Progress,
+}
+
+/// How far a new task has come.
+#[derive(Default)]
+struct Progress {
+    /// [`STARTING`], then [`ENTERED`] for good.
     state: AtomicU32,
     /// The step that failed, and its error number in the upper word.
     step: AtomicU64,
+}
+
+impl Progress {
+    /// Waits until the task has left this process's code for its own. `has_ended` says whether the
+    /// task has ended: it may have been killed, and then nobody says anything.
+    fn entered(&self, mut has_ended: impl FnMut() -> io::Result<bool>) -> Result<(), StartError> {
+        loop {
+            // In this order: a program may have ended as soon as it was entered, and what has ended
+            // says nothing more.
+            let has_ended = has_ended().map_err(failed("waiting for the task"))?;
+            if self.state.load(Ordering::Acquire) == ENTERED {
+                return Ok(());
+            }
+            if has_ended {
+                let step = self.step.load(Ordering::Acquire);
+                let source = match (step >> 32) as i32 {
+                    0 => io::Error::other("it was killed"),
+                    number => io::Error::from_raw_os_error(number),
+                };
+                return Err(StartError::Kernel { what: Step::name(step as u32), source });
+            }
+            let timeout = rustix::thread::futex::Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
+            let flags = rustix::thread::futex::Flags::PRIVATE;
+            let _woken = rustix::thread::futex::wait(&self.state, flags, STARTING, Some(&timeout));
+        }
+    }
 }
 
 /// Where a slot's new task runs until its program begins.
@@ -460,7 +473,7 @@ extern "C" fn child(argument: *mut libc::c_void) -> libc::c_int {
     let start = unsafe { &*argument.cast::<Start>() };
     // SAFETY: this is the new task, before its program.
     let (step, Errno(number)) = unsafe { prepare(start) };
-    start.step.store(step as u64 | (number as u64) << 32, Ordering::Release);
+    start.progress.step.store(step as u64 | (number as u64) << 32, Ordering::Release);
     // SAFETY: ends this task alone.
     let _never = unsafe { sys::call(libc::SYS_exit_group, [127, 0, 0, 0, 0, 0]) };
     127
@@ -521,8 +534,8 @@ unsafe fn prepare(start: &Start) -> (Step, Errno) {
         return failed;
     }
     let (entry, stack, rights) = (start.entry, start.stack, start.rights);
-    let state = &raw const start.state as u64;
-    start.state.store(ENTERED, Ordering::Release);
+    let state = &raw const start.progress.state as u64;
+    start.progress.state.store(ENTERED, Ordering::Release);
     // The parent may free `start` from here on; a wake-up for an address needs nothing there.
     sys::wake(state);
     // SAFETY: a program was loaded there, with its stack.
@@ -540,4 +553,35 @@ fn default_signals(call: &impl Fn(i64, [u64; 6]) -> Result<u64, Errno>) -> Resul
     let none = 0_u64;
     let set = [libc::SIG_SETMASK as u64, &raw const none as u64, 0, 8, 0, 0];
     call(libc::SYS_rt_sigprocmask, set)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_ends_at_once_has_been_entered() {
+        let progress = Progress::default();
+        progress
+            .entered(|| {
+                progress.state.store(ENTERED, Ordering::Release);
+                Ok(true)
+            })
+            .unwrap();
+    }
+
+    #[test]
+    fn a_task_that_ends_before_its_program_says_how_far_it_came() {
+        let said = |step: u64| {
+            let progress = Progress::default();
+            progress.step.store(step, Ordering::Release);
+            progress.entered(|| Ok(true)).unwrap_err().to_string()
+        };
+        assert_eq!(said(0), "starting the task: it was killed");
+        let directory = Step::Directory as u64 | (libc::ENOENT as u64) << 32;
+        assert_eq!(
+            said(directory),
+            "changing to the working directory: No such file or directory (os error 2)"
+        );
+    }
 }
