@@ -43,7 +43,7 @@ pub(crate) fn domain_rights(key: u32, scratch: u32) -> u32 {
 pub(crate) const FIRST: u32 = CLOSED & !1;
 
 /// Takes a key from the kernel, which nobody has yet.
-fn allocate() -> Result<u32, Errno> {
+pub(crate) fn allocate() -> Result<u32, Errno> {
     const PKEY_DISABLE_ACCESS: u64 = 1;
     // SAFETY: closes the new key to this thread, which has nothing there.
     let key = unsafe { sys::call(libc::SYS_pkey_alloc, [0, PKEY_DISABLE_ACCESS, 0, 0, 0, 0])? };
@@ -62,8 +62,10 @@ const NOT_OURS: u64 = u64::MAX;
 /// Takes all keys from the kernel; how many.
 pub(crate) fn take_all() -> usize {
     let mut taken = 0;
-    while let Ok(key) = allocate() {
-        OWNERS[key as usize].store(0, Ordering::Release);
+    // Whoever answers for the kernel may give one twice.
+    while let Ok(key) = allocate()
+        && OWNERS[key as usize].swap(0, Ordering::AcqRel) == NOT_OURS
+    {
         taken += 1;
     }
     taken
@@ -114,25 +116,18 @@ pub(crate) fn rights() -> u32 {
     rights
 }
 
-/// Whether keys do what they are to: a page with a closed key cannot be read, in a process of its own
-/// that the attempt ends.
-///
-/// # Errors
-/// What failed; [`io::ErrorKind::PermissionDenied`] when the page was read, because somebody else
-/// answers for the kernel (seccomp(2)).
-pub(crate) fn try_out() -> io::Result<()> {
-    let key = allocate()?;
-    let read = read_closed(key);
-    // SAFETY: no page has it any more.
+/// Gives a key back to the kernel that no page has.
+pub(crate) fn free(key: u32) {
+    // SAFETY: as said.
     let _freed = unsafe { sys::call(libc::SYS_pkey_free, [u64::from(key), 0, 0, 0, 0, 0]) };
-    if read? {
-        return Err(io::ErrorKind::PermissionDenied.into());
-    }
-    Ok(())
 }
 
-/// Whether a page that is closed by `key` can be read.
-fn read_closed(key: u32) -> io::Result<bool> {
+/// Whether a page that is closed by `key` can be read, as it can where somebody else answers for the
+/// kernel (seccomp(2)); tried in a process of its own, which the attempt ends.
+///
+/// # Errors
+/// What failed before.
+pub(crate) fn read_closed(key: u32) -> io::Result<bool> {
     let (rights, flags) =
         (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     let new = [0, PAGE, rights as u64, flags as u64, u64::MAX, 0];

@@ -6,6 +6,7 @@ use std::fmt;
 use std::fs;
 use std::path::Path;
 
+use crate::keys;
 use crate::sys::{self, Errno};
 
 /// One thing that a machine may offer.
@@ -106,23 +107,30 @@ pub fn keys_usable() -> Result<usize, String> {
         // One is for what all domains write.
         Ok(keys) if keys > 1 => Ok(keys - 1),
         Ok(_) => Err("all but one are taken".to_owned()),
-        Err(why) => Err(no_keys(why.into())),
+        Err(why) => Err(no_keys(why)),
     }
 }
 
 /// Why there are no keys, when the kernel said `why`: pkey_alloc(2) has one error number for a processor
 /// without any and for keys that are taken, and by the second time it is asked not always the same.
-pub(crate) fn no_keys(why: std::io::Error) -> String {
-    // Bits of CPUID.(EAX=7,ECX=0):ECX; Intel SDM volume 2, CPUID.
+pub(crate) fn no_keys(why: Errno) -> String {
+    use std::arch::x86_64::{__cpuid, __cpuid_count};
+    const LEAF: u32 = 7;
+    let features = if __cpuid(0).eax < LEAF { 0 } else { __cpuid_count(LEAF, 0).ecx };
+    why_no_keys(features, why)
+}
+
+/// The same on a processor with these features: CPUID.(EAX=7,ECX=0):ECX (Intel SDM volume 2, CPUID).
+fn why_no_keys(features: u32, why: Errno) -> String {
     const PKU: u32 = 1 << 3;
     const OSPKE: u32 = 1 << 4;
-    let features = std::arch::x86_64::__cpuid_count(7, 0).ecx;
     if features & PKU == 0 {
-        "the processor has none".to_owned()
+        "the processor shows none, as where a virtual machine hides them".to_owned()
     } else if features & OSPKE == 0 {
-        "the kernel does not turn on those of the processor".to_owned()
+        "the kernel leaves those of the processor off; it is to be started without `nopku`"
+            .to_owned()
     } else {
-        why.to_string()
+        std::io::Error::from(why).to_string()
     }
 }
 
@@ -145,24 +153,23 @@ fn told(answer: Result<u64, Errno>, yes: &str) -> (bool, String) {
 fn protection_keys() -> (bool, String) {
     match free_keys() {
         Ok(keys) => (true, format!("{keys} keys")),
-        Err(why) => (false, no_keys(why.into())),
+        Err(why) => (false, no_keys(why)),
     }
 }
 
 /// How many keys a process can have, by taking them all; an error when there is none.
 fn free_keys() -> Result<usize, Errno> {
-    let mut keys = Vec::new();
+    let mut taken = Vec::new();
     let why = loop {
-        // PKEY_DISABLE_ACCESS: this thread gets no rights by it.
-        match call(libc::SYS_pkey_alloc, [0, 1, 0, 0, 0, 0]) {
-            Ok(key) => keys.push(key),
+        match keys::allocate() {
+            Ok(key) if !taken.contains(&key) => taken.push(key),
+            // Somebody answers for the kernel.
+            Ok(_) => break Errno(libc::EINVAL),
             Err(why) => break why,
         }
     };
-    for key in &keys {
-        let _freed = call(libc::SYS_pkey_free, [*key, 0, 0, 0, 0, 0]);
-    }
-    if keys.is_empty() { Err(why) } else { Ok(keys.len()) }
+    taken.iter().copied().for_each(keys::free);
+    if taken.is_empty() { Err(why) } else { Ok(taken.len()) }
 }
 
 fn fsgsbase() -> (bool, String) {
@@ -252,6 +259,14 @@ mod tests {
             let finding = feature.look();
             assert!(finding.there, "{finding:?}");
         }
+    }
+
+    #[test]
+    fn without_keys_the_processor_or_the_kernel_is_named() {
+        let why = |features| why_no_keys(features, Errno(libc::ENOSPC));
+        assert!(why(0).starts_with("the processor shows none"), "{}", why(0));
+        assert!(why(1 << 3).contains("without `nopku`"), "{}", why(1 << 3));
+        assert_eq!(why(3 << 3), "No space left on device (os error 28)");
     }
 
     #[test]

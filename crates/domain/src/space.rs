@@ -68,8 +68,8 @@ pub enum SpaceError {
     Isolation(Isolation),
     /// The processor or the kernel has no protection keys, or others have taken them.
     #[error(
-        "isolation `fault` needs protection keys, and this machine gives none: {0}; use a processor \
-         that has them (Intel from 2017, AMD from 2020), or ask for isolation `prefer` or `none`"
+        "isolation `fault` needs protection keys, and this machine gives none: {0}; use one that \
+         does (processors have them from 2017 on, of Intel, and 2020, of AMD), or ask for isolation `prefer` or `none`"
     )]
     NoKeys(String),
     /// Keys can be had and protect nothing.
@@ -352,14 +352,19 @@ fn owner(index: usize) -> u64 {
 
 /// Tries protection keys out, and takes the one for what all domains write.
 fn take_keys() -> Result<(), SpaceError> {
-    keys::try_out().map_err(|source| match source.kind() {
-        io::ErrorKind::PermissionDenied => SpaceError::KeysDoNothing,
-        _ => SpaceError::NoKeys(machine::no_keys(source)),
-    })?;
+    let key = keys::allocate().map_err(|why| SpaceError::NoKeys(machine::no_keys(why)))?;
+    let read = keys::read_closed(key);
+    keys::free(key);
+    match read {
+        Ok(false) => {}
+        Ok(true) => return Err(SpaceError::KeysDoNothing),
+        Err(source) => {
+            return Err(SpaceError::Kernel { what: "trying a protection key out", source });
+        }
+    }
     keys::take_all();
     TABLES.keys.store(1, Ordering::SeqCst);
-    let scratch =
-        keys::take(SCRATCH).map_err(|why| SpaceError::NoKeys(machine::no_keys(why.into())))?;
+    let scratch = keys::take(SCRATCH).map_err(|why| SpaceError::NoKeys(machine::no_keys(why)))?;
     TABLES.scratch.store(scratch, Ordering::Relaxed);
     TABLES.handler_rights.store(keys::FIRST, Ordering::Relaxed);
     let rights = keys::FIRST & !keys::denied(scratch);

@@ -250,6 +250,10 @@ impl Call<'_> {
         match (option as libc::c_int, value as libc::c_int) {
             // As it is already, or is again after setuid(2).
             (libc::PR_SET_PDEATHSIG, libc::SIGKILL) => self.make(self.number, self.arguments),
+            // A child's own affair; the others are about memory that it may share.
+            (libc::PR_SET_PDEATHSIG, _) if self.is_of_a_child() => {
+                self.make(self.number, self.arguments)
+            }
             (option, _) if NOT_ITS_OWN.contains(&option) => Err(Errno(libc::EPERM)),
             _ => self.make(self.number, self.arguments),
         }
@@ -290,8 +294,14 @@ impl Call<'_> {
         moved
     }
 
-    /// Of this domain's own tasks: a child that shares its memory until exec(3), or a copy of it
+    /// Whether a child of the domain makes it: one that shares its memory until exec(3), or a copy of it
     /// after fork(2), has handlers of its own and calls nobody.
+    fn is_of_a_child(&self) -> bool {
+        let own = TABLES.domains[self.domain].pid.load(Ordering::Relaxed);
+        self.lent.is_none() && callers::pid() != own
+    }
+
+    /// Of this domain's own tasks.
     fn sigaction(&self) -> Result<u64, Errno> {
         let [signal, new, old, size, ..] = self.arguments;
         if size != 8 {
@@ -303,8 +313,7 @@ impl Call<'_> {
         if new != 0 && (signal == libc::SIGSYS as u64 || signal == signals::CALL_OFF) {
             return Err(Errno(libc::EINVAL));
         }
-        let own = TABLES.domains[self.domain].pid.load(Ordering::Relaxed);
-        if self.lent.is_none() && callers::pid() != own {
+        if self.is_of_a_child() {
             return self.make(self.number, self.arguments);
         }
         let Some(row) = signals::row(self.domain, signal) else {

@@ -261,28 +261,33 @@ in_a_launcher! {
 
 in_a_launcher! {
     fn a_system_call_that_nobody_has_begun_is_waited_for_but_not_for_ever(space) {
-        let callee = Callee::start(space, &c("callee.c"), 1);
-        let pid = Pid::from_raw(callee.running.domain.pid() as i32).unwrap();
-        let away = Duration::from_millis(300);
-        let stop = || {
+        let image = c("callee.c");
+        let (limit, away) = (Duration::from_millis(10), Duration::from_millis(300));
+        let stopped = || {
+            let callee = Callee::start(space, &image, 1);
+            let pid = Pid::from_raw(callee.running.domain.pid() as i32).unwrap();
             kill_process(pid, Signal::STOP).unwrap();
             waitid(WaitId::Pid(pid), WaitIdOptions::STOPPED).unwrap().unwrap();
+            (callee, pid, Instant::now())
         };
-        stop();
-        let begin = Instant::now();
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                std::thread::sleep(away);
-                kill_process(pid, Signal::CONT).unwrap();
-            });
-            assert_eq!(callee.within([60, 1, 0], Duration::from_millis(10)), Ok(1));
-            assert!(begin.elapsed() > away);
-        });
-        stop();
-        let begin = Instant::now();
-        assert_eq!(callee.within([60, 1, 0], Duration::from_millis(10)), Err(Status::Deadline));
+        let goes_on = || {
+            let (callee, pid, begin) = stopped();
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    std::thread::sleep(away);
+                    kill_process(pid, Signal::CONT).unwrap();
+                });
+                let answer = callee.within([60, 1, 0], limit);
+                assert!(begin.elapsed() > away, "{answer:?}");
+                answer == Ok(1)
+            })
+        };
+        // What else runs on the machine can keep it away for longer.
+        assert!((0..3).any(|_| goes_on()));
+        let (callee, _, begin) = stopped();
+        assert_eq!(callee.within([60, 1, 0], limit), Err(Status::Deadline));
         let took = begin.elapsed();
-        assert!((away..5 * LONG * slowness()).contains(&took), "{took:?}");
+        assert!((Duration::from_secs(1)..5 * LONG * slowness()).contains(&took), "{took:?}");
     }
 }
 

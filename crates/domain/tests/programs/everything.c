@@ -103,6 +103,10 @@ int main(int argc, char **argv) {
     CHECK(prctl(PR_SET_DUMPABLE, 0) == -1 && errno == EPERM && prctl(PR_GET_DUMPABLE) >= 0);
     CHECK(prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0) == -1 && errno == EPERM);
     CHECK(prctl(PR_SET_PDEATHSIG, 0) == -1 && errno == EPERM && prctl(PR_SET_PDEATHSIG, SIGKILL) == 0);
+    pid_t own = fork();
+    if (own == 0) _exit(prctl(PR_SET_PDEATHSIG, SIGTERM) ? 1 : 5);
+    int ended = 0;
+    CHECK(own > 0 && waitpid(own, &ended, 0) == own && WIFEXITED(ended) && WEXITSTATUS(ended) == 5);
     CHECK(syscall(462, &mine, sizeof mine, 0) == -1 && errno == ENOSYS); // mseal
     char name[16];
     CHECK(prctl(PR_SET_NAME, "everything") == 0 && prctl(PR_GET_NAME, name) == 0);
