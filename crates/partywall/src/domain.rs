@@ -16,8 +16,11 @@
 //!   records taken, handler polled, answers =====> answer taken off the ring
 //! ```
 //!
-//! When the gate has no context to lend, when somebody else reads the link at that moment, or when
-//! the domain takes no calls, the bell is rung after all: nothing is lost by falling back.
+//! Only a request that fits one record is worth going in for: the handler of a longer one, or of a
+//! stream, waits for the rest in a task, and to wake that from inside takes a forwarded system call,
+//! which costs more than a bell. When the gate has no context to lend, when somebody else reads the link
+//! at that moment, or when the domain takes no calls, the bell is rung after all: nothing is lost by
+//! falling back.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError, Weak};

@@ -298,7 +298,6 @@ impl Core {
     pub(crate) fn poll_push(
         &self,
         cx: &Context<'_>,
-        going_in: GoingIn,
         mut push: impl FnMut(&mut Tx) -> Result<Push, Broken>,
     ) -> Poll<Result<(), Broken>> {
         if self.closed().is_some() {
@@ -308,11 +307,15 @@ impl Core {
         let mut spun = false;
         loop {
             match push(&mut tx)? {
-                Push::Done(bytes) => {
+                Push::Done { bytes, visit } => {
                     tx.sent += bytes as u64;
                     let wake = tx.producer.notify()?;
                     drop(tx);
-                    self.tell(wake, going_in)?;
+                    if visit {
+                        self.visit_or_ring(wake)?;
+                    } else {
+                        self.ring(wake)?;
+                    }
                     // Finding room may have taken back the announcement of those who wait for
                     // more of it.
                     self.serve_stalled()?;
@@ -443,13 +446,13 @@ impl Core {
         Ok(tx.producer.prepare_sleep(len, SleepMode::Doorbell)?)
     }
 
-    /// Sees to it that the peer takes what is on the ring.
-    fn tell(&self, wake: Wake, going_in: GoingIn) -> Result<(), Broken> {
+    /// Has a sleeping peer of the same launcher take a request in this thread; rings for any other.
+    fn visit_or_ring(&self, wake: Wake) -> Result<(), Broken> {
         let (Wake::Doorbell, Some(gate)) = (&wake, self.gate.get()) else {
             return self.ring(wake);
         };
         // An answer that is there when this thread comes back needs no bell.
-        if going_in.looks && self.announced.load(Ordering::Relaxed) {
+        if self.announced.load(Ordering::Relaxed) {
             self.try_rx().into_iter().for_each(|mut rx| self.awake(&mut rx));
         }
         let mut seen = None;
@@ -550,17 +553,10 @@ impl Core {
     }
 }
 
-/// How a task goes into a peer of the same launcher.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct GoingIn {
-    /// It looks for an answer afterwards, and settles what it has taken back.
-    pub(crate) looks: bool,
-}
-
 /// What became of an attempt to push.
 pub(crate) enum Push {
-    /// A record of so many bytes is on the ring.
-    Done(usize),
+    /// A record of so many bytes is on the ring. `visit`: it may pay to go in for its answer.
+    Done { bytes: usize, visit: bool },
     /// Credit is missing.
     NoCredit,
     /// So many bytes have no room.

@@ -17,7 +17,7 @@ use partywall_abi::segment::{END, HEAD, Kind, TRAILERS};
 use tokio::task::coop;
 use tonic::Status;
 
-use super::core::{Broken, Core, GoingIn, Push, Tx};
+use super::core::{Broken, Core, Push, Tx};
 use super::stream::{Stream, register};
 use crate::wire;
 
@@ -64,7 +64,8 @@ pub(crate) struct Pump {
     tail: Tail,
     /// The status code that went out with the trailers.
     code: u8,
-    going_in: GoingIn,
+    /// Its task looks for an answer afterwards.
+    looks: bool,
 }
 
 impl Pump {
@@ -75,8 +76,7 @@ impl Pump {
         body: tonic::body::Body,
     ) -> Self {
         let head = Head::Request { path, headers, timeout };
-        let going_in = GoingIn { looks: true };
-        Self { going_in, ..Self::new(Some(head), body, true) }
+        Self { looks: true, ..Self::new(Some(head), body, true) }
     }
 
     pub(crate) fn response(response: http::Response<tonic::body::Body>) -> Self {
@@ -103,8 +103,8 @@ impl Pump {
 
     fn new(head: Option<Head>, body: tonic::body::Body, is_request: bool) -> Self {
         let (chunk, next) = (Bytes::new(), Bytes::new());
-        let (tail, code, going_in) = (Tail::Open, 0, GoingIn::default());
-        Self { head, body, body_done: false, is_request, chunk, next, tail, code, going_in }
+        let (tail, code, looks) = (Tail::Open, 0, false);
+        Self { head, body, body_done: false, is_request, chunk, next, tail, code, looks }
     }
 
     /// Whether the head is on the ring.
@@ -114,7 +114,7 @@ impl Pump {
 
     /// From here on nobody looks for an answer after each record.
     pub(crate) fn goes_on_alone(&mut self) {
-        self.going_in.looks = false;
+        self.looks = false;
     }
 
     /// The status code that was sent; meaningful after a response's pump has ended.
@@ -145,7 +145,7 @@ impl Pump {
             if !something {
                 return Poll::Pending;
             }
-            match core.poll_push(cx, self.going_in, |tx| self.push(cx, tx, stream)) {
+            match core.poll_push(cx, |tx| self.push(cx, tx, stream)) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(Broken::Closed)) if core.closed().is_none() => {
@@ -254,7 +254,10 @@ impl Pump {
         if flags & END != 0 {
             self.tail = Tail::Sent;
         }
-        Ok(Push::Done(total))
+        // Only a handler that has all of its request can be ready when this thread comes back; to wake
+        // the task of another one from inside would be a forwarded system call.
+        let visit = self.looks && flags & (HEAD | END) == HEAD | END;
+        Ok(Push::Done { bytes: total, visit })
     }
 
     /// The head cannot be sent: a response ends with the reason instead, a request fails.

@@ -74,7 +74,8 @@ enum Mode {
     Half,
     /// Opens links until memory is short, prints why, and then, with memory again, `ready`.
     Cramped,
-    /// For each line of input: 300 calls, prints their median in nanoseconds.
+    /// For each number on a line of input: 300 calls with so many bytes, prints their median in
+    /// nanoseconds.
     Measure,
     /// Fifty calls, every answer checked.
     Few,
@@ -292,10 +293,10 @@ async fn measure(socket: Option<&Path>) -> Result<(), Error> {
     let mut client = TestServiceClient::new(connect(socket).await?);
     ready()?;
     for line in std::io::stdin().lock().lines() {
-        line?;
+        let bytes = line?.trim().parse()?;
         let mut times = Vec::new();
         for n in 0..300 {
-            let asked = request(n, 32);
+            let asked = request(n, bytes);
             let start = Instant::now();
             let reply = client.unary_call(asked.clone()).await?;
             times.push(start.elapsed());

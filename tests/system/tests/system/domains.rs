@@ -26,24 +26,36 @@ fn end(launcher: &mut Process) -> (u64, u64, String) {
     (calls.parse().unwrap(), forwards.parse().unwrap(), status.to_owned())
 }
 
+/// Rounds of 300 right answers to calls with so many bytes; visits and system calls forwarded.
+fn measure(threads: &str, rounds: u32, bytes: &str) -> (u64, u64) {
+    let host = Host::new();
+    let mut launcher = launcher(&host, threads, "measure");
+    assert!(launcher.line().starts_with("server "));
+    launcher.ready();
+    for _ in 0..rounds {
+        launcher.say(bytes);
+        let median: u64 = launcher.line().trim().parse().unwrap();
+        println!("{threads} threads, {bytes} bytes: {median} ns");
+    }
+    launcher.end_input();
+    let (calls, forwards, status) = end(&mut launcher);
+    println!("{threads} threads: {calls} visits, {forwards} system calls forwarded");
+    assert_eq!(status, "Some(0)");
+    (calls, forwards)
+}
+
+#[test]
+fn requests_longer_than_a_record_ring_the_bell() {
+    let _alone = alone();
+    // What a visitor could do is to wake a task, by a forwarded system call.
+    assert_eq!(measure("1", 2, "100000"), (0, 0));
+}
+
 #[test]
 fn stubs_call_another_domain_through_the_gate() {
     let _alone = alone();
     for threads in ["1", "2"] {
-        let host = Host::new();
-        let mut launcher = launcher(&host, threads, "measure");
-        assert!(launcher.line().starts_with("server "));
-        launcher.ready();
-        for _ in 0..10 {
-            launcher.say("go");
-            // 300 right answers.
-            let median: u64 = launcher.line().trim().parse().unwrap();
-            println!("{threads} threads: {median} ns");
-        }
-        launcher.end_input();
-        let (calls, forwards, status) = end(&mut launcher);
-        println!("{threads} threads: {calls} visits, {forwards} system calls forwarded");
-        assert_eq!(status, "Some(0)");
+        let (calls, forwards) = measure(threads, 10, "32");
         assert!(calls > 1000, "{calls} visits for 3000 calls");
         // Some, when others keep a thread from running in the middle of a call.
         assert!(forwards < 1000, "{forwards} system calls forwarded for 3000 calls");

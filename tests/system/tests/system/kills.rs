@@ -149,7 +149,7 @@ fn a_killed_client_disturbs_nobody_and_leaves_nothing() {
     let server = host.server(&[]);
     let mut witness = host.client(&["--mode", "measure"]);
     witness.ready();
-    witness.say("go");
+    witness.say("32");
     // Calls have been answered, so the witness's link is whole.
     witness.line();
     let held = Held::by(server.pid());
@@ -161,7 +161,7 @@ fn a_killed_client_disturbs_nobody_and_leaves_nothing() {
         let mut victim = host.client(&["--mode", mode, "--in-flight", path]);
         victim.ready();
         std::thread::sleep(Duration::from_micros(random() % 20_000));
-        witness.say("go");
+        witness.say("32");
         victim.kill();
         struck += usize::from(std::fs::read(path).unwrap() == b"1");
         // 300 right answers, or the witness has ended.

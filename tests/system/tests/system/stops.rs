@@ -152,7 +152,7 @@ fn a_client_killed_at_each_step_leaves_the_server_as_it_was() {
     let server = host.server(&[]);
     let mut witness = host.client(&["--mode", "measure"]);
     witness.ready();
-    witness.say("go");
+    witness.say("32");
     // Calls have been answered, so the witness's link is whole.
     witness.line();
     let held = Held::by(server.pid());
@@ -168,7 +168,7 @@ fn a_client_killed_at_each_step_leaves_the_server_as_it_was() {
                     Process::start(program, &host.socket, &arguments, &environment, None);
                 reached |= stopped(&mut victim, label, Duration::from_millis(400));
                 victim.kill();
-                witness.say("go");
+                witness.say("32");
                 witness.line();
                 held.wait_for(server.pid());
             }
