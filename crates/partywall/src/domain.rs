@@ -16,9 +16,9 @@
 //!   records taken, handler polled, answers =====> answer taken off the ring
 //! ```
 //!
-//! Only a request that fits one record is worth going in for: the handler of a longer one, or of a
-//! stream, waits for the rest in a task, and to wake that from inside takes a forwarded system call,
-//! which costs more than a bell. When the gate has no context to lend, when somebody else reads the link
+//! Only a request that fits one record is worth going in for, and a method whose handlers do not wait
+//! ([`crate::ring::habits`]): to wake a task of the service from inside takes a forwarded system call, which
+//! costs more than a bell. When the gate has no context to lend, when somebody else reads the link
 //! at that moment, or when the domain takes no calls, the bell is rung after all: nothing is lost by
 //! falling back.
 
@@ -58,8 +58,25 @@ fn parsed(text: &str) -> Option<Duration> {
     text.parse().ok().filter(|ms| *ms > 0).map(Duration::from_millis)
 }
 
-/// A visit has taken what was there.
-const VISITED: u64 = 1;
+/// What a visit has come to: the word that comes back through the gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub(crate) enum Visited {
+    /// Somebody else takes what is on the ring, or is to.
+    Elsewhere = 0,
+    /// All was taken, and every handler was ready.
+    Answered = 1,
+    /// All was taken, and a handler goes on in the service's own runtime.
+    Waits = 2,
+}
+
+impl Visited {
+    /// A word that a service should not have said is none that helps.
+    fn from_word(word: u64) -> Self {
+        let words = [Self::Answered, Self::Waits];
+        words.into_iter().find(|known| *known as u64 == word).unwrap_or(Self::Elsewhere)
+    }
+}
 
 /// This process as a domain, if it is one.
 fn here() -> Option<Guest> {
@@ -117,17 +134,17 @@ impl Gate {
         self.guest.isolation()
     }
 
-    /// Has the service take what is on the ring, in this thread; false when it could not now.
+    /// Has the service take what is on the ring, in this thread.
     ///
     /// # Errors
     /// When the service has failed in the middle.
-    pub(crate) fn visit(&self) -> Result<bool, Status> {
+    pub(crate) fn visit(&self) -> Result<Visited, Status> {
         match self.guest.call(self.link, [0; 3], limit()) {
-            Ok(word) => Ok(word == VISITED),
+            Ok(word) => Ok(Visited::from_word(word)),
             Err(why @ (Status::Fault | Status::Deadline | Status::Died | Status::SystemCall)) => {
                 Err(why)
             }
-            Err(_) => Ok(false),
+            Err(_) => Ok(Visited::Elsewhere),
         }
     }
 }
@@ -140,8 +157,8 @@ impl Drop for Gate {
 
 /// A link that callers can come into.
 pub(crate) trait Visit: Send + Sync {
-    /// Takes what is on the ring; false when somebody else does, or is to.
-    fn visit(self: Arc<Self>) -> bool;
+    /// Takes what is on the ring.
+    fn visit(self: Arc<Self>) -> Visited;
 
     /// The runtime that finishes what handlers begin.
     fn runtime(&self) -> &Handle;
@@ -206,12 +223,13 @@ fn lend(guest: Guest) {
         let lent_in = runtime.id();
         guest.serve(move |entered| {
             let link = visits().get(&entered.cookie).and_then(Weak::upgrade);
-            u64::from(link.is_some_and(|link| {
+            let visited = link.map_or(Visited::Elsewhere, |link| {
                 let other = link.runtime().id() != lent_in;
                 let runtime = other.then(|| link.runtime().clone());
                 let _inside = runtime.as_ref().map(Handle::enter);
                 link.visit()
-            })) * VISITED
+            });
+            visited as u64
         });
         for number in 0..LENT {
             let runtime = runtime.clone();

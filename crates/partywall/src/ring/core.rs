@@ -36,12 +36,13 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 use tonic::Status;
 
 pub(crate) use super::broken::Broken;
+use super::habits::{Habits, Method};
 use super::lone;
 use super::reader::{Doorbell, Rx};
 use super::stream::{OverWindow, Stream};
 use super::table::Table;
 use crate::agent::{Agent, Counted};
-use crate::domain::Gate;
+use crate::domain::{Gate, Visited};
 
 /// Control records that may wait for room; a peer that lets more pile up takes nothing.
 const PENDING: usize = 2 * limits::STREAMS + 64;
@@ -59,6 +60,8 @@ pub(crate) struct Tx {
     spin: Spin,
     /// Bytes that went out in calls.
     sent: u64,
+    /// Which methods of a peer of the same launcher are worth going in for.
+    pub(super) habits: Option<Habits>,
     /// Control records that wait for room: kind, stream, payload.
     pending: VecDeque<(Kind, u32, Vec<u8>)>,
 }
@@ -149,6 +152,7 @@ impl Core {
                 waiters: Vec::new(),
                 spin: Spin::default(),
                 sent: 0,
+                habits: None,
                 pending: VecDeque::new(),
             }),
             rx: Mutex::new(Rx::new(ends.consumer)),
@@ -174,6 +178,7 @@ impl Core {
     /// From here on a sleeping peer is visited, not woken.
     pub(crate) fn visit_by(&self, gate: Gate) {
         let _first = self.gate.set(gate);
+        guard(&self.tx).habits = Some(Habits::new());
     }
 
     // ---- calls ---------------------------------------------------------------------------
@@ -311,10 +316,9 @@ impl Core {
                     tx.sent += bytes as u64;
                     let wake = tx.producer.notify()?;
                     drop(tx);
-                    if visit {
-                        self.visit_or_ring(wake)?;
-                    } else {
-                        self.ring(wake)?;
+                    match visit {
+                        Some(method) => self.visit_or_ring(wake, method)?,
+                        None => self.ring(wake)?,
                     }
                     // Finding room may have taken back the announcement of those who wait for
                     // more of it.
@@ -447,7 +451,7 @@ impl Core {
     }
 
     /// Has a sleeping peer of the same launcher take a request in this thread; rings for any other.
-    fn visit_or_ring(&self, wake: Wake) -> Result<(), Broken> {
+    fn visit_or_ring(&self, wake: Wake, method: Method) -> Result<(), Broken> {
         let (Wake::Doorbell, Some(gate)) = (&wake, self.gate.get()) else {
             return self.ring(wake);
         };
@@ -457,13 +461,17 @@ impl Core {
         }
         let mut seen = None;
         loop {
-            match gate.visit() {
-                Ok(true) => {}
-                Ok(false) => return self.ring(wake),
+            let waits = match gate.visit() {
+                Ok(Visited::Elsewhere) => return self.ring(wake),
+                Ok(Visited::Answered) => false,
+                Ok(Visited::Waits) => true,
                 Err(why) => return Err(Broken::Callee(why)),
-            }
+            };
             // What others have put there while this thread was inside, and found no other way in.
             let mut tx = guard(&self.tx);
+            if let (None, Some(habits)) = (seen, &mut tx.habits) {
+                habits.learn(method, waits);
+            }
             tx.producer.not_woken();
             if tx.producer.all_taken()? || !matches!(tx.producer.notify()?, Wake::Doorbell) {
                 return Ok(());
@@ -555,8 +563,8 @@ impl Core {
 
 /// What became of an attempt to push.
 pub(crate) enum Push {
-    /// A record of so many bytes is on the ring. `visit`: it may pay to go in for its answer.
-    Done { bytes: usize, visit: bool },
+    /// A record of so many bytes is on the ring. `visit`: it pays to go in for its answer.
+    Done { bytes: usize, visit: Option<Method> },
     /// Credit is missing.
     NoCredit,
     /// So many bytes have no room.

@@ -250,13 +250,16 @@ impl Pump {
         state.credit -= len as u32;
         state.begun = true;
         self.chunk.advance(len);
+        let visit = match (&self.head, &mut tx.habits) {
+            (Some(Head::Request { path, .. }), Some(habits)) if self.looks && flags & END != 0 => {
+                habits.goes_in(path.path())
+            }
+            _ => None,
+        };
         self.head = None;
         if flags & END != 0 {
             self.tail = Tail::Sent;
         }
-        // Only a handler that has all of its request can be ready when this thread comes back; to wake
-        // the task of another one from inside would be a forwarded system call.
-        let visit = self.looks && flags & (HEAD | END) == HEAD | END;
         Ok(Push::Done { bytes: total, visit })
     }
 

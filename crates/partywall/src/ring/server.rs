@@ -47,7 +47,7 @@ use super::pump::{Pump, PumpError};
 use super::reader::{Drive, Flow, Record};
 use super::stream::{Part, Stream};
 use crate::agent::{Agent, Counted, Offer};
-use crate::domain::{self, Offered, Visit};
+use crate::domain::{self, Offered, Visit, Visited};
 use crate::error::Error;
 use crate::peer::{Deadline, Peer};
 use crate::server::Dispatch;
@@ -104,6 +104,8 @@ pub(crate) struct Link {
     offered: OnceLock<Offered>,
     /// One that is inside has polled a handler for the record at hand.
     polled: AtomicBool,
+    /// And has left one to a task.
+    left: AtomicBool,
 }
 
 /// Who hands a record over.
@@ -115,10 +117,11 @@ enum Reader {
 }
 
 impl Visit for Link {
-    fn visit(self: Arc<Self>) -> bool {
+    fn visit(self: Arc<Self>) -> Visited {
         let begin = Instant::now();
         let mut last = begin;
         let mut forwards = None;
+        let mut waits = false;
         let visited = self.core.visit(|record| {
             let first = forwards.is_none();
             let forwards = forwards.get_or_insert_with(domain::forwards);
@@ -129,13 +132,20 @@ impl Visit for Link {
             }
             self.count_visit(first, now - last, forwards);
             self.polled.store(false, Ordering::Relaxed);
+            waits |= self.left.load(Ordering::Relaxed);
+            self.left.store(false, Ordering::Relaxed);
             last = now;
             delivered.map(|()| now - begin > VISIT)
         });
-        visited.unwrap_or_else(|why| {
-            self.close(&why);
-            true
-        })
+        match visited {
+            Ok(false) => Visited::Elsewhere,
+            Ok(true) if waits => Visited::Waits,
+            Ok(true) => Visited::Answered,
+            Err(why) => {
+                self.close(&why);
+                Visited::Answered
+            }
+        }
     }
 
     fn runtime(&self) -> &Handle {
@@ -204,6 +214,7 @@ pub(crate) fn start(
         idle: Notify::new(),
         offered: OnceLock::new(),
         polled: AtomicBool::new(false),
+        left: AtomicBool::new(false),
     });
     tokio::spawn(Driver { link: Arc::clone(&link), drive: Drive::default(), role: 0 });
     Ok(link)
@@ -447,6 +458,9 @@ impl Link {
     fn run(self: &Arc<Self>, mut call: Task, inline: bool, reader: Reader) -> Result<(), Broken> {
         if inline && self.poll_inline(&mut call, reader) {
             return Ok(());
+        }
+        if reader == Reader::Visitor {
+            self.left.store(true, Ordering::Relaxed);
         }
         call.spawned = true;
         tokio::spawn(call);

@@ -21,6 +21,9 @@ struct Arguments {
     /// Worker threads of the server.
     #[arg(long)]
     threads: String,
+    /// Whether the server's handlers wait.
+    #[arg(long)]
+    waits: bool,
     /// The client's program file, static-pie.
     #[arg(long)]
     client: PathBuf,
@@ -36,9 +39,9 @@ fn main() -> Result<(), Error> {
     let space = Space::new(Isolation::None)?;
     let (input, output) = (std::io::stdin(), std::io::stdout());
     let null = || std::fs::File::open("/dev/null").map(OwnedFd::from);
-    let start = |file: &Path, input: OwnedFd, extra: [&str; 2]| -> Result<Domain, Error> {
+    let start = |file: &Path, input: OwnedFd, extra: &[&str]| -> Result<Domain, Error> {
         let mut args = vec!["domain".into(), "--socket".into(), arguments.socket.clone().into()];
-        args.extend(extra.map(Into::into));
+        args.extend(extra.iter().map(Into::into));
         let program = Program {
             image: partywall_shm::memory::sealed_copy("domain", &std::fs::read(file)?)?,
             args,
@@ -52,11 +55,12 @@ fn main() -> Result<(), Error> {
         };
         Ok(Domain::start(&space, program)?)
     };
-    let threads = ["--threads", &arguments.threads];
-    let mut server = Some(start(&arguments.server, null()?, threads)?);
+    let extra = ["--threads", &arguments.threads, "--waits"];
+    let extra = &extra[..if arguments.waits { 3 } else { 2 }];
+    let mut server = Some(start(&arguments.server, null()?, extra)?);
     println!("server {}", server.as_ref().map_or(0, Domain::pid));
     let input = input.as_fd().try_clone_to_owned()?;
-    let mut client = start(&arguments.client, input, ["--mode", &arguments.mode])?;
+    let mut client = start(&arguments.client, input, &["--mode", &arguments.mode])?;
     let mut called = Called::default();
     let status = loop {
         if let Some(domain) = &mut server {

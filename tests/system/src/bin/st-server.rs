@@ -7,6 +7,7 @@ use clap::Parser;
 use partywall_interop::service::{Handle, test_service_with};
 use tonic::service::interceptor::InterceptedService;
 use tonic::{Request, Status};
+use tower::util::MapFutureLayer;
 
 #[derive(Parser)]
 struct Arguments {
@@ -16,6 +17,9 @@ struct Arguments {
     /// Worker threads; one means a current-thread runtime.
     #[arg(long, default_value_t = 1)]
     threads: usize,
+    /// Whether handlers wait for something before they are ready.
+    #[arg(long)]
+    waits: bool,
     /// Limit of open descriptors.
     #[arg(long)]
     nofile: Option<u64>,
@@ -31,11 +35,17 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?
     };
     let service = InterceptedService::new(test_service_with(Handle::default()), fail);
-    let mut server = match arguments.socket {
+    let server = match arguments.socket {
         Some(socket) => partywall::Server::builder().coordinator(socket),
         None => partywall::Server::builder(),
     };
-    Ok(runtime.block_on(server.add_service(service).serve("test"))?)
+    let waiting = MapFutureLayer::new(move |answer| async move {
+        if arguments.waits {
+            tokio::task::yield_now().await;
+        }
+        answer.await
+    });
+    Ok(runtime.block_on(server.layer(waiting).add_service(service).serve("test"))?)
 }
 
 /// Fails as the request asks for it, but only in a caller's thread: ABORTED elsewhere.

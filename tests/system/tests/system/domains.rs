@@ -7,9 +7,10 @@ use partywall_system_tests::domain_programs;
 
 use super::host::{Host, Process, alone};
 
-fn launcher(host: &Host, threads: &str, mode: &str) -> Process {
+fn launcher(host: &Host, options: &[&str], mode: &str) -> Process {
     let [server, client] = domain_programs().each_ref().map(|path| path.to_str().unwrap());
-    let arguments = ["--server", server, "--threads", threads, "--client", client, "--mode", mode];
+    let arguments = ["--server", server, "--client", client, "--mode", mode];
+    let arguments = [&arguments, options].concat();
     let environment = [("GLIBC_TUNABLES", "glibc.pthread.rseq=0")];
     let launcher = env!("CARGO_BIN_EXE_st-launcher");
     Process::start(launcher, &host.socket, &arguments, &environment, None)
@@ -27,19 +28,19 @@ fn end(launcher: &mut Process) -> (u64, u64, String) {
 }
 
 /// Rounds of 300 right answers to calls with so many bytes; visits and system calls forwarded.
-fn measure(threads: &str, rounds: u32, bytes: &str) -> (u64, u64) {
+fn measure(options: &[&str], rounds: u32, bytes: &str) -> (u64, u64) {
     let host = Host::new();
-    let mut launcher = launcher(&host, threads, "measure");
+    let mut launcher = launcher(&host, options, "measure");
     assert!(launcher.line().starts_with("server "));
     launcher.ready();
     for _ in 0..rounds {
         launcher.say(bytes);
         let median: u64 = launcher.line().trim().parse().unwrap();
-        println!("{threads} threads, {bytes} bytes: {median} ns");
+        println!("{options:?}, {bytes} bytes: {median} ns");
     }
     launcher.end_input();
     let (calls, forwards, status) = end(&mut launcher);
-    println!("{threads} threads: {calls} visits, {forwards} system calls forwarded");
+    println!("{options:?}: {calls} visits, {forwards} system calls forwarded");
     assert_eq!(status, "Some(0)");
     (calls, forwards)
 }
@@ -48,14 +49,23 @@ fn measure(threads: &str, rounds: u32, bytes: &str) -> (u64, u64) {
 fn requests_longer_than_a_record_ring_the_bell() {
     let _alone = alone();
     // What a visitor could do is to wake a task, by a forwarded system call.
-    assert_eq!(measure("1", 2, "100000"), (0, 0));
+    assert_eq!(measure(&["--threads", "1"], 2, "100000"), (0, 0));
+}
+
+#[test]
+fn handlers_that_wait_are_seldom_gone_in_for() {
+    let _alone = alone();
+    let (calls, forwards) = measure(&["--threads", "1", "--waits"], 10, "32");
+    // 8, and one of each 64 of the 3000 calls, if each finds the service asleep.
+    assert!((8..=64).contains(&calls), "{calls} visits");
+    assert!(forwards < 200, "{forwards} system calls forwarded");
 }
 
 #[test]
 fn stubs_call_another_domain_through_the_gate() {
     let _alone = alone();
     for threads in ["1", "2"] {
-        let (calls, forwards) = measure(threads, 10, "32");
+        let (calls, forwards) = measure(&["--threads", threads], 10, "32");
         assert!(calls > 1000, "{calls} visits for 3000 calls");
         // Some, when others keep a thread from running in the middle of a call.
         assert!(forwards < 1000, "{forwards} system calls forwarded for 3000 calls");
@@ -68,7 +78,7 @@ fn a_domain_that_is_killed_fails_its_callers_and_nobody_else() {
     let host = Host::new();
     let mut visits = 0;
     for trial in 0..10_u64 {
-        let mut launcher = launcher(&host, "1", "flood");
+        let mut launcher = launcher(&host, &["--threads", "1"], "flood");
         let pid = launcher.line();
         let pid: i32 = pid.trim().strip_prefix("server ").unwrap().parse().unwrap();
         launcher.ready();

@@ -1,0 +1,105 @@
+//! Which methods of a service it pays to go in for.
+//!
+//! A handler that is ready at once answers before the caller's thread is back. One that waits goes on
+//! in the service's own runtime, and to wake that from inside takes a forwarded system call, which
+//! costs more than the bell that would have been rung instead. So a caller that has met [`STREAK`]
+//! waiting handlers of a method in a row rings for the next [`RINGS`] calls, and then tries again.
+//!
+//! Methods are told apart by the lengths of their paths and the last sixteen bytes; two that are mixed
+//! up share what was learned, which costs time and nothing else. So does a service that does not tell
+//! the truth.
+
+/// Waiting handlers in a row before the bell is rung instead.
+const STREAK: u8 = 8;
+/// Calls that ring before one tries again.
+const RINGS: u8 = 63;
+const METHODS: usize = 64;
+
+/// A method's place among what was learned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Method(usize);
+
+/// What was learned of one link's methods: handlers that waited in a row, up to [`STREAK`], and above
+/// that how many calls are still to ring.
+pub(crate) struct Habits([u8; METHODS]);
+
+impl Habits {
+    pub(crate) fn new() -> Self {
+        Self([0; METHODS])
+    }
+
+    /// The method of a call that is to go in, none if it is to ring.
+    pub(crate) fn goes_in(&mut self, path: &str) -> Option<Method> {
+        let place = place(path);
+        let learned = &mut self.0[place];
+        if *learned <= STREAK {
+            return Some(Method(place));
+        }
+        *learned -= 1;
+        None
+    }
+
+    /// A call went in: whether its handler waits.
+    pub(crate) fn learn(&mut self, method: Method, waits: bool) {
+        let learned = &mut self.0[method.0];
+        *learned = match *learned + 1 {
+            _ if !waits => 0,
+            row if row < STREAK => row,
+            _ => STREAK + RINGS,
+        };
+    }
+}
+
+/// By Fibonacci hashing (Knuth, The Art of Computer Programming, volume 3, section 6.4).
+fn place(path: &str) -> usize {
+    let end = path.as_bytes().last_chunk().map_or(0, |end| u128::from_le_bytes(*end));
+    let end = (end as u64) ^ ((end >> 64) as u64).rotate_left(29) ^ path.len() as u64;
+    (end.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - METHODS.ilog2())) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How many of so many calls go in, if their handlers wait as `waits` says.
+    fn go_in(habits: &mut Habits, path: &str, calls: u32, waits: impl Fn(u32) -> bool) -> u32 {
+        (0..calls)
+            .filter(|n| {
+                let method = habits.goes_in(path);
+                method.into_iter().for_each(|method| habits.learn(method, waits(*n)));
+                method.is_some()
+            })
+            .count() as u32
+    }
+
+    #[test]
+    fn handlers_that_wait_are_rung_for_and_tried_again() {
+        let mut habits = Habits::new();
+        let (waiting, ready) = ("/some.Service/Waiting", "/some.Service/Ready");
+        assert_ne!(place(waiting), place(ready));
+        assert_eq!(go_in(&mut habits, waiting, 8, |_| true), 8);
+        assert_eq!(go_in(&mut habits, waiting, 63, |_| true), 0);
+        assert_eq!(go_in(&mut habits, waiting, 64 * 10, |_| true), 10);
+        assert_eq!(go_in(&mut habits, ready, 1000, |_| false), 1000);
+        // It has changed: all go in after the next trial.
+        assert_eq!(go_in(&mut habits, waiting, 1, |_| false), 1);
+        assert_eq!(go_in(&mut habits, waiting, 1000, |_| false), 1000);
+        // One ready handler in four is enough.
+        assert_eq!(go_in(&mut habits, waiting, 1000, |n| n % 4 != 0), 1000);
+    }
+
+    #[test]
+    fn methods_are_spread_over_the_places() {
+        let spread = |path: &dyn Fn(char) -> String| {
+            let places: std::collections::HashSet<_> =
+                ('A'..='Z').map(|letter| place(&path(letter))).collect();
+            // 21.5 if each place is as likely as another.
+            assert!(places.len() >= 16, "{} places for 26 methods", places.len());
+        };
+        spread(&|letter| format!("/some.package.Service/Method{letter}"));
+        spread(&|letter| format!("/some.package.Service/{letter}Method"));
+        spread(&|letter| format!("/some.package.Service/Get{letter}tem"));
+        spread(&|letter| format!("/a.B/{}", letter.to_string().repeat(letter as usize)));
+        assert_eq!(place("/"), place("."), "short ones share a place");
+    }
+}
