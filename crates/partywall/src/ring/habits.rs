@@ -11,8 +11,9 @@
 
 /// Waiting handlers in a row before the bell is rung instead.
 const STREAK: u8 = 8;
-/// Calls that ring before one tries again.
-const RINGS: u8 = 63;
+/// Calls that ring before one tries again: so many that trials are no hundredth of all.
+const RINGS: u8 = 240;
+const _: () = assert!(STREAK as u32 + RINGS as u32 + 1 <= u8::MAX as u32);
 const METHODS: usize = 64;
 
 /// A method's place among what was learned.
@@ -77,9 +78,9 @@ mod tests {
         let mut habits = Habits::new();
         let (waiting, ready) = ("/some.Service/Waiting", "/some.Service/Ready");
         assert_ne!(place(waiting), place(ready));
-        assert_eq!(go_in(&mut habits, waiting, 8, |_| true), 8);
-        assert_eq!(go_in(&mut habits, waiting, 63, |_| true), 0);
-        assert_eq!(go_in(&mut habits, waiting, 64 * 10, |_| true), 10);
+        assert_eq!(go_in(&mut habits, waiting, u32::from(STREAK), |_| true), u32::from(STREAK));
+        assert_eq!(go_in(&mut habits, waiting, u32::from(RINGS), |_| true), 0);
+        assert_eq!(go_in(&mut habits, waiting, 10 * (1 + u32::from(RINGS)), |_| true), 10);
         assert_eq!(go_in(&mut habits, ready, 1000, |_| false), 1000);
         // It has changed: all go in after the next trial.
         assert_eq!(go_in(&mut habits, waiting, 1, |_| false), 1);
