@@ -272,7 +272,7 @@ impl Domain {
         // Contexts of others that it owned or was inside of.
         callers::forget(self.pid as i32);
         let begin = Instant::now();
-        // The watch looks every millisecond.
+        // The watch looks every few milliseconds.
         while !space::is_empty(slot) {
             if begin.elapsed() > PATIENCE {
                 return false;
