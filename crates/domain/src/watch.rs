@@ -2,19 +2,21 @@
 //! callee has died.
 //!
 //! A call sets no timer and reads no clock. The gate writes down how long it may last, and this
-//! thread looks at all contexts every [`TICK`] while calls are made, and every [`SHORT_TICK`] while one
-//! of them stays: a call that it sees for longer than that is ended, so it lasts up to one of each more
-//! than it may. A look takes the CPU from a caller for some 50 us in a virtual machine, so one every
-//! millisecond would be what every hundredth call of ten microseconds takes longest for. When nobody
-//! has been inside for a while it sleeps, and the gate wakes it (`watch` in the tables: set here before a last look, read
-//! there after the context is busy, with a barrier in all threads between setting and looking, so one
-//! of them sees the other).
+//! thread looks at all contexts every [`TICK`] while calls are made, and sooner when one that it sees
+//! is about to have lasted that long, but not twice within [`SHORT_TICK`]. So a call is found late up
+//! to a tick of each after its limit. A look takes the CPU from a caller for some 50 us in a virtual
+//! machine: one every millisecond would be what every hundredth call of ten microseconds takes longest
+//! for.
+//!
+//! When nobody has been inside for a while it sleeps, and the gate wakes it (`watch` in the tables:
+//! set here before a last look, read there after the context is busy, with a barrier in all threads
+//! between setting and looking, so one of them sees the other).
 //!
 //! A call that is made from a call has a limit of its own; the outer one ends after it.
 //!
 //! What is found late is marked in its context by number and its thread signalled
 //! ([`crate::signals::CALL_OFF`]); the signalled thread looks again itself, and is signalled again
-//! at the next tick, until it is out. If it does not exist any more it has died inside: its context is
+//! at the next short tick, until it is out. If it does not exist any more it has died inside: its context is
 //! poisoned and the callee's domain restarted.
 
 use std::sync::Arc;
@@ -32,7 +34,7 @@ use crate::table::{CONTEXTS_EACH, Context, TABLES};
 
 /// How often it looks.
 const TICK: Duration = Duration::from_micros(2500);
-/// And while it sees a call that it has seen before.
+/// How often at most.
 const SHORT_TICK: Duration = Duration::from_millis(1);
 /// How long a thread may take to leave a call whose time is over before the callee is to be started
 /// again without it: it may be stopped, and the callee's locks with it.
@@ -85,15 +87,15 @@ fn watch(stop: &AtomicBool) {
         if TABLES.watch.load(Ordering::Relaxed) != 0 {
             TABLES.watch.store(0, Ordering::SeqCst);
         }
-        let looked = look(&mut sights);
-        quiet = if looked.anybody { 0 } else { quiet + 1 };
+        let due = look(&mut sights);
+        quiet = if due.is_some() { 0 } else { quiet + 1 };
         if quiet < QUIET {
-            std::thread::sleep(if looked.stays { SHORT_TICK } else { TICK });
+            std::thread::sleep(due.unwrap_or(TICK).clamp(SHORT_TICK, TICK));
             continue;
         }
         TABLES.watch.store(1, Ordering::SeqCst);
         sys::barrier();
-        if look(&mut sights).anybody || stop.load(Ordering::SeqCst) {
+        if look(&mut sights).is_some() || stop.load(Ordering::SeqCst) {
             TABLES.watch.store(0, Ordering::SeqCst);
         } else {
             let _woken = futex::wait(&TABLES.watch, futex::Flags::PRIVATE, 1, None);
@@ -103,17 +105,10 @@ fn watch(stop: &AtomicBool) {
     }
 }
 
-/// What the watch has seen.
-#[derive(Default)]
-struct Looked {
-    /// Somebody is inside a context.
-    anybody: bool,
-    /// And was the last time.
-    stays: bool,
-}
-
-fn look(sights: &mut Sights) -> Looked {
-    let mut looked = Looked::default();
+/// How long until the first of those that are inside a context will have been there for too long; none
+/// if nobody is.
+fn look(sights: &mut Sights) -> Option<Duration> {
+    let mut due = None;
     let now = Instant::now();
     for ((domain, contexts), sights) in TABLES.domains.iter().zip(&TABLES.contexts).zip(sights) {
         let parked = domain.contexts.load(Ordering::Acquire) as usize;
@@ -122,12 +117,12 @@ fn look(sights: &mut Sights) -> Looked {
                 *sight = None;
                 continue;
             }
-            looked.anybody = true;
             let call = context.calls.load(Ordering::Acquire);
             let seen = sight.filter(|seen| seen.call == call).unwrap_or(Seen { call, since: now });
             *sight = Some(seen);
-            looked.stays |= seen.since != now;
             let limit = Duration::from_nanos(context.limit.load(Ordering::Relaxed));
+            let left = limit.saturating_sub(now - seen.since);
+            due = Some(due.map_or(left, |due: Duration| due.min(left)));
             if now - seen.since > limit {
                 context.expired.store(call, Ordering::Release);
                 call_off(context);
@@ -137,11 +132,12 @@ fn look(sights: &mut Sights) -> Looked {
                     TABLES.poisoned(context);
                 }
             } else if domain.dead.load(Ordering::Acquire) != 0 {
+                due = Some(Duration::ZERO);
                 call_off(context);
             }
         }
     }
-    looked
+    due
 }
 
 fn call_off(context: &Context) {

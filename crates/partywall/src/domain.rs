@@ -16,9 +16,9 @@
 //!   records taken, handler polled, answers =====> answer taken off the ring
 //! ```
 //!
-//! Only a request that fits one record is worth going in for, and a method whose handlers do not wait
-//! ([`crate::ring::habits`]): to wake a task of the service from inside takes a forwarded system call, which
-//! costs more than a bell. When the gate has no context to lend, when somebody else reads the link
+//! Only a request whose head and end travel in one record is worth going in for, of a method whose
+//! handlers do not wait ([`crate::ring::habits`]): to wake a task of the service from inside takes a
+//! forwarded system call, which costs more than a bell. When the gate has no context to lend, when somebody else reads the link
 //! at that moment, or when the domain takes no calls, the bell is rung after all: nothing is lost by
 //! falling back.
 
@@ -59,22 +59,34 @@ fn parsed(text: &str) -> Option<Duration> {
 }
 
 /// What a visit has come to: the word that comes back through the gate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u64)]
-pub(crate) enum Visited {
-    /// Somebody else takes what is on the ring, or is to.
-    Elsewhere = 0,
-    /// All was taken, and every handler was ready.
-    Answered = 1,
-    /// All was taken, and a handler goes on in the service's own runtime.
-    Waits = 2,
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Visited {
+    /// All that was on the ring was taken; else somebody else takes it, or is to.
+    pub(crate) taken: bool,
+    /// Whether the handler of the visitor's own request goes on in the service's runtime, if that request
+    /// was met.
+    pub(crate) waits: Option<bool>,
 }
 
 impl Visited {
-    /// A word that a service should not have said is none that helps.
+    const TAKEN: u64 = 1;
+    const READY: u64 = 2;
+    const WAITS: u64 = 4;
+
+    fn to_word(self) -> u64 {
+        let own = self.waits.map_or(0, |waits| if waits { Self::WAITS } else { Self::READY });
+        own | if self.taken { Self::TAKEN } else { 0 }
+    }
+
+    /// A word that a service should not have said says nothing.
     fn from_word(word: u64) -> Self {
-        let words = [Self::Answered, Self::Waits];
-        words.into_iter().find(|known| *known as u64 == word).unwrap_or(Self::Elsewhere)
+        let waits = match word & !Self::TAKEN {
+            0 => None,
+            Self::READY => Some(false),
+            Self::WAITS => Some(true),
+            _ => return Self::default(),
+        };
+        Self { taken: word & Self::TAKEN != 0, waits }
     }
 }
 
@@ -134,17 +146,17 @@ impl Gate {
         self.guest.isolation()
     }
 
-    /// Has the service take what is on the ring, in this thread.
+    /// Has the service take what is on the ring, the request with this number among it, in this thread.
     ///
     /// # Errors
     /// When the service has failed in the middle.
-    pub(crate) fn visit(&self) -> Result<Visited, Status> {
-        match self.guest.call(self.link, [0; 3], limit()) {
+    pub(crate) fn visit(&self, stream: u32) -> Result<Visited, Status> {
+        match self.guest.call(self.link, [stream.into(), 0, 0], limit()) {
             Ok(word) => Ok(Visited::from_word(word)),
             Err(why @ (Status::Fault | Status::Deadline | Status::Died | Status::SystemCall)) => {
                 Err(why)
             }
-            Err(_) => Ok(Visited::Elsewhere),
+            Err(_) => Ok(Visited::default()),
         }
     }
 }
@@ -157,8 +169,8 @@ impl Drop for Gate {
 
 /// A link that callers can come into.
 pub(crate) trait Visit: Send + Sync {
-    /// Takes what is on the ring.
-    fn visit(self: Arc<Self>) -> Visited;
+    /// Takes what is on the ring, for the caller of the request `stream`.
+    fn visit(self: Arc<Self>, stream: u32) -> Visited;
 
     /// The runtime that finishes what handlers begin.
     fn runtime(&self) -> &Handle;
@@ -223,13 +235,13 @@ fn lend(guest: Guest) {
         let lent_in = runtime.id();
         guest.serve(move |entered| {
             let link = visits().get(&entered.cookie).and_then(Weak::upgrade);
-            let visited = link.map_or(Visited::Elsewhere, |link| {
+            let visited = link.map_or(Visited::default(), |link| {
                 let other = link.runtime().id() != lent_in;
                 let runtime = other.then(|| link.runtime().clone());
                 let _inside = runtime.as_ref().map(Handle::enter);
-                link.visit()
+                link.visit(entered.words[0] as u32)
             });
-            visited as u64
+            visited.to_word()
         });
         for number in 0..LENT {
             let runtime = runtime.clone();
@@ -250,6 +262,19 @@ fn lend(guest: Guest) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_visit_comes_back_as_it_was_and_a_wrong_word_says_nothing() {
+        for taken in [false, true] {
+            for waits in [None, Some(false), Some(true)] {
+                let visited = Visited { taken, waits };
+                assert_eq!(Visited::from_word(visited.to_word()), visited);
+            }
+        }
+        for word in [6, 7, 8, 9, u64::MAX - 1, u64::MAX] {
+            assert_eq!(Visited::from_word(word), Visited::default(), "{word}");
+        }
+    }
 
     #[test]
     fn a_limit_is_a_number_of_milliseconds() {

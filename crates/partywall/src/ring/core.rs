@@ -317,7 +317,7 @@ impl Core {
                     let wake = tx.producer.notify()?;
                     drop(tx);
                     match visit {
-                        Some(method) => self.visit_or_ring(wake, method)?,
+                        Some(request) => self.visit_or_ring(wake, request)?,
                         None => self.ring(wake)?,
                     }
                     // Finding room may have taken back the announcement of those who wait for
@@ -451,7 +451,7 @@ impl Core {
     }
 
     /// Has a sleeping peer of the same launcher take a request in this thread; rings for any other.
-    fn visit_or_ring(&self, wake: Wake, method: Method) -> Result<(), Broken> {
+    fn visit_or_ring(&self, wake: Wake, (method, stream): (Method, u32)) -> Result<(), Broken> {
         let (Wake::Doorbell, Some(gate)) = (&wake, self.gate.get()) else {
             return self.ring(wake);
         };
@@ -461,17 +461,16 @@ impl Core {
         }
         let mut seen = None;
         loop {
-            let waits = match gate.visit() {
-                Ok(Visited::Elsewhere) => return self.ring(wake),
-                Ok(Visited::Answered) => false,
-                Ok(Visited::Waits) => true,
-                Err(why) => return Err(Broken::Callee(why)),
-            };
-            // What others have put there while this thread was inside, and found no other way in.
+            let Visited { taken, waits } = gate.visit(stream).map_err(Broken::Callee)?;
             let mut tx = guard(&self.tx);
-            if let (None, Some(habits)) = (seen, &mut tx.habits) {
+            if let (Some(waits), Some(habits)) = (waits, &mut tx.habits) {
                 habits.learn(method, waits);
             }
+            if !taken {
+                drop(tx);
+                return self.ring(wake);
+            }
+            // What others have put there while this thread was inside, and found no other way in.
             tx.producer.not_woken();
             if tx.producer.all_taken()? || !matches!(tx.producer.notify()?, Wake::Doorbell) {
                 return Ok(());
@@ -563,8 +562,8 @@ impl Core {
 
 /// What became of an attempt to push.
 pub(crate) enum Push {
-    /// A record of so many bytes is on the ring. `visit`: it pays to go in for its answer.
-    Done { bytes: usize, visit: Option<Method> },
+    /// A record of so many bytes is on the ring. `visit`: whose answer it pays to go in for.
+    Done { bytes: usize, visit: Option<(Method, u32)> },
     /// Credit is missing.
     NoCredit,
     /// So many bytes have no room.

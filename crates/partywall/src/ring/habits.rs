@@ -1,53 +1,69 @@
 //! Which methods of a service it pays to go in for.
 //!
-//! A handler that is ready at once answers before the caller's thread is back. One that waits goes on
-//! in the service's own runtime, and to wake that from inside takes a forwarded system call, which
-//! costs more than the bell that would have been rung instead. So a caller that has met [`STREAK`]
-//! waiting handlers of a method in a row rings for the next [`RINGS`] calls, and then tries again.
+//! A handler that is ready at once answers before the caller's thread is back. One that waits, or that
+//! the service does not poll for its caller (see [`super::inline`]), goes on in the service's own
+//! runtime, and to wake that from inside takes a forwarded system call, which costs more than the bell
+//! that would have been rung instead. So a caller that has met [`STREAK`] of those of a method in a
+//! row rings for the next calls, and then tries again: for a few at first, for a service that has just
+//! begun, and for twice as many each time that the trial fails.
 //!
-//! Methods are told apart by the lengths of their paths and the last sixteen bytes; two that are mixed
-//! up share what was learned, which costs time and nothing else. So does a service that does not tell
-//! the truth.
+//! Methods are told apart by the lengths of their paths and the last sixteen bytes, if there are as
+//! many; two that are mixed up share what was learned, which costs time and nothing else. So does a
+//! service that does not tell the truth.
 
 /// Waiting handlers in a row before the bell is rung instead.
 const STREAK: u8 = 8;
-/// Calls that ring before one tries again: so many that trials are no hundredth of all.
-const RINGS: u8 = 240;
-const _: () = assert!((STREAK as u32 + RINGS as u32) < u8::MAX as u32);
+/// Calls that ring before one tries again, at first, and in the end: trials are no hundredth of all.
+const RINGS: std::ops::RangeInclusive<u8> = 15..=240;
 const METHODS: usize = 64;
 
 /// A method's place among what was learned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Method(usize);
 
-/// What was learned of one link's methods: handlers that waited in a row, up to [`STREAK`], and above
-/// that how many calls are still to ring.
-pub(crate) struct Habits([u8; METHODS]);
+/// What was learned of one method.
+#[derive(Clone, Copy, Default)]
+struct Learned {
+    /// Handlers that waited in a row.
+    waited: u8,
+    /// Calls that are still to ring.
+    rings: u8,
+    /// How many were to, the last time.
+    last_rings: u8,
+}
+
+/// What was learned of one link's methods.
+pub(crate) struct Habits([Learned; METHODS]);
 
 impl Habits {
     pub(crate) fn new() -> Self {
-        Self([0; METHODS])
+        Self([Learned::default(); METHODS])
     }
 
     /// The method of a call that is to go in, none if it is to ring.
     pub(crate) fn goes_in(&mut self, path: &str) -> Option<Method> {
         let place = place(path);
-        let learned = &mut self.0[place];
-        if *learned <= STREAK {
-            return Some(Method(place));
+        let rings = &mut self.0[place].rings;
+        match rings.checked_sub(1) {
+            Some(left) => *rings = left,
+            None => return Some(Method(place)),
         }
-        *learned -= 1;
         None
     }
 
     /// A call went in: whether its handler waits.
     pub(crate) fn learn(&mut self, method: Method, waits: bool) {
         let learned = &mut self.0[method.0];
-        *learned = match *learned + 1 {
-            _ if !waits => 0,
-            row if row < STREAK => row,
-            _ => STREAK + RINGS,
-        };
+        if !waits {
+            *learned = Learned::default();
+            return;
+        }
+        learned.waited = learned.waited.saturating_add(1);
+        if learned.waited >= STREAK {
+            learned.last_rings =
+                learned.last_rings.saturating_mul(2).clamp(*RINGS.start(), *RINGS.end());
+            learned.rings = learned.last_rings;
+        }
     }
 }
 
@@ -78,15 +94,32 @@ mod tests {
         let mut habits = Habits::new();
         let (waiting, ready) = ("/some.Service/Waiting", "/some.Service/Ready");
         assert_ne!(place(waiting), place(ready));
-        assert_eq!(go_in(&mut habits, waiting, u32::from(STREAK), |_| true), u32::from(STREAK));
-        assert_eq!(go_in(&mut habits, waiting, u32::from(RINGS), |_| true), 0);
-        assert_eq!(go_in(&mut habits, waiting, 10 * (1 + u32::from(RINGS)), |_| true), 10);
+        assert_eq!(go_in(&mut habits, waiting, 8, |_| true), 8);
+        for rings in [15, 30, 60, 120, 240, 240, 240] {
+            assert_eq!(go_in(&mut habits, waiting, rings, |_| true), 0, "{rings}");
+            assert_eq!(go_in(&mut habits, waiting, 1, |_| true), 1, "{rings}");
+        }
+        // Between two trials.
+        assert_eq!(go_in(&mut habits, waiting, 240, |_| true), 0);
         assert_eq!(go_in(&mut habits, ready, 1000, |_| false), 1000);
-        // It has changed: all go in after the next trial.
+        // It has changed: all go in after the next trial, and it begins anew.
         assert_eq!(go_in(&mut habits, waiting, 1, |_| false), 1);
         assert_eq!(go_in(&mut habits, waiting, 1000, |_| false), 1000);
         // One ready handler in four is enough.
         assert_eq!(go_in(&mut habits, waiting, 1000, |n| n % 4 != 0), 1000);
+        assert_eq!(go_in(&mut habits, waiting, 1, |_| false), 1);
+        assert_eq!(go_in(&mut habits, waiting, 8 + 15 + 1, |_| true), 8 + 1);
+    }
+
+    #[test]
+    fn calls_that_went_in_together_are_all_learned_from() {
+        let mut habits = Habits::new();
+        let path = "/some.Service/Method";
+        let inside: Vec<_> = (0..1000).filter_map(|_| habits.goes_in(path)).collect();
+        assert_eq!(inside.len(), 1000);
+        inside.iter().for_each(|method| habits.learn(*method, true));
+        assert_eq!(go_in(&mut habits, path, 240, |_| true), 0);
+        assert_eq!(go_in(&mut habits, path, 1, |_| false), 1);
     }
 
     #[test]

@@ -252,7 +252,7 @@ impl Pump {
         self.chunk.advance(len);
         let visit = match (&self.head, &mut tx.habits) {
             (Some(Head::Request { path, .. }), Some(habits)) if self.looks && flags & END != 0 => {
-                habits.goes_in(path.path())
+                habits.goes_in(path.path()).map(|method| (method, stream.id))
             }
             _ => None,
         };

