@@ -59,16 +59,24 @@ pub(crate) fn allocate() -> Result<u32, Errno> {
 static OWNERS: [AtomicU64; KEYS] = [const { AtomicU64::new(NOT_OURS) }; KEYS];
 const NOT_OURS: u64 = u64::MAX;
 
-/// Takes all keys from the kernel; how many.
-pub(crate) fn take_all() -> usize {
-    let mut taken = 0;
-    // Whoever answers for the kernel may give one twice.
-    while let Ok(key) = allocate()
-        && OWNERS[key as usize].swap(0, Ordering::AcqRel) == NOT_OURS
-    {
-        taken += 1;
+/// Takes all keys that the kernel still gives; why it gives no more.
+pub(crate) fn allocate_all() -> (Vec<u32>, Errno) {
+    let mut keys = Vec::new();
+    loop {
+        match allocate() {
+            Ok(key) if !keys.contains(&key) => keys.push(key),
+            // Somebody answers for the kernel.
+            Ok(_) => return (keys, Errno(libc::EINVAL)),
+            Err(why) => return (keys, why),
+        }
     }
-    taken
+}
+
+/// Takes all keys from the kernel, for domains to come.
+pub(crate) fn take_all() {
+    for key in allocate_all().0 {
+        OWNERS[key as usize].store(0, Ordering::Release);
+    }
 }
 
 /// Takes a key for `owner`; 0 without keys.
@@ -116,9 +124,10 @@ pub(crate) fn rights() -> u32 {
     rights
 }
 
-/// Gives a key back to the kernel that no page has.
+/// Gives a key back to the kernel that [`allocate`] has given, and that no page has.
 pub(crate) fn free(key: u32) {
-    // SAFETY: as said.
+    // SAFETY: changes no mapping. That no page has the key is its callers' affair: `free_keys` tags none,
+    // `read_closed` has unmapped the one that it has tagged.
     let _freed = unsafe { sys::call(libc::SYS_pkey_free, [u64::from(key), 0, 0, 0, 0, 0]) };
 }
 

@@ -159,15 +159,7 @@ fn protection_keys() -> (bool, String) {
 
 /// How many keys a process can have, by taking them all; an error when there is none.
 fn free_keys() -> Result<usize, Errno> {
-    let mut taken = Vec::new();
-    let why = loop {
-        match keys::allocate() {
-            Ok(key) if !taken.contains(&key) => taken.push(key),
-            // Somebody answers for the kernel.
-            Ok(_) => break Errno(libc::EINVAL),
-            Err(why) => break why,
-        }
-    };
+    let (taken, why) = keys::allocate_all();
     taken.iter().copied().for_each(keys::free);
     if taken.is_empty() { Err(why) } else { Ok(taken.len()) }
 }

@@ -69,7 +69,8 @@ pub enum SpaceError {
     /// The processor or the kernel has no protection keys, or others have taken them.
     #[error(
         "isolation `fault` needs protection keys, and this machine gives none: {0}; use one that \
-         does (processors have them from 2017 on, of Intel, and 2020, of AMD), or ask for isolation `prefer` or `none`"
+         does (processors have them from 2017 on, of Intel, and 2020, of AMD), or ask for isolation \
+         `prefer` or `none`"
     )]
     NoKeys(String),
     /// Keys can be had and protect nothing.

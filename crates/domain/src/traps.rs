@@ -247,16 +247,15 @@ impl Call<'_> {
 
     fn prctl(&self) -> Result<u64, Errno> {
         let [option, value, ..] = self.arguments;
-        match (option as libc::c_int, value as libc::c_int) {
-            // As it is already, or is again after setuid(2).
-            (libc::PR_SET_PDEATHSIG, libc::SIGKILL) => self.make(self.number, self.arguments),
-            // A child's own affair; the others are about memory that it may share.
-            (libc::PR_SET_PDEATHSIG, _) if self.is_of_a_child() => {
-                self.make(self.number, self.arguments)
-            }
-            (option, _) if NOT_ITS_OWN.contains(&option) => Err(Errno(libc::EPERM)),
-            _ => self.make(self.number, self.arguments),
+        let (option, value) = (option as libc::c_int, value as libc::c_int);
+        // SIGKILL is what it is already, or is again after setuid(2). A child's is its own affair; the
+        // other options are about memory that it may share.
+        let may =
+            option == libc::PR_SET_PDEATHSIG && (value == libc::SIGKILL || self.is_of_a_child());
+        if NOT_ITS_OWN.contains(&option) && !may {
+            return Err(Errno(libc::EPERM));
         }
+        self.make(self.number, self.arguments)
     }
 
     fn mremap(&self) -> Result<u64, Errno> {

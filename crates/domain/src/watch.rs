@@ -16,8 +16,8 @@
 //!
 //! What is found late is marked in its context by number and its thread signalled
 //! ([`crate::signals::CALL_OFF`]); the signalled thread looks again itself, and is signalled again
-//! at the next short tick, until it is out. If it does not exist any more it has died inside: its context is
-//! poisoned and the callee's domain restarted.
+//! at the next short tick, until it is out. If it does not exist any more it has died inside: its
+//! context is poisoned and the callee's domain restarted.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -108,7 +108,7 @@ fn watch(stop: &AtomicBool) {
 /// How long until the first of those that are inside a context will have been there for too long; none
 /// if nobody is.
 fn look(sights: &mut Sights) -> Option<Duration> {
-    let mut due = None;
+    let mut due: Option<Duration> = None;
     let now = Instant::now();
     for ((domain, contexts), sights) in TABLES.domains.iter().zip(&TABLES.contexts).zip(sights) {
         let parked = domain.contexts.load(Ordering::Acquire) as usize;
@@ -121,13 +121,14 @@ fn look(sights: &mut Sights) -> Option<Duration> {
             let seen = sight.filter(|seen| seen.call == call).unwrap_or(Seen { call, since: now });
             *sight = Some(seen);
             let limit = Duration::from_nanos(context.limit.load(Ordering::Relaxed));
-            let left = limit.saturating_sub(now - seen.since);
-            due = Some(due.map_or(left, |due: Duration| due.min(left)));
-            if now - seen.since > limit {
+            let stayed = now - seen.since;
+            let left = limit.saturating_sub(stayed);
+            due = Some(due.unwrap_or(left).min(left));
+            if stayed > limit {
                 context.expired.store(call, Ordering::Release);
                 call_off(context);
                 let known = domain.poisoned.load(Ordering::Relaxed) != 0;
-                if now - seen.since > limit + PATIENCE && !known {
+                if stayed > limit + PATIENCE && !known {
                     // Its thread does not run, or not here.
                     TABLES.poisoned(context);
                 }

@@ -13,8 +13,11 @@
 
 /// Waiting handlers in a row before the bell is rung instead.
 const STREAK: u8 = 8;
-/// Calls that ring before one tries again, at first, and in the end: trials are no hundredth of all.
-const RINGS: std::ops::RangeInclusive<u8> = 15..=240;
+/// Calls that ring before one tries again, at first.
+const FIRST_RINGS: u8 = 15;
+/// And in the end: trials are no hundredth of all.
+const MOST_RINGS: u8 = 240;
+/// Places for what is learned.
 const METHODS: usize = 64;
 
 /// A method's place among what was learned.
@@ -44,10 +47,10 @@ impl Habits {
     pub(crate) fn goes_in(&mut self, path: &str) -> Option<Method> {
         let place = place(path);
         let rings = &mut self.0[place].rings;
-        match rings.checked_sub(1) {
-            Some(left) => *rings = left,
-            None => return Some(Method(place)),
+        if *rings == 0 {
+            return Some(Method(place));
         }
+        *rings -= 1;
         None
     }
 
@@ -61,7 +64,7 @@ impl Habits {
         learned.waited = learned.waited.saturating_add(1);
         if learned.waited >= STREAK {
             learned.last_rings =
-                learned.last_rings.saturating_mul(2).clamp(*RINGS.start(), *RINGS.end());
+                learned.last_rings.saturating_mul(2).clamp(FIRST_RINGS, MOST_RINGS);
             learned.rings = learned.last_rings;
         }
     }

@@ -1,6 +1,6 @@
 //! Calls over a ring: what is common to both sides ([`core`], [`reader`], [`stream`], [`pump`],
-//! [`body`]),
-//! the caller's side ([`client`], [`lone`], [`habits`]) and the service's side ([`server`], [`inline`]).
+//! [`body`]), the caller's side ([`client`], [`lone`], [`habits`]) and the service's side ([`server`],
+//! [`inline`]).
 
 pub(crate) mod body;
 mod broken;

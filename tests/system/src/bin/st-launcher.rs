@@ -55,9 +55,9 @@ fn main() -> Result<(), Error> {
         };
         Ok(Domain::start(&space, program)?)
     };
-    let extra = ["--threads", &arguments.threads, "--waits"];
-    let extra = &extra[..if arguments.waits { 3 } else { 2 }];
-    let mut server = Some(start(&arguments.server, null()?, extra)?);
+    let mut extra = vec!["--threads", &arguments.threads];
+    extra.extend(arguments.waits.then_some("--waits"));
+    let mut server = Some(start(&arguments.server, null()?, &extra)?);
     println!("server {}", server.as_ref().map_or(0, Domain::pid));
     let input = input.as_fd().try_clone_to_owned()?;
     let mut client = start(&arguments.client, input, &["--mode", &arguments.mode])?;
