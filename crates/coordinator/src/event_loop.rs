@@ -1,8 +1,9 @@
 //! The I/O around the state machine: one thread, one epoll, non-blocking sockets.
 //!
 //! ```text
-//! accept --> looked at --> challenged (nonce sent) --> looked at again --> open --> closed
+//! backlog --> looked at --> challenged (nonce sent) --> looked at again --> open --> closed
 //!    |            | not through in 5 s, wrong sender, wrong nonce: closed
+//!    | no descriptors for the look: waits there
 //!    | too many connections: closed
 //! introduction: both ends take descriptors --> memory, socket pair, a packet for each
 //!    |            | not in 4 s: refused
@@ -45,6 +46,9 @@ const QUEUE: usize = 1024;
 const TURN: usize = 32;
 /// Connections at once; each needs two descriptors.
 const CONNECTIONS: usize = 16 * 1024;
+/// Descriptors that a connection takes while its process is looked at: its socket, a pidfd, and
+/// files in /proc, one on this thread and one where programs are measured.
+const LOOK: usize = 4;
 /// How long a link may wait for an end that does not read; less than callers wait for it.
 const INTRODUCTION_TIME: Duration = Duration::from_secs(4);
 /// Waiting introductions that are looked at in one pass: some milliseconds at most.
@@ -270,7 +274,8 @@ impl EventLoop {
         for _ in 0..TURN {
             let Some(listener) = &self.listener else { return };
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            let socket = match rustix::net::accept_with(listener, flags) {
+            let accepted = room(listener).and_then(|()| rustix::net::accept_with(listener, flags));
+            let socket = match accepted {
                 Ok(socket) => socket,
                 Err(rustix::io::Errno::AGAIN) => return,
                 Err(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE) => {
@@ -285,11 +290,14 @@ impl EventLoop {
                 continue;
             }
             let Ok(credentials) = socket::peer_credentials(socket.as_fd()) else { continue };
-            let pidfd = socket::peer_pidfd(socket.as_fd()).or_else(|| {
-                let pid = rustix::process::Pid::from_raw(credentials.pid as i32)?;
-                rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok()
-            });
-            self.admit(socket, credentials, pidfd, None);
+            match pidfd(&socket, credentials) {
+                Ok(pidfd) => self.admit(socket, credentials, pidfd, None),
+                Err(errno) => tracing::warn!(
+                    ?credentials,
+                    %errno,
+                    "no pidfd of a connecting process; the connection is closed"
+                ),
+            }
         }
     }
 
@@ -310,10 +318,6 @@ impl EventLoop {
     ) {
         let token = self.next_token;
         self.next_token += 2;
-        if credentials.pid != 0 && pidfd.is_none() {
-            tracing::warn!(?credentials, "a connecting process was gone before it was looked at");
-            return;
-        }
         let mut nonce = [0; 16];
         let random = rustix::rand::getrandom(&mut nonce, rustix::rand::GetRandomFlags::empty());
         if random != Ok(nonce.len()) || socket::pass_credentials(socket.as_fd()).is_err() {
@@ -607,6 +611,23 @@ impl EventLoop {
             self.state.closed(conn);
         }
     }
+}
+
+/// Whether a connection that is accepted now can be looked at; otherwise it waits where it is,
+/// for what is accepted and not looked at would be lost.
+fn room(any: &OwnedFd) -> Result<(), rustix::io::Errno> {
+    let spare: [_; LOOK] = std::array::from_fn(|_| rustix::io::fcntl_dupfd_cloexec(any, 0));
+    spare.into_iter().try_for_each(|fd| fd.map(drop))
+}
+
+/// The process that connected; none in a PID namespace that cannot be seen from here.
+fn pidfd(socket: &OwnedFd, of: Credentials) -> Result<Option<OwnedFd>, rustix::io::Errno> {
+    if let Some(pidfd) = socket::peer_pidfd(socket.as_fd()) {
+        return Ok(Some(pidfd));
+    }
+    let pid = rustix::process::Pid::from_raw(of.pid as i32);
+    let open = |pid| rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty());
+    pid.map(open).transpose()
 }
 
 /// What the kernel and the coordinator itself know of a process.

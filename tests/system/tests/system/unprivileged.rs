@@ -97,14 +97,27 @@ fn cpu_time(pid: u32) -> Duration {
 #[test]
 fn connections_beyond_the_limit_of_descriptors_are_taken_when_there_is_room() {
     let _alone = alone();
-    let host = Host::new(&["--nofile", "32"]);
-    let first = Raw::open(&host.socket);
-    let crowd: Vec<OwnedFd> = (0..40).map(|_| connect(&host.socket)).collect();
-    let name = ServiceName::new("test").unwrap();
-    first.say(&Message::Register { request: 1, name });
-    assert!(matches!(first.next(), Message::Registered { .. }));
-    drop(crowd);
-    Raw::open(&host.socket);
+    // A process needs more than one descriptor, and any number of them may be what is left.
+    for limit in 30..34_u32 {
+        let host = Host::new(&["--nofile", &limit.to_string()]);
+        let first = Raw::open(&host.socket);
+        let began = Instant::now();
+        let crowd: Vec<OwnedFd> = (0..40).map(|_| connect(&host.socket)).collect();
+        let name = ServiceName::new("test").unwrap();
+        first.say(&Message::Register { request: 1, name });
+        assert!(matches!(first.next(), Message::Registered { .. }));
+        std::thread::sleep(Duration::from_millis(100));
+        let mut buffer = vec![0; limits::CONTROL_BYTES];
+        let got = crowd.iter().map(|c| socket::receive(c.as_fd(), &mut buffer, false));
+        let (some, none): (Vec<_>, Vec<_>) = got.partition(Result::is_ok);
+        let lost = some.iter().flatten().filter(|p| p.len == 0).count();
+        assert!(began.elapsed() < Duration::from_secs(4), "too slow for the time of a proof");
+        assert_eq!(lost, 0, "turned away at {limit} descriptors");
+        assert!(some.len() >= 5, "{} taken at {limit} descriptors", some.len());
+        assert!(!none.is_empty(), "{limit} descriptors are no limit");
+        drop(crowd);
+        Raw::open(&host.socket);
+    }
 }
 
 #[test]
