@@ -123,7 +123,7 @@ fn look(sights: &mut Sights) -> Option<Duration> {
             let limit = Duration::from_nanos(context.limit.load(Ordering::Relaxed));
             let stayed = now - seen.since;
             let left = limit.saturating_sub(stayed);
-            due = Some(due.unwrap_or(left).min(left));
+            due = Some(due.map_or(left, |due| due.min(left)));
             if stayed > limit {
                 context.expired.store(call, Ordering::Release);
                 call_off(context);
