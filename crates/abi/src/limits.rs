@@ -1,4 +1,5 @@
-//! The bounds of everything that can grow, in one place.
+//! The bounds that two processes have to agree on, in one place. What one side alone decides is a
+//! constant of the module that keeps it.
 //!
 //! A limit that a peer could exceed is checked where the bytes arrive, before anything is
 //! allocated for them.
@@ -14,8 +15,9 @@ pub const PATH_BYTES: usize = 1024;
 /// A block travels in one record, so it must fit a quarter of the default arena.
 pub const HEAD_BYTES: usize = 20 * 1024;
 
-/// Most metadata entries in one head or trailers block.
-pub const METADATA_ENTRIES: usize = 256;
+/// Most metadata entries in one head or trailers block: as many as fit the 16 KiB that an end of
+/// HTTP/2 takes, which counts 32 bytes for each beside its name and value.
+pub const METADATA_ENTRIES: usize = 512;
 
 /// Longest method pattern in a method set, in bytes.
 pub const PATTERN_BYTES: usize = PATH_BYTES;
@@ -41,16 +43,31 @@ pub const URL_BYTES: usize = 2048;
 /// Most principals that one identity may match.
 pub const PRINCIPALS: usize = 32;
 
-/// Calls that one client may have open on one link; the next one waits at the client, and a
-/// server answers RESOURCE_EXHAUSTED to a client that does not wait.
+/// Calls that a caller may have open on one link unless the service says otherwise. The next call
+/// waits in the caller; a service answers RESOURCE_EXHAUSTED to a caller that does not wait.
 pub const STREAMS: usize = 1024;
+
+/// Most calls that a service may let one link have open.
+pub const STREAMS_MAX: usize = 65_536;
+
+/// Calls that a caller may have open before the service has sent its limits.
+pub const FIRST_STREAMS: usize = 1;
 
 /// Bytes of message data that a sender may have under way on one stream before its receiver
 /// has taken some of them.
 pub const STREAM_WINDOW: u32 = 1024 * 1024;
 
-/// Bytes of message data that a sender may have under way on one link, all streams together.
+/// Bytes of message data that a sender may have under way on one link, all streams together; the
+/// most that a service may say in its limits.
 pub const LINK_WINDOW: u32 = 4 * 1024 * 1024;
+
+/// Bytes of message data that a caller may have under way on one link before the service has sent
+/// its limits, and the least that a service may say.
+pub const FIRST_WINDOW: u32 = 64 * 1024;
+
+/// The part of a link's window that a sender leaves to messages which one record holds whole: one
+/// in so many.
+pub const RESERVE: u32 = 4;
 
 /// Default limit of a decoded message, in bytes (tonic's and gRPC's own default).
 pub const MESSAGE_BYTES: usize = 4 * 1024 * 1024;

@@ -8,6 +8,7 @@
 //! flags  bit 0 HEAD      the payload begins with a u32 length and a head block
 //!        bit 1 TRAILERS  then comes a u32 length and a trailers block (server to client only)
 //!        bit 2 END       the sender sends no more data on this stream
+//!        bit 3 ROOM      the data counts against no window: see [`Kind::Room`]
 //! the rest of the payload is message data: a piece of gRPC's length-prefixed message stream
 //! ```
 //!
@@ -19,11 +20,23 @@
 //! ```
 //!
 //! * The client opens a stream with a number of its own choice that is not zero and not open.
-//! * [`Kind::Reset`] ends a stream at once in both directions; payload: u32 gRPC code, text.
+//! * [`Kind::Reset`] ends a stream at once in both directions; payload: u8 gRPC code, u16
+//!   length, text.
 //! * [`Kind::Window`] grants the receiver of it so many more bytes of message data: u32 payload,
-//!   on a stream, or with stream 0 on the whole link. Heads and trailers are not counted.
-//! * [`Kind::Drain`] (server to client, stream 0): streams opened after it are refused by
-//!   `Reset` with UNAVAILABLE before any handler saw them; open ones are finished.
+//!   on a stream, or with stream 0 on the whole link. Heads and trailers are not counted. A sender
+//!   never has more credit than the window at the start.
+//! * [`Kind::Drain`] (stream 0, no payload) goes both ways. The server asks for no more streams by
+//!   it, and goes on to serve those that are opened. The client answers with its own when the heads
+//!   of all streams that it has begun are on the ring, and opens none afterwards: one that it does
+//!   open breaks a rule. To a client that does not answer in time, the server refuses new streams
+//!   by `Reset` with UNAVAILABLE before any handler saw them. A client's that was not asked for
+//!   breaks a rule.
+//! * [`Kind::Limits`] (server to client, stream 0, once, its first record): how many streams may be
+//!   open, and the link's window for requests. Until the client has read it, it may have
+//!   [`limits::FIRST_STREAMS`] open and [`limits::FIRST_WINDOW`] bytes under way.
+//! * [`Kind::Room`]: the receiver keeps memory for the data of a stream up to an offset (u64, bytes
+//!   of data since the head). What comes before the offset may be sent flagged `ROOM`, without regard
+//!   to windows; once that has begun, all up to the offset is. Offsets do not fall.
 //! * [`Kind::Message`]: a whole message, or a piece of one (flag `MORE`), of the raw interface
 //!   that knows no calls.
 
@@ -42,10 +55,14 @@ pub enum Kind {
     Reset = 2,
     /// More credit.
     Window = 3,
-    /// No new streams, please.
+    /// No new streams: the server's wish, and the client's word.
     Drain = 4,
     /// A message of the raw interface.
     Message = 5,
+    /// What the service lets this link have.
+    Limits = 6,
+    /// Memory is kept for a message.
+    Room = 7,
 }
 
 impl Kind {
@@ -58,6 +75,8 @@ impl Kind {
             3 => Self::Window,
             4 => Self::Drain,
             5 => Self::Message,
+            6 => Self::Limits,
+            7 => Self::Room,
             _ => return None,
         })
     }
@@ -69,6 +88,8 @@ pub const HEAD: u8 = 1;
 pub const TRAILERS: u8 = 2;
 /// Segment flag: the last data of this stream in this direction.
 pub const END: u8 = 4;
+/// Segment flag: the receiver keeps memory for the data; it counts against no window.
+pub const ROOM: u8 = 8;
 /// Message flag: the message goes on in the next record.
 pub const MORE: u8 = 1;
 
@@ -93,7 +114,7 @@ impl<'a> Segment<'a> {
     /// [`DecodeError`] when a flag has no meaning or a block is longer than it may be.
     #[inline]
     pub fn decode(flags: u8, payload: &'a [u8]) -> Result<Self, DecodeError> {
-        if flags & !(HEAD | TRAILERS | END) != 0 {
+        if flags & !(HEAD | TRAILERS | END | ROOM) != 0 {
             return Err(DecodeError::Value { field: "segment flags", found: flags.into() });
         }
         let mut r = Reader::new(payload);
@@ -295,6 +316,54 @@ pub fn decode_window(payload: &[u8]) -> Result<u32, DecodeError> {
     Ok(credit)
 }
 
+/// The payload of a [`Kind::Limits`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Streams that may be open at a time, 1 to [`limits::STREAMS_MAX`].
+    pub streams: u32,
+    /// Bytes of request data that may be under way, [`limits::FIRST_WINDOW`] to
+    /// [`limits::LINK_WINDOW`].
+    pub window: u32,
+}
+
+impl Limits {
+    /// The payload.
+    pub fn encode(self) -> [u8; 8] {
+        let mut out = [0; 8];
+        out[..4].copy_from_slice(&self.streams.to_le_bytes());
+        out[4..].copy_from_slice(&self.window.to_le_bytes());
+        out
+    }
+
+    /// Reads a copied payload.
+    ///
+    /// # Errors
+    /// [`DecodeError`] naming the field that is short or out of its range.
+    pub fn decode(payload: &[u8]) -> Result<Self, DecodeError> {
+        let mut r = Reader::new(payload);
+        let (streams, window) = (r.u32("limit of streams")?, r.u32("limit of the window")?);
+        r.end()?;
+        if streams == 0 || streams as usize > limits::STREAMS_MAX {
+            return Err(DecodeError::Value { field: "limit of streams", found: streams.into() });
+        }
+        if !(limits::FIRST_WINDOW..=limits::LINK_WINDOW).contains(&window) {
+            return Err(DecodeError::Value { field: "limit of the window", found: window.into() });
+        }
+        Ok(Self { streams, window })
+    }
+}
+
+/// The payload of a [`Kind::Room`]: up to which offset of the stream's data memory is kept.
+///
+/// # Errors
+/// [`DecodeError`] when it is not eight bytes.
+pub fn decode_room(payload: &[u8]) -> Result<u64, DecodeError> {
+    let mut r = Reader::new(payload);
+    let until = r.u64("room")?;
+    r.end()?;
+    Ok(until)
+}
+
 /// Appends the payload of a [`Kind::Reset`].
 pub fn write_reset(out: &mut Vec<u8>, code: u8, text: &str) {
     let mut w = Writer(out);
@@ -355,7 +424,20 @@ mod tests {
             Segment::decode(HEAD, &[9, 0, 0, 0, 1]),
             Err(DecodeError::Short { field: "head length", .. })
         ));
-        assert!(Segment::decode(8, &[]).is_err());
+        assert!(Segment::decode(16, &[]).is_err());
+        for (streams, window) in [
+            (0, limits::FIRST_WINDOW),
+            (limits::STREAMS_MAX as u32 + 1, limits::FIRST_WINDOW),
+            (1, limits::FIRST_WINDOW - 1),
+            (1, limits::LINK_WINDOW + 1),
+        ] {
+            let refused = Limits::decode(&Limits { streams, window }.encode());
+            assert!(matches!(refused, Err(DecodeError::Value { .. })), "{streams} {window}");
+        }
+        let least = Limits { streams: 1, window: limits::FIRST_WINDOW };
+        assert_eq!(Limits::decode(&least.encode()), Ok(least));
+        assert!(Limits::decode(&[1; 9]).is_err());
+        assert!(decode_room(&[0; 7]).is_err());
         assert!(Trailers::decode(&[17, 0, 0]).is_err());
         assert!(decode_window(&[0; 4]).is_err());
         assert!(decode_window(&[1, 0, 0, 0, 0]).is_err());
@@ -371,7 +453,7 @@ mod tests {
         write_entry(&mut nameless, b"", b"v");
         assert!(ResponseHead::decode(&nameless).is_err());
         let mut many = Vec::new();
-        ResponseHead::write(&mut many, 257);
+        ResponseHead::write(&mut many, limits::METADATA_ENTRIES as u16 + 1);
         assert!(ResponseHead::decode(&many).is_err());
     }
 
@@ -418,6 +500,8 @@ mod tests {
             let _ = Trailers::decode(&bytes);
             let _ = decode_reset(&bytes);
             let _ = decode_window(&bytes);
+            let _ = Limits::decode(&bytes);
+            let _ = decode_room(&bytes);
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::stopwatch::Spans;
 
 /// Measures Partywall beside the alternatives.
 #[derive(Parser, Debug)]
-#[command(name = "partywall-bench", version)]
+#[command(name = "partywall-bench", version, after_help = STATUS)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -41,12 +41,22 @@ pub enum Command {
     },
 }
 
+const STATUS: &str = "\
+Exit status: 0 when all was measured; 1 when an answer was wrong, a sample hung or failed, or the bench
+itself could not go on; 130 when it was interrupted. With --strict also 1 when a target is missed, and 3
+when none is but none could be judged either.";
+
 /// Options of a bench.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
     /// Finish within 50 s (`domain`: 110 s): short samples, and as many rounds as fit
     #[arg(long)]
     pub quick: bool,
+
+    /// With --quick: finish within N seconds instead
+    #[arg(long, value_name = "N", requires = "quick")]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=3_600))]
+    pub seconds: Option<u64>,
 
     /// Leave out sizes above N (bytes of a call, or words of a text)
     #[arg(long, value_name = "N")]
@@ -71,6 +81,10 @@ pub struct Options {
     /// Measure for N milliseconds per sample [default: 250; with --quick, 60]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=60_000))]
     pub sample_ms: Option<u64>,
+
+    /// Exit with status 1 if a target is missed, and with 3 if none could be judged
+    #[arg(long)]
+    pub strict: bool,
 
     /// Decides the order of the samples and of the words
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -150,10 +164,15 @@ impl Options {
     /// How long after its begin a quick run takes the last sample, and when that has ended; none
     /// for another run.
     pub fn quick_ends(&self, bench: Bench) -> Option<(Duration, Duration)> {
-        let (last, end) = if bench == Bench::Domain { (100, 108) } else { (44, 49) };
-        self.quick.then(|| (Duration::from_secs(last), Duration::from_secs(end)))
+        let usual = if bench == Bench::Domain { 108 } else { 49 };
+        let end = Duration::from_secs(self.seconds.unwrap_or(usual));
+        // A sample that hangs has five seconds.
+        self.quick.then(|| ((end * 9 / 10).max(end.saturating_sub(LAST_SAMPLE)), end))
     }
 }
+
+/// What a quick run leaves for its last sample, or a tenth of its time if that is less.
+const LAST_SAMPLE: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
 mod tests {
@@ -180,6 +199,18 @@ mod tests {
         assert_eq!(sizes(&["--quick"]).expect("most").last(), Some(&1_000_000));
         assert_eq!(sizes(&["--quick", "--max", "1000"]).expect("two"), [100, 1000]);
         assert!(sizes(&["--max", "99"]).is_err());
+    }
+
+    #[test]
+    fn a_quick_run_leaves_time_for_its_last_sample() {
+        let ends = |args: &[&str]| {
+            let ends = options(args).quick_ends(Bench::Words);
+            ends.map(|(last, end)| (last.as_secs_f64(), end.as_secs_f64()))
+        };
+        assert_eq!(ends(&[]), None);
+        assert_eq!(ends(&["--quick"]), Some((44.1, 49.0)));
+        assert_eq!(ends(&["--quick", "--seconds", "2"]), Some((1.8, 2.0)));
+        assert_eq!(ends(&["--quick", "--seconds", "200"]), Some((195.0, 200.0)));
     }
 
     #[test]

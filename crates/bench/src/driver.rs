@@ -39,14 +39,18 @@ pub struct Tally {
     pub dropped: u64,
     /// Samples that did not end in time.
     pub hangs: u64,
+    /// Samples that the end of a quick run cut off.
+    pub cut: u64,
     /// Wrong answers.
     pub wrong: u64,
-    /// Samples that failed otherwise, by message.
+    /// Samples that hung or failed otherwise, by message.
     pub failures: BTreeMap<String, u64>,
     /// Wall time of the run in seconds.
     pub seconds: f64,
     /// Time that other machines took from this one's CPUs meanwhile, in seconds over all CPUs.
     pub steal_seconds: f64,
+    /// CPUs that programs outside of the run used meanwhile, in the mean.
+    pub others_cpus: f64,
     /// The seed of the order.
     pub seed: u64,
     /// Milliseconds measured per sample.
@@ -71,18 +75,40 @@ pub struct Run {
 }
 
 impl Run {
-    /// Whether a floor did not hold, so that the figures mean nothing.
-    pub fn is_void(&self) -> bool {
-        self.floors.iter().any(|floor| floor.verdict == Verdict::Fail)
-    }
-
-    /// Whether every floor was measured and holds.
-    pub fn floors_hold(&self) -> bool {
-        let passed = |text: &str| {
-            let mut same = self.floors.iter().filter(|other| other.text == text);
-            same.any(|floor| floor.verdict == Verdict::Pass)
+    /// What keeps the figures from meaning what they seem to; a sentence each.
+    pub fn warnings(&self) -> Vec<String> {
+        let mut found: Vec<String> = self.machine.warnings();
+        let (others, cores) = (self.tally.others_cpus, self.machine.cores as f64);
+        if others > machine::BUSY * cores {
+            found.push(format!(
+                "Other programs used {others:.1} of {cores} CPUs during the run: its figures are of \
+                 a busy machine."
+            ));
+        }
+        let rests = |floor: &Finding| {
+            self.targets.iter().any(|target| target.measured.is_some() && target.rests_on(floor))
         };
-        !self.is_void() && self.floors.iter().all(|floor| passed(&floor.text))
+        let unknown = self.floors.iter().filter(|floor| floor.verdict != Verdict::Pass);
+        for floor in unknown.filter(|floor| rests(floor)) {
+            let measured = floor.measured.as_ref().map(|m| floor.quantity.show(m.median));
+            found.push(format!(
+                "Floor {}{}: {}, {}{}. What is compared with it is {}.",
+                floor.verdict.text(),
+                floor.near.map_or("", |near| if near { ", near cores" } else { ", far cores" }),
+                floor.text,
+                measured.map_or(String::new(), |measured| format!("{measured}, wanted ")),
+                floor.bound,
+                if floor.verdict == Verdict::Fail { "VOID" } else { "not known to be sound" },
+            ));
+        }
+        found
+    }
+}
+
+impl Tally {
+    /// Whether every sample ended and every answer was right.
+    pub fn is_clean(&self) -> bool {
+        self.hangs == 0 && self.wrong == 0 && self.failures.is_empty()
     }
 }
 
@@ -101,8 +127,8 @@ pub fn run(bench: Bench, options: &Options) -> Result<Option<Run>> {
     }
     let machine = Machine::look(ticker, cpus);
     eprintln!("{}", machine.line());
-    if !machine.release {
-        eprintln!("This is not a release build: its figures mean nothing.");
+    for warning in machine.warnings() {
+        eprintln!("{warning}");
     }
     let choice = Choice {
         only: options.only.clone(),
@@ -123,7 +149,7 @@ pub fn run(bench: Bench, options: &Options) -> Result<Option<Run>> {
     }
     let started = Instant::now();
     let ends = options.quick_ends(bench);
-    let steal = machine::steal();
+    let (steal, others) = (machine::steal(), machine::others_cpu());
     let runner = Runner {
         dir: tempfile::Builder::new().prefix("partywall-bench-").tempdir()?,
         ticker,
@@ -153,15 +179,13 @@ pub fn run(bench: Bench, options: &Options) -> Result<Option<Run>> {
     let Session { rows, mut tally, .. } = session;
     tally.seconds = started.elapsed().as_secs_f64();
     tally.steal_seconds = machine::steal().saturating_sub(steal) as f64 / 100.0;
+    let others = machine::others_cpu().saturating_sub(others);
+    tally.others_cpus = others.as_secs_f64() / tally.seconds;
 
     let floors = target::judge(&rows, &target::floors(bench));
     let mut targets = target::judge(&rows, &target::targets(bench, &sizes));
-    let mut run = Run { bench, machine, rows, floors, targets: Vec::new(), tally };
-    if run.is_void() {
-        target::void(&mut targets);
-    }
-    run.targets = targets;
-    Ok(Some(run))
+    target::apply_floors(&mut targets, &floors);
+    Ok(Some(Run { bench, machine, rows, floors, targets, tally }))
 }
 
 struct Session {
@@ -269,8 +293,14 @@ impl Session {
                     self.tally.wrong += figures.errors;
                     (near, figures)
                 }
-                Outcome::Hung => {
+                Outcome::Cut => {
+                    self.tally.cut += 1;
+                    break;
+                }
+                Outcome::Hung(doing) => {
                     self.tally.hangs += 1;
+                    let message = format!("{name}, {} hung{doing}", entry.case);
+                    *self.tally.failures.entry(message).or_default() += 1;
                     (None, broken)
                 }
                 Outcome::Failed(error) => {

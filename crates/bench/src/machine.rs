@@ -1,6 +1,6 @@
 //! What a run ran on.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use partywall_domain::machine::Feature;
 use serde::Serialize;
@@ -80,6 +80,22 @@ impl Machine {
         }
     }
 
+    /// What makes figures of this machine mean less than they seem to; a sentence each.
+    pub fn warnings(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        if !self.release {
+            found.push("This is not a release build: its figures mean nothing.".to_owned());
+        }
+        if self.load > BUSY * self.cores as f64 {
+            found.push(format!(
+                "This machine was busy when the run began: load {:.1} on {} CPUs. End what else runs \
+                 there, and measure again.",
+                self.load, self.cores
+            ));
+        }
+        found
+    }
+
     /// One line for the terminal.
     pub fn line(&self) -> String {
         format!(
@@ -94,6 +110,23 @@ impl Machine {
             self.date
         )
     }
+}
+
+/// From this load per CPU on a machine counts as busy.
+pub const BUSY: f64 = 0.5;
+
+/// CPU time that programs outside of this run have used so far, over all CPUs: what the kernel has
+/// counted for all programs, less that of this one and of the children it has waited for.
+pub fn others_cpu() -> Duration {
+    let stat = read("/proc/stat");
+    let ticks = |field: &str| field.parse::<u64>().unwrap_or(0);
+    let fields = stat.lines().next().unwrap_or_default().split_whitespace();
+    // User, nice and system; then idle, waiting, interrupts.
+    let all: u64 = fields.skip(1).take(3).map(ticks).sum();
+    let own: Vec<String> = read("/proc/self/stat").split_whitespace().map(str::to_owned).collect();
+    let own: u64 = own.get(13..17).map_or(0, |fields| fields.iter().map(|f| ticks(f)).sum());
+    let rate = rustix::param::clock_ticks_per_second();
+    Duration::from_secs_f64(all.saturating_sub(own) as f64 / rate as f64)
 }
 
 /// Time that other machines took from this one's CPUs, in hundredths of a second since boot.
@@ -166,6 +199,34 @@ fn year_days(year: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn machine(load: f64) -> Machine {
+        let cpus = Cpus { first: 0, second: None };
+        Machine { load, cores: 2, release: true, ..Machine::look(Ticker::calibrate(), cpus) }
+    }
+
+    #[test]
+    fn a_busy_machine_is_said_to_be_busy() {
+        assert_eq!(machine(1.0).warnings(), [""; 0]);
+        let warnings = machine(1.1).warnings();
+        assert!(warnings.len() == 1 && warnings[0].contains("load 1.1 on 2 CPUs"), "{warnings:?}");
+        assert!(Machine { release: false, ..machine(0.0) }.warnings()[0].contains("release"));
+    }
+
+    #[test]
+    fn what_this_program_uses_is_not_the_others() {
+        let (begun, before) = (std::time::Instant::now(), others_cpu());
+        let own = || cpu::process_cpu_ns(std::process::id()).expect("own clock");
+        let (start, mut sum) = (own(), 0_u64);
+        while own() - start < 300_000_000 {
+            (0..100_000_u64).for_each(|i| sum = std::hint::black_box(sum.wrapping_add(i)));
+        }
+        let (others, took) = (others_cpu().saturating_sub(before), begun.elapsed());
+        let cpus = cpu::allowed().expect("CPUs").len() as u32;
+        let rest = (took * cpus).saturating_sub(Duration::from_millis(300));
+        // Counted in ticks of a hundredth of a second, on each CPU.
+        assert!(others <= rest + Duration::from_millis(60), "{others:?} in {took:?}");
+    }
 
     #[test]
     fn dates_follow_the_calendar() {

@@ -40,6 +40,7 @@ mod row;
 mod seat;
 mod stats;
 mod stopwatch;
+mod stuck;
 mod sys;
 mod target;
 mod words;
@@ -53,9 +54,11 @@ use clap::Parser;
 use case::Bench;
 use cli::{Cli, Command, Options};
 use contender::Result;
+use driver::Tally;
+use target::{Finding, Verdict};
 
-/// The floors do not hold.
-const VOID: u8 = 2;
+/// No target could be judged, and that was asked for.
+const UNJUDGED: u8 = 3;
 
 /// The user stopped the run.
 const INTERRUPTED: u8 = 130;
@@ -90,10 +93,78 @@ fn bench_and_report(bench: Bench, options: &Options) -> Result<ExitCode> {
     json.transpose()?;
     html.transpose()?;
     table.map_err(|error| format!("standard output: {error}"))?;
-    Ok(if run.is_void() { ExitCode::from(VOID) } else { ExitCode::SUCCESS })
+    Ok(status(&run.tally, &run.targets, options.strict))
+}
+
+/// A run with a wrong answer, a hang or a failed sample is a failure; with `strict` so is one that
+/// misses a target, or judges none.
+fn status(tally: &Tally, targets: &[Finding], strict: bool) -> ExitCode {
+    let came_out = |verdict| targets.iter().any(|finding| finding.verdict == verdict);
+    if !tally.is_clean() || (strict && came_out(Verdict::Fail)) {
+        return ExitCode::FAILURE;
+    }
+    match strict && !came_out(Verdict::Pass) && !came_out(Verdict::Undecided) {
+        true => ExitCode::from(UNJUDGED),
+        false => ExitCode::SUCCESS,
+    }
 }
 
 fn write(file: &std::path::Path, text: &str) -> Result<()> {
     fs::write(file, text).map_err(|error| format!("{}: {error}", file.display()))?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use case::{Case, Mode, Placement};
+    use ratio::{Key, Quantity};
+
+    fn finding(verdict: Verdict) -> Finding {
+        let key = Key {
+            contender: "pipe",
+            case: Case::call(Mode::Latency, Some(32), Placement::SameCore, None),
+        };
+        Finding {
+            text: String::new(),
+            bound: String::new(),
+            near: None,
+            measured: None,
+            verdict,
+            why: String::new(),
+            quantity: Quantity::Ratio { over: key, under: key },
+        }
+    }
+
+    #[test]
+    fn a_wrong_answer_a_hang_and_a_failed_sample_are_failures() {
+        let failed = [("it broke".to_owned(), 1)].into();
+        let tallies = [
+            Tally { wrong: 1, ..Tally::default() },
+            Tally { hangs: 1, ..Tally::default() },
+            Tally { failures: failed, ..Tally::default() },
+        ];
+        let passed = [finding(Verdict::Pass)];
+        for tally in tallies {
+            assert_eq!(status(&tally, &passed, false), ExitCode::FAILURE);
+        }
+        let cut = Tally { cut: 1, ..Tally::default() };
+        assert_eq!(status(&cut, &passed, true), ExitCode::SUCCESS);
+    }
+
+    #[test]
+    fn a_missed_target_counts_only_where_that_is_asked_for() {
+        let clean = Tally::default();
+        let of = |verdicts: &[Verdict], strict| {
+            let findings: Vec<_> = verdicts.iter().map(|verdict| finding(*verdict)).collect();
+            status(&clean, &findings, strict)
+        };
+        let missed = [Verdict::Pass, Verdict::Fail];
+        assert_eq!(of(&missed, false), ExitCode::SUCCESS);
+        assert_eq!(of(&missed, true), ExitCode::FAILURE);
+        assert_eq!(of(&[Verdict::Pass, Verdict::Void], true), ExitCode::SUCCESS);
+        let unjudged = [Verdict::Void, Verdict::TooFew, Verdict::NotRun, Verdict::Stated];
+        assert_eq!(of(&unjudged, false), ExitCode::SUCCESS);
+        assert_eq!(of(&unjudged, true), ExitCode::from(UNJUDGED));
+    }
 }

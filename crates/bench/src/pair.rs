@@ -18,6 +18,7 @@ use crate::process::{Process, await_exit};
 use crate::row::Figures;
 use crate::seat::Sample;
 use crate::stopwatch::Spans;
+use crate::stuck::{self, Watch};
 use crate::sys::clock::Ticker;
 use crate::sys::cpu::Cpus;
 use crate::sys::fd::inherit;
@@ -36,8 +37,10 @@ pub enum Outcome {
     },
     /// The probes were unclear or disagreed.
     Dropped,
-    /// It did not end in time.
-    Hung,
+    /// It did not end in time; what its processes were doing.
+    Hung(String),
+    /// The time of the whole run ended before its own.
+    Cut,
     /// A side reported an error or died.
     Failed(String),
     /// The user asked for an end.
@@ -75,7 +78,8 @@ const SLICE: Duration = Duration::from_millis(100);
 enum Watched {
     Done(Report, Instant),
     Failed(String),
-    Hung,
+    Hung(String),
+    Cut,
     Interrupted,
 }
 
@@ -123,10 +127,11 @@ impl Runner {
         };
         let inherited = Inherited::new(ends)?;
         let page = Control::map(&inherited.control)?;
-        let mut limit = limit(&sample);
-        if let Some(end) = self.hard_end {
-            limit = limit.min(end.saturating_duration_since(Instant::now()));
-        }
+        let limit = limit(&sample);
+        let patience = match self.hard_end {
+            Some(end) => limit.min(end.saturating_duration_since(Instant::now())),
+            None => limit,
+        };
         let paired = contender.paired();
         let order = |role| self.order(&inherited, &sample, role, paired);
 
@@ -134,8 +139,11 @@ impl Runner {
         let mut attendant = None;
         if contender.attendant().is_some() {
             let process = attendant.insert(Process::start(&order(Role::Attendant))?);
-            if Control::map(&inherited.attendant)?.await_ready(limit).is_err() {
-                return Ok(Outcome::Failed(last_words(process)?));
+            if Control::map(&inherited.attendant)?.await_ready(patience).is_err() {
+                return Ok(match patience < limit {
+                    true => Outcome::Cut,
+                    false => Outcome::Failed(last_words(process)?),
+                });
             }
         }
         let launched = contender.domains();
@@ -144,7 +152,7 @@ impl Runner {
             server = Some(Process::start(&order(Role::Server))?);
             if case.clock == Some(Clock::A) {
                 // A server that fails here shows up in the watch below.
-                let _ = page.await_ready(limit);
+                let _ = page.await_ready(patience);
             }
         }
         let begun = Instant::now();
@@ -159,11 +167,12 @@ impl Runner {
             None => Process::start(&order(Role::Client))?,
         };
         drop(inherited);
-        let watched = self.watch(&mut client, server.as_mut(), begun + limit)?;
+        let watched = self.watch(&mut client, server.as_mut(), begun, limit)?;
         Ok(match watched {
             Watched::Done(report, ended) => judge(case, &report, ended - begun),
             Watched::Failed(error) => Outcome::Failed(error),
-            Watched::Hung => Outcome::Hung,
+            Watched::Hung(doing) => Outcome::Hung(doing),
+            Watched::Cut => Outcome::Cut,
             Watched::Interrupted => Outcome::Interrupted,
         })
     }
@@ -205,16 +214,25 @@ impl Runner {
         &self,
         client: &mut Process,
         mut server: Option<&mut Process>,
-        mut deadline: Instant,
+        begun: Instant,
+        limit: Duration,
     ) -> Result<Watched> {
+        let pids: Vec<u32> =
+            [Some(&*client), server.as_deref()].into_iter().flatten().map(Process::id).collect();
+        let mut time = Watch::new(begun, limit, &pids);
         let mut done: Option<(Report, Instant)> = None;
         loop {
             if self.stop.requested() {
                 return Ok(Watched::Interrupted);
             }
             let now = Instant::now();
-            if now >= deadline {
-                return Ok(Watched::Hung);
+            if self.hard_end.is_some_and(|end| now >= end) {
+                return Ok(Watched::Cut);
+            }
+            if time.is_over(&pids) {
+                let roles = ["client", "server"].iter().zip(&pids);
+                let doing = roles.map(|(role, pid)| stuck::describe(role, *pid)).collect();
+                return Ok(Watched::Hung(doing));
             }
             let waiting_for: Vec<&Process> = [Some(&*client), server.as_deref()]
                 .into_iter()
@@ -224,7 +242,9 @@ impl Runner {
             if waiting_for.is_empty() {
                 break;
             }
-            await_exit(&waiting_for, (deadline - now).min(SLICE))?;
+            let ends = [self.hard_end, Some(time.end())].into_iter().flatten();
+            let next = ends.map(|end| end.saturating_duration_since(now)).filter(|d| !d.is_zero());
+            await_exit(&waiting_for, next.fold(SLICE, Duration::min))?;
             let woke = Instant::now();
             if done.is_none()
                 && let Some(status) = client.ended()?
@@ -233,7 +253,7 @@ impl Runner {
                     return self.with_cause(failed, server);
                 }
                 done = Some((client.report()?, woke));
-                deadline = woke + GRACE;
+                time = Watch::new(woke, GRACE, &pids);
             }
             if let Some(server) = server.as_deref_mut()
                 && !server.is_over()

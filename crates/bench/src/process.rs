@@ -51,6 +51,11 @@ impl Process {
         Ok(process)
     }
 
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Whether its exit status was collected.
     pub fn is_over(&self) -> bool {
         self.status.is_some()

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use crate::case::{BULK_SIZES, Case, Wait};
+use crate::report;
 use crate::row::Row;
 use crate::stats::{self, Estimate};
 
@@ -39,6 +40,13 @@ pub enum Quantity {
         /// Dividend.
         over: Key,
         /// Divisor.
+        under: Key,
+    },
+    /// `over - under`, in the figure's own unit.
+    Difference {
+        /// Minuend.
+        over: Key,
+        /// Subtrahend.
         under: Key,
     },
     /// `(over - less) / under`.
@@ -80,7 +88,7 @@ impl Quantity {
     /// Every key that takes part.
     pub fn keys(&self) -> Vec<Key> {
         match *self {
-            Self::Ratio { over, under } => vec![over, under],
+            Self::Ratio { over, under } | Self::Difference { over, under } => vec![over, under],
             Self::Excess { over, less, under } => vec![over, less, under],
             Self::Net { over, under, less } => vec![over, under, less],
             Self::Least { over, others } => {
@@ -102,11 +110,20 @@ impl Quantity {
 }
 
 impl Quantity {
+    /// A value of it, as printed.
+    pub fn show(&self, value: f64) -> String {
+        match self {
+            Self::Difference { .. } => report::time(value),
+            _ => report::small(value),
+        }
+    }
+
     /// Computes it from the figures of its keys; none if one is missing.
     fn of(&self, values: &[Option<f64>]) -> Option<f64> {
         let value = |i: usize| values[i];
         Some(match self {
             Self::Ratio { .. } => value(0)? / value(1)?,
+            Self::Difference { .. } => value(0)? - value(1)?,
             Self::Excess { .. } => (value(0)? - value(1)?) / value(2)?,
             Self::Net { .. } => (value(0)? - value(2)?) / (value(1)? - value(2)?),
             Self::Least { .. } => {

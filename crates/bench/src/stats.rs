@@ -52,18 +52,20 @@ pub fn median(values: &[f64]) -> Option<f64> {
     quantile(&sorted, 0.5)
 }
 
-/// A median with the range that covers it in 95 of 100 cases.
+/// A median, and the range that covers it in 95 of 100 cases.
 #[derive(Clone, Copy, PartialEq, Debug, serde::Serialize)]
 pub struct Estimate {
     /// How many values it rests on.
     pub n: usize,
     /// The median.
     pub median: f64,
-    /// Lower end of the interval.
-    pub low: f64,
-    /// Upper end.
-    pub high: f64,
+    /// Lower and upper end of the interval; none with fewer than [`ENOUGH`] values.
+    pub interval: Option<(f64, f64)>,
 }
+
+/// Values that an interval needs: with fewer, not even the range of all of them covers the median
+/// in 95 of 100 cases (five values do in 94).
+pub const ENOUGH: usize = 5;
 
 /// Draws of the bootstrap.
 const DRAWS: usize = 4000;
@@ -71,22 +73,22 @@ const DRAWS: usize = 4000;
 /// The median of `values` and its percentile bootstrap interval; none if there are no values.
 pub fn estimate(values: &[f64], seed: u64) -> Option<Estimate> {
     let centre = median(values)?;
+    let interval = if values.len() < ENOUGH { None } else { bootstrap(values, seed) };
+    Some(Estimate { n: values.len(), median: centre, interval })
+}
+
+fn bootstrap(values: &[f64], seed: u64) -> Option<(f64, f64)> {
     let mut rng = Rng::new(seed);
     let mut drawn = vec![0.0; values.len()];
     let mut medians: Vec<f64> = (0..DRAWS)
         .map(|_| {
             drawn.fill_with(|| values[rng.below(values.len())]);
             drawn.sort_by(f64::total_cmp);
-            quantile(&drawn, 0.5).unwrap_or(centre)
+            quantile(&drawn, 0.5).unwrap_or(f64::NAN)
         })
         .collect();
     medians.sort_by(f64::total_cmp);
-    Some(Estimate {
-        n: values.len(),
-        median: centre,
-        low: quantile(&medians, 0.025)?,
-        high: quantile(&medians, 0.975)?,
-    })
+    Some((quantile(&medians, 0.025)?, quantile(&medians, 0.975)?))
 }
 
 #[cfg(test)]
@@ -115,16 +117,19 @@ mod tests {
         let found = estimate(&values, 1).expect("values");
         assert_eq!(Some(found), estimate(&values, 1));
         assert_eq!((found.n, found.median), (41, 20.0));
-        assert!(found.low < 20.0 && found.high > 20.0);
+        let (low, high) = found.interval.expect("enough values");
         // The interval of the median of 41 even values is about 6.4 wide on each side.
-        assert!((10.0..=16.0).contains(&found.low), "{found:?}");
-        assert!((24.0..=30.0).contains(&found.high), "{found:?}");
+        assert!((10.0..=16.0).contains(&low), "{found:?}");
+        assert!((24.0..=30.0).contains(&high), "{found:?}");
     }
 
     #[test]
-    fn one_value_is_its_own_interval() {
+    fn fewer_than_five_values_have_no_interval() {
         let found = estimate(&[2.5], 9).expect("one value");
-        assert_eq!((found.low, found.median, found.high), (2.5, 2.5, 2.5));
+        assert_eq!(found, Estimate { n: 1, median: 2.5, interval: None });
+        assert_eq!(estimate(&[1.0, 2.0, 3.0, 4.0], 9).expect("four values").interval, None);
+        let five = estimate(&[1.0, 2.0, 3.0, 4.0, 5.0], 9).expect("five values");
+        assert_eq!(five.interval, Some((1.0, 5.0)));
         assert_eq!(estimate(&[], 9), None);
     }
 

@@ -52,6 +52,10 @@ fn a_short_run_measures_reports_and_cleans_up() {
     let page = read(&html);
     assert!(page.starts_with("<!doctype html>") && page.contains("<svg"));
     assert!(!page.contains("<script"));
+    for explained in ["lower is better", "higher is better", "two pipes, one each way", "near, far"]
+    {
+        assert!(page.contains(explained), "{explained}");
+    }
 
     let left: Vec<_> = std::fs::read_dir(dir.path())
         .expect("readable")
@@ -86,6 +90,41 @@ fn words_are_counted_right_by_everyone() {
         assert_eq!(row["errors"], 0, "{row}");
         assert!(row["p50_ns"].as_f64().expect("a time") > 0.0, "{row}");
     }
+    // Who connects does so while clock A runs.
+    for name in ["uds", "tonic-uds", "partywall-raw", "partywall-tonic"] {
+        let clocked = |row: &&Value| row["contender"] == name && row["clock"] == "A";
+        for row in rows.iter().filter(clocked) {
+            let (admission, whole) = (row["admission_ns"].as_f64(), row["p50_ns"].as_f64());
+            assert!(admission.is_some_and(|ns| ns > 0.0) && admission < whole, "{row}");
+        }
+    }
+}
+
+#[test]
+fn what_the_end_of_a_quick_run_cuts_off_is_no_hang() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let json = dir.path().join("run.json");
+    let mut args = vec!["words", "--quick", "--seconds", "1", "--sample-ms", "3000"];
+    args.extend(["--max", "100", "--only", "floor", "--json", json.to_str().expect("text")]);
+    let begun = Instant::now();
+    let output = bench(&args, dir.path());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+    let file: Value = serde_json::from_str(&read(&json)).expect("valid JSON");
+    let run = &file["run"];
+    assert_eq!((&run["hangs"], &run["cut"]), (&Value::from(0), &Value::from(1)), "{run}");
+    let broken = |row: &Value| row["errors"] != 0;
+    assert!(!file["rows"].as_array().expect("rows").iter().any(broken), "{}", file["rows"]);
+}
+
+#[test]
+fn a_strict_run_that_judges_nothing_is_no_success() {
+    let dir = tempfile::tempdir().expect("a directory");
+    // A pipe is in no target.
+    let args = ["calls", "--only", "pipe", "--max", "32", "--repeats", "1", "--sample-ms", "1"];
+    assert_eq!(bench(&args, dir.path()).status.code(), Some(0));
+    let strict = [&args[..], &["--strict"]].concat();
+    assert_eq!(bench(&strict, dir.path()).status.code(), Some(3));
 }
 
 /// Whether this program is built once more, to run as domains: with the promised number of trials.
@@ -228,9 +267,11 @@ fn a_stuck_server_is_a_counted_hang() {
     });
     signal(&stopped, Signal::STOP);
     let output = bench.wait_with_output().expect("it ends");
-    assert!(output.status.success());
+    assert_eq!(output.status.code(), Some(1), "a hang is a failure");
     let file: Value = serde_json::from_str(&read(&json)).expect("valid JSON");
     assert_eq!(file["run"]["hangs"], 1, "{}", file["run"]);
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(said.contains("uds, 100 words") && said.contains("server"), "{said}");
     let rows = file["rows"].as_array().expect("rows");
     let broken: Vec<_> = rows.iter().filter(|row| row["errors"] == 1).collect();
     assert_eq!((rows.len(), broken.len()), (3, 1));

@@ -22,19 +22,20 @@ use std::time::{Duration, Instant};
 
 use http::HeaderMap;
 use partywall_abi::codec::DecodeError;
-use partywall_abi::control::Isolation;
 use partywall_abi::limits;
 use partywall_abi::name::ServiceName;
-use partywall_abi::segment::{self, END, HEAD, Kind, ResponseHead, Segment, Trailers};
+use partywall_abi::segment::{self, END, HEAD, Kind, ROOM, ResponseHead, Segment, Trailers};
 use partywall_shm::link::{Link, LinkError};
 use partywall_shm::setup::Pending;
 use prost::Message;
 use tonic::metadata::MetadataMap;
 use tonic::{Code, Status};
 
-use crate::agent::{self, Connected, Place};
+use crate::agent::{self, Connected, Linked, Place};
 use crate::error::Error;
 use crate::peer::Peer;
+use crate::ring::broken::Broken;
+use crate::ring::stream::{OverCredit, OverWindow};
 use crate::target::Target;
 use crate::wire;
 
@@ -61,8 +62,11 @@ struct Open {
     link: Link,
     server: Peer,
     next: u32,
-    /// What may be sent on the link.
+    /// What may be sent on the link, and what that was at the start.
     credit: u64,
+    window: u64,
+    /// The service has said what this link may have.
+    limited: bool,
     /// Taken and not granted again yet.
     owed: u32,
     /// Control records that had no room yet: kind, call, payload.
@@ -102,40 +106,60 @@ enum Failed {
     /// The server wants no more calls, and has not seen this one.
     Unsent,
     /// By the link's end.
-    Link(String),
+    Link(Broken),
 }
 
-impl From<LinkError> for Failed {
-    fn from(e: LinkError) -> Self {
-        match e {
-            LinkError::TimedOut => Self::Expired,
-            other => Self::Link(other.to_string()),
+impl From<Broken> for Failed {
+    fn from(why: Broken) -> Self {
+        match why {
+            Broken::Link(LinkError::TimedOut) => Self::Expired,
+            other => Self::Link(other),
         }
     }
 }
 
+impl From<LinkError> for Failed {
+    fn from(why: LinkError) -> Self {
+        Broken::from(why).into()
+    }
+}
+
 impl From<partywall_shm::ring::Violation> for Failed {
-    fn from(e: partywall_shm::ring::Violation) -> Self {
-        Self::Link(e.to_string())
+    fn from(why: partywall_shm::ring::Violation) -> Self {
+        Broken::from(why).into()
     }
 }
 
 impl From<DecodeError> for Failed {
-    fn from(e: DecodeError) -> Self {
-        Self::Link(format!("the peer sent a record that cannot be read: {e}"))
+    fn from(why: DecodeError) -> Self {
+        Broken::from(why).into()
+    }
+}
+
+impl From<OverWindow> for Failed {
+    fn from(over: OverWindow) -> Self {
+        Broken::from(over).into()
+    }
+}
+
+impl From<OverCredit> for Failed {
+    fn from(over: OverCredit) -> Self {
+        Broken::from(over).into()
     }
 }
 
 /// The answer to one call.
 #[derive(Default)]
 struct Answer {
+    headed: bool,
     head: HeaderMap,
     data: Vec<u8>,
     trailers: Option<HeaderMap>,
     /// Taken of the stream's window and not granted again.
     owed: u32,
-    /// What may be sent on the stream.
+    /// What may be sent on the stream, and up to where the service keeps memory for it.
     credit: u64,
+    room: u64,
 }
 
 impl Channel {
@@ -182,11 +206,15 @@ impl Channel {
     fn open(name: &ServiceName, place: &Place, within: Duration) -> Result<Open, Error> {
         let deadline = Instant::now() + within;
         let agent = agent::get(place)?;
-        let linked = match agent.connect(name)?.blocking(within)? {
-            Connected::Link(linked) => linked,
-            Connected::Redirect { url, .. } => return Err(only_rings(&url)),
-        };
-        let server = Peer::new(linked.server, linked.link, Isolation::Process);
+        match agent.connect(name)?.blocking(within)? {
+            Connected::Link(linked) => Self::opened(linked, deadline),
+            Connected::Redirect { url, .. } => Err(only_rings(&url)),
+        }
+    }
+
+    /// Opens the link that the coordinator has introduced.
+    fn opened(linked: Linked, deadline: Instant) -> Result<Open, Error> {
+        let server = Peer::new(linked.server, linked.link, linked.isolation);
         let pending = Pending::start(linked.link, linked.geometry, linked.memory, linked.socket)?;
         Ok(Open::new(Link::new(pending.wait(deadline)?)?, server))
     }
@@ -296,7 +324,11 @@ impl Channel {
                     continue;
                 }
                 Err(Failed::Link(why)) => {
-                    (Status::unavailable(format!("link {}: {why}", open.server.link())), false)
+                    let link = open.server.link();
+                    if !matches!(why, Broken::Link(LinkError::Dead)) {
+                        tracing::warn!(link, blame = ?why.blame(), %why, "link closed");
+                    }
+                    (Status::unavailable(format!("link {link}: {why}")), false)
                 }
             };
             if !keep {
@@ -344,7 +376,9 @@ impl Open {
             link,
             server,
             next: 1,
-            credit: limits::LINK_WINDOW.into(),
+            credit: limits::FIRST_WINDOW.into(),
+            window: limits::FIRST_WINDOW.into(),
+            limited: false,
             owed: 0,
             pending: VecDeque::new(),
             block: Vec::new(),
@@ -499,36 +533,33 @@ impl Open {
     ) -> Result<(), Failed> {
         match Kind::from_number(kind) {
             Some(Kind::Segment) => {
-                let s = Segment::decode(flags, payload)?;
-                self.give_back(s.data.len() as u32)?;
-                if !mine {
-                    return Ok(());
-                }
-                if let Some(head) = s.head {
-                    answer.head = wire::response_headers(&ResponseHead::decode(head)?)?;
-                }
-                if answer.data.len() + s.data.len() > limit {
-                    let text = format!("the reply is over the limit of {} bytes", limit - PREFIX);
-                    return Err(Failed::Abort(Status::out_of_range(text)));
-                }
-                answer.data.extend_from_slice(s.data);
-                if let Some(trailers) = s.trailers {
-                    answer.trailers = Some(wire::trailers(&Trailers::decode(trailers)?)?);
-                    return Ok(());
-                }
-                answer.owed += s.data.len() as u32;
-                if answer.owed >= limits::STREAM_WINDOW / 2 {
-                    let owed = std::mem::take(&mut answer.owed);
-                    self.control(Kind::Window, stream, &owed.to_le_bytes())?;
-                }
-                Ok(())
+                self.segment(flags, mine.then_some(stream), payload, answer, limit)
             }
             Some(Kind::Window) => {
                 let credit = u64::from(segment::decode_window(payload)?);
-                if stream == 0 {
-                    self.credit += credit;
-                } else if mine {
-                    answer.credit += credit;
+                let (own, most) = match (stream, mine) {
+                    (0, _) => (&mut self.credit, self.window),
+                    (_, true) => (&mut answer.credit, limits::STREAM_WINDOW.into()),
+                    (_, false) => return Ok(()),
+                };
+                *own += credit;
+                if *own > most { Err(OverCredit.into()) } else { Ok(()) }
+            }
+            Some(Kind::Limits) => {
+                let limits = segment::Limits::decode(payload)?;
+                if stream != 0 || std::mem::replace(&mut self.limited, true) {
+                    let rule = "limits of a stream, or that were said before";
+                    return Err(Broken::Rule(rule).into());
+                }
+                self.window = limits.window.into();
+                self.credit += u64::from(limits.window - limits::FIRST_WINDOW);
+                Ok(())
+            }
+            // Nobody else uses up this link's window: it does without.
+            Some(Kind::Room) => {
+                let until = segment::decode_room(payload)?;
+                if mine && until < std::mem::replace(&mut answer.room, until) {
+                    return Err(OverCredit.into());
                 }
                 Ok(())
             }
@@ -544,10 +575,59 @@ impl Open {
                 // A call whose head is not on the ring goes elsewhere, and this link ends.
                 if self.begun { self.control(Kind::Drain, 0, &[]) } else { Ok(()) }
             }
-            Some(Kind::Message) | None => {
-                Err(Failed::Link(format!("the peer sent a record of kind {kind}")))
-            }
+            Some(Kind::Message) => Err(Broken::Rule("a raw message on a link of calls").into()),
+            None => Err(Broken::Rule("a record of unknown kind").into()),
         }
+    }
+
+    /// A piece of an answer; of which call, if it is that of the call under way.
+    fn segment(
+        &mut self,
+        flags: u8,
+        mine: Option<u32>,
+        payload: &[u8],
+        answer: &mut Answer,
+        limit: usize,
+    ) -> Result<(), Failed> {
+        let s = Segment::decode(flags, payload)?;
+        let len = s.data.len() as u32;
+        // Room was given to nobody, and what is owed was not granted.
+        if flags & ROOM != 0 || len > limits::LINK_WINDOW - self.owed {
+            return Err(OverWindow.into());
+        }
+        let head = s.head.map(ResponseHead::decode).transpose()?;
+        let head = head.map(|head| wire::response_headers(&head)).transpose()?;
+        let trailers = s.trailers.map(Trailers::decode).transpose()?;
+        let trailers = trailers.map(|trailers| wire::trailers(&trailers)).transpose()?;
+        if flags & END != 0 && trailers.is_none() {
+            return Err(Broken::Rule("a response without trailers").into());
+        }
+        self.give_back(len)?;
+        let Some(stream) = mine else { return Ok(()) };
+        if let Some(head) = head {
+            if std::mem::replace(&mut answer.headed, true) {
+                return Err(Broken::Rule("a second head on one stream").into());
+            }
+            answer.head = head;
+        }
+        if len > limits::STREAM_WINDOW - answer.owed {
+            return Err(OverWindow.into());
+        }
+        if answer.data.len() + s.data.len() > limit {
+            let text = format!("the reply is over the limit of {} bytes", limit - PREFIX);
+            return Err(Failed::Abort(Status::out_of_range(text)));
+        }
+        answer.data.extend_from_slice(s.data);
+        if trailers.is_some() {
+            answer.trailers = trailers;
+            return Ok(());
+        }
+        answer.owed += len;
+        if answer.owed >= limits::STREAM_WINDOW / 2 {
+            let owed = std::mem::take(&mut answer.owed);
+            self.control(Kind::Window, stream, &owed.to_le_bytes())?;
+        }
+        Ok(())
     }
 
     fn give_back(&mut self, bytes: u32) -> Result<(), Failed> {
@@ -562,7 +642,7 @@ impl Open {
     /// Sends a control record, now or when there is room.
     fn control(&mut self, kind: Kind, stream: u32, payload: &[u8]) -> Result<(), Failed> {
         if self.pending.len() >= PENDING {
-            return Err(Failed::Link("the peer takes nothing off its ring".into()));
+            return Err(Broken::Rule("it takes nothing off its ring").into());
         }
         self.pending.push_back((kind, stream, payload.to_vec()));
         self.send_pending()
@@ -605,43 +685,4 @@ fn expired(deadline: Option<Instant>) -> Result<(), Failed> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use partywall_abi::layout::Geometry;
-    use partywall_shm::setup::local_pair;
-
-    #[test]
-    fn a_server_that_takes_nothing_delays_no_deadline_and_loses_no_grant() {
-        let (ours, theirs) = local_pair(Geometry::DEFAULT).unwrap();
-        let mut open = Open::new(Link::new(ours).unwrap(), crate::fuzz::stranger());
-        let window = |n: usize| (n as u32).to_le_bytes();
-        let mut full = 0;
-        while open.pending.is_empty() {
-            open.control(Kind::Window, 0, &window(full)).unwrap();
-            full += 1;
-        }
-        let start = Instant::now();
-        wire::write_request_head(&mut open.block, "/a/b", &HeaderMap::new(), None).unwrap();
-        let soon = start + Duration::from_millis(50);
-        let (id, answer) = open.exchange(b"", 0, Some(soon));
-        assert!(matches!(answer, Err(Failed::Expired)));
-        assert!(!open.reset(id, Code::DeadlineExceeded), "the link is to end");
-        assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
-        // The server wakes up.
-        let mut taken = theirs.consumer;
-        let mut kinds = Vec::new();
-        while let Some(d) = taken.peek().unwrap() {
-            kinds.push(d.kind);
-            taken.release();
-            open.send_pending().unwrap();
-        }
-        assert_eq!(kinds.len(), full + 1);
-        assert_eq!(kinds.pop(), Some(Kind::Reset as u8));
-        assert!(kinds.iter().all(|&kind| kind == Kind::Window as u8));
-        assert!(open.reset(id, Code::Cancelled));
-        // One that never does is given up.
-        let mut more = 0..2 * PENDING + full;
-        let refused = more.find(|_| open.control(Kind::Window, 0, &window(0)).is_err());
-        assert!(refused.is_some_and(|n| n >= PENDING));
-    }
-}
+mod tests;

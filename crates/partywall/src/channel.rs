@@ -1,11 +1,14 @@
 //! The caller's end: what a tonic-generated client takes.
 
+mod adapter;
+mod http2;
+
 use std::future::Future;
 use std::path::PathBuf;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use partywall_abi::control::Isolation;
 use partywall_abi::name::{MethodSet, ServiceName};
@@ -16,12 +19,15 @@ use tower::Service;
 use crate::agent::{self, Agent, Booked, Connected, Place};
 use crate::error::Error;
 use crate::peer::Peer;
-use crate::ring::body::{Inner, ResponseBody};
 use crate::ring::client::{self, Call};
 use crate::target::Target;
 
+use http2::{Address, Patience};
+
 /// How long connecting may take unless it is set.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often a channel that waits for a name asks again, beside being told.
+const RECHECK: Duration = Duration::from_secs(10);
 
 /// How calls of a channel travel.
 #[derive(Clone, Debug)]
@@ -66,21 +72,23 @@ impl Builder {
         self
     }
 
-    /// How long connecting may take; 5 s unless set. With [`Builder::wait_for_ready`] this is for
-    /// each attempt.
+    /// How long connecting may take, to whatever target; 5 s unless set. With
+    /// [`Builder::wait_for_ready`] this is for each attempt.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self
     }
 
-    /// Waits until somebody serves the name, when connecting and when a link has ended, instead
-    /// of failing with UNAVAILABLE. A call's own deadline still ends it.
+    /// Waits until the service is there, when connecting and when a link or a connection has ended,
+    /// instead of failing with UNAVAILABLE: until there is a coordinator, until somebody serves the
+    /// name, until something answers at the address. A call's own deadline still ends it.
     pub fn wait_for_ready(mut self, wait: bool) -> Self {
         self.wait_for_ready = wait;
         self
     }
 
-    /// Refuses a route over the network, even when the policy offers one.
+    /// Refuses a route over the network, even when the policy offers one: connecting, or each call
+    /// of a lazy channel, fails with FAILED_PRECONDITION then.
     pub fn ring_only(mut self, only: bool) -> Self {
         self.ring_only = only;
         self
@@ -89,23 +97,21 @@ impl Builder {
     /// Connects.
     ///
     /// # Errors
-    /// [`Error`], each variant for its reason.
+    /// [`Error`], each variant for its reason; [`Error::Refused`] with FAILED_PRECONDITION for an
+    /// address over the network where only a ring was asked for.
     pub async fn connect(self) -> Result<Channel, Error> {
         let channel = self.connect_lazy();
-        if let Kind::Name(named) = &*channel.kind {
-            named.connected().await?;
-        } else if let Kind::Http2 { url, .. } = &*channel.kind {
-            let connected = http2(url, CONNECT_TIMEOUT)?.connect().await?;
-            return Ok(Channel::http2(url.clone(), connected));
+        match &*channel.kind {
+            Kind::Name(named) => drop(named.connected().await?),
+            Kind::Http2(remote) => remote.connect().await?,
+            Kind::Link(_) => {}
+            Kind::Refused(text) => return Err(not_a_ring(text.clone())),
         }
         Ok(channel)
     }
 
-    /// A channel that connects at its first call; must be made inside a tokio runtime.
-    ///
-    /// # Panics
-    /// When the target is an HTTP/2 address that tonic cannot parse; [`Builder::connect`] returns
-    /// that as an error.
+    /// A channel that connects at its first call. Where [`Builder::connect`] would fail, its calls
+    /// do.
     pub fn connect_lazy(self) -> Channel {
         let kind = match &self.target {
             Target::Name(name) => Kind::Name(Named {
@@ -115,23 +121,27 @@ impl Builder {
                 current: Mutex::new(None),
                 connecting: tokio::sync::Mutex::new(()),
             }),
-            Target::Http(url) => return lazy_http2(url.clone(), self.connect_timeout),
-            Target::Unix(path) => {
-                return lazy_http2(format!("unix:{}", path.display()), self.connect_timeout);
-            }
+            target => match Address::of(target) {
+                Ok(address) if self.ring_only => {
+                    let url = &address.url;
+                    Kind::Refused(format!("{url} is no name, and only a ring was asked for"))
+                }
+                Ok(address) => {
+                    let waits = self.wait_for_ready;
+                    let within = self.connect_timeout;
+                    let patience = Patience { within, first: waits, later: waits };
+                    Kind::Http2(Remote { address, patience, channel: OnceLock::new() })
+                }
+                // A target that was made by hand.
+                Err(error) => Kind::Refused(error.to_string()),
+            },
         };
         Channel { kind: Arc::new(kind) }
     }
 }
 
-fn lazy_http2(url: String, timeout: Duration) -> Channel {
-    let endpoint = http2(&url, timeout).expect("an address that tonic can parse");
-    Channel::http2(url, endpoint.connect_lazy())
-}
-
-fn http2(url: &str, timeout: Duration) -> Result<tonic::transport::Endpoint, Error> {
-    let endpoint = tonic::transport::Endpoint::from_shared(url.to_string())?;
-    Ok(endpoint.connect_timeout(timeout))
+fn not_a_ring(text: String) -> Error {
+    Error::Refused { code: tonic::Code::FailedPrecondition, text }
 }
 
 /// A way to call one service; cheap to clone, shared by all calls.
@@ -151,7 +161,30 @@ impl std::fmt::Debug for Channel {
 
 enum Kind {
     Name(Named),
-    Http2 { url: String, channel: tonic::transport::Channel },
+    Http2(Remote),
+    /// A link that nobody introduced.
+    Link(Connection),
+    /// Why there can be no calls.
+    Refused(String),
+}
+
+/// An address over the network.
+struct Remote {
+    address: Address,
+    patience: Patience,
+    channel: OnceLock<tonic::transport::Channel>,
+}
+
+impl Remote {
+    async fn connect(&self) -> Result<(), Error> {
+        let channel = self.address.connect(self.patience).await?;
+        let _first = self.channel.set(channel);
+        Ok(())
+    }
+
+    fn channel(&self) -> tonic::transport::Channel {
+        self.channel.get_or_init(|| self.address.lazy(self.patience)).clone()
+    }
 }
 
 struct Named {
@@ -193,18 +226,35 @@ impl Channel {
         })
     }
 
-    fn http2(url: String, channel: tonic::transport::Channel) -> Self {
-        Self { kind: Arc::new(Kind::Http2 { url, channel }) }
+    /// A channel with a link of its own, which does not come back when that has ended.
+    pub(crate) fn on(link: Arc<client::Link>, server: Peer) -> Self {
+        Self { kind: Arc::new(Kind::Link(Connection::Ring { link, server })) }
+    }
+
+    /// This channel as tonic's own type, for crates that take no other.
+    ///
+    /// Its calls go to an HTTP/2 server in this process, over memory, and from there where this
+    /// channel's go. So they cost what HTTP/2 costs, and tonic's own rules hold at that end: the
+    /// code of a deadline that passes before the answer begins may be CANCELLED. Must be called
+    /// inside a tokio runtime, which drives both ends.
+    ///
+    /// ```no_run
+    /// # async fn f() -> Result<(), Box<dyn std::error::Error>> {
+    /// let channel = partywall::Channel::connect("partywall:///collector").await?;
+    /// let channel: tonic::transport::Channel = channel.into_tonic();
+    /// # let _ = channel; Ok(()) }
+    /// ```
+    pub fn into_tonic(self) -> tonic::transport::Channel {
+        adapter::tonic_channel(self)
     }
 
     /// How calls travel now; `None` before the first connect and between two links.
     pub fn route(&self) -> Option<Route> {
         match &*self.kind {
-            Kind::Http2 { url, .. } => Some(Route::Http2 { url: url.clone() }),
-            Kind::Name(named) => Some(match &*named.usable()? {
-                Connection::Ring { server, .. } => Route::Ring { server: server.clone() },
-                Connection::Http2 { url, .. } => Route::Http2 { url: url.clone() },
-            }),
+            Kind::Http2(remote) => Some(Route::Http2 { url: remote.address.url.clone() }),
+            Kind::Name(named) => Some(named.usable()?.route()),
+            Kind::Link(connection) => connection.usable().then(|| connection.route()),
+            Kind::Refused(_) => None,
         }
     }
 }
@@ -236,35 +286,29 @@ impl Named {
     }
 
     async fn connect(&self) -> Result<Connection, Error> {
-        let mut watching = None;
+        let mut waiting = Waiting::new();
         let mut first = None;
         loop {
-            let agent = match agent::get_async(&self.place).await {
-                Ok(agent) => agent,
-                Err(error) => return Err(first.unwrap_or(error)),
+            let (agent, attempt) = match agent::get_async(&self.place).await {
+                Ok(agent) => {
+                    let attempt = self.attempt(&agent).await;
+                    (Some(agent), attempt)
+                }
+                Err(error) => (None, Err(error)),
             };
-            let attempt = match self.attempt(&agent).await {
+            match attempt {
                 // The instance was about to go; the next introduction is to another one.
-                Err(error @ Error::Link(_)) if first.is_none() => {
-                    first = Some(error);
-                    continue;
+                Err(error @ Error::Link(_)) if first.is_none() => first = Some(error),
+                Err(error) if self.options.wait_for_ready && error.may_pass() => {
+                    tracing::debug!(name = %self.name, %error, "not connected; waiting");
+                    // Of other failures the watch on a name tells nothing.
+                    let told = matches!(error, Error::Refused { .. } | Error::Link(_));
+                    waiting.wait(agent.as_ref().filter(|_| told), &self.name).await;
                 }
                 // If there is none, the link that broke is what there is to tell.
-                Err(error) if !self.options.wait_for_ready => Err(first.take().unwrap_or(error)),
-                attempt => attempt,
-            };
-            let unavailable = matches!(
-                &attempt,
-                Err(Error::Refused { code: tonic::Code::Unavailable, .. } | Error::Link(_))
-            );
-            if !(self.options.wait_for_ready && unavailable) {
-                return attempt;
+                Err(error) if !self.options.wait_for_ready => return Err(first.unwrap_or(error)),
+                attempt => return attempt,
             }
-            let watch = match &mut watching {
-                Some(watch) => watch,
-                none => none.insert(Watching::new(&agent, &self.name)?),
-            };
-            watch.somebody().await?;
         }
     }
 
@@ -281,46 +325,73 @@ impl Named {
             Connected::Redirect { url, methods, booked: report } => {
                 if self.options.ring_only {
                     let name = &self.name;
-                    return Err(Error::Refused {
-                        code: tonic::Code::FailedPrecondition,
-                        text: format!(
-                            "`{name}` is reached over {url}, and only a ring was asked for"
-                        ),
-                    });
+                    let text = format!("`{name}` is reached over {url}");
+                    return Err(not_a_ring(format!("{text}, and only a ring was asked for")));
                 }
-                let channel = http2(&url, within)?.connect().await?;
+                let address = Address::of(&Target::parse(&url)?)?;
+                let later = self.options.wait_for_ready;
+                let channel = address.connect(Patience { within, first: false, later }).await?;
                 Ok(Connection::Http2 { url, channel, methods, report })
             }
         }
     }
 }
 
+/// A wait between two attempts to connect: until somebody serves the name, or a while.
+struct Waiting {
+    watch: Option<Watch>,
+    pause: Duration,
+}
+
+impl Waiting {
+    fn new() -> Self {
+        Self { watch: None, pause: http2::PAUSES.0 }
+    }
+
+    /// Waits; with an agent, for what its watch on the name tells.
+    async fn wait(&mut self, agent: Option<&Arc<Agent>>, name: &ServiceName) {
+        if let Some(agent) = agent {
+            // The watch of a coordinator that has gone tells nothing.
+            self.watch = self.watch.take().filter(|watch| Arc::ptr_eq(agent, &watch.agent));
+            if self.watch.is_none() {
+                self.watch = Watch::new(agent, name).ok();
+            }
+            if let Some(watch) = &mut self.watch {
+                match tokio::time::timeout(RECHECK, watch.somebody()).await {
+                    // Whatever the watch does not tell is found by asking again.
+                    Ok(Ok(())) | Err(_) => return,
+                    Ok(Err(_gone)) => self.watch = None,
+                }
+            }
+        }
+        tokio::time::sleep(self.pause).await;
+        self.pause = (self.pause * 2).min(http2::PAUSES.1);
+    }
+}
+
 /// A watch on a name, ended with the value.
-struct Watching {
+struct Watch {
     agent: Arc<Agent>,
     request: u32,
     instances: tokio::sync::watch::Receiver<u32>,
 }
 
-impl Watching {
+impl Watch {
     fn new(agent: &Arc<Agent>, name: &ServiceName) -> Result<Self, Error> {
         let (request, instances) = agent.watch(name)?;
         Ok(Self { agent: Arc::clone(agent), request, instances })
     }
 
-    /// Waits for a change after which somebody serves the name, and a little, so that a server
-    /// that refuses links is not asked without pause.
-    async fn somebody(&mut self) -> Result<(), Error> {
-        self.instances
-            .wait_for(|n| *n > 0)
-            .await
-            .map_err(|_| Error::CoordinatorGone("nobody tells when the name is served"))?;
+    /// Waits until somebody serves the name, and a little, so that a server that refuses links is
+    /// not asked without pause.
+    async fn somebody(&mut self) -> Result<(), tokio::sync::watch::error::RecvError> {
+        self.instances.wait_for(|n| *n > 0).await?;
         tokio::time::sleep(Duration::from_millis(2)).await;
         Ok(())
     }
 }
 
-impl Drop for Watching {
+impl Drop for Watch {
     fn drop(&mut self) {
         self.agent.unwatch(self.request);
     }
@@ -334,12 +405,32 @@ impl Connection {
         }
     }
 
-    /// Begins a call; the request comes back when this connection takes no more.
-    fn begin(&self, request: http::Request<Body>) -> Result<State, Box<http::Request<Body>>> {
+    fn route(&self) -> Route {
+        match self {
+            Self::Ring { server, .. } => Route::Ring { server: server.clone() },
+            Self::Http2 { url, .. } => Route::Http2 { url: url.clone() },
+        }
+    }
+
+    /// Waits until a call may begin here, if it has to; an error when none may any more.
+    async fn place(&self) -> Result<Option<client::Place>, ()> {
+        match self {
+            Self::Ring { link, .. } => link.place().await.map(Some).ok_or(()),
+            Self::Http2 { .. } => Ok(None),
+        }
+    }
+
+    /// Begins a call; the request comes back when this connection takes no more, or none without
+    /// waiting for a place.
+    fn begin(
+        &self,
+        request: http::Request<Body>,
+        place: Option<client::Place>,
+    ) -> Result<State, Box<http::Request<Body>>> {
         Ok(match self {
-            Self::Ring { link, .. } => match link.call(request) {
+            Self::Ring { link, .. } => match link.call(request, place) {
                 Ok(call) => State::Ring(Box::new(call)),
-                Err(client::Refused::Draining(request)) => return Err(request),
+                Err(client::Refused::Back(request)) => return Err(request),
                 Err(client::Refused::Status(status)) => State::Failed(Some(status)),
             },
             Self::Http2 { channel, methods, report, .. } => {
@@ -349,91 +440,98 @@ impl Connection {
                     tracing::debug!(link = report.link, path, "denied before it was sent");
                     return Ok(State::Failed(Some(Status::permission_denied(text))));
                 }
-                begin_http2(channel.clone(), request)
+                State::Http2(http2::begin(channel.clone(), request))
             }
         })
     }
 }
 
-fn begin_http2(mut channel: tonic::transport::Channel, request: http::Request<Body>) -> State {
-    State::Http2(Box::pin(async move {
-        std::future::poll_fn(|cx| channel.poll_ready(cx)).await.map_err(from_transport)?;
-        let deadline = crate::wire::parse_timeout(request.headers());
-        let answer = channel.call(request);
-        let response = match deadline {
-            Some(timeout) => {
-                tokio::time::timeout(timeout, answer).await.map_err(|_| client::expired())?
-            }
-            None => answer.await,
-        };
-        let response = response.map_err(from_transport)?;
-        // A tonic server's own timer may be first; it says CANCELLED as well.
-        match Status::from_header_map(response.headers()) {
-            Some(status) if is_tonic_timeout(&status) => Err(client::expired()),
-            _ => Ok(response.map(|body| ResponseBody(Inner::Http2(body)))),
-        }
-    }))
-}
-
-/// tonic reports an expired `grpc-timeout` as CANCELLED; a gRPC caller expects the code of its
-/// own deadline.
-fn from_transport(error: tonic::transport::Error) -> Status {
-    let status = Status::from_error(error.into());
-    if is_tonic_timeout(&status) { client::expired() } else { status }
-}
-
-fn is_tonic_timeout(status: &Status) -> bool {
-    status.code() == tonic::Code::Cancelled && status.message() == "Timeout expired"
-}
-
 impl Service<http::Request<Body>> for Channel {
-    type Response = http::Response<ResponseBody>;
+    type Response = http::Response<Body>;
     type Error = Status;
     type Future = ResponseFuture;
 
     fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Status>> {
+        // A call waits for its place itself: its deadline counts then, and it can be dropped.
         Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, request: http::Request<Body>) -> ResponseFuture {
         ResponseFuture(match &*self.kind {
-            Kind::Http2 { channel, .. } => begin_http2(channel.clone(), request),
+            Kind::Http2(remote) => State::Http2(http2::begin(remote.channel(), request)),
+            Kind::Link(connection) => self.begun(connection.begin(request, None)),
+            Kind::Refused(text) => State::Failed(Some(Status::failed_precondition(text))),
             Kind::Name(named) => {
                 let begun = match named.usable() {
-                    Some(connection) => connection.begin(request),
+                    Some(connection) => connection.begin(request, None),
                     None => Err(Box::new(request)),
                 };
-                begun.unwrap_or_else(|request| {
-                    let kind = Arc::clone(&self.kind);
-                    State::Connecting(Box::pin(connect_and_begin(kind, *request)))
-                })
+                self.begun(begun)
             }
         })
     }
 }
 
-async fn connect_and_begin(kind: Arc<Kind>, mut request: http::Request<Body>) -> State {
-    let Kind::Name(named) = &*kind else { unreachable!("only names connect later") };
-    let timeout = crate::wire::parse_timeout(request.headers());
-    let begin = async {
+impl Channel {
+    /// A call that was begun; else one that waits for a connection or a place.
+    fn begun(&self, begun: Result<State, Box<http::Request<Body>>>) -> State {
+        begun.unwrap_or_else(|request| {
+            let kind = Arc::clone(&self.kind);
+            State::Connecting(Box::pin(connect_and_begin(kind, *request)))
+        })
+    }
+}
+
+impl Kind {
+    /// Waits until a call may begin, and begins it.
+    async fn begin(
+        &self,
+        mut request: http::Request<Body>,
+        deadline: Option<Instant>,
+    ) -> Result<State, Status> {
         loop {
-            match named.connected().await {
-                Ok(connection) => match connection.begin(request) {
-                    Ok(state) => return state,
-                    // It began to drain meanwhile.
-                    Err(back) => request = *back,
-                },
-                Err(error) => return State::Failed(Some(error.into())),
+            let named;
+            let connection = match self {
+                Self::Name(name) => {
+                    named = name.connected().await?;
+                    &*named
+                }
+                Self::Link(connection) => connection,
+                Self::Http2(_) | Self::Refused(_) => unreachable!("these begin at once"),
+            };
+            let Ok(place) = connection.place().await else {
+                if matches!(self, Self::Link(_)) {
+                    return Err(Status::unavailable("the server is draining"));
+                }
+                // It drains; the next look finds another one.
+                continue;
+            };
+            if let Some(deadline) = deadline {
+                // The call has waited: it has less time left.
+                let left = deadline.saturating_duration_since(Instant::now());
+                crate::wire::set_timeout(request.headers_mut(), left);
+            }
+            match connection.begin(request, place) {
+                Ok(state) => return Ok(state),
+                // It began to drain meanwhile.
+                Err(back) => request = *back,
             }
         }
-    };
-    match timeout {
+    }
+}
+
+async fn connect_and_begin(kind: Arc<Kind>, request: http::Request<Body>) -> State {
+    let timeout = crate::wire::parse_timeout(request.headers());
+    let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+    let begin = kind.begin(request, deadline);
+    let begun = match timeout {
         None => begin.await,
         Some(timeout) => match tokio::time::timeout(timeout, begin).await {
-            Ok(state) => state,
-            Err(_) => State::Failed(Some(client::expired())),
+            Ok(begun) => begun,
+            Err(_) => Err(client::expired()),
         },
-    }
+    };
+    begun.unwrap_or_else(|status| State::Failed(Some(status)))
 }
 
 /// A call of a [`Channel`] on its way to an answer. Dropping it cancels the call.
@@ -441,7 +539,7 @@ pub struct ResponseFuture(State);
 
 enum State {
     Ring(Box<Call>),
-    Http2(Pin<Box<dyn Future<Output = Result<http::Response<ResponseBody>, Status>> + Send>>),
+    Http2(http2::Answer),
     Connecting(Pin<Box<dyn Future<Output = State> + Send>>),
     Failed(Option<Status>),
 }
@@ -453,7 +551,7 @@ impl std::fmt::Debug for ResponseFuture {
 }
 
 impl Future for ResponseFuture {
-    type Output = Result<http::Response<ResponseBody>, Status>;
+    type Output = Result<http::Response<Body>, Status>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         loop {

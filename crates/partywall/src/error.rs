@@ -52,9 +52,9 @@ pub enum Error {
     #[error("link: {0}")]
     Link(#[from] LinkError),
     /// The HTTP/2 side.
-    #[error("http2: {0}")]
+    #[error("http2: {}", cause(.0))]
     Http2(#[from] tonic::transport::Error),
-    /// It took too long.
+    /// Connecting took too long.
     #[error("no answer within {0:?}")]
     TimedOut(std::time::Duration),
     /// Input or output of this process.
@@ -74,10 +74,33 @@ impl Error {
             Self::Target(_) => tonic::Code::InvalidArgument,
             Self::Refused { code, .. } => *code,
             Self::WrongCoordinator { .. } => tonic::Code::Unauthenticated,
-            Self::TimedOut(_) => tonic::Code::DeadlineExceeded,
             _ => tonic::Code::Unavailable,
         }
     }
+}
+
+impl Error {
+    /// Whether waiting may help.
+    pub(crate) fn may_pass(&self) -> bool {
+        use std::io::ErrorKind::{ConnectionRefused, ConnectionReset, NotFound, WouldBlock};
+        match self {
+            Self::NoCoordinator { source, .. } => {
+                matches!(source.kind(), NotFound | ConnectionRefused | ConnectionReset | WouldBlock)
+            }
+            Self::CoordinatorGone(_) | Self::Link(_) | Self::Http2(_) | Self::TimedOut(_) => true,
+            Self::Refused { code, .. } => *code == tonic::Code::Unavailable,
+            _ => false,
+        }
+    }
+}
+
+/// What an error comes from in the end: tonic's own says "transport error".
+fn cause(error: &tonic::transport::Error) -> String {
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    cause.to_string()
 }
 
 impl From<Error> for tonic::Status {

@@ -1,14 +1,13 @@
 //! Bodies of the fuzz targets: a hostile caller against our service, a hostile service against
 //! our caller. Each returns whether it came to the accepting path.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use partywall_abi::control::{Digest, Identity, Isolation};
 use partywall_abi::layout::Geometry;
+use partywall_abi::limits;
 use partywall_abi::name::MethodSet;
 use partywall_abi::segment::{
     self, END, HEAD, Kind, NO_DEADLINE, RequestHead, ResponseHead, TRAILERS, Trailers,
@@ -17,16 +16,14 @@ use partywall_shm::setup::{Ends, local_pair};
 use tonic::body::Body;
 
 use crate::peer::Peer;
+use crate::ring::account::{Accounts, Bounds};
 use crate::ring::{client, server};
-use crate::server::Dispatch;
+use crate::server::{Answer, Dispatch};
 
 struct Echo(AtomicBool);
 
 impl Dispatch for Echo {
-    fn call(
-        &self,
-        request: http::Request<Body>,
-    ) -> Pin<Box<dyn Future<Output = http::Response<Body>> + Send>> {
+    fn call(&self, request: http::Request<Body>) -> Answer {
         self.0.store(true, Ordering::SeqCst);
         Box::pin(async move {
             use http_body_util::BodyExt;
@@ -42,7 +39,12 @@ fn record(op: &[u8], response: bool) -> (u8, u8, u32, Vec<u8>) {
     let mut payload = Vec::new();
     match op[0] % 6 {
         0 => return (op[2], op[3], u32::from(op[4]), op[5..].to_vec()),
-        1 => return (Kind::Segment as u8, op[2] & 7, stream, op[3..].to_vec()),
+        1 => return (Kind::Segment as u8, op[2] & 15, stream, op[3..].to_vec()),
+        2 if op[6] & 1 == 0 => {
+            let kind = [Kind::Limits, Kind::Room][usize::from(op[6] >> 1 & 1)];
+            let len = op.len().min(10);
+            return (kind as u8, 0, stream, op[2..len].to_vec());
+        }
         2 => return (Kind::Window as u8, 0, stream, op[2..6].to_vec()),
         3 => segment::write_reset(&mut payload, op[2] % 17, ""),
         _ => {
@@ -95,15 +97,18 @@ async fn play(hostile: &mut Ends, data: &[u8], response: bool) {
 
 /// Somebody of whom next to nothing is known, on link 1.
 pub(crate) fn stranger() -> Peer {
-    let identity = Identity {
+    Peer::new(identity(), 1, Isolation::Process)
+}
+
+pub(crate) fn identity() -> Identity {
+    Identity {
         uid: 0,
         gid: 0,
         pid: None,
         digest: Digest::Unknown,
         cgroup: String::new(),
         principals: Vec::new(),
-    };
-    Peer::new(identity, 1, Isolation::Process)
+    }
 }
 
 fn runtime() -> tokio::runtime::Runtime {
@@ -119,8 +124,9 @@ pub fn hostile_caller(data: &[u8]) -> bool {
     runtime().block_on(async {
         let (ours, mut hostile) = local_pair(Geometry::DEFAULT).expect("a link");
         let dispatch: Arc<dyn Dispatch> = Arc::clone(&echo) as _;
-        let _link =
-            server::start(ours, dispatch, stranger(), MethodSet::all(), None).expect("a link");
+        let account = Accounts::new(Bounds::default()).open(0, None);
+        let caller = (stranger(), account);
+        let _link = server::start(ours, dispatch, caller, MethodSet::all(), None).expect("a link");
         play(&mut hostile, data, false).await;
     });
     echo.0.load(Ordering::SeqCst)
@@ -133,12 +139,16 @@ pub fn hostile_caller(data: &[u8]) -> bool {
 pub fn hostile_service(data: &[u8]) -> bool {
     runtime().block_on(async {
         let (ours, mut hostile) = local_pair(Geometry::DEFAULT).expect("a link");
+        let limits = segment::Limits { streams: 4, window: limits::FIRST_WINDOW };
+        let pushed = hostile.producer.try_push(Kind::Limits as u8, 0, 0, &[&limits.encode()]);
+        assert!(matches!(pushed, Ok(true)), "an empty ring has room");
         let link = client::start(ours).expect("a link");
+        tokio::task::yield_now().await;
         let calls: Vec<_> = (0..3)
             .map(|_| {
                 let mut request = http::Request::new(Body::empty());
                 *request.uri_mut() = http::Uri::from_static("/a.B/C");
-                let call = link.call(request);
+                let call = link.call(request, None);
                 tokio::spawn(async move {
                     let Ok(mut call) = call else { return false };
                     let answer = std::future::poll_fn(|cx| call.poll(cx)).await;

@@ -41,7 +41,7 @@ pub use channel::{Builder, Channel, ResponseFuture, Route};
 pub use error::Error;
 pub use partywall_abi::control::{Digest, Isolation, LinkStats};
 pub use peer::{Deadline, Peer};
-pub use server::{Router, Routes, Server};
+pub use server::{Addresses, Router, Routes, Server, Serving};
 pub use target::{Target, TargetError};
 
 /// Lets the waits of this process spin for a learned budget before they sleep (the default), or
@@ -50,6 +50,3 @@ pub use target::{Target, TargetError};
 pub fn allow_spinning(allow: bool) {
     partywall_shm::spin::allow(allow);
 }
-
-/// The response body of a [`Channel`].
-pub use ring::body::ResponseBody;

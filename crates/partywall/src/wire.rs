@@ -1,21 +1,46 @@
 //! Between `http`'s types and the blocks of a segment.
 //!
-//! `te: trailers` and `content-type: application/grpc` say nothing on a ring and do not travel;
-//! the content type is put back where a service receives it. `grpc-timeout` travels as a number
-//! of nanoseconds. Everything else, `-bin` values in their base64 form included, goes as it is.
+//! What both ends can tell without words does not travel: `te: trailers`, the content type
+//! `application/grpc` and the user agent of a caller that adds nothing to [`USER_AGENT`]. The
+//! receiver puts the latter two back, so that a layer sees the headers that it sees over HTTP/2. A
+//! content type of the caller's own travels and is the only one; a user agent of its own travels
+//! with ours behind it. `grpc-timeout` travels as a number of nanoseconds. Everything else, `-bin`
+//! values in their base64 form included, goes as it is.
+//!
+//! # What does not fit
+//!
+//! A head that is over the limits is RESOURCE_EXHAUSTED, on every route. A status that is not OK
+//! keeps its code whatever its length: [`fit`] cuts its message, and leaves out its details and
+//! metadata only where they alone are too long.
 
 use std::time::Duration;
 
-use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, TE};
+use http::header::{self, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, TE};
 use partywall_abi::codec::DecodeError;
 use partywall_abi::limits;
 use partywall_abi::segment::{self, Metadata, NO_DEADLINE, RequestHead, ResponseHead, Trailers};
 use tonic::{Code, Status};
 
-const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
+/// The content type of a call that names no other.
+pub(crate) const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
+/// Who calls, as HTTP has it: the library and the version of what travels on a link, which both
+/// ends have in common.
+pub(crate) const USER_AGENT: HeaderValue = HeaderValue::from_static("partywall/1");
 /// Name of the timeout header.
 pub(crate) const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 pub(crate) const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+
+/// Most bytes of a list of headers that our ends of HTTP/2 take, as it counts them: no less than
+/// what a ring takes.
+pub(crate) const LIST_BYTES: u32 =
+    (limits::HEAD_BYTES + limits::PATH_BYTES + 32 * limits::METADATA_ENTRIES + 1024) as u32;
+
+/// Most bytes of the trailers of a failed call, as HTTP/2 counts them ([`list_size`]): callers
+/// over HTTP/2 take 16 KiB unless they say otherwise.
+const FAILED_BYTES: usize = 16_000;
+/// A message is not cut below so many bytes for the sake of details and metadata.
+const MESSAGE_BYTES: usize = 1024;
 
 fn travels(name: &HeaderName, value: &HeaderValue) -> bool {
     !(name == TE || name == GRPC_TIMEOUT || (name == CONTENT_TYPE && value == GRPC))
@@ -48,6 +73,13 @@ fn check_entries(entries: u16, what: &str) -> Result<(), Status> {
     Ok(())
 }
 
+fn check_path(path: &str) -> Result<(), Status> {
+    if path.len() > limits::PATH_BYTES {
+        return Err(Status::unimplemented(format!("a path of {} bytes", path.len())));
+    }
+    Ok(())
+}
+
 /// Appends a request's head block.
 pub(crate) fn write_request_head(
     out: &mut Vec<u8>,
@@ -55,9 +87,7 @@ pub(crate) fn write_request_head(
     headers: &HeaderMap,
     timeout: Option<Duration>,
 ) -> Result<(), Status> {
-    if path.len() > limits::PATH_BYTES {
-        return Err(Status::unimplemented(format!("a path of {} bytes", path.len())));
-    }
+    check_path(path)?;
     let deadline = timeout.map_or(NO_DEADLINE, |t| {
         u64::try_from(t.as_nanos()).unwrap_or(NO_DEADLINE - 1).min(NO_DEADLINE - 1)
     });
@@ -65,7 +95,14 @@ pub(crate) fn write_request_head(
     check_entries(entries, "request")?;
     segment::write_block(out, |out| {
         RequestHead::write(out, deadline, path, entries);
-        write_all(out, headers, travels);
+        for (name, value) in headers.iter().filter(|(n, v)| travels(n, v)) {
+            if name == header::USER_AGENT {
+                let both = [value.as_bytes(), b" ", USER_AGENT.as_bytes()].concat();
+                segment::write_entry(out, name.as_str().as_bytes(), &both);
+            } else {
+                segment::write_entry(out, name.as_str().as_bytes(), value.as_bytes());
+            }
+        }
     })
     .map(drop)
     .ok_or_else(|| too_large("request"))
@@ -83,13 +120,43 @@ pub(crate) fn write_response_head(out: &mut Vec<u8>, headers: &HeaderMap) -> Res
     .ok_or_else(|| too_large("response head"))
 }
 
-/// Appends a trailers block and returns the status code in it.
-pub(crate) fn write_trailers(out: &mut Vec<u8>, trailers: &HeaderMap) -> Result<u8, Status> {
-    let code = trailers
-        .get(GRPC_STATUS)
-        .and_then(|v| v.to_str().ok()?.parse::<u8>().ok())
-        .filter(|c| *c <= 16)
-        .unwrap_or(Code::Unknown as u8);
+/// Whether a request with this path and these headers may be sent over HTTP/2: as on a ring.
+pub(crate) fn check_request(path: &str, headers: &HeaderMap) -> Result<(), Status> {
+    check_path(path)?;
+    check(path.len(), headers, "request")
+}
+
+/// Whether a response with these headers may be sent over HTTP/2: as on a ring.
+pub(crate) fn check_response(headers: &HeaderMap) -> Result<(), Status> {
+    check(0, headers, "response head")
+}
+
+fn check(before: usize, headers: &HeaderMap, what: &str) -> Result<(), Status> {
+    check_entries(count(headers, travels), what)?;
+    let entries = headers.iter().filter(|(n, v)| travels(n, v));
+    // What a block has beside names and values: two lengths an entry, and less than 16 bytes.
+    let bytes: usize = entries.map(|(n, v)| n.as_str().len() + v.len() + 6).sum();
+    if before + bytes + 16 > limits::HEAD_BYTES { Err(too_large(what)) } else { Ok(()) }
+}
+
+/// Appends the trailers block of an answer and returns the status code in it. Trailers that do
+/// not fit are replaced by those that say so.
+pub(crate) fn write_trailers(out: &mut Vec<u8>, trailers: &HeaderMap) -> u8 {
+    let code = code_of(trailers);
+    if code != 0
+        && let Some(fitting) = fit(trailers)
+    {
+        return write_block(out, &fitting, code).unwrap_or_else(|status| write_short(out, &status));
+    }
+    write_block(out, trailers, code).unwrap_or_else(|status| write_short(out, &status))
+}
+
+fn code_of(trailers: &HeaderMap) -> u8 {
+    let code = trailers.get(GRPC_STATUS).and_then(|v| v.to_str().ok()?.parse::<u8>().ok());
+    code.filter(|c| *c <= 16).unwrap_or(Code::Unknown as u8)
+}
+
+fn write_block(out: &mut Vec<u8>, trailers: &HeaderMap, code: u8) -> Result<u8, Status> {
     let keep = |n: &HeaderName, v: &HeaderValue| *n != GRPC_STATUS && travels(n, v);
     let entries = count(trailers, keep);
     check_entries(entries, "trailers")?;
@@ -101,39 +168,128 @@ pub(crate) fn write_trailers(out: &mut Vec<u8>, trailers: &HeaderMap) -> Result<
     Ok(code)
 }
 
-/// Appends the trailers block of a status; its message is shortened if it must be.
-pub(crate) fn write_status(out: &mut Vec<u8>, status: &Status) {
+/// A status of a few words, which always fits.
+fn write_short(out: &mut Vec<u8>, status: &Status) -> u8 {
+    let code = status.code() as i32 as u8;
+    write_block(out, &headers_of(status), code).expect("a short ASCII message")
+}
+
+/// Appends the trailers block of a status and returns its code.
+pub(crate) fn write_status(out: &mut Vec<u8>, status: &Status) -> u8 {
+    write_trailers(out, &headers_of(status))
+}
+
+/// The trailers of a status.
+pub(crate) fn headers_of(status: &Status) -> HeaderMap {
     let mut headers = HeaderMap::new();
-    let written = status
-        .add_header(&mut headers)
-        .map_err(|_| ())
-        .and_then(|()| write_trailers(out, &headers).map_err(|_| ()));
-    if written.is_err() {
-        let short = Status::new(status.code(), "(the status was too large for a ring)");
+    if status.add_header(&mut headers).is_err() {
+        // Its message is no header's value: the code is what counts.
         headers.clear();
-        short.add_header(&mut headers).expect("a short ASCII message");
-        write_trailers(out, &headers).expect("a short block");
+        headers.insert(GRPC_STATUS, HeaderValue::from(status.code() as i32));
     }
+    headers
+}
+
+/// Bytes of a list of headers as HTTP/2 counts them: RFC 9113, section 6.5.2.
+fn list_size<'a>(headers: impl Iterator<Item = (&'a HeaderName, &'a HeaderValue)>) -> usize {
+    headers.map(|(name, value)| name.as_str().len() + value.len() + 32).sum()
+}
+
+/// Trailers in a form that every receiver takes; none if they are that already. Of a failed call
+/// the code stays, the message is cut, and details and metadata are left out where they leave it no
+/// room. Of a good one, metadata that does not fit is RESOURCE_EXHAUSTED.
+pub(crate) fn fit(trailers: &HeaderMap) -> Option<HeaderMap> {
+    if code_of(trailers) == 0 {
+        return check(0, trailers, "trailers").err().map(|status| headers_of(&status));
+    }
+    let fits = |headers: &HeaderMap| {
+        list_size(headers.iter()) <= FAILED_BYTES && headers.len() <= limits::METADATA_ENTRIES
+    };
+    if fits(trailers) {
+        return None;
+    }
+    let status = Status::from_header_map(trailers)?;
+    let others = trailers.iter().filter(|(name, _)| **name != GRPC_MESSAGE);
+    let room = FAILED_BYTES.saturating_sub(list_size(others) + GRPC_MESSAGE.as_str().len() + 32);
+    if room >= MESSAGE_BYTES && trailers.len() <= limits::METADATA_ENTRIES {
+        let mut fitting = trailers.clone();
+        let cut = headers_of(&Status::new(status.code(), cut(status.message(), room)));
+        fitting.extend(cut);
+        if fits(&fitting) {
+            return Some(fitting);
+        }
+    }
+    let room = FAILED_BYTES - 1024;
+    let text = cut(status.message(), room - LEFT_OUT.len());
+    Some(headers_of(&Status::new(status.code(), format!("{text}{LEFT_OUT}"))))
+}
+
+const LEFT_OUT: &str = " (details and metadata were too long and are left out)";
+
+/// The beginning of a message that, in the form it has in a header, takes at most `room` bytes.
+fn cut(message: &str, room: usize) -> &str {
+    let mut used = 0;
+    let end = message.char_indices().find_map(|(at, c)| {
+        let plain = c.is_ascii_graphic() && !"\"#%<>`?{}".contains(c);
+        used += if plain { 1 } else { 3 * c.len_utf8() };
+        (used > room).then_some(at)
+    });
+    &message[..end.unwrap_or(message.len())]
+}
+
+/// What a layer's plain HTTP answer means to a gRPC caller.
+///
+/// See <https://github.com/grpc/grpc/blob/master/doc/http-grpc-status-mapping.md>.
+pub(crate) fn http_status(status: http::StatusCode) -> Status {
+    let code = match status.as_u16() {
+        400 => Code::Internal,
+        401 => Code::Unauthenticated,
+        403 => Code::PermissionDenied,
+        404 => Code::Unimplemented,
+        429 | 502 | 503 | 504 => Code::Unavailable,
+        _ => Code::Unknown,
+    };
+    Status::new(code, format!("the service answered with HTTP status {status}"))
+}
+
+/// What an answer means that ends without trailers: that is unknown, it may have been cut off.
+pub(crate) fn no_trailers() -> Status {
+    Status::unknown("the service sent no trailers")
 }
 
 fn invalid(field: &'static str) -> DecodeError {
     DecodeError::Text { field }
 }
 
-fn read_into(headers: &mut HeaderMap, metadata: &Metadata<'_>) -> Result<(), DecodeError> {
+/// Which of the headers that need not travel did.
+#[derive(Default)]
+struct Named {
+    content_type: bool,
+    user_agent: bool,
+}
+
+fn read_into(headers: &mut HeaderMap, metadata: &Metadata<'_>) -> Result<Named, DecodeError> {
+    let mut named = Named::default();
     for (name, value) in metadata.iter() {
         let name = HeaderName::from_bytes(name).map_err(|_| invalid("metadata name"))?;
         let value = HeaderValue::from_bytes(value).map_err(|_| invalid("metadata value"))?;
+        named.content_type |= name == CONTENT_TYPE;
+        named.user_agent |= name == header::USER_AGENT;
         headers.append(name, value);
     }
-    Ok(())
+    Ok(named)
 }
 
 /// The headers that a service sees for a request.
 pub(crate) fn request_headers(head: &RequestHead<'_>) -> Result<HeaderMap, DecodeError> {
-    let mut headers = HeaderMap::with_capacity(head.metadata.len() + 2);
-    headers.insert(CONTENT_TYPE, GRPC);
-    read_into(&mut headers, &head.metadata)?;
+    let mut headers = HeaderMap::with_capacity(head.metadata.len() + 3);
+    let named = read_into(&mut headers, &head.metadata)?;
+    if !named.content_type {
+        headers.insert(CONTENT_TYPE, GRPC);
+    }
+    if !named.user_agent {
+        headers.insert(header::USER_AGENT, USER_AGENT);
+    }
     if head.deadline_ns != NO_DEADLINE {
         headers.insert(GRPC_TIMEOUT, format_timeout(Duration::from_nanos(head.deadline_ns)));
     }
@@ -142,8 +298,11 @@ pub(crate) fn request_headers(head: &RequestHead<'_>) -> Result<HeaderMap, Decod
 
 /// The headers of a response.
 pub(crate) fn response_headers(metadata: &Metadata<'_>) -> Result<HeaderMap, DecodeError> {
-    let mut headers = HeaderMap::new();
-    read_into(&mut headers, metadata)?;
+    // With room for the trailers, which a unary call of tonic's adds.
+    let mut headers = HeaderMap::with_capacity(metadata.len() + 3);
+    if !read_into(&mut headers, metadata)?.content_type {
+        headers.insert(CONTENT_TYPE, GRPC);
+    }
     Ok(headers)
 }
 
@@ -178,6 +337,11 @@ pub(crate) fn parse_timeout(headers: &HeaderMap) -> Option<Duration> {
         "n" => Duration::from_nanos(n),
         _ => return None,
     })
+}
+
+/// Sets the time in a `grpc-timeout` header.
+pub(crate) fn set_timeout(headers: &mut HeaderMap, t: Duration) {
+    headers.insert(GRPC_TIMEOUT, format_timeout(t));
 }
 
 fn format_timeout(t: Duration) -> HeaderValue {
@@ -240,7 +404,7 @@ mod tests {
         assert_eq!(head.metadata.len(), 2);
         let back = request_headers(&head).unwrap();
         assert_eq!(back.get_all("x-a").iter().count(), 2);
-        assert_eq!(back[CONTENT_TYPE], GRPC);
+        assert_eq!((&back[CONTENT_TYPE], &back[header::USER_AGENT]), (&GRPC, &USER_AGENT));
         assert_eq!(parse_timeout(&back), Some(Duration::from_secs(1)));
     }
 
@@ -256,15 +420,103 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_said() {
-        let status = Status::internal("x".repeat(limits::HEAD_BYTES));
+    fn a_head_that_does_not_fit_is_said() {
         let mut out = Vec::new();
-        write_status(&mut out, &status);
-        let headers = trailers(&Trailers::decode(&out[4..]).unwrap()).unwrap();
-        assert_eq!(Status::from_header_map(&headers).unwrap().code(), Code::Internal);
         let mut h = HeaderMap::new();
         h.insert("x", HeaderValue::try_from("x".repeat(limits::HEAD_BYTES)).unwrap());
-        let e = write_request_head(&mut out, "/a.B/C", &h, None).unwrap_err();
-        assert_eq!(e.code(), Code::ResourceExhausted);
+        for e in [
+            write_request_head(&mut out, "/a.B/C", &h, None).unwrap_err(),
+            check_request("/a.B/C", &h).unwrap_err(),
+            write_response_head(&mut out, &h).unwrap_err(),
+            check_response(&h).unwrap_err(),
+        ] {
+            assert_eq!(e.code(), Code::ResourceExhausted);
+            assert!(e.message().contains("20480"), "{e}");
+        }
+    }
+
+    #[test]
+    fn a_content_type_of_the_callers_own_is_the_only_one() {
+        for text in ["application/grpc+proto", "application/grpc-web+proto"] {
+            let mut h = HeaderMap::new();
+            h.insert(CONTENT_TYPE, HeaderValue::from_static(text));
+            let mut out = Vec::new();
+            write_request_head(&mut out, "/a.B/C", &h, None).unwrap();
+            let back = request_headers(&RequestHead::decode(&out[4..]).unwrap()).unwrap();
+            assert_eq!(back.get_all(CONTENT_TYPE).iter().collect::<Vec<_>>(), [text]);
+            out.clear();
+            write_response_head(&mut out, &h).unwrap();
+            let back = response_headers(&ResponseHead::decode(&out[4..]).unwrap()).unwrap();
+            assert_eq!(back.get_all(CONTENT_TYPE).iter().collect::<Vec<_>>(), [text]);
+        }
+    }
+
+    #[test]
+    fn a_user_agent_of_the_callers_own_comes_first() {
+        let mut h = HeaderMap::new();
+        h.insert(header::USER_AGENT, HeaderValue::from_static("mine/2"));
+        let mut out = Vec::new();
+        write_request_head(&mut out, "/a.B/C", &h, None).unwrap();
+        let back = request_headers(&RequestHead::decode(&out[4..]).unwrap()).unwrap();
+        let agents: Vec<_> = back.get_all(header::USER_AGENT).iter().collect();
+        assert_eq!(agents, ["mine/2 partywall/1"]);
+    }
+
+    #[test]
+    fn a_response_has_a_content_type() {
+        let mut out = Vec::new();
+        write_response_head(&mut out, &HeaderMap::new()).unwrap();
+        let back = response_headers(&ResponseHead::decode(&out[4..]).unwrap()).unwrap();
+        assert_eq!(back[CONTENT_TYPE], GRPC);
+    }
+
+    fn sent(status: &Status) -> Status {
+        let mut out = Vec::new();
+        write_status(&mut out, status);
+        let headers = trailers(&Trailers::decode(&out[4..]).unwrap()).unwrap();
+        assert!(list_size(headers.iter()) <= FAILED_BYTES);
+        Status::from_header_map(&headers).unwrap()
+    }
+
+    /// `Aborted` with 24 KiB of text arrived as RESOURCE_EXHAUSTED.
+    #[test]
+    fn the_code_of_a_status_survives_a_message_of_any_length() {
+        for letter in ["x", " ", "%", "ä", "\u{1f608}", "aä "] {
+            for len in [100, 10_000, 15_000, 20_000, 24 << 10, 1 << 20] {
+                let text = letter.repeat(len);
+                let back = sent(&Status::with_details(Code::Aborted, &text, vec![1; 500].into()));
+                assert_eq!(back.code(), Code::Aborted, "{len} of {letter}");
+                assert!(text.starts_with(back.message()), "{len} of {letter}");
+                assert!(back.message().len() >= text.len().min(FAILED_BYTES / 4), "{}", len);
+                assert_eq!(back.details(), [1; 500]);
+            }
+        }
+    }
+
+    #[test]
+    fn the_code_of_a_status_survives_details_and_metadata_of_any_length() {
+        for len in [11_000, 12_000, 100_000] {
+            let details = Status::with_details(Code::DataLoss, "why", vec![1; len].into());
+            let back = sent(&details);
+            assert_eq!(back.code(), Code::DataLoss);
+            assert!(back.message().starts_with("why"), "{back}");
+            assert!(back.details().len() == len || back.message().contains("left out"), "{back}");
+        }
+        let mut many = Status::aborted("why");
+        for n in 0..limits::METADATA_ENTRIES {
+            let key: tonic::metadata::MetadataKey<_> = format!("x-{n}").parse().unwrap();
+            many.metadata_mut().insert(key, "1".parse().unwrap());
+        }
+        let back = sent(&many);
+        assert_eq!(back.code(), Code::Aborted);
+        assert!(back.message().contains("left out"), "{back}");
+    }
+
+    #[test]
+    fn trailing_metadata_of_a_good_answer_is_never_left_out_unsaid() {
+        let mut h = headers_of(&Status::ok(""));
+        h.insert("x", HeaderValue::try_from("x".repeat(limits::HEAD_BYTES)).unwrap());
+        let mut out = Vec::new();
+        assert_eq!(write_trailers(&mut out, &h), Code::ResourceExhausted as u8);
     }
 }

@@ -6,6 +6,8 @@ mod built;
 mod command;
 mod deps;
 mod libtest;
+mod licences;
+mod promises;
 mod ran;
 mod rows;
 mod steps;
@@ -16,6 +18,7 @@ mod workspace;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use clap::builder::PossibleValuesParser;
 use clap::{Parser, Subcommand};
 
 use crate::workspace::Workspace;
@@ -34,14 +37,19 @@ enum Task {
         /// Run the promised number of random trials, not a twentieth of it
         #[arg(long)]
         full: bool,
+        /// Run only this step; may be given several times
+        #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(steps::names()))]
+        step: Vec<String>,
     },
     /// Check the rules about files, names, unsafe code and links
     Tidy,
     /// Check which crate may depend on which
     Deps,
+    /// Check licences, sources and versions of what is linked against deny.toml
+    Licences,
     /// Run the tests of the domain crate in an emulated machine that has protection keys
     VmTest,
-    /// Check docs/systems.md against the tests that ran
+    /// Check docs/systems.md and SPECIFICATION.md against the tests that ran
     Rows {
         /// List of tests that ran, as written by `cargo xtask test`
         #[arg(long, value_name = "FILE")]
@@ -63,9 +71,10 @@ impl Cli {
     fn run(self) -> anyhow::Result<()> {
         let workspace = Workspace::locate()?;
         match self.task {
-            Task::Test { full } => steps::run(&workspace, full),
+            Task::Test { full, step } => steps::run(&workspace, full, &step),
             Task::Tidy => tidy::run(&workspace),
             Task::VmTest => vm::run(&workspace)?.check(),
+            Task::Licences => licences::run(&workspace),
             Task::Deps => deps::run(&workspace),
             Task::Rows { ran } => {
                 rows::run(&workspace, &ran.unwrap_or_else(|| workspace.ran_list()))

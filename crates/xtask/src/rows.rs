@@ -1,4 +1,6 @@
-//! `cargo xtask rows`: docs/systems.md against the tests that ran.
+//! `cargo xtask rows`: docs/systems.md and SPECIFICATION.md against the tests that ran.
+//!
+//! Names of tests in SPECIFICATION.md are checked by [`crate::promises`], those of docs/systems.md here.
 //!
 //! Each claim of the five systems is one table row `| id | claim | state | where | test |`. A row
 //! that says `done` or `part` names tests, and each of them must have passed in the last run. An
@@ -10,6 +12,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
+use crate::promises;
 use crate::ran::{Outcome, RanList};
 use crate::workspace::Workspace;
 
@@ -34,14 +37,22 @@ pub(crate) fn run(workspace: &Workspace, ran: &Path) -> Result<()> {
     let text = fs::read_to_string(workspace.root.join(FILE)).context(FILE)?;
     let ran = RanList::load(ran)?;
     let rows = parse(&text)?;
-    let faults = check(&rows, &ran);
+    let mut faults: Vec<_> =
+        check(&rows, &ran).into_iter().map(|fault| format!("{FILE}: {fault}")).collect();
+    let (kept, broken) = promises::check(workspace, &ran)?;
+    faults.extend(broken);
     if !faults.is_empty() {
-        bail!("{FILE} is wrong, faults: {}\n  {}", faults.len(), faults.join("\n  "));
+        let files = format!("{FILE} and {}", promises::FILE);
+        bail!("faults in {files}: {}\n  {}", faults.len(), faults.join("\n  "));
     }
     let mut states = BTreeMap::<&str, usize>::new();
     rows.iter().for_each(|row| *states.entry(&row.state).or_default() += 1);
     let counts: Vec<_> = states.iter().map(|(state, n)| format!("{n} {state}")).collect();
-    println!("rows: {} claims, {}", rows.len(), counts.join(", "));
+    println!("rows: {} claims, {}; {kept} promises", rows.len(), counts.join(", "));
+    let unshown = ran.count(Outcome::NeedsRoot);
+    if unshown > 0 {
+        println!("rows: {unshown} tests need root and did not run; step `root` runs them");
+    }
     Ok(())
 }
 
@@ -66,7 +77,8 @@ fn parse(text: &str) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-fn cells(line: &str) -> Option<Vec<&str>> {
+/// The cells of a table row; none if the line is no such row.
+pub(crate) fn cells(line: &str) -> Option<Vec<&str>> {
     let inner = line.trim().strip_prefix('|')?.strip_suffix('|')?;
     Some(inner.split('|').map(str::trim).collect())
 }
@@ -138,15 +150,19 @@ impl Row {
             "open" | "not here" => {}
             other => faults.push(format!("{other:?} is not a state: done, part, open, not here")),
         }
-        for test in &self.tests {
-            let results = ran.find(test);
-            if results.is_empty() {
-                faults.push(format!("the test {test} did not run"));
-            } else if results.iter().any(|result| *result != Outcome::Ok) {
-                faults.push(format!("the test {test} did not pass"));
-            }
-        }
+        faults.extend(self.tests.iter().filter_map(|test| fault_of(test, ran)));
         faults
+    }
+}
+
+/// What is wrong with a test that a row names; one that needs root may not have run.
+pub(crate) fn fault_of(test: &str, ran: &RanList) -> Option<String> {
+    let results = ran.find(test);
+    let passed = |result: &Outcome| matches!(result, Outcome::Ok | Outcome::NeedsRoot);
+    match results.is_empty() {
+        true => Some(format!("the test {test} did not run")),
+        false if results.iter().all(passed) => None,
+        false => Some(format!("the test {test} did not pass")),
     }
 }
 
@@ -175,6 +191,7 @@ mod tests {
         list.extend([
             ("partywall_shm::ring::tests::wraps".to_owned(), Outcome::Ok),
             ("partywall::it::dies".to_owned(), Outcome::Failed),
+            ("partywall::root::many_users".to_owned(), Outcome::NeedsRoot),
         ]);
         list
     }
@@ -188,6 +205,7 @@ mod tests {
         assert_eq!(faults(&[]), [""; 0]);
         let row = "| M01 | c | done | crates/shm | `wraps`, `partywall-shm::ring::tests::wraps` |";
         assert_eq!(faults(&[row]), [""; 0]);
+        assert_eq!(faults(&["| M01 | c | done | x | many_users |"]), [""; 0]);
         assert_eq!(faults(&["| U37 | c | not here | no such hardware | |"]), [""; 0]);
     }
 

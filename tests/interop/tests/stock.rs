@@ -7,10 +7,9 @@ use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::Instant;
 
 use http::{Request, Response};
-use partywall_interop::cases::{self, Env, Failure, Transport};
+use partywall_interop::cases::{self, CaseError, Env, Failure, Transport};
 use partywall_interop::go_client;
 use partywall_interop::proto::test_service_client::TestServiceClient;
 use partywall_interop::proto::{BoolValue, ResponseParameters, StreamingOutputCallRequest};
@@ -43,16 +42,12 @@ where
 /// Runs every case and fails with all that did not hold.
 async fn run_all<T: Transport>(link: &str, env: Env<T>) -> Outcome {
     let env = env.tonic_deadlines();
-    let mut failed = Vec::new();
-    for case in cases::all() {
-        let start = Instant::now();
-        let result = case.run(env.clone()).await;
-        let took = start.elapsed().as_millis();
-        let word = if result.is_ok() { "ok" } else { "FAILED" };
-        println!("{link} {:<36} {word} {took:>6} ms", case.name());
-        failed.extend(result.err().map(|error| error.to_string()));
-    }
-    if failed.is_empty() { Ok(()) } else { Err(failed.join("\n").into()) }
+    let failed = cases::run(link, cases::all(), &env).await;
+    if failed.is_empty() { Ok(()) } else { Err(texts(&failed).into()) }
+}
+
+fn texts(failed: &[CaseError]) -> String {
+    failed.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }
 
 /// A server on a free loopback port, and the endpoint to reach it.

@@ -33,8 +33,10 @@ pub struct Blocking;
 #[derive(Debug)]
 pub struct Tonic;
 
-const SOCKET: &str = "coordinator.sock";
-const NAME: &str = "bench";
+/// The coordinator's socket in the directory of a sample.
+pub const SOCKET: &str = "coordinator.sock";
+/// The name that is served.
+pub const NAME: &str = "bench";
 const POLICY: &str =
     "[service.bench]\nregister = ['anyone']\n[service.bench.call]\nanyone = ['*']\n";
 const LIMIT: usize = 1 << 30;

@@ -21,11 +21,16 @@ pub struct Other {
 pub static DOMAIN_TONIC: Other = Other {
     name: "domain-tonic",
     inner: &partywall::Tonic,
-    cases: || {
-        let wait = Some(Wait::Block);
-        [echoes(Placement::SameCore, wait), bulk(wait)].concat()
-    },
+    cases: stubs,
     domains: Some(Isolation::None),
+};
+
+/// The same with protection keys, where the machine has them.
+pub static DOMAIN_TONIC_KEYS: Other = Other {
+    name: "domain-tonic-keys",
+    inner: &partywall::Tonic,
+    cases: stubs,
+    domains: Some(Isolation::Fault),
 };
 
 /// The link without calls.
@@ -74,6 +79,11 @@ pub static UDS_EPOLL: Other = Other {
     },
     domains: None,
 };
+
+fn stubs() -> Vec<Case> {
+    let wait = Some(Wait::Block);
+    [echoes(Placement::SameCore, wait), bulk(wait)].concat()
+}
 
 /// Sleeping on one core; spinning on two, where they would otherwise wait for a wake-up. At fixed rates
 /// they sleep there too, as it is the CPU time that counts.

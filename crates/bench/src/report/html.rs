@@ -1,12 +1,14 @@
 //! The HTML report: one file, no scripts, nothing loaded from anywhere.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use super::summary::{self, Group};
-use super::{plot, table};
+use super::{plot, table, terms};
 use crate::case::Bench;
 use crate::contender::Result;
 use crate::driver::Run;
+use crate::stats::ENOUGH;
 use crate::target::{Finding, Verdict};
 
 const STYLE: &str = "\
@@ -23,6 +25,8 @@ p, dd, summary { color: var(--soft); } dl { display: grid; grid-template-columns
 th, td { text-align: left; padding: .25rem .6rem; border-bottom: 1px solid var(--line);
   white-space: nowrap; font-variant-numeric: tabular-nums; }
 td:last-child { white-space: normal; min-width: 14rem; }
+.warning { color: var(--bad); font-weight: 600; } .swatch { display: inline-block; width: .8em;
+  height: .8em; margin: 0 .3em 0 1em; }
 .pass { color: var(--good); } .fail, .void { color: var(--bad); font-weight: 600; }
 svg { display: block; width: 100%; max-width: 46rem; height: auto; }
 .plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr));
@@ -43,35 +47,70 @@ pub fn render(run: &Run) -> Result<String> {
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <title>{title}</title>\n<style>\n{STYLE}\n</style>\n</head>\n<body>\n<h1>{title}</h1>\n"
     );
-    // Writing to a string cannot fail.
+    for warning in run.warnings() {
+        // Writing to a string cannot fail.
+        let _ = writeln!(out, "<p class=\"warning\">{}</p>", escape(&warning));
+    }
     let _ = writeln!(out, "<p>{}</p>", escape(&run.machine.line()));
     for line in table::tally(run).lines() {
         let _ = writeln!(out, "<p>{}</p>", escape(line));
     }
     if !run.floors.is_empty() {
-        out.push_str("<h2>Floors: without them a run counts for nothing</h2>\n");
+        let _ = writeln!(out, "<h2>Floors</h2>\n<p>{}.</p>", escape(table::FLOORS));
         findings(&mut out, &run.floors);
     }
-    out.push_str(
-        "<h2>Targets</h2>\n<p>Median of the ratios of each round, with its 95 % interval.</p>\n",
-    );
+    let _ = writeln!(out, "<h2>Targets</h2>\n<p>{}.</p>", escape(table::TARGETS));
     findings(&mut out, &run.targets);
-    out.push_str(
-        "<h2>Plots</h2>\n<p>A dot is a sample: its median time, its calls per second, its mean cycles one way or \
-         its CPU time per call. The bar \
-         spans the middle half of the samples, the mark is their median.</p>\n<div class=\"plots\">\n",
-    );
     let groups = summary::groups(&run.rows);
-    for group in &groups {
-        if let Some(svg) = plot::render(group)? {
-            let _ = writeln!(out, "<div><h2>{}</h2>\n{svg}</div>", escape(&group.case.to_string()));
-        }
-    }
-    out.push_str("</div>\n<h2>Figures</h2>\n");
+    plots(&mut out, &groups)?;
+    out.push_str("<h2>Figures</h2>\n");
     groups.iter().for_each(|group| figures(&mut out, group));
+    words(&mut out, run);
     machine(&mut out, run)?;
     out.push_str("</body>\n</html>\n");
     Ok(out)
+}
+
+fn plots(out: &mut String, groups: &[Group]) -> Result<()> {
+    out.push_str(
+        "<h2>Plots</h2>\n<p>A dot is a sample, the bar spans the middle half of the samples, the \
+         mark is their median. The best is on top; the scales are logarithmic.</p>\n<p>",
+    );
+    for (colour, who) in plot::LEGEND {
+        let plotters::style::RGBColor(red, green, blue) = colour;
+        let _ = write!(
+            out,
+            "<span class=\"swatch\" style=\"background: rgb({red}, {green}, {blue})\"></span>{who}"
+        );
+    }
+    out.push_str("</p>\n<div class=\"plots\">\n");
+    for group in groups {
+        if let Some(svg) = plot::render(group)? {
+            let title = escape(&group.case.to_string());
+            let few = group.lines.iter().any(|line| line.n < ENOUGH);
+            let note =
+                if few { "<p>Fewer than five samples of some: an impression.</p>" } else { "" };
+            let _ = writeln!(out, "<div><h2>{title}</h2>\n{svg}{note}</div>");
+        }
+    }
+    out.push_str("</div>\n");
+    Ok(())
+}
+
+/// What the words of the page mean, the contenders that were measured among them.
+fn words(out: &mut String, run: &Run) {
+    let names: BTreeSet<&str> = run.rows.iter().map(|row| row.contender.as_str()).collect();
+    let contenders = names.into_iter().map(|name| (name, terms::contender(name)));
+    for (title, terms) in [
+        ("Contenders", contenders.collect::<Vec<_>>()),
+        ("Terms", terms::terms(run.bench).collect()),
+    ] {
+        let _ = writeln!(out, "<h2>{title}</h2>\n<dl>");
+        for (term, text) in terms {
+            let _ = writeln!(out, "<dt>{}</dt><dd>{}</dd>", escape(term), escape(text));
+        }
+        out.push_str("</dl>\n");
+    }
 }
 
 fn findings(out: &mut String, findings: &[Finding]) {
@@ -83,7 +122,7 @@ fn findings(out: &mut String, findings: &[Finding]) {
             Verdict::Pass => "pass",
             Verdict::Fail => "fail",
             Verdict::Void => "void",
-            Verdict::Stated | Verdict::TooFew | Verdict::NotRun => "",
+            Verdict::Undecided | Verdict::Stated | Verdict::TooFew | Verdict::NotRun => "",
         };
         row(out, "td", class, cells);
     }

@@ -13,7 +13,7 @@ struct File<'a> {
     rows: &'a [Row],
     floors: &'a [Finding],
     targets: &'a [Finding],
-    void: bool,
+    warnings: Vec<String>,
     run: &'a Tally,
 }
 
@@ -27,7 +27,7 @@ pub fn render(run: &Run) -> serde_json::Result<String> {
         rows: &run.rows,
         floors: &run.floors,
         targets: &run.targets,
-        void: run.is_void(),
+        warnings: run.warnings(),
         run: &run.tally,
     };
     let mut text = serde_json::to_string_pretty(&file)?;

@@ -5,6 +5,7 @@ pub mod json;
 pub mod plot;
 pub mod summary;
 pub mod table;
+pub mod terms;
 
 use crate::ratio::Tag;
 use crate::stats::Estimate;
@@ -33,10 +34,12 @@ pub fn cycles(cycles: f64) -> String {
     format!("{cycles:.0} cycles")
 }
 
-/// A ratio and its interval.
-pub fn ratio(found: &Estimate) -> String {
-    let Estimate { median, low, high, .. } = found;
-    format!("{} [{}, {}]", small(*median), small(*low), small(*high))
+/// A median and its interval, if there were enough samples for one.
+pub fn estimate(found: &Estimate, show: impl Fn(f64) -> String) -> String {
+    match found.interval {
+        Some((low, high)) => format!("{} [{}, {}]", show(found.median), show(low), show(high)),
+        None => show(found.median),
+    }
 }
 
 /// The tag of a row.
@@ -58,7 +61,7 @@ fn digits(value: f64) -> String {
 }
 
 /// A ratio: enough digits for small ones.
-fn small(value: f64) -> String {
+pub fn small(value: f64) -> String {
     match value.abs() {
         size if size < 0.1 => format!("{value:.4}"),
         size if size < 10.0 => format!("{value:.3}"),
@@ -80,7 +83,9 @@ mod tests {
         assert_eq!(rate(67_912.0), "67.9 k/s");
         assert_eq!(rate(60.9e6), "60.9 M/s");
         assert_eq!(cycles(95.6), "96 cycles");
-        let found = Estimate { n: 3, median: 0.0665, low: 0.06, high: 1.2 };
-        assert_eq!(ratio(&found), "0.0665 [0.0600, 1.200]");
+        let found = Estimate { n: 5, median: 0.0665, interval: Some((0.06, 1.2)) };
+        assert_eq!(estimate(&found, small), "0.0665 [0.0600, 1.200]");
+        let few = Estimate { n: 2, interval: None, ..found };
+        assert_eq!(estimate(&few, small), "0.0665");
     }
 }

@@ -1,11 +1,11 @@
 //! One plot per group: a dot for every sample, a bar from quartile to quartile, a mark at the
-//! median, on a logarithmic axis.
+//! median, on a logarithmic axis, whose title says what it shows and which way is better.
 
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::summary::{Group, Line, metric};
-use super::{cycles, rate, tag, time};
+use super::{cycles, rate, tag, terms, time};
 use crate::case::Wait;
 use crate::contender::{Fault, Result};
 use crate::ratio::Metric;
@@ -15,14 +15,22 @@ use crate::stats::quantile;
 const INK: RGBColor = RGBColor(1, 2, 3);
 const INK_TEXT: &str = "#010203";
 
-/// Readable on light and on dark ground.
-const OURS: RGBColor = RGBColor(214, 96, 20);
-const FLOOR: RGBColor = RGBColor(120, 130, 140);
-const OTHER: RGBColor = RGBColor(52, 120, 210);
+/// Who is drawn in which colour; all are readable on light and on dark ground.
+pub const LEGEND: [(RGBColor, &str); 3] = [
+    (RGBColor(214, 96, 20), "Partywall"),
+    (RGBColor(52, 120, 210), "others"),
+    (RGBColor(120, 130, 140), "floors"),
+];
+const OURS: RGBColor = LEGEND[0].0;
+const OTHER: RGBColor = LEGEND[1].0;
+const FLOOR: RGBColor = LEGEND[2].0;
 
 const WIDTH: u32 = 460;
 const LINE: u32 = 24;
-const FRAME: u32 = 58;
+/// Below the lines: the ticks' values, and the axis title.
+const FOOT: u32 = 52;
+const MARGIN: u32 = 6;
+const FRAME: u32 = FOOT + 4 * MARGIN;
 const LABELS: u32 = 156;
 
 /// An SVG element that takes the page's colours; none if nothing was measured.
@@ -53,9 +61,9 @@ fn draw(svg: &mut String, group: &Group, lines: &[&Line]) -> Result<()> {
     // Each line is at a whole number.
     let (foot, head) = (-0.5, lines.len() as f64 - 0.5);
     let mut chart = ChartBuilder::on(&root)
-        .margin(6)
+        .margin(MARGIN)
         .margin_right(18)
-        .x_label_area_size(34)
+        .x_label_area_size(FOOT)
         .y_label_area_size(LABELS)
         .build_cartesian_2d((low..high).log_scale(), foot..head)
         .map_err(drawn)?;
@@ -98,6 +106,9 @@ fn draw(svg: &mut String, group: &Group, lines: &[&Line]) -> Result<()> {
             chart.draw_series([tick]).map_err(drawn)?;
         }
     }
+    let title = EmptyElement::at(((low * high).sqrt(), foot))
+        + Text::new(terms::axis(metric(&group.case)), (0, 26), below);
+    chart.draw_series([title]).map_err(drawn)?;
     root.present().map_err(drawn)?;
     Ok(())
 }
@@ -192,6 +203,21 @@ mod tests {
     }
 
     #[test]
+    fn an_axis_says_what_it_shows_and_which_way_is_better() {
+        let of = |mode, figures: Figures| {
+            let case = Case::call(mode, Some(32), Placement::SameCore, Some(Wait::Block));
+            let rows = [Row::new("pipe", case, None, 0, figures)];
+            render(&summary::groups(&rows)[0]).expect("drawn").expect("not empty")
+        };
+        let time = Figures { p50_ns: Some(5000.0), ..Figures::default() };
+        assert!(
+            of(Mode::Latency, time).contains("median time of a call (log scale), lower is better")
+        );
+        let rate = Figures { per_s: Some(5000.0), ..Figures::default() };
+        assert!(of(Mode::Pipelined, rate).contains("(log scale), higher is better"));
+    }
+
+    #[test]
     fn a_plot_of_one_contender_names_it_beside_its_samples() {
         let case = Case::call(Mode::Latency, Some(32), Placement::SameCore, Some(Wait::Block));
         let figures = Figures { p50_ns: Some(5000.0), ..Figures::default() };
@@ -203,7 +229,7 @@ mod tests {
             .and_then(|(_, rest)| rest.split_once('"'))
             .and_then(|(y, _)| y.parse().ok())
             .expect("a dot");
-        let (top, foot) = (6, FRAME + LINE - 6 - 34);
+        let (top, foot) = (MARGIN, FRAME + LINE - MARGIN - FOOT);
         assert_eq!(sample, u32::midpoint(top, foot), "{svg}");
     }
 }

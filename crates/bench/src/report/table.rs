@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::summary::{self, Group, Line};
-use super::{cycles, rate, ratio, tag, time};
+use super::{cycles, estimate, rate, small, tag, time};
 use crate::case::{Bench, Case, Wait};
 use crate::driver::Run;
 use crate::target::Finding;
@@ -11,20 +11,28 @@ use crate::target::Finding;
 /// The whole report.
 pub fn render(run: &Run) -> String {
     let mut out = String::new();
+    run.warnings().iter().for_each(|warning| section(&mut out, warning));
     for group in summary::groups(&run.rows) {
         section(&mut out, &group.case.to_string());
         out.push_str(&align(&rows(&group)));
     }
     if !run.floors.is_empty() {
-        section(&mut out, "Floors: without them a run counts for nothing");
+        section(&mut out, FLOORS);
         out.push_str(&align(&findings(&run.floors)));
     }
-    section(&mut out, "Targets: median of the ratios, with its 95 % interval");
+    section(&mut out, TARGETS);
     out.push_str(&align(&findings(&run.targets)));
     section(&mut out, "Run");
     out.push_str(&tally(run));
     out
 }
+
+/// What floors are.
+pub const FLOORS: &str = "Floors: what is compared with one that does not hold is VOID";
+
+/// How targets are judged.
+pub const TARGETS: &str = "Targets: median over the rounds and its 95 % interval, which needs five rounds; \
+     undecided where the bound lies within the interval";
 
 fn section(out: &mut String, title: &str) {
     // Writing to a string cannot fail.
@@ -52,7 +60,7 @@ pub fn cells(group: &Case, line: &Line) -> Vec<String> {
     };
     let ratio = match line.ratio {
         _ if line.reference => "1".into(),
-        Some(found) => ratio(&found),
+        Some(found) => estimate(&found, small),
         None => String::new(),
     };
     vec![
@@ -90,14 +98,18 @@ const FINDINGS: [&str; 6] = ["", "measured [95 %]", "bound", "cores", "n", "what
 
 /// One finding, as text.
 fn finding_cells(finding: &Finding) -> Vec<String> {
-    let ratio_text = finding.ratio.as_ref().map(ratio);
+    let measured = finding.measured.as_ref();
+    let what = match finding.why.as_str() {
+        "" => finding.text.clone(),
+        why => format!("{}; VOID because {why}", finding.text),
+    };
     vec![
         finding.verdict.text().into(),
-        ratio_text.unwrap_or_default(),
+        measured.map(|found| estimate(found, |v| finding.quantity.show(v))).unwrap_or_default(),
         finding.bound.clone(),
         tag(finding.near).into(),
-        finding.ratio.map(|ratio| ratio.n.to_string()).unwrap_or_default(),
-        finding.text.clone(),
+        measured.map(|found| found.n.to_string()).unwrap_or_default(),
+        what,
     ]
 }
 
@@ -127,24 +139,22 @@ pub fn tally(run: &Run) -> String {
     let _ = writeln!(
         out,
         "{} rounds, {} samples of {} ms in {:.0} s; {} dropped because the cores moved, {} hangs, \
-         {} wrong answers, {:.2} s of CPU time stolen; seed {}",
+         {} cut off by the end of the run, {} wrong answers, {:.2} s of CPU time stolen, {:.2} CPUs \
+         used by others; seed {}",
         tally.rounds,
         tally.samples,
         tally.sample_ms,
         tally.seconds,
         tally.dropped,
         tally.hangs,
+        tally.cut,
         tally.wrong,
         tally.steal_seconds,
+        tally.others_cpus,
         tally.seed
     );
     for (message, times) in &tally.failures {
         let _ = writeln!(out, "failed {times} times: {message}");
-    }
-    if run.is_void() {
-        let _ = writeln!(out, "VOID: a floor does not hold, so no figure of this run counts.");
-    } else if !run.floors_hold() {
-        let _ = writeln!(out, "Not every floor was measured, so the run is not known to be valid.");
     }
     out
 }

@@ -26,21 +26,35 @@ fn one_way(under: &'static str, bound: Bound) -> Target {
     let over = key("uds-epoll", Mode::Loop);
     let text = format!("one way, mean: uds-epoll over {under} (32 B, same core); RPAL has 11.5");
     let quantity = Quantity::Ratio { over, under: key(under, Mode::Loop) };
-    Target { text, quantity, metric: Metric::OneWay, bound }
+    Target::new(text, quantity, Metric::OneWay, bound)
 }
 
 /// What stubs cost without the ring between them.
 fn stubs(what: &str, over: &'static str, bound: Bound) -> Target {
     let text = format!("p50: {what} over ring-tonic (32 B, same core)");
     let (over, under) = (key(over, Mode::Latency), key("ring-tonic", Mode::Latency));
-    Target { text, quantity: Quantity::Ratio { over, under }, metric: Metric::P50, bound }
+    Target::new(text, Quantity::Ratio { over, under }, Metric::P50, bound)
+}
+
+/// CPU time of a call at `rate`, of both sides together: as it is, and less that of the pacing, which a
+/// program that sleeps between calls pays whatever it calls.
+fn cpu(contender: &'static str, rate: u64, bound: Bound) -> [Target; 2] {
+    let (over, under) = (paced(contender, rate), paced("uds-epoll", rate));
+    let target = |what: &str, quantity| {
+        let text = format!("CPU: {contender} over uds-epoll{what} ({})", under.case);
+        Target::new(text, quantity, Metric::Cpu, bound)
+    };
+    [
+        target("", Quantity::Ratio { over, under }),
+        target(", both less call", Quantity::Net { over, under, less: paced("call", rate) }),
+    ]
 }
 
 /// How many copies a byte of a request costs.
 fn copies(contender: &'static str, bound: Bound) -> Target {
     let text = format!("copies of a request's bytes: {contender} (64 KiB to 64 MiB)");
     let (over, under) = (key(contender, Mode::Bulk), key("memcpy", Mode::Bulk));
-    Target { text, quantity: Quantity::Slope { over, under }, metric: Metric::P50, bound }
+    Target::new(text, Quantity::Slope { over, under }, Metric::P50, bound)
 }
 
 /// What the project promises for calls between domains, as far as `sizes` were run.
@@ -49,17 +63,12 @@ pub fn targets(sizes: &[u64]) -> Vec<Target> {
         one_way("gate", Bound::AtLeast(150.0)),
         one_way("gate-keys", Bound::Stated),
         stubs("domain-tonic", "domain-tonic", Bound::AtMost(1.0 / 3.0)),
+        stubs("domain-tonic-keys", "domain-tonic-keys", Bound::Stated),
         stubs("tonic-inline, the least that stubs cost,", "tonic-inline", Bound::Stated),
     ];
     for rate in RATES {
-        let (over, under) = (paced("gate", rate), paced("uds-epoll", rate));
-        let text = format!("gate over uds-epoll, both less call ({})", over.case);
-        found.push(Target {
-            text: format!("CPU: {text}"),
-            quantity: Quantity::Net { over, under, less: paced("call", rate) },
-            metric: Metric::Cpu,
-            bound: Bound::AtMost(0.2),
-        });
+        found.extend(cpu("gate", rate, Bound::AtMost(0.2)));
+        found.extend(cpu("domain-tonic", rate, Bound::Stated));
     }
     if BULK_SIZES.iter().all(|size| sizes.contains(size)) {
         found.push(copies("gate", Bound::AtMost(1.15)));

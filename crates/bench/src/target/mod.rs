@@ -34,18 +34,29 @@ impl Bound {
         }
     }
 
-    /// As printed.
-    pub fn text(self) -> String {
+    /// As printed; `show` prints the limit.
+    pub fn text(self, show: impl Fn(f64) -> String) -> String {
         match self {
-            Self::AtMost(limit) => format!("at most {limit:.3}"),
-            Self::Below(limit) => format!("below {limit:.3}"),
-            Self::AtLeast(limit) => format!("at least {limit:.3}"),
+            Self::AtMost(limit) => format!("at most {}", show(limit)),
+            Self::Below(limit) => format!("below {}", show(limit)),
+            Self::AtLeast(limit) => format!("at least {}", show(limit)),
             Self::Stated => String::new(),
+        }
+    }
+
+    /// What the whole interval says: only one that lies on one side of the bound decides.
+    fn judge(self, found: &Estimate) -> Verdict {
+        let Some((low, high)) = found.interval else { return Verdict::TooFew };
+        match (self, self.holds(low), self.holds(high)) {
+            (Self::Stated, ..) => Verdict::Stated,
+            (_, true, true) => Verdict::Pass,
+            (_, false, false) => Verdict::Fail,
+            _ => Verdict::Undecided,
         }
     }
 }
 
-/// One promise, or one condition under which a run is worth anything.
+/// One promise, or one condition under which others can be judged.
 #[derive(Clone, Debug)]
 pub struct Target {
     /// What is compared with what, where.
@@ -56,21 +67,37 @@ pub struct Target {
     pub metric: Metric,
     /// The limit.
     pub bound: Bound,
+    /// Holds only where the cores are near (true) or far; wherever they are if none.
+    pub only_near: Option<bool>,
+}
+
+impl Target {
+    /// A target wherever the cores are.
+    pub fn new(text: String, quantity: Quantity, metric: Metric, bound: Bound) -> Self {
+        Self { text, quantity, metric, bound, only_near: None }
+    }
+
+    /// The same, only where the cores are near (true) or far.
+    pub fn only(self, near: bool) -> Self {
+        Self { only_near: Some(near), ..self }
+    }
 }
 
 /// How a target came out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// The median is within the bound.
+    /// The whole interval is within the bound.
     Pass,
-    /// It is not.
+    /// The whole interval is beyond it.
     Fail,
-    /// The run does not count, because its floors do not hold.
+    /// The bound lies within the interval.
+    Undecided,
+    /// It cannot be judged, because a floor that it depends on does not hold.
     Void,
     /// There is no bound.
     Stated,
-    /// Measured in too few rounds to say.
+    /// Measured in too few rounds for an interval.
     TooFew,
     /// A party was not measured, or never under the same tag in the same round.
     NotRun,
@@ -82,6 +109,7 @@ impl Verdict {
         match self {
             Self::Pass => "pass",
             Self::Fail => "FAIL",
+            Self::Undecided => "undecided",
             Self::Void => "VOID",
             Self::Stated => "stated",
             Self::TooFew => "too few",
@@ -99,10 +127,15 @@ pub struct Finding {
     pub bound: String,
     /// Under which tag.
     pub near: Tag,
-    /// The ratio, unless it was not run.
-    pub ratio: Option<Estimate>,
+    /// What was measured, unless it was not run.
+    pub measured: Option<Estimate>,
     /// How it came out.
     pub verdict: Verdict,
+    /// Why it cannot be judged; empty where it can.
+    pub why: String,
+    /// What was computed.
+    #[serde(skip)]
+    pub quantity: Quantity,
 }
 
 /// Every promise of a bench; those of `words` for the sizes that were run.
@@ -114,7 +147,7 @@ pub fn targets(bench: Bench, sizes: &[u64]) -> Vec<Target> {
     }
 }
 
-/// The conditions that make a run of `bench` valid.
+/// The conditions under which the targets of `bench` that depend on them can be judged.
 pub fn floors(bench: Bench) -> Vec<Target> {
     match bench {
         Bench::Calls => calls::floors(),
@@ -122,102 +155,56 @@ pub fn floors(bench: Bench) -> Vec<Target> {
     }
 }
 
-/// A median of fewer ratios than this is shown, but not judged.
-const ROUNDS_MIN: usize = 3;
-
 /// Judges each target under each tag that occurred.
 pub fn judge(rows: &[Row], targets: &[Target]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for target in targets {
-        let finding = |near, ratio, verdict| Finding {
+        let quantity = target.quantity;
+        let finding = |near, measured, verdict| Finding {
             text: target.text.clone(),
-            bound: target.bound.text(),
+            bound: target.bound.text(|limit| quantity.show(limit)),
             near,
-            ratio,
+            measured,
             verdict,
+            why: String::new(),
+            quantity,
         };
-        let found = ratio::estimates(rows, &target.quantity, target.metric);
+        let found = ratio::estimates(rows, &quantity, target.metric);
         if found.is_empty() {
             findings.push(finding(None, None, Verdict::NotRun));
         }
-        for (tag, ratio) in found {
-            let holds = target.bound.holds(ratio.median);
-            let verdict = match holds {
-                _ if ratio.n < ROUNDS_MIN => Verdict::TooFew,
-                _ if matches!(target.bound, Bound::Stated) => Verdict::Stated,
-                true => Verdict::Pass,
-                false => Verdict::Fail,
-            };
-            findings.push(finding(tag, Some(ratio), verdict));
+        for (tag, measured) in found {
+            if target.only_near.is_none_or(|near| tag == Some(near)) {
+                findings.push(finding(tag, Some(measured), target.bound.judge(&measured)));
+            }
         }
     }
     findings
 }
 
-/// Marks every judged finding void.
-pub fn void(findings: &mut [Finding]) {
+impl Finding {
+    /// Whether what it says rests on `floor`: they have a cell in common, under the same tag if the
+    /// floor has been measured.
+    pub fn rests_on(&self, floor: &Self) -> bool {
+        let keys = self.quantity.keys();
+        let shared = floor.quantity.keys().iter().any(|key| keys.contains(key));
+        shared && (floor.measured.is_none() || floor.near == self.near)
+    }
+}
+
+/// Marks what rests on a floor that does not hold, and says why.
+pub fn apply_floors(findings: &mut [Finding], floors: &[Finding]) {
     for finding in findings {
-        if matches!(finding.verdict, Verdict::Pass | Verdict::Fail | Verdict::Stated) {
+        let judged = [Verdict::Pass, Verdict::Fail, Verdict::Undecided, Verdict::Stated];
+        let mut broken = floors.iter().filter(|floor| floor.verdict == Verdict::Fail);
+        let broken = broken.find(|floor| finding.rests_on(floor));
+        if let (Some(floor), true) = (broken, judged.contains(&finding.verdict)) {
             finding.verdict = Verdict::Void;
+            let measured = floor.measured.map_or(String::new(), |m| floor.quantity.show(m.median));
+            finding.why = format!("{} is {measured}, not {}", floor.text, floor.bound);
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::case::{Case, Mode, Placement, Wait};
-    use crate::ratio::Key;
-    use crate::row::Figures;
-
-    const CASE: Case = Case::call(Mode::Latency, Some(32), Placement::SameCore, Some(Wait::Block));
-
-    fn target() -> Target {
-        let key = |contender| Key { contender, case: CASE };
-        Target {
-            text: "a over b".into(),
-            quantity: Quantity::Ratio { over: key("a"), under: key("b") },
-            metric: Metric::P50,
-            bound: Bound::AtMost(0.5),
-        }
-    }
-
-    fn rows(name: &str, p50: f64, rounds: u32) -> Vec<Row> {
-        let figures = Figures { p50_ns: Some(p50), ..Figures::default() };
-        (0..rounds).map(|rep| Row::new(name, CASE, None, rep, figures)).collect()
-    }
-
-    #[test]
-    fn judges_by_the_bound() {
-        let verdict = |a, rounds| {
-            let rows = [rows("a", a, rounds), rows("b", 10.0, 30)].concat();
-            judge(&rows, &[target()])[0].verdict
-        };
-        assert_eq!(verdict(5.0, 30), Verdict::Pass);
-        assert_eq!(verdict(5.1, 30), Verdict::Fail);
-        assert_eq!(verdict(5.1, 2), Verdict::TooFew);
-    }
-
-    #[test]
-    fn an_absent_party_is_not_a_failure() {
-        let mut findings = judge(&rows("b", 10.0, 3), &[target()]);
-        assert_eq!(findings[0].verdict, Verdict::NotRun);
-        void(&mut findings);
-        assert_eq!(findings[0].verdict, Verdict::NotRun);
-    }
-
-    #[test]
-    fn what_is_only_stated_is_not_judged() {
-        let target = Target { bound: Bound::Stated, ..target() };
-        let rows = [rows("a", 50.0, 3), rows("b", 10.0, 3)].concat();
-        assert_eq!(judge(&rows, &[target])[0].verdict, Verdict::Stated);
-    }
-
-    #[test]
-    fn every_bench_declares_targets() {
-        assert!(targets(Bench::Calls, &[]).len() >= 10);
-        assert!(targets(Bench::Words, &crate::case::WORD_SIZES).len() >= 14);
-        assert!(targets(Bench::Domain, &crate::case::DOMAIN_SIZES).len() >= 7);
-        assert_eq!(floors(Bench::Calls).len(), 2);
-    }
-}
+mod tests;

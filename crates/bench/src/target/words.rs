@@ -6,9 +6,10 @@ use crate::ratio::{Key, Metric, Quantity};
 
 fn key(contender: &'static str, clock: Clock, words: u64) -> Key {
     let wait = match contender {
-        "domain" => None,
+        "domain" | "domain-keys" => None,
         floor if floor.starts_with("floor") => None,
         ours if ours.starts_with("partywall") => Some(Wait::Spin),
+        "domain-tonic" | "domain-tonic-keys" => Some(Wait::Spin),
         _ => Some(Wait::Block),
     };
     Key { contender, case: Case::words(clock, Op::Total, words, wait) }
@@ -23,7 +24,7 @@ fn ratio(
 ) -> Target {
     let (over, under) = (key(over, clock, words), key(under, clock, words));
     let text = format!("{} over {} ({})", over.contender, under.contender, under.case);
-    Target { text, quantity: Quantity::Ratio { over, under }, metric: Metric::P50, bound }
+    Target::new(text, Quantity::Ratio { over, under }, Metric::P50, bound)
 }
 
 /// Everyone who has a service in another process.
@@ -36,29 +37,38 @@ const OTHERS: &[(&str, Option<Wait>)] = &[
     ("partywall-tonic", Some(Wait::Spin)),
 ];
 
+/// The bare link, and the stubs, which are what programs use.
+const OURS: [&str; 2] = ["partywall-raw", "partywall-tonic"];
+
 /// What the project promises at each of `sizes`.
 pub fn targets(sizes: &[u64]) -> Vec<Target> {
+    let long = || sizes.iter().copied().filter(|words| *words >= 1_000_000);
     let mut found = Vec::new();
     for &words in sizes {
-        found.push(ratio("partywall-raw", "uds", Clock::B, words, Bound::AtMost(0.7)));
+        found.extend(OURS.map(|ours| ratio(ours, "uds", Clock::B, words, Bound::AtMost(0.7))));
     }
-    for &words in sizes.iter().filter(|words| **words >= 1_000_000) {
+    for words in long() {
         found.push(ratio("partywall-raw", "floor", Clock::B, words, Bound::AtMost(1.15)));
         found.push(ratio("partywall-tonic", "floor", Clock::B, words, Bound::AtMost(2.0)));
     }
     for &words in sizes {
         let bound = if words >= 100_000 { Bound::Below(1.0) } else { Bound::AtMost(1.25) };
-        found.push(ratio("partywall-raw", "uds", Clock::A, words, bound));
+        found.extend(OURS.map(|ours| ratio(ours, "uds", Clock::A, words, bound)));
+    }
+    for &words in sizes {
+        let clocks = [Clock::A, Clock::B];
+        let stated = |clock| ratio("partywall-tonic", "tonic-uds", clock, words, Bound::Stated);
+        found.extend(clocks.map(stated));
     }
     for &words in sizes {
         let over = key("domain", Clock::B, words);
         let text = format!("domain over the fastest service in a process ({})", over.case);
         let quantity = Quantity::Least { over, others: OTHERS };
-        let bound = Bound::Below(1.0);
-        found.push(Target { text, quantity, metric: Metric::P50, bound });
+        found.push(Target::new(text, quantity, Metric::P50, Bound::Below(1.0)));
     }
-    for &words in sizes.iter().filter(|words| **words >= 1_000_000) {
+    for words in long() {
         found.push(ratio("domain", "floor-reuse", Clock::B, words, Bound::AtMost(1.05)));
+        found.push(ratio("domain-keys", "floor-reuse", Clock::B, words, Bound::Stated));
     }
     found
 }

@@ -1,5 +1,5 @@
-//! The text through the call gate: the client reads the file straight into the arena of its link, a
-//! long one with two threads, and the service counts it there.
+//! The text through the call gate: the client reads the file straight into the arena of its link, and
+//! the service counts it there, in the same thread: as many threads work on a text as in the floors.
 //!
 //! | byte of a request | |
 //! |---|---|
@@ -28,21 +28,26 @@ use crate::seat::Seat;
 
 /// The contender.
 #[derive(Debug)]
-pub struct Domain;
+pub struct Domain {
+    name: &'static str,
+    isolation: Isolation,
+}
+
+/// Without protection keys.
+pub static DOMAIN: Domain = Domain { name: "domain", isolation: Isolation::None };
+
+/// With protection keys, where the machine has them.
+pub static DOMAIN_KEYS: Domain = Domain { name: "domain-keys", isolation: Isolation::Fault };
 
 /// In place of an operation.
 const MORE: u8 = 0xff;
-
-/// Texts of so many bytes are read by two threads, as both sides of other contenders work on them at
-/// the same time.
-const LONG: usize = 1 << 20;
 
 /// Long enough to count a gigabyte.
 const LIMIT: Duration = Duration::from_secs(30);
 
 impl Contender for Domain {
     fn name(&self) -> &'static str {
-        "domain"
+        self.name
     }
 
     fn cases(&self, sizes: &[u64]) -> Vec<Case> {
@@ -50,7 +55,7 @@ impl Contender for Domain {
     }
 
     fn domains(&self) -> Option<Isolation> {
-        Some(Isolation::None)
+        Some(self.isolation)
     }
 
     fn open(&self, _: &Case) -> Result<Ends> {
@@ -115,14 +120,5 @@ fn ask(function: &mut Function, text: &Text, op: Op) -> Result<Answer> {
 fn fill(room: &mut [u8], file: &File, from: u64, code: u8) -> io::Result<()> {
     let Some((last, text)) = room.split_last_mut() else { return Ok(()) };
     *last = code;
-    if text.len() < LONG {
-        return file.read_exact_at(text, from);
-    }
-    let (first, second) = text.split_at_mut(text.len() / 2);
-    let half = from + first.len() as u64;
-    std::thread::scope(|scope| {
-        let second = scope.spawn(move || file.read_exact_at(second, half));
-        file.read_exact_at(first, from)?;
-        second.join().map_err(|_| io::Error::other("the second reader panicked"))?
-    })
+    file.read_exact_at(text, from)
 }

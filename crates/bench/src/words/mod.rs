@@ -6,6 +6,7 @@
 //! transport would let it count piece by piece. Warm clients and servers use their buffers again
 //! where their transport lets them.
 
+pub mod control;
 pub mod count;
 pub mod domain;
 pub mod floor;

@@ -5,15 +5,16 @@
 use std::fs::File;
 use std::os::fd::AsFd;
 
+use partywall_abi::control::Isolation;
 use partywall_shm::link::LinkError;
 
 use super::count::{ANSWER_BYTES, Answer, answer, op_code, op_from};
 use super::tonic::Asker;
-use super::{cases, drive};
-use crate::calls::partywall::{connect, coordinate, ends, link, serve, settle_waits};
+use super::{cases, control, drive};
+use crate::calls::partywall::{connect, coordinate, serve, settle_waits};
 use crate::calls::tonic_net::runtime;
 use crate::case::{Case, Wait};
-use crate::contender::{Attendant, Contender, Ends, Result};
+use crate::contender::{Attendant, Contender, Result};
 use crate::seat::Seat;
 
 /// The link without calls: the operation and the text as one message each.
@@ -22,7 +23,20 @@ pub struct Raw;
 
 /// Stubs over the async channel.
 #[derive(Debug)]
-pub struct Tonic;
+pub struct Tonic {
+    name: &'static str,
+    domains: Option<Isolation>,
+}
+
+/// Between processes.
+pub static TONIC: Tonic = Tonic { name: "partywall-tonic", domains: None };
+
+/// Between domains without protection keys.
+pub static DOMAIN_TONIC: Tonic = Tonic { name: "domain-tonic", domains: Some(Isolation::None) };
+
+/// Between domains with protection keys, where the machine has them.
+pub static DOMAIN_TONIC_KEYS: Tonic =
+    Tonic { name: "domain-tonic-keys", domains: Some(Isolation::Fault) };
 
 const LIMIT: usize = (2 << 30) - 1;
 
@@ -35,13 +49,12 @@ impl Contender for Raw {
         cases(sizes, Some(Wait::Spin))
     }
 
-    fn open(&self, _: &Case) -> Result<Ends> {
-        ends()
+    fn attendant(&self) -> Option<Attendant> {
+        Some(coordinate)
     }
 
     fn serve(&self, seat: &mut Seat) -> Result<()> {
-        seat.ready();
-        let mut link = link(seat, 0)?;
+        let (mut link, _conversation) = control::serve(seat)?;
         let (mut op, mut text) = (Vec::new(), Vec::new());
         loop {
             match link.receive(&mut op, 1, None) {
@@ -56,7 +69,9 @@ impl Contender for Raw {
     }
 
     fn call(&self, seat: &mut Seat) -> Result<()> {
-        let mut link = link(seat, 2)?;
+        settle_waits(seat);
+        let dir = seat.dir().to_owned();
+        let mut link = seat.admitted(|| control::link(&dir))?;
         let mut reply = Vec::new();
         drive(seat, |text, op| {
             let file = File::open(&text.path)?;
@@ -72,7 +87,7 @@ impl Contender for Raw {
 
 impl Contender for Tonic {
     fn name(&self) -> &'static str {
-        "partywall-tonic"
+        self.name
     }
 
     fn cases(&self, sizes: &[u64]) -> Vec<Case> {
@@ -81,6 +96,10 @@ impl Contender for Tonic {
 
     fn attendant(&self) -> Option<Attendant> {
         Some(coordinate)
+    }
+
+    fn domains(&self) -> Option<Isolation> {
+        self.domains
     }
 
     fn serve(&self, seat: &mut Seat) -> Result<()> {

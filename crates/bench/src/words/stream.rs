@@ -17,7 +17,8 @@ use super::{Text, fill, read_into};
 use crate::case::Op;
 use crate::contender::Result;
 
-const HEAD: usize = 9;
+/// Bytes before the text of a request.
+pub const HEAD: usize = 9;
 
 /// The client's half.
 #[derive(Debug)]
@@ -39,14 +40,27 @@ impl<R: Read, W: Write> Client<R, W> {
     /// Those of the file and of the stream.
     pub fn ask(&mut self, text: &Text, op: Op) -> Result<Answer> {
         read_into(&text.path, text.bytes, &mut self.buffer)?;
-        let mut head = [0; HEAD];
-        head[0] = op_code(op);
-        head[1..].copy_from_slice(&(self.buffer.len() as u64).to_le_bytes());
-        write_both(&mut self.to, &head, &self.buffer)?;
-        let mut reply = [0; ANSWER_BYTES];
-        self.from.read_exact(&mut reply)?;
-        Ok(Answer::decode(&reply))
+        write_both(&mut self.to, &head(op, text), &self.buffer)?;
+        reply(&mut self.from)
     }
+}
+
+/// What a request begins with.
+pub fn head(op: Op, text: &Text) -> [u8; HEAD] {
+    let mut head = [0; HEAD];
+    head[0] = op_code(op);
+    head[1..].copy_from_slice(&text.bytes.to_le_bytes());
+    head
+}
+
+/// Reads an answer.
+///
+/// # Errors
+/// Those of the stream.
+pub fn reply(from: &mut impl Read) -> Result<Answer> {
+    let mut reply = [0; ANSWER_BYTES];
+    from.read_exact(&mut reply)?;
+    Ok(Answer::decode(&reply))
 }
 
 /// Answers requests until the client has gone.

@@ -1,10 +1,10 @@
 //! Why a link ended.
 
 use partywall_abi::codec::DecodeError;
-use partywall_shm::link::LinkError;
+use partywall_shm::link::{Blame, LinkError};
 use tonic::Status;
 
-use super::stream::OverWindow;
+use super::stream::{OverCredit, OverWindow};
 
 /// Why a link ended.
 #[derive(Debug, thiserror::Error)]
@@ -27,9 +27,26 @@ pub(crate) enum Broken {
     Unsendable(Box<Status>),
 }
 
+impl Broken {
+    /// Who is to blame.
+    pub(crate) fn blame(&self) -> Blame {
+        match self {
+            Self::Link(why) => why.blame(),
+            Self::Decode(_) | Self::Rule(_) | Self::Callee(_) => Blame::Peer,
+            Self::Runtime | Self::Closed | Self::Unsendable(_) => Blame::Local,
+        }
+    }
+}
+
 impl From<OverWindow> for Broken {
     fn from(_: OverWindow) -> Self {
         Self::Rule("more data than was granted")
+    }
+}
+
+impl From<OverCredit> for Broken {
+    fn from(_: OverCredit) -> Self {
+        Self::Rule("more credit than there is window")
     }
 }
 

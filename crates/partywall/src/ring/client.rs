@@ -6,6 +6,9 @@
 //!         dropped at any point: Reset(CANCELLED), out of the table, handler dropped
 //! ```
 //!
+//! A call that finds all places of its link taken waits for one ([`Link::place`]) before it is
+//! opened, and goes to another link when this one closes or drains meanwhile.
+//!
 //! A unary call costs, beside what tonic does: one `Arc`, one record each way, and when the server
 //! sleeps one send(2) to wake it; when this side sleeps one epoll_wait(2).
 //!
@@ -31,15 +34,17 @@ use partywall_abi::control::Isolation;
 use partywall_abi::segment::{self, Kind, ResponseHead, Segment, Trailers};
 use partywall_abi::sync::{AtomicBool, Ordering, fence};
 use partywall_shm::setup::{Ends, Pending};
+use tokio::sync::oneshot;
 use tokio::task::coop;
 use tokio::time::Sleep;
 use tonic::{Code, Status};
 
-use super::body::{Incoming, Inner, ResponseBody};
+use super::body::{Incoming, ResponseBody, WholeAnswer};
 use super::core::{Broken, Core, watch};
 use super::pump::{Pump, PumpError};
 use super::reader::{Drive, Flow, Record};
 use super::stream::{Answer, Part, Stream};
+use super::table;
 use crate::agent::Linked;
 use crate::domain::{self, Gate};
 use crate::error::Error;
@@ -80,9 +85,54 @@ pub(super) fn rest(mut record: bytes::Bytes, len: usize) -> bytes::Bytes {
 
 /// Why a call was not begun.
 pub(crate) enum Refused {
-    /// The link takes no more calls; another one may.
-    Draining(Box<http::Request<tonic::body::Body>>),
+    /// The link takes no more calls, or none without a [`Place`]; the request comes back.
+    Back(Box<http::Request<tonic::body::Body>>),
     Status(Status),
+}
+
+/// A place that is kept for one call on a link; the next call has it when this is dropped.
+pub(crate) struct Place {
+    client: Arc<Client>,
+    used: bool,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if !self.used {
+            self.client.core.unkeep();
+        }
+    }
+}
+
+/// A call that waits for a place.
+struct Waiting {
+    client: Arc<Client>,
+    /// Says that there is one; none when it has been told.
+    told: Option<oneshot::Receiver<()>>,
+}
+
+impl Future for Waiting {
+    type Output = Option<Place>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Place>> {
+        let Self { client, told } = &mut *self;
+        let heard = match told {
+            Some(told) => ready!(Pin::new(told).poll(cx)),
+            None => return Poll::Ready(None),
+        };
+        *told = None;
+        Poll::Ready(heard.ok().map(|()| Place { client: Arc::clone(client), used: false }))
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let Some(told) = &mut self.told else { return };
+        told.close();
+        if told.try_recv().is_ok() {
+            self.client.core.unkeep();
+        }
+    }
 }
 
 /// Opens a link that the coordinator has introduced; says what keeps its ends apart.
@@ -104,7 +154,7 @@ pub(crate) async fn open(
 /// Drives an open link in the background.
 pub(crate) fn start(ends: Ends) -> Result<Arc<Link>, Error> {
     // What the coordinator counts of a link, its server says.
-    let core = Core::new(ends, None)
+    let core = Core::calling(ends)
         .map_err(|source| Error::Io { what: "watching the link's socket".into(), source })?;
     let client = Arc::new(Client {
         core: Arc::new(core),
@@ -169,17 +219,45 @@ impl Link {
         self.client.core.closed().is_none() && !self.client.draining.load(Ordering::Relaxed)
     }
 
-    /// Begins a call.
+    /// Waits for a place for a call; none when the link takes no more.
+    pub(crate) async fn place(&self) -> Option<Place> {
+        let client = &self.client;
+        let told = match client.core.ask() {
+            table::Place::Free => {
+                return Some(Place { client: Arc::clone(client), used: false });
+            }
+            table::Place::Later(told) => told,
+            table::Place::Never => return None,
+        };
+        let waiting = Waiting { client: Arc::clone(client), told: Some(told) };
+        // What makes a place is read by somebody else than a call that may be kept unpolled.
+        client.core.revoke();
+        client.core.settle(|record| client.deliver(record, None));
+        waiting.await
+    }
+
+    /// Begins a call, in a place that was kept for it or in one that is free.
     pub(crate) fn call(
         self: &Arc<Self>,
         request: http::Request<tonic::body::Body>,
+        place: Option<Place>,
     ) -> Result<Call, Refused> {
         let client = &self.client;
         // One call may be kept without being polled, and have been woken for what is there.
         if client.core.open_calls() <= 1 {
             client.core.glance(|record| client.deliver(record, None));
         }
-        let (stream, open) = client.core.open().map_err(Refused::Status)?;
+        let opened = match place {
+            None => client.core.open(false),
+            Some(mut place) if Arc::ptr_eq(&place.client, client) => {
+                place.used = true;
+                client.core.open(true)
+            }
+            Some(_) => unreachable!("a place of another link"),
+        };
+        let Some((stream, open)) = opened.map_err(Refused::Status)? else {
+            return Err(Refused::Back(Box::new(request)));
+        };
         if open == 2 {
             client.core.revoke();
         }
@@ -187,7 +265,7 @@ impl Link {
         if client.draining.load(Ordering::SeqCst) {
             client.core.forget(stream.id);
             client.promise();
-            return Err(Refused::Draining(Box::new(request)));
+            return Err(Refused::Back(Box::new(request)));
         }
         let (parts, body) = request.into_parts();
         let timeout = wire::parse_timeout(&parts.headers);
@@ -229,7 +307,21 @@ impl Client {
             Kind::Drain => {
                 self.draining.store(true, Ordering::SeqCst);
                 fence(Ordering::SeqCst);
+                self.core.shut();
                 self.promise();
+            }
+            Kind::Limits => {
+                let limits = segment::Limits::decode(&payload)?;
+                if stream != 0 {
+                    return Err(Broken::Rule("limits of a stream"));
+                }
+                self.core.limited(limits)?;
+            }
+            Kind::Room => {
+                let until = segment::decode_room(&payload)?;
+                if let Some(stream) = self.core.find(stream) {
+                    stream.grant_room(until)?;
+                }
             }
             Kind::Message => return Err(Broken::Rule("a raw message on a link of calls")),
         }
@@ -253,7 +345,10 @@ impl Client {
     ) -> Result<bool, Broken> {
         let s = Segment::decode(flags, &payload)?;
         let len = s.data.len();
-        self.core.charge(len)?;
+        let room = flags & segment::ROOM != 0;
+        // What counts against the windows.
+        let windowed = if room { 0 } else { len };
+        self.core.charge(windowed)?;
         // All is checked before the call is taken out of the table: a call that is in it when a
         // rule turns out to be broken ends with the link.
         let head = match s.head {
@@ -274,14 +369,14 @@ impl Client {
         let stream = if end { self.core.forget(id) } else { self.core.find(id) };
         let Some(stream) = stream else {
             // A call that was cancelled meanwhile.
-            self.core.give_back(len as u32);
+            self.core.give_back(windowed as u32);
             return Ok(false);
         };
         if head.is_some() && stream.lock().headed {
             stream.fail(Status::unavailable("the peer broke a rule of the call protocol"));
             return Err(Broken::Rule("a second head on one stream"));
         }
-        match stream.fill(Part { head, data, trailers, end }, wake) {
+        match stream.fill(Part { head, data, trailers, end, room }, wake) {
             Ok(unwanted) => self.core.give_back(unwanted),
             Err(over) => {
                 stream.fail(Status::unavailable("the peer broke a rule of the call protocol"));
@@ -356,11 +451,13 @@ impl OpenCall {
         }
         self.leave(false);
         let core = &self.link.client.core;
-        // Only a call that is still in the table is unfinished on the other side.
-        if core.forget(self.stream.id).is_some() {
+        // Only a call that is still in the table is unfinished on the other side. Its place is free
+        // when the reset is on its way: no head comes before that.
+        if core.find(self.stream.id).is_some() {
             if self.stream.lock().begun {
                 core.push_reset(self.stream.id, code, "");
             }
+            core.forget(self.stream.id);
             self.begun();
         }
         self.stream.fail(Status::new(code, "the call was cancelled"));
@@ -387,7 +484,7 @@ impl Call {
     pub(crate) fn poll(
         &mut self,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<http::Response<ResponseBody>, Status>> {
+    ) -> Poll<Result<http::Response<tonic::body::Body>, Status>> {
         // An answer may be there at once, every time: a task that calls in a loop lets others run.
         ready!(coop::poll_proceed(cx)).made_progress();
         self.send(cx)?;
@@ -441,7 +538,7 @@ impl Call {
     fn answer(
         &mut self,
         answer: Result<Answer, Status>,
-    ) -> Result<http::Response<ResponseBody>, Status> {
+    ) -> Result<http::Response<tonic::body::Body>, Status> {
         let mut open = self.open.take().expect("answered once");
         let (headers, body) = match answer {
             Err(status) => {
@@ -449,17 +546,20 @@ impl Call {
                 self.pump = None;
                 return Err(status);
             }
-            Ok(Answer::Trailers(trailers)) => {
+            Ok(Answer::Trailers(mut trailers)) => {
                 open.finished();
                 self.pump = None;
-                (trailers, Inner::Empty)
+                trailers.entry(http::header::CONTENT_TYPE).or_insert(wire::GRPC);
+                (trailers, tonic::body::Body::empty())
             }
             Ok(Answer::Whole(head, data, trailers)) => {
                 open.finished();
                 self.pump = None;
                 let len = data.as_ref().map_or(0, bytes::Bytes::len);
-                open.link.client.core.give_back(len as u32);
-                (head, Inner::Whole { data, trailers: Some(trailers) })
+                let (windowed, _ended) = open.stream.taken(len);
+                open.link.client.core.give_back(windowed);
+                let whole = WholeAnswer { data, trailers: Some(trailers) };
+                (head, tonic::body::Body::new(whole))
             }
             Ok(Answer::Head(head)) => {
                 if let Some(mut pump) = self.pump.take() {
@@ -470,10 +570,10 @@ impl Call {
                 }
                 let incoming =
                     Incoming::new(Arc::clone(&open.link.client.core), Arc::clone(&open.stream));
-                (head, Inner::Ring { incoming, call: open })
+                (head, tonic::body::Body::new(ResponseBody { incoming, call: open }))
             }
         };
-        let mut response = http::Response::new(ResponseBody(body));
+        let mut response = http::Response::new(body);
         *response.version_mut() = http::Version::HTTP_2;
         *response.headers_mut() = headers;
         Ok(response)
@@ -505,8 +605,9 @@ impl Future for Upload {
             Poll::Ready(Ok(()) | Err(PumpError::Unwanted)) => {}
             Poll::Ready(Err(PumpError::Broken(why))) => client.core.close(&why),
             Poll::Ready(Err(PumpError::Body(status))) => {
-                if client.core.forget(stream.id).is_some() {
+                if client.core.find(stream.id).is_some() {
                     client.core.push_reset(stream.id, Code::Cancelled, "");
+                    client.core.forget(stream.id);
                 }
                 stream.fail(status);
             }

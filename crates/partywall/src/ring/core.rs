@@ -4,7 +4,22 @@
 //! # Locks
 //!
 //! `tx` guards the writing end, for the time of one record, or, when the ring is full, of the learned
-//! spin budget. It is taken after `rx` where both are held. `streams` guards the table of calls and is held for one operation on it, with no other.
+//! spin budget. It is taken after `rx` where both are held. `streams` guards the table of calls and
+//! is held for one operation on it; a stream's own lock and that of the caller's account may be
+//! taken under it.
+//!
+//! # Places and windows
+//!
+//! How many calls may be open, and how much request data be under way, is the service's to say: its
+//! first record ([`Kind::Limits`]) says it, and until the caller has read that, it has one place and
+//! a small window. A call that finds no place waits in the caller ([`super::table`]); a service
+//! answers RESOURCE_EXHAUSTED to a head beyond its limit. A place is free for the caller when it has
+//! read the answer's end, or sent a reset; the service counts a call from its head until its answer's
+//! end is on the ring, so that a caller which keeps to the limit is never over it. Heads do not
+//! overtake resets that wait for room in the ring.
+//!
+//! A sender leaves a part of the link's window to messages that one record holds whole: readers that
+//! take nothing, or wait for room ([`super::account`]), stop no short call.
 //!
 //! # The end
 //!
@@ -35,25 +50,28 @@ use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tonic::Status;
 
+use super::account::Account;
 pub(crate) use super::broken::Broken;
 use super::habits::{Habits, Method};
 use super::lone;
 use super::reader::{Doorbell, Rx};
-use super::stream::{OverWindow, Stream};
-use super::table::Table;
+use super::stream::{OverCredit, OverWindow};
+use super::table::{FREE_PLACES, Table};
 use crate::agent::{Agent, Counted};
 use crate::domain::{Gate, Visited};
 
-/// Control records that may wait for room; a peer that lets more pile up takes nothing.
-const PENDING: usize = 2 * limits::STREAMS + 64;
+/// Control records that may wait for room, beside three for each call that may be open (a reset, a
+/// grant, room); a peer that lets more pile up takes nothing.
+const PENDING: usize = 64;
 
 /// The writing half.
 pub(crate) struct Tx {
     pub(crate) producer: Producer,
     /// Where heads and trailers are put together.
     pub(crate) block: Vec<u8>,
-    /// What may still be sent on the link, all streams together.
+    /// What may still be sent on the link, all streams together, and what that was at the start.
     pub(crate) credit: u64,
+    window: u64,
     /// Tasks that wait for room or for the link's credit.
     waiters: Vec<Waker>,
     /// What was learned of waiting for room.
@@ -64,6 +82,7 @@ pub(crate) struct Tx {
     pub(super) habits: Option<Habits>,
     /// Control records that wait for room: kind, stream, payload.
     pending: VecDeque<(Kind, u32, Vec<u8>)>,
+    most_pending: usize,
 }
 
 /// What was counted.
@@ -105,10 +124,11 @@ pub(crate) struct Core {
     pub(super) stalled: AtomicBool,
     pub(super) streams: Mutex<Table>,
     /// How many calls are in the table, for those who need not know exactly.
-    open: AtomicUsize,
-    next_id: AtomicU32,
-    /// What the peer may still send on the link.
+    pub(super) open: AtomicUsize,
+    pub(super) next_id: AtomicU32,
+    /// What the peer may still send on the link, and what that was at the start.
     window: AtomicI64,
+    whole_window: u32,
     /// Taken by tasks and not granted again yet.
     owed: AtomicU32,
     closed: OnceLock<Status>,
@@ -116,8 +136,10 @@ pub(crate) struct Core {
     agent: Option<Arc<Agent>>,
     /// The runtime has several threads.
     pub(super) many_threads: bool,
-    /// Bytes of whole requests that their handlers have not taken.
-    held: AtomicU32,
+    /// What this link's calls hold, of what its caller may.
+    pub(super) account: Arc<Account>,
+    /// Streams that wait for room in the account.
+    pub(super) waiting: AtomicUsize,
     /// The way into a peer of the same launcher.
     gate: OnceLock<Gate>,
 }
@@ -136,8 +158,32 @@ pub(crate) fn watch<T: AsRawFd>(socket: T) -> std::io::Result<AsyncFd<T>> {
 }
 
 impl Core {
-    /// Takes over an open link; runs inside the runtime that will drive it.
-    pub(crate) fn new(ends: Ends, agent: Option<Arc<Agent>>) -> std::io::Result<Self> {
+    /// Takes over the caller's end of an open link, inside the runtime that will drive it.
+    pub(crate) fn calling(ends: Ends) -> std::io::Result<Self> {
+        let mut core = Self::new(ends, Account::own(), None)?;
+        let tx = core.tx.get_mut().unwrap_or_else(PoisonError::into_inner);
+        (tx.credit, tx.window) = (limits::FIRST_WINDOW.into(), limits::FIRST_WINDOW.into());
+        core.streams = Mutex::new(Table::with_places(limits::FIRST_STREAMS));
+        Ok(core)
+    }
+
+    /// Takes over a service's end of an open link, as [`Core::calling`], and says what it may have.
+    pub(crate) fn serving(
+        ends: Ends,
+        account: Arc<Account>,
+        agent: Option<Arc<Agent>>,
+    ) -> std::io::Result<Self> {
+        let bounds = *account.bounds();
+        let calls = bounds.calls.saturating_add(FREE_PLACES);
+        let streams = bounds.calls_per_link.min(calls).min(limits::STREAMS_MAX) as u32;
+        let limits = segment::Limits { streams, window: account.window };
+        let core = Self::new(ends, account, agent)?;
+        guard(&core.tx).expect_calls(streams as usize);
+        core.push_control(Kind::Limits, 0, &limits.encode());
+        Ok(core)
+    }
+
+    fn new(ends: Ends, account: Arc<Account>, agent: Option<Arc<Agent>>) -> std::io::Result<Self> {
         ends.bell.publish_cpu();
         let doorbell = Arc::<Doorbell>::default();
         Ok(Self {
@@ -149,11 +195,13 @@ impl Core {
                 producer: ends.producer,
                 block: Vec::with_capacity(256),
                 credit: limits::LINK_WINDOW.into(),
+                window: limits::LINK_WINDOW.into(),
                 waiters: Vec::new(),
                 spin: Spin::default(),
                 sent: 0,
                 habits: None,
                 pending: VecDeque::new(),
+                most_pending: PENDING,
             }),
             rx: Mutex::new(Rx::new(ends.consumer)),
             announced: AtomicBool::new(false),
@@ -164,13 +212,15 @@ impl Core {
             streams: Mutex::default(),
             open: AtomicUsize::new(0),
             next_id: AtomicU32::new(1),
-            window: AtomicI64::new(limits::LINK_WINDOW.into()),
+            window: AtomicI64::new(account.window.into()),
+            whole_window: account.window,
             owed: AtomicU32::new(0),
             closed: OnceLock::new(),
             counters: Counters::default(),
             agent,
             many_threads: Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread,
-            held: AtomicU32::new(0),
+            account,
+            waiting: AtomicUsize::new(0),
             gate: OnceLock::new(),
         })
     }
@@ -179,88 +229,6 @@ impl Core {
     pub(crate) fn visit_by(&self, gate: Gate) {
         let _first = self.gate.set(gate);
         guard(&self.tx).habits = Some(Habits::new());
-    }
-
-    // ---- calls ---------------------------------------------------------------------------
-
-    /// Opens a call of this side's own, and says how many are open with it.
-    pub(crate) fn open(&self) -> Result<(Arc<Stream>, usize), Status> {
-        let mut streams = guard(&self.streams);
-        if streams.len() >= limits::STREAMS {
-            let most = limits::STREAMS;
-            let text = format!("{most} calls are open on this link already");
-            return Err(Status::resource_exhausted(text));
-        }
-        // Under the lock: `close` empties the table after it has set this.
-        if let Some(status) = self.closed() {
-            return Err(status.clone());
-        }
-        loop {
-            let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-            if id != 0 && !streams.contains_key(&id) {
-                let stream = Arc::new(Stream::new(id));
-                streams.insert(id, Arc::clone(&stream));
-                self.open.store(streams.len(), Ordering::Relaxed);
-                if streams.len() > 1 {
-                    self.calls_alone.store(0, Ordering::Relaxed);
-                }
-                return Ok((stream, streams.len()));
-            }
-        }
-    }
-
-    /// Takes in a call that the peer has opened; `None` when too many are open. Of a `whole` one
-    /// nothing more is to come.
-    pub(crate) fn admit(&self, id: u32, whole: bool) -> Result<Option<Arc<Stream>>, Broken> {
-        let mut streams = guard(&self.streams);
-        if self.closed().is_some() {
-            return Err(Broken::Closed);
-        }
-        if streams.contains_key(&id) {
-            return Err(Broken::Rule("a second head on one stream"));
-        }
-        if streams.len() >= limits::STREAMS {
-            return Ok(None);
-        }
-        let stream = Stream::new(id);
-        stream.lock().ended = whole;
-        let stream = Arc::new(stream);
-        streams.insert(id, Arc::clone(&stream));
-        self.open.store(streams.len(), Ordering::Relaxed);
-        Ok(Some(stream))
-    }
-
-    pub(crate) fn find(&self, id: u32) -> Option<Arc<Stream>> {
-        guard(&self.streams).get(&id).cloned()
-    }
-
-    pub(crate) fn forget(&self, id: u32) -> Option<Arc<Stream>> {
-        let mut streams = guard(&self.streams);
-        let stream = streams.remove(&id);
-        self.open.store(streams.len(), Ordering::Relaxed);
-        stream
-    }
-
-    /// Takes this very call out: its number may have been given to another one by now.
-    /// Whether it was there.
-    pub(crate) fn forget_exactly(&self, stream: &Arc<Stream>) -> bool {
-        let mut streams = guard(&self.streams);
-        let there = streams.get(&stream.id).is_some_and(|s| Arc::ptr_eq(s, stream));
-        if there {
-            streams.remove(&stream.id);
-            self.open.store(streams.len(), Ordering::Relaxed);
-        }
-        there
-    }
-
-    /// Whether the heads of all calls are on the ring.
-    pub(crate) fn all_begun(&self) -> bool {
-        guard(&self.streams).values().all(|stream| stream.lock().begun)
-    }
-
-    /// How many calls are open, or were a moment ago.
-    pub(crate) fn open_calls(&self) -> usize {
-        self.open.load(Ordering::Relaxed)
     }
 
     /// Why the link is closed, if it is.
@@ -278,11 +246,18 @@ impl Core {
             Broken::Link(LinkError::Dead) | Broken::Closed | Broken::Runtime => {
                 tracing::debug!(link = self.link, %why, "link closed");
             }
-            _ => tracing::warn!(link = self.link, %why, "link closed"),
+            _ => tracing::warn!(link = self.link, blame = ?why.blame(), %why, "link closed"),
         }
-        let streams = std::mem::take(&mut *guard(&self.streams));
+        let mut streams = guard(&self.streams);
+        let (calls, waiting) = (std::mem::take(&mut streams.calls), streams.shut());
+        if streams.leases {
+            self.account.give_back(streams.places - FREE_PLACES);
+            streams.places = FREE_PLACES;
+        }
+        drop(streams);
+        drop(waiting);
         self.open.store(0, Ordering::Relaxed);
-        for stream in streams.into_values() {
+        for stream in calls.into_values() {
             stream.fail(status.clone());
         }
         let waiters = std::mem::take(&mut guard(&self.tx).waiters);
@@ -328,7 +303,7 @@ impl Core {
                 Push::NoCredit => {
                     // `push` has registered with the stream if that was short; the link's credit
                     // comes through `grant_link`.
-                    if tx.credit == 0 {
+                    if tx.credit <= tx.reserve() {
                         tx.wait(cx);
                     }
                     return Poll::Pending;
@@ -386,7 +361,7 @@ impl Core {
                 drop(tx);
                 return self.ring(wake);
             }
-            if tx.pending.len() >= PENDING {
+            if tx.pending.len() >= tx.most_pending {
                 return Err(Broken::Rule("it takes nothing off its ring"));
             }
             tx.pending.push_back((kind, stream, payload.to_vec()));
@@ -415,14 +390,9 @@ impl Core {
         }
         let mut tx = guard(&self.tx);
         loop {
-            while let Some((kind, stream, payload)) = tx.pending.pop_front() {
-                if !tx.producer.try_push(kind as u8, 0, stream, &[&payload])? {
-                    tx.pending.push_front((kind, stream, payload));
-                    break;
-                }
-            }
+            let sent = tx.push_pending()?;
             let most = tx.producer.record_bytes();
-            if tx.pending.is_empty() && tx.producer.has_room(most)? {
+            if sent && tx.producer.has_room(most)? {
                 tx.producer.awake();
                 self.stalled.store(false, Ordering::SeqCst);
                 let waiters = std::mem::take(&mut tx.waiters);
@@ -494,12 +464,28 @@ impl Core {
 
     // ---- credit --------------------------------------------------------------------------
 
+    /// The service has said what this link may have.
+    pub(crate) fn limited(&self, limits: segment::Limits) -> Result<(), Broken> {
+        let mut tx = guard(&self.tx);
+        if tx.most_pending != PENDING {
+            return Err(Broken::Rule("limits that were said before"));
+        }
+        tx.expect_calls(limits.streams as usize);
+        tx.window = limits.window.into();
+        tx.credit += u64::from(limits.window - limits::FIRST_WINDOW);
+        let waiters = std::mem::take(&mut tx.waiters);
+        drop(tx);
+        waiters.into_iter().for_each(Waker::wake);
+        self.set_places(limits.streams as usize);
+        Ok(())
+    }
+
     /// The peer granted so much on the link.
     pub(crate) fn grant_link(&self, credit: u32) -> Result<(), Broken> {
         let mut tx = guard(&self.tx);
         tx.credit += u64::from(credit);
-        if tx.credit > u64::from(limits::LINK_WINDOW) {
-            return Err(Broken::Rule("more credit than there is window"));
+        if tx.credit > tx.window {
+            return Err(OverCredit.into());
         }
         let waiters = std::mem::take(&mut tx.waiters);
         drop(tx);
@@ -517,27 +503,11 @@ impl Core {
         self.grant(owed, self.window.load(Ordering::SeqCst));
     }
 
-    /// Lets a whole request of `bytes` count against the link's window until it is taken; false
-    /// when others have half of it: who holds them may wait for one that is still to come.
-    pub(crate) fn hold(&self, bytes: u32) -> bool {
-        let held = self.held.fetch_add(bytes, Ordering::Relaxed);
-        let may = held + bytes <= limits::LINK_WINDOW / 2;
-        if !may {
-            self.held.fetch_sub(bytes, Ordering::Relaxed);
-        }
-        may
-    }
-
-    /// A request that was held is taken.
-    pub(crate) fn let_go(&self, bytes: u32) {
-        self.held.fetch_sub(bytes, Ordering::Relaxed);
-        self.give_back(bytes);
-    }
-
-    /// Grants what is owed if that is worth a record, or if no more than that is `left`: what slow
-    /// readers hold back must not keep the others' share below the portion.
+    /// Grants what is owed if that is worth a record, or if no more than that is `left` beside the
+    /// reserve: what slow readers hold back must not keep the others' share below the portion.
     fn grant(&self, owed: u32, left: i64) {
-        if owed >= limits::LINK_WINDOW / 2 || (owed > 0 && i64::from(owed) >= left) {
+        let beside = left - i64::from(self.whole_window / limits::RESERVE);
+        if owed >= self.whole_window / 2 || (owed > 0 && i64::from(owed) >= beside) {
             let owed = self.owed.swap(0, Ordering::Relaxed);
             if owed > 0 {
                 self.window.fetch_add(owed.into(), Ordering::Relaxed);
@@ -571,6 +541,31 @@ pub(crate) enum Push {
 }
 
 impl Tx {
+    fn expect_calls(&mut self, calls: usize) {
+        self.most_pending = PENDING + 3 * calls;
+    }
+
+    /// What is left of the link's credit to messages that one record holds whole.
+    pub(crate) fn reserve(&self) -> u64 {
+        self.window / u64::from(limits::RESERVE)
+    }
+
+    /// Sends control records that wait for room; whether all are sent.
+    pub(crate) fn push_pending(&mut self) -> Result<bool, Broken> {
+        while let Some((kind, stream, payload)) = self.pending.front() {
+            if !self.producer.try_push(*kind as u8, 0, *stream, &[payload])? {
+                return Ok(false);
+            }
+            self.pending.pop_front();
+        }
+        Ok(true)
+    }
+
+    /// The longest that the next control record can be.
+    pub(crate) fn next_pending(&self) -> usize {
+        self.pending.front().map_or(0, |(_, _, payload)| payload.len())
+    }
+
     /// Has the task woken when there is room or credit.
     fn wait(&mut self, cx: &Context<'_>) {
         if !self.waiters.iter().any(|w| w.will_wake(cx.waker())) {

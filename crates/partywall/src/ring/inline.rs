@@ -168,10 +168,15 @@ mod tests {
     #[test]
     fn a_handler_that_stays_is_noticed_within_two_periods_and_a_short_one_is_not() {
         let link = Arc::new(Count(AtomicU32::new(0)));
+        let mut stayed = 0;
         for _ in 0..1000 {
+            let start = Instant::now();
             drop(Inside::enter(&link).unwrap());
+            // Others may have had the CPU meanwhile.
+            stayed += u32::from(start.elapsed() > SHORT);
         }
-        assert_eq!(link.0.load(Ordering::SeqCst), 0);
+        let noticed = link.0.swap(0, Ordering::SeqCst);
+        assert!(noticed <= stayed, "{noticed} of {stayed} that stayed");
         let start = Instant::now();
         let inside = Inside::enter(&link).unwrap();
         while link.0.load(Ordering::SeqCst) == 0 {

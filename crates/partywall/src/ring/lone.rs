@@ -128,7 +128,7 @@ impl Core {
         }
         drop(ears);
         // Either this sees the second call, or that one's `revoke` sees this.
-        if guard(&self.streams).len() == 1 {
+        if guard(&self.streams).is_lone() {
             return true;
         }
         self.revoke();

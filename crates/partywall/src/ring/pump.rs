@@ -13,7 +13,7 @@ use bytes::{Buf, Bytes};
 use http::HeaderMap;
 use http::uri::PathAndQuery;
 use http_body::Body as _;
-use partywall_abi::segment::{END, HEAD, Kind, TRAILERS};
+use partywall_abi::segment::{END, HEAD, Kind, ROOM, TRAILERS};
 use tokio::task::coop;
 use tonic::Status;
 
@@ -82,7 +82,7 @@ impl Pump {
     pub(crate) fn response(response: http::Response<tonic::body::Body>) -> Self {
         let (parts, body) = response.into_parts();
         if parts.status != http::StatusCode::OK {
-            return Self::status(http_status(parts.status));
+            return Self::status(wire::http_status(parts.status));
         }
         if parts.headers.contains_key("grpc-status") {
             // Trailers only: there is no message.
@@ -193,7 +193,7 @@ impl Pump {
                 self.tail = if self.is_request {
                     Tail::Request
                 } else {
-                    Tail::Status(Box::new(Status::internal("the service sent no trailers")))
+                    Tail::Status(Box::new(wire::no_trailers()))
                 };
             }
         }
@@ -205,16 +205,23 @@ impl Pump {
         if state.send_closed {
             return Err(Broken::Closed);
         }
+        if self.head.is_some() && !tx.push_pending()? {
+            // What ends other calls comes before what begins one.
+            return Ok(Push::NoRoom(tx.next_pending()));
+        }
         let want = self.chunk.len();
-        let credit = (state.credit as usize).min(usize::try_from(tx.credit).unwrap_or(usize::MAX));
+        let record = tx.producer.record_bytes();
+        let whole = self.head.is_some() && self.body_done && self.next.is_empty();
+        // Too long for one record together with a head of any length.
+        let reserve = if whole && want <= record / 2 { 0 } else { tx.reserve() };
+        let (credit, room) = state.may_send(tx.credit.saturating_sub(reserve));
         if want > 0 && credit == 0 && self.head.is_none() {
             register(&mut state.writer, cx);
             return Ok(Push::NoCredit);
         }
-        let record = tx.producer.record_bytes();
         let mut block = std::mem::take(&mut tx.block);
         block.clear();
-        let mut flags = 0;
+        let mut flags = if room { ROOM } else { 0 };
         if let Some(head) = &self.head {
             flags |= HEAD;
             if let Err(status) = write_head(&mut block, head) {
@@ -246,9 +253,13 @@ impl Pump {
         if !pushed? {
             return Ok(Push::NoRoom(total));
         }
-        tx.credit -= len as u64;
-        state.credit -= len as u32;
+        if !room {
+            tx.credit -= len as u64;
+            state.credit -= len as u32;
+        }
+        state.sent += len as u64;
         state.begun = true;
+        state.answered = flags & END != 0;
         self.chunk.advance(len);
         let visit = match (&self.head, &mut tx.habits) {
             (Some(Head::Request { path, .. }), Some(habits)) if self.looks && flags & END != 0 => {
@@ -279,17 +290,8 @@ impl Pump {
     fn write_tail(&self, block: &mut Vec<u8>) -> u8 {
         match &self.tail {
             Tail::Open | Tail::Request | Tail::Sent => 0,
-            Tail::Response(trailers) => match wire::write_trailers(block, trailers) {
-                Ok(code) => code,
-                Err(status) => {
-                    wire::write_status(block, &status);
-                    status.code() as i32 as u8
-                }
-            },
-            Tail::Status(status) => {
-                wire::write_status(block, status);
-                status.code() as i32 as u8
-            }
+            Tail::Response(trailers) => wire::write_trailers(block, trailers),
+            Tail::Status(status) => wire::write_status(block, status),
         }
     }
 }
@@ -303,21 +305,6 @@ fn write_head(block: &mut Vec<u8>, head: &Head) -> Result<(), Status> {
     }
 }
 
-/// What a layer's plain HTTP answer means to a gRPC caller.
-///
-/// See <https://github.com/grpc/grpc/blob/master/doc/http-grpc-status-mapping.md>.
-fn http_status(status: http::StatusCode) -> Status {
-    let code = match status.as_u16() {
-        400 => tonic::Code::Internal,
-        401 => tonic::Code::Unauthenticated,
-        403 => tonic::Code::PermissionDenied,
-        404 => tonic::Code::Unimplemented,
-        429 | 502 | 503 | 504 => tonic::Code::Unavailable,
-        _ => tonic::Code::Unknown,
-    };
-    Status::new(code, format!("the service answered with HTTP status {status}"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -328,8 +315,8 @@ mod tests {
     async fn a_body_that_is_always_ready_lets_other_tasks_run() {
         let room = Geometry::new(1024, 1 << 20).unwrap();
         let (ours, _theirs) = local_pair(room).unwrap();
-        let core = Core::new(ours, None).unwrap();
-        let (stream, _) = core.open().unwrap();
+        let core = Core::calling(ours).unwrap();
+        let (stream, _) = core.open(false).unwrap().unwrap();
         let frames = tokio_stream::iter(0..1000);
         let frames = tokio_stream::StreamExt::map(frames, |_| {
             Ok::<_, Status>(http_body::Frame::data(Bytes::from_static(b"a message")))

@@ -30,9 +30,8 @@ use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use partywall_abi::limits;
 use partywall_abi::name::MethodSet;
-use partywall_abi::segment::{self, END, HEAD, Kind, NO_DEADLINE, RequestHead, Segment};
+use partywall_abi::segment::{self, END, HEAD, Kind, NO_DEADLINE, ROOM, RequestHead, Segment};
 use partywall_abi::sync::{AtomicBool, AtomicU64, Ordering};
 use partywall_shm::setup::Ends;
 use tokio::runtime::{Handle, RuntimeFlavor};
@@ -40,6 +39,7 @@ use tokio::sync::Notify;
 use tokio::time::Sleep;
 use tonic::{Code, Status};
 
+use super::account::{Account, Accounts};
 use super::body::{Incoming, RequestBody, WholeBody};
 use super::client::{rest, set_up};
 use super::core::{Broken, Core, Counters};
@@ -160,6 +160,7 @@ impl Visit for Link {
 pub(crate) async fn open(
     offer: Offer,
     dispatch: Arc<dyn Dispatch>,
+    accounts: Arc<Accounts>,
     agent: Arc<Agent>,
 ) -> Result<Arc<Link>, Error> {
     let Offer { link, geometry, caller, methods, isolation, memory, socket } = offer;
@@ -176,7 +177,9 @@ pub(crate) async fn open(
     let ends = set_up(link, geometry, memory, socket, SETUP).await?;
     let gate = offered.as_ref().map(Offered::isolation);
     let isolation = domain::isolation(isolation, gate);
-    let link = start(ends, dispatch, Peer::new(caller, link, isolation), methods, Some(agent))?;
+    let account = accounts.open(caller.uid, caller.pid);
+    let peer = Peer::new(caller, link, isolation);
+    let link = start(ends, dispatch, (peer, account), methods, Some(agent))?;
     if let Some(offered) = offered {
         let visited: Arc<dyn Visit> = Arc::clone(&link) as _;
         offered.open(Arc::downgrade(&visited));
@@ -189,12 +192,12 @@ pub(crate) async fn open(
 pub(crate) fn start(
     ends: Ends,
     dispatch: Arc<dyn Dispatch>,
-    peer: Peer,
+    (peer, account): (Peer, Arc<Account>),
     methods: MethodSet,
     agent: Option<Arc<Agent>>,
 ) -> Result<Arc<Link>, Error> {
     let number = ends.link;
-    let core = Core::new(ends, agent.clone())
+    let core = Core::serving(ends, account, agent.clone())
         .map_err(|source| Error::Io { what: "watching the link's socket".into(), source })?;
     let runtime = Handle::current();
     let core = Arc::new(core);
@@ -294,8 +297,18 @@ impl Link {
         let _dead = self.core.bell().ring();
     }
 
-    /// Waits until a draining link has no call under way and none to come, and ends it.
-    pub(crate) async fn finish(&self) {
+    /// Waits until a draining link has no call under way and none to come, at most so long, and ends
+    /// it; calls that are open then end with UNAVAILABLE.
+    pub(crate) async fn finish(&self, within: Duration) {
+        if tokio::time::timeout(within, self.finished()).await.is_err() {
+            let text = format!("the server has ended, {within:?} after it was told to");
+            let calls = self.core.give_up(&Status::unavailable(text));
+            tracing::warn!(link = self.core.link, calls, ?within, "calls are open after the drain");
+        }
+        self.close(&Broken::Closed);
+    }
+
+    async fn finished(&self) {
         let told = async {
             while !(self.is_closed() || self.promised.load(Ordering::SeqCst)) {
                 let _look = tokio::time::timeout(DRAINING, self.idle.notified()).await;
@@ -307,7 +320,6 @@ impl Link {
         while !(self.is_closed() || self.core.open_calls() == 0) {
             let _look = tokio::time::timeout(DRAINING, self.idle.notified()).await;
         }
-        self.close(&Broken::Closed);
     }
 
     /// Counts what a caller's thread has done with one record; `forwards` is what its context had
@@ -343,6 +355,14 @@ impl Link {
                     None => Ok(()),
                 }
             }
+            Kind::Room => {
+                let until = segment::decode_room(&payload)?;
+                match self.core.find(stream) {
+                    Some(stream) => Ok(stream.grant_room(until)?),
+                    None => Ok(()),
+                }
+            }
+            Kind::Limits => Err(Broken::Rule("limits from a caller")),
             Kind::Drain => {
                 if !self.draining.load(Ordering::SeqCst) {
                     return Err(Broken::Rule("a promise that was not asked for"));
@@ -355,13 +375,17 @@ impl Link {
         }
     }
 
-    /// Takes a segment apart, and its data off the link's window.
+    /// Takes a segment apart, and its data off the link's window if it counts against that.
     fn segment<'a>(&self, id: u32, flags: u8, payload: &'a [u8]) -> Result<Segment<'a>, Broken> {
         let s = Segment::decode(flags, payload)?;
         if id == 0 || s.trailers.is_some() {
             return Err(Broken::Rule("a request on no stream, or with trailers"));
         }
-        self.core.charge(s.data.len())?;
+        if flags & ROOM == 0 {
+            self.core.charge(s.data.len())?;
+        } else if s.head.is_some() {
+            return Err(Broken::Rule("a head with room that nobody has given"));
+        }
         Ok(s)
     }
 
@@ -369,8 +393,11 @@ impl Link {
     fn go_on(&self, stream: u32, data: Bytes, flags: u8) -> Result<(), Broken> {
         // Without a head, all of it is data.
         let len = self.segment(stream, flags, &data)?.data.len() as u32;
+        let room = flags & ROOM != 0;
+        let part = Part { room, ..Part::data(data, flags & END != 0) };
         let unwanted = match self.core.find(stream) {
-            Some(stream) => stream.fill(Part::data(data, flags & END != 0), true)?,
+            Some(stream) => stream.fill(part, true)?,
+            None if room => 0,
             None => len,
         };
         self.core.give_back(unwanted);
@@ -392,23 +419,17 @@ impl Link {
         if self.promised.load(Ordering::SeqCst) {
             return Err(Broken::Rule("a call after the last one"));
         }
-        let refusal = if self.refusing.load(Ordering::SeqCst) {
-            Some((Code::Unavailable, "the server is draining".to_owned()))
-        } else {
-            None
+        let admitted = match self.refusing.load(Ordering::SeqCst) {
+            false => self.core.admit(id, whole)?,
+            true => Err(Status::unavailable("the server is draining")),
         };
-        let stream = match &refusal {
-            None => self.core.admit(id, whole)?,
-            Some(_) => None,
-        };
-        let Some(stream) = stream else {
-            let (code, text) = refusal.unwrap_or_else(|| {
-                let text = format!("{} calls are open on this link", limits::STREAMS);
-                (Code::ResourceExhausted, text)
-            });
-            self.core.push_reset(id, code, &text);
-            self.core.give_back(len);
-            return Ok(());
+        let stream = match admitted {
+            Ok(stream) => stream,
+            Err(status) => {
+                self.core.push_reset(id, status.code(), status.message());
+                self.core.give_back(len);
+                return Ok(());
+            }
         };
         let method = self.method(head.path);
         let mut call = Task {
@@ -576,8 +597,7 @@ impl Future for Task {
                 }
             {
                 this.deadline = None;
-                let status = Status::deadline_exceeded("the deadline passed in the service");
-                this.step = Step::Answer(Pump::status(status));
+                this.step = Step::Answer(Pump::status(expired()));
             }
             match &mut this.step {
                 Step::Handle(handler) => {
@@ -592,7 +612,7 @@ impl Future for Task {
                     this.step = Step::Answer(match polled {
                         Ok(Poll::Pending) => return Poll::Pending,
                         Ok(Poll::Ready(response)) => Pump::response(response),
-                        Err(_) => Pump::status(Status::internal("the handler panicked")),
+                        Err(_) => Pump::status(panicked()),
                     });
                 }
                 Step::Answer(pump) => {
@@ -611,7 +631,7 @@ impl Future for Task {
                         }
                         Ok(Poll::Ready(Err(_))) => return this.end(Code::Cancelled as u8),
                         Err(_) => {
-                            core.push_reset(stream.id, Code::Internal, "the service panicked");
+                            core.push_reset(stream.id, Code::Internal, panicked().message());
                             return this.end(Code::Internal as u8);
                         }
                     }
@@ -620,6 +640,16 @@ impl Future for Task {
             }
         }
     }
+}
+
+/// The status of a call whose deadline has passed in the service.
+pub(crate) fn expired() -> Status {
+    Status::deadline_exceeded("the deadline passed in the service")
+}
+
+/// The status of a call whose handler, or the body of whose answer, has panicked.
+pub(crate) fn panicked() -> Status {
+    Status::internal("the handler panicked")
 }
 
 impl Task {

@@ -6,6 +6,11 @@
 //! more than twice their bytes: small ones are put together, whatever the peer cuts them into.
 //! Flow control: the peer may have [`limits::STREAM_WINDOW`] bytes under way;
 //! what the task has taken is granted again in portions of half a window.
+//!
+//! A message that has room ([`super::account`]) may come outside of the windows, where the peer has
+//! been told so ([`partywall_abi::segment::Kind::Room`]): from the first byte that is flagged to the
+//! message's last. The next message gets room only when all of that has been taken, so one such
+//! stretch is all that a stream has to remember.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -19,6 +24,10 @@ use tonic::Status;
 /// A peer that sent more than it was granted.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct OverWindow;
+
+/// A peer that granted more than it may.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct OverCredit;
 
 /// Pieces below this many bytes are put together while they wait.
 const SMALL: usize = 1024;
@@ -70,6 +79,18 @@ pub(crate) struct State {
     pub(crate) begun: bool,
     /// Nothing may be sent any more: the stream was reset, or has been answered.
     pub(crate) send_closed: bool,
+    /// The last record of this side is on the ring.
+    pub(crate) answered: bool,
+    /// Bytes of data that have come, and of those, what the task has taken.
+    came: u64,
+    taken: u64,
+    /// Where the message that has room ends.
+    message_end: u64,
+    /// What comes outside of the windows: from the first such byte, if one has come, up to here.
+    room: (Option<u64>, u64),
+    /// Bytes of data that were sent, and up to where that needs no credit.
+    pub(crate) sent: u64,
+    pub(crate) room_there: u64,
 }
 
 impl State {
@@ -89,6 +110,22 @@ impl State {
         }
     }
 
+    /// How many bytes of data may be sent, by the stream's credit and the link's or, where that is
+    /// said, by room that needs neither.
+    pub(crate) fn may_send(&self, link: u64) -> (usize, bool) {
+        let room = self.room_there.saturating_sub(self.sent);
+        let (bytes, by_room) =
+            if room > 0 { (room, true) } else { (link.min(self.credit.into()), false) };
+        (usize::try_from(bytes).unwrap_or(usize::MAX), by_room)
+    }
+
+    /// How many of `len` bytes from an offset on came by the windows.
+    fn windowed(&self, from: u64, len: u64) -> u32 {
+        let (Some(room), until) = self.room else { return len as u32 };
+        let outside = (from + len).min(until).saturating_sub(from.max(room));
+        (len - outside) as u32
+    }
+
     fn take(&mut self) -> Option<Bytes> {
         self.chunks
             .pop_front()
@@ -103,6 +140,8 @@ pub(crate) struct Part {
     pub(crate) data: Bytes,
     pub(crate) trailers: Option<HeaderMap>,
     pub(crate) end: bool,
+    /// The data counts against no window.
+    pub(crate) room: bool,
 }
 
 impl Part {
@@ -134,17 +173,28 @@ impl Stream {
     }
 
     /// Puts in what a segment brought, and wakes whoever waits for it if `wake` says so; the
-    /// number of bytes that nobody will take.
+    /// number of bytes of the windows that nobody will take.
     pub(crate) fn fill(&self, part: Part, wake: bool) -> Result<u32, OverWindow> {
         let mut s = self.lock();
         let len = part.data.len() as u32;
         if s.ended {
-            return Ok(len);
+            return Ok(if part.room { 0 } else { len });
         }
-        if len > s.window {
-            return Err(OverWindow);
+        let came = s.came + u64::from(len);
+        if part.room {
+            if came > s.room.1 {
+                return Err(OverWindow);
+            }
+            let came = s.came;
+            s.room.0.get_or_insert(came);
+        } else {
+            // What has room comes without a gap.
+            if len > s.window || (s.room.0.is_some() && s.came < s.room.1 && len > 0) {
+                return Err(OverWindow);
+            }
+            s.window -= len;
         }
-        s.window -= len;
+        s.came = came;
         if part.head.is_some() {
             s.head = part.head;
             s.headed = true;
@@ -176,13 +226,44 @@ impl Stream {
     }
 
     /// More may be sent.
-    pub(crate) fn grant(&self, credit: u32) -> Result<(), OverWindow> {
+    pub(crate) fn grant(&self, credit: u32) -> Result<(), OverCredit> {
         let mut s = self.lock();
-        s.credit = s.credit.checked_add(credit).ok_or(OverWindow)?;
+        let most = limits::STREAM_WINDOW;
+        s.credit = s.credit.checked_add(credit).filter(|c| *c <= most).ok_or(OverCredit)?;
         let writer = s.writer.take();
         drop(s);
         writer.into_iter().for_each(Waker::wake);
         Ok(())
+    }
+
+    /// What comes before the offset `until` may be sent without credit.
+    pub(crate) fn grant_room(&self, until: u64) -> Result<(), OverCredit> {
+        let mut s = self.lock();
+        if until < s.room_there {
+            return Err(OverCredit);
+        }
+        s.room_there = until;
+        let writer = s.writer.take();
+        drop(s);
+        writer.into_iter().for_each(Waker::wake);
+        Ok(())
+    }
+
+    /// The message whose first bytes are taken next has room, so many bytes.
+    pub(crate) fn has_room(&self, bytes: u64) {
+        let mut s = self.lock();
+        s.message_end = s.taken + bytes;
+    }
+
+    /// Up to where the peer is to be told that there is room, if that is news.
+    pub(crate) fn room_to_tell(&self) -> Option<u64> {
+        let mut s = self.lock();
+        let end = s.message_end;
+        let news = !s.ended && end > s.came && end > s.room.1;
+        news.then(|| {
+            s.room = (None, end);
+            end
+        })
     }
 
     /// How the answer begins, or what came instead of one.
@@ -211,39 +292,61 @@ impl Stream {
         Poll::Pending
     }
 
-    /// The next piece, and how many bytes are to be granted again to the stream.
-    pub(crate) fn poll_take(&self, cx: &mut Context<'_>) -> Poll<Result<(Taken, u32), Status>> {
+    /// The next piece. Data counts as taken when [`Stream::taken`] says so, or is put back.
+    pub(crate) fn poll_take(&self, cx: &mut Context<'_>) -> Poll<Result<Taken, Status>> {
         let mut s = self.lock();
         if let Some(chunk) = s.take() {
-            s.owed += chunk.len() as u32;
-            let grant = if !s.ended && s.owed >= limits::STREAM_WINDOW / 2 {
-                let owed = std::mem::take(&mut s.owed);
-                s.window += owed;
-                owed
-            } else {
-                0
-            };
-            return Poll::Ready(Ok((Taken::Data(chunk), grant)));
+            return Poll::Ready(Ok(Taken::Data(chunk)));
         }
         if let Some(error) = s.error.take() {
             return Poll::Ready(Err(error));
         }
         if let Some(trailers) = s.trailers.take() {
-            return Poll::Ready(Ok((Taken::Trailers(trailers), 0)));
+            return Poll::Ready(Ok(Taken::Trailers(trailers)));
         }
         if s.ended {
-            return Poll::Ready(Ok((Taken::End, 0)));
+            return Poll::Ready(Ok(Taken::End));
         }
         register(&mut s.reader, cx);
         Poll::Pending
     }
 
-    /// Takes out what nobody will take any more, and says how many bytes that was; later data
-    /// is not kept.
+    /// The reader has taken so many bytes: how many of them came by the windows, and how many are
+    /// to be granted again to the stream.
+    pub(crate) fn taken(&self, len: usize) -> (u32, u32) {
+        let mut s = self.lock();
+        let windowed = s.windowed(s.taken, len as u64);
+        s.taken += len as u64;
+        s.owed += windowed;
+        if s.ended || s.owed < limits::STREAM_WINDOW / 2 {
+            return (windowed, 0);
+        }
+        let owed = std::mem::take(&mut s.owed);
+        s.window += owed;
+        (windowed, owed)
+    }
+
+    /// The reader cannot have this yet.
+    pub(crate) fn put_back(&self, piece: Bytes) {
+        self.lock().chunks.push_front(piece);
+    }
+
+    /// Ready when the stream has failed: what has come of a message that waits is of no use then.
+    pub(crate) fn poll_failed(&self, cx: &Context<'_>) -> Poll<Status> {
+        let mut s = self.lock();
+        register(&mut s.reader, cx);
+        s.error.take().map_or(Poll::Pending, Poll::Ready)
+    }
+
+    /// Takes out what nobody will take any more, and says how many bytes of the windows that was;
+    /// later data is not kept.
     pub(crate) fn unread(&self) -> u32 {
         let mut s = self.lock();
         s.ended = true;
-        std::iter::from_fn(|| s.take()).map(|c| c.len() as u32).sum()
+        let len = std::iter::from_fn(|| s.take()).map(|c| c.len() as u64).sum();
+        let windowed = s.windowed(s.taken, len);
+        s.taken += len;
+        windowed
     }
 
     /// Ready when nothing may be sent any more: the call was reset or answered.
@@ -289,9 +392,43 @@ mod tests {
         s.fill(Part::data(half.clone(), false), true).unwrap();
         s.fill(Part::data(half.clone(), false), true).unwrap();
         assert_eq!(s.fill(Part::data(Bytes::from_static(b"x"), false), true), Err(OverWindow));
-        let Poll::Ready(Ok((Taken::Data(_), grant))) = s.poll_take(&mut cx()) else { panic!() };
-        assert_eq!(grant, limits::STREAM_WINDOW / 2);
+        let Poll::Ready(Ok(Taken::Data(data))) = s.poll_take(&mut cx()) else { panic!() };
+        assert_eq!(s.taken(data.len()), (limits::STREAM_WINDOW / 2, limits::STREAM_WINDOW / 2));
         s.fill(Part::data(half, false), true).unwrap();
+    }
+
+    #[test]
+    fn what_has_room_counts_against_no_window() {
+        let s = Stream::new(1);
+        let part = |len: usize, room| Part { room, ..Part::data(vec![0; len].into(), false) };
+        let whole = limits::STREAM_WINDOW as usize;
+        s.fill(part(whole, false), true).unwrap();
+        assert_eq!(s.fill(part(1, true), true), Err(OverWindow), "nobody has given room");
+        s.has_room(whole as u64 + 100);
+        assert_eq!(s.room_to_tell(), Some(whole as u64 + 100));
+        assert_eq!(s.room_to_tell(), None, "told twice");
+        s.fill(part(60, true), true).unwrap();
+        assert_eq!(s.fill(part(1, false), true), Err(OverWindow), "the window is used up");
+        s.fill(part(40, true), true).unwrap();
+        assert_eq!(s.fill(part(1, true), true), Err(OverWindow), "more than there is room for");
+        assert_eq!(s.taken(whole - 10), (whole as u32 - 10, whole as u32 - 10));
+        s.fill(part(5, false), true).unwrap();
+        // Ten of the window, a hundred beside it, and five of the window again.
+        assert_eq!(s.taken(50), (10, 0));
+        s.lock().small.clear();
+        s.lock().chunks.clear();
+        s.lock().chunks.push_back(vec![0; 65].into());
+        assert_eq!(s.unread(), 5);
+    }
+
+    #[test]
+    fn room_is_never_taken_back_and_credit_is_no_more_than_the_window() {
+        let s = Stream::new(1);
+        s.grant_room(10).unwrap();
+        assert_eq!(s.grant_room(9), Err(OverCredit));
+        assert_eq!(s.grant(1), Err(OverCredit));
+        s.lock().credit -= 2;
+        assert_eq!(s.grant(2), Ok(()));
     }
 
     #[test]
@@ -299,9 +436,9 @@ mod tests {
         let s = Stream::new(1);
         s.fill(Part::data(Bytes::from_static(b"x"), false), true).unwrap();
         s.fail(Status::unavailable("gone"));
-        assert!(matches!(s.poll_take(&mut cx()), Poll::Ready(Ok((Taken::Data(_), 0)))));
+        assert!(matches!(s.poll_take(&mut cx()), Poll::Ready(Ok(Taken::Data(_)))));
         assert!(matches!(s.poll_take(&mut cx()), Poll::Ready(Err(_))));
-        assert!(matches!(s.poll_take(&mut cx()), Poll::Ready(Ok((Taken::End, 0)))));
+        assert!(matches!(s.poll_take(&mut cx()), Poll::Ready(Ok(Taken::End))));
         assert!(s.lock().send_closed);
     }
 
@@ -330,7 +467,7 @@ mod tests {
         assert!(s.lock().chunks.len() < 32, "{} pieces", s.lock().chunks.len());
         let mut got = Vec::new();
         while got.len() < total {
-            let Poll::Ready(Ok((Taken::Data(d), _))) = s.poll_take(&mut cx()) else { panic!() };
+            let Poll::Ready(Ok(Taken::Data(d))) = s.poll_take(&mut cx()) else { panic!() };
             got.extend_from_slice(&d);
         }
         assert!(got == sent);

@@ -1,27 +1,55 @@
-//! The same services over HTTP/2, by tonic's own server: for callers that are elsewhere, or are
-//! not ours, and for tools.
+//! The same services over HTTP/2: for callers that are elsewhere, or are not ours, and for tools.
+//!
+//! ```text
+//! accept -> one task per connection -> one per call: handler -> head -> body -> trailers
+//!   deadline passed at any point: the handler or the body is dropped, DEADLINE_EXCEEDED
+//!   panic at any point: INTERNAL, the connection goes on
+//!   reset by the caller, or its death: the handler or the body is dropped
+//! stop: no more connections, each is told to send no more calls, and ends with its last
+//! ```
+//!
+//! A call means what it means on a ring ([`crate::ring::server`]), with one difference: while a
+//! caller takes none of an answer, nobody looks at the deadline of that call. Requests that are not
+//! gRPC's (of a layer that speaks gRPC-Web, say) get the service's answer as it is.
 
 use std::convert::Infallible;
+use std::fs;
 use std::future::Future;
 use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
 
-use tokio::net::{TcpListener, UnixListener};
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http_body::Frame;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::watch;
-use tokio_stream::wrappers::{TcpListenerStream, UnixListenerStream};
+use tokio::task::JoinSet;
+use tokio::time::Sleep;
+use tonic::Status;
 use tonic::body::Body;
-use tower::Service;
+use tonic::transport::server::Connected;
 
-use super::Dispatch;
+use super::{Dispatch, Services};
 use crate::error::Error;
+use crate::peer::Deadline;
+use crate::ring;
+use crate::wire;
+
+/// How long nobody is taken in while the process has no descriptors or memory for one more.
+const SHORT_OF: Duration = Duration::from_millis(50);
 
 /// A bound address.
 pub(super) enum Listener {
     Tcp(TcpListener),
-    Unix(UnixListener, PathBuf),
+    Unix { listener: UnixListener, _own: Own },
 }
 
 impl Listener {
@@ -34,67 +62,274 @@ impl Listener {
         Ok(Self::Tcp(listener))
     }
 
-    /// Binds a path; a socket that nobody listens at any more is replaced.
+    /// Binds a path; a socket that nobody listens at any more is replaced, and nothing else is.
     pub(super) fn unix(path: &Path) -> Result<Self, Error> {
         let fail = |source| Error::Io { what: format!("listening at {}", path.display()), source };
         let listener = match UnixListener::bind(path) {
             Err(e) if e.kind() == io::ErrorKind::AddrInUse => {
-                match std::os::unix::net::UnixStream::connect(path) {
-                    Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {}
-                    _ => return Err(fail(e)),
-                }
-                std::fs::remove_file(path).map_err(fail)?;
+                remove_dead_socket(path).map_err(fail)?;
                 UnixListener::bind(path).map_err(fail)?
             }
             other => other.map_err(fail)?,
         };
-        Ok(Self::Unix(listener, path.into()))
+        let own = Own::new(path).map_err(fail)?;
+        Ok(Self::Unix { listener, _own: own })
     }
 
     /// Serves until it is time to stop, then lets the calls under way finish.
     pub(super) async fn serve(
         self,
-        dispatch: Arc<dyn Dispatch>,
-        mut stopped: watch::Receiver<bool>,
+        services: Services,
+        streams: u32,
+        stopped: watch::Receiver<bool>,
     ) -> Result<(), Error> {
-        let router = axum::Router::new().fallback_service(Bridge(dispatch));
-        let server =
-            tonic::transport::Server::builder().add_routes(tonic::service::Routes::from(router));
-        let stop = async move {
-            let _dropped = stopped.wait_for(|stop| *stop).await;
-        };
-        match self {
-            Self::Tcp(listener) => {
-                let _ = listener.local_addr().map(|at| tracing::info!(%at, "HTTP/2"));
-                let incoming = TcpListenerStream::new(listener);
-                server.serve_with_incoming_shutdown(incoming, stop).await?;
-            }
-            Self::Unix(listener, path) => {
-                let incoming = UnixListenerStream::new(listener);
-                let served = server.serve_with_incoming_shutdown(incoming, stop).await;
-                let _gone = std::fs::remove_file(path);
-                served?;
+        if let Self::Tcp(listener) = &self {
+            let _ = listener.local_addr().map(|at| tracing::info!(%at, "HTTP/2"));
+        }
+        let mut connections = JoinSet::new();
+        loop {
+            tokio::select! {
+                () = stop(stopped.clone()) => break,
+                accepted = self.accept() => match accepted {
+                    Ok(Accepted::Tcp(io)) => {
+                        let service = services.for_one();
+                        connections.spawn(serve_connection(io, service, streams, stopped.clone()));
+                    }
+                    Ok(Accepted::Unix(io)) => {
+                        let service = services.for_one();
+                        connections.spawn(serve_connection(io, service, streams, stopped.clone()));
+                    }
+                    Err(why) if is_shortage(&why) => {
+                        tracing::warn!(%why, "no connection is taken in for a moment");
+                        tokio::time::sleep(SHORT_OF).await;
+                    }
+                    // The caller has hung up again.
+                    Err(why) => tracing::debug!(%why, "a connection was not taken in"),
+                },
+                Some(_ended) = connections.join_next() => {}
             }
         }
+        // From here on nobody can connect.
+        drop(self);
+        while connections.join_next().await.is_some() {}
         Ok(())
+    }
+
+    async fn accept(&self) -> io::Result<Accepted> {
+        Ok(match self {
+            Self::Tcp(listener) => {
+                let (io, _) = listener.accept().await?;
+                // A small answer must not wait until the caller has acknowledged the one before.
+                let _gone = io.set_nodelay(true);
+                Accepted::Tcp(io)
+            }
+            Self::Unix { listener, .. } => Accepted::Unix(listener.accept().await?.0),
+        })
     }
 }
 
-/// The services as axum calls them.
-#[derive(Clone)]
-struct Bridge(Arc<dyn Dispatch>);
+/// Whether taking in a connection failed for want of something of this process or the system.
+fn is_shortage(why: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let shortages = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
+    shortages.iter().any(|e| why.raw_os_error() == Some(e.raw_os_error()))
+}
 
-impl Service<http::Request<axum::body::Body>> for Bridge {
-    type Response = http::Response<Body>;
-    type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
+enum Accepted {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
 
-    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
+/// Removes what is at `path` if it is a socket that nobody listens at.
+fn remove_dead_socket(path: &Path) -> io::Result<()> {
+    let refuse = |kind, text| Err(io::Error::new(kind, text));
+    if !fs::symlink_metadata(path)?.file_type().is_socket() {
+        let text = "there is something that is no socket; remove it, or name another path";
+        return refuse(io::ErrorKind::AlreadyExists, text);
+    }
+    match std::os::unix::net::UnixStream::connect(path) {
+        Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
+        _ => refuse(io::ErrorKind::AddrInUse, "somebody listens there already"),
+    }
+}
+
+/// A socket's path, removed with the value if it still leads to that socket.
+pub(super) struct Own {
+    path: PathBuf,
+    file: (u64, u64),
+}
+
+impl Own {
+    fn new(path: &Path) -> io::Result<Self> {
+        Ok(Self { path: path.into(), file: Self::at(path)? })
     }
 
-    fn call(&mut self, request: http::Request<axum::body::Body>) -> Self::Future {
-        let answer = self.0.call(request.map(Body::new));
-        Box::pin(async move { Ok(answer.await) })
+    fn at(path: &Path) -> io::Result<(u64, u64)> {
+        let found = fs::symlink_metadata(path)?;
+        Ok((found.dev(), found.ino()))
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        if Self::at(&self.path).is_ok_and(|file| file == self.file) {
+            let _gone = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Serves one connection, of so many calls at a time, until the caller ends it; once `stopped` says
+/// so, until its last call has ended.
+pub(crate) async fn serve_connection<I>(
+    io: I,
+    service: Arc<dyn Dispatch>,
+    streams: u32,
+    stopped: watch::Receiver<bool>,
+) where
+    I: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
+{
+    let info = io.connect_info();
+    let service = hyper::service::service_fn(move |request: http::Request<_>| {
+        let mut request = request.map(Body::new);
+        request.extensions_mut().insert(info.clone());
+        answer(&*service, request)
+    });
+    let mut http2 = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+    http2
+        .timer(TokioTimer::new())
+        .auto_date_header(false)
+        .max_header_list_size(wire::LIST_BYTES)
+        .max_concurrent_streams(streams);
+    let mut connection = std::pin::pin!(http2.serve_connection(TokioIo::new(io), service));
+    let ended = tokio::select! {
+        ended = &mut connection => Some(ended),
+        () = stop(stopped) => None,
+    };
+    let ended = match ended {
+        Some(ended) => ended,
+        None => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(why) = ended {
+        tracing::debug!(%why, "a connection over HTTP/2 has ended");
+    }
+}
+
+async fn stop(mut stopped: watch::Receiver<bool>) {
+    let _stopped = stopped.wait_for(|stop| *stop).await;
+}
+
+type Timer = Option<Pin<Box<Sleep>>>;
+
+fn is_over(timer: &mut Timer, cx: &mut Context<'_>) -> bool {
+    timer.as_mut().is_some_and(|timer| timer.as_mut().poll(cx).is_ready())
+}
+
+/// Answers one request.
+fn answer(
+    service: &dyn Dispatch,
+    mut request: http::Request<Body>,
+) -> impl Future<Output = Result<http::Response<Answered>, Infallible>> + use<> {
+    let ends = wire::parse_timeout(request.headers()).and_then(|t| Instant::now().checked_add(t));
+    if let Some(at) = ends {
+        request.extensions_mut().insert(Deadline(at));
+    }
+    let grpc = request.headers().get(CONTENT_TYPE).is_some_and(is_grpc);
+    let mut handler = service.call(request);
+    async move {
+        let mut timer: Timer = ends.map(|at| Box::pin(tokio::time::sleep_until(at.into())));
+        let answered = std::future::poll_fn(|cx| {
+            if is_over(&mut timer, cx) {
+                return Poll::Ready(Err(ring::server::expired()));
+            }
+            std::panic::catch_unwind(AssertUnwindSafe(|| handler.as_mut().poll(cx))).map_or_else(
+                |_| Poll::Ready(Err(ring::server::panicked())),
+                |polled| polled.map(Ok),
+            )
+        });
+        let answered = answered.await.and_then(|mut response| {
+            if !grpc {
+                return Ok(response);
+            }
+            if response.status() != http::StatusCode::OK {
+                return Err(wire::http_status(response.status()));
+            }
+            let headers = response.headers_mut();
+            if !headers.contains_key(wire::GRPC_STATUS) {
+                wire::check_response(headers)?;
+            } else if let Some(mut fitting) = wire::fit(headers) {
+                fitting.entry(CONTENT_TYPE).or_insert(wire::GRPC);
+                *headers = fitting;
+            }
+            Ok(response)
+        });
+        let response = answered.unwrap_or_else(Status::into_http);
+        let ended = grpc && response.headers().contains_key(wire::GRPC_STATUS);
+        Ok(response.map(|body| Answered { body, timer, grpc, ended }))
+    }
+}
+
+/// Whether a call with this content type is one of gRPC's own, whose answer ends with trailers.
+fn is_grpc(content_type: &http::HeaderValue) -> bool {
+    let rest = content_type.as_bytes().strip_prefix(b"application/grpc");
+    rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';')))
+}
+
+/// The body of an answer, with its deadline.
+struct Answered {
+    body: Body,
+    timer: Timer,
+    /// It ends with trailers.
+    grpc: bool,
+    ended: bool,
+}
+
+impl Answered {
+    /// The last frame.
+    fn end(&mut self, status: &Status) -> Frame<Bytes> {
+        self.ended = true;
+        self.body = Body::empty();
+        let trailers = wire::headers_of(status);
+        Frame::trailers(wire::fit(&trailers).unwrap_or(trailers))
+    }
+}
+
+impl http_body::Body for Answered {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let this = &mut *self;
+        if this.ended {
+            return Poll::Ready(None);
+        }
+        if is_over(&mut this.timer, cx) {
+            return Poll::Ready(Some(Ok(this.end(&ring::server::expired()))));
+        }
+        let body = Pin::new(&mut this.body);
+        let polled = std::panic::catch_unwind(AssertUnwindSafe(|| body.poll_frame(cx)));
+        Poll::Ready(match polled {
+            Ok(Poll::Pending) => return Poll::Pending,
+            Ok(Poll::Ready(None)) if this.grpc => Some(Ok(this.end(&wire::no_trailers()))),
+            Ok(Poll::Ready(None)) => None,
+            Ok(Poll::Ready(Some(Ok(frame)))) => Some(Ok(match frame.into_trailers() {
+                Err(data) => data,
+                Ok(trailers) => {
+                    this.ended = true;
+                    Frame::trailers(wire::fit(&trailers).unwrap_or(trailers))
+                }
+            })),
+            Ok(Poll::Ready(Some(Err(status)))) => Some(Ok(this.end(&status))),
+            Err(_) => Some(Ok(this.end(&ring::server::panicked()))),
+        })
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.ended || (!self.grpc && self.body.is_end_stream())
     }
 }

@@ -8,25 +8,35 @@
 //! # }
 //! ```
 
+mod addresses;
+mod dispatch;
 mod http2;
+mod in_process;
+mod options;
 mod routes;
+mod serving;
 
-use std::future::Future;
-use std::pin::Pin;
+use std::future::{Future, Pending};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use bytes::Bytes;
 use partywall_abi::name::ServiceName;
 use tokio::sync::watch;
-use tonic::Status;
 use tonic::body::Body;
 use tonic::server::NamedService;
 use tower::layer::util::{Identity, Stack};
-use tower::{Layer, Service, ServiceExt};
+use tower::{Layer, Service};
 
+pub use addresses::Addresses;
+pub(crate) use dispatch::{Answer, Dispatch, Services};
+pub(crate) use http2::serve_connection;
 pub use routes::Routes;
+pub use serving::Serving;
 
+use self::options::{Options, Served};
 use crate::agent::{self, Place, Registered};
+use crate::channel::Channel;
 use crate::error::Error;
 use crate::ring;
 use crate::target::Target;
@@ -36,33 +46,27 @@ type BoxError = Box<dyn std::error::Error + Send + Sync>;
 /// How often a server whose coordinator is gone looks whether its links have closed.
 const ORPHANED: Duration = Duration::from_secs(1);
 
-/// The services with their layers, as the links see them.
-pub(crate) trait Dispatch: Send + Sync {
-    /// Answers one request; an error of a layer becomes a status.
-    fn call(
-        &self,
-        request: http::Request<Body>,
-    ) -> Pin<Box<dyn Future<Output = http::Response<Body>> + Send>>;
-}
-
 /// Builds a [`Router`]: layers first, then services.
 #[derive(Clone, Debug)]
 pub struct Server<L = Identity> {
     layer: L,
     socket: Option<std::path::PathBuf>,
+    options: Options,
 }
 
 impl Server {
     /// A server without layers.
     pub fn builder() -> Self {
-        Self { layer: Identity::new(), socket: None }
+        Self { layer: Identity::new(), socket: None, options: Options::default() }
     }
 }
 
 impl<L> Server<L> {
-    /// Adds a tower layer around everything that is added so far.
+    /// Adds a tower layer around the services. As in tonic, the layer that is added first is the
+    /// outermost: it sees a request before those that are added after it.
     pub fn layer<N>(self, layer: N) -> Server<Stack<N, L>> {
-        Server { layer: Stack::new(layer, self.layer), socket: self.socket }
+        let (socket, options) = (self.socket, self.options);
+        Server { layer: Stack::new(layer, self.layer), socket, options }
     }
 
     /// Uses the coordinator that listens at `path`, instead of looking in the usual places.
@@ -87,13 +91,29 @@ impl<L> Server<L> {
         self.add_routes(Routes::default().add_service(service))
     }
 
-    /// Adds a set of services.
-    pub fn add_routes(&mut self, routes: Routes) -> Router<L>
+    /// Adds a service if there is one.
+    pub fn add_optional_service<S>(&mut self, service: Option<S>) -> Router<L>
+    where
+        L: Clone,
+        S: Service<http::Request<Body>, Error = std::convert::Infallible>
+            + NamedService
+            + Clone
+            + Send
+            + Sync
+            + 'static,
+        S::Response: axum::response::IntoResponse,
+        S::Future: Send + 'static,
+    {
+        self.add_routes(Routes::default()).add_optional_service(service)
+    }
+
+    /// Adds a set of services: [`Routes`], or tonic's own.
+    pub fn add_routes(&mut self, routes: impl Into<Routes>) -> Router<L>
     where
         L: Clone,
     {
         let (layer, socket) = (self.layer.clone(), self.socket.clone());
-        Router { layer, routes, socket }
+        Router { layer, routes: routes.into(), socket, options: self.options }
     }
 }
 
@@ -103,6 +123,7 @@ pub struct Router<L = Identity> {
     layer: L,
     routes: Routes,
     socket: Option<std::path::PathBuf>,
+    options: Options,
 }
 
 impl<L> Router<L> {
@@ -144,86 +165,133 @@ impl<L> Router<L> {
     ///
     /// # Errors
     /// As there.
-    pub async fn serve<B>(self, at: &str) -> Result<(), Error>
+    pub fn serve<B>(self, at: impl Into<Addresses>) -> Serving<Pending<()>>
     where
         L: Layer<Routes>,
-        L::Service: Service<http::Request<Body>, Response = http::Response<B>>
-            + Clone
-            + Send
-            + Sync
-            + 'static,
-        <L::Service as Service<http::Request<Body>>>::Future: Send + 'static,
+        L::Service:
+            Service<http::Request<Body>, Response = http::Response<B>> + Clone + Send + 'static,
+        <L::Service as Service<http::Request<Body>>>::Future: Send,
         <L::Service as Service<http::Request<Body>>>::Error: Into<BoxError>,
-        B: http_body::Body<Data = bytes::Bytes> + Send + 'static,
+        B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<BoxError>,
     {
-        self.serve_with_shutdown(at, std::future::pending()).await
+        self.serve_with_shutdown(at, std::future::pending())
     }
 
-    /// Serves until `shutdown` is ready, then takes no new calls and waits for those under way.
+    /// Serves until `shutdown` is ready, then takes no new calls and waits for those under way, at
+    /// most for [`Server::drain_timeout`].
     ///
-    /// `at` is a list with commas: names at the coordinator (`greeter`), and addresses for HTTP/2
-    /// (`unix:/path`, `http://host:port`), which answer anyone who can connect: nobody vouches
-    /// for a caller there, and the policy's method sets do not apply.
+    /// `at` says where ([`Addresses`]): at names of the coordinator (`greeter`), and at addresses
+    /// for HTTP/2 (`unix:/path`, `http://host:port`), which answer anyone who can connect: nobody
+    /// vouches for a caller there, and the policy's method sets do not apply.
     ///
     /// # Errors
     /// [`Error::Refused`] when the policy does not let this process serve the name,
     /// [`Error::NoCoordinator`], [`Error::Io`] when an address cannot be bound, and
     /// [`Error::CoordinatorGone`] when the coordinator ends while names are served: links go on
     /// until the callers close them, new ones cannot come.
-    pub async fn serve_with_shutdown<B>(
-        self,
-        at: &str,
-        shutdown: impl Future<Output = ()>,
-    ) -> Result<(), Error>
+    pub fn serve_with_shutdown<F, B>(self, at: impl Into<Addresses>, shutdown: F) -> Serving<F>
     where
+        F: Future<Output = ()>,
         L: Layer<Routes>,
-        L::Service: Service<http::Request<Body>, Response = http::Response<B>>
-            + Clone
-            + Send
-            + Sync
-            + 'static,
-        <L::Service as Service<http::Request<Body>>>::Future: Send + 'static,
+        L::Service:
+            Service<http::Request<Body>, Response = http::Response<B>> + Clone + Send + 'static,
+        <L::Service as Service<http::Request<Body>>>::Future: Send,
         <L::Service as Service<http::Request<Body>>>::Error: Into<BoxError>,
-        B: http_body::Body<Data = bytes::Bytes> + Send + 'static,
+        B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<BoxError>,
     {
-        let dispatch: Arc<dyn Dispatch> = Arc::new(Stacked(self.layer.layer(self.routes)));
-        let targets =
-            at.split(',').map(Target::parse_listen).collect::<Result<Vec<Target>, _>>()?;
-        let place = self.socket.map_or_else(Place::find, Place::Path);
-        let (stop, stopped) = watch::channel(false);
-        let mut tasks = tokio::task::JoinSet::new();
-        for target in targets {
-            match target {
-                Target::Name(name) => {
-                    let registered = agent::get_async(&place).await?.register(&name).await?;
-                    let dispatch = Arc::clone(&dispatch);
-                    tasks.spawn(serve_name(name, registered, dispatch, stopped.clone()));
-                }
-                Target::Http(url) => {
-                    let listener = http2::Listener::tcp(&url).await?;
-                    tasks.spawn(listener.serve(Arc::clone(&dispatch), stopped.clone()));
-                }
-                Target::Unix(path) => {
-                    let listener = http2::Listener::unix(&path)?;
-                    tasks.spawn(listener.serve(Arc::clone(&dispatch), stopped.clone()));
-                }
+        let (served, socket) = self.served();
+        let at = at.into();
+        Serving::new(move |stop| run(at, served, socket, stop), shutdown)
+    }
+
+    /// A channel to these services in this process, over rings as between processes, without a
+    /// coordinator: for tests, and for mocks of a service. Layers and deadlines work as elsewhere; a
+    /// handler sees this process as its caller, with isolation `none`. The services end with the
+    /// channel's last clone and call.
+    ///
+    /// ```no_run
+    /// # async fn f() -> Result<(), partywall::Error> {
+    /// # let service = partywall::Routes::default();
+    /// let mut server = partywall::Server::builder();
+    /// let channel = server.add_routes(service).in_process()?; // .add_service(GreeterServer::new(Mock))
+    /// // let mut client = GreeterClient::new(channel);
+    /// # let _ = channel; Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Link`] when there is no memory for the rings, [`Error::Io`] without descriptors.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    pub fn in_process<B>(self) -> Result<Channel, Error>
+    where
+        L: Layer<Routes>,
+        L::Service:
+            Service<http::Request<Body>, Response = http::Response<B>> + Clone + Send + 'static,
+        <L::Service as Service<http::Request<Body>>>::Future: Send,
+        <L::Service as Service<http::Request<Body>>>::Error: Into<BoxError>,
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
+        in_process::channel(&self.served().0)
+    }
+
+    fn served<B>(self) -> (Served, Option<std::path::PathBuf>)
+    where
+        L: Layer<Routes>,
+        L::Service:
+            Service<http::Request<Body>, Response = http::Response<B>> + Clone + Send + 'static,
+        <L::Service as Service<http::Request<Body>>>::Future: Send,
+        <L::Service as Service<http::Request<Body>>>::Error: Into<BoxError>,
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
+        let services = Services::new(self.layer.layer(self.routes));
+        (Served::new(services, self.options), self.socket)
+    }
+}
+
+/// Serves everywhere until it is time to stop, or until one of them fails.
+async fn run(
+    at: Addresses,
+    served: Served,
+    socket: Option<std::path::PathBuf>,
+    stop: watch::Sender<bool>,
+) -> Result<(), Error> {
+    let targets = at.targets()?;
+    let place = socket.map_or_else(Place::find, Place::Path);
+    let mut stopped = stop.subscribe();
+    let mut tasks = tokio::task::JoinSet::new();
+    for target in targets {
+        let (served, stopped) = (served.clone(), stop.subscribe());
+        match target {
+            Target::Name(name) => {
+                let registered = agent::get_async(&place).await?.register(&name).await?;
+                tasks.spawn(serve_name(name, registered, served, stopped));
+            }
+            Target::Http(url) => {
+                let listener = http2::Listener::tcp(&url).await?;
+                tasks.spawn(serve_http2(listener, served, stopped));
+            }
+            Target::Unix(path) => {
+                let listener = http2::Listener::unix(&path)?;
+                tasks.spawn(serve_http2(listener, served, stopped));
             }
         }
-        let mut shutdown = std::pin::pin!(shutdown);
-        let mut result = Ok(());
-        tokio::select! {
-            () = &mut shutdown => {}
-            Some(ended) = tasks.join_next() => result = flatten(ended),
-        }
-        // Everybody hears of it and finishes what is under way.
-        let _listening = stop.send(true);
-        while let Some(ended) = tasks.join_next().await {
-            result = result.and(flatten(ended));
-        }
-        result
     }
+    let mut result = Ok(());
+    tokio::select! {
+        _ = stopped.wait_for(|stop| *stop) => {}
+        Some(ended) = tasks.join_next() => result = flatten(ended),
+    }
+    // Everybody hears of it and finishes what is under way.
+    stop.send_replace(true);
+    while let Some(ended) = tasks.join_next().await {
+        result = result.and(flatten(ended));
+    }
+    result
 }
 
 fn flatten(ended: Result<Result<(), Error>, tokio::task::JoinError>) -> Result<(), Error> {
@@ -233,11 +301,32 @@ fn flatten(ended: Result<Result<(), Error>, tokio::task::JoinError>) -> Result<(
     })
 }
 
+/// Serves HTTP/2 until it is time to stop, and no longer than a drain may take after that.
+async fn serve_http2(
+    listener: http2::Listener,
+    served: Served,
+    stopped: watch::Receiver<bool>,
+) -> Result<(), Error> {
+    let Served { services, streams, drain, .. } = served;
+    let mut stop = stopped.clone();
+    let over = async {
+        let _dropped = stop.wait_for(|stop| *stop).await.is_err();
+        tokio::time::sleep(drain).await;
+    };
+    tokio::select! {
+        ended = listener.serve(services, streams, stopped) => ended,
+        () = over => {
+            tracing::warn!(within = ?drain, "HTTP/2 calls are open after the drain");
+            Ok(())
+        }
+    }
+}
+
 /// Takes the links that a name is offered, until it is time to stop.
 async fn serve_name(
     name: ServiceName,
     mut registered: Registered,
-    dispatch: Arc<dyn Dispatch>,
+    Served { services, accounts, drain, .. }: Served,
     mut stopped: watch::Receiver<bool>,
 ) -> Result<(), Error> {
     let mut links: Vec<Weak<ring::server::Link>> = Vec::new();
@@ -249,7 +338,8 @@ async fn serve_name(
             offer = registered.offers.recv() => match offer {
                 Some((offer, booked)) => {
                     let (link, agent) = (offer.link, Arc::clone(&registered.agent));
-                    let open = ring::server::open(offer, Arc::clone(&dispatch), agent);
+                    let accounts = Arc::clone(&accounts);
+                    let open = ring::server::open(offer, services.for_one(), accounts, agent);
                     opening.spawn(async move {
                         let opened = open.await;
                         if opened.is_ok() {
@@ -294,35 +384,10 @@ async fn serve_name(
     links.iter().for_each(|link| link.drain());
     let mut finishing = tokio::task::JoinSet::new();
     for link in links {
-        finishing.spawn(async move { link.finish().await });
+        finishing.spawn(async move { link.finish(drain).await });
     }
     while finishing.join_next().await.is_some() {}
     result
-}
-
-/// A tower service as the links call it.
-struct Stacked<S>(S);
-
-impl<S, B> Dispatch for Stacked<S>
-where
-    S: Service<http::Request<Body>, Response = http::Response<B>> + Clone + Send + Sync + 'static,
-    S::Future: Send + 'static,
-    S::Error: Into<BoxError>,
-    B: http_body::Body<Data = bytes::Bytes> + Send + 'static,
-    B::Error: Into<BoxError>,
-{
-    fn call(
-        &self,
-        request: http::Request<Body>,
-    ) -> Pin<Box<dyn Future<Output = http::Response<Body>> + Send>> {
-        let answer = self.0.clone().oneshot(request);
-        Box::pin(async move {
-            match answer.await {
-                Ok(response) => response.map(Body::new),
-                Err(error) => Status::from_error(error.into()).into_http(),
-            }
-        })
-    }
 }
 
 #[cfg(test)]

@@ -17,14 +17,25 @@ type Answer = Pin<Box<dyn Future<Output = Result<http::Response<Body>, Infallibl
 type Mounted = Arc<dyn Fn(http::Request<Body>) -> Answer + Send + Sync>;
 
 /// A set of services by their gRPC names; a path that belongs to none is UNIMPLEMENTED.
+///
+/// It can be made of [`tonic::service::Routes`], whose services it asks for every path that
+/// belongs to none of its own. Its own are found by one look into a table.
 #[derive(Clone, Default)]
 pub struct Routes {
     services: Arc<HashMap<&'static str, Mounted>>,
+    others: Option<tonic::service::Routes>,
+}
+
+impl From<tonic::service::Routes> for Routes {
+    fn from(routes: tonic::service::Routes) -> Self {
+        Self { others: Some(routes.prepare()), ..Self::default() }
+    }
 }
 
 impl fmt::Debug for Routes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_set().entries(self.services.keys()).finish()
+        let services = self.services.keys().collect::<Vec<_>>();
+        f.debug_struct("Routes").field("services", &services).field("others", &self.others).finish()
     }
 }
 
@@ -75,10 +86,11 @@ impl Service<http::Request<Body>> for Routes {
 
     fn call(&mut self, request: http::Request<Body>) -> Answer {
         let path = request.uri().path();
-        let name = path.strip_prefix('/').and_then(|p| Some(p.rsplit_once('/')?.0));
-        match name.and_then(|name| self.services.get(name)) {
-            Some(service) => service(request),
-            None => {
+        let name = path.strip_prefix('/').and_then(|p| Some(p.split_once('/')?.0));
+        match (name.and_then(|name| self.services.get(name)), &self.others) {
+            (Some(service), _) => service(request),
+            (None, Some(others)) => Box::pin(others.clone().oneshot(request)),
+            (None, None) => {
                 let status = Status::unimplemented(format!("no service has the path {path}"));
                 Box::pin(std::future::ready(Ok(status.into_http())))
             }

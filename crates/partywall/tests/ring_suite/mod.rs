@@ -1,6 +1,9 @@
 //! One module per subject.
 
+mod bounds;
 mod calls;
 mod interop;
 mod service;
 mod setup;
+mod targets;
+mod tonics;

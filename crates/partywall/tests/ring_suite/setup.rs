@@ -1,9 +1,11 @@
 //! A coordinator in a temporary directory and a server on a runtime of its own.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use partywall::{Channel, Routes, Server};
 use partywall_coordinator::{Coordinator, Policy};
+
+const OPEN: &str = "[service.test]\nregister = ['anyone']\n[service.test.call]\nanyone = ['*']\n";
 
 /// A coordinator that lets anyone do anything at the names given, gone with the value.
 pub(crate) struct Host {
@@ -22,7 +24,15 @@ impl Host {
     }
 
     pub(crate) fn open() -> Self {
-        Self::new("[service.test]\nregister = ['anyone']\n[service.test.call]\nanyone = ['*']\n")
+        Self::new(OPEN)
+    }
+
+    /// As [`Host::open`], at a path of the caller's choice.
+    pub(crate) fn open_at(socket: &Path) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let policy = Policy::parse("test", OPEN).unwrap();
+        let coordinator = Coordinator::start(Some(socket), policy).unwrap();
+        Self { socket: socket.into(), _coordinator: coordinator, _dir: dir }
     }
 
     /// Serves in the background until the sender is dropped or used.
@@ -31,16 +41,15 @@ impl Host {
     }
 
     pub(crate) async fn serve_at(&self, at: &str, routes: Routes) -> Running {
+        self.serve_by(Server::builder(), at, routes).await
+    }
+
+    pub(crate) async fn serve_by(&self, server: Server, at: &str, routes: Routes) -> Running {
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-        let router = Server::builder().coordinator(&self.socket).add_routes(routes);
-        let at = at.to_string();
-        let task = tokio::spawn(async move {
-            router
-                .serve_with_shutdown(&at, async {
-                    let _dropped = stopped.await;
-                })
-                .await
-        });
+        let router = server.coordinator(&self.socket).add_routes(routes);
+        let task = tokio::spawn(router.serve_with_shutdown(at, async {
+            let _dropped = stopped.await;
+        }));
         Running { stop: Some(stop), task }
     }
 

@@ -1,7 +1,10 @@
 //! `cargo xtask test`: the steps of CI in order, stopping at the first that fails.
 //!
 //! To add a step, write a function `fn(&mut Session) -> Result<()>` and put it into [`STEPS`].
-//! Tests that a step runs are counted in the session; the last line sums them up.
+//! Tests that a step runs are counted in the session; the last line sums them up. Steps that run on
+//! their own (`--step`) add to the list of tests of the run before.
+//!
+//! All steps but `root` pass without root; that one then names the tests that it did not run.
 
 mod fuzz;
 mod packages;
@@ -17,7 +20,7 @@ use anyhow::{Result, bail};
 use crate::command::Cmd;
 use crate::ran::{Outcome, RanList};
 use crate::workspace::Workspace;
-use crate::{deps, rows, tidy, vm};
+use crate::{deps, licences, rows, tidy, vm};
 
 struct Step {
     name: &'static str,
@@ -34,7 +37,9 @@ const STEPS: &[Step] = &[
         repeat: "cargo clippy --workspace --all-targets -- -D warnings",
         run: clippy,
     },
+    Step { name: "doc", repeat: REPEAT_DOC, run: doc },
     Step { name: "tests", repeat: suite::REPEAT, run: suite::run },
+    Step { name: "root", repeat: suite::REPEAT_ROOT, run: suite::root },
     Step { name: "doc tests", repeat: "cargo test --workspace --doc", run: suite::docs },
     Step { name: "loom", repeat: suite::REPEAT_LOOM, run: suite::loom },
     Step { name: "vm", repeat: "cargo xtask vm-test", run: machine },
@@ -42,6 +47,11 @@ const STEPS: &[Step] = &[
     Step { name: "fuzz coverage", repeat: "cargo +nightly fuzz run TARGET", run: fuzz::coverage },
     Step { name: "tidy", repeat: "cargo xtask tidy", run: |session| tidy::run(session.workspace) },
     Step { name: "deps", repeat: "cargo xtask deps", run: |session| deps::run(session.workspace) },
+    Step {
+        name: "licences",
+        repeat: "cargo xtask licences",
+        run: |session| licences::run(session.workspace),
+    },
     Step { name: "rows", repeat: "cargo xtask rows", run: all_rows },
 ];
 
@@ -55,41 +65,63 @@ struct Session<'a> {
     fuzzed: [usize; 2],
     /// What the current step wants to say in the summary.
     note: String,
+    /// Whether the current step could not run as this user.
+    not_run: bool,
 }
 
 struct Done {
     name: &'static str,
-    ok: bool,
+    word: &'static str,
     time: Duration,
     note: String,
 }
 
-/// Runs all steps, `full` with the promised number of random trials.
+/// Names of all steps.
+pub(crate) fn names() -> Vec<&'static str> {
+    STEPS.iter().map(|step| step.name).collect()
+}
+
+/// Runs the steps that are named, or all; `full` with the promised number of random trials.
 ///
 /// # Errors
 /// When a step fails.
-pub(crate) fn run(workspace: &Workspace, full: bool) -> Result<()> {
+pub(crate) fn run(workspace: &Workspace, full: bool, named: &[String]) -> Result<()> {
+    let chosen = |step: &&Step| named.is_empty() || named.iter().any(|name| name == step.name);
+    let steps: Vec<&Step> = STEPS.iter().filter(chosen).collect();
+    let list = workspace.ran_list();
+    let ran = match !named.is_empty() && list.exists() {
+        true => RanList::load(&list)?,
+        false => RanList::default(),
+    };
     let mut session =
-        Session { workspace, full, ran: RanList::default(), fuzzed: [0; 2], note: String::new() };
+        Session { workspace, full, ran, fuzzed: [0; 2], note: String::new(), not_run: false };
     let mut done = Vec::new();
     let mut failure = None;
-    for (index, step) in STEPS.iter().enumerate() {
-        println!("\n== {}/{} {}", index + 1, STEPS.len(), step.name);
+    for (index, step) in steps.iter().enumerate() {
+        println!("\n== {}/{} {}", index + 1, steps.len(), step.name);
         let start = Instant::now();
         let result = (step.run)(&mut session);
         let time = start.elapsed();
-        let (ok, word) = if result.is_ok() { (true, "ok") } else { (false, "FAILED") };
+        let word = match (&result, std::mem::take(&mut session.not_run)) {
+            (Err(_), _) => "FAILED",
+            (Ok(()), true) => "not run",
+            (Ok(()), false) => "ok",
+        };
         println!("== {} {word} in {}", step.name, seconds(time));
-        done.push(Done { name: step.name, ok, time, note: std::mem::take(&mut session.note) });
+        done.push(Done { name: step.name, word, time, note: std::mem::take(&mut session.note) });
         if let Err(error) = result {
             println!("\n{error:#}\n\nrepeat with: {}", step.repeat);
             failure = Some(step.name);
             break;
         }
     }
-    print!("\n{}", summary(&done));
+    print!("\n{}", summary(&done, &steps));
     let [passed, failed] = session.totals(failure.is_some());
     println!("\n{passed} passed, {failed} failed");
+    let unshown = session.ran.count(Outcome::NeedsRoot);
+    if unshown > 0 {
+        println!("{unshown} not run, for they need root: sudo {}", suite::REPEAT_ROOT);
+    }
     match failure {
         Some(step) => bail!("step {step} failed"),
         None => Ok(()),
@@ -124,9 +156,23 @@ fn clippy(session: &mut Session) -> Result<()> {
     session.workspace.command("cargo").args(line).run()
 }
 
+const REPEAT_DOC: &str = "cargo xtask test --step doc";
+
+/// Links between items are right, in private modules too: protocols are told there, with links to what
+/// only the crate sees. The command is documented apart, for it has the name of the library.
+fn doc(session: &mut Session) -> Result<()> {
+    let flags = "-D warnings -A rustdoc::private_intra_doc_links";
+    let common = ["doc", "--no-deps", "--document-private-items"];
+    for packages in [&["-p", "partywall-cli"][..], &["--workspace", "--exclude", "partywall-cli"]] {
+        let cargo = session.workspace.command("cargo").env("RUSTDOCFLAGS", flags);
+        cargo.args(common).args(packages.iter().copied()).run()?;
+    }
+    Ok(())
+}
+
 fn machine(session: &mut Session) -> Result<()> {
     let outcome = vm::run(session.workspace)?;
-    session.ran.extend(outcome.ran.entries().iter().cloned());
+    session.ran.replace(outcome.ran.entries());
     session.ran.save(&session.workspace.ran_list())?;
     session.note.clone_from(&outcome.note);
     outcome.check()
@@ -140,14 +186,14 @@ fn seconds(time: Duration) -> String {
     format!("{:.1} s", time.as_secs_f64())
 }
 
-fn summary(done: &[Done]) -> String {
+fn summary(done: &[Done], steps: &[&Step]) -> String {
     let mut text = String::new();
     for step in done {
-        let word = if step.ok { "ok" } else { "FAILED" };
-        let line = format!("{:<14} {word:<7} {:>9}  {}", step.name, seconds(step.time), step.note);
+        let (word, time) = (step.word, seconds(step.time));
+        let line = format!("{:<14} {word:<7} {time:>9}  {}", step.name, step.note);
         let _ = writeln!(text, "{}", line.trim_end());
     }
-    for step in &STEPS[done.len()..] {
+    for step in &steps[done.len()..] {
         let _ = writeln!(text, "{:<14} not run", step.name);
     }
     text
@@ -160,8 +206,9 @@ mod tests {
     #[test]
     fn the_summary_names_every_step() {
         let time = Duration::from_millis(1500);
-        let one = |name, ok| Done { name, ok, time, note: "3 files".into() };
-        let text = summary(&[one("packages", true), one("fmt", false)]);
+        let one = |name, word| Done { name, word, time, note: "3 files".into() };
+        let steps: Vec<&Step> = STEPS.iter().collect();
+        let text = summary(&[one("packages", "ok"), one("fmt", "FAILED")], &steps);
         assert_eq!(text.lines().count(), STEPS.len());
         assert!(
             text.starts_with("packages       ok          1.5 s  3 files\nfmt            FAILED ")
@@ -179,6 +226,7 @@ mod tests {
             ran: RanList::default(),
             fuzzed: [2, 0],
             note: String::new(),
+            not_run: false,
         };
         assert_eq!(session.totals(false), [2, 0]);
         assert_eq!(session.totals(true), [2, 1]);

@@ -7,10 +7,10 @@ use anyhow::{Result, ensure};
 use serde_json::Value;
 
 use super::Session;
-use crate::built;
 use crate::command::Cmd;
 use crate::libtest::Parser;
 use crate::ran::{Outcome, RanList};
+use crate::{apt, built};
 
 pub(super) const REPEAT: &str = "PARTYWALL_TRIALS=quick cargo test --workspace --no-fail-fast";
 
@@ -23,6 +23,13 @@ const RUNS: &[&[&str]] = &[
     &["--workspace"],
     &["-p", "partywall-system-tests", "--features", "stops", "--test", "processes", "stops"],
 ];
+
+/// The tests that need root are in a binary of their own, which is built only for them.
+const ROOT: &[&str] = &["-p", "partywall-system-tests", "--features", "root", "--test", "root"];
+
+const ROOT_PREFIX: &str = "partywall_system_tests::root";
+
+pub(super) const REPEAT_ROOT: &str = "cargo xtask test --step root --step rows";
 
 /// Packages with loom models.
 pub(crate) const LOOM: &[&str] = &["partywall-shm"];
@@ -76,6 +83,34 @@ pub(super) fn loom(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
+/// Runs the tests that need root, or lists them where this user is another one: then the last lines
+/// of the run say that they did not run, and how they do.
+pub(super) fn root(session: &mut Session) -> Result<()> {
+    if !apt::is_root()? {
+        let args = ["test", "--quiet"].into_iter().chain(ROOT.iter().copied());
+        let list = session.cargo().args(args).args(["--", "--list"]).read()?;
+        let tests = listed(&list, ROOT_PREFIX);
+        ensure!(!tests.is_empty(), "there is no test that needs root");
+        session.note = format!("needs root; {} tests did not run", tests.len());
+        println!("{}\nrun them with\n\n  sudo {}\n", session.note, REPEAT_ROOT);
+        session.not_run = true;
+        session.ran.replace(&tests);
+        return session.ran.save(&session.workspace.ran_list());
+    }
+    let run = cargo_test(session, session.cargo(), ROOT)?;
+    session.note = counts(&run.ran);
+    let faults = session.take(run);
+    session.ran.save(&session.workspace.ran_list())?;
+    ensure!(faults.is_empty(), "{}", faults.join("\n"));
+    Ok(())
+}
+
+/// The tests in the output of `--list`, with `prefix` before their names.
+fn listed(list: &str, prefix: &str) -> Vec<(String, Outcome)> {
+    let names = list.lines().filter_map(|line| line.strip_suffix(": test"));
+    names.map(|name| (format!("{prefix}::{name}"), Outcome::NeedsRoot)).collect()
+}
+
 /// One finished `cargo test`.
 struct Run {
     line: String,
@@ -92,7 +127,7 @@ impl Session<'_> {
         let mut faults = run.faults;
         for (name, outcome) in run.ran.entries() {
             match outcome {
-                Outcome::Ok => {}
+                Outcome::Ok | Outcome::NeedsRoot => {}
                 Outcome::Failed => faults.push(format!("{name} failed")),
                 Outcome::Ignored => {
                     faults.push(format!("{name} is ignored; tests are never skipped"))
@@ -105,7 +140,7 @@ impl Session<'_> {
         if !run.succeeded && faults.is_empty() {
             faults.push(format!("`{}` failed although no test did", run.line));
         }
-        self.ran.extend(run.ran.entries().iter().cloned());
+        self.ran.replace(run.ran.entries());
         faults
     }
 }
@@ -151,6 +186,14 @@ mod tests {
         let library = json!({ "name": "partywall_shm", "doctest": true });
         let test = json!({ "name": "it", "doctest": false });
         json!({ "packages": [{ "id": "p1", "name": "partywall-shm", "targets": [library, test] }] })
+    }
+
+    #[test]
+    fn tests_that_need_root_are_listed_and_not_passed() {
+        let list = "many_users: test\nsub::few: test\n\n2 tests, 0 benchmarks\n";
+        let names = ["p::root::many_users", "p::root::sub::few"];
+        let expected = names.map(|name| (name.to_owned(), Outcome::NeedsRoot));
+        assert_eq!(listed(list, "p::root"), expected);
     }
 
     #[test]

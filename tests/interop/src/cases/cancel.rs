@@ -8,23 +8,24 @@ use tonic::{Code, Request};
 use super::basic::{feed, output, parameters, pattern, payload, send, simple};
 use super::check::{During, Failure, Outcome, body, differs, holds, refused, refused_with};
 use super::env::tag;
+use super::observer::Observer;
 use super::{Env, Transport};
 use crate::proto::{
     ResponseParameters, SimpleRequest, StreamingInputCallRequest, StreamingOutputCallRequest,
 };
-use crate::service::{CallState, DELAY_MS, End, Handle};
+use crate::service::{CallState, DELAY_MS, End};
 
 /// How soon the handler of a call that is over must be gone.
 const PROMPT: Duration = Duration::from_secs(1);
 /// A pause that no case waits for.
 const LONG_US: i32 = 60_000_000;
 
-async fn reached(handle: &Handle, tag: &str) -> Result<CallState, Failure> {
+async fn reached<T: Transport>(handle: &Observer<T>, tag: &str) -> Result<CallState, Failure> {
     let state = handle.started(tag, Duration::from_secs(5)).await;
     state.ok_or_else(|| differs("handler", "not reached", "running"))
 }
 
-async fn dropped(handle: &Handle, tag: &str) -> Outcome {
+async fn dropped<T: Transport>(handle: &Observer<T>, tag: &str) -> Outcome {
     let end = handle.ended(tag, PROMPT).await;
     if end == Some(End::Dropped) { Ok(()) } else { Err(differs("handler", end, End::Dropped)) }
 }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tonic::{Code, Request, Status};
 
 use super::check::{Failure, differs};
+use super::observer::Observer;
 use super::{Tap, Transport};
 use crate::proto::test_service_client::TestServiceClient;
 use crate::service::{CALL_TAG, Handle};
@@ -18,8 +19,9 @@ type Connect<T> = Arc<dyn Fn() -> BoxFuture<Result<T, BoxError>> + Send + Sync>;
 pub struct Env<T> {
     channel: T,
     connect: Connect<T>,
-    handle: Handle,
+    observer: Observer<T>,
     tonic_deadlines: bool,
+    user_agent: &'static str,
 }
 
 impl<T: Transport> Env<T> {
@@ -31,11 +33,41 @@ impl<T: Transport> Env<T> {
         Fut: Future<Output = Result<T, E>> + Send + 'static,
         E: Into<BoxError>,
     {
+        Self::with(channel, Observer::Here(handle), connect)
+    }
+
+    /// As [`Env::new`], for a server elsewhere that answers to [`PROBE`](crate::service::PROBE).
+    pub fn remote<F, Fut, E>(channel: T, connect: F) -> Self
+    where
+        F: Fn() -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<T, E>> + Send + 'static,
+        E: Into<BoxError>,
+    {
+        let observer = Observer::There(channel.clone());
+        Self::with(channel, observer, connect)
+    }
+
+    fn with<F, Fut, E>(channel: T, observer: Observer<T>, connect: F) -> Self
+    where
+        F: Fn() -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<T, E>> + Send + 'static,
+        E: Into<BoxError>,
+    {
         let connect: Connect<T> = Arc::new(move || {
             let connected = connect();
             Box::pin(async move { connected.await.map_err(Into::into) })
         });
-        Self { channel, connect, handle, tonic_deadlines: false }
+        Self { channel, connect, observer, tonic_deadlines: false, user_agent: "tonic/" }
+    }
+
+    /// What the user agent of the client's library has in it; `tonic/` unless set.
+    pub fn names_itself(mut self, user_agent: &'static str) -> Self {
+        self.user_agent = user_agent;
+        self
+    }
+
+    pub(super) fn user_agent(&self) -> &'static str {
+        self.user_agent
     }
 
     /// Also accepts the status which tonic's own transport gives after a deadline: CANCELLED,
@@ -57,8 +89,8 @@ impl<T: Transport> Env<T> {
         Tap::new(self.channel.clone())
     }
 
-    pub(super) fn handle(&self) -> Handle {
-        self.handle.clone()
+    pub(super) fn handle(&self) -> Observer<T> {
+        self.observer.clone()
     }
 
     pub(super) fn connect(&self) -> BoxFuture<Result<T, Failure>> {

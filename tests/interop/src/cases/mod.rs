@@ -10,11 +10,14 @@ mod cancel;
 mod check;
 mod compression;
 mod env;
+mod heads;
 mod limits;
 mod metadata;
+mod observer;
 mod status;
 mod streams;
 mod tap;
+mod timeouts;
 
 use std::time::Duration;
 
@@ -40,6 +43,7 @@ pub trait Transport:
         Future: Send,
     > + Clone
     + Send
+    + Sync
     + 'static
 {
 }
@@ -53,6 +57,7 @@ impl<T> Transport for T where
             Future: Send,
         > + Clone
         + Send
+        + Sync
         + 'static
 {
 }
@@ -159,6 +164,72 @@ pub fn all<T: Transport>() -> Vec<Case<T>> {
             channel_soak,
         }
     }
+}
+
+/// Deadlines of calls of each shape. They hold where the client or the server ends a call whose
+/// deadline passes after its response has begun; tonic's own do not.
+pub fn timeouts<T: Transport>() -> Vec<Case<T>> {
+    cases! {
+        timeouts {
+            unary_while_the_handler_waits,
+            client_stream_that_stalls,
+            client_stream_that_goes_on,
+            client_stream_while_the_handler_waits,
+            server_stream_before_its_head,
+            server_stream_before_its_first_message,
+            server_stream_after_some_messages,
+            server_stream_that_goes_on,
+            server_stream_that_nobody_reads,
+            duplex_before_its_head,
+            duplex_that_nobody_feeds,
+            duplex_after_some_messages,
+            duplex_whose_requests_have_ended,
+            half_duplex_that_stays_open,
+            deadlines_that_have_passed,
+            deadlines_that_are_far,
+        }
+    }
+}
+
+/// What a client's library does beyond tonic's own.
+pub fn of_clients<T: Transport>() -> Vec<Case<T>> {
+    cases! {
+        heads {
+            requests_have_a_content_type,
+            requests_have_a_user_agent,
+            metadata_in_many_entries,
+            metadata_that_is_too_long,
+            a_dropped_response_ends_the_call,
+        }
+    }
+}
+
+/// What a server's library does beyond tonic's own.
+pub fn of_servers<T: Transport>() -> Vec<Case<T>> {
+    cases! {
+        heads {
+            responses_have_a_content_type,
+            handlers_are_told_the_deadline,
+            a_panic_is_internal,
+            an_error_of_a_body_is_the_status,
+            answers_that_are_no_grpc,
+            a_long_status_keeps_its_code,
+            trailing_metadata_that_is_too_long,
+        }
+    }
+}
+
+/// Runs the cases one after the other, says how each went, and returns all that did not hold.
+pub async fn run<T: Transport>(link: &str, cases: Vec<Case<T>>, env: &Env<T>) -> Vec<CaseError> {
+    let mut failed = Vec::new();
+    for case in cases {
+        let start = std::time::Instant::now();
+        let result = case.run(env.clone()).await;
+        let (word, took) = (if result.is_ok() { "ok" } else { "FAILED" }, start.elapsed());
+        println!("{link} {:<40} {word} {:>6} ms", case.name(), took.as_millis());
+        failed.extend(result.err());
+    }
+    failed
 }
 
 /// The case with this name.

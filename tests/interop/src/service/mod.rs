@@ -8,6 +8,7 @@
 mod echo;
 mod flags;
 mod handle;
+mod probe;
 mod producer;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,6 +33,8 @@ use crate::proto::{
 pub use self::echo::{EchoHeaders, Echoed};
 pub use self::flags::{Flagged, RequestFlags};
 pub use self::handle::{CallState, End, Handle};
+pub(crate) use self::probe::state;
+pub use self::probe::{DEADLINE, FindDeadline, PROBE, Probed, SEEN};
 
 /// Request header that comes back as initial metadata.
 pub const ECHO_INITIAL: &str = "x-grpc-test-echo-initial";
@@ -39,8 +42,10 @@ pub const ECHO_INITIAL: &str = "x-grpc-test-echo-initial";
 pub const ECHO_TRAILING: &str = "x-grpc-test-echo-trailing-bin";
 /// Request header that names a call, to find it again through a [`Handle`].
 pub const CALL_TAG: &str = "x-interop-tag";
-/// Request header that makes `UnaryCall` wait this many milliseconds.
+/// Request header that makes a handler wait this many milliseconds before it answers.
 pub const DELAY_MS: &str = "x-interop-delay-ms";
+/// Request header that keeps the service's streams from ending themselves at the deadline.
+pub const NO_DEADLINE: &str = "x-interop-no-deadline";
 /// Request header whose bytes become the details of an echoed status.
 pub const DETAILS: &str = "x-interop-details-bin";
 
@@ -66,6 +71,11 @@ pub fn mounted(handle: Handle) -> Mounted {
     EchoHeaders.layer(RequestFlags.layer(test_service_with(handle)))
 }
 
+/// As [`mounted`], and answers to [`PROBE`]; `deadline` finds the deadline that the transport tells.
+pub fn probed(handle: Handle, deadline: FindDeadline) -> Probed<Mounted> {
+    Probed::new(mounted(handle.clone()), handle, deadline)
+}
+
 /// The handlers.
 #[derive(Clone, Debug, Default)]
 pub struct TestService {
@@ -78,13 +88,25 @@ impl TestService {
         Self { handle }
     }
 
+    /// Waits before a stream's head if that is asked for, as a handler of its own.
+    async fn wait(&self, metadata: &MetadataMap) -> Result<(), Status> {
+        if let Some(delay) = delay(metadata)? {
+            let call = self.handle.begin(metadata);
+            sleep(delay).await;
+            call.finish();
+        }
+        Ok(())
+    }
+
     fn stream<F, Fut>(&self, metadata: &MetadataMap, body: F) -> Response<Responses>
     where
         F: FnOnce(mpsc::Sender<StreamingOutputCallResponse>) -> Fut,
         Fut: Future<Output = Result<(), Status>> + Send + 'static,
     {
         let call = self.handle.begin(metadata);
-        let deadline = handle::deadline(metadata).map(|left| Instant::now() + left);
+        let own = !metadata.contains_key(NO_DEADLINE);
+        let left = own.then(|| handle::deadline(metadata)).flatten();
+        let deadline = left.and_then(|left| Instant::now().checked_add(left));
         Response::new(Producer::new(deadline, call, body))
     }
 }
@@ -146,6 +168,7 @@ impl TestServiceApi for TestService {
         request: Request<StreamingOutputCallRequest>,
     ) -> Result<Response<Responses>, Status> {
         refuse(request.get_ref().response_status.as_ref(), request.metadata())?;
+        self.wait(request.metadata()).await?;
         let peer = peer(&request);
         let (metadata, _, message) = request.into_parts();
         Ok(self.stream(&metadata, |out| async move { answer(message, &peer, &out).await }))
@@ -157,6 +180,7 @@ impl TestServiceApi for TestService {
     ) -> Result<Response<StreamingInputCallResponse>, Status> {
         let call = self.handle.begin(request.metadata());
         let source = flags::source(&request);
+        let delay = delay(request.metadata())?;
         let mut input = request.into_inner();
         let mut sum = 0;
         let read = loop {
@@ -172,6 +196,9 @@ impl TestServiceApi for TestService {
                 }
             }
         };
+        if let Some(delay) = delay {
+            sleep(delay).await;
+        }
         call.finish();
         read?;
         let aggregated_payload_size = i32::try_from(sum)
@@ -185,6 +212,7 @@ impl TestServiceApi for TestService {
         &self,
         request: Request<Streaming<StreamingOutputCallRequest>>,
     ) -> Result<Response<Responses>, Status> {
+        self.wait(request.metadata()).await?;
         let peer = peer(&request);
         let (metadata, _, mut input) = request.into_parts();
         let headers = metadata.clone();
@@ -203,6 +231,7 @@ impl TestServiceApi for TestService {
         &self,
         request: Request<Streaming<StreamingOutputCallRequest>>,
     ) -> Result<Response<Responses>, Status> {
+        self.wait(request.metadata()).await?;
         let peer = peer(&request);
         let (metadata, _, mut input) = request.into_parts();
         let headers = metadata.clone();

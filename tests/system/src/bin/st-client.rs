@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use clap::{Parser, ValueEnum};
 use partywall::{Channel, blocking};
+use partywall_interop::cases::{self, Env};
 use partywall_interop::proto::SimpleResponse;
 use partywall_interop::proto::test_service_client::TestServiceClient;
 use partywall_system_tests::{UNARY, is_answer, request};
@@ -72,6 +73,11 @@ enum Mode {
     Idle,
     /// As idle, and begins a message that it does not finish.
     Half,
+    /// On each link 1,024 calls that send all but the last byte of a message of 4 MiB; prints `ready`
+    /// when they have begun.
+    Hoard,
+    /// As hoard, but with the last byte, in requests that do not end.
+    Keep,
     /// Opens links until memory is short, prints why, and then, with memory again, `ready`.
     Cramped,
     /// For each number on a line of input: 300 calls with so many bytes, prints their median in
@@ -81,6 +87,9 @@ enum Mode {
     Few,
     /// Makes the server fail in every way, and calls it again each time.
     Fail,
+    /// Every interoperability case, of a server that is `--probed`; fails with those that did not
+    /// hold.
+    Interop,
 }
 
 type Error = Box<dyn std::error::Error>;
@@ -94,8 +103,11 @@ fn main() -> Result<(), Error> {
         Mode::Cramped => cramp(arguments.socket.as_deref()),
         Mode::Flood => runtime.block_on(flood(arguments.socket.as_deref(), in_flight)),
         Mode::Idle | Mode::Half => runtime.block_on(idle(&arguments)),
+        Mode::Hoard => runtime.block_on(hoard(&arguments, 1)),
+        Mode::Keep => runtime.block_on(hoard(&arguments, 0)),
         Mode::Few => runtime.block_on(few(arguments.socket.as_deref())),
         Mode::Fail => runtime.block_on(fail(arguments.socket.as_deref())),
+        Mode::Interop => runtime.block_on(interop(arguments.socket.as_deref())),
         Mode::Measure => runtime.block_on(measure(arguments.socket.as_deref())),
     }
 }
@@ -248,6 +260,30 @@ async fn idle(arguments: &Arguments) -> Result<(), Error> {
     Ok(())
 }
 
+/// Calls that send a message of 4 MiB but for the last `missing` bytes, and do not end.
+async fn hoard(arguments: &Arguments, missing: usize) -> Result<(), Error> {
+    const LEN: usize = 4 << 20;
+    let request = prost::Message::encode_to_vec(&request(1, LEN - 64));
+    let mut message = vec![0];
+    message.extend_from_slice(&u32::try_from(request.len())?.to_be_bytes());
+    message.extend_from_slice(&request);
+    message.truncate(message.len() - missing);
+    let message = Bytes::from(message);
+    let mut calls = tokio::task::JoinSet::new();
+    for _ in 0..arguments.links {
+        let channel = connect(arguments.socket.as_deref()).await?;
+        for _ in 0..1024 {
+            let body = HalfBody { first: Some(message.clone()) };
+            let mut request = http::Request::new(tonic::body::Body::new(body));
+            *request.uri_mut() = http::Uri::from_static(UNARY);
+            calls.spawn(channel.clone().call(request));
+        }
+    }
+    ready()?;
+    while calls.join_next().await.is_some() {}
+    std::future::pending().await
+}
+
 async fn call_fifty_times(client: &mut TestServiceClient<Channel>) -> Result<(), Error> {
     for n in 0..50 {
         let asked = request(n, 32);
@@ -287,6 +323,23 @@ async fn fail(socket: Option<&Path>) -> Result<(), Error> {
         out.flush()?;
     }
     Ok(())
+}
+
+async fn interop(socket: Option<&Path>) -> Result<(), Error> {
+    let channel = connect(socket).await?;
+    let socket = socket.map(Path::to_path_buf);
+    let again = move || {
+        let socket = socket.clone();
+        async move { connect(socket.as_deref()).await.map_err(|e| e.to_string()) }
+    };
+    let env = Env::remote(channel, again).names_itself("partywall/1");
+    let mut cases = cases::all();
+    cases.extend(cases::timeouts());
+    cases.extend(cases::of_clients());
+    cases.extend(cases::of_servers());
+    let failed = cases::run("case", cases, &env).await;
+    let texts: Vec<_> = failed.iter().map(ToString::to_string).collect();
+    if texts.is_empty() { Ok(()) } else { Err(texts.join("\n").into()) }
 }
 
 async fn measure(socket: Option<&Path>) -> Result<(), Error> {

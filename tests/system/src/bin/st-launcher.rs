@@ -24,6 +24,9 @@ struct Arguments {
     /// Whether the server's handlers wait.
     #[arg(long)]
     waits: bool,
+    /// Whether the server answers to what the interoperability cases ask.
+    #[arg(long)]
+    probed: bool,
     /// The client's program file, static-pie.
     #[arg(long)]
     client: PathBuf,
@@ -57,6 +60,7 @@ fn main() -> Result<(), Error> {
     };
     let mut extra = vec!["--threads", &arguments.threads];
     extra.extend(arguments.waits.then_some("--waits"));
+    extra.extend(arguments.probed.then_some("--probed"));
     let mut server = Some(start(&arguments.server, null()?, &extra)?);
     println!("server {}", server.as_ref().map_or(0, Domain::pid));
     let input = input.as_fd().try_clone_to_owned()?;

@@ -4,7 +4,8 @@
 use std::path::PathBuf;
 
 use clap::Parser;
-use partywall_interop::service::{Handle, test_service_with};
+use partywall::Deadline;
+use partywall_interop::service::{Handle, probed, test_service_with};
 use tonic::service::interceptor::InterceptedService;
 use tonic::{Request, Status};
 use tower::util::MapFutureLayer;
@@ -20,9 +21,15 @@ struct Arguments {
     /// Whether handlers wait for something before they are ready.
     #[arg(long)]
     waits: bool,
+    /// Whether to answer to what the interoperability cases ask beside the calls.
+    #[arg(long)]
+    probed: bool,
     /// Limit of open descriptors.
     #[arg(long)]
     nofile: Option<u64>,
+    /// Bytes that requests of one caller may hold.
+    #[arg(long)]
+    request_bytes: Option<u64>,
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -34,18 +41,28 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let threads = arguments.threads;
         tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?
     };
-    let service = InterceptedService::new(test_service_with(Handle::default()), fail);
-    let server = match arguments.socket {
+    let mut server = match arguments.socket {
         Some(socket) => partywall::Server::builder().coordinator(socket),
         None => partywall::Server::builder(),
     };
+    if let Some(most) = arguments.request_bytes {
+        server = server.max_request_bytes_per_caller(most);
+    }
     let waiting = MapFutureLayer::new(move |answer| async move {
         if arguments.waits {
             tokio::task::yield_now().await;
         }
         answer.await
     });
-    Ok(runtime.block_on(server.layer(waiting).add_service(service).serve("test"))?)
+    let handle = Handle::default();
+    let router = if arguments.probed {
+        let deadline = |extensions: &http::Extensions| extensions.get::<Deadline>().map(|at| at.0);
+        server.layer(waiting).add_service(probed(handle, deadline))
+    } else {
+        let service = InterceptedService::new(test_service_with(handle), fail);
+        server.layer(waiting).add_service(service)
+    };
+    Ok(runtime.block_on(async { router.serve("test").await })?)
 }
 
 /// Fails as the request asks for it, but only in a caller's thread: ABORTED elsewhere.

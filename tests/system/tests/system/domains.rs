@@ -72,6 +72,33 @@ fn stubs_call_another_domain_through_the_gate() {
     }
 }
 
+/// The test body of every route, between two domains of one launcher.
+#[test]
+fn every_case_between_domains() {
+    let _alone = alone();
+    let host = Host::new();
+    for threads in ["1", "2"] {
+        let mut launcher = launcher(&host, &["--threads", threads, "--probed"], "interop");
+        assert!(launcher.line().starts_with("server "));
+        let (mut held, mut last) = (0, launcher.line());
+        while last.starts_with("case ") {
+            println!("{last}");
+            held += usize::from(last.contains(" ok "));
+            last = launcher.line();
+        }
+        let mut said = String::new();
+        launcher.stderr().read_to_string(&mut said).unwrap();
+        let words: Vec<_> = last.split_whitespace().collect();
+        let ["called", visits, .., status] = words[..] else { panic!("{last}") };
+        assert_eq!(status, "Some(0)", "{said}");
+        // 48 of gRPC's, 16 of deadlines, 12 of heads.
+        assert_eq!(held, 76);
+        let visits: u64 = visits.parse().unwrap();
+        // Short calls of methods whose handlers do not wait; some 200.
+        assert!(visits > 50, "{visits} visits");
+    }
+}
+
 #[test]
 fn a_domain_that_is_killed_fails_its_callers_and_nobody_else() {
     let _alone = alone();

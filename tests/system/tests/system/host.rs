@@ -1,8 +1,9 @@
 //! A coordinator in this process, children, and what this process holds.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -58,10 +59,6 @@ impl Host {
     pub(crate) fn client(&self, arguments: &[&str]) -> Process {
         Process::start(env!("CARGO_BIN_EXE_st-client"), &self.socket, arguments, &[], None)
     }
-
-    pub(crate) fn client_of(&self, uid: u32, arguments: &[&str]) -> Process {
-        Process::start(env!("CARGO_BIN_EXE_st-client"), &self.socket, arguments, &[], Some(uid))
-    }
 }
 
 /// A child that is killed with the value.
@@ -74,7 +71,7 @@ pub(crate) struct Process {
 impl Process {
     pub(crate) fn start(
         program: &str,
-        socket: &std::path::Path,
+        socket: &Path,
         arguments: &[&str],
         environment: &[(&str, &str)],
         uid: Option<u32>,
@@ -116,17 +113,30 @@ impl Process {
         writeln!(self.stdin.as_mut().unwrap(), "{line}").unwrap();
     }
 
+    /// Waits for its end, which is to be a success.
+    pub(crate) fn succeed(mut self) {
+        self.stdin = None;
+        let status = self.child.wait().unwrap();
+        assert!(status.success(), "{status}");
+    }
+
     /// It reads the end of its input.
     pub(crate) fn end_input(&mut self) {
         self.stdin = None;
     }
 
-    /// Kills it and returns the time of the kill.
-    pub(crate) fn kill(mut self) -> Instant {
-        let at = Instant::now();
+    /// Kills it and returns the moment of the kill, as this process sees it.
+    pub(crate) fn kill(mut self) -> Moment {
+        let at = Moment::here();
         self.child.kill().unwrap();
         self.child.wait().unwrap();
         at
+    }
+
+    /// Sends it a signal.
+    pub(crate) fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, signal).unwrap();
     }
 
     pub(crate) fn stderr(&mut self) -> BufReader<std::process::ChildStderr> {
@@ -157,41 +167,107 @@ fn switches(pid: u32) -> u64 {
         .sum()
 }
 
-/// What a process holds of links: descriptors, and mapped outboxes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// A moment, and how long the threads of a process had waited for a CPU until then: what others of a
+/// busy machine take from them is no part of how long the process takes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Moment {
+    at: Instant,
+    waited: Duration,
+}
+
+impl Moment {
+    pub(crate) fn of(pid: u32) -> Self {
+        let at = Instant::now();
+        let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+        // A thread that has just ended says nothing.
+        let waited = |task: std::io::Result<std::fs::DirEntry>| -> Option<u64> {
+            let times = std::fs::read_to_string(task.ok()?.path().join("schedstat")).ok()?;
+            times.split(' ').nth(1)?.parse().ok()
+        };
+        Self { at, waited: Duration::from_nanos(tasks.filter_map(waited).sum()) }
+    }
+
+    pub(crate) fn here() -> Self {
+        Self::of(std::process::id())
+    }
+
+    /// The time from `earlier`, less what the threads waited for a CPU since then.
+    pub(crate) fn since(self, earlier: Self) -> Duration {
+        let waited = self.waited.saturating_sub(earlier.waited);
+        self.at.saturating_duration_since(earlier.at).saturating_sub(waited)
+    }
+}
+
+/// What a process holds: its descriptors by kind (`socket`, `memfd:partywall-outbox (deleted)`, the
+/// path of a file), and mapped outboxes.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Held {
-    descriptors: usize,
+    descriptors: BTreeMap<String, usize>,
     outboxes: usize,
 }
 
 impl Held {
     pub(crate) fn by(pid: u32) -> Self {
         let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
-        Self {
-            descriptors: std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count(),
-            outboxes: maps.lines().filter(|l| l.contains("partywall-outbox")).count(),
+        let mut descriptors = BTreeMap::new();
+        for entry in std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten() {
+            // The directory that is being read is closed again.
+            let Ok(target) = std::fs::read_link(entry.path()) else { continue };
+            let target = target.to_string_lossy().into_owned();
+            // Numbers of sockets and pipes differ each time.
+            let kind = target.split_once(":[").map_or(target.as_str(), |(kind, _)| kind);
+            *descriptors.entry(kind.to_owned()).or_default() += 1;
         }
+        let outboxes = maps.lines().filter(|l| l.contains("partywall-outbox")).count();
+        Self { descriptors, outboxes }
     }
 
-    /// Waits until the process holds no more than this again.
-    pub(crate) fn wait_for(self, pid: u32) {
-        let start = Instant::now();
+    /// How many descriptors are of files with `name` in their path.
+    pub(crate) fn descriptors_of(&self, name: &str) -> usize {
+        let of_name = self.descriptors.iter().filter(|(kind, _)| kind.contains(name));
+        of_name.map(|(_, count)| count).sum()
+    }
+
+    /// What it holds that `before` did not.
+    pub(crate) fn beyond(&self, before: &Self) -> Vec<String> {
+        let more = |(kind, count): (&String, &usize)| {
+            let known = before.descriptors.get(kind).copied().unwrap_or(0);
+            (*count > known).then(|| format!("{} of {kind}", count - known))
+        };
+        let mut found: Vec<String> = self.descriptors.iter().filter_map(more).collect();
+        if self.outboxes > before.outboxes {
+            found.push(format!("{} mapped outboxes", self.outboxes - before.outboxes));
+        }
+        found
+    }
+
+    /// Waits until the process holds no more than this again; how long that took, less what the
+    /// process waited for a CPU.
+    pub(crate) fn wait_for(&self, pid: u32) -> Duration {
+        let start = Moment::of(pid);
         loop {
-            let now = Self::by(pid);
-            if now.descriptors <= self.descriptors && now.outboxes <= self.outboxes {
-                return;
+            let left = Self::by(pid).beyond(self);
+            let took = Moment::of(pid).since(start);
+            if left.is_empty() {
+                return took;
             }
-            assert!(
-                start.elapsed() < Duration::from_secs(5),
-                "left behind: {now:?}, before {self:?}"
-            );
-            std::thread::sleep(Duration::from_millis(5));
+            assert!(took < Duration::from_secs(5), "left behind: {left:?}");
+            std::thread::sleep(Duration::from_millis(2));
         }
     }
 }
 
-/// Files that Partywall could have left behind.
-pub(crate) fn files() -> Vec<PathBuf> {
-    let shm = std::fs::read_dir("/dev/shm").map(|d| d.flatten().map(|e| e.path()).collect());
-    shm.unwrap_or_default()
+/// What is left outside of processes: files in the directory of the coordinator's socket and
+/// directories that Partywall makes for a run, and names in `/dev/shm`.
+pub(crate) fn left_in_files(host: &Host) -> BTreeSet<PathBuf> {
+    let list = |dir: &Path| -> Vec<PathBuf> {
+        std::fs::read_dir(dir).map(|d| d.flatten().map(|e| e.path()).collect()).unwrap_or_default()
+    };
+    let temporary = list(&std::env::temp_dir()).into_iter();
+    let ours = |path: &PathBuf| {
+        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("partywall"))
+    };
+    let shared = list(Path::new("/dev/shm")).into_iter();
+    let own = list(host.socket.parent().unwrap());
+    temporary.filter(ours).chain(shared.filter(ours)).chain(own).collect()
 }

@@ -1,8 +1,57 @@
-//! A process whose memory is short.
+//! Who holds the memory of a link, and a process whose memory is short.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use super::host::{Host, alone};
+use super::host::{Held, Host, alone};
+use super::unprivileged;
+
+/// The outboxes that a process has mapped: number of the file, and the rights of the mapping. None
+/// where this user may not look.
+fn outboxes(pid: u32) -> Option<BTreeMap<u64, String>> {
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).ok()?;
+    let lines = maps.lines().filter(|line| line.contains("partywall-outbox"));
+    let mapping = |line: &str| {
+        let fields: Vec<_> = line.split_whitespace().collect();
+        (fields[4].parse().unwrap(), fields[1].to_owned())
+    };
+    Some(lines.map(mapping).collect())
+}
+
+/// Each direction of a link has memory of its own. One end has it mapped to write, the other one to
+/// read, nobody else has it mapped, and no process holds a descriptor of it.
+#[test]
+fn outboxes_are_mapped_by_the_two_ends_and_held_by_nobody() {
+    let _alone = alone();
+    let host = unprivileged::Host::new(&[]);
+    let server = host.process(env!("CARGO_BIN_EXE_st-server"), &[]);
+    let mut client = host.process(env!("CARGO_BIN_EXE_st-client"), &["--mode", "idle"]);
+    client.ready();
+    let (of_client, of_server) = (outboxes(client.pid()), outboxes(server.pid()));
+    let (of_client, of_server) = (of_client.unwrap(), of_server.unwrap());
+    let rights = |of: &BTreeMap<u64, String>| of.values().cloned().collect::<Vec<_>>();
+    assert_eq!(of_client.keys().collect::<Vec<_>>(), of_server.keys().collect::<Vec<_>>());
+    let (mut both, mut others) = (rights(&of_client), rights(&of_server));
+    assert_eq!(both.len(), 2, "{of_client:?}");
+    others.reverse();
+    assert_eq!(both, others, "what one writes the other one reads");
+    both.sort();
+    assert_eq!(both, ["r--s", "rw-s"]);
+    let ends = [client.pid(), server.pid()];
+    let all = std::fs::read_dir("/proc").unwrap().flatten();
+    let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let mut looked = 0;
+    for pid in pids.filter(|pid| !ends.contains(pid)) {
+        let Some(mapped) = outboxes(pid) else { continue };
+        looked += 1;
+        let shared = mapped.keys().any(|file| of_client.contains_key(file));
+        assert!(!shared, "process {pid} has the link's memory mapped");
+    }
+    assert!(looked >= 2, "neither the coordinator nor this process was looked at");
+    for pid in [client.pid(), server.pid(), host.coordinator.pid()] {
+        assert_eq!(Held::by(pid).descriptors_of("partywall-outbox"), 0, "process {pid}");
+    }
+}
 
 #[test]
 fn a_link_without_memory_fails_alone() {

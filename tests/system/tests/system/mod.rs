@@ -1,6 +1,9 @@
 //! One module per subject.
 
+mod bounds;
+mod burn;
 mod domains;
+mod held;
 mod host;
 mod idle;
 mod impostor;

@@ -16,15 +16,15 @@ use super::host::{Process, alone};
 /// The user `nobody`, for tests that root runs.
 const NOBODY: u32 = 65534;
 
-struct Host {
+pub(super) struct Host {
     socket: PathBuf,
     uid: u32,
-    coordinator: Process,
+    pub(super) coordinator: Process,
     _dir: tempfile::TempDir,
 }
 
 impl Host {
-    fn new(arguments: &[&str]) -> Self {
+    pub(super) fn new(arguments: &[&str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
         let socket = dir.path().join("c.sock");
@@ -36,7 +36,7 @@ impl Host {
         Self { socket, uid: uid.unwrap_or(own.as_raw()), coordinator, _dir: dir }
     }
 
-    fn process(&self, program: &str, arguments: &[&str]) -> Process {
+    pub(super) fn process(&self, program: &str, arguments: &[&str]) -> Process {
         let uid = self.uid.to_string();
         let environment = [("PARTYWALL_COORDINATOR_UID", uid.as_str())];
         Process::start(program, &self.socket, arguments, &environment, None)

@@ -1,0 +1,147 @@
+use super::*;
+use crate::case::{Case, Mode, Placement, Wait};
+use crate::ratio::Key;
+use crate::row::Figures;
+
+const CASE: Case = Case::call(Mode::Latency, Some(32), Placement::SameCore, Some(Wait::Block));
+
+fn key(contender: &'static str) -> Key {
+    Key { contender, case: CASE }
+}
+
+fn ratio(over: &'static str, under: &'static str, bound: Bound) -> Target {
+    let quantity = Quantity::Ratio { over: key(over), under: key(under) };
+    Target::new(format!("{over} over {under}"), quantity, Metric::P50, bound)
+}
+
+fn row(name: &str, rep: u32, p50: f64) -> Row {
+    Row::new(name, CASE, None, rep, Figures { p50_ns: Some(p50), ..Figures::default() })
+}
+
+fn rows(name: &str, p50: f64, rounds: u32) -> Vec<Row> {
+    (0..rounds).map(|rep| row(name, rep, p50)).collect()
+}
+
+fn verdict(bound: Bound, a: &[Row]) -> Verdict {
+    let rows = [a.to_vec(), rows("b", 10.0, 30)].concat();
+    judge(&rows, &[ratio("a", "b", bound)])[0].verdict
+}
+
+#[test]
+fn judges_by_the_bound() {
+    let bound = Bound::AtMost(0.5);
+    assert_eq!(verdict(bound, &rows("a", 5.0, 30)), Verdict::Pass);
+    assert_eq!(verdict(bound, &rows("a", 5.1, 30)), Verdict::Fail);
+    assert_eq!(verdict(Bound::AtLeast(0.5), &rows("a", 5.1, 30)), Verdict::Pass);
+    assert_eq!(verdict(Bound::Below(0.5), &rows("a", 5.0, 30)), Verdict::Fail);
+    assert_eq!(verdict(Bound::Stated, &rows("a", 50.0, 30)), Verdict::Stated);
+}
+
+#[test]
+fn fewer_than_five_rounds_are_not_judged() {
+    assert_eq!(verdict(Bound::AtMost(0.5), &rows("a", 1.0, 4)), Verdict::TooFew);
+    assert_eq!(verdict(Bound::AtMost(0.5), &rows("a", 1.0, 5)), Verdict::Pass);
+    assert_eq!(verdict(Bound::Stated, &rows("a", 1.0, 4)), Verdict::TooFew);
+}
+
+#[test]
+fn a_bound_within_the_interval_decides_nothing() {
+    // Medians on either side of the bound, which is 0.5.
+    for half in [4.4, 5.6] {
+        let mut mixed = rows("a", half, 11);
+        mixed.iter_mut().take(5).for_each(|row| row.figures.p50_ns = Some(10.0 - half));
+        assert_eq!(verdict(Bound::AtMost(0.5), &mixed), Verdict::Undecided);
+        assert_eq!(verdict(Bound::AtLeast(0.5), &mixed), Verdict::Undecided);
+    }
+}
+
+#[test]
+fn an_absent_party_is_not_a_failure() {
+    let findings = judge(&rows("b", 10.0, 5), &[ratio("a", "b", Bound::AtMost(0.5))]);
+    assert_eq!(findings[0].verdict, Verdict::NotRun);
+}
+
+#[test]
+fn a_floor_that_does_not_hold_marks_only_what_depends_on_it() {
+    let all =
+        [rows("floor", 15.0, 5), rows("probe", 10.0, 5), rows("a", 2.0, 5), rows("b", 5.0, 5)];
+    let floors = judge(&all.concat(), &[ratio("floor", "probe", Bound::AtMost(1.1))]);
+    assert_eq!(floors[0].verdict, Verdict::Fail);
+    let targets = [ratio("a", "floor", Bound::AtMost(1.3)), ratio("a", "b", Bound::AtMost(0.5))];
+    let mut findings = judge(&all.concat(), &targets);
+    apply_floors(&mut findings, &floors);
+    assert_eq!(findings[0].verdict, Verdict::Void);
+    assert!(findings[0].why.contains("floor over probe is 1.500, not at most 1.100"));
+    assert_eq!((findings[1].verdict, findings[1].why.as_str()), (Verdict::Pass, ""));
+    // Where the cores are elsewhere the floor says nothing.
+    let mut findings = judge(&all.concat(), &targets);
+    findings[0].near = Some(true);
+    apply_floors(&mut findings, &floors);
+    assert_eq!(findings[0].verdict, Verdict::Pass);
+}
+
+#[test]
+fn where_cores_are_near_differences_are_compared() {
+    let at = |near, name: &str, p50| {
+        let figures = Figures { p50_ns: Some(p50), ..Figures::default() };
+        let case = Case { placement: Placement::TwoCores, wait: Some(Wait::Spin), ..CASE };
+        let bare = Case { size: None, ..case };
+        let case = if name == "line-probe" { bare } else { case };
+        (0..5).map(move |rep| Row::new(name, case, Some(near), rep, figures)).collect::<Vec<_>>()
+    };
+    let floors = |rows: &[Row]| -> Vec<_> {
+        let found = judge(rows, &floors(Bench::Calls));
+        found.into_iter().filter(|f| f.near.is_some()).map(|f| (f.near, f.verdict)).collect()
+    };
+    // 45 ns more are 1.36 times 125 ns.
+    let near = [at(true, "ring-floor", 170.0), at(true, "line-probe", 125.0)].concat();
+    assert_eq!(floors(&near), [(Some(true), Verdict::Pass)]);
+    let slow = [at(true, "ring-floor", 225.0), at(true, "line-probe", 125.0)].concat();
+    assert_eq!(floors(&slow), [(Some(true), Verdict::Fail)]);
+    let far = [at(false, "ring-floor", 540.0), at(false, "line-probe", 400.0)].concat();
+    assert_eq!(floors(&far), [(Some(false), Verdict::Fail)]);
+}
+
+#[test]
+fn every_bench_declares_targets() {
+    assert!(targets(Bench::Calls, &[]).len() >= 10);
+    assert!(targets(Bench::Words, &crate::case::WORD_SIZES).len() >= 28);
+    assert!(targets(Bench::Domain, &crate::case::DOMAIN_SIZES).len() >= 9);
+    assert_eq!(floors(Bench::Calls).len(), 3);
+}
+
+#[test]
+fn words_are_judged_through_the_stubs_as_well_as_raw_on_both_clocks() {
+    let found = targets(Bench::Words, &crate::case::WORD_SIZES);
+    for contender in ["partywall-raw", "partywall-tonic"] {
+        for clock in [crate::case::Clock::A, crate::case::Clock::B] {
+            let judged = |target: &&Target| match target.quantity {
+                Quantity::Ratio { over, under } => {
+                    let clocked = over.case.clock == Some(clock);
+                    let bound = !matches!(target.bound, Bound::Stated);
+                    clocked && bound && over.contender == contender && under.contender == "uds"
+                }
+                _ => false,
+            };
+            let count = found.iter().filter(judged).count();
+            assert_eq!(count, crate::case::WORD_SIZES.len(), "{contender}, clock {clock:?}");
+        }
+    }
+}
+
+#[test]
+fn cpu_time_is_judged_as_it_is_and_less_the_pacing() {
+    let found = targets(Bench::Domain, &crate::case::DOMAIN_SIZES);
+    for rate in crate::case::RATES {
+        let judged = |target: &&Target| {
+            let case = target.quantity.keys()[0].case;
+            let bound = matches!(target.bound, Bound::AtMost(limit) if limit == 0.2);
+            target.metric == Metric::Cpu && case.rate == Some(rate) && bound
+        };
+        let kinds: Vec<_> = found.iter().filter(judged).map(|t| t.quantity).collect();
+        assert!(
+            matches!(kinds[..], [Quantity::Ratio { .. }, Quantity::Net { .. }]),
+            "{rate}: {kinds:?}"
+        );
+    }
+}

@@ -1,0 +1,53 @@
+//! A channel as tonic's own type, for crates that take no other.
+//!
+//! ```text
+//! tonic's Channel -- HTTP/2 over memory --> our HTTP/2 server -- Channel --> ring, or the network
+//! ```
+//!
+//! Each connection of tonic's channel is a pair of pipes in memory, served by a task that ends with
+//! it. A call that tonic drops is dropped here as well.
+
+use std::convert::Infallible;
+
+use hyper_util::rt::TokioIo;
+use partywall_abi::limits;
+use tokio::sync::watch;
+use tonic::body::Body;
+use tonic::transport::Endpoint;
+use tower::{Service, service_fn};
+
+use super::Channel;
+use crate::server::{Answer, Dispatch, serve_connection};
+use crate::wire;
+
+/// Bytes under way in each direction of a connection.
+const PIPE_BYTES: usize = 256 * 1024;
+/// Bytes of data that tonic takes before they are read: of one stream, and of all.
+const WINDOWS: (u32, u32) = (1 << 20, 4 << 20);
+
+pub(super) fn tonic_channel(channel: Channel) -> tonic::transport::Channel {
+    let connector = service_fn(move |_| {
+        let (theirs, ours) = tokio::io::duplex(PIPE_BYTES);
+        let forward = std::sync::Arc::new(Forward(channel.clone()));
+        tokio::spawn(async move {
+            let (_never, stopped) = watch::channel(false);
+            serve_connection(ours, forward, limits::STREAMS as u32, stopped).await;
+        });
+        std::future::ready(Ok::<_, Infallible>(TokioIo::new(theirs)))
+    });
+    Endpoint::from_static("http://localhost")
+        .initial_stream_window_size(WINDOWS.0)
+        .initial_connection_window_size(WINDOWS.1)
+        .http2_max_header_list_size(wire::LIST_BYTES)
+        .connect_with_connector_lazy(connector)
+}
+
+/// Sends each request on.
+struct Forward(Channel);
+
+impl Dispatch for Forward {
+    fn call(&self, request: http::Request<Body>) -> Answer {
+        let answer = self.0.clone().call(request);
+        Box::pin(async move { answer.await.unwrap_or_else(|status| status.into_http()) })
+    }
+}

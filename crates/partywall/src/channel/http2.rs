@@ -1,0 +1,406 @@
+//! Calls over HTTP/2, by tonic's own client, with the meaning that they have on a ring.
+//!
+//! ```text
+//! connect: dial (again, if it is to wait for the server) -> HTTP/2
+//! call:    head and body out -> head or status -> body -> trailers
+//!            |                     |                 |
+//!            the deadline passes, or the call is dropped, at any point:
+//!            the request's body fails, which resets the stream, and the response's is dropped
+//! ```
+//!
+//! tonic ends its own timer with the response's head, and calls what it finds then CANCELLED; HTTP/2
+//! lets a request go on when nobody wants the response any more, and shows a stream that the server
+//! has reset as one that ended well. So this module has a timer of its own for the whole call, a
+//! way to end the request's body, and looks at the clock where a call ends otherwise than by
+//! trailers: from the deadline on that is DEADLINE_EXCEEDED, as in gRPC's other libraries.
+
+use std::collections::VecDeque;
+use std::error::Error as StdError;
+use std::future::Future;
+use std::io;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http_body::{Body as _, Frame, SizeHint};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::oneshot;
+use tokio::task::AbortHandle;
+use tokio::time::Sleep;
+use tonic::body::Body;
+use tonic::transport::{Channel as Transport, Endpoint};
+use tonic::{Code, Status};
+use tower::{Service, ServiceExt};
+
+use crate::error::Error;
+use crate::ring::client::expired;
+use crate::ring::stream::register;
+use crate::target::{self, Target, TargetError};
+use crate::wire;
+
+/// How long to wait before an address is tried again: at first, and at most.
+pub(super) const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
+
+trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Socket for T {}
+
+/// A server's address.
+#[derive(Clone, Debug)]
+pub(super) struct Address {
+    pub(super) url: String,
+    uri: http::Uri,
+    socket: Option<PathBuf>,
+}
+
+/// How to connect to an address.
+#[derive(Clone, Copy)]
+pub(super) struct Patience {
+    /// How long one attempt may take.
+    pub(super) within: Duration,
+    /// Whether the first connection is tried for until it is there.
+    pub(super) first: bool,
+    /// The same for those after it.
+    pub(super) later: bool,
+}
+
+impl Address {
+    /// The address of a target that is no name.
+    pub(super) fn of(target: &Target) -> Result<Self, TargetError> {
+        match target {
+            Target::Http(url) => {
+                let wrong = |why| TargetError::Http { text: url.clone(), why };
+                let uri = target::http(url).map_err(wrong)?;
+                Ok(Self { url: url.clone(), uri, socket: None })
+            }
+            Target::Unix(path) => Ok(Self {
+                url: format!("unix:{}", path.display()),
+                uri: http::Uri::from_static("http://localhost"),
+                socket: Some(path.clone()),
+            }),
+            Target::Name(name) => Err(TargetError::Scheme { text: name.to_string() }),
+        }
+    }
+
+    fn endpoint(&self) -> Endpoint {
+        Endpoint::from(self.uri.clone())
+            .user_agent(wire::USER_AGENT)
+            .expect("a header's value")
+            .http2_max_header_list_size(wire::LIST_BYTES)
+    }
+
+    /// A connected channel.
+    pub(super) async fn connect(&self, patience: Patience) -> Result<Transport, Error> {
+        let connected = self.endpoint().connect_with_connector(self.connector(patience)).await;
+        connected.map_err(|error| {
+            let timed_out = chain(&error)
+                .filter_map(|e| e.downcast_ref::<io::Error>())
+                .any(|e| e.kind() == io::ErrorKind::TimedOut);
+            if timed_out { Error::TimedOut(patience.within) } else { Error::Http2(error) }
+        })
+    }
+
+    /// A channel that connects at its first call.
+    pub(super) fn lazy(&self, patience: Patience) -> Transport {
+        self.endpoint().connect_with_connector_lazy(self.connector(patience))
+    }
+
+    fn connector(
+        &self,
+        patience: Patience,
+    ) -> impl Service<
+        http::Uri,
+        Response = TokioIo<Box<dyn Socket>>,
+        Error = io::Error,
+        Future = impl Future<Output = io::Result<TokioIo<Box<dyn Socket>>>> + Send + Unpin,
+    > + Send
+    + 'static {
+        let address = self.clone();
+        let mut waits = patience.first;
+        tower::service_fn(move |_| {
+            let (address, waits) = (address.clone(), std::mem::replace(&mut waits, patience.later));
+            Box::pin(async move { address.dial(patience.within, waits).await.map(TokioIo::new) })
+        })
+    }
+
+    async fn dial(&self, within: Duration, waits: bool) -> io::Result<Box<dyn Socket>> {
+        let (mut pause, longest) = PAUSES;
+        loop {
+            let why = match tokio::time::timeout(within, self.open()).await {
+                Ok(Ok(socket)) => return Ok(socket),
+                Ok(Err(e)) => io::Error::new(e.kind(), format!("{}: {e}", self.url)),
+                Err(_) => {
+                    let text = format!("{}: no answer within {within:?}", self.url);
+                    io::Error::new(io::ErrorKind::TimedOut, text)
+                }
+            };
+            if !waits {
+                return Err(why);
+            }
+            tracing::debug!(%why, "not connected; it is tried again");
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(longest);
+        }
+    }
+
+    async fn open(&self) -> io::Result<Box<dyn Socket>> {
+        if let Some(path) = &self.socket {
+            return Ok(Box::new(UnixStream::connect(path).await?));
+        }
+        let host = self.uri.host().unwrap_or_default();
+        let host = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host);
+        let stream = TcpStream::connect((host, self.uri.port_u16().unwrap_or(80))).await?;
+        stream.set_nodelay(true)?;
+        Ok(Box::new(stream))
+    }
+}
+
+/// An answer on its way.
+pub(super) type Answer = Pin<Box<dyn Future<Output = Result<http::Response<Body>, Status>> + Send>>;
+
+/// Begins a call.
+pub(super) fn begin(channel: Transport, request: http::Request<Body>) -> Answer {
+    let timeout = wire::parse_timeout(request.headers());
+    let ends = timeout.and_then(|t| Instant::now().checked_add(t));
+    Box::pin(async move {
+        wire::check_request(request.uri().path(), request.headers())?;
+        let (cancel, gone) = oneshot::channel();
+        let cancel = Cancel(Some(cancel));
+        let request = request.map(|body| Body::new(Sent { body, gone: Some(gone) }));
+        let mut timer = ends.map(|at| Box::pin(tokio::time::sleep_until(at.into())));
+        let answer = tokio::select! {
+            biased;
+            answer = channel.oneshot(request) => answer,
+            () = wait(&mut timer) => return Err(expired()),
+        };
+        let response = answer.map_err(|error| meaning(error.into(), ends))?;
+        if response.status() == http::StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE {
+            return Err(Status::resource_exhausted("the server takes no metadata of this size"));
+        }
+        match Status::from_header_map(response.headers()) {
+            Some(status) if status.code() == Code::Cancelled && passed(ends) => {
+                return Err(expired());
+            }
+            None if response.status() != http::StatusCode::OK => {
+                return Err(wire::http_status(response.status()));
+            }
+            _ => {}
+        }
+        Ok(response.map(|body| Body::new(Received::new(body, cancel, timer, ends))))
+    })
+}
+
+async fn wait(timer: &mut Option<Pin<Box<Sleep>>>) {
+    match timer {
+        Some(timer) => timer.await,
+        None => std::future::pending().await,
+    }
+}
+
+fn passed(ends: Option<Instant>) -> bool {
+    ends.is_some_and(|at| Instant::now() >= at)
+}
+
+type Cause<'a> = &'a (dyn StdError + 'static);
+
+fn chain<'a>(error: Cause<'a>) -> impl Iterator<Item = Cause<'a>> {
+    std::iter::successors(Some(error), |e: &Cause<'a>| -> Option<Cause<'a>> { (*e).source() })
+}
+
+/// The status of a call that ended without one of the server's.
+fn meaning(error: Box<dyn StdError + Send + Sync>, ends: Option<Instant>) -> Status {
+    // A connection that is gone says so by any of these.
+    let lost = chain(&*error).any(|e| {
+        e.is::<io::Error>()
+            || e.downcast_ref::<h2::Error>().is_some_and(|e| e.is_io() || e.is_go_away())
+            || e.downcast_ref::<hyper::Error>().is_some_and(|e| e.is_closed() || e.is_canceled())
+    });
+    let status = Status::from_error(error);
+    match status.code() {
+        Code::Cancelled if passed(ends) => expired(),
+        Code::Unavailable => status,
+        _ if lost => Status::unavailable(format!("the connection was lost: {}", status.message())),
+        _ => status,
+    }
+}
+
+/// Ends the request's body when it is dropped.
+struct Cancel(Option<oneshot::Sender<()>>);
+
+impl Drop for Cancel {
+    fn drop(&mut self) {
+        if let Some(cancel) = self.0.take() {
+            // All of the body may have been sent.
+            let _sent = cancel.send(());
+        }
+    }
+}
+
+/// The body of a request, until the call ends.
+struct Sent {
+    body: Body,
+    gone: Option<oneshot::Receiver<()>>,
+}
+
+impl http_body::Body for Sent {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        if let Some(gone) = &mut self.gone
+            && Pin::new(gone).poll(cx).is_ready()
+        {
+            (self.body, self.gone) = (Body::empty(), None);
+            return Poll::Ready(Some(Err(h2::Error::from(h2::Reason::CANCEL).into())));
+        }
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// A response's body until the call ends, for who reads it and for who watches the deadline.
+struct Live {
+    body: Body,
+    cancel: Cancel,
+    /// What had come when the deadline passed.
+    kept: VecDeque<Frame<Bytes>>,
+    /// The deadline has passed before the end.
+    over: bool,
+    ended: bool,
+    reader: Option<Waker>,
+}
+
+impl Live {
+    fn end(&mut self) {
+        self.ended = true;
+        self.body = Body::empty();
+        drop(Cancel(self.cancel.0.take()));
+    }
+
+    /// Ends the call; what has come can still be read, as on a ring.
+    fn expire(&mut self) {
+        let mut cx = Context::from_waker(Waker::noop());
+        while let Poll::Ready(Some(Ok(frame))) = Pin::new(&mut self.body).poll_frame(&mut cx) {
+            let last = frame.is_trailers();
+            self.kept.push_back(frame);
+            if last {
+                return self.end();
+            }
+        }
+        self.over = true;
+        self.end();
+    }
+
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        ends: Option<Instant>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        if let Some(frame) = self.kept.pop_front() {
+            return Poll::Ready(Some(Ok(frame)));
+        }
+        if self.ended {
+            let over = std::mem::take(&mut self.over);
+            return Poll::Ready(over.then(|| Err(expired())));
+        }
+        match Pin::new(&mut self.body).poll_frame(cx) {
+            Poll::Ready(Some(Ok(frame))) => {
+                if frame.is_trailers() {
+                    self.end();
+                }
+                Poll::Ready(Some(Ok(frame)))
+            }
+            Poll::Ready(Some(Err(status))) => {
+                self.end();
+                Poll::Ready(Some(Err(meaning(status.into(), ends))))
+            }
+            // A reset looks like a good end.
+            Poll::Ready(None) => {
+                self.end();
+                Poll::Ready(passed(ends).then(|| Err(expired())))
+            }
+            Poll::Pending => {
+                register(&mut self.reader, cx);
+                Poll::Pending
+            }
+        }
+    }
+}
+
+/// The body of a response. Dropping it before its end cancels the call.
+struct Received {
+    live: Arc<Mutex<Live>>,
+    ends: Option<Instant>,
+    /// Ends the call by the deadline, whether anybody reads or not.
+    watch: Option<AbortHandle>,
+}
+
+fn lock(live: &Mutex<Live>) -> MutexGuard<'_, Live> {
+    live.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Received {
+    fn new(
+        body: Body,
+        cancel: Cancel,
+        timer: Option<Pin<Box<Sleep>>>,
+        ends: Option<Instant>,
+    ) -> Self {
+        let (kept, over, ended, reader) = (VecDeque::new(), false, false, None);
+        let live = Arc::new(Mutex::new(Live { body, cancel, kept, over, ended, reader }));
+        let watch = timer.map(|timer| {
+            let live = Arc::clone(&live);
+            let watch = tokio::spawn(async move {
+                timer.await;
+                let mut live = lock(&live);
+                if !live.ended {
+                    live.expire();
+                }
+                let reader = live.reader.take();
+                drop(live);
+                reader.into_iter().for_each(Waker::wake);
+            });
+            watch.abort_handle()
+        });
+        Self { live, ends, watch }
+    }
+}
+
+impl Drop for Received {
+    fn drop(&mut self) {
+        self.watch.iter().for_each(AbortHandle::abort);
+        lock(&self.live).end();
+    }
+}
+
+impl http_body::Body for Received {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        lock(&self.live).poll(cx, self.ends)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        let live = lock(&self.live);
+        live.ended && !live.over && live.kept.is_empty()
+    }
+}

@@ -1,0 +1,76 @@
+//! The services with their layers, as links and connections call them.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use tonic::Status;
+use tonic::body::Body;
+use tower::{Service, ServiceExt};
+
+use super::BoxError;
+
+/// An answer on its way.
+pub(crate) type Answer = Pin<Box<dyn Future<Output = http::Response<Body>> + Send>>;
+
+/// What answers the requests of one link or connection.
+pub(crate) trait Dispatch: Send + Sync {
+    /// Answers one request; an error of a layer becomes a status.
+    fn call(&self, request: http::Request<Body>) -> Answer;
+}
+
+/// Makes what answers, anew for each link and connection: so none waits for the lock of another.
+#[derive(Clone)]
+pub(crate) struct Services(Arc<dyn Fn() -> Arc<dyn Dispatch> + Send + Sync>);
+
+impl Services {
+    pub(super) fn new<S, B>(service: S) -> Self
+    where
+        S: Service<http::Request<Body>, Response = http::Response<B>> + Clone + Send + 'static,
+        S::Future: Send,
+        S::Error: Into<BoxError>,
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
+        let first = Stacked::new(service);
+        Self(Arc::new(move || Arc::new(Stacked::new(first.copy()))))
+    }
+
+    /// For one more link or connection.
+    pub(crate) fn for_one(&self) -> Arc<dyn Dispatch> {
+        self.0()
+    }
+}
+
+/// A tower service, which only one thread at a time may touch, and which is cloned for each call.
+struct Stacked<S>(Mutex<S>);
+
+impl<S: Clone> Stacked<S> {
+    fn new(service: S) -> Self {
+        Self(Mutex::new(service))
+    }
+
+    fn copy(&self) -> S {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl<S, B> Dispatch for Stacked<S>
+where
+    S: Service<http::Request<Body>, Response = http::Response<B>> + Clone + Send + 'static,
+    S::Future: Send,
+    S::Error: Into<BoxError>,
+    B: http_body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    fn call(&self, request: http::Request<Body>) -> Answer {
+        let answer = self.copy().oneshot(request);
+        Box::pin(async move {
+            match answer.await {
+                Ok(response) => response.map(Body::new),
+                Err(error) => Status::from_error(error.into()).into_http(),
+            }
+        })
+    }
+}

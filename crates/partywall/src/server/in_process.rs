@@ -1,0 +1,34 @@
+//! Services and their caller in one process, without a coordinator: for tests and mocks.
+
+use partywall_abi::control::{Digest, Identity, Isolation};
+use partywall_abi::layout::Geometry;
+use partywall_abi::name::MethodSet;
+
+use super::options::Served;
+use crate::channel::Channel;
+use crate::error::Error;
+use crate::peer::Peer;
+use crate::ring;
+
+/// A channel to these services over rings in this process's own memory.
+pub(super) fn channel(served: &Served) -> Result<Channel, Error> {
+    let (callers, servers) = partywall_shm::setup::local_pair(Geometry::WIDE)?;
+    let number = servers.link;
+    let peer = || Peer::new(this_process(), number, Isolation::None);
+    let account = served.accounts.open(peer().uid(), peer().pid());
+    let caller = (peer(), account);
+    ring::server::start(servers, served.services.for_one(), caller, MethodSet::all(), None)?;
+    let link = ring::client::start(callers)?;
+    Ok(Channel::on(link, peer()))
+}
+
+fn this_process() -> Identity {
+    Identity {
+        uid: rustix::process::geteuid().as_raw(),
+        gid: rustix::process::getegid().as_raw(),
+        pid: Some(std::process::id()),
+        digest: Digest::Unknown,
+        cgroup: String::new(),
+        principals: Vec::new(),
+    }
+}
