@@ -44,6 +44,12 @@ pub enum ElfError {
          and an explicit --target (Rust) or `-static-pie` (C)"
     )]
     NotStaticPie(&'static str),
+    /// Made by a Go compiler, whose runtime handles all signals by itself.
+    #[error(
+        "the program is written in Go, whose runtime needs handlers of its own for signals by which a \
+         launcher makes system calls for a domain (SIGSYS, SIGSTKFLT); run it as a process (`link: ring`)"
+    )]
+    Go,
     /// A program header that cannot be honoured.
     #[error("segment {index} {why}")]
     Segment {
@@ -131,6 +137,9 @@ impl Image {
             return Err(ElfError::NotStaticPie("it names an interpreter"));
         }
         dynamic(segments, file)?;
+        if segments.iter().any(|s| is_of_go(s, file)) {
+            return Err(ElfError::Go);
+        }
         let (loads, align) = loads(segments, file.len() as u64)?;
         let end = loads.last().map_or(0, |last| last.pages().end);
         if end > SPAN {
@@ -217,6 +226,18 @@ fn dynamic(segments: &[Segment], file: &[u8]) -> Result<(), ElfError> {
         found |= entries.is_some();
     }
     if found { Ok(()) } else { Err(ElfError::NotStaticPie("it has no dynamic segment")) }
+}
+
+/// Whether a segment is a list of notes with the one of Go's linker.
+fn is_of_go(segment: &Segment, file: &[u8]) -> bool {
+    let Ok(Some(mut notes)) = segment.notes(E, file) else { return false };
+    // What cannot be read is nobody's: nothing else looks at notes.
+    while let Ok(Some(note)) = notes.next() {
+        if note.name() == b"Go" {
+            return true;
+        }
+    }
+    false
 }
 
 /// The segments that are loaded, and the strictest alignment among them.
@@ -337,6 +358,30 @@ mod tests {
         assert!(matches!(library, Err(ElfError::NotStaticPie(why)) if why.contains("libraries")));
         let bare = with(field(3, 0), &4_u32.to_le_bytes());
         assert!(matches!(bare, Err(ElfError::NotStaticPie(why)) if why.contains("dynamic")));
+    }
+
+    #[test]
+    fn a_program_in_go_is_refused_with_the_reason() {
+        // In place of the fifth segment, which only forbids an executable stack: a note (elf(5)).
+        let note = |name: &[u8; 4]| {
+            let mut file = smallest();
+            let at = file.len() as u64;
+            file.extend([3, 4, 4_u32].iter().flat_map(|word| word.to_le_bytes()));
+            file.extend(name.iter().chain(b"abcd"));
+            for (offset, value) in [(8, at), (16, 0), (32, 20), (40, 20), (48, 4)] {
+                let field = field(4, offset);
+                file[field..field + 8].copy_from_slice(&value.to_le_bytes());
+            }
+            file[field(4, 0)..field(4, 0) + 4].copy_from_slice(&elf::PT_NOTE.0.to_le_bytes());
+            Image::parse(&file)
+        };
+        assert!(note(b"Gnu\0").is_ok());
+        let why = note(b"Go\0\0").unwrap_err();
+        assert_eq!(why, ElfError::Go);
+        assert!(
+            why.to_string().contains("SIGSYS") && why.to_string().contains("link: ring"),
+            "{why}"
+        );
     }
 
     #[test]
