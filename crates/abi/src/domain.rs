@@ -1,8 +1,9 @@
 //! What a launcher and the programs in its address space share besides memory: the table of entry
 //! points that a program finds, and how calls through the gate end.
 //!
-//! A program that runs as a domain has the address of an [`Info`] in its environment, under
-//! [`VARIABLE`], in hexadecimal. The structure belongs to the launcher and does not change.
+//! A program that runs as a domain has the address of an [`Info`] in its auxiliary vector
+//! (getauxval(3)), under [`AUXILIARY`]. The programs that it starts get a vector of the kernel's, in which
+//! there is none. The structure belongs to the launcher and does not change.
 //!
 //! ```text
 //! byte  size  field
@@ -14,7 +15,7 @@
 //!   32     8  call        fn(caller, link, a, b, c, limit in ns) -> (status: rax, word: rdx)
 //!   40     8  arm         fn() -> caller, or minus an error number
 //!   48     8  disarm      fn(caller)
-//!   56     8  park        fn(entry) -> minus an error number, or never
+//!   56     8  park        fn(entry) -> minus an error number (EINTR: park again), or never
 //!   64     8  offer       fn(pid, number, cookie) -> link, or minus an error number
 //!   72     8  take        fn(number) -> link, or minus an error number
 //!   80     8  release     fn(link)
@@ -29,12 +30,13 @@
 //!
 //! All entry points have the C calling convention and may be called from any thread of any domain.
 
-/// The environment variable that holds the address of the [`Info`].
-pub const VARIABLE: &str = "PARTYWALL_DOMAIN";
+/// The type of the entry in the auxiliary vector that holds the address of the [`Info`]: far from the
+/// kernel's own (its include/uapi/linux/auxvec.h), which are small numbers.
+pub const AUXILIARY: u64 = u32::from_le_bytes(*b"PWdo") as u64;
 /// First eight bytes of an [`Info`].
 pub const MAGIC: u64 = u64::from_le_bytes(*b"PWdomain");
 /// Version of this page; a program and a launcher of different versions refuse each other.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// What a program finds.
 #[repr(C)]

@@ -1,16 +1,19 @@
 /* A program as a Partywall domain, in C: what it finds, and the gate. The layout is that of
  * crates/abi/src/domain.rs, which says what each entry point does.
  *
- * A program that is not started by a launcher finds NULL. */
+ * A program that is not started by a launcher finds NULL, and so does one that a domain has started. */
 #ifndef PARTYWALL_DOMAIN_H
 #define PARTYWALL_DOMAIN_H
 
+#include <errno.h>
+#include <pthread.h>
+#include <stddef.h>
 #include <stdint.h>
-#include <stdlib.h>
+#include <sys/auxv.h>
 
-#define PARTYWALL_DOMAIN_VARIABLE "PARTYWALL_DOMAIN"
+#define PARTYWALL_DOMAIN_AUXILIARY 0x6f645750ul /* "PWdo" */
 #define PARTYWALL_DOMAIN_MAGIC 0x6e69616d6f645750ull /* "PWdomain" */
-#define PARTYWALL_DOMAIN_VERSION 3u
+#define PARTYWALL_DOMAIN_VERSION 4u
 
 enum partywall_status {
     PARTYWALL_DONE = 0,
@@ -52,6 +55,8 @@ struct partywall_domain {
                                      uint64_t c, uint64_t limit);
     int64_t (*arm)(void);
     void (*disarm)(uint64_t caller);
+    /* Lends the calling thread; partywall_lend() does so until the program ends. -EINTR when the C library
+     * has sent it a signal of its own, as setuid(2) and pthread_cancel(3) do. */
     int64_t (*park)(partywall_entry *entry);
     int64_t (*offer)(uint64_t pid, uint64_t number, uint64_t cookie);
     int64_t (*take)(uint64_t number);
@@ -66,14 +71,23 @@ struct partywall_domain {
 };
 
 static inline const struct partywall_domain *partywall_domain(void) {
-    const char *text = getenv(PARTYWALL_DOMAIN_VARIABLE);
-    if (!text) return NULL;
     const struct partywall_domain *domain =
-        (const struct partywall_domain *)(uintptr_t)strtoull(text, NULL, 16);
+        (const struct partywall_domain *)getauxval(PARTYWALL_DOMAIN_AUXILIARY);
     if (!domain || domain->magic != PARTYWALL_DOMAIN_MAGIC ||
         domain->version != PARTYWALL_DOMAIN_VERSION || domain->bytes != sizeof *domain)
         return NULL;
     return domain;
+}
+
+/* Lends the calling thread until the program ends, or the thread is cancelled; minus an error number if it
+ * cannot be lent. To cancel a thread in which a call is being made ends that call at its limit. */
+static inline int64_t partywall_lend(const struct partywall_domain *domain, partywall_entry *entry) {
+    int before;
+    int64_t lent;
+    pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, &before);
+    while ((lent = domain->park(entry)) == -EINTR) {}
+    pthread_setcanceltype(before, &before);
+    return lent;
 }
 
 #endif

@@ -13,6 +13,7 @@
 
 use std::sync::atomic::Ordering;
 
+use crate::callers;
 use crate::keys;
 use crate::links;
 use crate::space::{SLOT, SLOTS};
@@ -43,7 +44,7 @@ pub(crate) extern "C" fn make(id: u64) -> i64 {
 }
 
 fn try_make(id: u64) -> Result<u64, Errno> {
-    let link = links::own_as_caller(id).ok_or(Errno(libc::ENOTCONN))?;
+    let link = links::as_caller(callers::own_domain()?, id).ok_or(Errno(libc::ENOTCONN))?;
     // Both ends could give it up: the one would free what the other reads.
     if link.callee.load(Ordering::Relaxed) == link.caller.load(Ordering::Relaxed) {
         return Err(Errno(libc::EINVAL));
@@ -108,7 +109,8 @@ pub(crate) fn free(link: &Link, id: u64) {
 /// Opens a link's arena to the calling thread, which is at home in the caller's domain, or closes it
 /// again; 0, or minus an error number. Runs with the rights of the domain: it only reads the tables.
 pub(crate) extern "C" fn open(id: u64, open: u64) -> i64 {
-    let Some(link) = links::own_as_caller(id) else { return -i64::from(libc::ENOTCONN) };
+    let own = TABLES.slot_of(sys::fs());
+    let Some(link) = links::as_caller(own, id) else { return -i64::from(libc::ENOTCONN) };
     match link.key.load(Ordering::Relaxed) {
         0 => {}
         // Others may be open as well.

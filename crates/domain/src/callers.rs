@@ -21,7 +21,7 @@
 //!
 //! An entry is found by its thread number, from which its place in the table begins. A thread that
 //! ends without disarming leaves an entry that is taken over when its number comes again, or when
-//! the table is full and the number is nobody's. Signal stacks belong to entries, not to threads.
+//! the table or a callee's contexts are full and the number is nobody's. Signal stacks belong to entries, not to threads.
 //!
 //! Whoever looks at a callee's contexts says so first (`entering`), as the gate does; what is written
 //! for a thread that is dead is written under [`books`], as is a slot's new beginning.
@@ -104,9 +104,26 @@ pub(crate) fn is_dead(entry: &Caller) -> bool {
         ..=0 => true,
         _ => {
             let gone = sys::tgkill(pid, tid, 0) == Err(Errno(libc::ESRCH));
-            gone || (tid == pid && sys::has_ended(pid))
+            gone || (tid == pid && sys::has_ended(pid)) || !sys::is_here(tid)
         }
     }
+}
+
+/// The domain whose code calls, by the kernel's word for its task and the tables' for one that is being
+/// called; its thread-local storage, which the code can set, has to agree.
+pub(crate) fn own_domain() -> Result<usize, Errno> {
+    let fs = sys::fs();
+    let domain = TABLES.slot_of(fs);
+    let pid = pid();
+    let away = |entry: &&Caller| {
+        entry.inside.load(Ordering::Relaxed) != 0 && entry.pid.load(Ordering::Relaxed) == pid
+    };
+    let is_own = match find(tid()).filter(away) {
+        Some(entry) => entry.fs.load(Ordering::Relaxed) == fs,
+        // A child that has not called exec(3) is nobody here.
+        None => TABLES.domains[domain].pid.load(Ordering::Acquire) == pid,
+    };
+    if is_own { Ok(domain) } else { Err(Errno(libc::EPERM)) }
 }
 
 /// An entry for the calling thread, [`CLAIMED`].
@@ -227,17 +244,46 @@ fn try_bind(entry: &Caller, id: u64) -> Result<u64, Errno> {
         }
         entry.bound[callee].store(number as u8, Ordering::Release);
         // A handler that has interrupted this may have taken it for the same thread.
-        let taken = context.owner.compare_exchange(0, owner, order.0, order.1);
-        (taken.is_ok() || taken == Err(owner)).then_some(())
+        let taken = context.owner.compare_exchange(0, owner, Ordering::SeqCst, order.1);
+        if taken.is_err() && taken != Err(owner) {
+            return None;
+        }
+        // Its thread may have been taken out of it meanwhile.
+        let parked = context.state.load(Ordering::SeqCst) == FREE;
+        if !parked {
+            let _nobodys = context.owner.compare_exchange(owner, 0, order.0, order.1);
+        }
+        parked.then_some(())
     };
     let open = links::is_open(link, id) && TABLES.domains[callee].open.load(Ordering::SeqCst) == 1;
-    let bound = match open.then(|| contexts.iter().enumerate().find_map(mine)) {
+    let any = || contexts.iter().enumerate().find_map(mine);
+    let bound = match open.then(|| any().or_else(|| take_back(contexts).then(any).flatten())) {
         None => Err(Errno(libc::ENOTCONN)),
         Some(None) => Err(Errno(libc::EAGAIN)),
         Some(Some(())) => Ok(0),
     };
     entry.entering.store(0, Ordering::Release);
     bound
+}
+
+/// Gives back the contexts whose owners have ended without disarming, as threads of C programs do; whether
+/// there were any.
+fn take_back(contexts: &[Context]) -> bool {
+    let mut any = false;
+    for context in contexts {
+        let owner = TABLES.caller_at(context.owner.load(Ordering::Acquire));
+        let Some(owner) = owner.filter(|owner| is_dead(owner)) else { continue };
+        let tid = owner.tid.load(Ordering::Acquire);
+        let order = (Ordering::AcqRel, Ordering::Relaxed);
+        if tid > 0 && owner.tid.compare_exchange(tid, CLAIMED, order.0, order.1).is_ok() {
+            // Nobody else finds it by its process from here on.
+            owner.pid.store(0, Ordering::Release);
+            give_back(owner);
+            leave(owner);
+            any = true;
+        }
+    }
+    any
 }
 
 /// Gives back what a process that has ended held.
@@ -304,15 +350,24 @@ pub(crate) fn away(slot: usize) -> u64 {
     TABLES.domains[slot].away.load(Ordering::Relaxed) + calling
 }
 
-/// Where signal stacks are, beyond all slots.
-pub(crate) fn signal_stacks() -> Range<u64> {
-    let start = TABLES.base.load(Ordering::Relaxed) + SLOTS as u64 * SLOT;
-    start..start + 2 * CALLERS_MOST as u64 * SIGNAL_STACK
+/// The signal stack of an entry; they lie beyond all slots.
+fn signal_stack_at(at: u64) -> Range<u64> {
+    let first = TABLES.base.load(Ordering::Relaxed) + SLOTS as u64 * SLOT;
+    let start = first + (2 * at + 1) * SIGNAL_STACK;
+    start..start + SIGNAL_STACK
+}
+
+/// The signal stack that holds an address.
+pub(crate) fn signal_stack_of(address: u64) -> Option<Range<u64>> {
+    let first = signal_stack_at(0).start - SIGNAL_STACK;
+    let at = address.checked_sub(first)? / (2 * SIGNAL_STACK);
+    let stack = signal_stack_at(at);
+    (at < CALLERS_MOST as u64 && stack.contains(&address)).then_some(stack)
 }
 
 /// Maps the entry's signal stack, if nobody has had it yet, and makes it the thread's.
 fn signal_stack(at: usize) -> Result<(), Errno> {
-    let stack = signal_stacks().start + (2 * at as u64 + 1) * SIGNAL_STACK;
+    let stack = signal_stack_at(at as u64).start;
     let rights = (libc::PROT_READ | libc::PROT_WRITE) as u64;
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE) as u64;
     // SAFETY: nothing is replaced.

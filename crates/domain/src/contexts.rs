@@ -11,8 +11,13 @@
 //! ```
 //!
 //! The agent shares thread-local storage with the context it lends, so between the calls it runs
-//! code of the launcher that uses none, and has all signals blocked; only while it makes a call that
+//! code of the launcher that uses none, and has all signals blocked but the C library's own, for which
+//! all threads of a process are waited for ([`LIBRARY`]); only while it makes a call that
 //! sends a signal are they open, so that a thread can signal itself, as abort(3) does.
+//!
+//! A parked thread to which such a signal comes may have been cancelled. As soon as nobody is inside it
+//! is taken out of its context and goes back into its program, which finds out, and parks it again
+//! if it was not.
 //!
 //! The mailbox is memory of the callee's own, and the agent works with the rights of whoever runs in
 //! the context, which it takes from the tables: it can do nothing that they cannot.
@@ -32,16 +37,21 @@ use crate::callers;
 use crate::elf::PAGE;
 use crate::gate::{self, Frame};
 use crate::keys;
-use crate::signals::{Action, KEPT_OPEN};
+use crate::signals::{Action, KEPT_OPEN, LIBRARY};
 use crate::space::{SLOT, SLOTS};
 use crate::sys::{self, Errno};
 use crate::table::{
-    ANSWERED, ASKED, CONTEXT_STACK, Context, FREE, IDLE, MAILBOXES, Mailbox, NONE, PARKING, STACKS,
-    TABLES, WORKING,
+    ANSWERED, ASKED, CONTEXT_STACK, Caller, Context, FREE, IDLE, MAILBOXES, Mailbox, NONE, PARKING,
+    SIGNALLED, STACKS, TABLES, WORKING,
 };
 
-/// What an agent blocks: all but what a new thread, which inherits it, needs before it sets its own.
-const CLOSED: u64 = !KEPT_OPEN;
+/// What an agent blocks: all but what a new thread, which inherits it, needs before it sets its own, and
+/// but for [`LIBRARY`].
+const CLOSED: u64 = !(KEPT_OPEN | LIBRARY);
+
+/// How long an agent that has been signalled waits until it looks again whether a call is over, in
+/// nanoseconds.
+const LOOK: u64 = 5_000_000;
 
 /// Calls that send signals, maybe to the thread itself.
 const SIGNALLING: [i64; 5] = [
@@ -52,7 +62,8 @@ const SIGNALLING: [i64; 5] = [
     libc::SYS_rt_tgsigqueueinfo,
 ];
 
-/// Lends the calling thread; returns minus an error number, or not at all.
+/// Lends the calling thread; returns minus an error number, or not at all. `EINTR` when the C library
+/// has sent it a signal of its own: the thread is not lent any more.
 pub(crate) extern "C" fn park(entry: u64) -> i64 {
     sys::encode(try_park(entry))
 }
@@ -100,22 +111,89 @@ fn try_park(entry: u64) -> Result<u64, Errno> {
     context.fs.store(fs, Ordering::Relaxed);
     context.rights.store(rights, Ordering::Relaxed);
     context.mailbox.store(mailbox, Ordering::Relaxed);
-    context.mask.store(sys::set_mask(CLOSED), Ordering::Relaxed);
+    context.agent.store(callers::tid(), Ordering::Relaxed);
+    context.signalled.store(0, Ordering::Relaxed);
+    let mask = sys::set_mask(CLOSED);
+    context.mask.store(mask, Ordering::Relaxed);
     domain.contexts.fetch_max(at as u32 + 1, Ordering::AcqRel);
     context.state.store(FREE, Ordering::Release);
     keys::set(rights);
-    agent(context)
+    agent(context);
+    sys::set_mask(mask);
+    Err(Errno(libc::EINTR))
+}
+
+/// The context in which the calling thread has parked.
+fn own() -> Option<&'static Context> {
+    let tid = callers::tid();
+    let contexts = TABLES.contexts.get(TABLES.slot_of(sys::fs()))?;
+    let parked = |context: &&Context| context.state.load(Ordering::Acquire) != NONE;
+    contexts.iter().find(|context| parked(context) && context.agent.load(Ordering::Relaxed) == tid)
+}
+
+/// A signal of the C library's has come to the calling thread, whose handler may end it: if that is an
+/// agent, nobody is to go into its context any more, and it is to take itself out of it when the handler
+/// comes back.
+pub(crate) fn signalled() {
+    let Some(context) = own() else { return };
+    let _unless_busy = retire(context);
+    context.signalled.store(1, Ordering::Release);
+    let mail = &mailbox(context).mail;
+    // What it waits for changes, in case the kernel begins to wait again after the handler.
+    let _busy = mail.compare_exchange(IDLE, SIGNALLED, Ordering::AcqRel, Ordering::Relaxed);
+}
+
+/// Takes the calling agent out of its context; `EBUSY` when somebody is inside.
+pub(crate) extern "C" fn unpark() -> i64 {
+    sys::encode(own().ok_or(Errno(libc::EINVAL)).and_then(try_unpark))
+}
+
+/// Lets nobody go into a context of the calling thread's; false when somebody is inside.
+fn retire(context: &Context) -> bool {
+    let order = (Ordering::SeqCst, Ordering::SeqCst);
+    if context.state.compare_exchange(FREE, PARKING, order.0, order.1).is_err() {
+        return context.state.load(Ordering::SeqCst) == PARKING;
+    }
+    // Its owner may have seen it free before this: then it says that it is on its way in, or is inside.
+    sys::barrier();
+    let slot = TABLES.slot_of(context.fs.load(Ordering::Relaxed));
+    let on_the_way = |owner: &Caller| owner.entering.load(Ordering::SeqCst) == slot as u32 + 1;
+    while let Some(owner) = TABLES.caller_at(context.owner.load(Ordering::SeqCst))
+        && on_the_way(owner)
+        && !callers::is_dead(owner)
+    {
+        sys::give_way();
+    }
+    context.state.load(Ordering::SeqCst) == PARKING
+}
+
+fn try_unpark(context: &Context) -> Result<u64, Errno> {
+    if !retire(context) {
+        return Err(Errno(libc::EBUSY));
+    }
+    // Nobody makes it busy any more. Who binds it meanwhile looks at the state afterwards.
+    context.owner.store(0, Ordering::SeqCst);
+    let bottom = context.stack.load(Ordering::Relaxed) - CONTEXT_STACK;
+    for (at, bytes) in
+        [(bottom + PAGE, CONTEXT_STACK - PAGE), (context.mailbox.load(Ordering::Relaxed), PAGE)]
+    {
+        // SAFETY: mapped by `try_park`, and nobody's now.
+        let _freed = unsafe { sys::call(libc::SYS_munmap, [at, bytes, 0, 0, 0, 0]) };
+    }
+    context.state.store(NONE, Ordering::SeqCst);
+    Ok(0)
 }
 
 /// What the calling domain says of its functions; 0, or minus an error number.
 pub(crate) extern "C" fn declare(declarations: u64) -> i64 {
-    let domain = TABLES.domains.get(TABLES.slot_of(sys::fs()));
-    let domain = domain.filter(|_| declarations & !NO_SYSTEM_CALLS == 0);
-    let declared = domain.map(|domain| {
-        domain.silent.store((declarations & NO_SYSTEM_CALLS) as u32, Ordering::Release);
-        0
-    });
-    sys::encode(declared.ok_or(Errno(libc::EINVAL)))
+    sys::encode(callers::own_domain().and_then(|own| {
+        if own == SLOTS || declarations & !NO_SYSTEM_CALLS != 0 {
+            return Err(Errno(libc::EINVAL));
+        }
+        let silent = (declarations & NO_SYSTEM_CALLS) as u32;
+        TABLES.domains[own].silent.store(silent, Ordering::Release);
+        Ok(0)
+    }))
 }
 
 fn map(at: u64, bytes: u64, key: u32) -> Result<(), Errno> {
@@ -134,7 +212,8 @@ fn mailbox(context: &Context) -> &Mailbox {
     unsafe { &*at }
 }
 
-fn agent(context: &Context) -> ! {
+/// Makes calls until the C library has signalled the thread, and nobody is inside.
+fn agent(context: &Context) {
     let mailbox = mailbox(context);
     loop {
         let order = (Ordering::AcqRel, Ordering::Acquire);
@@ -151,7 +230,13 @@ fn agent(context: &Context) -> ! {
             sys::wake(mailbox.mail.as_ptr() as u64);
             continue;
         };
-        sys::wait(&mailbox.mail, seen);
+        if context.signalled.load(Ordering::Acquire) == 0 {
+            sys::wait(&mailbox.mail, seen);
+        } else if gate::unpark() {
+            return;
+        } else {
+            sys::wait_for(&mailbox.mail, seen, LOOK);
+        }
     }
 }
 
@@ -212,7 +297,7 @@ unsafe fn make_task(frame: &Frame) -> Result<u64, Errno> {
 /// Has the agent make a task for the code in its context whose registers are in its frame.
 pub(crate) fn ask_for_task(context: &Context) -> Result<u64, Errno> {
     let mailbox = mailbox(context);
-    mailbox.frame.mask.store(context.mask.load(Ordering::Relaxed), Ordering::Relaxed);
+    mailbox.frame.opened.store(!context.mask.load(Ordering::Relaxed), Ordering::Relaxed);
     mailbox.task.store(1, Ordering::Relaxed);
     let made = answered(context);
     mailbox.task.store(0, Ordering::Relaxed);

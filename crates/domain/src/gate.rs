@@ -9,13 +9,14 @@
 //! (`crate::forward`).
 
 use std::mem::offset_of;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use partywall_abi::domain::Status;
 
 use crate::arenas;
 use crate::callers;
 use crate::contexts;
+use crate::keys;
 use crate::links;
 use crate::own;
 use crate::signals;
@@ -42,6 +43,7 @@ core::arch::global_asm!(
     DECLARE = sym contexts::declare,
     ARENA = sym arenas::make,
     ACCEPT = sym own::accept,
+    UNPARK = sym contexts::unpark,
     KEYS = const offset_of!(Tables, keys),
     HANDLER_RIGHTS = const offset_of!(Tables, handler_rights),
     ARENAS = const offset_of!(Tables, arenas),
@@ -119,9 +121,10 @@ core::arch::global_asm!(
     FRAME_R15 = const offset_of!(Frame, r15),
     FRAME_RSP = const offset_of!(Frame, rsp),
     FRAME_RIP = const offset_of!(Frame, rip),
-    FRAME_MASK = const offset_of!(Frame, mask),
-    SIG_SETMASK = const libc::SIG_SETMASK,
+    FRAME_OPENED = const offset_of!(Frame, opened),
+    SIG_UNBLOCK = const libc::SIG_UNBLOCK,
     SYS_SIGPROCMASK = const libc::SYS_rt_sigprocmask,
+    SYS_SIGRETURN = const libc::SYS_rt_sigreturn,
     WATCH = const offset_of!(Tables, watch),
     FUTEX_WAKE = const libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG,
     SYS_FUTEX = const libc::SYS_futex,
@@ -175,8 +178,8 @@ pub(crate) struct Frame {
     pub(crate) r15: AtomicU64,
     pub(crate) rsp: AtomicU64,
     pub(crate) rip: AtomicU64,
-    /// The signals that are blocked in the child.
-    pub(crate) mask: AtomicU64,
+    /// The signals that are not blocked in the child.
+    pub(crate) opened: AtomicU64,
 }
 
 /// What the gate gives back.
@@ -222,7 +225,8 @@ unsafe extern "C" {
     pub(crate) fn partywall_enter_bind();
     pub(crate) fn partywall_enter_declare();
     pub(crate) fn partywall_enter_arena();
-    pub(crate) fn partywall_enter_accept();
+    pub(crate) fn partywall_enter_accept(open: u64) -> i64;
+    pub(crate) fn partywall_enter_unpark() -> i64;
     pub(crate) fn partywall_restorer();
     pub(crate) fn partywall_call(
         caller: u64,
@@ -233,9 +237,9 @@ unsafe extern "C" {
         limit: u64,
     ) -> Outcome;
     pub(crate) fn partywall_abort() -> !;
+    pub(crate) fn partywall_abort_open() -> !;
     static partywall_gate_start: u8;
     static partywall_gate_end: u8;
-    static partywall_syscall_end: u8;
 }
 
 /// The addresses of the gate's page: first byte, and the one after the last.
@@ -243,16 +247,45 @@ pub(crate) fn page() -> (u64, u64) {
     (&raw const partywall_gate_start as u64, &raw const partywall_gate_end as u64)
 }
 
-/// Whether code at this address makes a system call for somebody, or has just made it.
-pub(crate) fn makes_a_call(at: u64) -> bool {
-    let start = partywall_syscall as *const () as u64;
-    (start..&raw const partywall_syscall_end as u64).contains(&at)
+/// Whether code at this address goes into a callee or out of it, or into or out of a handler meanwhile.
+/// There are no loops in it.
+pub(crate) fn is_on_the_way(at: u64) -> bool {
+    let (start, (_, end)) = (partywall_call as *const () as u64, page());
+    (start..end).contains(&at) || runs_a_handler(at)
 }
 
-/// Whether it is about to run a handler of a program that is inside a call, or has run it.
+/// Whether the calling domain takes calls from now on; for code of ours that has its rights, or all.
+pub(crate) fn accept(open: bool) {
+    let keys = TABLES.keys.load(Ordering::Relaxed) != 0;
+    if keys && keys::rights() != 0 {
+        // SAFETY: takes all rights and gives them back.
+        let _accepted = unsafe { partywall_enter_accept(open.into()) };
+    } else {
+        let _accepted = own::accept(open.into());
+    }
+}
+
+/// Takes the calling agent out of its context, if nobody is inside; for agents, which have the rights
+/// of their domain's code.
+pub(crate) fn unpark() -> bool {
+    let unparked = match TABLES.keys.load(Ordering::Relaxed) {
+        0 => contexts::unpark(),
+        // SAFETY: takes all rights and gives them back.
+        _ => unsafe { partywall_enter_unpark() },
+    };
+    unparked == 0
+}
+
+/// Whether it is about to run a handler of a program that is inside a call, or on its way back from one.
 pub(crate) fn runs_a_handler(at: u64) -> bool {
-    let (start, end) = (partywall_run_handler as *const (), partywall_enter_arm as *const ());
-    (start as u64..end as u64).contains(&at)
+    let [start, end, back, back_end] = [
+        partywall_run_handler as *const (),
+        partywall_enter_arm as *const (),
+        partywall_restorer as *const (),
+        partywall_set_rights as *const (),
+    ]
+    .map(|at| at as u64);
+    (start..end).contains(&at) || (back..back_end).contains(&at)
 }
 
 #[cfg(test)]
@@ -281,6 +314,7 @@ mod tests {
             contexts::declare as *const () as u64,
             arenas::make as *const () as u64,
             own::accept as *const () as u64,
+            contexts::unpark as *const () as u64,
         ];
         let tables = std::ptr::from_ref(&TABLES) as u64;
         let tables = tables..tables + size_of::<Tables>() as u64;
@@ -312,7 +346,7 @@ mod tests {
     fn the_gate_is_the_one_that_was_reviewed() {
         let bytes = bytes();
         assert_eq!(bytes.len(), 4096, "one page");
-        let reviewed = 0x4f82_0b33_dd14_1ea1;
+        let reviewed = 0xda2b_2198_1485_2869;
         let found = digest(&bytes);
         assert_eq!(found, reviewed, "the gate's bytes are others; review them, then: {found:#x}");
     }
@@ -321,13 +355,13 @@ mod tests {
     fn the_page_holds_the_system_call_instructions_and_no_others() {
         let bytes = bytes();
         let count = |pattern: &[u8]| bytes.windows(pattern.len()).filter(|w| *w == pattern).count();
-        // syscall: the call, two returns from signals, clone, fork and its mask, the watch's wake-up.
-        assert_eq!(count(&[0x0f, 0x05]), 7);
+        // syscall: the call, the return from signals, clone, fork and its mask, the watch's wake-up.
+        assert_eq!(count(&[0x0f, 0x05]), 6);
         // wrfsbase rax: there and back, and back into a callee after a handler.
         assert_eq!(count(&[0xf3, 0x48, 0x0f, 0xae, 0xd0]), 3);
         // wrpkru: into the program, the setting, four handlers, the last and the one in the middle
-        // there and back, ten entrances, but for one there and back, the call's four.
-        assert_eq!(count(&[0x0f, 0x01, 0xef]), 1 + 1 + 4 + 1 + 2 + 19 + 4);
+        // there and back, eleven entrances, but for one there and back, the call's four, and a call's end.
+        assert_eq!(count(&[0x0f, 0x01, 0xef]), 1 + 1 + 4 + 1 + 2 + 21 + 4 + 1);
         // sysenter, int 0x80: none.
         for none in [&[0x0f, 0x34][..], &[0xcd, 0x80]] {
             assert_eq!(count(none), 0, "{none:x?}");

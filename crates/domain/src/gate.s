@@ -10,16 +10,19 @@
 #     Makes a task for code that runs in a lent context, in the agent of that context: all registers
 #     are those of the frame, and the child goes on where that code does. With a stack of its own
 #     (clone) the child finds where below that stack, for the frame may be in use again by then;
-#     without one (fork, vfork) it takes the stack of the code, after it has opened the signals
-#     that the agent has blocked.
+#     without one (fork, vfork) it takes the stack of the code, after it has opened those of the signals
+#     that the agent has blocked which the code has not. (It blocks none: code that has gone astray
+#     comes here too, and must not keep from being ended.)
 #
 # partywall_enter(entry: rdi, stack: rsi, rights: edx)
 #     Begins a program as the kernel does (System V ABI, x86-64 supplement, 3.4.1): rdx is what
 #     the program is to register with atexit(3), nothing.
 #
 # partywall_restorer
-#     Where the kernel sends a signal handler's return: rt_sigreturn(2). Padded, because Syscall
-#     User Dispatch compares the address after the instruction, which must lie within the page.
+#     Where the kernel sends a signal handler's return: rt_sigreturn(2), if what lies below the stack
+#     pointer is this address, as below a frame of the kernel's: code that has gone astray is not to
+#     have its stack taken for one. Padded, because Syscall User Dispatch compares the address after
+#     the instruction, which must lie within the page.
 #
 # partywall_call(caller: rdi, link: rsi, words: rdx, rcx, r8, limit: r9) -> status: rax, word: rdx
 #     The call gate. Both numbers are checked against the tables, and the caller against the thread
@@ -46,9 +49,10 @@
 #     Rights to protection keys are the caller's up to step 2, all of them from there on, the
 #     callee's from step 5 on; and the same on the way back.
 #
-# partywall_abort(status: rax)
+# partywall_abort(status: rax), partywall_abort_open(status: rax)
 #     Where a signal handler sends a thread whose callee has failed, with the stack pointer at the
-#     top of the innermost context's stack.
+#     top of the innermost context's stack; the latter where there are protection keys, for the callee
+#     may have left rights that do not even reach the tables.
 #
 # partywall_set_rights(rights: edi)
 #     Gives the thread the rights of the domain whose thread-local storage it has, or those and some
@@ -94,9 +98,6 @@ partywall_syscall:
     syscall
     ret
     .size partywall_syscall, . - partywall_syscall
-    .globl partywall_syscall_end
-    .hidden partywall_syscall_end
-partywall_syscall_end:
 
     .macro SET_RIGHTS                           # eax; checked by where thread-local storage is
     xor ecx, ecx
@@ -259,8 +260,8 @@ partywall_fork:
     ret
 .Lforked:
     mov r8, [rsp]
-    mov edi, {SIG_SETMASK}
-    lea rsi, [r8 + {FRAME_MASK}]
+    mov edi, {SIG_UNBLOCK}
+    lea rsi, [r8 + {FRAME_OPENED}]
     xor edx, edx
     mov r10d, 8
     mov eax, {SYS_SIGPROCMASK}
@@ -310,7 +311,11 @@ partywall_enter:
     .hidden partywall_restorer
     .type partywall_restorer, @function
 partywall_restorer:
-    mov eax, 15
+    mov rax, [rsp - 8]
+    lea rcx, [rip + partywall_restorer - {SYS_SIGRETURN}]
+    sub rax, rcx
+    cmp rax, {SYS_SIGRETURN}
+    jne .Llost
     syscall
     ud2
     .size partywall_restorer, . - partywall_restorer
@@ -365,9 +370,7 @@ partywall_run_handler:
     wrfsbase rax
     mov [rbx + {CALLER_SELECTOR}], cl
     lea rsp, [rbp + 8]
-    mov eax, 15
-    syscall
-    ud2
+    jmp partywall_restorer
 
     ENTRANCE partywall_enter_arm, {ARM}, 0
     ENTRANCE partywall_enter_disarm, {DISARM}
@@ -379,6 +382,7 @@ partywall_run_handler:
     ENTRANCE partywall_enter_declare, {DECLARE}
     ENTRANCE partywall_enter_arena, {ARENA}
     ENTRANCE partywall_enter_accept, {ACCEPT}
+    ENTRANCE partywall_enter_unpark, {UNPARK}
 
     .balign 64
     .globl partywall_call
@@ -654,9 +658,16 @@ partywall_call:
     mov rdx, r9
     jmp .Lback
 
+    .globl partywall_abort_open
+    .hidden partywall_abort_open
+partywall_abort_open:
+    mov r8, rax
+    OPEN
+    mov rax, r8
     .globl partywall_abort
     .hidden partywall_abort
 partywall_abort:
+    xor edx, edx                                # there is no answer
     fninit                                      # what the callee has left on that stack
     jmp .Lout
 

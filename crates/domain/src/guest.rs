@@ -26,7 +26,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use partywall_abi::control::Isolation;
-use partywall_abi::domain::{Info, MAGIC, NO_SYSTEM_CALLS, Status, VARIABLE, VERSION};
+use partywall_abi::domain::{AUXILIARY, Info, MAGIC, NO_SYSTEM_CALLS, Status, VERSION};
 
 use crate::gate::Outcome;
 
@@ -83,33 +83,25 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// This program, if it runs as a domain.
+    /// This program, if it runs as a domain. One that a domain has started is none.
     ///
     /// # Errors
-    /// [`io::ErrorKind::InvalidData`] when what is said in the environment is not so: the variable
-    /// holds no address of a launcher of this version.
+    /// [`io::ErrorKind::InvalidData`] when the launcher is of another version.
     pub fn here() -> io::Result<Option<Self>> {
-        let Some(value) = std::env::var_os(VARIABLE) else { return Ok(None) };
-        let bad = |why: &str| {
-            let text = format!("{VARIABLE}={value:?} {why}");
-            io::Error::new(io::ErrorKind::InvalidData, text)
-        };
-        let address = value.to_str().and_then(|text| u64::from_str_radix(text, 16).ok());
-        let address = address.filter(|a| *a != 0 && a.is_multiple_of(8));
-        let address = address.ok_or_else(|| bad("is no address"))?;
-        // Read by the kernel, which says whether there is such memory.
-        let mut words = [0_u64; 2];
-        let local = [libc::iovec { iov_base: words.as_mut_ptr().cast(), iov_len: 16 }];
-        let remote = [libc::iovec { iov_base: address as *mut libc::c_void, iov_len: 16 }];
-        let pid = std::process::id() as libc::pid_t;
-        // SAFETY: both lists have one entry; the first is `words`, the second is only looked up.
-        let read = unsafe { libc::process_vm_readv(pid, local.as_ptr(), 1, remote.as_ptr(), 1, 0) };
-        if read != 16 || words[0] != MAGIC {
-            return Err(bad("is not where a launcher is; a child of a domain must not inherit it"));
+        // SAFETY: looks a number up.
+        let address = unsafe { libc::getauxval(AUXILIARY) };
+        if address == 0 {
+            return Ok(None);
         }
-        let (version, bytes) = (words[1] as u32, (words[1] >> 32) as usize);
-        if version != VERSION || bytes != size_of::<Info>() {
-            return Err(bad(&format!("leads to a launcher of version {version}, not {VERSION}")));
+        // SAFETY: a launcher has put it there, and its table's first words are the same in all versions.
+        let [magic, rest] = unsafe { *(address as *const [u64; 2]) };
+        let (version, bytes) = (rest as u32, (rest >> 32) as usize);
+        if magic != MAGIC || version != VERSION || bytes != size_of::<Info>() {
+            let text = format!(
+                "this program runs as a domain of version {VERSION}, and its launcher is of version \
+                 {version}; build them from the same release"
+            );
+            return Err(io::Error::new(io::ErrorKind::InvalidData, text));
         }
         // SAFETY: the launcher's static table, as its first words say.
         Ok(Some(Self { info: unsafe { &*(address as *const Info) } }))
@@ -165,7 +157,8 @@ impl Guest {
         forwards(caller)
     }
 
-    /// Lends the calling thread to callers, until the program ends.
+    /// Lends the calling thread to callers, until the program ends. Meanwhile it blocks all signals but
+    /// those of the C library; to that it is no point at which a thread can be cancelled.
     ///
     /// # Errors
     /// `ENOSPC` when as many threads are lent as can be, `EBUSY` of a thread that calls others, or
@@ -173,7 +166,13 @@ impl Guest {
     pub fn lend(&self) -> io::Result<()> {
         // SAFETY: the address is that of a function of this type (`Guest::here`, `Guest::of`).
         let park: extern "C" fn(u64) -> i64 = unsafe { std::mem::transmute(self.info.park) };
-        result(park(entered as *const () as u64)).map(drop)
+        loop {
+            match result(park(entered as *const () as u64)) {
+                // A signal of the C library's own has been handled, such as for setuid(2).
+                Err(why) if why.kind() == io::ErrorKind::Interrupted => {}
+                lent => return lent.map(drop),
+            }
+        }
     }
 
     /// Lets the process `pid` of the same launcher call this program. `number` is how it finds the

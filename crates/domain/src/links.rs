@@ -32,6 +32,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::arenas;
+use crate::callers;
 use crate::space::SLOTS;
 use crate::sys::{self, Errno};
 use crate::table::{DomainEntry, LINKS_MOST, Link, TABLES};
@@ -71,11 +72,6 @@ fn exchange(word: &AtomicU32, from: u32, to: u32) -> bool {
     word.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
 }
 
-/// The domain of the calling code.
-fn own_domain() -> u32 {
-    TABLES.slot_of(sys::fs()) as u32
-}
-
 /// The domain whose task has this process number; the launcher counts.
 fn domain_of(pid: i32) -> Option<u32> {
     let own = |d: &DomainEntry| pid > 0 && d.pid.load(Ordering::Acquire) == pid;
@@ -93,12 +89,12 @@ pub(crate) fn is_open(link: &Link, id: u64) -> bool {
     state(word) == OPEN && u64::from(word) == id
 }
 
-/// The link with this id, if the calling domain is its caller; the callee may have left.
-pub(crate) fn own_as_caller(id: u64) -> Option<&'static Link> {
+/// The link with this id, if `domain` is its caller; the callee may have left.
+pub(crate) fn as_caller(domain: usize, id: u64) -> Option<&'static Link> {
     let link = place(id);
     let word = link.word.load(Ordering::Acquire);
     let same = u64::from(with(word, OPEN)) == id && matches!(state(word), OPEN | ENDED);
-    (same && link.caller.load(Ordering::Relaxed) == own_domain()).then_some(link)
+    (same && link.caller.load(Ordering::Relaxed) == domain as u32).then_some(link)
 }
 
 /// Lets the process `pid` call the calling domain; the link's id, or minus an error number.
@@ -107,7 +103,7 @@ pub(crate) extern "C" fn offer(pid: u64, number: u64, cookie: u64) -> i64 {
 }
 
 fn try_offer(pid: i32, number: u64, cookie: u64) -> Result<u64, Errno> {
-    let callee = own_domain();
+    let callee = callers::own_domain()? as u32;
     if callee as usize >= SLOTS {
         return Err(Errno(libc::EINVAL));
     }
@@ -139,7 +135,10 @@ fn try_offer(pid: i32, number: u64, cookie: u64) -> Result<u64, Errno> {
 
 /// Takes up the offer `number`; the link's id, or minus an error number.
 pub(crate) extern "C" fn take(number: u64) -> i64 {
-    let own = own_domain();
+    sys::encode(callers::own_domain().and_then(|own| try_take(own as u32, number)))
+}
+
+fn try_take(own: u32, number: u64) -> Result<u64, Errno> {
     let id = TABLES.links.0.iter().find_map(|link| {
         let word = link.word.load(Ordering::Acquire);
         let mine = state(word) == OFFERED
@@ -148,7 +147,7 @@ pub(crate) extern "C" fn take(number: u64) -> i64 {
         let open = with(word, OPEN);
         (mine && exchange(&link.word, word, open)).then_some(u64::from(open))
     });
-    sys::encode(id.ok_or(Errno(libc::ENOENT)))
+    id.ok_or(Errno(libc::ENOENT))
 }
 
 /// Who owns the protection keys of a link.
@@ -158,7 +157,8 @@ pub(crate) fn owner(id: u64) -> u64 {
 
 /// Ends a link of the calling domain.
 pub(crate) extern "C" fn release(id: u64) {
-    let (link, own) = (place(id), own_domain());
+    let Ok(own) = callers::own_domain() else { return };
+    let (link, own) = (place(id), own as u32);
     loop {
         let word = link.word.load(Ordering::Acquire);
         if u64::from(with(word, OPEN)) != id || state(word) == LEAVING || leave(link, word, own) {

@@ -11,11 +11,12 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
 
+use partywall_abi::domain::AUXILIARY;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mmap_anonymous, mprotect};
 
 use crate::elf::{Image, Load, PAGE, Rights};
 use crate::keys;
-use crate::space::Slot;
+use crate::space::{self, Slot};
 
 /// The stack a program starts on, in bytes, as the usual limit has it (getrlimit(2)).
 pub(crate) const STACK: u64 = 8 << 20;
@@ -156,7 +157,8 @@ fn first_stack(
     words.extend(environment.iter().map(|at| strings_at + at));
     words.push(0);
     let name = args.first().map_or(strings_at, |at| strings_at + at);
-    for (kind, value) in own_vector()? {
+    let launcher = (AUXILIARY, space::info_address());
+    for (kind, value) in [launcher].into_iter().chain(own_vector()?) {
         let value = match kind {
             libc::AT_PHDR => base + image.headers,
             libc::AT_PHNUM => image.header_count,
@@ -197,7 +199,8 @@ fn own_vector() -> io::Result<Vec<(u64, u64)>> {
         bytes.chunks_exact(16).map(|pair| (word(&pair[..8]), word(&pair[8..]))).collect();
     let pointers = [libc::AT_PLATFORM, libc::AT_BASE_PLATFORM];
     // Strings of this program's own stack, which others need not read.
-    vector.retain(|(kind, _)| *kind != libc::AT_NULL && !pointers.contains(kind));
+    vector
+        .retain(|(kind, _)| ![libc::AT_NULL, AUXILIARY].contains(kind) && !pointers.contains(kind));
     vector.push((libc::AT_NULL, 0));
     Ok(vector)
 }

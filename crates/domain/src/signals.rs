@@ -19,11 +19,12 @@
 //! The context is marked first, so that nobody is lent it again, and the launcher is told, which
 //! restarts the domain. Then the handler returns to `partywall_abort` with the stack pointer at the
 //! context's top, and the gate's way back does the rest. The kernel restores floating-point state and
-//! signal mask from the frame. What the callee held stays held: locks, memory, half a change; that is
+//! signal mask from the frame; protection-key rights as well, so the gate takes its own first. What the callee held stays held: locks, memory, half a change; that is
 //! why its domain is restarted.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::elf::PAGE;
 use crate::space::SLOTS;
 use crate::sys::{self, Errno};
 use crate::table::{BUSY, Caller, Context, ENDING, TABLES};
@@ -31,8 +32,10 @@ use crate::traps::Call;
 use crate::{callers, contexts, gate};
 use partywall_abi::domain::Status;
 
-/// The launcher's own signal: the last of the real-time ones.
-pub(crate) const CALL_OFF: u64 = 64;
+/// The launcher's own signal. The kernel refuses real-time signals when the user's queue is full
+/// (`RLIMIT_SIGPENDING`), and ones below 32 never; this is the one of them that no kernel sends
+/// (signal(7)).
+pub(crate) const CALL_OFF: u64 = libc::SIGSTKFLT as u64;
 const FAULTS: [libc::c_int; 5] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP];
 
@@ -48,6 +51,11 @@ pub(crate) const KEPT_OPEN: u64 = bit(libc::SIGSYS as u64)
     | bit(libc::SIGILL as u64)
     | bit(libc::SIGFPE as u64)
     | bit(libc::SIGTRAP as u64);
+
+/// Signals by which a C library has all threads of a process do something, such as change their user, or
+/// cancels one: it blocks them nowhere for long, and waits for those who have to answer (glibc: 32 and
+/// 33, musl: 33 and 34; their internal signal numbers).
+pub(crate) const LIBRARY: u64 = bit(32) | bit(33) | bit(34);
 
 /// `struct sigaction` as the kernel has it (rt_sigaction(2)).
 #[repr(C)]
@@ -181,23 +189,56 @@ pub(crate) fn install() -> Result<(), Errno> {
     install_in_domain()
 }
 
-/// What a handler gets, checked for what the kernel promises: all of it is there.
+/// What the kernel has entered a handler with; `at` is the stack pointer.
+struct Kernels {
+    signal: libc::c_int,
+    info: *mut libc::siginfo_t,
+    context: *mut libc::c_void,
+    at: u64,
+}
+
+impl Kernels {
+    /// Ends the thread's program, or the call that it is in, if this is not what the kernel passes: code
+    /// that has gone astray may come here.
+    fn new(
+        signal: libc::c_int,
+        info: *mut libc::siginfo_t,
+        context: *mut libc::c_void,
+        at: u64,
+    ) -> Self {
+        // `struct rt_sigframe` of the kernel's arch/x86/include/asm/sigframe.h: where the handler returns
+        // to, the context, of 304 bytes, and the signal's information.
+        let is_whole = at > PAGE
+            && at.is_multiple_of(8)
+            && context as u64 == at.wrapping_add(8)
+            && info as u64 == at.wrapping_add(8 + 304);
+        // SAFETY: on the stack of the thread, or nowhere, which ends it as well.
+        if !is_whole || unsafe { (at as *const u64).read() } != sys::restorer() as u64 {
+            sys::lost();
+        }
+        Self { signal, info, context, at }
+    }
+
+    /// All of it.
+    ///
+    /// # Safety
+    /// Once per handler.
+    unsafe fn frame<'a>(&self) -> Frame<'a> {
+        // SAFETY: the kernel passes it, valid while the handler runs.
+        let info = unsafe { &*self.info };
+        // SAFETY: as above, and nobody else has it.
+        let context = unsafe { &mut *self.context.cast::<libc::ucontext_t>() };
+        Frame { info, context }
+    }
+}
+
+/// What a handler works with.
 struct Frame<'a> {
     info: &'a libc::siginfo_t,
     context: &'a mut libc::ucontext_t,
 }
 
 impl Frame<'_> {
-    /// # Safety
-    /// Only with the arguments of a handler, once per handler.
-    unsafe fn new<'a>(info: *mut libc::siginfo_t, context: *mut libc::c_void) -> Frame<'a> {
-        // SAFETY: the kernel passes it, valid while the handler runs.
-        let info = unsafe { &*info };
-        // SAFETY: as above, and nobody else has it.
-        let context = unsafe { &mut *context.cast::<libc::ucontext_t>() };
-        Frame { info, context }
-    }
-
     fn register(&self, register: libc::c_int) -> u64 {
         self.context.uc_mcontext.gregs[register as usize] as u64
     }
@@ -241,11 +282,6 @@ impl Frame<'_> {
         (&raw mut self.context.uc_sigmask).cast()
     }
 
-    fn in_gate(&self) -> bool {
-        let (start, end) = gate::page();
-        (start..end).contains(&self.register(libc::REG_RIP))
-    }
-
     /// Ends the innermost call of this thread.
     fn abort(&mut self, caller: &Caller, context: &Context, status: Status) {
         context.state.store(ENDING, Ordering::Release);
@@ -254,10 +290,18 @@ impl Frame<'_> {
         caller.entering.store(0, Ordering::Release);
         caller.forwarding.store(0, Ordering::Relaxed);
         TABLES.poisoned(context);
-        self.set(libc::REG_RIP, gate::partywall_abort as *const () as u64);
+        // What the callee has left of rights, segments and mask is nothing to go on with.
+        let keys = TABLES.keys.load(Ordering::Relaxed) != 0;
+        let out = if keys { gate::partywall_abort_open } else { gate::partywall_abort };
+        self.set(libc::REG_RIP, out as *const () as u64);
         self.set(libc::REG_RSP, context.stack.load(Ordering::Relaxed));
         self.set(libc::REG_RAX, status as u64);
-        self.set(libc::REG_RDX, 0);
+        self.set(libc::REG_CSGSFS, sys::segments());
+        let mask = self.mask();
+        // SAFETY: the structure is larger, and aligned.
+        let blocked = unsafe { mask.read() };
+        // SAFETY: as for reading it.
+        unsafe { mask.write(blocked & !KEPT_OPEN) };
         // Direction, trap and alignment.
         let flags = self.register(libc::REG_EFL) & !0x4_0500;
         self.set(libc::REG_EFL, flags);
@@ -274,12 +318,13 @@ fn inside() -> Option<(&'static Caller, &'static Context)> {
 }
 
 pub(crate) extern "C" fn on_sigsys(
-    _signal: libc::c_int,
+    signal: libc::c_int,
     info: *mut libc::siginfo_t,
     context: *mut libc::c_void,
+    at: u64,
 ) {
-    // SAFETY: this is a handler, and these are its arguments.
-    let mut frame = unsafe { Frame::new(info, context) };
+    // SAFETY: this is a handler.
+    let mut frame = unsafe { Kernels::new(signal, info, context, at).frame() };
     // seccomp(2) and the kernel's <asm-generic/siginfo.h>.
     const SYS_SECCOMP: i32 = 1;
     const SYS_USER_DISPATCH: i32 = 2;
@@ -334,11 +379,11 @@ pub(crate) extern "C" fn on_fault(
     signal: libc::c_int,
     info: *mut libc::siginfo_t,
     context: *mut libc::c_void,
-    frame: u64,
+    at: u64,
 ) {
-    let kernels = Kernels { signal, info, context, frame };
-    // SAFETY: this is a handler, and these are its arguments.
-    let mut frame = unsafe { Frame::new(info, context) };
+    let kernels = Kernels::new(signal, info, context, at);
+    // SAFETY: this is a handler.
+    let mut frame = unsafe { kernels.frame() };
     // What is not positive was sent by a process, and is not the callee's doing (sigaction(2)). Neither
     // is what comes of the trap flag that a handler has left: it is not back yet.
     let steps =
@@ -351,21 +396,19 @@ pub(crate) extern "C" fn on_fault(
 }
 
 pub(crate) extern "C" fn on_call_off(
-    _signal: libc::c_int,
+    signal: libc::c_int,
     info: *mut libc::siginfo_t,
     context: *mut libc::c_void,
+    at: u64,
 ) {
-    // SAFETY: this is a handler, and these are its arguments.
-    let mut frame = unsafe { Frame::new(info, context) };
+    // SAFETY: this is a handler.
+    let mut frame = unsafe { Kernels::new(signal, info, context, at).frame() };
     if let Some(caller) = callers::find(callers::tid()) {
         caller.called_off.store(0, Ordering::Release);
     }
     let Some((caller, context)) = inside() else { return };
-    // On its way in or out; whoever watches sends another signal. What waits for a system call of the
-    // callee's is on neither.
-    let forwards = caller.forwarding.load(Ordering::Relaxed) != 0
-        && gate::makes_a_call(frame.register(libc::REG_RIP));
-    if frame.in_gate() && !forwards {
+    // On its way; whoever watches sends another signal.
+    if gate::is_on_the_way(frame.register(libc::REG_RIP)) {
         return;
     }
     let domain = caller.domain.load(Ordering::Relaxed) as usize;
@@ -410,17 +453,9 @@ pub(crate) extern "C" fn on_signal(
     signal: libc::c_int,
     info: *mut libc::siginfo_t,
     context: *mut libc::c_void,
-    frame: u64,
+    at: u64,
 ) {
-    own_handler(&Kernels { signal, info, context, frame });
-}
-
-/// What the kernel has entered a handler with; `frame` is the stack pointer.
-struct Kernels {
-    signal: libc::c_int,
-    info: *mut libc::siginfo_t,
-    context: *mut libc::c_void,
-    frame: u64,
+    own_handler(&Kernels::new(signal, info, context, at));
 }
 
 /// What the kernel would do with a signal that the program has no handler for: a fault happens again
@@ -438,8 +473,11 @@ fn unhandled(signal: libc::c_int, sent: bool, action: &Action) {
 
 /// Goes on in the program's own handler, with its thread's own thread-local storage and rights.
 fn own_handler(kernels: &Kernels) {
-    let Kernels { signal, info, context, frame } = *kernels;
+    let Kernels { signal, info, context, at } = *kernels;
     let fs = sys::fs();
+    if bit(signal as u64) & LIBRARY != 0 {
+        contexts::signalled();
+    }
     let caller = callers::find(callers::tid());
     let home_fs = caller.map_or(fs, |caller| caller.home_fs.load(Ordering::Relaxed));
     let home = TABLES.slot_of(home_fs);
@@ -471,14 +509,12 @@ fn own_handler(kernels: &Kernels) {
         sys::set_mask(mask);
         // SAFETY: the program gave this address for a handler with these arguments, or the first;
         // nothing of this function's is needed again.
-        unsafe {
-            gate::partywall_last_handler(signal, info, context, action.handler, rights, frame)
-        }
+        unsafe { gate::partywall_last_handler(signal, info, context, action.handler, rights, at) }
     };
     caller.handler_fs.store(fs, Ordering::Relaxed);
     let selector = caller.selector.swap(0, Ordering::Relaxed);
     caller.handler_selector.store(selector, Ordering::Relaxed);
-    caller.handler_frame.store(frame, Ordering::Relaxed);
+    caller.handler_frame.store(at, Ordering::Relaxed);
     sys::set_fs(home_fs);
     sys::set_mask(mask);
     // SAFETY: as above; the caller's entry says what to come back to.

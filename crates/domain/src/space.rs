@@ -17,9 +17,11 @@
 //! the guard, so its C library is told to give nothing back.
 
 use std::io;
+use std::mem::offset_of;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use partywall_abi::control::Isolation;
 use partywall_abi::domain::{Info, MAGIC, VERSION};
@@ -28,7 +30,8 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use crate::elf::PAGE;
 use crate::guest::Guest;
 use crate::sys::{self, Errno};
-use crate::table::{Caller, Links, TABLES};
+use crate::table::{Caller, TABLES, Tables};
+use crate::task::Task;
 use crate::watch::Watch;
 use crate::{arenas, callers, contexts, gate, keys, links, machine, own};
 
@@ -99,17 +102,24 @@ pub struct Space {
 struct Shared {
     base: u64,
     isolation: Isolation,
-    slots: Mutex<[State; SLOTS]>,
+    slots: Mutex<Slots>,
     _watch: Watch,
 }
 
+#[derive(Debug)]
+struct Slots {
+    states: [State; SLOTS],
+    /// Tasks that have left their slots, and that a debugger keeps from being waited for.
+    unreaped: Vec<Arc<Task>>,
+}
+
 /// Of a slot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 enum State {
     Free,
     Taken,
-    /// Its domain is gone, and somebody was inside when it was last looked at.
-    Leaving,
+    /// Its domain was ended; when it was last looked at, its task ran, or somebody was inside.
+    Leaving(Arc<Task>),
 }
 
 static MADE: AtomicBool = AtomicBool::new(false);
@@ -154,14 +164,8 @@ impl Space {
             what: "registering for barriers (membarrier(2))",
             source: source.into(),
         })?;
-        let links = &raw const TABLES.links;
-        let advice = rustix::mm::Advice::LinuxWipeOnFork;
-        // SAFETY: whole pages of this process's own zeroed memory; a copy of it has no links.
-        unsafe { rustix::mm::madvise(links.cast_mut().cast(), size_of::<Links>(), advice) }
-            .map_err(|e| SpaceError::Kernel {
-                what: "keeping links from copies of this process",
-                source: e.into(),
-            })?;
+        keep_from_copies()
+            .map_err(|source| SpaceError::Kernel { what: "keeping calls from copies", source })?;
         let base = LOWEST + jitter;
         TABLES.base.store(base, Ordering::SeqCst);
         links::prepare();
@@ -172,22 +176,32 @@ impl Space {
             what: "starting the thread that watches the time",
             source,
         })?;
-        let shared =
-            Shared { base, isolation, slots: Mutex::new([State::Free; SLOTS]), _watch: watch };
+        let states = [const { State::Free }; SLOTS];
+        let slots = Slots { states, unreaped: Vec::new() };
+        let shared = Shared { base, isolation, slots: Mutex::new(slots), _watch: watch };
         Ok(Self { shared: Arc::new(shared) })
     }
 
     /// A slot that nobody has; `None` when all are taken.
     pub(crate) fn slot(&self) -> Option<Slot> {
-        let mut slots = self.shared.slots.lock().unwrap_or_else(PoisonError::into_inner);
-        for (index, state) in slots.iter_mut().enumerate() {
-            if *state == State::Leaving && is_empty(index) {
+        let mut slots = self.slots();
+        let Slots { states, unreaped } = &mut *slots;
+        unreaped.retain(|task| !task.is_reaped());
+        for (index, state) in states.iter_mut().enumerate() {
+            if let State::Leaving(task) = state
+                && task.has_left_slot(index, Duration::MAX)
+            {
+                unreaped.extend((!task.is_reaped()).then(|| Arc::clone(task)));
                 *state = self.free(index);
             }
         }
-        let index = slots.iter().position(|state| *state == State::Free)?;
-        slots[index] = State::Taken;
-        Some(Slot { space: self.clone(), index, leaving: false })
+        let index = states.iter().position(|state| matches!(state, State::Free))?;
+        states[index] = State::Taken;
+        Some(Slot { space: self.clone(), index, leaving: None })
+    }
+
+    fn slots(&self) -> MutexGuard<'_, Slots> {
+        self.shared.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Frees a slot's memory, and what its domain had of links; what the slot is now.
@@ -217,8 +231,7 @@ impl Space {
 
     /// How many slots are taken.
     pub(crate) fn count(&self) -> usize {
-        let slots = self.shared.slots.lock().unwrap_or_else(PoisonError::into_inner);
-        slots.iter().filter(|state| **state != State::Free).count()
+        self.slots().states.iter().filter(|state| !matches!(state, State::Free)).count()
     }
 
     /// What keeps its domains apart.
@@ -255,7 +268,8 @@ impl Space {
 pub(crate) struct Slot {
     space: Space,
     index: usize,
-    leaving: bool,
+    /// What may still run there.
+    leaving: Option<Arc<Task>>,
 }
 
 impl Slot {
@@ -278,17 +292,25 @@ impl Slot {
         Ok((key, keys::domain_rights(key, TABLES.scratch.load(Ordering::Relaxed))))
     }
 
-    /// Somebody is inside: whoever looks for a slot later frees it.
-    pub(crate) fn free_when_empty(mut self) {
-        self.leaving = true;
+    /// Its task was killed, and runs, or somebody is inside: whoever looks for a slot later frees it.
+    pub(crate) fn leave(mut self, task: &Arc<Task>) {
+        self.leaving = Some(Arc::clone(task));
+    }
+
+    /// Frees it, whose task was killed and runs no more.
+    pub(crate) fn free(self, task: &Arc<Task>) {
+        let unreaped = (!task.is_reaped()).then(|| Arc::clone(task));
+        self.space.slots().unreaped.extend(unreaped);
     }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        let state = if self.leaving { State::Leaving } else { self.space.free(self.index) };
-        let mut slots = self.space.shared.slots.lock().unwrap_or_else(PoisonError::into_inner);
-        slots[self.index] = state;
+        let state = match self.leaving.take() {
+            Some(task) => State::Leaving(task),
+            None => self.space.free(self.index),
+        };
+        self.space.slots().states[self.index] = state;
     }
 }
 
@@ -309,15 +331,15 @@ static INFO: OnceLock<Info> = OnceLock::new();
 /// The same for the launcher's own program, which has the rights that it needs.
 static OWN_INFO: OnceLock<Info> = OnceLock::new();
 
-/// Its address, for a domain's environment.
+/// Its address, for a domain's auxiliary vector.
 pub(crate) fn info_address() -> u64 {
     std::ptr::from_ref(INFO.get().expect("a slot exists")) as u64
 }
 
 /// The entry points; `entrances` are the ones that take the rights they need.
 fn info(base: u64, keys: bool, entrances: bool) -> Info {
-    let entry = |entrance: unsafe extern "C" fn(), function: *const ()| {
-        if entrances { entrance as *const () as u64 } else { function as u64 }
+    let entry = |entrance: *const (), function: *const ()| {
+        if entrances { entrance as u64 } else { function as u64 }
     };
     Info {
         magic: MAGIC,
@@ -326,19 +348,19 @@ fn info(base: u64, keys: bool, entrances: bool) -> Info {
         base,
         slot: SLOT,
         call: gate::partywall_call as *const () as u64,
-        arm: entry(gate::partywall_enter_arm, callers::arm as *const ()),
-        disarm: entry(gate::partywall_enter_disarm, callers::disarm as *const ()),
-        park: entry(gate::partywall_enter_park, contexts::park as *const ()),
-        offer: entry(gate::partywall_enter_offer, links::offer as *const ()),
-        take: entry(gate::partywall_enter_take, links::take as *const ()),
-        release: entry(gate::partywall_enter_release, links::release as *const ()),
-        bind: entry(gate::partywall_enter_bind, callers::bind as *const ()),
-        declare: entry(gate::partywall_enter_declare, contexts::declare as *const ()),
-        arena: entry(gate::partywall_enter_arena, arenas::make as *const ()),
+        arm: entry(gate::partywall_enter_arm as *const (), callers::arm as *const ()),
+        disarm: entry(gate::partywall_enter_disarm as *const (), callers::disarm as *const ()),
+        park: entry(gate::partywall_enter_park as *const (), contexts::park as *const ()),
+        offer: entry(gate::partywall_enter_offer as *const (), links::offer as *const ()),
+        take: entry(gate::partywall_enter_take as *const (), links::take as *const ()),
+        release: entry(gate::partywall_enter_release as *const (), links::release as *const ()),
+        bind: entry(gate::partywall_enter_bind as *const (), callers::bind as *const ()),
+        declare: entry(gate::partywall_enter_declare as *const (), contexts::declare as *const ()),
+        arena: entry(gate::partywall_enter_arena as *const (), arenas::make as *const ()),
         open: arenas::open as *const () as u64,
         keys: u64::from(keys),
         forwards: own::forwards as *const () as u64,
-        accept: entry(gate::partywall_enter_accept, own::accept as *const ()),
+        accept: entry(gate::partywall_enter_accept as *const (), own::accept as *const ()),
     }
 }
 
@@ -370,6 +392,17 @@ fn take_keys() -> Result<(), SpaceError> {
     TABLES.handler_rights.store(keys::FIRST, Ordering::Relaxed);
     let rights = keys::FIRST & !keys::denied(scratch);
     TABLES.domains[SLOTS].rights.store(rights, Ordering::Relaxed);
+    Ok(())
+}
+
+/// A copy of this process (fork(2)) has no links, no callers and no contexts: it calls nobody, and one
+/// that was made in the middle of a call does not come back from it as its caller.
+fn keep_from_copies() -> io::Result<()> {
+    let first = &raw const TABLES.links;
+    let bytes = size_of::<Tables>() - offset_of!(Tables, links);
+    let advice = rustix::mm::Advice::LinuxWipeOnFork;
+    // SAFETY: whole pages of this process's own zeroed memory, to the end of the tables.
+    unsafe { rustix::mm::madvise(first.cast_mut().cast(), bytes, advice)? };
     Ok(())
 }
 

@@ -7,9 +7,10 @@
 //! page, which system-call filters and Syscall User Dispatch let pass.
 
 use std::io;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::gate;
+use crate::table::TABLES;
 
 /// Where signal handlers return to.
 pub(crate) fn restorer() -> usize {
@@ -59,6 +60,21 @@ pub(crate) fn wait(word: &AtomicU32, seen: u32) {
     let _woken = unsafe { call(libc::SYS_futex, [at, wait as u64, u64::from(seen), 0, 0, 0]) };
 }
 
+/// The same for so many nanoseconds at most, less than a second.
+pub(crate) fn wait_for(word: &AtomicU32, seen: u32, nanoseconds: u64) {
+    let (at, wait) = (word.as_ptr() as u64, libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG);
+    let limit = [0, nanoseconds];
+    let arguments = [at, wait as u64, u64::from(seen), limit.as_ptr() as u64, 0, 0];
+    // SAFETY: the word is there as long as the reference.
+    let _woken = unsafe { call(libc::SYS_futex, arguments) };
+}
+
+/// Lets others run.
+pub(crate) fn give_way() {
+    // SAFETY: touches nothing.
+    let _others = unsafe { call(libc::SYS_sched_yield, [0; 6]) };
+}
+
 /// Whether there is a word at an address, and it is this one, without a fault where there is none:
 /// the kernel compares it before it moves as many waiters as it is told, none (futex(2),
 /// FUTEX_CMP_REQUEUE).
@@ -81,6 +97,21 @@ pub(crate) fn tgkill(pid: i32, tid: i32, signal: u64) -> Result<u64, Errno> {
     unsafe { call(libc::SYS_tgkill, [pid as u64, tid as u64, signal, 0, 0, 0]) }
 }
 
+/// Whether a thread runs in this address space, or may: not one that is dead and not waited for, nor
+/// one whose process is another program by now (exec(3)). As it is told where somebody answers for the
+/// kernel, it may.
+pub(crate) fn is_here(tid: i32) -> bool {
+    let known = TABLES.base.as_ptr() as u64;
+    let mut found = 0_u64;
+    let [to, from] = [&raw mut found as u64, known].map(|at| [at, size_of::<u64>() as u64]);
+    let lists = [tid as u64, to.as_ptr() as u64, 1, from.as_ptr() as u64, 1, 0];
+    // SAFETY: the kernel writes one word, `found`.
+    match unsafe { call(libc::SYS_process_vm_readv, lists) } {
+        Ok(_) => found == TABLES.base.load(Ordering::Relaxed),
+        Err(why) => ![libc::ESRCH, libc::EFAULT].contains(&why.0),
+    }
+}
+
 /// Whether a child of this process has ended, all its threads with it, and was not waited for.
 pub(crate) fn has_ended(pid: i32) -> bool {
     let options = (libc::WEXITED | libc::WNOHANG | libc::WNOWAIT) as u64;
@@ -90,7 +121,9 @@ pub(crate) fn has_ended(pid: i32) -> bool {
     // SAFETY: the kernel writes what it says into the buffer.
     let asked =
         unsafe { call(libc::SYS_waitid, [u64::from(libc::P_PID), pid as u64, at, options, 0, 0]) };
-    asked.is_ok() && info[0] != 0
+    // Its third word says what has happened (waitid(2)): to a tracer also that the child stands still.
+    asked.is_ok()
+        && [libc::CLD_EXITED, libc::CLD_KILLED, libc::CLD_DUMPED].contains(&(info[2] as i32))
 }
 
 /// Sets the calling thread's signal mask, and returns the one before.
@@ -116,6 +149,16 @@ pub(crate) fn set_fs(base: u64) {
     // SAFETY: the callers set what belongs to the code that runs next; nothing in this crate's own
     // code that runs meanwhile uses thread-local storage.
     unsafe { core::arch::asm!("wrfsbase {}", in(reg) base, options(nostack)) };
+}
+
+/// The calling thread's code and stack segments, as a signal's frame holds them (`REG_CSGSFS`).
+pub(crate) fn segments() -> u64 {
+    let (code, stack): (u64, u64);
+    // SAFETY: reads two registers.
+    unsafe {
+        core::arch::asm!("mov {}, cs", "mov {}, ss", out(reg) code, out(reg) stack, options(nomem, nostack));
+    }
+    code & 0xffff | (stack & 0xffff) << 48
 }
 
 /// CPU time of the calling thread, in nanoseconds.
@@ -146,6 +189,12 @@ pub(crate) fn barrier() {
     // SAFETY: as above.
     let done = unsafe { call(libc::SYS_membarrier, [MEMBARRIER_PRIVATE_EXPEDITED, 0, 0, 0, 0, 0]) };
     debug_assert!(done.is_ok(), "registered by `Space::new`");
+}
+
+/// Ends the calling thread's program, or the call that it is in, where nothing can be believed.
+pub(crate) fn lost() -> ! {
+    // SAFETY: an instruction that there is none of.
+    unsafe { core::arch::asm!("ud2", options(noreturn, nomem, nostack)) }
 }
 
 /// An error number of the kernel.

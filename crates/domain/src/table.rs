@@ -20,6 +20,10 @@
 //!                                   |     (from BUSY too: death of the caller)
 //! ```
 //!
+//! A parked thread that its C library has signalled is taken out again when nobody is inside (unpark):
+//! FREE -> PARKING -> NONE. It is no longer FREE first, then a barrier is put into all threads, and what
+//! its owner was doing at that moment is waited for.
+//!
 //! A calling thread owns a context from its first call to that domain on ([`crate::callers::bind`]),
 //! and its owner alone makes it busy and free, so the gate needs no locked instruction. Before it
 //! looks at anything of a callee, the thread says so in its `entering`, and takes that back when the
@@ -33,7 +37,7 @@
 //! inside, its context is poisoned and the domain restarted; if the callee dies, its memory stays
 //! until nobody is inside.
 
-use std::mem::MaybeUninit;
+use std::mem::{MaybeUninit, offset_of};
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use crate::gate::Frame;
@@ -207,6 +211,10 @@ pub(crate) struct Context {
     pub(crate) forwards: AtomicU64,
     /// The signals it had blocked before it parked.
     pub(crate) mask: AtomicU64,
+    /// The thread that has parked here.
+    pub(crate) agent: AtomicI32,
+    /// 1 from when the C library has sent its agent a signal of its own, which the agent is to come to.
+    pub(crate) signalled: AtomicU32,
     /// Counts what its caller has asked for: the mailbox says which of them it holds, and one that is
     /// not the last is not made.
     pub(crate) turn: AtomicU32,
@@ -218,7 +226,7 @@ pub(crate) struct Context {
 /// Where a caller's thread asks the parked thread for system calls, and that answers.
 #[repr(C, align(4096))]
 pub(crate) struct Mailbox {
-    /// [`IDLE`], [`ASKED`], [`WORKING`] or [`ANSWERED`].
+    /// [`IDLE`], [`ASKED`], [`WORKING`], [`ANSWERED`] or [`SIGNALLED`].
     pub(crate) mail: AtomicU32,
     /// Which of the context's it is.
     pub(crate) turn: AtomicU32,
@@ -241,8 +249,10 @@ pub(crate) const ASKED: u32 = 1;
 pub(crate) const WORKING: u32 = 2;
 /// It has been made.
 pub(crate) const ANSWERED: u32 = 3;
+/// Nothing to do but to look at a signal.
+pub(crate) const SIGNALLED: u32 = 4;
 
-/// Links, on pages of their own: a copy of this process (fork(2)) has none and calls nobody.
+/// Links, which begin on a page of their own: from here on a copy of this process (fork(2)) finds zeros.
 #[repr(C, align(4096))]
 pub(crate) struct Links(pub(crate) [Link; LINKS_MOST]);
 
@@ -269,6 +279,12 @@ pub(crate) struct Tables {
     pub(crate) callers: [Caller; CALLERS_MOST],
     pub(crate) contexts: [[Context; CONTEXTS_EACH]; SLOTS],
 }
+
+// What copies of this process are not to have are whole pages.
+const _: () = {
+    assert!(offset_of!(Tables, links).is_multiple_of(4096));
+    assert!(size_of::<Tables>().is_multiple_of(4096));
+};
 
 /// All of it, zero at first: no entry is in use.
 pub(crate) static TABLES: Tables = {

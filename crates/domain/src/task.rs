@@ -15,10 +15,12 @@
 //! Guards: SIGKILL when the launcher's thread ends (`PR_SET_PDEATHSIG`), no core dump (it would hold
 //! every domain's memory), no new privileges, the filter of [`crate::traps`].
 //!
-//! When the task dies, its memory stays until [`Domain`] is dropped, which kills what is left of it,
-//! waits for it, and frees the slot when nobody is inside any more. Whoever is supervising domains
-//! drops one that has ended at once: until then, those who are inside of it find out by themselves,
-//! and what it was inside of stays busy.
+//! When the task dies, its memory stays until [`Domain`] is dropped, which kills what is left of it
+//! and frees the slot when nothing of it runs and nobody is inside any more. That takes a second at
+//! most: a debugger can keep a task that is dead from being waited for, and a caller that is stopped
+//! stays inside. What is left then goes when the next domain is to begin. Whoever is supervising
+//! domains drops one that has ended at once: until then, those who are inside of it find out by
+//! themselves, and what it was inside of stays busy.
 
 use std::cell::UnsafeCell;
 use std::ffi::{CString, OsString};
@@ -28,10 +30,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use partywall_abi::domain::VARIABLE;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::process::{Signal, WaitIdOptions};
 
@@ -109,11 +111,52 @@ pub struct Called {
     pub away: u64,
 }
 
+/// The process of a domain.
+#[derive(Debug)]
+pub(crate) struct Task {
+    pid: u32,
+    pidfd: OwnedFd,
+}
+
+impl Task {
+    /// Whether it was waited for, by this call or an earlier one.
+    pub(crate) fn is_reaped(&self) -> bool {
+        let id = rustix::process::WaitId::PidFd(self.pidfd.as_fd());
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
+        match rustix::process::waitid(id, options) {
+            Ok(told) => told.is_some_and(|told| exit_status(&told).is_some()),
+            Err(why) => why == rustix::io::Errno::CHILD,
+        }
+    }
+
+    /// Whether none of its threads runs in this address space any more: it was killed. One that somebody
+    /// traces can be waited for only when the tracer has, who may take for ever.
+    fn has_left(&self) -> bool {
+        let Ok(threads) = std::fs::read_dir(format!("/proc/{}/task", self.pid)) else {
+            return false;
+        };
+        let number = |name: OsString| name.to_str()?.parse().ok();
+        let mut threads = threads.map(|thread| thread.ok().and_then(|t| number(t.file_name())));
+        threads.all(|thread| thread.is_some_and(|tid| !sys::is_here(tid)))
+    }
+
+    /// Whether nothing of it runs, nobody is inside of its slot, and what it had of others is theirs.
+    /// It was killed so long ago, and the slot takes no calls.
+    pub(crate) fn has_left_slot(&self, slot: usize, killed: Duration) -> bool {
+        let has_left = self.is_reaped() || (killed > TRACED && self.has_left());
+        if !has_left {
+            return false;
+        }
+        // Contexts of others that it owned or was inside of.
+        callers::forget(self.pid as i32);
+        space::is_empty(slot)
+    }
+}
+
 /// A program that runs in this process's address space. Dropping it kills it.
 #[derive(Debug)]
 pub struct Domain {
-    pid: u32,
-    pidfd: OwnedFd,
+    task: Arc<Task>,
     status: Option<ExitStatus>,
     /// Freed after the task is gone.
     slot: Option<Slot>,
@@ -134,15 +177,10 @@ impl Domain {
         let args = args.map_err(failed("taking the arguments"))?;
         // Restartable sequences: the kernel writes a thread's area with whatever memory rights the
         // thread has at that moment, and kills it when they do not do.
-        let tunables = ("GLIBC_TUNABLES", "glibc.pthread.rseq=0".to_owned());
-        let launcher = (VARIABLE, format!("{:x}", space::info_address()));
-        let ours = [tunables, launcher].map(|(key, value)| (key.into(), value.into()));
-        let environment = program
-            .environment
-            .into_iter()
-            .filter(|(key, _): &(OsString, OsString)| ours.iter().all(|(ours, _)| key != ours));
+        let tunables = ("GLIBC_TUNABLES", "glibc.pthread.rseq=0");
+        let environment = program.environment.into_iter().filter(|(key, _)| key != tunables.0);
         let environment: Vec<OsString> = environment
-            .chain(ours.clone())
+            .chain([tunables].map(|(key, value)| (key.into(), value.into())))
             .map(|(mut entry, value)| {
                 entry.push("=");
                 entry.push(value);
@@ -189,22 +227,24 @@ impl Domain {
             progress: Progress::default(),
         };
         let (pid, pidfd) = clone(&start).map_err(failed("making the task"))?;
-        let mut domain = Self { pid, pidfd, status: None, slot: Some(slot) };
+        let mut domain =
+            Self { task: Arc::new(Task { pid, pidfd }), status: None, slot: Some(slot) };
         start.progress.entered(|| Ok(domain.try_wait()?.is_some()))?;
         Ok(domain)
     }
 
     /// Its process number.
     pub fn pid(&self) -> u32 {
-        self.pid
+        self.task.pid
     }
 
-    /// Its pidfd, readable when the task has ended.
+    /// Its pidfd, readable when the task has ended with all its threads; as long as a debugger holds one
+    /// of those that have, it is not.
     pub fn pidfd(&self) -> BorrowedFd<'_> {
-        self.pidfd.as_fd()
+        self.task.pidfd.as_fd()
     }
 
-    /// How it ended, if it has.
+    /// How it ended, if it has, and no debugger keeps that to itself.
     ///
     /// # Errors
     /// What waitid(2) says.
@@ -221,10 +261,12 @@ impl Domain {
     }
 
     fn wait_with(&mut self, options: WaitIdOptions) -> io::Result<Option<ExitStatus>> {
-        if self.status.is_none() {
-            let id = rustix::process::WaitId::PidFd(self.pidfd.as_fd());
-            let ended = rustix::io::retry_on_intr(|| rustix::process::waitid(id.clone(), options))?;
-            self.status = ended.map(|status| exit_status(&status));
+        while self.status.is_none() {
+            let id = rustix::process::WaitId::PidFd(self.task.pidfd.as_fd());
+            let told = rustix::io::retry_on_intr(|| rustix::process::waitid(id.clone(), options))?;
+            let Some(told) = told else { break };
+            // Whoever traces a task is told of its stops as well, whatever it waits for (ptrace(2)).
+            self.status = exit_status(&told);
         }
         Ok(self.status)
     }
@@ -256,30 +298,10 @@ impl Domain {
     /// # Errors
     /// What pidfd_send_signal(2) says; a task that has ended is none.
     pub fn signal(&self, signal: Signal) -> io::Result<()> {
-        match rustix::process::pidfd_send_signal(&self.pidfd, signal) {
+        match rustix::process::pidfd_send_signal(&self.task.pidfd, signal) {
             Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
             Err(why) => Err(why.into()),
         }
-    }
-
-    /// Takes no more calls, ends those under way, and waits a while until nobody is inside any more;
-    /// whether that is so.
-    fn empty(&self, slot: usize) -> bool {
-        table(slot).end();
-        links::close_all(slot);
-        // From here on the gate sees that, or this sees who is on the way in.
-        sys::barrier();
-        // Contexts of others that it owned or was inside of.
-        callers::forget(self.pid as i32);
-        let begin = Instant::now();
-        // The watch looks every few milliseconds.
-        while !space::is_empty(slot) {
-            if begin.elapsed() > PATIENCE {
-                return false;
-            }
-            std::thread::sleep(Duration::from_micros(200));
-        }
-        true
     }
 
     /// The addresses that are its own.
@@ -289,26 +311,40 @@ impl Domain {
 }
 
 impl Drop for Domain {
+    /// Takes no more calls, ends those under way, and waits for a while until nothing of it runs and
+    /// nobody is inside any more; what is left then, whoever looks for a slot frees.
     fn drop(&mut self) {
-        let ended = self.signal(Signal::KILL).and_then(|()| self.wait());
         let Some(slot) = self.slot.take() else { return };
-        match ended {
-            Ok(_) if self.empty(slot.index()) => drop(slot),
-            // A caller that is stopped (SIGSTOP) is still inside.
-            Ok(_) => slot.free_when_empty(),
-            Err(why) => {
-                // Memory under a task that may run is not given away.
-                tracing::error!(pid = self.pid, %why, "a domain may not have ended; its slot is kept");
-                let _kept = std::mem::ManuallyDrop::new(slot);
-            }
+        table(slot.index()).end();
+        links::close_all(slot.index());
+        // From here on the gate sees that, or this sees who is on the way in.
+        sys::barrier();
+        if let Err(why) = self.signal(Signal::KILL) {
+            // Memory under a task that may run is not given away.
+            tracing::error!(pid = self.pid(), %why, "a domain may not have ended; its slot is kept");
+            let _kept = std::mem::ManuallyDrop::new(slot);
+            return;
         }
+        let begin = Instant::now();
+        // The watch looks every few milliseconds.
+        while !self.task.has_left_slot(slot.index(), begin.elapsed()) {
+            if begin.elapsed() > PATIENCE {
+                // A caller that is stopped (SIGSTOP) is still inside.
+                return slot.leave(&self.task);
+            }
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        slot.free(&self.task);
     }
 }
 
-fn exit_status(status: &rustix::process::WaitIdStatus) -> ExitStatus {
+/// How a task ended; none of what has not, such as one that stands still for a tracer.
+fn exit_status(told: &rustix::process::WaitIdStatus) -> Option<ExitStatus> {
     use std::os::unix::process::ExitStatusExt;
-    let signal = status.terminating_signal().unwrap_or(0);
-    ExitStatus::from_raw(status.exit_status().map_or(signal, |code| code << 8))
+    const DUMPED: i32 = 0x80;
+    let code = told.exit_status().map(|code| code << 8);
+    let signal = told.terminating_signal().map(|s| if told.dumped() { s | DUMPED } else { s });
+    code.or(signal).map(ExitStatus::from_raw)
 }
 
 /// A program's file, mapped; it is sealed, so its bytes stay.
@@ -352,6 +388,8 @@ impl Drop for Mapped {
 
 /// How long a domain's end waits for those inside.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// How long a task that was killed can take to be waited for before somebody may be tracing it.
+const TRACED: Duration = Duration::from_millis(100);
 
 const STARTING: u32 = 0;
 const ENTERED: u32 = 1;

@@ -10,12 +10,14 @@
 //! | --- | --- |
 //! | mmap | placed in the slot, with the domain's protection key; `MAP_FIXED` outside of it is EPERM |
 //! | mremap | the same, where it moves |
-//! | rt_sigaction | the handler is called by ours, which finds the right thread-local storage; SIGSYS and the launcher's own signal cannot be caught (EINVAL) |
+//! | rt_sigaction | the handler is called by ours, which finds the right thread-local storage; SIGSYS and the launcher's own signal, SIGSTKFLT, cannot be caught (EINVAL) |
 //! | rt_sigprocmask | signals that the gate depends on stay unblocked |
 //! | shmat, io_setup | ENOSYS: they would map outside the slot |
 //! | mseal | ENOSYS: a slot with sealed memory could not be given to another |
 //! | mlockall, munlockall | EPERM: the whole address space is meant, and others are in it; mlock(2) is this domain's own, but for the limit, which all of them share |
 //! | prctl | EPERM where it is about the address space: `PR_SET_DUMPABLE`, `PR_SET_MM`, `PR_SET_THP_DISABLE`, `PR_SET_MDWE`, `PR_SET_MEMORY_MERGE`, `PR_FUTEX_HASH`; and `PR_SET_PDEATHSIG`, but for SIGKILL, which is what comes when the launcher ends |
+//! | ptrace | `PTRACE_TRACEME` is EPERM: the launcher would be the tracer, and does not wait for that; a child may have its domain trace it |
+//! | execve, execveat | the program goes on as a process of its own, and takes no more calls |
 //! | rseq | ENOSYS, from wherever: the kernel would go to an address of the program's choice out of the middle of the gate |
 //!
 //! The same table serves calls that code of this domain makes in somebody else's thread; those are
@@ -24,7 +26,7 @@
 //! This code runs at any point of the program, before it has thread-local storage and in the
 //! middle of its allocator: it uses no C library, allocates nothing, locks nothing, and finds what
 //! it needs by the address that was trapped. It has all rights, so a pointer that does not lead into
-//! the domain's slot, or to a signal stack, is EFAULT; one that leads to nothing is a fault of the
+//! the domain's slot, or to the thread's signal stack, is EFAULT; one that leads to nothing is a fault of the
 //! domain here.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,6 +34,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::callers;
 use crate::contexts;
 use crate::elf::PAGE;
+use crate::gate;
 use crate::keys;
 use crate::load::MAPPINGS;
 use crate::signals::{self, Action, KEPT_OPEN};
@@ -51,7 +54,7 @@ pub(crate) fn prepare(index: usize, jitter: u64) {
 }
 
 /// What is trapped in a domain's slot.
-const TRAPPED: [i64; 9] = [
+const TRAPPED: [i64; 11] = [
     libc::SYS_mmap,
     libc::SYS_mremap,
     libc::SYS_rt_sigaction,
@@ -61,6 +64,8 @@ const TRAPPED: [i64; 9] = [
     libc::SYS_mseal,
     libc::SYS_mlockall,
     libc::SYS_munlockall,
+    libc::SYS_execve,
+    libc::SYS_execveat,
 ];
 
 /// What prctl(2) would set for the address space, in which others are, or take from the launcher;
@@ -79,12 +84,15 @@ const NOT_ITS_OWN: [libc::c_int; 7] = [
 /// A filter's program.
 pub(crate) type Filter = [libc::sock_filter; ABSENT + 1];
 
-// Where in it: the first of `TRAPPED`, prctl's part, and what comes of a call.
+// Where in it: the first of `TRAPPED`, prctl's and ptrace's parts, and what comes of a call.
 const FIRST: usize = 8;
 const PRCTL: usize = FIRST + TRAPPED.len();
 const OPTION: usize = PRCTL + 1;
 const FIRST_OPTION: usize = OPTION + 1;
-const ALLOW: usize = FIRST_OPTION + NOT_ITS_OWN.len();
+const PTRACE: usize = FIRST_OPTION + NOT_ITS_OWN.len();
+const REQUEST: usize = PTRACE + 1;
+const TRACEME: usize = REQUEST + 1;
+const ALLOW: usize = TRACEME + 1;
 const TRAP: usize = ALLOW + 1;
 const ABSENT: usize = ALLOW + 2;
 
@@ -109,12 +117,15 @@ pub(crate) fn filter(start: u64, end: u64) -> Filter {
         6 => step(ABOVE, (end >> 32) as u32, far(at, ALLOW), 0),
         2 | 7 => load(0),
         FIRST..PRCTL => step(EQUAL, TRAPPED[at - FIRST] as u32, far(at, TRAP), 0),
-        PRCTL => step(EQUAL, libc::SYS_prctl as u32, 0, far(at, ALLOW)),
-        OPTION => load(16),
-        FIRST_OPTION..ALLOW => {
+        PRCTL => step(EQUAL, libc::SYS_prctl as u32, 0, far(at, PTRACE)),
+        OPTION | REQUEST => load(16),
+        FIRST_OPTION..PTRACE => {
             let option = NOT_ITS_OWN[at - FIRST_OPTION];
-            step(EQUAL, option as u32, far(at, TRAP), 0)
+            let other = if at + 1 < PTRACE { 0 } else { far(at, ALLOW) };
+            step(EQUAL, option as u32, far(at, TRAP), other)
         }
+        PTRACE => step(EQUAL, libc::SYS_ptrace as u32, 0, far(at, ALLOW)),
+        TRACEME => step(EQUAL, libc::PTRACE_TRACEME, far(at, TRAP), far(at, ALLOW)),
         ALLOW => step(RETURN, libc::SECCOMP_RET_ALLOW, 0, 0),
         TRAP => step(RETURN, libc::SECCOMP_RET_TRAP, 0, 0),
         _ => step(RETURN, libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32, 0, 0),
@@ -147,6 +158,9 @@ impl Call<'_> {
             libc::SYS_shmat | libc::SYS_io_setup | libc::SYS_mseal => Err(Errno(libc::ENOSYS)),
             libc::SYS_mlockall | libc::SYS_munlockall => Err(Errno(libc::EPERM)),
             libc::SYS_prctl => self.prctl(),
+            libc::SYS_ptrace if self.is_of_a_child() => self.make(self.number, self.arguments),
+            libc::SYS_ptrace => Err(Errno(libc::EPERM)),
+            libc::SYS_execve | libc::SYS_execveat => self.exec(),
             number => self.make(number, self.arguments),
         }
     }
@@ -165,12 +179,13 @@ impl Call<'_> {
     }
 
     /// Whether the domain may have the kernel read or write there: in its slot, or, for a handler of
-    /// its own, on a signal stack.
+    /// its own, on its thread's signal stack.
     fn may_name(&self, start: u64, bytes: u64) -> Result<(), Errno> {
-        let stacks = callers::signal_stacks();
         let end = start.checked_add(bytes).ok_or(Errno(libc::EFAULT))?;
-        let on_a_stack = stacks.start <= start && end <= stacks.end;
-        let may = start == 0 || on_a_stack || self.is_ours(start, bytes);
+        // The one that this handler runs on, if it does.
+        let stack = callers::signal_stack_of(&raw const end as u64);
+        let on_it = stack.is_some_and(|stack| stack.start <= start && end <= stack.end);
+        let may = start == 0 || on_it || self.is_ours(start, bytes);
         may.then_some(()).ok_or(Errno(libc::EFAULT))
     }
 
@@ -256,6 +271,22 @@ impl Call<'_> {
             return Err(Errno(libc::EPERM));
         }
         self.make(self.number, self.arguments)
+    }
+
+    /// Only returns if there is no other program.
+    fn exec(&self) -> Result<u64, Errno> {
+        if self.is_of_a_child() {
+            keys::set(TABLES.domains[self.domain].rights.load(Ordering::Relaxed));
+            return self.make(self.number, self.arguments);
+        }
+        // Nobody is to be called in what its code leaves behind.
+        let was_open = TABLES.domains[self.domain].open.swap(0, Ordering::SeqCst);
+        if self.lent.is_none() {
+            keys::set(TABLES.domains[self.domain].rights.load(Ordering::Relaxed));
+        }
+        let failed = self.make(self.number, self.arguments);
+        gate::accept(was_open != 0);
+        failed
     }
 
     fn mremap(&self) -> Result<u64, Errno> {

@@ -150,7 +150,7 @@ fn call_off(context: &Context) {
     // One at a time: a thread that does not run would hear of all at once.
     let sends = pid > 0 && tid > 0 && caller.called_off.swap(1, Ordering::AcqRel) == 0;
     if sends && sys::tgkill(pid, tid, CALL_OFF).is_err() {
-        // Such as a limit of the kernel's: again at the next tick.
+        // It has just ended: what that comes to is seen at the next tick.
         caller.called_off.store(0, Ordering::Release);
     }
 }

@@ -4,7 +4,7 @@
 //! (`cargo xtask vm-test`); elsewhere those that must be stopped are tried.
 
 use std::fmt::Write as _;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use partywall_abi::domain::Status;
 use partywall_domain::guest::{Guest, Link};
 use partywall_domain::space::Space;
 
-use crate::host::{Running, body_of, c, in_a_launcher, is_body_of, is_emulated, start};
+use crate::host::{Running, body_of, c, in_a_launcher, is_body_of, is_emulated, path, start};
 
 const LONG: Duration = Duration::from_secs(10);
 
@@ -216,8 +216,7 @@ fn compare(mut table: Vec<(u32, String)>) {
 /// Runs the body of `test` with one system call answered in the kernel's place.
 fn with_a_filter(test: &str, number: i64, errno: i32) {
     let program = c("filtered.c");
-    let path = format!("/proc/{}/fd/{}", std::process::id(), program.as_raw_fd());
-    let before = [path, number.to_string(), errno.to_string()];
+    let before = [path(&program), number.to_string(), errno.to_string()];
     let output = body_of(test, &before).output().unwrap();
     let said = [output.stdout, output.stderr].map(|b| String::from_utf8_lossy(&b).into_owned());
     assert!(output.status.success() && said[0].contains("1 passed"), "{said:?}");

@@ -9,23 +9,24 @@ use partywall_abi::domain::Status;
 use partywall_domain::guest::{Guest, Link};
 use partywall_domain::space::Space;
 use rustix::process::{
-    Pid, Signal, WaitId, WaitIdOptions, kill_process, setpriority_process, waitid,
+    Pid, Resource, Rlimit, Signal, WaitId, WaitIdOptions, kill_process, setpriority_process,
+    setrlimit, waitid,
 };
 use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
 
-use crate::host::{Running, c, in_a_launcher, is_emulated, mapped, slowness, start};
+use crate::host::{Running, c, in_a_launcher, in_time, is_emulated, mapped, path, slowness, start};
 
 const LONG: Duration = Duration::from_secs(3);
 
 /// A callee of `callee.c` and the link to it.
-struct Callee {
-    running: Running,
+pub(crate) struct Callee {
+    pub(crate) running: Running,
     guest: Guest,
     link: Link,
 }
 
 impl Callee {
-    fn start(space: &Space, image: &OwnedFd, threads: u32) -> Self {
+    pub(crate) fn start(space: &Space, image: &OwnedFd, threads: u32) -> Self {
         Self::start_for(space, image, &[&threads.to_string()])
     }
 
@@ -43,7 +44,7 @@ impl Callee {
         callee
     }
 
-    fn call(&self, words: [u64; 3]) -> Result<u64, Status> {
+    pub(crate) fn call(&self, words: [u64; 3]) -> Result<u64, Status> {
         self.within(words, LONG)
     }
 
@@ -183,7 +184,7 @@ in_a_launcher! {
             std::thread::yield_now();
         }
         assert_eq!(first.call([28, 0, 26]), Ok(26));
-        assert_eq!(first.call([29, 0, 0]), Ok(1000 + Status::Closed as u64));
+        assert_eq!(first.call([29, 0, 0]), Ok(1000 + Status::Denied as u64));
         assert_eq!(first.call([28, 0, 3]), Ok(1000 + Status::Fault as u64));
         assert!(second.running.domain.is_poisoned() && !first.running.domain.is_poisoned());
         assert_eq!(first.call([0, 1, 1]), Ok(2));
@@ -256,6 +257,51 @@ in_a_launcher! {
             let fastest = fastest.min().unwrap();
             assert!(fastest < Duration::from_millis(500) * slowness(), "{way}: {fastest:?}");
         }
+    }
+}
+
+in_a_launcher! {
+    fn a_full_queue_of_signals_switches_no_limit_off(space) {
+        let callee = Callee::start(space, &c("callee.c"), 1);
+        // What any process of the same user can bring about by signals that it queues and blocks.
+        let none = Rlimit { current: Some(0), maximum: Some(0) };
+        setrlimit(Resource::Sigpending, none).unwrap();
+        let ended = in_time(LONG, "the end of a call with a limit of 20 ms", || {
+            callee.within([5, 0, 0], Duration::from_millis(20))
+        });
+        assert_eq!(ended, Err(Status::Deadline));
+    }
+}
+
+in_a_launcher! {
+    fn a_domain_with_lent_threads_changes_its_user_and_cancels_them(space) {
+        let mut callee = Callee::start(space, &c("callee.c"), 2);
+        let changed = in_time(LONG, "setuid(2) inside a call", || callee.call([40, 0, 0]));
+        assert_eq!(changed, Ok(40));
+        let pid = Pid::from_raw(callee.running.domain.pid() as i32).unwrap();
+        kill_process(pid, Signal::USR1).unwrap();
+        in_time(LONG, "setuid(2) and pthread_join(3)", || callee.running.says("dropped\n"));
+        // The thread that is left is lent as before.
+        in_time(LONG, "a call", || while callee.call([0, 40, 2]) != Ok(42) { std::thread::yield_now() });
+        assert!(!callee.running.domain.is_poisoned());
+    }
+}
+
+in_a_launcher! {
+    fn a_domain_that_becomes_another_program_takes_no_calls(space) {
+        let other = c("end.c");
+        let mut callee = Callee::start_for(space, &c("callee.c"), &["1", "other", "/no/other"]);
+        let pid = Pid::from_raw(callee.running.domain.pid() as i32).unwrap();
+        kill_process(pid, Signal::USR2).unwrap();
+        callee.running.says("still here\n");
+        assert_eq!(callee.call([0, 40, 2]), Ok(42));
+        drop(callee);
+        let mut callee = Callee::start_for(space, &c("callee.c"), &["1", "other", &path(&other)]);
+        let pid = Pid::from_raw(callee.running.domain.pid() as i32).unwrap();
+        kill_process(pid, Signal::USR2).unwrap();
+        callee.running.ready();
+        assert_eq!(callee.call([0, 40, 2]), Err(Status::Closed));
+        assert!(callee.running.domain.try_wait().unwrap().is_none());
     }
 }
 
@@ -363,8 +409,13 @@ in_a_launcher! {
 }
 
 /// A caller of `caller.c` and the callee that it calls.
-fn pair(space: &Space, way: &str) -> (Running, Callee) {
-    let mut caller = start(space, &c("caller.c"), &[way]);
+pub(crate) fn pair(space: &Space, way: &str) -> (Running, Callee) {
+    pair_for(space, &[way])
+}
+
+/// The same, with more arguments for the caller.
+fn pair_for(space: &Space, way: &[&str]) -> (Running, Callee) {
+    let mut caller = start(space, &c("caller.c"), way);
     caller.ready();
     let pid = caller.domain.pid().to_string();
     let callee = Callee::start_for(space, &c("callee.c"), &["3", &pid]);
@@ -381,9 +432,36 @@ in_a_launcher! {
 }
 
 in_a_launcher! {
+    fn entrances_believe_no_thread_local_storage(space) {
+        let (caller, callee) = pair(space, "entrances");
+        let (status, said) = caller.end();
+        assert_eq!((status.code(), said.as_str()), (Some(0), "ok\n"), "{status}");
+        assert_eq!(callee.call([60, 1, 0]), Ok(1));
+    }
+}
+
+in_a_launcher! {
+    fn threads_that_end_without_disarming_keep_no_contexts(space) {
+        let count = (1200 / slowness()).to_string();
+        let (caller, _callee) = pair_for(space, &["threads", &count]);
+        let (status, said) = caller.end();
+        assert_eq!((status.code(), said.as_str()), (Some(0), "ok\n"), "{status}");
+    }
+}
+
+in_a_launcher! {
     fn a_caller_without_a_stack_ends_itself_alone(space) {
         let (caller, callee) = pair(space, "stack");
         assert_eq!(caller.end().0.signal(), Some(libc::SIGSEGV));
+        assert_eq!(callee.call([0, 1, 1]), Ok(2));
+    }
+}
+
+in_a_launcher! {
+    fn a_copy_made_in_a_call_does_not_come_back_as_its_caller(space) {
+        let (caller, callee) = pair(space, "copied");
+        let (status, said) = caller.end();
+        assert_eq!((status.code(), said.as_str()), (Some(0), "ok\n"), "{status}");
         assert_eq!(callee.call([0, 1, 1]), Ok(2));
     }
 }

@@ -2,9 +2,11 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::mpsc;
+use std::time::Duration;
 
 use partywall_abi::control::Isolation;
 use partywall_domain::machine::Feature;
@@ -190,10 +192,36 @@ impl Running {
     }
 
     pub(crate) fn says(&mut self, words: &str) {
+        assert_eq!(self.line(), words);
+    }
+
+    /// What it says next, with the end of the line; nothing when it has ended.
+    pub(crate) fn line(&mut self) -> String {
         let mut line = String::new();
         self.output.read_line(&mut line).unwrap();
-        assert_eq!(line, words);
+        line
     }
+}
+
+/// Where another program finds the file of one that is ready to be loaded.
+pub(crate) fn path(image: &OwnedFd) -> String {
+    format!("/proc/{}/fd/{}", std::process::id(), image.as_raw_fd())
+}
+
+/// Does something that must not take longer: then this process is ended, and says what it was.
+pub(crate) fn in_time<T>(limit: Duration, what: &str, body: impl FnOnce() -> T) -> T {
+    let (done, waiting) = mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            if waiting.recv_timeout(limit * slowness()) == Err(mpsc::RecvTimeoutError::Timeout) {
+                eprintln!("{what}: not after {:?}", limit * slowness());
+                std::process::abort();
+            }
+        });
+        let value = body();
+        done.send(()).unwrap();
+        value
+    })
 }
 
 /// The mappings of this process that lie within `range`.

@@ -8,3 +8,4 @@ mod host;
 mod programs;
 mod rights;
 mod soak;
+mod stray;

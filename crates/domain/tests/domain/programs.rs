@@ -1,14 +1,22 @@
 //! Programs of one address space run as if alone, and die alone.
 
+use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use partywall_abi::control::Isolation;
 use partywall_domain::space::Space;
 use partywall_domain::task::Domain;
 
+use rustix::io::Errno;
+use rustix::process::WaitOptions;
+
 use crate::host::{
-    Running, bytes, c, in_a_launcher, mapped, program, programs, rust, sealed, start,
+    Running, bytes, c, in_a_launcher, in_time, mapped, path, program, programs, rust, sealed, start,
 };
+
+const LONG: Duration = Duration::from_secs(5);
 
 in_a_launcher! {
     fn c_programs_run_as_if_alone(space) {
@@ -21,7 +29,7 @@ in_a_launcher! {
         let running: Vec<_> = (0..3)
             .map(|n| {
                 let [low, high] = slot(n);
-                start(space, &image, &[&low, &high])
+                start(space, &image, &[&low, &high, &path(&image)])
             })
             .collect();
         // This process's own heap is at work beside theirs.
@@ -83,6 +91,50 @@ in_a_launcher! {
         victim.ready();
         assert_eq!(victim.end().0.code(), Some(3));
         assert!(witness.domain.try_wait().unwrap().is_none());
+    }
+}
+
+in_a_launcher! {
+    fn a_domain_that_stands_still_for_its_tracer_has_not_ended(space) {
+        let mut traced = start(space, &c("end.c"), &["traced"]);
+        traced.ready();
+        let stopped = || std::fs::read_to_string(format!("/proc/{}/stat", traced.domain.pid()))
+            .is_ok_and(|stat| stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" t")));
+        in_time(LONG, "a trace stop", || while !stopped() { std::thread::yield_now() });
+        assert_eq!(traced.domain.try_wait().unwrap(), None);
+        let range = traced.domain.range();
+        in_time(LONG, "the end of one that is traced", || drop(traced));
+        assert_eq!(mapped(range), 0);
+        assert_eq!(rustix::process::wait(WaitOptions::NOHANG).unwrap_err(), Errno::CHILD);
+    }
+}
+
+in_a_launcher! {
+    fn a_debugger_that_keeps_a_dead_domain_holds_up_nobody(space) {
+        let (image, debugger) = (c("end.c"), c("tracer.c"));
+        let mut witness = start(space, &image, &["stay"]);
+        witness.ready();
+        let mut victim = start(space, &image, &["stay"]);
+        victim.ready();
+        let range = victim.domain.range();
+        let mut debugger = Command::new(path(&debugger))
+            .arg(victim.domain.pid().to_string())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = String::new();
+        BufReader::new(debugger.stdout.take().unwrap()).read_line(&mut said).unwrap();
+        assert_eq!(said, "traced\n");
+        in_time(LONG, "the end of one that a debugger keeps", || drop(victim));
+        assert_eq!(mapped(range.clone()), 0);
+        assert!(witness.domain.try_wait().unwrap().is_none());
+        debugger.kill().unwrap();
+        debugger.wait().unwrap();
+        // What the debugger has kept goes with the next start, into the same place.
+        let next = start(space, &image, &["stay"]);
+        assert_eq!(next.domain.range(), range);
+        drop((next, witness));
+        assert_eq!(rustix::process::wait(WaitOptions::NOHANG).unwrap_err(), Errno::CHILD);
     }
 }
 

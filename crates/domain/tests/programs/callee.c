@@ -7,9 +7,11 @@
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -133,6 +135,28 @@ static uint64_t function(uint64_t caller, uint64_t cookie, uint64_t a, uint64_t 
         if (child == 0) _exit(domain->call(caller, next, 0, 20, 9, limit).status);
         return waitpid(child, &status, 0) == child ? 1000 + (status >> 8) : 0;
     }
+    case 38: { // A copy of this process that goes out of the function as this one does.
+        int status;
+        pid_t child = fork();
+        if (child == 0) return 0;
+        return waitpid(child, &status, 0) == child ? (uint64_t)status : 0;
+    }
+    case 39: { // Astray in the gate's page, with nothing in the registers but where to.
+        uint64_t to = ((uint64_t)(uintptr_t)domain->call & ~4095ull) + b;
+        __asm__ volatile(
+            "xor %%ebx, %%ebx\n xor %%ecx, %%ecx\n xor %%edx, %%edx\n xor %%esi, %%esi\n xor %%edi, %%edi\n"
+            "xor %%r8d, %%r8d\n xor %%r9d, %%r9d\n xor %%r10d, %%r10d\n xor %%r11d, %%r11d\n"
+            "xor %%r12d, %%r12d\n xor %%r13d, %%r13d\n xor %%r14d, %%r14d\n xor %%r15d, %%r15d\n"
+            "push $0\n push $0\n call *%%rax\n add $16, %%rsp"
+            : "+a"(to) : : "rbx", "rcx", "rdx", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12", "r13",
+                           "r14", "r15", "memory", "cc");
+        return 39;
+    }
+    case 42: return *(const volatile uint64_t *)(((uint64_t)(uintptr_t)domain->call & ~4095ull) + b);
+    case 40: return setuid(getuid()) == 0 && setgid(getgid()) == 0 ? 40 : 0;
+    case 41: // No rights to anything, and then a fault; without keys the instruction is none.
+        __asm__ volatile("wrpkru\n movl $1, 8" : : "a"(0x55555555), "c"(0), "d"(0) : "memory");
+        return 0;
     case 30: *(volatile uint64_t *)b = c; return 30;
     case 31: return (uint64_t)(uintptr_t)words;
     case 32: return write(1, (const void *)b, 8) == -1 && errno == EFAULT ? 32 : 0;
@@ -150,7 +174,8 @@ static uint64_t function(uint64_t caller, uint64_t cookie, uint64_t a, uint64_t 
     case 62: return __builtin_ia32_rdtsc();
     case 36: // What is about all of the address space, from inside a call.
         if (mlockall(MCL_FUTURE) != -1 || errno != EPERM) return 0;
-        return prctl(PR_SET_DUMPABLE, 0) == -1 && errno == EPERM && prctl(PR_GET_DUMPABLE) >= 0 ? 36 : 0;
+        if (prctl(PR_SET_DUMPABLE, 0) != -1 || errno != EPERM || prctl(PR_GET_DUMPABLE) < 0) return 0;
+        return ptrace(PTRACE_TRACEME, 0, NULL, NULL) == -1 && errno == EPERM ? 36 : 0;
     case 37: { // Whether it is itself all the while.
         uint64_t storage, now;
         __asm__ volatile("rdfsbase %0" : "=r"(storage));
@@ -174,9 +199,21 @@ static void flip(int signal) {
     domain->accept(open = !open);
 }
 
+// Does what is done to all threads of a process, or to one, by the C library's own signals.
+static void drop_privileges(pthread_t lent) {
+    void *result;
+    if (setgid(getgid()) || setuid(getuid())) _exit(94);
+    if (pthread_cancel(lent) || pthread_join(lent, &result) || result != PTHREAD_CANCELED) _exit(93);
+    puts("dropped");
+    fflush(stdout);
+}
+
+static volatile sig_atomic_t asked;
+static void ask(int signal) { asked = signal; }
+
 static void *lender(void *unused) {
     (void)unused;
-    domain->park(function);
+    partywall_lend(domain, function);
     _exit(97);
 }
 
@@ -184,8 +221,10 @@ int main(int argc, char **argv) {
     domain = partywall_domain();
     if (!domain || argc < 2) return 99;
     own = getpid();
+    pthread_t thread;
+    signal(SIGUSR1, ask);
+    signal(SIGUSR2, ask);
     for (int i = 0; i < atoi(argv[1]); i++) {
-        pthread_t thread;
         if (pthread_create(&thread, NULL, lender, NULL)) return 98;
     }
     if (argc > 2 && !strcmp(argv[2], "next")) {
@@ -198,6 +237,11 @@ int main(int argc, char **argv) {
         bytes = 1;
         argc = 2;
     }
+    const char *other = NULL;
+    if (argc > 3 && !strcmp(argv[2], "other")) { // Becomes that program when it is told to.
+        other = argv[3];
+        argc = 2;
+    }
     if (argc > 2 && !strcmp(argv[2], "silent")) {
         domain->declare(PARTYWALL_NO_SYSTEM_CALLS);
         argc = 2;
@@ -208,5 +252,21 @@ int main(int argc, char **argv) {
     signal(SIGHUP, flip);
     puts("ready");
     fflush(stdout);
-    for (;;) pause();
+    sigset_t both, none;
+    sigemptyset(&both);
+    sigaddset(&both, SIGUSR1);
+    sigaddset(&both, SIGUSR2);
+    sigemptyset(&none);
+    pthread_sigmask(SIG_BLOCK, &both, NULL);
+    for (;;) {
+        while (!asked) sigsuspend(&none);
+        if (asked == SIGUSR1) drop_privileges(thread);
+        if (asked == SIGUSR2) {
+            execl("/no/such/program", "none", NULL);
+            execl(other, "other", "stay", NULL);
+            puts("still here");
+            fflush(stdout);
+        }
+        asked = 0;
+    }
 }

@@ -4,7 +4,9 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <ucontext.h>
 #include <unistd.h>
 #include "partywall_domain.h"
@@ -29,9 +31,9 @@ static const uint64_t LONG = 3000000000ull;
         : "rbx", "r8", "r9", "r10", "r11", "memory", "cc"); \
     (status) = status_; (word) = a_; } while (0)
 
-static uint64_t call(uint64_t a, uint64_t b, uint64_t *word) {
+static uint64_t call_for(uint64_t limit, uint64_t a, uint64_t b, uint64_t *word) {
     for (;;) {
-        struct partywall_outcome o = domain->call(caller, link_, a, b, 0, LONG);
+        struct partywall_outcome o = domain->call(caller, link_, a, b, 0, limit);
         if (o.status == PARTYWALL_UNBOUND) {
             int64_t bound = domain->bind(caller, link_);
             if (bound == -ENOTCONN) return PARTYWALL_CLOSED;
@@ -42,6 +44,7 @@ static uint64_t call(uint64_t a, uint64_t b, uint64_t *word) {
         return o.status;
     }
 }
+static uint64_t call(uint64_t a, uint64_t b, uint64_t *word) { return call_for(LONG, a, b, word); }
 
 static volatile uint64_t traps, traps_inside;
 static uint64_t own_low;
@@ -228,6 +231,85 @@ static void calls_in_a_handler(void) {
     CHECK(call(0, 40, &word) == PARTYWALL_DONE && word == 40);
 }
 
+// The entrances, with the thread-local storage of another domain.
+#define AS(victim, expression) ({ \
+    uint64_t own_, result_; \
+    __asm__ volatile("rdfsbase %0" : "=r"(own_)); \
+    __asm__ volatile("wrfsbase %0" : : "r"(victim) : "memory"); \
+    result_ = (uint64_t)(expression); \
+    __asm__ volatile("wrfsbase %0" : : "r"(own_) : "memory"); \
+    (int64_t)result_; })
+static void entrances(void) {
+    uint64_t victim, word;
+    pid_t own = getpid();
+    CHECK(call(33, 0, &victim) == PARTYWALL_DONE && victim >= domain->base);
+    CHECK(AS(victim, domain->accept(0)) == -EPERM);
+    CHECK(AS(victim, domain->declare(PARTYWALL_NO_SYSTEM_CALLS)) == -EPERM);
+    CHECK(AS(victim, domain->offer((uint64_t)own, 70, 1)) == -EPERM);
+    CHECK(AS(victim, domain->take(7)) == -EPERM);
+    CHECK(AS(victim, domain->arena(link_)) == -EPERM);
+    CHECK(AS(victim, domain->arm()) == -EPERM);
+    CHECK(AS(victim, domain->park((partywall_entry *)victim)) == -EPERM);
+    AS(victim, (domain->release(link_), 0));
+    CHECK(AS(victim, domain->forwards(caller)) == 0);
+    // The victim takes calls, which may make system calls, over the same link.
+    CHECK(call(60, 3, &word) == PARTYWALL_DONE && word == 3);
+}
+
+// Threads that end without disarming, one after the other, many more than there are contexts.
+static void *once(void *unused) {
+    (void)unused;
+    uint64_t word, who = (uint64_t)domain->arm();
+    struct partywall_outcome o;
+    for (int tries = 0;; tries++) {
+        o = domain->call(who, link_, 0, 40, 2, LONG);
+        if (o.status != PARTYWALL_UNBOUND || tries > 1) break;
+        if (domain->bind(who, link_)) return (void *)(uintptr_t)PARTYWALL_BUSY;
+    }
+    word = o.word;
+    return (void *)(uintptr_t)(o.status == PARTYWALL_DONE && word == 42 ? 0 : 100 + o.status);
+}
+static void threads(int count) {
+    for (int i = 0; i < count; i++) {
+        pthread_t thread;
+        void *status;
+        CHECK(pthread_create(&thread, NULL, once, NULL) == 0 && pthread_join(thread, &status) == 0);
+        if (status) {
+            printf("thread %d: %ld\n", i, (long)(uintptr_t)status);
+            fflush(stdout);
+            _exit(1);
+        }
+    }
+}
+
+// One call to each callee that comes, astray at the next of these places; says how it has ended.
+static void astray(int places, char **place) {
+    for (int i = 0; i < places; i++) {
+        uint64_t word, status = call_for(20000000, 39, strtoull(place[i], NULL, 10), &word);
+        printf("%s %lu\n", place[i], (unsigned long)status);
+        fflush(stdout);
+        if (i + 1 == places) break;
+        domain->release(link_);
+        int64_t taken;
+        while ((taken = domain->take(7)) < 0) usleep(200);
+        link_ = (uint64_t)taken;
+    }
+}
+
+// A copy of the callee, made in the middle of a call, must not come back here.
+static void copied(void) {
+    pid_t own = getpid();
+    uint64_t status;
+    uint64_t ended = call(38, 0, &status);
+    if (getpid() != own) _exit(55);
+    CHECK(ended == PARTYWALL_DONE);
+    if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGILL) {
+        printf("the copy ended with %#lx\n", (unsigned long)status);
+        fflush(stdout);
+        _exit(1);
+    }
+}
+
 // Calls and calls, whoever is there to be called.
 static void load(void) {
     uint64_t word, calls = 0;
@@ -247,7 +329,7 @@ static void load(void) {
 
 int main(int argc, char **argv) {
     domain = partywall_domain();
-    if (!domain || argc != 2) return 99;
+    if (!domain || argc < 2) return 99;
     caller = (uint64_t)domain->arm();
     puts("ready");
     fflush(stdout);
@@ -270,6 +352,20 @@ int main(int argc, char **argv) {
         long_handler();
         puts("ok");
         return 0;
+    } else if (!strcmp(argv[1], "entrances")) {
+        entrances();
+    } else if (!strcmp(argv[1], "threads")) {
+        threads(atoi(argv[2]));
+    } else if (!strcmp(argv[1], "astray")) {
+        astray(argc - 2, argv + 2);
+        puts("ok");
+        return 0;
+    } else if (!strcmp(argv[1], "rights")) {
+        CHECK(call(41, 0, &word) == PARTYWALL_FAULT);
+        puts("ok");
+        return 0;
+    } else if (!strcmp(argv[1], "copied")) {
+        copied();
     } else if (!strcmp(argv[1], "stack")) {
         uint64_t status;
         ENTER("mov $64, %%rsp\n mov $3000000000, %%r9", "", 0, 1, status, word);

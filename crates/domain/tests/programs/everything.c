@@ -12,10 +12,12 @@
 #include <sys/auxv.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+#include "partywall_domain.h"
 
 extern char **environ;
 static uintptr_t low, high;
@@ -58,7 +60,8 @@ static volatile sig_atomic_t caught;
 static void on_signal(int signal) { caught = signal; }
 
 int main(int argc, char **argv) {
-    CHECK(argc == 3);
+    if (argc == 2 && !strcmp(argv[1], "started by a domain")) return partywall_domain() ? 1 : 7;
+    CHECK(argc == 4 && partywall_domain());
     low = strtoull(argv[1], NULL, 16);
     high = strtoull(argv[2], NULL, 16);
     CHECK(getenv("PARTY") && !strcmp(getenv("PARTY"), "wall"));
@@ -108,6 +111,10 @@ int main(int argc, char **argv) {
     int ended = 0;
     CHECK(own > 0 && waitpid(own, &ended, 0) == own && WIFEXITED(ended) && WEXITSTATUS(ended) == 5);
     CHECK(syscall(462, &mine, sizeof mine, 0) == -1 && errno == ENOSYS); // mseal
+    CHECK(ptrace(PTRACE_TRACEME, 0, NULL, NULL) == -1 && errno == EPERM);
+    own = fork();
+    if (own == 0) _exit(ptrace(PTRACE_TRACEME, 0, NULL, NULL) ? 1 : 5);
+    CHECK(own > 0 && waitpid(own, &ended, 0) == own && WIFEXITED(ended) && WEXITSTATUS(ended) == 5);
     char name[16];
     CHECK(prctl(PR_SET_NAME, "everything") == 0 && prctl(PR_GET_NAME, name) == 0);
     CHECK(!strcmp(name, "everything") && mlock(&mine, sizeof mine) == 0);
@@ -142,6 +149,10 @@ int main(int argc, char **argv) {
     CHECK(posix_spawn(&child, "/bin/sh", NULL, NULL, args, environ) == 0);
     int status;
     CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 5);
+    // A program that a domain starts is none, whatever it inherits.
+    char *const started[] = { "everything", "started by a domain", NULL };
+    CHECK(posix_spawn(&child, argv[3], NULL, NULL, started, environ) == 0);
+    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 7);
     child = fork();
     if (child == 0) { hammer(3); _exit(6); }
     CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 6);
