@@ -23,7 +23,8 @@
 //!   96     8  declare     fn(declarations) -> 0, or minus an error number
 //!  104     8  arena       fn(link) -> address of its arena, or minus an error number
 //!  112     8  open        fn(link, 0 or 1) -> 0, or minus an error number
-//!  120     8  keys        1 when protection keys keep domains apart, else 0
+//!  120     8  keys        1 when protection keys keep domains apart, 2 when they do but for signal stacks,
+//!                         else 0
 //!  128     8  forwards    fn(caller) -> system calls that the context it is in has forwarded
 //!  136     8  accept      fn(0 or 1) -> 0, or minus an error number
 //! ```
@@ -75,13 +76,20 @@ pub struct Info {
     pub arena: u64,
     /// Opens the arena to the calling thread, or closes it again.
     pub open: u64,
-    /// Whether protection keys keep domains apart.
+    /// Whether protection keys keep domains apart: [`NO_KEYS`], [`KEYS`] or [`KEYS_SHARED_STACKS`].
     pub keys: u64,
     /// Counts what the context that the caller is inside of has forwarded so far.
     pub forwards: u64,
     /// Says whether the calling domain takes calls.
     pub accept: u64,
 }
+
+/// Nothing keeps domains apart.
+pub const NO_KEYS: u64 = 0;
+/// Protection keys do.
+pub const KEYS: u64 = 1;
+/// They do, but for signal stacks, which are open to all.
+pub const KEYS_SHARED_STACKS: u64 = 2;
 
 /// Bytes of each half of an arena: addresses, which take memory only as far as they are written.
 pub const HALF: u64 = 1 << 30;

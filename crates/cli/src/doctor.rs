@@ -27,8 +27,8 @@ fn report(findings: &[Finding]) -> String {
     let keys = findings.iter().find(|finding| finding.feature == Feature::ProtectionKeys);
     let machine = Machine::of(findings, keys.expect("all features were looked for"));
     let domain = match (&machine.missing[..], &machine.keys) {
-        ([], Ok(most)) => {
-            format!("isolation {} for up to {most}, or {}", Isolation::Fault, Isolation::None)
+        ([], Ok((fault, most))) => {
+            format!("isolation {fault} for up to {most}, or {}", Isolation::None)
         }
         ([], Err(why)) => format!(
             "isolation {}, when asked for by name; not {}: {why}",

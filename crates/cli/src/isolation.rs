@@ -6,6 +6,8 @@
 //! | `prefer` | domain, isolation fault | a process of its own, linked by rings |
 //! | `none` | domain, isolation none | the same |
 //!
+//! On a kernel before Linux 6.12 isolation fault is fault-shared-stacks, and a note says so.
+//!
 //! So a domain that nothing keeps apart is one that was asked for by name. All domains of a file
 //! share one launcher, and therefore one isolation.
 
@@ -22,8 +24,8 @@ pub(crate) const NEEDED: [Feature; 4] =
 pub(crate) struct Machine {
     /// What it misses, of all that a domain needs.
     pub(crate) missing: Vec<String>,
-    /// How many domains protection keys keep apart, or why they do not.
-    pub(crate) keys: Result<usize, String>,
+    /// What isolation `fault` comes to, and how many domains have it; or why it cannot be had.
+    pub(crate) keys: Result<(Isolation, usize), String>,
 }
 
 impl Machine {
@@ -38,14 +40,14 @@ impl Machine {
         let lacks = |f: &&Finding| !f.there && NEEDED.contains(&f.feature);
         let missing = findings.iter().filter(lacks).map(|f| f.feature.to_string()).collect();
         let keys = match keys.there {
-            true => machine::keys_usable(),
+            true => machine::fault().and_then(|fault| Ok((fault, machine::keys_usable()?))),
             false => Err(format!("this machine has no protection keys ({})", keys.seen)),
         };
         Self { missing, keys }
     }
 }
 
-/// An isolation that domains can have, by its name.
+/// An isolation that can be asked for of domains, by its name.
 pub(crate) fn of_domains(text: &str) -> Result<Isolation, String> {
     let known = [Isolation::None, Isolation::Fault];
     let found = known.into_iter().find(|isolation| isolation.to_string() == text);
@@ -100,12 +102,19 @@ pub(crate) fn plan(services: &[Service], machine: &Machine) -> Result<Plan, Stri
             ));
         }
         domains += 1;
-        if let (Isolation::Fault, Ok(most)) = (isolation, &machine.keys)
+        if let (true, Ok((_, most))) = (isolation != Isolation::None, &machine.keys)
             && domains > *most
         {
             return Err(format!(
                 "{}: the protection keys of this machine keep {most} domains apart, and this is \
                  one more; give some `link: ring`",
+                wanted.place
+            ));
+        }
+        if isolation == Isolation::FaultSharedStacks && domains == 1 {
+            plan.notes.push(format!(
+                "{}: isolation `{isolation}`: on this kernel, older than Linux 6.12, the stacks of \
+                 signal handlers are open to all domains, and a stray write there can end another one",
                 wanted.place
             ));
         }
@@ -123,7 +132,7 @@ fn resolve(wanted: &At<Wanted>, machine: &Machine) -> Result<Result<Isolation, S
     };
     let fault = match (&needs, &machine.keys) {
         (Some(why), _) | (None, Err(why)) => Err(why.clone()),
-        (None, Ok(_)) => Ok(Isolation::Fault),
+        (None, Ok((fault, _))) => Ok(*fault),
     };
     let place = &wanted.place;
     match (wanted.value, fault, needs) {
@@ -149,6 +158,7 @@ mod tests {
 
     fn machine(keys: Result<usize, &str>, missing: &[&str]) -> Machine {
         let missing = missing.iter().map(ToString::to_string).collect();
+        let keys = keys.map(|most| (Isolation::Fault, most));
         Machine { missing, keys: keys.map_err(str::to_owned) }
     }
 
@@ -198,6 +208,19 @@ mod tests {
             ":3: services.s0.x-partywall.isolation: started as a process of its own, linked by \
              rings: no keys here"
         );
+    }
+
+    #[test]
+    fn on_an_old_kernel_isolation_fault_has_another_name_and_a_note() {
+        let shared = Isolation::FaultSharedStacks;
+        let old = Machine { missing: Vec::new(), keys: Ok((shared, 2)) };
+        let plan = planned(&[RING, FAULT, PREFER], &old).unwrap();
+        assert_eq!((plan.isolation, plan.notes.len()), (shared, 1), "{plan:?}");
+        let note = &plan.notes[0];
+        assert!(note.contains("compose.yaml:5: services.s1.x-partywall.link: "), "{note}");
+        assert!(note.contains("`fault-shared-stacks`") && note.contains("6.12"), "{note}");
+        let error = planned(&[FAULT, PREFER, FAULT], &old).unwrap_err();
+        assert!(error.contains("keep 2 domains apart"), "{error}");
     }
 
     #[test]

@@ -7,7 +7,8 @@
 //! ```text
 //! up                                             launcher
 //!    start it, descriptor 3: a socket ---------->   space made
-//!    <----------------------------------- Ready      (or Unfit: why it cannot hold domains; it ends)
+//!    <----------------------------------- Ready      with what keeps domains apart (or Unfit: why it
+//!    .                                               cannot hold them; it ends)
 //!    Start + [image, coordinator's socket] ----->   domain loaded and running
 //!    <------------------------- Started + [pidfd]    (or Failed: why)
 //!    .                                               its task ends, or a call in it was cut off

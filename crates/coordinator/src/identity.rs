@@ -65,10 +65,13 @@ impl Domain {
     /// What keeps two processes apart.
     pub fn between(one: Option<Self>, other: Option<Self>) -> Isolation {
         match (one, other) {
-            (Some(a), Some(b)) if a.launcher == b.launcher => match (a.isolation, b.isolation) {
-                (Isolation::Fault, Isolation::Fault) => Isolation::Fault,
-                _ => Isolation::None,
-            },
+            (Some(a), Some(b)) if a.launcher == b.launcher => {
+                if a.isolation == b.isolation {
+                    a.isolation
+                } else {
+                    Isolation::None
+                }
+            }
             _ => Isolation::Process,
         }
     }

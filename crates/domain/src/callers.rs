@@ -36,7 +36,7 @@ use crate::links;
 use crate::signals::{self, KEPT_OPEN};
 use crate::space::{SLOT, SLOTS};
 use crate::sys::{self, Errno};
-use crate::table::{CALLERS_MOST, Caller, Context, FREE, TABLES, UNBOUND};
+use crate::table::{CALLERS_MOST, Caller, Context, DomainEntry, FREE, TABLES, UNBOUND};
 
 /// Where faults of callees are handled, in bytes: the largest signal frame (AVX-512, AMX) and room
 /// for a handler of the program's own. Below each is as much that is never mapped.
@@ -156,13 +156,18 @@ fn claim(tid: i32) -> Option<usize> {
 /// The thread has the rights of its domain's code afterwards and no others: signals are to reach its
 /// signal stack, and it may have begun while an arena was open to the one that made it.
 pub(crate) extern "C" fn arm() -> i64 {
-    let fs = sys::fs();
-    let rights = match inside(fs) {
-        Some(entry) => &entry.rights,
-        None => &TABLES.domains[TABLES.slot_of(fs)].rights,
+    // Of whom the kernel says that it is: the gate ends a thread whose storage is another domain's.
+    let own = |domain: &&DomainEntry| domain.pid.load(Ordering::Acquire) == pid();
+    let rights = match inside(sys::fs()) {
+        Some(entry) => entry.rights.load(Ordering::Relaxed),
+        None => TABLES
+            .domains
+            .iter()
+            .find(own)
+            .map_or(keys::FIRST, |domain| domain.rights.load(Ordering::Relaxed)),
     };
     let armed = sys::encode(try_arm());
-    keys::set(rights.load(Ordering::Relaxed));
+    keys::set(rights);
     armed
 }
 
@@ -197,7 +202,7 @@ fn try_arm() -> Result<u64, Errno> {
     give_back(entry);
     entry.domain.store(home as u32, Ordering::Relaxed);
     entry.home.store(home as u32, Ordering::Relaxed);
-    let armed = signal_stack(at).and_then(|()| {
+    let armed = signal_stack(at, domain).and_then(|()| {
         let (start, end) = gate::page();
         let selector = entry.selector.as_ptr() as u64;
         let on = [PR_SET_SYSCALL_USER_DISPATCH, 1, start, end - start, selector, 0];
@@ -365,17 +370,19 @@ pub(crate) fn signal_stack_of(address: u64) -> Option<Range<u64>> {
     (at < CALLERS_MOST as u64 && stack.contains(&address)).then_some(stack)
 }
 
-/// Maps the entry's signal stack, if nobody has had it yet, and makes it the thread's.
-fn signal_stack(at: usize) -> Result<(), Errno> {
+/// Maps the entry's signal stack for the calling thread, and makes it the thread's. It has the key of the
+/// thread's own domain, if the kernel can write there whoever is interrupted.
+fn signal_stack(at: usize, domain: &DomainEntry) -> Result<(), Errno> {
     let stack = signal_stack_at(at as u64).start;
     let rights = (libc::PROT_READ | libc::PROT_WRITE) as u64;
-    let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE) as u64;
-    // SAFETY: nothing is replaced.
-    match unsafe { sys::call(libc::SYS_mmap, [stack, SIGNAL_STACK, rights, flags, u64::MAX, 0]) } {
-        Ok(_) => keys::tag(stack, SIGNAL_STACK, rights, TABLES.scratch.load(Ordering::Relaxed))?,
-        Err(Errno(libc::EEXIST)) => {}
-        Err(why) => return Err(why),
-    }
+    let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED) as u64;
+    // SAFETY: replaces what a thread has left that had the entry before, and had it as its own.
+    unsafe { sys::call(libc::SYS_mmap, [stack, SIGNAL_STACK, rights, flags, u64::MAX, 0])? };
+    let key = match TABLES.scratch.load(Ordering::Relaxed) {
+        0 => domain.key.load(Ordering::Relaxed),
+        scratch => scratch,
+    };
+    keys::tag(stack, SIGNAL_STACK, rights, key)?;
     set_signal_stack(libc::stack_t {
         ss_sp: stack as *mut libc::c_void,
         ss_flags: 0,

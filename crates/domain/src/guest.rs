@@ -26,7 +26,9 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use partywall_abi::control::Isolation;
-use partywall_abi::domain::{AUXILIARY, Info, MAGIC, NO_SYSTEM_CALLS, Status, VERSION};
+use partywall_abi::domain::{
+    AUXILIARY, Info, KEYS, MAGIC, NO_KEYS, NO_SYSTEM_CALLS, Status, VERSION,
+};
 
 use crate::gate::Outcome;
 
@@ -114,7 +116,11 @@ impl Guest {
 
     /// What keeps this program and the other domains of its launcher apart.
     pub fn isolation(&self) -> Isolation {
-        if self.info.keys == 0 { Isolation::None } else { Isolation::Fault }
+        match self.info.keys {
+            NO_KEYS => Isolation::None,
+            KEYS => Isolation::Fault,
+            _ => Isolation::FaultSharedStacks,
+        }
     }
 
     /// Sets what calls to this program run; the first one counts.
@@ -225,7 +231,7 @@ impl Guest {
     /// Opens the link's arena to this thread, or closes it again; without keys there is nothing to do.
     #[inline]
     pub(crate) fn open(&self, link: Link, open: bool) -> io::Result<()> {
-        if self.info.keys == 0 {
+        if self.info.keys == NO_KEYS {
             return Ok(());
         }
         // SAFETY: as for `lend`.

@@ -4,13 +4,16 @@
 //! | key | pages | the launcher's threads | a domain's code |
 //! | --- | --- | --- | --- |
 //! | 0 | the launcher's: the tables, its heap | read and write | read |
-//! | scratch | signal stacks | read and write | read and write |
-//! | a domain's | all that is mapped in its slot | none | read and write, if it is this domain |
+//! | a domain's | all that is mapped in its slot, its threads' signal stacks | none | read and write, if it is this domain |
 //! | an arena's | arguments and replies of one link | none | while it is called, or has opened it |
 //!
 //! The rights of a thread are a register (PKRU, Intel SDM volume 3, 4.6.2): two bits a key, the lower
 //! denies access, the upper writing. Only code of the gate's page writes it: open, all of it, while
 //! the launcher's own code runs for a domain; else what the tables say.
+//!
+//! From Linux 6.12 on the kernel writes a signal's frame with all rights. Before, it has those of the code
+//! that is interrupted, which may be a callee's: then signal stacks have a key of their own (*scratch*),
+//! which all domains can read and write (`Isolation::FaultSharedStacks`).
 //!
 //! This contains mistakes, not malice: a domain's code can write the register by itself, or have the
 //! kernel read and write for it.
@@ -20,6 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::elf::PAGE;
 use crate::gate;
+use crate::signals;
 use crate::sys::{self, Errno};
 use crate::table::TABLES;
 
@@ -33,7 +37,7 @@ pub(crate) fn denied(key: u32) -> u32 {
     1 << (2 * key)
 }
 
-/// Rights of a domain's code: its own key and the scratch key, and key 0 to read.
+/// Rights of a domain's code: its own key, and the scratch key where there is one, and key 0 to read.
 pub(crate) fn domain_rights(key: u32, scratch: u32) -> u32 {
     CLOSED & !denied(0) & !denied(key) & !denied(scratch) | denied(0) << 1
 }
@@ -132,18 +136,67 @@ pub(crate) fn free(key: u32) {
 }
 
 /// Whether a page that is closed by `key` can be read, as it can where somebody else answers for the
-/// kernel (seccomp(2)); tried in a process of its own, which the attempt ends.
+/// kernel (seccomp(2)).
 ///
 /// # Errors
 /// What failed before.
 pub(crate) fn read_closed(key: u32) -> io::Result<bool> {
+    let read = |page: u64| {
+        // SAFETY: the page is there; that it cannot be read is the question.
+        let _byte = unsafe { (page as *const u8).read_volatile() };
+        0
+    };
+    Ok(with_closed(key, PAGE, read)? == Some(0))
+}
+
+/// What a signal comes to on a stack that is closed to the code which it interrupts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Frames {
+    /// The kernel writes the frame all the same, and gives the rights back.
+    Written,
+    /// It ends the process.
+    NotWritten,
+    /// It writes it, and the rights are not those from before afterwards (Linux 6.12.0 to 6.12.4 on some
+    /// processors).
+    RightsLost,
+}
+
+/// Finds that out, by a signal to one of our handlers.
+///
+/// # Errors
+/// What failed before.
+pub(crate) fn frames(key: u32) -> io::Result<Frames> {
+    let signalled = |stack: u64| {
+        // The tables of the copy, which ends: handlers begin as they do with keys.
+        TABLES.keys.store(1, Ordering::Relaxed);
+        TABLES.handler_rights.store(FIRST, Ordering::Relaxed);
+        let before = rights();
+        match signals::try_out(stack, STACK) {
+            Err(Errno(number)) => number,
+            Ok(()) if rights() == before => 0,
+            Ok(()) => LOST,
+        }
+    };
+    const STACK: u64 = 64 << 10;
+    const LOST: i32 = 255;
+    match with_closed(key, STACK, signalled)? {
+        Some(0) => Ok(Frames::Written),
+        Some(LOST) => Ok(Frames::RightsLost),
+        Some(number) => Err(io::Error::from_raw_os_error(number)),
+        None => Ok(Frames::NotWritten),
+    }
+}
+
+/// Does something with pages that are closed by `key`, in a process of its own, which makes system calls
+/// alone: what it returns, or nothing if a signal ends it.
+fn with_closed(key: u32, bytes: u64, body: impl FnOnce(u64) -> i32) -> io::Result<Option<i32>> {
     let (rights, flags) =
         (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    let new = [0, PAGE, rights as u64, flags as u64, u64::MAX, 0];
-    // SAFETY: a new page.
+    let new = [0, bytes, rights as u64, flags as u64, u64::MAX, 0];
+    // SAFETY: new pages.
     let page = unsafe { sys::call(libc::SYS_mmap, new)? };
-    let tried = tag(page, PAGE, rights as u64, key).map_err(io::Error::from).and_then(|()| {
-        // SAFETY: the child makes two system calls and reads one byte.
+    let tried = tag(page, bytes, rights as u64, key).map_err(io::Error::from).and_then(|()| {
+        // SAFETY: the child makes system calls alone.
         let child = unsafe { libc::fork() };
         if child < 0 {
             return Err(io::Error::last_os_error());
@@ -152,10 +205,9 @@ pub(crate) fn read_closed(key: u32) -> io::Result<bool> {
             // SAFETY: no core of what is a copy of this process.
             let _no_core = unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0) };
             let _default = crate::signals::Action::DEFAULT.install(libc::SIGSEGV as u64);
-            // SAFETY: the page is there; that it cannot be read is the question.
-            let _byte = unsafe { (page as *const u8).read_volatile() };
+            let code = body(page);
             // SAFETY: ends the child.
-            unsafe { libc::_exit(0) };
+            unsafe { libc::_exit(code) };
         }
         let mut status = 0;
         loop {
@@ -165,12 +217,12 @@ pub(crate) fn read_closed(key: u32) -> io::Result<bool> {
             match waited {
                 -1 if why.kind() == io::ErrorKind::Interrupted => {}
                 -1 => return Err(why),
-                _ => return Ok(!libc::WIFSIGNALED(status)),
+                _ => return Ok(libc::WIFEXITED(status).then(|| libc::WEXITSTATUS(status))),
             }
         }
     });
-    // SAFETY: the page that was mapped above.
-    let _freed = unsafe { sys::call(libc::SYS_munmap, [page, PAGE, 0, 0, 0, 0]) };
+    // SAFETY: the pages that were mapped above.
+    let _freed = unsafe { sys::call(libc::SYS_munmap, [page, bytes, 0, 0, 0, 0]) };
     tried
 }
 

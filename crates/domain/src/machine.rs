@@ -6,7 +6,10 @@ use std::fmt;
 use std::fs;
 use std::path::Path;
 
-use crate::keys;
+use partywall_abi::control::Isolation;
+
+use crate::keys::{self, Frames};
+use crate::space::SpaceError;
 use crate::sys::{self, Errno};
 
 /// One thing that a machine may offer.
@@ -14,6 +17,9 @@ use crate::sys::{self, Errno};
 pub enum Feature {
     /// Protection keys: rights to pages that change without a system call (pkeys(7)).
     ProtectionKeys,
+    /// Signal frames that the kernel writes whatever rights the interrupted code has (Linux 6.12), so that
+    /// stacks of signal handlers need not be open to all domains.
+    ClosedSignalStacks,
     /// Instructions for the base of thread-local storage.
     Fsgsbase,
     /// Syscall User Dispatch (Linux 5.11).
@@ -51,6 +57,7 @@ impl fmt::Display for Feature {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::ProtectionKeys => "protection keys",
+            Self::ClosedSignalStacks => "closed signal stacks",
             Self::Fsgsbase => "FSGSBASE",
             Self::SyscallUserDispatch => "Syscall User Dispatch",
             Self::Seccomp => "seccomp",
@@ -67,8 +74,9 @@ impl fmt::Display for Feature {
 
 impl Feature {
     /// All, in the order in which they are told.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::ProtectionKeys,
+        Self::ClosedSignalStacks,
         Self::Fsgsbase,
         Self::SyscallUserDispatch,
         Self::Seccomp,
@@ -85,6 +93,7 @@ impl Feature {
     pub fn look(self) -> Finding {
         let (there, seen) = match self {
             Self::ProtectionKeys => protection_keys(),
+            Self::ClosedSignalStacks => signal_stacks(),
             Self::Fsgsbase => fsgsbase(),
             Self::SyscallUserDispatch => told(prctl(59, 0), "can be turned on"),
             Self::Seccomp => seccomp(),
@@ -103,11 +112,44 @@ impl Feature {
 /// How many domains protection keys can keep apart here, if they have no arenas, which take keys as
 /// well; an error says why they cannot. [`crate::space::Space::new`] tries them out.
 pub fn keys_usable() -> Result<usize, String> {
+    // One is for signal stacks, where those are open to all.
+    let taken = match fault()? {
+        Isolation::Fault => 0,
+        _ => 1,
+    };
     match free_keys() {
-        // One is for what all domains write.
-        Ok(keys) if keys > 1 => Ok(keys - 1),
+        Ok(keys) if keys > taken => Ok(keys - taken),
         Ok(_) => Err("all but one are taken".to_owned()),
         Err(why) => Err(no_keys(why)),
+    }
+}
+
+/// What isolation `fault` comes to here: [`Isolation::Fault`], or
+/// [`Isolation::FaultSharedStacks`] on kernels before 6.12; an error says why it cannot be had.
+pub fn fault() -> Result<Isolation, String> {
+    match frames()? {
+        Frames::Written => Ok(Isolation::Fault),
+        Frames::NotWritten => Ok(Isolation::FaultSharedStacks),
+        Frames::RightsLost => Err(SpaceError::RightsLost.to_string()),
+    }
+}
+
+/// What a signal comes to on a closed stack.
+fn frames() -> Result<Frames, String> {
+    let key = keys::allocate().map_err(no_keys)?;
+    let frames = keys::frames(key);
+    keys::free(key);
+    frames.map_err(|why| format!("trying a protection key out: {why}"))
+}
+
+fn signal_stacks() -> (bool, String) {
+    match frames() {
+        Ok(Frames::Written) => (true, "a signal's frame is written to a closed stack".to_owned()),
+        Ok(Frames::NotWritten) => {
+            (false, "they are open to all domains (the kernel is older than 6.12)".to_owned())
+        }
+        Ok(Frames::RightsLost) => (false, "a signal costs a thread its rights".to_owned()),
+        Err(why) => (false, why),
     }
 }
 

@@ -173,6 +173,17 @@ pub(crate) fn install_in_domain() -> Result<(), Errno> {
         .try_for_each(|fault| Action::ours(gate::partywall_handle_fault).install(*fault as u64))
 }
 
+/// Sends the calling thread a signal of ours, to be handled on this stack.
+pub(crate) fn try_out(stack: u64, bytes: u64) -> Result<(), Errno> {
+    let stack =
+        libc::stack_t { ss_sp: stack as *mut libc::c_void, ss_flags: 0, ss_size: bytes as usize };
+    // SAFETY: the kernel copies the structure; the stack is the caller's.
+    unsafe { sys::call(libc::SYS_sigaltstack, [&raw const stack as u64, 0, 0, 0, 0, 0])? };
+    Action::ours(gate::partywall_handle_call_off).install(CALL_OFF)?;
+    sys::set_mask(0);
+    sys::tgkill(callers::pid(), callers::tid(), CALL_OFF).map(drop)
+}
+
 /// The same in the launcher, whose program may have handlers already: they are what it has asked for.
 pub(crate) fn install() -> Result<(), Errno> {
     for fault in FAULTS {

@@ -24,11 +24,12 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use partywall_abi::control::Isolation;
-use partywall_abi::domain::{Info, MAGIC, VERSION};
+use partywall_abi::domain::{Info, KEYS, KEYS_SHARED_STACKS, MAGIC, NO_KEYS, VERSION};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use crate::elf::PAGE;
 use crate::guest::Guest;
+use crate::keys::Frames;
 use crate::sys::{self, Errno};
 use crate::table::{Caller, TABLES, Tables};
 use crate::task::Task;
@@ -82,6 +83,12 @@ pub enum SpaceError {
          something answers for the kernel, such as a system-call filter; remove it"
     )]
     KeysDoNothing,
+    /// A signal costs a thread its rights.
+    #[error(
+        "isolation `fault` needs a kernel that gives a thread its rights to protection keys back after \
+         a signal, and this one does not (Linux 6.12.0 to 6.12.4 on some processors); update it"
+    )]
+    RightsLost,
     /// The kernel refused.
     #[error("{what}: {source}")]
     Kernel {
@@ -127,7 +134,8 @@ static MADE: AtomicBool = AtomicBool::new(false);
 impl Space {
     /// Prepares this process for domains that are kept apart as `isolation` says: not at all
     /// ([`Isolation::None`]) or by protection keys ([`Isolation::Fault`]), which are tried out before
-    /// anything relies on them. Call it before the process has other threads.
+    /// anything relies on them; on a kernel before 6.12 they come to [`Isolation::FaultSharedStacks`],
+    /// as [`Space::isolation`] says then. Call it before the process has other threads.
     ///
     /// # Errors
     /// [`SpaceError`].
@@ -148,9 +156,7 @@ impl Space {
         if MADE.swap(true, Ordering::SeqCst) {
             return Err(SpaceError::Second);
         }
-        if keys {
-            take_keys()?;
-        }
+        let isolation = if keys { take_keys()? } else { isolation };
         guard_heap().map_err(|source| SpaceError::Kernel {
             what: "guarding the end of the heap",
             source,
@@ -170,8 +176,8 @@ impl Space {
         TABLES.base.store(base, Ordering::SeqCst);
         links::prepare();
         TABLES.domains[SLOTS].pid.store(callers::pid(), Ordering::Release);
-        INFO.get_or_init(|| info(base, keys, keys));
-        OWN_INFO.get_or_init(|| info(base, keys, false));
+        INFO.get_or_init(|| info(base, isolation, keys));
+        OWN_INFO.get_or_init(|| info(base, isolation, false));
         let watch = Watch::start().map_err(|source| SpaceError::Kernel {
             what: "starting the thread that watches the time",
             source,
@@ -337,7 +343,7 @@ pub(crate) fn info_address() -> u64 {
 }
 
 /// The entry points; `entrances` are the ones that take the rights they need.
-fn info(base: u64, keys: bool, entrances: bool) -> Info {
+fn info(base: u64, isolation: Isolation, entrances: bool) -> Info {
     let entry = |entrance: *const (), function: *const ()| {
         if entrances { entrance as u64 } else { function as u64 }
     };
@@ -358,13 +364,17 @@ fn info(base: u64, keys: bool, entrances: bool) -> Info {
         declare: entry(gate::partywall_enter_declare as *const (), contexts::declare as *const ()),
         arena: entry(gate::partywall_enter_arena as *const (), arenas::make as *const ()),
         open: arenas::open as *const () as u64,
-        keys: u64::from(keys),
+        keys: match isolation {
+            Isolation::Fault => KEYS,
+            Isolation::FaultSharedStacks => KEYS_SHARED_STACKS,
+            _ => NO_KEYS,
+        },
         forwards: own::forwards as *const () as u64,
         accept: entry(gate::partywall_enter_accept as *const (), own::accept as *const ()),
     }
 }
 
-/// Owns the key of what all domains write; slots follow, as owners of theirs, and links after them
+/// Owns the key of signal stacks, where all domains have to be able to write those; slots follow, as owners of theirs, and links after them
 /// ([`links::owner`]).
 const SCRATCH: u64 = 1;
 
@@ -373,26 +383,29 @@ fn owner(index: usize) -> u64 {
     SCRATCH + 1 + index as u64
 }
 
-/// Tries protection keys out, and takes the one for what all domains write.
-fn take_keys() -> Result<(), SpaceError> {
-    let key = keys::allocate().map_err(|why| SpaceError::NoKeys(machine::no_keys(why)))?;
-    let read = keys::read_closed(key);
+/// Tries protection keys out, and takes all of them; what they come to.
+fn take_keys() -> Result<Isolation, SpaceError> {
+    let no_keys = |why| SpaceError::NoKeys(machine::no_keys(why));
+    let tried = |source| SpaceError::Kernel { what: "trying a protection key out", source };
+    let key = keys::allocate().map_err(no_keys)?;
+    let (read, frames) = (keys::read_closed(key), keys::frames(key));
     keys::free(key);
-    match read {
-        Ok(false) => {}
-        Ok(true) => return Err(SpaceError::KeysDoNothing),
-        Err(source) => {
-            return Err(SpaceError::Kernel { what: "trying a protection key out", source });
-        }
+    if read.map_err(tried)? {
+        return Err(SpaceError::KeysDoNothing);
     }
+    let frames = frames.map_err(tried)?;
     keys::take_all();
     TABLES.keys.store(1, Ordering::SeqCst);
-    let scratch = keys::take(SCRATCH).map_err(|why| SpaceError::NoKeys(machine::no_keys(why)))?;
+    let (isolation, scratch) = match frames {
+        Frames::Written => (Isolation::Fault, 0),
+        Frames::NotWritten => (Isolation::FaultSharedStacks, keys::take(SCRATCH).map_err(no_keys)?),
+        Frames::RightsLost => return Err(SpaceError::RightsLost),
+    };
     TABLES.scratch.store(scratch, Ordering::Relaxed);
     TABLES.handler_rights.store(keys::FIRST, Ordering::Relaxed);
     let rights = keys::FIRST & !keys::denied(scratch);
     TABLES.domains[SLOTS].rights.store(rights, Ordering::Relaxed);
-    Ok(())
+    Ok(isolation)
 }
 
 /// A copy of this process (fork(2)) has no links, no callers and no contexts: it calls nobody, and one

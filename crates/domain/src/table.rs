@@ -263,7 +263,7 @@ pub(crate) struct Tables {
     pub(crate) base: AtomicU64,
     /// 1 while whoever watches the time sleeps, because nobody is inside anywhere.
     pub(crate) watch: AtomicU32,
-    /// The protection key of what every domain writes: signal stacks; 0 without keys.
+    /// The protection key of signal stacks, where every domain has to be able to write them; else 0.
     pub(crate) scratch: AtomicU32,
     /// 1 with keys.
     pub(crate) keys: AtomicU32,

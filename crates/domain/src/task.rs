@@ -129,21 +129,25 @@ impl Task {
         }
     }
 
-    /// Whether none of its threads runs in this address space any more: it was killed. One that somebody
-    /// traces can be waited for only when the tracer has, who may take for ever.
-    fn has_left(&self) -> bool {
+    /// Whether all its threads are dead: it was killed. One that somebody traces can be waited for only
+    /// when the tracer has, who may take for ever.
+    fn is_dead(&self) -> bool {
         let Ok(threads) = std::fs::read_dir(format!("/proc/{}/task", self.pid)) else {
             return false;
         };
-        let number = |name: OsString| name.to_str()?.parse().ok();
-        let mut threads = threads.map(|thread| thread.ok().and_then(|t| number(t.file_name())));
-        threads.all(|thread| thread.is_some_and(|tid| !sys::is_here(tid)))
+        // proc(5): after the name in brackets, the state, Z for what is dead and not waited for.
+        let is_dead = |path: PathBuf| {
+            let stat = std::fs::read_to_string(path.join("stat")).unwrap_or_default();
+            stat.rsplit_once(')').is_some_and(|(_, rest)| rest.starts_with(" Z"))
+        };
+        let mut threads = threads.map(|thread| thread.is_ok_and(|thread| is_dead(thread.path())));
+        threads.all(|dead| dead)
     }
 
     /// Whether nothing of it runs, nobody is inside of its slot, and what it had of others is theirs.
     /// It was killed so long ago, and the slot takes no calls.
     pub(crate) fn has_left_slot(&self, slot: usize, killed: Duration) -> bool {
-        let has_left = self.is_reaped() || (killed > TRACED && self.has_left());
+        let has_left = self.is_reaped() || (killed > TRACED && self.is_dead());
         if !has_left {
             return false;
         }
@@ -388,8 +392,8 @@ impl Drop for Mapped {
 
 /// How long a domain's end waits for those inside.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How long a task that was killed can take to be waited for before somebody may be tracing it.
-const TRACED: Duration = Duration::from_millis(100);
+/// How long a task that was killed and is not traced can take until it is waited for.
+const TRACED: Duration = Duration::from_millis(200);
 
 const STARTING: u32 = 0;
 const ENTERED: u32 = 1;

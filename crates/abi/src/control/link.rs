@@ -13,10 +13,20 @@ pub enum Isolation {
     None,
     /// One address space with protection keys: contains bugs, not hostile code.
     Fault,
+    /// The same on a kernel before Linux 6.12, where the stacks of signal handlers are open to all: a
+    /// stray write to one of those can end another program as well.
+    FaultSharedStacks,
     /// Separate processes; they share only the two outboxes, each written by one side.
     Process,
     /// A network protocol; what protects it is that protocol's business.
     Network,
+}
+
+impl Isolation {
+    /// Whether it is that of domains, which share one address space.
+    pub fn is_of_domains(self) -> bool {
+        matches!(self, Self::None | Self::Fault | Self::FaultSharedStacks)
+    }
 }
 
 impl core::fmt::Display for Isolation {
@@ -24,6 +34,7 @@ impl core::fmt::Display for Isolation {
         f.write_str(match self {
             Self::None => "none",
             Self::Fault => "fault",
+            Self::FaultSharedStacks => "fault-shared-stacks",
             Self::Process => "process",
             Self::Network => "network",
         })
@@ -80,6 +91,7 @@ pub(super) fn put_isolation(w: &mut Writer<'_>, isolation: Isolation) {
         Isolation::Process => 1,
         Isolation::Network => 2,
         Isolation::Fault => 3,
+        Isolation::FaultSharedStacks => 4,
     });
 }
 
@@ -89,6 +101,7 @@ pub(super) fn isolation(r: &mut Reader<'_>) -> Result<Isolation, DecodeError> {
         1 => Isolation::Process,
         2 => Isolation::Network,
         3 => Isolation::Fault,
+        4 => Isolation::FaultSharedStacks,
         found => return Err(DecodeError::Value { field: "isolation", found: found.into() }),
     })
 }

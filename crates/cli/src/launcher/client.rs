@@ -92,9 +92,14 @@ pub(crate) enum NotSent {
 }
 
 impl Launcher {
-    /// Starts one and waits until it can hold domains that are kept apart so. It ends with the calling thread.
+    /// Starts one and waits until it can hold domains that are kept apart so, as [`crate::isolation::plan`]
+    /// has found out. It ends with the calling thread.
     pub(crate) async fn start(isolation: Isolation) -> Result<Self, LauncherError> {
         let io = |what: &'static str| move |source| LauncherError::Io { what, source };
+        let asked = match isolation {
+            Isolation::None => Isolation::None,
+            _ => Isolation::Fault,
+        };
         let own = std::fs::read("/proc/self/exe").map_err(io("reading this program"))?;
         let image = memory::sealed_copy("partywall", &own).map_err(io("sealing this program"))?;
         drop(own);
@@ -105,7 +110,7 @@ impl Launcher {
         let program = Program {
             image,
             name: "partywall".into(),
-            args: vec!["launcher".into(), isolation.to_string().into()],
+            args: vec!["launcher".into(), asked.to_string().into()],
             environment: kept.chain([tunables]).collect(),
             directory: "/".into(),
             socket: Some(theirs),
@@ -115,7 +120,12 @@ impl Launcher {
         let socket = AsyncFd::new(ours).map_err(io("watching its socket"))?;
         let mut launcher = Self { child, socket };
         match tokio::time::timeout(READY_WITHIN, launcher.report()).await {
-            Ok(Ok((Report::Ready, _))) => Ok(launcher),
+            Ok(Ok((Report::Ready { isolation: found }, _))) if found == isolation.to_string() => {
+                Ok(launcher)
+            }
+            Ok(Ok((Report::Ready { .. }, _))) => {
+                Err(LauncherError::Odd("has found another isolation than this program has"))
+            }
             Ok(Ok((Report::Unfit { text }, _))) => Err(LauncherError::Unfit { text }),
             Ok(Ok(_)) => Err(LauncherError::Odd("does not begin with a word on itself")),
             Ok(Err(why)) => Err(why),
@@ -175,7 +185,7 @@ impl Launcher {
                 let status = status.map(ExitStatus::from_raw);
                 Ok(Told::Ended { service, status })
             }
-            (Report::Ready | Report::Unfit { .. }, _) => {
+            (Report::Ready { .. } | Report::Unfit { .. }, _) => {
                 Err(LauncherError::Odd("speaks of itself in the middle"))
             }
         }

@@ -50,7 +50,8 @@ pub(crate) fn run(isolation: Isolation) -> Result<ExitCode, Box<dyn Error>> {
         Err(why) => return Ok(unfit(format!("watching for calls that are cut off: {why}"))),
     };
     let mut launcher = Launcher { socket, space, running: Vec::new(), outgoing: VecDeque::new() };
-    launcher.report(&Report::Ready, None)?;
+    let isolation = launcher.space.isolation().to_string();
+    launcher.report(&Report::Ready { isolation }, None)?;
     while launcher.turn(poisonings.as_fd())? {}
     Ok(ExitCode::SUCCESS)
 }

@@ -28,7 +28,10 @@ pub(super) struct Start {
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Report {
     /// It can hold domains.
-    Ready,
+    Ready {
+        /// What keeps them apart, by its name.
+        isolation: String,
+    },
     /// It cannot.
     Unfit {
         /// Why.
@@ -133,7 +136,7 @@ mod tests {
             away: u64::MAX,
         };
         for report in [
-            Report::Ready,
+            Report::Ready { isolation: "fault".into() },
             Report::Unfit { text: "x".into() },
             Report::Started { service: 1, pid: 2 },
             Report::Failed { service: 1, text: "y".into() },

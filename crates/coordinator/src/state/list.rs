@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use partywall_abi::control::{Identity, Isolation, LinkRow, Message};
+use partywall_abi::control::{Identity, LinkRow, Message};
 
 use super::{Conn, Effect, LISTINGS, Link, RESOURCE_EXHAUSTED, State};
 
@@ -100,7 +100,6 @@ impl Link {
             Some(_) => "",
             None => state.policy.url(&self.name).unwrap_or(""),
         };
-        let one_space = matches!(self.isolation, Isolation::None | Isolation::Fault);
         LinkRow {
             link,
             name: self.name.as_str().into(),
@@ -108,7 +107,8 @@ impl Link {
             server: self.server.as_ref().map(|s| Identity::clone(&s.1)),
             url: url.into(),
             isolation: self.isolation,
-            gate: one_space && !self.server.as_ref().is_some_and(|s| state.gate_closed(s.0)),
+            gate: self.isolation.is_of_domains()
+                && !self.server.as_ref().is_some_and(|s| state.gate_closed(s.0)),
             open: self.open,
             stats: self.stats,
         }

@@ -6,6 +6,7 @@ use partywall_abi::control::Isolation;
 use partywall_abi::domain::Status;
 use partywall_domain::bytes::Function;
 use partywall_domain::guest::{Guest, Link};
+use partywall_domain::space::Space;
 use partywall_domain::task::{Domain, StartError};
 
 use crate::host::{Running, c, in_a_launcher, program, start};
@@ -13,8 +14,13 @@ use crate::host::{Running, c, in_a_launcher, program, start};
 const LONG: Duration = Duration::from_secs(3);
 
 /// A callee with two lent threads, as seen by this thread.
-fn callee(space: &partywall_domain::space::Space) -> (Running, Guest, Link) {
-    let mut running = start(space, &c("callee.c"), &["2"]);
+fn callee(space: &Space) -> (Running, Guest, Link) {
+    callee_for(space, &["2"])
+}
+
+/// The same, with these arguments.
+fn callee_for(space: &Space, arguments: &[&str]) -> (Running, Guest, Link) {
+    let mut running = start(space, &c("callee.c"), arguments);
     running.ready();
     let guest = space.launcher();
     let link = guest.take(7).unwrap();
@@ -27,7 +33,7 @@ fn callee(space: &partywall_domain::space::Space) -> (Running, Guest, Link) {
 
 in_a_launcher! {
     fn memory_of_others_is_closed_by_keys_and_open_without(space) {
-        let keys = space.isolation() == Isolation::Fault;
+        let keys = space.isolation() != Isolation::None;
         let own = Box::new(7_u64);
         let address = std::ptr::from_ref(&*own) as u64;
         // The launcher's memory can be read, and not written.
@@ -54,6 +60,32 @@ in_a_launcher! {
 }
 
 in_a_launcher! {
+    fn a_stray_store_reaches_no_signal_stack_of_another(space) {
+        let mut other = start(space, &c("caller.c"), &["load"]);
+        other.ready();
+        let (_called, guest, link) = callee_for(space, &["2", &other.domain.pid().to_string()]);
+        // The top of the stack of a calling thread: places go by thread numbers.
+        let stack = |thread: u32| {
+            let first = space.range().end;
+            first + (2 * u64::from(thread % 1024) + 2) * (64 << 10) - 8
+        };
+        // It is registered from its first call on.
+        assert_eq!(guest.call(link, [0, 1, 1], LONG), Ok(2));
+        let own = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
+        for thread in [other.domain.pid(), own] {
+            let (stray, guest, link) = callee(space);
+            let stored = guest.call(link, [30, stack(thread), 1], LONG);
+            match space.isolation() {
+                Isolation::Fault => assert_eq!(stored, Err(Status::Fault)),
+                // As its name says.
+                _ => assert_eq!(stored, Ok(30)),
+            }
+            drop(stray);
+        }
+    }
+}
+
+in_a_launcher! {
     fn an_arena_is_closed_to_a_third(space) {
         let mut callee_of_bytes = start(space, &c("callee.c"), &["1", "bytes"]);
         callee_of_bytes.ready();
@@ -69,7 +101,7 @@ in_a_launcher! {
         }
         let (_third, guest, link) = callee(space);
         let read = guest.call(link, [2, address, 0], LONG);
-        assert_eq!(read.is_err(), space.isolation() == Isolation::Fault, "{read:?}");
+        assert_eq!(read.is_err(), space.isolation() != Isolation::None, "{read:?}");
     }
 }
 
@@ -85,10 +117,14 @@ in_a_launcher! {
             }
         };
         match (space.isolation(), why) {
-            // Sixteen keys, of which the kernel has one or two, and one is scratch.
+            // Sixteen keys, of which the kernel has one or two, and signal stacks maybe one.
             (Isolation::Fault, StartError::NoKeys { domains }) => {
                 assert_eq!(domains, running.len());
-                assert!((10..=14).contains(&domains), "{domains}");
+                assert!((14..=15).contains(&domains), "{domains}");
+            }
+            (Isolation::FaultSharedStacks, StartError::NoKeys { domains }) => {
+                assert_eq!(domains, running.len());
+                assert!((13..=14).contains(&domains), "{domains}");
             }
             (Isolation::None, StartError::Full) => assert_eq!(running.len(), 64),
             other => panic!("{other:?}"),

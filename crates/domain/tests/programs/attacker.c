@@ -1,16 +1,22 @@
-// A domain that attacks another one in the way it is told: `attacker WAY ADDRESS PID`. ADDRESS is that
-// of a secret of the domain PID. Prints `open` and what it got, or `stopped` and by what; or dies.
+// A domain that attacks another one in the way it is told: `attacker WAY ADDRESS PID CODE PAGE THREAD`.
+// ADDRESS is that of a secret of the domain PID, CODE that of a function of it which returns 7, PAGE that
+// of memory of the launcher, whose thread THREAD calls. Prints `open` and what it got, or `stopped` and by
+// what; or dies.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/io_uring.h>
+#include <linux/userfaultfd.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <asm/ldt.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/personality.h>
+#include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -26,6 +32,9 @@
 static const struct partywall_domain *domain;
 static volatile uint64_t *secret;
 static pid_t victim;
+static uint64_t (*code)(void);
+static volatile uint64_t *launchers;
+static uint64_t thread;
 
 static void open_(const char *how) { printf("open: %s\n", how); fflush(stdout); _exit(0); }
 static void stopped(const char *by) { printf("stopped: %s\n", by); fflush(stdout); _exit(0); }
@@ -107,6 +116,26 @@ static void move_over(void) {
     void *at = mremap(page(PROT_READ | PROT_WRITE), PAGE, PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, secret_page());
     if (at == MAP_FAILED) failed();
     open_("replaced");
+}
+// The same by the system-call instruction of the gate's page, which no filter looks at.
+static int64_t by_gate(int64_t number, uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
+    int64_t (*call)(int64_t, const uint64_t *) =
+        (int64_t (*)(int64_t, const uint64_t *))((uintptr_t)domain->call & ~(PAGE - 1));
+    uint64_t arguments[6] = { a, b, c, d, e, f };
+    int64_t result = call(number, arguments);
+    if (result < 0 && result > -4096) { errno = (int)-result; failed(); }
+    return result;
+}
+static void map_by_gate(void) {
+    by_gate(SYS_mmap, (uint64_t)(uintptr_t)secret_page(), PAGE, PROT_READ | PROT_WRITE,
+            MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, ~0ull, 0);
+    open_("replaced");
+}
+static void move_by_gate(void) {
+    void *to = page(PROT_READ | PROT_WRITE);
+    by_gate(SYS_mremap, (uint64_t)(uintptr_t)secret_page(), PAGE, PAGE, MREMAP_MAYMOVE | MREMAP_FIXED,
+            (uint64_t)(uintptr_t)to, 0);
+    open_("moved");
 }
 static void unmap(void) {
     if (munmap(secret_page(), PAGE)) failed();
@@ -195,6 +224,57 @@ static void into_the_gate(int which) {
     stopped("there are no more");
 }
 
+// Into the entry of a handler at the place where it takes all rights, with a frame as the kernel makes it
+// and a signal that means nothing: back from there by that frame.
+static void into_a_handler(void) {
+    const unsigned char *gate = (const unsigned char *)((uintptr_t)domain->call & ~(PAGE - 1));
+    struct { uint64_t handler, flags, restorer, mask; } known;
+    by_gate(SYS_rt_sigaction, SIGSYS, 0, (uint64_t)(uintptr_t)&known, 8, 0, 0);
+    const unsigned char *at = (const unsigned char *)(uintptr_t)known.handler;
+    if (at < gate || at >= gate + PAGE) stopped("unknown handler");
+    while (memcmp(at, "\x0f\x01\xef", 3)) at++;
+    static char memory[65536] __attribute__((aligned(64)));
+    uint64_t *frame = (uint64_t *)(memory + 32768);
+    ucontext_t *context = (ucontext_t *)(frame + 1);
+    frame[0] = known.restorer;
+    uint16_t cs, ss;
+    __asm__("mov %%cs, %0" : "=r"(cs));
+    __asm__("mov %%ss, %0" : "=r"(ss));
+    context->uc_mcontext.gregs[REG_RIP] = (int64_t)(uintptr_t)direct_read;
+    context->uc_mcontext.gregs[REG_RSP] = (int64_t)(uintptr_t)(memory + 16384 - 8);
+    context->uc_mcontext.gregs[REG_CSGSFS] = cs | (int64_t)ss << 48;
+    context->uc_mcontext.gregs[REG_EFL] = 0x202;
+    memset(state, 0, 512);
+    state[0] = 0x7f, state[1] = 3, *(uint32_t *)(state + 24) = 0x1f80;
+    context->uc_mcontext.fpregs = (void *)state;
+    // The information that comes after the context says that somebody has sent it.
+    memset((char *)frame + 8 + 304, 0, 128);
+    __asm__ volatile(
+        "mov %0, %%rsp\n mov %1, %%rsi\n mov %2, %%r8\n mov $31, %%edi\n xor %%eax, %%eax\n"
+        "xor %%ecx, %%ecx\n xor %%edx, %%edx\n jmp *%3"
+        : : "r"(frame), "r"((char *)frame + 8 + 304), "r"(context), "r"(at)
+        : "rsi", "r8", "rdi", "rax", "rcx", "rdx", "memory");
+}
+
+// Step by step into an entrance until all rights are there, and somewhere else with them.
+static void on_step(int signal, siginfo_t *info, void *context) {
+    (void)signal, (void)info;
+    greg_t *registers = ((ucontext_t *)context)->uc_mcontext.gregs;
+    const unsigned char *gate = (const unsigned char *)((uintptr_t)domain->call & ~(PAGE - 1));
+    const unsigned char *at = (const unsigned char *)(uintptr_t)registers[REG_RIP];
+    if (at < gate || at >= gate + PAGE || memcmp(at - 3, "\x0f\x01\xef", 3)) return;
+    registers[REG_RIP] = (greg_t)(uintptr_t)direct_read;
+    registers[REG_RSP] = (registers[REG_RSP] & ~15ll) - 8 - 4096;
+    registers[REG_EFL] &= ~0x100;
+}
+static void stepped(void) {
+    struct sigaction action = { .sa_sigaction = on_step, .sa_flags = SA_SIGINFO };
+    if (sigaction(SIGTRAP, &action, NULL)) failed();
+    __asm__ volatile("pushfq\n orq $0x100, (%%rsp)\n popfq" ::: "memory", "cc");
+    domain->accept(1);
+    stopped("the entrance came back");
+}
+
 static void forged_return(void) {
     // A frame of a signal that never came, with rights in it.
     struct { ucontext_t context; siginfo_t info; } frame;
@@ -248,17 +328,18 @@ static void register_rseq(void) {
     open_("registered");
 }
 
+// Rings in memory of one's own (IORING_SETUP_NO_MMAP, from Linux 6.5 on): the kernel places none in a slot.
+// The words of the structure for that are called otherwise in older headers.
+#define NO_MMAP (1u << 14)
 static void ring(void) {
-    struct io_uring_params p = { 0 };
-    int fd = (int)syscall(SYS_io_uring_setup, 4, &p), pipes[2];
+    struct io_uring_params p = { .flags = NO_MMAP };
+    int pipes[2];
+    char *sq = page(PROT_READ | PROT_WRITE), *cq = sq;
+    struct io_uring_sqe *sqes = page(PROT_READ | PROT_WRITE);
+    memcpy((char *)&p.sq_off + 32, &sqes, 8);
+    memcpy((char *)&p.cq_off + 32, &cq, 8);
+    int fd = (int)syscall(SYS_io_uring_setup, 4, &p);
     if (fd < 0 || pipe(pipes)) failed();
-    size_t bytes = p.sq_off.array + p.sq_entries * 4;
-    char *sq = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, IORING_OFF_SQ_RING);
-    struct io_uring_sqe *sqes = mmap(NULL, p.sq_entries * sizeof *sqes, PROT_READ | PROT_WRITE, MAP_SHARED,
-                                     fd, IORING_OFF_SQES);
-    char *cq = mmap(NULL, p.cq_off.cqes + p.cq_entries * sizeof(struct io_uring_cqe),
-                    PROT_READ | PROT_WRITE, MAP_SHARED, fd, IORING_OFF_CQ_RING);
-    if (sq == MAP_FAILED || (void *)sqes == MAP_FAILED || cq == MAP_FAILED) failed();
     sqes[0] = (struct io_uring_sqe){ .opcode = IORING_OP_WRITE, .fd = pipes[1], .flags = IOSQE_ASYNC,
                                      .addr = (uint64_t)(uintptr_t)secret, .len = 8 };
     *(uint32_t *)(sq + p.sq_off.array) = 0;
@@ -280,11 +361,79 @@ static void trace(void) {
     if (got == SECRET) open_("read");
     failed();
 }
-static void core(void) {
-    struct rlimit limit;
-    if (getrlimit(RLIMIT_CORE, &limit)) failed();
-    if (limit.rlim_cur == 0 && limit.rlim_max == 0) abort();
-    open_("a core may be written");
+// A child, which has descriptors and rights of its own, traces its parent.
+static void trace_parent(void) {
+    pid_t child = fork();
+    if (child) { for (;;) pause(); }
+    pid_t parent = getppid();
+    if (ptrace(PTRACE_ATTACH, parent, NULL, NULL)) failed();
+    waitpid(parent, NULL, __WALL);
+    errno = 0;
+    uint64_t got = (uint64_t)ptrace(PTRACE_PEEKDATA, parent, (void *)secret, NULL);
+    int why = errno;
+    kill(parent, SIGKILL);
+    ptrace(PTRACE_DETACH, parent, NULL, NULL);
+    errno = why;
+    if (got == SECRET) open_("read");
+    failed();
+}
+static void core(void) { abort(); }
+static void raised_core(void) {
+    // Enough for a part of it.
+    struct rlimit limit = { 1 << 20, 1 << 20 };
+    if (setrlimit(RLIMIT_CORE, &limit)) failed();
+    abort();
+}
+
+static void signal_stack(void) {
+    uint64_t first = domain->base + 64 * domain->slot;
+    *(volatile uint64_t *)(first + (2 * (thread % 1024) + 2) * 65536 - 8) = 1;
+    open_("written");
+}
+static void read_launcher(void) {
+    if (*launchers == SECRET) open_("read");
+    stopped("another value");
+}
+static void write_launcher(void) { *launchers = 1; open_("written"); }
+static void write_tables(void) { *(volatile uint64_t *)&((struct partywall_domain *)domain)->base = 1; open_("written"); }
+static void write_gate(void) { *(volatile uint64_t *)(uintptr_t)domain->call = 1; open_("written"); }
+static void close_launcher(void) {
+    if (mprotect((void *)launchers, PAGE, PROT_NONE)) failed();
+    open_("closed to all");
+}
+static void fetch(void) {
+    if (code() == 7) open_("the other's code run");
+    stopped("another value");
+}
+static void fault_in(void) {
+    if (madvise(secret_page(), PAGE, MADV_DONTNEED)) failed();
+    int fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC);
+    struct uffdio_api api = { .api = UFFD_API };
+    uint64_t start = (uint64_t)(uintptr_t)secret_page();
+    struct uffdio_register range = { .range = { start, PAGE }, .mode = UFFDIO_REGISTER_MODE_MISSING };
+    struct uffdio_copy copy = { .dst = start, .src = (uint64_t)(uintptr_t)page(PROT_READ | PROT_WRITE), .len = PAGE };
+    if (fd < 0 || ioctl(fd, UFFDIO_API, &api) || ioctl(fd, UFFDIO_REGISTER, &range)) failed();
+    if (ioctl(fd, UFFDIO_COPY, &copy)) failed();
+    open_("written");
+}
+static void descriptor(void) {
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/fd/1", (int)victim);
+    if (open(path, O_WRONLY) < 0) failed();
+    open_("opened");
+}
+static void segment(void) {
+    struct user_desc entry = { .base_addr = 0, .limit = 0xfffff, .seg_32bit = 1, .limit_in_pages = 1, .useable = 1 };
+    if (syscall(SYS_modify_ldt, 1, &entry, sizeof entry)) failed();
+    open_("made");
+}
+static void no_dispatch(void) {
+    if (domain->arm() < 0 || prctl(59, 0, 0, 0, 0)) failed();
+    open_("turned off");
+}
+static void kill_it(void) {
+    if (kill(victim, SIGKILL)) failed();
+    open_("killed");
 }
 
 static const struct { const char *name; void (*way)(void); } WAYS[] = {
@@ -299,14 +448,22 @@ static const struct { const char *name; void (*way)(void); } WAYS[] = {
     { "own_instruction", own_instruction }, { "restore_state", restore_state },
     { "forged_return", forged_return }, { "edited_frame", edited_frame },
     { "call_the_handler", call_the_handler }, { "register_rseq", register_rseq }, { "ring", ring },
-    { "trace", trace }, { "core", core },
+    { "trace", trace }, { "trace_parent", trace_parent }, { "core", core }, { "raised_core", raised_core },
+    { "map_by_gate", map_by_gate }, { "move_by_gate", move_by_gate }, { "into_a_handler", into_a_handler },
+    { "stepped", stepped }, { "signal_stack", signal_stack }, { "read_launcher", read_launcher },
+    { "write_launcher", write_launcher }, { "write_tables", write_tables }, { "write_gate", write_gate },
+    { "close_launcher", close_launcher }, { "fetch", fetch }, { "fault_in", fault_in },
+    { "descriptor", descriptor }, { "segment", segment }, { "no_dispatch", no_dispatch }, { "kill_it", kill_it },
 };
 
 int main(int argc, char **argv) {
     domain = partywall_domain();
-    if (!domain || argc != 4) return 99;
+    if (!domain || argc != 7) return 99;
     secret = (volatile uint64_t *)(uintptr_t)strtoull(argv[2], NULL, 16);
     victim = (pid_t)strtol(argv[3], NULL, 10);
+    code = (uint64_t (*)(void))(uintptr_t)strtoull(argv[4], NULL, 16);
+    launchers = (volatile uint64_t *)(uintptr_t)strtoull(argv[5], NULL, 16);
+    thread = strtoull(argv[6], NULL, 10);
     puts("ready");
     fflush(stdout);
     (void)rights;
