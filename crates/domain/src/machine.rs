@@ -288,6 +288,23 @@ mod tests {
     }
 
     #[test]
+    fn what_signal_stacks_come_to_is_told() {
+        let _alone = KEYS.lock().unwrap_or_else(PoisonError::into_inner);
+        let finding = Feature::ClosedSignalStacks.look();
+        match fault() {
+            Ok(Isolation::Fault) => assert!(finding.there, "{finding:?}"),
+            Ok(isolation) => {
+                assert_eq!(isolation, Isolation::FaultSharedStacks);
+                assert!(
+                    !finding.there && finding.seen.contains("open to all domains"),
+                    "{finding:?}"
+                );
+            }
+            Err(why) => assert!(!finding.there && finding.seen == why, "{finding:?} {why}"),
+        }
+    }
+
+    #[test]
     fn what_domains_stand_on_is_found_where_they_run() {
         for feature in [Feature::Fsgsbase, Feature::SyscallUserDispatch, Feature::Seccomp] {
             let finding = feature.look();

@@ -19,12 +19,12 @@
 //! Only a request whose head and end travel in one record is worth going in for, of a method whose
 //! handlers do not wait (see `ring::habits`): to wake a task of the service from inside takes a
 //! forwarded system call, which costs more than a bell. When the gate has no context to lend, when
-//! somebody else reads the link at that moment, or when the domain takes no calls, the bell is rung
-//! after all: nothing is lost by falling back.
+//! somebody else reads the link at that moment, when the domain takes no calls, or when the call's deadline
+//! could pass before the visit's limit, the bell is rung after all: nothing is lost by falling back.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use partywall_abi::control::Isolation;
 use partywall_abi::domain::Status;
@@ -52,6 +52,13 @@ fn limit() -> Duration {
             LIMIT
         })
     })
+}
+
+/// Whether a call that has to be over by then can go in: the caller's thread is its own again when a visit
+/// has taken twice its limit, as that counts as well what the visitor had to wait for its CPU. Others
+/// ring, so that their callers hear of the deadline when it passes.
+pub(crate) fn has_time(due: Option<Instant>) -> bool {
+    due.is_none_or(|due| due.saturating_duration_since(Instant::now()) >= 2 * limit())
 }
 
 fn parsed(text: &str) -> Option<Duration> {
@@ -274,6 +281,14 @@ mod tests {
         for word in [6, 7, 8, 9, u64::MAX - 1, u64::MAX] {
             assert_eq!(Visited::from_word(word), Visited::default(), "{word}");
         }
+    }
+
+    #[test]
+    fn a_call_in_a_hurry_does_not_go_in() {
+        assert!(has_time(None));
+        assert!(has_time(Some(Instant::now() + Duration::from_secs(1))));
+        assert!(!has_time(Some(Instant::now() + LIMIT)));
+        assert!(!has_time(Some(Instant::now())));
     }
 
     #[test]

@@ -48,7 +48,11 @@ enum Task {
     /// Check licences, sources and versions of what is linked against deny.toml
     Licences,
     /// Run the tests of the domain crate in an emulated machine that has protection keys
-    VmTest,
+    VmTest {
+        /// With the promised number of random trials, which takes hours
+        #[arg(long)]
+        full: bool,
+    },
     /// Check docs/systems.md and SPECIFICATION.md against the tests that ran
     Rows {
         /// List of tests that ran, as written by `cargo xtask test`
@@ -73,7 +77,7 @@ impl Cli {
         match self.task {
             Task::Test { full, step } => steps::run(&workspace, full, &step),
             Task::Tidy => tidy::run(&workspace),
-            Task::VmTest => vm::run(&workspace)?.check(),
+            Task::VmTest { full } => vm::run(&workspace, full)?.check(),
             Task::Licences => licences::run(&workspace),
             Task::Deps => deps::run(&workspace),
             Task::Rows { ran } => {

@@ -113,8 +113,8 @@ struct Field<'a> {
     space: &'a Space,
     attacker: OwnedFd,
     victim: Option<Victim>,
-    /// Memory of the launcher's, on a page of its own.
-    page: Box<Page>,
+    /// Memory of the launcher's, on a page of its own that stays: it may be closed in the end.
+    page: &'static Page,
 }
 
 /// A page with the same secret.
@@ -125,7 +125,7 @@ impl<'a> Field<'a> {
     fn new(space: &'a Space) -> Self {
         let mut page = Page([0; 512]);
         page.0[0] = 0x5ec4_e75e_c4e7_5ec4;
-        Self { space, attacker: c("attacker.c"), victim: None, page: Box::new(page) }
+        Self { space, attacker: c("attacker.c"), victim: None, page: Box::leak(Box::new(page)) }
     }
 
     /// Lets a new domain attack the victim.
@@ -134,7 +134,7 @@ impl<'a> Field<'a> {
         let secret = format!("{:x}", victim.call(33).unwrap());
         let code = format!("{:x}", victim.call(43).unwrap());
         let pid = victim.running.domain.pid().to_string();
-        let page = format!("{:x}", std::ptr::from_ref(&*self.page) as u64);
+        let page = format!("{:x}", std::ptr::from_ref(self.page) as u64);
         let thread = rustix::thread::gettid().as_raw_nonzero().to_string();
         let arguments = [way, &secret, &pid, &code, &page, &thread];
         let mut attacker = start(self.space, &self.attacker, &arguments);

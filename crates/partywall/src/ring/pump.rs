@@ -7,7 +7,7 @@
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes};
 use http::HeaderMap;
@@ -19,7 +19,7 @@ use tonic::Status;
 
 use super::core::{Broken, Core, Push, Tx};
 use super::stream::{Stream, register};
-use crate::wire;
+use crate::{domain, wire};
 
 /// What goes out first.
 pub(crate) enum Head {
@@ -66,6 +66,8 @@ pub(crate) struct Pump {
     code: u8,
     /// Its task looks for an answer afterwards.
     looks: bool,
+    /// When its call's time is over, of a request.
+    due: Option<Instant>,
 }
 
 impl Pump {
@@ -76,7 +78,9 @@ impl Pump {
         body: tonic::body::Body,
     ) -> Self {
         let head = Head::Request { path, headers, timeout };
-        Self { looks: true, ..Self::new(Some(head), body, true) }
+        // Too far away to be said is never.
+        let due = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        Self { looks: true, due, ..Self::new(Some(head), body, true) }
     }
 
     pub(crate) fn response(response: http::Response<tonic::body::Body>) -> Self {
@@ -103,8 +107,8 @@ impl Pump {
 
     fn new(head: Option<Head>, body: tonic::body::Body, is_request: bool) -> Self {
         let (chunk, next) = (Bytes::new(), Bytes::new());
-        let (tail, code, looks) = (Tail::Open, 0, false);
-        Self { head, body, body_done: false, is_request, chunk, next, tail, code, looks }
+        let (tail, code, looks, due) = (Tail::Open, 0, false, None);
+        Self { head, body, body_done: false, is_request, chunk, next, tail, code, looks, due }
     }
 
     /// Whether the head is on the ring.
@@ -262,7 +266,9 @@ impl Pump {
         state.answered = flags & END != 0;
         self.chunk.advance(len);
         let visit = match (&self.head, &mut tx.habits) {
-            (Some(Head::Request { path, .. }), Some(habits)) if self.looks && flags & END != 0 => {
+            (Some(Head::Request { path, .. }), Some(habits))
+                if self.looks && flags & END != 0 && domain::has_time(self.due) =>
+            {
                 habits.goes_in(path.path()).map(|method| (method, stream.id))
             }
             _ => None,

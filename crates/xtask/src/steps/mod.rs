@@ -171,7 +171,7 @@ fn doc(session: &mut Session) -> Result<()> {
 }
 
 fn machine(session: &mut Session) -> Result<()> {
-    let outcome = vm::run(session.workspace)?;
+    let outcome = vm::run(session.workspace, session.full)?;
     session.ran.replace(outcome.ran.entries());
     session.ran.save(&session.workspace.ran_list())?;
     session.note.clone_from(&outcome.note);

@@ -12,6 +12,10 @@ use crate::command::Cmd;
 /// Depends on the package with the current kernel.
 const META: &str = "linux-image-cloud-amd64";
 
+/// The same of the first kernels that write signal frames with all rights, where the current one is older:
+/// domains are kept apart in another way there.
+const NEWER: (&str, [u32; 2]) = ("linux-image-6.12-cloud-amd64", [6, 12]);
+
 /// A kernel that the emulator can start.
 pub(super) struct Kernel {
     /// Its file.
@@ -20,28 +24,43 @@ pub(super) struct Kernel {
     pub(super) name: String,
 }
 
-/// The kernel that apt offers; it is kept below `dir` under the name of its package's file.
+/// The kernels that apt offers, an old and a new one; they are kept below `dir` under the names of their
+/// packages' files.
 ///
 /// # Errors
 /// When apt knows no such package or cannot reach it, or the package holds no kernel.
-pub(super) fn fetch(dir: &Path) -> Result<Kernel> {
+pub(super) fn fetch(dir: &Path) -> Result<Vec<Kernel>> {
+    let current = fetch_from(dir, META)?;
+    let (newer, from) = NEWER;
+    let is_old = release(&current.name).is_some_and(|release| release < from);
+    let newer = is_old.then(|| fetch_from(dir, newer)).transpose()?;
+    Ok([current].into_iter().chain(newer).collect())
+}
+
+/// Major and minor version in the name of a kernel.
+fn release(name: &str) -> Option<[u32; 2]> {
+    let mut numbers = name.strip_prefix("Linux ")?.split(['.', '-', '+']);
+    Some([numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?])
+}
+
+fn fetch_from(dir: &Path, meta: &str) -> Result<Kernel> {
     let dir = dir.join("kernel");
-    let mut found = offered(&dir);
+    let mut found = offered(&dir, meta);
     if found.is_err() && apt::is_root()? {
         // The lists may be missing, or older than the archive.
-        found = apt::get(["update"]).run().and_then(|()| offered(&dir));
+        found = apt::get(["update"]).run().and_then(|()| offered(&dir, meta));
     }
     found.with_context(|| {
         format!(
-            "the emulated machine needs the kernel of Debian's package {META}, and apt did not \
+            "the emulated machine needs the kernel of Debian's package {meta}, and apt did not \
              give it; run `sudo apt-get update` where the archive can be reached"
         )
     })
 }
 
-fn offered(dir: &Path) -> Result<Kernel> {
-    let depends = Cmd::new("apt-cache").args(["depends", META]).read()?;
-    let package = dependency(&depends).with_context(|| format!("{META} depends on no kernel"))?;
+fn offered(dir: &Path, meta: &str) -> Result<Kernel> {
+    let depends = Cmd::new("apt-cache").args(["depends", meta]).read()?;
+    let package = dependency(&depends).with_context(|| format!("{meta} depends on no kernel"))?;
     let uris = apt::get(["download", "--print-uris", package]).read()?;
     let file = file_name(&uris).with_context(|| format!("apt names no file for {package}"))?;
     let kept = dir.join(file);
@@ -95,6 +114,13 @@ fn file_name(uris: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_older_than_6_12_is_told_by_its_name() {
+        assert!(release("Linux 6.1.0-56-cloud-amd64").unwrap() < NEWER.1);
+        assert!(release("Linux 6.12.117+deb12-cloud-amd64").unwrap() >= NEWER.1);
+        assert_eq!(release("Linux"), None);
+    }
 
     #[test]
     fn the_package_and_its_file_are_read_from_apt() {

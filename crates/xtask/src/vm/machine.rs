@@ -2,11 +2,11 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use partywall_vm::transcript::Transcript;
 
-use super::MACHINE_LIMIT;
 use super::kernel::Kernel;
 use crate::command::Cmd;
 
@@ -39,7 +39,7 @@ pub(super) struct Run {
 ///
 /// # Errors
 /// When the emulator does not start.
-pub(super) fn run(dir: &Path, kernel: &Kernel) -> Result<Run> {
+pub(super) fn run(dir: &Path, kernel: &Kernel, limit: Duration) -> Result<Run> {
     let console = dir.join(CONSOLE);
     fs::write(&console, "")?;
     let command = Cmd::new(EMULATOR)
@@ -52,7 +52,7 @@ pub(super) fn run(dir: &Path, kernel: &Kernel) -> Result<Run> {
         .args(["-serial", &format!("file:{CONSOLE}"), "-serial", "stdio"]);
     let mut transcript = Transcript::default();
     let succeeded = command
-        .follow(Some(MACHINE_LIMIT), |line| transcript.line(line))
+        .follow(Some(limit), |line| transcript.line(line))
         .with_context(|| format!("{EMULATOR} is in Debian's package qemu-system-x86"))?;
     let console = fs::read(&console).with_context(|| format!("read {}", console.display()))?;
     let console = String::from_utf8_lossy(&console).into_owned();

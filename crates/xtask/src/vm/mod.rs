@@ -1,7 +1,7 @@
 //! `cargo xtask vm-test`: tests of programs in one address space, where protection keys exist.
 //!
 //! Few machines that run tests have protection keys, so the tests run a second time in an emulated
-//! one: Debian's kernel, and an initial file system with `vm-init`, the test binaries and the
+//! one: Debian's kernels before and from Linux 6.12 on, and an initial file system with `vm-init`, the test binaries and the
 //! programs that the tests load. What the machine and this program say to each other is in
 //! `tests/vm`.
 //!
@@ -29,10 +29,13 @@ use crate::workspace::Workspace;
 const PROGRAMS: &str = "/programs";
 
 /// When a test binary is killed. Emulation is slow, and others may keep the host busy.
-const TESTS_LIMIT: Duration = Duration::from_secs(300);
+const TESTS_LIMIT: Duration = Duration::from_secs(840);
 
 /// When the machine is killed.
-const MACHINE_LIMIT: Duration = Duration::from_secs(360);
+const MACHINE_LIMIT: Duration = Duration::from_secs(900);
+
+/// The same with the promised number of trials.
+const FULL_LIMIT: Duration = Duration::from_secs(7200);
 
 /// What `partywall up` says of calls between domains with protection keys.
 const UP_SAYS: &[&str] = &["gate  fault"];
@@ -77,33 +80,46 @@ impl Outcome {
 ///
 /// # Errors
 /// When something cannot be built or the emulator does not start; failed tests are in the outcome.
-pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
+pub(crate) fn run(workspace: &Workspace, full: bool) -> Result<Outcome> {
     let begin = Instant::now();
     let dir = workspace.target.join("vm");
     fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
-    let kernel = kernel::fetch(&dir)?;
+    let kernels = kernel::fetch(&dir)?;
     let built = build::all(workspace, &dir)?;
-    let jobs = jobs(&built.tests);
+    let jobs = jobs(&built.tests, full);
     image::write(&dir.join(machine::IMAGE), &built, &jobs)?;
-    println!("vm: {} and {} programs, built in {}", kernel.name, jobs.len(), seconds(begin));
-    let start = Instant::now();
-    let run = machine::run(&dir, &kernel)?;
-    report::save_files(&dir.join("left"), run.transcript.files())?;
-    let mut outcome = report::judge(&jobs, &run);
-    outcome.note = format!("{}, {} in the machine", outcome.note, seconds(start));
-    println!("vm: {}; {} in all", outcome.note, seconds(begin));
-    Ok(outcome)
+    println!("vm: {} programs, built in {}", jobs.len(), seconds(begin));
+    let mut all = Outcome { ran: RanList::default(), note: String::new(), faults: Vec::new() };
+    for kernel in &kernels {
+        let start = Instant::now();
+        let limit = if full { FULL_LIMIT } else { MACHINE_LIMIT };
+        let run = machine::run(&dir, kernel, limit)?;
+        let left = kernel.name.replace(' ', "-");
+        report::save_files(&dir.join("left").join(left), run.transcript.files())?;
+        let outcome = report::judge(&jobs, &run);
+        all.ran.extend(outcome.ran.entries().iter().cloned());
+        all.faults.extend(outcome.faults.iter().map(|fault| format!("{}: {fault}", kernel.name)));
+        let note = format!("{}: {}, {} in the machine", kernel.name, outcome.note, seconds(start));
+        println!("vm: {note}");
+        all.note = [all.note, note].join(if all.ran.entries().is_empty() { "" } else { "; " });
+    }
+    all.note = all.note.trim_start_matches("; ").to_owned();
+    println!("vm: {} in all", seconds(begin));
+    Ok(all)
 }
 
-fn jobs(tests: &[TestBinary]) -> Vec<Job> {
+fn jobs(tests: &[TestBinary], full: bool) -> Vec<Job> {
+    let trials = if full { "full" } else { "quick" };
+    let limit = if full { FULL_LIMIT } else { TESTS_LIMIT };
     let variable = |name: &str, value: &str| (name.to_owned(), value.to_owned());
     let job = |binary: &TestBinary| Job {
         program: Program {
             name: binary.prefix.clone(),
             path: format!("/bin/{}", binary.file()),
-            limit: TESTS_LIMIT,
+            limit,
             arguments: Vec::new(),
             variables: vec![
+                variable("PARTYWALL_TRIALS", trials),
                 variable("PATH", "/bin"),
                 variable(INSIDE, "1"),
                 variable(LEFT_VARIABLE, LEFT),

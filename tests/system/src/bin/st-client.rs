@@ -87,6 +87,9 @@ enum Mode {
     Few,
     /// Makes the server fail in every way, and calls it again each time.
     Fail,
+    /// Calls a handler that computes for long, with a deadline of ten milliseconds, twenty times; prints how
+    /// many microseconds after that each has come back.
+    Late,
     /// Every interoperability case, of a server that is `--probed`; fails with those that did not
     /// hold.
     Interop,
@@ -107,6 +110,7 @@ fn main() -> Result<(), Error> {
         Mode::Keep => runtime.block_on(hoard(&arguments, 0)),
         Mode::Few => runtime.block_on(few(arguments.socket.as_deref())),
         Mode::Fail => runtime.block_on(fail(arguments.socket.as_deref())),
+        Mode::Late => runtime.block_on(late(arguments.socket.as_deref())),
         Mode::Interop => runtime.block_on(interop(arguments.socket.as_deref())),
         Mode::Measure => runtime.block_on(measure(arguments.socket.as_deref())),
     }
@@ -323,6 +327,25 @@ async fn fail(socket: Option<&Path>) -> Result<(), Error> {
         out.flush()?;
     }
     Ok(())
+}
+
+async fn late(socket: Option<&Path>) -> Result<(), Error> {
+    const DEADLINE: Duration = Duration::from_millis(10);
+    let mut client = TestServiceClient::new(connect(socket).await?);
+    for _ in 0..20 {
+        call_fifty_times(&mut client).await?;
+        // The service's reader sleeps then, and would be visited.
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        let mut burning = tonic::Request::new(request(1, 32));
+        burning.metadata_mut().insert("x-fail", "burn".parse()?);
+        burning.set_timeout(DEADLINE);
+        let start = Instant::now();
+        let status = client.unary_call(burning).await.err().ok_or("it has answered")?;
+        let took = start.elapsed();
+        assert_eq!(status.code(), tonic::Code::DeadlineExceeded, "{status}");
+        println!("late {}", took.saturating_sub(DEADLINE).as_micros());
+    }
+    call_fifty_times(&mut client).await
 }
 
 async fn interop(socket: Option<&Path>) -> Result<(), Error> {

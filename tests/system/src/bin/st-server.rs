@@ -65,8 +65,18 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(runtime.block_on(async { router.serve("test").await })?)
 }
 
+/// How long a handler computes that is asked to.
+const BURN: std::time::Duration = std::time::Duration::from_millis(50);
+
 /// Fails as the request asks for it, but only in a caller's thread: ABORTED elsewhere.
 fn fail(request: Request<()>) -> Result<Request<()>, Status> {
+    if request.metadata().get("x-fail").is_some_and(|how| how == "burn") {
+        let begin = std::time::Instant::now();
+        while begin.elapsed() < BURN {
+            std::hint::spin_loop();
+        }
+        return Ok(request);
+    }
     let thread = std::thread::current();
     let lent = thread.name().is_some_and(|name| name.starts_with("partywall-lent"));
     if request.metadata().contains_key("x-fail") && !lent {

@@ -99,6 +99,28 @@ fn every_case_between_domains() {
     }
 }
 
+/// The caller's call waits for a service that is asked inside the domain and has no time left.
+#[test]
+fn a_deadline_inside_a_domain_is_told_in_time_and_ends_no_service() {
+    let _alone = alone();
+    let host = Host::new();
+    let mut launcher = launcher(&host, &["--threads", "1"], "late");
+    assert!(launcher.line().starts_with("server "));
+    let mut late: Vec<u64> = Vec::new();
+    let mut last = launcher.line();
+    while let Some(microseconds) = last.trim().strip_prefix("late ") {
+        late.push(microseconds.parse().unwrap());
+        last = launcher.line();
+    }
+    let mut said = String::new();
+    launcher.stderr().read_to_string(&mut said).unwrap();
+    assert!(last.trim().ends_with("client Some(0)"), "{last}{said}");
+    println!("microseconds after the deadline: {late:?}");
+    // Others may have a processor for longer now and then; who waits for the handler is 40 ms late.
+    let in_time = late.iter().filter(|late| **late <= 5_000).count();
+    assert!(late.len() == 20 && in_time >= 15, "{late:?}");
+}
+
 #[test]
 fn a_domain_that_is_killed_fails_its_callers_and_nobody_else() {
     let _alone = alone();
