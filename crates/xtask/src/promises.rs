@@ -4,7 +4,7 @@
 //! last cell names, between backquotes,
 //!
 //! - tests, each of which must have passed in the last run;
-//! - after the word `bench`, a bench, which must have targets;
+//! - after the word `bench`, a bench: one that has targets, or one that `cargo bench` runs;
 //! - after the words `fuzz target` or `fuzz targets`, fuzz targets, which must be there;
 //! - options such as `--full`, which say under which condition a test shows the whole promise.
 //!
@@ -50,15 +50,19 @@ pub(crate) fn check(workspace: &Workspace, ran: &RanList) -> Result<(usize, Vec<
     Ok(found)
 }
 
-/// The benches that have targets.
+/// The benches: those of `partywall-bench` that have targets, and those that `cargo bench` runs.
 fn benches(workspace: &Workspace) -> Result<Vec<String>> {
-    let dir = workspace.root.join("crates/bench/src/target");
-    let entries = fs::read_dir(&dir).with_context(|| format!("list {}", dir.display()))?;
-    let names = entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
-    let names = names.collect::<Result<Vec<_>>>()?;
-    let others = ["mod", "tests"];
-    let stems = names.iter().filter_map(|name| name.strip_suffix(".rs"));
-    Ok(stems.filter(|stem| !others.contains(stem)).map(str::to_owned).collect())
+    let mut found = Vec::new();
+    for dir in ["crates/bench/src/target", "crates/bench/benches"] {
+        let dir = workspace.root.join(dir);
+        let entries = fs::read_dir(&dir).with_context(|| format!("list {}", dir.display()))?;
+        for entry in entries {
+            let name = entry?.file_name().to_string_lossy().into_owned();
+            found.extend(name.strip_suffix(".rs").map(str::to_owned));
+        }
+    }
+    found.retain(|stem| !matches!(stem.as_str(), "mod" | "tests"));
+    Ok(found)
 }
 
 fn faults(text: &str, known: &Known, ran: &RanList) -> (usize, Vec<String>) {
