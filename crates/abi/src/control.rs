@@ -13,60 +13,47 @@
 //!  Register ----------------->             serve a name
 //!          <---------------- Registered
 //!  Connect ------------------>             a link to a name
-//!          <-------------------- Linked    + fds [outbox of the caller, socket]
-//!            (the server gets) Offer       + fds [outbox of the server, socket]
+//!  Cancel  ------------------>             or no longer
+//!            (the server gets) Offer       + fds [its outbox, its socket]
+//!            (and says)        Adopted
+//!          <-------------------- Linked    + fds [its outbox, the server's outbox, its socket]
+//!  Adopted ------------------>
+//!            (the server gets) Open        + fd  [the caller's outbox]
 //!          or <--------------- Redirect    the name is reached over the network
 //!          or <------------------ Refused  a gRPC code and a text
+//!
+//!            (each end gets)   Allowed     other methods may be called from now on
+//!            (each end gets)   Ended       the link is over
+//!  Closed  ------------------>             this end is over, and what it counted
+//!
+//!  Report  ------------------>             to a new coordinator: this link is open
+//!          <------------------ Reported
 //!
 //!  Switch ------------------->             open or close the gate of a domain
 //!            (the domain gets) SetGate     and says GateSet
 //!          <------------------ Switched
 //! ```
 //!
-//! After `Linked` and `Offer` the two sides speak over their socket alone: each maps its outbox,
-//! seals it and sends it to the other with a [`Setup`].
+//! Only the coordinator sends descriptors. Who writes an outbox has it for writing, who reads it
+//! for reading, and only when it is sealed against every other writer. After `Open` the two ends
+//! speak over their socket alone, and the server begins with a [`Setup`].
 
-use alloc::string::{String, ToString};
+use alloc::string::String;
 use alloc::vec::Vec;
 
 use crate::codec::{DecodeError, Reader, Writer};
-use crate::layout::Geometry;
 use crate::limits;
-use crate::name::{MethodPattern, MethodSet, ServiceName};
+use crate::name::{MethodSet, ServiceName};
 
+mod fields;
 mod link;
+mod setup;
 
-pub use link::{Isolation, LinkRow, LinkStats};
-use link::{isolation, put_isolation, put_row, put_stats, row, stats};
-
-/// How a program file became known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Digest {
-    /// It is not known.
-    Unknown,
-    /// SHA-256 read through `/proc/PID/exe`: true when it was read, but a process can be made to
-    /// run other code afterwards.
-    Observed([u8; 32]),
-    /// SHA-256 of the sealed copy that the coordinator itself started: strong.
-    Started([u8; 32]),
-}
-
-/// Who a process is, as the kernel told the coordinator.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Identity {
-    /// User.
-    pub uid: u32,
-    /// Primary group.
-    pub gid: u32,
-    /// Process, as the coordinator's PID namespace sees it; none when that cannot see it.
-    pub pid: Option<u32>,
-    /// Digest of the program file.
-    pub digest: Digest,
-    /// Control group path, empty when unknown.
-    pub cgroup: String,
-    /// The policy's names for it.
-    pub principals: Vec<String>,
-}
+pub use fields::{Digest, Identity};
+use fields::{code, flag, identity, methods, name, put_identity, put_methods, put_text};
+pub use link::{Blame, Isolation, LinkRow, LinkStats, Role, Terms, Token};
+use link::{blame, put_blame, put_role, put_row, put_stats, put_terms, role, row, stats, terms};
+pub use setup::Setup;
 
 /// Both sides of the control conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,6 +84,8 @@ pub enum Message {
         request: u32,
         /// The name.
         name: ServiceName,
+        /// Links that it can serve at once, under all names of this process together.
+        places: u32,
     },
     /// To the process: you do.
     Registered {
@@ -117,20 +106,18 @@ pub enum Message {
         /// The name.
         name: ServiceName,
     },
-    /// To the caller: your end. Descriptors: your outbox, your end of the socket.
+    /// To the coordinator: I do not wait for this link any more.
+    Cancel {
+        /// Number of the connect request.
+        request: u32,
+    },
+    /// To the caller: your end. Descriptors: your outbox for writing, the server's for reading,
+    /// your end of the socket.
     Linked {
         /// Request number.
         request: u32,
-        /// The link's number.
-        link: u64,
-        /// Size of both outboxes.
-        geometry: Geometry,
-        /// Who serves.
-        server: Identity,
-        /// What the caller may call.
-        methods: MethodSet,
-        /// What keeps the ends apart.
-        isolation: Isolation,
+        /// The link; its peer is the server.
+        terms: Terms,
     },
     /// To the caller: the name is reached over the network.
     Redirect {
@@ -138,6 +125,8 @@ pub enum Message {
         request: u32,
         /// The link's number.
         link: u64,
+        /// What the caller knows it by.
+        token: Token,
         /// Where.
         url: String,
         /// What the caller may call.
@@ -152,20 +141,70 @@ pub enum Message {
         /// What, where and the remedy.
         text: String,
     },
-    /// To the server: a caller. Descriptors: your outbox, your end of the socket.
+    /// To the server: a caller. Descriptors: your outbox for writing, your end of the socket.
     Offer {
         /// The registration that was asked for.
         registration: u64,
+        /// The link; its peer is the caller.
+        terms: Terms,
+    },
+    /// To the coordinator: my outbox is mapped and sealed; a caller's is filled, too, and so is
+    /// the server's.
+    Adopted {
         /// The link's number.
         link: u64,
-        /// Size of both outboxes.
-        geometry: Geometry,
-        /// Who calls.
-        caller: Identity,
-        /// What it may call.
+    },
+    /// To the server: the caller is ready. Descriptor: its outbox for reading.
+    Open {
+        /// The link's number.
+        link: u64,
+    },
+    /// To each end: this is what the policy says from now on.
+    Allowed {
+        /// The link's number.
+        link: u64,
+        /// The end that is told; a process can have both.
+        role: Role,
+        /// Who is at the other end.
+        peer: Identity,
+        /// All that may be called.
         methods: MethodSet,
-        /// What keeps the ends apart.
-        isolation: Isolation,
+    },
+    /// To each end: this link is over.
+    Ended {
+        /// The link's number.
+        link: u64,
+        /// The end that is told.
+        role: Role,
+        /// gRPC status code of the calls under way.
+        code: u8,
+        /// Why.
+        text: String,
+    },
+    /// To the server: this registration is over.
+    Unregistered {
+        /// Number of the registration.
+        registration: u64,
+        /// Why.
+        text: String,
+    },
+    /// To a coordinator that has not made it: this link is open.
+    Report {
+        /// Request number.
+        request: u32,
+        /// What both ends know it by.
+        token: Token,
+        /// The end that says so.
+        role: Role,
+        /// The name that was asked for.
+        name: ServiceName,
+    },
+    /// To the process: that link has this number here.
+    Reported {
+        /// Request number.
+        request: u32,
+        /// The link's number.
+        link: u64,
     },
     /// To the coordinator: tell me now, and at each change, how many serve this name.
     Watch {
@@ -190,6 +229,10 @@ pub enum Message {
     Closed {
         /// The link's number.
         link: u64,
+        /// The end that says so.
+        role: Role,
+        /// Whose doing that was.
+        blame: Blame,
         /// What was counted.
         stats: LinkStats,
     },
@@ -259,6 +302,20 @@ pub enum Message {
         /// 0, or an error number.
         errno: u32,
     },
+    /// To the coordinator: read your policy again.
+    Reload {
+        /// Request number.
+        request: u32,
+    },
+    /// To the process: that is in force.
+    Reloaded {
+        /// Request number.
+        request: u32,
+        /// Links that it has ended.
+        ended: u32,
+        /// Links whose methods it has changed.
+        changed: u32,
+    },
 }
 
 impl Message {
@@ -279,7 +336,10 @@ impl Message {
                 start(w, 3, 0);
                 put_identity(w, you);
             }
-            Self::Register { request, name } => put_named(w, 4, *request, name),
+            Self::Register { request, name, places } => {
+                put_named(w, 4, *request, name);
+                w.u32(*places);
+            }
             Self::Registered { request, registration } => {
                 start(w, 5, *request);
                 w.u64(*registration);
@@ -289,17 +349,14 @@ impl Message {
                 w.u64(*registration);
             }
             Self::Connect { request, name } => put_named(w, 7, *request, name),
-            Self::Linked { request, link, geometry, server, methods, isolation } => {
+            Self::Linked { request, terms } => {
                 start(w, 8, *request);
-                w.u64(*link);
-                put_geometry(w, *geometry);
-                put_identity(w, server);
-                put_methods(w, methods);
-                put_isolation(w, *isolation);
+                put_terms(w, terms);
             }
-            Self::Redirect { request, link, url, methods } => {
+            Self::Redirect { request, link, token, url, methods } => {
                 start(w, 9, *request);
                 w.u64(*link);
+                w.raw(&token.0);
                 put_text(w, url, limits::URL_BYTES);
                 put_methods(w, methods);
             }
@@ -308,14 +365,10 @@ impl Message {
                 w.u8(*code);
                 put_text(w, text, limits::ERROR_TEXT_BYTES);
             }
-            Self::Offer { registration, link, geometry, caller, methods, isolation } => {
+            Self::Offer { registration, terms } => {
                 start(w, 11, 0);
                 w.u64(*registration);
-                w.u64(*link);
-                put_geometry(w, *geometry);
-                put_identity(w, caller);
-                put_methods(w, methods);
-                put_isolation(w, *isolation);
+                put_terms(w, terms);
             }
             Self::Watch { request, name } => put_named(w, 12, *request, name),
             Self::Watched { request, instances } => {
@@ -323,9 +376,11 @@ impl Message {
                 w.u32(*instances);
             }
             Self::Unwatch { request } => start(w, 14, *request),
-            Self::Closed { link, stats } => {
+            Self::Closed { link, role, blame, stats } => {
                 start(w, 15, 0);
                 w.u64(*link);
+                put_role(w, *role);
+                put_blame(w, *blame);
                 put_stats(w, stats);
             }
             Self::List { request } => start(w, 16, *request),
@@ -357,8 +412,48 @@ impl Message {
                 start(w, 25, *request);
                 w.u32(*errno);
             }
+            Self::Adopted { link } => put_link(w, 26, *link),
+            Self::Open { link } => put_link(w, 27, *link),
+            Self::Allowed { link, role, peer, methods } => {
+                put_link(w, 28, *link);
+                put_role(w, *role);
+                put_identity(w, peer);
+                put_methods(w, methods);
+            }
+            Self::Ended { link, role, code, text } => {
+                put_link(w, 29, *link);
+                put_role(w, *role);
+                w.u8(*code);
+                put_text(w, text, limits::ERROR_TEXT_BYTES);
+            }
+            Self::Cancel { request } => start(w, 30, *request),
+            Self::Unregistered { registration, text } => {
+                put_link(w, 31, *registration);
+                put_text(w, text, limits::ERROR_TEXT_BYTES);
+            }
+            Self::Report { request, token, role, name } => {
+                put_named(w, 32, *request, name);
+                w.raw(&token.0);
+                put_role(w, *role);
+            }
+            Self::Reported { request, link } => {
+                start(w, 33, *request);
+                w.u64(*link);
+            }
+            Self::Reload { request } => start(w, 34, *request),
+            Self::Reloaded { request, ended, changed } => {
+                start(w, 35, *request);
+                w.u32(*ended);
+                w.u32(*changed);
+            }
         }
         out
+    }
+
+    /// The number of the request that an encoded message belongs to; zero when it belongs to none.
+    pub fn request_of(packet: &[u8]) -> u32 {
+        let number = packet.get(4..8).and_then(|n| n.try_into().ok());
+        number.map_or(0, u32::from_le_bytes)
     }
 
     /// The message in a copied packet.
@@ -377,21 +472,15 @@ impl Message {
             1 => Self::Challenge { version: r.u16("version")?, nonce: r.array("nonce")? },
             2 => Self::Proof { version: r.u16("version")?, nonce: r.array("nonce")? },
             3 => Self::Welcome { you: identity(r)? },
-            4 => Self::Register { request, name: name(r)? },
+            4 => Self::Register { request, name: name(r)?, places: r.u32("places")? },
             5 => Self::Registered { request, registration: r.u64("registration")? },
             6 => Self::Unregister { registration: r.u64("registration")? },
             7 => Self::Connect { request, name: name(r)? },
-            8 => Self::Linked {
-                request,
-                link: r.u64("link")?,
-                geometry: geometry(r)?,
-                server: identity(r)?,
-                methods: methods(r)?,
-                isolation: isolation(r)?,
-            },
+            8 => Self::Linked { request, terms: terms(r)? },
             9 => Self::Redirect {
                 request,
                 link: r.u64("link")?,
+                token: Token(r.array("token")?),
                 url: r.short_text("url", limits::URL_BYTES)?,
                 methods: methods(r)?,
             },
@@ -400,18 +489,16 @@ impl Message {
                 code: code(r)?,
                 text: r.short_text("text", limits::ERROR_TEXT_BYTES)?,
             },
-            11 => Self::Offer {
-                registration: r.u64("registration")?,
-                link: r.u64("link")?,
-                geometry: geometry(r)?,
-                caller: identity(r)?,
-                methods: methods(r)?,
-                isolation: isolation(r)?,
-            },
+            11 => Self::Offer { registration: r.u64("registration")?, terms: terms(r)? },
             12 => Self::Watch { request, name: name(r)? },
             13 => Self::Watched { request, instances: r.u32("instances")? },
             14 => Self::Unwatch { request },
-            15 => Self::Closed { link: r.u64("link")?, stats: stats(r)? },
+            15 => Self::Closed {
+                link: r.u64("link")?,
+                role: role(r)?,
+                blame: blame(r)?,
+                stats: stats(r)?,
+            },
             16 => Self::List { request },
             17 => Self::Row { request, row: row(r)? },
             18 => Self::Listed { request },
@@ -422,52 +509,38 @@ impl Message {
             23 => Self::Switched { request, domains: r.u32("domains")? },
             24 => Self::SetGate { request, open: flag(r, "open")? },
             25 => Self::GateSet { request, errno: r.u32("errno")? },
+            26 => Self::Adopted { link: r.u64("link")? },
+            27 => Self::Open { link: r.u64("link")? },
+            28 => Self::Allowed {
+                link: r.u64("link")?,
+                role: role(r)?,
+                peer: identity(r)?,
+                methods: methods(r)?,
+            },
+            29 => Self::Ended {
+                link: r.u64("link")?,
+                role: role(r)?,
+                code: code(r)?,
+                text: r.short_text("text", limits::ERROR_TEXT_BYTES)?,
+            },
+            30 => Self::Cancel { request },
+            31 => Self::Unregistered {
+                registration: r.u64("registration")?,
+                text: r.short_text("text", limits::ERROR_TEXT_BYTES)?,
+            },
+            32 => Self::Report {
+                request,
+                name: name(r)?,
+                token: Token(r.array("token")?),
+                role: role(r)?,
+            },
+            33 => Self::Reported { request, link: r.u64("link")? },
+            34 => Self::Reload { request },
+            35 => Self::Reloaded { request, ended: r.u32("ended")?, changed: r.u32("changed")? },
             found => return Err(DecodeError::Value { field: "kind", found: found.into() }),
         };
         core::mem::replace(r, Reader::new(&[])).end()?;
         Ok(message)
-    }
-}
-
-/// What each side sends first on a link's socket, with its sealed outbox as the one descriptor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Setup {
-    /// The link's number, as the coordinator told both.
-    pub link: u64,
-}
-
-impl Setup {
-    const MAGIC: u32 = u32::from_le_bytes(*b"PWst");
-
-    /// Length of the packet.
-    pub const BYTES: usize = 16;
-
-    /// The packet.
-    pub fn encode(self) -> [u8; Self::BYTES] {
-        let mut out = [0; Self::BYTES];
-        out[..4].copy_from_slice(&Self::MAGIC.to_le_bytes());
-        out[4..6].copy_from_slice(&crate::VERSION.to_le_bytes());
-        out[8..].copy_from_slice(&self.link.to_le_bytes());
-        out
-    }
-
-    /// The message in a copied packet.
-    ///
-    /// # Errors
-    /// [`DecodeError`] naming the field.
-    pub fn decode(packet: &[u8]) -> Result<Self, DecodeError> {
-        let mut r = Reader::new(packet);
-        let magic = r.u32("setup magic")?;
-        if magic != Self::MAGIC {
-            return Err(DecodeError::Value { field: "setup magic", found: magic.into() });
-        }
-        let version = r.u32("setup version")?;
-        if version != u32::from(crate::VERSION) {
-            return Err(DecodeError::Value { field: "setup version", found: version.into() });
-        }
-        let link = r.u64("setup link")?;
-        r.end()?;
-        Ok(Self { link })
     }
 }
 
@@ -477,109 +550,14 @@ fn start(w: &mut Writer<'_>, kind: u16, request: u32) {
     w.u32(request);
 }
 
+fn put_link(w: &mut Writer<'_>, kind: u16, number: u64) {
+    start(w, kind, 0);
+    w.u64(number);
+}
+
 fn put_named(w: &mut Writer<'_>, kind: u16, request: u32, name: &ServiceName) {
     start(w, kind, request);
     w.short_bytes(name.as_str().as_bytes());
-}
-
-fn name(r: &mut Reader<'_>) -> Result<ServiceName, DecodeError> {
-    let text = r.short_text("name", limits::NAME_BYTES)?;
-    ServiceName::new(&text).map_err(|_| DecodeError::Text { field: "name" })
-}
-
-fn code(r: &mut Reader<'_>) -> Result<u8, DecodeError> {
-    match r.u8("code")? {
-        code @ 0..=16 => Ok(code),
-        found => Err(DecodeError::Value { field: "code", found: found.into() }),
-    }
-}
-
-fn put_text(w: &mut Writer<'_>, text: &str, limit: usize) {
-    let end = (0..=limit.min(text.len())).rev().find(|&i| text.is_char_boundary(i)).unwrap_or(0);
-    w.short_bytes(&text.as_bytes()[..end]);
-}
-
-fn put_geometry(w: &mut Writer<'_>, g: Geometry) {
-    w.u32(g.slots());
-    w.u32(g.arena_bytes());
-}
-
-fn geometry(r: &mut Reader<'_>) -> Result<Geometry, DecodeError> {
-    let (slots, arena) = (r.u32("slots")?, r.u32("arena bytes")?);
-    Geometry::new(slots, arena)
-        .map_err(|_| DecodeError::Value { field: "geometry", found: u64::from(slots) })
-}
-
-fn put_identity(w: &mut Writer<'_>, id: &Identity) {
-    w.u32(id.uid);
-    w.u32(id.gid);
-    w.u32(id.pid.unwrap_or(0));
-    let (kind, digest) = match id.digest {
-        Digest::Unknown => (0, [0; 32]),
-        Digest::Observed(d) => (1, d),
-        Digest::Started(d) => (2, d),
-    };
-    w.u8(kind);
-    w.raw(&digest);
-    put_text(w, &id.cgroup, limits::CGROUP_BYTES);
-    let principals = &id.principals[..id.principals.len().min(limits::PRINCIPALS)];
-    w.u16(principals.len() as u16);
-    for p in principals {
-        put_text(w, p, limits::NAME_BYTES);
-    }
-}
-
-fn identity(r: &mut Reader<'_>) -> Result<Identity, DecodeError> {
-    let (uid, gid, pid) = (r.u32("uid")?, r.u32("gid")?, r.u32("pid")?);
-    let kind = r.u8("digest kind")?;
-    let digest = r.array("digest")?;
-    let digest = match kind {
-        0 => Digest::Unknown,
-        1 => Digest::Observed(digest),
-        2 => Digest::Started(digest),
-        found => return Err(DecodeError::Value { field: "digest kind", found: found.into() }),
-    };
-    let cgroup = r.short_text("cgroup", limits::CGROUP_BYTES)?;
-    let found = usize::from(r.u16("principals")?);
-    if found > limits::PRINCIPALS {
-        let limit = limits::PRINCIPALS;
-        return Err(DecodeError::TooLarge { field: "principals", found, limit });
-    }
-    let principals = (0..found)
-        .map(|_| r.short_text("principal", limits::NAME_BYTES))
-        .collect::<Result<_, _>>()?;
-    Ok(Identity { uid, gid, pid: (pid != 0).then_some(pid), digest, cgroup, principals })
-}
-
-fn put_methods(w: &mut Writer<'_>, set: &MethodSet) {
-    let patterns = &set.patterns()[..set.patterns().len().min(limits::PATTERNS)];
-    w.u16(patterns.len() as u16);
-    for p in patterns {
-        w.short_bytes(p.to_string().as_bytes());
-    }
-}
-
-fn methods(r: &mut Reader<'_>) -> Result<MethodSet, DecodeError> {
-    let found = usize::from(r.u16("methods")?);
-    if found > limits::PATTERNS {
-        return Err(DecodeError::TooLarge { field: "methods", found, limit: limits::PATTERNS });
-    }
-    let mut set = MethodSet::default();
-    for _ in 0..found {
-        let text = r.short_text("method", limits::PATTERN_BYTES)?;
-        let pattern =
-            MethodPattern::new(&text).map_err(|_| DecodeError::Text { field: "method" })?;
-        set.add(pattern);
-    }
-    Ok(set)
-}
-
-fn flag(r: &mut Reader<'_>, field: &'static str) -> Result<bool, DecodeError> {
-    match r.u8(field)? {
-        0 => Ok(false),
-        1 => Ok(true),
-        found => Err(DecodeError::Value { field, found: found.into() }),
-    }
 }
 
 #[cfg(test)]

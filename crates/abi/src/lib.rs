@@ -26,4 +26,4 @@ pub mod segment;
 pub mod sync;
 
 /// Version of everything in this crate; two sides with different versions refuse each other.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;

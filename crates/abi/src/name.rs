@@ -54,7 +54,7 @@ impl core::fmt::Display for ServiceName {
 ///
 /// The text forms are `*` (every method), `Method` (that method of every gRPC service at the
 /// name), `package.Service/*` and `package.Service/Method`.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MethodPattern {
     service: Option<String>,
     method: Option<String>,
@@ -127,6 +127,7 @@ impl core::fmt::Display for MethodPattern {
 /// The methods that one caller may call at one name; empty means none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MethodSet {
+    /// In order, each once, so that equal sets are equal values.
     patterns: Vec<MethodPattern>,
 }
 
@@ -138,8 +139,8 @@ impl MethodSet {
 
     /// Adds a pattern; one that is there already is not added again.
     pub fn add(&mut self, pattern: MethodPattern) {
-        if !self.patterns.contains(&pattern) {
-            self.patterns.push(pattern);
+        if let Err(at) = self.patterns.binary_search(&pattern) {
+            self.patterns.insert(at, pattern);
         }
     }
 

@@ -8,6 +8,7 @@ use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     env,
     ffi::OsString,
+    io::Read,
     path::{Path, PathBuf},
     process::{Command, ExitStatus, Stdio},
 };
@@ -97,14 +98,16 @@ pub fn build(
         match &s.program {
             Program::Built { package, bin } => wanted.push(Wanted { service, package, bin }),
             Program::File(At { value, place }) => {
+                let refuse = |why: &str| {
+                    let (place, path, why) = (place.clone(), value.clone(), why.to_owned());
+                    BuildError::NoProgram { place, path, why }
+                };
                 programs[service] = match std::fs::metadata(value) {
                     Ok(file) if file.is_file() => value.clone(),
-                    other => {
-                        let why = other.err().map_or("it is no file".into(), |e| e.to_string());
-                        let (place, path) = (place.clone(), value.clone());
-                        return Err(BuildError::NoProgram { place, path, why });
-                    }
+                    Ok(_) => return Err(refuse("it is no file; build it, or correct the path")),
+                    Err(e) => return Err(refuse(&format!("{e}; build it, or correct the path"))),
                 };
+                check_mark(value).map_err(|why| refuse(&why))?;
             }
         }
     }
@@ -125,6 +128,12 @@ pub fn build(
         if wanted.is_empty() {
             continue;
         }
+        if domain {
+            crate::remark(
+                "building the programs of domains, static-pie, with all that they depend on: apart \
+                 from other builds, and the first time as long as a whole one",
+            );
+        }
         for (wanted, path) in
             wanted.iter().zip(together(&wanted, domain, release, &metadata, &workspace)?)
         {
@@ -132,6 +141,21 @@ pub fn build(
         }
     }
     Ok(programs)
+}
+
+/// What is started is a sealed copy, which no interpreter could open.
+fn check_mark(program: &Path) -> Result<(), String> {
+    let mut mark = [0; 4];
+    let read = std::fs::File::open(program).and_then(|mut file| file.read_exact(&mut mark));
+    match read {
+        Err(e) if e.kind() != std::io::ErrorKind::UnexpectedEof => Err(e.to_string()),
+        _ if &mark == b"\x7fELF" => Ok(()),
+        _ => {
+            Err("this is no ELF program; for a script name the interpreter here, as /bin/sh, and \
+                  the script in `args`"
+                .into())
+        }
+    }
 }
 
 /// Builds binaries in one go.

@@ -3,6 +3,7 @@
 mod error;
 mod field;
 mod interpolate;
+mod keys;
 mod order;
 mod read;
 mod tree;
@@ -11,7 +12,10 @@ use std::{
     fs,
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
+
+use rustix::process::Signal;
 
 pub use error::{At, ComposeError, Place, nearest};
 pub use field::Vars;
@@ -59,6 +63,41 @@ pub struct Service {
     pub environment: Vec<(String, String)>,
     /// What it waits for before it starts, without services that do not run.
     pub depends_on: Vec<Dependency>,
+    /// How it runs and ends.
+    pub manners: Manners,
+}
+
+/// How a service runs and ends, as Compose's own keys say.
+#[derive(Debug, Clone)]
+pub struct Manners {
+    /// Where it runs, if not in the directory of the file.
+    pub working_dir: Option<At<PathBuf>>,
+    /// What becomes of it when it ends.
+    pub restart: Restart,
+    /// By which signal it is asked to end.
+    pub stop_signal: Signal,
+    /// How long it may take to do so, if that was said.
+    pub grace: Option<Duration>,
+}
+
+impl Default for Manners {
+    fn default() -> Self {
+        let (working_dir, restart) = (None, Restart::Unsaid);
+        Self { working_dir, restart, stop_signal: Signal::TERM, grace: None }
+    }
+}
+
+/// What becomes of a service that ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Restart {
+    /// A domain that others call is started again, nothing else.
+    Unsaid,
+    /// It stays ended.
+    No,
+    /// It is started again.
+    Always,
+    /// It is started again when it did not end well, at most so many times if a number was said.
+    OnFailure(Option<u32>),
 }
 
 /// What a service runs.

@@ -1,38 +1,165 @@
 //! `partywall coordinator`.
+//!
+//! Run by a service manager of systemd's kind, it tells that when it is ready, reloads and stops
+//! (sd_notify(3)), and takes the listening socket that it is handed (sd_listen_fds(3)).
 
 use std::error::Error;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use partywall_coordinator::{Coordinator, Policy};
+use partywall_coordinator::{Coordinator, Listen, Options, Policy, audit};
+use partywall_shm::socket;
+use sd_notify::NotifyState;
 use tokio::signal::unix::{SignalKind, signal};
 
+/// How a coordinator is run.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Where processes connect; unless given, where they look: /run/partywall/coordinator.sock for
+    /// root, $XDG_RUNTIME_DIR/partywall/coordinator.sock for others. Not used with a socket that a
+    /// service manager hands over.
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// Who may serve and call what; read again on SIGHUP and by `partywall policy reload`.
+    #[arg(long, value_name = "FILE")]
+    policy: PathBuf,
+    /// Where admissions, registrations, links, denials and such are written down, a JSON object a
+    /// line; `-` is standard output.
+    #[arg(long, value_name = "FILE")]
+    audit: Option<PathBuf>,
+}
+
 /// Runs a coordinator until SIGINT or SIGTERM.
-pub(crate) fn run(socket: &Path, policy: &Path) -> Result<ExitCode, Box<dyn Error>> {
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
     raise_descriptor_limit();
-    let policy = Policy::load(policy)?;
+    let policy = Policy::load(&arguments.policy)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let (mut interrupt, mut terminate) =
-            (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
-        let coordinator = Coordinator::start(Some(socket), policy)?;
-        crate::say(&format!("coordinator at {}\n", socket.display()))?;
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut hang_up = signal(SignalKind::hangup())?;
+        let (listen, shown) = listen(arguments.socket.as_deref())?;
+        let options = Options {
+            listen,
+            policy_file: Some(arguments.policy.clone()),
+            audit: arguments.audit.as_deref().map(audit_log).transpose()?,
+            children_are_services: false,
+        };
+        let coordinator = Coordinator::start_with(policy, options)?;
+        tell(&[NotifyState::Ready]);
+        crate::say(&format!("coordinator at {shown}\n"))?;
+        loop {
+            tokio::select! {
+                _ = interrupt.recv() => break,
+                _ = terminate.recv() => break,
+                _ = hang_up.recv() => reload(&coordinator),
+            }
         }
+        tell(&[NotifyState::Stopping]);
         drop(coordinator);
         crate::say("stopped; links that are open go on without it\n")?;
         Ok(ExitCode::SUCCESS)
     })
 }
 
-/// Each connection needs two descriptors, and the kernel counts those under way to processes that
-/// do not read against the same limit; the soft one is often 1024.
+/// The socket that a service manager has handed over, else the path.
+fn listen(path: Option<&Path>) -> Result<(Listen, String), Box<dyn Error>> {
+    let mut handed = sd_notify::listen_fds()?;
+    match (handed.next(), handed.next()) {
+        (Some(number), None) => {
+            let socket = socket::inherited(number)
+                .map_err(|e| format!("the socket that was handed over (LISTEN_FDS): {e}"))?;
+            Ok((Listen::Handed(socket), "the socket that was handed over".into()))
+        }
+        (Some(_), Some(_)) => {
+            Err("several sockets were handed over (LISTEN_FDS), and a coordinator has one".into())
+        }
+        (None, _) => {
+            let path = match path {
+                Some(path) => {
+                    crate::socket::check(path, "--socket")?;
+                    check_directory(path)?;
+                    path.to_path_buf()
+                }
+                None => usual_place()?,
+            };
+            let shown = path.display().to_string();
+            Ok((Listen::At(path), shown))
+        }
+    }
+}
+
+/// The last directory of the path is made, and no other: a path that is mistyped is no new tree.
+fn check_directory(path: &Path) -> Result<(), String> {
+    let above = path.parent().and_then(Path::parent).filter(|dir| *dir != Path::new(""));
+    match above.filter(|dir| !dir.is_dir()) {
+        None => Ok(()),
+        Some(missing) => Err(format!(
+            "--socket {}: there is no directory {}; make it, or correct the path",
+            path.display(),
+            missing.display()
+        )),
+    }
+}
+
+/// Where the processes of this user look for a coordinator.
+fn usual_place() -> Result<PathBuf, Box<dyn Error>> {
+    if rustix::process::geteuid().is_root() {
+        return Ok("/run/partywall/coordinator.sock".into());
+    }
+    let run = std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty());
+    let run = run.ok_or("XDG_RUNTIME_DIR is not set; say by --socket where processes connect")?;
+    Ok(Path::new(&run).join("partywall/coordinator.sock"))
+}
+
+fn audit_log(path: &Path) -> Result<std::fs::File, Box<dyn Error>> {
+    if path == Path::new("-") {
+        let out = rustix::io::fcntl_dupfd_cloexec(std::io::stdout(), 3)?;
+        return Ok(out.into());
+    }
+    audit::open(path).map_err(|e| format!("{}: {e}", path.display()).into())
+}
+
+fn reload(coordinator: &Coordinator) {
+    tell(&[
+        NotifyState::Reloading,
+        NotifyState::monotonic_usec_now().unwrap_or(NotifyState::Ready),
+    ]);
+    match coordinator.reload() {
+        Ok(()) => crate::remark("the policy was read again and is in force"),
+        Err(error) => crate::remark(&format!("partywall: the policy stays as it was: {error}")),
+    }
+    tell(&[NotifyState::Ready]);
+}
+
+/// Tells the service manager, if there is one.
+fn tell(state: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(state) {
+        tracing::warn!(%error, "the service manager was not told");
+    }
+}
+
+/// Each connection needs two descriptors, each link two, and the kernel counts those under way to
+/// processes that do not read against the same limit; the soft one is often 1024.
 pub(crate) fn raise_descriptor_limit() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     // Refused or not, what there is will do.
     let _ = setrlimit(Resource::Nofile, limit);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mistyped_path_makes_no_tree_of_directories() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(check_directory(&dir.path().join("partywall/c.sock")), Ok(()));
+        assert_eq!(check_directory(Path::new("c.sock")), Ok(()));
+        assert_eq!(check_directory(Path::new("sub/c.sock")), Ok(()));
+        let refused = check_directory(&dir.path().join("rnu/partywall/c.sock")).unwrap_err();
+        assert!(refused.contains("/rnu; make it, or correct the path"), "{refused}");
+    }
 }

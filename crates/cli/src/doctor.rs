@@ -1,4 +1,5 @@
-//! `partywall doctor`: what this machine offers, and what links would therefore be like.
+//! `partywall doctor`: what this machine offers, what links would therefore be like, and whether a
+//! coordinator answers.
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -6,44 +7,85 @@ use std::process::ExitCode;
 use partywall::Isolation;
 use partywall_domain::machine::{Feature, Finding};
 
-use crate::isolation::Machine;
+use crate::isolation::{Machine, NEEDED};
+use crate::socket::Socket;
+
+/// Which coordinator is looked for.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    socket: Socket,
+}
 
 /// Prints it.
-pub(crate) fn run() -> Result<ExitCode, Box<dyn Error>> {
-    crate::say(&report(&Feature::ALL.map(Feature::look)))?;
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
+    let found = Feature::ALL.map(Feature::look);
+    let at = arguments.socket.place().map_or_else(String::new, |p| format!(" at {}", p.display()));
+    let coordinator = match arguments.socket.ask(partywall::links) {
+        Ok(links) => format!("answers{at}; it lists {} links", links.len()),
+        Err(why) => why.to_string(),
+    };
+    crate::say(&format!("{}\nCoordinator:\n  {coordinator}\n", report(&found)))?;
     Ok(ExitCode::SUCCESS)
 }
 
+/// What a feature is to Partywall; none for one that this version does not use.
+fn meaning(feature: Feature) -> Option<&'static str> {
+    Some(match feature {
+        Feature::ProtectionKeys => "keep domains apart: isolation `fault`",
+        Feature::ClosedSignalStacks => "keep domains off each other's signal stacks as well",
+        Feature::Fsgsbase => "a thread that goes into another domain has that domain's storage",
+        Feature::SyscallUserDispatch => "system calls of a callee are made as its own process",
+        Feature::Seccomp => "what is about all domains at once is refused to each",
+        Feature::Membarrier => "a domain that ends is closed to all threads at once",
+        Feature::Cgroups2 => "the `cgroup` of a policy; of version 1, systemd's hierarchy",
+        Feature::HugePages => "arenas of functions over bytes have them",
+        Feature::MemfdSecret | Feature::Landlock | Feature::Sgx | Feature::Docker => return None,
+    })
+}
+
 fn report(findings: &[Finding]) -> String {
-    let mut out = String::from("This machine:\n");
+    let mut out = String::from("This machine, and what each is for:\n");
+    let mut unused = Vec::new();
     for finding in findings {
         let there = if finding.there { "yes" } else { "no" };
-        out.push_str(&format!(
-            "  {:<22} {there:<4} {}\n",
-            finding.feature.to_string(),
-            finding.seen
-        ));
+        let Some(meaning) = meaning(finding.feature) else {
+            unused.push(format!("{} ({there})", finding.feature));
+            continue;
+        };
+        let need = if NEEDED.contains(&finding.feature) { "domains need it: " } else { "" };
+        let name = finding.feature.to_string();
+        out.push_str(&format!("  {name:<22} {there:<4} {need}{meaning}\n"));
+        out.push_str(&format!("  {:<22}      {}\n", "", finding.seen));
+    }
+    if !unused.is_empty() {
+        out.push_str(&format!("  not used by this version: {}\n", unused.join(", ")));
     }
     let keys = findings.iter().find(|finding| finding.feature == Feature::ProtectionKeys);
     let machine = Machine::of(findings, keys.expect("all features were looked for"));
+    let bare = "`isolation: none`: nothing keeps domains apart";
     let domain = match (&machine.missing[..], &machine.keys) {
-        ([], Ok((fault, most))) => {
-            format!("isolation {fault} for up to {most}, or {}", Isolation::None)
+        ([], Ok((fault, most))) => vec![
+            format!("isolation {fault}, for up to {most} domains of one `up`"),
+            format!("{bare}; as many as there is room for"),
+        ],
+        ([], Err(why)) => vec![
+            format!("{bare}, and it is to be asked for by name"),
+            format!("not isolation {}: {why}", Isolation::Fault),
+        ],
+        (missing, _) => {
+            vec![format!("none here: without {}; write `link: ring`", missing.join(", "))]
         }
-        ([], Err(why)) => format!(
-            "isolation {}, when asked for by name; not {}: {why}",
-            Isolation::None,
-            Isolation::Fault
-        ),
-        (missing, _) => format!("none: without {}", missing.join(", ")),
     };
+    let ring =
+        format!("isolation {}: two processes, as the kernel keeps them apart", Isolation::Process);
+    let network = format!("isolation {}: names that a policy gives an address", Isolation::Network);
     out.push_str("\nLinks on it:\n");
-    for (link, what) in [
-        ("ring", format!("isolation {}", Isolation::Process)),
-        ("domain", domain),
-        ("http2", format!("isolation {}", Isolation::Network)),
-    ] {
-        out.push_str(&format!("  {link:<8} {what}\n"));
+    for (link, what) in [("ring", vec![ring]), ("domain", domain), ("http2", vec![network])] {
+        for (n, line) in what.iter().enumerate() {
+            let link = if n == 0 { link } else { "" };
+            out.push_str(&format!("  {link:<8} {line}\n"));
+        }
     }
     out
 }
@@ -65,16 +107,25 @@ mod tests {
     fn every_feature_and_every_link_has_a_line() {
         let report = report(&findings(&[Feature::ProtectionKeys]));
         for feature in Feature::ALL {
-            assert!(report.contains(&format!("  {feature}")), "{report}");
+            assert!(report.contains(&feature.to_string()), "{report}");
         }
-        assert!(report.contains("protection keys        no   what was seen"), "{report}");
+        assert!(report.contains("protection keys        no   keep domains apart"), "{report}");
         assert!(report.contains("ring     isolation process"), "{report}");
-        assert!(report.contains("domain   isolation none"), "{report}");
+        assert!(report.contains("domain   `isolation: none`: nothing keeps"), "{report}");
+        assert!(report.contains("not isolation fault: this machine has no protection keys"));
+    }
+
+    #[test]
+    fn each_line_says_what_it_is_for_or_that_it_is_not_used() {
+        let report = report(&findings(&[Feature::Sgx]));
+        assert!(report.contains("domains need it: system calls of a callee"), "{report}");
+        let unused = "not used by this version: memfd_secret (yes), Landlock (yes), SGX (no)";
+        assert!(report.contains(unused), "{report}");
     }
 
     #[test]
     fn what_a_domain_misses_is_named() {
         let report = report(&findings(&[Feature::Fsgsbase, Feature::Seccomp, Feature::Sgx]));
-        assert!(report.contains("domain   none: without FSGSBASE, seccomp\n"), "{report}");
+        assert!(report.contains("domain   none here: without FSGSBASE, seccomp;"), "{report}");
     }
 }

@@ -1,10 +1,11 @@
 //! `partywall domain`: opening and closing the gates of domains while they run.
 
 use std::error::Error;
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Subcommand;
+
+use crate::socket::Socket;
 
 /// What is to be done.
 #[derive(Subcommand)]
@@ -20,9 +21,8 @@ pub(crate) enum Order {
 pub(crate) struct Which {
     /// The name that it serves.
     service: String,
-    /// Where the coordinator listens; looked for in the usual places unless given.
-    #[arg(long, value_name = "PATH")]
-    socket: Option<PathBuf>,
+    #[command(flatten)]
+    socket: Socket,
 }
 
 /// Does it, and says what was done.
@@ -31,13 +31,13 @@ pub(crate) fn run(order: &Order) -> Result<ExitCode, Box<dyn Error>> {
         Order::Disable(which) => (which, false),
         Order::Enable(which) => (which, true),
     };
-    let said = switch(which.socket.as_deref(), &which.service, open)?;
+    let said = switch(&which.socket, &which.service, open)?;
     crate::say(&said)?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn switch(socket: Option<&Path>, service: &str, open: bool) -> Result<String, Box<dyn Error>> {
-    let domains = partywall::switch_gate(socket, service, open)?;
+fn switch(socket: &Socket, service: &str, open: bool) -> Result<String, Box<dyn Error>> {
+    let domains = socket.ask(|at| partywall::switch_gate(at, service, open))?;
     let how = match open {
         true => "through the gate",
         false => "by the ring",

@@ -9,7 +9,8 @@
 //!    start it, descriptor 3: a socket ---------->   space made
 //!    <----------------------------------- Ready      with what keeps domains apart (or Unfit: why it
 //!    .                                               cannot hold them; it ends)
-//!    Start + [image, coordinator's socket] ----->   domain loaded and running
+//!    Start + [image, coordinator's socket,  ----->   domain loaded and running
+//!             its output and errors]
 //!    <------------------------- Started + [pidfd]    (or Failed: why)
 //!    .                                               its task ends, or a call in it was cut off
 //!    <----------------------------------- Ended      after the domain was dropped

@@ -1,197 +1,133 @@
-//! `partywall links`, and the same table after `up`.
+//! `partywall links` and `watch`, and the same table after `up`.
 
+pub(crate) mod json;
+mod table;
+
+use std::collections::BTreeMap;
 use std::error::Error;
-use std::path::Path;
+use std::io::IsTerminal;
 use std::process::ExitCode;
+use std::time::Duration;
 
-use partywall::{Digest, Isolation, LinkInfo};
+use partywall::{Isolation, LinkInfo};
 
-/// Prints the table.
-pub(crate) fn run(socket: Option<&Path>) -> Result<ExitCode, Box<dyn Error>> {
-    let links = partywall::links(socket)?;
-    crate::say(&if links.is_empty() { "no links\n".into() } else { table(&links) })?;
+use crate::socket::Socket;
+use json::Row;
+pub(crate) use table::{aligned, table};
+
+/// What the columns and fields are; a part of the help.
+pub(crate) const HELP: &str = "\
+Columns:
+  LINK           number of the link; it is a handler's `Peer::link`
+  CALLER         principals of who calls; (uid N) for one without
+  NAME           the name that was connected to
+  VIA            ring: shared memory; gate: the caller's thread goes into the service's domain;
+                 http2: the network, where the policy names the address
+  ISOLATION      what keeps the two ends apart: process, fault, fault-shared-stacks, none, network
+  STATE          open, or closed: the last that closed are listed as well
+  CALLS          calls that ended, however, with those that a client makes to warm up
+  FAILED         of these, those with a status other than OK; (N denied): by the policy
+With --wide also:
+  SERVER         who serves; both ends with process number, user and digest of the program:
+                 started (of the copy that the coordinator ran) or observed (read from /proc)
+  REQUESTS       bytes that the server received;  REPLIES: that it sent
+  FORWARDS/CALL  system calls that one call through the gate has made in the caller's name
+  CPU/CALL       time that the caller's thread spent in the service, for one call
+
+With --json a line is an object. The fields stay; others may join them:
+  link, name, via, url, isolation, open, calls, failed, denied, request_bytes, reply_bytes, visits,
+  forwards, inside_ns; caller and server (null for http2): principals, pid, uid, gid, cgroup,
+  digest, evidence (started, observed, unknown). Counts are null where nobody counts: over http2.";
+
+/// Which links are shown, and how.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    socket: Socket,
+    #[command(flatten)]
+    form: Form,
+}
+
+/// How links are shown.
+#[derive(clap::Args)]
+struct Form {
+    /// All that is known, in lines of more than 80 columns.
+    #[arg(long)]
+    wide: bool,
+    /// An object for each link, one a line.
+    #[arg(long, conflicts_with = "wide")]
+    json: bool,
+}
+
+/// How links are watched.
+#[derive(clap::Args)]
+pub(crate) struct Watch {
+    #[command(flatten)]
+    socket: Socket,
+    #[command(flatten)]
+    form: Form,
+    /// Seconds between two looks.
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    every: Duration,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let wrong = || "write a number of seconds, from 0.1 to 86400".to_owned();
+    let seconds: f64 = text.parse().map_err(|_| wrong())?;
+    if !(0.1..=86_400.0).contains(&seconds) {
+        return Err(wrong());
+    }
+    Ok(Duration::from_secs_f64(seconds))
+}
+
+/// Prints the links.
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
+    let links = arguments.socket.ask(partywall::links)?;
+    crate::say(&match (arguments.form.json, links.is_empty()) {
+        (true, _) => links.iter().map(|link| Row::of(link).line()).collect(),
+        (false, true) => "no links\n".into(),
+        (false, false) => table(&links, arguments.form.wide),
+    })?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// The links as a table with a line each.
-pub(crate) fn table(links: &[LinkInfo]) -> String {
-    let mut rows = vec![
-        [
-            "LINK",
-            "CALLER",
-            "NAME",
-            "SERVER",
-            "VIA",
-            "ISOLATION",
-            "STATE",
-            "CALLS",
-            "FAILED",
-            "DENIED",
-            "REQUESTS",
-            "REPLIES",
-            "FORWARDS/CALL",
-            "CPU/CALL",
-        ]
-        .map(String::from),
-    ];
-    rows.extend(links.iter().map(row));
-    let width = |column: usize| rows.iter().map(|r| r[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..rows[0].len()).map(width).collect();
-    let mut out = String::new();
-    for row in &rows {
-        let cells: Vec<String> =
-            row.iter().zip(&widths).map(|(cell, w)| format!("{cell:<w$}")).collect();
-        out.push_str(cells.join("  ").trim_end());
-        out.push('\n');
+/// Prints them again and again: the table on a terminal, else what has changed.
+pub(crate) fn watch(arguments: &Watch) -> Result<ExitCode, Box<dyn Error>> {
+    let clears = std::io::stdout().is_terminal() && !arguments.form.json;
+    let mut before = BTreeMap::new();
+    let mut first = true;
+    loop {
+        let links = arguments.socket.ask(partywall::links)?;
+        let changed: Vec<LinkInfo> =
+            links.iter().filter(|link| before.get(&link.link) != Some(*link)).cloned().collect();
+        let all = if clears { &links } else { &changed };
+        let text = match arguments.form.json {
+            true => changed.iter().map(|link| Row::of(link).line()).collect(),
+            false if links.is_empty() && first => "no links\n".into(),
+            false if all.is_empty() => String::new(),
+            false => table(all, arguments.form.wide),
+        };
+        if !text.is_empty() {
+            let clear = if clears { "\x1b[H\x1b[2J" } else { "" };
+            crate::say(&format!("{clear}{text}"))?;
+        }
+        before = links.into_iter().map(|link| (link.link, link)).collect();
+        first = false;
+        std::thread::sleep(arguments.every);
     }
-    out
 }
 
-fn row(link: &LinkInfo) -> [String; 14] {
-    let s = &link.stats;
-    let gate = by_gate(link);
-    let via = match link.isolation {
-        Isolation::Network => link.url.clone(),
-        _ if gate => "gate".to_string(),
-        _ => "ring".to_string(),
-    };
-    // What a call costs beside its caller is known where the caller's own thread does the work.
-    let each = |text: fn(&partywall::LinkStats) -> String| match gate && s.calls > 0 {
-        true => text(s),
-        false => "-".into(),
-    };
-    // Nobody counts the calls of a redirect: they do not pass through anything of ours.
-    let counted = |n: u64| if link.server.is_some() { n.to_string() } else { "-".into() };
-    [
-        link.link.to_string(),
-        who(&link.caller),
-        link.name.clone(),
-        link.server.as_ref().map_or("-".into(), who),
-        via,
-        link.isolation.to_string(),
-        if link.open { "open" } else { "closed" }.to_string(),
-        counted(s.calls),
-        counted(s.failed),
-        counted(s.denied),
-        if link.server.is_some() { bytes(s.received_bytes) } else { "-".into() },
-        if link.server.is_some() { bytes(s.sent_bytes) } else { "-".into() },
-        each(|s| format!("{:.2}", s.forwards as f64 / s.calls as f64)),
-        each(|s| time(s.inside_ns / s.calls)),
-    ]
+/// How calls of a link travel: `ring`, `gate` or `http2`.
+fn via(link: &LinkInfo) -> &'static str {
+    match link.isolation {
+        Isolation::Network => "http2",
+        _ if by_gate(link) => "gate",
+        _ => "ring",
+    }
 }
 
 /// Whether calls go through the gate: it is open, and no call has shown that they go by the ring all
 /// the same.
 fn by_gate(link: &LinkInfo) -> bool {
     link.gate && (link.stats.visits > 0 || link.stats.calls == 0)
-}
-
-fn time(ns: u64) -> String {
-    match ns {
-        0..1_000 => format!("{ns} ns"),
-        1_000..1_000_000 => format!("{:.1} us", ns as f64 / 1e3),
-        _ => format!("{:.1} ms", ns as f64 / 1e6),
-    }
-}
-
-/// `client (pid 12, uid 0, sha256:1a2b3c started)`.
-fn who(id: &partywall_abi::control::Identity) -> String {
-    let mut facts = Vec::new();
-    facts.push(id.pid.map_or("pid unseen".to_string(), |p| format!("pid {p}")));
-    facts.push(format!("uid {}", id.uid));
-    let short = |d: &[u8; 32]| format!("{:02x}{:02x}{:02x}{:02x}", d[0], d[1], d[2], d[3]);
-    match &id.digest {
-        Digest::Unknown => {}
-        Digest::Observed(d) => facts.push(format!("sha256:{} observed", short(d))),
-        Digest::Started(d) => facts.push(format!("sha256:{} started", short(d))),
-    }
-    let name = match &id.principals[..] {
-        [] => "(no principal)".to_string(),
-        names => names.join("+"),
-    };
-    format!("{name} ({})", facts.join(", "))
-}
-
-fn bytes(n: u64) -> String {
-    match n {
-        0..10_000 => format!("{n} B"),
-        10_000..10_000_000 => format!("{} KiB", n / 1024),
-        _ => format!("{} MiB", n / (1024 * 1024)),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use partywall::LinkStats;
-    use partywall_abi::control::Identity;
-
-    fn someone(name: &str) -> Identity {
-        Identity {
-            uid: 7,
-            gid: 7,
-            pid: Some(12),
-            digest: Digest::Started([0xab; 32]),
-            cgroup: String::new(),
-            principals: vec![name.into()],
-        }
-    }
-
-    #[test]
-    fn a_row_says_who_calls_whom_how_and_how_much() {
-        let link = LinkInfo {
-            link: 3,
-            name: "greeter".into(),
-            caller: someone("web"),
-            server: Some(someone("greeter")),
-            url: String::new(),
-            isolation: Isolation::Process,
-            gate: false,
-            open: true,
-            stats: LinkStats {
-                calls: 5,
-                denied: 1,
-                failed: 1,
-                sent_bytes: 9,
-                received_bytes: 20_480,
-                ..LinkStats::default()
-            },
-        };
-        let far = LinkInfo {
-            server: None,
-            url: "http://h:1".into(),
-            isolation: Isolation::Network,
-            open: false,
-            ..link.clone()
-        };
-        let stats = LinkStats { visits: 4, forwards: 6, inside_ns: 6_250, ..link.stats };
-        let near = LinkInfo { isolation: Isolation::None, gate: true, stats, ..link.clone() };
-        let stats = LinkStats { visits: 0, ..near.stats };
-        let around = LinkInfo { isolation: Isolation::Fault, gate: true, stats, ..link.clone() };
-        let disabled = LinkInfo { gate: false, ..near.clone() };
-        let text = table(&[link, far, near, around, disabled]);
-        let lines: Vec<_> = text.lines().collect();
-        assert_eq!(lines.len(), 6);
-        let words = |n: usize| lines[n].split("  ").map(str::trim).filter(|w| !w.is_empty());
-        let ends = |n: usize| words(n).skip(words(n).count() - 2).collect::<Vec<_>>();
-        assert_eq!(
-            [ends(1), ends(2), ends(3), ends(4)].map(|e| e.join(" ")),
-            ["- -", "- -", "1.20 1.2 us", "- -",]
-        );
-        let has = |n: usize, word: &str| words(n).any(|w| w == word);
-        assert!(has(3, "gate") && has(3, "none") && !has(3, "ring"), "{}", lines[3]);
-        assert!(has(4, "ring") && has(4, "fault") && !has(4, "gate"), "{}", lines[4]);
-        assert!(has(5, "ring") && has(5, "none") && !has(5, "gate"), "{}", lines[5]);
-        for part in [
-            "web (pid 12, uid 7, sha256:abababab started)",
-            "ring",
-            "process",
-            "open",
-            "5",
-            "20 KiB",
-        ] {
-            assert!(lines[1].contains(part), "{part} in {}", lines[1]);
-        }
-        assert!(lines[2].contains("http://h:1") && lines[2].contains("network"));
-    }
 }

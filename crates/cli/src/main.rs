@@ -9,18 +9,59 @@ mod domain;
 mod isolation;
 mod launcher;
 mod links;
+mod policy;
+mod ps;
+mod socket;
 mod up;
 
 use std::error::Error;
 use std::io::Write as _;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
+use tracing_subscriber::EnvFilter;
+
+const EXAMPLES: &str = "\
+Examples:
+  partywall up compose.yaml                    build and run the services of a Compose file
+  partywall links                              who calls whom
+  partywall watch --json | jq .calls           each change as an object
+  partywall policy check policy.toml           whether a coordinator takes this policy
+  partywall policy explain --policy policy.toml web greeter helloworld.Greeter/SayHello
+  partywall coordinator --policy policy.toml   a coordinator of its own, without `up`
+  source <(partywall completions bash)         completion of these commands
+  partywall manual | man -l -                  this text as a manual page
+
+Environment:
+  PARTYWALL_SOCKET           where the coordinator listens, for these commands and for services
+  PARTYWALL_COORDINATOR_UID  whose coordinator is believed: unless set, root's and one's own
+  PARTYWALL_LOG, RUST_LOG    what is logged, such as `debug` or `partywall_coordinator=info`; the
+                             former wins. Unless set, warnings. `up` hands both on to services
+  XDG_RUNTIME_DIR            where `up` has its sockets (else the directory for temporary files), and
+                             where a user's coordinator is looked for
+  NO_COLOR                   set: names before lines of services have no colour
+
+The form of a policy is in docs/policy.md of the source; `policy check` names each mistake.
+Commands end with status 0, or 1 and the reason on standard error; with 2 for wrong arguments.";
+
+const UP: &str = "\
+Each line of a service has its name before it. What `up` says of itself is on standard error; the
+line `export PARTYWALL_SOCKET=...` has `links`, `ps`, `watch` and `domain` in another shell find this
+run. Ctrl-C, SIGTERM and SIGHUP stop all services, by their `stop_signal`, and kill them after
+their `stop_grace_period` (5 s unless set); the second one kills at once.
+
+Keys of `x-partywall`: package (a Cargo package) and bin, or program (a file); args; link (ring or
+domain); isolation (fault, prefer or none, with `link: domain`); calls (what the service may call, as
+SERVICE/package.Service/Method or SERVICE/*). Of Compose's own keys these count: depends_on,
+environment, working_dir, restart, stop_signal, stop_grace_period. Keys that would protect or limit
+the service are refused, for `up` starts plain processes; the others are named in a note.
+
+The exit status is that of the first service that did not end well; 130, 143 or 129 after a signal.";
 
 /// Calls between services on one host, through shared memory.
 #[derive(Parser)]
-#[command(version, about, arg_required_else_help = true)]
+#[command(name = "partywall", version, arg_required_else_help = true)]
+#[command(after_long_help = EXAMPLES, after_help = "`--help` has examples and the environment.")]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -29,35 +70,38 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     /// Build and run the services of a Compose file, with a coordinator of their own.
-    Up {
-        /// The Compose file; services with `x-partywall` are run.
-        file: PathBuf,
-        /// Build and run debug builds.
-        #[arg(long)]
-        debug: bool,
-    },
+    #[command(after_long_help = UP)]
+    Up(up::Arguments),
     /// Run a coordinator until it is stopped.
-    Coordinator {
-        /// Where processes connect.
-        #[arg(long, value_name = "PATH")]
-        socket: PathBuf,
-        /// Who may serve and call what.
-        #[arg(long, value_name = "FILE")]
-        policy: PathBuf,
+    Coordinator(coordinator::Arguments),
+    /// Check a policy, ask what it says, or have it read again.
+    Policy {
+        #[command(subcommand)]
+        order: policy::Order,
     },
     /// Show what this machine offers to keep services apart, and what links would be like on it.
-    Doctor,
+    Doctor(doctor::Arguments),
     /// Show who calls whom, over which link and with which isolation.
-    Links {
-        /// Where the coordinator listens; looked for in the usual places unless given.
-        #[arg(long, value_name = "PATH")]
-        socket: Option<PathBuf>,
-    },
+    #[command(after_help = links::HELP)]
+    Links(links::Arguments),
+    /// Show the links again and again: the table on a terminal, else each change.
+    #[command(after_help = links::HELP)]
+    Watch(links::Watch),
+    /// Show the services of an `up`, and the processes at the ends of links.
+    #[command(after_help = ps::HELP)]
+    Ps(ps::Arguments),
     /// Open and close the gates of services that run as domains.
     Domain {
         #[command(subcommand)]
         order: domain::Order,
     },
+    /// Print what a shell needs to complete these commands.
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Print this help as a manual page.
+    Manual,
     /// Hold the domains of one `up`, which starts this.
     #[command(hide = true)]
     Launcher {
@@ -68,21 +112,64 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("PARTYWALL_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    tracing_subscriber::fmt().with_env_filter(filter()).with_writer(std::io::stderr).init();
     let done = match Arguments::parse().command {
-        Command::Up { file, debug } => up::run(&file, !debug),
-        Command::Coordinator { socket, policy } => coordinator::run(&socket, &policy),
-        Command::Doctor => doctor::run(),
-        Command::Links { socket } => links::run(socket.as_deref()),
+        Command::Up(arguments) => up::run(&arguments),
+        Command::Coordinator(arguments) => coordinator::run(&arguments),
+        Command::Policy { order } => policy::run(&order),
+        Command::Doctor(arguments) => doctor::run(&arguments),
+        Command::Links(arguments) => links::run(&arguments),
+        Command::Watch(arguments) => links::watch(&arguments),
+        Command::Ps(arguments) => ps::run(&arguments),
         Command::Domain { order } => domain::run(&order),
+        Command::Completions { shell } => completions(shell),
+        Command::Manual => manual(),
         Command::Launcher { isolation } => launcher::run(isolation),
     };
     done.unwrap_or_else(|error| {
         remark(&format!("partywall: {error}"));
         ExitCode::FAILURE
     })
+}
+
+/// What is logged: as `PARTYWALL_LOG` says, or as `RUST_LOG` does, else warnings.
+fn filter() -> EnvFilter {
+    for name in ["PARTYWALL_LOG", "RUST_LOG"] {
+        let Some(text) = std::env::var(name).ok().filter(|text| !text.is_empty()) else { continue };
+        match EnvFilter::try_new(&text) {
+            Ok(filter) => return filter,
+            Err(error) => remark(&format!(
+                "partywall: {name}=`{text}`: {error}; write a level, such as `debug`, or TARGET=LEVEL"
+            )),
+        }
+    }
+    EnvFilter::new("warn")
+}
+
+fn completions(shell: clap_complete::Shell) -> Result<ExitCode, Box<dyn Error>> {
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut Arguments::command(), "partywall", &mut text);
+    say(&String::from_utf8(text)?)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// One page: the command, then each of its subcommands.
+fn manual() -> Result<ExitCode, Box<dyn Error>> {
+    let mut text = Vec::new();
+    let mut command = Arguments::command();
+    command.build();
+    clap_mangen::Man::new(command.clone()).render(&mut text)?;
+    for sub in
+        command.get_subcommands().filter(|sub| !sub.is_hide_set() && sub.get_name() != "help")
+    {
+        let man = clap_mangen::Man::new(sub.clone());
+        writeln!(text, ".SH \"PARTYWALL {}\"", sub.get_name().to_uppercase())?;
+        man.render_synopsis_section(&mut text)?;
+        man.render_description_section(&mut text)?;
+        man.render_options_section(&mut text)?;
+    }
+    say(&String::from_utf8(text)?)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Writes to standard output, which may be a full disk or a pipe that nobody reads.
@@ -92,7 +179,72 @@ fn say(text: &str) -> Result<(), Box<dyn Error>> {
     said.map_err(|error| format!("standard output: {error}").into())
 }
 
-/// Writes a line to standard error. Where that cannot be written, the exit status has to do.
+/// Writes a line to standard error, whole. Where that cannot be written, the exit status has to do.
 fn remark(line: &str) {
-    let _unsaid = writeln!(std::io::stderr(), "{line}");
+    let _unsaid = std::io::stderr().write_all(format!("{line}\n").as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn help_names_every_variable_that_is_read() {
+        let help = Arguments::command().render_long_help().to_string();
+        for name in ["PARTYWALL_SOCKET", "PARTYWALL_COORDINATOR_UID", "PARTYWALL_LOG", "RUST_LOG"] {
+            assert!(help.contains(name), "{name}");
+        }
+        assert!(help.contains("Examples:") && help.contains("partywall up compose.yaml"), "{help}");
+    }
+
+    /// The commands of a text: of its blocks for a shell, and of lines indented by two blanks.
+    fn commands(text: &str) -> Vec<Vec<String>> {
+        let mut shell = false;
+        let mut found = Vec::new();
+        for line in text.lines() {
+            match line.strip_prefix("```") {
+                Some(kind) => shell = kind == "sh",
+                None if shell || line.starts_with("  partywall ") => {
+                    let line = line.split("   ").find(|part| !part.is_empty()).unwrap_or_default();
+                    let ours = ["cargo run --release -- ", "cargo run -- ", "partywall "];
+                    let Some((_, rest)) = ours.iter().find_map(|ours| line.split_once(ours)) else {
+                        continue;
+                    };
+                    let ends = |word: &&str| !["|", "&", "#", ">"].contains(word);
+                    let words = rest.split_whitespace().take_while(ends).map(String::from);
+                    found.push(words.collect());
+                }
+                None => {}
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn every_command_of_the_documents_is_one_that_there_is() {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let mut files = vec![root.join("README.md"), root.join("examples/wordcount/README.md")];
+        let docs = std::fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());
+        files.extend(docs.filter(|path| path.extension().is_some_and(|e| e == "md")));
+        let mut texts: Vec<(String, String)> = files
+            .iter()
+            .map(|file| (file.display().to_string(), std::fs::read_to_string(file).unwrap()))
+            .collect();
+        texts.push(("EXAMPLES".into(), EXAMPLES.into()));
+        for (from, text) in &texts {
+            for words in commands(text) {
+                let line = [vec!["partywall".to_owned()], words].concat();
+                if let Err(error) = Arguments::try_parse_from(&line) {
+                    panic!("{from}: {}: {error}", line.join(" "));
+                }
+            }
+        }
+        let (readme, examples) = (commands(&texts[0].1).len(), commands(EXAMPLES).len());
+        assert!(readme > 9 && examples > 6, "{readme} and {examples} commands were found");
+    }
 }

@@ -5,13 +5,17 @@
 //!      -> the end
 //! ```
 //!
-//! A service *serves* when another one's `calls` name it. The end is when all services that do
-//! not serve have ended: the exit status is that of the first of them, in start order, that did
-//! not end well. A service that serves and ends earlier, or Ctrl-C, ends everything as well; but a
-//! domain that serves is started again ([`services`]). The services die with this process, however
-//! it ends, and its directory is removed.
+//! A service *serves* when another one's `calls` name it, or it has served its name. The end is when
+//! all services that do not serve have ended: the exit status is that of the first of them, in start
+//! order, that did not end well. One that others may call and that ends earlier ends everything as
+//! well, unless it is started again ([`services`]); so do Ctrl-C, SIGTERM and SIGHUP (unless that is
+//! ignored, as under nohup(1)), and the second time nothing is waited for. The services die with this
+//! process, however it ends, and its directory is removed.
 
 mod backoff;
+mod orphans;
+mod output;
+pub(crate) mod record;
 mod services;
 
 use std::collections::BTreeSet;
@@ -24,42 +28,72 @@ use std::time::{Duration, Instant};
 
 use partywall_abi::name::ServiceName;
 use partywall_coordinator::identity::Domain;
-use partywall_coordinator::{Coordinator, Policy, launch};
-use tokio::signal::unix::{SignalKind, signal};
+use partywall_coordinator::{Coordinator, Listen, Options, Policy, launch};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::oneshot;
 
 use crate::compose::{self, Compose, Condition, Service};
 use crate::isolation::{self, Machine, Placement, Plan};
 use crate::launcher::Launcher;
 use crate::{build, coordinator, links};
+use orphans::Orphans;
+use output::Output;
 use services::{Running, Services};
 
 /// How long a service may take until it serves its name.
 const SERVE_WITHIN: Duration = Duration::from_secs(30);
 /// How often it is looked whether a service serves.
 const LOOK: Duration = Duration::from_millis(10);
+/// How long the last lines of services may take to be written, for one who does not want to wait.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+/// What services get of the variables of `up`, unless the file says otherwise.
+const KEPT: [&str; 4] = ["PARTYWALL_LOG", "RUST_LOG", "RUST_BACKTRACE", "HOME"];
 
-/// Runs the services of `file`.
-pub(crate) fn run(file: &Path, release: bool) -> Result<ExitCode, Box<dyn Error>> {
-    // The services die with the thread that starts them: this one.
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(up(file, release))
+/// What is to be run, and how.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// The Compose file; services with `x-partywall` are run.
+    file: PathBuf,
+    /// Build and run debug builds.
+    #[arg(long)]
+    debug: bool,
+    /// Tell at the end all that is known of each link, in wide lines.
+    #[arg(long)]
+    wide: bool,
 }
 
-async fn up(file: &Path, release: bool) -> Result<ExitCode, Box<dyn Error>> {
+/// Runs the services of a file.
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
+    // The services die with the thread that starts them: this one.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let done = runtime.block_on(up(arguments));
+    // A table that nobody takes does not keep it.
+    runtime.shutdown_background();
+    done
+}
+
+async fn up(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
     coordinator::raise_descriptor_limit();
-    let mut stop = Stop::new()?;
     let run_dir = private_directory()?;
     let run_path = run_dir.path().to_str().ok_or("the directory for sockets is not UTF-8")?;
-    let compose = load(file, run_path)?;
+    let compose = load(&arguments.file, run_path)?;
     let plan = isolation::plan(&compose.services, &Machine::look())?;
     for note in compose.notes.iter().chain(&plan.notes) {
         crate::remark(&format!("note: {note}"));
     }
     let policy = policy(&compose)?;
     let domains: Vec<bool> = plan.placements.iter().map(|p| *p == Placement::Domain).collect();
-    let programs = build::build(&compose.services, &domains, release, compose.dir())?;
+    let (output, unsaid) = Output::start(compose.services.iter().map(|s| s.name.as_str()))?;
+    let mut stop = Stop::new(unsaid)?;
+    let programs = build::build(&compose.services, &domains, !arguments.debug, compose.dir())?;
     let socket = run_dir.path().join("coordinator.sock");
-    let coordinator = Coordinator::start(Some(&socket), policy)?;
+    let orphans = Orphans::adopt()?;
+    let options = Options {
+        listen: Listen::At(socket.clone()),
+        children_are_services: true,
+        ..Options::default()
+    };
+    let coordinator = Coordinator::start_with(policy, options)?;
     let launcher = match domains.contains(&true) {
         true => tokio::select! {
             launcher = Launcher::start(plan.isolation) => Some(launcher?),
@@ -67,21 +101,42 @@ async fn up(file: &Path, release: bool) -> Result<ExitCode, Box<dyn Error>> {
         },
         false => None,
     };
-    let mut services =
-        Services::new(&coordinator, launcher, Domain { launcher: 1, isolation: plan.isolation });
+    crate::remark("`partywall links`, `ps` and `domain` find this run, in another shell, by");
+    crate::remark(&format!("export PARTYWALL_SOCKET={}", quoted(&socket)));
+    let domain = Domain { launcher: 1, isolation: plan.isolation };
+    let record = record::beside(&socket);
+    let mut services = Services::new(&coordinator, launcher, &output, record, domain, orphans);
     let starts = starts(&compose, &plan, programs, run_path)?;
     let ended = match start_all(&compose, starts, &mut services, &mut stop).await {
         Ok(None) => watch(&mut services, &mut stop).await,
         Ok(Some(code)) => Ok(code),
         Err(e) => Err(e),
     };
+    stop.or(output.catch_up(false)).await;
     let told = match &ended {
-        Ok(_) => who_called_whom(socket).await,
-        Err(_) => Ok(()),
+        Ok(_) if stop.said => {
+            let told = who_called_whom(socket, arguments.wide);
+            stop.or(told).await.unwrap_or(Ok(()))
+        }
+        _ => Ok(()),
     };
-    services.stop().await;
+    services.stop(&mut stop).await;
+    if stop.or(output.catch_up(true)).await.is_none() {
+        // Whoever is in a hurry still has what was said, if it can be written.
+        let _unwritten = tokio::time::timeout(LAST_WORDS, output.catch_up(true)).await;
+    }
     let _freed = coordinator;
     told.and(ended)
+}
+
+/// As a shell takes it.
+fn quoted(path: &Path) -> String {
+    let text = path.display().to_string();
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
+    match text.chars().all(plain) {
+        true => text,
+        false => format!("'{}'", text.replace('\'', "'\\''")),
+    }
 }
 
 /// The Compose file, if `up` can run what it asks for.
@@ -101,36 +156,95 @@ fn load(file: &Path, run_path: &str) -> Result<Compose, Box<dyn Error>> {
     Ok(compose)
 }
 
-async fn who_called_whom(socket: PathBuf) -> Result<(), Box<dyn Error>> {
-    let links = tokio::task::spawn_blocking(move || partywall::links(Some(&socket))).await??;
-    let table = match links.is_empty() {
-        true => "nobody called anybody\n".into(),
-        false => links::table(&links),
+async fn who_called_whom(socket: PathBuf, wide: bool) -> Result<(), Box<dyn Error>> {
+    let tell = move || -> Result<(), String> {
+        let links = partywall::links(Some(&socket)).map_err(|e| e.to_string())?;
+        let table = match links.is_empty() {
+            true => "nobody called anybody\n".into(),
+            false => links::table(&links, wide),
+        };
+        crate::say(&format!("\nWho called whom:\n{table}\n")).map_err(|e| e.to_string())
     };
-    crate::say(&format!("\nWho called whom:\n{table}\n"))
+    Ok(tokio::task::spawn_blocking(tell).await??)
 }
 
-/// Ctrl-C and SIGTERM.
-struct Stop {
-    interrupt: tokio::signal::unix::Signal,
-    terminate: tokio::signal::unix::Signal,
+/// Ctrl-C, SIGTERM and SIGHUP, and a standard output that cannot be written.
+pub(crate) struct Stop {
+    interrupt: Signal,
+    terminate: Signal,
+    /// None when it was ignored at the start.
+    hang_up: Option<Signal>,
+    unsaid: oneshot::Receiver<std::io::Error>,
+    /// Whether standard output could be written until now.
+    said: bool,
+    /// How often a signal has come. From the second one on nothing is waited for.
+    signals: u32,
 }
 
 impl Stop {
-    fn new() -> std::io::Result<Self> {
+    fn new(unsaid: oneshot::Receiver<std::io::Error>) -> std::io::Result<Self> {
+        let hang_up = match hang_up_is_ignored() {
+            true => None,
+            false => Some(signal(SignalKind::hangup())?),
+        };
         Ok(Self {
             interrupt: signal(SignalKind::interrupt())?,
             terminate: signal(SignalKind::terminate())?,
+            hang_up,
+            unsaid,
+            said: true,
+            signals: 0,
         })
     }
 
     /// The exit status that the signal asks for, as a shell would have it.
     async fn wait(&mut self) -> ExitCode {
-        tokio::select! {
+        let hang_up = async {
+            match &mut self.hang_up {
+                Some(signal) => signal.recv().await,
+                None => std::future::pending().await,
+            }
+        };
+        let code = tokio::select! {
             _ = self.interrupt.recv() => ExitCode::from(130),
             _ = self.terminate.recv() => ExitCode::from(143),
+            _ = hang_up => ExitCode::from(129),
+            Ok(error) = &mut self.unsaid, if self.said => {
+                self.said = false;
+                crate::remark(&format!("partywall: standard output: {error}; everything is stopped"));
+                return ExitCode::FAILURE;
+            }
+        };
+        self.signals += 1;
+        if self.signals == 1 {
+            crate::remark("stopping; a second time kills what has not stopped");
+        }
+        code
+    }
+
+    /// Whether the signal has come a second time.
+    fn hurries(&self) -> bool {
+        self.signals > 1
+    }
+
+    /// What this comes to, unless everything is to stop before.
+    async fn or<T>(&mut self, what: impl Future<Output = T>) -> Option<T> {
+        if self.hurries() {
+            return None;
+        }
+        tokio::select! {
+            biased;
+            done = what => Some(done),
+            _ = self.wait() => None,
         }
     }
+}
+
+/// As nohup(1) does: proc(5) has what this process ignores.
+fn hang_up_is_ignored() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    ignored.is_some_and(|hex| u64::from_str_radix(hex.trim(), 16).is_ok_and(|set| set & 1 != 0))
 }
 
 /// A directory that only this user can enter, removed at the end.
@@ -147,6 +261,7 @@ fn private_directory() -> std::io::Result<tempfile::TempDir> {
 /// What `calls` allows, and nothing else.
 fn policy(compose: &Compose) -> Result<Policy, String> {
     let mut policy = Policy::default();
+    policy.comes_from_compose(&compose.path.display().to_string());
     for service in &compose.services {
         policy.add_started(&service.name).map_err(|e| format!("{}: {e}", service.place))?;
         policy.allow_register(&service.name, &name(&service.name));
@@ -177,21 +292,31 @@ fn starts(
     let start = |(service, (placement, program)): (&Service, (&Placement, PathBuf))| {
         let mut environment = service.environment.clone();
         environment.push(("PARTYWALL_RUN_DIR".into(), run_path.into()));
-        for kept in ["PARTYWALL_LOG", "RUST_BACKTRACE", "HOME"] {
-            if let Ok(value) = std::env::var(kept) {
+        for kept in KEPT {
+            let said = environment.iter().any(|(name, _)| name == kept);
+            if let (false, Ok(value)) = (said, std::env::var(kept)) {
                 environment.push((kept.into(), value));
             }
         }
+        let manners = service.manners.clone();
+        let directory = match &manners.working_dir {
+            Some(own) => {
+                std::fs::canonicalize(&own.value).map_err(|e| format!("{}: {e}", own.place))?
+            }
+            None => directory.clone(),
+        };
         let start = launch::Service {
             name: service.name.clone(),
             program,
             args: service.args.clone(),
             environment,
-            directory: directory.clone(),
+            directory,
         };
-        Running::new(start, *placement, serving.contains(service.name.as_str()))
+        Ok(Running::new(start, manners, *placement, serving.contains(service.name.as_str())))
     };
-    let starts: Vec<Running> = compose.services.iter().zip(placed).map(start).collect();
+    let starts: Result<Vec<Running>, String> =
+        compose.services.iter().zip(placed).map(start).collect();
+    let starts = starts?;
     let again = |name: &str| starts.iter().any(|s| s.name() == name && s.starts_again());
     for service in &compose.services {
         let ends = |d: &&compose::Dependency| d.condition == Condition::CompletedSuccessfully;
@@ -199,8 +324,8 @@ fn starts(
         if let Some(on) = awaited.find(|on| again(on)) {
             let (place, name) = (&service.place, &service.name);
             return Err(format!(
-                "{place}: `{name}` waits for the end of `{on}`, a domain that others call, which is \
-                 started again when it ends; depend on it with service_started, or give it `link: ring`"
+                "{place}: `{name}` waits for the end of `{on}`, which is started again when it ends; \
+                 depend on it with service_started, or give `{on}` `restart: no`"
             )
             .into());
         }
@@ -307,13 +432,16 @@ async fn watch(services: &mut Services<'_>, stop: &mut Stop) -> Result<ExitCode,
                 crate::remark(&format!("partywall: `{}` ended with {status}", r.name()));
             }
         }
-        let mut others = services.all.iter().filter(|r| !r.serves);
-        if !only_servers && others.clone().all(|r| r.status().is_some()) {
-            let failed = others.find(|r| !r.status().is_some_and(|s| s.success()));
-            return Ok(failed.map_or(ExitCode::SUCCESS, exit_code));
+        let mut others: Vec<&mut Running> = services.all.iter_mut().filter(|r| !r.serves).collect();
+        let over = others.iter().any(|r| r.status().is_some());
+        if over && others.iter_mut().all(|r| r.status().is_some() || r.has_served()) {
+            let failed = others.iter().find(|r| r.status().is_some_and(|s| !s.success()));
+            return Ok(failed.map_or(ExitCode::SUCCESS, |r| exit_code(r)));
         }
         tokio::select! {
             happened = services.step() => happened?,
+            // One of those that are left may serve by now.
+            () = tokio::time::sleep(LOOK), if over => {}
             code = stop.wait() => return Ok(code),
         }
     }

@@ -4,66 +4,77 @@
 //! backlog --> looked at --> challenged (nonce sent) --> looked at again --> open --> closed
 //!    |            | not through in 5 s, wrong sender, wrong nonce: closed
 //!    | no descriptors for the look: waits there
-//!    | too many connections: closed
-//! introduction: both ends take descriptors --> memory, socket pair, a packet for each
-//!    |            | not in 4 s: refused
+//!    | more than its account may have: closed
 //! ```
 //!
-//! Nothing a process does blocks the thread: reads are bounded per turn; what a process does not
-//! read is queued up to a limit and then the process is closed; its program is measured on another
-//! thread ([`crate::measure`]), and descriptors that it sends are refused, or closed on another
-//! one. Links for a process that does not read wait without memory or descriptors
-//! ([`crate::peer`]). Each packet's sender is compared with the process that proved itself
-//! ([`crate::identity`]).
+//! Nothing a process does blocks the thread, or keeps it from the others: connections that have
+//! something to be done take turns by account ([`crate::ready`]). Between two looks at what is new, one
+//! connection is accepted and one has a turn, which is a look at its process or one packet: so who comes anew waits for
+//! a turn of each account at most. What a process does not read waits up to a limit of its account's, and its own packets
+//! wait meanwhile ([`crate::peer`]); its program is measured on another thread ([`crate::measure`]);
+//! no descriptor of its is received ([`partywall_shm::socket`]). Each packet's sender is compared
+//! with the process that proved itself ([`crate::identity`]).
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-use partywall_abi::control::Message;
+use partywall_abi::control::{Message, Role, Token};
 use partywall_abi::limits;
 use partywall_abi::name::ServiceName;
-use partywall_shm::memory;
 use partywall_shm::socket::{self, Credentials};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::net::SocketFlags;
 
-use crate::identity::{Facts, Measured, Programs};
+use crate::audit::Audit;
+use crate::handout::{Memories, Part, Refused};
+use crate::identity::{Measured, Programs, Reader};
 use crate::measure::{Job, Measuring};
-use crate::peer::{Challenged, Known, Look, Peer, Sent, Stage};
+use crate::peer::{Look, Peer, Sent, Stage};
+use crate::policy::{Policy, PolicyError};
+use crate::quota::{Quotas, Subordinates, Totals};
+use crate::ready::Ready;
 use crate::server::Started;
-use crate::state::{Conn, Effect, Introduction, State, internal};
+use crate::state::{Conn, Effect, State, internal};
+
+mod admission;
+
+use admission::random;
 
 /// How long a process may take to prove itself.
 const PROOF_TIME: Duration = Duration::from_secs(5);
-/// Messages that wait for a process that does not read.
-const QUEUE: usize = 1024;
-/// Packets read from one process before the others get their turn.
-const TURN: usize = 32;
-/// Connections at once; each needs two descriptors.
-const CONNECTIONS: usize = 16 * 1024;
-/// Descriptors that a connection takes while its process is looked at: its socket, a pidfd, and
-/// files in /proc, one on this thread and one where programs are measured.
-const LOOK: usize = 4;
-/// How long a link may wait for an end that does not read; less than callers wait for it.
-const INTRODUCTION_TIME: Duration = Duration::from_secs(4);
-/// Waiting introductions that are looked at in one pass: some milliseconds at most.
-const PASS: usize = 256;
+/// Descriptors that a look at a process takes: a pidfd, and files in /proc, on this thread and
+/// where programs are measured.
+const LOOK: usize = 5;
 /// How often what waits for no event is tried again, at first and at last.
 const RETRY: (Duration, Duration) = (Duration::from_micros(100), Duration::from_millis(50));
+/// How often lines that the audit log owes are tried.
+const AUDIT: Duration = Duration::from_secs(1);
+/// How often all that an account has not read is weighed again.
+const WEIGH: Duration = Duration::from_millis(100);
+/// What a control socket of ours holds unread, in bytes; the kernel doubles it.
+const SEND_BUFFER: usize = limits::CONTROL_BYTES;
 
 const WAKE: u64 = 0;
 const LISTENER: u64 = 1;
+
+/// Who asked for the policy to be read again, if not this process.
+type Asked = Option<(Conn, u32)>;
+
+/// Who of this process waits for it.
+type Told = Option<Sender<Result<(), PolicyError>>>;
 
 /// What the rest of the process asks of the loop.
 pub(crate) enum Order {
     Add(Started),
     Measured(Job, Measured),
     Served(ServiceName, Sender<()>),
+    Reload(Told),
+    Loaded(Result<Policy, PolicyError>),
     Stop,
 }
 
@@ -83,81 +94,131 @@ impl Orders {
     }
 }
 
+/// What a loop begins with.
+pub(crate) struct Begin {
+    pub(crate) listener: Option<OwnedFd>,
+    /// The listener was made by another process.
+    pub(crate) handed: bool,
+    pub(crate) policy: Policy,
+    /// Where the policy is read again.
+    pub(crate) file: Option<PathBuf>,
+    pub(crate) audit: Option<Audit>,
+    /// See [`Reader::confines`].
+    pub(crate) confines: bool,
+}
+
 /// One coordinator's connections.
 pub(crate) struct EventLoop {
     epoll: OwnedFd,
     listener: Option<OwnedFd>,
+    /// The listener was made by another process: who connected before this one refused descriptors
+    /// may have sent some.
+    handed: bool,
+    /// Something may be in the listener's backlog.
+    backlog: bool,
     wake: Arc<OwnedFd>,
     orders: Receiver<Order>,
+    sender: Orders,
     state: State,
+    quotas: Quotas,
+    reader: Reader,
+    file: Option<PathBuf>,
+    /// Who asked for the policy to be read again; the first one's turn it is.
+    to_read: VecDeque<(Asked, Told)>,
+    audit: Option<Audit>,
+    audit_at: Option<Instant>,
     measuring: Measuring,
+    memories: Memories,
     peers: HashMap<u64, Peer>,
     tokens: HashMap<Conn, u64>,
     next_token: u64,
+    ready: Ready,
     buffer: Vec<u8>,
     /// Who wants to know when a name is served.
     awaited: Vec<(ServiceName, Sender<()>)>,
-    /// Links for ends that do not read, and since when.
-    introductions: VecDeque<(Introduction, Instant)>,
+    /// Until when processes are to have proven themselves.
+    proofs: BTreeSet<(Instant, u64)>,
     /// Tokens whose queues wait for fewer descriptors to be under way.
     stuck: BTreeSet<u64>,
-    /// When these two are tried again, and how long after that.
+    /// When they are tried again, and how long after that.
     retry: Instant,
     pause: Duration,
     /// When connections are accepted again.
     accept_at: Option<Instant>,
+    /// Kept open so that a look at a process finds descriptors.
+    spare: Vec<OwnedFd>,
+    weighed: Instant,
 }
 
-type CallError = (&'static str, rustix::io::Errno);
+type CallError = (&'static str, io::Error);
 
 impl EventLoop {
     /// An error names the system call.
-    pub(crate) fn new(
-        listener: Option<OwnedFd>,
-        state: State,
-    ) -> Result<(Self, Orders), CallError> {
-        let io = |call: &'static str| move |errno| (call, errno);
+    pub(crate) fn new(begin: Begin) -> Result<(Self, Orders), CallError> {
+        let io = |call: &'static str| move |errno: rustix::io::Errno| (call, errno.into());
+        let Begin { listener, handed, policy, file, audit, confines } = begin;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(io("epoll_create1"))?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let wake = Arc::new(wake.map_err(io("eventfd"))?);
         epoll::add(&epoll, &wake, EventData::new_u64(WAKE), EventFlags::IN)
             .map_err(io("epoll_ctl"))?;
         if let Some(l) = &listener {
-            epoll::add(&epoll, l, EventData::new_u64(LISTENER), EventFlags::IN)
-                .map_err(io("epoll_ctl"))?;
+            let flags = EventFlags::IN | EventFlags::ET;
+            epoll::add(&epoll, l, EventData::new_u64(LISTENER), flags).map_err(io("epoll_ctl"))?;
         }
         let (sender, receiver) = channel();
-        let orders = Orders { sender, wake };
+        let orders = Orders { sender, wake: Arc::clone(&wake) };
         let (programs, reports) = (Programs::default(), orders.clone());
         let measuring = Measuring::new(
-            move |pid| programs.measure(Some(pid)),
+            move |pid| programs.measure(pid),
             move |job, measured| reports.send(Order::Measured(job, measured)),
         );
-        let event_loop = Self {
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+        let most = limit.map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(usize::MAX));
+        let quotas = Quotas::new(Totals::for_descriptors(most), policy.limits().clone());
+        let own = rustix::process::geteuid().as_raw();
+        let now = Instant::now();
+        let state = State::new(policy, quotas.clone(), own, now, random_token);
+        let mut event_loop = Self {
             epoll,
+            handed,
+            backlog: listener.is_some(),
             listener,
-            wake: Arc::clone(&orders.wake),
+            wake,
             orders: receiver,
+            sender: orders.clone(),
             state,
+            quotas,
+            reader: Reader { subordinates: Subordinates::read(), confines },
+            file,
+            to_read: VecDeque::new(),
+            audit,
+            audit_at: None,
             measuring,
+            memories: Memories::default(),
             peers: HashMap::new(),
             tokens: HashMap::new(),
             next_token: LISTENER + 2,
+            ready: Ready::default(),
             buffer: vec![0; limits::CONTROL_BYTES],
             awaited: Vec::new(),
-            introductions: VecDeque::new(),
+            proofs: BTreeSet::new(),
             stuck: BTreeSet::new(),
-            retry: Instant::now(),
+            retry: now,
             pause: RETRY.0,
             accept_at: None,
+            spare: Vec::new(),
+            weighed: now,
         };
+        let _else_the_first_look_waits = event_loop.room();
         Ok((event_loop, orders))
     }
 
     pub(crate) fn run(mut self) {
         let mut events = Vec::with_capacity(256);
         loop {
-            let timeout = self.next_timeout().map(socket::timespec);
+            let timeout = if self.backlog { Some(Duration::ZERO) } else { self.next_timeout() };
+            let timeout = timeout.map(socket::timespec);
             events.clear();
             let spare = rustix::buffer::spare_capacity(&mut events);
             match epoll::wait(&self.epoll, spare, timeout.as_ref()) {
@@ -174,14 +235,28 @@ impl EventLoop {
                             return;
                         }
                     }
-                    LISTENER => self.accept(),
-                    token => self.peer_event(token, event.flags),
+                    LISTENER => self.backlog = true,
+                    token if token.is_multiple_of(2) => {
+                        // Tokens of sockets are odd (they begin at LISTENER + 2 and step by two).
+                        self.close(token - 1, "the process has ended");
+                    }
+                    token => self.is_ready(token),
                 }
+            }
+            self.carry_out();
+            if self.backlog {
+                self.accept();
                 self.carry_out();
+            }
+            let start = Instant::now();
+            if let Some((token, usage)) = self.ready.pop(start) {
+                self.turn(token);
+                self.carry_out();
+                let now = Instant::now();
+                self.ready.spent(usage.account(), now.saturating_duration_since(start), now);
             }
             self.expire();
             self.carry_out();
-            self.tell_rows();
             let state = &self.state;
             self.awaited.retain(|(name, told)| {
                 state.instances(name) == 0 || {
@@ -192,54 +267,58 @@ impl EventLoop {
         }
     }
 
-    fn next_timeout(&self) -> Option<Duration> {
-        if self.state.lists_to().any(|conn| self.has_read(conn)) {
-            return Some(Duration::ZERO);
-        }
-        let proofs = self.peers.values().filter_map(|p| match p.stage {
-            Stage::Challenged(ref c) => Some(c.until),
-            Stage::Open(_) => None,
-        });
-        let retry = self.waits().then_some(self.retry);
-        let next = proofs.chain(self.state.next_timeout()).chain(retry).chain(self.accept_at);
-        Some(next.min()?.saturating_duration_since(Instant::now()))
+    fn next_timeout(&mut self) -> Option<Duration> {
+        let now = Instant::now();
+        let proof = self.proofs.first().map(|(until, _)| *until);
+        let retry = (!self.stuck.is_empty()).then_some(self.retry);
+        let next = [
+            self.ready.next(now),
+            proof,
+            retry,
+            self.state.next_timeout(),
+            self.memories.next_look(),
+            self.accept_at,
+            self.audit_at,
+        ];
+        Some(next.into_iter().flatten().min()?.saturating_duration_since(now))
     }
 
-    /// Whether the queue for a connection is empty.
-    fn has_read(&self, conn: Conn) -> bool {
-        let peer = self.tokens.get(&conn).and_then(|token| self.peers.get(token));
-        peer.is_some_and(|p| p.queue.is_empty())
-    }
-
-    /// Sends the next rows of lists, a batch for each that takes them.
-    fn tell_rows(&mut self) {
-        let lists: Vec<Conn> = self.state.lists_to().collect();
-        for conn in lists {
-            if self.has_read(conn) {
-                self.state.room(conn);
-                self.carry_out();
-            }
+    fn is_ready(&mut self, token: u64) {
+        if let Some(peer) = self.peers.get(&token) {
+            self.ready.push(peer.usage(), token);
         }
     }
 
     fn expire(&mut self) {
         let now = Instant::now();
         self.state.timeout(now);
-        let late: Vec<u64> = self
-            .peers
-            .iter()
-            .filter(|(_, p)| matches!(&p.stage, Stage::Challenged(c) if c.until <= now))
-            .map(|(token, _)| *token)
-            .collect();
-        for token in late {
+        while let Some(&(until, token)) = self.proofs.first()
+            && until <= now
+        {
+            self.proofs.pop_first();
             self.close(token, "no proof of identity in time");
         }
-        if self.waits() && self.retry <= now {
-            self.try_again(now);
+        if !self.stuck.is_empty() && self.retry <= now {
+            let before = self.stuck.len();
+            for token in std::mem::take(&mut self.stuck) {
+                self.flush(token);
+            }
+            self.pause =
+                if self.stuck.len() < before { RETRY.0 } else { RETRY.1.min(2 * self.pause) };
+            self.retry = now + self.pause;
+        }
+        for (link, role) in self.memories.look(now) {
+            self.state.let_go(link, role);
         }
         if self.accept_at.is_some_and(|at| at <= now) {
             self.accept_at = None;
-            self.listen_for(EventFlags::IN);
+            self.backlog = true;
+        }
+        if self.audit_at.is_some_and(|at| at <= now)
+            && let Some(audit) = &mut self.audit
+        {
+            audit.due();
+            self.audit_at = audit.owes().then(|| now + AUDIT);
         }
     }
 
@@ -252,347 +331,277 @@ impl EventLoop {
                 Order::Stop => return true,
                 Order::Served(name, told) => self.awaited.push((name, told)),
                 Order::Measured(job, measured) => {
-                    self.measuring.finished(job);
+                    self.measuring.finished(&job);
                     self.measured(job.token, measured);
                 }
-                Order::Add(s) => {
-                    let credentials = Credentials {
-                        pid: s.pid,
-                        uid: rustix::process::geteuid().as_raw(),
-                        gid: rustix::process::getegid().as_raw(),
-                    };
-                    let _refuses = socket::refuse_descriptors(s.socket.as_fd());
-                    let known = Known { name: s.name, digest: s.digest, domain: s.domain };
-                    self.admit(s.socket, credentials, Some(s.pidfd), Some(known));
-                }
+                Order::Add(started) => self.add(started),
+                Order::Reload(told) => self.read_policy(None, told),
+                Order::Loaded(loaded) => self.loaded(loaded),
             }
+            self.carry_out();
         }
         false
     }
 
-    fn accept(&mut self) {
-        for _ in 0..TURN {
-            let Some(listener) = &self.listener else { return };
-            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            let accepted = room(listener).and_then(|()| rustix::net::accept_with(listener, flags));
-            let socket = match accepted {
-                Ok(socket) => socket,
-                Err(rustix::io::Errno::AGAIN) => return,
-                Err(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE) => {
-                    tracing::warn!("out of descriptors; connections wait");
-                    self.accept_at = Some(Instant::now() + RETRY.1);
-                    return self.listen_for(EventFlags::empty());
-                }
-                Err(_) => continue,
-            };
-            if self.peers.len() >= CONNECTIONS {
-                tracing::warn!("too many connections; one was turned away");
-                continue;
-            }
-            let Ok(credentials) = socket::peer_credentials(socket.as_fd()) else { continue };
-            match pidfd(&socket, credentials) {
-                Ok(pidfd) => self.admit(socket, credentials, pidfd, None),
-                Err(errno) => tracing::warn!(
-                    ?credentials,
-                    %errno,
-                    "no pidfd of a connecting process; the connection is closed"
-                ),
-            }
+    /// Reads the policy on a thread of its own: its file system may take its time.
+    /// One after the other, so that the last one read is the one in force.
+    fn read_policy(&mut self, asked: Asked, told: Told) {
+        self.to_read.push_back((asked, told));
+        if self.to_read.len() == 1 {
+            self.read_next();
         }
     }
 
-    fn listen_for(&self, flags: EventFlags) {
-        if let Some(listener) = &self.listener {
-            // It fails only when memory has run out, and then connections wait.
-            let _ = epoll::modify(&self.epoll, listener, EventData::new_u64(LISTENER), flags);
-        }
-    }
-
-    /// Step 1 of the proof; with what step 2 needs, the others follow.
-    fn admit(
-        &mut self,
-        socket: OwnedFd,
-        credentials: Credentials,
-        pidfd: Option<OwnedFd>,
-        started: Option<Known>,
-    ) {
-        let token = self.next_token;
-        self.next_token += 2;
-        let mut nonce = [0; 16];
-        let random = rustix::rand::getrandom(&mut nonce, rustix::rand::GetRandomFlags::empty());
-        if random != Ok(nonce.len()) || socket::pass_credentials(socket.as_fd()).is_err() {
-            tracing::error!("no randomness, or SO_PASSCRED failed; a connection is refused");
-            return;
-        }
-        let flags = EventFlags::IN | EventFlags::RDHUP;
-        if epoll::add(&self.epoll, &socket, EventData::new_u64(token), flags).is_err() {
-            return;
-        }
-        if let Some(pidfd) = &pidfd {
-            let data = EventData::new_u64(token + 1);
-            if epoll::add(&self.epoll, pidfd, data, EventFlags::IN).is_err() {
-                return;
-            }
-        }
-        let until = Instant::now() + PROOF_TIME;
-        let challenged = Challenged { nonce, until, look: Look::First };
-        let peer = Peer::new(socket, pidfd, credentials, started, challenged);
-        let seen = self.look_at(token, &peer);
-        self.peers.insert(token, peer);
-        if let Some(facts) = seen {
-            self.challenge(token, facts);
-        }
-    }
-
-    /// The facts of a process, unless its program must be measured for that: then
-    /// [`EventLoop::measured`] follows.
-    fn look_at(&mut self, token: u64, peer: &Peer) -> Option<Facts> {
-        let Credentials { pid, uid, .. } = peer.credentials;
-        let facts = kernel_facts(peer);
-        // What was started is known from before it ran; /proc adds nothing to that.
-        if peer.started.is_some() || !self.state.observes_programs() {
-            return Some(facts);
-        }
-        if pid == 0 {
-            return Some(facts.observed(Programs::default().measure(None)));
-        }
-        self.measuring.ask(Job { token, uid, pid });
-        None
-    }
-
-    /// A program has been measured, for the first look or for the second.
-    fn measured(&mut self, token: u64, measured: Measured) {
-        let Some(peer) = self.peers.get_mut(&token) else { return };
-        let facts = kernel_facts(peer).observed(measured);
-        let Stage::Challenged(challenged) = &mut peer.stage else { return };
-        match std::mem::replace(&mut challenged.look, Look::First) {
-            Look::Second(before) => {
-                if let Err(reason) = self.open(token, &before, facts) {
-                    self.close(token, reason);
-                }
-            }
-            Look::First | Look::Asked(_) => self.challenge(token, facts),
-        }
-    }
-
-    /// Step 3 of the proof.
-    fn challenge(&mut self, token: u64, facts: Facts) {
-        let Some(peer) = self.peers.get_mut(&token) else { return };
-        if let Stage::Challenged(challenged) = &mut peer.stage {
-            challenged.look = Look::Asked(facts);
-            let (version, nonce) = (partywall_abi::VERSION, challenged.nonce);
-            self.post(token, &Message::Challenge { version, nonce }, Vec::new());
-        }
-    }
-
-    fn peer_event(&mut self, token: u64, flags: EventFlags) {
-        if token.is_multiple_of(2) {
-            // Tokens of sockets are odd (they begin at LISTENER + 2 and step by two).
-            return self.close(token - 1, "the process has ended");
-        }
-        if flags.contains(EventFlags::OUT) {
-            self.flush(token);
-        }
-        for _ in 0..TURN {
-            let Some(peer) = self.peers.get(&token) else { return };
-            let packet = match socket::receive(peer.socket.as_fd(), &mut self.buffer, false) {
-                Ok(packet) => packet,
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
-                Err(_) => return self.close(token, "the socket failed"),
-            };
-            if packet.len == 0 {
-                return self.close(token, "the process has closed the socket");
-            }
-            if let Err(reason) = peer.check_sender(&packet) {
-                socket::discard(packet.fds);
-                return self.close(token, reason);
-            }
-            if packet.truncated || !packet.fds.is_empty() {
-                socket::discard(packet.fds);
-                return self.close(token, "a packet that is too long or carries descriptors");
-            }
-            let Ok(message) = Message::decode(&self.buffer[..packet.len]) else {
-                return self.close(token, "a packet that is no message");
-            };
-            match &peer.stage {
-                Stage::Open(conn) => self.state.message(*conn, message, Instant::now()),
-                Stage::Challenged(_) => {
-                    if let Err(reason) = self.prove(token, &message) {
-                        return self.close(token, reason);
-                    }
-                }
-            }
-            self.carry_out();
-        }
-    }
-
-    /// Step 4 of the proof.
-    fn prove(&mut self, token: u64, message: &Message) -> Result<(), &'static str> {
-        let mut peer = self.peers.remove(&token).expect("the caller has it");
-        let answered = answer(&mut peer, message);
-        let seen = match &answered {
-            Ok(_) => self.look_at(token, &peer),
-            Err(_) => None,
+    fn read_next(&mut self) {
+        let Some(&(asked, _)) = self.to_read.front() else { return };
+        let Some(file) = self.file.clone() else {
+            return self.loaded(Err(PolicyError::NoFile));
         };
-        self.peers.insert(token, peer);
-        let before = answered?;
-        match seen {
-            Some(facts) => self.open(token, &before, facts),
-            None => {
-                let peer = self.peers.get_mut(&token).expect("just put back");
-                if let Stage::Challenged(challenged) = &mut peer.stage {
-                    challenged.look = Look::Second(before);
-                }
+        let (orders, name) = (self.sender.clone(), file.display().to_string());
+        let read = move || orders.send(Order::Loaded(Policy::load(&file)));
+        if let Err(source) = std::thread::Builder::new().name("policy".into()).spawn(read) {
+            tracing::error!(error = %source, ?asked, "no thread to read the policy");
+            self.loaded(Err(PolicyError::Read { file: name, source }));
+        }
+    }
+
+    fn loaded(&mut self, loaded: Result<Policy, PolicyError>) {
+        let Some((asked, told)) = self.to_read.pop_front() else { return };
+        self.reader.subordinates = Subordinates::read();
+        let result = match loaded {
+            Ok(policy) => {
+                let changed = self.state.reload(policy, asked, Instant::now());
+                tracing::info!(?changed, "the policy was read again");
                 Ok(())
             }
+            Err(error) => {
+                tracing::error!(%error, "the policy stays as it was");
+                self.state.reload_failed(&error.to_string(), asked);
+                Err(error)
+            }
+        };
+        if let Some(told) = told {
+            let _heard = told.send(result);
         }
+        self.read_next();
     }
 
-    /// Step 5 of the proof.
-    fn open(&mut self, token: u64, before: &Facts, after: Facts) -> Result<(), &'static str> {
-        let peer = self.peers.get_mut(&token).expect("the callers have it");
-        if peer.pidfd.as_ref().is_some_and(|p| !socket::alive(p.as_fd())) {
-            return Err("the process ended while it was being looked at");
+    /// A connection's turn: what is to be sent, what is due, what has come.
+    fn turn(&mut self, token: u64) {
+        let Some(peer) = self.peers.get_mut(&token) else { return };
+        if !peer.has_room() {
+            self.flush(token);
         }
-        if after != *before {
-            return Err("the process changed while it proved itself");
+        let Some(peer) = self.peers.get(&token) else { return };
+        match &peer.stage {
+            Stage::Open(conn) if peer.has_room() => {
+                self.state.room(*conn);
+                self.carry_out();
+            }
+            Stage::Open(_) => {}
+            Stage::Challenged(challenged) => {
+                if matches!(challenged.look, Look::Due) {
+                    return self.first_look(token);
+                }
+            }
         }
-        let conn = self.state.opened(after);
-        peer.stage = Stage::Open(conn);
-        self.tokens.insert(conn, token);
-        Ok(())
+        let Some(peer) = self.peers.get(&token) else { return };
+        if !peer.listens() {
+            // The end of the queue makes it ready again.
+            return;
+        }
+        let packet = match peer.socket.receive(&mut self.buffer) {
+            Ok(packet) => packet,
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                if self.is_due(token) {
+                    self.is_ready(token);
+                }
+                return;
+            }
+            Err(e) if e.kind() == io::ErrorKind::InvalidData => {
+                return self.close(token, "a packet with descriptors");
+            }
+            Err(_) => return self.close(token, "the socket failed"),
+        };
+        if let Err(reason) = self.packet(token, &packet) {
+            return self.close(token, reason);
+        }
+        self.carry_out();
+        self.is_ready(token);
+    }
+
+    /// Whether more is due to a connection that takes it.
+    fn is_due(&self, token: u64) -> bool {
+        self.peers.get(&token).is_some_and(|peer| match peer.stage {
+            Stage::Open(conn) => peer.has_room() && self.state.is_due(conn),
+            Stage::Challenged(_) => false,
+        })
+    }
+
+    fn packet(&mut self, token: u64, packet: &socket::Packet) -> Result<(), &'static str> {
+        let peer = self.peers.get(&token).expect("the caller has it");
+        if packet.len == 0 {
+            return Err("the process has closed the socket");
+        }
+        peer.check_sender(packet)?;
+        if packet.truncated || packet.stripped {
+            return Err("a packet that is too long or carries descriptors");
+        }
+        let Ok(message) = Message::decode(&self.buffer[..packet.len]) else {
+            return Err("a packet that is no message");
+        };
+        if !peer.is_alive() {
+            return Err("the process has ended");
+        }
+        match &peer.stage {
+            Stage::Open(conn) => {
+                self.state.message(*conn, message, Instant::now());
+                Ok(())
+            }
+            Stage::Challenged(_) => self.prove(token, &message),
+        }
     }
 
     fn carry_out(&mut self) {
         // Carrying out can close a connection, which can have effects of its own.
         loop {
+            for conn in self.state.take_due() {
+                if let Some(&token) = self.tokens.get(&conn) {
+                    self.is_ready(token);
+                }
+            }
             let effects = self.state.take_effects();
             if effects.is_empty() {
                 return;
             }
             for effect in effects {
-                match effect {
-                    Effect::Send { to, message } => {
-                        if let Some(&token) = self.tokens.get(&to) {
-                            self.post(token, &message, Vec::new());
-                        }
-                    }
-                    Effect::Introduce(introduction) => self.introduce(introduction),
-                    Effect::Close { conn, reason } => {
-                        if let Some(&token) = self.tokens.get(&conn) {
-                            self.close(token, reason);
-                        }
+                self.carry_out_one(effect);
+            }
+        }
+    }
+
+    fn carry_out_one(&mut self, effect: Effect) {
+        match effect {
+            Effect::Send { to, message } => self.send(to, &message, Vec::new()),
+            Effect::Offer { link, geometry, to, message } => {
+                let parts = self.memories.make(link, geometry);
+                self.hand_out(link, to, &message, parts);
+            }
+            Effect::Link { link, to, message } => {
+                let parts = self.memories.for_caller(link);
+                self.hand_out(link, to, &message, parts);
+            }
+            Effect::Open { link, to, message } => {
+                let parts = self.memories.for_server(link);
+                self.hand_out(link, to, &message, parts);
+            }
+            Effect::Over { link, said } => {
+                if !self.memories.over(link, said, Instant::now()) {
+                    self.state.let_go(link, Role::Caller);
+                    self.state.let_go(link, Role::Server);
+                }
+            }
+            Effect::Close { conn, reason } => {
+                if let Some(&token) = self.tokens.get(&conn) {
+                    self.close(token, reason);
+                }
+            }
+            Effect::Reload { conn, request } => self.read_policy(Some((conn, request)), None),
+            Effect::Audit(event) => {
+                tracing::debug!(?event, "audit");
+                if let Some(audit) = &mut self.audit {
+                    audit.event(&event);
+                    if self.audit_at.is_none() && audit.owes() {
+                        self.audit_at = Some(Instant::now() + AUDIT);
                     }
                 }
             }
         }
     }
 
-    fn introduce(&mut self, new: Introduction) {
-        if !self.try_introduce(&new) {
-            let now = Instant::now();
-            self.wait_from(now);
-            self.introductions.push_back((new, now));
+    fn hand_out(
+        &mut self,
+        link: u64,
+        to: Conn,
+        message: &Message,
+        parts: Result<Vec<Part>, Refused>,
+    ) {
+        match parts {
+            Ok(parts) => self.send(to, message, parts),
+            Err((fault, why)) => self.state.faulty(link, fault, &why, Instant::now()),
         }
     }
 
-    /// False when one of the ends takes no descriptors now.
-    fn try_introduce(&mut self, i: &Introduction) -> bool {
-        let mut takes = |conn| {
-            let token = *self.tokens.get(conn)?;
-            Some((token, self.peers.get_mut(&token)?.takes_descriptors()))
-        };
-        let (caller, server) = match (takes(&i.caller.0), takes(&i.server.0)) {
-            (Some((caller, true)), Some((server, true))) => (caller, server),
-            (Some(_), Some(_)) => return false,
-            (None, _) => return self.fail(i, "the caller has just gone"),
-            (_, None) => return self.fail(i, "the server has just gone"),
-        };
-        let parts = || -> Result<_, String> {
-            let callers = memory::create(i.geometry).map_err(|e| e.to_string())?;
-            let servers = memory::create(i.geometry).map_err(|e| e.to_string())?;
-            let (a, b) = socket::pair().map_err(|e| format!("socketpair: {e}"))?;
-            Ok((vec![callers, a], vec![servers, b]))
-        };
-        match parts() {
-            Ok((callers, servers)) => {
-                self.post(server, &i.server.1, servers);
-                self.post(caller, &i.caller.1, callers);
-                true
-            }
-            Err(why) => self.fail(i, &why),
+    fn send(&mut self, to: Conn, message: &Message, parts: Vec<Part>) {
+        if let Some(&token) = self.tokens.get(&to) {
+            self.post(token, message, parts);
         }
-    }
-
-    /// Refuses a link; true, because it does not wait.
-    fn fail(&mut self, introduction: &Introduction, why: &str) -> bool {
-        self.state.introduction_failed(introduction, why);
-        true
-    }
-
-    /// Whether something waits that no event tells of.
-    fn waits(&self) -> bool {
-        !self.introductions.is_empty() || !self.stuck.is_empty()
-    }
-
-    /// Called before something begins to wait.
-    fn wait_from(&mut self, now: Instant) {
-        if !self.waits() {
-            self.pause = RETRY.0;
-            self.retry = now + self.pause;
-        }
-    }
-
-    fn try_again(&mut self, now: Instant) {
-        let (stuck, waiting) = (self.stuck.len(), self.introductions.len());
-        for token in std::mem::take(&mut self.stuck) {
-            self.flush(token);
-        }
-        // The others' turn comes in the next passes: they wait in a ring.
-        for _ in 0..waiting.min(PASS) {
-            let Some((i, since)) = self.introductions.pop_front() else { break };
-            if now.saturating_duration_since(since) > INTRODUCTION_TIME {
-                self.fail(&i, "one of its ends does not read what it is sent");
-            } else if !self.try_introduce(&i) {
-                self.introductions.push_back((i, since));
-            }
-        }
-        let moved = (stuck, waiting) != (self.stuck.len(), self.introductions.len());
-        self.pause = if moved { RETRY.0 } else { RETRY.1.min(2 * self.pause) };
-        self.retry = now + self.pause;
     }
 
     /// Sends, or queues for a process that does not read just now.
-    fn post(&mut self, token: u64, message: &Message, fds: Vec<OwnedFd>) {
+    fn post(&mut self, token: u64, message: &Message, parts: Vec<Part>) {
         let Some(peer) = self.peers.get_mut(&token) else { return };
         let mut packet = message.encode();
         if packet.len() > limits::CONTROL_BYTES {
-            packet = internal(0, "an answer that is too long".into()).encode();
+            // The policy is checked for that; see `policy::read`.
+            tracing::error!(bytes = packet.len(), "an answer that does not fit into a packet");
+            packet = internal(Message::request_of(&packet), "an answer that is too long".into())
+                .encode();
         }
-        peer.queue.push_back((packet, fds));
-        if peer.queue.len() > QUEUE {
-            return self.close(token, "it does not read what it is sent");
-        }
-        if peer.queue.len() == 1 {
+        let waits = !peer.has_room();
+        peer.push(packet, parts);
+        if !waits {
             self.flush(token);
+        } else if peer.weigh().is_err() {
+            self.weigh_all(token);
         }
     }
 
     fn flush(&mut self, token: u64) {
         let Some(peer) = self.peers.get_mut(&token) else { return };
-        let mut flags = EventFlags::IN | EventFlags::RDHUP;
+        let listened = peer.listens();
         let sent = peer.send_queued();
-        if matches!(sent, Ok(Sent::Full)) {
-            flags |= EventFlags::OUT;
+        let waits = matches!(sent, Ok(Sent::Full));
+        if waits != peer.waits_for_room {
+            peer.waits_for_room = waits;
+            let room = if waits { EventFlags::OUT } else { EventFlags::empty() };
+            let flags = EventFlags::IN | EventFlags::RDHUP | EventFlags::ET | room;
+            let _ = epoll::modify(&self.epoll, &peer.socket, EventData::new_u64(token), flags);
         }
-        let _ = epoll::modify(&self.epoll, &peer.socket, EventData::new_u64(token), flags);
+        let (weighed, listens) = (peer.weigh(), peer.listens());
         match sent {
             Ok(Sent::All | Sent::Full) => {}
             Ok(Sent::TooMany) => {
-                self.wait_from(Instant::now());
+                if self.stuck.is_empty() {
+                    self.pause = RETRY.0;
+                    self.retry = Instant::now() + self.pause;
+                }
                 self.stuck.insert(token);
             }
-            Err(_) => self.close(token, "the process has closed the socket"),
+            Err(_) => return self.close(token, "the process has closed the socket"),
+        }
+        if listens && (!listened || self.is_due(token)) {
+            self.is_ready(token);
+        }
+        if weighed.is_err() {
+            self.weigh_all(token);
+        }
+    }
+
+    /// An account has too much unread: what it has read meanwhile is taken off; if that does not
+    /// help, the connection at hand is closed.
+    fn weigh_all(&mut self, token: u64) {
+        let Some(peer) = self.peers.get(&token) else { return };
+        let usage = Arc::clone(peer.usage());
+        let now = Instant::now();
+        if now.saturating_duration_since(self.weighed) >= WEIGH {
+            self.weighed = now;
+            for other in self.peers.values_mut().filter(|p| Arc::ptr_eq(p.usage(), &usage)) {
+                let _the_one_at_hand = other.weigh();
+            }
+        }
+        if self.peers.get_mut(&token).is_some_and(|peer| peer.weigh().is_err()) {
+            self.close(token, "its account leaves too much unread");
         }
     }
 
@@ -606,56 +615,19 @@ impl EventLoop {
         self.stuck.remove(&token);
         let Credentials { pid, uid, .. } = peer.credentials;
         tracing::debug!(pid, uid, reason, "connection closed");
-        if let Stage::Open(conn) = peer.stage {
-            self.tokens.remove(&conn);
-            self.state.closed(conn);
+        match peer.stage {
+            Stage::Open(conn) => {
+                self.tokens.remove(&conn);
+                self.state.closed(conn, Instant::now());
+            }
+            Stage::Challenged(challenged) => {
+                self.proofs.remove(&(challenged.until, token));
+            }
         }
     }
 }
 
-/// Whether a connection that is accepted now can be looked at; otherwise it waits where it is,
-/// for what is accepted and not looked at would be lost.
-fn room(any: &OwnedFd) -> Result<(), rustix::io::Errno> {
-    let spare: [_; LOOK] = std::array::from_fn(|_| rustix::io::fcntl_dupfd_cloexec(any, 0));
-    spare.into_iter().try_for_each(|fd| fd.map(drop))
-}
-
-/// The process that connected; none in a PID namespace that cannot be seen from here.
-fn pidfd(socket: &OwnedFd, of: Credentials) -> Result<Option<OwnedFd>, rustix::io::Errno> {
-    if let Some(pidfd) = socket::peer_pidfd(socket.as_fd()) {
-        return Ok(Some(pidfd));
-    }
-    let pid = rustix::process::Pid::from_raw(of.pid as i32);
-    let open = |pid| rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty());
-    pid.map(open).transpose()
-}
-
-/// What the kernel and the coordinator itself know of a process.
-fn kernel_facts(peer: &Peer) -> Facts {
-    let Credentials { pid, uid, gid } = peer.credentials;
-    let facts = Facts::read(uid, gid, (pid != 0).then_some(pid));
-    match &peer.started {
-        Some(known) => facts.started(known.name.clone(), known.digest, known.domain),
-        None => facts,
-    }
-}
-
-/// What was known of the process when it was asked for the proof that it gives now.
-fn answer(peer: &mut Peer, message: &Message) -> Result<Facts, &'static str> {
-    let Stage::Challenged(challenged) = &mut peer.stage else {
-        return Err("a proof of what was proven");
-    };
-    let Message::Proof { version, nonce } = message else {
-        return Err("a message before the proof of identity");
-    };
-    if *version != partywall_abi::VERSION {
-        return Err("another version of Partywall");
-    }
-    if *nonce != challenged.nonce {
-        return Err("a wrong nonce");
-    }
-    match std::mem::replace(&mut challenged.look, Look::First) {
-        Look::Asked(before) => Ok(before),
-        Look::First | Look::Second(_) => Err("a proof that was not asked for"),
-    }
+fn random_token() -> Token {
+    // getrandom(2) gives up to 256 bytes whole once the system has started.
+    Token(random().expect("the system has randomness"))
 }

@@ -7,13 +7,15 @@
 //! ```text
 //! 1  open a pidfd of the process that connected (SO_PEERPIDFD, else pidfd_open of SO_PEERCRED)
 //! 2  read its facts
-//! 3  send a nonce; the answer carries SCM_CREDENTIALS, and SCM_PIDFD where the kernel has it
+//! 3  send a nonce; the answer carries SCM_CREDENTIALS
 //! 4  read the facts again: nothing may have changed since 2
 //! 5  the answer's sender is the process of the pidfd, which is still alive
 //! ```
 //!
 //! A number cannot be reused while its process lives, so 5 makes the number in the answer the
-//! process of the pidfd. 4 catches an exec between 2 and 4. Every later message must come from
+//! process of the pidfd, unless the sender may claim any number: see
+//! [`partywall_shm::namespace`]. Then nothing that is read by the number is a fact of whoever
+//! answered, and the process has no number, no control group and no program here. 4 catches an exec between 2 and 4. Every later message must come from
 //! the same process. An exec *after* the proof changes nothing that was proven: the facts are
 //! those of the process that answered.
 //!
@@ -31,6 +33,8 @@ use std::sync::{Mutex, PoisonError};
 use partywall_abi::control::{Digest, Identity, Isolation};
 use sha2::{Digest as _, Sha256};
 
+use crate::quota::Subordinates;
+
 /// What is known of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
@@ -38,7 +42,7 @@ pub struct Facts {
     pub uid: u32,
     /// Primary group.
     pub gid: u32,
-    /// Process number here; none when this PID namespace cannot see it.
+    /// Process number here; none when this PID namespace cannot see it, or when it proves nothing.
     pub pid: Option<u32>,
     /// Digest of the program file.
     pub digest: Digest,
@@ -50,6 +54,10 @@ pub struct Facts {
     pub started_as: Option<String>,
     /// Where it was started as a domain.
     pub domain: Option<Domain>,
+    /// The user to whom its uid is lent, else its uid.
+    pub user: u32,
+    /// A child of the coordinator, or a child's, where those are services ([`Reader::confines`]).
+    pub descends: bool,
 }
 
 /// A process that shares its memory with others of its launcher.
@@ -77,19 +85,86 @@ impl Domain {
     }
 }
 
-/// A program's digest, or why there is none.
-pub type Measured = Result<[u8; 32], String>;
+/// Reads facts.
+#[derive(Debug, Default)]
+pub struct Reader {
+    /// Whose the uids are.
+    pub subordinates: Subordinates,
+    /// Every process that descends from this one is a service, and no operator. This process is to
+    /// be a reaper of its descendants then (PR_SET_CHILD_SUBREAPER(2const)), or they could escape.
+    pub confines: bool,
+}
 
-impl Facts {
+impl Reader {
     /// The facts of a process whose user and group the kernel gave with its socket, but for its
     /// program.
     ///
     /// The caller holds a pidfd and checks afterwards that the process is still alive; only then
     /// are these the facts of that process and not of a successor in its number.
-    pub fn read(uid: u32, gid: u32, pid: Option<u32>) -> Self {
-        let cgroup = pid.and_then(|p| cgroup(p).ok()).unwrap_or_default();
-        let (digest, digest_error) = (Digest::Unknown, None);
-        Self { uid, gid, pid, digest, digest_error, cgroup, started_as: None, domain: None }
+    pub fn read(&self, uid: u32, gid: u32, pid: Option<u32>) -> Facts {
+        let own = rustix::process::geteuid().as_raw();
+        let descends = self.confines && uid == own && pid.is_none_or(descends);
+        let (pid, why) = proven(pid);
+        Facts {
+            uid,
+            gid,
+            pid,
+            digest: Digest::Unknown,
+            digest_error: why.map(str::to_string),
+            cgroup: pid.and_then(|p| cgroup(p).ok()).unwrap_or_default(),
+            started_as: None,
+            domain: None,
+            user: self.subordinates.owner(uid, own),
+            descends,
+        }
+    }
+}
+
+/// Whether a process is a child of this one, or a child's.
+fn descends(pid: u32) -> bool {
+    let own = std::process::id();
+    let mut at = pid;
+    // A chain of parents is not longer than there are processes; what cannot be read is no parent.
+    while at > 1 {
+        let Some(parent) = parent(at) else { return true };
+        if parent == own {
+            return true;
+        }
+        at = parent;
+    }
+    false
+}
+
+fn parent(pid: u32) -> Option<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()
+}
+
+/// The number of a process, or why it has none.
+fn proven(pid: Option<u32>) -> (Option<u32>, Option<&'static str>) {
+    let Some(pid) = pid else {
+        return (None, Some("the process is in a PID namespace that the coordinator cannot see"));
+    };
+    match partywall_shm::namespace::number_is_proven(pid) {
+        Ok(true) => (Some(pid), None),
+        Ok(false) => {
+            let why = "the process is in a PID namespace whose owner can claim any number in it; \
+                       remedy: run it in one that the coordinator's user namespace owns";
+            (None, Some(why))
+        }
+        Err(_) => (None, Some("its namespaces cannot be read in /proc")),
+    }
+}
+
+/// A program's digest, or why there is none.
+pub type Measured = Result<[u8; 32], String>;
+
+impl Facts {
+    /// Whether the process may see and change how others call: root, or the coordinator's own user,
+    /// but for what the coordinator has started.
+    pub fn is_operator(&self, coordinator: u32) -> bool {
+        let may = self.uid == 0 || self.uid == coordinator;
+        may && self.started_as.is_none() && !self.descends
     }
 
     /// The same with what was read of the program file.
@@ -134,10 +209,7 @@ const REMEMBERED: usize = 1024;
 
 impl Programs {
     /// Measures the program of a process. Blocks for as long as the file's file system likes.
-    pub fn measure(&self, pid: Option<u32>) -> Measured {
-        let Some(pid) = pid else {
-            return Err("the process is in a PID namespace that the coordinator cannot see".into());
-        };
+    pub fn measure(&self, pid: u32) -> Measured {
         self.read(pid).map_err(|e| unreadable(pid, &e))
     }
 
@@ -237,21 +309,39 @@ mod tests {
     fn the_digest_is_that_of_the_program_and_is_remembered() {
         let programs = Programs::default();
         let program = std::fs::read(std::env::current_exe().unwrap()).unwrap();
-        let measured = programs.measure(Some(std::process::id()));
+        let measured = programs.measure(std::process::id());
         assert_eq!(measured, Ok(digest(&program)));
         assert_eq!(programs.digests.lock().unwrap().len(), 1);
-        assert_eq!(programs.measure(Some(std::process::id())), measured);
-        let facts = Facts::read(1, 2, Some(std::process::id()));
+        assert_eq!(programs.measure(std::process::id()), measured);
+        let facts = Reader::default().read(1, 2, Some(std::process::id()));
         assert_eq!(facts.digest, Digest::Unknown);
         assert_eq!(facts.observed(measured).digest, Digest::Observed(digest(&program)));
     }
 
     #[test]
     fn an_unknown_process_has_no_digest_and_the_reason() {
-        let facts = Facts::read(1, 2, None).observed(Programs::default().measure(None));
-        assert_eq!(facts.digest, Digest::Unknown);
+        let facts = Reader::default().read(1, 2, None);
+        assert_eq!((facts.pid, facts.digest), (None, Digest::Unknown));
         assert!(facts.digest_error.unwrap().contains("PID namespace"));
         let denied = io::Error::from(io::ErrorKind::PermissionDenied);
         assert!(unreadable(7, &denied).contains("CAP_SYS_PTRACE"));
+    }
+
+    #[test]
+    fn what_the_coordinator_has_started_is_no_operator() {
+        let own = rustix::process::geteuid().as_raw();
+        let confines = Reader { confines: true, ..Reader::default() };
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        for (reader, pid, operator) in [
+            (&confines, child.id(), false),
+            (&confines, std::process::id(), true),
+            (&Reader::default(), child.id(), true),
+        ] {
+            assert_eq!(reader.read(own, 1, Some(pid)).is_operator(own), operator, "{pid}");
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let other = confines.read(own + 1, 1, Some(std::process::id()));
+        assert!(!other.is_operator(own));
     }
 }

@@ -12,8 +12,9 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::Child;
 
+use partywall_shm::memory;
+use partywall_shm::socket::{self, Endpoint};
 use partywall_shm::spawn::{self, Program, SOCKET_NUMBER};
-use partywall_shm::{memory, socket};
 
 use crate::identity::{self, Domain};
 use crate::server::{Coordinator, Started};
@@ -75,7 +76,7 @@ pub struct Prepared {
 /// What the coordinator knows of a service before it runs.
 #[derive(Debug)]
 pub struct Known {
-    socket: OwnedFd,
+    socket: Endpoint,
     service: String,
     digest: [u8; 32],
 }
@@ -112,6 +113,8 @@ pub fn prepare(service: &Service) -> Result<Prepared, LaunchError> {
         memory::sealed_copy(&service.name, &bytes).map_err(failed(service, "sealing a copy of"))?;
     drop(bytes);
     let (ours, theirs) = socket::pair().map_err(failed(service, "making a socket for"))?;
+    // Before there is a process that could send descriptors.
+    let socket = Endpoint::new(ours);
     let kept =
         ["PATH", "LANG"].iter().filter_map(|k| Some((OsString::from(k), std::env::var_os(k)?)));
     let given = service.environment.iter().map(|(k, v)| (k.into(), v.into()));
@@ -123,7 +126,7 @@ pub fn prepare(service: &Service) -> Result<Prepared, LaunchError> {
         environment: kept.chain(given).chain([socket_number]).collect(),
         directory: service.directory.clone(),
         socket: theirs,
-        known: Known { socket: ours, service: service.name.clone(), digest },
+        known: Known { socket, service: service.name.clone(), digest },
     })
 }
 

@@ -2,19 +2,24 @@
 //! it out and steps aside.
 //!
 //! No data crosses it, and its death breaks no link. [`state`] decides, without I/O, clock or
-//! randomness; `event_loop` listens and carries out, `peer` is one control socket; [`identity`] asks
-//! the kernel who a process is, `measure` what its program file holds; [`launch`] starts services
-//! so that the answer is strong.
+//! randomness, and [`quota`] says what each may have; `event_loop` listens and carries out, `ready`
+//! says whose turn it is, `peer` is one control socket, `handout` the memory of links;
+//! [`identity`] asks the kernel who a process is, `measure` what its program file holds;
+//! [`audit`] writes down what happened; [`launch`] starts services so that the answer is strong.
 #![forbid(unsafe_code)]
 
+pub mod audit;
 mod event_loop;
+mod handout;
 pub mod identity;
 pub mod launch;
 mod measure;
 mod peer;
 pub mod policy;
+pub mod quota;
+mod ready;
 pub mod server;
 pub mod state;
 
 pub use policy::Policy;
-pub use server::{Coordinator, StartError};
+pub use server::{Coordinator, Listen, Options, StartError};

@@ -1,27 +1,30 @@
 //! Measuring program files on threads of their own.
 //!
 //! What a program file lies on can be a process's own doing, and reading it can take for ever. So
-//! a thread reads one file and ends; there are [`THREADS`] at most, and [`PER_USER`] for the
-//! processes of one user, who can hold up nobody but themselves. Who does not get a thread in time
-//! has not proven itself in time.
+//! a thread reads one file, at the lowest priority, and ends; there are [`THREADS`] at most, and
+//! [`PER_ACCOUNT`] for the processes of one account, who can hold up nobody but themselves. Who does
+//! not get a thread in time has not proven itself in time.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::identity::Measured;
+use crate::quota::Account;
 
 /// Threads at once.
-const THREADS: usize = 8;
-/// Threads at once for the processes of one user.
-const PER_USER: usize = 2;
+const THREADS: usize = 32;
+/// Threads at once for the processes of one account.
+const PER_ACCOUNT: usize = 2;
+/// Nice value of the threads (setpriority(2)).
+const NICE: i32 = 19;
 
 /// A program that is to be measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Job {
     /// Whose connection asks.
     pub(crate) token: u64,
-    /// The user of the process.
-    pub(crate) uid: u32,
+    /// Whose process it is.
+    pub(crate) account: Account,
     /// The process.
     pub(crate) pid: u32,
 }
@@ -33,8 +36,8 @@ type Report = dyn Fn(Job, Measured) + Send + Sync;
 pub(crate) struct Measuring {
     measure: Arc<Measure>,
     report: Arc<Report>,
-    /// The user of each thread.
-    running: Vec<u32>,
+    /// The account of each thread.
+    running: Vec<Account>,
     waiting: VecDeque<Job>,
 }
 
@@ -56,8 +59,8 @@ impl Measuring {
     }
 
     /// A job has been reported.
-    pub(crate) fn finished(&mut self, job: Job) {
-        if let Some(at) = self.running.iter().position(|uid| *uid == job.uid) {
+    pub(crate) fn finished(&mut self, job: &Job) {
+        if let Some(at) = self.running.iter().position(|account| *account == job.account) {
             self.running.swap_remove(at);
         }
         self.start();
@@ -70,14 +73,21 @@ impl Measuring {
 
     fn start(&mut self) {
         while self.running.len() < THREADS {
-            let running = |uid| self.running.iter().filter(|u| **u == uid).count();
-            let next = self.waiting.iter().position(|job| running(job.uid) < PER_USER);
+            let running = |whose: &Account| self.running.iter().filter(|a| *a == whose).count();
+            let free = |job: &Job| running(&job.account) < PER_ACCOUNT;
+            let next = self.waiting.iter().position(free);
             let Some(job) = next.and_then(|at| self.waiting.remove(at)) else { return };
             let (measure, report) = (Arc::clone(&self.measure), Arc::clone(&self.report));
             let thread = std::thread::Builder::new().name("measure".into());
-            self.running.push(job.uid);
-            if let Err(error) = thread.spawn(move || report(job, measure(job.pid))) {
-                (self.report)(job, Err(format!("no thread to measure the program: {error}")));
+            self.running.push(job.account.clone());
+            let failed = job.clone();
+            let run = move || {
+                let _else_as_before = rustix::process::setpriority_process(None, NICE);
+                let measured = measure(job.pid);
+                report(job, measured);
+            };
+            if let Err(error) = thread.spawn(run) {
+                (self.report)(failed, Err(format!("no thread to measure the program: {error}")));
             }
         }
     }
@@ -110,7 +120,7 @@ mod tests {
     fn next(m: &mut Measuring, reports: &Receiver<(Job, Measured)>) -> Job {
         let (job, measured) = reports.recv_timeout(Duration::from_secs(10)).unwrap();
         assert_eq!(measured, Ok([job.pid as u8; 32]));
-        m.finished(job);
+        m.finished(&job);
         job
     }
 
@@ -118,25 +128,25 @@ mod tests {
     fn a_program_that_is_never_read_holds_up_its_own_user_only() {
         let gate = Arc::<Gate>::default();
         let (mut m, reports) = measuring(&gate);
-        let job = |token, uid, pid| Job { token, uid, pid };
+        let job = |token, uid, pid| Job { token, account: Account::User(uid), pid };
         for token in 0..50 {
             m.ask(job(token, 1, 1));
         }
-        assert_eq!((m.running.len(), m.waiting.len()), (PER_USER, 48));
+        assert_eq!((m.running.len(), m.waiting.len()), (PER_ACCOUNT, 48));
         for token in 100..105 {
             m.ask(job(token, 2, 200));
             assert_eq!(next(&mut m, &reports), job(token, 2, 200));
         }
-        for uid in 10..20 {
+        for uid in 10..50 {
             m.ask(job(200 + u64::from(uid), uid, 1));
         }
         assert_eq!(m.running.len(), THREADS);
         m.forget(49);
         *gate.0.lock().unwrap() = true;
         gate.1.notify_all();
-        let mut done: Vec<u64> = (0..59).map(|_| next(&mut m, &reports).token).collect();
+        let mut done: Vec<u64> = (0..89).map(|_| next(&mut m, &reports).token).collect();
         done.sort_unstable();
-        assert_eq!(done, (0..49).chain(210..220).collect::<Vec<_>>());
+        assert_eq!(done, (0..49).chain(210..250).collect::<Vec<_>>());
         assert!(m.running.is_empty() && m.waiting.is_empty());
     }
 }

@@ -1,35 +1,50 @@
 //! One process at the other end of a control socket: how far its proof is, and what waits for it.
 //!
-//! Descriptors in packets that a process has not received count against the coordinator's user;
-//! beyond its limit sendmsg(2) says ETOOMANYREFS, for everybody. So a process has at most
-//! [`CARRIED`] packets with descriptors unread, and where the limit is reached all the same, what
-//! is to be sent waits for a timer: no event tells when it falls.
+//! What a process does not read waits: in its socket, then in a queue. Both are charged to its
+//! account as bytes ([`Peer::weigh`]), and while [`UNREAD`] packets wait in the queue nothing more is
+//! read from it, so that it cannot ask for more answers. Packets with descriptors that were not received
+//! count against the coordinator's user; beyond its limit sendmsg(2) says ETOOMANYREFS, for
+//! everybody. Then what is to be sent waits for a timer: no event tells when the count falls.
 
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Instant;
 
-use partywall_shm::socket::{self, Credentials};
+use partywall_shm::socket::{self, Credentials, Endpoint};
 
+use crate::handout::Part;
 use crate::identity::{Domain, Facts};
+use crate::quota::{Charge, Exceeded, Usage};
 use crate::state::Conn;
 
-/// Packets with descriptors that a process may leave unread.
-pub(crate) const CARRIED: usize = 16;
+/// Packets that wait for a process before nothing more is read from it.
+pub(crate) const UNREAD: usize = 32;
 
 /// One process. Its token is odd; the next even number is its pidfd's.
 pub(crate) struct Peer {
-    pub(crate) socket: OwnedFd,
+    pub(crate) socket: Endpoint,
     pub(crate) pidfd: Option<OwnedFd>,
     /// As the kernel gave them with the socket; what every packet must carry.
     pub(crate) credentials: Credentials,
     /// What is known of it because the coordinator started it.
     pub(crate) started: Option<Known>,
     pub(crate) stage: Stage,
-    pub(crate) queue: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
-    /// Packets with descriptors that were sent since the process was last seen to have read all.
-    carried: usize,
+    pub(crate) charges: Charges,
+    queue: VecDeque<(Vec<u8>, Vec<Part>)>,
+    /// Bytes in the queue.
+    queued: usize,
+    /// epoll tells when the socket takes data again.
+    pub(crate) waits_for_room: bool,
+}
+
+/// What a connection costs its account.
+pub(crate) struct Charges {
+    pub(crate) connection: Charge,
+    /// While it has not proven who it is.
+    pub(crate) unproven: Option<Charge>,
+    pub(crate) unread: Charge,
 }
 
 /// What is known of a process from before it ran.
@@ -53,12 +68,17 @@ pub(crate) struct Challenged {
 
 /// What is known of a process that has not proven itself.
 pub(crate) enum Look {
+    /// Nothing; it has not been looked at.
+    Due,
     /// Its program is being measured; the nonce is not sent yet.
-    First,
+    First(Facts),
     /// What was known when the nonce was sent.
     Asked(Facts),
-    /// The same; the nonce has come back, and its program is being measured again.
-    Second(Facts),
+    /// What was known then and what is now; the nonce has come back, and its program is being
+    /// measured again.
+    Second(Facts, Facts),
+    /// Nothing is awaited.
+    Done,
 }
 
 /// What became of a queue.
@@ -74,18 +94,25 @@ pub(crate) enum Sent {
 
 impl Peer {
     pub(crate) fn new(
-        socket: OwnedFd,
+        socket: Endpoint,
         pidfd: Option<OwnedFd>,
         credentials: Credentials,
         started: Option<Known>,
         challenged: Challenged,
+        charges: Charges,
     ) -> Self {
         let stage = Stage::Challenged(Box::new(challenged));
-        let queue = VecDeque::new();
-        Self { socket, pidfd, credentials, started, stage, queue, carried: 0 }
+        let (queue, queued, waits_for_room) = (VecDeque::new(), 0, false);
+        Self { socket, pidfd, credentials, started, stage, charges, queue, queued, waits_for_room }
     }
 
-    /// Every packet must come from the process of the pidfd.
+    /// Whose it is.
+    pub(crate) fn usage(&self) -> &Arc<Usage> {
+        self.charges.connection.usage()
+    }
+
+    /// Every packet must come from the process of the pidfd: have its number and user, and that
+    /// process must live still, so that the number is its own.
     pub(crate) fn check_sender(&self, packet: &socket::Packet) -> Result<(), &'static str> {
         let Some(sender) = packet.credentials else {
             return Err("a packet without a sender");
@@ -93,29 +120,42 @@ impl Peer {
         if sender.uid != self.credentials.uid || sender.pid != self.credentials.pid {
             return Err("a packet from another process than the one that connected");
         }
-        if let (Some(expected), Some(found)) = (&self.pidfd, &packet.pidfd)
-            && socket::same_process(expected.as_fd(), found.as_fd()) == Some(false)
-        {
-            return Err("a packet from another process than the one that connected");
-        }
         Ok(())
     }
 
-    /// Whether a packet with descriptors may be sent now.
-    pub(crate) fn takes_descriptors(&mut self) -> bool {
-        if self.carried >= CARRIED && socket::unread(self.socket.as_fd()).is_ok_and(|n| n == 0) {
-            self.carried = 0;
-        }
-        self.queue.is_empty() && self.carried < CARRIED
+    /// Whether its process lives, or cannot be seen.
+    pub(crate) fn is_alive(&self) -> bool {
+        self.pidfd.as_ref().is_none_or(|p| socket::alive(p.as_fd()))
+    }
+
+    /// Whether more may be read from it, or asked for it.
+    pub(crate) fn listens(&self) -> bool {
+        self.queue.len() < UNREAD
+    }
+
+    /// Whether it has been sent all there is.
+    pub(crate) fn has_room(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    pub(crate) fn push(&mut self, packet: Vec<u8>, parts: Vec<Part>) {
+        self.queued += packet.len();
+        self.queue.push_back((packet, parts));
+    }
+
+    /// Charges what it has not read to its account.
+    pub(crate) fn weigh(&mut self) -> Result<(), Exceeded> {
+        let in_socket = socket::unread(self.socket.as_fd()).unwrap_or(0);
+        self.charges.unread.set(self.queued + in_socket)
     }
 
     /// Sends what waits, as far as it can be sent now.
     pub(crate) fn send_queued(&mut self) -> io::Result<Sent> {
-        while let Some((packet, fds)) = self.queue.front() {
-            let borrowed: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
+        while let Some((packet, parts)) = self.queue.front() {
+            let borrowed: Vec<BorrowedFd<'_>> = parts.iter().map(AsFd::as_fd).collect();
             match socket::send(self.socket.as_fd(), packet, &borrowed) {
                 Ok(()) => {
-                    self.carried += usize::from(!fds.is_empty());
+                    self.queued -= packet.len();
                     self.queue.pop_front();
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(Sent::Full),
@@ -134,51 +174,79 @@ fn is_too_many(e: &io::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::quota::{Account, Limits, Quotas, Resource, Totals};
     use std::time::Duration;
 
     fn peer() -> (Peer, OwnedFd) {
         let (ours, theirs) = socket::pair().unwrap();
         let credentials = Credentials { pid: 1, uid: 2, gid: 3 };
         let until = Instant::now() + Duration::from_secs(5);
-        let challenged = Challenged { nonce: [0; 16], until, look: Look::First };
-        (Peer::new(ours, None, credentials, None, challenged), theirs)
-    }
-
-    #[test]
-    fn a_process_leaves_so_many_descriptors_unread_and_no_more() {
-        let (mut peer, theirs) = peer();
-        let file = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
-        for _ in 0..CARRIED {
-            assert!(peer.takes_descriptors());
-            peer.queue.push_back((b"x".to_vec(), vec![file(), file()]));
-            assert_eq!(peer.send_queued().unwrap(), Sent::All);
-        }
-        assert!(!peer.takes_descriptors());
-        for _ in 0..CARRIED {
-            assert!(!peer.takes_descriptors());
-            assert_eq!(socket::receive(theirs.as_fd(), &mut [0; 4], false).unwrap().fds.len(), 2);
-        }
-        assert!(peer.takes_descriptors());
+        let challenged = Challenged { nonce: [0; 16], until, look: Look::Done };
+        let quotas = Quotas::new(Totals::for_descriptors(1024), Limits::default());
+        let usage = quotas.account(Account::User(2), None, false);
+        let charges = Charges {
+            connection: usage.charge(Resource::Connections, 1).unwrap(),
+            unproven: None,
+            unread: usage.charge(Resource::Unread, 0).unwrap(),
+        };
+        let socket = Endpoint::new(ours);
+        (Peer::new(socket, None, credentials, None, challenged, charges), theirs)
     }
 
     #[test]
     fn the_order_of_packets_is_kept_when_the_socket_is_full() {
         let (mut peer, theirs) = peer();
         for n in 0..5_000_u32 {
-            peer.queue.push_back((n.to_le_bytes().to_vec(), Vec::new()));
+            peer.push(n.to_le_bytes().to_vec(), Vec::new());
         }
         let mut seen = 0_u32;
         let mut rounds = 0;
         while peer.send_queued().unwrap() == Sent::Full || seen < 5_000 {
-            assert_eq!(peer.takes_descriptors(), peer.queue.is_empty());
             let mut buffer = [0; 4];
-            while let Ok(packet) = socket::receive(theirs.as_fd(), &mut buffer, false) {
+            while let Ok(packet) = socket::receive(theirs.as_fd(), &mut buffer) {
                 assert_eq!((packet.len, u32::from_le_bytes(buffer)), (4, seen));
                 seen += 1;
             }
             rounds += 1;
         }
         assert!(rounds > 2, "the socket was never full");
+        assert!(peer.has_room());
+    }
+
+    #[test]
+    fn what_is_not_read_is_charged_until_it_is() {
+        let (mut peer, theirs) = peer();
+        let unread = |peer: &Peer| peer.usage().used(Resource::Unread);
+        for _ in 0..100 {
+            peer.push(vec![1; 2000], Vec::new());
+        }
+        peer.weigh().unwrap();
+        assert_eq!(unread(&peer), 200_000);
+        let before = peer.send_queued().unwrap();
+        peer.weigh().unwrap();
+        assert!(unread(&peer) >= 200_000, "{} {before:?}", unread(&peer));
+        while peer.send_queued().unwrap() == Sent::Full {
+            while socket::receive(theirs.as_fd(), &mut [0; 2000]).is_ok() {}
+        }
+        while socket::receive(theirs.as_fd(), &mut [0; 2000]).is_ok() {}
+        peer.weigh().unwrap();
+        assert_eq!(unread(&peer), 0);
+        while peer.weigh().is_ok() {
+            peer.push(vec![1; 1 << 20], Vec::new());
+        }
+        assert!(unread(&peer) <= 8 << 20);
+    }
+
+    #[test]
+    fn a_process_that_leaves_so_much_unread_is_not_read_any_more() {
+        let (mut peer, _theirs) = peer();
+        for _ in 0..UNREAD {
+            assert!(peer.listens());
+            peer.push(vec![1], Vec::new());
+        }
+        assert!(!peer.listens());
+        assert_eq!(peer.send_queued().unwrap(), Sent::All);
+        assert!(peer.listens());
     }
 
     #[test]

@@ -9,46 +9,66 @@
 //! evidence = "started"            # "started" (default): the coordinator itself started it from
 //!                                 # a sealed copy; "observed": /proc/PID/exe will do, and is
 //!                                 # read for every process if one principal has it
+//! [principal.web.quota]           # counted apart from its user, with these limits
+//! links = 100
 //!
 //! [principal.greeter]
 //! started = "greeter"             # started by the coordinator under this name
 //!
 //! [service.greeter]               # a name
 //! register = ["greeter"]          # principals that may serve it
+//! fallback = true                 # while nobody serves it, the address under [names] will do
 //! [service.greeter.call]          # principals that may call it, and what
 //! web = ["helloworld.Greeter/SayHello", "grpc.health.v1.Health/*"]
 //!
-//! [names]                         # names that are reached over the network instead
+//! [names]                         # names that are reached over the network
 //! billing = "http://10.0.0.7:50051"
+//!
+//! [quota]                         # for each user; what is left out is as in `quota::Limits`
+//! connections = 4096
 //! ```
 //!
 //! The principal `anyone` needs no section and covers every process. A method is written
 //! `package.Service/Method`, `package.Service/*`, `Method` or `*`.
+//!
+//! A name that some principal may serve is a name on this host: a call to it goes over the network
+//! only if the name says `fallback = true`. A policy that has it both under `register` and under
+//! `[names]` without saying so is refused.
 
-use std::collections::BTreeMap;
-use std::path::Path;
+use std::collections::{BTreeMap, BTreeSet};
 
 use partywall_abi::control::Digest;
 use partywall_abi::limits;
-use partywall_abi::name::{MethodPattern, MethodSet, NameError, PatternError, ServiceName};
-use serde::Deserialize;
+use partywall_abi::name::{MethodPattern, MethodSet, ServiceName};
 
 use crate::identity::Facts;
+use crate::quota::{Account, Limits};
+
+mod file;
+mod read;
 
 /// The principal that covers every process.
 pub const ANYONE: &str = "anyone";
 
-/// Why a policy cannot be used. Every message names the file and the place.
+/// Why a policy cannot be used. Every message names the file, the place and the remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PolicyError {
     /// The file cannot be read.
-    #[error("{file}: {source}")]
+    #[error("{file}: {source}; remedy: write a policy there, or name another file by --policy")]
     Read {
         /// The file.
         file: String,
         /// Why.
         source: std::io::Error,
+    },
+    /// Somebody else can change the file.
+    #[error("{file}: {text}")]
+    Unsafe {
+        /// The file.
+        file: String,
+        /// What others can change, and the remedy.
+        text: String,
     },
     /// It is not the TOML that a policy is.
     #[error("{file}: {text}")]
@@ -59,15 +79,22 @@ pub enum PolicyError {
         text: String,
     },
     /// A value makes no sense.
-    #[error("{file}: {key}: {text}")]
+    #[error("{file}:{line}: {key}: {text}")]
     Value {
         /// The file.
         file: String,
+        /// The line, from 1.
+        line: usize,
         /// The key, dotted.
         key: String,
         /// What is wrong and what would be right.
         text: String,
     },
+    /// There is no file to be read again.
+    #[error(
+        "this coordinator has no policy file that it could read again; remedy: start it with one"
+    )]
+    NoFile,
     /// A principal cannot have this name.
     #[error("principal `{name}`: {text}")]
     Principal {
@@ -78,44 +105,6 @@ pub enum PolicyError {
     },
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct File {
-    #[serde(default)]
-    principal: BTreeMap<String, PrincipalSection>,
-    #[serde(default)]
-    service: BTreeMap<String, ServiceSection>,
-    #[serde(default)]
-    names: BTreeMap<String, String>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct PrincipalSection {
-    uid: Option<u32>,
-    gid: Option<u32>,
-    cgroup: Option<String>,
-    program: Option<String>,
-    evidence: Option<Evidence>,
-    started: Option<String>,
-}
-
-#[derive(Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
-#[serde(rename_all = "lowercase")]
-enum Evidence {
-    Started,
-    Observed,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ServiceSection {
-    #[serde(default)]
-    register: Vec<String>,
-    #[serde(default)]
-    call: BTreeMap<String, Vec<String>>,
-}
-
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Principal {
     uid: Option<u32>,
@@ -123,11 +112,12 @@ struct Principal {
     cgroup: Option<String>,
     program: Option<([u8; 32], bool)>,
     started: Option<String>,
+    quota: Option<Limits>,
 }
 
 #[derive(Debug, Clone, Default)]
 struct Service {
-    register: Vec<String>,
+    register: BTreeSet<String>,
     call: BTreeMap<String, MethodSet>,
 }
 
@@ -137,75 +127,31 @@ pub struct Policy {
     principals: BTreeMap<String, Principal>,
     services: BTreeMap<ServiceName, Service>,
     urls: BTreeMap<ServiceName, String>,
+    limits: Limits,
+    /// The Compose file that it was made from, if it is not TOML.
+    compose: Option<String>,
+}
+
+/// Whether one of two names may be a slip of the other.
+fn near(a: &str, b: &str) -> bool {
+    let few = if a.len().min(b.len()) < 4 { 1 } else { 2 };
+    read::distance(a, b) <= few
+}
+
+/// What a policy lets a caller do, and by which of its principals.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Explanation {
+    /// The principals that a method is allowed to, each with a pattern that covers it.
+    pub allowed_by: Vec<(String, String)>,
+    /// What the caller may call at the name at all.
+    pub methods: MethodSet,
+    /// The principals that may serve the name.
+    pub served_by: Vec<String>,
+    /// Where the name is reached over the network, while nobody serves it.
+    pub url: Option<String>,
 }
 
 impl Policy {
-    /// Reads and checks a file.
-    ///
-    /// # Errors
-    /// [`PolicyError`].
-    pub fn load(path: &Path) -> Result<Self, PolicyError> {
-        let file = path.display().to_string();
-        let text = std::fs::read_to_string(path)
-            .map_err(|source| PolicyError::Read { file: file.clone(), source })?;
-        Self::parse(&file, &text)
-    }
-
-    /// Checks a text; `file` is what errors call it.
-    ///
-    /// # Errors
-    /// [`PolicyError`].
-    pub fn parse(file: &str, text: &str) -> Result<Self, PolicyError> {
-        let parsed: File = toml::from_str(text)
-            .map_err(|e| PolicyError::Syntax { file: file.into(), text: e.to_string() })?;
-        let wrong = |key: String, text: String| PolicyError::Value { file: file.into(), key, text };
-        let mut policy = Self::default();
-        for (name, section) in parsed.principal {
-            let key = format!("principal.{name}");
-            let principal = principal(&name, section).map_err(|t| wrong(key, t))?;
-            policy.principals.insert(name, principal);
-        }
-        for (name, section) in parsed.service {
-            let key = format!("service.{name}");
-            let service_name = ServiceName::new(&name)
-                .map_err(|e: NameError| wrong(key.clone(), e.to_string()))?;
-            let known = |p: &String| p == ANYONE || policy.principals.contains_key(p);
-            let named: Vec<_> = section.register.iter().chain(section.call.keys()).collect();
-            if let Some(unknown) = named.iter().find(|p| !known(p)) {
-                let remedy = format!("no principal `{unknown}`: add [principal.{unknown}]");
-                return Err(wrong(key, remedy));
-            }
-            let mut service = Service { register: section.register, ..Service::default() };
-            for (principal, methods) in section.call {
-                let mut set = MethodSet::default();
-                let at = format!("{key}.call.{principal}");
-                for m in &methods {
-                    let pattern = MethodPattern::new(m)
-                        .map_err(|e: PatternError| wrong(at.clone(), e.to_string()))?;
-                    set.add(pattern);
-                }
-                if methods.len() > limits::PATTERNS {
-                    let text = format!("{} methods, at most {}", methods.len(), limits::PATTERNS);
-                    return Err(wrong(at, text));
-                }
-                service.call.insert(principal, set);
-            }
-            policy.services.insert(service_name, service);
-        }
-        for (name, url) in parsed.names {
-            let key = format!("names.{name}");
-            let service_name =
-                ServiceName::new(&name).map_err(|e| wrong(key.clone(), e.to_string()))?;
-            let ok = url.starts_with("http://") || url.starts_with("unix:");
-            if !ok || url.len() > limits::URL_BYTES {
-                let text = format!("`{url}`: write http://host:port or unix:/path");
-                return Err(wrong(key, text));
-            }
-            policy.urls.insert(service_name, url);
-        }
-        Ok(policy)
-    }
-
     /// Adds a principal for what the coordinator starts under `name`.
     ///
     /// # Errors
@@ -223,9 +169,55 @@ impl Policy {
         Ok(())
     }
 
+    /// It was made from this Compose file: what is denied says what to write there.
+    pub fn comes_from_compose(&mut self, file: &str) {
+        self.compose = Some(file.into());
+    }
+
+    /// What to write so that these principals may call something at the name, as the end of a
+    /// sentence.
+    pub(crate) fn remedy_to_call(&self, principals: &[String], name: &ServiceName) -> String {
+        let mut text = match (&self.compose, principals) {
+            (None, _) => {
+                format!("list methods for one of its principals under [service.{name}.call]")
+            }
+            (Some(file), []) => format!(
+                "start it as a service of {file}, with `calls: [\"{name}/*\"]` in its x-partywall; \
+                 nobody else may call there"
+            ),
+            (Some(file), [service, ..]) => format!(
+                "list `{name}/package.Service/Method`, or `{name}/*`, under `calls` in the \
+                 x-partywall of service `{service}` of {file}"
+            ),
+        };
+        // Of the names that it may call only: the others are not its business.
+        let near = self.services.keys().filter(|known| *known != name).find(|known| {
+            near(known.as_str(), name.as_str()) && !self.methods(principals, known).is_empty()
+        });
+        if let Some(near) = near {
+            text.push_str(&format!(" (did you mean `{near}`?)"));
+        }
+        text
+    }
+
+    /// What to write so that these principals may serve the name, as the end of a sentence.
+    pub(crate) fn remedy_to_serve(&self, principals: &[String], name: &ServiceName) -> String {
+        match (&self.compose, principals) {
+            (None, _) => {
+                format!("list one of its principals under [service.{name}] register")
+            }
+            (Some(file), []) => format!(
+                "start it as the service `{name}` of {file}; nobody else may serve that name"
+            ),
+            (Some(file), [service, ..]) => format!(
+                "serve `{service}`, which is its name in {file}, or rename the service there"
+            ),
+        }
+    }
+
     /// Lets a principal serve a name.
     pub fn allow_register(&mut self, principal: &str, name: &ServiceName) {
-        self.services.entry(name.clone()).or_default().register.push(principal.into());
+        self.services.entry(name.clone()).or_default().register.insert(principal.into());
     }
 
     /// Lets a principal call methods of a name.
@@ -244,24 +236,85 @@ impl Policy {
             .collect()
     }
 
+    /// Whether the policy has a principal of this name.
+    pub fn has_principal(&self, name: &str) -> bool {
+        name == ANYONE || self.principals.contains_key(name)
+    }
+
+    /// The names of all principals, `anyone` left out.
+    pub fn principal_names(&self) -> Vec<&str> {
+        self.principals.keys().map(String::as_str).collect()
+    }
+
+    /// To whose account a process with these facts is charged, and with which limits, if not those
+    /// of every user. `user` is the user's.
+    pub fn account(
+        &self,
+        facts: &Facts,
+        principals: &[String],
+        user: u32,
+    ) -> (Account, Option<&Limits>) {
+        let own = principals.iter().find_map(|name| {
+            let limits = self.principals.get(name)?.quota.as_ref()?;
+            Some((Account::Principal(name.clone()), Some(limits)))
+        });
+        own.unwrap_or_else(|| match &facts.started_as {
+            Some(name) => (Account::Service(name.clone()), None),
+            None => (Account::User(user), None),
+        })
+    }
+
+    /// The limits of every account that has none of its own.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
     /// Whether one of the principals may serve the name.
     pub fn may_register(&self, principals: &[String], name: &ServiceName) -> bool {
-        self.services
-            .get(name)
-            .is_some_and(|s| s.register.iter().any(|p| p == ANYONE || principals.contains(p)))
+        self.services.get(name).is_some_and(|s| {
+            s.register.contains(ANYONE) || principals.iter().any(|p| s.register.contains(p))
+        })
     }
 
     /// What the principals may call at the name, all together.
     pub fn methods(&self, principals: &[String], name: &ServiceName) -> MethodSet {
         let mut all = MethodSet::default();
-        if let Some(service) = self.services.get(name) {
-            for (principal, set) in &service.call {
-                if principal == ANYONE || principals.contains(principal) {
-                    set.patterns().iter().for_each(|p| all.add(p.clone()));
-                }
-            }
+        for (_, set) in self.calls(principals, name) {
+            set.patterns().iter().for_each(|p| all.add(p.clone()));
         }
         all
+    }
+
+    /// Each of the principals that may call something at the name, and what.
+    fn calls<'a>(
+        &'a self,
+        principals: &'a [String],
+        name: &ServiceName,
+    ) -> impl Iterator<Item = (&'a String, &'a MethodSet)> {
+        let calls = self.services.get(name).into_iter().flat_map(|s| &s.call);
+        calls.filter(|(p, _)| *p == ANYONE || principals.contains(p))
+    }
+
+    /// What the principals may call at a name, and why.
+    pub fn explain(&self, principals: &[String], name: &ServiceName, path: &str) -> Explanation {
+        let allowed_by = self.calls(principals, name).filter_map(|(principal, set)| {
+            let pattern = set.patterns().iter().find(|p| p.covers(path))?;
+            Some((principal.clone(), pattern.to_string()))
+        });
+        Explanation {
+            allowed_by: allowed_by.collect(),
+            methods: self.methods(principals, name),
+            served_by: self
+                .services
+                .get(name)
+                .map_or_else(Vec::new, |s| s.register.iter().cloned().collect()),
+            url: self.url(name).map(str::to_string),
+        }
+    }
+
+    /// Names that the policy speaks of.
+    pub fn names(&self) -> BTreeSet<&ServiceName> {
+        self.services.keys().chain(self.urls.keys()).collect()
     }
 
     /// Where the network has the name.
@@ -278,41 +331,17 @@ impl Policy {
     pub fn observes_programs(&self) -> bool {
         self.principals.values().any(|p| p.program.is_some_and(|(_, strong)| !strong))
     }
-}
 
-fn principal(name: &str, s: PrincipalSection) -> Result<Principal, String> {
-    if name == ANYONE {
-        return Err("`anyone` is every process and cannot be defined".into());
+    /// Whether /proc must be asked what the program of a process of this user and group is: no
+    /// principal that goes by an observed program could be this process otherwise.
+    pub fn observes(&self, uid: u32, gid: u32, cgroup: &str) -> bool {
+        self.principals.values().any(|p| {
+            p.program.is_some_and(|(_, strong)| !strong)
+                && p.uid.is_none_or(|u| u == uid)
+                && p.gid.is_none_or(|g| g == gid)
+                && p.cgroup.as_ref().is_none_or(|c| c == cgroup)
+        })
     }
-    if name.is_empty() || name.len() > limits::NAME_BYTES {
-        return Err(format!("a principal's name has 1 to {} bytes", limits::NAME_BYTES));
-    }
-    if s.evidence.is_some() && s.program.is_none() {
-        return Err("`evidence` says how `program` must be known; add `program`".into());
-    }
-    let strong = s.evidence != Some(Evidence::Observed);
-    let program = match s.program {
-        None => None,
-        Some(text) => Some((sha256(&text)?, strong)),
-    };
-    let p = Principal { uid: s.uid, gid: s.gid, cgroup: s.cgroup, program, started: s.started };
-    if p == Principal::default() {
-        return Err("no fact: give at least one of uid, gid, cgroup, program, started".into());
-    }
-    Ok(p)
-}
-
-fn sha256(text: &str) -> Result<[u8; 32], String> {
-    let bad = || format!("`{text}`: write sha256: and 64 hexadecimal digits");
-    let hex = text.strip_prefix("sha256:").ok_or_else(bad)?;
-    if hex.len() != 64 || !hex.is_ascii() {
-        return Err(bad());
-    }
-    let mut out = [0; 32];
-    for (i, byte) in out.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).map_err(|_| bad())?;
-    }
-    Ok(out)
 }
 
 impl Principal {
@@ -337,130 +366,4 @@ pub fn fuzz_policy(data: &[u8]) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn facts() -> Facts {
-        Facts {
-            uid: 1000,
-            gid: 100,
-            pid: Some(1),
-            digest: Digest::Observed([0xab; 32]),
-            digest_error: None,
-            cgroup: "/a".into(),
-            started_as: None,
-            domain: None,
-        }
-    }
-
-    fn name(n: &str) -> ServiceName {
-        ServiceName::new(n).unwrap()
-    }
-
-    #[test]
-    fn nothing_is_allowed_by_default() {
-        let p = Policy::parse("p", "").unwrap();
-        assert!(p.principals(&facts()).is_empty());
-        assert!(!p.may_register(&[], &name("a")));
-        assert!(p.methods(&[], &name("a")).is_empty());
-    }
-
-    #[test]
-    fn all_facts_of_a_principal_must_hold() {
-        let hex = "ab".repeat(32);
-        let text = format!(
-            "[principal.a]\nuid = 1000\ncgroup = '/a'\n[principal.b]\nuid = 1000\ngid = 5\n\
-             [principal.weak]\nprogram = 'sha256:{hex}'\nevidence = 'observed'\n\
-             [principal.strong]\nprogram = 'sha256:{hex}'\n[principal.s]\nstarted = 'x'\n"
-        );
-        let p = Policy::parse("p", &text).unwrap();
-        assert_eq!(p.principals(&facts()), ["a", "weak"]);
-        let strong = Facts { digest: Digest::Started([0xab; 32]), ..facts() };
-        assert_eq!(p.principals(&strong), ["a", "strong", "weak"]);
-        let started = Facts { started_as: Some("x".into()), uid: 0, ..facts() };
-        assert_eq!(p.principals(&started), ["s", "weak"]);
-    }
-
-    #[test]
-    fn calls_are_granted_by_method() {
-        let p = Policy::parse(
-            "p",
-            "[principal.web]\nuid = 1\n[service.g]\nregister = ['anyone']\n\
-             [service.g.call]\nweb = ['a.B/C']\nanyone = ['grpc.health.v1.Health/*']\n\
-             [names]\nfar = 'http://h:1'",
-        )
-        .unwrap();
-        let web = p.methods(&["web".into()], &name("g"));
-        assert!(web.covers("/a.B/C") && web.covers("/grpc.health.v1.Health/Check"));
-        let other = p.methods(&[], &name("g"));
-        assert!(!other.covers("/a.B/C") && other.covers("/grpc.health.v1.Health/Watch"));
-        assert!(p.may_register(&[], &name("g")));
-        assert_eq!(p.url(&name("far")), Some("http://h:1"));
-    }
-
-    #[test]
-    fn mistakes_name_file_key_and_remedy() {
-        let at = |text: &str| Policy::parse("policy.toml", text).unwrap_err().to_string();
-        for (text, part) in [
-            ("[principal.a]\nuidd = 1", "uidd"),
-            ("[principal.a]", "principal.a: no fact"),
-            ("[principal.anyone]\nuid = 1", "cannot be defined"),
-            ("[principal.a]\nuid = 1\nevidence = 'observed'", "add `program`"),
-            ("[principal.a]\nprogram = 'sha1:00'", "sha256: and 64"),
-            ("[service.g]\nregister = ['nobody']", "add [principal.nobody]"),
-            ("[service.G]", "service.G"),
-            ("[service.g.call]\nanyone = ['a/b/c']", "service.g.call.anyone"),
-            ("[names]\nx = 'ftp://h'", "names.x"),
-            ("x = 1", "unknown field"),
-            ("[principal.a]\nuid = -1", "line 2"),
-        ] {
-            let message = at(text);
-            assert!(message.starts_with("policy.toml: "), "{message}");
-            assert!(message.contains(part), "{message:?} lacks {part:?}");
-        }
-    }
-
-    #[test]
-    fn a_started_principal_is_neither_everybody_nor_another_one() {
-        let mut p = Policy::parse("p", "[principal.web]\nuid = 1\n").unwrap();
-        p.add_started("greeter").unwrap();
-        for (name, part) in [("anyone", "every process"), ("web", "is one"), ("greeter", "is one")]
-        {
-            let error = p.add_started(name).unwrap_err().to_string();
-            assert!(error.contains(name) && error.contains(part), "{error}");
-        }
-        let web = Facts { uid: 1, ..facts() };
-        assert_eq!(p.principals(&web), ["web"]);
-    }
-
-    #[test]
-    fn programs_are_observed_only_for_a_principal_that_says_so() {
-        let section = |evidence: &str| {
-            let hex = "ab".repeat(32);
-            let text = format!("[principal.a]\nprogram = 'sha256:{hex}'\n{evidence}");
-            Policy::parse("p", &text).unwrap().observes_programs()
-        };
-        assert!(section("evidence = 'observed'"));
-        assert!(!section("evidence = 'started'") && !section(""));
-    }
-
-    #[test]
-    fn fuzz_policy_accepts_and_refuses() {
-        let seeds = [
-            "[principal.a]\nuid = 1\n[service.g]\nregister = ['a']\n",
-            "[names]\na = 'http://h:1'\n",
-        ];
-        let mut state = 88172645463325252_u64;
-        let mut accepted = [0, 0];
-        for i in 0..2_000 {
-            let mut bytes = seeds[i % 2].as_bytes().to_vec();
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            let at = state as usize % bytes.len();
-            bytes[at] = (state >> 32) as u8;
-            accepted[usize::from(fuzz_policy(&bytes))] += 1;
-        }
-        assert!(accepted[0] > 50 && accepted[1] > 50, "{accepted:?}");
-    }
-}
+mod tests;

@@ -1,6 +1,6 @@
 //! The coordinator as others in its process see it, and the socket it listens on.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
@@ -9,29 +9,30 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
 
 use partywall_abi::name::ServiceName;
-use partywall_shm::socket;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use partywall_shm::listen::{self, BoundPath, ListenError};
+use partywall_shm::socket::{self, Endpoint};
+use rustix::net::{AddressFamily, SocketType};
 
-use crate::event_loop::{EventLoop, Order, Orders};
+use crate::audit::Audit;
+use crate::event_loop::{Begin, EventLoop, Order, Orders};
 use crate::identity::Domain;
-use crate::policy::Policy;
-use crate::state::State;
+use crate::policy::{Policy, PolicyError};
 
 /// Why a coordinator did not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// Another one listens at the path.
-    #[error("{path}: another coordinator is listening here")]
-    Busy {
-        /// The path.
-        path: PathBuf,
-    },
+    /// The socket's path cannot be listened at.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// What was handed over is no listening socket for a coordinator.
+    #[error(
+        "the socket that was handed over: {0}; remedy: ListenSequentialPacket= in the socket unit"
+    )]
+    Handed(&'static str),
     /// A system call failed.
-    #[error("{path}: {call}: {source}")]
+    #[error("{call}: {source}")]
     Io {
-        /// The path of the socket.
-        path: PathBuf,
         /// Which call.
         call: &'static str,
         /// What it said.
@@ -39,10 +40,36 @@ pub enum StartError {
     },
 }
 
+/// Where processes connect.
+#[derive(Debug, Default)]
+pub enum Listen {
+    /// Nowhere: only those that the coordinator starts are there.
+    #[default]
+    Nowhere,
+    /// At a path, whose directory is made if it is missing.
+    At(PathBuf),
+    /// At a socket that listens already, as a service manager hands it over.
+    Handed(OwnedFd),
+}
+
+/// What a coordinator may be given beside its policy.
+#[derive(Debug, Default)]
+pub struct Options {
+    /// Where processes connect.
+    pub listen: Listen,
+    /// The policy's file, to be read again by [`Coordinator::reload`] or on an operator's word.
+    pub policy_file: Option<PathBuf>,
+    /// Where the audit log goes; see [`crate::audit`].
+    pub audit: Option<File>,
+    /// Every child of this process, and every child's, is a service and no operator. This process
+    /// is to be their reaper then (PR_SET_CHILD_SUBREAPER(2const)).
+    pub children_are_services: bool,
+}
+
 /// A process that the coordinator has started, whose identity is strong.
 pub struct Started {
     /// The coordinator's end of the socket it was given.
-    pub socket: OwnedFd,
+    pub socket: Endpoint,
     /// A pidfd, opened before the child was waited for.
     pub pidfd: OwnedFd,
     /// Its number.
@@ -59,7 +86,7 @@ pub struct Started {
 pub struct Coordinator {
     orders: Orders,
     thread: Option<JoinHandle<()>>,
-    path: Option<PathBuf>,
+    _path: Option<BoundPath>,
 }
 
 impl Coordinator {
@@ -69,20 +96,48 @@ impl Coordinator {
     /// # Errors
     /// [`StartError`].
     pub fn start(path: Option<&Path>, policy: Policy) -> Result<Self, StartError> {
-        let shown = path.unwrap_or(Path::new("(no socket)")).to_path_buf();
-        let fail = |call: &'static str, source: io::Error| {
-            let path = shown.clone();
-            StartError::Io { path, call, source }
+        let listen = path.map_or(Listen::Nowhere, |path| Listen::At(path.to_path_buf()));
+        Self::start_with(policy, Options { listen, ..Options::default() })
+    }
+
+    /// As [`Coordinator::start`], with all choices.
+    ///
+    /// # Errors
+    /// [`StartError`].
+    pub fn start_with(policy: Policy, options: Options) -> Result<Self, StartError> {
+        let fail = |call: &'static str| move |source: io::Error| StartError::Io { call, source };
+        let handed = matches!(options.listen, Listen::Handed(_));
+        let (listener, path) = match options.listen {
+            Listen::Nowhere => (None, None),
+            Listen::At(path) => listen(&path).map(|(socket, path)| (Some(socket), Some(path)))?,
+            Listen::Handed(socket) => {
+                check_handed(&socket)?;
+                (Some(socket), None)
+            }
         };
-        let listener = path.map(listen).transpose()?;
-        let state = State::new(policy, rustix::process::geteuid().as_raw());
+        let audit = options.audit.map(Audit::new).transpose().map_err(fail("spawn"))?;
+        let (file, confines) = (options.policy_file, options.children_are_services);
+        let begin = Begin { listener, handed, policy, file, audit, confines };
         let (event_loop, orders) =
-            EventLoop::new(listener, state).map_err(|(call, errno)| fail(call, errno.into()))?;
+            EventLoop::new(begin).map_err(|(call, source)| StartError::Io { call, source })?;
         let thread = std::thread::Builder::new()
             .name("coordinator".into())
             .spawn(move || event_loop.run())
-            .map_err(|source| fail("spawn", source))?;
-        Ok(Self { orders, thread: Some(thread), path: path.map(Path::to_path_buf) })
+            .map_err(fail("spawn"))?;
+        Ok(Self { orders, thread: Some(thread), _path: path })
+    }
+
+    /// Reads the policy's file again and puts it into force. A file that cannot be used changes
+    /// nothing.
+    ///
+    /// Blocks until that is done.
+    ///
+    /// # Errors
+    /// [`PolicyError`].
+    pub fn reload(&self) -> Result<(), PolicyError> {
+        let (told, answer) = channel();
+        self.orders.send(Order::Reload(Some(told)));
+        answer.recv().unwrap_or(Err(PolicyError::NoFile))
     }
 
     /// Takes in a process that was started with a socket of its own.
@@ -111,44 +166,46 @@ impl Drop for Coordinator {
         if let Some(thread) = self.thread.take() {
             let _ended = thread.join();
         }
-        if let Some(path) = &self.path {
-            let _gone = fs::remove_file(path);
-        }
     }
 }
 
-/// Binds the socket; one left behind by a coordinator that was killed is replaced.
-fn listen(path: &Path) -> Result<OwnedFd, StartError> {
-    let fail = |call: &'static str| {
-        move |source: io::Error| StartError::Io { path: path.to_path_buf(), call, source }
-    };
+/// Connections that may wait to be accepted. They are taken in the order of their coming, so that
+/// this is how many of others a process waits for.
+const BACKLOG: i32 = 64;
+
+fn listen(path: &Path) -> Result<(OwnedFd, BoundPath), StartError> {
     if let Some(dir) = path.parent().filter(|d| !d.as_os_str().is_empty() && !d.exists()) {
-        fs::create_dir_all(dir).map_err(fail("mkdir"))?;
+        let fail = |source| ListenError::Io { path: dir.into(), call: "mkdir", source };
+        fs::create_dir_all(dir).map_err(fail)?;
     }
-    let address = SocketAddrUnix::new(path).map_err(|e| fail("socket path")(e.into()))?;
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let new = || {
-        rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
-            .map_err(|e| fail("socket")(e.into()))
-    };
-    let socket = new()?;
-    match rustix::net::bind(&socket, &address) {
-        Ok(()) => {}
-        Err(rustix::io::Errno::ADDRINUSE) => {
-            match rustix::net::connect(new()?, &address) {
-                Err(rustix::io::Errno::CONNREFUSED) => {}
-                Err(e) if e != rustix::io::Errno::AGAIN => return Err(fail("connect")(e.into())),
-                _ => return Err(StartError::Busy { path: path.to_path_buf() }),
-            }
-            fs::remove_file(path).map_err(fail("unlink"))?;
-            rustix::net::bind(&socket, &address).map_err(|e| fail("bind")(e.into()))?;
-        }
-        Err(e) => return Err(fail("bind")(e.into())),
-    }
+    let (socket, bound) = listen::listen(path, SocketType::SEQPACKET, BACKLOG, |socket| {
+        // What is accepted inherits it. Where the kernel cannot, each packet is looked at.
+        let _refuses = socket::refuse_descriptors(socket.as_fd());
+    })?;
     // Whoever can reach the path may connect; what they may do is the policy's business.
-    fs::set_permissions(path, fs::Permissions::from_mode(0o666)).map_err(fail("chmod"))?;
-    // Where the kernel cannot, each packet is looked at.
+    let mode = fs::Permissions::from_mode(0o666);
+    fs::set_permissions(path, mode).map_err(|source| ListenError::Io {
+        path: path.into(),
+        call: "chmod",
+        source,
+    })?;
+    Ok((socket, bound))
+}
+
+/// Makes a socket that was handed over as good as one of ours.
+fn check_handed(socket: &OwnedFd) -> Result<(), StartError> {
+    let wrong = |_| StartError::Handed("it is no socket");
+    if rustix::net::sockopt::socket_domain(socket).map_err(wrong)? != AddressFamily::UNIX
+        || rustix::net::sockopt::socket_type(socket).map_err(wrong)? != SocketType::SEQPACKET
+    {
+        return Err(StartError::Handed("it is no Unix SOCK_SEQPACKET socket"));
+    }
+    if !rustix::net::sockopt::socket_acceptconn(socket).map_err(wrong)? {
+        return Err(StartError::Handed("it does not listen"));
+    }
     let _refuses = socket::refuse_descriptors(socket.as_fd());
-    rustix::net::listen(&socket, 128).map_err(|e| fail("listen")(e.into()))?;
-    Ok(socket)
+    let fail = |call| move |e: rustix::io::Errno| StartError::Io { call, source: e.into() };
+    let flags = rustix::fs::fcntl_getfl(socket).map_err(fail("fcntl"))?;
+    rustix::fs::fcntl_setfl(socket, flags | rustix::fs::OFlags::NONBLOCK).map_err(fail("fcntl"))?;
+    rustix::io::fcntl_setfd(socket, rustix::io::FdFlags::CLOEXEC).map_err(fail("fcntl"))
 }

@@ -1,19 +1,18 @@
 //! The coordinator as processes meet it, some of them hostile: packets over its socket.
 
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::os::fd::AsFd;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use partywall_abi::control::{Identity, LinkRow, LinkStats, Message};
-use partywall_abi::limits;
+use partywall_abi::control::{Blame, LinkRow, LinkStats, Message, Role};
 use partywall_abi::name::ServiceName;
 use partywall_coordinator::{Coordinator, Policy};
+use partywall_shm::setup::{Adopted, Ends};
 use partywall_shm::socket;
-use rustix::net::{
-    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
-    SocketFlags, SocketType, UCred,
-};
+use partywall_test_control::Conversation;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, UCred};
+use rustix::process::{Resource, Rlimit};
 
 const OPEN: &str = "[service.g]\nregister = ['anyone']\n[service.g.call]\nanyone = ['*']\n";
 
@@ -32,115 +31,59 @@ impl Host {
         Self { socket, coordinator, _dir: dir }
     }
 
-    fn process(&self) -> Process {
-        let mut p = Process::connect(&self.socket);
-        let nonce = p.challenge();
-        p.say(&Message::Proof { version: partywall_abi::VERSION, nonce });
-        let Message::Welcome { you } = p.next().0 else { panic!("not welcomed") };
-        p.you = Some(you);
-        p
+    fn process(&self) -> Conversation {
+        Conversation::open(&self.socket).unwrap()
     }
 
-    fn server(&self) -> Process {
+    fn server(&self) -> Conversation {
         let p = self.process();
-        p.say(&Message::Register { request: 1, name: name() });
-        assert!(matches!(p.next().0, Message::Registered { request: 1, .. }));
+        p.say(&Message::Register { request: 1, name: name(), places: 20_000 }).unwrap();
+        assert!(matches!(p.next().unwrap().0, Message::Registered { request: 1, .. }));
         p
     }
-}
-
-/// One control socket, spoken by hand.
-struct Process {
-    socket: OwnedFd,
-    you: Option<Identity>,
 }
 
 fn name() -> ServiceName {
     ServiceName::new("g").unwrap()
 }
 
-impl Process {
-    fn connect(path: &Path) -> Self {
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket =
-            rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
-                .unwrap();
-        rustix::net::connect(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
-        Self { socket, you: None }
-    }
+fn connect_to_g(request: u32) -> Message {
+    Message::Connect { request, name: name() }
+}
 
-    fn challenge(&self) -> [u8; 16] {
-        match self.next().0 {
-            Message::Challenge { nonce, .. } => nonce,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    fn say(&self, message: &Message) {
-        let deadline = Instant::now() + Duration::from_secs(10);
-        while let Err(e) = socket::send(self.socket.as_fd(), &message.encode(), &[]) {
-            assert_eq!(e.kind(), std::io::ErrorKind::WouldBlock);
-            assert!(Instant::now() < deadline, "the coordinator does not read");
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    }
-
-    fn connect_to_g(&self, request: u32) {
-        self.say(&Message::Connect { request, name: name() });
-    }
-
-    /// What is there now; none after a hang-up.
-    fn now(&self) -> std::io::Result<Option<(Message, Vec<OwnedFd>)>> {
-        let mut buffer = vec![0; limits::CONTROL_BYTES];
-        let packet = socket::receive(self.socket.as_fd(), &mut buffer, false)?;
-        if packet.len == 0 {
-            return Ok(None);
-        }
-        Ok(Some((Message::decode(&buffer[..packet.len]).unwrap(), packet.fds)))
-    }
-
-    fn next(&self) -> (Message, Vec<OwnedFd>) {
-        self.next_or_end().expect("the coordinator has closed the connection")
-    }
-
-    fn next_or_end(&self) -> Option<(Message, Vec<OwnedFd>)> {
-        let deadline = Instant::now() + Duration::from_secs(10);
-        assert!(socket::wait_readable(self.socket.as_fd(), deadline).unwrap(), "no answer");
-        match self.now() {
-            Err(e) if e.kind() == std::io::ErrorKind::ConnectionReset => None,
-            other => other.unwrap(),
-        }
-    }
-
-    fn refused(&self) -> (u8, String) {
-        match self.next().0 {
-            Message::Refused { code, text, .. } => (code, text),
-            other => panic!("{other:?}"),
-        }
+fn refused(process: &Conversation) -> (u8, String) {
+    match process.next().unwrap().0 {
+        Message::Refused { code, text, .. } => (code, text),
+        other => panic!("{other:?}"),
     }
 }
 
-/// A link of `caller`, and its number as `server` is told it.
-fn link(caller: &Process, server: &Process) -> u64 {
-    caller.connect_to_g(7);
-    let Message::Offer { link, .. } = server.next().0 else { panic!("no offer") };
-    let Message::Linked { link: told, .. } = caller.next().0 else { panic!("no link") };
-    assert_eq!(link, told);
-    link
+/// Both ends of a link, and its number.
+fn open(caller: &Conversation, server: &Conversation) -> (u64, Ends, Ends) {
+    partywall_test_control::open(caller, server, &connect_to_g(7)).unwrap()
+}
+
+/// A link of `caller`, made the whole way and dropped; its number.
+fn link(caller: &Conversation, server: &Conversation) -> u64 {
+    open(caller, server).0
+}
+
+fn closed(link: u64, role: Role) -> Message {
+    Message::Closed { link, role, blame: Blame::Nobody, stats: LinkStats::default() }
 }
 
 /// The list; `server` answers the question for its counters.
-fn list(operator: &Process, server: &Process) -> Vec<LinkRow> {
-    operator.say(&Message::List { request: 9 });
-    let Message::Query { request } = server.next().0 else { panic!("no query") };
-    server.say(&Message::CountedAll { request });
+fn list(operator: &Conversation, server: &Conversation) -> Vec<LinkRow> {
+    operator.say(&Message::List { request: 9 }).unwrap();
+    let Message::Query { request } = server.next().unwrap().0 else { panic!("no query") };
+    server.say(&Message::CountedAll { request }).unwrap();
     rows(operator)
 }
 
-fn rows(operator: &Process) -> Vec<LinkRow> {
+fn rows(operator: &Conversation) -> Vec<LinkRow> {
     let mut rows = Vec::new();
     loop {
-        match operator.next().0 {
+        match operator.next().unwrap().0 {
             Message::Row { row, .. } => rows.push(row),
             Message::Listed { request: 9 } => return rows,
             other => panic!("{other:?}"),
@@ -157,15 +100,15 @@ fn the_policy_decides_who_serves_and_who_calls() {
         uid + 1
     ));
     let p = host.process();
-    assert_eq!(p.you.as_ref().unwrap().uid, uid);
-    p.say(&Message::Register { request: 1, name: name() });
-    let (code, text) = p.refused();
+    assert_eq!(p.you().uid, uid);
+    p.say(&Message::Register { request: 1, name: name(), places: 20_000 }).unwrap();
+    let (code, text) = refused(&p);
     assert_eq!(code, 7);
     assert!(text.contains("[service.g] register") && text.contains("no principal"), "{text}");
-    p.connect_to_g(2);
-    assert_eq!(p.refused().0, 7);
-    p.say(&Message::Watch { request: 3, name: name() });
-    assert_eq!(p.refused().0, 7);
+    p.say(&connect_to_g(2)).unwrap();
+    assert_eq!(refused(&p).0, 7);
+    p.say(&Message::Watch { request: 3, name: name() }).unwrap();
+    assert_eq!(refused(&p).0, 7);
     assert!(host.coordinator.serving(&name()).recv_timeout(Duration::from_millis(20)).is_err());
 }
 
@@ -185,8 +128,8 @@ fn instances_of_a_name_take_turns_and_a_dead_ones_place_is_free_at_once() {
     }
     drop(b);
     host.process();
-    caller.connect_to_g(8);
-    let (code, text) = caller.refused();
+    caller.say(&connect_to_g(8)).unwrap();
+    let (code, text) = refused(&caller);
     assert_eq!(code, 14);
     assert!(text.contains("nobody serves `g`"), "{text}");
     link(&caller, &host.server());
@@ -195,8 +138,8 @@ fn instances_of_a_name_take_turns_and_a_dead_ones_place_is_free_at_once() {
 #[test]
 fn who_says_to_be_another_process_is_not_believed() {
     let host = Host::new(OPEN);
-    let p = Process::connect(&host.socket);
-    let nonce = p.challenge();
+    let p = Conversation::connect(&host.socket).unwrap();
+    let nonce = p.challenge().unwrap();
     let proof = Message::Proof { version: partywall_abi::VERSION, nonce }.encode();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -207,10 +150,10 @@ fn who_says_to_be_another_process_is_not_believed() {
     };
     assert!(ancillary.push(SendAncillaryMessage::ScmCredentials(forged)));
     let data = [std::io::IoSlice::new(&proof)];
-    match rustix::net::sendmsg(&p.socket, &data, &mut ancillary, SendFlags::empty()) {
+    match rustix::net::sendmsg(&p, &data, &mut ancillary, SendFlags::empty()) {
         // Only root may try.
         Err(errno) => assert_eq!(errno, rustix::io::Errno::PERM),
-        Ok(_) => assert!(p.next_or_end().is_none()),
+        Ok(_) => assert!(p.next_or_end().unwrap().is_none()),
     }
 }
 
@@ -218,13 +161,14 @@ fn who_says_to_be_another_process_is_not_believed() {
 fn a_wrong_nonce_and_a_message_before_the_proof_end_the_connection() {
     let host = Host::new(OPEN);
     let version = partywall_abi::VERSION;
-    for wrong in
-        [Message::Proof { version, nonce: [0; 16] }, Message::Register { request: 1, name: name() }]
-    {
-        let p = Process::connect(&host.socket);
-        p.challenge();
-        p.say(&wrong);
-        assert!(p.next_or_end().is_none(), "{wrong:?}");
+    for wrong in [
+        Message::Proof { version, nonce: [0; 16] },
+        Message::Register { request: 1, name: name(), places: 20_000 },
+    ] {
+        let p = Conversation::connect(&host.socket).unwrap();
+        p.challenge().unwrap();
+        p.say(&wrong).unwrap();
+        assert!(p.next_or_end().unwrap().is_none(), "{wrong:?}");
     }
     host.process();
 }
@@ -235,33 +179,30 @@ fn a_process_that_does_not_read_its_links_gets_a_few_and_the_rest_later() {
     let host = Host::new(OPEN);
     let (caller, server) = (host.process(), host.server());
     for request in 0..LINKS as u32 {
-        caller.connect_to_g(request);
+        caller.say(&connect_to_g(request)).unwrap();
     }
+    let mut adopted: Vec<_> = (0..16).map(|_| server.adopt().unwrap()).collect();
     std::thread::sleep(Duration::from_millis(100));
-    let mut early = 0;
-    while let Ok(Some((_, fds))) = caller.now() {
-        assert_eq!(fds.len(), 2);
-        early += 1;
-    }
-    assert_eq!(early, 16, "descriptors under way");
+    assert!(server.now().is_err(), "more than sixteen under way");
     // The others are not held up by that.
     let start = Instant::now();
     host.process();
     assert!(start.elapsed() < Duration::from_secs(1));
-    let (mut offers, mut linked) = (0, early);
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while offers < LINKS || linked < LINKS {
-        assert!(Instant::now() < deadline, "{offers} offers, {linked} links");
-        while let Ok(Some((message, fds))) = server.now() {
-            assert!(matches!(message, Message::Offer { .. }) && fds.len() == 2, "{message:?}");
-            offers += 1;
+    let (mut opened, mut ends) = (0, Vec::new());
+    while opened < LINKS {
+        ends.push(caller.fill().unwrap().1);
+        let (link, callers) = server.opened().unwrap();
+        ends_of(&mut adopted, link).open(callers).unwrap();
+        opened += 1;
+        if opened + adopted.len() < LINKS {
+            adopted.push(server.adopt().unwrap());
         }
-        while let Ok(Some((message, fds))) = caller.now() {
-            assert!(matches!(message, Message::Linked { .. }) && fds.len() == 2, "{message:?}");
-            linked += 1;
-        }
-        std::thread::sleep(Duration::from_micros(100));
     }
+}
+
+fn ends_of(adopted: &mut Vec<Adopted>, link: u64) -> Adopted {
+    let at = adopted.iter().position(|a| a.link() == link).unwrap();
+    adopted.remove(at)
 }
 
 #[test]
@@ -269,51 +210,89 @@ fn a_link_that_nobody_takes_is_refused_in_the_end_and_leaves_no_open_row() {
     let host = Host::new(OPEN);
     let (caller, server, operator) = (host.process(), host.server(), host.process());
     for request in 0..17 {
-        caller.connect_to_g(request);
+        caller.say(&connect_to_g(request)).unwrap();
     }
-    for request in 0..16 {
-        assert!(matches!(caller.next().0, Message::Linked { request: r, .. } if r == request));
-    }
+    let adopted: Vec<_> = (0..16).map(|_| server.adopt().unwrap()).collect();
+    // The sixteen are never filled.
     let start = Instant::now();
-    let (code, text) = caller.refused();
-    assert_eq!(code, 14);
-    assert!(text.contains("does not read"), "{text}");
+    for _ in 0..16 {
+        assert!(matches!(caller.next().unwrap().0, Message::Linked { .. }));
+    }
+    let mut over = 0;
+    while over < 16 {
+        match caller.next().unwrap().0 {
+            Message::Ended { .. } => over += 1,
+            Message::Refused { code: 14, text, .. } => {
+                assert!(text.contains("does not read"), "{text}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
     assert!(start.elapsed() > Duration::from_secs(3), "{:?}", start.elapsed());
-    operator.say(&Message::List { request: 9 });
-    assert_eq!(rows(&operator).iter().filter(|row| row.open).count(), 16);
-    drop(server);
+    operator.say(&Message::List { request: 9 }).unwrap();
+    assert_eq!(rows(&operator).len(), 0);
+    drop((server, adopted));
 }
 
 #[test]
 fn a_caller_cannot_close_a_link_in_the_books_and_its_server_can() {
     let host = Host::new(OPEN);
     let (caller, server, operator) = (host.process(), host.server(), host.process());
-    let link = link(&caller, &server);
-    let stats = LinkStats::default();
-    caller.say(&Message::Closed { link, stats });
+    let (link, callers, servers) = open(&caller, &server);
+    caller.say(&closed(link, Role::Caller)).unwrap();
+    caller.say(&closed(link, Role::Server)).unwrap();
     drop(caller);
     host.process();
     assert!(list(&operator, &server)[0].open);
-    server.say(&Message::Closed { link, stats });
-    operator.say(&Message::List { request: 9 });
-    assert!(matches!(operator.next().0, Message::Row { row, .. } if !row.open));
+    server.say(&closed(link, Role::Server)).unwrap();
+    operator.say(&Message::List { request: 9 }).unwrap();
+    assert!(matches!(operator.next().unwrap().0, Message::Row { row, .. } if !row.open));
+    drop((callers, servers));
+}
+
+/// The ends say nothing; the kernel does.
+#[test]
+fn a_link_whose_memory_its_server_lets_go_is_closed_whatever_is_said() {
+    let host = Host::new(OPEN);
+    let (caller, server, operator) = (host.process(), host.server(), host.process());
+    let (link, callers, servers) = open(&caller, &server);
+    caller.say(&closed(link, Role::Caller)).unwrap();
+    host.process();
+    assert!(list(&operator, &server)[0].open, "its server holds it");
+    drop((callers, servers));
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        operator.say(&Message::List { request: 9 }).unwrap();
+        match operator.next().unwrap().0 {
+            Message::Row { row, .. } if !row.open => return,
+            Message::Row { .. } => {}
+            other => panic!("{other:?}"),
+        }
+        assert!(matches!(operator.next().unwrap().0, Message::Listed { .. }));
+        assert!(Instant::now() < deadline);
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 #[test]
-fn a_list_of_thousands_of_links_arrives_whole_at_a_slow_reader() {
+fn a_list_of_a_thousand_links_arrives_whole_at_a_slow_reader() {
     const CALLERS: usize = 4;
-    const LINKS: usize = 600;
+    const LINKS: usize = 250;
+    // Both ends of each link are held here.
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    rustix::process::setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })
+        .unwrap();
     let host = Host::new(OPEN);
     let (server, operator) = (host.server(), host.process());
-    for _ in 0..CALLERS {
-        let caller = host.process();
-        for _ in 0..LINKS {
-            link(&caller, &server);
-        }
-    }
-    operator.say(&Message::List { request: 9 });
-    let Message::Query { request } = server.next().0 else { panic!("no query") };
-    server.say(&Message::CountedAll { request });
+    let callers: Vec<_> = (0..CALLERS).map(|_| host.process()).collect();
+    let _held: Vec<_> = callers
+        .iter()
+        .flat_map(|caller| std::iter::repeat_n(caller, LINKS))
+        .map(|caller| open(caller, &server))
+        .collect();
+    operator.say(&Message::List { request: 9 }).unwrap();
+    let Message::Query { request } = server.next().unwrap().0 else { panic!("no query") };
+    server.say(&Message::CountedAll { request }).unwrap();
     std::thread::sleep(Duration::from_millis(300));
     let numbers: Vec<u64> = rows(&operator).iter().map(|row| row.link).collect();
     assert_eq!(numbers, (1..=(CALLERS * LINKS) as u64).collect::<Vec<_>>());
@@ -324,14 +303,14 @@ fn descriptors_that_nobody_asked_for_are_refused_or_end_the_connection() {
     let host = Host::new(OPEN);
     let (_ours, theirs) = socket::pair().unwrap();
     let kernel_can = socket::refuse_descriptors(theirs.as_fd());
-    let hostile = Process::connect(&host.socket);
-    let nonce = hostile.challenge();
+    let hostile = Conversation::connect(&host.socket).unwrap();
+    let nonce = hostile.challenge().unwrap();
     let proof = Message::Proof { version: partywall_abi::VERSION, nonce }.encode();
-    match socket::send(hostile.socket.as_fd(), &proof, &[theirs.as_fd()]) {
+    match socket::send(hostile.as_fd(), &proof, &[theirs.as_fd()]) {
         Err(e) => assert_eq!(e.raw_os_error(), Some(rustix::io::Errno::PERM.raw_os_error())),
         Ok(()) => {
             assert!(!kernel_can, "the coordinator's sockets let descriptors in");
-            assert!(hostile.next_or_end().is_none());
+            assert!(hostile.next_or_end().unwrap().is_none());
         }
     }
     host.process();
@@ -346,5 +325,5 @@ fn a_process_is_known_by_what_its_program_holds_when_the_policy_asks() {
         "[principal.me]\nprogram = 'sha256:{hex}'\nevidence = 'observed'\n\
          [principal.strong]\nprogram = 'sha256:{hex}'\n[service.g]\nregister = ['me']\n"
     ));
-    assert_eq!(host.server().you.unwrap().principals, ["me"]);
+    assert_eq!(host.server().you().principals, ["me"]);
 }

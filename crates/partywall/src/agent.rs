@@ -1,5 +1,5 @@
-//! This process's conversation with the coordinator: one control socket, however many channels and
-//! servers there are, read on the reactor's thread.
+//! This process's conversation with the coordinator, however many channels and servers there are:
+//! one control socket at a time, read on the reactor's thread.
 //!
 //! ```text
 //! ask() ----- request number ----> coordinator ---- answer ----> the asker's oneshot
@@ -7,621 +7,443 @@
 //! watch() ----> instances of a name, as they change
 //! ```
 //!
-//! Whoever sends does not wait: what the coordinator does not take at once is queued, and the
-//! reactor sends it when there is room. A queue that has grown over its bound ends the conversation.
-//!
 //! What the coordinator keeps for this process ends with a value here: a registration with
-//! [`Registered`], a link that was offered or a redirect with [`Booked`]. The link of a caller
-//! needs none: its server hears the caller hang up, and says so.
+//! [`Registered`], an end of a link with [`Booked`], a watch with [`Watching`].
 //!
-//! When the coordinator goes, every open question is answered with an error and every watch ends;
-//! links go on. The next question opens a new conversation. A server whose coordinator is gone
-//! keeps its links and takes no new ones.
+//! # When the coordinator goes
+//!
+//! Links go on. What this process has at the coordinator stays here, and a thread
+//! (`Agent::again`) looks for the next one for as long as there is any of it:
+//!
+//! ```text
+//! names that are served    registered again; links that were being made are given up
+//! names that are watched   watched again; until then nobody is known to serve them
+//! open links               reported; one that is refused ends
+//! questions for links      asked again; the asker's own time goes on
+//! other questions          answered with an error
+//! ```
+//!
+//! A socket that was handed over leads to one coordinator only: its end is the end of all of this.
 
-use std::collections::{HashMap, VecDeque};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use partywall_abi::control::{Identity, Isolation, LinkRow, LinkStats, Message};
-use partywall_abi::layout::Geometry;
-use partywall_abi::limits;
-use partywall_abi::name::{MethodSet, ServiceName};
-use partywall_shm::reactor::{self, Next, Registration, Source};
-use partywall_shm::socket;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use partywall_abi::control::{Blame, LinkRow, LinkStats, Message, Role};
+use partywall_abi::name::ServiceName;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::error::Error;
 
+mod again;
+mod conversation;
+mod links;
 mod operator;
+mod place;
+mod take;
 
+use conversation::{Conversation, OUTGOING};
+use links::Entry;
+pub(crate) use links::{Booked, Connected, End, Linked, Offer};
 use operator::wait_here;
-pub use operator::{LinkInfo, links, switch_gate};
+pub use operator::{LinkInfo, Reloaded, links, reload_policy, switch_gate};
+pub(crate) use place::Place;
 
-/// How long the proof of identity may take.
-const HANDSHAKE: Duration = Duration::from_secs(5);
-/// Offers that wait for a server that does not take them.
-const OFFERS: usize = 1024;
-/// Packets that wait for a coordinator that does not read.
-const OUTGOING: usize = 64 * 1024;
-
-/// A link that a caller was given.
-pub(crate) struct Linked {
-    pub(crate) link: u64,
-    pub(crate) geometry: Geometry,
-    pub(crate) server: Identity,
-    pub(crate) isolation: Isolation,
-    pub(crate) memory: OwnedFd,
-    pub(crate) socket: OwnedFd,
-}
-
-/// What became of a connect.
-pub(crate) enum Connected {
-    Link(Linked),
-    Redirect { url: String, methods: MethodSet, booked: Booked },
-}
-
-/// An open link in the coordinator's books, where this process's word on it counts: unless it is
-/// handed on to what says so itself, the drop says that it has ended.
-pub(crate) struct Booked {
-    agent: Arc<Agent>,
-    pub(crate) link: u64,
-    handed_on: bool,
-}
-
-impl Booked {
-    fn new(agent: &Arc<Agent>, link: u64) -> Self {
-        Self { agent: Arc::clone(agent), link, handed_on: false }
-    }
-
-    pub(crate) fn hand_on(mut self) {
-        self.handed_on = true;
-    }
-}
-
-impl Drop for Booked {
-    fn drop(&mut self) {
-        if !self.handed_on {
-            self.agent.closed(self.link, LinkStats::default());
-        }
-    }
-}
-
-/// A link that a server is offered.
-pub(crate) struct Offer {
-    pub(crate) link: u64,
-    pub(crate) geometry: Geometry,
-    pub(crate) caller: Identity,
-    pub(crate) methods: MethodSet,
-    pub(crate) isolation: Isolation,
-    pub(crate) memory: OwnedFd,
-    pub(crate) socket: OwnedFd,
+/// What a server hears of its registration.
+pub(crate) enum Event {
+    /// A link; it is to be adopted.
+    Offer(Offer),
+    /// A link that was adopted is open: the caller's outbox.
+    Open(u64, std::os::fd::OwnedFd),
+    /// A link that was adopted is over, and never was open.
+    Over(u64),
+    /// The coordinator has gone: all links that were adopted and are not open are over.
+    Lost,
+    /// No link will come any more.
+    Ended(Error),
 }
 
 /// A name that this process serves, until the drop.
 pub(crate) struct Registered {
-    pub(crate) agent: Arc<Agent>,
-    registration: u64,
-    pub(crate) offers: mpsc::Receiver<(Offer, Booked)>,
+    agent: Arc<Agent>,
+    key: u64,
+    pub(crate) events: mpsc::UnboundedReceiver<Event>,
 }
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        self.agent.unregister(self.registration);
+        self.agent.unregister(self.key);
+    }
+}
+
+/// A name that is watched, until the drop.
+pub(crate) struct Watching {
+    agent: Arc<Agent>,
+    name: ServiceName,
+    /// How many serve it, as far as is known.
+    pub(crate) instances: watch::Receiver<u32>,
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        self.agent.unwatch(&self.name);
     }
 }
 
 enum Waiting {
-    Answer(oneshot::Sender<Result<Connected, Error>>),
-    Register(oneshot::Sender<Result<Registered, Error>>),
+    Connect(ServiceName, oneshot::Sender<Result<Connected, Error>>),
+    Register(u64),
+    Watch(ServiceName),
+    Report(Arc<Entry>),
     Rows(Vec<LinkRow>, oneshot::Sender<Result<Vec<LinkRow>, Error>>),
-    Watch(watch::Sender<u32>),
     Switch(oneshot::Sender<Result<u32, Error>>),
+    Reload(oneshot::Sender<Result<Reloaded, Error>>),
 }
 
-/// Something whose counters the coordinator may ask for.
-pub(crate) trait Counted: Send + Sync {
-    fn stats(&self) -> LinkStats;
+/// A name that is served.
+struct Served {
+    name: ServiceName,
+    places: u32,
+    events: mpsc::UnboundedSender<Event>,
+    /// The coordinator's number for it, when it is registered there.
+    number: Option<u64>,
+    /// Who waits for the first registration.
+    first: Option<oneshot::Sender<Result<(), Error>>>,
+    /// When it is tried again, after the policy said no.
+    again: Option<Instant>,
+}
+
+/// A name that is watched, by however many.
+struct Watched {
+    /// The number of the request, when it is watched at the coordinator.
+    request: Option<u32>,
+    instances: watch::Sender<u32>,
+    users: usize,
 }
 
 #[derive(Default)]
 struct Books {
+    conversation: Option<Arc<Conversation>>,
+    /// Why there is none, and there will not be one.
+    over: bool,
+    /// A thread looks for the coordinator.
+    looking: bool,
+    /// What the last attempt to reach the coordinator came to.
+    failure: Option<Error>,
     next_request: u32,
+    next_key: u64,
     waiting: HashMap<u32, Waiting>,
-    offers: HashMap<u64, mpsc::Sender<(Offer, Booked)>>,
-    counted: HashMap<u64, Weak<dyn Counted>>,
-    gone: bool,
+    served: HashMap<u64, Served>,
+    watched: HashMap<ServiceName, Watched>,
+    /// Ends of links that the coordinator knows, by its numbers.
+    links: HashMap<(u64, Role), Arc<Entry>>,
+    /// Those that the coordinator does not know yet: they are reported.
+    lost: Vec<Arc<Entry>>,
+    /// Links that were adopted and are not open, and whose they are.
+    adopted: HashMap<u64, u64>,
 }
 
-/// Packets that the socket did not take; while there are any, the reactor waits for room.
-#[derive(Default)]
-struct Outgoing {
-    packets: VecDeque<Vec<u8>>,
-    waiting: bool,
-}
-
-/// One conversation.
+/// This process at one coordinator.
 pub(crate) struct Agent {
-    socket: OwnedFd,
+    place: Place,
     books: Mutex<Books>,
-    outgoing: Mutex<Outgoing>,
-    registered: OnceLock<Registration>,
-}
-
-impl AsFd for Agent {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
-    }
 }
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Where the coordinator is.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Place {
-    Path(PathBuf),
-    Handed(i32),
-}
-
-impl Place {
-    /// Looks in the environment: a socket handed over, a path given, else the usual places.
-    pub(crate) fn find() -> Self {
-        if let Some(n) = std::env::var("PARTYWALL_FD").ok().and_then(|n| n.parse().ok()) {
-            return Self::Handed(n);
-        }
-        if let Some(path) = std::env::var_os("PARTYWALL_SOCKET") {
-            return Self::Path(path.into());
-        }
-        let own = std::env::var_os("XDG_RUNTIME_DIR")
-            .map(|d| Path::new(&d).join("partywall/coordinator.sock"));
-        match own.filter(|p| p.exists()) {
-            Some(path) => Self::Path(path),
-            None => Self::Path("/run/partywall/coordinator.sock".into()),
-        }
-    }
-
-    fn shown(&self) -> String {
-        match self {
-            Self::Path(p) => p.display().to_string(),
-            Self::Handed(n) => format!("descriptor {n} (PARTYWALL_FD)"),
-        }
-    }
-}
+const ENDED: Error = Error::CoordinatorGone("it has ended");
 
 static AGENTS: Mutex<Option<HashMap<Place, Arc<Agent>>>> = Mutex::new(None);
 
-/// The conversation with the coordinator at `place`, opened if there is none. Blocks for at most
-/// five seconds, as a rule for much less than one millisecond.
-pub(crate) fn get(place: &Place) -> Result<Arc<Agent>, Error> {
+/// The agent for the coordinator at `place`, whether there is one or not.
+fn agent(place: &Place) -> Arc<Agent> {
     let mut agents = lock(&AGENTS);
     let agents = agents.get_or_insert_default();
-    if let Some(agent) = agents.get(place).filter(|a| !lock(&a.books).gone) {
-        return Ok(Arc::clone(agent));
+    let known = agents.get(place).filter(|a| !lock(&a.books).over);
+    if let Some(agent) = known {
+        return Arc::clone(agent);
     }
-    let agent = Agent::open(place)?;
+    let agent = Arc::new(Agent { place: place.clone(), books: Mutex::default() });
     agents.insert(place.clone(), Arc::clone(&agent));
-    Ok(agent)
+    agent
+}
+
+/// The agent at `place`, in conversation with the coordinator, or looking for the one that was there.
+/// Blocks for at most five seconds, as a rule for much less than one millisecond.
+///
+/// # Errors
+/// [`Error::NoCoordinator`] when none was ever there: the path leads nowhere, and this process has
+/// spoken to none.
+pub(crate) fn get(place: &Place) -> Result<Arc<Agent>, Error> {
+    let agent = agent(place);
+    match agent.open() {
+        Ok(()) => Ok(agent),
+        Err(error) if agent.was_there(&error) => Ok(agent),
+        Err(error) => Err(error),
+    }
 }
 
 /// As [`get`], from async code.
 pub(crate) async fn get_async(place: &Place) -> Result<Arc<Agent>, Error> {
-    let known = AGENTS.try_lock().ok().and_then(|a| a.as_ref()?.get(place).cloned());
-    if let Some(agent) = known.filter(|a| !lock(&a.books).gone) {
-        return Ok(agent);
+    let known = agent(place);
+    if lock(&known.books).conversation.is_some() {
+        return Ok(known);
     }
-    // A thread for this once: one of the runtime's would linger, and wake up to end.
-    let (tx, rx) = oneshot::channel();
     let place = place.clone();
+    on_a_thread(move || get(&place)).await
+}
+
+/// Runs what blocks on a thread of its own: one of the runtime's would linger, and wake up to end.
+pub(crate) async fn on_a_thread<T: Send + 'static>(
+    run: impl FnOnce() -> Result<T, Error> + Send + 'static,
+) -> Result<T, Error> {
+    let (tx, rx) = oneshot::channel();
     std::thread::Builder::new()
         .name("partywall-connect".into())
-        .spawn(move || drop(tx.send(get(&place))))
+        .spawn(move || drop(tx.send(run())))
         .map_err(|source| Error::Io { what: "starting a thread".into(), source })?;
     rx.await.unwrap_or(Err(Error::CoordinatorGone("the attempt to connect panicked")))
 }
 
+impl Books {
+    /// Takes out an end that the coordinator does not know yet.
+    fn find_lost(&mut self, entry: &Arc<Entry>) -> Option<Arc<Entry>> {
+        let at = self.lost.iter().position(|e| Arc::ptr_eq(e, entry))?;
+        Some(self.lost.swap_remove(at))
+    }
+}
+
 impl Agent {
-    fn open(place: &Place) -> Result<Arc<Self>, Error> {
-        let nowhere =
-            |source: std::io::Error| Error::NoCoordinator { place: place.shown(), source };
-        let socket = match place {
-            Place::Handed(n) => socket::inherited(*n).map_err(nowhere)?,
-            Place::Path(path) => connect(path).map_err(nowhere)?,
-        };
-        let owner = socket::peer_credentials(socket.as_fd()).map_err(nowhere)?.uid;
-        check_owner(place, owner)?;
-        prove(&socket)?;
-        Self::start(socket).map_err(nowhere)
+    /// Whether the coordinator's absence is a gap: one was there before, for this process or for
+    /// others, and has left its socket.
+    fn was_there(&self, error: &Error) -> bool {
+        let books = lock(&self.books);
+        let refused = matches!(error, Error::NoCoordinator { source, .. }
+            if source.kind() == std::io::ErrorKind::ConnectionRefused);
+        matches!(self.place, Place::Path(_)) && (books.failure.is_some() || refused)
     }
 
-    /// Listens to the coordinator that this process has proven itself to.
-    fn start(socket: OwnedFd) -> std::io::Result<Arc<Self>> {
-        let agent = Arc::new(Self {
-            socket,
-            books: Mutex::default(),
-            outgoing: Mutex::default(),
-            registered: OnceLock::new(),
-        });
-        let owner: Arc<dyn AsFd + Send + Sync> = Arc::clone(&agent) as _;
-        let registration = reactor::register(owner, Arc::new(Listener(Arc::clone(&agent))))?;
-        let _first = agent.registered.set(registration);
-        // The reactor may have had something to say that found no room, before it could be told;
-        // when that fails, it has heard of the end.
-        let _ended = agent.flush(&mut lock(&agent.outgoing));
-        Ok(agent)
-    }
-
-    fn send(&self, message: &Message) -> Result<(), Error> {
-        let mut outgoing = lock(&self.outgoing);
-        outgoing.packets.push_back(message.encode());
-        if outgoing.packets.len() > OUTGOING {
-            outgoing.packets.clear();
-            // The reactor hears of it and ends the conversation.
-            let _ended = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
-            return Err(Error::CoordinatorGone("it does not read"));
+    /// Sends what is no question; nobody hears it where there is no coordinator.
+    fn say(&self, message: &Message) {
+        let conversation = lock(&self.books).conversation.clone();
+        if let Some(conversation) = conversation {
+            let _ended = conversation.send(message);
         }
-        if outgoing.waiting { Ok(()) } else { self.flush(&mut outgoing) }
     }
 
-    /// Sends what waits, as far as the socket takes it.
-    fn flush(&self, outgoing: &mut Outgoing) -> Result<(), Error> {
-        while let Some(packet) = outgoing.packets.front() {
-            match socket::send(self.socket.as_fd(), packet, &[]) {
-                Ok(()) => drop(outgoing.packets.pop_front()),
-                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => break,
-                Err(_) => {
-                    outgoing.packets.clear();
-                    return Err(Error::CoordinatorGone("it has ended"));
+    /// Enters a question and sends it, or keeps it for the next coordinator if that makes sense.
+    fn ask(
+        self: &Arc<Self>,
+        books: &mut Books,
+        waiting: Waiting,
+        question: impl FnOnce(u32) -> Message,
+    ) -> Result<u32, Error> {
+        if books.over {
+            return Err(ENDED);
+        }
+        let request = loop {
+            books.next_request = books.next_request.wrapping_add(1).max(1);
+            if !books.waiting.contains_key(&books.next_request) {
+                break books.next_request;
+            }
+        };
+        let lasting = matches!(waiting, Waiting::Connect(..));
+        match &books.conversation {
+            Some(conversation) => {
+                // When that fails, the end is told on the reactor's thread.
+                let sent = conversation.send(&question(request));
+                if !lasting {
+                    sent?;
                 }
             }
+            None if !lasting => return Err(books.failure.take().unwrap_or(ENDED)),
+            None => {}
         }
-        let waiting = !outgoing.packets.is_empty();
-        if waiting != outgoing.waiting
-            && let Some(registration) = self.registered.get()
-        {
-            registration.wants_room(waiting);
-            outgoing.waiting = waiting;
-        }
-        Ok(())
-    }
-
-    fn begin(&self, waiting: Waiting) -> Result<u32, Error> {
-        let mut books = lock(&self.books);
-        if books.gone {
-            return Err(Error::CoordinatorGone("it has ended"));
-        }
-        loop {
-            books.next_request = books.next_request.wrapping_add(1).max(1);
-            let request = books.next_request;
-            if let std::collections::hash_map::Entry::Vacant(slot) = books.waiting.entry(request) {
-                slot.insert(waiting);
-                return Ok(request);
-            }
-        }
-    }
-
-    /// Sends the question with this number, or forgets who waits for its answer.
-    fn ask(&self, request: u32, question: &Message) -> Result<(), Error> {
-        self.send(question).inspect_err(|_| drop(self.forget(request)))
-    }
-
-    fn forget(&self, request: u32) -> Option<Waiting> {
-        lock(&self.books).waiting.remove(&request)
+        books.waiting.insert(request, waiting);
+        self.look(books);
+        Ok(request)
     }
 
     /// Asks for a link.
-    pub(crate) fn connect(&self, name: &ServiceName) -> Result<Connecting, Error> {
-        let (tx, rx) = oneshot::channel();
-        let request = self.begin(Waiting::Answer(tx))?;
-        self.ask(request, &Message::Connect { request, name: name.clone() })?;
-        Ok(Connecting(rx))
+    pub(crate) fn connect(self: &Arc<Self>, name: &ServiceName) -> Result<Connecting, Error> {
+        let (tx, answer) = oneshot::channel();
+        let waiting = Waiting::Connect(name.clone(), tx);
+        let question = |request| Message::Connect { request, name: name.clone() };
+        let request = self.ask(&mut lock(&self.books), waiting, question)?;
+        Ok(Connecting { agent: Arc::clone(self), request, answer })
     }
 
-    /// Asks to serve a name.
-    pub(crate) async fn register(&self, name: &ServiceName) -> Result<Registered, Error> {
-        let (tx, rx) = oneshot::channel();
-        let request = self.begin(Waiting::Register(tx))?;
-        self.ask(request, &Message::Register { request, name: name.clone() })?;
-        rx.await.unwrap_or(Err(Error::CoordinatorGone("it has ended")))
-    }
-
-    /// Stops serving; offers that are under way are dropped, which their callers see.
-    fn unregister(&self, registration: u64) {
-        let queue = lock(&self.books).offers.remove(&registration);
-        drop(queue);
-        // When the coordinator is gone, so is the registration.
-        let _ = self.send(&Message::Unregister { registration });
-    }
-
-    /// Watches a name: a value that is the number of instances.
-    pub(crate) fn watch(&self, name: &ServiceName) -> Result<(u32, watch::Receiver<u32>), Error> {
-        let (tx, rx) = watch::channel(0);
-        let request = self.begin(Waiting::Watch(tx))?;
-        self.ask(request, &Message::Watch { request, name: name.clone() })?;
-        Ok((request, rx))
-    }
-
-    /// Ends a watch.
-    pub(crate) fn unwatch(&self, request: u32) {
-        drop(self.forget(request));
-        let _ = self.send(&Message::Unwatch { request });
-    }
-
-    /// Makes an end's counters known to those who ask.
-    pub(crate) fn count(&self, link: u64, end: Weak<dyn Counted>) {
-        lock(&self.books).counted.insert(link, end);
-    }
-
-    /// Tells the coordinator that an end has closed.
-    pub(crate) fn closed(&self, link: u64, stats: LinkStats) {
-        lock(&self.books).counted.remove(&link);
-        let _ = self.send(&Message::Closed { link, stats });
-    }
-}
-
-/// A connect under way.
-pub(crate) struct Connecting(oneshot::Receiver<Result<Connected, Error>>);
-
-impl Connecting {
-    pub(crate) fn blocking(self, within: Duration) -> Result<Connected, Error> {
-        wait_here(self.0, within)
-    }
-
-    pub(crate) async fn wait(self) -> Result<Connected, Error> {
-        self.0.await.unwrap_or(Err(Error::CoordinatorGone("it has ended")))
-    }
-}
-
-fn two(fds: Vec<OwnedFd>) -> Result<(OwnedFd, OwnedFd), Error> {
-    let fds: [OwnedFd; 2] = fds
-        .try_into()
-        .map_err(|_| Error::CoordinatorGone("no room for its descriptors (see `ulimit -n`)"))?;
-    let [memory, socket] = fds;
-    Ok((memory, socket))
-}
-
-/// The reactor's view of an agent.
-struct Listener(Arc<Agent>);
-
-impl Source for Listener {
-    fn ready(&self, _hung_up: bool) -> Next {
-        // When it fails, so does the receive.
-        let _ = self.0.flush(&mut lock(&self.0.outgoing));
-        let mut buffer = vec![0; limits::CONTROL_BYTES];
-        for _ in 0..64 {
-            let packet = match socket::receive(self.0.socket.as_fd(), &mut buffer, false) {
-                Ok(packet) if packet.len > 0 => packet,
-                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => return Next::Keep,
-                _ => {
-                    self.end();
-                    return Next::Done;
-                }
-            };
-            match Message::decode(&buffer[..packet.len]) {
-                Ok(message) => self.take(message, packet.fds),
-                Err(error) => {
-                    tracing::error!(%error, "the coordinator sent what is no message");
-                    self.end();
-                    return Next::Done;
-                }
+    /// Asks to serve a name, with places for so many links.
+    pub(crate) async fn register(
+        self: &Arc<Self>,
+        name: &ServiceName,
+        places: u32,
+    ) -> Result<Registered, Error> {
+        let (tx, first) = oneshot::channel();
+        let (events, receiver) = mpsc::unbounded_channel();
+        let registered = {
+            let mut books = lock(&self.books);
+            if books.over {
+                return Err(ENDED);
             }
-        }
-        Next::Keep
-    }
-}
-
-impl Listener {
-    fn end(&self) {
-        let waiting = {
-            let mut books = lock(&self.0.books);
-            books.gone = true;
-            books.offers.clear();
-            std::mem::take(&mut books.waiting)
+            books.next_key += 1;
+            let key = books.next_key;
+            let (name, number, first, again) = (name.clone(), None, Some(tx), None);
+            books.served.insert(key, Served { name, places, events, number, first, again });
+            self.register_now(&mut books, key);
+            self.look(&mut books);
+            Registered { agent: Arc::clone(self), key, events: receiver }
         };
-        for (_, w) in waiting {
-            let gone = Error::CoordinatorGone("it has ended");
-            match w {
-                Waiting::Answer(tx) => drop(tx.send(Err(gone))),
-                Waiting::Register(tx) => drop(tx.send(Err(gone))),
-                Waiting::Rows(_, tx) => drop(tx.send(Err(gone))),
-                Waiting::Switch(tx) => drop(tx.send(Err(gone))),
-                Waiting::Watch(_) => {}
-            }
+        first.await.unwrap_or(Err(ENDED))?;
+        Ok(registered)
+    }
+
+    fn register_now(self: &Arc<Self>, books: &mut Books, key: u64) {
+        let Some(served) = books.served.get_mut(&key) else { return };
+        (served.number, served.again) = (None, None);
+        let (name, places) = (served.name.clone(), served.places);
+        // Where that fails, there is no coordinator, and the next one is told.
+        let _later = self.ask(books, Waiting::Register(key), |request| Message::Register {
+            request,
+            name,
+            places,
+        });
+    }
+
+    /// Stops serving; links that are being made are dropped, which their callers see.
+    fn unregister(&self, key: u64) {
+        let mut books = lock(&self.books);
+        let served = books.served.remove(&key);
+        books.adopted.retain(|_, of| *of != key);
+        let conversation = books.conversation.clone();
+        drop(books);
+        if let (Some(registration), Some(conversation)) =
+            (served.and_then(|s| s.number), conversation)
+        {
+            let _gone = conversation.send(&Message::Unregister { registration });
         }
     }
 
-    fn take(&self, message: Message, fds: Vec<OwnedFd>) {
-        let fds = match message {
-            Message::Offer { .. } | Message::Linked { .. } => fds,
-            _ => {
-                socket::discard(fds);
-                Vec::new()
-            }
-        };
-        match message {
-            Message::Offer { registration, link, geometry, caller, methods, isolation } => {
-                let booked = Booked::new(&self.0, link);
-                match two(fds) {
-                    Ok((memory, socket)) => {
-                        let offer =
-                            Offer { link, geometry, caller, methods, isolation, memory, socket };
-                        self.offer(registration, offer, booked);
-                    }
-                    Err(why) => tracing::warn!(link, %why, "a link is lost"),
-                }
-            }
-            Message::Watched { request, instances } => {
-                if let Some(Waiting::Watch(tx)) = lock(&self.0.books).waiting.get(&request) {
-                    let _unwatched = tx.send(instances);
-                }
-            }
-            Message::Row { request, row } => {
-                if let Some(Waiting::Rows(rows, _)) = lock(&self.0.books).waiting.get_mut(&request)
-                {
-                    rows.push(row);
-                }
-            }
-            Message::Listed { request } => {
-                let waiting = lock(&self.0.books).waiting.remove(&request);
-                if let Some(Waiting::Rows(rows, tx)) = waiting {
-                    let _given_up = tx.send(Ok(rows));
-                }
-            }
-            Message::Query { request } => self.count(request),
-            Message::SetGate { request, open } => {
-                let errno = crate::domain::accept(open).err().unwrap_or(0);
-                let _ = self.0.send(&Message::GateSet { request, errno });
-            }
-            Message::Switched { request, domains } => {
-                if let Some(Waiting::Switch(tx)) = self.0.forget(request) {
-                    let _given_up = tx.send(Ok(domains));
-                }
-            }
-            Message::Refused { request, code, text } => {
-                let code = tonic::Code::from_i32(code.into());
-                let refused = Error::Refused { code, text };
-                match lock(&self.0.books).waiting.remove(&request) {
-                    Some(Waiting::Answer(tx)) => drop(tx.send(Err(refused))),
-                    Some(Waiting::Register(tx)) => drop(tx.send(Err(refused))),
-                    Some(Waiting::Rows(_, tx)) => drop(tx.send(Err(refused))),
-                    Some(Waiting::Switch(tx)) => drop(tx.send(Err(refused))),
-                    Some(Waiting::Watch(_)) | None => {}
-                }
-            }
-            Message::Registered { request, registration } => {
-                if let Some(Waiting::Register(tx)) = self.0.forget(request) {
-                    // The queue is there before the first offer, which comes after this message.
-                    let (queue, offers) = mpsc::channel(OFFERS);
-                    lock(&self.0.books).offers.insert(registration, queue);
-                    let registered =
-                        Registered { agent: Arc::clone(&self.0), registration, offers };
-                    let _given_up = tx.send(Ok(registered));
-                }
-            }
-            Message::Linked { request, link, geometry, server, isolation, .. } => {
-                let linked = two(fds).map(|(memory, socket)| {
-                    Connected::Link(Linked { link, geometry, server, isolation, memory, socket })
-                });
-                self.answer(request, linked);
-            }
-            Message::Redirect { request, link, url, methods } => {
-                let booked = Booked::new(&self.0, link);
-                self.answer(request, Ok(Connected::Redirect { url, methods, booked }));
-            }
-            other => tracing::warn!(?other, "a message that has no place here"),
+    /// Watches a name.
+    pub(crate) fn watch(self: &Arc<Self>, name: &ServiceName) -> Result<Watching, Error> {
+        let mut books = lock(&self.books);
+        if books.over {
+            return Err(ENDED);
+        }
+        let new = !books.watched.contains_key(name);
+        let watched = books.watched.entry(name.clone()).or_insert_with(|| Watched {
+            request: None,
+            instances: watch::channel(0).0,
+            users: 0,
+        });
+        watched.users += 1;
+        let instances = watched.instances.subscribe();
+        if new {
+            self.watch_now(&mut books, name);
+            self.look(&mut books);
+        }
+        Ok(Watching { agent: Arc::clone(self), name: name.clone(), instances })
+    }
+
+    fn watch_now(self: &Arc<Self>, books: &mut Books, name: &ServiceName) {
+        let question = |request| Message::Watch { request, name: name.clone() };
+        let request = self.ask(books, Waiting::Watch(name.clone()), question).ok();
+        if let Some(watched) = books.watched.get_mut(name) {
+            watched.request = request;
         }
     }
 
-    fn answer(&self, request: u32, connected: Result<Connected, Error>) {
-        let given_up = match self.0.forget(request) {
-            Some(Waiting::Answer(tx)) => tx.send(connected).err(),
-            _ => Some(connected),
-        };
-        // What its server has sent on the socket is nobody's any more.
-        if let Some(Ok(Connected::Link(Linked { memory, socket, .. }))) = given_up {
-            socket::discard(vec![memory, socket]);
-        }
-    }
-
-    fn offer(&self, registration: u64, offer: Offer, booked: Booked) {
-        let link = offer.link;
-        let queue = lock(&self.0.books).offers.get(&registration).cloned();
-        let refused = match queue {
-            None => Some((offer, "there is no server for it")),
-            Some(queue) => {
-                let full = queue.try_send((offer, booked)).err();
-                full.map(|e| (e.into_inner().0, "the server does not take its offers"))
-            }
-        };
-        if let Some((Offer { memory, socket, .. }, why)) = refused {
-            tracing::warn!(link, why, "a link is dropped");
-            socket::discard(vec![memory, socket]);
-        }
-    }
-
-    fn count(&self, request: u32) {
-        if lock(&self.0.outgoing).packets.len() > OUTGOING / 4 {
-            // Who does not read the answers to the last questions gets no more of them.
+    fn unwatch(&self, name: &ServiceName) {
+        let mut books = lock(&self.books);
+        let Some(watched) = books.watched.get_mut(name) else { return };
+        watched.users -= 1;
+        if watched.users > 0 {
             return;
         }
-        let ends: Vec<_> = {
-            let mut books = lock(&self.0.books);
-            books.counted.retain(|_, end| end.strong_count() > 0);
-            books.counted.iter().filter_map(|(l, e)| Some((*l, e.upgrade()?))).collect()
-        };
-        for (link, end) in ends.into_iter().take(OUTGOING / 2) {
-            let _ = self.0.send(&Message::Counted { request, link, stats: end.stats() });
-        }
-        let _ = self.0.send(&Message::CountedAll { request });
-    }
-}
-
-fn connect(path: &Path) -> std::io::Result<OwnedFd> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-    let address = SocketAddrUnix::new(path)?;
-    let deadline = Instant::now() + HANDSHAKE;
-    loop {
-        match rustix::net::connect(&socket, &address) {
-            Ok(()) => return Ok(socket),
-            // The queue of waiting connections is full.
-            Err(rustix::io::Errno::AGAIN) if Instant::now() < deadline => {
-                std::thread::sleep(Duration::from_millis(1));
+        let request = books.watched.remove(name).and_then(|w| w.request);
+        if let Some(request) = request {
+            books.waiting.remove(&request);
+            let conversation = books.conversation.clone();
+            drop(books);
+            if let Some(conversation) = conversation {
+                let _gone = conversation.send(&Message::Unwatch { request });
             }
-            Err(e) => return Err(e.into()),
         }
     }
-}
 
-fn check_owner(place: &Place, found: u32) -> Result<(), Error> {
-    let own = rustix::process::geteuid().as_raw();
-    let set = std::env::var("PARTYWALL_COORDINATOR_UID").ok();
-    let (ok, expected) = match set.as_deref().map(str::parse::<u32>) {
-        Some(Ok(uid)) => (found == uid, uid.to_string()),
-        Some(Err(_)) => (false, "a number in PARTYWALL_COORDINATOR_UID".to_string()),
-        None => (found == own || found == 0, format!("{own} or 0")),
-    };
-    if ok {
-        return Ok(());
+    fn enter(&self, entry: &Arc<Entry>) {
+        lock(&self.books).links.insert(entry.key(), Arc::clone(entry));
     }
-    Err(Error::WrongCoordinator { place: place.shown(), found, expected })
-}
 
-/// The process's part of the proof of identity.
-fn prove(socket: &OwnedFd) -> Result<(), Error> {
-    let deadline = Instant::now() + HANDSHAKE;
-    let next = || -> Result<Message, Error> {
-        let mut buffer = vec![0; limits::CONTROL_BYTES];
-        loop {
-            match socket::receive(socket.as_fd(), &mut buffer, false) {
-                Ok(packet) if packet.len > 0 => {
-                    return Ok(Message::decode(&buffer[..packet.len])?);
+    /// An end is over; says so.
+    fn left(&self, entry: &Arc<Entry>, blame: Blame, stats: LinkStats) {
+        let key @ (link, role) = entry.key();
+        let known = {
+            let mut books = lock(&self.books);
+            if role == Role::Server {
+                books.adopted.remove(&link);
+            }
+            match books.links.get(&key) {
+                Some(known) if Arc::ptr_eq(known, entry) => books.links.remove(&key).is_some(),
+                _ => {
+                    let _unknown = books.find_lost(entry);
+                    false
                 }
-                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {}
-                _ => return Err(Error::CoordinatorGone("it refused this process")),
             }
-            if !socket::wait_readable(socket.as_fd(), deadline).unwrap_or(false) {
-                return Err(Error::TimedOut(HANDSHAKE));
-            }
+        };
+        if known {
+            self.say(&Message::Closed { link, role, blame, stats });
         }
-    };
-    let Message::Challenge { version, nonce } = next()? else {
-        return Err(Error::CoordinatorGone("it does not begin with a challenge"));
-    };
-    if version != partywall_abi::VERSION {
-        return Err(Error::CoordinatorGone("it speaks another version of Partywall"));
     }
-    let proof = Message::Proof { version, nonce };
-    socket::send(socket.as_fd(), &proof.encode(), &[])
-        .map_err(|_| Error::CoordinatorGone("it closed during the proof"))?;
-    match next()? {
-        Message::Welcome { .. } => Ok(()),
-        _ => Err(Error::CoordinatorGone("it does not welcome after the proof")),
+}
+
+/// A connect under way. Its drop says that nobody waits for it any more.
+pub(crate) struct Connecting {
+    agent: Arc<Agent>,
+    request: u32,
+    answer: oneshot::Receiver<Result<Connected, Error>>,
+}
+
+impl Connecting {
+    /// Waits on this thread.
+    pub(crate) fn blocking(mut self, within: Duration) -> Result<Connected, Error> {
+        let answer = wait_here(&mut self.answer, within);
+        self.or_nobody(answer)
+    }
+
+    /// Waits for the answer; a coordinator that has gone meanwhile is waited for as well.
+    pub(crate) async fn wait(mut self, within: Duration) -> Result<Connected, Error> {
+        let answer = match tokio::time::timeout(within, &mut self.answer).await {
+            Ok(answer) => answer.unwrap_or(Err(ENDED)),
+            Err(_) => Err(Error::TimedOut(within)),
+        };
+        self.or_nobody(answer)
+    }
+
+    /// Where time is up and there is no coordinator, that is what there is to tell.
+    fn or_nobody(&self, answer: Result<Connected, Error>) -> Result<Connected, Error> {
+        let Err(Error::TimedOut(_)) = answer else { return answer };
+        let books = lock(&self.agent.books);
+        match (&books.conversation, &books.failure) {
+            (None, Some(Error::NoCoordinator { place, source })) => Err(Error::NoCoordinator {
+                place: place.clone(),
+                source: std::io::Error::new(source.kind(), source.to_string()),
+            }),
+            _ => answer,
+        }
+    }
+}
+
+impl Drop for Connecting {
+    fn drop(&mut self) {
+        let waited = lock(&self.agent.books).waiting.remove(&self.request).is_some();
+        if waited {
+            self.agent.say(&Message::Cancel { request: self.request });
+        }
     }
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -18,26 +18,31 @@
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use http::HeaderMap;
-use partywall_abi::codec::DecodeError;
+use partywall_abi::control::{Identity, LinkStats, Terms};
 use partywall_abi::limits;
-use partywall_abi::name::ServiceName;
+use partywall_abi::name::{MethodSet, ServiceName};
 use partywall_abi::segment::{self, END, HEAD, Kind, ROOM, ResponseHead, Segment, Trailers};
-use partywall_shm::link::{Link, LinkError};
-use partywall_shm::setup::Pending;
+use partywall_shm::link::{Bell, Link, LinkError};
 use prost::Message;
 use tonic::metadata::MetadataMap;
 use tonic::{Code, Status};
 
-use crate::agent::{self, Connected, Linked, Place};
+use crate::agent::{self, Booked, Connected, End, Linked, Place};
 use crate::error::Error;
 use crate::peer::Peer;
+use crate::ring;
 use crate::ring::broken::Broken;
 use crate::ring::stream::{OverCredit, OverWindow};
 use crate::target::Target;
 use crate::wire;
+
+mod failed;
+
+use failed::Failed;
 
 /// Length of gRPC's message prefix: a compression flag and a length.
 const PREFIX: usize = 5;
@@ -59,6 +64,8 @@ pub struct Channel {
 }
 
 struct Open {
+    /// The link in the coordinator's books, and how that reaches this end.
+    booked: Option<(Booked, Arc<Reached>)>,
     link: Link,
     server: Peer,
     next: u32,
@@ -81,6 +88,27 @@ struct Open {
     draining: bool,
 }
 
+/// This end, as the coordinator reaches it.
+struct Reached {
+    bell: Arc<Bell>,
+    over: OnceLock<Status>,
+}
+
+impl End for Reached {
+    // What is counted, the server says.
+    fn stats(&self) -> LinkStats {
+        LinkStats::default()
+    }
+
+    fn end(&self, status: Status) {
+        let _first = self.over.set(status);
+        // A thread that waits for an answer hears of it.
+        self.bell.hang_up();
+    }
+
+    fn allow(&self, _peer: Identity, _methods: MethodSet) {}
+}
+
 /// Instances that a call is offered to, one after the other, if each is about to go.
 const INSTANCES: u32 = 8;
 /// Control records that may wait for room; a server that takes its records leaves none waiting.
@@ -91,60 +119,6 @@ const TURN: u32 = 128;
 impl std::fmt::Debug for Open {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Open").field("server", &self.server).finish()
-    }
-}
-
-/// How a call ended early.
-#[derive(Debug)]
-enum Failed {
-    /// With a status from the service; the link goes on.
-    Status(Status),
-    /// With a status of our own; the service is told to stop.
-    Abort(Status),
-    /// By the deadline; the call is to be reset.
-    Expired,
-    /// The server wants no more calls, and has not seen this one.
-    Unsent,
-    /// By the link's end.
-    Link(Broken),
-}
-
-impl From<Broken> for Failed {
-    fn from(why: Broken) -> Self {
-        match why {
-            Broken::Link(LinkError::TimedOut) => Self::Expired,
-            other => Self::Link(other),
-        }
-    }
-}
-
-impl From<LinkError> for Failed {
-    fn from(why: LinkError) -> Self {
-        Broken::from(why).into()
-    }
-}
-
-impl From<partywall_shm::ring::Violation> for Failed {
-    fn from(why: partywall_shm::ring::Violation) -> Self {
-        Broken::from(why).into()
-    }
-}
-
-impl From<DecodeError> for Failed {
-    fn from(why: DecodeError) -> Self {
-        Broken::from(why).into()
-    }
-}
-
-impl From<OverWindow> for Failed {
-    fn from(over: OverWindow) -> Self {
-        Broken::from(over).into()
-    }
-}
-
-impl From<OverCredit> for Failed {
-    fn from(over: OverCredit) -> Self {
-        Broken::from(over).into()
     }
 }
 
@@ -207,16 +181,22 @@ impl Channel {
         let deadline = Instant::now() + within;
         let agent = agent::get(place)?;
         match agent.connect(name)?.blocking(within)? {
-            Connected::Link(linked) => Self::opened(linked, deadline),
+            Connected::Link(linked) => Self::opened(*linked, deadline),
             Connected::Redirect { url, .. } => Err(only_rings(&url)),
         }
     }
 
     /// Opens the link that the coordinator has introduced.
     fn opened(linked: Linked, deadline: Instant) -> Result<Open, Error> {
-        let server = Peer::new(linked.server, linked.link, linked.isolation);
-        let pending = Pending::start(linked.link, linked.geometry, linked.memory, linked.socket)?;
-        Ok(Open::new(Link::new(pending.wait(deadline)?)?, server))
+        let Terms { link, isolation, .. } = linked.terms;
+        let server = Peer::new(linked.terms.peer.clone(), link, isolation);
+        let (pending, booked) = ring::client::fill(linked)?;
+        booked.adopted();
+        let link = Link::new(pending.wait(deadline)?)?;
+        let end = Arc::new(Reached { bell: link.bell(), over: OnceLock::new() });
+        let reached: Arc<dyn End> = Arc::clone(&end) as _;
+        booked.attach(Arc::downgrade(&reached));
+        Ok(Open { booked: Some((booked, end)), ..Open::new(link, server) })
     }
 
     /// Calls a unary method with protobuf messages. A deadline is set by
@@ -373,6 +353,7 @@ fn message_of(data: &[u8]) -> Result<&[u8], Status> {
 impl Open {
     fn new(link: Link, server: Peer) -> Self {
         Self {
+            booked: None,
             link,
             server,
             next: 1,
@@ -391,6 +372,9 @@ impl Open {
 
     /// Takes what has come since the last call; false when the next one needs another link.
     fn is_usable(&mut self) -> bool {
+        if self.booked.as_ref().is_some_and(|(_, end)| end.over.get().is_some()) {
+            return false;
+        }
         let nobodys = 0;
         let taken = self.take_turn(nobodys, &mut Answer::default(), 0);
         taken.is_ok() && self.send_pending().is_ok() && !self.draining && !self.link.is_dead()

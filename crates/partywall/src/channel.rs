@@ -10,13 +10,13 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use partywall_abi::control::Isolation;
+use partywall_abi::control::{Identity, Isolation, LinkStats};
 use partywall_abi::name::{MethodSet, ServiceName};
 use tonic::Status;
 use tonic::body::Body;
 use tower::Service;
 
-use crate::agent::{self, Agent, Booked, Connected, Place};
+use crate::agent::{self, Agent, Booked, Connected, End, Place, Watching};
 use crate::error::Error;
 use crate::peer::Peer;
 use crate::ring::client::{self, Call};
@@ -26,6 +26,8 @@ use http2::{Address, Patience};
 
 /// How long connecting may take unless it is set.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a server that has taken a link may take to open it.
+const OPEN_TIME: Duration = Duration::from_secs(2);
 /// How often a channel that waits for a name asks again, beside being told.
 const RECHECK: Duration = Duration::from_secs(10);
 
@@ -51,6 +53,15 @@ impl Route {
         match self {
             Self::Ring { server } => server.isolation(),
             Self::Http2 { .. } => Isolation::Network,
+        }
+    }
+}
+
+impl std::fmt::Display for Route {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Ring { server } => write!(f, "ring to {server}"),
+            Self::Http2 { url } => write!(f, "HTTP/2 to {url}"),
         }
     }
 }
@@ -198,8 +209,56 @@ struct Named {
 
 /// What a name led to.
 enum Connection {
-    Ring { link: Arc<client::Link>, server: Peer },
-    Http2 { url: String, channel: tonic::transport::Channel, methods: MethodSet, report: Booked },
+    Ring {
+        link: Arc<client::Link>,
+        server: Peer,
+    },
+    Http2 {
+        url: String,
+        channel: tonic::transport::Channel,
+        remote: Arc<Redirected>,
+        /// Says when somebody serves the name here.
+        watch: Watching,
+        booked: Booked,
+    },
+}
+
+/// What the coordinator says of calls that go over the network.
+struct Redirected(Mutex<Result<MethodSet, Status>>);
+
+impl Redirected {
+    fn new(methods: MethodSet) -> Self {
+        Self(Mutex::new(Ok(methods)))
+    }
+
+    fn rights(&self) -> std::sync::MutexGuard<'_, Result<MethodSet, Status>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a call may begin.
+    fn may_call(&self, path: &str) -> Result<(), Status> {
+        match &*self.rights() {
+            Ok(methods) if methods.covers(path) => Ok(()),
+            Ok(_) => Err(crate::error::denied("this process", path)),
+            Err(over) => Err(over.clone()),
+        }
+    }
+}
+
+impl End for Redirected {
+    fn stats(&self) -> LinkStats {
+        LinkStats::default()
+    }
+
+    fn end(&self, status: Status) {
+        *self.rights() = Err(status);
+    }
+
+    fn allow(&self, _peer: Identity, methods: MethodSet) {
+        if let Ok(allowed) = &mut *self.rights() {
+            *allowed = methods;
+        }
+    }
 }
 
 impl Channel {
@@ -314,15 +373,16 @@ impl Named {
 
     async fn attempt(&self, agent: &Arc<Agent>) -> Result<Connection, Error> {
         let within = self.options.connect_timeout;
-        let answer = tokio::time::timeout(within, agent.connect(&self.name)?.wait());
-        match answer.await.map_err(|_| Error::TimedOut(within))?? {
+        match agent.connect(&self.name)?.wait(within).await? {
             Connected::Link(linked) => {
-                let (server, number) = (linked.server.clone(), linked.link);
-                let (link, isolation) = client::open(linked, within).await?;
+                let (server, number) = (linked.terms.peer.clone(), linked.terms.link);
+                // A server that has adopted the link and does not open it hangs: the next one may
+                // answer, and an attempt must leave time for that.
+                let (link, isolation) = client::open(*linked, within.min(OPEN_TIME)).await?;
                 let server = Peer::new(server, number, isolation);
                 Ok(Connection::Ring { link, server })
             }
-            Connected::Redirect { url, methods, booked: report } => {
+            Connected::Redirect { url, methods, booked } => {
                 if self.options.ring_only {
                     let name = &self.name;
                     let text = format!("`{name}` is reached over {url}");
@@ -331,7 +391,17 @@ impl Named {
                 let address = Address::of(&Target::parse(&url)?)?;
                 let later = self.options.wait_for_ready;
                 let channel = address.connect(Patience { within, first: false, later }).await?;
-                Ok(Connection::Http2 { url, channel, methods, report })
+                tracing::warn!(
+                    name = %self.name,
+                    url,
+                    "nobody serves this name here; its calls go over the network, where nobody \
+                     vouches for who answers"
+                );
+                let remote = Arc::new(Redirected::new(methods));
+                let end: Arc<dyn End> = Arc::clone(&remote) as _;
+                booked.attach(Arc::downgrade(&end));
+                let watch = agent.watch(&self.name)?;
+                Ok(Connection::Http2 { url, channel, remote, watch, booked })
             }
         }
     }
@@ -339,7 +409,7 @@ impl Named {
 
 /// A wait between two attempts to connect: until somebody serves the name, or a while.
 struct Waiting {
-    watch: Option<Watch>,
+    watch: Option<Watching>,
     pause: Duration,
 }
 
@@ -351,17 +421,19 @@ impl Waiting {
     /// Waits; with an agent, for what its watch on the name tells.
     async fn wait(&mut self, agent: Option<&Arc<Agent>>, name: &ServiceName) {
         if let Some(agent) = agent {
-            // The watch of a coordinator that has gone tells nothing.
-            self.watch = self.watch.take().filter(|watch| Arc::ptr_eq(agent, &watch.agent));
             if self.watch.is_none() {
-                self.watch = Watch::new(agent, name).ok();
+                self.watch = agent.watch(name).ok();
             }
             if let Some(watch) = &mut self.watch {
-                match tokio::time::timeout(RECHECK, watch.somebody()).await {
-                    // Whatever the watch does not tell is found by asking again.
-                    Ok(Ok(())) | Err(_) => return,
-                    Ok(Err(_gone)) => self.watch = None,
+                let somebody = async { watch.instances.wait_for(|n| *n > 0).await.map(drop) };
+                match tokio::time::timeout(RECHECK, somebody).await {
+                    // Whatever the watch does not tell is found by asking again; not without a
+                    // pause, for a server that refuses links.
+                    Ok(Ok(())) => return tokio::time::sleep(Duration::from_millis(2)).await,
+                    Err(_) => return,
+                    Ok(Err(_gone)) => {}
                 }
+                self.watch = None;
             }
         }
         tokio::time::sleep(self.pause).await;
@@ -369,39 +441,14 @@ impl Waiting {
     }
 }
 
-/// A watch on a name, ended with the value.
-struct Watch {
-    agent: Arc<Agent>,
-    request: u32,
-    instances: tokio::sync::watch::Receiver<u32>,
-}
-
-impl Watch {
-    fn new(agent: &Arc<Agent>, name: &ServiceName) -> Result<Self, Error> {
-        let (request, instances) = agent.watch(name)?;
-        Ok(Self { agent: Arc::clone(agent), request, instances })
-    }
-
-    /// Waits until somebody serves the name, and a little, so that a server that refuses links is
-    /// not asked without pause.
-    async fn somebody(&mut self) -> Result<(), tokio::sync::watch::error::RecvError> {
-        self.instances.wait_for(|n| *n > 0).await?;
-        tokio::time::sleep(Duration::from_millis(2)).await;
-        Ok(())
-    }
-}
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        self.agent.unwatch(self.request);
-    }
-}
-
 impl Connection {
     fn usable(&self) -> bool {
         match self {
             Self::Ring { link, .. } => link.usable(),
-            Self::Http2 { .. } => true,
+            // The ring is the way as soon as there is one.
+            Self::Http2 { remote, watch, .. } => {
+                *watch.instances.borrow() == 0 && remote.rights().is_ok()
+            }
         }
     }
 
@@ -433,12 +480,10 @@ impl Connection {
                 Err(client::Refused::Back(request)) => return Err(request),
                 Err(client::Refused::Status(status)) => State::Failed(Some(status)),
             },
-            Self::Http2 { channel, methods, report, .. } => {
-                let path = request.uri().path();
-                if !methods.covers(path) {
-                    let text = format!("the policy does not let this process call {path}");
-                    tracing::debug!(link = report.link, path, "denied before it was sent");
-                    return Ok(State::Failed(Some(Status::permission_denied(text))));
+            Self::Http2 { channel, remote, booked, .. } => {
+                if let Err(status) = remote.may_call(request.uri().path()) {
+                    tracing::debug!(link = booked.link(), %status, "denied before it was sent");
+                    return Ok(State::Failed(Some(status)));
                 }
                 State::Http2(http2::begin(channel.clone(), request))
             }

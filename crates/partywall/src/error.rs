@@ -14,7 +14,9 @@ pub enum Error {
     Target(#[from] TargetError),
     /// There is no coordinator to ask.
     #[error(
-        "no coordinator at {place}: {source}; start one with `partywall coordinator`, or set PARTYWALL_SOCKET"
+        "no coordinator at {place}: {source}; start one with `partywall coordinator`, or name its socket \
+         by PARTYWALL_SOCKET (looked for there, else under $XDG_RUNTIME_DIR/partywall, else under \
+         /run/partywall)"
     )]
     NoCoordinator {
         /// Where it was looked for.
@@ -24,7 +26,8 @@ pub enum Error {
     },
     /// What answers is not the coordinator this process may trust.
     #[error(
-        "the coordinator at {place} runs as user {found}; expected {expected} (set PARTYWALL_COORDINATOR_UID if that is right)"
+        "the coordinator at {place} runs as user {found}; expected {expected} (set \
+         PARTYWALL_COORDINATOR_UID={found} if user {found} is right)"
     )]
     WrongCoordinator {
         /// Where.
@@ -92,6 +95,16 @@ impl Error {
             _ => false,
         }
     }
+}
+
+/// The status of a call to a method that the policy keeps from a caller.
+pub(crate) fn denied(who: &str, path: &str) -> tonic::Status {
+    let method = path.trim_start_matches('/');
+    tonic::Status::permission_denied(format!(
+        "the policy does not let {who} call {path}; remedy: list `{method}` for one of its principals \
+         under [service.NAME.call] of the policy, or, with `partywall up`, under the `calls` of its \
+         service"
+    ))
 }
 
 /// What an error comes from in the end: tonic's own says "transport error".

@@ -142,7 +142,7 @@ pub fn hostile_service(data: &[u8]) -> bool {
         let limits = segment::Limits { streams: 4, window: limits::FIRST_WINDOW };
         let pushed = hostile.producer.try_push(Kind::Limits as u8, 0, 0, &[&limits.encode()]);
         assert!(matches!(pushed, Ok(true)), "an empty ring has room");
-        let link = client::start(ours).expect("a link");
+        let link = client::start(ours, None).expect("a link");
         tokio::task::yield_now().await;
         let calls: Vec<_> = (0..3)
             .map(|_| {

@@ -13,6 +13,31 @@
 //! reached over HTTP/2 when the coordinator's policy says where; [`Channel::route`] tells which of
 //! the two it is.
 //!
+//! The server's side, for a service of tonic's, under the name `greeter`:
+//!
+//! ```no_run
+//! # use std::convert::Infallible;
+//! # async fn f<S>(service: S) -> Result<(), Box<dyn std::error::Error>>
+//! # where
+//! #     S: tower::Service<http::Request<tonic::body::Body>, Error = Infallible>
+//! #         + tonic::server::NamedService + Clone + Send + Sync + 'static,
+//! #     S::Response: axum::response::IntoResponse,
+//! #     S::Future: Send + 'static,
+//! # {
+//! partywall::Server::builder().add_service(service).serve("greeter").await?;
+//! # Ok(()) }
+//! ```
+//!
+//! # Environment
+//!
+//! | variable | meaning |
+//! | --- | --- |
+//! | `PARTYWALL_FD` | the descriptor of a socket to the coordinator; `partywall up` sets it |
+//! | `PARTYWALL_SOCKET` | where the coordinator listens |
+//! | `XDG_RUNTIME_DIR` | else, `partywall/coordinator.sock` there, if that exists; else `/run/partywall/coordinator.sock` |
+//! | `PARTYWALL_COORDINATOR_UID` | the user whose coordinator is believed; unless set, this process's own and root |
+//! | `PARTYWALL_INLINE_LIMIT_MS` | in a domain: how long a call may keep its caller's thread, 10 unless set |
+//!
 //! # How it hangs together
 //!
 //! ```text
@@ -36,7 +61,7 @@ mod server;
 mod target;
 mod wire;
 
-pub use agent::{LinkInfo, links, switch_gate};
+pub use agent::{LinkInfo, Reloaded, links, reload_policy, switch_gate};
 pub use channel::{Builder, Channel, ResponseFuture, Route};
 pub use error::Error;
 pub use partywall_abi::control::{Digest, Isolation, LinkStats};

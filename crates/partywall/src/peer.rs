@@ -1,5 +1,6 @@
 //! What a handler learns about its caller and its call.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -9,7 +10,10 @@ use partywall_abi::control::{Digest, Identity, Isolation};
 ///
 /// A handler finds it with `request.extensions().get::<partywall::Peer>()`. It is there for calls
 /// over a ring only: over HTTP/2 nobody vouches for the caller.
-#[derive(Clone, Debug)]
+///
+/// Shown, it is as in `partywall links --wide`, with the whole digest:
+/// `web (pid 12, uid 1000, sha256:9f86... started)`.
+#[derive(Clone)]
 pub struct Peer {
     identity: Arc<Identity>,
     link: u64,
@@ -19,6 +23,11 @@ pub struct Peer {
 impl Peer {
     pub(crate) fn new(identity: Identity, link: u64, isolation: Isolation) -> Self {
         Self { identity: Arc::new(identity), link, isolation }
+    }
+
+    /// The same end as it is known now.
+    pub(crate) fn known_as(&self, identity: Identity) -> Self {
+        Self::new(identity, self.link, self.isolation)
     }
 
     /// User.
@@ -62,6 +71,84 @@ impl Peer {
     }
 }
 
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.principals() {
+            [] => f.write_str("(no principal)")?,
+            names => f.write_str(&names.join("+"))?,
+        }
+        match self.pid() {
+            Some(pid) => write!(f, " (pid {pid}, uid {}", self.uid())?,
+            None => write!(f, " (pid unseen, uid {}", self.uid())?,
+        }
+        let digest = Hex(self.digest());
+        if digest.0 != Digest::Unknown {
+            write!(f, ", {digest:?}")?;
+        }
+        f.write_str(")")
+    }
+}
+
+impl fmt::Debug for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Peer")
+            .field("principals", &self.principals())
+            .field("pid", &self.pid())
+            .field("uid", &self.uid())
+            .field("gid", &self.gid())
+            .field("cgroup", &self.cgroup())
+            .field("digest", &Hex(self.digest()))
+            .field("link", &self.link)
+            .field("isolation", &self.isolation)
+            .finish()
+    }
+}
+
+/// A digest as people compare it.
+struct Hex(Digest);
+
+impl fmt::Debug for Hex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (bytes, evidence) = match &self.0 {
+            Digest::Unknown => return f.write_str("unknown"),
+            Digest::Observed(bytes) => (bytes, "observed"),
+            Digest::Started(bytes) => (bytes, "started"),
+        };
+        f.write_str("sha256:")?;
+        bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"))?;
+        write!(f, " {evidence}")
+    }
+}
+
 /// When the caller stops waiting; in a request's extensions when the call has a deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadline(pub Instant);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_digest_is_shown_in_hexadecimal() {
+        let identity = Identity {
+            uid: 7,
+            gid: 8,
+            pid: Some(12),
+            digest: Digest::Started([0xab; 32]),
+            cgroup: String::new(),
+            principals: vec!["web".into()],
+        };
+        let hex = "ab".repeat(32);
+        let peer = Peer::new(identity.clone(), 3, Isolation::Process);
+        assert_eq!(peer.to_string(), format!("web (pid 12, uid 7, sha256:{hex} started)"));
+        let debug = format!("{peer:?}");
+        assert!(debug.contains(&format!("digest: sha256:{hex} started, link: 3")), "{debug}");
+        let route = crate::Route::Ring { server: peer };
+        assert_eq!(route.to_string(), format!("ring to web (pid 12, uid 7, sha256:{hex} started)"));
+        assert!(!format!("{route:?}").contains("171"), "{route:?}");
+        let nobody =
+            Identity { pid: None, digest: Digest::Unknown, principals: vec![], ..identity };
+        let nobody = Peer::new(nobody, 3, Isolation::Process);
+        assert_eq!(nobody.to_string(), "(no principal) (pid unseen, uid 7)");
+    }
+}

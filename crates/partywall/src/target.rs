@@ -24,6 +24,12 @@ pub enum TargetError {
         /// The text.
         text: String,
     },
+    /// Nothing can be served there.
+    #[error("`{text}`: write NAME (such as `greeter`), http://HOST:PORT or unix:/PATH")]
+    Listen {
+        /// The text.
+        text: String,
+    },
     /// `partywall://x/...` names a host.
     #[error(
         "`{text}`: a Partywall name is on this host; write partywall:///NAME with three slashes"
@@ -89,7 +95,10 @@ impl Target {
             }
             Some(target) => Ok(target),
             None if text.is_empty() => Err(TargetError::Empty { text: text.into() }),
-            None if text.contains(':') => Self::parse(text),
+            None if text.contains(':') => Self::parse(text).map_err(|error| match error {
+                TargetError::Scheme { text } => TargetError::Listen { text },
+                other => other,
+            }),
             None => Ok(Self::Name(ServiceName::new(text)?)),
         }
     }
@@ -186,6 +195,10 @@ mod tests {
         let message = Target::parse_listen("http://1.2.3.4").unwrap_err().to_string();
         assert!(message.contains("no port"), "{message}");
         assert!(Target::parse_listen("").is_err());
-        assert!(Target::parse_listen("ftp://x").is_err());
+        let message = Target::parse_listen("ftp://x").unwrap_err().to_string();
+        assert!(
+            message.contains("write NAME (such as `greeter`)"),
+            "a server has a bare name: {message}"
+        );
     }
 }

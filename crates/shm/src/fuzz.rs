@@ -20,9 +20,9 @@ pub fn hostile_ring(data: &[u8]) -> bool {
     let g = Geometry::new(4, 256).expect("a geometry");
     let ours = memory::create(g).expect("memory");
     let theirs = memory::create(g).expect("memory");
-    let own = Arc::new(memory::adopt(ours.as_fd(), g).expect("adopt"));
-    let hostile = memory::adopt(theirs.as_fd(), g).expect("adopt");
-    let peer = Arc::new(memory::accept(theirs.as_fd(), g).expect("accept"));
+    let own = Arc::new(memory::adopt(ours.writer.as_fd(), g).expect("adopt"));
+    let hostile = memory::adopt(theirs.writer.as_fd(), g).expect("adopt");
+    let peer = Arc::new(memory::accept(theirs.reader.as_fd(), g).expect("accept"));
     let mut producer = Producer::new(g, Arc::clone(&own), Arc::clone(&peer));
     let mut consumer = Consumer::new(g, own, peer);
     let mut accepted = false;

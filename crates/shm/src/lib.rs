@@ -3,8 +3,11 @@
 //!
 //! The crate knows records, not calls. What a record means is the business of the crates above.
 //! Unsafe code lives in [`region`] (memory that another process writes), [`socket`] (ancillary
-//! data) and [`spawn`] (between fork and exec) alone.
+//! data), [`kept`] (file leases), [`namespace`] (ioctl), `closer` (a table of descriptors for one thread) and [`spawn`]
+//! (between fork and exec) alone.
 
+#[cfg(not(loom))]
+mod closer;
 pub mod death;
 pub mod region;
 pub mod ring;
@@ -12,9 +15,15 @@ pub mod spin;
 pub mod stops;
 
 #[cfg(not(loom))]
+pub mod kept;
+#[cfg(not(loom))]
 pub mod link;
 #[cfg(not(loom))]
+pub mod listen;
+#[cfg(not(loom))]
 pub mod memory;
+#[cfg(not(loom))]
+pub mod namespace;
 #[cfg(not(loom))]
 pub mod reactor;
 #[cfg(not(loom))]

@@ -31,7 +31,7 @@ use crate::reactor;
 use crate::region::{Inbox, Outbox};
 use crate::ring::{Consumer, Producer, Violation, Wake};
 use crate::setup::Ends;
-use crate::socket::{self, LinkSocket};
+use crate::socket::{self, Endpoint};
 use crate::spin::{self, Plan, Spin};
 
 /// Why a link could not be opened, or ended.
@@ -120,7 +120,7 @@ impl LinkError {
 
 /// How one end of a link is woken, and how it wakes the other.
 pub struct Bell {
-    socket: LinkSocket,
+    socket: Endpoint,
     own: Arc<Outbox>,
     peer: Arc<Inbox>,
     death: Death,
@@ -132,7 +132,7 @@ pub struct Bell {
 }
 
 impl Bell {
-    pub(crate) fn new(socket: LinkSocket, own: Arc<Outbox>, peer: Arc<Inbox>) -> Self {
+    pub(crate) fn new(socket: Endpoint, own: Arc<Outbox>, peer: Arc<Inbox>) -> Self {
         Self {
             socket,
             own,
@@ -326,6 +326,11 @@ impl Link {
     /// Whether the peer is known to be gone; what it sent may still be read.
     pub fn is_dead(&self) -> bool {
         self.bell.is_dead()
+    }
+
+    /// How this end is woken, and hung up by others than the thread that uses it.
+    pub fn bell(&self) -> Arc<Bell> {
+        Arc::clone(&self.bell)
     }
 
     /// Whether the peer has hung up, which a broken rule alone does not show.

@@ -1,26 +1,39 @@
-//! Outboxes as memfds: who makes them, who seals them, and what a reader checks.
+//! Outboxes as memfds: who makes them, who pays for them, who seals them, and what is checked.
 //!
 //! ```text
-//! coordinator   memfd_create, fallocate every block, seal SHRINK|GROW      [`create`]
-//!      | fd
-//! owner         map for writing, seal FUTURE_WRITE|SEAL                    [`adopt`]
-//!      | fd
-//! peer          check: a memfd, all four seals, the size, every block      [`accept`]
-//!               there; map read-only
+//! coordinator   memfd_create, its size, seal SHRINK|GROW; no page              [`create`]
+//!      | the outbox for writing, to its owner
+//! owner         map for writing, seal FUTURE_WRITE|SEAL                        [`adopt`]
+//!      |          (a caller fills it then: [`fill_own`])
+//! coordinator   look that it is sealed                                         [`Kept::sealed`]
+//!      | the outbox for reading, to its reader
+//! reader        check: a memfd, all four seals, the size; map read-only        [`accept`]
+//!                 (a caller fills the server's outbox by reading it: [`fill_peers`])
 //! ```
 //!
-//! The order matters: after `F_SEAL_SEAL` no seal can be added, and a writable mapping made before
-//! `F_SEAL_FUTURE_WRITE` stays. A block that is not there would be charged to the reader that
-//! touches it first, or kill it with `SIGBUS` when memory has run out.
-//! See memfd_create(2), fcntl(2) "File Sealing".
+//! # Who pays
+//!
+//! A page is charged to the process that touches it first. The caller of a link touches all pages
+//! of both outboxes, its own by writing and the server's by reading; then the server looks that both
+//! are [`whole`], and only then touches them. So a link that is asked for and not used costs who asked,
+//! and no access can fault for want of a page: nobody can punch a hole any more.
+//!
+//! # Who can write
+//!
+//! After `F_SEAL_SEAL` no seal can be added, and a writable mapping made before
+//! `F_SEAL_FUTURE_WRITE` stays: the owner's, which is the only one, since nobody else has had the
+//! outbox for writing. The reader has it for reading; it cannot open it anew for writing through
+//! /proc, since the mode allows that to the coordinator's user alone, and for that user, too, it is
+//! handed on only when it is sealed. See memfd_create(2), fcntl(2) "File Sealing".
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use partywall_abi::layout::{self, Geometry};
 use partywall_abi::sync::Ordering;
-use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 
+use crate::kept::Kept;
 use crate::region::{Inbox, Outbox};
 use crate::stops::stop;
 
@@ -76,13 +89,28 @@ impl OutboxError {
     fn io(call: &'static str) -> impl FnOnce(rustix::io::Errno) -> Self {
         move |errno| Self::Io { call, source: errno.into() }
     }
+
+    fn call(call: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Io { call, source }
+    }
 }
 
-/// Makes the memory of one outbox: the coordinator's part.
+/// A fresh outbox, as the coordinator hands it out.
+#[derive(Debug)]
+pub struct Handout {
+    /// For its owner.
+    pub writer: OwnedFd,
+    /// For the process that reads it, once it is sealed.
+    pub reader: OwnedFd,
+    /// For the coordinator.
+    pub kept: Kept,
+}
+
+/// Makes an outbox without a page: the coordinator's part.
 ///
 /// # Errors
-/// [`OutboxError::Io`]; ENOSPC when memory has run out.
-pub fn create(geometry: Geometry) -> Result<OwnedFd, OutboxError> {
+/// [`OutboxError::Io`]; EMFILE when descriptors have run out.
+pub fn create(geometry: Geometry) -> Result<Handout, OutboxError> {
     let fd = rustix::fs::memfd_create(
         "partywall-outbox",
         MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING,
@@ -90,24 +118,29 @@ pub fn create(geometry: Geometry) -> Result<OwnedFd, OutboxError> {
     .map_err(OutboxError::io("memfd_create"))?;
     let len = geometry.outbox_bytes() as u64;
     rustix::fs::ftruncate(&fd, len).map_err(OutboxError::io("ftruncate"))?;
-    rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, len)
-        .map_err(OutboxError::io("fallocate"))?;
+    rustix::fs::fchmod(&fd, Mode::RUSR | Mode::WUSR).map_err(OutboxError::io("fchmod"))?;
     rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW)
         .map_err(OutboxError::io("fcntl(F_ADD_SEALS)"))?;
-    Ok(fd)
+    // A file of its own for each: the kernel counts writers and readers by the file they opened.
+    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    let open = |flags: OFlags| {
+        rustix::fs::open(&path, flags | OFlags::CLOEXEC, Mode::empty())
+            .map_err(OutboxError::io("open(/proc/self/fd)"))
+    };
+    Ok(Handout {
+        writer: open(OFlags::RDWR)?,
+        reader: open(OFlags::RDONLY)?,
+        kept: Kept::new(open(OFlags::RDONLY)?),
+    })
 }
 
-/// Maps and seals the outbox that this process writes; afterwards `fd` goes to the peer.
+/// Maps and seals the outbox that this process writes. Nothing is touched.
 ///
 /// # Errors
 /// As [`accept`], with the two seals of [`create`] in place of all four.
 pub fn adopt(fd: BorrowedFd<'_>, geometry: Geometry) -> Result<Outbox, OutboxError> {
     check(fd, geometry, SealFlags::SHRINK | SealFlags::GROW)?;
-    let outbox = Outbox::map(fd, geometry.outbox_bytes())
-        .map_err(|source| OutboxError::Io { call: "mmap", source })?;
-    for (at, value) in header(geometry) {
-        outbox.u32(at).store(value, Ordering::Relaxed);
-    }
+    let outbox = Outbox::map(fd, geometry.outbox_bytes()).map_err(OutboxError::call("mmap"))?;
     stop("setup.mapped");
     rustix::fs::fcntl_add_seals(fd, SealFlags::FUTURE_WRITE | SealFlags::SEAL)
         .map_err(OutboxError::io("fcntl(F_ADD_SEALS)"))?;
@@ -115,29 +148,65 @@ pub fn adopt(fd: BorrowedFd<'_>, geometry: Geometry) -> Result<Outbox, OutboxErr
     Ok(outbox)
 }
 
-/// Checks and maps the outbox that the peer writes.
+/// Pays for the outbox that this process writes: the caller's part.
+///
+/// Blocks for as long as the kernel needs to clear its pages, about a millisecond for 4 MiB.
+///
+/// # Errors
+/// [`OutboxError::Io`] when memory has run out.
+pub fn fill_own(outbox: &Outbox) -> Result<(), OutboxError> {
+    outbox.populate().map_err(OutboxError::call("madvise(MADV_POPULATE_WRITE)"))
+}
+
+/// Pays for the outbox that the server writes: the caller's part. Blocks as [`fill_own`].
+///
+/// # Errors
+/// [`OutboxError::Io`] when memory has run out.
+pub fn fill_peers(inbox: &Inbox) -> Result<(), OutboxError> {
+    inbox.populate().map_err(OutboxError::call("madvise(MADV_POPULATE_READ)"))
+}
+
+/// Writes what an outbox says of itself. Every page is there.
+pub fn begin(outbox: &Outbox, geometry: Geometry) {
+    for (at, value) in header(geometry) {
+        outbox.u32(at).store(value, Ordering::Relaxed);
+    }
+}
+
+/// Checks what an outbox says of itself.
+///
+/// # Errors
+/// [`OutboxError::Header`].
+pub fn begun(inbox: &Inbox, geometry: Geometry) -> Result<(), OutboxError> {
+    let agrees = |(at, value)| inbox.load_u32(at, Ordering::Relaxed) == value;
+    if header(geometry).into_iter().all(agrees) { Ok(()) } else { Err(OutboxError::Header) }
+}
+
+/// Checks and maps the outbox that the peer writes. Nothing is touched.
 ///
 /// # Errors
 /// Each variant of [`OutboxError`] is one check that failed.
 pub fn accept(fd: BorrowedFd<'_>, geometry: Geometry) -> Result<Inbox, OutboxError> {
-    let before = check(fd, geometry, ALL_SEALS)?;
-    let inbox = Inbox::map(fd, geometry.outbox_bytes())
-        .map_err(|source| OutboxError::Io { call: "mmap", source })?;
-    // Blocks beyond the end make up for holes in what `check` counts; a hole that is read is
-    // filled, and counted. The seals keep it from being punched afterwards.
-    let populated =
-        inbox.populate().map_err(|source| OutboxError::Io { call: "madvise", source })?;
-    let after = allocated(fd)?;
-    if populated && after > before {
-        let wanted = geometry.outbox_bytes() as u64;
-        return Err(OutboxError::Holes { found: wanted.saturating_sub(after - before), wanted });
-    }
-    for (at, value) in header(geometry) {
-        if inbox.load_u32(at, Ordering::Relaxed) != value {
-            return Err(OutboxError::Header);
-        }
-    }
-    Ok(inbox)
+    sealed(fd, geometry)?;
+    Inbox::map(fd, geometry.outbox_bytes()).map_err(OutboxError::call("mmap"))
+}
+
+/// Checks that an outbox has the right size, and that its owner has sealed it.
+///
+/// # Errors
+/// [`OutboxError::Seals`], [`OutboxError::Size`], [`OutboxError::NoMemfd`], [`OutboxError::Io`].
+pub fn sealed(fd: BorrowedFd<'_>, geometry: Geometry) -> Result<(), OutboxError> {
+    check(fd, geometry, ALL_SEALS)
+}
+
+/// Checks that every page of an outbox is there.
+///
+/// # Errors
+/// [`OutboxError::Holes`], [`OutboxError::Io`].
+pub fn whole(fd: BorrowedFd<'_>, geometry: Geometry) -> Result<(), OutboxError> {
+    let stat = rustix::fs::fstat(fd).map_err(OutboxError::io("fstat"))?;
+    let (found, wanted) = (stat.st_blocks as u64 * 512, geometry.outbox_bytes() as u64);
+    if found < wanted { Err(OutboxError::Holes { found, wanted }) } else { Ok(()) }
 }
 
 fn header(g: Geometry) -> [(usize, u32); 4] {
@@ -149,14 +218,8 @@ fn header(g: Geometry) -> [(usize, u32); 4] {
     ]
 }
 
-fn allocated(fd: BorrowedFd<'_>) -> Result<u64, OutboxError> {
-    let stat = rustix::fs::fstat(fd).map_err(OutboxError::io("fstat"))?;
-    Ok(stat.st_blocks as u64 * 512)
-}
-
-/// The bytes that are allocated, if all is well.
-fn check(fd: BorrowedFd<'_>, geometry: Geometry, wanted: SealFlags) -> Result<u64, OutboxError> {
-    // Only memfds (and hugetlbfs, which fails the allocation check) answer this call.
+fn check(fd: BorrowedFd<'_>, geometry: Geometry, wanted: SealFlags) -> Result<(), OutboxError> {
+    // Only memfds (and hugetlbfs) answer this call.
     let found = match rustix::fs::fcntl_get_seals(fd) {
         Ok(found) => found,
         Err(rustix::io::Errno::INVAL) => return Err(OutboxError::NoMemfd),
@@ -166,15 +229,8 @@ fn check(fd: BorrowedFd<'_>, geometry: Geometry, wanted: SealFlags) -> Result<u6
         return Err(OutboxError::Seals { found: found.bits(), wanted: wanted.bits() });
     }
     let stat = rustix::fs::fstat(fd).map_err(OutboxError::io("fstat"))?;
-    let (size, allocated) = (stat.st_size as u64, stat.st_blocks as u64 * 512);
-    let wanted = geometry.outbox_bytes() as u64;
-    if size != wanted {
-        return Err(OutboxError::Size { found: size, wanted });
-    }
-    if allocated < wanted {
-        return Err(OutboxError::Holes { found: allocated, wanted });
-    }
-    Ok(allocated)
+    let (found, wanted) = (stat.st_size as u64, geometry.outbox_bytes() as u64);
+    if found == wanted { Ok(()) } else { Err(OutboxError::Size { found, wanted }) }
 }
 
 /// A program file copied into a memfd that nobody can change any more.
@@ -199,6 +255,8 @@ pub fn sealed_copy(name: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
 mod tests {
     use super::*;
 
+    use rustix::fs::FallocateFlags;
+
     const G: Geometry = match Geometry::new(2, 64) {
         Ok(g) => g,
         Err(_) => panic!("a geometry"),
@@ -206,19 +264,44 @@ mod tests {
 
     #[test]
     fn the_whole_way() {
-        let fd = create(G).unwrap();
-        let outbox = adopt(fd.as_fd(), G).unwrap();
-        let inbox = accept(fd.as_fd(), G).unwrap();
+        let Handout { writer, reader, kept } = create(G).unwrap();
+        assert!(matches!(kept.sealed(G), Err(OutboxError::Seals { .. })));
+        let outbox = adopt(writer.as_fd(), G).unwrap();
+        kept.sealed(G).unwrap();
+        let inbox = accept(reader.as_fd(), G).unwrap();
+        begin(&outbox, G);
+        begun(&inbox, G).unwrap();
         outbox.u32(layout::BELL_AT).store(5, Ordering::Release);
         assert_eq!(inbox.load_u32(layout::BELL_AT, Ordering::Acquire), 5);
     }
 
     #[test]
+    fn a_fresh_outbox_costs_its_maker_nothing_and_who_fills_it_all() {
+        const G: Geometry = Geometry::WIDE;
+        let blocks = |kept: &Kept| match kept.whole(G) {
+            Ok(()) => G.outbox_bytes() as u64,
+            Err(OutboxError::Holes { found, .. }) => found,
+            Err(other) => panic!("{other}"),
+        };
+        let Handout { writer, reader, kept } = create(G).unwrap();
+        let outbox = adopt(writer.as_fd(), G).unwrap();
+        let inbox = accept(reader.as_fd(), G).unwrap();
+        assert_eq!(blocks(&kept), 0, "made, mapped and sealed");
+        fill_peers(&inbox).unwrap();
+        whole(reader.as_fd(), G).unwrap();
+        drop((outbox, inbox));
+        let Handout { writer, kept, .. } = create(G).unwrap();
+        let outbox = adopt(writer.as_fd(), G).unwrap();
+        fill_own(&outbox).unwrap();
+        kept.whole(G).unwrap();
+    }
+
+    #[test]
     fn an_adopted_outbox_cannot_be_written_any_other_way() {
-        let fd = create(G).unwrap();
-        let _outbox = adopt(fd.as_fd(), G).unwrap();
-        assert!(Outbox::map(fd.as_fd(), G.outbox_bytes()).is_err());
-        let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&fd));
+        let Handout { writer, .. } = create(G).unwrap();
+        let _outbox = adopt(writer.as_fd(), G).unwrap();
+        assert!(Outbox::map(writer.as_fd(), G.outbox_bytes()).is_err());
+        let path = format!("/proc/self/fd/{}", writer.as_raw_fd());
         let again = std::fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
         assert!(Outbox::map(again.as_fd(), G.outbox_bytes()).is_err());
         assert!(rustix::io::write(&again, b"x").is_err());
@@ -228,53 +311,45 @@ mod tests {
     }
 
     #[test]
+    fn a_fresh_outbox_cannot_be_shrunk_grown_or_given_blocks_beyond_its_end() {
+        let Handout { writer, reader, .. } = create(G).unwrap();
+        assert!(rustix::fs::ftruncate(&writer, 0).is_err());
+        assert!(rustix::fs::ftruncate(&writer, 1 << 20).is_err());
+        let beyond = rustix::fs::fallocate(&writer, FallocateFlags::KEEP_SIZE, 1 << 20, 4096);
+        assert!(beyond.is_err());
+        assert!(Outbox::map(reader.as_fd(), G.outbox_bytes()).is_err(), "it is for reading");
+        assert!(rustix::fs::fcntl_add_seals(&reader, SealFlags::SEAL).is_err());
+    }
+
+    #[test]
     fn what_is_no_outbox_is_refused_with_the_reason() {
-        let sealed = |len: u64, allocate: bool, seals: SealFlags| {
+        let with = |len: u64, seals: SealFlags| {
             let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
             let fd = rustix::fs::memfd_create("x", flags).unwrap();
             rustix::fs::ftruncate(&fd, len).unwrap();
-            if allocate {
-                rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, len).unwrap();
-            }
             rustix::fs::fcntl_add_seals(&fd, seals).unwrap();
-            accept(fd.as_fd(), G).err().unwrap()
+            fd
         };
-        assert!(matches!(sealed(8192, true, ALL_SEALS), OutboxError::Size { found: 8192, .. }));
-        assert!(matches!(sealed(4096, false, ALL_SEALS), OutboxError::Holes { found: 0, .. }));
-        assert!(matches!(sealed(4096, true, ALL_SEALS), OutboxError::Header));
+        let refused = |fd: OwnedFd| accept(fd.as_fd(), G).err().unwrap();
+        assert!(matches!(refused(with(8192, ALL_SEALS)), OutboxError::Size { found: 8192, .. }));
         for missing in ALL_SEALS.iter() {
             if missing != SealFlags::SEAL {
                 let seals = ALL_SEALS.difference(missing);
-                assert!(matches!(sealed(4096, true, seals), OutboxError::Seals { .. }));
+                assert!(matches!(refused(with(4096, seals)), OutboxError::Seals { .. }));
             }
         }
-        let file = std::fs::File::open("/proc/self/exe").unwrap();
-        assert!(matches!(accept(file.as_fd(), G), Err(OutboxError::NoMemfd)));
+        let file = OwnedFd::from(std::fs::File::open("/proc/self/exe").unwrap());
+        assert!(matches!(refused(file), OutboxError::NoMemfd));
+        let hollow = with(4096, ALL_SEALS);
+        let holes = whole(hollow.as_fd(), G).unwrap_err();
+        assert!(matches!(holes, OutboxError::Holes { found: 0, .. }));
+        let inbox = accept(hollow.as_fd(), G).unwrap();
+        assert!(matches!(begun(&inbox, G), Err(OutboxError::Header)));
     }
 
     #[test]
     fn a_sealed_copy_cannot_be_written() {
         let fd = sealed_copy("program", b"bytes").unwrap();
         assert!(rustix::io::write(&fd, b"x").is_err());
-    }
-
-    #[test]
-    fn blocks_beyond_the_end_do_not_make_up_for_holes() {
-        // As a peer makes it that gets its memory elsewhere: nothing allocated inside, as much as
-        // is wanted behind.
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let fd = rustix::fs::memfd_create("hollow", flags).unwrap();
-        const G: Geometry = Geometry::DEFAULT;
-        let len = G.outbox_bytes() as u64;
-        rustix::fs::ftruncate(&fd, len).unwrap();
-        let outbox = Outbox::map(fd.as_fd(), G.outbox_bytes()).unwrap();
-        for (at, value) in header(G) {
-            outbox.u32(at).store(value, Ordering::Relaxed);
-        }
-        rustix::fs::fallocate(&fd, FallocateFlags::KEEP_SIZE, 2 * len, 4 * len).unwrap();
-        rustix::fs::fcntl_add_seals(&fd, ALL_SEALS).unwrap();
-        check(fd.as_fd(), G, ALL_SEALS).unwrap();
-        let refused = accept(fd.as_fd(), G).err();
-        assert!(matches!(refused, Some(OutboxError::Holes { .. })), "{refused:?}");
     }
 }

@@ -47,6 +47,12 @@ mod mapped {
             Ok(Self { base, len })
         }
 
+        fn populate(&self, how: Advice) -> io::Result<()> {
+            // SAFETY: the range is this value's own mapping, and populating changes no content.
+            unsafe { madvise(self.base.as_ptr().cast(), self.len, how) }?;
+            Ok(())
+        }
+
         #[inline(always)]
         fn at(&self, at: usize, len: usize) -> *mut u8 {
             assert!(at <= self.len && len <= self.len - at, "access outside the region");
@@ -88,6 +94,14 @@ mod mapped {
         /// What mmap(2) says.
         pub(crate) fn map(fd: BorrowedFd<'_>, len: usize) -> io::Result<Self> {
             Mapping::new(fd, len, ProtFlags::READ | ProtFlags::WRITE).map(Self)
+        }
+
+        /// Has every page of it, and in this process's page table.
+        ///
+        /// # Errors
+        /// What madvise(2) says: EFAULT or ENOMEM when a page cannot be had.
+        pub(crate) fn populate(&self) -> io::Result<()> {
+            self.0.populate(Advice::LinuxPopulateWrite)
         }
 
         /// The 32-bit word at byte `at`.
@@ -207,21 +221,12 @@ mod mapped {
             }
         }
 
-        /// Has every page of it, so that no later access can fault for want of one; false where
-        /// the kernel cannot (before 5.14).
+        /// Has every page of it, and in this process's page table.
         ///
         /// # Errors
         /// What madvise(2) says: EFAULT or ENOMEM when a page cannot be had.
-        pub(crate) fn populate(&self) -> io::Result<bool> {
-            // SAFETY: the range is this value's own mapping, and populating changes no content.
-            let populated = unsafe {
-                madvise(self.0.base.as_ptr().cast(), self.0.len, Advice::LinuxPopulateRead)
-            };
-            match populated {
-                Ok(()) => Ok(true),
-                Err(rustix::io::Errno::INVAL) => Ok(false),
-                Err(errno) => Err(errno.into()),
-            }
+        pub(crate) fn populate(&self) -> io::Result<()> {
+            self.0.populate(Advice::LinuxPopulateRead)
         }
 
         /// Sleeps while the word at `at` is `expected`, at most for `timeout`.

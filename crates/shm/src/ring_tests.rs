@@ -149,9 +149,9 @@ fn a_sender_without_room_hears_of_the_death() {
 fn hostile() -> (crate::ring::Producer, crate::ring::Consumer, crate::region::Outbox, Geometry) {
     let g = Geometry::new(2, 64).unwrap();
     let (ours, theirs) = (memory::create(g).unwrap(), memory::create(g).unwrap());
-    let own = Arc::new(memory::adopt(ours.as_fd(), g).unwrap());
-    let hostile = memory::adopt(theirs.as_fd(), g).unwrap();
-    let peer = Arc::new(memory::accept(theirs.as_fd(), g).unwrap());
+    let own = Arc::new(memory::adopt(ours.writer.as_fd(), g).unwrap());
+    let hostile = memory::adopt(theirs.writer.as_fd(), g).unwrap();
+    let peer = Arc::new(memory::accept(theirs.reader.as_fd(), g).unwrap());
     let p = crate::ring::Producer::new(g, own.clone(), peer.clone());
     (p, crate::ring::Consumer::new(g, own, peer), hostile, g)
 }

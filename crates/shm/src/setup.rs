@@ -1,17 +1,20 @@
 //! Opening a link.
 //!
-//! Both sides hold, from the coordinator, the link's number, the geometry, their own outbox and
-//! their end of a socket pair. Each does the same:
+//! The coordinator makes both outboxes and the socket pair; see [`crate::memory`] for who pays and
+//! who can write. The server comes first, so that a caller is never given an outbox that somebody
+//! else could still open for writing:
 //!
 //! ```text
-//! adopted   map own outbox, seal it                          [`Pending::start`]
-//! offered   send Setup{link} with the outbox's descriptor
-//! open      receive the peer's Setup, check, map read-only   [`Pending::poll`]
+//! server    adopted   map own outbox, seal it; nothing is touched       [`Adopted::new`]
+//! caller    filled    map own outbox, seal it; fill it and the server's [`Pending::new`]
+//! server    open      both are whole: map the caller's, say Setup       [`Adopted::open`]
+//! caller    open      Setup has come                                    [`Pending::poll`]
 //! ```
 //!
-//! A side that dies at any of these steps closes its end of the socket; the other sees the
-//! hang-up and fails. After `open` both descriptors of memory are closed: a link holds one
-//! descriptor, its socket.
+//! Between the steps each side tells the coordinator, which looks and tells the other one
+//! ([`partywall_abi::control`]). A side that dies is seen by the coordinator until both are open,
+//! which tells the other one; and by its hang-up on the link's socket. After `open` the
+//! descriptors of memory are closed: a link holds one descriptor, its socket.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -22,95 +25,126 @@ use partywall_abi::control::Setup;
 use partywall_abi::layout::Geometry;
 
 use crate::link::{Bell, LinkError};
-use crate::memory;
+use crate::memory::{self, Handout};
 use crate::region::{Inbox, Outbox};
 use crate::ring::{Consumer, Producer};
-use crate::socket::{self, LinkSocket};
+use crate::socket::{self, Endpoint};
 use crate::stops::stop;
 
-/// A link whose own half is ready and whose peer has not spoken yet.
-pub struct Pending {
+/// The server's end of a link whose caller is not ready yet.
+pub struct Adopted {
     link: u64,
     geometry: Geometry,
-    socket: LinkSocket,
+    socket: Endpoint,
     own: Arc<Outbox>,
-    peer: Option<Arc<Inbox>>,
+    /// To see whether it is whole.
+    memory: OwnedFd,
 }
 
-impl Pending {
-    /// Adopts the outbox and offers it to the peer.
+impl Adopted {
+    /// Maps and seals the server's outbox.
     ///
     /// # Errors
-    /// [`LinkError::Outbox`], [`LinkError::Io`], [`LinkError::Dead`].
-    pub fn start(
+    /// [`LinkError::Outbox`].
+    pub fn new(
         link: u64,
         geometry: Geometry,
         memory: OwnedFd,
-        socket: OwnedFd,
+        socket: Endpoint,
     ) -> Result<Self, LinkError> {
         let own = Arc::new(memory::adopt(memory.as_fd(), geometry)?);
-        socket::send(socket.as_fd(), &Setup { link }.encode(), &[memory.as_fd()])
-            .map_err(LinkError::io("sendmsg"))?;
-        stop("setup.sent");
-        Ok(Self { link, geometry, socket: LinkSocket::new(socket), own, peer: None })
+        Ok(Self { link, geometry, socket, own, memory })
     }
 
-    /// Takes the peer's outbox if it has come, and says whether it has. Does not block.
+    /// The link's number.
+    pub fn link(&self) -> u64 {
+        self.link
+    }
+
+    /// Opens the link with the caller's outbox.
+    ///
+    /// # Errors
+    /// [`LinkError::Outbox`] when one of the two is not whole, or the caller's not sealed;
+    /// [`LinkError::Dead`], [`LinkError::Io`].
+    pub fn open(self, callers: OwnedFd) -> Result<Ends, LinkError> {
+        let Self { link, geometry, socket, own, memory } = self;
+        memory::whole(memory.as_fd(), geometry)?;
+        memory::whole(callers.as_fd(), geometry)?;
+        let peer = Arc::new(memory::accept(callers.as_fd(), geometry)?);
+        memory::begun(&peer, geometry)?;
+        memory::begin(&own, geometry);
+        socket::send(socket.as_fd(), &Setup { link }.encode(), &[])
+            .map_err(LinkError::io("sendmsg"))?;
+        stop("setup.sent");
+        Ok(Ends::new(link, geometry, socket, own, peer))
+    }
+}
+
+/// The caller's end of a link that its server has not opened yet.
+pub struct Pending {
+    link: u64,
+    geometry: Geometry,
+    socket: Endpoint,
+    own: Arc<Outbox>,
+    peer: Arc<Inbox>,
+    open: bool,
+}
+
+impl Pending {
+    /// Maps and seals the caller's outbox, and fills both. Blocks for as long as the kernel takes to
+    /// clear the pages: under a millisecond for a small link, some milliseconds for a wide one.
+    ///
+    /// # Errors
+    /// [`LinkError::Outbox`].
+    pub fn new(
+        link: u64,
+        geometry: Geometry,
+        own: OwnedFd,
+        servers: OwnedFd,
+        socket: Endpoint,
+    ) -> Result<Self, LinkError> {
+        let outbox = Arc::new(memory::adopt(own.as_fd(), geometry)?);
+        memory::fill_own(&outbox)?;
+        memory::begin(&outbox, geometry);
+        let peer = Arc::new(memory::accept(servers.as_fd(), geometry)?);
+        memory::fill_peers(&peer)?;
+        stop("setup.filled");
+        Ok(Self { link, geometry, socket, own: outbox, peer, open: false })
+    }
+
+    /// Whether the server has opened the link. Does not block.
     ///
     /// # Errors
     /// Everything but [`LinkError::TimedOut`] and what concerns messages.
     pub fn poll(&mut self) -> Result<bool, LinkError> {
-        if self.peer.is_some() {
+        if self.open {
             return Ok(true);
         }
         let mut buffer = [0; Setup::BYTES + 1];
-        let packet = match socket::receive(self.socket.as_fd(), &mut buffer, false) {
+        let packet = match self.socket.receive(&mut buffer) {
             Ok(packet) => packet,
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(false),
             Err(e) => return Err(LinkError::io("recvmsg")(e)),
         };
-        let memory = match self.check(&packet, &buffer) {
-            Ok(()) => memory::accept(packet.fds[0].as_fd(), self.geometry).map_err(Into::into),
-            Err(why) => Err(why),
-        };
-        if memory.is_err() {
-            // Whatever that is, it is closed where that may take its time.
-            socket::discard(packet.fds);
-        }
-        self.peer = Some(Arc::new(memory?));
-        self.socket.refuse_descriptors().map_err(LinkError::io("recvmsg"))?;
-        Ok(true)
-    }
-
-    fn check(&self, packet: &socket::Packet, buffer: &[u8]) -> Result<(), LinkError> {
         if packet.len == 0 {
             return Err(LinkError::Dead);
-        }
-        if packet.truncated {
-            return Err(LinkError::SetupShape("too long, or too many descriptors"));
         }
         let setup = Setup::decode(&buffer[..packet.len])?;
         if setup.link != self.link {
             return Err(LinkError::SetupShape("of another link"));
         }
-        match packet.fds.len() {
-            1 => Ok(()),
-            _ => Err(LinkError::SetupShape("without exactly one descriptor")),
-        }
+        memory::begun(&self.peer, self.geometry)?;
+        self.open = true;
+        Ok(true)
     }
 
     /// The parts of the link, once [`Pending::poll`] has said true.
     pub fn into_ends(self) -> Option<Ends> {
-        let (own, peer, geometry) = (self.own, self.peer?, self.geometry);
-        Some(Ends {
-            link: self.link,
-            producer: Producer::new(geometry, Arc::clone(&own), Arc::clone(&peer)),
-            consumer: Consumer::new(geometry, Arc::clone(&own), Arc::clone(&peer)),
-            bell: Arc::new(Bell::new(self.socket, own, peer)),
-        })
+        let Self { link, geometry, socket, own, peer, open } = self;
+        open.then(|| Ends::new(link, geometry, socket, own, peer))
     }
 
-    /// Waits for the peer's outbox.
+    /// Waits until the server has opened the link.
     ///
     /// # Errors
     /// As [`Pending::poll`], and [`LinkError::TimedOut`].
@@ -152,16 +186,36 @@ pub struct Ends {
     pub bell: Arc<Bell>,
 }
 
-/// Both ends of a fresh link in this process, for tests and benchmarks.
+impl Ends {
+    fn new(
+        link: u64,
+        geometry: Geometry,
+        socket: Endpoint,
+        own: Arc<Outbox>,
+        peer: Arc<Inbox>,
+    ) -> Self {
+        Self {
+            link,
+            producer: Producer::new(geometry, Arc::clone(&own), Arc::clone(&peer)),
+            consumer: Consumer::new(geometry, Arc::clone(&own), Arc::clone(&peer)),
+            bell: Arc::new(Bell::new(socket, own, peer)),
+        }
+    }
+}
+
+/// Both ends of a fresh link in this process, the caller's first: for tests, benchmarks and pairs
+/// without a coordinator.
 ///
 /// # Errors
-/// As [`Pending::start`] and [`Pending::wait`].
+/// As [`Pending::new`] and [`Adopted::open`].
 pub fn local_pair(geometry: Geometry) -> Result<(Ends, Ends), LinkError> {
-    let (a, b) = socket::pair().map_err(LinkError::io("socketpair"))?;
-    let mut a = Pending::start(1, geometry, memory::create(geometry)?, a)?;
-    let mut b = Pending::start(1, geometry, memory::create(geometry)?, b)?;
-    let (a_open, b_open) = (a.poll()?, b.poll()?);
-    debug_assert!(a_open && b_open);
-    let missing = || LinkError::SetupShape("missing");
-    Ok((a.into_ends().ok_or_else(missing)?, b.into_ends().ok_or_else(missing)?))
+    let (a, b) = socket::link_pair().map_err(LinkError::io("socketpair"))?;
+    let (callers, servers) = (memory::create(geometry)?, memory::create(geometry)?);
+    let Handout { writer, reader, .. } = servers;
+    let server = Adopted::new(1, geometry, writer, b.endpoint())?;
+    let mut caller = Pending::new(1, geometry, callers.writer, reader, a.endpoint())?;
+    let server = server.open(callers.reader)?;
+    let open = caller.poll()?;
+    debug_assert!(open, "the server has said so");
+    Ok((caller.into_ends().ok_or(LinkError::SetupShape("missing"))?, server))
 }

@@ -1,20 +1,21 @@
-#![allow(unsafe_code, reason = "ancillary data that rustix does not know: SCM_PIDFD")]
+#![allow(unsafe_code, reason = "socket options and ancillary data that rustix does not know")]
 //! `SOCK_SEQPACKET` Unix sockets: packets, descriptors, and who sent them.
 //!
 //! See unix(7). Nothing here blocks unless its name says so.
 //!
 //! # Descriptors that nobody asked for
 //!
-//! close(2) can take as long as the sender likes: a TCP socket lingers, a file of FUSE is flushed.
-//! So a socket that expects no descriptors is set to [`refuse_descriptors`]; and where the kernel
-//! cannot do that, a receive takes every descriptor that a packet can carry, so that the kernel
-//! closes none of them on this thread, and the receiver hands what it did not ask for to
-//! [`discard`]. A [`LinkSocket`] does all this for its owner.
+//! Descriptors travel one way only, from the coordinator to a process. What another process could
+//! send the other way, or to the other end of a link, would be closed here, and close(2) can take
+//! as long as the sender likes: a TCP socket lingers, a file of FUSE is flushed. So an [`Endpoint`]
+//! never receives one. From Linux 6.16 on the kernel refuses them to their sender (`SO_PASSRIGHTS`).
+//! Before, each packet is looked at (`MSG_PEEK`) before it is received, and one with descriptors
+//! ends the conversation: they stay in the socket's queue, and the `closer` closes the socket.
 
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use partywall_abi::limits;
@@ -22,20 +23,16 @@ use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
 };
 
+use crate::closer;
+
 /// Since Linux 6.5; not in the libc crate for every target yet.
-const SO_PASSPIDFD: libc::c_int = 76;
 const SO_PEERPIDFD: libc::c_int = 77;
-const SCM_PIDFD: libc::c_int = 4;
 /// Since Linux 6.16.
 const SO_PASSRIGHTS: libc::c_int = 83;
-/// Most descriptors that one packet can carry (`SCM_MAX_FD`, see unix(7)).
-const PACKET_FDS: usize = 253;
-/// Words of ancillary data: the descriptors, credentials and a pidfd, each with its header.
-const CONTROL_WORDS: usize = 3 * 2 + (PACKET_FDS * 4).div_ceil(8) + 2 + 1;
-/// Descriptors that wait to be closed before their senders are to be dropped.
-const UNWANTED: usize = 256;
-/// Threads that close; each may hang as long as a sender likes.
-const CLOSERS: usize = 8;
+/// Words of ancillary data: the descriptors and credentials, each with its header.
+const CONTROL_WORDS: usize = CREDENTIAL_WORDS + 2 + (limits::CONTROL_FDS * 4).div_ceil(8);
+/// Words of ancillary data that credentials alone fill: a descriptor beside them has no room.
+const CREDENTIAL_WORDS: usize = 2 + size_of::<libc::ucred>().div_ceil(8);
 
 /// What the kernel says of a sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,14 +50,80 @@ pub struct Credentials {
 pub struct Packet {
     /// Length of the data in the caller's buffer.
     pub len: usize,
-    /// Data did not fit, or this process has no room for the descriptors: they are lost.
+    /// Data did not fit into the buffer; the rest is lost.
     pub truncated: bool,
-    /// Descriptors, close-on-exec.
-    pub fds: Vec<OwnedFd>,
-    /// Sender, when the socket was set to [`pass_credentials`].
+    /// Descriptors are lost: there was no room for them in this process, or there were more than a
+    /// packet of ours has.
+    pub stripped: bool,
+    /// Descriptors, close-on-exec; none at an [`Endpoint`].
+    pub fds: Vec<Passed>,
+    /// Sender, after [`Endpoint::pass_credentials`].
     pub credentials: Option<Credentials>,
-    /// Sender as a pidfd, when the kernel can (6.5) and the socket was set so.
-    pub pidfd: Option<OwnedFd>,
+}
+
+/// A descriptor on its way from the coordinator to a process.
+///
+/// It may be the end of a link, into which others can send; so unless it is taken for what it is,
+/// it is closed where nobody waits for that.
+#[derive(Debug)]
+pub struct Passed {
+    /// Taken when it is dropped only.
+    fd: Option<OwnedFd>,
+    /// Nothing that is unread on it takes time to close.
+    plain: bool,
+}
+
+impl Passed {
+    /// As an outbox, or other memory whose closing takes no time.
+    ///
+    /// # Errors
+    /// EINVAL when it is no memfd.
+    pub fn memory(mut self) -> io::Result<OwnedFd> {
+        rustix::fs::fcntl_get_seals(self.as_fd())?;
+        Ok(self.take())
+    }
+
+    /// As what it is, from a process that is a part of this program: its close(2) is not waited for
+    /// by anybody that matters.
+    pub fn trusted(mut self) -> OwnedFd {
+        self.take()
+    }
+
+    /// As an end of a link.
+    pub fn endpoint(mut self) -> Endpoint {
+        Endpoint::new(self.take())
+    }
+
+    fn take(&mut self) -> OwnedFd {
+        self.fd.take().expect(TAKEN)
+    }
+}
+
+impl AsFd for Passed {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_ref().expect(TAKEN).as_fd()
+    }
+}
+
+impl Drop for Passed {
+    fn drop(&mut self) {
+        if !self.plain {
+            self.fd.take().into_iter().for_each(closer::close);
+        }
+    }
+}
+
+const TAKEN: &str = "it is taken only when the value goes";
+
+/// The two ends of a link. Where the kernel can refuse descriptors, they take none from their first
+/// moment on.
+///
+/// # Errors
+/// As [`pair`].
+pub fn link_pair() -> io::Result<(Passed, Passed)> {
+    let (a, b) = pair()?;
+    let [a, b] = [a, b].map(|fd| Passed { plain: refuse_descriptors(fd.as_fd()), fd: Some(fd) });
+    Ok((a, b))
 }
 
 /// A connected pair, close-on-exec and non-blocking.
@@ -159,23 +222,30 @@ pub fn drain(socket: BorrowedFd<'_>, most: u32) -> io::Result<u32> {
     Ok(total)
 }
 
-/// Receives one packet into `buffer`; `wait` allows it to block.
+/// Receives one packet, with its descriptors, from a process that is trusted. Does not block.
 ///
-/// A packet of length zero with nothing else means that the peer has hung up.
+/// A packet of length zero means that the peer has hung up.
 ///
 /// # Errors
 /// What recvmsg(2) says; EAGAIN (`WouldBlock`) when nothing is there.
-pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8], wait: bool) -> io::Result<Packet> {
-    // Aligned for the headers.
-    let mut control = [0_u64; CONTROL_WORDS];
+pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Packet> {
+    receive_with(socket, buffer, &mut [0; CONTROL_WORDS], 0)
+}
+
+fn receive_with(
+    socket: BorrowedFd<'_>,
+    buffer: &mut [u8],
+    control: &mut [u64],
+    flags: libc::c_int,
+) -> io::Result<Packet> {
     let mut iov = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     // SAFETY: all zeros is a valid msghdr.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = &mut iov;
     message.msg_iovlen = 1;
     message.msg_control = control.as_mut_ptr().cast();
-    message.msg_controllen = size_of_val(&control);
-    let flags = libc::MSG_CMSG_CLOEXEC | if wait { 0 } else { libc::MSG_DONTWAIT };
+    message.msg_controllen = size_of_val(control);
+    let flags = flags | libc::MSG_CMSG_CLOEXEC | libc::MSG_DONTWAIT;
     // SAFETY: `message` points at live buffers of the lengths it states.
     let len = unsafe { libc::recvmsg(socket.as_raw_fd(), &mut message, flags) };
     if len < 0 {
@@ -189,7 +259,8 @@ pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8], wait: bool) -> io::Res
         // SAFETY: `header` came from the same message.
         header = unsafe { libc::CMSG_NXTHDR(&message, header) };
     }
-    packet.truncated = message.msg_flags & (libc::MSG_CTRUNC | libc::MSG_TRUNC) != 0;
+    packet.truncated = message.msg_flags & libc::MSG_TRUNC != 0;
+    packet.stripped = message.msg_flags & libc::MSG_CTRUNC != 0;
     Ok(packet)
 }
 
@@ -208,11 +279,10 @@ fn take_ancillary(header: *const libc::cmsghdr, packet: &mut Packet) {
         // SAFETY: as above; of any alignment.
         let raw = unsafe { at.read_unaligned() };
         // SAFETY: a descriptor that was just received belongs to nobody else.
-        (raw >= 0).then(|| unsafe { OwnedFd::from_raw_fd(raw) })
+        (raw >= 0).then(|| Passed { fd: Some(unsafe { OwnedFd::from_raw_fd(raw) }), plain: false })
     };
     match (level, kind) {
         (libc::SOL_SOCKET, libc::SCM_RIGHTS) => packet.fds.extend((0..bytes / 4).filter_map(fd_at)),
-        (libc::SOL_SOCKET, SCM_PIDFD) if bytes >= 4 => packet.pidfd = fd_at(0),
         (libc::SOL_SOCKET, libc::SCM_CREDENTIALS) if bytes >= size_of::<libc::ucred>() => {
             // SAFETY: the kernel wrote a ucred there.
             let c = unsafe { data.cast::<libc::ucred>().read_unaligned() };
@@ -221,17 +291,6 @@ fn take_ancillary(header: *const libc::cmsghdr, packet: &mut Packet) {
         }
         _ => {}
     }
-}
-
-/// Asks the kernel to say with each packet who sent it; with a pidfd too where it can.
-///
-/// # Errors
-/// What setsockopt(2) says of `SO_PASSCRED`.
-pub fn pass_credentials(socket: BorrowedFd<'_>) -> io::Result<()> {
-    rustix::net::sockopt::set_socket_passcred(socket, true)?;
-    // Before Linux 6.5 packets come without a pidfd, which receivers see.
-    let _maybe = set(socket, SO_PASSPIDFD, 1);
-    Ok(())
 }
 
 /// Lets no packet with descriptors in: who sends one gets EPERM. What is accepted from a listening
@@ -269,6 +328,13 @@ pub fn unread(socket: BorrowedFd<'_>) -> io::Result<usize> {
     Ok(bytes.max(0) as usize)
 }
 
+/// Whether the environment was written by this process's own user: not in a set-user-ID program, or
+/// one that was given capabilities with its file (`AT_SECURE`, getauxval(3)).
+pub fn environment_is_ours() -> bool {
+    // SAFETY: reads a word that the kernel wrote before the program began.
+    unsafe { libc::getauxval(libc::AT_SECURE) == 0 }
+}
+
 /// A duration as system calls take it.
 pub fn timespec(d: Duration) -> rustix::time::Timespec {
     rustix::time::Timespec {
@@ -295,113 +361,71 @@ pub fn wait_readable(fd: BorrowedFd<'_>, deadline: Instant) -> io::Result<bool> 
     }
 }
 
-/// Descriptors on their way out.
-struct Closer {
-    waiting: Vec<OwnedFd>,
-    threads: usize,
-}
-
-static CLOSER: Mutex<Closer> = Mutex::new(Closer { waiting: Vec::new(), threads: 0 });
-
-fn closer() -> MutexGuard<'static, Closer> {
-    CLOSER.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Closes descriptors that nobody asked for, on threads that end when nothing is left.
-///
-/// False when so many wait already that whoever sends more is to be dropped.
-pub fn discard(fds: Vec<OwnedFd>) -> bool {
-    if fds.is_empty() {
-        return true;
-    }
-    let mut closer = closer();
-    closer.waiting.extend(fds);
-    if closer.threads < CLOSERS {
-        let thread = std::thread::Builder::new().name("partywall-close".into());
-        // Without a thread they wait for the next one.
-        closer.threads += usize::from(thread.stack_size(64 * 1024).spawn(close_all).is_ok());
-    }
-    closer.waiting.len() <= UNWANTED
-}
-
-fn close_all() {
-    loop {
-        let mut closer = closer();
-        let Some(next) = closer.waiting.pop() else {
-            closer.threads -= 1;
-            return;
-        };
-        drop(closer);
-        drop(next);
-    }
-}
-
-/// A link's socket: bells come by it, and no descriptors once [`LinkSocket::refuse_descriptors`]
-/// was called. Where the kernel lets some through, they and what is unread at the end are
-/// discarded.
-pub struct LinkSocket {
+/// An end of a conversation with a process that is not trusted: a link's, or the coordinator's of
+/// a control socket. No descriptor comes by it.
+#[derive(Debug)]
+pub struct Endpoint {
     /// Taken when it is dropped only.
     fd: Option<OwnedFd>,
     /// The kernel lets no descriptors in, so that nothing unread on it takes time to close.
     plain: bool,
+    /// Each packet says who sent it.
+    credentials: bool,
+    /// Held from the look at a packet until it is received, where the kernel lets descriptors in.
+    looking: Mutex<()>,
 }
 
-/// What a packet looked like.
-struct Bell {
-    empty: bool,
-    /// Descriptors, or more than was to be received.
-    carries: bool,
-}
-
-impl LinkSocket {
-    /// A socket that may receive descriptors.
+impl Endpoint {
+    /// An end into which nobody could send before, or one that refuses descriptors already.
     pub fn new(fd: OwnedFd) -> Self {
-        Self { fd: Some(fd), plain: false }
+        let plain = refuse_descriptors(fd.as_fd());
+        Self { fd: Some(fd), plain, credentials: false, looking: Mutex::new(()) }
     }
 
-    /// Wants none from now on. Bells that came before are lost: they mean nothing yet.
+    /// An end into which others could send before: descriptors may be there already.
+    pub fn used(fd: OwnedFd) -> Self {
+        let _none_from_here_on = refuse_descriptors(fd.as_fd());
+        Self::wary(fd)
+    }
+
+    /// As on a kernel that cannot refuse descriptors.
+    fn wary(fd: OwnedFd) -> Self {
+        Self { fd: Some(fd), plain: false, credentials: false, looking: Mutex::new(()) }
+    }
+
+    /// Asks the kernel to say with each packet who sent it.
     ///
     /// # Errors
-    /// What recvmsg(2) says; `UnexpectedEof` when the peer has hung up or sent an empty packet,
-    /// `InvalidData` when it sends more than a socket holds.
-    pub fn refuse_descriptors(&mut self) -> io::Result<()> {
-        if !refuse_descriptors(self.as_fd()) {
-            return Ok(());
-        }
-        // What was under way before may still bring some.
-        for _ in 0..1024 {
-            match self.take()? {
-                Some(Bell { empty: true, .. }) => {
-                    return Err(io::ErrorKind::UnexpectedEof.into());
-                }
-                Some(_) => {}
-                None => {
-                    self.plain = true;
-                    return Ok(());
-                }
-            }
-        }
-        Err(io::ErrorKind::InvalidData.into())
+    /// What setsockopt(2) says of `SO_PASSCRED`.
+    pub fn pass_credentials(&mut self) -> io::Result<()> {
+        rustix::net::sockopt::set_socket_passcred(self.as_fd(), true)?;
+        self.credentials = true;
+        Ok(())
     }
 
-    /// Receives one packet and discards what it carries; `None` when there is none.
-    fn take(&self) -> io::Result<Option<Bell>> {
-        loop {
-            return match receive(self.as_fd(), &mut [0; 8], false) {
-                Ok(packet) => {
-                    let carries = !packet.fds.is_empty() || packet.truncated;
-                    discard(packet.fds);
-                    Ok(Some(Bell { empty: packet.len == 0, carries }))
-                }
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(None),
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-                Err(e) => Err(e),
-            };
+    /// Receives one packet. Does not block.
+    ///
+    /// A packet of length zero means that the peer has hung up.
+    ///
+    /// # Errors
+    /// What recvmsg(2) says; EAGAIN (`WouldBlock`) when nothing is there, `InvalidData` when
+    /// there are descriptors: then nothing has been received.
+    pub fn receive(&self, buffer: &mut [u8]) -> io::Result<Packet> {
+        // No word more than what is wanted, so that there is no room for a descriptor.
+        let mut control = [0; CREDENTIAL_WORDS];
+        let control = if self.credentials { &mut control[..] } else { &mut [] };
+        if self.plain {
+            return receive_with(self.as_fd(), buffer, control, 0);
         }
+        let _looking = self.looking.lock().unwrap_or_else(PoisonError::into_inner);
+        if receive_with(self.as_fd(), &mut [], control, libc::MSG_PEEK)?.stripped {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        receive_with(self.as_fd(), buffer, control, 0)
     }
 
-    /// Reads up to `most` bells, as [`drain`] does. Without the kernel's help that costs a system
-    /// call for each.
+    /// Reads up to `most` bells, as [`drain`] does. Without the kernel's help that costs system
+    /// calls for each.
     ///
     /// # Errors
     /// As [`drain`].
@@ -410,33 +434,32 @@ impl LinkSocket {
             return drain(self.as_fd(), most);
         }
         for total in 0..most {
-            match self.take()? {
-                Some(Bell { carries: true, .. }) => return Err(io::ErrorKind::InvalidData.into()),
-                Some(Bell { empty: true, .. }) => {
-                    return Err(io::ErrorKind::UnexpectedEof.into());
-                }
-                Some(_) => {}
-                None => return Ok(total),
+            match self.receive(&mut [0; 8]) {
+                Ok(packet) if packet.len == 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(_) => {}
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(total),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
             }
         }
         Ok(most)
     }
 }
 
-impl AsFd for LinkSocket {
+impl AsFd for Endpoint {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_ref().expect("taken when it is dropped only").as_fd()
+        self.fd.as_ref().expect(TAKEN).as_fd()
     }
 }
 
-impl Drop for LinkSocket {
+impl Drop for Endpoint {
     fn drop(&mut self) {
         if !self.plain
             && let Some(fd) = self.fd.take()
         {
             // The peer hears of the end now, whenever a thread comes to close it.
             let _gone = rustix::net::shutdown(&fd, rustix::net::Shutdown::Both);
-            discard(vec![fd]);
+            closer::close(fd);
         }
     }
 }
@@ -483,22 +506,6 @@ pub fn peer_pidfd(socket: BorrowedFd<'_>) -> Option<OwnedFd> {
     (done == 0 && raw >= 0).then(|| unsafe { OwnedFd::from_raw_fd(raw) })
 }
 
-/// Whether two pidfds name the same process.
-///
-/// Kernels from 6.9 number pidfds by process (pidfs); before, descriptors of one process cannot
-/// be told from those of another, and the answer is `None`.
-pub fn same_process(a: BorrowedFd<'_>, b: BorrowedFd<'_>) -> Option<bool> {
-    let id = |fd: BorrowedFd<'_>| {
-        let fs = rustix::fs::fstatfs(fd).ok()?;
-        let stat = rustix::fs::fstat(fd).ok()?;
-        (fs.f_type as u64 == PIDFS_MAGIC).then_some((stat.st_dev, stat.st_ino))
-    };
-    Some(id(a)? == id(b)?)
-}
-
-/// `f_type` of pidfs, from linux/magic.h.
-const PIDFS_MAGIC: u64 = 0x5049_4446;
-
 /// Whether the process of a pidfd has not ended yet. A pidfd is readable from the end on.
 pub fn alive(pidfd: BorrowedFd<'_>) -> bool {
     let mut fds = [rustix::event::PollFd::from_borrowed_fd(pidfd, rustix::event::PollFlags::IN)];
@@ -530,4 +537,4 @@ pub fn inherited(number: i32) -> io::Result<OwnedFd> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

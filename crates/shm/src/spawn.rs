@@ -38,6 +38,18 @@ impl Program {
     /// # Errors
     /// What fork, the steps before exec, or execve(2) say.
     pub fn start(self) -> io::Result<Child> {
+        self.run(None)
+    }
+
+    /// Starts it with these as its standard output and standard error.
+    ///
+    /// # Errors
+    /// As [`Program::start`].
+    pub fn start_saying(self, output: [OwnedFd; 2]) -> io::Result<Child> {
+        self.run(Some(output))
+    }
+
+    fn run(self, output: Option<[OwnedFd; 2]>) -> io::Result<Child> {
         // High numbers, so that putting the socket in its place overwrites neither.
         let image = rustix::io::fcntl_dupfd_cloexec(&self.image, 100)?;
         let socket = self.socket.map(|s| rustix::io::fcntl_dupfd_cloexec(&s, 100)).transpose()?;
@@ -51,6 +63,9 @@ impl Program {
             .current_dir(self.directory)
             .stdin(Stdio::null())
             .process_group(0);
+        if let Some([out, errors]) = output {
+            command.stdout(out).stderr(errors);
+        }
         let before_exec = move || {
             rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
             if rustix::process::getppid() != Some(parent) {
@@ -108,8 +123,22 @@ mod tests {
         let mut child = program("/bin/sh", &["-c", script], Some(theirs)).start().unwrap();
         assert!(child.wait().unwrap().success());
         let mut buffer = [0; 8];
-        let p = socket::receive(ours.as_fd(), &mut buffer, false).unwrap();
+        let p = socket::receive(ours.as_fd(), &mut buffer).unwrap();
         assert_eq!(&buffer[..p.len], b"ok");
+    }
+
+    #[test]
+    fn a_program_says_what_it_says_where_it_is_to() {
+        use std::io::Read;
+        let (mut out, to_out) = io::pipe().unwrap();
+        let (mut errors, to_errors) = io::pipe().unwrap();
+        let child = program("/bin/sh", &["-c", "echo out; echo errors >&2"], None);
+        let mut child = child.start_saying([to_out.into(), to_errors.into()]).unwrap();
+        assert!(child.wait().unwrap().success());
+        let mut said = String::new();
+        out.read_to_string(&mut said).unwrap();
+        errors.read_to_string(&mut said).unwrap();
+        assert_eq!(said, "out\nerrors\n");
     }
 
     #[test]

@@ -9,6 +9,7 @@ pub const LABELS: &[&str] = &[
     "setup.mapped",
     "setup.sealed",
     "setup.sent",
+    "setup.filled",
     "push.written",
     "push.published",
     "notify.fenced",

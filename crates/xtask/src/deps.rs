@@ -49,6 +49,7 @@ const LEAVES: &[&str] = &[
     "partywall-testkit",
     "xtask",
     "partywall-interop",
+    "partywall-test-control",
     "partywall-system-tests",
     "partywall-vm",
     "wordcount",

@@ -1,6 +1,8 @@
 //! What needs several users at once, and so root. Built with the feature `root` only; the step `root` of
 //! `cargo xtask test` runs it.
 
+#[path = "system/attacks.rs"]
+mod attacks;
 #[allow(dead_code, reason = "shared with the other binary")]
 #[path = "system/host.rs"]
 mod host;

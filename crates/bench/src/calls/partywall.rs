@@ -4,14 +4,16 @@
 //! The coordinator is a third process ([`Contender::attendant`]) whose policy lets anyone do
 //! anything: authorisation is in force, with one entry.
 
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use partywall_abi::layout::Geometry;
 use partywall_coordinator::{Coordinator, Policy};
 use partywall_shm::link::{Link, LinkError};
-use partywall_shm::setup::Pending;
-use partywall_shm::{memory, socket};
+use partywall_shm::memory::{self, OutboxError};
+use partywall_shm::setup::{Adopted, Pending};
+use partywall_shm::socket::{self, Endpoint};
 
 use super::cases;
 use super::stubs::{self, BenchClient, proto};
@@ -83,7 +85,12 @@ pub async fn connect(dir: &Path) -> Result<partywall::Channel> {
     Ok(builder.coordinator(dir.join(SOCKET)).wait_for_ready(true).connect().await?)
 }
 
-/// The descriptors of a link, by index: 0 and 1 the server's socket and outbox, 2 and 3 the client's.
+/// Index of the server's first descriptor of a link, and of the client's.
+pub const SERVERS: usize = 0;
+/// As [`SERVERS`].
+pub const CLIENTS: usize = 3;
+
+/// The descriptors of a link: each end's socket, its outbox, the other's for reading.
 ///
 /// # Errors
 /// Those of the system.
@@ -93,21 +100,49 @@ pub fn ends() -> Result<Ends> {
     let (ours, theirs) = (memory::create(Geometry::WIDE)?, memory::create(Geometry::WIDE)?);
     Ok(Ends(vec![
         (Side::Server, far),
-        (Side::Server, theirs),
+        (Side::Server, theirs.writer),
+        (Side::Server, ours.reader),
         (Side::Client, near),
-        (Side::Client, ours),
+        (Side::Client, ours.writer),
+        (Side::Client, theirs.reader),
     ]))
 }
 
-/// Opens a link on two of the descriptors of [`ends`].
+/// How long the other end may take to have its part ready.
+const READY: Duration = Duration::from_secs(10);
+
+/// Opens a link on three of the descriptors of [`ends`]: the server's are the first. What a
+/// coordinator tells the two ends, they see for themselves here.
 ///
 /// # Errors
 /// Those of the link.
 pub fn link(seat: &mut Seat, first: usize) -> Result<Link> {
     settle_waits(seat);
-    let (socket, memory) = (seat.take(first)?, seat.take(first + 1)?);
-    let pending = Pending::start(1, Geometry::WIDE, memory, socket)?;
-    Ok(Link::new(pending.wait(Instant::now() + Duration::from_secs(10))?)?)
+    let g = Geometry::WIDE;
+    let deadline = Instant::now() + READY;
+    let socket = Endpoint::new(seat.take(first)?);
+    let (own, peers) = (seat.take(first + 1)?, seat.take(first + 2)?);
+    let wait_for = |ready: &dyn Fn() -> std::result::Result<(), OutboxError>| loop {
+        match ready() {
+            Err(why) if Instant::now() > deadline => break Err(why),
+            Err(_) => std::thread::sleep(Duration::from_micros(50)),
+            Ok(()) => break Ok(()),
+        }
+    };
+    let ends = if first == SERVERS {
+        let seen = own.try_clone()?;
+        let adopted = Adopted::new(1, g, own, socket)?;
+        wait_for(&|| {
+            memory::sealed(peers.as_fd(), g)?;
+            memory::whole(peers.as_fd(), g)?;
+            memory::whole(seen.as_fd(), g)
+        })?;
+        adopted.open(peers)?
+    } else {
+        wait_for(&|| memory::sealed(peers.as_fd(), g))?;
+        Pending::new(1, g, own, peers, socket)?.wait(deadline)?
+    };
+    Ok(Link::new(ends)?)
 }
 
 impl Contender for Raw {
@@ -125,7 +160,7 @@ impl Contender for Raw {
 
     fn serve(&self, seat: &mut Seat) -> Result<()> {
         seat.ready();
-        let mut link = link(seat, 0)?;
+        let mut link = link(seat, SERVERS)?;
         let mut message = Vec::new();
         loop {
             match link.receive(&mut message, LIMIT, None) {
@@ -137,7 +172,7 @@ impl Contender for Raw {
     }
 
     fn call(&self, seat: &mut Seat) -> Result<()> {
-        let mut link = link(seat, 2)?;
+        let mut link = link(seat, CLIENTS)?;
         let mut meter = seat.meter()?;
         let size = seat.case().bytes();
         let mut message = Vec::with_capacity(size);

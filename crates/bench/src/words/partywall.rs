@@ -71,7 +71,7 @@ impl Contender for Raw {
     fn call(&self, seat: &mut Seat) -> Result<()> {
         settle_waits(seat);
         let dir = seat.dir().to_owned();
-        let mut link = seat.admitted(|| control::link(&dir))?;
+        let (mut link, _conversation) = seat.admitted(|| control::link(&dir))?;
         let mut reply = Vec::new();
         drive(seat, |text, op| {
             let file = File::open(&text.path)?;

@@ -34,7 +34,7 @@ pub enum BuildError {
         hint: &'static str,
     },
     /// The program file cannot be run.
-    #[error("{place}: {}: {why}; build it, or correct the path", path.display())]
+    #[error("{place}: {}: {why}", path.display())]
     NoProgram {
         /// Where it is named.
         place: Place,

@@ -95,7 +95,7 @@ fn binaries_of_domains_are_static_and_beside_those_of_others() {
 fn program_files_need_no_workspace_and_must_be_there() {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir(dir.path().join("lib")).unwrap();
-    fs::write(dir.path().join("lib/there"), "").unwrap();
+    fs::write(dir.path().join("lib/there"), "\x7fELF").unwrap();
     let compose = compose(dir.path(), &["program: there"]);
     let found = build(&compose.services, &[true], false, compose.dir()).unwrap();
     assert_eq!(found, [dir.path().join("lib/there")]);

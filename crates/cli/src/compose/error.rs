@@ -156,20 +156,24 @@ pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
         .map(|(_, candidate)| candidate.to_owned())
 }
 
-/// How many characters must be inserted, removed or replaced to turn `a` into `b`.
+/// How many letters differ: one that is another, missing, too much or exchanged with its neighbour.
 fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, from) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, to) in b.iter().enumerate() {
-            let replaced = diagonal + usize::from(from != *to);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
+    // Of the beginnings of both: two rows before the one that is made.
+    let mut rows: [Vec<usize>; 2] = [Vec::new(), (0..=b.len()).collect()];
+    for i in 0..a.len() {
+        let mut row = vec![i + 1];
+        for j in 0..b.len() {
+            let replaced = rows[1][j] + usize::from(a[i] != b[j]);
+            let mut best = replaced.min(row[j] + 1).min(rows[1][j + 1] + 1);
+            if i > 0 && j > 0 && a[i] == b[j - 1] && a[i - 1] == b[j] {
+                best = best.min(rows[0][j - 1] + 1);
+            }
+            row.push(best);
         }
+        rows = [std::mem::take(&mut rows[1]), row];
     }
-    row[b.len()]
+    rows[1][b.len()]
 }
 
 #[cfg(test)]
@@ -183,6 +187,8 @@ mod tests {
         assert_eq!(distance("lnk", "link"), 1);
         assert_eq!(distance("kitten", "sitting"), 3);
         assert_eq!(distance("same", "same"), 0);
+        assert_eq!(distance("wbe", "web"), 1);
+        assert_eq!(distance("cap_dorp", "cap_drop"), 1);
     }
 
     #[test]

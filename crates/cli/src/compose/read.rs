@@ -8,6 +8,7 @@ use super::{
     Call, Condition, Dependency, Link, Program, Service, Wanted,
     error::{At, ComposeError, KEYS, Place, nearest},
     field::{Context, Field},
+    keys,
     tree::Value,
 };
 
@@ -36,6 +37,7 @@ pub fn services(root: &Field<'_>, cx: &mut Context<'_>) -> Result<Vec<Listed>, C
     if let Some(include) = root.get("include")? {
         cx.note(&include.place, "not read; services of other files do not take part");
     }
+    keys::of_file(root)?;
     let services = root.get("services")?.ok_or_else(|| {
         let detail = "no `services`; add the services to start";
         ComposeError::Form { file: cx.file.clone(), line: root.place.line, detail }
@@ -48,7 +50,8 @@ fn listed(field: &Field<'_>, cx: &mut Context<'_>) -> Result<Listed, ComposeErro
         Some(waits) => depends_on(&waits)?,
         None => Vec::new(),
     };
-    let service = match field.get("x-partywall")? {
+    keys::mistyped_extension(field)?;
+    let service = match field.get(keys::EXTENSION)? {
         Some(extension) => Some(service(field, &extension, cx)?),
         None => {
             cx.note(&field.place, "not started: it has no `x-partywall`");
@@ -111,12 +114,13 @@ fn service(
         let Link::Domain(wanted) = &mut link else {
             let place = isolation.place;
             let detail = "`isolation` goes with `link: domain`; write that as well, or remove it: \
-                          the others are what they are";
+                          services linked by rings are processes, which the kernel keeps apart";
             return Err(ComposeError::Value { place, detail: detail.into() });
         };
         *wanted = isolation;
     }
     let program = program(extension, package, bin, file)?;
+    let manners = keys::of_service(field, extension.get("args")?.is_some(), cx)?;
     Ok(Service {
         name: field.name.to_owned(),
         place: field.place.clone(),
@@ -126,6 +130,7 @@ fn service(
         calls,
         environment,
         depends_on: Vec::new(),
+        manners,
     })
 }
 

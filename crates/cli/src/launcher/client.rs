@@ -92,6 +92,11 @@ pub(crate) enum NotSent {
 }
 
 impl Launcher {
+    /// Its number.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Starts one and waits until it can hold domains that are kept apart so, as [`crate::isolation::plan`]
     /// has found out. It ends with the calling thread.
     pub(crate) async fn start(isolation: Isolation) -> Result<Self, LauncherError> {
@@ -104,7 +109,7 @@ impl Launcher {
         let image = memory::sealed_copy("partywall", &own).map_err(io("sealing this program"))?;
         drop(own);
         let (ours, theirs) = socket::pair().map_err(io("making a socket"))?;
-        let kept = ["PARTYWALL_LOG", "RUST_BACKTRACE"];
+        let kept = ["PARTYWALL_LOG", "RUST_LOG", "RUST_BACKTRACE"];
         let kept = kept.iter().filter_map(|k| Some((OsString::from(k), std::env::var_os(k)?)));
         let tunables = ("GLIBC_TUNABLES".into(), "glibc.pthread.rseq=0".into());
         let program = Program {
@@ -133,8 +138,14 @@ impl Launcher {
         }
     }
 
-    /// Asks for a domain; what becomes of that, [`Launcher::told`] says.
-    pub(crate) fn ask(&self, service: u32, prepared: Prepared) -> Result<Known, NotSent> {
+    /// Asks for a domain with this standard output and standard error; what becomes of that,
+    /// [`Launcher::told`] says.
+    pub(crate) fn ask(
+        &self,
+        service: u32,
+        prepared: Prepared,
+        [out, errors]: &[OwnedFd; 2],
+    ) -> Result<Known, NotSent> {
         let text = |text: &OsString| {
             text.clone().into_string().map_err(|text| {
                 let remedy = "domains take UTF-8 in arguments and environment; change it";
@@ -155,7 +166,8 @@ impl Launcher {
                  {LONGEST}; put them into a file"
             ))
         })?;
-        let descriptors = [prepared.image.as_fd(), prepared.socket.as_fd()];
+        let descriptors =
+            [prepared.image.as_fd(), prepared.socket.as_fd(), out.as_fd(), errors.as_fd()];
         match socket::send(self.socket.get_ref().as_fd(), &packet, &descriptors) {
             Ok(()) => Ok(prepared.known),
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => Err(NotSent::Full),

@@ -132,21 +132,14 @@ impl Launcher {
         descriptors: Vec<OwnedFd>,
     ) -> Result<(u32, OwnedFd), String> {
         let Start { service, args, environment, directory } = start;
-        let [image, coordinator] = <[OwnedFd; 2]>::try_from(descriptors)
-            .map_err(|found| format!("{} descriptors came with it, not 2", found.len()))?;
+        let [image, coordinator, out, errors] = <[OwnedFd; 4]>::try_from(descriptors)
+            .map_err(|found| format!("{} descriptors came with it, not 4", found.len()))?;
         if self.running.iter().any(|r| r.service == service) {
             return Err("it is running already".into());
         }
-        let standard = || -> io::Result<[OwnedFd; 3]> {
-            Ok([
-                File::open("/dev/null")?.into(),
-                io::stdout().as_fd().try_clone_to_owned()?,
-                io::stderr().as_fd().try_clone_to_owned()?,
-            ])
-        };
-        let standard = standard().map_err(|e| format!("its standard descriptors: {e}"))?;
+        let nothing = File::open("/dev/null").map_err(|e| format!("its standard input: {e}"))?;
         // The socket becomes number SOCKET_NUMBER.
-        let descriptors = standard.into_iter().chain([coordinator]).collect();
+        let descriptors = vec![nothing.into(), out, errors, coordinator];
         let program = Program {
             image,
             args: args.into_iter().map(Into::into).collect(),

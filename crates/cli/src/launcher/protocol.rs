@@ -4,14 +4,15 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
-use partywall_shm::socket;
+use partywall_shm::socket::{self, Passed};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// Longest message, in bytes; more than a socket takes in one packet by default is of no use.
 pub(super) const LONGEST: usize = 128 * 1024;
 
-/// To the launcher. Descriptors: the sealed image, the coordinator's socket.
+/// To the launcher. Descriptors: the sealed image, the coordinator's socket, and what becomes standard
+/// output and standard error.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Start {
     /// Its number.
@@ -91,7 +92,7 @@ pub(super) fn receive<T: DeserializeOwned>(
     from: BorrowedFd<'_>,
 ) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
     let mut buffer = vec![0; LONGEST];
-    let packet = match socket::receive(from, &mut buffer, false) {
+    let packet = match socket::receive(from, &mut buffer) {
         Ok(packet) => packet,
         Err(e) if e.kind() == io::ErrorKind::ConnectionReset => return Ok(None),
         Err(e) => return Err(e),
@@ -99,12 +100,14 @@ pub(super) fn receive<T: DeserializeOwned>(
     if packet.len == 0 {
         return Ok(None);
     }
-    if packet.truncated {
+    if packet.truncated || packet.stripped {
         let text = "a message is too long, or there is no room for its descriptors (`ulimit -n`)";
         return Err(io::Error::new(io::ErrorKind::InvalidData, text));
     }
     let message = serde_json::from_slice(&buffer[..packet.len])?;
-    Ok(Some((message, packet.fds)))
+    // From `up`, or from the launcher that it has started: sockets to the coordinator and memory.
+    let fds = packet.fds.into_iter().map(Passed::trusted).collect();
+    Ok(Some((message, fds)))
 }
 
 #[cfg(test)]

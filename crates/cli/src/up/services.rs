@@ -1,19 +1,22 @@
 //! The services that run: processes of their own, and domains of one launcher.
 //!
 //! ```text
-//! process   started ------------------------------------------------> Ended
-//! domain    Asked --Started--> Domain --its end, a call cut off-----> Ended, if it does not serve
+//! process   started --its end---------------------------------------> Ended
+//! domain    Asked --Started--> Domain --its end, a call cut off-----> Ended
 //!             ^  \                |
-//!             |   Failed          | it serves
+//!             |   Failed          | it is started again
 //!             |      \            v
 //!             `------ Waiting <---'    100 ms, doubling to 5 s; anew after 10 s without an end
 //! ```
+//!
+//! `restart` of the Compose file says what is started again; unless it does, a domain that others call.
 //!
 //! [`Services::step`] waits for the next event and carries it out; whoever drops it before its end
 //! misses none.
 
 use std::future::poll_fn;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 use std::process::{Child, ExitStatus};
 use std::sync::mpsc::Receiver;
 use std::task::Poll;
@@ -22,17 +25,23 @@ use std::time::{Duration, Instant};
 use partywall_coordinator::Coordinator;
 use partywall_coordinator::identity::Domain;
 use partywall_coordinator::launch::{self, Known, Prepared};
-use partywall_shm::spawn;
+use partywall_shm::spawn::{self, Program};
 use rustix::process::Signal;
 use tokio::io::unix::AsyncFd;
 
 use super::backoff::Backoff;
-use super::name;
+use super::orphans::Orphans;
+use super::output::Output;
+use super::record::{self, Record};
+use super::{Stop, name};
+use crate::compose::{Manners, Restart};
 use crate::isolation::Placement;
 use crate::launcher::{Launcher, LauncherError, NotSent, Told};
 
 /// How long a service may take to end after SIGTERM.
 const STOP_WITHIN: Duration = Duration::from_secs(5);
+/// Why a service is killed when `up` is told to stop a second time.
+const NO_TIME: &str = "has no more time to stop";
 /// After this the launcher is asked again, when it has not read what it was asked before.
 const ASK_AGAIN: Duration = Duration::from_millis(10);
 
@@ -68,6 +77,13 @@ pub(super) struct Running {
     /// Tells when it serves its name for the first time.
     serving: Option<Receiver<()>>,
     start: launch::Service,
+    manners: Manners,
+    /// Which one it is, for the colour of its name.
+    number: usize,
+    /// How often it has ended.
+    ends: u32,
+    killed: bool,
+    pid: Option<u32>,
     placement: Placement,
     state: State,
     backoff: Backoff,
@@ -91,10 +107,27 @@ enum State {
 }
 
 impl Running {
-    pub(super) fn new(start: launch::Service, placement: Placement, serves: bool) -> Self {
-        let (has_served, serving) = (false, None);
-        let (state, backoff, last_end) = (State::New, Backoff::default(), None);
-        Self { serves, has_served, serving, start, placement, state, backoff, last_end }
+    pub(super) fn new(
+        start: launch::Service,
+        manners: Manners,
+        placement: Placement,
+        serves: bool,
+    ) -> Self {
+        Self {
+            serves,
+            has_served: false,
+            serving: None,
+            start,
+            manners,
+            number: 0,
+            ends: 0,
+            killed: false,
+            pid: None,
+            placement,
+            state: State::New,
+            backoff: Backoff::default(),
+            last_end: None,
+        }
     }
 
     pub(super) fn name(&self) -> &str {
@@ -121,9 +154,47 @@ impl Running {
         self.last_end.as_deref()
     }
 
-    /// Whether it is started again when it ends: a domain that others call.
+    /// Whether it may be started again when it ends.
     pub(super) fn starts_again(&self) -> bool {
-        self.serves && self.placement == Placement::Domain
+        match self.manners.restart {
+            Restart::Unsaid => self.serves && self.placement == Placement::Domain,
+            Restart::No => false,
+            Restart::Always => true,
+            Restart::OnFailure(most) => most.is_none_or(|most| self.ends < most),
+        }
+    }
+
+    /// Whether it is started again after this end.
+    fn again_after(&self, status: Option<ExitStatus>) -> bool {
+        let well = status.is_some_and(|s| s.success());
+        self.starts_again() && !(well && matches!(self.manners.restart, Restart::OnFailure(_)))
+    }
+
+    fn grace(&self) -> Duration {
+        self.manners.grace.unwrap_or(STOP_WITHIN)
+    }
+
+    fn record(&self) -> Record {
+        let (state, pid) = match self.state {
+            State::Process { .. } | State::Domain(_) => ("running", self.pid),
+            State::New | State::Asked(_) => ("starting", None),
+            State::Waiting(_) => ("waiting", None),
+            State::Ended(_) => ("ended", None),
+        };
+        let runs_as = match self.placement {
+            Placement::Process => "process",
+            Placement::Domain => "domain",
+        };
+        let last_end = self.last_end.clone();
+        Record {
+            service: self.name().to_owned(),
+            pid,
+            runs_as: runs_as.into(),
+            state: state.into(),
+            serves: self.serves || self.has_served,
+            ends: self.ends,
+            last_end,
+        }
     }
 
     fn is_over(&self) -> bool {
@@ -156,8 +227,12 @@ pub(super) struct Services<'c> {
     pub(super) coordinator: &'c Coordinator,
     pub(super) all: Vec<Running>,
     launcher: Option<Launcher>,
+    output: &'c Output,
+    /// What `partywall ps` reads, and what it says by now.
+    record: (PathBuf, Vec<Record>),
     /// What the coordinator is told of domains.
     domain: Domain,
+    orphans: Orphans,
     stopping: bool,
 }
 
@@ -165,22 +240,25 @@ impl<'c> Services<'c> {
     pub(super) fn new(
         coordinator: &'c Coordinator,
         launcher: Option<Launcher>,
+        output: &'c Output,
+        record: PathBuf,
         domain: Domain,
+        orphans: Orphans,
     ) -> Self {
-        Self { coordinator, all: Vec::new(), launcher, domain, stopping: false }
+        let (record, all) = ((record, Vec::new()), Vec::new());
+        Self { coordinator, all, launcher, output, record, domain, orphans, stopping: false }
     }
 
     /// Starts a service and waits until it runs.
     pub(super) async fn start(&mut self, mut service: Running) -> Result<(), ServiceError> {
         let at = self.all.len();
-        service.serving = service.serves.then(|| self.coordinator.serving(&name(service.name())));
+        service.serving = Some(self.coordinator.serving(&name(service.name())));
+        service.number = self.output.number();
         let placement = service.placement;
         self.all.push(service);
         if placement == Placement::Process {
-            let child = launch::start(self.coordinator, &self.all[at].start)?;
-            #[expect(deprecated, reason = "the safe form; an OwnedFd keeps its descriptor")]
-            let ended = AsyncFd::new(spawn::pidfd(&child)?)?;
-            self.all[at].state = State::Process { child, ended };
+            self.start_process(at)?;
+            self.write_down();
             return Ok(());
         }
         let prepared = launch::prepare(&self.all[at].start)?;
@@ -191,15 +269,52 @@ impl<'c> Services<'c> {
         Ok(())
     }
 
+    fn start_process(&mut self, at: usize) -> Result<(), ServiceError> {
+        let r = &self.all[at];
+        let says = self.output.of(r.name(), r.number)?;
+        let prepared = launch::prepare(&r.start)?;
+        let Prepared { image, name, args, environment, directory, socket, known } = prepared;
+        let socket = Some(socket);
+        let program = Program { image, name, args, environment, directory, socket };
+        let child = program.start_saying(says).map_err(|source| launch::LaunchError {
+            name: r.start.name.clone(),
+            program: r.start.program.clone(),
+            step: "running",
+            source,
+        })?;
+        let pid = child.id();
+        known.started(self.coordinator, pid, spawn::pidfd(&child)?, None);
+        #[expect(deprecated, reason = "the safe form; an OwnedFd keeps its descriptor")]
+        let ended = AsyncFd::new(spawn::pidfd(&child)?)?;
+        self.all[at].pid = Some(pid);
+        self.all[at].state = State::Process { child, ended };
+        Ok(())
+    }
+
     /// Asks the launcher for a domain, now or in a moment.
     fn ask(&mut self, at: usize, prepared: Prepared) -> Result<(), String> {
         let launcher = self.launcher.as_ref().ok_or("there is no launcher any more")?;
-        self.all[at].state = match launcher.ask(at as u32, prepared) {
+        let r = &mut self.all[at];
+        let says = self.output.of(r.name(), r.number);
+        let says = says.map_err(|e| format!("pipes for its output: {e}"))?;
+        r.state = match launcher.ask(at as u32, prepared, &says) {
             Ok(known) => State::Asked(known),
             Err(NotSent::Full) => State::Waiting(Instant::now() + ASK_AGAIN),
             Err(NotSent::Never(text)) => return Err(text),
         };
         Ok(())
+    }
+
+    /// Keeps what `partywall ps` tells up to date.
+    fn write_down(&mut self) {
+        let now: Vec<Record> = self.all.iter().map(Running::record).collect();
+        let (path, said) = &mut self.record;
+        if *said != now {
+            if let Err(error) = record::write(path, &now) {
+                tracing::warn!(%error, path = %path.display(), "`partywall ps` will not be right");
+            }
+            *said = now;
+        }
     }
 
     /// Waits for the next event and carries it out.
@@ -224,16 +339,22 @@ impl<'c> Services<'c> {
         };
         tokio::select! {
             at = first_end(&self.all) => {
-                let running = &mut self.all[at?];
+                let at = at?;
+                let running = &mut self.all[at];
                 if let State::Process { child, .. } = &mut running.state {
                     let status = child.wait()?;
-                    running.last_end = Some(format!("ended with {status}"));
-                    running.state = State::Ended(Some(status));
+                    self.over(at, Some(status), format!("ended with {status}"));
                 }
             }
             told = told => self.carry_out(told?)?,
             () = again => self.start_again(),
+            () = self.orphans.ended() => {
+                let launcher = self.launcher.iter().map(Launcher::pid);
+                let ours: Vec<u32> = self.all.iter().filter_map(|r| r.pid).chain(launcher).collect();
+                Orphans::collect(&ours);
+            }
         }
+        self.write_down();
         Ok(())
     }
 
@@ -242,6 +363,7 @@ impl<'c> Services<'c> {
             Told::Started { service, pid, pidfd } => {
                 let Some(r) = self.all.get_mut(service as usize) else { return Ok(()) };
                 let copy = pidfd.try_clone()?;
+                r.pid = Some(pid);
                 match std::mem::replace(&mut r.state, State::Domain(pidfd)) {
                     State::Asked(known) => {
                         known.started(self.coordinator, pid, copy, Some(self.domain));
@@ -249,7 +371,7 @@ impl<'c> Services<'c> {
                     other => r.state = other,
                 }
                 if self.stopping {
-                    r.signal(Signal::TERM);
+                    r.signal(r.manners.stop_signal);
                 }
             }
             Told::Failed { service, text } => {
@@ -271,11 +393,13 @@ impl<'c> Services<'c> {
         Ok(())
     }
 
-    /// A domain is gone: for good, or until its delay is over.
+    /// A service is gone: for good, or until its delay is over.
     fn over(&mut self, at: usize, status: Option<ExitStatus>, why: String) {
         let Some(r) = self.all.get_mut(at) else { return };
         r.state = State::Ended(status);
-        if r.starts_again() && !self.stopping {
+        let again = r.again_after(status);
+        r.ends = r.ends.saturating_add(1);
+        if again && !self.stopping {
             let delay = r.backoff.next(Instant::now());
             crate::remark(&format!("partywall: `{}` {why}; started again in {delay:?}", r.name()));
             r.state = State::Waiting(Instant::now() + delay);
@@ -290,46 +414,79 @@ impl<'c> Services<'c> {
             if !matches!(self.all[at].state, State::Waiting(until) if until <= now) {
                 continue;
             }
-            let prepared = launch::prepare(&self.all[at].start).map_err(|e| e.to_string());
-            let asked = prepared.and_then(|prepared| self.ask(at, prepared));
-            if let Err(text) = asked {
+            let started = match self.all[at].placement {
+                Placement::Process => self.start_process(at).map_err(|e| e.to_string()),
+                Placement::Domain => {
+                    let prepared = launch::prepare(&self.all[at].start).map_err(|e| e.to_string());
+                    prepared.and_then(|prepared| self.ask(at, prepared))
+                }
+            };
+            if let Err(text) = started {
                 self.over(at, None, format!("did not start: {text}"));
             }
         }
     }
 
-    /// SIGTERM, a while, SIGKILL; and the end of the launcher.
-    pub(super) async fn stop(mut self) {
+    /// The signal to stop, a while, SIGKILL; and the end of the launcher. Whoever is told to stop
+    /// once more waits no longer.
+    pub(super) async fn stop(mut self, stop: &mut Stop) {
         self.stopping = true;
         for r in &mut self.all {
-            r.signal(Signal::TERM);
+            r.signal(r.manners.stop_signal);
             if matches!(r.state, State::Waiting(_)) {
                 r.state = State::Ended(None);
             }
         }
-        let deadline = tokio::time::Instant::now() + STOP_WITHIN;
-        if tokio::time::timeout_at(deadline, self.end_of_all()).await.is_err() {
-            for r in self.all.iter().filter(|r| !r.is_over()) {
-                crate::remark(&format!("partywall: `{}` does not stop; it is killed", r.name()));
-                r.signal(Signal::KILL);
+        let begin = Instant::now();
+        let mut hurried = stop.hurries();
+        if hurried {
+            self.kill(|_| true, NO_TIME);
+        }
+        while let Some(end) = self.patience(begin) {
+            tokio::select! {
+                () = self.an_end() => {}
+                () = tokio::time::sleep_until(end.into()) => {
+                    if !self.kill(|r| begin + r.grace() <= Instant::now(), "does not stop") {
+                        break;
+                    }
+                }
+                _ = stop.wait(), if !hurried => {
+                    hurried = true;
+                    self.kill(|_| true, NO_TIME);
+                }
             }
-            let _late = tokio::time::timeout(STOP_WITHIN, self.end_of_all()).await;
         }
         if let Some(launcher) = self.launcher {
             launcher.stop().await;
         }
     }
 
-    async fn end_of_all(&mut self) {
-        while self.all.iter().any(|r| !r.is_over()) {
-            if self.step().await.is_err() {
-                // The launcher is gone, and its domains with it: but for one that has changed its
-                // user, for which the kernel forgets that (prctl(2), PR_SET_PDEATHSIG).
-                self.launcher = None;
-                for r in self.all.iter_mut().filter(|r| r.placement == Placement::Domain) {
-                    r.signal(Signal::KILL);
-                    r.state = State::Ended(None);
-                }
+    /// Until when services may take to end; none when all have.
+    fn patience(&self, begin: Instant) -> Option<Instant> {
+        let left = self.all.iter().filter(|r| !r.is_over());
+        let late = |r: &Running| if r.killed { STOP_WITHIN } else { Duration::ZERO };
+        left.map(|r| begin + r.grace() + late(r)).min()
+    }
+
+    /// Kills what has not ended and is to be killed; false when there is nothing left to do.
+    fn kill(&mut self, which: impl Fn(&Running) -> bool, why: &str) -> bool {
+        let mut any = false;
+        for r in self.all.iter_mut().filter(|r| !r.is_over() && !r.killed && which(r)) {
+            crate::remark(&format!("partywall: `{}` {why}; it is killed", r.name()));
+            r.signal(Signal::KILL);
+            (r.killed, any) = (true, true);
+        }
+        any
+    }
+
+    async fn an_end(&mut self) {
+        if self.step().await.is_err() {
+            // The launcher is gone, and its domains with it: but for one that has changed its
+            // user, for which the kernel forgets that (prctl(2), PR_SET_PDEATHSIG).
+            self.launcher = None;
+            for r in self.all.iter_mut().filter(|r| r.placement == Placement::Domain) {
+                r.signal(Signal::KILL);
+                r.state = State::Ended(None);
             }
         }
     }

@@ -9,17 +9,17 @@ use partywall::LinkInfo;
 use partywall_system_tests::domain_programs;
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{partywall, text};
+use super::{command, partywall, text};
 
 /// A while that is long enough on a busy machine.
 const LONG: Duration = Duration::from_secs(20);
 
 /// A Compose file with these extensions for `test` and its caller `web`, and room for a run.
-struct Run {
-    dir: tempfile::TempDir,
+pub(super) struct Run {
+    pub(super) dir: tempfile::TempDir,
 }
 
-const DOMAIN: &str = "link: domain, isolation: none";
+pub(super) const DOMAIN: &str = "link: domain, isolation: none";
 const WITH_KEYS: &str = "link: domain, isolation: fault";
 
 /// Each isolation that domains can have here. Where there are no protection keys, the emulated machine
@@ -31,7 +31,7 @@ fn each_isolation() -> impl Iterator<Item = (&'static str, &'static str)> {
 
 impl Run {
     /// `st-server` and `st-client` in this mode, linked so.
-    fn new(server: &str, client: &str, mode: &str) -> Self {
+    pub(super) fn new(server: &str, client: &str, mode: &str) -> Self {
         let [server_file, client_file] = domain_programs().each_ref().map(|p| p.to_str().unwrap());
         Self::of(&format!(
             "services:\n  test:\n    x-partywall: {{program: {server_file}, {server}}}\n  web:\n    \
@@ -40,52 +40,60 @@ impl Run {
         ))
     }
 
-    fn of(compose: &str) -> Self {
+    pub(super) fn of(compose: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("compose.yaml"), compose).unwrap();
         Self { dir }
     }
 
-    fn command(&self) -> Command {
+    pub(super) fn command(&self) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_partywall"));
-        command.arg("up").arg(self.dir.path().join("compose.yaml")).stdin(Stdio::null());
+        command
+            .args(["up", "--wide"])
+            .arg(self.dir.path().join("compose.yaml"))
+            .stdin(Stdio::null());
         command.env("XDG_RUNTIME_DIR", self.dir.path()).current_dir("/");
         command
     }
 
     /// Runs it to its end; the exit status, what it said and what it complained of.
-    fn end(&self) -> (Option<i32>, String, String) {
+    pub(super) fn end(&self) -> (Option<i32>, String, String) {
         let out = self.command().output().unwrap();
         (out.status.code(), text(&out.stdout), text(&out.stderr))
     }
 
-    /// Runs it without an end of its own, until its services are linked.
-    fn begin(&self) -> Up<'_> {
+    /// Runs it without an end of its own; its standard output is this.
+    pub(super) fn spawn(&self, output: impl Into<Stdio>) -> Up<'_> {
         let errors = fs::File::create(self.dir.path().join("stderr")).unwrap();
-        let child = self.command().stdout(Stdio::null()).stderr(errors).spawn().unwrap();
-        let mut up = Up { run: self, child };
+        let child = self.command().stdout(output).stderr(errors).spawn().unwrap();
+        Up { run: self, child }
+    }
+
+    /// Runs it without an end of its own, until its services are linked.
+    pub(super) fn begin(&self) -> Up<'_> {
+        let mut up = self.spawn(Stdio::null());
         up.wait_for(|links| links.iter().any(|l| l.stats.calls > 0));
         up
     }
 }
 
 /// An `up` under way, killed with the value.
-struct Up<'r> {
+pub(super) struct Up<'r> {
     run: &'r Run,
-    child: Child,
+    pub(super) child: Child,
 }
 
 impl Up<'_> {
-    fn socket(&self) -> Option<PathBuf> {
+    pub(super) fn socket(&self) -> Option<PathBuf> {
         let entries = fs::read_dir(self.run.dir.path()).unwrap().flatten();
         entries.map(|e| e.path().join("coordinator.sock")).find(|socket| socket.exists())
     }
 
-    fn said(&self) -> String {
+    pub(super) fn said(&self) -> String {
         fs::read_to_string(self.run.dir.path().join("stderr")).unwrap()
     }
 
-    fn links(&self) -> Vec<LinkInfo> {
+    pub(super) fn links(&self) -> Vec<LinkInfo> {
         let socket = self.socket();
         socket.and_then(|socket| partywall::links(Some(&socket)).ok()).unwrap_or_default()
     }
@@ -104,7 +112,7 @@ impl Up<'_> {
         }
     }
 
-    fn wait_for(&mut self, seen: impl Fn(&[LinkInfo]) -> bool) {
+    pub(super) fn wait_for(&mut self, seen: impl Fn(&[LinkInfo]) -> bool) {
         let begin = Instant::now();
         loop {
             let links = self.links();
@@ -118,7 +126,7 @@ impl Up<'_> {
         }
     }
 
-    fn wait_until_said(&self, text: &str) {
+    pub(super) fn wait_until_said(&self, text: &str) {
         let begin = Instant::now();
         while !self.said().contains(text) {
             assert!(begin.elapsed() < LONG, "{}", self.said());
@@ -145,12 +153,12 @@ impl Up<'_> {
         (launcher, children(launcher))
     }
 
-    fn signal(&self, pid: u32, signal: Signal) {
+    pub(super) fn signal(&self, pid: u32, signal: Signal) {
         kill_process(Pid::from_raw(pid as i32).unwrap(), signal).unwrap();
     }
 
     /// Asks it to end, as Ctrl-C does; what it said. Nothing of these is left then.
-    fn interrupt(self, pids: &[u32]) -> String {
+    pub(super) fn interrupt(self, pids: &[u32]) -> String {
         self.signal(self.child.id(), Signal::INT);
         let (code, said) = self.end(pids);
         assert_eq!(code, Some(130), "{said}");
@@ -164,7 +172,7 @@ impl Up<'_> {
     }
 
     /// Its exit status; nothing of these is left then.
-    fn end(mut self, pids: &[u32]) -> (Option<i32>, String) {
+    pub(super) fn end(mut self, pids: &[u32]) -> (Option<i32>, String) {
         let status = self.child.wait().unwrap();
         let begin = Instant::now();
         while let Some(left) = pids.iter().find(|p| lives(**p)) {
@@ -185,7 +193,7 @@ fn children(pid: u32) -> Vec<u32> {
         .collect()
 }
 
-fn lives(pid: u32) -> bool {
+pub(super) fn lives(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
 }
@@ -199,16 +207,19 @@ impl Drop for Up<'_> {
 
 #[test]
 fn up_runs_the_word_count_in_one_address_space() {
-    let out = partywall(&["up", "--debug", "examples/wordcount/compose-domain.yaml"]);
+    let mut up = command(&["up", "--debug", "--wide", "examples/wordcount/compose-domain.yaml"]);
+    let out = up.env("ISOLATION", "none").output().unwrap();
     let (said, complained) = (text(&out.stdout), text(&out.stderr));
     assert!(out.status.success(), "{said}{complained}");
     assert!(said.contains("total 332 words"), "{said}{complained}");
+    // Why it builds a second time.
+    assert!(complained.contains("building the programs of domains, static-pie"), "{complained}");
     let row = said.lines().find(|l| l.contains("wordcount (pid")).unwrap();
     let words: Vec<&str> = row.split("  ").map(str::trim).filter(|w| !w.is_empty()).collect();
     assert_eq!(words[4..6], ["gate", "none"], "{row}");
     assert_eq!(row.matches(" started)").count(), 2, "{row}");
     // What a call costs in the service is known.
-    assert!(words[words.len() - 1].ends_with("us") || words[words.len() - 1].ends_with("ms"));
+    assert!(words[words.len() - 1].ends_with("µs") || words[words.len() - 1].ends_with("ms"));
     assert!(words[words.len() - 2].parse::<f64>().is_ok(), "{row}");
 }
 
@@ -243,7 +254,7 @@ fn fails_in_calls(domain: &str, isolation: &str) {
         ("spin", "DeadlineExceeded"),
         ("exit", "Unavailable"),
     ] {
-        let line = said.lines().find(|l| l.starts_with(how)).unwrap();
+        let line = said.lines().find(|l| l.starts_with(&format!("web   | {how}"))).unwrap();
         assert!(line.contains(status) && line.contains("the next call works"), "{line}");
     }
     for remark in [
@@ -429,7 +440,7 @@ fn a_program_in_c_is_a_domain_as_well() {
     );
     let (code, said, complained) = run.end();
     assert_eq!(code, Some(5), "{said}{complained}");
-    assert!(said.starts_with("partywall 3\n"), "{said}{complained}");
+    assert!(said.starts_with("c  | partywall 3\n"), "{said}{complained}");
     assert!(complained.contains("`c` ended with exit status: 5"), "{complained}");
 }
 

@@ -1,6 +1,8 @@
 //! The command as a user has it.
 
 mod domains;
+mod newcomer;
+mod reload;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -11,12 +13,13 @@ fn root() -> PathBuf {
 }
 
 fn partywall(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_partywall"))
-        .args(arguments)
-        .current_dir(root())
-        .stdin(Stdio::null())
-        .output()
-        .unwrap()
+    command(arguments).output().unwrap()
+}
+
+fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_partywall"));
+    command.args(arguments).current_dir(root()).stdin(Stdio::null());
+    command
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -25,7 +28,7 @@ fn text(bytes: &[u8]) -> String {
 
 #[test]
 fn up_runs_the_word_count_and_tells_who_called_whom() {
-    let out = partywall(&["up", "--debug", "examples/wordcount/compose.yaml"]);
+    let out = partywall(&["up", "--debug", "--wide", "examples/wordcount/compose.yaml"]);
     let (said, complained) = (text(&out.stdout), text(&out.stderr));
     assert!(out.status.success(), "{said}{complained}");
     for part in [
@@ -39,7 +42,7 @@ fn up_runs_the_word_count_and_tells_who_called_whom() {
     ] {
         assert!(said.contains(part), "{part:?} is missing:\n{said}{complained}");
     }
-    let row = said.lines().find(|l| l.contains("ring")).unwrap();
+    let row = said.lines().find(|l| l.contains("  ring  ")).unwrap();
     assert!(row.contains("client (pid") && row.contains("wordcount (pid"), "{row}");
 }
 
@@ -51,34 +54,29 @@ fn output_that_cannot_be_written_is_an_error_and_no_panic() {
     std::fs::write(&policy, "[service.a]\nregister = ['anyone']\n").unwrap();
     let [socket, policy] = [&socket, &policy].map(|p| p.to_str().unwrap());
     let full = || std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-    let program = |arguments: &[&str]| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_partywall"));
-        command.args(arguments).current_dir(root()).stdin(Stdio::null());
-        command
-    };
     let refused = |out: Output| {
         let said = text(&out.stderr);
         assert_eq!(out.status.code(), Some(1), "{said}");
         assert!(said.contains("standard output: No space left on device"), "{said}");
     };
     let serve = ["coordinator", "--socket", socket, "--policy", policy];
-    refused(program(&serve).stdout(full()).output().unwrap());
+    refused(command(&serve).stdout(full()).output().unwrap());
     let up = ["up", "--debug", "examples/wordcount/compose.yaml"];
-    refused(program(&up).stdout(full()).output().unwrap());
-    let mute = program(&up).stdout(full()).stderr(full()).status().unwrap();
+    refused(command(&up).stdout(full()).output().unwrap());
+    let mute = command(&up).stdout(full()).stderr(full()).status().unwrap();
     assert_eq!(mute.code(), Some(1));
-    let mut coordinator = program(&serve).stdout(Stdio::null()).spawn().unwrap();
+    let mut coordinator = command(&serve).stdout(Stdio::null()).spawn().unwrap();
     let links = ["links", "--socket", socket];
     let end = Instant::now() + Duration::from_secs(10);
     let listed = loop {
-        let listed = program(&links).output().unwrap();
+        let listed = command(&links).output().unwrap();
         if listed.status.success() || Instant::now() > end {
             break listed;
         }
         std::thread::sleep(Duration::from_millis(5));
     };
-    let unlisted = program(&links).stdout(full()).output().unwrap();
-    let unsaid = program(&links).stdout(full()).stderr(full()).status().unwrap();
+    let unlisted = command(&links).stdout(full()).output().unwrap();
+    let unsaid = command(&links).stdout(full()).stderr(full()).status().unwrap();
     coordinator.kill().unwrap();
     coordinator.wait().unwrap();
     assert_eq!(text(&listed.stdout), "no links\n", "{}", text(&listed.stderr));

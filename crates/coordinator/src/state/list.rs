@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use partywall_abi::control::{Identity, LinkRow, Message};
 
-use super::{Conn, Effect, LISTINGS, Link, RESOURCE_EXHAUSTED, State};
+use super::links::{End, Link};
+use super::{Conn, Effect, LISTINGS, RESOURCE_EXHAUSTED, State};
 
 /// How long a list waits for servers to say what they counted.
 pub(super) const LIST_WAIT: Duration = Duration::from_millis(250);
@@ -29,22 +30,16 @@ pub(super) enum Stage {
 }
 
 impl State {
-    /// Whom rows of a list are due.
-    pub fn lists_to(&self) -> impl Iterator<Item = Conn> {
-        let telling = |l: &&Listing| matches!(l.stage, Stage::Telling(..));
-        self.listings.iter().filter(telling).map(|l| l.to)
-    }
-
     /// A connection has taken all that it was sent: the next rows of its list.
-    pub fn room(&mut self, conn: Conn) {
+    pub(super) fn tell_rows(&mut self, conn: Conn) {
         let telling = |l: &Listing| l.to == conn && matches!(l.stage, Stage::Telling(..));
         let Some(at) = self.listings.iter().position(telling) else { return };
         let Listing { request, stage: Stage::Telling(from, until), .. } = self.listings[at] else {
             return;
         };
-        let mut links = self.links.range(from..until);
+        let mut links = self.links.range(from..until).filter(|(_, l)| l.opened);
         for (link, l) in links.by_ref().take(ROWS) {
-            let row = l.row(*link, self);
+            let Some(row) = l.row(*link, self) else { continue };
             self.effects.push(Effect::Send { to: conn, message: Message::Row { request, row } });
         }
         match links.next() {
@@ -65,8 +60,9 @@ impl State {
                 format!("{LISTINGS} lists at once are the most that one process may ask for");
             return self.refuse(conn, request, RESOURCE_EXHAUSTED, text);
         }
-        let tellers = self.connections.iter().filter(|(_, c)| !c.told.is_empty());
-        let waiting: BTreeSet<Conn> = tellers.map(|(conn, _)| *conn).collect();
+        let open = self.links.values().filter(|l| l.open);
+        let known = |conn: &Conn| self.connections.contains_key(conn);
+        let waiting: BTreeSet<Conn> = open.filter_map(Link::teller).filter(known).collect();
         let question = self.next_question;
         self.next_question = self.next_question.wrapping_add(1);
         for &to in &waiting {
@@ -77,6 +73,18 @@ impl State {
         self.finish_counting(None);
     }
 
+    pub(super) fn counted_all(&mut self, conn: Conn, request: u32) {
+        for listing in &mut self.listings {
+            match &mut listing.stage {
+                Stage::Counting { question, waiting, .. } if *question == request => {
+                    waiting.remove(&conn);
+                }
+                _ => {}
+            }
+        }
+        self.finish_counting(None);
+    }
+
     pub(super) fn finish_counting(&mut self, now: Option<Instant>) {
         let until = self.next_link;
         for listing in &mut self.listings {
@@ -84,6 +92,7 @@ impl State {
                 && (waiting.is_empty() || now.is_some_and(|now| now >= *deadline))
             {
                 listing.stage = Stage::Telling(0, until);
+                self.newly_due.push(listing.to);
             }
         }
     }
@@ -95,22 +104,19 @@ impl State {
 }
 
 impl Link {
-    fn row(&self, link: u64, state: &State) -> LinkRow {
-        let url = match &self.server {
-            Some(_) => "",
-            None => state.policy.url(&self.name).unwrap_or(""),
-        };
-        LinkRow {
+    fn row(&self, link: u64, state: &State) -> Option<LinkRow> {
+        let identity = |end: &End| Identity::clone(&end.standing.identity);
+        Some(LinkRow {
             link,
             name: self.name.as_str().into(),
-            caller: Identity::clone(&self.caller.1),
-            server: self.server.as_ref().map(|s| Identity::clone(&s.1)),
-            url: url.into(),
+            caller: identity(self.caller.as_ref()?),
+            server: self.server.as_ref().map(identity),
+            url: self.url.clone().unwrap_or_default(),
             isolation: self.isolation,
             gate: self.isolation.is_of_domains()
-                && !self.server.as_ref().is_some_and(|s| state.gate_closed(s.0)),
+                && !self.server.as_ref().is_some_and(|s| state.gate_closed(s.conn)),
             open: self.open,
             stats: self.stats,
-        }
+        })
     }
 }

@@ -14,14 +14,14 @@ use std::time::{Duration, Instant};
 use partywall_abi::control::Message;
 use partywall_abi::name::ServiceName;
 
-use super::{Conn, LISTINGS, RESOURCE_EXHAUSTED, State, UNAVAILABLE};
+use super::{
+    Conn, FAILED_PRECONDITION, LISTINGS, NOT_FOUND, RESOURCE_EXHAUSTED, State, UNAVAILABLE,
+};
 
 /// How long domains may take to answer.
 const WITHIN: Duration = Duration::from_secs(2);
 
 const DEADLINE_EXCEEDED: u8 = 4;
-const NOT_FOUND: u8 = 5;
-const FAILED_PRECONDITION: u8 = 9;
 
 /// An order under way.
 pub(super) struct Switch {
@@ -57,11 +57,12 @@ impl State {
             let text = format!("{LISTINGS} orders at once are the most that one process may give");
             return self.refuse(conn, request, RESOURCE_EXHAUSTED, text);
         }
-        let servers: BTreeSet<Conn> = match self.names.get(&name) {
-            Some(entry) => entry.registrations.iter().map(|r| r.conn).collect(),
-            None => return self.refuse(conn, request, NOT_FOUND, self.unknown(&name)),
-        };
-        let is_domain = |conn: &Conn| self.connections[conn].domain.is_some();
+        let served = self.names.get(&name).map_or(&[][..], |n| &n.registrations[..]);
+        let servers: BTreeSet<Conn> = served.iter().map(|r| r.conn).collect();
+        if servers.is_empty() {
+            return self.refuse(conn, request, NOT_FOUND, self.unknown(&name));
+        }
+        let is_domain = |conn: &Conn| self.connections[conn].standing.facts.domain.is_some();
         let waiting: BTreeSet<Conn> = servers.iter().copied().filter(is_domain).collect();
         if waiting.is_empty() {
             let text = format!(
@@ -82,7 +83,8 @@ impl State {
     }
 
     fn unknown(&self, name: &ServiceName) -> String {
-        let mut served: Vec<&str> = self.names.keys().map(ServiceName::as_str).collect();
+        let served = self.names.iter().filter(|(_, n)| !n.registrations.is_empty());
+        let mut served: Vec<&str> = served.map(|(name, _)| name.as_str()).collect();
         served.sort_unstable();
         match &served[..] {
             [] => format!("nobody serves `{name}` here, nor any other name"),
@@ -152,16 +154,16 @@ impl State {
 mod tests {
     use super::super::Effect;
     use super::super::PERMISSION_DENIED;
-    use super::super::tests::{ask, facts, name, open, refused, state};
+    use super::super::tests::{
+        admit, ask, connect, facts, name, open, refused, register, state, take,
+    };
     use super::*;
     use crate::identity::{Domain, Facts};
     use partywall_abi::control::Isolation;
 
     fn domain(s: &mut State, uid: u32, launcher: u32) -> Conn {
         let domain = Some(Domain { launcher, isolation: Isolation::None });
-        let conn = s.opened(Facts { domain, ..facts(uid) });
-        s.take_effects();
-        conn
+        admit(s, Facts { domain, ..facts(uid) })
     }
 
     fn set_gate(effects: &[Effect], expected: Conn) -> u32 {
@@ -182,7 +184,7 @@ mod tests {
     fn a_domain_is_told_and_the_operator_hears_of_it() {
         let mut s = state();
         let (server, operator) = (domain(&mut s, 1, 1), open(&mut s, 0));
-        ask(&mut s, server, Message::Register { request: 1, name: name() });
+        register(&mut s, server);
         let question = set_gate(&ask(&mut s, operator, close(3)), server);
         assert!(ask(&mut s, operator, Message::GateSet { request: question, errno: 0 }).is_empty());
         let answer = ask(&mut s, server, Message::GateSet { request: question, errno: 0 });
@@ -201,7 +203,7 @@ mod tests {
         let (server, operator) = (open(&mut s, 1), open(&mut s, 9));
         let answer = ask(&mut s, operator, close(1));
         assert_eq!(refused(&answer), (NOT_FOUND, "nobody serves `g` here, nor any other name"));
-        ask(&mut s, server, Message::Register { request: 1, name: name() });
+        register(&mut s, server);
         assert_eq!(refused(&ask(&mut s, server, close(1))).0, PERMISSION_DENIED);
         let answer = ask(&mut s, operator, close(1));
         let (code, text) = refused(&answer);
@@ -213,14 +215,14 @@ mod tests {
     fn domains_that_end_or_stay_silent_are_told_of() {
         let mut s = state();
         let (server, operator) = (domain(&mut s, 1, 1), open(&mut s, 0));
-        ask(&mut s, server, Message::Register { request: 1, name: name() });
+        register(&mut s, server);
         ask(&mut s, operator, close(1));
         s.timeout(s.next_timeout().unwrap());
-        let effects = s.take_effects();
+        let effects = take(&mut s);
         assert_eq!(refused(&effects).0, DEADLINE_EXCEEDED);
         ask(&mut s, operator, close(2));
-        s.closed(server);
-        let effects = s.take_effects();
+        s.closed(server, Instant::now());
+        let effects = take(&mut s);
         assert_eq!(refused(&effects), (UNAVAILABLE, "`g` has ended meanwhile"));
     }
 
@@ -228,7 +230,7 @@ mod tests {
     fn links_say_what_keeps_their_ends_apart() {
         let mut s = state();
         let server = domain(&mut s, 1, 1);
-        ask(&mut s, server, Message::Register { request: 1, name: name() });
+        register(&mut s, server);
         for (launcher, expected) in
             [(Some(1), Isolation::None), (Some(2), Isolation::Process), (None, Isolation::Process)]
         {
@@ -236,14 +238,20 @@ mod tests {
                 Some(launcher) => domain(&mut s, 2, launcher),
                 None => open(&mut s, 2),
             };
-            let effects = ask(&mut s, web, Message::Connect { request: 2, name: name() });
-            let [Effect::Introduce(i)] = &effects[..] else { panic!("{effects:?}") };
-            let told = [&i.caller.1, &i.server.1].map(|message| match **message {
-                Message::Linked { isolation, .. } | Message::Offer { isolation, .. } => isolation,
-                ref other => panic!("{other:?}"),
-            });
-            assert_eq!(told, [expected; 2]);
-            assert_eq!(s.links[&i.link].isolation, expected);
+            let effects = connect(&mut s, web);
+            let [Effect::Offer { link, message: Message::Offer { terms: offer, .. }, .. }] =
+                &effects[..]
+            else {
+                panic!("{effects:?}")
+            };
+            let effects = ask(&mut s, server, Message::Adopted { link: *link });
+            let [Effect::Link { message: Message::Linked { terms: linked, .. }, .. }] =
+                &effects[..]
+            else {
+                panic!("{effects:?}")
+            };
+            assert_eq!([offer.isolation, linked.isolation], [expected; 2]);
+            assert_eq!(s.links[link].isolation, expected);
         }
     }
 }

@@ -1,8 +1,12 @@
 //! The books, asked one message at a time.
 
+use super::links::{OFFER_TIME, OPENING};
 use super::list::{LIST_WAIT, ROWS};
 use super::*;
-use partywall_abi::control::LinkRow;
+use crate::quota::{Account, Limits, Totals};
+use partywall_abi::control::{Blame, LinkRow, LinkStats};
+use partywall_abi::layout::Geometry;
+use std::time::Duration;
 
 pub(super) fn facts(uid: u32) -> Facts {
     Facts {
@@ -14,6 +18,8 @@ pub(super) fn facts(uid: u32) -> Facts {
         cgroup: String::new(),
         started_as: None,
         domain: None,
+        user: uid,
+        descends: false,
     }
 }
 
@@ -21,22 +27,93 @@ pub(super) fn name() -> ServiceName {
     ServiceName::new("g").unwrap()
 }
 
+const POLICY: &str = "[principal.server]\nuid = 1\n[principal.web]\nuid = 2\n\
+                      [principal.other]\nuid = 3\n\
+                      [service.g]\nregister = ['server']\n[service.g.call]\nweb = ['a.B/*']\n\
+                      other = ['a.B/*']\n[service.far.call]\nweb = ['*']\n\
+                      [names]\nfar = 'http://h:1'\n";
+
 pub(super) fn state() -> State {
-    let policy = "[principal.server]\nuid = 1\n[principal.web]\nuid = 2\n\
-                  [service.g]\nregister = ['server']\n[service.g.call]\nweb = ['a.B/*']\n\
-                  [service.far.call]\nweb = ['*']\n[names]\nfar = 'http://h:1'\n";
-    State::new(Policy::parse("p", policy).unwrap(), 9)
+    under(POLICY)
+}
+
+/// Books under a policy, with room for many.
+pub(super) fn under(policy: &str) -> State {
+    let policy = Policy::parse("p", policy).unwrap();
+    let quotas = Quotas::new(Totals::for_descriptors(1 << 20), Limits::default());
+    let mut last = 0_u64;
+    let token = move || {
+        last += 1;
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&last.to_le_bytes());
+        Token(bytes)
+    };
+    State::new(policy, quotas, 9, Instant::now(), token)
+}
+
+pub(super) fn admit(s: &mut State, facts: Facts) -> Conn {
+    let usage = s.account(&facts, facts.user);
+    let conn = s.opened(facts, usage);
+    take(s);
+    conn
 }
 
 pub(super) fn open(s: &mut State, uid: u32) -> Conn {
-    let conn = s.opened(facts(uid));
-    s.take_effects();
-    conn
+    admit(s, facts(uid))
+}
+
+/// What is to be done, but for the audit log; what is due is told.
+pub(super) fn take(s: &mut State) -> Vec<Effect> {
+    for conn in s.take_due() {
+        if s.connections.contains_key(&conn) && !s.listings.iter().any(|l| l.to == conn) {
+            s.room(conn);
+        }
+    }
+    let effects = s.take_effects();
+    effects.into_iter().filter(|e| !matches!(e, Effect::Audit(_))).collect()
 }
 
 pub(super) fn ask(s: &mut State, conn: Conn, m: Message) -> Vec<Effect> {
     s.message(conn, m, Instant::now());
-    s.take_effects()
+    take(s)
+}
+
+pub(super) fn register(s: &mut State, conn: Conn) -> Vec<Effect> {
+    ask(s, conn, Message::Register { request: 1, name: name(), places: 1 << 20 })
+}
+
+pub(super) fn connect(s: &mut State, conn: Conn) -> Vec<Effect> {
+    ask(s, conn, Message::Connect { request: 2, name: name() })
+}
+
+/// The link that is offered, and to whom.
+fn offered(effects: &[Effect]) -> (u64, Conn) {
+    match effects {
+        [Effect::Offer { link, to, .. }] => (*link, *to),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A link that is open, and who serves it.
+pub(super) fn link(s: &mut State, caller: Conn) -> (u64, Conn) {
+    let (link, server) = offered(&connect(s, caller));
+    let e = ask(s, server, Message::Adopted { link });
+    assert!(matches!(&e[..], [Effect::Link { to, .. }] if *to == caller), "{e:?}");
+    let e = ask(s, caller, Message::Adopted { link });
+    assert!(matches!(&e[..], [Effect::Open { to, .. }] if *to == server), "{e:?}");
+    (link, server)
+}
+
+/// An end says that its link is over.
+fn closed(link: u64, role: Role) -> Message {
+    Message::Closed { link, role, blame: Blame::Nobody, stats: LinkStats::default() }
+}
+
+/// The kernel says that nobody holds the memory of a link.
+fn forgotten(s: &mut State, link: u64) {
+    for role in [Role::Caller, Role::Server] {
+        s.let_go(link, role);
+    }
 }
 
 pub(super) fn refused(effects: &[Effect]) -> (u8, &str) {
@@ -50,21 +127,12 @@ pub(super) fn refused(effects: &[Effect]) -> (u8, &str) {
 fn denied_by_default_with_the_remedy() {
     let mut s = state();
     let (server, web) = (open(&mut s, 1), open(&mut s, 2));
-    let e = ask(&mut s, web, Message::Register { request: 1, name: name() });
+    let e = register(&mut s, web);
     let (code, text) = refused(&e);
     assert_eq!(code, PERMISSION_DENIED);
     assert!(text.contains("[service.g] register") && text.contains("known as web"), "{text}");
-    let e = ask(&mut s, server, Message::Connect { request: 1, name: name() });
-    assert_eq!(refused(&e).0, PERMISSION_DENIED);
-    let e = ask(&mut s, web, Message::Connect { request: 1, name: name() });
-    assert_eq!(refused(&e).0, UNAVAILABLE);
-}
-
-fn introduced(effects: &[Effect]) -> (u64, Conn) {
-    match effects {
-        [Effect::Introduce(Introduction { link, server, .. })] => (*link, server.0),
-        other => panic!("{other:?}"),
-    }
+    assert_eq!(refused(&connect(&mut s, server)).0, PERMISSION_DENIED);
+    assert_eq!(refused(&connect(&mut s, web)).0, UNAVAILABLE);
 }
 
 #[test]
@@ -72,21 +140,64 @@ fn instances_take_turns_and_a_dead_one_is_out_at_once() {
     let mut s = state();
     let (a, b, web) = (open(&mut s, 1), open(&mut s, 1), open(&mut s, 2));
     for conn in [a, b] {
-        ask(&mut s, conn, Message::Register { request: 1, name: name() });
+        register(&mut s, conn);
     }
-    let mut turns =
-        || introduced(&ask(&mut s, web, Message::Connect { request: 2, name: name() })).1;
+    let mut turns = || link(&mut s, web).1;
     assert_eq!([turns(), turns(), turns(), turns()], [a, b, a, b]);
-    s.closed(a);
-    s.take_effects();
+    s.closed(a, Instant::now());
+    take(&mut s);
     for _ in 0..3 {
-        let e = ask(&mut s, web, Message::Connect { request: 2, name: name() });
-        assert_eq!(introduced(&e).1, b);
+        assert_eq!(link(&mut s, web).1, b);
     }
 }
 
 #[test]
-fn a_watcher_hears_of_each_change() {
+fn an_instance_that_lets_an_offer_pass_is_asked_last_until_it_answers() {
+    let mut s = state();
+    let (hung, good, web) = (open(&mut s, 1), open(&mut s, 1), open(&mut s, 2));
+    register(&mut s, hung);
+    register(&mut s, good);
+    let (first, to) = offered(&connect(&mut s, web));
+    assert_eq!(to, hung);
+    s.timeout(Instant::now() + OFFER_TIME);
+    let e = take(&mut s);
+    let told = |e: &Effect| matches!(e, Effect::Send { to, message: Message::Ended { link, .. } } if (*to, *link) == (hung, first));
+    assert!(e.iter().any(told), "{e:?}");
+    let next = e.iter().find_map(|e| match e {
+        Effect::Offer { link, to, .. } => Some((*link, *to)),
+        _ => None,
+    });
+    assert_eq!(next.map(|n| n.1), Some(good));
+    for _ in 0..3 {
+        assert_eq!(link(&mut s, web).1, good);
+    }
+    // Too late: that offer is over.
+    assert_eq!(ask(&mut s, hung, Message::Adopted { link: first }), []);
+    s.closed(good, Instant::now());
+    take(&mut s);
+    assert_eq!(link(&mut s, web).1, hung, "the only one left");
+    let again = open(&mut s, 1);
+    register(&mut s, again);
+    let turns = [link(&mut s, web).1, link(&mut s, web).1];
+    assert!(turns.contains(&hung), "it has answered: {turns:?}");
+}
+
+#[test]
+fn a_caller_hears_when_no_instance_answers() {
+    let mut s = state();
+    let (server, web) = (open(&mut s, 1), open(&mut s, 2));
+    register(&mut s, server);
+    connect(&mut s, web);
+    s.timeout(Instant::now() + OFFER_TIME);
+    let e = take(&mut s);
+    let refusal = e.iter().find(|e| matches!(e, Effect::Send { to, .. } if *to == web));
+    let (code, text) = refused(std::slice::from_ref(refusal.expect("an answer")));
+    assert_eq!(code, UNAVAILABLE);
+    assert!(text.contains("does not answer within 1s"), "{text}");
+}
+
+#[test]
+fn a_watcher_hears_the_latest_count_once() {
     let mut s = state();
     let (server, web) = (open(&mut s, 1), open(&mut s, 2));
     let count = |e: &[Effect]| -> Vec<u32> {
@@ -101,12 +212,23 @@ fn a_watcher_hears_of_each_change() {
             .collect()
     };
     assert_eq!(count(&ask(&mut s, web, Message::Watch { request: 5, name: name() })), [0]);
-    assert_eq!(count(&ask(&mut s, server, Message::Register { request: 1, name: name() })), [1]);
-    s.closed(server);
-    assert_eq!(count(&s.take_effects()), [0]);
+    let e = ask(&mut s, web, Message::Watch { request: 6, name: name() });
+    assert_eq!(refused(&e).0, ALREADY_EXISTS);
+    assert_eq!(count(&register(&mut s, server)), [1]);
+    // It does not take what it is told: a thousand changes are one value.
+    for i in 0..1000 {
+        s.message(server, Message::Unregister { registration: 1 + i }, Instant::now());
+        let register = Message::Register { request: 1, name: name(), places: 1 };
+        s.message(server, register, Instant::now());
+    }
+    let before: Vec<_> = s.take_effects();
+    assert_eq!(count(&before), [0; 0]);
+    assert_eq!(count(&take(&mut s)), [1]);
+    s.closed(server, Instant::now());
+    assert_eq!(count(&take(&mut s)), [0]);
     ask(&mut s, web, Message::Unwatch { request: 5 });
     let server = open(&mut s, 1);
-    assert!(count(&ask(&mut s, server, Message::Register { request: 1, name: name() })).is_empty());
+    assert!(count(&register(&mut s, server)).is_empty());
 }
 
 #[test]
@@ -123,7 +245,7 @@ fn a_name_elsewhere_is_a_redirect() {
 /// All that a connection with room for everything is sent.
 fn told(s: &mut State, conn: Conn) -> (Vec<LinkRow>, usize) {
     let (mut rows, mut batches) = (Vec::new(), 0);
-    while s.lists_to().any(|c| c == conn) {
+    while s.is_due(conn) {
         s.room(conn);
         batches += 1;
         let effects = s.take_effects();
@@ -143,8 +265,8 @@ fn told(s: &mut State, conn: Conn) -> (Vec<LinkRow>, usize) {
 fn a_list_asks_the_servers_and_does_not_wait_for_ever() {
     let mut s = state();
     let (server, web, operator) = (open(&mut s, 1), open(&mut s, 2), open(&mut s, 9));
-    ask(&mut s, server, Message::Register { request: 1, name: name() });
-    let (link, _) = introduced(&ask(&mut s, web, Message::Connect { request: 2, name: name() }));
+    register(&mut s, server);
+    let (link, _) = link(&mut s, web);
     assert_eq!(refused(&ask(&mut s, web, Message::List { request: 3 })).0, PERMISSION_DENIED);
     let e = ask(&mut s, operator, Message::List { request: 3 });
     assert!(
@@ -167,17 +289,19 @@ fn a_list_asks_the_servers_and_does_not_wait_for_ever() {
 fn a_long_list_is_told_in_batches_and_whole() {
     let mut s = state();
     let (server, operator) = (open(&mut s, 1), open(&mut s, 9));
-    ask(&mut s, server, Message::Register { request: 1, name: name() });
-    let callers: Vec<Conn> = (0..3).map(|_| open(&mut s, 2)).collect();
-    for i in 0..3 * LINKS_TO_ONE_NAME {
-        ask(&mut s, callers[i % 3], Message::Connect { request: 2, name: name() });
+    register(&mut s, server);
+    for uid in [2, 3] {
+        let caller = open(&mut s, uid);
+        for _ in 0..1024 {
+            link(&mut s, caller);
+        }
     }
     ask(&mut s, operator, Message::List { request: 3 });
     ask(&mut s, server, Message::CountedAll { request: 1 });
     let (rows, batches) = told(&mut s, operator);
     let numbers: Vec<u64> = rows.iter().map(|r| r.link).collect();
-    assert_eq!(numbers, (1..=3 * LINKS_TO_ONE_NAME as u64).collect::<Vec<_>>());
-    assert_eq!(batches, 3 * LINKS_TO_ONE_NAME / ROWS);
+    assert_eq!(numbers, (1..=2048).collect::<Vec<_>>());
+    assert_eq!(batches, 2048 / ROWS);
 }
 
 fn open_links(s: &State) -> usize {
@@ -188,20 +312,47 @@ fn open_links(s: &State) -> usize {
 fn only_the_servers_word_ends_a_link() {
     let mut s = state();
     let (server, web) = (open(&mut s, 1), open(&mut s, 2));
-    ask(&mut s, server, Message::Register { request: 1, name: name() });
-    let connect =
-        |s: &mut State| introduced(&ask(s, web, Message::Connect { request: 2, name: name() }));
-    let (first, _) = connect(&mut s);
-    connect(&mut s);
+    register(&mut s, server);
+    let (first, _) = link(&mut s, web);
+    link(&mut s, web);
     let stats = LinkStats { calls: 1, ..LinkStats::default() };
-    ask(&mut s, web, Message::Closed { link: first, stats });
+    let over = |role| Message::Closed { link: first, role, blame: Blame::Nobody, stats };
+    assert_eq!(ask(&mut s, web, over(Role::Server)), [], "that it is not");
+    assert_eq!(
+        ask(&mut s, web, over(Role::Caller)),
+        [Effect::Over { link: first, said: [true, false] }]
+    );
     assert_eq!((open_links(&s), s.links[&first].stats.calls), (2, 0));
-    s.closed(web);
+    s.closed(web, Instant::now());
     assert_eq!(open_links(&s), 2, "hidden by a caller that hung up");
-    ask(&mut s, server, Message::Closed { link: first, stats });
+    ask(&mut s, server, over(Role::Server));
     assert_eq!((open_links(&s), s.links[&first].stats.calls), (1, 1));
-    s.closed(server);
+    s.closed(server, Instant::now());
     assert_eq!(open_links(&s), 0, "kept by a server that is gone");
+}
+
+#[test]
+fn what_is_charged_for_a_link_ends_with_the_kernels_word_only() {
+    let mut s = state();
+    let (server, web) = (open(&mut s, 1), open(&mut s, 2));
+    let usage = |s: &State, conn: Conn| Arc::clone(&s.connections[&conn].standing.usage);
+    let (callers, servers) = (usage(&s, web), usage(&s, server));
+    let charged = || (callers.used(Resource::Links), servers.used(Resource::Served));
+    register(&mut s, server);
+    let (number, _) = link(&mut s, web);
+    ask(&mut s, web, closed(number, Role::Caller));
+    ask(&mut s, server, closed(number, Role::Server));
+    assert_eq!(charged(), (1, 1), "the ends say that it is over");
+    s.let_go(number, Role::Caller);
+    assert_eq!(charged(), (0, 1), "what the server keeps is the server's");
+    s.let_go(number, Role::Server);
+    assert_eq!(charged(), (0, 0));
+    let (number, _) = link(&mut s, web);
+    s.closed(web, Instant::now());
+    s.closed(server, Instant::now());
+    assert_eq!(charged(), (1, 1), "they are gone, and somebody else may have the memory");
+    forgotten(&mut s, number);
+    assert_eq!(charged(), (0, 0));
 }
 
 #[test]
@@ -212,34 +363,99 @@ fn a_redirect_ends_with_its_callers_word_or_its_caller() {
     for request in [1, 2] {
         ask(&mut s, web, Message::Connect { request, name: far.clone() });
     }
-    ask(&mut s, web, Message::Closed { link: 1, stats: LinkStats::default() });
+    ask(&mut s, web, closed(1, Role::Caller));
     assert_eq!(open_links(&s), 1);
-    s.closed(web);
-    assert_eq!(open_links(&s), 0);
+    let usage = Arc::clone(&s.connections[&web].standing.usage);
+    assert_eq!(usage.used(Resource::Links), 1);
+    s.closed(web, Instant::now());
+    assert_eq!((open_links(&s), usage.used(Resource::Links)), (0, 0));
 }
 
 #[test]
-fn a_caller_has_so_many_links_to_a_name_and_no_more() {
+fn one_users_connections_share_its_links_and_its_places() {
     let mut s = state();
-    let (server, web, other) = (open(&mut s, 1), open(&mut s, 2), open(&mut s, 2));
-    ask(&mut s, server, Message::Register { request: 1, name: name() });
-    let connect = |s: &mut State, conn| ask(s, conn, Message::Connect { request: 2, name: name() });
-    let (first, _) = introduced(&connect(&mut s, web));
-    for _ in 1..LINKS_TO_ONE_NAME {
-        introduced(&connect(&mut s, web));
+    let server = open(&mut s, 1);
+    register(&mut s, server);
+    // 17 processes of one user, and one of another.
+    let crowd: Vec<Conn> = (0..17).map(|_| open(&mut s, 2)).collect();
+    for i in 0..1024 {
+        link(&mut s, crowd[i % 17]);
     }
-    let e = connect(&mut s, web);
-    let (code, text) = refused(&e);
-    assert_eq!(code, RESOURCE_EXHAUSTED);
-    assert!(text.contains("1024 links to `g`") && text.contains("share a channel"), "{text}");
-    introduced(&connect(&mut s, other));
-    ask(&mut s, server, Message::Closed { link: first, stats: LinkStats::default() });
-    introduced(&connect(&mut s, web));
-    refused(&connect(&mut s, web));
+    for conn in crowd {
+        let e = connect(&mut s, conn);
+        let (code, text) = refused(&e);
+        assert_eq!(code, RESOURCE_EXHAUSTED);
+        assert!(text.contains("user 2") && text.contains("share a channel"), "{text}");
+    }
+    let other = open(&mut s, 3);
+    link(&mut s, other);
 }
 
 #[test]
-fn a_caller_has_so_many_links_in_all_and_no_more() {
+fn a_server_with_few_places_keeps_a_share_for_each_new_user() {
+    let mut s = under("[service.g]\nregister = ['anyone']\n[service.g.call]\nanyone = ['*']\n");
+    let server = open(&mut s, 1);
+    ask(&mut s, server, Message::Register { request: 1, name: name(), places: 64 });
+    for (uid, share) in [(2, 32), (3, 16), (4, 8), (5, 4), (6, 2), (7, 1), (8, 1)] {
+        let web = open(&mut s, uid);
+        let mut had = 0;
+        loop {
+            let e = connect(&mut s, web);
+            let [Effect::Offer { link, .. }] = e[..] else { break };
+            ask(&mut s, server, Message::Adopted { link });
+            ask(&mut s, web, Message::Adopted { link });
+            had += 1;
+        }
+        assert_eq!(had, share, "user {uid}");
+    }
+}
+
+/// What is left of a server's places, for one account.
+fn places_left(s: &State, server: Conn, uid: u32) -> bool {
+    s.connections[&server].places.has_room_for(&Account::User(uid))
+}
+
+#[test]
+fn a_place_comes_back_whoever_says_that_the_link_is_over() {
+    let mut s = under("[service.g]\nregister = ['anyone']\n[service.g.call]\nanyone = ['*']\n");
+    let (server, web) = (open(&mut s, 1), open(&mut s, 2));
+    ask(&mut s, server, Message::Register { request: 1, name: name(), places: 1 });
+    for round in 0..3 {
+        let (number, _) = link(&mut s, web);
+        assert!(!places_left(&s, server, 3), "round {round}");
+        match round {
+            0 => drop(ask(&mut s, server, closed(number, Role::Server))),
+            // The kernel says it before the server does.
+            1 => s.let_go(number, Role::Server),
+            // The server ends it, and says so as well.
+            _ => {
+                ask(&mut s, server, closed(number, Role::Server));
+                ask(&mut s, server, closed(number, Role::Server));
+            }
+        }
+        forgotten(&mut s, number);
+        assert!(places_left(&s, server, 3), "round {round}");
+    }
+}
+
+#[test]
+fn what_could_not_be_made_leaves_no_charge() {
+    let mut s = state();
+    let (server, web) = (open(&mut s, 1), open(&mut s, 2));
+    register(&mut s, server);
+    let (number, _) = offered(&connect(&mut s, web));
+    s.faulty(number, Fault::Ours, "no descriptors", Instant::now());
+    let e = take(&mut s);
+    assert!(e.iter().any(|e| matches!(e, Effect::Over { link, .. } if *link == number)), "{e:?}");
+    // There is no memory that the kernel could tell of.
+    forgotten(&mut s, number);
+    let used = |s: &State, conn: Conn, what| s.connections[&conn].standing.usage.used(what);
+    assert_eq!(used(&s, web, Resource::Links) + used(&s, server, Resource::Served), 0);
+    assert!(s.links.is_empty());
+}
+
+#[test]
+fn a_user_has_so_many_links_in_all_and_no_more() {
     let names: Vec<ServiceName> =
         (0..5).map(|n| ServiceName::new(&format!("far{n}")).unwrap()).collect();
     let (mut calls, mut urls) = (String::new(), String::from("[names]\n"));
@@ -247,93 +463,179 @@ fn a_caller_has_so_many_links_in_all_and_no_more() {
         calls += &format!("[service.{n}.call]\nanyone = ['*']\n");
         urls += &format!("{n} = 'http://h:1'\n");
     }
-    let policy = Policy::parse("p", &(calls + &urls)).unwrap();
-    let mut s = State::new(policy, 9);
-    let web = open(&mut s, 2);
-    for i in 0..LINKS {
-        let name = names[i / LINKS_TO_ONE_NAME].clone();
-        let e = ask(&mut s, web, Message::Connect { request: 1, name });
+    let mut s = under(&(calls + &urls));
+    let crowd = [open(&mut s, 2), open(&mut s, 2)];
+    let ask_for = |s: &mut State, i: usize| {
+        let m = Message::Connect { request: 1, name: names[i % 5].clone() };
+        ask(s, crowd[i % 2], m)
+    };
+    for i in 0..4096 {
+        let e = ask_for(&mut s, i);
         assert!(matches!(&e[..], [Effect::Send { message: Message::Redirect { .. }, .. }]));
     }
-    let e = ask(&mut s, web, Message::Connect { request: 1, name: names[4].clone() });
+    let e = ask_for(&mut s, 4096);
     let (code, text) = refused(&e);
     assert_eq!(code, RESOURCE_EXHAUSTED);
     assert!(text.contains("4096 links") && text.contains("share a channel"), "{text}");
 }
 
 #[test]
-fn a_server_has_so_many_links_and_no_more() {
-    let mut s = state();
-    let server = open(&mut s, 1);
-    ask(&mut s, server, Message::Register { request: 1, name: name() });
-    let connect = |s: &mut State| {
-        let web = open(s, 2);
-        let e = ask(s, web, Message::Connect { request: 2, name: name() });
-        s.closed(web);
-        e
-    };
-    for _ in 0..LINKS_OF_ONE_SERVER {
-        introduced(&connect(&mut s));
+fn a_hostile_server_uses_up_nothing_but_its_own() {
+    let mut s = under("[service.g]\nregister = ['anyone']\n[service.g.call]\nanyone = ['*']\n");
+    let (bad, web) = (open(&mut s, 1), open(&mut s, 2));
+    register(&mut s, bad);
+    // It says nothing of the ends of its links; the caller lets go of each.
+    let mut refusals = 0;
+    for _ in 0..2000 {
+        let e = connect(&mut s, web);
+        let [Effect::Offer { link, .. }] = e[..] else {
+            refusals += 1;
+            continue;
+        };
+        ask(&mut s, bad, Message::Adopted { link });
+        ask(&mut s, web, Message::Adopted { link });
+        ask(&mut s, web, closed(link, Role::Caller));
+        s.let_go(link, Role::Caller);
     }
-    let e = connect(&mut s);
-    let (code, text) = refused(&e);
-    assert_eq!(code, RESOURCE_EXHAUSTED);
-    assert!(text.contains("start another instance"), "{text}");
-    let second = open(&mut s, 1);
-    ask(&mut s, second, Message::Register { request: 1, name: name() });
-    for _ in 0..2 {
-        assert_eq!(introduced(&connect(&mut s)).1, second);
-    }
+    assert_eq!(refusals, 2000 - 1024, "its places are taken");
+    let good = open(&mut s, 3);
+    ask(&mut s, good, Message::Register { request: 1, name: name(), places: 100 });
+    assert_eq!(link(&mut s, web).1, good);
+    assert_eq!(s.connections[&web].standing.usage.used(Resource::Links), 1);
 }
 
 #[test]
-fn a_process_serves_and_watches_so_many_names_and_no_more() {
+fn a_process_that_does_not_go_on_has_a_few_links_under_way_and_the_others_theirs() {
+    let mut s = state();
+    let (server, slow, other) = (open(&mut s, 1), open(&mut s, 2), open(&mut s, 3));
+    register(&mut s, server);
+    let mut begun = Vec::new();
+    for request in 0..100 {
+        let e = ask(&mut s, slow, Message::Connect { request, name: name() });
+        begun.extend(e.into_iter().map(|e| offered(&[e]).0));
+    }
+    assert_eq!(begun.len(), OPENING);
+    for link in &begun {
+        ask(&mut s, server, Message::Adopted { link: *link });
+    }
+    link(&mut s, other);
+    // One of them goes on, and the next question is taken.
+    let e = ask(&mut s, slow, Message::Adopted { link: begun[0] });
+    assert!(e.iter().any(|e| matches!(e, Effect::Offer { .. })), "{e:?}");
+    // The others wait, but not for ever.
+    let mut refusals = 0;
+    for i in 1..15 {
+        s.timeout(Instant::now() + i * Duration::from_secs(6));
+        let e = take(&mut s);
+        refusals += e
+            .iter()
+            .filter(|e| matches!(e, Effect::Send { to, message: Message::Refused { .. } } if *to == slow))
+            .count();
+    }
+    // Of a hundred, one is open, fifteen were begun and are over.
+    assert_eq!(refusals, 84);
+    let e = ask(&mut s, slow, Message::Connect { request: 1000, name: name() });
+    assert!(matches!(&e[..], [Effect::Offer { .. }]), "{e:?}");
+}
+
+#[test]
+fn a_cancelled_question_leaves_nothing() {
     let mut s = state();
     let (server, web) = (open(&mut s, 1), open(&mut s, 2));
-    for request in 0..64 {
-        let e = ask(&mut s, server, Message::Register { request, name: name() });
+    register(&mut s, server);
+    let (number, _) = offered(&connect(&mut s, web));
+    let e = ask(&mut s, web, Message::Cancel { request: 2 });
+    assert!(
+        matches!(&e[..], [Effect::Send { to, message: Message::Ended { .. } }, Effect::Over { .. }] if *to == server),
+        "{e:?}"
+    );
+    forgotten(&mut s, number);
+    let usage = &s.connections[&web].standing.usage;
+    for resource in [Resource::Links, Resource::Opening, Resource::Waiting] {
+        assert_eq!(usage.used(resource), 0, "{resource}");
+    }
+    assert!(s.links.is_empty() && s.deadlines.is_empty());
+    assert_eq!(s.connections[&web].opening, 0);
+}
+
+#[test]
+fn an_end_that_lies_about_its_memory_is_blamed() {
+    let mut s = state();
+    let (server, good, web) = (open(&mut s, 1), open(&mut s, 1), open(&mut s, 2));
+    register(&mut s, server);
+    register(&mut s, good);
+    let (number, to) = offered(&connect(&mut s, web));
+    ask(&mut s, to, Message::Adopted { link: number });
+    s.faulty(number, Fault::Of(Role::Server), "no seal", Instant::now());
+    let effects = s.take_effects();
+    assert!(effects.iter().any(|e| matches!(e, Effect::Audit(Event::Blamed { .. }))));
+    let next = effects.iter().find_map(|e| match e {
+        Effect::Offer { to, .. } => Some(*to),
+        _ => None,
+    });
+    assert_eq!(next, Some(good), "the caller gets another instance");
+}
+
+#[test]
+fn one_user_serves_and_watches_so_many_names_and_no_more() {
+    let mut s = state();
+    let (server, second, web) = (open(&mut s, 1), open(&mut s, 1), open(&mut s, 2));
+    for i in 0..512 {
+        let e = register(&mut s, [server, second][i % 2]);
         assert!(matches!(&e[..], [Effect::Send { message: Message::Registered { .. }, .. }]));
     }
-    let e = ask(&mut s, server, Message::Register { request: 64, name: name() });
-    assert_eq!(refused(&e), (RESOURCE_EXHAUSTED, "one process may serve at most 64 names"));
-    for request in 0..64 {
-        let e = ask(&mut s, web, Message::Watch { request, name: name() });
-        assert!(matches!(&e[..], [Effect::Send { message: Message::Watched { .. }, .. }]));
+    let e = register(&mut s, server);
+    let text = "user 1 has 512 served names, the most that one may have";
+    assert_eq!(refused(&e), (RESOURCE_EXHAUSTED, text));
+    s.closed(second, Instant::now());
+    take(&mut s);
+    assert!(matches!(&register(&mut s, server)[..], [Effect::Send { .. }]));
+    let crowd: Vec<Conn> = (0..1024).map(|_| open(&mut s, 2)).collect();
+    for conn in crowd {
+        ask(&mut s, conn, Message::Watch { request: 1, name: name() });
     }
-    let e = ask(&mut s, web, Message::Watch { request: 64, name: name() });
-    assert_eq!(refused(&e), (RESOURCE_EXHAUSTED, "one process may watch at most 64 names"));
+    let e = ask(&mut s, web, Message::Watch { request: 1, name: name() });
+    let text = "user 2 has 1024 watched names, the most that one may have";
+    assert_eq!(refused(&e), (RESOURCE_EXHAUSTED, text));
 }
 
 #[test]
 fn the_numbers_of_others_are_worth_nothing() {
     let mut s = state();
     let (server, web, third) = (open(&mut s, 1), open(&mut s, 2), open(&mut s, 2));
-    let e = ask(&mut s, server, Message::Register { request: 1, name: name() });
+    let e = register(&mut s, server);
     let [Effect::Send { message: Message::Registered { registration, .. }, .. }] = e[..] else {
         panic!("{e:?}")
     };
-    let e = ask(&mut s, web, Message::Connect { request: 2, name: name() });
-    let (link, _) = introduced(&e);
+    let (number, _) = offered(&connect(&mut s, web));
     let stats = LinkStats { calls: 9, ..LinkStats::default() };
     for m in [
         Message::Unregister { registration },
-        Message::Counted { request: 1, link, stats },
-        Message::Closed { link, stats },
+        Message::Counted { request: 1, link: number, stats },
+        closed(number, Role::Server),
+        closed(number, Role::Caller),
+        Message::Adopted { link: number },
+        Message::Cancel { request: 2 },
     ] {
         assert_eq!(ask(&mut s, third, m), []);
     }
-    assert_eq!((s.instances(&name()), open_links(&s), s.links[&link].stats.calls), (1, 1, 0));
+    assert_eq!(ask(&mut s, web, Message::Adopted { link: number }), [], "not its turn");
+    assert_eq!((s.instances(&name()), s.links[&number].stats.calls), (1, 0));
 }
 
 #[test]
-fn a_failed_introduction_is_told_to_the_caller() {
+fn what_the_coordinator_cannot_make_is_told_to_the_caller() {
     let mut s = state();
     let (server, web) = (open(&mut s, 1), open(&mut s, 2));
-    ask(&mut s, server, Message::Register { request: 1, name: name() });
-    let e = ask(&mut s, web, Message::Connect { request: 2, name: name() });
-    let [Effect::Introduce(introduction)] = &e[..] else { panic!("{e:?}") };
-    s.introduction_failed(introduction, "no memory");
-    assert_eq!(refused(&s.take_effects()), (UNAVAILABLE, "no link to `g`: no memory"));
+    register(&mut s, server);
+    let (number, _) = offered(&connect(&mut s, web));
+    s.faulty(number, Fault::Ours, "no memory", Instant::now());
+    let e = take(&mut s);
+    let refusal = e.iter().find(|e| matches!(e, Effect::Send { to, .. } if *to == web));
+    assert_eq!(
+        refused(std::slice::from_ref(refusal.unwrap())),
+        (UNAVAILABLE, "no link to `g`: no memory")
+    );
     assert_eq!(open_links(&s), 0);
 }
 
@@ -346,43 +648,48 @@ fn a_process_that_plays_the_coordinator_is_closed() {
 }
 
 #[test]
-fn a_few_links_are_wide_and_a_thousand_stay_below_200_mib() {
+fn a_user_has_a_few_wide_links_and_a_thousand_stay_below_200_mib() {
     let mut s = state();
-    let server = open(&mut s, 1);
-    ask(&mut s, server, Message::Register { request: 1, name: name() });
+    let (server, web) = (open(&mut s, 1), open(&mut s, 2));
+    register(&mut s, server);
     let mut bytes = 0;
-    let geometry = |s: &mut State| {
-        let web = open(s, 2);
-        let effects = ask(s, web, Message::Connect { request: 2, name: name() });
-        let introduced = effects.into_iter().find_map(|e| match e {
-            Effect::Introduce(i) => Some(i),
-            _ => None,
-        });
-        introduced.expect("an introduction").geometry
-    };
     for i in 0..1000 {
-        let g = geometry(&mut s);
-        assert_eq!(g == Geometry::WIDE, i < WIDE_LINKS);
+        let (number, _) = link(&mut s, web);
+        let g = s.links[&number].geometry;
+        assert_eq!(g == Geometry::WIDE, i < 16, "half of those that there are");
         bytes += 2 * g.outbox_bytes();
     }
     assert!(bytes < 200 << 20, "{bytes}");
-    assert_eq!(geometry(&mut s), Geometry::DEFAULT);
-    let all: Vec<u64> = s.links.keys().copied().collect();
-    for link in all {
-        ask(&mut s, server, Message::Closed { link, stats: LinkStats::default() });
-    }
-    assert_eq!(geometry(&mut s), Geometry::WIDE);
+    let other = open(&mut s, 3);
+    let (number, _) = link(&mut s, other);
+    assert_eq!(s.links[&number].geometry, Geometry::WIDE, "another user's first");
 }
 
 #[test]
-fn closed_links_are_remembered_in_bounds() {
+fn closed_links_are_remembered_in_bounds_and_not_those_of_one_user_only() {
     let mut s = state();
-    let (server, web) = (open(&mut s, 1), open(&mut s, 2));
-    ask(&mut s, server, Message::Register { request: 1, name: name() });
+    let (server, web, other) = (open(&mut s, 1), open(&mut s, 2), open(&mut s, 3));
+    register(&mut s, server);
+    let close = |s: &mut State, conn| {
+        let (number, _) = link(s, conn);
+        ask(s, server, closed(number, Role::Server));
+        forgotten(s, number);
+        number
+    };
+    let telling = close(&mut s, other);
     for _ in 0..REMEMBERED + 50 {
-        let (link, _) =
-            introduced(&ask(&mut s, web, Message::Connect { request: 2, name: name() }));
-        ask(&mut s, server, Message::Closed { link, stats: LinkStats::default() });
+        close(&mut s, web);
     }
     assert_eq!(s.links.len(), REMEMBERED);
+    assert!(s.links.contains_key(&telling), "hidden behind the links of another user");
+    // What was never open is not remembered.
+    connect(&mut s, web);
+    ask(&mut s, web, Message::Cancel { request: 2 });
+    let last = *s.links.keys().last().unwrap();
+    forgotten(&mut s, last);
+    assert_eq!(s.links.len(), REMEMBERED);
 }
+
+mod reports;
+
+mod reload;

@@ -1,4 +1,5 @@
-//! What an operator asks the coordinator: which links there are, and that a gate be opened or closed.
+//! What an operator asks the coordinator: which links there are, that a gate be opened or closed, that
+//! the policy be read again.
 
 use std::path::Path;
 use std::pin::Pin;
@@ -10,7 +11,7 @@ use partywall_abi::control::{LinkRow, Message};
 use partywall_abi::name::ServiceName;
 use tokio::sync::oneshot;
 
-use super::{Agent, Place, Waiting, get};
+use super::{Agent, Place, Waiting, lock};
 use crate::error::Error;
 use crate::target::TargetError;
 
@@ -28,8 +29,9 @@ const WITHIN: Duration = Duration::from_secs(30);
 /// # Errors
 /// [`Error::NoCoordinator`], [`Error::Refused`] for anyone but root and the coordinator's user.
 pub fn links(socket: Option<&Path>) -> Result<Vec<LinkInfo>, Error> {
-    let place = socket.map_or_else(Place::find, |p| Place::Path(p.into()));
-    get(&place)?.list()
+    let (agent, answer) =
+        order(socket, |tx| Waiting::Rows(Vec::new(), tx), |request| Message::List { request })?;
+    answer_of(&agent, answer)
 }
 
 /// Opens or closes the gates of the domains that serve `name`, and says how many there are. While
@@ -43,26 +45,56 @@ pub fn links(socket: Option<&Path>) -> Result<Vec<LinkInfo>, Error> {
 /// no domain, and for anyone but root and the coordinator's user.
 pub fn switch_gate(socket: Option<&Path>, name: &str, open: bool) -> Result<u32, Error> {
     let name = ServiceName::new(name).map_err(TargetError::Name)?;
-    let place = socket.map_or_else(Place::find, |p| Place::Path(p.into()));
-    let agent = get(&place)?;
-    let (tx, rx) = oneshot::channel();
-    let request = agent.begin(Waiting::Switch(tx))?;
-    agent.ask(request, &Message::Switch { request, name, open })?;
-    wait_here(rx, WITHIN)
+    let (agent, answer) =
+        order(socket, Waiting::Switch, |request| Message::Switch { request, name, open })?;
+    answer_of(&agent, answer)
 }
 
-impl Agent {
-    pub(super) fn list(&self) -> Result<Vec<LinkRow>, Error> {
-        let (tx, rx) = oneshot::channel();
-        let request = self.begin(Waiting::Rows(Vec::new(), tx))?;
-        self.ask(request, &Message::List { request })?;
-        wait_here(rx, WITHIN)
-    }
+/// What [`reload_policy`] has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Reloaded {
+    /// Links that were ended, since the policy does not allow them any more.
+    pub ended: u32,
+    /// Links whose methods, or whose ends' principals, are others now.
+    pub changed: u32,
+}
+
+/// Has the coordinator read its policy again. A file that cannot be used changes nothing.
+///
+/// Blocks until it is in force. `socket`: as for [`links`].
+///
+/// # Errors
+/// [`Error::NoCoordinator`]; [`Error::Refused`] with the file, the line and the remedy when the
+/// policy cannot be used, and for anyone but root and the coordinator's user.
+pub fn reload_policy(socket: Option<&Path>) -> Result<Reloaded, Error> {
+    let (agent, answer) = order(socket, Waiting::Reload, |request| Message::Reload { request })?;
+    answer_of(&agent, answer)
+}
+
+type Answer<T> = oneshot::Receiver<Result<T, Error>>;
+
+/// Gives an order to a coordinator that is there.
+fn order<T>(
+    socket: Option<&Path>,
+    waiting: impl FnOnce(oneshot::Sender<Result<T, Error>>) -> Waiting,
+    question: impl FnOnce(u32) -> Message,
+) -> Result<(Arc<Agent>, Answer<T>), Error> {
+    let place = socket.map_or_else(Place::find, |p| Place::Path(p.into()));
+    let agent = super::agent(&place);
+    agent.open()?;
+    let (tx, answer) = oneshot::channel();
+    agent.ask(&mut lock(&agent.books), waiting(tx), question)?;
+    Ok((agent, answer))
+}
+
+fn answer_of<T>(_agent: &Arc<Agent>, mut answer: Answer<T>) -> Result<T, Error> {
+    wait_here(&mut answer, WITHIN)
 }
 
 /// Waits on this thread for an answer.
 pub(super) fn wait_here<T>(
-    mut answer: oneshot::Receiver<Result<T, Error>>,
+    answer: &mut oneshot::Receiver<Result<T, Error>>,
     within: Duration,
 ) -> Result<T, Error> {
     struct Unpark(std::thread::Thread);
@@ -75,7 +107,7 @@ pub(super) fn wait_here<T>(
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
     let mut cx = Context::from_waker(&waker);
     loop {
-        if let Poll::Ready(answer) = Pin::new(&mut answer).poll(&mut cx) {
+        if let Poll::Ready(answer) = Pin::new(&mut *answer).poll(&mut cx) {
             return answer.unwrap_or(Err(Error::CoordinatorGone("it has ended")));
         }
         match within.checked_sub(start.elapsed()) {

@@ -1,7 +1,12 @@
 //! The conversation with a coordinator, and with what is none.
 
+use super::place::check_owner;
 use super::*;
 use partywall_coordinator::{Coordinator, Policy};
+use partywall_shm::socket;
+use std::os::fd::AsFd;
+
+const LONG: Duration = Duration::from_secs(10);
 
 const POLICY: &str = "[service.g]\nregister = ['anyone']\n[service.g.call]\nanyone = ['*']\n\
                       [service.far.call]\nanyone = ['*']\n[names]\nfar = 'http://h:1'\n";
@@ -19,13 +24,19 @@ fn host() -> (tempfile::TempDir, Coordinator, Arc<Agent>) {
     (dir, coordinator, get(&Place::Path(path)).unwrap())
 }
 
+fn list(agent: &Arc<Agent>) -> Vec<LinkRow> {
+    let (tx, mut rx) = oneshot::channel();
+    let waiting = Waiting::Rows(Vec::new(), tx);
+    agent.ask(&mut lock(&agent.books), waiting, |request| Message::List { request }).unwrap();
+    wait_here(&mut rx, LONG).unwrap()
+}
+
 /// Waits until none of the links that the coordinator knows is open.
-fn wait_until_closed(agent: &Agent, links: usize) {
+fn wait_until_closed(agent: &Arc<Agent>, links: usize) {
     let deadline = Instant::now() + Duration::from_secs(5);
     loop {
-        let rows = agent.list().unwrap();
-        assert_eq!(rows.len(), links);
-        if rows.iter().all(|row| !row.open) {
+        let rows = list(agent);
+        if rows.len() == links && rows.iter().all(|row| !row.open) {
             return;
         }
         assert!(Instant::now() < deadline, "{rows:?}");
@@ -33,17 +44,49 @@ fn wait_until_closed(agent: &Agent, links: usize) {
     }
 }
 
+/// What a server does with the next offer: adopts it, and opens it when its caller is ready.
+async fn serve_one(registered: &mut Registered) -> (partywall_shm::setup::Ends, Booked) {
+    let Some(Event::Offer(Offer { terms, memory, socket, booked })) =
+        registered.events.recv().await
+    else {
+        panic!("no offer")
+    };
+    let adopted =
+        partywall_shm::setup::Adopted::new(terms.link, terms.geometry, memory, socket).unwrap();
+    booked.adopted();
+    let Some(Event::Open(_, callers)) = registered.events.recv().await else { panic!("no caller") };
+    (adopted.open(callers).unwrap(), booked)
+}
+
+/// Both ends of a link by the coordinator.
+async fn link(
+    agent: &Arc<Agent>,
+    registered: &mut Registered,
+) -> ((partywall_shm::setup::Ends, Booked), (partywall_shm::setup::Ends, Booked)) {
+    tokio::join!(call_one(agent.connect(&name("g")).unwrap()), serve_one(registered))
+}
+
+/// What a caller does with the answer to a connect.
+async fn call_one(connecting: Connecting) -> (partywall_shm::setup::Ends, Booked) {
+    let Ok(Connected::Link(linked)) = connecting.wait(LONG).await else { panic!("no link") };
+    let (mut pending, booked) = crate::ring::client::fill(*linked).unwrap();
+    booked.adopted();
+    while !pending.poll().unwrap() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    (pending.into_ends().unwrap(), booked)
+}
+
 #[test]
 fn a_redirect_that_nobody_waits_for_any_more_is_closed_in_the_books() {
     let (_dir, _coordinator, agent) = host();
     drop(agent.connect(&name("far")).unwrap());
-    wait_until_closed(&agent, 1);
     let Ok(Connected::Redirect { booked, .. }) =
-        agent.connect(&name("far")).unwrap().blocking(HANDSHAKE)
+        agent.connect(&name("far")).unwrap().blocking(LONG)
     else {
         panic!("no redirect")
     };
-    assert!(agent.list().unwrap()[1].open);
+    assert_eq!(list(&agent).iter().filter(|row| row.open).count(), 1);
     drop(booked);
     wait_until_closed(&agent, 2);
 }
@@ -51,68 +94,178 @@ fn a_redirect_that_nobody_waits_for_any_more_is_closed_in_the_books() {
 #[tokio::test]
 async fn an_offer_that_is_not_taken_is_closed_in_the_books() {
     let (_dir, _coordinator, agent) = host();
-    let mut registered = agent.register(&name("g")).await.unwrap();
-    let Ok(Connected::Link(_linked)) = agent.connect(&name("g")).unwrap().wait().await else {
-        panic!("no link")
-    };
-    drop(registered.offers.recv().await.unwrap());
-    let Ok(Connected::Link(_linked)) = agent.connect(&name("g")).unwrap().wait().await else {
-        panic!("no link")
-    };
+    let mut registered = agent.register(&name("g"), 10).await.unwrap();
+    let ends = link(&agent, &mut registered).await;
+    drop(ends);
+    let connecting = agent.connect(&name("g")).unwrap();
+    let offer = registered.events.recv().await.unwrap();
+    drop(offer);
+    let refused = connecting.wait(LONG).await;
+    assert!(matches!(refused, Err(Error::Refused { code: tonic::Code::Unavailable, .. })));
+    let connecting = agent.connect(&name("g")).unwrap();
     // This one lies in the queue.
     drop(registered);
-    tokio::task::spawn_blocking(move || wait_until_closed(&agent, 2)).await.unwrap();
+    assert!(connecting.wait(LONG).await.is_err());
+    tokio::task::spawn_blocking(move || wait_until_closed(&agent, 1)).await.unwrap();
 }
 
 #[tokio::test]
 async fn a_registration_ends_with_its_value_and_with_who_waits_for_it() {
     let (_dir, coordinator, agent) = host();
-    let registered = agent.register(&name("g")).await.unwrap();
+    let registered = agent.register(&name("g"), 10).await.unwrap();
     drop(registered);
     let g = name("g");
-    let mut registering = Box::pin(agent.register(&g));
+    let mut registering = Box::pin(agent.register(&g, 10));
     let waker = &mut std::task::Context::from_waker(std::task::Waker::noop());
     // Asked for; an answer that is there already ends with the value as well.
     drop(registering.as_mut().poll(waker));
     drop(registering);
-    let deadline = Instant::now() + Duration::from_secs(5);
     // Answers come in the order of the questions; the registrations were the first ones.
-    while let Ok(connected) = agent.connect(&name("g")).unwrap().wait().await {
-        assert!(matches!(connected, Connected::Link(_)) && Instant::now() < deadline);
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while !matches!(
+        agent.connect(&name("g")).unwrap().wait(LONG).await,
+        Err(Error::Refused { code: tonic::Code::Unavailable, .. })
+    ) {
+        assert!(Instant::now() < deadline);
     }
     assert!(coordinator.serving(&name("g")).recv_timeout(Duration::from_millis(20)).is_err());
 }
 
+/// An agent on a socket of its own, and the other end.
+fn alone() -> (Arc<Agent>, std::os::fd::OwnedFd) {
+    let (ours, theirs) = socket::pair().unwrap();
+    let agent = Arc::new(Agent { place: Place::Handed(3), books: Mutex::default() });
+    agent.begin(ours).unwrap();
+    (agent, theirs)
+}
+
+/// A link's end in the books of a coordinator that is played by hand.
+pub(crate) fn booked(link: u64) -> (Booked, std::os::fd::OwnedFd) {
+    let (agent, theirs) = alone();
+    let token = partywall_abi::control::Token([1; 16]);
+    let role = partywall_abi::control::Role::Caller;
+    (Booked::new(&agent, link, token, role, name("g")), theirs)
+}
+
+pub(crate) fn wait_for_adopted(coordinator: &std::os::fd::OwnedFd, link: u64) {
+    let mut buffer = [0; 64];
+    assert!(socket::wait_readable(coordinator.as_fd(), Instant::now() + LONG).unwrap());
+    let len = socket::receive(coordinator.as_fd(), &mut buffer).unwrap().len;
+    assert_eq!(Message::decode(&buffer[..len]).unwrap(), Message::Adopted { link });
+}
+
 #[test]
 fn who_sends_does_not_wait_for_a_coordinator_that_does_not_read() {
-    let (ours, theirs) = socket::pair().unwrap();
-    let agent = Agent::start(ours).unwrap();
+    let (agent, theirs) = alone();
     let start = Instant::now();
     for request in 0..5_000 {
-        agent.send(&Message::Unwatch { request }).unwrap();
+        agent.say(&Message::Unwatch { request });
     }
     assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
     let mut buffer = [0; 64];
     for expected in 0..5_000 {
         let deadline = Instant::now() + Duration::from_secs(10);
         assert!(socket::wait_readable(theirs.as_fd(), deadline).unwrap());
-        let len = socket::receive(theirs.as_fd(), &mut buffer, false).unwrap().len;
+        let len = socket::receive(theirs.as_fd(), &mut buffer).unwrap().len;
         let message = Message::decode(&buffer[..len]).unwrap();
         assert_eq!(message, Message::Unwatch { request: expected });
     }
-    assert!(lock(&agent.outgoing).packets.is_empty());
 }
 
 #[test]
 fn a_coordinator_that_never_reads_is_given_up() {
-    let (ours, _theirs) = socket::pair().unwrap();
-    let agent = Agent::start(ours).unwrap();
-    let (tx, rx) = oneshot::channel();
-    agent.begin(Waiting::Answer(tx)).unwrap();
-    let unwatch = Message::Unwatch { request: 1 };
-    let sent = (0..2 * OUTGOING).take_while(|_| agent.send(&unwatch).is_ok()).count();
-    assert!((OUTGOING..OUTGOING + 1_000).contains(&sent), "{sent}");
-    assert!(matches!(rx.blocking_recv().unwrap(), Err(Error::CoordinatorGone(_))));
+    let (agent, _theirs) = alone();
+    let connecting = agent.connect(&name("g")).unwrap();
+    for request in 0..2 * OUTGOING as u32 {
+        agent.say(&Message::Unwatch { request });
+    }
+    assert!(matches!(connecting.blocking(LONG), Err(Error::CoordinatorGone(_))));
+    assert!(matches!(agent.connect(&name("g")), Err(Error::CoordinatorGone(_))));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_coordinator_is_told_of_names_links_watches_and_questions() {
+    let (dir, coordinator, agent) = host();
+    let path = dir.path().join("c.sock");
+    let mut registered = agent.register(&name("g"), 10).await.unwrap();
+    let (caller, server) = link(&agent, &mut registered).await;
+    let mut watching = agent.watch(&name("g")).unwrap();
+    watching.instances.wait_for(|n| *n == 1).await.unwrap();
+    drop(coordinator);
+    assert!(matches!(registered.events.recv().await, Some(Event::Lost)));
+    watching.instances.wait_for(|n| *n == 0).await.unwrap();
+    let question = agent.connect(&name("g")).unwrap();
+    let question = tokio::spawn(call_one(question));
+    let start = Instant::now();
+    let coordinator = Coordinator::start(Some(&path), Policy::parse("test", POLICY).unwrap());
+    let coordinator = coordinator.unwrap();
+    watching.instances.wait_for(|n| *n == 1).await.unwrap();
+    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+    // The question that was asked in the gap, and the link from before it.
+    let served = serve_one(&mut registered).await;
+    drop((question.await.unwrap(), served));
+    let rows = loop {
+        let rows = list(&agent);
+        let open: Vec<_> = rows.into_iter().filter(|row| row.open).collect();
+        if open.len() == 1 && open[0].link == caller.1.link() {
+            break open;
+        }
+        assert!(start.elapsed() < Duration::from_secs(10), "{open:?}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    };
+    assert_eq!(rows.len(), 1);
+    assert_eq!(caller.1.link(), server.1.link());
+    drop((caller, server));
+    drop(coordinator);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_coordinator_that_forbids_a_link_ends_it() {
+    struct Over(tokio::sync::Notify);
+    impl End for Over {
+        fn stats(&self) -> LinkStats {
+            LinkStats::default()
+        }
+        fn end(&self, status: tonic::Status) {
+            assert_eq!(status.code(), tonic::Code::PermissionDenied);
+            self.0.notify_one();
+        }
+        fn allow(&self, _: partywall_abi::control::Identity, _: partywall_abi::name::MethodSet) {}
+    }
+    let (dir, coordinator, agent) = host();
+    let mut registered = agent.register(&name("g"), 10).await.unwrap();
+    let (caller, _server) = link(&agent, &mut registered).await;
+    let over = Arc::new(Over(tokio::sync::Notify::new()));
+    let end: Arc<dyn End> = Arc::clone(&over) as _;
+    caller.1.attach(Arc::downgrade(&end));
+    drop(coordinator);
+    let policy = Policy::parse("test", "[service.g]\nregister = ['anyone']\n").unwrap();
+    let path = dir.path().join("c.sock");
+    let _coordinator = Coordinator::start(Some(&path), policy).unwrap();
+    tokio::time::timeout(LONG, over.0.notified()).await.unwrap();
+}
+
+#[test]
+fn where_no_coordinator_ever_was_that_is_said_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = Place::Path(dir.path().join("none.sock"));
+    let start = Instant::now();
+    assert!(matches!(get(&place), Err(Error::NoCoordinator { .. })));
+    assert!(start.elapsed() < Duration::from_secs(1));
+}
+
+#[test]
+fn where_a_coordinator_was_a_question_waits_for_its_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("c.sock");
+    // Killed: its socket is there still.
+    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    let start = Instant::now();
+    let agent = get(&Place::Path(path)).unwrap();
+    let within = Duration::from_millis(300);
+    let error = agent.connect(&name("g")).unwrap().blocking(within).err().unwrap();
+    assert!(matches!(error, Error::NoCoordinator { .. }), "{error}");
+    assert!(start.elapsed() >= within);
 }
 
 #[test]

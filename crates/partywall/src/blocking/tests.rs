@@ -5,27 +5,34 @@ use partywall_shm::setup::local_pair;
 /// It said `process` of every link.
 #[test]
 fn the_isolation_of_a_blocking_channel_is_what_the_coordinator_told() {
-    use partywall_abi::control::Isolation;
+    use partywall_abi::control::{Isolation, Token};
+    use partywall_shm::setup::Adopted;
     use partywall_shm::{memory, socket};
     for isolation in [Isolation::None, Isolation::Fault, Isolation::Process] {
         let geometry = Geometry::DEFAULT;
         let [ours, theirs] = [(); 2].map(|()| memory::create(geometry).unwrap());
-        let (socket, peers) = socket::pair().unwrap();
-        let server = std::thread::spawn(move || {
-            let pending = Pending::start(7, geometry, theirs, peers).unwrap();
-            pending.wait(Instant::now() + Duration::from_secs(5)).unwrap()
-        });
-        let linked = Linked {
+        let (socket, peers) = socket::link_pair().unwrap();
+        let (socket, peers) = (socket.endpoint(), peers.endpoint());
+        let server = Adopted::new(7, geometry, theirs.writer, peers).unwrap();
+        let terms = Terms {
             link: 7,
+            token: Token([1; 16]),
             geometry,
-            server: crate::fuzz::identity(),
+            peer: crate::fuzz::identity(),
+            methods: MethodSet::all(),
             isolation,
-            memory: ours,
-            socket,
         };
-        let open = Channel::opened(linked, Instant::now() + Duration::from_secs(5)).unwrap();
-        assert_eq!(open.server.isolation(), isolation);
-        drop(server.join().unwrap());
+        let (booked, coordinator) = crate::agent::tests::booked(7);
+        let (own, servers) = (ours.writer, theirs.reader);
+        let linked = Linked { terms, own, servers, socket, booked };
+        let opening = std::thread::spawn(move || {
+            Channel::opened(linked, Instant::now() + Duration::from_secs(5)).unwrap()
+        });
+        // It has filled both outboxes when it says that it has adopted the link.
+        crate::agent::tests::wait_for_adopted(&coordinator, 7);
+        let server = server.open(ours.reader).unwrap();
+        assert_eq!(opening.join().unwrap().server.isolation(), isolation);
+        drop(server);
     }
 }
 

@@ -179,7 +179,7 @@ mod tests {
     #[tokio::test]
     async fn a_stream_that_is_always_ready_lets_other_tasks_run() {
         let (ours, _theirs) = local_pair(Geometry::WIDE).unwrap();
-        let core = Arc::new(Core::calling(ours).unwrap());
+        let core = Arc::new(Core::calling(ours, None).unwrap());
         let (stream, _) = core.open(false).unwrap().unwrap();
         // As long as not to be put together.
         for _ in 0..500 {

@@ -1,6 +1,7 @@
 //! Why a link ended.
 
 use partywall_abi::codec::DecodeError;
+use partywall_abi::control;
 use partywall_shm::link::{Blame, LinkError};
 use tonic::Status;
 
@@ -19,6 +20,9 @@ pub(crate) enum Broken {
     Runtime,
     #[error("the link was closed")]
     Closed,
+    /// The coordinator has ended it.
+    #[error("{}", .0.message())]
+    Ended(Box<Status>),
     /// The service has failed while this thread was in it.
     #[error("the service failed inside a call ({0:?}) and is to be started again")]
     Callee(partywall_abi::domain::Status),
@@ -33,7 +37,25 @@ impl Broken {
         match self {
             Self::Link(why) => why.blame(),
             Self::Decode(_) | Self::Rule(_) | Self::Callee(_) => Blame::Peer,
-            Self::Runtime | Self::Closed | Self::Unsendable(_) => Blame::Local,
+            Self::Runtime | Self::Closed | Self::Ended(_) | Self::Unsendable(_) => Blame::Local,
+        }
+    }
+
+    /// What the coordinator is told of that.
+    pub(crate) fn reported(&self) -> control::Blame {
+        match self {
+            // Death is no broken rule.
+            Self::Link(LinkError::Dead) => control::Blame::Nobody,
+            why if why.blame() == Blame::Peer => control::Blame::Peer,
+            _ => control::Blame::Nobody,
+        }
+    }
+
+    /// What calls that are under way end with.
+    pub(crate) fn status(&self, link: u64) -> Status {
+        match self {
+            Self::Ended(status) => Status::clone(status),
+            _ => Status::unavailable(format!("link {link}: {self}")),
         }
     }
 }

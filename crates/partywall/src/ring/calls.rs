@@ -183,6 +183,20 @@ impl Core {
         calls.len()
     }
 
+    /// Ends those calls of the peer whose path says so, with this status, on both sides; how many.
+    pub(crate) fn end_calls(&self, ends: impl Fn(&str) -> bool, status: &Status) -> usize {
+        let all: Vec<_> = guard(&self.streams).calls.values().cloned().collect();
+        let mut ended = 0;
+        for stream in all {
+            if stream.path().is_some_and(&ends) && self.forget_exactly(&stream) {
+                self.push_reset(stream.id, status.code(), status.message());
+                stream.fail(status.clone());
+                ended += 1;
+            }
+        }
+        ended
+    }
+
     /// Whether the heads of all calls are on the ring.
     pub(crate) fn all_begun(&self) -> bool {
         guard(&self.streams).calls.values().all(|stream| stream.lock().begun)

@@ -30,7 +30,8 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Buf as _;
-use partywall_abi::control::Isolation;
+use partywall_abi::control::{Identity, Isolation, LinkStats};
+use partywall_abi::name::MethodSet;
 use partywall_abi::segment::{self, Kind, ResponseHead, Segment, Trailers};
 use partywall_abi::sync::{AtomicBool, Ordering, fence};
 use partywall_shm::setup::{Ends, Pending};
@@ -45,7 +46,7 @@ use super::pump::{Pump, PumpError};
 use super::reader::{Drive, Flow, Record};
 use super::stream::{Answer, Part, Stream};
 use super::table;
-use crate::agent::Linked;
+use crate::agent::{self, Booked, End, Linked};
 use crate::domain::{self, Gate};
 use crate::error::Error;
 use crate::wire;
@@ -140,21 +141,30 @@ pub(crate) async fn open(
     linked: Linked,
     within: Duration,
 ) -> Result<(Arc<Link>, Isolation), Error> {
-    let number = linked.link;
-    let ends = set_up(number, linked.geometry, linked.memory, linked.socket, within).await?;
-    let link = start(ends)?;
+    let isolation = linked.terms.isolation;
+    let number = linked.terms.link;
+    // Filling the outboxes takes the kernel's time, which is no runtime's.
+    let (pending, booked) = agent::on_a_thread(move || fill(linked)).await?;
+    booked.adopted();
+    let ends = opened(pending, within).await?;
+    let link = start(ends, Some(booked))?;
     let gate = Gate::take(number);
-    let isolation = domain::isolation(linked.isolation, gate.as_ref().map(Gate::isolation));
+    let isolation = domain::isolation(isolation, gate.as_ref().map(Gate::isolation));
     if let Some(gate) = gate {
         link.client.core.visit_by(gate);
     }
     Ok((link, isolation))
 }
 
+/// Fills both outboxes of a link that this process asked for.
+pub(crate) fn fill(linked: Linked) -> Result<(Pending, Booked), Error> {
+    let Linked { terms, own, servers, socket, booked } = linked;
+    Ok((Pending::new(terms.link, terms.geometry, own, servers, socket)?, booked))
+}
+
 /// Drives an open link in the background.
-pub(crate) fn start(ends: Ends) -> Result<Arc<Link>, Error> {
-    // What the coordinator counts of a link, its server says.
-    let core = Core::calling(ends)
+pub(crate) fn start(ends: Ends, booked: Option<Booked>) -> Result<Arc<Link>, Error> {
+    let core = Core::calling(ends, booked)
         .map_err(|source| Error::Io { what: "watching the link's socket".into(), source })?;
     let client = Arc::new(Client {
         core: Arc::new(core),
@@ -162,18 +172,13 @@ pub(crate) fn start(ends: Ends) -> Result<Arc<Link>, Error> {
         promised: AtomicBool::new(false),
     });
     tokio::spawn(Driver { client: Arc::clone(&client), drive: Drive::with_calls() });
+    let end: Arc<dyn End> = Arc::clone(&client) as _;
+    client.core.attach(Arc::downgrade(&end));
     Ok(Arc::new(Link { client }))
 }
 
-/// Exchanges outboxes with the peer.
-pub(crate) async fn set_up(
-    link: u64,
-    geometry: partywall_abi::layout::Geometry,
-    memory: std::os::fd::OwnedFd,
-    socket: std::os::fd::OwnedFd,
-    within: Duration,
-) -> Result<Ends, Error> {
-    let pending = Pending::start(link, geometry, memory, socket)?;
+/// Waits until the server has opened the link.
+async fn opened(pending: Pending, within: Duration) -> Result<Ends, Error> {
     let watching = |source| Error::Io { what: "watching the link's socket".into(), source };
     let mut io = watch(pending).map_err(watching)?;
     let opened = async {
@@ -186,6 +191,20 @@ pub(crate) async fn set_up(
     };
     tokio::time::timeout(within, opened).await.map_err(|_| Error::TimedOut(within))??;
     Ok(io.into_inner().into_ends().expect("poll said that it is open"))
+}
+
+impl End for Client {
+    fn stats(&self) -> LinkStats {
+        self.core.stats()
+    }
+
+    fn end(&self, status: Status) {
+        self.core.close(&Broken::Ended(Box::new(status)));
+    }
+
+    // The server's end holds the methods, and what is known of the server is this end's from when it
+    // was opened.
+    fn allow(&self, _peer: Identity, _methods: MethodSet) {}
 }
 
 struct Driver {

@@ -34,7 +34,7 @@
 
 use std::collections::VecDeque;
 use std::os::fd::AsRawFd;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 
 use partywall_abi::control::LinkStats;
@@ -57,7 +57,7 @@ use super::lone;
 use super::reader::{Doorbell, Rx};
 use super::stream::{OverCredit, OverWindow};
 use super::table::{FREE_PLACES, Table};
-use crate::agent::{Agent, Counted};
+use crate::agent::{Booked, End};
 use crate::domain::{Gate, Visited};
 
 /// Control records that may wait for room, beside three for each call that may be open (a reset, a
@@ -133,7 +133,8 @@ pub(crate) struct Core {
     owed: AtomicU32,
     closed: OnceLock<Status>,
     pub(crate) counters: Counters,
-    agent: Option<Arc<Agent>>,
+    /// This end in the coordinator's books, until the link is closed.
+    booked: Mutex<Option<Booked>>,
     /// The runtime has several threads.
     pub(super) many_threads: bool,
     /// What this link's calls hold, of what its caller may.
@@ -159,8 +160,8 @@ pub(crate) fn watch<T: AsRawFd>(socket: T) -> std::io::Result<AsyncFd<T>> {
 
 impl Core {
     /// Takes over the caller's end of an open link, inside the runtime that will drive it.
-    pub(crate) fn calling(ends: Ends) -> std::io::Result<Self> {
-        let mut core = Self::new(ends, Account::own(), None)?;
+    pub(crate) fn calling(ends: Ends, booked: Option<Booked>) -> std::io::Result<Self> {
+        let mut core = Self::new(ends, Account::own(), booked)?;
         let tx = core.tx.get_mut().unwrap_or_else(PoisonError::into_inner);
         (tx.credit, tx.window) = (limits::FIRST_WINDOW.into(), limits::FIRST_WINDOW.into());
         core.streams = Mutex::new(Table::with_places(limits::FIRST_STREAMS));
@@ -171,19 +172,19 @@ impl Core {
     pub(crate) fn serving(
         ends: Ends,
         account: Arc<Account>,
-        agent: Option<Arc<Agent>>,
+        booked: Option<Booked>,
     ) -> std::io::Result<Self> {
         let bounds = *account.bounds();
         let calls = bounds.calls.saturating_add(FREE_PLACES);
         let streams = bounds.calls_per_link.min(calls).min(limits::STREAMS_MAX) as u32;
         let limits = segment::Limits { streams, window: account.window };
-        let core = Self::new(ends, account, agent)?;
+        let core = Self::new(ends, account, booked)?;
         guard(&core.tx).expect_calls(streams as usize);
         core.push_control(Kind::Limits, 0, &limits.encode());
         Ok(core)
     }
 
-    fn new(ends: Ends, account: Arc<Account>, agent: Option<Arc<Agent>>) -> std::io::Result<Self> {
+    fn new(ends: Ends, account: Arc<Account>, booked: Option<Booked>) -> std::io::Result<Self> {
         ends.bell.publish_cpu();
         let doorbell = Arc::<Doorbell>::default();
         Ok(Self {
@@ -217,7 +218,7 @@ impl Core {
             owed: AtomicU32::new(0),
             closed: OnceLock::new(),
             counters: Counters::default(),
-            agent,
+            booked: Mutex::new(booked),
             many_threads: Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread,
             account,
             waiting: AtomicUsize::new(0),
@@ -238,7 +239,7 @@ impl Core {
 
     /// Ends the link; the first reason stays.
     pub(crate) fn close(&self, why: &Broken) {
-        let status = Status::unavailable(format!("link {}: {why}", self.link));
+        let status = why.status(self.link);
         if self.closed.set(status.clone()).is_err() {
             return;
         }
@@ -265,8 +266,9 @@ impl Core {
         // The peer is not to wait for the last reference to this value.
         self.bell().hang_up();
         self.wake_ears();
-        if let Some(agent) = &self.agent {
-            agent.closed(self.link, self.stats());
+        let booked = guard(&self.booked).take();
+        if let Some(booked) = booked {
+            booked.close(why.reported(), self.stats());
         }
     }
 
@@ -574,8 +576,16 @@ impl Tx {
     }
 }
 
-impl Counted for Core {
-    fn stats(&self) -> LinkStats {
+impl Core {
+    /// Has the coordinator reach this end from here on.
+    pub(crate) fn attach(&self, end: Weak<dyn End>) {
+        if let Some(booked) = &*guard(&self.booked) {
+            booked.attach(end);
+        }
+    }
+
+    /// What was counted so far.
+    pub(crate) fn stats(&self) -> LinkStats {
         let c = &self.counters;
         let get = |a: &AtomicU64| a.load(Ordering::Relaxed);
         LinkStats {

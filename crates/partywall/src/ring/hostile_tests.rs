@@ -135,7 +135,7 @@ async fn a_service_that_says_limits_twice_or_takes_room_back_loses_its_link() {
     ];
     for [first, second] in bad {
         let (ours, mut theirs) = local_pair(Geometry::WIDE).unwrap();
-        let link = client::start(ours).unwrap();
+        let link = client::start(ours, None).unwrap();
         let mut request = http::Request::new(Body::empty());
         *request.uri_mut() = http::Uri::from_static("/a.B/C");
         let call = link.call(request, None);
@@ -182,7 +182,7 @@ async fn windows_of_many_links_of_one_caller_are_bounded_together() {
 #[tokio::test]
 async fn a_place_goes_on_when_the_call_that_it_was_kept_for_is_dropped() {
     let (ours, _theirs) = local_pair(Geometry::WIDE).unwrap();
-    let link = client::start(ours).unwrap();
+    let link = client::start(ours, None).unwrap();
     let request = || {
         let mut request = http::Request::new(Body::empty());
         *request.uri_mut() = http::Uri::from_static("/a.B/C");

@@ -321,7 +321,7 @@ mod tests {
     async fn a_body_that_is_always_ready_lets_other_tasks_run() {
         let room = Geometry::new(1024, 1 << 20).unwrap();
         let (ours, _theirs) = local_pair(room).unwrap();
-        let core = Core::calling(ours).unwrap();
+        let core = Core::calling(ours, None).unwrap();
         let (stream, _) = core.open(false).unwrap().unwrap();
         let frames = tokio_stream::iter(0..1000);
         let frames = tokio_stream::StreamExt::map(frames, |_| {

@@ -23,31 +23,36 @@
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::future::Future;
-use std::panic::AssertUnwindSafe;
+use std::os::fd::OwnedFd;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use partywall_abi::control::{Identity, LinkStats, Terms};
 use partywall_abi::name::MethodSet;
 use partywall_abi::segment::{self, END, HEAD, Kind, NO_DEADLINE, ROOM, RequestHead, Segment};
 use partywall_abi::sync::{AtomicBool, AtomicU64, Ordering};
-use partywall_shm::setup::Ends;
+use partywall_shm::setup::{Adopted, Ends};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::Notify;
-use tokio::time::Sleep;
-use tonic::{Code, Status};
+use tonic::Status;
+
+mod task;
+
+use task::{Step, Task};
+pub(crate) use task::{expired, panicked};
 
 use super::account::{Account, Accounts};
 use super::body::{Incoming, RequestBody, WholeBody};
-use super::client::{rest, set_up};
+use super::client::rest;
 use super::core::{Broken, Core, Counters};
 use super::inline::{HandOn, History, Inside};
-use super::pump::{Pump, PumpError};
+use super::pump::Pump;
 use super::reader::{Drive, Flow, Record};
-use super::stream::{Part, Stream};
-use crate::agent::{Agent, Counted, Offer};
+use super::stream::Part;
+use crate::agent::{Booked, End, Offer};
 use crate::domain::{self, Offered, Visit, Visited};
 use crate::error::Error;
 use crate::peer::{Deadline, Peer};
@@ -56,8 +61,6 @@ use crate::wire;
 
 /// Paths that a link remembers; a caller that uses more of them pays for the look-up each time.
 const PATHS: usize = 256;
-/// How long a caller may take to send its outbox.
-const SETUP: Duration = Duration::from_secs(10);
 /// How long a draining server waits for a caller's word that no more calls come. A caller that
 /// does not run then has none under way.
 const PROMISE: Duration = Duration::from_millis(250);
@@ -71,26 +74,25 @@ type Handler = Pin<Box<dyn Future<Output = http::Response<tonic::body::Body>> + 
 
 /// One path that was called.
 struct Method {
-    path: Box<str>,
+    path: Arc<str>,
     uri: http::Uri,
     allowed: bool,
     history: History,
 }
 
-/// The paths a link remembers.
-#[derive(Default)]
-struct Paths {
+/// Who calls and what it may call, with the paths that a link remembers.
+struct Rights {
+    peer: Peer,
+    methods: MethodSet,
     last: Option<Arc<Method>>,
-    all: HashMap<Box<str>, Arc<Method>>,
+    all: HashMap<Arc<str>, Arc<Method>>,
 }
 
 /// A link to one caller.
 pub(crate) struct Link {
     core: Arc<Core>,
     dispatch: Arc<dyn Dispatch>,
-    peer: Peer,
-    methods: MethodSet,
-    paths: Mutex<Paths>,
+    rights: Mutex<Rights>,
     runtime: Handle,
     /// Whether the reader's role can be handed on.
     hands_on: bool,
@@ -156,30 +158,42 @@ impl Visit for Link {
     }
 }
 
-/// Opens the link that was offered and serves it in the background.
-pub(crate) async fn open(
-    offer: Offer,
-    dispatch: Arc<dyn Dispatch>,
-    accounts: Arc<Accounts>,
-    agent: Arc<Agent>,
-) -> Result<Arc<Link>, Error> {
-    let Offer { link, geometry, caller, methods, isolation, memory, socket } = offer;
+/// A link that was offered, and whose caller is not ready yet.
+pub(crate) struct Adopting {
+    adopted: Adopted,
+    terms: Terms,
+    offered: Option<Offered>,
+    booked: Booked,
+}
+
+/// Takes an offer, and says so to the coordinator.
+pub(crate) fn adopt(offer: Offer) -> Result<Adopting, Error> {
+    let Offer { terms, memory, socket, booked } = offer;
     // Before the caller can see that the link is open.
-    let offered = match Offered::new(caller.pid, link) {
-        Ok(offered) => offered,
-        Err(source) => {
-            // The caller hears it hang up, and finds the next instance.
-            partywall_shm::socket::discard(vec![memory, socket]);
-            let what = "opening a link: a call here was cut off, and this service is to be ended";
-            return Err(Error::Io { what: what.into(), source });
-        }
-    };
-    let ends = set_up(link, geometry, memory, socket, SETUP).await?;
+    let offered = Offered::new(terms.peer.pid, terms.link).map_err(|source| {
+        // The caller gets the next instance.
+        let what = "opening a link: a call here was cut off, and this service is to be ended";
+        Error::Io { what: what.into(), source }
+    })?;
+    let adopted = Adopted::new(terms.link, terms.geometry, memory, socket)?;
+    booked.adopted();
+    Ok(Adopting { adopted, terms, offered, booked })
+}
+
+/// Opens a link that was adopted, with its caller's outbox, and serves it in the background.
+pub(crate) fn open(
+    adopting: Adopting,
+    callers: OwnedFd,
+    dispatch: Arc<dyn Dispatch>,
+    accounts: &Arc<Accounts>,
+) -> Result<Arc<Link>, Error> {
+    let Adopting { adopted, terms, offered, booked } = adopting;
+    let ends = adopted.open(callers)?;
     let gate = offered.as_ref().map(Offered::isolation);
-    let isolation = domain::isolation(isolation, gate);
-    let account = accounts.open(caller.uid, caller.pid);
-    let peer = Peer::new(caller, link, isolation);
-    let link = start(ends, dispatch, (peer, account), methods, Some(agent))?;
+    let isolation = domain::isolation(terms.isolation, gate);
+    let account = accounts.open(terms.peer.uid, terms.peer.pid);
+    let peer = Peer::new(terms.peer, terms.link, isolation);
+    let link = start(ends, dispatch, (peer, account), terms.methods, Some(booked))?;
     if let Some(offered) = offered {
         let visited: Arc<dyn Visit> = Arc::clone(&link) as _;
         offered.open(Arc::downgrade(&visited));
@@ -194,23 +208,16 @@ pub(crate) fn start(
     dispatch: Arc<dyn Dispatch>,
     (peer, account): (Peer, Arc<Account>),
     methods: MethodSet,
-    agent: Option<Arc<Agent>>,
+    booked: Option<Booked>,
 ) -> Result<Arc<Link>, Error> {
-    let number = ends.link;
-    let core = Core::serving(ends, account, agent.clone())
+    let core = Core::serving(ends, account, booked)
         .map_err(|source| Error::Io { what: "watching the link's socket".into(), source })?;
     let runtime = Handle::current();
     let core = Arc::new(core);
-    if let Some(agent) = agent {
-        let counted: Arc<dyn Counted> = Arc::clone(&core) as _;
-        agent.count(number, Arc::downgrade(&counted));
-    }
     let link = Arc::new(Link {
         core,
         dispatch,
-        peer,
-        methods,
-        paths: Mutex::default(),
+        rights: Mutex::new(Rights { peer, methods, last: None, all: HashMap::new() }),
         hands_on: runtime.runtime_flavor() == RuntimeFlavor::MultiThread,
         runtime,
         role: AtomicU64::new(0),
@@ -221,7 +228,33 @@ pub(crate) fn start(
         offered: OnceLock::new(),
     });
     tokio::spawn(Driver { link: Arc::clone(&link), drive: Drive::default(), role: 0 });
+    let end: Arc<dyn End> = Arc::clone(&link) as _;
+    link.core.attach(Arc::downgrade(&end));
     Ok(link)
+}
+
+impl End for Link {
+    fn stats(&self) -> LinkStats {
+        self.core.stats()
+    }
+
+    fn end(&self, status: Status) {
+        self.close(&Broken::Ended(Box::new(status)));
+    }
+
+    fn allow(&self, peer: Identity, methods: MethodSet) {
+        let mut rights = self.rights();
+        rights.peer = rights.peer.known_as(peer);
+        rights.methods = methods.clone();
+        rights.last = None;
+        rights.all.clear();
+        drop(rights);
+        // A call that began under the old policy does not outlive it.
+        let text = "the policy does not let this caller call this method any more";
+        let ended =
+            self.core.end_calls(|path| !methods.covers(path), &Status::permission_denied(text));
+        self.core.counters.denied.fetch_add(ended as u64, Ordering::Relaxed);
+    }
 }
 
 struct Driver {
@@ -431,7 +464,8 @@ impl Link {
                 return Ok(());
             }
         };
-        let method = self.method(head.path);
+        let (method, peer) = self.method(head.path);
+        stream.is_of(&method.path);
         let mut call = Task {
             link: Arc::clone(self),
             stream: Arc::clone(&stream),
@@ -445,8 +479,8 @@ impl Link {
         if !call.method.allowed {
             self.core.counters.denied.fetch_add(1, Ordering::Relaxed);
             self.core.give_back(len);
-            let text = format!("the policy does not let this caller call {}", head.path);
-            call.step = Step::Answer(Pump::status(Status::permission_denied(text)));
+            let denied = crate::error::denied("this caller", head.path);
+            call.step = Step::Answer(Pump::status(denied));
             return self.run(call, true, reader);
         }
         let headers = wire::request_headers(&head)?;
@@ -463,7 +497,7 @@ impl Link {
         *request.version_mut() = http::Version::HTTP_2;
         *request.uri_mut() = call.method.uri.clone();
         *request.headers_mut() = headers;
-        request.extensions_mut().insert(self.peer.clone());
+        request.extensions_mut().insert(peer);
         if deadline_ns != NO_DEADLINE {
             let left = Duration::from_nanos(deadline_ns);
             if let Some(at) = Instant::now().checked_add(left) {
@@ -519,32 +553,38 @@ impl Link {
 
     /// The method that was called last is not to be polled by who reads.
     fn was_slow(&self) {
-        let paths = self.paths.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(method) = &paths.last {
+        if let Some(method) = &self.rights().last {
             method.history.start_over();
         }
     }
 
-    fn method(&self, path: &str) -> Arc<Method> {
-        let mut paths = self.paths.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(last) = paths.last.as_ref().filter(|m| *m.path == *path) {
-            return Arc::clone(last);
+    fn rights(&self) -> MutexGuard<'_, Rights> {
+        self.rights.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is known of a path, and who calls it.
+    fn method(&self, path: &str) -> (Arc<Method>, Peer) {
+        let mut rights = self.rights();
+        let peer = rights.peer.clone();
+        if let Some(last) = rights.last.as_ref().filter(|m| *m.path == *path) {
+            return (Arc::clone(last), peer);
         }
-        if let Some(method) = paths.all.get(path).cloned() {
-            paths.last = Some(Arc::clone(&method));
-            return method;
+        if let Some(method) = rights.all.get(path).cloned() {
+            rights.last = Some(Arc::clone(&method));
+            return (method, peer);
         }
         let uri = path.parse::<http::Uri>();
+        let path = Arc::<str>::from(path);
         let method = Arc::new(Method {
-            path: path.into(),
-            allowed: uri.as_ref().is_ok_and(|u| u.path() == path) && self.methods.covers(path),
+            allowed: uri.as_ref().is_ok_and(|u| u.path() == &*path) && rights.methods.covers(&path),
+            path: Arc::clone(&path),
             uri: uri.unwrap_or_default(),
             history: History::default(),
         });
-        if paths.all.len() < PATHS {
-            paths.all.insert(path.into(), Arc::clone(&method));
+        if rights.all.len() < PATHS {
+            rights.all.insert(path, Arc::clone(&method));
         }
-        method
+        (method, peer)
     }
 
     fn ended(&self, code: u8) {
@@ -552,131 +592,6 @@ impl Link {
         c.calls.fetch_add(1, Ordering::Relaxed);
         if code != 0 {
             c.failed.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-}
-
-#[expect(clippy::large_enum_variant, reason = "a call that ends at its first poll is never moved")]
-enum Step {
-    Handle(Handler),
-    Answer(Pump),
-    Done,
-}
-
-/// One call.
-struct Task {
-    link: Arc<Link>,
-    stream: Arc<Stream>,
-    method: Arc<Method>,
-    step: Step,
-    deadline: Option<Pin<Box<Sleep>>>,
-    /// Its request came in one record.
-    whole: bool,
-    /// It runs in a task of its own.
-    spawned: bool,
-    /// Its handler has not been polled.
-    first: bool,
-}
-
-impl Future for Task {
-    type Output = ();
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let this = &mut *self;
-        loop {
-            // Nobody can have reset a call whose head is being delivered.
-            if this.spawned && this.stream.poll_send_closed(cx).is_ready() {
-                return this.end(Code::Cancelled as u8);
-            }
-            // Polled by who reads, a call is ready at once, or its timer is set in its task.
-            if let Some(deadline) = &mut this.deadline
-                && if this.spawned {
-                    deadline.as_mut().poll(cx).is_ready()
-                } else {
-                    deadline.deadline() <= tokio::time::Instant::now()
-                }
-            {
-                this.deadline = None;
-                this.step = Step::Answer(Pump::status(expired()));
-            }
-            match &mut this.step {
-                Step::Handle(handler) => {
-                    // Only the polls that are made in a task are measured: see `inline`.
-                    let start = (this.first && this.spawned).then(Instant::now);
-                    this.first = false;
-                    let polled =
-                        std::panic::catch_unwind(AssertUnwindSafe(|| handler.as_mut().poll(cx)));
-                    if let Some(start) = start {
-                        this.method.history.first_poll_took(start.elapsed());
-                    }
-                    this.step = Step::Answer(match polled {
-                        Ok(Poll::Pending) => return Poll::Pending,
-                        Ok(Poll::Ready(response)) => Pump::response(response),
-                        Err(_) => Pump::status(panicked()),
-                    });
-                }
-                Step::Answer(pump) => {
-                    let (core, stream) = (&this.link.core, &this.stream);
-                    let pumped =
-                        std::panic::catch_unwind(AssertUnwindSafe(|| pump.poll(cx, core, stream)));
-                    match pumped {
-                        Ok(Poll::Pending) => return Poll::Pending,
-                        Ok(Poll::Ready(Ok(()))) => {
-                            let code = pump.code();
-                            return this.end(code);
-                        }
-                        Ok(Poll::Ready(Err(PumpError::Broken(why)))) => {
-                            this.link.close(&why);
-                            return this.end(Code::Unavailable as u8);
-                        }
-                        Ok(Poll::Ready(Err(_))) => return this.end(Code::Cancelled as u8),
-                        Err(_) => {
-                            core.push_reset(stream.id, Code::Internal, panicked().message());
-                            return this.end(Code::Internal as u8);
-                        }
-                    }
-                }
-                Step::Done => return Poll::Ready(()),
-            }
-        }
-    }
-}
-
-/// The status of a call whose deadline has passed in the service.
-pub(crate) fn expired() -> Status {
-    Status::deadline_exceeded("the deadline passed in the service")
-}
-
-/// The status of a call whose handler, or the body of whose answer, has panicked.
-pub(crate) fn panicked() -> Status {
-    Status::internal("the handler panicked")
-}
-
-impl Task {
-    fn end(&mut self, code: u8) -> Poll<()> {
-        self.step = Step::Done;
-        self.link.ended(code);
-        Poll::Ready(())
-    }
-}
-
-impl Drop for Task {
-    fn drop(&mut self) {
-        let unanswered = self.link.core.forget_exactly(&self.stream);
-        if !self.whole {
-            // What came for a handler that never read it goes back to the link's window.
-            self.link.core.give_back(self.stream.unread());
-        }
-        if !matches!(self.step, Step::Done) {
-            // Dropped by the runtime's end or a panic, or because the caller has gone.
-            if unanswered {
-                let text = "the call was given up in the service";
-                self.link.core.push_reset(self.stream.id, Code::Unavailable, text);
-            }
-            self.link.ended(Code::Cancelled as u8);
-        }
-        if self.link.draining.load(Ordering::SeqCst) {
-            self.link.idle.notify_waiters();
         }
     }
 }

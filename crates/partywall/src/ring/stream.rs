@@ -13,7 +13,7 @@
 //! stretch is all that a stream has to remember.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use bytes::{Bytes, BytesMut};
@@ -155,6 +155,8 @@ impl Part {
 pub(crate) struct Stream {
     pub(crate) id: u32,
     state: Mutex<State>,
+    /// What is called, at the service's end.
+    path: OnceLock<Arc<str>>,
 }
 
 impl Stream {
@@ -164,7 +166,17 @@ impl Stream {
             credit: limits::STREAM_WINDOW,
             ..State::default()
         };
-        Self { id, state: Mutex::new(state) }
+        Self { id, state: Mutex::new(state), path: OnceLock::new() }
+    }
+
+    /// Says what is called.
+    pub(crate) fn is_of(&self, path: &Arc<str>) {
+        let _first = self.path.set(Arc::clone(path));
+    }
+
+    /// What is called, as far as it was said.
+    pub(crate) fn path(&self) -> Option<&str> {
+        self.path.get().map(|path| &**path)
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {

@@ -18,7 +18,7 @@ pub(super) fn channel(served: &Served) -> Result<Channel, Error> {
     let account = served.accounts.open(peer().uid(), peer().pid());
     let caller = (peer(), account);
     ring::server::start(servers, served.services.for_one(), caller, MethodSet::all(), None)?;
-    let link = ring::client::start(callers)?;
+    let link = ring::client::start(callers, None)?;
     Ok(Channel::on(link, peer()))
 }
 

@@ -16,6 +16,7 @@ mod options;
 mod routes;
 mod serving;
 
+use std::collections::HashMap;
 use std::future::{Future, Pending};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -35,7 +36,7 @@ pub use routes::Routes;
 pub use serving::Serving;
 
 use self::options::{Options, Served};
-use crate::agent::{self, Place, Registered};
+use crate::agent::{self, Event, Place, Registered};
 use crate::channel::Channel;
 use crate::error::Error;
 use crate::ring;
@@ -268,7 +269,8 @@ async fn run(
         let (served, stopped) = (served.clone(), stop.subscribe());
         match target {
             Target::Name(name) => {
-                let registered = agent::get_async(&place).await?.register(&name).await?;
+                let agent = agent::get_async(&place).await?;
+                let registered = agent.register(&name, places()).await?;
                 tasks.spawn(serve_name(name, registered, served, stopped));
             }
             Target::Http(url) => {
@@ -322,6 +324,12 @@ async fn serve_http2(
     }
 }
 
+/// Links that this process has descriptors for: three quarters of its limit, one for each.
+fn places() -> u32 {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    limit.map_or(u32::MAX, |n| u32::try_from(n / 4 * 3).unwrap_or(u32::MAX))
+}
+
 /// Takes the links that a name is offered, until it is time to stop.
 async fn serve_name(
     name: ServiceName,
@@ -330,55 +338,57 @@ async fn serve_name(
     mut stopped: watch::Receiver<bool>,
 ) -> Result<(), Error> {
     let mut links: Vec<Weak<ring::server::Link>> = Vec::new();
-    let mut opening = tokio::task::JoinSet::new();
+    let mut adopting: HashMap<u64, ring::server::Adopting> = HashMap::new();
     let mut result = Ok(());
     loop {
-        tokio::select! {
+        let event = tokio::select! {
             _ = stopped.wait_for(|stop| *stop) => break,
-            offer = registered.offers.recv() => match offer {
-                Some((offer, booked)) => {
-                    let (link, agent) = (offer.link, Arc::clone(&registered.agent));
-                    let accounts = Arc::clone(&accounts);
-                    let open = ring::server::open(offer, services.for_one(), accounts, agent);
-                    opening.spawn(async move {
-                        let opened = open.await;
-                        if opened.is_ok() {
-                            booked.hand_on();
+            event = registered.events.recv() => event,
+        };
+        match event {
+            Some(Event::Offer(offer)) => {
+                let link = offer.terms.link;
+                match ring::server::adopt(offer) {
+                    Ok(adopted) => drop(adopting.insert(link, adopted)),
+                    Err(why) => tracing::warn!(link, %why, "a link was not adopted"),
+                }
+            }
+            Some(Event::Open(link, callers)) => {
+                let Some(adopted) = adopting.remove(&link) else { continue };
+                match ring::server::open(adopted, callers, services.for_one(), &accounts) {
+                    Ok(link) => {
+                        if links.len() == links.capacity() {
+                            links.retain(|l| l.strong_count() > 0);
                         }
-                        (link, opened)
-                    });
-                }
-                None => {
-                    result = Err(Error::CoordinatorGone("no new links can come"));
-                    break;
-                }
-            },
-            Some(opened) = opening.join_next() => match opened {
-                Ok((_, Ok(link))) => {
-                    if links.len() == links.capacity() {
-                        links.retain(|l| l.strong_count() > 0);
+                        links.push(Arc::downgrade(&link));
                     }
-                    links.push(Arc::downgrade(&link));
+                    Err(why) => tracing::warn!(link, %why, "a link was not opened"),
                 }
-                Ok((link, Err(why))) => tracing::warn!(link, %why, "a link was not opened"),
-                Err(_) => {}
-            },
+            }
+            Some(Event::Over(link)) => drop(adopting.remove(&link)),
+            Some(Event::Lost) => {
+                tracing::info!(%name, links = links.len(), "the coordinator has gone; links go on");
+                adopting.clear();
+            }
+            Some(Event::Ended(why)) => {
+                result = Err(why);
+                break;
+            }
+            None => break,
         }
     }
     tracing::debug!(%name, links = links.len(), "draining");
     drop(registered);
-    opening.abort_all();
-    while let Some(opened) = opening.join_next().await {
-        // One that was open already is drained like the others.
-        if let Ok((_, Ok(link))) = opened {
-            links.push(Arc::downgrade(&link));
-        }
-    }
+    drop(adopting);
     let links: Vec<_> = links.iter().filter_map(Weak::upgrade).collect();
     if result.is_err() {
         // Without a coordinator no link can come, but those that are there go on.
         while !*stopped.borrow() && !links.iter().all(|l| l.is_closed()) {
             let _look = tokio::time::timeout(ORPHANED, stopped.changed()).await;
+        }
+        // An end that was asked for is none that came too early.
+        if *stopped.borrow() {
+            result = Ok(());
         }
     }
     links.iter().for_each(|link| link.drain());
@@ -395,9 +405,8 @@ mod tests {
     use super::*;
     use crate::agent::Connected;
     use partywall_coordinator::{Coordinator, Policy};
-    use partywall_shm::socket;
-    use std::os::fd::AsFd;
 
+    const WAIT: Duration = Duration::from_secs(10);
     const POLICY: &str = "[service.g]\nregister = ['anyone']\n[service.g.call]\nanyone = ['*']\n";
 
     #[tokio::test]
@@ -416,19 +425,22 @@ mod tests {
         });
         let _coordinator = coordinator.await.unwrap();
         let agent = agent::get_async(&Place::Path(path.clone())).await.unwrap();
-        let link = async || match agent.connect(&name).unwrap().wait().await {
+        let link = async || match agent.connect(&name).unwrap().wait(WAIT).await {
             Ok(Connected::Link(linked)) => linked,
             _ => panic!("no link"),
         };
-        let garbage = link().await;
-        socket::send(garbage.socket.as_fd(), b"garbage", &[]).unwrap();
+        // One that says that it is ready, and has filled nothing.
+        let hollow = link().await;
+        hollow.booked.adopted();
         let hung_up = link().await;
         drop(hung_up);
+        let filled = ring::client::fill(*link().await).unwrap();
+        filled.1.adopted();
+        drop((hollow, filled));
         for _ in 0..500 {
             let at = path.clone();
             let rows = tokio::task::spawn_blocking(move || crate::links(Some(&at)).unwrap());
             let rows = rows.await.unwrap();
-            assert_eq!(rows.len(), 2);
             if rows.iter().all(|row| !row.open) {
                 serving.abort();
                 return;

@@ -596,5 +596,6 @@ async fn a_link_outlives_the_coordinator() {
     // A question that fails shows that this process has seen the end of the conversation.
     let builder = Channel::builder("partywall:///test").unwrap();
     builder.coordinator(&socket).connect().await.unwrap_err();
-    assert!(matches!(running.stop().await, Err(Error::CoordinatorGone(_))));
+    // The server waits for the next coordinator, and stops when it is asked to.
+    running.stop().await.unwrap();
 }

@@ -4,74 +4,68 @@ use rustix::process::PidfdFlags;
 #[test]
 fn a_packet_carries_descriptors_and_its_sender() {
     let (a, b) = pair().unwrap();
-    pass_credentials(b.as_fd()).unwrap();
     send(a.as_fd(), b"hello", &[a.as_fd(), b.as_fd()]).unwrap();
     let mut buffer = [0; 16];
-    let p = receive(b.as_fd(), &mut buffer, false).unwrap();
+    let p = receive(b.as_fd(), &mut buffer).unwrap();
     assert_eq!((&buffer[..p.len], p.fds.len(), p.truncated), (&b"hello"[..], 2, false));
-    let me = std::process::id();
-    assert_eq!(p.credentials.unwrap().pid, me);
+    let mut b = Endpoint::new(b);
+    b.pass_credentials().unwrap();
+    send(a.as_fd(), b"hello", &[]).unwrap();
+    let p = b.receive(&mut buffer).unwrap();
+    assert_eq!(p.credentials.unwrap().pid, std::process::id());
     let mine = rustix::process::pidfd_open(rustix::process::getpid(), PidfdFlags::empty()).unwrap();
     assert!(alive(mine.as_fd()));
-    if let Some(pidfd) = p.pidfd {
-        assert_ne!(same_process(pidfd.as_fd(), mine.as_fd()), Some(false));
-    }
 }
 
-/// Sends a packet with as many copies of one descriptor.
-fn send_copies(socket: &OwnedFd, fd: &OwnedFd, copies: usize) -> io::Result<()> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PACKET_FDS))];
+#[test]
+fn more_descriptors_than_a_packet_of_ours_has_are_noticed() {
+    let (a, b) = pair().unwrap();
+    let many = vec![a.as_fd(); limits::CONTROL_FDS];
+    send(a.as_fd(), b"x", &many).unwrap();
+    let p = receive(b.as_fd(), &mut [0; 4]).unwrap();
+    assert_eq!((p.fds.len(), p.stripped), (limits::CONTROL_FDS, false));
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(50))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    let many = vec![fd.as_fd(); copies];
+    let many = vec![a.as_fd(); 50];
     assert!(ancillary.push(SendAncillaryMessage::ScmRights(&many)));
     let data = [io::IoSlice::new(b"x")];
-    rustix::net::sendmsg(socket, &data, &mut ancillary, SendFlags::empty())?;
-    Ok(())
+    rustix::net::sendmsg(&a, &data, &mut ancillary, SendFlags::empty()).unwrap();
+    assert!(receive(b.as_fd(), &mut [0; 4]).unwrap().stripped);
 }
 
 #[test]
-fn every_descriptor_of_a_packet_comes_to_the_receiver() {
+fn an_endpoint_takes_no_descriptors() {
     let (a, b) = pair().unwrap();
-    pass_credentials(b.as_fd()).unwrap();
-    send_copies(&a, &a, PACKET_FDS).unwrap();
-    let p = receive(b.as_fd(), &mut [0; 4], false).unwrap();
-    assert_eq!((p.fds.len(), p.truncated), (PACKET_FDS, false));
-    assert!(p.credentials.is_some());
-}
-
-#[test]
-fn a_socket_that_refuses_descriptors_takes_none() {
-    let (a, b) = pair().unwrap();
-    if refuse_descriptors(b.as_fd()) {
-        let errno = rustix::io::Errno::PERM.raw_os_error();
-        assert_eq!(send_copies(&a, &a, 1).unwrap_err().raw_os_error(), Some(errno));
-    } else {
-        send_copies(&a, &a, 1).unwrap();
-        assert_eq!(receive(b.as_fd(), &mut [0; 4], false).unwrap().fds.len(), 1);
+    let errno = rustix::io::Errno::PERM.raw_os_error();
+    let b = Endpoint::new(b);
+    match send(a.as_fd(), b"x", &[a.as_fd()]) {
+        Err(e) => assert_eq!((e.raw_os_error(), b.plain), (Some(errno), true)),
+        Ok(()) => {
+            assert!(!b.plain);
+            assert_eq!(b.receive(&mut [0; 4]).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        }
     }
-    send(a.as_fd(), b"data", &[]).unwrap();
-    assert_eq!(receive(b.as_fd(), &mut [0; 4], false).unwrap().len, 4);
 }
 
 #[test]
-fn a_lingering_descriptor_is_closed_elsewhere() {
-    let (slow, _other) = lingering();
-    let (ours, theirs) = pair().unwrap();
-    let start = Instant::now();
-    assert!(discard(vec![slow]));
-    assert!(discard(vec![theirs]));
-    assert!(start.elapsed() < Duration::from_millis(500), "{:?}", start.elapsed());
-    // The second one does not wait for the first.
-    assert!(wait_readable(ours.as_fd(), start + Duration::from_millis(1500)).unwrap());
-}
-
-#[test]
-fn more_unwanted_descriptors_than_the_bound_are_reported() {
-    let (ours, theirs) = pair().unwrap();
-    let many = (0..=UNWANTED).map(|_| theirs.try_clone().unwrap()).collect();
-    drop(theirs);
-    assert!(!discard(many));
-    assert!(wait_readable(ours.as_fd(), Instant::now() + Duration::from_secs(10)).unwrap());
+fn on_an_old_kernel_a_packet_with_descriptors_is_never_received() {
+    for credentials in [false, true] {
+        let (a, b) = pair().unwrap();
+        let mut b = Endpoint::wary(b);
+        if credentials {
+            b.pass_credentials().unwrap();
+        }
+        send(a.as_fd(), b"data", &[]).unwrap();
+        send(a.as_fd(), b"more", &[a.as_fd(), a.as_fd()]).unwrap();
+        let mut buffer = [0; 8];
+        let p = b.receive(&mut buffer).unwrap();
+        assert_eq!((p.len, &buffer[..4], p.stripped), (4, &b"data"[..], false));
+        assert_eq!(p.credentials.is_some(), credentials);
+        for _ in 0..3 {
+            let e = b.receive(&mut buffer).unwrap_err();
+            assert_eq!(e.kind(), io::ErrorKind::InvalidData);
+        }
+    }
 }
 
 #[test]
@@ -80,7 +74,7 @@ fn what_the_peer_has_not_received_is_known() {
     assert_eq!(unread(a.as_fd()).unwrap(), 0);
     send(a.as_fd(), b"hello", &[]).unwrap();
     assert!(unread(a.as_fd()).unwrap() > 0);
-    receive(b.as_fd(), &mut [0; 8], false).unwrap();
+    receive(b.as_fd(), &mut [0; 8]).unwrap();
     assert_eq!(unread(a.as_fd()).unwrap(), 0);
 }
 
@@ -108,7 +102,7 @@ fn bells_are_counted_and_a_hang_up_is_seen() {
 }
 
 /// A descriptor whose closing takes two seconds while the other one is there.
-fn lingering() -> (OwnedFd, OwnedFd) {
+pub(crate) fn lingering() -> (OwnedFd, OwnedFd) {
     use std::io::Write;
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let mut out = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -121,12 +115,9 @@ fn lingering() -> (OwnedFd, OwnedFd) {
 
 #[test]
 fn a_bell_with_a_descriptor_ends_the_link_and_holds_nobody_up() {
-    for kernel_helps in [true, false] {
+    for old_kernel in [false, true] {
         let (a, b) = pair().unwrap();
-        let mut link = LinkSocket::new(b);
-        if kernel_helps {
-            link.refuse_descriptors().unwrap();
-        }
+        let link = if old_kernel { Endpoint::wary(b) } else { Endpoint::new(b) };
         for _ in 0..3 {
             ring(a.as_fd()).unwrap();
         }
@@ -139,8 +130,7 @@ fn a_bell_with_a_descriptor_ends_the_link_and_holds_nobody_up() {
         let sent = send(a.as_fd(), b"x", &[slow.as_fd()]);
         // And one more, which stays unread.
         let again = send(a.as_fd(), b"x", &[slow.as_fd()]);
-        assert_eq!(sent.is_err(), link.plain);
-        assert_eq!(again.is_err(), link.plain);
+        assert_eq!((sent.is_err(), again.is_err()), (link.plain, link.plain));
         let start = Instant::now();
         if link.plain {
             assert_eq!(link.drain(100).unwrap(), 1);
@@ -151,32 +141,49 @@ fn a_bell_with_a_descriptor_ends_the_link_and_holds_nobody_up() {
         }
         // The link's is the last one.
         drop(slow);
+        assert_eq!(link.drain(1).unwrap(), 1);
         assert_eq!(link.drain(100).unwrap_err().kind(), io::ErrorKind::InvalidData);
         drop(link);
+        assert!(wait_readable(a.as_fd(), start + Duration::from_secs(1)).unwrap());
         assert!(start.elapsed() < Duration::from_millis(500), "{:?}", start.elapsed());
     }
 }
 
 #[test]
 fn an_empty_packet_hides_no_descriptor() {
-    for with_descriptor in [false, true] {
-        let (a, b) = pair().unwrap();
-        let (slow, _other) = lingering();
-        let fds = [slow.as_fd()];
-        send(a.as_fd(), b"", if with_descriptor { &fds } else { &[] }).unwrap();
-        send(a.as_fd(), b"x", &fds).unwrap();
-        drop(slow);
-        let start = Instant::now();
-        let mut link = LinkSocket::new(b);
-        let refused = link.refuse_descriptors();
-        if refused.is_ok() {
-            // A kernel that cannot: then it is seen when bells are drained.
-            link.drain(100).unwrap_err();
-        }
-        assert!(!link.plain);
-        drop(link);
-        assert!(start.elapsed() < Duration::from_millis(500), "{:?}", start.elapsed());
-    }
+    let (a, b) = pair().unwrap();
+    let b = Endpoint::wary(b);
+    let (slow, _other) = lingering();
+    send(a.as_fd(), b"", &[slow.as_fd()]).unwrap();
+    drop(slow);
+    let start = Instant::now();
+    assert_eq!(b.drain(100).unwrap_err().kind(), io::ErrorKind::InvalidData);
+    drop(b);
+    assert!(start.elapsed() < Duration::from_millis(500), "{:?}", start.elapsed());
+}
+
+#[test]
+fn a_descriptor_that_is_not_taken_is_closed_elsewhere() {
+    let (a, b) = pair().unwrap();
+    let (end, other_end) = pair().unwrap();
+    let (slow, _other) = lingering();
+    send(other_end.as_fd(), b"x", &[slow.as_fd()]).unwrap();
+    drop(slow);
+    send(a.as_fd(), b"x", &[end.as_fd()]).unwrap();
+    drop(end);
+    let packet = receive(b.as_fd(), &mut [0; 4]).unwrap();
+    let start = Instant::now();
+    drop(packet);
+    assert!(start.elapsed() < Duration::from_millis(500), "{:?}", start.elapsed());
+    assert!(wait_readable(other_end.as_fd(), start + Duration::from_secs(1)).unwrap());
+}
+
+#[test]
+fn what_is_no_memory_is_not_taken_for_it() {
+    let (a, b) = pair().unwrap();
+    send(a.as_fd(), b"x", &[a.as_fd()]).unwrap();
+    let packet = receive(b.as_fd(), &mut [0; 4]).unwrap();
+    assert!(packet.fds.into_iter().next().unwrap().memory().is_err());
 }
 
 #[test]

@@ -85,6 +85,8 @@ enum Mode {
     Measure,
     /// Fifty calls, every answer checked.
     Few,
+    /// A link, at once or not at all.
+    Once,
     /// Makes the server fail in every way, and calls it again each time.
     Fail,
     /// Calls a handler that computes for long, with a deadline of ten milliseconds, twenty times; prints how
@@ -108,6 +110,7 @@ fn main() -> Result<(), Error> {
         Mode::Idle | Mode::Half => runtime.block_on(idle(&arguments)),
         Mode::Hoard => runtime.block_on(hoard(&arguments, 1)),
         Mode::Keep => runtime.block_on(hoard(&arguments, 0)),
+        Mode::Once => runtime.block_on(once(arguments.socket.as_deref())),
         Mode::Few => runtime.block_on(few(arguments.socket.as_deref())),
         Mode::Fail => runtime.block_on(fail(arguments.socket.as_deref())),
         Mode::Late => runtime.block_on(late(arguments.socket.as_deref())),
@@ -139,6 +142,15 @@ async fn connect_to(socket: Option<&Path>, wait_for_ready: bool) -> Result<Chann
         builder = builder.coordinator(socket);
     }
     Ok(builder.connect_timeout(Duration::from_secs(30)).connect().await?)
+}
+
+async fn once(socket: Option<&Path>) -> Result<(), Error> {
+    let mut builder = Channel::builder("partywall:///test")?;
+    if let Some(socket) = socket {
+        builder = builder.coordinator(socket);
+    }
+    builder.connect_timeout(Duration::from_secs(1)).connect().await?;
+    Ok(())
 }
 
 fn ready() -> std::io::Result<()> {

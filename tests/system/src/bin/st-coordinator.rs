@@ -1,4 +1,5 @@
-//! A coordinator that lets anyone do anything at the name `test`, until its input ends.
+//! A coordinator that lets anyone do anything at the name `test`, or what its policy says, until its
+//! input ends.
 
 use std::io::{Read, Write};
 use std::path::PathBuf;
@@ -14,14 +15,21 @@ struct Arguments {
     /// Limit of open descriptors.
     #[arg(long)]
     nofile: Option<u64>,
+    /// Another policy.
+    #[arg(long)]
+    policy: Option<PathBuf>,
 }
+
+const OPEN: &str = "[service.test]\nregister = ['anyone']\n[service.test.call]\nanyone = ['*']\n";
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments = Arguments::parse();
     partywall_system_tests::limit_descriptors(arguments.nofile)?;
-    let policy = "[service.test]\nregister = ['anyone']\n[service.test.call]\nanyone = ['*']\n";
-    let _coordinator =
-        Coordinator::start(Some(&arguments.socket), Policy::parse("st-coordinator", policy)?)?;
+    let policy = match arguments.policy {
+        Some(file) => Policy::load(&file)?,
+        None => Policy::parse("st-coordinator", OPEN)?,
+    };
+    let _coordinator = Coordinator::start(Some(&arguments.socket), policy)?;
     println!("ready");
     std::io::stdout().flush()?;
     std::io::stdin().read_to_end(&mut Vec::new())?;

@@ -2,16 +2,15 @@
 //! that one. With a coordinator's path and a program, it connects, waits until it is asked who it
 //! is, and becomes that program, which answers.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use partywall_abi::control::Message;
 use partywall_shm::socket;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-
-type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+use partywall_test_control::{Conversation, PATIENCE, Result};
 
 fn main() -> Result<()> {
     let mut arguments = std::env::args().skip(1);
@@ -22,40 +21,21 @@ fn main() -> Result<()> {
 }
 
 fn connect_and_become(path: &str, program: &str) -> Result<()> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket: OwnedFd =
-        rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
-    if !socket::wait_readable(socket.as_fd(), Instant::now() + Duration::from_secs(5))? {
+    let conversation = Conversation::connect(Path::new(path))?;
+    if !socket::wait_readable(conversation.as_fd(), Instant::now() + PATIENCE)? {
         return Err("no challenge".into());
     }
+    let socket = conversation.as_fd().try_clone_to_owned()?;
     Err(Command::new(program).stdin(Stdio::from(socket)).exec().into())
 }
 
 fn answer() -> Result<()> {
-    let stdin = std::io::stdin();
-    let mut buffer = vec![0; 4096];
-    let deadline = Instant::now() + Duration::from_secs(5);
-    let mut next = || -> Result<Option<Message>> {
-        while Instant::now() < deadline {
-            match socket::receive(stdin.as_fd(), &mut buffer, false) {
-                Ok(packet) if packet.len == 0 => return Ok(None),
-                Ok(packet) => return Ok(Some(Message::decode(&buffer[..packet.len])?)),
-                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {
-                    std::thread::sleep(Duration::from_millis(1));
-                }
-                Err(_) => return Ok(None),
-            }
-        }
-        Err("no answer in time".into())
-    };
-    let Some(Message::Challenge { version, nonce }) = next()? else {
-        return Err("no challenge".into());
-    };
-    socket::send(stdin.as_fd(), &Message::Proof { version, nonce }.encode(), &[])?;
-    match next()? {
+    let conversation = Conversation::from(std::io::stdin().as_fd().try_clone_to_owned()?);
+    let nonce = conversation.challenge()?;
+    conversation.say(&Message::Proof { version: partywall_abi::VERSION, nonce })?;
+    match conversation.next_or_end()? {
         None => println!("refused"),
-        Some(message) => println!("taken for somebody: {message:?}"),
+        Some((message, _)) => println!("taken for somebody: {message:?}"),
     }
     Ok(())
 }

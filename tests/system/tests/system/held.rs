@@ -15,7 +15,7 @@ fn whatever_a_process_holds_more_is_found() {
     let memory = partywall_shm::memory::create(geometry).unwrap();
     let found = Held::by(pid).beyond(&before);
     assert!(found.len() == 1 && found[0].contains("partywall-outbox"), "{found:?}");
-    let mapped = partywall_shm::memory::adopt(memory.as_fd(), geometry).unwrap();
+    let mapped = partywall_shm::memory::adopt(memory.writer.as_fd(), geometry).unwrap();
     drop(memory);
     let found = Held::by(pid).beyond(&before);
     assert!(found.len() == 1 && found[0].ends_with("mapped outboxes"), "{found:?}");

@@ -9,6 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use partywall::Channel;
+use partywall_abi::name::ServiceName;
 use partywall_coordinator::{Coordinator, Policy};
 
 /// These tests count what the process holds, so they run one at a time.
@@ -27,7 +28,7 @@ pub(crate) fn trials(promised: usize) -> usize {
 
 pub(crate) struct Host {
     pub(crate) socket: PathBuf,
-    _coordinator: Coordinator,
+    coordinator: Coordinator,
     _dir: tempfile::TempDir,
 }
 
@@ -44,7 +45,13 @@ impl Host {
         let socket = dir.path().join("coordinator.sock");
         let policy = Policy::parse("test", policy).unwrap();
         let coordinator = Coordinator::start(Some(&socket), policy).unwrap();
-        Self { socket, _coordinator: coordinator, _dir: dir }
+        Self { socket, coordinator, _dir: dir }
+    }
+
+    /// Waits until `test` is served.
+    pub(crate) fn until_served(&self) {
+        let name = ServiceName::new("test").unwrap();
+        self.coordinator.serving(&name).recv_timeout(Duration::from_secs(10)).unwrap();
     }
 
     pub(crate) async fn connect(&self) -> Channel {
@@ -76,8 +83,19 @@ impl Process {
         environment: &[(&str, &str)],
         uid: Option<u32>,
     ) -> Self {
-        let mut command = Command::new(program);
-        command.arg("--socket").arg(socket).args(arguments);
+        Self::begin(&[program], socket, arguments, environment, uid)
+    }
+
+    /// A program by way of another one, whose first argument it is.
+    pub(crate) fn begin(
+        program: &[&str],
+        socket: &Path,
+        arguments: &[&str],
+        environment: &[(&str, &str)],
+        uid: Option<u32>,
+    ) -> Self {
+        let mut command = Command::new(program[0]);
+        command.args(&program[1..]).arg("--socket").arg(socket).args(arguments);
         command.env("PARTYWALL_COORDINATOR_UID", rustix::process::geteuid().as_raw().to_string());
         command.envs(environment.iter().copied());
         if let Some(uid) = uid {
@@ -133,6 +151,10 @@ impl Process {
         at
     }
 
+    pub(crate) fn is_running(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
     /// Sends it a signal.
     pub(crate) fn signal(&self, signal: rustix::process::Signal) {
         let pid = rustix::process::Pid::from_child(&self.child);
@@ -154,6 +176,15 @@ impl Drop for Process {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// User and system time of a process so far.
+pub(crate) fn cpu_time(pid: u32) -> Duration {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let (_, after_name) = stat.rsplit_once(") ").unwrap();
+    let field = |n: usize| after_name.split(' ').nth(n - 3).unwrap().parse::<u64>().unwrap();
+    let ticks = field(14) + field(15);
+    Duration::from_millis(1000 * ticks / rustix::param::clock_ticks_per_second())
 }
 
 fn switches(pid: u32) -> u64 {

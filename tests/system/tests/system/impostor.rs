@@ -59,3 +59,33 @@ fn a_process_that_becomes_another_program_before_its_proof_is_refused() {
     // The same program once more is no other one.
     assert!(said(Path::new(impostor)).starts_with("taken for somebody: Welcome"));
 }
+
+/// Root of a user namespace may claim any number in the PID namespaces that this owns, and any user
+/// can be that root.
+#[test]
+fn a_process_of_a_namespace_of_its_own_has_no_number_and_no_program() {
+    let _alone = alone();
+    let program = env!("CARGO_BIN_EXE_st-impostor");
+    let digest = partywall_coordinator::identity::digest(&std::fs::read(program).unwrap());
+    let hex: String = digest.iter().map(|b| format!("{b:02x}")).collect();
+    let host = Host::with(&format!(
+        "[principal.trusted]\nprogram = 'sha256:{hex}'\nevidence = 'observed'\n"
+    ));
+    let said = |command: &[&str]| {
+        let mut command = command.iter().copied().chain([program]);
+        let mut child = Command::new(command.next().unwrap())
+            .args(command)
+            .arg(&host.socket)
+            .arg(program)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        last_words(&mut child)
+    };
+    let taken = said(&["env"]);
+    assert!(taken.contains("\"trusted\"") && taken.contains("Observed"), "{taken}");
+    let namespace = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child"];
+    let taken = said(&namespace);
+    assert!(taken.contains("pid: None") && taken.contains("digest: Unknown"), "{taken}");
+    assert!(!taken.contains("trusted\""), "{taken}");
+}

@@ -16,7 +16,7 @@ use super::host::{Held, Host, Moment, Process, alone, left_in_files, trials};
 
 const SOON: Duration = Duration::from_millis(100);
 
-fn random() -> impl FnMut() -> u64 {
+pub(super) fn random() -> impl FnMut() -> u64 + use<> {
     let mut state = std::process::id() as u64 | 0x9e37_79b9_0000_0001;
     move || {
         state ^= state << 13;

@@ -18,7 +18,8 @@ struct Busy {
 impl Busy {
     fn new(flooded: impl FnOnce(&Host) -> Process) -> Self {
         let host = Host::new();
-        let server = host.server(&["--nofile", "1024"]);
+        // A quarter of its descriptors is no place for links, and a user takes half of the rest.
+        let server = host.server(&["--nofile", "2048"]);
         let mut quiet = host.client(&["--mode", "measure"]);
         quiet.ready();
         let mut flood = flooded(&host);

@@ -1,5 +1,6 @@
 //! One module per subject.
 
+mod again;
 mod bounds;
 mod burn;
 mod domains;

@@ -1,0 +1,93 @@
+//! Links as objects of JSON, whose fields stay as they are.
+
+use partywall::{Digest, LinkInfo};
+use partywall_abi::control::Identity;
+use serde::Serialize;
+
+/// One link.
+#[derive(Serialize)]
+pub(crate) struct Row<'l> {
+    link: u64,
+    name: &'l str,
+    caller: Who<'l>,
+    server: Option<Who<'l>>,
+    via: &'static str,
+    url: Option<&'l str>,
+    isolation: String,
+    open: bool,
+    calls: Option<u64>,
+    failed: Option<u64>,
+    denied: Option<u64>,
+    request_bytes: Option<u64>,
+    reply_bytes: Option<u64>,
+    visits: Option<u64>,
+    forwards: Option<u64>,
+    inside_ns: Option<u64>,
+}
+
+/// One end of it.
+#[derive(Serialize)]
+pub(crate) struct Who<'l> {
+    pub(crate) principals: &'l [String],
+    pub(crate) pid: Option<u32>,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) cgroup: &'l str,
+    pub(crate) digest: Option<String>,
+    pub(crate) evidence: &'static str,
+}
+
+impl<'l> Who<'l> {
+    pub(crate) fn of(identity: &'l Identity) -> Self {
+        let (evidence, digest) = match &identity.digest {
+            Digest::Unknown => ("unknown", None),
+            Digest::Observed(digest) => ("observed", Some(hex(digest))),
+            Digest::Started(digest) => ("started", Some(hex(digest))),
+        };
+        Self {
+            principals: &identity.principals,
+            pid: identity.pid,
+            uid: identity.uid,
+            gid: identity.gid,
+            cgroup: &identity.cgroup,
+            digest: digest.map(|digest| format!("sha256:{digest}")),
+            evidence,
+        }
+    }
+}
+
+/// Bytes as hexadecimal digits.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+impl<'l> Row<'l> {
+    pub(crate) fn of(link: &'l LinkInfo) -> Self {
+        // Nobody counts the calls of a redirect: they do not pass through anything of ours.
+        let counted = |count: u64| link.server.is_some().then_some(count);
+        let s = &link.stats;
+        Self {
+            link: link.link,
+            name: &link.name,
+            caller: Who::of(&link.caller),
+            server: link.server.as_ref().map(Who::of),
+            via: super::via(link),
+            url: Some(link.url.as_str()).filter(|url| !url.is_empty()),
+            isolation: link.isolation.to_string(),
+            open: link.open,
+            calls: counted(s.calls),
+            failed: counted(s.failed),
+            denied: counted(s.denied),
+            request_bytes: counted(s.received_bytes),
+            reply_bytes: counted(s.sent_bytes),
+            visits: counted(s.visits),
+            forwards: counted(s.forwards),
+            inside_ns: counted(s.inside_ns),
+        }
+    }
+
+    /// It as a line.
+    pub(crate) fn line(&self) -> String {
+        serde_json::to_string(self).expect("texts and numbers") + "\n"
+    }
+}

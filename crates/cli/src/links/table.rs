@@ -1,0 +1,305 @@
+//! Links as a table: one that fits 80 columns, or all that is known.
+
+use partywall::{Digest, LinkInfo, LinkStats};
+use partywall_abi::control::Identity;
+
+use super::json::hex;
+use super::{by_gate, via};
+
+/// Columns of a terminal, unless `--wide` says otherwise.
+const WIDTH: usize = 80;
+/// Least that is left of a name that is cut.
+const CUT: usize = 6;
+
+/// The links as a table with a line each.
+pub(crate) fn table(links: &[LinkInfo], wide: bool) -> String {
+    let mut rows: Vec<Vec<String>> = Vec::new();
+    if wide {
+        let head = [
+            "LINK",
+            "CALLER",
+            "NAME",
+            "SERVER",
+            "VIA",
+            "ISOLATION",
+            "STATE",
+            "CALLS",
+            "FAILED",
+            "DENIED",
+            "REQUESTS",
+            "REPLIES",
+            "FORWARDS/CALL",
+            "CPU/CALL",
+        ];
+        rows.push(head.map(String::from).to_vec());
+        rows.extend(links.iter().map(wide_row));
+        return aligned(&rows);
+    }
+    let head = ["LINK", "CALLER", "NAME", "VIA", "ISOLATION", "STATE", "CALLS", "FAILED"];
+    rows.push(head.map(String::from).to_vec());
+    rows.extend(links.iter().map(row));
+    fit(&mut rows, [1, 2]);
+    aligned(&rows)
+}
+
+/// Cuts what stands in two columns until a line has 80 columns.
+fn fit(rows: &mut [Vec<String>], columns: [usize; 2]) {
+    let widths = widths(rows);
+    let all: usize = widths.iter().sum::<usize>() + 2 * (widths.len() - 1);
+    let [a, b] = columns.map(|column| widths[column]);
+    let Some(over) = all.checked_sub(WIDTH) else { return };
+    let room = (a + b).saturating_sub(over).max(2 * CUT);
+    // The shorter one stays whole if it can.
+    let first = a.min((room / 2).max(room.saturating_sub(b)));
+    for (column, width) in [(columns[0], first), (columns[1], room - first)] {
+        for row in rows.iter_mut().filter(|row| row[column].chars().count() > width) {
+            row[column] = row[column].chars().take(width - 1).chain(['…']).collect();
+        }
+    }
+}
+
+fn widths(rows: &[Vec<String>]) -> Vec<usize> {
+    let width = |column: usize| rows.iter().map(|r| r[column].chars().count()).max().unwrap_or(0);
+    (0..rows[0].len()).map(width).collect()
+}
+
+/// Rows of equal numbers of cells, the first of them the head, as text.
+pub(crate) fn aligned(rows: &[Vec<String>]) -> String {
+    let widths = widths(rows);
+    let mut out = String::new();
+    for row in rows {
+        let cells: Vec<String> =
+            row.iter().zip(&widths).map(|(cell, w)| format!("{cell:<w$}")).collect();
+        out.push_str(cells.join("  ").trim_end());
+        out.push('\n');
+    }
+    out
+}
+
+fn row(link: &LinkInfo) -> Vec<String> {
+    let s = &link.stats;
+    let failed = match s.denied {
+        0 => count(s.failed),
+        denied => format!("{} ({} denied)", count(s.failed), count(denied)),
+    };
+    // Nobody counts the calls of a redirect: they do not pass through anything of ours.
+    let counted = |text: String| if link.server.is_some() { text } else { "-".into() };
+    vec![
+        link.link.to_string(),
+        principals(&link.caller),
+        link.name.clone(),
+        via(link).into(),
+        link.isolation.to_string(),
+        state(link).into(),
+        counted(count(s.calls)),
+        counted(failed),
+    ]
+}
+
+fn wide_row(link: &LinkInfo) -> Vec<String> {
+    let s = &link.stats;
+    let via = match via(link) {
+        "http2" => link.url.clone(),
+        other => other.into(),
+    };
+    // What a call costs beside its caller is known where the caller's own thread does the work.
+    let each = |text: fn(&LinkStats) -> String| match by_gate(link) && s.calls > 0 {
+        true => text(s),
+        false => "-".into(),
+    };
+    let counted = |text: String| if link.server.is_some() { text } else { "-".into() };
+    vec![
+        link.link.to_string(),
+        who(&link.caller),
+        link.name.clone(),
+        link.server.as_ref().map_or("-".into(), who),
+        via,
+        link.isolation.to_string(),
+        state(link).into(),
+        counted(s.calls.to_string()),
+        counted(s.failed.to_string()),
+        counted(s.denied.to_string()),
+        counted(bytes(s.received_bytes)),
+        counted(bytes(s.sent_bytes)),
+        each(|s| format!("{:.2}", s.forwards as f64 / s.calls as f64)),
+        each(|s| time(s.inside_ns / s.calls)),
+    ]
+}
+
+fn state(link: &LinkInfo) -> &'static str {
+    if link.open { "open" } else { "closed" }
+}
+
+/// Exact up to a million, then short.
+fn count(n: u64) -> String {
+    match n {
+        0..1_000_000 => n.to_string(),
+        1_000_000..1_000_000_000 => format!("{:.1}M", n as f64 / 1e6),
+        1_000_000_000..1_000_000_000_000 => format!("{:.1}G", n as f64 / 1e9),
+        _ => format!("{:.1}T", n as f64 / 1e12),
+    }
+}
+
+fn time(ns: u64) -> String {
+    match ns {
+        0..1_000 => format!("{ns} ns"),
+        1_000..1_000_000 => format!("{:.1} µs", ns as f64 / 1e3),
+        _ => format!("{:.1} ms", ns as f64 / 1e6),
+    }
+}
+
+fn principals(id: &Identity) -> String {
+    match &id.principals[..] {
+        [] => format!("(uid {})", id.uid),
+        names => names.join("+"),
+    }
+}
+
+/// `client (pid 12, uid 0, sha256:1a2b3c started)`.
+fn who(id: &Identity) -> String {
+    let mut facts = Vec::new();
+    facts.push(id.pid.map_or("pid unseen".to_string(), |p| format!("pid {p}")));
+    facts.push(format!("uid {}", id.uid));
+    match &id.digest {
+        Digest::Unknown => {}
+        Digest::Observed(d) => facts.push(format!("sha256:{} observed", hex(&d[..4]))),
+        Digest::Started(d) => facts.push(format!("sha256:{} started", hex(&d[..4]))),
+    }
+    let name = match &id.principals[..] {
+        [] => "(no principal)".to_string(),
+        names => names.join("+"),
+    };
+    format!("{name} ({})", facts.join(", "))
+}
+
+fn bytes(n: u64) -> String {
+    match n {
+        0..10_000 => format!("{n} B"),
+        10_000..10_000_000 => format!("{} KiB", n / 1024),
+        _ => format!("{} MiB", n / (1024 * 1024)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use partywall::Isolation;
+
+    fn someone(name: &str) -> Identity {
+        Identity {
+            uid: 7,
+            gid: 7,
+            pid: Some(12),
+            digest: Digest::Started([0xab; 32]),
+            cgroup: String::new(),
+            principals: vec![name.into()],
+        }
+    }
+
+    fn link() -> LinkInfo {
+        LinkInfo {
+            link: 3,
+            name: "greeter".into(),
+            caller: someone("web"),
+            server: Some(someone("greeter")),
+            url: String::new(),
+            isolation: Isolation::Process,
+            gate: false,
+            open: true,
+            stats: LinkStats {
+                calls: 5,
+                denied: 1,
+                failed: 1,
+                sent_bytes: 9,
+                received_bytes: 20_480,
+                ..LinkStats::default()
+            },
+        }
+    }
+
+    #[test]
+    fn a_row_says_who_calls_whom_how_and_how_much() {
+        let link = link();
+        let far = LinkInfo {
+            server: None,
+            url: "http://h:1".into(),
+            isolation: Isolation::Network,
+            open: false,
+            ..link.clone()
+        };
+        let stats = LinkStats { visits: 4, forwards: 6, inside_ns: 6_250, ..link.stats };
+        let near = LinkInfo { isolation: Isolation::None, gate: true, stats, ..link.clone() };
+        let stats = LinkStats { visits: 0, ..near.stats };
+        let around = LinkInfo { isolation: Isolation::Fault, gate: true, stats, ..link.clone() };
+        let disabled = LinkInfo { gate: false, ..near.clone() };
+        let text = table(&[link, far, near, around, disabled], true);
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(lines.len(), 6);
+        let words = |n: usize| lines[n].split("  ").map(str::trim).filter(|w| !w.is_empty());
+        let ends = |n: usize| words(n).skip(words(n).count() - 2).collect::<Vec<_>>();
+        assert_eq!(
+            [ends(1), ends(2), ends(3), ends(4)].map(|e| e.join(" ")),
+            ["- -", "- -", "1.20 1.2 µs", "- -",]
+        );
+        let has = |n: usize, word: &str| words(n).any(|w| w == word);
+        assert!(has(3, "gate") && has(3, "none") && !has(3, "ring"), "{}", lines[3]);
+        assert!(has(4, "ring") && has(4, "fault") && !has(4, "gate"), "{}", lines[4]);
+        assert!(has(5, "ring") && has(5, "none") && !has(5, "gate"), "{}", lines[5]);
+        for part in [
+            "web (pid 12, uid 7, sha256:abababab started)",
+            "ring",
+            "process",
+            "open",
+            "5",
+            "20 KiB",
+        ] {
+            assert!(lines[1].contains(part), "{part} in {}", lines[1]);
+        }
+        assert!(lines[2].contains("http://h:1") && lines[2].contains("network"));
+    }
+
+    #[test]
+    fn a_table_fits_a_terminal_unless_it_is_to_be_wide() {
+        let long = "a-service-with-a-rather-long-name-that-goes-on-and-on";
+        let plain = LinkInfo { caller: someone("web"), ..link() };
+        let widest = LinkInfo {
+            caller: someone(long),
+            name: long.into(),
+            url: "http://a.host.with.a.long.name:12345".into(),
+            isolation: Isolation::FaultSharedStacks,
+            stats: LinkStats { calls: u64::MAX, failed: 999_999, denied: 999_999, ..plain.stats },
+            ..link()
+        };
+        for links in [&[plain.clone()][..], &[plain.clone(), widest.clone()], &[widest]] {
+            let text = table(links, false);
+            for line in text.lines() {
+                assert!(line.chars().count() <= 94, "{} columns: {line}", line.chars().count());
+            }
+        }
+        let busy = LinkInfo { name: long.into(), caller: someone(long), ..plain.clone() };
+        let text = table(&[busy, plain], false);
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        assert!(
+            text.contains('…') && text.contains(" web ") && text.contains("1 (1 denied)"),
+            "{text}"
+        );
+        assert!(text.starts_with("LINK  CALLER"), "{text}");
+    }
+
+    #[test]
+    fn a_line_of_json_has_the_fields_that_are_promised() {
+        let link = link();
+        let line = crate::links::json::Row::of(&link).line();
+        assert!(line.ends_with("}\n") && line.matches('\n').count() == 1);
+        let object: serde_json::Value = serde_json::from_str(&line).unwrap();
+        let fields: Vec<&str> = object.as_object().unwrap().keys().map(String::as_str).collect();
+        for field in fields {
+            assert!(crate::links::HELP.contains(field), "{field} is not in the help");
+        }
+        assert_eq!(object["caller"]["digest"], format!("sha256:{}", "ab".repeat(32)));
+        assert_eq!((&object["via"], &object["calls"]), (&"ring".into(), &5.into()));
+        for field in object["caller"].as_object().unwrap().keys() {
+            assert!(crate::links::HELP.contains(field), "{field} is not in the help");
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! `partywall policy`: checking a policy, asking what it says, having it read again.
+
+use std::error::Error;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Subcommand;
+use partywall_abi::name::{MethodPattern, ServiceName};
+use partywall_coordinator::Policy;
+use partywall_coordinator::policy::{ANYONE, Explanation};
+
+use crate::socket::Socket;
+
+/// What is to be done.
+#[derive(Subcommand)]
+pub(crate) enum Order {
+    /// Check a policy file; the coordinator takes what this takes.
+    Check {
+        /// The file.
+        file: PathBuf,
+    },
+    /// Say whether a caller may call a method, and why.
+    Explain {
+        /// The policy file.
+        #[arg(long, value_name = "FILE", default_value = "/etc/partywall/policy.toml")]
+        policy: PathBuf,
+        /// Principals of the policy, with commas: all that the caller is. `anyone` is everybody.
+        caller: String,
+        /// The name that is called.
+        service: String,
+        /// The method, `package.Service/Method`.
+        method: String,
+    },
+    /// Have a running coordinator read its policy again. One that cannot be used changes nothing.
+    Reload {
+        #[command(flatten)]
+        socket: Socket,
+    },
+}
+
+/// Does it, and says what came of it.
+pub(crate) fn run(order: &Order) -> Result<ExitCode, Box<dyn Error>> {
+    match order {
+        Order::Check { file } => {
+            let policy = Policy::load(file)?;
+            let names = policy.names().len();
+            crate::say(&format!("{}: good; it speaks of {names} names\n", file.display()))?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Order::Explain { policy, caller, service, method } => {
+            let (text, allowed) = explain(policy, caller, service, method)?;
+            crate::say(&text)?;
+            Ok(if allowed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        }
+        Order::Reload { socket } => {
+            let done = socket.ask(partywall::reload_policy)?;
+            let (ended, changed) = (done.ended, done.changed);
+            crate::say(&format!(
+                "the policy was read again and is in force; links ended: {ended}, changed: {changed}\n"
+            ))?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+fn explain(
+    file: &Path,
+    caller: &str,
+    service: &str,
+    method: &str,
+) -> Result<(String, bool), Box<dyn Error>> {
+    let policy = Policy::load(file)?;
+    let name = ServiceName::new(service)?;
+    let path = format!("/{}", method.trim_start_matches('/'));
+    if MethodPattern::new(path.trim_start_matches('/')).is_err() || path.matches('/').count() != 2 {
+        return Err(format!("`{method}` is no method; write package.Service/Method").into());
+    }
+    let principals: Vec<String> = caller.split(',').map(|p| p.trim().to_string()).collect();
+    if let Some(unknown) = principals.iter().find(|p| !policy.has_principal(p)) {
+        let known = policy.principal_names();
+        let near = match crate::compose::nearest(unknown, known.iter().copied()) {
+            Some(near) => format!(" (did you mean `{near}`?)"),
+            None => String::new(),
+        };
+        let there = if known.is_empty() { "none".into() } else { known.join(", ") };
+        let (file, anyone) = (file.display(), format!("and `{ANYONE}`, which is everybody"));
+        return Err(
+            format!("{file}: no principal `{unknown}`; it has {there}, {anyone}{near}").into()
+        );
+    }
+    let principals: Vec<_> = principals.into_iter().filter(|p| p != ANYONE).collect();
+    let e = policy.explain(&principals, &name, &path);
+    let allowed = !e.allowed_by.is_empty();
+    Ok((shown(caller, service, method, &e), allowed))
+}
+
+fn shown(caller: &str, service: &str, method: &str, e: &Explanation) -> String {
+    let mut text = String::new();
+    let verdict = if e.allowed_by.is_empty() { "may not call" } else { "may call" };
+    let _ = writeln!(text, "{caller} {verdict} {method} at `{service}`");
+    for (principal, pattern) in &e.allowed_by {
+        let _ = writeln!(text, "  [service.{service}.call] {principal} = [\"{pattern}\"]");
+    }
+    if e.allowed_by.is_empty() {
+        let all: Vec<String> = e.methods.patterns().iter().map(ToString::to_string).collect();
+        let what = if all.is_empty() { "nothing".into() } else { all.join(", ") };
+        let _ = writeln!(text, "  at `{service}` it may call: {what}");
+        let _ = writeln!(
+            text,
+            "  remedy: under [service.{service}.call] list \"{method}\" for one of its principals"
+        );
+    }
+    match (&e.served_by[..], &e.url) {
+        ([], None) => {
+            let _ = writeln!(text, "  nobody may serve `{service}`, and [names] has no address");
+        }
+        ([], Some(url)) => {
+            let _ = writeln!(text, "  `{service}` is reached over the network, at {url}");
+        }
+        (who, url) => {
+            let _ = writeln!(text, "  `{service}` may be served by {}", who.join(", "));
+            if let Some(url) = url {
+                let _ = writeln!(text, "  while nobody does, calls go over the network, to {url}");
+            }
+        }
+    }
+    text
+}

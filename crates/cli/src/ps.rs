@@ -1,0 +1,232 @@
+//! `partywall ps`: the services of an `up`, and the processes at the ends of links.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::error::Error;
+use std::process::ExitCode;
+
+use partywall::LinkInfo;
+use partywall_abi::control::Identity;
+use serde::Serialize;
+
+use crate::links::{aligned, json};
+use crate::socket::Socket;
+use crate::up::record::{self, Record};
+
+/// What the columns and fields are; a part of the help.
+pub(crate) const HELP: &str = "\
+Listed are the services of the `partywall up` whose socket this is, and every process that is an end
+of a link; one that has registered a name, and that nobody has called, is known to `up` alone.
+
+Columns:
+  PROCESS  principals of the process, or its service's name
+  PID      process number;  UID: its user
+  RUNS AS  process or domain; process for what `up` has not started
+  STATE    running, starting, waiting (to be started again) or ended; linked or gone for what `up`
+           has not started
+  SERVES   names that others call it by;  CALLS: names that it calls
+  PROGRAM  first bytes of its SHA-256, and started (of the copy that ran) or observed (from /proc)
+
+With --json a line is an object: principals, service (null for what `up` has not started), pid, uid,
+runs_as, state, serves, calls, ends (how often it has ended), last_end, digest, evidence.";
+
+/// Whose processes are shown, and how.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    socket: Socket,
+    /// The program's digest as well, in lines that may have more than 80 columns.
+    #[arg(long)]
+    wide: bool,
+    /// An object for each process, one a line.
+    #[arg(long, conflicts_with = "wide")]
+    json: bool,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct Row {
+    principals: Vec<String>,
+    service: Option<String>,
+    pid: Option<u32>,
+    uid: Option<u32>,
+    runs_as: String,
+    state: String,
+    serves: BTreeSet<String>,
+    calls: BTreeSet<String>,
+    ends: u32,
+    last_end: Option<String>,
+    digest: Option<String>,
+    evidence: &'static str,
+}
+
+/// Prints them.
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
+    let links = arguments.socket.ask(partywall::links)?;
+    let services = match arguments.socket.place() {
+        Some(socket) => {
+            let file = record::beside(&socket);
+            record::read(&file).map_err(|e| format!("{}: {e}", file.display()))?
+        }
+        None => Vec::new(),
+    };
+    let rows = rows(&links, services);
+    crate::say(&match (arguments.json, rows.is_empty()) {
+        (true, _) => rows
+            .iter()
+            .map(|row| serde_json::to_string(row).expect("texts and numbers") + "\n")
+            .collect(),
+        (false, true) => "no processes\n".into(),
+        (false, false) => table(&rows, arguments.wide),
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn rows(links: &[LinkInfo], services: Vec<Record>) -> Vec<Row> {
+    let mut rows: Vec<Row> = services
+        .into_iter()
+        .map(|s| Row {
+            principals: vec![s.service.clone()],
+            serves: if s.serves { [s.service.clone()].into() } else { BTreeSet::new() },
+            service: Some(s.service),
+            pid: s.pid,
+            runs_as: s.runs_as,
+            state: s.state,
+            ends: s.ends,
+            last_end: s.last_end,
+            evidence: "unknown",
+            ..Row::default()
+        })
+        .collect();
+    let mut at: BTreeMap<(Option<u32>, Vec<String>), usize> = rows
+        .iter()
+        .enumerate()
+        .filter(|(_, row)| row.pid.is_some())
+        .map(|(n, row)| ((row.pid, row.principals.clone()), n))
+        .collect();
+    for link in links {
+        let ends = [(Some(&link.caller), false), (link.server.as_ref(), true)];
+        for (identity, serves) in ends {
+            let Some(identity) = identity else { continue };
+            let key = (identity.pid, identity.principals.clone());
+            let n = *at.entry(key).or_insert_with(|| {
+                rows.push(unknown(identity));
+                rows.len() - 1
+            });
+            let row = &mut rows[n];
+            let who = json::Who::of(identity);
+            (row.uid, row.digest, row.evidence) = (Some(who.uid), who.digest, who.evidence);
+            if row.service.is_none() && link.open {
+                row.state = "linked".into();
+            }
+            let names = if serves { &mut row.serves } else { &mut row.calls };
+            names.insert(link.name.clone());
+        }
+    }
+    rows
+}
+
+/// One that `up` has not started, or that has ended by now.
+fn unknown(identity: &Identity) -> Row {
+    Row {
+        principals: identity.principals.clone(),
+        pid: identity.pid,
+        runs_as: "process".into(),
+        state: "gone".into(),
+        ..Row::default()
+    }
+}
+
+fn table(rows: &[Row], wide: bool) -> String {
+    let mut head = vec!["PROCESS", "PID", "UID", "RUNS AS", "STATE", "SERVES", "CALLS"];
+    if wide {
+        head.push("PROGRAM");
+    }
+    let mut lines = vec![head.into_iter().map(String::from).collect::<Vec<_>>()];
+    let number = |n: Option<u32>| n.map_or("-".into(), |n| n.to_string());
+    let names = |names: &BTreeSet<String>| match names.is_empty() {
+        true => "-".to_owned(),
+        false => names.iter().map(String::as_str).collect::<Vec<_>>().join(","),
+    };
+    for row in rows {
+        let mut line = vec![
+            if row.principals.is_empty() { "-".into() } else { row.principals.join("+") },
+            number(row.pid),
+            number(row.uid),
+            row.runs_as.clone(),
+            row.state.clone(),
+            names(&row.serves),
+            names(&row.calls),
+        ];
+        if wide {
+            let short = |digest: &String| digest.chars().take("sha256:".len() + 8).collect();
+            let digest: String = row.digest.as_ref().map_or("-".into(), short);
+            line.push(format!("{digest} {}", row.evidence));
+        } else {
+            for cell in line.iter_mut().filter(|cell| cell.chars().count() > 20) {
+                *cell = cell.chars().take(19).chain(['…']).collect();
+            }
+        }
+        lines.push(line);
+    }
+    aligned(&lines)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use partywall::{Digest, Isolation, LinkStats};
+
+    fn identity(name: &str, pid: u32) -> Identity {
+        Identity {
+            uid: 7,
+            gid: 7,
+            pid: Some(pid),
+            digest: Digest::Started([0xab; 32]),
+            cgroup: String::new(),
+            principals: vec![name.into()],
+        }
+    }
+
+    #[test]
+    fn services_of_up_and_ends_of_links_are_one_list() {
+        let link = LinkInfo {
+            link: 1,
+            name: "greeter".into(),
+            caller: identity("client", 11),
+            server: Some(identity("greeter", 10)),
+            url: String::new(),
+            isolation: Isolation::Process,
+            gate: false,
+            open: true,
+            stats: LinkStats::default(),
+        };
+        let stranger = LinkInfo { caller: identity("guest", 99), open: false, ..link.clone() };
+        let record = |service: &str, pid, serves| Record {
+            service: service.into(),
+            pid,
+            runs_as: "process".into(),
+            state: if pid.is_some() { "running" } else { "ended" }.into(),
+            serves,
+            ends: 0,
+            last_end: None,
+        };
+        let services = vec![
+            record("greeter", Some(10), true),
+            record("client", Some(11), false),
+            record("once", None, false),
+        ];
+        let rows = rows(&[link, stranger], services);
+        assert_eq!(rows.len(), 4, "{rows:?}");
+        let text = table(&rows, false);
+        let line = |name: &str| text.lines().find(|l| l.starts_with(name)).unwrap();
+        let words = |name| line(name).split_whitespace().collect::<Vec<_>>();
+        assert_eq!(words("greeter"), ["greeter", "10", "7", "process", "running", "greeter", "-"]);
+        assert_eq!(words("client"), ["client", "11", "7", "process", "running", "-", "greeter"]);
+        assert_eq!(words("once"), ["once", "-", "-", "process", "ended", "-", "-"]);
+        assert_eq!(words("guest"), ["guest", "99", "7", "process", "gone", "-", "greeter"]);
+        assert!(text.lines().all(|l| l.chars().count() <= 80), "{text}");
+        assert!(table(&rows, true).contains("sha256:abababab started"));
+        for field in serde_json::to_value(&rows[0]).unwrap().as_object().unwrap().keys() {
+            assert!(HELP.contains(field.as_str()), "{field} is not in the help");
+        }
+    }
+}

@@ -1,0 +1,311 @@
+//! What services say, line by line, each with the name of its service.
+//!
+//! Each service has a pipe for its standard output and one for its errors. One thread reads all of
+//! them and writes whole lines, so that no line runs into another one:
+//!
+//! ```text
+//! service  --pipe-->  thread: collects a line, puts the name before it  -->  up's own output, errors
+//! ```
+//!
+//! A line that ends with its pipe, or with the run, is written as if it had ended; one over 64 KiB is
+//! written in pieces. The thread reads on when nothing can be written any more, so that no service
+//! waits for that; `up` is told, and ends. Output that nobody takes (a pager, Ctrl-S) makes services
+//! wait at a full pipe, and never `up` itself.
+
+use std::io::{self, IsTerminal, Read, Write};
+use std::os::fd::OwnedFd;
+use std::sync::mpsc::{self, Receiver, Sender};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
+use tokio::sync::oneshot;
+
+/// Longest piece of a line.
+const LONGEST: usize = 64 * 1024;
+/// How often all pipes are read for what has been said until now: a pipe holds 64 KiB, or what its
+/// service has made of that, at most a mebibyte. Who goes on talking has no end.
+const ROUNDS: u32 = 32;
+/// Colours of names, one service after the other: cyan, yellow, green, magenta, blue.
+const COLOURS: [&str; 5] = ["36", "33", "32", "35", "34"];
+
+/// Where lines go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum To {
+    Output,
+    Errors,
+}
+
+enum Order {
+    Read(Source),
+    /// To be answered when all that has been said is written; `last`: unfinished lines as well.
+    CatchUp {
+        answer: oneshot::Sender<()>,
+        last: bool,
+    },
+}
+
+/// One pipe.
+struct Source {
+    pipe: io::PipeReader,
+    to: To,
+    lines: Lines,
+}
+
+/// The thread that reads what services say.
+pub(super) struct Output {
+    orders: Sender<Order>,
+    bell: OwnedFd,
+    /// How long the longest name is.
+    width: usize,
+    colours: [bool; 2],
+    services: std::cell::Cell<usize>,
+}
+
+impl Output {
+    /// Starts the thread. What cannot be written to standard output is told once.
+    pub(super) fn start<'n>(
+        names: impl Iterator<Item = &'n str>,
+    ) -> io::Result<(Self, oneshot::Receiver<io::Error>)> {
+        let bell = eventfd(0, EventfdFlags::CLOEXEC)?;
+        let (orders, taken) = mpsc::channel();
+        let (unsaid, failed) = oneshot::channel();
+        let heard = bell.try_clone()?;
+        let reader = Reader { heard, orders: taken, sources: Vec::new(), unsaid: Some(unsaid) };
+        std::thread::Builder::new().name("output".into()).spawn(move || reader.run())?;
+        let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        let colours = [io::stdout().is_terminal(), io::stderr().is_terminal()].map(|t| t && !plain);
+        let width = names.map(|name| name.chars().count()).max().unwrap_or(0);
+        let services = std::cell::Cell::new(0);
+        Ok((Self { orders, bell, width, colours, services }, failed))
+    }
+
+    /// The number of a service, for its colour.
+    pub(super) fn number(&self) -> usize {
+        self.services.replace(self.services.get() + 1)
+    }
+
+    /// Standard output and standard error for a service.
+    pub(super) fn of(&self, name: &str, number: usize) -> io::Result<[OwnedFd; 2]> {
+        let pipe = |to: To, coloured: bool| -> io::Result<OwnedFd> {
+            let (pipe, theirs) = io::pipe()?;
+            let label = label(name, self.width, coloured.then(|| COLOURS[number % COLOURS.len()]));
+            self.give(Order::Read(Source { pipe, to, lines: Lines::new(label) }));
+            Ok(theirs.into())
+        };
+        Ok([pipe(To::Output, self.colours[0])?, pipe(To::Errors, self.colours[1])?])
+    }
+
+    /// Waits until all that has been said is written; lines without an end as well when it is the
+    /// last time.
+    pub(super) async fn catch_up(&self, last: bool) {
+        let (answer, done) = oneshot::channel();
+        self.give(Order::CatchUp { answer, last });
+        // A thread that is gone has nothing more to write.
+        let _gone = done.await;
+    }
+
+    fn give(&self, order: Order) {
+        let _gone = self.orders.send(order);
+        let _rung = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+    }
+}
+
+/// `name  | `, all of one width.
+fn label(name: &str, width: usize, colour: Option<&str>) -> String {
+    match colour {
+        Some(colour) => format!("\x1b[{colour}m{name:<width$}  |\x1b[0m "),
+        None => format!("{name:<width$}  | "),
+    }
+}
+
+/// Who waits until the pipes are empty.
+struct Waiting {
+    answer: oneshot::Sender<()>,
+    last: bool,
+    rounds: u32,
+}
+
+struct Reader {
+    heard: OwnedFd,
+    orders: Receiver<Order>,
+    sources: Vec<Source>,
+    unsaid: Option<oneshot::Sender<io::Error>>,
+}
+
+impl Reader {
+    fn run(mut self) {
+        let mut waiting: Vec<Waiting> = Vec::new();
+        let mut buffer = vec![0; LONGEST];
+        while let Some(ready) = self.wait(!waiting.is_empty()) {
+            let quiet = !ready.iter().any(|r| *r);
+            for at in (0..ready.len()).rev().filter(|at| ready[*at]) {
+                self.read(at, &mut buffer);
+            }
+            for at in (0..waiting.len()).rev() {
+                waiting[at].rounds -= 1;
+                if quiet || waiting[at].rounds == 0 {
+                    let done = waiting.remove(at);
+                    if done.last {
+                        self.finish_lines();
+                    }
+                    let _nobody_waits = done.answer.send(());
+                }
+            }
+            loop {
+                match self.orders.try_recv() {
+                    Ok(Order::Read(source)) => self.sources.push(source),
+                    Ok(Order::CatchUp { answer, last }) => {
+                        waiting.push(Waiting { answer, last, rounds: ROUNDS });
+                    }
+                    Err(mpsc::TryRecvError::Empty) => break,
+                    Err(mpsc::TryRecvError::Disconnected) => return,
+                }
+            }
+        }
+    }
+
+    /// Which sources have something; none when that cannot be found out any more.
+    fn wait(&self, at_once: bool) -> Option<Vec<bool>> {
+        let mut fds = vec![PollFd::new(&self.heard, PollFlags::IN)];
+        fds.extend(self.sources.iter().map(|s| PollFd::new(&s.pipe, PollFlags::IN)));
+        let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let within = at_once.then_some(&zero);
+        rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, within)).ok()?;
+        let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+        if ready[0] {
+            rustix::io::read(&self.heard, &mut [0; 8]).ok()?;
+        }
+        Some(ready[1..].to_vec())
+    }
+
+    fn read(&mut self, at: usize, buffer: &mut [u8]) {
+        let source = &mut self.sources[at];
+        let mut out = Vec::new();
+        let (to, over) = match source.pipe.read(buffer) {
+            Ok(0) => {
+                source.lines.finish(&mut out);
+                (source.to, true)
+            }
+            Ok(n) => {
+                source.lines.take(&buffer[..n], &mut out);
+                (source.to, false)
+            }
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => return,
+            Err(_) => (source.to, true),
+        };
+        if over {
+            self.sources.remove(at);
+        }
+        self.write(to, &out);
+    }
+
+    fn finish_lines(&mut self) {
+        for at in 0..self.sources.len() {
+            let mut out = Vec::new();
+            self.sources[at].lines.finish(&mut out);
+            self.write(self.sources[at].to, &out);
+        }
+    }
+
+    fn write(&mut self, to: To, lines: &[u8]) {
+        if lines.is_empty() {
+            return;
+        }
+        match to {
+            To::Output if self.unsaid.is_some() => {
+                let mut out = io::stdout().lock();
+                if let Err(error) = out.write_all(lines).and_then(|()| out.flush()) {
+                    let _told = self.unsaid.take().map(|unsaid| unsaid.send(error));
+                }
+            }
+            To::Output => {}
+            // Where that cannot be written, there is no place to say so.
+            To::Errors => drop(io::stderr().lock().write_all(lines)),
+        }
+    }
+}
+
+/// Cuts what comes into lines and puts the label before each.
+struct Lines {
+    label: String,
+    kept: Vec<u8>,
+}
+
+impl Lines {
+    fn new(label: String) -> Self {
+        Self { label, kept: Vec::new() }
+    }
+
+    /// Adds what came; whole lines go to `out`.
+    fn take(&mut self, mut data: &[u8], out: &mut Vec<u8>) {
+        while let Some(end) = data.iter().position(|byte| *byte == b'\n') {
+            self.keep(&data[..end], out);
+            self.line(self.kept.len(), out);
+            data = &data[end + 1..];
+        }
+        self.keep(data, out);
+    }
+
+    fn keep(&mut self, data: &[u8], out: &mut Vec<u8>) {
+        self.kept.extend_from_slice(data);
+        while self.kept.len() > LONGEST {
+            // Not in the middle of a character.
+            let begins = |at: &usize| self.kept[*at] & 0b1100_0000 != 0b1000_0000;
+            let cut = (LONGEST - 3..=LONGEST).rev().find(begins).unwrap_or(LONGEST);
+            self.line(cut, out);
+        }
+    }
+
+    /// Writes a line that has not ended.
+    fn finish(&mut self, out: &mut Vec<u8>) {
+        if !self.kept.is_empty() {
+            self.line(self.kept.len(), out);
+        }
+    }
+
+    fn line(&mut self, cut: usize, out: &mut Vec<u8>) {
+        out.extend_from_slice(self.label.as_bytes());
+        out.extend(self.kept.drain(..cut));
+        out.push(b'\n');
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(pieces: &[&[u8]]) -> String {
+        let mut lines = Lines::new(label("ab", 4, None));
+        let mut out = Vec::new();
+        pieces.iter().for_each(|piece| lines.take(piece, &mut out));
+        lines.finish(&mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn each_line_has_the_name_however_its_pieces_come() {
+        assert_eq!(
+            lines(&[b"one\ntw", b"o", b"\n\nlast"]),
+            "ab    | one\nab    | two\nab    | \nab    | last\n"
+        );
+        assert_eq!(lines(&[]), "");
+        assert_eq!(lines(&[b"a\n"]), "ab    | a\n");
+    }
+
+    #[test]
+    fn a_long_line_comes_in_pieces_and_whole() {
+        // Of two bytes each, so that a piece could end in the middle of one.
+        let long = format!("x{}", "ü".repeat(LONGEST));
+        let said = lines(&[long.as_bytes(), b"\nnext\n"]);
+        let pieces: Vec<&str> = said.lines().map(|l| l.strip_prefix("ab    | ").unwrap()).collect();
+        assert_eq!(pieces.len(), 4, "three pieces and the next line");
+        assert!(pieces.iter().all(|piece| piece.len() <= LONGEST));
+        assert_eq!(pieces[..3].concat(), long);
+        assert_eq!(pieces[3], "next");
+    }
+
+    #[test]
+    fn names_have_colours_on_a_terminal_only() {
+        assert_eq!(label("a", 1, Some("36")), "\x1b[36ma  |\x1b[0m ");
+        assert_eq!(label("a", 3, None), "a    | ");
+    }
+}

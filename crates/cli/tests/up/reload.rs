@@ -1,0 +1,155 @@
+//! A coordinator whose policy changes, with a server and callers of this process.
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use partywall_interop::proto::test_service_client::TestServiceClient;
+use partywall_interop::proto::{Empty, SimpleRequest};
+use partywall_interop::service::test_service;
+use rustix::process::{Pid, Signal, kill_process};
+use tonic::Code;
+
+use super::{command, text};
+
+const SERVICE: &str = "[service.test]\nregister = ['anyone']\n[service.test.call]\n";
+const ALL: &str = "anyone = ['*']\n";
+const EMPTY_CALL: &str = "anyone = ['grpc.testing.TestService/EmptyCall']\n";
+
+/// A coordinator as a command.
+struct Coordinator {
+    child: Child,
+    dir: tempfile::TempDir,
+}
+
+impl Coordinator {
+    fn start() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name).to_str().unwrap().to_string();
+        std::fs::write(path("policy.toml"), format!("{SERVICE}{ALL}")).unwrap();
+        let (socket, policy, audit) = (path("c.sock"), path("policy.toml"), path("audit.jsonl"));
+        let arguments = ["coordinator", "--socket", &socket, "--policy", &policy];
+        let mut command = command(&arguments);
+        command.args(["--audit", &audit]).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut said = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut said).unwrap();
+        assert_eq!(said, format!("coordinator at {socket}\n"));
+        Self { child, dir }
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.dir.path().join("c.sock")
+    }
+
+    /// Writes another policy.
+    fn policy(&self, text: &str) {
+        std::fs::write(self.dir.path().join("policy.toml"), text).unwrap();
+    }
+
+    fn hang_up(&self) {
+        kill_process(Pid::from_child(&self.child), Signal::HUP).unwrap();
+    }
+
+    /// `partywall policy reload`: its status, and what it says.
+    fn reload(&self) -> (Option<i32>, String) {
+        let socket = self.socket();
+        let out = command(&["policy", "reload", "--socket", socket.to_str().unwrap()]).output();
+        let out = out.unwrap();
+        (out.status.code(), text(&out.stdout) + &text(&out.stderr))
+    }
+
+    fn channel(&self) -> partywall::Builder {
+        let builder = partywall::Channel::builder("partywall:///test").unwrap();
+        builder.coordinator(self.socket()).wait_for_ready(true)
+    }
+
+    /// Runs with a server, which serves until the end.
+    fn serving(&self, runs: impl Future<Output = ()>) {
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+        let mut server = partywall::Server::builder().coordinator(self.socket());
+        runtime.spawn(server.add_service(test_service()).serve("test"));
+        runtime.block_on(runs);
+        runtime.shutdown_background();
+    }
+}
+
+impl Drop for Coordinator {
+    fn drop(&mut self) {
+        let _gone = self.child.kill();
+        let _gone = self.child.wait();
+    }
+}
+
+/// Waits until a call has this status.
+async fn until(client: &mut TestServiceClient<partywall::Channel>, wanted: Code) {
+    let start = Instant::now();
+    loop {
+        let called = client.unary_call(SimpleRequest::default()).await;
+        let code = called.map_or_else(|status| status.code(), |_| Code::Ok);
+        if code == wanted {
+            return;
+        }
+        assert!(start.elapsed() < Duration::from_secs(10), "{code:?} where {wanted:?} is to come");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[test]
+fn a_hang_up_puts_a_changed_policy_into_force_at_both_ends() {
+    let coordinator = Coordinator::start();
+    coordinator.serving(async {
+        let mut client = TestServiceClient::new(coordinator.channel().connect().await.unwrap());
+        client.unary_call(SimpleRequest::default()).await.unwrap();
+        let (_requests, requests) = tokio::sync::mpsc::channel(1);
+        let requests = tokio_stream::wrappers::ReceiverStream::new(requests);
+        let mut stream = client.full_duplex_call(requests).await.unwrap().into_inner();
+        coordinator.policy(&format!("{SERVICE}{EMPTY_CALL}"));
+        coordinator.hang_up();
+        // The call under way ends, and no other one begins; what is allowed still goes on.
+        let ended = tokio::time::timeout(Duration::from_secs(10), stream.message()).await;
+        assert_eq!(ended.unwrap().unwrap_err().code(), Code::PermissionDenied);
+        until(&mut client, Code::PermissionDenied).await;
+        client.empty_call(Empty::default()).await.unwrap();
+        coordinator.policy(&format!("{SERVICE}{ALL}"));
+        coordinator.hang_up();
+        until(&mut client, Code::Ok).await;
+    });
+}
+
+#[test]
+fn a_policy_that_cannot_be_used_changes_nothing_and_is_named_with_line_and_remedy() {
+    let coordinator = Coordinator::start();
+    coordinator.serving(async {
+        let mut client = TestServiceClient::new(coordinator.channel().connect().await.unwrap());
+        coordinator.policy(&format!("{SERVICE}{ALL}[servce.other]\nregister = ['anyone']\n"));
+        let (status, said) = coordinator.reload();
+        assert_eq!(status, Some(1), "{said}");
+        assert!(said.contains("policy.toml") && said.contains('5'), "{said}");
+        assert!(said.contains("service"), "no remedy: {said}");
+        coordinator.hang_up();
+        client.unary_call(SimpleRequest::default()).await.unwrap();
+        client.empty_call(Empty::default()).await.unwrap();
+        coordinator.policy(&format!("{SERVICE}{EMPTY_CALL}"));
+        let (status, said) = coordinator.reload();
+        assert_eq!(status, Some(0), "{said}");
+        assert!(said.contains("links ended: 0, changed: 1"), "{said}");
+        until(&mut client, Code::PermissionDenied).await;
+        let denied = coordinator.channel().connect().await.unwrap();
+        drop(denied);
+        coordinator.policy("[service.test]\nregister = ['anyone']\n");
+        let (_, said) = coordinator.reload();
+        assert!(said.contains("links ended: 1"), "{said}");
+        let refused = coordinator.channel().wait_for_ready(false).connect().await.unwrap_err();
+        assert_eq!(refused.code(), Code::PermissionDenied, "{refused}");
+    });
+    let log = std::fs::read_to_string(coordinator.dir.path().join("audit.jsonl")).unwrap();
+    let events: Vec<serde_json::Value> =
+        log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    for wanted in
+        ["admitted", "registered", "introduced", "denied", "revoked", "reloaded", "not_reloaded"]
+    {
+        assert!(events.iter().any(|e| e["event"] == wanted), "no {wanted} in:\n{log}");
+    }
+}

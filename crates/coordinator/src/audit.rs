@@ -1,0 +1,456 @@
+//! The audit log: who was let in, who serves, who calls whom, what was denied and revoked, who was
+//! to blame. One JSON object a line.
+//!
+//! ```text
+//! {"time":1763900000.25,"event":"denied","uid":1002,"gid":1002,"pid":77,"principals":[],
+//!  "account":"user 1002","what":"connect","text":"..."}
+//! {"time":1763900001.5,"event":"left_out","account":"user 1002","count":480}
+//! ```
+//!
+//! `time` is seconds since 1970 with microseconds, UTC. What one account causes is limited to
+//! [`BURST`] lines at once and [`RATE`] lines a second; what is left out is counted, and the count
+//! is a line of its own as soon as the account may have one. A thread writes, so that nobody waits
+//! for a slow disk; lines that it has no room for are counted as well.
+
+use std::collections::HashMap;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use partywall_abi::control::{Digest, Identity};
+use partywall_abi::name::ServiceName;
+use serde::Serialize;
+
+use crate::quota::Account;
+
+/// Lines that an account may cause at once.
+const BURST: u32 = 100;
+/// Lines that an account may cause a second, over a longer time.
+const RATE: u32 = 10;
+/// Lines that wait for the thread that writes.
+const WAITING: usize = 4096;
+/// Accounts whose lines are counted at once; those that have caused none for long go first.
+const ACCOUNTS: usize = 4096;
+
+/// Something that happened.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum Event {
+    /// A process has proven who it is.
+    Admitted(By),
+    /// It serves a name.
+    Registered {
+        /// Who.
+        #[serde(flatten)]
+        by: By,
+        /// The name.
+        name: String,
+    },
+    /// A link is open.
+    Introduced {
+        /// The link's number.
+        link: u64,
+        /// The name that was asked for.
+        name: String,
+        /// Who calls.
+        caller: By,
+        /// Who serves; none over the network.
+        server: Option<Who>,
+    },
+    /// The policy does not let a process do something.
+    Denied {
+        /// Who.
+        #[serde(flatten)]
+        by: By,
+        /// What it asked for.
+        what: &'static str,
+        /// What it was told.
+        text: String,
+    },
+    /// The policy does not let a process go on with something.
+    Revoked {
+        /// Who.
+        #[serde(flatten)]
+        by: By,
+        /// What.
+        text: String,
+    },
+    /// An end of a link broke a rule.
+    Blamed {
+        /// Who.
+        #[serde(flatten)]
+        by: By,
+        /// The link's number.
+        link: u64,
+        /// The name that was asked for.
+        name: String,
+        /// What is known of it.
+        text: String,
+    },
+    /// Another policy is in force.
+    Reloaded {
+        /// Links that it has ended.
+        ended: u32,
+        /// Links that it has changed.
+        changed: u32,
+    },
+    /// The policy could not be read again.
+    NotReloaded {
+        /// Why.
+        text: String,
+    },
+}
+
+/// A process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Who {
+    uid: u32,
+    gid: u32,
+    pid: Option<u32>,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    cgroup: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    digest: Option<String>,
+    principals: Vec<String>,
+}
+
+/// A process, and whose account it is charged to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct By {
+    #[serde(flatten)]
+    who: Who,
+    #[serde(serialize_with = "shown")]
+    account: Account,
+}
+
+fn shown<S: serde::Serializer>(account: &Account, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(account)
+}
+
+impl Who {
+    fn new(identity: &Identity) -> Self {
+        let hex = |how: &str, digest: &[u8; 32]| {
+            let hex: String = digest.iter().map(|b| format!("{b:02x}")).collect();
+            Some(format!("{how} sha256:{hex}"))
+        };
+        Self {
+            uid: identity.uid,
+            gid: identity.gid,
+            pid: identity.pid,
+            cgroup: identity.cgroup.clone(),
+            digest: match &identity.digest {
+                Digest::Unknown => None,
+                Digest::Observed(d) => hex("observed", d),
+                Digest::Started(d) => hex("started", d),
+            },
+            principals: identity.principals.clone(),
+        }
+    }
+}
+
+impl By {
+    fn new(identity: &Identity, account: &Account) -> Self {
+        Self { who: Who::new(identity), account: account.clone() }
+    }
+}
+
+impl Event {
+    pub(crate) fn admitted(identity: &Identity, account: &Account) -> Self {
+        Self::Admitted(By::new(identity, account))
+    }
+
+    pub(crate) fn registered(identity: &Identity, account: &Account, name: &ServiceName) -> Self {
+        Self::Registered { by: By::new(identity, account), name: name.as_str().into() }
+    }
+
+    pub(crate) fn introduced(
+        link: u64,
+        name: &ServiceName,
+        caller: &Identity,
+        account: &Account,
+        server: Option<&Identity>,
+    ) -> Self {
+        let (caller, server) = (By::new(caller, account), server.map(Who::new));
+        Self::Introduced { link, name: name.as_str().into(), caller, server }
+    }
+
+    pub(crate) fn denied(
+        identity: &Identity,
+        account: &Account,
+        what: &'static str,
+        text: &str,
+    ) -> Self {
+        Self::Denied { by: By::new(identity, account), what, text: text.into() }
+    }
+
+    pub(crate) fn revoked(identity: &Identity, account: &Account, text: &str) -> Self {
+        Self::Revoked { by: By::new(identity, account), text: text.into() }
+    }
+
+    pub(crate) fn blamed(
+        link: u64,
+        name: &ServiceName,
+        identity: &Identity,
+        account: &Account,
+        text: &str,
+    ) -> Self {
+        let (by, name) = (By::new(identity, account), name.as_str().into());
+        Self::Blamed { by, link, name, text: text.into() }
+    }
+
+    pub(crate) fn reloaded(ended: u32, changed: u32) -> Self {
+        Self::Reloaded { ended, changed }
+    }
+
+    pub(crate) fn not_reloaded(text: &str) -> Self {
+        Self::NotReloaded { text: text.into() }
+    }
+
+    /// Whose doing it is, for the limit; none for the coordinator's own.
+    fn account(&self) -> Option<Account> {
+        match self {
+            Self::Admitted(by) => Some(by.account.clone()),
+            Self::Registered { by, .. }
+            | Self::Denied { by, .. }
+            | Self::Revoked { by, .. }
+            | Self::Blamed { by, .. } => Some(by.account.clone()),
+            Self::Introduced { caller, .. } => Some(caller.account.clone()),
+            Self::Reloaded { .. } | Self::NotReloaded { .. } => None,
+        }
+    }
+}
+
+#[derive(Serialize)]
+#[serde(tag = "event", rename = "left_out")]
+struct LeftOut {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    account: Option<String>,
+    count: u64,
+}
+
+#[derive(Serialize)]
+struct Line<'a, T> {
+    time: f64,
+    #[serde(flatten)]
+    what: &'a T,
+}
+
+fn line<T: Serialize>(what: &T, at: SystemTime) -> String {
+    let time = at.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let time = (time.as_secs_f64() * 1e6).round() / 1e6;
+    let mut text = serde_json::to_string(&Line { time, what })
+        .unwrap_or_else(|e| format!("{{\"event\":\"lost\",\"text\":\"{e}\"}}"));
+    text.push('\n');
+    text
+}
+
+/// How many lines an account has left.
+struct Bucket {
+    left: f64,
+    at: Instant,
+    left_out: u64,
+}
+
+impl Bucket {
+    fn fill(&mut self, now: Instant) {
+        let more = now.saturating_duration_since(self.at).as_secs_f64() * f64::from(RATE);
+        self.left = (self.left + more).min(f64::from(BURST));
+        self.at = now;
+    }
+}
+
+/// What limits the lines and counts those that are left out.
+#[derive(Default)]
+struct Limiter(HashMap<Account, Bucket>);
+
+impl Limiter {
+    /// The lines that are to be written for an event.
+    fn lines(&mut self, event: &Event, now: Instant, at: SystemTime) -> Vec<String> {
+        let Some(account) = event.account() else { return vec![line(event, at)] };
+        if self.0.len() >= ACCOUNTS && !self.0.contains_key(&account) {
+            // Whose bucket is full again has nothing left out that was not told.
+            let full = Duration::from_secs(u64::from(BURST / RATE));
+            self.0.retain(|_, b| b.left_out > 0 || now.saturating_duration_since(b.at) < full);
+            if self.0.len() >= 2 * ACCOUNTS {
+                self.0.clear();
+            }
+        }
+        let new = || Bucket { left: f64::from(BURST), at: now, left_out: 0 };
+        let bucket = self.0.entry(account.clone()).or_insert_with(new);
+        bucket.fill(now);
+        if bucket.left < 1.0 {
+            bucket.left_out += 1;
+            return Vec::new();
+        }
+        bucket.left -= 1.0;
+        let mut lines = Vec::new();
+        let count = std::mem::take(&mut bucket.left_out);
+        if count > 0 {
+            lines.push(line(&LeftOut { account: Some(account.to_string()), count }, at));
+        }
+        lines.push(line(event, at));
+        lines
+    }
+
+    /// The counts that have not been told and may be now.
+    fn due(&mut self, now: Instant, at: SystemTime) -> Vec<String> {
+        let mut lines = Vec::new();
+        for (account, bucket) in &mut self.0 {
+            if bucket.left_out > 0 {
+                bucket.fill(now);
+                if bucket.left >= 1.0 {
+                    let count = std::mem::take(&mut bucket.left_out);
+                    lines.push(line(&LeftOut { account: Some(account.to_string()), count }, at));
+                }
+            }
+        }
+        lines
+    }
+}
+
+/// The way to the log.
+pub(crate) struct Audit {
+    limiter: Limiter,
+    to: SyncSender<String>,
+    lost: u64,
+}
+
+impl Audit {
+    /// Writes to `to` on a thread of its own.
+    pub(crate) fn new(mut to: impl Write + Send + 'static) -> io::Result<Self> {
+        let (sender, lines) = sync_channel::<String>(WAITING);
+        let write = move || {
+            for line in lines {
+                if let Err(error) = to.write_all(line.as_bytes()).and_then(|()| to.flush()) {
+                    tracing::error!(%error, "the audit log cannot be written; a line is lost");
+                }
+            }
+        };
+        std::thread::Builder::new().name("audit".into()).spawn(write)?;
+        Ok(Self { limiter: Limiter::default(), to: sender, lost: 0 })
+    }
+
+    pub(crate) fn event(&mut self, event: &Event) {
+        let lines = self.limiter.lines(event, Instant::now(), SystemTime::now());
+        self.write(lines);
+    }
+
+    /// Writes the counts that are due; called now and then.
+    pub(crate) fn due(&mut self) {
+        let lines = self.limiter.due(Instant::now(), SystemTime::now());
+        self.write(lines);
+    }
+
+    /// Whether counts are still to be told.
+    pub(crate) fn owes(&self) -> bool {
+        self.lost > 0 || self.limiter.0.values().any(|b| b.left_out > 0)
+    }
+
+    fn write(&mut self, lines: Vec<String>) {
+        if self.lost > 0 {
+            let lost = LeftOut { account: None, count: self.lost };
+            if self.to.try_send(line(&lost, SystemTime::now())).is_ok() {
+                self.lost = 0;
+            }
+        }
+        for line in lines {
+            if self.to.try_send(line).is_err() {
+                self.lost += 1;
+            }
+        }
+    }
+}
+
+/// Opens the file of an audit log, to be added to; readable by its owner only when it is new.
+///
+/// # Errors
+/// What open(2) says.
+pub fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new().append(true).create(true).mode(0o600).open(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn someone(uid: u32) -> Identity {
+        Identity {
+            uid,
+            gid: 5,
+            pid: Some(7),
+            digest: Digest::Observed([0xab; 32]),
+            cgroup: "/a".into(),
+            principals: vec!["web".into()],
+        }
+    }
+
+    fn denied(uid: u32) -> Event {
+        Event::denied(&someone(uid), &Account::User(uid), "connect", "no \"way\"\n")
+    }
+
+    #[test]
+    fn each_event_is_one_line_of_json_whatever_a_text_holds() {
+        let at = UNIX_EPOCH + Duration::from_micros(1_500_000);
+        let text = line(&denied(3), at);
+        assert_eq!(text.matches('\n').count(), 1);
+        let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(value["time"], 1.5);
+        assert_eq!(value["event"], "denied");
+        assert_eq!(value["uid"], 3);
+        assert_eq!(value["account"], "user 3");
+        assert_eq!(value["text"], "no \"way\"\n");
+        assert_eq!(value["digest"], format!("observed sha256:{}", "ab".repeat(32)));
+    }
+
+    #[test]
+    fn an_account_has_so_many_lines_and_the_others_are_counted() {
+        let mut limiter = Limiter::default();
+        let (start, at) = (Instant::now(), UNIX_EPOCH);
+        let mut written = 0;
+        for _ in 0..1000 {
+            written += limiter.lines(&denied(3), start, at).len();
+        }
+        assert_eq!(written, BURST as usize);
+        assert_eq!(limiter.lines(&denied(4), start, at).len(), 1, "another account");
+        assert!(limiter.due(start, at).is_empty());
+        let later = start + Duration::from_secs(1);
+        let due = limiter.due(later, at);
+        assert_eq!(due.len(), 1);
+        let value: serde_json::Value = serde_json::from_str(&due[0]).unwrap();
+        assert_eq!(
+            (value["event"].as_str(), value["count"].as_u64()),
+            (Some("left_out"), Some(900))
+        );
+        assert_eq!(limiter.lines(&denied(3), later, at).len(), 1);
+    }
+
+    #[test]
+    fn lines_that_nobody_takes_are_counted_and_hold_nobody_up() {
+        struct Stuck(std::sync::mpsc::Receiver<()>);
+        impl Write for Stuck {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                let _until = self.0.recv();
+                Ok(bytes.len())
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let (go, wait) = std::sync::mpsc::channel();
+        let mut audit = Audit::new(Stuck(wait)).unwrap();
+        let start = Instant::now();
+        for uid in 0..2 * WAITING as u32 {
+            audit.event(&denied(uid));
+        }
+        assert!(start.elapsed() < Duration::from_secs(10));
+        assert!(audit.lost >= WAITING as u64 / 2, "{}", audit.lost);
+        assert!(audit.owes());
+        drop(go);
+        std::thread::sleep(Duration::from_millis(50));
+        audit.due();
+        assert_eq!(audit.lost, 0);
+    }
+}

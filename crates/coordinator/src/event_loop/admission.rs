@@ -1,0 +1,289 @@
+//! How processes come in: accepted, looked at, challenged, looked at again, open.
+//!
+//! The proof is in [`crate::identity`]; this is who takes its steps when.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Instant;
+
+use partywall_abi::control::Message;
+use partywall_shm::socket::{self, Credentials, Endpoint};
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::net::SocketFlags;
+
+use super::{EventLoop, LOOK, PROOF_TIME, RETRY, SEND_BUFFER};
+use crate::identity::{Facts, Measured};
+use crate::measure::Job;
+use crate::peer::{Challenged, Charges, Known, Look, Peer, Stage};
+use crate::quota::{Account, Resource};
+use crate::server::Started;
+
+impl EventLoop {
+    pub(super) fn add(&mut self, s: Started) {
+        let credentials = Credentials {
+            pid: s.pid,
+            uid: rustix::process::geteuid().as_raw(),
+            gid: rustix::process::getegid().as_raw(),
+        };
+        let known = Known { name: s.name, digest: s.digest, domain: s.domain };
+        match self.charges(credentials, Some(&known)) {
+            Ok(charges) => self.admit(s.socket, credentials, Some(s.pidfd), Some(known), charges),
+            Err(why) => tracing::error!(why, name = known.name, "a service was turned away"),
+        }
+    }
+
+    pub(super) fn accept(&mut self) {
+        let room = self.room();
+        let Some(listener) = &self.listener else {
+            self.backlog = false;
+            return;
+        };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = match room.and_then(|()| rustix::net::accept_with(listener, flags)) {
+            Ok(socket) if self.handed => Endpoint::used(socket),
+            Ok(socket) => Endpoint::new(socket),
+            Err(rustix::io::Errno::AGAIN) => {
+                self.backlog = false;
+                return;
+            }
+            Err(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE) => {
+                tracing::warn!("out of descriptors; connections wait");
+                self.backlog = false;
+                self.accept_at = Some(Instant::now() + RETRY.1);
+                return;
+            }
+            Err(_) => return,
+        };
+        let Ok(credentials) = socket::peer_credentials(socket.as_fd()) else { return };
+        let charges = match self.charges(credentials, None) {
+            Ok(charges) => charges,
+            Err(why) => return tracing::debug!(why, "a connection was turned away"),
+        };
+        self.spare.clear();
+        match pidfd(&socket, credentials) {
+            Ok(pidfd) => self.admit(socket, credentials, pidfd, None, charges),
+            Err(errno) => tracing::warn!(
+                ?credentials,
+                %errno,
+                "no pidfd of a connecting process; the connection is closed"
+            ),
+        }
+    }
+
+    /// Sees to it that a connection that is accepted now can be looked at; otherwise it waits where
+    /// it is, for what is accepted and not looked at would be lost.
+    pub(super) fn room(&mut self) -> Result<(), rustix::io::Errno> {
+        while self.spare.len() < LOOK {
+            self.spare.push(rustix::io::fcntl_dupfd_cloexec(&self.epoll, 0)?);
+        }
+        Ok(())
+    }
+
+    pub(super) fn charges(
+        &self,
+        credentials: Credentials,
+        started: Option<&Known>,
+    ) -> Result<Charges, String> {
+        let own = rustix::process::geteuid().as_raw();
+        let user = self.reader.subordinates.owner(credentials.uid, own);
+        let (account, privileged) = match started {
+            Some(known) => (Account::Service(known.name.clone()), false),
+            None => (Account::User(user), user == 0 || user == own),
+        };
+        let usage = self.quotas.account(account, None, privileged);
+        let charge = |resource, n| usage.charge(resource, n).map_err(|e| e.to_string());
+        Ok(Charges {
+            connection: charge(Resource::Connections, 1)?,
+            unproven: Some(charge(Resource::Unproven, 1)?),
+            unread: charge(Resource::Unread, 0)?,
+        })
+    }
+
+    /// Step 1 of the proof. The next one is the connection's first turn.
+    pub(super) fn admit(
+        &mut self,
+        mut socket: Endpoint,
+        credentials: Credentials,
+        pidfd: Option<OwnedFd>,
+        started: Option<Known>,
+        charges: Charges,
+    ) {
+        let token = self.next_token;
+        self.next_token += 2;
+        let Some(nonce) = random() else {
+            return tracing::error!("no randomness; a connection is refused");
+        };
+        let buffer = rustix::net::sockopt::set_socket_send_buffer_size(&socket, SEND_BUFFER);
+        if socket.pass_credentials().is_err() || buffer.is_err() {
+            return tracing::error!("setsockopt failed; a connection is refused");
+        }
+        let flags = EventFlags::IN | EventFlags::RDHUP | EventFlags::ET;
+        if epoll::add(&self.epoll, &socket, EventData::new_u64(token), flags).is_err() {
+            return;
+        }
+        if let Some(pidfd) = &pidfd {
+            let data = EventData::new_u64(token + 1);
+            if epoll::add(&self.epoll, pidfd, data, EventFlags::IN).is_err() {
+                return;
+            }
+        }
+        let until = Instant::now() + PROOF_TIME;
+        let challenged = Challenged { nonce, until, look: Look::Due };
+        let peer = Peer::new(socket, pidfd, credentials, started, challenged, charges);
+        self.proofs.insert((until, token));
+        self.peers.insert(token, peer);
+        self.is_ready(token);
+    }
+
+    /// Step 2 of the proof.
+    pub(super) fn first_look(&mut self, token: u64) {
+        let Some(mut peer) = self.peers.remove(&token) else { return };
+        let facts = self.kernel_facts(&peer);
+        let measures = self.measure(token, &peer, &facts);
+        if let Stage::Challenged(challenged) = &mut peer.stage {
+            challenged.look = if measures { Look::First(facts.clone()) } else { Look::Done };
+        }
+        self.peers.insert(token, peer);
+        if !measures {
+            self.challenge(token, facts);
+        }
+    }
+
+    /// What the kernel and the coordinator itself know of a process.
+    pub(super) fn kernel_facts(&mut self, peer: &Peer) -> Facts {
+        let Credentials { pid, uid, gid } = peer.credentials;
+        self.spare.clear();
+        let facts = self.reader.read(uid, gid, (pid != 0).then_some(pid));
+        let _else_nobody_is_accepted = self.room();
+        match &peer.started {
+            Some(known) => facts.started(known.name.clone(), known.digest, known.domain),
+            None => facts,
+        }
+    }
+
+    /// Whether the program of a process is measured now: then [`EventLoop::measured`] follows.
+    pub(super) fn measure(&mut self, token: u64, peer: &Peer, facts: &Facts) -> bool {
+        // What was started is known from before it ran; /proc adds nothing to that.
+        let Some(pid) = facts.pid.filter(|_| peer.started.is_none()) else { return false };
+        let asks = self.state.policy().observes(facts.uid, facts.gid, &facts.cgroup);
+        if asks {
+            self.measuring.ask(Job { token, account: peer.usage().account().clone(), pid });
+        }
+        asks
+    }
+
+    /// A program has been measured, for the first look or for the second.
+    pub(super) fn measured(&mut self, token: u64, measured: Measured) {
+        let Some(peer) = self.peers.get_mut(&token) else { return };
+        let Stage::Challenged(challenged) = &mut peer.stage else { return };
+        match std::mem::replace(&mut challenged.look, Look::Done) {
+            Look::First(facts) => self.challenge(token, facts.observed(measured)),
+            Look::Second(before, facts) => {
+                if let Err(reason) = self.open(token, &before, facts.observed(measured)) {
+                    self.close(token, reason);
+                }
+            }
+            Look::Due | Look::Asked(_) | Look::Done => {}
+        }
+    }
+
+    /// Step 3 of the proof.
+    pub(super) fn challenge(&mut self, token: u64, facts: Facts) {
+        let Some(peer) = self.peers.get_mut(&token) else { return };
+        if let Stage::Challenged(challenged) = &mut peer.stage {
+            challenged.look = Look::Asked(facts);
+            let (version, nonce) = (partywall_abi::VERSION, challenged.nonce);
+            self.post(token, &Message::Challenge { version, nonce }, Vec::new());
+        }
+    }
+
+    /// Step 4 of the proof.
+    pub(super) fn prove(&mut self, token: u64, message: &Message) -> Result<(), &'static str> {
+        let mut peer = self.peers.remove(&token).expect("the caller has it");
+        let answered = answer(&mut peer, message);
+        let facts = self.kernel_facts(&peer);
+        let measures = answered.is_ok() && self.measure(token, &peer, &facts);
+        self.peers.insert(token, peer);
+        let before = answered?;
+        if !measures {
+            return self.open(token, &before, facts);
+        }
+        let peer = self.peers.get_mut(&token).expect("just put back");
+        if let Stage::Challenged(challenged) = &mut peer.stage {
+            challenged.look = Look::Second(before, facts);
+        }
+        Ok(())
+    }
+
+    /// Step 5 of the proof.
+    pub(super) fn open(
+        &mut self,
+        token: u64,
+        before: &Facts,
+        after: Facts,
+    ) -> Result<(), &'static str> {
+        let peer = self.peers.get_mut(&token).expect("the callers have it");
+        if !peer.is_alive() {
+            return Err("the process ended while it was being looked at");
+        }
+        if after != *before {
+            return Err("the process changed while it proved itself");
+        }
+        let usage = self.state.account(&after, after.user);
+        if !Arc::ptr_eq(&usage, peer.usage()) {
+            let exceeded = "its account has all the connections that it may have";
+            let charge = |resource, n| usage.charge(resource, n).map_err(|_| exceeded);
+            peer.charges = Charges {
+                connection: charge(Resource::Connections, 1)?,
+                unproven: None,
+                unread: charge(Resource::Unread, 0)?,
+            };
+        }
+        peer.charges.unproven = None;
+        if let Stage::Challenged(challenged) = &peer.stage {
+            self.proofs.remove(&(challenged.until, token));
+        }
+        let conn = self.state.opened(after, usage);
+        peer.stage = Stage::Open(conn);
+        self.tokens.insert(conn, token);
+        Ok(())
+    }
+}
+
+pub(super) fn random() -> Option<[u8; 16]> {
+    let mut bytes = [0; 16];
+    let got = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+    (got == Ok(bytes.len())).then_some(bytes)
+}
+
+/// The process that connected; none in a PID namespace that cannot be seen from here.
+fn pidfd(socket: &Endpoint, of: Credentials) -> Result<Option<OwnedFd>, rustix::io::Errno> {
+    if let Some(pidfd) = socket::peer_pidfd(socket.as_fd()) {
+        return Ok(Some(pidfd));
+    }
+    let pid = rustix::process::Pid::from_raw(of.pid as i32);
+    let open = |pid| rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty());
+    pid.map(open).transpose()
+}
+
+/// What was known of the process when it was asked for the proof that it gives now.
+fn answer(peer: &mut Peer, message: &Message) -> Result<Facts, &'static str> {
+    let Stage::Challenged(challenged) = &mut peer.stage else {
+        return Err("a proof of what was proven");
+    };
+    let Message::Proof { version, nonce } = message else {
+        return Err("a message before the proof of identity");
+    };
+    if *version != partywall_abi::VERSION {
+        return Err("another version of Partywall");
+    }
+    if *nonce != challenged.nonce {
+        return Err("a wrong nonce");
+    }
+    match std::mem::replace(&mut challenged.look, Look::Done) {
+        Look::Asked(before) => Ok(before),
+        Look::Due | Look::First(_) | Look::Second(..) | Look::Done => {
+            Err("a proof that was not asked for")
+        }
+    }
+}

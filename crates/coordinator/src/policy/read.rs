@@ -1,0 +1,242 @@
+//! The TOML form of a policy.
+
+use std::collections::BTreeMap;
+
+use partywall_abi::limits;
+use partywall_abi::name::{MethodPattern, MethodSet, NameError, PatternError, ServiceName};
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::{ANYONE, Policy, PolicyError, Principal, Service};
+use crate::quota::Limits;
+
+/// Largest policy file, in bytes.
+pub(super) const LARGEST: u64 = 4 << 20;
+/// Bytes and patterns that all callers of a name may have together, so that what any of them is
+/// told fits into one packet.
+const METHODS_BYTES: usize = limits::CONTROL_BYTES - 16 * 1024;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default)]
+    principal: BTreeMap<Spanned<String>, PrincipalSection>,
+    #[serde(default)]
+    service: BTreeMap<Spanned<String>, ServiceSection>,
+    #[serde(default)]
+    names: BTreeMap<Spanned<String>, String>,
+    #[serde(default)]
+    quota: Limits,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PrincipalSection {
+    uid: Option<u32>,
+    gid: Option<u32>,
+    cgroup: Option<String>,
+    program: Option<String>,
+    evidence: Option<Evidence>,
+    started: Option<String>,
+    quota: Option<Limits>,
+}
+
+#[derive(Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
+#[serde(rename_all = "lowercase")]
+enum Evidence {
+    Started,
+    Observed,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ServiceSection {
+    #[serde(default)]
+    register: Vec<Spanned<String>>,
+    #[serde(default)]
+    fallback: bool,
+    #[serde(default)]
+    call: BTreeMap<Spanned<String>, Vec<Spanned<String>>>,
+}
+
+/// Where something stands.
+struct Place<'a> {
+    file: &'a str,
+    text: &'a str,
+}
+
+impl Place<'_> {
+    fn wrong<T>(&self, at: &Spanned<T>, key: String, text: String) -> PolicyError {
+        let before = self.text.get(..at.span().start).unwrap_or_default();
+        let line = 1 + before.matches('\n').count();
+        PolicyError::Value { file: self.file.into(), line, key, text }
+    }
+}
+
+impl Policy {
+    /// Checks a text; `file` is what errors call it.
+    ///
+    /// # Errors
+    /// [`PolicyError::Syntax`], [`PolicyError::Value`].
+    pub fn parse(file: &str, text: &str) -> Result<Self, PolicyError> {
+        let parsed: File = toml::from_str(text)
+            .map_err(|e| PolicyError::Syntax { file: file.into(), text: e.to_string() })?;
+        let place = Place { file, text };
+        let mut policy = Self { limits: parsed.quota, ..Self::default() };
+        for (name, section) in parsed.principal {
+            let key = format!("principal.{}", name.get_ref());
+            let read = principal(name.get_ref(), section);
+            let principal = read.map_err(|text| place.wrong(&name, key, text))?;
+            policy.principals.insert(name.into_inner(), principal);
+        }
+        let mut fallback = Vec::new();
+        for (name, section) in parsed.service {
+            let (checked, service) = policy.service(&place, &name, &section)?;
+            if section.fallback {
+                fallback.push((checked.clone(), name));
+            }
+            policy.services.insert(checked, service);
+        }
+        for (name, url) in parsed.names {
+            policy.address(&place, name, url, &fallback)?;
+        }
+        if let Some((name, at)) = fallback.iter().find(|(n, _)| !policy.urls.contains_key(n)) {
+            let text = format!(
+                "`fallback = true`, and no address to fall back to; remedy: add `{name} = \"http://host:port\"` under [names], or drop `fallback`"
+            );
+            return Err(place.wrong(at, format!("service.{name}"), text));
+        }
+        Ok(policy)
+    }
+
+    fn service(
+        &self,
+        place: &Place<'_>,
+        name: &Spanned<String>,
+        section: &ServiceSection,
+    ) -> Result<(ServiceName, Service), PolicyError> {
+        let key = format!("service.{}", name.get_ref());
+        let checked = ServiceName::new(name.get_ref())
+            .map_err(|e: NameError| place.wrong(name, key.clone(), e.to_string()))?;
+        let named = section.register.iter().chain(section.call.keys());
+        for principal in named {
+            let p = principal.get_ref();
+            if !self.has_principal(p) {
+                let near = self.principals.keys().min_by_key(|known| distance(known, p));
+                let near = match near.filter(|known| distance(known, p) <= 2) {
+                    Some(known) => format!("; did you mean `{known}`?"),
+                    None => String::new(),
+                };
+                let text = format!("no principal `{p}`: add [principal.{p}]{near}");
+                return Err(place.wrong(principal, key, text));
+            }
+        }
+        let register = section.register.iter().map(|p| p.get_ref().clone()).collect();
+        let mut service = Service { register, call: BTreeMap::new() };
+        let mut all = MethodSet::default();
+        for (principal, methods) in &section.call {
+            let key = format!("{key}.call.{}", principal.get_ref());
+            let mut set = MethodSet::default();
+            for method in methods {
+                let pattern = MethodPattern::new(method.get_ref())
+                    .map_err(|e: PatternError| place.wrong(method, key.clone(), e.to_string()))?;
+                all.add(pattern.clone());
+                set.add(pattern);
+            }
+            service.call.insert(principal.get_ref().clone(), set);
+        }
+        let bytes: usize = all.patterns().iter().map(|p| 2 + p.to_string().len()).sum();
+        if all.patterns().len() > limits::PATTERNS || bytes > METHODS_BYTES {
+            let text = format!(
+                "its callers may call {} methods together, of {bytes} bytes; at most {} of \
+                 {METHODS_BYTES} bytes go into a message: write `package.Service/*`",
+                all.patterns().len(),
+                limits::PATTERNS
+            );
+            return Err(place.wrong(name, format!("{key}.call"), text));
+        }
+        Ok((checked, service))
+    }
+
+    fn address(
+        &mut self,
+        place: &Place<'_>,
+        name: Spanned<String>,
+        url: String,
+        fallback: &[(ServiceName, Spanned<String>)],
+    ) -> Result<(), PolicyError> {
+        let key = format!("names.{}", name.get_ref());
+        let checked = ServiceName::new(name.get_ref())
+            .map_err(|e| place.wrong(&name, key.clone(), e.to_string()))?;
+        let ok = url.starts_with("http://") || url.starts_with("unix:");
+        if !ok || url.len() > limits::URL_BYTES {
+            let text = format!("`{url}`: write http://host:port or unix:/path");
+            return Err(place.wrong(&name, key, text));
+        }
+        let served = self.services.get(&checked).filter(|s| !s.register.is_empty());
+        if let Some(service) = served
+            && !fallback.iter().any(|(n, _)| *n == checked)
+        {
+            let who: Vec<&str> = service.register.iter().map(String::as_str).collect();
+            let text = format!(
+                "{} may serve `{checked}` on this host, and this address has neither its identity \
+                 nor its methods checked; remedy: add `fallback = true` under [service.{checked}] if \
+                 calls may go there while nobody serves it, or drop one of the two",
+                who.join(", ")
+            );
+            return Err(place.wrong(&name, key, text));
+        }
+        self.urls.insert(checked, url);
+        Ok(())
+    }
+}
+
+fn principal(name: &str, s: PrincipalSection) -> Result<Principal, String> {
+    if name == ANYONE {
+        return Err("`anyone` is every process and cannot be defined".into());
+    }
+    if name.is_empty() || name.len() > limits::NAME_BYTES {
+        return Err(format!("a principal's name has 1 to {} bytes", limits::NAME_BYTES));
+    }
+    if s.evidence.is_some() && s.program.is_none() {
+        return Err("`evidence` says how `program` must be known; add `program`".into());
+    }
+    let strong = s.evidence != Some(Evidence::Observed);
+    let program = match s.program {
+        None => None,
+        Some(text) => Some((sha256(&text)?, strong)),
+    };
+    let (uid, gid, cgroup, started) = (s.uid, s.gid, s.cgroup, s.started);
+    let p = Principal { uid, gid, cgroup, program, started, quota: None };
+    if p == Principal::default() {
+        return Err("no fact: give at least one of uid, gid, cgroup, program, started".into());
+    }
+    Ok(Principal { quota: s.quota, ..p })
+}
+
+fn sha256(text: &str) -> Result<[u8; 32], String> {
+    let bad = || format!("`{text}`: write sha256: and 64 hexadecimal digits");
+    let hex = text.strip_prefix("sha256:").ok_or_else(bad)?;
+    if hex.len() != 64 || !hex.bytes().all(|b| b.is_ascii_hexdigit()) {
+        return Err(bad());
+    }
+    let mut out = [0; 32];
+    for (i, byte) in out.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).map_err(|_| bad())?;
+    }
+    Ok(out)
+}
+
+/// How many letters differ: the Levenshtein distance.
+pub(super) fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.chars().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, y) in b.iter().enumerate() {
+            let next = (diagonal + usize::from(x != *y)).min(row[j] + 1).min(row[j + 1] + 1);
+            diagonal = std::mem::replace(&mut row[j + 1], next);
+        }
+    }
+    row[b.len()]
+}

@@ -1,0 +1,220 @@
+//! What a policy allows, and what is none.
+
+use super::*;
+
+fn facts() -> Facts {
+    Facts {
+        uid: 1000,
+        gid: 100,
+        pid: Some(1),
+        digest: Digest::Observed([0xab; 32]),
+        digest_error: None,
+        cgroup: "/a".into(),
+        started_as: None,
+        domain: None,
+        user: 1000,
+        descends: false,
+    }
+}
+
+fn name(n: &str) -> ServiceName {
+    ServiceName::new(n).unwrap()
+}
+
+#[test]
+fn nothing_is_allowed_by_default() {
+    let p = Policy::parse("p", "").unwrap();
+    assert!(p.principals(&facts()).is_empty());
+    assert!(!p.may_register(&[], &name("a")));
+    assert!(p.methods(&[], &name("a")).is_empty());
+}
+
+#[test]
+fn all_facts_of_a_principal_must_hold() {
+    let hex = "ab".repeat(32);
+    let text = format!(
+        "[principal.a]\nuid = 1000\ncgroup = '/a'\n[principal.b]\nuid = 1000\ngid = 5\n\
+         [principal.weak]\nprogram = 'sha256:{hex}'\nevidence = 'observed'\n\
+         [principal.strong]\nprogram = 'sha256:{hex}'\n[principal.s]\nstarted = 'x'\n"
+    );
+    let p = Policy::parse("p", &text).unwrap();
+    assert_eq!(p.principals(&facts()), ["a", "weak"]);
+    let strong = Facts { digest: Digest::Started([0xab; 32]), ..facts() };
+    assert_eq!(p.principals(&strong), ["a", "strong", "weak"]);
+    let started = Facts { started_as: Some("x".into()), uid: 0, ..facts() };
+    assert_eq!(p.principals(&started), ["s", "weak"]);
+}
+
+#[test]
+fn calls_are_granted_by_method() {
+    let p = Policy::parse(
+        "p",
+        "[principal.web]\nuid = 1\n[service.g]\nregister = ['anyone']\n\
+         [service.g.call]\nweb = ['a.B/C']\nanyone = ['grpc.health.v1.Health/*']\n\
+         [names]\nfar = 'http://h:1'",
+    )
+    .unwrap();
+    let web = p.methods(&["web".into()], &name("g"));
+    assert!(web.covers("/a.B/C") && web.covers("/grpc.health.v1.Health/Check"));
+    let other = p.methods(&[], &name("g"));
+    assert!(!other.covers("/a.B/C") && other.covers("/grpc.health.v1.Health/Watch"));
+    assert!(p.may_register(&[], &name("g")));
+    assert_eq!(p.url(&name("far")), Some("http://h:1"));
+}
+
+#[test]
+fn mistakes_name_file_key_and_remedy() {
+    let at = |text: &str| Policy::parse("policy.toml", text).unwrap_err().to_string();
+    for (text, part) in [
+        ("[principal.a]\nuidd = 1", "uidd"),
+        ("x = 1\n", "line 1"),
+        ("\n\n[principal.a]", "policy.toml:3: principal.a: no fact"),
+        ("[principal.anyone]\nuid = 1", "cannot be defined"),
+        ("[principal.a]\nuid = 1\nevidence = 'observed'", "add `program`"),
+        ("[principal.a]\nprogram = 'sha1:00'", "sha256: and 64"),
+        ("[service.g]\nregister = ['nobody']", "add [principal.nobody]"),
+        ("[service.G]", "service.G"),
+        ("[principal.web]\nuid = 1\n[service.g]\nregister = ['wbe']", "did you mean `web`?"),
+        ("[principal.a]\nuid = 1\n[service.g]\nregister = [\n'a',\n'b']", "policy.toml:6:"),
+        (
+            "[service.g]\nregister = ['anyone']\n[names]\ng = 'http://h:1'",
+            "policy.toml:4: names.g: anyone may serve",
+        ),
+        ("[service.g]\nregister = ['anyone']\nfallback = true", "no address to fall back to"),
+        ("[quota]\nlinkz = 1", "linkz"),
+        ("[service.g.call]\nanyone = ['a/b/c']", "service.g.call.anyone"),
+        ("[names]\nx = 'ftp://h'", "names.x"),
+        ("x = 1", "unknown field"),
+        ("[principal.a]\nuid = -1", "line 2"),
+    ] {
+        let message = at(text);
+        assert!(message.starts_with("policy.toml:"), "{message}");
+        assert!(message.contains(part), "{message:?} lacks {part:?}");
+    }
+}
+
+#[test]
+fn a_started_principal_is_neither_everybody_nor_another_one() {
+    let mut p = Policy::parse("p", "[principal.web]\nuid = 1\n").unwrap();
+    p.add_started("greeter").unwrap();
+    for (name, part) in [("anyone", "every process"), ("web", "is one"), ("greeter", "is one")] {
+        let error = p.add_started(name).unwrap_err().to_string();
+        assert!(error.contains(name) && error.contains(part), "{error}");
+    }
+    let web = Facts { uid: 1, ..facts() };
+    assert_eq!(p.principals(&web), ["web"]);
+}
+
+#[test]
+fn programs_are_observed_only_for_a_principal_that_says_so() {
+    let section = |evidence: &str| {
+        let hex = "ab".repeat(32);
+        let text = format!("[principal.a]\nprogram = 'sha256:{hex}'\n{evidence}");
+        Policy::parse("p", &text).unwrap().observes_programs()
+    };
+    assert!(section("evidence = 'observed'"));
+    assert!(!section("evidence = 'started'") && !section(""));
+}
+
+#[test]
+fn fuzz_policy_accepts_and_refuses() {
+    let seeds =
+        ["[principal.a]\nuid = 1\n[service.g]\nregister = ['a']\n", "[names]\na = 'http://h:1'\n"];
+    let mut state = 88172645463325252_u64;
+    let mut accepted = [0, 0];
+    for i in 0..2_000 {
+        let mut bytes = seeds[i % 2].as_bytes().to_vec();
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        let at = state as usize % bytes.len();
+        bytes[at] = (state >> 32) as u8;
+        accepted[usize::from(fuzz_policy(&bytes))] += 1;
+    }
+    assert!(accepted[0] > 50 && accepted[1] > 50, "{accepted:?}");
+}
+
+#[test]
+fn a_name_that_somebody_may_serve_goes_to_the_network_only_where_it_says_so() {
+    let both = "[service.g]\nregister = ['anyone']\nFALLBACK\n[names]\ng = 'http://h:1'";
+    assert!(Policy::parse("p", &both.replace("FALLBACK", "")).is_err());
+    let p = Policy::parse("p", &both.replace("FALLBACK", "fallback = true")).unwrap();
+    assert_eq!(p.url(&name("g")), Some("http://h:1"));
+    let elsewhere = "[service.g.call]\nanyone = ['*']\n[names]\ng = 'http://h:1'";
+    assert!(Policy::parse("p", elsewhere).is_ok(), "nobody may serve it here");
+}
+
+#[test]
+fn methods_that_do_not_fit_into_a_message_are_refused_when_the_policy_is_read() {
+    let many = |n: usize, len: usize| {
+        let methods: Vec<String> =
+            (0..n).map(|i| format!("'p{i}.{}/M'", "S".repeat(len))).collect();
+        let text = format!("[service.g.call]\nanyone = [{}]", methods.join(","));
+        Policy::parse("p", &text).map(drop).map_err(|e| e.to_string())
+    };
+    many(256, 100).unwrap();
+    for refused in [many(257, 1), many(200, 900)] {
+        let text = refused.unwrap_err();
+        assert!(
+            text.contains("p:1: service.g.call") && text.contains("package.Service/*"),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn it_is_explained_who_may_call_what_and_why() {
+    let p = Policy::parse(
+        "p",
+        "[principal.web]\nuid = 1\n[principal.s]\nuid = 2\n[service.g]\nregister = ['s']\n\
+         [service.g.call]\nweb = ['a.B/*']\nanyone = ['Check']",
+    )
+    .unwrap();
+    let web = ["web".to_string()];
+    let e = p.explain(&web, &name("g"), "/a.B/Check");
+    let by = |p: &str, m: &str| (p.to_string(), m.to_string());
+    assert_eq!(e.allowed_by, [by("anyone", "Check"), by("web", "a.B/*")]);
+    assert_eq!(e.served_by, ["s"]);
+    assert!(p.explain(&[], &name("g"), "/a.B/C").allowed_by.is_empty());
+}
+
+#[test]
+fn a_program_is_measured_only_where_that_could_make_a_principal() {
+    let hex = "ab".repeat(32);
+    let p = Policy::parse(
+        "p",
+        &format!("[principal.a]\nuid = 5\nprogram = 'sha256:{hex}'\nevidence = 'observed'"),
+    )
+    .unwrap();
+    assert!(p.observes(5, 1, "/x") && !p.observes(6, 1, "/x"));
+}
+
+#[test]
+fn a_denial_says_what_to_write_in_the_file_that_the_policy_comes_from() {
+    let [greeter, gretter] = ["greeter", "gretter"].map(|n| ServiceName::new(n).unwrap());
+    let client = ["client".to_string()];
+    let mut policy = Policy::parse(
+        "p.toml",
+        "[principal.client]\nuid = 1\n[service.greeter.call]\nclient = ['*']\n",
+    )
+    .unwrap();
+    let toml = policy.remedy_to_call(&client, &gretter);
+    assert!(toml.contains("[service.gretter.call]"), "{toml}");
+    assert!(toml.ends_with("(did you mean `greeter`?)"), "{toml}");
+    let stranger = policy.remedy_to_call(&[], &gretter);
+    assert!(!stranger.contains("greeter"), "who may call nothing there learns no name: {stranger}");
+    assert!(policy.remedy_to_serve(&client, &greeter).contains("[service.greeter] register"));
+    policy.comes_from_compose("a/compose.yaml");
+    let compose = policy.remedy_to_call(&client, &greeter);
+    assert_eq!(
+        compose,
+        "list `greeter/package.Service/Method`, or `greeter/*`, under `calls` in the x-partywall of \
+         service `client` of a/compose.yaml"
+    );
+    let served = policy.remedy_to_serve(&client, &greeter);
+    assert!(served.contains("serve `client`, which is its name in a/compose.yaml"), "{served}");
+    for none in [policy.remedy_to_call(&[], &greeter), policy.remedy_to_serve(&[], &greeter)] {
+        assert!(none.contains("service of a/compose.yaml") || none.contains("service `greeter`"));
+        assert!(!none.contains("[service"), "{none}");
+    }
+}

@@ -1,0 +1,487 @@
+//! Quotas: what one user may have of everything that the coordinator has to share out.
+//!
+//! ```text
+//! account --charge--> Ok(Charge)      counted until the value is dropped
+//!                     Err(Exceeded)   the account's own limit, or its share of what is left
+//! ```
+//!
+//! Something is charged before it is made, and its charge is dropped with it: nothing is counted by
+//! hand. An account is a user, or a principal to which the policy gives quotas of its own, or a
+//! service that the coordinator has started. A user has many connections and may have many uids:
+//! those that /etc/subuid lends to a user are that user's (subuid(5)), see [`Subordinates`].
+//!
+//! A *share*: an account has at most half of what the others leave of the whole. So with n accounts
+//! that take all they can get, the next one still finds a part in 2^(n+1), and no single one can take
+//! the last. Root's and the coordinator's own user's processes, who have to be able to look, may
+//! have all that is left.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+
+use serde::Deserialize;
+
+/// Whose something is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Account {
+    /// A user's.
+    User(u32),
+    /// A principal's, which has a quota of its own in the policy.
+    Principal(String),
+    /// A service's, which the coordinator has started under this name.
+    Service(String),
+}
+
+impl std::fmt::Display for Account {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::User(uid) => write!(f, "user {uid}"),
+            Self::Principal(name) => write!(f, "principal `{name}`"),
+            Self::Service(name) => write!(f, "service `{name}`"),
+        }
+    }
+}
+
+/// What is shared out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resource {
+    /// Connections to the coordinator.
+    Connections,
+    /// Of these, the ones that have not proven who they are.
+    Unproven,
+    /// Links as their caller, until the kernel says that their memory is let go.
+    Links,
+    /// Links as their server, likewise.
+    Served,
+    /// Links that are being made.
+    Opening,
+    /// Questions for links that wait for their turn.
+    Waiting,
+    /// Names that are watched.
+    Watches,
+    /// Names that are served.
+    Registrations,
+    /// Bytes that were sent and have not been read.
+    Unread,
+    /// Links with wide rings, which are faster for long messages; others have narrow ones.
+    Wide,
+}
+
+const RESOURCES: usize = 10;
+
+impl std::fmt::Display for Resource {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Connections => "connections",
+            Self::Unproven => "connections that have not proven who they are",
+            Self::Links => "links",
+            Self::Served => "links that it serves",
+            Self::Opening => "links that are being made",
+            Self::Waiting => "questions for links that wait",
+            Self::Watches => "watched names",
+            Self::Registrations => "served names",
+            Self::Unread => "unread bytes",
+            Self::Wide => "links with wide rings",
+        })
+    }
+}
+
+/// Limits for each account. In a policy, what is left out is as here.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Limits {
+    /// Connections; 4,096.
+    pub connections: usize,
+    /// Links as a caller; 4,096.
+    pub links: usize,
+    /// Links as a server; 16,384.
+    pub served: usize,
+    /// Watched names; 1,024.
+    pub watches: usize,
+    /// Served names; 512.
+    pub registrations: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: 4096,
+            links: 4096,
+            served: 16 * 1024,
+            watches: 1024,
+            registrations: 512,
+        }
+    }
+}
+
+impl Limits {
+    fn of(&self, resource: Resource) -> usize {
+        match resource {
+            Resource::Connections => self.connections,
+            Resource::Unproven => 256,
+            Resource::Links => self.links,
+            Resource::Served => self.served,
+            Resource::Opening => 256,
+            Resource::Waiting => 4096,
+            Resource::Watches => self.watches,
+            Resource::Registrations => self.registrations,
+            Resource::Unread => 8 << 20,
+            Resource::Wide => WIDE,
+        }
+    }
+}
+
+/// How much there is of each, for all accounts together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Totals([usize; RESOURCES]);
+
+/// Links with wide rings: few enough that a thousand links have less than 200 MiB.
+const WIDE: usize = 32;
+/// Descriptors of the coordinator that no quota covers.
+const SPARE: usize = 64;
+/// Descriptors of a link: what is kept of its two outboxes.
+const OF_A_LINK: usize = 2;
+/// Descriptors of a connection: its socket, its process.
+const OF_A_CONNECTION: usize = 2;
+/// Descriptors of a link that is being made: two for its owner and its reader each, a socket pair.
+const OF_AN_OPENING: usize = 6;
+
+impl Totals {
+    /// For a process that may have so many descriptors: half of them for links, a quarter each for
+    /// connections and for links that are being made.
+    pub fn for_descriptors(most: usize) -> Self {
+        let left = most.saturating_sub(SPARE);
+        // Where there are very few, descriptors run out before these do; then connections wait in
+        // the backlog, and links are refused with that reason.
+        let part = |descriptors: usize, each: usize, least: usize, most: usize| {
+            (descriptors / each).clamp(least, most)
+        };
+        let links = part(left / 2, OF_A_LINK, 64, 32 * 1024);
+        let connections = part(left / 4, OF_A_CONNECTION, 128, 16 * 1024);
+        let opening = part(left / 4, OF_AN_OPENING, 16, 1024);
+        Self([
+            connections,
+            (connections / 2).clamp(64, 1024),
+            links,
+            links,
+            opening,
+            64 * 1024,
+            64 * 1024,
+            16 * 1024,
+            64 << 20,
+            WIDE,
+        ])
+    }
+}
+
+/// Why something cannot be charged.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Exceeded {
+    /// The account has all that one may have.
+    #[error("{account} has {has} {resource}, the most that one may have")]
+    Own {
+        /// Whose.
+        account: Account,
+        /// How many there are.
+        has: usize,
+        /// Of what.
+        resource: Resource,
+    },
+    /// The account has its share of what is left.
+    #[error("{account} has {has} {resource}, its share of what the others leave")]
+    Share {
+        /// Whose.
+        account: Account,
+        /// How many there are.
+        has: usize,
+        /// Of what.
+        resource: Resource,
+    },
+}
+
+/// The books of all accounts.
+#[derive(Clone)]
+pub struct Quotas(Arc<Shared>);
+
+struct Shared {
+    totals: Totals,
+    limits: RwLock<Limits>,
+    books: Mutex<Books>,
+}
+
+#[derive(Default)]
+struct Books {
+    used: [usize; RESOURCES],
+    accounts: HashMap<Account, Weak<Usage>>,
+}
+
+/// One account, while anybody has a handle to it.
+pub struct Usage {
+    account: Account,
+    /// Limits of its own.
+    limits: Mutex<Option<Limits>>,
+    /// May have all that is left.
+    privileged: bool,
+    quotas: Quotas,
+    /// Under the lock of the books.
+    used: Mutex<[usize; RESOURCES]>,
+}
+
+impl std::fmt::Debug for Usage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.account)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Quotas {
+    /// Empty books.
+    pub fn new(totals: Totals, limits: Limits) -> Self {
+        let (limits, books) = (RwLock::new(limits), Mutex::default());
+        Self(Arc::new(Shared { totals, limits, books }))
+    }
+
+    /// From here on each account without limits of its own has these. What it has beyond them stays.
+    pub fn limit(&self, limits: Limits) {
+        *self.0.limits.write().unwrap_or_else(PoisonError::into_inner) = limits;
+    }
+
+    /// The account, as it is or new, with these limits from here on. What it has beyond them stays.
+    pub fn account(
+        &self,
+        account: Account,
+        limits: Option<&Limits>,
+        privileged: bool,
+    ) -> Arc<Usage> {
+        let mut books = lock(&self.0.books);
+        if let Some(usage) = books.accounts.get(&account).and_then(Weak::upgrade) {
+            *lock(&usage.limits) = limits.cloned();
+            return usage;
+        }
+        books.accounts.retain(|_, usage| usage.strong_count() > 0);
+        let usage = Arc::new(Usage {
+            account: account.clone(),
+            limits: Mutex::new(limits.cloned()),
+            privileged,
+            quotas: self.clone(),
+            used: Mutex::default(),
+        });
+        books.accounts.insert(account, Arc::downgrade(&usage));
+        usage
+    }
+}
+
+impl Usage {
+    /// Whose it is.
+    pub fn account(&self) -> &Account {
+        &self.account
+    }
+
+    /// How much of a resource is charged to it.
+    pub fn used(&self, resource: Resource) -> usize {
+        lock(&self.used)[resource as usize]
+    }
+
+    /// Charges so many of a resource.
+    ///
+    /// # Errors
+    /// [`Exceeded`].
+    pub fn charge(self: &Arc<Self>, resource: Resource, amount: usize) -> Result<Charge, Exceeded> {
+        let mut charge = Charge { usage: Arc::clone(self), resource, amount: 0 };
+        charge.set(amount)?;
+        Ok(charge)
+    }
+
+    /// Changes what is charged by a charge from `before` to `after`.
+    fn change(&self, resource: Resource, before: usize, after: usize) -> Result<(), Exceeded> {
+        let shared = &self.quotas.0;
+        let at = resource as usize;
+        let mut books = lock(&shared.books);
+        let mut used = lock(&self.used);
+        let has = used[at];
+        let wants = has - before + after;
+        if after > before {
+            let account = || self.account.clone();
+            let limit = match &*lock(&self.limits) {
+                Some(limits) => limits.of(resource),
+                None => shared.limits.read().unwrap_or_else(PoisonError::into_inner).of(resource),
+            };
+            if wants > limit {
+                return Err(Exceeded::Own { account: account(), has, resource });
+            }
+            let left = shared.totals.0[at].saturating_sub(books.used[at] - has);
+            if wants > if self.privileged { left } else { left / 2 } {
+                return Err(Exceeded::Share { account: account(), has, resource });
+            }
+        }
+        used[at] = wants;
+        books.used[at] = books.used[at] - before + after;
+        Ok(())
+    }
+}
+
+/// So many of a resource, charged to an account until it is dropped.
+#[derive(Debug)]
+pub struct Charge {
+    usage: Arc<Usage>,
+    resource: Resource,
+    amount: usize,
+}
+
+impl Charge {
+    /// Whose it is.
+    pub fn usage(&self) -> &Arc<Usage> {
+        &self.usage
+    }
+
+    /// How much it is.
+    pub fn amount(&self) -> usize {
+        self.amount
+    }
+
+    /// Makes it so much; less always goes.
+    ///
+    /// # Errors
+    /// [`Exceeded`]; then it stays as it was.
+    pub fn set(&mut self, amount: usize) -> Result<(), Exceeded> {
+        if amount != self.amount {
+            self.usage.change(self.resource, self.amount, amount)?;
+            self.amount = amount;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.set(0).expect("less always goes");
+    }
+}
+
+/// Uids that are lent to users: /etc/subuid, as newuidmap(1) goes by it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Subordinates(Vec<(u32, u32, u32)>);
+
+impl Subordinates {
+    /// Reads /etc/subuid; nothing is lent where there is none.
+    pub fn read() -> Self {
+        let text = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+        Self::parse(&text("/etc/subuid"), &text("/etc/passwd"))
+    }
+
+    /// Lines `owner:first:count`, owners by name or number; see subuid(5), passwd(5).
+    fn parse(subuid: &str, passwd: &str) -> Self {
+        let uid_of = |owner: &str| {
+            owner.parse().ok().or_else(|| {
+                let fields = |line: &'_ str| {
+                    let mut fields = line.split(':');
+                    (fields.next()? == owner).then(|| fields.nth(1)?.parse().ok()).flatten()
+                };
+                passwd.lines().find_map(fields)
+            })
+        };
+        let range = |line: &str| {
+            let mut fields = line.trim().splitn(3, ':');
+            let (owner, first, count) = (fields.next()?, fields.next()?, fields.next()?);
+            let (first, count): (u32, u32) = (first.parse().ok()?, count.parse().ok()?);
+            // Whoever is not in passwd has one account all the same: that of the first uid.
+            Some((first, first.checked_add(count)?, uid_of(owner).unwrap_or(first)))
+        };
+        Self(subuid.lines().filter_map(range).collect())
+    }
+
+    /// The user to whom a uid is lent, or the uid itself. Those that root or `own` lends on are no
+    /// operator's: they have the account of the first one of their range.
+    pub fn owner(&self, uid: u32, own: u32) -> u32 {
+        let lent = self.0.iter().find(|(first, end, _)| (*first..*end).contains(&uid));
+        match lent {
+            Some((first, _, owner)) if [0, own].contains(owner) => *first,
+            Some((_, _, owner)) => *owner,
+            None => uid,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn quotas(most: usize) -> Quotas {
+        Quotas::new(Totals([most; RESOURCES]), Limits { links: 100, ..Limits::default() })
+    }
+
+    fn user(q: &Quotas, uid: u32) -> Arc<Usage> {
+        q.account(Account::User(uid), None, uid == 0)
+    }
+
+    #[test]
+    fn a_charge_counts_until_it_is_dropped_and_all_handles_are_one_account() {
+        let q = quotas(1000);
+        let one = user(&q, 1).charge(Resource::Links, 99).unwrap();
+        let mut two = user(&q, 1).charge(Resource::Links, 1).unwrap();
+        let refused = user(&q, 1).charge(Resource::Links, 1).unwrap_err();
+        assert!(matches!(refused, Exceeded::Own { has: 100, .. }), "{refused}");
+        assert_eq!(refused.to_string(), "user 1 has 100 links, the most that one may have");
+        assert!(two.set(2).is_err());
+        assert_eq!(two.amount(), 1);
+        drop(one);
+        two.set(100).unwrap();
+        two.set(0).unwrap();
+        drop(two);
+        assert_eq!(q.0.books.lock().unwrap().used, [0; RESOURCES]);
+        assert_eq!(user(&q, 1).used(Resource::Links), 0);
+    }
+
+    #[test]
+    fn however_many_take_all_they_can_a_share_is_left_for_the_next() {
+        let q = quotas(64);
+        let mut held = Vec::new();
+        for (uid, share) in [(1, 32), (2, 16), (3, 8), (4, 4), (5, 2), (6, 1)] {
+            let usage = user(&q, uid);
+            let mut had = 0;
+            while let Ok(charge) = usage.charge(Resource::Waiting, 1) {
+                held.push(charge);
+                had += 1;
+            }
+            assert_eq!(had, share, "user {uid}");
+            let refused = usage.charge(Resource::Waiting, 1).unwrap_err();
+            assert!(matches!(refused, Exceeded::Share { .. }), "{refused}");
+        }
+        // Root may have the last.
+        let root = user(&q, 0);
+        held.push(root.charge(Resource::Waiting, 1).unwrap());
+        assert!(root.charge(Resource::Waiting, 1).is_err());
+        held.clear();
+        assert!(user(&q, 9).charge(Resource::Waiting, 32).is_ok());
+    }
+
+    #[test]
+    fn a_principal_with_a_quota_has_its_own_limits_and_its_own_account() {
+        let q = quotas(1000);
+        let own = Limits { links: 3, ..Limits::default() };
+        let web = q.account(Account::Principal("web".into()), Some(&own), false);
+        let _three = web.charge(Resource::Links, 3).unwrap();
+        assert!(web.charge(Resource::Links, 1).is_err());
+        assert!(user(&q, 1).charge(Resource::Links, 100).is_ok());
+    }
+
+    #[test]
+    fn uids_that_are_lent_to_a_user_are_that_users() {
+        let s = Subordinates::parse(
+            "alice:100000:65536\n1001:200000:10\nbob:300000:5\nnonsense\nx:1\n",
+            "root:x:0:0::/:/bin/sh\nalice:x:1000:1000::/:/bin/sh\n",
+        );
+        for (uid, owner) in [
+            (100_000, 1000),
+            (165_535, 1000),
+            (165_536, 165_536),
+            (200_009, 1001),
+            (300_004, 300_000),
+            (7, 7),
+        ] {
+            assert_eq!(s.owner(uid, 9), owner);
+        }
+    }
+}

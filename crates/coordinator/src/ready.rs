@@ -1,0 +1,163 @@
+//! Whose turn it is: connections that have something to be done, one account after the other.
+//!
+//! A connection is ready once, however much there is; it is pushed again if something is left
+//! after its turn. So an account with a thousand connections gets as many turns as one with one.
+//!
+//! Turns take time, and who takes much of it waits: what an account has had beyond [`BURST`] it
+//! gets at [`RATE`] only. So no account keeps the thread busy all the time, and the thread sleeps in
+//! between, which is why the kernel lets it run at once when somebody else comes.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::quota::{Account, Usage};
+
+/// Time of turns that an account may have at once.
+const BURST: Duration = Duration::from_millis(5);
+/// Part of the thread's time that an account may have in the long run.
+const RATE: f64 = 0.5;
+/// Accounts whose time is remembered, before those are looked for that have had none for long.
+const REMEMBERED: usize = 256;
+
+/// Time that an account has had, less what it was given since.
+struct Had {
+    time: Duration,
+    at: Instant,
+}
+
+impl Had {
+    fn now(&mut self, now: Instant) -> Duration {
+        let given = now.saturating_duration_since(self.at).mul_f64(RATE);
+        (self.time, self.at) = (self.time.saturating_sub(given), now);
+        self.time
+    }
+
+    /// When it is its turn again; none when that is now.
+    fn next(&mut self, now: Instant) -> Option<Instant> {
+        let over = self.now(now).checked_sub(BURST).filter(|over| !over.is_zero())?;
+        Some(now + over.div_f64(RATE))
+    }
+}
+
+#[derive(Default)]
+pub(crate) struct Ready {
+    accounts: VecDeque<usize>,
+    tokens: HashMap<usize, (Arc<Usage>, VecDeque<u64>)>,
+    queued: HashSet<u64>,
+    had: HashMap<Account, Had>,
+}
+
+impl Ready {
+    pub(crate) fn push(&mut self, usage: &Arc<Usage>, token: u64) {
+        if !self.queued.insert(token) {
+            return;
+        }
+        let account = Arc::as_ptr(usage) as usize;
+        let (_, tokens) = self.tokens.entry(account).or_insert_with(|| {
+            self.accounts.push_back(account);
+            (Arc::clone(usage), VecDeque::new())
+        });
+        tokens.push_back(token);
+    }
+
+    /// The next one, which may be gone by now, and whose it is.
+    pub(crate) fn pop(&mut self, now: Instant) -> Option<(u64, Arc<Usage>)> {
+        for _ in 0..self.accounts.len() {
+            let at = self.accounts.pop_front()?;
+            let (usage, tokens) = self.tokens.get_mut(&at)?;
+            if self.had.get_mut(usage.account()).is_some_and(|had| had.next(now).is_some()) {
+                self.accounts.push_back(at);
+                continue;
+            }
+            let usage = Arc::clone(usage);
+            let token = tokens.pop_front()?;
+            if tokens.is_empty() {
+                self.tokens.remove(&at);
+            } else {
+                self.accounts.push_back(at);
+            }
+            self.queued.remove(&token);
+            return Some((token, usage));
+        }
+        None
+    }
+
+    /// When [`Ready::pop`] has one; none while nothing is to be done.
+    pub(crate) fn next(&mut self, now: Instant) -> Option<Instant> {
+        let (tokens, had) = (&self.tokens, &mut self.had);
+        let of = |at: &usize| {
+            let had = tokens.get(at).and_then(|(usage, _)| had.get_mut(usage.account()));
+            had.and_then(|had| had.next(now)).unwrap_or(now)
+        };
+        self.accounts.iter().map(of).min()
+    }
+
+    /// An account has had so much time.
+    pub(crate) fn spent(&mut self, account: &Account, time: Duration, now: Instant) {
+        if let Some(had) = self.had.get_mut(account) {
+            had.time = had.now(now) + time;
+            return;
+        }
+        if self.had.len() >= REMEMBERED {
+            self.had.retain(|_, had| !had.now(now).is_zero());
+        }
+        self.had.insert(account.clone(), Had { time, at: now });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::quota::{Limits, Quotas, Totals};
+
+    fn usages() -> [Arc<Usage>; 2] {
+        let q = Quotas::new(Totals::for_descriptors(1024), Limits::default());
+        [1, 2].map(|uid| q.account(Account::User(uid), None, false))
+    }
+
+    fn pop(ready: &mut Ready, now: Instant) -> Option<u64> {
+        ready.pop(now).map(|(token, _)| token)
+    }
+
+    #[test]
+    fn accounts_take_turns_however_many_connections_they_have() {
+        let ([many, one], now) = (usages(), Instant::now());
+        let mut ready = Ready::default();
+        for token in 0..1000 {
+            ready.push(&many, token);
+            ready.push(&many, token);
+        }
+        ready.push(&one, 5000);
+        assert_eq!([(); 3].map(|()| pop(&mut ready, now)), [Some(0), Some(5000), Some(1)]);
+        ready.push(&one, 5000);
+        assert_eq!([(); 2].map(|()| pop(&mut ready, now)), [Some(2), Some(5000)]);
+        let mut left = 0;
+        while pop(&mut ready, now).is_some() {
+            left += 1;
+        }
+        assert_eq!((left, ready.next(now)), (997, None));
+    }
+
+    #[test]
+    fn who_has_had_much_time_waits_and_nobody_else_does() {
+        let ([busy, other], start) = (usages(), Instant::now());
+        let mut ready = Ready::default();
+        ready.spent(busy.account(), BURST + Duration::from_millis(10), start);
+        for token in [1, 3] {
+            ready.push(&busy, token);
+        }
+        ready.push(&other, 5);
+        assert_eq!(pop(&mut ready, start), Some(5));
+        assert_eq!(pop(&mut ready, start), None);
+        assert_eq!(ready.next(start), Some(start + Duration::from_millis(20)));
+        let then = start + Duration::from_millis(20);
+        assert_eq!(pop(&mut ready, then), Some(1));
+        ready.spent(busy.account(), Duration::from_millis(1), then);
+        assert_eq!(pop(&mut ready, then), None);
+        // After a while without turns it is as new.
+        let later = then + Duration::from_secs(1);
+        ready.spent(busy.account(), BURST, later);
+        assert_eq!(pop(&mut ready, later), Some(3));
+    }
+}

@@ -1,0 +1,623 @@
+//! Links, from the question for one until nobody holds its memory.
+//!
+//! ```text
+//! question   waits in its connection's queue for its turn
+//!              | an instance that has a place for one more, and is asked in turn
+//! offered    the server has its part; says Adopted in OFFER_TIME  -- no: the next instance
+//! filling    the caller has its part; says Adopted in FILL_TIME   -- no: over
+//! open       an end says Closed, or is gone, or the policy takes the link away
+//! over       until the kernel says that an end holds no memory of the link any more, its charge
+//!            stays; then the row is closed, and remembered for the list
+//! ```
+//!
+//! Whether a link is open in the list is the word of one end: the server's. A caller's word does
+//! not count, and neither does its hanging up here: it could hide a link that it goes on using.
+//! What an end is charged for is the word of nobody: it is given back when the kernel says that
+//! the end has let go. A redirect has no memory and no server here, so its caller's word counts;
+//! so does each end's of a link that was reported to this coordinator.
+//!
+//! An end that dies is seen by its connection; the other end is told, for as long as the link is
+//! being made, and sees it by its own socket afterwards.
+//!
+//! # Turns
+//!
+//! Questions are taken in turn, one of each account, and of an account one of each connection. An
+//! account has a share of the links that are being made, of those at each server, and of each
+//! server's places ([`Places`]); what has no room waits, at most [`WAIT_TIME`].
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use partywall_abi::control::{Blame, Identity, Isolation, LinkStats, Message, Role, Terms, Token};
+use partywall_abi::layout::Geometry;
+use partywall_abi::name::{MethodSet, ServiceName};
+
+use super::{
+    Conn, Effect, FAILED_PRECONDITION, Fault, REMEMBERED, RESOURCE_EXHAUSTED, Standing, State,
+    UNAVAILABLE, who,
+};
+use crate::audit::Event;
+use crate::identity::Domain;
+use crate::quota::{Account, Charge, Resource};
+
+mod questions;
+
+pub(super) use questions::{Places, Turns};
+
+/// How long a server may take to adopt what it is offered.
+pub(super) const OFFER_TIME: Duration = Duration::from_secs(1);
+/// How long a caller may take to fill a link.
+const FILL_TIME: Duration = Duration::from_secs(5);
+/// How long a question may wait for its turn; less than callers wait for the answer.
+const WAIT_TIME: Duration = Duration::from_secs(4);
+/// How long until questions that found no room are looked at again without a cause.
+const LOOK: Duration = Duration::from_millis(10);
+/// Questions that are looked at in one pass.
+const PASS: usize = 32;
+/// Links of one caller's connection that are being made at once: each has descriptors under way.
+pub(super) const OPENING: usize = 16;
+/// Links of one server that are being made at once.
+const PENDING: usize = 32;
+/// Links that an account may have to one server.
+const TO_ONE_SERVER: usize = 1024;
+/// Links that one server may serve.
+const PLACES: usize = 16 * 1024;
+
+/// A question for a link.
+pub(super) struct Question {
+    pub(super) request: u32,
+    name: ServiceName,
+    since: Instant,
+    /// Instances that have let the offer pass.
+    tried: BTreeSet<Conn>,
+    /// While it waits for the first time.
+    _charge: Option<Charge>,
+}
+
+/// One end of a link.
+pub(super) struct End {
+    pub(super) conn: Conn,
+    pub(super) standing: Arc<Standing>,
+    /// It has said that it is over, or its connection is gone.
+    over: bool,
+    /// Until it has let go of the link's memory.
+    charge: Option<Charge>,
+}
+
+/// A link that is being made.
+struct Making {
+    question: Question,
+    deadline: Instant,
+    /// Of its caller's account.
+    charge: Charge,
+}
+
+enum Phase {
+    Offered(Making),
+    Filling(Making),
+    Open,
+    /// One end has reported it, and the other one has not yet.
+    Reported(Instant),
+    Over,
+}
+
+/// One link.
+pub(super) struct Link {
+    pub(super) name: ServiceName,
+    pub(super) token: Token,
+    pub(super) geometry: Geometry,
+    pub(super) methods: MethodSet,
+    pub(super) isolation: Isolation,
+    /// None while only its server has reported it.
+    pub(super) caller: Option<End>,
+    /// None when it is a redirect, and while only its caller has reported it.
+    pub(super) server: Option<End>,
+    phase: Phase,
+    /// Whose place it has at its server.
+    place: Option<Account>,
+    /// Of its caller's account, while its memory is held.
+    wide: Option<Charge>,
+    /// Where a redirect leads.
+    pub(super) url: Option<String>,
+    /// For the list.
+    pub(super) open: bool,
+    /// It was open once.
+    pub(super) opened: bool,
+    /// The coordinator has made its memory.
+    memory: bool,
+    pub(super) stats: LinkStats,
+}
+
+impl State {
+    pub(super) fn end(&self, conn: Conn, charge: Charge) -> End {
+        let standing = Arc::clone(&self.connections[&conn].standing);
+        End { conn, standing, over: false, charge: Some(charge) }
+    }
+
+    /// Enters a link into the books.
+    pub(super) fn book(&mut self, link: Link) -> u64 {
+        let number = self.next_link;
+        self.next_link += 1;
+        for conn in [link.caller_conn(), link.server_conn()].into_iter().flatten() {
+            self.connection(conn).links.insert(number);
+        }
+        self.links.insert(number, link);
+        number
+    }
+
+    fn offer(
+        &mut self,
+        conn: Conn,
+        (server, registration): (Conn, u64),
+        making: Making,
+        methods: MethodSet,
+        [caller_charge, server_charge]: [Charge; 2],
+    ) {
+        let usage = Arc::clone(&self.connections[&conn].standing.usage);
+        let wide = usage.charge(Resource::Wide, 1).ok();
+        let geometry = if wide.is_some() { Geometry::WIDE } else { Geometry::DEFAULT };
+        let domain = |conn: Conn| self.connections[&conn].standing.facts.domain;
+        let isolation = Domain::between(domain(conn), domain(server));
+        let (name, deadline) = (making.question.name.clone(), making.deadline);
+        let token = (self.token)();
+        let caller = self.end(conn, caller_charge);
+        let identity = Identity::clone(&caller.standing.identity);
+        let link = Link {
+            caller: Some(caller),
+            server: Some(self.end(server, server_charge)),
+            geometry,
+            phase: Phase::Offered(making),
+            place: Some(usage.account().clone()),
+            wide,
+            ..Link::new(name, token, isolation, methods.clone())
+        };
+        let number = self.book(link);
+        self.deadlines.insert((deadline, number));
+        self.connection(conn).opening += 1;
+        let places = &mut self.connection(server).places;
+        places.all.take(usage.account());
+        places.pending.take(usage.account());
+        let terms = Terms { link: number, token, geometry, peer: identity, methods, isolation };
+        let message = Message::Offer { registration, terms };
+        self.effects.push(Effect::Offer { link: number, geometry, to: server, message });
+    }
+
+    /// An end has adopted its part.
+    pub(super) fn adopted(&mut self, conn: Conn, number: u64, now: Instant) {
+        let Some(link) = self.links.get_mut(&number) else { return };
+        match std::mem::replace(&mut link.phase, Phase::Over) {
+            Phase::Offered(making) if link.server_conn() == Some(conn) => {
+                self.deadlines.remove(&(making.deadline, number));
+                let deadline = now + FILL_TIME;
+                let request = making.question.request;
+                link.phase = Phase::Filling(Making { deadline, ..making });
+                let to = link.caller_conn().expect("it is being made");
+                let peer = &link.server.as_ref().expect("it is being made").standing.identity;
+                let terms = Terms {
+                    link: number,
+                    token: link.token,
+                    geometry: link.geometry,
+                    peer: Identity::clone(peer),
+                    methods: link.methods.clone(),
+                    isolation: link.isolation,
+                };
+                self.deadlines.insert((deadline, number));
+                self.connection(conn).late = false;
+                let message = Message::Linked { request, terms };
+                self.effects.push(Effect::Link { link: number, to, message });
+            }
+            Phase::Filling(making) if link.caller_conn() == Some(conn) => {
+                let to = link.server_conn().expect("it is being made");
+                link.phase = Phase::Open;
+                (link.open, link.opened) = (true, true);
+                self.made(number, &making);
+                let message = Message::Open { link: number };
+                self.effects.push(Effect::Open { link: number, to, message });
+                self.audit_introduced(number);
+                self.serve_questions(now);
+            }
+            other => link.phase = other,
+        }
+    }
+
+    /// A link is not being made any more.
+    fn made(&mut self, number: u64, making: &Making) {
+        self.deadlines.remove(&(making.deadline, number));
+        let link = &self.links[&number];
+        let (caller, server) = (link.caller.as_ref(), link.server.as_ref());
+        let (Some(caller), Some(server)) = (caller, server) else { return };
+        let (caller_conn, server_conn) = (caller.conn, server.conn);
+        if let Some(c) = self.connections.get_mut(&caller_conn) {
+            c.opening -= 1;
+        }
+        if let Some(c) = self.connections.get_mut(&server_conn) {
+            c.places.pending.give_back(making.charge.usage().account());
+        }
+    }
+
+    /// A link could not be made, or a part of it could not be handed out.
+    pub fn faulty(&mut self, number: u64, fault: Fault, why: &str, now: Instant) {
+        let Some(link) = self.links.get(&number) else { return };
+        let text = format!("no link to `{}`: {why}", link.name);
+        match fault {
+            Fault::Ours => self.fail(number, UNAVAILABLE, &text),
+            Fault::Of(role) => {
+                self.audit_blame(number, role, why);
+                match role {
+                    Role::Server => self.next_instance(number, why),
+                    Role::Caller | Role::Redirected => {
+                        self.fail(number, FAILED_PRECONDITION, &text)
+                    }
+                }
+            }
+        }
+        self.serve_questions(now);
+    }
+
+    /// Time is up for links that are being made, or that only one end has reported.
+    pub(super) fn links_late(&mut self, now: Instant) {
+        while let Some(&(at, number)) = self.deadlines.first()
+            && at <= now
+        {
+            self.deadlines.pop_first();
+            let Some(link) = self.links.get(&number) else { continue };
+            match &link.phase {
+                Phase::Offered(_) => {
+                    let server = link.server_conn();
+                    if let Some(c) = server.and_then(|s| self.connections.get_mut(&s)) {
+                        c.late = true;
+                    }
+                    self.next_instance(number, "it was not adopted in time");
+                }
+                Phase::Filling(_) => self.fail(number, UNAVAILABLE, "its caller took too long"),
+                Phase::Reported(_) => {
+                    let text = "its other end has not reported it to the coordinator, which is new";
+                    self.give_up(number, UNAVAILABLE, text, None);
+                }
+                Phase::Open | Phase::Over => {}
+            }
+        }
+        self.serve_questions(now);
+    }
+
+    /// Takes an offer back, and has the question wait for another instance.
+    fn next_instance(&mut self, number: u64, why: &str) {
+        let Some(link) = self.links.get_mut(&number) else { return };
+        let (caller, server) = (link.caller_conn(), link.server_conn());
+        let phase = std::mem::replace(&mut link.phase, Phase::Over);
+        let (Phase::Offered(making) | Phase::Filling(making)) = phase else {
+            link.phase = phase;
+            return self.give_up(number, UNAVAILABLE, why, None);
+        };
+        self.made(number, &making);
+        let mut question = making.question;
+        question.tried.extend(server);
+        self.end_it(number, UNAVAILABLE, why, Some(Role::Server));
+        if let Some(conn) = caller
+            && let Some(c) = self.connections.get_mut(&conn)
+        {
+            c.questions.push_front(question);
+            self.hunger(conn);
+        }
+    }
+
+    /// Refuses a link that is being made, or ends it where its caller has its part already.
+    pub(super) fn fail(&mut self, number: u64, code: u8, text: &str) {
+        let Some(link) = self.links.get(&number) else { return };
+        if let Phase::Offered(making) = &link.phase
+            && let Some(caller) = link.caller_conn()
+        {
+            let request = making.question.request;
+            self.give_up(number, code, text, Some(Role::Server));
+            return self.refuse(caller, request, code, text.to_string());
+        }
+        self.give_up(number, code, text, None);
+    }
+
+    /// Ends a link, whatever its phase; `only` is the one end that is told, else both are.
+    pub(super) fn give_up(&mut self, number: u64, code: u8, text: &str, only: Option<Role>) {
+        let Some(link) = self.links.get_mut(&number) else { return };
+        match std::mem::replace(&mut link.phase, Phase::Over) {
+            Phase::Offered(making) | Phase::Filling(making) => self.made(number, &making),
+            Phase::Reported(deadline) => {
+                self.reported.remove(&link.token);
+                self.deadlines.remove(&(deadline, number));
+            }
+            Phase::Open | Phase::Over => {}
+        }
+        self.end_it(number, code, text, only);
+    }
+
+    /// Tells the ends that their link is over; what they hold is looked at.
+    fn end_it(&mut self, number: u64, code: u8, text: &str, only: Option<Role>) {
+        let link = &self.links[&number];
+        let told = |role, conn: Option<Conn>| conn.filter(|_| only.is_none_or(|o| o == role));
+        let callers =
+            if link.isolation == Isolation::Network { Role::Redirected } else { Role::Caller };
+        let ends = [
+            (callers, told(Role::Caller, link.caller_conn())),
+            (Role::Server, told(Role::Server, link.server_conn())),
+        ];
+        for (role, to) in ends {
+            if let Some(to) = to {
+                let text = text.to_string();
+                self.send(to, Message::Ended { link: number, role, code, text });
+            }
+        }
+        self.is_over(number, [Role::Caller, Role::Server]);
+    }
+
+    /// An end says that the link is over.
+    pub(super) fn end_says_closed(
+        &mut self,
+        (conn, role): (Conn, Role),
+        number: u64,
+        blame: Blame,
+        stats: LinkStats,
+        now: Instant,
+    ) {
+        let Some(link) = self.links.get_mut(&number) else { return };
+        if link.end_of(role).is_none_or(|end| end.conn != conn) {
+            return;
+        }
+        let teller = if link.server.is_some() { Role::Server } else { role };
+        if role == teller {
+            link.stats = stats;
+        }
+        if blame == Blame::Peer {
+            let culprit = if role == Role::Server { Role::Caller } else { Role::Server };
+            self.audit_blame(number, culprit, "the other end says that it broke a rule");
+        }
+        if matches!(link_phase(&self.links, number), Some(Phase::Offered(_)))
+            && role == Role::Server
+        {
+            self.next_instance(number, "the server has not taken it");
+        } else {
+            self.over_for(number, &[role], "the other end has given it up");
+        }
+        self.serve_questions(now);
+    }
+
+    /// An end's connection is gone.
+    pub(super) fn end_is_gone(&mut self, number: u64, conn: Conn, _now: Instant) {
+        let Some(link) = self.links.get(&number) else { return };
+        let roles = link.roles_of(conn);
+        if matches!(link.phase, Phase::Offered(_)) && roles == [Role::Server] {
+            return self.next_instance(number, "the server has gone");
+        }
+        self.over_for(number, &roles, "the other end has gone");
+    }
+
+    fn over_for(&mut self, number: u64, roles: &[Role], why: &str) {
+        let Some(link) = self.links.get(&number) else { return };
+        if !matches!(link.phase, Phase::Open | Phase::Over) {
+            // It is being made: the other end is told.
+            let other = if roles.contains(&Role::Server) { Role::Caller } else { Role::Server };
+            return self.give_up(number, UNAVAILABLE, why, Some(other));
+        }
+        self.is_over(number, roles.iter().copied());
+    }
+
+    /// A link is over for these ends.
+    fn is_over(&mut self, number: u64, roles: impl IntoIterator<Item = Role>) {
+        let Some(link) = self.links.get_mut(&number) else { return };
+        for role in roles {
+            let Some(end) = link.end_mut(role).filter(|end| !end.over) else { continue };
+            end.over = true;
+            if role == Role::Server {
+                link.open = false;
+            }
+            if link.server.is_none() {
+                link.open = false;
+            }
+        }
+        let memory = link.memory;
+        let said = [&link.caller, &link.server].map(|end| end.as_ref().is_none_or(|end| end.over));
+        self.free_place(number);
+        if memory {
+            self.effects.push(Effect::Over { link: number, said });
+        } else {
+            // No memory that the kernel could tell of: the word counts.
+            for role in [Role::Caller, Role::Server] {
+                let link = self.links.get(&number);
+                if link.and_then(|l| l.end_of(role)).is_some_and(|end| end.over) {
+                    self.let_go(number, role);
+                }
+            }
+        }
+    }
+
+    /// Takes a place at the server of a link that was made elsewhere, whether there is one or not.
+    pub(super) fn take_place(&mut self, number: u64) {
+        let Some(link) = self.links.get_mut(&number).filter(|l| l.place.is_none()) else { return };
+        if let (Some(caller), Some(server)) = (&link.caller, &link.server)
+            && let Some(c) = self.connections.get_mut(&server.conn)
+        {
+            let account = caller.standing.usage.account().clone();
+            c.places.all.take(&account);
+            link.place = Some(account);
+        }
+    }
+
+    /// Gives a link's place at its server back, once the server does not serve it any more.
+    fn free_place(&mut self, number: u64) {
+        let Some(link) = self.links.get_mut(&number) else { return };
+        if link.server.as_ref().is_some_and(|server| server.over)
+            && let Some(account) = link.place.take()
+            && let Some(c) = link.server_conn().and_then(|s| self.connections.get_mut(&s))
+        {
+            c.places.all.give_back(&account);
+        }
+    }
+
+    /// An end holds nothing of the link any more.
+    pub fn let_go(&mut self, number: u64, role: Role) {
+        let Some(link) = self.links.get_mut(&number) else { return };
+        if let Some(end) = link.end_mut(role) {
+            end.charge = None;
+            end.over = true;
+        }
+        if role == Role::Server {
+            link.open = false;
+        }
+        self.free_place(number);
+        let Some(link) = self.links.get_mut(&number) else { return };
+        let held = |end: &Option<End>| end.as_ref().is_some_and(|e| e.charge.is_some());
+        let waits = matches!(link.phase, Phase::Reported(_));
+        if held(&link.caller) || held(&link.server) || waits {
+            return;
+        }
+        link.open = false;
+        link.wide = None;
+        let (token, opened) = (link.token, link.opened);
+        for conn in [link.caller_conn(), link.server_conn()].into_iter().flatten() {
+            if let Some(c) = self.connections.get_mut(&conn) {
+                c.links.remove(&number);
+            }
+        }
+        self.reported.remove(&token);
+        if !opened {
+            self.links.remove(&number);
+        } else if !self.closed.contains(&number) {
+            self.remember(number);
+        }
+    }
+
+    /// Keeps a closed link for the list; of those that are too many, one goes of the caller that has
+    /// most.
+    fn remember(&mut self, number: u64) {
+        self.closed.push_back(number);
+        if self.closed.len() <= REMEMBERED {
+            return;
+        }
+        let uid = |n: &u64| self.links.get(n).map_or(0, Link::caller_uid);
+        let mut of_each: HashMap<u32, usize> = HashMap::new();
+        for n in &self.closed {
+            *of_each.entry(uid(n)).or_default() += 1;
+        }
+        let most = of_each.iter().max_by_key(|(_, n)| **n).map(|(uid, _)| *uid);
+        let at = self.closed.iter().position(|n| Some(uid(n)) == most).unwrap_or(0);
+        if let Some(oldest) = self.closed.remove(at) {
+            self.links.remove(&oldest);
+        }
+    }
+
+    /// What the end whose word counts has counted; others are not heard.
+    pub(super) fn count(&mut self, conn: Conn, number: u64, stats: LinkStats) {
+        if let Some(link) = self.links.get_mut(&number).filter(|l| l.teller() == Some(conn)) {
+            link.stats = stats;
+        }
+    }
+
+    fn audit_introduced(&mut self, number: u64) {
+        let link = &self.links[&number];
+        let server = link.server.as_ref().map(|s| &*s.standing.identity);
+        if let Some(caller) = &link.caller {
+            let account = caller.standing.usage.account();
+            let caller = &caller.standing.identity;
+            let event = Event::introduced(number, &link.name, caller, account, server);
+            self.audit(event);
+        }
+    }
+
+    fn audit_blame(&mut self, number: u64, culprit: Role, why: &str) {
+        let link = &self.links[&number];
+        if let Some(end) = link.end_of(culprit) {
+            let account = end.standing.usage.account();
+            let event = Event::blamed(number, &link.name, &end.standing.identity, account, why);
+            self.audit(event);
+        }
+    }
+}
+
+impl Link {
+    pub(super) fn new(
+        name: ServiceName,
+        token: Token,
+        isolation: Isolation,
+        methods: MethodSet,
+    ) -> Self {
+        Self {
+            name,
+            token,
+            geometry: Geometry::DEFAULT,
+            methods,
+            isolation,
+            caller: None,
+            server: None,
+            phase: Phase::Over,
+            place: None,
+            wide: None,
+            url: None,
+            open: false,
+            opened: false,
+            memory: true,
+            stats: LinkStats::default(),
+        }
+    }
+
+    /// A link that one end has reported; the other one has time until `deadline`.
+    pub(super) fn reported(name: ServiceName, token: Token, deadline: Instant) -> Self {
+        let (isolation, methods) = (Isolation::Process, MethodSet::default());
+        let phase = Phase::Reported(deadline);
+        Self { phase, memory: false, ..Self::new(name, token, isolation, methods) }
+    }
+
+    /// The other end has reported it, too, or there is none here.
+    pub(super) fn is_open_again(&mut self) {
+        self.phase = Phase::Open;
+        (self.open, self.opened) = (true, true);
+    }
+
+    pub(super) fn waits_for_its_other_end(&self) -> Option<Instant> {
+        match self.phase {
+            Phase::Reported(deadline) => Some(deadline),
+            _ => None,
+        }
+    }
+
+    pub(super) fn is_being_made(&self) -> bool {
+        matches!(self.phase, Phase::Offered(_) | Phase::Filling(_))
+    }
+
+    pub(super) fn caller_conn(&self) -> Option<Conn> {
+        self.caller.as_ref().map(|end| end.conn)
+    }
+
+    pub(super) fn server_conn(&self) -> Option<Conn> {
+        self.server.as_ref().map(|end| end.conn)
+    }
+
+    fn caller_uid(&self) -> u32 {
+        self.caller.as_ref().map_or(0, |end| end.standing.identity.uid)
+    }
+
+    fn end_of(&self, role: Role) -> Option<&End> {
+        match role {
+            Role::Caller | Role::Redirected => self.caller.as_ref(),
+            Role::Server => self.server.as_ref(),
+        }
+    }
+
+    fn end_mut(&mut self, role: Role) -> Option<&mut End> {
+        match role {
+            Role::Caller | Role::Redirected => self.caller.as_mut(),
+            Role::Server => self.server.as_mut(),
+        }
+    }
+
+    fn roles_of(&self, conn: Conn) -> Vec<Role> {
+        let is = |role: &Role| self.end_of(*role).is_some_and(|end| end.conn == conn);
+        [Role::Caller, Role::Server].into_iter().filter(is).collect()
+    }
+
+    /// The connection whose word on this link counts.
+    pub(super) fn teller(&self) -> Option<Conn> {
+        self.server_conn().or_else(|| self.caller_conn())
+    }
+}
+
+fn link_phase(links: &BTreeMap<u64, Link>, number: u64) -> Option<&Phase> {
+    links.get(&number).map(|link| &link.phase)
+}

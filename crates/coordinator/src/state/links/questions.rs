@@ -1,0 +1,392 @@
+//! Questions for links: whose turn it is, and what room there is.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Instant;
+
+use partywall_abi::control::{Isolation, Message, Role};
+use partywall_abi::name::{MethodSet, ServiceName};
+
+use super::*;
+
+/// Places for links at one server, and how many of them are being made.
+pub(in crate::state) struct Places {
+    pub(super) all: Shares,
+    pub(super) pending: Shares,
+}
+
+impl Default for Places {
+    fn default() -> Self {
+        let all = Shares { capacity: PLACES, of_one: TO_ONE_SERVER, ..Shares::default() };
+        Self { all, pending: Shares { capacity: PENDING, of_one: PENDING, ..Shares::default() } }
+    }
+}
+
+impl Places {
+    #[cfg(test)]
+    pub(in crate::state) fn has_room_for(&self, account: &Account) -> bool {
+        self.all.has_room(account)
+    }
+
+    pub(in crate::state) fn set_capacity(&mut self, places: usize) {
+        self.all.capacity = places.clamp(1, PLACES);
+    }
+}
+
+/// So many of something, shared by accounts as [`crate::quota`] does it.
+#[derive(Default)]
+pub(super) struct Shares {
+    capacity: usize,
+    of_one: usize,
+    used: usize,
+    by: HashMap<Account, usize>,
+}
+
+impl Shares {
+    pub(super) fn has_room(&self, account: &Account) -> bool {
+        let has = self.by.get(account).copied().unwrap_or(0);
+        let left = self.capacity.saturating_sub(self.used - has);
+        // The last one of a server with few places is for whoever comes first.
+        has < self.of_one.min((left / 2).max(1)) && self.used < self.capacity
+    }
+
+    pub(super) fn take(&mut self, account: &Account) {
+        self.used += 1;
+        *self.by.entry(account.clone()).or_default() += 1;
+    }
+
+    pub(super) fn give_back(&mut self, account: &Account) {
+        if let Some(has) = self.by.get_mut(account) {
+            self.used -= 1;
+            *has -= 1;
+            if *has == 0 {
+                self.by.remove(account);
+            }
+        }
+    }
+}
+
+/// Whose questions wait.
+#[derive(Default)]
+pub(in crate::state) struct Turns {
+    accounts: VecDeque<Account>,
+    waiting: HashMap<Account, VecDeque<Conn>>,
+    of: BTreeMap<Conn, Account>,
+    /// Accounts that are left out of this pass.
+    resting: Vec<Account>,
+    look: Option<Instant>,
+}
+
+impl Turns {
+    pub(super) fn push(&mut self, account: &Account, conn: Conn) {
+        if self.of.insert(conn, account.clone()).is_some() {
+            return;
+        }
+        let waiting = self.waiting.entry(account.clone()).or_insert_with(|| {
+            self.accounts.push_back(account.clone());
+            VecDeque::new()
+        });
+        waiting.push_back(conn);
+    }
+
+    /// The next one; it is to be pushed again while it has questions.
+    fn pop(&mut self) -> Option<Conn> {
+        let account = self.accounts.pop_front()?;
+        let waiting = self.waiting.get_mut(&account)?;
+        let conn = waiting.pop_front()?;
+        self.of.remove(&conn);
+        if waiting.is_empty() {
+            self.waiting.remove(&account);
+        } else {
+            self.accounts.push_back(account);
+        }
+        Some(conn)
+    }
+
+    /// Leaves an account out until [`Turns::wake`].
+    fn rest(&mut self, account: Account) {
+        self.accounts.retain(|a| *a != account);
+        self.resting.push(account);
+    }
+
+    fn wake(&mut self) {
+        let waiting = &self.waiting;
+        self.accounts.extend(self.resting.drain(..).filter(|a| waiting.contains_key(a)));
+    }
+
+    pub(in crate::state) fn forget(&mut self, conn: Conn) {
+        let Some(account) = self.of.remove(&conn) else { return };
+        if let Some(waiting) = self.waiting.get_mut(&account) {
+            waiting.retain(|c| *c != conn);
+            if waiting.is_empty() {
+                self.waiting.remove(&account);
+                self.accounts.retain(|a| *a != account);
+            }
+        }
+    }
+
+    pub(in crate::state) fn next_look(&self) -> Option<Instant> {
+        self.look.filter(|_| !self.of.is_empty())
+    }
+}
+
+/// What became of a question.
+pub(super) enum Asked {
+    /// It is answered, or on its way.
+    Done,
+    /// It waits for room.
+    Waits,
+}
+
+/// An instance, or why there is none.
+pub(super) enum Instance {
+    Found(Conn, u64),
+    /// Nobody serves the name.
+    None,
+    /// So many do, and have all let the offer pass.
+    Tried(usize),
+    /// None has a place for another link of this account.
+    Full,
+    /// Those that have are making as many links as they can at once.
+    Busy,
+}
+
+impl State {
+    pub(in crate::state) fn connect(
+        &mut self,
+        conn: Conn,
+        request: u32,
+        name: ServiceName,
+        now: Instant,
+    ) {
+        let c = &self.connections[&conn];
+        if self.policy.methods(&c.standing.identity.principals, &name).is_empty() {
+            let text = format!(
+                "the policy lets {} call nothing at `{name}`; remedy: {}{}",
+                who(c),
+                self.policy.remedy_to_call(&c.standing.identity.principals, &name),
+                self.digest_hint(c)
+            );
+            return self.deny(conn, request, "connect", text);
+        }
+        let charge = match c.charge(Resource::Waiting) {
+            Ok(charge) => charge,
+            Err(text) => return self.refuse(conn, request, RESOURCE_EXHAUSTED, text),
+        };
+        let tried = BTreeSet::new();
+        let question = Question { request, name, since: now, tried, _charge: Some(charge) };
+        self.connection(conn).questions.push_back(question);
+        self.hunger(conn);
+        self.serve_questions(now);
+    }
+
+    pub(super) fn hunger(&mut self, conn: Conn) {
+        let c = &self.connections[&conn];
+        let account = c.standing.usage.account().clone();
+        self.hungry.push(&account, conn);
+    }
+
+    /// The caller does not wait any more.
+    pub(in crate::state) fn cancel(&mut self, conn: Conn, request: u32, now: Instant) {
+        let c = self.connection(conn);
+        c.questions.retain(|q| q.request != request);
+        let links: Vec<u64> = c.links.iter().copied().collect();
+        let being_made = |link: &u64| {
+            self.links.get(link).is_some_and(|l| match &l.phase {
+                Phase::Offered(m) | Phase::Filling(m) => {
+                    m.question.request == request && l.caller_conn() == Some(conn)
+                }
+                _ => false,
+            })
+        };
+        if let Some(link) = links.into_iter().find(being_made) {
+            self.give_up(link, UNAVAILABLE, "its caller has cancelled it", Some(Role::Server));
+            self.serve_questions(now);
+        }
+    }
+
+    /// Takes questions in turn, as far as there is room. An account whose question finds none waits
+    /// for the next pass, and that question for the others of its connection.
+    pub(in crate::state) fn serve_questions(&mut self, now: Instant) {
+        let mut again = Vec::new();
+        for _ in 0..PASS {
+            let Some(conn) = self.hungry.pop() else { break };
+            let Some(mut question) = self.connection(conn).questions.pop_front() else { continue };
+            match self.ask(conn, &mut question, now) {
+                Asked::Done => drop(question),
+                Asked::Waits => {
+                    let c = self.connection(conn);
+                    c.questions.push_back(question);
+                    let account = c.standing.usage.account().clone();
+                    self.hungry.rest(account);
+                    again.push(conn);
+                    continue;
+                }
+            }
+            if self.connections.get(&conn).is_some_and(|c| !c.questions.is_empty()) {
+                self.hunger(conn);
+            }
+        }
+        self.hungry.wake();
+        for conn in again {
+            self.hunger(conn);
+        }
+        self.hungry.look = Some(now + LOOK);
+    }
+
+    pub(super) fn ask(&mut self, conn: Conn, question: &mut Question, now: Instant) -> Asked {
+        let c = &self.connections[&conn];
+        let (request, name) = (question.request, question.name.clone());
+        let refuse = |state: &mut Self, code, text| {
+            state.refuse(conn, request, code, text);
+            Asked::Done
+        };
+        let late = now.saturating_duration_since(question.since) > WAIT_TIME;
+        let usage = Arc::clone(&c.standing.usage);
+        let methods = self.policy.methods(&c.standing.identity.principals, &name);
+        if methods.is_empty() {
+            let text = format!("the policy lets {} call nothing at `{name}` any more", who(c));
+            self.deny(conn, request, "connect", text);
+            return Asked::Done;
+        }
+        let busy = c.opening >= OPENING;
+        let instance = match self.instance(&name, usage.account(), &question.tried) {
+            Instance::None => return self.redirect(conn, request, name, methods),
+            Instance::Tried(1) => {
+                let text =
+                    format!("the one instance of `{name}` does not answer within {OFFER_TIME:?}");
+                return refuse(self, UNAVAILABLE, text);
+            }
+            Instance::Tried(n) => {
+                let text =
+                    format!("none of {n} instances of `{name}` answers within {OFFER_TIME:?}");
+                return refuse(self, UNAVAILABLE, text);
+            }
+            Instance::Full => {
+                let text = format!(
+                    "no instance of `{name}` has a place for another link of {}; remedy: share a \
+                     channel, which carries many calls at once, let the service have more \
+                     descriptors (`ulimit -n`), or start another instance",
+                    usage.account()
+                );
+                return refuse(self, RESOURCE_EXHAUSTED, text);
+            }
+            Instance::Busy if late => {
+                let text = format!(
+                    "`{name}` makes as many links for {} at once as it may, and an end of theirs \
+                     does not read what it is sent",
+                    usage.account()
+                );
+                return refuse(self, UNAVAILABLE, text);
+            }
+            Instance::Found(..) if busy && late => {
+                let text = "one of its ends does not read what it is sent".to_string();
+                return refuse(self, UNAVAILABLE, format!("no link to `{name}`: {text}"));
+            }
+            Instance::Busy => return Asked::Waits,
+            Instance::Found(..) if busy => return Asked::Waits,
+            Instance::Found(server, registration) => (server, registration),
+        };
+        let caller_charge = match usage.charge(Resource::Links, 1) {
+            Ok(charge) => charge,
+            Err(e) => return refuse(self, RESOURCE_EXHAUSTED, many_links(&e)),
+        };
+        let served = self.connections[&instance.0].standing.usage.charge(Resource::Served, 1);
+        let server_charge = match served {
+            Ok(charge) => charge,
+            Err(e) => {
+                let text =
+                    format!("`{name}` takes no more links: {e}; remedy: start another instance");
+                return refuse(self, RESOURCE_EXHAUSTED, text);
+            }
+        };
+        let making = match usage.charge(Resource::Opening, 1) {
+            Ok(making) => making,
+            Err(e) if late => {
+                return refuse(self, RESOURCE_EXHAUSTED, format!("no link to `{name}`: {e}"));
+            }
+            Err(_) => return Asked::Waits,
+        };
+        let tried = std::mem::take(&mut question.tried);
+        let question = Question { request, name, since: question.since, tried, _charge: None };
+        let making = Making { question, deadline: now + OFFER_TIME, charge: making };
+        self.offer(conn, instance, making, methods, [caller_charge, server_charge]);
+        Asked::Done
+    }
+
+    /// The instance whose turn it is.
+    pub(super) fn instance(
+        &mut self,
+        name: &ServiceName,
+        account: &Account,
+        tried: &BTreeSet<Conn>,
+    ) -> Instance {
+        let Some(entry) = self.names.get_mut(name) else { return Instance::None };
+        let n = entry.registrations.len();
+        if n == 0 {
+            return Instance::None;
+        }
+        let left: Vec<usize> = (0..n)
+            .map(|i| entry.next.wrapping_add(i) % n)
+            .filter(|&at| !tried.contains(&entry.registrations[at].conn))
+            .collect();
+        if left.is_empty() {
+            return Instance::Tried(n);
+        }
+        let server = |at: usize| &self.connections[&entry.registrations[at].conn];
+        let answers: Vec<usize> = left.iter().copied().filter(|&at| !server(at).late).collect();
+        let left = if answers.is_empty() { left } else { answers };
+        let with_place: Vec<usize> =
+            left.into_iter().filter(|&at| server(at).places.all.has_room(account)).collect();
+        if with_place.is_empty() {
+            return Instance::Full;
+        }
+        let free = with_place.into_iter().find(|&at| server(at).places.pending.has_room(account));
+        let Some(at) = free else { return Instance::Busy };
+        entry.next = at + 1;
+        let r = &entry.registrations[at];
+        Instance::Found(r.conn, r.id)
+    }
+
+    pub(super) fn redirect(
+        &mut self,
+        conn: Conn,
+        request: u32,
+        name: ServiceName,
+        methods: MethodSet,
+    ) -> Asked {
+        let Some(url) = self.policy.url(&name).map(str::to_string) else {
+            let text =
+                format!("nobody serves `{name}` on this host and [names] has no address for it");
+            self.refuse(conn, request, UNAVAILABLE, text);
+            return Asked::Done;
+        };
+        let charge = match self.connections[&conn].standing.usage.charge(Resource::Links, 1) {
+            Ok(charge) => charge,
+            Err(e) => {
+                self.refuse(conn, request, RESOURCE_EXHAUSTED, many_links(&e));
+                return Asked::Done;
+            }
+        };
+        let token = (self.token)();
+        let link = self.book(Link {
+            caller: Some(self.end(conn, charge)),
+            open: true,
+            opened: true,
+            memory: false,
+            phase: Phase::Open,
+            url: Some(url.clone()),
+            ..Link::new(name, token, Isolation::Network, methods.clone())
+        });
+        self.audit_introduced(link);
+        self.send(conn, Message::Redirect { request, link, token, url, methods });
+        Asked::Done
+    }
+}
+
+fn many_links(e: &crate::quota::Exceeded) -> String {
+    format!(
+        "{e}; remedy: share a channel, which carries many calls at once, or drop those that are \
+         not used"
+    )
+}

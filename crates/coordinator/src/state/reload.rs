@@ -1,0 +1,179 @@
+//! Another policy comes into force.
+//!
+//! Each connection is looked at anew: which principals it is, which names it may go on serving.
+//! Each link is: a link that the policy does not allow any more ends at both ends, used or not; one
+//! whose methods have changed, or whose end is known by other principals, is told so at both
+//! ends. A link that is being made and would be another one now is refused, and so is one to an
+//! address that has changed ended: its caller asks again.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use partywall_abi::control::{Identity, Message};
+
+use super::{Conn, PERMISSION_DENIED, Standing, State, UNAVAILABLE};
+use crate::audit::Event;
+use crate::policy::Policy;
+
+/// What a reload has changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Changed {
+    /// Links that were ended.
+    pub ended: u32,
+    /// Links whose methods or principals are others now.
+    pub changed: u32,
+}
+
+impl State {
+    /// Puts a policy into force; `asked` is who wants to be told.
+    pub fn reload(&mut self, policy: Policy, asked: Option<(Conn, u32)>, now: Instant) -> Changed {
+        self.quotas.limit(policy.limits().clone());
+        self.policy = policy;
+        let all: Vec<Conn> = self.connections.keys().copied().collect();
+        for conn in all {
+            self.look_again(conn);
+        }
+        let mut changed = Changed::default();
+        let links: Vec<u64> = self.links.keys().copied().collect();
+        for link in links {
+            self.look_again_at(link, &mut changed);
+        }
+        let Changed { ended, changed: others } = changed;
+        self.audit(Event::reloaded(ended, others));
+        if let Some((to, request)) = asked {
+            self.send(to, Message::Reloaded { request, ended, changed: others });
+        }
+        self.serve_questions(now);
+        changed
+    }
+
+    /// The policy could not be read again; the old one stays in force.
+    pub fn reload_failed(&mut self, why: &str, asked: Option<(Conn, u32)>) {
+        self.audit(Event::not_reloaded(why));
+        if let Some((to, request)) = asked {
+            self.refuse(to, request, super::FAILED_PRECONDITION, why.to_string());
+        }
+    }
+
+    fn look_again(&mut self, conn: Conn) {
+        let standing = Arc::clone(&self.connections[&conn].standing);
+        let principals = self.policy.principals(&standing.facts);
+        let usage = self.usage(&standing.facts, &principals, standing.facts.user);
+        if principals != standing.identity.principals || !Arc::ptr_eq(&usage, &standing.usage) {
+            let identity = Identity { principals, ..Identity::clone(&standing.identity) };
+            let facts = standing.facts.clone();
+            self.connection(conn).standing =
+                Arc::new(Standing { facts, identity: Arc::new(identity), usage });
+        }
+        let c = &self.connections[&conn];
+        let principals = &c.standing.identity.principals;
+        let serves = c.registrations.iter().map(|(id, (name, _))| (*id, name.clone()));
+        let over: Vec<_> =
+            serves.filter(|(_, name)| !self.policy.may_register(principals, name)).collect();
+        let watches = c.watches.iter().map(|(request, w)| (*request, w.name.clone()));
+        let blind: Vec<_> =
+            watches.filter(|(_, n)| self.policy.methods(principals, n).is_empty()).collect();
+        for (registration, name) in over {
+            let text = format!("the policy does not let this process serve `{name}` any more");
+            self.unregister(conn, registration);
+            self.audit_revoked(conn, &text);
+            self.send(conn, Message::Unregistered { registration, text });
+        }
+        for (request, name) in blind {
+            let text = format!("the policy lets this process call nothing at `{name}` any more");
+            self.unwatch(conn, request);
+            self.refuse(conn, request, PERMISSION_DENIED, text);
+        }
+    }
+
+    fn look_again_at(&mut self, number: u64, changed: &mut Changed) {
+        let link = &self.links[&number];
+        if !link.open {
+            if link.is_being_made() && !self.is_as_asked(number) {
+                self.fail(number, UNAVAILABLE, "the policy has changed; ask again");
+            }
+            return;
+        }
+        if link.server.is_none() && self.policy.url(&link.name) != link.url.as_deref() {
+            let text = format!("the policy has another address for `{}`, or none", link.name);
+            link.caller_conn().into_iter().for_each(|caller| self.audit_revoked(caller, &text));
+            self.give_up(number, UNAVAILABLE, &text, None);
+            changed.ended += 1;
+            return;
+        }
+        let methods = link.methods.clone();
+        let mut others = false;
+        for conn in [link.caller_conn(), link.server_conn()].into_iter().flatten() {
+            others |= self.standing_changed(number, conn);
+        }
+        let caller = &self.links[&number].caller;
+        let now = caller.as_ref().map(|c| {
+            self.policy.methods(&self.principals_of(c.conn, &c.standing), &self.links[&number].name)
+        });
+        if !others && now.as_ref() == Some(&methods) && self.server_may(number) {
+            return;
+        }
+        let conns = [self.links[&number].caller_conn(), self.links[&number].server_conn()];
+        if self.tell_terms(number) {
+            changed.changed += 1;
+        } else {
+            changed.ended += 1;
+            let text = "a link that the policy does not allow any more";
+            conns.into_iter().flatten().take(1).for_each(|c| self.audit_revoked(c, text));
+        }
+    }
+
+    /// Whether a link that is being made would be the same now.
+    fn is_as_asked(&self, number: u64) -> bool {
+        let link = &self.links[&number];
+        let same = |end: &super::links::End| {
+            let now = self.connections.get(&end.conn).map(|c| &c.standing);
+            now.is_some_and(|now| Arc::ptr_eq(now, &end.standing))
+        };
+        let methods = link
+            .caller
+            .as_ref()
+            .map(|c| self.policy.methods(&self.principals_of(c.conn, &c.standing), &link.name));
+        [&link.caller, &link.server].into_iter().flatten().all(same)
+            && methods.as_ref() == Some(&link.methods)
+            && self.server_may(number)
+    }
+
+    fn server_may(&self, number: u64) -> bool {
+        let link = &self.links[&number];
+        link.server.as_ref().is_none_or(|s| {
+            self.policy.may_register(&self.principals_of(s.conn, &s.standing), &link.name)
+        })
+    }
+
+    /// Takes over who an end is now; whether that has changed.
+    fn standing_changed(&mut self, number: u64, conn: Conn) -> bool {
+        let Some(now) = self.connections.get(&conn).map(|c| Arc::clone(&c.standing)) else {
+            return false;
+        };
+        let link = self.links.get_mut(&number).expect("the caller has it");
+        let mut changed = false;
+        for end in [&mut link.caller, &mut link.server].into_iter().flatten() {
+            if end.conn == conn && !Arc::ptr_eq(&end.standing, &now) {
+                end.standing = Arc::clone(&now);
+                changed = true;
+            }
+        }
+        changed
+    }
+
+    /// Which principals an end is now, gone or not.
+    pub(super) fn principals_of(&self, conn: Conn, standing: &Standing) -> Vec<String> {
+        match self.connections.get(&conn) {
+            Some(c) => c.standing.identity.principals.clone(),
+            None => self.policy.principals(&standing.facts),
+        }
+    }
+
+    fn audit_revoked(&mut self, conn: Conn, text: &str) {
+        if let Some(c) = self.connections.get(&conn) {
+            let event = Event::revoked(&c.standing.identity, c.standing.usage.account(), text);
+            self.audit(event);
+        }
+    }
+}

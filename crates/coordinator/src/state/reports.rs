@@ -1,0 +1,131 @@
+//! Links that an earlier coordinator has made: their ends report them.
+//!
+//! ```text
+//! one end      Report{token, role, name} ->   <- Reported{number}     within GRACE of the start
+//! other end    Report{token, role, name} ->   <- Reported{number}
+//!              both: <- Allowed, what this coordinator's policy says
+//!          or  after GRACE: <- Ended, to the end that is alone
+//! ```
+//!
+//! The token is what the two ends know and nobody else, so two reports of one token in the two
+//! roles are the two ends of one link. An end whose policy does not let it call, or serve, is
+//! refused, and the other one then is alone. Who reports a link keeps it charged to its account; no
+//! memory is known here, so the word of each end counts for its own charge.
+
+use std::time::{Duration, Instant};
+
+use partywall_abi::control::{Identity, Isolation, Message, Role, Token};
+use partywall_abi::name::ServiceName;
+
+use super::links::Link;
+use super::{Conn, FAILED_PRECONDITION, NOT_FOUND, PERMISSION_DENIED, RESOURCE_EXHAUSTED, State};
+use crate::quota::Resource;
+
+/// How long after its start a coordinator hears reports.
+pub(super) const GRACE: Duration = Duration::from_secs(10);
+
+/// What an end says of a link that was made by another coordinator.
+pub(super) struct Claim {
+    pub(super) token: Token,
+    pub(super) role: Role,
+    pub(super) name: ServiceName,
+}
+
+impl State {
+    pub(super) fn report(&mut self, conn: Conn, request: u32, claim: Claim, now: Instant) {
+        let Claim { token, role, name } = claim;
+        let principals = self.connections[&conn].standing.identity.principals.clone();
+        let methods = self.policy.methods(&principals, &name);
+        let allowed = match role {
+            Role::Server => self.policy.may_register(&principals, &name),
+            Role::Caller => !methods.is_empty(),
+            Role::Redirected => !methods.is_empty() && self.policy.url(&name).is_some(),
+        };
+        if !allowed {
+            let text = format!("the policy does not let this link to `{name}` go on");
+            return self.deny(conn, request, "report", text);
+        }
+        if now >= self.grace {
+            let text = format!("this coordinator is over {GRACE:?} old, and knows no such link");
+            return self.refuse(conn, request, NOT_FOUND, text);
+        }
+        let resource = if role == Role::Server { Resource::Served } else { Resource::Links };
+        let charge = match self.connections[&conn].charge(resource) {
+            Ok(charge) => charge,
+            Err(text) => return self.refuse(conn, request, RESOURCE_EXHAUSTED, text),
+        };
+        let end = self.end(conn, charge);
+        let number = match self.reported.get(&token).copied() {
+            None => {
+                let mut link = Link::reported(name, token, self.grace);
+                if role == Role::Redirected {
+                    (link.isolation, link.methods) = (Isolation::Network, methods);
+                    link.url = self.policy.url(&link.name).map(str::to_string);
+                }
+                match role {
+                    Role::Server => link.server = Some(end),
+                    Role::Caller | Role::Redirected => link.caller = Some(end),
+                }
+                let number = self.book(link);
+                self.reported.insert(token, number);
+                self.deadlines.insert((self.grace, number));
+                number
+            }
+            Some(number) => {
+                let link = self.links.get_mut(&number).expect("it goes with its row");
+                let alone = link.waits_for_its_other_end().is_some() && link.name == name;
+                let place = match role {
+                    Role::Server => &mut link.server,
+                    Role::Caller | Role::Redirected => &mut link.caller,
+                };
+                if place.is_some() || !alone {
+                    let text = "another process has reported this end of the link".to_string();
+                    return self.refuse(conn, request, FAILED_PRECONDITION, text);
+                }
+                *place = Some(end);
+                self.connection(conn).links.insert(number);
+                number
+            }
+        };
+        self.send(conn, Message::Reported { request, link: number });
+        let link = self.links.get_mut(&number).expect("just looked up");
+        if link.caller.is_some() && (link.server.is_some() || role == Role::Redirected) {
+            link.is_open_again();
+            self.take_place(number);
+            self.deadlines.remove(&(self.grace, number));
+            self.tell_terms(number);
+        }
+    }
+
+    /// Tells both ends of a link what the policy says of it; false when it says that there is to be
+    /// none, which they are told as well.
+    pub(super) fn tell_terms(&mut self, number: u64) -> bool {
+        let link = &self.links[&number];
+        let (Some(caller), server) = (&link.caller, &link.server) else { return true };
+        let (callers, name) = (&caller.standing, link.name.clone());
+        let methods = self.policy.methods(&self.principals_of(caller.conn, callers), &name);
+        let serves = server.as_ref().is_none_or(|s| {
+            self.policy.may_register(&self.principals_of(s.conn, &s.standing), &name)
+        });
+        if methods.is_empty() || !serves {
+            let text = format!("the policy does not allow this link to `{name}` any more");
+            self.give_up(number, PERMISSION_DENIED, &text, None);
+            return false;
+        }
+        let identity = |end: &super::links::End| Identity::clone(&end.standing.identity);
+        let callers = identity(caller);
+        let to_server = server.as_ref().map(|s| s.conn);
+        let servers = server.as_ref().map_or_else(|| callers.clone(), identity);
+        let to_caller = caller.conn;
+        let link = self.links.get_mut(&number).expect("just looked up");
+        link.methods = methods.clone();
+        if let Some(to) = to_server {
+            let methods = methods.clone();
+            let role = Role::Server;
+            self.send(to, Message::Allowed { link: number, role, peer: callers, methods });
+        }
+        let role = if to_server.is_some() { Role::Caller } else { Role::Redirected };
+        self.send(to_caller, Message::Allowed { link: number, role, peer: servers, methods });
+        true
+    }
+}

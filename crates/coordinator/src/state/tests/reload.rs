@@ -1,0 +1,142 @@
+use super::*;
+
+fn reload(s: &mut State, policy: &str) -> Vec<Effect> {
+    s.reload(Policy::parse("p", policy).unwrap(), None, Instant::now());
+    take(s)
+}
+
+#[test]
+fn a_right_that_goes_ends_its_links_at_both_ends_used_or_not() {
+    let mut s = state();
+    let (server, web, other) = (open(&mut s, 1), open(&mut s, 2), open(&mut s, 3));
+    register(&mut s, server);
+    let (webs, _) = link(&mut s, web);
+    let (others, _) = link(&mut s, other);
+    let e = reload(&mut s, &POLICY.replace("web = ['a.B/*']\n", ""));
+    let told: Vec<(Conn, u64)> = e
+        .iter()
+        .filter_map(|e| match e {
+            Effect::Send { to, message: Message::Ended { link, code, .. } } => {
+                assert_eq!(*code, PERMISSION_DENIED);
+                Some((*to, *link))
+            }
+            _ => None,
+        })
+        .collect();
+    assert_eq!(told, [(web, webs), (server, webs)]);
+    assert!(s.links[&others].open && !s.links[&webs].open);
+    assert_eq!(refused(&connect(&mut s, web)).0, PERMISSION_DENIED);
+}
+
+#[test]
+fn a_set_that_changes_is_told_to_both_ends() {
+    let mut s = state();
+    let (server, web) = (open(&mut s, 1), open(&mut s, 2));
+    register(&mut s, server);
+    let (number, _) = link(&mut s, web);
+    let e = reload(&mut s, &POLICY.replace("web = ['a.B/*']", "web = ['a.B/C']"));
+    let mut told = Vec::new();
+    for e in &e {
+        let Effect::Send { to, message: Message::Allowed { link, methods, .. } } = e else {
+            panic!("{e:?}")
+        };
+        assert!(*link == number && methods.covers("/a.B/C") && !methods.covers("/a.B/D"));
+        told.push(*to);
+    }
+    assert_eq!(told, [server, web]);
+    assert!(reload(&mut s, &POLICY.replace("web = ['a.B/*']", "web = ['a.B/C']")).is_empty());
+}
+
+#[test]
+fn an_end_that_is_known_by_other_principals_is_shown_so() {
+    let mut s = state();
+    let (server, web) = (open(&mut s, 1), open(&mut s, 2));
+    register(&mut s, server);
+    link(&mut s, web);
+    let e = reload(&mut s, &(POLICY.to_string() + "[principal.admin]\nuid = 2\n"));
+    let shown = e.iter().find_map(|e| match e {
+        Effect::Send { to, message: Message::Allowed { peer, .. } } if *to == server => {
+            Some(peer.principals.clone())
+        }
+        _ => None,
+    });
+    assert_eq!(shown.unwrap(), ["admin", "web"]);
+}
+
+#[test]
+fn a_name_that_may_not_be_served_any_more_is_not() {
+    let mut s = state();
+    let (server, web) = (open(&mut s, 1), open(&mut s, 2));
+    register(&mut s, server);
+    let (number, _) = link(&mut s, web);
+    let e = reload(&mut s, &POLICY.replace("register = ['server']", "register = ['other']"));
+    let over = |m: &Message| matches!(m, Message::Unregistered { .. });
+    assert!(
+        e.iter()
+            .any(|e| matches!(e, Effect::Send { to, message } if *to == server && over(message)))
+    );
+    assert_eq!(s.instances(&name()), 0);
+    assert!(!s.links[&number].open);
+}
+
+#[test]
+fn only_an_operator_may_have_the_policy_read_again() {
+    let mut s = state();
+    let (web, operator) = (open(&mut s, 2), open(&mut s, 9));
+    let e = ask(&mut s, web, Message::Reload { request: 4 });
+    assert_eq!(refused(&e).0, PERMISSION_DENIED);
+    let e = ask(&mut s, operator, Message::Reload { request: 4 });
+    assert_eq!(e, [Effect::Reload { conn: operator, request: 4 }]);
+    let started = admit(&mut s, Facts { started_as: Some("x".into()), ..facts(9) });
+    let e = ask(&mut s, started, Message::Reload { request: 4 });
+    let (code, text) = refused(&e);
+    assert_eq!(code, PERMISSION_DENIED);
+    assert!(text.contains("you are service `x`"), "{text}");
+}
+
+#[test]
+fn links_that_are_being_made_go_on_unless_they_would_be_others_now() {
+    let mut s = state();
+    let (server, web) = (open(&mut s, 1), open(&mut s, 2));
+    register(&mut s, server);
+    connect(&mut s, web);
+    assert!(reload(&mut s, POLICY).is_empty());
+    // Its caller knows no link yet: it hears that its question is refused.
+    let e = reload(&mut s, &POLICY.replace("web = ['a.B/*']", "web = ['a.B/C']"));
+    let refused = e.iter().any(|e| {
+        matches!(e, Effect::Send { to, message: Message::Refused { request: 2, .. } } if *to == web)
+    });
+    assert!(refused, "{e:?}");
+}
+
+#[test]
+fn a_redirect_whose_address_changes_is_ended() {
+    let mut s = state();
+    let web = open(&mut s, 2);
+    ask(&mut s, web, Message::Connect { request: 2, name: ServiceName::new("far").unwrap() });
+    assert!(reload(&mut s, POLICY).is_empty());
+    let e = reload(&mut s, &POLICY.replace("http://h:1", "http://h:2"));
+    assert!(
+        matches!(&e[..], [Effect::Send { to, message: Message::Ended { role, .. } }]
+            if *to == web && *role == Role::Redirected),
+        "{e:?}"
+    );
+}
+
+#[test]
+fn quotas_change_for_who_is_connected() {
+    let mut s = state();
+    let web = open(&mut s, 2);
+    let account = |s: &State| s.connections[&web].standing.usage.account().to_string();
+    let watch = |s: &mut State, n: u32, name: &str| {
+        let m = Message::Watch { request: n, name: ServiceName::new(name).unwrap() };
+        let e = ask(s, web, m);
+        !matches!(&e[..], [Effect::Send { message: Message::Refused { .. }, .. }])
+    };
+    assert_eq!(account(&s), "user 2");
+    reload(&mut s, &(POLICY.to_string() + "[principal.web.quota]\nwatches = 1\n"));
+    assert_eq!(account(&s), "principal `web`");
+    assert!(watch(&mut s, 1, "g") && !watch(&mut s, 2, "far"));
+    reload(&mut s, &(POLICY.to_string() + "[principal.web.quota]\nwatches = 2\n"));
+    assert!(watch(&mut s, 3, "far"));
+}

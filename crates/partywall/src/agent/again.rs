@@ -1,0 +1,219 @@
+//! Finding the coordinator, the first time and again.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use partywall_abi::control::Message;
+
+use super::conversation::Conversation;
+use super::{Agent, Books, ENDED, Event, Place, Waiting, lock};
+use crate::error::Error;
+
+/// How long between two attempts to find the coordinator, at first and at last. A process that is
+/// left alone for ever costs a connect(2) each time.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(250));
+/// How long after a name was refused it is asked for again: the policy may have changed.
+pub(super) const REFUSED: Duration = Duration::from_secs(5);
+
+impl Agent {
+    /// Opens a conversation if there is none.
+    pub(super) fn open(self: &Arc<Self>) -> Result<(), Error> {
+        {
+            let books = lock(&self.books);
+            if books.conversation.is_some() {
+                return Ok(());
+            }
+            if books.over {
+                return Err(ENDED);
+            }
+        }
+        match self.place.open() {
+            Ok(socket) => self.begin(socket),
+            Err(error) => {
+                let mut books = lock(&self.books);
+                // For those who give up waiting for it.
+                if books.failure.is_some() {
+                    books.failure = Some(again(&error));
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Takes over a socket to which this process has proven itself, and tells the coordinator what
+    /// it has to know.
+    pub(super) fn begin(self: &Arc<Self>, socket: std::os::fd::OwnedFd) -> Result<(), Error> {
+        let conversation = Conversation::new(socket);
+        {
+            let mut books = lock(&self.books);
+            if books.conversation.is_some() {
+                // Another thread was faster.
+                return Ok(());
+            }
+            books.conversation = Some(Arc::clone(&conversation));
+            books.failure = None;
+            self.tell_all(&mut books);
+        }
+        conversation.listen(self).map_err(|source| {
+            self.ended(&conversation);
+            Error::Io { what: "watching the coordinator's socket".into(), source }
+        })
+    }
+
+    /// Tells a new coordinator all that stands in the books.
+    fn tell_all(self: &Arc<Self>, books: &mut Books) {
+        let keys: Vec<u64> = books.served.keys().copied().collect();
+        for key in keys {
+            self.register_now(books, key);
+        }
+        let names: Vec<_> = books.watched.keys().cloned().collect();
+        for name in names {
+            self.watch_now(books, &name);
+        }
+        for entry in books.lost.clone() {
+            let (token, role, name) = (entry.token, entry.role, entry.name.clone());
+            let report = |request| Message::Report { request, token, role, name };
+            let _ended = self.ask(books, Waiting::Report(entry), report);
+        }
+        let conversation = books.conversation.clone();
+        for (request, waiting) in &books.waiting {
+            if let (Waiting::Connect(name, _), Some(conversation)) = (waiting, &conversation) {
+                let (request, name) = (*request, name.clone());
+                let _ended = conversation.send(&Message::Connect { request, name });
+            }
+        }
+    }
+
+    /// A conversation has ended.
+    pub(super) fn ended(self: &Arc<Self>, conversation: &Arc<Conversation>) {
+        let mut books = lock(&self.books);
+        let current = |c: &Arc<Conversation>| Arc::ptr_eq(c, conversation);
+        if !books.conversation.as_ref().is_some_and(current) {
+            return;
+        }
+        books.conversation = None;
+        books.failure = Some(ENDED);
+        books.over = matches!(self.place, Place::Handed(_));
+        let over = books.over;
+        let all = std::mem::take(&mut books.waiting);
+        let (lasting, others): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|(_, w)| !over && matches!(w, Waiting::Connect(..)));
+        books.waiting.extend(lasting);
+        books.adopted.clear();
+        let links = std::mem::take(&mut books.links);
+        books.lost.extend(links.into_values());
+        for served in books.served.values_mut() {
+            served.number = None;
+            let _dropped = served.events.send(if over { Event::Ended(ENDED) } else { Event::Lost });
+        }
+        for watched in books.watched.values_mut() {
+            watched.request = None;
+            watched.instances.send_replace(0);
+        }
+        if over {
+            books.served.clear();
+            books.watched.clear();
+        }
+        self.look(&mut books);
+        drop(books);
+        for (_, waiting) in others {
+            match waiting {
+                Waiting::Connect(_, tx) => drop(tx.send(Err(ENDED))),
+                Waiting::Rows(_, tx) => drop(tx.send(Err(ENDED))),
+                Waiting::Switch(tx) => drop(tx.send(Err(ENDED))),
+                Waiting::Reload(tx) => drop(tx.send(Err(ENDED))),
+                Waiting::Register(_) | Waiting::Watch(_) | Waiting::Report(_) => {}
+            }
+        }
+    }
+
+    /// Has a thread look for the coordinator, where there is none and something waits for it.
+    pub(super) fn look(self: &Arc<Self>, books: &mut Books) {
+        if books.looking || !books.wants_to_look() {
+            return;
+        }
+        let agent = Arc::clone(self);
+        let looking = std::thread::Builder::new().name("partywall-agent".into());
+        // Without a thread, the next question tries again.
+        books.looking = looking.spawn(move || agent.look_until_done()).is_ok();
+    }
+
+    fn look_until_done(self: Arc<Self>) {
+        let mut pause = PAUSE.0;
+        loop {
+            let wait = {
+                let mut books = lock(&self.books);
+                if !books.wants_to_look() {
+                    books.looking = false;
+                    return;
+                }
+                books.failure.get_or_insert(ENDED);
+                match (&books.conversation, books.next_again()) {
+                    (Some(_), Some(at)) => {
+                        let now = Instant::now();
+                        if at <= now {
+                            self.register_refused(&mut books, now);
+                        }
+                        at.saturating_duration_since(now).min(Duration::from_secs(1))
+                    }
+                    _ => Duration::ZERO,
+                }
+            };
+            if !wait.is_zero() {
+                std::thread::sleep(wait);
+                continue;
+            }
+            match self.open() {
+                Ok(()) => pause = PAUSE.0,
+                Err(error) => {
+                    tracing::debug!(%error, "no coordinator yet");
+                    std::thread::sleep(pause);
+                    pause = PAUSE.1.min(2 * pause);
+                }
+            }
+        }
+    }
+
+    fn register_refused(self: &Arc<Self>, books: &mut Books, now: Instant) {
+        let due = |s: &super::Served| s.again.is_some_and(|at| at <= now);
+        let keys: Vec<u64> =
+            books.served.iter().filter(|(_, s)| due(s)).map(|(key, _)| *key).collect();
+        for key in keys {
+            self.register_now(books, key);
+        }
+    }
+}
+
+impl Books {
+    /// When a name that was refused is asked for again.
+    fn next_again(&self) -> Option<Instant> {
+        self.served.values().filter_map(|s| s.again).min()
+    }
+
+    fn wants_to_look(&self) -> bool {
+        if self.over {
+            return false;
+        }
+        let asks = |w: &Waiting| matches!(w, Waiting::Connect(..));
+        match self.conversation {
+            Some(_) => self.next_again().is_some(),
+            None => {
+                !self.served.is_empty()
+                    || !self.watched.is_empty()
+                    || !self.lost.is_empty()
+                    || self.waiting.values().any(asks)
+            }
+        }
+    }
+}
+
+/// An error, to be told again.
+fn again(error: &Error) -> Error {
+    match error {
+        Error::NoCoordinator { place, source } => Error::NoCoordinator {
+            place: place.clone(),
+            source: std::io::Error::new(source.kind(), source.to_string()),
+        },
+        _ => ENDED,
+    }
+}

@@ -1,0 +1,180 @@
+//! What the coordinator and this process know of a link's end, as values.
+
+use std::sync::{Arc, Mutex, Weak};
+
+use partywall_abi::control::{Blame, Identity, LinkStats, Message, Role, Terms, Token};
+use partywall_abi::name::{MethodSet, ServiceName};
+use partywall_abi::sync::{AtomicU64, Ordering};
+use partywall_shm::socket::Endpoint;
+use std::os::fd::OwnedFd;
+use tonic::Status;
+
+use super::{Agent, lock};
+
+/// An end of an open link, as the coordinator can reach it.
+pub(crate) trait End: Send + Sync {
+    /// What it has counted so far.
+    fn stats(&self) -> LinkStats;
+
+    /// The link is over, with this status for the calls under way.
+    fn end(&self, status: Status);
+
+    /// What may be called from now on, and who is at the other end.
+    fn allow(&self, peer: Identity, methods: MethodSet);
+}
+
+/// A link that a caller was given.
+pub(crate) struct Linked {
+    pub(crate) terms: Terms,
+    pub(crate) own: OwnedFd,
+    pub(crate) servers: OwnedFd,
+    pub(crate) socket: Endpoint,
+    pub(crate) booked: Booked,
+}
+
+/// A link that a server is offered.
+pub(crate) struct Offer {
+    pub(crate) terms: Terms,
+    pub(crate) memory: OwnedFd,
+    pub(crate) socket: Endpoint,
+    pub(crate) booked: Booked,
+}
+
+/// What became of a connect.
+pub(crate) enum Connected {
+    Link(Box<Linked>),
+    Redirect { url: String, methods: MethodSet, booked: Booked },
+}
+
+/// What is known of an end in this process.
+pub(super) struct Entry {
+    /// The coordinator's number for it; another one after a restart.
+    pub(super) number: AtomicU64,
+    pub(super) token: Token,
+    pub(super) role: Role,
+    pub(super) name: ServiceName,
+    reach: Mutex<Reach>,
+}
+
+#[derive(Default)]
+struct Reach {
+    end: Option<Weak<dyn End>>,
+    /// It is over, and nobody could be told.
+    over: Option<Status>,
+    /// What is to be told to an end that is not open yet.
+    allowed: Option<(Identity, MethodSet)>,
+}
+
+impl Entry {
+    pub(super) fn number(&self) -> u64 {
+        self.number.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn key(&self) -> (u64, Role) {
+        (self.number(), self.role)
+    }
+
+    pub(super) fn stats(&self) -> Option<LinkStats> {
+        self.end().map(|end| end.stats())
+    }
+
+    fn end(&self) -> Option<Arc<dyn End>> {
+        lock(&self.reach).end.as_ref()?.upgrade()
+    }
+
+    pub(super) fn over(&self, status: Status) {
+        let end = {
+            let mut reach = lock(&self.reach);
+            reach.over.get_or_insert_with(|| status.clone());
+            reach.end.as_ref().and_then(Weak::upgrade)
+        };
+        if let Some(end) = end {
+            end.end(status);
+        }
+    }
+
+    pub(super) fn allow(&self, peer: Identity, methods: MethodSet) {
+        match self.end() {
+            Some(end) => end.allow(peer, methods),
+            None => lock(&self.reach).allowed = Some((peer, methods)),
+        }
+    }
+
+    fn attach(&self, end: Weak<dyn End>) {
+        let (over, allowed) = {
+            let mut reach = lock(&self.reach);
+            reach.end = Some(Weak::clone(&end));
+            (reach.over.clone(), reach.allowed.take())
+        };
+        let Some(end) = end.upgrade() else { return };
+        if let Some((peer, methods)) = allowed {
+            end.allow(peer, methods);
+        }
+        if let Some(status) = over {
+            end.end(status);
+        }
+    }
+}
+
+/// An end of a link in the coordinator's books, where this process's word on it counts. The drop
+/// says that it is over.
+pub(crate) struct Booked {
+    pub(super) agent: Arc<Agent>,
+    pub(super) entry: Arc<Entry>,
+    said: bool,
+}
+
+impl std::fmt::Debug for Booked {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Booked({})", self.link())
+    }
+}
+
+impl Booked {
+    pub(super) fn new(
+        agent: &Arc<Agent>,
+        link: u64,
+        token: Token,
+        role: Role,
+        name: ServiceName,
+    ) -> Self {
+        let entry = Arc::new(Entry {
+            number: AtomicU64::new(link),
+            token,
+            role,
+            name,
+            reach: Mutex::default(),
+        });
+        agent.enter(&entry);
+        Self { agent: Arc::clone(agent), entry, said: false }
+    }
+
+    /// The coordinator's number for the link.
+    pub(crate) fn link(&self) -> u64 {
+        self.entry.number()
+    }
+
+    /// This end's part is ready.
+    pub(crate) fn adopted(&self) {
+        self.agent.say(&Message::Adopted { link: self.link() });
+    }
+
+    /// From here on the coordinator reaches this end. What it has said before is told now.
+    pub(crate) fn attach(&self, end: Weak<dyn End>) {
+        self.entry.attach(end);
+    }
+
+    /// The link is over.
+    pub(crate) fn close(mut self, blame: Blame, stats: LinkStats) {
+        self.said = true;
+        self.agent.left(&self.entry, blame, stats);
+    }
+}
+
+impl Drop for Booked {
+    fn drop(&mut self) {
+        if !self.said {
+            self.agent.left(&self.entry, Blame::Nobody, LinkStats::default());
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Where the coordinator is, and how a process proves itself to it.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use partywall_abi::control::Message;
+use partywall_abi::limits;
+use partywall_shm::socket;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+use crate::error::Error;
+
+/// How long the proof of identity may take.
+pub(super) const HANDSHAKE: Duration = Duration::from_secs(5);
+
+/// Where the coordinator is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Place {
+    Path(PathBuf),
+    Handed(i32),
+}
+
+impl Place {
+    /// Looks in the environment: a socket handed over, a path given, else the usual places.
+    ///
+    /// A set-user-ID program does not believe its environment: whoever started it has written it.
+    pub(crate) fn find() -> Self {
+        let variable = |name| match socket::environment_is_ours() {
+            true => std::env::var_os(name).filter(|value| !value.is_empty()),
+            false => None,
+        };
+        let number = variable("PARTYWALL_FD");
+        if let Some(n) = number.and_then(|n| n.to_str()?.parse().ok()) {
+            return Self::Handed(n);
+        }
+        if let Some(path) = variable("PARTYWALL_SOCKET") {
+            return Self::Path(path.into());
+        }
+        let own =
+            variable("XDG_RUNTIME_DIR").map(|d| Path::new(&d).join("partywall/coordinator.sock"));
+        match own.filter(|p| p.exists()) {
+            Some(path) => Self::Path(path),
+            None => Self::Path("/run/partywall/coordinator.sock".into()),
+        }
+    }
+
+    pub(super) fn shown(&self) -> String {
+        match self {
+            Self::Path(p) => p.display().to_string(),
+            Self::Handed(n) => format!("descriptor {n} (PARTYWALL_FD)"),
+        }
+    }
+
+    /// A socket to the coordinator, to which this process has proven itself. Blocks for at most five
+    /// seconds, as a rule for much less than one millisecond.
+    pub(super) fn open(&self) -> Result<OwnedFd, Error> {
+        let nowhere = |source: std::io::Error| Error::NoCoordinator { place: self.shown(), source };
+        let socket = match self {
+            Self::Handed(n) => socket::inherited(*n).map_err(nowhere)?,
+            Self::Path(path) => connect(path).map_err(nowhere)?,
+        };
+        let owner = socket::peer_credentials(socket.as_fd()).map_err(nowhere)?.uid;
+        check_owner(self, owner)?;
+        prove(&socket)?;
+        Ok(socket)
+    }
+}
+
+/// Connects. Who connects waits in the order of their coming while the coordinator is busy.
+fn connect(path: &Path) -> std::io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    let address = SocketAddrUnix::new(path)?;
+    let timeout = rustix::net::sockopt::Timeout::Send;
+    rustix::net::sockopt::set_socket_timeout(&socket, timeout, Some(HANDSHAKE))?;
+    rustix::io::retry_on_intr(|| rustix::net::connect(&socket, &address))?;
+    let flags = rustix::fs::fcntl_getfl(&socket)?;
+    rustix::fs::fcntl_setfl(&socket, flags | rustix::fs::OFlags::NONBLOCK)?;
+    Ok(socket)
+}
+
+pub(super) fn check_owner(place: &Place, found: u32) -> Result<(), Error> {
+    let own = rustix::process::geteuid().as_raw();
+    let set = match socket::environment_is_ours() {
+        true => std::env::var("PARTYWALL_COORDINATOR_UID").ok(),
+        false => None,
+    };
+    let (ok, expected) = match set.as_deref().map(|text| (text, text.parse::<u32>())) {
+        Some((_, Ok(uid))) => (found == uid, format!("user {uid}")),
+        Some((text, Err(_))) => {
+            (false, format!("a number in PARTYWALL_COORDINATOR_UID, which is `{text}`"))
+        }
+        None if own == 0 => (found == 0, "user 0".to_string()),
+        None => (found == own || found == 0, format!("user {own} or 0")),
+    };
+    if ok {
+        return Ok(());
+    }
+    Err(Error::WrongCoordinator { place: place.shown(), found, expected })
+}
+
+/// The process's part of the proof of identity.
+fn prove(socket: &OwnedFd) -> Result<(), Error> {
+    let deadline = Instant::now() + HANDSHAKE;
+    let next = || -> Result<Message, Error> {
+        let mut buffer = vec![0; limits::CONTROL_BYTES];
+        loop {
+            match socket::receive(socket.as_fd(), &mut buffer) {
+                Ok(packet) if packet.len > 0 => {
+                    return Ok(Message::decode(&buffer[..packet.len])?);
+                }
+                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {}
+                _ => return Err(Error::CoordinatorGone("it refused this process")),
+            }
+            if !socket::wait_readable(socket.as_fd(), deadline).unwrap_or(false) {
+                return Err(Error::TimedOut(HANDSHAKE));
+            }
+        }
+    };
+    let Message::Challenge { version, nonce } = next()? else {
+        return Err(Error::CoordinatorGone("it does not begin with a challenge"));
+    };
+    if version != partywall_abi::VERSION {
+        return Err(Error::CoordinatorGone("it speaks another version of Partywall"));
+    }
+    let proof = Message::Proof { version, nonce };
+    socket::send(socket.as_fd(), &proof.encode(), &[])
+        .map_err(|_| Error::CoordinatorGone("it closed during the proof"))?;
+    match next()? {
+        Message::Welcome { .. } => Ok(()),
+        _ => Err(Error::CoordinatorGone("it does not welcome after the proof")),
+    }
+}

@@ -1,0 +1,141 @@
+//! One call in the service: its handler, then its answer.
+
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use partywall_abi::sync::Ordering;
+use tokio::time::Sleep;
+use tonic::{Code, Status};
+
+use super::{Handler, Link, Method};
+use crate::ring::pump::{Pump, PumpError};
+use crate::ring::stream::Stream;
+
+#[expect(clippy::large_enum_variant, reason = "a call that ends at its first poll is never moved")]
+pub(super) enum Step {
+    Handle(Handler),
+    Answer(Pump),
+    Done,
+}
+
+/// One call.
+pub(super) struct Task {
+    pub(super) link: Arc<Link>,
+    pub(super) stream: Arc<Stream>,
+    pub(super) method: Arc<Method>,
+    pub(super) step: Step,
+    pub(super) deadline: Option<Pin<Box<Sleep>>>,
+    /// Its request came in one record.
+    pub(super) whole: bool,
+    /// It runs in a task of its own.
+    pub(super) spawned: bool,
+    /// Its handler has not been polled.
+    pub(super) first: bool,
+}
+
+impl Future for Task {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let this = &mut *self;
+        loop {
+            // Nobody can have reset a call whose head is being delivered.
+            if this.spawned && this.stream.poll_send_closed(cx).is_ready() {
+                return this.end(Code::Cancelled as u8);
+            }
+            // Polled by who reads, a call is ready at once, or its timer is set in its task.
+            if let Some(deadline) = &mut this.deadline
+                && if this.spawned {
+                    deadline.as_mut().poll(cx).is_ready()
+                } else {
+                    deadline.deadline() <= tokio::time::Instant::now()
+                }
+            {
+                this.deadline = None;
+                this.step = Step::Answer(Pump::status(expired()));
+            }
+            match &mut this.step {
+                Step::Handle(handler) => {
+                    // Only the polls that are made in a task are measured: see `inline`.
+                    let start = (this.first && this.spawned).then(Instant::now);
+                    this.first = false;
+                    let polled =
+                        std::panic::catch_unwind(AssertUnwindSafe(|| handler.as_mut().poll(cx)));
+                    if let Some(start) = start {
+                        this.method.history.first_poll_took(start.elapsed());
+                    }
+                    this.step = Step::Answer(match polled {
+                        Ok(Poll::Pending) => return Poll::Pending,
+                        Ok(Poll::Ready(response)) => Pump::response(response),
+                        Err(_) => Pump::status(panicked()),
+                    });
+                }
+                Step::Answer(pump) => {
+                    let (core, stream) = (&this.link.core, &this.stream);
+                    let pumped =
+                        std::panic::catch_unwind(AssertUnwindSafe(|| pump.poll(cx, core, stream)));
+                    match pumped {
+                        Ok(Poll::Pending) => return Poll::Pending,
+                        Ok(Poll::Ready(Ok(()))) => {
+                            let code = pump.code();
+                            return this.end(code);
+                        }
+                        Ok(Poll::Ready(Err(PumpError::Broken(why)))) => {
+                            this.link.close(&why);
+                            return this.end(Code::Unavailable as u8);
+                        }
+                        Ok(Poll::Ready(Err(_))) => return this.end(Code::Cancelled as u8),
+                        Err(_) => {
+                            core.push_reset(stream.id, Code::Internal, panicked().message());
+                            return this.end(Code::Internal as u8);
+                        }
+                    }
+                }
+                Step::Done => return Poll::Ready(()),
+            }
+        }
+    }
+}
+
+/// The status of a call whose deadline has passed in the service.
+pub(crate) fn expired() -> Status {
+    Status::deadline_exceeded("the deadline passed in the service")
+}
+
+/// The status of a call whose handler, or the body of whose answer, has panicked.
+pub(crate) fn panicked() -> Status {
+    Status::internal("the handler panicked")
+}
+
+impl Task {
+    fn end(&mut self, code: u8) -> Poll<()> {
+        self.step = Step::Done;
+        self.link.ended(code);
+        Poll::Ready(())
+    }
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        let unanswered = self.link.core.forget_exactly(&self.stream);
+        if !self.whole {
+            // What came for a handler that never read it goes back to the link's window.
+            self.link.core.give_back(self.stream.unread());
+        }
+        if !matches!(self.step, Step::Done) {
+            // Dropped by the runtime's end or a panic, or because the caller has gone.
+            if unanswered {
+                let text = "the call was given up in the service";
+                self.link.core.push_reset(self.stream.id, Code::Unavailable, text);
+            }
+            self.link.ended(Code::Cancelled as u8);
+        }
+        if self.link.draining.load(Ordering::SeqCst) {
+            self.link.idle.notify_waiters();
+        }
+    }
+}

@@ -1,0 +1,70 @@
+#![allow(unsafe_code, reason = "ioctl(2) on a namespace has no safe wrapper")]
+//! Whether a process's number can be believed.
+//!
+//! Whoever has CAP_SYS_ADMIN over a PID namespace may put any number of it into SCM_CREDENTIALS
+//! (unix(7)): root of the user namespace that owns it, which any user can make for itself
+//! (user_namespaces(7)). So the number in a message proves something only where the process's PID
+//! namespace is this one, or is owned by this user namespace, whose root is trusted anyway.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+
+/// From linux/nsfs.h: a descriptor of the user namespace that owns a namespace.
+const NS_GET_USERNS: libc::Ioctl = 0xb701;
+
+/// Whether only root of this user namespace, or one above it, can claim to be this process.
+///
+/// The caller holds a pidfd and checks afterwards that the process still lives. Reads /proc.
+///
+/// # Errors
+/// What open(2) and read(2) say.
+pub fn number_is_proven(pid: u32) -> io::Result<bool> {
+    let theirs = match File::open(format!("/proc/{pid}/ns/pid")) {
+        Ok(theirs) => theirs,
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => return one_number(pid),
+        Err(e) => return Err(e),
+    };
+    let ours = File::open("/proc/self/ns/pid")?;
+    if same(&theirs, &ours)? {
+        return Ok(true);
+    }
+    // SAFETY: the ioctl takes no argument and gives a new descriptor.
+    let owner = unsafe { libc::ioctl(theirs.as_raw_fd(), NS_GET_USERNS) };
+    if owner < 0 {
+        return match io::Error::last_os_error() {
+            // A user namespace that is not below this one.
+            e if e.kind() == io::ErrorKind::PermissionDenied => Ok(false),
+            e => Err(e),
+        };
+    }
+    // SAFETY: a descriptor that was just made belongs to nobody else.
+    let owner = File::from(unsafe { OwnedFd::from_raw_fd(owner) });
+    same(&owner, &File::open("/proc/self/ns/user")?)
+}
+
+fn same(a: &File, b: &File) -> io::Result<bool> {
+    let (a, b) = (a.metadata()?, b.metadata()?);
+    Ok((a.dev(), a.ino()) == (b.dev(), b.ino()))
+}
+
+/// Whether the process has one number, that of this PID namespace: the way of who may not look at
+/// another user's namespaces.
+fn one_number(pid: u32) -> io::Result<bool> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+    Ok(numbers.is_some_and(|n| n.split_whitespace().count() == 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_number_of_a_process_of_this_namespace_is_proven() {
+        assert!(number_is_proven(std::process::id()).unwrap());
+        assert!(one_number(std::process::id()).unwrap());
+        assert!(number_is_proven(u32::MAX >> 1).is_err());
+    }
+}

@@ -1,0 +1,399 @@
+//! A process that means harm. It prints `ready` when its attack is under way.
+
+use std::io::Write;
+use std::mem::ManuallyDrop;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use clap::{Parser, ValueEnum};
+use partywall_abi::control::{Message, Role, Token};
+use partywall_abi::name::ServiceName;
+use partywall_shm::setup::{Adopted, Pending};
+use partywall_shm::socket;
+use partywall_test_control::{Conversation, PATIENCE, Result};
+use rustix::process::{Resource, Rlimit};
+
+#[derive(Parser)]
+struct Arguments {
+    /// The coordinator's socket.
+    #[arg(long)]
+    socket: PathBuf,
+    /// How many connections to use.
+    #[arg(long, default_value_t = 1000)]
+    connections: usize,
+    /// Of a CPU, for `burn`.
+    #[arg(long, default_value_t = 1.0)]
+    load: f64,
+    #[arg(long)]
+    mode: Mode,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Mode {
+    /// Uses a CPU, and nothing else: what attacks are compared with.
+    Burn,
+    /// Connects, says nothing, connects again.
+    Connect,
+    /// Connects and proves who it is, again and again, beside the connections that it has.
+    Prove,
+    /// Asks for links on all connections, and reads no answer.
+    Ask,
+    /// Asks for what it may not have, and reads no answer.
+    Denied,
+    /// Asks for what it may not have, and reads the answers.
+    Refused,
+    /// Serves a name and gives it up, on all connections in turn.
+    Register,
+    /// Watches a name on all connections, and changes who serves it.
+    Watch,
+    /// Asks for lists, and reads no answer.
+    List,
+    /// Asks for links, maps what it is given, gives up all else, and asks again.
+    Memory,
+    /// Has as many links as it gets; prints how many these are before `ready`.
+    Links,
+    /// Reports links that there never were.
+    Report,
+    /// Asks for links to `dead`, which it serves itself and never answers for.
+    Hung,
+    /// Sends sockets that linger to the coordinator before its proof.
+    LingerUnproven,
+    /// Sends them after its proof, with each message and without one.
+    LingerProven,
+    /// Sends them on its end of links to `test`, before it has filled them.
+    LingerCallerEarly,
+    /// Likewise, when the links are open.
+    LingerCallerLate,
+    /// Sends them on its end of links that others ask of `bad`, which it serves, before it adopts.
+    LingerServerEarly,
+    /// Likewise, when the links are open.
+    LingerServerLate,
+    /// Sends them on descriptor 3, where the coordinator that has started it listens.
+    LingerStarted,
+}
+
+fn main() -> Result<()> {
+    let arguments = Arguments::parse();
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    rustix::process::setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })?;
+    let crowd = Crowd { arguments };
+    match crowd.arguments.mode {
+        Mode::Burn => crowd.burn(),
+        Mode::Connect => crowd.connect(),
+        Mode::Prove => crowd.prove(),
+        Mode::Ask => crowd.flood(connect_to("test"), false),
+        Mode::Denied => crowd.flood(connect_to("closed"), false),
+        Mode::Refused => crowd.flood(connect_to("closed"), true),
+        Mode::List => crowd.flood(|request| Message::List { request }, false),
+        Mode::Report => crowd.flood(report, true),
+        Mode::Register => crowd.register(),
+        Mode::Watch => crowd.watch(),
+        Mode::Memory => crowd.memory(),
+        Mode::Links => crowd.links(),
+        Mode::Hung => crowd.hung(),
+        Mode::LingerUnproven
+        | Mode::LingerProven
+        | Mode::LingerCallerEarly
+        | Mode::LingerCallerLate
+        | Mode::LingerServerEarly
+        | Mode::LingerServerLate
+        | Mode::LingerStarted => linger(&crowd.arguments),
+    }
+}
+
+fn ready() {
+    say("ready");
+}
+
+fn say(line: &str) {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{line}").and_then(|()| out.flush()).expect("somebody listens");
+}
+
+fn name(name: &str) -> ServiceName {
+    ServiceName::new(name).expect("a name")
+}
+
+fn connect_to(to: &'static str) -> impl Fn(u32) -> Message {
+    move |request| Message::Connect { request, name: name(to) }
+}
+
+fn report(request: u32) -> Message {
+    let mut token = [0; 16];
+    token[..4].copy_from_slice(&request.to_ne_bytes());
+    Message::Report { request, token: Token(token), role: Role::Caller, name: name("test") }
+}
+
+struct Crowd {
+    arguments: Arguments,
+}
+
+impl Crowd {
+    fn burn(&self) -> Result<()> {
+        ready();
+        let part = Duration::from_millis(2);
+        let load = self.arguments.load.clamp(0.001, 1.0);
+        loop {
+            let start = Instant::now();
+            while start.elapsed() < part {
+                std::hint::spin_loop();
+            }
+            std::thread::sleep(part.mul_f64(1.0 / load - 1.0));
+        }
+    }
+
+    /// As many connections as are asked for; fewer when the coordinator gives no more.
+    fn open(&self) -> Vec<Conversation> {
+        let open = |_| Conversation::open(&self.arguments.socket).ok();
+        (0..self.arguments.connections).map_while(open).collect()
+    }
+
+    fn connect(&self) -> Result<()> {
+        let mut held = std::collections::VecDeque::new();
+        let mut said = false;
+        loop {
+            if held.len() >= self.arguments.connections {
+                held.pop_front();
+                if !said {
+                    ready();
+                    said = true;
+                }
+            }
+            match Conversation::connect(&self.arguments.socket) {
+                Ok(conversation) => held.push_back(conversation),
+                // The backlog is full.
+                Err(_) => std::thread::sleep(Duration::from_millis(1)),
+            }
+        }
+    }
+
+    fn prove(&self) -> Result<()> {
+        let _held = self.open();
+        ready();
+        loop {
+            let _gone = Conversation::open(&self.arguments.socket);
+        }
+    }
+
+    fn flood(&self, message: impl Fn(u32) -> Message, reads: bool) -> Result<()> {
+        let mut held = self.open();
+        ready();
+        for request in 0_u32.. {
+            for conversation in &mut held {
+                let sent = conversation.try_say(&message(request));
+                while reads && matches!(conversation.now(), Ok(Some(_))) {}
+                if sent.is_err() {
+                    // The coordinator has had enough of this one.
+                    if let Ok(again) = Conversation::open(&self.arguments.socket) {
+                        *conversation = again;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn register(&self) -> Result<()> {
+        let held = self.open();
+        ready();
+        for request in 0_u32.. {
+            for (n, conversation) in held.iter().enumerate() {
+                let flip = name(&format!("flip.{n}"));
+                let sent =
+                    conversation.try_say(&Message::Register { request, name: flip, places: 1 });
+                if let (Ok(true), Ok((Message::Registered { registration, .. }, _))) =
+                    (sent, conversation.next())
+                {
+                    conversation.say(&Message::Unregister { registration })?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn watch(&self) -> Result<()> {
+        let flips = Conversation::open(&self.arguments.socket)?;
+        let held = self.open();
+        for conversation in &held {
+            for request in 0..64 {
+                let _full = conversation.try_say(&Message::Watch { request, name: name("flip.0") });
+            }
+        }
+        ready();
+        for request in 0_u32.. {
+            flips.say(&Message::Register { request, name: name("flip.0"), places: 1 })?;
+            if let (Message::Registered { registration, .. }, _) = flips.next()? {
+                flips.say(&Message::Unregister { registration })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn memory(&self) -> Result<()> {
+        let conversation = Conversation::open(&self.arguments.socket)?;
+        ready();
+        let mut kept = Vec::new();
+        for request in 0_u32.. {
+            conversation.say(&Message::Connect { request, name: name("test") })?;
+            match conversation.fill() {
+                // What is mapped stays, whatever becomes of the link: its pages are this process's.
+                Ok((_, pending)) => kept.push(pending),
+                Err(_) => std::thread::sleep(Duration::from_millis(1)),
+            }
+            if kept.len() >= 64 {
+                kept.clear();
+            }
+        }
+        Ok(())
+    }
+
+    fn links(&self) -> Result<()> {
+        let mut held = Vec::new();
+        let mut open = 0;
+        'all: for _ in 0..self.arguments.connections {
+            let Ok(conversation) = Conversation::open(&self.arguments.socket) else { break };
+            let mut links = Vec::new();
+            for request in 0..64_u32 {
+                conversation.say(&Message::Connect { request, name: name("test") })?;
+                let filled = conversation
+                    .fill()
+                    .and_then(|(_, pending)| Ok(pending.wait(Instant::now() + PATIENCE)?));
+                match filled {
+                    Ok(ends) => links.push(ends),
+                    Err(refused) => {
+                        say(&format!("{open} links, then: {refused}"));
+                        held.push((conversation, links));
+                        break 'all;
+                    }
+                }
+                open += 1;
+            }
+            held.push((conversation, links));
+        }
+        ready();
+        loop {
+            std::thread::sleep(Duration::from_secs(1));
+        }
+    }
+
+    fn hung(&self) -> Result<()> {
+        let server = Conversation::open(&self.arguments.socket)?;
+        server.say(&Message::Register { request: 1, name: name("flip.dead"), places: 9999 })?;
+        self.flood(connect_to("flip.dead"), false)
+    }
+}
+
+/// A socket whose last close(2) takes three seconds, and the end that makes it so.
+fn lingering() -> Result<(OwnedFd, TcpStream)> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let slow = TcpStream::connect(listener.local_addr()?)?;
+    let (other, _) = listener.accept()?;
+    rustix::net::sockopt::set_socket_linger(&slow, Some(Duration::from_secs(3)))?;
+    slow.set_nonblocking(true)?;
+    while std::io::Write::write(&mut &slow, &[0; 64 * 1024]).is_ok() {}
+    slow.set_nonblocking(false)?;
+    Ok((slow.into(), other))
+}
+
+/// Sends sockets that linger until the receiver takes no more; true when the kernel refuses that.
+fn send_lingering(to: std::os::fd::BorrowedFd<'_>, with: &[u8]) -> Result<bool> {
+    for _ in 0..4 {
+        let (slow, other) = lingering()?;
+        // It lingers until this process ends.
+        let _to_the_end = ManuallyDrop::new(other);
+        match socket::send(to, with, &[slow.as_fd()]) {
+            Ok(()) => {}
+            Err(e) => {
+                // This process is not to wait for itself.
+                rustix::net::sockopt::set_socket_linger(&slow, None)?;
+                return Ok(e.raw_os_error() == Some(rustix::io::Errno::PERM.raw_os_error()));
+            }
+        }
+    }
+    Ok(false)
+}
+
+fn linger(arguments: &Arguments) -> Result<()> {
+    let mut said = false;
+    let mut serves = None;
+    if matches!(arguments.mode, Mode::LingerServerEarly | Mode::LingerServerLate) {
+        let server = Conversation::open(&arguments.socket)?;
+        server.say(&Message::Register { request: 1, name: name("bad"), places: 999 })?;
+        server.next()?;
+        ready();
+        serves = Some(server);
+    }
+    loop {
+        // A conversation, or a link, that is used up does not end the attack.
+        let refused = one_lingering(arguments, serves.as_ref());
+        if !said && let Ok(refused) = refused {
+            say(if refused { "refused" } else { "sent" });
+            if serves.is_none() {
+                ready();
+            }
+            said = true;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn one_lingering(arguments: &Arguments, serves: Option<&Conversation>) -> Result<bool> {
+    let path = &arguments.socket;
+    let ask = |conversation: &Conversation| {
+        conversation.say(&Message::Connect { request: 1, name: name("test") })
+    };
+    match arguments.mode {
+        Mode::LingerUnproven => {
+            let conversation = Conversation::connect(path)?;
+            conversation.challenge()?;
+            // An empty packet first: it looks like a hang-up.
+            send_lingering(conversation.as_fd(), &[])?;
+            send_lingering(conversation.as_fd(), b"no message")
+        }
+        Mode::LingerProven => {
+            let conversation = Conversation::open(path)?;
+            let list = Message::List { request: 1 }.encode();
+            send_lingering(conversation.as_fd(), &list)?;
+            send_lingering(conversation.as_fd(), &[])
+        }
+        Mode::LingerCallerEarly => {
+            let conversation = Conversation::open(path)?;
+            ask(&conversation)?;
+            let (_, _, _, end) = conversation.linked()?;
+            send_lingering(end.as_fd(), b"x")
+        }
+        Mode::LingerCallerLate => {
+            let conversation = Conversation::open(path)?;
+            ask(&conversation)?;
+            let (terms, own, servers, end) = conversation.linked()?;
+            let bare = end.as_fd().try_clone_to_owned()?;
+            let pending = Pending::new(terms.link, terms.geometry, own, servers, end)?;
+            conversation.say(&Message::Adopted { link: terms.link })?;
+            let _open = pending.wait(Instant::now() + PATIENCE)?;
+            send_lingering(bare.as_fd(), &[])?;
+            send_lingering(bare.as_fd(), b"x")
+        }
+        Mode::LingerServerEarly => {
+            let (_, _own, end) = serves.expect("it serves").offered()?;
+            // The coordinator waits for the word in vain, and the caller for the link.
+            send_lingering(end.as_fd(), b"x")
+        }
+        Mode::LingerServerLate => {
+            let server = serves.expect("it serves");
+            let (terms, own, end) = server.offered()?;
+            let bare = end.as_fd().try_clone_to_owned()?;
+            let adopted = Adopted::new(terms.link, terms.geometry, own, end)?;
+            server.say(&Message::Adopted { link: terms.link })?;
+            let (_, callers) = server.opened()?;
+            let _open = adopted.open(callers)?;
+            send_lingering(bare.as_fd(), b"x")
+        }
+        Mode::LingerStarted => {
+            let inherited = ManuallyDrop::new(socket::inherited(3)?);
+            send_lingering(inherited.as_fd(), b"x")
+        }
+        _ => unreachable!("the others do not linger"),
+    }
+}

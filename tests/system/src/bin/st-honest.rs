@@ -1,0 +1,125 @@
+//! A program that only wants to work, and says how long that takes. For each number on a line of
+//! input it does so many rounds of
+//!
+//! - `admit`: a new connection to the coordinator, until it is welcome;
+//! - `register`: on that, a name of its own (`own`), until it is registered;
+//! - `link`: a new link to `test`, until it is open;
+//! - `call`: a call on a link that is open all the time;
+//!
+//! and prints, for each of the four, its name and the median, the 99th percentile and the maximum in
+//! microseconds, in one line. A round that fails ends the program.
+
+use std::io::{BufRead, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use partywall::Channel;
+use partywall_abi::control::Message;
+use partywall_abi::name::ServiceName;
+use partywall_interop::proto::test_service_client::TestServiceClient;
+use partywall_system_tests::{is_answer, request};
+use partywall_test_control::Conversation;
+
+/// Between rounds.
+const PAUSE: Duration = Duration::from_millis(2);
+
+#[derive(Parser)]
+struct Arguments {
+    /// The coordinator's socket.
+    #[arg(long)]
+    socket: PathBuf,
+    /// A name whose server cannot be trusted: it is connected to beside all else, again and again, on
+    /// the same thread.
+    #[arg(long)]
+    beside: Option<String>,
+}
+
+type Error = Box<dyn std::error::Error + Send + Sync>;
+
+fn main() -> Result<(), Error> {
+    let arguments = Arguments::parse();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(tokio::task::LocalSet::new().run_until(work(arguments)))
+}
+
+async fn work(arguments: Arguments) -> Result<(), Error> {
+    let open = connect(&arguments.socket, true).await?;
+    if let Some(name) = arguments.beside.clone() {
+        tokio::task::spawn_local(try_again(arguments.socket.clone(), name));
+    }
+    println!("ready");
+    // Input is read on a thread of its own: the runtime's goes on meanwhile.
+    let (sender, mut lines) = tokio::sync::mpsc::unbounded_channel();
+    std::thread::spawn(move || {
+        for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+            let _ended = sender.send(line);
+        }
+    });
+    while let Some(line) = lines.recv().await {
+        let mut took: [Vec<Duration>; 4] = Default::default();
+        for _ in 0..line.trim().parse()? {
+            let round = round(&arguments.socket, &open).await?;
+            took.iter_mut().zip(round).for_each(|(all, one)| all.push(one));
+            tokio::time::sleep(PAUSE).await;
+        }
+        let words: Vec<String> = ["admit", "register", "link", "call"]
+            .iter()
+            .zip(took)
+            .map(|(name, took)| figures(name, took))
+            .collect();
+        println!("{}", words.join(" "));
+        std::io::stdout().flush()?;
+    }
+    Ok(())
+}
+
+fn figures(name: &str, mut took: Vec<Duration>) -> String {
+    took.sort();
+    let at = |part: f64| took[((took.len() - 1) as f64 * part) as usize].as_micros();
+    format!("{name} {} {} {}", at(0.5), at(0.99), at(1.0))
+}
+
+async fn connect(socket: &Path, wait_for_ready: bool) -> Result<Channel, Error> {
+    let builder = Channel::builder("partywall:///test")?.coordinator(socket);
+    let builder = builder.wait_for_ready(wait_for_ready);
+    Ok(builder.connect_timeout(Duration::from_secs(5)).connect().await?)
+}
+
+async fn round(socket: &Path, open: &Channel) -> Result<[Duration; 4], Error> {
+    let path = socket.to_owned();
+    let by_hand = tokio::task::spawn_blocking(move || -> Result<_, Error> {
+        let start = Instant::now();
+        let conversation = Conversation::open(&path)?;
+        let admit = start.elapsed();
+        let start = Instant::now();
+        let name = ServiceName::new("own")?;
+        conversation.say(&Message::Register { request: 1, name, places: 1 })?;
+        match conversation.next()?.0 {
+            Message::Registered { .. } => Ok((admit, start.elapsed())),
+            other => Err(format!("{other:?}").into()),
+        }
+    });
+    let (admit, register) = by_hand.await??;
+    let start = Instant::now();
+    let channel = connect(socket, false).await?;
+    let link = start.elapsed();
+    drop(channel);
+    let start = Instant::now();
+    let asked = request(1, 32);
+    let reply = TestServiceClient::new(open.clone()).unary_call(asked.clone()).await?;
+    let call = start.elapsed();
+    if !is_answer(&asked, reply.get_ref()) {
+        return Err("a wrong answer".into());
+    }
+    Ok([admit, register, link, call])
+}
+
+async fn try_again(socket: PathBuf, name: String) {
+    loop {
+        let builder = Channel::builder(format!("partywall:///{name}")).expect("a name");
+        let connect = builder.coordinator(&socket).connect_timeout(Duration::from_millis(200));
+        let _whatever_comes = connect.connect().await;
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
