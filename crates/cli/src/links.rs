@@ -25,7 +25,7 @@ Columns:
                  http2: the network, where the policy names the address
   ISOLATION      what keeps the two ends apart: process, fault, fault-shared-stacks, none, network
   STATE          open, or closed: the last that closed are listed as well
-  CALLS          calls that ended, however, with those that a client makes to warm up
+  CALLS          calls that have begun, with those that a client makes to warm up
   FAILED         of these, those with a status other than OK; (N denied): by the policy
 With --wide also:
   SERVER         who serves; both ends with process number, user and digest of the program:

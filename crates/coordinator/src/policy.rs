@@ -260,6 +260,7 @@ impl Policy {
         });
         own.unwrap_or_else(|| match &facts.started_as {
             Some(name) => (Account::Service(name.clone()), None),
+            None if facts.descends => (Account::Descendants, None),
             None => (Account::User(user), None),
         })
     }

@@ -29,6 +29,9 @@ pub enum Account {
     Principal(String),
     /// A service's, which the coordinator has started under this name.
     Service(String),
+    /// That of all processes that services have started; see
+    /// [`crate::identity::Reader::confines`].
+    Descendants,
 }
 
 impl std::fmt::Display for Account {
@@ -37,6 +40,7 @@ impl std::fmt::Display for Account {
             Self::User(uid) => write!(f, "user {uid}"),
             Self::Principal(name) => write!(f, "principal `{name}`"),
             Self::Service(name) => write!(f, "service `{name}`"),
+            Self::Descendants => f.write_str("processes that services have started"),
         }
     }
 }

@@ -99,9 +99,9 @@ impl core::fmt::Display for Isolation {
 /// What one end of a link has counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkStats {
-    /// Calls that ended, however.
+    /// Calls that have begun.
     pub calls: u64,
-    /// Of these, the ones that ended with a status other than OK.
+    /// Of these, the ones that have ended with a status other than OK.
     pub failed: u64,
     /// Of these, the ones that policy denied.
     pub denied: u64,

@@ -372,6 +372,17 @@ fn a_redirect_ends_with_its_callers_word_or_its_caller() {
 }
 
 #[test]
+fn what_services_start_is_no_operator_and_has_an_account_of_its_own() {
+    let mut s = state();
+    let operator = open(&mut s, 9);
+    let started = admit(&mut s, Facts { descends: true, ..facts(9) });
+    let account = |conn| s.connections[&conn].standing.usage.account().clone();
+    assert_eq!([operator, started].map(account), [Account::User(9), Account::Descendants]);
+    let e = ask(&mut s, started, Message::List { request: 1 });
+    assert_eq!(refused(&e).0, PERMISSION_DENIED);
+}
+
+#[test]
 fn one_users_connections_share_its_links_and_its_places() {
     let mut s = state();
     let server = open(&mut s, 1);

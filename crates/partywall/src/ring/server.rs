@@ -464,6 +464,8 @@ impl Link {
                 return Ok(());
             }
         };
+        // Counted now: a caller that has its answer can end the link before its call has ended here.
+        self.core.counters.calls.fetch_add(1, Ordering::Relaxed);
         let (method, peer) = self.method(head.path);
         stream.is_of(&method.path);
         let mut call = Task {
@@ -588,10 +590,8 @@ impl Link {
     }
 
     fn ended(&self, code: u8) {
-        let c = &self.core.counters;
-        c.calls.fetch_add(1, Ordering::Relaxed);
         if code != 0 {
-            c.failed.fetch_add(1, Ordering::Relaxed);
+            self.core.counters.failed.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
