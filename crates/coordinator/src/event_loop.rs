@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! backlog --> looked at --> challenged (nonce sent) --> looked at again --> open --> closed
-//!    |            | not through in 5 s, wrong sender, wrong nonce: closed
+//!    |            | not through in 5 s, wrong sender, wrong nonce: closed; what the coordinator's own
+//!    |            | process has started is known and may take its time
 //!    | no descriptors for the look: waits there
 //!    | more than its account may have: closed
 //! ```
@@ -45,7 +46,7 @@ mod admission;
 
 use admission::random;
 
-/// How long a process may take to prove itself.
+/// How long a process that connects may take to prove itself.
 const PROOF_TIME: Duration = Duration::from_secs(5);
 /// Descriptors that a look at a process takes: a pidfd, and files in /proc, on this thread and
 /// where programs are measured.
@@ -620,9 +621,14 @@ impl EventLoop {
                 self.tokens.remove(&conn);
                 self.state.closed(conn, Instant::now());
             }
-            Stage::Challenged(challenged) => {
-                self.proofs.remove(&(challenged.until, token));
-            }
+            Stage::Challenged(challenged) => self.no_longer_due(challenged.until, token),
+        }
+    }
+
+    /// A proof is no longer waited for.
+    fn no_longer_due(&mut self, until: Option<Instant>, token: u64) {
+        if let Some(until) = until {
+            self.proofs.remove(&(until, token));
         }
     }
 }

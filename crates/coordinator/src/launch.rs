@@ -3,18 +3,17 @@
 //! The program file is read once into a memfd, sealed, measured, and run from there; the process
 //! gets a socket to the coordinator that nobody else ever had, and an environment that holds
 //! nothing but what is given. So the digest is that of the bytes that run, whatever happens to
-//! the file. That holds for a process of its own ([`start`]) as for a domain, which a launcher starts
-//! from what [`prepare`] has made.
+//! the file. That holds for a process of its own as for a domain, which a launcher starts: both from what
+//! [`prepare`] has made.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::process::Child;
 
 use partywall_shm::memory;
 use partywall_shm::socket::{self, Endpoint};
-use partywall_shm::spawn::{self, Program, SOCKET_NUMBER};
+use partywall_shm::spawn::SOCKET_NUMBER;
 
 use crate::identity::{self, Domain};
 use crate::server::{Coordinator, Started};
@@ -128,22 +127,6 @@ pub fn prepare(service: &Service) -> Result<Prepared, LaunchError> {
         socket: theirs,
         known: Known { socket, service: service.name.clone(), digest },
     })
-}
-
-/// Starts a service as a process of its own and makes it known to the coordinator.
-///
-/// The service dies with the calling thread.
-///
-/// # Errors
-/// [`LaunchError`].
-pub fn start(coordinator: &Coordinator, service: &Service) -> Result<Child, LaunchError> {
-    let Prepared { image, name, args, environment, directory, socket, known } = prepare(service)?;
-    let socket = Some(socket);
-    let program = Program { image, name, args, environment, directory, socket };
-    let child = program.start().map_err(failed(service, "running"))?;
-    let pidfd = spawn::pidfd(&child).map_err(failed(service, "watching"))?;
-    known.started(coordinator, child.id(), pidfd, None);
-    Ok(child)
 }
 
 fn file_name(path: &Path) -> &OsStr {

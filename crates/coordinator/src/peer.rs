@@ -62,7 +62,7 @@ pub(crate) enum Stage {
 /// A process that has not proven itself yet.
 pub(crate) struct Challenged {
     pub(crate) nonce: [u8; 16],
-    pub(crate) until: Instant,
+    pub(crate) until: Option<Instant>,
     pub(crate) look: Look,
 }
 
@@ -180,8 +180,7 @@ mod tests {
     fn peer() -> (Peer, OwnedFd) {
         let (ours, theirs) = socket::pair().unwrap();
         let credentials = Credentials { pid: 1, uid: 2, gid: 3 };
-        let until = Instant::now() + Duration::from_secs(5);
-        let challenged = Challenged { nonce: [0; 16], until, look: Look::Done };
+        let challenged = Challenged { nonce: [0; 16], until: None, look: Look::Done };
         let quotas = Quotas::new(Totals::for_descriptors(1024), Limits::default());
         let usage = quotas.account(Account::User(2), None, false);
         let charges = Charges {

@@ -5,9 +5,9 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use partywall_abi::control::{Blame, LinkRow, LinkStats, Message, Role};
+use partywall_abi::control::{Blame, Digest, LinkRow, LinkStats, Message, Role};
 use partywall_abi::name::ServiceName;
-use partywall_coordinator::{Coordinator, Policy};
+use partywall_coordinator::{Coordinator, Policy, launch};
 use partywall_shm::setup::{Adopted, Ends};
 use partywall_shm::socket;
 use partywall_test_control::Conversation;
@@ -326,4 +326,29 @@ fn a_process_is_known_by_what_its_program_holds_when_the_policy_asks() {
          [principal.strong]\nprogram = 'sha256:{hex}'\n[service.g]\nregister = ['me']\n"
     ));
     assert_eq!(host.server().you().principals, ["me"]);
+}
+
+#[test]
+fn a_service_that_was_started_may_take_longer_than_a_stranger_until_it_proves_itself() {
+    let host = Host::new(OPEN);
+    let service = launch::Service {
+        name: "slow".into(),
+        program: std::env::current_exe().unwrap(),
+        args: Vec::new(),
+        environment: Vec::new(),
+        directory: "/".into(),
+    };
+    // The program that is known runs already: this one.
+    let prepared = launch::prepare(&service).unwrap();
+    let pid = rustix::process::getpid();
+    let pidfd = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).unwrap();
+    let pid = pid.as_raw_nonzero().get() as u32;
+    prepared.known.started(&host.coordinator, pid, pidfd, None);
+    let mut started = Conversation::from(prepared.socket);
+    let stranger = Conversation::connect(&host.socket).unwrap();
+    let _nonce = stranger.challenge().unwrap();
+    std::thread::sleep(Duration::from_secs(6));
+    assert!(stranger.next().is_err(), "it was not closed");
+    started.prove().unwrap();
+    assert!(matches!(started.you().digest, Digest::Started(_)), "{:?}", started.you());
 }

@@ -68,13 +68,22 @@ impl Conversation {
     /// When the coordinator does not welcome it.
     pub fn open(path: &Path) -> Result<Self> {
         let mut this = Self::connect(path)?;
-        let nonce = this.challenge()?;
-        this.say(&Message::Proof { version: partywall_abi::VERSION, nonce })?;
-        match this.next()?.0 {
-            Message::Welcome { you } => this.you = Some(you),
+        this.prove()?;
+        Ok(this)
+    }
+
+    /// Proves who this process is.
+    ///
+    /// # Errors
+    /// When the coordinator does not welcome it.
+    pub fn prove(&mut self) -> Result<()> {
+        let nonce = self.challenge()?;
+        self.say(&Message::Proof { version: partywall_abi::VERSION, nonce })?;
+        match self.next()?.0 {
+            Message::Welcome { you } => self.you = Some(you),
             other => return Err(unexpected(&other)),
         }
-        Ok(this)
+        Ok(())
     }
 
     /// Whom the coordinator takes this process for.

@@ -127,10 +127,11 @@ impl EventLoop {
                 return;
             }
         }
-        let until = Instant::now() + PROOF_TIME;
+        // A program that was started may need long before it connects: it loads, it is debugged.
+        let until = started.is_none().then(|| Instant::now() + PROOF_TIME);
         let challenged = Challenged { nonce, until, look: Look::Due };
         let peer = Peer::new(socket, pidfd, credentials, started, challenged, charges);
-        self.proofs.insert((until, token));
+        self.proofs.extend(until.map(|until| (until, token)));
         self.peers.insert(token, peer);
         self.is_ready(token);
     }
@@ -240,12 +241,14 @@ impl EventLoop {
             };
         }
         peer.charges.unproven = None;
-        if let Stage::Challenged(challenged) = &peer.stage {
-            self.proofs.remove(&(challenged.until, token));
-        }
+        let until = match &peer.stage {
+            Stage::Challenged(challenged) => challenged.until,
+            Stage::Open(_) => None,
+        };
         let conn = self.state.opened(after, usage);
         peer.stage = Stage::Open(conn);
         self.tokens.insert(conn, token);
+        self.no_longer_due(until, token);
         Ok(())
     }
 }

@@ -16,8 +16,13 @@ const SERVER: u32 = 1236;
 const COORDINATOR: u32 = 1237;
 /// Rounds of each measurement.
 const ROUNDS: usize = 100;
-/// Most of an honest step, at the 99th percentile, whatever others do.
-const IN_TIME: u64 = 50_000;
+
+/// Most of an honest step in microseconds, at the 99th percentile, whatever others do. Without `--full`
+/// other programs may have the processors for a while; who waits for a socket that lingers waits for three
+/// seconds.
+fn in_time() -> u64 {
+    if trials(20) == 20 { 50_000 } else { 500_000 }
+}
 
 /// What the attacker may do; `flip.N` is for attacks on registrations.
 fn policy() -> String {
@@ -146,7 +151,7 @@ fn withstands(mode: &str, connections: usize) {
     println!("{mode}: {load:.2} of a CPU; attacked {:?}, control {:?}", attacked.0, control.0);
     for (step, (attacked, control)) in STEPS.iter().zip(attacked.0.iter().zip(control.0)) {
         // Beside other tests and builds the control is late, too.
-        let in_time = IN_TIME.max(2 * control[1]);
+        let in_time = in_time().max(2 * control[1]);
         assert!(attacked[1] <= in_time, "{step}: 99 % take {} us", attacked[1]);
         let times = attacked[0] as f64 / control[0] as f64;
         // Beside other tests and builds, what others leave differs by more than that.
@@ -236,9 +241,7 @@ fn survives_lingering(mode: &str, old_kernel: bool) {
         let figures = town.measure();
         println!("{mode}: {:?}", figures.0);
         for (step, [_, most, _]) in STEPS.iter().zip(figures.0) {
-            // Who waits for a socket that lingers waits for three seconds.
-            let in_time = if trials(20) == 20 { IN_TIME } else { 20 * IN_TIME };
-            assert!(most <= in_time, "{step}: 99 % take {most} us");
+            assert!(most <= in_time(), "{step}: 99 % take {most} us");
         }
     }
     let start = Instant::now();
