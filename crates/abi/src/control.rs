@@ -9,6 +9,7 @@
 //!          <------------------ Challenge   nonce
 //!  Proof   ------------------>             the nonce, with SCM_CREDENTIALS of the sender
 //!          <------------------ Welcome     who the coordinator takes the process for
+//!          or <--------------- Refused     at any point before that, and the end
 //!
 //!  Register ----------------->             serve a name
 //!          <---------------- Registered

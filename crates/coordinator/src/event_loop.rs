@@ -44,7 +44,7 @@ use crate::state::{Conn, Effect, State, internal};
 
 mod admission;
 
-use admission::random;
+use admission::{random, turn_away};
 
 /// How long a process that connects may take to prove itself.
 const PROOF_TIME: Duration = Duration::from_secs(5);
@@ -494,6 +494,9 @@ impl EventLoop {
             }
             Effect::Open { link, to, message } => {
                 let parts = self.memories.for_server(link);
+                if parts.is_ok() {
+                    self.state.introduced(link);
+                }
                 self.hand_out(link, to, &message, parts);
             }
             Effect::Over { link, said } => {
@@ -621,7 +624,10 @@ impl EventLoop {
                 self.tokens.remove(&conn);
                 self.state.closed(conn, Instant::now());
             }
-            Stage::Challenged(challenged) => self.no_longer_due(challenged.until, token),
+            Stage::Challenged(challenged) => {
+                turn_away(&peer.socket, reason.into());
+                self.no_longer_due(challenged.until, token);
+            }
         }
     }
 

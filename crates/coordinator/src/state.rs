@@ -57,7 +57,7 @@ const PERMISSION_DENIED: u8 = 7;
 const RESOURCE_EXHAUSTED: u8 = 8;
 const FAILED_PRECONDITION: u8 = 9;
 const INTERNAL: u8 = 13;
-const UNAVAILABLE: u8 = 14;
+pub(crate) const UNAVAILABLE: u8 = 14;
 
 /// Something to be done.
 #[derive(Debug, PartialEq, Eq)]

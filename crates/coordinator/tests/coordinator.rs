@@ -51,6 +51,13 @@ fn connect_to_g(request: u32) -> Message {
     Message::Connect { request, name: name() }
 }
 
+/// Told why, and closed.
+fn turned_away(process: &Conversation) {
+    let (code, text) = refused(process);
+    assert!(code == 14 && !text.is_empty(), "{code} {text}");
+    assert!(process.next_or_end().unwrap().is_none());
+}
+
 fn refused(process: &Conversation) -> (u8, String) {
     match process.next().unwrap().0 {
         Message::Refused { code, text, .. } => (code, text),
@@ -153,7 +160,7 @@ fn who_says_to_be_another_process_is_not_believed() {
     match rustix::net::sendmsg(&p, &data, &mut ancillary, SendFlags::empty()) {
         // Only root may try.
         Err(errno) => assert_eq!(errno, rustix::io::Errno::PERM),
-        Ok(_) => assert!(p.next_or_end().unwrap().is_none()),
+        Ok(_) => turned_away(&p),
     }
 }
 
@@ -168,7 +175,7 @@ fn a_wrong_nonce_and_a_message_before_the_proof_end_the_connection() {
         let p = Conversation::connect(&host.socket).unwrap();
         p.challenge().unwrap();
         p.say(&wrong).unwrap();
-        assert!(p.next_or_end().unwrap().is_none(), "{wrong:?}");
+        turned_away(&p);
     }
     host.process();
 }
@@ -232,6 +239,23 @@ fn a_link_that_nobody_takes_is_refused_in_the_end_and_leaves_no_open_row() {
     operator.say(&Message::List { request: 9 }).unwrap();
     assert_eq!(rows(&operator).len(), 0);
     drop((server, adopted));
+}
+
+#[test]
+fn a_link_that_its_caller_says_to_have_filled_and_has_not_was_never_open() {
+    let host = Host::new(OPEN);
+    let (caller, server, operator) = (host.process(), host.server(), host.process());
+    caller.say(&connect_to_g(2)).unwrap();
+    let adopted = server.adopt().unwrap();
+    let Message::Linked { terms, .. } = caller.next().unwrap().0 else { panic!() };
+    caller.say(&Message::Adopted { link: terms.link }).unwrap();
+    for end in [&caller, &server] {
+        let told = end.next().unwrap().0;
+        assert!(matches!(told, Message::Ended { link, .. } if link == terms.link), "{told:?}");
+    }
+    operator.say(&Message::List { request: 9 }).unwrap();
+    assert_eq!(rows(&operator).len(), 0);
+    drop(adopted);
 }
 
 #[test]
@@ -348,7 +372,7 @@ fn a_service_that_was_started_may_take_longer_than_a_stranger_until_it_proves_it
     let stranger = Conversation::connect(&host.socket).unwrap();
     let _nonce = stranger.challenge().unwrap();
     std::thread::sleep(Duration::from_secs(6));
-    assert!(stranger.next().is_err(), "it was not closed");
+    turned_away(&stranger);
     started.prove().unwrap();
     assert!(matches!(started.you().digest, Digest::Started(_)), "{:?}", started.you());
 }

@@ -37,6 +37,14 @@ pub enum Error {
         /// Whose it should be.
         expected: String,
     },
+    /// The coordinator and this process cannot talk, and waiting will not help.
+    #[error("the coordinator at {place} does not take this process in: {why}")]
+    NotTakenIn {
+        /// Where.
+        place: String,
+        /// Why.
+        why: String,
+    },
     /// The coordinator went away or broke off.
     #[error("the coordinator has gone: {0}")]
     CoordinatorGone(&'static str),

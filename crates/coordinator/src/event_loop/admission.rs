@@ -17,6 +17,7 @@ use crate::measure::Job;
 use crate::peer::{Challenged, Charges, Known, Look, Peer, Stage};
 use crate::quota::{Account, Resource};
 use crate::server::Started;
+use crate::state::UNAVAILABLE;
 
 impl EventLoop {
     pub(super) fn add(&mut self, s: Started) {
@@ -57,7 +58,10 @@ impl EventLoop {
         let Ok(credentials) = socket::peer_credentials(socket.as_fd()) else { return };
         let charges = match self.charges(credentials, None) {
             Ok(charges) => charges,
-            Err(why) => return tracing::debug!(why, "a connection was turned away"),
+            Err(why) => {
+                tracing::debug!(why, "a connection was turned away");
+                return turn_away(&socket, why);
+            }
         };
         self.spare.clear();
         match pidfd(&socket, credentials) {
@@ -251,6 +255,12 @@ impl EventLoop {
         self.no_longer_due(until, token);
         Ok(())
     }
+}
+
+/// Tells a process that has not proven itself why it will not be heard, if it has room for that.
+pub(super) fn turn_away(socket: &Endpoint, text: String) {
+    let refused = Message::Refused { request: 0, code: UNAVAILABLE, text };
+    let _unread = socket::send(socket.as_fd(), &refused.encode(), &[]);
 }
 
 pub(super) fn random() -> Option<[u8; 16]> {

@@ -210,14 +210,20 @@ impl State {
             Phase::Filling(making) if link.caller_conn() == Some(conn) => {
                 let to = link.server_conn().expect("it is being made");
                 link.phase = Phase::Open;
-                (link.open, link.opened) = (true, true);
                 self.made(number, &making);
                 let message = Message::Open { link: number };
                 self.effects.push(Effect::Open { link: number, to, message });
-                self.audit_introduced(number);
                 self.serve_questions(now);
             }
             other => link.phase = other,
+        }
+    }
+
+    /// What the caller has filled is whole, and goes to the server now.
+    pub fn introduced(&mut self, number: u64) {
+        if let Some(link) = self.links.get_mut(&number) {
+            (link.open, link.opened) = (true, true);
+            self.audit_introduced(number);
         }
     }
 

@@ -101,6 +101,8 @@ pub(super) fn link(s: &mut State, caller: Conn) -> (u64, Conn) {
     assert!(matches!(&e[..], [Effect::Link { to, .. }] if *to == caller), "{e:?}");
     let e = ask(s, caller, Message::Adopted { link });
     assert!(matches!(&e[..], [Effect::Open { to, .. }] if *to == server), "{e:?}");
+    s.introduced(link);
+    s.take_effects();
     (link, server)
 }
 

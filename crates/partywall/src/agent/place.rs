@@ -62,8 +62,67 @@ impl Place {
         };
         let owner = socket::peer_credentials(socket.as_fd()).map_err(nowhere)?.uid;
         check_owner(self, owner)?;
-        prove(&socket)?;
+        self.prove(&socket)?;
         Ok(socket)
+    }
+
+    /// The process's part of the proof of identity.
+    pub(super) fn prove(&self, socket: &OwnedFd) -> Result<(), Error> {
+        let never = |why: &str| Error::NotTakenIn { place: self.shown(), why: why.into() };
+        let deadline = Instant::now() + HANDSHAKE;
+        let next = || match self.next(socket, deadline)? {
+            Message::Refused { text, .. } if matches!(self, Self::Handed(_)) => Err(never(&text)),
+            Message::Refused { code, text, .. } => {
+                Err(Error::Refused { code: tonic::Code::from_i32(code.into()), text })
+            }
+            message => Ok(message),
+        };
+        let Message::Challenge { version, nonce } = next()? else {
+            return Err(never("it does not begin with a challenge"));
+        };
+        if version != partywall_abi::VERSION {
+            return Err(never(&format!(
+                "it speaks version {version} of Partywall's protocol, and this program version {}; \
+                 update the older one",
+                partywall_abi::VERSION
+            )));
+        }
+        let proof = Message::Proof { version, nonce };
+        // Where the coordinator has closed meanwhile, it has said why.
+        let _closed = socket::send(socket.as_fd(), &proof.encode(), &[]);
+        match next()? {
+            Message::Welcome { .. } => Ok(()),
+            _ => Err(never("it does not welcome after the proof")),
+        }
+    }
+
+    /// The coordinator's next message.
+    fn next(&self, socket: &OwnedFd, deadline: Instant) -> Result<Message, Error> {
+        let mut buffer = vec![0; limits::CONTROL_BYTES];
+        loop {
+            match socket::receive(socket.as_fd(), &mut buffer) {
+                Ok(packet) if packet.len > 0 => {
+                    return Ok(Message::decode(&buffer[..packet.len])?);
+                }
+                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {}
+                _ => return Err(self.closed()),
+            }
+            if !socket::wait_readable(socket.as_fd(), deadline).unwrap_or(false) {
+                return Err(Error::TimedOut(HANDSHAKE));
+            }
+        }
+    }
+
+    /// The coordinator has closed the socket: another one may come at a path, and none to a socket
+    /// that was handed over.
+    fn closed(&self) -> Error {
+        match self {
+            Self::Path(_) => Error::CoordinatorGone("it closed before it took this process in"),
+            Self::Handed(_) => Error::NotTakenIn {
+                place: self.shown(),
+                why: "its end of the socket is closed".into(),
+            },
+        }
     }
 }
 
@@ -98,37 +157,4 @@ pub(super) fn check_owner(place: &Place, found: u32) -> Result<(), Error> {
         return Ok(());
     }
     Err(Error::WrongCoordinator { place: place.shown(), found, expected })
-}
-
-/// The process's part of the proof of identity.
-fn prove(socket: &OwnedFd) -> Result<(), Error> {
-    let deadline = Instant::now() + HANDSHAKE;
-    let next = || -> Result<Message, Error> {
-        let mut buffer = vec![0; limits::CONTROL_BYTES];
-        loop {
-            match socket::receive(socket.as_fd(), &mut buffer) {
-                Ok(packet) if packet.len > 0 => {
-                    return Ok(Message::decode(&buffer[..packet.len])?);
-                }
-                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {}
-                _ => return Err(Error::CoordinatorGone("it refused this process")),
-            }
-            if !socket::wait_readable(socket.as_fd(), deadline).unwrap_or(false) {
-                return Err(Error::TimedOut(HANDSHAKE));
-            }
-        }
-    };
-    let Message::Challenge { version, nonce } = next()? else {
-        return Err(Error::CoordinatorGone("it does not begin with a challenge"));
-    };
-    if version != partywall_abi::VERSION {
-        return Err(Error::CoordinatorGone("it speaks another version of Partywall"));
-    }
-    let proof = Message::Proof { version, nonce };
-    socket::send(socket.as_fd(), &proof.encode(), &[])
-        .map_err(|_| Error::CoordinatorGone("it closed during the proof"))?;
-    match next()? {
-        Message::Welcome { .. } => Ok(()),
-        _ => Err(Error::CoordinatorGone("it does not welcome after the proof")),
-    }
 }

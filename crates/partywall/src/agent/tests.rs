@@ -4,7 +4,7 @@ use super::place::check_owner;
 use super::*;
 use partywall_coordinator::{Coordinator, Policy};
 use partywall_shm::socket;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 
 const LONG: Duration = Duration::from_secs(10);
 
@@ -266,6 +266,35 @@ fn where_a_coordinator_was_a_question_waits_for_its_time() {
     let error = agent.connect(&name("g")).unwrap().blocking(within).err().unwrap();
     assert!(matches!(error, Error::NoCoordinator { .. }), "{error}");
     assert!(start.elapsed() >= within);
+}
+
+#[test]
+fn a_socket_that_was_handed_over_and_is_closed_is_not_tried_for_ever() {
+    let (ours, theirs) = socket::pair().unwrap();
+    drop(theirs);
+    let place = Place::Handed(ours.as_raw_fd());
+    for _ in 0..2 {
+        let error = get(&place).err().unwrap();
+        assert!(matches!(error, Error::NotTakenIn { .. }), "{error:?}");
+        assert!(!error.may_pass());
+    }
+}
+
+#[test]
+fn why_a_process_is_not_taken_in_is_told() {
+    for handed in [false, true] {
+        let (ours, theirs) = socket::pair().unwrap();
+        let refused = Message::Refused { request: 0, code: 14, text: "user 5 has 7".into() };
+        socket::send(theirs.as_fd(), &refused.encode(), &[]).unwrap();
+        drop(theirs);
+        let place = match handed {
+            true => Place::Handed(ours.as_raw_fd()),
+            false => Place::Path("c.sock".into()),
+        };
+        let error = place.prove(&ours).unwrap_err();
+        assert!(error.to_string().contains("user 5 has 7"), "{error}");
+        assert_eq!((error.may_pass(), error.code()), (!handed, tonic::Code::Unavailable));
+    }
 }
 
 #[test]
