@@ -39,12 +39,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut hang_up = signal(SignalKind::hangup())?;
         let (listen, shown) = listen(arguments.socket.as_deref())?;
+        let (running, ended) = tokio::sync::oneshot::channel::<()>();
         let options = Options {
             listen,
             policy_file: Some(arguments.policy.clone()),
             audit: arguments.audit.as_deref().map(audit_log).transpose()?,
             children_are_services: false,
+            while_running: Some(Box::new(running)),
         };
+        tokio::pin!(ended);
         let coordinator = Coordinator::start_with(policy, options)?;
         tell(&[NotifyState::Ready]);
         crate::say(&format!("coordinator at {shown}\n"))?;
@@ -53,6 +56,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
                 _ = interrupt.recv() => break,
                 _ = terminate.recv() => break,
                 _ = hang_up.recv() => reload(&coordinator),
+                _ = &mut ended => return Err("the coordinator has failed; see its log".into()),
             }
         }
         tell(&[NotifyState::Stopping]);
@@ -125,11 +129,13 @@ fn reload(coordinator: &Coordinator) {
         NotifyState::Reloading,
         NotifyState::monotonic_usec_now().unwrap_or(NotifyState::Ready),
     ]);
-    match coordinator.reload() {
-        Ok(()) => crate::remark("the policy was read again and is in force"),
-        Err(error) => crate::remark(&format!("partywall: the policy stays as it was: {error}")),
-    }
-    tell(&[NotifyState::Ready]);
+    coordinator.reload(|read| {
+        match read {
+            Ok(()) => crate::remark("the policy was read again and is in force"),
+            Err(error) => crate::remark(&format!("partywall: the policy stays as it was: {error}")),
+        }
+        tell(&[NotifyState::Ready]);
+    });
 }
 
 /// Tells the service manager, if there is one.

@@ -84,13 +84,15 @@ async fn up(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
     let policy = policy(&compose)?;
     let domains: Vec<bool> = plan.placements.iter().map(|p| *p == Placement::Domain).collect();
     let (output, unsaid) = Output::start(compose.services.iter().map(|s| s.name.as_str()))?;
-    let mut stop = Stop::new(unsaid)?;
+    let (running, coordinated) = oneshot::channel();
+    let mut stop = Stop::new(unsaid, coordinated)?;
     let programs = build::build(&compose.services, &domains, !arguments.debug, compose.dir())?;
     let socket = run_dir.path().join("coordinator.sock");
     let orphans = Orphans::adopt()?;
     let options = Options {
         listen: Listen::At(socket.clone()),
         children_are_services: true,
+        while_running: Some(Box::new(running)),
         ..Options::default()
     };
     let coordinator = Coordinator::start_with(policy, options)?;
@@ -177,12 +179,19 @@ pub(crate) struct Stop {
     unsaid: oneshot::Receiver<std::io::Error>,
     /// Whether standard output could be written until now.
     said: bool,
+    /// Closed at the end of the coordinator's thread.
+    coordinated: oneshot::Receiver<()>,
+    /// Whether it has run until now.
+    coordinates: bool,
     /// How often a signal has come. From the second one on nothing is waited for.
     signals: u32,
 }
 
 impl Stop {
-    fn new(unsaid: oneshot::Receiver<std::io::Error>) -> std::io::Result<Self> {
+    fn new(
+        unsaid: oneshot::Receiver<std::io::Error>,
+        coordinated: oneshot::Receiver<()>,
+    ) -> std::io::Result<Self> {
         let hang_up = match hang_up_is_ignored() {
             true => None,
             false => Some(signal(SignalKind::hangup())?),
@@ -193,6 +202,8 @@ impl Stop {
             hang_up,
             unsaid,
             said: true,
+            coordinated,
+            coordinates: true,
             signals: 0,
         })
     }
@@ -212,6 +223,11 @@ impl Stop {
             Ok(error) = &mut self.unsaid, if self.said => {
                 self.said = false;
                 crate::remark(&format!("partywall: standard output: {error}; everything is stopped"));
+                return ExitCode::FAILURE;
+            }
+            _ = &mut self.coordinated, if self.coordinates => {
+                self.coordinates = false;
+                crate::remark("partywall: the coordinator has failed; everything is stopped");
                 return ExitCode::FAILURE;
             }
         };

@@ -67,7 +67,7 @@ const LISTENER: u64 = 1;
 type Asked = Option<(Conn, u32)>;
 
 /// Who of this process waits for it.
-type Told = Option<Sender<Result<(), PolicyError>>>;
+type Told = Option<Box<dyn FnOnce(Result<(), PolicyError>) + Send>>;
 
 /// What the rest of the process asks of the loop.
 pub(crate) enum Order {
@@ -382,7 +382,7 @@ impl EventLoop {
             }
         };
         if let Some(told) = told {
-            let _heard = told.send(result);
+            told(result);
         }
         self.read_next();
     }

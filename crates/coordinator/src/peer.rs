@@ -175,7 +175,6 @@ fn is_too_many(e: &io::Error) -> bool {
 mod tests {
     use super::*;
     use crate::quota::{Account, Limits, Quotas, Resource, Totals};
-    use std::time::Duration;
 
     fn peer() -> (Peer, OwnedFd) {
         let (ours, theirs) = socket::pair().unwrap();

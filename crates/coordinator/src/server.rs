@@ -53,7 +53,7 @@ pub enum Listen {
 }
 
 /// What a coordinator may be given beside its policy.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Options {
     /// Where processes connect.
     pub listen: Listen,
@@ -64,6 +64,8 @@ pub struct Options {
     /// Every child of this process, and every child's, is a service and no operator. This process
     /// is to be their reaper then (PR_SET_CHILD_SUBREAPER(2const)).
     pub children_are_services: bool,
+    /// Dropped when the coordinator's thread ends: by [`Coordinator`]'s drop, an error or a panic.
+    pub while_running: Option<Box<dyn Send>>,
 }
 
 /// A process that the coordinator has started, whose identity is strong.
@@ -117,12 +119,16 @@ impl Coordinator {
         };
         let audit = options.audit.map(Audit::new).transpose().map_err(fail("spawn"))?;
         let (file, confines) = (options.policy_file, options.children_are_services);
+        let while_running = options.while_running;
         let begin = Begin { listener, handed, policy, file, audit, confines };
         let (event_loop, orders) =
             EventLoop::new(begin).map_err(|(call, source)| StartError::Io { call, source })?;
         let thread = std::thread::Builder::new()
             .name("coordinator".into())
-            .spawn(move || event_loop.run())
+            .spawn(move || {
+                let _until_here = while_running;
+                event_loop.run();
+            })
             .map_err(fail("spawn"))?;
         Ok(Self { orders, thread: Some(thread), _path: path })
     }
@@ -130,14 +136,9 @@ impl Coordinator {
     /// Reads the policy's file again and puts it into force. A file that cannot be used changes
     /// nothing.
     ///
-    /// Blocks until that is done.
-    ///
-    /// # Errors
-    /// [`PolicyError`].
-    pub fn reload(&self) -> Result<(), PolicyError> {
-        let (told, answer) = channel();
-        self.orders.send(Order::Reload(Some(told)));
-        answer.recv().unwrap_or(Err(PolicyError::NoFile))
+    /// `done` is told on the coordinator's thread, and dropped where that ends first.
+    pub fn reload(&self, done: impl FnOnce(Result<(), PolicyError>) + Send + 'static) {
+        self.orders.send(Order::Reload(Some(Box::new(done))));
     }
 
     /// Takes in a process that was started with a socket of its own.

@@ -7,6 +7,8 @@
 //! (between fork and exec) alone.
 
 #[cfg(not(loom))]
+pub mod address;
+#[cfg(not(loom))]
 mod closer;
 pub mod death;
 pub mod region;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use partywall_abi::limits;
 use partywall_abi::name::{MethodPattern, MethodSet, NameError, PatternError, ServiceName};
+use partywall_shm::address::Address;
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -168,9 +169,9 @@ impl Policy {
         let key = format!("names.{}", name.get_ref());
         let checked = ServiceName::new(name.get_ref())
             .map_err(|e| place.wrong(&name, key.clone(), e.to_string()))?;
-        let ok = url.starts_with("http://") || url.starts_with("unix:");
-        if !ok || url.len() > limits::URL_BYTES {
-            let text = format!("`{url}`: write http://host:port or unix:/path");
+        Address::parse(&url).map_err(|e| place.wrong(&name, key.clone(), e.to_string()))?;
+        if url.len() > limits::URL_BYTES {
+            let text = format!("an address has at most {} bytes", limits::URL_BYTES);
             return Err(place.wrong(&name, key, text));
         }
         let served = self.services.get(&checked).filter(|s| !s.register.is_empty());

@@ -83,7 +83,8 @@ fn mistakes_name_file_key_and_remedy() {
         ("[service.g]\nregister = ['anyone']\nfallback = true", "no address to fall back to"),
         ("[quota]\nlinkz = 1", "linkz"),
         ("[service.g.call]\nanyone = ['a/b/c']", "service.g.call.anyone"),
-        ("[names]\nx = 'ftp://h'", "names.x"),
+        ("[names]\nx = 'ftp://h'", "names.x: `ftp://h`: write http://HOST:PORT or unix:/PATH"),
+        ("[names]\nx = 'http://h:port'", "names.x: `http://h:port`: the port is no number"),
         ("x = 1", "unknown field"),
         ("[principal.a]\nuid = -1", "line 2"),
     ] {

@@ -27,6 +27,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http_body::{Body as _, Frame, SizeHint};
 use hyper_util::rt::TokioIo;
+use partywall_shm::address;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::oneshot;
@@ -40,7 +41,7 @@ use tower::{Service, ServiceExt};
 use crate::error::Error;
 use crate::ring::client::expired;
 use crate::ring::stream::register;
-use crate::target::{self, Target, TargetError};
+use crate::target::{Target, TargetError};
 use crate::wire;
 
 /// How long to wait before an address is tried again: at first, and at most.
@@ -73,11 +74,10 @@ impl Address {
     /// The address of a target that is no name.
     pub(super) fn of(target: &Target) -> Result<Self, TargetError> {
         match target {
-            Target::Http(url) => {
-                let wrong = |why| TargetError::Http { text: url.clone(), why };
-                let uri = target::http(url).map_err(wrong)?;
-                Ok(Self { url: url.clone(), uri, socket: None })
-            }
+            Target::Http(url) => match address::Address::parse(url)? {
+                address::Address::Http(uri) => Ok(Self { url: url.clone(), uri, socket: None }),
+                address::Address::Unix(_) => Err(TargetError::Scheme { text: url.clone() }),
+            },
             Target::Unix(path) => Ok(Self {
                 url: format!("unix:{}", path.display()),
                 uri: http::Uri::from_static("http://localhost"),
