@@ -1,8 +1,9 @@
 //! A coordinator whose policy changes, with a server and callers of this process.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
-use std::process::{Child, Stdio};
+use std::process::{Child, ChildStderr, Stdio};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use partywall_interop::proto::test_service_client::TestServiceClient;
@@ -20,6 +21,7 @@ const EMPTY_CALL: &str = "anyone = ['grpc.testing.TestService/EmptyCall']\n";
 /// A coordinator as a command.
 struct Coordinator {
     child: Child,
+    says: Mutex<BufReader<ChildStderr>>,
     dir: tempfile::TempDir,
 }
 
@@ -36,7 +38,8 @@ impl Coordinator {
         let mut said = String::new();
         BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut said).unwrap();
         assert_eq!(said, format!("coordinator at {socket}\n"));
-        Self { child, dir }
+        let says = Mutex::new(BufReader::new(child.stderr.take().unwrap()));
+        Self { child, says, dir }
     }
 
     fn socket(&self) -> PathBuf {
@@ -48,8 +51,14 @@ impl Coordinator {
         std::fs::write(self.dir.path().join("policy.toml"), text).unwrap();
     }
 
-    fn hang_up(&self) {
+    /// Hangs up, and what is said to that.
+    fn hang_up(&self) -> String {
         kill_process(Pid::from_child(&self.child), Signal::HUP).unwrap();
+        let mut says = self.says.lock().unwrap();
+        // The log is between.
+        let own = ["the policy was read", "partywall: the policy stays"];
+        let mut lines = says.by_ref().lines().map(Result::unwrap);
+        lines.find(|line| own.iter().any(|begin| line.starts_with(begin))).unwrap()
     }
 
     /// `partywall policy reload`: its status, and what it says.
@@ -106,14 +115,14 @@ fn a_hang_up_puts_a_changed_policy_into_force_at_both_ends() {
         let requests = tokio_stream::wrappers::ReceiverStream::new(requests);
         let mut stream = client.full_duplex_call(requests).await.unwrap().into_inner();
         coordinator.policy(&format!("{SERVICE}{EMPTY_CALL}"));
-        coordinator.hang_up();
+        assert_eq!(coordinator.hang_up(), "the policy was read again and is in force");
         // The call under way ends, and no other one begins; what is allowed still goes on.
         let ended = tokio::time::timeout(Duration::from_secs(10), stream.message()).await;
         assert_eq!(ended.unwrap().unwrap_err().code(), Code::PermissionDenied);
         until(&mut client, Code::PermissionDenied).await;
         client.empty_call(Empty::default()).await.unwrap();
         coordinator.policy(&format!("{SERVICE}{ALL}"));
-        coordinator.hang_up();
+        assert_eq!(coordinator.hang_up(), "the policy was read again and is in force");
         until(&mut client, Code::Ok).await;
     });
 }
@@ -128,7 +137,8 @@ fn a_policy_that_cannot_be_used_changes_nothing_and_is_named_with_line_and_remed
         assert_eq!(status, Some(1), "{said}");
         assert!(said.contains("policy.toml") && said.contains('5'), "{said}");
         assert!(said.contains("service"), "no remedy: {said}");
-        coordinator.hang_up();
+        let said = coordinator.hang_up();
+        assert!(said.contains("stays as it was") && said.contains("policy.toml"), "{said}");
         client.unary_call(SimpleRequest::default()).await.unwrap();
         client.empty_call(Empty::default()).await.unwrap();
         coordinator.policy(&format!("{SERVICE}{EMPTY_CALL}"));
