@@ -9,9 +9,11 @@
 //! ```
 //!
 //! Nothing a process does blocks the thread, or keeps it from the others: connections that have
-//! something to be done take turns by account ([`crate::ready`]). Between two looks at what is new, one
-//! connection is accepted and one has a turn, which is a look at its process or one packet: so who comes anew waits for
-//! a turn of each account at most. What a process does not read waits up to a limit of its account's, and its own packets
+//! something to be done take turns by account ([`crate::ready`]). Between two looks at what is new, a few
+//! connections are accepted and one has a turn, which is a look at its process or one packet: so who comes
+//! anew waits for a turn of each account at most. epoll tells of a connection once (`EPOLLONESHOT`), and
+//! again when its last turn has found nothing left: however much a thousand connections send, their
+//! events come as often as their turns do. What a process does not read waits up to a limit of its account's, and its own packets
 //! wait meanwhile ([`crate::peer`]); its program is measured on another thread ([`crate::measure`]);
 //! no descriptor of its is received ([`partywall_shm::socket`]). Each packet's sender is compared
 //! with the process that proved itself ([`crate::identity`]).
@@ -59,6 +61,9 @@ const AUDIT: Duration = Duration::from_secs(1);
 const WEIGH: Duration = Duration::from_millis(100);
 /// What a control socket of ours holds unread, in bytes; the kernel doubles it.
 const SEND_BUFFER: usize = limits::CONTROL_BYTES;
+
+/// Connections that are accepted between two turns.
+const ACCEPTED: usize = 4;
 
 const WAKE: u64 = 0;
 const LISTENER: u64 = 1;
@@ -245,9 +250,11 @@ impl EventLoop {
                 }
             }
             self.carry_out();
-            if self.backlog {
-                self.accept();
-                self.carry_out();
+            for _ in 0..ACCEPTED {
+                if self.backlog {
+                    self.accept();
+                    self.carry_out();
+                }
             }
             let start = Instant::now();
             if let Some((token, usage)) = self.ready.pop(start) {
@@ -402,22 +409,23 @@ impl EventLoop {
             Stage::Open(_) => {}
             Stage::Challenged(challenged) => {
                 if matches!(challenged.look, Look::Due) {
-                    return self.first_look(token);
+                    self.first_look(token);
+                    return self.arm(token);
                 }
             }
         }
         let Some(peer) = self.peers.get(&token) else { return };
         if !peer.listens() {
             // The end of the queue makes it ready again.
-            return;
+            return self.arm(token);
         }
         let packet = match peer.socket.receive(&mut self.buffer) {
             Ok(packet) => packet,
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                if self.is_due(token) {
-                    self.is_ready(token);
-                }
-                return;
+                return match self.is_due(token) {
+                    true => self.is_ready(token),
+                    false => self.arm(token),
+                };
             }
             Err(e) if e.kind() == io::ErrorKind::InvalidData => {
                 return self.close(token, "a packet with descriptors");
@@ -429,6 +437,16 @@ impl EventLoop {
         }
         self.carry_out();
         self.is_ready(token);
+    }
+
+    /// Has epoll tell of a connection once more, when there is something to be done.
+    fn arm(&self, token: u64) {
+        let Some(peer) = self.peers.get(&token) else { return };
+        let mut flags = EventFlags::ONESHOT;
+        flags.set(EventFlags::IN | EventFlags::RDHUP, peer.listens());
+        flags.set(EventFlags::OUT, peer.waits_for_room);
+        // It can only fail for want of memory, and then there is not even an epoll(7) to wait for.
+        let _in_vain = epoll::modify(&self.epoll, &peer.socket, EventData::new_u64(token), flags);
     }
 
     /// Whether more is due to a connection that takes it.
@@ -566,12 +584,8 @@ impl EventLoop {
         let listened = peer.listens();
         let sent = peer.send_queued();
         let waits = matches!(sent, Ok(Sent::Full));
-        if waits != peer.waits_for_room {
-            peer.waits_for_room = waits;
-            let room = if waits { EventFlags::OUT } else { EventFlags::empty() };
-            let flags = EventFlags::IN | EventFlags::RDHUP | EventFlags::ET | room;
-            let _ = epoll::modify(&self.epoll, &peer.socket, EventData::new_u64(token), flags);
-        }
+        let arms = waits && !peer.waits_for_room;
+        peer.waits_for_room = waits;
         let (weighed, listens) = (peer.weigh(), peer.listens());
         match sent {
             Ok(Sent::All | Sent::Full) => {}
@@ -583,6 +597,9 @@ impl EventLoop {
                 self.stuck.insert(token);
             }
             Err(_) => return self.close(token, "the process has closed the socket"),
+        }
+        if arms {
+            self.arm(token);
         }
         if listens && (!listened || self.is_due(token)) {
             self.is_ready(token);

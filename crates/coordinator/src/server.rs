@@ -172,7 +172,7 @@ impl Drop for Coordinator {
 
 /// Connections that may wait to be accepted. They are taken in the order of their coming, so that
 /// this is how many of others a process waits for.
-const BACKLOG: i32 = 64;
+const BACKLOG: i32 = 16;
 
 fn listen(path: &Path) -> Result<(OwnedFd, BoundPath), StartError> {
     if let Some(dir) = path.parent().filter(|d| !d.as_os_str().is_empty() && !d.exists()) {

@@ -1,7 +1,7 @@
 //! The coordinator as processes meet it, some of them hostile: packets over its socket.
 
 use std::mem::MaybeUninit;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -256,6 +256,32 @@ fn a_link_that_its_caller_says_to_have_filled_and_has_not_was_never_open() {
     operator.say(&Message::List { request: 9 }).unwrap();
     assert_eq!(rows(&operator).len(), 0);
     drop(adopted);
+}
+
+/// A descriptor of an outbox that is not sealed can be opened for writing, by its owner's user, through
+/// /proc/self/fd: nobody but its writer ever has one.
+#[test]
+fn an_outbox_that_is_not_sealed_is_handed_to_nobody() {
+    let host = Host::new(OPEN);
+    let (caller, server) = (host.process(), host.server());
+    caller.say(&connect_to_g(2)).unwrap();
+    let (terms, _own, _end) = server.offered().unwrap();
+    server.say(&Message::Adopted { link: terms.link }).unwrap();
+    assert_eq!(refused(&caller).0, 14);
+    let Message::Ended { text, .. } = server.next().unwrap().0 else { panic!() };
+    assert!(text.contains("an outbox is ready, and it is not"), "{text}");
+    // Sealed, it can still be opened, and not be written.
+    let (caller, server) = (host.process(), host.server());
+    caller.say(&connect_to_g(2)).unwrap();
+    let _adopted = server.adopt().unwrap();
+    let (_terms, _own, servers, _end) = caller.linked().unwrap();
+    let path = format!("/proc/self/fd/{}", servers.as_raw_fd());
+    let again = std::fs::OpenOptions::new().read(true).write(true).open(path);
+    match again {
+        Err(e) => assert_eq!(e.kind(), std::io::ErrorKind::PermissionDenied),
+        // That it cannot be mapped for writing either is in the tests of `memory`.
+        Ok(again) => assert!(rustix::io::write(&again, b"x").is_err()),
+    }
 }
 
 #[test]

@@ -121,7 +121,8 @@ impl EventLoop {
         if socket.pass_credentials().is_err() || buffer.is_err() {
             return tracing::error!("setsockopt failed; a connection is refused");
         }
-        let flags = EventFlags::IN | EventFlags::RDHUP | EventFlags::ET;
+        // Its first turn comes without an event.
+        let flags = EventFlags::ONESHOT;
         if epoll::add(&self.epoll, &socket, EventData::new_u64(token), flags).is_err() {
             return;
         }

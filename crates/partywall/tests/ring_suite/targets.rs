@@ -170,6 +170,39 @@ async fn a_channel_waits_for_an_address_and_for_its_return() {
     }
 }
 
+/// It stayed on the network for ever.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_channel_over_the_network_goes_over_a_ring_as_soon_as_the_name_is_served_here() {
+    let dir = tempfile::tempdir().unwrap();
+    let unix = format!("unix:{}", dir.path().join("s").display());
+    let host = Host::new(&format!(
+        "[service.far]\nregister = ['anyone']\nfallback = true\n\
+         [service.far.call]\nanyone = ['*']\n[names]\nfar = '{unix}'\n"
+    ));
+    let remote = host.serve_at(&unix, routes()).await;
+    let builder = Channel::builder("partywall:///far").unwrap().coordinator(&host.socket);
+    let channel = builder.wait_for_ready(true).connect().await.unwrap();
+    // No call fails meanwhile.
+    let until = async |ring: bool| {
+        let start = Instant::now();
+        loop {
+            empty(&channel).await.unwrap();
+            match channel.route() {
+                Some(Route::Ring { .. }) if ring => return,
+                Some(Route::Http2 { .. }) if !ring => return,
+                _ => assert!(start.elapsed() < Duration::from_secs(5)),
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    until(false).await;
+    let here = host.serve_at("far", routes()).await;
+    until(true).await;
+    here.stop().await.unwrap();
+    until(false).await;
+    remote.stop().await.unwrap();
+}
+
 /// It failed at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_channel_waits_for_a_coordinator() {

@@ -34,7 +34,7 @@ fn answer() -> Result<()> {
     let nonce = conversation.challenge()?;
     conversation.say(&Message::Proof { version: partywall_abi::VERSION, nonce })?;
     match conversation.next_or_end()? {
-        None => println!("refused"),
+        Some((Message::Refused { .. }, _)) | None => println!("refused"),
         Some((message, _)) => println!("taken for somebody: {message:?}"),
     }
     Ok(())

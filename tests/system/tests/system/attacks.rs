@@ -47,7 +47,6 @@ struct Town {
     coordinator: Process,
     _server: Process,
     honest: Process,
-    old_kernel: bool,
 }
 
 /// Median, 99th percentile and maximum of each step, in microseconds.
@@ -58,6 +57,10 @@ const STEPS: [&str; 4] = ["admit", "register", "link", "call"];
 
 impl Town {
     fn new(old_kernel: bool, honest: &[&str]) -> Self {
+        Self::with(old_kernel, honest, &[])
+    }
+
+    fn with(old_kernel: bool, honest: &[&str], of_coordinator: &[&str]) -> Self {
         use std::os::unix::fs::PermissionsExt;
         assert!(rustix::process::geteuid().is_root(), "needs root, for processes of four users");
         let dir = tempfile::tempdir().unwrap();
@@ -67,7 +70,8 @@ impl Town {
         std::fs::create_dir(&run).unwrap();
         std::os::unix::fs::chown(&run, Some(COORDINATOR), Some(COORDINATOR)).unwrap();
         let policy = dir.path().join("policy.toml");
-        let arguments = ["--policy", policy.to_str().unwrap()];
+        let mut arguments = vec!["--policy", policy.to_str().unwrap()];
+        arguments.extend(of_coordinator);
         let program = env!("CARGO_BIN_EXE_st-coordinator");
         let start = |program, uid, arguments: &[&str]| {
             start(old_kernel, dir.path(), program, uid, arguments)
@@ -77,7 +81,7 @@ impl Town {
         let server = start(env!("CARGO_BIN_EXE_st-server"), SERVER, &[]);
         let mut honest = start(env!("CARGO_BIN_EXE_st-honest"), HONEST, honest);
         honest.ready();
-        Self { coordinator, _server: server, honest, dir, old_kernel }
+        Self { coordinator, _server: server, honest, dir }
     }
 
     fn attacker(&self, arguments: &[&str]) -> Process {
@@ -224,19 +228,26 @@ fn a_server_that_never_answers_holds_up_nobody_else() {
     withstands("hung", 1000);
 }
 
+/// The coordinator has started the attacker itself, which sends before it proves itself.
+const STARTED: &str = "linger-started";
+
 /// Sockets that linger do not hold up who receives them, nor anybody else.
 fn survives_lingering(mode: &str, old_kernel: bool) {
     let _alone = alone();
     let beside: &[&str] = if mode.contains("server") { &["--beside", "bad"] } else { &[] };
-    let mut town = Town::new(old_kernel, beside);
-    let mut attacker = town.attacker(&["--mode", mode]);
+    let own = ["--start", env!("CARGO_BIN_EXE_st-attacker")];
+    let own: &[&str] = if mode == STARTED { &own } else { &[] };
+    let mut town = Town::with(old_kernel, beside, own);
+    let mut attacker = (mode != STARTED).then(|| town.attacker(&["--mode", mode]));
+    // What the coordinator starts says what it says there.
+    let attacks = attacker.as_mut().unwrap_or(&mut town.coordinator);
     if !mode.contains("server") {
-        let said = attacker.line();
+        let said = attacks.line();
         // From Linux 6.16 on the kernel refuses them to the sender.
-        let expected = if town.old_kernel || !kernel_refuses() { "sent" } else { "refused" };
+        let expected = if old_kernel || !kernel_refuses() { "sent" } else { "refused" };
         assert_eq!(said, expected);
     }
-    attacker.ready();
+    attacks.ready();
     for _ in 0..3 {
         let figures = town.measure();
         println!("{mode}: {:?}", figures.0);
@@ -274,6 +285,9 @@ macro_rules! lingering {
 lingering! {
     sockets_that_linger_before_the_proof_hold_nobody_up,
     sockets_that_linger_before_the_proof_hold_nobody_up_on_an_old_kernel: "linger-unproven";
+    sockets_that_linger_from_a_service_that_was_started_hold_nobody_up,
+    sockets_that_linger_from_a_service_that_was_started_hold_nobody_up_on_an_old_kernel:
+        "linger-started";
     sockets_that_linger_after_the_proof_hold_nobody_up,
     sockets_that_linger_after_the_proof_hold_nobody_up_on_an_old_kernel: "linger-proven";
     sockets_that_linger_in_a_link_that_is_not_filled_hold_no_server_up,

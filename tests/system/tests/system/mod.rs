@@ -6,6 +6,7 @@ mod burn;
 mod domains;
 mod held;
 mod host;
+mod hung;
 mod idle;
 mod impostor;
 mod kills;
