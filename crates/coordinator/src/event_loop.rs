@@ -261,7 +261,7 @@ impl EventLoop {
                 self.turn(token);
                 self.carry_out();
                 let now = Instant::now();
-                self.ready.spent(usage.account(), now.saturating_duration_since(start), now);
+                self.ready.spent(&usage, now.saturating_duration_since(start), now);
             }
             self.expire();
             self.carry_out();

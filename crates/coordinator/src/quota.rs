@@ -283,6 +283,11 @@ impl Usage {
         &self.account
     }
 
+    /// Root's, or the coordinator's own user's.
+    pub fn is_privileged(&self) -> bool {
+        self.privileged
+    }
+
     /// How much of a resource is charged to it.
     pub fn used(&self, resource: Resource) -> usize {
         lock(&self.used)[resource as usize]

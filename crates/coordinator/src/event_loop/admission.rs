@@ -15,7 +15,7 @@ use super::{EventLoop, LOOK, PROOF_TIME, RETRY, SEND_BUFFER};
 use crate::identity::{Facts, Measured};
 use crate::measure::Job;
 use crate::peer::{Challenged, Charges, Known, Look, Peer, Stage};
-use crate::quota::{Account, Resource};
+use crate::quota::{Account, Resource, Usage};
 use crate::server::Started;
 use crate::state::UNAVAILABLE;
 
@@ -27,7 +27,7 @@ impl EventLoop {
             gid: rustix::process::getegid().as_raw(),
         };
         let known = Known { name: s.name, digest: s.digest, domain: s.domain };
-        match self.charges(credentials, Some(&known)) {
+        match charges(&self.usage(credentials, Some(&known))) {
             Ok(charges) => self.admit(s.socket, credentials, Some(s.pidfd), Some(known), charges),
             Err(why) => tracing::error!(why, name = known.name, "a service was turned away"),
         }
@@ -56,7 +56,14 @@ impl EventLoop {
             Err(_) => return,
         };
         let Ok(credentials) = socket::peer_credentials(socket.as_fd()) else { return };
-        let charges = match self.charges(credentials, None) {
+        let (start, usage) = (Instant::now(), self.usage(credentials, None));
+        self.take_in(socket, credentials, &usage);
+        let now = Instant::now();
+        self.ready.spent(&usage, now.saturating_duration_since(start), now);
+    }
+
+    fn take_in(&mut self, socket: Endpoint, credentials: Credentials, usage: &Arc<Usage>) {
+        let charges = match charges(usage) {
             Ok(charges) => charges,
             Err(why) => {
                 tracing::debug!(why, "a connection was turned away");
@@ -83,24 +90,15 @@ impl EventLoop {
         Ok(())
     }
 
-    pub(super) fn charges(
-        &self,
-        credentials: Credentials,
-        started: Option<&Known>,
-    ) -> Result<Charges, String> {
+    /// Whose a process is that is not known yet.
+    fn usage(&self, credentials: Credentials, started: Option<&Known>) -> Arc<Usage> {
         let own = rustix::process::geteuid().as_raw();
         let user = self.reader.subordinates.owner(credentials.uid, own);
         let (account, privileged) = match started {
             Some(known) => (Account::Service(known.name.clone()), false),
             None => (Account::User(user), user == 0 || user == own),
         };
-        let usage = self.quotas.account(account, None, privileged);
-        let charge = |resource, n| usage.charge(resource, n).map_err(|e| e.to_string());
-        Ok(Charges {
-            connection: charge(Resource::Connections, 1)?,
-            unproven: Some(charge(Resource::Unproven, 1)?),
-            unread: charge(Resource::Unread, 0)?,
-        })
+        self.quotas.account(account, None, privileged)
     }
 
     /// Step 1 of the proof. The next one is the connection's first turn.
@@ -256,6 +254,16 @@ impl EventLoop {
         self.no_longer_due(until, token);
         Ok(())
     }
+}
+
+/// What a connection is charged from the beginning.
+fn charges(usage: &Arc<Usage>) -> Result<Charges, String> {
+    let charge = |resource, n| usage.charge(resource, n).map_err(|e| e.to_string());
+    Ok(Charges {
+        connection: charge(Resource::Connections, 1)?,
+        unproven: Some(charge(Resource::Unproven, 1)?),
+        unread: charge(Resource::Unread, 0)?,
+    })
 }
 
 /// Tells a process that has not proven itself why it will not be heard, if it has room for that.
