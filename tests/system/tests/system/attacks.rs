@@ -14,6 +14,8 @@ const HONEST: u32 = 1235;
 const SERVER: u32 = 1236;
 /// The coordinator's.
 const COORDINATOR: u32 = 1237;
+/// The first of four users whose programs are measured.
+const MEASURED: u32 = 1240;
 /// Rounds of each measurement.
 const ROUNDS: usize = 100;
 
@@ -35,6 +37,11 @@ fn policy() -> String {
          [service.bad]\nregister = ['attacker']\n[service.bad.call]\nanyone = ['*']\n\
          [service.'flip.dead']\nregister = ['attacker']\n[service.'flip.dead'.call]\nanyone = ['*']\n"
     );
+    for uid in MEASURED..MEASURED + 4 {
+        let program = format!("sha256:{}", "00".repeat(32));
+        text += &format!("[principal.p{uid}]\nuid = {uid}\nprogram = '{program}'\n");
+        text += "evidence = 'observed'\n";
+    }
     for n in 0..1000 {
         text += &format!("[service.'flip.{n}']\nregister = ['attacker']\n");
         text += &format!("[service.'flip.{n}'.call]\nattacker = ['*']\n");
@@ -226,6 +233,38 @@ fn one_user_does_not_lock_everybody_out_of_a_server() {
 #[test]
 fn a_server_that_never_answers_holds_up_nobody_else() {
     withstands("hung", 1000);
+}
+
+/// Programs of 255 MiB, each measured twice before its process is admitted.
+#[test]
+fn large_programs_of_four_users_that_are_measured_hold_nobody_up() {
+    use std::os::unix::fs::PermissionsExt;
+    let _alone = alone();
+    let mut town = Town::new(false, &[]);
+    let program = town.dir.path().join("large");
+    std::fs::copy(env!("CARGO_BIN_EXE_st-attacker"), &program).unwrap();
+    std::fs::OpenOptions::new().write(true).open(&program).unwrap().set_len(255 << 20).unwrap();
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let program = program.to_str().unwrap();
+    let arguments = ["--mode", "prove", "--connections", "2"];
+    let _attackers: Vec<Process> = (MEASURED..MEASURED + 4)
+        .map(|uid| start(false, town.dir.path(), program, uid, &arguments))
+        .collect();
+    // The first ones are under way.
+    let begin = Instant::now();
+    while cpu_time(town.coordinator.pid()) < Duration::from_millis(200) {
+        assert!(begin.elapsed() < Duration::from_secs(20), "nothing is measured");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let (before, start) = (cpu_time(town.coordinator.pid()), Instant::now());
+    let figures = town.measure();
+    let load = (cpu_time(town.coordinator.pid()) - before).as_secs_f64();
+    let load = load / start.elapsed().as_secs_f64();
+    println!("measuring: {load:.2} of a CPU; {:?}", figures.0);
+    assert!(load > 0.2, "nothing was measured meanwhile: {load:.2} of a CPU");
+    for (step, [_, most, _]) in STEPS.iter().zip(figures.0) {
+        assert!(most <= in_time(), "{step}: 99 % take {most} us");
+    }
 }
 
 /// The coordinator has started the attacker itself, which sends before it proves itself.
