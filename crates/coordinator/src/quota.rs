@@ -444,6 +444,18 @@ mod tests {
     }
 
     #[test]
+    fn a_user_has_connections_and_served_links_up_to_their_limits_and_no_more() {
+        let q = Quotas::new(Totals::for_descriptors(1 << 20), Limits::default());
+        for (resource, most) in [(Resource::Connections, 4096), (Resource::Served, 16 * 1024)] {
+            let usage = user(&q, 1);
+            let _all = usage.charge(resource, most).unwrap();
+            let refused = usage.charge(resource, 1).unwrap_err();
+            assert!(matches!(refused, Exceeded::Own { has, .. } if has == most), "{refused}");
+            assert!(user(&q, 2).charge(resource, 1).is_ok(), "another user's");
+        }
+    }
+
+    #[test]
     fn however_many_take_all_they_can_a_share_is_left_for_the_next() {
         let q = quotas(64);
         let mut held = Vec::new();
