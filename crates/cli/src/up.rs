@@ -284,7 +284,9 @@ fn policy(compose: &Compose) -> Result<Policy, String> {
     }
     for service in &compose.services {
         for call in &service.calls {
-            policy.allow_call(&service.name, &name(&call.service), call.method.clone());
+            policy
+                .allow_call(&service.name, &name(&call.service), call.method.clone())
+                .map_err(|e| format!("{}: calls: `{}`: {e}", service.place, call.service))?;
         }
     }
     Ok(policy)

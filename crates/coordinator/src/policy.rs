@@ -121,6 +121,30 @@ struct Service {
     call: BTreeMap<String, MethodSet>,
 }
 
+/// Bytes and patterns that all callers of a name may have together, so that what any of them is
+/// told fits into one packet.
+const METHODS_BYTES: usize = limits::CONTROL_BYTES - 16 * 1024;
+
+impl Service {
+    /// Whether what its callers may call goes into a message, whoever they are.
+    fn fits(&self) -> Result<(), String> {
+        let mut all = MethodSet::default();
+        for pattern in self.call.values().flat_map(MethodSet::patterns) {
+            all.add(pattern.clone());
+        }
+        let bytes: usize = all.patterns().iter().map(|p| 2 + p.to_string().len()).sum();
+        if all.patterns().len() <= limits::PATTERNS && bytes <= METHODS_BYTES {
+            return Ok(());
+        }
+        Err(format!(
+            "its callers may call {} methods together, of {bytes} bytes; at most {} of {METHODS_BYTES} \
+             bytes go into a message: write `package.Service/*`",
+            all.patterns().len(),
+            limits::PATTERNS
+        ))
+    }
+}
+
 /// A checked policy.
 #[derive(Debug, Clone, Default)]
 pub struct Policy {
@@ -221,9 +245,18 @@ impl Policy {
     }
 
     /// Lets a principal call methods of a name.
-    pub fn allow_call(&mut self, principal: &str, name: &ServiceName, methods: MethodPattern) {
+    ///
+    /// # Errors
+    /// When its callers may call more methods together than go into a message.
+    pub fn allow_call(
+        &mut self,
+        principal: &str,
+        name: &ServiceName,
+        methods: MethodPattern,
+    ) -> Result<(), String> {
         let service = self.services.entry(name.clone()).or_default();
         service.call.entry(principal.into()).or_default().add(methods);
+        service.fits()
     }
 
     /// The names of the principals that these facts are, `anyone` left out.

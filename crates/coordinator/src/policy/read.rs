@@ -13,10 +13,6 @@ use crate::quota::Limits;
 
 /// Largest policy file, in bytes.
 pub(super) const LARGEST: u64 = 4 << 20;
-/// Bytes and patterns that all callers of a name may have together, so that what any of them is
-/// told fits into one packet.
-const METHODS_BYTES: usize = limits::CONTROL_BYTES - 16 * 1024;
-
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
@@ -134,28 +130,17 @@ impl Policy {
         }
         let register = section.register.iter().map(|p| p.get_ref().clone()).collect();
         let mut service = Service { register, call: BTreeMap::new() };
-        let mut all = MethodSet::default();
         for (principal, methods) in &section.call {
             let key = format!("{key}.call.{}", principal.get_ref());
             let mut set = MethodSet::default();
             for method in methods {
                 let pattern = MethodPattern::new(method.get_ref())
                     .map_err(|e: PatternError| place.wrong(method, key.clone(), e.to_string()))?;
-                all.add(pattern.clone());
                 set.add(pattern);
             }
             service.call.insert(principal.get_ref().clone(), set);
         }
-        let bytes: usize = all.patterns().iter().map(|p| 2 + p.to_string().len()).sum();
-        if all.patterns().len() > limits::PATTERNS || bytes > METHODS_BYTES {
-            let text = format!(
-                "its callers may call {} methods together, of {bytes} bytes; at most {} of \
-                 {METHODS_BYTES} bytes go into a message: write `package.Service/*`",
-                all.patterns().len(),
-                limits::PATTERNS
-            );
-            return Err(place.wrong(name, format!("{key}.call"), text));
-        }
+        service.fits().map_err(|text| place.wrong(name, format!("{key}.call"), text))?;
         Ok((checked, service))
     }
 
