@@ -182,7 +182,9 @@ pub(super) fn begin(channel: Transport, request: http::Request<Body>) -> Answer 
         if response.status() == http::StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE {
             return Err(Status::resource_exhausted("the server takes no metadata of this size"));
         }
-        match Status::from_header_map(response.headers()) {
+        let status = Status::from_header_map(response.headers());
+        let told = status.is_some();
+        match status {
             Some(status) if status.code() == Code::Cancelled && passed(ends) => {
                 return Err(expired());
             }
@@ -191,7 +193,7 @@ pub(super) fn begin(channel: Transport, request: http::Request<Body>) -> Answer 
             }
             _ => {}
         }
-        Ok(response.map(|body| Body::new(Received::new(body, cancel, timer, ends))))
+        Ok(response.map(|body| Body::new(Received::new(body, told, cancel, timer, ends))))
     })
 }
 
@@ -283,6 +285,8 @@ struct Live {
     over: bool,
     ended: bool,
     reader: Option<Waker>,
+    /// The status is known from the head, so that no trailers come.
+    told: bool,
 }
 
 impl Live {
@@ -332,7 +336,11 @@ impl Live {
             // A reset looks like a good end.
             Poll::Ready(None) => {
                 self.end();
-                Poll::Ready(passed(ends).then(|| Err(expired())))
+                Poll::Ready(match passed(ends) {
+                    true => Some(Err(expired())),
+                    false if self.told => None,
+                    false => Some(Err(Status::unknown(NO_STATUS))),
+                })
             }
             Poll::Pending => {
                 register(&mut self.reader, cx);
@@ -341,6 +349,9 @@ impl Live {
         }
     }
 }
+
+const NO_STATUS: &str = "the response ended without a status: the server has reset the stream, or speaks \
+                         no gRPC";
 
 /// The body of a response. Dropping it before its end cancels the call.
 struct Received {
@@ -357,12 +368,13 @@ fn lock(live: &Mutex<Live>) -> MutexGuard<'_, Live> {
 impl Received {
     fn new(
         body: Body,
+        told: bool,
         cancel: Cancel,
         timer: Option<Pin<Box<Sleep>>>,
         ends: Option<Instant>,
     ) -> Self {
         let (kept, over, ended, reader) = (VecDeque::new(), false, false, None);
-        let live = Arc::new(Mutex::new(Live { body, cancel, kept, over, ended, reader }));
+        let live = Arc::new(Mutex::new(Live { body, cancel, kept, over, ended, reader, told }));
         let watch = timer.map(|timer| {
             let live = Arc::clone(&live);
             let watch = tokio::spawn(async move {

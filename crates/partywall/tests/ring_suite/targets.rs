@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use partywall::{Channel, Error, Route, Routes, Server};
 use partywall_interop::proto::test_service_client::TestServiceClient;
-use partywall_interop::proto::{Empty, SimpleRequest};
+use partywall_interop::proto::{Empty, SimpleRequest, StreamingOutputCallRequest};
 use partywall_interop::service::{DELAY_MS, Handle, test_service_with};
 use rustix::net::{AddressFamily, SocketType, sockopt};
 use tonic::Code;
@@ -168,6 +168,31 @@ async fn a_channel_waits_for_an_address_and_for_its_return() {
         assert!(matches!(channel.route(), Some(Route::Http2 { .. })));
         second.stop().await.unwrap();
     }
+}
+
+/// A stream that was cut off looked like one that had ended well.
+#[tokio::test]
+async fn a_response_over_http2_without_a_status_is_an_error() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        let (socket, _) = listener.accept().await.unwrap();
+        let mut connection = h2::server::handshake(socket).await.unwrap();
+        while let Some(Ok((_request, mut respond))) = connection.accept().await {
+            let head = http::Response::builder().header("content-type", "application/grpc");
+            let mut body = respond.send_response(head.body(()).unwrap(), false).unwrap();
+            // An empty message, and then no more than the stream's end.
+            body.send_data(bytes::Bytes::from_static(&[0; 5]), true).unwrap();
+        }
+    });
+    let channel = Channel::connect(&url).await.unwrap();
+    let request = StreamingOutputCallRequest::default();
+    let call = TestServiceClient::new(channel).streaming_output_call(request).await;
+    let mut responses = call.unwrap().into_inner();
+    assert!(responses.message().await.unwrap().is_some());
+    let status = responses.message().await.unwrap_err();
+    assert_eq!(status.code(), Code::Unknown, "{status}");
+    assert!(status.message().contains("without a status"), "{status}");
 }
 
 /// It stayed on the network for ever.

@@ -57,7 +57,10 @@ impl<M> Stream for Producer<M> {
                 return Poll::Ready(Some(Ok(item)));
             }
             let Some(work) = &mut this.work else {
-                return Poll::Ready(this.failure.take().map(Err));
+                // Not by `poll_recv`, which may say that nothing is there because this task has had
+                // its turn.
+                let last = this.items.try_recv().ok().map(Ok);
+                return Poll::Ready(last.or_else(|| this.failure.take().map(Err)));
             };
             match work.as_mut().poll(cx) {
                 Poll::Ready(result) => {
@@ -100,6 +103,25 @@ mod tests {
         let items: Vec<_> = stream.map(|item| item.map_err(|s| s.code())).collect().await;
         assert_eq!(items, [Ok(0), Ok(1), Ok(2), Ok(3), Ok(4), Err(Code::Aborted)]);
         assert_eq!((handle.finished(), handle.dropped()), (1, 0));
+    }
+
+    /// It was lost when the task had used up its turn just then.
+    #[tokio::test]
+    async fn the_last_item_comes_however_much_the_task_has_done() {
+        let handle = Handle::default();
+        for had in 0..200 {
+            let mut stream = Producer::new(None, call(&handle), |out| async move {
+                out.send(1).await.map_err(|_| Status::cancelled("reader gone"))
+            });
+            // A task of its own begins with a whole turn, of which this much is used.
+            let came = tokio::spawn(async move {
+                for _ in 0..had {
+                    tokio::task::coop::consume_budget().await;
+                }
+                std::future::poll_fn(|cx| Pin::new(&mut stream).poll_next(cx)).await
+            });
+            assert_eq!(came.await.unwrap().unwrap().unwrap(), 1, "after {had} steps");
+        }
     }
 
     #[tokio::test]
