@@ -36,7 +36,7 @@
 //! | `PARTYWALL_SOCKET` | where the coordinator listens |
 //! | `XDG_RUNTIME_DIR` | else, `partywall/coordinator.sock` there, if that exists; else `/run/partywall/coordinator.sock` |
 //! | `PARTYWALL_COORDINATOR_UID` | the user whose coordinator is believed; unless set, this process's own and root |
-//! | `PARTYWALL_INLINE_LIMIT_MS` | in a domain: how long a call may keep its caller's thread, 10 unless set |
+//! | `PARTYWALL_INLINE_LIMIT_MS` | in a domain that calls: how many milliseconds a call may keep its thread, 10 unless set |
 //!
 //! # How it hangs together
 //!

@@ -5,7 +5,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, PipeReader, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
@@ -14,7 +14,9 @@ use partywall_vm::frame::{End, Frame};
 use partywall_vm::manifest::{self, Program};
 use partywall_vm::{LEFT, MANIFEST, PORT};
 use rustix::mount::{MountFlags, mount};
-use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process_group, wait};
+use rustix::process::{
+    Pid, Signal, WaitOptions, WaitStatus, kill_process, kill_process_group, wait,
+};
 use rustix::system::{RebootCommand, reboot};
 use rustix::termios::{OptionalActions, tcdrain, tcgetattr, tcsetattr};
 
@@ -23,6 +25,9 @@ const LOOK: Duration = Duration::from_millis(20);
 
 /// How long the output of a program may stay open after its end.
 const LEFTOVER_LIMIT: Duration = Duration::from_secs(5);
+
+/// How long what a program has left may take to end.
+const CLEAR_LIMIT: Duration = Duration::from_secs(30);
 
 /// Name of the file system, and where it is mounted.
 const MOUNTS: [(&str, &str); 4] =
@@ -127,7 +132,32 @@ fn run(port: &mut Port, program: &Program) -> Result<(), String> {
         }
         None => End::Exit(-1),
     };
-    port.send(&Frame::End { name: program.name.clone(), end, time: begin.elapsed() })
+    let time = begin.elapsed();
+    clear(port, &program.name)?;
+    port.send(&Frame::End { name: program.name.clone(), end, time })
+}
+
+/// Ends what a program has left running, so that the next one has the machine to itself.
+fn clear(port: &mut Port, name: &str) -> Result<(), String> {
+    let begin = Instant::now();
+    let mut left = processes();
+    let many = left.len();
+    while !left.is_empty() && begin.elapsed() < CLEAR_LIMIT {
+        for pid in left.iter().filter_map(|process| number(process)) {
+            let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+            // It may have ended meanwhile.
+            let _gone = pid.map(|pid| kill_process(pid, Signal::KILL));
+        }
+        while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
+        std::thread::sleep(LOOK);
+        left = processes();
+    }
+    if many > 0 {
+        let took = begin.elapsed();
+        let text = format!("{name} left {many} processes; {} are there after {took:?}", left.len());
+        port.send(&Frame::Text(text))?;
+    }
+    Ok(())
 }
 
 /// Starts a program in a process group of its own, both its outputs in one pipe.
@@ -165,22 +195,29 @@ fn read_lines(pipe: PipeReader) -> Receiver<String> {
     receiver
 }
 
+fn entries(dir: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).collect()
+}
+
+fn word(path: &Path, name: &str) -> String {
+    fs::read_to_string(path.join(name)).unwrap_or_default().trim_end().to_owned()
+}
+
+fn number(path: &Path) -> Option<u32> {
+    path.file_name()?.to_str()?.parse().ok()
+}
+
+/// The user programs that run, but for this one: programs have mappings, tasks of the kernel none.
+fn processes() -> Vec<PathBuf> {
+    let mut all = entries(Path::new("/proc"));
+    all.retain(|p| number(p).is_some_and(|number| number > 1) && !word(p, "maps").is_empty());
+    all
+}
+
 /// Says what each task of a user program is at, for the reader of a run that hangs.
 fn tasks(port: &mut Port) -> Result<(), String> {
-    let entries = |dir: &Path| {
-        let entries = fs::read_dir(dir).into_iter().flatten().flatten();
-        entries.map(|entry| entry.path()).collect::<Vec<_>>()
-    };
-    let word = |path: &Path, name: &str| {
-        fs::read_to_string(path.join(name)).unwrap_or_default().trim_end().to_owned()
-    };
-    let number = |path: &Path| path.file_name()?.to_str()?.parse::<u32>().ok();
-    for process in entries(Path::new("/proc")) {
-        // Programs have mappings, tasks of the kernel have none; the first process is this one.
-        let other = number(&process).is_some_and(|number| number > 1);
-        if !other || word(&process, "maps").is_empty() {
-            continue;
-        }
+    for process in processes() {
         for task in entries(&process.join("task")) {
             let stat = word(&task, "stat");
             let state = stat.rsplit(") ").next().and_then(|rest| rest.split(' ').next());
