@@ -79,9 +79,11 @@ pub(in crate::state) struct Turns {
 
 impl Turns {
     pub(super) fn push(&mut self, account: &Account, conn: Conn) {
-        if self.of.insert(conn, account.clone()).is_some() {
+        // Its account may have changed: it stays where it waits until its turn.
+        if self.of.contains_key(&conn) {
             return;
         }
+        self.of.insert(conn, account.clone());
         let waiting = self.waiting.entry(account.clone()).or_insert_with(|| {
             self.accounts.push_back(account.clone());
             VecDeque::new()
@@ -89,8 +91,9 @@ impl Turns {
         waiting.push_back(conn);
     }
 
-    /// The next one; it is to be pushed again while it has questions.
-    fn pop(&mut self) -> Option<Conn> {
+    /// The next one, and for which account it has waited; it is to be pushed again while it has
+    /// questions.
+    fn pop(&mut self) -> Option<(Account, Conn)> {
         let account = self.accounts.pop_front()?;
         let waiting = self.waiting.get_mut(&account)?;
         let conn = waiting.pop_front()?;
@@ -98,9 +101,9 @@ impl Turns {
         if waiting.is_empty() {
             self.waiting.remove(&account);
         } else {
-            self.accounts.push_back(account);
+            self.accounts.push_back(account.clone());
         }
-        Some(conn)
+        Some((account, conn))
     }
 
     /// Leaves an account out until [`Turns::wake`].
@@ -210,14 +213,13 @@ impl State {
     pub(in crate::state) fn serve_questions(&mut self, now: Instant) {
         let mut again = Vec::new();
         for _ in 0..PASS {
-            let Some(conn) = self.hungry.pop() else { break };
-            let Some(mut question) = self.connection(conn).questions.pop_front() else { continue };
+            let Some((account, conn)) = self.hungry.pop() else { break };
+            let Some(c) = self.connections.get_mut(&conn) else { continue };
+            let Some(mut question) = c.questions.pop_front() else { continue };
             match self.ask(conn, &mut question, now) {
                 Asked::Done => drop(question),
                 Asked::Waits => {
-                    let c = self.connection(conn);
-                    c.questions.push_back(question);
-                    let account = c.standing.usage.account().clone();
+                    self.connection(conn).questions.push_back(question);
                     self.hungry.rest(account);
                     again.push(conn);
                     continue;
@@ -389,4 +391,22 @@ fn many_links(e: &crate::quota::Exceeded) -> String {
         "{e}; remedy: share a channel, which carries many calls at once, or drop those that are \
          not used"
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// It was looked for where its new account waits, and had its turn when it was gone: a panic.
+    #[test]
+    fn a_connection_whose_account_changes_while_it_waits_is_forgotten() {
+        let mut turns = Turns::default();
+        let (user, principal) = (Account::User(2), Account::Principal("web".into()));
+        for (account, conn) in [(&user, 1), (&user, 2), (&principal, 1)] {
+            turns.push(account, conn);
+        }
+        turns.forget(1);
+        assert_eq!(turns.pop(), Some((user, 2)));
+        assert_eq!(turns.pop(), None);
+    }
 }

@@ -140,3 +140,22 @@ fn quotas_change_for_who_is_connected() {
     reload(&mut s, &(POLICY.to_string() + "[principal.web.quota]\nwatches = 2\n"));
     assert!(watch(&mut s, 3, "far"));
 }
+
+/// It was the oldest of those that are remembered, and gone before it was looked at: a panic.
+#[test]
+fn a_redirect_that_ends_after_many_links_have_is_not_looked_at_twice() {
+    let mut s = state();
+    let (server, web) = (open(&mut s, 1), open(&mut s, 2));
+    register(&mut s, server);
+    ask(&mut s, web, Message::Connect { request: 2, name: ServiceName::new("far").unwrap() });
+    for _ in 0..REMEMBERED + 1 {
+        let (number, _) = link(&mut s, web);
+        ask(&mut s, server, closed(number, Role::Server));
+        forgotten(&mut s, number);
+    }
+    let e = reload(&mut s, &POLICY.replace("http://h:1", "http://h:2"));
+    assert!(
+        matches!(&e[..], [Effect::Send { to, message: Message::Ended { .. } }] if *to == web),
+        "{e:?}"
+    );
+}
