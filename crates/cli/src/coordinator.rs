@@ -7,10 +7,12 @@ use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use partywall_coordinator::policy::PolicyError;
 use partywall_coordinator::{Coordinator, Listen, Options, Policy, audit};
 use partywall_shm::socket;
 use sd_notify::NotifyState;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc::UnboundedSender;
 
 /// How a coordinator is run.
 #[derive(clap::Args)]
@@ -51,11 +53,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
         let coordinator = Coordinator::start_with(policy, options)?;
         tell(&[NotifyState::Ready]);
         crate::say(&format!("coordinator at {shown}\n"))?;
+        let (read, mut reloaded) = tokio::sync::mpsc::unbounded_channel();
         loop {
             tokio::select! {
                 _ = interrupt.recv() => break,
                 _ = terminate.recv() => break,
-                _ = hang_up.recv() => reload(&coordinator),
+                _ = hang_up.recv() => reload(&coordinator, read.clone()),
+                Some(read) = reloaded.recv() => say_reloaded(&read),
                 _ = &mut ended => return Err("the coordinator has failed; see its log".into()),
             }
         }
@@ -124,18 +128,27 @@ fn audit_log(path: &Path) -> Result<std::fs::File, Box<dyn Error>> {
     audit::open(path).map_err(|e| format!("{}: {e}", path.display()).into())
 }
 
-fn reload(coordinator: &Coordinator) {
+type Reloaded = Result<(), PolicyError>;
+
+/// Has the policy read again. What comes of it is not said by the coordinator's thread, for standard
+/// error may be a pipe that nobody reads.
+fn reload(coordinator: &Coordinator, read: UnboundedSender<Reloaded>) {
     tell(&[
         NotifyState::Reloading,
         NotifyState::monotonic_usec_now().unwrap_or(NotifyState::Ready),
     ]);
-    coordinator.reload(|read| {
-        match read {
-            Ok(()) => crate::remark("the policy was read again and is in force"),
-            Err(error) => crate::remark(&format!("partywall: the policy stays as it was: {error}")),
-        }
-        tell(&[NotifyState::Ready]);
+    coordinator.reload(move |result| {
+        // Nobody hears it only at the end.
+        let _ended = read.send(result);
     });
+}
+
+fn say_reloaded(read: &Reloaded) {
+    match read {
+        Ok(()) => crate::remark("the policy was read again and is in force"),
+        Err(error) => crate::remark(&format!("partywall: the policy stays as it was: {error}")),
+    }
+    tell(&[NotifyState::Ready]);
 }
 
 /// Tells the service manager, if there is one.

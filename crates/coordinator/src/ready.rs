@@ -17,6 +17,8 @@ use crate::quota::{Account, Usage};
 const BURST: Duration = Duration::from_millis(5);
 /// Part of the thread's time that an account may have in the long run.
 const RATE: f64 = 0.25;
+/// Most time that an account can owe: a flood is paid for, and not for ever.
+const DEBT: Duration = Duration::from_millis(500);
 /// Accounts whose time is remembered, before those are looked for that have had none for long.
 const REMEMBERED: usize = 256;
 
@@ -100,7 +102,7 @@ impl Ready {
             return;
         }
         if let Some(had) = self.had.get_mut(account) {
-            had.time = had.now(now) + time;
+            had.time = (had.now(now) + time).min(BURST + DEBT);
             return;
         }
         if self.had.len() >= REMEMBERED {
@@ -163,6 +165,17 @@ mod tests {
         let later = then + Duration::from_secs(1);
         ready.spent(&busy, BURST, later);
         assert_eq!(pop(&mut ready, later), Some(3));
+    }
+
+    #[test]
+    fn what_an_account_owes_has_a_bound() {
+        let ([flood, _], start) = (usages(), Instant::now());
+        let mut ready = Ready::default();
+        for _ in 0..1000 {
+            ready.spent(&flood, 10 * BURST, start);
+        }
+        ready.push(&flood, 1);
+        assert_eq!(ready.next(start), Some(start + DEBT.div_f64(RATE)));
     }
 
     #[test]

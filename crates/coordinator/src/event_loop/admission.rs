@@ -45,6 +45,8 @@ impl EventLoop {
             Ok(socket) => Endpoint::new(socket),
             Err(rustix::io::Errno::AGAIN) => {
                 self.backlog = false;
+                // Who comes from here on finds a socket that refuses descriptors.
+                self.handed = false;
                 return;
             }
             Err(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE) => {
