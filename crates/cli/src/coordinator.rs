@@ -41,7 +41,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut hang_up = signal(SignalKind::hangup())?;
         let (listen, shown) = listen(arguments.socket.as_deref())?;
-        let (running, ended) = tokio::sync::oneshot::channel::<()>();
+        let (running, mut ended) = tokio::sync::oneshot::channel::<()>();
         let options = Options {
             listen,
             policy_file: Some(arguments.policy.clone()),
@@ -49,7 +49,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
             children_are_services: false,
             while_running: Some(Box::new(running)),
         };
-        tokio::pin!(ended);
         let coordinator = Coordinator::start_with(policy, options)?;
         tell(&[NotifyState::Ready]);
         crate::say(&format!("coordinator at {shown}\n"))?;

@@ -13,8 +13,8 @@
 //! connections are accepted and one has a turn, which is a look at its process or one packet: so who comes
 //! anew waits for a turn of each account at most. epoll tells of a connection once (`EPOLLONESHOT`), and
 //! again when its last turn has found nothing left: however much a thousand connections send, their
-//! events come as often as their turns do. What a process does not read waits up to a limit of its account's, and its own packets
-//! wait meanwhile ([`crate::peer`]); its program is measured on another thread ([`crate::measure`]);
+//! events come as often as their turns do. What a process does not read waits up to a limit of its
+//! account's, and its own packets wait meanwhile ([`crate::peer`]); its program is measured on another thread ([`crate::measure`]);
 //! no descriptor of its is received ([`partywall_shm::socket`]). Each packet's sender is compared
 //! with the process that proved itself ([`crate::identity`]).
 
@@ -39,7 +39,7 @@ use crate::identity::{Measured, Programs, Reader};
 use crate::measure::{Job, Measuring};
 use crate::peer::{Look, Peer, Sent, Stage};
 use crate::policy::{Policy, PolicyError};
-use crate::quota::{Quotas, Subordinates, Totals};
+use crate::quota::{Quotas, Subordinates, Totals, Usage};
 use crate::ready::Ready;
 use crate::server::Started;
 use crate::state::{Conn, Effect, State, internal};
@@ -260,8 +260,7 @@ impl EventLoop {
             if let Some((token, usage)) = self.ready.pop(start) {
                 self.turn(token);
                 self.carry_out();
-                let now = Instant::now();
-                self.ready.spent(&usage, now.saturating_duration_since(start), now);
+                self.spent(&usage, start);
             }
             self.expire();
             self.carry_out();
@@ -273,6 +272,12 @@ impl EventLoop {
                 }
             });
         }
+    }
+
+    /// An account has had the time since `start`.
+    fn spent(&mut self, usage: &Usage, start: Instant) {
+        let now = Instant::now();
+        self.ready.spent(usage, now.saturating_duration_since(start), now);
     }
 
     fn next_timeout(&mut self) -> Option<Duration> {

@@ -60,8 +60,7 @@ impl EventLoop {
         let Ok(credentials) = socket::peer_credentials(socket.as_fd()) else { return };
         let (start, usage) = (Instant::now(), self.usage(credentials, None));
         self.take_in(socket, credentials, &usage);
-        let now = Instant::now();
-        self.ready.spent(&usage, now.saturating_duration_since(start), now);
+        self.spent(&usage, start);
     }
 
     fn take_in(&mut self, socket: Endpoint, credentials: Credentials, usage: &Arc<Usage>) {
