@@ -320,8 +320,11 @@ impl EventLoop {
                 if self.stuck.len() < before { RETRY.0 } else { RETRY.1.min(2 * self.pause) };
             self.retry = now + self.pause;
         }
-        for (link, role) in self.memories.look(now) {
-            self.state.let_go(link, role);
+        for (link, role, holds) in self.memories.look(now) {
+            match holds {
+                true => self.state.holds(link, role),
+                false => self.state.let_go(link, role),
+            }
         }
         if self.accept_at.is_some_and(|at| at <= now) {
             self.accept_at = None;

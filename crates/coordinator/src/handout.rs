@@ -10,9 +10,18 @@
 //! ```
 //!
 //! Two descriptors are kept for a link until nobody else holds its memory. While its writer holds
-//! an outbox, the kernel does not say whether its reader does as well. So an end that has let go by
-//! all that can be seen is let go, and should it turn out to hold something after all, the other end
-//! stays charged: what is held is always charged to one of the two.
+//! an outbox, the kernel does not say whether its reader does as well. So the reader is let go once
+//! it does not write any more, that a peer which keeps its outbox keeps nobody else charged; and
+//! when the writer has gone as well and the outbox is still held, then by its reader, which holds
+//! it again. What is held is always charged to one of the two, and at last to the one that holds it:
+//!
+//! ```text
+//! an end holds a link   it holds its outbox for writing, or the other outbox has no writer any
+//!                       more and is held for reading
+//! ```
+//!
+//! A process of the coordinator's own user can open its outbox for reading through /proc, and is
+//! then taken for its peer.
 
 use std::collections::{BTreeSet, HashMap};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -55,8 +64,8 @@ struct Memory {
     look: Option<(Instant, Duration)>,
     /// Which ends say that it is over: the caller, the server.
     said: [bool; 2],
-    /// Which ends have let go, likewise.
-    let_go: [bool; 2],
+    /// Which ends hold it by the last look, likewise.
+    hold: [bool; 2],
 }
 
 /// What is not handed out yet.
@@ -104,7 +113,7 @@ impl Memories {
             parts: Some(parts),
             look: None,
             said: [false; 2],
-            let_go: [false; 2],
+            hold: [true; 2],
         };
         self.links.insert(link, memory);
         Ok(vec![Part::Memory(servers.writer), Part::End(servers_end)])
@@ -148,16 +157,16 @@ impl Memories {
         self.looks.first().map(|(at, _)| *at)
     }
 
-    /// Asks the kernel about links that are over: the ends that have let go since they were last
-    /// looked at.
-    pub(crate) fn look(&mut self, now: Instant) -> Vec<(u64, Role)> {
+    /// Asks the kernel about links that are over: each end that has let go since they were last
+    /// looked at, or that holds a link again (`true`).
+    pub(crate) fn look(&mut self, now: Instant) -> Vec<(u64, Role, bool)> {
         let mut found = Vec::new();
         for _ in 0..PASS {
             let Some(&(at, link)) = self.looks.first().filter(|(at, _)| *at <= now) else { break };
             self.looks.remove(&(at, link));
             let Some(memory) = self.links.get_mut(&link) else { continue };
-            found.extend(memory.let_go().into_iter().map(|role| (link, role)));
-            if memory.let_go == [true; 2] {
+            found.extend(memory.look().map(|(role, holds)| (link, role, holds)));
+            if memory.hold == [false; 2] {
                 self.links.remove(&link);
                 continue;
             }
@@ -170,30 +179,25 @@ impl Memories {
 }
 
 impl Memory {
-    /// The ends that have let go since this was last called.
-    fn let_go(&mut self) -> Vec<Role> {
-        let [caller_gone, server_gone] = self.let_go;
-        let [caller_holds, server_holds] = match (self.callers.holder(), self.servers.holder()) {
+    /// The ends that have let go, or hold it again, since this was last called.
+    fn look(&mut self) -> impl Iterator<Item = (Role, bool)> + use<> {
+        let hold = match (self.callers.holder(), self.servers.holder()) {
             (Ok(callers), Ok(servers)) => [
-                callers == Holder::Writer
-                    || servers == Holder::Reader
-                    || (server_gone && callers == Holder::Reader),
-                servers == Holder::Writer
-                    || callers == Holder::Reader
-                    || (caller_gone && servers == Holder::Reader),
+                callers == Holder::Writer || servers == Holder::Reader,
+                servers == Holder::Writer || callers == Holder::Reader,
             ],
             // Where there are no leases, the word of each end counts, for itself.
             _ => self.said.map(|said| !said),
         };
-        let mut gone = Vec::new();
-        if !caller_holds && !caller_gone {
-            gone.push(Role::Caller);
-        }
-        if !server_holds && !server_gone {
-            gone.push(Role::Server);
-        }
-        self.let_go = [caller_gone || !caller_holds, server_gone || !server_holds];
-        gone
+        let before = std::mem::replace(&mut self.hold, hold);
+        let changed = move |at: usize| (before[at] != hold[at]).then_some(hold[at]);
+        // Who holds it again is charged before the other one is let go.
+        let mut changes: Vec<_> = [(Role::Caller, changed(0)), (Role::Server, changed(1))]
+            .into_iter()
+            .filter_map(|(role, change)| Some((role, change?)))
+            .collect();
+        changes.sort_by_key(|(_, holds)| !holds);
+        changes.into_iter()
     }
 }
 
@@ -220,6 +224,12 @@ mod tests {
 
     /// A link, made the whole way.
     fn link(m: &mut Memories, number: u64) -> (Ends, Ends) {
+        let (caller, server, _) = link_and_inboxes(m, number);
+        (caller, server)
+    }
+
+    /// A link, and a descriptor more of what each of its ends reads, the caller and the server.
+    fn link_and_inboxes(m: &mut Memories, number: u64) -> (Ends, Ends, [OwnedFd; 2]) {
         let mut parts = m.make(number, G).unwrap().into_iter();
         let (own, socket) = (memory(parts.next().unwrap()), end(parts.next().unwrap()));
         assert!(matches!(m.for_caller(number), Err((Fault::Of(Role::Server), _))), "not sealed");
@@ -227,34 +237,44 @@ mod tests {
         let mut parts = m.for_caller(number).unwrap().into_iter();
         let own = memory(parts.next().unwrap());
         let (servers, socket) = (memory(parts.next().unwrap()), end(parts.next().unwrap()));
+        let callers_inbox = servers.try_clone().unwrap();
         assert!(matches!(m.for_server(number), Err((Fault::Of(Role::Caller), _))), "not filled");
         let mut caller = Pending::new(number, G, own, servers, socket).unwrap();
         let callers = memory(m.for_server(number).unwrap().pop().unwrap());
+        let servers_inbox = callers.try_clone().unwrap();
         let server = server.open(callers).unwrap();
         assert!(caller.poll().unwrap());
-        (caller.into_ends().unwrap(), server)
+        (caller.into_ends().unwrap(), server, [callers_inbox, servers_inbox])
     }
 
-    /// What the next looks find.
-    fn look(m: &mut Memories) -> Vec<(u64, Role)> {
+    /// What the next looks find, `count` at least: for a moment the thread that closes sockets has
+    /// copies of all descriptors (`closer` of crate `shm`).
+    fn look(m: &mut Memories, count: usize) -> Vec<(u64, Role, bool)> {
+        let end = Instant::now() + Duration::from_secs(10);
         let mut found = Vec::new();
+        while found.len() < count && Instant::now() < end {
+            found.extend(m.next_look().into_iter().flat_map(|at| m.look(at)));
+        }
         for _ in 0..4 {
             found.extend(m.next_look().into_iter().flat_map(|at| m.look(at)));
         }
         found
     }
 
+    const LETS_GO: bool = false;
+    const HOLDS: bool = true;
+
     #[test]
     fn each_end_is_let_go_when_it_holds_nothing_more() {
         let mut m = Memories::default();
         let (caller, server) = link(&mut m, 1);
         m.over(1, [true, false], Instant::now());
-        assert_eq!(look(&mut m), []);
+        assert_eq!(look(&mut m, 0), []);
         drop(caller);
-        assert_eq!(look(&mut m), [(1, Role::Caller)]);
-        assert_eq!(look(&mut m), []);
+        assert_eq!(look(&mut m, 1), [(1, Role::Caller, LETS_GO)]);
+        assert_eq!(look(&mut m, 0), []);
         drop(server);
-        assert_eq!(look(&mut m), [(1, Role::Server)]);
+        assert_eq!(look(&mut m, 1), [(1, Role::Server, LETS_GO)]);
         assert!(m.links.is_empty() && m.looks.is_empty());
     }
 
@@ -263,14 +283,41 @@ mod tests {
         let mut m = Memories::default();
         let parts = m.make(1, G).unwrap();
         m.over(1, [true, false], Instant::now());
-        assert_eq!(look(&mut m), [(1, Role::Caller)]);
+        assert_eq!(look(&mut m, 1), [(1, Role::Caller, LETS_GO)]);
         drop(parts);
-        assert_eq!(look(&mut m), [(1, Role::Server)]);
+        assert_eq!(look(&mut m, 1), [(1, Role::Server, LETS_GO)]);
         let parts = m.make(2, G).unwrap();
         drop(parts);
         m.over(2, [true, false], Instant::now());
-        assert_eq!(look(&mut m), [(2, Role::Caller), (2, Role::Server)]);
+        assert_eq!(look(&mut m, 2), [(2, Role::Caller, LETS_GO), (2, Role::Server, LETS_GO)]);
     }
+
+    #[test]
+    fn a_reader_that_keeps_what_it_reads_is_charged_and_not_its_peer() {
+        let both = [
+            (Role::Caller, Role::Server, [true, false]),
+            (Role::Server, Role::Caller, [false, true]),
+        ];
+        for (bad, good, said) in both {
+            let mut m = Memories::default();
+            let (caller, server, [callers, servers]) = link_and_inboxes(&mut m, 1);
+            let (bads, goods, kept, other) = match bad {
+                Role::Server => (server, caller, servers, callers),
+                _ => (caller, server, callers, servers),
+            };
+            drop(other);
+            drop(bads);
+            m.over(1, said, Instant::now());
+            assert_eq!(look(&mut m, 1), [(1, bad, LETS_GO)], "its peer writes still");
+            drop(goods);
+            assert_eq!(look(&mut m, 2), [(1, bad, HOLDS), (1, good, LETS_GO)]);
+            assert_eq!(look(&mut m, 0), []);
+            drop(kept);
+            assert_eq!(look(&mut m, 1), [(1, bad, LETS_GO)]);
+            assert!(m.links.is_empty() && m.looks.is_empty());
+        }
+    }
+
     #[test]
     fn memory_that_could_not_be_made_is_not_waited_for() {
         assert!(!Memories::default().over(1, [true; 2], Instant::now()));

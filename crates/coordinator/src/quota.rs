@@ -303,15 +303,20 @@ impl Usage {
         Ok(charge)
     }
 
-    /// Changes what is charged by a charge from `before` to `after`.
-    fn change(&self, resource: Resource, before: usize, after: usize) -> Result<(), Exceeded> {
+    /// Changes what is charged by a charge from `before` to `after`; `forced`, beyond all limits.
+    fn change(
+        &self,
+        resource: Resource,
+        (before, after): (usize, usize),
+        forced: bool,
+    ) -> Result<(), Exceeded> {
         let shared = &self.quotas.0;
         let at = resource as usize;
         let mut books = lock(&shared.books);
         let mut used = lock(&self.used);
         let has = used[at];
         let wants = has - before + after;
-        if after > before {
+        if after > before && !forced {
             let account = || self.account.clone();
             let limit = match &*lock(&self.limits) {
                 Some(limits) => limits.of(resource),
@@ -356,16 +361,23 @@ impl Charge {
     /// [`Exceeded`]; then it stays as it was.
     pub fn set(&mut self, amount: usize) -> Result<(), Exceeded> {
         if amount != self.amount {
-            self.usage.change(self.resource, self.amount, amount)?;
+            self.usage.change(self.resource, (self.amount, amount), false)?;
             self.amount = amount;
         }
         Ok(())
+    }
+
+    /// Makes it so much, whatever the limits are: for what the account has already.
+    pub fn force(&mut self, amount: usize) {
+        let forced = self.usage.change(self.resource, (self.amount, amount), true);
+        self.amount = amount;
+        debug_assert!(forced.is_ok());
     }
 }
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        self.set(0).expect("less always goes");
+        self.force(0);
     }
 }
 
@@ -435,6 +447,8 @@ mod tests {
         assert_eq!(refused.to_string(), "user 1 has 100 links, the most that one may have");
         assert!(two.set(2).is_err());
         assert_eq!(two.amount(), 1);
+        two.force(3);
+        assert_eq!(user(&q, 1).used(Resource::Links), 102);
         drop(one);
         two.set(100).unwrap();
         two.set(0).unwrap();

@@ -102,7 +102,7 @@ pub enum Effect {
         message: Message,
     },
     /// A link is over for one end or both: look from now on who holds its memory still, and tell
-    /// [`State::let_go`] of each that does not.
+    /// [`State::let_go`] of each that does not, and [`State::holds`] of one that does after all.
     Over {
         /// The link's number.
         link: u64,

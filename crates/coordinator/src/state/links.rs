@@ -6,8 +6,8 @@
 //! offered    the server has its part; says Adopted in OFFER_TIME  -- no: the next instance
 //! filling    the caller has its part; says Adopted in FILL_TIME   -- no: over
 //! open       an end says Closed, or is gone, or the policy takes the link away
-//! over       until the kernel says that an end holds no memory of the link any more, its charge
-//!            stays; then the row is closed, and remembered for the list
+//! over       while an end holds memory of the link by the kernel's word, it is charged; when none
+//!            does, the row is closed, and remembered for the list
 //! ```
 //!
 //! Whether a link is open in the list is the word of one end: the server's. A caller's word does
@@ -81,8 +81,19 @@ pub(super) struct End {
     pub(super) standing: Arc<Standing>,
     /// It has said that it is over, or its connection is gone.
     over: bool,
-    /// Until it has let go of the link's memory.
-    charge: Option<Charge>,
+    /// What it is charged for while it holds the link's memory.
+    charges: Vec<Charge>,
+    holds: bool,
+}
+
+impl End {
+    /// Whether it holds the link's memory, and so is charged for it.
+    fn set_holds(&mut self, holds: bool) {
+        self.holds = holds;
+        for charge in &mut self.charges {
+            charge.force(usize::from(holds));
+        }
+    }
 }
 
 /// A link that is being made.
@@ -116,8 +127,6 @@ pub(super) struct Link {
     phase: Phase,
     /// Whose place it has at its server.
     place: Option<Account>,
-    /// Of its caller's account, while its memory is held.
-    wide: Option<Charge>,
     /// Where a redirect leads.
     pub(super) url: Option<String>,
     /// For the list.
@@ -130,9 +139,9 @@ pub(super) struct Link {
 }
 
 impl State {
-    pub(super) fn end(&self, conn: Conn, charge: Charge) -> End {
+    pub(super) fn end(&self, conn: Conn, charges: Vec<Charge>) -> End {
         let standing = Arc::clone(&self.connections[&conn].standing);
-        End { conn, standing, over: false, charge: Some(charge) }
+        End { conn, standing, over: false, charges, holds: true }
     }
 
     /// Enters a link into the books.
@@ -161,15 +170,14 @@ impl State {
         let isolation = Domain::between(domain(conn), domain(server));
         let (name, deadline) = (making.question.name.clone(), making.deadline);
         let token = (self.token)();
-        let caller = self.end(conn, caller_charge);
+        let caller = self.end(conn, [caller_charge].into_iter().chain(wide).collect());
         let identity = Identity::clone(&caller.standing.identity);
         let link = Link {
             caller: Some(caller),
-            server: Some(self.end(server, server_charge)),
+            server: Some(self.end(server, vec![server_charge])),
             geometry,
             phase: Phase::Offered(making),
             place: Some(usage.account().clone()),
-            wide,
             ..Link::new(name, token, isolation, methods.clone())
         };
         let number = self.book(link);
@@ -457,11 +465,18 @@ impl State {
         }
     }
 
-    /// An end holds nothing of the link any more.
+    /// An end that had let go, by all that could be seen, holds the link's memory after all.
+    pub fn holds(&mut self, number: u64, role: Role) {
+        if let Some(end) = self.links.get_mut(&number).and_then(|link| link.end_mut(role)) {
+            end.set_holds(true);
+        }
+    }
+
+    /// An end holds nothing of the link any more, by all that can be seen.
     pub fn let_go(&mut self, number: u64, role: Role) {
         let Some(link) = self.links.get_mut(&number) else { return };
         if let Some(end) = link.end_mut(role) {
-            end.charge = None;
+            end.set_holds(false);
             end.over = true;
         }
         if role == Role::Server {
@@ -469,13 +484,12 @@ impl State {
         }
         self.free_place(number);
         let Some(link) = self.links.get_mut(&number) else { return };
-        let held = |end: &Option<End>| end.as_ref().is_some_and(|e| e.charge.is_some());
+        let held = |end: &Option<End>| end.as_ref().is_some_and(|e| e.holds);
         let waits = matches!(link.phase, Phase::Reported(_));
         if held(&link.caller) || held(&link.server) || waits {
             return;
         }
         link.open = false;
-        link.wide = None;
         let (token, opened) = (link.token, link.opened);
         for conn in [link.caller_conn(), link.server_conn()].into_iter().flatten() {
             if let Some(c) = self.connections.get_mut(&conn) {
@@ -554,7 +568,6 @@ impl Link {
             server: None,
             phase: Phase::Over,
             place: None,
-            wide: None,
             url: None,
             open: false,
             opened: false,

@@ -54,7 +54,7 @@ impl State {
             Ok(charge) => charge,
             Err(text) => return self.refuse(conn, request, RESOURCE_EXHAUSTED, text),
         };
-        let end = self.end(conn, charge);
+        let end = self.end(conn, vec![charge]);
         let number = match self.reported.get(&token).copied() {
             None => {
                 let mut link = Link::reported(name, token, self.grace);

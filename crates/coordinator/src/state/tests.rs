@@ -284,7 +284,11 @@ fn what_is_charged_for_a_link_ends_with_the_kernels_word_only() {
     assert_eq!(charged(), (1, 1), "the ends say that it is over");
     s.let_go(number, Role::Caller);
     assert_eq!(charged(), (0, 1), "what the server keeps is the server's");
+    s.holds(number, Role::Caller);
+    assert_eq!(charged(), (1, 1), "it has kept something after all");
     s.let_go(number, Role::Server);
+    assert_eq!(charged(), (1, 0));
+    s.let_go(number, Role::Caller);
     assert_eq!(charged(), (0, 0));
     let (number, _) = link(&mut s, web);
     s.closed(web, Instant::now());

@@ -372,7 +372,7 @@ impl State {
         };
         let token = (self.token)();
         let link = self.book(Link {
-            caller: Some(self.end(conn, charge)),
+            caller: Some(self.end(conn, vec![charge])),
             open: true,
             opened: true,
             memory: false,
