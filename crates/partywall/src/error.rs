@@ -2,6 +2,7 @@
 
 use partywall_abi::codec::DecodeError;
 use partywall_shm::link::LinkError;
+use partywall_shm::listen::ListenError;
 
 use crate::target::TargetError;
 
@@ -65,6 +66,9 @@ pub enum Error {
     /// The HTTP/2 side.
     #[error("http2: {}", cause(.0))]
     Http2(#[from] tonic::transport::Error),
+    /// A path cannot be listened at.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
     /// Connecting took too long.
     #[error("no answer within {0:?}")]
     TimedOut(std::time::Duration),

@@ -1,12 +1,14 @@
 //! Listening at a path: a dead socket there is taken over, and nothing else is touched.
 //!
 //! ```text
-//! lock the directory (flock(2)), so that two that start do not take the path from each other
+//! lock the directory (flock(2)), so that two that start do not take the path from each other;
+//!   any user can hold that lock: who does not get it in LOCK_TIME does without
 //! bind; if something is there:
 //!   no socket              refused: it is somebody's file
 //!   a socket that answers  refused: somebody listens there
 //!   a dead socket          removed, and bound again
-//! at the end: remove the path if it is still this socket
+//! at the end: lock the directory; remove the path if it is still this socket
+//!   without the lock in LOCK_TIME it stays, as a dead socket
 //! ```
 
 use std::fs::{self, File};
@@ -15,7 +17,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
@@ -60,6 +62,11 @@ pub enum ListenError {
 /// Longest path of a socket, in bytes (unix(7)).
 pub const LONGEST: usize = 107;
 
+/// How long another one may have the lock: it takes microseconds to do what it is for.
+const LOCK_TIME: Duration = Duration::from_millis(100);
+/// How long until the lock is tried again.
+const LOCK_PAUSE: Duration = Duration::from_millis(1);
+
 /// Device, number and time of birth: a number is used again when its file is gone.
 #[derive(Debug, PartialEq, Eq)]
 struct Made(u64, u64, Option<SystemTime>);
@@ -88,25 +95,34 @@ impl BoundPath {
 
 impl Drop for BoundPath {
     fn drop(&mut self) {
-        let _locked = lock(&self.path);
         let ours = |m: &fs::Metadata| Made::of(m) == self.file;
-        if fs::symlink_metadata(&self.path).is_ok_and(|m| ours(&m)) {
+        if let Ok(Some(_locked)) = lock(&self.path)
+            && fs::symlink_metadata(&self.path).is_ok_and(|m| ours(&m))
+        {
             let _gone = fs::remove_file(&self.path);
         }
     }
 }
 
-/// Locks the directory of a path until the file is dropped.
-fn lock(path: &Path) -> io::Result<File> {
+/// Locks the directory of a path until the file is dropped; none when somebody else holds the lock
+/// for [`LOCK_TIME`].
+fn lock(path: &Path) -> io::Result<Option<File>> {
     let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
     let directory = File::open(parent.unwrap_or(Path::new(".")))?;
-    rustix::fs::flock(&directory, FlockOperation::LockExclusive)?;
-    Ok(directory)
+    let end = Instant::now() + LOCK_TIME;
+    loop {
+        match rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(Some(directory)),
+            Err(Errno::AGAIN) if Instant::now() < end => std::thread::sleep(LOCK_PAUSE),
+            Err(Errno::AGAIN) => return Ok(None),
+            Err(e) => return Err(e.into()),
+        }
+    }
 }
 
 /// Binds a socket and listens, close-on-exec and non-blocking; `before` is called on it first.
 ///
-/// Blocks while another program takes over a path in the same directory.
+/// Blocks while another program takes over a path in the same directory, 100 ms at most.
 ///
 /// # Errors
 /// [`ListenError`].
@@ -223,6 +239,22 @@ mod tests {
         let (_b, _other) = seqpacket(&path).unwrap();
         drop(bound);
         assert!(path.exists());
+    }
+
+    #[test]
+    fn who_holds_the_lock_of_the_directory_holds_up_neither_start_nor_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s.sock");
+        let hostile = File::open(dir.path()).unwrap();
+        rustix::fs::flock(&hostile, FlockOperation::LockExclusive).unwrap();
+        let start = Instant::now();
+        let (socket, bound) = seqpacket(&path).unwrap();
+        drop(bound);
+        assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+        drop(socket);
+        until_dead(&path);
+        // What stays is a dead socket, which the next one takes over.
+        seqpacket(&path).unwrap();
     }
 
     #[test]

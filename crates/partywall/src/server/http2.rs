@@ -13,12 +13,10 @@
 //! gRPC's (of a layer that speaks gRPC-Web, say) get the service's answer as it is.
 
 use std::convert::Infallible;
-use std::fs;
 use std::future::Future;
 use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::panic::AssertUnwindSafe;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -28,6 +26,8 @@ use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http_body::Frame;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use partywall_shm::listen::{self, BoundPath};
+use rustix::net::SocketType;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::watch;
@@ -45,11 +45,13 @@ use crate::wire;
 
 /// How long nobody is taken in while the process has no descriptors or memory for one more.
 const SHORT_OF: Duration = Duration::from_millis(50);
+/// Connections that may wait to be taken in; as tokio's.
+const BACKLOG: i32 = 1024;
 
 /// A bound address.
 pub(super) enum Listener {
     Tcp(TcpListener),
-    Unix { listener: UnixListener, _own: Own },
+    Unix { listener: UnixListener, _own: BoundPath },
 }
 
 impl Listener {
@@ -64,15 +66,9 @@ impl Listener {
 
     /// Binds a path; a socket that nobody listens at any more is replaced, and nothing else is.
     pub(super) fn unix(path: &Path) -> Result<Self, Error> {
-        let fail = |source| Error::Io { what: format!("listening at {}", path.display()), source };
-        let listener = match UnixListener::bind(path) {
-            Err(e) if e.kind() == io::ErrorKind::AddrInUse => {
-                remove_dead_socket(path).map_err(fail)?;
-                UnixListener::bind(path).map_err(fail)?
-            }
-            other => other.map_err(fail)?,
-        };
-        let own = Own::new(path).map_err(fail)?;
+        let io = |source| Error::Io { what: format!("listening at {}", path.display()), source };
+        let (socket, own) = listen::listen(path, SocketType::STREAM, BACKLOG, |_| ())?;
+        let listener = UnixListener::from_std(socket.into()).map_err(io)?;
         Ok(Self::Unix { listener, _own: own })
     }
 
@@ -138,44 +134,6 @@ fn is_shortage(why: &io::Error) -> bool {
 enum Accepted {
     Tcp(TcpStream),
     Unix(UnixStream),
-}
-
-/// Removes what is at `path` if it is a socket that nobody listens at.
-fn remove_dead_socket(path: &Path) -> io::Result<()> {
-    let refuse = |kind, text| Err(io::Error::new(kind, text));
-    if !fs::symlink_metadata(path)?.file_type().is_socket() {
-        let text = "there is something that is no socket; remove it, or name another path";
-        return refuse(io::ErrorKind::AlreadyExists, text);
-    }
-    match std::os::unix::net::UnixStream::connect(path) {
-        Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
-        _ => refuse(io::ErrorKind::AddrInUse, "somebody listens there already"),
-    }
-}
-
-/// A socket's path, removed with the value if it still leads to that socket.
-pub(super) struct Own {
-    path: PathBuf,
-    file: (u64, u64),
-}
-
-impl Own {
-    fn new(path: &Path) -> io::Result<Self> {
-        Ok(Self { path: path.into(), file: Self::at(path)? })
-    }
-
-    fn at(path: &Path) -> io::Result<(u64, u64)> {
-        let found = fs::symlink_metadata(path)?;
-        Ok((found.dev(), found.ino()))
-    }
-}
-
-impl Drop for Own {
-    fn drop(&mut self) {
-        if Self::at(&self.path).is_ok_and(|file| file == self.file) {
-            let _gone = fs::remove_file(&self.path);
-        }
-    }
 }
 
 /// Serves one connection, of so many calls at a time, until the caller ends it; once `stopped` says
