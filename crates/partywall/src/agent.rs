@@ -26,7 +26,7 @@
 //! A socket that was handed over leads to one coordinator only: its end is the end of all of this.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use partywall_abi::control::{Blame, LinkRow, LinkStats, Message, Role};
@@ -128,6 +128,8 @@ struct Books {
     over: bool,
     /// A thread looks for the coordinator.
     looking: bool,
+    /// A thread proves this process.
+    proving: bool,
     /// What the last attempt to reach the coordinator came to.
     failure: Option<Error>,
     next_request: u32,
@@ -147,11 +149,16 @@ struct Books {
 pub(crate) struct Agent {
     place: Place,
     books: Mutex<Books>,
+    /// A thread has done with [`Books::proving`].
+    proven: Condvar,
 }
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     m.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+/// How long a first registration may take, a restart of the coordinator included.
+const REGISTER: Duration = Duration::from_secs(30);
 
 const ENDED: Error = Error::CoordinatorGone("it has ended");
 
@@ -165,13 +172,13 @@ fn agent(place: &Place) -> Arc<Agent> {
     if let Some(agent) = known {
         return Arc::clone(agent);
     }
-    let agent = Arc::new(Agent { place: place.clone(), books: Mutex::default() });
+    let agent = Arc::new(Agent::new(place.clone()));
     agents.insert(place.clone(), Arc::clone(&agent));
     agent
 }
 
 /// The agent at `place`, in conversation with the coordinator, or looking for the one that was there.
-/// Blocks for at most five seconds, as a rule for much less than one millisecond.
+/// Blocks as long as [`Place::patience`] at most, as a rule for much less than one millisecond.
 ///
 /// # Errors
 /// [`Error::NoCoordinator`] when none was ever there: the path leads nowhere, and this process has
@@ -216,6 +223,10 @@ impl Books {
 }
 
 impl Agent {
+    fn new(place: Place) -> Self {
+        Self { place, books: Mutex::default(), proven: Condvar::new() }
+    }
+
     /// Whether the coordinator's absence is a gap: one was there before, for this process or for
     /// others, and has left its socket.
     fn was_there(&self, error: &Error) -> bool {
@@ -275,7 +286,11 @@ impl Agent {
         Ok(Connecting { agent: Arc::clone(self), request, answer })
     }
 
-    /// Asks to serve a name, with places for so many links.
+    /// Asks to serve a name, with places for so many links. A coordinator that has gone is waited
+    /// for.
+    ///
+    /// # Errors
+    /// [`Error::TimedOut`] without an answer in [`REGISTER`], beside the coordinator's own.
     pub(crate) async fn register(
         self: &Arc<Self>,
         name: &ServiceName,
@@ -296,7 +311,10 @@ impl Agent {
             self.look(&mut books);
             Registered { agent: Arc::clone(self), key, events: receiver }
         };
-        first.await.unwrap_or(Err(ENDED))?;
+        match tokio::time::timeout(REGISTER, first).await {
+            Ok(answer) => answer.unwrap_or(Err(ENDED))?,
+            Err(_) => return Err(Error::TimedOut(REGISTER)),
+        }
         Ok(registered)
     }
 

@@ -348,7 +348,9 @@ impl Named {
         let mut waiting = Waiting::new();
         let mut first = None;
         loop {
-            let (agent, attempt) = match agent::get_async(&self.place).await {
+            let within = self.options.connect_timeout;
+            let found = tokio::time::timeout(within, agent::get_async(&self.place)).await;
+            let (agent, attempt) = match found.unwrap_or(Err(Error::TimedOut(within))) {
                 Ok(agent) => {
                     let attempt = self.attempt(&agent).await;
                     (Some(agent), attempt)

@@ -1,6 +1,6 @@
 //! Finding the coordinator, the first time and again.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use partywall_abi::control::Message;
@@ -16,18 +16,32 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_m
 pub(super) const REFUSED: Duration = Duration::from_secs(5);
 
 impl Agent {
-    /// Opens a conversation if there is none.
+    /// Opens a conversation if there is none. One thread at a time proves this process; the others
+    /// wait for what comes of it, and each no longer than [`Place::patience`] in all.
     pub(super) fn open(self: &Arc<Self>) -> Result<(), Error> {
-        {
-            let books = lock(&self.books);
-            if books.conversation.is_some() {
-                return Ok(());
+        let patience = self.place.patience();
+        let deadline = Instant::now() + patience;
+        let _turn = {
+            let mut books = lock(&self.books);
+            loop {
+                if books.conversation.is_some() {
+                    return Ok(());
+                }
+                if books.over {
+                    return Err(ENDED);
+                }
+                if !std::mem::replace(&mut books.proving, true) {
+                    break Turn(self);
+                }
+                let left = deadline.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    return Err(Error::TimedOut(patience));
+                }
+                let waited = self.proven.wait_timeout(books, left);
+                books = waited.unwrap_or_else(PoisonError::into_inner).0;
             }
-            if books.over {
-                return Err(ENDED);
-            }
-        }
-        match self.place.open() {
+        };
+        match self.place.open(deadline) {
             Ok(socket) => self.begin(socket),
             Err(error) => {
                 let mut books = lock(&self.books);
@@ -46,10 +60,6 @@ impl Agent {
         let conversation = Conversation::new(socket);
         {
             let mut books = lock(&self.books);
-            if books.conversation.is_some() {
-                // Another thread was faster.
-                return Ok(());
-            }
             books.conversation = Some(Arc::clone(&conversation));
             books.failure = None;
             self.tell_all(&mut books);
@@ -181,6 +191,16 @@ impl Agent {
         for key in keys {
             self.register_now(books, key);
         }
+    }
+}
+
+/// A thread's turn to prove this process, until the drop.
+struct Turn<'a>(&'a Agent);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        lock(&self.0.books).proving = false;
+        self.0.proven.notify_all();
     }
 }
 

@@ -11,8 +11,12 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::error::Error;
 
-/// How long the proof of identity may take.
-pub(super) const HANDSHAKE: Duration = Duration::from_secs(5);
+/// How long connecting and the proof of identity may take at a path: another coordinator may be
+/// there by then.
+const AT_A_PATH: Duration = Duration::from_secs(5);
+/// How long the proof may take at a socket that was handed over: who handed it over is there, however
+/// busy, and there is no other socket.
+const HANDED: Duration = Duration::from_secs(60);
 
 /// Where the coordinator is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -52,24 +56,31 @@ impl Place {
         }
     }
 
-    /// A socket to the coordinator, to which this process has proven itself. Blocks for at most five
-    /// seconds, as a rule for much less than one millisecond.
-    pub(super) fn open(&self) -> Result<OwnedFd, Error> {
+    /// How long [`Place::open`] may block; as a rule it takes much less than one millisecond.
+    pub(super) fn patience(&self) -> Duration {
+        match self {
+            Self::Path(_) => AT_A_PATH,
+            Self::Handed(_) => HANDED,
+        }
+    }
+
+    /// A socket to the coordinator, to which this process has proven itself. Two threads must not
+    /// be here at once with one socket that was handed over.
+    pub(super) fn open(&self, deadline: Instant) -> Result<OwnedFd, Error> {
         let nowhere = |source: std::io::Error| Error::NoCoordinator { place: self.shown(), source };
         let socket = match self {
             Self::Handed(n) => socket::inherited(*n).map_err(nowhere)?,
-            Self::Path(path) => connect(path).map_err(nowhere)?,
+            Self::Path(path) => connect(path, deadline).map_err(nowhere)?,
         };
         let owner = socket::peer_credentials(socket.as_fd()).map_err(nowhere)?.uid;
         check_owner(self, owner)?;
-        self.prove(&socket)?;
+        self.prove(&socket, deadline)?;
         Ok(socket)
     }
 
     /// The process's part of the proof of identity.
-    pub(super) fn prove(&self, socket: &OwnedFd) -> Result<(), Error> {
+    pub(super) fn prove(&self, socket: &OwnedFd, deadline: Instant) -> Result<(), Error> {
         let never = |why: &str| Error::NotTakenIn { place: self.shown(), why: why.into() };
-        let deadline = Instant::now() + HANDSHAKE;
         let next = || match self.next(socket, deadline)? {
             Message::Refused { text, .. } if matches!(self, Self::Handed(_)) => Err(never(&text)),
             Message::Refused { code, text, .. } => {
@@ -108,7 +119,7 @@ impl Place {
                 _ => return Err(self.closed()),
             }
             if !socket::wait_readable(socket.as_fd(), deadline).unwrap_or(false) {
-                return Err(Error::TimedOut(HANDSHAKE));
+                return Err(Error::TimedOut(self.patience()));
             }
         }
     }
@@ -127,12 +138,14 @@ impl Place {
 }
 
 /// Connects. Who connects waits in the order of their coming while the coordinator is busy.
-fn connect(path: &Path) -> std::io::Result<OwnedFd> {
+fn connect(path: &Path, deadline: Instant) -> std::io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
     let address = SocketAddrUnix::new(path)?;
     let timeout = rustix::net::sockopt::Timeout::Send;
-    rustix::net::sockopt::set_socket_timeout(&socket, timeout, Some(HANDSHAKE))?;
+    // A time of zero would be none.
+    let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+    rustix::net::sockopt::set_socket_timeout(&socket, timeout, Some(left))?;
     rustix::io::retry_on_intr(|| rustix::net::connect(&socket, &address))?;
     let flags = rustix::fs::fcntl_getfl(&socket)?;
     rustix::fs::fcntl_setfl(&socket, flags | rustix::fs::OFlags::NONBLOCK)?;

@@ -134,7 +134,7 @@ async fn a_registration_ends_with_its_value_and_with_who_waits_for_it() {
 /// An agent on a socket of its own, and the other end.
 fn alone() -> (Arc<Agent>, std::os::fd::OwnedFd) {
     let (ours, theirs) = socket::pair().unwrap();
-    let agent = Arc::new(Agent { place: Place::Handed(3), books: Mutex::default() });
+    let agent = Arc::new(Agent::new(Place::Handed(3)));
     agent.begin(ours).unwrap();
     (agent, theirs)
 }
@@ -281,6 +281,42 @@ fn a_socket_that_was_handed_over_and_is_closed_is_not_tried_for_ever() {
 }
 
 #[test]
+fn threads_that_come_at_once_prove_the_process_once() {
+    let (ours, theirs) = socket::pair().unwrap();
+    let place = Place::Handed(ours.as_raw_fd());
+    std::thread::scope(|s| {
+        let threads: Vec<_> = (0..16).map(|_| s.spawn(|| get(&place).map(drop))).collect();
+        let nonce = [7; 16];
+        let version = partywall_abi::VERSION;
+        let challenge = Message::Challenge { version, nonce };
+        socket::send(theirs.as_fd(), &challenge.encode(), &[]).unwrap();
+        let heard = |wait| {
+            let mut buffer = [0; 256];
+            let come = socket::wait_readable(theirs.as_fd(), Instant::now() + wait).unwrap();
+            come.then(|| {
+                let len = socket::receive(theirs.as_fd(), &mut buffer).unwrap().len;
+                Message::decode(&buffer[..len]).unwrap()
+            })
+        };
+        assert_eq!(heard(LONG), Some(Message::Proof { version, nonce }));
+        assert_eq!(heard(Duration::from_millis(50)), None, "another thread's proof");
+        let you = partywall_abi::control::Identity {
+            uid: 0,
+            gid: 0,
+            pid: None,
+            digest: partywall_abi::control::Digest::Unknown,
+            cgroup: String::new(),
+            principals: Vec::new(),
+        };
+        let welcome = Message::Welcome { you };
+        socket::send(theirs.as_fd(), &welcome.encode(), &[]).unwrap();
+        for thread in threads {
+            thread.join().unwrap().unwrap();
+        }
+    });
+}
+
+#[test]
 fn why_a_process_is_not_taken_in_is_told() {
     for handed in [false, true] {
         let (ours, theirs) = socket::pair().unwrap();
@@ -291,7 +327,7 @@ fn why_a_process_is_not_taken_in_is_told() {
             true => Place::Handed(ours.as_raw_fd()),
             false => Place::Path("c.sock".into()),
         };
-        let error = place.prove(&ours).unwrap_err();
+        let error = place.prove(&ours, Instant::now() + LONG).unwrap_err();
         assert!(error.to_string().contains("user 5 has 7"), "{error}");
         assert_eq!((error.may_pass(), error.code()), (!handed, tonic::Code::Unavailable));
     }
