@@ -112,8 +112,19 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    tracing_subscriber::fmt().with_env_filter(filter()).with_writer(std::io::stderr).init();
-    let done = match Arguments::parse().command {
+    let command = Arguments::parse().command;
+    let log = tracing_subscriber::fmt().with_env_filter(filter());
+    // A coordinator waits for nobody who reads its log: a thread writes it, and what that has no room
+    // for is left out.
+    let mut _written = None;
+    if matches!(command, Command::Up(_) | Command::Coordinator(_)) {
+        let (writer, guard) = tracing_appender::non_blocking(std::io::stderr());
+        _written = Some(guard);
+        log.with_writer(writer).init();
+    } else {
+        log.with_writer(std::io::stderr).init();
+    }
+    let done = match command {
         Command::Up(arguments) => up::run(&arguments),
         Command::Coordinator(arguments) => coordinator::run(&arguments),
         Command::Policy { order } => policy::run(&order),

@@ -27,13 +27,21 @@ struct Coordinator {
 
 impl Coordinator {
     fn start() -> Self {
+        Self::start_with_log("warn")
+    }
+
+    fn start_with_log(level: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name).to_str().unwrap().to_string();
         std::fs::write(path("policy.toml"), format!("{SERVICE}{ALL}")).unwrap();
         let (socket, policy, audit) = (path("c.sock"), path("policy.toml"), path("audit.jsonl"));
         let arguments = ["coordinator", "--socket", &socket, "--policy", &policy];
         let mut command = command(&arguments);
-        command.args(["--audit", &audit]).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+            .env("RUST_LOG", level)
+            .args(["--audit", &audit])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let mut said = String::new();
         BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut said).unwrap();
@@ -162,4 +170,23 @@ fn a_policy_that_cannot_be_used_changes_nothing_and_is_named_with_line_and_remed
     {
         assert!(events.iter().any(|e| e["event"] == wanted), "no {wanted} in:\n{log}");
     }
+}
+
+#[test]
+fn a_log_that_nobody_reads_holds_nobody_up() {
+    let mut coordinator = Coordinator::start_with_log("trace");
+    let start = Instant::now();
+    coordinator.serving(async {
+        let nobodys = || partywall::Channel::builder("partywall:///nobodys").unwrap();
+        for _ in 0..1000 {
+            let denied = nobodys().coordinator(coordinator.socket()).connect().await.unwrap_err();
+            assert_eq!(denied.code(), Code::PermissionDenied, "{denied}");
+        }
+    });
+    kill_process(Pid::from_child(&coordinator.child), Signal::TERM).unwrap();
+    assert!(coordinator.child.wait().unwrap().success());
+    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+    let mut log = String::new();
+    coordinator.says.lock().unwrap().read_to_string(&mut log).unwrap();
+    assert!(log.len() >= 60 << 10, "the pipe was not full: {} bytes", log.len());
 }
