@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! backlog --> looked at --> challenged (nonce sent) --> looked at again --> open --> closed
-//!    |            | not through in 5 s, wrong sender, wrong nonce: closed; what the coordinator's own
+//!    |            | no answer in 5 s, wrong sender, wrong nonce: closed; what the coordinator's own
 //!    |            | process has started is known and may take its time
 //!    | no descriptors for the look: waits there
 //!    | more than its account may have: closed
@@ -48,7 +48,7 @@ mod admission;
 
 use admission::{random, turn_away};
 
-/// How long a process that connects may take to prove itself.
+/// How long a process may take to answer the challenge.
 const PROOF_TIME: Duration = Duration::from_secs(5);
 /// Descriptors that a look at a process takes: a pidfd, and files in /proc, on this thread and
 /// where programs are measured.
@@ -181,8 +181,8 @@ impl EventLoop {
         );
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
         let most = limit.map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(usize::MAX));
-        let quotas = Quotas::new(Totals::for_descriptors(most), policy.limits().clone());
         let own = rustix::process::geteuid().as_raw();
+        let quotas = Quotas::new(Totals::for_descriptors(most), policy.limits().clone(), own);
         let now = Instant::now();
         let state = State::new(policy, quotas.clone(), own, now, random_token);
         let mut event_loop = Self {
@@ -264,6 +264,7 @@ impl EventLoop {
             }
             self.expire();
             self.carry_out();
+            self.serve_questions();
             let state = &self.state;
             self.awaited.retain(|(name, told)| {
                 state.instances(name) == 0 || {
@@ -271,6 +272,16 @@ impl EventLoop {
                     false
                 }
             });
+        }
+    }
+
+    /// Answers questions for links, each in the time of who asked it.
+    fn serve_questions(&mut self) {
+        loop {
+            let start = Instant::now();
+            let Some(usage) = self.state.serve_question() else { return };
+            self.carry_out();
+            self.spent(&usage, start);
         }
     }
 
@@ -309,7 +320,7 @@ impl EventLoop {
             && until <= now
         {
             self.proofs.pop_first();
-            self.close(token, "no proof of identity in time");
+            self.late(token);
         }
         if !self.stuck.is_empty() && self.retry <= now {
             let before = self.stuck.len();
@@ -640,6 +651,7 @@ impl EventLoop {
         if let Some(pidfd) = &peer.pidfd {
             let _ = epoll::delete(&self.epoll, pidfd);
         }
+        self.ready.forget(token);
         self.measuring.forget(token);
         self.stuck.remove(&token);
         let Credentials { pid, uid, .. } = peer.credentials;

@@ -102,8 +102,7 @@ impl Reader {
     /// The caller holds a pidfd and checks afterwards that the process is still alive; only then
     /// are these the facts of that process and not of a successor in its number.
     pub fn read(&self, uid: u32, gid: u32, pid: Option<u32>) -> Facts {
-        let own = rustix::process::geteuid().as_raw();
-        let descends = self.confines && uid == own && pid.is_none_or(descends);
+        let descends = self.descends(uid, pid);
         let (pid, why) = proven(pid);
         Facts {
             uid,
@@ -114,9 +113,22 @@ impl Reader {
             cgroup: pid.and_then(|p| cgroup(p).ok()).unwrap_or_default(),
             started_as: None,
             domain: None,
-            user: self.subordinates.owner(uid, own),
+            user: self.owner(uid),
             descends,
         }
+    }
+}
+
+impl Reader {
+    /// Whether it is what services have started, by all that can be seen.
+    pub fn descends(&self, uid: u32, pid: Option<u32>) -> bool {
+        let own = rustix::process::geteuid().as_raw();
+        self.confines && uid == own && pid.is_none_or(descends)
+    }
+
+    /// Whose a uid is.
+    pub fn owner(&self, uid: u32) -> u32 {
+        self.subordinates.owner(uid, rustix::process::geteuid().as_raw())
     }
 }
 

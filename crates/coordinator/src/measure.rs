@@ -11,8 +11,10 @@ use std::sync::Arc;
 use crate::identity::Measured;
 use crate::quota::Account;
 
-/// Threads at once.
-const THREADS: usize = 32;
+/// Threads at once: so many that it takes more users who hold theirs for ever than a host has.
+const THREADS: usize = 256;
+/// Stack of a thread, in bytes.
+const STACK: usize = 256 * 1024;
 /// Threads at once for the processes of one account.
 const PER_ACCOUNT: usize = 2;
 /// Nice value of the threads (setpriority(2)).
@@ -78,7 +80,7 @@ impl Measuring {
             let next = self.waiting.iter().position(free);
             let Some(job) = next.and_then(|at| self.waiting.remove(at)) else { return };
             let (measure, report) = (Arc::clone(&self.measure), Arc::clone(&self.report));
-            let thread = std::thread::Builder::new().name("measure".into());
+            let thread = std::thread::Builder::new().name("measure".into()).stack_size(STACK);
             self.running.push(job.account.clone());
             let failed = job.clone();
             let run = move || {
@@ -137,16 +139,18 @@ mod tests {
             m.ask(job(token, 2, 200));
             assert_eq!(next(&mut m, &reports), job(token, 2, 200));
         }
-        for uid in 10..50 {
+        let users = 10..10 + THREADS as u32 + 8;
+        for uid in users.clone() {
             m.ask(job(200 + u64::from(uid), uid, 1));
         }
         assert_eq!(m.running.len(), THREADS);
         m.forget(49);
         *gate.0.lock().unwrap() = true;
         gate.1.notify_all();
-        let mut done: Vec<u64> = (0..89).map(|_| next(&mut m, &reports).token).collect();
+        let expected: Vec<u64> = (0..49).chain(users.map(|uid| 200 + u64::from(uid))).collect();
+        let mut done: Vec<u64> = expected.iter().map(|_| next(&mut m, &reports).token).collect();
         done.sort_unstable();
-        assert_eq!(done, (0..49).chain(210..250).collect::<Vec<_>>());
+        assert_eq!(done, expected);
         assert!(m.running.is_empty() && m.waiting.is_empty());
     }
 }

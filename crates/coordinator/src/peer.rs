@@ -62,6 +62,7 @@ pub(crate) enum Stage {
 /// A process that has not proven itself yet.
 pub(crate) struct Challenged {
     pub(crate) nonce: [u8; 16],
+    /// Until when it is to have answered.
     pub(crate) until: Option<Instant>,
     pub(crate) look: Look,
 }
@@ -128,6 +129,14 @@ impl Peer {
         self.pidfd.as_ref().is_none_or(|p| socket::alive(p.as_fd()))
     }
 
+    /// Until when the answer to the challenge is to have come.
+    pub(crate) fn is_awaited_until(&self) -> Option<Instant> {
+        match &self.stage {
+            Stage::Challenged(challenged) => challenged.until,
+            Stage::Open(_) => None,
+        }
+    }
+
     /// Whether more may be read from it, or asked for it.
     pub(crate) fn listens(&self) -> bool {
         self.queue.len() < UNREAD
@@ -180,8 +189,8 @@ mod tests {
         let (ours, theirs) = socket::pair().unwrap();
         let credentials = Credentials { pid: 1, uid: 2, gid: 3 };
         let challenged = Challenged { nonce: [0; 16], until: None, look: Look::Done };
-        let quotas = Quotas::new(Totals::for_descriptors(1024), Limits::default());
-        let usage = quotas.account(Account::User(2), None, false);
+        let quotas = Quotas::new(Totals::for_descriptors(1024), Limits::default(), 0);
+        let usage = quotas.account(Account::User(2), None);
         let charges = Charges {
             connection: usage.charge(Resource::Connections, 1).unwrap(),
             unproven: None,

@@ -68,9 +68,11 @@ pub enum Resource {
     Unread,
     /// Links with wide rings, which are faster for long messages; others have narrow ones.
     Wide,
+    /// Links that one end has reported to a new coordinator, and the other one has not yet.
+    Reported,
 }
 
-const RESOURCES: usize = 10;
+const RESOURCES: usize = 11;
 
 impl std::fmt::Display for Resource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -85,6 +87,7 @@ impl std::fmt::Display for Resource {
             Self::Registrations => "served names",
             Self::Unread => "unread bytes",
             Self::Wide => "links with wide rings",
+            Self::Reported => "links that only one end has reported",
         })
     }
 }
@@ -130,6 +133,7 @@ impl Limits {
             Resource::Registrations => self.registrations,
             Resource::Unread => 8 << 20,
             Resource::Wide => WIDE,
+            Resource::Reported => self.links.saturating_add(self.served),
         }
     }
 }
@@ -173,6 +177,8 @@ impl Totals {
             16 * 1024,
             64 << 20,
             WIDE,
+            // Nothing is made for them.
+            usize::MAX,
         ])
     }
 }
@@ -209,6 +215,7 @@ pub struct Quotas(Arc<Shared>);
 struct Shared {
     totals: Totals,
     limits: RwLock<Limits>,
+    operator: u32,
     books: Mutex<Books>,
 }
 
@@ -223,8 +230,6 @@ pub struct Usage {
     account: Account,
     /// Limits of its own.
     limits: Mutex<Option<Limits>>,
-    /// May have all that is left.
-    privileged: bool,
     quotas: Quotas,
     /// Under the lock of the books.
     used: Mutex<[usize; RESOURCES]>,
@@ -241,10 +246,10 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 impl Quotas {
-    /// Empty books.
-    pub fn new(totals: Totals, limits: Limits) -> Self {
+    /// Empty books of the coordinator of this user.
+    pub fn new(totals: Totals, limits: Limits, operator: u32) -> Self {
         let (limits, books) = (RwLock::new(limits), Mutex::default());
-        Self(Arc::new(Shared { totals, limits, books }))
+        Self(Arc::new(Shared { totals, limits, operator, books }))
     }
 
     /// From here on each account without limits of its own has these. What it has beyond them stays.
@@ -253,12 +258,7 @@ impl Quotas {
     }
 
     /// The account, as it is or new, with these limits from here on. What it has beyond them stays.
-    pub fn account(
-        &self,
-        account: Account,
-        limits: Option<&Limits>,
-        privileged: bool,
-    ) -> Arc<Usage> {
+    pub fn account(&self, account: Account, limits: Option<&Limits>) -> Arc<Usage> {
         let mut books = lock(&self.0.books);
         if let Some(usage) = books.accounts.get(&account).and_then(Weak::upgrade) {
             *lock(&usage.limits) = limits.cloned();
@@ -268,7 +268,6 @@ impl Quotas {
         let usage = Arc::new(Usage {
             account: account.clone(),
             limits: Mutex::new(limits.cloned()),
-            privileged,
             quotas: self.clone(),
             used: Mutex::default(),
         });
@@ -283,9 +282,9 @@ impl Usage {
         &self.account
     }
 
-    /// Root's, or the coordinator's own user's.
+    /// Root's, or the coordinator's own user's, who may have all that is left.
     pub fn is_privileged(&self) -> bool {
-        self.privileged
+        matches!(self.account, Account::User(uid) if uid == 0 || uid == self.quotas.0.operator)
     }
 
     /// How much of a resource is charged to it.
@@ -303,12 +302,27 @@ impl Usage {
         Ok(charge)
     }
 
-    /// Changes what is charged by a charge from `before` to `after`; `forced`, beyond all limits.
+    /// Charges so many of a resource, whatever is left for others: for what takes nothing of the
+    /// whole.
+    ///
+    /// # Errors
+    /// [`Exceeded::Own`].
+    pub fn charge_own(
+        self: &Arc<Self>,
+        resource: Resource,
+        amount: usize,
+    ) -> Result<Charge, Exceeded> {
+        let mut charge = Charge { usage: Arc::clone(self), resource, amount: 0 };
+        charge.set_under(Rule::Own, amount)?;
+        Ok(charge)
+    }
+
+    /// Changes what is charged by a charge from `before` to `after`.
     fn change(
         &self,
         resource: Resource,
         (before, after): (usize, usize),
-        forced: bool,
+        rule: Rule,
     ) -> Result<(), Exceeded> {
         let shared = &self.quotas.0;
         let at = resource as usize;
@@ -316,7 +330,7 @@ impl Usage {
         let mut used = lock(&self.used);
         let has = used[at];
         let wants = has - before + after;
-        if after > before && !forced {
+        if after > before && rule != Rule::None {
             let account = || self.account.clone();
             let limit = match &*lock(&self.limits) {
                 Some(limits) => limits.of(resource),
@@ -326,7 +340,7 @@ impl Usage {
                 return Err(Exceeded::Own { account: account(), has, resource });
             }
             let left = shared.totals.0[at].saturating_sub(books.used[at] - has);
-            if wants > if self.privileged { left } else { left / 2 } {
+            if rule == Rule::Share && wants > if self.is_privileged() { left } else { left / 2 } {
                 return Err(Exceeded::Share { account: account(), has, resource });
             }
         }
@@ -334,6 +348,17 @@ impl Usage {
         books.used[at] = books.used[at] - before + after;
         Ok(())
     }
+}
+
+/// What a charge has to observe.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Rule {
+    /// The account's own limit, and its share.
+    Share,
+    /// The account's own limit.
+    Own,
+    /// Nothing: the account has it already.
+    None,
 }
 
 /// So many of a resource, charged to an account until it is dropped.
@@ -360,8 +385,12 @@ impl Charge {
     /// # Errors
     /// [`Exceeded`]; then it stays as it was.
     pub fn set(&mut self, amount: usize) -> Result<(), Exceeded> {
+        self.set_under(Rule::Share, amount)
+    }
+
+    fn set_under(&mut self, rule: Rule, amount: usize) -> Result<(), Exceeded> {
         if amount != self.amount {
-            self.usage.change(self.resource, (self.amount, amount), false)?;
+            self.usage.change(self.resource, (self.amount, amount), rule)?;
             self.amount = amount;
         }
         Ok(())
@@ -369,9 +398,7 @@ impl Charge {
 
     /// Makes it so much, whatever the limits are: for what the account has already.
     pub fn force(&mut self, amount: usize) {
-        let forced = self.usage.change(self.resource, (self.amount, amount), true);
-        self.amount = amount;
-        debug_assert!(forced.is_ok());
+        self.set_under(Rule::None, amount).expect("there is no rule");
     }
 }
 
@@ -430,11 +457,11 @@ mod tests {
     use super::*;
 
     fn quotas(most: usize) -> Quotas {
-        Quotas::new(Totals([most; RESOURCES]), Limits { links: 100, ..Limits::default() })
+        Quotas::new(Totals([most; RESOURCES]), Limits { links: 100, ..Limits::default() }, 0)
     }
 
     fn user(q: &Quotas, uid: u32) -> Arc<Usage> {
-        q.account(Account::User(uid), None, uid == 0)
+        q.account(Account::User(uid), None)
     }
 
     #[test]
@@ -459,7 +486,7 @@ mod tests {
 
     #[test]
     fn a_user_has_connections_and_served_links_up_to_their_limits_and_no_more() {
-        let q = Quotas::new(Totals::for_descriptors(1 << 20), Limits::default());
+        let q = Quotas::new(Totals::for_descriptors(1 << 20), Limits::default(), 0);
         for (resource, most) in [(Resource::Connections, 4096), (Resource::Served, 16 * 1024)] {
             let usage = user(&q, 1);
             let _all = usage.charge(resource, most).unwrap();
@@ -496,7 +523,7 @@ mod tests {
     fn a_principal_with_a_quota_has_its_own_limits_and_its_own_account() {
         let q = quotas(1000);
         let own = Limits { links: 3, ..Limits::default() };
-        let web = q.account(Account::Principal("web".into()), Some(&own), false);
+        let web = q.account(Account::Principal("web".into()), Some(&own));
         let _three = web.charge(Resource::Links, 3).unwrap();
         assert!(web.charge(Resource::Links, 1).is_err());
         assert!(user(&q, 1).charge(Resource::Links, 100).is_ok());

@@ -7,7 +7,8 @@
 //! gets at [`RATE`] only. So no account keeps the thread busy all the time, and the thread sleeps in
 //! between, which is why the kernel lets it run at once when somebody else comes.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -46,16 +47,16 @@ impl Had {
 pub(crate) struct Ready {
     accounts: VecDeque<usize>,
     tokens: HashMap<usize, (Arc<Usage>, VecDeque<u64>)>,
-    queued: HashSet<u64>,
+    /// Under which account each waits.
+    queued: HashMap<u64, usize>,
     had: HashMap<Account, Had>,
 }
 
 impl Ready {
     pub(crate) fn push(&mut self, usage: &Arc<Usage>, token: u64) {
-        if !self.queued.insert(token) {
-            return;
-        }
+        let Entry::Vacant(place) = self.queued.entry(token) else { return };
         let account = Arc::as_ptr(usage) as usize;
+        place.insert(account);
         let (_, tokens) = self.tokens.entry(account).or_insert_with(|| {
             self.accounts.push_back(account);
             (Arc::clone(usage), VecDeque::new())
@@ -63,7 +64,18 @@ impl Ready {
         tokens.push_back(token);
     }
 
-    /// The next one, which may be gone by now, and whose it is.
+    /// A connection is gone.
+    pub(crate) fn forget(&mut self, token: u64) {
+        let Some(account) = self.queued.remove(&token) else { return };
+        let Some((_, tokens)) = self.tokens.get_mut(&account) else { return };
+        tokens.retain(|t| *t != token);
+        if tokens.is_empty() {
+            self.tokens.remove(&account);
+            self.accounts.retain(|a| *a != account);
+        }
+    }
+
+    /// The next one, and whose it is.
     pub(crate) fn pop(&mut self, now: Instant) -> Option<(u64, Arc<Usage>)> {
         for _ in 0..self.accounts.len() {
             let at = self.accounts.pop_front()?;
@@ -118,8 +130,8 @@ mod tests {
     use crate::quota::{Limits, Quotas, Totals};
 
     fn usages() -> [Arc<Usage>; 2] {
-        let q = Quotas::new(Totals::for_descriptors(1024), Limits::default());
-        [1, 2].map(|uid| q.account(Account::User(uid), None, false))
+        let q = Quotas::new(Totals::for_descriptors(1024), Limits::default(), 0);
+        [1, 2].map(|uid| q.account(Account::User(uid), None))
     }
 
     fn pop(ready: &mut Ready, now: Instant) -> Option<u64> {
@@ -168,6 +180,23 @@ mod tests {
     }
 
     #[test]
+    fn connections_that_are_gone_leave_nothing() {
+        let ([flood, _], now) = (usages(), Instant::now());
+        let mut ready = Ready::default();
+        ready.spent(&flood, 10 * BURST, now);
+        for token in 0..1000 {
+            ready.push(&flood, token);
+            ready.forget(token);
+            ready.forget(token);
+        }
+        assert!(ready.queued.is_empty() && ready.tokens.is_empty() && ready.accounts.is_empty());
+        ready.push(&flood, 1);
+        ready.push(&flood, 2);
+        ready.forget(1);
+        assert_eq!(pop(&mut ready, now + Duration::from_secs(10)), Some(2));
+    }
+
+    #[test]
     fn what_an_account_owes_has_a_bound() {
         let ([flood, _], start) = (usages(), Instant::now());
         let mut ready = Ready::default();
@@ -181,8 +210,8 @@ mod tests {
     #[test]
     fn the_coordinators_own_user_never_waits() {
         let (quotas, now) =
-            (Quotas::new(Totals::for_descriptors(64), Limits::default()), Instant::now());
-        let own = quotas.account(Account::User(0), None, true);
+            (Quotas::new(Totals::for_descriptors(64), Limits::default(), 7), Instant::now());
+        let own = quotas.account(Account::User(7), None);
         let mut ready = Ready::default();
         ready.spent(&own, 100 * BURST, now);
         ready.push(&own, 1);

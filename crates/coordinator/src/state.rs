@@ -249,8 +249,7 @@ impl State {
 
     fn usage(&self, facts: &Facts, principals: &[String], user: u32) -> Arc<Usage> {
         let (account, limits) = self.policy.account(facts, principals, user);
-        let privileged = facts.is_operator(self.operator_uid);
-        self.quotas.account(account, limits, privileged)
+        self.quotas.account(account, limits)
     }
 
     /// A process has proven who it is; `usage` is its account.
@@ -298,7 +297,7 @@ impl State {
         }
         self.finish_counting(None);
         self.switch_lost(conn);
-        self.serve_questions(now);
+        self.hungry.want(now);
     }
 
     /// A message has come.
@@ -309,7 +308,7 @@ impl State {
         match message {
             Message::Register { request, name, places } => {
                 self.register(conn, request, name, places);
-                self.serve_questions(now);
+                self.hungry.want(now);
             }
             Message::Unregister { registration } => self.unregister(conn, registration),
             Message::Connect { request, name } => self.connect(conn, request, name, now),

@@ -93,13 +93,13 @@ impl EventLoop {
 
     /// Whose a process is that is not known yet.
     fn usage(&self, credentials: Credentials, started: Option<&Known>) -> Arc<Usage> {
-        let own = rustix::process::geteuid().as_raw();
-        let user = self.reader.subordinates.owner(credentials.uid, own);
-        let (account, privileged) = match started {
-            Some(known) => (Account::Service(known.name.clone()), false),
-            None => (Account::User(user), user == 0 || user == own),
+        let Credentials { pid, uid, .. } = credentials;
+        let account = match started {
+            Some(known) => Account::Service(known.name.clone()),
+            None if self.reader.descends(uid, (pid != 0).then_some(pid)) => Account::Descendants,
+            None => Account::User(self.reader.owner(uid)),
         };
-        self.quotas.account(account, None, privileged)
+        self.quotas.account(account, None)
     }
 
     /// Step 1 of the proof. The next one is the connection's first turn.
@@ -131,11 +131,8 @@ impl EventLoop {
                 return;
             }
         }
-        // A program that was started may need long before it connects: it loads, it is debugged.
-        let until = started.is_none().then(|| Instant::now() + PROOF_TIME);
-        let challenged = Challenged { nonce, until, look: Look::Due };
+        let challenged = Challenged { nonce, until: None, look: Look::Due };
         let peer = Peer::new(socket, pidfd, credentials, started, challenged, charges);
-        self.proofs.extend(until.map(|until| (until, token)));
         self.peers.insert(token, peer);
         self.is_ready(token);
     }
@@ -197,15 +194,29 @@ impl EventLoop {
         let Some(peer) = self.peers.get_mut(&token) else { return };
         if let Stage::Challenged(challenged) = &mut peer.stage {
             challenged.look = Look::Asked(facts);
+            // A program that was started may need long before it answers: it loads, it is debugged.
+            challenged.until = peer.started.is_none().then(|| Instant::now() + PROOF_TIME);
+            self.proofs.extend(challenged.until.map(|until| (until, token)));
             let (version, nonce) = (partywall_abi::VERSION, challenged.nonce);
             self.post(token, &Message::Challenge { version, nonce }, Vec::new());
+        }
+    }
+
+    /// The time for an answer is over. One that has come and was not looked at yet is in time: the
+    /// coordinator is what was late.
+    pub(super) fn late(&mut self, token: u64) {
+        let Some(peer) = self.peers.get(&token) else { return };
+        match socket::wait_readable(peer.socket.as_fd(), Instant::now()) {
+            Ok(true) => self.is_ready(token),
+            _ => self.close(token, "no proof of identity in time"),
         }
     }
 
     /// Step 4 of the proof.
     pub(super) fn prove(&mut self, token: u64, message: &Message) -> Result<(), &'static str> {
         let mut peer = self.peers.remove(&token).expect("the caller has it");
-        let answered = answer(&mut peer, message);
+        let (answered, until) = (answer(&mut peer, message), peer.is_awaited_until());
+        self.no_longer_due(until, token);
         let facts = self.kernel_facts(&peer);
         let measures = answered.is_ok() && self.measure(token, &peer, &facts);
         self.peers.insert(token, peer);
@@ -245,14 +256,9 @@ impl EventLoop {
             };
         }
         peer.charges.unproven = None;
-        let until = match &peer.stage {
-            Stage::Challenged(challenged) => challenged.until,
-            Stage::Open(_) => None,
-        };
         let conn = self.state.opened(after, usage);
         peer.stage = Stage::Open(conn);
         self.tokens.insert(conn, token);
-        self.no_longer_due(until, token);
         Ok(())
     }
 }

@@ -39,7 +39,7 @@ use super::{
 };
 use crate::audit::Event;
 use crate::identity::Domain;
-use crate::quota::{Account, Charge, Resource};
+use crate::quota::{Account, Charge, Exceeded, Resource, Usage};
 
 mod questions;
 
@@ -71,8 +71,8 @@ pub(super) struct Question {
     since: Instant,
     /// Instances that have let the offer pass.
     tried: BTreeSet<Conn>,
-    /// While it waits for the first time.
-    _charge: Option<Charge>,
+    /// Until it is answered.
+    charge: Option<Charge>,
 }
 
 /// One end of a link.
@@ -221,7 +221,7 @@ impl State {
                 self.made(number, &making);
                 let message = Message::Open { link: number };
                 self.effects.push(Effect::Open { link: number, to, message });
-                self.serve_questions(now);
+                self.hungry.want(now);
             }
             other => link.phase = other,
         }
@@ -266,7 +266,7 @@ impl State {
                 }
             }
         }
-        self.serve_questions(now);
+        self.hungry.want(now);
     }
 
     /// Time is up for links that are being made, or that only one end has reported.
@@ -291,8 +291,9 @@ impl State {
                 }
                 Phase::Open | Phase::Over => {}
             }
+            self.hungry.want(now);
         }
-        self.serve_questions(now);
+        self.hungry.late(now);
     }
 
     /// Takes an offer back, and has the question wait for another instance.
@@ -390,7 +391,7 @@ impl State {
         } else {
             self.over_for(number, &[role], "the other end has given it up");
         }
-        self.serve_questions(now);
+        self.hungry.want(now);
     }
 
     /// An end's connection is gone.
@@ -581,6 +582,17 @@ impl Link {
         let (isolation, methods) = (Isolation::Process, MethodSet::default());
         let phase = Phase::Reported(deadline);
         Self { phase, memory: false, ..Self::new(name, token, isolation, methods) }
+    }
+
+    /// Charges both ends for a link that was reported.
+    pub(super) fn charge_ends(&mut self) -> Result<(), Exceeded> {
+        let ends = [(&mut self.caller, Resource::Links), (&mut self.server, Resource::Served)];
+        for (end, resource) in ends {
+            if let Some(end) = end {
+                end.charges = vec![end.standing.usage.charge_own(resource, 1)?];
+            }
+        }
+        Ok(())
     }
 
     /// The other end has reported it, too, or there is none here.

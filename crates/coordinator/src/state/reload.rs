@@ -43,7 +43,7 @@ impl State {
         if let Some((to, request)) = asked {
             self.send(to, Message::Reloaded { request, ended, changed: others });
         }
-        self.serve_questions(now);
+        self.hungry.want(now);
         changed
     }
 

@@ -9,8 +9,10 @@
 //!
 //! The token is what the two ends know and nobody else, so two reports of one token in the two
 //! roles are the two ends of one link. An end whose policy does not let it call, or serve, is
-//! refused, and the other one then is alone. Who reports a link keeps it charged to its account; no
-//! memory is known here, so the word of each end counts for its own charge.
+//! refused, and the other one then is alone. An end that is alone is counted apart, so who reports what
+//! is not there takes nothing from the others; when both are there, each is charged for the link, up
+//! to its account's own limits. No memory is known here, so the word of each end counts for its own
+//! charge.
 
 use std::time::{Duration, Instant};
 
@@ -49,8 +51,7 @@ impl State {
             let text = format!("this coordinator is over {GRACE:?} old, and knows no such link");
             return self.refuse(conn, request, NOT_FOUND, text);
         }
-        let resource = if role == Role::Server { Resource::Served } else { Resource::Links };
-        let charge = match self.connections[&conn].charge(resource) {
+        let charge = match self.connections[&conn].charge(Resource::Reported) {
             Ok(charge) => charge,
             Err(text) => return self.refuse(conn, request, RESOURCE_EXHAUSTED, text),
         };
@@ -90,6 +91,9 @@ impl State {
         self.send(conn, Message::Reported { request, link: number });
         let link = self.links.get_mut(&number).expect("just looked up");
         if link.caller.is_some() && (link.server.is_some() || role == Role::Redirected) {
+            if let Err(e) = link.charge_ends() {
+                return self.give_up(number, RESOURCE_EXHAUSTED, &e.to_string(), None);
+            }
             link.is_open_again();
             self.take_place(number);
             self.deadlines.remove(&(self.grace, number));

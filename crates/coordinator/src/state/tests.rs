@@ -38,8 +38,13 @@ pub(super) fn state() -> State {
 
 /// Books under a policy, with room for many.
 pub(super) fn under(policy: &str) -> State {
+    with_descriptors(1 << 20, policy)
+}
+
+/// Books under a policy, with room for what so many descriptors allow.
+pub(super) fn with_descriptors(most: usize, policy: &str) -> State {
     let policy = Policy::parse("p", policy).unwrap();
-    let quotas = Quotas::new(Totals::for_descriptors(1 << 20), Limits::default());
+    let quotas = Quotas::new(Totals::for_descriptors(most), Limits::default(), 9);
     let mut last = 0_u64;
     let token = move || {
         last += 1;
@@ -68,6 +73,7 @@ pub(super) fn take(s: &mut State) -> Vec<Effect> {
             s.room(conn);
         }
     }
+    while s.serve_question().is_some() {}
     let effects = s.take_effects();
     effects.into_iter().filter(|e| !matches!(e, Effect::Audit(_))).collect()
 }
@@ -521,8 +527,9 @@ fn an_end_that_lies_about_its_memory_is_blamed() {
     let (number, to) = offered(&connect(&mut s, web));
     ask(&mut s, to, Message::Adopted { link: number });
     s.faulty(number, Fault::Of(Role::Server), "no seal", Instant::now());
-    let effects = s.take_effects();
+    let mut effects = s.take_effects();
     assert!(effects.iter().any(|e| matches!(e, Effect::Audit(Event::Blamed { .. }))));
+    effects.extend(take(&mut s));
     let next = effects.iter().find_map(|e| match e {
         Effect::Offer { to, .. } => Some(*to),
         _ => None,

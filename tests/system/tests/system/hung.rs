@@ -2,11 +2,14 @@
 
 use std::time::{Duration, Instant};
 
+use partywall_abi::VERSION;
+use partywall_abi::control::Message;
 use partywall_interop::proto::test_service_client::TestServiceClient;
 use partywall_system_tests::request;
+use partywall_test_control::Conversation;
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::host::{Host, alone};
+use super::host::{Host, Process, alone};
 
 /// Each instance is asked in turn, so that some of these meet the one that hangs.
 const CONNECTS: u32 = 6;
@@ -34,4 +37,29 @@ async fn tried_with_the_next(host: &Host) {
     }
     // One offer is waited for, for a second; then the instance is asked last.
     assert!(start.elapsed() < Duration::from_secs(6), "{:?}", start.elapsed());
+}
+
+/// The 5 s that a process has for its proof ran while the coordinator did not.
+#[test]
+fn a_proof_that_came_while_the_coordinator_was_late_is_in_time() {
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("c.sock");
+    let mut coordinator =
+        Process::start(env!("CARGO_BIN_EXE_st-coordinator"), &socket, &[], &[], None);
+    coordinator.ready();
+    let [proves, silent] = [(); 2].map(|()| Conversation::connect(&socket).unwrap());
+    let nonce = proves.challenge().unwrap();
+    silent.challenge().unwrap();
+    coordinator.signal(Signal::STOP);
+    proves.say(&Message::Proof { version: VERSION, nonce }).unwrap();
+    std::thread::sleep(Duration::from_secs(6));
+    coordinator.signal(Signal::CONT);
+    let welcome = proves.next().unwrap().0;
+    assert!(matches!(welcome, Message::Welcome { .. }), "{welcome:?}");
+    let refused = silent.next().unwrap().0;
+    assert!(
+        matches!(&refused, Message::Refused { text, .. } if text.contains("in time")),
+        "{refused:?}"
+    );
 }

@@ -74,10 +74,28 @@ pub(in crate::state) struct Turns {
     of: BTreeMap<Conn, Account>,
     /// Accounts that are left out of this pass.
     resting: Vec<Account>,
+    /// Their connections whose questions found no room in it.
+    again: Vec<Conn>,
+    /// Questions that this pass has had.
+    had: usize,
+    /// Since when there is a cause to look at questions.
+    wanted: Option<Instant>,
     look: Option<Instant>,
 }
 
 impl Turns {
+    /// There may be room for a question now.
+    pub(in crate::state) fn want(&mut self, now: Instant) {
+        self.wanted = Some(now);
+    }
+
+    /// Time has passed: questions that found no room are looked at again.
+    pub(in crate::state) fn late(&mut self, now: Instant) {
+        if self.look.is_some_and(|look| look <= now) {
+            self.want(now);
+        }
+    }
+
     pub(super) fn push(&mut self, account: &Account, conn: Conn) {
         // Its account may have changed: it stays where it waits until its turn.
         if self.of.contains_key(&conn) {
@@ -128,8 +146,9 @@ impl Turns {
         }
     }
 
+    /// When questions are to be looked at.
     pub(in crate::state) fn next_look(&self) -> Option<Instant> {
-        self.look.filter(|_| !self.of.is_empty())
+        self.wanted.or(self.look).filter(|_| !self.of.is_empty())
     }
 }
 
@@ -177,10 +196,10 @@ impl State {
             Err(text) => return self.refuse(conn, request, RESOURCE_EXHAUSTED, text),
         };
         let tried = BTreeSet::new();
-        let question = Question { request, name, since: now, tried, _charge: Some(charge) };
+        let question = Question { request, name, since: now, tried, charge: Some(charge) };
         self.connection(conn).questions.push_back(question);
         self.hunger(conn);
-        self.serve_questions(now);
+        self.hungry.want(now);
     }
 
     pub(super) fn hunger(&mut self, conn: Conn) {
@@ -204,34 +223,50 @@ impl State {
         };
         if let Some(link) = links.into_iter().find(being_made) {
             self.give_up(link, UNAVAILABLE, "its caller has cancelled it", Some(Role::Server));
-            self.serve_questions(now);
+            self.hungry.want(now);
         }
     }
 
-    /// Takes questions in turn, as far as there is room. An account whose question finds none waits
-    /// for the next pass, and that question for the others of its connection.
-    pub(in crate::state) fn serve_questions(&mut self, now: Instant) {
-        let mut again = Vec::new();
-        for _ in 0..PASS {
-            let Some((account, conn)) = self.hungry.pop() else { break };
-            let Some(c) = self.connections.get_mut(&conn) else { continue };
-            let Some(mut question) = c.questions.pop_front() else { continue };
-            match self.ask(conn, &mut question, now) {
-                Asked::Done => drop(question),
-                Asked::Waits => {
-                    self.connection(conn).questions.push_back(question);
-                    self.hungry.rest(account);
-                    again.push(conn);
-                    continue;
+    /// Answers the question whose turn it is, as far as there is room, and says whose it is; none
+    /// when all have been looked at. An account whose question finds no room waits for the next
+    /// pass, and that question for the others of its connection.
+    pub fn serve_question(&mut self) -> Option<Arc<Usage>> {
+        let now = self.hungry.wanted?;
+        let next = if self.hungry.had < PASS { self.hungry.pop() } else { None };
+        let Some((account, conn)) = next else {
+            self.end_pass(now);
+            return None;
+        };
+        self.hungry.had += 1;
+        let c = self.connections.get_mut(&conn).expect("who is gone was forgotten");
+        let usage = Arc::clone(&c.standing.usage);
+        let Some(mut question) = c.questions.pop_front() else { return Some(usage) };
+        match self.ask(conn, &mut question, now) {
+            Asked::Done => {
+                if self.connections.get(&conn).is_some_and(|c| !c.questions.is_empty()) {
+                    self.hunger(conn);
                 }
             }
-            if self.connections.get(&conn).is_some_and(|c| !c.questions.is_empty()) {
-                self.hunger(conn);
+            Asked::Waits => {
+                self.connection(conn).questions.push_back(question);
+                self.hungry.rest(account);
+                self.hungry.again.push(conn);
             }
         }
+        Some(usage)
+    }
+
+    fn end_pass(&mut self, now: Instant) {
+        // What was not looked at is looked at next; what found no room, when there is a cause.
+        self.hungry.had = 0;
+        if self.hungry.accounts.is_empty() {
+            self.hungry.wanted = None;
+        }
         self.hungry.wake();
-        for conn in again {
-            self.hunger(conn);
+        for conn in std::mem::take(&mut self.hungry.again) {
+            if self.connections.contains_key(&conn) {
+                self.hunger(conn);
+            }
         }
         self.hungry.look = Some(now + LOOK);
     }
@@ -310,7 +345,8 @@ impl State {
             Err(_) => return Asked::Waits,
         };
         let tried = std::mem::take(&mut question.tried);
-        let question = Question { request, name, since: question.since, tried, _charge: None };
+        let charge = question.charge.take();
+        let question = Question { request, name, since: question.since, tried, charge };
         let making = Making { question, deadline: now + OFFER_TIME, charge: making };
         self.offer(conn, instance, making, methods, [caller_charge, server_charge]);
         Asked::Done

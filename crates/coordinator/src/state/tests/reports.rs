@@ -89,3 +89,37 @@ fn a_coordinator_that_is_not_new_hears_no_reports() {
     s.message(web, m, Instant::now() + super::super::reports::GRACE);
     assert_eq!(refused(&take(&mut s)).0, NOT_FOUND);
 }
+
+/// The one who came first had the shares of all.
+#[test]
+fn who_reports_what_is_not_there_leaves_the_others_their_links() {
+    let policy = "[service.g]\nregister = ['anyone']\n[service.g.call]\nanyone = ['*']\n";
+    let mut s = with_descriptors(1024, policy);
+    let liar = open(&mut s, 4);
+    let mut last = 0_u64;
+    let mut token = || {
+        last += 1;
+        let mut bytes = [9; 16];
+        bytes[..8].copy_from_slice(&last.to_le_bytes());
+        Token(bytes)
+    };
+    let report = |s: &mut State, conn: Conn, token: Token, role: Role| {
+        let e = ask(s, conn, Message::Report { request: 7, token, role, name: name() });
+        e.iter().any(|e| matches!(e, Effect::Send { message: Message::Reported { .. }, .. }))
+    };
+    for role in [Role::Caller, Role::Server] {
+        for _ in 0..10_000 {
+            report(&mut s, liar, token(), role);
+        }
+    }
+    let (server, web) = (open(&mut s, 1), open(&mut s, 2));
+    for n in 0..200 {
+        let token = token();
+        assert!(report(&mut s, server, token, Role::Server), "link {n}");
+        assert!(report(&mut s, web, token, Role::Caller), "link {n}");
+    }
+    assert_eq!(open_links(&s), 200);
+    let used = |conn: Conn, what| s.connections[&conn].standing.usage.used(what);
+    assert_eq!((used(web, Resource::Links), used(server, Resource::Served)), (200, 200));
+    assert_eq!((used(web, Resource::Reported), used(server, Resource::Reported)), (0, 0));
+}
