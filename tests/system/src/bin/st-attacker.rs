@@ -1,10 +1,12 @@
-//! A process that means harm. It prints `ready` when its attack is under way.
+//! A process that means harm. It prints what it holds, then `ready` when its attack is under way, and
+//! answers each line of its input with how much it has done: connections made, packets sent, links mapped.
 
-use std::io::Write;
+use std::io::{BufRead, Write};
 use std::mem::ManuallyDrop;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::{Parser, ValueEnum};
@@ -14,6 +16,19 @@ use partywall_shm::setup::{Adopted, Pending};
 use partywall_shm::socket;
 use partywall_test_control::{Conversation, PATIENCE, Result};
 use rustix::process::{Resource, Rlimit};
+
+/// What it has done.
+static DONE: AtomicU64 = AtomicU64::new(0);
+
+fn done() {
+    DONE.fetch_add(1, Ordering::Relaxed);
+}
+
+fn tell_when_asked() {
+    for _line in std::io::stdin().lock().lines().map_while(std::result::Result::ok) {
+        say(&format!("done {}", DONE.load(Ordering::Relaxed)));
+    }
+}
 
 #[derive(Parser)]
 struct Arguments {
@@ -78,6 +93,7 @@ fn main() -> Result<()> {
     let arguments = Arguments::parse();
     let limit = rustix::process::getrlimit(Resource::Nofile);
     rustix::process::setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })?;
+    std::thread::spawn(tell_when_asked);
     let crowd = Crowd { arguments };
     match crowd.arguments.mode {
         Mode::Burn => crowd.burn(),
@@ -147,7 +163,9 @@ impl Crowd {
     /// As many connections as are asked for; fewer when the coordinator gives no more.
     fn open(&self) -> Vec<Conversation> {
         let open = |_| Conversation::open(&self.arguments.socket).ok();
-        (0..self.arguments.connections).map_while(open).collect()
+        let held: Vec<_> = (0..self.arguments.connections).map_while(open).collect();
+        say(&format!("holds {}", held.len()));
+        held
     }
 
     fn connect(&self) -> Result<()> {
@@ -157,12 +175,16 @@ impl Crowd {
             if held.len() >= self.arguments.connections {
                 held.pop_front();
                 if !said {
+                    say(&format!("holds {}", held.len() + 1));
                     ready();
                     said = true;
                 }
             }
             match Conversation::connect(&self.arguments.socket) {
-                Ok(conversation) => held.push_back(conversation),
+                Ok(conversation) => {
+                    held.push_back(conversation);
+                    done();
+                }
                 // The backlog is full.
                 Err(_) => std::thread::sleep(Duration::from_millis(1)),
             }
@@ -173,7 +195,9 @@ impl Crowd {
         let _held = self.open();
         ready();
         loop {
-            let _gone = Conversation::open(&self.arguments.socket);
+            if Conversation::open(&self.arguments.socket).is_ok() {
+                done();
+            }
         }
     }
 
@@ -183,6 +207,9 @@ impl Crowd {
         for request in 0_u32.. {
             for conversation in &mut held {
                 let sent = conversation.try_say(&message(request));
+                if matches!(sent, Ok(true)) {
+                    done();
+                }
                 while reads && matches!(conversation.now(), Ok(Some(_))) {}
                 if sent.is_err() {
                     // The coordinator has had enough of this one.
@@ -207,6 +234,7 @@ impl Crowd {
                     (sent, conversation.next())
                 {
                     conversation.say(&Message::Unregister { registration })?;
+                    done();
                 }
             }
         }
@@ -226,6 +254,7 @@ impl Crowd {
             flips.say(&Message::Register { request, name: name("flip.0"), places: 1 })?;
             if let (Message::Registered { registration, .. }, _) = flips.next()? {
                 flips.say(&Message::Unregister { registration })?;
+                done();
             }
         }
         Ok(())
@@ -239,7 +268,10 @@ impl Crowd {
             conversation.say(&Message::Connect { request, name: name("test") })?;
             match conversation.fill() {
                 // What is mapped stays, whatever becomes of the link: its pages are this process's.
-                Ok((_, pending)) => kept.push(pending),
+                Ok((_, pending)) => {
+                    kept.push(pending);
+                    done();
+                }
                 Err(_) => std::thread::sleep(Duration::from_millis(1)),
             }
             if kept.len() >= 64 {
@@ -263,7 +295,7 @@ impl Crowd {
                 match filled {
                     Ok(ends) => links.push(ends),
                     Err(refused) => {
-                        say(&format!("{open} links, then: {refused}"));
+                        say(&format!("refused: {refused}"));
                         held.push((conversation, links));
                         break 'all;
                     }
@@ -272,6 +304,7 @@ impl Crowd {
             }
             held.push((conversation, links));
         }
+        say(&format!("holds {open}"));
         ready();
         loop {
             std::thread::sleep(Duration::from_secs(1));
