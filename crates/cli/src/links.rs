@@ -32,7 +32,7 @@ With --wide also:
                  started (of the copy that the coordinator ran) or observed (read from /proc)
   REQUESTS       bytes that the server received;  REPLIES: that it sent
   FORWARDS/CALL  system calls that one call through the gate has made in the caller's name
-  CPU/CALL       time that the caller's thread spent in the service, for one call
+  TIME/CALL      time that the caller's thread spent in the service, for one call
 
 With --json a line is an object. The fields stay; others may join them:
   link, name, via, url, isolation, open, calls, failed, denied, request_bytes, reply_bytes, visits,

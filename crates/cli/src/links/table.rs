@@ -29,7 +29,7 @@ pub(crate) fn table(links: &[LinkInfo], wide: bool) -> String {
             "REQUESTS",
             "REPLIES",
             "FORWARDS/CALL",
-            "CPU/CALL",
+            "TIME/CALL",
         ];
         rows.push(head.map(String::from).to_vec());
         rows.extend(links.iter().map(wide_row));

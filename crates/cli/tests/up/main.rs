@@ -3,6 +3,7 @@
 mod domains;
 mod newcomer;
 mod reload;
+mod systemd;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};

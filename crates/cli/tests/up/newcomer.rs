@@ -51,7 +51,7 @@ fn up_says_how_its_coordinator_is_reached_and_links_ps_and_domain_reach_it() {
     let table = asked(&["links"]);
     assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
     assert!(table.lines().nth(1).unwrap().contains("  test  gate  none  "), "{table}");
-    assert!(asked(&["links", "--wide"]).contains("CPU/CALL"));
+    assert!(asked(&["links", "--wide"]).contains("TIME/CALL"));
     assert_eq!(
         asked(&["domain", "disable", "test"]),
         "`test`: callers go by the ring from now on\n"

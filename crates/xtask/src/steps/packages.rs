@@ -50,6 +50,13 @@ const PACKAGES: &[Package] = &[
         at_least: Some([1, 24]),
     },
     Package {
+        names: &["systemd"],
+        probes: &[&["systemd-analyze", "--version"]],
+        why: "checks the units that we hand out",
+        need: Need::Always,
+        at_least: None,
+    },
+    Package {
         names: &["docker-compose-v2", "docker-compose-plugin", "docker-compose"],
         probes: &[&["docker", "compose", "version"], &["docker-compose", "version"]],
         why: "checks, by its `config`, the compose files that we write",

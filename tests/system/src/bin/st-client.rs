@@ -381,12 +381,17 @@ async fn measure(socket: Option<&Path>) -> Result<(), Error> {
     let mut client = TestServiceClient::new(connect(socket).await?);
     ready()?;
     for line in std::io::stdin().lock().lines() {
-        let bytes = line?.trim().parse()?;
+        let line = line?;
+        let mut words = line.split_whitespace();
+        let bytes = words.next().ok_or("how many bytes?")?.parse()?;
+        let within = words.next().map(|ms| ms.parse().map(Duration::from_millis)).transpose()?;
         let mut times = Vec::new();
         for n in 0..300 {
             let asked = request(n, bytes);
+            let mut call = tonic::Request::new(asked.clone());
+            within.into_iter().for_each(|within| call.set_timeout(within));
             let start = Instant::now();
-            let reply = client.unary_call(asked.clone()).await?;
+            let reply = client.unary_call(call).await?;
             times.push(start.elapsed());
             assert!(is_answer(&asked, reply.get_ref()), "a wrong answer");
         }

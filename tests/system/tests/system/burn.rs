@@ -70,7 +70,7 @@ async fn measure(channel: &Channel) -> (Vec<Duration>, usize) {
         tokio::time::sleep(Duration::from_millis(3 + round % 5)).await;
         let (start, asked) = (Moment::here(), request(round, 64));
         let reply = client.unary_call(asked.clone()).await.unwrap();
-        waits.push(Moment::here().since(start));
+        waits.push(Moment::here().since(&start));
         in_time += usize::from(!burn.is_finished());
         assert!(is_answer(&asked, reply.get_ref()));
         burn.await.unwrap().unwrap();

@@ -198,12 +198,12 @@ fn switches(pid: u32) -> u64 {
         .sum()
 }
 
-/// A moment, and how long the threads of a process had waited for a CPU until then: what others of a
+/// A moment, and how long each thread of a process had waited for a CPU until then: what others of a
 /// busy machine take from them is no part of how long the process takes.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Moment {
     at: Instant,
-    waited: Duration,
+    waited: BTreeMap<PathBuf, Duration>,
 }
 
 impl Moment {
@@ -211,20 +211,25 @@ impl Moment {
         let at = Instant::now();
         let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
         // A thread that has just ended says nothing.
-        let waited = |task: std::io::Result<std::fs::DirEntry>| -> Option<u64> {
-            let times = std::fs::read_to_string(task.ok()?.path().join("schedstat")).ok()?;
-            times.split(' ').nth(1)?.parse().ok()
+        let waited = |task: std::io::Result<std::fs::DirEntry>| {
+            let task = task.ok()?.path();
+            let times = std::fs::read_to_string(task.join("schedstat")).ok()?;
+            Some((task, Duration::from_nanos(times.split(' ').nth(1)?.parse().ok()?)))
         };
-        Self { at, waited: Duration::from_nanos(tasks.filter_map(waited).sum()) }
+        Self { at, waited: tasks.filter_map(waited).collect() }
     }
 
     pub(crate) fn here() -> Self {
         Self::of(std::process::id())
     }
 
-    /// The time from `earlier`, less what the threads waited for a CPU since then.
-    pub(crate) fn since(self, earlier: Self) -> Duration {
-        let waited = self.waited.saturating_sub(earlier.waited);
+    /// The time from `earlier`, less what the thread that waited longest for a CPU has waited since
+    /// then: threads that wait at the same time hold the process up once.
+    pub(crate) fn since(&self, earlier: &Self) -> Duration {
+        let since = |(task, waited): (&PathBuf, &Duration)| {
+            waited.saturating_sub(earlier.waited.get(task).copied().unwrap_or_default())
+        };
+        let waited = self.waited.iter().map(since).max().unwrap_or_default();
         self.at.saturating_duration_since(earlier.at).saturating_sub(waited)
     }
 }
@@ -278,7 +283,7 @@ impl Held {
         let start = Moment::of(pid);
         loop {
             let left = Self::by(pid).beyond(self);
-            let took = Moment::of(pid).since(start);
+            let took = Moment::of(pid).since(&start);
             if left.is_empty() {
                 return took;
             }

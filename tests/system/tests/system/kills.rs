@@ -85,7 +85,7 @@ fn a_killed_server_is_unavailable_at_once_and_leaves_nothing() {
                 while let Some(ended) = calls.join_next().await {
                     let (code, at) = ended.unwrap();
                     assert_eq!(code, Code::Unavailable);
-                    slowest = slowest.max(at.since(killed));
+                    slowest = slowest.max(at.since(&killed));
                 }
             };
             tokio::time::timeout(Duration::from_secs(10), all).await.expect("a call hangs");
@@ -160,7 +160,7 @@ fn a_killed_server_wakes_a_blocked_caller() {
                 }
             }
         };
-        slowest = slowest.max(failed.since(killer.join().unwrap()));
+        slowest = slowest.max(failed.since(&killer.join().unwrap()));
     }
     println!("a blocked caller heard of the death within {slowest:?}, {trials} times asleep");
     assert!(slowest < SOON, "{slowest:?}");

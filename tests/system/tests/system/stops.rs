@@ -81,7 +81,7 @@ fn server_stops_at(label: &str, after: &str, blocking: bool) -> (bool, Duration)
     let killed = server.kill();
     let (code, at) = survivor.join().unwrap();
     assert_eq!(code, Code::Unavailable, "{label}");
-    (reached, at.since(killed))
+    (reached, at.since(&killed))
 }
 
 /// Calls until that fails; the server may die while the link is made, too.
