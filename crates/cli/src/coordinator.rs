@@ -6,6 +6,7 @@
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::OnceLock;
 
 use partywall_coordinator::policy::PolicyError;
 use partywall_coordinator::{Coordinator, Listen, Options, Policy, audit};
@@ -162,9 +163,18 @@ fn tell(state: &[NotifyState<'_>]) {
 pub(crate) fn raise_descriptor_limit() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
+    let _first = BEFORE.set(limit.current);
     limit.current = limit.maximum;
     // Refused or not, what there is will do.
     let _ = setrlimit(Resource::Nofile, limit);
+}
+
+/// The soft limit from before it was raised.
+static BEFORE: OnceLock<Option<u64>> = OnceLock::new();
+
+/// The soft limit of descriptors that this process was started with, if there is one.
+pub(crate) fn descriptor_limit_before() -> Option<u64> {
+    BEFORE.get().copied().flatten()
 }
 
 #[cfg(test)]

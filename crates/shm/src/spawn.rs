@@ -13,6 +13,8 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
+use rustix::process::{Resource, Rlimit};
+
 /// The number under which a started program finds its socket to the coordinator.
 pub const SOCKET_NUMBER: i32 = 3;
 
@@ -30,6 +32,8 @@ pub struct Program {
     pub directory: PathBuf,
     /// What becomes descriptor [`SOCKET_NUMBER`].
     pub socket: Option<OwnedFd>,
+    /// Its soft limit of descriptors, where it is not this process's (RLIMIT_NOFILE).
+    pub descriptors: Option<u64>,
 }
 
 impl Program {
@@ -66,7 +70,13 @@ impl Program {
         if let Some([out, errors]) = output {
             command.stdout(out).stderr(errors);
         }
+        let descriptors = self.descriptors;
         let before_exec = move || {
+            if let Some(current) = descriptors {
+                let limit = rustix::process::getrlimit(Resource::Nofile);
+                let limit = Rlimit { current: Some(current), ..limit };
+                rustix::process::setrlimit(Resource::Nofile, limit)?;
+            }
             rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
             if rustix::process::getppid() != Some(parent) {
                 return Err(io::ErrorKind::BrokenPipe.into());
@@ -113,7 +123,15 @@ mod tests {
             environment: vec![("ONLY".into(), "this".into())],
             directory: "/".into(),
             socket,
+            descriptors: None,
         }
+    }
+
+    #[test]
+    fn a_program_has_the_limit_of_descriptors_that_it_is_given() {
+        let child = program("/bin/sh", &["-c", "test $(ulimit -Sn) = 77"], None);
+        let mut child = Program { descriptors: Some(77), ..child }.start().unwrap();
+        assert!(child.wait().unwrap().success());
     }
 
     #[test]

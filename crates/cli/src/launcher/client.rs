@@ -119,6 +119,7 @@ impl Launcher {
             environment: kept.chain([tunables]).collect(),
             directory: "/".into(),
             socket: Some(theirs),
+            descriptors: None,
         };
         let child = program.start().map_err(io("running this program again"))?;
         #[expect(deprecated, reason = "the safe form; an OwnedFd keeps its descriptor")]

@@ -275,7 +275,10 @@ impl<'c> Services<'c> {
         let prepared = launch::prepare(&r.start)?;
         let Prepared { image, name, args, environment, directory, socket, known } = prepared;
         let socket = Some(socket);
-        let program = Program { image, name, args, environment, directory, socket };
+        // As programs have it from a shell, however much this one may have itself: those that use
+        // select(2) take no more than 1,024.
+        let descriptors = crate::coordinator::descriptor_limit_before();
+        let program = Program { image, name, args, environment, directory, socket, descriptors };
         let child = program.start_saying(says).map_err(|source| launch::LaunchError {
             name: r.start.name.clone(),
             program: r.start.program.clone(),

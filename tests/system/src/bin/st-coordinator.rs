@@ -55,7 +55,9 @@ fn start(coordinator: &Coordinator, program: PathBuf) -> Result<Child, Box<dyn s
     let Prepared { image, name, args, environment, directory, socket, known } =
         launch::prepare(&service)?;
     let socket = Some(socket);
-    let child = Program { image, name, args, environment, directory, socket }.start()?;
+    let descriptors = None;
+    let child =
+        Program { image, name, args, environment, directory, socket, descriptors }.start()?;
     known.started(coordinator, child.id(), spawn::pidfd(&child)?, None);
     Ok(child)
 }

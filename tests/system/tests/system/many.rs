@@ -90,6 +90,9 @@ fn a_quiet_link_among_a_thousand() {
         used >> 20
     );
     assert_eq!(links, 1000);
+    // One for each link, and those that it has without any.
+    let descriptors = std::fs::read_dir(format!("/proc/{}/fd", many.server.pid())).unwrap().count();
+    assert!((1000..1024).contains(&descriptors), "{descriptors} descriptors");
     assert!(used < 200 << 20, "{used} bytes of shared memory");
     let (of_links, of_sharing) = (among as f64 / among_two as f64, among as f64 / alone as f64);
     assert!(of_links <= 1.5, "998 links cost a quiet one {of_links:.2} times its call");
