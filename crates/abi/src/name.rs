@@ -102,13 +102,17 @@ impl MethodPattern {
         Ok(Self { service, method })
     }
 
-    /// Whether the pattern covers the gRPC path `/package.Service/Method`.
+    /// Whether the pattern covers a path: that of a gRPC method, `/package.Service/Method`; `*` covers
+    /// all others as well, which layers and routes of plain HTTP may have.
     pub fn covers(&self, path: &str) -> bool {
-        let Some((service, method)) = path.strip_prefix('/').and_then(|p| p.rsplit_once('/'))
-        else {
+        let Some(rest) = path.strip_prefix('/').filter(|rest| !rest.contains(['?', '#'])) else {
             return false;
         };
-        !service.contains(['/', '?', '#'])
+        if self.service.is_none() && self.method.is_none() {
+            return true;
+        }
+        let Some((service, method)) = rest.rsplit_once('/') else { return false };
+        !service.contains('/')
             && self.service.as_deref().is_none_or(|s| s == service)
             && self.method.as_deref().is_none_or(|m| m == method)
     }
@@ -189,8 +193,16 @@ mod tests {
         for bad in ["", "/", "a/b/c", "/x", "x/", "a b", "x/y.z", "pkg.Service"] {
             assert!(MethodPattern::new(bad).is_err(), "{bad:?}");
         }
-        for path in ["nopath", "/a.B/Secret?/Open", "/a.B/x/Open"] {
+        for path in ["nopath", "", "/a.B/Secret?/Open", "/a.B/C#d"] {
             assert!(!MethodPattern::any().covers(path), "{path}");
+        }
+        for path in ["/", "/plain", "/a.B/x/Open", "/a.B/C/"] {
+            assert!(MethodPattern::any().covers(path), "{path}");
+            assert!(!MethodPattern::new("Open").unwrap().covers(path), "{path}");
+            assert!(
+                !MethodPattern::new("a.B/*").unwrap().covers(path) || path == "/a.B/",
+                "{path}"
+            );
         }
     }
 

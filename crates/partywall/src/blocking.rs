@@ -257,6 +257,9 @@ impl Channel {
             .map_err(|_| Status::resource_exhausted("a request of over 4 GiB"))?;
         message[1..PREFIX].copy_from_slice(&len.to_be_bytes());
         let timeout = wire::parse_timeout(headers);
+        if timeout.is_some_and(|timeout| timeout.is_zero()) {
+            return Err(ring::client::expired());
+        }
         let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
         let (mut again, mut instances, mut broken) = (true, 0, None);
         let answer = loop {

@@ -4,8 +4,10 @@
 //! `application/grpc` and the user agent of a caller that adds nothing to [`USER_AGENT`]. The
 //! receiver puts the latter two back, so that a layer sees the headers that it sees over HTTP/2. A
 //! content type of the caller's own travels and is the only one; a user agent of its own travels
-//! with ours behind it. `grpc-timeout` travels as a number of nanoseconds. Everything else, `-bin`
-//! values in their base64 form included, goes as it is.
+//! with ours behind it. `grpc-timeout` travels as a number of nanoseconds. What belongs to a
+//! connection of HTTP, and not to a call, does not travel on any route ([`OF_CONNECTIONS`]). Everything
+//! else, `-bin` values in their base64 form included, goes as it is; but for details of a status that are
+//! no base64, at which tonic panics: they are left out wherever they come from ([`without_bad_details`]).
 //!
 //! # What does not fit
 //!
@@ -15,10 +17,13 @@
 
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use http::header::{self, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, TE};
 use partywall_abi::codec::DecodeError;
 use partywall_abi::limits;
 use partywall_abi::segment::{self, Metadata, NO_DEADLINE, RequestHead, ResponseHead, Trailers};
+use tonic::metadata::MetadataMap;
 use tonic::{Code, Status};
 
 /// The content type of a call that names no other.
@@ -30,20 +35,60 @@ pub(crate) const USER_AGENT: HeaderValue = HeaderValue::from_static("partywall/1
 pub(crate) const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 pub(crate) const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+const GRPC_DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
+
+/// Headers that say something of a connection (RFC 9110, section 7.6.1; RFC 9113, section 8.2.2), or of
+/// a body that is none of a call's.
+const OF_CONNECTIONS: [HeaderName; 6] = [
+    header::CONNECTION,
+    header::CONTENT_LENGTH,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+];
 
 /// Most bytes of a list of headers that our ends of HTTP/2 take, as it counts them: no less than
 /// what a ring takes.
 pub(crate) const LIST_BYTES: u32 =
     (limits::HEAD_BYTES + limits::PATH_BYTES + 32 * limits::METADATA_ENTRIES + 1024) as u32;
 
-/// Most bytes of the trailers of a failed call, as HTTP/2 counts them ([`list_size`]): callers
-/// over HTTP/2 take 16 KiB unless they say otherwise.
-const FAILED_BYTES: usize = 16_000;
+/// Most bytes of the trailers of a failed call, as HTTP/2 counts them ([`list_size`]): gRPC's C core, and
+/// with it Python's grpcio, loses the code of more and more calls from 8 KiB on, with what comes
+/// before the trailers (`grpc.max_metadata_size`).
+const FAILED_BYTES: usize = 7_900;
 /// A message is not cut below so many bytes for the sake of details and metadata.
 const MESSAGE_BYTES: usize = 1024;
 
 fn travels(name: &HeaderName, value: &HeaderValue) -> bool {
-    !(name == TE || name == GRPC_TIMEOUT || (name == CONTENT_TYPE && value == GRPC))
+    !(name == TE
+        || name == GRPC_TIMEOUT
+        || (name == CONTENT_TYPE && value == GRPC)
+        || OF_CONNECTIONS.contains(name))
+}
+
+/// Leaves out what belongs to a connection.
+pub(crate) fn of_a_call(headers: &mut HeaderMap) {
+    for name in &OF_CONNECTIONS {
+        headers.remove(name);
+    }
+}
+
+/// As tonic reads base64.
+const BASE64: GeneralPurpose = GeneralPurpose::new(
+    &base64::alphabet::STANDARD,
+    GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
+);
+
+fn are_bad_details(name: &HeaderName, value: &HeaderValue) -> bool {
+    name == GRPC_DETAILS && BASE64.decode(value.as_bytes()).is_err()
+}
+
+/// Leaves out details of a status that [`Status::from_header_map`] would panic at.
+pub(crate) fn without_bad_details(headers: &mut HeaderMap) {
+    if headers.get_all(GRPC_DETAILS).iter().any(|value| are_bad_details(&GRPC_DETAILS, value)) {
+        headers.remove(GRPC_DETAILS);
+    }
 }
 
 fn count(headers: &HeaderMap, keep: impl Fn(&HeaderName, &HeaderValue) -> bool) -> u16 {
@@ -195,7 +240,8 @@ fn list_size<'a>(headers: impl Iterator<Item = (&'a HeaderName, &'a HeaderValue)
     headers.map(|(name, value)| name.as_str().len() + value.len() + 32).sum()
 }
 
-/// Trailers in a form that every receiver takes; none if they are that already. Of a failed call
+/// Trailers in a form that every receiver takes; none if they are that already: see
+/// [`without_bad_details`], and what does not fit. Of a failed call
 /// the code stays, the message is cut, and details and metadata are left out where they leave it no
 /// room. Of a good one, metadata that does not fit is RESOURCE_EXHAUSTED.
 pub(crate) fn fit(trailers: &HeaderMap) -> Option<HeaderMap> {
@@ -205,6 +251,16 @@ pub(crate) fn fit(trailers: &HeaderMap) -> Option<HeaderMap> {
     let fits = |headers: &HeaderMap| {
         list_size(headers.iter()) <= FAILED_BYTES && headers.len() <= limits::METADATA_ENTRIES
     };
+    let mut sound = HeaderMap::new();
+    let mut trailers = trailers;
+    if trailers.contains_key(GRPC_DETAILS) {
+        sound.clone_from(trailers);
+        without_bad_details(&mut sound);
+        if sound.len() != trailers.len() && fits(&sound) {
+            return Some(sound);
+        }
+        trailers = &sound;
+    }
     if fits(trailers) {
         return None;
     }
@@ -237,10 +293,12 @@ fn cut(message: &str, room: usize) -> &str {
     &message[..end.unwrap_or(message.len())]
 }
 
-/// What a layer's plain HTTP answer means to a gRPC caller.
+/// What a layer's plain HTTP answer, which has no status of gRPC's, means to a gRPC caller. Its headers
+/// are the status's metadata.
 ///
 /// See <https://github.com/grpc/grpc/blob/master/doc/http-grpc-status-mapping.md>.
-pub(crate) fn http_status(status: http::StatusCode) -> Status {
+pub(crate) fn http_status<B>(response: &http::Response<B>) -> Status {
+    let status = response.status();
     let code = match status.as_u16() {
         400 => Code::Internal,
         401 => Code::Unauthenticated,
@@ -249,7 +307,10 @@ pub(crate) fn http_status(status: http::StatusCode) -> Status {
         429 | 502 | 503 | 504 => Code::Unavailable,
         _ => Code::Unknown,
     };
-    Status::new(code, format!("the service answered with HTTP status {status}"))
+    let mut headers = response.headers().clone();
+    of_a_call(&mut headers);
+    let text = format!("the service answered with HTTP status {status}");
+    Status::with_metadata(code, text, MetadataMap::from_headers(headers))
 }
 
 /// What an answer means that ends without trailers: that is unknown, it may have been cut off.
@@ -275,6 +336,9 @@ fn read_into(headers: &mut HeaderMap, metadata: &Metadata<'_>) -> Result<Named, 
         let value = HeaderValue::from_bytes(value).map_err(|_| invalid("metadata value"))?;
         named.content_type |= name == CONTENT_TYPE;
         named.user_agent |= name == header::USER_AGENT;
+        if are_bad_details(&name, &value) {
+            continue;
+        }
         headers.append(name, value);
     }
     Ok(named)

@@ -20,12 +20,12 @@ use std::future::Future;
 use std::io;
 use std::path::PathBuf;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http_body::{Body as _, Frame, SizeHint};
+use http_body::{Body as _, Frame};
 use hyper_util::rt::TokioIo;
 use partywall_shm::address;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -46,6 +46,9 @@ use crate::wire;
 
 /// How long to wait before an address is tried again: at first, and at most.
 pub(super) const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
+
+/// How often a call is sent that no connection has begun to send.
+const ATTEMPTS: u32 = 8;
 
 trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}
 
@@ -169,16 +172,36 @@ pub(super) fn begin(channel: Transport, request: http::Request<Body>) -> Answer 
     let ends = timeout.and_then(|t| Instant::now().checked_add(t));
     Box::pin(async move {
         wire::check_request(request.uri().path(), request.headers())?;
-        let (cancel, gone) = oneshot::channel();
-        let cancel = Cancel(Some(cancel));
-        let request = request.map(|body| Body::new(Sent { body, gone: Some(gone) }));
+        if timeout.is_some_and(|timeout| timeout.is_zero()) {
+            return Err(expired());
+        }
         let mut timer = ends.map(|at| Box::pin(tokio::time::sleep_until(at.into())));
-        let answer = tokio::select! {
-            biased;
-            answer = channel.oneshot(request) => answer,
-            () = wait(&mut timer) => return Err(expired()),
+        let (mut head, body) = request.into_parts();
+        wire::of_a_call(&mut head.headers);
+        let body = Arc::new(Outgoing { body: Mutex::new(Some(body)), failure: OnceLock::new() });
+        let mut attempts = 0;
+        let (mut response, cancel) = loop {
+            let (cancel, gone) = oneshot::channel();
+            let cancel = Cancel(Some(cancel));
+            let sent = Sent { from: Arc::clone(&body), body: None, gone: Some(gone) };
+            let request = http::Request::from_parts(head.clone(), Body::new(sent));
+            let answer = tokio::select! {
+                biased;
+                answer = channel.clone().oneshot(request) => answer,
+                () = wait(&mut timer) => return Err(expired()),
+            };
+            attempts += 1;
+            match answer {
+                Ok(response) => break (response, cancel),
+                // The connection was given up before the call was on it.
+                Err(error) if attempts < ATTEMPTS && body.is_whole() && is_canceled(&error) => {}
+                Err(error) => {
+                    let failure = body.failure.get().cloned();
+                    return Err(failure.unwrap_or_else(|| meaning(error.into(), ends)));
+                }
+            }
         };
-        let response = answer.map_err(|error| meaning(error.into(), ends))?;
+        wire::without_bad_details(response.headers_mut());
         if response.status() == http::StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE {
             return Err(Status::resource_exhausted("the server takes no metadata of this size"));
         }
@@ -189,12 +212,22 @@ pub(super) fn begin(channel: Transport, request: http::Request<Body>) -> Answer 
                 return Err(expired());
             }
             None if response.status() != http::StatusCode::OK => {
-                return Err(wire::http_status(response.status()));
+                return Err(wire::http_status(&response));
             }
             _ => {}
         }
-        Ok(response.map(|body| Body::new(Received::new(body, told, cancel, timer, ends))))
+        let sent = body;
+        Ok(response.map(|body| {
+            let (kept, over, ended, reader) = (VecDeque::new(), false, false, None);
+            let live = Live { body, sent, cancel, kept, over, ended, reader, told };
+            Body::new(Received::new(live, timer, ends))
+        }))
     })
+}
+
+/// Whether a request was given back by a connection that ends.
+fn is_canceled(error: &tonic::transport::Error) -> bool {
+    chain(error).any(|e| e.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_canceled))
 }
 
 async fn wait(timer: &mut Option<Pin<Box<Sleep>>>) {
@@ -243,9 +276,22 @@ impl Drop for Cancel {
     }
 }
 
-/// The body of a request, until the call ends.
+/// The body of a request until a connection takes it, and how it has failed.
+struct Outgoing {
+    body: Mutex<Option<Body>>,
+    failure: OnceLock<Status>,
+}
+
+impl Outgoing {
+    fn is_whole(&self) -> bool {
+        self.body.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+}
+
+/// The body of a request on a connection, until the call ends.
 struct Sent {
-    body: Body,
+    from: Arc<Outgoing>,
+    body: Option<Body>,
     gone: Option<oneshot::Receiver<()>>,
 }
 
@@ -260,24 +306,32 @@ impl http_body::Body for Sent {
         if let Some(gone) = &mut self.gone
             && Pin::new(gone).poll(cx).is_ready()
         {
-            (self.body, self.gone) = (Body::empty(), None);
+            (self.body, self.gone) = (Some(Body::empty()), None);
             return Poll::Ready(Some(Err(h2::Error::from(h2::Reason::CANCEL).into())));
         }
-        Pin::new(&mut self.body).poll_frame(cx)
+        let this = &mut *self;
+        let from = &this.from;
+        let body = this.body.get_or_insert_with(|| {
+            let body = from.body.lock().unwrap_or_else(PoisonError::into_inner).take();
+            body.unwrap_or_default()
+        });
+        let polled = std::task::ready!(Pin::new(body).poll_frame(cx));
+        if let Some(Err(status)) = &polled {
+            // What resets the stream says less.
+            let _first = from.failure.set(status.clone());
+        }
+        Poll::Ready(polled)
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        self.body.as_ref().is_some_and(http_body::Body::is_end_stream)
     }
 }
 
 /// A response's body until the call ends, for who reads it and for who watches the deadline.
 struct Live {
     body: Body,
+    sent: Arc<Outgoing>,
     cancel: Cancel,
     /// What had come when the deadline passed.
     kept: VecDeque<Frame<Bytes>>,
@@ -301,7 +355,7 @@ impl Live {
         let mut cx = Context::from_waker(Waker::noop());
         while let Poll::Ready(Some(Ok(frame))) = Pin::new(&mut self.body).poll_frame(&mut cx) {
             let last = frame.is_trailers();
-            self.kept.push_back(frame);
+            self.kept.push_back(sound(frame));
             if last {
                 return self.end();
             }
@@ -327,11 +381,12 @@ impl Live {
                 if frame.is_trailers() {
                     self.end();
                 }
-                Poll::Ready(Some(Ok(frame)))
+                Poll::Ready(Some(Ok(sound(frame))))
             }
             Poll::Ready(Some(Err(status))) => {
                 self.end();
-                Poll::Ready(Some(Err(meaning(status.into(), ends))))
+                let failure = self.sent.failure.get().cloned();
+                Poll::Ready(Some(Err(failure.unwrap_or_else(|| meaning(status.into(), ends)))))
             }
             // A reset looks like a good end.
             Poll::Ready(None) => {
@@ -347,6 +402,16 @@ impl Live {
                 Poll::Pending
             }
         }
+    }
+}
+
+fn sound(frame: Frame<Bytes>) -> Frame<Bytes> {
+    match frame.into_trailers() {
+        Ok(mut trailers) => {
+            wire::without_bad_details(&mut trailers);
+            Frame::trailers(trailers)
+        }
+        Err(data) => data,
     }
 }
 
@@ -366,15 +431,8 @@ fn lock(live: &Mutex<Live>) -> MutexGuard<'_, Live> {
 }
 
 impl Received {
-    fn new(
-        body: Body,
-        told: bool,
-        cancel: Cancel,
-        timer: Option<Pin<Box<Sleep>>>,
-        ends: Option<Instant>,
-    ) -> Self {
-        let (kept, over, ended, reader) = (VecDeque::new(), false, false, None);
-        let live = Arc::new(Mutex::new(Live { body, cancel, kept, over, ended, reader, told }));
+    fn new(live: Live, timer: Option<Pin<Box<Sleep>>>, ends: Option<Instant>) -> Self {
+        let live = Arc::new(Mutex::new(live));
         let watch = timer.map(|timer| {
             let live = Arc::clone(&live);
             let watch = tokio::spawn(async move {

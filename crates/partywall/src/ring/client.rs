@@ -262,6 +262,10 @@ impl Link {
         place: Option<Place>,
     ) -> Result<Call, Refused> {
         let client = &self.client;
+        let timeout = wire::parse_timeout(request.headers());
+        if timeout.is_some_and(|timeout| timeout.is_zero()) {
+            return Err(Refused::Status(expired()));
+        }
         // One call may be kept without being polled, and have been woken for what is there.
         if client.core.open_calls() <= 1 {
             client.core.glance(|record| client.deliver(record, None));
@@ -287,7 +291,6 @@ impl Link {
             return Err(Refused::Back(Box::new(request)));
         }
         let (parts, body) = request.into_parts();
-        let timeout = wire::parse_timeout(&parts.headers);
         let path = parts.uri.into_parts().path_and_query;
         let path = path.unwrap_or_else(|| http::uri::PathAndQuery::from_static("/"));
         let deadline = timeout.map(|t| Box::pin(tokio::time::sleep(t)));

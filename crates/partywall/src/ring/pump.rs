@@ -84,11 +84,12 @@ impl Pump {
     }
 
     pub(crate) fn response(response: http::Response<tonic::body::Body>) -> Self {
-        let (parts, body) = response.into_parts();
-        if parts.status != http::StatusCode::OK {
-            return Self::status(wire::http_status(parts.status));
+        let told = response.headers().contains_key(wire::GRPC_STATUS);
+        if !told && response.status() != http::StatusCode::OK {
+            return Self::status(wire::http_status(&response));
         }
-        if parts.headers.contains_key("grpc-status") {
+        let (parts, body) = response.into_parts();
+        if told {
             // Trailers only: there is no message.
             let mut pump = Self::new(None, tonic::body::Body::empty(), false);
             pump.body_done = true;

@@ -23,7 +23,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http::header::CONTENT_TYPE;
+use http::header::{CONTENT_TYPE, TE};
 use http_body::Frame;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use partywall_shm::listen::{self, BoundPath};
@@ -47,6 +47,9 @@ use crate::wire;
 const SHORT_OF: Duration = Duration::from_millis(50);
 /// Connections that may wait to be taken in; as tokio's.
 const BACKLOG: i32 = 1024;
+
+/// How long a connection without calls may take to end.
+const TO_END: Duration = Duration::from_secs(1);
 
 /// A bound address.
 pub(super) enum Listener {
@@ -147,17 +150,21 @@ pub(crate) async fn serve_connection<I>(
     I: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
 {
     let info = io.connect_info();
+    let calls = Arc::new(());
+    let call = Arc::clone(&calls);
     let service = hyper::service::service_fn(move |request: http::Request<_>| {
         let mut request = request.map(Body::new);
         request.extensions_mut().insert(info.clone());
-        answer(&*service, request)
+        answer(&*service, request, Arc::clone(&call))
     });
     let mut http2 = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
     http2
         .timer(TokioTimer::new())
         .auto_date_header(false)
         .max_header_list_size(wire::LIST_BYTES)
-        .max_concurrent_streams(streams);
+        .max_concurrent_streams(streams)
+        // A caller may give up all its calls at once, and the others that share its connection go on.
+        .max_pending_accept_reset_streams(streams as usize);
     let mut connection = std::pin::pin!(http2.serve_connection(TokioIo::new(io), service));
     let ended = tokio::select! {
         ended = &mut connection => Some(ended),
@@ -167,11 +174,26 @@ pub(crate) async fn serve_connection<I>(
         Some(ended) => ended,
         None => {
             connection.as_mut().graceful_shutdown();
-            connection.await
+            tokio::select! {
+                ended = connection => ended,
+                // Its caller does not answer; no call of its is lost.
+                () = without_calls(&calls) => return,
+            }
         }
     };
     if let Err(why) = ended {
         tracing::debug!(%why, "a connection over HTTP/2 has ended");
+    }
+}
+
+/// Waits until a connection, which has been told to send no more calls, has had a second to end and has
+/// none open. `calls` is held by the connection, by its service and by each call.
+async fn without_calls(calls: &Arc<()>) {
+    loop {
+        tokio::time::sleep(TO_END).await;
+        if Arc::strong_count(calls) == 2 {
+            return;
+        }
     }
 }
 
@@ -189,12 +211,17 @@ fn is_over(timer: &mut Timer, cx: &mut Context<'_>) -> bool {
 fn answer(
     service: &dyn Dispatch,
     mut request: http::Request<Body>,
+    open: Arc<()>,
 ) -> impl Future<Output = Result<http::Response<Answered>, Infallible>> + use<> {
     let ends = wire::parse_timeout(request.headers()).and_then(|t| Instant::now().checked_add(t));
     if let Some(at) = ends {
         request.extensions_mut().insert(Deadline(at));
     }
     let grpc = request.headers().get(CONTENT_TYPE).is_some_and(is_grpc);
+    if grpc {
+        // As on a ring.
+        request.headers_mut().remove(TE);
+    }
     let mut handler = service.call(request);
     async move {
         let mut timer: Timer = ends.map(|at| Box::pin(tokio::time::sleep_until(at.into())));
@@ -211,11 +238,14 @@ fn answer(
             if !grpc {
                 return Ok(response);
             }
-            if response.status() != http::StatusCode::OK {
-                return Err(wire::http_status(response.status()));
+            let told = response.headers().contains_key(wire::GRPC_STATUS);
+            if !told && response.status() != http::StatusCode::OK {
+                return Err(wire::http_status(&response));
             }
+            *response.status_mut() = http::StatusCode::OK;
             let headers = response.headers_mut();
-            if !headers.contains_key(wire::GRPC_STATUS) {
+            wire::of_a_call(headers);
+            if !told {
                 wire::check_response(headers)?;
             } else if let Some(mut fitting) = wire::fit(headers) {
                 fitting.entry(CONTENT_TYPE).or_insert(wire::GRPC);
@@ -225,7 +255,7 @@ fn answer(
         });
         let response = answered.unwrap_or_else(Status::into_http);
         let ended = grpc && response.headers().contains_key(wire::GRPC_STATUS);
-        Ok(response.map(|body| Answered { body, timer, grpc, ended }))
+        Ok(response.map(|body| Answered { body, timer, grpc, ended, _open: open }))
     }
 }
 
@@ -242,38 +272,44 @@ struct Answered {
     /// It ends with trailers.
     grpc: bool,
     ended: bool,
+    /// The call is open until this is dropped.
+    _open: Arc<()>,
 }
 
 impl Answered {
-    /// The last frame.
-    fn end(&mut self, status: &Status) -> Frame<Bytes> {
+    /// The last frame. An answer that is none of gRPC's has no trailers that could say that it is cut
+    /// off: its stream is reset (RFC 9113, section 8.1).
+    fn end(&mut self, status: Status) -> Result<Frame<Bytes>, Status> {
         self.ended = true;
         self.body = Body::empty();
-        let trailers = wire::headers_of(status);
-        Frame::trailers(wire::fit(&trailers).unwrap_or(trailers))
+        if !self.grpc {
+            return Err(status);
+        }
+        let trailers = wire::headers_of(&status);
+        Ok(Frame::trailers(wire::fit(&trailers).unwrap_or(trailers)))
     }
 }
 
 impl http_body::Body for Answered {
     type Data = Bytes;
-    type Error = Infallible;
+    type Error = Status;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let this = &mut *self;
         if this.ended {
             return Poll::Ready(None);
         }
         if is_over(&mut this.timer, cx) {
-            return Poll::Ready(Some(Ok(this.end(&ring::server::expired()))));
+            return Poll::Ready(Some(this.end(ring::server::expired())));
         }
         let body = Pin::new(&mut this.body);
         let polled = std::panic::catch_unwind(AssertUnwindSafe(|| body.poll_frame(cx)));
         Poll::Ready(match polled {
             Ok(Poll::Pending) => return Poll::Pending,
-            Ok(Poll::Ready(None)) if this.grpc => Some(Ok(this.end(&wire::no_trailers()))),
+            Ok(Poll::Ready(None)) if this.grpc => Some(this.end(wire::no_trailers())),
             Ok(Poll::Ready(None)) => None,
             Ok(Poll::Ready(Some(Ok(frame)))) => Some(Ok(match frame.into_trailers() {
                 Err(data) => data,
@@ -282,8 +318,8 @@ impl http_body::Body for Answered {
                     Frame::trailers(wire::fit(&trailers).unwrap_or(trailers))
                 }
             })),
-            Ok(Poll::Ready(Some(Err(status)))) => Some(Ok(this.end(&status))),
-            Err(_) => Some(Ok(this.end(&ring::server::panicked()))),
+            Ok(Poll::Ready(Some(Err(status)))) => Some(this.end(status)),
+            Err(_) => Some(this.end(ring::server::panicked())),
         })
     }
 

@@ -8,6 +8,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use bytes::Bytes;
 use tonic::Status;
 use tonic::body::Body;
 use tonic::server::NamedService;
@@ -75,7 +76,11 @@ impl Routes {
     }
 }
 
-impl Service<http::Request<Body>> for Routes {
+impl<B> Service<http::Request<B>> for Routes
+where
+    B: http_body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
     type Response = http::Response<Body>;
     type Error = Infallible;
     type Future = Answer;
@@ -84,7 +89,9 @@ impl Service<http::Request<Body>> for Routes {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: http::Request<Body>) -> Answer {
+    fn call(&mut self, request: http::Request<B>) -> Answer {
+        // tonic's own body stays as it is.
+        let request = request.map(Body::new);
         let path = request.uri().path();
         let name = path.strip_prefix('/').and_then(|p| Some(p.split_once('/')?.0));
         match (name.and_then(|name| self.services.get(name)), &self.others) {

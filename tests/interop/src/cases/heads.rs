@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tonic::{Code, Request};
 
@@ -11,7 +12,7 @@ use super::basic::{feed, output, parameters, pattern, send};
 use super::check::{During, Failure, Outcome, differs, holds, refused, same};
 use super::observer::call;
 use super::{Env, Transport};
-use crate::proto::{Empty, ResponseParameters};
+use crate::proto::{Empty, Payload, ResponseParameters, SimpleRequest};
 use crate::service::{DEADLINE, End, PROBE, SEEN};
 
 fn values<'a>(headers: &'a HeaderMap, name: &str) -> Vec<&'a str> {
@@ -116,6 +117,85 @@ pub(super) async fn answers_that_are_no_grpc<T: Transport>(env: Env<T>) -> Outco
     Ok(())
 }
 
+/// Over HTTP/2 they are an error, or make a message seem to be cut off.
+pub(super) async fn headers_of_a_connection_do_not_travel<T: Transport>(env: Env<T>) -> Outcome {
+    for name in ["connection", "keep-alive", "proxy-connection", "upgrade", "content-length"] {
+        let head = seen(&env, one(name, "7")).await?;
+        same(name, values(&head, &format!("{SEEN}{name}")), [""; 0])?;
+    }
+    Ok(())
+}
+
+/// What HTTP/2 needs of each call says nothing to a handler.
+pub(super) async fn te_does_not_reach_a_handler<T: Transport>(env: Env<T>) -> Outcome {
+    let head = seen(&env, HeaderMap::new()).await?;
+    same("te", values(&head, &format!("{SEEN}te")), [""; 0])
+}
+
+pub(super) async fn a_deadline_of_zero_has_passed<T: Transport>(env: Env<T>) -> Outcome {
+    let mut request = Request::new(Empty {});
+    request.set_timeout(Duration::ZERO);
+    let status = refused("EmptyCall", env.client().empty_call(request).await)?;
+    same("code", status.code(), Code::DeadlineExceeded)
+}
+
+/// The body of a request fails in the caller: over HTTP/2 that resets the stream.
+pub(super) async fn a_request_that_fails_keeps_its_status<T: Transport>(env: Env<T>) -> Outcome {
+    let mut client = env.client().max_encoding_message_size(100);
+    let payload = Payload { body: vec![0; 2000].into(), ..Payload::default() };
+    let request = SimpleRequest { payload: Some(payload), ..SimpleRequest::default() };
+    let status = refused("UnaryCall", client.unary_call(request).await)?;
+    same("code", status.code(), Code::OutOfRange)?;
+    holds("message", status.message().contains("the limit is: 100 bytes"), status.message())
+}
+
+/// So many resets end a connection over HTTP/2, unless its server allows for them.
+pub(super) async fn calls_that_are_given_up_together_end_no_others<T: Transport>(
+    env: Env<T>,
+) -> Outcome {
+    let wait = |probe: &'static str| {
+        let channel = env.channel();
+        async move { call(channel, HeaderValue::from_static(probe), HeaderMap::new()).await }
+    };
+    let innocent = wait("started nobody 600");
+    let given_up = async {
+        for _ in 0..2 {
+            let mut calls = JoinSet::new();
+            for _ in 0..300 {
+                calls.spawn(timeout(Duration::from_millis(5), wait("started nobody 9000")));
+            }
+            while calls.join_next().await.is_some() {}
+        }
+    };
+    let (answer, ()) = tokio::join!(innocent, given_up);
+    same("status", values(answer?.headers(), "grpc-status"), ["0"])
+}
+
+/// A status of gRPC's own counts whatever HTTP's is, with its metadata.
+pub(super) async fn a_status_beside_one_of_http<T: Transport>(env: Env<T>) -> Outcome {
+    for http in ["200", "403", "503"] {
+        let status = probed(&env, &format!("told {http}")).await?;
+        same("code", status.code(), Code::Unauthenticated)?;
+        same("message", status.message(), "no token")?;
+        let why = status.metadata().get("x-why").map(|why| why.as_bytes().to_vec());
+        same("metadata", why, Some(b"asked".to_vec()))?;
+    }
+    Ok(())
+}
+
+/// tonic panics at details that are no base64.
+pub(super) async fn details_that_are_no_base64_are_left_out<T: Transport>(env: Env<T>) -> Outcome {
+    for probe in ["details", "details-later"] {
+        for (text, details) in [("!!", &b""[..]), ("aGVsbG8", b"hello"), ("aGVsbG8=", b"hello")] {
+            let status = probed(&env, &format!("{probe} {text}")).await?;
+            same("code", status.code(), Code::NotFound)?;
+            same("message", status.message(), "lost")?;
+            same("details", status.details(), details)?;
+        }
+    }
+    Ok(())
+}
+
 /// A message of over 20 KiB cost the status its code.
 pub(super) async fn a_long_status_keeps_its_code<T: Transport>(env: Env<T>) -> Outcome {
     for probe in ["aborted", "aborted-later"] {
@@ -123,7 +203,7 @@ pub(super) async fn a_long_status_keeps_its_code<T: Transport>(env: Env<T>) -> O
             let status = probed(&env, &format!("{probe} {bytes}")).await?;
             same("code", status.code(), Code::Aborted)?;
             let whole = status.message().len() == bytes;
-            let cut = bytes > 15_000 && status.message().len() >= 15_000;
+            let cut = bytes > 7_000 && status.message().len() >= 7_000;
             holds("the message, or most of it", whole || cut, (bytes, status.message().len()))?;
         }
     }

@@ -200,6 +200,9 @@ pub fn of_clients<T: Transport>() -> Vec<Case<T>> {
             metadata_in_many_entries,
             metadata_that_is_too_long,
             a_dropped_response_ends_the_call,
+            headers_of_a_connection_do_not_travel,
+            a_deadline_of_zero_has_passed,
+            a_request_that_fails_keeps_its_status,
         }
     }
 }
@@ -210,10 +213,14 @@ pub fn of_servers<T: Transport>() -> Vec<Case<T>> {
         heads {
             responses_have_a_content_type,
             handlers_are_told_the_deadline,
+            te_does_not_reach_a_handler,
             a_panic_is_internal,
             an_error_of_a_body_is_the_status,
             answers_that_are_no_grpc,
+            a_status_beside_one_of_http,
+            details_that_are_no_base64_are_left_out,
             a_long_status_keeps_its_code,
+            calls_that_are_given_up_together_end_no_others,
             trailing_metadata_that_is_too_long,
         }
     }

@@ -25,6 +25,8 @@ use crate::BoxFuture;
 /// | `panic`, `panic-later` | none: the handler panics, or its body after the head |
 /// | `broken` | a head, then a body that fails with DATA_LOSS |
 /// | `plain STATUS` | that HTTP status, and a text (none for 200) without trailers |
+/// | `told STATUS` | that HTTP status, UNAUTHENTICATED with a message and metadata |
+/// | `details TEXT`, `details-later TEXT` | NOT_FOUND, whose details are that text, at once or after a head |
 /// | `aborted N`, `aborted-later N` | ABORTED with a message of N bytes, at once or after a head |
 /// | `trailers N` | OK with N bytes of metadata in the trailers |
 pub const PROBE: &str = "x-interop-probe";
@@ -34,6 +36,8 @@ pub const SEEN: &str = "x-seen-";
 pub const DEADLINE: &str = "x-deadline-ns";
 /// Response headers of `started` and `ended`: [`CallState`].
 const STATE: [&str; 3] = ["x-state-known", "x-state-deadline-ns", "x-state-end"];
+
+const DETAILS: &str = "grpc-status-details-bin";
 
 /// Finds the deadline of a call in the extensions of its request.
 pub type FindDeadline = fn(&Extensions) -> Option<Instant>;
@@ -107,6 +111,23 @@ async fn answer(
             *plain.status_mut() = StatusCode::from_u16(number(status)).expect("a status");
             plain.headers_mut().insert("content-type", HeaderValue::from_static("text/plain"));
             plain
+        }
+        ["told", status] => {
+            let mut told: Response<Body> = Status::unauthenticated("no token").into_http();
+            *told.status_mut() = StatusCode::from_u16(number(status)).expect("a status");
+            told.headers_mut().insert("x-why", HeaderValue::from_static("asked"));
+            told
+        }
+        ["details", text] => {
+            let mut told: Response<Body> = Status::not_found("lost").into_http();
+            told.headers_mut().insert(DETAILS, text.parse().expect("ASCII"));
+            told
+        }
+        ["details-later", text] => {
+            let mut trailers = HeaderMap::new();
+            Status::not_found("lost").add_header(&mut trailers).expect("ASCII");
+            trailers.insert(DETAILS, text.parse().expect("ASCII"));
+            body(vec![Ok(Frame::trailers(trailers))])
         }
         ["aborted", n] => aborted(n).into_http(),
         ["aborted-later", n] => {
