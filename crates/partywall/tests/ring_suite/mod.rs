@@ -2,6 +2,7 @@
 
 mod bounds;
 mod calls;
+mod http;
 mod interop;
 mod service;
 mod setup;
