@@ -25,6 +25,7 @@
 //!
 //!            (each end gets)   Allowed     other methods may be called from now on
 //!            (each end gets)   Ended       the link is over
+//!            (an end gets)     Died        the process at the other end has ended
 //!  Closed  ------------------>             this end is over, and what it counted
 //!
 //!  Report  ------------------>             to a new coordinator: this link is open
@@ -181,6 +182,14 @@ pub enum Message {
         code: u8,
         /// Why.
         text: String,
+    },
+    /// To an end: the process at the other end has ended. What it has sent counts, and nothing comes
+    /// any more, though a copy of that process that fork(2) has made may hold its end of the socket.
+    Died {
+        /// The link's number.
+        link: u64,
+        /// The end that is told.
+        role: Role,
     },
     /// To the server: this registration is over.
     Unregistered {
@@ -427,6 +436,10 @@ impl Message {
                 w.u8(*code);
                 put_text(w, text, limits::ERROR_TEXT_BYTES);
             }
+            Self::Died { link, role } => {
+                put_link(w, 36, *link);
+                put_role(w, *role);
+            }
             Self::Cancel { request } => start(w, 30, *request),
             Self::Unregistered { registration, text } => {
                 put_link(w, 31, *registration);
@@ -538,6 +551,7 @@ impl Message {
             33 => Self::Reported { request, link: r.u64("link")? },
             34 => Self::Reload { request },
             35 => Self::Reloaded { request, ended: r.u32("ended")?, changed: r.u32("changed")? },
+            36 => Self::Died { link: r.u64("link")?, role: role(r)? },
             found => return Err(DecodeError::Value { field: "kind", found: found.into() }),
         };
         core::mem::replace(r, Reader::new(&[])).end()?;

@@ -41,6 +41,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut terminate = signal(SignalKind::terminate())?;
         let mut hang_up = signal(SignalKind::hangup())?;
+        survive_limits_of_files()?;
         let (listen, shown) = listen(arguments.socket.as_deref())?;
         let (running, mut ended) = tokio::sync::oneshot::channel::<()>();
         let options = Options {
@@ -68,6 +69,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
         crate::say("stopped; links that are open go on without it\n")?;
         Ok(ExitCode::SUCCESS)
     })
+}
+
+/// From here on a file or memory that would grow over RLIMIT_FSIZE is an error with EFBIG, and does not
+/// end the process (setrlimit(2)). A handler, and not `SIG_IGN`, for that would be handed on by execve(2).
+pub(crate) fn survive_limits_of_files() -> std::io::Result<()> {
+    signal(SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw())).map(drop)
 }
 
 /// The socket that a service manager has handed over, else the path.

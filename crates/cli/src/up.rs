@@ -74,6 +74,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
 
 async fn up(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
     coordinator::raise_descriptor_limit();
+    coordinator::survive_limits_of_files()?;
     let run_dir = private_directory()?;
     let run_path = run_dir.path().to_str().ok_or("the directory for sockets is not UTF-8")?;
     let compose = load(&arguments.file, run_path)?;

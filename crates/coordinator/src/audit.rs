@@ -22,6 +22,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use partywall_abi::control::{Digest, Identity};
 use partywall_abi::name::ServiceName;
+use partywall_shm::threads;
 use serde::Serialize;
 
 use crate::quota::Account;
@@ -329,7 +330,7 @@ impl Audit {
                 }
             }
         };
-        std::thread::Builder::new().name("audit".into()).spawn(write)?;
+        threads::spawn(std::thread::Builder::new().name("audit".into()), write)?;
         Ok(Self { limiter: Limiter::default(), to: sender, lost: 0 })
     }
 

@@ -30,6 +30,7 @@ use partywall_abi::control::{Message, Role, Token};
 use partywall_abi::limits;
 use partywall_abi::name::ServiceName;
 use partywall_shm::socket::{self, Credentials};
+use partywall_shm::threads;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -151,6 +152,8 @@ pub(crate) struct EventLoop {
     pause: Duration,
     /// When connections are accepted again.
     accept_at: Option<Instant>,
+    /// There were no descriptors at the last attempt.
+    short: bool,
     /// Kept open so that a look at a process finds descriptors.
     spare: Vec<OwnedFd>,
     weighed: Instant,
@@ -213,6 +216,7 @@ impl EventLoop {
             retry: now,
             pause: RETRY.0,
             accept_at: None,
+            short: false,
             spare: Vec::new(),
             weighed: now,
         };
@@ -244,7 +248,7 @@ impl EventLoop {
                     LISTENER => self.backlog = true,
                     token if token.is_multiple_of(2) => {
                         // Tokens of sockets are odd (they begin at LISTENER + 2 and step by two).
-                        self.close(token - 1, "the process has ended");
+                        self.died(token - 1);
                     }
                     token => self.is_ready(token),
                 }
@@ -386,7 +390,8 @@ impl EventLoop {
         };
         let (orders, name) = (self.sender.clone(), file.display().to_string());
         let read = move || orders.send(Order::Loaded(Policy::load(&file)));
-        if let Err(source) = std::thread::Builder::new().name("policy".into()).spawn(read) {
+        let thread = std::thread::Builder::new().name("policy".into());
+        if let Err(source) = threads::spawn(thread, read) {
             tracing::error!(error = %source, ?asked, "no thread to read the policy");
             self.loaded(Err(PolicyError::Read { file: name, source }));
         }
@@ -451,6 +456,9 @@ impl EventLoop {
             }
             Err(_) => return self.close(token, "the socket failed"),
         };
+        if self.peers.get(&token).is_some_and(|peer| !peer.is_alive()) {
+            return self.died(token);
+        }
         if let Err(reason) = self.packet(token, &packet) {
             return self.close(token, reason);
         }
@@ -488,9 +496,6 @@ impl EventLoop {
         let Ok(message) = Message::decode(&self.buffer[..packet.len]) else {
             return Err("a packet that is no message");
         };
-        if !peer.is_alive() {
-            return Err("the process has ended");
-        }
         match &peer.stage {
             Stage::Open(conn) => {
                 self.state.message(*conn, message, Instant::now());
@@ -643,6 +648,14 @@ impl EventLoop {
         if self.peers.get_mut(&token).is_some_and(|peer| peer.weigh().is_err()) {
             self.close(token, "its account leaves too much unread");
         }
+    }
+
+    /// A process has ended.
+    fn died(&mut self, token: u64) {
+        if let Some(Stage::Open(conn)) = self.peers.get(&token).map(|peer| &peer.stage) {
+            self.state.died(*conn, Instant::now());
+        }
+        self.close(token, "the process has ended");
     }
 
     fn close(&mut self, token: u64, reason: &'static str) {

@@ -8,6 +8,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use partywall_shm::threads;
+
 use crate::identity::Measured;
 use crate::quota::Account;
 
@@ -88,7 +90,7 @@ impl Measuring {
                 let measured = measure(job.pid);
                 report(job, measured);
             };
-            if let Err(error) = thread.spawn(run) {
+            if let Err(error) = threads::spawn(thread, run) {
                 (self.report)(failed, Err(format!("no thread to measure the program: {error}")));
             }
         }

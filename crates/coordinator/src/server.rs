@@ -11,12 +11,16 @@ use std::thread::JoinHandle;
 use partywall_abi::name::ServiceName;
 use partywall_shm::listen::{self, BoundPath, ListenError};
 use partywall_shm::socket::{self, Endpoint};
+use partywall_shm::threads;
 use rustix::net::{AddressFamily, SocketType};
 
 use crate::audit::Audit;
 use crate::event_loop::{Begin, EventLoop, Order, Orders};
 use crate::identity::Domain;
 use crate::policy::{Policy, PolicyError};
+
+/// Descriptors with which one link at a time can be made.
+const LEAST: u64 = 28;
 
 /// Why a coordinator did not start.
 #[derive(Debug, thiserror::Error)]
@@ -30,6 +34,11 @@ pub enum StartError {
         "the socket that was handed over: {0}; remedy: ListenSequentialPacket= in the socket unit"
     )]
     Handed(&'static str),
+    /// The process may have too few descriptors to serve anybody.
+    #[error(
+        "{0} descriptors are too few for a coordinator, which needs {LEAST}; remedy: `ulimit -n`"
+    )]
+    Descriptors(u64),
     /// A system call failed.
     #[error("{call}: {source}")]
     Io {
@@ -107,6 +116,10 @@ impl Coordinator {
     /// # Errors
     /// [`StartError`].
     pub fn start_with(policy: Policy, options: Options) -> Result<Self, StartError> {
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+        if let Some(few) = limit.filter(|limit| *limit < LEAST) {
+            return Err(StartError::Descriptors(few));
+        }
         let fail = |call: &'static str| move |source: io::Error| StartError::Io { call, source };
         let handed = matches!(options.listen, Listen::Handed(_));
         let (listener, path) = match options.listen {
@@ -123,13 +136,12 @@ impl Coordinator {
         let begin = Begin { listener, handed, policy, file, audit, confines };
         let (event_loop, orders) =
             EventLoop::new(begin).map_err(|(call, source)| StartError::Io { call, source })?;
-        let thread = std::thread::Builder::new()
-            .name("coordinator".into())
-            .spawn(move || {
-                let _until_here = while_running;
-                event_loop.run();
-            })
-            .map_err(fail("spawn"))?;
+        let runs = move || {
+            let _until_here = while_running;
+            event_loop.run();
+        };
+        let thread = std::thread::Builder::new().name("coordinator".into());
+        let thread = threads::spawn(thread, runs).map_err(fail("spawn"))?;
         Ok(Self { orders, thread: Some(thread), _path: path })
     }
 

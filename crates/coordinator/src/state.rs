@@ -275,6 +275,16 @@ impl State {
         conn
     }
 
+    /// A connection's process has ended, and the connection is gone with it. A copy of the process that
+    /// fork(2) has made may hold its ends of links, so that the other ends see no hang-up: they are told.
+    pub fn died(&mut self, conn: Conn, now: Instant) {
+        let links = self.connections.get(&conn).map(|c| c.links.clone());
+        for link in links.into_iter().flatten() {
+            self.tell_death(link, conn);
+        }
+        self.closed(conn, now);
+    }
+
     /// A connection is gone.
     pub fn closed(&mut self, conn: Conn, now: Instant) {
         let Some(connection) = self.connections.remove(&conn) else { return };

@@ -31,6 +31,7 @@ use std::time::{Duration, Instant};
 
 use partywall_abi::control::{Blame, LinkRow, LinkStats, Message, Role};
 use partywall_abi::name::ServiceName;
+use partywall_shm::threads;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::error::Error;
@@ -207,9 +208,8 @@ pub(crate) async fn on_a_thread<T: Send + 'static>(
     run: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
     let (tx, rx) = oneshot::channel();
-    std::thread::Builder::new()
-        .name("partywall-connect".into())
-        .spawn(move || drop(tx.send(run())))
+    let thread = std::thread::Builder::new().name("partywall-connect".into());
+    threads::spawn(thread, move || drop(tx.send(run())))
         .map_err(|source| Error::Io { what: "starting a thread".into(), source })?;
     rx.await.unwrap_or(Err(Error::CoordinatorGone("the attempt to connect panicked")))
 }
@@ -445,10 +445,9 @@ impl Connecting {
         let Err(Error::TimedOut(_)) = answer else { return answer };
         let books = lock(&self.agent.books);
         match (&books.conversation, &books.failure) {
-            (None, Some(Error::NoCoordinator { place, source })) => Err(Error::NoCoordinator {
-                place: place.clone(),
-                source: std::io::Error::new(source.kind(), source.to_string()),
-            }),
+            (None, Some(why @ (Error::NoCoordinator { .. } | Error::Io { .. }))) => {
+                Err(again::again(why))
+            }
             _ => answer,
         }
     }

@@ -106,6 +106,10 @@ impl End for Reached {
         self.bell.hang_up();
     }
 
+    fn peer_died(&self) {
+        self.bell.hang_up();
+    }
+
     fn allow(&self, _peer: Identity, _methods: MethodSet) {}
 }
 
@@ -261,6 +265,11 @@ impl Channel {
             return Err(ring::client::expired());
         }
         let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
+        // What is left of the call's time, and of another one.
+        let left = |other: Duration| {
+            let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+            left.map_or(other, |left| left.min(other))
+        };
         let (mut again, mut instances, mut broken) = (true, 0, None);
         let answer = loop {
             if self.open.as_mut().is_some_and(|open| !open.is_usable()) {
@@ -268,8 +277,9 @@ impl Channel {
             }
             let open = match &mut self.open {
                 Some(open) => open,
-                none => match Self::open(&self.name, &self.place, self.connect_timeout) {
+                none => match Self::open(&self.name, &self.place, left(self.connect_timeout)) {
                     Ok(open) => none.insert(open),
+                    Err(_) if left(Duration::MAX).is_zero() => return Err(ring::client::expired()),
                     // The instance was about to go; the next introduction is to another one.
                     Err(error @ Error::Link(_)) if std::mem::take(&mut again) => {
                         broken = Some(error);
@@ -279,6 +289,7 @@ impl Channel {
                 },
             };
             open.block.clear();
+            let timeout = timeout.map(|_| left(Duration::MAX));
             wire::write_request_head(&mut open.block, path, headers, timeout)?;
             let limit = self.message_limit.saturating_add(PREFIX);
             let (id, exchanged) = open.exchange(message, limit, deadline);

@@ -254,6 +254,9 @@ impl End for Redirected {
         *self.rights() = Err(status);
     }
 
+    // Over the network nobody here knows.
+    fn peer_died(&self) {}
+
     fn allow(&self, _peer: Identity, methods: MethodSet) {
         if let Ok(allowed) = &mut *self.rights() {
             *allowed = methods;

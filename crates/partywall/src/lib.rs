@@ -38,6 +38,15 @@
 //! | `PARTYWALL_COORDINATOR_UID` | the user whose coordinator is believed; unless set, this process's own and root |
 //! | `PARTYWALL_INLINE_LIMIT_MS` | in a domain that calls: how many milliseconds a call may keep its thread, 10 unless set |
 //!
+//! # Processes that fork
+//!
+//! Channels and servers are those of the process that has made them. fork(2) copies their memory and their
+//! sockets and none of their threads: a child that goes on without execve(2) must not use them, and calls
+//! that it makes take its parent's wake-ups. It may drop them, which ends nothing of its parent's. When the
+//! parent ends, others hear of that from the coordinator, however long the child lives; only where the
+//! coordinator cannot see the parent's process (in another PID namespace) do they hear of it when the child
+//! ends. What is executed (posix_spawn(3), [`std::process::Command`]) has nothing of this.
+//!
 //! # How it hangs together
 //!
 //! ```text

@@ -22,6 +22,8 @@ use std::sync::mpsc;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::threads;
+
 /// Stack of each thread here, in bytes.
 const STACK: usize = 64 * 1024;
 /// How long the closer waits before it tries again to start a thread.
@@ -49,7 +51,8 @@ pub(crate) fn close(socket: OwnedFd) {
 }
 
 fn thread(name: &str, run: impl FnOnce() + Send + 'static) -> bool {
-    std::thread::Builder::new().name(name.into()).stack_size(STACK).spawn(run).is_ok()
+    let thread = std::thread::Builder::new().name(name.into()).stack_size(STACK);
+    threads::spawn(thread, run).is_ok()
 }
 
 fn run() {

@@ -34,6 +34,7 @@ pub mod setup;
 pub mod socket;
 #[cfg(not(loom))]
 pub mod spawn;
+pub mod threads;
 
 #[cfg(all(loom, test))]
 mod loom_tests;

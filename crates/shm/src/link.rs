@@ -129,6 +129,8 @@ pub struct Bell {
     sleeps: AtomicU64,
     /// How many there were when the socket was last emptied.
     drained: AtomicU64,
+    /// Whose end it is. A copy that fork(2) has made of this process must not end its link.
+    process: u32,
 }
 
 impl Bell {
@@ -141,6 +143,7 @@ impl Bell {
             bells: AtomicU64::new(0),
             sleeps: AtomicU64::new(0),
             drained: AtomicU64::new(0),
+            process: std::process::id(),
         }
     }
 
@@ -172,6 +175,9 @@ impl Bell {
 
     /// Ends the link for both sides, while other references to it exist.
     pub fn hang_up(&self) {
+        if std::process::id() != self.process {
+            return;
+        }
         // It fails only where the peer has hung up already.
         let _gone = rustix::net::shutdown(self.socket.as_fd(), rustix::net::Shutdown::Both);
     }

@@ -21,7 +21,7 @@ use partywall_abi::sync::{AtomicBool, AtomicU64, Ordering, fence};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::socket;
+use crate::{socket, threads};
 
 /// Whether a source stays registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,6 +101,8 @@ struct Reactor {
     sources: Mutex<HashMap<u64, Entry>>,
     tickers: Mutex<Vec<Arc<Ticker>>>,
     next: AtomicU64,
+    /// Its thread has ended: its descriptors were closed under it.
+    failed: AtomicBool,
 }
 
 struct Entry {
@@ -109,7 +111,8 @@ struct Entry {
     source: Arc<dyn Source>,
 }
 
-static REACTOR: OnceLock<Reactor> = OnceLock::new();
+/// Set once its thread runs.
+static REACTOR: OnceLock<Arc<Reactor>> = OnceLock::new();
 static START: Mutex<()> = Mutex::new(());
 const WAKE: u64 = 0;
 const READABLE: EventFlags = EventFlags::IN.union(EventFlags::RDHUP);
@@ -142,25 +145,31 @@ impl Reactor {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         epoll::add(&epoll, &wake, EventData::new_u64(WAKE), EventFlags::IN)?;
-        let reactor = REACTOR.get_or_init(|| Self {
+        let reactor = Arc::new(Self {
             epoll,
             wake,
             sources: Mutex::default(),
             tickers: Mutex::default(),
             next: AtomicU64::new(WAKE + 1),
+            failed: AtomicBool::new(false),
         });
-        std::thread::Builder::new()
-            .name("partywall".into())
-            .stack_size(256 * 1024)
-            .spawn(move || reactor.run())?;
-        Ok(reactor)
+        let runs = Arc::clone(&reactor);
+        let thread = std::thread::Builder::new().name("partywall".into()).stack_size(256 * 1024);
+        threads::spawn(thread, move || runs.run())?;
+        // Where there is no thread there is no reactor, and the next one tries again.
+        Ok(REACTOR.get_or_init(|| reactor))
     }
 
     fn add(
-        &'static self,
+        &self,
         owner: Arc<dyn AsFd + Send + Sync>,
         source: Arc<dyn Source>,
     ) -> io::Result<Registration> {
+        if self.failed.load(Ordering::Acquire) {
+            return Err(io::Error::other(
+                "the thread that waits for sockets has ended: its descriptors were closed",
+            ));
+        }
         let token = self.next.fetch_add(1, Ordering::Relaxed);
         let entry = Entry { owner: Arc::clone(&owner), source };
         lock(&self.sources).insert(token, entry);
@@ -193,7 +202,7 @@ impl Reactor {
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }
 
-    fn run(&'static self) {
+    fn run(&self) {
         let mut events = Vec::with_capacity(64);
         loop {
             let timeout = self.tick().map(socket::timespec);
@@ -203,6 +212,7 @@ impl Reactor {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(errno) => {
                     tracing::error!(%errno, "epoll_wait failed; links may not see a peer's death");
+                    self.failed.store(true, Ordering::Release);
                     return;
                 }
             }

@@ -94,6 +94,7 @@ fn samples() -> Vec<Message> {
             methods: methods.clone(),
         },
         Message::Ended { link: 4, role: Role::Caller, code: 14, text: "over".into() },
+        Message::Died { link: 4, role: Role::Server },
         Message::Cancel { request: 3 },
         Message::Unregistered { registration: 2, text: "over".into() },
         Message::Report { request: 4, token: Token([7; 16]), role: Role::Redirected, name },

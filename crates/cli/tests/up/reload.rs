@@ -172,6 +172,63 @@ fn a_policy_that_cannot_be_used_changes_nothing_and_is_named_with_line_and_remed
     }
 }
 
+/// The kernel ended it when it made memory for a link.
+#[test]
+fn a_limit_of_files_refuses_links_and_ends_no_coordinator() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    std::fs::write(path("policy.toml"), format!("{SERVICE}{ALL}")).unwrap();
+    let mut child = std::process::Command::new("sh")
+        .args(["-c", "ulimit -f 0; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_partywall")])
+        .args(["coordinator", "--socket"])
+        .arg(path("c.sock"))
+        .arg("--policy")
+        .arg(path("policy.toml"))
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut String::new()).unwrap();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let mut server = partywall::Server::builder().coordinator(path("c.sock"));
+        let serving = tokio::spawn(server.add_service(test_service()).serve("test"));
+        let connect = || {
+            let builder = partywall::Channel::builder("partywall:///test").unwrap();
+            builder.coordinator(path("c.sock")).connect()
+        };
+        let start = Instant::now();
+        loop {
+            let refused = connect().await.unwrap_err().to_string();
+            if refused.contains("File too large") {
+                break;
+            }
+            // The server is about to register.
+            assert!(start.elapsed() < Duration::from_secs(10), "{refused}");
+        }
+        assert!(child.try_wait().unwrap().is_none(), "it has ended");
+        serving.abort();
+    });
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn a_coordinator_with_too_few_descriptors_says_so_and_does_not_start() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("policy.toml"), "").unwrap();
+    let few = std::process::Command::new("sh")
+        .args(["-c", "ulimit -n 20; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_partywall")])
+        .args(["coordinator", "--socket"])
+        .arg(dir.path().join("c.sock"))
+        .arg("--policy")
+        .arg(dir.path().join("policy.toml"))
+        .output()
+        .unwrap();
+    assert_eq!(few.status.code(), Some(1));
+    let said = text(&few.stderr);
+    assert!(said.contains("20 descriptors are too few") && said.contains("ulimit -n"), "{said}");
+}
+
 #[test]
 fn a_log_that_nobody_reads_holds_nobody_up() {
     let mut coordinator = Coordinator::start_with_log("trace");
@@ -188,5 +245,5 @@ fn a_log_that_nobody_reads_holds_nobody_up() {
     assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
     let mut log = String::new();
     coordinator.says.lock().unwrap().read_to_string(&mut log).unwrap();
-    assert!(log.len() >= 60 << 10, "the pipe was not full: {} bytes", log.len());
+    assert!(log.len() >= 50 << 10, "the pipe was not full: {} bytes", log.len());
 }

@@ -41,8 +41,12 @@ impl EventLoop {
         };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = match room.and_then(|()| rustix::net::accept_with(listener, flags)) {
-            Ok(socket) if self.handed => Endpoint::used(socket),
-            Ok(socket) => Endpoint::new(socket),
+            Ok(socket) => {
+                if std::mem::take(&mut self.short) {
+                    tracing::warn!("there are descriptors again");
+                }
+                if self.handed { Endpoint::used(socket) } else { Endpoint::new(socket) }
+            }
             Err(rustix::io::Errno::AGAIN) => {
                 self.backlog = false;
                 // Who comes from here on finds a socket that refuses descriptors.
@@ -50,7 +54,9 @@ impl EventLoop {
                 return;
             }
             Err(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE) => {
-                tracing::warn!("out of descriptors; connections wait");
+                if !std::mem::replace(&mut self.short, true) {
+                    tracing::warn!("out of descriptors; connections wait (see `ulimit -n`)");
+                }
                 self.backlog = false;
                 self.accept_at = Some(Instant::now() + RETRY.1);
                 return;

@@ -69,8 +69,9 @@ pub(super) struct Question {
     pub(super) request: u32,
     name: ServiceName,
     since: Instant,
-    /// Instances that have let the offer pass.
+    /// Instances that have let the offer pass, and why the last one has.
     tried: BTreeSet<Conn>,
+    why: Option<String>,
     /// Until it is answered.
     charge: Option<Charge>,
 }
@@ -282,7 +283,8 @@ impl State {
                     if let Some(c) = server.and_then(|s| self.connections.get_mut(&s)) {
                         c.late = true;
                     }
-                    self.next_instance(number, "it was not adopted in time");
+                    let why = format!("it does not answer within {OFFER_TIME:?}");
+                    self.next_instance(number, &why);
                 }
                 Phase::Filling(_) => self.fail(number, UNAVAILABLE, "its caller took too long"),
                 Phase::Reported(_) => {
@@ -308,6 +310,7 @@ impl State {
         self.made(number, &making);
         let mut question = making.question;
         question.tried.extend(server);
+        question.why = Some(why.to_string());
         self.end_it(number, UNAVAILABLE, why, Some(Role::Server));
         if let Some(conn) = caller
             && let Some(c) = self.connections.get_mut(&conn)
@@ -392,6 +395,20 @@ impl State {
             self.over_for(number, &[role], "the other end has given it up");
         }
         self.hungry.want(now);
+    }
+
+    /// Tells the other end of an open link that this one's process has ended.
+    pub(super) fn tell_death(&mut self, number: u64, conn: Conn) {
+        let Some(link) = self.links.get(&number) else { return };
+        if !matches!(link.phase, Phase::Open) {
+            return;
+        }
+        let ends = [(Role::Caller, link.caller_conn()), (Role::Server, link.server_conn())];
+        for (role, to) in ends {
+            if let Some(to) = to.filter(|to| *to != conn) {
+                self.send(to, Message::Died { link: number, role });
+            }
+        }
     }
 
     /// An end's connection is gone.

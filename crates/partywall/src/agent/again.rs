@@ -4,6 +4,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use partywall_abi::control::Message;
+use partywall_shm::threads;
 
 use super::conversation::Conversation;
 use super::{Agent, Books, ENDED, Event, Place, Waiting, lock};
@@ -41,17 +42,15 @@ impl Agent {
                 books = waited.unwrap_or_else(PoisonError::into_inner).0;
             }
         };
-        match self.place.open(deadline) {
-            Ok(socket) => self.begin(socket),
-            Err(error) => {
-                let mut books = lock(&self.books);
-                // For those who give up waiting for it.
-                if books.failure.is_some() {
-                    books.failure = Some(again(&error));
-                }
-                Err(error)
+        let opened = self.place.open(deadline).and_then(|socket| self.begin(socket));
+        if let Err(error) = &opened {
+            let mut books = lock(&self.books);
+            // For those who give up waiting for it.
+            if books.failure.is_some() {
+                books.failure = Some(again(error));
             }
         }
+        opened
     }
 
     /// Takes over a socket to which this process has proven itself, and tells the coordinator what
@@ -145,7 +144,7 @@ impl Agent {
         let agent = Arc::clone(self);
         let looking = std::thread::Builder::new().name("partywall-agent".into());
         // Without a thread, the next question tries again.
-        books.looking = looking.spawn(move || agent.look_until_done()).is_ok();
+        books.looking = threads::spawn(looking, move || agent.look_until_done()).is_ok();
     }
 
     fn look_until_done(self: Arc<Self>) {
@@ -228,10 +227,14 @@ impl Books {
 }
 
 /// An error, to be told again.
-fn again(error: &Error) -> Error {
+pub(super) fn again(error: &Error) -> Error {
     match error {
         Error::NoCoordinator { place, source } => Error::NoCoordinator {
             place: place.clone(),
+            source: std::io::Error::new(source.kind(), source.to_string()),
+        },
+        Error::Io { what, source } => Error::Io {
+            what: what.clone(),
             source: std::io::Error::new(source.kind(), source.to_string()),
         },
         _ => ENDED,

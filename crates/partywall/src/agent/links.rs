@@ -19,6 +19,9 @@ pub(crate) trait End: Send + Sync {
     /// The link is over, with this status for the calls under way.
     fn end(&self, status: Status);
 
+    /// The process at the other end has ended: what it has sent counts, and nothing more comes.
+    fn peer_died(&self);
+
     /// What may be called from now on, and who is at the other end.
     fn allow(&self, peer: Identity, methods: MethodSet);
 }
@@ -61,6 +64,7 @@ struct Reach {
     end: Option<Weak<dyn End>>,
     /// It is over, and nobody could be told.
     over: Option<Status>,
+    died: bool,
     /// What is to be told to an end that is not open yet.
     allowed: Option<(Identity, MethodSet)>,
 }
@@ -93,6 +97,17 @@ impl Entry {
         }
     }
 
+    pub(super) fn peer_died(&self) {
+        let end = {
+            let mut reach = lock(&self.reach);
+            reach.died = true;
+            reach.end.as_ref().and_then(Weak::upgrade)
+        };
+        if let Some(end) = end {
+            end.peer_died();
+        }
+    }
+
     pub(super) fn allow(&self, peer: Identity, methods: MethodSet) {
         match self.end() {
             Some(end) => end.allow(peer, methods),
@@ -101,14 +116,17 @@ impl Entry {
     }
 
     fn attach(&self, end: Weak<dyn End>) {
-        let (over, allowed) = {
+        let (over, died, allowed) = {
             let mut reach = lock(&self.reach);
             reach.end = Some(Weak::clone(&end));
-            (reach.over.clone(), reach.allowed.take())
+            (reach.over.clone(), reach.died, reach.allowed.take())
         };
         let Some(end) = end.upgrade() else { return };
         if let Some((peer, methods)) = allowed {
             end.allow(peer, methods);
+        }
+        if died {
+            end.peer_died();
         }
         if let Some(status) = over {
             end.end(status);

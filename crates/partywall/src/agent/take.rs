@@ -23,6 +23,12 @@ impl Agent {
                 let status = Status::new(Code::from_i32(code.into()), text);
                 self.take_ended((link, role), &status);
             }
+            Message::Died { link, role } => {
+                let entry = lock(&self.books).links.get(&(link, role)).cloned();
+                if let Some(entry) = entry {
+                    entry.peer_died();
+                }
+            }
             Message::Allowed { link, role, peer, methods } => {
                 let entry = lock(&self.books).links.get(&(link, role)).cloned();
                 if let Some(entry) = entry {

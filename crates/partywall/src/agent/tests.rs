@@ -230,6 +230,7 @@ async fn a_new_coordinator_that_forbids_a_link_ends_it() {
             assert_eq!(status.code(), tonic::Code::PermissionDenied);
             self.0.notify_one();
         }
+        fn peer_died(&self) {}
         fn allow(&self, _: partywall_abi::control::Identity, _: partywall_abi::name::MethodSet) {}
     }
     let (dir, coordinator, agent) = host();

@@ -202,6 +202,11 @@ impl End for Client {
         self.core.close(&Broken::Ended(Box::new(status)));
     }
 
+    // Who reads takes what has come, and sees the end then.
+    fn peer_died(&self) {
+        self.core.bell().hang_up();
+    }
+
     // The server's end holds the methods, and what is known of the server is this end's from when it
     // was opened.
     fn allow(&self, _peer: Identity, _methods: MethodSet) {}

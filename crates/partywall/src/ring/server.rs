@@ -242,6 +242,11 @@ impl End for Link {
         self.close(&Broken::Ended(Box::new(status)));
     }
 
+    // Who reads takes what has come, and sees the end then.
+    fn peer_died(&self) {
+        self.core.bell().hang_up();
+    }
+
     fn allow(&self, peer: Identity, methods: MethodSet) {
         let mut rights = self.rights();
         rights.peer = rights.peer.known_as(peer);

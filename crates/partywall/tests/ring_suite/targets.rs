@@ -331,7 +331,7 @@ async fn a_file_is_never_taken_for_a_dead_socket() {
     let living = dir.path().join("living");
     let _listener = std::os::unix::net::UnixListener::bind(&living).unwrap();
     let text = refused_at(&living).await;
-    assert!(text.contains("somebody listens there"), "{text}");
+    assert!(text.contains("somebody is listening here"), "{text}");
     assert!(living.exists());
 }
 

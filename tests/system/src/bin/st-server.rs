@@ -77,6 +77,12 @@ fn fail(request: Request<()>) -> Result<Request<()>, Status> {
         }
         return Ok(request);
     }
+    if request.metadata().get("x-fail").is_some_and(|how| how == "copy") {
+        return match leave_a_copy() {
+            Ok(()) => Ok(request),
+            Err(e) => Err(Status::internal(e.to_string())),
+        };
+    }
     let thread = std::thread::current();
     let lent = thread.name().is_some_and(|name| name.starts_with("partywall-lent"));
     if request.metadata().contains_key("x-fail") && !lent {
@@ -92,6 +98,29 @@ fn fail(request: Request<()>) -> Result<Request<()>, Status> {
         },
         Some(_) => Err(Status::invalid_argument("no such way to fail")),
     }
+}
+
+/// Starts a process that has all sockets of this one and outlives it, as one that fork(2) makes does.
+fn leave_a_copy() -> std::io::Result<()> {
+    let numbers = std::fs::read_dir("/proc/self/fd")?.flatten();
+    let is_socket = |path: &std::path::Path| {
+        std::fs::read_link(path).is_ok_and(|to| to.to_string_lossy().starts_with("socket:"))
+    };
+    let sockets: Vec<String> = numbers
+        .filter(|entry| is_socket(&entry.path()))
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect();
+    // Opened again by their numbers, they would be others; so a helper is given copies that exec keeps.
+    let mut kept = Vec::new();
+    for number in &sockets {
+        let number: i32 = number.parse().map_err(std::io::Error::other)?;
+        kept.push(partywall_shm::socket::inherited(number));
+    }
+    let kept: Vec<_> = kept.into_iter().flatten().collect();
+    for socket in &kept {
+        rustix::io::fcntl_setfd(socket, rustix::io::FdFlags::empty())?;
+    }
+    std::process::Command::new("sleep").arg("30").spawn().map(drop)
 }
 
 /// Uses up the stack.

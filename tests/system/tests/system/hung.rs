@@ -2,9 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use partywall::blocking::Channel;
 use partywall_abi::VERSION;
 use partywall_abi::control::Message;
 use partywall_interop::proto::test_service_client::TestServiceClient;
+use partywall_interop::proto::{SimpleRequest, SimpleResponse};
 use partywall_system_tests::request;
 use partywall_test_control::Conversation;
 use rustix::process::{Pid, Signal, kill_process};
@@ -37,6 +39,46 @@ async fn tried_with_the_next(host: &Host) {
     }
     // One offer is waited for, for a second; then the instance is asked last.
     assert!(start.elapsed() < Duration::from_secs(6), "{:?}", start.elapsed());
+}
+
+/// It had the time of a connect, 5 s.
+#[test]
+fn a_blocking_call_ends_with_its_deadline_while_nobody_makes_a_link() {
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("c.sock");
+    let start = |program| Process::start(program, &socket, &[], &[], None);
+    let mut coordinator = start(env!("CARGO_BIN_EXE_st-coordinator"));
+    coordinator.ready();
+    let server = start(env!("CARGO_BIN_EXE_st-server"));
+    let begin = Instant::now();
+    let mut channel = loop {
+        match Channel::connect_at("partywall:///test", Some(socket.clone())) {
+            Ok(channel) => break channel,
+            Err(e) => assert!(begin.elapsed() < Duration::from_secs(10), "{e}"),
+        }
+    };
+    let mut call = |within| {
+        let mut call = tonic::Request::new(request(1, 32));
+        call.set_timeout(within);
+        channel.unary::<SimpleRequest, SimpleResponse>("/grpc.testing.TestService/UnaryCall", call)
+    };
+    call(Duration::from_secs(10)).unwrap();
+    coordinator.signal(Signal::STOP);
+    server.kill();
+    let begin = Instant::now();
+    let late = loop {
+        // The first one may hear of the death.
+        let ended = call(Duration::from_millis(500)).unwrap_err();
+        if ended.code() != tonic::Code::Unavailable {
+            break ended;
+        }
+        assert!(begin.elapsed() < Duration::from_millis(300), "{ended}");
+    };
+    assert_eq!(late.code(), tonic::Code::DeadlineExceeded, "{late}");
+    let took = begin.elapsed();
+    assert!(took < Duration::from_millis(1000), "{took:?}");
+    coordinator.signal(Signal::CONT);
 }
 
 /// The 5 s that a process has for its proof ran while the coordinator did not.

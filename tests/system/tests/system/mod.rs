@@ -4,6 +4,7 @@ mod again;
 mod bounds;
 mod burn;
 mod domains;
+mod forks;
 mod held;
 mod host;
 mod hung;

@@ -196,7 +196,8 @@ impl State {
             Err(text) => return self.refuse(conn, request, RESOURCE_EXHAUSTED, text),
         };
         let tried = BTreeSet::new();
-        let question = Question { request, name, since: now, tried, charge: Some(charge) };
+        let (why, charge) = (None, Some(charge));
+        let question = Question { request, name, since: now, tried, why, charge };
         self.connection(conn).questions.push_back(question);
         self.hunger(conn);
         self.hungry.want(now);
@@ -289,14 +290,14 @@ impl State {
         let busy = c.opening >= OPENING;
         let instance = match self.instance(&name, usage.account(), &question.tried) {
             Instance::None => return self.redirect(conn, request, name, methods),
-            Instance::Tried(1) => {
-                let text =
-                    format!("the one instance of `{name}` does not answer within {OFFER_TIME:?}");
-                return refuse(self, UNAVAILABLE, text);
-            }
             Instance::Tried(n) => {
-                let text =
-                    format!("none of {n} instances of `{name}` answers within {OFFER_TIME:?}");
+                let of = match n {
+                    1 => "the one instance".into(),
+                    n => format!("none of {n} instances"),
+                };
+                let not = if n == 1 { " not" } else { "" };
+                let why = question.why.as_deref().unwrap_or("it was asked before");
+                let text = format!("{of} of `{name}` has{not} taken the link: {why}");
                 return refuse(self, UNAVAILABLE, text);
             }
             Instance::Full => {
@@ -346,7 +347,8 @@ impl State {
         };
         let tried = std::mem::take(&mut question.tried);
         let charge = question.charge.take();
-        let question = Question { request, name, since: question.since, tried, charge };
+        let (since, why) = (question.since, question.why.take());
+        let question = Question { request, name, since, tried, why, charge };
         let making = Making { question, deadline: now + OFFER_TIME, charge: making };
         self.offer(conn, instance, making, methods, [caller_charge, server_charge]);
         Asked::Done
