@@ -2,6 +2,7 @@
 
 mod domains;
 mod newcomer;
+mod quick_start;
 mod reload;
 mod systemd;
 

@@ -256,7 +256,15 @@ in_a_launcher! {
                 took
             });
             let fastest = fastest.min().unwrap();
-            assert!(fastest < Duration::from_millis(100) * slowness(), "{way}: {fastest:?}");
+            // Where nothing else runs, some 20 ms, and 130 ms in a system call, which is left a hundred ticks.
+            let full = std::env::var("PARTYWALL_TRIALS").is_ok_and(|trials| trials == "full");
+            let most = match way {
+                "loop" if full => 100,
+                _ if full => 250,
+                _ => 500,
+            };
+            let most = Duration::from_millis(most);
+            assert!(fastest < most * slowness(), "{way}: {fastest:?}");
         }
     }
 }
