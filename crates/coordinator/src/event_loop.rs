@@ -51,6 +51,9 @@ use admission::{random, turn_away};
 
 /// How long a process may take to answer the challenge.
 const PROOF_TIME: Duration = Duration::from_secs(5);
+/// How long the program of a process may take to be measured, with the wait for a thread: who mounts a
+/// file system can let a program file never be read.
+const MEASURE_TIME: Duration = Duration::from_secs(60);
 /// Descriptors that a look at a process takes: a pidfd, and files in /proc, on this thread and
 /// where programs are measured.
 const LOOK: usize = 5;

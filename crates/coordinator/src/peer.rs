@@ -129,14 +129,6 @@ impl Peer {
         self.pidfd.as_ref().is_none_or(|p| socket::alive(p.as_fd()))
     }
 
-    /// Until when the answer to the challenge is to have come.
-    pub(crate) fn is_awaited_until(&self) -> Option<Instant> {
-        match &self.stage {
-            Stage::Challenged(challenged) => challenged.until,
-            Stage::Open(_) => None,
-        }
-    }
-
     /// Whether more may be read from it, or asked for it.
     pub(crate) fn listens(&self) -> bool {
         self.queue.len() < UNREAD

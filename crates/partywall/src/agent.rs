@@ -131,6 +131,9 @@ struct Books {
     looking: bool,
     /// A thread proves this process.
     proving: bool,
+    /// How often one has, and what the last attempt came to.
+    attempts: u64,
+    outcome: Option<Error>,
     /// What the last attempt to reach the coordinator came to.
     failure: Option<Error>,
     next_request: u32,
@@ -179,14 +182,14 @@ fn agent(place: &Place) -> Arc<Agent> {
 }
 
 /// The agent at `place`, in conversation with the coordinator, or looking for the one that was there.
-/// Blocks as long as [`Place::patience`] at most, as a rule for much less than one millisecond.
+/// Blocks for so long at most, as a rule for much less than one millisecond.
 ///
 /// # Errors
 /// [`Error::NoCoordinator`] when none was ever there: the path leads nowhere, and this process has
 /// spoken to none.
-pub(crate) fn get(place: &Place) -> Result<Arc<Agent>, Error> {
+pub(crate) fn get(place: &Place, within: Duration) -> Result<Arc<Agent>, Error> {
     let agent = agent(place);
-    match agent.open() {
+    match agent.open(within) {
         Ok(()) => Ok(agent),
         Err(error) if agent.was_there(&error) => Ok(agent),
         Err(error) => Err(error),
@@ -194,13 +197,13 @@ pub(crate) fn get(place: &Place) -> Result<Arc<Agent>, Error> {
 }
 
 /// As [`get`], from async code.
-pub(crate) async fn get_async(place: &Place) -> Result<Arc<Agent>, Error> {
+pub(crate) async fn get_async(place: &Place, within: Duration) -> Result<Arc<Agent>, Error> {
     let known = agent(place);
     if lock(&known.books).conversation.is_some() {
         return Ok(known);
     }
     let place = place.clone();
-    on_a_thread(move || get(&place)).await
+    on_a_thread(move || get(&place, within)).await
 }
 
 /// Runs what blocks on a thread of its own: one of the runtime's would linger, and wake up to end.

@@ -17,6 +17,7 @@
 //! it had ended, goes to the next server; any other call on a link that ends is UNAVAILABLE.
 
 use std::collections::VecDeque;
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -27,6 +28,8 @@ use partywall_abi::limits;
 use partywall_abi::name::{MethodSet, ServiceName};
 use partywall_abi::segment::{self, END, HEAD, Kind, ROOM, ResponseHead, Segment, Trailers};
 use partywall_shm::link::{Bell, Link, LinkError};
+use partywall_shm::setup::Pending;
+use partywall_shm::socket::Endpoint;
 use prost::Message;
 use tonic::metadata::MetadataMap;
 use tonic::{Code, Status};
@@ -113,6 +116,36 @@ impl End for Reached {
     fn allow(&self, _peer: Identity, _methods: MethodSet) {}
 }
 
+/// A link that its server has not opened yet: who waits for that hears of its end.
+struct Opening(Endpoint);
+
+impl Opening {
+    fn of(pending: &Pending) -> Result<Self, Error> {
+        let copy = pending.as_fd().try_clone_to_owned();
+        let what = || "copying a link's socket".into();
+        Ok(Self(Endpoint::new(copy.map_err(|source| Error::Io { what: what(), source })?)))
+    }
+}
+
+impl End for Opening {
+    fn stats(&self) -> LinkStats {
+        LinkStats::default()
+    }
+
+    fn end(&self, _status: Status) {
+        self.peer_died();
+    }
+
+    fn peer_died(&self) {
+        // It fails only where the peer has hung up already.
+        let _gone = rustix::net::shutdown(&self.0, rustix::net::Shutdown::Both);
+    }
+
+    fn allow(&self, _peer: Identity, _methods: MethodSet) {}
+}
+
+/// How long a server may take to open a link that it has adopted.
+const OPEN_TIME: Duration = Duration::from_secs(2);
 /// Instances that a call is offered to, one after the other, if each is about to go.
 const INSTANCES: u32 = 8;
 /// Control records that may wait for room; a server that takes its records leaves none waiting.
@@ -183,8 +216,9 @@ impl Channel {
 
     fn open(name: &ServiceName, place: &Place, within: Duration) -> Result<Open, Error> {
         let deadline = Instant::now() + within;
-        let agent = agent::get(place)?;
-        match agent.connect(name)?.blocking(within)? {
+        let agent = agent::get(place, within)?;
+        let left = deadline.saturating_duration_since(Instant::now());
+        match agent.connect(name)?.blocking(left)? {
             Connected::Link(linked) => Self::opened(*linked, deadline),
             Connected::Redirect { url, .. } => Err(only_rings(&url)),
         }
@@ -195,8 +229,12 @@ impl Channel {
         let Terms { link, isolation, .. } = linked.terms;
         let server = Peer::new(linked.terms.peer.clone(), link, isolation);
         let (pending, booked) = ring::client::fill(linked)?;
+        let opening: Arc<dyn End> = Arc::new(Opening::of(&pending)?);
+        booked.attach(Arc::downgrade(&opening));
         booked.adopted();
-        let link = Link::new(pending.wait(deadline)?)?;
+        // A server that has adopted the link and does not open it hangs: the next one may answer.
+        let ends = pending.wait(deadline.min(Instant::now() + OPEN_TIME))?;
+        let link = Link::new(ends)?;
         let end = Arc::new(Reached { bell: link.bell(), over: OnceLock::new() });
         let reached: Arc<dyn End> = Arc::clone(&end) as _;
         booked.attach(Arc::downgrade(&reached));

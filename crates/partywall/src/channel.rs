@@ -352,8 +352,7 @@ impl Named {
         let mut first = None;
         loop {
             let within = self.options.connect_timeout;
-            let found = tokio::time::timeout(within, agent::get_async(&self.place)).await;
-            let (agent, attempt) = match found.unwrap_or(Err(Error::TimedOut(within))) {
+            let (agent, attempt) = match agent::get_async(&self.place, within).await {
                 Ok(agent) => {
                     let attempt = self.attempt(&agent).await;
                     (Some(agent), attempt)

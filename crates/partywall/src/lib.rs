@@ -41,9 +41,9 @@
 //! # Processes that fork
 //!
 //! Channels and servers are those of the process that has made them. fork(2) copies their memory and their
-//! sockets and none of their threads: a child that goes on without execve(2) must not use them, and calls
-//! that it makes take its parent's wake-ups. It may drop them, which ends nothing of its parent's. When the
-//! parent ends, others hear of that from the coordinator, however long the child lives; only where the
+//! sockets and none of their threads: a child that goes on without execve(2) must not use them, and not drop
+//! those with calls under way, but end by `_exit`(2): what it writes, its parent's peers take for the
+//! parent's. When the parent ends, others hear of that from the coordinator, however long the child lives; only where the
 //! coordinator cannot see the parent's process (in another PID namespace) do they hear of it when the child
 //! ends. What is executed (posix_spawn(3), [`std::process::Command`]) has nothing of this.
 //!

@@ -245,22 +245,19 @@ fn list_size<'a>(headers: impl Iterator<Item = (&'a HeaderName, &'a HeaderValue)
 /// the code stays, the message is cut, and details and metadata are left out where they leave it no
 /// room. Of a good one, metadata that does not fit is RESOURCE_EXHAUSTED.
 pub(crate) fn fit(trailers: &HeaderMap) -> Option<HeaderMap> {
+    if trailers.contains_key(GRPC_DETAILS) {
+        let mut sound = trailers.clone();
+        without_bad_details(&mut sound);
+        if sound.len() != trailers.len() {
+            return Some(fit(&sound).unwrap_or(sound));
+        }
+    }
     if code_of(trailers) == 0 {
         return check(0, trailers, "trailers").err().map(|status| headers_of(&status));
     }
     let fits = |headers: &HeaderMap| {
         list_size(headers.iter()) <= FAILED_BYTES && headers.len() <= limits::METADATA_ENTRIES
     };
-    let mut sound = HeaderMap::new();
-    let mut trailers = trailers;
-    if trailers.contains_key(GRPC_DETAILS) {
-        sound.clone_from(trailers);
-        without_bad_details(&mut sound);
-        if sound.len() != trailers.len() && fits(&sound) {
-            return Some(sound);
-        }
-        trailers = &sound;
-    }
     if fits(trailers) {
         return None;
     }
@@ -309,6 +306,7 @@ pub(crate) fn http_status<B>(response: &http::Response<B>) -> Status {
     };
     let mut headers = response.headers().clone();
     of_a_call(&mut headers);
+    headers.remove(GRPC_DETAILS);
     let text = format!("the service answered with HTTP status {status}");
     Status::with_metadata(code, text, MetadataMap::from_headers(headers))
 }
@@ -574,6 +572,24 @@ mod tests {
         let back = sent(&many);
         assert_eq!(back.code(), Code::Aborted);
         assert!(back.message().contains("left out"), "{back}");
+    }
+
+    #[test]
+    fn details_that_are_no_base64_go_nowhere_whatever_the_status_is() {
+        for code in ["0", "5", "99"] {
+            let mut h = HeaderMap::new();
+            h.insert(GRPC_STATUS, HeaderValue::from_static(code));
+            h.insert(GRPC_DETAILS, HeaderValue::from_static("!!"));
+            assert!(!fit(&h).expect("another one").contains_key(GRPC_DETAILS), "{code}");
+            h.insert(GRPC_DETAILS, HeaderValue::from_static("aGk="));
+            assert!(fit(&h).is_none(), "{code}");
+        }
+        let mut plain = http::Response::builder().status(503).body(()).unwrap();
+        plain.headers_mut().insert(GRPC_DETAILS, HeaderValue::from_static("!!"));
+        plain.headers_mut().insert("retry-after", HeaderValue::from_static("7"));
+        let headers = headers_of(&http_status(&plain));
+        assert!(!headers.contains_key(GRPC_DETAILS));
+        assert_eq!(headers["retry-after"], "7");
     }
 
     #[test]

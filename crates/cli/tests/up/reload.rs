@@ -162,13 +162,21 @@ fn a_policy_that_cannot_be_used_changes_nothing_and_is_named_with_line_and_remed
         let refused = coordinator.channel().wait_for_ready(false).connect().await.unwrap_err();
         assert_eq!(refused.code(), Code::PermissionDenied, "{refused}");
     });
-    let log = std::fs::read_to_string(coordinator.dir.path().join("audit.jsonl")).unwrap();
-    let events: Vec<serde_json::Value> =
-        log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    // A thread of the coordinator writes it.
+    let start = Instant::now();
     for wanted in
         ["admitted", "registered", "introduced", "denied", "revoked", "reloaded", "not_reloaded"]
     {
-        assert!(events.iter().any(|e| e["event"] == wanted), "no {wanted} in:\n{log}");
+        loop {
+            let log = std::fs::read_to_string(coordinator.dir.path().join("audit.jsonl")).unwrap();
+            let whole = log.rfind('\n').map_or("", |end| &log[..end]);
+            let event = |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap();
+            if whole.lines().any(|line| event(line)["event"] == wanted) {
+                break;
+            }
+            assert!(start.elapsed() < Duration::from_secs(10), "no {wanted} in:\n{log}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 }
 

@@ -4,14 +4,14 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use partywall_abi::control::Message;
 use partywall_shm::socket::{self, Credentials, Endpoint};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::net::SocketFlags;
 
-use super::{EventLoop, LOOK, PROOF_TIME, RETRY, SEND_BUFFER};
+use super::{EventLoop, LOOK, MEASURE_TIME, PROOF_TIME, RETRY, SEND_BUFFER};
 use crate::identity::{Facts, Measured};
 use crate::measure::Job;
 use crate::peer::{Challenged, Charges, Known, Look, Peer, Stage};
@@ -152,8 +152,9 @@ impl EventLoop {
             challenged.look = if measures { Look::First(facts.clone()) } else { Look::Done };
         }
         self.peers.insert(token, peer);
-        if !measures {
-            self.challenge(token, facts);
+        match measures {
+            true => self.awaits(token, Some(MEASURE_TIME)),
+            false => self.challenge(token, facts),
         }
     }
 
@@ -200,10 +201,10 @@ impl EventLoop {
         let Some(peer) = self.peers.get_mut(&token) else { return };
         if let Stage::Challenged(challenged) = &mut peer.stage {
             challenged.look = Look::Asked(facts);
-            // A program that was started may need long before it answers: it loads, it is debugged.
-            challenged.until = peer.started.is_none().then(|| Instant::now() + PROOF_TIME);
-            self.proofs.extend(challenged.until.map(|until| (until, token)));
             let (version, nonce) = (partywall_abi::VERSION, challenged.nonce);
+            // A program that was started may need long before it answers: it loads, it is debugged.
+            let time = peer.started.is_none().then_some(PROOF_TIME);
+            self.awaits(token, time);
             self.post(token, &Message::Challenge { version, nonce }, Vec::new());
         }
     }
@@ -212,20 +213,34 @@ impl EventLoop {
     /// coordinator is what was late.
     pub(super) fn late(&mut self, token: u64) {
         let Some(peer) = self.peers.get(&token) else { return };
+        let Stage::Challenged(challenged) = &peer.stage else { return };
+        if matches!(challenged.look, Look::First(_) | Look::Second(..)) {
+            return self.close(token, "its program could not be read in time");
+        }
         match socket::wait_readable(peer.socket.as_fd(), Instant::now()) {
             Ok(true) => self.is_ready(token),
             _ => self.close(token, "no proof of identity in time"),
         }
     }
 
+    /// From now on something is to come from a process, or of it, within this time.
+    fn awaits(&mut self, token: u64, time: Option<Duration>) {
+        let Some(peer) = self.peers.get_mut(&token) else { return };
+        let Stage::Challenged(challenged) = &mut peer.stage else { return };
+        let until = time.map(|time| Instant::now() + time);
+        let before = std::mem::replace(&mut challenged.until, until);
+        self.no_longer_due(before, token);
+        self.proofs.extend(until.map(|until| (until, token)));
+    }
+
     /// Step 4 of the proof.
     pub(super) fn prove(&mut self, token: u64, message: &Message) -> Result<(), &'static str> {
         let mut peer = self.peers.remove(&token).expect("the caller has it");
-        let (answered, until) = (answer(&mut peer, message), peer.is_awaited_until());
-        self.no_longer_due(until, token);
+        let answered = answer(&mut peer, message);
         let facts = self.kernel_facts(&peer);
         let measures = answered.is_ok() && self.measure(token, &peer, &facts);
         self.peers.insert(token, peer);
+        self.awaits(token, measures.then_some(MEASURE_TIME));
         let before = answered?;
         if !measures {
             return self.open(token, &before, facts);
@@ -244,6 +259,7 @@ impl EventLoop {
         before: &Facts,
         after: Facts,
     ) -> Result<(), &'static str> {
+        self.awaits(token, None);
         let peer = self.peers.get_mut(&token).expect("the callers have it");
         if !peer.is_alive() {
             return Err("the process ended while it was being looked at");

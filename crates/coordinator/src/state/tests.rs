@@ -439,6 +439,26 @@ fn a_user_has_so_many_links_in_all_and_no_more() {
     assert!(text.contains("4096 links") && text.contains("share a channel"), "{text}");
 }
 
+/// With more accounts than a pass looks at at once, the coordinator spun.
+#[test]
+fn many_accounts_that_wait_for_room_are_looked_at_in_a_while() {
+    let mut s = under("[service.g]\nregister = ['anyone']\n[service.g.call]\nanyone = ['*']\n");
+    let server = open(&mut s, 1);
+    register(&mut s, server);
+    let crowd: Vec<Conn> = (0..80).map(|n| open(&mut s, 100 + n)).collect();
+    for conn in &crowd {
+        for request in 0..3 {
+            ask(&mut s, *conn, Message::Connect { request, name: name() });
+        }
+    }
+    for _ in 0..100 {
+        while s.serve_question().is_some() {}
+    }
+    let now = Instant::now();
+    assert!(s.next_timeout().unwrap() + Duration::from_secs(1) > now, "{:?}", s.next_timeout());
+    assert!(s.serve_question().is_none() && s.hungry.rests(), "it goes on without a cause");
+}
+
 #[test]
 fn a_hostile_server_uses_up_nothing_but_its_own() {
     let mut s = under("[service.g]\nregister = ['anyone']\n[service.g.call]\nanyone = ['*']\n");

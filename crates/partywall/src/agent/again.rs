@@ -17,40 +17,48 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_m
 pub(super) const REFUSED: Duration = Duration::from_secs(5);
 
 impl Agent {
-    /// Opens a conversation if there is none. One thread at a time proves this process; the others
-    /// wait for what comes of it, and each no longer than [`Place::patience`] in all.
-    pub(super) fn open(self: &Arc<Self>) -> Result<(), Error> {
-        let patience = self.place.patience();
-        let deadline = Instant::now() + patience;
-        let _turn = {
-            let mut books = lock(&self.books);
-            loop {
-                if books.conversation.is_some() {
-                    return Ok(());
-                }
-                if books.over {
-                    return Err(ENDED);
-                }
-                if !std::mem::replace(&mut books.proving, true) {
-                    break Turn(self);
-                }
+    /// Opens a conversation if there is none, and waits for so long. One thread at a time proves this
+    /// process; those that wait meanwhile have its outcome. A proof that is broken off cannot be gone
+    /// on with: at a socket that was handed over it has all its time, whoever waits.
+    pub(super) fn open(self: &Arc<Self>, within: Duration) -> Result<(), Error> {
+        let deadline = Instant::now() + within;
+        let mut books = lock(&self.books);
+        let before = books.attempts;
+        loop {
+            if books.conversation.is_some() {
+                return Ok(());
+            }
+            if books.over {
+                return Err(ENDED);
+            }
+            // One that had less time than this is no outcome for this.
+            let broken_off = matches!(books.outcome, Some(Error::TimedOut(_)));
+            if books.attempts != before && !books.proving && !broken_off {
+                return Err(books.outcome.as_ref().map_or(ENDED, again));
+            }
+            if !books.proving {
+                books.proving = true;
+                drop(books);
+                let turn = Turn(Arc::clone(self));
+                let patience = self.place.patience();
                 let left = deadline.saturating_duration_since(Instant::now());
-                if left.is_zero() {
-                    return Err(Error::TimedOut(patience));
+                if matches!(self.place, Place::Path(_)) || left >= patience {
+                    return turn.prove(left.min(patience));
                 }
-                let waited = self.proven.wait_timeout(books, left);
-                books = waited.unwrap_or_else(PoisonError::into_inner).0;
+                let thread = std::thread::Builder::new().name("partywall-agent".into());
+                let prove = move || drop(turn.prove(patience));
+                threads::spawn(thread, prove)
+                    .map_err(|source| Error::Io { what: "starting a thread".into(), source })?;
+                books = lock(&self.books);
+                continue;
             }
-        };
-        let opened = self.place.open(deadline).and_then(|socket| self.begin(socket));
-        if let Err(error) = &opened {
-            let mut books = lock(&self.books);
-            // For those who give up waiting for it.
-            if books.failure.is_some() {
-                books.failure = Some(again(error));
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(Error::TimedOut(within));
             }
+            let waited = self.proven.wait_timeout(books, left);
+            books = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
-        opened
     }
 
     /// Takes over a socket to which this process has proven itself, and tells the coordinator what
@@ -172,7 +180,7 @@ impl Agent {
                 std::thread::sleep(wait);
                 continue;
             }
-            match self.open() {
+            match self.open(self.place.patience()) {
                 Ok(()) => pause = PAUSE.0,
                 Err(error) => {
                     tracing::debug!(%error, "no coordinator yet");
@@ -194,11 +202,29 @@ impl Agent {
 }
 
 /// A thread's turn to prove this process, until the drop.
-struct Turn<'a>(&'a Agent);
+struct Turn(Arc<Agent>);
 
-impl Drop for Turn<'_> {
+impl Turn {
+    fn prove(self, within: Duration) -> Result<(), Error> {
+        let agent = &self.0;
+        let opened = agent.place.open(within).and_then(|socket| agent.begin(socket));
+        let mut books = lock(&agent.books);
+        books.outcome = opened.as_ref().err().map(again);
+        // For those who give up waiting for it.
+        if books.failure.is_some() && books.outcome.is_some() {
+            books.failure = books.outcome.as_ref().map(again);
+        }
+        drop(books);
+        opened
+    }
+}
+
+impl Drop for Turn {
     fn drop(&mut self) {
-        lock(&self.0.books).proving = false;
+        let mut books = lock(&self.0.books);
+        books.proving = false;
+        books.attempts += 1;
+        drop(books);
         self.0.proven.notify_all();
     }
 }
@@ -228,15 +254,23 @@ impl Books {
 
 /// An error, to be told again.
 pub(super) fn again(error: &Error) -> Error {
+    let copy = |source: &std::io::Error| std::io::Error::new(source.kind(), source.to_string());
     match error {
-        Error::NoCoordinator { place, source } => Error::NoCoordinator {
+        Error::NoCoordinator { place, source } => {
+            Error::NoCoordinator { place: place.clone(), source: copy(source) }
+        }
+        Error::WrongCoordinator { place, found, expected } => Error::WrongCoordinator {
             place: place.clone(),
-            source: std::io::Error::new(source.kind(), source.to_string()),
+            found: *found,
+            expected: expected.clone(),
         },
-        Error::Io { what, source } => Error::Io {
-            what: what.clone(),
-            source: std::io::Error::new(source.kind(), source.to_string()),
-        },
+        Error::NotTakenIn { place, why } => {
+            Error::NotTakenIn { place: place.clone(), why: why.clone() }
+        }
+        Error::Refused { code, text } => Error::Refused { code: *code, text: text.clone() },
+        Error::Io { what, source } => Error::Io { what: what.clone(), source: copy(source) },
+        Error::TimedOut(within) => Error::TimedOut(*within),
+        Error::CoordinatorGone(why) => Error::CoordinatorGone(why),
         _ => ENDED,
     }
 }

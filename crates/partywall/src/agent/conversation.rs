@@ -30,6 +30,9 @@ pub(super) struct Conversation {
     socket: OwnedFd,
     outgoing: Mutex<Outgoing>,
     registered: OnceLock<Registration>,
+    /// Whose conversation it is: the coordinator takes what a copy of this process, made by fork(2),
+    /// sends for an attack, and ends the conversation.
+    process: u32,
 }
 
 impl AsFd for Conversation {
@@ -41,7 +44,7 @@ impl AsFd for Conversation {
 impl Conversation {
     pub(super) fn new(socket: OwnedFd) -> Arc<Self> {
         let (outgoing, registered) = (Mutex::default(), OnceLock::new());
-        Arc::new(Self { socket, outgoing, registered })
+        Arc::new(Self { socket, outgoing, registered, process: std::process::id() })
     }
 
     /// Listens; what comes goes to the agent, and so does the end.
@@ -57,6 +60,11 @@ impl Conversation {
     }
 
     pub(super) fn send(&self, message: &Message) -> Result<(), Error> {
+        if std::process::id() != self.process {
+            return Err(Error::CoordinatorGone(
+                "this process is a copy of the one that spoke to it",
+            ));
+        }
         let mut outgoing = lock(&self.outgoing);
         outgoing.packets.push_back(message.encode());
         if outgoing.packets.len() > OUTGOING {

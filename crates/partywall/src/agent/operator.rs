@@ -82,7 +82,7 @@ fn order<T>(
 ) -> Result<(Arc<Agent>, Answer<T>), Error> {
     let place = socket.map_or_else(Place::find, |p| Place::Path(p.into()));
     let agent = super::agent(&place);
-    agent.open()?;
+    agent.open(place.patience())?;
     let (tx, answer) = oneshot::channel();
     agent.ask(&mut lock(&agent.books), waiting(tx), question)?;
     Ok((agent, answer))

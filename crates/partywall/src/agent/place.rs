@@ -57,7 +57,7 @@ impl Place {
     }
 
     /// How long [`Place::open`] may block; as a rule it takes much less than one millisecond.
-    pub(super) fn patience(&self) -> Duration {
+    pub(crate) fn patience(&self) -> Duration {
         match self {
             Self::Path(_) => AT_A_PATH,
             Self::Handed(_) => HANDED,
@@ -66,7 +66,8 @@ impl Place {
 
     /// A socket to the coordinator, to which this process has proven itself. Two threads must not
     /// be here at once with one socket that was handed over.
-    pub(super) fn open(&self, deadline: Instant) -> Result<OwnedFd, Error> {
+    pub(super) fn open(&self, within: Duration) -> Result<OwnedFd, Error> {
+        let deadline = Instant::now() + within;
         let nowhere = |source: std::io::Error| Error::NoCoordinator { place: self.shown(), source };
         let socket = match self {
             Self::Handed(n) => socket::inherited(*n).map_err(nowhere)?,

@@ -21,7 +21,7 @@ fn host() -> (tempfile::TempDir, Coordinator, Arc<Agent>) {
     let path = dir.path().join("c.sock");
     let policy = Policy::parse("test", POLICY).unwrap();
     let coordinator = Coordinator::start(Some(&path), policy).unwrap();
-    (dir, coordinator, get(&Place::Path(path)).unwrap())
+    (dir, coordinator, get(&Place::Path(path), LONG).unwrap())
 }
 
 fn list(agent: &Arc<Agent>) -> Vec<LinkRow> {
@@ -251,7 +251,7 @@ fn where_no_coordinator_ever_was_that_is_said_at_once() {
     let dir = tempfile::tempdir().unwrap();
     let place = Place::Path(dir.path().join("none.sock"));
     let start = Instant::now();
-    assert!(matches!(get(&place), Err(Error::NoCoordinator { .. })));
+    assert!(matches!(get(&place, LONG), Err(Error::NoCoordinator { .. })));
     assert!(start.elapsed() < Duration::from_secs(1));
 }
 
@@ -262,7 +262,7 @@ fn where_a_coordinator_was_a_question_waits_for_its_time() {
     // Killed: its socket is there still.
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     let start = Instant::now();
-    let agent = get(&Place::Path(path)).unwrap();
+    let agent = get(&Place::Path(path), LONG).unwrap();
     let within = Duration::from_millis(300);
     let error = agent.connect(&name("g")).unwrap().blocking(within).err().unwrap();
     assert!(matches!(error, Error::NoCoordinator { .. }), "{error}");
@@ -275,7 +275,7 @@ fn a_socket_that_was_handed_over_and_is_closed_is_not_tried_for_ever() {
     drop(theirs);
     let place = Place::Handed(ours.as_raw_fd());
     for _ in 0..2 {
-        let error = get(&place).err().unwrap();
+        let error = get(&place, LONG).err().unwrap();
         assert!(matches!(error, Error::NotTakenIn { .. }), "{error:?}");
         assert!(!error.may_pass());
     }
@@ -286,7 +286,7 @@ fn threads_that_come_at_once_prove_the_process_once() {
     let (ours, theirs) = socket::pair().unwrap();
     let place = Place::Handed(ours.as_raw_fd());
     std::thread::scope(|s| {
-        let threads: Vec<_> = (0..16).map(|_| s.spawn(|| get(&place).map(drop))).collect();
+        let threads: Vec<_> = (0..16).map(|_| s.spawn(|| get(&place, LONG).map(drop))).collect();
         let nonce = [7; 16];
         let version = partywall_abi::VERSION;
         let challenge = Message::Challenge { version, nonce };

@@ -391,10 +391,11 @@ impl Live {
             // A reset looks like a good end.
             Poll::Ready(None) => {
                 self.end();
+                let failure = self.sent.failure.get().cloned();
                 Poll::Ready(match passed(ends) {
                     true => Some(Err(expired())),
                     false if self.told => None,
-                    false => Some(Err(Status::unknown(NO_STATUS))),
+                    false => Some(Err(failure.unwrap_or_else(|| Status::unknown(NO_STATUS)))),
                 })
             }
             Poll::Pending => {

@@ -247,14 +247,15 @@ fn answer(
             wire::of_a_call(headers);
             if !told {
                 wire::check_response(headers)?;
-            } else if let Some(mut fitting) = wire::fit(headers) {
-                fitting.entry(CONTENT_TYPE).or_insert(wire::GRPC);
-                *headers = fitting;
             }
             Ok(response)
         });
-        let response = answered.unwrap_or_else(Status::into_http);
+        let mut response = answered.unwrap_or_else(Status::into_http);
         let ended = grpc && response.headers().contains_key(wire::GRPC_STATUS);
+        if ended && let Some(mut fitting) = wire::fit(response.headers()) {
+            fitting.entry(CONTENT_TYPE).or_insert(wire::GRPC);
+            *response.headers_mut() = fitting;
+        }
         Ok(response.map(|body| Answered { body, timer, grpc, ended, _open: open }))
     }
 }

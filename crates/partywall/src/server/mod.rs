@@ -269,7 +269,7 @@ async fn run(
         let (served, stopped) = (served.clone(), stop.subscribe());
         match target {
             Target::Name(name) => {
-                let agent = agent::get_async(&place).await?;
+                let agent = agent::get_async(&place, place.patience()).await?;
                 let registered = agent.register(&name, places()).await?;
                 tasks.spawn(serve_name(name, registered, served, stopped));
             }
@@ -424,7 +424,10 @@ mod tests {
             coordinator
         });
         let _coordinator = coordinator.await.unwrap();
-        let agent = agent::get_async(&Place::Path(path.clone())).await.unwrap();
+        let agent = {
+            let place = Place::Path(path.clone());
+            agent::get_async(&place, place.patience()).await.unwrap()
+        };
         let link = async || match agent.connect(&name).unwrap().wait(WAIT).await {
             Ok(Connected::Link(linked)) => linked,
             _ => panic!("no link"),

@@ -80,6 +80,8 @@ pub(in crate::state) struct Turns {
     had: usize,
     /// Since when there is a cause to look at questions.
     wanted: Option<Instant>,
+    /// Of these, the cause of the pass under way: one that comes later is one for the next pass.
+    cause: Option<Instant>,
     look: Option<Instant>,
 }
 
@@ -102,19 +104,18 @@ impl Turns {
             return;
         }
         self.of.insert(conn, account.clone());
-        let waiting = self.waiting.entry(account.clone()).or_insert_with(|| {
+        if !self.waiting.contains_key(account) && !self.resting.contains(account) {
             self.accounts.push_back(account.clone());
-            VecDeque::new()
-        });
-        waiting.push_back(conn);
+        }
+        self.waiting.entry(account.clone()).or_default().push_back(conn);
     }
 
     /// The next one, and for which account it has waited; it is to be pushed again while it has
     /// questions.
     fn pop(&mut self) -> Option<(Account, Conn)> {
         let account = self.accounts.pop_front()?;
-        let waiting = self.waiting.get_mut(&account)?;
-        let conn = waiting.pop_front()?;
+        let waiting = self.waiting.get_mut(&account).expect("it goes with its account");
+        let conn = waiting.pop_front().expect("it goes with the last one");
         self.of.remove(&conn);
         if waiting.is_empty() {
             self.waiting.remove(&account);
@@ -144,6 +145,12 @@ impl Turns {
                 self.accounts.retain(|a| *a != account);
             }
         }
+    }
+
+    /// Whether nothing is to be looked at now.
+    #[cfg(test)]
+    pub(in crate::state) fn rests(&self) -> bool {
+        self.wanted.is_none()
     }
 
     /// When questions are to be looked at.
@@ -232,9 +239,13 @@ impl State {
     /// when all have been looked at. An account whose question finds no room waits for the next
     /// pass, and that question for the others of its connection.
     pub fn serve_question(&mut self) -> Option<Arc<Usage>> {
-        let now = self.hungry.wanted?;
-        let next = if self.hungry.had < PASS { self.hungry.pop() } else { None };
-        let Some((account, conn)) = next else {
+        let now = *self.hungry.cause.get_or_insert(self.hungry.wanted?);
+        if self.hungry.had == PASS {
+            // The others have their turns, and the pass goes on.
+            self.hungry.had = 0;
+            return None;
+        }
+        let Some((account, conn)) = self.hungry.pop() else {
             self.end_pass(now);
             return None;
         };
@@ -258,11 +269,10 @@ impl State {
     }
 
     fn end_pass(&mut self, now: Instant) {
-        // What was not looked at is looked at next; what found no room, when there is a cause.
         self.hungry.had = 0;
-        if self.hungry.accounts.is_empty() {
-            self.hungry.wanted = None;
-        }
+        // What found no room is looked at when there is another cause, or in a while.
+        self.hungry.wanted = self.hungry.wanted.filter(|wanted| *wanted != now);
+        self.hungry.cause = None;
         self.hungry.wake();
         for conn in std::mem::take(&mut self.hungry.again) {
             if self.connections.contains_key(&conn) {
@@ -434,6 +444,47 @@ fn many_links(e: &crate::quota::Exceeded) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Whatever comes in whatever order, each connection that waits has its turn.
+    #[test]
+    fn turns_lose_nobody_and_nobody_has_two() {
+        let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut next = |below: u64| {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            random % below
+        };
+        let mut turns = Turns::default();
+        let mut waits = BTreeSet::new();
+        for _ in 0..100_000 {
+            let (conn, account) = (next(20), Account::User(next(5) as u32));
+            match next(5) {
+                0 | 1 => {
+                    turns.push(&account, conn);
+                    waits.insert(conn);
+                }
+                2 => {
+                    turns.forget(conn);
+                    waits.remove(&conn);
+                }
+                3 => {
+                    if let Some((account, conn)) = turns.pop() {
+                        assert!(waits.remove(&conn), "{conn} had a turn already");
+                        if next(2) == 0 {
+                            turns.rest(account);
+                        }
+                    }
+                }
+                _ => turns.wake(),
+            }
+        }
+        turns.wake();
+        while let Some((_, conn)) = turns.pop() {
+            assert!(waits.remove(&conn), "{conn} had a turn already");
+        }
+        assert!(waits.is_empty() && turns.waiting.is_empty(), "{waits:?} were lost");
+    }
 
     /// It was looked for where its new account waits, and had its turn when it was gone: a panic.
     #[test]
