@@ -17,19 +17,16 @@
 //! it had ended, goes to the next server; any other call on a link that ends is UNAVAILABLE.
 
 use std::collections::VecDeque;
-use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use http::HeaderMap;
-use partywall_abi::control::{Identity, LinkStats, Terms};
+use partywall_abi::control::Terms;
 use partywall_abi::limits;
-use partywall_abi::name::{MethodSet, ServiceName};
+use partywall_abi::name::ServiceName;
 use partywall_abi::segment::{self, END, HEAD, Kind, ROOM, ResponseHead, Segment, Trailers};
-use partywall_shm::link::{Bell, Link, LinkError};
-use partywall_shm::setup::Pending;
-use partywall_shm::socket::Endpoint;
+use partywall_shm::link::{Link, LinkError};
 use prost::Message;
 use tonic::metadata::MetadataMap;
 use tonic::{Code, Status};
@@ -44,8 +41,10 @@ use crate::target::Target;
 use crate::wire;
 
 mod failed;
+mod reach;
 
 use failed::Failed;
+use reach::{Opening, Reached};
 
 /// Length of gRPC's message prefix: a compression flag and a length.
 const PREFIX: usize = 5;
@@ -89,59 +88,6 @@ struct Open {
     begun: bool,
     /// The server wants no more calls.
     draining: bool,
-}
-
-/// This end, as the coordinator reaches it.
-struct Reached {
-    bell: Arc<Bell>,
-    over: OnceLock<Status>,
-}
-
-impl End for Reached {
-    // What is counted, the server says.
-    fn stats(&self) -> LinkStats {
-        LinkStats::default()
-    }
-
-    fn end(&self, status: Status) {
-        let _first = self.over.set(status);
-        // A thread that waits for an answer hears of it.
-        self.bell.hang_up();
-    }
-
-    fn peer_died(&self) {
-        self.bell.hang_up();
-    }
-
-    fn allow(&self, _peer: Identity, _methods: MethodSet) {}
-}
-
-/// A link that its server has not opened yet: who waits for that hears of its end.
-struct Opening(Endpoint);
-
-impl Opening {
-    fn of(pending: &Pending) -> Result<Self, Error> {
-        let copy = pending.as_fd().try_clone_to_owned();
-        let what = || "copying a link's socket".into();
-        Ok(Self(Endpoint::new(copy.map_err(|source| Error::Io { what: what(), source })?)))
-    }
-}
-
-impl End for Opening {
-    fn stats(&self) -> LinkStats {
-        LinkStats::default()
-    }
-
-    fn end(&self, _status: Status) {
-        self.peer_died();
-    }
-
-    fn peer_died(&self) {
-        // It fails only where the peer has hung up already.
-        let _gone = rustix::net::shutdown(&self.0, rustix::net::Shutdown::Both);
-    }
-
-    fn allow(&self, _peer: Identity, _methods: MethodSet) {}
 }
 
 /// How long a server may take to open a link that it has adopted.

@@ -1,0 +1,67 @@
+//! The ends of a blocking channel's link, as the coordinator reaches them.
+
+use std::os::fd::AsFd;
+use std::sync::{Arc, OnceLock};
+
+use partywall_abi::control::{Identity, LinkStats};
+use partywall_abi::name::MethodSet;
+use partywall_shm::link::Bell;
+use partywall_shm::setup::Pending;
+use partywall_shm::socket::Endpoint;
+use tonic::Status;
+
+use crate::agent::End;
+use crate::error::Error;
+
+/// This end, as the coordinator reaches it.
+pub(super) struct Reached {
+    pub(super) bell: Arc<Bell>,
+    pub(super) over: OnceLock<Status>,
+}
+
+impl End for Reached {
+    // What is counted, the server says.
+    fn stats(&self) -> LinkStats {
+        LinkStats::default()
+    }
+
+    fn end(&self, status: Status) {
+        let _first = self.over.set(status);
+        // A thread that waits for an answer hears of it.
+        self.bell.hang_up();
+    }
+
+    fn peer_died(&self) {
+        self.bell.hang_up();
+    }
+
+    fn allow(&self, _peer: Identity, _methods: MethodSet) {}
+}
+
+/// A link that its server has not opened yet: who waits for that hears of its end.
+pub(super) struct Opening(Endpoint);
+
+impl Opening {
+    pub(super) fn of(pending: &Pending) -> Result<Self, Error> {
+        let copy = pending.as_fd().try_clone_to_owned();
+        let what = || "copying a link's socket".into();
+        Ok(Self(Endpoint::new(copy.map_err(|source| Error::Io { what: what(), source })?)))
+    }
+}
+
+impl End for Opening {
+    fn stats(&self) -> LinkStats {
+        LinkStats::default()
+    }
+
+    fn end(&self, _status: Status) {
+        self.peer_died();
+    }
+
+    fn peer_died(&self) {
+        // It fails only where the peer has hung up already.
+        let _gone = rustix::net::shutdown(&self.0, rustix::net::Shutdown::Both);
+    }
+
+    fn allow(&self, _peer: Identity, _methods: MethodSet) {}
+}
