@@ -1,3 +1,5 @@
+use partywall_abi::name::MethodSet;
+
 use super::*;
 use partywall_abi::layout::Geometry;
 use partywall_shm::setup::local_pair;
