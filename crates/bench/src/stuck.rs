@@ -175,7 +175,8 @@ mod tests {
     #[test]
     fn who_waits_for_a_cpu_has_not_hung_and_who_runs_for_all_its_time_has() {
         let me = [std::process::id()];
-        let limit = Duration::from_millis(200);
+        // A machine with other work can keep this thread away for a second.
+        let limit = Duration::from_millis(500);
         let done = AtomicBool::new(false);
         let (late, over) = crowd(&done, || {
             let watch = Watch::new(Instant::now(), limit, &me);
