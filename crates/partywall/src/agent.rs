@@ -394,6 +394,17 @@ impl Agent {
         }
     }
 
+    /// Says something of an end, if the coordinator that is there knows it.
+    fn say_of(&self, entry: &Arc<Entry>, message: &Message) {
+        let known = {
+            let books = lock(&self.books);
+            books.links.get(&entry.key()).is_some_and(|known| Arc::ptr_eq(known, entry))
+        };
+        if known {
+            self.say(message);
+        }
+    }
+
     fn enter(&self, entry: &Arc<Entry>) {
         lock(&self.books).links.insert(entry.key(), Arc::clone(entry));
     }
@@ -403,11 +414,14 @@ impl Agent {
         let key @ (link, role) = entry.key();
         let known = {
             let mut books = lock(&self.books);
-            if role == Role::Server {
-                books.adopted.remove(&link);
-            }
             match books.links.get(&key) {
-                Some(known) if Arc::ptr_eq(known, entry) => books.links.remove(&key).is_some(),
+                // Another coordinator may have given its number to another link.
+                Some(known) if Arc::ptr_eq(known, entry) => {
+                    if role == Role::Server {
+                        books.adopted.remove(&link);
+                    }
+                    books.links.remove(&key).is_some()
+                }
                 _ => {
                     let _unknown = books.find_lost(entry);
                     false

@@ -174,7 +174,7 @@ impl Booked {
 
     /// This end's part is ready.
     pub(crate) fn adopted(&self) {
-        self.agent.say(&Message::Adopted { link: self.link() });
+        self.agent.say_of(&self.entry, &Message::Adopted { link: self.link() });
     }
 
     /// From here on the coordinator reaches this end. What it has said before is told now.

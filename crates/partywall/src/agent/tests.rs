@@ -317,6 +317,35 @@ fn threads_that_come_at_once_prove_the_process_once() {
     });
 }
 
+/// A link was adopted and never opened: the end of one from before the restart, which had the same
+/// number, came in between.
+#[test]
+fn an_end_of_an_earlier_coordinators_link_says_nothing_of_a_later_one_with_its_number() {
+    let (agent, theirs) = alone();
+    let booked = |token: u8| {
+        let token = partywall_abi::control::Token([token; 16]);
+        Booked::new(&agent, 4, token, Role::Server, name("g"))
+    };
+    let early = booked(1);
+    {
+        // As when the coordinator goes.
+        let mut books = lock(&agent.books);
+        let links = std::mem::take(&mut books.links);
+        books.lost.extend(links.into_values());
+    }
+    let late = booked(2);
+    lock(&agent.books).adopted.insert(4, 1);
+    early.adopted();
+    drop(early);
+    assert_eq!(lock(&agent.books).adopted.get(&4), Some(&1));
+    let soon = Instant::now() + Duration::from_millis(50);
+    assert!(!socket::wait_readable(theirs.as_fd(), soon).unwrap(), "of the other one");
+    late.adopted();
+    wait_for_adopted(&theirs, 4);
+    drop(late);
+    assert!(lock(&agent.books).adopted.is_empty());
+}
+
 #[test]
 fn why_a_process_is_not_taken_in_is_told() {
     for handed in [false, true] {
