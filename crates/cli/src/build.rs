@@ -10,14 +10,16 @@ use std::{
     ffi::OsString,
     io::Read,
     path::{Path, PathBuf},
+    pin::pin,
     process::{Command, ExitStatus, Stdio},
 };
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde::Deserialize;
 
 pub use error::BuildError;
 
-use crate::compose::{At, Program, Service};
+use crate::compose::{At, Place, Program, Service};
 use error::hint;
 
 #[derive(Deserialize)]
@@ -61,16 +63,15 @@ impl Package {
     }
 }
 
-/// The root of the Cargo workspace that `dir` is in.
-pub fn workspace(dir: &Path) -> Result<PathBuf, BuildError> {
-    let (status, output) = cargo(
-        dir,
-        &["locate-project", "--workspace", "--message-format=plain"].map(str::to_owned),
-    )?;
+/// The root of the Cargo workspace that `dir` is in; `wanted` is the place of a package in it.
+async fn workspace(dir: &Path, wanted: &Place) -> Result<PathBuf, BuildError> {
+    let (status, output) =
+        cargo(dir, &["locate-project", "--workspace", "--message-format=plain"].map(str::to_owned))
+            .await?;
     let manifest = String::from_utf8_lossy(&output);
     match Path::new(manifest.trim_end()).parent() {
         Some(root) if status.success() => Ok(root.to_owned()),
-        _ => Err(BuildError::NoWorkspace { dir: dir.to_owned() }),
+        _ => Err(BuildError::NoWorkspace { place: wanted.clone(), dir: dir.to_owned() }),
     }
 }
 
@@ -86,7 +87,7 @@ struct Wanted<'s> {
 /// Builds every service's binary and gives the executables in the order of the services; those of
 /// `domains` are to run in a launcher. A feature that a binary requires is turned on for it. `dir` is
 /// that of the Compose file.
-pub fn build(
+pub async fn build(
     services: &[Service],
     domains: &[bool],
     release: bool,
@@ -111,12 +112,10 @@ pub fn build(
             }
         }
     }
-    if wanted.is_empty() {
-        return Ok(programs);
-    }
-    let workspace = workspace(dir)?;
+    let Some(first) = wanted.first() else { return Ok(programs) };
+    let workspace = workspace(dir, &first.package.place).await?;
     let args = ["metadata", "--no-deps", "--format-version=1"].map(str::to_owned);
-    let (status, output) = cargo(&workspace, &args)?;
+    let (status, output) = cargo(&workspace, &args).await?;
     if !status.success() {
         let (dir, hint) = (workspace, "");
         return Err(BuildError::Failed { command: "metadata", dir, status, hint });
@@ -135,7 +134,7 @@ pub fn build(
             );
         }
         for (wanted, path) in
-            wanted.iter().zip(together(&wanted, domain, release, &metadata, &workspace)?)
+            wanted.iter().zip(together(&wanted, domain, release, &metadata, &workspace).await?)
         {
             programs[wanted.service] = path;
         }
@@ -159,7 +158,7 @@ fn check_mark(program: &Path) -> Result<(), String> {
 }
 
 /// Builds binaries in one go.
-fn together(
+async fn together(
     wanted: &[Wanted<'_>],
     domain: bool,
     release: bool,
@@ -169,8 +168,8 @@ fn together(
     let packages = packages(wanted, metadata)?;
     let args = build_args(wanted, &packages, release);
     let (status, output) = match domain {
-        true => run(flags::static_pie(command(workspace, &args)))?,
-        false => cargo(workspace, &args)?,
+        true => run(flags::static_pie(command(workspace, &args))).await?,
+        false => cargo(workspace, &args).await?,
     };
     if !status.success() {
         let hint = if domain { flags::hint(workspace) } else { "" };
@@ -294,19 +293,44 @@ fn command(dir: &Path, args: &[String]) -> Command {
     command
 }
 
-fn cargo(dir: &Path, args: &[String]) -> Result<(ExitStatus, Vec<u8>), BuildError> {
-    run(command(dir, args))
+async fn cargo(dir: &Path, args: &[String]) -> Result<(ExitStatus, Vec<u8>), BuildError> {
+    run(command(dir, args)).await
 }
 
-/// Runs Cargo and gives how it ended and its standard output. Its errors go to ours.
-fn run(mut command: Command) -> Result<(ExitStatus, Vec<u8>), BuildError> {
-    let output = command
+/// Runs Cargo and gives how it ended and its standard output. Its errors go to ours. Whoever waits no
+/// longer ends it.
+async fn run(command: Command) -> Result<(ExitStatus, Vec<u8>), BuildError> {
+    let program = command.get_program().into();
+    let start = |source| BuildError::Start { program, source };
+    let mut command = tokio::process::Command::from(command);
+    command
         .stdin(Stdio::null())
+        .stdout(Stdio::piped())
         // In a test the compiler's words would fall between those of the harness.
-        .stderr(if cfg!(test) { Stdio::null() } else { Stdio::inherit() })
-        .output()
-        .map_err(|source| BuildError::Start { program: command.get_program().into(), source })?;
+        .stderr(if cfg!(test) { Stdio::null() } else { Stdio::inherit() });
+    let child = match command.spawn() {
+        Ok(child) => child,
+        Err(source) => return Err(start(source)),
+    };
+    let number = child.id();
+    let mut ended = pin!(child.wait_with_output());
+    let mut under_way = UnderWay(number);
+    let output = ended.as_mut().await;
+    under_way.0 = None;
+    let output = output.map_err(start)?;
     Ok((output.status, output.stdout))
+}
+
+/// A child that nobody has waited for: it is told to end when this goes.
+struct UnderWay(Option<u32>);
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        if let Some(pid) = self.0.and_then(|pid| Pid::from_raw(pid as i32)) {
+            // It may just have ended.
+            let _ended = kill_process(pid, Signal::TERM);
+        }
+    }
 }
 
 #[cfg(test)]

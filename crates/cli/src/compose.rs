@@ -17,7 +17,7 @@ use std::{
 
 use rustix::process::Signal;
 
-pub use error::{At, ComposeError, Place, nearest};
+pub use error::{At, ComposeError, Place};
 pub use field::Vars;
 pub use partywall_abi::name::MethodPattern;
 
@@ -120,8 +120,6 @@ pub enum Link {
     /// A ring in shared memory.
     #[default]
     Ring,
-    /// gRPC over HTTP/2.
-    Http2,
     /// The call gate, between services in one address space.
     Domain(At<Wanted>),
 }

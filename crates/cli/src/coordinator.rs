@@ -32,7 +32,7 @@ pub(crate) struct Arguments {
     audit: Option<PathBuf>,
 }
 
-/// Runs a coordinator until SIGINT or SIGTERM.
+/// Runs a coordinator until SIGINT, SIGTERM or SIGQUIT.
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
     raise_descriptor_limit();
     let policy = Policy::load(&arguments.policy)?;
@@ -40,6 +40,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
     runtime.block_on(async {
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut terminate = signal(SignalKind::terminate())?;
+        let mut quit = signal(SignalKind::quit())?;
         let mut hang_up = signal(SignalKind::hangup())?;
         survive_limits_of_files()?;
         let (listen, shown) = listen(arguments.socket.as_deref())?;
@@ -59,6 +60,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
             tokio::select! {
                 _ = interrupt.recv() => break,
                 _ = terminate.recv() => break,
+                _ = quit.recv() => break,
                 _ = hang_up.recv() => reload(&coordinator, read.clone()),
                 Some(read) = reloaded.recv() => say_reloaded(&read),
                 _ = &mut ended => return Err("the coordinator has failed; see its log".into()),
@@ -104,10 +106,10 @@ fn listen(path: Option<&Path>) -> Result<(Listen, String), Box<dyn Error>> {
     }
 }
 
-/// The last directory of the path is made, and no other: a path that is mistyped is no new tree.
+/// Only the usual place is made: a path that is mistyped is no new directory.
 fn check_directory(path: &Path) -> Result<(), String> {
-    let above = path.parent().and_then(Path::parent).filter(|dir| *dir != Path::new(""));
-    match above.filter(|dir| !dir.is_dir()) {
+    let directory = path.parent().filter(|dir| *dir != Path::new(""));
+    match directory.filter(|dir| !dir.is_dir()) {
         None => Ok(()),
         Some(missing) => Err(format!(
             "--socket {}: there is no directory {}; make it, or correct the path",
@@ -132,7 +134,10 @@ fn audit_log(path: &Path) -> Result<std::fs::File, Box<dyn Error>> {
         let out = rustix::io::fcntl_dupfd_cloexec(std::io::stdout(), 3)?;
         return Ok(out.into());
     }
-    audit::open(path).map_err(|e| format!("{}: {e}", path.display()).into())
+    audit::open(path).map_err(|e| {
+        let remedy = "name a file in a directory that is there and may be written, or `-`";
+        format!("--audit {}: {e}; {remedy}", path.display()).into()
+    })
 }
 
 type Reloaded = Result<(), PolicyError>;
@@ -189,12 +194,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mistyped_path_makes_no_tree_of_directories() {
+    fn a_mistyped_path_makes_no_directory() {
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!(check_directory(&dir.path().join("partywall/c.sock")), Ok(()));
+        assert_eq!(check_directory(&dir.path().join("c.sock")), Ok(()));
         assert_eq!(check_directory(Path::new("c.sock")), Ok(()));
-        assert_eq!(check_directory(Path::new("sub/c.sock")), Ok(()));
-        let refused = check_directory(&dir.path().join("rnu/partywall/c.sock")).unwrap_err();
+        let refused = check_directory(&dir.path().join("rnu/c.sock")).unwrap_err();
         assert!(refused.contains("/rnu; make it, or correct the path"), "{refused}");
     }
 }

@@ -22,7 +22,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
     let found = Feature::ALL.map(Feature::look);
     let at = arguments.socket.place().map_or_else(String::new, |p| format!(" at {}", p.display()));
     let coordinator = match arguments.socket.ask(partywall::links) {
-        Ok(links) => format!("answers{at}; it lists {} links", links.len()),
+        Ok(links) => {
+            let n = links.len();
+            format!("answers{at}; it lists {n} {}", if n == 1 { "link" } else { "links" })
+        }
         Err(why) => why.to_string(),
     };
     crate::say(&format!("{}\nCoordinator:\n  {coordinator}\n", report(&found)))?;

@@ -67,7 +67,7 @@ pub(crate) struct Watch {
     #[command(flatten)]
     form: Form,
     /// Seconds between two looks.
-    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds, allow_negative_numbers = true)]
     every: Duration,
 }
 

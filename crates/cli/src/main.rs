@@ -17,8 +17,12 @@ mod up;
 use std::error::Error;
 use std::io::Write as _;
 use std::process::ExitCode;
+use std::sync::OnceLock;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use clap_mangen::Man;
+use clap_mangen::roff::{Roff, bold, roman};
+use tracing_appender::non_blocking::NonBlocking;
 use tracing_subscriber::EnvFilter;
 
 const EXAMPLES: &str = "\
@@ -42,13 +46,14 @@ Environment:
   NO_COLOR                   set: names before lines of services have no colour
 
 The form of a policy is in docs/policy.md of the source; `policy check` names each mistake.
-Commands end with status 0, or 1 and the reason on standard error; with 2 for wrong arguments.";
+Commands end with status 0, or 1 and the reason on standard error; with 2 for wrong arguments. That of
+`up` is its services'.";
 
 const UP: &str = "\
 Each line of a service has its name before it. What `up` says of itself is on standard error; the
 line `export PARTYWALL_SOCKET=...` has `links`, `ps`, `watch` and `domain` in another shell find this
-run. Ctrl-C, SIGTERM and SIGHUP stop all services, by their `stop_signal`, and kill them after
-their `stop_grace_period` (5 s unless set); the second one kills at once.
+run. Ctrl-C, SIGTERM, SIGQUIT and SIGHUP stop all services, by their `stop_signal`, and kill them
+after their `stop_grace_period` (5 s unless set); the second one kills at once.
 
 Keys of `x-partywall`: package (a Cargo package) and bin, or program (a file); args; link (ring or
 domain); isolation (fault, prefer or none, with `link: domain`); calls (what the service may call, as
@@ -56,7 +61,7 @@ SERVICE/package.Service/Method or SERVICE/*). Of Compose's own keys these count:
 environment, working_dir, restart, stop_signal, stop_grace_period. Keys that would protect or limit
 the service are refused, for `up` starts plain processes; the others are named in a note.
 
-The exit status is that of the first service that did not end well; 130, 143 or 129 after a signal.";
+The exit status is that of the first service that did not end well; 128 and the signal's number after one.";
 
 /// Calls between services on one host, through shared memory.
 #[derive(Parser)]
@@ -114,13 +119,14 @@ enum Command {
 fn main() -> ExitCode {
     let command = Arguments::parse().command;
     let log = tracing_subscriber::fmt().with_env_filter(filter());
-    // A coordinator waits for nobody who reads its log: a thread writes it, and what that has no room
-    // for is left out.
+    // `up` and a coordinator wait for nobody who reads their log and remarks: a thread writes them, and
+    // what that has no room for is left out.
     let mut _written = None;
     if matches!(command, Command::Up(_) | Command::Coordinator(_)) {
         let (writer, guard) = tracing_appender::non_blocking(std::io::stderr());
         _written = Some(guard);
-        log.with_writer(writer).init();
+        let writer = REMARKS.get_or_init(|| writer);
+        log.with_writer(|| writer.clone()).init();
     } else {
         log.with_writer(std::io::stderr).init();
     }
@@ -138,6 +144,9 @@ fn main() -> ExitCode {
         Command::Launcher { isolation } => launcher::run(isolation),
     };
     done.unwrap_or_else(|error| {
+        if error.is::<Unread>() {
+            return ExitCode::SUCCESS;
+        }
         remark(&format!("partywall: {error}"));
         ExitCode::FAILURE
     })
@@ -150,7 +159,8 @@ fn filter() -> EnvFilter {
         match EnvFilter::try_new(&text) {
             Ok(filter) => return filter,
             Err(error) => remark(&format!(
-                "partywall: {name}=`{text}`: {error}; write a level, such as `debug`, or TARGET=LEVEL"
+                "partywall: {name}=`{text}` is ignored: {error}; write a level, such as `debug`, or \
+                 TARGET=LEVEL"
             )),
         }
     }
@@ -164,35 +174,89 @@ fn completions(shell: clap_complete::Shell) -> Result<ExitCode, Box<dyn Error>> 
     Ok(ExitCode::SUCCESS)
 }
 
-/// One page: the command, then each of its subcommands.
+/// One page: the command, then each of its subcommands with its own.
 fn manual() -> Result<ExitCode, Box<dyn Error>> {
     let mut text = Vec::new();
     let mut command = Arguments::command();
     command.build();
-    clap_mangen::Man::new(command.clone()).render(&mut text)?;
-    for sub in
-        command.get_subcommands().filter(|sub| !sub.is_hide_set() && sub.get_name() != "help")
-    {
-        let man = clap_mangen::Man::new(sub.clone());
-        writeln!(text, ".SH \"PARTYWALL {}\"", sub.get_name().to_uppercase())?;
-        man.render_synopsis_section(&mut text)?;
-        man.render_description_section(&mut text)?;
-        man.render_options_section(&mut text)?;
+    let man = Man::new(command.clone());
+    man.render_title(&mut text)?;
+    man.render_name_section(&mut text)?;
+    man.render_synopsis_section(&mut text)?;
+    man.render_description_section(&mut text)?;
+    let mut commands = Roff::new();
+    commands.control("SH", ["COMMANDS"]);
+    for sub in shown(&command) {
+        let about = sub.get_about().map(ToString::to_string).unwrap_or_default();
+        commands.control("TP", []).text([bold(sub.get_name())]).text([roman(about)]);
+    }
+    commands.to_writer(&mut text)?;
+    after_help(&command, &mut text)?;
+    for sub in shown(&command) {
+        page(sub, &mut text)?;
+        for below in shown(sub) {
+            page(below, &mut text)?;
+        }
     }
     say(&String::from_utf8(text)?)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes to standard output, which may be a full disk or a pipe that nobody reads.
+fn shown(command: &clap::Command) -> impl Iterator<Item = &clap::Command> {
+    command.get_subcommands().filter(|sub| !sub.is_hide_set() && sub.get_name() != "help")
+}
+
+/// The sections of a subcommand, under a heading of its own.
+fn page(command: &clap::Command, text: &mut Vec<u8>) -> Result<(), Box<dyn Error>> {
+    let name = command.get_display_name().unwrap_or_default().replace('-', " ").to_uppercase();
+    Roff::new().control("SH", [name.as_str()]).to_writer(text)?;
+    let man = Man::new(command.clone());
+    for section in [Man::render_synopsis_section, Man::render_description_section] {
+        section(&man, text)?;
+    }
+    man.render_options_section(text)?;
+    after_help(command, text)
+}
+
+/// What a help says after its options, in lines as they are there.
+fn after_help(command: &clap::Command, text: &mut Vec<u8>) -> Result<(), Box<dyn Error>> {
+    let Some(after) = command.get_after_long_help().or(command.get_after_help()) else {
+        return Ok(());
+    };
+    let mut roff = Roff::new();
+    roff.control("PP", []).control("nf", []);
+    for line in after.to_string().lines() {
+        roff.text([roman(line)]);
+    }
+    roff.control("fi", []).to_writer(text)?;
+    Ok(())
+}
+
+/// Standard output is a pipe, and who read it wants no more: the command ends, and well.
+#[derive(Debug, thiserror::Error)]
+#[error("standard output: nobody reads it any more")]
+struct Unread;
+
+/// Writes to standard output, which may be a full disk or a pipe that nobody reads any more.
 fn say(text: &str) -> Result<(), Box<dyn Error>> {
     let mut out = std::io::stdout().lock();
     let said = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-    said.map_err(|error| format!("standard output: {error}").into())
+    said.map_err(|error| match error.kind() {
+        std::io::ErrorKind::BrokenPipe => Unread.into(),
+        _ => format!("standard output: {error}").into(),
+    })
 }
+
+/// What writes remarks, where a thread does.
+static REMARKS: OnceLock<NonBlocking> = OnceLock::new();
 
 /// Writes a line to standard error, whole. Where that cannot be written, the exit status has to do.
 fn remark(line: &str) {
-    let _unsaid = std::io::stderr().write_all(format!("{line}\n").as_bytes());
+    let line = format!("{line}\n");
+    let _unsaid = match REMARKS.get() {
+        Some(writer) => writer.clone().write_all(line.as_bytes()),
+        None => std::io::stderr().write_all(line.as_bytes()),
+    };
 }
 
 #[cfg(test)]

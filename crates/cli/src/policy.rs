@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use clap::Subcommand;
 use partywall_abi::name::{MethodPattern, ServiceName};
 use partywall_coordinator::Policy;
-use partywall_coordinator::policy::{ANYONE, Explanation};
+use partywall_coordinator::policy::{ANYONE, Explanation, did_you_mean};
 
 use crate::socket::Socket;
 
@@ -20,7 +20,7 @@ pub(crate) enum Order {
         /// The file.
         file: PathBuf,
     },
-    /// Say whether a caller may call a method, and why.
+    /// Say whether a caller may call a method, and why. The exit status is 0 if it may, 1 if not.
     Explain {
         /// The policy file.
         #[arg(long, value_name = "FILE", default_value = "/etc/partywall/policy.toml")]
@@ -73,15 +73,19 @@ fn explain(
     let policy = Policy::load(file)?;
     let name = ServiceName::new(service)?;
     let path = format!("/{}", method.trim_start_matches('/'));
+    if path.contains('*') {
+        let text = "is a pattern; ask for one method, package.Service/Method";
+        return Err(format!("`{method}` {text}").into());
+    }
     if MethodPattern::new(path.trim_start_matches('/')).is_err() || path.matches('/').count() != 2 {
         return Err(format!("`{method}` is no method; write package.Service/Method").into());
     }
     let principals: Vec<String> = caller.split(',').map(|p| p.trim().to_string()).collect();
     if let Some(unknown) = principals.iter().find(|p| !policy.has_principal(p)) {
         let known = policy.principal_names();
-        let near = match crate::compose::nearest(unknown, known.iter().copied()) {
-            Some(near) => format!(" (did you mean `{near}`?)"),
-            None => String::new(),
+        let near = match Path::new(unknown).is_file() {
+            true => "; the policy's file is named by --policy".to_owned(),
+            false => did_you_mean(unknown, known.iter().copied()),
         };
         let there = if known.is_empty() { "none".into() } else { known.join(", ") };
         let (file, anyone) = (file.display(), format!("and `{ANYONE}`, which is everybody"));
@@ -92,7 +96,17 @@ fn explain(
     let principals: Vec<_> = principals.into_iter().filter(|p| p != ANYONE).collect();
     let e = policy.explain(&principals, &name, &path);
     let allowed = !e.allowed_by.is_empty();
-    Ok((shown(caller, service, method, &e), allowed))
+    let caller = principals.join(" and ");
+    let caller = if caller.is_empty() { ANYONE } else { &caller };
+    let names = policy.names();
+    let text = match names.contains(&name) {
+        true => shown(caller, service, method, &e),
+        false => format!(
+            "{caller} may not call {method} at `{service}`\n  the policy does not speak of `{service}`{}\n",
+            did_you_mean(service, names.iter().map(|name| name.as_str()))
+        ),
+    };
+    Ok((text, allowed))
 }
 
 fn shown(caller: &str, service: &str, method: &str, e: &Explanation) -> String {

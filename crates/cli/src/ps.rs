@@ -21,8 +21,8 @@ Columns:
   PROCESS  principals of the process, or its service's name
   PID      process number;  UID: its user
   RUNS AS  process or domain; process for what `up` has not started
-  STATE    running, starting, waiting (to be started again) or ended; linked or gone for what `up`
-           has not started
+  STATE    running, starting, waiting (to be started again) or ended; for what `up` has not started
+           linked or, when it has no link that is open and may have ended, unlinked
   SERVES   names that others call it by;  CALLS: names that it calls
   PROGRAM  first bytes of its SHA-256, and started (of the copy that ran) or observed (from /proc)
 
@@ -124,13 +124,13 @@ fn rows(links: &[LinkInfo], services: Vec<Record>) -> Vec<Row> {
     rows
 }
 
-/// One that `up` has not started, or that has ended by now.
+/// One that `up` has not started, or that it has started again since.
 fn unknown(identity: &Identity) -> Row {
     Row {
         principals: identity.principals.clone(),
         pid: identity.pid,
         runs_as: "process".into(),
-        state: "gone".into(),
+        state: "unlinked".into(),
         ..Row::default()
     }
 }
@@ -222,7 +222,7 @@ mod tests {
         assert_eq!(words("greeter"), ["greeter", "10", "7", "process", "running", "greeter", "-"]);
         assert_eq!(words("client"), ["client", "11", "7", "process", "running", "-", "greeter"]);
         assert_eq!(words("once"), ["once", "-", "-", "process", "ended", "-", "-"]);
-        assert_eq!(words("guest"), ["guest", "99", "7", "process", "gone", "-", "greeter"]);
+        assert_eq!(words("guest"), ["guest", "99", "7", "process", "unlinked", "-", "greeter"]);
         assert!(text.lines().all(|l| l.chars().count() <= 80), "{text}");
         assert!(table(&rows, true).contains("sha256:abababab started"));
         for field in serde_json::to_value(&rows[0]).unwrap().as_object().unwrap().keys() {

@@ -101,6 +101,14 @@ fn nobody(path: &Path, from: &From, source: &std::io::Error) -> String {
         From::Usual(_) if empty => format!("{origin}; PARTYWALL_SOCKET is set, and empty"),
         _ => origin,
     };
+    if source.kind() == ErrorKind::PermissionDenied {
+        let own = rustix::process::geteuid().as_raw();
+        return format!(
+            "the coordinator at {shown} ({origin}): user {own} may not reach it, if there is one: {source}; \
+             ask as root or as the coordinator's user, or let this user into each directory of the path \
+             and write to the socket"
+        );
+    }
     let why = why(path, source);
     let no_socket = std::fs::metadata(path).is_ok_and(|found| !found.file_type().is_socket());
     let remedy = match from {
@@ -186,6 +194,12 @@ mod tests {
         drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
         let text = said(&socket, &From::Usual(None));
         assert!(text.contains("nobody listens there any more"), "{text}");
+    }
+
+    #[test]
+    fn a_socket_that_this_user_may_not_reach_is_not_taken_for_none() {
+        let text = nobody(Path::new("/x/y.sock"), &From::Flag, &ErrorKind::PermissionDenied.into());
+        assert!(text.contains("may not reach it") && !text.contains("no coordinator"), "{text}");
     }
 
     #[test]

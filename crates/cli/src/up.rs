@@ -8,15 +8,18 @@
 //! A service *serves* when another one's `calls` name it, or it has served its name. The end is when
 //! all services that do not serve have ended: the exit status is that of the first of them, in start
 //! order, that did not end well. One that others may call and that ends earlier ends everything as
-//! well, unless it is started again ([`services`]); so do Ctrl-C, SIGTERM and SIGHUP (unless that is
-//! ignored, as under nohup(1)), and the second time nothing is waited for. The services die with this
-//! process, however it ends, and its directory is removed.
+//! well, unless it is started again ([`services`]); so do Ctrl-C, SIGTERM, SIGQUIT and SIGHUP (unless
+//! that is ignored, as under nohup(1)), at any time from the build on, and the second time nothing is
+//! waited for. At the end services are stopped first, whether or not anybody reads what they have said;
+//! then what they said last is written, and who called whom. The services die with this process,
+//! however it ends; its directory is removed unless SIGKILL ends it.
 
 mod backoff;
 mod orphans;
 mod output;
 pub(crate) mod record;
 mod services;
+mod stop;
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -29,7 +32,6 @@ use std::time::{Duration, Instant};
 use partywall_abi::name::ServiceName;
 use partywall_coordinator::identity::Domain;
 use partywall_coordinator::{Coordinator, Listen, Options, Policy, launch};
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 
 use crate::compose::{self, Compose, Condition, Service};
@@ -39,13 +41,16 @@ use crate::{build, coordinator, links};
 use orphans::Orphans;
 use output::Output;
 use services::{Running, Services};
+pub(crate) use stop::Stop;
 
 /// How long a service may take until it serves its name.
 const SERVE_WITHIN: Duration = Duration::from_secs(30);
 /// How often it is looked whether a service serves.
 const LOOK: Duration = Duration::from_millis(10);
-/// How long the last lines of services may take to be written, for one who does not want to wait.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+/// After how long it is said that a service is waited for.
+const SAY_AFTER: Duration = Duration::from_secs(2);
+/// How long the coordinator may take to see that links are closed whose ends have ended.
+const CLOSED_WITHIN: Duration = Duration::from_secs(1);
 /// What services get of the variables of `up`, unless the file says otherwise.
 const KEPT: [&str; 4] = ["PARTYWALL_LOG", "RUST_LOG", "RUST_BACKTRACE", "HOME"];
 
@@ -75,7 +80,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
 async fn up(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
     coordinator::raise_descriptor_limit();
     coordinator::survive_limits_of_files()?;
-    let run_dir = private_directory()?;
+    let (run_dir, socket) = private_directory()?;
     let run_path = run_dir.path().to_str().ok_or("the directory for sockets is not UTF-8")?;
     let compose = load(&arguments.file, run_path)?;
     let plan = isolation::plan(&compose.services, &Machine::look())?;
@@ -87,8 +92,16 @@ async fn up(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
     let (output, unsaid) = Output::start(compose.services.iter().map(|s| s.name.as_str()))?;
     let (running, coordinated) = oneshot::channel();
     let mut stop = Stop::new(unsaid, coordinated)?;
-    let programs = build::build(&compose.services, &domains, !arguments.debug, compose.dir())?;
-    let socket = run_dir.path().join("coordinator.sock");
+    let building = build::build(&compose.services, &domains, !arguments.debug, compose.dir());
+    let programs = tokio::select! {
+        biased;
+        code = stop.wait() => return Ok(code),
+        built = building => match built {
+            // At a terminal Cargo hears it as well, and may be the first one.
+            Err(e) if e.is_interrupt() => return Ok(ExitCode::from(130)),
+            other => other?,
+        },
+    };
     let orphans = Orphans::adopt()?;
     let options = Options {
         listen: Listen::At(socket.clone()),
@@ -104,7 +117,9 @@ async fn up(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
         },
         false => None,
     };
-    crate::remark("`partywall links`, `ps` and `domain` find this run, in another shell, by");
+    crate::remark(
+        "`partywall links`, `ps`, `watch` and `domain` find this run, in another shell, by",
+    );
     crate::remark(&format!("export PARTYWALL_SOCKET={}", quoted(&socket)));
     let domain = Domain { launcher: 1, isolation: plan.isolation };
     let record = record::beside(&socket);
@@ -115,19 +130,21 @@ async fn up(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
         Ok(Some(code)) => Ok(code),
         Err(e) => Err(e),
     };
-    stop.or(output.catch_up(false)).await;
-    let told = match &ended {
-        Ok(_) if stop.said => {
-            let told = who_called_whom(socket, arguments.wide);
-            stop.or(told).await.unwrap_or(Ok(()))
-        }
-        _ => Ok(()),
-    };
     services.stop(&mut stop).await;
-    if stop.or(output.catch_up(true)).await.is_none() {
-        // Whoever is in a hurry still has what was said, if it can be written.
-        let _unwritten = tokio::time::timeout(LAST_WORDS, output.catch_up(true)).await;
-    }
+    let told = async {
+        output.catch_up().await;
+        who_called_whom(socket, arguments.wide).await
+    };
+    let told = match (&ended, stop.is_heard()) {
+        (Ok(_), true) => stop.last(told).await.unwrap_or_else(|| {
+            crate::remark("partywall: standard output: nobody reads it; the rest is not written");
+            Ok(())
+        }),
+        _ => {
+            let _written = stop.last(output.catch_up()).await;
+            Ok(())
+        }
+    };
     let _freed = coordinator;
     told.and(ended)
 }
@@ -152,16 +169,20 @@ fn load(file: &Path, run_path: &str) -> Result<Compose, Box<dyn Error>> {
         let remedy = "add `x-partywall: {package: NAME}` to the services to run";
         return Err(format!("{}: no service has x-partywall; {remedy}", file.display()).into());
     }
-    if let Some(s) = compose.services.iter().find(|s| s.link == compose::Link::Http2) {
-        let remedy = "`up` links services on this host by rings; for HTTP/2 list the name under [names] of a policy";
-        return Err(format!("{}: link http2: {remedy}", s.place).into());
-    }
     Ok(compose)
 }
 
 async fn who_called_whom(socket: PathBuf, wide: bool) -> Result<(), Box<dyn Error>> {
     let tell = move || -> Result<(), String> {
-        let links = partywall::links(Some(&socket)).map_err(|e| e.to_string())?;
+        let begin = Instant::now();
+        let links = loop {
+            let links = partywall::links(Some(&socket)).map_err(|e| e.to_string())?;
+            // The services have ended, and the coordinator may not have heard of all that yet.
+            if begin.elapsed() > CLOSED_WITHIN || links.iter().all(|link| !link.open) {
+                break links;
+            }
+            std::thread::sleep(LOOK);
+        };
         let table = match links.is_empty() {
             true => "nobody called anybody\n".into(),
             false => links::table(&links, wide),
@@ -171,107 +192,26 @@ async fn who_called_whom(socket: PathBuf, wide: bool) -> Result<(), Box<dyn Erro
     Ok(tokio::task::spawn_blocking(tell).await??)
 }
 
-/// Ctrl-C, SIGTERM and SIGHUP, and a standard output that cannot be written.
-pub(crate) struct Stop {
-    interrupt: Signal,
-    terminate: Signal,
-    /// None when it was ignored at the start.
-    hang_up: Option<Signal>,
-    unsaid: oneshot::Receiver<std::io::Error>,
-    /// Whether standard output could be written until now.
-    said: bool,
-    /// Closed at the end of the coordinator's thread.
-    coordinated: oneshot::Receiver<()>,
-    /// Whether it has run until now.
-    coordinates: bool,
-    /// How often a signal has come. From the second one on nothing is waited for.
-    signals: u32,
-}
-
-impl Stop {
-    fn new(
-        unsaid: oneshot::Receiver<std::io::Error>,
-        coordinated: oneshot::Receiver<()>,
-    ) -> std::io::Result<Self> {
-        let hang_up = match hang_up_is_ignored() {
-            true => None,
-            false => Some(signal(SignalKind::hangup())?),
-        };
-        Ok(Self {
-            interrupt: signal(SignalKind::interrupt())?,
-            terminate: signal(SignalKind::terminate())?,
-            hang_up,
-            unsaid,
-            said: true,
-            coordinated,
-            coordinates: true,
-            signals: 0,
-        })
-    }
-
-    /// The exit status that the signal asks for, as a shell would have it.
-    async fn wait(&mut self) -> ExitCode {
-        let hang_up = async {
-            match &mut self.hang_up {
-                Some(signal) => signal.recv().await,
-                None => std::future::pending().await,
-            }
-        };
-        let code = tokio::select! {
-            _ = self.interrupt.recv() => ExitCode::from(130),
-            _ = self.terminate.recv() => ExitCode::from(143),
-            _ = hang_up => ExitCode::from(129),
-            Ok(error) = &mut self.unsaid, if self.said => {
-                self.said = false;
-                crate::remark(&format!("partywall: standard output: {error}; everything is stopped"));
-                return ExitCode::FAILURE;
-            }
-            _ = &mut self.coordinated, if self.coordinates => {
-                self.coordinates = false;
-                crate::remark("partywall: the coordinator has failed; everything is stopped");
-                return ExitCode::FAILURE;
-            }
-        };
-        self.signals += 1;
-        if self.signals == 1 {
-            crate::remark("stopping; a second time kills what has not stopped");
-        }
-        code
-    }
-
-    /// Whether the signal has come a second time.
-    fn hurries(&self) -> bool {
-        self.signals > 1
-    }
-
-    /// What this comes to, unless everything is to stop before.
-    async fn or<T>(&mut self, what: impl Future<Output = T>) -> Option<T> {
-        if self.hurries() {
-            return None;
-        }
-        tokio::select! {
-            biased;
-            done = what => Some(done),
-            _ = self.wait() => None,
-        }
-    }
-}
-
-/// As nohup(1) does: proc(5) has what this process ignores.
-fn hang_up_is_ignored() -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    ignored.is_some_and(|hex| u64::from_str_radix(hex.trim(), 16).is_ok_and(|set| set & 1 != 0))
-}
-
-/// A directory that only this user can enter, removed at the end.
-fn private_directory() -> std::io::Result<tempfile::TempDir> {
+/// A directory that only this user can enter, removed at the end, and the coordinator's socket in it.
+fn private_directory() -> Result<(tempfile::TempDir, PathBuf), String> {
+    let own = std::env::var_os("XDG_RUNTIME_DIR").filter(|d| Path::new(d).is_dir());
+    let (variable, within) = match own {
+        Some(dir) => ("XDG_RUNTIME_DIR", PathBuf::from(dir)),
+        None => ("TMPDIR", std::env::temp_dir()),
+    };
+    let place = format!("the directory for sockets, in {} ({variable})", within.display());
+    let remedy = format!("remedy: set {variable} to a directory of your own");
     let permissions = std::fs::Permissions::from_mode(0o700);
     let mut builder = tempfile::Builder::new();
     builder.prefix("partywall-").permissions(permissions);
-    match std::env::var_os("XDG_RUNTIME_DIR").filter(|d| Path::new(d).is_dir()) {
-        Some(dir) => builder.tempdir_in(dir),
-        None => builder.tempdir(),
+    let dir = match builder.tempdir_in(&within) {
+        Ok(dir) => dir,
+        Err(why) => return Err(format!("{place}: {why}; {remedy}")),
+    };
+    let socket = dir.path().join("coordinator.sock");
+    match crate::socket::check(&socket, &place) {
+        Ok(()) => Ok((dir, socket)),
+        Err(long) => Err(format!("{long}; {remedy}")),
     }
 }
 
@@ -306,7 +246,8 @@ fn starts(
 ) -> Result<Vec<Running>, Box<dyn Error>> {
     let serving: BTreeSet<&str> =
         compose.services.iter().flat_map(|s| &s.calls).map(|c| c.service.as_str()).collect();
-    let directory = std::fs::canonicalize(compose.dir())?;
+    let directory = std::fs::canonicalize(compose.dir())
+        .map_err(|e| format!("{}: {e}; services run there", compose.dir().display()))?;
     let placed = plan.placements.iter().zip(programs);
     let start = |(service, (placement, program)): (&Service, (&Placement, PathBuf))| {
         let mut environment = service.environment.clone();
@@ -401,7 +342,8 @@ async fn await_dependency(
     if !services.all[at].serves {
         return Ok(());
     }
-    let deadline = Instant::now() + SERVE_WITHIN;
+    let begin = Instant::now();
+    let mut said = false;
     let serving = services.coordinator.serving(&name(name_of));
     while serving.try_recv().is_err() {
         let on = &mut services.all[at];
@@ -416,7 +358,13 @@ async fn await_dependency(
             happened = services.step() => happened?,
             () = tokio::time::sleep(LOOK) => {}
         }
-        if Instant::now() > deadline {
+        if begin.elapsed() > SAY_AFTER && !said {
+            crate::remark(&format!(
+                "`{waits}` waits until `{name_of}` serves its name, at most {SERVE_WITHIN:?}"
+            ));
+            said = true;
+        }
+        if begin.elapsed() > SERVE_WITHIN {
             let remedy = match services.all[at].last_end() {
                 Some(why) => format!("it {why}"),
                 None => format!("does it call serve(\"{name_of}\")?"),

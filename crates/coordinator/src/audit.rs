@@ -320,14 +320,32 @@ pub(crate) struct Audit {
 }
 
 impl Audit {
-    /// Writes to `to` on a thread of its own.
-    pub(crate) fn new(mut to: impl Write + Send + 'static) -> io::Result<Self> {
+    /// Writes to `to`, which messages call `name`, on a thread of its own.
+    pub(crate) fn new(name: String, mut to: impl Write + Send + 'static) -> io::Result<Self> {
         let (sender, lines) = sync_channel::<String>(WAITING);
         let write = move || {
+            let mut lost = 0_u64;
             for line in lines {
-                if let Err(error) = to.write_all(line.as_bytes()).and_then(|()| to.flush()) {
-                    tracing::error!(%error, "the audit log cannot be written; a line is lost");
+                match to.write_all(line.as_bytes()).and_then(|()| to.flush()) {
+                    Ok(()) if lost > 0 => {
+                        tracing::warn!(lost, "the audit log is written again");
+                        lost = 0;
+                    }
+                    Ok(()) => {}
+                    Err(error) => {
+                        if lost == 0 {
+                            tracing::error!(
+                                %error,
+                                "{name}: the audit log cannot be written, and lines are lost until it \
+                                 can; make room there"
+                            );
+                        }
+                        lost += 1;
+                    }
                 }
+            }
+            if lost > 0 {
+                tracing::error!(lost, "{name}: lines of the audit log are lost");
             }
         };
         threads::spawn(std::thread::Builder::new().name("audit".into()), write)?;
@@ -441,7 +459,7 @@ mod tests {
             }
         }
         let (go, wait) = std::sync::mpsc::channel();
-        let mut audit = Audit::new(Stuck(wait)).unwrap();
+        let mut audit = Audit::new("stuck".into(), Stuck(wait)).unwrap();
         let start = Instant::now();
         for uid in 0..2 * WAITING as u32 {
             audit.event(&denied(uid));

@@ -55,27 +55,29 @@ pub const ANYONE: &str = "anyone";
 #[non_exhaustive]
 pub enum PolicyError {
     /// The file cannot be read.
-    #[error("{file}: {source}; remedy: write a policy there, or name another file by --policy")]
+    #[error("{file}: {source}; remedy: {}", remedy(source))]
     Read {
         /// The file.
         file: String,
         /// Why.
         source: std::io::Error,
     },
-    /// Somebody else can change the file.
+    /// The file cannot be a policy's: it is none, too large, or somebody else can change it.
     #[error("{file}: {text}")]
-    Unsafe {
+    File {
         /// The file.
         file: String,
-        /// What others can change, and the remedy.
+        /// What is wrong, and the remedy.
         text: String,
     },
     /// It is not the TOML that a policy is.
-    #[error("{file}: {text}")]
+    #[error("{file}:{line}: {text}")]
     Syntax {
         /// The file.
         file: String,
-        /// The parser's words, with line and column.
+        /// The line, from 1.
+        line: usize,
+        /// What is wrong and what would be right.
         text: String,
     },
     /// A value makes no sense.
@@ -103,6 +105,23 @@ pub enum PolicyError {
         /// What is wrong and what would be right.
         text: &'static str,
     },
+}
+
+/// What to do about a file that cannot be read.
+fn remedy(error: &std::io::Error) -> String {
+    use std::io::ErrorKind::{InvalidData, NotFound, PermissionDenied};
+    match error.kind() {
+        NotFound => "write a policy there, or correct the path".into(),
+        PermissionDenied => {
+            let own = rustix::process::geteuid().as_raw();
+            format!("let user {own} read it, and enter each directory of the path")
+        }
+        InvalidData => "save it as UTF-8, which TOML is".into(),
+        _ if error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error()) => {
+            "correct the symbolic links, which lead back to themselves".into()
+        }
+        _ => "correct the path".into(),
+    }
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -156,10 +175,25 @@ pub struct Policy {
     compose: Option<String>,
 }
 
-/// Whether one of two names may be a slip of the other.
-fn near(a: &str, b: &str) -> bool {
-    let few = if a.len().min(b.len()) < 4 { 1 } else { 2 };
-    read::distance(a, b) <= few
+/// The candidate that a typing error most likely meant, if one is close enough.
+pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let limit = match word.chars().count() {
+        0 | 1 => 0,
+        2 | 3 => 1,
+        _ => 2,
+    };
+    candidates
+        .into_iter()
+        .map(|candidate| (strsim::osa_distance(word, candidate), candidate))
+        .filter(|&(distance, _)| distance <= limit)
+        .min_by_key(|&(distance, _)| distance)
+        .map(|(_, candidate)| candidate)
+}
+
+/// `nearest`, as the end of a sentence.
+pub fn did_you_mean<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
+    let near = nearest(word, candidates);
+    near.map_or_else(String::new, |near| format!(" (did you mean `{near}`?)"))
 }
 
 /// What a policy lets a caller do, and by which of its principals.
@@ -215,12 +249,9 @@ impl Policy {
             ),
         };
         // Of the names that it may call only: the others are not its business.
-        let near = self.services.keys().filter(|known| *known != name).find(|known| {
-            near(known.as_str(), name.as_str()) && !self.methods(principals, known).is_empty()
-        });
-        if let Some(near) = near {
-            text.push_str(&format!(" (did you mean `{near}`?)"));
-        }
+        let known = self.services.keys().filter(|known| *known != name);
+        let known = known.filter(|known| !self.methods(principals, known).is_empty());
+        text.push_str(&did_you_mean(name.as_str(), known.map(ServiceName::as_str)));
         text
     }
 

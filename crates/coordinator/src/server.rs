@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, channel};
@@ -130,7 +130,12 @@ impl Coordinator {
                 (Some(socket), None)
             }
         };
-        let audit = options.audit.map(Audit::new).transpose().map_err(fail("spawn"))?;
+        let new_audit = |file: File| {
+            let name = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
+            let name = name.map_or_else(|_| "audit".into(), |path| path.display().to_string());
+            Audit::new(name, file)
+        };
+        let audit = options.audit.map(new_audit).transpose().map_err(fail("spawn"))?;
         let (file, confines) = (options.policy_file, options.children_are_services);
         let while_running = options.while_running;
         let begin = Begin { listener, handed, policy, file, audit, confines };

@@ -48,7 +48,7 @@ pub enum ListenError {
         found: usize,
     },
     /// A system call failed.
-    #[error("{}: {call}: {source}", .path.display())]
+    #[error("{}: {call}: {source}{}", .path.display(), remedy(source))]
     Io {
         /// The path.
         path: PathBuf,
@@ -57,6 +57,18 @@ pub enum ListenError {
         /// What it said.
         source: io::Error,
     },
+}
+
+/// What to do about it, as the end of a sentence.
+fn remedy(error: &io::Error) -> &'static str {
+    use io::ErrorKind::{NotFound, PermissionDenied, ReadOnlyFilesystem};
+    match error.kind() {
+        NotFound => "; remedy: make its directory, or correct the path",
+        PermissionDenied | ReadOnlyFilesystem => {
+            "; remedy: let this user write to its directory, or take another path"
+        }
+        _ => "",
+    }
 }
 
 /// Longest path of a socket, in bytes (unix(7)).

@@ -1,14 +1,16 @@
 #![allow(unsafe_code, reason = "code that runs between fork and exec")]
 //! Starting a program from a sealed copy, so that what runs is what was measured.
 //!
-//! The child gets: the sealed image by fexecve(3)'s way (`/proc/self/fd/N`), the environment it is
-//! given and nothing else, `/dev/null` as standard input, a process group of its own, one socket
+//! The child gets: the sealed image by fexecve(3)'s way (`/proc/self/fd/N`, executed by execve(2)
+//! itself: execvp(3), which the standard library uses, gives what is no program to a shell), the
+//! environment it is given and nothing else, `/dev/null` as standard input, a process group of its own, one socket
 //! under a fixed number, and death by SIGKILL when its parent's thread dies (prctl(2),
 //! `PR_SET_PDEATHSIG`): start programs from a thread that lives as long as they should.
 
-use std::ffi::OsString;
+use std::ffi::{CString, OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -56,17 +58,15 @@ impl Program {
     fn run(self, output: Option<[OwnedFd; 2]>) -> io::Result<Child> {
         // High numbers, so that putting the socket in its place overwrites neither.
         let image = rustix::io::fcntl_dupfd_cloexec(&self.image, 100)?;
+        let path = format!("/proc/self/fd/{}", image.as_raw_fd());
+        let file = CString::new(path.as_str())?;
+        let args = Strings::new([self.name.clone()].into_iter().chain(self.args))?;
+        let variable = |(name, value): (OsString, OsString)| [name, value].join(OsStr::new("="));
+        let environment = Strings::new(self.environment.into_iter().map(variable))?;
         let socket = self.socket.map(|s| rustix::io::fcntl_dupfd_cloexec(&s, 100)).transpose()?;
         let parent = rustix::process::getpid();
-        let mut command = Command::new(format!("/proc/self/fd/{}", image.as_raw_fd()));
-        command
-            .arg0(self.name)
-            .args(self.args)
-            .env_clear()
-            .envs(self.environment)
-            .current_dir(self.directory)
-            .stdin(Stdio::null())
-            .process_group(0);
+        let mut command = Command::new(path);
+        command.arg0(self.name).current_dir(self.directory).stdin(Stdio::null()).process_group(0);
         if let Some([out, errors]) = output {
             command.stdout(out).stderr(errors);
         }
@@ -84,12 +84,39 @@ impl Program {
             if let Some(socket) = &socket {
                 place(socket.as_fd())?;
             }
-            Ok(())
+            // SAFETY: both lists end with a null, and what they point to is theirs.
+            unsafe { libc::execve(file.as_ptr(), args.pointers(), environment.pointers()) };
+            Err(io::Error::last_os_error())
         };
-        // SAFETY: the closure makes system calls on descriptors it owns and does nothing else:
-        // no allocation, no lock.
+        // SAFETY: the closure makes system calls on descriptors and texts it owns and does nothing
+        // else: no allocation, no lock.
         unsafe { command.pre_exec(before_exec) };
         command.spawn()
+    }
+}
+
+/// Texts as execve(2) takes them.
+struct Strings {
+    _texts: Vec<CString>,
+    /// To each of the texts, and a null.
+    pointers: Vec<*const libc::c_char>,
+}
+
+// SAFETY: the pointers are to memory that this value owns and nobody changes.
+unsafe impl Send for Strings {}
+// SAFETY: as above.
+unsafe impl Sync for Strings {}
+
+impl Strings {
+    fn new(texts: impl Iterator<Item = OsString>) -> io::Result<Self> {
+        let texts: Result<Vec<_>, _> = texts.map(|t| CString::new(t.into_vec())).collect();
+        let texts = texts?;
+        let pointers = texts.iter().map(|t| t.as_ptr()).chain([std::ptr::null()]).collect();
+        Ok(Self { _texts: texts, pointers })
+    }
+
+    fn pointers(&self) -> *const *const libc::c_char {
+        self.pointers.as_ptr()
     }
 }
 
@@ -132,6 +159,17 @@ mod tests {
         let child = program("/bin/sh", &["-c", "test $(ulimit -Sn) = 77"], None);
         let mut child = Program { descriptors: Some(77), ..child }.start().unwrap();
         assert!(child.wait().unwrap().success());
+    }
+
+    #[test]
+    fn what_the_kernel_does_not_execute_is_an_error_and_goes_to_no_shell() {
+        let mark = std::env::temp_dir().join(format!("st-shell-{}", std::process::id()));
+        for bytes in [format!("touch {}\n", mark.display()).as_bytes(), b"\x7fELF\x02\x01\x01"] {
+            let image = memory::sealed_copy("test", bytes).unwrap();
+            let refused = Program { image, ..program("/bin/true", &[], None) }.start().unwrap_err();
+            assert_eq!(refused.raw_os_error(), Some(libc::ENOEXEC), "{refused}");
+        }
+        assert!(!mark.exists(), "a shell has run it");
     }
 
     #[test]

@@ -1,8 +1,11 @@
 //! Why binaries cannot be built.
 
-use std::{io, path::PathBuf, process::ExitStatus};
+use std::{io, os::unix::process::ExitStatusExt, path::PathBuf, process::ExitStatus};
 
-use crate::compose::{Place, nearest};
+use partywall_coordinator::policy::did_you_mean;
+use rustix::process::Signal;
+
+use crate::compose::Place;
 
 /// Why the binaries cannot be built.
 #[derive(Debug, thiserror::Error)]
@@ -16,8 +19,14 @@ pub enum BuildError {
         source: io::Error,
     },
     /// The Compose file is in no Cargo workspace.
-    #[error("{}: no Cargo workspace here or above; put the Compose file into one", dir.display())]
+    #[error(
+        "{place}: no Cargo workspace in {} or above; put the Compose file into the one that has the \
+         package, or name a `program` file instead",
+        dir.display()
+    )]
     NoWorkspace {
+        /// The first package that is wanted.
+        place: Place,
         /// The directory of the Compose file.
         dir: PathBuf,
     },
@@ -98,12 +107,18 @@ pub enum BuildError {
     },
 }
 
+impl BuildError {
+    /// Whether Cargo was interrupted (SIGINT).
+    pub fn is_interrupt(&self) -> bool {
+        matches!(self, Self::Failed { status, .. } if status.signal() == Some(Signal::INT.as_raw()))
+    }
+}
+
 /// What there is instead of `name`, as the end of a sentence.
 pub fn hint(name: &str, known: &[&str]) -> String {
     if known.is_empty() {
         return ", which has none".into();
     }
-    let near = nearest(name, known.iter().copied());
-    let near = near.map_or_else(String::new, |near| format!(" (did you mean `{near}`?)"));
+    let near = did_you_mean(name, known.iter().copied());
     format!(", which has {}{near}", known.join(", "))
 }

@@ -43,13 +43,18 @@ fn compose(dir: &Path, extensions: &[&str]) -> Compose {
     compose::load(&path, &|_| None).unwrap()
 }
 
+fn now<T>(what: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.unwrap().block_on(what)
+}
+
 /// Builds and gives the executables, or the error without the temporary directory.
 fn built(dir: &Path, extensions: &[&str]) -> Result<Vec<PathBuf>, String> {
     let compose = compose(dir, extensions);
-    let root = workspace(compose.dir()).unwrap();
+    let root = now(workspace(compose.dir(), &compose.services[0].place)).unwrap();
     let prefix = format!("{}/", root.display());
     let domains = vec![false; compose.services.len()];
-    build(&compose.services, &domains, false, compose.dir())
+    now(build(&compose.services, &domains, false, compose.dir()))
         .map_err(|error| error.to_string().replace(&prefix, ""))
 }
 
@@ -80,7 +85,7 @@ fn binaries_of_domains_are_static_and_beside_those_of_others() {
         dir.path(),
         &["package: pw-second, link: domain", "package: pw-first, bin: pw-plain, link: ring"],
     );
-    let programs = build(&compose.services, &[true, false], false, compose.dir()).unwrap();
+    let programs = now(build(&compose.services, &[true, false], false, compose.dir())).unwrap();
     let kind = |path: &Path| {
         let file = fs::read(path).unwrap();
         partywall_domain::elf::Image::parse(&file).map(drop).map_err(|e| e.to_string())
@@ -97,11 +102,11 @@ fn program_files_need_no_workspace_and_must_be_there() {
     fs::create_dir(dir.path().join("lib")).unwrap();
     fs::write(dir.path().join("lib/there"), "\x7fELF").unwrap();
     let compose = compose(dir.path(), &["program: there"]);
-    let found = build(&compose.services, &[true], false, compose.dir()).unwrap();
+    let found = now(build(&compose.services, &[true], false, compose.dir())).unwrap();
     assert_eq!(found, [dir.path().join("lib/there")]);
     for (program, why) in [("gone", "No such file or directory (os error 2)"), (".", "no file")] {
         let compose = self::compose(dir.path(), &[&format!("program: {program}")]);
-        let error = build(&compose.services, &[false], false, compose.dir()).unwrap_err();
+        let error = now(build(&compose.services, &[false], false, compose.dir())).unwrap_err();
         let error = error.to_string();
         assert!(error.contains("compose.yaml:3: services.s0.x-partywall.program: "), "{error}");
         assert!(error.contains(why) && error.contains("correct the path"), "{error}");
@@ -155,16 +160,20 @@ fn failures_of_cargo() {
 
     let compose = compose(dir.path(), &["package: pw-second"]);
     fs::write(dir.path().join("two/Cargo.toml"), "[package\n").unwrap();
-    let error = build(&compose.services, &[false], false, compose.dir()).unwrap_err().to_string();
+    let error =
+        now(build(&compose.services, &[false], false, compose.dir())).unwrap_err().to_string();
     assert!(error.starts_with("`cargo metadata` in "), "{error}");
 }
 
 #[test]
 fn a_directory_without_a_workspace() {
     let dir = tempfile::tempdir().unwrap();
-    let error = workspace(dir.path()).unwrap_err().to_string();
-    assert!(error.contains("no Cargo workspace here or above"), "{error}");
-    assert!(error.starts_with(&dir.path().display().to_string()));
+    fs::create_dir(dir.path().join("lib")).unwrap();
+    let compose = compose(dir.path(), &["package: pw-first"]);
+    let error =
+        now(build(&compose.services, &[false], false, compose.dir())).unwrap_err().to_string();
+    assert!(error.contains("services.s0.x-partywall.package: no Cargo workspace in"), "{error}");
+    assert!(error.contains("lib/compose.yaml:3: "), "{error}");
 }
 
 #[test]

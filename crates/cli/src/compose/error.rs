@@ -37,7 +37,7 @@ pub struct At<T> {
 #[derive(Debug, thiserror::Error)]
 pub enum ComposeError {
     /// The file cannot be read.
-    #[error("{}: cannot read it: {source}; check the path and its permissions", file.display())]
+    #[error("{}: cannot read it: {source}; {}", file.display(), remedy(source))]
     Read {
         /// The file.
         file: Arc<Path>,
@@ -130,6 +130,14 @@ pub enum ComposeError {
     },
 }
 
+fn remedy(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::InvalidData => "save it as UTF-8",
+        io::ErrorKind::IsADirectory => "name the file in it",
+        _ => "check the path and its permissions",
+    }
+}
+
 fn did_you_mean(near: &Option<String>) -> String {
     near.as_ref().map_or_else(String::new, |near| format!(" (did you mean `{near}`?)"))
 }
@@ -139,63 +147,4 @@ fn listed(known: &[String]) -> String {
         return String::new();
     }
     format!("; it has {}", known.join(", "))
-}
-
-/// The candidate that a typing error most likely meant, if one is close enough.
-pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<String> {
-    let limit = match word.chars().count() {
-        0 | 1 => 0,
-        2 | 3 => 1,
-        _ => 2,
-    };
-    candidates
-        .into_iter()
-        .map(|candidate| (distance(word, candidate), candidate))
-        .filter(|&(distance, _)| distance <= limit)
-        .min_by_key(|&(distance, _)| distance)
-        .map(|(_, candidate)| candidate.to_owned())
-}
-
-/// How many letters differ: one that is another, missing, too much or exchanged with its neighbour.
-fn distance(a: &str, b: &str) -> usize {
-    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
-    // Of the beginnings of both: two rows before the one that is made.
-    let mut rows: [Vec<usize>; 2] = [Vec::new(), (0..=b.len()).collect()];
-    for i in 0..a.len() {
-        let mut row = vec![i + 1];
-        for j in 0..b.len() {
-            let replaced = rows[1][j] + usize::from(a[i] != b[j]);
-            let mut best = replaced.min(row[j] + 1).min(rows[1][j + 1] + 1);
-            if i > 0 && j > 0 && a[i] == b[j - 1] && a[i - 1] == b[j] {
-                best = best.min(rows[0][j - 1] + 1);
-            }
-            row.push(best);
-        }
-        rows = [std::mem::take(&mut rows[1]), row];
-    }
-    rows[1][b.len()]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn distances() {
-        assert_eq!(distance("", "abc"), 3);
-        assert_eq!(distance("abc", ""), 3);
-        assert_eq!(distance("lnk", "link"), 1);
-        assert_eq!(distance("kitten", "sitting"), 3);
-        assert_eq!(distance("same", "same"), 0);
-        assert_eq!(distance("wbe", "web"), 1);
-        assert_eq!(distance("cap_dorp", "cap_drop"), 1);
-    }
-
-    #[test]
-    fn nearest_is_only_given_when_close() {
-        assert_eq!(nearest("lnk", KEYS).as_deref(), Some("link"));
-        assert_eq!(nearest("packge", KEYS).as_deref(), Some("package"));
-        assert_eq!(nearest("colour", KEYS), None);
-        assert_eq!(nearest("x", KEYS), None);
-    }
 }

@@ -14,9 +14,10 @@
 use std::path::Path;
 use std::time::Duration;
 
+use partywall_coordinator::policy::{did_you_mean, nearest};
 use rustix::process::Signal;
 
-use super::error::{At, ComposeError, nearest};
+use super::error::{At, ComposeError};
 use super::field::{Context, Field};
 use super::tree::Value;
 use super::{Manners, Restart};
@@ -173,8 +174,7 @@ pub fn mistyped_extension(service: &Field<'_>) -> Result<(), ComposeError> {
 }
 
 fn unknown<'a>(entry: &Field<'_>, known: impl IntoIterator<Item = &'a str>) -> ComposeError {
-    let near = nearest(entry.name, known);
-    let near = near.map_or_else(String::new, |near| format!(" (did you mean `{near}`?)"));
+    let near = did_you_mean(entry.name, known);
     entry.bad(format!("Compose has no such key; remove it, or begin it with `x-`{near}"))
 }
 

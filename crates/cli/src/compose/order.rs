@@ -2,12 +2,9 @@
 
 use std::collections::HashMap;
 
-use super::{
-    Service,
-    error::{ComposeError, nearest},
-    field::Context,
-    read::Listed,
-};
+use partywall_coordinator::policy::nearest;
+
+use super::{Condition, Service, error::ComposeError, field::Context, read::Listed};
 
 /// Checks every reference between services and gives those with an `x-partywall` in the order of
 /// their starts: after what they depend on, else as in the file.
@@ -22,7 +19,7 @@ pub fn ordered(
         place,
         name: name.to_owned(),
         known: names().map(str::to_owned).collect(),
-        near: nearest(name, names()),
+        near: nearest(name, names()).map(str::to_owned),
     };
 
     let mut waits = vec![Vec::new(); listed.len()];
@@ -57,7 +54,14 @@ pub fn ordered(
         let Some(mut service) = listed[i].service.take() else { continue };
         for wait in std::mem::take(&mut listed[i].depends_on) {
             match index.get(&wait.on.service) {
-                Some(&on) if runs[on] => service.depends_on.push(wait.on),
+                Some(&on) if runs[on] => {
+                    if wait.on.condition == Condition::Healthy {
+                        let text = "no healthcheck is run; awaited is, as with service_started, that the \
+                                    service serves its name, if another one's `calls` name it";
+                        cx.note(&wait.on.place, text);
+                    }
+                    service.depends_on.push(wait.on);
+                }
                 Some(_) => cx.note(&wait.on.place, "not started and so not awaited"),
                 None => {}
             }

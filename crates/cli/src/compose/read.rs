@@ -3,10 +3,11 @@
 use std::path::Path;
 
 use partywall_abi::name::{MethodPattern, ServiceName};
+use partywall_coordinator::policy::{did_you_mean, nearest};
 
 use super::{
     Call, Condition, Dependency, Link, Program, Service, Wanted,
-    error::{At, ComposeError, KEYS, Place, nearest},
+    error::{At, ComposeError, KEYS, Place},
     field::{Context, Field},
     keys,
     tree::Value,
@@ -105,7 +106,7 @@ fn service(
                 }
             }
             unknown => {
-                let near = nearest(unknown, KEYS);
+                let near = nearest(unknown, KEYS).map(str::to_owned);
                 return Err(ComposeError::UnknownKey { place: part.place, near });
             }
         }
@@ -176,12 +177,16 @@ fn name(
 }
 
 fn link(field: &Field<'_>, cx: &mut Context<'_>) -> Result<Link, ComposeError> {
-    match field.text("`ring`, `domain` or `http2`", cx)?.as_str() {
+    match field.text("`ring` or `domain`", cx)?.as_str() {
         "ring" => Ok(Link::Ring),
         "domain" => Ok(Link::Domain(At { value: Wanted::default(), place: field.place.clone() })),
-        "http2" => Ok(Link::Http2),
+        "http2" => Err(field.bad(
+            "`up` links services on this host by rings; for HTTP/2 list the name under [names] of a \
+             policy and run `partywall coordinator`",
+        )),
         other => {
-            Err(field.bad(format!("no link `{other}`; there are `ring`, `domain` and `http2`")))
+            let near = did_you_mean(other, ["ring", "domain"]);
+            Err(field.bad(format!("no link `{other}`; there are `ring` and `domain`{near}")))
         }
     }
 }

@@ -72,7 +72,7 @@ services:
       package: example
       bin: client
       args: [text.txt, "unix://${RUN_DIR}/w.sock", 200, "${SPEED:-fast}"]
-      link: http2
+      link: domain
       calls:
         - wordcount/example.v1.WordCount/Total
         - wordcount/Counts
@@ -96,7 +96,7 @@ fn a_whole_file() {
     let (package, bin) = built(client);
     assert_eq!((package.value.as_str(), bin.value.as_str()), ("example", "client"));
     assert_eq!(client.args, ["text.txt", "unix:///run/x/w.sock", "200", "fast"]);
-    assert_eq!(client.link, Link::Http2);
+    assert!(matches!(&client.link, Link::Domain(at) if at.value == Wanted::Fault));
     let calls: Vec<_> =
         client.calls.iter().map(|c| format!("{}/{}", c.service, c.method)).collect();
     assert_eq!(
@@ -206,9 +206,14 @@ fn links() {
     assert_eq!(link("ring").unwrap().services[0].link, Link::Ring);
     assert_eq!(
         link("tcp").unwrap_err(),
-        "compose.yaml:5: services.client.x-partywall.link: no link `tcp`; there are `ring`, \
-         `domain` and `http2`"
+        "compose.yaml:5: services.client.x-partywall.link: no link `tcp`; there are `ring` \
+         and `domain`"
     );
+    let mistyped = link("dmain").unwrap_err();
+    assert!(mistyped.ends_with("`ring` and `domain` (did you mean `domain`?)"), "{mistyped}");
+    let http2 = link("http2").unwrap_err();
+    assert!(http2.starts_with("compose.yaml:5: services.client.x-partywall.link: "), "{http2}");
+    assert!(http2.contains("[names] of a policy"), "{http2}");
 }
 
 #[test]
@@ -230,7 +235,7 @@ fn isolation_goes_with_domains_and_is_fault_unless_written() {
         "compose.yaml:6: services.client.x-partywall.isolation: no isolation `some`; there are \
          `fault`, `prefer` and `none`"
     );
-    for link in ["", "      link: ring\n", "      link: http2\n"] {
+    for link in ["", "      link: ring\n"] {
         let error = file(&format!("{link}      isolation: none\n")).unwrap_err();
         assert!(error.contains("x-partywall.isolation: `isolation` goes with"), "{error}");
     }

@@ -36,11 +36,8 @@ enum To {
 
 enum Order {
     Read(Source),
-    /// To be answered when all that has been said is written; `last`: unfinished lines as well.
-    CatchUp {
-        answer: oneshot::Sender<()>,
-        last: bool,
-    },
+    /// To be answered when all that has been said is written, unfinished lines as well.
+    CatchUp(oneshot::Sender<()>),
 }
 
 /// One pipe.
@@ -94,11 +91,10 @@ impl Output {
         Ok([pipe(To::Output, self.colours[0])?, pipe(To::Errors, self.colours[1])?])
     }
 
-    /// Waits until all that has been said is written; lines without an end as well when it is the
-    /// last time.
-    pub(super) async fn catch_up(&self, last: bool) {
+    /// Waits until all that has been said is written, lines without an end as well.
+    pub(super) async fn catch_up(&self) {
         let (answer, done) = oneshot::channel();
-        self.give(Order::CatchUp { answer, last });
+        self.give(Order::CatchUp(answer));
         // A thread that is gone has nothing more to write.
         let _gone = done.await;
     }
@@ -120,7 +116,6 @@ fn label(name: &str, width: usize, colour: Option<&str>) -> String {
 /// Who waits until the pipes are empty.
 struct Waiting {
     answer: oneshot::Sender<()>,
-    last: bool,
     rounds: u32,
 }
 
@@ -144,17 +139,15 @@ impl Reader {
                 waiting[at].rounds -= 1;
                 if quiet || waiting[at].rounds == 0 {
                     let done = waiting.remove(at);
-                    if done.last {
-                        self.finish_lines();
-                    }
+                    self.finish_lines();
                     let _nobody_waits = done.answer.send(());
                 }
             }
             loop {
                 match self.orders.try_recv() {
                     Ok(Order::Read(source)) => self.sources.push(source),
-                    Ok(Order::CatchUp { answer, last }) => {
-                        waiting.push(Waiting { answer, last, rounds: ROUNDS });
+                    Ok(Order::CatchUp(answer)) => {
+                        waiting.push(Waiting { answer, rounds: ROUNDS });
                     }
                     Err(mpsc::TryRecvError::Empty) => break,
                     Err(mpsc::TryRecvError::Disconnected) => return,

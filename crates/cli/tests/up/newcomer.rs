@@ -2,12 +2,13 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Output, Stdio};
 use std::time::{Duration, Instant};
 
 use partywall_system_tests::domain_programs;
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use super::domains::{DOMAIN, Run, lives};
 use super::{command, partywall, text};
@@ -146,14 +147,117 @@ fn output_that_nobody_takes_does_not_keep_up_from_ending() {
     let mut up = run.spawn(Stdio::piped());
     wait_for(|| up.said().contains("running until"), "it does not start");
     std::thread::sleep(Duration::from_millis(300));
-    for _ in 0..2 {
-        up.signal(up.child.id(), Signal::INT);
-        std::thread::sleep(Duration::from_millis(300));
-    }
+    up.signal(up.child.id(), Signal::TERM);
     wait_for(|| !lives(up.child.id()), "it waits for who does not read");
+    assert!(up.said().contains("nobody reads it"), "{}", up.said());
     let _full = up.child.stdout.take();
     let (code, said) = up.end(&[]);
-    assert_eq!(code, Some(130), "{said}");
+    assert_eq!(code, Some(143), "{said}");
+}
+
+#[test]
+fn remarks_that_nobody_takes_do_not_keep_up_from_ending() {
+    let run = shell("while :; do echo yes yes yes yes yes yes yes; done", "");
+    let (reader, writer) = std::io::pipe().unwrap();
+    let mut up = run.command();
+    up.stdout(writer.try_clone().unwrap()).stderr(writer);
+    let mut child = up.spawn().unwrap();
+    drop(up);
+    // Until the pipe is full.
+    std::thread::sleep(Duration::from_secs(2));
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    let ended = |child: &mut std::process::Child| child.try_wait().unwrap().is_some();
+    let begin = Instant::now();
+    while !ended(&mut child) && begin.elapsed() < LONG {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    drop(reader);
+    assert_eq!(child.wait().unwrap().code(), Some(143));
+    assert!(begin.elapsed() < LONG, "it waits for who does not read");
+}
+
+/// A build that takes a minute: the file `begun` is there once it is under way.
+fn long_build() -> Run {
+    let run = Run::of("services:\n  a:\n    x-partywall: {package: slow}\n");
+    let file = |name: &str, text: &str| fs::write(run.dir.path().join(name), text).unwrap();
+    file("Cargo.toml", "[package]\nname = \"slow\"\nedition = \"2021\"\n[workspace]\n");
+    file(
+        "build.rs",
+        "fn main() {\n    std::fs::write(\"begun\", \"\").unwrap();\n    \
+         std::thread::sleep(std::time::Duration::from_secs(60));\n}\n",
+    );
+    fs::create_dir(run.dir.path().join("src")).unwrap();
+    file("src/main.rs", "fn main() {}\n");
+    run
+}
+
+#[test]
+fn a_signal_ends_a_build_and_is_no_failure_of_it() {
+    // To this process alone, and to all of its group, Cargo among them, as a terminal does.
+    for (group, signal, code) in [(false, Signal::TERM, 143), (true, Signal::INT, 130)] {
+        let run = long_build();
+        let mut up = run.command();
+        up.process_group(0).stdout(Stdio::null());
+        let errors = run.dir.path().join("stderr");
+        let target = run.dir.path().join("target");
+        let up = up.stderr(fs::File::create(&errors).unwrap()).env("CARGO_TARGET_DIR", target);
+        let mut child = up.spawn().unwrap();
+        wait_for(|| run.dir.path().join("begun").exists(), "it does not build");
+        let pid = Pid::from_child(&child);
+        let (begin, all) = (Instant::now(), child_processes(child.id()));
+        match group {
+            true => kill_process_group(pid, signal).unwrap(),
+            false => kill_process(pid, signal).unwrap(),
+        }
+        assert_eq!(child.wait().unwrap().code(), Some(code));
+        assert!(begin.elapsed() < LONG, "it waits for the end of the build");
+        let said = fs::read_to_string(errors).unwrap();
+        assert!(!said.contains("failed"), "{said}");
+        assert_eq!(all.len(), 1, "Cargo is its only child");
+        wait_for(|| !lives(all[0]), "Cargo goes on");
+        // What Cargo has started ends by itself, later; this is no place to wait for it.
+        if !group {
+            kill_process_group(pid, Signal::KILL).unwrap();
+        }
+    }
+}
+
+fn child_processes(pid: u32) -> Vec<u32> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let children = tasks.map(|t| fs::read_to_string(t.unwrap().path().join("children")).unwrap());
+    children
+        .flat_map(|c| c.split_whitespace().map(|n| n.parse().unwrap()).collect::<Vec<_>>())
+        .collect()
+}
+
+#[test]
+fn a_reader_of_a_commands_output_may_go_and_the_command_ends_well() {
+    let run = Run::new("link: ring", "link: ring", "flood");
+    let up = run.begin();
+    let socket = up.socket().unwrap();
+    let mut watch = command(&["watch", "--json", "--every", "0.1", "--socket"])
+        .arg(&socket)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut first = String::new();
+    BufReader::new(watch.stdout.take().unwrap()).read_line(&mut first).unwrap();
+    assert!(first.starts_with('{'), "{first}");
+    let out = watch.wait_with_output().unwrap();
+    assert_eq!((out.status.code(), text(&out.stderr).as_str()), (Some(0), ""));
+    up.interrupt(&[]);
+}
+
+#[test]
+fn a_service_that_does_not_serve_is_waited_for_aloud() {
+    let run = Run::of(
+        "services:\n  a:\n    x-partywall: {program: /bin/sh, args: ['-c', 'exec sleep 60']}\n  b:\n    \
+         depends_on: [a]\n    x-partywall: {program: /bin/sh, calls: ['a/*']}\n",
+    );
+    let up = run.spawn(Stdio::null());
+    wait_for(|| up.said().contains("`b` waits until `a` serves its name, at most 30s"), "silent");
+    up.interrupt(&[]);
 }
 
 #[test]
@@ -181,15 +285,20 @@ fn a_reader_that_goes_away_ends_everything_and_is_told() {
 }
 
 #[test]
-fn a_hang_up_leaves_no_directory_and_the_table_is_told() {
-    let run = shell("exec sleep 60", "");
-    let out = run.dir.path().join("stdout");
-    let up = run.spawn(fs::File::create(&out).unwrap());
-    wait_for(|| up.said().contains("running until"), "it does not start");
-    up.signal(up.child.id(), Signal::HUP);
-    let (code, said) = up.end(&[]);
-    assert_eq!(code, Some(129), "{said}");
-    assert!(fs::read_to_string(out).unwrap().contains("Who called whom:"));
+fn a_hang_up_or_a_quit_leaves_no_directory_and_the_table_is_told() {
+    for (signal, status) in [(Signal::HUP, 129), (Signal::QUIT, 131)] {
+        let run = Run::new("link: ring", "link: ring", "flood");
+        let out = run.dir.path().join("stdout");
+        let mut up = run.spawn(fs::File::create(&out).unwrap());
+        up.wait_for(|links| links.iter().any(|l| l.stats.calls > 0));
+        up.signal(up.child.id(), signal);
+        let (code, said) = up.end(&[]);
+        assert_eq!(code, Some(status), "{said}");
+        let said = fs::read_to_string(out).unwrap();
+        let table = said.split_once("Who called whom:").unwrap().1;
+        // Told at the very end, when nothing is open any more.
+        assert!(table.contains(" closed ") && !table.contains(" open "), "{table}");
+    }
 }
 
 #[test]
@@ -382,6 +491,10 @@ fn help_has_examples_and_the_environment_and_shells_can_complete_it() {
     assert!(completions.contains("doctor") && completions.contains("--json"));
     let manual = text(&partywall(&["manual"]).stdout);
     assert!(manual.starts_with(".ie") && manual.contains(".SH \"PARTYWALL LINKS\""), "{manual}");
+    assert!(
+        manual.contains("FORWARDS/CALL") && manual.contains("Keys of `x\\-partywall`"),
+        "{manual}"
+    );
     let doctor =
         text(&command(&["doctor"]).env("PARTYWALL_SOCKET", "/no/such").output().unwrap().stdout);
     assert!(doctor.contains("Coordinator:\n  no coordinator at /no/such"), "{doctor}");

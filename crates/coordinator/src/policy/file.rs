@@ -26,14 +26,16 @@ impl Policy {
         let unreadable = |source| PolicyError::Read { file: file.clone(), source };
         let real = resolve(path, rustix::process::geteuid().as_raw()).map_err(|why| match why {
             Why::Io(source) => unreadable(source),
-            Why::Unsafe(text) => PolicyError::Unsafe { file: file.clone(), text },
+            Why::File(text) => PolicyError::File { file: file.clone(), text },
         })?;
         let mut text = String::new();
         let opened = fs::File::open(real).map_err(unreadable)?;
         opened.take(LARGEST + 1).read_to_string(&mut text).map_err(unreadable)?;
         if text.len() as u64 > LARGEST {
-            let text = format!("over {LARGEST} bytes, the most that a policy may have");
-            return Err(PolicyError::Syntax { file, text });
+            let text = format!(
+                "over {LARGEST} bytes, the most that a policy may have; remedy: name a policy's file"
+            );
+            return Err(PolicyError::File { file, text });
         }
         Self::parse(&file, &text)
     }
@@ -41,7 +43,7 @@ impl Policy {
 
 enum Why {
     Io(io::Error),
-    Unsafe(String),
+    File(String),
 }
 
 /// The file without symbolic links, every step looked at.
@@ -70,13 +72,21 @@ fn resolve(path: &Path, user: u32) -> Result<PathBuf, Why> {
             left.extend(parts(&target));
             continue;
         }
+        // Of what cannot be a policy no rights are to be changed.
+        if left.is_empty() && !found.is_file() {
+            return Err(no_file());
+        }
         check(&next, &found, user)?;
         at = next;
     }
     match fs::symlink_metadata(&at).map_err(Why::Io)?.is_file() {
         true => Ok(at),
-        false => Err(Why::Unsafe("this is no file; remedy: name the policy's file".into())),
+        false => Err(no_file()),
     }
+}
+
+fn no_file() -> Why {
+    Why::File("this is no regular file; remedy: name the policy's file".into())
 }
 
 /// The parts of a path, the first one last.
@@ -95,14 +105,14 @@ fn check(at: &Path, found: &Metadata, user: u32) -> Result<(), Why> {
     let shown = at.display();
     let owner = found.uid();
     if owner != 0 && owner != user {
-        return Err(Why::Unsafe(format!(
+        return Err(Why::File(format!(
             "user {owner} owns {shown} and could change the policy; remedy: chown it to root or to \
              user {user}, or keep the policy elsewhere"
         )));
     }
     let (mode, sticky) = (found.mode(), found.is_dir() && found.mode() & STICKY != 0);
     if mode & 0o022 != 0 && !sticky {
-        return Err(Why::Unsafe(format!(
+        return Err(Why::File(format!(
             "others can write {shown} (mode {:o}) and could change the policy; remedy: chmod go-w \
              {shown}",
             mode & 0o7777
@@ -158,11 +168,24 @@ mod tests {
     #[test]
     fn what_is_no_file_and_what_is_not_there_is_said() {
         let dir = tempfile::tempdir().unwrap();
-        assert!(load(dir.path()).unwrap_err().contains("this is no file"));
+        assert!(load(dir.path()).unwrap_err().contains("this is no regular file"));
+        // Which everybody can write, and should go on to.
+        let device = load(Path::new("/dev/null")).unwrap_err();
+        assert!(
+            device.contains("this is no regular file") && !device.contains("chmod"),
+            "{device}"
+        );
         let missing = load(&dir.path().join("p.toml")).unwrap_err();
-        assert!(missing.contains("p.toml") && missing.contains("--policy"), "{missing}");
+        assert!(
+            missing.contains("p.toml") && missing.contains("write a policy there"),
+            "{missing}"
+        );
         symlink("loop", dir.path().join("loop")).unwrap();
-        assert!(load(&dir.path().join("loop")).unwrap_err().contains("symbolic links"));
+        let looped = load(&dir.path().join("loop")).unwrap_err();
+        assert!(looped.contains("correct the symbolic links"), "{looped}");
+        let latin = dir.path().join("latin.toml");
+        fs::write(&latin, b"# caf\xe9\n").unwrap();
+        assert!(load(&latin).unwrap_err().contains("save it as UTF-8"));
     }
 
     #[test]
@@ -175,7 +198,7 @@ mod tests {
         let refused = check(&file, &found, found.uid() + 1);
         match (found.uid(), refused) {
             (0, refused) => assert!(refused.is_ok(), "root may"),
-            (_, Err(Why::Unsafe(text))) => assert!(text.contains("chown"), "{text}"),
+            (_, Err(Why::File(text))) => assert!(text.contains("chown"), "{text}"),
             _ => panic!("taken"),
         }
     }

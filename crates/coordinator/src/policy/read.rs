@@ -8,7 +8,7 @@ use partywall_shm::address::Address;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::{ANYONE, Policy, PolicyError, Principal, Service};
+use super::{ANYONE, Policy, PolicyError, Principal, Service, did_you_mean};
 use crate::quota::Limits;
 
 /// Largest policy file, in bytes.
@@ -63,10 +63,30 @@ struct Place<'a> {
 }
 
 impl Place<'_> {
+    fn line(&self, at: usize) -> usize {
+        1 + self.text.get(..at).unwrap_or(self.text).matches('\n').count()
+    }
+
     fn wrong<T>(&self, at: &Spanned<T>, key: String, text: String) -> PolicyError {
-        let before = self.text.get(..at.span().start).unwrap_or_default();
-        let line = 1 + before.matches('\n').count();
-        PolicyError::Value { file: self.file.into(), line, key, text }
+        PolicyError::Value { file: self.file.into(), line: self.line(at.span().start), key, text }
+    }
+
+    fn syntax(&self, error: &toml::de::Error) -> PolicyError {
+        let line = error.span().map_or(1, |span| self.line(span.start));
+        PolicyError::Syntax { file: self.file.into(), line, text: said(error.message()) }
+    }
+}
+
+/// The parser's words in ours; serde writes "unknown field `a`, expected `b` or `c`".
+fn said(message: &str) -> String {
+    let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
+    match (message.starts_with("unknown field"), &quoted[..]) {
+        (true, [unknown, known @ ..]) => format!(
+            "unknown key `{unknown}`; there are {} here{}",
+            known.join(", "),
+            did_you_mean(unknown, known.iter().copied())
+        ),
+        _ => format!("{message}; remedy: correct this line, as docs/policy.md has it"),
     }
 }
 
@@ -76,9 +96,8 @@ impl Policy {
     /// # Errors
     /// [`PolicyError::Syntax`], [`PolicyError::Value`].
     pub fn parse(file: &str, text: &str) -> Result<Self, PolicyError> {
-        let parsed: File = toml::from_str(text)
-            .map_err(|e| PolicyError::Syntax { file: file.into(), text: e.to_string() })?;
         let place = Place { file, text };
+        let parsed: File = toml::from_str(text).map_err(|e| place.syntax(&e))?;
         let mut policy = Self { limits: parsed.quota, ..Self::default() };
         for (name, section) in parsed.principal {
             let key = format!("principal.{}", name.get_ref());
@@ -119,11 +138,7 @@ impl Policy {
         for principal in named {
             let p = principal.get_ref();
             if !self.has_principal(p) {
-                let near = self.principals.keys().min_by_key(|known| distance(known, p));
-                let near = match near.filter(|known| distance(known, p) <= 2) {
-                    Some(known) => format!("; did you mean `{known}`?"),
-                    None => String::new(),
-                };
+                let near = did_you_mean(p, self.principals.keys().map(String::as_str));
                 let text = format!("no principal `{p}`: add [principal.{p}]{near}");
                 return Err(place.wrong(principal, key, text));
             }
@@ -211,18 +226,4 @@ fn sha256(text: &str) -> Result<[u8; 32], String> {
         *byte = u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).map_err(|_| bad())?;
     }
     Ok(out)
-}
-
-/// How many letters differ: the Levenshtein distance.
-pub(super) fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
-        for (j, y) in b.iter().enumerate() {
-            let next = (diagonal + usize::from(x != *y)).min(row[j] + 1).min(row[j + 1] + 1);
-            diagonal = std::mem::replace(&mut row[j + 1], next);
-        }
-    }
-    row[b.len()]
 }

@@ -22,6 +22,17 @@ fn name(n: &str) -> ServiceName {
 }
 
 #[test]
+fn nearest_is_only_given_when_close() {
+    let known = ["package", "link", "args"];
+    assert_eq!(nearest("lnk", known), Some("link"));
+    assert_eq!(nearest("packge", known), Some("package"));
+    assert_eq!(nearest("agrs", known), Some("args"));
+    assert_eq!((nearest("colour", known), nearest("x", known)), (None, None));
+    assert_eq!(did_you_mean("likn", known), " (did you mean `link`?)");
+    assert_eq!(did_you_mean("colour", known), "");
+}
+
+#[test]
 fn nothing_is_allowed_by_default() {
     let p = Policy::parse("p", "").unwrap();
     assert!(p.principals(&facts()).is_empty());
@@ -66,8 +77,10 @@ fn calls_are_granted_by_method() {
 fn mistakes_name_file_key_and_remedy() {
     let at = |text: &str| Policy::parse("policy.toml", text).unwrap_err().to_string();
     for (text, part) in [
-        ("[principal.a]\nuidd = 1", "uidd"),
-        ("x = 1\n", "line 1"),
+        ("[principal.a]\nuidd = 1", "policy.toml:2: unknown key `uidd`; there are uid, gid, "),
+        ("[principal.a]\nuidd = 1", "(did you mean `uid`?)"),
+        ("\nx = 1\n", "policy.toml:2: unknown key `x`; there are principal, service, "),
+        ("[principal.a\n", "policy.toml:1: "),
         ("\n\n[principal.a]", "policy.toml:3: principal.a: no fact"),
         ("[principal.anyone]\nuid = 1", "cannot be defined"),
         ("[principal.a]\nuid = 1\nevidence = 'observed'", "add `program`"),
@@ -85,8 +98,7 @@ fn mistakes_name_file_key_and_remedy() {
         ("[service.g.call]\nanyone = ['a/b/c']", "service.g.call.anyone"),
         ("[names]\nx = 'ftp://h'", "names.x: `ftp://h`: write http://HOST:PORT or unix:/PATH"),
         ("[names]\nx = 'http://h:port'", "names.x: `http://h:port`: the port is no number"),
-        ("x = 1", "unknown field"),
-        ("[principal.a]\nuid = -1", "line 2"),
+        ("[principal.a]\nuid = -1", "policy.toml:2: "),
     ] {
         let message = at(text);
         assert!(message.starts_with("policy.toml:"), "{message}");

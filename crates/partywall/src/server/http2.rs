@@ -61,9 +61,17 @@ impl Listener {
     /// Binds `http://host:port`.
     pub(super) async fn tcp(url: &str) -> Result<Self, Error> {
         let address = url.trim_start_matches("http://").trim_end_matches('/');
-        let what = format!("listening at {url}");
-        let listener =
-            TcpListener::bind(address).await.map_err(|source| Error::Io { what, source })?;
+        let refused = |source: io::Error| {
+            use io::ErrorKind::{AddrInUse, AddrNotAvailable, PermissionDenied};
+            let remedy = match source.kind() {
+                AddrInUse => " (remedy: stop who listens there, or take another port)",
+                AddrNotAvailable => " (remedy: take an address of this host)",
+                PermissionDenied => " (remedy: take a port from 1024 on)",
+                _ => "",
+            };
+            Error::Io { what: format!("listening at {url}{remedy}"), source }
+        };
+        let listener = TcpListener::bind(address).await.map_err(refused)?;
         Ok(Self::Tcp(listener))
     }
 

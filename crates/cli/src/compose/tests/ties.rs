@@ -93,7 +93,11 @@ fn dependencies_in_both_forms() {
     );
     assert_eq!(
         compose.notes,
-        ["compose.yaml:8: services.a.depends_on.e: not in this file and not required; not awaited"]
+        [
+            "compose.yaml:8: services.a.depends_on.e: not in this file and not required; not awaited",
+            "compose.yaml:5: services.a.depends_on.b: no healthcheck is run; awaited is, as with \
+             service_started, that the service serves its name, if another one's `calls` name it"
+        ]
     );
 }
 

@@ -39,8 +39,7 @@ fn wrong_types() {
         ),
         (
             "      package: p\n      link: [ring]\n",
-            "5: services.client.x-partywall.link: expected `ring`, `domain` or `http2`, found a \
-             list",
+            "5: services.client.x-partywall.link: expected `ring` or `domain`, found a list",
         ),
     ] {
         assert_eq!(error(&with_extension(extension)), format!("compose.yaml:{expected}"));
