@@ -61,6 +61,10 @@ SERVICE/package.Service/Method or SERVICE/*). Of Compose's own keys these count:
 environment, working_dir, restart, stop_signal, stop_grace_period. Keys that would protect or limit
 the service are refused, for `up` starts plain processes; the others are named in a note.
 
+A service has the variables of its `environment`, PARTYWALL_FD (its socket to the coordinator),
+PARTYWALL_RUN_DIR (a directory of this run for sockets, which the file may name as well) and, unless its
+`environment` sets them, `up`'s PATH, LANG, HOME, PARTYWALL_LOG, RUST_LOG and RUST_BACKTRACE; nothing else.
+
 The exit status is that of the first service that did not end well; 128 and the signal's number after one.";
 
 /// Calls between services on one host, through shared memory.
@@ -300,16 +304,56 @@ mod tests {
         found
     }
 
-    #[test]
-    fn every_command_of_the_documents_is_one_that_there_is() {
+    /// README.md first, then the other pages for users, with their names.
+    fn documents() -> Vec<(String, String)> {
         let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let mut files = vec![root.join("README.md"), root.join("examples/wordcount/README.md")];
         let docs = std::fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());
         files.extend(docs.filter(|path| path.extension().is_some_and(|e| e == "md")));
-        let mut texts: Vec<(String, String)> = files
-            .iter()
-            .map(|file| (file.display().to_string(), std::fs::read_to_string(file).unwrap()))
-            .collect();
+        let read = |file: &std::path::PathBuf| std::fs::read_to_string(file).unwrap();
+        files.iter().map(|file| (file.display().to_string(), read(file))).collect()
+    }
+
+    /// The blocks of this kind.
+    fn blocks<'t>(text: &'t str, kind: &str) -> Vec<&'t str> {
+        let mut parts = text.split("\n```").skip(1).step_by(2);
+        let mut found = Vec::new();
+        for part in &mut parts {
+            found.extend(part.strip_prefix(kind).and_then(|rest| rest.strip_prefix('\n')));
+        }
+        found
+    }
+
+    #[test]
+    fn policies_and_compose_files_of_the_documents_are_good() {
+        let (mut policies, mut composes) = (0, 0);
+        for (from, text) in documents() {
+            for block in blocks(&text, "toml").into_iter().filter(|b| b.contains("[service.")) {
+                let policy = partywall_coordinator::Policy::parse(&from, block);
+                assert!(policy.is_ok(), "{from}: {}\n{block}", policy.unwrap_err());
+                policies += 1;
+            }
+            for block in blocks(&text, "yaml").into_iter().filter(|b| b.contains("x-partywall")) {
+                // What belongs to a service alone is put into one.
+                let block = match block.starts_with("x-partywall") {
+                    true => format!("services:\n  a:\n    {}", block.replace('\n', "\n    ")),
+                    false => block.to_owned(),
+                };
+                let dir = tempfile::tempdir().unwrap();
+                let file = dir.path().join("compose.yaml");
+                std::fs::write(&file, &block).unwrap();
+                let compose = compose::load(&file, &|_| None);
+                let compose = compose.unwrap_or_else(|e| panic!("{from}: {e}\n{block}"));
+                assert_eq!(compose.notes, Vec::<String>::new(), "{from}\n{block}");
+                composes += 1;
+            }
+        }
+        assert!(policies >= 2 && composes >= 3, "{policies} policies, {composes} Compose files");
+    }
+
+    #[test]
+    fn every_command_of_the_documents_is_one_that_there_is() {
+        let mut texts = documents();
         texts.push(("EXAMPLES".into(), EXAMPLES.into()));
         for (from, text) in &texts {
             for words in commands(text) {

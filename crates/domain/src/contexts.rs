@@ -49,8 +49,8 @@ use crate::table::{
 /// but for [`LIBRARY`].
 const CLOSED: u64 = !(KEPT_OPEN | LIBRARY);
 
-/// How long an agent that has been signalled waits until it looks again whether a call is over, in
-/// nanoseconds.
+/// How long an agent that has been signalled, or whose answer nobody has taken yet, waits until it looks
+/// again, in nanoseconds.
 const LOOK: u64 = 5_000_000;
 
 /// Calls that send signals, maybe to the thread itself.
@@ -111,8 +111,9 @@ fn try_park(entry: u64) -> Result<u64, Errno> {
     context.fs.store(fs, Ordering::Relaxed);
     context.rights.store(rights, Ordering::Relaxed);
     context.mailbox.store(mailbox, Ordering::Relaxed);
-    context.agent.store(callers::tid(), Ordering::Relaxed);
     context.signalled.store(0, Ordering::Relaxed);
+    // Signals find it from here on.
+    context.agent.store(callers::tid(), Ordering::Relaxed);
     let mask = sys::set_mask(CLOSED);
     context.mask.store(mask, Ordering::Relaxed);
     domain.contexts.fetch_max(at as u32 + 1, Ordering::AcqRel);
@@ -231,10 +232,13 @@ fn agent(context: &Context) {
             sys::wake(mailbox.mail.as_ptr() as u64);
             continue;
         };
-        if context.signalled.load(Ordering::Acquire) == 0 {
-            sys::wait(&mailbox.mail, seen);
-        } else if gate::unpark() {
+        let signalled = context.signalled.load(Ordering::Acquire) != 0;
+        if signalled && gate::unpark() {
             return;
+        }
+        // A signal that comes from here on changes the mail only if that is idle.
+        if seen == IDLE && !signalled {
+            sys::wait(&mailbox.mail, seen);
         } else {
             sys::wait_for(&mailbox.mail, seen, LOOK);
         }

@@ -7,6 +7,7 @@
 //! under a fixed number, and death by SIGKILL when its parent's thread dies (prctl(2),
 //! `PR_SET_PDEATHSIG`): start programs from a thread that lives as long as they should.
 
+use std::collections::BTreeMap;
 use std::ffi::{CString, OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -28,7 +29,7 @@ pub struct Program {
     pub name: OsString,
     /// The other arguments.
     pub args: Vec<OsString>,
-    /// The whole environment.
+    /// The whole environment. Of variables that are there twice the last one counts.
     pub environment: Vec<(OsString, OsString)>,
     /// Working directory.
     pub directory: PathBuf,
@@ -62,7 +63,8 @@ impl Program {
         let file = CString::new(path.as_str())?;
         let args = Strings::new([self.name.clone()].into_iter().chain(self.args))?;
         let variable = |(name, value): (OsString, OsString)| [name, value].join(OsStr::new("="));
-        let environment = Strings::new(self.environment.into_iter().map(variable))?;
+        let environment: BTreeMap<_, _> = self.environment.into_iter().collect();
+        let environment = Strings::new(environment.into_iter().map(variable))?;
         let socket = self.socket.map(|s| rustix::io::fcntl_dupfd_cloexec(&s, 100)).transpose()?;
         let parent = rustix::process::getpid();
         let mut command = Command::new(path);
@@ -147,7 +149,7 @@ mod tests {
             image: memory::sealed_copy("test", &bytes).unwrap(),
             name: "test".into(),
             args: args.iter().map(Into::into).collect(),
-            environment: vec![("ONLY".into(), "this".into())],
+            environment: vec![("ONLY".into(), "not this".into()), ("ONLY".into(), "this".into())],
             directory: "/".into(),
             socket,
             descriptors: None,

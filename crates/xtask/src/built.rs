@@ -57,6 +57,22 @@ pub(crate) fn tests(metadata: &Value, messages: &str) -> Result<Vec<TestBinary>>
     Ok(binaries)
 }
 
+/// The programs among cargo's messages that tests start: binaries that are no tests.
+///
+/// # Errors
+/// When a message cannot be read.
+pub(crate) fn programs(messages: &str) -> Result<Vec<PathBuf>> {
+    let mut programs = Vec::new();
+    for line in messages.lines().filter(|line| line.starts_with('{')) {
+        let message: Value = serde_json::from_str(line).context("message of cargo")?;
+        let is_bin = message["target"]["kind"][0] == "bin" && message["profile"]["test"] == false;
+        if let (true, Some(executable)) = (is_bin, message["executable"].as_str()) {
+            programs.push(executable.into());
+        }
+    }
+    Ok(programs)
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -88,5 +104,6 @@ mod tests {
         assert_eq!(prefixes(&found), expected.map(|(f, p)| (f.to_owned(), p.to_owned())).into());
         assert_eq!(found[0].path, PathBuf::from("some/dir/partywall_shm-01"));
         assert!(tests(&metadata, &artifact("p2", "lib", "x", true)).is_err());
+        assert_eq!(programs(&messages.join("\n")).unwrap(), [PathBuf::from("some/dir/tool-01")]);
     }
 }

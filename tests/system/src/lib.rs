@@ -36,13 +36,19 @@ pub fn limit_descriptors(limit: Option<u64>) -> std::io::Result<()> {
     Ok(())
 }
 
+/// Names a directory with the programs that can be domains, built beforehand: for machines without Cargo.
+const BUILT: &str = "PARTYWALL_DOMAIN_PROGRAMS";
+
 /// `st-server` and `st-client` as programs that can be domains, built now if they are not.
 ///
 /// # Panics
 /// If they cannot be built, with what cargo says.
 pub fn domain_programs() -> &'static [PathBuf; 2] {
-    static BUILT: OnceLock<[PathBuf; 2]> = OnceLock::new();
-    BUILT.get_or_init(|| {
+    static PROGRAMS: OnceLock<[PathBuf; 2]> = OnceLock::new();
+    PROGRAMS.get_or_init(|| {
+        if let Some(dir) = std::env::var_os(BUILT).map(PathBuf::from) {
+            return ["st-server", "st-client"].map(|name| dir.join(name));
+        }
         let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
         // Macros and build scripts are there already: the flags are not for them.
         let target = root.join("target");

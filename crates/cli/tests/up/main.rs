@@ -87,19 +87,18 @@ fn output_that_cannot_be_written_is_an_error_and_no_panic() {
 }
 
 #[test]
-fn docker_compose_accepts_the_example() {
-    let file = root().join("examples/wordcount/compose.yaml");
+fn docker_compose_accepts_the_examples() {
     let plugin = Command::new("docker").args(["compose", "version"]).output();
-    let mut command = if plugin.is_ok_and(|o| o.status.success()) {
-        let mut command = Command::new("docker");
-        command.arg("compose");
-        command
-    } else {
-        Command::new("docker-compose")
-    };
-    let out = command.arg("-f").arg(file).args(["config", "-q"]).output();
-    let out = out.expect("`docker compose` or `docker-compose` (apt-get install docker-compose)");
-    assert!(out.status.success(), "{}", text(&out.stderr));
+    let plugin = plugin.is_ok_and(|o| o.status.success());
+    for file in ["compose.yaml", "compose-domain.yaml"] {
+        let mut command = Command::new(if plugin { "docker" } else { "docker-compose" });
+        command.args(plugin.then_some("compose"));
+        let file = root().join("examples/wordcount").join(file);
+        let out = command.arg("-f").arg(file).args(["config", "-q"]).output();
+        let out =
+            out.expect("`docker compose` or `docker-compose` (apt-get install docker-compose)");
+        assert!(out.status.success(), "{}", text(&out.stderr));
+    }
 }
 
 #[test]

@@ -399,6 +399,29 @@ fn services_are_handed_what_is_to_be_logged() {
 }
 
 #[test]
+fn a_service_has_the_variables_that_the_help_says_and_no_others() {
+    let run = shell("env", "    environment: {OWN: 'yes'}\n");
+    let said = |log: Option<&str>| {
+        let mut up = run.command();
+        up.env("SECRET", "of up").env("HOME", "/somewhere").env("LANG", "C").env_remove("RUST_LOG");
+        up.env_remove("PARTYWALL_LOG")
+            .env_remove("RUST_BACKTRACE")
+            .envs(log.map(|l| ("RUST_LOG", l)));
+        let out = text(&up.output().unwrap().stdout);
+        let names = out.lines().filter_map(|l| l.strip_prefix("a  | ")?.split_once('='));
+        // What the shell sets by itself.
+        let own = ["PWD", "OLDPWD", "SHLVL", "_"];
+        let mut names: Vec<_> = names.map(|(name, _)| name.to_owned()).collect();
+        names.retain(|name| !own.contains(&name.as_str()));
+        names.sort();
+        names
+    };
+    let all = ["HOME", "LANG", "OWN", "PARTYWALL_FD", "PARTYWALL_RUN_DIR", "PATH"];
+    assert_eq!(said(None), all);
+    assert!(said(Some("warn")).contains(&"RUST_LOG".to_owned()));
+}
+
+#[test]
 fn a_denial_under_up_names_the_compose_file_and_who_failed_ends_the_run() {
     let [server, client] = domain_programs().each_ref().map(|p| p.to_str().unwrap());
     let services = |calls: &str| {

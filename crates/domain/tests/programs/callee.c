@@ -114,9 +114,9 @@ static uint64_t function(uint64_t caller, uint64_t cookie, uint64_t a, uint64_t 
     case 25: { // The mask of the parked thread, not that of whoever is in here.
         sigset_t set, before;
         sigemptyset(&set);
-        sigaddset(&set, SIGUSR2);
+        sigaddset(&set, SIGWINCH);
         if (pthread_sigmask(SIG_BLOCK, &set, NULL) || pthread_sigmask(SIG_SETMASK, NULL, &before)) return 0;
-        if (!sigismember(&before, SIGUSR2)) return 0;
+        if (!sigismember(&before, SIGWINCH)) return 0;
         return pthread_sigmask(SIG_UNBLOCK, &set, NULL) == 0 ? 25 : 0;
     }
     case 26: // Nothing that is being called can be lent, or call as if at home.
@@ -227,6 +227,13 @@ int main(int argc, char **argv) {
     pthread_t thread;
     signal(SIGUSR1, ask);
     signal(SIGUSR2, ask);
+    // Open only while main waits for them: in a thread between two loans they would not wake it.
+    sigset_t both, none;
+    sigemptyset(&both);
+    sigaddset(&both, SIGUSR1);
+    sigaddset(&both, SIGUSR2);
+    sigemptyset(&none);
+    pthread_sigmask(SIG_BLOCK, &both, NULL);
     for (int i = 0; i < atoi(argv[1]); i++) {
         if (pthread_create(&thread, NULL, lender, NULL)) return 98;
     }
@@ -255,12 +262,6 @@ int main(int argc, char **argv) {
     signal(SIGHUP, flip);
     puts("ready");
     fflush(stdout);
-    sigset_t both, none;
-    sigemptyset(&both);
-    sigaddset(&both, SIGUSR1);
-    sigaddset(&both, SIGUSR2);
-    sigemptyset(&none);
-    pthread_sigmask(SIG_BLOCK, &both, NULL);
     for (;;) {
         while (!asked) sigsuspend(&none);
         if (asked == SIGUSR1) drop_privileges(thread);

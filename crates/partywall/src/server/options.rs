@@ -80,3 +80,16 @@ impl<L> Server<L> {
         self
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of those that no test of a whole server reaches.
+    #[test]
+    fn what_is_not_set_is_what_the_documents_say() {
+        let Options { bounds, drain } = Options::default();
+        assert_eq!((bounds.bytes, drain), (256 << 20, Duration::from_secs(30)));
+        assert_eq!(bounds.patience, Duration::from_secs(5));
+    }
+}

@@ -261,6 +261,51 @@ async fn a_caller_has_so_many_calls_over_all_its_links() {
 }
 
 /// Forty requests of 4 MiB have room for two at a time, on a link whose window holds four.
+/// 1,024 calls of a link, beyond which they wait, and 4,096 of a caller beside one on each link.
+#[tokio::test]
+async fn a_server_that_sets_no_bounds_has_those_that_are_promised() {
+    let host = Host::open();
+    let (go, came) = (Arc::new(Semaphore::new(0)), Arc::<std::sync::Mutex<Vec<String>>>::default());
+    let running = host.serve(one_by_one(&go, &came)).await;
+    let mut calls = JoinSet::new();
+    let begin = |channel: &Channel, many: usize, calls: &mut JoinSet<_>| {
+        (0..many).for_each(|_| {
+            calls.spawn(channel.clone().call(request("Call", Body::empty())));
+        });
+    };
+    let first = host.connect().await;
+    begin(&first, 1_034, &mut calls);
+    let open = || came.lock().unwrap().len();
+    let until = async |wanted: usize| {
+        let start = Instant::now();
+        while open() < wanted && start.elapsed() < LONG {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert_eq!(open(), wanted);
+    };
+    until(1_024).await;
+    let mut others = Vec::new();
+    for _ in 0..4 {
+        others.push(host.connect().await);
+        begin(others.last().unwrap(), 1_024, &mut calls);
+    }
+    until(4_096 + 5).await;
+    go.add_permits(10_000);
+    let (mut good, mut refused) = (0, 0);
+    while let Some(done) = calls.join_next().await {
+        match done.unwrap() {
+            Ok(_) => good += 1,
+            Err(status) => {
+                assert_eq!(status.code(), Code::ResourceExhausted);
+                refused += 1;
+            }
+        }
+    }
+    assert_eq!((good, refused), (4_096 + 5 + 10, 1_019));
+    running.stop().await.unwrap();
+}
+
 #[tokio::test]
 async fn large_messages_that_have_no_room_together_all_arrive() {
     let host = Host::open();

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http_body_util::BodyExt;
 use partywall::{Channel, Error, Isolation, Peer, Route, Routes, Server, blocking};
 use partywall_interop::proto::test_service_client::TestServiceClient;
-use partywall_interop::proto::{Payload, SimpleRequest, SimpleResponse};
+use partywall_interop::proto::{BoolValue, Payload, SimpleRequest, SimpleResponse};
 use partywall_interop::service::{Handle, test_service_with};
 use tonic::body::Body;
 use tonic::{Code, Status};
@@ -549,36 +549,55 @@ async fn a_panicking_handler_is_internal_and_the_link_goes_on() {
 }
 
 #[tokio::test]
-async fn compression_shows_on_the_link() {
+async fn compression_shows_on_the_link_both_ways() {
+    use tonic::codec::CompressionEncoding::{Gzip, Zstd};
     let host = Host::open();
-    let service = test_service_with(Handle::default())
-        .accept_compressed(tonic::codec::CompressionEncoding::Gzip)
-        .accept_compressed(tonic::codec::CompressionEncoding::Zstd);
-    let running = host.serve(Routes::default().add_service(service)).await;
-    let received = async || {
+    let service = || test_service_with(Handle::default());
+    // Requests: what the caller sends.
+    let accepting = service().accept_compressed(Gzip).accept_compressed(Zstd);
+    let running = host.serve(Routes::default().add_service(accepting)).await;
+    let stats = async || {
         let socket = host.socket.clone();
         let links = tokio::task::spawn_blocking(move || partywall::links(Some(&socket)).unwrap());
-        links.await.unwrap().iter().map(|l| l.stats.received_bytes).sum::<u64>()
+        let links = links.await.unwrap();
+        let sum = |of: fn(&partywall::LinkStats) -> u64| links.iter().map(|l| of(&l.stats)).sum();
+        let (received, sent): (u64, u64) = (sum(|s| s.received_bytes), sum(|s| s.sent_bytes));
+        (received, sent)
     };
     let channel = host.connect().await;
     let mut sizes = Vec::new();
-    for encoding in [
-        None,
-        Some(tonic::codec::CompressionEncoding::Gzip),
-        Some(tonic::codec::CompressionEncoding::Zstd),
-    ] {
+    for encoding in [None, Some(Gzip), Some(Zstd)] {
         let mut client = TestServiceClient::new(channel.clone());
         if let Some(encoding) = encoding {
             client = client.send_compressed(encoding);
         }
-        let before = received().await;
+        let before = stats().await.0;
         let request = SimpleRequest { response_size: 1, ..simple(100_000) };
         client.unary_call(request).await.unwrap();
-        sizes.push(received().await - before);
+        sizes.push(stats().await.0 - before);
     }
     assert!(sizes[0] > 100_000, "{sizes:?}");
     assert!(sizes[1] < 2_000 && sizes[2] < 2_000, "{sizes:?}");
+    drop(channel);
     running.stop().await.unwrap();
+    // Replies: what the service sends.
+    let mut sizes = Vec::new();
+    for encoding in [None, Some(Gzip), Some(Zstd)] {
+        let sending = encoding.map_or_else(service, |e| service().send_compressed(e));
+        let running = host.serve(Routes::default().add_service(sending)).await;
+        let mut client = TestServiceClient::new(host.connect().await);
+        client = client.accept_compressed(Gzip).accept_compressed(Zstd);
+        let before = stats().await.1;
+        let mut asked = SimpleRequest { response_size: 100_000, ..simple(1) };
+        asked.response_compressed = Some(BoolValue { value: encoding.is_some() });
+        let reply = client.unary_call(asked).await.unwrap().into_inner();
+        assert_eq!(reply.payload.unwrap().body.len(), 100_000);
+        sizes.push(stats().await.1 - before);
+        drop(client);
+        running.stop().await.unwrap();
+    }
+    assert!(sizes[0] > 100_000, "{sizes:?}");
+    assert!(sizes[1] < 2_000 && sizes[2] < 2_000, "{sizes:?}");
 }
 
 #[tokio::test]

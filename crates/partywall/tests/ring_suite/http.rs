@@ -150,3 +150,38 @@ async fn a_call_that_never_left_is_sent_again_when_its_connection_ends() {
     }
     server.abort();
 }
+
+/// As tonic's own server: who reads them there reads them here.
+#[tokio::test]
+async fn handlers_see_what_tonic_says_of_a_connection() {
+    use super::service::{Raw, ok};
+    use tonic::transport::server::{TcpConnectInfo, UdsConnectInfo};
+    let host = Host::open();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s.sock");
+    let address = free_port();
+    let service = Raw::new(|request: http::Request<Body>| async move {
+        let told = request.extensions();
+        let tcp = told.get::<TcpConnectInfo>().and_then(TcpConnectInfo::remote_addr);
+        let uds = told.get::<UdsConnectInfo>().and_then(|info| info.peer_cred);
+        let text = format!("{} {:?}", tcp.is_some(), uds.map(|cred| cred.uid()));
+        let mut answer = ok();
+        answer.headers_mut().insert("x-told", text.parse().unwrap());
+        answer
+    });
+    let at = format!("test,http://{address},unix:{}", path.display());
+    let running = host.serve_at(&at, Routes::default().add_service(service)).await;
+    let own = rustix::process::geteuid().as_raw();
+    let expected = [
+        (format!("http://{address}"), "true None".to_owned()),
+        (format!("unix:{}", path.display()), format!("false Some({own})")),
+    ];
+    for (uri, told) in expected {
+        let channel = Channel::builder(uri.as_str()).unwrap().wait_for_ready(true);
+        let mut channel = channel.connect().await.unwrap();
+        let answer = channel.call(super::service::request("Call", Body::empty())).await.unwrap();
+        assert_eq!(answer.headers()["x-told"], told.as_str(), "{uri}");
+        assert_eq!(answer.headers()["grpc-status"], "0");
+    }
+    running.stop().await.unwrap();
+}

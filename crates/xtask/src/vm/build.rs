@@ -25,8 +25,14 @@ const KEEPER: [&str; 2] =
 /// Where that test keeps them.
 const KEEP_VARIABLE: &str = "PARTYWALL_KEEP_PROGRAMS";
 
-/// What `partywall up` starts in the machine: a service and its caller, through stubs.
+/// What `partywall up` and the tests of whole systems start as domains: a service and its caller,
+/// through stubs.
 const SERVICES: [&str; 2] = ["st-server", "st-client"];
+
+/// Tests that the machine runs as they are for the host, with the libraries of that: what they were
+/// built with and what they start is at the same paths.
+const OF_HOST: [(&str, &str); 2] =
+    [("partywall-system-tests", "processes"), ("partywall-cli", "up")];
 
 /// Emulated, the tests take twice as long without.
 const OPTIMISED: &str = "profile.dev.package.partywall-domain.opt-level=1";
@@ -41,10 +47,20 @@ pub(super) struct Built {
     pub(super) tests: Vec<TestBinary>,
     /// A directory with the programs that the tests load.
     pub(super) programs: PathBuf,
-    /// The command-line program, which is not static.
-    pub(super) partywall: PathBuf,
-    /// What that is to start.
+    /// What is started as a domain.
     pub(super) services: Vec<PathBuf>,
+    /// Tests that are not static.
+    pub(super) tests_of_host: Vec<TestBinary>,
+    /// The same and the programs that they start.
+    pub(super) of_host: Vec<OfHost>,
+}
+
+/// A program that the machine has as the host does.
+pub(super) struct OfHost {
+    /// Its path, there as well.
+    pub(super) path: PathBuf,
+    /// A copy of it, to be put there.
+    pub(super) copy: PathBuf,
 }
 
 /// Builds everything below `dir`.
@@ -78,21 +94,35 @@ pub(super) fn all(workspace: &Workspace, dir: &Path) -> Result<Built> {
     cargo.args(line).args(binaries).args(target).run()?;
     let services = SERVICES.iter().map(|name| stripped(&built.join(name), dir));
     let services = services.collect::<Result<_>>()?;
-    let partywall = partywall(workspace, dir)?;
-    Ok(Built { init, tests, programs, partywall, services })
+    let (tests_of_host, of_host) = of_host(workspace, dir)?;
+    Ok(Built { init, tests, programs, services, tests_of_host, of_host })
 }
 
-/// The command-line program, as its own tests have it: with the features that the whole workspace
-/// asks for, so that what was built for those is not built again.
-fn partywall(workspace: &Workspace, dir: &Path) -> Result<PathBuf> {
-    let line = ["test", "--no-run", "--quiet", "--workspace", "--test", "up"];
-    workspace.command("cargo").args(line).run()?;
-    stripped(&workspace.target.join("debug/partywall"), dir)
+/// Tests and programs as the host has them: with the features that the whole workspace asks for, so that
+/// what was built for those is not built again.
+fn of_host(workspace: &Workspace, dir: &Path) -> Result<(Vec<TestBinary>, Vec<OfHost>)> {
+    let line = ["test", "--no-run", "--quiet", "--message-format", "json-render-diagnostics"];
+    let binaries = OF_HOST.iter().flat_map(|(_, test)| ["--test", test]);
+    let cargo = workspace.command("cargo").args(line).args(["--workspace"]).args(binaries);
+    let messages = cargo.read()?;
+    let tests = built::tests(&workspace.metadata, &messages)?;
+    for (package, test) in OF_HOST {
+        let prefix = format!("{}::{test}", package.replace('-', "_"));
+        ensure!(tests.iter().any(|t| t.prefix == prefix), "cargo built no {prefix}");
+    }
+    let programs = built::programs(&messages)?;
+    let all = tests.iter().map(|test| &test.path).chain(&programs);
+    let copied = |path: &PathBuf| {
+        Ok(OfHost { path: path.clone(), copy: stripped(path, &dir.join("host"))? })
+    };
+    let all = all.map(copied).collect::<Result<_>>()?;
+    Ok((tests, all))
 }
 
 /// A copy without what debuggers need, which would fill the machine's memory.
 fn stripped(program: &Path, dir: &Path) -> Result<PathBuf> {
     let name = program.file_name().context("a program has a name")?;
+    fs::create_dir_all(dir)?;
     let copy = dir.join(name);
     let [from, to] = [program, &copy].map(|path| path.to_string_lossy());
     Cmd::new("strip").args(["--strip-debug", "-o", &to, &from]).run()?;

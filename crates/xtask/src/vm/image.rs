@@ -9,12 +9,13 @@ use anyhow::{Context, Result, ensure};
 use cpio::newc::{Builder, ModeFileType, trailer};
 use partywall_vm::{MANIFEST, manifest};
 
-use super::build::Built;
+use super::build::{Built, OfHost};
 use super::{Job, PROGRAMS};
 use crate::command::Cmd;
+use crate::workspace::Workspace;
 
 /// Programs of the host that the tests start or read, with the libraries that they need.
-const HOST_PROGRAMS: &[&str] = &["/bin/sh", "/bin/true"];
+const HOST_PROGRAMS: &[&str] = &["/bin/sh", "/bin/sleep", "/bin/true"];
 
 /// What `partywall up` runs in the machine.
 pub(super) const COMPOSE: &str = "/compose.yaml";
@@ -43,7 +44,7 @@ struct Tree(BTreeMap<String, Option<Vec<u8>>>);
 ///
 /// # Errors
 /// Those of the file system, and a program of the host whose libraries are not found.
-pub(super) fn write(path: &Path, built: &Built, jobs: &[Job]) -> Result<()> {
+pub(super) fn write(path: &Path, workspace: &Workspace, built: &Built, jobs: &[Job]) -> Result<()> {
     let mut tree = Tree::default();
     tree.copy("/init", &built.init)?;
     for binary in &built.tests {
@@ -54,7 +55,7 @@ pub(super) fn write(path: &Path, built: &Built, jobs: &[Job]) -> Result<()> {
         let name = entry.file_name();
         tree.copy(&format!("{PROGRAMS}/{}", name.to_string_lossy()), &entry.path())?;
     }
-    for program in built.services.iter().chain([&built.partywall]) {
+    for program in &built.services {
         let name = program.file_name().context("a program has a name")?;
         tree.copy(&format!("/bin/{}", name.to_string_lossy()), program)?;
     }
@@ -62,8 +63,14 @@ pub(super) fn write(path: &Path, built: &Built, jobs: &[Job]) -> Result<()> {
     for program in HOST_PROGRAMS {
         tree.copy(program, Path::new(program))?;
     }
-    let partywall = built.partywall.to_string_lossy();
-    for program in HOST_PROGRAMS.iter().copied().chain([&*partywall]) {
+    for OfHost { path, copy } in &built.of_host {
+        tree.copy(&path.to_string_lossy(), copy)?;
+    }
+    // Where tests of the command run it.
+    tree.directory(&format!("{}/crates/cli", workspace.root.display()));
+    let of_host = built.of_host.iter().map(|program| program.path.to_string_lossy());
+    for program in HOST_PROGRAMS.iter().map(|program| (*program).into()).chain(of_host) {
+        let program: &str = &program;
         for library in libraries(&Cmd::new("ldd").args([program]).read()?) {
             tree.copy(library, Path::new(library))?;
         }
@@ -95,6 +102,14 @@ impl Tree {
             self.0.entry(path[..at].to_owned()).or_insert(None);
         }
         self.0.insert(path.to_owned(), Some(bytes));
+    }
+
+    /// Adds an empty directory and those above it.
+    fn directory(&mut self, path: &str) {
+        let path = path.trim_start_matches('/');
+        for (at, _) in path.match_indices('/').chain([(path.len(), "")]) {
+            self.0.entry(path[..at].to_owned()).or_insert(None);
+        }
     }
 
     /// Writes the archive. In the order of their paths, directories come before what they hold.

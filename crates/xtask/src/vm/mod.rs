@@ -40,6 +40,42 @@ const FULL_LIMIT: Duration = Duration::from_secs(7200);
 /// What `partywall up` says of calls between domains with protection keys.
 const UP_SAYS: &[&str] = &["gate  fault"];
 
+/// Tests of the host that run in the machine: the name of the binary, which of them run each time (with
+/// `--full` all do), and those that never do, for they are about something else than keys:
+/// they need what the machine has not, or hold for times that emulation cannot keep.
+const TESTS_OF_HOST: &[(&str, Option<&str>, &[&str])] = &[
+    (
+        "partywall_system_tests::processes",
+        Some("system::domains::"),
+        &[
+            // Times.
+            "a_deadline_inside_a_domain_is_told_in_time_and_ends_no_service",
+            "a_domain_that_is_killed_fails_its_callers_and_nobody_else",
+            "handlers_that_wait_are_seldom_gone_in_for",
+            "requests_longer_than_a_record_ring_the_bell",
+            "stubs_call_another_domain_through_the_gate",
+            "the_limit_of_visits_is_what_the_environment_says",
+        ],
+    ),
+    (
+        "partywall_cli::up",
+        None,
+        &[
+            // Cargo.
+            "up_runs_the_word_count",
+            "the_quick_start_works",
+            "a_signal_ends_a_build",
+            "output_that_cannot_be_written",
+            // A C compiler.
+            "a_program_in_c_is_a_domain_as_well",
+            "what_cannot_be_a_domain_is_refused",
+            // Docker Compose and systemd.
+            "docker_compose_accepts_the_examples",
+            "the_units_are_ones_that_systemd_takes",
+        ],
+    ),
+];
+
 /// A program that the machine runs, and what its output has to be.
 struct Job {
     program: Program,
@@ -86,8 +122,8 @@ pub(crate) fn run(workspace: &Workspace, full: bool) -> Result<Outcome> {
     fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
     let kernels = kernel::fetch(&dir)?;
     let built = build::all(workspace, &dir)?;
-    let jobs = jobs(&built.tests, full);
-    image::write(&dir.join(machine::IMAGE), &built, &jobs)?;
+    let jobs = jobs(&built, full)?;
+    image::write(&dir.join(machine::IMAGE), workspace, &built, &jobs)?;
     println!("vm: {} programs, built in {}", jobs.len(), seconds(begin));
     let mut all = Outcome { ran: RanList::default(), note: String::new(), faults: Vec::new() };
     for kernel in &kernels {
@@ -108,22 +144,23 @@ pub(crate) fn run(workspace: &Workspace, full: bool) -> Result<Outcome> {
     Ok(all)
 }
 
-fn jobs(tests: &[TestBinary], full: bool) -> Vec<Job> {
+fn jobs(built: &build::Built, full: bool) -> Result<Vec<Job>> {
     let trials = if full { "full" } else { "quick" };
     let limit = if full { FULL_LIMIT } else { TESTS_LIMIT };
     let variable = |name: &str, value: &str| (name.to_owned(), value.to_owned());
-    let job = |binary: &TestBinary| Job {
+    let job = |binary: &TestBinary, path: String, arguments: Vec<String>| Job {
         program: Program {
             name: binary.prefix.clone(),
-            path: format!("/bin/{}", binary.file()),
+            path,
             limit,
-            arguments: Vec::new(),
+            arguments,
             variables: vec![
                 variable("PARTYWALL_TRIALS", trials),
                 variable("PATH", "/bin"),
                 variable(INSIDE, "1"),
                 variable(LEFT_VARIABLE, LEFT),
                 variable(build::PROGRAMS_VARIABLE, PROGRAMS),
+                variable("PARTYWALL_DOMAIN_PROGRAMS", "/bin"),
             ],
             leaves: match binary.prefix.as_str() {
                 build::UNIT_TESTS => vec![report::MACHINE.to_owned()],
@@ -133,10 +170,12 @@ fn jobs(tests: &[TestBinary], full: bool) -> Vec<Job> {
         },
         judge: Judge::Tests(format!("vm::{}", binary.prefix)),
     };
+    let partywall = built.of_host.iter().find(|program| program.path.ends_with("partywall"));
+    let partywall = &partywall.context("cargo built no partywall")?.path;
     let up = Job {
         program: Program {
             name: "partywall-up".into(),
-            path: "/bin/partywall".into(),
+            path: partywall.to_string_lossy().into_owned(),
             limit: TESTS_LIMIT,
             arguments: ["up", image::COMPOSE].map(Into::into).into(),
             variables: vec![variable("PATH", "/bin"), variable("XDG_RUNTIME_DIR", "/run")],
@@ -144,8 +183,20 @@ fn jobs(tests: &[TestBinary], full: bool) -> Vec<Job> {
         },
         judge: Judge::Says(UP_SAYS),
     };
+    let of_domain =
+        built.tests.iter().map(|binary| job(binary, format!("/bin/{}", binary.file()), Vec::new()));
+    let of_host = built.tests_of_host.iter().filter_map(|binary| {
+        let (_, filter, skipped) =
+            TESTS_OF_HOST.iter().find(|(name, ..)| *name == binary.prefix)?;
+        let filter = filter.or(full.then_some(""))?;
+        let filter = if full { "" } else { filter };
+        let skipped = skipped.iter().flat_map(|name| ["--skip", name]);
+        let arguments = (!filter.is_empty()).then_some(filter).into_iter().chain(skipped);
+        let path = binary.path.to_string_lossy().into_owned();
+        Some(job(binary, path, arguments.map(String::from).collect()))
+    });
     // First, for after the tests Linux 6.1 takes ten times as long for it (docs/roadmap.md).
-    [up].into_iter().chain(tests.iter().map(job)).collect()
+    Ok([up].into_iter().chain(of_domain).chain(of_host).collect())
 }
 
 fn seconds(since: Instant) -> String {

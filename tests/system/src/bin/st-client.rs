@@ -92,6 +92,8 @@ enum Mode {
     /// Calls a handler that computes for long, with a deadline of ten milliseconds, twenty times; prints how
     /// many microseconds after that each has come back.
     Late,
+    /// Prints what each end of a link says that keeps them apart.
+    Isolation,
     /// Every interoperability case, of a server that is `--probed`; fails with those that did not
     /// hold.
     Interop,
@@ -114,6 +116,7 @@ fn main() -> Result<(), Error> {
         Mode::Few => runtime.block_on(few(arguments.socket.as_deref())),
         Mode::Fail => runtime.block_on(fail(arguments.socket.as_deref())),
         Mode::Late => runtime.block_on(late(arguments.socket.as_deref())),
+        Mode::Isolation => runtime.block_on(isolation(arguments.socket.as_deref())),
         Mode::Interop => runtime.block_on(interop(arguments.socket.as_deref())),
         Mode::Measure => runtime.block_on(measure(arguments.socket.as_deref())),
     }
@@ -358,6 +361,17 @@ async fn late(socket: Option<&Path>) -> Result<(), Error> {
         println!("late {}", took.saturating_sub(DEADLINE).as_micros());
     }
     call_fifty_times(&mut client).await
+}
+
+async fn isolation(socket: Option<&Path>) -> Result<(), Error> {
+    let channel = connect(socket).await?;
+    let route = channel.route().ok_or("no route")?;
+    let mut asking = tonic::Request::new(request(1, 32));
+    asking.metadata_mut().insert("x-fail", "isolation".parse()?);
+    let status = TestServiceClient::new(channel).unary_call(asking).await.err();
+    println!("caller {}", route.isolation());
+    println!("service {}", status.ok_or("it has answered")?.message());
+    Ok(())
 }
 
 async fn interop(socket: Option<&Path>) -> Result<(), Error> {

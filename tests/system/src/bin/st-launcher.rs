@@ -33,13 +33,26 @@ struct Arguments {
     /// What the client does.
     #[arg(long)]
     mode: String,
+    /// What keeps the domains apart: none, or fault (protection keys).
+    #[arg(long, value_parser = isolation)]
+    isolation: Isolation,
+}
+
+fn isolation(text: &str) -> Result<Isolation, String> {
+    match text {
+        "none" => Ok(Isolation::None),
+        "fault" => Ok(Isolation::Fault),
+        _ => Err("write none or fault".into()),
+    }
 }
 
 type Error = Box<dyn std::error::Error>;
 
 fn main() -> Result<(), Error> {
     let arguments = Arguments::parse();
-    let space = Space::new(Isolation::None)?;
+    let space = Space::new(arguments.isolation)?;
+    // What came of it: before Linux 6.12 signal stacks are shared.
+    println!("isolation {}", space.isolation());
     let (input, output) = (std::io::stdin(), std::io::stdout());
     let null = || std::fs::File::open("/dev/null").map(OwnedFd::from);
     let start = |file: &Path, input: OwnedFd, extra: &[&str]| -> Result<Domain, Error> {

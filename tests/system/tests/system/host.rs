@@ -116,15 +116,23 @@ impl Process {
         let mut line = String::new();
         self.stdout.read_line(&mut line).unwrap();
         if line.is_empty() {
-            let mut text = String::new();
-            let _ = std::io::Read::read_to_string(self.child.stderr.as_mut().unwrap(), &mut text);
-            panic!("the child has ended: {text}");
+            panic!("the child has ended: {}", self.complained());
         }
         line.trim().to_string()
     }
 
+    /// What it has said on its standard error until its end, which is near.
+    fn complained(&mut self) -> String {
+        let mut text = String::new();
+        let _ = std::io::Read::read_to_string(self.child.stderr.as_mut().unwrap(), &mut text);
+        text
+    }
+
     pub(crate) fn ready(&mut self) {
-        assert_eq!(self.line(), "ready");
+        let line = self.line();
+        if line != "ready" {
+            panic!("it says `{line}`: {}", self.complained());
+        }
     }
 
     pub(crate) fn say(&mut self, line: &str) {
