@@ -90,6 +90,9 @@ pub enum Event {
         name: String,
         /// What is known of it.
         text: String,
+        /// Whose word it is, if it is not the coordinator's own finding.
+        #[serde(skip_serializing_if = "Option::is_none", serialize_with = "shown_if")]
+        said_by: Option<Account>,
     },
     /// Another policy is in force.
     Reloaded {
@@ -125,6 +128,10 @@ pub struct By {
     who: Who,
     #[serde(serialize_with = "shown")]
     account: Account,
+}
+
+fn shown_if<S: serde::Serializer>(account: &Option<Account>, to: S) -> Result<S::Ok, S::Error> {
+    account.as_ref().map(ToString::to_string).serialize(to)
 }
 
 fn shown<S: serde::Serializer>(account: &Account, to: S) -> Result<S::Ok, S::Error> {
@@ -196,10 +203,11 @@ impl Event {
         name: &ServiceName,
         identity: &Identity,
         account: &Account,
+        said_by: Option<Account>,
         text: &str,
     ) -> Self {
         let (by, name) = (By::new(identity, account), name.as_str().into());
-        Self::Blamed { by, link, name, text: text.into() }
+        Self::Blamed { by, link, name, text: text.into(), said_by }
     }
 
     pub(crate) fn reloaded(ended: u32, changed: u32) -> Self {
@@ -211,13 +219,15 @@ impl Event {
     }
 
     /// Whose doing it is, for the limit; none for the coordinator's own.
-    fn account(&self) -> Option<Account> {
+    pub(crate) fn account(&self) -> Option<Account> {
         match self {
             Self::Admitted(by) => Some(by.account.clone()),
-            Self::Registered { by, .. }
-            | Self::Denied { by, .. }
-            | Self::Revoked { by, .. }
-            | Self::Blamed { by, .. } => Some(by.account.clone()),
+            Self::Registered { by, .. } | Self::Denied { by, .. } | Self::Revoked { by, .. } => {
+                Some(by.account.clone())
+            }
+            Self::Blamed { by, said_by, .. } => {
+                Some(said_by.as_ref().unwrap_or(&by.account).clone())
+            }
             Self::Introduced { caller, .. } => Some(caller.account.clone()),
             Self::Reloaded { .. } | Self::NotReloaded { .. } => None,
         }

@@ -13,7 +13,11 @@
 //! A *share*: an account has at most half of what the others leave of the whole. So with n accounts
 //! that take all they can get, the next one still finds a part in 2^(n+1), and no single one can take
 //! the last. Root's and the coordinator's own user's processes, who have to be able to look, may
-//! have all that is left.
+//! have all that is left. What an account has for others, as a server has links for its callers, is
+//! shared by these likewise, so that no caller has all that a server may have.
+//!
+//! What takes nothing of the whole ([`Usage::charge_own`]) observes the account's own limit alone, and
+//! leaves the others their shares.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
@@ -206,6 +210,16 @@ pub enum Exceeded {
         /// Of what.
         resource: Resource,
     },
+    /// The account has its share of the links that another one may serve.
+    #[error("{account} has {has} links to servers of {server}, its share of what the others leave")]
+    ToServers {
+        /// Whose.
+        account: Account,
+        /// How many there are.
+        has: usize,
+        /// Whose servers they are.
+        server: Account,
+    },
 }
 
 /// The books of all accounts.
@@ -221,6 +235,7 @@ struct Shared {
 
 #[derive(Default)]
 struct Books {
+    /// Of the whole.
     used: [usize; RESOURCES],
     accounts: HashMap<Account, Weak<Usage>>,
 }
@@ -232,7 +247,17 @@ pub struct Usage {
     limits: Mutex<Option<Limits>>,
     quotas: Quotas,
     /// Under the lock of the books.
-    used: Mutex<[usize; RESOURCES]>,
+    used: Mutex<[Used; RESOURCES]>,
+}
+
+/// How much of a resource an account has.
+#[derive(Default)]
+struct Used {
+    all: usize,
+    /// Of these, those that are of the whole.
+    of_the_whole: usize,
+    /// Of these, those that it has for others.
+    by: HashMap<Account, usize>,
 }
 
 impl std::fmt::Debug for Usage {
@@ -289,7 +314,7 @@ impl Usage {
 
     /// How much of a resource is charged to it.
     pub fn used(&self, resource: Resource) -> usize {
-        lock(&self.used)[resource as usize]
+        lock(&self.used)[resource as usize].all
     }
 
     /// Charges so many of a resource.
@@ -297,9 +322,17 @@ impl Usage {
     /// # Errors
     /// [`Exceeded`].
     pub fn charge(self: &Arc<Self>, resource: Resource, amount: usize) -> Result<Charge, Exceeded> {
-        let mut charge = Charge { usage: Arc::clone(self), resource, amount: 0 };
-        charge.set(amount)?;
-        Ok(charge)
+        Charge::of(self, resource).with(Rule::Share, amount)
+    }
+
+    /// Charges a link that the account serves for another one, `caller`.
+    ///
+    /// # Errors
+    /// [`Exceeded`].
+    pub fn charge_served(self: &Arc<Self>, caller: &Arc<Self>) -> Result<Charge, Exceeded> {
+        let mut charge = Charge::of(self, Resource::Served);
+        charge.caller = Some(Arc::clone(caller));
+        charge.with(Rule::Share, 1)
     }
 
     /// Charges so many of a resource, whatever is left for others: for what takes nothing of the
@@ -312,41 +345,64 @@ impl Usage {
         resource: Resource,
         amount: usize,
     ) -> Result<Charge, Exceeded> {
-        let mut charge = Charge { usage: Arc::clone(self), resource, amount: 0 };
-        charge.set_under(Rule::Own, amount)?;
-        Ok(charge)
+        let mut charge = Charge::of(self, resource);
+        charge.of_the_whole = false;
+        charge.with(Rule::Own, amount)
     }
 
-    /// Changes what is charged by a charge from `before` to `after`.
-    fn change(
-        &self,
-        resource: Resource,
-        (before, after): (usize, usize),
-        rule: Rule,
-    ) -> Result<(), Exceeded> {
+    /// Changes what is charged by a charge.
+    fn change(&self, charge: &Charge, after: usize, rule: Rule) -> Result<(), Exceeded> {
         let shared = &self.quotas.0;
-        let at = resource as usize;
+        let (resource, before) = (charge.resource, charge.amount);
         let mut books = lock(&shared.books);
         let mut used = lock(&self.used);
-        let has = used[at];
-        let wants = has - before + after;
+        let (whole, used) = (&mut books.used[resource as usize], &mut used[resource as usize]);
+        let changed = |has: usize| has - before + after;
         if after > before && rule != Rule::None {
             let account = || self.account.clone();
             let limit = match &*lock(&self.limits) {
                 Some(limits) => limits.of(resource),
                 None => shared.limits.read().unwrap_or_else(PoisonError::into_inner).of(resource),
             };
-            if wants > limit {
+            let has = used.all;
+            if changed(has) > limit {
                 return Err(Exceeded::Own { account: account(), has, resource });
             }
-            let left = shared.totals.0[at].saturating_sub(books.used[at] - has);
-            if rule == Rule::Share && wants > if self.is_privileged() { left } else { left / 2 } {
+            let total = shared.totals.0[resource as usize];
+            let share = self.share(total.saturating_sub(*whole - used.of_the_whole));
+            if rule == Rule::Share && changed(used.of_the_whole) > share {
                 return Err(Exceeded::Share { account: account(), has, resource });
             }
+            if let Some(caller) = &charge.caller {
+                let has = used.by.get(&caller.account).copied().unwrap_or(0);
+                let left = limit.saturating_sub(used.all - has);
+                let left = left.min(share.saturating_sub(used.of_the_whole - has));
+                // The last one is for whoever comes first, and its own are its own affair.
+                let own = caller.account == self.account;
+                if changed(has) > if own { left } else { caller.share(left).max(1) } {
+                    let (account, server) = (caller.account.clone(), account());
+                    return Err(Exceeded::ToServers { account, has, server });
+                }
+            }
         }
-        used[at] = wants;
-        books.used[at] = books.used[at] - before + after;
+        used.all = changed(used.all);
+        if charge.of_the_whole {
+            used.of_the_whole = changed(used.of_the_whole);
+            *whole = changed(*whole);
+        }
+        if let Some(caller) = &charge.caller {
+            let has = used.by.entry(caller.account.clone()).or_default();
+            *has = changed(*has);
+            if *has == 0 {
+                used.by.remove(&caller.account);
+            }
+        }
         Ok(())
+    }
+
+    /// How much it may have of what the others leave.
+    fn share(&self, left: usize) -> usize {
+        if self.is_privileged() { left } else { left / 2 }
     }
 }
 
@@ -367,9 +423,22 @@ pub struct Charge {
     usage: Arc<Usage>,
     resource: Resource,
     amount: usize,
+    of_the_whole: bool,
+    /// For whom the account has it.
+    caller: Option<Arc<Usage>>,
 }
 
 impl Charge {
+    fn of(usage: &Arc<Usage>, resource: Resource) -> Self {
+        let usage = Arc::clone(usage);
+        Self { usage, resource, amount: 0, of_the_whole: true, caller: None }
+    }
+
+    fn with(mut self, rule: Rule, amount: usize) -> Result<Self, Exceeded> {
+        self.set_under(rule, amount)?;
+        Ok(self)
+    }
+
     /// Whose it is.
     pub fn usage(&self) -> &Arc<Usage> {
         &self.usage
@@ -390,7 +459,7 @@ impl Charge {
 
     fn set_under(&mut self, rule: Rule, amount: usize) -> Result<(), Exceeded> {
         if amount != self.amount {
-            self.usage.change(self.resource, (self.amount, amount), rule)?;
+            self.usage.change(self, amount, rule)?;
             self.amount = amount;
         }
         Ok(())
@@ -517,6 +586,53 @@ mod tests {
         assert!(root.charge(Resource::Waiting, 1).is_err());
         held.clear();
         assert!(user(&q, 9).charge(Resource::Waiting, 32).is_ok());
+    }
+
+    /// Who called until it was refused had all that the server's user might serve.
+    #[test]
+    fn no_caller_has_all_that_a_server_may_have() {
+        let q = quotas(64);
+        let server = user(&q, 100);
+        let mut held = Vec::new();
+        for (uid, share) in [(1, 16), (2, 8), (3, 4), (4, 2), (5, 1), (6, 1)] {
+            let caller = user(&q, uid);
+            let mut had = 0;
+            let refused = loop {
+                match server.charge_served(&caller) {
+                    Ok(charge) => held.push(charge),
+                    Err(refused) => break refused,
+                }
+                had += 1;
+            };
+            assert_eq!(had, share, "user {uid}: {refused}");
+            let is_its_own = matches!(&refused, Exceeded::ToServers { account: Account::User(u), .. } if *u == uid);
+            assert!(is_its_own || held.len() == 32, "{refused}");
+        }
+        assert_eq!(held.len(), 32);
+        held.clear();
+        let of_its_own = (0..).map_while(|_| server.charge_served(&server).ok());
+        assert_eq!(of_its_own.collect::<Vec<_>>().len(), 32);
+        let root = user(&q, 0);
+        let of_root = (0..).map_while(|_| server.charge_served(&root).ok());
+        assert_eq!(of_root.collect::<Vec<_>>().len(), 32);
+        assert!(lock(&server.used)[Resource::Served as usize].by.is_empty());
+    }
+
+    /// Links that one user had reported after a start were taken from what the others might have: all
+    /// of it.
+    #[test]
+    fn what_takes_nothing_of_the_whole_leaves_the_others_their_shares() {
+        let q = quotas(64);
+        let (one, two) = (user(&q, 1), user(&q, 2));
+        let mut own = one.charge_own(Resource::Links, 100).unwrap();
+        assert!(one.charge_own(Resource::Links, 1).is_err());
+        assert_eq!(two.charge(Resource::Links, 32).unwrap().amount(), 32);
+        own.force(0);
+        own.force(50);
+        assert_eq!((one.used(Resource::Links), q.0.books.lock().unwrap().used[2]), (50, 0));
+        let _made = one.charge(Resource::Links, 32).unwrap();
+        assert!(one.charge(Resource::Links, 1).is_err());
+        assert!(two.charge(Resource::Links, 16).is_ok());
     }
 
     #[test]

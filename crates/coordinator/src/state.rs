@@ -156,8 +156,8 @@ struct Connection {
     questions: VecDeque<Question>,
     /// Links that are being made of which it is the caller.
     opening: usize,
-    /// It has let an offer pass; it is asked last until it answers one.
-    late: bool,
+    /// When it has let an offer pass; it is asked last for a while, or until it adopts one.
+    passed: Option<Instant>,
     places: Places,
     /// Links of which it is an end.
     links: BTreeSet<u64>,
@@ -267,7 +267,7 @@ impl State {
             due: BTreeSet::new(),
             questions: VecDeque::new(),
             opening: 0,
-            late: false,
+            passed: None,
             places: Places::default(),
             links: BTreeSet::new(),
         };

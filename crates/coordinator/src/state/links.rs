@@ -16,6 +16,10 @@
 //! the end has let go. A redirect has no memory and no server here, so its caller's word counts;
 //! so does each end's of a link that was reported to this coordinator.
 //!
+//! A link that its server has not adopted keeps its place among those that are being made at that server
+//! until the server holds nothing of it: a server that does not read is asked for few at once, however
+//! often its callers change their minds.
+//!
 //! An end that dies is seen by its connection; the other end is told, for as long as the link is
 //! being made, and sees it by its own socket afterwards.
 //!
@@ -37,10 +41,10 @@ use super::{
     Conn, Effect, FAILED_PRECONDITION, Fault, REMEMBERED, RESOURCE_EXHAUSTED, Standing, State,
     UNAVAILABLE, who,
 };
-use crate::audit::Event;
 use crate::identity::Domain;
 use crate::quota::{Account, Charge, Exceeded, Resource, Usage};
 
+mod audited;
 mod questions;
 
 pub(super) use questions::{Places, Turns};
@@ -61,6 +65,10 @@ pub(super) const OPENING: usize = 16;
 const PENDING: usize = 32;
 /// Links that an account may have to one server.
 const TO_ONE_SERVER: usize = 1024;
+/// How long an instance that has let an offer pass is asked after the others.
+const PASSED: Duration = Duration::from_secs(10);
+/// Instances of a name that one question is offered to.
+const TRIED: usize = 8;
 /// Links that one server may serve.
 const PLACES: usize = 16 * 1024;
 
@@ -102,7 +110,7 @@ struct Making {
     question: Question,
     deadline: Instant,
     /// Of its caller's account.
-    charge: Charge,
+    _charge: Charge,
 }
 
 enum Phase {
@@ -128,6 +136,8 @@ pub(super) struct Link {
     phase: Phase,
     /// Whose place it has at its server.
     place: Option<Account>,
+    /// Likewise among those that are being made there.
+    pending: Option<Account>,
     /// Where a redirect leads.
     pub(super) url: Option<String>,
     /// For the list.
@@ -179,6 +189,7 @@ impl State {
             geometry,
             phase: Phase::Offered(making),
             place: Some(usage.account().clone()),
+            pending: Some(usage.account().clone()),
             ..Link::new(name, token, isolation, methods.clone())
         };
         let number = self.book(link);
@@ -212,7 +223,7 @@ impl State {
                     isolation: link.isolation,
                 };
                 self.deadlines.insert((deadline, number));
-                self.connection(conn).late = false;
+                self.connection(conn).passed = None;
                 let message = Message::Linked { request, terms };
                 self.effects.push(Effect::Link { link: number, to, message });
             }
@@ -220,6 +231,7 @@ impl State {
                 let to = link.server_conn().expect("it is being made");
                 link.phase = Phase::Open;
                 self.made(number, &making);
+                self.not_pending(number);
                 let message = Message::Open { link: number };
                 self.effects.push(Effect::Open { link: number, to, message });
                 self.hungry.want(now);
@@ -239,15 +251,19 @@ impl State {
     /// A link is not being made any more.
     fn made(&mut self, number: u64, making: &Making) {
         self.deadlines.remove(&(making.deadline, number));
-        let link = &self.links[&number];
-        let (caller, server) = (link.caller.as_ref(), link.server.as_ref());
-        let (Some(caller), Some(server)) = (caller, server) else { return };
-        let (caller_conn, server_conn) = (caller.conn, server.conn);
-        if let Some(c) = self.connections.get_mut(&caller_conn) {
+        let caller = self.links[&number].caller_conn();
+        if let Some(c) = caller.and_then(|caller| self.connections.get_mut(&caller)) {
             c.opening -= 1;
         }
-        if let Some(c) = self.connections.get_mut(&server_conn) {
-            c.places.pending.give_back(making.charge.usage().account());
+    }
+
+    /// Its server has adopted it, or holds nothing of it.
+    fn not_pending(&mut self, number: u64) {
+        let Some(link) = self.links.get_mut(&number) else { return };
+        if let Some(account) = link.pending.take()
+            && let Some(c) = link.server_conn().and_then(|s| self.connections.get_mut(&s))
+        {
+            c.places.pending.give_back(&account);
         }
     }
 
@@ -258,9 +274,9 @@ impl State {
         match fault {
             Fault::Ours => self.fail(number, UNAVAILABLE, &text),
             Fault::Of(role) => {
-                self.audit_blame(number, role, why);
+                self.audit_blame(number, role, None, why);
                 match role {
-                    Role::Server => self.next_instance(number, why),
+                    Role::Server => self.next_instance(number, why, now),
                     Role::Caller | Role::Redirected => {
                         self.fail(number, FAILED_PRECONDITION, &text)
                     }
@@ -279,12 +295,8 @@ impl State {
             let Some(link) = self.links.get(&number) else { continue };
             match &link.phase {
                 Phase::Offered(_) => {
-                    let server = link.server_conn();
-                    if let Some(c) = server.and_then(|s| self.connections.get_mut(&s)) {
-                        c.late = true;
-                    }
                     let why = format!("it does not answer within {OFFER_TIME:?}");
-                    self.next_instance(number, &why);
+                    self.next_instance(number, &why, now);
                 }
                 Phase::Filling(_) => self.fail(number, UNAVAILABLE, "its caller took too long"),
                 Phase::Reported(_) => {
@@ -299,15 +311,24 @@ impl State {
     }
 
     /// Takes an offer back, and has the question wait for another instance.
-    fn next_instance(&mut self, number: u64, why: &str) {
+    fn next_instance(&mut self, number: u64, why: &str, now: Instant) {
         let Some(link) = self.links.get_mut(&number) else { return };
         let (caller, server) = (link.caller_conn(), link.server_conn());
-        let phase = std::mem::replace(&mut link.phase, Phase::Over);
-        let (Phase::Offered(making) | Phase::Filling(making)) = phase else {
-            link.phase = phase;
-            return self.give_up(number, UNAVAILABLE, why, None);
+        let making = match std::mem::replace(&mut link.phase, Phase::Over) {
+            Phase::Offered(making) => making,
+            Phase::Filling(making) => {
+                self.not_pending(number);
+                making
+            }
+            phase => {
+                link.phase = phase;
+                return self.give_up(number, UNAVAILABLE, why, None);
+            }
         };
         self.made(number, &making);
+        if let Some(c) = server.and_then(|s| self.connections.get_mut(&s)) {
+            c.passed = Some(now);
+        }
         let mut question = making.question;
         question.tried.extend(server);
         question.why = Some(why.to_string());
@@ -337,7 +358,11 @@ impl State {
     pub(super) fn give_up(&mut self, number: u64, code: u8, text: &str, only: Option<Role>) {
         let Some(link) = self.links.get_mut(&number) else { return };
         match std::mem::replace(&mut link.phase, Phase::Over) {
-            Phase::Offered(making) | Phase::Filling(making) => self.made(number, &making),
+            Phase::Offered(making) => self.made(number, &making),
+            Phase::Filling(making) => {
+                self.made(number, &making);
+                self.not_pending(number);
+            }
             Phase::Reported(deadline) => {
                 self.reported.remove(&link.token);
                 self.deadlines.remove(&(deadline, number));
@@ -383,14 +408,16 @@ impl State {
         if role == teller {
             link.stats = stats;
         }
-        if blame == Blame::Peer {
+        // Once: what an end says after its own end is over is heard no more.
+        if blame == Blame::Peer && link.end_of(role).is_some_and(|end| !end.over) {
             let culprit = if role == Role::Server { Role::Caller } else { Role::Server };
-            self.audit_blame(number, culprit, "the other end says that it broke a rule");
+            let why = "the other end says that it broke a rule";
+            self.audit_blame(number, culprit, Some(role), why);
         }
         if matches!(link_phase(&self.links, number), Some(Phase::Offered(_)))
             && role == Role::Server
         {
-            self.next_instance(number, "the server has not taken it");
+            self.next_instance(number, "the server has not taken it", now);
         } else {
             self.over_for(number, &[role], "the other end has given it up");
         }
@@ -412,11 +439,11 @@ impl State {
     }
 
     /// An end's connection is gone.
-    pub(super) fn end_is_gone(&mut self, number: u64, conn: Conn, _now: Instant) {
+    pub(super) fn end_is_gone(&mut self, number: u64, conn: Conn, now: Instant) {
         let Some(link) = self.links.get(&number) else { return };
         let roles = link.roles_of(conn);
         if matches!(link.phase, Phase::Offered(_)) && roles == [Role::Server] {
-            return self.next_instance(number, "the server has gone");
+            return self.next_instance(number, "the server has gone", now);
         }
         self.over_for(number, &roles, "the other end has gone");
     }
@@ -499,6 +526,7 @@ impl State {
         }
         if role == Role::Server {
             link.open = false;
+            self.not_pending(number);
         }
         self.free_place(number);
         let Some(link) = self.links.get_mut(&number) else { return };
@@ -547,26 +575,6 @@ impl State {
             link.stats = stats;
         }
     }
-
-    fn audit_introduced(&mut self, number: u64) {
-        let link = &self.links[&number];
-        let server = link.server.as_ref().map(|s| &*s.standing.identity);
-        if let Some(caller) = &link.caller {
-            let account = caller.standing.usage.account();
-            let caller = &caller.standing.identity;
-            let event = Event::introduced(number, &link.name, caller, account, server);
-            self.audit(event);
-        }
-    }
-
-    fn audit_blame(&mut self, number: u64, culprit: Role, why: &str) {
-        let link = &self.links[&number];
-        if let Some(end) = link.end_of(culprit) {
-            let account = end.standing.usage.account();
-            let event = Event::blamed(number, &link.name, &end.standing.identity, account, why);
-            self.audit(event);
-        }
-    }
 }
 
 impl Link {
@@ -586,6 +594,7 @@ impl Link {
             server: None,
             phase: Phase::Over,
             place: None,
+            pending: None,
             url: None,
             open: false,
             opened: false,

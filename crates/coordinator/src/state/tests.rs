@@ -514,8 +514,138 @@ fn a_process_that_does_not_go_on_has_a_few_links_under_way_and_the_others_theirs
     }
     // Of a hundred, one is open, fifteen were begun and are over.
     assert_eq!(refusals, 84);
+    // What the server was offered since, it has not received.
+    for number in s.links.keys().copied().filter(|n| *n != begun[0]).collect::<Vec<_>>() {
+        forgotten(&mut s, number);
+    }
     let e = ask(&mut s, slow, Message::Connect { request: 1000, name: name() });
     assert!(matches!(&e[..], [Effect::Offer { .. }]), "{e:?}");
+}
+
+/// Each of them stayed in the server's queue with its descriptors, charged to the server's user, whose
+/// other servers then took no links.
+#[test]
+fn a_server_that_does_not_read_is_offered_few_links_however_often_callers_cancel() {
+    let mut s = with_descriptors(1024, POLICY);
+    let (stopped, web, other) = (open(&mut s, 1), open(&mut s, 2), open(&mut s, 3));
+    register(&mut s, stopped);
+    let mut offers = Vec::new();
+    for request in 0..1000 {
+        let e = ask(&mut s, web, Message::Connect { request, name: name() });
+        offers.extend(e.iter().filter_map(|e| match e {
+            Effect::Offer { link, .. } => Some(*link),
+            _ => None,
+        }));
+        ask(&mut s, web, Message::Cancel { request });
+    }
+    assert_eq!(offers.len(), 16, "half of those that may be under way at one server");
+    assert_eq!(s.connections[&stopped].standing.usage.used(Resource::Served), 16);
+    // Another caller has its share, and the first one has its own again when the server has read.
+    assert!(matches!(connect(&mut s, other)[..], [Effect::Offer { .. }]));
+    for link in offers {
+        forgotten(&mut s, link);
+    }
+    assert!(matches!(connect(&mut s, web)[..], [Effect::Offer { .. }]));
+}
+
+/// A name that one process served 500 times made each question for it cost 500 offers, all in the time
+/// of who asked.
+#[test]
+fn a_question_is_offered_to_few_instances_that_let_it_pass() {
+    let mut s = state();
+    let web = open(&mut s, 2);
+    for _ in 0..100 {
+        let server = open(&mut s, 1);
+        register(&mut s, server);
+    }
+    let mut e = connect(&mut s, web);
+    let mut offers = 0;
+    while let Some((link, to)) = e.iter().find_map(|e| match e {
+        Effect::Offer { link, to, .. } => Some((*link, *to)),
+        _ => None,
+    }) {
+        offers += 1;
+        e = ask(&mut s, to, closed(link, Role::Server));
+    }
+    assert_eq!(offers, 8);
+    let told = |e: &Effect| match e {
+        Effect::Send { message: Message::Refused { text, .. }, .. } => Some(text.clone()),
+        _ => None,
+    };
+    let told = e.iter().find_map(told).unwrap();
+    assert!(told.starts_with("none of 8 instances that were asked of `g` has taken"), "{told}");
+}
+
+/// An end could fill the log with its peer's name, and use up the lines that the peer's user has.
+#[test]
+fn the_word_of_an_end_against_the_other_is_heard_once_and_is_on_its_own_account() {
+    let mut s = state();
+    let (server, web) = (open(&mut s, 1), open(&mut s, 2));
+    register(&mut s, server);
+    for (role, by, accused) in [(Role::Caller, web, server), (Role::Server, server, web)] {
+        let (number, _) = link(&mut s, web);
+        let mut blamed = Vec::new();
+        for _ in 0..100 {
+            let (blame, stats) = (Blame::Peer, LinkStats::default());
+            s.message(by, Message::Closed { link: number, role, blame, stats }, Instant::now());
+            let event = |e| match e {
+                Effect::Audit(event @ Event::Blamed { .. }) => Some(event),
+                _ => None,
+            };
+            blamed.extend(s.take_effects().into_iter().filter_map(event));
+        }
+        let [event] = &blamed[..] else { panic!("{blamed:?}") };
+        let account = |conn: Conn| s.connections[&conn].standing.usage.account().clone();
+        assert_eq!(event.account(), Some(account(by)));
+        let text = serde_json::to_value(event).unwrap();
+        assert_eq!(text["account"], account(accused).to_string());
+        assert_eq!(text["said_by"], account(by).to_string());
+    }
+}
+
+/// Reports of what is not there took all links from everybody.
+#[test]
+fn links_that_were_reported_leave_the_others_theirs() {
+    let mut s = with_descriptors(1024, POLICY);
+    let (server, web, other) = (open(&mut s, 1), open(&mut s, 2), open(&mut s, 3));
+    register(&mut s, server);
+    for i in 0..4096_u64 {
+        let mut token = [7; 16];
+        token[..8].copy_from_slice(&i.to_le_bytes());
+        let (role, name) = (Role::Redirected, ServiceName::new("far").unwrap());
+        ask(&mut s, web, Message::Report { request: 7, token: Token(token), role, name });
+    }
+    assert_eq!(s.connections[&web].standing.usage.used(Resource::Links), 4096);
+    for _ in 0..50 {
+        link(&mut s, other);
+    }
+}
+
+/// One caller had all the links that a server's user may have.
+#[test]
+fn who_calls_until_it_is_refused_leaves_others_a_way_to_the_server() {
+    let mut s = with_descriptors(1024, POLICY);
+    let (server, second, web, other) =
+        (open(&mut s, 1), open(&mut s, 1), open(&mut s, 2), open(&mut s, 3));
+    register(&mut s, server);
+    register(&mut s, second);
+    let mut links = 0;
+    let text = loop {
+        let e = connect(&mut s, web);
+        if let [Effect::Send { message: Message::Refused { text, .. }, .. }] = &e[..] {
+            break text.clone();
+        }
+        let (link, to) = offered(&e);
+        ask(&mut s, to, Message::Adopted { link });
+        ask(&mut s, web, Message::Adopted { link });
+        links += 1;
+    };
+    assert_eq!(links, 60);
+    let said = "user 2 has 60 links to servers of user 1, its share of what the others leave";
+    assert!(text.starts_with(said), "{text}");
+    for _ in 0..30 {
+        link(&mut s, other);
+    }
 }
 
 #[test]

@@ -172,7 +172,7 @@ pub(super) enum Instance {
     Found(Conn, u64),
     /// Nobody serves the name.
     None,
-    /// So many do, and have all let the offer pass.
+    /// So many were asked, and have all let the offer pass.
     Tried(usize),
     /// None has a place for another link of this account.
     Full,
@@ -298,12 +298,12 @@ impl State {
             return Asked::Done;
         }
         let busy = c.opening >= OPENING;
-        let instance = match self.instance(&name, usage.account(), &question.tried) {
+        let instance = match self.instance(&name, usage.account(), &question.tried, now) {
             Instance::None => return self.redirect(conn, request, name, methods),
             Instance::Tried(n) => {
                 let of = match n {
                     1 => "the one instance".into(),
-                    n => format!("none of {n} instances"),
+                    n => format!("none of {n} instances that were asked"),
                 };
                 let not = if n == 1 { " not" } else { "" };
                 let why = question.why.as_deref().unwrap_or("it was asked before");
@@ -339,9 +339,12 @@ impl State {
             Ok(charge) => charge,
             Err(e) => return refuse(self, RESOURCE_EXHAUSTED, many_links(&e)),
         };
-        let served = self.connections[&instance.0].standing.usage.charge(Resource::Served, 1);
-        let server_charge = match served {
+        let server = &self.connections[&instance.0].standing.usage;
+        let server_charge = match server.charge_served(&usage) {
             Ok(charge) => charge,
+            Err(e @ Exceeded::ToServers { .. }) => {
+                return refuse(self, RESOURCE_EXHAUSTED, many_links(&e));
+            }
             Err(e) => {
                 let text =
                     format!("`{name}` takes no more links: {e}; remedy: start another instance");
@@ -359,7 +362,7 @@ impl State {
         let charge = question.charge.take();
         let (since, why) = (question.since, question.why.take());
         let question = Question { request, name, since, tried, why, charge };
-        let making = Making { question, deadline: now + OFFER_TIME, charge: making };
+        let making = Making { question, deadline: now + OFFER_TIME, _charge: making };
         self.offer(conn, instance, making, methods, [caller_charge, server_charge]);
         Asked::Done
     }
@@ -370,6 +373,7 @@ impl State {
         name: &ServiceName,
         account: &Account,
         tried: &BTreeSet<Conn>,
+        now: Instant,
     ) -> Instance {
         let Some(entry) = self.names.get_mut(name) else { return Instance::None };
         let n = entry.registrations.len();
@@ -380,11 +384,13 @@ impl State {
             .map(|i| entry.next.wrapping_add(i) % n)
             .filter(|&at| !tried.contains(&entry.registrations[at].conn))
             .collect();
-        if left.is_empty() {
-            return Instance::Tried(n);
+        // Each offer costs time and descriptors, and whoever serves the name decides how many pass.
+        if left.is_empty() || tried.len() >= TRIED {
+            return Instance::Tried(tried.len());
         }
         let server = |at: usize| &self.connections[&entry.registrations[at].conn];
-        let answers: Vec<usize> = left.iter().copied().filter(|&at| !server(at).late).collect();
+        let passed = |at: usize| server(at).passed.is_some_and(|when| now < when + PASSED);
+        let answers: Vec<usize> = left.iter().copied().filter(|&at| !passed(at)).collect();
         let left = if answers.is_empty() { left } else { answers };
         let with_place: Vec<usize> =
             left.into_iter().filter(|&at| server(at).places.all.has_room(account)).collect();
