@@ -68,6 +68,7 @@ mod peer;
 mod ring;
 mod server;
 mod target;
+mod unix;
 mod wire;
 
 pub use agent::{LinkInfo, Reloaded, links, reload_policy, switch_gate};

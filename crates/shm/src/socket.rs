@@ -293,6 +293,27 @@ fn take_ancillary(header: *const libc::cmsghdr, packet: &mut Packet) {
     }
 }
 
+/// Receives from a stream, if no descriptors are among what has come. Does not block.
+///
+/// # Errors
+/// What recvmsg(2) says; EAGAIN (`WouldBlock`) when nothing is there, `InvalidData` when there are
+/// descriptors: then nothing has been received.
+pub fn receive_plain(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<usize> {
+    // Descriptors end what one look sees, so that there are none in the bytes before them.
+    let seen = receive_with(socket, buffer, &mut [], libc::MSG_PEEK)?;
+    if seen.stripped {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    Ok(rustix::io::read(socket, &mut buffer[..seen.len])?)
+}
+
+/// Has a socket closed where nobody waits for that, into which another process could send descriptors;
+/// its peer hears of it now.
+pub fn close_elsewhere(socket: OwnedFd) {
+    let _gone = rustix::net::shutdown(&socket, rustix::net::Shutdown::Both);
+    closer::close(socket);
+}
+
 /// Lets no packet with descriptors in: who sends one gets EPERM. What is accepted from a listening
 /// socket inherits it. False where the kernel cannot (before Linux 6.16).
 pub fn refuse_descriptors(socket: BorrowedFd<'_>) -> bool {
@@ -457,9 +478,7 @@ impl Drop for Endpoint {
         if !self.plain
             && let Some(fd) = self.fd.take()
         {
-            // The peer hears of the end now, whenever a thread comes to close it.
-            let _gone = rustix::net::shutdown(&fd, rustix::net::Shutdown::Both);
-            closer::close(fd);
+            close_elsewhere(fd);
         }
     }
 }

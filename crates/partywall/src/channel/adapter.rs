@@ -17,7 +17,7 @@ use tonic::transport::Endpoint;
 use tower::{Service, service_fn};
 
 use super::Channel;
-use crate::server::{Answer, Dispatch, serve_connection};
+use crate::server::{Answer, Connection, Dispatch, serve_connection};
 use crate::wire;
 
 /// Bytes under way in each direction of a connection.
@@ -31,7 +31,8 @@ pub(super) fn tonic_channel(channel: Channel) -> tonic::transport::Channel {
         let forward = std::sync::Arc::new(Forward(channel.clone()));
         tokio::spawn(async move {
             let (_never, stopped) = watch::channel(false);
-            serve_connection(ours, forward, limits::STREAMS as u32, stopped).await;
+            serve_connection(ours, forward, limits::STREAMS as u32, stopped, Connection::alone())
+                .await;
         });
         std::future::ready(Ok::<_, Infallible>(TokioIo::new(theirs)))
     });

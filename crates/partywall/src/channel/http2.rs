@@ -29,7 +29,7 @@ use http_body::{Body as _, Frame};
 use hyper_util::rt::TokioIo;
 use partywall_shm::address;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 use tokio::time::Sleep;
@@ -42,7 +42,7 @@ use crate::error::Error;
 use crate::ring::client::expired;
 use crate::ring::stream::register;
 use crate::target::{Target, TargetError};
-use crate::wire;
+use crate::{unix, wire};
 
 /// How long to wait before an address is tried again: at first, and at most.
 pub(super) const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
@@ -153,7 +153,7 @@ impl Address {
 
     async fn open(&self) -> io::Result<Box<dyn Socket>> {
         if let Some(path) = &self.socket {
-            return Ok(Box::new(UnixStream::connect(path).await?));
+            return Ok(Box::new(unix::Stream::connect(path).await?));
         }
         let host = self.uri.host().unwrap_or_default();
         let host = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host);

@@ -5,6 +5,7 @@
 //!   deadline passed at any point: the handler or the body is dropped, DEADLINE_EXCEEDED
 //!   panic at any point: INTERNAL, the connection goes on
 //!   reset by the caller, or its death: the handler or the body is dropped
+//! too many connections, or one that says nothing: module `connections`
 //! stop: no more connections, each is told to send no more calls, and ends with its last
 //! ```
 //!
@@ -15,6 +16,7 @@
 use std::convert::Infallible;
 use std::future::Future;
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::panic::AssertUnwindSafe;
 use std::path::Path;
 use std::pin::Pin;
@@ -27,9 +29,10 @@ use http::header::{CONTENT_TYPE, TE};
 use http_body::Frame;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use partywall_shm::listen::{self, BoundPath};
+use partywall_shm::socket;
 use rustix::net::SocketType;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Sleep;
@@ -40,13 +43,21 @@ use tonic::transport::server::Connected;
 use super::{Dispatch, Services};
 use crate::error::Error;
 use crate::peer::Deadline;
-use crate::ring;
-use crate::wire;
+use crate::{ring, unix, wire};
+
+mod connections;
+
+pub(crate) use connections::Connection;
+pub(super) use connections::most;
+use connections::{Admitted, Connections, Heard, Open};
 
 /// How long nobody is taken in while the process has no descriptors or memory for one more.
 const SHORT_OF: Duration = Duration::from_millis(50);
 /// Connections that may wait to be taken in; as tokio's.
 const BACKLOG: i32 = 1024;
+
+/// How often it is said that connections are refused.
+const REFUSED: Duration = Duration::from_secs(10);
 
 /// How long a connection without calls may take to end.
 const TO_END: Duration = Duration::from_secs(1);
@@ -54,7 +65,7 @@ const TO_END: Duration = Duration::from_secs(1);
 /// A bound address.
 pub(super) enum Listener {
     Tcp(TcpListener),
-    Unix { listener: UnixListener, _own: BoundPath },
+    Unix { listener: unix::Listener, _own: BoundPath },
 }
 
 impl Listener {
@@ -77,19 +88,28 @@ impl Listener {
 
     /// Binds a path; a socket that nobody listens at any more is replaced, and nothing else is.
     pub(super) fn unix(path: &Path) -> Result<Self, Error> {
+        Self::unix_that(path, socket::refuse_descriptors)
+    }
+
+    fn unix_that(path: &Path, refuse: fn(BorrowedFd<'_>) -> bool) -> Result<Self, Error> {
         let io = |source| Error::Io { what: format!("listening at {}", path.display()), source };
-        let (socket, own) = listen::listen(path, SocketType::STREAM, BACKLOG, |_| ())?;
+        let mut plain = false;
+        let (socket, own) = listen::listen(path, SocketType::STREAM, BACKLOG, |socket| {
+            plain = refuse(socket.as_fd());
+        })?;
         let listener = UnixListener::from_std(socket.into()).map_err(io)?;
-        Ok(Self::Unix { listener, _own: own })
+        Ok(Self::Unix { listener: unix::Listener::new(listener, plain), _own: own })
     }
 
     /// Serves until it is time to stop, then lets the calls under way finish.
     pub(super) async fn serve(
         self,
         services: Services,
-        streams: u32,
+        (streams, most): (u32, usize),
         stopped: watch::Receiver<bool>,
     ) -> Result<(), Error> {
+        let admitted = Connections::new(most);
+        let mut full = None;
         if let Self::Tcp(listener) = &self {
             let _ = listener.local_addr().map(|at| tracing::info!(%at, "HTTP/2"));
         }
@@ -98,14 +118,13 @@ impl Listener {
             tokio::select! {
                 () = stop(stopped.clone()) => break,
                 accepted = self.accept() => match accepted {
-                    Ok(Accepted::Tcp(io)) => {
-                        let service = services.for_one();
-                        connections.spawn(serve_connection(io, service, streams, stopped.clone()));
-                    }
-                    Ok(Accepted::Unix(io)) => {
-                        let service = services.for_one();
-                        connections.spawn(serve_connection(io, service, streams, stopped.clone()));
-                    }
+                    Ok(accepted) => match admitted.admit(accepted.user()) {
+                        Some(admitted) => {
+                            let (services, stopped) = (services.for_one(), stopped.clone());
+                            connections.spawn(accepted.serve(services, streams, stopped, admitted));
+                        }
+                        None => warn_of_refused(&mut full, accepted.user(), most),
+                    },
                     Err(why) if is_shortage(&why) => {
                         tracing::warn!(%why, "no connection is taken in for a moment");
                         tokio::time::sleep(SHORT_OF).await;
@@ -130,7 +149,7 @@ impl Listener {
                 let _gone = io.set_nodelay(true);
                 Accepted::Tcp(io)
             }
-            Self::Unix { listener, .. } => Accepted::Unix(listener.accept().await?.0),
+            Self::Unix { listener, .. } => Accepted::Unix(listener.accept().await?),
         })
     }
 }
@@ -142,9 +161,46 @@ fn is_shortage(why: &io::Error) -> bool {
     shortages.iter().any(|e| why.raw_os_error() == Some(e.raw_os_error()))
 }
 
+/// Says, now and then, that connections are refused.
+fn warn_of_refused(last: &mut Option<Instant>, user: Option<u32>, most: usize) {
+    if last.is_none_or(|at| at.elapsed() >= REFUSED) {
+        *last = Some(Instant::now());
+        tracing::warn!(
+            ?user,
+            most,
+            "HTTP/2 connections are refused: there are as many as this process has descriptors for, or as \
+             one user may have, and none is idle; remedy: let it have more (`ulimit -n`)"
+        );
+    }
+}
+
 enum Accepted {
     Tcp(TcpStream),
-    Unix(UnixStream),
+    Unix(unix::Stream),
+}
+
+impl Accepted {
+    /// The caller's user, where the kernel says so.
+    fn user(&self) -> Option<u32> {
+        match self {
+            Self::Tcp(_) => None,
+            Self::Unix(io) => io.peer().ok().map(|peer| peer.uid()),
+        }
+    }
+
+    async fn serve(
+        self,
+        service: Arc<dyn Dispatch>,
+        streams: u32,
+        stopped: watch::Receiver<bool>,
+        admitted: Admitted,
+    ) {
+        let row = admitted.connection();
+        match self {
+            Self::Tcp(io) => serve_connection(io, service, streams, stopped, row).await,
+            Self::Unix(io) => serve_connection(io, service, streams, stopped, row).await,
+        }
+    }
 }
 
 /// Serves one connection, of so many calls at a time, until the caller ends it; once `stopped` says
@@ -154,16 +210,16 @@ pub(crate) async fn serve_connection<I>(
     service: Arc<dyn Dispatch>,
     streams: u32,
     stopped: watch::Receiver<bool>,
+    row: Arc<Connection>,
 ) where
     I: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
 {
     let info = io.connect_info();
-    let calls = Arc::new(());
-    let call = Arc::clone(&calls);
+    let calls = Arc::clone(&row);
     let service = hyper::service::service_fn(move |request: http::Request<_>| {
         let mut request = request.map(Body::new);
         request.extensions_mut().insert(info.clone());
-        answer(&*service, request, Arc::clone(&call))
+        answer(&*service, request, calls.begin())
     });
     let mut http2 = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
     http2
@@ -173,10 +229,22 @@ pub(crate) async fn serve_connection<I>(
         .max_concurrent_streams(streams)
         // A caller may give up all its calls at once, and the others that share its connection go on.
         .max_pending_accept_reset_streams(streams as usize);
-    let mut connection = std::pin::pin!(http2.serve_connection(TokioIo::new(io), service));
+    let mut connection = std::pin::pin!(
+        http2.serve_connection(TokioIo::new(Heard::new(io, Arc::clone(&row))), service)
+    );
     let ended = tokio::select! {
         ended = &mut connection => Some(ended),
         () = stop(stopped) => None,
+        () = row.has_to_go() => {
+            // Its caller is told, if it takes it at once.
+            connection.as_mut().graceful_shutdown();
+            std::future::poll_fn(|cx| {
+                let _: Poll<_> = connection.as_mut().poll(cx);
+                Poll::Ready(())
+            })
+            .await;
+            return;
+        }
     };
     let ended = match ended {
         Some(ended) => ended,
@@ -185,7 +253,7 @@ pub(crate) async fn serve_connection<I>(
             tokio::select! {
                 ended = connection => ended,
                 // Its caller does not answer; no call of its is lost.
-                () = without_calls(&calls) => return,
+                () = without_calls(&row) => return,
             }
         }
     };
@@ -195,11 +263,11 @@ pub(crate) async fn serve_connection<I>(
 }
 
 /// Waits until a connection, which has been told to send no more calls, has had a second to end and has
-/// none open. `calls` is held by the connection, by its service and by each call.
-async fn without_calls(calls: &Arc<()>) {
+/// none open.
+async fn without_calls(connection: &Connection) {
     loop {
         tokio::time::sleep(TO_END).await;
-        if Arc::strong_count(calls) == 2 {
+        if connection.is_idle() {
             return;
         }
     }
@@ -219,7 +287,7 @@ fn is_over(timer: &mut Timer, cx: &mut Context<'_>) -> bool {
 fn answer(
     service: &dyn Dispatch,
     mut request: http::Request<Body>,
-    open: Arc<()>,
+    open: Open,
 ) -> impl Future<Output = Result<http::Response<Answered>, Infallible>> + use<> {
     let ends = wire::parse_timeout(request.headers()).and_then(|t| Instant::now().checked_add(t));
     if let Some(at) = ends {
@@ -282,7 +350,7 @@ struct Answered {
     grpc: bool,
     ended: bool,
     /// The call is open until this is dropped.
-    _open: Arc<()>,
+    _open: Open,
 }
 
 impl Answered {
@@ -334,5 +402,140 @@ impl http_body::Body for Answered {
 
     fn is_end_stream(&self) -> bool {
         self.ended || (!self.grpc && self.body.is_end_stream())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Routes;
+    use crate::unix::tests::lingering;
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+
+    const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+
+    /// Serves nothing, so that each call is UNIMPLEMENTED.
+    fn serve(
+        listener: Listener,
+        most: usize,
+    ) -> (watch::Sender<bool>, tokio::task::JoinHandle<()>) {
+        let (stop, stopped) = watch::channel(false);
+        let services = Services::new(Routes::default());
+        let serving = async move { listener.serve(services, (16, most), stopped).await.unwrap() };
+        (stop, tokio::spawn(serving))
+    }
+
+    async fn call(url: &str) -> tonic::Code {
+        let endpoint = tonic::transport::Endpoint::from_shared(url.to_string()).unwrap();
+        let channel = endpoint.connect().await.unwrap();
+        call_on(channel).await
+    }
+
+    async fn call_on(channel: tonic::transport::Channel) -> tonic::Code {
+        let mut client = tonic_health::pb::health_client::HealthClient::new(channel);
+        client.check(tonic_health::pb::HealthCheckRequest::default()).await.unwrap_err().code()
+    }
+
+    /// One for each worker thread and the whole server hung, ring callers included.
+    #[tokio::test]
+    async fn descriptors_that_are_sent_to_a_path_hold_up_no_thread_of_the_server() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("h2.sock");
+        // As on kernels before 6.16, which let them in, and as on this one.
+        for refuse in [|_: BorrowedFd<'_>| false, socket::refuse_descriptors] {
+            let lets_in = !refuse(socket::pair().unwrap().0.as_fd());
+            let (stop, serving) = serve(Listener::unix_that(&path, refuse).unwrap(), 64);
+            let begin = Instant::now();
+            let attack = || {
+                let peer = UnixStream::connect(&path).unwrap();
+                let (slow, other) = lingering();
+                let sent = socket::send(peer.as_fd(), PREFACE, &[slow.as_fd()]);
+                assert_eq!(sent.is_ok(), lets_in, "{sent:?}");
+                // The last one to have it is who receives it; one that was not sent would linger here.
+                if lets_in {
+                    drop(slow);
+                } else {
+                    let _kept = std::mem::ManuallyDrop::new(slow);
+                }
+                (peer, other)
+            };
+            let _hostile: Vec<_> = (0..8).map(|_| attack()).collect();
+            for _ in 0..3 {
+                assert_eq!(
+                    call(&format!("unix:{}", path.display())).await,
+                    tonic::Code::Unimplemented
+                );
+            }
+            // One that nobody has accepted goes with the listener.
+            let _last = attack();
+            stop.send_replace(true);
+            serving.await.unwrap();
+            assert!(begin.elapsed() < Duration::from_secs(4), "{:?}", begin.elapsed());
+        }
+    }
+
+    /// Connections that said nothing took all descriptors of the server, and its ring callers with them.
+    #[tokio::test]
+    async fn connections_that_say_nothing_leave_the_others_their_way_in() {
+        let listener = Listener::tcp("http://127.0.0.1:0").await.unwrap();
+        let Listener::Tcp(tcp) = &listener else { unreachable!() };
+        let at = tcp.local_addr().unwrap();
+        let (stop, serving) = serve(listener, 32);
+        let url = format!("http://{at}");
+        let channel = tonic::transport::Endpoint::from_shared(url.clone()).unwrap();
+        let channel = channel.connect().await.unwrap();
+        let mut silent = Vec::new();
+        for _ in 0..200 {
+            silent.push(TcpStream::connect(at).await.unwrap());
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(call(&url).await, tonic::Code::Unimplemented);
+        assert_eq!(call_on(channel).await, tonic::Code::Unimplemented, "it had begun");
+        // Those that had to go hear of it.
+        let end = Instant::now() + Duration::from_secs(5);
+        let mut gone = 0;
+        while gone < 150 && Instant::now() < end {
+            let over = |s: &TcpStream| {
+                let mut bytes = [0; 64];
+                loop {
+                    match s.try_read(&mut bytes) {
+                        Ok(0) => return true,
+                        Ok(_) => {}
+                        Err(e) => return e.kind() != io::ErrorKind::WouldBlock,
+                    }
+                }
+            };
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            silent.retain(|s| !over(s));
+            gone = 200 - silent.len();
+        }
+        assert!((168..200).contains(&gone), "{gone} of 200 are gone, and 32 may be there");
+        drop(silent);
+        stop.send_replace(true);
+        serving.await.unwrap();
+    }
+
+    /// It was there for as long as its caller liked.
+    #[tokio::test]
+    async fn a_connection_without_a_preface_is_closed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("h2.sock");
+        let (_stop, _serving) = serve(Listener::unix(&path).unwrap(), 32);
+        let ask = |said: &'static [u8]| {
+            let mut peer = UnixStream::connect(&path).unwrap();
+            peer.write_all(said).unwrap();
+            peer.set_read_timeout(Some(5 * connections::PREFACE)).unwrap();
+            tokio::task::spawn_blocking(move || {
+                let begin = Instant::now();
+                let over = peer.read_to_end(&mut Vec::new());
+                (said.len(), over.is_ok(), begin.elapsed())
+            })
+        };
+        for asked in [&PREFACE[..0], &PREFACE[..23], PREFACE].map(ask) {
+            let (bytes, over, took) = asked.await.unwrap();
+            assert_eq!(over, bytes < 24, "after {bytes} bytes");
+            assert!(took >= connections::PREFACE, "{took:?} after {bytes} bytes");
+        }
     }
 }

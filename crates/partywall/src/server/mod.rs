@@ -31,7 +31,7 @@ use tower::{Layer, Service};
 
 pub use addresses::Addresses;
 pub(crate) use dispatch::{Answer, Dispatch, Services};
-pub(crate) use http2::serve_connection;
+pub(crate) use http2::{Connection, serve_connection};
 pub use routes::Routes;
 pub use serving::Serving;
 
@@ -262,6 +262,9 @@ async fn run(
     stop: watch::Sender<bool>,
 ) -> Result<(), Error> {
     let targets = at.targets()?;
+    let is_name = |target: &Target| matches!(target, Target::Name(_));
+    let listeners = targets.iter().filter(|target| !is_name(target)).count().max(1);
+    let connections = http2::most(targets.iter().any(is_name)) / listeners;
     let place = socket.map_or_else(Place::find, Place::Path);
     let mut stopped = stop.subscribe();
     let mut tasks = tokio::task::JoinSet::new();
@@ -275,11 +278,11 @@ async fn run(
             }
             Target::Http(url) => {
                 let listener = http2::Listener::tcp(&url).await?;
-                tasks.spawn(serve_http2(listener, served, stopped));
+                tasks.spawn(serve_http2(listener, served, connections, stopped));
             }
             Target::Unix(path) => {
                 let listener = http2::Listener::unix(&path)?;
-                tasks.spawn(serve_http2(listener, served, stopped));
+                tasks.spawn(serve_http2(listener, served, connections, stopped));
             }
         }
     }
@@ -307,6 +310,7 @@ fn flatten(ended: Result<Result<(), Error>, tokio::task::JoinError>) -> Result<(
 async fn serve_http2(
     listener: http2::Listener,
     served: Served,
+    connections: usize,
     stopped: watch::Receiver<bool>,
 ) -> Result<(), Error> {
     let Served { services, streams, drain, .. } = served;
@@ -316,7 +320,7 @@ async fn serve_http2(
         tokio::time::sleep(drain).await;
     };
     tokio::select! {
-        ended = listener.serve(services, streams, stopped) => ended,
+        ended = listener.serve(services, (streams, connections), stopped) => ended,
         () = over => {
             tracing::warn!(within = ?drain, "HTTP/2 calls are open after the drain");
             Ok(())

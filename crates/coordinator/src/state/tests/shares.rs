@@ -1,0 +1,242 @@
+//! What one user may have, and what is left for the others.
+
+use super::*;
+
+#[test]
+fn one_users_connections_share_its_links_and_its_places() {
+    let mut s = state();
+    let server = open(&mut s, 1);
+    register(&mut s, server);
+    // 17 processes of one user, and one of another.
+    let crowd: Vec<Conn> = (0..17).map(|_| open(&mut s, 2)).collect();
+    for i in 0..1024 {
+        link(&mut s, crowd[i % 17]);
+    }
+    for conn in crowd {
+        let e = connect(&mut s, conn);
+        let (code, text) = refused(&e);
+        assert_eq!(code, RESOURCE_EXHAUSTED);
+        assert!(text.contains("user 2") && text.contains("share a channel"), "{text}");
+    }
+    let other = open(&mut s, 3);
+    link(&mut s, other);
+}
+
+#[test]
+fn a_server_with_few_places_keeps_a_share_for_each_new_user() {
+    let mut s = under("[service.g]\nregister = ['anyone']\n[service.g.call]\nanyone = ['*']\n");
+    let server = open(&mut s, 1);
+    ask(&mut s, server, Message::Register { request: 1, name: name(), places: 64 });
+    for (uid, share) in [(2, 32), (3, 16), (4, 8), (5, 4), (6, 2), (7, 1), (8, 1)] {
+        let web = open(&mut s, uid);
+        let mut had = 0;
+        loop {
+            let e = connect(&mut s, web);
+            let [Effect::Offer { link, .. }] = e[..] else { break };
+            ask(&mut s, server, Message::Adopted { link });
+            ask(&mut s, web, Message::Adopted { link });
+            had += 1;
+        }
+        assert_eq!(had, share, "user {uid}");
+    }
+}
+
+#[test]
+fn a_user_has_so_many_links_in_all_and_no_more() {
+    let names: Vec<ServiceName> =
+        (0..5).map(|n| ServiceName::new(&format!("far{n}")).unwrap()).collect();
+    let (mut calls, mut urls) = (String::new(), String::from("[names]\n"));
+    for n in &names {
+        calls += &format!("[service.{n}.call]\nanyone = ['*']\n");
+        urls += &format!("{n} = 'http://h:1'\n");
+    }
+    let mut s = under(&(calls + &urls));
+    let crowd = [open(&mut s, 2), open(&mut s, 2)];
+    let ask_for = |s: &mut State, i: usize| {
+        let m = Message::Connect { request: 1, name: names[i % 5].clone() };
+        ask(s, crowd[i % 2], m)
+    };
+    for i in 0..4096 {
+        let e = ask_for(&mut s, i);
+        assert!(matches!(&e[..], [Effect::Send { message: Message::Redirect { .. }, .. }]));
+    }
+    let e = ask_for(&mut s, 4096);
+    let (code, text) = refused(&e);
+    assert_eq!(code, RESOURCE_EXHAUSTED);
+    assert!(text.contains("4096 links") && text.contains("share a channel"), "{text}");
+}
+
+/// Reports of what is not there took all links from everybody.
+#[test]
+fn links_that_were_reported_leave_the_others_theirs() {
+    let mut s = with_descriptors(1024, POLICY);
+    let (server, web, other) = (open(&mut s, 1), open(&mut s, 2), open(&mut s, 3));
+    register(&mut s, server);
+    for i in 0..4096_u64 {
+        let mut token = [7; 16];
+        token[..8].copy_from_slice(&i.to_le_bytes());
+        let (role, name) = (Role::Redirected, ServiceName::new("far").unwrap());
+        ask(&mut s, web, Message::Report { request: 7, token: Token(token), role, name });
+    }
+    assert_eq!(s.connections[&web].standing.usage.used(Resource::Links), 4096);
+    for _ in 0..50 {
+        link(&mut s, other);
+    }
+}
+
+/// One caller had all the links that a server's user may have.
+#[test]
+fn who_calls_until_it_is_refused_leaves_others_a_way_to_the_server() {
+    let mut s = with_descriptors(1024, POLICY);
+    let (server, second, web, other) =
+        (open(&mut s, 1), open(&mut s, 1), open(&mut s, 2), open(&mut s, 3));
+    register(&mut s, server);
+    register(&mut s, second);
+    let mut links = 0;
+    let text = loop {
+        let e = connect(&mut s, web);
+        if let [Effect::Send { message: Message::Refused { text, .. }, .. }] = &e[..] {
+            break text.clone();
+        }
+        let (link, to) = offered(&e);
+        ask(&mut s, to, Message::Adopted { link });
+        ask(&mut s, web, Message::Adopted { link });
+        links += 1;
+    };
+    assert_eq!(links, 60);
+    let said = "user 2 has 60 links to servers of user 1, its share of what the others leave";
+    assert!(text.starts_with(said), "{text}");
+    for _ in 0..30 {
+        link(&mut s, other);
+    }
+}
+
+#[test]
+fn one_user_serves_and_watches_so_many_names_and_no_more() {
+    let mut s = state();
+    let (server, second, web) = (open(&mut s, 1), open(&mut s, 1), open(&mut s, 2));
+    for i in 0..512 {
+        let e = register(&mut s, [server, second][i % 2]);
+        assert!(matches!(&e[..], [Effect::Send { message: Message::Registered { .. }, .. }]));
+    }
+    let e = register(&mut s, server);
+    let text = "user 1 has 512 served names, the most that one may have";
+    assert_eq!(refused(&e), (RESOURCE_EXHAUSTED, text));
+    s.closed(second, Instant::now());
+    take(&mut s);
+    assert!(matches!(&register(&mut s, server)[..], [Effect::Send { .. }]));
+    let crowd: Vec<Conn> = (0..1024).map(|_| open(&mut s, 2)).collect();
+    for conn in crowd {
+        ask(&mut s, conn, Message::Watch { request: 1, name: name() });
+    }
+    let e = ask(&mut s, web, Message::Watch { request: 1, name: name() });
+    let text = "user 2 has 1024 watched names, the most that one may have";
+    assert_eq!(refused(&e), (RESOURCE_EXHAUSTED, text));
+}
+
+#[test]
+fn a_user_has_a_few_wide_links_and_a_thousand_stay_below_200_mib() {
+    let mut s = state();
+    let (server, web) = (open(&mut s, 1), open(&mut s, 2));
+    register(&mut s, server);
+    let mut bytes = 0;
+    for i in 0..1000 {
+        let (number, _) = link(&mut s, web);
+        let g = s.links[&number].geometry;
+        assert_eq!(g == Geometry::WIDE, i < 16, "half of those that there are");
+        bytes += 2 * g.outbox_bytes();
+    }
+    assert!(bytes < 200 << 20, "{bytes}");
+    let other = open(&mut s, 3);
+    let (number, _) = link(&mut s, other);
+    assert_eq!(s.links[&number].geometry, Geometry::WIDE, "another user's first");
+}
+
+#[test]
+fn closed_links_are_remembered_in_bounds_and_not_those_of_one_user_only() {
+    let mut s = state();
+    let (server, web, other) = (open(&mut s, 1), open(&mut s, 2), open(&mut s, 3));
+    register(&mut s, server);
+    let close = |s: &mut State, conn| {
+        let (number, _) = link(s, conn);
+        ask(s, server, closed(number, Role::Server));
+        forgotten(s, number);
+        number
+    };
+    let telling = close(&mut s, other);
+    for _ in 0..REMEMBERED + 50 {
+        close(&mut s, web);
+    }
+    assert_eq!(s.links.len(), REMEMBERED);
+    assert!(s.links.contains_key(&telling), "hidden behind the links of another user");
+    // What was never open is not remembered.
+    connect(&mut s, web);
+    ask(&mut s, web, Message::Cancel { request: 2 });
+    let last = *s.links.keys().last().unwrap();
+    forgotten(&mut s, last);
+    assert_eq!(s.links.len(), REMEMBERED);
+}
+
+#[test]
+fn a_process_that_does_not_go_on_has_a_few_links_under_way_and_the_others_theirs() {
+    let mut s = state();
+    let (server, slow, other) = (open(&mut s, 1), open(&mut s, 2), open(&mut s, 3));
+    register(&mut s, server);
+    let mut begun = Vec::new();
+    for request in 0..100 {
+        let e = ask(&mut s, slow, Message::Connect { request, name: name() });
+        begun.extend(e.into_iter().map(|e| offered(&[e]).0));
+    }
+    assert_eq!(begun.len(), OPENING);
+    for link in &begun {
+        ask(&mut s, server, Message::Adopted { link: *link });
+    }
+    link(&mut s, other);
+    // One of them goes on, and the next question is taken.
+    let e = ask(&mut s, slow, Message::Adopted { link: begun[0] });
+    assert!(e.iter().any(|e| matches!(e, Effect::Offer { .. })), "{e:?}");
+    // The others wait, but not for ever.
+    let mut refusals = 0;
+    for i in 1..15 {
+        s.timeout(Instant::now() + i * Duration::from_secs(6));
+        let e = take(&mut s);
+        refusals += e
+            .iter()
+            .filter(|e| matches!(e, Effect::Send { to, message: Message::Refused { .. } } if *to == slow))
+            .count();
+    }
+    // Of a hundred, one is open, fifteen were begun and are over.
+    assert_eq!(refusals, 84);
+    // What the server was offered since, it has not received.
+    for number in s.links.keys().copied().filter(|n| *n != begun[0]).collect::<Vec<_>>() {
+        forgotten(&mut s, number);
+    }
+    let e = ask(&mut s, slow, Message::Connect { request: 1000, name: name() });
+    assert!(matches!(&e[..], [Effect::Offer { .. }]), "{e:?}");
+}
+
+/// Each of them stayed in the server's queue with its descriptors, charged to the server's user, whose
+/// other servers then took no links.
+#[test]
+fn a_server_that_does_not_read_is_offered_few_links_however_often_callers_cancel() {
+    let mut s = with_descriptors(1024, POLICY);
+    let (stopped, web, other) = (open(&mut s, 1), open(&mut s, 2), open(&mut s, 3));
+    register(&mut s, stopped);
+    let mut offers = Vec::new();
+    for request in 0..1000 {
+        let e = ask(&mut s, web, Message::Connect { request, name: name() });
+        offers.extend(e.iter().filter_map(|e| match e {
+            Effect::Offer { link, .. } => Some(*link),
+            _ => None,
+        }));
+        ask(&mut s, web, Message::Cancel { request });
+    }
+    assert_eq!(offers.len(), 16, "half of those that may be under way at one server");
+    assert_eq!(s.connections[&stopped].standing.usage.used(Resource::Served), 16);
+    // Another caller has its share, and the first one has its own again when the server has read.
+    assert!(matches!(connect(&mut s, other)[..], [Effect::Offer { .. }]));
+    for link in offers {
+        forgotten(&mut s, link);
+    }
+    assert!(matches!(connect(&mut s, web)[..], [Effect::Offer { .. }]));
+}

@@ -1,0 +1,297 @@
+//! The connections of one HTTP/2 listener: how many there may be, and which one goes for another.
+//!
+//! ```text
+//! accepted    there is room, and a share of it for its user      taken in
+//!             not, but a connection is idle                      that one is ended, and it is taken in
+//!             not                                                closed
+//! taken in    no preface (RFC 9113, section 3.4) in PREFACE      ended
+//! ```
+//!
+//! A connection is idle while it has no call open. Of these one that has not sent its preface goes
+//! first, then the one that has been idle for longest: of the caller's own user where that has its share,
+//! else of the user that has most. The kernel names the user at the other end of a Unix socket, and a
+//! user has at most half of what the others leave, as in the coordinator's quotas; root and the server's
+//! own user have all that is left. At a TCP port nobody is named, and all callers are as one.
+
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::Notify;
+
+/// How long a connection may take to send its preface.
+pub(super) const PREFACE: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 10 });
+/// Bytes of a preface.
+const PREFACE_BYTES: usize = 24;
+/// Connections that a listener takes in at least, however few descriptors there are.
+const LEAST: usize = 16;
+
+/// How many connections the HTTP/2 listeners of a server may have together: three quarters of this
+/// process's descriptors, or where names take that many for links, three quarters of the rest.
+pub(in crate::server) fn most(names: bool) -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let all = limit.map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(usize::MAX));
+    if names { all / 16 * 3 } else { all / 4 * 3 }
+}
+
+/// Those of one listener.
+pub(super) struct Connections {
+    most: usize,
+    own: u32,
+    rows: Mutex<Vec<Arc<Connection>>>,
+}
+
+/// One connection.
+pub(crate) struct Connection {
+    /// The caller's user, where the kernel says so.
+    user: Option<u32>,
+    /// Its preface has come.
+    heard: AtomicBool,
+    /// Calls that are open.
+    calls: AtomicUsize,
+    /// Since when none is.
+    idle: Mutex<Instant>,
+    /// It has to go for another one.
+    over: Notify,
+}
+
+/// One that was taken in, until it has ended.
+pub(super) struct Admitted {
+    connection: Arc<Connection>,
+    of: Arc<Connections>,
+}
+
+/// A call that is open.
+pub(super) struct Open(Arc<Connection>);
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Connections {
+    pub(super) fn new(most: usize) -> Arc<Self> {
+        let own = rustix::process::geteuid().as_raw();
+        Arc::new(Self { most: most.max(LEAST), own, rows: Mutex::default() })
+    }
+
+    /// Takes in a connection of this user; none when there is no room for one.
+    pub(super) fn admit(self: &Arc<Self>, user: Option<u32>) -> Option<Admitted> {
+        let mut rows = lock(&self.rows);
+        let has = rows.iter().filter(|row| row.user == user).count();
+        let has_share = has < self.share(user, self.most - (rows.len() - has));
+        if !has_share || rows.len() >= self.most {
+            let whose = if has_share { most_of(&rows) } else { user };
+            let idle =
+                rows.iter().enumerate().filter(|(_, row)| row.user == whose && row.is_idle());
+            let first = |(_, row): &(usize, &Arc<Connection>)| {
+                (row.heard.load(Ordering::Relaxed), *lock(&row.idle))
+            };
+            let (at, _) = idle.min_by_key(first)?;
+            rows.swap_remove(at).over.notify_one();
+        }
+        let connection = Connection::of(user);
+        rows.push(Arc::clone(&connection));
+        Some(Admitted { connection, of: Arc::clone(self) })
+    }
+
+    fn share(&self, user: Option<u32>, left: usize) -> usize {
+        match user {
+            Some(uid) if uid != 0 && uid != self.own => (left / 2).max(1),
+            _ => left,
+        }
+    }
+}
+
+/// Who has most connections.
+fn most_of(rows: &[Arc<Connection>]) -> Option<u32> {
+    let mut of_each = std::collections::HashMap::<_, usize>::new();
+    for row in rows {
+        *of_each.entry(row.user).or_default() += 1;
+    }
+    of_each.into_iter().max_by_key(|(_, has)| *has).and_then(|(user, _)| user)
+}
+
+impl Admitted {
+    pub(super) fn connection(&self) -> Arc<Connection> {
+        Arc::clone(&self.connection)
+    }
+}
+
+impl Drop for Admitted {
+    fn drop(&mut self) {
+        lock(&self.of.rows).retain(|row| !Arc::ptr_eq(row, &self.connection));
+    }
+}
+
+impl Connection {
+    /// One that is not counted.
+    pub(crate) fn alone() -> Arc<Self> {
+        Self::of(None)
+    }
+
+    fn of(user: Option<u32>) -> Arc<Self> {
+        Arc::new(Self {
+            user,
+            heard: AtomicBool::new(false),
+            calls: AtomicUsize::new(0),
+            idle: Mutex::new(Instant::now()),
+            over: Notify::new(),
+        })
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.calls.load(Ordering::Acquire) == 0
+    }
+
+    /// A call begins.
+    pub(super) fn begin(self: &Arc<Self>) -> Open {
+        self.calls.fetch_add(1, Ordering::AcqRel);
+        Open(Arc::clone(self))
+    }
+
+    /// Waits until it has to go for another one, or because its preface has not come.
+    pub(super) async fn has_to_go(&self) {
+        let silent = async {
+            tokio::time::sleep(PREFACE).await;
+            if self.heard.load(Ordering::Relaxed) {
+                std::future::pending::<()>().await;
+            }
+        };
+        tokio::select! {
+            () = self.over.notified() => {}
+            () = silent => {}
+        }
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        // Before the count, by which it is found.
+        *lock(&self.0.idle) = Instant::now();
+        self.0.calls.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// A connection's socket, which notes that the preface has come.
+pub(super) struct Heard<I> {
+    pub(super) io: I,
+    connection: Arc<Connection>,
+    missing: usize,
+}
+
+impl<I> Heard<I> {
+    pub(super) fn new(io: I, connection: Arc<Connection>) -> Self {
+        Self { io, connection, missing: PREFACE_BYTES }
+    }
+}
+
+impl<I: AsyncRead + Unpin> AsyncRead for Heard<I> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.io).poll_read(cx, buffer);
+        if self.missing > 0 {
+            self.missing = self.missing.saturating_sub(buffer.filled().len() - before);
+            self.connection.heard.store(self.missing == 0, Ordering::Relaxed);
+        }
+        read
+    }
+}
+
+impl<I: AsyncWrite + Unpin> AsyncWrite for Heard<I> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        data: &[u8],
+    ) -> Poll<std::io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write(cx, data)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        data: &[std::io::IoSlice<'_>],
+    ) -> Poll<std::io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write_vectored(cx, data)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(most: usize) -> Arc<Connections> {
+        Arc::new(Connections { most, own: 1, rows: Mutex::default() })
+    }
+
+    fn all(table: &Arc<Connections>, user: u32) -> Vec<(Admitted, Open)> {
+        let admit = |_| {
+            let admitted = table.admit(Some(user))?;
+            let call = admitted.connection.begin();
+            Some((admitted, call))
+        };
+        (0..1000).map_while(admit).collect()
+    }
+
+    #[test]
+    fn users_have_shares_and_the_servers_own_has_what_is_left() {
+        let table = table(64);
+        let shares: Vec<_> = [7, 8, 9, 1].map(|user| all(&table, user)).into();
+        assert_eq!(shares.iter().map(Vec::len).collect::<Vec<_>>(), [32, 16, 8, 8]);
+        assert!(table.admit(None).is_none() && table.admit(Some(0)).is_none());
+        drop(shares);
+        assert!(lock(&table.rows).is_empty());
+    }
+
+    #[tokio::test]
+    async fn what_is_idle_goes_for_another_and_who_has_said_nothing_first() {
+        let table = table(4);
+        let [silent, idle, busy, last] = [(); 4].map(|()| table.admit(None).unwrap());
+        for row in [&idle, &busy, &last] {
+            row.connection.heard.store(true, Ordering::Relaxed);
+        }
+        let _call = busy.connection.begin();
+        drop(last.connection.begin());
+        let mut kept = Vec::new();
+        for gone in [&silent, &idle, &last] {
+            let next = table.admit(None).unwrap();
+            let call = next.connection.begin();
+            kept.push((next, call));
+            gone.connection.has_to_go().await;
+        }
+        // These are counted no more, and take no other's row with them.
+        drop((silent, idle, last));
+        assert_eq!(lock(&table.rows).len(), 4);
+        assert!(table.admit(None).is_none(), "all have calls");
+    }
+
+    #[test]
+    fn a_user_that_has_its_share_gives_up_one_of_its_own() {
+        let table = table(8);
+        let others: Vec<_> = (0..4).map(|_| table.admit(Some(7)).unwrap()).collect();
+        let own: Vec<_> = (0..2).map(|_| table.admit(Some(8)).unwrap()).collect();
+        let _next = table.admit(Some(8)).unwrap();
+        let rows = lock(&table.rows);
+        let there = |a: &Admitted| rows.iter().any(|row| Arc::ptr_eq(row, &a.connection));
+        assert!(others.iter().all(there));
+        assert_eq!(own.iter().filter(|a| there(a)).count(), 1);
+    }
+}

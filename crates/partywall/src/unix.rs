@@ -1,0 +1,226 @@
+//! A stream over a Unix socket to a process that is not trusted: HTTP/2 at a path, either end.
+//!
+//! Nobody asks for descriptors here, and one that came would be closed on the thread that reads, for as
+//! long as its sender likes (crate `shm`, module `socket`). From Linux 6.16 on the kernel refuses them to
+//! their sender. Before, what has come is looked at before it is received, which costs a second copy and
+//! system call: a stream with descriptors fails, and is closed where nobody waits for that.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use partywall_shm::socket;
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use tokio::net::unix::UCred;
+use tokio::net::{UnixListener, UnixSocket, UnixStream};
+use tonic::transport::server::{Connected, UdsConnectInfo};
+
+/// One end.
+pub(crate) struct Stream {
+    /// Taken when it is dropped only.
+    io: Option<UnixStream>,
+    /// The kernel lets no descriptors in.
+    plain: bool,
+}
+
+const TAKEN: &str = "it is taken only when the value goes";
+
+impl Stream {
+    /// Connects to a path.
+    pub(crate) async fn connect(path: &Path) -> io::Result<Self> {
+        let socket = UnixSocket::new_stream()?;
+        let plain = socket::refuse_descriptors(socket.as_fd());
+        Ok(Self { io: Some(socket.connect(path).await?), plain })
+    }
+
+    /// Who is at the other end.
+    pub(crate) fn peer(&self) -> io::Result<UCred> {
+        self.io.as_ref().expect(TAKEN).peer_cred()
+    }
+
+    fn io(&mut self) -> Pin<&mut UnixStream> {
+        Pin::new(self.io.as_mut().expect(TAKEN))
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if !self.plain
+            && let Some(socket) = self.io.take().and_then(|io| io.into_std().ok())
+        {
+            socket::close_elsewhere(socket.into());
+        }
+    }
+}
+
+impl Connected for Stream {
+    type ConnectInfo = UdsConnectInfo;
+
+    fn connect_info(&self) -> UdsConnectInfo {
+        self.io.as_ref().expect(TAKEN).connect_info()
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.plain {
+            return self.io().poll_read(cx, buffer);
+        }
+        let io = self.io();
+        loop {
+            ready!(io.poll_read_ready(cx))?;
+            let into = buffer.initialize_unfilled();
+            let read = io.try_io(Interest::READABLE, || socket::receive_plain(io.as_fd(), into));
+            match read {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+                Err(e) => return Poll::Ready(Err(e)),
+                Ok(n) => {
+                    buffer.advance(n);
+                    return Poll::Ready(Ok(()));
+                }
+            }
+        }
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        data: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.io().poll_write(cx, data)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        data: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.io().poll_write_vectored(cx, data)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.as_ref().expect(TAKEN).is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.io().poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.io().poll_shutdown(cx)
+    }
+}
+
+/// Where streams come in. What has been sent on those that nobody has accepted goes with it.
+pub(crate) struct Listener {
+    /// Taken when it is dropped only.
+    io: Option<UnixListener>,
+    plain: bool,
+}
+
+impl Listener {
+    /// Of a socket that listens; `plain` where it refuses descriptors ([`socket::refuse_descriptors`]).
+    pub(crate) fn new(io: UnixListener, plain: bool) -> Self {
+        Self { io: Some(io), plain }
+    }
+
+    pub(crate) async fn accept(&self) -> io::Result<Stream> {
+        let (io, _) = self.io.as_ref().expect(TAKEN).accept().await?;
+        Ok(Stream { io: Some(io), plain: self.plain })
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if !self.plain
+            && let Some(socket) = self.io.take().and_then(|io| io.into_std().ok())
+        {
+            socket::close_elsewhere(socket.into());
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use std::os::fd::OwnedFd;
+    use std::time::{Duration, Instant};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    /// A TCP socket whose last close(2) takes 5 s, and its other end.
+    pub(crate) fn lingering() -> (OwnedFd, OwnedFd) {
+        use std::io::Write;
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut out = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (other, _) = listener.accept().unwrap();
+        rustix::net::sockopt::set_socket_linger(&out, Some(Duration::from_secs(5))).unwrap();
+        out.set_nonblocking(true).unwrap();
+        while out.write(&[0; 65536]).is_ok() {}
+        (out.into(), other.into())
+    }
+
+    /// An end, and the other process's.
+    fn pair(plain: bool) -> (Stream, UnixStream) {
+        let (io, peer) = UnixStream::pair().unwrap();
+        let plain = plain && socket::refuse_descriptors(io.as_fd());
+        (Stream { io: Some(io), plain }, peer)
+    }
+
+    #[tokio::test]
+    async fn a_stream_is_read_and_written_as_others_are() {
+        for plain in [true, false] {
+            let (mut own, mut peer) = pair(plain);
+            let text: Vec<u8> = (0..1_000_000_u32).map(|i| i as u8).collect();
+            let (mut got, sent) = (Vec::new(), text.clone());
+            let write = tokio::spawn(async move {
+                peer.write_all(&sent).await.unwrap();
+                peer.shutdown().await.unwrap();
+                let mut back = String::new();
+                peer.read_to_string(&mut back).await.unwrap();
+                back
+            });
+            own.read_to_end(&mut got).await.unwrap();
+            assert!(got == text);
+            own.write_all(b"back").await.unwrap();
+            drop(own);
+            assert_eq!(write.await.unwrap(), "back");
+        }
+    }
+
+    /// The thread that read one closed it, for as long as its sender liked.
+    #[tokio::test]
+    async fn a_descriptor_in_a_stream_holds_its_reader_up_neither_then_nor_at_the_end() {
+        let begin = Instant::now();
+        for before in [&b""[..], b"before it"] {
+            let (mut own, peer) = pair(false);
+            let (slow, _other) = lingering();
+            peer.writable().await.unwrap();
+            peer.try_write(before).unwrap();
+            socket::send(peer.as_fd(), b"x", &[slow.as_fd()]).unwrap();
+            drop(slow);
+            let mut got = Vec::new();
+            let refused = own.read_to_end(&mut got).await.unwrap_err();
+            assert_eq!(refused.kind(), io::ErrorKind::InvalidData);
+            drop(own);
+            // The other end hears of it though its descriptor is still to be closed.
+            peer.readable().await.unwrap();
+            assert!(peer.try_read(&mut [0; 1]).is_ok_and(|n| n == 0));
+        }
+        assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
+        // From Linux 6.16 on it is not even sent.
+        let (own, peer) = pair(true);
+        let (slow, _other) = lingering();
+        let sent = socket::send(peer.as_fd(), b"x", &[slow.as_fd()]);
+        assert_eq!(sent.is_err(), own.plain);
+        // It would linger here.
+        let _kept = std::mem::ManuallyDrop::new(slow);
+    }
+}
