@@ -11,6 +11,12 @@
 //! written in pieces. The thread reads on when nothing can be written any more, so that no service
 //! waits for that; `up` is told, and ends. Output that nobody takes (a pager, Ctrl-S) makes services
 //! wait at a full pipe, and never `up` itself.
+//!
+//! A terminal obeys what is written to it: it would move its cursor to another service's lines, wipe them
+//! out, or take a title or an answer from the service. On a terminal, control characters are shown as cat(1)
+//! shows them with `-v` (`^G`); tabulators and colours (SGR, ECMA-48, section 8.3.117) are left, and
+//! a colour ends with its line. A return of the carriage begins a new line. Files and pipes have every byte
+//! as it was written.
 
 use std::io::{self, IsTerminal, Read, Write};
 use std::os::fd::OwnedFd;
@@ -53,7 +59,9 @@ pub(super) struct Output {
     bell: OwnedFd,
     /// How long the longest name is.
     width: usize,
-    colours: [bool; 2],
+    /// Which of standard output and errors are terminals.
+    terminals: [bool; 2],
+    coloured: bool,
     services: std::cell::Cell<usize>,
 }
 
@@ -68,11 +76,11 @@ impl Output {
         let heard = bell.try_clone()?;
         let reader = Reader { heard, orders: taken, sources: Vec::new(), unsaid: Some(unsaid) };
         std::thread::Builder::new().name("output".into()).spawn(move || reader.run())?;
-        let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-        let colours = [io::stdout().is_terminal(), io::stderr().is_terminal()].map(|t| t && !plain);
+        let coloured = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        let terminals = [io::stdout().is_terminal(), io::stderr().is_terminal()];
         let width = names.map(|name| name.chars().count()).max().unwrap_or(0);
         let services = std::cell::Cell::new(0);
-        Ok((Self { orders, bell, width, colours, services }, failed))
+        Ok((Self { orders, bell, width, terminals, coloured, services }, failed))
     }
 
     /// The number of a service, for its colour.
@@ -82,13 +90,14 @@ impl Output {
 
     /// Standard output and standard error for a service.
     pub(super) fn of(&self, name: &str, number: usize) -> io::Result<[OwnedFd; 2]> {
-        let pipe = |to: To, coloured: bool| -> io::Result<OwnedFd> {
+        let pipe = |to: To, terminal: bool| -> io::Result<OwnedFd> {
             let (pipe, theirs) = io::pipe()?;
-            let label = label(name, self.width, coloured.then(|| COLOURS[number % COLOURS.len()]));
-            self.give(Order::Read(Source { pipe, to, lines: Lines::new(label) }));
+            let colour = (terminal && self.coloured).then(|| COLOURS[number % COLOURS.len()]);
+            let lines = Lines::new(label(name, self.width, colour), terminal);
+            self.give(Order::Read(Source { pipe, to, lines }));
             Ok(theirs.into())
         };
-        Ok([pipe(To::Output, self.colours[0])?, pipe(To::Errors, self.colours[1])?])
+        Ok([pipe(To::Output, self.terminals[0])?, pipe(To::Errors, self.terminals[1])?])
     }
 
     /// Waits until all that has been said is written, lines without an end as well.
@@ -220,12 +229,13 @@ impl Reader {
 /// Cuts what comes into lines and puts the label before each.
 struct Lines {
     label: String,
+    terminal: bool,
     kept: Vec<u8>,
 }
 
 impl Lines {
-    fn new(label: String) -> Self {
-        Self { label, kept: Vec::new() }
+    fn new(label: String, terminal: bool) -> Self {
+        Self { label, terminal, kept: Vec::new() }
     }
 
     /// Adds what came; whole lines go to `out`.
@@ -256,10 +266,55 @@ impl Lines {
     }
 
     fn line(&mut self, cut: usize, out: &mut Vec<u8>) {
-        out.extend_from_slice(self.label.as_bytes());
-        out.extend(self.kept.drain(..cut));
-        out.push(b'\n');
+        if self.terminal {
+            let said = &self.kept[..cut];
+            let said = said.strip_suffix(b"\r").unwrap_or(said);
+            for part in said.split(|byte| *byte == b'\r') {
+                out.extend_from_slice(self.label.as_bytes());
+                visible(part, out);
+                out.push(b'\n');
+            }
+            self.kept.drain(..cut);
+        } else {
+            out.extend_from_slice(self.label.as_bytes());
+            out.extend(self.kept.drain(..cut));
+            out.push(b'\n');
+        }
     }
+}
+
+/// Writes a line for a terminal, which is to show it and to do nothing else.
+fn visible(mut line: &[u8], out: &mut Vec<u8>) {
+    let mut coloured = false;
+    while let [first, rest @ ..] = line {
+        line = rest;
+        match (*first, rest) {
+            (b'\x1b', _) if let Some(end) = colour(rest) => {
+                out.push(b'\x1b');
+                out.extend_from_slice(&rest[..end]);
+                line = &rest[end..];
+                coloured = true;
+            }
+            (control @ (0..=8 | 10..=31 | 127), _) => out.extend([b'^', control ^ 0x40]),
+            // U+0080 to U+009F.
+            (0xc2, [control @ 0x80..0xa0, after @ ..]) => {
+                out.extend_from_slice(b"M-^");
+                out.push(control ^ 0xc0);
+                line = after;
+            }
+            (byte, _) => out.push(byte),
+        }
+    }
+    if coloured {
+        out.extend_from_slice(b"\x1b[0m");
+    }
+}
+
+/// Where the colour ends that stands after an escape character, if it is one.
+fn colour(after: &[u8]) -> Option<usize> {
+    let parameters = after.strip_prefix(b"[")?;
+    let end = parameters.iter().position(|b| !matches!(b, b'0'..=b'9' | b';' | b':'))?;
+    (parameters[end] == b'm').then_some(end + 2)
 }
 
 #[cfg(test)]
@@ -267,7 +322,11 @@ mod tests {
     use super::*;
 
     fn lines(pieces: &[&[u8]]) -> String {
-        let mut lines = Lines::new(label("ab", 4, None));
+        lines_of(pieces, false)
+    }
+
+    fn lines_of(pieces: &[&[u8]], terminal: bool) -> String {
+        let mut lines = Lines::new(label("ab", 4, None), terminal);
         let mut out = Vec::new();
         pieces.iter().for_each(|piece| lines.take(piece, &mut out));
         lines.finish(&mut out);
@@ -294,6 +353,33 @@ mod tests {
         assert!(pieces.iter().all(|piece| piece.len() <= LONGEST));
         assert_eq!(pieces[..3].concat(), long);
         assert_eq!(pieces[3], "next");
+    }
+
+    /// A service could wipe out what others had said, and have the terminal answer for its user.
+    #[test]
+    fn a_terminal_obeys_no_service() {
+        let hostile = b"\x1b[2J\x1b]0;title\x07\x1b[6n\x08a\x7f\xc2\x9b2J\tb\n";
+        let shown = "ab    | ^[[2J^[]0;title^G^[[6n^Ha^?M-^[2J\tb\n";
+        assert_eq!(lines_of(&[hostile], true), shown);
+        assert_eq!(
+            lines_of(&[b"safe\roverwritten\r\nnext\r", b"\n\r\n"], true),
+            "\
+            ab    | safe\nab    | overwritten\nab    | next\nab    | \n"
+        );
+        let coloured = "\x1b[1;38:5:200mred \u{fc}\x1b[m\n\x1b[31mrest\nplain\n\x1b[31";
+        assert_eq!(
+            lines_of(&[coloured.as_bytes()], true),
+            "\
+            ab    | \x1b[1;38:5:200mred \u{fc}\x1b[m\x1b[0m\nab    | \x1b[31mrest\x1b[0m\n\
+            ab    | plain\nab    | ^[[31\n"
+        );
+    }
+
+    #[test]
+    fn a_file_has_every_byte() {
+        let all: Vec<u8> = (0..=127).filter(|byte| *byte != b'\n').collect();
+        let text = lines(&[&all, b"\n"]);
+        assert_eq!(text.as_bytes(), [b"ab    | ", &all[..], b"\n"].concat());
     }
 
     #[test]
