@@ -4,6 +4,7 @@
 //! (sd_notify(3)), and takes the listening socket that it is handed (sd_listen_fds(3)).
 
 use std::error::Error;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::OnceLock;
@@ -98,7 +99,10 @@ fn listen(path: Option<&Path>) -> Result<(Listen, String), Box<dyn Error>> {
                     check_directory(path)?;
                     path.to_path_buf()
                 }
-                None => usual_place()?,
+                None => {
+                    let root = rustix::process::geteuid().is_root();
+                    usual_place(root, std::env::var_os("XDG_RUNTIME_DIR"))?
+                }
             };
             let shown = path.display().to_string();
             Ok((Listen::At(path), shown))
@@ -120,11 +124,11 @@ fn check_directory(path: &Path) -> Result<(), String> {
 }
 
 /// Where the processes of this user look for a coordinator.
-fn usual_place() -> Result<PathBuf, Box<dyn Error>> {
-    if rustix::process::geteuid().is_root() {
+fn usual_place(root: bool, run: Option<OsString>) -> Result<PathBuf, &'static str> {
+    if root {
         return Ok("/run/partywall/coordinator.sock".into());
     }
-    let run = std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty());
+    let run = run.filter(|dir| !dir.is_empty());
     let run = run.ok_or("XDG_RUNTIME_DIR is not set; say by --socket where processes connect")?;
     Ok(Path::new(&run).join("partywall/coordinator.sock"))
 }
@@ -200,5 +204,16 @@ mod tests {
         assert_eq!(check_directory(Path::new("c.sock")), Ok(()));
         let refused = check_directory(&dir.path().join("rnu/c.sock")).unwrap_err();
         assert!(refused.contains("/rnu; make it, or correct the path"), "{refused}");
+    }
+
+    #[test]
+    fn the_usual_place_is_where_processes_look() {
+        let user = usual_place(false, Some("/run/user/7".into())).unwrap();
+        assert_eq!(user, Path::new("/run/user/7/partywall/coordinator.sock"));
+        let root = usual_place(true, Some("/run/user/0".into())).unwrap();
+        assert_eq!(root, Path::new("/run/partywall/coordinator.sock"));
+        for unset in [None, Some("".into())] {
+            assert!(usual_place(false, unset).unwrap_err().contains("--socket"));
+        }
     }
 }

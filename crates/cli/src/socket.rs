@@ -52,7 +52,10 @@ impl Socket {
 
     /// As `partywall::links` looks for it.
     fn path(&self) -> Option<(PathBuf, From)> {
-        let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+        let variable = |name| match partywall_shm::socket::environment_is_ours() {
+            true => std::env::var_os(name).filter(|value| !value.is_empty()),
+            false => None,
+        };
         if let Some(path) = &self.socket {
             return Some((path.clone(), From::Flag));
         }

@@ -8,7 +8,7 @@
 //! program = "sha256:9f86d081..."  # of the program file
 //! evidence = "started"            # "started" (default): the coordinator itself started it from
 //!                                 # a sealed copy; "observed": /proc/PID/exe will do, and is
-//!                                 # read for every process if one principal has it
+//!                                 # read where uid, gid and cgroup hold
 //! [principal.web.quota]           # counted apart from its user, with these limits
 //! links = 100
 //!

@@ -46,15 +46,13 @@
 //! parent's. When the parent ends, others hear of that from the coordinator, however long the child lives; only where the
 //! coordinator cannot see the parent's process (in another PID namespace) do they hear of it when the child
 //! ends. What is executed (posix_spawn(3), [`std::process::Command`]) has nothing of this.
-//!
-//! # How it hangs together
-//!
-//! ```text
-//! Channel ── ring::client ─┐                     ┌─ ring::server ── Routes ── tower layers
-//!                          ├── ring::core (one per link: what both sides do) ──┘
-//! agent (one per process): the control socket to the coordinator
-//! ```
 #![forbid(unsafe_code)]
+
+// How it hangs together:
+//
+// Channel ── ring::client ─┐                     ┌─ ring::server ── Routes ── tower layers
+//                          ├── ring::core (one per link: what both sides do) ──┘
+// agent (one per process): the control socket to the coordinator
 
 mod agent;
 pub mod blocking;

@@ -30,12 +30,12 @@ impl Peer {
         Self::new(identity, self.link, self.isolation)
     }
 
-    /// User.
+    /// The effective user of the caller's process when it connected to the coordinator.
     pub fn uid(&self) -> u32 {
         self.identity.uid
     }
 
-    /// Primary group.
+    /// Its effective group at that time.
     pub fn gid(&self) -> u32 {
         self.identity.gid
     }

@@ -50,6 +50,8 @@ impl Drop for Stream {
         if !self.plain
             && let Some(socket) = self.io.take().and_then(|io| io.into_std().ok())
         {
+            // Its peer hears of it now.
+            let _gone = socket.shutdown(std::net::Shutdown::Both);
             socket::close_elsewhere(socket.into());
         }
     }

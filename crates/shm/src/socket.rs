@@ -307,10 +307,9 @@ pub fn receive_plain(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<us
     Ok(rustix::io::read(socket, &mut buffer[..seen.len])?)
 }
 
-/// Has a socket closed where nobody waits for that, into which another process could send descriptors;
-/// its peer hears of it now.
+/// Has a socket closed where nobody waits for that: one into which another process could send descriptors,
+/// or out of which such a socket could come.
 pub fn close_elsewhere(socket: OwnedFd) {
-    let _gone = rustix::net::shutdown(&socket, rustix::net::Shutdown::Both);
     closer::close(socket);
 }
 

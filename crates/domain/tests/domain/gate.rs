@@ -15,7 +15,9 @@ use rustix::process::{
 };
 use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
 
-use crate::host::{Running, c, in_a_launcher, in_time, is_emulated, mapped, path, slowness, start};
+use crate::host::{
+    Running, c, in_a_launcher, in_time, is_emulated, is_quiet, mapped, path, slowness, start,
+};
 
 const LONG: Duration = Duration::from_secs(3);
 
@@ -217,8 +219,10 @@ in_a_launcher! {
         let after = callee.running.domain.called();
         let inside = after.ticks - before.ticks;
         println!("{inside} of {whole} ticks, {long} long calls of {least}");
-        // What takes a processor away in a call that is timed counts for others too.
-        assert!(inside > long * least / 2 && inside < 8 * whole, "{inside} of {whole}, {long} of {least}");
+        // What takes a processor away in a call that is timed counts for others too; were all calls taken for
+        // long ones, it would be nine times the whole.
+        let most = if is_quiet() { whole * 3 / 2 } else { whole * 6 };
+        assert!(inside > long * least / 5 * 4 && inside < most, "{inside} of {whole}, {long} of {least}");
         assert_eq!((after.calls - before.calls, after.away), (calls + 2, 0));
 
         let mut other = start(space, &c("caller.c"), &["load"]);
@@ -257,10 +261,9 @@ in_a_launcher! {
             });
             let fastest = fastest.min().unwrap();
             // Where nothing else runs, some 20 ms, and 130 ms in a system call, which is left a hundred ticks.
-            let full = std::env::var("PARTYWALL_TRIALS").is_ok_and(|trials| trials == "full");
             let most = match way {
-                "loop" if full => 100,
-                _ if full => 250,
+                "loop" if is_quiet() => 100,
+                _ if is_quiet() => 250,
                 _ => 500,
             };
             let most = Duration::from_millis(most);
@@ -325,20 +328,20 @@ in_a_launcher! {
             waitid(WaitId::Pid(pid), WaitIdOptions::STOPPED).unwrap().unwrap();
             (callee, pid, Instant::now())
         };
-        let goes_on = || {
-            let (callee, pid, begin) = stopped();
-            std::thread::scope(|scope| {
-                scope.spawn(|| {
-                    std::thread::sleep(away);
-                    kill_process(pid, Signal::CONT).unwrap();
-                });
-                let answer = callee.within([60, 1, 0], limit);
-                assert!(begin.elapsed() > away, "{answer:?}");
-                answer == Ok(1)
-            })
-        };
-        // What else runs on the machine can keep it away for longer.
-        assert!((0..3).any(|_| goes_on()));
+        let (callee, pid, begin) = stopped();
+        std::thread::scope(|scope| {
+            let awake = scope.spawn(|| {
+                std::thread::sleep(away);
+                kill_process(pid, Signal::CONT).unwrap();
+                begin.elapsed()
+            });
+            let answer = callee.within([60, 1, 0], limit);
+            assert!(begin.elapsed() > away, "{answer:?}");
+            // What else runs on the machine can keep it away for longer than anybody waits, which is a second.
+            let away = awake.join().unwrap();
+            assert!(answer == Ok(1) || away > Duration::from_millis(600), "{answer:?} after {away:?}");
+        });
+        drop(callee);
         let (callee, _, begin) = stopped();
         assert_eq!(callee.within([60, 1, 0], limit), Err(Status::Deadline));
         let took = begin.elapsed();

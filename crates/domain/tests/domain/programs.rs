@@ -13,7 +13,8 @@ use rustix::io::Errno;
 use rustix::process::WaitOptions;
 
 use crate::host::{
-    Running, bytes, c, in_a_launcher, in_time, mapped, path, program, programs, rust, sealed, start,
+    Running, bytes, c, in_a_launcher, in_time, mapped, path, program, programs, rust, sealed,
+    slowness, start,
 };
 
 const LONG: Duration = Duration::from_secs(5);
@@ -57,6 +58,16 @@ in_a_launcher! {
         let said: Vec<_> = running.into_iter().map(Running::end).collect();
         for ((status, said), word) in said.iter().zip(["a b\n", "c\n"]) {
             assert_eq!((status.code(), said.as_str()), (Some(0), word));
+        }
+    }
+}
+
+in_a_launcher! {
+    fn programs_that_end_at_once_have_been_started(space) {
+        let image = c("end.c");
+        for _ in 0..300 / slowness() {
+            let (status, said) = start(space, &image, &["exit"]).end();
+            assert_eq!((status.code(), said.as_str()), (Some(3), "ready\n"));
         }
     }
 }

@@ -27,7 +27,8 @@ struct Outgoing {
 
 /// One conversation with a coordinator.
 pub(super) struct Conversation {
-    socket: OwnedFd,
+    /// Taken when it is dropped only.
+    socket: Option<OwnedFd>,
     outgoing: Mutex<Outgoing>,
     registered: OnceLock<Registration>,
     /// Whose conversation it is: the coordinator takes what a copy of this process, made by fork(2),
@@ -37,14 +38,21 @@ pub(super) struct Conversation {
 
 impl AsFd for Conversation {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.socket.as_ref().expect("it is taken only when the value goes").as_fd()
+    }
+}
+
+impl Drop for Conversation {
+    /// An end of a link that has not been received may be in it, and in that what others have sent.
+    fn drop(&mut self) {
+        self.socket.take().into_iter().for_each(socket::close_elsewhere);
     }
 }
 
 impl Conversation {
     pub(super) fn new(socket: OwnedFd) -> Arc<Self> {
         let (outgoing, registered) = (Mutex::default(), OnceLock::new());
-        Arc::new(Self { socket, outgoing, registered, process: std::process::id() })
+        Arc::new(Self { socket: Some(socket), outgoing, registered, process: std::process::id() })
     }
 
     /// Listens; what comes goes to the agent, and so does the end.
@@ -70,7 +78,7 @@ impl Conversation {
         if outgoing.packets.len() > OUTGOING {
             outgoing.packets.clear();
             // The reactor hears of it and ends the conversation.
-            let _ended = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+            let _ended = rustix::net::shutdown(self, rustix::net::Shutdown::Both);
             return Err(Error::CoordinatorGone("it does not read"));
         }
         if outgoing.waiting { Ok(()) } else { self.flush(&mut outgoing) }
@@ -84,7 +92,7 @@ impl Conversation {
     /// Sends what waits, as far as the socket takes it.
     fn flush(&self, outgoing: &mut Outgoing) -> Result<(), Error> {
         while let Some(packet) = outgoing.packets.front() {
-            match socket::send(self.socket.as_fd(), packet, &[]) {
+            match socket::send(self.as_fd(), packet, &[]) {
                 Ok(()) => drop(outgoing.packets.pop_front()),
                 Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => break,
                 Err(_) => {

@@ -364,7 +364,7 @@ fn why_a_process_is_not_taken_in_is_told() {
 }
 
 #[test]
-fn a_coordinator_of_a_third_user_is_not_believed() {
+fn a_socket_of_a_third_user_is_no_coordinator() {
     let place = Place::Path("/c.sock".into());
     let own = rustix::process::geteuid().as_raw();
     check_owner(&place, own).unwrap();

@@ -392,6 +392,7 @@ pub(crate) fn register(slot: &mut Option<Waker>, cx: &Context<'_>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     fn cx() -> Context<'static> {
         Context::from_waker(Waker::noop())
@@ -465,18 +466,41 @@ mod tests {
 
     #[test]
     fn small_pieces_keep_no_large_ones_alive_and_come_in_order() {
+        /// What a piece came in, which counts while it is kept.
+        struct Slot(Vec<u8>, Arc<AtomicUsize>);
+
+        impl AsRef<[u8]> for Slot {
+            fn as_ref(&self) -> &[u8] {
+                &self.0
+            }
+        }
+
+        impl Drop for Slot {
+            fn drop(&mut self) {
+                self.1.fetch_sub(self.0.len(), Ordering::Relaxed);
+            }
+        }
+
         let s = Stream::new(1);
         let mut sent = Vec::new();
         let mut total = 0;
+        let kept = Arc::new(AtomicUsize::new(0));
         for i in 0..40_000_u32 {
             // Each piece is a sliver of a large buffer, as a hostile peer would have it.
-            let large = Bytes::from(vec![i as u8; if i % 5_000 == 0 { 2 * SMALL } else { 8 }]);
-            let piece = if i % 5_000 == 0 { large } else { large.slice(3..4) };
+            let slot = Slot(vec![i as u8; 2 * SMALL], Arc::clone(&kept));
+            kept.fetch_add(2 * SMALL, Ordering::Relaxed);
+            let slot = Bytes::from_owner(slot);
+            let piece = if i % 5_000 == 0 { slot } else { slot.slice(3..4) };
             total += piece.len();
             sent.extend_from_slice(&piece);
             s.fill(Part::data(piece, false), true).unwrap();
         }
+        let (kept, small) = (kept.load(Ordering::Relaxed), s.lock().small.capacity());
+        assert_eq!(kept, 8 * 2 * SMALL, "only large ones are kept as they came");
         assert!(s.lock().chunks.len() < 32, "{} pieces", s.lock().chunks.len());
+        // The small ones, put together.
+        let own = s.lock().chunks.iter().map(Bytes::len).sum::<usize>() - kept;
+        assert!(own + small + kept <= 2 * total, "{own}, {small} and {kept} for {total}");
         let mut got = Vec::new();
         while got.len() < total {
             let Poll::Ready(Ok(Taken::Data(d))) = s.poll_take(&mut cx()) else { panic!() };

@@ -184,13 +184,17 @@ impl<L> Router<L> {
     ///
     /// `at` says where ([`Addresses`]): at names of the coordinator (`greeter`), and at addresses
     /// for HTTP/2 (`unix:/path`, `http://host:port`), which answer anyone who can connect: nobody
-    /// vouches for a caller there, and the policy's method sets do not apply.
+    /// vouches for a caller there, and the policy's method sets do not apply. All of a server's
+    /// addresses together have at most three quarters of this process's descriptors (RLIMIT_NOFILE) as
+    /// connections, and a quarter of that beside a name. Beyond, a connection without calls goes for a new
+    /// one. At a path each user has at most half of what the others leave.
     ///
     /// # Errors
     /// [`Error::Refused`] when the policy does not let this process serve the name,
-    /// [`Error::NoCoordinator`], [`Error::Io`] when an address cannot be bound, and
-    /// [`Error::CoordinatorGone`] when the coordinator ends while names are served: links go on
-    /// until the callers close them, new ones cannot come.
+    /// [`Error::NoCoordinator`], and [`Error::Io`] when an address cannot be bound. When the coordinator
+    /// ends, links go on, and names are served again as soon as another one listens at its path; only
+    /// a socket that was handed over (`PARTYWALL_FD`) has no other one, and then serving ends everywhere
+    /// with [`Error::CoordinatorGone`].
     pub fn serve_with_shutdown<F, B>(self, at: impl Into<Addresses>, shutdown: F) -> Serving<F>
     where
         F: Future<Output = ()>,

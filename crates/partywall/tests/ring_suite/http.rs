@@ -96,6 +96,50 @@ async fn paths_that_are_no_methods_are_found_on_each_route() {
     running.stop().await.unwrap();
 }
 
+/// A caller that sends `grpc-timeout` and watches no clock of its own had no answer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_deadline_is_watched_by_the_listener_for_callers_that_do_not() {
+    let host = Host::open();
+    let waits = axum::routing::any(std::future::pending::<http::Response<axum::body::Body>>);
+    let routes = tonic::service::Routes::from(axum::Router::new().route("/test.Test/Wait", waits));
+    let (address, running) = serve(&host, Routes::from(routes)).await;
+    let io = TcpStream::connect(address).await.unwrap();
+    let (mut client, connection) = h2::client::handshake(io).await.unwrap();
+    tokio::spawn(connection);
+    let request = http::Request::post(format!("http://{address}/test.Test/Wait"))
+        .header("content-type", "application/grpc")
+        .header("grpc-timeout", "100m");
+    let start = Instant::now();
+    let (answer, _) = client.send_request(request.body(()).unwrap(), true).unwrap();
+    let answer = answer.await.unwrap();
+    let took = start.elapsed();
+    assert_eq!(answer.headers()["grpc-status"], "4");
+    assert!(took >= Duration::from_millis(100) && took < Duration::from_secs(5), "{took:?}");
+    drop(client);
+    running.stop().await.unwrap();
+}
+
+/// The listener went down with the coordinator, which it has no need of.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_goes_on_at_its_address_and_its_name_when_its_coordinator_is_another() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("coordinator.sock");
+    let host = Host::open_at(&socket);
+    let (address, running) = serve(&host, service()).await;
+    let far = Channel::connect(format!("http://{address}")).await.unwrap();
+    let mut far = TestServiceClient::new(far);
+    far.empty_call(Empty {}).await.unwrap();
+    drop(host);
+    for _ in 0..10 {
+        far.empty_call(Empty {}).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let host = Host::open_at(&socket);
+    TestServiceClient::new(host.connect().await).empty_call(Empty {}).await.unwrap();
+    far.empty_call(Empty {}).await.unwrap();
+    running.stop().await.unwrap();
+}
+
 /// It looked whole.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_plain_answer_whose_body_fails_is_reset() {

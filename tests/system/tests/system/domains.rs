@@ -104,9 +104,10 @@ fn handlers_that_wait_are_seldom_gone_in_for() {
     let _alone = alone();
     for isolation in isolations() {
         let (calls, forwards) = measure(isolation, &["--threads", "1", "--waits"], 10, "32");
-        // Some 24, more if a visit takes so long that it says nothing.
-        assert!((8..300).contains(&calls), "{calls} visits");
-        assert!(forwards < 600, "{forwards} system calls forwarded");
+        // Some 24 for 3,000 calls, more if a visit takes so long that it says nothing.
+        let most = if quiet() { 60 } else { 300 };
+        assert!((8..most).contains(&calls), "{calls} visits");
+        assert!(forwards < 2 * most, "{forwards} system calls forwarded");
     }
 }
 

@@ -1,7 +1,8 @@
 //! What processes of another user can reach.
 
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use super::host::{Host, Process, alone};
 use crate::client_of;
@@ -13,7 +14,40 @@ const STRANGER: u32 = 2002;
 fn opens(uid: u32, path: &str) -> bool {
     let mut shell = Command::new("sh");
     shell.args(["-c", "exec 3<\"$0\"", path]).uid(uid).gid(uid);
-    shell.stderr(std::process::Stdio::null()).status().unwrap().success()
+    shell.stderr(Stdio::null()).status().unwrap().success()
+}
+
+#[test]
+fn a_coordinator_of_a_third_user_is_not_believed() {
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    // Where anybody may listen, as in /tmp.
+    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
+    let socket = dir.path().join("coordinator.sock");
+    let program = env!("CARGO_BIN_EXE_st-coordinator");
+    let mut impostor = Process::start(program, &socket, &[], &[], Some(STRANGER));
+    impostor.ready();
+    let said = |expected: Option<u32>| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_st-client"));
+        command.arg("--socket").arg(&socket).args(["--mode", "idle"]).uid(USER).gid(USER);
+        command.env_remove("PARTYWALL_COORDINATOR_UID");
+        command.envs(expected.map(|uid| ("PARTYWALL_COORDINATOR_UID", uid.to_string())));
+        let out = command.stdin(Stdio::null()).output().unwrap();
+        assert!(!out.status.success());
+        String::from_utf8(out.stderr).unwrap()
+    };
+    for (expected, whose) in [(None, format!("{USER} or 0")), (Some(USER), USER.to_string())] {
+        let said = said(expected);
+        let refused = format!("runs as user {STRANGER}; expected user {whose}");
+        assert!(said.contains(&refused), "{said}");
+    }
+    // Who names it has it.
+    let named = [("PARTYWALL_COORDINATOR_UID", &*STRANGER.to_string())];
+    let start = |program, arguments: &[&str], uid| {
+        Process::start(program, &socket, arguments, &named, Some(uid))
+    };
+    let _server = start(env!("CARGO_BIN_EXE_st-server"), &[], STRANGER);
+    start(env!("CARGO_BIN_EXE_st-client"), &["--mode", "idle"], USER).ready();
 }
 
 /// The memory of a link of two processes of one user is closed to processes of others: they open
