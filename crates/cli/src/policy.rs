@@ -44,8 +44,7 @@ pub(crate) fn run(order: &Order) -> Result<ExitCode, Box<dyn Error>> {
     match order {
         Order::Check { file } => {
             let policy = Policy::load(file)?;
-            let names = policy.names().len();
-            crate::say(&format!("{}: good; it speaks of {names} names\n", file.display()))?;
+            crate::say(&checked(file, &policy))?;
             Ok(ExitCode::SUCCESS)
         }
         Order::Explain { policy, caller, service, method } => {
@@ -62,6 +61,19 @@ pub(crate) fn run(order: &Order) -> Result<ExitCode, Box<dyn Error>> {
             Ok(ExitCode::SUCCESS)
         }
     }
+}
+
+fn checked(file: &Path, policy: &Policy) -> String {
+    let mut text =
+        format!("{}: good; it speaks of {} names\n", file.display(), policy.names().len());
+    for principal in policy.covering_strangers() {
+        let _ = writeln!(
+            text,
+            "note: principal `{principal}` covers every user that has no number here, strangers in containers \
+             among them: that is what uid 65534 means (user_namespaces(7))"
+        );
+    }
+    text
 }
 
 fn explain(
@@ -140,4 +152,21 @@ fn shown(caller: &str, service: &str, method: &str, e: &Explanation) -> String {
         }
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_principal_that_covers_strangers_is_told_by_check() {
+        let text = "[principal.nobody]\nuid = 65534\n[principal.web]\nuid = 1000\n\
+                    [service.a]\nregister = ['web']\n[service.a.call]\nnobody = ['*']\n";
+        let said = checked(Path::new("p.toml"), &Policy::parse("p.toml", text).unwrap());
+        assert!(
+            said.starts_with("p.toml: good; it speaks of 1 names\nnote: principal `nobody`"),
+            "{said}"
+        );
+        assert!(!said.contains("web"), "{said}");
+    }
 }

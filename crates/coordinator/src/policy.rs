@@ -50,6 +50,9 @@ mod read;
 /// The principal that covers every process.
 pub const ANYONE: &str = "anyone";
 
+/// The user of all that have no number in the coordinator's user namespace, unless the system says otherwise.
+const OVERFLOW_UID: u32 = 65534;
+
 /// Why a policy cannot be used. Every message names the file, the place and the remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -308,6 +311,13 @@ impl Policy {
     /// The names of all principals, `anyone` left out.
     pub fn principal_names(&self) -> Vec<&str> {
         self.principals.keys().map(String::as_str).collect()
+    }
+
+    /// Principals that cover strangers: their `uid` is what the kernel says of every user that has no number
+    /// here (/proc/sys/kernel/overflowuid, user_namespaces(7)).
+    pub fn covering_strangers(&self) -> impl Iterator<Item = &str> {
+        let strangers = self.principals.iter().filter(|(_, p)| p.uid == Some(OVERFLOW_UID));
+        strangers.map(|(name, _)| name.as_str())
     }
 
     /// To whose account a process with these facts is charged, and with which limits, if not those

@@ -3,8 +3,9 @@
 //! Whatever cannot be done is said on the port of the transcript, or on the kernel's console as
 //! long as there is none. The host sees either way that the last frame is missing.
 
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::io::{self, BufRead, BufReader, PipeReader, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -30,8 +31,11 @@ const LEFTOVER_LIMIT: Duration = Duration::from_secs(5);
 const CLEAR_LIMIT: Duration = Duration::from_secs(30);
 
 /// Name of the file system, and where it is mounted.
-const MOUNTS: [(&str, &str); 4] =
-    [("devtmpfs", "/dev"), ("proc", "/proc"), ("sysfs", "/sys"), ("tmpfs", "/tmp")];
+const MOUNTS: [(&str, &str); 3] = [("devtmpfs", "/dev"), ("proc", "/proc"), ("sysfs", "/sys")];
+
+/// Where tests keep their files. Nothing is mounted there: programs of the host have their places in the
+/// machine as well, and that may be one of them.
+const TEMPORARY: &str = "/tmp";
 
 fn main() {
     if let Err(error) = all() {
@@ -47,6 +51,9 @@ fn all() -> Result<(), String> {
         fs::create_dir_all(path).map_err(at(path))?;
         mount(kind, path, kind, MountFlags::empty(), None).map_err(|e| at(path)(e.into()))?;
     }
+    fs::create_dir_all(TEMPORARY).map_err(at(TEMPORARY))?;
+    let anybody = Permissions::from_mode(0o1777);
+    fs::set_permissions(TEMPORARY, anybody).map_err(at(TEMPORARY))?;
     fs::create_dir_all(LEFT).map_err(at(LEFT))?;
     let mut port = Port::open().map_err(at(PORT))?;
     let outcome = programs(&mut port);
