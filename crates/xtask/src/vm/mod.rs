@@ -41,12 +41,12 @@ const FULL_LIMIT: Duration = Duration::from_secs(7200);
 const UP_SAYS: &[&str] = &["gate  fault"];
 
 /// Tests of the host that run in the machine: the name of the binary, which of them run each time (with
-/// `--full` all do), and those that never do, for they are about something else than keys:
+/// `--full` all do; every interoperability case takes minutes there), and those that never do, for they are about something else than keys:
 /// they need what the machine has not, or hold for times that emulation cannot keep.
 const TESTS_OF_HOST: &[(&str, Option<&str>, &[&str])] = &[
     (
         "partywall_system_tests::processes",
-        Some("system::domains::"),
+        Some("system::domains::both_ends_of_a_link_between_domains"),
         &[
             // Times.
             "a_deadline_inside_a_domain_is_told_in_time_and_ends_no_service",
