@@ -15,6 +15,7 @@
 //! keeps its code whatever its length: [`fit`] cuts its message, and leaves out its details and
 //! metadata only where they alone are too long.
 
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -342,8 +343,16 @@ fn read_into(headers: &mut HeaderMap, metadata: &Metadata<'_>) -> Result<Named, 
     Ok(named)
 }
 
+/// Headers of a request without any of its own: a copy takes less than putting them together again.
+static PLAIN_REQUEST: LazyLock<HeaderMap> = LazyLock::new(|| {
+    HeaderMap::from_iter([(CONTENT_TYPE, GRPC), (header::USER_AGENT, USER_AGENT)])
+});
+
 /// The headers that a service sees for a request.
 pub(crate) fn request_headers(head: &RequestHead<'_>) -> Result<HeaderMap, DecodeError> {
+    if head.metadata.is_empty() && head.deadline_ns == NO_DEADLINE {
+        return Ok(PLAIN_REQUEST.clone());
+    }
     let mut headers = HeaderMap::with_capacity(head.metadata.len() + 3);
     let named = read_into(&mut headers, &head.metadata)?;
     if !named.content_type {
