@@ -5,6 +5,8 @@ use std::io::ErrorKind;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use partywall_shm::socket::variable;
+
 /// Longest path of a Unix socket, in bytes: `sun_path` of unix(7) less its zero.
 pub(crate) const LONGEST: usize = 107;
 
@@ -52,10 +54,6 @@ impl Socket {
 
     /// As `partywall::links` looks for it.
     fn path(&self) -> Option<(PathBuf, From)> {
-        let variable = |name| match partywall_shm::socket::environment_is_ours() {
-            true => std::env::var_os(name).filter(|value| !value.is_empty()),
-            false => None,
-        };
         if let Some(path) = &self.socket {
             return Some((path.clone(), From::Flag));
         }

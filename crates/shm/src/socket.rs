@@ -355,6 +355,13 @@ pub fn environment_is_ours() -> bool {
     unsafe { libc::getauxval(libc::AT_SECURE) == 0 }
 }
 
+/// A variable of the environment that is set and not empty, where the environment is believed
+/// ([`environment_is_ours`]).
+pub fn variable(name: &str) -> Option<std::ffi::OsString> {
+    let set = if environment_is_ours() { std::env::var_os(name) } else { None };
+    set.filter(|value| !value.is_empty())
+}
+
 /// A duration as system calls take it.
 pub fn timespec(d: Duration) -> rustix::time::Timespec {
     rustix::time::Timespec {

@@ -30,19 +30,15 @@ impl Place {
     ///
     /// A set-user-ID program does not believe its environment: whoever started it has written it.
     pub(crate) fn find() -> Self {
-        let variable = |name| match socket::environment_is_ours() {
-            true => std::env::var_os(name).filter(|value| !value.is_empty()),
-            false => None,
-        };
-        let number = variable("PARTYWALL_FD");
+        let number = socket::variable("PARTYWALL_FD");
         if let Some(n) = number.and_then(|n| n.to_str()?.parse().ok()) {
             return Self::Handed(n);
         }
-        if let Some(path) = variable("PARTYWALL_SOCKET") {
+        if let Some(path) = socket::variable("PARTYWALL_SOCKET") {
             return Self::Path(path.into());
         }
-        let own =
-            variable("XDG_RUNTIME_DIR").map(|d| Path::new(&d).join("partywall/coordinator.sock"));
+        let own = socket::variable("XDG_RUNTIME_DIR")
+            .map(|d| Path::new(&d).join("partywall/coordinator.sock"));
         match own.filter(|p| p.exists()) {
             Some(path) => Self::Path(path),
             None => Self::Path("/run/partywall/coordinator.sock".into()),
