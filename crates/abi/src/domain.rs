@@ -31,6 +31,8 @@
 //!
 //! All entry points have the C calling convention and may be called from any thread of any domain.
 
+use core::time::Duration;
+
 /// The type of the entry in the auxiliary vector that holds the address of the [`Info`]: far from the
 /// kernel's own (its include/uapi/linux/auxvec.h), which are small numbers.
 pub const AUXILIARY: u64 = u32::from_le_bytes(*b"PWdo") as u64;
@@ -38,6 +40,10 @@ pub const AUXILIARY: u64 = u32::from_le_bytes(*b"PWdo") as u64;
 pub const MAGIC: u64 = u64::from_le_bytes(*b"PWdomain");
 /// Version of this page; a program and a launcher of different versions refuse each other.
 pub const VERSION: u32 = 4;
+
+/// A call that is over its limit may stay in a system call that is being made for so long, before it is
+/// ended.
+pub const BLOCKED: Duration = Duration::from_millis(250);
 
 /// What a program finds.
 #[repr(C)]

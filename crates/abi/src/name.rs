@@ -133,12 +133,26 @@ impl core::fmt::Display for MethodPattern {
 pub struct MethodSet {
     /// In order, each once, so that equal sets are equal values.
     patterns: Vec<MethodPattern>,
+    /// [`MethodSet::remedy`].
+    remedy: String,
 }
 
 impl MethodSet {
     /// The set that covers every method.
     pub fn all() -> Self {
-        Self { patterns: alloc::vec![MethodPattern::any()] }
+        Self { patterns: alloc::vec![MethodPattern::any()], remedy: String::new() }
+    }
+
+    /// The same set, with what to write into the policy so that it covers more.
+    #[must_use]
+    pub fn with_remedy(self, remedy: String) -> Self {
+        Self { remedy, ..self }
+    }
+
+    /// What to write into the policy so that the set covers more, as the end of a sentence; empty
+    /// where no policy has made it.
+    pub fn remedy(&self) -> &str {
+        &self.remedy
     }
 
     /// Adds a pattern; one that is there already is not added again.

@@ -101,7 +101,7 @@ fn listen(path: Option<&Path>) -> Result<(Listen, String), Box<dyn Error>> {
                 }
                 None => {
                     let root = rustix::process::geteuid().is_root();
-                    usual_place(root, std::env::var_os("XDG_RUNTIME_DIR"))?
+                    usual_place(root, socket::variable("XDG_RUNTIME_DIR"))?
                 }
             };
             let shown = path.display().to_string();

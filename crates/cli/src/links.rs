@@ -13,7 +13,7 @@ use partywall::{Isolation, LinkInfo};
 
 use crate::socket::Socket;
 use json::Row;
-pub(crate) use table::{aligned, table};
+pub(crate) use table::{aligned, fit, table};
 
 /// What the columns and fields are; a part of the help.
 pub(crate) const HELP: &str = "\

@@ -8,7 +8,7 @@ use partywall::LinkInfo;
 use partywall_abi::control::Identity;
 use serde::Serialize;
 
-use crate::links::{aligned, json};
+use crate::links::{aligned, fit, json};
 use crate::socket::Socket;
 use crate::up::record::{self, Record};
 
@@ -160,12 +160,11 @@ fn table(rows: &[Row], wide: bool) -> String {
             let short = |digest: &String| digest.chars().take("sha256:".len() + 8).collect();
             let digest: String = row.digest.as_ref().map_or("-".into(), short);
             line.push(format!("{digest} {}", row.evidence));
-        } else {
-            for cell in line.iter_mut().filter(|cell| cell.chars().count() > 20) {
-                *cell = cell.chars().take(19).chain(['…']).collect();
-            }
         }
         lines.push(line);
+    }
+    if !wide {
+        fit(&mut lines, &[0, 5, 6]);
     }
     aligned(&lines)
 }
@@ -223,7 +222,19 @@ mod tests {
         assert_eq!(words("client"), ["client", "11", "7", "process", "running", "-", "greeter"]);
         assert_eq!(words("once"), ["once", "-", "-", "process", "ended", "-", "-"]);
         assert_eq!(words("guest"), ["guest", "99", "7", "process", "unlinked", "-", "greeter"]);
-        assert!(text.lines().all(|l| l.chars().count() <= 80), "{text}");
+        let fits = |text: &str| text.lines().all(|l| l.chars().count() <= 80);
+        assert!(fits(&text), "{text}");
+        let many = ["one", "two", "three"].map(|name| format!("a-name-of-many-letters-{name}"));
+        let row = Row {
+            principals: vec![many.concat()],
+            pid: Some(4_194_304),
+            uid: Some(4_294_967_294),
+            serves: many.iter().cloned().collect(),
+            calls: many.iter().cloned().collect(),
+            ..unknown(&identity("x", 1))
+        };
+        let text = table(&[row], false);
+        assert!(fits(&text) && text.contains('…'), "{text}");
         assert!(table(&rows, true).contains("sha256:abababab started"));
         for field in serde_json::to_value(&rows[0]).unwrap().as_object().unwrap().keys() {
             assert!(HELP.contains(field.as_str()), "{field} is not in the help");

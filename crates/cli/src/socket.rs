@@ -151,7 +151,7 @@ fn why(path: &Path, source: &std::io::Error) -> String {
 
 /// Sockets of each `partywall up` that this user runs.
 fn runs() -> Vec<PathBuf> {
-    let dirs = [std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from), Some(std::env::temp_dir())];
+    let dirs = [variable("XDG_RUNTIME_DIR").map(PathBuf::from), Some(std::env::temp_dir())];
     let own = rustix::process::geteuid().as_raw();
     let entries = dirs.into_iter().flatten().filter_map(|dir| std::fs::read_dir(dir).ok());
     let is_run = |entry: &std::fs::DirEntry| {

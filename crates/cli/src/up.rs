@@ -32,6 +32,7 @@ use std::time::{Duration, Instant};
 use partywall_abi::name::ServiceName;
 use partywall_coordinator::identity::Domain;
 use partywall_coordinator::{Coordinator, Listen, Options, Policy, launch};
+use partywall_shm::socket::variable;
 use tokio::sync::oneshot;
 
 use crate::compose::{self, Compose, Condition, Service};
@@ -130,6 +131,10 @@ async fn up(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
         Ok(Some(code)) => Ok(code),
         Err(e) => Err(e),
     };
+    // A server that ends at once does not say any more what it has counted.
+    let counted = socket.clone();
+    let _else_less_is_told =
+        tokio::task::spawn_blocking(move || partywall::links(Some(&counted))).await;
     services.stop(&mut stop).await;
     let told = async {
         output.catch_up().await;
@@ -194,7 +199,7 @@ async fn who_called_whom(socket: PathBuf, wide: bool) -> Result<(), Box<dyn Erro
 
 /// A directory that only this user can enter, removed at the end, and the coordinator's socket in it.
 fn private_directory() -> Result<(tempfile::TempDir, PathBuf), String> {
-    let own = std::env::var_os("XDG_RUNTIME_DIR").filter(|d| Path::new(d).is_dir());
+    let own = variable("XDG_RUNTIME_DIR").filter(|d| Path::new(d).is_dir());
     let (variable, within) = match own {
         Some(dir) => ("XDG_RUNTIME_DIR", PathBuf::from(dir)),
         None => ("TMPDIR", std::env::temp_dir()),

@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 use partywall_abi::control::{Message, Role, Token};
 use partywall_abi::limits;
 use partywall_abi::name::ServiceName;
-use partywall_shm::socket::{self, Credentials};
+use partywall_shm::socket::{self, Credentials, Lingering};
 use partywall_shm::threads;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
@@ -106,7 +106,7 @@ impl Orders {
 
 /// What a loop begins with.
 pub(crate) struct Begin {
-    pub(crate) listener: Option<OwnedFd>,
+    pub(crate) listener: Option<Lingering>,
     /// The listener was made by another process.
     pub(crate) handed: bool,
     pub(crate) policy: Policy,
@@ -120,7 +120,8 @@ pub(crate) struct Begin {
 /// One coordinator's connections.
 pub(crate) struct EventLoop {
     epoll: OwnedFd,
-    listener: Option<OwnedFd>,
+    /// What was sent by who connected and was not accepted goes with it.
+    listener: Option<Lingering>,
     /// The listener was made by another process: who connected before this one refused descriptors
     /// may have sent some.
     handed: bool,
@@ -695,4 +696,38 @@ impl EventLoop {
 fn random_token() -> Token {
     // getrandom(2) gives up to 256 bytes whole once the system has started.
     Token(random().expect("the system has randomness"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+    use rustix::net::SocketType;
+
+    /// Who stopped the coordinator waited for whatever a process had sent that nobody had taken in.
+    #[test]
+    fn a_listener_that_goes_waits_for_nothing_that_was_sent_to_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("c.sock");
+        let kind = SocketType::SEQPACKET;
+        let (socket, _path) = partywall_shm::listen::listen(&path, kind, 4, |_| ()).unwrap();
+        let begin = Begin {
+            listener: Some(Lingering::new(socket)),
+            handed: true,
+            policy: Policy::parse("test", "").unwrap(),
+            file: None,
+            audit: None,
+            confines: false,
+        };
+        let (event_loop, _orders) = EventLoop::new(begin).unwrap();
+        let linger = Duration::from_secs(5);
+        let (slow, _other) = partywall_test_control::lingering(linger).unwrap();
+        let sender = partywall_test_control::Conversation::connect(&path).unwrap();
+        socket::send(sender.as_fd(), b"x", &[slow.as_fd()]).unwrap();
+        drop((slow, sender));
+        let start = Instant::now();
+        drop(event_loop);
+        assert!(start.elapsed() < linger / 2, "{:?}", start.elapsed());
+    }
 }

@@ -238,7 +238,17 @@ impl Policy {
     /// What to write so that these principals may call something at the name, as the end of a
     /// sentence.
     pub(crate) fn remedy_to_call(&self, principals: &[String], name: &ServiceName) -> String {
-        let mut text = match (&self.compose, principals) {
+        let mut text = self.where_to_list(principals, name);
+        // Of the names that it may call only: the others are not its business.
+        let known = self.services.keys().filter(|known| *known != name);
+        let known = known.filter(|known| !self.methods(principals, known).is_empty());
+        text.push_str(&did_you_mean(name.as_str(), known.map(ServiceName::as_str)));
+        text
+    }
+
+    /// Where these principals' calls of the name are listed, as the end of a sentence.
+    fn where_to_list(&self, principals: &[String], name: &ServiceName) -> String {
+        match (&self.compose, principals) {
             (None, _) => {
                 format!("list methods for one of its principals under [service.{name}.call]")
             }
@@ -250,12 +260,7 @@ impl Policy {
                 "list `{name}/package.Service/Method`, or `{name}/*`, under `calls` in the \
                  x-partywall of service `{service}` of {file}"
             ),
-        };
-        // Of the names that it may call only: the others are not its business.
-        let known = self.services.keys().filter(|known| *known != name);
-        let known = known.filter(|known| !self.methods(principals, known).is_empty());
-        text.push_str(&did_you_mean(name.as_str(), known.map(ServiceName::as_str)));
-        text
+        }
     }
 
     /// What to write so that these principals may serve the name, as the end of a sentence.
@@ -357,7 +362,7 @@ impl Policy {
         for (_, set) in self.calls(principals, name) {
             set.patterns().iter().for_each(|p| all.add(p.clone()));
         }
-        all
+        all.with_remedy(self.where_to_list(principals, name))
     }
 
     /// Each of the principals that may call something at the name, and what.

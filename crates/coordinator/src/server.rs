@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 
 use partywall_abi::name::ServiceName;
 use partywall_shm::listen::{self, BoundPath, ListenError};
-use partywall_shm::socket::{self, Endpoint};
+use partywall_shm::socket::{self, Endpoint, Lingering};
 use partywall_shm::threads;
 use rustix::net::{AddressFamily, SocketType};
 
@@ -124,10 +124,13 @@ impl Coordinator {
         let handed = matches!(options.listen, Listen::Handed(_));
         let (listener, path) = match options.listen {
             Listen::Nowhere => (None, None),
-            Listen::At(path) => listen(&path).map(|(socket, path)| (Some(socket), Some(path)))?,
+            Listen::At(path) => {
+                let (socket, path) = listen(&path)?;
+                (Some(Lingering::refusing(socket)), Some(path))
+            }
             Listen::Handed(socket) => {
                 check_handed(&socket)?;
-                (Some(socket), None)
+                (Some(Lingering::new(socket)), None)
             }
         };
         let new_audit = |file: File| {

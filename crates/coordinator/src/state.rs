@@ -153,6 +153,8 @@ struct Connection {
     watches: BTreeMap<u32, Watch>,
     /// Watches whose count is to be told.
     due: BTreeSet<u32>,
+    /// Links of which it is to be told what the policy says now.
+    changed: BTreeSet<u64>,
     questions: VecDeque<Question>,
     /// Links that are being made of which it is the caller.
     opening: usize,
@@ -182,7 +184,7 @@ pub struct State {
     reported: HashMap<Token, u64>,
     /// Until when links are reported.
     grace: Instant,
-    /// Connections whose watches are due.
+    /// Connections to which counts or changed links are due.
     due: BTreeSet<Conn>,
     newly_due: Vec<Conn>,
     listings: Vec<Listing>,
@@ -265,6 +267,7 @@ impl State {
             registrations: BTreeMap::new(),
             watches: BTreeMap::new(),
             due: BTreeSet::new(),
+            changed: BTreeSet::new(),
             questions: VecDeque::new(),
             opening: 0,
             passed: None,
@@ -382,8 +385,19 @@ impl State {
 
     /// A connection has taken all that it was sent: what is due to it, a batch at most.
     pub fn room(&mut self, conn: Conn) {
-        self.tell_counts(conn);
+        if self.due.contains(&conn) {
+            self.tell_counts(conn);
+            if self.tell_allowed(conn) {
+                self.due.remove(&conn);
+            }
+        }
         self.tell_rows(conn);
+    }
+
+    fn something_is_due(&mut self, conn: Conn) {
+        if self.due.insert(conn) {
+            self.newly_due.push(conn);
+        }
     }
 
     fn connection(&mut self, conn: Conn) -> &mut Connection {

@@ -29,8 +29,8 @@ use crate::space::SLOTS;
 use crate::sys::{self, Errno};
 use crate::table::{BUSY, Caller, Context, ENDING, TABLES};
 use crate::traps::Call;
-use crate::{callers, contexts, gate};
-use partywall_abi::domain::Status;
+use crate::{callers, contexts, gate, watch};
+use partywall_abi::domain::{BLOCKED, Status};
 
 /// The launcher's own signal. The kernel refuses real-time signals when the user's queue is full
 /// (`RLIMIT_SIGPENDING`), and ones below 32 never; this is the one of them that no kernel sends
@@ -433,7 +433,7 @@ pub(crate) extern "C" fn on_call_off(
 
 /// How often a call that is over its limit is found in a system call that is being made before it is
 /// ended, once a tick.
-const BLOCKS: u32 = 100;
+const BLOCKS: u32 = (BLOCKED.as_micros() / watch::TICK.as_micros()) as u32;
 /// The same with those that are not made yet, or any more: others may keep the agent or the caller from
 /// running.
 const WAITS: u32 = 1000;

@@ -33,7 +33,7 @@ use crate::sys;
 use crate::table::{CONTEXTS_EACH, Context, TABLES};
 
 /// How often it looks.
-const TICK: Duration = Duration::from_micros(2500);
+pub(crate) const TICK: Duration = Duration::from_micros(2500);
 /// How often at most.
 const SHORT_TICK: Duration = Duration::from_millis(1);
 /// How long a thread may take to leave a call whose time is over before the callee is to be started

@@ -239,7 +239,7 @@ impl Redirected {
     fn may_call(&self, path: &str) -> Result<(), Status> {
         match &*self.rights() {
             Ok(methods) if methods.covers(path) => Ok(()),
-            Ok(_) => Err(crate::error::denied("this process", path)),
+            Ok(methods) => Err(crate::error::denied("this process", path, methods)),
             Err(over) => Err(over.clone()),
         }
     }
@@ -350,15 +350,21 @@ impl Named {
     async fn connect(&self) -> Result<Connection, Error> {
         let mut waiting = Waiting::new();
         let mut first = None;
+        let within = self.options.connect_timeout;
+        let mut until = Instant::now() + within;
         loop {
-            let within = self.options.connect_timeout;
-            let (agent, attempt) = match agent::get_async(&self.place, within).await {
+            let (agent, attempt) = match agent::get_async(&self.place, left(until)).await {
                 Ok(agent) => {
-                    let attempt = self.attempt(&agent).await;
+                    let attempt = self.attempt(&agent, until).await;
                     (Some(agent), attempt)
                 }
                 Err(error) => (None, Err(error)),
             };
+            let attempt = attempt.map_err(|error| match error {
+                // Of which this attempt had what was left.
+                Error::TimedOut(_) => Error::TimedOut(within),
+                error => error,
+            });
             match attempt {
                 // The instance was about to go; the next introduction is to another one.
                 Err(error @ Error::Link(_)) if first.is_none() => first = Some(error),
@@ -367,22 +373,25 @@ impl Named {
                     // Of other failures the watch on a name tells nothing.
                     let told = matches!(error, Error::Refused { .. } | Error::Link(_));
                     waiting.wait(agent.as_ref().filter(|_| told), &self.name).await;
+                    until = Instant::now() + within;
                 }
                 // If there is none, the link that broke is what there is to tell.
-                Err(error) if !self.options.wait_for_ready => return Err(first.unwrap_or(error)),
+                Err(error) if !self.options.wait_for_ready => {
+                    let first = first.filter(|_| !matches!(error, Error::TimedOut(_)));
+                    return Err(first.unwrap_or(error));
+                }
                 attempt => return attempt,
             }
         }
     }
 
-    async fn attempt(&self, agent: &Arc<Agent>) -> Result<Connection, Error> {
-        let within = self.options.connect_timeout;
-        match agent.connect(&self.name)?.wait(within).await? {
+    async fn attempt(&self, agent: &Arc<Agent>, until: Instant) -> Result<Connection, Error> {
+        match agent.connect(&self.name)?.wait(left(until)).await? {
             Connected::Link(linked) => {
                 let (server, number) = (linked.terms.peer.clone(), linked.terms.link);
                 // A server that has adopted the link and does not open it hangs: the next one may
                 // answer, and an attempt must leave time for that.
-                let (link, isolation) = client::open(*linked, within.min(OPEN_TIME)).await?;
+                let (link, isolation) = client::open(*linked, left(until).min(OPEN_TIME)).await?;
                 let server = Peer::new(server, number, isolation);
                 Ok(Connection::Ring { link, server })
             }
@@ -394,7 +403,10 @@ impl Named {
                 }
                 let address = Address::of(&Target::parse(&url)?)?;
                 let later = self.options.wait_for_ready;
-                let channel = address.connect(Patience { within, first: false, later }).await?;
+                let within = self.options.connect_timeout;
+                let connecting = address.connect(Patience { within, first: false, later });
+                let connected = tokio::time::timeout(left(until), connecting).await;
+                let channel = connected.map_err(|_| Error::TimedOut(within))??;
                 tracing::warn!(
                     name = %self.name,
                     url,
@@ -409,6 +421,11 @@ impl Named {
             }
         }
     }
+}
+
+/// How long it is until then.
+fn left(until: Instant) -> Duration {
+    until.saturating_duration_since(Instant::now())
 }
 
 /// A wait between two attempts to connect: until somebody serves the name, or a while.

@@ -27,8 +27,9 @@ use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use partywall_abi::control::Isolation;
-use partywall_abi::domain::Status;
+use partywall_abi::domain::{BLOCKED, Status};
 use partywall_domain::guest::{Guest, Link};
+use partywall_shm::socket;
 use tokio::runtime::Handle;
 
 /// Threads that are lent to callers; each calling thread needs one.
@@ -43,7 +44,8 @@ const LIMIT_VARIABLE: &str = "PARTYWALL_INLINE_LIMIT_MS";
 fn limit() -> Duration {
     static SET: OnceLock<Duration> = OnceLock::new();
     *SET.get_or_init(|| {
-        let Ok(text) = std::env::var(LIMIT_VARIABLE) else { return LIMIT };
+        let Some(text) = socket::variable(LIMIT_VARIABLE) else { return LIMIT };
+        let text = text.to_string_lossy();
         parsed(&text).unwrap_or_else(|| {
             let default = LIMIT.as_millis();
             tracing::warn!(
@@ -55,10 +57,12 @@ fn limit() -> Duration {
 }
 
 /// Whether a call that has to be over by then can go in: the caller's thread is its own again when a visit
-/// has taken twice its limit, as that counts as well what the visitor had to wait for its CPU. Others
-/// ring, so that their callers hear of the deadline when it passes.
+/// has taken twice its limit, as that counts as well what the visitor had to wait for its CPU, and what a
+/// system call of the handler may take beside that ([`BLOCKED`]). Others ring, so that their callers hear of
+/// the deadline when it passes.
 pub(crate) fn has_time(due: Option<Instant>) -> bool {
-    due.is_none_or(|due| due.saturating_duration_since(Instant::now()) >= 2 * limit())
+    let most = || 2 * limit() + BLOCKED;
+    due.is_none_or(|due| due.saturating_duration_since(Instant::now()) >= most())
 }
 
 fn parsed(text: &str) -> Option<Duration> {

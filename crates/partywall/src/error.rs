@@ -8,6 +8,7 @@ use std::fmt;
 use std::io;
 
 use partywall_abi::codec::DecodeError;
+use partywall_abi::name::{MethodPattern, MethodSet};
 use partywall_shm::link::LinkError;
 use partywall_shm::listen::ListenError;
 
@@ -175,19 +176,18 @@ impl Error {
     }
 }
 
-/// The status of a call to a method that the policy keeps from a caller. What is no method's path
-/// cannot be listed in a policy, and is nothing that a service has.
-pub(crate) fn denied(who: &str, path: &str) -> tonic::Status {
+/// The status of a call to a method that is not among those that a caller may call. What is no
+/// method's path cannot be listed in a policy, and is nothing that a service has.
+pub(crate) fn denied(who: &str, path: &str, may_call: &MethodSet) -> tonic::Status {
     let method = path.trim_start_matches('/');
-    if partywall_abi::name::MethodPattern::new(method).is_err() || !method.contains('/') {
+    if MethodPattern::new(method).is_err() || !method.contains('/') {
         return tonic::Status::unimplemented(format!(
             "{path} is no path of a method, /package.Service/Method"
         ));
     }
+    let remedy = may_call.remedy();
     tonic::Status::permission_denied(format!(
-        "the policy does not let {who} call {path}; remedy: list `{method}` for one of its principals \
-         under [service.NAME.call] of the policy, or, with `partywall up`, under the `calls` of its \
-         service"
+        "the policy does not let {who} call {path}; remedy: {remedy}"
     ))
 }
 

@@ -28,6 +28,24 @@
 //! # Ok(()) }
 //! ```
 //!
+//! # Policy
+//!
+//! Who may serve a name and which methods who may call there is the policy of the coordinator, which
+//! denies what it does not list. A call that it does not allow ends with PERMISSION_DENIED, and the text
+//! says what to write where; a handler finds its caller as [`Peer`]. The policy's form is in the
+//! project's docs/policy.md.
+//!
+//! # Limits
+//!
+//! | what | most |
+//! | --- | --- |
+//! | a message | what tonic's client and server take: 4 MiB decoded unless set |
+//! | a head (path, headers) or the trailers of a good answer | 20 KiB and 512 entries; the path 1,024 bytes |
+//! | the trailers of a failed call | 7,900 bytes; message, details and metadata are cut to that, never the code |
+//! | calls, and bytes of requests, of one caller | [`Server::max_calls_per_caller`], [`Server::max_request_bytes_per_caller`] |
+//!
+//! What is over a limit ends with RESOURCE_EXHAUSTED; a longer path is no method of anybody, UNIMPLEMENTED.
+//!
 //! # Environment
 //!
 //! | variable | meaning |

@@ -151,23 +151,14 @@ impl Drop for Listener {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
-    use std::os::fd::OwnedFd;
     use std::time::{Duration, Instant};
+
+    use partywall_test_control::lingering;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-    /// A TCP socket whose last close(2) takes 5 s, and its other end.
-    pub(crate) fn lingering() -> (OwnedFd, OwnedFd) {
-        use std::io::Write;
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let mut out = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let (other, _) = listener.accept().unwrap();
-        rustix::net::sockopt::set_socket_linger(&out, Some(Duration::from_secs(5))).unwrap();
-        out.set_nonblocking(true).unwrap();
-        while out.write(&[0; 65536]).is_ok() {}
-        (out.into(), other.into())
-    }
+    const LINGER: Duration = Duration::from_secs(5);
 
     /// An end, and the other process's.
     fn pair(plain: bool) -> (Stream, UnixStream) {
@@ -203,7 +194,7 @@ pub(crate) mod tests {
         let begin = Instant::now();
         for before in [&b""[..], b"before it"] {
             let (mut own, peer) = pair(false);
-            let (slow, _other) = lingering();
+            let (slow, _other) = lingering(LINGER).unwrap();
             peer.writable().await.unwrap();
             peer.try_write(before).unwrap();
             socket::send(peer.as_fd(), b"x", &[slow.as_fd()]).unwrap();
@@ -219,7 +210,7 @@ pub(crate) mod tests {
         assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
         // From Linux 6.16 on it is not even sent.
         let (own, peer) = pair(true);
-        let (slow, _other) = lingering();
+        let (slow, _other) = lingering(LINGER).unwrap();
         let sent = socket::send(peer.as_fd(), b"x", &[slow.as_fd()]);
         assert_eq!(sent.is_err(), own.plain);
         // It would linger here.

@@ -76,7 +76,7 @@ pub enum LinkError {
     #[error("the peer is gone")]
     Dead,
     /// The deadline passed.
-    #[error("the deadline passed")]
+    #[error("the peer did not answer in time")]
     TimedOut,
     /// A message is over the limit.
     #[error("a message of over {limit} bytes")]

@@ -61,17 +61,52 @@ pub struct Packet {
     pub credentials: Option<Credentials>,
 }
 
-/// A descriptor on its way from the coordinator to a process.
+/// A socket into which other processes can send descriptors, or out of which such a socket can come.
 ///
-/// It may be the end of a link, into which others can send; so unless it is taken for what it is,
-/// it is closed where nobody waits for that.
+/// What is unread on it goes with it, and can take as long to close as its sender likes; so it is
+/// closed where nobody waits for that.
 #[derive(Debug)]
-pub struct Passed {
-    /// Taken when it is dropped only.
+pub struct Lingering {
+    /// Taken when the value goes only.
     fd: Option<OwnedFd>,
     /// Nothing that is unread on it takes time to close.
     plain: bool,
 }
+
+impl Lingering {
+    /// Of a socket into which others may have sent already.
+    pub fn new(fd: OwnedFd) -> Self {
+        Self { fd: Some(fd), plain: false }
+    }
+
+    /// Of a socket into which nobody could send before, or one that refuses descriptors already: it
+    /// does from here on, where the kernel can.
+    pub fn refusing(fd: OwnedFd) -> Self {
+        Self { plain: refuse_descriptors(fd.as_fd()), fd: Some(fd) }
+    }
+
+    fn take(&mut self) -> OwnedFd {
+        self.fd.take().expect(TAKEN)
+    }
+}
+
+impl AsFd for Lingering {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_ref().expect(TAKEN).as_fd()
+    }
+}
+
+impl Drop for Lingering {
+    fn drop(&mut self) {
+        if !self.plain {
+            self.fd.take().into_iter().for_each(closer::close);
+        }
+    }
+}
+
+/// A descriptor on its way from the coordinator to a process. It may be the end of a link.
+#[derive(Debug)]
+pub struct Passed(Lingering);
 
 impl Passed {
     /// As an outbox, or other memory whose closing takes no time.
@@ -80,36 +115,24 @@ impl Passed {
     /// EINVAL when it is no memfd.
     pub fn memory(mut self) -> io::Result<OwnedFd> {
         rustix::fs::fcntl_get_seals(self.as_fd())?;
-        Ok(self.take())
+        Ok(self.0.take())
     }
 
     /// As what it is, from a process that is a part of this program: its close(2) is not waited for
     /// by anybody that matters.
     pub fn trusted(mut self) -> OwnedFd {
-        self.take()
+        self.0.take()
     }
 
     /// As an end of a link.
     pub fn endpoint(mut self) -> Endpoint {
-        Endpoint::new(self.take())
-    }
-
-    fn take(&mut self) -> OwnedFd {
-        self.fd.take().expect(TAKEN)
+        Endpoint::new(self.0.take())
     }
 }
 
 impl AsFd for Passed {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_ref().expect(TAKEN).as_fd()
-    }
-}
-
-impl Drop for Passed {
-    fn drop(&mut self) {
-        if !self.plain {
-            self.fd.take().into_iter().for_each(closer::close);
-        }
+        self.0.as_fd()
     }
 }
 
@@ -122,7 +145,7 @@ const TAKEN: &str = "it is taken only when the value goes";
 /// As [`pair`].
 pub fn link_pair() -> io::Result<(Passed, Passed)> {
     let (a, b) = pair()?;
-    let [a, b] = [a, b].map(|fd| Passed { plain: refuse_descriptors(fd.as_fd()), fd: Some(fd) });
+    let [a, b] = [a, b].map(|fd| Passed(Lingering::refusing(fd)));
     Ok((a, b))
 }
 
@@ -279,7 +302,7 @@ fn take_ancillary(header: *const libc::cmsghdr, packet: &mut Packet) {
         // SAFETY: as above; of any alignment.
         let raw = unsafe { at.read_unaligned() };
         // SAFETY: a descriptor that was just received belongs to nobody else.
-        (raw >= 0).then(|| Passed { fd: Some(unsafe { OwnedFd::from_raw_fd(raw) }), plain: false })
+        (raw >= 0).then(|| Passed(Lingering::new(unsafe { OwnedFd::from_raw_fd(raw) })))
     };
     match (level, kind) {
         (libc::SOL_SOCKET, libc::SCM_RIGHTS) => packet.fds.extend((0..bytes / 4).filter_map(fd_at)),
@@ -307,10 +330,9 @@ pub fn receive_plain(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<us
     Ok(rustix::io::read(socket, &mut buffer[..seen.len])?)
 }
 
-/// Has a socket closed where nobody waits for that: one into which another process could send descriptors,
-/// or out of which such a socket could come.
+/// Has a socket closed as a [`Lingering`] one is.
 pub fn close_elsewhere(socket: OwnedFd) {
-    closer::close(socket);
+    drop(Lingering::new(socket));
 }
 
 /// Lets no packet with descriptors in: who sends one gets EPERM. What is accepted from a listening
@@ -392,10 +414,7 @@ pub fn wait_readable(fd: BorrowedFd<'_>, deadline: Instant) -> io::Result<bool> 
 /// a control socket. No descriptor comes by it.
 #[derive(Debug)]
 pub struct Endpoint {
-    /// Taken when it is dropped only.
-    fd: Option<OwnedFd>,
-    /// The kernel lets no descriptors in, so that nothing unread on it takes time to close.
-    plain: bool,
+    socket: Lingering,
     /// Each packet says who sent it.
     credentials: bool,
     /// Held from the look at a packet until it is received, where the kernel lets descriptors in.
@@ -405,19 +424,17 @@ pub struct Endpoint {
 impl Endpoint {
     /// An end into which nobody could send before, or one that refuses descriptors already.
     pub fn new(fd: OwnedFd) -> Self {
-        let plain = refuse_descriptors(fd.as_fd());
-        Self { fd: Some(fd), plain, credentials: false, looking: Mutex::new(()) }
+        Self::of(Lingering::refusing(fd))
     }
 
     /// An end into which others could send before: descriptors may be there already.
     pub fn used(fd: OwnedFd) -> Self {
         let _none_from_here_on = refuse_descriptors(fd.as_fd());
-        Self::wary(fd)
+        Self::of(Lingering::new(fd))
     }
 
-    /// As on a kernel that cannot refuse descriptors.
-    fn wary(fd: OwnedFd) -> Self {
-        Self { fd: Some(fd), plain: false, credentials: false, looking: Mutex::new(()) }
+    fn of(socket: Lingering) -> Self {
+        Self { socket, credentials: false, looking: Mutex::new(()) }
     }
 
     /// Asks the kernel to say with each packet who sent it.
@@ -441,7 +458,7 @@ impl Endpoint {
         // No word more than what is wanted, so that there is no room for a descriptor.
         let mut control = [0; CREDENTIAL_WORDS];
         let control = if self.credentials { &mut control[..] } else { &mut [] };
-        if self.plain {
+        if self.socket.plain {
             return receive_with(self.as_fd(), buffer, control, 0);
         }
         let _looking = self.looking.lock().unwrap_or_else(PoisonError::into_inner);
@@ -457,7 +474,7 @@ impl Endpoint {
     /// # Errors
     /// As [`drain`].
     pub fn drain(&self, most: u32) -> io::Result<u32> {
-        if self.plain {
+        if self.socket.plain {
             return drain(self.as_fd(), most);
         }
         for total in 0..most {
@@ -475,17 +492,7 @@ impl Endpoint {
 
 impl AsFd for Endpoint {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_ref().expect(TAKEN).as_fd()
-    }
-}
-
-impl Drop for Endpoint {
-    fn drop(&mut self) {
-        if !self.plain
-            && let Some(fd) = self.fd.take()
-        {
-            close_elsewhere(fd);
-        }
+        self.socket.as_fd()
     }
 }
 

@@ -112,6 +112,7 @@ pub(super) fn put_methods(w: &mut Writer<'_>, set: &MethodSet) {
     for p in patterns {
         w.short_bytes(p.to_string().as_bytes());
     }
+    put_text(w, set.remedy(), limits::ERROR_TEXT_BYTES);
 }
 
 pub(super) fn methods(r: &mut Reader<'_>) -> Result<MethodSet, DecodeError> {
@@ -126,7 +127,7 @@ pub(super) fn methods(r: &mut Reader<'_>) -> Result<MethodSet, DecodeError> {
             MethodPattern::new(&text).map_err(|_| DecodeError::Text { field: "method" })?;
         set.add(pattern);
     }
-    Ok(set)
+    Ok(set.with_remedy(r.short_text("remedy", limits::ERROR_TEXT_BYTES)?))
 }
 
 pub(super) fn flag(r: &mut Reader<'_>, field: &'static str) -> Result<bool, DecodeError> {

@@ -22,6 +22,7 @@ fn samples() -> Vec<Message> {
     let mut methods = MethodSet::default();
     methods.add(MethodPattern::new("a.B/C").unwrap());
     methods.add(MethodPattern::new("a.B/*").unwrap());
+    let methods = methods.with_remedy("list more".into());
     let stats = LinkStats {
         calls: 1,
         failed: 2,

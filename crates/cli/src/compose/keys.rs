@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | `working_dir`, `restart`, `stop_signal`, `stop_grace_period` | as Compose does |
 //! | `user` | refused, unless it is the user who runs `up` |
-//! | what would protect or limit, such as `cap_drop`, `read_only`, `mem_limit`, `deploy.replicas` | refused |
+//! | what would protect or limit, such as `cap_drop`, `read_only`, `mem_limit`, `deploy.replicas`; `profiles` | refused |
 //! | what is about images and containers, such as `ports`, `volumes`, `healthcheck` | a note names it |
 //! | `image`, `build`, and `command` beside `args` | not used: `x-partywall` says what runs |
 //!
@@ -42,8 +42,8 @@ const READ: [&str; 13] = [
     "working_dir",
 ];
 
-/// Keys that protect or limit, and that `up` does not apply.
-const REFUSED: [&str; 33] = [
+/// Keys that protect or limit, or say whether a service runs at all, and that `up` does not apply.
+pub(super) const REFUSED: [&str; 34] = [
     "blkio_config",
     "cap_drop",
     "cgroup",
@@ -69,6 +69,7 @@ const REFUSED: [&str; 33] = [
     "pids_limit",
     "post_start",
     "pre_stop",
+    "profiles",
     "read_only",
     "runtime",
     "scale",
@@ -114,7 +115,6 @@ const NOTED: [&str; 45] = [
     "platform",
     "ports",
     "privileged",
-    "profiles",
     "provider",
     "pull_policy",
     "pull_refresh_after",
@@ -126,6 +126,7 @@ const NOTED: [&str; 45] = [
     "use_api_socket",
     "uts",
     "volumes",
+    "volumes_from",
 ];
 
 /// Signals that `stop_signal` may name.
@@ -173,7 +174,11 @@ pub fn mistyped_extension(service: &Field<'_>) -> Result<(), ComposeError> {
     Ok(())
 }
 
-fn unknown<'a>(entry: &Field<'_>, known: impl IntoIterator<Item = &'a str>) -> ComposeError {
+/// A key that Compose has not in this place.
+pub(super) fn unknown<'a>(
+    entry: &Field<'_>,
+    known: impl IntoIterator<Item = &'a str>,
+) -> ComposeError {
     let near = did_you_mean(entry.name, known);
     entry.bad(format!("Compose has no such key; remove it, or begin it with `x-`{near}"))
 }

@@ -48,7 +48,7 @@ pub fn services(root: &Field<'_>, cx: &mut Context<'_>) -> Result<Vec<Listed>, C
 
 fn listed(field: &Field<'_>, cx: &mut Context<'_>) -> Result<Listed, ComposeError> {
     let depends_on = match field.get("depends_on")? {
-        Some(waits) => depends_on(&waits)?,
+        Some(waits) => depends_on(&waits, cx)?,
         None => Vec::new(),
     };
     keys::mistyped_extension(field)?;
@@ -258,7 +258,7 @@ fn environment(
     Ok(variables)
 }
 
-fn depends_on(field: &Field<'_>) -> Result<Vec<Wait>, ComposeError> {
+fn depends_on(field: &Field<'_>, cx: &mut Context<'_>) -> Result<Vec<Wait>, ComposeError> {
     const FORM: &str = "a list of services or a mapping from services to conditions";
     let wait = |field: &Field<'_>, service: &str, condition, required| Wait {
         on: Dependency { service: service.to_owned(), condition, place: field.place.clone() },
@@ -272,21 +272,30 @@ fn depends_on(field: &Field<'_>) -> Result<Vec<Wait>, ComposeError> {
         return waits.collect();
     }
     let waits = field.entries()?.into_iter().map(|entry| {
-        let condition = match entry.get("condition")? {
-            Some(condition) => self::condition(&condition)?,
-            None => Condition::default(),
-        };
-        let required = match entry.get("required")? {
-            Some(required) => match required.raw_text("`true` or `false`")? {
-                "true" => true,
-                "false" => false,
-                _ => return Err(required.wrong("`true` or `false`")),
-            },
-            None => true,
-        };
+        let (mut condition, mut required) = (Condition::default(), true);
+        for key in entry.entries()? {
+            match key.name {
+                "condition" => condition = self::condition(&key)?,
+                "required" => required = yes_or_no(&key)?,
+                "restart" if yes_or_no(&key)? => {
+                    cx.note(&key.place, "not used: `up` starts no service anew by hand");
+                }
+                "restart" => {}
+                _ => return Err(keys::unknown(&key, ["condition", "required", "restart"])),
+            }
+        }
         Ok(wait(&entry, entry.name, condition, required))
     });
     waits.collect()
+}
+
+fn yes_or_no(field: &Field<'_>) -> Result<bool, ComposeError> {
+    const FORM: &str = "`true` or `false`";
+    match field.raw_text(FORM)? {
+        "true" => Ok(true),
+        "false" => Ok(false),
+        _ => Err(field.wrong(FORM)),
+    }
 }
 
 fn condition(field: &Field<'_>) -> Result<Condition, ComposeError> {

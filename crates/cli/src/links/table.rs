@@ -38,22 +38,24 @@ pub(crate) fn table(links: &[LinkInfo], wide: bool) -> String {
     let head = ["LINK", "CALLER", "NAME", "VIA", "ISOLATION", "STATE", "CALLS", "FAILED"];
     rows.push(head.map(String::from).to_vec());
     rows.extend(links.iter().map(row));
-    fit(&mut rows, [1, 2]);
+    fit(&mut rows, &[1, 2]);
     aligned(&rows)
 }
 
-/// Cuts what stands in two columns until a line has 80 columns.
-fn fit(rows: &mut [Vec<String>], columns: [usize; 2]) {
-    let widths = widths(rows);
-    let all: usize = widths.iter().sum::<usize>() + 2 * (widths.len() - 1);
-    let [a, b] = columns.map(|column| widths[column]);
-    let Some(over) = all.checked_sub(WIDTH) else { return };
-    let room = (a + b).saturating_sub(over).max(2 * CUT);
-    // The shorter one stays whole if it can.
-    let first = a.min((room / 2).max(room.saturating_sub(b)));
-    for (column, width) in [(columns[0], first), (columns[1], room - first)] {
-        for row in rows.iter_mut().filter(|row| row[column].chars().count() > width) {
-            row[column] = row[column].chars().take(width - 1).chain(['…']).collect();
+/// Cuts what stands in these columns, the widest first, until a line has 80 columns.
+pub(crate) fn fit(rows: &mut [Vec<String>], columns: &[usize]) {
+    let mut widths = widths(rows);
+    let gaps = 2 * (widths.len() - 1);
+    while widths.iter().sum::<usize>() + gaps > WIDTH {
+        let widest = columns.iter().copied().max_by_key(|column| widths[*column]);
+        let Some(widest) = widest.filter(|column| widths[*column] > CUT) else { break };
+        widths[widest] -= 1;
+    }
+    for row in rows {
+        for (cell, width) in row.iter_mut().zip(&widths) {
+            if cell.chars().count() > *width {
+                *cell = cell.chars().take(width - 1).chain(['…']).collect();
+            }
         }
     }
 }

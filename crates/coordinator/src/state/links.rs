@@ -550,20 +550,22 @@ impl State {
         }
     }
 
-    /// Keeps a closed link for the list; of those that are too many, one goes of the caller that has
-    /// most.
+    /// Keeps a closed link for the list. Of those that are too many, one goes of the account that has
+    /// most as a caller: one without calls if it has any, so that these hide no others, else the oldest.
     fn remember(&mut self, number: u64) {
         self.closed.push_back(number);
         if self.closed.len() <= REMEMBERED {
             return;
         }
-        let uid = |n: &u64| self.links.get(n).map_or(0, Link::caller_uid);
-        let mut of_each: HashMap<u32, usize> = HashMap::new();
-        for n in &self.closed {
-            *of_each.entry(uid(n)).or_default() += 1;
+        let mut of_each: HashMap<&Account, usize> = HashMap::new();
+        let account = |n: &u64| self.links.get(n).and_then(Link::callers_account);
+        for account in self.closed.iter().filter_map(account) {
+            *of_each.entry(account).or_default() += 1;
         }
-        let most = of_each.iter().max_by_key(|(_, n)| **n).map(|(uid, _)| *uid);
-        let at = self.closed.iter().position(|n| Some(uid(n)) == most).unwrap_or(0);
+        let most = of_each.into_iter().max_by_key(|(_, n)| *n).map(|(account, _)| account);
+        let has_calls = |n: &u64| self.links.get(n).is_some_and(|link| link.stats.calls > 0);
+        let of_most = self.closed.iter().enumerate().filter(|(_, n)| account(n) == most);
+        let at = of_most.min_by_key(|(_, n)| has_calls(n)).map_or(0, |(at, _)| at);
         if let Some(oldest) = self.closed.remove(at) {
             self.links.remove(&oldest);
         }
@@ -646,8 +648,8 @@ impl Link {
         self.server.as_ref().map(|end| end.conn)
     }
 
-    fn caller_uid(&self) -> u32 {
-        self.caller.as_ref().map_or(0, |end| end.standing.identity.uid)
+    fn callers_account(&self) -> Option<&Account> {
+        self.caller.as_ref().map(|end| end.standing.usage.account())
     }
 
     fn end_of(&self, role: Role) -> Option<&End> {

@@ -138,17 +138,12 @@ impl State {
     fn count_is_due(&mut self, conn: Conn, request: u32) {
         if let Some(c) = self.connections.get_mut(&conn) {
             c.due.insert(request);
-            if self.due.insert(conn) {
-                self.newly_due.push(conn);
-            }
+            self.something_is_due(conn);
         }
     }
 
     /// Tells a connection the counts that have changed since it was told.
     pub(super) fn tell_counts(&mut self, conn: Conn) {
-        if !self.due.remove(&conn) {
-            return;
-        }
         let c = self.connection(conn);
         let due = std::mem::take(&mut c.due);
         let names: Vec<_> =

@@ -19,12 +19,15 @@ use std::time::{Duration, Instant};
 use partywall_abi::control::{Identity, Isolation, Message, Role, Token};
 use partywall_abi::name::ServiceName;
 
-use super::links::Link;
+use super::links::{End, Link};
 use super::{Conn, FAILED_PRECONDITION, NOT_FOUND, PERMISSION_DENIED, RESOURCE_EXHAUSTED, State};
 use crate::quota::Resource;
 
 /// How long after its start a coordinator hears reports.
 pub(super) const GRACE: Duration = Duration::from_secs(10);
+
+/// Changed links that a connection is told of at once.
+const BATCH: usize = 16;
 
 /// What an end says of a link that was made by another coordinator.
 pub(super) struct Claim {
@@ -116,20 +119,39 @@ impl State {
             self.give_up(number, PERMISSION_DENIED, &text, None);
             return false;
         }
-        let identity = |end: &super::links::End| Identity::clone(&end.standing.identity);
-        let callers = identity(caller);
-        let to_server = server.as_ref().map(|s| s.conn);
-        let servers = server.as_ref().map_or_else(|| callers.clone(), identity);
-        let to_caller = caller.conn;
-        let link = self.links.get_mut(&number).expect("just looked up");
-        link.methods = methods.clone();
-        if let Some(to) = to_server {
-            let methods = methods.clone();
-            let role = Role::Server;
-            self.send(to, Message::Allowed { link: number, role, peer: callers, methods });
+        let conns = [server.as_ref().map(|s| s.conn), Some(caller.conn)];
+        self.links.get_mut(&number).expect("just looked up").methods = methods;
+        for conn in conns.into_iter().flatten() {
+            if let Some(c) = self.connections.get_mut(&conn) {
+                c.changed.insert(number);
+                self.something_is_due(conn);
+            }
         }
-        let role = if to_server.is_some() { Role::Caller } else { Role::Redirected };
-        self.send(to_caller, Message::Allowed { link: number, role, peer: servers, methods });
         true
+    }
+
+    /// Tells a connection what the policy says of its links that have changed, a batch at most;
+    /// whether that was all.
+    pub(super) fn tell_allowed(&mut self, conn: Conn) -> bool {
+        for _ in 0..BATCH {
+            let Some(number) = self.connection(conn).changed.pop_first() else { return true };
+            let Some(link) = self.links.get(&number).filter(|link| link.open) else { continue };
+            let Some(caller) = &link.caller else { continue };
+            let server = link.server.as_ref();
+            let of_caller = if server.is_some() { Role::Caller } else { Role::Redirected };
+            let ends = [
+                (Role::Server, server, caller),
+                (of_caller, Some(caller), server.unwrap_or(caller)),
+            ];
+            let of_this = |(role, end, peer): (Role, Option<&End>, &End)| {
+                let peer = Identity::clone(&peer.standing.identity);
+                let methods = link.methods.clone();
+                let message = Message::Allowed { link: number, role, peer, methods };
+                end.filter(|end| end.conn == conn).map(|_| message)
+            };
+            let messages: Vec<Message> = ends.into_iter().filter_map(of_this).collect();
+            messages.into_iter().for_each(|message| self.send(conn, message));
+        }
+        self.connection(conn).changed.is_empty()
     }
 }

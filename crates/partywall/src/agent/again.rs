@@ -63,7 +63,10 @@ impl Agent {
 
     /// Takes over a socket to which this process has proven itself, and tells the coordinator what
     /// it has to know.
-    pub(super) fn begin(self: &Arc<Self>, socket: std::os::fd::OwnedFd) -> Result<(), Error> {
+    pub(super) fn begin(
+        self: &Arc<Self>,
+        socket: partywall_shm::socket::Lingering,
+    ) -> Result<(), Error> {
         let conversation = Conversation::new(socket);
         {
             let mut books = lock(&self.books);

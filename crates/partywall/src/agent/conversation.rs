@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use partywall_abi::control::Message;
 use partywall_abi::limits;
 use partywall_shm::reactor::{self, Next, Registration, Source};
-use partywall_shm::socket::{self, Passed};
+use partywall_shm::socket::{self, Lingering, Passed};
 
 use super::{Agent, lock};
 use crate::error::Error;
@@ -27,8 +27,8 @@ struct Outgoing {
 
 /// One conversation with a coordinator.
 pub(super) struct Conversation {
-    /// Taken when it is dropped only.
-    socket: Option<OwnedFd>,
+    /// An end of a link that has not been received may be in it, and in that what others have sent.
+    socket: Lingering,
     outgoing: Mutex<Outgoing>,
     registered: OnceLock<Registration>,
     /// Whose conversation it is: the coordinator takes what a copy of this process, made by fork(2),
@@ -38,21 +38,14 @@ pub(super) struct Conversation {
 
 impl AsFd for Conversation {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_ref().expect("it is taken only when the value goes").as_fd()
-    }
-}
-
-impl Drop for Conversation {
-    /// An end of a link that has not been received may be in it, and in that what others have sent.
-    fn drop(&mut self) {
-        self.socket.take().into_iter().for_each(socket::close_elsewhere);
+        self.socket.as_fd()
     }
 }
 
 impl Conversation {
-    pub(super) fn new(socket: OwnedFd) -> Arc<Self> {
+    pub(super) fn new(socket: Lingering) -> Arc<Self> {
         let (outgoing, registered) = (Mutex::default(), OnceLock::new());
-        Arc::new(Self { socket: Some(socket), outgoing, registered, process: std::process::id() })
+        Arc::new(Self { socket, outgoing, registered, process: std::process::id() })
     }
 
     /// Listens; what comes goes to the agent, and so does the end.

@@ -1,12 +1,12 @@
 //! Where the coordinator is, and how a process proves itself to it.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use partywall_abi::control::Message;
 use partywall_abi::limits;
-use partywall_shm::socket;
+use partywall_shm::socket::{self, Lingering};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::error::Error;
@@ -62,21 +62,21 @@ impl Place {
 
     /// A socket to the coordinator, to which this process has proven itself. Two threads must not
     /// be here at once with one socket that was handed over.
-    pub(super) fn open(&self, within: Duration) -> Result<OwnedFd, Error> {
+    pub(super) fn open(&self, within: Duration) -> Result<Lingering, Error> {
         let deadline = Instant::now() + within;
         let nowhere = |source: std::io::Error| Error::NoCoordinator { place: self.shown(), source };
-        let socket = match self {
+        let socket = Lingering::new(match self {
             Self::Handed(n) => socket::inherited(*n).map_err(nowhere)?,
             Self::Path(path) => connect(path, deadline).map_err(nowhere)?,
-        };
+        });
         let owner = socket::peer_credentials(socket.as_fd()).map_err(nowhere)?.uid;
         check_owner(self, owner)?;
-        self.prove(&socket, deadline)?;
+        self.prove(socket.as_fd(), deadline)?;
         Ok(socket)
     }
 
     /// The process's part of the proof of identity.
-    pub(super) fn prove(&self, socket: &OwnedFd, deadline: Instant) -> Result<(), Error> {
+    pub(super) fn prove(&self, socket: BorrowedFd<'_>, deadline: Instant) -> Result<(), Error> {
         let never = |why: &str| Error::NotTakenIn { place: self.shown(), why: why.into() };
         let next = || match self.next(socket, deadline)? {
             Message::Refused { text, .. } if matches!(self, Self::Handed(_)) => Err(never(&text)),
@@ -97,7 +97,7 @@ impl Place {
         }
         let proof = Message::Proof { version, nonce };
         // Where the coordinator has closed meanwhile, it has said why.
-        let _closed = socket::send(socket.as_fd(), &proof.encode(), &[]);
+        let _closed = socket::send(socket, &proof.encode(), &[]);
         match next()? {
             Message::Welcome { .. } => Ok(()),
             _ => Err(never("it does not welcome after the proof")),
@@ -105,17 +105,17 @@ impl Place {
     }
 
     /// The coordinator's next message.
-    fn next(&self, socket: &OwnedFd, deadline: Instant) -> Result<Message, Error> {
+    fn next(&self, socket: BorrowedFd<'_>, deadline: Instant) -> Result<Message, Error> {
         let mut buffer = vec![0; limits::CONTROL_BYTES];
         loop {
-            match socket::receive(socket.as_fd(), &mut buffer) {
+            match socket::receive(socket, &mut buffer) {
                 Ok(packet) if packet.len > 0 => {
                     return Ok(Message::decode(&buffer[..packet.len])?);
                 }
                 Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {}
                 _ => return Err(self.closed()),
             }
-            if !socket::wait_readable(socket.as_fd(), deadline).unwrap_or(false) {
+            if !socket::wait_readable(socket, deadline).unwrap_or(false) {
                 return Err(Error::TimedOut(self.patience()));
             }
         }
@@ -151,10 +151,8 @@ fn connect(path: &Path, deadline: Instant) -> std::io::Result<OwnedFd> {
 
 pub(super) fn check_owner(place: &Place, found: u32) -> Result<(), Error> {
     let own = rustix::process::geteuid().as_raw();
-    let set = match socket::environment_is_ours() {
-        true => std::env::var("PARTYWALL_COORDINATOR_UID").ok(),
-        false => None,
-    };
+    let set = socket::variable("PARTYWALL_COORDINATOR_UID");
+    let set = set.as_deref().map(std::ffi::OsStr::to_string_lossy);
     let (ok, expected) = match set.as_deref().map(|text| (text, text.parse::<u32>())) {
         Some((_, Ok(uid))) => (found == uid, format!("user {uid}")),
         Some((text, Err(_))) => {

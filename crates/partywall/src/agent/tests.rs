@@ -135,7 +135,7 @@ async fn a_registration_ends_with_its_value_and_with_who_waits_for_it() {
 fn alone() -> (Arc<Agent>, std::os::fd::OwnedFd) {
     let (ours, theirs) = socket::pair().unwrap();
     let agent = Arc::new(Agent::new(Place::Handed(3)));
-    agent.begin(ours).unwrap();
+    agent.begin(socket::Lingering::new(ours)).unwrap();
     (agent, theirs)
 }
 
@@ -357,7 +357,7 @@ fn why_a_process_is_not_taken_in_is_told() {
             true => Place::Handed(ours.as_raw_fd()),
             false => Place::Path("c.sock".into()),
         };
-        let error = place.prove(&ours, Instant::now() + LONG).unwrap_err();
+        let error = place.prove(ours.as_fd(), Instant::now() + LONG).unwrap_err();
         assert!(error.to_string().contains("user 5 has 7"), "{error}");
         assert_eq!((error.may_pass(), error.code()), (!handed, tonic::Code::Unavailable));
     }

@@ -34,6 +34,7 @@ use partywall_abi::control::{Identity, Isolation, LinkStats};
 use partywall_abi::name::MethodSet;
 use partywall_abi::segment::{self, Kind, ResponseHead, Segment, Trailers};
 use partywall_abi::sync::{AtomicBool, Ordering, fence};
+use partywall_shm::link::LinkError;
 use partywall_shm::setup::{Ends, Pending};
 use tokio::sync::oneshot;
 use tokio::task::coop;
@@ -136,7 +137,8 @@ impl Drop for Waiting {
     }
 }
 
-/// Opens a link that the coordinator has introduced; says what keeps its ends apart.
+/// Opens a link that the coordinator has introduced; says what keeps its ends apart. One that its server
+/// does not open within that time is an [`Error::Link`]: another instance may open one.
 pub(crate) async fn open(
     linked: Linked,
     within: Duration,
@@ -189,7 +191,8 @@ async fn opened(pending: Pending, within: Duration) -> Result<Ends, Error> {
             io.readable().await.map_err(watching)?.clear_ready();
         }
     };
-    tokio::time::timeout(within, opened).await.map_err(|_| Error::TimedOut(within))??;
+    let opened = tokio::time::timeout(within, opened).await;
+    opened.map_err(|_| Error::Link(LinkError::TimedOut))??;
     Ok(io.into_inner().into_ends().expect("poll said that it is open"))
 }
 

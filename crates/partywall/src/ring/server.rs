@@ -486,7 +486,7 @@ impl Link {
         if !call.method.allowed {
             self.core.counters.denied.fetch_add(1, Ordering::Relaxed);
             self.core.give_back(len);
-            let denied = crate::error::denied("this caller", head.path);
+            let denied = crate::error::denied("this caller", head.path, &self.rights().methods);
             call.step = Step::Answer(Pump::status(denied));
             return self.run(call, true, reader);
         }

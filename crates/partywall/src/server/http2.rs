@@ -409,10 +409,11 @@ impl http_body::Body for Answered {
 mod tests {
     use super::*;
     use crate::Routes;
-    use crate::unix::tests::lingering;
+    use partywall_test_control::lingering;
     use std::io::{Read, Write};
     use std::os::unix::net::UnixStream;
 
+    const LINGER: Duration = Duration::from_secs(5);
     const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
     /// Serves nothing, so that each call is UNIMPLEMENTED.
@@ -449,7 +450,7 @@ mod tests {
             let begin = Instant::now();
             let attack = || {
                 let peer = UnixStream::connect(&path).unwrap();
-                let (slow, other) = lingering();
+                let (slow, other) = lingering(LINGER).unwrap();
                 let sent = socket::send(peer.as_fd(), PREFACE, &[slow.as_fd()]);
                 assert_eq!(sent.is_ok(), lets_in, "{sent:?}");
                 // The last one to have it is who receives it; one that was not sent would linger here.

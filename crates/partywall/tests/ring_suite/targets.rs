@@ -7,9 +7,12 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use partywall::{Channel, Error, Route, Routes, Server};
+use partywall_abi::control::Message;
+use partywall_abi::name::ServiceName;
 use partywall_interop::proto::test_service_client::TestServiceClient;
 use partywall_interop::proto::{Empty, SimpleRequest, StreamingOutputCallRequest};
 use partywall_interop::service::{DELAY_MS, Handle, test_service_with};
+use partywall_test_control::Conversation;
 use rustix::net::{AddressFamily, SocketType, sockopt};
 use tonic::Code;
 use tonic::body::Body;
@@ -92,6 +95,34 @@ async fn the_connect_timeout_is_that_of_every_target() {
         assert_eq!(status.code(), Code::Unavailable, "{target}: {status}");
         assert!(start.elapsed() < within * 5, "{target}: {:?}", start.elapsed());
     }
+}
+
+/// An instance that takes links and opens none failed each second connect, after twice the time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_instance_that_opens_no_links_is_passed_over_in_time() {
+    let host = Host::open();
+    let hung = Conversation::open(&host.socket).unwrap();
+    let name = ServiceName::new("test").unwrap();
+    hung.say(&Message::Register { request: 1, name, places: 64 }).unwrap();
+    assert!(matches!(hung.next().unwrap().0, Message::Registered { .. }));
+    std::thread::spawn(move || {
+        // Between offers there is word of links that their callers have filled.
+        let kept: Vec<_> = (0..100).filter_map(|_| hung.adopt().ok()).collect();
+        drop(kept);
+    });
+    let builder = || Channel::builder("partywall:///test").unwrap().coordinator(&host.socket);
+    let within = Duration::from_millis(300);
+    let start = Instant::now();
+    let error = builder().connect_timeout(within).connect().await.unwrap_err();
+    assert_eq!(error.code(), Code::Unavailable, "{error}");
+    let took = start.elapsed();
+    assert!(took >= within && took < 2 * within, "{took:?}: {error}");
+    let running = host.serve(routes()).await;
+    host.connect().await;
+    for _ in 0..4 {
+        empty(&builder().connect().await.unwrap()).await.unwrap();
+    }
+    running.stop().await.unwrap();
 }
 
 /// The call went over the network.
@@ -254,16 +285,25 @@ async fn a_channel_waits_for_a_coordinator() {
     assert_eq!(error.code(), Code::PermissionDenied);
 }
 
-/// A server that dies in the middle of a call.
+/// The connection ends in the middle of a call, and nothing is said.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_that_is_lost_is_unavailable() {
+    let host = Host::open();
     let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("s");
-    let target = format!("unix:{}", path.display());
-    let service = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    let router = Server::builder().add_routes(routes());
-    service.spawn(router.serve(&target));
-    let builder = Channel::builder(&target).unwrap().wait_for_ready(true);
+    let [served, path] = ["served", "relayed"].map(|name| dir.path().join(name));
+    let running = host.serve_at(&format!("unix:{}", served.display()), routes()).await;
+    let listener = tokio::net::UnixListener::bind(&path).unwrap();
+    let relay = tokio::spawn(async move {
+        let (mut caller, _) = listener.accept().await.unwrap();
+        let mut service = loop {
+            match tokio::net::UnixStream::connect(&served).await {
+                Ok(service) => break service,
+                Err(_) => tokio::time::sleep(Duration::from_millis(1)).await,
+            }
+        };
+        tokio::io::copy_bidirectional(&mut caller, &mut service).await
+    });
+    let builder = Channel::builder(format!("unix:{}", path.display())).unwrap();
     let channel = builder.connect().await.unwrap();
     let mut client = TestServiceClient::new(channel.clone());
     let mut slow = tonic::Request::new(SimpleRequest::default());
@@ -281,11 +321,11 @@ async fn a_connection_that_is_lost_is_unavailable() {
     }
     let mut stream = client.streaming_output_call(later).await.unwrap().into_inner();
     stream.message().await.unwrap().unwrap();
-    service.shutdown_background();
+    relay.abort();
     let ended = async { (unary.await.unwrap().unwrap_err(), stream.message().await.unwrap_err()) };
     let (unary, stream) = tokio::time::timeout(Duration::from_secs(5), ended).await.unwrap();
     assert_eq!((unary.code(), stream.code()), (Code::Unavailable, Code::Unavailable));
-    let _gone = std::fs::remove_file(path);
+    running.stop().await.unwrap();
 }
 
 #[tokio::test]

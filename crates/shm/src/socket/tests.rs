@@ -39,9 +39,9 @@ fn an_endpoint_takes_no_descriptors() {
     let errno = rustix::io::Errno::PERM.raw_os_error();
     let b = Endpoint::new(b);
     match send(a.as_fd(), b"x", &[a.as_fd()]) {
-        Err(e) => assert_eq!((e.raw_os_error(), b.plain), (Some(errno), true)),
+        Err(e) => assert_eq!((e.raw_os_error(), b.socket.plain), (Some(errno), true)),
         Ok(()) => {
-            assert!(!b.plain);
+            assert!(!b.socket.plain);
             assert_eq!(b.receive(&mut [0; 4]).unwrap_err().kind(), io::ErrorKind::InvalidData);
         }
     }
@@ -51,7 +51,7 @@ fn an_endpoint_takes_no_descriptors() {
 fn on_an_old_kernel_a_packet_with_descriptors_is_never_received() {
     for credentials in [false, true] {
         let (a, b) = pair().unwrap();
-        let mut b = Endpoint::wary(b);
+        let mut b = Endpoint::of(Lingering::new(b));
         if credentials {
             b.pass_credentials().unwrap();
         }
@@ -117,7 +117,7 @@ pub(crate) fn lingering() -> (OwnedFd, OwnedFd) {
 fn a_bell_with_a_descriptor_ends_the_link_and_holds_nobody_up() {
     for old_kernel in [false, true] {
         let (a, b) = pair().unwrap();
-        let link = if old_kernel { Endpoint::wary(b) } else { Endpoint::new(b) };
+        let link = if old_kernel { Endpoint::of(Lingering::new(b)) } else { Endpoint::new(b) };
         for _ in 0..3 {
             ring(a.as_fd()).unwrap();
         }
@@ -130,9 +130,9 @@ fn a_bell_with_a_descriptor_ends_the_link_and_holds_nobody_up() {
         let sent = send(a.as_fd(), b"x", &[slow.as_fd()]);
         // And one more, which stays unread.
         let again = send(a.as_fd(), b"x", &[slow.as_fd()]);
-        assert_eq!((sent.is_err(), again.is_err()), (link.plain, link.plain));
+        assert_eq!((sent.is_err(), again.is_err()), (link.socket.plain, link.socket.plain));
         let start = Instant::now();
-        if link.plain {
+        if link.socket.plain {
             assert_eq!(link.drain(100).unwrap(), 1);
             drop(a);
             let end = link.drain(100).unwrap_err();
@@ -152,7 +152,7 @@ fn a_bell_with_a_descriptor_ends_the_link_and_holds_nobody_up() {
 #[test]
 fn an_empty_packet_hides_no_descriptor() {
     let (a, b) = pair().unwrap();
-    let b = Endpoint::wary(b);
+    let b = Endpoint::of(Lingering::new(b));
     let (slow, _other) = lingering();
     send(a.as_fd(), b"", &[slow.as_fd()]).unwrap();
     drop(slow);

@@ -3,8 +3,7 @@
 
 use std::io::{BufRead, Write};
 use std::mem::ManuallyDrop;
-use std::net::{TcpListener, TcpStream};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -14,7 +13,7 @@ use partywall_abi::control::{Message, Role, Token};
 use partywall_abi::name::ServiceName;
 use partywall_shm::setup::{Adopted, Pending};
 use partywall_shm::socket;
-use partywall_test_control::{Conversation, PATIENCE, Result};
+use partywall_test_control::{Conversation, PATIENCE, Result, lingering};
 use rustix::process::{Resource, Rlimit};
 
 /// What it has done.
@@ -318,22 +317,10 @@ impl Crowd {
     }
 }
 
-/// A socket whose last close(2) takes three seconds, and the end that makes it so.
-fn lingering() -> Result<(OwnedFd, TcpStream)> {
-    let listener = TcpListener::bind("127.0.0.1:0")?;
-    let slow = TcpStream::connect(listener.local_addr()?)?;
-    let (other, _) = listener.accept()?;
-    rustix::net::sockopt::set_socket_linger(&slow, Some(Duration::from_secs(3)))?;
-    slow.set_nonblocking(true)?;
-    while std::io::Write::write(&mut &slow, &[0; 64 * 1024]).is_ok() {}
-    slow.set_nonblocking(false)?;
-    Ok((slow.into(), other))
-}
-
 /// Sends sockets that linger until the receiver takes no more; true when the kernel refuses that.
 fn send_lingering(to: std::os::fd::BorrowedFd<'_>, with: &[u8]) -> Result<bool> {
     for _ in 0..4 {
-        let (slow, other) = lingering()?;
+        let (slow, other) = lingering(Duration::from_secs(3))?;
         // It lingers until this process ends.
         let _to_the_end = ManuallyDrop::new(other);
         match socket::send(to, with, &[slow.as_fd()]) {

@@ -345,20 +345,22 @@ async fn fail(socket: Option<&Path>) -> Result<(), Error> {
 }
 
 async fn late(socket: Option<&Path>) -> Result<(), Error> {
-    const DEADLINE: Duration = Duration::from_millis(10);
     let mut client = TestServiceClient::new(connect(socket).await?);
-    for _ in 0..20 {
-        call_fifty_times(&mut client).await?;
-        // The service's reader sleeps then, and would be visited.
-        tokio::time::sleep(Duration::from_millis(5)).await;
-        let mut burning = tonic::Request::new(request(1, 32));
-        burning.metadata_mut().insert("x-fail", "burn".parse()?);
-        burning.set_timeout(DEADLINE);
-        let start = Instant::now();
-        let status = client.unary_call(burning).await.err().ok_or("it has answered")?;
-        let took = start.elapsed();
-        assert_eq!(status.code(), tonic::Code::DeadlineExceeded, "{status}");
-        println!("late {}", took.saturating_sub(DEADLINE).as_micros());
+    for (how, deadline, times) in [("burn", 10, 20), ("sleep", 60, 10)] {
+        let deadline = Duration::from_millis(deadline);
+        for _ in 0..times {
+            call_fifty_times(&mut client).await?;
+            // The service's reader sleeps then, and would be visited.
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            let mut hurried = tonic::Request::new(request(1, 32));
+            hurried.metadata_mut().insert("x-fail", how.parse()?);
+            hurried.set_timeout(deadline);
+            let start = Instant::now();
+            let status = client.unary_call(hurried).await.err().ok_or("it has answered")?;
+            let took = start.elapsed();
+            assert_eq!(status.code(), tonic::Code::DeadlineExceeded, "{status}");
+            println!("late {how} {}", took.saturating_sub(deadline).as_micros());
+        }
     }
     call_fifty_times(&mut client).await
 }

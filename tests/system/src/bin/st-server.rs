@@ -68,8 +68,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// How long a handler computes that is asked to.
 const BURN: std::time::Duration = std::time::Duration::from_millis(50);
 
+/// How long a handler stays in a system call that is asked to.
+const SLEEP: std::time::Duration = std::time::Duration::from_millis(250);
+
 /// Fails as the request asks for it, but only in a caller's thread: ABORTED elsewhere.
 fn fail(request: Request<()>) -> Result<Request<()>, Status> {
+    if request.metadata().get("x-fail").is_some_and(|how| how == "sleep") {
+        std::thread::sleep(SLEEP);
+        return Ok(request);
+    }
     if request.metadata().get("x-fail").is_some_and(|how| how == "burn") {
         let begin = std::time::Instant::now();
         while begin.elapsed() < BURN {

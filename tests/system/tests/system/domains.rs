@@ -196,28 +196,34 @@ fn every_case_between_domains() {
     }
 }
 
-/// The caller's call waits for a service that is asked inside the domain and has no time left.
+/// The caller's thread was in the service until that had its limit, or its system call came back.
 #[test]
 fn a_deadline_inside_a_domain_is_told_in_time_and_ends_no_service() {
     let _alone = alone();
     let host = Host::new();
-    let mut launcher = launcher(&host, isolations()[0], &["--threads", "1"], "late");
-    assert!(launcher.line().starts_with("server "));
-    let mut late: Vec<u64> = Vec::new();
-    let mut last = launcher.line();
-    while let Some(microseconds) = last.trim().strip_prefix("late ") {
-        late.push(microseconds.parse().unwrap());
-        last = launcher.line();
+    for isolation in isolations() {
+        let mut launcher = launcher(&host, isolation, &["--threads", "1"], "late");
+        assert!(launcher.line().starts_with("server "));
+        let (mut burning, mut sleeping) = (Vec::new(), Vec::new());
+        let mut last = launcher.line();
+        while let Some(late) = last.trim().strip_prefix("late ") {
+            let (how, microseconds) = late.split_once(' ').unwrap();
+            let series = if how == "burn" { &mut burning } else { &mut sleeping };
+            series.push(microseconds.parse::<u64>().unwrap());
+            last = launcher.line();
+        }
+        let mut said = String::new();
+        launcher.stderr().read_to_string(&mut said).unwrap();
+        assert!(last.trim().ends_with("client Some(0)"), "{last}{said}");
+        println!("{isolation}: microseconds after the deadline: {burning:?}, {sleeping:?}");
+        // Who waits for the handler is late each time: by 40 ms, or by 60. Beside other tests others have
+        // the processors for some milliseconds now and then.
+        for (series, all) in [(burning, 20), (sleeping, 10)] {
+            let in_time = series.iter().filter(|late| **late <= 5_000).count();
+            let wanted = if quiet() { all * 3 / 4 } else { all / 4 };
+            assert!(series.len() == all && in_time >= wanted, "{series:?}");
+        }
     }
-    let mut said = String::new();
-    launcher.stderr().read_to_string(&mut said).unwrap();
-    assert!(last.trim().ends_with("client Some(0)"), "{last}{said}");
-    println!("microseconds after the deadline: {late:?}");
-    // Who waits for the handler is 40 ms late each time. Beside other tests others have the processors
-    // for some milliseconds now and then.
-    let in_time = late.iter().filter(|late| **late <= 5_000).count();
-    let wanted = if quiet() { 15 } else { 5 };
-    assert!(late.len() == 20 && in_time >= wanted, "{late:?}");
 }
 
 #[test]

@@ -19,7 +19,7 @@ fn manners(keys: &str) -> Manners {
 
 #[test]
 fn what_would_protect_is_refused_and_never_left_out_in_silence() {
-    for key in [
+    let some = [
         "cap_drop: [ALL]",
         "read_only: true",
         "security_opt: [no-new-privileges]",
@@ -30,8 +30,11 @@ fn what_would_protect_is_refused_and_never_left_out_in_silence() {
         "ulimits: {nofile: 10}",
         "userns_mode: host",
         "scale: 2",
-    ] {
-        let error = error(&with(key));
+        "profiles: [debug]",
+    ];
+    let all = crate::compose::keys::REFUSED.map(|key| format!("{key}: [x]"));
+    for key in some.iter().map(|key| (*key).to_owned()).chain(all) {
+        let error = error(&with(&key));
         let name = key.split(':').next().unwrap();
         let place = format!("compose.yaml:3: services.a.{name}: ");
         assert!(error.starts_with(&place), "{error}");

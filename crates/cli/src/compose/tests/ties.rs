@@ -94,6 +94,8 @@ fn dependencies_in_both_forms() {
     assert_eq!(
         compose.notes,
         [
+            "compose.yaml:5: services.a.depends_on.b.restart: not used: `up` starts no service anew by \
+             hand",
             "compose.yaml:8: services.a.depends_on.e: not in this file and not required; not awaited",
             "compose.yaml:5: services.a.depends_on.b: no healthcheck is run; awaited is, as with \
              service_started, that the service serves its name, if another one's `calls` name it"
@@ -103,6 +105,12 @@ fn dependencies_in_both_forms() {
 
 #[test]
 fn wrong_dependencies() {
+    let mistyped = error(&graph(&[("a", "{b: {conditon: service_healthy}}"), ("b", "[]")]));
+    assert_eq!(
+        mistyped,
+        "compose.yaml:4: services.a.depends_on.b.conditon: Compose has no such key; remove it, or begin \
+         it with `x-` (did you mean `condition`?)"
+    );
     assert_eq!(
         error(&graph(&[("alpha", "[]"), ("b", "[alpa]")])),
         "compose.yaml:7: services.b.depends_on[0]: no service `alpa` in this file; it has alpha, b \

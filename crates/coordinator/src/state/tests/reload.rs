@@ -47,6 +47,36 @@ fn a_set_that_changes_is_told_to_both_ends() {
     assert!(reload(&mut s, &POLICY.replace("web = ['a.B/*']", "web = ['a.B/C']")).is_empty());
 }
 
+/// All of it was put into the queue of a server, which was closed for what it had not read.
+#[test]
+fn what_changes_for_many_links_is_told_as_it_is_taken() {
+    let mut s = state();
+    let (server, web) = (open(&mut s, 1), open(&mut s, 2));
+    register(&mut s, server);
+    let links: Vec<u64> = (0..40).map(|_| link(&mut s, web).0).collect();
+    let mut e = reload(&mut s, &POLICY.replace("web = ['a.B/*']", "web = ['a.B/C']"));
+    let told = |e: &[Effect]| -> Vec<u64> {
+        let told = e.iter().filter_map(|e| match e {
+            Effect::Send { to, message: Message::Allowed { link, role, .. } } if *to == server => {
+                assert_eq!(*role, Role::Server);
+                Some(*link)
+            }
+            _ => None,
+        });
+        told.collect()
+    };
+    let mut all = told(&e);
+    assert!(all.len() < 20 && s.is_due(server), "{}", all.len());
+    // One that ends meanwhile is told of no more.
+    ask(&mut s, server, closed(links[39], Role::Server));
+    while s.is_due(server) {
+        s.room(server);
+        e = take(&mut s);
+        all.extend(told(&e));
+    }
+    assert_eq!(all, links[..39]);
+}
+
 #[test]
 fn an_end_that_is_known_by_other_principals_is_shown_so() {
     let mut s = state();

@@ -134,22 +134,38 @@ fn one_user_serves_and_watches_so_many_names_and_no_more() {
     assert_eq!(refused(&e), (RESOURCE_EXHAUSTED, text));
 }
 
+/// Of a thousand links of this user, the bytes of all and how many have wide rings: the first ones.
+fn a_thousand(s: &mut State, uid: u32) -> (u64, usize) {
+    let conn = open(s, uid);
+    let geometries: Vec<_> = (0..1000)
+        .map(|_| {
+            let number = link(s, conn).0;
+            s.links[&number].geometry
+        })
+        .collect();
+    let wide = geometries.iter().take_while(|g| **g == Geometry::WIDE).count();
+    assert!(geometries[wide..].iter().all(|g| *g == Geometry::DEFAULT), "a wide one after narrow ones");
+    (geometries.iter().map(|g| 2 * g.outbox_bytes() as u64).sum(), wide)
+}
+
 #[test]
 fn a_user_has_a_few_wide_links_and_a_thousand_stay_below_200_mib() {
-    let mut s = state();
-    let (server, web) = (open(&mut s, 1), open(&mut s, 2));
-    register(&mut s, server);
-    let mut bytes = 0;
-    for i in 0..1000 {
-        let (number, _) = link(&mut s, web);
-        let g = s.links[&number].geometry;
-        assert_eq!(g == Geometry::WIDE, i < 16, "half of those that there are");
-        bytes += 2 * g.outbox_bytes();
-    }
+    let books = || {
+        let mut s = under("[service.g]\nregister = ['anyone']\n[service.g.call]\nanyone = ['*']\n");
+        let server = open(&mut s, 1);
+        register(&mut s, server);
+        s
+    };
+    let mut s = books();
+    let (bytes, wide) = a_thousand(&mut s, 2);
+    assert_eq!(wide, 16, "half of those that there are");
     assert!(bytes < 200 << 20, "{bytes}");
-    let other = open(&mut s, 3);
-    let (number, _) = link(&mut s, other);
-    assert_eq!(s.links[&number].geometry, Geometry::WIDE, "another user's first");
+    // Others have half of what is left, and the coordinator's user all.
+    let each = [3, 4, 9, 5].map(|uid| a_thousand(&mut s, uid).1);
+    assert_eq!(each, [8, 4, 4, 0]);
+    for uid in [0, 9] {
+        assert_eq!(a_thousand(&mut books(), uid).1, 32, "user {uid}");
+    }
 }
 
 #[test]
@@ -157,18 +173,26 @@ fn closed_links_are_remembered_in_bounds_and_not_those_of_one_user_only() {
     let mut s = state();
     let (server, web, other) = (open(&mut s, 1), open(&mut s, 2), open(&mut s, 3));
     register(&mut s, server);
-    let close = |s: &mut State, conn| {
+    let close = |s: &mut State, conn, calls| {
         let (number, _) = link(s, conn);
-        ask(s, server, closed(number, Role::Server));
+        let stats = LinkStats { calls, ..LinkStats::default() };
+        let (role, blame) = (Role::Server, Blame::Nobody);
+        ask(s, server, Message::Closed { link: number, role, blame, stats });
         forgotten(s, number);
         number
     };
-    let telling = close(&mut s, other);
+    let telling = close(&mut s, other, 0);
+    let own = close(&mut s, web, 1);
     for _ in 0..REMEMBERED + 50 {
-        close(&mut s, web);
+        close(&mut s, web, 0);
     }
     assert_eq!(s.links.len(), REMEMBERED);
     assert!(s.links.contains_key(&telling), "hidden behind the links of another user");
+    assert!(s.links.contains_key(&own), "hidden behind the caller's own empty links");
+    for _ in 0..REMEMBERED {
+        close(&mut s, web, 1);
+    }
+    assert!(!s.links.contains_key(&own) && s.links.contains_key(&telling), "the oldest goes");
     // What was never open is not remembered.
     connect(&mut s, web);
     ask(&mut s, web, Message::Cancel { request: 2 });
