@@ -92,6 +92,15 @@ pub(crate) fn without_bad_details(headers: &mut HeaderMap) {
     }
 }
 
+/// The first value of a header. In a few headers looking at each takes less than hashing a name.
+pub(crate) fn find<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a HeaderValue> {
+    const FEW: usize = 6;
+    if headers.len() > FEW {
+        return headers.get(name);
+    }
+    headers.iter().find(|(other, _)| *other == name).map(|(_, value)| value)
+}
+
 fn count(headers: &HeaderMap, keep: impl Fn(&HeaderName, &HeaderValue) -> bool) -> u16 {
     headers.iter().filter(|(n, v)| keep(n, v)).count().min(usize::from(u16::MAX)) as u16
 }
@@ -198,8 +207,12 @@ pub(crate) fn write_trailers(out: &mut Vec<u8>, trailers: &HeaderMap) -> u8 {
 }
 
 fn code_of(trailers: &HeaderMap) -> u8 {
-    let code = trailers.get(GRPC_STATUS).and_then(|v| v.to_str().ok()?.parse::<u8>().ok());
-    code.filter(|c| *c <= 16).unwrap_or(Code::Unknown as u8)
+    let code = match find(trailers, &GRPC_STATUS).map(HeaderValue::as_bytes) {
+        Some(b"0") => return Code::Ok as u8,
+        Some(code) => std::str::from_utf8(code).ok().and_then(|code| code.parse().ok()),
+        None => None,
+    };
+    code.filter(|code| *code <= 16).unwrap_or(Code::Unknown as u8)
 }
 
 fn write_block(out: &mut Vec<u8>, trailers: &HeaderMap, code: u8) -> Result<u8, Status> {
@@ -246,7 +259,7 @@ fn list_size<'a>(headers: impl Iterator<Item = (&'a HeaderName, &'a HeaderValue)
 /// the code stays, the message is cut, and details and metadata are left out where they leave it no
 /// room. Of a good one, metadata that does not fit is RESOURCE_EXHAUSTED.
 pub(crate) fn fit(trailers: &HeaderMap) -> Option<HeaderMap> {
-    if trailers.contains_key(GRPC_DETAILS) {
+    if find(trailers, &GRPC_DETAILS).is_some() {
         let mut sound = trailers.clone();
         without_bad_details(&mut sound);
         if sound.len() != trailers.len() {
@@ -377,8 +390,15 @@ pub(crate) fn response_headers(metadata: &Metadata<'_>) -> Result<HeaderMap, Dec
     Ok(headers)
 }
 
+/// Trailers of an answer without any of its own.
+static PLAIN_TRAILERS: LazyLock<HeaderMap> =
+    LazyLock::new(|| HeaderMap::from_iter([(GRPC_STATUS, HeaderValue::from_static("0"))]));
+
 /// The trailers of a response.
 pub(crate) fn trailers(block: &Trailers<'_>) -> Result<HeaderMap, DecodeError> {
+    if block.code == 0 && block.metadata.is_empty() {
+        return Ok(PLAIN_TRAILERS.clone());
+    }
     let mut headers = HeaderMap::with_capacity(block.metadata.len() + 1);
     let status = match block.code {
         0 => HeaderValue::from_static("0"),
@@ -393,7 +413,7 @@ pub(crate) fn trailers(block: &Trailers<'_>) -> Result<HeaderMap, DecodeError> {
 ///
 /// See "Requests" in <https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md>.
 pub(crate) fn parse_timeout(headers: &HeaderMap) -> Option<Duration> {
-    let text = headers.get(GRPC_TIMEOUT)?.to_str().ok()?;
+    let text = find(headers, &GRPC_TIMEOUT)?.to_str().ok()?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
     if digits.is_empty() || digits.len() > 8 || !digits.bytes().all(|b| b.is_ascii_digit()) {
         return None;

@@ -14,7 +14,7 @@ use crate::stats::Estimate;
 pub fn time(ns: f64) -> String {
     match ns {
         ns if ns < 1e3 => format!("{} ns", digits(ns)),
-        ns if ns < 1e6 => format!("{} us", digits(ns / 1e3)),
+        ns if ns < 1e6 => format!("{} µs", digits(ns / 1e3)),
         ns if ns < 1e9 => format!("{} ms", digits(ns / 1e6)),
         ns => format!("{} s", digits(ns / 1e9)),
     }
@@ -77,8 +77,8 @@ mod tests {
     #[test]
     fn numbers_have_suitable_units() {
         assert_eq!(time(119.6), "120 ns");
-        assert_eq!(time(4_415.0), "4.42 us");
-        assert_eq!(time(37_589.0), "37.6 us");
+        assert_eq!(time(4_415.0), "4.42 µs");
+        assert_eq!(time(37_589.0), "37.6 µs");
         assert_eq!(time(1.5e9), "1.50 s");
         assert_eq!(rate(67_912.0), "67.9 k/s");
         assert_eq!(rate(60.9e6), "60.9 M/s");

@@ -48,7 +48,7 @@ const COMMON: &[(&str, &str)] = &[
     ("spin, block", "a side that waits keeps looking, or sleeps in the kernel"),
     ("same core, two cores, unpinned", "where the two sides run"),
     ("near, far", "whether a cache line goes between the two cores and back in under 275 ns"),
-    ("floor", "what nobody can stay below; where it is no floor, what rests on it is VOID"),
+    ("floor", "what nobody can stay below"),
     ("pass, FAIL", "the whole 95 % interval is within, or beyond, the bound"),
     ("undecided", "the bound lies within the interval: more rounds, or a quieter machine, decide"),
     ("too few", "fewer than five rounds, too few for an interval"),
@@ -63,12 +63,17 @@ const CALLS: &[(&str, &str)] = &[
     ("latency", "one call at a time, each timed"),
     ("pipelined", "many calls under way at once; calls per second"),
     ("bare", "a hand-over without a payload"),
+    ("VOID", "the floor that this rests on was none in this run"),
 ];
 
 const WORDS: &[(&str, &str)] = &[
     ("clock A", "from starting the client's process to its end, connecting included"),
     ("clock B", "from a warm client's request to the answer that it has checked"),
-    ("admission", "connecting: what passes between the client's first step and its first request"),
+    (
+        "admission",
+        "connecting: what passes between the client's first step and its first request; `domain`, \
+         `pipe` and `shm` are connected before",
+    ),
     (
         "total, counts",
         "the service answers with the number of words, or with how often each occurs",

@@ -504,6 +504,19 @@ mod tests {
     }
 
     #[test]
+    fn bytes_are_bounded_for_a_caller_and_for_its_user() {
+        let accounts = accounts();
+        let callers: Vec<_> = (1..=5).map(|pid| accounts.open(1, Some(pid))).collect();
+        let full: Vec<_> = callers[..4].iter().map(|one| one.try_charge(MOST).unwrap()).collect();
+        let last = &callers[4];
+        assert!(callers[0].try_charge(1).is_none() && last.try_charge(1).is_none());
+        let stranger = accounts.open(2, Some(9));
+        assert!(stranger.try_charge(MOST).is_some(), "another user has its own");
+        drop(full);
+        assert!(last.try_charge(MOST).is_some());
+    }
+
+    #[test]
     fn calls_are_bounded_for_a_caller_and_for_its_user() {
         let accounts = accounts();
         let one = [accounts.open(1, Some(1)), accounts.open(1, Some(1))];
@@ -516,7 +529,8 @@ mod tests {
     }
 
     /// Random charges, completions, cancellations and reads: never more than is allowed, nobody waits
-    /// while there is room, and nothing is left.
+    /// while there is room, and nothing is left. Four calls were under way at a time, of three callers,
+    /// who hold less than their user may: its bound was never reached.
     #[tokio::test]
     async fn accounts_balance_whatever_happens() {
         let mut state = 0x2545_f491_4f6c_dd1d_u64;
@@ -527,19 +541,22 @@ mod tests {
             state % n
         };
         let accounts = accounts();
-        let open: Vec<_> = (0..6).map(|pid| accounts.open(1, Some(pid as u32 / 2))).collect();
+        let open: Vec<_> = (0..12).map(|link| accounts.open(1, Some(link / 2))).collect();
         let mut charges: Vec<(Charge, u64)> = Vec::new();
+        // How often a message waits for what others of its user hold, and for nothing else.
+        let mut for_others = 0;
         for _ in 0..20_000 {
-            let (many, at) = (charges.len() >= 40, next(charges.len() as u64 + 1) as usize);
-            match (charges.get_mut(at), next(4)) {
-                (None, _) if !many => {
-                    let account = &open[next(6) as usize];
-                    charges.push((Charge::new(Arc::clone(account)), 1 + next(700)));
-                }
-                (None, _) => {}
-                (Some((charge, len)), 0 | 1) if !charge.passing => drop(poll(charge, *len)),
-                (Some((charge, _)), 2) => charge.complete(),
-                (Some(_), 3) => drop(charges.swap_remove(at)),
+            // A new one for each that goes, forty in all.
+            if charges.len() < 40 {
+                let account = &open[next(12) as usize];
+                charges.push((Charge::new(Arc::clone(account)), 1 + next(700)));
+            }
+            let at = next(charges.len() as u64) as usize;
+            let (charge, len) = &mut charges[at];
+            match next(4) {
+                0 | 1 if !charge.passing => drop(poll(charge, *len)),
+                2 => charge.complete(),
+                3 => drop(charges.swap_remove(at)),
                 _ => {}
             }
             let books = open[0].user.books();
@@ -550,10 +567,13 @@ mod tests {
                 if let Some(first) = caller.waiting.iter().find(|first| !first.told.is_closed()) {
                     let bounds = &open[0].bounds;
                     assert!(!books.has_room(*pid, bounds, first.own, first.more), "waits in vain");
+                    for_others += usize::from(caller.held.bytes + first.more <= MOST);
                 }
             }
             assert_eq!(bytes, books.all.bytes);
+            assert!(bytes <= 4 * MOST, "{bytes}");
         }
+        assert!(for_others > 1000, "{for_others}: all together hold hardly what they may");
         charges.clear();
         let user = Arc::clone(&open[0].user);
         drop(open);

@@ -1,6 +1,7 @@
 //! The calls of a link: opened by the caller or taken in by the service, found, and forgotten; and
 //! the places that they take.
 
+use std::collections::hash_map::Entry;
 use std::sync::{Arc, MutexGuard};
 
 use partywall_abi::sync::Ordering;
@@ -27,18 +28,20 @@ impl Core {
         } else if !streams.is_free() {
             return Ok(None);
         }
-        loop {
+        let stream = loop {
             let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-            if id != 0 && !streams.calls.contains_key(&id) {
-                let stream = Arc::new(Stream::new(id));
-                streams.calls.insert(id, Arc::clone(&stream));
-                self.open.store(streams.len(), Ordering::Relaxed);
-                if streams.len() > 1 {
-                    self.calls_alone.store(0, Ordering::Relaxed);
-                }
-                return Ok(Some((stream, streams.len())));
+            if id != 0
+                && let Entry::Vacant(place) = streams.calls.entry(id)
+            {
+                break Arc::clone(place.insert(Arc::new(Stream::new(id))));
             }
+        };
+        let open = streams.len();
+        self.open.store(open, Ordering::Relaxed);
+        if open > 1 {
+            self.calls_alone.store(0, Ordering::Relaxed);
         }
+        Ok(Some((stream, open)))
     }
 
     /// Asks for a place for a call.
@@ -101,9 +104,7 @@ impl Core {
         {
             return Ok(Err(status));
         }
-        let stream = Stream::new(id);
-        stream.lock().ended = whole;
-        let stream = Arc::new(stream);
+        let stream = Arc::new(Stream::of(id, whole));
         streams.calls.insert(id, Arc::clone(&stream));
         self.open.store(streams.len(), Ordering::Relaxed);
         Ok(Ok(stream))
@@ -191,7 +192,8 @@ impl Core {
         let all: Vec<_> = guard(&self.streams).calls.values().cloned().collect();
         let mut ended = 0;
         for stream in all {
-            if stream.path().is_some_and(&ends) && self.forget_exactly(&stream) {
+            let path = stream.lock().path.clone();
+            if path.is_some_and(|path| ends(&path)) && self.forget_exactly(&stream) {
                 self.push_reset(stream.id, status.code(), status.message());
                 stream.fail(status.clone());
                 ended += 1;

@@ -84,7 +84,7 @@ impl Pump {
     }
 
     pub(crate) fn response(response: http::Response<tonic::body::Body>) -> Self {
-        let told = response.headers().contains_key(wire::GRPC_STATUS);
+        let told = wire::find(response.headers(), &wire::GRPC_STATUS).is_some();
         if !told && response.status() != http::StatusCode::OK {
             return Self::status(wire::http_status(&response));
         }

@@ -472,7 +472,7 @@ impl Link {
         // Counted now: a caller that has its answer can end the link before its call has ended here.
         self.core.counters.calls.fetch_add(1, Ordering::Relaxed);
         let (method, peer) = self.method(head.path);
-        stream.is_of(&method.path);
+        stream.lock().path = Some(Arc::clone(&method.path));
         let mut call = Task {
             link: Arc::clone(self),
             stream: Arc::clone(&stream),

@@ -13,7 +13,7 @@
 //! stretch is all that a stream has to remember.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use bytes::{Bytes, BytesMut};
@@ -81,6 +81,8 @@ pub(crate) struct State {
     pub(crate) send_closed: bool,
     /// The last record of this side is on the ring.
     pub(crate) answered: bool,
+    /// What is called, at the service's end, as soon as that is known.
+    pub(crate) path: Option<Arc<str>>,
     /// Bytes of data that have come, and of those, what the task has taken.
     came: u64,
     taken: u64,
@@ -155,28 +157,22 @@ impl Part {
 pub(crate) struct Stream {
     pub(crate) id: u32,
     state: Mutex<State>,
-    /// What is called, at the service's end.
-    path: OnceLock<Arc<str>>,
 }
 
 impl Stream {
     pub(crate) fn new(id: u32) -> Self {
+        Self::of(id, false)
+    }
+
+    /// One of which nothing more is to come if it is `whole`.
+    pub(crate) fn of(id: u32, whole: bool) -> Self {
         let state = State {
             window: limits::STREAM_WINDOW,
             credit: limits::STREAM_WINDOW,
+            ended: whole,
             ..State::default()
         };
-        Self { id, state: Mutex::new(state), path: OnceLock::new() }
-    }
-
-    /// Says what is called.
-    pub(crate) fn is_of(&self, path: &Arc<str>) {
-        let _first = self.path.set(Arc::clone(path));
-    }
-
-    /// What is called, as far as it was said.
-    pub(crate) fn path(&self) -> Option<&str> {
-        self.path.get().map(|path| &**path)
+        Self { id, state: Mutex::new(state) }
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
