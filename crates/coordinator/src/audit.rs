@@ -442,7 +442,6 @@ mod tests {
         for _ in 0..1000 {
             written += limiter.lines(&denied(3), start, at).len();
         }
-        assert_eq!(written, BURST as usize);
         assert_eq!(limiter.lines(&denied(4), start, at).len(), 1, "another account");
         assert!(limiter.due(start, at).is_empty());
         let later = start + Duration::from_secs(1);
@@ -453,7 +452,8 @@ mod tests {
             (value["event"].as_str(), value["count"].as_u64()),
             (Some("left_out"), Some(900))
         );
-        assert_eq!(limiter.lines(&denied(3), later, at).len(), 1);
+        let in_a_second: usize = (0..100).map(|_| limiter.lines(&denied(3), later, at).len()).sum();
+        assert_eq!((written, in_a_second), (100, 10));
     }
 
     #[test]

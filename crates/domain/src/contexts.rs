@@ -47,7 +47,7 @@ use crate::table::{
 
 /// What an agent blocks: all but what a new thread, which inherits it, needs before it sets its own, and
 /// but for [`LIBRARY`].
-const CLOSED: u64 = !(KEPT_OPEN | LIBRARY);
+pub(crate) const CLOSED: u64 = !(KEPT_OPEN | LIBRARY);
 
 /// How long an agent that has been signalled, or whose answer nobody has taken yet, waits until it looks
 /// again, in nanoseconds.

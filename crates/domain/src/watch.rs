@@ -27,6 +27,7 @@ use std::time::{Duration, Instant};
 use rustix::thread::futex;
 
 use crate::callers;
+use crate::contexts::CLOSED;
 use crate::signals::CALL_OFF;
 use crate::space::SLOTS;
 use crate::sys;
@@ -54,8 +55,11 @@ impl Watch {
         let stop = Arc::new(AtomicBool::new(false));
         let stopping = Arc::clone(&stop);
         let builder = std::thread::Builder::new().name("domain-watch".into());
-        let thread = builder.spawn(move || watch(&stopping))?;
-        Ok(Self { stop, thread: Some(thread) })
+        // A thread begins with its maker's mask, and the launcher's signals are for its own threads.
+        let before = sys::set_mask(CLOSED);
+        let thread = builder.spawn(move || watch(&stopping));
+        sys::set_mask(before);
+        Ok(Self { stop, thread: Some(thread?) })
     }
 }
 

@@ -173,7 +173,29 @@ pub fn hostile_service(data: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+    use std::sync::Once;
+
+    thread_local! {
+        static PANICS: Cell<usize> = const { Cell::new(0) };
+    }
+
+    /// How many panics there were in this thread. The runtime swallows those of tasks, as which a link's
+    /// end reads; all tasks of a link run in the thread that made its runtime, and other tests in others.
+    fn panics() -> usize {
+        static COUNTING: Once = Once::new();
+        COUNTING.call_once(|| {
+            let before = std::panic::take_hook();
+            std::panic::set_hook(Box::new(move |panic| {
+                PANICS.set(PANICS.get() + 1);
+                before(panic);
+            }));
+        });
+        PANICS.get()
+    }
+
     fn drive(body: fn(&[u8]) -> bool, trials: usize) {
+        let before = panics();
         let mut state = 0x2545_f491_4f6c_dd1d_u64;
         let mut next = move || {
             state ^= state << 13;
@@ -185,6 +207,7 @@ mod tests {
         for _ in 0..trials {
             let data: Vec<u8> = (0..next() % 240).map(|_| next() as u8).collect();
             accepted += usize::from(body(&data));
+            assert_eq!(panics(), before, "a task of the link panics at {data:?}");
         }
         assert!(accepted > trials / 50, "only {accepted} inputs reached the accepting path");
         assert!(accepted < trials, "nothing was refused");

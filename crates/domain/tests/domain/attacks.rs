@@ -1,7 +1,8 @@
 //! Attacks of one domain on another, and what comes of them at isolation `fault`: it contains mistakes,
 //! so some must be stopped, and of all it is known which are. What is expected is the table in
 //! docs/isolation-levels.md; any difference fails. It holds for the kernels of the emulated machine
-//! (`cargo xtask vm-test`); elsewhere those that must be stopped are tried.
+//! (`cargo xtask vm-test`); elsewhere those that must be stopped are tried. At `none` all are: what keys
+//! alone stop must come to something there, or it would be no attack.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
@@ -13,7 +14,10 @@ use partywall_domain::guest::{Guest, Link};
 use partywall_domain::space::Space;
 
 use crate::gate::{pair, pair_for};
-use crate::host::{Running, body_of, c, in_a_launcher, is_body_of, is_emulated, path, start};
+use crate::host::{
+    Running, body_of, c, in_a_launcher, is_body_of, is_emulated, path, start, start_in,
+    where_cores_are_written,
+};
 
 const LONG: Duration = Duration::from_secs(10);
 
@@ -76,10 +80,38 @@ const ATTACKS: [Attack; 48] = [
     (27, "kill_it", "kill of the other domain", false),
 ];
 
-/// What came of an attack.
+/// Those that nothing but keys stops.
+const BY_KEYS_ALONE: [&str; 7] = [
+    "direct_read",
+    "direct_write",
+    "reprotect",
+    "ring",
+    "signal_stack",
+    "write_launcher",
+    "write_tables",
+];
+
+/// What came of an attack: what it got, by what it was stopped, or what this machine has not.
 struct Outcome {
-    is_open: bool,
+    came_to: Came,
     by: String,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Came {
+    Open,
+    Stopped,
+    Untried,
+}
+
+impl Outcome {
+    fn of(is_open: bool, by: &str) -> Self {
+        Self { came_to: if is_open { Came::Open } else { Came::Stopped }, by: by.to_owned() }
+    }
+
+    fn is_open(&self) -> bool {
+        self.came_to == Came::Open
+    }
 }
 
 /// A domain with a secret, and what this thread needs to ask it.
@@ -113,6 +145,8 @@ struct Field<'a> {
     space: &'a Space,
     attacker: OwnedFd,
     victim: Option<Victim>,
+    /// Where the attackers would leave their cores.
+    dir: tempfile::TempDir,
     /// Memory of the launcher's, on a page of its own that stays: it may be closed in the end.
     page: &'static Page,
 }
@@ -125,7 +159,8 @@ impl<'a> Field<'a> {
     fn new(space: &'a Space) -> Self {
         let mut page = Page([0; 512]);
         page.0[0] = 0x5ec4_e75e_c4e7_5ec4;
-        Self { space, attacker: c("attacker.c"), victim: None, page: Box::leak(Box::new(page)) }
+        let (attacker, dir) = (c("attacker.c"), where_cores_are_written());
+        Self { space, attacker, victim: None, dir, page: Box::leak(Box::new(page)) }
     }
 
     /// Lets a new domain attack the victim.
@@ -137,22 +172,21 @@ impl<'a> Field<'a> {
         let page = format!("{:x}", std::ptr::from_ref(self.page) as u64);
         let thread = rustix::thread::gettid().as_raw_nonzero().to_string();
         let arguments = [way, &secret, &pid, &code, &page, &thread];
-        let mut attacker = start(self.space, &self.attacker, &arguments);
+        let mut attacker = start_in(self.dir.path(), self.space, &self.attacker, &arguments);
         attacker.ready();
         let (status, said) = attacker.end();
         let said = said.trim();
         let outcome = match (said.split_once(": "), status.signal()) {
-            (Some(("open", how)), _) => Outcome { is_open: true, by: how.to_owned() },
-            (Some(("stopped", by)), _) => Outcome { is_open: false, by: by.to_owned() },
-            (None, Some(_)) if status.core_dumped() => {
-                Outcome { is_open: true, by: "a core is written".to_owned() }
-            }
+            (Some(("open", how)), _) => Outcome::of(true, how),
+            (Some(("stopped", by)), _) => Outcome::of(false, by),
+            (Some(("untried", by)), _) => Outcome { came_to: Came::Untried, by: by.to_owned() },
+            (None, Some(_)) if status.core_dumped() => Outcome::of(true, "a core is written"),
             (None, Some(signal)) => {
-                Outcome { is_open: false, by: format!("the attacker dies by {}", name(signal)) }
+                Outcome::of(false, &format!("the attacker dies by {}", name(signal)))
             }
             _ => panic!("{way}: {status}, {said:?}"),
         };
-        if outcome.is_open {
+        if outcome.is_open() {
             self.victim = None;
         } else {
             assert_eq!(victim.call(34), Ok(1), "{way}: the victim's secret is another one");
@@ -178,14 +212,14 @@ fn into_the_gate(field: &mut Field<'_>) -> Outcome {
     let mut deaths = Vec::new();
     for place in 0.. {
         let outcome = field.attack(&format!("gate{place}"));
-        assert!(!outcome.is_open, "place {place}: {}", outcome.by);
+        assert!(!outcome.is_open(), "place {place}: {}", outcome.by);
         if outcome.by == "there are no more" {
             break;
         }
         deaths.push(outcome.by);
     }
     assert!(deaths.len() > 10, "{deaths:?}");
-    Outcome { is_open: false, by: format!("the attacker dies at each of {} places", deaths.len()) }
+    Outcome::of(false, &format!("the attacker dies at each of {} places", deaths.len()))
 }
 
 /// Enters the gate with odd flags, numbers, stacks and storage.
@@ -194,7 +228,7 @@ fn odd_entries(space: &Space) -> Outcome {
     let (status, said) = caller.end();
     let is_right = status.success() && said == "ok\n" && callee.call([0, 1, 1]) == Ok(2);
     let by = if is_right { "right answers, or a refusal" } else { "a wrong answer" };
-    Outcome { is_open: !is_right, by: by.to_owned() }
+    Outcome::of(!is_right, by)
 }
 
 /// Closes another domain's gate with that one's thread-local storage.
@@ -207,27 +241,26 @@ fn forged_storage(space: &Space) -> Outcome {
         Some(signal) => format!("the attacker dies by {}", name(signal)),
         None => said.trim().to_owned(),
     };
-    Outcome { is_open, by }
+    Outcome::of(is_open, &by)
 }
 
 /// Starts a launcher where a system call is answered in the kernel's place.
 fn answered(test: &str, number: i64, errno: i32) -> Outcome {
     let refused = with_a_filter(test, number, errno).is_ok();
     let by = if refused { "the launcher refuses to start" } else { "it starts" };
-    Outcome { is_open: !refused, by: by.to_owned() }
+    Outcome::of(!refused, by)
 }
 
 /// What an attack came to, as the document has it.
 fn cell(outcome: &Outcome) -> String {
-    format!("{}: {}", if outcome.is_open { "open" } else { "stopped" }, outcome.by)
+    format!("{}: {}", format!("{:?}", outcome.came_to).to_lowercase(), outcome.by)
 }
 
 in_a_launcher! {
     fn attacks_come_to_what_is_written_down(space) {
         let mut field = Field::new(space);
         if space.isolation() == Isolation::None {
-            // Nothing is promised, and nothing is there: the page is open.
-            assert!(field.attack("direct_read").is_open);
+            without_keys(&mut field);
             return;
         }
         let mut table = Vec::new();
@@ -236,7 +269,7 @@ in_a_launcher! {
                 continue;
             }
             let outcome = field.attack(way);
-            assert!(!(must && outcome.is_open), "{number} {what}: {}", outcome.by);
+            assert!(!(must && outcome.is_open()), "{number} {what}: {}", outcome.by);
             table.push((number, what, cell(&outcome)));
         }
         let mut more = vec![
@@ -249,16 +282,35 @@ in_a_launcher! {
         if space.isolation() == Isolation::Fault {
             // Its kernel lets nobody's signal stack be open.
             let stack = field.attack("signal_stack");
-            assert!(!stack.is_open, "{}", stack.by);
+            assert!(!stack.is_open(), "{}", stack.by);
         }
         for (number, what, outcome) in more.drain(..) {
-            assert!(!outcome.is_open, "{number} {what}: {}", outcome.by);
+            assert!(!outcome.is_open(), "{number} {what}: {}", outcome.by);
             table.push((number, what, cell(&outcome)));
         }
         if is_emulated() {
             compare(table, space.isolation());
         }
     }
+}
+
+/// All attacks where there are no keys. What keys alone stop gets what it wants, which shows that it can, or
+/// this machine has not what it takes, and says so. What else must be stopped is stopped here as well.
+fn without_keys(field: &mut Field<'_>) {
+    let mut by_keys = 0;
+    for (number, way, what, must) in ATTACKS {
+        let outcome = field.attack(way);
+        println!("| {number} | {what} | {} |", cell(&outcome));
+        if BY_KEYS_ALONE.contains(&way) {
+            by_keys += 1;
+            let Outcome { came_to, by } = &outcome;
+            let is_not_here = *came_to == Came::Untried && by.starts_with("no such rings");
+            assert!(outcome.is_open() || is_not_here, "{number} {what}: {came_to:?}: {by}");
+        } else if must {
+            assert_eq!(outcome.came_to, Came::Stopped, "{number} {what}: {}", outcome.by);
+        }
+    }
+    assert_eq!(by_keys, BY_KEYS_ALONE.len());
 }
 
 const DOCUMENT: &str = include_str!("../../../../docs/isolation-levels.md");

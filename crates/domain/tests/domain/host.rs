@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::mpsc;
@@ -12,6 +13,7 @@ use partywall_abi::control::Isolation;
 use partywall_domain::machine::Feature;
 use partywall_domain::space::Space;
 use partywall_domain::task::{Domain, Program};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Runs `body` in processes of its own, as a launcher has to be: without restartable sequences. Once
 /// without and, where the machine has them, once with protection keys; in the emulated machine, which
@@ -82,7 +84,8 @@ pub(crate) fn is_quiet() -> bool {
 
 /// A test whose body runs in a launcher of its own.
 macro_rules! in_a_launcher {
-    (fn $name:ident($space:ident) $body:block) => {
+    ($(#[$about:meta])* fn $name:ident($space:ident) $body:block) => {
+        $(#[$about])*
         #[test]
         fn $name() {
             $crate::host::alone(concat!(module_path!(), "::", stringify!($name)), |$space| $body);
@@ -180,9 +183,38 @@ pub(crate) fn program(image: &OwnedFd, args: &[&str]) -> (Program, File) {
 }
 
 pub(crate) fn start(space: &Space, image: &OwnedFd, args: &[&str]) -> Running {
-    let (program, output) = program(image, args);
+    start_in(Path::new("/"), space, image, args)
+}
+
+/// The same, in this directory.
+pub(crate) fn start_in(dir: &Path, space: &Space, image: &OwnedFd, args: &[&str]) -> Running {
+    let (mut program, output) = program(image, args);
+    program.directory = dir.into();
     let domain = Domain::start(space, program).unwrap();
     Running { domain, output: BufReader::new(output) }
+}
+
+/// How much of a core is written: enough to see that one is.
+const CORE: u64 = 1 << 20;
+
+/// A directory where whatever this process starts from now on writes a core when it dies, unless somebody
+/// keeps it from that. The limit that tests are run with is mostly 0, and then it is nobody's merit that
+/// there is none.
+pub(crate) fn where_cores_are_written() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let limit = getrlimit(Resource::Core);
+    let current = Some(limit.maximum.map_or(CORE, |most| most.min(CORE)));
+    setrlimit(Resource::Core, Rlimit { current, ..limit }).unwrap();
+    let mut process = Command::new("/bin/sh");
+    let ended = process.args(["-c", "kill -ABRT $$"]).current_dir(&dir).status().unwrap();
+    if !ended.core_dumped() {
+        println!(
+            "no process writes a core here (limit {:?}, {}): that domains write none is not shown",
+            limit.maximum,
+            std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap_or_default().trim()
+        );
+    }
+    dir
 }
 
 impl Running {

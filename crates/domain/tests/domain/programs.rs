@@ -14,7 +14,7 @@ use rustix::process::WaitOptions;
 
 use crate::host::{
     Running, bytes, c, in_a_launcher, in_time, mapped, path, program, programs, rust, sealed,
-    slowness, start,
+    slowness, start, start_in, where_cores_are_written,
 };
 
 const LONG: Duration = Duration::from_secs(5);
@@ -74,6 +74,7 @@ in_a_launcher! {
 
 in_a_launcher! {
     fn a_domain_dies_alone_and_leaves_nothing(space) {
+        let dir = where_cores_are_written();
         let image = c("end.c");
         let mut witness = start(space, &image, &["stay"]);
         witness.ready();
@@ -86,7 +87,7 @@ in_a_launcher! {
             ("stay", libc::SIGKILL),
         ];
         for (way, signal) in ways {
-            let mut victim = start(space, &image, &[way]);
+            let mut victim = start_in(dir.path(), space, &image, &[way]);
             victim.ready();
             let range = victim.domain.range();
             assert!(mapped(range.clone()) > 3);

@@ -107,31 +107,54 @@ in_a_launcher! {
 
 in_a_launcher! {
     fn as_many_domains_as_there_are_keys_and_then_an_error(space) {
+        let keys = space.isolation() != Isolation::None;
+        // Two of them offer a function, whose arena takes a key as a domain does.
+        let offering: Vec<_> = (0..2)
+            .map(|_| {
+                let mut callee = start(space, &c("callee.c"), &["1", "bytes"]);
+                callee.ready();
+                callee
+            })
+            .collect();
         let image = c("end.c");
+        let start_one = || {
+            let (stays, output) = program(&image, &["stay"]);
+            Domain::start(space, stays).map(|domain| (domain, output))
+        };
         let mut running = Vec::new();
         let why = loop {
-            let (stays, output) = program(&image, &["stay"]);
-            match Domain::start(space, stays) {
-                Ok(domain) => running.push((domain, output)),
+            match start_one() {
+                Ok(domain) => running.push(domain),
                 Err(why) => break why,
             }
         };
+        let all = offering.len() + running.len();
         match (space.isolation(), why) {
             // Sixteen keys, of which the kernel has one or two, and signal stacks maybe one.
             (Isolation::Fault, StartError::NoKeys { domains }) => {
-                assert_eq!(domains, running.len());
+                assert_eq!(domains, all);
                 assert!((14..=15).contains(&domains), "{domains}");
             }
             (Isolation::FaultSharedStacks, StartError::NoKeys { domains }) => {
-                assert_eq!(domains, running.len());
+                assert_eq!(domains, all);
                 assert!((13..=14).contains(&domains), "{domains}");
             }
-            (Isolation::None, StartError::Full) => assert_eq!(running.len(), 64),
+            (Isolation::None, StartError::Full) => assert_eq!(all, 64),
             other => panic!("{other:?}"),
         }
-        // A key comes back with its domain.
+        let take = || Function::take(space.launcher(), 7);
+        let without_a_key = take().err().and_then(|why| why.raw_os_error());
+        assert_eq!(without_a_key, keys.then_some(libc::ENOSPC));
+        // A key comes back with its domain, and the arena has it.
         running.pop();
-        let (stays, _output) = program(&image, &["stay"]);
-        let _again = Domain::start(space, stays).unwrap();
+        let function = take().unwrap();
+        match start_one() {
+            Err(StartError::NoKeys { domains }) if keys => assert_eq!(domains, all - 1),
+            Ok(_) if !keys => {}
+            other => panic!("{:?}", other.map(drop)),
+        }
+        // It comes back with the arena.
+        drop(function);
+        let _again = start_one().unwrap();
     }
 }

@@ -1,7 +1,7 @@
 // A domain that attacks another one in the way it is told: `attacker WAY ADDRESS PID CODE PAGE THREAD`.
 // ADDRESS is that of a secret of the domain PID, CODE that of a function of it which returns 7, PAGE that
-// of memory of the launcher, whose thread THREAD calls. Prints `open` and what it got, or `stopped` and by
-// what; or dies.
+// of memory of the launcher, whose thread THREAD calls. Prints `open` and what it got, `stopped` and by
+// what, or `untried` and what this machine has not; or dies.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -39,6 +39,7 @@ static uint64_t thread;
 static void open_(const char *how) { printf("open: %s\n", how); fflush(stdout); _exit(0); }
 static void stopped(const char *by) { printf("stopped: %s\n", by); fflush(stdout); _exit(0); }
 static void failed(void) { stopped(strerrorname_np(errno)); }
+static void untried(const char *without) { printf("untried: %s\n", without); fflush(stdout); _exit(0); }
 static void read_it(const char *how) { if (*secret == SECRET) open_(how); stopped("another value"); }
 
 static uint32_t rights(void) {
@@ -331,23 +332,44 @@ static void register_rseq(void) {
 // Rings in memory of one's own (IORING_SETUP_NO_MMAP, from Linux 6.5 on): the kernel places none in a slot.
 // The words of the structure for that are called otherwise in older headers.
 #define NO_MMAP (1u << 14)
+static struct io_uring_params rings = { .flags = NO_MMAP };
+static char *queues;
+static struct io_uring_sqe *entries;
+// The kernel writes what is at `from` into a pipe, as its n-th write by the ring; what it says, or -errno.
+static int write_by_ring(int ring, int to, uint32_t n, volatile void *from) {
+    entries[n] = (struct io_uring_sqe){ .opcode = IORING_OP_WRITE, .fd = to, .flags = IOSQE_ASYNC,
+                                        .addr = (uint64_t)(uintptr_t)from, .len = 8 };
+    ((uint32_t *)(queues + rings.sq_off.array))[n] = n;
+    __atomic_store_n((uint32_t *)(queues + rings.sq_off.tail), n + 1, __ATOMIC_RELEASE);
+    while (__atomic_load_n((uint32_t *)(queues + rings.cq_off.tail), __ATOMIC_ACQUIRE) == n)
+        if (syscall(SYS_io_uring_enter, ring, 1, n + 1, IORING_ENTER_GETEVENTS, NULL, 0) < 0) return -errno;
+    return ((struct io_uring_cqe *)(queues + rings.cq_off.cqes))[n].res;
+}
 static void ring(void) {
-    struct io_uring_params p = { .flags = NO_MMAP };
     int pipes[2];
-    char *sq = page(PROT_READ | PROT_WRITE), *cq = sq;
-    struct io_uring_sqe *sqes = page(PROT_READ | PROT_WRITE);
-    memcpy((char *)&p.sq_off + 32, &sqes, 8);
-    memcpy((char *)&p.cq_off + 32, &cq, 8);
-    int fd = (int)syscall(SYS_io_uring_setup, 4, &p);
-    if (fd < 0 || pipe(pipes)) failed();
-    sqes[0] = (struct io_uring_sqe){ .opcode = IORING_OP_WRITE, .fd = pipes[1], .flags = IOSQE_ASYNC,
-                                     .addr = (uint64_t)(uintptr_t)secret, .len = 8 };
-    *(uint32_t *)(sq + p.sq_off.array) = 0;
-    __atomic_store_n((uint32_t *)(sq + p.sq_off.tail), 1, __ATOMIC_RELEASE);
-    if (syscall(SYS_io_uring_enter, fd, 1, 1, IORING_ENTER_GETEVENTS, NULL, 0) < 0) failed();
-    int said = ((struct io_uring_cqe *)(cq + p.cq_off.cqes))->res;
-    if (said < 0) { errno = -said; failed(); }
+    char why[64];
     uint64_t got = 0;
+    queues = page(PROT_READ | PROT_WRITE);
+    entries = page(PROT_READ | PROT_WRITE);
+    volatile uint64_t *own = page(PROT_READ | PROT_WRITE);
+    memcpy((char *)&rings.sq_off + 32, &entries, 8);
+    memcpy((char *)&rings.cq_off + 32, &queues, 8);
+    int ring = (int)syscall(SYS_io_uring_setup, 4, &rings);
+    if (ring < 0) {
+        snprintf(why, sizeof why, "no such rings (%s)", strerrorname_np(errno));
+        untried(why);
+    }
+    if (pipe(pipes)) failed();
+    // Only a ring that reads this can be stopped from reading what others have.
+    *own = 7;
+    int said = write_by_ring(ring, pipes[1], 0, own);
+    if (said != 8 || read(pipes[0], &got, 8) != 8 || got != 7) {
+        const char *code = said < 0 ? strerrorname_np(-said) : "no error";
+        snprintf(why, sizeof why, "a ring that does not read an own page (%s)", code);
+        untried(why);
+    }
+    said = write_by_ring(ring, pipes[1], 1, secret);
+    if (said < 0) { errno = -said; failed(); }
     if (read(pipes[0], &got, 8) == 8 && got == SECRET) open_("written to a pipe");
     stopped("another value");
 }

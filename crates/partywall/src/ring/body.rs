@@ -241,8 +241,10 @@ mod tests {
         assert!(granted + before + after >= 64 * len, "{granted} {before} {after}");
         assert!(core.account.try_charge(bytes).is_some(), "something is still charged");
         // The record's own copy is all that a short one needs.
-        core.charge(SHORT).unwrap();
-        let short = WholeBody::new(&core, vec![0; SHORT].into());
-        assert!(matches!(short.held, Held::Nothing));
+        let holds = |bytes: usize| {
+            core.charge(bytes).unwrap();
+            !matches!(WholeBody::new(&core, vec![0; bytes].into()).held, Held::Nothing)
+        };
+        assert_eq!([4096, 4097].map(holds), [false, true]);
     }
 }

@@ -108,7 +108,15 @@ impl Listener {
         (streams, most): (u32, usize),
         stopped: watch::Receiver<bool>,
     ) -> Result<(), Error> {
-        let admitted = Connections::new(most);
+        self.serve_those(services, (streams, Connections::new(most)), stopped).await
+    }
+
+    async fn serve_those(
+        self,
+        services: Services,
+        (streams, admitted): (u32, Arc<Connections>),
+        stopped: watch::Receiver<bool>,
+    ) -> Result<(), Error> {
         let mut full = None;
         if let Self::Tcp(listener) = &self {
             let _ = listener.local_addr().map(|at| tracing::info!(%at, "HTTP/2"));
@@ -123,7 +131,7 @@ impl Listener {
                             let (services, stopped) = (services.for_one(), stopped.clone());
                             connections.spawn(accepted.serve(services, streams, stopped, admitted));
                         }
-                        None => warn_of_refused(&mut full, accepted.user(), most),
+                        None => warn_of_refused(&mut full, accepted.user(), admitted.most()),
                     },
                     Err(why) if is_shortage(&why) => {
                         tracing::warn!(%why, "no connection is taken in for a moment");
@@ -419,11 +427,13 @@ mod tests {
     /// Serves nothing, so that each call is UNIMPLEMENTED.
     fn serve(
         listener: Listener,
-        most: usize,
+        connections: Arc<Connections>,
     ) -> (watch::Sender<bool>, tokio::task::JoinHandle<()>) {
         let (stop, stopped) = watch::channel(false);
         let services = Services::new(Routes::default());
-        let serving = async move { listener.serve(services, (16, most), stopped).await.unwrap() };
+        let serving = async move {
+            listener.serve_those(services, (16, connections), stopped).await.unwrap()
+        };
         (stop, tokio::spawn(serving))
     }
 
@@ -446,7 +456,8 @@ mod tests {
         // As on kernels before 6.16, which let them in, and as on this one.
         for refuse in [|_: BorrowedFd<'_>| false, socket::refuse_descriptors] {
             let lets_in = !refuse(socket::pair().unwrap().0.as_fd());
-            let (stop, serving) = serve(Listener::unix_that(&path, refuse).unwrap(), 64);
+            let listener = Listener::unix_that(&path, refuse).unwrap();
+            let (stop, serving) = serve(listener, Connections::new(64));
             let begin = Instant::now();
             let attack = || {
                 let peer = UnixStream::connect(&path).unwrap();
@@ -482,7 +493,7 @@ mod tests {
         let listener = Listener::tcp("http://127.0.0.1:0").await.unwrap();
         let Listener::Tcp(tcp) = &listener else { unreachable!() };
         let at = tcp.local_addr().unwrap();
-        let (stop, serving) = serve(listener, 32);
+        let (stop, serving) = serve(listener, Connections::new(32));
         let url = format!("http://{at}");
         let channel = tonic::transport::Endpoint::from_shared(url.clone()).unwrap();
         let channel = channel.connect().await.unwrap();
@@ -520,13 +531,15 @@ mod tests {
     /// It was there for as long as its caller liked.
     #[tokio::test]
     async fn a_connection_without_a_preface_is_closed() {
+        const WITHIN: Duration = Duration::from_secs(1);
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("h2.sock");
-        let (_stop, _serving) = serve(Listener::unix(&path).unwrap(), 32);
+        let connections = Connections::within(32, WITHIN);
+        let (_stop, _serving) = serve(Listener::unix(&path).unwrap(), connections);
         let ask = |said: &'static [u8]| {
             let mut peer = UnixStream::connect(&path).unwrap();
             peer.write_all(said).unwrap();
-            peer.set_read_timeout(Some(5 * connections::PREFACE)).unwrap();
+            peer.set_read_timeout(Some(5 * WITHIN)).unwrap();
             tokio::task::spawn_blocking(move || {
                 let begin = Instant::now();
                 let over = peer.read_to_end(&mut Vec::new());
@@ -536,7 +549,7 @@ mod tests {
         for asked in [&PREFACE[..0], &PREFACE[..23], PREFACE].map(ask) {
             let (bytes, over, took) = asked.await.unwrap();
             assert_eq!(over, bytes < 24, "after {bytes} bytes");
-            assert!(took >= connections::PREFACE, "{took:?} after {bytes} bytes");
+            assert!(took >= WITHIN, "{took:?} after {bytes} bytes");
         }
     }
 }

@@ -260,7 +260,6 @@ async fn a_caller_has_so_many_calls_over_all_its_links() {
     running.stop().await.unwrap();
 }
 
-/// Forty requests of 4 MiB have room for two at a time, on a link whose window holds four.
 /// 1,024 calls of a link, beyond which they wait, and 4,096 of a caller beside one on each link.
 #[tokio::test]
 async fn a_server_that_sets_no_bounds_has_those_that_are_promised() {
@@ -306,6 +305,7 @@ async fn a_server_that_sets_no_bounds_has_those_that_are_promised() {
     running.stop().await.unwrap();
 }
 
+/// Forty requests of 4 MiB have room for two at a time, on a link whose window holds four.
 #[tokio::test]
 async fn large_messages_that_have_no_room_together_all_arrive() {
     let host = Host::open();

@@ -9,12 +9,18 @@ use partywall_interop::proto::test_service_client::TestServiceClient;
 use partywall_interop::proto::{SimpleRequest, SimpleResponse};
 use partywall_system_tests::request;
 use partywall_test_control::Conversation;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
-use super::host::{Host, Process, alone};
+use super::host::{Host, Moment, Process, alone};
 
 /// Each instance is asked in turn, so that some of these meet the one that hangs.
 const CONNECTS: u32 = 6;
+
+/// How late the end of a call may be; emulation is slow.
+fn late() -> Duration {
+    let emulated = std::env::var("PARTYWALL_VM").as_deref() == Ok("1");
+    Duration::from_millis(if emulated { 1000 } else { 100 })
+}
 
 #[test]
 fn a_connect_to_an_instance_that_hangs_is_tried_with_the_next() {
@@ -41,6 +47,16 @@ async fn tried_with_the_next(host: &Host) {
     assert!(start.elapsed() < Duration::from_secs(6), "{:?}", start.elapsed());
 }
 
+/// The call fails when its deadline passes, and not before.
+fn ends_with(deadline: Duration, call: impl FnOnce() -> tonic::Status) {
+    let (begin, moment) = (Instant::now(), Moment::here());
+    let ended = call();
+    let (took, own) = (begin.elapsed(), Moment::here().since(&moment));
+    assert_eq!(ended.code(), tonic::Code::DeadlineExceeded, "{ended}");
+    assert!(took >= deadline, "{took:?}: {ended}");
+    assert!(own < deadline + late(), "{own:?} of {took:?}");
+}
+
 /// It had the time of a connect, 5 s.
 #[test]
 fn a_blocking_call_ends_with_its_deadline_while_nobody_makes_a_link() {
@@ -65,23 +81,20 @@ fn a_blocking_call_ends_with_its_deadline_while_nobody_makes_a_link() {
     };
     call(Duration::from_secs(10)).unwrap();
     coordinator.signal(Signal::STOP);
+    // Until all its threads have stopped it hears of what happens, and answers.
+    let pid = WaitId::Pid(Pid::from_raw(coordinator.pid() as i32).unwrap());
+    waitid(pid, WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT).unwrap().unwrap();
     server.kill();
-    let begin = Instant::now();
-    let late = loop {
-        // The first one may hear of the death.
-        let ended = call(Duration::from_millis(500)).unwrap_err();
-        if ended.code() != tonic::Code::Unavailable {
-            break ended;
-        }
-        assert!(begin.elapsed() < Duration::from_secs(2), "{ended}");
-    };
-    assert_eq!(late.code(), tonic::Code::DeadlineExceeded, "{late}");
-    let took = begin.elapsed();
-    assert!(took < Duration::from_secs(3), "{took:?}");
+    let deadline = Duration::from_millis(500);
+    // The dead server has not taken the first one, which asks for another link as the second does.
+    for _ in 0..2 {
+        ends_with(deadline, || call(deadline).unwrap_err());
+    }
     coordinator.signal(Signal::CONT);
 }
 
-/// Proving itself to one that never answers took 5 s, and the question as long as it may.
+/// Proving itself to one that never answers took 5 s, and the question as long as it may; any error would do
+/// here, at once as well, or after two seconds.
 #[test]
 fn a_blocking_call_ends_with_its_deadline_while_the_coordinator_is_silent() {
     let _alone = alone();
@@ -105,12 +118,12 @@ fn a_blocking_call_ends_with_its_deadline_while_the_coordinator_is_silent() {
     let _silent = partywall_shm::listen::listen(&socket, kind, 64, |_| ()).unwrap();
     for _ in 0..4 {
         let mut call = tonic::Request::new(request(1, 32));
-        call.set_timeout(Duration::from_millis(300));
-        let begin = Instant::now();
+        let deadline = Duration::from_millis(300);
+        call.set_timeout(deadline);
         let path = "/grpc.testing.TestService/UnaryCall";
-        channel.unary::<SimpleRequest, SimpleResponse>(path, call).unwrap_err();
-        let took = begin.elapsed();
-        assert!(took < Duration::from_secs(2), "{took:?}");
+        ends_with(deadline, || {
+            channel.unary::<SimpleRequest, SimpleResponse>(path, call).unwrap_err()
+        });
     }
 }
 

@@ -144,7 +144,10 @@ fn a_thousand(s: &mut State, uid: u32) -> (u64, usize) {
         })
         .collect();
     let wide = geometries.iter().take_while(|g| **g == Geometry::WIDE).count();
-    assert!(geometries[wide..].iter().all(|g| *g == Geometry::DEFAULT), "a wide one after narrow ones");
+    assert!(
+        geometries[wide..].iter().all(|g| *g == Geometry::DEFAULT),
+        "a wide one after narrow ones"
+    );
     (geometries.iter().map(|g| 2 * g.outbox_bytes() as u64).sum(), wide)
 }
 

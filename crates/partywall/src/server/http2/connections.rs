@@ -4,7 +4,7 @@
 //! accepted    there is room, and a share of it for its user      taken in
 //!             not, but a connection is idle                      that one is ended, and it is taken in
 //!             not                                                closed
-//! taken in    no preface (RFC 9113, section 3.4) in PREFACE      ended
+//! taken in    no preface (RFC 9113, section 3.4) in 10 s         ended
 //! ```
 //!
 //! A connection is idle while it has no call open. Of these one that has not sent its preface goes
@@ -22,24 +22,29 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Notify;
 
-/// How long a connection may take to send its preface.
-pub(super) const PREFACE: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 10 });
+/// How long a connection may take to send its preface, unless a listener is told otherwise.
+const PREFACE: Duration = Duration::from_secs(10);
 /// Bytes of a preface.
 const PREFACE_BYTES: usize = 24;
 /// Connections that a listener takes in at least, however few descriptors there are.
 const LEAST: usize = 16;
 
-/// How many connections the HTTP/2 listeners of a server may have together: three quarters of this
-/// process's descriptors, or where names take that many for links, three quarters of the rest.
+/// How many connections the HTTP/2 listeners of a server may have together, by this process's descriptors.
 pub(in crate::server) fn most(names: bool) -> usize {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    let all = limit.map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(usize::MAX));
-    if names { all / 16 * 3 } else { all / 4 * 3 }
+    most_of(limit.map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(usize::MAX)), names)
+}
+
+/// Three quarters of the descriptors, or where names take that many for links, three quarters of the rest.
+fn most_of(descriptors: usize, names: bool) -> usize {
+    if names { descriptors / 16 * 3 } else { descriptors / 4 * 3 }
 }
 
 /// Those of one listener.
 pub(super) struct Connections {
     most: usize,
+    /// How long each may take to send its preface.
+    preface: Duration,
     own: u32,
     rows: Mutex<Vec<Arc<Connection>>>,
 }
@@ -48,6 +53,8 @@ pub(super) struct Connections {
 pub(crate) struct Connection {
     /// The caller's user, where the kernel says so.
     user: Option<u32>,
+    /// How long its preface may take.
+    preface: Duration,
     /// Its preface has come.
     heard: AtomicBool,
     /// Calls that are open.
@@ -72,9 +79,20 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Connections {
+    /// At most so many, which may take the usual time.
     pub(super) fn new(most: usize) -> Arc<Self> {
+        Self::within(most, PREFACE)
+    }
+
+    /// The same, with a time of the listener's own.
+    pub(super) fn within(most: usize, preface: Duration) -> Arc<Self> {
         let own = rustix::process::geteuid().as_raw();
-        Arc::new(Self { most: most.max(LEAST), own, rows: Mutex::default() })
+        Arc::new(Self { most: most.max(LEAST), preface, own, rows: Mutex::default() })
+    }
+
+    /// How many there may be.
+    pub(super) fn most(&self) -> usize {
+        self.most
     }
 
     /// Takes in a connection of this user; none when there is no room for one.
@@ -83,7 +101,7 @@ impl Connections {
         let has = rows.iter().filter(|row| row.user == user).count();
         let has_share = has < self.share(user, self.most - (rows.len() - has));
         if !has_share || rows.len() >= self.most {
-            let whose = if has_share { most_of(&rows) } else { user };
+            let whose = if has_share { who_has_most(&rows) } else { user };
             let idle =
                 rows.iter().enumerate().filter(|(_, row)| row.user == whose && row.is_idle());
             let first = |(_, row): &(usize, &Arc<Connection>)| {
@@ -92,7 +110,7 @@ impl Connections {
             let (at, _) = idle.min_by_key(first)?;
             rows.swap_remove(at).over.notify_one();
         }
-        let connection = Connection::of(user);
+        let connection = Connection::of(user, self.preface);
         rows.push(Arc::clone(&connection));
         Some(Admitted { connection, of: Arc::clone(self) })
     }
@@ -106,7 +124,7 @@ impl Connections {
 }
 
 /// Who has most connections.
-fn most_of(rows: &[Arc<Connection>]) -> Option<u32> {
+fn who_has_most(rows: &[Arc<Connection>]) -> Option<u32> {
     let mut of_each = std::collections::HashMap::<_, usize>::new();
     for row in rows {
         *of_each.entry(row.user).or_default() += 1;
@@ -129,12 +147,13 @@ impl Drop for Admitted {
 impl Connection {
     /// One that is not counted.
     pub(crate) fn alone() -> Arc<Self> {
-        Self::of(None)
+        Self::of(None, PREFACE)
     }
 
-    fn of(user: Option<u32>) -> Arc<Self> {
+    fn of(user: Option<u32>, preface: Duration) -> Arc<Self> {
         Arc::new(Self {
             user,
+            preface,
             heard: AtomicBool::new(false),
             calls: AtomicUsize::new(0),
             idle: Mutex::new(Instant::now()),
@@ -155,7 +174,7 @@ impl Connection {
     /// Waits until it has to go for another one, or because its preface has not come.
     pub(super) async fn has_to_go(&self) {
         let silent = async {
-            tokio::time::sleep(PREFACE).await;
+            tokio::time::sleep(self.preface).await;
             if self.heard.load(Ordering::Relaxed) {
                 std::future::pending::<()>().await;
             }
@@ -239,7 +258,7 @@ mod tests {
     use super::*;
 
     fn table(most: usize) -> Arc<Connections> {
-        Arc::new(Connections { most, own: 1, rows: Mutex::default() })
+        Arc::new(Connections { most, preface: PREFACE, own: 1, rows: Mutex::default() })
     }
 
     fn all(table: &Arc<Connections>, user: u32) -> Vec<(Admitted, Open)> {
@@ -249,6 +268,23 @@ mod tests {
             Some((admitted, call))
         };
         (0..1000).map_while(admit).collect()
+    }
+
+    /// The numbers were in no test, and the time was another one in tests.
+    #[test]
+    fn a_listener_has_its_part_of_the_descriptors_and_ten_seconds_for_a_preface() {
+        let parts =
+            [(1024, false), (1024, true), (1 << 20, false)].map(|(n, names)| most_of(n, names));
+        assert_eq!(parts, [768, 192, 3 << 18]);
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+        let limit = limit.map_or(usize::MAX, |n| n as usize);
+        assert_eq!([most(false), most(true)], [limit / 4 * 3, limit / 16 * 3]);
+        let table = Connections::new(most(false));
+        assert_eq!(table.most, limit / 4 * 3);
+        let admitted = table.admit(None).unwrap();
+        for connection in [admitted.connection(), Connection::alone()] {
+            assert_eq!(connection.preface, Duration::from_secs(10));
+        }
     }
 
     #[test]
