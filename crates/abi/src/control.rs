@@ -25,7 +25,7 @@
 //!
 //!            (each end gets)   Allowed     other methods may be called from now on
 //!            (each end gets)   Ended       the link is over
-//!            (an end gets)     Died        the process at the other end has ended
+//!            (an end gets)     Died        the other end is over, or its process has ended
 //!  Closed  ------------------>             this end is over, and what it counted
 //!
 //!  Report  ------------------>             to a new coordinator: this link is open
@@ -183,8 +183,9 @@ pub enum Message {
         /// Why.
         text: String,
     },
-    /// To an end: the process at the other end has ended. What it has sent counts, and nothing comes
-    /// any more, though a copy of that process that fork(2) has made may hold its end of the socket.
+    /// To an end: the other end is over, by its word or since its process has ended. What it has sent
+    /// counts, and nothing comes any more, though a copy of that process that fork(2) has made may hold
+    /// its end of the socket.
     Died {
         /// The link's number.
         link: u64,

@@ -128,6 +128,9 @@ impl core::fmt::Display for MethodPattern {
     }
 }
 
+/// Stands for a method in texts that say what to write.
+pub const EXAMPLE: &str = "package.Service/Method";
+
 /// The methods that one caller may call at one name; empty means none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MethodSet {
@@ -149,8 +152,8 @@ impl MethodSet {
         Self { remedy, ..self }
     }
 
-    /// What to write into the policy so that the set covers more, as the end of a sentence; empty
-    /// where no policy has made it.
+    /// What to write into the policy so that the set covers more, as the end of a sentence, with
+    /// [`EXAMPLE`] for a method; empty where no policy has made it.
     pub fn remedy(&self) -> &str {
         &self.remedy
     }

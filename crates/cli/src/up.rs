@@ -133,8 +133,8 @@ async fn up(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
     };
     // A server that ends at once does not say any more what it has counted.
     let counted = socket.clone();
-    let _else_less_is_told =
-        tokio::task::spawn_blocking(move || partywall::links(Some(&counted))).await;
+    let counting = tokio::task::spawn_blocking(move || partywall::links(Some(&counted)));
+    let _else_less_is_told = stop.last(counting).await;
     services.stop(&mut stop).await;
     let told = async {
         output.catch_up().await;
@@ -181,7 +181,13 @@ async fn who_called_whom(socket: PathBuf, wide: bool) -> Result<(), Box<dyn Erro
     let tell = move || -> Result<(), String> {
         let begin = Instant::now();
         let links = loop {
-            let links = partywall::links(Some(&socket)).map_err(|e| e.to_string())?;
+            let links = match partywall::links(Some(&socket)) {
+                Ok(links) => links,
+                Err(why) => {
+                    crate::remark(&format!("partywall: who called whom is not known: {why}"));
+                    return Ok(());
+                }
+            };
             // The services have ended, and the coordinator may not have heard of all that yet.
             if begin.elapsed() > CLOSED_WITHIN || links.iter().all(|link| !link.open) {
                 break links;
@@ -298,7 +304,8 @@ fn starts(
     Ok(starts)
 }
 
-/// Starts all of them; the exit status when it is told to stop.
+/// Starts all of them; the exit status when it is told to stop, or when one that another waits for has
+/// ended.
 async fn start_all(
     compose: &Compose,
     starts: Vec<Running>,
@@ -307,9 +314,12 @@ async fn start_all(
 ) -> Result<Option<ExitCode>, Box<dyn Error>> {
     for (service, start) in compose.services.iter().zip(starts) {
         for dependency in &service.depends_on {
-            tokio::select! {
-                may_start = await_dependency(service, dependency, services) => may_start?,
-                code = stop.wait() => return Ok(Some(code)),
+            let failed = tokio::select! {
+                failed = await_dependency(service, dependency, services) => failed?,
+                code = stop.wait() => Some(code),
+            };
+            if failed.is_some() {
+                return Ok(failed);
             }
         }
         tokio::select! {
@@ -320,32 +330,31 @@ async fn start_all(
     Ok(None)
 }
 
+/// Waits until a service may start; the exit status when it never may.
 async fn await_dependency(
     service: &Service,
     dependency: &compose::Dependency,
     services: &mut Services<'_>,
-) -> Result<(), Box<dyn Error>> {
+) -> Result<Option<ExitCode>, Box<dyn Error>> {
     let Some(at) = services.all.iter().position(|r| r.name() == dependency.service) else {
         // A service without x-partywall: a note has said that it is not awaited.
-        return Ok(());
+        return Ok(None);
     };
     let (name_of, waits) = (&dependency.service, &service.name);
     if dependency.condition == Condition::CompletedSuccessfully {
         loop {
             if let Some(status) = services.all[at].status() {
-                return match status.success() {
-                    true => Ok(()),
-                    false => {
-                        Err(format!("`{waits}` depends on `{name_of}`, which ended with {status}")
-                            .into())
-                    }
-                };
+                if status.success() {
+                    return Ok(None);
+                }
+                let why = format!("`{waits}` depends on `{name_of}`, which ended with {status}");
+                return Ok(Some(ended_too_soon(&services.all[at], &why)));
             }
             services.step().await?;
         }
     }
     if !services.all[at].serves {
-        return Ok(());
+        return Ok(None);
     }
     let begin = Instant::now();
     let mut said = false;
@@ -354,10 +363,12 @@ async fn await_dependency(
         let on = &mut services.all[at];
         let (has_served, again) = (on.has_served(), on.starts_again());
         if let Some(why) = on.last_end().filter(|_| !has_served) {
-            return Err(format!("`{name_of}` {why} before it served its name").into());
+            let why = format!("`{name_of}` {why} before it served its name");
+            return Ok(Some(ended_too_soon(&services.all[at], &why)));
         }
         if let Some(why) = on.last_end().filter(|_| !again) {
-            return Err(format!("`{waits}` depends on `{name_of}`, which {why}").into());
+            let why = format!("`{waits}` depends on `{name_of}`, which {why}");
+            return Ok(Some(ended_too_soon(&services.all[at], &why)));
         }
         tokio::select! {
             happened = services.step() => happened?,
@@ -380,7 +391,7 @@ async fn await_dependency(
             .into());
         }
     }
-    Ok(())
+    Ok(None)
 }
 
 /// Waits for the end of the run.
@@ -398,7 +409,11 @@ async fn watch(services: &mut Services<'_>, stop: &mut Stop) -> Result<ExitCode,
         for (at, r) in services.all.iter().enumerate() {
             let Some(status) = r.status().filter(|_| told.insert(at)) else { continue };
             if r.serves {
-                return Err(format!("`{}` serves and has ended with {status}", r.name()).into());
+                let why = format!(
+                    "`{}`, which others may call, has ended with {status}; the others are stopped",
+                    r.name()
+                );
+                return Ok(ended_too_soon(r, &why));
             }
             if !status.success() {
                 crate::remark(&format!("partywall: `{}` ended with {status}", r.name()));
@@ -416,6 +431,15 @@ async fn watch(services: &mut Services<'_>, stop: &mut Stop) -> Result<ExitCode,
             () = tokio::time::sleep(LOOK), if over => {}
             code = stop.wait() => return Ok(code),
         }
+    }
+}
+
+/// The exit status of a run that a service which should have gone on has ended.
+fn ended_too_soon(r: &Running, why: &str) -> ExitCode {
+    crate::remark(&format!("partywall: {why}"));
+    match r.status() {
+        Some(status) if !status.success() => exit_code(r),
+        _ => ExitCode::FAILURE,
     }
 }
 

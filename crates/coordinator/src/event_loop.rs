@@ -31,6 +31,7 @@ use partywall_abi::limits;
 use partywall_abi::name::ServiceName;
 use partywall_shm::socket::{self, Credentials, Lingering};
 use partywall_shm::threads;
+use partywall_shm::users::Subordinates;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -40,7 +41,7 @@ use crate::identity::{Measured, Programs, Reader};
 use crate::measure::{Job, Measuring};
 use crate::peer::{Look, Peer, Sent, Stage};
 use crate::policy::{Policy, PolicyError};
-use crate::quota::{Quotas, Subordinates, Totals, Usage};
+use crate::quota::{Quotas, Totals, Usage};
 use crate::ready::Ready;
 use crate::server::Started;
 use crate::state::{Conn, Effect, State, internal};

@@ -31,9 +31,8 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::{Mutex, PoisonError};
 
 use partywall_abi::control::{Digest, Identity, Isolation};
+use partywall_shm::users::Subordinates;
 use sha2::{Digest as _, Sha256};
-
-use crate::quota::Subordinates;
 
 /// What is known of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -39,7 +39,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use partywall_abi::control::Digest;
 use partywall_abi::limits;
-use partywall_abi::name::{MethodPattern, MethodSet, ServiceName};
+use partywall_abi::name::{EXAMPLE, MethodPattern, MethodSet, ServiceName};
 
 use crate::identity::Facts;
 use crate::quota::{Account, Limits};
@@ -250,14 +250,16 @@ impl Policy {
     fn where_to_list(&self, principals: &[String], name: &ServiceName) -> String {
         match (&self.compose, principals) {
             (None, _) => {
-                format!("list methods for one of its principals under [service.{name}.call]")
+                format!(
+                    "list `{EXAMPLE}`, or `*`, for one of its principals under [service.{name}.call]"
+                )
             }
             (Some(file), []) => format!(
                 "start it as a service of {file}, with `calls: [\"{name}/*\"]` in its x-partywall; \
                  nobody else may call there"
             ),
             (Some(file), [service, ..]) => format!(
-                "list `{name}/package.Service/Method`, or `{name}/*`, under `calls` in the \
+                "list `{name}/{EXAMPLE}`, or `{name}/*`, under `calls` in the \
                  x-partywall of service `{service}` of {file}"
             ),
         }

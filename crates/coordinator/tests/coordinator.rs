@@ -128,14 +128,22 @@ fn instances_of_a_name_take_turns_and_a_dead_ones_place_is_free_at_once() {
     for server in [&a, &b, &a, &b] {
         link(&caller, server);
     }
+    let told = |links: u32| {
+        for _ in 0..links {
+            let told = caller.next().unwrap().0;
+            assert!(matches!(told, Message::Died { role: Role::Caller, .. }), "{told:?}");
+        }
+    };
     drop(a);
     // Its end may be seen after the next question, but not after an answer to another process.
     host.process();
+    told(2);
     for _ in 0..3 {
         link(&caller, &b);
     }
     drop(b);
     host.process();
+    told(5);
     caller.say(&connect_to_g(8)).unwrap();
     let (code, text) = refused(&caller);
     assert_eq!(code, 14);

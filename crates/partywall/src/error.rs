@@ -8,7 +8,7 @@ use std::fmt;
 use std::io;
 
 use partywall_abi::codec::DecodeError;
-use partywall_abi::name::{MethodPattern, MethodSet};
+use partywall_abi::name::{EXAMPLE, MethodPattern, MethodSet};
 use partywall_shm::link::LinkError;
 use partywall_shm::listen::ListenError;
 
@@ -185,7 +185,7 @@ pub(crate) fn denied(who: &str, path: &str, may_call: &MethodSet) -> tonic::Stat
             "{path} is no path of a method, /package.Service/Method"
         ));
     }
-    let remedy = may_call.remedy();
+    let remedy = may_call.remedy().replace(EXAMPLE, method);
     tonic::Status::permission_denied(format!(
         "the policy does not let {who} call {path}; remedy: {remedy}"
     ))

@@ -10,6 +10,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use partywall_shm::socket;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
@@ -25,14 +26,32 @@ pub(crate) struct Stream {
     plain: bool,
 }
 
+/// How long who connects waits before it tries again where the backlog is full.
+const FULL: Duration = Duration::from_millis(5);
+
 const TAKEN: &str = "it is taken only when the value goes";
 
 impl Stream {
-    /// Connects to a path.
+    /// Connects to a path; waits while too many others wait there to be accepted.
     pub(crate) async fn connect(path: &Path) -> io::Result<Self> {
-        let socket = UnixSocket::new_stream()?;
-        let plain = socket::refuse_descriptors(socket.as_fd());
-        Ok(Self { io: Some(socket.connect(path).await?), plain })
+        loop {
+            let socket = UnixSocket::new_stream()?;
+            let plain = socket::refuse_descriptors(socket.as_fd());
+            match socket.connect(path).await {
+                Ok(io) => return Self::of(io, plain),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => tokio::time::sleep(FULL).await,
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    /// Before anything is read. A byte out of band (`MSG_OOB`) brings descriptors as well, and is not seen
+    /// by who looks before it reads, unless it comes in line.
+    fn of(io: UnixStream, plain: bool) -> io::Result<Self> {
+        if !plain {
+            rustix::net::sockopt::set_socket_oobinline(&io, true)?;
+        }
+        Ok(Self { io: Some(io), plain })
     }
 
     /// Who is at the other end.
@@ -136,7 +155,7 @@ impl Listener {
 
     pub(crate) async fn accept(&self) -> io::Result<Stream> {
         let (io, _) = self.io.as_ref().expect(TAKEN).accept().await?;
-        Ok(Stream { io: Some(io), plain: self.plain })
+        Stream::of(io, self.plain)
     }
 }
 
@@ -153,7 +172,7 @@ impl Drop for Listener {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::{Duration, Instant};
+    use std::time::Instant;
 
     use partywall_test_control::lingering;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -164,7 +183,7 @@ mod tests {
     fn pair(plain: bool) -> (Stream, UnixStream) {
         let (io, peer) = UnixStream::pair().unwrap();
         let plain = plain && socket::refuse_descriptors(io.as_fd());
-        (Stream { io: Some(io), plain }, peer)
+        (Stream::of(io, plain).unwrap(), peer)
     }
 
     #[tokio::test]
@@ -188,16 +207,32 @@ mod tests {
         }
     }
 
+    /// A byte out of band, which who looks before it reads did not see.
+    fn send_out_of_band(peer: &UnixStream, fd: std::os::fd::BorrowedFd<'_>) {
+        use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+        let fds = [fd];
+        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        assert!(ancillary.push(SendAncillaryMessage::ScmRights(&fds)));
+        let data = [io::IoSlice::new(b"x")];
+        rustix::net::sendmsg(peer, &data, &mut ancillary, SendFlags::OOB).unwrap();
+    }
+
     /// The thread that read one closed it, for as long as its sender liked.
     #[tokio::test]
     async fn a_descriptor_in_a_stream_holds_its_reader_up_neither_then_nor_at_the_end() {
         let begin = Instant::now();
-        for before in [&b""[..], b"before it"] {
+        let all = [(&b""[..], false), (b"before it", false), (b"", true), (b"before it", true)];
+        for (before, out_of_band) in all {
             let (mut own, peer) = pair(false);
+            let sends = |slow: std::os::fd::BorrowedFd<'_>| match out_of_band {
+                true => send_out_of_band(&peer, slow),
+                false => socket::send(peer.as_fd(), b"x", &[slow]).unwrap(),
+            };
             let (slow, _other) = lingering(LINGER).unwrap();
             peer.writable().await.unwrap();
             peer.try_write(before).unwrap();
-            socket::send(peer.as_fd(), b"x", &[slow.as_fd()]).unwrap();
+            sends(slow.as_fd());
             drop(slow);
             let mut got = Vec::new();
             let refused = own.read_to_end(&mut got).await.unwrap_err();

@@ -35,6 +35,8 @@ pub mod socket;
 #[cfg(not(loom))]
 pub mod spawn;
 pub mod threads;
+#[cfg(not(loom))]
+pub mod users;
 
 #[cfg(all(loom, test))]
 mod loom_tests;

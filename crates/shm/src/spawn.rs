@@ -20,6 +20,8 @@ use rustix::process::{Resource, Rlimit};
 
 /// The number under which a started program finds its socket to the coordinator.
 pub const SOCKET_NUMBER: i32 = 3;
+/// What a child needs until it executes has numbers from here on, which nothing is put on.
+const HIGH: i32 = 10;
 
 /// What to start.
 pub struct Program {
@@ -57,23 +59,25 @@ impl Program {
     }
 
     fn run(self, output: Option<[OwnedFd; 2]>) -> io::Result<Child> {
-        // High numbers, so that putting the socket in its place overwrites neither.
-        let image = rustix::io::fcntl_dupfd_cloexec(&self.image, 100)?;
+        // So that putting the socket in its place overwrites neither.
+        let image = rustix::io::fcntl_dupfd_cloexec(&self.image, HIGH)?;
         let path = format!("/proc/self/fd/{}", image.as_raw_fd());
         let file = CString::new(path.as_str())?;
         let args = Strings::new([self.name.clone()].into_iter().chain(self.args))?;
         let variable = |(name, value): (OsString, OsString)| [name, value].join(OsStr::new("="));
         let environment: BTreeMap<_, _> = self.environment.into_iter().collect();
         let environment = Strings::new(environment.into_iter().map(variable))?;
-        let socket = self.socket.map(|s| rustix::io::fcntl_dupfd_cloexec(&s, 100)).transpose()?;
+        let socket = self.socket.map(|s| rustix::io::fcntl_dupfd_cloexec(&s, HIGH)).transpose()?;
         let parent = rustix::process::getpid();
         let mut command = Command::new(path);
-        command.arg0(self.name).current_dir(self.directory).stdin(Stdio::null()).process_group(0);
+        command.arg0(self.name).current_dir(self.directory).stdin(Stdio::null());
         if let Some([out, errors]) = output {
             command.stdout(out).stderr(errors);
         }
         let descriptors = self.descriptors;
         let before_exec = move || {
+            // A process group of its own, and no terminal that it could write to or be signalled by.
+            rustix::process::setsid()?;
             if let Some(current) = descriptors {
                 let limit = rustix::process::getrlimit(Resource::Nofile);
                 let limit = Rlimit { current: Some(current), ..limit };

@@ -219,6 +219,11 @@ impl Launcher {
         Err(LauncherError::Gone { status })
     }
 
+    /// Kills it and all that runs in it; its end is told as any other.
+    pub(crate) fn kill(&mut self) {
+        let _ended = self.child.kill();
+    }
+
     /// Ends it; what still runs in it is killed.
     pub(crate) async fn stop(self) {
         let Self { mut child, socket } = self;

@@ -302,12 +302,33 @@ fn visible(mut line: &[u8], out: &mut Vec<u8>) {
                 out.push(control ^ 0xc0);
                 line = after;
             }
+            (byte @ 0xc2..=0xf4, _) if let Some(more) = continued(byte, rest) => {
+                out.push(byte);
+                out.extend_from_slice(&rest[..more]);
+                line = &rest[more..];
+            }
+            // The same to a terminal that goes by bytes.
+            (control @ 0x80..0xa0, _) => {
+                out.extend_from_slice(b"M-^");
+                out.push(control ^ 0xc0);
+            }
             (byte, _) => out.push(byte),
         }
     }
     if coloured {
         out.extend_from_slice(b"\x1b[0m");
     }
+}
+
+/// How many bytes go with this one, where a character of UTF-8 begins.
+fn continued(first: u8, rest: &[u8]) -> Option<usize> {
+    let more = match first {
+        0xc2..0xe0 => 1,
+        0xe0..0xf0 => 2,
+        _ => 3,
+    };
+    let character = [&[first], rest.get(..more)?].concat();
+    std::str::from_utf8(&character).is_ok().then_some(more)
 }
 
 /// Where the colour ends that stands after an escape character, if it is one.
@@ -361,6 +382,9 @@ mod tests {
         let hostile = b"\x1b[2J\x1b]0;title\x07\x1b[6n\x08a\x7f\xc2\x9b2J\tb\n";
         let shown = "ab    | ^[[2J^[]0;title^G^[[6n^Ha^?M-^[2J\tb\n";
         assert_eq!(lines_of(&[hostile], true), shown);
+        // A control to a terminal that takes bytes, beside characters that have such a byte in them.
+        let bytes = b"\x9b2J\xe2\x9b\x84\xc3\x9f\n";
+        assert_eq!(lines_of(&[bytes], true), "ab    | M-^[2J\u{26c4}\u{df}\n");
         assert_eq!(
             lines_of(&[b"safe\roverwritten\r\nnext\r", b"\n\r\n"], true),
             "\

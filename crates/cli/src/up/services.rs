@@ -443,7 +443,7 @@ impl<'c> Services<'c> {
         let begin = Instant::now();
         let mut hurried = stop.hurries();
         if hurried {
-            self.kill(|_| true, NO_TIME);
+            self.kill_all();
         }
         while let Some(end) = self.patience(begin) {
             tokio::select! {
@@ -455,7 +455,7 @@ impl<'c> Services<'c> {
                 }
                 _ = stop.wait(), if !hurried => {
                     hurried = true;
-                    self.kill(|_| true, NO_TIME);
+                    self.kill_all();
                 }
             }
         }
@@ -480,6 +480,12 @@ impl<'c> Services<'c> {
             (r.killed, any) = (true, true);
         }
         any
+    }
+
+    /// Kills all services, and the launcher, which may not run and could not tell of their ends.
+    fn kill_all(&mut self) {
+        self.kill(|_| true, NO_TIME);
+        self.launcher.iter_mut().for_each(Launcher::kill);
     }
 
     async fn an_end(&mut self) {

@@ -329,7 +329,7 @@ fn a_process_that_has_served_and_is_gone_is_not_awaited() {
     up.signal(server, Signal::KILL);
     up.wait_for(|_| !lives(server));
     let (code, said) = up.end_with_late();
-    assert_eq!(code, Some(1), "{said}");
+    assert_eq!(code, Some(128 + 9), "{said}");
     let why = "`late` depends on `test`, which ended with signal: 9 (SIGKILL)";
     assert!(said.contains(why), "{said}");
 }

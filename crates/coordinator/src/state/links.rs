@@ -67,6 +67,8 @@ const PENDING: usize = 32;
 const TO_ONE_SERVER: usize = 1024;
 /// How long an instance that has let an offer pass is asked after the others.
 const PASSED: Duration = Duration::from_secs(10);
+/// An account of which so many instances have let offers pass lately is asked last.
+const SILENT: usize = 2;
 /// Instances of a name that one question is offered to.
 const TRIED: usize = 8;
 /// Links that one server may serve.
@@ -424,17 +426,13 @@ impl State {
         self.hungry.want(now);
     }
 
-    /// Tells the other end of an open link that this one's process has ended.
+    /// Tells the server of an open link that its caller's process has ended; a caller is told of its
+    /// server's by [`State::is_over`].
     pub(super) fn tell_death(&mut self, number: u64, conn: Conn) {
         let Some(link) = self.links.get(&number) else { return };
-        if !matches!(link.phase, Phase::Open) {
-            return;
-        }
-        let ends = [(Role::Caller, link.caller_conn()), (Role::Server, link.server_conn())];
-        for (role, to) in ends {
-            if let Some(to) = to.filter(|to| *to != conn) {
-                self.send(to, Message::Died { link: number, role });
-            }
+        let server = link.server_conn().filter(|to| *to != conn);
+        if let (Phase::Open, Some(to)) = (&link.phase, server) {
+            self.send(to, Message::Died { link: number, role: Role::Server });
         }
     }
 
@@ -458,7 +456,8 @@ impl State {
         self.is_over(number, roles.iter().copied());
     }
 
-    /// A link is over for these ends.
+    /// A link is over for these ends. A server may say so, or close its connection, and go on answering:
+    /// its caller takes what has come, and then ends it.
     fn is_over(&mut self, number: u64, roles: impl IntoIterator<Item = Role>) {
         let Some(link) = self.links.get_mut(&number) else { return };
         for role in roles {
@@ -472,8 +471,14 @@ impl State {
             }
         }
         let memory = link.memory;
+        let server_is_over = link.server.as_ref().is_some_and(|server| server.over);
+        let caller = link.caller.as_ref().filter(|caller| !caller.over).map(|caller| caller.conn);
+        let told = caller.filter(|_| server_is_over && matches!(link.phase, Phase::Open));
         let said = [&link.caller, &link.server].map(|end| end.as_ref().is_none_or(|end| end.over));
         self.free_place(number);
+        if let Some(to) = told {
+            self.send(to, Message::Died { link: number, role: Role::Caller });
+        }
         if memory {
             self.effects.push(Effect::Over { link: number, said });
         } else {
@@ -634,6 +639,11 @@ impl Link {
             Phase::Reported(deadline) => Some(deadline),
             _ => None,
         }
+    }
+
+    /// Whether calls can go on, whatever its server has said.
+    pub(super) fn goes_on(&self) -> bool {
+        self.open || self.opened && self.caller.as_ref().is_some_and(|caller| !caller.over)
     }
 
     pub(super) fn is_being_made(&self) -> bool {

@@ -89,7 +89,7 @@ impl State {
     fn look_again_at(&mut self, number: u64, changed: &mut Changed) {
         // One that was ended just before may have been the last of those that are remembered.
         let Some(link) = self.links.get(&number) else { return };
-        if !link.open {
+        if !link.goes_on() {
             if link.is_being_made() && !self.is_as_asked(number) {
                 self.fail(number, UNAVAILABLE, "the policy has changed; ask again");
             }

@@ -135,7 +135,9 @@ impl State {
     pub(super) fn tell_allowed(&mut self, conn: Conn) -> bool {
         for _ in 0..BATCH {
             let Some(number) = self.connection(conn).changed.pop_first() else { return true };
-            let Some(link) = self.links.get(&number).filter(|link| link.open) else { continue };
+            let Some(link) = self.links.get(&number).filter(|link| link.goes_on()) else {
+                continue;
+            };
             let Some(caller) = &link.caller else { continue };
             let server = link.server.as_ref();
             let of_caller = if server.is_some() { Role::Caller } else { Role::Redirected };

@@ -189,6 +189,44 @@ fn an_instance_that_lets_an_offer_pass_is_asked_last_until_it_answers() {
     assert!(turns.contains(&hung), "it has answered: {turns:?}");
 }
 
+/// Callers were refused for good after eight of its instances, each of which took a second.
+#[test]
+fn whoever_serves_a_name_in_silence_keeps_callers_from_nobody_elses_instances() {
+    let mut s = under(&POLICY.replace("['server']", "['server', 'other']"));
+    let web = open(&mut s, 2);
+    let silent: Vec<Conn> = (0..30).map(|_| open(&mut s, 3)).collect();
+    silent.iter().for_each(|conn| drop(register(&mut s, *conn)));
+    let good = open(&mut s, 1);
+    register(&mut s, good);
+    let offer = |e: &[Effect]| {
+        e.iter().find_map(|e| match e {
+            Effect::Offer { link, to, .. } => Some((*link, *to)),
+            _ => None,
+        })
+    };
+    let mut now = Instant::now();
+    let mut asked_in_vain = 0;
+    for request in 0..20 {
+        s.message(web, Message::Connect { request, name: name() }, now);
+        let mut e = take(&mut s);
+        let taken = loop {
+            let (link, to) = offer(&e).unwrap_or_else(|| panic!("request {request}: {e:?}"));
+            if to == good {
+                break link;
+            }
+            asked_in_vain += 1;
+            now += OFFER_TIME;
+            s.timeout(now);
+            e = take(&mut s);
+        };
+        s.message(good, Message::Adopted { link: taken }, now);
+        s.message(web, Message::Adopted { link: taken }, now);
+        take(&mut s);
+    }
+    // Two of them, until what they did not do is a while ago.
+    assert!(asked_in_vain <= 4, "{asked_in_vain}");
+}
+
 #[test]
 fn a_caller_hears_when_no_instance_answers() {
     let mut s = state();

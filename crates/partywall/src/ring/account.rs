@@ -39,6 +39,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use partywall_abi::limits;
+use partywall_shm::users::Subordinates;
 use tokio::sync::oneshot;
 use tokio::time::Sleep;
 use tonic::Status;
@@ -82,17 +83,19 @@ impl Default for Bounds {
 /// The accounts of all callers of one service.
 pub(crate) struct Accounts {
     bounds: Bounds,
+    lent: Subordinates,
     users: Mutex<HashMap<u32, Weak<User>>>,
 }
 
 impl Accounts {
     pub(crate) fn new(bounds: Bounds) -> Arc<Self> {
-        Arc::new(Self { bounds, users: Mutex::default() })
+        Arc::new(Self { bounds, lent: Subordinates::read(), users: Mutex::default() })
     }
 
-    /// The account for one more link of the process `pid` of the user `uid`. Processes whose
-    /// numbers the coordinator cannot see share one account per user.
+    /// The account for one more link of the process `pid` of the user `uid`, or to whom that number is
+    /// lent. Processes whose numbers the coordinator cannot see share one account per user.
     pub(crate) fn open(&self, uid: u32, pid: Option<u32>) -> Arc<Account> {
+        let uid = self.lent.owner(uid, rustix::process::geteuid().as_raw());
         let mut users = guard(&self.users);
         let user = users.get(&uid).and_then(Weak::upgrade).unwrap_or_else(|| {
             users.retain(|_, user| user.strong_count() > 0);

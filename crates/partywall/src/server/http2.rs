@@ -62,6 +62,9 @@ const REFUSED: Duration = Duration::from_secs(10);
 /// How long a connection without calls may take to end.
 const TO_END: Duration = Duration::from_secs(1);
 
+/// How long a connection that goes for another one may take, and longer only while it has a call open.
+const LAST_CALLS: Duration = Duration::from_millis(100);
+
 /// A bound address.
 pub(super) enum Listener {
     Tcp(TcpListener),
@@ -135,6 +138,7 @@ impl Listener {
                     },
                     Err(why) if is_shortage(&why) => {
                         tracing::warn!(%why, "no connection is taken in for a moment");
+                        admitted.end_one();
                         tokio::time::sleep(SHORT_OF).await;
                     }
                     // The caller has hung up again.
@@ -241,16 +245,17 @@ pub(crate) async fn serve_connection<I>(
         http2.serve_connection(TokioIo::new(Heard::new(io, Arc::clone(&row))), service)
     );
     let ended = tokio::select! {
+        // What has come counts before the time that it took.
+        biased;
         ended = &mut connection => Some(ended),
         () = stop(stopped) => None,
         () = row.has_to_go() => {
-            // Its caller is told, if it takes it at once.
+            // Its caller is told, and a call that has come already is answered.
             connection.as_mut().graceful_shutdown();
-            std::future::poll_fn(|cx| {
-                let _: Poll<_> = connection.as_mut().poll(cx);
-                Poll::Ready(())
-            })
-            .await;
+            tokio::select! {
+                _ended = connection => {}
+                () = last_calls(&row) => {}
+            }
             return;
         }
     };
@@ -267,6 +272,17 @@ pub(crate) async fn serve_connection<I>(
     };
     if let Err(why) = ended {
         tracing::debug!(%why, "a connection over HTTP/2 has ended");
+    }
+}
+
+/// Waits until a connection that has to go for another one has had a moment, and has no call open. One
+/// that has said nothing has none.
+async fn last_calls(connection: &Connection) {
+    while connection.is_heard() {
+        tokio::time::sleep(LAST_CALLS).await;
+        if connection.is_idle() {
+            return;
+        }
     }
 }
 

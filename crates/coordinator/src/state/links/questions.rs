@@ -391,7 +391,21 @@ impl State {
         let server = |at: usize| &self.connections[&entry.registrations[at].conn];
         let passed = |at: usize| server(at).passed.is_some_and(|when| now < when + PASSED);
         let answers: Vec<usize> = left.iter().copied().filter(|&at| !passed(at)).collect();
-        let left = if answers.is_empty() { left } else { answers };
+        let mut left = if answers.is_empty() { left } else { answers };
+        // Whoever has many that do not answer keeps callers from nobody else's: after one of an
+        // account's another account's is asked, and those of an account with several that do not come last.
+        let mut silent: HashMap<&Account, usize> = HashMap::new();
+        for at in (0..n).filter(|&at| passed(at)) {
+            *silent.entry(server(at).standing.usage.account()).or_default() += 1;
+        }
+        if !silent.is_empty() {
+            let of_tried = tried.iter().filter_map(|conn| self.connections.get(conn));
+            let tried: BTreeSet<_> = of_tried.map(|c| c.standing.usage.account()).collect();
+            left.sort_by_key(|&at| {
+                let account = server(at).standing.usage.account();
+                (tried.contains(account), silent.get(account).is_some_and(|&n| n >= SILENT))
+            });
+        }
         let with_place: Vec<usize> =
             left.into_iter().filter(|&at| server(at).places.all.has_room(account)).collect();
         if with_place.is_empty() {

@@ -28,6 +28,34 @@ fn a_right_that_goes_ends_its_links_at_both_ends_used_or_not() {
     assert_eq!(refused(&connect(&mut s, web)).0, PERMISSION_DENIED);
 }
 
+/// It said so, went on answering, and was passed by when its right went.
+#[test]
+fn a_server_that_says_that_a_link_is_over_keeps_no_caller() {
+    for goes in [false, true] {
+        let mut s = state();
+        let (server, web) = (open(&mut s, 1), open(&mut s, 2));
+        register(&mut s, server);
+        let (number, _) = link(&mut s, web);
+        let e = match goes {
+            false => ask(&mut s, server, closed(number, Role::Server)),
+            true => {
+                s.closed(server, Instant::now());
+                take(&mut s)
+            }
+        };
+        let over = |e: &Effect| {
+            let died = Message::Died { link: number, role: Role::Caller };
+            matches!(e, Effect::Send { to, message } if (*to, message) == (web, &died))
+        };
+        assert!(e.iter().any(over), "{e:?}");
+        // A caller that has not heard that yet.
+        let e = reload(&mut s, &POLICY.replace("register = ['server']", "register = ['other']"));
+        let ended = |e: &Effect| matches!(e, Effect::Send { to, message: Message::Ended { link, .. } } if (*to, *link) == (web, number));
+        assert!(e.iter().any(ended), "{e:?}");
+        assert!(reload(&mut s, POLICY).iter().all(|e| !ended(e)));
+    }
+}
+
 #[test]
 fn a_set_that_changes_is_told_to_both_ends() {
     let mut s = state();
@@ -69,6 +97,7 @@ fn what_changes_for_many_links_is_told_as_it_is_taken() {
     assert!(all.len() < 20 && s.is_due(server), "{}", all.len());
     // One that ends meanwhile is told of no more.
     ask(&mut s, server, closed(links[39], Role::Server));
+    ask(&mut s, web, closed(links[39], Role::Caller));
     while s.is_due(server) {
         s.room(server);
         e = take(&mut s);

@@ -7,7 +7,7 @@
 //! taken in    no preface (RFC 9113, section 3.4) in 10 s         ended
 //! ```
 //!
-//! A connection is idle while it has no call open. Of these one that has not sent its preface goes
+//! A connection is idle while it has no call open. Of these one that has not sent its preface for a second goes
 //! first, then the one that has been idle for longest: of the caller's own user where that has its share,
 //! else of the user that has most. The kernel names the user at the other end of a Unix socket, and a
 //! user has at most half of what the others leave, as in the coordinator's quotas; root and the server's
@@ -19,11 +19,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use partywall_shm::users::Subordinates;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Notify;
 
 /// How long a connection may take to send its preface, unless a listener is told otherwise.
 const PREFACE: Duration = Duration::from_secs(10);
+/// One that is younger is not taken for silent, though its preface is still to be read.
+const YOUNG: Duration = Duration::from_secs(1);
 /// Bytes of a preface.
 const PREFACE_BYTES: usize = 24;
 /// Connections that a listener takes in at least, however few descriptors there are.
@@ -46,6 +49,7 @@ pub(super) struct Connections {
     /// How long each may take to send its preface.
     preface: Duration,
     own: u32,
+    lent: Subordinates,
     rows: Mutex<Vec<Arc<Connection>>>,
 }
 
@@ -87,7 +91,8 @@ impl Connections {
     /// The same, with a time of the listener's own.
     pub(super) fn within(most: usize, preface: Duration) -> Arc<Self> {
         let own = rustix::process::geteuid().as_raw();
-        Arc::new(Self { most: most.max(LEAST), preface, own, rows: Mutex::default() })
+        let lent = Subordinates::read();
+        Arc::new(Self { most: most.max(LEAST), preface, own, lent, rows: Mutex::default() })
     }
 
     /// How many there may be.
@@ -95,24 +100,25 @@ impl Connections {
         self.most
     }
 
-    /// Takes in a connection of this user; none when there is no room for one.
+    /// Takes in a connection of this user, or to whom that number is lent; none when there is no room
+    /// for one.
     pub(super) fn admit(self: &Arc<Self>, user: Option<u32>) -> Option<Admitted> {
+        let user = user.map(|uid| self.lent.owner(uid, self.own));
         let mut rows = lock(&self.rows);
         let has = rows.iter().filter(|row| row.user == user).count();
         let has_share = has < self.share(user, self.most - (rows.len() - has));
         if !has_share || rows.len() >= self.most {
             let whose = if has_share { who_has_most(&rows) } else { user };
-            let idle =
-                rows.iter().enumerate().filter(|(_, row)| row.user == whose && row.is_idle());
-            let first = |(_, row): &(usize, &Arc<Connection>)| {
-                (row.heard.load(Ordering::Relaxed), *lock(&row.idle))
-            };
-            let (at, _) = idle.min_by_key(first)?;
-            rows.swap_remove(at).over.notify_one();
+            end_first(&mut rows, |row| row.user == whose)?;
         }
         let connection = Connection::of(user, self.preface);
         rows.push(Arc::clone(&connection));
         Some(Admitted { connection, of: Arc::clone(self) })
+    }
+
+    /// Ends a connection that is idle, if there is one: there are no descriptors for others.
+    pub(super) fn end_one(&self) {
+        let _none_is_idle = end_first(&mut lock(&self.rows), |_| true);
     }
 
     fn share(&self, user: Option<u32>, left: usize) -> usize {
@@ -121,6 +127,18 @@ impl Connections {
             _ => left,
         }
     }
+}
+
+/// Ends the first of those that are idle: silent ones, then by how long they have been idle.
+fn end_first(rows: &mut Vec<Arc<Connection>>, of: impl Fn(&Connection) -> bool) -> Option<()> {
+    let idle = rows.iter().enumerate().filter(|(_, row)| row.is_idle() && of(row));
+    let first = |(_, row): &(usize, &Arc<Connection>)| {
+        let since = *lock(&row.idle);
+        (row.is_heard() || since.elapsed() < YOUNG, since)
+    };
+    let (at, _) = idle.min_by_key(first)?;
+    rows.swap_remove(at).over.notify_one();
+    Some(())
 }
 
 /// Who has most connections.
@@ -161,6 +179,11 @@ impl Connection {
         })
     }
 
+    /// Whether its preface has come.
+    pub(super) fn is_heard(&self) -> bool {
+        self.heard.load(Ordering::Relaxed)
+    }
+
     pub(super) fn is_idle(&self) -> bool {
         self.calls.load(Ordering::Acquire) == 0
     }
@@ -175,7 +198,7 @@ impl Connection {
     pub(super) async fn has_to_go(&self) {
         let silent = async {
             tokio::time::sleep(self.preface).await;
-            if self.heard.load(Ordering::Relaxed) {
+            if self.is_heard() {
                 std::future::pending::<()>().await;
             }
         };
@@ -258,7 +281,8 @@ mod tests {
     use super::*;
 
     fn table(most: usize) -> Arc<Connections> {
-        Arc::new(Connections { most, preface: PREFACE, own: 1, rows: Mutex::default() })
+        let lent = Subordinates::default();
+        Arc::new(Connections { most, preface: PREFACE, own: 1, lent, rows: Mutex::default() })
     }
 
     fn all(table: &Arc<Connections>, user: u32) -> Vec<(Admitted, Open)> {
