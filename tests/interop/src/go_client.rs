@@ -177,7 +177,7 @@ pub fn run_case(client: &Path, addr: SocketAddr, case: &'static str) -> Result<(
 
 /// The `tmp` directory of the cargo target around the running program; the system's own if the
 /// program is not inside one.
-fn target_tmp() -> PathBuf {
+pub(crate) fn target_tmp() -> PathBuf {
     let program = std::env::current_exe().unwrap_or_default();
     let target = program.ancestors().find(|dir| dir.join("CACHEDIR.TAG").is_file());
     target.map_or_else(std::env::temp_dir, |dir| dir.join("tmp"))

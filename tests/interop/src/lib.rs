@@ -1,7 +1,7 @@
 //! gRPC's interoperability cases, written against any transport that tonic can use.
 //!
 //! [`service`] is the server side, [`cases`] the client side, and [`go_client`] points grpc-go's
-//! own interoperability client at a server. [`framing`] looks at the messages inside HTTP bodies,
+//! own interoperability client at a server, [`python_client`] Python's grpcio. [`framing`] looks at the messages inside HTTP bodies,
 //! which tonic hides from both sides.
 
 #![forbid(unsafe_code)]
@@ -9,6 +9,7 @@
 pub mod cases;
 pub mod framing;
 pub mod go_client;
+pub mod python_client;
 pub mod service;
 
 /// Messages, clients and servers of the `grpc.testing` package.

@@ -366,7 +366,7 @@ int main(int argc, char **argv) {
         puts("ok");
         return 0;
     } else if (!strcmp(argv[1], "rights")) {
-        CHECK(call(41, 0, &word) == PARTYWALL_FAULT);
+        CHECK(call(strtoull(argv[2], NULL, 10), 0, &word) == PARTYWALL_FAULT);
         puts("ok");
         return 0;
     } else if (!strcmp(argv[1], "copied")) {

@@ -375,8 +375,14 @@ fn a_socket_of_a_third_user_is_no_coordinator() {
     let own = rustix::process::geteuid().as_raw();
     check_owner(&place, own).unwrap();
     check_owner(&place, 0).unwrap();
-    let error = check_owner(&place, own + 1).unwrap_err();
-    let text = error.to_string();
-    assert!(matches!(error, Error::WrongCoordinator { found, .. } if found == own + 1));
-    assert!(text.contains("/c.sock"), "{text}");
+    let found = own + 1;
+    let error = check_owner(&place, found).unwrap_err();
+    assert!(matches!(error, Error::WrongCoordinator { found: f, .. } if f == found));
+    // Root's own, and root's: that was "0 or 0".
+    let expected = if own == 0 { "user 0".into() } else { format!("user {own} or 0") };
+    let text = format!(
+        "the coordinator at /c.sock runs as user {found}; expected {expected} (set \
+         PARTYWALL_COORDINATOR_UID={found} if user {found} is right)"
+    );
+    assert_eq!(error.to_string(), text);
 }

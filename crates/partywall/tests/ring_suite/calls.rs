@@ -15,7 +15,7 @@ use tonic::{Code, Status};
 use tower::Service;
 
 use super::service::{Raw, ok, request};
-use super::setup::Host;
+use super::setup::{Host, Warnings};
 
 const UNARY: &str = "/grpc.testing.TestService/UnaryCall";
 
@@ -474,7 +474,15 @@ async fn a_name_elsewhere_is_reached_over_http2_and_said_to_be() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let builder = || Channel::builder("partywall:///test").unwrap().coordinator(&host.socket);
+    let warnings = Warnings::default();
+    let reading = tracing::subscriber::set_default(warnings.clone());
     let channel = builder().connect().await.unwrap();
+    drop(reading);
+    let warned = warnings.read();
+    let [warning] = &warned[..] else { panic!("{warned:?}") };
+    for part in ["go over the network", "name=test", &format!("url=\"{url}\"")] {
+        assert!(warning.contains(part), "`{part}` is not in {warning}");
+    }
     assert!(matches!(channel.route(), Some(Route::Http2 { url: found }) if found == url));
     let mut client = TestServiceClient::new(channel);
     client.unary_call(simple(1000)).await.unwrap();

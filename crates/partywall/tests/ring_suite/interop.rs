@@ -206,3 +206,23 @@ async fn the_stock_go_client_passes_against_our_http2_listener() {
     assert_eq!(passed.await.unwrap().unwrap(), 16);
     running.stop().await.unwrap();
 }
+
+/// It names the escaped path as its authority, which is none in HTTP/2's sense, unless it is given another.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pythons_grpcio_calls_at_a_path_when_it_is_told_its_authority() {
+    let host = Host::open();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("h2.sock");
+    let routes = Routes::default().add_service(service(Handle::default()));
+    let running = host.serve_at(&format!("test,unix:{}", path.display()), routes).await;
+    host.connect().await;
+    let python = |options: &'static [&'static str]| {
+        let path = path.clone();
+        tokio::task::spawn_blocking(move || partywall_interop::python_client::call(&path, options))
+    };
+    let told = python(&["grpc.default_authority=localhost"]).await.unwrap().unwrap();
+    assert_eq!(told, "answered with 104 bytes");
+    let untold = python(&[]).await.unwrap().unwrap();
+    assert!(!untold.starts_with("answered"), "the option is not needed any more: {untold}");
+    running.stop().await.unwrap();
+}

@@ -50,6 +50,13 @@ const PACKAGES: &[Package] = &[
         at_least: Some([1, 24]),
     },
     Package {
+        names: &["python3-pip"],
+        probes: &[&["python3", "-m", "pip", "--version"]],
+        why: "installs Python's grpcio, which the interop tests call us with",
+        need: Need::Always,
+        at_least: None,
+    },
+    Package {
         names: &["systemd"],
         probes: &[&["systemd-analyze", "--version"]],
         why: "checks the units that we hand out",

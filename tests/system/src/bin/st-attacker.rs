@@ -1,10 +1,12 @@
 //! A process that means harm. It prints what it holds, then `ready` when its attack is under way, and
 //! answers each line of its input with how much it has done: connections made, packets sent, links mapped.
+//! One that holds its attack back (`linger-caller-held`) begins it with the first line; one that counts
+//! (`unread`, `unwatched`) prints `packets` and their number.
 
 use std::io::{BufRead, Write};
 use std::mem::ManuallyDrop;
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -37,6 +39,9 @@ struct Arguments {
     /// How many connections to use.
     #[arg(long, default_value_t = 1000)]
     connections: usize,
+    /// Links whose memory `memory` keeps before it gives all of them up.
+    #[arg(long, default_value_t = 64)]
+    keep: usize,
     /// Of a CPU, for `burn`.
     #[arg(long, default_value_t = 1.0)]
     load: f64,
@@ -52,16 +57,22 @@ enum Mode {
     Connect,
     /// Connects and proves who it is, again and again, beside the connections that it has.
     Prove,
+    /// Proves who it is, again and again, on all connections at once, as a program that has changed since.
+    Measured,
     /// Asks for links on all connections, and reads no answer.
     Ask,
     /// Asks for what it may not have, and reads no answer.
     Denied,
+    /// As denied on one connection, until nothing more is taken: how many packets were.
+    Unread,
     /// Asks for what it may not have, and reads the answers.
     Refused,
     /// Serves a name and gives it up, on all connections in turn.
     Register,
     /// Watches a name on all connections, and changes who serves it.
     Watch,
+    /// Watches a name, changes who serves it 800 times and reads only then: how many counts have come.
+    Unwatched,
     /// Asks for lists, and reads no answer.
     List,
     /// Asks for links, maps what it is given, gives up all else, and asks again.
@@ -80,8 +91,15 @@ enum Mode {
     LingerCallerEarly,
     /// Likewise, when the links are open.
     LingerCallerLate,
+    /// Likewise, when its input says so; the links are open before.
+    LingerCallerHeld,
+    /// Sends them on the server's end of a link whose caller's end is on its way to a caller that does not
+    /// read; it is both.
+    LingerQueued,
     /// Sends them on its end of links that others ask of `bad`, which it serves, before it adopts.
     LingerServerEarly,
+    /// Likewise, when the callers have filled the links; it never opens them.
+    LingerServerFilled,
     /// Likewise, when the links are open.
     LingerServerLate,
     /// Sends them on descriptor 3, where the coordinator that has started it listens.
@@ -92,12 +110,15 @@ fn main() -> Result<()> {
     let arguments = Arguments::parse();
     let limit = rustix::process::getrlimit(Resource::Nofile);
     rustix::process::setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })?;
-    std::thread::spawn(tell_when_asked);
+    if !matches!(arguments.mode, Mode::LingerCallerHeld) {
+        std::thread::spawn(tell_when_asked);
+    }
     let crowd = Crowd { arguments };
     match crowd.arguments.mode {
         Mode::Burn => crowd.burn(),
         Mode::Connect => crowd.connect(),
         Mode::Prove => crowd.prove(),
+        Mode::Measured => crowd.measured(),
         Mode::Ask => crowd.flood(connect_to("test"), false),
         Mode::Denied => crowd.flood(connect_to("closed"), false),
         Mode::Refused => crowd.flood(connect_to("closed"), true),
@@ -105,14 +126,19 @@ fn main() -> Result<()> {
         Mode::Report => crowd.flood(report, true),
         Mode::Register => crowd.register(),
         Mode::Watch => crowd.watch(),
+        Mode::Unread => unread(&crowd.arguments.socket),
+        Mode::Unwatched => unwatched(&crowd.arguments.socket),
         Mode::Memory => crowd.memory(),
         Mode::Links => crowd.links(),
         Mode::Hung => crowd.hung(),
+        Mode::LingerCallerHeld => linger_when_told(&crowd.arguments.socket),
+        Mode::LingerQueued => linger_queued(&crowd.arguments.socket),
         Mode::LingerUnproven
         | Mode::LingerProven
         | Mode::LingerCallerEarly
         | Mode::LingerCallerLate
         | Mode::LingerServerEarly
+        | Mode::LingerServerFilled
         | Mode::LingerServerLate
         | Mode::LingerStarted => linger(&crowd.arguments),
     }
@@ -200,6 +226,26 @@ impl Crowd {
         }
     }
 
+    fn measured(&self) -> Result<()> {
+        use std::os::unix::fs::PermissionsExt;
+        let program = std::env::current_exe()?;
+        let again = || loop {
+            // What was read of a file counts until the file changes, if only in its times.
+            let mode = std::fs::Permissions::from_mode(0o755);
+            std::fs::set_permissions(&program, mode).expect("it is this user's");
+            if Conversation::open(&self.arguments.socket).is_ok() {
+                done();
+            }
+        };
+        ready();
+        std::thread::scope(|all| {
+            for _ in 0..self.arguments.connections {
+                all.spawn(again);
+            }
+        });
+        Ok(())
+    }
+
     fn flood(&self, message: impl Fn(u32) -> Message, reads: bool) -> Result<()> {
         let mut held = self.open();
         ready();
@@ -227,13 +273,14 @@ impl Crowd {
         for request in 0_u32.. {
             for (n, conversation) in held.iter().enumerate() {
                 let flip = name(&format!("flip.{n}"));
-                let sent =
-                    conversation.try_say(&Message::Register { request, name: flip, places: 1 });
-                if let (Ok(true), Ok((Message::Registered { registration, .. }, _))) =
-                    (sent, conversation.next())
-                {
-                    conversation.say(&Message::Unregister { registration })?;
-                    done();
+                conversation.say(&Message::Register { request, name: flip, places: 1 })?;
+                // One answer to each.
+                match conversation.next()?.0 {
+                    Message::Registered { registration, .. } => {
+                        conversation.say(&Message::Unregister { registration })?;
+                        done();
+                    }
+                    other => return Err(format!("the coordinator says {other:?}").into()),
                 }
             }
         }
@@ -273,7 +320,7 @@ impl Crowd {
                 }
                 Err(_) => std::thread::sleep(Duration::from_millis(1)),
             }
-            if kept.len() >= 64 {
+            if kept.len() >= self.arguments.keep {
                 kept.clear();
             }
         }
@@ -319,7 +366,7 @@ impl Crowd {
 
 /// Sends sockets that linger until the receiver takes no more; true when the kernel refuses that.
 fn send_lingering(to: std::os::fd::BorrowedFd<'_>, with: &[u8]) -> Result<bool> {
-    for _ in 0..4 {
+    for n in 0..4 {
         let (slow, other) = lingering(Duration::from_secs(3))?;
         // It lingers until this process ends.
         let _to_the_end = ManuallyDrop::new(other);
@@ -328,7 +375,9 @@ fn send_lingering(to: std::os::fd::BorrowedFd<'_>, with: &[u8]) -> Result<bool> 
             Err(e) => {
                 // This process is not to wait for itself.
                 rustix::net::sockopt::set_socket_linger(&slow, None)?;
-                return Ok(e.raw_os_error() == Some(rustix::io::Errno::PERM.raw_os_error()));
+                let refused = e.raw_os_error() == Some(rustix::io::Errno::PERM.raw_os_error());
+                // Who has gone after the first one has had that.
+                return if refused || n > 0 { Ok(refused) } else { Err(e.into()) };
             }
         }
     }
@@ -338,7 +387,10 @@ fn send_lingering(to: std::os::fd::BorrowedFd<'_>, with: &[u8]) -> Result<bool> 
 fn linger(arguments: &Arguments) -> Result<()> {
     let mut said = false;
     let mut serves = None;
-    if matches!(arguments.mode, Mode::LingerServerEarly | Mode::LingerServerLate) {
+    if matches!(
+        arguments.mode,
+        Mode::LingerServerEarly | Mode::LingerServerFilled | Mode::LingerServerLate
+    ) {
         let server = Conversation::open(&arguments.socket)?;
         server.say(&Message::Register { request: 1, name: name("bad"), places: 999 })?;
         server.next()?;
@@ -400,6 +452,16 @@ fn one_lingering(arguments: &Arguments, serves: Option<&Conversation>) -> Result
             // The coordinator waits for the word in vain, and the caller for the link.
             send_lingering(end.as_fd(), b"x")
         }
+        Mode::LingerServerFilled => {
+            let server = serves.expect("it serves");
+            let (terms, own, end) = server.offered()?;
+            let bare = end.as_fd().try_clone_to_owned()?;
+            let _adopted = Adopted::new(terms.link, terms.geometry, own, end)?;
+            server.say(&Message::Adopted { link: terms.link })?;
+            server.opened()?;
+            // The caller waits for the word that the link is open.
+            send_lingering(bare.as_fd(), b"x")
+        }
         Mode::LingerServerLate => {
             let server = serves.expect("it serves");
             let (terms, own, end) = server.offered()?;
@@ -416,4 +478,126 @@ fn one_lingering(arguments: &Arguments, serves: Option<&Conversation>) -> Result
         }
         _ => unreachable!("the others do not linger"),
     }
+}
+
+/// Callers that leave all answers unread, so that their end of a link waits in the coordinator's queue.
+fn linger_queued(path: &Path) -> Result<()> {
+    let refused = connect_to("closed")(9);
+    let fits = answers_that_fit(path, &refused)?;
+    let mut said = false;
+    let mut _last = None;
+    loop {
+        let (server, caller) = (Conversation::open(path)?, Conversation::open(path)?);
+        let own = name("flip.dead");
+        server.say(&Message::Register { request: 1, name: own.clone(), places: 9 })?;
+        server.next()?;
+        for _ in 0..fits + 4 {
+            caller.say(&refused)?;
+        }
+        caller.say(&Message::Connect { request: 1, name: own })?;
+        // It comes when all else has been answered.
+        let (terms, memory, end) = server.offered()?;
+        let bare = end.as_fd().try_clone_to_owned()?;
+        let _adopted = Adopted::new(terms.link, terms.geometry, memory, end)?;
+        server.say(&Message::Adopted { link: terms.link })?;
+        // Its answer comes after the caller's end is on its way.
+        server.say(&refused)?;
+        server.next()?;
+        let refused = send_lingering(bare.as_fd(), b"x")?;
+        if !std::mem::replace(&mut said, true) {
+            say(if refused { "refused" } else { "sent" });
+            ready();
+        }
+        // The caller of the last time goes, with what waits for it; this one stays for as long.
+        _last = Some((server, caller));
+    }
+}
+
+/// How many answers to a question a socket holds before they wait in the coordinator's queue.
+fn answers_that_fit(path: &Path, question: &Message) -> Result<u64> {
+    let reads_none = Conversation::open(path)?;
+    reads_none.say(question)?;
+    socket::wait_readable(reads_none.as_fd(), Instant::now() + PATIENCE)?;
+    let one = rustix::io::ioctl_fionread(&reads_none)?;
+    fill(path, &reads_none, question)?;
+    Ok(rustix::io::ioctl_fionread(&reads_none)? / one)
+}
+
+/// Asks until nothing more is taken, at most so often; how often that was.
+fn fill(path: &Path, reads_none: &Conversation, question: &Message) -> Result<u64> {
+    const MOST: u64 = 1000;
+    let other = Conversation::open(path)?;
+    // Connections of a user take turns: whose packets are not read while another one's are is not read
+    // any more.
+    let (mut idle, mut taken) = (0, 0);
+    while idle < 4 && taken < MOST {
+        idle += 1;
+        while taken < MOST && reads_none.try_say(question)? {
+            (idle, taken) = (0, taken + 1);
+        }
+        other.say(question)?;
+        other.next()?;
+    }
+    Ok(taken)
+}
+
+fn unread(path: &Path) -> Result<()> {
+    let reads_none = Conversation::open(path)?;
+    // What waits here is not taken.
+    rustix::net::sockopt::set_socket_send_buffer_size(&reads_none, 0)?;
+    let taken = fill(path, &reads_none, &connect_to("closed")(9))?;
+    say(&format!("packets {taken}"));
+    Ok(())
+}
+
+fn unwatched(path: &Path) -> Result<()> {
+    let (watches, flips) = (Conversation::open(path)?, Conversation::open(path)?);
+    watches.say(&Message::Watch { request: 1, name: name("flip.0") })?;
+    let flip = |request| -> Result<()> {
+        flips.say(&Message::Register { request, name: name("flip.0"), places: 1 })?;
+        match flips.next()?.0 {
+            Message::Registered { registration, .. } => {
+                flips.say(&Message::Unregister { registration })
+            }
+            other => Err(format!("the coordinator says {other:?}").into()),
+        }
+    };
+    (0..400).try_for_each(flip)?;
+    let (mut counts, mut before) = (0, None);
+    // What is due comes when what was sent has been read: the turns of both are one after the other.
+    while before != Some(counts) {
+        before = Some(counts);
+        while let Ok(Some(_)) = watches.now() {
+            counts += 1;
+        }
+        for _ in 0..4 {
+            flips.say(&connect_to("closed")(9))?;
+            flips.next()?;
+        }
+    }
+    say(&format!("packets {counts}"));
+    Ok(())
+}
+
+/// Opens links, and sends sockets that linger on all of them at the first line of its input.
+fn linger_when_told(path: &Path) -> Result<()> {
+    let conversation = Conversation::open(path)?;
+    let mut links = Vec::new();
+    for request in 0..16 {
+        conversation.say(&Message::Connect { request, name: name("test") })?;
+        let (terms, own, servers, end) = conversation.linked()?;
+        let bare = end.as_fd().try_clone_to_owned()?;
+        let pending = Pending::new(terms.link, terms.geometry, own, servers, end)?;
+        conversation.say(&Message::Adopted { link: terms.link })?;
+        links.push((pending.wait(Instant::now() + PATIENCE)?, bare));
+    }
+    ready();
+    std::io::stdin().lock().read_line(&mut String::new())?;
+    let mut refused = true;
+    for (_, bare) in &links {
+        refused &= send_lingering(bare.as_fd(), b"x")?;
+    }
+    say(if refused { "refused" } else { "sent" });
+    std::thread::sleep(Duration::MAX);
+    Ok(())
 }

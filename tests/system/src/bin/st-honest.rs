@@ -5,9 +5,11 @@
 //! - `register`: on that, a name of its own (`own`), until it is registered;
 //! - `link`: a new link to `test`, until it is open;
 //! - `call`: a call on a link that is open all the time;
+//! - `round`: all of these and a pause, as the thread sees it that also connects to who cannot be trusted;
 //!
-//! and prints, for each of the four, its name and the median, the 99th percentile and the maximum in
-//! microseconds, in one line. A round that fails ends the program.
+//! and prints, for each of the five, its name and the median, the 99th percentile and the maximum in
+//! microseconds, in one line. For a line `burst` with a number it opens so many links to `test` at once,
+//! and prints how many microseconds passed until all were open. What fails ends the program.
 
 use std::io::{BufRead, Write};
 use std::path::{Path, PathBuf};
@@ -57,13 +59,19 @@ async fn work(arguments: Arguments) -> Result<(), Error> {
         }
     });
     while let Some(line) = lines.recv().await {
-        let mut took: [Vec<Duration>; 4] = Default::default();
-        for _ in 0..line.trim().parse()? {
-            let round = round(&arguments.socket, &open).await?;
-            took.iter_mut().zip(round).for_each(|(all, one)| all.push(one));
-            tokio::time::sleep(PAUSE).await;
+        if let Some(links) = line.strip_prefix("burst ") {
+            println!("burst {}", burst(&arguments.socket, links.parse()?).await?.as_micros());
+            continue;
         }
-        let words: Vec<String> = ["admit", "register", "link", "call"]
+        let mut took: [Vec<Duration>; 5] = Default::default();
+        for _ in 0..line.trim().parse()? {
+            let start = Instant::now();
+            let [admit, register, link, call] = round(&arguments.socket, &open).await?;
+            tokio::time::sleep(PAUSE).await;
+            let steps = [admit, register, link, call, start.elapsed()];
+            took.iter_mut().zip(steps).for_each(|(all, one)| all.push(one));
+        }
+        let words: Vec<String> = ["admit", "register", "link", "call", "round"]
             .iter()
             .zip(took)
             .map(|(name, took)| figures(name, took))
@@ -113,6 +121,18 @@ async fn round(socket: &Path, open: &Channel) -> Result<[Duration; 4], Error> {
         return Err("a wrong answer".into());
     }
     Ok([admit, register, link, call])
+}
+
+async fn burst(socket: &Path, links: usize) -> Result<Duration, Error> {
+    let start = Instant::now();
+    let mut opening = tokio::task::JoinSet::new();
+    for _ in 0..links {
+        let socket = socket.to_owned();
+        opening.spawn_local(async move { connect(&socket, false).await });
+    }
+    let open: Result<Vec<Channel>, Error> = opening.join_all().await.into_iter().collect();
+    let took = start.elapsed();
+    open.map(|_all| took)
 }
 
 async fn try_again(socket: PathBuf, name: String) {

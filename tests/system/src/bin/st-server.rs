@@ -30,6 +30,9 @@ struct Arguments {
     /// Bytes that requests of one caller may hold.
     #[arg(long)]
     request_bytes: Option<u64>,
+    /// Drains, and ends, at the end of its input.
+    #[arg(long)]
+    until_input_ends: bool,
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -55,6 +58,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         answer.await
     });
     let handle = Handle::default();
+    let end = async move {
+        match arguments.until_input_ends {
+            true => input_ends().await,
+            false => std::future::pending().await,
+        }
+    };
     let router = if arguments.probed {
         let deadline = |extensions: &http::Extensions| extensions.get::<Deadline>().map(|at| at.0);
         server.layer(waiting).add_service(probed(handle, deadline))
@@ -62,7 +71,17 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let service = InterceptedService::new(test_service_with(handle), fail);
         server.layer(waiting).add_service(service)
     };
-    Ok(runtime.block_on(async { router.serve("test").await })?)
+    Ok(runtime.block_on(async { router.serve_with_shutdown("test", end).await })?)
+}
+
+/// A thread of its own waits for that.
+async fn input_ends() {
+    let (tell, told) = tokio::sync::oneshot::channel();
+    std::thread::spawn(|| {
+        let _read = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+        let _serves_no_more = tell.send(());
+    });
+    let _told = told.await;
 }
 
 /// How long a handler computes that is asked to.

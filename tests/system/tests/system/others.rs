@@ -50,6 +50,34 @@ fn a_coordinator_of_a_third_user_is_not_believed() {
     start(env!("CARGO_BIN_EXE_st-client"), &["--mode", "idle"], USER).ready();
 }
 
+/// What a coordinator without rights may not look at are the namespaces of other users' processes. It goes
+/// by how many numbers a process has: one in a namespace that its own user has made has two, and that user
+/// could claim any number there.
+#[test]
+fn a_process_of_a_namespace_of_another_users_own_has_no_number() {
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
+    let socket = dir.path().join("coordinator.sock");
+    let program = env!("CARGO_BIN_EXE_st-coordinator");
+    let mut coordinator = Process::start(program, &socket, &[], &[], Some(STRANGER));
+    coordinator.ready();
+    let taken = |by: &[&str]| {
+        let program = env!("CARGO_BIN_EXE_st-impostor");
+        let mut command = Command::new(by[0]);
+        command.args(&by[1..]).arg(program).arg(&socket).arg(program).uid(USER).gid(USER);
+        let out = command.output().unwrap();
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        String::from_utf8(out.stdout).unwrap()
+    };
+    // Whose namespaces it may not look at, and whom it takes for what they are all the same.
+    let theirs = taken(&["env"]);
+    assert!(theirs.contains(&format!("uid: {USER}")) && theirs.contains("pid: Some"), "{theirs}");
+    let namespace = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child"];
+    let own = taken(&namespace);
+    assert!(own.contains(&format!("uid: {USER}")) && own.contains("pid: None"), "{own}");
+}
+
 /// The memory of a link of two processes of one user is closed to processes of others: they open
 /// neither the memory of its ends nor the list of it.
 #[test]
