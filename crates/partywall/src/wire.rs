@@ -206,6 +206,11 @@ pub(crate) fn write_trailers(out: &mut Vec<u8>, trailers: &HeaderMap) -> u8 {
     write_block(out, trailers, code).unwrap_or_else(|status| write_short(out, &status))
 }
 
+/// Whether these are the trailers of a good answer.
+pub(crate) fn is_ok(trailers: &HeaderMap) -> bool {
+    trailers.contains_key(GRPC_STATUS) && code_of(trailers) == 0
+}
+
 fn code_of(trailers: &HeaderMap) -> u8 {
     let code = match find(trailers, &GRPC_STATUS).map(HeaderValue::as_bytes) {
         Some(b"0") => return Code::Ok as u8,

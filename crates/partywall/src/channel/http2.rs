@@ -47,6 +47,10 @@ use crate::{unix, wire};
 /// How long to wait before an address is tried again: at first, and at most.
 pub(super) const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
 
+/// Most bytes of a head or of trailers that are received: far more than a call may have, so that what is
+/// too long is told and not cut.
+const HEADS: u32 = 1 << 20;
+
 /// How often a call is sent that no connection has begun to send.
 const ATTEMPTS: u32 = 8;
 
@@ -94,7 +98,7 @@ impl Address {
         Endpoint::from(self.uri.clone())
             .user_agent(wire::USER_AGENT)
             .expect("a header's value")
-            .http2_max_header_list_size(wire::LIST_BYTES)
+            .http2_max_header_list_size(HEADS)
     }
 
     /// A connected channel.
@@ -207,6 +211,9 @@ pub(super) fn begin(channel: Transport, request: http::Request<Body>) -> Answer 
         }
         let status = Status::from_header_map(response.headers());
         let told = status.is_some();
+        if !told && response.status() == http::StatusCode::OK {
+            wire::check_response(response.headers())?;
+        }
         match status {
             Some(status) if status.code() == Code::Cancelled && passed(ends) => {
                 return Err(expired());
@@ -410,7 +417,9 @@ fn sound(frame: Frame<Bytes>) -> Frame<Bytes> {
     match frame.into_trailers() {
         Ok(mut trailers) => {
             wire::without_bad_details(&mut trailers);
-            Frame::trailers(trailers)
+            // As on a ring: what belongs to a good answer is not left out unsaid.
+            let good = wire::is_ok(&trailers);
+            Frame::trailers(good.then(|| wire::fit(&trailers)).flatten().unwrap_or(trailers))
         }
         Err(data) => data,
     }

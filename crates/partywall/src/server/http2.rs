@@ -275,10 +275,10 @@ pub(crate) async fn serve_connection<I>(
     }
 }
 
-/// Waits until a connection that has to go for another one has had a moment, and has no call open. One
-/// that has said nothing has none.
+/// Waits until a connection that has to go for another one has had a moment, in which its preface may come
+/// with a call, and has no call open.
 async fn last_calls(connection: &Connection) {
-    while connection.is_heard() {
+    loop {
         tokio::time::sleep(LAST_CALLS).await;
         if connection.is_idle() {
             return;
@@ -318,23 +318,33 @@ fn answer(
         request.extensions_mut().insert(Deadline(at));
     }
     let grpc = request.headers().get(CONTENT_TYPE).is_some_and(is_grpc);
+    let mut handler = Ok(());
     if grpc {
         // As on a ring.
         request.headers_mut().remove(TE);
+        handler = wire::check_request(request.uri().path(), request.headers());
     }
-    let mut handler = service.call(request);
+    let handler = handler.map(|()| service.call(request));
     async move {
         let mut timer: Timer = ends.map(|at| Box::pin(tokio::time::sleep_until(at.into())));
-        let answered = std::future::poll_fn(|cx| {
-            if is_over(&mut timer, cx) {
-                return Poll::Ready(Err(ring::server::expired()));
+        let answered = match handler {
+            Ok(mut handler) => {
+                std::future::poll_fn(|cx| {
+                    if is_over(&mut timer, cx) {
+                        return Poll::Ready(Err(ring::server::expired()));
+                    }
+                    let polled =
+                        std::panic::catch_unwind(AssertUnwindSafe(|| handler.as_mut().poll(cx)));
+                    polled.map_or_else(
+                        |_| Poll::Ready(Err(ring::server::panicked())),
+                        |polled| polled.map(Ok),
+                    )
+                })
+                .await
             }
-            std::panic::catch_unwind(AssertUnwindSafe(|| handler.as_mut().poll(cx))).map_or_else(
-                |_| Poll::Ready(Err(ring::server::panicked())),
-                |polled| polled.map(Ok),
-            )
-        });
-        let answered = answered.await.and_then(|mut response| {
+            Err(refused) => Err(refused),
+        };
+        let answered = answered.and_then(|mut response| {
             if !grpc {
                 return Ok(response);
             }

@@ -226,6 +226,55 @@ async fn a_response_over_http2_without_a_status_is_an_error() {
     assert!(status.message().contains("without a status"), "{status}");
 }
 
+/// Trailers of over 38,912 bytes were cut without a word, and the code of a status was lost.
+#[tokio::test]
+async fn what_is_too_long_over_http2_is_told_and_never_cut() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let long = "x".repeat(60_000);
+    tokio::spawn(async move {
+        let (socket, _) = listener.accept().await.unwrap();
+        let mut connection = h2::server::handshake(socket).await.unwrap();
+        for (of_head, status) in [(true, "0"), (false, "0"), (false, "15")] {
+            let (_request, mut respond) = connection.accept().await.unwrap().unwrap();
+            let mut head = http::Response::new(());
+            let mut trailers = http::HeaderMap::new();
+            head.headers_mut().insert("content-type", "application/grpc".parse().unwrap());
+            trailers.insert("grpc-status", status.parse().unwrap());
+            let longer = if of_head { head.headers_mut() } else { &mut trailers };
+            longer.insert("x-long", long.parse().unwrap());
+            let mut body = respond.send_response(head, false).unwrap();
+            body.send_data(bytes::Bytes::from_static(&[0; 5]), false).unwrap();
+            body.send_trailers(trailers).unwrap();
+        }
+        std::future::poll_fn(|cx| connection.poll_closed(cx)).await.unwrap();
+    });
+    let channel = Channel::connect(&url).await.unwrap();
+    for code in [Code::ResourceExhausted, Code::ResourceExhausted, Code::DataLoss] {
+        let status = empty(&channel).await.unwrap_err();
+        assert_eq!(status.code(), code, "{status}");
+    }
+}
+
+/// The limits of a head were a ring's for our own callers alone.
+#[tokio::test]
+async fn a_stock_callers_head_has_the_limits_of_a_ring() {
+    let host = Host::open();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let running = host.serve_at(&format!("test,unix:{}", path.display()), routes()).await;
+    host.connect().await;
+    let endpoint = tonic::transport::Endpoint::from_shared(format!("unix:{}", path.display()));
+    let mut client = TestServiceClient::new(endpoint.unwrap().connect().await.unwrap());
+    for (bytes, code) in [(10_000, Code::Ok), (30_000, Code::ResourceExhausted)] {
+        let mut request = tonic::Request::new(Empty {});
+        request.metadata_mut().insert("x-long", "x".repeat(bytes).parse().unwrap());
+        let answer = client.empty_call(request).await;
+        assert_eq!(answer.map_or_else(|status| status.code(), |_| Code::Ok), code);
+    }
+    running.stop().await.unwrap();
+}
+
 /// It stayed on the network for ever.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_channel_over_the_network_goes_over_a_ring_as_soon_as_the_name_is_served_here() {
