@@ -503,7 +503,8 @@ fn linger_queued(path: &Path) -> Result<()> {
         // Its answer comes after the caller's end is on its way.
         server.say(&refused)?;
         server.next()?;
-        let refused = send_lingering(bare.as_fd(), b"x")?;
+        // A busy coordinator may have given the link up by then.
+        let Ok(refused) = send_lingering(bare.as_fd(), b"x") else { continue };
         if !std::mem::replace(&mut said, true) {
             say(if refused { "refused" } else { "sent" });
             ready();
@@ -523,7 +524,7 @@ fn answers_that_fit(path: &Path, question: &Message) -> Result<u64> {
     Ok(rustix::io::ioctl_fionread(&reads_none)? / one)
 }
 
-/// Asks until nothing more is taken, at most so often; how often that was.
+/// Asks until nothing more is taken, at most a thousand times; how often that was.
 fn fill(path: &Path, reads_none: &Conversation, question: &Message) -> Result<u64> {
     const MOST: u64 = 1000;
     let other = Conversation::open(path)?;

@@ -213,7 +213,6 @@ fn withstands(mode: &str, holds: usize, does: u64) {
     println!("{mode}: did {did}");
     assert!(did >= does, "the attack did {did} only");
     let burst = town.burst();
-    assert!(burst <= BURST.1, "{} links at once take {burst:?}", BURST.0);
     drop(attacker);
     let load = load.clamp(0.01, 1.99);
     let burners: Vec<_> = [load.min(1.0), (load - 1.0).max(0.0)]
@@ -226,7 +225,9 @@ fn withstands(mode: &str, holds: usize, does: u64) {
         })
         .collect();
     let control = town.measure();
-    println!("{mode}: a burst takes {burst:?}, {:?} for the control", town.burst());
+    let usual = town.burst();
+    println!("{mode}: a burst takes {burst:?}, that of the control {usual:?}");
+    assert!(burst <= BURST.1.max(2 * usual), "{} links at once take {burst:?}", BURST.0);
     drop(burners);
     println!("{mode}: {load:.2} of a CPU; attacked {:?}, control {:?}", attacked.0, control.0);
     for (step, (attacked, control)) in STEPS.iter().zip(attacked.0.iter().zip(control.0)) {
@@ -455,7 +456,10 @@ fn kernel_refuses() -> bool {
     partywall_shm::socket::refuse_descriptors(std::os::fd::AsFd::as_fd(&a))
 }
 
-/// A test for each place where a descriptor could arrive, here and on kernels that let it in.
+/// A test for each place where a descriptor could arrive, here and on kernels that let it in. None arrives
+/// in a server's end of a link while that waits in the coordinator's queue to the server, or among the
+/// server's events: nobody has the other end before the server has said that it has adopted its own
+/// (`coordinator::handout`), and what is told to it of a link after that has memory beside it and no socket.
 macro_rules! lingering {
     ($($here:ident, $old:ident: $mode:literal;)*) => {$(
         #[test]
