@@ -47,6 +47,8 @@ use crate::server::Started;
 use crate::state::{Conn, Effect, State, internal};
 
 mod admission;
+#[cfg(test)]
+mod tests;
 
 use admission::{random, turn_away};
 
@@ -697,38 +699,4 @@ impl EventLoop {
 fn random_token() -> Token {
     // getrandom(2) gives up to 256 bytes whole once the system has started.
     Token(random().expect("the system has randomness"))
-}
-
-#[cfg(test)]
-mod tests {
-    use std::os::fd::AsFd;
-
-    use super::*;
-    use rustix::net::SocketType;
-
-    /// Who stopped the coordinator waited for whatever a process had sent that nobody had taken in.
-    #[test]
-    fn a_listener_that_goes_waits_for_nothing_that_was_sent_to_it() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("c.sock");
-        let kind = SocketType::SEQPACKET;
-        let (socket, _path) = partywall_shm::listen::listen(&path, kind, 4, |_| ()).unwrap();
-        let begin = Begin {
-            listener: Some(Lingering::new(socket)),
-            handed: true,
-            policy: Policy::parse("test", "").unwrap(),
-            file: None,
-            audit: None,
-            confines: false,
-        };
-        let (event_loop, _orders) = EventLoop::new(begin).unwrap();
-        let linger = Duration::from_secs(5);
-        let (slow, _other) = partywall_test_control::lingering(linger).unwrap();
-        let sender = partywall_test_control::Conversation::connect(&path).unwrap();
-        socket::send(sender.as_fd(), b"x", &[slow.as_fd()]).unwrap();
-        drop((slow, sender));
-        let start = Instant::now();
-        drop(event_loop);
-        assert!(start.elapsed() < linger / 2, "{:?}", start.elapsed());
-    }
 }

@@ -288,7 +288,7 @@ impl Crowd {
     }
 
     fn watch(&self) -> Result<()> {
-        let flips = Conversation::open(&self.arguments.socket)?;
+        let mut flips = Conversation::open(&self.arguments.socket)?;
         let held = self.open();
         for conversation in &held {
             for request in 0..64 {
@@ -297,10 +297,10 @@ impl Crowd {
         }
         ready();
         for request in 0_u32.. {
-            flips.say(&Message::Register { request, name: name("flip.0"), places: 1 })?;
-            if let (Message::Registered { registration, .. }, _) = flips.next()? {
-                flips.say(&Message::Unregister { registration })?;
-                done();
+            match flip(&flips, request) {
+                Ok(()) => done(),
+                // Its account leaves too much unread: the coordinator has had enough of this one.
+                Err(_) => flips = Conversation::open(&self.arguments.socket)?,
             }
         }
         Ok(())
@@ -361,6 +361,15 @@ impl Crowd {
         let server = Conversation::open(&self.arguments.socket)?;
         server.say(&Message::Register { request: 1, name: name("flip.dead"), places: 9999 })?;
         self.flood(connect_to("flip.dead"), false)
+    }
+}
+
+/// Serves a name that others watch, and gives it up.
+fn flip(by: &Conversation, request: u32) -> Result<()> {
+    by.say(&Message::Register { request, name: name("flip.0"), places: 1 })?;
+    match by.next()?.0 {
+        Message::Registered { registration, .. } => by.say(&Message::Unregister { registration }),
+        other => Err(format!("the coordinator says {other:?}").into()),
     }
 }
 
@@ -554,16 +563,7 @@ fn unread(path: &Path) -> Result<()> {
 fn unwatched(path: &Path) -> Result<()> {
     let (watches, flips) = (Conversation::open(path)?, Conversation::open(path)?);
     watches.say(&Message::Watch { request: 1, name: name("flip.0") })?;
-    let flip = |request| -> Result<()> {
-        flips.say(&Message::Register { request, name: name("flip.0"), places: 1 })?;
-        match flips.next()?.0 {
-            Message::Registered { registration, .. } => {
-                flips.say(&Message::Unregister { registration })
-            }
-            other => Err(format!("the coordinator says {other:?}").into()),
-        }
-    };
-    (0..400).try_for_each(flip)?;
+    (0..400).try_for_each(|request| flip(&flips, request))?;
     let (mut counts, mut before) = (0, None);
     // What is due comes when what was sent has been read: the turns of both are one after the other.
     while before != Some(counts) {
