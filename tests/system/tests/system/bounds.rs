@@ -45,9 +45,10 @@ fn messages_that_never_end_hold_no_more_than_is_allowed() {
     // 256 MiB, a window of 4 MiB, and what 1,024 calls take besides.
     let grown = hoarded(&[], "hoard", "1");
     assert!((200..320).contains(&grown), "{grown} MiB by one link");
-    // 16 MiB, and windows of 4 MiB together and 64 KiB a link.
+    // 16 MiB, windows of 4 MiB together and 64 KiB a link, and what 4,096 calls take besides, which is 35 to
+    // 41 MiB, as the allocator has it. Without the bound it is what one link could have, and more.
     let grown = hoarded(&["--request-bytes", "16777216"], "hoard", "4");
-    assert!((15..60).contains(&grown), "{grown} MiB by four links");
+    assert!((15..90).contains(&grown), "{grown} MiB by four links");
 }
 
 #[test]
