@@ -47,8 +47,6 @@ use crate::server::Started;
 use crate::state::{Conn, Effect, State, internal};
 
 mod admission;
-#[cfg(test)]
-mod tests;
 
 use admission::{random, turn_away};
 
@@ -123,7 +121,6 @@ pub(crate) struct Begin {
 /// One coordinator's connections.
 pub(crate) struct EventLoop {
     epoll: OwnedFd,
-    /// What was sent by who connected and was not accepted goes with it.
     listener: Option<Lingering>,
     /// The listener was made by another process: who connected before this one refused descriptors
     /// may have sent some.
@@ -700,3 +697,6 @@ fn random_token() -> Token {
     // getrandom(2) gives up to 256 bytes whole once the system has started.
     Token(random().expect("the system has randomness"))
 }
+
+#[cfg(test)]
+mod tests;

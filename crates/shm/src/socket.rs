@@ -372,13 +372,13 @@ pub fn unread(socket: BorrowedFd<'_>) -> io::Result<usize> {
 
 /// Whether the environment was written by this process's own user: not in a set-user-ID program, or
 /// one that was given capabilities with its file (`AT_SECURE`, getauxval(3)).
-pub fn environment_is_ours() -> bool {
+fn environment_is_ours() -> bool {
     // SAFETY: reads a word that the kernel wrote before the program began.
     unsafe { libc::getauxval(libc::AT_SECURE) == 0 }
 }
 
-/// A variable of the environment that is set and not empty, where the environment is believed
-/// ([`environment_is_ours`]).
+/// A variable of the environment that is set and not empty, where the environment is believed:
+/// not in a program that was given rights with its file.
 pub fn variable(name: &str) -> Option<std::ffi::OsString> {
     let set = if environment_is_ours() { std::env::var_os(name) } else { None };
     set.filter(|value| !value.is_empty())

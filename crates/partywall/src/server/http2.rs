@@ -318,13 +318,15 @@ fn answer(
         request.extensions_mut().insert(Deadline(at));
     }
     let grpc = request.headers().get(CONTENT_TYPE).is_some_and(is_grpc);
-    let mut handler = Ok(());
-    if grpc {
-        // As on a ring.
-        request.headers_mut().remove(TE);
-        handler = wire::check_request(request.uri().path(), request.headers());
-    }
-    let handler = handler.map(|()| service.call(request));
+    // As on a ring.
+    let fits = match grpc {
+        true => {
+            request.headers_mut().remove(TE);
+            wire::check_request(request.uri().path(), request.headers())
+        }
+        false => Ok(()),
+    };
+    let handler = fits.map(|()| service.call(request));
     async move {
         let mut timer: Timer = ends.map(|at| Box::pin(tokio::time::sleep_until(at.into())));
         let answered = match handler {
