@@ -1,7 +1,7 @@
 //! Bodies of the fuzz targets for the decoders. Each returns whether the bytes were accepted.
 
 use crate::control::{Message, Setup};
-use crate::segment::{RequestHead, ResponseHead, Segment, Trailers, decode_reset, decode_window};
+use crate::frame::{Frame, RequestHead, ResponseHead, Trailers, decode_reset, decode_window};
 
 /// Control messages; what is accepted must encode to the same message.
 ///
@@ -15,12 +15,12 @@ pub fn control(data: &[u8]) -> bool {
 }
 
 /// Segments and the blocks in them.
-pub fn segment(data: &[u8]) -> bool {
+pub fn frame(data: &[u8]) -> bool {
     let [flags, payload @ ..] = data else { return false };
     let _reset = decode_reset(payload);
     let _window = decode_window(payload);
     let _response = ResponseHead::decode(payload);
-    let Ok(s) = Segment::decode(*flags, payload) else { return false };
+    let Ok(s) = Frame::decode(*flags, payload) else { return false };
     let head = s.head.map(RequestHead::decode);
     let trailers = s.trailers.map(Trailers::decode);
     match (head, trailers) {
@@ -34,8 +34,8 @@ pub fn segment(data: &[u8]) -> bool {
 mod tests {
     use alloc::vec::Vec;
 
+    use crate::frame::{HEAD, NO_DEADLINE, RequestHead, write_block, write_entry};
     use crate::name::ServiceName;
-    use crate::segment::{HEAD, NO_DEADLINE, RequestHead, write_block, write_entry};
 
     fn mutate(seeds: &[Vec<u8>], body: fn(&[u8]) -> bool) {
         let mut state = 88172645463325252_u64;
@@ -63,12 +63,12 @@ mod tests {
     }
 
     #[test]
-    fn fuzz_segment() {
+    fn fuzz_frame() {
         let mut seed = alloc::vec![HEAD];
         write_block(&mut seed, |out| {
             RequestHead::write(out, NO_DEADLINE, "/a.B/C", 1);
             write_entry(out, b"x-a", b"1");
         });
-        mutate(&[seed], super::segment);
+        mutate(&[seed], super::frame);
     }
 }

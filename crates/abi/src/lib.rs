@@ -1,7 +1,7 @@
 //! Every byte that two Partywall processes share.
 //!
 //! Nothing here does I/O, allocates shared memory or reads a clock: the crate holds the shapes
-//! (ring layout, descriptors, call segments, control messages), their limits, and the atomics
+//! (ring layout, descriptors, call frames, control messages), their limits, and the atomics
 //! that the rings are built from. `docs/abi.md` has the same facts as byte tables.
 //!
 //! Bytes that come from outside are an allegation: every decoder takes a copied slice, checks
@@ -16,13 +16,13 @@ extern crate std;
 pub mod codec;
 pub mod control;
 pub mod domain;
+pub mod frame;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzz;
 pub mod layout;
 pub mod limits;
 pub mod name;
-pub mod segment;
 pub mod sync;
 
 /// Version of everything in this crate; two sides with different versions refuse each other.

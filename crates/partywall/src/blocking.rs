@@ -16,16 +16,16 @@
 //! word that the server drains, and credit. A call whose first record the server never took, because
 //! it had ended, goes to the next server; any other call on a link that ends is UNAVAILABLE.
 
-use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use http::HeaderMap;
 use partywall_abi::control::Terms;
+use partywall_abi::frame::{END, HEAD, Kind};
 use partywall_abi::limits;
 use partywall_abi::name::ServiceName;
-use partywall_abi::segment::{self, END, HEAD, Kind, ROOM, ResponseHead, Segment, Trailers};
+use partywall_call::{Blocked, Connection, Event, Key, Record, Want};
 use partywall_shm::link::{Link, LinkError};
 use prost::Message;
 use tonic::metadata::MetadataMap;
@@ -36,7 +36,6 @@ use crate::error::Error;
 use crate::peer::Peer;
 use crate::ring;
 use crate::ring::broken::Broken;
-use crate::ring::stream::{OverCredit, OverWindow};
 use crate::target::Target;
 use crate::wire;
 
@@ -70,32 +69,20 @@ struct Open {
     booked: Option<(Booked, Arc<Reached>)>,
     link: Link,
     server: Peer,
-    next: u32,
-    /// What may be sent on the link, and what that was at the start.
-    credit: u64,
-    window: u64,
-    /// The service has said what this link may have.
-    limited: bool,
-    /// Taken and not granted again yet.
-    owed: u32,
-    /// Control records that had no room yet: kind, call, payload.
-    pending: VecDeque<(Kind, u32, Vec<u8>)>,
+    connection: Connection<()>,
+    /// The head of the call under way, as it is sent.
     block: Vec<u8>,
+    /// A record as it is taken, and a control record as it is sent.
     payload: Vec<u8>,
+    control: Vec<u8>,
     /// Number of the record that the call under way began with.
     began: u64,
-    /// Its head is on the ring.
-    begun: bool,
-    /// The server wants no more calls.
-    draining: bool,
 }
 
 /// How long a server may take to open a link that it has adopted.
 const OPEN_TIME: Duration = Duration::from_secs(2);
 /// Instances that a call is offered to, one after the other, if each is about to go.
 const INSTANCES: u32 = 8;
-/// Control records that may wait for room; a server that takes its records leaves none waiting.
-const PENDING: usize = 256;
 /// Records taken between two looks at the clock.
 const TURN: u32 = 128;
 
@@ -108,15 +95,17 @@ impl std::fmt::Debug for Open {
 /// The answer to one call.
 #[derive(Default)]
 struct Answer {
-    headed: bool,
     head: HeaderMap,
     data: Vec<u8>,
     trailers: Option<HeaderMap>,
-    /// Taken of the stream's window and not granted again.
-    owed: u32,
-    /// What may be sent on the stream, and up to where the service keeps memory for it.
-    credit: u64,
-    room: u64,
+}
+
+/// A call under way: its number, if it has one, and the longest answer that is taken.
+struct Call {
+    key: Option<Key>,
+    answer: Answer,
+    limit: usize,
+    deadline: Option<Instant>,
 }
 
 impl Channel {
@@ -276,14 +265,22 @@ impl Channel {
             let timeout = timeout.map(|_| left(Duration::MAX));
             wire::write_request_head(&mut open.block, path, headers, timeout)?;
             let limit = self.message_limit.saturating_add(PREFIX);
-            let (id, exchanged) = open.exchange(message, limit, deadline);
+            let mut call = Call { key: None, answer: Answer::default(), limit, deadline };
+            let exchanged = open.exchange(message, &mut call);
+            let code = match exchanged {
+                Err(Failed::Expired) => Code::DeadlineExceeded,
+                _ => Code::Cancelled,
+            };
+            // One whose reset has to wait for room would wait for the next call: the link's end
+            // stops the handler as well.
+            let is_told = open.release(&call, code);
             let (status, keep) = match exchanged {
-                Ok(answer) => break answer,
+                Ok(()) => break call.answer,
                 Err(Failed::Status(status)) => (status, true),
-                Err(Failed::Abort(status)) => (status, open.reset(id, Code::Cancelled)),
+                Err(Failed::Abort(status)) => (status, is_told),
                 Err(Failed::Expired) => {
                     let status = "the deadline passed before the answer came";
-                    (Status::deadline_exceeded(status), open.reset(id, Code::DeadlineExceeded))
+                    (Status::deadline_exceeded(status), is_told)
                 }
                 Err(Failed::Unsent) if instances < INSTANCES => {
                     self.open = None;
@@ -354,17 +351,11 @@ impl Open {
             booked: None,
             link,
             server,
-            next: 1,
-            credit: limits::FIRST_WINDOW.into(),
-            window: limits::FIRST_WINDOW.into(),
-            limited: false,
-            owed: 0,
-            pending: VecDeque::new(),
+            connection: Connection::caller(),
             block: Vec::new(),
             payload: Vec::new(),
+            control: Vec::new(),
             began: 0,
-            begun: false,
-            draining: false,
         }
     }
 
@@ -373,9 +364,10 @@ impl Open {
         if self.booked.as_ref().is_some_and(|(_, end)| end.over.get().is_some()) {
             return false;
         }
-        let nobodys = 0;
-        let taken = self.take_turn(nobodys, &mut Answer::default(), 0);
-        taken.is_ok() && self.send_pending().is_ok() && !self.draining && !self.link.is_dead()
+        let mut nobodys = Call { key: None, answer: Answer::default(), limit: 0, deadline: None };
+        let taken = self.take_turn(&mut nobodys);
+        let is_told = taken.is_ok() && self.send_control().is_ok();
+        is_told && !self.connection.is_draining() && !self.link.is_dead()
     }
 
     /// Whether the server has taken the first record of the call under way.
@@ -385,96 +377,65 @@ impl Open {
         self.link.producer().was_taken(began).unwrap_or(true)
     }
 
-    /// Sends one message and waits for the answer; the call's number, for its reset.
-    fn exchange(
-        &mut self,
-        message: &[u8],
-        limit: usize,
-        deadline: Option<Instant>,
-    ) -> (u32, Result<Answer, Failed>) {
-        let id = self.next;
-        self.next = self.next.wrapping_add(1).max(1);
+    /// Sends one message and waits for the answer.
+    fn exchange(&mut self, message: &[u8], call: &mut Call) -> Result<(), Failed> {
         self.began = self.link.producer().position();
-        self.begun = false;
-        let mut answer = Answer { credit: limits::STREAM_WINDOW.into(), ..Answer::default() };
-        let done = self
-            .send(id, message, &mut answer, limit, deadline)
-            .and_then(|()| self.receive(id, &mut answer, limit, deadline));
-        (id, done.map(|()| answer))
-    }
-
-    fn send(
-        &mut self,
-        id: u32,
-        message: &[u8],
-        answer: &mut Answer,
-        limit: usize,
-        deadline: Option<Instant>,
-    ) -> Result<(), Failed> {
-        let mut rest = message;
-        let mut flags = HEAD;
-        loop {
-            let block: &[u8] = if flags & HEAD != 0 { &self.block } else { &[] };
-            let credit = usize::try_from(self.credit.min(answer.credit)).unwrap_or(usize::MAX);
-            let most = self.link.producer().record_bytes() - block.len();
-            let (piece, after) = rest.split_at(rest.len().min(credit).min(most));
-            let end = if after.is_empty() { END } else { 0 };
-            if piece.is_empty() && block.is_empty() && end == 0 {
-                self.wait(None, deadline)?;
-                self.take_turn(id, answer, limit)?;
-                expired(deadline)?;
-            } else if self.link.producer().try_push(
-                Kind::Segment as u8,
-                flags | end,
-                id,
-                &[block, piece],
-            )? {
-                self.begun = true;
-                self.credit -= piece.len() as u64;
-                answer.credit -= piece.len() as u64;
-                self.link.notify()?;
-                if end != 0 {
-                    return Ok(());
-                }
-                flags = 0;
-                rest = after;
-            } else {
-                let len = block.len() + piece.len();
-                self.wait(Some(len), deadline)?;
-                self.take_turn(id, answer, limit)?;
-                expired(deadline)?;
-            }
-            if flags & HEAD != 0 && self.draining {
-                return Err(Failed::Unsent);
-            }
-            if answer.trailers.is_some() {
-                // Answered early: the rest is not wanted.
-                return Ok(());
-            }
-        }
-    }
-
-    fn receive(
-        &mut self,
-        id: u32,
-        answer: &mut Answer,
-        limit: usize,
-        deadline: Option<Instant>,
-    ) -> Result<(), Failed> {
-        while answer.trailers.is_none() {
-            if !self.take_turn(id, answer, limit)? {
-                self.wait(None, deadline)?;
-            } else if answer.trailers.is_none() {
-                expired(deadline)?;
+        // This thread is the only one that calls, so what may be short is no place.
+        let key = self.connection.open().map_err(|_| Failed::Unsent)?;
+        call.key = Some(key);
+        self.send(key, message, call)?;
+        while call.answer.trailers.is_none() {
+            if !self.take_turn(call)? {
+                self.wait(None, call)?;
+            } else if call.answer.trailers.is_none() {
+                call.expired()?;
             }
         }
         Ok(())
     }
 
+    fn send(&mut self, key: Key, message: &[u8], call: &mut Call) -> Result<(), Failed> {
+        let (mut rest, mut head) = (message, true);
+        loop {
+            let block: &[u8] = if head { &self.block } else { &[] };
+            let most = self.link.producer().record_bytes() - block.len();
+            let whole = head && rest.len() <= most;
+            let mut room = None;
+            match self.connection.reserve(key, Want { head, data: rest.len(), whole }) {
+                Ok(permit) => {
+                    let (piece, after) = rest.split_at(permit.data.min(most));
+                    let end = after.is_empty();
+                    let flags =
+                        permit.flags | if head { HEAD } else { 0 } | if end { END } else { 0 };
+                    let (kind, parts) = (Kind::Frame as u8, [block, piece]);
+                    if self.link.producer().try_push(kind, flags, key.number(), &parts)? {
+                        self.connection.commit(key, flags, piece.len());
+                        self.link.notify()?;
+                        if end {
+                            return Ok(());
+                        }
+                        (head, rest) = (false, after);
+                        continue;
+                    }
+                    room = Some(block.len() + piece.len());
+                }
+                Err(Blocked::Control | Blocked::Credit { .. }) => {}
+                // Answered early: the rest is not wanted.
+                Err(Blocked::Stopped) => return Ok(()),
+            }
+            self.wait(room, call)?;
+            self.take_turn(call)?;
+            call.expired()?;
+            if head && self.connection.is_draining() {
+                return Err(Failed::Unsent);
+            }
+        }
+    }
+
     /// Takes what is there, as much as belongs to one turn; false when nothing was.
-    fn take_turn(&mut self, id: u32, answer: &mut Answer, limit: usize) -> Result<bool, Failed> {
+    fn take_turn(&mut self, call: &mut Call) -> Result<bool, Failed> {
         for taken in 0..TURN {
-            if answer.trailers.is_some() || !self.take_one(id, answer, limit)? {
+            if call.answer.trailers.is_some() || !self.take_one(call)? {
                 return Ok(taken > 0);
             }
         }
@@ -482,187 +443,81 @@ impl Open {
     }
 
     /// Takes one record; false when none is there.
-    fn take_one(&mut self, id: u32, answer: &mut Answer, limit: usize) -> Result<bool, Failed> {
+    fn take_one(&mut self, call: &mut Call) -> Result<bool, Failed> {
         let Some(d) = self.link.consumer().peek()? else { return Ok(false) };
-        let mut payload = std::mem::take(&mut self.payload);
-        payload.clear();
-        payload.reserve(d.len as usize);
-        self.link.consumer().read(&mut payload);
+        self.payload.clear();
+        self.payload.reserve(d.len as usize);
+        self.link.consumer().read(&mut self.payload);
         self.link.consumer().release();
-        let taken = self.record(
-            d.kind,
-            d.flags,
-            id != 0 && d.stream == id,
-            d.stream,
-            &payload,
-            answer,
-            limit,
-        );
-        self.payload = payload;
-        taken.map(|()| true)
-    }
-
-    #[expect(clippy::too_many_arguments, reason = "one record and where it goes")]
-    fn record(
-        &mut self,
-        kind: u8,
-        flags: u8,
-        mine: bool,
-        stream: u32,
-        payload: &[u8],
-        answer: &mut Answer,
-        limit: usize,
-    ) -> Result<(), Failed> {
-        match Kind::from_number(kind) {
-            Some(Kind::Segment) => {
-                self.segment(flags, mine.then_some(stream), payload, answer, limit)
-            }
-            Some(Kind::Window) => {
-                let credit = u64::from(segment::decode_window(payload)?);
-                let (own, most) = match (stream, mine) {
-                    (0, _) => (&mut self.credit, self.window),
-                    (_, true) => (&mut answer.credit, limits::STREAM_WINDOW.into()),
-                    (_, false) => return Ok(()),
-                };
-                *own += credit;
-                if *own > most { Err(OverCredit.into()) } else { Ok(()) }
-            }
-            Some(Kind::Limits) => {
-                let limits = segment::Limits::decode(payload)?;
-                if stream != 0 || std::mem::replace(&mut self.limited, true) {
-                    let rule = "limits of a stream, or that were said before";
-                    return Err(Broken::Rule(rule).into());
+        let payload = &self.payload[..];
+        let record = Record { kind: d.kind, flags: d.flags, stream: d.stream, payload };
+        match self.connection.handle(record)? {
+            Event::Part { key, head, data, trailers, .. } if Some(key) == call.key => {
+                let answer = &mut call.answer;
+                if let Some(head) = head {
+                    answer.head = wire::response_headers(&head);
                 }
-                self.window = limits.window.into();
-                self.credit += u64::from(limits.window - limits::FIRST_WINDOW);
-                Ok(())
-            }
-            // Nobody else uses up this link's window: it does without.
-            Some(Kind::Room) => {
-                let until = segment::decode_room(payload)?;
-                if mine && until < std::mem::replace(&mut answer.room, until) {
-                    return Err(OverCredit.into());
+                if answer.data.len() + data > call.limit {
+                    let most = call.limit - PREFIX;
+                    let text = format!("the reply is over the limit of {most} bytes");
+                    return Err(Failed::Abort(Status::out_of_range(text)));
                 }
-                Ok(())
+                answer.data.extend_from_slice(&payload[payload.len() - data..]);
+                answer.trailers = trailers.map(|trailers| wire::trailers(&trailers));
+                self.connection.taken(key, data);
             }
-            Some(Kind::Reset) => {
-                let (code, text) = segment::decode_reset(payload)?;
-                if mine {
-                    return Err(Failed::Status(Status::new(Code::from_i32(code.into()), text)));
-                }
-                Ok(())
+            Event::Reset { key, code, text } if Some(key) == call.key => {
+                return Err(Failed::Status(Status::new(Code::from_i32(code.into()), text)));
             }
-            Some(Kind::Drain) => {
-                self.draining = true;
-                // A call whose head is not on the ring goes elsewhere, and this link ends.
-                if self.begun { self.control(Kind::Drain, 0, &[]) } else { Ok(()) }
-            }
-            Some(Kind::Message) => Err(Broken::Rule("a raw message on a link of calls").into()),
-            None => Err(Broken::Rule("a record of unknown kind").into()),
+            // What was granted or said is looked at before the next wait.
+            _ => {}
         }
+        if self.connection.has_control() {
+            self.send_control()?;
+        }
+        Ok(true)
     }
 
-    /// A piece of an answer; of which call, if it is that of the call under way.
-    fn segment(
-        &mut self,
-        flags: u8,
-        mine: Option<u32>,
-        payload: &[u8],
-        answer: &mut Answer,
-        limit: usize,
-    ) -> Result<(), Failed> {
-        let s = Segment::decode(flags, payload)?;
-        let len = s.data.len() as u32;
-        // Room was given to nobody, and what is owed was not granted.
-        if flags & ROOM != 0 || len > limits::LINK_WINDOW - self.owed {
-            return Err(OverWindow.into());
-        }
-        let head = s.head.map(ResponseHead::decode).transpose()?;
-        let head = head.map(|head| wire::response_headers(&head)).transpose()?;
-        let trailers = s.trailers.map(Trailers::decode).transpose()?;
-        let trailers = trailers.map(|trailers| wire::trailers(&trailers)).transpose()?;
-        if flags & END != 0 && trailers.is_none() {
-            return Err(Broken::Rule("a response without trailers").into());
-        }
-        self.give_back(len)?;
-        let Some(stream) = mine else { return Ok(()) };
-        if let Some(head) = head {
-            if std::mem::replace(&mut answer.headed, true) {
-                return Err(Broken::Rule("a second head on one stream").into());
-            }
-            answer.head = head;
-        }
-        if len > limits::STREAM_WINDOW - answer.owed {
-            return Err(OverWindow.into());
-        }
-        if answer.data.len() + s.data.len() > limit {
-            let text = format!("the reply is over the limit of {} bytes", limit - PREFIX);
-            return Err(Failed::Abort(Status::out_of_range(text)));
-        }
-        answer.data.extend_from_slice(s.data);
-        if trailers.is_some() {
-            answer.trailers = trailers;
-            return Ok(());
-        }
-        answer.owed += len;
-        if answer.owed >= limits::STREAM_WINDOW / 2 {
-            let owed = std::mem::take(&mut answer.owed);
-            self.control(Kind::Window, stream, &owed.to_le_bytes())?;
-        }
-        Ok(())
-    }
-
-    fn give_back(&mut self, bytes: u32) -> Result<(), Failed> {
-        self.owed += bytes;
-        if self.owed >= limits::LINK_WINDOW / 2 {
-            let owed = std::mem::take(&mut self.owed);
-            self.control(Kind::Window, 0, &owed.to_le_bytes())?;
-        }
-        Ok(())
-    }
-
-    /// Sends a control record, now or when there is room.
-    fn control(&mut self, kind: Kind, stream: u32, payload: &[u8]) -> Result<(), Failed> {
-        if self.pending.len() >= PENDING {
-            return Err(Broken::Rule("it takes nothing off its ring").into());
-        }
-        self.pending.push_back((kind, stream, payload.to_vec()));
-        self.send_pending()
-    }
-
-    fn send_pending(&mut self) -> Result<(), Failed> {
+    /// Sends the control records that are due, as far as there is room.
+    fn send_control(&mut self) -> Result<(), Failed> {
         let mut sent = false;
-        while let Some((kind, stream, payload)) = self.pending.front() {
-            if !self.link.producer().try_push(*kind as u8, 0, *stream, &[payload])? {
+        while let Some(control) = self.connection.control()? {
+            control.write(&mut self.control);
+            let (kind, stream, payload) =
+                (control.kind() as u8, control.stream(), &self.control[..]);
+            if !self.link.producer().try_push(kind, 0, stream, &[payload])? {
                 break;
             }
-            self.pending.pop_front();
+            self.connection.control_sent();
             sent = true;
         }
         if sent { Ok(self.link.notify()?) } else { Ok(()) }
     }
 
-    /// Waits for a record, or for room for `len` bytes or for what is pending.
-    fn wait(&mut self, len: Option<usize>, deadline: Option<Instant>) -> Result<(), Failed> {
-        self.send_pending()?;
-        let pending = self.pending.front().map(|(_, _, payload)| payload.len());
-        Ok(self.link.wait(pending.or(len), deadline)?)
+    /// Waits for a record, or for room for `len` bytes or for the control record that is due.
+    fn wait(&mut self, len: Option<usize>, call: &Call) -> Result<(), Failed> {
+        self.send_control()?;
+        let due = self.connection.has_control().then_some(self.control.len());
+        Ok(self.link.wait(due.or(len), call.deadline)?)
     }
 
-    /// Gives a call up; whether the link is of use afterwards.
-    fn reset(&mut self, id: u32, code: Code) -> bool {
-        let mut payload = Vec::new();
-        segment::write_reset(&mut payload, code as i32 as u8, "");
-        // One that has to wait for room would wait for the next call: the link's end stops the
-        // handler as well.
-        self.control(Kind::Reset, id, &payload).is_ok() && self.pending.is_empty()
+    /// Forgets a call, which is reset if it is not over; whether the server has been told all that
+    /// it is to be told.
+    fn release(&mut self, call: &Call, code: Code) -> bool {
+        if let Some(key) = call.key {
+            self.connection.reset(key, code as i32 as u8, "");
+            self.connection.release(key);
+        }
+        self.send_control().is_ok() && !self.connection.has_control()
     }
 }
 
-fn expired(deadline: Option<Instant>) -> Result<(), Failed> {
-    match deadline {
-        Some(deadline) if Instant::now() >= deadline => Err(Failed::Expired),
-        _ => Ok(()),
+impl Call {
+    fn expired(&self) -> Result<(), Failed> {
+        match self.deadline {
+            Some(deadline) if Instant::now() >= deadline => Err(Failed::Expired),
+            _ => Ok(()),
+        }
     }
 }
 

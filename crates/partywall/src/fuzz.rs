@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use partywall_abi::control::{Digest, Identity, Isolation};
+use partywall_abi::frame::{
+    self, END, HEAD, Kind, NO_DEADLINE, RequestHead, ResponseHead, TRAILERS, Trailers,
+};
 use partywall_abi::layout::Geometry;
 use partywall_abi::limits;
 use partywall_abi::name::MethodSet;
-use partywall_abi::segment::{
-    self, END, HEAD, Kind, NO_DEADLINE, RequestHead, ResponseHead, TRAILERS, Trailers,
-};
 use partywall_shm::setup::{Ends, local_pair};
 use tonic::body::Body;
 
@@ -39,16 +39,16 @@ fn record(op: &[u8], response: bool) -> (u8, u8, u32, Vec<u8>) {
     let mut payload = Vec::new();
     match op[0] % 6 {
         0 => return (op[2], op[3], u32::from(op[4]), op[5..].to_vec()),
-        1 => return (Kind::Segment as u8, op[2] & 15, stream, op[3..].to_vec()),
+        1 => return (Kind::Frame as u8, op[2] & 15, stream, op[3..].to_vec()),
         2 if op[6] & 1 == 0 => {
             let kind = [Kind::Limits, Kind::Room][usize::from(op[6] >> 1 & 1)];
             let len = op.len().min(10);
             return (kind as u8, 0, stream, op[2..len].to_vec());
         }
         2 => return (Kind::Window as u8, 0, stream, op[2..6].to_vec()),
-        3 => segment::write_reset(&mut payload, op[2] % 17, ""),
+        3 => frame::write_reset(&mut payload, op[2] % 17, ""),
         _ => {
-            segment::write_block(&mut payload, |out| {
+            frame::write_block(&mut payload, |out| {
                 if response {
                     ResponseHead::write(out, 0);
                 } else {
@@ -61,14 +61,14 @@ fn record(op: &[u8], response: bool) -> (u8, u8, u32, Vec<u8>) {
                 }
             });
             if response {
-                segment::write_block(&mut payload, |out| Trailers::write(out, op[2] % 17, 0));
+                frame::write_block(&mut payload, |out| Trailers::write(out, op[2] % 17, 0));
             }
             payload.extend_from_slice(&op[3..]);
             if op[3] == 0 {
                 payload.truncate(usize::from(op[4]) % (payload.len() + 1));
             }
             let flags = if response { HEAD | TRAILERS | END } else { HEAD | (op[5] & END) };
-            return (Kind::Segment as u8, flags, stream, payload);
+            return (Kind::Frame as u8, flags, stream, payload);
         }
     }
     (Kind::Reset as u8, 0, stream, payload)
@@ -139,7 +139,7 @@ pub fn hostile_caller(data: &[u8]) -> bool {
 pub fn hostile_service(data: &[u8]) -> bool {
     runtime().block_on(async {
         let (ours, mut hostile) = local_pair(Geometry::DEFAULT).expect("a link");
-        let limits = segment::Limits { streams: 4, window: limits::FIRST_WINDOW };
+        let limits = frame::Limits { streams: 4, window: limits::FIRST_WINDOW };
         let pushed = hostile.producer.try_push(Kind::Limits as u8, 0, 0, &[&limits.encode()]);
         assert!(matches!(pushed, Ok(true)), "an empty ring has room");
         let link = client::start(ours, None).expect("a link");

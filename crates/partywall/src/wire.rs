@@ -1,4 +1,4 @@
-//! Between `http`'s types and the blocks of a segment.
+//! Between `http`'s types and the blocks of a frame.
 //!
 //! What both ends can tell without words does not travel: `te: trailers`, the content type
 //! `application/grpc` and the user agent of a caller that adds nothing to [`USER_AGENT`]. The
@@ -21,9 +21,8 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use http::header::{self, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, TE};
-use partywall_abi::codec::DecodeError;
+use partywall_abi::frame::{self, Metadata, NO_DEADLINE, RequestHead, ResponseHead, Trailers};
 use partywall_abi::limits;
-use partywall_abi::segment::{self, Metadata, NO_DEADLINE, RequestHead, ResponseHead, Trailers};
 use tonic::metadata::MetadataMap;
 use tonic::{Code, Status};
 
@@ -111,7 +110,7 @@ fn write_all(
     keep: impl Fn(&HeaderName, &HeaderValue) -> bool,
 ) {
     for (name, value) in headers.iter().filter(|(n, v)| keep(n, v)) {
-        segment::write_entry(out, name.as_str().as_bytes(), value.as_bytes());
+        frame::write_entry(out, name.as_str().as_bytes(), value.as_bytes());
     }
 }
 
@@ -148,14 +147,14 @@ pub(crate) fn write_request_head(
     });
     let entries = count(headers, travels);
     check_entries(entries, "request")?;
-    segment::write_block(out, |out| {
+    frame::write_block(out, |out| {
         RequestHead::write(out, deadline, path, entries);
         for (name, value) in headers.iter().filter(|(n, v)| travels(n, v)) {
             if name == header::USER_AGENT {
                 let both = [value.as_bytes(), b" ", USER_AGENT.as_bytes()].concat();
-                segment::write_entry(out, name.as_str().as_bytes(), &both);
+                frame::write_entry(out, name.as_str().as_bytes(), &both);
             } else {
-                segment::write_entry(out, name.as_str().as_bytes(), value.as_bytes());
+                frame::write_entry(out, name.as_str().as_bytes(), value.as_bytes());
             }
         }
     })
@@ -167,7 +166,7 @@ pub(crate) fn write_request_head(
 pub(crate) fn write_response_head(out: &mut Vec<u8>, headers: &HeaderMap) -> Result<(), Status> {
     let entries = count(headers, travels);
     check_entries(entries, "response head")?;
-    segment::write_block(out, |out| {
+    frame::write_block(out, |out| {
         ResponseHead::write(out, entries);
         write_all(out, headers, travels);
     })
@@ -224,7 +223,7 @@ fn write_block(out: &mut Vec<u8>, trailers: &HeaderMap, code: u8) -> Result<u8, 
     let keep = |n: &HeaderName, v: &HeaderValue| *n != GRPC_STATUS && travels(n, v);
     let entries = count(trailers, keep);
     check_entries(entries, "trailers")?;
-    segment::write_block(out, |out| {
+    frame::write_block(out, |out| {
         Trailers::write(out, code, entries);
         write_all(out, trailers, keep);
     })
@@ -335,10 +334,6 @@ pub(crate) fn no_trailers() -> Status {
     Status::unknown("the service sent no trailers")
 }
 
-fn invalid(field: &'static str) -> DecodeError {
-    DecodeError::Text { field }
-}
-
 /// Which of the headers that need not travel did.
 #[derive(Default)]
 struct Named {
@@ -346,11 +341,15 @@ struct Named {
     user_agent: bool,
 }
 
-fn read_into(headers: &mut HeaderMap, metadata: &Metadata<'_>) -> Result<Named, DecodeError> {
+/// Reads metadata that [`partywall_call`] has checked.
+fn read_into(headers: &mut HeaderMap, metadata: &Metadata<'_>) -> Named {
     let mut named = Named::default();
     for (name, value) in metadata.iter() {
-        let name = HeaderName::from_bytes(name).map_err(|_| invalid("metadata name"))?;
-        let value = HeaderValue::from_bytes(value).map_err(|_| invalid("metadata value"))?;
+        let pair = (HeaderName::from_bytes(name), HeaderValue::from_bytes(value));
+        let (Ok(name), Ok(value)) = pair else {
+            debug_assert!(false, "metadata that was not checked");
+            continue;
+        };
         named.content_type |= name == CONTENT_TYPE;
         named.user_agent |= name == header::USER_AGENT;
         if are_bad_details(&name, &value) {
@@ -358,7 +357,7 @@ fn read_into(headers: &mut HeaderMap, metadata: &Metadata<'_>) -> Result<Named, 
         }
         headers.append(name, value);
     }
-    Ok(named)
+    named
 }
 
 /// Headers of a request without any of its own: a copy takes less than putting them together again.
@@ -367,12 +366,12 @@ static PLAIN_REQUEST: LazyLock<HeaderMap> = LazyLock::new(|| {
 });
 
 /// The headers that a service sees for a request.
-pub(crate) fn request_headers(head: &RequestHead<'_>) -> Result<HeaderMap, DecodeError> {
+pub(crate) fn request_headers(head: &RequestHead<'_>) -> HeaderMap {
     if head.metadata.is_empty() && head.deadline_ns == NO_DEADLINE {
-        return Ok(PLAIN_REQUEST.clone());
+        return PLAIN_REQUEST.clone();
     }
     let mut headers = HeaderMap::with_capacity(head.metadata.len() + 3);
-    let named = read_into(&mut headers, &head.metadata)?;
+    let named = read_into(&mut headers, &head.metadata);
     if !named.content_type {
         headers.insert(CONTENT_TYPE, GRPC);
     }
@@ -382,17 +381,17 @@ pub(crate) fn request_headers(head: &RequestHead<'_>) -> Result<HeaderMap, Decod
     if head.deadline_ns != NO_DEADLINE {
         headers.insert(GRPC_TIMEOUT, format_timeout(Duration::from_nanos(head.deadline_ns)));
     }
-    Ok(headers)
+    headers
 }
 
 /// The headers of a response.
-pub(crate) fn response_headers(metadata: &Metadata<'_>) -> Result<HeaderMap, DecodeError> {
+pub(crate) fn response_headers(metadata: &Metadata<'_>) -> HeaderMap {
     // With room for the trailers, which a unary call of tonic's adds.
     let mut headers = HeaderMap::with_capacity(metadata.len() + 3);
-    if !read_into(&mut headers, metadata)?.content_type {
+    if !read_into(&mut headers, metadata).content_type {
         headers.insert(CONTENT_TYPE, GRPC);
     }
-    Ok(headers)
+    headers
 }
 
 /// Trailers of an answer without any of its own.
@@ -400,9 +399,9 @@ static PLAIN_TRAILERS: LazyLock<HeaderMap> =
     LazyLock::new(|| HeaderMap::from_iter([(GRPC_STATUS, HeaderValue::from_static("0"))]));
 
 /// The trailers of a response.
-pub(crate) fn trailers(block: &Trailers<'_>) -> Result<HeaderMap, DecodeError> {
+pub(crate) fn trailers(block: &Trailers<'_>) -> HeaderMap {
     if block.code == 0 && block.metadata.is_empty() {
-        return Ok(PLAIN_TRAILERS.clone());
+        return PLAIN_TRAILERS.clone();
     }
     let mut headers = HeaderMap::with_capacity(block.metadata.len() + 1);
     let status = match block.code {
@@ -410,8 +409,8 @@ pub(crate) fn trailers(block: &Trailers<'_>) -> Result<HeaderMap, DecodeError> {
         code => HeaderValue::from(u16::from(code)),
     };
     headers.insert(GRPC_STATUS, status);
-    read_into(&mut headers, &block.metadata)?;
-    Ok(headers)
+    read_into(&mut headers, &block.metadata);
+    headers
 }
 
 /// The time in a `grpc-timeout` header: up to eight digits and a unit.
@@ -498,7 +497,7 @@ mod tests {
         write_request_head(&mut out, "/a.B/C", &h, Some(Duration::from_secs(1))).unwrap();
         let head = RequestHead::decode(&out[4..]).unwrap();
         assert_eq!(head.metadata.len(), 2);
-        let back = request_headers(&head).unwrap();
+        let back = request_headers(&head);
         assert_eq!(back.get_all("x-a").iter().count(), 2);
         assert_eq!((&back[CONTENT_TYPE], &back[header::USER_AGENT]), (&GRPC, &USER_AGENT));
         assert_eq!(parse_timeout(&back), Some(Duration::from_secs(1)));
@@ -509,7 +508,7 @@ mod tests {
         let status = Status::with_details(Code::NotFound, "weg ä\n", "d".repeat(100).into());
         let mut out = Vec::new();
         write_status(&mut out, &status);
-        let headers = trailers(&Trailers::decode(&out[4..]).unwrap()).unwrap();
+        let headers = trailers(&Trailers::decode(&out[4..]).unwrap());
         let back = Status::from_header_map(&headers).unwrap();
         assert_eq!((back.code(), back.message()), (Code::NotFound, "weg ä\n"));
         assert_eq!(back.details(), status.details());
@@ -538,11 +537,11 @@ mod tests {
             h.insert(CONTENT_TYPE, HeaderValue::from_static(text));
             let mut out = Vec::new();
             write_request_head(&mut out, "/a.B/C", &h, None).unwrap();
-            let back = request_headers(&RequestHead::decode(&out[4..]).unwrap()).unwrap();
+            let back = request_headers(&RequestHead::decode(&out[4..]).unwrap());
             assert_eq!(back.get_all(CONTENT_TYPE).iter().collect::<Vec<_>>(), [text]);
             out.clear();
             write_response_head(&mut out, &h).unwrap();
-            let back = response_headers(&ResponseHead::decode(&out[4..]).unwrap()).unwrap();
+            let back = response_headers(&ResponseHead::decode(&out[4..]).unwrap());
             assert_eq!(back.get_all(CONTENT_TYPE).iter().collect::<Vec<_>>(), [text]);
         }
     }
@@ -553,7 +552,7 @@ mod tests {
         h.insert(header::USER_AGENT, HeaderValue::from_static("mine/2"));
         let mut out = Vec::new();
         write_request_head(&mut out, "/a.B/C", &h, None).unwrap();
-        let back = request_headers(&RequestHead::decode(&out[4..]).unwrap()).unwrap();
+        let back = request_headers(&RequestHead::decode(&out[4..]).unwrap());
         let agents: Vec<_> = back.get_all(header::USER_AGENT).iter().collect();
         assert_eq!(agents, ["mine/2 partywall/1"]);
     }
@@ -562,14 +561,14 @@ mod tests {
     fn a_response_has_a_content_type() {
         let mut out = Vec::new();
         write_response_head(&mut out, &HeaderMap::new()).unwrap();
-        let back = response_headers(&ResponseHead::decode(&out[4..]).unwrap()).unwrap();
+        let back = response_headers(&ResponseHead::decode(&out[4..]).unwrap());
         assert_eq!(back[CONTENT_TYPE], GRPC);
     }
 
     fn sent(status: &Status) -> Status {
         let mut out = Vec::new();
         write_status(&mut out, status);
-        let headers = trailers(&Trailers::decode(&out[4..]).unwrap()).unwrap();
+        let headers = trailers(&Trailers::decode(&out[4..]).unwrap());
         assert!(list_size(headers.iter()) <= FAILED_BYTES);
         Status::from_header_map(&headers).unwrap()
     }

@@ -18,9 +18,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use partywall_abi::codec::DecodeError;
+use partywall_abi::frame::{Kind, MORE};
 use partywall_abi::layout::{self, SleepMode};
 use partywall_abi::limits;
-use partywall_abi::segment::{Kind, MORE};
 use partywall_abi::sync::{AtomicU64, Ordering, spin_hint};
 
 use rustix::event::{PollFd, PollFlags};

@@ -13,10 +13,14 @@ use crate::workspace::Workspace;
 /// Each package and the packages it may depend on.
 const ALLOWED: &[(&str, &[&str])] = &[
     ("partywall-abi", &[]),
+    ("partywall-call", &["partywall-abi"]),
     ("partywall-shm", &["partywall-abi"]),
     ("partywall-domain", &["partywall-abi"]),
     ("partywall-trust", &["partywall-abi"]),
-    ("partywall", &["partywall-shm", "partywall-domain", "partywall-trust", "partywall-abi"]),
+    (
+        "partywall",
+        &["partywall-shm", "partywall-call", "partywall-domain", "partywall-trust", "partywall-abi"],
+    ),
     ("partywall-build", &[]),
     ("partywall-coordinator", &["partywall-shm", "partywall-trust", "partywall-abi"]),
     (
@@ -65,6 +69,8 @@ const BUILD_ONLY: &str = "partywall-build";
 const FORBIDDEN_OUTSIDE: &[(&str, &[&str], &str)] = &[
     ("partywall-abi", ASYNC, "abi is bytes and rules, without I/O"),
     ("partywall-shm", ASYNC, "async belongs in partywall, where the rings meet a runtime"),
+    ("partywall-call", ASYNC, "the protocol of calls is without I/O"),
+    ("partywall-call", &["http", "tonic"], "the protocol of calls knows no HTTP"),
     ("partywall-trust", ASYNC, "trust is sans-I/O"),
     ("partywall-domain", ASYNC, "a call gate has no runtime behind it"),
     ("partywall-domain", &["tonic", "prost"], "domain knows no RPC"),

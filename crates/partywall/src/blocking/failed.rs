@@ -1,11 +1,9 @@
 //! Why a call over a ring did not end by itself.
 
-use partywall_abi::codec::DecodeError;
 use partywall_shm::link::LinkError;
 use tonic::Status;
 
 use crate::ring::broken::Broken;
-use crate::ring::stream::{OverCredit, OverWindow};
 
 /// How a call ended early.
 #[derive(Debug)]
@@ -43,20 +41,8 @@ impl From<partywall_shm::ring::Violation> for Failed {
     }
 }
 
-impl From<DecodeError> for Failed {
-    fn from(why: DecodeError) -> Self {
-        Broken::from(why).into()
-    }
-}
-
-impl From<OverWindow> for Failed {
-    fn from(over: OverWindow) -> Self {
-        Broken::from(over).into()
-    }
-}
-
-impl From<OverCredit> for Failed {
-    fn from(over: OverCredit) -> Self {
-        Broken::from(over).into()
+impl From<partywall_call::Error> for Failed {
+    fn from(why: partywall_call::Error) -> Self {
+        Self::Link(why.into())
     }
 }

@@ -1,3 +1,4 @@
+use partywall_abi::frame::{self, ResponseHead, Trailers};
 use partywall_abi::name::MethodSet;
 
 use super::*;
@@ -42,55 +43,62 @@ fn the_isolation_of_a_blocking_channel_is_what_the_coordinator_told() {
 fn a_server_that_takes_nothing_delays_no_deadline_and_loses_no_grant() {
     let (ours, theirs) = local_pair(Geometry::DEFAULT).unwrap();
     let mut open = Open::new(Link::new(ours).unwrap(), crate::fuzz::stranger());
-    let window = |n: usize| (n as u32).to_le_bytes();
     let mut full = 0;
-    while open.pending.is_empty() {
-        open.control(Kind::Window, 0, &window(full)).unwrap();
+    while open.link.producer().try_push(Kind::Window as u8, 0, 9, &[&1_u32.to_le_bytes()]).unwrap()
+    {
         full += 1;
     }
     let start = Instant::now();
     wire::write_request_head(&mut open.block, "/a/b", &HeaderMap::new(), None).unwrap();
     let soon = start + Duration::from_millis(50);
-    let (id, answer) = open.exchange(b"", 0, Some(soon));
-    assert!(matches!(answer, Err(Failed::Expired)));
-    assert!(!open.reset(id, Code::DeadlineExceeded), "the link is to end");
+    let mut call = call(Some(soon));
+    assert!(matches!(open.exchange(b"", &mut call), Err(Failed::Expired)));
+    assert!(open.release(&call, Code::DeadlineExceeded), "nothing of it was sent");
     assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
-    // The server wakes up.
+    // One that has begun is reset, when there is room.
     let mut taken = theirs.consumer;
+    taken.peek().unwrap().unwrap();
+    taken.release();
+    let soon = Instant::now() + Duration::from_millis(50);
+    let mut call = self::call(Some(soon));
+    assert!(matches!(open.exchange(b"", &mut call), Err(Failed::Expired)));
+    assert!(!open.release(&call, Code::DeadlineExceeded), "the link is to end");
+    assert!(open.connection.has_control());
+    // The server wakes up.
     let mut kinds = Vec::new();
     while let Some(d) = taken.peek().unwrap() {
         kinds.push(d.kind);
         taken.release();
-        open.send_pending().unwrap();
+        open.send_control().unwrap();
     }
     assert_eq!(kinds.len(), full + 1);
     assert_eq!(kinds.pop(), Some(Kind::Reset as u8));
-    assert!(kinds.iter().all(|&kind| kind == Kind::Window as u8));
-    assert!(open.reset(id, Code::Cancelled));
-    // One that never does is given up.
-    let mut more = 0..2 * PENDING + full;
-    let refused = more.find(|_| open.control(Kind::Window, 0, &window(0)).is_err());
-    assert!(refused.is_some_and(|n| n >= PENDING));
+    assert_eq!(kinds.pop(), Some(Kind::Frame as u8));
+    assert!(!open.connection.has_control());
+}
+
+fn call(deadline: Option<Instant>) -> Call {
+    Call { key: None, answer: Answer::default(), limit: limits::MESSAGE_BYTES_MAX, deadline }
 }
 
 /// One record of a service that breaks the rules: kind, flags, call, payload.
 type Hostile = (Kind, u8, u32, Vec<u8>);
 
-fn segment(flags: u8, data: usize) -> Hostile {
-    use partywall_abi::segment::TRAILERS;
+fn frame(flags: u8, data: usize) -> Hostile {
+    use partywall_abi::frame::TRAILERS;
     let mut payload = Vec::new();
     if flags & HEAD != 0 {
-        segment::write_block(&mut payload, |out| ResponseHead::write(out, 0));
+        frame::write_block(&mut payload, |out| ResponseHead::write(out, 0));
     }
     if flags & TRAILERS != 0 {
-        segment::write_block(&mut payload, |out| Trailers::write(out, 0, 0));
+        frame::write_block(&mut payload, |out| Trailers::write(out, 0, 0));
     }
     payload.resize(payload.len() + data, 7);
-    (Kind::Segment, flags, 1, payload)
+    (Kind::Frame, flags, 1, payload)
 }
 
 /// Sends the records to a call of one byte; how that ends.
-fn answered_by(records: &[Hostile]) -> Result<Answer, Failed> {
+fn answered_by(records: &[Hostile]) -> Result<(), Failed> {
     // One record holds more than a window.
     let room = Geometry::new(64, 64 << 20).unwrap();
     let (ours, mut theirs) = local_pair(room).unwrap();
@@ -101,24 +109,24 @@ fn answered_by(records: &[Hostile]) -> Result<Answer, Failed> {
     let mut open = Open::new(Link::new(ours).unwrap(), crate::fuzz::stranger());
     wire::write_request_head(&mut open.block, "/a/b", &HeaderMap::new(), None).unwrap();
     let soon = Instant::now() + Duration::from_millis(500);
-    open.exchange(b"x", limits::MESSAGE_BYTES_MAX, Some(soon)).1
+    open.exchange(b"x", &mut call(Some(soon)))
 }
 
 #[test]
 fn a_service_that_breaks_a_rule_of_calls_is_told_from_an_honest_one() {
-    use partywall_abi::segment::TRAILERS;
+    use partywall_abi::frame::TRAILERS;
     let window = |stream, credit: u32| (Kind::Window, 0, stream, credit.to_le_bytes().to_vec());
     let limits = |stream, window| {
-        let limits = segment::Limits { streams: 1, window };
+        let limits = frame::Limits { streams: 1, window };
         (Kind::Limits, 0, stream, limits.encode().to_vec())
     };
     let room = |until: u64| (Kind::Room, 0, 1, until.to_le_bytes().to_vec());
     let all = limits::LINK_WINDOW;
-    let whole = || segment(HEAD | TRAILERS | END, 10);
+    let whole = || frame(HEAD | TRAILERS | END, 10);
     let honest = [
         // What the message's one byte has used up.
         vec![limits(0, all), window(0, 1), window(1, 1), room(9), room(9), whole()],
-        vec![segment(HEAD, limits::STREAM_WINDOW as usize), segment(TRAILERS | END, 0)],
+        vec![frame(HEAD, limits::STREAM_WINDOW as usize), frame(TRAILERS | END, 0)],
     ];
     for records in &honest {
         assert!(answered_by(records).is_ok(), "{:?}", answered_by(records).err());
@@ -132,15 +140,15 @@ fn a_service_that_breaks_a_rule_of_calls_is_told_from_an_honest_one() {
         (vec![window(1, u32::MAX)], credit),
         (vec![room(9), room(8)], credit),
         (vec![limits(0, all), limits(0, all)], "said before"),
-        (vec![limits(1, all)], "limits of a stream"),
-        (vec![segment(HEAD, 1), segment(HEAD, 1)], "a second head"),
-        (vec![segment(HEAD | END, 1)], "without trailers"),
-        (vec![segment(END, 0)], "without trailers"),
-        (vec![segment(HEAD, limits::STREAM_WINDOW as usize + 1)], over),
-        (vec![segment(HEAD, all as usize + 1)], over),
-        (vec![segment(HEAD | segment::ROOM, 1)], over),
+        (vec![limits(1, all)], "where such a record has no place"),
+        (vec![frame(HEAD, 1), frame(HEAD, 1)], "a second head"),
+        (vec![frame(HEAD | END, 1)], "has no trailers"),
+        (vec![frame(END, 0)], "has no trailers"),
+        (vec![frame(HEAD, limits::STREAM_WINDOW as usize + 1)], over),
+        (vec![frame(HEAD, all as usize + 1)], over),
+        (vec![frame(HEAD | frame::ROOM, 1)], over),
         (vec![(Kind::Message, 0, 1, vec![])], "a raw message"),
-        (vec![(Kind::Segment, HEAD, 1, vec![0xff; 4])], "cannot be read"),
+        (vec![(Kind::Frame, HEAD, 1, vec![0xff; 4])], "cannot be read"),
     ];
     for (records, rule) in broken {
         match answered_by(&records) {
@@ -148,10 +156,10 @@ fn a_service_that_breaks_a_rule_of_calls_is_told_from_an_honest_one() {
                 assert!(why.to_string().contains(rule), "{why}, not {rule}");
                 assert_eq!(why.blame(), partywall_shm::link::Blame::Peer, "{why}");
             }
-            other => panic!("{rule}: {:?}", other.map(|_| "an answer")),
+            other => panic!("{rule}: {other:?}"),
         }
     }
     // Data of a call that is over counts against the link's window like any.
-    let (kind, flags, _, payload) = segment(0, all as usize + 1);
+    let (kind, flags, _, payload) = frame(0, all as usize + 1);
     assert!(matches!(answered_by(&[(kind, flags, 7, payload)]), Err(Failed::Link(_))));
 }

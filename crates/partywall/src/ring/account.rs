@@ -21,7 +21,7 @@
 //! requests go on, nothing that the service does makes any: the call ends with RESOURCE_EXHAUSTED.
 //!
 //! A message that has room can always be finished: where others wait on its link, and may have used
-//! up the link's window, its rest comes by [`partywall_abi::segment::Kind::Room`] instead. So two
+//! up the link's window, its rest comes by [`partywall_abi::frame::Kind::Room`] instead. So two
 //! that each have a part of what they need never wait for each other.
 //!
 //! A charge is given back by its drop, wherever that comes from: the end of the body, a reset, the

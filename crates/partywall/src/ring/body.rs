@@ -12,8 +12,8 @@ use tonic::{Code, Status};
 use super::account::Charge;
 use super::client;
 use super::core::Core;
-use super::frames::SHORT;
 pub(crate) use super::incoming::Incoming;
+use partywall_call::SHORT;
 
 /// The body of a request, as a service reads it.
 pub(crate) struct RequestBody(pub(crate) Incoming);
@@ -170,9 +170,9 @@ mod tests {
     use super::*;
     use crate::ring::account::{Accounts, Bounds};
     use crate::ring::stream::Part;
+    use partywall_abi::frame::Kind;
     use partywall_abi::layout::Geometry;
     use partywall_abi::limits;
-    use partywall_abi::segment::Kind;
     use partywall_shm::setup::local_pair;
     use std::task::ready;
 

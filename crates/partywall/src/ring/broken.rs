@@ -12,6 +12,8 @@ use super::stream::{OverCredit, OverWindow};
 pub(crate) enum Broken {
     #[error(transparent)]
     Link(#[from] LinkError),
+    #[error(transparent)]
+    Call(#[from] partywall_call::Error),
     #[error("the peer sent a record that cannot be read: {0}")]
     Decode(#[from] DecodeError),
     #[error("the peer broke a rule of the call protocol: {0}")]
@@ -36,7 +38,7 @@ impl Broken {
     pub(crate) fn blame(&self) -> Blame {
         match self {
             Self::Link(why) => why.blame(),
-            Self::Decode(_) | Self::Rule(_) | Self::Callee(_) => Blame::Peer,
+            Self::Call(_) | Self::Decode(_) | Self::Rule(_) | Self::Callee(_) => Blame::Peer,
             Self::Runtime | Self::Closed | Self::Ended(_) | Self::Unsendable(_) => Blame::Local,
         }
     }

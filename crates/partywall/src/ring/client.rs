@@ -31,8 +31,8 @@ use std::time::Duration;
 
 use bytes::Buf as _;
 use partywall_abi::control::{Identity, Isolation, LinkStats};
+use partywall_abi::frame::{self, Frame, Kind, ResponseHead, Trailers};
 use partywall_abi::name::MethodSet;
-use partywall_abi::segment::{self, Kind, ResponseHead, Segment, Trailers};
 use partywall_abi::sync::{AtomicBool, Ordering, fence};
 use partywall_shm::link::LinkError;
 use partywall_shm::setup::{Ends, Pending};
@@ -318,16 +318,16 @@ impl Client {
         let Record { kind, flags, stream, payload } = record;
         let own = reading == Some(stream);
         match kind {
-            Kind::Segment => return Ok(self.segment(flags, stream, payload, !own)? && own),
+            Kind::Frame => return Ok(self.frame(flags, stream, payload, !own)? && own),
             Kind::Reset => {
-                let (code, text) = segment::decode_reset(&payload)?;
+                let (code, text) = frame::decode_reset(&payload)?;
                 if let Some(stream) = self.core.forget(stream) {
                     stream.fail(Status::new(Code::from_i32(code.into()), text));
                 }
                 return Ok(own);
             }
             Kind::Window => {
-                let credit = segment::decode_window(&payload)?;
+                let credit = frame::decode_window(&payload)?;
                 if stream == 0 {
                     self.core.grant_link(credit)?;
                 } else if let Some(stream) = self.core.find(stream) {
@@ -341,14 +341,14 @@ impl Client {
                 self.promise();
             }
             Kind::Limits => {
-                let limits = segment::Limits::decode(&payload)?;
+                let limits = frame::Limits::decode(&payload)?;
                 if stream != 0 {
                     return Err(Broken::Rule("limits of a stream"));
                 }
                 self.core.limited(limits)?;
             }
             Kind::Room => {
-                let until = segment::decode_room(&payload)?;
+                let until = frame::decode_room(&payload)?;
                 if let Some(stream) = self.core.find(stream) {
                     stream.grant_room(until)?;
                 }
@@ -366,28 +366,22 @@ impl Client {
     }
 
     /// Whether the call was answered.
-    fn segment(
-        &self,
-        flags: u8,
-        id: u32,
-        payload: bytes::Bytes,
-        wake: bool,
-    ) -> Result<bool, Broken> {
-        let s = Segment::decode(flags, &payload)?;
+    fn frame(&self, flags: u8, id: u32, payload: bytes::Bytes, wake: bool) -> Result<bool, Broken> {
+        let s = Frame::decode(flags, &payload)?;
         let len = s.data.len();
-        let room = flags & segment::ROOM != 0;
+        let room = flags & frame::ROOM != 0;
         // What counts against the windows.
         let windowed = if room { 0 } else { len };
         self.core.charge(windowed)?;
         // All is checked before the call is taken out of the table: a call that is in it when a
         // rule turns out to be broken ends with the link.
         let head = match s.head {
-            Some(block) => Some(wire::response_headers(&ResponseHead::decode(block)?)?),
+            Some(block) => Some(wire::response_headers(&ResponseHead::decode(block)?)),
             None => None,
         };
         let trailers = match s.trailers {
-            Some(block) => Some(wire::trailers(&Trailers::decode(block)?)?),
-            None if flags & segment::END != 0 => {
+            Some(block) => Some(wire::trailers(&Trailers::decode(block)?)),
+            None if flags & frame::END != 0 => {
                 return Err(Broken::Rule("a response without trailers"));
             }
             None => None,

@@ -38,9 +38,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 
 use partywall_abi::control::LinkStats;
+use partywall_abi::frame::{self, Kind};
 use partywall_abi::layout::SleepMode;
 use partywall_abi::limits;
-use partywall_abi::segment::{self, Kind};
 use partywall_abi::sync::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use partywall_shm::link::{Bell, LinkError};
 use partywall_shm::ring::{Producer, Wake};
@@ -177,7 +177,7 @@ impl Core {
         let bounds = *account.bounds();
         let calls = bounds.calls.saturating_add(FREE_PLACES);
         let streams = bounds.calls_per_link.min(calls).min(limits::STREAMS_MAX) as u32;
-        let limits = segment::Limits { streams, window: account.window };
+        let limits = frame::Limits { streams, window: account.window };
         let core = Self::new(ends, account, booked)?;
         guard(&core.tx).expect_calls(streams as usize);
         core.push_control(Kind::Limits, 0, &limits.encode());
@@ -381,7 +381,7 @@ impl Core {
     /// Resets a call.
     pub(crate) fn push_reset(&self, stream: u32, code: tonic::Code, text: &str) {
         let mut payload = Vec::new();
-        segment::write_reset(&mut payload, code as i32 as u8, text);
+        frame::write_reset(&mut payload, code as i32 as u8, text);
         self.push_control(Kind::Reset, stream, &payload);
     }
 
@@ -467,7 +467,7 @@ impl Core {
     // ---- credit --------------------------------------------------------------------------
 
     /// The service has said what this link may have.
-    pub(crate) fn limited(&self, limits: segment::Limits) -> Result<(), Broken> {
+    pub(crate) fn limited(&self, limits: frame::Limits) -> Result<(), Broken> {
         let mut tx = guard(&self.tx);
         if tx.most_pending != PENDING {
             return Err(Broken::Rule("limits that were said before"));

@@ -5,10 +5,10 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use partywall_abi::frame::{self, END, HEAD, Kind, NO_DEADLINE, ROOM, RequestHead};
 use partywall_abi::layout::Geometry;
 use partywall_abi::limits;
 use partywall_abi::name::MethodSet;
-use partywall_abi::segment::{self, END, HEAD, Kind, NO_DEADLINE, ROOM, RequestHead};
 use partywall_shm::setup::{Ends, local_pair};
 use tonic::Code;
 use tonic::body::Body;
@@ -51,7 +51,7 @@ fn say(ends: &mut Ends, kind: Kind, flags: u8, stream: u32, payload: &[u8]) {
 fn head(data: &[u8]) -> Vec<u8> {
     let mut payload = Vec::new();
     let head = |out: &mut Vec<u8>| RequestHead::write(out, NO_DEADLINE, "/a.B/C", 0);
-    segment::write_block(&mut payload, head).unwrap();
+    frame::write_block(&mut payload, head).unwrap();
     payload.extend_from_slice(data);
     payload
 }
@@ -75,24 +75,24 @@ async fn a_service_says_its_limits_first_and_refuses_a_caller_that_does_not_keep
     let (link, mut theirs) = service(Bounds { calls_per_link: 3, ..Bounds::default() });
     let (kind, stream, limits) = hear(&mut theirs).await.unwrap();
     assert_eq!((kind, stream), (Kind::Limits, 0));
-    let said = segment::Limits { streams: 3, window: limits::LINK_WINDOW };
-    assert_eq!(segment::Limits::decode(&limits), Ok(said));
+    let said = frame::Limits { streams: 3, window: limits::LINK_WINDOW };
+    assert_eq!(frame::Limits::decode(&limits), Ok(said));
     for stream in 1..=5 {
-        say(&mut theirs, Kind::Segment, HEAD | END, stream, &head(b""));
+        say(&mut theirs, Kind::Frame, HEAD | END, stream, &head(b""));
     }
     for refused in 4..=5 {
         let (kind, stream, why) = hear(&mut theirs).await.unwrap();
         assert_eq!((kind, stream), (Kind::Reset, refused));
-        let (code, text) = segment::decode_reset(&why).unwrap();
+        let (code, text) = frame::decode_reset(&why).unwrap();
         assert_eq!(Code::from_i32(code.into()), Code::ResourceExhausted);
         assert!(text.contains("max_concurrent_streams"), "{text}");
     }
     // One that is over makes a place.
     let mut reset = Vec::new();
-    segment::write_reset(&mut reset, Code::Cancelled as u8, "");
+    frame::write_reset(&mut reset, Code::Cancelled as u8, "");
     say(&mut theirs, Kind::Reset, 0, 2, &reset);
-    say(&mut theirs, Kind::Segment, HEAD | END, 6, &head(b""));
-    say(&mut theirs, Kind::Segment, HEAD | END, 7, &head(b""));
+    say(&mut theirs, Kind::Frame, HEAD | END, 6, &head(b""));
+    say(&mut theirs, Kind::Frame, HEAD | END, 7, &head(b""));
     assert!(matches!(hear(&mut theirs).await, Some((Kind::Reset, 7, _))));
     assert!(!link.is_closed());
 }
@@ -101,15 +101,15 @@ async fn a_service_says_its_limits_first_and_refuses_a_caller_that_does_not_keep
 async fn a_caller_that_takes_room_which_nobody_gave_loses_its_link() {
     let stream = 1;
     let bad: [(Kind, u8, u32, Vec<u8>); 5] = [
-        (Kind::Segment, ROOM, stream, vec![0; 10]),
-        (Kind::Segment, HEAD | ROOM, stream + 1, head(b"x")),
-        (Kind::Limits, 0, 0, segment::Limits { streams: 9, window: 1 << 20 }.encode().to_vec()),
+        (Kind::Frame, ROOM, stream, vec![0; 10]),
+        (Kind::Frame, HEAD | ROOM, stream + 1, head(b"x")),
+        (Kind::Limits, 0, 0, frame::Limits { streams: 9, window: 1 << 20 }.encode().to_vec()),
         (Kind::Room, 0, stream, vec![0; 7]),
         (Kind::Window, 0, stream, 1_u32.to_le_bytes().to_vec()),
     ];
     for (kind, flags, stream, payload) in bad {
         let (link, mut theirs) = service(Bounds::default());
-        say(&mut theirs, Kind::Segment, HEAD, 1, &head(b""));
+        say(&mut theirs, Kind::Frame, HEAD, 1, &head(b""));
         tokio::time::sleep(Duration::from_millis(5)).await;
         assert!(!link.is_closed());
         say(&mut theirs, kind, flags, stream, &payload);
@@ -125,7 +125,7 @@ async fn a_caller_that_takes_room_which_nobody_gave_loses_its_link() {
 
 #[tokio::test]
 async fn a_service_that_says_limits_twice_or_takes_room_back_loses_its_link() {
-    let limits = segment::Limits { streams: 9, window: limits::LINK_WINDOW }.encode();
+    let limits = frame::Limits { streams: 9, window: limits::LINK_WINDOW }.encode();
     let room = |until: u64| until.to_le_bytes().to_vec();
     let bad = [
         [(Kind::Limits, 0, limits.to_vec()), (Kind::Limits, 0, limits.to_vec())],

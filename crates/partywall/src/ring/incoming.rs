@@ -20,21 +20,21 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http_body::Frame;
-use partywall_abi::segment::Kind;
+use partywall_abi::frame::Kind;
 use partywall_abi::sync::{Ordering, fence};
 use tokio::task::coop;
 use tonic::Status;
 
 use super::account::Charge;
 use super::core::{Core, guard};
-use super::frames::Frames;
 use super::stream::{Stream, Taken};
+use partywall_call::Messages;
 
 /// The receiving half of one call; what it does not take is given back when it is dropped.
 pub(crate) struct Incoming {
     core: Arc<Core>,
     stream: Arc<Stream>,
-    frames: Frames,
+    messages: Messages,
     charge: Charge,
     /// It is one of the link's streams that wait for room.
     waits: bool,
@@ -43,7 +43,7 @@ pub(crate) struct Incoming {
 impl Incoming {
     pub(crate) fn new(core: Arc<Core>, stream: Arc<Stream>) -> Self {
         let charge = Charge::new(Arc::clone(&core.account));
-        Self { core, stream, frames: Frames::default(), charge, waits: false }
+        Self { core, stream, messages: Messages::default(), charge, waits: false }
     }
 
     /// Whether nothing is left to take.
@@ -77,7 +77,7 @@ impl Incoming {
 
     /// Passes a piece on, or what of it comes before a long message.
     fn poll_pass(&mut self, cx: &mut Context<'_>, mut piece: Bytes) -> Poll<Result<Bytes, Status>> {
-        let seen = self.frames.see(&piece);
+        let seen = self.messages.see(&piece);
         if seen.ended {
             self.charge.complete();
         }
@@ -98,7 +98,7 @@ impl Incoming {
                 Poll::Ready(room) => {
                     self.wait_no_more();
                     room?;
-                    let bytes = self.frames.begin(&piece, len);
+                    let bytes = self.messages.begin(&piece, len);
                     self.core.has_room(&self.stream, bytes);
                 }
             },

@@ -1,5 +1,5 @@
 //! Calls over a ring: what is common to both sides ([`core`], [`calls`], [`table`], [`reader`], [`stream`],
-//! [`pump`], [`incoming`], [`frames`], [`account`], [`body`]), the caller's side ([`client`],
+//! [`pump`], [`incoming`], [`account`], [`body`]), the caller's side ([`client`],
 //! [`lone`], [`habits`]) and the service's side ([`server`], [`inline`]).
 
 pub(crate) mod account;
@@ -8,7 +8,6 @@ pub(crate) mod broken;
 mod calls;
 pub(crate) mod client;
 pub(crate) mod core;
-mod frames;
 mod habits;
 mod incoming;
 pub(crate) mod inline;

@@ -1,4 +1,4 @@
-//! Sending a head, a body and trailers as segments, with as few records as credit and room allow:
+//! Sending a head, a body and trailers as frames, with as few records as credit and room allow:
 //! a small unary call is one record each way.
 //!
 //! The pump looks one step ahead in the body, so that the last data and the end (or the trailers)
@@ -13,7 +13,7 @@ use bytes::{Buf, Bytes};
 use http::HeaderMap;
 use http::uri::PathAndQuery;
 use http_body::Body as _;
-use partywall_abi::segment::{END, HEAD, Kind, ROOM, TRAILERS};
+use partywall_abi::frame::{END, HEAD, Kind, ROOM, TRAILERS};
 use tokio::task::coop;
 use tonic::Status;
 
@@ -248,7 +248,7 @@ impl Pump {
             }
         }
         let pushed = tx.producer.try_push(
-            Kind::Segment as u8,
+            Kind::Frame as u8,
             flags,
             stream.id,
             &[&block, &self.chunk[..len]],

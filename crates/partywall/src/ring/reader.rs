@@ -46,8 +46,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use partywall_abi::frame::Kind;
 use partywall_abi::layout::SleepMode;
-use partywall_abi::segment::Kind;
 use partywall_abi::sync::{AtomicBool, Ordering, spin_hint};
 use partywall_shm::link::LinkError;
 use partywall_shm::ring::Consumer;

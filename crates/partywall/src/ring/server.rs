@@ -31,8 +31,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use partywall_abi::control::{Identity, LinkStats, Terms};
+use partywall_abi::frame::{self, END, Frame, HEAD, Kind, NO_DEADLINE, ROOM, RequestHead};
 use partywall_abi::name::MethodSet;
-use partywall_abi::segment::{self, END, HEAD, Kind, NO_DEADLINE, ROOM, RequestHead, Segment};
 use partywall_abi::sync::{AtomicBool, AtomicU64, Ordering};
 use partywall_shm::setup::{Adopted, Ends};
 use tokio::runtime::{Handle, RuntimeFlavor};
@@ -374,17 +374,17 @@ impl Link {
     fn deliver(self: &Arc<Self>, record: Record, reader: Reader<'_>) -> Result<(), Broken> {
         let Record { kind, flags, stream, payload } = record;
         match kind {
-            Kind::Segment if flags & HEAD != 0 => self.begin(stream, payload, flags, reader),
-            Kind::Segment => self.go_on(stream, payload, flags),
+            Kind::Frame if flags & HEAD != 0 => self.begin(stream, payload, flags, reader),
+            Kind::Frame => self.go_on(stream, payload, flags),
             Kind::Reset => {
-                segment::decode_reset(&payload)?;
+                frame::decode_reset(&payload)?;
                 if let Some(stream) = self.core.forget(stream) {
                     stream.fail(Status::cancelled("the caller has cancelled the call"));
                 }
                 Ok(())
             }
             Kind::Window => {
-                let credit = segment::decode_window(&payload)?;
+                let credit = frame::decode_window(&payload)?;
                 if stream == 0 {
                     return self.core.grant_link(credit);
                 }
@@ -394,7 +394,7 @@ impl Link {
                 }
             }
             Kind::Room => {
-                let until = segment::decode_room(&payload)?;
+                let until = frame::decode_room(&payload)?;
                 match self.core.find(stream) {
                     Some(stream) => Ok(stream.grant_room(until)?),
                     None => Ok(()),
@@ -413,9 +413,9 @@ impl Link {
         }
     }
 
-    /// Takes a segment apart, and its data off the link's window if it counts against that.
-    fn segment<'a>(&self, id: u32, flags: u8, payload: &'a [u8]) -> Result<Segment<'a>, Broken> {
-        let s = Segment::decode(flags, payload)?;
+    /// Takes a frame apart, and its data off the link's window if it counts against that.
+    fn frame<'a>(&self, id: u32, flags: u8, payload: &'a [u8]) -> Result<Frame<'a>, Broken> {
+        let s = Frame::decode(flags, payload)?;
         if id == 0 || s.trailers.is_some() {
             return Err(Broken::Rule("a request on no stream, or with trailers"));
         }
@@ -430,7 +430,7 @@ impl Link {
     /// More of a request.
     fn go_on(&self, stream: u32, data: Bytes, flags: u8) -> Result<(), Broken> {
         // Without a head, all of it is data.
-        let len = self.segment(stream, flags, &data)?.data.len() as u32;
+        let len = self.frame(stream, flags, &data)?.data.len() as u32;
         let room = flags & ROOM != 0;
         let part = Part { room, ..Part::data(data, flags & END != 0) };
         let unwanted = match self.core.find(stream) {
@@ -450,7 +450,7 @@ impl Link {
         flags: u8,
         reader: Reader<'_>,
     ) -> Result<(), Broken> {
-        let s = self.segment(id, flags, &payload)?;
+        let s = self.frame(id, flags, &payload)?;
         let head = RequestHead::decode(s.head.unwrap_or_default())?;
         let len = s.data.len() as u32;
         let whole = flags & END != 0;
@@ -490,7 +490,7 @@ impl Link {
             call.step = Step::Answer(Pump::status(denied));
             return self.run(call, true, reader);
         }
-        let headers = wire::request_headers(&head)?;
+        let headers = wire::request_headers(&head);
         let deadline_ns = head.deadline_ns;
         let data = rest(payload, len as usize);
         let body = if whole {

@@ -8,7 +8,7 @@
 //! what the task has taken is granted again in portions of half a window.
 //!
 //! A message that has room ([`super::account`]) may come outside of the windows, where the peer has
-//! been told so ([`partywall_abi::segment::Kind::Room`]): from the first byte that is flagged to the
+//! been told so ([`partywall_abi::frame::Kind::Room`]): from the first byte that is flagged to the
 //! message's last. The next message gets room only when all of that has been taken, so one such
 //! stretch is all that a stream has to remember.
 
@@ -135,7 +135,7 @@ impl State {
     }
 }
 
-/// What a segment brings.
+/// What a frame brings.
 #[derive(Default)]
 pub(crate) struct Part {
     pub(crate) head: Option<HeaderMap>,
@@ -180,7 +180,7 @@ impl Stream {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts in what a segment brought, and wakes whoever waits for it if `wake` says so; the
+    /// Puts in what a frame brought, and wakes whoever waits for it if `wake` says so; the
     /// number of bytes of the windows that nobody will take.
     pub(crate) fn fill(&self, part: Part, wake: bool) -> Result<u32, OverWindow> {
         let mut s = self.lock();

@@ -1,7 +1,7 @@
-//! What travels on a link between a caller and a service: segments of calls.
+//! What travels on a link between a caller and a service: frames of calls.
 //!
 //! There is no HTTP/2 on a ring. A call is a *head* (path, metadata, deadline), message data and
-//! *trailers* (status, metadata), and one record, a [`Kind::Segment`], carries any of them in
+//! *trailers* (status, metadata), and one record, a [`Kind::Frame`], carries any of them in
 //! that order, so that a small unary call is one record each way:
 //!
 //! ```text
@@ -50,7 +50,7 @@ use crate::limits;
 #[repr(u8)]
 pub enum Kind {
     /// A piece of a call.
-    Segment = 1,
+    Frame = 1,
     /// The end of a stream out of turn.
     Reset = 2,
     /// More credit.
@@ -70,7 +70,7 @@ impl Kind {
     #[inline]
     pub const fn from_number(number: u8) -> Option<Self> {
         Some(match number {
-            1 => Self::Segment,
+            1 => Self::Frame,
             2 => Self::Reset,
             3 => Self::Window,
             4 => Self::Drain,
@@ -82,13 +82,13 @@ impl Kind {
     }
 }
 
-/// Segment flag: a head block comes first.
+/// Frame flag: a head block comes first.
 pub const HEAD: u8 = 1;
-/// Segment flag: a trailers block comes (after the head block, when there is one).
+/// Frame flag: a trailers block comes (after the head block, when there is one).
 pub const TRAILERS: u8 = 2;
-/// Segment flag: the last data of this stream in this direction.
+/// Frame flag: the last data of this stream in this direction.
 pub const END: u8 = 4;
-/// Segment flag: the receiver keeps memory for the data; it counts against no window.
+/// Frame flag: the receiver keeps memory for the data; it counts against no window.
 pub const ROOM: u8 = 8;
 /// Message flag: the message goes on in the next record.
 pub const MORE: u8 = 1;
@@ -96,9 +96,9 @@ pub const MORE: u8 = 1;
 /// Deadline field of a call that has none.
 pub const NO_DEADLINE: u64 = u64::MAX;
 
-/// The parts of one segment.
+/// The parts of one frame.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Segment<'a> {
+pub struct Frame<'a> {
     /// The head block.
     pub head: Option<&'a [u8]>,
     /// The trailers block.
@@ -107,7 +107,7 @@ pub struct Segment<'a> {
     pub data: &'a [u8],
 }
 
-impl<'a> Segment<'a> {
+impl<'a> Frame<'a> {
     /// Takes a copied payload apart.
     ///
     /// # Errors
@@ -115,7 +115,7 @@ impl<'a> Segment<'a> {
     #[inline]
     pub fn decode(flags: u8, payload: &'a [u8]) -> Result<Self, DecodeError> {
         if flags & !(HEAD | TRAILERS | END | ROOM) != 0 {
-            return Err(DecodeError::Value { field: "segment flags", found: flags.into() });
+            return Err(DecodeError::Value { field: "frame flags", found: flags.into() });
         }
         let mut r = Reader::new(payload);
         let mut block = |flag, field| -> Result<Option<&'a [u8]>, DecodeError> {
@@ -399,7 +399,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_unary_request_is_one_segment() {
+    fn a_unary_request_is_one_frame() {
         let mut payload = Vec::new();
         write_block(&mut payload, |out| {
             RequestHead::write(out, 5, "/a.B/C", 1);
@@ -407,7 +407,7 @@ mod tests {
         })
         .unwrap();
         payload.extend_from_slice(b"data");
-        let s = Segment::decode(HEAD | END, &payload).unwrap();
+        let s = Frame::decode(HEAD | END, &payload).unwrap();
         let head = RequestHead::decode(s.head.unwrap()).unwrap();
         assert_eq!((head.deadline_ns, head.path, s.data), (5, "/a.B/C", &b"data"[..]));
         assert_eq!(head.metadata.iter().collect::<Vec<_>>(), [(&b"x-bin"[..], &b"\x00\xff"[..])]);
@@ -417,14 +417,14 @@ mod tests {
     fn refusals_name_the_field() {
         let over = (limits::HEAD_BYTES as u32 + 1).to_le_bytes();
         assert!(matches!(
-            Segment::decode(HEAD, &over),
+            Frame::decode(HEAD, &over),
             Err(DecodeError::TooLarge { field: "head length", .. })
         ));
         assert!(matches!(
-            Segment::decode(HEAD, &[9, 0, 0, 0, 1]),
+            Frame::decode(HEAD, &[9, 0, 0, 0, 1]),
             Err(DecodeError::Short { field: "head length", .. })
         ));
-        assert!(Segment::decode(16, &[]).is_err());
+        assert!(Frame::decode(16, &[]).is_err());
         for (streams, window) in [
             (0, limits::FIRST_WINDOW),
             (limits::STREAMS_MAX as u32 + 1, limits::FIRST_WINDOW),
@@ -493,7 +493,7 @@ mod tests {
 
         #[test]
         fn no_bytes_panic(flags in any::<u8>(), bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-            if let Ok(s) = Segment::decode(flags, &bytes)
+            if let Ok(s) = Frame::decode(flags, &bytes)
                 && let Some(Ok(h)) = s.head.map(RequestHead::decode) { h.metadata.iter().count(); }
             let _ = RequestHead::decode(&bytes);
             let _ = ResponseHead::decode(&bytes);

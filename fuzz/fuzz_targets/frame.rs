@@ -1,4 +1,4 @@
 #![no_main]
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
-    partywall_abi::fuzz::segment(data);
+    partywall_abi::fuzz::frame(data);
 });

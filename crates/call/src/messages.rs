@@ -6,11 +6,11 @@
 /// Length of a message's head.
 const HEAD: usize = 5;
 /// Messages of up to so many bytes are too short to keep account of.
-pub(crate) const SHORT: usize = 4096;
+pub const SHORT: usize = 4096;
 
 /// How far the data of one stream has come.
 #[derive(Default)]
-pub(crate) struct Frames {
+pub struct Messages {
     head: [u8; HEAD],
     /// So much of the head has gone by.
     have: usize,
@@ -20,18 +20,18 @@ pub(crate) struct Frames {
 
 /// What a piece of data brings.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Seen {
+pub struct Seen {
     /// So many bytes of the piece are of messages seen before, or that end in it, or are short.
-    pub(crate) pass: usize,
+    pub pass: usize,
     /// The message that was under way has ended.
-    pub(crate) ended: bool,
+    pub ended: bool,
     /// After those begins a message of so many bytes that goes on in another piece.
-    pub(crate) long: Option<u32>,
+    pub long: Option<u32>,
 }
 
-impl Frames {
+impl Messages {
     /// Goes through a piece, up to a long message that begins in it.
-    pub(crate) fn see(&mut self, piece: &[u8]) -> Seen {
+    pub fn see(&mut self, piece: &[u8]) -> Seen {
         let mut pass = piece.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
         self.left -= pass as u64;
         let ended = pass > 0 && self.left == 0;
@@ -62,7 +62,7 @@ impl Frames {
 
     /// The long message of which `piece` is the beginning goes by; how many bytes that is from the
     /// piece's first to the message's last.
-    pub(crate) fn begin(&mut self, piece: &[u8], len: u32) -> u64 {
+    pub fn begin(&mut self, piece: &[u8], len: u32) -> u64 {
         let whole = u64::from(len) + (HEAD - self.have) as u64;
         (self.have, self.left) = (0, whole - piece.len() as u64);
         whole
@@ -89,11 +89,11 @@ mod tests {
             cuts in proptest::collection::vec(1usize..2 * SHORT, 1..12),
         ) {
             let data: Vec<u8> = lens.iter().flat_map(|&len| message(len)).collect();
-            let (mut frames, mut at, mut under_way, mut found) = (Frames::default(), 0, None, Vec::new());
+            let (mut messages, mut at, mut under_way, mut found) = (Messages::default(), 0, None, Vec::new());
             for cut in cuts.iter().cycle() {
                 let mut piece = &data[at..data.len().min(at + cut)];
                 while !piece.is_empty() {
-                    let seen = frames.see(piece);
+                    let seen = messages.see(piece);
                     if seen.ended && under_way.is_some() {
                         prop_assert!(under_way.take().unwrap() <= at + seen.pass);
                     }
@@ -101,7 +101,7 @@ mod tests {
                     piece = &piece[seen.pass..];
                     if let Some(len) = seen.long {
                         prop_assert!(under_way.is_none());
-                        let whole = frames.begin(piece, len);
+                        let whole = messages.begin(piece, len);
                         under_way = Some(at + whole as usize);
                         found.push((at + whole as usize, len as usize));
                         at += piece.len();
@@ -125,14 +125,17 @@ mod tests {
     fn a_head_that_is_cut_is_put_together() {
         let data = message(SHORT + 1);
         for cut in 1..HEAD {
-            let mut frames = Frames::default();
+            let mut messages = Messages::default();
             let none = Seen { pass: cut, ended: false, long: None };
-            assert_eq!(frames.see(&data[..cut]), none);
+            assert_eq!(messages.see(&data[..cut]), none);
             let long = Seen { pass: 0, ended: false, long: Some(SHORT as u32 + 1) };
-            assert_eq!(frames.see(&data[cut..100]), long);
-            assert_eq!(frames.begin(&data[cut..100], SHORT as u32 + 1), (data.len() - cut) as u64);
+            assert_eq!(messages.see(&data[cut..100]), long);
             assert_eq!(
-                frames.see(&data[100..]),
+                messages.begin(&data[cut..100], SHORT as u32 + 1),
+                (data.len() - cut) as u64
+            );
+            assert_eq!(
+                messages.see(&data[100..]),
                 Seen { pass: data.len() - 100, ended: true, long: None }
             );
         }

@@ -1,0 +1,785 @@
+//! One end of a link of calls.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
+use std::time::{Duration, Instant};
+
+use partywall_abi::codec::DecodeError;
+use partywall_abi::frame::{
+    self, END, Frame, HEAD, Kind, Limits, Metadata, ROOM, RequestHead, ResponseHead, Trailers,
+};
+use partywall_abi::limits;
+use slab::Slab;
+
+use crate::control::Control;
+use crate::error::{Error, Refusal, Rule, most_pending};
+use crate::metadata;
+use crate::window::{LinkCredit, LinkWindow, Receive, Send};
+
+/// How long a draining service waits for the caller's word that no more calls come. A caller that
+/// does not run then has none under way.
+pub const DRAIN_TIME: Duration = Duration::from_millis(250);
+
+/// A call on this link, until it is released.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Key {
+    index: usize,
+    number: u32,
+}
+
+impl Key {
+    /// The number of the stream.
+    pub fn number(self) -> u32 {
+        self.number
+    }
+}
+
+/// A record that has come, copied out of the ring.
+#[derive(Clone, Copy, Debug)]
+pub struct Record<'a> {
+    /// Its kind.
+    pub kind: u8,
+    /// Its flags.
+    pub flags: u8,
+    /// The stream it names.
+    pub stream: u32,
+    /// Its payload.
+    pub payload: &'a [u8],
+}
+
+/// What a record means for the driver.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Event<'a> {
+    /// Nothing.
+    Nothing,
+    /// A caller has opened a call. Data that came with the head are the payload's last bytes.
+    Opened {
+        /// The call.
+        key: Key,
+        /// Its head.
+        head: RequestHead<'a>,
+        /// Bytes of data.
+        data: usize,
+        /// Nothing more comes.
+        end: bool,
+    },
+    /// A part of a request or an answer has come.
+    Part {
+        /// The call.
+        key: Key,
+        /// The head of an answer.
+        head: Option<Metadata<'a>>,
+        /// Bytes of data: the payload's last ones.
+        data: usize,
+        /// The trailers of an answer.
+        trailers: Option<Trailers<'a>>,
+        /// Nothing more comes.
+        end: bool,
+    },
+    /// The peer has ended a call.
+    Reset {
+        /// The call.
+        key: Key,
+        /// gRPC's code.
+        code: u8,
+        /// Why.
+        text: &'a str,
+    },
+    /// More may be sent on one stream.
+    StreamCredit(Key),
+    /// More may be sent on the link.
+    LinkCredit,
+    /// The service has said its limits: more calls may be opened, and more may be sent.
+    Limits,
+    /// The service wants no more calls ([`Connection::open`]).
+    Draining,
+    /// The caller opens no more calls.
+    Drained,
+}
+
+/// What a side would like to send next on a stream.
+#[derive(Clone, Copy, Debug)]
+pub struct Want {
+    /// With the head.
+    pub head: bool,
+    /// So many bytes of data.
+    pub data: usize,
+    /// One record holds all of the request or the answer.
+    pub whole: bool,
+}
+
+/// What may be sent of a [`Want`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Permit {
+    /// So many bytes of data.
+    pub data: usize,
+    /// The record's flags, as far as they are decided here.
+    pub flags: u8,
+}
+
+/// Why nothing may be sent on a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Blocked {
+    /// Nothing ever will: the stream is over.
+    Stopped,
+    /// Control records come first ([`Connection::control`]): heads do not overtake resets.
+    Control,
+    /// Credit is missing. The stream's comes with [`Event::StreamCredit`]; if `link` is set, that of
+    /// the link is short as well, and comes with [`Event::LinkCredit`] or [`Event::Limits`].
+    Credit {
+        /// The link's credit is short.
+        link: bool,
+    },
+}
+
+/// Why a caller cannot open a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotOpened {
+    /// As many are open as may: a place comes when one of them ends, or with [`Event::Limits`].
+    Full,
+    /// The service drains: the call belongs on another link.
+    Draining,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Drain {
+    No,
+    /// The service has asked for it, at this time; the caller has been asked.
+    Asked(Instant),
+    /// The caller has not acknowledged in time: the service refuses new calls.
+    Refusing,
+    /// The caller has said that no more calls come.
+    Acknowledged,
+}
+
+struct Stream<T> {
+    number: u32,
+    /// It is found by its number, and takes a place.
+    open: bool,
+    receive: Receive,
+    send: Send,
+    user: T,
+}
+
+/// One end of a link: see the crate's documentation. `T` is what the driver keeps for a call.
+pub struct Connection<T> {
+    caller: bool,
+    streams: Slab<Stream<T>>,
+    open: HashMap<u32, usize, BuildHasherDefault<NumberHasher>>,
+    /// Calls that may be open.
+    places: usize,
+    /// The caller's next number.
+    next: u32,
+    /// Calls of the caller whose heads are not on the ring.
+    unbegun: usize,
+    window: LinkWindow,
+    credit: LinkCredit,
+    limited: bool,
+    /// The peer knows [`Kind::Room`].
+    tells_room: bool,
+    /// Streams that wait for memory to be kept for their messages.
+    waiting: usize,
+    drain: Drain,
+    pending: VecDeque<Control>,
+    overfull: bool,
+}
+
+impl<T> std::fmt::Debug for Connection<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Connection")
+            .field("caller", &self.caller)
+            .field("open", &self.open.len())
+            .field("drain", &self.drain)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<T: Default> Connection<T> {
+    /// The caller's end.
+    pub fn caller() -> Self {
+        let mut connection = Self::new(true, limits::LINK_WINDOW);
+        connection.places = limits::FIRST_STREAMS;
+        connection.credit = LinkCredit::new(limits::FIRST_WINDOW);
+        connection
+    }
+
+    /// The service's end, which says these limits first.
+    pub fn service(limits: Limits) -> Self {
+        let mut connection = Self::new(false, limits.window);
+        connection.places = limits.streams as usize;
+        connection.limited = true;
+        connection.pending.push_back(Control::Limits(limits));
+        connection
+    }
+
+    fn new(caller: bool, window: u32) -> Self {
+        Self {
+            caller,
+            streams: Slab::new(),
+            open: HashMap::default(),
+            places: 0,
+            next: 1,
+            unbegun: 0,
+            window: LinkWindow::new(window),
+            credit: LinkCredit::new(limits::LINK_WINDOW),
+            limited: false,
+            tells_room: true,
+            waiting: 0,
+            drain: Drain::No,
+            pending: VecDeque::new(),
+            overfull: false,
+        }
+    }
+
+    /// Has a peer that does not know [`Kind::Room`] not be told of it.
+    pub fn without_room(&mut self) {
+        self.tells_room = false;
+    }
+
+    // ---- calls -------------------------------------------------------------------------
+
+    /// Opens a call of the caller's.
+    ///
+    /// # Errors
+    /// [`NotOpened`].
+    pub fn open(&mut self) -> Result<Key, NotOpened> {
+        debug_assert!(self.caller, "a service opens no calls");
+        if self.drain != Drain::No {
+            return Err(NotOpened::Draining);
+        }
+        if self.free() == 0 {
+            return Err(NotOpened::Full);
+        }
+        let number = loop {
+            let number = self.next;
+            self.next = self.next.wrapping_add(1);
+            if number != 0 && !self.open.contains_key(&number) {
+                break number;
+            }
+        };
+        self.unbegun += 1;
+        Ok(self.insert(number))
+    }
+
+    fn insert(&mut self, number: u32) -> Key {
+        let index = self.streams.insert(Stream {
+            number,
+            open: true,
+            receive: Receive::new(),
+            send: Send::new(),
+            user: T::default(),
+        });
+        self.open.insert(number, index);
+        Key { index, number }
+    }
+
+    /// How many calls are open.
+    pub fn open_calls(&self) -> usize {
+        self.open.len()
+    }
+
+    /// How many more calls may be opened.
+    pub fn free(&self) -> usize {
+        self.places.saturating_sub(self.open.len())
+    }
+
+    /// How many calls there are that have not been released.
+    pub fn kept(&self) -> usize {
+        self.streams.len()
+    }
+
+    /// The calls that are open.
+    pub fn calls(&self) -> impl Iterator<Item = Key> + '_ {
+        self.open.iter().map(|(number, index)| Key { index: *index, number: *number })
+    }
+
+    /// What the driver keeps for a call.
+    pub fn user(&mut self, key: Key) -> &mut T {
+        &mut self.stream(key).user
+    }
+
+    /// Whether a call is open: neither ended nor reset.
+    pub fn is_open(&self, key: Key) -> bool {
+        self.streams.get(key.index).is_some_and(|stream| stream.open)
+    }
+
+    /// Whether nothing may be sent on a call any more.
+    pub fn is_stopped(&mut self, key: Key) -> bool {
+        self.stream(key).send.stopped
+    }
+
+    /// Ends a call out of turn, with a gRPC code for the peer; whether it was open. What comes for
+    /// it from now on is thrown away.
+    pub fn reset(&mut self, key: Key, code: u8, text: &str) -> bool {
+        let is_caller = self.caller;
+        let stream = self.stream(key);
+        let tell = stream.open && (stream.send.begun || !is_caller);
+        if tell {
+            self.push(Control::Reset(key.number, code, text.into()));
+        }
+        self.close(key)
+    }
+
+    /// The program reads nothing more of a call: what has come goes back to the windows.
+    pub fn discard(&mut self, key: Key) {
+        let windowed = self.stream(key).receive.discard();
+        self.give_back(windowed);
+    }
+
+    /// Forgets a call; one that is open is reset with CANCELLED.
+    pub fn release(&mut self, key: Key) -> T {
+        const CANCELLED: u8 = 1;
+        self.reset(key, CANCELLED, "");
+        self.discard(key);
+        self.streams.remove(key.index).user
+    }
+
+    /// Takes a call out of the open ones; whether it was.
+    fn close(&mut self, key: Key) -> bool {
+        let stream = self.stream(key);
+        stream.send.stopped = true;
+        stream.receive.ended = true;
+        let (was_open, begun) = (std::mem::take(&mut stream.open), stream.send.begun);
+        if was_open {
+            self.open.remove(&key.number);
+            if self.caller && !begun {
+                self.one_less_unbegun();
+            }
+        }
+        was_open
+    }
+
+    fn stream(&mut self, key: Key) -> &mut Stream<T> {
+        let stream = &mut self.streams[key.index];
+        debug_assert_eq!(stream.number, key.number, "a call that was released");
+        stream
+    }
+
+    fn one_less_unbegun(&mut self) {
+        self.unbegun -= 1;
+        self.acknowledge();
+    }
+
+    // ---- receiving ---------------------------------------------------------------------
+
+    /// What a record means.
+    ///
+    /// # Errors
+    /// [`Error`]: the peer has broken a rule, and the link is to end.
+    pub fn handle<'a>(&mut self, record: Record<'a>) -> Result<Event<'a>, Error> {
+        let Record { kind, flags, stream, payload } = record;
+        match Kind::from_number(kind) {
+            Some(Kind::Frame) if self.caller => self.answer(flags, stream, payload),
+            Some(Kind::Frame) => self.request(flags, stream, payload),
+            Some(Kind::Reset) => self.on_reset(stream, payload),
+            Some(Kind::Window) => self.on_window(stream, payload),
+            Some(Kind::Room) => self.on_room(stream, payload),
+            Some(Kind::Limits) => self.on_limits(stream, payload),
+            Some(Kind::Drain) => self.on_drain(stream),
+            Some(Kind::Message) => Err(Rule::RawMessage.into()),
+            None => Err(Rule::UnknownKind(kind).into()),
+        }
+    }
+
+    fn find(&self, number: u32) -> Option<Key> {
+        self.open.get(&number).map(|index| Key { index: *index, number })
+    }
+
+    /// Takes a frame apart, and its data off the link's window.
+    fn frame<'a>(
+        &mut self,
+        flags: u8,
+        number: u32,
+        payload: &'a [u8],
+    ) -> Result<(Frame<'a>, u32), Error> {
+        let frame = Frame::decode(flags, payload)?;
+        if number == 0 {
+            return Err(Rule::WrongStream(number).into());
+        }
+        let windowed = if flags & ROOM == 0 { frame.data.len() as u32 } else { 0 };
+        if windowed > 0
+            && let Some(credit) = self.window.charge(windowed)?
+        {
+            self.push(Control::Window(0, credit));
+        }
+        Ok((frame, windowed))
+    }
+
+    fn request<'a>(
+        &mut self,
+        flags: u8,
+        number: u32,
+        payload: &'a [u8],
+    ) -> Result<Event<'a>, Error> {
+        let (frame, windowed) = self.frame(flags, number, payload)?;
+        if frame.trailers.is_some() {
+            return Err(Rule::WrongSide.into());
+        }
+        let end = flags & END != 0;
+        let Some(head) = frame.head else {
+            let Some(key) = self.find(number) else {
+                // A call that is over.
+                self.give_back(windowed);
+                return Ok(Event::Nothing);
+            };
+            return self.part(key, flags, frame.data.len(), (None, None));
+        };
+        let head = RequestHead::decode(head)?;
+        metadata::check(&head.metadata)?;
+        if flags & ROOM != 0 {
+            return Err(Rule::OverWindow.into());
+        }
+        if self.drain == Drain::Acknowledged {
+            return Err(Rule::AfterDrain.into());
+        }
+        if self.open.contains_key(&number) {
+            return Err(Rule::SecondHead.into());
+        }
+        if windowed > limits::STREAM_WINDOW {
+            return Err(Rule::OverWindow.into());
+        }
+        let refusal = match self.drain {
+            Drain::Refusing => Some(Refusal::Draining),
+            _ if self.free() == 0 => Some(Refusal::Full),
+            _ => None,
+        };
+        if let Some(refusal) = refusal {
+            let reset = Control::Reset(number, refusal.code(), refusal.text(self.places));
+            self.push(reset);
+            self.give_back(windowed);
+            return Ok(Event::Nothing);
+        }
+        let key = self.insert(number);
+        let receive = &mut self.stream(key).receive;
+        receive.charge(windowed, false)?;
+        (receive.headed, receive.ended) = (true, end);
+        Ok(Event::Opened { key, head, data: frame.data.len(), end })
+    }
+
+    fn answer<'a>(
+        &mut self,
+        flags: u8,
+        number: u32,
+        payload: &'a [u8],
+    ) -> Result<Event<'a>, Error> {
+        let (frame, windowed) = self.frame(flags, number, payload)?;
+        let head = frame.head.map(checked_head).transpose()?;
+        let trailers = frame.trailers.map(checked_trailers).transpose()?;
+        if trailers.is_some() != (flags & END != 0) {
+            return Err(Rule::Trailers.into());
+        }
+        let Some(key) = self.find(number) else {
+            // A call that was cancelled.
+            self.give_back(windowed);
+            return Ok(Event::Nothing);
+        };
+        let receive = &mut self.stream(key).receive;
+        if head.is_some() && std::mem::replace(&mut receive.headed, true) {
+            return Err(Rule::SecondHead.into());
+        }
+        if !receive.headed && (trailers.is_none() || !frame.data.is_empty()) {
+            return Err(Rule::NoHead.into());
+        }
+        self.part(key, flags, frame.data.len(), (head, trailers))
+    }
+
+    fn part<'a>(
+        &mut self,
+        key: Key,
+        flags: u8,
+        data: usize,
+        (head, trailers): (Option<Metadata<'a>>, Option<Trailers<'a>>),
+    ) -> Result<Event<'a>, Error> {
+        let end = flags & END != 0;
+        let receive = &mut self.stream(key).receive;
+        if receive.ended {
+            return Err(Rule::AfterEnd.into());
+        }
+        let unwanted = receive.charge(data as u32, flags & ROOM != 0)?;
+        receive.ended = end;
+        if trailers.is_some() {
+            // An answered call takes no more of the request.
+            self.close(key);
+        }
+        if let Some(unwanted) = unwanted {
+            self.give_back(unwanted);
+        }
+        Ok(Event::Part { key, head, data, trailers, end })
+    }
+
+    fn on_reset<'a>(&mut self, number: u32, payload: &'a [u8]) -> Result<Event<'a>, Error> {
+        let (code, text) = frame::decode_reset(payload)?;
+        if number == 0 {
+            return Err(Rule::WrongStream(number).into());
+        }
+        let Some(key) = self.find(number) else { return Ok(Event::Nothing) };
+        self.close(key);
+        Ok(Event::Reset { key, code, text })
+    }
+
+    fn on_window<'a>(&mut self, number: u32, payload: &[u8]) -> Result<Event<'a>, Error> {
+        let credit = frame::decode_window(payload)?;
+        if number == 0 {
+            self.credit.add(credit)?;
+            return Ok(Event::LinkCredit);
+        }
+        let Some(key) = self.find(number) else { return Ok(Event::Nothing) };
+        self.stream(key).send.add(credit)?;
+        Ok(Event::StreamCredit(key))
+    }
+
+    fn on_room<'a>(&mut self, number: u32, payload: &[u8]) -> Result<Event<'a>, Error> {
+        let until = frame::decode_room(payload)?;
+        if number == 0 {
+            return Err(Rule::WrongStream(number).into());
+        }
+        let Some(key) = self.find(number) else { return Ok(Event::Nothing) };
+        self.stream(key).send.room(until)?;
+        Ok(Event::StreamCredit(key))
+    }
+
+    fn on_limits<'a>(&mut self, number: u32, payload: &[u8]) -> Result<Event<'a>, Error> {
+        let limits = Limits::decode(payload)?;
+        if !self.caller {
+            return Err(Rule::WrongSide.into());
+        }
+        if number != 0 {
+            return Err(Rule::WrongStream(number).into());
+        }
+        if std::mem::replace(&mut self.limited, true) {
+            return Err(Rule::SecondLimits.into());
+        }
+        self.places = limits.streams as usize;
+        self.credit.widen(limits.window);
+        Ok(Event::Limits)
+    }
+
+    fn on_drain<'a>(&mut self, number: u32) -> Result<Event<'a>, Error> {
+        if number != 0 {
+            return Err(Rule::WrongStream(number).into());
+        }
+        if !self.caller {
+            if self.drain == Drain::No {
+                return Err(Rule::DrainNotAsked.into());
+            }
+            self.drain = Drain::Acknowledged;
+            return Ok(Event::Drained);
+        }
+        if self.drain == Drain::No {
+            self.drain = Drain::Refusing;
+            self.acknowledge();
+        }
+        Ok(Event::Draining)
+    }
+
+    /// The program has taken data of a call.
+    pub fn taken(&mut self, key: Key, bytes: usize) {
+        let stream = self.stream(key);
+        let (windowed, grant) = stream.receive.take(bytes);
+        let open = stream.open;
+        if let Some(credit) = grant.filter(|_| open) {
+            self.push(Control::Window(key.number, credit));
+        }
+        self.give_back(windowed);
+    }
+
+    fn give_back(&mut self, bytes: u32) {
+        if bytes > 0
+            && let Some(credit) = self.window.give_back(bytes)
+        {
+            self.push(Control::Window(0, credit));
+        }
+    }
+
+    /// The program keeps memory for a message of a call: so many bytes, from what it takes next on.
+    pub fn keep_room(&mut self, key: Key, bytes: u64) {
+        self.stream(key).receive.keep_room(bytes);
+        if self.waiting > 0 {
+            self.tell_room(key);
+        }
+    }
+
+    /// A call begins to wait for memory. While one does, those that wait may use up the link's window,
+    /// so the peer is told of all room that others have: their messages need no window then.
+    pub fn begin_to_wait(&mut self) {
+        self.waiting += 1;
+        if self.waiting == 1 {
+            let all: Vec<_> = self.calls().collect();
+            all.into_iter().for_each(|key| self.tell_room(key));
+        }
+    }
+
+    /// A call has waited for memory.
+    pub fn end_to_wait(&mut self) {
+        self.waiting -= 1;
+    }
+
+    fn tell_room(&mut self, key: Key) {
+        if !self.tells_room {
+            return;
+        }
+        let stream = self.stream(key);
+        if stream.open
+            && let Some(until) = stream.receive.room_to_tell()
+        {
+            self.push(Control::Room(key.number, until));
+        }
+    }
+
+    // ---- sending -----------------------------------------------------------------------
+
+    /// What of `want` may be sent now. Nothing changes before [`Connection::commit`].
+    ///
+    /// # Errors
+    /// [`Blocked`].
+    pub fn reserve(&mut self, key: Key, want: Want) -> Result<Permit, Blocked> {
+        let link = self.credit.left(want.whole);
+        let must_wait = want.head && !self.pending.is_empty();
+        let send = &mut self.stream(key).send;
+        if send.stopped {
+            return Err(Blocked::Stopped);
+        }
+        if must_wait {
+            return Err(Blocked::Control);
+        }
+        let (allowed, by_room) = send.allowed(link);
+        if allowed == 0 && want.data > 0 && !want.head {
+            return Err(Blocked::Credit { link: link == 0 });
+        }
+        let flags = if by_room { ROOM } else { 0 };
+        Ok(Permit { data: allowed.min(want.data), flags })
+    }
+
+    /// A frame with these flags and so much data goes onto the ring, as was permitted.
+    pub fn commit(&mut self, key: Key, flags: u8, data: usize) {
+        let by_room = flags & ROOM != 0;
+        let is_caller = self.caller;
+        let stream = self.stream(key);
+        stream.send.spend(data as u32, by_room);
+        let begins = !std::mem::replace(&mut stream.send.begun, true);
+        debug_assert!(begins || is_caller || flags & HEAD == 0, "a second head");
+        if flags & END != 0 && !is_caller {
+            self.close(key);
+        }
+        if !by_room {
+            self.credit.spend(data as u32);
+        }
+        if begins && is_caller {
+            self.one_less_unbegun();
+        }
+    }
+
+    /// The control record that is to be sent next.
+    ///
+    /// # Errors
+    /// [`Rule::TakesNothing`].
+    pub fn control(&self) -> Result<Option<&Control>, Error> {
+        if self.overfull {
+            return Err(Rule::TakesNothing.into());
+        }
+        Ok(self.pending.front())
+    }
+
+    /// Whether a control record is to be sent.
+    pub fn has_control(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
+    /// That one is on the ring.
+    pub fn control_sent(&mut self) {
+        self.pending.pop_front();
+    }
+
+    fn push(&mut self, control: Control) {
+        if self.pending.len() >= most_pending(self.places) {
+            self.overfull = true;
+            return;
+        }
+        self.pending.push_back(control);
+    }
+
+    // ---- the end -----------------------------------------------------------------------
+
+    /// Asks the caller for no more calls.
+    pub fn drain(&mut self, now: Instant) {
+        debug_assert!(!self.caller, "a service drains");
+        if self.drain == Drain::No {
+            self.drain = Drain::Asked(now);
+            self.push(Control::Drain);
+        }
+    }
+
+    /// Tells a draining service that no more calls come, once all heads are on the ring.
+    fn acknowledge(&mut self) {
+        if self.caller && self.drain == Drain::Refusing && self.unbegun == 0 {
+            self.drain = Drain::Acknowledged;
+            self.push(Control::Drain);
+        }
+    }
+
+    /// Whether the service wants no more calls.
+    pub fn is_draining(&self) -> bool {
+        self.drain != Drain::No
+    }
+
+    /// Whether no more calls come, and none is open.
+    pub fn is_drained(&self) -> bool {
+        matches!(self.drain, Drain::Refusing | Drain::Acknowledged) && self.open.is_empty()
+    }
+
+    /// When [`Connection::handle_timeout`] is due.
+    pub fn timeout(&self) -> Option<Instant> {
+        match self.drain {
+            Drain::Asked(at) => Some(at + DRAIN_TIME),
+            _ => None,
+        }
+    }
+
+    /// Time has passed.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        if self.timeout().is_some_and(|at| now >= at) {
+            self.drain = Drain::Refusing;
+        }
+    }
+}
+
+#[cfg(test)]
+impl<T> Connection<T> {
+    /// What may be sent, and what may come or is owed: they are the same when nothing is under way.
+    pub(crate) fn link_credit(&self) -> u32 {
+        self.credit.left(true)
+    }
+
+    pub(crate) fn link_window(&self) -> u32 {
+        self.window.left()
+    }
+}
+
+fn checked_head(block: &[u8]) -> Result<Metadata<'_>, Error> {
+    let head = ResponseHead::decode(block)?;
+    metadata::check(&head)?;
+    Ok(head)
+}
+
+fn checked_trailers(block: &[u8]) -> Result<Trailers<'_>, Error> {
+    let trailers = Trailers::decode(block).map_err(|why: DecodeError| Error::from(why))?;
+    metadata::check(&trailers.metadata)?;
+    Ok(trailers)
+}
+
+/// Numbers are the caller's choice, and there are at most [`limits::STREAMS_MAX`], so a plain
+/// multiplication hashes well enough (Fibonacci hashing).
+#[derive(Default)]
+struct NumberHasher(u64);
+
+impl Hasher for NumberHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|b| self.write_u32(u32::from(*b)));
+    }
+    fn write_u32(&mut self, n: u32) {
+        self.0 = (self.0 ^ u64::from(n)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(26);
+    }
+}

@@ -1,0 +1,109 @@
+//! The rules of the protocol. Each is checked in this crate and nowhere else; who breaks one loses
+//! the link.
+
+use partywall_abi::codec::DecodeError;
+use partywall_abi::limits;
+
+/// A rule of the protocol that the peer broke.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[non_exhaustive]
+pub enum Rule {
+    /// A record's kind has no meaning.
+    #[error("a record of unknown kind {0}")]
+    UnknownKind(u8),
+    /// The raw interface and calls do not share a link.
+    #[error("a raw message on a link of calls")]
+    RawMessage,
+    /// A caller sends no limits, a service no request, a caller no trailers.
+    #[error("a record that only the other side sends")]
+    WrongSide,
+    /// Calls have numbers from 1 on; limits and drains belong to the link.
+    #[error("stream {0}, where such a record has no place")]
+    WrongStream(u32),
+    /// A stream has one head in each direction.
+    #[error("a second head on one stream")]
+    SecondHead,
+    /// Data of an answer comes after its head.
+    #[error("data of an answer before its head")]
+    NoHead,
+    /// An answer ends with trailers, and trailers end an answer.
+    #[error("an answer whose end has no trailers, or trailers that do not end it")]
+    Trailers,
+    /// Nothing follows the end of a stream.
+    #[error("data after the end of a stream")]
+    AfterEnd,
+    /// Data needs credit, or room that the receiver has announced.
+    #[error("more data than was granted")]
+    OverWindow,
+    /// Credit never exceeds the window at the start, and announced room is not taken back.
+    #[error("more credit than there is window")]
+    OverCredit,
+    /// Limits are said once.
+    #[error("limits that were said before")]
+    SecondLimits,
+    /// A caller acknowledges a drain that the service has asked for.
+    #[error("an acknowledged drain that was not asked for")]
+    DrainNotAsked,
+    /// A caller that has acknowledged a drain opens no more streams.
+    #[error("a call after the last one")]
+    AfterDrain,
+    /// Control records do not pile up at an end whose peer takes its records.
+    #[error("it takes nothing off its ring")]
+    TakesNothing,
+    /// The name of a metadata entry is a token in lower case (RFC 9110, section 5.6.2).
+    #[error("a metadata name that is no token in lower case")]
+    MetadataName,
+    /// The value of a metadata entry has no control characters (RFC 9110, section 5.5).
+    #[error("a metadata value with control characters")]
+    MetadataValue,
+}
+
+/// Why a peer's record ends the link. The blame is always the peer's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// The record cannot be read.
+    #[error("the peer sent a record that cannot be read: {0}")]
+    Decode(#[from] DecodeError),
+    /// The record breaks a rule.
+    #[error("the peer broke a rule of the call protocol: {0}")]
+    Rule(#[from] Rule),
+}
+
+/// Why the service refuses a call without having looked at it: gRPC code and text of the reset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// The caller has too many calls open.
+    Full,
+    /// The service is draining, and the caller has not acknowledged that in time.
+    Draining,
+}
+
+impl Refusal {
+    pub(crate) fn code(self) -> u8 {
+        match self {
+            Self::Full => RESOURCE_EXHAUSTED,
+            Self::Draining => UNAVAILABLE,
+        }
+    }
+
+    pub(crate) fn text(self, places: usize) -> String {
+        match self {
+            Self::Full => format!(
+                "{places} calls are open on this link, the most that may \
+                 (Server::max_concurrent_streams)"
+            ),
+            Self::Draining => "the server is draining".into(),
+        }
+    }
+}
+
+/// gRPC's code for a limit that was reached.
+const RESOURCE_EXHAUSTED: u8 = 8;
+/// gRPC's code for a service that takes no calls.
+const UNAVAILABLE: u8 = 14;
+
+/// Control records that may wait for room, beside three for each call that may be open: a reset, a
+/// grant, announced room.
+pub(crate) fn most_pending(places: usize) -> usize {
+    64 + 3 * places.min(limits::STREAMS_MAX)
+}
