@@ -163,6 +163,10 @@ pub struct RequestHead<'a> {
 }
 
 impl<'a> RequestHead<'a> {
+    /// Where the path lies in the payload of a frame with this head: after the block's length, the
+    /// deadline and the path's length.
+    pub const PATH_AT: usize = 4 + 8 + 2;
+
     /// Appends the fixed part; the metadata entries follow by [`write_entry`].
     pub fn write(out: &mut Vec<u8>, deadline_ns: u64, path: &str, entries: u16) {
         let mut w = Writer(out);
@@ -290,6 +294,27 @@ impl<'a> Metadata<'a> {
     pub fn iter(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
         let mut r = Reader::new(self.bytes);
         (0..self.entries).map_while(move |_| entry(&mut r).ok())
+    }
+}
+
+/// Metadata that outlives the record it came in.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OwnedMetadata {
+    bytes: Vec<u8>,
+    entries: u16,
+}
+
+impl OwnedMetadata {
+    /// The entries.
+    pub fn get(&self) -> Metadata<'_> {
+        Metadata { bytes: &self.bytes, entries: self.entries }
+    }
+}
+
+impl From<&Metadata<'_>> for OwnedMetadata {
+    /// Allocates nothing where there are no entries.
+    fn from(metadata: &Metadata<'_>) -> Self {
+        Self { bytes: metadata.bytes.to_vec(), entries: metadata.entries }
     }
 }
 

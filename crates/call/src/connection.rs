@@ -1,145 +1,30 @@
 //! One end of a link of calls.
 
-use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasherDefault, Hasher};
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use partywall_abi::codec::DecodeError;
 use partywall_abi::frame::{
-    self, END, Frame, HEAD, Kind, Limits, Metadata, ROOM, RequestHead, ResponseHead, Trailers,
+    self, END, Frame, Kind, Limits, Metadata, ROOM, RequestHead, ResponseHead, Trailers,
 };
 use partywall_abi::limits;
 use slab::Slab;
 
 use crate::control::Control;
-use crate::error::{Error, Refusal, Rule, most_pending};
+use crate::error::{Error, Rule, most_pending};
+use crate::event::{Blocked, Event, Key, NotOpened, Permit, Record, Want};
 use crate::metadata;
+use crate::numbers::Numbers;
 use crate::window::{LinkCredit, LinkWindow, Receive, Send};
 
 /// How long a draining service waits for the caller's word that no more calls come. A caller that
 /// does not run then has none under way.
 pub const DRAIN_TIME: Duration = Duration::from_millis(250);
 
-/// A call on this link, until it is released.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Key {
-    index: usize,
-    number: u32,
-}
-
-impl Key {
-    /// The number of the stream.
-    pub fn number(self) -> u32 {
-        self.number
-    }
-}
-
-/// A record that has come, copied out of the ring.
-#[derive(Clone, Copy, Debug)]
-pub struct Record<'a> {
-    /// Its kind.
-    pub kind: u8,
-    /// Its flags.
-    pub flags: u8,
-    /// The stream it names.
-    pub stream: u32,
-    /// Its payload.
-    pub payload: &'a [u8],
-}
-
-/// What a record means for the driver.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Event<'a> {
-    /// Nothing.
-    Nothing,
-    /// A caller has opened a call. Data that came with the head are the payload's last bytes.
-    Opened {
-        /// The call.
-        key: Key,
-        /// Its head.
-        head: RequestHead<'a>,
-        /// Bytes of data.
-        data: usize,
-        /// Nothing more comes.
-        end: bool,
-    },
-    /// A part of a request or an answer has come.
-    Part {
-        /// The call.
-        key: Key,
-        /// The head of an answer.
-        head: Option<Metadata<'a>>,
-        /// Bytes of data: the payload's last ones.
-        data: usize,
-        /// The trailers of an answer.
-        trailers: Option<Trailers<'a>>,
-        /// Nothing more comes.
-        end: bool,
-    },
-    /// The peer has ended a call.
-    Reset {
-        /// The call.
-        key: Key,
-        /// gRPC's code.
-        code: u8,
-        /// Why.
-        text: &'a str,
-    },
-    /// More may be sent on one stream.
-    StreamCredit(Key),
-    /// More may be sent on the link.
-    LinkCredit,
-    /// The service has said its limits: more calls may be opened, and more may be sent.
-    Limits,
-    /// The service wants no more calls ([`Connection::open`]).
-    Draining,
-    /// The caller opens no more calls.
-    Drained,
-}
-
-/// What a side would like to send next on a stream.
-#[derive(Clone, Copy, Debug)]
-pub struct Want {
-    /// With the head.
-    pub head: bool,
-    /// So many bytes of data.
-    pub data: usize,
-    /// One record holds all of the request or the answer.
-    pub whole: bool,
-}
-
-/// What may be sent of a [`Want`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Permit {
-    /// So many bytes of data.
-    pub data: usize,
-    /// The record's flags, as far as they are decided here.
-    pub flags: u8,
-}
-
-/// Why nothing may be sent on a stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Blocked {
-    /// Nothing ever will: the stream is over.
-    Stopped,
-    /// Control records come first ([`Connection::control`]): heads do not overtake resets.
-    Control,
-    /// Credit is missing. The stream's comes with [`Event::StreamCredit`]; if `link` is set, that of
-    /// the link is short as well, and comes with [`Event::LinkCredit`] or [`Event::Limits`].
-    Credit {
-        /// The link's credit is short.
-        link: bool,
-    },
-}
-
-/// Why a caller cannot open a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NotOpened {
-    /// As many are open as may: a place comes when one of them ends, or with [`Event::Limits`].
-    Full,
-    /// The service drains: the call belongs on another link.
-    Draining,
-}
+/// Codes of gRPC ("Status codes and their use in gRPC", grpc/doc/statuscodes.md).
+const CANCELLED: u8 = 1;
+const RESOURCE_EXHAUSTED: u8 = 8;
+const UNAVAILABLE: u8 = 14;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Drain {
@@ -165,9 +50,10 @@ struct Stream<T> {
 pub struct Connection<T> {
     caller: bool,
     streams: Slab<Stream<T>>,
-    open: HashMap<u32, usize, BuildHasherDefault<NumberHasher>>,
-    /// Calls that may be open.
+    open: Numbers,
+    /// Calls that may be open, and what a service says to one beyond.
     places: usize,
+    full: String,
     /// The caller's next number.
     next: u32,
     /// Calls of the caller whose heads are not on the ring.
@@ -203,10 +89,12 @@ impl<T: Default> Connection<T> {
         connection
     }
 
-    /// The service's end, which says these limits first.
-    pub fn service(limits: Limits) -> Self {
+    /// The service's end, which says these limits first; `full` is what a caller is told that does
+    /// not keep to the number of streams.
+    pub fn service(limits: Limits, full: &str) -> Self {
         let mut connection = Self::new(false, limits.window);
         connection.places = limits.streams as usize;
+        connection.full = full.into();
         connection.limited = true;
         connection.pending.push_back(Control::Limits(limits));
         connection
@@ -216,8 +104,9 @@ impl<T: Default> Connection<T> {
         Self {
             caller,
             streams: Slab::new(),
-            open: HashMap::default(),
+            open: Numbers::default(),
             places: 0,
+            full: String::new(),
             next: 1,
             unbegun: 0,
             window: LinkWindow::new(window),
@@ -328,7 +217,6 @@ impl<T: Default> Connection<T> {
 
     /// Forgets a call; one that is open is reset with CANCELLED.
     pub fn release(&mut self, key: Key) -> T {
-        const CANCELLED: u8 = 1;
         self.reset(key, CANCELLED, "");
         self.discard(key);
         self.streams.remove(key.index).user
@@ -439,13 +327,12 @@ impl<T: Default> Connection<T> {
             return Err(Rule::OverWindow.into());
         }
         let refusal = match self.drain {
-            Drain::Refusing => Some(Refusal::Draining),
-            _ if self.free() == 0 => Some(Refusal::Full),
+            Drain::Refusing => Some((UNAVAILABLE, "the server is draining".into())),
+            _ if self.free() == 0 => Some((RESOURCE_EXHAUSTED, self.full.clone())),
             _ => None,
         };
-        if let Some(refusal) = refusal {
-            let reset = Control::Reset(number, refusal.code(), refusal.text(self.places));
-            self.push(reset);
+        if let Some((code, text)) = refusal {
+            self.push(Control::Reset(number, code, text));
             self.give_back(windowed);
             return Ok(Event::Nothing);
         }
@@ -650,23 +537,28 @@ impl<T: Default> Connection<T> {
         Ok(Permit { data: allowed.min(want.data), flags })
     }
 
-    /// A frame with these flags and so much data goes onto the ring, as was permitted.
-    pub fn commit(&mut self, key: Key, flags: u8, data: usize) {
+    /// A frame with these flags and so much data is going to be written, as was permitted; false,
+    /// and nothing is to be written, when the stream has been stopped meanwhile.
+    #[must_use = "a frame of a stream that is over is not written"]
+    pub fn commit(&mut self, key: Key, flags: u8, data: usize) -> bool {
         let by_room = flags & ROOM != 0;
         let is_caller = self.caller;
-        let stream = self.stream(key);
-        stream.send.spend(data as u32, by_room);
-        let begins = !std::mem::replace(&mut stream.send.begun, true);
-        debug_assert!(begins || is_caller || flags & HEAD == 0, "a second head");
-        if flags & END != 0 && !is_caller {
-            self.close(key);
+        let send = &mut self.stream(key).send;
+        if send.stopped {
+            return false;
         }
+        send.spend(data as u32, by_room);
+        let begins = !std::mem::replace(&mut send.begun, true);
         if !by_room {
             self.credit.spend(data as u32);
         }
         if begins && is_caller {
             self.one_less_unbegun();
         }
+        if flags & END != 0 && !is_caller {
+            self.close(key);
+        }
+        true
     }
 
     /// The control record that is to be sent next.
@@ -699,6 +591,16 @@ impl<T: Default> Connection<T> {
     }
 
     // ---- the end -----------------------------------------------------------------------
+
+    /// The link has ended: closes all calls, and says which were open.
+    pub fn end(&mut self) -> Vec<Key> {
+        let open: Vec<_> = self.calls().collect();
+        for key in &open {
+            self.close(*key);
+        }
+        self.pending.clear();
+        open
+    }
 
     /// Asks the caller for no more calls.
     pub fn drain(&mut self, now: Instant) {
@@ -765,21 +667,4 @@ fn checked_trailers(block: &[u8]) -> Result<Trailers<'_>, Error> {
     let trailers = Trailers::decode(block).map_err(|why: DecodeError| Error::from(why))?;
     metadata::check(&trailers.metadata)?;
     Ok(trailers)
-}
-
-/// Numbers are the caller's choice, and there are at most [`limits::STREAMS_MAX`], so a plain
-/// multiplication hashes well enough (Fibonacci hashing).
-#[derive(Default)]
-struct NumberHasher(u64);
-
-impl Hasher for NumberHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|b| self.write_u32(u32::from(*b)));
-    }
-    fn write_u32(&mut self, n: u32) {
-        self.0 = (self.0 ^ u64::from(n)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(26);
-    }
 }

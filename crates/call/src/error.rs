@@ -69,39 +69,6 @@ pub enum Error {
     Rule(#[from] Rule),
 }
 
-/// Why the service refuses a call without having looked at it: gRPC code and text of the reset.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refusal {
-    /// The caller has too many calls open.
-    Full,
-    /// The service is draining, and the caller has not acknowledged that in time.
-    Draining,
-}
-
-impl Refusal {
-    pub(crate) fn code(self) -> u8 {
-        match self {
-            Self::Full => RESOURCE_EXHAUSTED,
-            Self::Draining => UNAVAILABLE,
-        }
-    }
-
-    pub(crate) fn text(self, places: usize) -> String {
-        match self {
-            Self::Full => format!(
-                "{places} calls are open on this link, the most that may \
-                 (Server::max_concurrent_streams)"
-            ),
-            Self::Draining => "the server is draining".into(),
-        }
-    }
-}
-
-/// gRPC's code for a limit that was reached.
-const RESOURCE_EXHAUSTED: u8 = 8;
-/// gRPC's code for a service that takes no calls.
-const UNAVAILABLE: u8 = 14;
-
 /// Control records that may wait for room, beside three for each call that may be open: a reset, a
 /// grant, announced room.
 pub(crate) fn most_pending(places: usize) -> usize {

@@ -50,15 +50,16 @@
 mod connection;
 mod control;
 mod error;
+mod event;
 mod messages;
 mod metadata;
+mod numbers;
 #[cfg(test)]
 mod simulator;
 mod window;
 
-pub use connection::{
-    Blocked, Connection, DRAIN_TIME, Event, Key, NotOpened, Permit, Record, Want,
-};
+pub use connection::{Connection, DRAIN_TIME};
 pub use control::Control;
 pub use error::{Error, Rule};
+pub use event::{Blocked, Event, Key, NotOpened, Permit, Record, Want};
 pub use messages::{Messages, SHORT, Seen};

@@ -203,7 +203,7 @@ impl World {
         };
         let (theirs, ours) = (ring(), ring());
         let mut caller = Connection::caller();
-        let mut service = Connection::service(Limits { streams, window });
+        let mut service = Connection::service(Limits { streams, window }, "full");
         let mut memory = limits::STREAM_WINDOW as usize * 3 + random.below(1 << 22);
         if random.chance(4) {
             // Then whoever has memory may wait for a window that others use up: a driver ends
@@ -383,7 +383,7 @@ impl World {
         if last {
             flags |= if caller { END } else { END | TRAILERS };
         }
-        end.connection.commit(key, flags, data);
+        assert!(end.connection.commit(key, flags, data), "it was permitted");
         call.headed = true;
         call.left -= data;
         call.sent_all = last;
@@ -715,7 +715,7 @@ fn random_schedules_lose_nothing_and_break_no_rule() {
 #[test]
 fn a_caller_that_does_not_acknowledge_a_drain_is_refused() {
     let mut service: Connection<()> =
-        Connection::service(Limits { streams: 3, window: limits::LINK_WINDOW });
+        Connection::service(Limits { streams: 3, window: limits::LINK_WINDOW }, "full");
     let start = Instant::now();
     let head = World::block(true, true, false, NO_DEADLINE);
     let call = |service: &mut Connection<()>, stream| {

@@ -33,9 +33,9 @@ use tonic::{Code, Status};
 
 use crate::agent::{self, Booked, Connected, End, Linked, Place};
 use crate::error::Error;
+use crate::link;
+use crate::link::broken::Broken;
 use crate::peer::Peer;
-use crate::ring;
-use crate::ring::broken::Broken;
 use crate::target::Target;
 use crate::wire;
 
@@ -163,7 +163,7 @@ impl Channel {
     fn opened(linked: Linked, deadline: Instant) -> Result<Open, Error> {
         let Terms { link, isolation, .. } = linked.terms;
         let server = Peer::new(linked.terms.peer.clone(), link, isolation);
-        let (pending, booked) = ring::client::fill(linked)?;
+        let (pending, booked) = link::caller::fill(linked)?;
         let opening: Arc<dyn End> = Arc::new(Opening::of(&pending)?);
         booked.attach(Arc::downgrade(&opening));
         booked.adopted();
@@ -235,7 +235,7 @@ impl Channel {
         message[1..PREFIX].copy_from_slice(&len.to_be_bytes());
         let timeout = wire::parse_timeout(headers);
         if timeout.is_some_and(|timeout| timeout.is_zero()) {
-            return Err(ring::client::expired());
+            return Err(link::caller::expired());
         }
         let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
         // What is left of the call's time, and of another one.
@@ -252,7 +252,7 @@ impl Channel {
                 Some(open) => open,
                 none => match Self::open(&self.name, &self.place, left(self.connect_timeout)) {
                     Ok(open) => none.insert(open),
-                    Err(_) if left(Duration::MAX).is_zero() => return Err(ring::client::expired()),
+                    Err(_) if left(Duration::MAX).is_zero() => return Err(link::caller::expired()),
                     // The instance was about to go; the next introduction is to another one.
                     Err(error @ Error::Link(_)) if std::mem::take(&mut again) => {
                         broken = Some(error);
@@ -407,9 +407,13 @@ impl Open {
                     let end = after.is_empty();
                     let flags =
                         permit.flags | if head { HEAD } else { 0 } | if end { END } else { 0 };
-                    let (kind, parts) = (Kind::Frame as u8, [block, piece]);
-                    if self.link.producer().try_push(kind, flags, key.number(), &parts)? {
-                        self.connection.commit(key, flags, piece.len());
+                    let len = block.len() + piece.len();
+                    if let Some(mut slot) = self.link.producer().reserve(len)? {
+                        let sent = self.connection.commit(key, flags, piece.len());
+                        debug_assert!(sent, "nothing was taken in meanwhile");
+                        slot.write(block);
+                        slot.write(piece);
+                        slot.commit(Kind::Frame as u8, flags, key.number());
                         self.link.notify()?;
                         if end {
                             return Ok(());
@@ -417,7 +421,7 @@ impl Open {
                         (head, rest) = (false, after);
                         continue;
                     }
-                    room = Some(block.len() + piece.len());
+                    room = Some(len);
                 }
                 Err(Blocked::Control | Blocked::Credit { .. }) => {}
                 // Answered early: the rest is not wanted.
@@ -463,7 +467,7 @@ impl Open {
                     return Err(Failed::Abort(Status::out_of_range(text)));
                 }
                 answer.data.extend_from_slice(&payload[payload.len() - data..]);
-                answer.trailers = trailers.map(|trailers| wire::trailers(&trailers));
+                answer.trailers = trailers.map(|t| wire::trailers(t.code, &t.metadata));
                 self.connection.taken(key, data);
             }
             Event::Reset { key, code, text } if Some(key) == call.key => {

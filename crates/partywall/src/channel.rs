@@ -18,8 +18,8 @@ use tower::Service;
 
 use crate::agent::{self, Agent, Booked, Connected, End, Place, Watching};
 use crate::error::Error;
+use crate::link::caller::{self, Call, Caller};
 use crate::peer::Peer;
-use crate::ring::client::{self, Call};
 use crate::target::Target;
 
 use http2::{Address, Patience};
@@ -210,7 +210,7 @@ struct Named {
 /// What a name led to.
 enum Connection {
     Ring {
-        link: Arc<client::Link>,
+        link: Arc<Caller>,
         server: Peer,
     },
     Http2 {
@@ -289,7 +289,7 @@ impl Channel {
     }
 
     /// A channel with a link of its own, which does not come back when that has ended.
-    pub(crate) fn on(link: Arc<client::Link>, server: Peer) -> Self {
+    pub(crate) fn on(link: Arc<Caller>, server: Peer) -> Self {
         Self { kind: Arc::new(Kind::Link(Connection::Ring { link, server })) }
     }
 
@@ -391,7 +391,7 @@ impl Named {
                 let (server, number) = (linked.terms.peer.clone(), linked.terms.link);
                 // A server that has adopted the link and does not open it hangs: the next one may
                 // answer, and an attempt must leave time for that.
-                let (link, isolation) = client::open(*linked, left(until).min(OPEN_TIME)).await?;
+                let (link, isolation) = caller::open(*linked, left(until).min(OPEN_TIME)).await?;
                 let server = Peer::new(server, number, isolation);
                 Ok(Connection::Ring { link, server })
             }
@@ -481,7 +481,7 @@ impl Connection {
     }
 
     /// Waits until a call may begin here, if it has to; an error when none may any more.
-    async fn place(&self) -> Result<Option<client::Place>, ()> {
+    async fn place(&self) -> Result<Option<caller::Place>, ()> {
         match self {
             Self::Ring { link, .. } => link.place().await.map(Some).ok_or(()),
             Self::Http2 { .. } => Ok(None),
@@ -493,13 +493,13 @@ impl Connection {
     fn begin(
         &self,
         request: http::Request<Body>,
-        place: Option<client::Place>,
+        place: Option<caller::Place>,
     ) -> Result<State, Box<http::Request<Body>>> {
         Ok(match self {
             Self::Ring { link, .. } => match link.call(request, place) {
                 Ok(call) => State::Ring(Box::new(call)),
-                Err(client::Refused::Back(request)) => return Err(request),
-                Err(client::Refused::Status(status)) => State::Failed(Some(status)),
+                Err(caller::Refused::Back(request)) => return Err(request),
+                Err(caller::Refused::Status(status)) => State::Failed(Some(status)),
             },
             Self::Http2 { channel, remote, booked, .. } => {
                 if let Err(status) = remote.may_call(request.uri().path()) {
@@ -594,7 +594,7 @@ async fn connect_and_begin(kind: Arc<Kind>, request: http::Request<Body>) -> Sta
         None => begin.await,
         Some(timeout) => match tokio::time::timeout(timeout, begin).await {
             Ok(begun) => begun,
-            Err(_) => Err(client::expired()),
+            Err(_) => Err(caller::expired()),
         },
     };
     begun.unwrap_or_else(|status| State::Failed(Some(status)))

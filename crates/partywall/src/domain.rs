@@ -17,7 +17,7 @@
 //! ```
 //!
 //! Only a request whose head and end travel in one record is worth going in for, of a method whose
-//! handlers do not wait (see `ring::habits`): to wake a task of the service from inside takes a
+//! handlers do not wait (see `link::wake::predictor`): to wake a task of the service from inside takes a
 //! forwarded system call, which costs more than a bell. When the gate has no context to lend, when
 //! somebody else reads the link at that moment, when the domain takes no calls, or when the call's deadline
 //! could pass before the visit's limit, the bell is rung after all: nothing is lost by falling back.

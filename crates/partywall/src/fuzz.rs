@@ -15,9 +15,9 @@ use partywall_abi::name::MethodSet;
 use partywall_shm::setup::{Ends, local_pair};
 use tonic::body::Body;
 
+use crate::link::account::{Accounts, Bounds};
+use crate::link::{caller, service};
 use crate::peer::Peer;
-use crate::ring::account::{Accounts, Bounds};
-use crate::ring::{client, server};
 use crate::server::{Answer, Dispatch};
 
 struct Echo(AtomicBool);
@@ -126,7 +126,7 @@ pub fn hostile_caller(data: &[u8]) -> bool {
         let dispatch: Arc<dyn Dispatch> = Arc::clone(&echo) as _;
         let account = Accounts::new(Bounds::default()).open(0, None);
         let caller = (stranger(), account);
-        let _link = server::start(ours, dispatch, caller, MethodSet::all(), None).expect("a link");
+        let _link = service::start(ours, dispatch, caller, MethodSet::all(), None).expect("a link");
         play(&mut hostile, data, false).await;
     });
     echo.0.load(Ordering::SeqCst)
@@ -142,7 +142,7 @@ pub fn hostile_service(data: &[u8]) -> bool {
         let limits = frame::Limits { streams: 4, window: limits::FIRST_WINDOW };
         let pushed = hostile.producer.try_push(Kind::Limits as u8, 0, 0, &[&limits.encode()]);
         assert!(matches!(pushed, Ok(true)), "an empty ring has room");
-        let link = client::start(ours, None).expect("a link");
+        let link = caller::start(ours, None).expect("a link");
         tokio::task::yield_now().await;
         let calls: Vec<_> = (0..3)
             .map(|_| {

@@ -68,7 +68,7 @@
 
 // How it hangs together:
 //
-// Channel ── ring::client ─┐                     ┌─ ring::server ── Routes ── tower layers
+// Channel ── link::caller ─┐                     ┌─ link::service ── Routes ── tower layers
 //                          ├── ring::core (one per link: what both sides do) ──┘
 // agent (one per process): the control socket to the coordinator
 
@@ -80,8 +80,9 @@ mod error;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzz;
+mod link;
+mod lock;
 mod peer;
-mod ring;
 mod server;
 mod target;
 mod unix;

@@ -366,20 +366,20 @@ static PLAIN_REQUEST: LazyLock<HeaderMap> = LazyLock::new(|| {
 });
 
 /// The headers that a service sees for a request.
-pub(crate) fn request_headers(head: &RequestHead<'_>) -> HeaderMap {
-    if head.metadata.is_empty() && head.deadline_ns == NO_DEADLINE {
+pub(crate) fn request_headers(deadline_ns: u64, metadata: &Metadata<'_>) -> HeaderMap {
+    if metadata.is_empty() && deadline_ns == NO_DEADLINE {
         return PLAIN_REQUEST.clone();
     }
-    let mut headers = HeaderMap::with_capacity(head.metadata.len() + 3);
-    let named = read_into(&mut headers, &head.metadata);
+    let mut headers = HeaderMap::with_capacity(metadata.len() + 3);
+    let named = read_into(&mut headers, metadata);
     if !named.content_type {
         headers.insert(CONTENT_TYPE, GRPC);
     }
     if !named.user_agent {
         headers.insert(header::USER_AGENT, USER_AGENT);
     }
-    if head.deadline_ns != NO_DEADLINE {
-        headers.insert(GRPC_TIMEOUT, format_timeout(Duration::from_nanos(head.deadline_ns)));
+    if deadline_ns != NO_DEADLINE {
+        headers.insert(GRPC_TIMEOUT, format_timeout(Duration::from_nanos(deadline_ns)));
     }
     headers
 }
@@ -399,17 +399,17 @@ static PLAIN_TRAILERS: LazyLock<HeaderMap> =
     LazyLock::new(|| HeaderMap::from_iter([(GRPC_STATUS, HeaderValue::from_static("0"))]));
 
 /// The trailers of a response.
-pub(crate) fn trailers(block: &Trailers<'_>) -> HeaderMap {
-    if block.code == 0 && block.metadata.is_empty() {
+pub(crate) fn trailers(code: u8, metadata: &Metadata<'_>) -> HeaderMap {
+    if code == 0 && metadata.is_empty() {
         return PLAIN_TRAILERS.clone();
     }
-    let mut headers = HeaderMap::with_capacity(block.metadata.len() + 1);
-    let status = match block.code {
+    let mut headers = HeaderMap::with_capacity(metadata.len() + 1);
+    let status = match code {
         0 => HeaderValue::from_static("0"),
         code => HeaderValue::from(u16::from(code)),
     };
     headers.insert(GRPC_STATUS, status);
-    read_into(&mut headers, &block.metadata);
+    read_into(&mut headers, metadata);
     headers
 }
 
@@ -497,7 +497,7 @@ mod tests {
         write_request_head(&mut out, "/a.B/C", &h, Some(Duration::from_secs(1))).unwrap();
         let head = RequestHead::decode(&out[4..]).unwrap();
         assert_eq!(head.metadata.len(), 2);
-        let back = request_headers(&head);
+        let back = request_headers(head.deadline_ns, &head.metadata);
         assert_eq!(back.get_all("x-a").iter().count(), 2);
         assert_eq!((&back[CONTENT_TYPE], &back[header::USER_AGENT]), (&GRPC, &USER_AGENT));
         assert_eq!(parse_timeout(&back), Some(Duration::from_secs(1)));
@@ -508,7 +508,8 @@ mod tests {
         let status = Status::with_details(Code::NotFound, "weg ä\n", "d".repeat(100).into());
         let mut out = Vec::new();
         write_status(&mut out, &status);
-        let headers = trailers(&Trailers::decode(&out[4..]).unwrap());
+        let block = Trailers::decode(&out[4..]).unwrap();
+        let headers = trailers(block.code, &block.metadata);
         let back = Status::from_header_map(&headers).unwrap();
         assert_eq!((back.code(), back.message()), (Code::NotFound, "weg ä\n"));
         assert_eq!(back.details(), status.details());
@@ -537,7 +538,8 @@ mod tests {
             h.insert(CONTENT_TYPE, HeaderValue::from_static(text));
             let mut out = Vec::new();
             write_request_head(&mut out, "/a.B/C", &h, None).unwrap();
-            let back = request_headers(&RequestHead::decode(&out[4..]).unwrap());
+            let head = RequestHead::decode(&out[4..]).unwrap();
+            let back = request_headers(head.deadline_ns, &head.metadata);
             assert_eq!(back.get_all(CONTENT_TYPE).iter().collect::<Vec<_>>(), [text]);
             out.clear();
             write_response_head(&mut out, &h).unwrap();
@@ -552,7 +554,8 @@ mod tests {
         h.insert(header::USER_AGENT, HeaderValue::from_static("mine/2"));
         let mut out = Vec::new();
         write_request_head(&mut out, "/a.B/C", &h, None).unwrap();
-        let back = request_headers(&RequestHead::decode(&out[4..]).unwrap());
+        let head = RequestHead::decode(&out[4..]).unwrap();
+        let back = request_headers(head.deadline_ns, &head.metadata);
         let agents: Vec<_> = back.get_all(header::USER_AGENT).iter().collect();
         assert_eq!(agents, ["mine/2 partywall/1"]);
     }
@@ -568,7 +571,8 @@ mod tests {
     fn sent(status: &Status) -> Status {
         let mut out = Vec::new();
         write_status(&mut out, status);
-        let headers = trailers(&Trailers::decode(&out[4..]).unwrap());
+        let block = Trailers::decode(&out[4..]).unwrap();
+        let headers = trailers(block.code, &block.metadata);
         assert!(list_size(headers.iter()) <= FAILED_BYTES);
         Status::from_header_map(&headers).unwrap()
     }

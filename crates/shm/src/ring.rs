@@ -278,6 +278,23 @@ impl Producer {
         Ok(self.taken > position)
     }
 
+    /// Reserves a record with a payload of `len` bytes; none when there is no room now. Nothing is
+    /// seen of it before [`Slot::commit`], and dropping it undoes it.
+    ///
+    /// # Errors
+    /// [`Violation::Taken`].
+    ///
+    /// # Panics
+    /// When `len` is more than [`Producer::record_bytes`].
+    #[inline]
+    pub fn reserve(&mut self, len: usize) -> Result<Option<Slot<'_>>, Violation> {
+        assert!(len <= self.record_bytes(), "a record of {len} bytes");
+        if !self.has_room(len)? {
+            return Ok(None);
+        }
+        Ok(Some(Slot { producer: self, len, written: 0 }))
+    }
+
     /// Appends one record whose payload is `parts` one after the other; false when there is no
     /// room now.
     ///
@@ -297,23 +314,10 @@ impl Producer {
         stream: u32,
         parts: &[&[u8]],
     ) -> Result<bool, Violation> {
-        let len: usize = parts.iter().map(|p| p.len()).sum();
-        assert!(len <= self.record_bytes(), "a record of {len} bytes");
-        if !self.has_room(len)? {
-            return Ok(false);
-        }
-        let slot = self.geometry.slot_at(self.tail);
-        if len <= INLINE_BYTES {
-            let mut at = slot + SLOT_PAYLOAD_AT;
-            for part in parts {
-                self.waker.own.write(at, part);
-                at += part.len();
-            }
-        } else {
-            self.write_arena(parts);
-            self.arena_tail += layout::arena_need(len);
-        }
-        self.publish(kind, flags, stream, len);
+        let len = parts.iter().map(|p| p.len()).sum();
+        let Some(mut slot) = self.reserve(len)? else { return Ok(false) };
+        parts.iter().for_each(|part| slot.write(part));
+        slot.commit(kind, flags, stream);
         Ok(true)
     }
 
@@ -368,18 +372,6 @@ impl Producer {
         self.tail += 1;
     }
 
-    fn write_arena(&mut self, parts: &[&[u8]]) {
-        let size = self.geometry.arena_bytes() as usize;
-        let base = self.geometry.arena_base();
-        let mut offset = (self.arena_tail % size as u64) as usize;
-        for part in parts {
-            let first = part.len().min(size - offset);
-            self.waker.own.write(base + offset, &part[..first]);
-            self.waker.own.write(base, &part[first..]);
-            offset = (offset + part.len()) % size;
-        }
-    }
-
     /// Wakes the consumer when it sleeps.
     ///
     /// # Errors
@@ -409,6 +401,48 @@ impl Producer {
     #[inline]
     pub fn awake(&mut self) {
         self.waker.awake();
+    }
+}
+
+/// A record that is reserved: its payload is written straight into the ring.
+pub struct Slot<'a> {
+    producer: &'a mut Producer,
+    len: usize,
+    written: usize,
+}
+
+impl Slot<'_> {
+    /// Appends to the payload.
+    ///
+    /// # Panics
+    /// When that is longer than what was reserved.
+    #[inline]
+    pub fn write(&mut self, part: &[u8]) {
+        assert!(part.len() <= self.len - self.written, "more than was reserved");
+        let Producer { geometry, tail, arena_tail, waker, .. } = &*self.producer;
+        if self.len <= INLINE_BYTES {
+            waker.own.write(geometry.slot_at(*tail) + SLOT_PAYLOAD_AT + self.written, part);
+        } else {
+            let (size, base) = (geometry.arena_bytes() as usize, geometry.arena_base());
+            let offset = ((arena_tail + self.written as u64) % size as u64) as usize;
+            let first = part.len().min(size - offset);
+            waker.own.write(base + offset, &part[..first]);
+            waker.own.write(base, &part[first..]);
+        }
+        self.written += part.len();
+    }
+
+    /// Publishes the record.
+    ///
+    /// # Panics
+    /// When less was written than was reserved: what the ring held before would be sent.
+    #[inline]
+    pub fn commit(self, kind: u8, flags: u8, stream: u32) {
+        assert!(self.written == self.len, "less than was reserved");
+        if self.len > INLINE_BYTES {
+            self.producer.arena_tail += layout::arena_need(self.len);
+        }
+        self.producer.publish(kind, flags, stream, self.len);
     }
 }
 

@@ -19,7 +19,13 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("partywall-trust", &["partywall-abi"]),
     (
         "partywall",
-        &["partywall-shm", "partywall-call", "partywall-domain", "partywall-trust", "partywall-abi"],
+        &[
+            "partywall-shm",
+            "partywall-call",
+            "partywall-domain",
+            "partywall-trust",
+            "partywall-abi",
+        ],
     ),
     ("partywall-build", &[]),
     ("partywall-coordinator", &["partywall-shm", "partywall-trust", "partywall-abi"]),

@@ -70,7 +70,7 @@ async fn link(
 /// What a caller does with the answer to a connect.
 async fn call_one(connecting: Connecting) -> (partywall_shm::setup::Ends, Booked) {
     let Ok(Connected::Link(linked)) = connecting.wait(LONG).await else { panic!("no link") };
-    let (mut pending, booked) = crate::ring::client::fill(*linked).unwrap();
+    let (mut pending, booked) = crate::link::caller::fill(*linked).unwrap();
     booked.adopted();
     while !pending.poll().unwrap() {
         tokio::time::sleep(Duration::from_millis(1)).await;

@@ -3,7 +3,7 @@
 use partywall_shm::link::LinkError;
 use tonic::Status;
 
-use crate::ring::broken::Broken;
+use crate::link::broken::Broken;
 
 /// How a call ended early.
 #[derive(Debug)]

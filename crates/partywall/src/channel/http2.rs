@@ -39,8 +39,8 @@ use tonic::{Code, Status};
 use tower::{Service, ServiceExt};
 
 use crate::error::Error;
-use crate::ring::client::expired;
-use crate::ring::stream::register;
+use crate::link::caller::expired;
+use crate::link::mailbox::register;
 use crate::target::{Target, TargetError};
 use crate::{unix, wire};
 

@@ -9,7 +9,7 @@
 //! stop: no more connections, each is told to send no more calls, and ends with its last
 //! ```
 //!
-//! A call means what it means on a ring ([`crate::ring::server`]), with one difference: while a
+//! A call means what it means on a ring ([`crate::link::service`]), with one difference: while a
 //! caller takes none of an answer, nobody looks at the deadline of that call. Requests that are not
 //! gRPC's (of a layer that speaks gRPC-Web, say) get the service's answer as it is.
 
@@ -43,7 +43,7 @@ use tonic::transport::server::Connected;
 use super::{Dispatch, Services};
 use crate::error::Error;
 use crate::peer::Deadline;
-use crate::{ring, unix, wire};
+use crate::{link, unix, wire};
 
 mod connections;
 
@@ -333,12 +333,12 @@ fn answer(
             Ok(mut handler) => {
                 std::future::poll_fn(|cx| {
                     if is_over(&mut timer, cx) {
-                        return Poll::Ready(Err(ring::server::expired()));
+                        return Poll::Ready(Err(link::service::expired()));
                     }
                     let polled =
                         std::panic::catch_unwind(AssertUnwindSafe(|| handler.as_mut().poll(cx)));
                     polled.map_or_else(
-                        |_| Poll::Ready(Err(ring::server::panicked())),
+                        |_| Poll::Ready(Err(link::service::panicked())),
                         |polled| polled.map(Ok),
                     )
                 })
@@ -416,7 +416,7 @@ impl http_body::Body for Answered {
             return Poll::Ready(None);
         }
         if is_over(&mut this.timer, cx) {
-            return Poll::Ready(Some(this.end(ring::server::expired())));
+            return Poll::Ready(Some(this.end(link::service::expired())));
         }
         let body = Pin::new(&mut this.body);
         let polled = std::panic::catch_unwind(AssertUnwindSafe(|| body.poll_frame(cx)));
@@ -432,7 +432,7 @@ impl http_body::Body for Answered {
                 }
             })),
             Ok(Poll::Ready(Some(Err(status)))) => Some(this.end(status)),
-            Err(_) => Some(this.end(ring::server::panicked())),
+            Err(_) => Some(this.end(link::service::panicked())),
         })
     }
 

@@ -7,8 +7,8 @@ use partywall_abi::name::MethodSet;
 use super::options::Served;
 use crate::channel::Channel;
 use crate::error::Error;
+use crate::link;
 use crate::peer::Peer;
-use crate::ring;
 
 /// A channel to these services over rings in this process's own memory.
 pub(super) fn channel(served: &Served) -> Result<Channel, Error> {
@@ -17,8 +17,8 @@ pub(super) fn channel(served: &Served) -> Result<Channel, Error> {
     let peer = || Peer::new(this_process(), number, Isolation::None);
     let account = served.accounts.open(peer().uid(), peer().pid());
     let caller = (peer(), account);
-    ring::server::start(servers, served.services.for_one(), caller, MethodSet::all(), None)?;
-    let link = ring::client::start(callers, None)?;
+    link::service::start(servers, served.services.for_one(), caller, MethodSet::all(), None)?;
+    let link = link::caller::start(callers, None)?;
     Ok(Channel::on(link, peer()))
 }
 

@@ -39,7 +39,7 @@ use self::options::{Options, Served};
 use crate::agent::{self, Event, Place, Registered};
 use crate::channel::Channel;
 use crate::error::Error;
-use crate::ring;
+use crate::link;
 use crate::target::Target;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -345,8 +345,8 @@ async fn serve_name(
     Served { services, accounts, drain, .. }: Served,
     mut stopped: watch::Receiver<bool>,
 ) -> Result<(), Error> {
-    let mut links: Vec<Weak<ring::server::Link>> = Vec::new();
-    let mut adopting: HashMap<u64, ring::server::Adopting> = HashMap::new();
+    let mut links: Vec<Weak<link::service::Service>> = Vec::new();
+    let mut adopting: HashMap<u64, link::service::Adopting> = HashMap::new();
     let mut result = Ok(());
     loop {
         let event = tokio::select! {
@@ -356,14 +356,14 @@ async fn serve_name(
         match event {
             Some(Event::Offer(offer)) => {
                 let link = offer.terms.link;
-                match ring::server::adopt(offer) {
+                match link::service::adopt(offer) {
                     Ok(adopted) => drop(adopting.insert(link, adopted)),
                     Err(why) => tracing::warn!(link, %why, "a link was not adopted"),
                 }
             }
             Some(Event::Open(link, callers)) => {
                 let Some(adopted) = adopting.remove(&link) else { continue };
-                match ring::server::open(adopted, callers, services.for_one(), &accounts) {
+                match link::service::open(adopted, callers, services.for_one(), &accounts) {
                     Ok(link) => {
                         if links.len() == links.capacity() {
                             links.retain(|l| l.strong_count() > 0);
@@ -445,7 +445,7 @@ mod tests {
         hollow.booked.adopted();
         let hung_up = link().await;
         drop(hung_up);
-        let filled = ring::client::fill(*link().await).unwrap();
+        let filled = link::caller::fill(*link().await).unwrap();
         filled.1.adopted();
         drop((hollow, filled));
         for _ in 0..500 {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use partywall_abi::limits;
 
 use super::{Server, Services};
-use crate::ring::account::{Accounts, Bounds};
+use crate::link::account::{Accounts, Bounds};
 
 /// How long calls that are open may go on when a server ends, unless it is set.
 const DRAIN: Duration = Duration::from_secs(30);

@@ -1,7 +1,7 @@
 //! Which methods of a service it pays to go in for.
 //!
 //! A handler that is ready at once answers before the caller's thread is back. One that waits, or that
-//! the service does not poll for its caller (see [`super::inline`]), goes on in the service's own
+//! the service does not poll for its caller (see `link::service::inline`), goes on in the service's own
 //! runtime, and to wake that from inside takes a forwarded system call, which costs more than the bell
 //! that would have been rung instead. So a caller that has met [`STREAK`] of those of a method in a
 //! row rings for the next calls, and then tries again: for a few at first, for a service that has just
@@ -36,15 +36,15 @@ struct Learned {
 }
 
 /// What was learned of one link's methods.
-pub(crate) struct Habits([Learned; METHODS]);
+pub(crate) struct Predictor([Learned; METHODS]);
 
-impl Habits {
+impl Predictor {
     pub(crate) fn new() -> Self {
         Self([Learned::default(); METHODS])
     }
 
     /// The method of a call that is to go in, none if it is to ring.
-    pub(crate) fn goes_in(&mut self, path: &str) -> Option<Method> {
+    pub(crate) fn predict(&mut self, path: &str) -> Option<Method> {
         let place = place(path);
         let rings = &mut self.0[place].rings;
         if *rings == 0 {
@@ -82,11 +82,16 @@ mod tests {
     use super::*;
 
     /// How many of so many calls go in, if their handlers wait as `waits` says.
-    fn go_in(habits: &mut Habits, path: &str, calls: u32, waits: impl Fn(u32) -> bool) -> u32 {
+    fn go_in(
+        predictor: &mut Predictor,
+        path: &str,
+        calls: u32,
+        waits: impl Fn(u32) -> bool,
+    ) -> u32 {
         (0..calls)
             .filter(|n| {
-                let method = habits.goes_in(path);
-                method.into_iter().for_each(|method| habits.learn(method, waits(*n)));
+                let method = predictor.predict(path);
+                method.into_iter().for_each(|method| predictor.learn(method, waits(*n)));
                 method.is_some()
             })
             .count() as u32
@@ -94,35 +99,35 @@ mod tests {
 
     #[test]
     fn handlers_that_wait_are_rung_for_and_tried_again() {
-        let mut habits = Habits::new();
+        let mut predictor = Predictor::new();
         let (waiting, ready) = ("/some.Service/Waiting", "/some.Service/Ready");
         assert_ne!(place(waiting), place(ready));
-        assert_eq!(go_in(&mut habits, waiting, 8, |_| true), 8);
+        assert_eq!(go_in(&mut predictor, waiting, 8, |_| true), 8);
         for rings in [15, 30, 60, 120, 240, 240, 240] {
-            assert_eq!(go_in(&mut habits, waiting, rings, |_| true), 0, "{rings}");
-            assert_eq!(go_in(&mut habits, waiting, 1, |_| true), 1, "{rings}");
+            assert_eq!(go_in(&mut predictor, waiting, rings, |_| true), 0, "{rings}");
+            assert_eq!(go_in(&mut predictor, waiting, 1, |_| true), 1, "{rings}");
         }
         // Between two trials.
-        assert_eq!(go_in(&mut habits, waiting, 240, |_| true), 0);
-        assert_eq!(go_in(&mut habits, ready, 1000, |_| false), 1000);
+        assert_eq!(go_in(&mut predictor, waiting, 240, |_| true), 0);
+        assert_eq!(go_in(&mut predictor, ready, 1000, |_| false), 1000);
         // It has changed: all go in after the next trial, and it begins anew.
-        assert_eq!(go_in(&mut habits, waiting, 1, |_| false), 1);
-        assert_eq!(go_in(&mut habits, waiting, 1000, |_| false), 1000);
+        assert_eq!(go_in(&mut predictor, waiting, 1, |_| false), 1);
+        assert_eq!(go_in(&mut predictor, waiting, 1000, |_| false), 1000);
         // One ready handler in four is enough.
-        assert_eq!(go_in(&mut habits, waiting, 1000, |n| n % 4 != 0), 1000);
-        assert_eq!(go_in(&mut habits, waiting, 1, |_| false), 1);
-        assert_eq!(go_in(&mut habits, waiting, 8 + 15 + 1, |_| true), 8 + 1);
+        assert_eq!(go_in(&mut predictor, waiting, 1000, |n| n % 4 != 0), 1000);
+        assert_eq!(go_in(&mut predictor, waiting, 1, |_| false), 1);
+        assert_eq!(go_in(&mut predictor, waiting, 8 + 15 + 1, |_| true), 8 + 1);
     }
 
     #[test]
     fn calls_that_went_in_together_are_all_learned_from() {
-        let mut habits = Habits::new();
+        let mut predictor = Predictor::new();
         let path = "/some.Service/Method";
-        let inside: Vec<_> = (0..1000).filter_map(|_| habits.goes_in(path)).collect();
+        let inside: Vec<_> = (0..1000).filter_map(|_| predictor.predict(path)).collect();
         assert_eq!(inside.len(), 1000);
-        inside.iter().for_each(|method| habits.learn(*method, true));
-        assert_eq!(go_in(&mut habits, path, 240, |_| true), 0);
-        assert_eq!(go_in(&mut habits, path, 1, |_| false), 1);
+        inside.iter().for_each(|method| predictor.learn(*method, true));
+        assert_eq!(go_in(&mut predictor, path, 240, |_| true), 0);
+        assert_eq!(go_in(&mut predictor, path, 1, |_| false), 1);
     }
 
     #[test]

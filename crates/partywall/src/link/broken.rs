@@ -1,11 +1,8 @@
 //! Why a link ended.
 
-use partywall_abi::codec::DecodeError;
 use partywall_abi::control;
 use partywall_shm::link::{Blame, LinkError};
 use tonic::Status;
-
-use super::stream::{OverCredit, OverWindow};
 
 /// Why a link ended.
 #[derive(Debug, thiserror::Error)]
@@ -14,10 +11,6 @@ pub(crate) enum Broken {
     Link(#[from] LinkError),
     #[error(transparent)]
     Call(#[from] partywall_call::Error),
-    #[error("the peer sent a record that cannot be read: {0}")]
-    Decode(#[from] DecodeError),
-    #[error("the peer broke a rule of the call protocol: {0}")]
-    Rule(&'static str),
     #[error("the runtime that drove the link has ended")]
     Runtime,
     #[error("the link was closed")]
@@ -28,9 +21,6 @@ pub(crate) enum Broken {
     /// The service has failed while this thread was in it.
     #[error("the service failed inside a call ({0:?}) and is to be started again")]
     Callee(partywall_abi::domain::Status),
-    /// Not the link's fault: a head or trailers that no record can hold.
-    #[error("cannot be sent: {0}")]
-    Unsendable(Box<Status>),
 }
 
 impl Broken {
@@ -38,8 +28,8 @@ impl Broken {
     pub(crate) fn blame(&self) -> Blame {
         match self {
             Self::Link(why) => why.blame(),
-            Self::Call(_) | Self::Decode(_) | Self::Rule(_) | Self::Callee(_) => Blame::Peer,
-            Self::Runtime | Self::Closed | Self::Ended(_) | Self::Unsendable(_) => Blame::Local,
+            Self::Call(_) | Self::Callee(_) => Blame::Peer,
+            Self::Runtime | Self::Closed | Self::Ended(_) => Blame::Local,
         }
     }
 
@@ -59,18 +49,6 @@ impl Broken {
             Self::Ended(status) => Status::clone(status),
             _ => Status::unavailable(format!("link {link}: {self}")),
         }
-    }
-}
-
-impl From<OverWindow> for Broken {
-    fn from(_: OverWindow) -> Self {
-        Self::Rule("more data than was granted")
-    }
-}
-
-impl From<OverCredit> for Broken {
-    fn from(_: OverCredit) -> Self {
-        Self::Rule("more credit than there is window")
     }
 }
 

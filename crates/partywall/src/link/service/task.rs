@@ -7,25 +7,24 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use partywall_abi::sync::Ordering;
+use partywall_call::Key;
 use tokio::time::Sleep;
 use tonic::{Code, Status};
 
-use super::{Handler, Link, Method};
-use crate::ring::pump::{Pump, PumpError};
-use crate::ring::stream::Stream;
+use super::{Handler, Method, Service};
+use crate::link::sender::{SendError, Sender};
 
 #[expect(clippy::large_enum_variant, reason = "a call that ends at its first poll is never moved")]
 pub(super) enum Step {
     Handle(Handler),
-    Answer(Pump),
+    Answer(Sender),
     Done,
 }
 
 /// One call.
 pub(super) struct Task {
-    pub(super) link: Arc<Link>,
-    pub(super) stream: Arc<Stream>,
+    pub(super) service: Arc<Service>,
+    pub(super) key: Key,
     pub(super) method: Arc<Method>,
     pub(super) step: Step,
     pub(super) deadline: Option<Pin<Box<Sleep>>>,
@@ -44,7 +43,7 @@ impl Future for Task {
         let this = &mut *self;
         loop {
             // Nobody can have reset a call whose head is being delivered.
-            if this.spawned && this.stream.poll_send_closed(cx).is_ready() {
+            if this.spawned && this.service.link.calls.poll_stopped(this.key, cx).is_ready() {
                 return this.end(Code::Cancelled as u8);
             }
             // Polled by who reads, a call is ready at once, or its timer is set in its task.
@@ -56,7 +55,7 @@ impl Future for Task {
                 }
             {
                 this.deadline = None;
-                this.step = Step::Answer(Pump::status(expired()));
+                this.step = Step::Answer(Sender::status(expired()));
             }
             match &mut this.step {
                 Step::Handle(handler) => {
@@ -70,27 +69,28 @@ impl Future for Task {
                     }
                     this.step = Step::Answer(match polled {
                         Ok(Poll::Pending) => return Poll::Pending,
-                        Ok(Poll::Ready(response)) => Pump::response(response),
-                        Err(_) => Pump::status(panicked()),
+                        Ok(Poll::Ready(response)) => Sender::response(response),
+                        Err(_) => Sender::status(panicked()),
                     });
                 }
-                Step::Answer(pump) => {
-                    let (core, stream) = (&this.link.core, &this.stream);
-                    let pumped =
-                        std::panic::catch_unwind(AssertUnwindSafe(|| pump.poll(cx, core, stream)));
-                    match pumped {
+                Step::Answer(sender) => {
+                    let (link, key) = (&this.service.link, this.key);
+                    let sent =
+                        std::panic::catch_unwind(AssertUnwindSafe(|| sender.poll(cx, link, key)));
+                    match sent {
                         Ok(Poll::Pending) => return Poll::Pending,
                         Ok(Poll::Ready(Ok(()))) => {
-                            let code = pump.code();
+                            let code = sender.code();
                             return this.end(code);
                         }
-                        Ok(Poll::Ready(Err(PumpError::Broken(why)))) => {
-                            this.link.close(&why);
+                        Ok(Poll::Ready(Err(SendError::Broken(why)))) => {
+                            this.service.close(&why);
                             return this.end(Code::Unavailable as u8);
                         }
                         Ok(Poll::Ready(Err(_))) => return this.end(Code::Cancelled as u8),
                         Err(_) => {
-                            core.push_reset(stream.id, Code::Internal, panicked().message());
+                            let (_was_open, due) = link.calls.reset(key, panicked());
+                            link.send_control(due);
                             return this.end(Code::Internal as u8);
                         }
                     }
@@ -114,28 +114,28 @@ pub(crate) fn panicked() -> Status {
 impl Task {
     fn end(&mut self, code: u8) -> Poll<()> {
         self.step = Step::Done;
-        self.link.ended(code);
+        self.service.ended(code);
         Poll::Ready(())
     }
 }
 
 impl Drop for Task {
     fn drop(&mut self) {
-        let unanswered = self.link.core.forget_exactly(&self.stream);
+        let link = &self.service.link;
         if !self.whole {
             // What came for a handler that never read it goes back to the link's window.
-            self.link.core.give_back(self.stream.unread());
+            link.send_control(link.calls.discard(self.key));
         }
         if !matches!(self.step, Step::Done) {
             // Dropped by the runtime's end or a panic, or because the caller has gone.
-            if unanswered {
-                let text = "the call was given up in the service";
-                self.link.core.push_reset(self.stream.id, Code::Unavailable, text);
-            }
-            self.link.ended(Code::Cancelled as u8);
+            let text = "the call was given up in the service";
+            let (_was_open, due) = link.calls.reset(self.key, Status::unavailable(text));
+            link.send_control(due);
+            self.service.ended(Code::Cancelled as u8);
         }
-        if self.link.draining.load(Ordering::SeqCst) {
-            self.link.idle.notify_waiters();
+        link.release(self.key);
+        if link.calls.is_draining() {
+            self.service.idle.notify_waiters();
         }
     }
 }

@@ -44,7 +44,7 @@ use tokio::sync::oneshot;
 use tokio::time::Sleep;
 use tonic::Status;
 
-use super::core::guard;
+use crate::lock::lock;
 
 /// Callers of one user together may hold so many times what one may.
 pub(crate) const USER_SHARE: u64 = 4;
@@ -96,7 +96,7 @@ impl Accounts {
     /// lent. Processes whose numbers the coordinator cannot see share one account per user.
     pub(crate) fn open(&self, uid: u32, pid: Option<u32>) -> Arc<Account> {
         let uid = self.lent.owner(uid, rustix::process::geteuid().as_raw());
-        let mut users = guard(&self.users);
+        let mut users = lock(&self.users);
         let user = users.get(&uid).and_then(Weak::upgrade).unwrap_or_else(|| {
             users.retain(|_, user| user.strong_count() > 0);
             let user = Arc::new(User::default());

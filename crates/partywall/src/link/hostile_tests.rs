@@ -14,8 +14,8 @@ use tonic::Code;
 use tonic::body::Body;
 
 use super::account::{Accounts, Bounds};
-use super::client;
-use super::server::{self, Link};
+use super::caller;
+use super::service::{self, Service};
 use crate::server::Dispatch;
 
 /// Never answers.
@@ -34,11 +34,11 @@ impl Dispatch for Never {
 }
 
 /// A service, and the end of a caller that speaks records.
-fn service(bounds: Bounds) -> (Arc<Link>, Ends) {
+fn service(bounds: Bounds) -> (Arc<Service>, Ends) {
     let (ours, theirs) = local_pair(Geometry::WIDE).unwrap();
     let account = Accounts::new(bounds).open(1, Some(1));
     let caller = (crate::fuzz::stranger(), account);
-    let link = server::start(ours, Arc::new(Never), caller, MethodSet::all(), None).unwrap();
+    let link = service::start(ours, Arc::new(Never), caller, MethodSet::all(), None).unwrap();
     (link, theirs)
 }
 
@@ -135,7 +135,7 @@ async fn a_service_that_says_limits_twice_or_takes_room_back_loses_its_link() {
     ];
     for [first, second] in bad {
         let (ours, mut theirs) = local_pair(Geometry::WIDE).unwrap();
-        let link = client::start(ours, None).unwrap();
+        let link = caller::start(ours, None).unwrap();
         let mut request = http::Request::new(Body::empty());
         *request.uri_mut() = http::Uri::from_static("/a.B/C");
         let call = link.call(request, None);
@@ -182,14 +182,14 @@ async fn windows_of_many_links_of_one_caller_are_bounded_together() {
 #[tokio::test]
 async fn a_place_goes_on_when_the_call_that_it_was_kept_for_is_dropped() {
     let (ours, _theirs) = local_pair(Geometry::WIDE).unwrap();
-    let link = client::start(ours, None).unwrap();
+    let link = caller::start(ours, None).unwrap();
     let request = || {
         let mut request = http::Request::new(Body::empty());
         *request.uri_mut() = http::Uri::from_static("/a.B/C");
         request
     };
     let Ok(first) = link.call(request(), None) else { panic!("one call has a place") };
-    assert!(matches!(link.call(request(), None), Err(client::Refused::Back(_))));
+    assert!(matches!(link.call(request(), None), Err(caller::Refused::Back(_))));
     let mut waiting: Vec<_> = (0..4).map(|_| Box::pin(link.place())).collect();
     let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
     assert!(waiting.iter_mut().all(|place| place.as_mut().poll(&mut cx).is_pending()));

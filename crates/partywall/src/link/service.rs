@@ -18,52 +18,52 @@
 //! next even number; the driver leaves the handler by another one, and where that fails it reads
 //! no more. So never do two of them hand records over, and records keep their order.
 //!
-//! How a server drains is told in [`super::client`].
+//! How a server drains is told in [`partywall_call`].
 
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::future::Future;
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use partywall_abi::control::{Identity, LinkStats, Terms};
-use partywall_abi::frame::{self, END, Frame, HEAD, Kind, NO_DEADLINE, ROOM, RequestHead};
+use partywall_abi::frame::NO_DEADLINE;
 use partywall_abi::name::MethodSet;
-use partywall_abi::sync::{AtomicBool, AtomicU64, Ordering};
+use partywall_abi::sync::{AtomicU64, Ordering};
 use partywall_shm::setup::{Adopted, Ends};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::Notify;
 use tonic::Status;
 
+mod inline;
 mod task;
 
+use inline::{HandOn, History, Inside};
 use task::{Step, Task};
 pub(crate) use task::{expired, panicked};
 
 use super::account::{Account, Accounts};
-use super::body::{Incoming, RequestBody, WholeBody};
-use super::client::rest;
-use super::core::{Broken, Core, Counters};
-use super::inline::{HandOn, History, Inside};
-use super::pump::Pump;
-use super::reader::{Drive, Flow, Record};
-use super::stream::Part;
+use super::body::{RequestBody, WholeBody};
+use super::broken::Broken;
+use super::calls::{Accepted, Opened};
+use super::driver::{Driver, TURN};
+use super::receiver::Receiver;
+use super::record::Record;
+use super::sender::Sender;
+use super::{Counters, Link};
 use crate::agent::{Booked, End, Offer};
 use crate::domain::{self, Offered, Visit, Visited};
 use crate::error::Error;
+use crate::lock::lock;
 use crate::peer::{Deadline, Peer};
 use crate::server::Dispatch;
 use crate::wire;
 
 /// Paths that a link remembers; a caller that uses more of them pays for the look-up each time.
 const PATHS: usize = 256;
-/// How long a draining server waits for a caller's word that no more calls come. A caller that
-/// does not run then has none under way.
-const PROMISE: Duration = Duration::from_millis(250);
 /// How long a caller's thread takes records for the service; what is left then is the driver's, and
 /// a method whose poll has taken longer is one for tasks again.
 const VISIT: Duration = Duration::from_millis(1);
@@ -89,19 +89,15 @@ struct Rights {
 }
 
 /// A link to one caller.
-pub(crate) struct Link {
-    core: Arc<Core>,
+pub(crate) struct Service {
+    link: Arc<Link>,
     dispatch: Arc<dyn Dispatch>,
     rights: Mutex<Rights>,
     runtime: Handle,
     /// Whether the reader's role can be handed on.
     hands_on: bool,
     role: AtomicU64,
-    draining: AtomicBool,
-    /// The caller has said that no more calls come.
-    promised: AtomicBool,
-    /// New calls are reset.
-    refusing: AtomicBool,
+    /// A draining link has a call less, or the caller's word that none comes.
     idle: Notify,
     /// Callers of the same launcher come in by themselves.
     offered: OnceLock<Offered>,
@@ -124,33 +120,12 @@ struct Handled {
     left: Cell<bool>,
 }
 
-impl Visit for Link {
+impl Visit for Service {
     fn visit(self: Arc<Self>, stream: u32) -> Visited {
-        let begin = Instant::now();
-        let mut last = begin;
-        let mut forwards = None;
-        let mut waits = None;
-        let visited = self.core.visit(|record| {
-            let first = forwards.is_none();
-            let forwards = forwards.get_or_insert_with(domain::forwards);
-            let (own, handled) = (record.stream == stream, Handled::default());
-            let delivered = self.deliver(record, Reader::Visitor(&handled));
-            let now = Instant::now();
-            if handled.polled.get() && now - last > VISIT {
-                self.was_slow();
-            }
-            self.count_visit(first, now - last, forwards);
-            if own {
-                waits = Some(handled.left.get());
-            }
-            last = now;
-            delivered.map(|()| now - begin > VISIT)
-        });
-        let taken = visited.unwrap_or_else(|why| {
+        self.try_visit(stream).unwrap_or_else(|why| {
             self.close(&why);
-            true
-        });
-        Visited { taken, waits }
+            Visited { taken: true, waits: None }
+        })
     }
 
     fn runtime(&self) -> &Handle {
@@ -186,20 +161,20 @@ pub(crate) fn open(
     callers: OwnedFd,
     dispatch: Arc<dyn Dispatch>,
     accounts: &Arc<Accounts>,
-) -> Result<Arc<Link>, Error> {
+) -> Result<Arc<Service>, Error> {
     let Adopting { adopted, terms, offered, booked } = adopting;
     let ends = adopted.open(callers)?;
     let gate = offered.as_ref().map(Offered::isolation);
     let isolation = domain::isolation(terms.isolation, gate);
     let account = accounts.open(terms.peer.uid, terms.peer.pid);
     let peer = Peer::new(terms.peer, terms.link, isolation);
-    let link = start(ends, dispatch, (peer, account), terms.methods, Some(booked))?;
+    let service = start(ends, dispatch, (peer, account), terms.methods, Some(booked))?;
     if let Some(offered) = offered {
-        let visited: Arc<dyn Visit> = Arc::clone(&link) as _;
+        let visited: Arc<dyn Visit> = Arc::clone(&service) as _;
         offered.open(Arc::downgrade(&visited));
-        let _first = link.offered.set(offered);
+        let _first = service.offered.set(offered);
     }
-    Ok(link)
+    Ok(service)
 }
 
 /// Serves an open link in the background.
@@ -209,33 +184,29 @@ pub(crate) fn start(
     (peer, account): (Peer, Arc<Account>),
     methods: MethodSet,
     booked: Option<Booked>,
-) -> Result<Arc<Link>, Error> {
-    let core = Core::serving(ends, account, booked)
+) -> Result<Arc<Service>, Error> {
+    let link = Link::serving(ends, account, booked)
         .map_err(|source| Error::Io { what: "watching the link's socket".into(), source })?;
     let runtime = Handle::current();
-    let core = Arc::new(core);
-    let link = Arc::new(Link {
-        core,
+    let service = Arc::new(Service {
+        link: Arc::new(link),
         dispatch,
         rights: Mutex::new(Rights { peer, methods, last: None, all: HashMap::new() }),
         hands_on: runtime.runtime_flavor() == RuntimeFlavor::MultiThread,
         runtime,
         role: AtomicU64::new(0),
-        draining: AtomicBool::new(false),
-        promised: AtomicBool::new(false),
-        refusing: AtomicBool::new(false),
         idle: Notify::new(),
         offered: OnceLock::new(),
     });
-    tokio::spawn(Driver { link: Arc::clone(&link), drive: Drive::default(), role: 0 });
-    let end: Arc<dyn End> = Arc::clone(&link) as _;
-    link.core.attach(Arc::downgrade(&end));
-    Ok(link)
+    tokio::spawn(Drive::new(Arc::clone(&service), 0));
+    let end: Arc<dyn End> = Arc::clone(&service) as _;
+    service.link.attach(Arc::downgrade(&end));
+    Ok(service)
 }
 
-impl End for Link {
+impl End for Service {
     fn stats(&self) -> LinkStats {
-        self.core.stats()
+        self.link.stats()
     }
 
     fn end(&self, status: Status) {
@@ -244,11 +215,11 @@ impl End for Link {
 
     // Who reads takes what has come, and sees the end then.
     fn peer_died(&self) {
-        self.core.bell().hang_up();
+        self.link.bell().hang_up();
     }
 
     fn allow(&self, peer: Identity, methods: MethodSet) {
-        let mut rights = self.rights();
+        let mut rights = lock(&self.rights);
         rights.peer = rights.peer.known_as(peer);
         rights.methods = methods.clone();
         rights.last = None;
@@ -256,47 +227,56 @@ impl End for Link {
         drop(rights);
         // A call that began under the old policy does not outlive it.
         let text = "the policy does not let this caller call this method any more";
-        let ended =
-            self.core.end_calls(|path| !methods.covers(path), &Status::permission_denied(text));
-        self.core.counters.denied.fetch_add(ended as u64, Ordering::Relaxed);
+        self.reset_all(|path| !methods.covers(path), &Status::permission_denied(text));
     }
 }
 
-struct Driver {
-    link: Arc<Link>,
-    drive: Drive,
+/// The driver's task.
+struct Drive {
+    service: Arc<Service>,
+    driver: Driver,
     role: u64,
 }
 
-impl Future for Driver {
+impl Drive {
+    fn new(service: Arc<Service>, role: u64) -> Self {
+        Self { service, driver: Driver::new(false), role }
+    }
+}
+
+impl Future for Drive {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let Self { link, drive, role } = &mut *self;
-        let on_record = |record| {
-            link.deliver(record, Reader::Driver)?;
-            let still = link.role.load(Ordering::Acquire) == *role;
-            Ok(if still { Flow::Continue } else { Flow::HandedOn })
-        };
-        match ready!(link.core.poll_drive(cx, drive, on_record)) {
-            // The next driver has been started.
-            Ok(Flow::Continue | Flow::HandedOn) => {}
-            Err(why) => link.close(&why),
+        let Self { service, driver, role } = &mut *self;
+        driver.begin(&service.link);
+        loop {
+            let handed_over = match ready!(driver.poll_record(&service.link, cx)) {
+                Ok(next) => service.hand_over(next.record, Reader::Driver),
+                Err(why) => Err(why),
+            };
+            if let Err(why) = handed_over {
+                service.close(&why);
+                return Poll::Ready(());
+            }
+            if service.role.load(Ordering::Acquire) != *role {
+                // The next driver has been started.
+                return Poll::Ready(());
+            }
         }
-        Poll::Ready(())
     }
 }
 
-impl Drop for Driver {
+impl Drop for Drive {
     fn drop(&mut self) {
         // Odd: it is unwinding out of a handler.
-        if self.link.role.load(Ordering::Acquire) & !1 == self.role {
-            self.link.close(&Broken::Runtime);
+        if self.service.role.load(Ordering::Acquire) & !1 == self.role {
+            self.service.close(&Broken::Runtime);
         }
     }
 }
 
-impl HandOn for Link {
+impl HandOn for Service {
     fn hand_on(self: Arc<Self>) {
         let inside = self.role.load(Ordering::Acquire);
         let role = inside + 1;
@@ -309,30 +289,30 @@ impl HandOn for Link {
             // The handler has returned meanwhile.
             return;
         }
-        tracing::debug!(link = self.core.link, "a handler stays; the reader's role is handed on");
+        let link = self.link.number;
+        tracing::debug!(link, "a handler stays; the reader's role is transferred");
         let runtime = self.runtime.clone();
-        runtime.spawn(Driver { link: self, drive: Drive::default(), role });
+        runtime.spawn(Drive::new(self, role));
     }
 }
 
-impl Link {
+impl Service {
     /// Ends the link.
     pub(crate) fn close(&self, why: &Broken) {
-        self.core.close(why);
+        self.link.close(why);
         self.idle.notify_waiters();
     }
 
     /// Whether the link is closed.
     pub(crate) fn is_closed(&self) -> bool {
-        self.core.closed().is_some()
+        self.link.closed().is_some()
     }
 
     /// Asks the caller for no more calls.
     pub(crate) fn drain(&self) {
-        self.draining.store(true, Ordering::SeqCst);
-        self.core.push_control(Kind::Drain, 0, &[]);
+        self.link.send_control(self.link.calls.drain());
         // A caller without calls may be awake by its word, and not look.
-        let _dead = self.core.bell().ring();
+        let _dead = self.link.bell().ring();
     }
 
     /// Waits until a draining link has no call under way and none to come, at most so long, and ends
@@ -340,30 +320,80 @@ impl Link {
     pub(crate) async fn finish(&self, within: Duration) {
         if tokio::time::timeout(within, self.finished()).await.is_err() {
             let text = format!("the server has ended, {within:?} after it was told to");
-            let calls = self.core.give_up(&Status::unavailable(text));
-            tracing::warn!(link = self.core.link, calls, ?within, "calls are open after the drain");
+            let calls = self.end_all(&Status::unavailable(text));
+            let link = self.link.number;
+            tracing::warn!(link, calls, ?within, "calls are open after the drain");
         }
         self.close(&Broken::Closed);
     }
 
     async fn finished(&self) {
-        let told = async {
-            while !(self.is_closed() || self.promised.load(Ordering::SeqCst)) {
-                let _look = tokio::time::timeout(DRAINING, self.idle.notified()).await;
+        while !self.is_closed()
+            && let Err(again) = self.link.calls.is_finished()
+        {
+            let look = Instant::now() + DRAINING;
+            let look = again.map_or(look, |again| again.min(look));
+            let _look = tokio::time::timeout_at(look.into(), self.idle.notified()).await;
+        }
+    }
+
+    /// Ends all open calls, on both sides; how many those were.
+    fn end_all(&self, status: &Status) -> usize {
+        let (ended, due) = self.link.calls.reset_all(|_| true, status);
+        self.link.send_control(due);
+        ended
+    }
+
+    /// Ends the calls whose path says so, as ones that the policy denies.
+    fn reset_all(&self, ends: impl Fn(&str) -> bool, status: &Status) {
+        let (ended, due) = self.link.calls.reset_all(ends, status);
+        self.link.send_control(due);
+        self.link.counters.denied.fetch_add(ended as u64, Ordering::Relaxed);
+    }
+
+    /// Takes what is there for a caller that has come in by itself; less, when somebody else takes
+    /// it, or after a while. The driver sleeps on.
+    ///
+    /// The end of the ring is held all the while, handlers included, so that records are handed over
+    /// in order; a driver that is woken meanwhile comes back later.
+    fn try_visit(self: &Arc<Self>, stream: u32) -> Result<Visited, Broken> {
+        let (link, begin) = (&self.link, Instant::now());
+        let Some(mut rx) = link.inbound.try_lock() else { return Ok(Visited::default()) };
+        let (mut last, mut forwards) = (begin, None);
+        let mut visited = Visited::default();
+        for _ in 0..TURN {
+            let Some(record) = link.inbound.take(&mut rx)? else {
+                visited.taken = true;
+                break;
+            };
+            let first = forwards.is_none();
+            let forwards = forwards.get_or_insert_with(domain::forwards);
+            let (own, handled) = (record.stream == stream, Handled::default());
+            let handed_over = self.hand_over(record, Reader::Visitor(&handled));
+            let now = Instant::now();
+            if handled.polled.get() && now - last > VISIT {
+                self.was_slow();
             }
-        };
-        if tokio::time::timeout(PROMISE, told).await.is_err() {
-            self.refusing.store(true, Ordering::SeqCst);
+            self.count_visit(first, now - last, forwards);
+            if own {
+                visited.waits = Some(handled.left.get());
+            }
+            last = now;
+            handed_over?;
+            if now - begin > VISIT {
+                break;
+            }
         }
-        while !(self.is_closed() || self.core.open_calls() == 0) {
-            let _look = tokio::time::timeout(DRAINING, self.idle.notified()).await;
-        }
+        link.after_release(&mut rx)?;
+        drop(rx);
+        link.serve_stalled()?;
+        Ok(visited)
     }
 
     /// Counts what a caller's thread has done with one record; `forwards` is what its context had
     /// forwarded before that.
     fn count_visit(&self, first: bool, took: Duration, forwards: &mut u64) {
-        let c = &self.core.counters;
+        let c = &self.link.counters;
         let now = domain::forwards();
         Counters::add(&c.visits, first.into());
         Counters::add(&c.forwards, now.saturating_sub(*forwards));
@@ -371,111 +401,31 @@ impl Link {
         *forwards = now;
     }
 
-    fn deliver(self: &Arc<Self>, record: Record, reader: Reader<'_>) -> Result<(), Broken> {
-        let Record { kind, flags, stream, payload } = record;
-        match kind {
-            Kind::Frame if flags & HEAD != 0 => self.begin(stream, payload, flags, reader),
-            Kind::Frame => self.go_on(stream, payload, flags),
-            Kind::Reset => {
-                frame::decode_reset(&payload)?;
-                if let Some(stream) = self.core.forget(stream) {
-                    stream.fail(Status::cancelled("the caller has cancelled the call"));
-                }
-                Ok(())
-            }
-            Kind::Window => {
-                let credit = frame::decode_window(&payload)?;
-                if stream == 0 {
-                    return self.core.grant_link(credit);
-                }
-                match self.core.find(stream) {
-                    Some(stream) => Ok(stream.grant(credit)?),
-                    None => Ok(()),
-                }
-            }
-            Kind::Room => {
-                let until = frame::decode_room(&payload)?;
-                match self.core.find(stream) {
-                    Some(stream) => Ok(stream.grant_room(until)?),
-                    None => Ok(()),
-                }
-            }
-            Kind::Limits => Err(Broken::Rule("limits from a caller")),
-            Kind::Drain => {
-                if !self.draining.load(Ordering::SeqCst) {
-                    return Err(Broken::Rule("a promise that was not asked for"));
-                }
-                self.promised.store(true, Ordering::SeqCst);
-                self.idle.notify_waiters();
-                Ok(())
-            }
-            Kind::Message => Err(Broken::Rule("a raw message on a link of calls")),
+    fn hand_over(self: &Arc<Self>, record: Record, reader: Reader<'_>) -> Result<(), Broken> {
+        let (accepted, due) = self.link.calls.accept(record, None)?;
+        self.link.send_control(due);
+        match accepted {
+            Accepted::Opened(opened) => self.begin(opened, reader),
+            Accepted::Drained => self.idle.notify_waiters(),
+            Accepted::Done | Accepted::Answered | Accepted::Draining => {}
         }
-    }
-
-    /// Takes a frame apart, and its data off the link's window if it counts against that.
-    fn frame<'a>(&self, id: u32, flags: u8, payload: &'a [u8]) -> Result<Frame<'a>, Broken> {
-        let s = Frame::decode(flags, payload)?;
-        if id == 0 || s.trailers.is_some() {
-            return Err(Broken::Rule("a request on no stream, or with trailers"));
-        }
-        if flags & ROOM == 0 {
-            self.core.charge(s.data.len())?;
-        } else if s.head.is_some() {
-            return Err(Broken::Rule("a head with room that nobody has given"));
-        }
-        Ok(s)
-    }
-
-    /// More of a request.
-    fn go_on(&self, stream: u32, data: Bytes, flags: u8) -> Result<(), Broken> {
-        // Without a head, all of it is data.
-        let len = self.frame(stream, flags, &data)?.data.len() as u32;
-        let room = flags & ROOM != 0;
-        let part = Part { room, ..Part::data(data, flags & END != 0) };
-        let unwanted = match self.core.find(stream) {
-            Some(stream) => stream.fill(part, true)?,
-            None if room => 0,
-            None => len,
-        };
-        self.core.give_back(unwanted);
         Ok(())
     }
 
     /// A new request.
-    fn begin(
-        self: &Arc<Self>,
-        id: u32,
-        payload: Bytes,
-        flags: u8,
-        reader: Reader<'_>,
-    ) -> Result<(), Broken> {
-        let s = self.frame(id, flags, &payload)?;
-        let head = RequestHead::decode(s.head.unwrap_or_default())?;
-        let len = s.data.len() as u32;
-        let whole = flags & END != 0;
-        if self.promised.load(Ordering::SeqCst) {
-            return Err(Broken::Rule("a call after the last one"));
+    fn begin(self: &Arc<Self>, mut opened: Opened, reader: Reader<'_>) {
+        let (link, key) = (&self.link, opened.key);
+        if let Err(due) = link.calls.lease(key) {
+            return link.send_control(due);
         }
-        let admitted = match self.refusing.load(Ordering::SeqCst) {
-            false => self.core.admit(id, whole)?,
-            true => Err(Status::unavailable("the server is draining")),
-        };
-        let stream = match admitted {
-            Ok(stream) => stream,
-            Err(status) => {
-                self.core.push_reset(id, status.code(), status.message());
-                self.core.give_back(len);
-                return Ok(());
-            }
-        };
         // Counted now: a caller that has its answer can end the link before its call has ended here.
-        self.core.counters.calls.fetch_add(1, Ordering::Relaxed);
-        let (method, peer) = self.method(head.path);
-        stream.lock().path = Some(Arc::clone(&method.path));
+        link.counters.calls.fetch_add(1, Ordering::Relaxed);
+        let (method, peer) = self.method(opened.path());
+        link.calls.name(key, Arc::clone(&method.path));
+        let whole = opened.whole;
         let mut call = Task {
-            link: Arc::clone(self),
-            stream: Arc::clone(&stream),
+            service: Arc::clone(self),
+            key,
             method,
             step: Step::Done,
             deadline: None,
@@ -484,29 +434,28 @@ impl Link {
             first: true,
         };
         if !call.method.allowed {
-            self.core.counters.denied.fetch_add(1, Ordering::Relaxed);
-            self.core.give_back(len);
-            let denied = crate::error::denied("this caller", head.path, &self.rights().methods);
-            call.step = Step::Answer(Pump::status(denied));
+            link.counters.denied.fetch_add(1, Ordering::Relaxed);
+            let methods = &lock(&self.rights).methods;
+            let denied = crate::error::denied("this caller", opened.path(), methods);
+            call.step = Step::Answer(Sender::status(denied));
             return self.run(call, true, reader);
         }
-        let headers = wire::request_headers(&head);
-        let deadline_ns = head.deadline_ns;
-        let data = rest(payload, len as usize);
+        let data = opened.take_data();
         let body = if whole {
-            tonic::body::Body::new(WholeBody::new(&self.core, data))
+            tonic::body::Body::new(WholeBody::new(link, key, data))
         } else {
-            stream.fill(Part::data(data, false), true)?;
-            tonic::body::Body::new(RequestBody(Incoming::new(Arc::clone(&self.core), stream)))
+            link.calls.deliver(key, data);
+            link.calls.share(key);
+            tonic::body::Body::new(RequestBody(Receiver::new(Arc::clone(link), key)))
         };
         let mut request = http::Request::new(body);
         *request.method_mut() = http::Method::POST;
         *request.version_mut() = http::Version::HTTP_2;
         *request.uri_mut() = call.method.uri.clone();
-        *request.headers_mut() = headers;
+        *request.headers_mut() = wire::request_headers(opened.deadline_ns, &opened.metadata.get());
         request.extensions_mut().insert(peer);
-        if deadline_ns != NO_DEADLINE {
-            let left = Duration::from_nanos(deadline_ns);
+        if opened.deadline_ns != NO_DEADLINE {
+            let left = Duration::from_nanos(opened.deadline_ns);
             if let Some(at) = Instant::now().checked_add(left) {
                 request.extensions_mut().insert(Deadline(at));
                 call.deadline = Some(Box::pin(tokio::time::sleep_until(at.into())));
@@ -514,25 +463,19 @@ impl Link {
         }
         let inline = whole && call.method.history.may_inline();
         call.step = Step::Handle(self.dispatch.call(request));
-        self.run(call, inline, reader)
+        self.run(call, inline, reader);
     }
 
     /// Polls a call here if that is wise, else in a task.
-    fn run(
-        self: &Arc<Self>,
-        mut call: Task,
-        inline: bool,
-        reader: Reader<'_>,
-    ) -> Result<(), Broken> {
+    fn run(self: &Arc<Self>, mut call: Task, inline: bool, reader: Reader<'_>) {
         if inline && self.poll_inline(&mut call, reader) {
-            return Ok(());
+            return;
         }
         if let Reader::Visitor(handled) = reader {
             handled.left.set(true);
         }
         call.spawned = true;
         tokio::spawn(call);
-        Ok(())
     }
 
     /// Polls a call in who reads; whether it is done.
@@ -560,18 +503,14 @@ impl Link {
 
     /// The method that was called last is not to be polled by who reads.
     fn was_slow(&self) {
-        if let Some(method) = &self.rights().last {
+        if let Some(method) = &lock(&self.rights).last {
             method.history.start_over();
         }
     }
 
-    fn rights(&self) -> MutexGuard<'_, Rights> {
-        self.rights.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// What is known of a path, and who calls it.
     fn method(&self, path: &str) -> (Arc<Method>, Peer) {
-        let mut rights = self.rights();
+        let mut rights = lock(&self.rights);
         let peer = rights.peer.clone();
         if let Some(last) = rights.last.as_ref().filter(|m| *m.path == *path) {
             return (Arc::clone(last), peer);
@@ -596,7 +535,7 @@ impl Link {
 
     fn ended(&self, code: u8) {
         if code != 0 {
-            self.core.counters.failed.fetch_add(1, Ordering::Relaxed);
+            self.link.counters.failed.fetch_add(1, Ordering::Relaxed);
         }
     }
 }

@@ -7,16 +7,26 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body, Frame};
-use tonic::{Code, Status};
+use partywall_call::{Key, SHORT};
+use tonic::Status;
 
+use super::Link;
 use super::account::Charge;
-use super::client;
-use super::core::Core;
-pub(crate) use super::incoming::Incoming;
-use partywall_call::SHORT;
+use super::receiver::{Came, Receiver};
+use crate::wire;
+
+/// What came, as HTTP has it.
+pub(super) fn frame(came: Came) -> Frame<Bytes> {
+    match came {
+        Came::Data(data) => Frame::data(data),
+        Came::Trailers(trailers) => {
+            Frame::trailers(wire::trailers(trailers.code, &trailers.metadata.get()))
+        }
+    }
+}
 
 /// The body of a request, as a service reads it.
-pub(crate) struct RequestBody(pub(crate) Incoming);
+pub(super) struct RequestBody(pub(super) Receiver);
 
 impl Body for RequestBody {
     type Data = Bytes;
@@ -26,7 +36,7 @@ impl Body for RequestBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        self.0.poll(cx)
+        self.0.poll(cx).map(|came| came.map(|came| came.map(frame)))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -38,7 +48,7 @@ impl Body for RequestBody {
 ///
 /// A long one is charged to its caller's account until the handler has taken it; where that has no
 /// room, it counts against the link's window instead. Short ones are too little to keep account of.
-pub(crate) struct WholeBody {
+pub(super) struct WholeBody {
     data: Option<Bytes>,
     held: Held,
 }
@@ -50,29 +60,32 @@ enum Held {
     Account {
         _charge: Charge,
     },
-    Window(Arc<Core>),
+    /// With a reference to the call.
+    Window(Arc<Link>, Key),
 }
 
 impl WholeBody {
-    pub(crate) fn new(core: &Arc<Core>, data: Bytes) -> Self {
+    pub(super) fn new(link: &Arc<Link>, key: Key, data: Bytes) -> Self {
         let len = data.len();
         let held = if len <= SHORT {
             Held::Nothing
-        } else if let Some(charge) = core.account.try_charge(len as u64) {
+        } else if let Some(charge) = link.calls.account.try_charge(len as u64) {
             Held::Account { _charge: charge }
         } else {
-            Held::Window(Arc::clone(core))
+            link.calls.share(key);
+            Held::Window(Arc::clone(link), key)
         };
-        if !matches!(held, Held::Window(_)) {
-            core.give_back(len as u32);
+        if len > 0 && !matches!(held, Held::Window(..)) {
+            link.send_control(link.calls.taken(key, len));
         }
         Self { data: (len > 0).then_some(data), held }
     }
 
     fn take(&mut self) -> Option<Bytes> {
         let data = self.data.take()?;
-        if let Held::Window(core) = std::mem::replace(&mut self.held, Held::Nothing) {
-            core.give_back(data.len() as u32);
+        if let Held::Window(link, key) = std::mem::replace(&mut self.held, Held::Nothing) {
+            link.send_control(link.calls.taken(key, data.len()));
+            link.release(key);
         }
         Some(data)
     }
@@ -100,50 +113,10 @@ impl Body for WholeBody {
     }
 }
 
-/// The body of a response. Dropping it before its end cancels the call.
-pub(crate) struct ResponseBody {
-    pub(crate) incoming: Incoming,
-    pub(crate) call: client::OpenCall,
-}
-
-impl Body for ResponseBody {
-    type Data = Bytes;
-    type Error = Status;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        let Self { incoming, call } = &mut *self;
-        match incoming.poll(cx) {
-            Poll::Ready(frame) => {
-                if !matches!(&frame, Some(Ok(f)) if f.is_data()) {
-                    call.finished();
-                }
-                Poll::Ready(frame)
-            }
-            Poll::Pending => {
-                if call.poll_expired(cx).is_ready() {
-                    call.cancel(Code::DeadlineExceeded);
-                    return Poll::Ready(Some(Err(client::expired())));
-                }
-                call.settle();
-                // What settling has brought is taken now, not after a wake-up that came
-                // before this task waited.
-                incoming.poll(cx)
-            }
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.incoming.is_drained()
-    }
-}
-
 /// The body of a response that came at once.
-pub(crate) struct WholeAnswer {
-    pub(crate) data: Option<Bytes>,
-    pub(crate) trailers: Option<HeaderMap>,
+pub(super) struct WholeAnswer {
+    pub(super) data: Option<Bytes>,
+    pub(super) trailers: Option<HeaderMap>,
 }
 
 impl Body for WholeAnswer {
@@ -168,32 +141,48 @@ impl Body for WholeAnswer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ring::account::{Accounts, Bounds};
-    use crate::ring::stream::Part;
-    use partywall_abi::frame::Kind;
+    use crate::link::account::{Accounts, Bounds};
+    use crate::link::calls::Accepted;
+    use crate::link::record::Record;
+    use crate::link::wake::Ring;
+    use partywall_abi::frame::{self as frames, END, HEAD, Kind, RequestHead, ResponseHead};
     use partywall_abi::layout::Geometry;
     use partywall_abi::limits;
     use partywall_shm::setup::local_pair;
     use std::task::ready;
 
+    fn record(flags: u8, stream: u32, head: impl FnOnce(&mut Vec<u8>), data: usize) -> Record {
+        let mut payload = Vec::new();
+        if flags & HEAD != 0 {
+            frames::write_block(&mut payload, head).unwrap();
+        }
+        payload.resize(payload.len() + data, 7);
+        Record { kind: Kind::Frame as u8, flags, stream, payload: payload.into() }
+    }
+
     #[tokio::test]
     async fn a_stream_that_is_always_ready_lets_other_tasks_run() {
         let (ours, _theirs) = local_pair(Geometry::WIDE).unwrap();
-        let core = Arc::new(Core::calling(ours, None).unwrap());
-        let (stream, _) = core.open(false).unwrap().unwrap();
+        let link = Arc::new(Link::calling(ours, None, Box::new(Ring)).unwrap());
+        let (key, _) = link.calls.open(false).unwrap().unwrap();
         // As long as not to be put together.
-        for _ in 0..500 {
-            stream.fill(Part::data(vec![1; 1024].into(), false), false).unwrap();
+        for n in 0..500 {
+            let flags = if n == 0 { HEAD } else { 0 };
+            let head = |out: &mut Vec<u8>| ResponseHead::write(out, 0);
+            drop(link.calls.accept(record(flags, key.number(), head, 1024), None).unwrap());
         }
-        stream.fill(Part::data(Bytes::new(), true), false).unwrap();
-        let mut incoming = Incoming::new(core, stream);
+        link.calls.fail(key, Status::cancelled("the end"));
+        let mut receiver = Receiver::new(link, key);
         let (mut polls, mut read) = (0, 0);
         std::future::poll_fn(|cx| {
             polls += 1;
-            while let Some(frame) = ready!(incoming.poll(cx)) {
-                read += frame.unwrap().into_data().unwrap().len();
+            loop {
+                match ready!(receiver.poll(cx)) {
+                    Some(Ok(Came::Data(data))) => read += data.len(),
+                    Some(Err(_)) | None => return Poll::Ready(()),
+                    Some(Ok(Came::Trailers(_))) => panic!("nobody sent trailers"),
+                }
             }
-            Poll::Ready(())
         })
         .await;
         assert_eq!(read, 500 * 1024);
@@ -208,43 +197,54 @@ mod tests {
         let accounts = Accounts::new(Bounds { bytes, ..Bounds::default() });
         let account = accounts.open(1, Some(1));
         assert_eq!(account.window, len * 16);
-        let core = Arc::new(Core::serving(ours, account, None).unwrap());
+        let link = Arc::new(Link::serving(ours, account, None).unwrap());
         let mut granted = theirs.consumer;
         assert_eq!(granted.peek().unwrap().map(|d| d.kind), Some(Kind::Limits as u8));
         granted.release();
         let mut grant = || -> Option<u32> {
-            let d = granted.peek().unwrap()?;
-            let mut payload = Vec::with_capacity(d.len as usize);
-            granted.read(&mut payload);
-            granted.release();
-            assert_eq!((d.kind, d.stream), (Kind::Window as u8, 0));
-            Some(u32::from_le_bytes(payload.try_into().unwrap()))
+            loop {
+                let d = granted.peek().unwrap()?;
+                let mut payload = Vec::with_capacity(d.len as usize);
+                granted.read(&mut payload);
+                granted.release();
+                // Calls end without an answer here.
+                if d.kind != Kind::Reset as u8 {
+                    assert_eq!((d.kind, d.stream), (Kind::Window as u8, 0));
+                    return Some(u32::from_le_bytes(payload.try_into().unwrap()));
+                }
+            }
         };
-        let arrive = || {
-            core.charge(len as usize).unwrap();
-            WholeBody::new(&core, vec![0; len as usize].into())
+        let mut stream = 0;
+        let mut arrive = |len: u32| {
+            stream += 1;
+            let head = |out: &mut Vec<u8>| RequestHead::write(out, frames::NO_DEADLINE, "/a/b", 0);
+            let record = record(HEAD | END, stream, head, len as usize);
+            let (accepted, due) = link.calls.accept(record, None).unwrap();
+            link.send_control(due);
+            let Accepted::Opened(mut opened) = accepted else { panic!("it is refused") };
+            let body = WholeBody::new(&link, opened.key, opened.take_data());
+            link.release(opened.key);
+            body
         };
         // The account has room for so many: the window is given back.
-        let mut kept: Vec<_> = (0..64).map(|_| arrive()).collect();
+        let mut kept: Vec<_> = (0..64).map(|_| arrive(len)).collect();
         let granted: u32 = std::iter::from_fn(&mut grant).sum();
         assert!(granted >= 56 * len, "{granted} bytes granted");
         // And none for more: they hold the window.
-        kept.extend((0..8).map(|_| arrive()));
-        assert!(kept.iter().skip(64).all(|body| matches!(body.held, Held::Window(_))));
+        kept.extend((0..8).map(|_| arrive(len)));
+        assert!(kept.iter().skip(64).all(|body| matches!(body.held, Held::Window(..))));
         let before: u32 = std::iter::from_fn(&mut grant).sum();
         // One is read, the others are dropped unread.
         assert_eq!(kept[0].take().map(|data| data.len()), Some(len as usize));
         assert!(kept[0].is_end_stream());
         kept.clear();
-        core.charge(0).unwrap();
+        let last = arrive(1);
         let after: u32 = std::iter::from_fn(&mut grant).sum();
         assert!(granted + before + after >= 64 * len, "{granted} {before} {after}");
-        assert!(core.account.try_charge(bytes).is_some(), "something is still charged");
+        drop(last);
+        assert!(link.calls.account.try_charge(bytes).is_some(), "something is still charged");
         // The record's own copy is all that a short one needs.
-        let holds = |bytes: usize| {
-            core.charge(bytes).unwrap();
-            !matches!(WholeBody::new(&core, vec![0; bytes].into()).held, Held::Nothing)
-        };
-        assert_eq!([4096, 4097].map(holds), [false, true]);
+        let held = [4096, 4097].map(|len| !matches!(arrive(len).held, Held::Nothing));
+        assert_eq!(held, [false, true]);
     }
 }

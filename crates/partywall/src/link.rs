@@ -1,0 +1,371 @@
+//! One end of a link, as far as both sides do the same.
+//!
+//! ```text
+//! Link
+//!   calls      what the protocol says, what calls have received, places   ([`calls`], [`partywall_call`])
+//!   outbound   the ring that this side writes, and who waits for room     ([`outbound`])
+//!   inbound    the ring that this side reads, and its need-wakeup flag    ([`inbound`])
+//!   listener   the socket, and who is woken when the peer rings           ([`doorbell`])
+//!   tell       how a sleeping peer is told of a record                    ([`wake`]: bell or gate)
+//! ```
+//!
+//! A record passes [`record`] on its way, in both directions. [`sender`] writes a request or an answer,
+//! [`receiver`] reads one, [`driver`] is the task that reads the ring; [`caller`] and [`service`] are the
+//! two sides. Locks are taken in this order: `rx`, `tx`, the calls, the account.
+//!
+//! # The end
+//!
+//! A hang-up, a broken rule or the end of the driver's runtime closes the link: the socket is shut
+//! down, every call ends with UNAVAILABLE (after what had come before), every waiting task is
+//! woken, the coordinator is told what was counted. A call that is opened at that moment is either
+//! ended with the others, or sees that the link has ended. Nothing is left but the memory, which
+//! goes with the last reference.
+//!
+//! A peer that is found dead when it is rung for is no reason to end anything: what it sent
+//! before may answer a call. The reader ends the link when it has taken that.
+
+use std::os::fd::AsRawFd;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
+use std::task::Waker;
+
+use partywall_abi::control::LinkStats;
+use partywall_abi::sync::{AtomicU64, Ordering};
+use partywall_call::Key;
+use partywall_shm::link::{Bell, LinkError};
+use partywall_shm::ring::Wake;
+use partywall_shm::setup::Ends;
+use partywall_shm::spin::Plan;
+use tokio::io::Ready;
+use tokio::io::unix::AsyncFd;
+use tokio::runtime::{Handle, RuntimeFlavor};
+use tonic::Status;
+
+pub(crate) mod account;
+mod body;
+pub(crate) mod broken;
+pub(crate) mod caller;
+mod calls;
+mod doorbell;
+mod driver;
+mod inbound;
+pub(crate) mod mailbox;
+mod outbound;
+mod places;
+mod receiver;
+mod record;
+mod sender;
+pub(crate) mod service;
+mod wake;
+
+#[cfg(test)]
+mod hostile_tests;
+
+use crate::agent::{Booked, End};
+use crate::lock::lock;
+use account::Account;
+use broken::Broken;
+use calls::{Calls, Due};
+use doorbell::Listener;
+use inbound::{Inbound, Rx};
+use outbound::{Outbound, Tx};
+use record::{In, Out};
+use wake::{Sent, Tell};
+
+/// What was counted.
+#[derive(Default)]
+struct Counters {
+    calls: AtomicU64,
+    failed: AtomicU64,
+    denied: AtomicU64,
+    /// Written by whoever comes in through the gate, under the lock of `rx`; so are the next two.
+    visits: AtomicU64,
+    forwards: AtomicU64,
+    inside_ns: AtomicU64,
+}
+
+impl Counters {
+    /// Adds to a counter that only one thread writes at a time: without a locked instruction.
+    fn add(counter: &AtomicU64, more: u64) {
+        counter.store(counter.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
+    }
+}
+
+/// One end of a link.
+struct Link {
+    number: u64,
+    calls: Calls,
+    outbound: Outbound,
+    inbound: Inbound,
+    listener: Listener,
+    tell: Box<dyn Tell>,
+    closed: OnceLock<Status>,
+    counters: Counters,
+    /// This end in the coordinator's books, until the link is closed.
+    booked: Mutex<Option<Booked>>,
+    /// The runtime has several threads.
+    many_threads: bool,
+}
+
+/// Registers a socket with the runtime.
+///
+/// tokio's successors of this constructor are unsafe, because a type could close its descriptor
+/// while it is registered. [`Bell`] and `Pending` own theirs until they are dropped.
+#[expect(deprecated, reason = "the safe form; see above")]
+fn watch<T: AsRawFd>(socket: T) -> std::io::Result<AsyncFd<T>> {
+    AsyncFd::with_interest(socket, tokio::io::Interest::READABLE)
+}
+
+impl Link {
+    /// Takes over the caller's end of an open link, inside the runtime that will drive it.
+    fn calling(ends: Ends, booked: Option<Booked>, tell: Box<dyn Tell>) -> std::io::Result<Self> {
+        Self::new(ends, Calls::calling(), booked, tell)
+    }
+
+    /// Takes over a service's end of an open link, as [`Link::calling`], and says what it may have.
+    fn serving(ends: Ends, account: Arc<Account>, booked: Option<Booked>) -> std::io::Result<Self> {
+        let link = Self::new(ends, Calls::serving(account), booked, Box::new(wake::Ring))?;
+        link.send_control(Due(true));
+        Ok(link)
+    }
+
+    fn new(
+        ends: Ends,
+        calls: Calls,
+        booked: Option<Booked>,
+        tell: Box<dyn Tell>,
+    ) -> std::io::Result<Self> {
+        ends.bell.publish_cpu();
+        Ok(Self {
+            number: ends.link,
+            calls,
+            outbound: Outbound::new(Out::new(ends.producer)),
+            inbound: Inbound::new(In::new(ends.consumer)),
+            listener: Listener::new(ends.bell)?,
+            tell,
+            closed: OnceLock::new(),
+            counters: Counters::default(),
+            booked: Mutex::new(booked),
+            many_threads: Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread,
+        })
+    }
+
+    fn bell(&self) -> &Bell {
+        self.listener.bell()
+    }
+
+    /// Why the link is closed, if it is.
+    fn closed(&self) -> Option<&Status> {
+        self.closed.get()
+    }
+
+    /// Ends the link; the first reason stays.
+    fn close(&self, why: &Broken) {
+        let status = why.status(self.number);
+        if self.closed.set(status.clone()).is_err() {
+            return;
+        }
+        match why {
+            Broken::Link(LinkError::Dead) | Broken::Closed | Broken::Runtime => {
+                tracing::debug!(link = self.number, %why, "link closed");
+            }
+            _ => tracing::warn!(link = self.number, blame = ?why.blame(), %why, "link closed"),
+        }
+        self.calls.end(&status);
+        let waiters = self.outbound.lock().take_waiters();
+        waiters.into_iter().for_each(Waker::wake);
+        // The peer is not to wait for the last reference to this value.
+        self.bell().hang_up();
+        self.listener.wake_all();
+        let booked = lock(&self.booked).take();
+        if let Some(booked) = booked {
+            booked.close(why.reported(), self.stats());
+        }
+    }
+
+    /// Has the coordinator reach this end from here on.
+    fn attach(&self, end: Weak<dyn End>) {
+        if let Some(booked) = &*lock(&self.booked) {
+            booked.attach(end);
+        }
+    }
+
+    /// What was counted so far.
+    fn stats(&self) -> LinkStats {
+        let c = &self.counters;
+        let get = |a: &AtomicU64| a.load(Ordering::Relaxed);
+        LinkStats {
+            calls: get(&c.calls),
+            failed: get(&c.failed),
+            denied: get(&c.denied),
+            sent_bytes: self.outbound.lock().sent,
+            received_bytes: self.inbound.received(),
+            visits: get(&c.visits),
+            forwards: get(&c.forwards),
+            inside_ns: get(&c.inside_ns),
+        }
+    }
+
+    // ---- telling the peer --------------------------------------------------------------
+
+    /// Wakes the peer if it sleeps.
+    fn ring(&self, wake: Wake) -> Result<(), Broken> {
+        Ok(self.bell().carry_out(wake)?)
+    }
+
+    /// Tells the peer of what was written, and lets `tx` go.
+    fn tell(&self, mut tx: MutexGuard<'_, Tx>, sent: Option<Sent<'_>>) -> Result<(), Broken> {
+        let wake = tx.records.ring().notify()?;
+        drop(tx);
+        match wake {
+            Wake::Done => Ok(()),
+            Wake::Doorbell => self.tell.tell(self, sent),
+        }
+    }
+
+    /// Sends the control records that are due, now or as soon as there is room: where others wait for
+    /// that, whoever serves them looks after it has said that nobody waits any more.
+    fn send_control(&self, due: Due) {
+        if due.0
+            && !self.outbound.is_stalled()
+            && self.closed().is_none()
+            && let Err(why) = self.try_send_control()
+        {
+            self.close(&why);
+        }
+    }
+
+    fn try_send_control(&self) -> Result<(), Broken> {
+        let mut tx = self.outbound.lock();
+        if tx.push_control(&self.calls)?.is_none() {
+            return self.tell(tx, None);
+        }
+        self.outbound.stall(true);
+        drop(tx);
+        self.serve_stalled()
+    }
+
+    /// One reference less to a call.
+    fn release(&self, key: Key) {
+        self.send_control(self.calls.release(key));
+    }
+
+    // ---- room on the ring --------------------------------------------------------------
+
+    /// Sends what waits for room, and wakes those who wait, if there is some now.
+    fn serve_stalled(&self) -> Result<(), Broken> {
+        if !self.outbound.is_stalled() {
+            return Ok(());
+        }
+        let mut tx = self.outbound.lock();
+        loop {
+            let waits = tx.push_control(&self.calls)?;
+            let most = tx.records.most();
+            if waits.is_none() && tx.records.has_room(most)? {
+                tx.records.ring().awake();
+                self.outbound.stall(false);
+                if self.calls.has_control() {
+                    self.outbound.stall(true);
+                    continue;
+                }
+                let waiters = tx.take_waiters();
+                self.tell(tx, None)?;
+                waiters.into_iter().for_each(Waker::wake);
+                return Ok(());
+            }
+            if self.sleep_for_room(&mut tx, most)? {
+                return self.tell(tx, None);
+            }
+        }
+    }
+
+    /// Asks to be woken for room for `len` bytes; false when there is some.
+    fn sleep_for_room(&self, tx: &mut Tx, len: usize) -> Result<bool, Broken> {
+        if self.bell().must_drain() {
+            // The reader is told, whose bell this may take. A hang-up is for it to see.
+            let _bells = self.bell().drain();
+            self.listener.wake();
+        }
+        self.bell().slept();
+        Ok(tx.prepare_sleep(len)?)
+    }
+
+    /// Waits awake for room, as was learned, before it is slept for; whether there is some.
+    fn wait_for_room<'a>(
+        &'a self,
+        mut tx: MutexGuard<'a, Tx>,
+        len: usize,
+    ) -> Result<(MutexGuard<'a, Tx>, bool), Broken> {
+        let Tx { records, spin, .. } = &mut *tx;
+        let there = match spin.plan(self.bell().same_cpu()) {
+            Plan::Sleep => false,
+            Plan::Spin(budget) => spin.spin(budget, || records.has_room(len))?,
+            Plan::HandOver => {
+                // What is on the ring is for the peer to see now, and nothing is locked meanwhile.
+                let wake = records.ring().notify()?;
+                drop(tx);
+                self.ring(wake)?;
+                let turn = self.bell().hand_over();
+                tx = self.outbound.lock();
+                let there = tx.records.has_room(len)?;
+                tx.spin.handed_over(turn, there);
+                there
+            }
+        };
+        Ok((tx, there))
+    }
+
+    // ---- reading -----------------------------------------------------------------------
+
+    /// Looks after a peer that waits for room.
+    fn after_release(&self, rx: &mut Rx) -> Result<(), Broken> {
+        let wake = rx.notify()?;
+        self.ring(wake)
+    }
+
+    /// Sets the need-wakeup flag; false when a record is there.
+    ///
+    /// Bells stay unread in the socket: reading one costs a system call, and an edge-triggered watch
+    /// needs none. Each time the flag is set can leave one, so they are drained before that when
+    /// [`partywall_abi::limits::UNREAD_BELLS`] may be there, long before the socket is full and would lose
+    /// the edge. What is drained may have been meant for a task that waits for room, which is looked
+    /// after.
+    fn sleep(&self, rx: &mut Rx) -> Result<bool, Broken> {
+        self.after_release(rx)?;
+        if self.bell().must_drain() {
+            if let Err(why) = self.bell().drain() {
+                return unless_records(rx, why).map(|()| false);
+            }
+            self.serve_stalled()?;
+        }
+        self.bell().slept();
+        Ok(self.inbound.sleep(rx))
+    }
+
+    /// Whether the doorbell has rung since it was last looked at; if not, the runtime will wake who
+    /// waits for it.
+    fn listen(&self) -> Result<bool, Broken> {
+        let Some(ready) = self.listener.listen()? else { return Ok(false) };
+        self.after_bell(ready)?;
+        Ok(true)
+    }
+
+    /// The doorbell has rung, or the peer has hung up.
+    fn after_bell(&self, state: Ready) -> Result<(), Broken> {
+        let mut rx = self.inbound.lock();
+        self.inbound.awake(&mut rx);
+        if state.is_read_closed() || state.is_error() {
+            let why = self.bell().drain().err().unwrap_or(LinkError::Dead);
+            return unless_records(&rx, why);
+        }
+        Ok(())
+    }
+}
+
+/// After a hang-up: the end, unless records are left to take.
+fn unless_records(rx: &Rx, why: LinkError) -> Result<(), Broken> {
+    if matches!(why, LinkError::Dead) && rx.ready() {
+        // The hang-up stays readable: it is seen again when they are taken.
+        return Ok(());
+    }
+    Err(why.into())
+}

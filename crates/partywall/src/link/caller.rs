@@ -1,0 +1,554 @@
+//! The caller's side of a link.
+//!
+//! ```text
+//! call: open (a number, a place) -> send the request -> head or trailers -> body -> done
+//!         |                            |                                      |
+//!         dropped at any point: Reset(CANCELLED), its place is free, handler dropped
+//! ```
+//!
+//! A call that finds all places of its link taken waits for one ([`Caller::place`]) before it is
+//! opened, and goes to another link when this one closes or drains meanwhile.
+//!
+//! A unary call costs, beside what tonic does: one record each way and one copy of each, one allocation
+//! for the record that is read, and when the server sleeps one send(2) to wake it; when this side
+//! sleeps one epoll_wait(2). The lock of the calls is taken seven times.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body::{Body, Frame};
+use partywall_abi::control::{Identity, Isolation, LinkStats};
+use partywall_abi::name::MethodSet;
+use partywall_abi::sync::AtomicU32;
+use partywall_call::Key;
+use partywall_shm::link::LinkError;
+use partywall_shm::setup::{Ends, Pending};
+use tokio::sync::oneshot;
+use tokio::task::coop;
+use tokio::time::Sleep;
+use tonic::{Code, Status};
+
+mod leader;
+
+use super::body::{WholeAnswer, frame};
+use super::broken::Broken;
+use super::calls::Accepted;
+use super::driver::Driver;
+use super::mailbox::Answer;
+use super::places;
+use super::receiver::{Came, Receiver};
+use super::record::Record;
+use super::sender::{SendError, Sender};
+use super::wake::gate::Gate;
+use super::wake::{Ring, Tell};
+use super::{Link, watch};
+use crate::agent::{self, Booked, End, Linked};
+use crate::domain;
+use crate::error::Error;
+use crate::wire;
+
+/// A link to a service, shared by a channel and its calls; with the last of them it closes.
+pub(crate) struct Caller {
+    link: Arc<Link>,
+    /// Calls since the last that was not the only one: see [`leader`].
+    alone: AtomicU32,
+}
+
+impl Drop for Caller {
+    fn drop(&mut self) {
+        self.link.close(&Broken::Closed);
+    }
+}
+
+/// Why a call was not begun.
+pub(crate) enum Refused {
+    /// The link takes no more calls, or none without a [`Place`]; the request comes back.
+    Back(Box<http::Request<tonic::body::Body>>),
+    Status(Status),
+}
+
+/// A place that is kept for one call on a link; the next call has it when this is dropped.
+pub(crate) struct Place {
+    link: Arc<Link>,
+    used: bool,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if !self.used {
+            self.link.send_control(self.link.calls.unkeep());
+        }
+    }
+}
+
+/// A call that waits for a place.
+struct Waiting {
+    link: Arc<Link>,
+    /// Says that there is one; none when it has been told.
+    told: Option<oneshot::Receiver<()>>,
+}
+
+impl Future for Waiting {
+    type Output = Option<Place>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Place>> {
+        let Self { link, told } = &mut *self;
+        let heard = match told {
+            Some(told) => ready!(Pin::new(told).poll(cx)),
+            None => return Poll::Ready(None),
+        };
+        *told = None;
+        Poll::Ready(heard.ok().map(|()| Place { link: Arc::clone(link), used: false }))
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let Some(told) = &mut self.told else { return };
+        told.close();
+        if told.try_recv().is_ok() {
+            self.link.send_control(self.link.calls.unkeep());
+        }
+    }
+}
+
+/// Opens a link that the coordinator has introduced; says what keeps its ends apart. One that its server
+/// does not open within that time is an [`Error::Link`]: another instance may open one.
+pub(crate) async fn open(
+    linked: Linked,
+    within: Duration,
+) -> Result<(Arc<Caller>, Isolation), Error> {
+    let isolation = linked.terms.isolation;
+    let number = linked.terms.link;
+    // Filling the outboxes takes the kernel's time, which is no runtime's.
+    let (pending, booked) = agent::on_a_thread(move || fill(linked)).await?;
+    booked.adopted();
+    let ends = opened(pending, within).await?;
+    let gate = domain::Gate::take(number);
+    let isolation = domain::isolation(isolation, gate.as_ref().map(domain::Gate::isolation));
+    let tell: Box<dyn Tell> = match gate {
+        Some(gate) => Box::new(Gate::new(gate)),
+        None => Box::new(Ring),
+    };
+    Ok((run(ends, Some(booked), tell)?, isolation))
+}
+
+/// Fills both outboxes of a link that this process asked for.
+pub(crate) fn fill(linked: Linked) -> Result<(Pending, Booked), Error> {
+    let Linked { terms, own, servers, socket, booked } = linked;
+    Ok((Pending::new(terms.link, terms.geometry, own, servers, socket)?, booked))
+}
+
+/// Drives an open link in the background.
+pub(crate) fn start(ends: Ends, booked: Option<Booked>) -> Result<Arc<Caller>, Error> {
+    run(ends, booked, Box::new(Ring))
+}
+
+fn run(ends: Ends, booked: Option<Booked>, tell: Box<dyn Tell>) -> Result<Arc<Caller>, Error> {
+    let link = Link::calling(ends, booked, tell)
+        .map_err(|source| Error::Io { what: "watching the link's socket".into(), source })?;
+    let link = Arc::new(link);
+    tokio::spawn(Drive { link: Arc::clone(&link), driver: Driver::new(true) });
+    let end: Arc<dyn End> = Arc::clone(&link) as _;
+    link.attach(Arc::downgrade(&end));
+    Ok(Arc::new(Caller { link, alone: AtomicU32::new(leader::ALONE + 1) }))
+}
+
+/// Waits until the server has opened the link.
+async fn opened(pending: Pending, within: Duration) -> Result<Ends, Error> {
+    let watching = |source| Error::Io { what: "watching the link's socket".into(), source };
+    let mut io = watch(pending).map_err(watching)?;
+    let opened = async {
+        loop {
+            if io.get_mut().poll()? {
+                return Ok::<_, Error>(());
+            }
+            io.readable().await.map_err(watching)?.clear_ready();
+        }
+    };
+    let opened = tokio::time::timeout(within, opened).await;
+    opened.map_err(|_| Error::Link(LinkError::TimedOut))??;
+    Ok(io.into_inner().into_ends().expect("poll said that it is open"))
+}
+
+impl End for Link {
+    fn stats(&self) -> LinkStats {
+        self.stats()
+    }
+
+    fn end(&self, status: Status) {
+        self.close(&Broken::Ended(Box::new(status)));
+    }
+
+    // Who reads takes what has come, and sees the end then.
+    fn peer_died(&self) {
+        self.bell().hang_up();
+    }
+
+    // The server's end holds the methods, and what is known of the server is this end's from when it
+    // was opened.
+    fn allow(&self, _peer: Identity, _methods: MethodSet) {}
+}
+
+/// The driver's task.
+struct Drive {
+    link: Arc<Link>,
+    driver: Driver,
+}
+
+impl Future for Drive {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let Self { link, driver } = &mut *self;
+        driver.begin(link);
+        loop {
+            let handed_over = match ready!(driver.poll_record(link, cx)) {
+                Ok(next) => link.hand_over(next.record, None),
+                Err(why) => Err(why),
+            };
+            if let Err(why) = handed_over {
+                link.close(&why);
+                return Poll::Ready(());
+            }
+        }
+    }
+}
+
+impl Drop for Drive {
+    fn drop(&mut self) {
+        self.link.close(&Broken::Runtime);
+    }
+}
+
+impl Link {
+    /// Hands one record to the call it belongs to. The call `own`, which does this itself, is not
+    /// woken; whether it has a part of its answer now.
+    fn hand_over(&self, record: Record, own: Option<Key>) -> Result<bool, Broken> {
+        let (accepted, due) = self.calls.accept(record, own)?;
+        if matches!(accepted, Accepted::Draining) {
+            self.calls.shut();
+        }
+        self.send_control(due);
+        Ok(matches!(accepted, Accepted::Answered))
+    }
+}
+
+impl Caller {
+    /// Whether new calls may be sent here.
+    pub(crate) fn usable(&self) -> bool {
+        self.link.closed().is_none() && !self.link.calls.is_draining()
+    }
+
+    /// Waits for a place for a call; none when the link takes no more.
+    pub(crate) async fn place(&self) -> Option<Place> {
+        let link = Arc::clone(&self.link);
+        let told = match link.calls.ask() {
+            places::Place::Free => return Some(Place { link, used: false }),
+            places::Place::Later(told) => told,
+            places::Place::Never => return None,
+        };
+        let waiting = Waiting { link, told: Some(told) };
+        // What makes a place is read by somebody else than a call that may be kept unpolled.
+        self.depose();
+        self.park();
+        waiting.await
+    }
+
+    /// Begins a call, in a place that was kept for it or in one that is free.
+    pub(crate) fn call(
+        self: &Arc<Self>,
+        request: http::Request<tonic::body::Body>,
+        place: Option<Place>,
+    ) -> Result<Call, Refused> {
+        let timeout = wire::parse_timeout(request.headers());
+        if timeout.is_some_and(|timeout| timeout.is_zero()) {
+            return Err(Refused::Status(expired()));
+        }
+        // One call may be kept without being polled, and have been woken for what is there.
+        if self.link.calls.open_calls() <= 1 {
+            self.poll_once();
+        }
+        let opened = match place {
+            None => self.link.calls.open(false),
+            Some(mut place) if Arc::ptr_eq(&place.link, &self.link) => {
+                place.used = true;
+                self.link.calls.open(true)
+            }
+            Some(_) => unreachable!("a place of another link"),
+        };
+        let Some((key, open)) = opened.map_err(Refused::Status)? else {
+            return Err(Refused::Back(Box::new(request)));
+        };
+        self.opened(open);
+        let (parts, body) = request.into_parts();
+        let path = parts.uri.into_parts().path_and_query;
+        let path = path.unwrap_or_else(|| http::uri::PathAndQuery::from_static("/"));
+        let deadline = timeout.map(|t| Box::pin(tokio::time::sleep(t)));
+        let caller = Arc::clone(self);
+        Ok(Call {
+            sender: Some(Sender::request(path, parts.headers, timeout, body)),
+            open: Some(OpenCall { caller, key, deadline, done: false, leads: false }),
+            spun: false,
+        })
+    }
+}
+
+/// The status of a call whose deadline has passed here.
+pub(crate) fn expired() -> Status {
+    Status::deadline_exceeded("the deadline passed before the answer came")
+}
+
+/// A call that is open, or was. Dropping it before its end cancels the call.
+struct OpenCall {
+    caller: Arc<Caller>,
+    key: Key,
+    deadline: Option<Pin<Box<Sleep>>>,
+    done: bool,
+    /// It may be the leader.
+    leads: bool,
+}
+
+impl OpenCall {
+    fn poll_expired(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        match &mut self.deadline {
+            Some(sleep) => sleep.as_mut().poll(cx),
+            None => Poll::Pending,
+        }
+    }
+
+    fn link(&self) -> &Arc<Link> {
+        &self.caller.link
+    }
+
+    /// Looks for the answer, and sees to it that somebody is woken for it.
+    fn look(&mut self, cx: &Context<'_>, spin: bool) {
+        // It may become the leader even where it does not stay the reader.
+        self.leads = true;
+        if !self.caller.lead(cx, self.key, spin) {
+            self.caller.park();
+        }
+    }
+
+    /// It reads no more for itself.
+    fn resign(&mut self, answered: bool) {
+        if std::mem::take(&mut self.leads) {
+            self.caller.resign(self.key, answered);
+        }
+    }
+
+    /// The peer has said its last.
+    fn finished(&mut self) {
+        self.done = true;
+    }
+
+    fn cancel(&mut self, code: Code) {
+        if std::mem::replace(&mut self.done, true) {
+            return;
+        }
+        self.resign(false);
+        let link = self.link();
+        // Its place is free when the reset is on its way: no head comes before that.
+        let status = Status::new(code, "the call was cancelled");
+        let (_was_open, due) = link.calls.give_up(self.key, code, "", status);
+        link.send_control(due);
+        // An answer that nobody will read goes back to the link's window.
+        link.send_control(link.calls.discard(self.key));
+    }
+
+    /// One more reference to the call.
+    fn share(&self) -> Key {
+        self.link().calls.share(self.key);
+        self.key
+    }
+}
+
+impl Drop for OpenCall {
+    fn drop(&mut self) {
+        self.cancel(Code::Cancelled);
+        self.link().release(self.key);
+    }
+}
+
+/// A call whose answer has not begun.
+pub(crate) struct Call {
+    sender: Option<Sender>,
+    open: Option<OpenCall>,
+    /// It has spun for its answer.
+    spun: bool,
+}
+
+impl Call {
+    pub(crate) fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<http::Response<tonic::body::Body>, Status>> {
+        // An answer may be there at once, every time: a task that calls in a loop lets others run.
+        ready!(coop::poll_proceed(cx)).made_progress();
+        self.send(cx)?;
+        let open = self.open.as_mut().expect("polled after the end");
+        let spin = self.sender.is_none() && !std::mem::replace(&mut self.spun, true);
+        open.look(cx, spin);
+        if let Poll::Ready(answer) = open.link().calls.poll_head(open.key, cx) {
+            open.resign(true);
+            return Poll::Ready(self.answer(answer));
+        }
+        if open.poll_expired(cx).is_ready() {
+            open.cancel(Code::DeadlineExceeded);
+            return Poll::Ready(Err(expired()));
+        }
+        Poll::Pending
+    }
+
+    fn send(&mut self, cx: &mut Context<'_>) -> Result<(), Status> {
+        let (Some(sender), Some(open)) = (&mut self.sender, &mut self.open) else { return Ok(()) };
+        let sent = match sender.poll(cx, open.link(), open.key) {
+            Poll::Pending => return Ok(()),
+            Poll::Ready(sent) => sent,
+        };
+        self.sender = None;
+        match sent {
+            Ok(()) | Err(SendError::Unwanted) => Ok(()),
+            Err(SendError::Body(status)) => {
+                open.cancel(Code::Cancelled);
+                // Others wait, and the flag may have been taken back.
+                open.caller.park();
+                Err(status)
+            }
+            Err(SendError::Broken(why)) => {
+                let link = open.link();
+                if matches!(why, Broken::Callee(partywall_abi::domain::Status::Deadline)) {
+                    let text = format!("link {}: {why}", link.number);
+                    link.calls.fail(open.key, Status::deadline_exceeded(text));
+                }
+                link.close(&why);
+                // What came before the end still counts; the mailbox holds the reason.
+                Ok(())
+            }
+        }
+    }
+
+    fn answer(
+        &mut self,
+        answer: Result<Answer, Status>,
+    ) -> Result<http::Response<tonic::body::Body>, Status> {
+        let mut open = self.open.take().expect("answered once");
+        let sender = self.sender.take();
+        let (headers, body) = match answer {
+            Err(status) => {
+                open.finished();
+                return Err(status);
+            }
+            Ok(Answer::Trailers(trailers)) => {
+                open.finished();
+                let mut trailers = wire::trailers(trailers.code, &trailers.metadata.get());
+                trailers.entry(http::header::CONTENT_TYPE).or_insert(wire::GRPC);
+                (trailers, tonic::body::Body::empty())
+            }
+            Ok(Answer::Whole(head, data, trailers)) => {
+                open.finished();
+                let link = open.link();
+                if let Some(data) = &data {
+                    link.send_control(link.calls.taken(open.key, data.len()));
+                }
+                let trailers = wire::trailers(trailers.code, &trailers.metadata.get());
+                let whole = WholeAnswer { data, trailers: Some(trailers) };
+                (wire::response_headers(&head.get()), tonic::body::Body::new(whole))
+            }
+            Ok(Answer::Head(head)) => {
+                if let Some(mut sender) = sender {
+                    sender.goes_on_alone();
+                    // The answer has begun before the request has ended.
+                    let (caller, key) = (Arc::clone(&open.caller), open.share());
+                    tokio::spawn(Upload { sender, caller, key });
+                }
+                let receiver = Receiver::new(Arc::clone(open.link()), open.share());
+                let body = tonic::body::Body::new(ResponseBody { receiver, call: open });
+                (wire::response_headers(&head.get()), body)
+            }
+        };
+        let mut response = http::Response::new(body);
+        *response.version_mut() = http::Version::HTTP_2;
+        *response.headers_mut() = headers;
+        Ok(response)
+    }
+}
+
+/// The body of a response. Dropping it before its end cancels the call.
+struct ResponseBody {
+    receiver: Receiver,
+    call: OpenCall,
+}
+
+impl Body for ResponseBody {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let Self { receiver, call } = &mut *self;
+        if let Poll::Ready(came) = receiver.poll(cx) {
+            if !matches!(&came, Some(Ok(Came::Data(_)))) {
+                call.finished();
+            }
+            return Poll::Ready(came.map(|came| came.map(frame)));
+        }
+        if call.poll_expired(cx).is_ready() {
+            call.cancel(Code::DeadlineExceeded);
+            return Poll::Ready(Some(Err(expired())));
+        }
+        call.caller.park();
+        // What that has brought is taken now, not after a wake-up that came before this task
+        // waited.
+        receiver.poll(cx).map(|came| came.map(|came| came.map(frame)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.receiver.is_drained()
+    }
+}
+
+/// The rest of a request whose answer has begun.
+struct Upload {
+    sender: Sender,
+    caller: Arc<Caller>,
+    key: Key,
+}
+
+impl Future for Upload {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let Self { sender, caller, key } = &mut *self;
+        let link = &caller.link;
+        // The body may wait for something that never comes after the call has ended.
+        if link.calls.poll_stopped(*key, cx).is_ready() {
+            return Poll::Ready(());
+        }
+        match sender.poll(cx, link, *key) {
+            Poll::Pending => {
+                caller.park();
+                return Poll::Pending;
+            }
+            Poll::Ready(Ok(()) | Err(SendError::Unwanted)) => {}
+            Poll::Ready(Err(SendError::Broken(why))) => link.close(&why),
+            Poll::Ready(Err(SendError::Body(status))) => {
+                let (_was_open, due) = link.calls.give_up(*key, Code::Cancelled, "", status);
+                link.send_control(due);
+            }
+        }
+        Poll::Ready(())
+    }
+}
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        self.caller.link.release(self.key);
+    }
+}

@@ -1,0 +1,561 @@
+//! The calls of a link: the connection that keeps the rules, what each call has received, and the
+//! places that calls take.
+//!
+//! One lock guards all of it, for one operation at a time and never while a record is copied. It
+//! is taken after `tx` and `rx` where those are held; a caller's account may be locked under it.
+//! An operation that makes a control record due says so ([`Due`]), and whoever called it sends that
+//! when the lock is free.
+//!
+//! # Places
+//!
+//! How many calls may be open, and how much request data be under way, is the service's to say
+//! ([`partywall_call`]). A call that finds no place waits in the caller ([`super::places`]). A service
+//! leases places of the caller's account ([`super::account`]), all but one of each link, and gives
+//! back what it has to spare.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+
+use bytes::{Buf as _, Bytes};
+use partywall_abi::frame::{Limits, OwnedMetadata, RequestHead};
+use partywall_abi::limits;
+use partywall_abi::sync::{AtomicBool, AtomicUsize, Ordering};
+use partywall_call::{Blocked, Connection, Control, Event, Key, NotOpened, Permit, Want};
+use tonic::{Code, Status};
+
+use super::account::{Account, USER_SHARE};
+use super::mailbox::{self, Answer, Mailbox, Part, Taken, Trailers};
+use super::places::{Place, Queue};
+use super::record::Record;
+use crate::lock::lock;
+
+/// Places that a service's link has without leasing them.
+const FREE_PLACES: usize = 1;
+/// A head of more bytes than this is not kept alive by the data behind it.
+const LONG_HEAD: usize = 1024;
+
+/// Whether control records are due.
+#[must_use = "control records that are due are to be sent"]
+#[derive(Clone, Copy)]
+pub(super) struct Due(pub(super) bool);
+
+/// A call that the peer has opened.
+pub(super) struct Opened {
+    pub(super) key: Key,
+    /// Nanoseconds left, or [`partywall_abi::frame::NO_DEADLINE`].
+    pub(super) deadline_ns: u64,
+    pub(super) metadata: OwnedMetadata,
+    /// Nothing more comes.
+    pub(super) whole: bool,
+    payload: Bytes,
+    path: usize,
+    data: usize,
+}
+
+impl Opened {
+    /// What is called.
+    pub(super) fn path(&self) -> &str {
+        let path = &self.payload[RequestHead::PATH_AT..][..self.path];
+        std::str::from_utf8(path).expect("a path that was checked")
+    }
+
+    /// The data that came with the head.
+    pub(super) fn take_data(&mut self) -> Bytes {
+        rest(std::mem::take(&mut self.payload), self.data)
+    }
+}
+
+/// What a record has come to.
+pub(super) enum Accepted {
+    /// What it brought is where it belongs.
+    Done,
+    /// The call that reads for itself has its answer, or a part of it.
+    Answered,
+    Opened(Opened),
+    Draining,
+    Drained,
+}
+
+/// The last `len` bytes of a record.
+fn rest(mut record: Bytes, len: usize) -> Bytes {
+    let head = record.len() - len;
+    if head > LONG_HEAD {
+        return Bytes::copy_from_slice(&record[head..]);
+    }
+    record.advance(head);
+    record
+}
+
+struct State {
+    connection: Connection<Mailbox>,
+    queue: Queue,
+    /// Tasks that wait for the link's credit.
+    waiters: Vec<Waker>,
+    /// Places of the account, of a service's link; those include the free ones.
+    leased: Option<usize>,
+    /// Why the link has ended.
+    ended: Option<Status>,
+}
+
+/// The calls of a link.
+pub(super) struct Calls {
+    state: Mutex<State>,
+    /// How many are open, for those who need not know exactly.
+    open: AtomicUsize,
+    /// The service wants no more of them.
+    draining: AtomicBool,
+    /// What they hold, of what the link's caller may.
+    pub(super) account: Arc<Account>,
+}
+
+impl Calls {
+    /// Those of the caller's end.
+    pub(super) fn calling() -> Self {
+        Self::new(Connection::caller(), Account::own(), None)
+    }
+
+    /// Those of a service's end, which says what the account allows.
+    pub(super) fn serving(account: Arc<Account>) -> Self {
+        let bounds = *account.bounds();
+        let calls = bounds.calls.saturating_add(FREE_PLACES);
+        let streams = bounds.calls_per_link.min(calls).min(limits::STREAMS_MAX) as u32;
+        let limits = Limits { streams, window: account.window };
+        let full = if bounds.calls_per_link > calls {
+            too_many_of_a_caller(&account)
+        } else {
+            format!(
+                "{streams} calls are open on this link, the most that may \
+                 (Server::max_concurrent_streams)"
+            )
+        };
+        Self::new(Connection::service(limits, &full), account, Some(FREE_PLACES))
+    }
+
+    fn new(connection: Connection<Mailbox>, account: Arc<Account>, leased: Option<usize>) -> Self {
+        let queue = Queue::default();
+        let state = State { connection, queue, waiters: Vec::new(), leased, ended: None };
+        let (open, draining) = (AtomicUsize::new(0), AtomicBool::new(false));
+        Self { state: Mutex::new(state), open, draining, account }
+    }
+
+    /// How many calls are open, or were a moment ago.
+    pub(super) fn open_calls(&self) -> usize {
+        self.open.load(Ordering::Relaxed)
+    }
+
+    /// How many calls are open, as those see it that open one at the same time.
+    pub(super) fn open_now(&self) -> usize {
+        lock(&self.state).connection.open_calls()
+    }
+
+    /// Whether there is one call, and nobody who waits to begin another one.
+    pub(super) fn is_single(&self) -> bool {
+        let state = lock(&self.state);
+        state.connection.open_calls() == 1 && state.queue.is_empty()
+    }
+
+    // ---- opening and ending ------------------------------------------------------------
+
+    /// Opens a call of this side's own, and says how many are open with it; none when it has to wait
+    /// for a place ([`Calls::ask`]), unless one is `kept` for it, or when the service drains.
+    ///
+    /// # Errors
+    /// Why the link has ended.
+    pub(super) fn open(&self, kept: bool) -> Result<Option<(Key, usize)>, Status> {
+        let mut state = lock(&self.state);
+        if let Some(status) = &state.ended {
+            return Err(status.clone());
+        }
+        if kept {
+            state.queue.unkeep();
+        } else if !state.queue.lets_begin(state.connection.free()) {
+            return Ok(None);
+        }
+        let key = match state.connection.open() {
+            Ok(key) => key,
+            Err(NotOpened::Full | NotOpened::Draining) => return Ok(None),
+        };
+        let open = state.connection.open_calls();
+        self.open.store(open, Ordering::Relaxed);
+        Ok(Some((key, open)))
+    }
+
+    /// Asks for a place for a call.
+    pub(super) fn ask(&self) -> Place {
+        let mut state = lock(&self.state);
+        let free = state.connection.free();
+        state.queue.ask(free)
+    }
+
+    /// A place that was kept is not wanted.
+    pub(super) fn unkeep(&self) -> Due {
+        let mut state = lock(&self.state);
+        state.queue.unkeep();
+        self.changed(state)
+    }
+
+    /// Lets no call begin here any more: those who wait go elsewhere.
+    pub(super) fn shut(&self) {
+        let waiting = lock(&self.state).queue.shut();
+        drop(waiting);
+    }
+
+    /// The number of open calls, or of places, may have changed: a free place goes to the next who
+    /// waits, or back to the account.
+    fn changed<'a>(&'a self, mut state: MutexGuard<'a, State>) -> Due {
+        self.open.store(state.connection.open_calls(), Ordering::Relaxed);
+        let due = Due(state.connection.has_control());
+        if let Some(leased) = state.leased {
+            let spare = leased.saturating_sub(needed(state.connection.open_calls()));
+            if spare > 0 {
+                state.leased = Some(leased - spare);
+                self.account.give_back(spare);
+            }
+            return due;
+        }
+        loop {
+            let free = state.connection.free();
+            let Some(told) = state.queue.next(free) else { return due };
+            drop(state);
+            let gone = told.send(()).is_err();
+            state = lock(&self.state);
+            if gone {
+                state.queue.unkeep();
+            }
+        }
+    }
+
+    /// Leases places of the account for a call that the peer has opened.
+    ///
+    /// # Errors
+    /// When there are none: the call is reset and released.
+    pub(super) fn lease(&self, key: Key) -> Result<(), Due> {
+        let mut state = lock(&self.state);
+        let (open, leased) = (state.connection.open_calls(), state.leased.unwrap_or(usize::MAX));
+        if open <= leased {
+            return Ok(());
+        }
+        self.lease_more(&mut state, open);
+        if state.leased.is_some_and(|leased| open <= leased) {
+            return Ok(());
+        }
+        let text = too_many_of_a_caller(&self.account);
+        state.connection.reset(key, Code::ResourceExhausted as u8, &text);
+        state.connection.release(key);
+        Err(self.changed(state))
+    }
+
+    #[cold]
+    fn lease_more(&self, state: &mut State, open: usize) {
+        let leased = state.leased.unwrap_or_default();
+        let most = self.account.bounds().calls_per_link.saturating_sub(leased);
+        state.leased = Some(leased + self.account.lease(most.min(1 + open / 4)));
+    }
+
+    /// One more value refers to a call.
+    pub(super) fn share(&self, key: Key) {
+        lock(&self.state).connection.user(key).users += 1;
+    }
+
+    /// One value less refers to a call; with the last one it is over.
+    pub(super) fn release(&self, key: Key) -> Due {
+        let mut state = lock(&self.state);
+        let mailbox = state.connection.user(key);
+        mailbox.users -= 1;
+        if mailbox.users == 0 {
+            // Dropped with the lock held: it is empty, or its pieces are plain bytes.
+            state.connection.release(key);
+        }
+        self.changed(state)
+    }
+
+    /// Ends a call out of turn, on both sides with one status; whether it was open.
+    pub(super) fn reset(&self, key: Key, status: Status) -> (bool, Due) {
+        let (code, text) = (status.code(), status.message().to_owned());
+        self.give_up(key, code, &text, status)
+    }
+
+    /// Ends a call out of turn: with a code and a text for the peer, and a status for this side;
+    /// whether it was open.
+    pub(super) fn give_up(&self, key: Key, code: Code, text: &str, status: Status) -> (bool, Due) {
+        let mut state = lock(&self.state);
+        let was_open = state.connection.reset(key, code as i32 as u8, text);
+        let wakers = state.connection.user(key).fail(status);
+        let due = self.changed(state);
+        wakers.wake();
+        (was_open, due)
+    }
+
+    /// Ends a call on this side alone.
+    pub(super) fn fail(&self, key: Key, status: Status) {
+        let wakers = lock(&self.state).connection.user(key).fail(status);
+        wakers.wake();
+    }
+
+    /// Ends those open calls whose path says so, on both sides; how many.
+    pub(super) fn reset_all(&self, ends: impl Fn(&str) -> bool, status: &Status) -> (usize, Due) {
+        let mut state = lock(&self.state);
+        let all: Vec<_> = state.connection.calls().collect();
+        let (mut ended, mut wakers) = (0, Vec::new());
+        for key in all {
+            let mailbox = state.connection.user(key);
+            if !mailbox.path.as_ref().is_some_and(|path| ends(path)) {
+                continue;
+            }
+            wakers.push(mailbox.fail(status.clone()));
+            state.connection.reset(key, status.code() as i32 as u8, status.message());
+            ended += 1;
+        }
+        let due = self.changed(state);
+        wakers.into_iter().for_each(mailbox::Wakers::wake);
+        (ended, due)
+    }
+
+    /// The link has ended.
+    pub(super) fn end(&self, status: &Status) {
+        let mut state = lock(&self.state);
+        state.ended = Some(status.clone());
+        let waiting = state.queue.shut();
+        let waiters = std::mem::take(&mut state.waiters);
+        let open = state.connection.end();
+        let wakers: Vec<_> =
+            open.iter().map(|key| state.connection.user(*key).fail(status.clone())).collect();
+        let _nothing_is_sent = self.changed(state);
+        drop(waiting);
+        wakers.into_iter().for_each(mailbox::Wakers::wake);
+        waiters.into_iter().for_each(Waker::wake);
+    }
+
+    // ---- receiving ---------------------------------------------------------------------
+
+    /// Hands a record to the call it belongs to, and wakes that one unless it is `own`, which
+    /// reads for itself.
+    pub(super) fn accept(
+        &self,
+        record: Record,
+        own: Option<Key>,
+    ) -> Result<(Accepted, Due), partywall_call::Error> {
+        let Record { kind, flags, stream, payload } = record;
+        let record = partywall_call::Record { kind, flags, stream, payload: &payload };
+        let mut state = lock(&self.state);
+        let event = state.connection.handle(record)?;
+        let (accepted, wakers) = match event {
+            Event::Nothing => (Accepted::Done, mailbox::Wakers::default()),
+            Event::Part { key, head, data, trailers, end } => {
+                let head = head.as_ref().map(OwnedMetadata::from);
+                let trailers = trailers.map(|trailers| Trailers {
+                    code: trailers.code,
+                    metadata: OwnedMetadata::from(&trailers.metadata),
+                });
+                let is_own = own == Some(key);
+                let answered = is_own && (head.is_some() || trailers.is_some());
+                // The data are the payload's rest; a long head is not kept for their sake.
+                let part = Part { head, data: rest(payload, data), trailers, end };
+                let wakers = state.connection.user(key).fill(part, is_own);
+                (if answered { Accepted::Answered } else { Accepted::Done }, wakers)
+            }
+            Event::Opened { key, head, data, end } => {
+                let (deadline_ns, path) = (head.deadline_ns, head.path.len());
+                let metadata = OwnedMetadata::from(&head.metadata);
+                let opened = Opened { key, deadline_ns, metadata, whole: end, payload, path, data };
+                (Accepted::Opened(opened), mailbox::Wakers::default())
+            }
+            Event::Reset { key, code, text } => {
+                let text = match state.leased {
+                    Some(_) => "the caller has cancelled the call",
+                    None => text,
+                };
+                let status = Status::new(Code::from_i32(code.into()), text);
+                let wakers = state.connection.user(key).fail(status);
+                let answered = own == Some(key);
+                (if answered { Accepted::Answered } else { Accepted::Done }, wakers)
+            }
+            Event::StreamCredit(key) => (Accepted::Done, state.connection.user(key).credited()),
+            Event::LinkCredit | Event::Limits => {
+                let waiters = std::mem::take(&mut state.waiters);
+                let due = self.changed(state);
+                waiters.into_iter().for_each(Waker::wake);
+                return Ok((Accepted::Done, due));
+            }
+            Event::Draining => {
+                self.draining.store(true, Ordering::Relaxed);
+                (Accepted::Draining, mailbox::Wakers::default())
+            }
+            Event::Drained => (Accepted::Drained, mailbox::Wakers::default()),
+        };
+        let due = self.changed(state);
+        wakers.wake();
+        Ok((accepted, due))
+    }
+
+    /// Puts what came with a request's head where its handler finds it.
+    pub(super) fn deliver(&self, key: Key, data: Bytes) {
+        let part = Part { data, ..Part::default() };
+        let wakers = lock(&self.state).connection.user(key).fill(part, false);
+        wakers.wake();
+    }
+
+    /// Says what is called.
+    pub(super) fn name(&self, key: Key, path: Arc<str>) {
+        lock(&self.state).connection.user(key).path = Some(path);
+    }
+
+    pub(super) fn poll_head(&self, key: Key, cx: &Context<'_>) -> Poll<Result<Answer, Status>> {
+        lock(&self.state).connection.user(key).poll_head(cx)
+    }
+
+    pub(super) fn poll_take(&self, key: Key, cx: &Context<'_>) -> Poll<Result<Taken, Status>> {
+        lock(&self.state).connection.user(key).poll_take(cx)
+    }
+
+    pub(super) fn poll_failed(&self, key: Key, cx: &Context<'_>) -> Poll<Status> {
+        lock(&self.state).connection.user(key).poll_failed(cx)
+    }
+
+    pub(super) fn put_back(&self, key: Key, piece: Bytes) {
+        lock(&self.state).connection.user(key).put_back(piece);
+    }
+
+    pub(super) fn is_drained(&self, key: Key) -> bool {
+        lock(&self.state).connection.user(key).is_drained()
+    }
+
+    /// The program has taken data.
+    pub(super) fn taken(&self, key: Key, bytes: usize) -> Due {
+        let mut state = lock(&self.state);
+        state.connection.taken(key, bytes);
+        Due(state.connection.has_control())
+    }
+
+    /// The program takes nothing more.
+    pub(super) fn discard(&self, key: Key) -> Due {
+        let mut state = lock(&self.state);
+        state.connection.user(key).discard();
+        state.connection.discard(key);
+        Due(state.connection.has_control())
+    }
+
+    /// The program keeps memory for a message.
+    pub(super) fn keep_room(&self, key: Key, bytes: u64) -> Due {
+        let mut state = lock(&self.state);
+        state.connection.keep_room(key, bytes);
+        Due(state.connection.has_control())
+    }
+
+    /// A call waits for memory, or has waited.
+    pub(super) fn waits(&self, begins: bool) -> Due {
+        let mut state = lock(&self.state);
+        if begins {
+            state.connection.begin_to_wait();
+        } else {
+            state.connection.end_to_wait();
+        }
+        Due(state.connection.has_control())
+    }
+
+    // ---- sending -----------------------------------------------------------------------
+
+    /// What may be sent on a call; the task is woken when more may.
+    pub(super) fn reserve(
+        &self,
+        key: Key,
+        want: Want,
+        cx: &Context<'_>,
+    ) -> Result<Permit, Blocked> {
+        let mut state = lock(&self.state);
+        let reserved = state.connection.reserve(key, want);
+        if let Err(Blocked::Credit { link }) = reserved {
+            state.connection.user(key).wait_to_send(cx);
+            if link {
+                wait(&mut state.waiters, cx);
+            }
+        }
+        reserved
+    }
+
+    /// A frame is going to be written; false when the call is over.
+    pub(super) fn commit(&self, key: Key, flags: u8, data: usize) -> (bool, Due) {
+        let mut state = lock(&self.state);
+        let open = state.connection.open_calls();
+        let sent = state.connection.commit(key, flags, data);
+        if open != state.connection.open_calls() {
+            return (sent, self.changed(state));
+        }
+        (sent, Due(state.connection.has_control()))
+    }
+
+    /// The control record that is due next: its payload goes to `payload`.
+    pub(super) fn control(
+        &self,
+        payload: &mut Vec<u8>,
+    ) -> Result<Option<Control>, partywall_call::Error> {
+        let state = lock(&self.state);
+        let control = state.connection.control()?.cloned();
+        if let Some(control) = &control {
+            control.write(payload);
+        }
+        Ok(control)
+    }
+
+    /// Whether control records are due.
+    pub(super) fn has_control(&self) -> bool {
+        lock(&self.state).connection.has_control()
+    }
+
+    /// That one is on the ring.
+    pub(super) fn control_sent(&self) {
+        lock(&self.state).connection.control_sent();
+    }
+
+    /// Ready when nothing may be sent any more: the call was reset or answered.
+    pub(super) fn poll_stopped(&self, key: Key, cx: &Context<'_>) -> Poll<()> {
+        let mut state = lock(&self.state);
+        if state.connection.is_stopped(key) {
+            return Poll::Ready(());
+        }
+        state.connection.user(key).wait_to_send(cx);
+        Poll::Pending
+    }
+
+    // ---- draining ----------------------------------------------------------------------
+
+    pub(super) fn drain(&self) -> Due {
+        let mut state = lock(&self.state);
+        state.connection.drain(Instant::now());
+        self.draining.store(true, Ordering::Relaxed);
+        Due(state.connection.has_control())
+    }
+
+    /// Whether the service wants no more calls.
+    pub(super) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+
+    /// Whether a draining link has no call, and none comes; or when to ask again at the latest.
+    pub(super) fn is_finished(&self) -> Result<(), Option<Instant>> {
+        let mut state = lock(&self.state);
+        state.connection.handle_timeout(Instant::now());
+        if state.connection.is_drained() { Ok(()) } else { Err(state.connection.timeout()) }
+    }
+}
+
+/// Leased places that a link with so many calls will soon need again.
+fn needed(open: usize) -> usize {
+    if open <= FREE_PLACES { FREE_PLACES } else { open + 1 + open / 2 }
+}
+
+fn too_many_of_a_caller(account: &Account) -> String {
+    format!(
+        "this caller has {} calls open beside one on each link, or its user's callers {USER_SHARE} \
+         times as many, the most that they may (Server::max_calls_per_caller)",
+        account.bounds().calls,
+    )
+}
+
+/// Has the task woken with the others.
+pub(super) fn wait(waiters: &mut Vec<Waker>, cx: &Context<'_>) {
+    if !waiters.iter().any(|w| w.will_wake(cx.waker())) {
+        waiters.push(cx.waker().clone());
+    }
+}

@@ -1,0 +1,126 @@
+//! The incoming ring of a link: taking records off it, and the flag by which its reader says that it
+//! is to be woken.
+//!
+//! `rx` guards the ring's end. It is taken before `tx` and the lock of the calls where several
+//! are held.
+//!
+//! ```text
+//! need-wakeup   the sleep word says doorbell: the peer rings for the next record
+//! staying       the driver has been woken, waits awake once others have run, and then sets the flag
+//! neither       somebody is going to look, and sets the flag before it stops looking
+//! ```
+
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+
+use partywall_abi::layout::SleepMode;
+use partywall_abi::sync::{AtomicBool, AtomicU64, Ordering};
+use partywall_shm::ring::{Violation, Wake};
+use partywall_shm::spin::{Plan, Spin};
+
+use super::record::{In, Record};
+use crate::lock::lock;
+
+/// The reading half.
+pub(super) struct Rx {
+    records: In,
+    /// What was learned of waiting for records.
+    pub(super) spin: Spin,
+    /// Something was released since the producer was last looked after.
+    released: bool,
+    /// What the driver is to do before it sleeps.
+    pub(super) asked: Option<Plan>,
+}
+
+impl Rx {
+    /// Whether a record is there.
+    pub(super) fn ready(&self) -> bool {
+        self.records.ready()
+    }
+
+    /// What a peer that waits for room needs, after records have been taken.
+    pub(super) fn notify(&mut self) -> Result<Wake, Violation> {
+        if std::mem::take(&mut self.released) {
+            self.records.ring().notify()
+        } else {
+            Ok(Wake::Done)
+        }
+    }
+}
+
+/// The incoming ring.
+pub(super) struct Inbound {
+    rx: Mutex<Rx>,
+    need_wakeup: AtomicBool,
+    staying: AtomicBool,
+    /// Bytes that came. Not in `rx`: who finds that taken believes that somebody reads.
+    received: AtomicU64,
+}
+
+impl Inbound {
+    pub(super) fn new(records: In) -> Self {
+        let rx = Rx { records, spin: Spin::default(), released: false, asked: None };
+        Self {
+            rx: Mutex::new(rx),
+            need_wakeup: AtomicBool::new(false),
+            staying: AtomicBool::new(false),
+            received: AtomicU64::new(0),
+        }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Rx> {
+        lock(&self.rx)
+    }
+
+    /// The reading half, unless somebody has it.
+    pub(super) fn try_lock(&self) -> Option<MutexGuard<'_, Rx>> {
+        match self.rx.try_lock() {
+            Ok(rx) => Some(rx),
+            Err(TryLockError::Poisoned(p)) => Some(PoisonError::into_inner(p)),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// Takes one record off the ring.
+    pub(super) fn take(&self, rx: &mut Rx) -> Result<Option<Record>, Violation> {
+        let Some(record) = rx.records.take()? else { return Ok(None) };
+        rx.released = true;
+        let received = self.received.load(Ordering::Relaxed) + record.payload.len() as u64;
+        self.received.store(received, Ordering::Relaxed);
+        Ok(Some(record))
+    }
+
+    /// Bytes that came so far.
+    pub(super) fn received(&self) -> u64 {
+        self.received.load(Ordering::Relaxed)
+    }
+
+    /// Whether the peer rings for the next record.
+    pub(super) fn needs_wakeup(&self) -> bool {
+        self.need_wakeup.load(Ordering::Relaxed)
+    }
+
+    /// Whether a task that waits need not look: the peer rings, or the driver stays.
+    pub(super) fn is_cared_for(&self) -> bool {
+        self.needs_wakeup() || self.staying.load(Ordering::Relaxed)
+    }
+
+    /// Takes the flag back: somebody looks.
+    pub(super) fn awake(&self, rx: &mut Rx) {
+        rx.records.ring().awake();
+        self.need_wakeup.store(false, Ordering::Relaxed);
+    }
+
+    /// The driver is going to look, and sleeps only then.
+    pub(super) fn stay(&self, rx: &mut Rx) {
+        self.awake(rx);
+        self.staying.store(true, Ordering::Relaxed);
+    }
+
+    /// Sets the flag; false when a record is there.
+    pub(super) fn sleep(&self, rx: &mut Rx) -> bool {
+        let asleep = rx.records.ring().prepare_sleep(SleepMode::Doorbell);
+        self.need_wakeup.store(asleep, Ordering::Relaxed);
+        self.staying.store(false, Ordering::Relaxed);
+        asleep
+    }
+}

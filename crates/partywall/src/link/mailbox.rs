@@ -1,0 +1,336 @@
+//! What a call has received and not read yet, and who waits for it.
+//!
+//! It lies in the connection, under the lock of the link's calls: who reads the ring fills it, the
+//! call's task empties it. Pieces that wait are kept in no more than twice their bytes: small ones
+//! are put together, whatever the peer cuts them into.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use bytes::{Bytes, BytesMut};
+use partywall_abi::frame::OwnedMetadata;
+use tonic::Status;
+
+/// Pieces below this many bytes are put together while they wait.
+const SMALL: usize = 1024;
+/// So much is put together at most.
+const TOGETHER: usize = 16 * 1024;
+
+/// Trailers as they came.
+#[derive(Debug)]
+pub(crate) struct Trailers {
+    pub(crate) code: u8,
+    pub(crate) metadata: OwnedMetadata,
+}
+
+/// How an answer begins.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    /// All of it: head, data, trailers.
+    Whole(OwnedMetadata, Option<Bytes>, Trailers),
+    /// The head; the rest is to be taken.
+    Head(OwnedMetadata),
+    /// Trailers without a head: a status alone.
+    Trailers(Trailers),
+}
+
+/// What a call finds in its mailbox.
+#[derive(Debug)]
+pub(crate) enum Taken {
+    Data(Bytes),
+    Trailers(Trailers),
+    End,
+}
+
+/// What a frame brings.
+#[derive(Default)]
+pub(super) struct Part {
+    pub(super) head: Option<OwnedMetadata>,
+    pub(super) data: Bytes,
+    pub(super) trailers: Option<Trailers>,
+    pub(super) end: bool,
+}
+
+/// Who is to be woken when the lock is free.
+#[must_use = "who waits is to be woken"]
+#[derive(Default)]
+pub(super) struct Wakers([Option<Waker>; 2]);
+
+impl Wakers {
+    pub(super) fn wake(self) {
+        self.0.into_iter().flatten().for_each(Waker::wake);
+    }
+}
+
+pub(super) struct Mailbox {
+    /// How many values refer to the call; with the last one it is released.
+    pub(super) users: usize,
+    /// What is called, in the service, as soon as that is known.
+    pub(super) path: Option<Arc<str>>,
+    head: Option<OwnedMetadata>,
+    /// The first piece, as most calls have one, and the others.
+    first: Bytes,
+    pieces: VecDeque<Bytes>,
+    /// Small pieces after those.
+    small: BytesMut,
+    trailers: Option<Trailers>,
+    error: Option<Box<Status>>,
+    /// Nothing more comes.
+    ended: bool,
+    /// Who waits for any of the above, and who for credit.
+    reader: Option<Waker>,
+    writer: Option<Waker>,
+}
+
+impl Default for Mailbox {
+    fn default() -> Self {
+        Self {
+            users: 1,
+            path: None,
+            head: None,
+            first: Bytes::new(),
+            pieces: VecDeque::new(),
+            small: BytesMut::new(),
+            trailers: None,
+            error: None,
+            ended: false,
+            reader: None,
+            writer: None,
+        }
+    }
+}
+
+impl Mailbox {
+    /// Puts in what a frame brought; whom to wake for it. Of a call that reads for itself, nobody is.
+    pub(super) fn fill(&mut self, part: Part, own: bool) -> Wakers {
+        if part.head.is_some() {
+            self.head = part.head;
+        }
+        self.put(part.data);
+        self.ended |= part.end;
+        // An answered call takes no more of the request.
+        let stopped = part.trailers.is_some();
+        self.trailers = part.trailers;
+        if own {
+            return Wakers::default();
+        }
+        Wakers([self.reader.take(), stopped.then(|| self.writer.take()).flatten()])
+    }
+
+    fn put(&mut self, data: Bytes) {
+        if data.is_empty() {
+            return;
+        }
+        if self.first.is_empty() && self.pieces.is_empty() && self.small.is_empty() {
+            self.first = data;
+            return;
+        }
+        let is_small = data.len() < SMALL;
+        if is_small {
+            self.small.extend_from_slice(&data);
+            if self.small.len() < TOGETHER {
+                return;
+            }
+        }
+        if !self.small.is_empty() {
+            self.pieces.push_back(self.small.split().freeze());
+        }
+        if !is_small {
+            self.pieces.push_back(data);
+        }
+    }
+
+    fn take(&mut self) -> Option<Bytes> {
+        if !self.first.is_empty() {
+            return Some(std::mem::take(&mut self.first));
+        }
+        if let Some(piece) = self.pieces.pop_front() {
+            return Some(piece);
+        }
+        (!self.small.is_empty()).then(|| self.small.split().freeze())
+    }
+
+    fn has_data(&self) -> bool {
+        !(self.first.is_empty() && self.pieces.is_empty() && self.small.is_empty())
+    }
+
+    /// The reader cannot have this yet.
+    pub(super) fn put_back(&mut self, piece: Bytes) {
+        let first = std::mem::replace(&mut self.first, piece);
+        if !first.is_empty() {
+            self.pieces.push_front(first);
+        }
+    }
+
+    /// Ends the call with an error; what has come before can still be read.
+    pub(super) fn fail(&mut self, status: Status) -> Wakers {
+        if !std::mem::replace(&mut self.ended, true) {
+            self.error = Some(Box::new(status));
+        }
+        Wakers([self.reader.take(), self.writer.take()])
+    }
+
+    /// Throws away what has come, and what comes.
+    pub(super) fn discard(&mut self) {
+        self.ended = true;
+        while self.take().is_some() {}
+    }
+
+    /// More may be sent.
+    pub(super) fn credited(&mut self) -> Wakers {
+        Wakers([self.writer.take(), None])
+    }
+
+    /// Has the task woken when more may be sent, or nothing ever.
+    pub(super) fn wait_to_send(&mut self, cx: &Context<'_>) {
+        register(&mut self.writer, cx);
+    }
+
+    /// How the answer begins, or what came instead of one.
+    pub(super) fn poll_head(&mut self, cx: &Context<'_>) -> Poll<Result<Answer, Status>> {
+        if let Some(head) = self.head.take() {
+            let one_piece = self.pieces.is_empty() && self.small.is_empty();
+            return Poll::Ready(Ok(match self.trailers.take() {
+                Some(trailers) if one_piece => Answer::Whole(head, self.take(), trailers),
+                trailers => {
+                    self.trailers = trailers;
+                    Answer::Head(head)
+                }
+            }));
+        }
+        if let Some(error) = self.error.take() {
+            return Poll::Ready(Err(*error));
+        }
+        if let Some(trailers) = self.trailers.take() {
+            return Poll::Ready(Ok(Answer::Trailers(trailers)));
+        }
+        if self.ended {
+            return Poll::Ready(Err(Status::internal("the call ended without an answer")));
+        }
+        register(&mut self.reader, cx);
+        Poll::Pending
+    }
+
+    /// The next piece. Data counts as taken when the connection has been told so.
+    pub(super) fn poll_take(&mut self, cx: &Context<'_>) -> Poll<Result<Taken, Status>> {
+        if let Some(piece) = self.take() {
+            return Poll::Ready(Ok(Taken::Data(piece)));
+        }
+        if let Some(error) = self.error.take() {
+            return Poll::Ready(Err(*error));
+        }
+        if let Some(trailers) = self.trailers.take() {
+            return Poll::Ready(Ok(Taken::Trailers(trailers)));
+        }
+        if self.ended {
+            return Poll::Ready(Ok(Taken::End));
+        }
+        register(&mut self.reader, cx);
+        Poll::Pending
+    }
+
+    /// Ready when the call has failed: what has come of a message that waits is of no use then.
+    pub(super) fn poll_failed(&mut self, cx: &Context<'_>) -> Poll<Status> {
+        register(&mut self.reader, cx);
+        self.error.take().map_or(Poll::Pending, |error| Poll::Ready(*error))
+    }
+
+    /// Whether nothing is left to take.
+    pub(super) fn is_drained(&self) -> bool {
+        self.ended && !self.has_data() && self.trailers.is_none() && self.error.is_none()
+    }
+}
+
+/// Remembers a waker, without cloning one that is there already.
+pub(crate) fn register(slot: &mut Option<Waker>, cx: &Context<'_>) {
+    if !slot.as_ref().is_some_and(|w| w.will_wake(cx.waker())) {
+        *slot = Some(cx.waker().clone());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    fn cx() -> Context<'static> {
+        Context::from_waker(Waker::noop())
+    }
+
+    fn data(bytes: impl Into<Bytes>) -> Part {
+        Part { data: bytes.into(), ..Part::default() }
+    }
+
+    #[test]
+    fn data_comes_before_the_error_and_the_error_once() {
+        let mut mailbox = Mailbox::default();
+        mailbox.fill(data("x"), false).wake();
+        mailbox.fail(Status::unavailable("gone")).wake();
+        assert!(matches!(mailbox.poll_take(&cx()), Poll::Ready(Ok(Taken::Data(_)))));
+        assert!(matches!(mailbox.poll_take(&cx()), Poll::Ready(Err(_))));
+        assert!(matches!(mailbox.poll_take(&cx()), Poll::Ready(Ok(Taken::End))));
+        assert!(mailbox.is_drained());
+    }
+
+    #[test]
+    fn a_piece_that_is_put_back_comes_first() {
+        let mut mailbox = Mailbox::default();
+        for piece in ["one", "two", "three"] {
+            mailbox.fill(data(piece), false).wake();
+        }
+        let Poll::Ready(Ok(Taken::Data(mut one))) = mailbox.poll_take(&cx()) else { panic!() };
+        mailbox.put_back(one.split_off(1));
+        let mut all = one.to_vec();
+        while let Some(piece) = mailbox.take() {
+            all.extend_from_slice(&piece);
+        }
+        assert_eq!(all, b"onetwothree");
+    }
+
+    #[test]
+    fn small_pieces_keep_no_large_ones_alive_and_come_in_order() {
+        /// What a piece came in, which counts while it is kept.
+        struct Slot(Vec<u8>, Arc<AtomicUsize>);
+
+        impl AsRef<[u8]> for Slot {
+            fn as_ref(&self) -> &[u8] {
+                &self.0
+            }
+        }
+
+        impl Drop for Slot {
+            fn drop(&mut self) {
+                self.1.fetch_sub(self.0.len(), Ordering::Relaxed);
+            }
+        }
+
+        let mut mailbox = Mailbox::default();
+        let mut sent = Vec::new();
+        let mut total = 0;
+        let kept = Arc::new(AtomicUsize::new(0));
+        for i in 0..40_000_u32 {
+            // Each piece is a sliver of a large buffer, as a hostile peer would have it.
+            let slot = Slot(vec![i as u8; 2 * SMALL], Arc::clone(&kept));
+            kept.fetch_add(2 * SMALL, Ordering::Relaxed);
+            let slot = Bytes::from_owner(slot);
+            let piece = if i % 5_000 == 0 { slot } else { slot.slice(3..4) };
+            total += piece.len();
+            sent.extend_from_slice(&piece);
+            mailbox.fill(data(piece), false).wake();
+        }
+        let (kept, small) = (kept.load(Ordering::Relaxed), mailbox.small.capacity());
+        assert_eq!(kept, 8 * 2 * SMALL, "only large ones are kept as they came");
+        assert!(mailbox.pieces.len() < 32, "{} pieces", mailbox.pieces.len());
+        // The small ones, put together.
+        let pieces = mailbox.first.len() + mailbox.pieces.iter().map(Bytes::len).sum::<usize>();
+        let own = pieces - kept;
+        assert!(own + small + kept <= 2 * total, "{own}, {small} and {kept} for {total}");
+        let mut got = Vec::new();
+        while got.len() < total {
+            let Poll::Ready(Ok(Taken::Data(d))) = mailbox.poll_take(&cx()) else { panic!() };
+            got.extend_from_slice(&d);
+        }
+        assert!(got == sent);
+    }
+}

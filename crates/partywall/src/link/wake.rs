@@ -1,0 +1,41 @@
+//! How a sleeping peer is told that something is on its ring.
+//!
+//! ```text
+//! Ring   a byte on the link's socket, which wakes a task of the peer
+//! Gate   for a peer of the same launcher: this thread goes in and takes the records itself  ([`gate`])
+//! ```
+//!
+//! A peer that does not sleep is told nothing.
+
+use std::time::Instant;
+
+use partywall_shm::ring::Wake;
+
+use super::Link;
+use super::broken::Broken;
+
+pub(super) mod gate;
+mod predictor;
+
+/// A request that is whole on the ring, and whose call looks for its answer next.
+pub(super) struct Sent<'a> {
+    pub(super) stream: u32,
+    pub(super) path: &'a str,
+    /// When its call's time is over.
+    pub(super) due: Option<Instant>,
+}
+
+/// A way to tell a sleeping peer.
+pub(super) trait Tell: Send + Sync {
+    /// Tells it, with nothing locked. `sent` is set for the last record if that was a whole request.
+    fn tell(&self, link: &Link, sent: Option<Sent<'_>>) -> Result<(), Broken>;
+}
+
+/// By the doorbell.
+pub(super) struct Ring;
+
+impl Tell for Ring {
+    fn tell(&self, link: &Link, _sent: Option<Sent<'_>>) -> Result<(), Broken> {
+        link.ring(Wake::Doorbell)
+    }
+}
