@@ -217,9 +217,12 @@ impl<T: Default> Connection<T> {
 
     /// Forgets a call; one that is open is reset with CANCELLED.
     pub fn release(&mut self, key: Key) -> T {
-        self.reset(key, CANCELLED, "");
-        self.discard(key);
-        self.streams.remove(key.index).user
+        if self.stream(key).open {
+            self.reset(key, CANCELLED, "");
+        }
+        let mut stream = self.streams.remove(key.index);
+        self.give_back(stream.receive.discard());
+        stream.user
     }
 
     /// Takes a call out of the open ones; whether it was.
@@ -657,12 +660,14 @@ impl<T> Connection<T> {
     }
 }
 
+#[inline]
 fn checked_head(block: &[u8]) -> Result<Metadata<'_>, Error> {
     let head = ResponseHead::decode(block)?;
     metadata::check(&head)?;
     Ok(head)
 }
 
+#[inline]
 fn checked_trailers(block: &[u8]) -> Result<Trailers<'_>, Error> {
     let trailers = Trailers::decode(block).map_err(|why: DecodeError| Error::from(why))?;
     metadata::check(&trailers.metadata)?;

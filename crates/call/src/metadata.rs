@@ -17,7 +17,12 @@ const NAME: [bool; 256] = {
     allowed
 };
 
+#[inline]
 pub(crate) fn check(metadata: &Metadata<'_>) -> Result<(), Rule> {
+    if metadata.is_empty() { Ok(()) } else { check_entries(metadata) }
+}
+
+fn check_entries(metadata: &Metadata<'_>) -> Result<(), Rule> {
     for (name, value) in metadata.iter() {
         if !name.iter().all(|byte| NAME[usize::from(*byte)]) {
             return Err(Rule::MetadataName);

@@ -23,18 +23,21 @@ pub(crate) struct LinkWindow {
 }
 
 impl LinkWindow {
+    #[inline]
     pub(crate) fn new(whole: u32) -> Self {
         Self { left: whole, owed: 0, whole }
     }
 
     /// Data has come. A grant may be due afterwards: what slow readers hold back must not keep the
     /// others' share below a portion.
+    #[inline]
     pub(crate) fn charge(&mut self, bytes: u32) -> Result<Option<u32>, Rule> {
         self.left = self.left.checked_sub(bytes).ok_or(Rule::OverWindow)?;
         Ok(self.grant())
     }
 
     /// The program has taken data, or nobody will; what is to be granted.
+    #[inline]
     pub(crate) fn give_back(&mut self, bytes: u32) -> Option<u32> {
         self.owed += bytes;
         debug_assert!(self.owed + self.left <= self.whole, "data given back twice");
@@ -46,6 +49,7 @@ impl LinkWindow {
         self.left
     }
 
+    #[inline]
     fn grant(&mut self) -> Option<u32> {
         let beside = self.left.saturating_sub(self.whole / limits::RESERVE);
         if self.owed == 0 || (self.owed < self.whole / 2 && self.owed < beside) {
@@ -65,6 +69,7 @@ pub(crate) struct LinkCredit {
 }
 
 impl LinkCredit {
+    #[inline]
     pub(crate) fn new(whole: u32) -> Self {
         Self { left: whole, whole }
     }
@@ -75,18 +80,21 @@ impl LinkCredit {
         self.whole = whole;
     }
 
+    #[inline]
     pub(crate) fn add(&mut self, credit: u32) -> Result<(), Rule> {
         let left = self.left.checked_add(credit).filter(|left| *left <= self.whole);
         self.left = left.ok_or(Rule::OverCredit)?;
         Ok(())
     }
 
+    #[inline]
     pub(crate) fn spend(&mut self, bytes: u32) {
         self.left -= bytes;
     }
 
     /// What may be sent. Data of messages that one record does not hold whole leaves a part of the
     /// window to the others: readers that take nothing stop no short call.
+    #[inline]
     pub(crate) fn left(&self, whole_message: bool) -> u32 {
         let reserve = if whole_message { 0 } else { self.whole / limits::RESERVE };
         self.left.saturating_sub(reserve)
@@ -114,6 +122,7 @@ pub(crate) struct Receive {
 }
 
 impl Receive {
+    #[inline]
     pub(crate) fn new() -> Self {
         Self {
             left: limits::STREAM_WINDOW,
@@ -129,6 +138,7 @@ impl Receive {
     }
 
     /// Data has come. What of the link's window nobody will take; `None` if the program takes it.
+    #[inline]
     pub(crate) fn charge(&mut self, bytes: u32, by_room: bool) -> Result<Option<u32>, Rule> {
         let came = self.came + u64::from(bytes);
         if by_room {
@@ -159,6 +169,7 @@ impl Receive {
 
     /// The program has taken data: what that gives back to the link's window, and what is to be
     /// granted to the stream.
+    #[inline]
     pub(crate) fn take(&mut self, bytes: usize) -> (u32, Option<u32>) {
         let bytes = bytes as u64;
         debug_assert!(self.taken + bytes <= self.came, "data taken that has not come");
@@ -174,6 +185,7 @@ impl Receive {
     }
 
     /// The program takes nothing more: what goes back to the link's window.
+    #[inline]
     pub(crate) fn discard(&mut self) -> u32 {
         self.discards = true;
         let windowed = self.windowed(self.taken, self.came - self.taken);
@@ -211,16 +223,19 @@ pub(crate) struct Send {
 }
 
 impl Send {
+    #[inline]
     pub(crate) fn new() -> Self {
         Self { credit: limits::STREAM_WINDOW, sent: 0, room: 0, begun: false, stopped: false }
     }
 
+    #[inline]
     pub(crate) fn add(&mut self, credit: u32) -> Result<(), Rule> {
         let sum = self.credit.checked_add(credit).filter(|sum| *sum <= limits::STREAM_WINDOW);
         self.credit = sum.ok_or(Rule::OverCredit)?;
         Ok(())
     }
 
+    #[inline]
     pub(crate) fn room(&mut self, until: u64) -> Result<(), Rule> {
         if until < self.room {
             return Err(Rule::OverCredit);
@@ -231,6 +246,7 @@ impl Send {
 
     /// What may be sent with so much credit of the link, and whether that is by room, which needs
     /// no credit.
+    #[inline]
     pub(crate) fn allowed(&self, link: u32) -> (usize, bool) {
         match self.room.saturating_sub(self.sent) {
             0 => (link.min(self.credit) as usize, false),
@@ -238,6 +254,7 @@ impl Send {
         }
     }
 
+    #[inline]
     pub(crate) fn spend(&mut self, bytes: u32, by_room: bool) {
         self.sent += u64::from(bytes);
         if !by_room {

@@ -224,10 +224,16 @@ impl Link {
 
     /// Sends the control records that are due, now or as soon as there is room: where others wait for
     /// that, whoever serves them looks after it has said that nobody waits any more.
+    #[inline]
     fn send_control(&self, due: Due) {
-        if due.0
-            && !self.outbound.is_stalled()
-            && self.closed().is_none()
+        if due.0 && !self.outbound.is_stalled() {
+            self.send_control_now();
+        }
+    }
+
+    #[cold]
+    fn send_control_now(&self) {
+        if self.closed().is_none()
             && let Err(why) = self.try_send_control()
         {
             self.close(&why);
@@ -252,10 +258,13 @@ impl Link {
     // ---- room on the ring --------------------------------------------------------------
 
     /// Sends what waits for room, and wakes those who wait, if there is some now.
+    #[inline]
     fn serve_stalled(&self) -> Result<(), Broken> {
-        if !self.outbound.is_stalled() {
-            return Ok(());
-        }
+        if self.outbound.is_stalled() { self.serve_stalled_now() } else { Ok(()) }
+    }
+
+    #[cold]
+    fn serve_stalled_now(&self) -> Result<(), Broken> {
         let mut tx = self.outbound.lock();
         loop {
             let waits = tx.push_control(&self.calls)?;

@@ -68,16 +68,15 @@ impl WholeBody {
     pub(super) fn new(link: &Arc<Link>, key: Key, data: Bytes) -> Self {
         let len = data.len();
         let held = if len <= SHORT {
+            // It counted as taken when it came.
             Held::Nothing
         } else if let Some(charge) = link.calls.account.try_charge(len as u64) {
+            link.send_control(link.calls.taken(key, len));
             Held::Account { _charge: charge }
         } else {
             link.calls.share(key);
             Held::Window(Arc::clone(link), key)
         };
-        if len > 0 && !matches!(held, Held::Window(..)) {
-            link.send_control(link.calls.taken(key, len));
-        }
         Self { data: (len > 0).then_some(data), held }
     }
 

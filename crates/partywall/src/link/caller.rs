@@ -11,7 +11,7 @@
 //!
 //! A unary call costs, beside what tonic does: one record each way and one copy of each, one allocation
 //! for the record that is read, and when the server sleeps one send(2) to wake it; when this side
-//! sleeps one epoll_wait(2). The lock of the calls is taken seven times.
+//! sleeps one epoll_wait(2). The lock of the calls is taken six times.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -393,7 +393,8 @@ impl Call {
         let open = self.open.as_mut().expect("polled after the end");
         let spin = self.sender.is_none() && !std::mem::replace(&mut self.spun, true);
         open.look(cx, spin);
-        if let Poll::Ready(answer) = open.link().calls.poll_head(open.key, cx) {
+        if let Poll::Ready((answer, due)) = open.link().calls.poll_head(open.key, cx) {
+            open.link().send_control(due);
             open.resign(true);
             return Poll::Ready(self.answer(answer));
         }
@@ -451,10 +452,6 @@ impl Call {
             }
             Ok(Answer::Whole(head, data, trailers)) => {
                 open.finished();
-                let link = open.link();
-                if let Some(data) = &data {
-                    link.send_control(link.calls.taken(open.key, data.len()));
-                }
                 let trailers = wire::trailers(trailers.code, &trailers.metadata.get());
                 let whole = WholeAnswer { data, trailers: Some(trailers) };
                 (wire::response_headers(&head.get()), tonic::body::Body::new(whole))

@@ -14,14 +14,14 @@
 //! back what it has to spare.
 
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Instant;
 
 use bytes::{Buf as _, Bytes};
 use partywall_abi::frame::{Limits, OwnedMetadata, RequestHead};
 use partywall_abi::limits;
 use partywall_abi::sync::{AtomicBool, AtomicUsize, Ordering};
-use partywall_call::{Blocked, Connection, Control, Event, Key, NotOpened, Permit, Want};
+use partywall_call::{Blocked, Connection, Control, Event, Key, NotOpened, Permit, SHORT, Want};
 use tonic::{Code, Status};
 
 use super::account::{Account, USER_SHARE};
@@ -54,10 +54,9 @@ pub(super) struct Opened {
 }
 
 impl Opened {
-    /// What is called.
-    pub(super) fn path(&self) -> &str {
-        let path = &self.payload[RequestHead::PATH_AT..][..self.path];
-        std::str::from_utf8(path).expect("a path that was checked")
+    /// What is called: a path in ASCII.
+    pub(super) fn path(&self) -> &[u8] {
+        &self.payload[RequestHead::PATH_AT..][..self.path]
     }
 
     /// The data that came with the head.
@@ -226,18 +225,18 @@ impl Calls {
         }
     }
 
-    /// Leases places of the account for a call that the peer has opened.
+    /// Says what a call that the peer has opened is called, and leases a place of the account for it.
     ///
     /// # Errors
-    /// When there are none: the call is reset and released.
-    pub(super) fn lease(&self, key: Key) -> Result<(), Due> {
+    /// When there is none: the call is reset and released.
+    pub(super) fn admit(&self, key: Key, path: Arc<str>) -> Result<(), Due> {
         let mut state = lock(&self.state);
         let (open, leased) = (state.connection.open_calls(), state.leased.unwrap_or(usize::MAX));
-        if open <= leased {
-            return Ok(());
+        if open > leased {
+            self.lease_more(&mut state, open);
         }
-        self.lease_more(&mut state, open);
-        if state.leased.is_some_and(|leased| open <= leased) {
+        if state.leased.is_none_or(|leased| open <= leased) {
+            state.connection.user(key).path = Some(path);
             return Ok(());
         }
         let text = too_many_of_a_caller(&self.account);
@@ -339,6 +338,7 @@ impl Calls {
         let Record { kind, flags, stream, payload } = record;
         let record = partywall_call::Record { kind, flags, stream, payload: &payload };
         let mut state = lock(&self.state);
+        let open = state.connection.open_calls();
         let event = state.connection.handle(record)?;
         let (accepted, wakers) = match event {
             Event::Nothing => (Accepted::Done, mailbox::Wakers::default()),
@@ -357,6 +357,10 @@ impl Calls {
             }
             Event::Opened { key, head, data, end } => {
                 let (deadline_ns, path) = (head.deadline_ns, head.path.len());
+                if end && (1..=SHORT).contains(&data) {
+                    // Too little to keep account of.
+                    state.connection.taken(key, data);
+                }
                 let metadata = OwnedMetadata::from(&head.metadata);
                 let opened = Opened { key, deadline_ns, metadata, whole: end, payload, path, data };
                 (Accepted::Opened(opened), mailbox::Wakers::default())
@@ -384,7 +388,13 @@ impl Calls {
             }
             Event::Drained => (Accepted::Drained, mailbox::Wakers::default()),
         };
-        let due = self.changed(state);
+        let due = if state.connection.open_calls() == open {
+            let due = Due(state.connection.has_control());
+            drop(state);
+            due
+        } else {
+            self.changed(state)
+        };
         wakers.wake();
         Ok((accepted, due))
     }
@@ -396,13 +406,18 @@ impl Calls {
         wakers.wake();
     }
 
-    /// Says what is called.
-    pub(super) fn name(&self, key: Key, path: Arc<str>) {
-        lock(&self.state).connection.user(key).path = Some(path);
-    }
-
-    pub(super) fn poll_head(&self, key: Key, cx: &Context<'_>) -> Poll<Result<Answer, Status>> {
-        lock(&self.state).connection.user(key).poll_head(cx)
+    /// How an answer begins; data that came with all of it count as taken.
+    pub(super) fn poll_head(
+        &self,
+        key: Key,
+        cx: &Context<'_>,
+    ) -> Poll<(Result<Answer, Status>, Due)> {
+        let mut state = lock(&self.state);
+        let answer = ready!(state.connection.user(key).poll_head(cx));
+        if let Ok(Answer::Whole(_, Some(data), _)) = &answer {
+            state.connection.taken(key, data.len());
+        }
+        Poll::Ready((answer, Due(state.connection.has_control())))
     }
 
     pub(super) fn poll_take(&self, key: Key, cx: &Context<'_>) -> Poll<Result<Taken, Status>> {

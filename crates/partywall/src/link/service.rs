@@ -415,13 +415,12 @@ impl Service {
     /// A new request.
     fn begin(self: &Arc<Self>, mut opened: Opened, reader: Reader<'_>) {
         let (link, key) = (&self.link, opened.key);
-        if let Err(due) = link.calls.lease(key) {
+        let (method, peer) = self.method(opened.path());
+        if let Err(due) = link.calls.admit(key, Arc::clone(&method.path)) {
             return link.send_control(due);
         }
         // Counted now: a caller that has its answer can end the link before its call has ended here.
         link.counters.calls.fetch_add(1, Ordering::Relaxed);
-        let (method, peer) = self.method(opened.path());
-        link.calls.name(key, Arc::clone(&method.path));
         let whole = opened.whole;
         let mut call = Task {
             service: Arc::clone(self),
@@ -436,7 +435,7 @@ impl Service {
         if !call.method.allowed {
             link.counters.denied.fetch_add(1, Ordering::Relaxed);
             let methods = &lock(&self.rights).methods;
-            let denied = crate::error::denied("this caller", opened.path(), methods);
+            let denied = crate::error::denied("this caller", &call.method.path, methods);
             call.step = Step::Answer(Sender::status(denied));
             return self.run(call, true, reader);
         }
@@ -508,13 +507,14 @@ impl Service {
         }
     }
 
-    /// What is known of a path, and who calls it.
-    fn method(&self, path: &str) -> (Arc<Method>, Peer) {
+    /// What is known of a path in ASCII, and who calls it.
+    fn method(&self, path: &[u8]) -> (Arc<Method>, Peer) {
         let mut rights = lock(&self.rights);
         let peer = rights.peer.clone();
-        if let Some(last) = rights.last.as_ref().filter(|m| *m.path == *path) {
+        if let Some(last) = rights.last.as_ref().filter(|m| m.path.as_bytes() == path) {
             return (Arc::clone(last), peer);
         }
+        let path = std::str::from_utf8(path).unwrap_or_default();
         if let Some(method) = rights.all.get(path).cloned() {
             rights.last = Some(Arc::clone(&method));
             return (method, peer);
