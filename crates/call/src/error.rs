@@ -58,6 +58,12 @@ pub enum Rule {
     MetadataValue,
 }
 
+impl Rule {
+    /// How many rules there are.
+    #[cfg(test)]
+    pub(crate) const COUNT: usize = 16;
+}
+
 /// Why a peer's record ends the link. The blame is always the peer's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {

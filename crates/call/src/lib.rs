@@ -47,6 +47,8 @@
 
 #![forbid(unsafe_code)]
 
+#[cfg(any(test, feature = "cases"))]
+pub mod cases;
 mod connection;
 mod control;
 mod error;

@@ -204,7 +204,8 @@ impl Memory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use partywall_shm::setup::{Adopted, Ends, Pending};
+    use partywall_shm::link::Ends;
+    use partywall_shm::setup::{Adopted, Pending};
 
     const G: Geometry = Geometry::DEFAULT;
 

@@ -298,13 +298,7 @@ impl Channel {
                     (again, self.open) = (false, None);
                     continue;
                 }
-                Err(Failed::Link(why)) => {
-                    let link = open.server.link();
-                    if !matches!(why, Broken::Link(LinkError::Dead)) {
-                        tracing::warn!(link, blame = ?why.blame(), %why, "link closed");
-                    }
-                    (Status::unavailable(format!("link {link}: {why}")), false)
-                }
+                Err(Failed::Link(why)) => (open.end(&why), false),
             };
             if !keep {
                 self.open = None;
@@ -366,8 +360,23 @@ impl Open {
         }
         let mut nobodys = Call { key: None, answer: Answer::default(), limit: 0, deadline: None };
         let taken = self.take_turn(&mut nobodys);
+        if let Err(Failed::Link(why)) = &taken {
+            self.end(why);
+        }
         let is_told = taken.is_ok() && self.send_control().is_ok();
         is_told && !self.connection.is_draining() && !self.link.is_dead()
+    }
+
+    /// The link has ended: the coordinator is told why, and the call gets this status.
+    fn end(&mut self, why: &Broken) -> Status {
+        let link = self.server.link();
+        if !matches!(why, Broken::Link(LinkError::Dead)) {
+            tracing::warn!(link, blame = ?why.blame(), %why, "link closed");
+        }
+        if let Some((booked, end)) = self.booked.take() {
+            booked.close(why.reported(), end.stats());
+        }
+        why.status(link)
     }
 
     /// Whether the server has taken the first record of the call under way.

@@ -12,13 +12,14 @@ use partywall_abi::frame::{
 use partywall_abi::layout::Geometry;
 use partywall_abi::limits;
 use partywall_abi::name::MethodSet;
-use partywall_shm::setup::{Ends, local_pair};
+use partywall_shm::link::Ends;
+use partywall_shm::setup::local_pair;
 use tonic::body::Body;
 
+use crate::dispatch::{Answer, Dispatch};
 use crate::link::account::{Accounts, Bounds};
 use crate::link::{caller, service};
 use crate::peer::Peer;
-use crate::server::{Answer, Dispatch};
 
 struct Echo(AtomicBool);
 

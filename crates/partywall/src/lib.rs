@@ -69,12 +69,14 @@
 // How it hangs together:
 //
 // Channel ── link::caller ─┐                     ┌─ link::service ── Routes ── tower layers
-//                          ├── ring::core (one per link: what both sides do) ──┘
+//                          ├── link (what both sides do) ──┤
+//                          └── partywall_call (the rules) ─┘
 // agent (one per process): the control socket to the coordinator
 
 mod agent;
 pub mod blocking;
 mod channel;
+mod dispatch;
 mod domain;
 mod error;
 #[cfg(any(test, fuzzing))]

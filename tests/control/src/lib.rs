@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 
 use partywall_abi::control::{Identity, Message, Terms};
 use partywall_abi::limits;
-use partywall_shm::setup::{Adopted, Ends, Pending};
+use partywall_shm::link::Ends;
+use partywall_shm::setup::{Adopted, Pending};
 use partywall_shm::socket::{self, Endpoint, Packet, Passed};
 use rustix::net::sockopt::Timeout;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};

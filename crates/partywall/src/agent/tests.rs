@@ -46,7 +46,7 @@ fn wait_until_closed(agent: &Arc<Agent>, links: usize) {
 }
 
 /// What a server does with the next offer: adopts it, and opens it when its caller is ready.
-async fn serve_one(registered: &mut Registered) -> (partywall_shm::setup::Ends, Booked) {
+async fn serve_one(registered: &mut Registered) -> (partywall_shm::link::Ends, Booked) {
     let Some(Event::Offer(Offer { terms, memory, socket, booked })) =
         registered.events.recv().await
     else {
@@ -63,12 +63,12 @@ async fn serve_one(registered: &mut Registered) -> (partywall_shm::setup::Ends, 
 async fn link(
     agent: &Arc<Agent>,
     registered: &mut Registered,
-) -> ((partywall_shm::setup::Ends, Booked), (partywall_shm::setup::Ends, Booked)) {
+) -> ((partywall_shm::link::Ends, Booked), (partywall_shm::link::Ends, Booked)) {
     tokio::join!(call_one(agent.connect(&name("g")).unwrap()), serve_one(registered))
 }
 
 /// What a caller does with the answer to a connect.
-async fn call_one(connecting: Connecting) -> (partywall_shm::setup::Ends, Booked) {
+async fn call_one(connecting: Connecting) -> (partywall_shm::link::Ends, Booked) {
     let Ok(Connected::Link(linked)) = connecting.wait(LONG).await else { panic!("no link") };
     let (mut pending, booked) = crate::link::caller::fill(*linked).unwrap();
     booked.adopted();
@@ -153,6 +153,17 @@ pub(crate) fn wait_for_adopted(coordinator: &std::os::fd::OwnedFd, link: u64) {
     assert!(socket::wait_readable(coordinator.as_fd(), Instant::now() + LONG).unwrap());
     let len = socket::receive(coordinator.as_fd(), &mut buffer).unwrap().len;
     assert_eq!(Message::decode(&buffer[..len]).unwrap(), Message::Adopted { link });
+}
+
+/// Whom this end of a link blames, when it says that the link is over.
+pub(crate) fn blamed(coordinator: &std::os::fd::OwnedFd) -> partywall_abi::control::Blame {
+    let mut buffer = [0; 256];
+    assert!(socket::wait_readable(coordinator.as_fd(), Instant::now() + LONG).unwrap());
+    let len = socket::receive(coordinator.as_fd(), &mut buffer).unwrap().len;
+    match Message::decode(&buffer[..len]).unwrap() {
+        Message::Closed { blame, .. } => blame,
+        other => panic!("{other:?}"),
+    }
 }
 
 #[test]

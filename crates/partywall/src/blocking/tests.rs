@@ -1,5 +1,6 @@
-use partywall_abi::frame::{self, ResponseHead, Trailers};
+use partywall_abi::control;
 use partywall_abi::name::MethodSet;
+use partywall_call::cases;
 
 use super::*;
 use partywall_abi::layout::Geometry;
@@ -81,85 +82,42 @@ fn call(deadline: Option<Instant>) -> Call {
     Call { key: None, answer: Answer::default(), limit: limits::MESSAGE_BYTES_MAX, deadline }
 }
 
-/// One record of a service that breaks the rules: kind, flags, call, payload.
-type Hostile = (Kind, u8, u32, Vec<u8>);
-
-fn frame(flags: u8, data: usize) -> Hostile {
-    use partywall_abi::frame::TRAILERS;
-    let mut payload = Vec::new();
-    if flags & HEAD != 0 {
-        frame::write_block(&mut payload, |out| ResponseHead::write(out, 0));
-    }
-    if flags & TRAILERS != 0 {
-        frame::write_block(&mut payload, |out| Trailers::write(out, 0, 0));
-    }
-    payload.resize(payload.len() + data, 7);
-    (Kind::Frame, flags, 1, payload)
-}
-
-/// Sends the records to a call of one byte; how that ends.
-fn answered_by(records: &[Hostile]) -> Result<(), Failed> {
+/// Sends the records to a call of one byte; how that ends, and whom the coordinator hears blamed.
+fn answered_by(records: &[cases::Sent]) -> Result<(), (String, Option<control::Blame>)> {
     // One record holds more than a window.
-    let room = Geometry::new(64, 64 << 20).unwrap();
+    let room = Geometry::new(64, 20 << 20).unwrap();
     let (ours, mut theirs) = local_pair(room).unwrap();
     for (kind, flags, stream, payload) in records {
-        let (kind, flags) = (*kind as u8, *flags);
-        assert!(theirs.producer.try_push(kind, flags, *stream, &[payload]).unwrap());
+        assert!(theirs.producer.try_push(*kind, *flags, *stream, &[payload]).unwrap());
     }
-    let mut open = Open::new(Link::new(ours).unwrap(), crate::fuzz::stranger());
+    let link = Link::new(ours).unwrap();
+    let end = Arc::new(Reached { bell: link.bell(), over: OnceLock::new() });
+    let (booked, coordinator) = crate::agent::tests::booked(7);
+    let mut open = Open { booked: Some((booked, end)), ..Open::new(link, crate::fuzz::stranger()) };
     wire::write_request_head(&mut open.block, "/a/b", &HeaderMap::new(), None).unwrap();
-    let soon = Instant::now() + Duration::from_millis(500);
-    open.exchange(b"x", &mut call(Some(soon)))
+    let soon = Instant::now() + Duration::from_secs(5);
+    match open.exchange(b"x", &mut call(Some(soon))) {
+        Ok(()) => Ok(()),
+        Err(Failed::Link(why)) => {
+            let status = open.end(&why);
+            Err((status.message().into(), Some(crate::agent::tests::blamed(&coordinator))))
+        }
+        Err(other) => Err((format!("{other:?}"), None)),
+    }
 }
 
 #[test]
-fn a_service_that_breaks_a_rule_of_calls_is_told_from_an_honest_one() {
-    use partywall_abi::frame::TRAILERS;
-    let window = |stream, credit: u32| (Kind::Window, 0, stream, credit.to_le_bytes().to_vec());
-    let limits = |stream, window| {
-        let limits = frame::Limits { streams: 1, window };
-        (Kind::Limits, 0, stream, limits.encode().to_vec())
-    };
-    let room = |until: u64| (Kind::Room, 0, 1, until.to_le_bytes().to_vec());
-    let all = limits::LINK_WINDOW;
-    let whole = || frame(HEAD | TRAILERS | END, 10);
-    let honest = [
-        // What the message's one byte has used up.
-        vec![limits(0, all), window(0, 1), window(1, 1), room(9), room(9), whole()],
-        vec![frame(HEAD, limits::STREAM_WINDOW as usize), frame(TRAILERS | END, 0)],
-    ];
-    for records in &honest {
-        assert!(answered_by(records).is_ok(), "{:?}", answered_by(records).err());
+fn a_blocking_channel_ends_a_link_on_each_broken_rule_with_the_same_blame() {
+    for records in cases::honest_services() {
+        assert_eq!(answered_by(&records), Ok(()));
     }
-    let over = "more data than was granted";
-    let credit = "more credit than there is window";
-    let broken = [
-        (vec![window(0, 2)], credit),
-        (vec![limits(0, all), window(0, 2)], credit),
-        (vec![window(1, 2)], credit),
-        (vec![window(1, u32::MAX)], credit),
-        (vec![room(9), room(8)], credit),
-        (vec![limits(0, all), limits(0, all)], "said before"),
-        (vec![limits(1, all)], "where such a record has no place"),
-        (vec![frame(HEAD, 1), frame(HEAD, 1)], "a second head"),
-        (vec![frame(HEAD | END, 1)], "has no trailers"),
-        (vec![frame(END, 0)], "has no trailers"),
-        (vec![frame(HEAD, limits::STREAM_WINDOW as usize + 1)], over),
-        (vec![frame(HEAD, all as usize + 1)], over),
-        (vec![frame(HEAD | frame::ROOM, 1)], over),
-        (vec![(Kind::Message, 0, 1, vec![])], "a raw message"),
-        (vec![(Kind::Frame, HEAD, 1, vec![0xff; 4])], "cannot be read"),
-    ];
-    for (records, rule) in broken {
-        match answered_by(&records) {
-            Err(Failed::Link(why)) => {
-                assert!(why.to_string().contains(rule), "{why}, not {rule}");
-                assert_eq!(why.blame(), partywall_shm::link::Blame::Peer, "{why}");
-            }
-            other => panic!("{rule}: {other:?}"),
-        }
+    for case in cases::services() {
+        let expected = match case.rule {
+            Some(rule) => partywall_call::Error::from(rule).to_string(),
+            None => "the peer sent a record that cannot be read".into(),
+        };
+        let (why, blame) = answered_by(&case.records).unwrap_err();
+        assert!(why.contains(&expected), "{why} is not {expected}");
+        assert_eq!(blame, Some(control::Blame::Peer), "{why}");
     }
-    // Data of a call that is over counts against the link's window like any.
-    let (kind, flags, _, payload) = frame(0, all as usize + 1);
-    assert!(matches!(answered_by(&[(kind, flags, 7, payload)]), Err(Failed::Link(_))));
 }

@@ -17,7 +17,8 @@ use tonic::transport::Endpoint;
 use tower::{Service, service_fn};
 
 use super::Channel;
-use crate::server::{Answer, Connection, Dispatch, serve_connection};
+use crate::dispatch::{Answer, Dispatch};
+use crate::server::{Connection, serve_connection};
 use crate::wire;
 
 /// Bytes under way in each direction of a connection.

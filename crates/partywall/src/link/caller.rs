@@ -25,8 +25,9 @@ use partywall_abi::control::{Identity, Isolation, LinkStats};
 use partywall_abi::name::MethodSet;
 use partywall_abi::sync::AtomicU32;
 use partywall_call::Key;
+use partywall_shm::link::Ends;
 use partywall_shm::link::LinkError;
-use partywall_shm::setup::{Ends, Pending};
+use partywall_shm::setup::Pending;
 use tokio::sync::oneshot;
 use tokio::task::coop;
 use tokio::time::Sleep;
@@ -242,6 +243,12 @@ impl Caller {
     /// Whether new calls may be sent here.
     pub(crate) fn usable(&self) -> bool {
         self.link.closed().is_none() && !self.link.calls.is_draining()
+    }
+
+    /// Why the link is closed, if it is.
+    #[cfg(test)]
+    pub(super) fn why(&self) -> Option<&Status> {
+        self.link.closed()
     }
 
     /// Waits for a place for a call; none when the link takes no more.

@@ -1,22 +1,27 @@
 //! Peers that break the rules of calls, record by record.
 
 use std::future::Future;
+use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use partywall_abi::frame::{self, END, HEAD, Kind, NO_DEADLINE, ROOM, RequestHead};
+use partywall_abi::control::Blame;
+use partywall_abi::frame::{self, END, HEAD, Kind, NO_DEADLINE, RequestHead};
 use partywall_abi::layout::Geometry;
 use partywall_abi::limits;
 use partywall_abi::name::MethodSet;
-use partywall_shm::setup::{Ends, local_pair};
+use partywall_call::cases::{self, Case};
+use partywall_shm::link::Ends;
+use partywall_shm::setup::local_pair;
 use tonic::Code;
 use tonic::body::Body;
 
 use super::account::{Accounts, Bounds};
 use super::caller;
 use super::service::{self, Service};
-use crate::server::Dispatch;
+use crate::dispatch::Dispatch;
+use crate::domain::Visit;
 
 /// Never answers.
 struct Never;
@@ -97,62 +102,115 @@ async fn a_service_says_its_limits_first_and_refuses_a_caller_that_does_not_keep
     assert!(!link.is_closed());
 }
 
-#[tokio::test]
-async fn a_caller_that_takes_room_which_nobody_gave_loses_its_link() {
-    let stream = 1;
-    let bad: [(Kind, u8, u32, Vec<u8>); 5] = [
-        (Kind::Frame, ROOM, stream, vec![0; 10]),
-        (Kind::Frame, HEAD | ROOM, stream + 1, head(b"x")),
-        (Kind::Limits, 0, 0, frame::Limits { streams: 9, window: 1 << 20 }.encode().to_vec()),
-        (Kind::Room, 0, stream, vec![0; 7]),
-        (Kind::Window, 0, stream, 1_u32.to_le_bytes().to_vec()),
-    ];
-    for (kind, flags, stream, payload) in bad {
-        let (link, mut theirs) = service(Bounds::default());
-        say(&mut theirs, Kind::Frame, HEAD, 1, &head(b""));
-        tokio::time::sleep(Duration::from_millis(5)).await;
-        assert!(!link.is_closed());
-        say(&mut theirs, kind, flags, stream, &payload);
-        for _ in 0..1000 {
-            if link.is_closed() {
-                break;
-            }
-            tokio::time::sleep(Duration::from_millis(1)).await;
+/// Ends as the coordinator hears of them: whether the peer broke the rule that it is to break.
+fn check(case: &Case, why: &tonic::Status, coordinator: &OwnedFd) {
+    let expected = match case.rule {
+        Some(rule) => partywall_call::Error::from(rule).to_string(),
+        None => "the peer sent a record that cannot be read".into(),
+    };
+    assert!(why.message().contains(&expected), "{why} is not {expected}");
+    assert_eq!(crate::agent::tests::blamed(coordinator), Blame::Peer, "{why}");
+}
+
+/// One record holds more than a link's window.
+fn wide() -> (Ends, Ends) {
+    local_pair(Geometry::new(64, 20 << 20).unwrap()).unwrap()
+}
+
+/// Waits until somebody else has done something.
+async fn until(mut done: impl FnMut() -> bool) -> bool {
+    for _ in 0..1000 {
+        if done() {
+            return true;
         }
-        assert!(link.is_closed(), "{kind:?} {flags}");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    false
+}
+
+#[tokio::test]
+async fn a_service_ends_a_link_on_each_broken_rule_with_the_same_blame() {
+    for case in cases::callers() {
+        // Its driver reads, or the caller's own thread, which has come in through the gate.
+        for gate in [false, true] {
+            let (ours, mut theirs) = wide();
+            let (booked, coordinator) = crate::agent::tests::booked(7);
+            let calls_per_link = cases::STREAMS as usize;
+            let account =
+                Accounts::new(Bounds { calls_per_link, ..Bounds::default() }).open(1, Some(1));
+            let caller = (crate::fuzz::stranger(), account);
+            let methods = MethodSet::all();
+            let never = Arc::new(Never);
+            let service = service::start(ours, never, caller, methods, Some(booked)).unwrap();
+            if case.drains {
+                service.drain();
+            }
+            for (kind, flags, stream, payload) in &case.records {
+                while !service.is_closed()
+                    && !theirs.producer.try_push(*kind, *flags, *stream, &[payload]).unwrap()
+                {
+                    if gate {
+                        Arc::clone(&service).visit(1);
+                    } else {
+                        tokio::time::sleep(Duration::from_micros(100)).await;
+                    }
+                }
+                if !gate {
+                    let wake = theirs.producer.notify().unwrap();
+                    theirs.bell.carry_out(wake).unwrap();
+                }
+            }
+            if gate {
+                Arc::clone(&service).visit(1);
+                assert!(service.is_closed(), "{case:?}");
+            }
+            assert!(until(|| service.is_closed()).await, "{case:?}");
+            check(&case, service.why().unwrap(), &coordinator);
+        }
     }
 }
 
 #[tokio::test]
-async fn a_service_that_says_limits_twice_or_takes_room_back_loses_its_link() {
-    let limits = frame::Limits { streams: 9, window: limits::LINK_WINDOW }.encode();
-    let room = |until: u64| until.to_le_bytes().to_vec();
-    let bad = [
-        [(Kind::Limits, 0, limits.to_vec()), (Kind::Limits, 0, limits.to_vec())],
-        [(Kind::Room, 1, room(9)), (Kind::Room, 1, room(8))],
-        [(Kind::Limits, 0, limits.to_vec()), (Kind::Window, 0, 1_u32.to_le_bytes().to_vec())],
-        [(Kind::Limits, 0, limits.to_vec()), (Kind::Limits, 1, limits.to_vec())],
-    ];
-    for [first, second] in bad {
-        let (ours, mut theirs) = local_pair(Geometry::WIDE).unwrap();
-        let link = caller::start(ours, None).unwrap();
-        let mut request = http::Request::new(Body::empty());
+async fn a_caller_ends_a_link_on_each_broken_rule_with_the_same_blame() {
+    let begin = |ours, booked| {
+        let caller = caller::start(ours, Some(booked)).unwrap();
+        let body = http_body_util::Full::new(bytes::Bytes::from_static(b"x"));
+        let mut request = http::Request::new(Body::new(body));
         *request.uri_mut() = http::Uri::from_static("/a.B/C");
-        let call = link.call(request, None);
-        assert!(call.is_ok());
-        say(&mut theirs, first.0, 0, first.1, &first.2);
-        for _ in 0..5 {
-            tokio::time::sleep(Duration::from_millis(1)).await;
+        let Ok(mut call) = caller.call(request, None) else { panic!("not begun") };
+        let call = tokio::spawn(async move {
+            let answer = std::future::poll_fn(|cx| call.poll(cx)).await;
+            let body = answer?.into_body();
+            http_body_util::BodyExt::collect(body).await.map(drop)
+        });
+        (caller, call)
+    };
+    for case in cases::services() {
+        let (ours, mut theirs) = wide();
+        let (booked, coordinator) = crate::agent::tests::booked(7);
+        let (caller, call) = begin(ours, booked);
+        assert!(hear(&mut theirs).await.is_some());
+        for (kind, flags, stream, payload) in &case.records {
+            assert!(theirs.producer.try_push(*kind, *flags, *stream, &[payload]).unwrap());
         }
-        assert!(link.usable(), "{:?} is no fault", first.0);
-        say(&mut theirs, second.0, 0, second.1, &second.2);
-        for _ in 0..1000 {
-            if !link.usable() {
-                break;
-            }
-            tokio::time::sleep(Duration::from_millis(1)).await;
+        let wake = theirs.producer.notify().unwrap();
+        theirs.bell.carry_out(wake).unwrap();
+        assert!(until(|| !caller.usable()).await, "{case:?}");
+        check(&case, caller.why().unwrap(), &coordinator);
+        assert_eq!(call.await.unwrap().unwrap_err().code(), Code::Unavailable);
+    }
+    for records in cases::honest_services() {
+        let (ours, mut theirs) = wide();
+        let (booked, _coordinator) = crate::agent::tests::booked(7);
+        let (caller, call) = begin(ours, booked);
+        assert!(hear(&mut theirs).await.is_some());
+        for (kind, flags, stream, payload) in &records {
+            assert!(theirs.producer.try_push(*kind, *flags, *stream, &[payload]).unwrap());
         }
-        assert!(!link.usable(), "{:?} after {:?}", second.0, first.0);
+        let wake = theirs.producer.notify().unwrap();
+        theirs.bell.carry_out(wake).unwrap();
+        call.await.unwrap().unwrap();
+        assert!(caller.usable());
     }
 }
 

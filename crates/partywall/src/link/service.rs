@@ -33,7 +33,8 @@ use partywall_abi::control::{Identity, LinkStats, Terms};
 use partywall_abi::frame::NO_DEADLINE;
 use partywall_abi::name::MethodSet;
 use partywall_abi::sync::{AtomicU64, Ordering};
-use partywall_shm::setup::{Adopted, Ends};
+use partywall_shm::link::Ends;
+use partywall_shm::setup::Adopted;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::Notify;
 use tonic::Status;
@@ -55,11 +56,11 @@ use super::record::Record;
 use super::sender::Sender;
 use super::{Counters, Link};
 use crate::agent::{Booked, End, Offer};
+use crate::dispatch::Dispatch;
 use crate::domain::{self, Offered, Visit, Visited};
 use crate::error::Error;
 use crate::lock::lock;
 use crate::peer::{Deadline, Peer};
-use crate::server::Dispatch;
 use crate::wire;
 
 /// Paths that a link remembers; a caller that uses more of them pays for the look-up each time.
@@ -306,6 +307,12 @@ impl Service {
     /// Whether the link is closed.
     pub(crate) fn is_closed(&self) -> bool {
         self.link.closed().is_some()
+    }
+
+    /// Why the link is closed, if it is.
+    #[cfg(test)]
+    pub(super) fn why(&self) -> Option<&Status> {
+        self.link.closed()
     }
 
     /// Asks the caller for no more calls.

@@ -40,7 +40,7 @@ use tonic::Status;
 use tonic::body::Body;
 use tonic::transport::server::Connected;
 
-use super::{Dispatch, Services};
+use crate::dispatch::{Dispatch, Services};
 use crate::error::Error;
 use crate::peer::Deadline;
 use crate::{link, unix, wire};

@@ -9,7 +9,6 @@
 //! ```
 
 mod addresses;
-mod dispatch;
 mod http2;
 mod in_process;
 mod options;
@@ -30,7 +29,6 @@ use tower::layer::util::{Identity, Stack};
 use tower::{Layer, Service};
 
 pub use addresses::Addresses;
-pub(crate) use dispatch::{Answer, Dispatch, Services};
 pub(crate) use http2::{Connection, serve_connection};
 pub use routes::Routes;
 pub use serving::Serving;
@@ -38,11 +36,10 @@ pub use serving::Serving;
 use self::options::{Options, Served};
 use crate::agent::{self, Event, Place, Registered};
 use crate::channel::Channel;
+use crate::dispatch::{BoxError, Services};
 use crate::error::Error;
 use crate::link;
 use crate::target::Target;
-
-type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// How often a server whose coordinator is gone looks whether its links have closed.
 const ORPHANED: Duration = Duration::from_secs(1);

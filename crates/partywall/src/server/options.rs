@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use partywall_abi::limits;
 
-use super::{Server, Services};
+use super::Server;
+use crate::dispatch::Services;
 use crate::link::account::{Accounts, Bounds};
 
 /// How long calls that are open may go on when a server ends, unless it is set.

@@ -9,7 +9,8 @@ use tonic::Status;
 use tonic::body::Body;
 use tower::{Service, ServiceExt};
 
-use super::BoxError;
+/// An error of a layer.
+pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// An answer on its way.
 pub(crate) type Answer = Pin<Box<dyn Future<Output = http::Response<Body>> + Send>>;
@@ -25,7 +26,7 @@ pub(crate) trait Dispatch: Send + Sync {
 pub(crate) struct Services(Arc<dyn Fn() -> Arc<dyn Dispatch> + Send + Sync>);
 
 impl Services {
-    pub(super) fn new<S, B>(service: S) -> Self
+    pub(crate) fn new<S, B>(service: S) -> Self
     where
         S: Service<http::Request<Body>, Response = http::Response<B>> + Clone + Send + 'static,
         S::Future: Send,

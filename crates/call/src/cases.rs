@@ -1,0 +1,269 @@
+//! Peers that break one rule each, for the tests of whoever drives a [`crate::Connection`].
+
+use partywall_abi::frame::{
+    self, END, HEAD, Kind, Limits, NO_DEADLINE, ROOM, RequestHead, ResponseHead, TRAILERS, Trailers,
+};
+use partywall_abi::limits;
+
+use crate::Rule;
+
+/// A record that is sent.
+pub type Sent = (u8, u8, u32, Vec<u8>);
+
+/// A peer that breaks a rule with its last record, and none before.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// What it breaks; none when the record cannot be read.
+    pub rule: Option<Rule>,
+    /// The service has asked it for a drain before.
+    pub drains: bool,
+    /// It takes nothing off its own ring meanwhile.
+    pub takes_nothing: bool,
+    /// What it sends.
+    pub records: Vec<Sent>,
+}
+
+/// Streams that the service of [`callers`] lets be open.
+pub const STREAMS: u32 = 3;
+
+fn sent(kind: Kind, flags: u8, stream: u32, payload: &[u8]) -> Sent {
+    (kind as u8, flags, stream, payload.to_vec())
+}
+
+fn entry(out: &mut Vec<u8>, (name, value): (&str, &str)) {
+    frame::write_entry(out, name.as_bytes(), value.as_bytes());
+}
+
+fn request(flags: u8, stream: u32, data: usize, metadata: Option<(&str, &str)>) -> Sent {
+    let mut payload = Vec::new();
+    frame::write_block(&mut payload, |out| {
+        RequestHead::write(out, NO_DEADLINE, "/a.B/C", metadata.iter().len() as u16);
+        metadata.into_iter().for_each(|pair| entry(out, pair));
+    });
+    payload.resize(payload.len() + data, 7);
+    (Kind::Frame as u8, HEAD | flags, stream, payload)
+}
+
+fn answer(flags: u8, data: usize, metadata: Option<(&str, &str)>) -> Sent {
+    let mut payload = Vec::new();
+    let entries = metadata.iter().len() as u16;
+    if flags & HEAD != 0 {
+        frame::write_block(&mut payload, |out| {
+            ResponseHead::write(out, entries);
+            metadata.into_iter().for_each(|pair| entry(out, pair));
+        });
+    }
+    if flags & TRAILERS != 0 {
+        frame::write_block(&mut payload, |out| {
+            Trailers::write(out, 0, entries);
+            metadata.into_iter().for_each(|pair| entry(out, pair));
+        });
+    }
+    payload.resize(payload.len() + data, 7);
+    (Kind::Frame as u8, flags, 1, payload)
+}
+
+fn window(stream: u32, credit: u32) -> Sent {
+    sent(Kind::Window, 0, stream, &credit.to_le_bytes())
+}
+
+fn room(stream: u32, until: u64) -> Sent {
+    sent(Kind::Room, 0, stream, &until.to_le_bytes())
+}
+
+fn reset(stream: u32) -> Sent {
+    let mut payload = Vec::new();
+    frame::write_reset(&mut payload, 1, "");
+    sent(Kind::Reset, 0, stream, &payload)
+}
+
+fn said(streams: u32, window: u32) -> Vec<u8> {
+    Limits { streams, window }.encode().to_vec()
+}
+
+fn case(rule: impl Into<Option<Rule>>, records: Vec<Sent>) -> Case {
+    Case { rule: rule.into(), drains: false, takes_nothing: false, records }
+}
+
+/// What either side can break.
+fn both() -> Vec<Case> {
+    vec![
+        case(Rule::UnknownKind(0), vec![(0, 0, 1, vec![])]),
+        case(Rule::UnknownKind(99), vec![(99, 0, 1, vec![])]),
+        case(Rule::RawMessage, vec![sent(Kind::Message, 0, 1, b"x")]),
+        case(Rule::WrongStream(0), vec![sent(Kind::Frame, 0, 0, b"x")]),
+        case(Rule::WrongStream(0), vec![reset(0)]),
+        case(Rule::WrongStream(0), vec![room(0, 9)]),
+        case(Rule::WrongStream(1), vec![sent(Kind::Drain, 0, 1, b"")]),
+        case(Rule::OverCredit, vec![window(0, u32::MAX)]),
+        case(None, vec![sent(Kind::Frame, 0x80, 1, b"")]),
+        case(None, vec![sent(Kind::Frame, HEAD, 1, &[0xff; 4])]),
+        case(None, vec![sent(Kind::Window, 0, 0, &[0; 4])]),
+        case(None, vec![sent(Kind::Room, 0, 1, &[0; 7])]),
+        case(None, vec![sent(Kind::Reset, 0, 1, &[17, 0, 0])]),
+    ]
+}
+
+/// Callers that break a rule, of a service with [`STREAMS`] streams whose handlers never answer.
+pub fn callers() -> Vec<Case> {
+    let over = limits::STREAM_WINDOW as usize + 1;
+    let head = || request(0, 1, 0, None);
+    let all = limits::LINK_WINDOW;
+    let mut trailers = request(TRAILERS, 1, 0, None);
+    trailers.3.extend_from_slice(&[0; 4]);
+    let mut flood: Vec<_> = (1..=STREAMS).map(|stream| request(END, stream, 0, None)).collect();
+    flood.extend((0..2000).map(|_| request(END, STREAMS + 1, 0, None)));
+    let mut cases = both();
+    cases.extend([
+        case(Rule::WrongSide, vec![sent(Kind::Limits, 0, 0, &said(9, all))]),
+        case(Rule::WrongSide, vec![trailers]),
+        case(Rule::SecondHead, vec![head(), head()]),
+        case(Rule::AfterEnd, vec![request(END, 1, 0, None), sent(Kind::Frame, 0, 1, b"x")]),
+        case(Rule::OverWindow, vec![request(END, 1, over, None)]),
+        case(Rule::OverWindow, vec![head(), sent(Kind::Frame, 0, 1, &vec![7; over])]),
+        case(Rule::OverWindow, vec![head(), sent(Kind::Frame, ROOM, 1, b"x")]),
+        case(Rule::OverWindow, vec![request(ROOM, 1, 1, None)]),
+        // Data of a call that is over counts against the link's window like any.
+        case(Rule::OverWindow, vec![sent(Kind::Frame, 0, 7, &vec![7; all as usize + 1])]),
+        case(Rule::OverCredit, vec![head(), window(1, 1)]),
+        case(Rule::OverCredit, vec![window(0, 1)]),
+        case(Rule::OverCredit, vec![head(), room(1, 9), room(1, 8)]),
+        case(Rule::DrainNotAsked, vec![sent(Kind::Drain, 0, 0, b"")]),
+        case(Rule::MetadataName, vec![request(END, 1, 0, Some(("Upper", "x")))]),
+        case(Rule::MetadataName, vec![request(END, 1, 0, Some(("a b", "x")))]),
+        case(Rule::MetadataValue, vec![request(END, 1, 0, Some(("a", "x\r\nb: c")))]),
+        case(None, vec![request(END, 1, 0, Some(("", "x")))]),
+        Case {
+            drains: true,
+            ..case(Rule::AfterDrain, vec![sent(Kind::Drain, 0, 0, b""), request(END, 1, 0, None)])
+        },
+        Case { takes_nothing: true, ..case(Rule::TakesNothing, flood) },
+    ]);
+    cases
+}
+
+/// Services that break a rule, of a caller whose call 1 has sent all of a message of one byte.
+pub fn services() -> Vec<Case> {
+    let window_bytes = limits::STREAM_WINDOW as usize;
+    let all = limits::LINK_WINDOW;
+    let limits = |stream| sent(Kind::Limits, 0, stream, &said(1, all));
+    let mut cases = both();
+    cases.extend([
+        case(Rule::SecondLimits, vec![limits(0), limits(0)]),
+        case(Rule::WrongStream(1), vec![limits(1)]),
+        case(Rule::SecondHead, vec![answer(HEAD, 1, None), answer(HEAD, 1, None)]),
+        case(Rule::NoHead, vec![answer(0, 1, None)]),
+        case(Rule::NoHead, vec![answer(TRAILERS | END, 1, None)]),
+        case(Rule::Trailers, vec![answer(HEAD | END, 1, None)]),
+        case(Rule::Trailers, vec![answer(END, 0, None)]),
+        case(Rule::Trailers, vec![answer(HEAD | TRAILERS, 0, None)]),
+        case(Rule::OverWindow, vec![answer(HEAD, window_bytes + 1, None)]),
+        case(Rule::OverWindow, vec![answer(HEAD | ROOM, 1, None)]),
+        case(Rule::OverWindow, vec![answer(HEAD, all as usize + 1, None)]),
+        case(Rule::OverCredit, vec![window(1, 2)]),
+        case(Rule::OverCredit, vec![window(1, u32::MAX)]),
+        case(Rule::OverCredit, vec![limits(0), window(0, 2)]),
+        case(Rule::OverCredit, vec![room(1, 9), room(1, 8)]),
+        case(Rule::MetadataName, vec![answer(HEAD, 0, Some(("Upper", "x")))]),
+        case(Rule::MetadataValue, vec![answer(HEAD, 0, Some(("a", "\u{7f}")))]),
+        case(Rule::MetadataName, vec![answer(TRAILERS | END, 0, Some(("a:b", "x")))]),
+    ]);
+    cases
+}
+
+/// What honest services send, in the same place.
+pub fn honest_services() -> Vec<Vec<Sent>> {
+    let all = limits::LINK_WINDOW;
+    let whole = answer(HEAD | TRAILERS | END, 10, Some(("a-b.c_d", "\u{e9} \t!")));
+    let window_bytes = limits::STREAM_WINDOW as usize;
+    vec![
+        vec![
+            sent(Kind::Limits, 0, 0, &said(1, all)),
+            // What the message's one byte has used up.
+            window(0, 1),
+            window(1, 1),
+            room(1, 9),
+            room(1, 9),
+            whole,
+        ],
+        vec![answer(HEAD, window_bytes, None), answer(TRAILERS | END, 0, None)],
+        vec![answer(TRAILERS | END, 0, None)],
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Connection, Error, Event, Key, Record, Want};
+    use std::collections::HashSet;
+    use std::time::Instant;
+
+    /// Hands the records over; how the last one ends.
+    fn play(connection: &mut Connection<()>, case: &Case) -> Result<(), Error> {
+        let mut ended = Ok(());
+        for (n, (kind, flags, stream, payload)) in case.records.iter().enumerate() {
+            assert_eq!(ended, Ok(()), "record {n} of {case:?}");
+            let record = Record { kind: *kind, flags: *flags, stream: *stream, payload };
+            ended = connection.handle(record).map(drop);
+            if !case.takes_nothing {
+                connection.control_sent();
+            } else if let Err(why) = connection.control() {
+                return Err(why);
+            }
+        }
+        ended
+    }
+
+    fn check(case: &Case, ended: Result<(), Error>) {
+        match (case.rule, ended) {
+            (Some(rule), Err(Error::Rule(found))) if rule == found => {}
+            (None, Err(Error::Decode(_))) => {}
+            (_, ended) => panic!("{ended:?} after {case:?}"),
+        }
+    }
+
+    fn caller() -> (Connection<()>, Key) {
+        let mut caller = Connection::caller();
+        let key = caller.open().unwrap();
+        let permit = caller.reserve(key, Want { head: true, data: 1, whole: true }).unwrap();
+        assert_eq!(permit.data, 1);
+        assert!(caller.commit(key, HEAD | END, 1));
+        (caller, key)
+    }
+
+    #[test]
+    fn each_rule_is_broken_by_somebody_and_seen() {
+        let mut broken = HashSet::new();
+        for case in callers() {
+            let limits = Limits { streams: STREAMS, window: limits::LINK_WINDOW };
+            let mut service = Connection::service(limits, "full");
+            service.control_sent();
+            if case.drains {
+                service.drain(Instant::now());
+                service.control_sent();
+            }
+            check(&case, play(&mut service, &case));
+            broken.extend(case.rule.map(|rule| std::mem::discriminant(&rule)));
+        }
+        for case in services() {
+            let (mut caller, _) = caller();
+            check(&case, play(&mut caller, &case));
+            broken.extend(case.rule.map(|rule| std::mem::discriminant(&rule)));
+        }
+        assert_eq!(broken.len(), Rule::COUNT, "a rule that no case breaks");
+    }
+
+    #[test]
+    fn honest_services_break_none() {
+        for records in honest_services() {
+            let (mut caller, key) = caller();
+            let mut over = false;
+            for (kind, flags, stream, payload) in &records {
+                let record = Record { kind: *kind, flags: *flags, stream: *stream, payload };
+                let event = caller.handle(record).unwrap();
+                over |= matches!(event, Event::Part { end: true, .. });
+            }
+            assert!(over && !caller.is_open(key));
+        }
+    }
+}

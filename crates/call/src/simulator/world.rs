@@ -1,0 +1,665 @@
+//! Two ends, the rings between them, and the programs at both.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Instant;
+
+use partywall_abi::frame::{
+    self, END, HEAD, Kind, Limits, NO_DEADLINE, RequestHead, ResponseHead, TRAILERS, Trailers,
+};
+use partywall_abi::limits;
+
+use crate::{Blocked, Connection, DRAIN_TIME, Error, Event, Key, NotOpened, Record, Want};
+
+/// Splitmix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+    fn below(&mut self, n: usize) -> usize {
+        (self.next() % n as u64) as usize
+    }
+    fn chance(&mut self, one_in: usize) -> bool {
+        self.below(one_in) == 0
+    }
+    /// Sizes of all orders of magnitude, the limits' own among them.
+    fn size(&mut self) -> usize {
+        let window = limits::STREAM_WINDOW as usize;
+        match self.below(12) {
+            0 => 0,
+            1 => limits::FIRST_WINDOW as usize,
+            2 => window,
+            3 => window + 1 + self.below(2 * window),
+            order => self.below(4 << (order + 4)),
+        }
+    }
+}
+
+static ZEROS: [u8; 1 << 19] = [0; 1 << 19];
+
+#[derive(Clone, Debug)]
+struct Sent {
+    kind: u8,
+    flags: u8,
+    stream: u32,
+    /// What comes before the data.
+    block: Vec<u8>,
+    data: usize,
+}
+
+impl Sent {
+    fn len(&self) -> usize {
+        self.block.len() + self.data
+    }
+}
+
+/// A ring: so many records, so many bytes.
+struct Ring {
+    records: VecDeque<Sent>,
+    slots: usize,
+    bytes: usize,
+    used: usize,
+}
+
+impl Ring {
+    fn has_room(&self, len: usize) -> bool {
+        self.records.len() < self.slots && self.used + len <= self.bytes
+    }
+    fn push(&mut self, sent: Sent) {
+        self.used += sent.len();
+        self.records.push_back(sent);
+    }
+    fn pop(&mut self) -> Option<Sent> {
+        let sent = self.records.pop_front()?;
+        self.used -= sent.len();
+        Some(sent)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Task {
+    /// A program opens a call.
+    Open,
+    /// The reader of the ring.
+    Read,
+    /// Control records that are due.
+    Control,
+    /// A call's sender, and its receiver.
+    Send(usize),
+    Receive(usize),
+}
+
+/// What one side does in a call.
+#[derive(Debug, Default)]
+struct Call {
+    key: Option<Key>,
+    /// Data to send, and the head that goes before it.
+    left: usize,
+    headed: bool,
+    sent_all: bool,
+    /// Data that has come and is not taken.
+    untaken: usize,
+    received: usize,
+    /// Nothing more comes.
+    over: bool,
+    /// All of the request is to be read before the answer.
+    reads_all: bool,
+    /// Bytes of the message for which memory is to be kept.
+    message: usize,
+    has_memory: bool,
+    waits: bool,
+    ended: Option<u8>,
+}
+
+pub(super) struct End {
+    pub(super) connection: Connection<usize>,
+    out: Ring,
+    calls: Vec<Call>,
+    /// What can run.
+    ready: BTreeSet<Task>,
+    /// Who waits for room on the ring, for the link's credit, for a place, for memory.
+    for_room: BTreeSet<Task>,
+    for_credit: BTreeSet<Task>,
+    for_place: bool,
+    memory: usize,
+    pub(super) dead: bool,
+    pub(super) broken: Option<Error>,
+}
+
+impl End {
+    fn new(connection: Connection<usize>, slots: usize, bytes: usize, memory: usize) -> Self {
+        let out = Ring { records: VecDeque::new(), slots, bytes, used: 0 };
+        Self {
+            connection,
+            out,
+            calls: Vec::new(),
+            ready: BTreeSet::from([Task::Read, Task::Control]),
+            for_room: BTreeSet::new(),
+            for_credit: BTreeSet::new(),
+            for_place: false,
+            memory,
+            dead: false,
+            broken: None,
+        }
+    }
+
+    fn wake_place(&mut self) {
+        if std::mem::take(&mut self.for_place) {
+            self.ready.insert(Task::Open);
+        }
+    }
+
+    fn wake_call(&mut self, call: usize) {
+        self.ready.insert(Task::Send(call));
+        self.ready.insert(Task::Receive(call));
+    }
+}
+
+/// One schedule.
+pub(super) struct World {
+    random: Random,
+    now: Instant,
+    pub(super) caller: End,
+    pub(super) service: End,
+    /// Bytes of each request and each answer, by the call's order.
+    requests: Vec<(usize, usize)>,
+    to_open: usize,
+    /// A side whose records are changed on their way.
+    hostile: Option<bool>,
+    /// Request numbers to the call's order, which is the caller's.
+    order: BTreeMap<u32, usize>,
+    drains_at: Option<usize>,
+    dies_at: Option<(usize, bool)>,
+    steps: usize,
+    verbose: bool,
+    /// The caller's calls that nobody may expect to be complete.
+    pub(super) finished: usize,
+}
+
+impl World {
+    pub(super) fn new(seed: u64, verbose: bool) -> Self {
+        let mut random = Random(seed);
+        let streams = 1 + random.below(6) as u32;
+        let first = u64::from(limits::FIRST_WINDOW);
+        let window = match random.below(3) {
+            0 => limits::LINK_WINDOW,
+            1 => limits::FIRST_WINDOW,
+            _ => (first + random.next() % (u64::from(limits::LINK_WINDOW) - first)) as u32,
+        };
+        let mut ring = || {
+            let bytes = 4096 << random.below(8);
+            (1 + random.below(8), bytes)
+        };
+        let (theirs, ours) = (ring(), ring());
+        let mut caller = Connection::caller();
+        let mut service = Connection::service(Limits { streams, window }, "full");
+        let mut memory = limits::STREAM_WINDOW as usize * 3 + random.below(1 << 22);
+        if random.chance(4) {
+            // Then whoever has memory may wait for a window that others use up: a driver ends
+            // one of them after some time, and this one has enough for all.
+            caller.without_room();
+            service.without_room();
+            memory = usize::MAX;
+        }
+        let calls = 1 + random.below(9);
+        let steps = 10 + random.below(300);
+        let mut world = Self {
+            now: Instant::now(),
+            caller: End::new(caller, theirs.0, theirs.1, usize::MAX),
+            service: End::new(service, ours.0, ours.1, memory),
+            requests: Vec::new(),
+            to_open: calls,
+            hostile: random.chance(3).then(|| random.chance(2)),
+            order: BTreeMap::new(),
+            drains_at: random.chance(4).then(|| random.below(steps)),
+            dies_at: random.chance(5).then(|| (random.below(steps), random.chance(2))),
+            steps: 0,
+            verbose,
+            finished: 0,
+            random,
+        };
+        world.caller.ready.insert(Task::Open);
+        world
+    }
+
+    fn end(&mut self, caller: bool) -> &mut End {
+        if caller { &mut self.caller } else { &mut self.service }
+    }
+
+    pub(super) fn run(&mut self) {
+        loop {
+            self.steps += 1;
+            assert!(self.steps < 2_000_000, "it does not come to rest");
+            if self.drains_at.is_some_and(|at| self.steps >= at) {
+                self.drains_at = None;
+                self.service.connection.drain(self.now);
+                self.service.ready.insert(Task::Control);
+            }
+            if let Some((at, caller)) = self.dies_at
+                && self.steps >= at
+            {
+                self.dies_at = None;
+                self.end(caller).dead = true;
+                self.end(caller).ready.clear();
+                if !self.end(!caller).dead {
+                    // It hears of that after what was sent before.
+                    self.end(!caller).ready.insert(Task::Read);
+                }
+            }
+            let mut ready: Vec<(bool, Task)> = Vec::new();
+            for caller in [true, false] {
+                let end = self.end(caller);
+                ready.extend(end.ready.iter().map(|task| (caller, *task)));
+            }
+            if ready.is_empty() {
+                return;
+            }
+            let (caller, task) = ready[self.random.below(ready.len())];
+            self.end(caller).ready.remove(&task);
+            if self.verbose {
+                println!("{} {task:?}", if caller { "caller" } else { "service" });
+            }
+            self.step(caller, task);
+            let end = self.end(caller);
+            if end.connection.has_control() && !end.dead && !end.for_room.contains(&Task::Control) {
+                end.ready.insert(Task::Control);
+            }
+            self.check(caller);
+        }
+    }
+
+    fn check(&mut self, caller: bool) {
+        // A hostile end believes what it has not sent.
+        let hostile = self.hostile.is_some();
+        let end = self.end(caller);
+        let untaken: usize = end.calls.iter().map(|call| call.untaken).sum();
+        let rooms: usize =
+            end.calls.iter().filter(|call| call.has_memory).map(|call| call.message).sum();
+        assert!(untaken <= limits::LINK_WINDOW as usize + rooms, "{untaken} bytes are kept");
+        let kept = end.connection.kept();
+        assert!(kept <= end.calls.len(), "{kept} calls are kept");
+        if let Some(why) = &end.broken {
+            assert!(hostile, "an honest peer is accused: {why}");
+        }
+    }
+
+    fn step(&mut self, caller: bool, task: Task) {
+        match task {
+            Task::Open => self.open(),
+            Task::Read => self.read(caller),
+            Task::Control => self.control(caller),
+            Task::Send(call) => self.send(caller, call),
+            Task::Receive(call) => self.receive(caller, call),
+        }
+    }
+
+    fn open(&mut self) {
+        if self.to_open == 0 {
+            return;
+        }
+        match self.caller.connection.open() {
+            Err(NotOpened::Draining) => self.to_open = 0,
+            Err(NotOpened::Full) => self.caller.for_place = true,
+            Ok(key) => {
+                self.to_open -= 1;
+                let (request, answer) = (self.random.size(), self.random.size());
+                let call = self.caller.calls.len();
+                self.caller.calls.push(Call { key: Some(key), left: request, ..Call::default() });
+                *self.caller.connection.user(key) = call;
+                self.requests.push((request, answer));
+                self.order.insert(key.number(), call);
+                self.caller.wake_call(call);
+                self.caller.ready.insert(Task::Open);
+            }
+        }
+    }
+
+    /// A frame's head and trailers blocks.
+    pub(super) fn block(caller: bool, head: bool, trailers: bool, timeout: u64) -> Vec<u8> {
+        let mut block = Vec::new();
+        if head {
+            frame::write_block(&mut block, |out| match caller {
+                true => RequestHead::write(out, timeout, "/a.B/C", 0),
+                false => ResponseHead::write(out, 0),
+            });
+        }
+        if trailers {
+            frame::write_block(&mut block, |out| Trailers::write(out, 0, 0));
+        }
+        block
+    }
+
+    fn send(&mut self, caller: bool, index: usize) {
+        let give_up = self.random.chance(60);
+        let end = self.end(caller);
+        let call = &mut end.calls[index];
+        let Some(key) = call.key else { return };
+        if call.sent_all || (!caller && call.reads_all && !call.over) {
+            return;
+        }
+        if give_up {
+            // A future is dropped, or a handler is.
+            return self.finish(caller, index, 1);
+        }
+        let head = !call.headed;
+        let most = end.out.bytes.min(ZEROS.len()) / 2 - 256;
+        let whole = head && call.left <= most;
+        let permit = match end.connection.reserve(key, Want { head, data: call.left, whole }) {
+            Ok(permit) => permit,
+            Err(Blocked::Stopped) => {
+                call.sent_all = true;
+                return;
+            }
+            Err(Blocked::Control) => {
+                end.for_room.insert(Task::Send(index));
+                return;
+            }
+            Err(Blocked::Credit { link }) => {
+                if link {
+                    end.for_credit.insert(Task::Send(index));
+                }
+                return;
+            }
+        };
+        let data = permit.data.min(most);
+        let last = data == call.left;
+        let block = Self::block(caller, head, last && !caller, NO_DEADLINE);
+        if !end.out.has_room(block.len() + data) {
+            end.for_room.insert(Task::Send(index));
+            return;
+        }
+        let mut flags = permit.flags | if head { HEAD } else { 0 };
+        if last {
+            flags |= if caller { END } else { END | TRAILERS };
+        }
+        assert!(end.connection.commit(key, flags, data), "it was permitted");
+        call.headed = true;
+        call.left -= data;
+        call.sent_all = last;
+        let sent = Sent { kind: Kind::Frame as u8, flags, stream: key.number(), block, data };
+        self.push(caller, sent);
+        if last && !caller {
+            self.finish(false, index, 0);
+        } else if !last {
+            self.end(caller).ready.insert(Task::Send(index));
+        }
+    }
+
+    fn push(&mut self, caller: bool, mut sent: Sent) {
+        if self.hostile == Some(caller) && self.random.chance(12) {
+            self.spoil(&mut sent);
+        }
+        self.end(caller).out.push(sent);
+        let peer = self.end(!caller);
+        if !peer.dead {
+            peer.ready.insert(Task::Read);
+        }
+    }
+
+    fn spoil(&mut self, sent: &mut Sent) {
+        match self.random.below(7) {
+            0 => sent.kind = self.random.below(9) as u8,
+            1 => sent.flags ^= 1 << self.random.below(8),
+            2 => sent.stream = self.random.below(12) as u32,
+            3 => sent.block.truncate(self.random.below(sent.block.len() + 1)),
+            4 if !sent.block.is_empty() => {
+                let at = self.random.below(sent.block.len());
+                sent.block[at] = self.random.next() as u8;
+            }
+            5 => sent.data = self.random.size().min(ZEROS.len()),
+            _ => {
+                // Something else in its place.
+                *sent = Sent {
+                    kind: self.random.below(9) as u8,
+                    flags: self.random.below(16) as u8,
+                    stream: self.random.below(8) as u32,
+                    block: (0..self.random.below(12)).map(|_| self.random.next() as u8).collect(),
+                    data: 0,
+                };
+            }
+        }
+    }
+
+    fn control(&mut self, caller: bool) {
+        loop {
+            let end = self.end(caller);
+            let control = match end.connection.control() {
+                Ok(Some(control)) => control,
+                Ok(None) => break,
+                Err(why) => return self.breaks(caller, why),
+            };
+            let mut block = Vec::new();
+            control.write(&mut block);
+            if !end.out.has_room(block.len()) {
+                end.for_room.insert(Task::Control);
+                return;
+            }
+            let sent = Sent {
+                kind: control.kind() as u8,
+                flags: 0,
+                stream: control.stream(),
+                block,
+                data: 0,
+            };
+            end.connection.control_sent();
+            self.push(caller, sent);
+        }
+        // Heads may go again.
+        let end = self.end(caller);
+        let waiting = std::mem::take(&mut end.for_room);
+        end.ready.extend(waiting);
+    }
+
+    fn breaks(&mut self, caller: bool, why: Error) {
+        if self.verbose {
+            println!("broken: {why}");
+        }
+        self.end(caller).broken = Some(why);
+        self.die(caller);
+    }
+
+    /// The peer is gone, or has broken a rule.
+    fn die(&mut self, caller: bool) {
+        for index in 0..self.end(caller).calls.len() {
+            self.finish(caller, index, 14);
+        }
+        let end = self.end(caller);
+        end.dead = true;
+        end.ready.clear();
+        let peer = self.end(!caller);
+        if !peer.dead {
+            peer.ready.insert(Task::Read);
+        }
+    }
+
+    fn read(&mut self, caller: bool) {
+        let peer = self.end(!caller);
+        let Some(sent) = peer.out.pop() else {
+            if peer.dead {
+                self.die(caller);
+            }
+            return;
+        };
+        let waiting = std::mem::take(&mut peer.for_room);
+        peer.ready.extend(waiting);
+        let end = self.end(caller);
+        end.ready.insert(Task::Read);
+        let mut whole;
+        let payload = if sent.block.is_empty() {
+            &ZEROS[..sent.data]
+        } else {
+            whole = sent.block.clone();
+            whole.extend_from_slice(&ZEROS[..sent.data]);
+            &whole[..]
+        };
+        let record = Record { kind: sent.kind, flags: sent.flags, stream: sent.stream, payload };
+        let event = match end.connection.handle(record) {
+            Ok(event) => event,
+            Err(why) => return self.breaks(caller, why),
+        };
+        match event {
+            Event::Nothing => {}
+            Event::Opened { key, data, end: over, .. } => {
+                let index = end.calls.len();
+                *end.connection.user(key) = index;
+                let order = self.order.get(&key.number()).copied();
+                let (request, answer) = order.map_or((0, 0), |order| self.requests[order]);
+                let reads_all = self.random.chance(2);
+                self.service.calls.push(Call {
+                    key: Some(key),
+                    left: answer,
+                    untaken: data,
+                    received: data,
+                    over,
+                    reads_all,
+                    message: request,
+                    ..Call::default()
+                });
+                self.service.wake_call(index);
+            }
+            Event::Part { key, data, end: over, .. } => {
+                let index = *end.connection.user(key);
+                let call = &mut end.calls[index];
+                call.untaken += data;
+                call.received += data;
+                call.over |= over;
+                end.wake_call(index);
+            }
+            Event::Reset { key, code, .. } => {
+                let index = *end.connection.user(key);
+                end.calls[index].ended = Some(code);
+                end.wake_call(index);
+            }
+            Event::StreamCredit(key) => {
+                let index = *end.connection.user(key);
+                end.ready.insert(Task::Send(index));
+            }
+            Event::LinkCredit | Event::Limits => {
+                let waiting = std::mem::take(&mut end.for_credit);
+                end.ready.extend(waiting);
+                end.wake_place();
+            }
+            Event::Draining => {
+                end.ready.insert(Task::Open);
+            }
+            Event::Drained => {}
+        }
+        let end = self.end(caller);
+        if end.connection.free() > 0 {
+            end.wake_place();
+        }
+    }
+
+    /// A program takes what has come.
+    fn receive(&mut self, caller: bool, index: usize) {
+        let some = 1 + self.random.below(1 << 20);
+        let late = self.random.chance(8);
+        let end = self.end(caller);
+        let call = &mut end.calls[index];
+        let Some(key) = call.key else { return };
+        if let Some(code) = call.ended {
+            return self.finish(caller, index, code);
+        }
+        if !caller && !call.has_memory && call.message > crate::SHORT && call.untaken > 0 {
+            if end.memory < call.message {
+                if !call.waits {
+                    call.waits = true;
+                    end.connection.begin_to_wait();
+                }
+                return;
+            }
+            end.memory -= call.message;
+            call.has_memory = true;
+            if std::mem::take(&mut call.waits) {
+                end.connection.end_to_wait();
+            }
+            end.connection.keep_room(key, call.message as u64);
+        }
+        if late {
+            end.ready.insert(Task::Receive(index));
+            return;
+        }
+        let taken = call.untaken.min(some);
+        if taken > 0 {
+            call.untaken -= taken;
+            end.connection.taken(key, taken);
+            end.ready.insert(Task::Receive(index));
+            return;
+        }
+        if call.over {
+            if caller {
+                return self.finish(caller, index, 0);
+            }
+            end.ready.insert(Task::Send(index));
+        }
+    }
+
+    /// A call is over here, with this code.
+    fn finish(&mut self, caller: bool, index: usize, code: u8) {
+        let honest = self.hostile.is_none();
+        let whole = self.requests.get(index).map(|(_, answer)| *answer);
+        let end = self.end(caller);
+        let call = &mut end.calls[index];
+        let Some(key) = call.key.take() else { return };
+        if std::mem::take(&mut call.waits) {
+            end.connection.end_to_wait();
+        }
+        if code != 0 {
+            end.connection.reset(key, code, "given up");
+        }
+        let has_memory = std::mem::take(&mut call.has_memory);
+        let (message, received) = (call.message, call.received);
+        call.untaken = 0;
+        assert_eq!(end.connection.release(key), index);
+        if has_memory {
+            end.memory += message;
+        }
+        for other in 0..end.calls.len() {
+            if end.calls[other].waits {
+                end.ready.insert(Task::Receive(other));
+            }
+        }
+        end.wake_place();
+        if caller {
+            if honest && code == 0 {
+                assert_eq!(Some(received), whole, "bytes of an answer are lost");
+            }
+            self.finished += 1;
+        }
+    }
+
+    pub(super) fn check_end(&mut self) {
+        let over = |end: &End| end.dead || end.broken.is_some();
+        if over(&self.caller) || over(&self.service) {
+            for end in [&self.caller, &self.service] {
+                // The one that has died keeps what it had; the other one has ended all.
+                assert!(end.dead, "an end does not hear of the other one's end");
+            }
+            return;
+        }
+        if self.hostile.is_some() {
+            // What was changed may well have made both wait.
+            return;
+        }
+        assert_eq!(self.to_open, 0, "a call waits for a place for ever");
+        for end in [&self.caller, &self.service] {
+            let hangs: Vec<_> = end.calls.iter().filter(|call| call.key.is_some()).collect();
+            assert!(hangs.is_empty(), "calls hang: {hangs:?}");
+            assert_eq!((end.connection.kept(), end.connection.open_calls()), (0, 0));
+            assert!(end.out.records.is_empty());
+        }
+        let (caller, service) = (&self.caller.connection, &self.service.connection);
+        for (sender, receiver) in [(caller, service), (service, caller)] {
+            let (credit, window) = (sender.link_credit(), receiver.link_window());
+            assert_eq!(credit, window, "credit is lost");
+        }
+        if self.service.connection.is_draining() {
+            self.service.connection.handle_timeout(self.now + DRAIN_TIME);
+            assert!(self.service.connection.is_drained());
+        }
+    }
+}
