@@ -53,6 +53,9 @@ mod connection;
 mod control;
 mod error;
 mod event;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
 mod messages;
 mod metadata;
 mod numbers;

@@ -8,7 +8,7 @@ use partywall_abi::frame::{
 };
 use partywall_abi::limits;
 
-use crate::{Blocked, Connection, DRAIN_TIME, Error, Event, Key, NotOpened, Record, Want};
+use crate::{Blocked, Connection, Error, Event, Key, NotOpened, Record, Want};
 
 /// Splitmix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014).
 struct Random(u64);
@@ -38,6 +38,9 @@ impl Random {
         }
     }
 }
+
+/// RESOURCE_EXHAUSTED.
+const FULL: u8 = 8;
 
 static ZEROS: [u8; 1 << 19] = [0; 1 << 19];
 
@@ -477,6 +480,7 @@ impl World {
     }
 
     fn read(&mut self, caller: bool) {
+        let hostile = self.hostile.is_some();
         let peer = self.end(!caller);
         let Some(sent) = peer.out.pop() else {
             if peer.dead {
@@ -532,6 +536,7 @@ impl World {
             Event::Reset { key, code, .. } => {
                 let index = *end.connection.user(key);
                 end.calls[index].ended = Some(code);
+                assert!(code != FULL || hostile, "a caller that keeps to its places is refused");
                 end.wake_call(index);
             }
             Event::StreamCredit(key) => {
@@ -658,8 +663,7 @@ impl World {
             assert_eq!(credit, window, "credit is lost");
         }
         if self.service.connection.is_draining() {
-            self.service.connection.handle_timeout(self.now + DRAIN_TIME);
-            assert!(self.service.connection.is_drained());
+            assert!(self.service.connection.is_drained(), "the caller does not acknowledge");
         }
     }
 }
