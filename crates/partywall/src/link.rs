@@ -308,15 +308,15 @@ impl Link {
         let there = match spin.plan(self.bell().same_cpu()) {
             Plan::Sleep => false,
             Plan::Spin(budget) => spin.spin(budget, || records.has_room(len))?,
-            Plan::HandOver => {
+            Plan::Yield => {
                 // What is on the ring is for the peer to see now, and nothing is locked meanwhile.
                 let wake = records.ring().notify()?;
                 drop(tx);
                 self.ring(wake)?;
-                let turn = self.bell().hand_over();
+                let turn = self.bell().yield_cpu();
                 tx = self.outbound.lock();
                 let there = tx.records.has_room(len)?;
-                tx.spin.handed_over(turn, there);
+                tx.spin.yielded(turn, there);
                 there
             }
         };

@@ -11,10 +11,10 @@ pub mod address;
 #[cfg(not(loom))]
 mod closer;
 pub mod death;
+pub mod failpoint;
 pub mod region;
 pub mod ring;
 pub mod spin;
-pub mod stops;
 
 #[cfg(not(loom))]
 pub mod kept;

@@ -228,9 +228,9 @@ impl Bell {
         }
     }
 
-    /// Gives the CPU to the peer, as [`spin::hand_over`]; and tells it where this side runs now.
-    pub fn hand_over(&self) -> (Instant, Duration) {
-        let turn = spin::hand_over();
+    /// Gives the CPU to the peer, as [`spin::yield_cpu`]; and tells it where this side runs now.
+    pub fn yield_cpu(&self) -> (Instant, Duration) {
+        let turn = spin::yield_cpu();
         self.publish_cpu();
         turn
     }
@@ -398,7 +398,7 @@ impl Link {
     /// Waits until a record is there, or (when `room` is given) until a record of so many bytes
     /// has room.
     ///
-    /// Spins or hands over as was learned, then sleeps. What the peer waits for is told to it first.
+    /// Spins or yields as was learned, then sleeps. What the peer waits for is told to it first.
     ///
     /// # Errors
     /// [`LinkError::Dead`] when the peer is gone and nothing is left to read,
@@ -414,7 +414,7 @@ impl Link {
         let found = match self.spin.plan(self.bell.same_cpu()) {
             Plan::Sleep => false,
             Plan::Spin(budget) => self.spin(room, budget)?,
-            Plan::HandOver => self.hand_over(room)?,
+            Plan::Yield => self.yield_cpu(room)?,
         };
         if found {
             return Ok(());
@@ -462,12 +462,12 @@ impl Link {
         }
     }
 
-    fn hand_over(&mut self, room: Option<usize>) -> Result<bool, LinkError> {
+    fn yield_cpu(&mut self, room: Option<usize>) -> Result<bool, LinkError> {
         let wake = self.consumer.notify()?;
         self.bell.carry_out(wake)?;
-        let turn = self.bell.hand_over();
+        let turn = self.bell.yield_cpu();
         let there = self.satisfied(room)?;
-        self.spin.handed_over(turn, there);
+        self.spin.yielded(turn, there);
         Ok(there)
     }
 
@@ -580,10 +580,10 @@ impl Link {
         let there = match self.room_spin.plan(self.bell.same_cpu()) {
             Plan::Sleep => false,
             Plan::Spin(budget) => self.room_spin.spin(budget, || self.producer.has_room(len))?,
-            Plan::HandOver => {
-                let turn = self.bell.hand_over();
+            Plan::Yield => {
+                let turn = self.bell.yield_cpu();
                 let there = self.producer.has_room(len)?;
-                self.room_spin.handed_over(turn, there);
+                self.room_spin.yielded(turn, there);
                 there
             }
         };

@@ -33,9 +33,9 @@ use partywall_abi::layout::{self, Geometry};
 use partywall_abi::sync::Ordering;
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 
+use crate::failpoint::failpoint;
 use crate::kept::Kept;
 use crate::region::{Inbox, Outbox};
-use crate::stops::stop;
 
 /// The seals of an outbox that its owner has adopted.
 const ALL_SEALS: SealFlags =
@@ -141,10 +141,10 @@ pub fn create(geometry: Geometry) -> Result<Handout, OutboxError> {
 pub fn adopt(fd: BorrowedFd<'_>, geometry: Geometry) -> Result<Outbox, OutboxError> {
     check(fd, geometry, SealFlags::SHRINK | SealFlags::GROW)?;
     let outbox = Outbox::map(fd, geometry.outbox_bytes()).map_err(OutboxError::call("mmap"))?;
-    stop("setup.mapped");
+    failpoint("setup.mapped");
     rustix::fs::fcntl_add_seals(fd, SealFlags::FUTURE_WRITE | SealFlags::SEAL)
         .map_err(OutboxError::io("fcntl(F_ADD_SEALS)"))?;
-    stop("setup.sealed");
+    failpoint("setup.sealed");
     Ok(outbox)
 }
 

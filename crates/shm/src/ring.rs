@@ -65,8 +65,8 @@ use partywall_abi::layout::{
 };
 use partywall_abi::sync::{Ordering, fence};
 
+use crate::failpoint::failpoint;
 use crate::region::{Inbox, Outbox};
-use crate::stops::stop;
 
 /// A rule that the peer broke; the blame is always the peer's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -134,7 +134,7 @@ impl Waker {
     #[inline]
     fn notify(&mut self) -> Result<Wake, Violation> {
         fence(Ordering::SeqCst); // SYNC(ring.sleep), waker's side
-        stop("notify.fenced");
+        failpoint("notify.fenced");
         let word = SleepWord(self.peer.load_u32(self.peer_word, Ordering::Relaxed));
         if word == SleepWord::AWAKE || word == self.rung {
             return Ok(Wake::Done);
@@ -148,7 +148,7 @@ impl Waker {
             SleepMode::Doorbell => Ok(Wake::Doorbell),
             SleepMode::Futex => {
                 self.own.u32(layout::BELL_AT).fetch_add(1, Ordering::Release);
-                stop("notify.belled");
+                failpoint("notify.belled");
                 self.own.futex_wake(layout::BELL_AT);
                 Ok(Wake::Done)
             }
@@ -163,14 +163,14 @@ impl Waker {
         let word = SleepWord::asleep(mode, self.episode);
         self.own.u32(self.own_word).store(word.0, Ordering::Relaxed);
         fence(Ordering::SeqCst); // SYNC(ring.sleep), sleeper's side
-        stop("sleep.announced");
+        failpoint("sleep.announced");
     }
 
     fn awake(&mut self) {
         if self.asleep {
             self.asleep = false;
             self.own.u32(self.own_word).store(SleepWord::AWAKE.0, Ordering::Relaxed);
-            stop("wake.awake");
+            failpoint("wake.awake");
         }
     }
 }
@@ -366,9 +366,9 @@ impl Producer {
         let slot = self.geometry.slot_at(self.tail);
         let descriptor = Descriptor { kind, flags, stream, len: len as u32 };
         self.waker.own.write_words(slot + 4, descriptor.to_words());
-        stop("push.written");
+        failpoint("push.written");
         self.waker.own.u32(slot).store(layout::stamp(self.tail), Ordering::Release); // SYNC(ring.publish)
-        stop("push.published");
+        failpoint("push.published");
         self.tail += 1;
     }
 
@@ -520,7 +520,7 @@ impl Consumer {
             self.waker.peer.read(self.geometry.arena_base() + offset, first, to);
             self.waker.peer.read(self.geometry.arena_base(), len - first, to);
         }
-        stop("take.copied");
+        failpoint("take.copied");
     }
 
     /// Gives the current record's room back to the producer.
@@ -537,7 +537,7 @@ impl Consumer {
             own.u64(layout::TAKEN_ARENA_AT).store(self.arena_head, Ordering::Release); // SYNC(ring.take)
         }
         own.u64(layout::TAKEN_SLOTS_AT).store(self.head, Ordering::Release); // SYNC(ring.take)
-        stop("take.released");
+        failpoint("take.released");
     }
 
     /// Wakes the producer when it sleeps for want of room; once after several records.

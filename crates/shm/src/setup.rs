@@ -24,11 +24,11 @@ use std::time::Instant;
 use partywall_abi::control::Setup;
 use partywall_abi::layout::Geometry;
 
+use crate::failpoint::failpoint;
 use crate::link::{Ends, LinkError};
 use crate::memory::{self, Handout};
 use crate::region::{Inbox, Outbox};
 use crate::socket::{self, Endpoint};
-use crate::stops::stop;
 
 /// The server's end of a link whose caller is not ready yet.
 pub struct Adopted {
@@ -74,7 +74,7 @@ impl Adopted {
         memory::begin(&own, geometry);
         socket::send(socket.as_fd(), &Setup { link }.encode(), &[])
             .map_err(LinkError::io("sendmsg"))?;
-        stop("setup.sent");
+        failpoint("setup.sent");
         Ok(Ends::new(link, geometry, socket, own, peer))
     }
 }
@@ -107,7 +107,7 @@ impl Pending {
         memory::begin(&outbox, geometry);
         let peer = Arc::new(memory::accept(servers.as_fd(), geometry)?);
         memory::fill_peers(&peer)?;
-        stop("setup.filled");
+        failpoint("setup.filled");
         Ok(Self { link, geometry, socket, own: outbox, peer, open: false })
     }
 

@@ -5,11 +5,11 @@
 //!
 //! ```text
 //! spin        the peer runs on another CPU: look again and again
-//! hand over   the peer was last seen on this very CPU: sched_yield(2) once, then look
+//! yield       the peer was last seen on this very CPU: sched_yield(2) once, then look
 //! ```
 //!
 //! * While spins succeed, the budget is four times the average successful wait, 2 to 50 us.
-//! * A hand-over gives the CPU to the peer, which is not asleep if it hands over as well; two ends
+//! * A yield gives the CPU to the peer, which is not asleep if it yields as well; two ends
 //!   that take turns so pay one system call each per exchange. Nothing is burnt: while the waiter
 //!   is away, somebody else runs.
 //! * Each has a record of its own. Three in vain in a row end it; every 16th, then 32nd, ... 1024th
@@ -46,7 +46,7 @@ const REST: u32 = 100;
 #[cfg(not(loom))]
 static ALLOWED: AtomicBool = AtomicBool::new(true);
 
-/// Lets this process's waiters spin (the default), or makes them hand over or sleep at once.
+/// Lets this process's waiters spin (the default), or makes them yield or sleep at once.
 #[cfg(not(loom))]
 pub fn allow(spinning: bool) {
     ALLOWED.store(spinning, Ordering::Relaxed);
@@ -59,12 +59,12 @@ pub enum Plan {
     Sleep,
     /// Looks until the time is up.
     Spin(Duration),
-    /// Calls [`hand_over`], and looks.
-    HandOver,
+    /// Calls [`yield_cpu`], and looks.
+    Yield,
 }
 
 /// Gives the CPU to whoever else is to run on it; when it began and how long it took.
-pub fn hand_over() -> (Instant, Duration) {
+pub fn yield_cpu() -> (Instant, Duration) {
     let start = Instant::now();
     rustix::thread::sched_yield();
     (start, start.elapsed())
@@ -113,13 +113,13 @@ impl Luck {
 pub struct Spin {
     mean_ns: u64,
     spins: Luck,
-    hand_overs: Luck,
+    yields: Luck,
     rest_until: Option<Instant>,
 }
 
 impl Default for Spin {
     fn default() -> Self {
-        Self { mean_ns: 5_000, spins: Luck::NEW, hand_overs: Luck::NEW, rest_until: None }
+        Self { mean_ns: 5_000, spins: Luck::NEW, yields: Luck::NEW, rest_until: None }
     }
 }
 
@@ -133,7 +133,7 @@ impl Spin {
                 return Plan::Sleep;
             }
             self.rest_until = None;
-            return if self.hand_overs.try_now() { Plan::HandOver } else { Plan::Sleep };
+            return if self.yields.try_now() { Plan::Yield } else { Plan::Sleep };
         }
         #[cfg(not(loom))]
         if !ALLOWED.load(Ordering::Relaxed) {
@@ -173,11 +173,11 @@ impl Spin {
         Ok(false)
     }
 
-    /// A hand-over as [`hand_over`] says was made, and what was waited for is there or not.
-    pub fn handed_over(&mut self, (start, took): (Instant, Duration), there: bool) {
+    /// A yield as [`yield_cpu`] says was made, and what was waited for is there or not.
+    pub fn yielded(&mut self, (start, took): (Instant, Duration), there: bool) {
         match there {
-            true => self.hand_overs = Luck::NEW,
-            false => self.hand_overs.miss(),
+            true => self.yields = Luck::NEW,
+            false => self.yields.miss(),
         }
         if took > LONGEST {
             let times = if took > LATE { REST } else { 1 };
@@ -214,39 +214,39 @@ mod tests {
         let mut s = Spin::default();
         s.hit(Duration::from_nanos(100));
         for _ in 0..100 {
-            assert_eq!(s.plan(true), Plan::HandOver);
-            s.handed_over((Instant::now(), SHORT), true);
+            assert_eq!(s.plan(true), Plan::Yield);
+            s.yielded((Instant::now(), SHORT), true);
         }
         assert!(spins(s.plan(false)));
     }
 
     #[test]
-    fn hand_overs_in_vain_end_and_retries_grow_rare() {
+    fn yields_in_vain_end_and_retries_grow_rare() {
         let mut s = Spin::default();
         let mut tries = 0;
         for _ in 0..10_000 {
-            if s.plan(true) == Plan::HandOver {
+            if s.plan(true) == Plan::Yield {
                 tries += 1;
-                s.handed_over((Instant::now(), SHORT), false);
+                s.yielded((Instant::now(), SHORT), false);
             }
         }
         assert!((10..=20).contains(&tries), "{tries} tries in 10,000 waits");
         assert!(spins(s.plan(false)), "spinning has a record of its own");
-        while s.plan(true) != Plan::HandOver {}
-        s.handed_over((Instant::now(), SHORT), true);
-        assert_eq!(s.plan(true), Plan::HandOver);
+        while s.plan(true) != Plan::Yield {}
+        s.yielded((Instant::now(), SHORT), true);
+        assert_eq!(s.plan(true), Plan::Yield);
     }
 
     #[test]
-    fn hand_overs_that_come_back_late_cost_a_hundredth_of_the_time() {
+    fn yields_that_come_back_late_cost_a_hundredth_of_the_time() {
         let took = Duration::from_millis(3);
         let mut s = Spin::default();
         let begun = Instant::now().checked_sub(took * REST).unwrap() + Duration::from_millis(50);
-        s.handed_over((begun, took), true);
+        s.yielded((begun, took), true);
         assert_eq!(s.plan(true), Plan::Sleep);
         assert!(spins(s.plan(false)), "another CPU is another matter");
         std::thread::sleep(Duration::from_millis(60));
-        assert_eq!(s.plan(true), Plan::HandOver);
+        assert_eq!(s.plan(true), Plan::Yield);
     }
 
     #[test]

@@ -208,11 +208,11 @@ impl Future for Drive {
         let Self { link, driver } = &mut *self;
         driver.begin(link);
         loop {
-            let handed_over = match ready!(driver.poll_record(link, cx)) {
-                Ok(next) => link.hand_over(next.record, None),
+            let delivered = match ready!(driver.poll_record(link, cx)) {
+                Ok(next) => link.deliver(next.record, None),
                 Err(why) => Err(why),
             };
-            if let Err(why) = handed_over {
+            if let Err(why) = delivered {
                 link.close(&why);
                 return Poll::Ready(());
             }
@@ -229,7 +229,7 @@ impl Drop for Drive {
 impl Link {
     /// Hands one record to the call it belongs to. The call `own`, which does this itself, is not
     /// woken; whether it has a part of its answer now.
-    fn hand_over(&self, record: Record, own: Option<Key>) -> Result<bool, Broken> {
+    fn deliver(&self, record: Record, own: Option<Key>) -> Result<bool, Broken> {
         let (accepted, due) = self.calls.accept(record, own)?;
         if matches!(accepted, Accepted::Draining) {
             self.calls.shut();

@@ -163,7 +163,7 @@ impl Driver {
             let later = match self.plan {
                 Plan::Sleep => others && self.calls_read,
                 Plan::Spin(_) => others,
-                Plan::HandOver => others || self.yields >= YIELDS || self.away >= YIELD_TIME,
+                Plan::Yield => others || self.yields >= YIELDS || self.away >= YIELD_TIME,
             };
             if later {
                 link.inbound.stay(&mut rx);
@@ -185,7 +185,7 @@ impl Driver {
                 self.idle_since = None;
                 return Awake::No;
             }
-            Plan::HandOver => {
+            Plan::Yield => {
                 self.idle_since = None;
                 drop(rx);
                 let (took, there) = link.yield_cpu();
@@ -234,10 +234,10 @@ impl Link {
     /// Gives the CPU to the peer, with nothing locked; how long, and whether a record is there
     /// afterwards.
     pub(super) fn yield_cpu(&self) -> (Duration, bool) {
-        let turn = self.bell().hand_over();
+        let turn = self.bell().yield_cpu();
         let mut rx = self.inbound.lock();
         let there = rx.ready();
-        rx.spin.handed_over(turn, there);
+        rx.spin.yielded(turn, there);
         (turn.1, there)
     }
 }

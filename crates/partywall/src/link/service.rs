@@ -252,11 +252,11 @@ impl Future for Drive {
         let Self { service, driver, role } = &mut *self;
         driver.begin(&service.link);
         loop {
-            let handed_over = match ready!(driver.poll_record(&service.link, cx)) {
-                Ok(next) => service.hand_over(next.record, Reader::Driver),
+            let delivered = match ready!(driver.poll_record(&service.link, cx)) {
+                Ok(next) => service.deliver(next.record, Reader::Driver),
                 Err(why) => Err(why),
             };
-            if let Err(why) = handed_over {
+            if let Err(why) = delivered {
                 service.close(&why);
                 return Poll::Ready(());
             }
@@ -376,7 +376,7 @@ impl Service {
             let first = forwards.is_none();
             let forwards = forwards.get_or_insert_with(domain::forwards);
             let (own, handled) = (record.stream == stream, Handled::default());
-            let handed_over = self.hand_over(record, Reader::Visitor(&handled));
+            let delivered = self.deliver(record, Reader::Visitor(&handled));
             let now = Instant::now();
             if handled.polled.get() && now - last > VISIT {
                 self.was_slow();
@@ -386,7 +386,7 @@ impl Service {
                 visited.waits = Some(handled.left.get());
             }
             last = now;
-            handed_over?;
+            delivered?;
             if now - begin > VISIT {
                 break;
             }
@@ -408,7 +408,7 @@ impl Service {
         *forwards = now;
     }
 
-    fn hand_over(self: &Arc<Self>, record: Record, reader: Reader<'_>) -> Result<(), Broken> {
+    fn deliver(self: &Arc<Self>, record: Record, reader: Reader<'_>) -> Result<(), Broken> {
         let (accepted, due) = self.link.calls.accept(record, None)?;
         self.link.send_control(due);
         match accepted {

@@ -18,10 +18,10 @@ pub(super) const REPEAT_LOOM: &str = "RUSTFLAGS='--cfg loom' cargo test --releas
      --target-dir target/loom -p partywall-shm --lib loom_";
 
 /// Arguments of each `cargo test` of the tests step. A run that needs features of its own is one
-/// more line, for example `&["-p", "partywall-shm", "--features", "stops"]`.
+/// more line, for example `&["-p", "partywall-shm", "--features", "failpoints"]`.
 const RUNS: &[&[&str]] = &[
     &["--workspace"],
-    &["-p", "partywall-system-tests", "--features", "stops", "--test", "processes", "stops"],
+    &["-p", "partywall-system-tests", "--features", "failpoints", "--test", "processes", "stops"],
 ];
 
 /// The tests that need root are in a binary of their own, which is built only for them.

@@ -13,6 +13,6 @@ mod impostor;
 mod kills;
 mod memory;
 mod signals;
-#[cfg(feature = "stops")]
+#[cfg(feature = "failpoints")]
 mod stops;
 mod unprivileged;

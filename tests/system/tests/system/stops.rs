@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use partywall_interop::proto::SimpleResponse;
 use partywall_interop::proto::test_service_client::TestServiceClient;
-use partywall_shm::stops::LABELS;
+use partywall_shm::failpoint::LABELS;
 use partywall_system_tests::{UNARY, is_answer, request};
 use tonic::Code;
 
@@ -67,7 +67,7 @@ fn server_is_killed_at(label: &str, after: &str, blocking: bool) -> bool {
 /// Whether it came by, and when the caller heard of its end.
 fn server_stops_at(label: &str, after: &str, blocking: bool) -> (bool, Duration) {
     let host = Host::new();
-    let environment = [("PARTYWALL_STOP", label), ("PARTYWALL_STOP_AFTER", after)];
+    let environment = [("PARTYWALL_FAILPOINT", label), ("PARTYWALL_FAILPOINT_AFTER", after)];
     let program = env!("CARGO_BIN_EXE_st-server");
     let mut server = Process::start(program, &host.socket, &[], &environment, None);
     host.until_served();
@@ -137,7 +137,8 @@ fn a_client_killed_at_each_step_leaves_the_server_as_it_was() {
         let mut reached = false;
         for mode in ["flood", "blocking"] {
             for after in ["1", "9"] {
-                let environment = [("PARTYWALL_STOP", *label), ("PARTYWALL_STOP_AFTER", after)];
+                let environment =
+                    [("PARTYWALL_FAILPOINT", *label), ("PARTYWALL_FAILPOINT_AFTER", after)];
                 let program = env!("CARGO_BIN_EXE_st-client");
                 let arguments = ["--mode", mode];
                 let mut victim =

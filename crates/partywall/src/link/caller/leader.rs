@@ -104,7 +104,7 @@ impl Caller {
                             return Ok(Led::Stops { own: false });
                         }
                     }
-                    Plan::HandOver => {
+                    Plan::Yield => {
                         link.inbound.awake(&mut rx);
                         link.after_release(&mut rx)?;
                         drop(rx);
@@ -135,7 +135,7 @@ impl Caller {
         while *left > 0 {
             *left -= 1;
             let Some(record) = self.link.inbound.take(rx)? else { return Ok(Turn::All) };
-            if self.link.hand_over(record, own)? {
+            if self.link.deliver(record, own)? {
                 return Ok(Turn::Own);
             }
         }
@@ -183,7 +183,7 @@ impl Caller {
         while taken < TURN {
             if rx.ready() {
                 let Some(record) = link.inbound.take(rx)? else { continue };
-                if link.hand_over(record, Some(own))? {
+                if link.deliver(record, Some(own))? {
                     rx.spin.hit(start.elapsed());
                     return Ok(true);
                 }

@@ -1,8 +1,8 @@
-//! Labelled steps of the protocol, where a test can stop the process.
+//! Failpoints: labelled steps of the protocol, where a test can stop the process.
 //!
-//! Without the feature `stops` a label costs nothing. With it, the process that runs with
-//! `PARTYWALL_STOP=label` writes the label to standard error and stops there for ever (to be
-//! killed by the test), the `PARTYWALL_STOP_AFTER`-th time it comes by (default: the first).
+//! Without the feature `failpoints` a label costs nothing. With it, the process that runs with
+//! `PARTYWALL_FAILPOINT=label` writes the label to standard error and stops there for ever (to be
+//! killed by the test), the `PARTYWALL_FAILPOINT_AFTER`-th time it comes by (default: the first).
 
 /// Every label, in the order in which a call passes them.
 pub const LABELS: &[&str] = &[
@@ -22,12 +22,12 @@ pub const LABELS: &[&str] = &[
 
 /// Stops here when the test says so.
 #[inline(always)]
-pub fn stop(_label: &'static str) {
-    #[cfg(feature = "stops")]
-    imp::stop(_label);
+pub fn failpoint(_label: &'static str) {
+    #[cfg(feature = "failpoints")]
+    imp::hit(_label);
 }
 
-#[cfg(feature = "stops")]
+#[cfg(feature = "failpoints")]
 mod imp {
     use std::io::Write;
     use std::sync::{Mutex, OnceLock};
@@ -39,11 +39,11 @@ mod imp {
 
     static PLAN: OnceLock<Option<Plan>> = OnceLock::new();
 
-    pub(super) fn stop(label: &'static str) {
+    pub(super) fn hit(label: &'static str) {
         debug_assert!(super::LABELS.contains(&label), "{label} is not in LABELS");
         let plan = PLAN.get_or_init(|| {
-            let label = std::env::var("PARTYWALL_STOP").ok()?;
-            let after = std::env::var("PARTYWALL_STOP_AFTER").ok();
+            let label = std::env::var("PARTYWALL_FAILPOINT").ok()?;
+            let after = std::env::var("PARTYWALL_FAILPOINT_AFTER").ok();
             let left = after.and_then(|n| n.parse().ok()).unwrap_or(1);
             Some(Plan { label, left: Mutex::new(left) })
         });
