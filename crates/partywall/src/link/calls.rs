@@ -14,7 +14,7 @@
 //! back what it has to spare.
 
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use bytes::{Buf as _, Bytes};
@@ -262,11 +262,12 @@ impl Calls {
         let mut state = lock(&self.state);
         let mailbox = state.connection.user(key);
         mailbox.users -= 1;
-        if mailbox.users == 0 {
-            // Dropped with the lock held: it is empty, or its pieces are plain bytes.
-            state.connection.release(key);
-        }
-        self.changed(state)
+        let over = mailbox.users == 0;
+        // Its wakers are dropped when the lock is free, which `changed` sees to.
+        let mailbox = over.then(|| state.connection.release(key));
+        let due = self.changed(state);
+        drop(mailbox);
+        due
     }
 
     /// Ends a call out of turn, on both sides with one status; whether it was open.
@@ -413,7 +414,13 @@ impl Calls {
         cx: &Context<'_>,
     ) -> Poll<(Result<Answer, Status>, Due)> {
         let mut state = lock(&self.state);
-        let answer = ready!(state.connection.user(key).poll_head(cx));
+        let mailbox = state.connection.user(key);
+        let Poll::Ready(answer) = mailbox.poll_head(cx) else {
+            let replaced = mailbox.take_replaced();
+            drop(state);
+            drop(replaced);
+            return Poll::Pending;
+        };
         if let Ok(Answer::Whole(_, Some(data), _)) = &answer {
             state.connection.taken(key, data.len());
         }
@@ -421,11 +428,22 @@ impl Calls {
     }
 
     pub(super) fn poll_take(&self, key: Key, cx: &Context<'_>) -> Poll<Result<Taken, Status>> {
-        lock(&self.state).connection.user(key).poll_take(cx)
+        self.poll(key, |mailbox| mailbox.poll_take(cx))
     }
 
     pub(super) fn poll_failed(&self, key: Key, cx: &Context<'_>) -> Poll<Status> {
-        lock(&self.state).connection.user(key).poll_failed(cx)
+        self.poll(key, |mailbox| mailbox.poll_failed(cx))
+    }
+
+    /// Looks into a mailbox; a waker that is replaced is dropped when the lock is free.
+    fn poll<R>(&self, key: Key, poll: impl FnOnce(&mut Mailbox) -> R) -> R {
+        let mut state = lock(&self.state);
+        let mailbox = state.connection.user(key);
+        let polled = poll(mailbox);
+        let replaced = mailbox.take_replaced();
+        drop(state);
+        drop(replaced);
+        polled
     }
 
     pub(super) fn put_back(&self, key: Key, piece: Bytes) {
@@ -481,10 +499,14 @@ impl Calls {
         let mut state = lock(&self.state);
         let reserved = state.connection.reserve(key, want);
         if let Err(Blocked::Credit { link }) = reserved {
-            state.connection.user(key).wait_to_send(cx);
             if link {
                 wait(&mut state.waiters, cx);
             }
+            let mailbox = state.connection.user(key);
+            mailbox.wait_to_send(cx);
+            let replaced = mailbox.take_replaced();
+            drop(state);
+            drop(replaced);
         }
         reserved
     }
@@ -529,7 +551,11 @@ impl Calls {
         if state.connection.is_stopped(key) {
             return Poll::Ready(());
         }
-        state.connection.user(key).wait_to_send(cx);
+        let mailbox = state.connection.user(key);
+        mailbox.wait_to_send(cx);
+        let replaced = mailbox.take_replaced();
+        drop(state);
+        drop(replaced);
         Poll::Pending
     }
 

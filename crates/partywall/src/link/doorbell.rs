@@ -127,6 +127,7 @@ impl Listener {
         if std::mem::take(&mut sleepers.look) {
             return false;
         }
+        // The driver is a task of the runtime's: dropping its waker runs nothing of a program's.
         register(&mut sleepers.driver, cx);
         true
     }
@@ -136,24 +137,30 @@ impl Listener {
     /// Makes a call the leader, whose task is woken.
     pub(super) fn lead(&self, call: Key, cx: &Context<'_>) {
         let mut sleepers = lock(&self.doorbell.sleepers);
-        match &mut sleepers.leader {
+        let replaced = match &mut sleepers.leader {
             Some((leader, waker)) if *leader == call => register(waker, cx),
-            leader => *leader = Some((call, Some(cx.waker().clone()))),
-        }
+            leader => leader.replace((call, Some(cx.waker().clone()))).and_then(|(_, old)| old),
+        };
+        // Dropping it may end a task which has calls on this link.
+        drop(sleepers);
+        drop(replaced);
     }
 
     /// Leads no more; whether the call did.
     pub(super) fn resign(&self, call: Key) -> bool {
         let mut sleepers = lock(&self.doorbell.sleepers);
-        let led = matches!(sleepers.leader, Some((leader, _)) if leader == call);
-        if led {
-            sleepers.leader = None;
+        if !matches!(sleepers.leader, Some((leader, _)) if leader == call) {
+            return false;
         }
-        led
+        let leader = sleepers.leader.take();
+        drop(sleepers);
+        drop(leader);
+        true
     }
 
     /// Nobody leads any more; whether somebody did.
     pub(super) fn depose(&self) -> bool {
-        lock(&self.doorbell.sleepers).leader.take().is_some()
+        let leader = lock(&self.doorbell.sleepers).leader.take();
+        leader.is_some()
     }
 }

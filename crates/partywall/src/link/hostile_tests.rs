@@ -160,9 +160,11 @@ async fn a_service_ends_a_link_on_each_broken_rule_with_the_same_blame() {
                     theirs.bell.carry_out(wake).unwrap();
                 }
             }
-            if gate {
+            // A visit is over after a millisecond, whatever is left.
+            let mut visits = 0;
+            while gate && !service.is_closed() && visits < 1000 {
                 Arc::clone(&service).visit(1);
-                assert!(service.is_closed(), "{case:?}");
+                visits += 1;
             }
             assert!(until(|| service.is_closed()).await, "{case:?}");
             check(&case, service.why().unwrap(), &coordinator);

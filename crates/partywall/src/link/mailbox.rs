@@ -81,6 +81,9 @@ pub(super) struct Mailbox {
     /// Who waits for any of the above, and who for credit.
     reader: Option<Waker>,
     writer: Option<Waker>,
+    /// One that another one has taken the place of: it is dropped when the lock is free, since that
+    /// may end a task which has calls on this link.
+    replaced: Option<Waker>,
 }
 
 impl Default for Mailbox {
@@ -97,6 +100,7 @@ impl Default for Mailbox {
             ended: false,
             reader: None,
             writer: None,
+            replaced: None,
         }
     }
 }
@@ -171,6 +175,11 @@ impl Mailbox {
         Wakers([self.reader.take(), self.writer.take()])
     }
 
+    /// A waker to drop when the lock is free.
+    pub(super) fn take_replaced(&mut self) -> Option<Waker> {
+        self.replaced.take()
+    }
+
     /// Throws away what has come, and what comes.
     pub(super) fn discard(&mut self) {
         self.ended = true;
@@ -184,7 +193,7 @@ impl Mailbox {
 
     /// Has the task woken when more may be sent, or nothing ever.
     pub(super) fn wait_to_send(&mut self, cx: &Context<'_>) {
-        register(&mut self.writer, cx);
+        self.replaced = register(&mut self.writer, cx);
     }
 
     /// How the answer begins, or what came instead of one.
@@ -208,7 +217,7 @@ impl Mailbox {
         if self.ended {
             return Poll::Ready(Err(Status::internal("the call ended without an answer")));
         }
-        register(&mut self.reader, cx);
+        self.replaced = register(&mut self.reader, cx);
         Poll::Pending
     }
 
@@ -226,13 +235,13 @@ impl Mailbox {
         if self.ended {
             return Poll::Ready(Ok(Taken::End));
         }
-        register(&mut self.reader, cx);
+        self.replaced = register(&mut self.reader, cx);
         Poll::Pending
     }
 
     /// Ready when the call has failed: what has come of a message that waits is of no use then.
     pub(super) fn poll_failed(&mut self, cx: &Context<'_>) -> Poll<Status> {
-        register(&mut self.reader, cx);
+        self.replaced = register(&mut self.reader, cx);
         self.error.take().map_or(Poll::Pending, |error| Poll::Ready(*error))
     }
 
@@ -242,11 +251,12 @@ impl Mailbox {
     }
 }
 
-/// Remembers a waker, without cloning one that is there already.
-pub(crate) fn register(slot: &mut Option<Waker>, cx: &Context<'_>) {
-    if !slot.as_ref().is_some_and(|w| w.will_wake(cx.waker())) {
-        *slot = Some(cx.waker().clone());
+/// Remembers a waker, without cloning one that is there already; the one whose place it takes.
+pub(crate) fn register(slot: &mut Option<Waker>, cx: &Context<'_>) -> Option<Waker> {
+    if slot.as_ref().is_some_and(|w| w.will_wake(cx.waker())) {
+        return None;
     }
+    slot.replace(cx.waker().clone())
 }
 
 #[cfg(test)]

@@ -158,7 +158,13 @@ impl Sender {
             if !something {
                 return Poll::Pending;
             }
-            ready!(self.poll_record(cx, link, key))?;
+            let mut has_waited = false;
+            let polled = self.poll_record(cx, link, key, &mut has_waited);
+            if has_waited {
+                // Room that was found may not have been used.
+                link.serve_stalled()?;
+            }
+            ready!(polled)?;
         }
     }
 
@@ -215,12 +221,12 @@ impl Sender {
         cx: &Context<'_>,
         link: &Link,
         key: Key,
+        has_waited: &mut bool,
     ) -> Poll<Result<(), SendError>> {
         if link.closed().is_some() {
             return Poll::Ready(Err(Broken::Closed.into()));
         }
         let mut tx = link.outbound.lock();
-        let mut has_waited = false;
         loop {
             let most = tx.records.most();
             let (head, data) = (self.head.is_some(), self.chunk.len());
@@ -231,7 +237,7 @@ impl Sender {
                 Err(Blocked::Credit { .. }) => return Poll::Pending,
                 Err(Blocked::Control) => {
                     if let Some(len) = tx.push_control(&link.calls)? {
-                        tx = ready!(link.poll_room(cx, tx, len, &mut has_waited))?;
+                        tx = ready!(link.poll_room(cx, tx, len, has_waited))?;
                     }
                     continue;
                 }
@@ -259,7 +265,7 @@ impl Sender {
             }
             let total = tx.block.len() + len;
             if !tx.records.has_room(total).map_err(Broken::from)? {
-                tx = ready!(link.poll_room(cx, tx, total, &mut has_waited))?;
+                tx = ready!(link.poll_room(cx, tx, total, has_waited))?;
                 continue;
             }
             let (sent, due) = link.calls.commit(key, flags, len);
