@@ -34,8 +34,8 @@
 #     entry                                  back
 #     1 flags as the ABI has them            1 the context, by the stack pointer
 #     2 whom it is about to enter; rights,   2 out of the context: from here on the thread is
-#       a context, busy; wake who watches      the caller's again
-#       the time                             3 floating-point control, flags
+#       a context, busy; wake the watchdog     the caller's again
+#                                            3 floating-point control, flags
 #     3 save; note who is inside, and for    4 time
 #       how long it may; time, if it is due  5 the context is free, unless it is poisoned
 #     4 inside: system calls are trapped,
@@ -329,7 +329,7 @@ partywall_set_rights:
 
     HANDLER partywall_handle_sigsys, {ON_SIGSYS}
     HANDLER partywall_handle_fault, {ON_FAULT}
-    HANDLER partywall_handle_call_off, {ON_CALL_OFF}
+    HANDLER partywall_handle_cancel, {ON_CANCEL}
     HANDLER partywall_handle_signal, {ON_SIGNAL}
 
     .globl partywall_last_handler
@@ -407,7 +407,7 @@ partywall_call:
     jne .Lopen_in
 .Lopened_in:
     cmp dword ptr [r12 + {CALLER_DEPTH}], {DEPTH}
-    jae .Ldeep
+    jae .Ldepth_exceeded
     cmp dword ptr [r12 + {CALLER_ENTERING}], 0  # a handler has interrupted it on its way in
     jne .Lbusy
     mov r13d, esi
@@ -452,8 +452,8 @@ partywall_call:
     jne .Lbusy_entering
     mov byte ptr [r15 + {CONTEXT_STATE}], {BUSY}
     mov dword ptr [r12 + {CALLER_ENTERING}], 0
-    cmp dword ptr [r11 + {WATCH}], 0
-    jne .Lwake_watch
+    cmp dword ptr [r11 + {WATCHDOG}], 0
+    jne .Lwake_watchdog
 .Lwatched:
     mov [r15 + {CONTEXT_CALLER_STACK}], rsp
     mov rax, [r12 + {CALLER_FS}]
@@ -619,8 +619,8 @@ partywall_call:
 .Lbusy:
     mov eax, {STATUS_BUSY}
     jmp .Lrefused
-.Ldeep:
-    mov eax, {STATUS_DEEP}
+.Ldepth_exceeded:
+    mov eax, {STATUS_DEPTH_EXCEEDED}
 .Lrefused:
     xor edx, edx
     jmp .Lleave
@@ -709,10 +709,10 @@ partywall_abort:
     jne .Lclock_stopped
     add [r12 + {CALLER_TICKS}], rax
     jmp .Lclock_stopped
-.Lwake_watch:                                   # it slept because nobody was inside
-    mov dword ptr [r11 + {WATCH}], 2            # it does not sleep on that; it says 0 itself
+.Lwake_watchdog:                                   # it slept because nobody was inside
+    mov dword ptr [r11 + {WATCHDOG}], 2            # it does not sleep on that; it says 0 itself
     mov r10, rcx                                # FUTEX_WAKE looks at no fourth argument
-    lea rdi, [r11 + {WATCH}]
+    lea rdi, [r11 + {WATCHDOG}]
     mov esi, {FUTEX_WAKE}
     mov edx, 1
     mov eax, {SYS_FUTEX}

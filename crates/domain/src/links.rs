@@ -33,9 +33,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::arenas;
 use crate::callers;
-use crate::space::SLOTS;
 use crate::sys::{self, Errno};
-use crate::table::{DomainEntry, LINKS_MOST, Link, TABLES};
+use crate::table::{DomainEntry, LINKS_MOST, Link, SLOTS, TABLES};
 
 /// Nobody's.
 const FREE: u32 = 0;
@@ -90,7 +89,7 @@ pub(crate) fn is_open(link: &Link, id: u64) -> bool {
 }
 
 /// The link with this id, if `domain` is its caller; the callee may have left.
-pub(crate) fn as_caller(domain: usize, id: u64) -> Option<&'static Link> {
+fn as_caller(domain: usize, id: u64) -> Option<&'static Link> {
     let link = place(id);
     let word = link.word.load(Ordering::Acquire);
     let same = u64::from(with(word, OPEN)) == id && matches!(state(word), OPEN | ENDED);
@@ -151,8 +150,32 @@ fn try_take(own: u32, number: u64) -> Result<u64, Errno> {
 }
 
 /// Who owns the protection keys of a link.
-pub(crate) fn owner(id: u64) -> u64 {
+fn owner(id: u64) -> u64 {
     1 << 32 | id
+}
+
+/// Makes the arena of a link of the calling domain; its address, or minus an error number: `ENOTCONN`
+/// when the link is not open, `EINVAL` of one to oneself, and what [`arenas::make`] says.
+pub(crate) extern "C" fn arena(id: u64) -> i64 {
+    sys::encode(try_arena(id))
+}
+
+fn try_arena(id: u64) -> Result<u64, Errno> {
+    let link = as_caller(callers::own_domain()?, id).ok_or(Errno(libc::ENOTCONN))?;
+    // Both ends could give it up: the one would free what the other reads.
+    if link.callee.load(Ordering::Relaxed) == link.caller.load(Ordering::Relaxed) {
+        return Err(Errno(libc::EINVAL));
+    }
+    arenas::make(link, owner(id))
+}
+
+/// Opens a link's arena to the calling thread, which is at home in the caller's domain, or closes it
+/// again; 0, or minus an error number. Runs with the rights of the domain: it only reads the tables.
+pub(crate) extern "C" fn open(id: u64, open: u64) -> i64 {
+    let own = TABLES.slot_of(sys::fs());
+    let Some(link) = as_caller(own, id) else { return -i64::from(libc::ENOTCONN) };
+    arenas::open(link, open != 0);
+    0
 }
 
 /// Ends a link of the calling domain.
@@ -201,7 +224,7 @@ fn take_down(link: &Link, word: u32) -> bool {
     if word != leaving && !exchange(&link.word, word, leaving) {
         return false;
     }
-    arenas::free(link, u64::from(with(word, OPEN)));
+    arenas::free(link, owner(u64::from(with(word, OPEN))));
     link.caller.store(NOBODY, Ordering::Relaxed);
     link.callee.store(NOBODY, Ordering::Relaxed);
     exchange(&link.word, leaving, with(word, FREE))

@@ -24,12 +24,12 @@
 //! FREE -> PARKING -> NONE. It is no longer FREE first, then a barrier is put into all threads, and what
 //! its owner was doing at that moment is waited for.
 //!
-//! A calling thread owns a context from its first call to that domain on ([`crate::callers::bind`]),
+//! A calling thread owns a context from its first call to that domain on ([`crate::binding`]),
 //! and its owner alone makes it busy and free, so the gate needs no locked instruction. Before it
 //! looks at anything of a callee, the thread says so in its `entering`, and takes that back when the
 //! context is busy, or the call refused. Who has to know that nobody is on the way in (the launcher
-//! before it frees a domain's memory) or inside (also the watch before it sleeps) first writes down
-//! what the gate will see then (the domain is closed, the watch sleeps), has the kernel put a barrier
+//! before it frees a domain's memory) or inside (also the watchdog before it sleeps) first writes down
+//! what the gate will see then (the domain is closed, the watchdog sleeps), has the kernel put a barrier
 //! into every running thread (membarrier(2), private expedited), and looks after that.
 //!
 //! What belongs to the call (where to return) is written by the owner; others read whose it is only
@@ -40,10 +40,15 @@
 use std::mem::{MaybeUninit, offset_of};
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-use crate::gate::Frame;
-use crate::space::{SLOT, SLOTS};
+use crate::page::Frame;
 use crate::sys;
 
+/// A domain's share of addresses, in bytes.
+pub const SLOT: u64 = 512 << 30;
+/// How many domains one address space can hold.
+pub const SLOTS: usize = 64;
+/// Where in a slot the mappings of its domain begin: above its program, which begins somewhere below.
+pub(crate) const MAPPINGS: u64 = 128 << 30;
 /// Where in a slot the contexts' mailboxes begin, a page each.
 pub(crate) const MAILBOXES: u64 = STACKS + CONTEXTS_EACH as u64 * CONTEXT_STACK;
 /// Contexts a domain can have.
@@ -86,16 +91,16 @@ pub(crate) struct DomainEntry {
     pub(crate) poisoned: AtomicU32,
     /// The process number of its task.
     pub(crate) pid: AtomicI32,
-    /// 1 when its task has ended and callers are to be called off.
+    /// 1 when its task has ended and callers are to be cancelled.
     pub(crate) dead: AtomicU32,
     /// 1 when it has declared that its functions make no system calls.
-    pub(crate) silent: AtomicU32,
+    pub(crate) no_syscalls: AtomicU32,
     /// The protection-key rights of its code; 0 without keys.
     pub(crate) rights: AtomicU32,
     /// Its protection key; 0 without keys.
     pub(crate) key: AtomicU32,
     /// Time that those of its threads that call no more have spent in callees, in ticks.
-    pub(crate) away: AtomicU64,
+    pub(crate) callee_time: AtomicU64,
 }
 
 /// The right to call.
@@ -150,9 +155,9 @@ pub(crate) struct Caller {
     pub(crate) home_fs: AtomicU64,
     /// The signals it had blocked before it registered; of the launcher's threads only.
     pub(crate) mask: AtomicU64,
-    /// 1 from when it is sent the signal that calls it off until it has come.
-    pub(crate) called_off: AtomicU32,
-    /// 1 while a system call of its callee is made elsewhere: it may be called off then.
+    /// 1 from when it is sent the signal that cancels its call until it has come.
+    pub(crate) cancelling: AtomicU32,
+    /// 1 while a system call of its callee is made elsewhere: it may be cancelled then.
     pub(crate) forwarding: AtomicU32,
     /// The context of each domain that it owns, by number; [`UNBOUND`] when it has none.
     pub(crate) bound: [AtomicU8; SLOTS],
@@ -196,7 +201,7 @@ pub(crate) struct Context {
     pub(crate) skip: AtomicU32,
     /// How many calls the next one that is timed stands for.
     pub(crate) weight: AtomicU32,
-    /// The call, by the count of those before it, that the watch has ended.
+    /// The call, by the count of those before it, that the watchdog has ended.
     pub(crate) expired: AtomicU64,
     /// The call that has been found late by its own thread, and that thread's CPU time then.
     pub(crate) marked: AtomicU64,
@@ -261,8 +266,8 @@ pub(crate) struct Links(pub(crate) [Link; LINKS_MOST]);
 pub(crate) struct Tables {
     /// Where slots begin.
     pub(crate) base: AtomicU64,
-    /// 1 while whoever watches the time sleeps, because nobody is inside anywhere.
-    pub(crate) watch: AtomicU32,
+    /// 1 while the watchdog sleeps, because nobody is inside anywhere.
+    pub(crate) watchdog: AtomicU32,
     /// The protection key of signal stacks, where every domain has to be able to write them; else 0.
     pub(crate) scratch: AtomicU32,
     /// 1 with keys.
@@ -293,7 +298,7 @@ pub(crate) static TABLES: Tables = {
 };
 
 impl DomainEntry {
-    /// Its task has ended: no new calls, and those under way are called off.
+    /// Its task has ended: no new calls, and those under way are cancelled.
     pub(crate) fn end(&self) {
         // In this order: who opens it looks at `dead` afterwards.
         self.dead.store(1, Ordering::SeqCst);
@@ -318,10 +323,10 @@ impl Tables {
             }
         }
         let domain = &self.domains[slot];
-        for word in [&domain.contexts, &domain.poisoned, &domain.dead, &domain.silent] {
+        for word in [&domain.contexts, &domain.poisoned, &domain.dead, &domain.no_syscalls] {
             word.store(0, Ordering::Relaxed);
         }
-        domain.away.store(0, Ordering::Relaxed);
+        domain.callee_time.store(0, Ordering::Relaxed);
         domain.open.store(1, Ordering::SeqCst);
     }
 

@@ -14,14 +14,15 @@ use crate::workspace::Workspace;
 const ALLOWED: &[(&str, &[&str])] = &[
     ("partywall-abi", &[]),
     ("partywall-shm", &["partywall-abi"]),
+    ("partywall-guest", &["partywall-abi"]),
     ("partywall-domain", &["partywall-abi"]),
     ("partywall-trust", &["partywall-abi"]),
-    ("partywall", &["partywall-shm", "partywall-domain", "partywall-trust", "partywall-abi"]),
+    ("partywall", &["partywall-shm", "partywall-guest", "partywall-trust", "partywall-abi"]),
     ("partywall-build", &[]),
     ("partywall-coordinator", &["partywall-shm", "partywall-trust", "partywall-abi"]),
     (
         "partywall-functions",
-        &["partywall-shm", "partywall-domain", "partywall-trust", "partywall-abi", "partywall"],
+        &["partywall-shm", "partywall-guest", "partywall-trust", "partywall-abi", "partywall"],
     ),
     ("partywall-bus", &["partywall-trust", "partywall"]),
     ("partywall-preload", &["partywall-shm", "partywall-trust", "partywall-abi"]),
@@ -66,6 +67,8 @@ const FORBIDDEN_OUTSIDE: &[(&str, &[&str], &str)] = &[
     ("partywall-abi", ASYNC, "abi is bytes and rules, without I/O"),
     ("partywall-shm", ASYNC, "async belongs in partywall, where the rings meet a runtime"),
     ("partywall-trust", ASYNC, "trust is sans-I/O"),
+    ("partywall-guest", ASYNC, "a call gate has no runtime behind it"),
+    ("partywall-guest", &["object", "rustix"], "loading programs is the launcher's work"),
     ("partywall-domain", ASYNC, "a call gate has no runtime behind it"),
     ("partywall-domain", &["tonic", "prost"], "domain knows no RPC"),
     ("partywall-preload", ASYNC, "preload is loaded into programs that bring no runtime"),
@@ -86,6 +89,11 @@ const REASONS: &[(&str, &str, &str)] = &[
         "shm and trust do not know each other; partywall joins them",
     ),
     ("partywall-domain", "partywall", "domain knows no RPC"),
+    (
+        "partywall",
+        "partywall-domain",
+        "a user's program links guest; the loader, the filter and the gate are the launcher's",
+    ),
     (
         "partywall-coordinator",
         "partywall-domain",
@@ -241,13 +249,15 @@ mod tests {
         let found = faults(&[
             ("partywall-abi", &[("partywall-shm", None)]),
             ("partywall-shm", &[]),
-            ("partywall", &[("partywall-coordinator", None)]),
+            ("partywall", &[("partywall-coordinator", None), ("partywall-domain", None)]),
             ("partywall-coordinator", &[("partywall", Some("build"))]),
+            ("partywall-domain", &[]),
         ]);
-        assert_eq!(found.len(), 3, "{found:?}");
+        assert_eq!(found.len(), 4, "{found:?}");
         assert!(found[0].contains("may depend on nothing here"));
         assert!(found[1].contains("another process"));
-        assert!(found[2].contains("partywall-coordinator may depend on partywall-shm"));
+        assert!(found[2].contains("a user's program links guest"));
+        assert!(found[3].contains("partywall-coordinator may depend on partywall-shm"));
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub(crate) enum Broken {
     Ended(Box<Status>),
     /// The service has failed while this thread was in it.
     #[error("the service failed inside a call ({0:?}) and is to be started again")]
-    Callee(partywall_abi::domain::Status),
+    Callee(partywall_abi::domain::GateStatus),
     /// Not the link's fault: a head or trailers that no record can hold.
     #[error("cannot be sent: {0}")]
     Unsendable(Box<Status>),

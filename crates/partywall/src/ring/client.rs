@@ -554,7 +554,7 @@ impl Call {
             Poll::Ready(Err(PumpError::Broken(why))) => {
                 self.pump = None;
                 let core = &open.link.client.core;
-                if matches!(why, Broken::Callee(partywall_abi::domain::Status::Deadline)) {
+                if matches!(why, Broken::Callee(partywall_abi::domain::GateStatus::Deadline)) {
                     open.stream
                         .fail(Status::deadline_exceeded(format!("link {}: {why}", core.link)));
                 }
