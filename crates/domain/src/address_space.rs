@@ -146,7 +146,7 @@ impl AddressSpace {
             Isolation::Fault => true,
             other => return Err(AddressSpaceError::Isolation(other)),
         };
-        if MADE.swap(true, Ordering::SeqCst) {
+        if MADE.swap(true, Ordering::Relaxed) {
             return Err(AddressSpaceError::Second);
         }
         let isolation = if keys { take_keys()? } else { isolation };
@@ -168,9 +168,9 @@ impl AddressSpace {
             source,
         })?;
         let base = LOWEST + jitter;
-        TABLES.base.store(base, Ordering::SeqCst);
+        TABLES.base.store(base, Ordering::Relaxed);
         links::prepare();
-        TABLES.domains[SLOTS].pid.store(sys::pid(), Ordering::Release);
+        TABLES.domains[SLOTS].pid.store(sys::pid(), Ordering::Release); // SYNC(domain.pid)
         INFO.get_or_init(|| gate::info(base, isolation, keys));
         OWN_INFO.get_or_init(|| gate::info(base, isolation, false));
         let watchdog = Watchdog::start().map_err(|source| AddressSpaceError::Kernel {
@@ -213,7 +213,7 @@ impl AddressSpace {
         let freed = unsafe { munmap(range.start as *mut _, (range.end - range.start) as usize) };
         match freed {
             Ok(()) => {
-                TABLES.domains[index].key.store(0, Ordering::Release);
+                TABLES.domains[index].key.store(0, Ordering::Relaxed);
                 keys::of(owner(index)).for_each(|key| keys::give_back(key, owner(index)));
                 State::Free
             }
@@ -249,7 +249,7 @@ impl AddressSpace {
     /// often that is now. [`crate::task::Domain::is_poisoned`] says which one it was.
     pub fn await_poisoning(&self, seen: u32) -> u32 {
         loop {
-            let now = TABLES.poisonings.load(Ordering::Acquire);
+            let now = TABLES.poisonings.load(Ordering::Acquire); // SYNC(domain.poisoned)
             if now != seen {
                 return now;
             }
@@ -289,7 +289,7 @@ impl Slot {
             return Ok((0, 0));
         }
         let key = keys::take(owner(self.index))?;
-        TABLES.domains[self.index].key.store(key, Ordering::Release);
+        TABLES.domains[self.index].key.store(key, Ordering::Relaxed);
         Ok((key, keys::domain_rights(key, TABLES.scratch.load(Ordering::Relaxed))))
     }
 
@@ -349,7 +349,7 @@ fn take_keys() -> Result<Isolation, AddressSpaceError> {
     }
     let frames = frames.map_err(tried)?;
     keys::take_all();
-    TABLES.keys.store(1, Ordering::SeqCst);
+    TABLES.keys.store(1, Ordering::Relaxed);
     let (isolation, scratch) = match frames {
         Frames::Written => (Isolation::Fault, 0),
         Frames::NotWritten => (Isolation::FaultSharedStacks, keys::take(SCRATCH).map_err(no_keys)?),

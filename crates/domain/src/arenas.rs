@@ -36,7 +36,7 @@ const _: () = assert!(LINKS_MOST as u64 * ARENA <= 16 * SLOT);
 /// Makes the arena of a link, whose keys are `owner`'s; its address. `ENOSPC` when no protection key is
 /// left, `ENOMEM` where addresses count as memory (vm.overcommit_memory=2).
 pub(crate) fn make(link: &Link, owner: u64) -> Result<u64, Errno> {
-    let known = link.arena.load(Ordering::Acquire);
+    let known = link.arena.load(Ordering::Acquire); // SYNC(link.arena)
     if known != 0 {
         return Ok(known);
     }
@@ -51,11 +51,11 @@ pub(crate) fn make(link: &Link, owner: u64) -> Result<u64, Errno> {
         return Err(why);
     }
     if key != 0 {
-        TABLES.arenas.fetch_or(keys::denied(key), Ordering::AcqRel);
-        link.rights.fetch_and(!keys::denied(key), Ordering::AcqRel);
+        TABLES.arenas.fetch_or(keys::denied(key), Ordering::AcqRel); // SYNC(link.arena)
+        link.rights.fetch_and(!keys::denied(key), Ordering::AcqRel); // SYNC(link.arena)
     }
     link.key.store(key, Ordering::Relaxed);
-    link.arena.store(at, Ordering::Release);
+    link.arena.store(at, Ordering::Release); // SYNC(link.arena)
     Ok(at)
 }
 
@@ -84,11 +84,11 @@ fn unmap(at: u64) {
 pub(crate) fn free(link: &Link, owner: u64) {
     unmap(address(link));
     for key in keys::of(owner) {
-        TABLES.arenas.fetch_and(!keys::denied(key), Ordering::AcqRel);
+        TABLES.arenas.fetch_and(!keys::denied(key), Ordering::AcqRel); // SYNC(link.arena)
         keys::give_back(key, owner);
     }
     link.key.store(0, Ordering::Relaxed);
-    link.arena.store(0, Ordering::Release);
+    link.arena.store(0, Ordering::Release); // SYNC(link.arena)
 }
 
 /// Opens a link's arena to the calling thread, or closes it again.

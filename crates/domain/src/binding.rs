@@ -18,32 +18,35 @@ pub(crate) extern "C" fn bind(at: u64, link: u64) -> i64 {
 
 fn try_bind(entry: &Caller, id: u64) -> Result<u64, Errno> {
     let link = links::place(id);
-    let callee = link.callee.load(Ordering::Acquire) as usize;
+    let callee = link.callee.load(Ordering::Acquire) as usize; // SYNC(link.word)
     let contexts = TABLES.contexts.get(callee).ok_or(Errno(libc::EINVAL))?;
     if entry.entering.load(Ordering::Relaxed) != 0 {
         return Err(Errno(libc::EBUSY));
     }
-    entry.entering.store(callee as u32 + 1, Ordering::SeqCst);
+    entry.entering.store(callee as u32 + 1, Ordering::SeqCst); // SYNC(gate.enter)
     let owner = std::ptr::from_ref(entry) as u64;
     // Its number before the context: whoever gives back what a dead thread had looks at that.
     let mine = |(number, context): (usize, &Context)| {
-        let order = (Ordering::AcqRel, Ordering::Relaxed);
+        let order = (Ordering::AcqRel, Ordering::Relaxed); // SYNC(context.bind)
+        // SYNC(context.park)
         if context.state.load(Ordering::Acquire) != FREE {
             return None;
         }
-        entry.bound[callee].store(number as u8, Ordering::Release);
+        entry.bound[callee].store(number as u8, Ordering::Relaxed);
         // A handler that has interrupted this may have taken it for the same thread.
+        // SYNC(context.bind)
         let taken = context.owner.compare_exchange(0, owner, Ordering::SeqCst, order.1);
         if taken.is_err() && taken != Err(owner) {
             return None;
         }
         // Its thread may have been taken out of it meanwhile.
-        let parked = context.state.load(Ordering::SeqCst) == FREE;
+        let parked = context.state.load(Ordering::SeqCst) == FREE; // SYNC(context.bind)
         if !parked {
             let _nobodys = context.owner.compare_exchange(owner, 0, order.0, order.1);
         }
         parked.then_some(())
     };
+    // SYNC(gate.enter)
     let open = links::is_open(link, id) && TABLES.domains[callee].open.load(Ordering::SeqCst) == 1;
     let any = || contexts.iter().enumerate().find_map(mine);
     let bound = match open.then(|| any().or_else(|| take_back(contexts).then(any).flatten())) {
@@ -51,7 +54,7 @@ fn try_bind(entry: &Caller, id: u64) -> Result<u64, Errno> {
         Some(None) => Err(Errno(libc::EAGAIN)),
         Some(Some(())) => Ok(0),
     };
-    entry.entering.store(0, Ordering::Release);
+    entry.entering.store(0, Ordering::Release); // SYNC(gate.enter)
     bound
 }
 
@@ -60,13 +63,13 @@ fn try_bind(entry: &Caller, id: u64) -> Result<u64, Errno> {
 fn take_back(contexts: &[Context]) -> bool {
     let mut any = false;
     for context in contexts {
-        let owner = TABLES.caller_at(context.owner.load(Ordering::Acquire));
+        let owner = TABLES.caller_at(context.owner.load(Ordering::Acquire)); // SYNC(context.bind)
         let Some(owner) = owner.filter(|owner| callers::is_dead(owner)) else { continue };
-        let tid = owner.tid.load(Ordering::Acquire);
-        let order = (Ordering::AcqRel, Ordering::Relaxed);
+        let tid = owner.tid.load(Ordering::Acquire); // SYNC(caller.entry)
+        let order = (Ordering::AcqRel, Ordering::Relaxed); // SYNC(caller.entry)
         if tid > 0 && owner.tid.compare_exchange(tid, CLAIMED, order.0, order.1).is_ok() {
             // Nobody else finds it by its process from here on.
-            owner.pid.store(0, Ordering::Release);
+            owner.pid.store(0, Ordering::Release); // SYNC(caller.entry)
             callers::give_back(owner);
             callers::leave(owner);
             any = true;

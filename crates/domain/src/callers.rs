@@ -57,6 +57,7 @@ pub(crate) fn find(tid: i32) -> Option<&'static Caller> {
     let mut at = tid as usize;
     for _ in 0..CALLERS_MOST {
         let entry = TABLES.callers.get(at % CALLERS_MOST)?;
+        // SYNC(caller.entry)
         match entry.tid.load(Ordering::Acquire) {
             0 => return None,
             t if t == tid => return Some(entry),
@@ -83,6 +84,7 @@ pub(crate) fn is_registered(fs: u64) -> bool {
 /// Whether nobody will leave what this caller has entered. A main thread that is dead stays until its
 /// process is waited for.
 pub(crate) fn is_dead(entry: &Caller) -> bool {
+    // SYNC(caller.entry)
     let (tid, pid) = (entry.tid.load(Ordering::Acquire), entry.pid.load(Ordering::Relaxed));
     match tid {
         CLAIMED => false,
@@ -106,7 +108,7 @@ pub(crate) fn own_domain() -> Result<usize, Errno> {
     let is_own = match find(sys::tid()).filter(inside_of) {
         Some(entry) => entry.fs.load(Ordering::Relaxed) == fs,
         // A child that has not called exec(3) is nobody here.
-        None => TABLES.domains[domain].pid.load(Ordering::Acquire) == pid,
+        None => TABLES.domains[domain].pid.load(Ordering::Acquire) == pid, // SYNC(domain.pid)
     };
     if is_own { Ok(domain) } else { Err(Errno(libc::EPERM)) }
 }
@@ -116,9 +118,11 @@ fn claim(tid: i32) -> Option<usize> {
     let start = tid as usize;
     let places = || (start..start + CALLERS_MOST).map(|at| at % CALLERS_MOST);
     let mine = |slot: &AtomicI32, from| {
+        // SYNC(caller.entry)
         slot.compare_exchange(from, CLAIMED, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     };
     // Its own place first, wherever that is: an earlier one would hide it.
+    // SYNC(caller.entry)
     let own = places().find(|at| TABLES.callers[*at].tid.load(Ordering::Acquire) == tid);
     own.filter(|at| mine(&TABLES.callers[*at].tid, tid))
         .or_else(|| {
@@ -130,7 +134,7 @@ fn claim(tid: i32) -> Option<usize> {
         .or_else(|| {
             places().find(|at| {
                 let entry = &TABLES.callers[*at];
-                let other = entry.tid.load(Ordering::Acquire);
+                let other = entry.tid.load(Ordering::Acquire); // SYNC(caller.entry)
                 other > 0 && is_dead(entry) && mine(&entry.tid, other)
             })
         })
@@ -142,6 +146,7 @@ fn claim(tid: i32) -> Option<usize> {
 /// signal stack, and it may have begun while an arena was open to the one that made it.
 pub(crate) extern "C" fn arm() -> i64 {
     // Of whom the kernel says that it is: the gate ends a thread whose storage is another domain's.
+    // SYNC(domain.pid)
     let own = |domain: &&DomainEntry| domain.pid.load(Ordering::Acquire) == sys::pid();
     let rights = match inside(sys::fs()) {
         Some(entry) => entry.rights.load(Ordering::Relaxed),
@@ -165,6 +170,7 @@ fn try_arm() -> Result<u64, Errno> {
     let (tid, pid) = (sys::tid(), sys::pid());
     let domain = TABLES.domains.get(home).ok_or(Errno(libc::EINVAL))?;
     // A child that has not called exec(3) is nobody here.
+    // SYNC(domain.pid)
     if domain.pid.load(Ordering::Acquire) != pid {
         return Err(Errno(libc::EPERM));
     }
@@ -173,7 +179,7 @@ fn try_arm() -> Result<u64, Errno> {
     }
     let at = claim(tid).ok_or(Errno(libc::EUSERS))?;
     let entry = &TABLES.callers[at];
-    entry.pid.store(pid, Ordering::Release);
+    entry.pid.store(pid, Ordering::Release); // SYNC(caller.entry)
     for word in [&entry.entering, &entry.depth, &entry.forwarding, &entry.cancelling] {
         word.store(0, Ordering::Relaxed);
     }
@@ -202,13 +208,14 @@ fn try_arm() -> Result<u64, Errno> {
     if home == SLOTS {
         entry.mask.store(sys::set_mask(!KEPT_OPEN), Ordering::Relaxed);
     }
-    entry.tid.store(tid, Ordering::Release);
+    entry.tid.store(tid, Ordering::Release); // SYNC(caller.entry)
     Ok(at as u64)
 }
 
 /// The calling thread's entry, by the number that it says.
 pub(crate) fn own(at: u64) -> Option<&'static Caller> {
     let entry = TABLES.callers.get(usize::try_from(at).ok()?)?;
+    // SYNC(caller.entry)
     (entry.tid.load(Ordering::Acquire) == sys::tid()).then_some(entry)
 }
 
@@ -216,8 +223,9 @@ pub(crate) fn own(at: u64) -> Option<&'static Caller> {
 pub(crate) fn forget(pid: i32) {
     let _books = books();
     for entry in &TABLES.callers {
-        let tid = entry.tid.load(Ordering::Acquire);
-        let order = (Ordering::AcqRel, Ordering::Relaxed);
+        let tid = entry.tid.load(Ordering::Acquire); // SYNC(caller.entry)
+        let order = (Ordering::AcqRel, Ordering::Relaxed); // SYNC(caller.entry)
+        // SYNC(caller.entry)
         let dead = (tid > 0 || tid == CLAIMED) && entry.pid.load(Ordering::Acquire) == pid;
         if dead && entry.tid.compare_exchange(tid, CLAIMED, order.0, order.1).is_ok() {
             give_back(entry);
@@ -228,8 +236,8 @@ pub(crate) fn forget(pid: i32) {
 
 /// Makes an entry nobody's.
 pub(crate) fn leave(entry: &Caller) {
-    entry.pid.store(0, Ordering::Release);
-    entry.tid.store(GONE, Ordering::Release);
+    entry.pid.store(0, Ordering::Release); // SYNC(caller.entry)
+    entry.tid.store(GONE, Ordering::Release); // SYNC(caller.entry)
 }
 
 /// Poisons a context whose caller has died inside. Whether somebody is inside who lives.
@@ -238,7 +246,7 @@ pub(crate) fn is_entered(context: &Context) -> bool {
         return false;
     }
     let _books = books();
-    let owner = TABLES.caller_at(context.owner.load(Ordering::Acquire));
+    let owner = TABLES.caller_at(context.owner.load(Ordering::Acquire)); // SYNC(context.bind)
     if context.is_entered() && owner.is_some_and(is_dead) {
         context.abandon();
         return false;
@@ -249,6 +257,7 @@ pub(crate) fn is_entered(context: &Context) -> bool {
 /// Whether nobody is inside a slot's domain, or on the way in; the domain takes no more calls.
 pub(crate) fn is_empty(slot: usize) -> bool {
     let on_the_way = |caller: &Caller| {
+        // SYNC(gate.enter)
         caller.entering.load(Ordering::SeqCst) == slot as u32 + 1 && !is_dead(caller)
     };
     // In this order: who is on the way says so until its context is busy.
@@ -267,13 +276,14 @@ pub(crate) fn give_back(entry: &Caller) {
     for (slot, (bound, contexts)) in entry.bound.iter().zip(&TABLES.contexts).enumerate() {
         let number = bound.swap(UNBOUND, Ordering::Relaxed);
         let Some(context) = contexts.get(usize::from(number)) else { continue };
-        entry.entering.store(slot as u32 + 1, Ordering::SeqCst);
+        entry.entering.store(slot as u32 + 1, Ordering::SeqCst); // SYNC(gate.enter)
+        // SYNC(context.bind)
         if context.owner.load(Ordering::SeqCst) == owner {
             context.abandon();
-            let order = (Ordering::Release, Ordering::Relaxed);
+            let order = (Ordering::Release, Ordering::Relaxed); // SYNC(context.bind)
             let _now_free = context.owner.compare_exchange(owner, 0, order.0, order.1);
         }
-        entry.entering.store(0, Ordering::Release);
+        entry.entering.store(0, Ordering::Release); // SYNC(gate.enter)
     }
 }
 

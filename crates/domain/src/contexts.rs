@@ -77,11 +77,12 @@ fn try_park(entry: u64) -> Result<u64, Errno> {
         return Err(Errno(libc::EBUSY));
     }
     // A child that has not called exec(3) is nobody here.
+    // SYNC(domain.pid)
     if TABLES.domains[slot].pid.load(Ordering::Acquire) != sys::pid() {
         return Err(Errno(libc::EPERM));
     }
     let claim = |context: &&Context| {
-        let order = (Ordering::AcqRel, Ordering::Relaxed);
+        let order = (Ordering::AcqRel, Ordering::Relaxed); // SYNC(context.park)
         context.state.compare_exchange(NONE, PARKING, order.0, order.1).is_ok()
     };
     let contexts = &TABLES.contexts[slot];
@@ -101,7 +102,7 @@ fn try_park(entry: u64) -> Result<u64, Errno> {
         })
     });
     if let Err(why) = mapped {
-        context.state.store(NONE, Ordering::Release);
+        context.state.store(NONE, Ordering::Release); // SYNC(context.park)
         return Err(why);
     }
     let rights = domain.rights.load(Ordering::Relaxed);
@@ -115,8 +116,8 @@ fn try_park(entry: u64) -> Result<u64, Errno> {
     context.agent.store(sys::tid(), Ordering::Relaxed);
     let mask = sys::set_mask(CLOSED);
     context.mask.store(mask, Ordering::Relaxed);
-    domain.contexts.fetch_max(at as u32 + 1, Ordering::AcqRel);
-    context.state.store(FREE, Ordering::Release);
+    domain.contexts.fetch_max(at as u32 + 1, Ordering::AcqRel); // SYNC(context.park)
+    context.state.store(FREE, Ordering::Release); // SYNC(context.park)
     keys::set(rights);
     agent(context);
     sys::set_mask(mask);
@@ -136,9 +137,10 @@ fn own() -> Option<&'static Context> {
 pub(crate) fn signalled() {
     let Some(context) = own() else { return };
     let _unless_busy = retire(context);
-    context.signalled.store(1, Ordering::Release);
+    context.signalled.store(1, Ordering::Release); // SYNC(context.signalled)
     let mail = &mailbox(context).mail;
     // What it waits for changes, in case the kernel begins to wait again after the handler.
+    // SYNC(context.mail)
     let _busy = mail.compare_exchange(IDLE, SIGNALLED, Ordering::AcqRel, Ordering::Relaxed);
 }
 
@@ -159,20 +161,23 @@ fn unpark_from_within() -> bool {
 
 /// Lets nobody go into a context of the calling thread's; false when somebody is inside.
 fn retire(context: &Context) -> bool {
-    let order = (Ordering::SeqCst, Ordering::SeqCst);
+    let order = (Ordering::SeqCst, Ordering::SeqCst); // SYNC(context.retire)
     if context.state.compare_exchange(FREE, PARKING, order.0, order.1).is_err() {
-        return context.state.load(Ordering::SeqCst) == PARKING;
+        return context.state.load(Ordering::SeqCst) == PARKING; // SYNC(context.retire)
     }
     // Its owner may have seen it free before this: then it says that it is on its way in, or is inside.
     sys::barrier();
     let slot = TABLES.slot_of(context.fs.load(Ordering::Relaxed));
+    // SYNC(context.retire)
     let on_the_way = |owner: &Caller| owner.entering.load(Ordering::SeqCst) == slot as u32 + 1;
+    // SYNC(context.bind)
     while let Some(owner) = TABLES.caller_at(context.owner.load(Ordering::SeqCst))
         && on_the_way(owner)
         && !callers::is_dead(owner)
     {
         sys::give_way();
     }
+    // SYNC(context.retire)
     context.state.load(Ordering::SeqCst) == PARKING
 }
 
@@ -183,7 +188,7 @@ fn try_unpark(context: &Context) -> Result<u64, Errno> {
     // Signals find nobody here from here on.
     context.agent.store(0, Ordering::Relaxed);
     // Nobody makes it busy any more. Who binds it meanwhile looks at the state afterwards.
-    context.owner.store(0, Ordering::SeqCst);
+    context.owner.store(0, Ordering::SeqCst); // SYNC(context.bind)
     let bottom = context.stack.load(Ordering::Relaxed) - CONTEXT_STACK;
     for (at, bytes) in
         [(bottom + PAGE, CONTEXT_STACK - PAGE), (context.mailbox.load(Ordering::Relaxed), PAGE)]
@@ -191,7 +196,7 @@ fn try_unpark(context: &Context) -> Result<u64, Errno> {
         // SAFETY: mapped by `try_park`, and nobody's now.
         let _freed = unsafe { sys::call(libc::SYS_munmap, [at, bytes, 0, 0, 0, 0]) };
     }
-    context.state.store(NONE, Ordering::SeqCst);
+    context.state.store(NONE, Ordering::SeqCst); // SYNC(context.park)
     Ok(0)
 }
 
@@ -202,7 +207,7 @@ pub(crate) extern "C" fn declare(declarations: u64) -> i64 {
             return Err(Errno(libc::EINVAL));
         }
         let no_syscalls = (declarations & NO_SYSTEM_CALLS) as u32;
-        TABLES.domains[own].no_syscalls.store(no_syscalls, Ordering::Release);
+        TABLES.domains[own].no_syscalls.store(no_syscalls, Ordering::Relaxed);
         Ok(0)
     }))
 }
@@ -227,21 +232,22 @@ fn mailbox(context: &Context) -> &Mailbox {
 fn agent(context: &Context) {
     let mailbox = mailbox(context);
     loop {
-        let order = (Ordering::AcqRel, Ordering::Acquire);
+        let order = (Ordering::AcqRel, Ordering::Acquire); // SYNC(context.mail)
         let Err(seen) = mailbox.mail.compare_exchange(ASKED, WORKING, order.0, order.1) else {
             // Whoever has asked may have been cancelled.
             let turn = mailbox.turn.load(Ordering::Relaxed);
+            // SYNC(context.turn)
             if turn != context.turn.load(Ordering::Acquire) {
                 mailbox.mail.store(IDLE, Ordering::Relaxed);
                 continue;
             }
             let made = sys::encode(make(context, mailbox));
             mailbox.result.store(made, Ordering::Relaxed);
-            mailbox.mail.store(ANSWERED, Ordering::Release);
+            mailbox.mail.store(ANSWERED, Ordering::Release); // SYNC(context.mail)
             sys::wake(mailbox.mail.as_ptr() as u64);
             continue;
         };
-        let signalled = context.signalled.load(Ordering::Acquire) != 0;
+        let signalled = context.signalled.load(Ordering::Acquire) != 0; // SYNC(context.signalled)
         if signalled && unpark_from_within() {
             return;
         }
@@ -355,9 +361,10 @@ fn answered(context: &Context) -> Result<u64, Errno> {
     context.forwards.fetch_add(1, Ordering::Relaxed);
     let turn = context.turn.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
     mailbox.turn.store(turn, Ordering::Relaxed);
-    mailbox.mail.store(ASKED, Ordering::Release);
+    mailbox.mail.store(ASKED, Ordering::Release); // SYNC(context.mail)
     sys::wake(mailbox.mail.as_ptr() as u64);
     loop {
+        // SYNC(context.mail)
         match mailbox.mail.load(Ordering::Acquire) {
             ANSWERED => break,
             seen => sys::wait(&mailbox.mail, seen),

@@ -417,8 +417,11 @@ partywall_call:
     lea r13, [r11 + r13 + {LINKS}]
     mov r14d, [r13 + {LINK_CALLEE}]
     lea eax, [r14 + 1]
+    # SYNC(gate.enter), SYNC(context.retire): release, as all stores here; whoever looks for this
+    # brings the barrier (table.rs)
     mov [r12 + {CALLER_ENTERING}], eax
     mov rbp, [r13 + {LINK_COOKIE}]
+    # SYNC(link.arena): acquire, as all loads here
     mov rax, [r13 + {LINK_ARENA}]               # before the rights that go with it
     mov [rsp + 16], rax
     mov eax, [r13 + {LINK_RIGHTS}]
@@ -429,6 +432,7 @@ partywall_call:
     and eax, (1 << {LINK_PLACE_SHIFT}) - 1
     cmp eax, {LINK_OPEN}
     jne .Lclosed
+    # SYNC(link.word), SYNC(gate.enter): acquire
     cmp esi, [r13 + {LINK_WORD}]                # all of it was that link's, and the link is open
     jne .Lclosed
     mov eax, [rsp + 12]
@@ -436,6 +440,7 @@ partywall_call:
     jne .Ldenied_entering
     mov eax, r14d
     shl rax, {DOMAIN_SHIFT}
+    # SYNC(gate.enter): acquire
     cmp byte ptr [r11 + rax + {DOMAINS} + {DOMAIN_OPEN}], 1
     jne .Lclosed
     movzx r15d, byte ptr [r12 + r14 + {CALLER_BOUND}]
@@ -448,10 +453,13 @@ partywall_call:
     lea r15, [r11 + r15 + {CONTEXTS}]
     cmp r12, [r15 + {CONTEXT_OWNER}]
     jne .Lunbound
+    # SYNC(context.park), SYNC(context.retire): acquire
     cmp byte ptr [r15 + {CONTEXT_STATE}], {FREE}
     jne .Lbusy_entering
+    # SYNC(gate.enter), SYNC(gate.watchdog), SYNC(context.retire): release
     mov byte ptr [r15 + {CONTEXT_STATE}], {BUSY}
     mov dword ptr [r12 + {CALLER_ENTERING}], 0
+    # SYNC(gate.watchdog): acquire, after the barrier of the watchdog
     cmp dword ptr [r11 + {WATCHDOG}], 0
     jne .Lwake_watchdog
 .Lwatched:
@@ -571,9 +579,12 @@ partywall_call:
     cmp qword ptr [r15 + {CONTEXT_BEGAN}], 0
     jne .Lstop_clock
 .Lclock_stopped:
+    # SYNC(context.calls): release
     inc qword ptr [r15 + {CONTEXT_CALLS}]
+    # SYNC(context.end): acquire
     cmp byte ptr [r15 + {CONTEXT_STATE}], {BUSY}
     jne .Lpoisoned
+    # SYNC(gate.enter): release
     mov byte ptr [r15 + {CONTEXT_STATE}], {FREE}
 .Lleft:                                         # its memory may be gone from here on
     mov rax, r8
@@ -594,6 +605,7 @@ partywall_call:
     ret
 
 .Lpoisoned:
+    # SYNC(context.end): release
     mov byte ptr [r15 + {CONTEXT_STATE}], {POISONED}
     jmp .Lleft
 

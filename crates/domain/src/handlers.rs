@@ -129,10 +129,10 @@ impl Frame<'_> {
 
     /// Ends the innermost call of this thread.
     fn abort(&mut self, caller: &Caller, context: &Context, status: GateStatus) {
-        context.state.store(ENDING, Ordering::Release);
-        context.turn.fetch_add(1, Ordering::Release);
+        context.state.store(ENDING, Ordering::Release); // SYNC(context.end)
+        context.turn.fetch_add(1, Ordering::Release); // SYNC(context.turn)
         // What was being done for it when it was cancelled, such as binding, is not done.
-        caller.entering.store(0, Ordering::Release);
+        caller.entering.store(0, Ordering::Release); // SYNC(gate.enter)
         caller.forwarding.store(0, Ordering::Relaxed);
         TABLES.poisoned(context);
         // What the callee has left of rights, segments and mask is nothing to go on with.
@@ -249,7 +249,7 @@ pub(crate) extern "C" fn on_cancel(
     // SAFETY: this is a handler.
     let mut frame = unsafe { Kernels::new(signal, info, context, at).frame() };
     if let Some(caller) = callers::find(sys::tid()) {
-        caller.cancelling.store(0, Ordering::Release);
+        caller.cancelling.store(0, Ordering::Release); // SYNC(caller.cancelling)
     }
     let Some((caller, context)) = inside() else { return };
     // On its way; the watchdog sends another signal.
@@ -257,6 +257,7 @@ pub(crate) extern "C" fn on_cancel(
         return;
     }
     let domain = caller.domain.load(Ordering::Relaxed) as usize;
+    // SYNC(domain.dead)
     let died = TABLES.domains.get(domain).is_some_and(|d| d.dead.load(Ordering::Acquire) != 0);
     if died {
         frame.abort(caller, context, GateStatus::Died);
@@ -276,6 +277,7 @@ const WAITS: u32 = 1000;
 /// in system calls: a thread that others have kept from running is not the callee's fault.
 fn is_over(caller: &Caller, context: &Context) -> bool {
     let call = context.calls.load(Ordering::Relaxed);
+    // SYNC(context.expired)
     if context.expired.load(Ordering::Acquire) != call {
         return false;
     }

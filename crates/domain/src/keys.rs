@@ -17,6 +17,10 @@
 //!
 //! This contains mistakes, not malice: a domain's code can write the register by itself, or have the
 //! kernel read and write for it.
+//!
+//! | label | what pairs | shown by |
+//! | --- | --- | --- |
+//! | SYNC(key.owner) | A key changes hands by one exchange of its owner: taken after it was free, given back after its pages are unmapped. | the exchange; `an_arena_goes_with_its_link` |
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -77,7 +81,7 @@ pub(crate) fn allocate_all() -> (Vec<u32>, Errno) {
 /// Takes all keys from the kernel, for domains to come.
 pub(crate) fn take_all() {
     for key in allocate_all().0 {
-        OWNERS[key as usize].store(0, Ordering::Release);
+        OWNERS[key as usize].store(0, Ordering::Release); // SYNC(key.owner)
     }
 }
 
@@ -86,7 +90,7 @@ pub(crate) fn take(owner: u64) -> Result<u32, Errno> {
     if TABLES.keys.load(Ordering::Relaxed) == 0 {
         return Ok(0);
     }
-    let order = (Ordering::AcqRel, Ordering::Relaxed);
+    let order = (Ordering::AcqRel, Ordering::Relaxed); // SYNC(key.owner)
     let free = |key: &AtomicU64| key.compare_exchange(0, owner, order.0, order.1).is_ok();
     let key = OWNERS.iter().position(free).ok_or(Errno(libc::ENOSPC))?;
     Ok(key as u32)
@@ -94,13 +98,14 @@ pub(crate) fn take(owner: u64) -> Result<u32, Errno> {
 
 /// The keys of `owner`.
 pub(crate) fn of(owner: u64) -> impl Iterator<Item = u32> {
+    // SYNC(key.owner)
     let mine = move |key: &u32| OWNERS[*key as usize].load(Ordering::Acquire) == owner;
     (1..KEYS as u32).filter(mine)
 }
 
 /// Gives a key back whose pages are gone, if it is still its owner's.
 pub(crate) fn give_back(key: u32, owner: u64) {
-    let order = (Ordering::AcqRel, Ordering::Relaxed);
+    let order = (Ordering::AcqRel, Ordering::Relaxed); // SYNC(key.owner)
     let _was = OWNERS[key as usize].compare_exchange(owner, 0, order.0, order.1);
 }
 

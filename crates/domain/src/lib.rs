@@ -26,6 +26,8 @@ mod keys;
 mod links;
 mod load;
 pub mod machine;
+#[cfg(all(test, loom))]
+mod model;
 mod page;
 mod process;
 mod self_query;

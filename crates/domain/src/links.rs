@@ -68,12 +68,13 @@ fn with(word: u32, state: u32) -> u32 {
 
 /// Whether the word was `from` and is `to` now.
 fn exchange(word: &AtomicU32, from: u32, to: u32) -> bool {
+    // SYNC(link.word)
     word.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
 }
 
 /// The domain whose task has this process number; the launcher counts.
 fn domain_of(pid: i32) -> Option<u32> {
-    let own = |d: &DomainEntry| pid > 0 && d.pid.load(Ordering::Acquire) == pid;
+    let own = |d: &DomainEntry| pid > 0 && d.pid.load(Ordering::Acquire) == pid; // SYNC(domain.pid)
     Some(TABLES.domains.iter().position(own)? as u32)
 }
 
@@ -84,14 +85,14 @@ pub(crate) fn place(id: u64) -> &'static Link {
 
 /// Whether it is this link that has the place, and open.
 pub(crate) fn is_open(link: &Link, id: u64) -> bool {
-    let word = link.word.load(Ordering::SeqCst);
+    let word = link.word.load(Ordering::SeqCst); // SYNC(link.word), SYNC(gate.enter)
     state(word) == OPEN && u64::from(word) == id
 }
 
 /// The link with this id, if `domain` is its caller; the callee may have left.
 fn as_caller(domain: usize, id: u64) -> Option<&'static Link> {
     let link = place(id);
-    let word = link.word.load(Ordering::Acquire);
+    let word = link.word.load(Ordering::Acquire); // SYNC(link.word)
     let same = u64::from(with(word, OPEN)) == id && matches!(state(word), OPEN | ENDED);
     (same && link.caller.load(Ordering::Relaxed) == domain as u32).then_some(link)
 }
@@ -106,6 +107,7 @@ fn try_offer(pid: i32, number: u64, cookie: u64) -> Result<u64, Errno> {
     if callee as usize >= SLOTS {
         return Err(Errno(libc::EINVAL));
     }
+    // SYNC(domain.poisoned)
     if TABLES.domains[callee as usize].poisoned.load(Ordering::Acquire) != 0 {
         return Err(Errno(libc::ENOTRECOVERABLE));
     }
@@ -139,7 +141,7 @@ pub(crate) extern "C" fn take(number: u64) -> i64 {
 
 fn try_take(own: u32, number: u64) -> Result<u64, Errno> {
     let id = TABLES.links.0.iter().find_map(|link| {
-        let word = link.word.load(Ordering::Acquire);
+        let word = link.word.load(Ordering::Acquire); // SYNC(link.word)
         let mine = state(word) == OFFERED
             && link.caller.load(Ordering::Relaxed) == own
             && link.number.load(Ordering::Relaxed) == number;
@@ -183,7 +185,7 @@ pub(crate) extern "C" fn release(id: u64) {
     let Ok(own) = callers::own_domain() else { return };
     let (link, own) = (place(id), own as u32);
     loop {
-        let word = link.word.load(Ordering::Acquire);
+        let word = link.word.load(Ordering::Acquire); // SYNC(link.word)
         if u64::from(with(word, OPEN)) != id || state(word) == LEAVING || leave(link, word, own) {
             return;
         }
@@ -197,6 +199,7 @@ fn leave(link: &Link, word: u32, domain: u32) -> bool {
     match state(word) {
         OPEN | ENDED if calls => {
             let callee = TABLES.domains.get(link.callee.load(Ordering::Relaxed) as usize);
+            // SYNC(domain.poisoned)
             match callee.is_some_and(|callee| callee.poisoned.load(Ordering::Acquire) != 0) {
                 true => exchange(&link.word, word, with(word, PARKED)),
                 false => take_down(link, word),
@@ -234,8 +237,9 @@ fn take_down(link: &Link, word: u32) -> bool {
 pub(crate) fn close_all(domain: usize) {
     for link in &TABLES.links.0 {
         let ends = [&link.caller, &link.callee];
+        // SYNC(link.word)
         while ends.iter().any(|end| end.load(Ordering::Acquire) as usize == domain) {
-            let word = link.word.load(Ordering::Acquire);
+            let word = link.word.load(Ordering::Acquire); // SYNC(link.word)
             if state(word) != OPEN || exchange(&link.word, word, with(word, ENDED)) {
                 break;
             }
@@ -246,12 +250,13 @@ pub(crate) fn close_all(domain: usize) {
 /// Ends all links of a domain that is gone, and whose calls have ended.
 pub(crate) fn end_all(domain: usize) {
     // What is parked from here on goes with the next domain of the slot.
-    TABLES.domains[domain].poisoned.store(0, Ordering::Release);
+    TABLES.domains[domain].poisoned.store(0, Ordering::Release); // SYNC(domain.poisoned)
     for link in &TABLES.links.0 {
+        // SYNC(link.word)
         let [caller, callee] =
             [&link.caller, &link.callee].map(|end| end.load(Ordering::Acquire) as usize == domain);
         loop {
-            let word = link.word.load(Ordering::Acquire);
+            let word = link.word.load(Ordering::Acquire); // SYNC(link.word)
             let ended = match state(word) {
                 PARKED if callee => take_down(link, word),
                 // Its caller died while it took it down.

@@ -31,10 +31,11 @@ fn try_accept(open: u64) -> Result<u64, Errno> {
         return Err(Errno(libc::EINVAL));
     }
     let domain = &TABLES.domains[slot];
-    domain.open.store(open as u8, Ordering::SeqCst);
+    domain.open.store(open as u8, Ordering::SeqCst); // SYNC(domain.accept), SYNC(gate.enter)
     // The launcher says first that it is dead, or closes it after this.
+    // SYNC(domain.accept)
     if domain.dead.load(Ordering::SeqCst) != 0 {
-        domain.open.store(0, Ordering::SeqCst);
+        domain.open.store(0, Ordering::SeqCst); // SYNC(domain.accept), SYNC(gate.enter)
         return Err(Errno(libc::ESRCH));
     }
     Ok(0)

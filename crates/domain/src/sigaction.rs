@@ -1,6 +1,10 @@
 #![allow(unsafe_code, reason = "installs signal handlers")]
 //! Signal actions: what each program has asked for (rt_sigaction(2)), and which handlers of the gate's
 //! page are installed in its place. What the handlers do is in [`crate::handlers`].
+//!
+//! | label | what pairs | shown by |
+//! | --- | --- | --- |
+//! | SYNC(sigaction.row) | Flags, restorer and mask come before the handler, which is read first. A program that changes an action while its signal comes may see flags of the one and the handler of the other, as a handler that interrupts the change does. | `a_call_comes_back_with_its_answer`, `a_handler_of_the_caller_is_not_cut_off_with_the_callee` |
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -99,7 +103,7 @@ impl Row {
 
     pub(crate) fn load(&self) -> Action {
         Action {
-            handler: self.handler.load(Ordering::Acquire),
+            handler: self.handler.load(Ordering::Acquire), // SYNC(sigaction.row)
             flags: self.flags.load(Ordering::Relaxed),
             restorer: self.restorer.load(Ordering::Relaxed),
             mask: self.mask.load(Ordering::Relaxed),
@@ -110,7 +114,7 @@ impl Row {
         self.flags.store(action.flags, Ordering::Relaxed);
         self.restorer.store(action.restorer, Ordering::Relaxed);
         self.mask.store(action.mask, Ordering::Relaxed);
-        self.handler.store(action.handler, Ordering::Release);
+        self.handler.store(action.handler, Ordering::Release); // SYNC(sigaction.row)
     }
 }
 

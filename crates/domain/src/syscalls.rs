@@ -278,6 +278,7 @@ impl Call<'_> {
             return self.make(self.number, self.arguments);
         }
         // Nobody is to be called in what its code leaves behind.
+        // SYNC(gate.enter)
         let was_open = TABLES.domains[self.domain].open.swap(0, Ordering::SeqCst);
         if self.lent.is_none() {
             keys::set(TABLES.domains[self.domain].rights.load(Ordering::Relaxed));

@@ -36,6 +36,35 @@
 //! to decide whom to signal, and the signalled thread looks again. If the caller's thread dies
 //! inside, its context is poisoned and the domain restarted; if the callee dies, its memory stays
 //! until nobody is inside.
+//!
+//! # Orderings
+//!
+//! The gate's loads are acquire and its stores release, as all are on this processor (x86: total store
+//! order). A load after a store may overtake it there; where that matters, the other side pays for the
+//! barrier, or the store is an exchange, as sequentially consistent ones are. Words with other pairs
+//! are described where they are: [`crate::keys`], [`crate::sigaction`], [`crate::task`],
+//! [`crate::watchdog`].
+//!
+//! | label | what pairs | shown by |
+//! | --- | --- | --- |
+//! | SYNC(gate.enter) | A thread writes `entering`, then reads that domain, link and context are open and free, writes BUSY, then clears `entering`. The launcher closes, has the barrier put into all threads, then looks at `entering` and at the states, in this order. One of the two sees the other. | model `loom_gate_enter`; `a_thousand_deaths_leave_nothing_and_nobody_waits` |
+//! | SYNC(context.retire) | The same between the owner of a context and its agent, which writes PARKING instead of FREE, and takes the context out only if that still stands when the owner is not on its way in. | model `loom_context_retire`; `a_domain_with_lent_threads_changes_its_user_and_cancels_them` |
+//! | SYNC(context.bind) | Whoever binds writes `owner`, then reads that the state is FREE; the agent writes PARKING, then looks at `owner`. All four are sequentially consistent, so one sees the other. `owner` is given up by the one exchange that finds it. | by the order of the four; `as_many_callers_as_contexts_are_inside_at_once` |
+//! | SYNC(context.park) | What `park` writes of a context comes before FREE, and what `unpark` frees before NONE. | the state is the only word by which others reach the rest; `a_call_comes_back_with_its_answer` |
+//! | SYNC(context.end) | ENDING and POISONED are written after what has ended the call; a state is left by one exchange, or by its owner alone. | `a_callee_that_fails_ends_its_call_and_nothing_else`, `a_caller_that_dies_inside_poisons_what_it_was_lent` |
+//! | SYNC(context.calls) | The count grows before the context is free again: whoever sees the next call BUSY sees another count. | one writer, the owner; `a_call_that_takes_too_long_is_ended` |
+//! | SYNC(context.mail) | Arguments come before ASKED, the result before ANSWERED; the mail changes hands by its own value. | a word that two threads pass to and fro; `system_calls_of_a_callee_are_its_own` |
+//! | SYNC(context.turn) | A call that is ended counts the turn up before its thread goes on; the agent compares it after it has taken the mail. | an agent that still sees the old turn makes the call into the void; `a_system_call_that_nobody_has_begun_is_waited_for_but_not_for_ever` |
+//! | SYNC(context.signalled) | The state leaves FREE before the flag is set; the agent reads the flag before it tries to take itself out. | `a_domain_with_lent_threads_changes_its_user_and_cancels_them` |
+//! | SYNC(context.expired) | The watchdog names the call before it sends the signal, whose handler reads it. | the kernel orders both, by tgkill(2); `a_call_that_takes_too_long_is_ended` |
+//! | SYNC(caller.entry) | All fields come before the thread number; an entry changes hands by an exchange of that number, and its process is cleared before it is given up. | one word decides whose it is; `threads_that_end_without_disarming_keep_no_contexts` |
+//! | SYNC(caller.cancelling) | One signal at a time: the exchange of 0 for 1 sends it, its handler writes 0. | the exchange; `a_full_queue_of_signals_switches_no_limit_off` |
+//! | SYNC(link.word) | Ends, rights, number and cookie come before OFFERED; each change is one exchange of the whole word. Ends are read before the word, which says whether they are still that link's; the gate reads it last. | a word with a count of uses; `a_link_that_was_given_up_is_closed`, `a_thousand_deaths_leave_nothing_and_nobody_waits` |
+//! | SYNC(link.arena) | The arena is mapped, and its key in `arenas` and in the link's rights, before its address is written. The gate reads the address first. | `an_arena_goes_with_its_link`, `the_first_call_of_a_thread_can_be_one_over_bytes` |
+//! | SYNC(domain.accept) | A domain writes `open`, then reads `dead`; the launcher writes `dead`, then `open`. All are sequentially consistent: a domain that opens after its death sees it, and closes again. | by the order of the four; `a_domain_that_takes_no_calls_is_closed_until_it_does_again` |
+//! | SYNC(domain.dead) | Written before the calls are cancelled; read by the signal's handler and by the watchdog. | the kernel orders it, by tgkill(2); `a_callee_that_fails_ends_its_call_and_nothing_else` |
+//! | SYNC(domain.pid) | What the slot's tables hold comes before the process number by which others find the domain; cleared at its end, before links are closed. | an offer looks at it once more after it is made, and what one leaves goes with the slot; `a_thousand_deaths_leave_nothing_and_nobody_waits` |
+//! | SYNC(domain.poisoned) | Raised after the context is marked, before whoever waits is woken by futex(2), which compares. | `whoever_waits_for_a_poisoning_is_told_of_each`, `a_callee_in_which_a_call_was_cut_off_offers_no_links` |
 
 use std::mem::{MaybeUninit, offset_of};
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -301,9 +330,9 @@ impl DomainEntry {
     /// Its task has ended: no new calls, and those under way are cancelled.
     pub(crate) fn end(&self) {
         // In this order: who opens it looks at `dead` afterwards.
-        self.dead.store(1, Ordering::SeqCst);
-        self.open.store(0, Ordering::SeqCst);
-        self.pid.store(0, Ordering::SeqCst);
+        self.dead.store(1, Ordering::SeqCst); // SYNC(domain.dead), SYNC(domain.accept)
+        self.open.store(0, Ordering::SeqCst); // SYNC(domain.accept), SYNC(gate.enter)
+        self.pid.store(0, Ordering::SeqCst); // SYNC(domain.pid)
     }
 }
 
@@ -327,7 +356,7 @@ impl Tables {
             word.store(0, Ordering::Relaxed);
         }
         domain.callee_time.store(0, Ordering::Relaxed);
-        domain.open.store(1, Ordering::SeqCst);
+        domain.open.store(1, Ordering::SeqCst); // SYNC(gate.enter)
     }
 
     /// The slot that holds an address; [`SLOTS`], the launcher, for all others.
@@ -341,9 +370,9 @@ impl Tables {
         let at = std::ptr::from_ref(context) as u64 - self.contexts.as_ptr() as u64;
         let slot = at as usize / size_of::<[Context; CONTEXTS_EACH]>();
         let Some(domain) = self.domains.get(slot) else { return };
-        domain.poisoned.store(1, Ordering::Release);
+        domain.poisoned.store(1, Ordering::Release); // SYNC(domain.poisoned)
         sys::wake(domain.poisoned.as_ptr() as u64);
-        self.poisonings.fetch_add(1, Ordering::Release);
+        self.poisonings.fetch_add(1, Ordering::Release); // SYNC(domain.poisoned)
         sys::wake(self.poisonings.as_ptr() as u64);
     }
 
@@ -364,12 +393,13 @@ impl Tables {
 impl Context {
     /// Whether a thread runs in it, or is on its way out.
     pub(crate) fn is_entered(&self) -> bool {
+        // SYNC(gate.enter), SYNC(gate.watchdog)
         matches!(self.state.load(Ordering::SeqCst), BUSY | ENDING)
     }
 
     /// Its caller has died inside: nobody else will leave it.
     pub(crate) fn abandon(&self) {
-        let order = (Ordering::AcqRel, Ordering::Relaxed);
+        let order = (Ordering::AcqRel, Ordering::Relaxed); // SYNC(context.end)
         let left = |from| self.state.compare_exchange(from, POISONED, order.0, order.1).is_ok();
         if left(BUSY) || left(ENDING) {
             TABLES.poisoned(self);

@@ -21,6 +21,10 @@
 //! stays inside. What is left then goes when the next domain is to begin. Whoever is supervising
 //! domains drops one that has ended at once: until then, those who are inside of it find out by
 //! themselves, and what it was inside of stays busy.
+//!
+//! | label | what pairs | shown by |
+//! | --- | --- | --- |
+//! | SYNC(task.progress) | The failed step is written before the task ends, and `entered` before the program begins; the launcher asks whether the task has ended, then reads the state, then the step. | `a_program_that_ends_at_once_has_been_entered`, `a_task_that_ends_before_its_program_says_how_far_it_came` |
 
 use std::cell::UnsafeCell;
 use std::ffi::{CString, OsString};
@@ -234,6 +238,7 @@ impl Domain {
     /// heap are like: start it again.
     pub fn is_poisoned(&self) -> bool {
         self.slot
+            // SYNC(domain.poisoned)
             .as_ref()
             .is_some_and(|slot| table(slot.index()).poisoned.load(Ordering::Acquire) != 0)
     }
@@ -375,11 +380,12 @@ impl Progress {
             // In this order: a program may have ended as soon as it was entered, and what has ended
             // says nothing more.
             let has_ended = has_ended().map_err(failed("waiting for the task"))?;
+            // SYNC(task.progress)
             if self.state.load(Ordering::Acquire) == ENTERED {
                 return Ok(());
             }
             if has_ended {
-                let step = self.step.load(Ordering::Acquire);
+                let step = self.step.load(Ordering::Acquire); // SYNC(task.progress)
                 let source = match (step >> 32) as i32 {
                     0 => io::Error::other("it was killed"),
                     number => io::Error::from_raw_os_error(number),
@@ -458,6 +464,7 @@ extern "C" fn child(argument: *mut libc::c_void) -> libc::c_int {
     let start = unsafe { &*argument.cast::<Start>() };
     // SAFETY: this is the new task, before its program.
     let (step, Errno(number)) = unsafe { prepare(start) };
+    // SYNC(task.progress)
     start.progress.step.store(step as u64 | (number as u64) << 32, Ordering::Release);
     // SAFETY: ends this task alone.
     let _never = unsafe { sys::call(libc::SYS_exit_group, [127, 0, 0, 0, 0, 0]) };
@@ -510,7 +517,7 @@ unsafe fn prepare(start: &Start) -> (Step, Errno) {
         let at = &raw const program as u64;
         step(Step::Filter, call(libc::SYS_seccomp, [mode, 0, at, 0, 0, 0]))?;
         let pid = call(libc::SYS_getpid, [0; 6]).unwrap_or_default();
-        table(start.slot).pid.store(pid as i32, Ordering::Release);
+        table(start.slot).pid.store(pid as i32, Ordering::Release); // SYNC(domain.pid)
         // ARCH_SET_FS: as after exec(3), no thread-local storage yet.
         step(Step::Enter, call(libc::SYS_arch_prctl, [0x1002, 0, 0, 0, 0, 0]))?;
         Ok(())
@@ -520,7 +527,7 @@ unsafe fn prepare(start: &Start) -> (Step, Errno) {
     }
     let (entry, stack, rights) = (start.entry, start.stack, start.rights);
     let state = &raw const start.progress.state as u64;
-    start.progress.state.store(ENTERED, Ordering::Release);
+    start.progress.state.store(ENTERED, Ordering::Release); // SYNC(task.progress)
     // The parent may free `start` from here on; a wake-up for an address needs nothing there.
     sys::wake(state);
     // SAFETY: a program was loaded there, with its stack.

@@ -18,6 +18,11 @@
 //! ([`crate::sigaction::CANCEL_SIGNAL`]); the signalled thread looks again itself, and is signalled again
 //! at the next short tick, until it is out. If it does not exist any more it has died inside: its
 //! context is poisoned and the callee's domain restarted.
+//!
+//! | label | what pairs | shown by |
+//! | --- | --- | --- |
+//! | SYNC(gate.watchdog) | A thread writes BUSY, then reads `watchdog`; the watchdog writes 1, has the barrier put into all threads, then looks at the states. Either it sees the call, or the call wakes it. | model `loom_gate_watchdog`; `a_call_that_takes_too_long_is_ended` |
+//! | SYNC(watchdog.stop) | Dropping writes `stop`, then 0 into `watchdog`, and wakes; the thread writes 1, then reads `stop`, then waits while it is 1. All are sequentially consistent: it sees `stop`, or does not find 1, or is woken. | by the order of the four |
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -64,8 +69,8 @@ impl Watchdog {
 
 impl Drop for Watchdog {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::SeqCst);
-        TABLES.watchdog.store(0, Ordering::SeqCst);
+        self.stop.store(true, Ordering::SeqCst); // SYNC(watchdog.stop)
+        TABLES.watchdog.store(0, Ordering::SeqCst); // SYNC(watchdog.stop)
         let _woken = futex::wake(&TABLES.watchdog, futex::Flags::PRIVATE, 1);
         if let Some(thread) = self.thread.take() {
             let _ended = thread.join();
@@ -85,10 +90,11 @@ type Sights = Vec<[Option<Seen>; CONTEXTS_EACH]>;
 fn run(stop: &AtomicBool) {
     let mut sights: Sights = vec![[None; CONTEXTS_EACH]; SLOTS];
     let mut quiet = 0;
+    // SYNC(watchdog.stop)
     while !stop.load(Ordering::SeqCst) {
         // A caller that was slow to wake it may have written this after it woke.
         if TABLES.watchdog.load(Ordering::Relaxed) != 0 {
-            TABLES.watchdog.store(0, Ordering::SeqCst);
+            TABLES.watchdog.store(0, Ordering::SeqCst); // SYNC(gate.watchdog)
         }
         let due = look(&mut sights);
         quiet = if due.is_some() { 0 } else { quiet + 1 };
@@ -96,13 +102,14 @@ fn run(stop: &AtomicBool) {
             std::thread::sleep(due.unwrap_or(TICK).clamp(SHORT_TICK, TICK));
             continue;
         }
-        TABLES.watchdog.store(1, Ordering::SeqCst);
+        TABLES.watchdog.store(1, Ordering::SeqCst); // SYNC(gate.watchdog), SYNC(watchdog.stop)
         sys::barrier();
+        // SYNC(watchdog.stop)
         if look(&mut sights).is_some() || stop.load(Ordering::SeqCst) {
-            TABLES.watchdog.store(0, Ordering::SeqCst);
+            TABLES.watchdog.store(0, Ordering::SeqCst); // SYNC(gate.watchdog)
         } else {
             let _woken = futex::wait(&TABLES.watchdog, futex::Flags::PRIVATE, 1, None);
-            TABLES.watchdog.store(0, Ordering::SeqCst);
+            TABLES.watchdog.store(0, Ordering::SeqCst); // SYNC(gate.watchdog)
         }
         quiet = 0;
     }
@@ -114,13 +121,14 @@ fn look(sights: &mut Sights) -> Option<Duration> {
     let mut due: Option<Duration> = None;
     let now = Instant::now();
     for ((domain, contexts), sights) in TABLES.domains.iter().zip(&TABLES.contexts).zip(sights) {
-        let parked = domain.contexts.load(Ordering::Acquire) as usize;
+        let parked = domain.contexts.load(Ordering::Acquire) as usize; // SYNC(context.park)
+        let is_dead = || domain.dead.load(Ordering::Acquire) != 0; // SYNC(domain.dead)
         for (context, sight) in contexts.iter().zip(sights).take(parked) {
             if !context.is_entered() {
                 *sight = None;
                 continue;
             }
-            let call = context.calls.load(Ordering::Acquire);
+            let call = context.calls.load(Ordering::Acquire); // SYNC(context.calls)
             let seen = sight.filter(|seen| seen.call == call).unwrap_or(Seen { call, since: now });
             *sight = Some(seen);
             let limit = Duration::from_nanos(context.limit.load(Ordering::Relaxed));
@@ -128,14 +136,14 @@ fn look(sights: &mut Sights) -> Option<Duration> {
             let left = limit.saturating_sub(stayed);
             due = Some(due.map_or(left, |due| due.min(left)));
             if stayed > limit {
-                context.expired.store(call, Ordering::Release);
+                context.expired.store(call, Ordering::Release); // SYNC(context.expired)
                 cancel(context);
                 let known = domain.poisoned.load(Ordering::Relaxed) != 0;
                 if stayed > limit + PATIENCE && !known {
                     // Its thread does not run, or not here.
                     TABLES.poisoned(context);
                 }
-            } else if domain.dead.load(Ordering::Acquire) != 0 {
+            } else if is_dead() {
                 due = Some(Duration::ZERO);
                 cancel(context);
             }
@@ -148,12 +156,15 @@ fn cancel(context: &Context) {
     if !callers::is_entered(context) {
         return;
     }
+    // SYNC(context.bind)
     let Some(caller) = TABLES.caller_at(context.owner.load(Ordering::Acquire)) else { return };
+    // SYNC(caller.entry)
     let [pid, tid] = [&caller.pid, &caller.tid].map(|number| number.load(Ordering::Acquire));
     // One at a time: a thread that does not run would hear of all at once.
+    // SYNC(caller.cancelling)
     let sends = pid > 0 && tid > 0 && caller.cancelling.swap(1, Ordering::AcqRel) == 0;
     if sends && sys::tgkill(pid, tid, CANCEL_SIGNAL).is_err() {
         // It has just ended: what that comes to is seen at the next tick.
-        caller.cancelling.store(0, Ordering::Release);
+        caller.cancelling.store(0, Ordering::Release); // SYNC(caller.cancelling)
     }
 }
