@@ -24,6 +24,9 @@ compile_error!("domains are for Linux on x86-64");
 
 pub mod bytes;
 
+#[cfg(test)]
+mod tests;
+
 use std::cell::Cell;
 use std::io;
 use std::marker::PhantomData;
