@@ -6,7 +6,7 @@
 
 use std::sync::atomic::Ordering;
 
-use crate::callers::{self, CLAIMED};
+use crate::callers;
 use crate::links;
 use crate::sys::{self, Errno};
 use crate::table::{Caller, Context, FREE, TABLES};
@@ -65,15 +65,7 @@ fn take_back(contexts: &[Context]) -> bool {
     for context in contexts {
         let owner = TABLES.caller_at(context.owner.load(Ordering::Acquire)); // SYNC(context.bind)
         let Some(owner) = owner.filter(|owner| callers::is_dead(owner)) else { continue };
-        let tid = owner.tid.load(Ordering::Acquire); // SYNC(caller.entry)
-        let order = (Ordering::AcqRel, Ordering::Relaxed); // SYNC(caller.entry)
-        if tid > 0 && owner.tid.compare_exchange(tid, CLAIMED, order.0, order.1).is_ok() {
-            // Nobody else finds it by its process from here on.
-            owner.pid.store(0, Ordering::Release); // SYNC(caller.entry)
-            callers::give_back(owner);
-            callers::leave(owner);
-            any = true;
-        }
+        any |= callers::forget_dead(owner);
     }
     any
 }

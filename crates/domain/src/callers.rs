@@ -41,7 +41,7 @@ const SIGNAL_STACK: u64 = 64 << 10;
 /// An entry that was used.
 const GONE: i32 = -1;
 /// An entry that is being filled in.
-pub(crate) const CLAIMED: i32 = -2;
+const CLAIMED: i32 = -2;
 const NO_STACK: libc::stack_t =
     libc::stack_t { ss_sp: std::ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
 const PR_SET_SYSCALL_USER_DISPATCH: u64 = 59;
@@ -219,6 +219,20 @@ pub(crate) fn own(at: u64) -> Option<&'static Caller> {
     (entry.tid.load(Ordering::Acquire) == sys::tid()).then_some(entry)
 }
 
+/// Gives back what a thread held that is dead; false when somebody else does.
+pub(crate) fn forget_dead(entry: &Caller) -> bool {
+    let tid = entry.tid.load(Ordering::Acquire); // SYNC(caller.entry)
+    let order = (Ordering::AcqRel, Ordering::Relaxed); // SYNC(caller.entry)
+    let taken = tid > 0 && entry.tid.compare_exchange(tid, CLAIMED, order.0, order.1).is_ok();
+    if taken {
+        // Nobody else finds it by its process from here on.
+        entry.pid.store(0, Ordering::Release); // SYNC(caller.entry)
+        give_back(entry);
+        leave(entry);
+    }
+    taken
+}
+
 /// Gives back what a process that has ended held.
 pub(crate) fn forget(pid: i32) {
     let _books = books();
@@ -235,7 +249,7 @@ pub(crate) fn forget(pid: i32) {
 }
 
 /// Makes an entry nobody's.
-pub(crate) fn leave(entry: &Caller) {
+fn leave(entry: &Caller) {
     entry.pid.store(0, Ordering::Release); // SYNC(caller.entry)
     entry.tid.store(GONE, Ordering::Release); // SYNC(caller.entry)
 }
@@ -266,7 +280,7 @@ pub(crate) fn is_empty(slot: usize) -> bool {
 
 /// Nobody's again, and its time its domain's; those that the thread is inside of are poisoned, for it is
 /// dead.
-pub(crate) fn give_back(entry: &Caller) {
+fn give_back(entry: &Caller) {
     let home = TABLES.domains.get(entry.home.load(Ordering::Relaxed) as usize);
     let ticks = entry.ticks.swap(0, Ordering::Relaxed);
     if let Some(domain) = home {

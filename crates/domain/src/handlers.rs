@@ -5,7 +5,7 @@
 //! | --- | --- |
 //! | SIGSYS | makes a trapped call as [`crate::syscalls`] says, in the domain's own kernel task |
 //! | SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP | inside a callee: ends the call; else the program's own |
-//! | [`crate::sigaction::CANCEL_SIGNAL`] | ends a call whose time is over or whose callee has died, if it is still there |
+//! | `CANCEL_SIGNAL` | ends a call whose time is over or whose callee has died, if it is still there |
 //! | all others | the program's own handler, with the thread's own thread-local storage |
 //!
 //! The kernel enters them through the gate's page, which takes all rights to protection keys. A

@@ -22,7 +22,7 @@
 //! | label | what pairs | shown by |
 //! | --- | --- | --- |
 //! | SYNC(gate.watchdog) | A thread writes BUSY, then reads `watchdog`; the watchdog writes 1, has the barrier put into all threads, then looks at the states. Either it sees the call, or the call wakes it. | model `loom_gate_watchdog`; `a_call_that_takes_too_long_is_ended` |
-//! | SYNC(watchdog.stop) | Dropping writes `stop`, then 0 into `watchdog`, and wakes; the thread writes 1, then reads `stop`, then waits while it is 1. All are sequentially consistent: it sees `stop`, or does not find 1, or is woken. | by the order of the four |
+//! | SYNC(watchdog.stop) | Dropping writes `stop`, then 0 into `watchdog`, and wakes; the thread writes 1, then reads `stop`, then waits while it is 1. All are sequentially consistent: it sees `stop`, or does not find 1, or is woken. | by the order of the four, all in this file |
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
