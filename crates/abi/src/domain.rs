@@ -45,6 +45,20 @@ pub const VERSION: u32 = 4;
 /// ended.
 pub const BLOCKED: Duration = Duration::from_millis(250);
 
+/// Where the gate enters a program: `(caller, cookie, a, b, c, arena)`. `arena` is where the link's
+/// arena is, null when it has none.
+pub type Entry = extern "C" fn(u64, u64, u64, u64, u64, *mut u8) -> u64;
+
+/// What the gate gives back: a [`GateStatus`] by its number, and the callee's word.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Outcome {
+    /// Number of the status.
+    pub status: u64,
+    /// What the callee has returned; 0 when it has not.
+    pub word: u64,
+}
+
 /// What a program finds.
 #[repr(C)]
 #[derive(Debug)]
@@ -59,35 +73,35 @@ pub struct Info {
     pub base: u64,
     /// Size of a slot.
     pub slot: u64,
-    /// Address of the gate.
-    pub call: u64,
+    /// The gate: `(caller, link, a, b, c, limit in ns)`.
+    pub call: extern "C" fn(u64, u64, u64, u64, u64, u64) -> Outcome,
     /// Registers the calling thread as one that calls.
-    pub arm: u64,
+    pub arm: extern "C" fn() -> i64,
     /// Takes that back, at the thread's end.
-    pub disarm: u64,
-    /// Lends the calling thread's stack and thread-local storage to callers.
-    pub park: u64,
-    /// Lets a process of the same launcher call.
-    pub offer: u64,
+    pub disarm: extern "C" fn(u64),
+    /// Lends the calling thread's stack and thread-local storage to callers; `EINVAL` without an entry.
+    pub park: extern "C" fn(Option<Entry>) -> i64,
+    /// Lets a process of the same launcher call: `(pid, number, cookie)`.
+    pub offer: extern "C" fn(u64, u64, u64) -> i64,
     /// Takes up an offer.
-    pub take: u64,
+    pub take: extern "C" fn(u64) -> i64,
     /// Ends a link.
-    pub release: u64,
-    /// Gets the calling thread a context of a link's callee.
-    pub bind: u64,
+    pub release: extern "C" fn(u64),
+    /// Gets the calling thread a context of a link's callee: `(caller, link)`.
+    pub bind: extern "C" fn(u64, u64) -> i64,
     /// Declares what holds for the calling domain's functions.
-    pub declare: u64,
+    pub declare: extern "C" fn(u64) -> i64,
     /// Makes the arena of a link, for its caller: [`HALF`] bytes for what it passes, and as many for
     /// what comes back.
-    pub arena: u64,
-    /// Opens the arena to the calling thread, or closes it again.
-    pub open: u64,
+    pub arena: extern "C" fn(u64) -> i64,
+    /// Opens the arena of a link to the calling thread (1), or closes it again (0).
+    pub open: extern "C" fn(u64, u64) -> i64,
     /// Whether protection keys keep domains apart: [`NO_KEYS`], [`KEYS`] or [`KEYS_SHARED_STACKS`].
     pub keys: u64,
     /// Counts what the context that the caller is inside of has forwarded so far.
-    pub forwards: u64,
+    pub forwards: extern "C" fn(u64) -> u64,
     /// Says whether the calling domain takes calls.
-    pub accept: u64,
+    pub accept: extern "C" fn(u64) -> i64,
 }
 
 /// Nothing keeps domains apart.
@@ -101,7 +115,7 @@ pub const KEYS_SHARED_STACKS: u64 = 2;
 pub const HALF: u64 = 1 << 30;
 
 /// A declaration: functions of the domain make no system calls; one that does is ended with
-/// [`Status::SystemCall`].
+/// [`GateStatus::SystemCall`].
 pub const NO_SYSTEM_CALLS: u64 = 1;
 
 const _: () = {
@@ -114,7 +128,7 @@ const _: () = {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u64)]
 #[non_exhaustive]
-pub enum Status {
+pub enum GateStatus {
     /// The callee has returned.
     Done = 0,
     /// No context of the callee can be had now.
@@ -125,7 +139,7 @@ pub enum Status {
     /// handler that calls.
     Denied = 3,
     /// Calls are nested too deep.
-    Deep = 4,
+    DepthExceeded = 4,
     /// The callee has failed: a fault, an illegal instruction, an overflow of its stack.
     Fault = 5,
     /// The call has taken longer than it was given.
@@ -138,7 +152,7 @@ pub enum Status {
     Unbound = 9,
 }
 
-impl Status {
+impl GateStatus {
     /// The status with this number.
     pub const fn from_number(number: u64) -> Option<Self> {
         Some(match number {
@@ -146,7 +160,7 @@ impl Status {
             1 => Self::Busy,
             2 => Self::Closed,
             3 => Self::Denied,
-            4 => Self::Deep,
+            4 => Self::DepthExceeded,
             5 => Self::Fault,
             6 => Self::Deadline,
             7 => Self::Died,

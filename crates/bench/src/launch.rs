@@ -13,7 +13,7 @@ use std::process::{ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
 
 use partywall_abi::control::Isolation;
-use partywall_domain::space::Space;
+use partywall_domain::address_space::AddressSpace;
 use partywall_domain::task::{Domain, Program};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -58,7 +58,7 @@ fn follow(json: &str) -> Result<Report> {
     let control = Control::map(inherited.get(launch.client.control)?)?;
     control.set_launcher();
     let isolation = if launch.keys { Isolation::Fault } else { Isolation::None };
-    let space = Space::new(isolation)?;
+    let space = AddressSpace::new(isolation)?;
     let mut server = Side::start(&space, &inherited, &launch.server)?;
     if launch.client.sample.case.clock == Some(Clock::A) {
         // A server that fails here shows up below.
@@ -153,7 +153,7 @@ struct Side {
 }
 
 impl Side {
-    fn start(space: &Space, inherited: &Inherited, order: &Order) -> Result<Self> {
+    fn start(space: &AddressSpace, inherited: &Inherited, order: &Order) -> Result<Self> {
         let (says, output) = pipe_with(PipeFlags::CLOEXEC)?;
         let error = std::io::stderr().as_fd().try_clone_to_owned()?;
         let mut descriptors = vec![File::open("/dev/null")?.into(), output, error];

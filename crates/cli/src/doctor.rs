@@ -2,6 +2,8 @@
 //! coordinator answers.
 
 use std::error::Error;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process::ExitCode;
 
 use partywall::Isolation;
@@ -20,6 +22,7 @@ pub(crate) struct Arguments {
 /// Prints it.
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
     let found = Feature::ALL.map(Feature::look);
+    let others = [cgroups(), huge_pages(), sgx(), docker()];
     let at = arguments.socket.place().map_or_else(String::new, |p| format!(" at {}", p.display()));
     let coordinator = match arguments.socket.ask(partywall::links) {
         Ok(links) => {
@@ -28,38 +31,90 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
         }
         Err(why) => why.to_string(),
     };
-    crate::say(&format!("{}\nCoordinator:\n  {coordinator}\n", report(&found)))?;
+    crate::say(&format!("{}\nCoordinator:\n  {coordinator}\n", report(&found, &others)))?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// What a feature is to Partywall; none for one that this version does not use.
-fn meaning(feature: Feature) -> Option<&'static str> {
-    Some(match feature {
+/// What a feature is to domains.
+fn meaning(feature: Feature) -> &'static str {
+    match feature {
         Feature::ProtectionKeys => "keep domains apart: isolation `fault`",
         Feature::ClosedSignalStacks => "keep domains off each other's signal stacks as well",
         Feature::Fsgsbase => "a thread that goes into another domain has that domain's storage",
         Feature::SyscallUserDispatch => "system calls of a callee are made as its own process",
         Feature::Seccomp => "what is about all domains at once is refused to each",
         Feature::Membarrier => "a domain that ends is closed to all threads at once",
-        Feature::Cgroups2 => "the `cgroup` of a policy; of version 1, systemd's hierarchy",
-        Feature::HugePages => "arenas of functions over bytes have them",
-        Feature::MemfdSecret | Feature::Landlock | Feature::Sgx | Feature::Docker => return None,
-    })
+    }
 }
 
-fn report(findings: &[Finding]) -> String {
+/// Something that a machine may offer, and that no domain needs.
+struct Other {
+    name: &'static str,
+    /// What it is to Partywall; none when this version does not use it.
+    meaning: Option<&'static str>,
+    there: bool,
+    seen: String,
+}
+
+fn cgroups() -> Other {
+    let meaning = Some("the `cgroup` of a policy; of version 1, systemd's hierarchy");
+    let (there, seen) = file("/sys/fs/cgroup/cgroup.controllers");
+    Other { name: "cgroup v2", meaning, there, seen }
+}
+
+fn huge_pages() -> Other {
+    let path = "/sys/kernel/mm/transparent_hugepage/enabled";
+    let (there, seen) = match std::fs::read_to_string(path) {
+        Ok(text) => {
+            let chosen = text.split(['[', ']']).nth(1).unwrap_or("unknown").to_owned();
+            (chosen != "never", chosen)
+        }
+        Err(why) => (false, format!("{path}: {why}")),
+    };
+    let meaning = Some("arenas of functions over bytes have them");
+    Other { name: "huge pages", meaning, there, seen }
+}
+
+fn sgx() -> Other {
+    let (there, seen) = file("/dev/sgx_enclave");
+    Other { name: "SGX", meaning: None, there, seen }
+}
+
+fn docker() -> Other {
+    let path = "/var/run/docker.sock";
+    let (there, seen) = match UnixStream::connect(path) {
+        Ok(_) => (true, format!("answers at {path}")),
+        Err(why) => (false, format!("{path}: {why}")),
+    };
+    Other { name: "Docker", meaning: None, there, seen }
+}
+
+fn file(path: &str) -> (bool, String) {
+    let there = Path::new(path).exists();
+    (there, if there { path.to_owned() } else { format!("no {path}") })
+}
+
+fn yes(there: bool) -> &'static str {
+    if there { "yes" } else { "no" }
+}
+
+fn report(findings: &[Finding], others: &[Other]) -> String {
     let mut out = String::from("This machine, and what each is for:\n");
-    let mut unused = Vec::new();
+    let mut line = |name: &str, there: bool, meaning: &str, seen: &str| {
+        out.push_str(&format!("  {name:<22} {:<4} {meaning}\n", yes(there)));
+        out.push_str(&format!("  {:<22}      {seen}\n", ""));
+    };
     for finding in findings {
-        let there = if finding.there { "yes" } else { "no" };
-        let Some(meaning) = meaning(finding.feature) else {
-            unused.push(format!("{} ({there})", finding.feature));
-            continue;
-        };
         let need = if NEEDED.contains(&finding.feature) { "domains need it: " } else { "" };
-        let name = finding.feature.to_string();
-        out.push_str(&format!("  {name:<22} {there:<4} {need}{meaning}\n"));
-        out.push_str(&format!("  {:<22}      {}\n", "", finding.seen));
+        let meaning = format!("{need}{}", meaning(finding.feature));
+        line(&finding.feature.to_string(), finding.there, &meaning, &finding.seen);
+    }
+    let mut unused = Vec::new();
+    for other in others {
+        match other.meaning {
+            Some(meaning) => line(other.name, other.there, meaning, &other.seen),
+            None => unused.push(format!("{} ({})", other.name, yes(other.there))),
+        }
     }
     if !unused.is_empty() {
         out.push_str(&format!("  not used by this version: {}\n", unused.join(", ")));
@@ -106,13 +161,23 @@ mod tests {
         Feature::ALL.into_iter().map(look).collect()
     }
 
+    fn others() -> [Other; 3] {
+        let other = |name, meaning| Other { name, meaning, there: true, seen: "seen".into() };
+        [
+            other("used", Some("for something")),
+            Other { there: false, ..other("SGX", None) },
+            docker(),
+        ]
+    }
+
     #[test]
     fn every_feature_and_every_link_has_a_line() {
-        let report = report(&findings(&[Feature::ProtectionKeys]));
+        let report = report(&findings(&[Feature::ProtectionKeys]), &others());
         for feature in Feature::ALL {
             assert!(report.contains(&feature.to_string()), "{report}");
         }
         assert!(report.contains("protection keys        no   keep domains apart"), "{report}");
+        assert!(report.contains("used                   yes  for something\n"), "{report}");
         assert!(report.contains("ring     isolation process"), "{report}");
         assert!(report.contains("domain   `isolation: none`: nothing keeps"), "{report}");
         assert!(report.contains("not isolation fault: this machine has no protection keys"));
@@ -120,15 +185,24 @@ mod tests {
 
     #[test]
     fn each_line_says_what_it_is_for_or_that_it_is_not_used() {
-        let report = report(&findings(&[Feature::Sgx]));
+        let report = report(&findings(&[]), &others());
         assert!(report.contains("domains need it: system calls of a callee"), "{report}");
-        let unused = "not used by this version: memfd_secret (yes), Landlock (yes), SGX (no)";
-        assert!(report.contains(unused), "{report}");
+        assert!(report.contains("not used by this version: SGX (no), Docker ("), "{report}");
     }
 
     #[test]
     fn what_a_domain_misses_is_named() {
-        let report = report(&findings(&[Feature::Fsgsbase, Feature::Seccomp, Feature::Sgx]));
+        let report = report(&findings(&[Feature::Fsgsbase, Feature::Seccomp]), &others());
         assert!(report.contains("domain   none here: without FSGSBASE, seccomp;"), "{report}");
+    }
+
+    #[test]
+    fn what_no_domain_needs_says_what_was_seen() {
+        for other in [cgroups(), huge_pages(), sgx(), docker()] {
+            assert!(!other.seen.is_empty(), "{}", other.name);
+        }
+        let (there, seen) = file("/proc/self/stat");
+        assert!(there && seen == "/proc/self/stat", "{seen}");
+        assert_eq!(file("/proc/no-such-file"), (false, "no /proc/no-such-file".to_owned()));
     }
 }

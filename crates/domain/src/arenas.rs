@@ -13,12 +13,9 @@
 
 use std::sync::atomic::Ordering;
 
-use crate::callers;
 use crate::keys;
-use crate::links;
-use crate::space::{SLOT, SLOTS};
 use crate::sys::{self, Errno};
-use crate::table::{LINKS_MOST, Link, TABLES};
+use crate::table::{LINKS_MOST, Link, SLOT, SLOTS, TABLES};
 
 use partywall_abi::domain::HALF;
 
@@ -36,25 +33,14 @@ fn address(link: &Link) -> u64 {
 
 const _: () = assert!(LINKS_MOST as u64 * ARENA <= 16 * SLOT);
 
-/// Makes the arena of a link of the calling domain; its address, or minus an error number: `ENOTCONN`
-/// when the link is not open, `EINVAL` of one to oneself, `ENOSPC` when no protection key is left, `ENOMEM`
-/// where addresses count as memory (vm.overcommit_memory=2).
-pub(crate) extern "C" fn make(id: u64) -> i64 {
-    sys::encode(try_make(id))
-}
-
-fn try_make(id: u64) -> Result<u64, Errno> {
-    let link = links::as_caller(callers::own_domain()?, id).ok_or(Errno(libc::ENOTCONN))?;
-    // Both ends could give it up: the one would free what the other reads.
-    if link.callee.load(Ordering::Relaxed) == link.caller.load(Ordering::Relaxed) {
-        return Err(Errno(libc::EINVAL));
-    }
-    let known = link.arena.load(Ordering::Acquire);
+/// Makes the arena of a link, whose keys are `owner`'s; its address. `ENOSPC` when no protection key is
+/// left, `ENOMEM` where addresses count as memory (vm.overcommit_memory=2).
+pub(crate) fn make(link: &Link, owner: u64) -> Result<u64, Errno> {
+    let known = link.arena.load(Ordering::Acquire); // SYNC(link.arena)
     if known != 0 {
         return Ok(known);
     }
     let at = address(link);
-    let owner = links::owner(id);
     let key = keys::take(owner)?;
     if let Err(why) = map(at, key) {
         // Another thread makes it at this moment: what is mapped is not this one's.
@@ -65,11 +51,11 @@ fn try_make(id: u64) -> Result<u64, Errno> {
         return Err(why);
     }
     if key != 0 {
-        TABLES.arenas.fetch_or(keys::denied(key), Ordering::AcqRel);
-        link.rights.fetch_and(!keys::denied(key), Ordering::AcqRel);
+        TABLES.arenas.fetch_or(keys::denied(key), Ordering::AcqRel); // SYNC(link.arena)
+        link.rights.fetch_and(!keys::denied(key), Ordering::AcqRel); // SYNC(link.arena)
     }
     link.key.store(key, Ordering::Relaxed);
-    link.arena.store(at, Ordering::Release);
+    link.arena.store(at, Ordering::Release); // SYNC(link.arena)
     Ok(at)
 }
 
@@ -95,27 +81,22 @@ fn unmap(at: u64) {
 
 /// Frees the arena of a link that its caller has given up, as far as it was made, or the freeing
 /// begun by a caller that has died.
-pub(crate) fn free(link: &Link, id: u64) {
+pub(crate) fn free(link: &Link, owner: u64) {
     unmap(address(link));
-    let owner = links::owner(id);
     for key in keys::of(owner) {
-        TABLES.arenas.fetch_and(!keys::denied(key), Ordering::AcqRel);
+        TABLES.arenas.fetch_and(!keys::denied(key), Ordering::AcqRel); // SYNC(link.arena)
         keys::give_back(key, owner);
     }
     link.key.store(0, Ordering::Relaxed);
-    link.arena.store(0, Ordering::Release);
+    link.arena.store(0, Ordering::Release); // SYNC(link.arena)
 }
 
-/// Opens a link's arena to the calling thread, which is at home in the caller's domain, or closes it
-/// again; 0, or minus an error number. Runs with the rights of the domain: it only reads the tables.
-pub(crate) extern "C" fn open(id: u64, open: u64) -> i64 {
-    let own = TABLES.slot_of(sys::fs());
-    let Some(link) = links::as_caller(own, id) else { return -i64::from(libc::ENOTCONN) };
+/// Opens a link's arena to the calling thread, or closes it again.
+pub(crate) fn open(link: &Link, open: bool) {
     match link.key.load(Ordering::Relaxed) {
         0 => {}
         // Others may be open as well.
-        key if open != 0 => keys::set(keys::rights() & !keys::denied(key)),
+        key if open => keys::set(keys::rights() & !keys::denied(key)),
         key => keys::set(keys::rights() | keys::denied(key)),
     }
-    0
 }

@@ -7,9 +7,8 @@
 //! call outside the gate's page becomes a SIGSYS. A thread of the launcher gets no other signals
 //! from then on: its program's handlers are not behind ours.
 //!
-//! The first call to each domain binds a context of it to the thread, for as long as both live: the
-//! gate then finds it without asking anybody. A thread that ends gives its contexts back; one that
-//! has died inside of one has poisoned it.
+//! The first call to each domain binds a context of it to the thread ([`crate::binding`]). A thread that
+//! ends gives its contexts back; one that has died inside of one has poisoned it.
 //!
 //! # Entries
 //!
@@ -30,13 +29,11 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::gate;
 use crate::keys;
-use crate::links;
-use crate::signals::{self, KEPT_OPEN};
-use crate::space::{SLOT, SLOTS};
+use crate::page;
+use crate::sigaction::{self, KEPT_OPEN};
 use crate::sys::{self, Errno};
-use crate::table::{CALLERS_MOST, Caller, Context, DomainEntry, FREE, TABLES, UNBOUND};
+use crate::table::{CALLERS_MOST, Caller, Context, DomainEntry, SLOT, SLOTS, TABLES, UNBOUND};
 
 /// Where faults of callees are handled, in bytes: the largest signal frame (AVX-512, AMX) and room
 /// for a handler of the program's own. Below each is as much that is never mapped.
@@ -55,23 +52,12 @@ pub(crate) fn books() -> MutexGuard<'static, ()> {
     BOOKS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The calling thread's number.
-pub(crate) fn tid() -> i32 {
-    // SAFETY: cannot fail and touches nothing.
-    unsafe { sys::call(libc::SYS_gettid, [0; 6]) }.map_or(0, |tid| tid as i32)
-}
-
-/// The calling thread's process.
-pub(crate) fn pid() -> i32 {
-    // SAFETY: cannot fail and touches nothing.
-    unsafe { sys::call(libc::SYS_getpid, [0; 6]) }.map_or(0, |pid| pid as i32)
-}
-
 /// The entry of a thread.
 pub(crate) fn find(tid: i32) -> Option<&'static Caller> {
     let mut at = tid as usize;
     for _ in 0..CALLERS_MOST {
         let entry = TABLES.callers.get(at % CALLERS_MOST)?;
+        // SYNC(caller.entry)
         match entry.tid.load(Ordering::Acquire) {
             0 => return None,
             t if t == tid => return Some(entry),
@@ -84,7 +70,7 @@ pub(crate) fn find(tid: i32) -> Option<&'static Caller> {
 /// The entry of the calling thread, whose storage is at `fs`, if it is somebody else's who runs in a
 /// callee. An entry may also be that of a dead thread with the same number.
 pub(crate) fn inside(fs: u64) -> Option<&'static Caller> {
-    find(tid()).filter(|entry| {
+    find(sys::tid()).filter(|entry| {
         entry.inside.load(Ordering::Relaxed) != 0 && entry.fs.load(Ordering::Relaxed) == fs
     })
 }
@@ -92,19 +78,20 @@ pub(crate) fn inside(fs: u64) -> Option<&'static Caller> {
 /// Whether the calling thread, whose storage is at `fs`, is registered, or somebody else's who is.
 pub(crate) fn is_registered(fs: u64) -> bool {
     let own = |entry: &Caller| entry.home_fs.load(Ordering::Relaxed) == fs;
-    inside(fs).is_some() || find(tid()).is_some_and(own)
+    inside(fs).is_some() || find(sys::tid()).is_some_and(own)
 }
 
 /// Whether nobody will leave what this caller has entered. A main thread that is dead stays until its
 /// process is waited for.
 pub(crate) fn is_dead(entry: &Caller) -> bool {
+    // SYNC(caller.entry)
     let (tid, pid) = (entry.tid.load(Ordering::Acquire), entry.pid.load(Ordering::Relaxed));
     match tid {
         CLAIMED => false,
         ..=0 => true,
         _ => {
             let gone = sys::tgkill(pid, tid, 0) == Err(Errno(libc::ESRCH));
-            gone || (tid == pid && sys::has_ended(pid)) || !sys::is_here(tid)
+            gone || (tid == pid && sys::has_ended(pid)) || !sys::is_here(tid, &TABLES.base)
         }
     }
 }
@@ -114,14 +101,14 @@ pub(crate) fn is_dead(entry: &Caller) -> bool {
 pub(crate) fn own_domain() -> Result<usize, Errno> {
     let fs = sys::fs();
     let domain = TABLES.slot_of(fs);
-    let pid = pid();
-    let away = |entry: &&Caller| {
+    let pid = sys::pid();
+    let inside_of = |entry: &&Caller| {
         entry.inside.load(Ordering::Relaxed) != 0 && entry.pid.load(Ordering::Relaxed) == pid
     };
-    let is_own = match find(tid()).filter(away) {
+    let is_own = match find(sys::tid()).filter(inside_of) {
         Some(entry) => entry.fs.load(Ordering::Relaxed) == fs,
         // A child that has not called exec(3) is nobody here.
-        None => TABLES.domains[domain].pid.load(Ordering::Acquire) == pid,
+        None => TABLES.domains[domain].pid.load(Ordering::Acquire) == pid, // SYNC(domain.pid)
     };
     if is_own { Ok(domain) } else { Err(Errno(libc::EPERM)) }
 }
@@ -131,9 +118,11 @@ fn claim(tid: i32) -> Option<usize> {
     let start = tid as usize;
     let places = || (start..start + CALLERS_MOST).map(|at| at % CALLERS_MOST);
     let mine = |slot: &AtomicI32, from| {
+        // SYNC(caller.entry)
         slot.compare_exchange(from, CLAIMED, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     };
     // Its own place first, wherever that is: an earlier one would hide it.
+    // SYNC(caller.entry)
     let own = places().find(|at| TABLES.callers[*at].tid.load(Ordering::Acquire) == tid);
     own.filter(|at| mine(&TABLES.callers[*at].tid, tid))
         .or_else(|| {
@@ -145,7 +134,7 @@ fn claim(tid: i32) -> Option<usize> {
         .or_else(|| {
             places().find(|at| {
                 let entry = &TABLES.callers[*at];
-                let other = entry.tid.load(Ordering::Acquire);
+                let other = entry.tid.load(Ordering::Acquire); // SYNC(caller.entry)
                 other > 0 && is_dead(entry) && mine(&entry.tid, other)
             })
         })
@@ -157,7 +146,8 @@ fn claim(tid: i32) -> Option<usize> {
 /// signal stack, and it may have begun while an arena was open to the one that made it.
 pub(crate) extern "C" fn arm() -> i64 {
     // Of whom the kernel says that it is: the gate ends a thread whose storage is another domain's.
-    let own = |domain: &&DomainEntry| domain.pid.load(Ordering::Acquire) == pid();
+    // SYNC(domain.pid)
+    let own = |domain: &&DomainEntry| domain.pid.load(Ordering::Acquire) == sys::pid();
     let rights = match inside(sys::fs()) {
         Some(entry) => entry.rights.load(Ordering::Relaxed),
         None => TABLES
@@ -177,19 +167,20 @@ fn try_arm() -> Result<u64, Errno> {
         return Err(Errno(libc::EBUSY));
     }
     let home = TABLES.slot_of(fs);
-    let (tid, pid) = (tid(), pid());
+    let (tid, pid) = (sys::tid(), sys::pid());
     let domain = TABLES.domains.get(home).ok_or(Errno(libc::EINVAL))?;
     // A child that has not called exec(3) is nobody here.
+    // SYNC(domain.pid)
     if domain.pid.load(Ordering::Acquire) != pid {
         return Err(Errno(libc::EPERM));
     }
     if home == SLOTS {
-        signals::install()?;
+        sigaction::install()?;
     }
     let at = claim(tid).ok_or(Errno(libc::EUSERS))?;
     let entry = &TABLES.callers[at];
-    entry.pid.store(pid, Ordering::Release);
-    for word in [&entry.entering, &entry.depth, &entry.forwarding, &entry.called_off] {
+    entry.pid.store(pid, Ordering::Release); // SYNC(caller.entry)
+    for word in [&entry.entering, &entry.depth, &entry.forwarding, &entry.cancelling] {
         word.store(0, Ordering::Relaxed);
     }
     entry.rights.store(domain.rights.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -203,7 +194,7 @@ fn try_arm() -> Result<u64, Errno> {
     entry.domain.store(home as u32, Ordering::Relaxed);
     entry.home.store(home as u32, Ordering::Relaxed);
     let armed = signal_stack(at, domain).and_then(|()| {
-        let (start, end) = gate::page();
+        let (start, end) = page::range();
         let selector = entry.selector.as_ptr() as u64;
         let on = [PR_SET_SYSCALL_USER_DISPATCH, 1, start, end - start, selector, 0];
         // SAFETY: the selector is a static byte, and what it says at first is "allow".
@@ -217,86 +208,38 @@ fn try_arm() -> Result<u64, Errno> {
     if home == SLOTS {
         entry.mask.store(sys::set_mask(!KEPT_OPEN), Ordering::Relaxed);
     }
-    entry.tid.store(tid, Ordering::Release);
+    entry.tid.store(tid, Ordering::Release); // SYNC(caller.entry)
     Ok(at as u64)
 }
 
 /// The calling thread's entry, by the number that it says.
-fn own(at: u64) -> Option<&'static Caller> {
+pub(crate) fn own(at: u64) -> Option<&'static Caller> {
     let entry = TABLES.callers.get(usize::try_from(at).ok()?)?;
-    (entry.tid.load(Ordering::Acquire) == tid()).then_some(entry)
+    // SYNC(caller.entry)
+    (entry.tid.load(Ordering::Acquire) == sys::tid()).then_some(entry)
 }
 
-/// Gets the calling thread a context of a link's callee; 0, or minus an error number.
-pub(crate) extern "C" fn bind(at: u64, link: u64) -> i64 {
-    sys::encode(own(at).ok_or(Errno(libc::EINVAL)).and_then(|entry| try_bind(entry, link)))
-}
-
-fn try_bind(entry: &Caller, id: u64) -> Result<u64, Errno> {
-    let link = links::place(id);
-    let callee = link.callee.load(Ordering::Acquire) as usize;
-    let contexts = TABLES.contexts.get(callee).ok_or(Errno(libc::EINVAL))?;
-    if entry.entering.load(Ordering::Relaxed) != 0 {
-        return Err(Errno(libc::EBUSY));
+/// Gives back what a thread held that is dead; false when somebody else does.
+pub(crate) fn forget_dead(entry: &Caller) -> bool {
+    let tid = entry.tid.load(Ordering::Acquire); // SYNC(caller.entry)
+    let order = (Ordering::AcqRel, Ordering::Relaxed); // SYNC(caller.entry)
+    let taken = tid > 0 && entry.tid.compare_exchange(tid, CLAIMED, order.0, order.1).is_ok();
+    if taken {
+        // Nobody else finds it by its process from here on.
+        entry.pid.store(0, Ordering::Release); // SYNC(caller.entry)
+        give_back(entry);
+        leave(entry);
     }
-    entry.entering.store(callee as u32 + 1, Ordering::SeqCst);
-    let owner = std::ptr::from_ref(entry) as u64;
-    // Its number before the context: whoever gives back what a dead thread had looks at that.
-    let mine = |(number, context): (usize, &Context)| {
-        let order = (Ordering::AcqRel, Ordering::Relaxed);
-        if context.state.load(Ordering::Acquire) != FREE {
-            return None;
-        }
-        entry.bound[callee].store(number as u8, Ordering::Release);
-        // A handler that has interrupted this may have taken it for the same thread.
-        let taken = context.owner.compare_exchange(0, owner, Ordering::SeqCst, order.1);
-        if taken.is_err() && taken != Err(owner) {
-            return None;
-        }
-        // Its thread may have been taken out of it meanwhile.
-        let parked = context.state.load(Ordering::SeqCst) == FREE;
-        if !parked {
-            let _nobodys = context.owner.compare_exchange(owner, 0, order.0, order.1);
-        }
-        parked.then_some(())
-    };
-    let open = links::is_open(link, id) && TABLES.domains[callee].open.load(Ordering::SeqCst) == 1;
-    let any = || contexts.iter().enumerate().find_map(mine);
-    let bound = match open.then(|| any().or_else(|| take_back(contexts).then(any).flatten())) {
-        None => Err(Errno(libc::ENOTCONN)),
-        Some(None) => Err(Errno(libc::EAGAIN)),
-        Some(Some(())) => Ok(0),
-    };
-    entry.entering.store(0, Ordering::Release);
-    bound
-}
-
-/// Gives back the contexts whose owners have ended without disarming, as threads of C programs do; whether
-/// there were any.
-fn take_back(contexts: &[Context]) -> bool {
-    let mut any = false;
-    for context in contexts {
-        let owner = TABLES.caller_at(context.owner.load(Ordering::Acquire));
-        let Some(owner) = owner.filter(|owner| is_dead(owner)) else { continue };
-        let tid = owner.tid.load(Ordering::Acquire);
-        let order = (Ordering::AcqRel, Ordering::Relaxed);
-        if tid > 0 && owner.tid.compare_exchange(tid, CLAIMED, order.0, order.1).is_ok() {
-            // Nobody else finds it by its process from here on.
-            owner.pid.store(0, Ordering::Release);
-            give_back(owner);
-            leave(owner);
-            any = true;
-        }
-    }
-    any
+    taken
 }
 
 /// Gives back what a process that has ended held.
 pub(crate) fn forget(pid: i32) {
     let _books = books();
     for entry in &TABLES.callers {
-        let tid = entry.tid.load(Ordering::Acquire);
-        let order = (Ordering::AcqRel, Ordering::Relaxed);
+        let tid = entry.tid.load(Ordering::Acquire); // SYNC(caller.entry)
+        let order = (Ordering::AcqRel, Ordering::Relaxed); // SYNC(caller.entry)
+        // SYNC(caller.entry)
         let dead = (tid > 0 || tid == CLAIMED) && entry.pid.load(Ordering::Acquire) == pid;
         if dead && entry.tid.compare_exchange(tid, CLAIMED, order.0, order.1).is_ok() {
             give_back(entry);
@@ -307,8 +250,8 @@ pub(crate) fn forget(pid: i32) {
 
 /// Makes an entry nobody's.
 fn leave(entry: &Caller) {
-    entry.pid.store(0, Ordering::Release);
-    entry.tid.store(GONE, Ordering::Release);
+    entry.pid.store(0, Ordering::Release); // SYNC(caller.entry)
+    entry.tid.store(GONE, Ordering::Release); // SYNC(caller.entry)
 }
 
 /// Poisons a context whose caller has died inside. Whether somebody is inside who lives.
@@ -317,12 +260,22 @@ pub(crate) fn is_entered(context: &Context) -> bool {
         return false;
     }
     let _books = books();
-    let owner = TABLES.caller_at(context.owner.load(Ordering::Acquire));
+    let owner = TABLES.caller_at(context.owner.load(Ordering::Acquire)); // SYNC(context.bind)
     if context.is_entered() && owner.is_some_and(is_dead) {
         context.abandon();
         return false;
     }
     true
+}
+
+/// Whether nobody is inside a slot's domain, or on the way in; the domain takes no more calls.
+pub(crate) fn is_empty(slot: usize) -> bool {
+    let on_the_way = |caller: &Caller| {
+        // SYNC(gate.enter)
+        caller.entering.load(Ordering::SeqCst) == slot as u32 + 1 && !is_dead(caller)
+    };
+    // In this order: who is on the way says so until its context is busy.
+    !TABLES.callers.iter().any(on_the_way) && !TABLES.contexts[slot].iter().any(is_entered)
 }
 
 /// Nobody's again, and its time its domain's; those that the thread is inside of are poisoned, for it is
@@ -331,28 +284,29 @@ fn give_back(entry: &Caller) {
     let home = TABLES.domains.get(entry.home.load(Ordering::Relaxed) as usize);
     let ticks = entry.ticks.swap(0, Ordering::Relaxed);
     if let Some(domain) = home {
-        domain.away.fetch_add(ticks, Ordering::Relaxed);
+        domain.callee_time.fetch_add(ticks, Ordering::Relaxed);
     }
     let owner = std::ptr::from_ref(entry) as u64;
     for (slot, (bound, contexts)) in entry.bound.iter().zip(&TABLES.contexts).enumerate() {
         let number = bound.swap(UNBOUND, Ordering::Relaxed);
         let Some(context) = contexts.get(usize::from(number)) else { continue };
-        entry.entering.store(slot as u32 + 1, Ordering::SeqCst);
+        entry.entering.store(slot as u32 + 1, Ordering::SeqCst); // SYNC(gate.enter)
+        // SYNC(context.bind)
         if context.owner.load(Ordering::SeqCst) == owner {
             context.abandon();
-            let order = (Ordering::Release, Ordering::Relaxed);
+            let order = (Ordering::Release, Ordering::Relaxed); // SYNC(context.bind)
             let _now_free = context.owner.compare_exchange(owner, 0, order.0, order.1);
         }
-        entry.entering.store(0, Ordering::Release);
+        entry.entering.store(0, Ordering::Release); // SYNC(gate.enter)
     }
 }
 
 /// Time that the threads of a domain have spent in callees, in ticks.
-pub(crate) fn away(slot: usize) -> u64 {
+pub(crate) fn callee_time(slot: usize) -> u64 {
     let own = |entry: &&Caller| entry.home.load(Ordering::Relaxed) as usize == slot;
     let ticks = |entry: &Caller| entry.ticks.load(Ordering::Relaxed);
     let calling: u64 = TABLES.callers.iter().filter(own).map(ticks).sum();
-    TABLES.domains[slot].away.load(Ordering::Relaxed) + calling
+    TABLES.domains[slot].callee_time.load(Ordering::Relaxed) + calling
 }
 
 /// The signal stack of an entry; they lie beyond all slots.

@@ -1,7 +1,7 @@
 #![allow(unsafe_code, reason = "lends a thread's stack and storage")]
 //! Threads of a callee that have parked: what is lent is their thread-local storage and a stack, and
 //! what stays behind is their kernel task, the *agent*, which makes the system calls of whoever runs
-//! in the context ([`crate::signals`]), so that these have the callee's pid, descriptors and rights.
+//! in the context ([`crate::handlers`]), so that these have the callee's pid, descriptors and rights.
 //!
 //! ```text
 //! caller's thread (in the SIGSYS handler)         agent
@@ -25,24 +25,23 @@
 //! A call that is ended takes back what it has asked for, by counting on the turn in the tables that
 //! the mailbox has to name. What is being made already is made to its end, into the void, in the callee's memory and whatever the callee has named;
 //! so the context and what it was lent are never used again. If the caller's thread dies, the agent
-//! answers into the void and waits; if the agent's process dies, the caller is called off by the
+//! answers into the void and waits; if the agent's process dies, the caller is cancelled by the
 //! launcher's signal.
 
 use std::mem::offset_of;
 use std::sync::atomic::Ordering;
 
-use partywall_abi::domain::NO_SYSTEM_CALLS;
+use partywall_abi::domain::{Entry, NO_SYSTEM_CALLS};
 
 use crate::callers;
 use crate::elf::PAGE;
-use crate::gate::{self, Frame};
 use crate::keys;
-use crate::signals::{Action, KEPT_OPEN, LIBRARY};
-use crate::space::{SLOT, SLOTS};
+use crate::page::{self, Frame};
+use crate::sigaction::{Action, KEPT_OPEN, LIBRARY};
 use crate::sys::{self, Errno};
 use crate::table::{
     ANSWERED, ASKED, CONTEXT_STACK, Caller, Context, FREE, IDLE, MAILBOXES, Mailbox, NONE, PARKING,
-    SIGNALLED, STACKS, TABLES, WORKING,
+    SIGNALLED, SLOT, SLOTS, STACKS, TABLES, WORKING,
 };
 
 /// What an agent blocks: all but what a new thread, which inherits it, needs before it sets its own, and
@@ -64,8 +63,8 @@ const SIGNALLING: [i64; 5] = [
 
 /// Lends the calling thread; returns minus an error number, or not at all. `EINTR` when the C library
 /// has sent it a signal of its own: the thread is not lent any more.
-pub(crate) extern "C" fn park(entry: u64) -> i64 {
-    sys::encode(try_park(entry))
+pub(crate) extern "C" fn park(entry: Option<Entry>) -> i64 {
+    sys::encode(try_park(entry.map_or(0, |entry| entry as usize as u64)))
 }
 
 fn try_park(entry: u64) -> Result<u64, Errno> {
@@ -78,11 +77,12 @@ fn try_park(entry: u64) -> Result<u64, Errno> {
         return Err(Errno(libc::EBUSY));
     }
     // A child that has not called exec(3) is nobody here.
-    if TABLES.domains[slot].pid.load(Ordering::Acquire) != callers::pid() {
+    // SYNC(domain.pid)
+    if TABLES.domains[slot].pid.load(Ordering::Acquire) != sys::pid() {
         return Err(Errno(libc::EPERM));
     }
     let claim = |context: &&Context| {
-        let order = (Ordering::AcqRel, Ordering::Relaxed);
+        let order = (Ordering::AcqRel, Ordering::Relaxed); // SYNC(context.park)
         context.state.compare_exchange(NONE, PARKING, order.0, order.1).is_ok()
     };
     let contexts = &TABLES.contexts[slot];
@@ -102,7 +102,7 @@ fn try_park(entry: u64) -> Result<u64, Errno> {
         })
     });
     if let Err(why) = mapped {
-        context.state.store(NONE, Ordering::Release);
+        context.state.store(NONE, Ordering::Release); // SYNC(context.park)
         return Err(why);
     }
     let rights = domain.rights.load(Ordering::Relaxed);
@@ -113,11 +113,11 @@ fn try_park(entry: u64) -> Result<u64, Errno> {
     context.mailbox.store(mailbox, Ordering::Relaxed);
     context.signalled.store(0, Ordering::Relaxed);
     // Signals find it from here on.
-    context.agent.store(callers::tid(), Ordering::Relaxed);
+    context.agent.store(sys::tid(), Ordering::Relaxed);
     let mask = sys::set_mask(CLOSED);
     context.mask.store(mask, Ordering::Relaxed);
-    domain.contexts.fetch_max(at as u32 + 1, Ordering::AcqRel);
-    context.state.store(FREE, Ordering::Release);
+    domain.contexts.fetch_max(at as u32 + 1, Ordering::AcqRel); // SYNC(context.park)
+    context.state.store(FREE, Ordering::Release); // SYNC(context.park)
     keys::set(rights);
     agent(context);
     sys::set_mask(mask);
@@ -126,7 +126,7 @@ fn try_park(entry: u64) -> Result<u64, Errno> {
 
 /// The context in which the calling thread has parked.
 fn own() -> Option<&'static Context> {
-    let tid = callers::tid();
+    let tid = sys::tid();
     let contexts = TABLES.contexts.get(TABLES.slot_of(sys::fs()))?;
     contexts.iter().find(|context| context.agent.load(Ordering::Relaxed) == tid)
 }
@@ -137,9 +137,10 @@ fn own() -> Option<&'static Context> {
 pub(crate) fn signalled() {
     let Some(context) = own() else { return };
     let _unless_busy = retire(context);
-    context.signalled.store(1, Ordering::Release);
+    context.signalled.store(1, Ordering::Release); // SYNC(context.signalled)
     let mail = &mailbox(context).mail;
     // What it waits for changes, in case the kernel begins to wait again after the handler.
+    // SYNC(context.mail)
     let _busy = mail.compare_exchange(IDLE, SIGNALLED, Ordering::AcqRel, Ordering::Relaxed);
 }
 
@@ -148,22 +149,35 @@ pub(crate) extern "C" fn unpark() -> i64 {
     sys::encode(own().ok_or(Errno(libc::EINVAL)).and_then(try_unpark))
 }
 
+/// Takes the calling agent out of its context, if nobody is inside; for agents, which have the rights
+/// of their domain's code.
+fn unpark_from_within() -> bool {
+    let unparked = match TABLES.keys.load(Ordering::Relaxed) {
+        0 => unpark(),
+        _ => page::partywall_enter_unpark(),
+    };
+    unparked == 0
+}
+
 /// Lets nobody go into a context of the calling thread's; false when somebody is inside.
 fn retire(context: &Context) -> bool {
-    let order = (Ordering::SeqCst, Ordering::SeqCst);
+    let order = (Ordering::SeqCst, Ordering::SeqCst); // SYNC(context.retire)
     if context.state.compare_exchange(FREE, PARKING, order.0, order.1).is_err() {
-        return context.state.load(Ordering::SeqCst) == PARKING;
+        return context.state.load(Ordering::SeqCst) == PARKING; // SYNC(context.retire)
     }
     // Its owner may have seen it free before this: then it says that it is on its way in, or is inside.
     sys::barrier();
     let slot = TABLES.slot_of(context.fs.load(Ordering::Relaxed));
+    // SYNC(context.retire)
     let on_the_way = |owner: &Caller| owner.entering.load(Ordering::SeqCst) == slot as u32 + 1;
+    // SYNC(context.bind)
     while let Some(owner) = TABLES.caller_at(context.owner.load(Ordering::SeqCst))
         && on_the_way(owner)
         && !callers::is_dead(owner)
     {
         sys::give_way();
     }
+    // SYNC(context.retire)
     context.state.load(Ordering::SeqCst) == PARKING
 }
 
@@ -174,7 +188,7 @@ fn try_unpark(context: &Context) -> Result<u64, Errno> {
     // Signals find nobody here from here on.
     context.agent.store(0, Ordering::Relaxed);
     // Nobody makes it busy any more. Who binds it meanwhile looks at the state afterwards.
-    context.owner.store(0, Ordering::SeqCst);
+    context.owner.store(0, Ordering::SeqCst); // SYNC(context.bind)
     let bottom = context.stack.load(Ordering::Relaxed) - CONTEXT_STACK;
     for (at, bytes) in
         [(bottom + PAGE, CONTEXT_STACK - PAGE), (context.mailbox.load(Ordering::Relaxed), PAGE)]
@@ -182,7 +196,7 @@ fn try_unpark(context: &Context) -> Result<u64, Errno> {
         // SAFETY: mapped by `try_park`, and nobody's now.
         let _freed = unsafe { sys::call(libc::SYS_munmap, [at, bytes, 0, 0, 0, 0]) };
     }
-    context.state.store(NONE, Ordering::SeqCst);
+    context.state.store(NONE, Ordering::SeqCst); // SYNC(context.park)
     Ok(0)
 }
 
@@ -192,8 +206,8 @@ pub(crate) extern "C" fn declare(declarations: u64) -> i64 {
         if own == SLOTS || declarations & !NO_SYSTEM_CALLS != 0 {
             return Err(Errno(libc::EINVAL));
         }
-        let silent = (declarations & NO_SYSTEM_CALLS) as u32;
-        TABLES.domains[own].silent.store(silent, Ordering::Release);
+        let no_syscalls = (declarations & NO_SYSTEM_CALLS) as u32;
+        TABLES.domains[own].no_syscalls.store(no_syscalls, Ordering::Relaxed);
         Ok(0)
     }))
 }
@@ -218,22 +232,23 @@ fn mailbox(context: &Context) -> &Mailbox {
 fn agent(context: &Context) {
     let mailbox = mailbox(context);
     loop {
-        let order = (Ordering::AcqRel, Ordering::Acquire);
+        let order = (Ordering::AcqRel, Ordering::Acquire); // SYNC(context.mail)
         let Err(seen) = mailbox.mail.compare_exchange(ASKED, WORKING, order.0, order.1) else {
-            // Whoever has asked may have been called off.
+            // Whoever has asked may have been cancelled.
             let turn = mailbox.turn.load(Ordering::Relaxed);
+            // SYNC(context.turn)
             if turn != context.turn.load(Ordering::Acquire) {
                 mailbox.mail.store(IDLE, Ordering::Relaxed);
                 continue;
             }
             let made = sys::encode(make(context, mailbox));
             mailbox.result.store(made, Ordering::Relaxed);
-            mailbox.mail.store(ANSWERED, Ordering::Release);
+            mailbox.mail.store(ANSWERED, Ordering::Release); // SYNC(context.mail)
             sys::wake(mailbox.mail.as_ptr() as u64);
             continue;
         };
-        let signalled = context.signalled.load(Ordering::Acquire) != 0;
-        if signalled && gate::unpark() {
+        let signalled = context.signalled.load(Ordering::Acquire) != 0; // SYNC(context.signalled)
+        if signalled && unpark_from_within() {
             return;
         }
         // A signal that comes from here on changes the mail only if that is idle.
@@ -289,12 +304,12 @@ unsafe fn make_task(frame: &Frame) -> Result<u64, Errno> {
     };
     let result = if stack == 0 {
         // SAFETY: the child takes the stack of the code that forks.
-        unsafe { gate::partywall_fork(frame) }
+        unsafe { page::partywall_fork(frame) }
     } else {
         // SAFETY: below the stack that the domain has made for the child.
         unsafe { ((stack - 8) as *mut u64).write_unaligned(rip) };
         // SAFETY: the child finds where to go on there.
-        unsafe { gate::partywall_clone(frame) }
+        unsafe { page::partywall_clone(frame) }
     };
     sys::decode(result)
 }
@@ -319,7 +334,7 @@ pub(crate) fn ask(context: &Context, number: i64, arguments: [u64; 6]) -> Result
     answered(context)
 }
 
-/// The same for rt_sigaction(2), whose structure is to stay when this thread is called off.
+/// The same for rt_sigaction(2), whose structure is to stay when this thread is cancelled.
 pub(crate) fn ask_for_action(
     context: &Context,
     signal: u64,
@@ -346,9 +361,10 @@ fn answered(context: &Context) -> Result<u64, Errno> {
     context.forwards.fetch_add(1, Ordering::Relaxed);
     let turn = context.turn.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
     mailbox.turn.store(turn, Ordering::Relaxed);
-    mailbox.mail.store(ASKED, Ordering::Release);
+    mailbox.mail.store(ASKED, Ordering::Release); // SYNC(context.mail)
     sys::wake(mailbox.mail.as_ptr() as u64);
     loop {
+        // SYNC(context.mail)
         match mailbox.mail.load(Ordering::Acquire) {
             ANSWERED => break,
             seen => sys::wait(&mailbox.mail, seen),

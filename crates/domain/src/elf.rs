@@ -298,14 +298,45 @@ fn address_of(loads: &[Load], offset: u64) -> Option<u64> {
     Some(load.address + (offset - load.offset))
 }
 
+/// The smallest program that is accepted: headers, code, data.
+#[cfg(test)]
+pub(crate) fn minimal_elf() -> Vec<u8> {
+    let mut file = vec![0; 0x3000];
+    let mut at = 0;
+    let mut put = |bytes: &[u8]| {
+        file[at..at + bytes.len()].copy_from_slice(bytes);
+        at += bytes.len();
+    };
+    put(b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0");
+    let half = |n: u16| n.to_le_bytes();
+    let word = |n: u64| n.to_le_bytes();
+    put(&[half(elf::ET_DYN.0), half(elf::EM_X86_64.0)].concat());
+    put(&1_u32.to_le_bytes());
+    put(&[word(0x1010), word(64), word(0)].concat());
+    put(&0_u32.to_le_bytes());
+    put(&[half(64), half(56), half(5), half(64), half(0), half(0)].concat());
+    let read = elf::PF_R.0;
+    let segments = [
+        (elf::PT_LOAD.0, read, [0, 0, 0x400, 0x400, PAGE]),
+        (elf::PT_LOAD.0, read | elf::PF_X.0, [0x1000, 0x1000, 0x800, 0x800, PAGE]),
+        (elf::PT_LOAD.0, read | elf::PF_W.0, [0x2000, 0x2000, 0x100, 0x5000, PAGE]),
+        (elf::PT_DYNAMIC.0, read | elf::PF_W.0, [0x2000, 0x2000, 0x40, 0x40, 8]),
+        (elf::PT_GNU_STACK.0, read | elf::PF_W.0, [0, 0, 0, 0, 16]),
+    ];
+    for (kind, flags, [offset, address, file_bytes, bytes, align]) in segments {
+        put(&[kind.to_le_bytes(), flags.to_le_bytes()].concat());
+        put(&[offset, address, address, file_bytes, bytes, align].map(word).concat());
+    }
+    file
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fuzz::smallest;
 
     /// The smallest program with `bytes` at `at`.
     fn with(at: usize, bytes: &[u8]) -> Result<Image, ElfError> {
-        let mut file = smallest();
+        let mut file = minimal_elf();
         file[at..at + bytes.len()].copy_from_slice(bytes);
         Image::parse(&file)
     }
@@ -324,7 +355,7 @@ mod tests {
 
     #[test]
     fn the_smallest_program_is_taken_as_it_is() {
-        let image = Image::parse(&smallest()).unwrap();
+        let image = Image::parse(&minimal_elf()).unwrap();
         assert_eq!((image.span, image.align, image.entry), (0x7000, PAGE, 0x1010));
         assert_eq!((image.headers, image.header_count, image.loads.len()), (64, 5, 3));
         assert_eq!(image.loads[2].pages(), 0x2000..0x7000);
@@ -336,9 +367,9 @@ mod tests {
             assert_eq!(Image::parse(file).unwrap_err().to_string(), why);
         };
         not_elf(b"#!/bin/sh\n", "this is no ELF program: it does not begin with the ELF mark");
-        not_elf(&smallest()[..40], "this is no ELF program: it ends within the header");
+        not_elf(&minimal_elf()[..40], "this is no ELF program: it ends within the header");
         not_elf(&[], "this is no ELF program: it does not begin with the ELF mark");
-        let cut = &smallest()[..200];
+        let cut = &minimal_elf()[..200];
         not_elf(cut, "this is no ELF program: its program headers are not in the file");
         assert!(matches!(with(4, &[1]), Err(ElfError::NotElf(_))), "32 bits");
         assert!(matches!(with(5, &[2]), Err(ElfError::NotElf(_))), "the other byte order");
@@ -364,7 +395,7 @@ mod tests {
     fn a_program_in_go_is_refused_with_the_reason() {
         // In place of the fifth segment, which only forbids an executable stack: a note (elf(5)).
         let note = |name: &[u8; 4]| {
-            let mut file = smallest();
+            let mut file = minimal_elf();
             let at = file.len() as u64;
             file.extend([3, 4, 4_u32].iter().flat_map(|word| word.to_le_bytes()));
             file.extend(name.iter().chain(b"abcd"));

@@ -23,45 +23,14 @@ pub fn elf(file: &[u8]) -> bool {
     true
 }
 
-/// The smallest program that is accepted: headers, code, data.
-pub fn smallest() -> Vec<u8> {
-    use object::elf;
-    let mut file = vec![0; 0x3000];
-    let mut at = 0;
-    let mut put = |bytes: &[u8]| {
-        file[at..at + bytes.len()].copy_from_slice(bytes);
-        at += bytes.len();
-    };
-    put(b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0");
-    let half = |n: u16| n.to_le_bytes();
-    let word = |n: u64| n.to_le_bytes();
-    put(&[half(elf::ET_DYN.0), half(elf::EM_X86_64.0)].concat());
-    put(&1_u32.to_le_bytes());
-    put(&[word(0x1010), word(64), word(0)].concat());
-    put(&0_u32.to_le_bytes());
-    put(&[half(64), half(56), half(5), half(64), half(0), half(0)].concat());
-    let read = elf::PF_R.0;
-    let segments = [
-        (elf::PT_LOAD.0, read, [0, 0, 0x400, 0x400, PAGE]),
-        (elf::PT_LOAD.0, read | elf::PF_X.0, [0x1000, 0x1000, 0x800, 0x800, PAGE]),
-        (elf::PT_LOAD.0, read | elf::PF_W.0, [0x2000, 0x2000, 0x100, 0x5000, PAGE]),
-        (elf::PT_DYNAMIC.0, read | elf::PF_W.0, [0x2000, 0x2000, 0x40, 0x40, 8]),
-        (elf::PT_GNU_STACK.0, read | elf::PF_W.0, [0, 0, 0, 0, 16]),
-    ];
-    for (kind, flags, [offset, address, file_bytes, bytes, align]) in segments {
-        put(&[kind.to_le_bytes(), flags.to_le_bytes()].concat());
-        put(&[offset, address, address, file_bytes, bytes, align].map(word).concat());
-    }
-    file
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::elf::minimal_elf;
 
     #[test]
     fn fuzz_elf() {
-        let seed = smallest();
+        let seed = minimal_elf();
         assert!(elf(&seed));
         let mut state = 88172645463325252_u64;
         let mut accepted = [0, 0];

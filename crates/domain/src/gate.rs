@@ -1,48 +1,43 @@
 #![allow(unsafe_code, reason = "the call gate is assembly")]
-//! The call gate: `gate.s` and what Rust knows of it.
+//! The call gate: `gate.s`, put together with the tables and the functions that it goes on in, and the
+//! table of entry points that programs find.
 //!
 //! A call costs, beside the callee's own work: two `wrfsbase`, every 16th time two `rdtsc`, with
 //! protection keys four `wrpkru` and a `rdpkru`; no locked instruction, no system call, no allocation,
 //! no copy. Its thread runs the callee's code
 //! on a stack and with the thread-local storage of a thread of the callee that has parked; the
 //! kernel goes on seeing the caller's thread, so system calls made meanwhile are trapped
-//! (`crate::forward`).
+//! ([`crate::handlers`]).
 
 use std::mem::offset_of;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use partywall_abi::domain::Status;
+use partywall_abi::control::Isolation;
+use partywall_abi::domain::{GateStatus, Info, KEYS, KEYS_SHARED_STACKS, MAGIC, NO_KEYS, VERSION};
 
-use crate::arenas;
-use crate::callers;
-use crate::contexts;
-use crate::keys;
-use crate::links;
-use crate::own;
-use crate::signals;
-use crate::space::{SLOT, SLOTS};
+use crate::page::{self, Frame};
 use crate::table::{
     BUSY, CALLERS_MOST, CONTEXT_STACK, CONTEXTS_EACH, Caller, Context, DEPTH, DomainEntry, FREE,
-    LINKS_MOST, Link, POISONED, STACKS, TABLES, Tables,
+    LINKS_MOST, Link, POISONED, SLOT, SLOTS, STACKS, TABLES, Tables,
 };
+use crate::{binding, callers, contexts, handlers, links, self_query};
 
 core::arch::global_asm!(
     include_str!("gate.s"),
     TABLES = sym TABLES,
-    ON_SIGSYS = sym signals::on_sigsys,
-    ON_FAULT = sym signals::on_fault,
-    ON_CALL_OFF = sym signals::on_call_off,
-    ON_SIGNAL = sym signals::on_signal,
+    ON_SIGSYS = sym handlers::on_sigsys,
+    ON_FAULT = sym handlers::on_fault,
+    ON_CANCEL = sym handlers::on_cancel,
+    ON_SIGNAL = sym handlers::on_signal,
     ARM = sym callers::arm,
     DISARM = sym callers::disarm,
     PARK = sym contexts::park,
     OFFER = sym links::offer,
     TAKE = sym links::take,
     RELEASE = sym links::release,
-    BIND = sym callers::bind,
+    BIND = sym binding::bind,
     DECLARE = sym contexts::declare,
-    ARENA = sym arenas::make,
-    ACCEPT = sym own::accept,
+    ARENA = sym links::arena,
+    ACCEPT = sym self_query::accept,
     UNPARK = sym contexts::unpark,
     KEYS = const offset_of!(Tables, keys),
     HANDLER_RIGHTS = const offset_of!(Tables, handler_rights),
@@ -125,7 +120,7 @@ core::arch::global_asm!(
     SIG_UNBLOCK = const libc::SIG_UNBLOCK,
     SYS_SIGPROCMASK = const libc::SYS_rt_sigprocmask,
     SYS_SIGRETURN = const libc::SYS_rt_sigreturn,
-    WATCH = const offset_of!(Tables, watch),
+    WATCHDOG = const offset_of!(Tables, watchdog),
     FUTEX_WAKE = const libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG,
     SYS_FUTEX = const libc::SYS_futex,
     FREE = const FREE,
@@ -136,11 +131,11 @@ core::arch::global_asm!(
     SLOT_SHIFT = const SLOT.ilog2(),
     STACKS = const STACKS,
     STACK_SHIFT = const CONTEXT_STACK.ilog2(),
-    STATUS_UNBOUND = const Status::Unbound as u64,
-    STATUS_BUSY = const Status::Busy as u64,
-    STATUS_CLOSED = const Status::Closed as u64,
-    STATUS_DENIED = const Status::Denied as u64,
-    STATUS_DEEP = const Status::Deep as u64,
+    STATUS_UNBOUND = const GateStatus::Unbound as u64,
+    STATUS_BUSY = const GateStatus::Busy as u64,
+    STATUS_CLOSED = const GateStatus::Closed as u64,
+    STATUS_DENIED = const GateStatus::Denied as u64,
+    STATUS_DEPTH_EXCEEDED = const GateStatus::DepthExceeded as u64,
 );
 
 // The assembly shifts.
@@ -160,132 +155,50 @@ const ODD_TICKS: u32 = 1 << 21;
 /// How many the next that is timed stands for then.
 const SAMPLED: u32 = 16;
 
-/// The registers of code whose call makes a task (`partywall_clone`, `partywall_fork`).
-#[repr(C)]
-pub(crate) struct Frame {
-    pub(crate) number: AtomicU64,
-    pub(crate) rdi: AtomicU64,
-    pub(crate) rsi: AtomicU64,
-    pub(crate) rdx: AtomicU64,
-    pub(crate) r10: AtomicU64,
-    pub(crate) r8: AtomicU64,
-    pub(crate) r9: AtomicU64,
-    pub(crate) rbx: AtomicU64,
-    pub(crate) rbp: AtomicU64,
-    pub(crate) r12: AtomicU64,
-    pub(crate) r13: AtomicU64,
-    pub(crate) r14: AtomicU64,
-    pub(crate) r15: AtomicU64,
-    pub(crate) rsp: AtomicU64,
-    pub(crate) rip: AtomicU64,
-    /// The signals that are not blocked in the child.
-    pub(crate) opened: AtomicU64,
-}
-
-/// What the gate gives back.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Outcome {
-    pub(crate) status: u64,
-    pub(crate) word: u64,
-}
-
-unsafe extern "C" {
-    pub(crate) fn partywall_syscall(number: i64, arguments: *const [u64; 6]) -> i64;
-    pub(crate) fn partywall_clone(frame: *const Frame) -> i64;
-    pub(crate) fn partywall_fork(frame: *const Frame) -> i64;
-    pub(crate) fn partywall_enter(entry: u64, stack: u64, rights: u32) -> !;
-    pub(crate) fn partywall_set_rights(rights: u32);
-    pub(crate) fn partywall_last_handler(
-        signal: libc::c_int,
-        info: *mut libc::siginfo_t,
-        context: *mut libc::c_void,
-        handler: u64,
-        rights: u32,
-        frame: u64,
-    ) -> !;
-    pub(crate) fn partywall_run_handler(
-        signal: libc::c_int,
-        info: *mut libc::siginfo_t,
-        context: *mut libc::c_void,
-        handler: u64,
-        rights: u32,
-        caller: *const Caller,
-    ) -> !;
-    pub(crate) fn partywall_handle_sigsys();
-    pub(crate) fn partywall_handle_fault();
-    pub(crate) fn partywall_handle_call_off();
-    pub(crate) fn partywall_handle_signal();
-    pub(crate) fn partywall_enter_arm();
-    pub(crate) fn partywall_enter_disarm();
-    pub(crate) fn partywall_enter_park();
-    pub(crate) fn partywall_enter_offer();
-    pub(crate) fn partywall_enter_take();
-    pub(crate) fn partywall_enter_release();
-    pub(crate) fn partywall_enter_bind();
-    pub(crate) fn partywall_enter_declare();
-    pub(crate) fn partywall_enter_arena();
-    pub(crate) fn partywall_enter_accept(open: u64) -> i64;
-    pub(crate) fn partywall_enter_unpark() -> i64;
-    pub(crate) fn partywall_restorer();
-    pub(crate) fn partywall_call(
-        caller: u64,
-        link: u64,
-        a: u64,
-        b: u64,
-        c: u64,
-        limit: u64,
-    ) -> Outcome;
-    pub(crate) fn partywall_abort() -> !;
-    pub(crate) fn partywall_abort_open() -> !;
-    static partywall_gate_start: u8;
-    static partywall_gate_end: u8;
-}
-
-/// The addresses of the gate's page: first byte, and the one after the last.
-pub(crate) fn page() -> (u64, u64) {
-    (&raw const partywall_gate_start as u64, &raw const partywall_gate_end as u64)
-}
-
-/// Whether code at this address goes into a callee or out of it, or into or out of a handler meanwhile.
-/// There are no loops in it.
-pub(crate) fn is_on_the_way(at: u64) -> bool {
-    let (start, (_, end)) = (partywall_call as *const () as u64, page());
-    (start..end).contains(&at) || runs_a_handler(at)
-}
-
-/// Whether the calling domain takes calls from now on; for code of ours that has its rights, or all.
-pub(crate) fn accept(open: bool) {
-    let keys = TABLES.keys.load(Ordering::Relaxed) != 0;
-    if keys && keys::rights() != 0 {
-        // SAFETY: takes all rights and gives them back.
-        let _accepted = unsafe { partywall_enter_accept(open.into()) };
-    } else {
-        let _accepted = own::accept(open.into());
-    }
-}
-
-/// Takes the calling agent out of its context, if nobody is inside; for agents, which have the rights
-/// of their domain's code.
-pub(crate) fn unpark() -> bool {
-    let unparked = match TABLES.keys.load(Ordering::Relaxed) {
-        0 => contexts::unpark(),
-        // SAFETY: takes all rights and gives them back.
-        _ => unsafe { partywall_enter_unpark() },
+/// What programs find: the entry points. With `entrances` they are those that take the rights which they
+/// need; the launcher's own program has them.
+pub(crate) fn info(base: u64, isolation: Isolation, entrances: bool) -> Info {
+    let plain = Info {
+        magic: MAGIC,
+        version: VERSION,
+        bytes: size_of::<Info>() as u32,
+        base,
+        slot: SLOT,
+        call: page::partywall_call,
+        arm: callers::arm,
+        disarm: callers::disarm,
+        park: contexts::park,
+        offer: links::offer,
+        take: links::take,
+        release: links::release,
+        bind: binding::bind,
+        declare: contexts::declare,
+        arena: links::arena,
+        open: links::open,
+        keys: match isolation {
+            Isolation::Fault => KEYS,
+            Isolation::FaultSharedStacks => KEYS_SHARED_STACKS,
+            _ => NO_KEYS,
+        },
+        forwards: self_query::forwards,
+        accept: self_query::accept,
     };
-    unparked == 0
-}
-
-/// Whether it is about to run a handler of a program that is inside a call, or on its way back from one.
-pub(crate) fn runs_a_handler(at: u64) -> bool {
-    let [start, end, back, back_end] = [
-        partywall_run_handler as *const (),
-        partywall_enter_arm as *const (),
-        partywall_restorer as *const (),
-        partywall_set_rights as *const (),
-    ]
-    .map(|at| at as u64);
-    (start..end).contains(&at) || (back..back_end).contains(&at)
+    if !entrances {
+        return plain;
+    }
+    Info {
+        arm: page::partywall_enter_arm,
+        disarm: page::partywall_enter_disarm,
+        park: page::partywall_enter_park,
+        offer: page::partywall_enter_offer,
+        take: page::partywall_enter_take,
+        release: page::partywall_enter_release,
+        bind: page::partywall_enter_bind,
+        declare: page::partywall_enter_declare,
+        arena: page::partywall_enter_arena,
+        accept: page::partywall_enter_accept,
+        ..plain
+    }
 }
 
 #[cfg(test)]
@@ -295,25 +208,25 @@ mod tests {
     /// The page's bytes without what the linker puts in: how far the tables are, and the functions that
     /// it goes on in.
     fn bytes() -> Vec<u8> {
-        let (start, end) = page();
+        let (start, end) = page::range();
         // SAFETY: the page is code of this program, which does not change.
         let page =
             unsafe { std::slice::from_raw_parts(start as *const u8, (end - start) as usize) };
         let functions = [
-            signals::on_sigsys as *const () as u64,
-            signals::on_fault as *const () as u64,
-            signals::on_call_off as *const () as u64,
-            signals::on_signal as *const () as u64,
+            handlers::on_sigsys as *const () as u64,
+            handlers::on_fault as *const () as u64,
+            handlers::on_cancel as *const () as u64,
+            handlers::on_signal as *const () as u64,
             callers::arm as *const () as u64,
             callers::disarm as *const () as u64,
             contexts::park as *const () as u64,
             links::offer as *const () as u64,
             links::take as *const () as u64,
             links::release as *const () as u64,
-            callers::bind as *const () as u64,
+            binding::bind as *const () as u64,
             contexts::declare as *const () as u64,
-            arenas::make as *const () as u64,
-            own::accept as *const () as u64,
+            links::arena as *const () as u64,
+            self_query::accept as *const () as u64,
             contexts::unpark as *const () as u64,
         ];
         let tables = std::ptr::from_ref(&TABLES) as u64;
@@ -355,7 +268,7 @@ mod tests {
     fn the_page_holds_the_system_call_instructions_and_no_others() {
         let bytes = bytes();
         let count = |pattern: &[u8]| bytes.windows(pattern.len()).filter(|w| *w == pattern).count();
-        // syscall: the call, the return from signals, clone, fork and its mask, the watch's wake-up.
+        // syscall: the call, the return from signals, clone, fork and its mask, the watchdog's wake-up.
         assert_eq!(count(&[0x0f, 0x05]), 6);
         // wrfsbase rax: there and back, and back into a callee after a handler.
         assert_eq!(count(&[0xf3, 0x48, 0x0f, 0xae, 0xd0]), 3);

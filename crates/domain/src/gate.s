@@ -34,8 +34,8 @@
 #     entry                                  back
 #     1 flags as the ABI has them            1 the context, by the stack pointer
 #     2 whom it is about to enter; rights,   2 out of the context: from here on the thread is
-#       a context, busy; wake who watches      the caller's again
-#       the time                             3 floating-point control, flags
+#       a context, busy; wake the watchdog     the caller's again
+#                                            3 floating-point control, flags
 #     3 save; note who is inside, and for    4 time
 #       how long it may; time, if it is due  5 the context is free, unless it is poisoned
 #     4 inside: system calls are trapped,
@@ -329,7 +329,7 @@ partywall_set_rights:
 
     HANDLER partywall_handle_sigsys, {ON_SIGSYS}
     HANDLER partywall_handle_fault, {ON_FAULT}
-    HANDLER partywall_handle_call_off, {ON_CALL_OFF}
+    HANDLER partywall_handle_cancel, {ON_CANCEL}
     HANDLER partywall_handle_signal, {ON_SIGNAL}
 
     .globl partywall_last_handler
@@ -407,7 +407,7 @@ partywall_call:
     jne .Lopen_in
 .Lopened_in:
     cmp dword ptr [r12 + {CALLER_DEPTH}], {DEPTH}
-    jae .Ldeep
+    jae .Ldepth_exceeded
     cmp dword ptr [r12 + {CALLER_ENTERING}], 0  # a handler has interrupted it on its way in
     jne .Lbusy
     mov r13d, esi
@@ -417,8 +417,11 @@ partywall_call:
     lea r13, [r11 + r13 + {LINKS}]
     mov r14d, [r13 + {LINK_CALLEE}]
     lea eax, [r14 + 1]
+    # SYNC(gate.enter), SYNC(context.retire): release, as all stores here; whoever looks for this
+    # brings the barrier (table.rs)
     mov [r12 + {CALLER_ENTERING}], eax
     mov rbp, [r13 + {LINK_COOKIE}]
+    # SYNC(link.arena): acquire, as all loads here
     mov rax, [r13 + {LINK_ARENA}]               # before the rights that go with it
     mov [rsp + 16], rax
     mov eax, [r13 + {LINK_RIGHTS}]
@@ -429,6 +432,7 @@ partywall_call:
     and eax, (1 << {LINK_PLACE_SHIFT}) - 1
     cmp eax, {LINK_OPEN}
     jne .Lclosed
+    # SYNC(link.word), SYNC(gate.enter): acquire
     cmp esi, [r13 + {LINK_WORD}]                # all of it was that link's, and the link is open
     jne .Lclosed
     mov eax, [rsp + 12]
@@ -436,6 +440,7 @@ partywall_call:
     jne .Ldenied_entering
     mov eax, r14d
     shl rax, {DOMAIN_SHIFT}
+    # SYNC(gate.enter): acquire
     cmp byte ptr [r11 + rax + {DOMAINS} + {DOMAIN_OPEN}], 1
     jne .Lclosed
     movzx r15d, byte ptr [r12 + r14 + {CALLER_BOUND}]
@@ -448,12 +453,15 @@ partywall_call:
     lea r15, [r11 + r15 + {CONTEXTS}]
     cmp r12, [r15 + {CONTEXT_OWNER}]
     jne .Lunbound
+    # SYNC(context.park), SYNC(context.retire): acquire
     cmp byte ptr [r15 + {CONTEXT_STATE}], {FREE}
     jne .Lbusy_entering
+    # SYNC(gate.enter), SYNC(gate.watchdog), SYNC(context.retire): release
     mov byte ptr [r15 + {CONTEXT_STATE}], {BUSY}
     mov dword ptr [r12 + {CALLER_ENTERING}], 0
-    cmp dword ptr [r11 + {WATCH}], 0
-    jne .Lwake_watch
+    # SYNC(gate.watchdog): acquire, after the barrier of the watchdog
+    cmp dword ptr [r11 + {WATCHDOG}], 0
+    jne .Lwake_watchdog
 .Lwatched:
     mov [r15 + {CONTEXT_CALLER_STACK}], rsp
     mov rax, [r12 + {CALLER_FS}]
@@ -571,9 +579,12 @@ partywall_call:
     cmp qword ptr [r15 + {CONTEXT_BEGAN}], 0
     jne .Lstop_clock
 .Lclock_stopped:
+    # SYNC(context.calls): release
     inc qword ptr [r15 + {CONTEXT_CALLS}]
+    # SYNC(context.end): acquire
     cmp byte ptr [r15 + {CONTEXT_STATE}], {BUSY}
     jne .Lpoisoned
+    # SYNC(gate.enter): release
     mov byte ptr [r15 + {CONTEXT_STATE}], {FREE}
 .Lleft:                                         # its memory may be gone from here on
     mov rax, r8
@@ -594,6 +605,7 @@ partywall_call:
     ret
 
 .Lpoisoned:
+    # SYNC(context.end): release
     mov byte ptr [r15 + {CONTEXT_STATE}], {POISONED}
     jmp .Lleft
 
@@ -619,8 +631,8 @@ partywall_call:
 .Lbusy:
     mov eax, {STATUS_BUSY}
     jmp .Lrefused
-.Ldeep:
-    mov eax, {STATUS_DEEP}
+.Ldepth_exceeded:
+    mov eax, {STATUS_DEPTH_EXCEEDED}
 .Lrefused:
     xor edx, edx
     jmp .Lleave
@@ -709,10 +721,10 @@ partywall_abort:
     jne .Lclock_stopped
     add [r12 + {CALLER_TICKS}], rax
     jmp .Lclock_stopped
-.Lwake_watch:                                   # it slept because nobody was inside
-    mov dword ptr [r11 + {WATCH}], 2            # it does not sleep on that; it says 0 itself
+.Lwake_watchdog:                                   # it slept because nobody was inside
+    mov dword ptr [r11 + {WATCHDOG}], 2            # it does not sleep on that; it says 0 itself
     mov r10, rcx                                # FUTEX_WAKE looks at no fourth argument
-    lea rdi, [r11 + {WATCH}]
+    lea rdi, [r11 + {WATCHDOG}]
     mov esi, {FUTEX_WAKE}
     mov edx, 1
     mov eax, {SYS_FUTEX}

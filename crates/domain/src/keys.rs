@@ -1,4 +1,4 @@
-#![allow(unsafe_code, reason = "allocates protection keys, and tries one out")]
+#![allow(unsafe_code, reason = "allocates protection keys and sets rights")]
 //! Protection keys (pkeys(7)): who may read and write which pages, changed without a system call.
 //!
 //! | key | pages | the launcher's threads | a domain's code |
@@ -17,13 +17,15 @@
 //!
 //! This contains mistakes, not malice: a domain's code can write the register by itself, or have the
 //! kernel read and write for it.
+//!
+//! | label | what pairs | shown by |
+//! | --- | --- | --- |
+//! | SYNC(key.owner) | A key changes hands by one exchange of its owner: taken after it was free, given back after its pages are unmapped. | the exchange; `an_arena_goes_with_its_link` |
 
-use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::elf::PAGE;
-use crate::gate;
-use crate::signals;
+use crate::page;
 use crate::sys::{self, Errno};
 use crate::table::TABLES;
 
@@ -79,7 +81,7 @@ pub(crate) fn allocate_all() -> (Vec<u32>, Errno) {
 /// Takes all keys from the kernel, for domains to come.
 pub(crate) fn take_all() {
     for key in allocate_all().0 {
-        OWNERS[key as usize].store(0, Ordering::Release);
+        OWNERS[key as usize].store(0, Ordering::Release); // SYNC(key.owner)
     }
 }
 
@@ -88,7 +90,7 @@ pub(crate) fn take(owner: u64) -> Result<u32, Errno> {
     if TABLES.keys.load(Ordering::Relaxed) == 0 {
         return Ok(0);
     }
-    let order = (Ordering::AcqRel, Ordering::Relaxed);
+    let order = (Ordering::AcqRel, Ordering::Relaxed); // SYNC(key.owner)
     let free = |key: &AtomicU64| key.compare_exchange(0, owner, order.0, order.1).is_ok();
     let key = OWNERS.iter().position(free).ok_or(Errno(libc::ENOSPC))?;
     Ok(key as u32)
@@ -96,13 +98,14 @@ pub(crate) fn take(owner: u64) -> Result<u32, Errno> {
 
 /// The keys of `owner`.
 pub(crate) fn of(owner: u64) -> impl Iterator<Item = u32> {
+    // SYNC(key.owner)
     let mine = move |key: &u32| OWNERS[*key as usize].load(Ordering::Acquire) == owner;
     (1..KEYS as u32).filter(mine)
 }
 
 /// Gives a key back whose pages are gone, if it is still its owner's.
 pub(crate) fn give_back(key: u32, owner: u64) {
-    let order = (Ordering::AcqRel, Ordering::Relaxed);
+    let order = (Ordering::AcqRel, Ordering::Relaxed); // SYNC(key.owner)
     let _was = OWNERS[key as usize].compare_exchange(owner, 0, order.0, order.1);
 }
 
@@ -130,100 +133,9 @@ pub(crate) fn rights() -> u32 {
 
 /// Gives a key back to the kernel that [`allocate`] has given, and that no page has.
 pub(crate) fn free(key: u32) {
-    // SAFETY: changes no mapping. That no page has the key is its callers' affair: `free_keys` tags none,
-    // `read_closed` has unmapped the one that it has tagged.
+    // SAFETY: changes no mapping. That no page has the key is its callers' affair: `machine::free_keys` tags none,
+    // `machine::read_closed` has unmapped the one that it has tagged.
     let _freed = unsafe { sys::call(libc::SYS_pkey_free, [u64::from(key), 0, 0, 0, 0, 0]) };
-}
-
-/// Whether a page that is closed by `key` can be read, as it can where somebody else answers for the
-/// kernel (seccomp(2)).
-///
-/// # Errors
-/// What failed before.
-pub(crate) fn read_closed(key: u32) -> io::Result<bool> {
-    let read = |page: u64| {
-        // SAFETY: the page is there; that it cannot be read is the question.
-        let _byte = unsafe { (page as *const u8).read_volatile() };
-        0
-    };
-    Ok(with_closed(key, PAGE, read)? == Some(0))
-}
-
-/// What a signal comes to on a stack that is closed to the code which it interrupts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Frames {
-    /// The kernel writes the frame all the same, and gives the rights back.
-    Written,
-    /// It ends the process.
-    NotWritten,
-    /// It writes it, and the rights are not those from before afterwards (Linux 6.12.0 to 6.12.4 on some
-    /// processors).
-    RightsLost,
-}
-
-/// Finds that out, by a signal to one of our handlers.
-///
-/// # Errors
-/// What failed before.
-pub(crate) fn frames(key: u32) -> io::Result<Frames> {
-    let signalled = |stack: u64| {
-        // The tables of the copy, which ends: handlers begin as they do with keys.
-        TABLES.keys.store(1, Ordering::Relaxed);
-        TABLES.handler_rights.store(FIRST, Ordering::Relaxed);
-        let before = rights();
-        match signals::try_out(stack, STACK) {
-            Err(Errno(number)) => number,
-            Ok(()) if rights() == before => 0,
-            Ok(()) => LOST,
-        }
-    };
-    const STACK: u64 = 64 << 10;
-    const LOST: i32 = 255;
-    match with_closed(key, STACK, signalled)? {
-        Some(0) => Ok(Frames::Written),
-        Some(LOST) => Ok(Frames::RightsLost),
-        Some(number) => Err(io::Error::from_raw_os_error(number)),
-        None => Ok(Frames::NotWritten),
-    }
-}
-
-/// Does something with pages that are closed by `key`, in a process of its own, which makes system calls
-/// alone: what it returns, or nothing if a signal ends it.
-fn with_closed(key: u32, bytes: u64, body: impl FnOnce(u64) -> i32) -> io::Result<Option<i32>> {
-    let (rights, flags) =
-        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    let new = [0, bytes, rights as u64, flags as u64, u64::MAX, 0];
-    // SAFETY: new pages.
-    let page = unsafe { sys::call(libc::SYS_mmap, new)? };
-    let tried = tag(page, bytes, rights as u64, key).map_err(io::Error::from).and_then(|()| {
-        // SAFETY: the child makes system calls alone.
-        let child = unsafe { libc::fork() };
-        if child < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        if child == 0 {
-            // SAFETY: no core of what is a copy of this process.
-            let _no_core = unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0) };
-            let _default = crate::signals::Action::DEFAULT.install(libc::SIGSEGV as u64);
-            let code = body(page);
-            // SAFETY: ends the child.
-            unsafe { libc::_exit(code) };
-        }
-        let mut status = 0;
-        loop {
-            // SAFETY: waits for the child.
-            let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
-            let why = io::Error::last_os_error();
-            match waited {
-                -1 if why.kind() == io::ErrorKind::Interrupted => {}
-                -1 => return Err(why),
-                _ => return Ok(libc::WIFEXITED(status).then(|| libc::WEXITSTATUS(status))),
-            }
-        }
-    });
-    // SAFETY: the pages that were mapped above.
-    let _freed = unsafe { sys::call(libc::SYS_munmap, [page, bytes, 0, 0, 0, 0]) };
-    tried
 }
 
 /// Gives the calling thread rights of the domain whose thread-local storage it has: those of its code,
@@ -231,6 +143,6 @@ fn with_closed(key: u32, bytes: u64, body: impl FnOnce(u64) -> i32) -> io::Resul
 pub(crate) fn set(rights: u32) {
     if TABLES.keys.load(Ordering::Relaxed) != 0 {
         // SAFETY: ends the thread for rights that are not the domain's; its code needs no others.
-        unsafe { gate::partywall_set_rights(rights) };
+        unsafe { page::partywall_set_rights(rights) };
     }
 }

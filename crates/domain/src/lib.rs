@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! launcher (one process)
-//!   |- space: slots of addresses; the heap guarded
+//!   |- address space: slots of addresses; the heap guarded
 //!   |- domain "a": static-pie program in slot 0, own pid, descriptors, handlers, libc
 //!   `- domain "b": static-pie program in slot 1, ...
 //! ```
@@ -11,8 +11,9 @@
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 compile_error!("domains are for Linux on x86-64");
 
+pub mod address_space;
 mod arenas;
-pub mod bytes;
+mod binding;
 mod callers;
 mod contexts;
 pub mod elf;
@@ -20,16 +21,19 @@ pub mod elf;
 #[doc(hidden)]
 pub mod fuzz;
 mod gate;
-pub mod guest;
+mod handlers;
 mod keys;
 mod links;
 mod load;
 pub mod machine;
-mod own;
-mod signals;
-pub mod space;
+#[cfg(all(test, loom))]
+mod model;
+mod page;
+mod process;
+mod self_query;
+mod sigaction;
 mod sys;
+mod syscalls;
 mod table;
 pub mod task;
-mod traps;
-mod watch;
+mod watchdog;

@@ -33,9 +33,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::arenas;
 use crate::callers;
-use crate::space::SLOTS;
 use crate::sys::{self, Errno};
-use crate::table::{DomainEntry, LINKS_MOST, Link, TABLES};
+use crate::table::{DomainEntry, LINKS_MOST, Link, SLOTS, TABLES};
 
 /// Nobody's.
 const FREE: u32 = 0;
@@ -69,12 +68,13 @@ fn with(word: u32, state: u32) -> u32 {
 
 /// Whether the word was `from` and is `to` now.
 fn exchange(word: &AtomicU32, from: u32, to: u32) -> bool {
+    // SYNC(link.word)
     word.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
 }
 
 /// The domain whose task has this process number; the launcher counts.
 fn domain_of(pid: i32) -> Option<u32> {
-    let own = |d: &DomainEntry| pid > 0 && d.pid.load(Ordering::Acquire) == pid;
+    let own = |d: &DomainEntry| pid > 0 && d.pid.load(Ordering::Acquire) == pid; // SYNC(domain.pid)
     Some(TABLES.domains.iter().position(own)? as u32)
 }
 
@@ -85,14 +85,14 @@ pub(crate) fn place(id: u64) -> &'static Link {
 
 /// Whether it is this link that has the place, and open.
 pub(crate) fn is_open(link: &Link, id: u64) -> bool {
-    let word = link.word.load(Ordering::SeqCst);
+    let word = link.word.load(Ordering::SeqCst); // SYNC(link.word), SYNC(gate.enter)
     state(word) == OPEN && u64::from(word) == id
 }
 
 /// The link with this id, if `domain` is its caller; the callee may have left.
-pub(crate) fn as_caller(domain: usize, id: u64) -> Option<&'static Link> {
+fn as_caller(domain: usize, id: u64) -> Option<&'static Link> {
     let link = place(id);
-    let word = link.word.load(Ordering::Acquire);
+    let word = link.word.load(Ordering::Acquire); // SYNC(link.word)
     let same = u64::from(with(word, OPEN)) == id && matches!(state(word), OPEN | ENDED);
     (same && link.caller.load(Ordering::Relaxed) == domain as u32).then_some(link)
 }
@@ -107,6 +107,7 @@ fn try_offer(pid: i32, number: u64, cookie: u64) -> Result<u64, Errno> {
     if callee as usize >= SLOTS {
         return Err(Errno(libc::EINVAL));
     }
+    // SYNC(domain.poisoned)
     if TABLES.domains[callee as usize].poisoned.load(Ordering::Acquire) != 0 {
         return Err(Errno(libc::ENOTRECOVERABLE));
     }
@@ -140,7 +141,7 @@ pub(crate) extern "C" fn take(number: u64) -> i64 {
 
 fn try_take(own: u32, number: u64) -> Result<u64, Errno> {
     let id = TABLES.links.0.iter().find_map(|link| {
-        let word = link.word.load(Ordering::Acquire);
+        let word = link.word.load(Ordering::Acquire); // SYNC(link.word)
         let mine = state(word) == OFFERED
             && link.caller.load(Ordering::Relaxed) == own
             && link.number.load(Ordering::Relaxed) == number;
@@ -151,8 +152,32 @@ fn try_take(own: u32, number: u64) -> Result<u64, Errno> {
 }
 
 /// Who owns the protection keys of a link.
-pub(crate) fn owner(id: u64) -> u64 {
+fn owner(id: u64) -> u64 {
     1 << 32 | id
+}
+
+/// Makes the arena of a link of the calling domain; its address, or minus an error number: `ENOTCONN`
+/// when the link is not open, `EINVAL` of one to oneself, and what [`arenas::make`] says.
+pub(crate) extern "C" fn arena(id: u64) -> i64 {
+    sys::encode(try_arena(id))
+}
+
+fn try_arena(id: u64) -> Result<u64, Errno> {
+    let link = as_caller(callers::own_domain()?, id).ok_or(Errno(libc::ENOTCONN))?;
+    // Both ends could give it up: the one would free what the other reads.
+    if link.callee.load(Ordering::Relaxed) == link.caller.load(Ordering::Relaxed) {
+        return Err(Errno(libc::EINVAL));
+    }
+    arenas::make(link, owner(id))
+}
+
+/// Opens a link's arena to the calling thread, which is at home in the caller's domain, or closes it
+/// again; 0, or minus an error number. Runs with the rights of the domain: it only reads the tables.
+pub(crate) extern "C" fn open(id: u64, open: u64) -> i64 {
+    let own = TABLES.slot_of(sys::fs());
+    let Some(link) = as_caller(own, id) else { return -i64::from(libc::ENOTCONN) };
+    arenas::open(link, open != 0);
+    0
 }
 
 /// Ends a link of the calling domain.
@@ -160,7 +185,7 @@ pub(crate) extern "C" fn release(id: u64) {
     let Ok(own) = callers::own_domain() else { return };
     let (link, own) = (place(id), own as u32);
     loop {
-        let word = link.word.load(Ordering::Acquire);
+        let word = link.word.load(Ordering::Acquire); // SYNC(link.word)
         if u64::from(with(word, OPEN)) != id || state(word) == LEAVING || leave(link, word, own) {
             return;
         }
@@ -174,6 +199,7 @@ fn leave(link: &Link, word: u32, domain: u32) -> bool {
     match state(word) {
         OPEN | ENDED if calls => {
             let callee = TABLES.domains.get(link.callee.load(Ordering::Relaxed) as usize);
+            // SYNC(domain.poisoned)
             match callee.is_some_and(|callee| callee.poisoned.load(Ordering::Acquire) != 0) {
                 true => exchange(&link.word, word, with(word, PARKED)),
                 false => take_down(link, word),
@@ -201,7 +227,7 @@ fn take_down(link: &Link, word: u32) -> bool {
     if word != leaving && !exchange(&link.word, word, leaving) {
         return false;
     }
-    arenas::free(link, u64::from(with(word, OPEN)));
+    arenas::free(link, owner(u64::from(with(word, OPEN))));
     link.caller.store(NOBODY, Ordering::Relaxed);
     link.callee.store(NOBODY, Ordering::Relaxed);
     exchange(&link.word, leaving, with(word, FREE))
@@ -211,8 +237,9 @@ fn take_down(link: &Link, word: u32) -> bool {
 pub(crate) fn close_all(domain: usize) {
     for link in &TABLES.links.0 {
         let ends = [&link.caller, &link.callee];
+        // SYNC(link.word)
         while ends.iter().any(|end| end.load(Ordering::Acquire) as usize == domain) {
-            let word = link.word.load(Ordering::Acquire);
+            let word = link.word.load(Ordering::Acquire); // SYNC(link.word)
             if state(word) != OPEN || exchange(&link.word, word, with(word, ENDED)) {
                 break;
             }
@@ -223,12 +250,13 @@ pub(crate) fn close_all(domain: usize) {
 /// Ends all links of a domain that is gone, and whose calls have ended.
 pub(crate) fn end_all(domain: usize) {
     // What is parked from here on goes with the next domain of the slot.
-    TABLES.domains[domain].poisoned.store(0, Ordering::Release);
+    TABLES.domains[domain].poisoned.store(0, Ordering::Release); // SYNC(domain.poisoned)
     for link in &TABLES.links.0 {
+        // SYNC(link.word)
         let [caller, callee] =
             [&link.caller, &link.callee].map(|end| end.load(Ordering::Acquire) as usize == domain);
         loop {
-            let word = link.word.load(Ordering::Acquire);
+            let word = link.word.load(Ordering::Acquire); // SYNC(link.word)
             let ended = match state(word) {
                 PARKED if callee => take_down(link, word),
                 // Its caller died while it took it down.

@@ -14,16 +14,15 @@ use std::os::unix::ffi::OsStrExt;
 use partywall_abi::domain::AUXILIARY;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mmap_anonymous, mprotect};
 
+use crate::address_space::{self, Slot};
 use crate::elf::{Image, Load, PAGE, Rights};
 use crate::keys;
-use crate::space::{self, Slot};
 
 /// The stack a program starts on, in bytes, as the usual limit has it (getrlimit(2)).
 pub(crate) const STACK: u64 = 8 << 20;
-/// Programs begin somewhere in the first of so many bytes of a slot, at random.
+/// Programs begin somewhere in the first of so many bytes of a slot, at random, below
+/// [`crate::table::MAPPINGS`].
 const JITTER: u64 = 64 << 30;
-/// What a slot has above [`JITTER`] is for what a domain maps.
-pub(crate) const MAPPINGS: u64 = 128 << 30;
 
 /// A program that is loaded and has not run.
 #[derive(Debug)]
@@ -157,7 +156,7 @@ fn first_stack(
     words.extend(environment.iter().map(|at| strings_at + at));
     words.push(0);
     let name = args.first().map_or(strings_at, |at| strings_at + at);
-    let launcher = (AUXILIARY, space::info_address());
+    let launcher = (AUXILIARY, address_space::info_address());
     for (kind, value) in [launcher].into_iter().chain(own_vector()?) {
         let value = match kind {
             libc::AT_PHDR => base + image.headers,

@@ -1,16 +1,23 @@
 #![allow(unsafe_code, reason = "asks the kernel by system calls that have no safe wrapper")]
-//! What this machine offers to keep programs apart, each found out by trying it, not by its name or
+//! What this machine offers to domains, each found out by trying it, not by its name or
 //! version.
 
 use std::fmt;
-use std::fs;
-use std::path::Path;
+use std::io;
+use std::sync::atomic::Ordering;
 
 use partywall_abi::control::Isolation;
 
-use crate::keys::{self, Frames};
-use crate::space::SpaceError;
+use crate::elf::PAGE;
+use crate::keys;
+use crate::sigaction;
 use crate::sys::{self, Errno};
+use crate::table::TABLES;
+
+/// What keeps isolation `fault` from being had where a signal costs a thread its rights.
+pub(crate) const RIGHTS_LOST: &str = "isolation `fault` needs a kernel that gives a thread its rights to \
+     protection keys back after a signal, and this one does not (Linux 6.12.0 to 6.12.4 on some \
+     processors); update it";
 
 /// One thing that a machine may offer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,18 +35,6 @@ pub enum Feature {
     Seccomp,
     /// Barriers in all threads (membarrier(2)).
     Membarrier,
-    /// Memory that not even the kernel reads (memfd_secret(2)).
-    MemfdSecret,
-    /// Rules for files and networks that a process gives itself (landlock(7)).
-    Landlock,
-    /// Enclaves.
-    Sgx,
-    /// Huge pages where memory allows (transparent huge pages).
-    HugePages,
-    /// Control groups, version 2.
-    Cgroups2,
-    /// A Docker daemon.
-    Docker,
 }
 
 /// Whether there is one, and what was seen.
@@ -62,31 +57,19 @@ impl fmt::Display for Feature {
             Self::SyscallUserDispatch => "Syscall User Dispatch",
             Self::Seccomp => "seccomp",
             Self::Membarrier => "membarrier",
-            Self::MemfdSecret => "memfd_secret",
-            Self::Landlock => "Landlock",
-            Self::Sgx => "SGX",
-            Self::HugePages => "huge pages",
-            Self::Cgroups2 => "cgroup v2",
-            Self::Docker => "Docker",
         })
     }
 }
 
 impl Feature {
     /// All, in the order in which they are told.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 6] = [
         Self::ProtectionKeys,
         Self::ClosedSignalStacks,
         Self::Fsgsbase,
         Self::SyscallUserDispatch,
         Self::Seccomp,
         Self::Membarrier,
-        Self::MemfdSecret,
-        Self::Landlock,
-        Self::Sgx,
-        Self::HugePages,
-        Self::Cgroups2,
-        Self::Docker,
     ];
 
     /// Looks for it.
@@ -98,19 +81,13 @@ impl Feature {
             Self::SyscallUserDispatch => told(prctl(59, 0), "can be turned on"),
             Self::Seccomp => seccomp(),
             Self::Membarrier => told(call(libc::SYS_membarrier, [0; 6]), "answers"),
-            Self::MemfdSecret => memfd_secret(),
-            Self::Landlock => landlock(),
-            Self::Sgx => file("/dev/sgx_enclave"),
-            Self::HugePages => huge_pages(),
-            Self::Cgroups2 => file("/sys/fs/cgroup/cgroup.controllers"),
-            Self::Docker => docker(),
         };
         Finding { feature: self, there, seen }
     }
 }
 
 /// How many domains protection keys can keep apart here, if they have no arenas, which take keys as
-/// well; an error says why they cannot. [`crate::space::Space::new`] tries them out.
+/// well; an error says why they cannot. [`crate::address_space::AddressSpace::new`] tries them out.
 pub fn keys_usable() -> Result<usize, String> {
     // One is for signal stacks, where those are open to all.
     let taken = match fault()? {
@@ -130,14 +107,14 @@ pub fn fault() -> Result<Isolation, String> {
     match frames()? {
         Frames::Written => Ok(Isolation::Fault),
         Frames::NotWritten => Ok(Isolation::FaultSharedStacks),
-        Frames::RightsLost => Err(SpaceError::RightsLost.to_string()),
+        Frames::RightsLost => Err(RIGHTS_LOST.to_owned()),
     }
 }
 
 /// What a signal comes to on a closed stack.
 fn frames() -> Result<Frames, String> {
     let key = keys::allocate().map_err(no_keys)?;
-    let frames = keys::frames(key);
+    let frames = frames_of(key);
     keys::free(key);
     frames.map_err(|why| format!("trying a protection key out: {why}"))
 }
@@ -151,6 +128,98 @@ fn signal_stacks() -> (bool, String) {
         Ok(Frames::RightsLost) => (false, "a signal costs a thread its rights".to_owned()),
         Err(why) => (false, why),
     }
+}
+
+/// Whether a page that is closed by `key` can be read, as it can where somebody else answers for the
+/// kernel (seccomp(2)).
+///
+/// # Errors
+/// What failed before.
+pub(crate) fn read_closed(key: u32) -> io::Result<bool> {
+    let read = |page: u64| {
+        // SAFETY: the page is there; that it cannot be read is the question.
+        let _byte = unsafe { (page as *const u8).read_volatile() };
+        0
+    };
+    Ok(with_closed(key, PAGE, read)? == Some(0))
+}
+
+/// What a signal comes to on a stack that is closed to the code which it interrupts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Frames {
+    /// The kernel writes the frame all the same, and gives the rights back.
+    Written,
+    /// It ends the process.
+    NotWritten,
+    /// It writes it, and the rights are not those from before afterwards (Linux 6.12.0 to 6.12.4 on some
+    /// processors).
+    RightsLost,
+}
+
+/// Finds that out, by a signal to one of our handlers.
+///
+/// # Errors
+/// What failed before.
+pub(crate) fn frames_of(key: u32) -> io::Result<Frames> {
+    let signalled = |stack: u64| {
+        // The tables of the copy, which ends: handlers begin as they do with keys.
+        TABLES.keys.store(1, Ordering::Relaxed);
+        TABLES.handler_rights.store(keys::FIRST, Ordering::Relaxed);
+        let before = keys::rights();
+        match sigaction::try_out(stack, STACK) {
+            Err(Errno(number)) => number,
+            Ok(()) if keys::rights() == before => 0,
+            Ok(()) => LOST,
+        }
+    };
+    const STACK: u64 = 64 << 10;
+    const LOST: i32 = 255;
+    match with_closed(key, STACK, signalled)? {
+        Some(0) => Ok(Frames::Written),
+        Some(LOST) => Ok(Frames::RightsLost),
+        Some(number) => Err(io::Error::from_raw_os_error(number)),
+        None => Ok(Frames::NotWritten),
+    }
+}
+
+/// Does something with pages that are closed by `key`, in a process of its own, which makes system calls
+/// alone: what it returns, or nothing if a signal ends it.
+fn with_closed(key: u32, bytes: u64, body: impl FnOnce(u64) -> i32) -> io::Result<Option<i32>> {
+    let (rights, flags) =
+        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    let new = [0, bytes, rights as u64, flags as u64, u64::MAX, 0];
+    // SAFETY: new pages.
+    let page = unsafe { sys::call(libc::SYS_mmap, new)? };
+    let tried =
+        keys::tag(page, bytes, rights as u64, key).map_err(io::Error::from).and_then(|()| {
+            // SAFETY: the child makes system calls alone.
+            let child = unsafe { libc::fork() };
+            if child < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            if child == 0 {
+                // SAFETY: no core of what is a copy of this process.
+                let _no_core = unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0) };
+                let _default = sigaction::Action::DEFAULT.install(libc::SIGSEGV as u64);
+                let code = body(page);
+                // SAFETY: ends the child.
+                unsafe { libc::_exit(code) };
+            }
+            let mut status = 0;
+            loop {
+                // SAFETY: waits for the child.
+                let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
+                let why = io::Error::last_os_error();
+                match waited {
+                    -1 if why.kind() == io::ErrorKind::Interrupted => {}
+                    -1 => return Err(why),
+                    _ => return Ok(libc::WIFEXITED(status).then(|| libc::WEXITSTATUS(status))),
+                }
+            }
+        });
+    // SAFETY: the pages that were mapped above.
+    let _freed = unsafe { sys::call(libc::SYS_munmap, [page, bytes, 0, 0, 0, 0]) };
+    tried
 }
 
 /// Why there are no keys, when the kernel said `why`: pkey_alloc(2) has one error number for a processor
@@ -172,7 +241,7 @@ fn why_no_keys(features: u32, why: Errno) -> String {
         "the kernel leaves those of the processor off; it is to be started without `nopku`"
             .to_owned()
     } else {
-        std::io::Error::from(why).to_string()
+        io::Error::from(why).to_string()
     }
 }
 
@@ -188,7 +257,7 @@ fn prctl(option: u64, value: u64) -> Result<u64, Errno> {
 fn told(answer: Result<u64, Errno>, yes: &str) -> (bool, String) {
     match answer {
         Ok(_) => (true, yes.to_owned()),
-        Err(why) => (false, std::io::Error::from(why).to_string()),
+        Err(why) => (false, io::Error::from(why).to_string()),
     }
 }
 
@@ -219,49 +288,10 @@ fn seccomp() -> (bool, String) {
     told(call(libc::SYS_seccomp, [available, 0, at, 0, 0, 0]), "filters can trap calls")
 }
 
-fn memfd_secret() -> (bool, String) {
-    let made = call(libc::SYS_memfd_secret, [0; 6]);
-    if let Ok(fd) = made {
-        let _closed = call(libc::SYS_close, [fd, 0, 0, 0, 0, 0]);
-    }
-    told(made, "can be made")
-}
-
-fn landlock() -> (bool, String) {
-    const VERSION: u64 = 1;
-    match call(libc::SYS_landlock_create_ruleset, [0, 0, VERSION, 0, 0, 0]) {
-        Ok(version) => (true, format!("version {version}")),
-        Err(why) => (false, std::io::Error::from(why).to_string()),
-    }
-}
-
-fn file(path: &str) -> (bool, String) {
-    let there = Path::new(path).exists();
-    (there, if there { path.to_owned() } else { format!("no {path}") })
-}
-
-fn huge_pages() -> (bool, String) {
-    let path = "/sys/kernel/mm/transparent_hugepage/enabled";
-    match fs::read_to_string(path) {
-        Ok(text) => {
-            let chosen = text.split(['[', ']']).nth(1).unwrap_or("unknown").to_owned();
-            (chosen != "never", chosen)
-        }
-        Err(why) => (false, format!("{path}: {why}")),
-    }
-}
-
-fn docker() -> (bool, String) {
-    use std::os::unix::net::UnixStream;
-    let path = "/var/run/docker.sock";
-    match UnixStream::connect(path) {
-        Ok(_) => (true, format!("answers at {path}")),
-        Err(why) => (false, format!("{path}: {why}")),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::path::Path;
     use std::sync::{Mutex, PoisonError};
 
     use super::*;

@@ -7,14 +7,13 @@
 //! page, which system-call filters and Syscall User Dispatch let pass.
 
 use std::io;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::gate;
-use crate::table::TABLES;
+use crate::page;
 
 /// Where signal handlers return to.
 pub(crate) fn restorer() -> usize {
-    gate::partywall_restorer as *const () as usize
+    page::partywall_restorer as *const () as usize
 }
 
 /// Begins a program: every register as after exec(3), the stack, the first instruction and the rights
@@ -24,7 +23,7 @@ pub(crate) fn restorer() -> usize {
 /// Both must be those of a loaded program, and nothing of the calling code's stack be needed again.
 pub(crate) unsafe fn enter(entry: u64, stack: u64, rights: u32) -> ! {
     // SAFETY: passed on.
-    unsafe { gate::partywall_enter(entry, stack, rights) }
+    unsafe { page::partywall_enter(entry, stack, rights) }
 }
 
 /// Makes a system call.
@@ -36,7 +35,7 @@ pub(crate) unsafe fn enter(entry: u64, stack: u64, rights: u32) -> ! {
 /// That of the call: what its arguments point to, and what it does to this process.
 pub(crate) unsafe fn call(number: i64, arguments: [u64; 6]) -> Result<u64, Errno> {
     // SAFETY: the function reads six words and makes the call, which the caller answers for.
-    let result = unsafe { gate::partywall_syscall(number, &raw const arguments) };
+    let result = unsafe { page::partywall_syscall(number, &raw const arguments) };
     decode(result)
 }
 
@@ -97,17 +96,29 @@ pub(crate) fn tgkill(pid: i32, tid: i32, signal: u64) -> Result<u64, Errno> {
     unsafe { call(libc::SYS_tgkill, [pid as u64, tid as u64, signal, 0, 0, 0]) }
 }
 
+/// The calling thread's number.
+pub(crate) fn tid() -> i32 {
+    // SAFETY: cannot fail and touches nothing.
+    unsafe { call(libc::SYS_gettid, [0; 6]) }.map_or(0, |tid| tid as i32)
+}
+
+/// The calling thread's process.
+pub(crate) fn pid() -> i32 {
+    // SAFETY: cannot fail and touches nothing.
+    unsafe { call(libc::SYS_getpid, [0; 6]) }.map_or(0, |pid| pid as i32)
+}
+
 /// Whether a thread runs in this address space, or may: not one that is dead and not waited for, nor
-/// one whose process is another program by now (exec(3)). As it is told where somebody answers for the
-/// kernel, it may.
-pub(crate) fn is_here(tid: i32) -> bool {
-    let known = TABLES.base.as_ptr() as u64;
+/// one whose process is another program by now (exec(3)): there `known`, a word of this address space's
+/// own, is not what it is here. As it is told where somebody answers for the kernel, it may.
+pub(crate) fn is_here(tid: i32, known: &AtomicU64) -> bool {
+    let at = known.as_ptr() as u64;
     let mut found = 0_u64;
-    let [to, from] = [&raw mut found as u64, known].map(|at| [at, size_of::<u64>() as u64]);
+    let [to, from] = [&raw mut found as u64, at].map(|at| [at, size_of::<u64>() as u64]);
     let lists = [tid as u64, to.as_ptr() as u64, 1, from.as_ptr() as u64, 1, 0];
     // SAFETY: the kernel writes one word, `found`.
     match unsafe { call(libc::SYS_process_vm_readv, lists) } {
-        Ok(_) => found == TABLES.base.load(Ordering::Relaxed),
+        Ok(_) => found == known.load(Ordering::Relaxed),
         Err(why) => ![libc::ESRCH, libc::EFAULT].contains(&why.0),
     }
 }
@@ -139,7 +150,7 @@ pub(crate) fn set_mask(mask: u64) -> u64 {
 /// The base of the calling thread's thread-local storage.
 pub(crate) fn fs() -> u64 {
     let base: u64;
-    // SAFETY: reads a register; `Space::new` has made sure that the instruction is allowed.
+    // SAFETY: reads a register; `AddressSpace::new` has made sure that the instruction is allowed.
     unsafe { core::arch::asm!("rdfsbase {}", out(reg) base, options(nomem, nostack)) };
     base
 }
@@ -188,7 +199,7 @@ pub(crate) fn register_barrier() -> Result<(), Errno> {
 pub(crate) fn barrier() {
     // SAFETY: as above.
     let done = unsafe { call(libc::SYS_membarrier, [MEMBARRIER_PRIVATE_EXPEDITED, 0, 0, 0, 0, 0]) };
-    debug_assert!(done.is_ok(), "registered by `Space::new`");
+    debug_assert!(done.is_ok(), "registered by `AddressSpace::new`");
 }
 
 /// Ends the calling thread's program, or the call that it is in, where nothing can be believed.

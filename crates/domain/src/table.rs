@@ -24,26 +24,60 @@
 //! FREE -> PARKING -> NONE. It is no longer FREE first, then a barrier is put into all threads, and what
 //! its owner was doing at that moment is waited for.
 //!
-//! A calling thread owns a context from its first call to that domain on ([`crate::callers::bind`]),
+//! A calling thread owns a context from its first call to that domain on ([`crate::binding`]),
 //! and its owner alone makes it busy and free, so the gate needs no locked instruction. Before it
 //! looks at anything of a callee, the thread says so in its `entering`, and takes that back when the
 //! context is busy, or the call refused. Who has to know that nobody is on the way in (the launcher
-//! before it frees a domain's memory) or inside (also the watch before it sleeps) first writes down
-//! what the gate will see then (the domain is closed, the watch sleeps), has the kernel put a barrier
+//! before it frees a domain's memory) or inside (also the watchdog before it sleeps) first writes down
+//! what the gate will see then (the domain is closed, the watchdog sleeps), has the kernel put a barrier
 //! into every running thread (membarrier(2), private expedited), and looks after that.
 //!
 //! What belongs to the call (where to return) is written by the owner; others read whose it is only
 //! to decide whom to signal, and the signalled thread looks again. If the caller's thread dies
 //! inside, its context is poisoned and the domain restarted; if the callee dies, its memory stays
 //! until nobody is inside.
+//!
+//! # Orderings
+//!
+//! The gate's loads are acquire and its stores release, as all are on this processor (x86: total store
+//! order). A load after a store may overtake it there; where that matters, the other side pays for the
+//! barrier, or the store is an exchange, as sequentially consistent ones are. Words with other pairs
+//! are described where they are: [`crate::keys`], [`crate::sigaction`], [`crate::task`],
+//! [`crate::watchdog`].
+//!
+//! | label | what pairs | shown by |
+//! | --- | --- | --- |
+//! | SYNC(gate.enter) | A thread writes `entering`, then reads that domain, link and context are open and free, writes BUSY, then clears `entering`. The launcher closes, has the barrier put into all threads, then looks at `entering` and at the states, in this order. One of the two sees the other. | model `loom_gate_enter`; `a_thousand_deaths_leave_nothing_and_nobody_waits` |
+//! | SYNC(context.retire) | The same between the owner of a context and its agent, which writes PARKING instead of FREE, and takes the context out only if that still stands when the owner is not on its way in. | model `loom_context_retire`; `a_domain_with_lent_threads_changes_its_user_and_cancels_them` |
+//! | SYNC(context.bind) | Whoever binds writes `owner`, then reads that the state is FREE; the agent writes PARKING, then looks at `owner`. All four are sequentially consistent, so one sees the other. `owner` is given up by the one exchange that finds it. | by the order of the four; `as_many_callers_as_contexts_are_inside_at_once` |
+//! | SYNC(context.park) | What `park` writes of a context comes before FREE, and what `unpark` frees before NONE. | the state is the only word by which others reach the rest; `a_call_comes_back_with_its_answer` |
+//! | SYNC(context.end) | ENDING and POISONED are written after what has ended the call; a state is left by one exchange, or by its owner alone. | `a_callee_that_fails_ends_its_call_and_nothing_else`, `a_caller_that_dies_inside_poisons_what_it_was_lent` |
+//! | SYNC(context.calls) | The count grows before the context is free again: whoever sees the next call BUSY sees another count. | one writer, the owner; `a_call_that_takes_too_long_is_ended` |
+//! | SYNC(context.mail) | Arguments come before ASKED, the result before ANSWERED; the mail changes hands by its own value. | a word that two threads pass to and fro; `system_calls_of_a_callee_are_its_own` |
+//! | SYNC(context.turn) | A call that is ended counts the turn up before its thread goes on; the agent compares it after it has taken the mail. | an agent that still sees the old turn makes the call into the void; `a_system_call_that_nobody_has_begun_is_waited_for_but_not_for_ever` |
+//! | SYNC(context.signalled) | The state leaves FREE before the flag is set; the agent reads the flag before it tries to take itself out. | `a_domain_with_lent_threads_changes_its_user_and_cancels_them` |
+//! | SYNC(context.expired) | The watchdog names the call before it sends the signal, whose handler reads it. | the kernel orders both, by tgkill(2); `a_call_that_takes_too_long_is_ended` |
+//! | SYNC(caller.entry) | All fields come before the thread number; an entry changes hands by an exchange of that number, and its process is cleared before it is given up. | one word decides whose it is; `threads_that_end_without_disarming_keep_no_contexts` |
+//! | SYNC(caller.cancelling) | One signal at a time: the exchange of 0 for 1 sends it, its handler writes 0. | the exchange; `a_full_queue_of_signals_switches_no_limit_off` |
+//! | SYNC(link.word) | Ends, rights, number and cookie come before OFFERED; each change is one exchange of the whole word. Ends are read before the word, which says whether they are still that link's; the gate reads it last. | a word with a count of uses; `a_link_that_was_given_up_is_closed`, `a_thousand_deaths_leave_nothing_and_nobody_waits` |
+//! | SYNC(link.arena) | The arena is mapped, and its key in `arenas` and in the link's rights, before its address is written. The gate reads the address first. | `an_arena_goes_with_its_link`, `the_first_call_of_a_thread_can_be_one_over_bytes` |
+//! | SYNC(domain.accept) | A domain writes `open`, then reads `dead`; the launcher writes `dead`, then `open`. All are sequentially consistent: a domain that opens after its death sees it, and closes again. | by the order of the four; `a_domain_that_takes_no_calls_is_closed_until_it_does_again` |
+//! | SYNC(domain.dead) | Written before the calls are cancelled; read by the signal's handler and by the watchdog. | the kernel orders it, by tgkill(2); `a_callee_that_fails_ends_its_call_and_nothing_else` |
+//! | SYNC(domain.pid) | What the slot's tables hold comes before the process number by which others find the domain; cleared at its end, before links are closed. | an offer looks at it once more after it is made, and what one leaves goes with the slot; `a_thousand_deaths_leave_nothing_and_nobody_waits` |
+//! | SYNC(domain.poisoned) | Raised after the context is marked, before whoever waits is woken by futex(2), which compares. | `whoever_waits_for_a_poisoning_is_told_of_each`, `a_callee_in_which_a_call_was_cut_off_offers_no_links` |
 
 use std::mem::{MaybeUninit, offset_of};
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-use crate::gate::Frame;
-use crate::space::{SLOT, SLOTS};
+use crate::page::Frame;
 use crate::sys;
 
+/// A domain's share of addresses, in bytes.
+pub const SLOT: u64 = 512 << 30;
+/// How many domains one address space can hold.
+pub const SLOTS: usize = 64;
+/// Where in a slot the mappings of its domain begin: above its program, which begins somewhere below.
+pub(crate) const MAPPINGS: u64 = 128 << 30;
 /// Where in a slot the contexts' mailboxes begin, a page each.
 pub(crate) const MAILBOXES: u64 = STACKS + CONTEXTS_EACH as u64 * CONTEXT_STACK;
 /// Contexts a domain can have.
@@ -86,16 +120,16 @@ pub(crate) struct DomainEntry {
     pub(crate) poisoned: AtomicU32,
     /// The process number of its task.
     pub(crate) pid: AtomicI32,
-    /// 1 when its task has ended and callers are to be called off.
+    /// 1 when its task has ended and callers are to be cancelled.
     pub(crate) dead: AtomicU32,
     /// 1 when it has declared that its functions make no system calls.
-    pub(crate) silent: AtomicU32,
+    pub(crate) no_syscalls: AtomicU32,
     /// The protection-key rights of its code; 0 without keys.
     pub(crate) rights: AtomicU32,
     /// Its protection key; 0 without keys.
     pub(crate) key: AtomicU32,
     /// Time that those of its threads that call no more have spent in callees, in ticks.
-    pub(crate) away: AtomicU64,
+    pub(crate) callee_time: AtomicU64,
 }
 
 /// The right to call.
@@ -150,9 +184,9 @@ pub(crate) struct Caller {
     pub(crate) home_fs: AtomicU64,
     /// The signals it had blocked before it registered; of the launcher's threads only.
     pub(crate) mask: AtomicU64,
-    /// 1 from when it is sent the signal that calls it off until it has come.
-    pub(crate) called_off: AtomicU32,
-    /// 1 while a system call of its callee is made elsewhere: it may be called off then.
+    /// 1 from when it is sent the signal that cancels its call until it has come.
+    pub(crate) cancelling: AtomicU32,
+    /// 1 while a system call of its callee is made elsewhere: it may be cancelled then.
     pub(crate) forwarding: AtomicU32,
     /// The context of each domain that it owns, by number; [`UNBOUND`] when it has none.
     pub(crate) bound: [AtomicU8; SLOTS],
@@ -196,7 +230,7 @@ pub(crate) struct Context {
     pub(crate) skip: AtomicU32,
     /// How many calls the next one that is timed stands for.
     pub(crate) weight: AtomicU32,
-    /// The call, by the count of those before it, that the watch has ended.
+    /// The call, by the count of those before it, that the watchdog has ended.
     pub(crate) expired: AtomicU64,
     /// The call that has been found late by its own thread, and that thread's CPU time then.
     pub(crate) marked: AtomicU64,
@@ -261,8 +295,8 @@ pub(crate) struct Links(pub(crate) [Link; LINKS_MOST]);
 pub(crate) struct Tables {
     /// Where slots begin.
     pub(crate) base: AtomicU64,
-    /// 1 while whoever watches the time sleeps, because nobody is inside anywhere.
-    pub(crate) watch: AtomicU32,
+    /// 1 while the watchdog sleeps, because nobody is inside anywhere.
+    pub(crate) watchdog: AtomicU32,
     /// The protection key of signal stacks, where every domain has to be able to write them; else 0.
     pub(crate) scratch: AtomicU32,
     /// 1 with keys.
@@ -293,12 +327,12 @@ pub(crate) static TABLES: Tables = {
 };
 
 impl DomainEntry {
-    /// Its task has ended: no new calls, and those under way are called off.
+    /// Its task has ended: no new calls, and those under way are cancelled.
     pub(crate) fn end(&self) {
         // In this order: who opens it looks at `dead` afterwards.
-        self.dead.store(1, Ordering::SeqCst);
-        self.open.store(0, Ordering::SeqCst);
-        self.pid.store(0, Ordering::SeqCst);
+        self.dead.store(1, Ordering::SeqCst); // SYNC(domain.dead), SYNC(domain.accept)
+        self.open.store(0, Ordering::SeqCst); // SYNC(domain.accept), SYNC(gate.enter)
+        self.pid.store(0, Ordering::SeqCst); // SYNC(domain.pid)
     }
 }
 
@@ -318,11 +352,11 @@ impl Tables {
             }
         }
         let domain = &self.domains[slot];
-        for word in [&domain.contexts, &domain.poisoned, &domain.dead, &domain.silent] {
+        for word in [&domain.contexts, &domain.poisoned, &domain.dead, &domain.no_syscalls] {
             word.store(0, Ordering::Relaxed);
         }
-        domain.away.store(0, Ordering::Relaxed);
-        domain.open.store(1, Ordering::SeqCst);
+        domain.callee_time.store(0, Ordering::Relaxed);
+        domain.open.store(1, Ordering::SeqCst); // SYNC(gate.enter)
     }
 
     /// The slot that holds an address; [`SLOTS`], the launcher, for all others.
@@ -336,9 +370,9 @@ impl Tables {
         let at = std::ptr::from_ref(context) as u64 - self.contexts.as_ptr() as u64;
         let slot = at as usize / size_of::<[Context; CONTEXTS_EACH]>();
         let Some(domain) = self.domains.get(slot) else { return };
-        domain.poisoned.store(1, Ordering::Release);
+        domain.poisoned.store(1, Ordering::Release); // SYNC(domain.poisoned)
         sys::wake(domain.poisoned.as_ptr() as u64);
-        self.poisonings.fetch_add(1, Ordering::Release);
+        self.poisonings.fetch_add(1, Ordering::Release); // SYNC(domain.poisoned)
         sys::wake(self.poisonings.as_ptr() as u64);
     }
 
@@ -359,12 +393,13 @@ impl Tables {
 impl Context {
     /// Whether a thread runs in it, or is on its way out.
     pub(crate) fn is_entered(&self) -> bool {
+        // SYNC(gate.enter), SYNC(gate.watchdog)
         matches!(self.state.load(Ordering::SeqCst), BUSY | ENDING)
     }
 
     /// Its caller has died inside: nobody else will leave it.
     pub(crate) fn abandon(&self) {
-        let order = (Ordering::AcqRel, Ordering::Relaxed);
+        let order = (Ordering::AcqRel, Ordering::Relaxed); // SYNC(context.end)
         let left = |from| self.state.compare_exchange(from, POISONED, order.0, order.1).is_ok();
         if left(BUSY) || left(ENDING) {
             TABLES.poisoned(self);

@@ -13,7 +13,7 @@
 //! step and an error number, and the task ends with status 127.
 //!
 //! Guards: SIGKILL when the launcher's thread ends (`PR_SET_PDEATHSIG`), no core dump (it would hold
-//! every domain's memory), no new privileges, the filter of [`crate::traps`].
+//! every domain's memory), no new privileges, the filter of [`crate::syscalls`].
 //!
 //! When the task dies, its memory stays until [`Domain`] is dropped, which kills what is left of it
 //! and frees the slot when nothing of it runs and nobody is inside any more. That takes a second at
@@ -21,6 +21,10 @@
 //! stays inside. What is left then goes when the next domain is to begin. Whoever is supervising
 //! domains drops one that has ended at once: until then, those who are inside of it find out by
 //! themselves, and what it was inside of stays busy.
+//!
+//! | label | what pairs | shown by |
+//! | --- | --- | --- |
+//! | SYNC(task.progress) | The failed step is written before the task ends, and `entered` before the program begins; the launcher asks whether the task has ended, then reads the state, then the step. | `a_program_that_ends_at_once_has_been_entered`, `a_task_that_ends_before_its_program_says_how_far_it_came` |
 
 use std::cell::UnsafeCell;
 use std::ffi::{CString, OsString};
@@ -37,15 +41,16 @@ use std::time::{Duration, Instant};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::process::{Signal, WaitIdOptions};
 
+use crate::address_space::{AddressSpace, Slot};
 use crate::callers;
 use crate::elf::{ElfError, Image};
 use crate::links;
 use crate::load;
-use crate::signals::{self, Action};
-use crate::space::{self, SLOTS, Slot, Space};
+use crate::process::{Process, exit_status};
+use crate::sigaction::{self, Action};
 use crate::sys::{self, Errno};
-use crate::table::{DomainEntry, TABLES};
-use crate::traps;
+use crate::syscalls;
+use crate::table::{DomainEntry, SLOTS, TABLES};
 
 /// What to run as a domain.
 #[derive(Debug)]
@@ -70,7 +75,7 @@ pub enum StartError {
     #[error("{0}")]
     Elf(#[from] ElfError),
     /// All slots are taken.
-    #[error("all {} places for domains in this launcher are taken", crate::space::SLOTS)]
+    #[error("all {} places for domains in this launcher are taken", crate::table::SLOTS)]
     Full,
     /// Each domain needs a protection key of its own, and so do their arenas.
     #[error(
@@ -108,59 +113,13 @@ pub struct Called {
     pub ticks: u64,
     /// Time that its own threads have spent in calls to others, in the same ticks. As far as they ran
     /// there, the kernel counts it as CPU time of theirs.
-    pub away: u64,
-}
-
-/// The process of a domain.
-#[derive(Debug)]
-pub(crate) struct Task {
-    pid: u32,
-    pidfd: OwnedFd,
-}
-
-impl Task {
-    /// Whether it was waited for, by this call or an earlier one.
-    pub(crate) fn is_reaped(&self) -> bool {
-        let id = rustix::process::WaitId::PidFd(self.pidfd.as_fd());
-        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
-        match rustix::process::waitid(id, options) {
-            Ok(told) => told.is_some_and(|told| exit_status(&told).is_some()),
-            Err(why) => why == rustix::io::Errno::CHILD,
-        }
-    }
-
-    /// Whether all its threads are dead: it was killed. One that somebody traces can be waited for only
-    /// when the tracer has, who may take for ever.
-    fn is_dead(&self) -> bool {
-        let Ok(threads) = std::fs::read_dir(format!("/proc/{}/task", self.pid)) else {
-            return false;
-        };
-        // proc(5): after the name in brackets, the state, Z for what is dead and not waited for.
-        let is_dead = |path: PathBuf| {
-            let stat = std::fs::read_to_string(path.join("stat")).unwrap_or_default();
-            stat.rsplit_once(')').is_some_and(|(_, rest)| rest.starts_with(" Z"))
-        };
-        let mut threads = threads.map(|thread| thread.is_ok_and(|thread| is_dead(thread.path())));
-        threads.all(|dead| dead)
-    }
-
-    /// Whether nothing of it runs, nobody is inside of its slot, and what it had of others is theirs.
-    /// It was killed so long ago, and the slot takes no calls.
-    pub(crate) fn has_left_slot(&self, slot: usize, killed: Duration) -> bool {
-        let has_left = self.is_reaped() || (killed > TRACED && self.is_dead());
-        if !has_left {
-            return false;
-        }
-        // Contexts of others that it owned or was inside of.
-        callers::forget(self.pid as i32);
-        space::is_empty(slot)
-    }
+    pub callee_time: u64,
 }
 
 /// A program that runs in this process's address space. Dropping it kills it.
 #[derive(Debug)]
 pub struct Domain {
-    task: Arc<Task>,
+    task: Arc<Process>,
     status: Option<ExitStatus>,
     /// Freed after the task is gone.
     slot: Option<Slot>,
@@ -172,7 +131,7 @@ impl Domain {
     ///
     /// # Errors
     /// [`StartError`].
-    pub fn start(space: &Space, program: Program) -> Result<Self, StartError> {
+    pub fn start(space: &AddressSpace, program: Program) -> Result<Self, StartError> {
         let file = Mapped::new(program.image.as_fd()).map_err(failed("reading the program"))?;
         let image = Image::parse(&file)?;
         drop(file);
@@ -201,8 +160,8 @@ impl Domain {
         })?;
         let loaded = load::load(&slot, &image, program.image.as_fd(), &args, &environment, key)
             .map_err(failed("mapping the program"))?;
-        traps::prepare(slot.index(), loaded.entry % (64 << 30));
-        signals::prepare(slot.index());
+        syscalls::prepare(slot.index(), loaded.entry % (64 << 30));
+        sigaction::prepare(slot.index());
         // Numbers above those they are to get, so that none is overwritten before it is placed.
         let lowest = program.descriptors.len() as RawFd;
         let descriptors = program
@@ -227,12 +186,12 @@ impl Domain {
             rights,
             directory: directory.as_ptr() as u64,
             descriptors: descriptors.as_ptr_range(),
-            filter: traps::filter(range.start, range.end),
+            filter: syscalls::filter(range.start, range.end),
             progress: Progress::default(),
         };
         let (pid, pidfd) = clone(&start).map_err(failed("making the task"))?;
         let mut domain =
-            Self { task: Arc::new(Task { pid, pidfd }), status: None, slot: Some(slot) };
+            Self { task: Arc::new(Process { pid, pidfd }), status: None, slot: Some(slot) };
         start.progress.entered(|| Ok(domain.try_wait()?.is_some()))?;
         Ok(domain)
     }
@@ -279,6 +238,7 @@ impl Domain {
     /// heap are like: start it again.
     pub fn is_poisoned(&self) -> bool {
         self.slot
+            // SYNC(domain.poisoned)
             .as_ref()
             .is_some_and(|slot| table(slot.index()).poisoned.load(Ordering::Acquire) != 0)
     }
@@ -292,7 +252,7 @@ impl Domain {
             sum.ticks += context.ticks.load(Ordering::Relaxed);
         }
         if let Some(slot) = &self.slot {
-            sum.away = callers::away(slot.index());
+            sum.callee_time = callers::callee_time(slot.index());
         }
         sum
     }
@@ -330,7 +290,7 @@ impl Drop for Domain {
             return;
         }
         let begin = Instant::now();
-        // The watch looks every few milliseconds.
+        // The watchdog looks every few milliseconds.
         while !self.task.has_left_slot(slot.index(), begin.elapsed()) {
             if begin.elapsed() > PATIENCE {
                 // A caller that is stopped (SIGSTOP) is still inside.
@@ -340,15 +300,6 @@ impl Drop for Domain {
         }
         slot.free(&self.task);
     }
-}
-
-/// How a task ended; none of what has not, such as one that stands still for a tracer.
-fn exit_status(told: &rustix::process::WaitIdStatus) -> Option<ExitStatus> {
-    use std::os::unix::process::ExitStatusExt;
-    const DUMPED: i32 = 0x80;
-    let code = told.exit_status().map(|code| code << 8);
-    let signal = told.terminating_signal().map(|s| if told.dumped() { s | DUMPED } else { s });
-    code.or(signal).map(ExitStatus::from_raw)
 }
 
 /// A program's file, mapped; it is sealed, so its bytes stay.
@@ -392,9 +343,6 @@ impl Drop for Mapped {
 
 /// How long a domain's end waits for those inside.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How long a task that was killed and is not traced can take until it is waited for.
-const TRACED: Duration = Duration::from_millis(200);
-
 const STARTING: u32 = 0;
 const ENTERED: u32 = 1;
 
@@ -411,7 +359,7 @@ struct Start {
     rights: u32,
     directory: u64,
     descriptors: std::ops::Range<*const OwnedFd>,
-    filter: traps::Filter,
+    filter: syscalls::Filter,
     progress: Progress,
 }
 
@@ -432,11 +380,12 @@ impl Progress {
             // In this order: a program may have ended as soon as it was entered, and what has ended
             // says nothing more.
             let has_ended = has_ended().map_err(failed("waiting for the task"))?;
+            // SYNC(task.progress)
             if self.state.load(Ordering::Acquire) == ENTERED {
                 return Ok(());
             }
             if has_ended {
-                let step = self.step.load(Ordering::Acquire);
+                let step = self.step.load(Ordering::Acquire); // SYNC(task.progress)
                 let source = match (step >> 32) as i32 {
                     0 => io::Error::other("it was killed"),
                     number => io::Error::from_raw_os_error(number),
@@ -515,6 +464,7 @@ extern "C" fn child(argument: *mut libc::c_void) -> libc::c_int {
     let start = unsafe { &*argument.cast::<Start>() };
     // SAFETY: this is the new task, before its program.
     let (step, Errno(number)) = unsafe { prepare(start) };
+    // SYNC(task.progress)
     start.progress.step.store(step as u64 | (number as u64) << 32, Ordering::Release);
     // SAFETY: ends this task alone.
     let _never = unsafe { sys::call(libc::SYS_exit_group, [127, 0, 0, 0, 0, 0]) };
@@ -558,7 +508,7 @@ unsafe fn prepare(start: &Start) -> (Step, Errno) {
         step(Step::Descriptors, call(libc::SYS_close_range, rest))?;
         step(Step::Directory, call(libc::SYS_chdir, [start.directory, 0, 0, 0, 0, 0]))?;
         step(Step::Signals, default_signals(&call))?;
-        step(Step::Signals, signals::install_in_domain().map(|()| 0))?;
+        step(Step::Signals, sigaction::install_in_domain().map(|()| 0))?;
         let program = libc::sock_fprog {
             len: start.filter.len() as u16,
             filter: start.filter.as_ptr().cast_mut(),
@@ -567,7 +517,7 @@ unsafe fn prepare(start: &Start) -> (Step, Errno) {
         let at = &raw const program as u64;
         step(Step::Filter, call(libc::SYS_seccomp, [mode, 0, at, 0, 0, 0]))?;
         let pid = call(libc::SYS_getpid, [0; 6]).unwrap_or_default();
-        table(start.slot).pid.store(pid as i32, Ordering::Release);
+        table(start.slot).pid.store(pid as i32, Ordering::Release); // SYNC(domain.pid)
         // ARCH_SET_FS: as after exec(3), no thread-local storage yet.
         step(Step::Enter, call(libc::SYS_arch_prctl, [0x1002, 0, 0, 0, 0, 0]))?;
         Ok(())
@@ -577,7 +527,7 @@ unsafe fn prepare(start: &Start) -> (Step, Errno) {
     }
     let (entry, stack, rights) = (start.entry, start.stack, start.rights);
     let state = &raw const start.progress.state as u64;
-    start.progress.state.store(ENTERED, Ordering::Release);
+    start.progress.state.store(ENTERED, Ordering::Release); // SYNC(task.progress)
     // The parent may free `start` from here on; a wake-up for an address needs nothing there.
     sys::wake(state);
     // SAFETY: a program was loaded there, with its stack.

@@ -27,8 +27,8 @@ use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use partywall_abi::control::Isolation;
-use partywall_abi::domain::{BLOCKED, Status};
-use partywall_domain::guest::{Guest, Link};
+use partywall_abi::domain::{BLOCKED, GateStatus};
+use partywall_guest::{Guest, Link};
 use partywall_shm::socket;
 use tokio::runtime::Handle;
 
@@ -161,12 +161,15 @@ impl Gate {
     ///
     /// # Errors
     /// When the service has failed in the middle.
-    pub(crate) fn visit(&self, stream: u32) -> Result<Visited, Status> {
+    pub(crate) fn visit(&self, stream: u32) -> Result<Visited, GateStatus> {
         match self.guest.call(self.link, [stream.into(), 0, 0], limit()) {
             Ok(word) => Ok(Visited::from_word(word)),
-            Err(why @ (Status::Fault | Status::Deadline | Status::Died | Status::SystemCall)) => {
-                Err(why)
-            }
+            Err(
+                why @ (GateStatus::Fault
+                | GateStatus::Deadline
+                | GateStatus::Died
+                | GateStatus::SystemCall),
+            ) => Err(why),
             Err(_) => Ok(Visited::default()),
         }
     }

@@ -15,23 +15,18 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("partywall-abi", &[]),
     ("partywall-call", &["partywall-abi"]),
     ("partywall-shm", &["partywall-abi"]),
+    ("partywall-guest", &["partywall-abi"]),
     ("partywall-domain", &["partywall-abi"]),
     ("partywall-trust", &["partywall-abi"]),
     (
         "partywall",
-        &[
-            "partywall-shm",
-            "partywall-call",
-            "partywall-domain",
-            "partywall-trust",
-            "partywall-abi",
-        ],
+        &["partywall-shm", "partywall-call", "partywall-guest", "partywall-trust", "partywall-abi"],
     ),
     ("partywall-build", &[]),
     ("partywall-coordinator", &["partywall-shm", "partywall-trust", "partywall-abi"]),
     (
         "partywall-functions",
-        &["partywall-shm", "partywall-domain", "partywall-trust", "partywall-abi", "partywall"],
+        &["partywall-shm", "partywall-guest", "partywall-trust", "partywall-abi", "partywall"],
     ),
     ("partywall-bus", &["partywall-trust", "partywall"]),
     ("partywall-preload", &["partywall-shm", "partywall-trust", "partywall-abi"]),
@@ -78,6 +73,8 @@ const FORBIDDEN_OUTSIDE: &[(&str, &[&str], &str)] = &[
     ("partywall-call", ASYNC, "the protocol of calls is without I/O"),
     ("partywall-call", &["http", "tonic"], "the protocol of calls knows no HTTP"),
     ("partywall-trust", ASYNC, "trust is sans-I/O"),
+    ("partywall-guest", ASYNC, "a call gate has no runtime behind it"),
+    ("partywall-guest", &["object", "rustix"], "loading programs is the launcher's work"),
     ("partywall-domain", ASYNC, "a call gate has no runtime behind it"),
     ("partywall-domain", &["tonic", "prost"], "domain knows no RPC"),
     ("partywall-preload", ASYNC, "preload is loaded into programs that bring no runtime"),
@@ -98,6 +95,11 @@ const REASONS: &[(&str, &str, &str)] = &[
         "shm and trust do not know each other; partywall joins them",
     ),
     ("partywall-domain", "partywall", "domain knows no RPC"),
+    (
+        "partywall",
+        "partywall-domain",
+        "a user's program links guest; the loader, the filter and the gate are the launcher's",
+    ),
     (
         "partywall-coordinator",
         "partywall-domain",
@@ -253,13 +255,15 @@ mod tests {
         let found = faults(&[
             ("partywall-abi", &[("partywall-shm", None)]),
             ("partywall-shm", &[]),
-            ("partywall", &[("partywall-coordinator", None)]),
+            ("partywall", &[("partywall-coordinator", None), ("partywall-domain", None)]),
             ("partywall-coordinator", &[("partywall", Some("build"))]),
+            ("partywall-domain", &[]),
         ]);
-        assert_eq!(found.len(), 3, "{found:?}");
+        assert_eq!(found.len(), 4, "{found:?}");
         assert!(found[0].contains("may depend on nothing here"));
         assert!(found[1].contains("another process"));
-        assert!(found[2].contains("partywall-coordinator may depend on partywall-shm"));
+        assert!(found[2].contains("a user's program links guest"));
+        assert!(found[3].contains("partywall-coordinator may depend on partywall-shm"));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The call gate as services use it, through functions over bytes ([`partywall_domain::bytes`]): the
+//! The call gate as services use it, through functions over bytes ([`partywall_guest::bytes`]): the
 //! calling thread armed, a recovery point, a limit, the time inside accounted, and the arena.
 //!
 //! The client tells the server its process number over a socket pair, and the server offers it the
@@ -10,9 +10,9 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use partywall_abi::control::Isolation;
-use partywall_abi::domain::Status;
-use partywall_domain::bytes::{CallError, Function, Reply};
-use partywall_domain::guest::Guest;
+use partywall_abi::domain::GateStatus;
+use partywall_guest::Guest;
+use partywall_guest::bytes::{CallError, Function, Reply};
 
 use super::{bulk, echoes};
 use crate::case::{Case, ECHO_SIZES, Mode, Placement};
@@ -84,7 +84,7 @@ pub fn connect(socket: OwnedFd) -> Result<(Function, UnixStream)> {
     loop {
         match function.call(&[], LIMIT, |_| ()) {
             // The thread that is lent is not there yet.
-            Err(CallError::Gate(Status::Busy)) if Instant::now() < end => {
+            Err(CallError::Gate(GateStatus::Busy)) if Instant::now() < end => {
                 std::thread::sleep(Duration::from_millis(1));
             }
             done => break done?,

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use partywall_abi::control::Isolation;
 use partywall_abi::domain::HALF;
-use partywall_domain::bytes::{Function, Reply};
+use partywall_guest::bytes::{Function, Reply};
 
 use super::count::{ANSWER_BYTES, Answer, answer, op_code, op_from};
 use super::{Text, cases, drive};

@@ -11,7 +11,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitCode;
 
 use partywall_abi::control::Isolation;
-use partywall_domain::space::Space;
+use partywall_domain::address_space::AddressSpace;
 use partywall_domain::task::{Called, Domain, Program};
 use partywall_shm::{socket, spawn::SOCKET_NUMBER};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
@@ -25,7 +25,7 @@ struct Running {
 
 struct Launcher {
     socket: OwnedFd,
-    space: Space,
+    space: AddressSpace,
     running: Vec<Running>,
     /// What the socket did not take.
     outgoing: VecDeque<(Vec<u8>, Option<OwnedFd>)>,
@@ -41,7 +41,7 @@ pub(crate) fn run(isolation: Isolation) -> Result<ExitCode, Box<dyn Error>> {
         drop(sent);
         ExitCode::FAILURE
     };
-    let space = match Space::new(isolation) {
+    let space = match AddressSpace::new(isolation) {
         Ok(space) => space,
         Err(why) => return Ok(unfit(why.to_string())),
     };
@@ -57,7 +57,7 @@ pub(crate) fn run(isolation: Isolation) -> Result<ExitCode, Box<dyn Error>> {
 }
 
 /// A descriptor that is readable when a context has been poisoned.
-fn poisonings(space: &Space) -> io::Result<OwnedFd> {
+fn poisonings(space: &AddressSpace) -> io::Result<OwnedFd> {
     let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
     let (rung, space) = (bell.try_clone()?, space.clone());
     std::thread::Builder::new().name("domain-poisonings".into()).spawn(move || {
@@ -161,7 +161,8 @@ impl Launcher {
         let status = domain.try_wait()?.map(ExitStatusExt::into_raw);
         let called = domain.called();
         drop(domain);
-        let Called { calls, forwards, ticks, away } = called;
+        let Called { calls, forwards, ticks, callee_time } = called;
+        let away = callee_time;
         let ended = Ended { service, status, poisoned, calls, forwards, ticks, away };
         self.report(&Report::Ended(ended), None)
     }

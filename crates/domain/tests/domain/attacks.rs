@@ -9,15 +9,16 @@ use std::os::unix::process::ExitStatusExt;
 use std::time::{Duration, Instant};
 
 use partywall_abi::control::Isolation;
-use partywall_abi::domain::Status;
-use partywall_domain::guest::{Guest, Link};
-use partywall_domain::space::Space;
+use partywall_abi::domain::GateStatus;
+use partywall_domain::address_space::AddressSpace;
+use partywall_guest::{Guest, Link};
 
 use crate::gate::{pair, pair_for};
 use crate::host::{
     Running, body_of, c, in_a_launcher, is_body_of, is_emulated, path, start, start_in,
     where_cores_are_written,
 };
+use crate::launcher::launcher;
 
 const LONG: Duration = Duration::from_secs(10);
 
@@ -122,27 +123,27 @@ struct Victim {
 }
 
 impl Victim {
-    fn new(space: &Space) -> Self {
+    fn new(space: &AddressSpace) -> Self {
         let mut running = start(space, &c("callee.c"), &["1"]);
         running.ready();
-        let guest = space.launcher();
+        let guest = launcher(space);
         let link = guest.take(7).unwrap();
         let victim = Self { running, guest, link };
         let begin = Instant::now();
-        while victim.call(0) == Err(Status::Busy) {
+        while victim.call(0) == Err(GateStatus::Busy) {
             assert!(begin.elapsed() < LONG, "no thread is lent");
         }
         victim
     }
 
-    fn call(&self, what: u64) -> Result<u64, Status> {
+    fn call(&self, what: u64) -> Result<u64, GateStatus> {
         self.guest.call(self.link, [what, 0, 0], LONG)
     }
 }
 
 /// A launcher, the program that attacks, and its victim as long as that is unharmed.
 struct Field<'a> {
-    space: &'a Space,
+    space: &'a AddressSpace,
     attacker: OwnedFd,
     victim: Option<Victim>,
     /// Where the attackers would leave their cores.
@@ -156,7 +157,7 @@ struct Field<'a> {
 struct Page([u64; 512]);
 
 impl<'a> Field<'a> {
-    fn new(space: &'a Space) -> Self {
+    fn new(space: &'a AddressSpace) -> Self {
         let mut page = Page([0; 512]);
         page.0[0] = 0x5ec4_e75e_c4e7_5ec4;
         let (attacker, dir) = (c("attacker.c"), where_cores_are_written());
@@ -223,7 +224,7 @@ fn into_the_gate(field: &mut Field<'_>) -> Outcome {
 }
 
 /// Enters the gate with odd flags, numbers, stacks and storage.
-fn odd_entries(space: &Space) -> Outcome {
+fn odd_entries(space: &AddressSpace) -> Outcome {
     let (caller, callee) = pair(space, "all");
     let (status, said) = caller.end();
     let is_right = status.success() && said == "ok\n" && callee.call([0, 1, 1]) == Ok(2);
@@ -232,7 +233,7 @@ fn odd_entries(space: &Space) -> Outcome {
 }
 
 /// Closes another domain's gate with that one's thread-local storage.
-fn forged_storage(space: &Space) -> Outcome {
+fn forged_storage(space: &AddressSpace) -> Outcome {
     let (caller, callee) = pair_for(space, &["entrances", "0"]);
     let (status, said) = caller.end();
     let is_open = callee.call([0, 1, 1]) != Ok(2);
@@ -359,7 +360,7 @@ const NO_TAGS: &str = "attacks::a_filter_that_answers_for_the_kernel_is_found_ou
 #[test]
 fn without_keys_the_launcher_refuses_to_start() {
     if is_body_of(NO_KEYS) {
-        let why = Space::new(Isolation::Fault).unwrap_err().to_string();
+        let why = AddressSpace::new(Isolation::Fault).unwrap_err().to_string();
         assert!(
             why.starts_with("isolation `fault` needs protection keys, and this machine gives none"),
             "{why}"
@@ -375,7 +376,7 @@ fn without_keys_the_launcher_refuses_to_start() {
 #[test]
 fn a_filter_that_answers_for_the_kernel_is_found_out() {
     if is_body_of(NO_TAGS) {
-        let why = Space::new(Isolation::Fault).unwrap_err().to_string();
+        let why = AddressSpace::new(Isolation::Fault).unwrap_err().to_string();
         let keys = partywall_domain::machine::Feature::ProtectionKeys.look().there;
         let expected = if keys { "could be read" } else { "gives none" };
         assert!(why.contains(expected), "{why}");

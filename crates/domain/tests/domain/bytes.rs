@@ -2,10 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use partywall_abi::domain::{HALF, Status};
-use partywall_domain::bytes::{CallError, Function};
+use partywall_abi::domain::{GateStatus, HALF};
+use partywall_guest::bytes::{CallError, Function};
 
 use crate::host::{c, in_a_launcher, mapped, start};
+use crate::launcher::launcher;
 
 const LONG: Duration = Duration::from_secs(3);
 
@@ -13,9 +14,9 @@ in_a_launcher! {
     fn bytes_go_there_and_come_back(space) {
         let mut callee = start(space, &c("callee.c"), &["1", "bytes"]);
         callee.ready();
-        let mut function = Function::take(space.launcher(), 7).unwrap();
+        let mut function = Function::take(launcher(space), 7).unwrap();
         let begin = Instant::now();
-        while function.call(b"", LONG, <[u8]>::len) == Err(CallError::Gate(Status::Busy)) {
+        while function.call(b"", LONG, <[u8]>::len) == Err(CallError::Gate(GateStatus::Busy)) {
             assert!(begin.elapsed() < LONG, "no thread is lent");
         }
         for bytes in [0, 1, 4095, 4096, 65_537, 3 << 20] {
@@ -36,7 +37,7 @@ in_a_launcher! {
         assert_eq!(function.call(b"x", LONG, |reply| reply[0]), Ok(b'y'));
         // The callee is gone: what it has written stays readable until the next call.
         drop(callee);
-        assert_eq!(function.call(b"x", LONG, |_| {}), Err(CallError::Gate(Status::Closed)));
+        assert_eq!(function.call(b"x", LONG, |_| {}), Err(CallError::Gate(GateStatus::Closed)));
     }
 }
 
@@ -44,8 +45,8 @@ in_a_launcher! {
     fn the_first_call_of_a_thread_can_be_one_over_bytes(space) {
         let mut callee = start(space, &c("callee.c"), &["2", "bytes"]);
         callee.ready();
-        let mut function = Function::take(space.launcher(), 7).unwrap();
-        while function.call(b"", LONG, <[u8]>::len) == Err(CallError::Gate(Status::Busy)) {}
+        let mut function = Function::take(launcher(space), 7).unwrap();
+        while function.call(b"", LONG, <[u8]>::len) == Err(CallError::Gate(GateStatus::Busy)) {}
         std::thread::sleep(Duration::from_millis(100));
         let first = std::thread::spawn(move || function.call(b"ab", LONG, <[u8]>::to_vec));
         assert_eq!(first.join().unwrap(), Ok(b"bc".to_vec()));
@@ -60,8 +61,8 @@ in_a_launcher! {
         for _ in 0..2 {
             let mut callee = start(space, &image, &["2", "bytes"]);
             callee.ready();
-            let mut function = Function::take(space.launcher(), 7).unwrap();
-            while function.call(b"", LONG, <[u8]>::len) == Err(CallError::Gate(Status::Busy)) {}
+            let mut function = Function::take(launcher(space), 7).unwrap();
+            while function.call(b"", LONG, <[u8]>::len) == Err(CallError::Gate(GateStatus::Busy)) {}
             functions.push(function);
             callees.push(callee);
         }
@@ -80,7 +81,7 @@ in_a_launcher! {
         callee.ready();
         let beyond = space.range().end..u64::MAX >> 17;
         let before = mapped(beyond.clone());
-        let function = Function::take(space.launcher(), 7).unwrap();
+        let function = Function::take(launcher(space), 7).unwrap();
         assert!(mapped(beyond.clone()) > before);
         drop(function);
         // A signal stack may have come.

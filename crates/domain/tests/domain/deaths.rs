@@ -5,12 +5,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
-use partywall_abi::domain::Status;
-use partywall_domain::guest::{Guest, Link};
-use partywall_domain::space::Space;
+use partywall_abi::domain::GateStatus;
+use partywall_domain::address_space::AddressSpace;
+use partywall_guest::{Guest, Link};
 use rustix::process::Signal;
 
 use crate::host::{Running, c, descriptors, in_a_launcher, is_emulated, mapped, start};
+use crate::launcher::launcher;
 
 const LIMIT: Duration = Duration::from_millis(5);
 const LONG: Duration = Duration::from_secs(10);
@@ -44,11 +45,11 @@ fn caller(guest: Guest, links: &Links, stop: &AtomicBool) -> [u64; 16] {
         let status = match guest.call(link, [0, turn as u64, 1], LIMIT) {
             Ok(sum) => {
                 assert_eq!(sum, turn as u64 + 1);
-                Status::Done
+                GateStatus::Done
             }
             Err(status) => status,
         };
-        if status != Status::Done {
+        if status != GateStatus::Done {
             std::thread::yield_now();
         }
         ended[status as usize] += 1;
@@ -57,11 +58,11 @@ fn caller(guest: Guest, links: &Links, stop: &AtomicBool) -> [u64; 16] {
 }
 
 /// A callee that lets `other` call it as well, and the launcher's link to it.
-fn callee(space: &Space, image: &std::os::fd::OwnedFd, other: u32) -> (Running, Link) {
+fn callee(space: &AddressSpace, image: &std::os::fd::OwnedFd, other: u32) -> (Running, Link) {
     let other = other.to_string();
     let mut running = start(space, image, &["4", &other]);
     running.ready();
-    (running, space.launcher().take(7).unwrap())
+    (running, launcher(space).take(7).unwrap())
 }
 
 fn tasks() -> usize {
@@ -87,18 +88,18 @@ in_a_launcher! {
         }
         let threads: Vec<_> = (0..2)
             .map(|_| {
-                let (guest, links, stop) = (space.launcher(), links.clone(), stop.clone());
+                let (guest, links, stop) = (launcher(space), links.clone(), stop.clone());
                 std::thread::spawn(move || caller(guest, &links, &stop))
             })
             .collect();
         // Who makes the last call of a callee: a thread that may be inside when it dies.
         let (ask, asked) = mpsc::channel::<(Link, [u64; 3])>();
         let last_calls = Arc::new(AtomicU64::new(0));
-        let (guest, counted) = (space.launcher(), last_calls.clone());
+        let (guest, counted) = (launcher(space), last_calls.clone());
         let last = std::thread::spawn(move || {
             for (link, words) in asked {
                 let begin = Instant::now();
-                while guest.call(link, words, LIMIT) == Err(Status::Busy) {
+                while guest.call(link, words, LIMIT) == Err(GateStatus::Busy) {
                     assert!(begin.elapsed() < LONG, "no context");
                     std::thread::yield_now();
                 }
@@ -138,7 +139,7 @@ in_a_launcher! {
                 let domain = &mut running.as_mut().unwrap().domain;
                 if domain.is_poisoned() || domain.try_wait().unwrap().is_some() {
                     *running = None;
-                    space.launcher().release(link.lock().unwrap().take().unwrap());
+                    launcher(space).release(link.lock().unwrap().take().unwrap());
                     let (again, taken) = callee(space, &callee_image, other.domain.pid());
                     *link.lock().unwrap() = Some(taken);
                     *running = Some(again);
@@ -152,7 +153,7 @@ in_a_launcher! {
         println!("{inside} of {deaths} by a call; calls by status: {ended:?}");
         // Every call has come back.
         assert_eq!(last_calls.load(Ordering::Acquire), inside);
-        assert!(ended.iter().all(|by_status| by_status[Status::Done as usize] > 1000));
+        assert!(ended.iter().all(|by_status| by_status[GateStatus::Done as usize] > 1000));
         drop((callees, other));
         assert_eq!(mapped(space.range()), 0);
         assert_eq!((tasks(), descriptors()), before);

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use partywall_abi::control::Isolation;
-use partywall_abi::domain::Status;
-use partywall_domain::guest::{Guest, Link};
-use partywall_domain::space::Space;
+use partywall_abi::domain::GateStatus;
+use partywall_domain::address_space::AddressSpace;
+use partywall_guest::{Guest, Link};
 use rustix::process::{
     Pid, Resource, Rlimit, Signal, WaitId, WaitIdOptions, kill_process, setpriority_process,
     setrlimit, waitid,
@@ -19,6 +19,7 @@ use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
 use crate::host::{
     Running, c, in_a_launcher, in_time, is_emulated, is_quiet, mapped, path, slowness, start,
 };
+use crate::launcher::launcher;
 
 const LONG: Duration = Duration::from_secs(3);
 
@@ -30,29 +31,29 @@ pub(crate) struct Callee {
 }
 
 impl Callee {
-    pub(crate) fn start(space: &Space, image: &OwnedFd, threads: u32) -> Self {
+    pub(crate) fn start(space: &AddressSpace, image: &OwnedFd, threads: u32) -> Self {
         Self::start_for(space, image, &[&threads.to_string()])
     }
 
-    fn start_for(space: &Space, image: &OwnedFd, args: &[&str]) -> Self {
+    fn start_for(space: &AddressSpace, image: &OwnedFd, args: &[&str]) -> Self {
         let mut running = start(space, image, args);
         running.ready();
-        let guest = space.launcher();
+        let guest = launcher(space);
         let link = guest.take(7).unwrap();
         let callee = Self { running, guest, link };
         // Its threads may not have parked yet.
         let begin = Instant::now();
-        while callee.call([0, 0, 0]) == Err(Status::Busy) {
+        while callee.call([0, 0, 0]) == Err(GateStatus::Busy) {
             assert!(begin.elapsed() < LONG, "no thread is lent");
         }
         callee
     }
 
-    pub(crate) fn call(&self, words: [u64; 3]) -> Result<u64, Status> {
+    pub(crate) fn call(&self, words: [u64; 3]) -> Result<u64, GateStatus> {
         self.within(words, LONG)
     }
 
-    fn within(&self, words: [u64; 3], limit: Duration) -> Result<u64, Status> {
+    fn within(&self, words: [u64; 3], limit: Duration) -> Result<u64, GateStatus> {
         self.guest.call(self.link, words, limit)
     }
 }
@@ -106,26 +107,26 @@ in_a_launcher! {
         let image = c("callee.c");
         let witness = Callee::start(space, &image, 1);
         let ways = [
-            ("null", [2, 8, 0], Status::Fault),
-            ("ud2", [3, 0, 0], Status::Fault),
-            ("overflow", [4, 0, 0], Status::Fault),
-            ("abort", [6, 0, 0], Status::Died),
-            ("division", [7, 0, 0], Status::Fault),
-            ("stack pointer", [14, 64, 0], Status::Fault),
-            ("exit", [15, 0, 0], Status::Died),
-            ("kill", [16, 0, 0], Status::Died),
-            ("thread's exit", [18, 0, 0], Status::Fault),
+            ("null", [2, 8, 0], GateStatus::Fault),
+            ("ud2", [3, 0, 0], GateStatus::Fault),
+            ("overflow", [4, 0, 0], GateStatus::Fault),
+            ("abort", [6, 0, 0], GateStatus::Died),
+            ("division", [7, 0, 0], GateStatus::Fault),
+            ("stack pointer", [14, 64, 0], GateStatus::Fault),
+            ("exit", [15, 0, 0], GateStatus::Died),
+            ("kill", [16, 0, 0], GateStatus::Died),
+            ("thread's exit", [18, 0, 0], GateStatus::Fault),
         ];
         for (way, words, status) in ways {
             let mut callee = Callee::start(space, &image, 2);
-            if status == Status::Died {
+            if status == GateStatus::Died {
                 // Somebody has to notice the death while this thread waits.
                 let (guest, link) = (callee.guest, callee.link);
                 let caller = std::thread::spawn(move || {
                     loop {
                         match guest.call(link, words, LONG) {
                             // The second thread has not parked yet.
-                            Err(Status::Busy) => std::thread::yield_now(),
+                            Err(GateStatus::Busy) => std::thread::yield_now(),
                             ended => return ended,
                         }
                     }
@@ -136,7 +137,7 @@ in_a_launcher! {
             } else {
                 assert_eq!(callee.call(words), Err(status), "{way}");
                 // This thread's context is poisoned.
-                assert_eq!(callee.call([0, 1, 1]), Err(Status::Busy), "{way}");
+                assert_eq!(callee.call([0, 1, 1]), Err(GateStatus::Busy), "{way}");
                 assert!(callee.running.domain.try_wait().unwrap().is_none());
             }
             assert_eq!(witness.call([0, 1, 1]), Ok(2));
@@ -147,7 +148,7 @@ in_a_launcher! {
 in_a_launcher! {
     fn what_is_left_on_the_x87_stack_of_an_ended_call_is_gone(space) {
         let callee = Callee::start(space, &c("callee.c"), 2);
-        assert_eq!(callee.call([27, 0, 0]), Err(Status::Fault));
+        assert_eq!(callee.call([27, 0, 0]), Err(GateStatus::Fault));
         // With a full stack the next number would be none.
         let witness = Callee::start(space, &c("callee.c"), 1);
         assert_eq!(witness.call([21, 0, 0]), Ok(1));
@@ -171,7 +172,7 @@ in_a_launcher! {
     fn a_callee_that_declares_to_make_no_system_calls_makes_none(space) {
         let callee = Callee::start_for(space, &c("callee.c"), &["1", "silent"]);
         assert_eq!(callee.call([0, 1, 1]), Ok(2));
-        assert_eq!(callee.call([8, 0, 0]), Err(Status::SystemCall));
+        assert_eq!(callee.call([8, 0, 0]), Err(GateStatus::SystemCall));
         assert!(callee.running.domain.is_poisoned());
     }
 }
@@ -183,13 +184,13 @@ in_a_launcher! {
         let pid = first.domain.pid().to_string();
         let second = Callee::start_for(space, &image, &["2", &pid]);
         first.ready();
-        let first = Callee { link: space.launcher().take(7).unwrap(), guest: space.launcher(), running: first };
-        while first.call([0, 0, 0]) == Err(Status::Busy) {
+        let first = Callee { link: launcher(space).take(7).unwrap(), guest: launcher(space), running: first };
+        while first.call([0, 0, 0]) == Err(GateStatus::Busy) {
             std::thread::yield_now();
         }
         assert_eq!(first.call([28, 0, 26]), Ok(26));
-        assert_eq!(first.call([29, 0, 0]), Ok(1000 + Status::Denied as u64));
-        assert_eq!(first.call([28, 0, 3]), Ok(1000 + Status::Fault as u64));
+        assert_eq!(first.call([29, 0, 0]), Ok(1000 + GateStatus::Denied as u64));
+        assert_eq!(first.call([28, 0, 3]), Ok(1000 + GateStatus::Fault as u64));
         assert!(second.running.domain.is_poisoned() && !first.running.domain.is_poisoned());
         assert_eq!(first.call([0, 1, 1]), Ok(2));
     }
@@ -224,7 +225,7 @@ in_a_launcher! {
         // long ones, it would be nine times the whole.
         let most = if is_quiet() { whole * 3 / 2 } else { whole * 6 };
         assert!(inside > long * least / 5 * 4 && inside < most, "{inside} of {whole}, {long} of {least}");
-        assert_eq!((after.calls - before.calls, after.away), (calls + 2, 0));
+        assert_eq!((after.calls - before.calls, after.callee_time), (calls + 2, 0));
 
         let mut other = start(space, &c("caller.c"), &["load"]);
         other.ready();
@@ -232,13 +233,13 @@ in_a_launcher! {
         let callee = Callee::start_for(space, &c("callee.c"), &["2", &pid]);
         let ours = callee.running.domain.called();
         let begin = Instant::now();
-        while other.domain.called().away == 0 {
+        while other.domain.called().callee_time == 0 {
             assert!(begin.elapsed() < LONG, "it makes no calls");
             std::thread::yield_now();
         }
         std::thread::sleep(Duration::from_millis(100));
         // Its own time may be one sample short of the callee's, and the callee's have ours.
-        let (away, inside) = (other.domain.called().away, callee.running.domain.called().ticks);
+        let (away, inside) = (other.domain.called().callee_time, callee.running.domain.called().ticks);
         assert!(away > 0 && away <= inside && inside - away <= ours.ticks + inside / 4, "{away} of {inside}");
         assert_eq!(other.domain.called().ticks, 0);
     }
@@ -280,7 +281,7 @@ fn threads(pid: u32) -> Vec<PathBuf> {
 /// wake it.
 fn watch_that_sleeps() -> PathBuf {
     let is_watch = |thread: &PathBuf| {
-        std::fs::read_to_string(thread.join("comm")).is_ok_and(|name| name == "domain-watch\n")
+        std::fs::read_to_string(thread.join("comm")).is_ok_and(|name| name == "domain-watchdog\n")
     };
     let watch = threads(std::process::id()).into_iter().find(is_watch).unwrap();
     let futex = format!("{} ", libc::SYS_futex);
@@ -308,7 +309,7 @@ in_a_launcher! {
                 let ended = callee.within(words, limit);
                 (ended, Moment::of(&threads).since(&begin))
             });
-            assert_eq!(ended, Err(Status::Deadline), "{way}");
+            assert_eq!(ended, Err(GateStatus::Deadline), "{way}");
             assert!(all >= limit, "{way}: {all:?}");
             let most = Duration::from_millis(most) * slowness();
             println!("{way}: {all:?}, of which {own:?} not waiting for a CPU");
@@ -326,7 +327,7 @@ in_a_launcher! {
         let ended = in_time(LONG, "the end of a call with a limit of 20 ms", || {
             callee.within([5, 0, 0], Duration::from_millis(20))
         });
-        assert_eq!(ended, Err(Status::Deadline));
+        assert_eq!(ended, Err(GateStatus::Deadline));
     }
 }
 
@@ -357,7 +358,7 @@ in_a_launcher! {
         let pid = Pid::from_raw(callee.running.domain.pid() as i32).unwrap();
         kill_process(pid, Signal::USR2).unwrap();
         callee.running.ready();
-        assert_eq!(callee.call([0, 40, 2]), Err(Status::Closed));
+        assert_eq!(callee.call([0, 40, 2]), Err(GateStatus::Closed));
         assert!(callee.running.domain.try_wait().unwrap().is_none());
     }
 }
@@ -388,7 +389,7 @@ in_a_launcher! {
         });
         drop(callee);
         let (callee, _, begin) = stopped();
-        assert_eq!(callee.within([60, 1, 0], limit), Err(Status::Deadline));
+        assert_eq!(callee.within([60, 1, 0], limit), Err(GateStatus::Deadline));
         let took = begin.elapsed();
         assert!((Duration::from_secs(1)..5 * LONG * slowness()).contains(&took), "{took:?}");
     }
@@ -428,7 +429,7 @@ in_a_launcher! {
                                 done += 1;
                             }
                             Err(status) => {
-                                assert_eq!(status, Status::Busy);
+                                assert_eq!(status, GateStatus::Busy);
                                 busy += 1;
                                 std::thread::yield_now();
                             }
@@ -449,7 +450,7 @@ in_a_launcher! {
         let guest = callee.guest;
         assert_eq!(guest.take(7).unwrap_err().raw_os_error(), Some(libc::ENOENT));
         guest.release(callee.link);
-        assert_eq!(callee.call([0, 0, 0]), Err(Status::Closed));
+        assert_eq!(callee.call([0, 0, 0]), Err(GateStatus::Closed));
     }
 }
 
@@ -461,17 +462,17 @@ in_a_launcher! {
         assert_eq!(status.signal(), Some(libc::SIGKILL));
         let (guest, link) = (callee.guest, callee.link);
         drop(callee);
-        assert_eq!(guest.call(link, [0, 0, 0], LONG), Err(Status::Closed));
+        assert_eq!(guest.call(link, [0, 0, 0], LONG), Err(GateStatus::Closed));
     }
 }
 
 /// A caller of `caller.c` and the callee that it calls.
-pub(crate) fn pair(space: &Space, way: &str) -> (Running, Callee) {
+pub(crate) fn pair(space: &AddressSpace, way: &str) -> (Running, Callee) {
     pair_for(space, &[way])
 }
 
 /// The same, with more arguments for the caller.
-pub(crate) fn pair_for(space: &Space, way: &[&str]) -> (Running, Callee) {
+pub(crate) fn pair_for(space: &AddressSpace, way: &[&str]) -> (Running, Callee) {
     let mut caller = start(space, &c("caller.c"), way);
     caller.ready();
     let pid = caller.domain.pid().to_string();
@@ -592,7 +593,7 @@ in_a_launcher! {
     fn a_domain_that_takes_no_calls_is_closed_until_it_does_again(space) {
         let callee = Callee::start(space, &c("callee.c"), 1);
         for _ in 0..20 {
-            for expected in [Err(Status::Closed), Ok(42)] {
+            for expected in [Err(GateStatus::Closed), Ok(42)] {
                 callee.running.domain.signal(rustix::process::Signal::HUP).unwrap();
                 let begin = Instant::now();
                 while callee.call([0, 40, 2]) != expected {
@@ -610,7 +611,7 @@ in_a_launcher! {
         for calls in [0, 1, 7] {
             assert_eq!(callee.call([60, calls, 0]), Ok(calls));
         }
-        assert_eq!(space.launcher().forwards(), 0, "outside of a call");
+        assert_eq!(launcher(space).forwards(), 0, "outside of a call");
     }
 }
 
@@ -626,7 +627,7 @@ in_a_launcher! {
         });
         for _ in 0..2 {
             let callee = Callee::start(space, &image, 1);
-            assert_eq!(callee.call([3, 0, 0]), Err(Status::Fault));
+            assert_eq!(callee.call([3, 0, 0]), Err(GateStatus::Fault));
             assert!(callee.running.domain.is_poisoned());
         }
         let (first, second) = waiting.join().unwrap();
@@ -669,14 +670,14 @@ in_a_launcher! {
 in_a_launcher! {
     fn a_callee_in_which_a_call_was_cut_off_offers_no_links(space) {
         let callee = Callee::start(space, &c("callee.c"), 2);
-        assert_eq!(callee.call([3, 0, 0]), Err(Status::Fault));
+        assert_eq!(callee.call([3, 0, 0]), Err(GateStatus::Fault));
         // This thread owns the context that was cut off; another one gets the other.
         let offered = std::thread::scope(|scope| {
             let other = scope.spawn(|| {
                 let begin = Instant::now();
                 loop {
                     match callee.call([61, 0, 0]) {
-                        Err(Status::Busy) if begin.elapsed() < LONG => {}
+                        Err(GateStatus::Busy) if begin.elapsed() < LONG => {}
                         other => break other,
                     }
                 }

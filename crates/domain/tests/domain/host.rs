@@ -10,20 +10,20 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use partywall_abi::control::Isolation;
+use partywall_domain::address_space::AddressSpace;
 use partywall_domain::machine::Feature;
-use partywall_domain::space::Space;
 use partywall_domain::task::{Domain, Program};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Runs `body` in processes of its own, as a launcher has to be: without restartable sequences. Once
 /// without and, where the machine has them, once with protection keys; in the emulated machine, which
 /// is there for their sake, with them alone. `path` is that of the test, with the crate.
-pub(crate) fn alone(path: &str, body: fn(&Space)) {
+pub(crate) fn alone(path: &str, body: fn(&AddressSpace)) {
     let test = path.split_once("::").unwrap().1;
     if is_body_of(test) {
         let fault = std::env::var_os("DOMAIN_ISOLATION").is_some_and(|i| i == "fault");
         let isolation = if fault { Isolation::Fault } else { Isolation::None };
-        return body(&Space::new(isolation).unwrap());
+        return body(&AddressSpace::new(isolation).unwrap());
     }
     if !is_emulated() {
         run(test, Isolation::None);
@@ -124,7 +124,7 @@ const C_FLAGS: &[&str] = &[
     "-Wno-infinite-recursion",
     "-Wno-array-bounds",
     "-Werror",
-    concat!("-I", env!("CARGO_MANIFEST_DIR"), "/include"),
+    concat!("-I", env!("CARGO_MANIFEST_DIR"), "/../guest/include"),
 ];
 
 /// What makes a Rust program one that can be a domain.
@@ -182,12 +182,17 @@ pub(crate) fn program(image: &OwnedFd, args: &[&str]) -> (Program, File) {
     (program, ours.into())
 }
 
-pub(crate) fn start(space: &Space, image: &OwnedFd, args: &[&str]) -> Running {
+pub(crate) fn start(space: &AddressSpace, image: &OwnedFd, args: &[&str]) -> Running {
     start_in(Path::new("/"), space, image, args)
 }
 
 /// The same, in this directory.
-pub(crate) fn start_in(dir: &Path, space: &Space, image: &OwnedFd, args: &[&str]) -> Running {
+pub(crate) fn start_in(
+    dir: &Path,
+    space: &AddressSpace,
+    image: &OwnedFd,
+    args: &[&str],
+) -> Running {
     let (mut program, output) = program(image, args);
     program.directory = dir.into();
     let domain = Domain::start(space, program).unwrap();

@@ -5,6 +5,7 @@ mod bytes;
 mod deaths;
 mod gate;
 mod host;
+mod launcher;
 mod programs;
 mod rights;
 mod soak;

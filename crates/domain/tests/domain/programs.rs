@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use partywall_abi::control::Isolation;
-use partywall_domain::space::Space;
+use partywall_domain::address_space::AddressSpace;
 use partywall_domain::task::Domain;
 
 use rustix::io::Errno;
@@ -24,8 +24,8 @@ in_a_launcher! {
         let image = c("everything.c");
         // Where the next slot is, the program learns from its arguments.
         let slot = |n: u64| {
-            let low = space.range().start + n * partywall_domain::space::SLOT;
-            [low, low + partywall_domain::space::SLOT].map(|at| format!("{at:x}"))
+            let low = space.range().start + n * partywall_domain::address_space::SLOT;
+            [low, low + partywall_domain::address_space::SLOT].map(|at| format!("{at:x}"))
         };
         let running: Vec<_> = (0..3)
             .map(|n| {
@@ -192,7 +192,7 @@ in_a_launcher! {
 #[test]
 fn a_process_with_restartable_sequences_is_refused() {
     if std::env::var_os("GLIBC_TUNABLES").is_none() {
-        let why = Space::new(Isolation::None).unwrap_err().to_string();
+        let why = AddressSpace::new(Isolation::None).unwrap_err().to_string();
         assert!(why.contains("GLIBC_TUNABLES=glibc.pthread.rseq=0"), "{why}");
     }
 }

@@ -3,29 +3,30 @@
 use std::time::{Duration, Instant};
 
 use partywall_abi::control::Isolation;
-use partywall_abi::domain::Status;
-use partywall_domain::bytes::Function;
-use partywall_domain::guest::{Guest, Link};
-use partywall_domain::space::Space;
+use partywall_abi::domain::GateStatus;
+use partywall_domain::address_space::AddressSpace;
 use partywall_domain::task::{Domain, StartError};
+use partywall_guest::bytes::Function;
+use partywall_guest::{Guest, Link};
 
 use crate::host::{Running, c, in_a_launcher, program, start};
+use crate::launcher::launcher;
 
 const LONG: Duration = Duration::from_secs(3);
 
 /// A callee with two lent threads, as seen by this thread.
-fn callee(space: &Space) -> (Running, Guest, Link) {
+fn callee(space: &AddressSpace) -> (Running, Guest, Link) {
     callee_for(space, &["2"])
 }
 
 /// The same, with these arguments.
-fn callee_for(space: &Space, arguments: &[&str]) -> (Running, Guest, Link) {
+fn callee_for(space: &AddressSpace, arguments: &[&str]) -> (Running, Guest, Link) {
     let mut running = start(space, &c("callee.c"), arguments);
     running.ready();
-    let guest = space.launcher();
+    let guest = launcher(space);
     let link = guest.take(7).unwrap();
     let begin = Instant::now();
-    while guest.call(link, [0, 0, 0], LONG) == Err(Status::Busy) {
+    while guest.call(link, [0, 0, 0], LONG) == Err(GateStatus::Busy) {
         assert!(begin.elapsed() < LONG, "no thread is lent");
     }
     (running, guest, link)
@@ -43,7 +44,7 @@ in_a_launcher! {
         let written = guest.call(link, [30, address, 8], LONG);
         let now = std::hint::black_box(&own);
         if keys {
-            assert_eq!((written, **now, first.domain.is_poisoned()), (Err(Status::Fault), 7, true));
+            assert_eq!((written, **now, first.domain.is_poisoned()), (Err(GateStatus::Fault), 7, true));
         } else {
             assert_eq!((written, **now), (Ok(30), 8));
         }
@@ -54,7 +55,7 @@ in_a_launcher! {
         let (third, guest, link) = callee(space);
         assert_eq!(guest.call(link, [32, theirs, 0], LONG), Ok(if keys { 32 } else { 0 }));
         let read = guest.call(link, [2, theirs, 0], LONG);
-        assert_eq!(read, if keys { Err(Status::Fault) } else { Ok(u64::MAX) });
+        assert_eq!(read, if keys { Err(GateStatus::Fault) } else { Ok(u64::MAX) });
         assert_eq!(third.domain.is_poisoned(), keys);
     }
 }
@@ -76,7 +77,7 @@ in_a_launcher! {
             let (stray, guest, link) = callee(space);
             let stored = guest.call(link, [30, stack(thread), 1], LONG);
             match space.isolation() {
-                Isolation::Fault => assert_eq!(stored, Err(Status::Fault)),
+                Isolation::Fault => assert_eq!(stored, Err(GateStatus::Fault)),
                 // As its name says.
                 _ => assert_eq!(stored, Ok(30)),
             }
@@ -89,7 +90,7 @@ in_a_launcher! {
     fn an_arena_is_closed_to_a_third(space) {
         let mut callee_of_bytes = start(space, &c("callee.c"), &["1", "bytes"]);
         callee_of_bytes.ready();
-        let mut function = Function::take(space.launcher(), 7).unwrap();
+        let mut function = Function::take(launcher(space), 7).unwrap();
         let mut address = 0;
         let begin = Instant::now();
         loop {
@@ -142,7 +143,7 @@ in_a_launcher! {
             (Isolation::None, StartError::Full) => assert_eq!(all, 64),
             other => panic!("{other:?}"),
         }
-        let take = || Function::take(space.launcher(), 7);
+        let take = || Function::take(launcher(space), 7);
         let without_a_key = take().err().and_then(|why| why.raw_os_error());
         assert_eq!(without_a_key, keys.then_some(libc::ENOSPC));
         // A key comes back with its domain, and the arena has it.

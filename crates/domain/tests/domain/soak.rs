@@ -3,10 +3,11 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use partywall_abi::domain::Status;
-use partywall_domain::bytes::{CallError, Function};
+use partywall_abi::domain::GateStatus;
+use partywall_guest::bytes::{CallError, Function};
 
 use crate::host::{c, descriptors, in_a_launcher, mapped, slowness, start};
+use crate::launcher::launcher;
 
 /// Resident memory of this process, in KiB (proc(5), `status`).
 fn resident_kib() -> u64 {
@@ -27,19 +28,19 @@ in_a_launcher! {
         let pid = other.domain.pid().to_string();
         let mut words = start(space, &image, &["4", &pid]);
         words.ready();
-        let link = space.launcher().take(7).unwrap();
+        let link = launcher(space).take(7).unwrap();
         let mut bytes = start(space, &image, &["2", "bytes"]);
         bytes.ready();
-        let mut function = Function::take(space.launcher(), 7).unwrap();
+        let mut function = Function::take(launcher(space), 7).unwrap();
         let stop = AtomicBool::new(false);
         let done = std::thread::scope(|scope| {
-            let (guest, stop) = (space.launcher(), &stop);
+            let (guest, stop) = (launcher(space), &stop);
             let calls = scope.spawn(move || {
                 let mut calls = 0_u64;
                 while !stop.load(Ordering::Relaxed) {
                     match guest.call(link, [0, calls, 1], limit) {
                         Ok(sum) => assert_eq!(sum, calls + 1),
-                        Err(Status::Busy) => continue,
+                        Err(GateStatus::Busy) => continue,
                         Err(why) => panic!("{why:?}"),
                     }
                     calls += 1;
@@ -53,7 +54,7 @@ in_a_launcher! {
                 while !stop.load(Ordering::Relaxed) {
                     match function.call(&request, limit, right) {
                         Ok(right) => assert!(right),
-                        Err(CallError::Gate(Status::Busy)) => continue,
+                        Err(CallError::Gate(GateStatus::Busy)) => continue,
                         Err(why) => panic!("{why}"),
                     }
                     calls += 1;

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use iced_x86::{Decoder, DecoderOptions};
 use partywall_abi::control::Isolation;
-use partywall_abi::domain::Status;
-use partywall_domain::space::Space;
+use partywall_abi::domain::GateStatus;
+use partywall_domain::address_space::AddressSpace;
 
 use crate::gate::{Callee, pair_for};
 use crate::host::{Running, c, in_a_launcher, in_time, start};
@@ -16,7 +16,7 @@ use crate::host::{Running, c, in_a_launcher, in_time, start};
 const LONG: Duration = Duration::from_secs(5);
 
 /// Where the instructions of the gate's page begin.
-fn instructions(space: &Space) -> Vec<u64> {
+fn instructions(space: &AddressSpace) -> Vec<u64> {
     let callee = Callee::start(space, &c("callee.c"), 1);
     let word = |at| callee.call([42, at, 0]).unwrap().to_le_bytes();
     let page: Vec<u8> = (0..4096).step_by(8).flat_map(word).collect();
@@ -27,7 +27,7 @@ fn instructions(space: &Space) -> Vec<u64> {
 }
 
 /// A caller that is to go astray at these places, one call at each.
-fn caller(space: &Space, places: &[u64]) -> Running {
+fn caller(space: &AddressSpace, places: &[u64]) -> Running {
     let places: Vec<_> = places.iter().map(u64::to_string).collect();
     let arguments: Vec<_> =
         ["astray"].into_iter().chain(places.iter().map(String::as_str)).collect();
@@ -60,7 +60,7 @@ in_a_launcher! {
         }
         one.says("ok\n");
         println!("{} places, calls by status: {ended:?}, callers killed at {killed:?}", places.len());
-        assert!(ended[Status::Fault as usize] > places.len() / 2, "{ended:?}");
+        assert!(ended[GateStatus::Fault as usize] > places.len() / 2, "{ended:?}");
         // Those from which it comes to rights of its own making.
         assert!(killed.len() < places.len() / 10, "{killed:?}");
     }

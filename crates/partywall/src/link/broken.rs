@@ -20,7 +20,7 @@ pub(crate) enum Broken {
     Ended(Box<Status>),
     /// The service has failed while this thread was in it.
     #[error("the service failed inside a call ({0:?}) and is to be started again")]
-    Callee(partywall_abi::domain::Status),
+    Callee(partywall_abi::domain::GateStatus),
 }
 
 impl Broken {

@@ -429,7 +429,7 @@ impl Call {
             }
             Err(SendError::Broken(why)) => {
                 let link = open.link();
-                if matches!(why, Broken::Callee(partywall_abi::domain::Status::Deadline)) {
+                if matches!(why, Broken::Callee(partywall_abi::domain::GateStatus::Deadline)) {
                     let text = format!("link {}: {why}", link.number);
                     link.calls.fail(open.key, Status::deadline_exceeded(text));
                 }

@@ -15,7 +15,7 @@ use crate::{apt, built};
 pub(super) const REPEAT: &str = "PARTYWALL_TRIALS=quick cargo test --workspace --no-fail-fast";
 
 pub(super) const REPEAT_LOOM: &str = "RUSTFLAGS='--cfg loom' cargo test --release \
-     --target-dir target/loom -p partywall-shm --lib loom_";
+     --target-dir target/loom -p partywall-shm -p partywall-domain --lib loom_";
 
 /// Arguments of each `cargo test` of the tests step. A run that needs features of its own is one
 /// more line, for example `&["-p", "partywall-shm", "--features", "failpoints"]`.
@@ -32,7 +32,7 @@ const ROOT_PREFIX: &str = "partywall_system_tests::root";
 pub(super) const REPEAT_ROOT: &str = "cargo xtask test --step root --step rows";
 
 /// Packages with loom models.
-pub(crate) const LOOM: &[&str] = &["partywall-shm"];
+pub(crate) const LOOM: &[&str] = &["partywall-shm", "partywall-domain"];
 
 /// Runs all tests and keeps their names for the steps that follow.
 pub(super) fn run(session: &mut Session) -> Result<()> {

@@ -35,7 +35,12 @@ const OF_HOST: [(&str, &str); 2] =
     [("partywall-system-tests", "processes"), ("partywall-cli", "up")];
 
 /// Emulated, the tests take twice as long without.
-const OPTIMISED: &str = "profile.dev.package.partywall-domain.opt-level=1";
+const OPTIMISED: [&str; 4] = [
+    "--config",
+    "profile.dev.package.partywall-domain.opt-level=1",
+    "--config",
+    "profile.dev.package.partywall-guest.opt-level=1",
+];
 
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
@@ -81,7 +86,7 @@ pub(super) fn all(workspace: &Workspace, dir: &Path) -> Result<Built> {
     let packages = PACKAGES.iter().flat_map(|package| ["--package", package]);
     let line = ["test", "--no-run", "--quiet", "--message-format", "json-render-diagnostics"];
     let tests = cargo.clone().args(line).args(packages).args(target);
-    let messages = tests.args(["--config", OPTIMISED]).read()?;
+    let messages = tests.args(OPTIMISED).read()?;
     let mut tests = built::tests(&workspace.metadata, &messages)?;
     tests.sort_by(|a, b| a.prefix.cmp(&b.prefix));
     for package in PACKAGES {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use partywall_abi::control::Isolation;
-use partywall_domain::space::Space;
+use partywall_domain::address_space::AddressSpace;
 use partywall_domain::task::{Called, Domain, Program};
 
 #[derive(Parser)]
@@ -50,7 +50,7 @@ type Error = Box<dyn std::error::Error>;
 
 fn main() -> Result<(), Error> {
     let arguments = Arguments::parse();
-    let space = Space::new(arguments.isolation)?;
+    let space = AddressSpace::new(arguments.isolation)?;
     // What came of it: before Linux 6.12 signal stacks are shared.
     println!("isolation {}", space.isolation());
     let (input, output) = (std::io::stdin(), std::io::stdout());

@@ -124,7 +124,7 @@ fn domains(socket: &std::path::Path) {
     launcher.say("32");
     launcher.line();
     let pid = launcher.pid();
-    until_there(pid, &["domain-watch"]);
+    until_there(pid, &["domain-watchdog"]);
     let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
     let domains: Vec<u32> = children.split_whitespace().map(|pid| pid.parse().unwrap()).collect();
     assert_eq!(domains.len(), 2, "{children}");

@@ -15,12 +15,12 @@
 #define PARTYWALL_DOMAIN_MAGIC 0x6e69616d6f645750ull /* "PWdomain" */
 #define PARTYWALL_DOMAIN_VERSION 4u
 
-enum partywall_status {
+enum partywall_gate_status {
     PARTYWALL_DONE = 0,
     PARTYWALL_BUSY = 1,
     PARTYWALL_CLOSED = 2,
     PARTYWALL_DENIED = 3,
-    PARTYWALL_DEEP = 4,
+    PARTYWALL_DEPTH_EXCEEDED = 4,
     PARTYWALL_FAULT = 5,
     PARTYWALL_DEADLINE = 6,
     PARTYWALL_DIED = 7,

@@ -2,7 +2,7 @@
 //! The system calls of a domain that must not do what they do in a process of one program.
 //!
 //! A seccomp(2) filter, installed before the program's first instruction and inherited by its
-//! threads and forks, sends a few calls to the SIGSYS handler ([`crate::signals`]). It looks at where
+//! threads and forks, sends a few calls to the SIGSYS handler ([`crate::handlers`]). It looks at where
 //! the call comes from: only code in the domain's own slot is meant, so a program that is started by
 //! exec(3) has nothing to do with it.
 //!
@@ -34,13 +34,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::callers;
 use crate::contexts;
 use crate::elf::PAGE;
-use crate::gate;
 use crate::keys;
-use crate::load::MAPPINGS;
-use crate::signals::{self, Action, KEPT_OPEN};
-use crate::space::{SLOT, SLOTS};
+use crate::self_query;
+use crate::sigaction::{self, Action, KEPT_OPEN};
 use crate::sys::{self, Errno};
-use crate::table::{Context, TABLES};
+use crate::table::{Context, MAPPINGS, SLOT, SLOTS, TABLES};
 
 /// Where the next mapping of each slot is tried, relative to the slot.
 static CURSORS: [AtomicU64; SLOTS] = [const { AtomicU64::new(MAPPINGS) }; SLOTS];
@@ -280,12 +278,13 @@ impl Call<'_> {
             return self.make(self.number, self.arguments);
         }
         // Nobody is to be called in what its code leaves behind.
+        // SYNC(gate.enter)
         let was_open = TABLES.domains[self.domain].open.swap(0, Ordering::SeqCst);
         if self.lent.is_none() {
             keys::set(TABLES.domains[self.domain].rights.load(Ordering::Relaxed));
         }
         let failed = self.make(self.number, self.arguments);
-        gate::accept(was_open != 0);
+        self_query::accept_from_within(was_open != 0);
         failed
     }
 
@@ -328,7 +327,7 @@ impl Call<'_> {
     /// after fork(2), has handlers of its own and calls nobody.
     fn is_of_a_child(&self) -> bool {
         let own = TABLES.domains[self.domain].pid.load(Ordering::Relaxed);
-        self.lent.is_none() && callers::pid() != own
+        self.lent.is_none() && sys::pid() != own
     }
 
     /// Of this domain's own tasks.
@@ -340,13 +339,13 @@ impl Call<'_> {
         for structure in [new, old] {
             self.may_name(structure, size_of::<Action>() as u64)?;
         }
-        if new != 0 && (signal == libc::SIGSYS as u64 || signal == signals::CALL_OFF) {
+        if new != 0 && (signal == libc::SIGSYS as u64 || signal == sigaction::CANCEL_SIGNAL) {
             return Err(Errno(libc::EINVAL));
         }
         if self.is_of_a_child() {
             return self.make(self.number, self.arguments);
         }
-        let Some(row) = signals::row(self.domain, signal) else {
+        let Some(row) = sigaction::row(self.domain, signal) else {
             return self.make(self.number, self.arguments);
         };
         let before = row.load();
@@ -357,7 +356,7 @@ impl Call<'_> {
             if action.is_handler() {
                 row.store(&action);
             }
-            if let Some(ours) = signals::instead_of(signal, action)
+            if let Some(ours) = sigaction::instead_of(signal, action)
                 && let Err(why) = self.install(signal, &ours)
             {
                 row.store(&before);

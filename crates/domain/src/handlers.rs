@@ -3,9 +3,9 @@
 //!
 //! | signal | what ours does |
 //! | --- | --- |
-//! | SIGSYS | makes a trapped call as [`crate::traps`] says, in the domain's own kernel task |
+//! | SIGSYS | makes a trapped call as [`crate::syscalls`] says, in the domain's own kernel task |
 //! | SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP | inside a callee: ends the call; else the program's own |
-//! | [`CALL_OFF`] | ends a call whose time is over or whose callee has died, if it is still there |
+//! | `CANCEL_SIGNAL` | ends a call whose time is over or whose callee has died, if it is still there |
 //! | all others | the program's own handler, with the thread's own thread-local storage |
 //!
 //! The kernel enters them through the gate's page, which takes all rights to protection keys. A
@@ -22,183 +22,17 @@
 //! signal mask from the frame; protection-key rights as well, so the gate takes its own first. What the callee held stays held: locks, memory, half a change; that is
 //! why its domain is restarted.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
+
+use partywall_abi::domain::{BLOCKED, GateStatus};
 
 use crate::elf::PAGE;
-use crate::space::SLOTS;
+use crate::page;
+use crate::sigaction::{Action, KEPT_OPEN, LIBRARY, SIG_IGN, bit, row};
 use crate::sys::{self, Errno};
+use crate::syscalls::Call;
 use crate::table::{BUSY, Caller, Context, ENDING, TABLES};
-use crate::traps::Call;
-use crate::{callers, contexts, gate, watch};
-use partywall_abi::domain::{BLOCKED, Status};
-
-/// The launcher's own signal. The kernel refuses real-time signals when the user's queue is full
-/// (`RLIMIT_SIGPENDING`), and ones below 32 never; this is the one of them that no kernel sends
-/// (signal(7)).
-pub(crate) const CALL_OFF: u64 = libc::SIGSTKFLT as u64;
-const FAULTS: [libc::c_int; 5] =
-    [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP];
-
-const fn bit(signal: u64) -> u64 {
-    1 << (signal - 1)
-}
-
-/// Signals that no program blocks: blocked, they would kill where they are to be handled.
-pub(crate) const KEPT_OPEN: u64 = bit(libc::SIGSYS as u64)
-    | bit(CALL_OFF)
-    | bit(libc::SIGSEGV as u64)
-    | bit(libc::SIGBUS as u64)
-    | bit(libc::SIGILL as u64)
-    | bit(libc::SIGFPE as u64)
-    | bit(libc::SIGTRAP as u64);
-
-/// Signals by which a C library has all threads of a process do something, such as change their user, or
-/// cancels one: it blocks them nowhere for long, and waits for those who have to answer (glibc: 32 and
-/// 33, musl: 33 and 34; their internal signal numbers).
-pub(crate) const LIBRARY: u64 = bit(32) | bit(33) | bit(34);
-
-/// `struct sigaction` as the kernel has it (rt_sigaction(2)).
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Action {
-    pub(crate) handler: u64,
-    pub(crate) flags: u64,
-    pub(crate) restorer: u64,
-    pub(crate) mask: u64,
-}
-
-/// The kernel's `SA_RESTORER`, which C libraries set and do not show.
-const SA_RESTORER: u64 = 0x0400_0000;
-const SIG_DFL: u64 = 0;
-const SIG_IGN: u64 = 1;
-
-impl Action {
-    pub(crate) const DEFAULT: Self = Self { handler: SIG_DFL, flags: 0, restorer: 0, mask: 0 };
-
-    /// One of our handlers.
-    fn ours(entry: unsafe extern "C" fn()) -> Self {
-        Self {
-            handler: entry as *const () as u64,
-            flags: SA_RESTORER
-                | (libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER | libc::SA_RESTART)
-                    as u64,
-            restorer: sys::restorer() as u64,
-            // None comes before the handler has the rights to its stack: before Linux 6.12 the kernel
-            // writes the next frame with the rights of the code it interrupts.
-            mask: u64::MAX,
-        }
-    }
-
-    /// Installs it in the calling task.
-    pub(crate) fn install(&self, signal: u64) -> Result<(), Errno> {
-        let at = &raw const *self as u64;
-        // SAFETY: the kernel's structure; the handlers in it are ours or the program's own.
-        unsafe { sys::call(libc::SYS_rt_sigaction, [signal, at, 0, 8, 0, 0])? };
-        Ok(())
-    }
-
-    /// Whether it is code that is to be called.
-    pub(crate) fn is_handler(&self) -> bool {
-        self.handler != SIG_DFL && self.handler != SIG_IGN
-    }
-}
-
-/// What a program has asked for, as it sees it.
-pub(crate) struct Row {
-    handler: AtomicU64,
-    flags: AtomicU64,
-    restorer: AtomicU64,
-    mask: AtomicU64,
-}
-
-impl Row {
-    const fn new() -> Self {
-        Self {
-            handler: AtomicU64::new(SIG_DFL),
-            flags: AtomicU64::new(0),
-            restorer: AtomicU64::new(0),
-            mask: AtomicU64::new(0),
-        }
-    }
-
-    pub(crate) fn load(&self) -> Action {
-        Action {
-            handler: self.handler.load(Ordering::Acquire),
-            flags: self.flags.load(Ordering::Relaxed),
-            restorer: self.restorer.load(Ordering::Relaxed),
-            mask: self.mask.load(Ordering::Relaxed),
-        }
-    }
-
-    pub(crate) fn store(&self, action: &Action) {
-        self.flags.store(action.flags, Ordering::Relaxed);
-        self.restorer.store(action.restorer, Ordering::Relaxed);
-        self.mask.store(action.mask, Ordering::Relaxed);
-        self.handler.store(action.handler, Ordering::Release);
-    }
-}
-
-/// By domain, the launcher last, and signal.
-static ROWS: [[Row; 65]; SLOTS + 1] = [const { [const { Row::new() }; 65] }; SLOTS + 1];
-
-/// What domain `domain` has asked for `signal`.
-pub(crate) fn row(domain: usize, signal: u64) -> Option<&'static Row> {
-    ROWS.get(domain)?.get(usize::try_from(signal).ok()?).filter(|_| signal > 0)
-}
-
-/// Forgets what the slot's domain before has asked for.
-pub(crate) fn prepare(domain: usize) {
-    ROWS[domain].iter().for_each(|row| row.store(&Action::DEFAULT));
-}
-
-/// What is installed for what a program asks for; `None` when ours stays.
-pub(crate) fn instead_of(signal: u64, wanted: Action) -> Option<Action> {
-    if FAULTS.iter().any(|fault| *fault as u64 == signal) {
-        return None;
-    }
-    if !wanted.is_handler() {
-        return Some(wanted);
-    }
-    let ours = Action::ours(gate::partywall_handle_signal);
-    let flags = wanted.flags | SA_RESTORER | (libc::SA_SIGINFO | libc::SA_ONSTACK) as u64;
-    Some(Action { flags, ..ours })
-}
-
-/// Installs ours in the calling task, for all its threads.
-pub(crate) fn install_in_domain() -> Result<(), Errno> {
-    Action::ours(gate::partywall_handle_sigsys).install(libc::SIGSYS as u64)?;
-    Action::ours(gate::partywall_handle_call_off).install(CALL_OFF)?;
-    FAULTS
-        .iter()
-        .try_for_each(|fault| Action::ours(gate::partywall_handle_fault).install(*fault as u64))
-}
-
-/// Sends the calling thread a signal of ours, to be handled on this stack.
-pub(crate) fn try_out(stack: u64, bytes: u64) -> Result<(), Errno> {
-    let stack =
-        libc::stack_t { ss_sp: stack as *mut libc::c_void, ss_flags: 0, ss_size: bytes as usize };
-    // SAFETY: the kernel copies the structure; the stack is the caller's.
-    unsafe { sys::call(libc::SYS_sigaltstack, [&raw const stack as u64, 0, 0, 0, 0, 0])? };
-    Action::ours(gate::partywall_handle_call_off).install(CALL_OFF)?;
-    sys::set_mask(0);
-    sys::tgkill(callers::pid(), callers::tid(), CALL_OFF).map(drop)
-}
-
-/// The same in the launcher, whose program may have handlers already: they are what it has asked for.
-pub(crate) fn install() -> Result<(), Errno> {
-    for fault in FAULTS {
-        let mut before = Action::DEFAULT;
-        // SAFETY: the kernel writes its structure.
-        let _read = unsafe {
-            let at = &raw mut before as u64;
-            sys::call(libc::SYS_rt_sigaction, [fault as u64, 0, at, 8, 0, 0])?
-        };
-        if before.handler != gate::partywall_handle_fault as *const () as u64 {
-            ROWS[SLOTS][fault as usize].store(&before);
-        }
-    }
-    install_in_domain()
-}
+use crate::{callers, contexts, watchdog};
 
 /// What the kernel has entered a handler with; `at` is the stack pointer.
 struct Kernels {
@@ -264,7 +98,7 @@ impl Frame<'_> {
     }
 
     /// Writes down the registers of code that makes a task.
-    fn registers(&self, frame: &gate::Frame) {
+    fn registers(&self, frame: &page::Frame) {
         let registers = [
             (&frame.number, libc::REG_RAX),
             (&frame.rdi, libc::REG_RDI),
@@ -294,16 +128,16 @@ impl Frame<'_> {
     }
 
     /// Ends the innermost call of this thread.
-    fn abort(&mut self, caller: &Caller, context: &Context, status: Status) {
-        context.state.store(ENDING, Ordering::Release);
-        context.turn.fetch_add(1, Ordering::Release);
-        // What was being done for it when it was called off, such as binding, is not done.
-        caller.entering.store(0, Ordering::Release);
+    fn abort(&mut self, caller: &Caller, context: &Context, status: GateStatus) {
+        context.state.store(ENDING, Ordering::Release); // SYNC(context.end)
+        context.turn.fetch_add(1, Ordering::Release); // SYNC(context.turn)
+        // What was being done for it when it was cancelled, such as binding, is not done.
+        caller.entering.store(0, Ordering::Release); // SYNC(gate.enter)
         caller.forwarding.store(0, Ordering::Relaxed);
         TABLES.poisoned(context);
         // What the callee has left of rights, segments and mask is nothing to go on with.
         let keys = TABLES.keys.load(Ordering::Relaxed) != 0;
-        let out = if keys { gate::partywall_abort_open } else { gate::partywall_abort };
+        let out = if keys { page::partywall_abort_open } else { page::partywall_abort };
         self.set(libc::REG_RIP, out as *const () as u64);
         self.set(libc::REG_RSP, context.stack.load(Ordering::Relaxed));
         self.set(libc::REG_RAX, status as u64);
@@ -322,7 +156,7 @@ impl Frame<'_> {
 /// The calling thread and the innermost context whose code it runs; `None` while it runs a handler of
 /// its own program meanwhile.
 fn inside() -> Option<(&'static Caller, &'static Context)> {
-    let caller = callers::find(callers::tid())?;
+    let caller = callers::find(sys::tid())?;
     let context = TABLES.context_at(caller.inside.load(Ordering::Relaxed))?;
     let trapped = caller.selector.load(Ordering::Relaxed) != 0;
     (trapped && context.state.load(Ordering::Relaxed) == BUSY).then_some((caller, context))
@@ -357,14 +191,14 @@ pub(crate) extern "C" fn on_sigsys(
     sys::set_mask(mask & !KEPT_OPEN);
     if let Some((caller, context)) = lent {
         let callee = TABLES.domains.get(caller.domain.load(Ordering::Relaxed) as usize);
-        if callee.is_some_and(|d| d.silent.load(Ordering::Relaxed) != 0) {
-            return frame.abort(caller, context, Status::SystemCall);
+        if callee.is_some_and(|d| d.no_syscalls.load(Ordering::Relaxed) != 0) {
+            return frame.abort(caller, context, GateStatus::SystemCall);
         }
         caller.forwarding.store(1, Ordering::Relaxed);
         match number {
             // The context's thread cannot end here.
             libc::SYS_exit | libc::SYS_rt_sigreturn => {
-                return frame.abort(caller, context, Status::Fault);
+                return frame.abort(caller, context, GateStatus::Fault);
             }
             libc::SYS_clone | libc::SYS_clone3 | libc::SYS_fork | libc::SYS_vfork => {
                 frame.registers(contexts::frame(context));
@@ -398,15 +232,15 @@ pub(crate) extern "C" fn on_fault(
     // What is not positive was sent by a process, and is not the callee's doing (sigaction(2)). Neither
     // is what comes of the trap flag that a handler has left: it is not back yet.
     let steps =
-        frame.info.si_signo == libc::SIGTRAP && gate::runs_a_handler(frame.register(libc::REG_RIP));
+        frame.info.si_signo == libc::SIGTRAP && page::runs_a_handler(frame.register(libc::REG_RIP));
     let faulted = frame.info.si_code > 0 && !steps;
     if let Some((caller, context)) = inside().filter(|_| faulted) {
-        return frame.abort(caller, context, Status::Fault);
+        return frame.abort(caller, context, GateStatus::Fault);
     }
     own_handler(&kernels);
 }
 
-pub(crate) extern "C" fn on_call_off(
+pub(crate) extern "C" fn on_cancel(
     signal: libc::c_int,
     info: *mut libc::siginfo_t,
     context: *mut libc::c_void,
@@ -414,26 +248,27 @@ pub(crate) extern "C" fn on_call_off(
 ) {
     // SAFETY: this is a handler.
     let mut frame = unsafe { Kernels::new(signal, info, context, at).frame() };
-    if let Some(caller) = callers::find(callers::tid()) {
-        caller.called_off.store(0, Ordering::Release);
+    if let Some(caller) = callers::find(sys::tid()) {
+        caller.cancelling.store(0, Ordering::Release); // SYNC(caller.cancelling)
     }
     let Some((caller, context)) = inside() else { return };
-    // On its way; whoever watches sends another signal.
-    if gate::is_on_the_way(frame.register(libc::REG_RIP)) {
+    // On its way; the watchdog sends another signal.
+    if page::is_on_the_way(frame.register(libc::REG_RIP)) {
         return;
     }
     let domain = caller.domain.load(Ordering::Relaxed) as usize;
+    // SYNC(domain.dead)
     let died = TABLES.domains.get(domain).is_some_and(|d| d.dead.load(Ordering::Acquire) != 0);
     if died {
-        frame.abort(caller, context, Status::Died);
+        frame.abort(caller, context, GateStatus::Died);
     } else if is_over(caller, context) {
-        frame.abort(caller, context, Status::Deadline);
+        frame.abort(caller, context, GateStatus::Deadline);
     }
 }
 
 /// How often a call that is over its limit is found in a system call that is being made before it is
 /// ended, once a tick.
-const BLOCKS: u32 = (BLOCKED.as_micros() / watch::TICK.as_micros()) as u32;
+const BLOCKS: u32 = (BLOCKED.as_micros() / watchdog::TICK.as_micros()) as u32;
 /// The same with those that are not made yet, or any more: others may keep the agent or the caller from
 /// running.
 const WAITS: u32 = 1000;
@@ -442,6 +277,7 @@ const WAITS: u32 = 1000;
 /// in system calls: a thread that others have kept from running is not the callee's fault.
 fn is_over(caller: &Caller, context: &Context) -> bool {
     let call = context.calls.load(Ordering::Relaxed);
+    // SYNC(context.expired)
     if context.expired.load(Ordering::Acquire) != call {
         return false;
     }
@@ -478,7 +314,7 @@ fn unhandled(signal: libc::c_int, sent: bool, action: &Action) {
     }
     let _default = Action::DEFAULT.install(signal as u64);
     if sent || signal == libc::SIGTRAP {
-        let _again = sys::tgkill(callers::pid(), callers::tid(), signal as u64);
+        let _again = sys::tgkill(sys::pid(), sys::tid(), signal as u64);
     }
 }
 
@@ -489,7 +325,7 @@ fn own_handler(kernels: &Kernels) {
     if bit(signal as u64) & LIBRARY != 0 {
         contexts::signalled();
     }
-    let caller = callers::find(callers::tid());
+    let caller = callers::find(sys::tid());
     let home_fs = caller.map_or(fs, |caller| caller.home_fs.load(Ordering::Relaxed));
     let home = TABLES.slot_of(home_fs);
     let Some(row) = row(home, signal as u64) else { return };
@@ -511,16 +347,16 @@ fn own_handler(kernels: &Kernels) {
     let own = if defers { bit(signal as u64) } else { 0 };
     let mask = (blocked | action.mask | own) & !KEPT_OPEN;
     // Inside, system calls may be trapped already though the storage is still this thread's own.
-    let away = |caller: &&Caller| {
+    let inside_of = |caller: &&Caller| {
         let inside = caller.inside.load(Ordering::Relaxed) != 0 || home_fs != fs;
         inside && caller.handler_frame.load(Ordering::Relaxed) == 0
     };
     // Until the mask is set no other signal comes: each finds all of what the one before has done.
-    let Some(caller) = caller.filter(away) else {
+    let Some(caller) = caller.filter(inside_of) else {
         sys::set_mask(mask);
         // SAFETY: the program gave this address for a handler with these arguments, or the first;
         // nothing of this function's is needed again.
-        unsafe { gate::partywall_last_handler(signal, info, context, action.handler, rights, at) }
+        unsafe { page::partywall_last_handler(signal, info, context, action.handler, rights, at) }
     };
     caller.handler_fs.store(fs, Ordering::Relaxed);
     let selector = caller.selector.swap(0, Ordering::Relaxed);
@@ -529,5 +365,14 @@ fn own_handler(kernels: &Kernels) {
     sys::set_fs(home_fs);
     sys::set_mask(mask);
     // SAFETY: as above; the caller's entry says what to come back to.
-    unsafe { gate::partywall_run_handler(signal, info, context, action.handler, rights, caller) }
+    unsafe {
+        page::partywall_run_handler(
+            signal,
+            info,
+            context,
+            action.handler,
+            rights,
+            std::ptr::from_ref(caller) as u64,
+        )
+    }
 }

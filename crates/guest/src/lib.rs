@@ -1,5 +1,7 @@
-#![allow(unsafe_code, reason = "calls the launcher's entry points by address")]
-//! A program's side: finding out that it runs as a domain, lending threads, calling others.
+#![allow(unsafe_code, reason = "finds the launcher's table by address")]
+//! What a program links to run as a protection domain: finding out that it does, lending threads,
+//! calling other domains. The launcher's side is `partywall-domain`, of which nothing is in here.
+//! Programs in C have `include/partywall_domain.h`.
 //!
 //! ```text
 //! callee                                   caller
@@ -15,7 +17,15 @@
 //! storage of one of the threads that were lent. It may do all that a function does; each system
 //! call costs about as much as a round trip over a Unix socket.
 //!
-//! Bytes go through a link's arena, memory that only its two ends share ([`crate::bytes`]).
+//! Bytes go through a link's arena, memory that only its two ends share ([`bytes`]).
+
+#[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
+compile_error!("domains are for Linux on x86-64");
+
+pub mod bytes;
+
+#[cfg(test)]
+mod tests;
 
 use std::cell::Cell;
 use std::io;
@@ -27,10 +37,8 @@ use std::time::Duration;
 
 use partywall_abi::control::Isolation;
 use partywall_abi::domain::{
-    AUXILIARY, Info, KEYS, MAGIC, NO_KEYS, NO_SYSTEM_CALLS, Status, VERSION,
+    AUXILIARY, GateStatus, Info, KEYS, MAGIC, NO_KEYS, NO_SYSTEM_CALLS, VERSION,
 };
-
-use crate::gate::Outcome;
 
 /// What a function of a domain is called with.
 #[derive(Debug)]
@@ -68,9 +76,7 @@ impl Drop for Armed {
     fn drop(&mut self) {
         if let Some((guest, at)) = self.0.take() {
             CALLER.set(None);
-            // SAFETY: the address is that of a function of this type (`Guest::of`).
-            let disarm: extern "C" fn(u64) = unsafe { std::mem::transmute(guest.info.disarm) };
-            disarm(at);
+            (guest.info.disarm)(at);
         }
     }
 }
@@ -109,8 +115,11 @@ impl Guest {
         Ok(Some(Self { info: unsafe { &*(address as *const Info) } }))
     }
 
-    /// The launcher itself.
-    pub(crate) fn of(info: &'static Info) -> Self {
+    /// The launcher's own program, which finds no table in its auxiliary vector.
+    ///
+    /// # Safety
+    /// `info` is the table that this process has made for itself: what its functions return is believed.
+    pub unsafe fn of_launcher(info: &'static Info) -> Self {
         Self { info }
     }
 
@@ -132,35 +141,28 @@ impl Guest {
     }
 
     /// Declares that this program's functions make no system calls: one that does is ended with
-    /// [`Status::SystemCall`], and the program is to be started again.
+    /// [`GateStatus::SystemCall`], and the program is to be started again.
     ///
     /// # Errors
     /// `EINVAL` of the launcher's own program.
     pub fn declare_no_system_calls(&self) -> io::Result<()> {
-        // SAFETY: the address is that of a function of this type (`Guest::here`, `Guest::of`).
-        let declare: extern "C" fn(u64) -> i64 = unsafe { std::mem::transmute(self.info.declare) };
-        result(declare(NO_SYSTEM_CALLS)).map(drop)
+        result((self.info.declare)(NO_SYSTEM_CALLS)).map(drop)
     }
 
     /// Says whether this program takes calls from now on. Those under way are not touched; callers
-    /// find [`Status::Closed`] until it does again.
+    /// find [`GateStatus::Closed`] until it does again.
     ///
     /// # Errors
     /// `EINVAL` of the launcher's own program, `ESRCH` of a program that has ended.
     pub fn accept(&self, open: bool) -> io::Result<()> {
-        // SAFETY: the address is that of a function of this type (`Guest::here`, `Guest::of`).
-        let accept: extern "C" fn(u64) -> i64 = unsafe { std::mem::transmute(self.info.accept) };
-        result(accept(u64::from(open))).map(drop)
+        result((self.info.accept)(u64::from(open))).map(drop)
     }
 
     /// How many system calls have been forwarded in the context that the calling code runs in,
     /// since it was parked; 0 outside of a call.
     pub fn forwards(&self) -> u64 {
         let Some(caller) = CALLER.get() else { return 0 };
-        // SAFETY: as for `accept`.
-        let forwards: extern "C" fn(u64) -> u64 =
-            unsafe { std::mem::transmute(self.info.forwards) };
-        forwards(caller)
+        (self.info.forwards)(caller)
     }
 
     /// Lends the calling thread to callers, until the program ends. Meanwhile it blocks all signals but
@@ -170,10 +172,8 @@ impl Guest {
     /// `ENOSPC` when as many threads are lent as can be, `EBUSY` of a thread that calls others, or
     /// that is somebody else's, inside a function; or what mmap(2) says.
     pub fn lend(&self) -> io::Result<()> {
-        // SAFETY: the address is that of a function of this type (`Guest::here`, `Guest::of`).
-        let park: extern "C" fn(u64) -> i64 = unsafe { std::mem::transmute(self.info.park) };
         loop {
-            match result(park(entered as *const () as u64)) {
+            match result((self.info.park)(Some(entered))) {
                 // A signal of the C library's own has been handled, such as for setuid(2).
                 Err(why) if why.kind() == io::ErrorKind::Interrupted => {}
                 lent => return lent.map(drop),
@@ -189,10 +189,7 @@ impl Guest {
     /// `ENOTRECOVERABLE`, whoever asks, when a call in this program was cut off: it is about to be
     /// ended.
     pub fn offer(&self, pid: u32, number: u64, cookie: u64) -> io::Result<Link> {
-        // SAFETY: as for `lend`.
-        let offer: extern "C" fn(u64, u64, u64) -> i64 =
-            unsafe { std::mem::transmute(self.info.offer) };
-        result(offer(u64::from(pid), number, cookie)).map(Link)
+        result((self.info.offer)(u64::from(pid), number, cookie)).map(Link)
     }
 
     /// Takes up the offer with this number.
@@ -200,16 +197,12 @@ impl Guest {
     /// # Errors
     /// `ENOENT` when there is none for this program.
     pub fn take(&self, number: u64) -> io::Result<Link> {
-        // SAFETY: as for `lend`.
-        let take: extern "C" fn(u64) -> i64 = unsafe { std::mem::transmute(self.info.take) };
-        result(take(number)).map(Link)
+        result((self.info.take)(number)).map(Link)
     }
 
     /// Ends a link.
     pub fn release(&self, link: Link) {
-        // SAFETY: as for `lend`.
-        let release: extern "C" fn(u64) = unsafe { std::mem::transmute(self.info.release) };
-        release(u64::from(link.0));
+        (self.info.release)(u64::from(link.0));
     }
 
     /// The arena of a link of which this program is the caller; made at the first time.
@@ -218,9 +211,7 @@ impl Guest {
     /// `ENOTCONN` when the link is closed, `ENOSPC` when no protection key is left for it; what
     /// mmap(2) says.
     pub(crate) fn arena(&self, link: Link) -> io::Result<NonNull<u8>> {
-        // SAFETY: as for `lend`.
-        let arena: extern "C" fn(u64) -> i64 = unsafe { std::mem::transmute(self.info.arena) };
-        let address = arena(u64::from(link.0));
+        let address = (self.info.arena)(u64::from(link.0));
         // Negative only as an error number.
         u64::try_from(address)
             .ok()
@@ -234,9 +225,7 @@ impl Guest {
         if self.info.keys == NO_KEYS {
             return Ok(());
         }
-        // SAFETY: as for `lend`.
-        let set: extern "C" fn(u64, u64) -> i64 = unsafe { std::mem::transmute(self.info.open) };
-        result(set(u64::from(link.0), u64::from(open))).map(drop)
+        result((self.info.open)(u64::from(link.0), u64::from(open))).map(drop)
     }
 
     /// Calls over a link. The callee has `limit` to return; after that it is ended as soon as it has
@@ -244,11 +233,11 @@ impl Guest {
     /// for a CPU before or after one counts a tenth of that.
     ///
     /// # Errors
-    /// The [`Status`] that is not [`Status::Done`]. What it says of the callee: on
-    /// [`Status::Fault`], [`Status::Deadline`], [`Status::Died`] and [`Status::SystemCall`] it may
+    /// The [`GateStatus`] that is not [`GateStatus::Done`]. What it says of the callee: on
+    /// [`GateStatus::Fault`], [`GateStatus::Deadline`], [`GateStatus::Died`] and [`GateStatus::SystemCall`] it may
     /// have done half of its work; on the others, none.
     #[inline]
-    pub fn call(&self, link: Link, words: [u64; 3], limit: Duration) -> Result<u64, Status> {
+    pub fn call(&self, link: Link, words: [u64; 3], limit: Duration) -> Result<u64, GateStatus> {
         self.call_as(self.caller()?, link, words, limit)
     }
 
@@ -260,15 +249,12 @@ impl Guest {
         link: Link,
         words: [u64; 3],
         limit: Duration,
-    ) -> Result<u64, Status> {
-        // SAFETY: the address is that of the gate, which is such a function.
-        let call: extern "C" fn(u64, u64, u64, u64, u64, u64) -> Outcome =
-            unsafe { std::mem::transmute(self.info.call) };
+    ) -> Result<u64, GateStatus> {
         let [a, b, c] = words;
         let limit = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
         loop {
-            let outcome = call(caller, u64::from(link.0), a, b, c, limit);
-            if outcome.status == Status::Done as u64 {
+            let outcome = (self.info.call)(caller, u64::from(link.0), a, b, c, limit);
+            if outcome.status == GateStatus::Done as u64 {
                 return Ok(outcome.word);
             }
             self.not_done(outcome.status, caller, link)?;
@@ -277,28 +263,26 @@ impl Guest {
 
     /// After a call that was not made, or whose callee has failed: whether to make it again.
     #[cold]
-    fn not_done(&self, status: u64, caller: u64, link: Link) -> Result<(), Status> {
-        match Status::from_number(status) {
-            Some(Status::Unbound) => self.bind(caller, link).map_err(|_| Status::Busy),
-            status => Err(status.unwrap_or(Status::Fault)),
+    fn not_done(&self, status: u64, caller: u64, link: Link) -> Result<(), GateStatus> {
+        match GateStatus::from_number(status) {
+            Some(GateStatus::Unbound) => self.bind(caller, link).map_err(|_| GateStatus::Busy),
+            status => Err(status.unwrap_or(GateStatus::Fault)),
         }
     }
 
     /// The calling thread's number, which is registered if it is not yet.
     #[inline]
-    pub(crate) fn caller(&self) -> Result<u64, Status> {
+    pub(crate) fn caller(&self) -> Result<u64, GateStatus> {
         // Inside a function that is being called, the thread is its caller's, and registered.
         match CALLER.get() {
             Some(caller) => Ok(caller),
-            None => self.arm().map_err(|_| Status::Denied),
+            None => self.arm().map_err(|_| GateStatus::Denied),
         }
     }
 
     #[cold]
     fn bind(&self, caller: u64, link: Link) -> io::Result<()> {
-        // SAFETY: as for `lend`.
-        let bind: extern "C" fn(u64, u64) -> i64 = unsafe { std::mem::transmute(self.info.bind) };
-        result(bind(caller, u64::from(link.0))).map(drop)
+        result((self.info.bind)(caller, u64::from(link.0))).map(drop)
     }
 
     /// Registers the calling thread, once: `EUSERS` when too many threads call; what mmap(2),
@@ -309,9 +293,7 @@ impl Guest {
         let ending = |_| io::Error::from_raw_os_error(libc::ESRCH);
         ARMED
             .try_with(|armed| {
-                // SAFETY: as for `lend`.
-                let arm: extern "C" fn() -> i64 = unsafe { std::mem::transmute(self.info.arm) };
-                let at = u64::from(result(arm())?);
+                let at = u64::from(result((self.info.arm)())?);
                 armed.0.set(Some((*self, at)));
                 CALLER.set(Some(at));
                 Ok(at)

@@ -1,4 +1,4 @@
-//! Watching the time: a thread of the launcher that calls off calls whose limit has passed, or whose
+//! The watchdog: a thread of the launcher that cancels calls whose limit has passed, or whose
 //! callee has died.
 //!
 //! A call sets no timer and reads no clock. The gate writes down how long it may last, and this
@@ -8,16 +8,21 @@
 //! machine: one every millisecond would be what every hundredth call of ten microseconds takes longest
 //! for.
 //!
-//! When nobody has been inside for a while it sleeps, and the gate wakes it (`watch` in the tables:
+//! When nobody has been inside for a while it sleeps, and the gate wakes it (`watchdog` in the tables:
 //! set here before a last look, read there after the context is busy, with a barrier in all threads
 //! between setting and looking, so one of them sees the other).
 //!
 //! A call that is made from a call has a limit of its own; the outer one ends after it.
 //!
 //! What is found late is marked in its context by number and its thread signalled
-//! ([`crate::signals::CALL_OFF`]); the signalled thread looks again itself, and is signalled again
+//! ([`crate::sigaction::CANCEL_SIGNAL`]); the signalled thread looks again itself, and is signalled again
 //! at the next short tick, until it is out. If it does not exist any more it has died inside: its
 //! context is poisoned and the callee's domain restarted.
+//!
+//! | label | what pairs | shown by |
+//! | --- | --- | --- |
+//! | SYNC(gate.watchdog) | A thread writes BUSY, then reads `watchdog`; the watchdog writes 1, has the barrier put into all threads, then looks at the states. Either it sees the call, or the call wakes it. | model `loom_gate_watchdog`; `a_call_that_takes_too_long_is_ended` |
+//! | SYNC(watchdog.stop) | Dropping writes `stop`, then 0 into `watchdog`, and wakes; the thread writes 1, then reads `stop`, then waits while it is 1. All are sequentially consistent: it sees `stop`, or does not find 1, or is woken. | by the order of the four, all in this file |
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,10 +33,9 @@ use rustix::thread::futex;
 
 use crate::callers;
 use crate::contexts::CLOSED;
-use crate::signals::CALL_OFF;
-use crate::space::SLOTS;
+use crate::sigaction::CANCEL_SIGNAL;
 use crate::sys;
-use crate::table::{CONTEXTS_EACH, Context, TABLES};
+use crate::table::{CONTEXTS_EACH, Context, SLOTS, TABLES};
 
 /// How often it looks.
 pub(crate) const TICK: Duration = Duration::from_micros(2500);
@@ -45,36 +49,36 @@ const QUIET: u32 = 40;
 
 /// The thread; dropping this ends it.
 #[derive(Debug)]
-pub(crate) struct Watch {
+pub(crate) struct Watchdog {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Watch {
+impl Watchdog {
     pub(crate) fn start() -> std::io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let stopping = Arc::clone(&stop);
-        let builder = std::thread::Builder::new().name("domain-watch".into());
+        let builder = std::thread::Builder::new().name("domain-watchdog".into());
         // A thread begins with its maker's mask, and the launcher's signals are for its own threads.
         let before = sys::set_mask(CLOSED);
-        let thread = builder.spawn(move || watch(&stopping));
+        let thread = builder.spawn(move || run(&stopping));
         sys::set_mask(before);
         Ok(Self { stop, thread: Some(thread?) })
     }
 }
 
-impl Drop for Watch {
+impl Drop for Watchdog {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::SeqCst);
-        TABLES.watch.store(0, Ordering::SeqCst);
-        let _woken = futex::wake(&TABLES.watch, futex::Flags::PRIVATE, 1);
+        self.stop.store(true, Ordering::SeqCst); // SYNC(watchdog.stop)
+        TABLES.watchdog.store(0, Ordering::SeqCst); // SYNC(watchdog.stop)
+        let _woken = futex::wake(&TABLES.watchdog, futex::Flags::PRIVATE, 1);
         if let Some(thread) = self.thread.take() {
             let _ended = thread.join();
         }
     }
 }
 
-/// What the watch knows of a context: the call it saw there last, and since when.
+/// What the watchdog knows of a context: the call it saw there last, and since when.
 #[derive(Clone, Copy)]
 struct Seen {
     call: u64,
@@ -83,13 +87,14 @@ struct Seen {
 
 type Sights = Vec<[Option<Seen>; CONTEXTS_EACH]>;
 
-fn watch(stop: &AtomicBool) {
+fn run(stop: &AtomicBool) {
     let mut sights: Sights = vec![[None; CONTEXTS_EACH]; SLOTS];
     let mut quiet = 0;
+    // SYNC(watchdog.stop)
     while !stop.load(Ordering::SeqCst) {
         // A caller that was slow to wake it may have written this after it woke.
-        if TABLES.watch.load(Ordering::Relaxed) != 0 {
-            TABLES.watch.store(0, Ordering::SeqCst);
+        if TABLES.watchdog.load(Ordering::Relaxed) != 0 {
+            TABLES.watchdog.store(0, Ordering::SeqCst); // SYNC(gate.watchdog)
         }
         let due = look(&mut sights);
         quiet = if due.is_some() { 0 } else { quiet + 1 };
@@ -97,13 +102,14 @@ fn watch(stop: &AtomicBool) {
             std::thread::sleep(due.unwrap_or(TICK).clamp(SHORT_TICK, TICK));
             continue;
         }
-        TABLES.watch.store(1, Ordering::SeqCst);
+        TABLES.watchdog.store(1, Ordering::SeqCst); // SYNC(gate.watchdog), SYNC(watchdog.stop)
         sys::barrier();
+        // SYNC(watchdog.stop)
         if look(&mut sights).is_some() || stop.load(Ordering::SeqCst) {
-            TABLES.watch.store(0, Ordering::SeqCst);
+            TABLES.watchdog.store(0, Ordering::SeqCst); // SYNC(gate.watchdog)
         } else {
-            let _woken = futex::wait(&TABLES.watch, futex::Flags::PRIVATE, 1, None);
-            TABLES.watch.store(0, Ordering::SeqCst);
+            let _woken = futex::wait(&TABLES.watchdog, futex::Flags::PRIVATE, 1, None);
+            TABLES.watchdog.store(0, Ordering::SeqCst); // SYNC(gate.watchdog)
         }
         quiet = 0;
     }
@@ -115,13 +121,14 @@ fn look(sights: &mut Sights) -> Option<Duration> {
     let mut due: Option<Duration> = None;
     let now = Instant::now();
     for ((domain, contexts), sights) in TABLES.domains.iter().zip(&TABLES.contexts).zip(sights) {
-        let parked = domain.contexts.load(Ordering::Acquire) as usize;
+        let parked = domain.contexts.load(Ordering::Acquire) as usize; // SYNC(context.park)
+        let is_dead = || domain.dead.load(Ordering::Acquire) != 0; // SYNC(domain.dead)
         for (context, sight) in contexts.iter().zip(sights).take(parked) {
             if !context.is_entered() {
                 *sight = None;
                 continue;
             }
-            let call = context.calls.load(Ordering::Acquire);
+            let call = context.calls.load(Ordering::Acquire); // SYNC(context.calls)
             let seen = sight.filter(|seen| seen.call == call).unwrap_or(Seen { call, since: now });
             *sight = Some(seen);
             let limit = Duration::from_nanos(context.limit.load(Ordering::Relaxed));
@@ -129,32 +136,35 @@ fn look(sights: &mut Sights) -> Option<Duration> {
             let left = limit.saturating_sub(stayed);
             due = Some(due.map_or(left, |due| due.min(left)));
             if stayed > limit {
-                context.expired.store(call, Ordering::Release);
-                call_off(context);
+                context.expired.store(call, Ordering::Release); // SYNC(context.expired)
+                cancel(context);
                 let known = domain.poisoned.load(Ordering::Relaxed) != 0;
                 if stayed > limit + PATIENCE && !known {
                     // Its thread does not run, or not here.
                     TABLES.poisoned(context);
                 }
-            } else if domain.dead.load(Ordering::Acquire) != 0 {
+            } else if is_dead() {
                 due = Some(Duration::ZERO);
-                call_off(context);
+                cancel(context);
             }
         }
     }
     due
 }
 
-fn call_off(context: &Context) {
+fn cancel(context: &Context) {
     if !callers::is_entered(context) {
         return;
     }
+    // SYNC(context.bind)
     let Some(caller) = TABLES.caller_at(context.owner.load(Ordering::Acquire)) else { return };
+    // SYNC(caller.entry)
     let [pid, tid] = [&caller.pid, &caller.tid].map(|number| number.load(Ordering::Acquire));
     // One at a time: a thread that does not run would hear of all at once.
-    let sends = pid > 0 && tid > 0 && caller.called_off.swap(1, Ordering::AcqRel) == 0;
-    if sends && sys::tgkill(pid, tid, CALL_OFF).is_err() {
+    // SYNC(caller.cancelling)
+    let sends = pid > 0 && tid > 0 && caller.cancelling.swap(1, Ordering::AcqRel) == 0;
+    if sends && sys::tgkill(pid, tid, CANCEL_SIGNAL).is_err() {
         // It has just ended: what that comes to is seen at the next tick.
-        caller.called_off.store(0, Ordering::Release);
+        caller.cancelling.store(0, Ordering::Release); // SYNC(caller.cancelling)
     }
 }

@@ -6,13 +6,13 @@
 //! ```
 //!
 //! A domain has a *slot*: [`SLOT`] bytes of addresses in which all of its memory lies, its program,
-//! its stacks and what it maps later ([`crate::traps`] sees to that). So whose an address is can be
+//! its stacks and what it maps later ([`crate::syscalls`] sees to that). So whose an address is can be
 //! told from the address, and one munmap(2) frees all of a dead domain, whatever it did to its
 //! mappings. Slots begin at random multiples of 4 GiB, which system-call filters compare by the upper
 //! word alone, and what is in them at random pages, so that addresses are not known in advance.
 //!
 //! Each program brings a C library, and all of them would grow the one heap of brk(2) without
-//! knowing of each other. [`Space::new`] puts a guard page where that heap ends: the kernel refuses
+//! knowing of each other. [`AddressSpace::new`] puts a guard page where that heap ends: the kernel refuses
 //! to grow it, and C libraries map memory instead. This process's own heap must not shrink away from
 //! the guard, so its C library is told to give nothing back.
 
@@ -24,22 +24,18 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use partywall_abi::control::Isolation;
-use partywall_abi::domain::{Info, KEYS, KEYS_SHARED_STACKS, MAGIC, NO_KEYS, VERSION};
+use partywall_abi::domain::Info;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use crate::elf::PAGE;
-use crate::guest::Guest;
-use crate::keys::Frames;
+use crate::machine::Frames;
+use crate::process::Process;
 use crate::sys::{self, Errno};
-use crate::table::{Caller, TABLES, Tables};
-use crate::task::Task;
-use crate::watch::Watch;
-use crate::{arenas, callers, contexts, gate, keys, links, machine, own};
+pub use crate::table::{SLOT, SLOTS};
+use crate::table::{TABLES, Tables};
+use crate::watchdog::Watchdog;
+use crate::{gate, keys, links, machine};
 
-/// A domain's share of addresses, in bytes.
-pub const SLOT: u64 = 512 << 30;
-/// How many domains one space can hold.
-pub const SLOTS: usize = 64;
 /// Where slots may begin: far above programs at fixed addresses and far below what the kernel
 /// hands out from the top.
 const LOWEST: u64 = 0x1000_0000_0000;
@@ -51,7 +47,7 @@ const GRAIN: u64 = 4 << 30;
 /// Why this process cannot hold domains.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum SpaceError {
+pub enum AddressSpaceError {
     /// It does already.
     #[error("this process holds domains already, and can have one space only")]
     Second,
@@ -84,10 +80,7 @@ pub enum SpaceError {
     )]
     KeysDoNothing,
     /// A signal costs a thread its rights.
-    #[error(
-        "isolation `fault` needs a kernel that gives a thread its rights to protection keys back after \
-         a signal, and this one does not (Linux 6.12.0 to 6.12.4 on some processors); update it"
-    )]
+    #[error("{}", machine::RIGHTS_LOST)]
     RightsLost,
     /// The kernel refused.
     #[error("{what}: {source}")]
@@ -101,7 +94,7 @@ pub enum SpaceError {
 
 /// The address space of this process, as a home of domains.
 #[derive(Debug, Clone)]
-pub struct Space {
+pub struct AddressSpace {
     shared: Arc<Shared>,
 }
 
@@ -110,14 +103,14 @@ struct Shared {
     base: u64,
     isolation: Isolation,
     slots: Mutex<Slots>,
-    _watch: Watch,
+    _watchdog: Watchdog,
 }
 
 #[derive(Debug)]
 struct Slots {
     states: [State; SLOTS],
     /// Tasks that have left their slots, and that a debugger keeps from being waited for.
-    unreaped: Vec<Arc<Task>>,
+    unreaped: Vec<Arc<Process>>,
 }
 
 /// Of a slot.
@@ -126,65 +119,67 @@ enum State {
     Free,
     Taken,
     /// Its domain was ended; when it was last looked at, its task ran, or somebody was inside.
-    Leaving(Arc<Task>),
+    Leaving(Arc<Process>),
 }
 
 static MADE: AtomicBool = AtomicBool::new(false);
 
-impl Space {
+impl AddressSpace {
     /// Prepares this process for domains that are kept apart as `isolation` says: not at all
     /// ([`Isolation::None`]) or by protection keys ([`Isolation::Fault`]), which are tried out before
     /// anything relies on them; on a kernel before 6.12 they come to [`Isolation::FaultSharedStacks`],
-    /// as [`Space::isolation`] says then. Call it before the process has other threads.
+    /// as [`AddressSpace::isolation`] says then. Call it before the process has other threads.
     ///
     /// # Errors
-    /// [`SpaceError`].
-    pub fn new(isolation: Isolation) -> Result<Self, SpaceError> {
+    /// [`AddressSpaceError`].
+    pub fn new(isolation: Isolation) -> Result<Self, AddressSpaceError> {
         if rseq_registered() {
-            return Err(SpaceError::Rseq);
+            return Err(AddressSpaceError::Rseq);
         }
         // SAFETY: looks a number up.
         let features = unsafe { libc::getauxval(libc::AT_HWCAP2) };
         if features & HWCAP2_FSGSBASE == 0 {
-            return Err(SpaceError::NoFsgsbase);
+            return Err(AddressSpaceError::NoFsgsbase);
         }
         let keys = match isolation {
             Isolation::None => false,
             Isolation::Fault => true,
-            other => return Err(SpaceError::Isolation(other)),
+            other => return Err(AddressSpaceError::Isolation(other)),
         };
-        if MADE.swap(true, Ordering::SeqCst) {
-            return Err(SpaceError::Second);
+        if MADE.swap(true, Ordering::Relaxed) {
+            return Err(AddressSpaceError::Second);
         }
         let isolation = if keys { take_keys()? } else { isolation };
-        guard_heap().map_err(|source| SpaceError::Kernel {
+        guard_heap().map_err(|source| AddressSpaceError::Kernel {
             what: "guarding the end of the heap",
             source,
         })?;
         let mut random = [0; 8];
         rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty()).map_err(
-            |e| SpaceError::Kernel { what: "drawing a random number", source: e.into() },
+            |e| AddressSpaceError::Kernel { what: "drawing a random number", source: e.into() },
         )?;
         let jitter = u64::from_le_bytes(random) % (JITTER / GRAIN) * GRAIN;
-        sys::register_barrier().map_err(|source| SpaceError::Kernel {
+        sys::register_barrier().map_err(|source| AddressSpaceError::Kernel {
             what: "registering for barriers (membarrier(2))",
             source: source.into(),
         })?;
-        keep_from_copies()
-            .map_err(|source| SpaceError::Kernel { what: "keeping calls from copies", source })?;
+        keep_from_copies().map_err(|source| AddressSpaceError::Kernel {
+            what: "keeping calls from copies",
+            source,
+        })?;
         let base = LOWEST + jitter;
-        TABLES.base.store(base, Ordering::SeqCst);
+        TABLES.base.store(base, Ordering::Relaxed);
         links::prepare();
-        TABLES.domains[SLOTS].pid.store(callers::pid(), Ordering::Release);
-        INFO.get_or_init(|| info(base, isolation, keys));
-        OWN_INFO.get_or_init(|| info(base, isolation, false));
-        let watch = Watch::start().map_err(|source| SpaceError::Kernel {
-            what: "starting the thread that watches the time",
+        TABLES.domains[SLOTS].pid.store(sys::pid(), Ordering::Release); // SYNC(domain.pid)
+        INFO.get_or_init(|| gate::info(base, isolation, keys));
+        OWN_INFO.get_or_init(|| gate::info(base, isolation, false));
+        let watchdog = Watchdog::start().map_err(|source| AddressSpaceError::Kernel {
+            what: "starting the watchdog",
             source,
         })?;
         let states = [const { State::Free }; SLOTS];
         let slots = Slots { states, unreaped: Vec::new() };
-        let shared = Shared { base, isolation, slots: Mutex::new(slots), _watch: watch };
+        let shared = Shared { base, isolation, slots: Mutex::new(slots), _watchdog: watchdog };
         Ok(Self { shared: Arc::new(shared) })
     }
 
@@ -218,7 +213,7 @@ impl Space {
         let freed = unsafe { munmap(range.start as *mut _, (range.end - range.start) as usize) };
         match freed {
             Ok(()) => {
-                TABLES.domains[index].key.store(0, Ordering::Release);
+                TABLES.domains[index].key.store(0, Ordering::Relaxed);
                 keys::of(owner(index)).for_each(|key| keys::give_back(key, owner(index)));
                 State::Free
             }
@@ -245,16 +240,16 @@ impl Space {
         self.shared.isolation
     }
 
-    /// The launcher as a caller of its domains.
-    pub fn launcher(&self) -> Guest {
-        Guest::of(OWN_INFO.get().expect("filled in by `new`"))
+    /// The entry points for the launcher's own program, by which it can call its domains.
+    pub fn launcher(&self) -> &'static Info {
+        OWN_INFO.get().expect("filled in by `new`")
     }
 
     /// Blocks until a context has been poisoned more often than `seen` times, in any domain; how
     /// often that is now. [`crate::task::Domain::is_poisoned`] says which one it was.
     pub fn await_poisoning(&self, seen: u32) -> u32 {
         loop {
-            let now = TABLES.poisonings.load(Ordering::Acquire);
+            let now = TABLES.poisonings.load(Ordering::Acquire); // SYNC(domain.poisoned)
             if now != seen {
                 return now;
             }
@@ -272,10 +267,10 @@ impl Space {
 /// that no task runs there any more.
 #[derive(Debug)]
 pub(crate) struct Slot {
-    space: Space,
+    space: AddressSpace,
     index: usize,
     /// What may still run there.
-    leaving: Option<Arc<Task>>,
+    leaving: Option<Arc<Process>>,
 }
 
 impl Slot {
@@ -294,17 +289,17 @@ impl Slot {
             return Ok((0, 0));
         }
         let key = keys::take(owner(self.index))?;
-        TABLES.domains[self.index].key.store(key, Ordering::Release);
+        TABLES.domains[self.index].key.store(key, Ordering::Relaxed);
         Ok((key, keys::domain_rights(key, TABLES.scratch.load(Ordering::Relaxed))))
     }
 
     /// Its task was killed, and runs, or somebody is inside: whoever looks for a slot later frees it.
-    pub(crate) fn leave(mut self, task: &Arc<Task>) {
+    pub(crate) fn leave(mut self, task: &Arc<Process>) {
         self.leaving = Some(Arc::clone(task));
     }
 
     /// Frees it, whose task was killed and runs no more.
-    pub(crate) fn free(self, task: &Arc<Task>) {
+    pub(crate) fn free(self, task: &Arc<Process>) {
         let unreaped = (!task.is_reaped()).then(|| Arc::clone(task));
         self.space.slots().unreaped.extend(unreaped);
     }
@@ -320,15 +315,6 @@ impl Drop for Slot {
     }
 }
 
-/// Whether nobody is inside a slot's domain, or on the way in; the domain takes no more calls.
-pub(crate) fn is_empty(slot: usize) -> bool {
-    let on_the_way = |caller: &Caller| {
-        caller.entering.load(Ordering::SeqCst) == slot as u32 + 1 && !callers::is_dead(caller)
-    };
-    // In this order: who is on the way says so until its context is busy.
-    !TABLES.callers.iter().any(on_the_way) && !TABLES.contexts[slot].iter().any(callers::is_entered)
-}
-
 /// Bit 1 of `AT_HWCAP2` (the kernel's Documentation/arch/x86/x86_64/fsgs.rst).
 const HWCAP2_FSGSBASE: u64 = 2;
 
@@ -342,40 +328,8 @@ pub(crate) fn info_address() -> u64 {
     std::ptr::from_ref(INFO.get().expect("a slot exists")) as u64
 }
 
-/// The entry points; `entrances` are the ones that take the rights they need.
-fn info(base: u64, isolation: Isolation, entrances: bool) -> Info {
-    let entry = |entrance: *const (), function: *const ()| {
-        if entrances { entrance as u64 } else { function as u64 }
-    };
-    Info {
-        magic: MAGIC,
-        version: VERSION,
-        bytes: size_of::<Info>() as u32,
-        base,
-        slot: SLOT,
-        call: gate::partywall_call as *const () as u64,
-        arm: entry(gate::partywall_enter_arm as *const (), callers::arm as *const ()),
-        disarm: entry(gate::partywall_enter_disarm as *const (), callers::disarm as *const ()),
-        park: entry(gate::partywall_enter_park as *const (), contexts::park as *const ()),
-        offer: entry(gate::partywall_enter_offer as *const (), links::offer as *const ()),
-        take: entry(gate::partywall_enter_take as *const (), links::take as *const ()),
-        release: entry(gate::partywall_enter_release as *const (), links::release as *const ()),
-        bind: entry(gate::partywall_enter_bind as *const (), callers::bind as *const ()),
-        declare: entry(gate::partywall_enter_declare as *const (), contexts::declare as *const ()),
-        arena: entry(gate::partywall_enter_arena as *const (), arenas::make as *const ()),
-        open: arenas::open as *const () as u64,
-        keys: match isolation {
-            Isolation::Fault => KEYS,
-            Isolation::FaultSharedStacks => KEYS_SHARED_STACKS,
-            _ => NO_KEYS,
-        },
-        forwards: own::forwards as *const () as u64,
-        accept: entry(gate::partywall_enter_accept as *const (), own::accept as *const ()),
-    }
-}
-
 /// Owns the key of signal stacks, where all domains have to be able to write those; slots follow, as owners of theirs, and links after them
-/// ([`links::owner`]).
+/// ([`crate::links`]).
 const SCRATCH: u64 = 1;
 
 /// The owner of a slot's key.
@@ -384,22 +338,22 @@ fn owner(index: usize) -> u64 {
 }
 
 /// Tries protection keys out, and takes all of them; what they come to.
-fn take_keys() -> Result<Isolation, SpaceError> {
-    let no_keys = |why| SpaceError::NoKeys(machine::no_keys(why));
-    let tried = |source| SpaceError::Kernel { what: "trying a protection key out", source };
+fn take_keys() -> Result<Isolation, AddressSpaceError> {
+    let no_keys = |why| AddressSpaceError::NoKeys(machine::no_keys(why));
+    let tried = |source| AddressSpaceError::Kernel { what: "trying a protection key out", source };
     let key = keys::allocate().map_err(no_keys)?;
-    let (read, frames) = (keys::read_closed(key), keys::frames(key));
+    let (read, frames) = (machine::read_closed(key), machine::frames_of(key));
     keys::free(key);
     if read.map_err(tried)? {
-        return Err(SpaceError::KeysDoNothing);
+        return Err(AddressSpaceError::KeysDoNothing);
     }
     let frames = frames.map_err(tried)?;
     keys::take_all();
-    TABLES.keys.store(1, Ordering::SeqCst);
+    TABLES.keys.store(1, Ordering::Relaxed);
     let (isolation, scratch) = match frames {
         Frames::Written => (Isolation::Fault, 0),
         Frames::NotWritten => (Isolation::FaultSharedStacks, keys::take(SCRATCH).map_err(no_keys)?),
-        Frames::RightsLost => return Err(SpaceError::RightsLost),
+        Frames::RightsLost => return Err(AddressSpaceError::RightsLost),
     };
     TABLES.scratch.store(scratch, Ordering::Relaxed);
     TABLES.handler_rights.store(keys::FIRST, Ordering::Relaxed);

@@ -5,9 +5,10 @@
 use std::sync::atomic::Ordering;
 
 use crate::callers;
-use crate::space::SLOTS;
+use crate::keys;
+use crate::page;
 use crate::sys::{self, Errno};
-use crate::table::TABLES;
+use crate::table::{SLOTS, TABLES};
 
 /// System calls that the context which the caller is inside of has forwarded so far; 0 for whoever
 /// is not the code that runs in it.
@@ -30,11 +31,22 @@ fn try_accept(open: u64) -> Result<u64, Errno> {
         return Err(Errno(libc::EINVAL));
     }
     let domain = &TABLES.domains[slot];
-    domain.open.store(open as u8, Ordering::SeqCst);
+    domain.open.store(open as u8, Ordering::SeqCst); // SYNC(domain.accept), SYNC(gate.enter)
     // The launcher says first that it is dead, or closes it after this.
+    // SYNC(domain.accept)
     if domain.dead.load(Ordering::SeqCst) != 0 {
-        domain.open.store(0, Ordering::SeqCst);
+        domain.open.store(0, Ordering::SeqCst); // SYNC(domain.accept), SYNC(gate.enter)
         return Err(Errno(libc::ESRCH));
     }
     Ok(0)
+}
+
+/// Whether the calling domain takes calls from now on; for code of ours that has its rights, or all.
+pub(crate) fn accept_from_within(open: bool) {
+    let keys = TABLES.keys.load(Ordering::Relaxed) != 0;
+    if keys && keys::rights() != 0 {
+        let _accepted = page::partywall_enter_accept(open.into());
+    } else {
+        let _accepted = accept(open.into());
+    }
 }

@@ -27,9 +27,9 @@ use std::io;
 use std::ptr::NonNull;
 use std::time::Duration;
 
-use partywall_abi::domain::{HALF, Status};
+use partywall_abi::domain::{GateStatus, HALF};
 
-use crate::guest::{Entered, Guest, Link};
+use crate::{Entered, Guest, Link};
 
 /// What a function that does not take bytes, or that got what is no request, answers.
 const REFUSED: u64 = u64::MAX - 1;
@@ -40,7 +40,7 @@ const REFUSED: u64 = u64::MAX - 1;
 pub enum CallError {
     /// The gate's own word.
     #[error("the call ended with {0:?}")]
-    Gate(Status),
+    Gate(GateStatus),
     /// More than an arena holds.
     #[error("{0} bytes are more than an arena holds ({HALF})")]
     TooLong(usize),
@@ -116,7 +116,7 @@ impl Function {
         write(unsafe { std::slice::from_raw_parts_mut(self.arena.as_ptr(), bytes) });
         let called = self.guest.call_as(caller, self.link, [bytes as u64, 0, 0], limit);
         let answered = called.map_err(|why| {
-            use Status::{Deadline, Died, Fault, SystemCall};
+            use GateStatus::{Deadline, Died, Fault, SystemCall};
             self.spent.set(matches!(why, Fault | Deadline | Died | SystemCall));
             CallError::Gate(why)
         })?;
@@ -138,7 +138,7 @@ impl<'a> Open<'a> {
     #[inline]
     fn new(function: &'a Function) -> Result<Self, CallError> {
         let opened = function.guest.open(function.link, true);
-        opened.map_err(|_| CallError::Gate(Status::Closed))?;
+        opened.map_err(|_| CallError::Gate(GateStatus::Closed))?;
         Ok(Self(function))
     }
 }
