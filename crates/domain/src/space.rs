@@ -23,8 +23,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use partywall_abi::control::Isolation;
 use partywall_abi::domain::{Info, KEYS, KEYS_SHARED_STACKS, MAGIC, NO_KEYS, VERSION};
+use partywall_abi::security::Isolation;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use crate::elf::PAGE;
@@ -68,24 +68,24 @@ pub enum SpaceError {
     )]
     NoFsgsbase,
     /// There is no such isolation between domains.
-    #[error("isolation `{0}` is not one of domains: they have `none` or `fault`")]
+    #[error("isolation `{0}` is not one of domains: they have `none` or `protection-keys`")]
     Isolation(Isolation),
     /// The processor or the kernel has no protection keys, or others have taken them.
     #[error(
-        "isolation `fault` needs protection keys, and this machine gives none: {0}; use one that \
+        "isolation `protection-keys` needs protection keys, and this machine gives none: {0}; use one that \
          does (processors have them from 2017 on, of Intel, and 2020, of AMD), or ask for isolation \
          `prefer` or `none`"
     )]
     NoKeys(String),
     /// Keys can be had and protect nothing.
     #[error(
-        "isolation `fault` needs protection keys, and a page with a closed key could be read: \
+        "isolation `protection-keys` needs protection keys, and a page with a closed key could be read: \
          something answers for the kernel, such as a system-call filter; remove it"
     )]
     KeysDoNothing,
     /// A signal costs a thread its rights.
     #[error(
-        "isolation `fault` needs a kernel that gives a thread its rights to protection keys back after \
+        "isolation `protection-keys` needs a kernel that gives a thread its rights to protection keys back after \
          a signal, and this one does not (Linux 6.12.0 to 6.12.4 on some processors); update it"
     )]
     RightsLost,
@@ -133,8 +133,8 @@ static MADE: AtomicBool = AtomicBool::new(false);
 
 impl Space {
     /// Prepares this process for domains that are kept apart as `isolation` says: not at all
-    /// ([`Isolation::None`]) or by protection keys ([`Isolation::Fault`]), which are tried out before
-    /// anything relies on them; on a kernel before 6.12 they come to [`Isolation::FaultSharedStacks`],
+    /// ([`Isolation::None`]) or by protection keys ([`Isolation::ProtectionKeys`]), which are tried out before
+    /// anything relies on them; on a kernel before 6.12 they come to [`Isolation::SharedSignalStacks`],
     /// as [`Space::isolation`] says then. Call it before the process has other threads.
     ///
     /// # Errors
@@ -150,7 +150,7 @@ impl Space {
         }
         let keys = match isolation {
             Isolation::None => false,
-            Isolation::Fault => true,
+            Isolation::ProtectionKeys => true,
             other => return Err(SpaceError::Isolation(other)),
         };
         if MADE.swap(true, Ordering::SeqCst) {
@@ -365,8 +365,8 @@ fn info(base: u64, isolation: Isolation, entrances: bool) -> Info {
         arena: entry(gate::partywall_enter_arena as *const (), arenas::make as *const ()),
         open: arenas::open as *const () as u64,
         keys: match isolation {
-            Isolation::Fault => KEYS,
-            Isolation::FaultSharedStacks => KEYS_SHARED_STACKS,
+            Isolation::ProtectionKeys => KEYS,
+            Isolation::SharedSignalStacks => KEYS_SHARED_STACKS,
             _ => NO_KEYS,
         },
         forwards: own::forwards as *const () as u64,
@@ -397,8 +397,10 @@ fn take_keys() -> Result<Isolation, SpaceError> {
     keys::take_all();
     TABLES.keys.store(1, Ordering::SeqCst);
     let (isolation, scratch) = match frames {
-        Frames::Written => (Isolation::Fault, 0),
-        Frames::NotWritten => (Isolation::FaultSharedStacks, keys::take(SCRATCH).map_err(no_keys)?),
+        Frames::Written => (Isolation::ProtectionKeys, 0),
+        Frames::NotWritten => {
+            (Isolation::SharedSignalStacks, keys::take(SCRATCH).map_err(no_keys)?)
+        }
         Frames::RightsLost => return Err(SpaceError::RightsLost),
     };
     TABLES.scratch.store(scratch, Ordering::Relaxed);

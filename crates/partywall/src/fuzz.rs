@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use partywall_abi::control::{Digest, Identity, Isolation};
+use partywall_abi::control::Identity;
 use partywall_abi::layout::Geometry;
 use partywall_abi::limits;
 use partywall_abi::name::MethodSet;
+use partywall_abi::security::Security;
 use partywall_abi::segment::{
     self, END, HEAD, Kind, NO_DEADLINE, RequestHead, ResponseHead, TRAILERS, Trailers,
 };
@@ -97,18 +98,11 @@ async fn play(hostile: &mut Ends, data: &[u8], response: bool) {
 
 /// Somebody of whom next to nothing is known, on link 1.
 pub(crate) fn stranger() -> Peer {
-    Peer::new(identity(), 1, Isolation::Process)
+    Peer::new(identity(), 1, Security::HIGHEST)
 }
 
 pub(crate) fn identity() -> Identity {
-    Identity {
-        uid: 0,
-        gid: 0,
-        pid: None,
-        digest: Digest::Unknown,
-        cgroup: String::new(),
-        principals: Vec::new(),
-    }
+    Identity::new(0, 0)
 }
 
 fn runtime() -> tokio::runtime::Runtime {

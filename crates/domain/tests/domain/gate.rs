@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use partywall_abi::control::Isolation;
 use partywall_abi::domain::Status;
+use partywall_abi::security::Isolation;
 use partywall_domain::guest::{Guest, Link};
 use partywall_domain::space::Space;
 use rustix::process::{

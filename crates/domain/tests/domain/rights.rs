@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use partywall_abi::control::Isolation;
 use partywall_abi::domain::Status;
+use partywall_abi::security::Isolation;
 use partywall_domain::bytes::Function;
 use partywall_domain::guest::{Guest, Link};
 use partywall_domain::space::Space;
@@ -76,7 +76,7 @@ in_a_launcher! {
             let (stray, guest, link) = callee(space);
             let stored = guest.call(link, [30, stack(thread), 1], LONG);
             match space.isolation() {
-                Isolation::Fault => assert_eq!(stored, Err(Status::Fault)),
+                Isolation::ProtectionKeys => assert_eq!(stored, Err(Status::Fault)),
                 // As its name says.
                 _ => assert_eq!(stored, Ok(30)),
             }
@@ -131,11 +131,11 @@ in_a_launcher! {
         let all = offering.len() + running.len();
         match (space.isolation(), why) {
             // Sixteen keys, of which the kernel has one or two, and signal stacks maybe one.
-            (Isolation::Fault, StartError::NoKeys { domains }) => {
+            (Isolation::ProtectionKeys, StartError::NoKeys { domains }) => {
                 assert_eq!(domains, all);
                 assert!((14..=15).contains(&domains), "{domains}");
             }
-            (Isolation::FaultSharedStacks, StartError::NoKeys { domains }) => {
+            (Isolation::SharedSignalStacks, StartError::NoKeys { domains }) => {
                 assert_eq!(domains, all);
                 assert!((13..=14).contains(&domains), "{domains}");
             }

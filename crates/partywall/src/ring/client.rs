@@ -30,8 +30,9 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Buf as _;
-use partywall_abi::control::{Identity, Isolation, LinkStats};
+use partywall_abi::control::{Identity, LinkStats};
 use partywall_abi::name::MethodSet;
+use partywall_abi::security::Security;
 use partywall_abi::segment::{self, Kind, ResponseHead, Segment, Trailers};
 use partywall_abi::sync::{AtomicBool, Ordering, fence};
 use partywall_shm::link::LinkError;
@@ -137,25 +138,22 @@ impl Drop for Waiting {
     }
 }
 
-/// Opens a link that the coordinator has introduced; says what keeps its ends apart. One that its server
+/// Opens a link that the coordinator has introduced; says what protects it. One that its server
 /// does not open within that time is an [`Error::Link`]: another instance may open one.
-pub(crate) async fn open(
-    linked: Linked,
-    within: Duration,
-) -> Result<(Arc<Link>, Isolation), Error> {
-    let isolation = linked.terms.isolation;
+pub(crate) async fn open(linked: Linked, within: Duration) -> Result<(Arc<Link>, Security), Error> {
+    let told = linked.terms.security;
     let number = linked.terms.link;
     // Filling the outboxes takes the kernel's time, which is no runtime's.
     let (pending, booked) = agent::on_a_thread(move || fill(linked)).await?;
-    booked.adopted();
+    booked.adopted(domain::security(told, None));
     let ends = opened(pending, within).await?;
     let link = start(ends, Some(booked))?;
     let gate = Gate::take(number);
-    let isolation = domain::isolation(isolation, gate.as_ref().map(Gate::isolation));
+    let security = domain::security(told, gate.as_ref().map(Gate::isolation));
     if let Some(gate) = gate {
         link.client.core.visit_by(gate);
     }
-    Ok((link, isolation))
+    Ok((link, security))
 }
 
 /// Fills both outboxes of a link that this process asked for.

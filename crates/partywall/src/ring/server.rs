@@ -32,6 +32,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use partywall_abi::control::{Identity, LinkStats, Terms};
 use partywall_abi::name::MethodSet;
+use partywall_abi::security::Security;
 use partywall_abi::segment::{self, END, HEAD, Kind, NO_DEADLINE, ROOM, RequestHead, Segment};
 use partywall_abi::sync::{AtomicBool, AtomicU64, Ordering};
 use partywall_shm::setup::{Adopted, Ends};
@@ -168,7 +169,7 @@ pub(crate) struct Adopting {
 
 /// Takes an offer, and says so to the coordinator.
 pub(crate) fn adopt(offer: Offer) -> Result<Adopting, Error> {
-    let Offer { terms, memory, socket, booked } = offer;
+    let Offer { mut terms, memory, socket, booked } = offer;
     // Before the caller can see that the link is open.
     let offered = Offered::new(terms.peer.pid, terms.link).map_err(|source| {
         // The caller gets the next instance.
@@ -176,23 +177,24 @@ pub(crate) fn adopt(offer: Offer) -> Result<Adopting, Error> {
         Error::Io { what: what.into(), source }
     })?;
     let adopted = Adopted::new(terms.link, terms.geometry, memory, socket)?;
-    booked.adopted();
+    terms.security = domain::security(terms.security, offered.as_ref().map(Offered::isolation));
+    booked.adopted(terms.security);
     Ok(Adopting { adopted, terms, offered, booked })
 }
 
-/// Opens a link that was adopted, with its caller's outbox, and serves it in the background.
+/// Opens a link that was adopted, with its caller's outbox and what both ends find to protect it, and serves
+/// it in the background.
 pub(crate) fn open(
     adopting: Adopting,
-    callers: OwnedFd,
+    (callers, security): (OwnedFd, Security),
     dispatch: Arc<dyn Dispatch>,
     accounts: &Arc<Accounts>,
 ) -> Result<Arc<Link>, Error> {
     let Adopting { adopted, terms, offered, booked } = adopting;
     let ends = adopted.open(callers)?;
-    let gate = offered.as_ref().map(Offered::isolation);
-    let isolation = domain::isolation(terms.isolation, gate);
+    let security = terms.security.min_per_field(security);
     let account = accounts.open(terms.peer.uid, terms.peer.pid);
-    let peer = Peer::new(terms.peer, terms.link, isolation);
+    let peer = Peer::new(terms.peer, terms.link, security);
     let link = start(ends, dispatch, (peer, account), terms.methods, Some(booked))?;
     if let Some(offered) = offered {
         let visited: Arc<dyn Visit> = Arc::clone(&link) as _;
