@@ -34,8 +34,10 @@ pub fn frame(data: &[u8]) -> bool {
 mod tests {
     use alloc::vec::Vec;
 
+    use crate::control::{LinkMessage, SessionMessage};
     use crate::frame::{HEAD, NO_DEADLINE, RequestHead, write_block, write_entry};
     use crate::name::ServiceName;
+    use crate::version::{Capabilities, Versions};
 
     fn mutate(seeds: &[Vec<u8>], body: fn(&[u8]) -> bool) {
         let mut state = 88172645463325252_u64;
@@ -55,9 +57,12 @@ mod tests {
     #[test]
     fn fuzz_control() {
         let name = ServiceName::new("greeter").unwrap();
+        let (versions, capabilities) = (Versions::OWN, Capabilities::OWN);
+        let nonce = [1; 16];
+        let proof = SessionMessage::Proof { versions, version: 1, capabilities, nonce };
         let seeds = [
-            super::Message::Connect { request: 1, name }.encode(),
-            super::Message::Proof { version: 1, nonce: [1; 16] }.encode(),
+            super::Message::from(LinkMessage::Connect { request: 1, name }).encode(),
+            super::Message::from(proof).encode(),
         ];
         mutate(&seeds, super::control);
     }

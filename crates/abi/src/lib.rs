@@ -23,7 +23,10 @@ pub mod fuzz;
 pub mod layout;
 pub mod limits;
 pub mod name;
+pub mod security;
 pub mod sync;
+pub mod version;
 
-/// Version of everything in this crate; two sides with different versions refuse each other.
-pub const VERSION: u16 = 2;
+/// Version of everything in this crate. A process and its coordinator agree on one that both speak
+/// ([`version::Versions`]); the two ends of a link refuse each other where they have not the same one.
+pub const VERSION: u16 = 3;

@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::os::fd::OwnedFd;
 
-use partywall_abi::control::Isolation;
+use partywall_abi::security::Isolation;
 use partywall_domain::machine::Feature;
 
 use crate::case::{Bench, Case};
@@ -136,7 +136,7 @@ pub const ALL: &[(Bench, &dyn Contender)] = &[
 
 /// Whether this machine has what a contender needs.
 pub fn is_possible(contender: &dyn Contender) -> bool {
-    contender.domains() != Some(Isolation::Fault) || Feature::ProtectionKeys.look().there
+    contender.domains() != Some(Isolation::ProtectionKeys) || Feature::ProtectionKeys.look().there
 }
 
 /// The contenders of a bench.

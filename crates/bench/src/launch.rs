@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::process::{ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
 
-use partywall_abi::control::Isolation;
+use partywall_abi::security::Isolation;
 use partywall_domain::address_space::AddressSpace;
 use partywall_domain::task::{Domain, Program};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -39,7 +39,7 @@ pub struct Launch {
 impl Launch {
     /// For both sides, with the sealed program file `image`.
     pub fn new(image: RawFd, isolation: Isolation, server: Order, client: Order) -> Self {
-        Self { image, keys: isolation == Isolation::Fault, server, client }
+        Self { image, keys: isolation == Isolation::ProtectionKeys, server, client }
     }
 }
 
@@ -57,7 +57,7 @@ fn follow(json: &str) -> Result<Report> {
     let inherited = Inherited::take(&launch)?;
     let control = Control::map(inherited.get(launch.client.control)?)?;
     control.set_launcher();
-    let isolation = if launch.keys { Isolation::Fault } else { Isolation::None };
+    let isolation = if launch.keys { Isolation::ProtectionKeys } else { Isolation::None };
     let space = AddressSpace::new(isolation)?;
     let mut server = Side::start(&space, &inherited, &launch.server)?;
     if launch.client.sample.case.clock == Some(Clock::A) {

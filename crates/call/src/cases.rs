@@ -215,8 +215,8 @@ mod tests {
             ended = connection.handle(record).map(drop);
             if !case.takes_nothing {
                 connection.control_sent();
-            } else if let Err(why) = connection.control() {
-                return Err(why);
+            } else {
+                connection.control()?;
             }
         }
         ended

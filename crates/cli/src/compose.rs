@@ -129,7 +129,7 @@ pub enum Link {
 pub enum Wanted {
     /// Protection keys; without them it is not started.
     #[default]
-    Fault,
+    ProtectionKeys,
     /// Protection keys; without them it is a process of its own, linked by rings.
     Prefer,
     /// Nothing.

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::ExitCode;
 
-use partywall::Isolation;
+use partywall::{Confidentiality, Evidence, Isolation};
 use partywall_domain::machine::{Feature, Finding};
 
 use crate::isolation::{Machine, NEEDED};
@@ -38,7 +38,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
 /// What a feature is to domains.
 fn meaning(feature: Feature) -> &'static str {
     match feature {
-        Feature::ProtectionKeys => "keep domains apart: isolation `fault`",
+        Feature::ProtectionKeys => "keep domains apart: isolation `protection-keys`",
         Feature::ClosedSignalStacks => "keep domains off each other's signal stacks as well",
         Feature::Fsgsbase => "a thread that goes into another domain has that domain's storage",
         Feature::SyscallUserDispatch => "system calls of a callee are made as its own process",
@@ -122,24 +122,37 @@ fn report(findings: &[Finding], others: &[Other]) -> String {
     let keys = findings.iter().find(|finding| finding.feature == Feature::ProtectionKeys);
     let machine = Machine::of(findings, keys.expect("all features were looked for"));
     let bare = "`isolation: none`: nothing keeps domains apart";
-    let domain = match (&machine.missing[..], &machine.keys) {
+    let mut domain = match (&machine.missing[..], &machine.keys) {
         ([], Ok((fault, most))) => vec![
             format!("isolation {fault}, for up to {most} domains of one `up`"),
             format!("{bare}; as many as there is room for"),
         ],
         ([], Err(why)) => vec![
             format!("{bare}, and it is to be asked for by name"),
-            format!("not isolation {}: {why}", Isolation::Fault),
+            format!("not isolation {}: {why}", Isolation::ProtectionKeys),
         ],
         (missing, _) => {
             vec![format!("none here: without {}; write `link: ring`", missing.join(", "))]
         }
     };
-    let ring =
-        format!("isolation {}: two processes, as the kernel keeps them apart", Isolation::Process);
-    let network = format!("isolation {}: names that a policy gives an address", Isolation::Network);
+    let ring = vec![
+        format!("isolation {}: two processes, as the kernel keeps them apart", Isolation::Process),
+        format!("confidentiality {}: this host's kernel and root", Confidentiality::Host),
+    ];
+    let network = vec![
+        format!("isolation {}: names that a policy gives an address", Isolation::Process),
+        format!(
+            "confidentiality {}, of a Unix socket {}",
+            Confidentiality::Open,
+            Confidentiality::Host
+        ),
+        format!("evidence {}: nobody vouches for who answers", Evidence::None),
+    ];
+    if machine.missing.is_empty() {
+        domain.push(format!("confidentiality {}: one address space", Confidentiality::Space));
+    }
     out.push_str("\nLinks on it:\n");
-    for (link, what) in [("ring", vec![ring]), ("domain", domain), ("http2", vec![network])] {
+    for (link, what) in [("ring", ring), ("domain", domain), ("http2", network)] {
         for (n, line) in what.iter().enumerate() {
             let link = if n == 0 { link } else { "" };
             out.push_str(&format!("  {link:<8} {line}\n"));
@@ -180,7 +193,9 @@ mod tests {
         assert!(report.contains("used                   yes  for something\n"), "{report}");
         assert!(report.contains("ring     isolation process"), "{report}");
         assert!(report.contains("domain   `isolation: none`: nothing keeps"), "{report}");
-        assert!(report.contains("not isolation fault: this machine has no protection keys"));
+        assert!(
+            report.contains("not isolation protection-keys: this machine has no protection keys")
+        );
     }
 
     #[test]

@@ -2,11 +2,11 @@
 //!
 //! | wanted | with protection keys | without |
 //! | --- | --- | --- |
-//! | `fault` | domain, isolation fault | not started |
-//! | `prefer` | domain, isolation fault | a process of its own, linked by rings |
+//! | `protection-keys` | domain, isolation protection-keys | not started |
+//! | `prefer` | domain, isolation protection-keys | a process of its own, linked by rings |
 //! | `none` | domain, isolation none | the same |
 //!
-//! On a kernel before Linux 6.12 isolation fault is fault-shared-stacks, and a note says so.
+//! On a kernel before Linux 6.12 isolation protection-keys is shared-signal-stacks, and a note says so.
 //!
 //! So a domain that nothing keeps apart is one that was asked for by name. All domains of a file
 //! share one launcher, and therefore one isolation.
@@ -24,7 +24,7 @@ pub(crate) const NEEDED: [Feature; 4] =
 pub(crate) struct Machine {
     /// What it misses, of all that a domain needs.
     pub(crate) missing: Vec<String>,
-    /// What isolation `fault` comes to, and how many domains have it; or why it cannot be had.
+    /// What isolation `protection-keys` comes to, and how many domains have it; or why it cannot be had.
     pub(crate) keys: Result<(Isolation, usize), String>,
 }
 
@@ -40,7 +40,7 @@ impl Machine {
         let lacks = |f: &&Finding| !f.there && NEEDED.contains(&f.feature);
         let missing = findings.iter().filter(lacks).map(|f| f.feature.to_string()).collect();
         let keys = match keys.there {
-            true => machine::fault().and_then(|fault| Ok((fault, machine::keys_usable()?))),
+            true => machine::keys_come_to().and_then(|fault| Ok((fault, machine::keys_usable()?))),
             false => Err(format!("this machine has no protection keys ({})", keys.seen)),
         };
         Self { missing, keys }
@@ -49,9 +49,9 @@ impl Machine {
 
 /// An isolation that can be asked for of domains, by its name.
 pub(crate) fn of_domains(text: &str) -> Result<Isolation, String> {
-    let known = [Isolation::None, Isolation::Fault];
+    let known = [Isolation::None, Isolation::ProtectionKeys];
     let found = known.into_iter().find(|isolation| isolation.to_string() == text);
-    found.ok_or_else(|| "domains have `none` or `fault`".to_owned())
+    found.ok_or_else(|| "domains have `none` or `protection-keys`".to_owned())
 }
 
 /// How a service is started.
@@ -111,7 +111,7 @@ pub(crate) fn plan(services: &[Service], machine: &Machine) -> Result<Plan, Stri
                 wanted.place
             ));
         }
-        if isolation == Isolation::FaultSharedStacks && domains == 1 {
+        if isolation == Isolation::SharedSignalStacks && domains == 1 {
             plan.notes.push(format!(
                 "{}: isolation `{isolation}`: on this kernel, older than Linux 6.12, the stacks of \
                  signal handlers are open to all domains, and a stray write there can end another one",
@@ -142,9 +142,9 @@ fn resolve(wanted: &At<Wanted>, machine: &Machine) -> Result<Result<Isolation, S
              doctor`)"
         )),
         (Wanted::None, ..) => Ok(Ok(Isolation::None)),
-        (Wanted::Fault, Ok(isolation), _) => Ok(Ok(isolation)),
-        (Wanted::Fault, Err(why), _) => Err(format!(
-            "{place}: isolation `fault` needs protection keys: {why}; write `isolation: prefer` \
+        (Wanted::ProtectionKeys, Ok(isolation), _) => Ok(Ok(isolation)),
+        (Wanted::ProtectionKeys, Err(why), _) => Err(format!(
+            "{place}: isolation `protection-keys` needs protection keys: {why}; write `isolation: prefer` \
              for a process of its own where there are none, or `isolation: none` for domains that \
              nothing keeps apart (see `partywall doctor`)"
         )),
@@ -158,7 +158,7 @@ mod tests {
 
     fn machine(keys: Result<usize, &str>, missing: &[&str]) -> Machine {
         let missing = missing.iter().map(ToString::to_string).collect();
-        let keys = keys.map(|most| (Isolation::Fault, most));
+        let keys = keys.map(|most| (Isolation::ProtectionKeys, most));
         Machine { missing, keys: keys.map_err(str::to_owned) }
     }
 
@@ -185,7 +185,7 @@ mod tests {
         let plan = planned(&[FAULT, RING, PREFER], &machine(Ok(2), &[])).unwrap();
         use Placement::{Domain, Process};
         assert_eq!(plan.placements, [Domain, Process, Domain]);
-        assert_eq!((plan.isolation, plan.notes.len()), (Isolation::Fault, 0));
+        assert_eq!((plan.isolation, plan.notes.len()), (Isolation::ProtectionKeys, 0));
         let error = planned(&[FAULT, PREFER, FAULT], &machine(Ok(2), &[])).unwrap_err();
         assert!(error.starts_with("compose.yaml:7: services.s2.x-partywall.link: "), "{error}");
         assert!(error.contains("keep 2 domains apart"), "{error}");
@@ -212,13 +212,13 @@ mod tests {
 
     #[test]
     fn on_an_old_kernel_isolation_fault_has_another_name_and_a_note() {
-        let shared = Isolation::FaultSharedStacks;
+        let shared = Isolation::SharedSignalStacks;
         let old = Machine { missing: Vec::new(), keys: Ok((shared, 2)) };
         let plan = planned(&[RING, FAULT, PREFER], &old).unwrap();
         assert_eq!((plan.isolation, plan.notes.len()), (shared, 1), "{plan:?}");
         let note = &plan.notes[0];
         assert!(note.contains("compose.yaml:5: services.s1.x-partywall.link: "), "{note}");
-        assert!(note.contains("`fault-shared-stacks`") && note.contains("6.12"), "{note}");
+        assert!(note.contains("`shared-signal-stacks`") && note.contains("6.12"), "{note}");
         let error = planned(&[FAULT, PREFER, FAULT], &old).unwrap_err();
         assert!(error.contains("keep 2 domains apart"), "{error}");
     }
@@ -226,7 +226,7 @@ mod tests {
     #[test]
     fn domains_of_one_file_have_one_isolation() {
         let error = planned(&[NONE, PREFER], &machine(Ok(9), &[])).unwrap_err();
-        assert!(error.contains("isolation `fault`, but `s0` has `none`"), "{error}");
+        assert!(error.contains("isolation `protection-keys`, but `s0` has `none`"), "{error}");
         assert!(error.starts_with("compose.yaml:5: "), "{error}");
     }
 

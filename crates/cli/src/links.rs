@@ -9,7 +9,7 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use partywall::{Isolation, LinkInfo};
+use partywall::LinkInfo;
 
 use crate::socket::Socket;
 use json::Row;
@@ -23,21 +23,27 @@ Columns:
   NAME           the name that was connected to
   VIA            ring: shared memory; gate: the caller's thread goes into the service's domain;
                  http2: the network, where the policy names the address
-  ISOLATION      what keeps the two ends apart: process, fault, fault-shared-stacks, none, network
+  ISOLATION      what separates the memories of the two ends: process, protection-keys,
+                 shared-signal-stacks, none
   STATE          open, or closed: the last that closed are listed as well
   CALLS          calls that have begun, with those that a client makes to warm up
   FAILED         of these, those with a status other than OK; (N denied): by the policy
 With --wide also:
   SERVER         who serves; both ends with process number, user and digest of the program:
                  started (of the copy that the coordinator ran) or observed (read from /proc)
+  CONFIDENTIALITY  who else can read what passes: host (its kernel and root), space (programs in the
+                 address space of an end as well), open (whoever is on the network's path)
+  EVIDENCE       how the two ends are known, the weaker of the two: started (from a sealed copy),
+                 observed (running, by the kernel's word), none
   REQUESTS       bytes that the server received;  REPLIES: that it sent
   FORWARDS/CALL  system calls that one call through the gate has made in the caller's name
   TIME/CALL      time that the caller's thread spent in the service, for one call
 
 With --json a line is an object. The fields stay; others may join them:
-  link, name, via, url, isolation, open, calls, failed, denied, request_bytes, reply_bytes, visits,
-  forwards, inside_ns; caller and server (null for http2): principals, pid, uid, gid, cgroup,
-  digest, evidence (started, observed, unknown). Counts are null where nobody counts: over http2.";
+  link, name, via, url, security (isolation, confidentiality, evidence), open, calls, failed,
+  denied, request_bytes, reply_bytes, visits, forwards, inside_ns; caller and server (null for
+  http2): principals, pid, uid, gid, cgroup, digest (null when it is unknown), evidence (started,
+  observed). Counts are null where nobody counts: over http2.";
 
 /// Which links are shown, and how.
 #[derive(clap::Args)]
@@ -119,10 +125,10 @@ pub(crate) fn watch(arguments: &Watch) -> Result<ExitCode, Box<dyn Error>> {
 
 /// How calls of a link travel: `ring`, `gate` or `http2`.
 fn via(link: &LinkInfo) -> &'static str {
-    match link.isolation {
-        Isolation::Network => "http2",
-        _ if by_gate(link) => "gate",
-        _ => "ring",
+    match link.url.is_empty() {
+        false => "http2",
+        true if by_gate(link) => "gate",
+        true => "ring",
     }
 }
 

@@ -6,9 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Subcommand;
+use partywall::{Confidentiality, Evidence, Isolation, Security};
 use partywall_abi::name::{MethodPattern, ServiceName};
 use partywall_coordinator::Policy;
 use partywall_coordinator::policy::{ANYONE, Explanation, did_you_mean};
+use partywall_shm::address::Address;
 
 use crate::socket::Socket;
 
@@ -128,6 +130,10 @@ fn shown(caller: &str, service: &str, method: &str, e: &Explanation) -> String {
     for (principal, pattern) in &e.allowed_by {
         let _ = writeln!(text, "  [service.{service}.call] {principal} = [\"{pattern}\"]");
     }
+    let required = required(e.require);
+    if !required.is_empty() {
+        let _ = writeln!(text, "  its links to `{service}` have at least {}", required.join(", "));
+    }
     if e.allowed_by.is_empty() {
         let all: Vec<String> = e.methods.patterns().iter().map(ToString::to_string).collect();
         let what = if all.is_empty() { "nothing".into() } else { all.join(", ") };
@@ -137,6 +143,7 @@ fn shown(caller: &str, service: &str, method: &str, e: &Explanation) -> String {
             "  remedy: under [service.{service}.call] list \"{method}\" for one of its principals"
         );
     }
+    let below = |url: &str| Address::parse(url).ok()?.security().shortfall(&e.require);
     match (&e.served_by[..], &e.url) {
         ([], None) => {
             let _ = writeln!(text, "  nobody may serve `{service}`, and [names] has no address");
@@ -151,12 +158,51 @@ fn shown(caller: &str, service: &str, method: &str, e: &Explanation) -> String {
             }
         }
     }
+    if let Some(short) = e.url.as_deref().and_then(below) {
+        let _ = writeln!(text, "  this caller's calls do not: {short}");
+    }
     text
+}
+
+/// The levels that a requirement asks for.
+fn required(least: Security) -> Vec<String> {
+    let mut required = Vec::new();
+    if least.isolation > Isolation::LOWEST {
+        required.push(format!("isolation {}", least.isolation));
+    }
+    if least.confidentiality > Confidentiality::LOWEST {
+        required.push(format!("confidentiality {}", least.confidentiality));
+    }
+    if least.evidence > Evidence::LOWEST {
+        required.push(format!("evidence {}", least.evidence));
+    }
+    required
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_links_need_is_told_by_explain() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("policy.toml");
+        let text = "[principal.web]\nuid = 1000\n[service.a]\nregister = ['web']\n\
+                    [service.a.call.web]\nmethods = ['*']\n\
+                    require = { confidentiality = 'host', evidence = 'started' }\n\
+                    [service.b.call]\nweb = { methods = ['*'], require = { evidence = 'observed' } }\n\
+                    [names]\nb = 'http://h:1'\n";
+        std::fs::write(&file, text).unwrap();
+        let (said, allowed) = explain(&file, "web", "a", "p.S/M").unwrap();
+        assert!(allowed, "{said}");
+        let line = "  its links to `a` have at least confidentiality host, evidence started\n";
+        assert!(said.contains(line), "{said}");
+        let (said, _) = explain(&file, "web", "b", "p.S/M").unwrap();
+        let line =
+            "  this caller's calls do not: evidence `observed` is required, and there is `none`\n";
+        assert!(said.ends_with(line), "{said}");
+        assert!(required(Security::LOWEST).is_empty());
+    }
 
     #[test]
     fn a_principal_that_covers_strangers_is_told_by_check() {

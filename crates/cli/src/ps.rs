@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 use std::process::ExitCode;
 
-use partywall::LinkInfo;
-use partywall_abi::control::Identity;
+use partywall::{Evidence, Identity, LinkInfo};
 use serde::Serialize;
 
 use crate::links::{aligned, fit, json};
@@ -27,7 +26,8 @@ Columns:
   PROGRAM  first bytes of its SHA-256, and started (of the copy that ran) or observed (from /proc)
 
 With --json a line is an object: principals, service (null for what `up` has not started), pid, uid,
-runs_as, state, serves, calls, ends (how often it has ended), last_end, digest, evidence.";
+runs_as, state, serves, calls, ends (how often it has ended), last_end, digest,
+evidence (none of what has no link).";
 
 /// Whose processes are shown, and how.
 #[derive(clap::Args)]
@@ -92,7 +92,7 @@ fn rows(links: &[LinkInfo], services: Vec<Record>) -> Vec<Row> {
             state: s.state,
             ends: s.ends,
             last_end: s.last_end,
-            evidence: "unknown",
+            evidence: Evidence::None.word(),
             ..Row::default()
         })
         .collect();
@@ -172,33 +172,22 @@ fn table(rows: &[Row], wide: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use partywall::{Digest, Isolation, LinkStats};
+    use partywall::Digest;
 
     fn identity(name: &str, pid: u32) -> Identity {
-        Identity {
-            uid: 7,
-            gid: 7,
-            pid: Some(pid),
-            digest: Digest::Started([0xab; 32]),
-            cgroup: String::new(),
-            principals: vec![name.into()],
-        }
+        let mut identity = Identity::new(7, 7);
+        identity.pid = Some(pid);
+        identity.digest = Digest::Started([0xab; 32]);
+        identity.principals = vec![name.into()];
+        identity
     }
 
     #[test]
     fn services_of_up_and_ends_of_links_are_one_list() {
-        let link = LinkInfo {
-            link: 1,
-            name: "greeter".into(),
-            caller: identity("client", 11),
-            server: Some(identity("greeter", 10)),
-            url: String::new(),
-            isolation: Isolation::Process,
-            gate: false,
-            open: true,
-            stats: LinkStats::default(),
-        };
-        let stranger = LinkInfo { caller: identity("guest", 99), open: false, ..link.clone() };
+        let (client, greeter) = (identity("client", 11), identity("greeter", 10));
+        let link = LinkInfo::new(1, "greeter", client, Some(greeter));
+        let mut stranger = link.clone();
+        (stranger.caller, stranger.open) = (identity("guest", 99), false);
         let record = |service: &str, pid, serves| Record {
             service: service.into(),
             pid,

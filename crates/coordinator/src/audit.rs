@@ -22,6 +22,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use partywall_abi::control::{Digest, Identity};
 use partywall_abi::name::ServiceName;
+use partywall_abi::security::Security;
 use partywall_shm::threads;
 use serde::Serialize;
 
@@ -60,6 +61,8 @@ pub enum Event {
         caller: By,
         /// Who serves; none over the network.
         server: Option<Who>,
+        /// What protects it.
+        security: Levels,
     },
     /// The policy does not let a process do something.
     Denied {
@@ -108,6 +111,25 @@ pub enum Event {
     },
 }
 
+/// The levels of a [`Security`], by their words.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Levels {
+    isolation: &'static str,
+    confidentiality: &'static str,
+    evidence: &'static str,
+}
+
+impl From<Security> for Levels {
+    fn from(security: Security) -> Self {
+        let Security { isolation, confidentiality, evidence, .. } = security;
+        Self {
+            isolation: isolation.word(),
+            confidentiality: confidentiality.word(),
+            evidence: evidence.word(),
+        }
+    }
+}
+
 /// A process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Who {
@@ -150,9 +172,9 @@ impl Who {
             pid: identity.pid,
             cgroup: identity.cgroup.clone(),
             digest: match &identity.digest {
-                Digest::Unknown => None,
                 Digest::Observed(d) => hex("observed", d),
                 Digest::Started(d) => hex("started", d),
+                _ => None,
             },
             principals: identity.principals.clone(),
         }
@@ -177,12 +199,13 @@ impl Event {
     pub(crate) fn introduced(
         link: u64,
         name: &ServiceName,
-        caller: &Identity,
-        account: &Account,
+        (caller, account): (&Identity, &Account),
         server: Option<&Identity>,
+        security: Security,
     ) -> Self {
         let (caller, server) = (By::new(caller, account), server.map(Who::new));
-        Self::Introduced { link, name: name.as_str().into(), caller, server }
+        let (name, security) = (name.as_str().into(), security.into());
+        Self::Introduced { link, name, caller, server, security }
     }
 
     pub(crate) fn denied(
@@ -406,14 +429,12 @@ mod tests {
     use super::*;
 
     fn someone(uid: u32) -> Identity {
-        Identity {
-            uid,
-            gid: 5,
-            pid: Some(7),
-            digest: Digest::Observed([0xab; 32]),
-            cgroup: "/a".into(),
-            principals: vec!["web".into()],
-        }
+        let mut identity = Identity::new(uid, 5);
+        identity.pid = Some(7);
+        identity.digest = Digest::Observed([0xab; 32]);
+        identity.cgroup = "/a".into();
+        identity.principals = vec!["web".into()];
+        identity
     }
 
     fn denied(uid: u32) -> Event {

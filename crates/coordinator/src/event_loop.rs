@@ -39,7 +39,7 @@ use crate::audit::Audit;
 use crate::handout::{Memories, Part, Refused};
 use crate::identity::{Measured, Programs, Reader};
 use crate::measure::{Job, Measuring};
-use crate::peer::{Look, Peer, Sent, Stage};
+use crate::peer::{Look, Peer, Reason, Sent, Stage};
 use crate::policy::{Policy, PolicyError};
 use crate::quota::{Quotas, Totals, Usage};
 use crate::ready::Ready;
@@ -488,18 +488,17 @@ impl EventLoop {
         })
     }
 
-    fn packet(&mut self, token: u64, packet: &socket::Packet) -> Result<(), &'static str> {
+    fn packet(&mut self, token: u64, packet: &socket::Packet) -> Result<(), Reason> {
         let peer = self.peers.get(&token).expect("the caller has it");
         if packet.len == 0 {
-            return Err("the process has closed the socket");
+            return Err("the process has closed the socket".into());
         }
         peer.check_sender(packet)?;
         if packet.truncated || packet.stripped {
-            return Err("a packet that is too long or carries descriptors");
+            return Err("a packet that is too long or carries descriptors".into());
         }
-        let Ok(message) = Message::decode(&self.buffer[..packet.len]) else {
-            return Err("a packet that is no message");
-        };
+        let decoded = Message::decode(&self.buffer[..packet.len]);
+        let message = decoded.map_err(|why| format!("a packet that is no message: {why}"))?;
         match &peer.stage {
             Stage::Open(conn) => {
                 self.state.message(*conn, message, Instant::now());
@@ -662,7 +661,8 @@ impl EventLoop {
         self.close(token, "the process has ended");
     }
 
-    fn close(&mut self, token: u64, reason: &'static str) {
+    fn close(&mut self, token: u64, reason: impl Into<Reason>) {
+        let reason = reason.into();
         let Some(peer) = self.peers.remove(&token) else { return };
         let _ = epoll::delete(&self.epoll, &peer.socket);
         if let Some(pidfd) = &peer.pidfd {
@@ -672,14 +672,14 @@ impl EventLoop {
         self.measuring.forget(token);
         self.stuck.remove(&token);
         let Credentials { pid, uid, .. } = peer.credentials;
-        tracing::debug!(pid, uid, reason, "connection closed");
+        tracing::debug!(pid, uid, %reason, "connection closed");
         match peer.stage {
             Stage::Open(conn) => {
                 self.tokens.remove(&conn);
                 self.state.closed(conn, Instant::now());
             }
             Stage::Challenged(challenged) => {
-                turn_away(&peer.socket, reason.into());
+                turn_away(&peer.socket, reason.into_owned());
                 self.no_longer_due(challenged.until, token);
             }
         }

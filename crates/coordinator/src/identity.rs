@@ -30,7 +30,8 @@ use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::sync::{Mutex, PoisonError};
 
-use partywall_abi::control::{Digest, Identity, Isolation};
+use partywall_abi::control::{Digest, Identity};
+use partywall_abi::security::{Confidentiality, Evidence, Isolation, Security};
 use partywall_shm::users::Subordinates;
 use sha2::{Digest as _, Sha256};
 
@@ -66,22 +67,6 @@ pub struct Domain {
     pub launcher: u32,
     /// What keeps its domains apart.
     pub isolation: Isolation,
-}
-
-impl Domain {
-    /// What keeps two processes apart.
-    pub fn between(one: Option<Self>, other: Option<Self>) -> Isolation {
-        match (one, other) {
-            (Some(a), Some(b)) if a.launcher == b.launcher => {
-                if a.isolation == b.isolation {
-                    a.isolation
-                } else {
-                    Isolation::None
-                }
-            }
-            _ => Isolation::Process,
-        }
-    }
 }
 
 /// Reads facts.
@@ -193,14 +178,36 @@ impl Facts {
 
     /// What others are told of it.
     pub fn identity(&self, principals: Vec<String>) -> Identity {
-        Identity {
-            uid: self.uid,
-            gid: self.gid,
-            pid: self.pid,
-            digest: self.digest,
-            cgroup: self.cgroup.clone(),
-            principals,
-        }
+        let mut identity = Identity::new(self.uid, self.gid);
+        identity.pid = self.pid;
+        identity.digest = self.digest;
+        identity.cgroup.clone_from(&self.cgroup);
+        identity.principals = principals;
+        identity
+    }
+
+    /// How it is known who the process is.
+    pub fn evidence(&self) -> Evidence {
+        self.digest.evidence()
+    }
+
+    /// Whether both are domains of one launcher, so that calls can go by a gate.
+    pub fn shares_launcher(&self, other: &Self) -> bool {
+        matches!((self.domain, other.domain), (Some(a), Some(b)) if a.launcher == b.launcher)
+    }
+
+    /// What protects a link through memory between this process and another one.
+    pub fn security_with(&self, other: &Self) -> Security {
+        let isolation = match (self.domain, other.domain) {
+            (Some(a), Some(b)) if a.launcher == b.launcher => a.isolation.min(b.isolation),
+            _ => Isolation::Process,
+        };
+        // An outbox that a domain has mapped is in the address space of its launcher's other domains.
+        let confidentiality = match self.domain.or(other.domain) {
+            Some(_) => Confidentiality::Space,
+            None => Confidentiality::Host,
+        };
+        Security::new(isolation, confidentiality, self.evidence().min(other.evidence()))
     }
 }
 

@@ -6,6 +6,7 @@
 //! count against the coordinator's user; beyond its limit sendmsg(2) says ETOOMANYREFS, for
 //! everybody. Then what is to be sent waits for a timer: no event tells when the count falls.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,7 +18,10 @@ use partywall_shm::socket::{self, Credentials, Endpoint};
 use crate::handout::Part;
 use crate::identity::{Domain, Facts};
 use crate::quota::{Charge, Exceeded, Usage};
-use crate::state::Conn;
+use crate::state::{Conn, Spoken};
+
+/// Why a connection is closed.
+pub(crate) type Reason = Cow<'static, str>;
 
 /// Packets that wait for a process before nothing more is read from it.
 pub(crate) const UNREAD: usize = 32;
@@ -62,6 +66,8 @@ pub(crate) enum Stage {
 /// A process that has not proven itself yet.
 pub(crate) struct Challenged {
     pub(crate) nonce: [u8; 16],
+    /// What was agreed on, when the nonce has come back.
+    pub(crate) spoken: Option<Spoken>,
     /// Until when it is to have answered.
     pub(crate) until: Option<Instant>,
     pub(crate) look: Look,
@@ -180,7 +186,7 @@ mod tests {
     fn peer() -> (Peer, OwnedFd) {
         let (ours, theirs) = socket::pair().unwrap();
         let credentials = Credentials { pid: 1, uid: 2, gid: 3 };
-        let challenged = Challenged { nonce: [0; 16], until: None, look: Look::Done };
+        let challenged = Challenged { nonce: [0; 16], spoken: None, until: None, look: Look::Done };
         let quotas = Quotas::new(Totals::for_descriptors(1024), Limits::default(), 0);
         let usage = quotas.account(Account::User(2), None);
         let charges = Charges {

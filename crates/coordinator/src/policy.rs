@@ -20,6 +20,9 @@
 //! fallback = true                 # while nobody serves it, the address under [names] will do
 //! [service.greeter.call]          # principals that may call it, and what
 //! web = ["helloworld.Greeter/SayHello", "grpc.health.v1.Health/*"]
+//! [service.greeter.call.admin]    # the same with a requirement: over links of at least this security
+//! methods = ["*"]
+//! require = { isolation = "process", confidentiality = "host", evidence = "started" }
 //!
 //! [names]                         # names that are reached over the network
 //! billing = "http://10.0.0.7:50051"
@@ -40,6 +43,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use partywall_abi::control::Digest;
 use partywall_abi::limits;
 use partywall_abi::name::{EXAMPLE, MethodPattern, MethodSet, ServiceName};
+use partywall_abi::security::Security;
 
 use crate::identity::Facts;
 use crate::quota::{Account, Limits};
@@ -140,7 +144,21 @@ struct Principal {
 #[derive(Debug, Clone, Default)]
 struct Service {
     register: BTreeSet<String>,
-    call: BTreeMap<String, MethodSet>,
+    call: BTreeMap<String, Rule>,
+}
+
+/// What a principal may call at a name, and over which links.
+#[derive(Debug, Clone)]
+struct Rule {
+    methods: MethodSet,
+    /// The least security of its links.
+    require: Security,
+}
+
+impl Default for Rule {
+    fn default() -> Self {
+        Self { methods: MethodSet::default(), require: Security::LOWEST }
+    }
 }
 
 /// Bytes and patterns that all callers of a name may have together, so that what any of them is
@@ -151,7 +169,7 @@ impl Service {
     /// Whether what its callers may call goes into a message, whoever they are.
     fn fits(&self) -> Result<(), String> {
         let mut all = MethodSet::default();
-        for pattern in self.call.values().flat_map(MethodSet::patterns) {
+        for pattern in self.call.values().flat_map(|rule| rule.methods.patterns()) {
             all.add(pattern.clone());
         }
         let bytes: usize = all.patterns().iter().map(|p| 2 + p.to_string().len()).sum();
@@ -200,12 +218,15 @@ pub fn did_you_mean<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str
 }
 
 /// What a policy lets a caller do, and by which of its principals.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Explanation {
     /// The principals that a method is allowed to, each with a pattern that covers it.
     pub allowed_by: Vec<(String, String)>,
     /// What the caller may call at the name at all.
     pub methods: MethodSet,
+    /// The least security of its links to the name.
+    pub require: Security,
     /// The principals that may serve the name.
     pub served_by: Vec<String>,
     /// Where the name is reached over the network, while nobody serves it.
@@ -296,7 +317,7 @@ impl Policy {
         methods: MethodPattern,
     ) -> Result<(), String> {
         let service = self.services.entry(name.clone()).or_default();
-        service.call.entry(principal.into()).or_default().add(methods);
+        service.call.entry(principal.into()).or_default().methods.add(methods);
         service.fits()
     }
 
@@ -361,10 +382,22 @@ impl Policy {
     /// What the principals may call at the name, all together.
     pub fn methods(&self, principals: &[String], name: &ServiceName) -> MethodSet {
         let mut all = MethodSet::default();
-        for (_, set) in self.calls(principals, name) {
-            set.patterns().iter().for_each(|p| all.add(p.clone()));
+        for (_, rule) in self.calls(principals, name) {
+            rule.methods.patterns().iter().for_each(|p| all.add(p.clone()));
         }
         all.with_remedy(self.where_to_list(principals, name))
+    }
+
+    /// The least security of these principals' links to the name: what all the rules require that let them
+    /// call something there.
+    pub fn require(&self, principals: &[String], name: &ServiceName) -> Security {
+        let rules = self.calls(principals, name).map(|(_, rule)| rule.require);
+        rules.fold(Security::LOWEST, Security::max_per_field)
+    }
+
+    /// Whether anybody may serve the name here.
+    pub fn may_be_served(&self, name: &ServiceName) -> bool {
+        self.services.get(name).is_some_and(|s| !s.register.is_empty())
     }
 
     /// Each of the principals that may call something at the name, and what.
@@ -372,20 +405,21 @@ impl Policy {
         &'a self,
         principals: &'a [String],
         name: &ServiceName,
-    ) -> impl Iterator<Item = (&'a String, &'a MethodSet)> {
+    ) -> impl Iterator<Item = (&'a String, &'a Rule)> {
         let calls = self.services.get(name).into_iter().flat_map(|s| &s.call);
         calls.filter(|(p, _)| *p == ANYONE || principals.contains(p))
     }
 
     /// What the principals may call at a name, and why.
     pub fn explain(&self, principals: &[String], name: &ServiceName, path: &str) -> Explanation {
-        let allowed_by = self.calls(principals, name).filter_map(|(principal, set)| {
-            let pattern = set.patterns().iter().find(|p| p.covers(path))?;
+        let allowed_by = self.calls(principals, name).filter_map(|(principal, rule)| {
+            let pattern = rule.methods.patterns().iter().find(|p| p.covers(path))?;
             Some((principal.clone(), pattern.to_string()))
         });
         Explanation {
             allowed_by: allowed_by.collect(),
             methods: self.methods(principals, name),
+            require: self.require(principals, name),
             served_by: self
                 .services
                 .get(name)
@@ -431,7 +465,8 @@ impl Principal {
         let program = |(wanted, strong): ([u8; 32], bool)| match f.digest {
             Digest::Started(d) => d == wanted,
             Digest::Observed(d) => !strong && d == wanted,
-            Digest::Unknown => false,
+            // Unknown, or known in a way that no principal asks for.
+            _ => false,
         };
         self.uid.is_none_or(|u| u == f.uid)
             && self.gid.is_none_or(|g| g == f.gid)

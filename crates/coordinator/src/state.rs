@@ -22,9 +22,11 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
-use partywall_abi::control::{Digest, Identity, Message, Role, Token};
+use partywall_abi::control::{Digest, Identity, Message, Role, SessionMessage, Token};
 use partywall_abi::layout::Geometry;
 use partywall_abi::name::ServiceName;
+use partywall_abi::security::Security;
+use partywall_abi::version::Capabilities;
 
 use crate::audit::Event;
 use crate::identity::Facts;
@@ -41,7 +43,6 @@ mod switch;
 use links::{Link, Places, Question};
 use list::{Listing, Stage};
 use names::{Name, Watch};
-use reports::Claim;
 
 /// Number of a connection.
 pub type Conn = u64;
@@ -145,8 +146,18 @@ struct Standing {
     usage: Arc<Usage>,
 }
 
+/// What a process and the coordinator have agreed on when it proved itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spoken {
+    /// The version; both ends of a link have the same.
+    pub version: u16,
+    /// What the process can do beyond it.
+    pub capabilities: Capabilities,
+}
+
 struct Connection {
     standing: Arc<Standing>,
+    spoken: Spoken,
     /// It has closed its gate, if it is a domain.
     gate_closed: bool,
     registrations: BTreeMap<u64, (ServiceName, Charge)>,
@@ -255,14 +266,18 @@ impl State {
     }
 
     /// A process has proven who it is; `usage` is its account.
-    pub fn opened(&mut self, facts: Facts, usage: Arc<Usage>) -> Conn {
+    pub fn opened(&mut self, facts: Facts, usage: Arc<Usage>, spoken: Spoken) -> Conn {
         let conn = self.next_conn;
         self.next_conn += 1;
         let identity = Arc::new(facts.identity(self.policy.principals(&facts)));
-        self.send(conn, Message::Welcome { you: Identity::clone(&identity) });
+        self.send(
+            conn,
+            Message::Session(SessionMessage::Welcome { you: Identity::clone(&identity) }),
+        );
         self.audit(Event::admitted(&identity, usage.account()));
         let connection = Connection {
             standing: Arc::new(Standing { facts, identity, usage }),
+            spoken,
             gate_closed: false,
             registrations: BTreeMap::new(),
             watches: BTreeMap::new(),
@@ -319,38 +334,20 @@ impl State {
             return;
         }
         match message {
-            Message::Register { request, name, places } => {
-                self.register(conn, request, name, places);
-                self.hungry.want(now);
-            }
-            Message::Unregister { registration } => self.unregister(conn, registration),
-            Message::Connect { request, name } => self.connect(conn, request, name, now),
-            Message::Cancel { request } => self.cancel(conn, request, now),
-            Message::Adopted { link } => self.adopted(conn, link, now),
-            Message::Closed { link, role, blame, stats } => {
-                self.end_says_closed((conn, role), link, blame, stats, now);
-            }
-            Message::Report { request, token, role, name } => {
-                self.report(conn, request, Claim { token, role, name }, now);
-            }
-            Message::Watch { request, name } => self.watch(conn, request, name),
-            Message::Unwatch { request } => self.unwatch(conn, request),
-            Message::Counted { link, stats, .. } => self.count(conn, link, stats),
-            Message::CountedAll { request } => self.counted_all(conn, request),
-            Message::List { request } => self.list(conn, request, now),
-            Message::Switch { request, name, open } => {
-                self.switch((conn, request), name, open, now);
-            }
-            Message::GateSet { request, errno } => self.gate_set(conn, request, errno),
-            Message::Reload { request } => {
-                if self.is_operator(conn, request, "reload the policy") {
-                    self.effects.push(Effect::Reload { conn, request });
-                }
-            }
-            _ => self
-                .effects
-                .push(Effect::Close { conn, reason: "a message that only the coordinator sends" }),
+            Message::Registry(m) => self.registry_message(conn, m, now),
+            Message::Link(m) => self.link_message(conn, m, now),
+            Message::End(m) => self.end_message(conn, m, now),
+            Message::List(m) => self.list_message(conn, m, now),
+            Message::Gate(m) => self.gate_message(conn, m, now),
+            Message::Policy(m) => self.policy_message(conn, &m),
+            _ => self.breaks_rule(conn),
         }
+    }
+
+    /// A connection has sent what a process does not say.
+    fn breaks_rule(&mut self, conn: Conn) {
+        let reason = "a message that only the coordinator sends";
+        self.effects.push(Effect::Close { conn, reason });
     }
 
     /// When [`State::timeout`] wants to be called.
@@ -404,8 +401,11 @@ impl State {
         self.connections.get_mut(&conn).expect("checked on entry")
     }
 
-    fn send(&mut self, to: Conn, message: Message) {
-        if self.connections.contains_key(&to) || matches!(message, Message::Welcome { .. }) {
+    fn send(&mut self, to: Conn, message: impl Into<Message>) {
+        let message = message.into();
+        if self.connections.contains_key(&to)
+            || matches!(message, Message::Session(SessionMessage::Welcome { .. }))
+        {
             self.effects.push(Effect::Send { to, message });
         }
     }
@@ -415,7 +415,7 @@ impl State {
     }
 
     fn refuse(&mut self, to: Conn, request: u32, code: u8, text: String) {
-        self.send(to, Message::Refused { request, code, text });
+        self.send(to, Message::Session(SessionMessage::Refused { request, code, text }));
     }
 
     /// Refuses what the policy denies, and says so in the audit log.
@@ -442,6 +442,38 @@ impl State {
             self.deny(conn, request, what, text);
         }
         may
+    }
+
+    /// What protects a link through memory between two processes.
+    fn security_between(&self, one: Conn, other: Conn) -> Security {
+        let facts = |conn: Conn| &self.connections[&conn].standing.facts;
+        let security = facts(one).security_with(facts(other));
+        match one == other {
+            // It is its own peer: nothing separates the two ends.
+            true => security.min_per_field(Security::IN_PROCESS.with_evidence(security.evidence)),
+            false => security,
+        }
+    }
+
+    /// Why the policy does not let these principals have a link to the name with this security, as the
+    /// end of a sentence.
+    fn too_weak(
+        &self,
+        principals: &[String],
+        name: &ServiceName,
+        security: Security,
+    ) -> Option<String> {
+        let short = security.shortfall(&self.policy.require(principals, name))?;
+        Some(format!(
+            "the policy requires more of a link to `{name}`: {short}; remedy: {}, or lower `require` under \
+             [service.{name}.call]",
+            match short.field {
+                "evidence" => "have the coordinator start both ends",
+                _ if security.isolation.is_one_space() =>
+                    "run one of the two as a process of its own",
+                _ => "run both as processes of this host",
+            }
+        ))
     }
 
     /// What keeps a process from being a principal that goes by its program.
@@ -479,7 +511,7 @@ fn who(c: &Connection) -> String {
 
 /// Reports an internal failure with the right code.
 pub(crate) fn internal(request: u32, text: String) -> Message {
-    Message::Refused { request, code: INTERNAL, text }
+    Message::Session(SessionMessage::Refused { request, code: INTERNAL, text })
 }
 
 #[cfg(test)]

@@ -5,13 +5,17 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use partywall_abi::control::{Blame, Digest, LinkRow, LinkStats, Message, Role};
+use partywall_abi::control::{
+    Blame, Digest, EndMessage, LinkMessage, LinkRow, LinkStats, ListMessage, Message,
+    RegistryMessage, Role, SessionMessage,
+};
 use partywall_abi::name::ServiceName;
+use partywall_abi::version::{Capabilities, Versions};
 use partywall_coordinator::{Coordinator, Policy, launch};
 use partywall_shm::link::Ends;
 use partywall_shm::setup::Adopted;
 use partywall_shm::socket;
-use partywall_test_control::Conversation;
+use partywall_test_control::{Conversation, proof};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, UCred};
 use rustix::process::{Resource, Rlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
@@ -39,8 +43,16 @@ impl Host {
 
     fn server(&self) -> Conversation {
         let p = self.process();
-        p.say(&Message::Register { request: 1, name: name(), places: 20_000 }).unwrap();
-        assert!(matches!(p.next().unwrap().0, Message::Registered { request: 1, .. }));
+        p.say(&Message::Registry(RegistryMessage::Register {
+            request: 1,
+            name: name(),
+            places: 20_000,
+        }))
+        .unwrap();
+        assert!(matches!(
+            p.next().unwrap().0,
+            Message::Registry(RegistryMessage::Registered { request: 1, .. })
+        ));
         p
     }
 }
@@ -50,7 +62,7 @@ fn name() -> ServiceName {
 }
 
 fn connect_to_g(request: u32) -> Message {
-    Message::Connect { request, name: name() }
+    Message::Link(LinkMessage::Connect { request, name: name() })
 }
 
 /// Told why, and closed.
@@ -62,7 +74,7 @@ fn turned_away(process: &Conversation) {
 
 fn refused(process: &Conversation) -> (u8, String) {
     match process.next().unwrap().0 {
-        Message::Refused { code, text, .. } => (code, text),
+        Message::Session(SessionMessage::Refused { code, text, .. }) => (code, text),
         other => panic!("{other:?}"),
     }
 }
@@ -78,14 +90,21 @@ fn link(caller: &Conversation, server: &Conversation) -> u64 {
 }
 
 fn closed(link: u64, role: Role) -> Message {
-    Message::Closed { link, role, blame: Blame::Nobody, stats: LinkStats::default() }
+    Message::End(EndMessage::Closed {
+        link,
+        role,
+        blame: Blame::Nobody,
+        stats: LinkStats::default(),
+    })
 }
 
 /// The list; `server` answers the question for its counters.
 fn list(operator: &Conversation, server: &Conversation) -> Vec<LinkRow> {
-    operator.say(&Message::List { request: 9 }).unwrap();
-    let Message::Query { request } = server.next().unwrap().0 else { panic!("no query") };
-    server.say(&Message::CountedAll { request }).unwrap();
+    operator.say(&Message::List(ListMessage::List { request: 9 })).unwrap();
+    let Message::List(ListMessage::Query { request }) = server.next().unwrap().0 else {
+        panic!("no query")
+    };
+    server.say(&Message::List(ListMessage::CountedAll { request })).unwrap();
     rows(operator)
 }
 
@@ -93,8 +112,8 @@ fn rows(operator: &Conversation) -> Vec<LinkRow> {
     let mut rows = Vec::new();
     loop {
         match operator.next().unwrap().0 {
-            Message::Row { row, .. } => rows.push(row),
-            Message::Listed { request: 9 } => return rows,
+            Message::List(ListMessage::Row { row, .. }) => rows.push(*row),
+            Message::List(ListMessage::Listed { request: 9 }) => return rows,
             other => panic!("{other:?}"),
         }
     }
@@ -110,13 +129,18 @@ fn the_policy_decides_who_serves_and_who_calls() {
     ));
     let p = host.process();
     assert_eq!(p.you().uid, uid);
-    p.say(&Message::Register { request: 1, name: name(), places: 20_000 }).unwrap();
+    p.say(&Message::Registry(RegistryMessage::Register {
+        request: 1,
+        name: name(),
+        places: 20_000,
+    }))
+    .unwrap();
     let (code, text) = refused(&p);
     assert_eq!(code, 7);
     assert!(text.contains("[service.g] register") && text.contains("no principal"), "{text}");
     p.say(&connect_to_g(2)).unwrap();
     assert_eq!(refused(&p).0, 7);
-    p.say(&Message::Watch { request: 3, name: name() }).unwrap();
+    p.say(&Message::Registry(RegistryMessage::Watch { request: 3, name: name() })).unwrap();
     assert_eq!(refused(&p).0, 7);
     assert!(host.coordinator.serving(&name()).recv_timeout(Duration::from_millis(20)).is_err());
 }
@@ -132,7 +156,10 @@ fn instances_of_a_name_take_turns_and_a_dead_ones_place_is_free_at_once() {
     let told = |links: u32| {
         for _ in 0..links {
             let told = caller.next().unwrap().0;
-            assert!(matches!(told, Message::Died { role: Role::Caller, .. }), "{told:?}");
+            assert!(
+                matches!(told, Message::End(EndMessage::Died { role: Role::Caller, .. })),
+                "{told:?}"
+            );
         }
     };
     drop(a);
@@ -182,16 +209,73 @@ fn nobody_without_rights_says_to_be_another_process_and_who_tries_is_itself() {
 #[test]
 fn a_wrong_nonce_and_a_message_before_the_proof_end_the_connection() {
     let host = Host::new(OPEN);
-    let version = partywall_abi::VERSION;
     for wrong in [
-        Message::Proof { version, nonce: [0; 16] },
-        Message::Register { request: 1, name: name(), places: 20_000 },
+        proof([0; 16]),
+        Message::Registry(RegistryMessage::Register { request: 1, name: name(), places: 20_000 }),
     ] {
         let p = Conversation::connect(&host.socket).unwrap();
         p.challenge().unwrap();
         p.say(&wrong).unwrap();
         turned_away(&p);
     }
+    host.process();
+}
+
+/// A proof with these versions; what the coordinator says to it.
+fn answered(versions: (u16, u16), version: u16, capabilities: Capabilities) -> Message {
+    let host = Host::new(OPEN);
+    let p = Conversation::connect(&host.socket).unwrap();
+    let nonce = p.challenge().unwrap();
+    let versions = Versions::new(versions.0, versions.1).unwrap();
+    p.say(&SessionMessage::Proof { versions, version, capabilities, nonce }.into()).unwrap();
+    let answer = p.next().unwrap().0;
+    host.process();
+    answer
+}
+
+#[test]
+fn a_process_of_other_versions_too_and_without_capabilities_is_welcome() {
+    let own = partywall_abi::VERSION;
+    for versions in [(own, own), (1, own), (own, own + 7), (1, u16::MAX)] {
+        for capabilities in [Capabilities::NONE, Capabilities::from_bits(u64::MAX)] {
+            let answer = answered(versions, own, capabilities);
+            let welcome = matches!(answer, Message::Session(SessionMessage::Welcome { .. }));
+            assert!(welcome, "{versions:?}: {answer:?}");
+        }
+    }
+}
+
+#[test]
+fn a_process_without_a_version_in_common_or_that_chose_another_one_is_told_why() {
+    let own = partywall_abi::VERSION;
+    let told = |versions, version| match answered(versions, version, Capabilities::OWN) {
+        Message::Session(SessionMessage::Refused { text, .. }) => text,
+        other => panic!("{other:?}"),
+    };
+    for (versions, older) in [((1, own - 1), "program"), ((own + 1, own + 2), "coordinator")] {
+        let text = told(versions, 0);
+        let range = Versions::new(versions.0, versions.1).unwrap();
+        let ranges = format!("coordinator speaks {} of", Versions::OWN);
+        let remedy = format!("and this program {range}; remedy: update the {older}");
+        assert!(text.contains(&ranges) && text.ends_with(&remedy), "{text}");
+    }
+    for (versions, chosen) in [((own, own + 2), own + 1), ((1, own), own - 1), ((own, own), 0)] {
+        let text = told(versions, chosen);
+        assert!(text.contains(&format!("chose version {chosen} of")), "{text}");
+        assert!(text.ends_with(&format!("so that version {own} was to be chosen")), "{text}");
+    }
+}
+
+#[test]
+fn a_proof_with_a_range_that_is_none_ends_the_connection() {
+    let host = Host::new(OPEN);
+    let p = Conversation::connect(&host.socket).unwrap();
+    let mut packet = proof(p.challenge().unwrap()).encode();
+    packet[8..10].copy_from_slice(&u16::MAX.to_le_bytes());
+    partywall_shm::socket::send(p.as_fd(), &packet, &[]).unwrap();
+    let (_, text) = refused(&p);
+    assert!(text.ends_with("no message: lowest version: 65535 has no meaning here"), "{text}");
+    assert!(p.next_or_end().unwrap().is_none());
     host.process();
 }
 
@@ -238,20 +322,20 @@ fn a_link_that_nobody_takes_is_refused_in_the_end_and_leaves_no_open_row() {
     // The sixteen are never filled.
     let start = Instant::now();
     for _ in 0..16 {
-        assert!(matches!(caller.next().unwrap().0, Message::Linked { .. }));
+        assert!(matches!(caller.next().unwrap().0, Message::Link(LinkMessage::Linked { .. })));
     }
     let mut over = 0;
     while over < 16 {
         match caller.next().unwrap().0 {
-            Message::Ended { .. } => over += 1,
-            Message::Refused { code: 14, text, .. } => {
+            Message::End(EndMessage::Ended { .. }) => over += 1,
+            Message::Session(SessionMessage::Refused { code: 14, text, .. }) => {
                 assert!(text.contains("does not read"), "{text}");
             }
             other => panic!("{other:?}"),
         }
     }
     assert!(start.elapsed() > Duration::from_secs(3), "{:?}", start.elapsed());
-    operator.say(&Message::List { request: 9 }).unwrap();
+    operator.say(&Message::List(ListMessage::List { request: 9 })).unwrap();
     assert_eq!(rows(&operator).len(), 0);
     drop((server, adopted));
 }
@@ -262,13 +346,20 @@ fn a_link_that_its_caller_says_to_have_filled_and_has_not_was_never_open() {
     let (caller, server, operator) = (host.process(), host.server(), host.process());
     caller.say(&connect_to_g(2)).unwrap();
     let adopted = server.adopt().unwrap();
-    let Message::Linked { terms, .. } = caller.next().unwrap().0 else { panic!() };
-    caller.say(&Message::Adopted { link: terms.link }).unwrap();
+    let Message::Link(LinkMessage::Linked { terms, .. }) = caller.next().unwrap().0 else {
+        panic!()
+    };
+    caller
+        .say(&Message::Link(LinkMessage::Adopted { link: terms.link, security: terms.security }))
+        .unwrap();
     for end in [&caller, &server] {
         let told = end.next().unwrap().0;
-        assert!(matches!(told, Message::Ended { link, .. } if link == terms.link), "{told:?}");
+        assert!(
+            matches!(told, Message::End(EndMessage::Ended { link, .. }) if link == terms.link),
+            "{told:?}"
+        );
     }
-    operator.say(&Message::List { request: 9 }).unwrap();
+    operator.say(&Message::List(ListMessage::List { request: 9 })).unwrap();
     assert_eq!(rows(&operator).len(), 0);
     drop(adopted);
 }
@@ -281,9 +372,11 @@ fn an_outbox_that_is_not_sealed_is_handed_to_nobody() {
     let (caller, server) = (host.process(), host.server());
     caller.say(&connect_to_g(2)).unwrap();
     let (terms, _own, _end) = server.offered().unwrap();
-    server.say(&Message::Adopted { link: terms.link }).unwrap();
+    server
+        .say(&Message::Link(LinkMessage::Adopted { link: terms.link, security: terms.security }))
+        .unwrap();
     assert_eq!(refused(&caller).0, 14);
-    let Message::Ended { text, .. } = server.next().unwrap().0 else { panic!() };
+    let Message::End(EndMessage::Ended { text, .. }) = server.next().unwrap().0 else { panic!() };
     assert!(text.contains("an outbox is ready, and it is not"), "{text}");
     // Sealed, it can still be opened, and not be written.
     let (caller, server) = (host.process(), host.server());
@@ -310,8 +403,10 @@ fn a_caller_cannot_close_a_link_in_the_books_and_its_server_can() {
     host.process();
     assert!(list(&operator, &server)[0].open);
     server.say(&closed(link, Role::Server)).unwrap();
-    operator.say(&Message::List { request: 9 }).unwrap();
-    assert!(matches!(operator.next().unwrap().0, Message::Row { row, .. } if !row.open));
+    operator.say(&Message::List(ListMessage::List { request: 9 })).unwrap();
+    assert!(
+        matches!(operator.next().unwrap().0, Message::List(ListMessage::Row { row, .. }) if !row.open)
+    );
     drop((callers, servers));
 }
 
@@ -327,13 +422,13 @@ fn a_link_whose_memory_its_server_lets_go_is_closed_whatever_is_said() {
     drop((callers, servers));
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
-        operator.say(&Message::List { request: 9 }).unwrap();
+        operator.say(&Message::List(ListMessage::List { request: 9 })).unwrap();
         match operator.next().unwrap().0 {
-            Message::Row { row, .. } if !row.open => return,
-            Message::Row { .. } => {}
+            Message::List(ListMessage::Row { row, .. }) if !row.open => return,
+            Message::List(ListMessage::Row { .. }) => {}
             other => panic!("{other:?}"),
         }
-        assert!(matches!(operator.next().unwrap().0, Message::Listed { .. }));
+        assert!(matches!(operator.next().unwrap().0, Message::List(ListMessage::Listed { .. })));
         assert!(Instant::now() < deadline);
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -355,9 +450,11 @@ fn a_list_of_a_thousand_links_arrives_whole_at_a_slow_reader() {
         .flat_map(|caller| std::iter::repeat_n(caller, LINKS))
         .map(|caller| open(caller, &server))
         .collect();
-    operator.say(&Message::List { request: 9 }).unwrap();
-    let Message::Query { request } = server.next().unwrap().0 else { panic!("no query") };
-    server.say(&Message::CountedAll { request }).unwrap();
+    operator.say(&Message::List(ListMessage::List { request: 9 })).unwrap();
+    let Message::List(ListMessage::Query { request }) = server.next().unwrap().0 else {
+        panic!("no query")
+    };
+    server.say(&Message::List(ListMessage::CountedAll { request })).unwrap();
     std::thread::sleep(Duration::from_millis(300));
     let numbers: Vec<u64> = rows(&operator).iter().map(|row| row.link).collect();
     assert_eq!(numbers, (1..=(CALLERS * LINKS) as u64).collect::<Vec<_>>());
@@ -370,7 +467,7 @@ fn descriptors_that_nobody_asked_for_are_refused_or_end_the_connection() {
     let kernel_can = socket::refuse_descriptors(theirs.as_fd());
     let hostile = Conversation::connect(&host.socket).unwrap();
     let nonce = hostile.challenge().unwrap();
-    let proof = Message::Proof { version: partywall_abi::VERSION, nonce }.encode();
+    let proof = proof(nonce).encode();
     match socket::send(hostile.as_fd(), &proof, &[theirs.as_fd()]) {
         Err(e) => assert_eq!(e.raw_os_error(), Some(rustix::io::Errno::PERM.raw_os_error())),
         Ok(()) => {

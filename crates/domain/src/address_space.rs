@@ -23,8 +23,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use partywall_abi::control::Isolation;
 use partywall_abi::domain::Info;
+use partywall_abi::security::Isolation;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use crate::elf::PAGE;
@@ -64,18 +64,18 @@ pub enum AddressSpaceError {
     )]
     NoFsgsbase,
     /// There is no such isolation between domains.
-    #[error("isolation `{0}` is not one of domains: they have `none` or `fault`")]
+    #[error("isolation `{0}` is not one of domains: they have `none` or `protection-keys`")]
     Isolation(Isolation),
     /// The processor or the kernel has no protection keys, or others have taken them.
     #[error(
-        "isolation `fault` needs protection keys, and this machine gives none: {0}; use one that \
+        "isolation `protection-keys` needs protection keys, and this machine gives none: {0}; use one that \
          does (processors have them from 2017 on, of Intel, and 2020, of AMD), or ask for isolation \
          `prefer` or `none`"
     )]
     NoKeys(String),
     /// Keys can be had and protect nothing.
     #[error(
-        "isolation `fault` needs protection keys, and a page with a closed key could be read: \
+        "isolation `protection-keys` needs protection keys, and a page with a closed key could be read: \
          something answers for the kernel, such as a system-call filter; remove it"
     )]
     KeysDoNothing,
@@ -126,8 +126,8 @@ static MADE: AtomicBool = AtomicBool::new(false);
 
 impl AddressSpace {
     /// Prepares this process for domains that are kept apart as `isolation` says: not at all
-    /// ([`Isolation::None`]) or by protection keys ([`Isolation::Fault`]), which are tried out before
-    /// anything relies on them; on a kernel before 6.12 they come to [`Isolation::FaultSharedStacks`],
+    /// ([`Isolation::None`]) or by protection keys ([`Isolation::ProtectionKeys`]), which are tried out before
+    /// anything relies on them; on a kernel before 6.12 they come to [`Isolation::SharedSignalStacks`],
     /// as [`AddressSpace::isolation`] says then. Call it before the process has other threads.
     ///
     /// # Errors
@@ -143,7 +143,7 @@ impl AddressSpace {
         }
         let keys = match isolation {
             Isolation::None => false,
-            Isolation::Fault => true,
+            Isolation::ProtectionKeys => true,
             other => return Err(AddressSpaceError::Isolation(other)),
         };
         if MADE.swap(true, Ordering::Relaxed) {
@@ -351,8 +351,10 @@ fn take_keys() -> Result<Isolation, AddressSpaceError> {
     keys::take_all();
     TABLES.keys.store(1, Ordering::Relaxed);
     let (isolation, scratch) = match frames {
-        Frames::Written => (Isolation::Fault, 0),
-        Frames::NotWritten => (Isolation::FaultSharedStacks, keys::take(SCRATCH).map_err(no_keys)?),
+        Frames::Written => (Isolation::ProtectionKeys, 0),
+        Frames::NotWritten => {
+            (Isolation::SharedSignalStacks, keys::take(SCRATCH).map_err(no_keys)?)
+        }
         Frames::RightsLost => return Err(AddressSpaceError::RightsLost),
     };
     TABLES.scratch.store(scratch, Ordering::Relaxed);

@@ -11,8 +11,8 @@
 
 use std::mem::offset_of;
 
-use partywall_abi::control::Isolation;
 use partywall_abi::domain::{GateStatus, Info, KEYS, KEYS_SHARED_STACKS, MAGIC, NO_KEYS, VERSION};
+use partywall_abi::security::Isolation;
 
 use crate::page::{self, Frame};
 use crate::table::{
@@ -176,8 +176,8 @@ pub(crate) fn info(base: u64, isolation: Isolation, entrances: bool) -> Info {
         arena: links::arena,
         open: links::open,
         keys: match isolation {
-            Isolation::Fault => KEYS,
-            Isolation::FaultSharedStacks => KEYS_SHARED_STACKS,
+            Isolation::ProtectionKeys => KEYS,
+            Isolation::SharedSignalStacks => KEYS_SHARED_STACKS,
             _ => NO_KEYS,
         },
         forwards: self_query::forwards,

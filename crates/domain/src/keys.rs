@@ -13,7 +13,7 @@
 //!
 //! From Linux 6.12 on the kernel writes a signal's frame with all rights. Before, it has those of the code
 //! that is interrupted, which may be a callee's: then signal stacks have a key of their own (*scratch*),
-//! which all domains can read and write (`Isolation::FaultSharedStacks`).
+//! which all domains can read and write (`Isolation::SharedSignalStacks`).
 //!
 //! This contains mistakes, not malice: a domain's code can write the register by itself, or have the
 //! kernel read and write for it.

@@ -6,7 +6,7 @@ use std::fmt;
 use std::io;
 use std::sync::atomic::Ordering;
 
-use partywall_abi::control::Isolation;
+use partywall_abi::security::Isolation;
 
 use crate::elf::PAGE;
 use crate::keys;
@@ -90,8 +90,8 @@ impl Feature {
 /// well; an error says why they cannot. [`crate::address_space::AddressSpace::new`] tries them out.
 pub fn keys_usable() -> Result<usize, String> {
     // One is for signal stacks, where those are open to all.
-    let taken = match fault()? {
-        Isolation::Fault => 0,
+    let taken = match keys_come_to()? {
+        Isolation::ProtectionKeys => 0,
         _ => 1,
     };
     match free_keys() {
@@ -101,12 +101,12 @@ pub fn keys_usable() -> Result<usize, String> {
     }
 }
 
-/// What isolation `fault` comes to here: [`Isolation::Fault`], or
-/// [`Isolation::FaultSharedStacks`] on kernels before 6.12; an error says why it cannot be had.
-pub fn fault() -> Result<Isolation, String> {
+/// What isolation `protection-keys` comes to here: [`Isolation::ProtectionKeys`], or
+/// [`Isolation::SharedSignalStacks`] on kernels before 6.12; an error says why it cannot be had.
+pub fn keys_come_to() -> Result<Isolation, String> {
     match frames()? {
-        Frames::Written => Ok(Isolation::Fault),
-        Frames::NotWritten => Ok(Isolation::FaultSharedStacks),
+        Frames::Written => Ok(Isolation::ProtectionKeys),
+        Frames::NotWritten => Ok(Isolation::SharedSignalStacks),
         Frames::RightsLost => Err(RIGHTS_LOST.to_owned()),
     }
 }
@@ -324,10 +324,10 @@ mod tests {
     fn what_signal_stacks_come_to_is_told() {
         let _alone = KEYS.lock().unwrap_or_else(PoisonError::into_inner);
         let finding = Feature::ClosedSignalStacks.look();
-        match fault() {
-            Ok(Isolation::Fault) => assert!(finding.there, "{finding:?}"),
+        match keys_come_to() {
+            Ok(Isolation::ProtectionKeys) => assert!(finding.there, "{finding:?}"),
             Ok(isolation) => {
-                assert_eq!(isolation, Isolation::FaultSharedStacks);
+                assert_eq!(isolation, Isolation::SharedSignalStacks);
                 assert!(
                     !finding.there && finding.seen.contains("open to all domains"),
                     "{finding:?}"

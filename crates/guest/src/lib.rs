@@ -35,10 +35,10 @@ use std::ptr::NonNull;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use partywall_abi::control::Isolation;
 use partywall_abi::domain::{
-    AUXILIARY, GateStatus, Info, KEYS, MAGIC, NO_KEYS, NO_SYSTEM_CALLS, VERSION,
+    AUXILIARY, GateStatus, Info, KEYS, KEYS_SHARED_STACKS, MAGIC, NO_KEYS, NO_SYSTEM_CALLS, VERSION,
 };
+use partywall_abi::security::Isolation;
 
 /// What a function of a domain is called with.
 #[derive(Debug)]
@@ -127,8 +127,10 @@ impl Guest {
     pub fn isolation(&self) -> Isolation {
         match self.info.keys {
             NO_KEYS => Isolation::None,
-            KEYS => Isolation::Fault,
-            _ => Isolation::FaultSharedStacks,
+            KEYS => Isolation::ProtectionKeys,
+            KEYS_SHARED_STACKS => Isolation::SharedSignalStacks,
+            // What this program does not know may be no isolation.
+            _ => Isolation::None,
         }
     }
 

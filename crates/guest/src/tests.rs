@@ -92,7 +92,7 @@ fn a_program_that_no_launcher_has_started_is_no_domain() {
 
 #[test]
 fn entry_points_get_what_they_are_to_have_and_errors_come_back() {
-    assert_eq!(GUEST.isolation(), Isolation::Fault);
+    assert_eq!(GUEST.isolation(), Isolation::ProtectionKeys);
     assert_eq!(GUEST.offer(1, 2, 3).unwrap(), Link(7));
     assert_eq!(number(GUEST.offer(1, 2, 4)), libc::ESRCH);
     assert_eq!(GUEST.take(2).unwrap(), Link(7));

@@ -29,8 +29,11 @@ use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use partywall_abi::control::{Blame, LinkRow, LinkStats, Message, Role};
+use partywall_abi::control::{
+    Blame, EndMessage, LinkMessage, LinkRow, LinkStats, Message, RegistryMessage, Role,
+};
 use partywall_abi::name::ServiceName;
+use partywall_abi::security::Security;
 use partywall_shm::threads;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -54,8 +57,8 @@ pub(crate) use place::Place;
 pub(crate) enum Event {
     /// A link; it is to be adopted.
     Offer(Offer),
-    /// A link that was adopted is open: the caller's outbox.
-    Open(u64, std::os::fd::OwnedFd),
+    /// A link that was adopted is open: what protects it, the caller's outbox.
+    Open((u64, Security), std::os::fd::OwnedFd),
     /// A link that was adopted is over, and never was open.
     Over(u64),
     /// The coordinator has gone: all links that were adopted and are not open are over.
@@ -240,7 +243,7 @@ impl Agent {
     }
 
     /// Sends what is no question; nobody hears it where there is no coordinator.
-    fn say(&self, message: &Message) {
+    fn say(&self, message: impl Into<Message>) {
         let conversation = lock(&self.books).conversation.clone();
         if let Some(conversation) = conversation {
             let _ended = conversation.send(message);
@@ -248,11 +251,11 @@ impl Agent {
     }
 
     /// Enters a question and sends it, or keeps it for the next coordinator if that makes sense.
-    fn ask(
+    fn ask<M: Into<Message>>(
         self: &Arc<Self>,
         books: &mut Books,
         waiting: Waiting,
-        question: impl FnOnce(u32) -> Message,
+        question: impl FnOnce(u32) -> M,
     ) -> Result<u32, Error> {
         if books.over {
             return Err(ENDED);
@@ -267,7 +270,7 @@ impl Agent {
         match &books.conversation {
             Some(conversation) => {
                 // When that fails, the end is told on the reactor's thread.
-                let sent = conversation.send(&question(request));
+                let sent = conversation.send(question(request));
                 if !lasting {
                     sent?;
                 }
@@ -284,7 +287,7 @@ impl Agent {
     pub(crate) fn connect(self: &Arc<Self>, name: &ServiceName) -> Result<Connecting, Error> {
         let (tx, answer) = oneshot::channel();
         let waiting = Waiting::Connect(name.clone(), tx);
-        let question = |request| Message::Connect { request, name: name.clone() };
+        let question = |request| LinkMessage::Connect { request, name: name.clone() };
         let request = self.ask(&mut lock(&self.books), waiting, question)?;
         Ok(Connecting { agent: Arc::clone(self), request, answer })
     }
@@ -326,7 +329,7 @@ impl Agent {
         (served.number, served.again) = (None, None);
         let (name, places) = (served.name.clone(), served.places);
         // Where that fails, there is no coordinator, and the next one is told.
-        let _later = self.ask(books, Waiting::Register(key), |request| Message::Register {
+        let _later = self.ask(books, Waiting::Register(key), |request| RegistryMessage::Register {
             request,
             name,
             places,
@@ -343,7 +346,7 @@ impl Agent {
         if let (Some(registration), Some(conversation)) =
             (served.and_then(|s| s.number), conversation)
         {
-            let _gone = conversation.send(&Message::Unregister { registration });
+            let _gone = conversation.send(RegistryMessage::Unregister { registration });
         }
     }
 
@@ -369,7 +372,7 @@ impl Agent {
     }
 
     fn watch_now(self: &Arc<Self>, books: &mut Books, name: &ServiceName) {
-        let question = |request| Message::Watch { request, name: name.clone() };
+        let question = |request| RegistryMessage::Watch { request, name: name.clone() };
         let request = self.ask(books, Waiting::Watch(name.clone()), question).ok();
         if let Some(watched) = books.watched.get_mut(name) {
             watched.request = request;
@@ -389,13 +392,13 @@ impl Agent {
             let conversation = books.conversation.clone();
             drop(books);
             if let Some(conversation) = conversation {
-                let _gone = conversation.send(&Message::Unwatch { request });
+                let _gone = conversation.send(RegistryMessage::Unwatch { request });
             }
         }
     }
 
     /// Says something of an end, if the coordinator that is there knows it.
-    fn say_of(&self, entry: &Arc<Entry>, message: &Message) {
+    fn say_of(&self, entry: &Arc<Entry>, message: impl Into<Message>) {
         let known = {
             let books = lock(&self.books);
             books.links.get(&entry.key()).is_some_and(|known| Arc::ptr_eq(known, entry))
@@ -429,7 +432,7 @@ impl Agent {
             }
         };
         if known {
-            self.say(&Message::Closed { link, role, blame, stats });
+            self.say(EndMessage::Closed { link, role, blame, stats });
         }
     }
 }
@@ -474,7 +477,7 @@ impl Drop for Connecting {
     fn drop(&mut self) {
         let waited = lock(&self.agent.books).waiting.remove(&self.request).is_some();
         if waited {
-            self.agent.say(&Message::Cancel { request: self.request });
+            self.agent.say(LinkMessage::Cancel { request: self.request });
         }
     }
 }

@@ -161,12 +161,13 @@ impl Channel {
 
     /// Opens the link that the coordinator has introduced.
     fn opened(linked: Linked, deadline: Instant) -> Result<Open, Error> {
-        let Terms { link, isolation, .. } = linked.terms;
-        let server = Peer::new(linked.terms.peer.clone(), link, isolation);
+        let Terms { link, security, .. } = linked.terms;
+        let security = crate::domain::security(security, None);
+        let server = Peer::new(linked.terms.peer.clone(), link, security);
         let (pending, booked) = link::caller::fill(linked)?;
         let opening: Arc<dyn End> = Arc::new(Opening::of(&pending)?);
         booked.attach(Arc::downgrade(&opening));
-        booked.adopted();
+        booked.adopted(security);
         // A server that has adopted the link and does not open it hangs: the next one may answer.
         let ends = pending.wait(deadline.min(Instant::now() + OPEN_TIME))?;
         let link = Link::new(ends)?;

@@ -10,8 +10,9 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use partywall_abi::control::{Identity, Isolation, LinkStats};
+use partywall_abi::control::{Identity, LinkStats};
 use partywall_abi::name::{MethodSet, ServiceName};
+use partywall_abi::security::Security;
 use tonic::Status;
 use tonic::body::Body;
 use tower::Service;
@@ -44,15 +45,17 @@ pub enum Route {
     Http2 {
         /// The address.
         url: String,
+        /// What protects a connection to it.
+        security: Security,
     },
 }
 
 impl Route {
-    /// What keeps caller and service apart.
-    pub fn isolation(&self) -> Isolation {
+    /// What protects the calls.
+    pub fn security(&self) -> Security {
         match self {
-            Self::Ring { server } => server.isolation(),
-            Self::Http2 { .. } => Isolation::Network,
+            Self::Ring { server } => server.security(),
+            Self::Http2 { security, .. } => *security,
         }
     }
 }
@@ -61,7 +64,7 @@ impl std::fmt::Display for Route {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Ring { server } => write!(f, "ring to {server}"),
-            Self::Http2 { url } => write!(f, "HTTP/2 to {url}"),
+            Self::Http2 { url, .. } => write!(f, "HTTP/2 to {url}"),
         }
     }
 }
@@ -214,7 +217,7 @@ enum Connection {
         server: Peer,
     },
     Http2 {
-        url: String,
+        route: Box<Route>,
         channel: tonic::transport::Channel,
         remote: Arc<Redirected>,
         /// Says when somebody serves the name here.
@@ -313,7 +316,7 @@ impl Channel {
     /// How calls travel now; `None` before the first connect and between two links.
     pub fn route(&self) -> Option<Route> {
         match &*self.kind {
-            Kind::Http2(remote) => Some(Route::Http2 { url: remote.address.url.clone() }),
+            Kind::Http2(remote) => Some(remote.address.route()),
             Kind::Name(named) => Some(named.usable()?.route()),
             Kind::Link(connection) => connection.usable().then(|| connection.route()),
             Kind::Refused(_) => None,
@@ -391,8 +394,8 @@ impl Named {
                 let (server, number) = (linked.terms.peer.clone(), linked.terms.link);
                 // A server that has adopted the link and does not open it hangs: the next one may
                 // answer, and an attempt must leave time for that.
-                let (link, isolation) = caller::open(*linked, left(until).min(OPEN_TIME)).await?;
-                let server = Peer::new(server, number, isolation);
+                let (link, security) = caller::open(*linked, left(until).min(OPEN_TIME)).await?;
+                let server = Peer::new(server, number, security);
                 Ok(Connection::Ring { link, server })
             }
             Connected::Redirect { url, methods, booked } => {
@@ -417,7 +420,8 @@ impl Named {
                 let end: Arc<dyn End> = Arc::clone(&remote) as _;
                 booked.attach(Arc::downgrade(&end));
                 let watch = agent.watch(&self.name)?;
-                Ok(Connection::Http2 { url, channel, remote, watch, booked })
+                let route = Box::new(address.route());
+                Ok(Connection::Http2 { route, channel, remote, watch, booked })
             }
         }
     }
@@ -476,7 +480,7 @@ impl Connection {
     fn route(&self) -> Route {
         match self {
             Self::Ring { server, .. } => Route::Ring { server: server.clone() },
-            Self::Http2 { url, .. } => Route::Http2 { url: url.clone() },
+            Self::Http2 { route, .. } => Route::clone(route),
         }
     }
 

@@ -26,8 +26,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use partywall_abi::control::Isolation;
 use partywall_abi::domain::{BLOCKED, GateStatus};
+use partywall_abi::security::{Confidentiality, Isolation, Security};
 use partywall_guest::{Guest, Link};
 use partywall_shm::socket;
 use tokio::runtime::Handle;
@@ -112,14 +112,22 @@ fn here() -> Option<Guest> {
     })
 }
 
-/// What keeps the two ends of a link apart: what the coordinator says, and no more than what the
-/// gate between them leaves, if there is one.
-pub(crate) fn isolation(told: Isolation, gate: Option<Isolation>) -> Isolation {
-    match (told, gate) {
-        (told, None) => told,
-        (Isolation::None, Some(_)) => Isolation::None,
-        (_, Some(gate)) => gate,
+/// What protects a link: what the coordinator has told, and no more than what this process finds. A domain
+/// shares its address space with others of its launcher, of which the coordinator need not know; what the
+/// gate between the two ends leaves is what separates them, if there is one.
+pub(crate) fn security(told: Security, gate: Option<Isolation>) -> Security {
+    lowered(told, here().is_some(), gate)
+}
+
+fn lowered(told: Security, domain: bool, gate: Option<Isolation>) -> Security {
+    let mut found = Security::HIGHEST;
+    if domain || gate.is_some() {
+        found.confidentiality = Confidentiality::Space;
     }
+    if let Some(gate) = gate {
+        found.isolation = gate;
+    }
+    told.min_per_field(found)
 }
 
 /// Opens or closes this process's gate: callers come in by themselves, or ring the bell.
@@ -288,6 +296,25 @@ mod tests {
         for word in [6, 7, 8, 9, u64::MAX - 1, u64::MAX] {
             assert_eq!(Visited::from_word(word), Visited::default(), "{word}");
         }
+    }
+
+    #[test]
+    fn what_was_told_is_lowered_field_by_field_and_never_raised() {
+        use partywall_abi::security::Evidence;
+        let told = |isolation| Security::new(isolation, Confidentiality::Host, Evidence::Started);
+        let (all, space) = (told(Isolation::Process), Confidentiality::Space);
+        assert_eq!(lowered(all, false, None), all);
+        assert_eq!(
+            lowered(all, true, None),
+            Security::new(Isolation::Process, space, Evidence::Started)
+        );
+        for one in Isolation::ALL {
+            for gate in Isolation::ALL {
+                let found = lowered(told(*one), true, Some(*gate));
+                assert_eq!(found, Security::new(*one.min(gate), space, Evidence::Started));
+            }
+        }
+        assert_eq!(lowered(Security::LOWEST, true, Some(Isolation::Process)), Security::LOWEST);
     }
 
     #[test]

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use partywall_abi::control::{Digest, Identity, Isolation};
+use partywall_abi::control::Identity;
 use partywall_abi::frame::{
     self, END, HEAD, Kind, NO_DEADLINE, RequestHead, ResponseHead, TRAILERS, Trailers,
 };
 use partywall_abi::layout::Geometry;
 use partywall_abi::limits;
 use partywall_abi::name::MethodSet;
+use partywall_abi::security::Security;
 use partywall_shm::link::Ends;
 use partywall_shm::setup::local_pair;
 use tonic::body::Body;
@@ -98,18 +99,11 @@ async fn play(hostile: &mut Ends, data: &[u8], response: bool) {
 
 /// Somebody of whom next to nothing is known, on link 1.
 pub(crate) fn stranger() -> Peer {
-    Peer::new(identity(), 1, Isolation::Process)
+    Peer::new(identity(), 1, Security::HIGHEST)
 }
 
 pub(crate) fn identity() -> Identity {
-    Identity {
-        uid: 0,
-        gid: 0,
-        pid: None,
-        digest: Digest::Unknown,
-        cgroup: String::new(),
-        principals: Vec::new(),
-    }
+    Identity::new(0, 0)
 }
 
 fn runtime() -> tokio::runtime::Runtime {

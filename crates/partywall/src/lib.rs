@@ -93,8 +93,16 @@ mod wire;
 pub use agent::{LinkInfo, Reloaded, links, reload_policy, switch_gate};
 pub use channel::{Builder, Channel, ResponseFuture, Route};
 pub use error::Error;
-pub use partywall_abi::control::{Digest, Isolation, LinkStats};
-pub use peer::{Deadline, Peer};
+pub use partywall_abi::codec::DecodeError;
+pub use partywall_abi::control::{Digest, Identity, LinkStats};
+pub use partywall_abi::name::{NameError, ServiceName};
+pub use partywall_abi::security::{
+    Confidentiality, Evidence, Isolation, Security, Shortfall, UnknownLevel,
+};
+pub use partywall_shm::address::AddressError;
+pub use partywall_shm::link::LinkError;
+pub use partywall_shm::listen::ListenError;
+pub use peer::{Deadline, Peer, security_of};
 pub use server::{Addresses, Router, Routes, Server, Serving};
 pub use target::{Target, TargetError};
 

@@ -193,16 +193,16 @@ impl Link {
     fn stats(&self) -> LinkStats {
         let c = &self.counters;
         let get = |a: &AtomicU64| a.load(Ordering::Relaxed);
-        LinkStats {
-            calls: get(&c.calls),
-            failed: get(&c.failed),
-            denied: get(&c.denied),
-            sent_bytes: self.outbound.lock().sent,
-            received_bytes: self.inbound.received(),
-            visits: get(&c.visits),
-            forwards: get(&c.forwards),
-            inside_ns: get(&c.inside_ns),
-        }
+        let mut stats = LinkStats::default();
+        stats.calls = get(&c.calls);
+        stats.failed = get(&c.failed);
+        stats.denied = get(&c.denied);
+        stats.sent_bytes = self.outbound.lock().sent;
+        stats.received_bytes = self.inbound.received();
+        stats.visits = get(&c.visits);
+        stats.forwards = get(&c.forwards);
+        stats.inside_ns = get(&c.inside_ns);
+        stats
     }
 
     // ---- telling the peer --------------------------------------------------------------

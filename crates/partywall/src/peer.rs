@@ -4,7 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
-use partywall_abi::control::{Digest, Identity, Isolation};
+use partywall_abi::control::{Digest, Identity};
+use partywall_abi::security::Security;
 
 /// Who calls, as the kernel told the coordinator when the link was made.
 ///
@@ -17,17 +18,18 @@ use partywall_abi::control::{Digest, Identity, Isolation};
 pub struct Peer {
     identity: Arc<Identity>,
     link: u64,
-    isolation: Isolation,
+    security: Security,
 }
 
 impl Peer {
-    pub(crate) fn new(identity: Identity, link: u64, isolation: Isolation) -> Self {
-        Self { identity: Arc::new(identity), link, isolation }
+    pub(crate) fn new(identity: Identity, link: u64, security: Security) -> Self {
+        Self { identity: Arc::new(identity), link, security }
     }
 
-    /// The same end as it is known now.
+    /// The same end as it is known now, perhaps to another coordinator, which may know less.
     pub(crate) fn known_as(&self, identity: Identity) -> Self {
-        Self::new(identity, self.link, self.isolation)
+        let evidence = self.security.evidence.min(identity.digest.evidence());
+        Self::new(identity, self.link, self.security.with_evidence(evidence))
     }
 
     /// The effective user of the caller's process when it connected to the coordinator.
@@ -65,9 +67,9 @@ impl Peer {
         self.link
     }
 
-    /// What keeps caller and service apart.
-    pub fn isolation(&self) -> Isolation {
-        self.isolation
+    /// What protects the link between caller and service.
+    pub fn security(&self) -> Security {
+        self.security
     }
 }
 
@@ -99,7 +101,7 @@ impl fmt::Debug for Peer {
             .field("cgroup", &self.cgroup())
             .field("digest", &Hex(self.digest()))
             .field("link", &self.link)
-            .field("isolation", &self.isolation)
+            .field("security", &self.security)
             .finish()
     }
 }
@@ -110,14 +112,28 @@ struct Hex(Digest);
 impl fmt::Debug for Hex {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (bytes, evidence) = match &self.0 {
-            Digest::Unknown => return f.write_str("unknown"),
             Digest::Observed(bytes) => (bytes, "observed"),
             Digest::Started(bytes) => (bytes, "started"),
+            _ => return f.write_str("unknown"),
         };
         f.write_str("sha256:")?;
         bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"))?;
         write!(f, " {evidence}")
     }
+}
+
+/// What protects the link or connection that a request came over, from the request's extensions: that of
+/// its [`Peer`] over a ring, that of its listening address over HTTP/2. The lowest levels of a request that
+/// did not come through a [`Server`](crate::Server).
+///
+/// ```
+/// # let request = tonic::Request::new(());
+/// let least = partywall::Security::LOWEST;
+/// assert!(partywall::security_of(request.extensions()).at_least(&least));
+/// ```
+pub fn security_of(extensions: &http::Extensions) -> Security {
+    let of_peer = extensions.get::<Peer>().map(Peer::security);
+    of_peer.or_else(|| extensions.get().copied()).unwrap_or(Security::LOWEST)
 }
 
 /// When the caller stops waiting; in a request's extensions when the call has a deadline.
@@ -130,25 +146,19 @@ mod tests {
 
     #[test]
     fn a_digest_is_shown_in_hexadecimal() {
-        let identity = Identity {
-            uid: 7,
-            gid: 8,
-            pid: Some(12),
-            digest: Digest::Started([0xab; 32]),
-            cgroup: String::new(),
-            principals: vec!["web".into()],
-        };
+        let mut identity = Identity::new(7, 8);
+        identity.pid = Some(12);
+        identity.digest = Digest::Started([0xab; 32]);
+        identity.principals = vec!["web".into()];
         let hex = "ab".repeat(32);
-        let peer = Peer::new(identity.clone(), 3, Isolation::Process);
+        let peer = Peer::new(identity.clone(), 3, Security::HIGHEST);
         assert_eq!(peer.to_string(), format!("web (pid 12, uid 7, sha256:{hex} started)"));
         let debug = format!("{peer:?}");
         assert!(debug.contains(&format!("digest: sha256:{hex} started, link: 3")), "{debug}");
         let route = crate::Route::Ring { server: peer };
         assert_eq!(route.to_string(), format!("ring to web (pid 12, uid 7, sha256:{hex} started)"));
         assert!(!format!("{route:?}").contains("171"), "{route:?}");
-        let nobody =
-            Identity { pid: None, digest: Digest::Unknown, principals: vec![], ..identity };
-        let nobody = Peer::new(nobody, 3, Isolation::Process);
+        let nobody = Peer::new(Identity::new(7, 8), 3, Security::HIGHEST);
         assert_eq!(nobody.to_string(), "(no principal) (pid unseen, uid 7)");
     }
 }

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use partywall_abi::security::Security;
+
 /// Longest path of a Unix socket, in bytes: `sun_path` of unix(7) less its zero.
 const UNIX_PATH_BYTES: usize = 107;
 
@@ -67,6 +69,15 @@ impl Address {
             return wrong("a socket's path has at most 107 bytes");
         }
         Ok(Self::Unix(path.into()))
+    }
+
+    /// What protects a connection to it. Nobody vouches for who answers, and the network's path may be
+    /// anybody's, even where the host is this one.
+    pub fn security(&self) -> Security {
+        match self {
+            Self::Http(_) => Security::NETWORK,
+            Self::Unix(_) => Security::UNIX_SOCKET,
+        }
     }
 }
 

@@ -12,8 +12,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use partywall_abi::control::{Identity, Message, Terms};
+use partywall_abi::control::{Identity, LinkMessage, Message, SessionMessage, Terms};
 use partywall_abi::limits;
+use partywall_abi::version::{Capabilities, Versions};
 use partywall_shm::link::Ends;
 use partywall_shm::setup::{Adopted, Pending};
 use partywall_shm::socket::{self, Endpoint, Packet, Passed};
@@ -33,6 +34,13 @@ pub type Result<T> = std::result::Result<T, Fault>;
 pub struct Conversation {
     socket: OwnedFd,
     you: Option<Identity>,
+}
+
+/// The proof of a process of this release.
+pub fn proof(nonce: [u8; 16]) -> Message {
+    let (versions, version) = (Versions::OWN, partywall_abi::VERSION);
+    let capabilities = Capabilities::OWN;
+    SessionMessage::Proof { versions, version, capabilities, nonce }.into()
 }
 
 impl From<OwnedFd> for Conversation {
@@ -79,9 +87,9 @@ impl Conversation {
     /// When the coordinator does not welcome it.
     pub fn prove(&mut self) -> Result<()> {
         let nonce = self.challenge()?;
-        self.say(&Message::Proof { version: partywall_abi::VERSION, nonce })?;
+        self.say(&proof(nonce))?;
         match self.next()?.0 {
-            Message::Welcome { you } => self.you = Some(you),
+            Message::Session(SessionMessage::Welcome { you }) => self.you = Some(you),
             other => return Err(unexpected(&other)),
         }
         Ok(())
@@ -101,7 +109,7 @@ impl Conversation {
     /// When something else comes.
     pub fn challenge(&self) -> Result<[u8; 16]> {
         match self.next()?.0 {
-            Message::Challenge { nonce, .. } => Ok(nonce),
+            Message::Session(SessionMessage::Challenge { nonce, .. }) => Ok(nonce),
             other => Err(unexpected(&other)),
         }
     }
@@ -179,7 +187,10 @@ impl Conversation {
     pub fn adopt(&self) -> Result<Adopted> {
         let (terms, own, end) = self.offered()?;
         let adopted = Adopted::new(terms.link, terms.geometry, own, end)?;
-        self.say(&Message::Adopted { link: terms.link })?;
+        self.say(&Message::Link(LinkMessage::Adopted {
+            link: terms.link,
+            security: terms.security,
+        }))?;
         Ok(adopted)
     }
 
@@ -189,7 +200,7 @@ impl Conversation {
     /// When something else comes.
     pub fn offered(&self) -> Result<(Terms, OwnedFd, Endpoint)> {
         let (terms, fds) = match self.next()? {
-            (Message::Offer { terms, .. }, fds) => (terms, fds),
+            (Message::Link(LinkMessage::Offer { terms, .. }), fds) => (terms, fds),
             (other, _) => return Err(unexpected(&other)),
         };
         let [own, end] = parts(fds)?;
@@ -203,7 +214,10 @@ impl Conversation {
     pub fn fill(&self) -> Result<(u64, Pending)> {
         let (terms, own, servers, end) = self.linked()?;
         let pending = Pending::new(terms.link, terms.geometry, own, servers, end)?;
-        self.say(&Message::Adopted { link: terms.link })?;
+        self.say(&Message::Link(LinkMessage::Adopted {
+            link: terms.link,
+            security: terms.security,
+        }))?;
         Ok((terms.link, pending))
     }
 
@@ -213,7 +227,7 @@ impl Conversation {
     /// When something else comes, the refusal too.
     pub fn linked(&self) -> Result<(Terms, OwnedFd, OwnedFd, Endpoint)> {
         let (terms, fds) = match self.next()? {
-            (Message::Linked { terms, .. }, fds) => (terms, fds),
+            (Message::Link(LinkMessage::Linked { terms, .. }), fds) => (terms, fds),
             (other, _) => return Err(unexpected(&other)),
         };
         let [own, servers, end] = parts(fds)?;
@@ -226,7 +240,7 @@ impl Conversation {
     /// When something else comes.
     pub fn opened(&self) -> Result<(u64, OwnedFd)> {
         match self.next()? {
-            (Message::Open { link }, fds) => {
+            (Message::Link(LinkMessage::Open { link, .. }), fds) => {
                 let [callers] = parts(fds)?;
                 Ok((link, callers.memory()?))
             }
@@ -274,7 +288,9 @@ fn parts<const N: usize>(fds: Vec<Passed>) -> Result<[Passed; N]> {
 
 fn unexpected(message: &Message) -> Fault {
     match message {
-        Message::Refused { code, text, .. } => format!("refused with code {code}: {text}").into(),
+        Message::Session(SessionMessage::Refused { code, text, .. }) => {
+            format!("refused with code {code}: {text}").into()
+        }
         other => format!("the coordinator says {other:?}").into(),
     }
 }

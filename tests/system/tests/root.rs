@@ -15,8 +15,8 @@ use std::io::IoSlice;
 use std::mem::MaybeUninit;
 
 use host::{Host, Process, alone};
-use partywall_abi::control::Message;
-use partywall_test_control::Conversation;
+use partywall_abi::control::{Message, SessionMessage};
+use partywall_test_control::{Conversation, proof};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, UCred};
 use rustix::process::{Pid, Uid, getegid, geteuid, getpid};
 
@@ -35,7 +35,7 @@ fn who_says_to_be_another_process_is_not_believed() {
     let proves_as = |pid, uid| {
         let p = Conversation::connect(&host.socket).unwrap();
         let nonce = p.challenge().unwrap();
-        let proof = Message::Proof { version: partywall_abi::VERSION, nonce }.encode();
+        let proof = proof(nonce).encode();
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
         let says = UCred { pid, uid, gid: getegid() };
@@ -46,11 +46,11 @@ fn who_says_to_be_another_process_is_not_believed() {
     };
     // Who says what is so is welcome.
     let (welcome, _p) = proves_as(getpid(), own);
-    assert!(matches!(welcome, Message::Welcome { .. }), "{welcome:?}");
+    assert!(matches!(welcome, Message::Session(SessionMessage::Welcome { .. })), "{welcome:?}");
     for (pid, uid) in [(Pid::INIT, own), (getpid(), other)] {
         let (refused, p) = proves_as(pid, uid);
         let says = |text: &str| text.contains("another process than the one that connected");
-        let is_why = matches!(&refused, Message::Refused { code: 14, text, .. } if says(text));
+        let is_why = matches!(&refused, Message::Session(SessionMessage::Refused { code: 14, text, .. }) if says(text));
         assert!(is_why, "{refused:?}");
         assert!(p.next_or_end().unwrap().is_none());
     }

@@ -7,9 +7,11 @@ use crate::codec::{DecodeError, Reader, Writer};
 use crate::layout::Geometry;
 use crate::limits;
 use crate::name::{MethodPattern, MethodSet, ServiceName};
+use crate::security::Evidence;
 
 /// How a program file became known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Digest {
     /// It is not known.
     Unknown,
@@ -20,8 +22,19 @@ pub enum Digest {
     Started([u8; 32]),
 }
 
+impl Digest {
+    /// How it is known who the process is, if its program is known so.
+    pub fn evidence(self) -> Evidence {
+        match self {
+            Self::Started(_) => Evidence::Started,
+            Self::Observed(_) | Self::Unknown => Evidence::Observed,
+        }
+    }
+}
+
 /// Who a process is, as the kernel told the coordinator.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Identity {
     /// User.
     pub uid: u32,
@@ -35,6 +48,18 @@ pub struct Identity {
     pub cgroup: String,
     /// The policy's names for it.
     pub principals: Vec<String>,
+}
+
+impl Identity {
+    /// Of a process of this user and group, of which nothing else is known.
+    pub fn new(uid: u32, gid: u32) -> Self {
+        let (cgroup, principals) = (String::new(), Vec::new());
+        Self { uid, gid, pid: None, digest: Digest::Unknown, cgroup, principals }
+    }
+}
+
+pub(super) fn put_name(w: &mut Writer<'_>, name: &ServiceName) {
+    w.short_bytes(name.as_str().as_bytes());
 }
 
 pub(super) fn name(r: &mut Reader<'_>) -> Result<ServiceName, DecodeError> {

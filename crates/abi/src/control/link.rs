@@ -1,256 +1,177 @@
-//! What is told of a link: its ends, what keeps them apart, what was counted.
+//! Links: how one is made, and how one that is there is told to a new coordinator.
 
 use alloc::string::String;
 
-use super::Identity;
-use super::fields::{
-    flag, geometry, identity, methods, put_geometry, put_identity, put_methods, put_text,
-};
+use super::fields::{methods, name, put_methods, put_name, put_text};
+use super::terms::{put_role, put_terms, role, terms, token};
+use super::{Role, Terms, Token, start, unknown};
 use crate::codec::{DecodeError, Reader, Writer};
-use crate::layout::Geometry;
 use crate::limits;
-use crate::name::MethodSet;
+use crate::name::{MethodSet, ServiceName};
+use crate::security::Security;
 
-/// What the two ends of a link know it by, and nobody else: 16 random bytes.
-///
-/// A coordinator that has not made the link pairs its two ends by it.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Token(pub [u8; 16]);
+pub(super) const KINDS: u16 = 0x0300;
+const CONNECT: u16 = KINDS | 1;
+const CANCEL: u16 = KINDS | 2;
+const OFFER: u16 = KINDS | 3;
+const ADOPTED: u16 = KINDS | 4;
+const LINKED: u16 = KINDS | 5;
+const OPEN: u16 = KINDS | 6;
+const REDIRECT: u16 = KINDS | 7;
+const REPORT: u16 = KINDS | 8;
+const REPORTED: u16 = KINDS | 9;
 
-impl core::fmt::Debug for Token {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        // A secret of the two ends has no place in a log.
-        f.write_str("Token(..)")
-    }
-}
-
-/// An end of a link.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Role {
-    /// The one that calls.
-    Caller,
-    /// The one that serves.
-    Server,
-    /// The one that calls over the network, where nobody vouches for the other end.
-    Redirected,
-}
-
-/// Whose doing the end of a link was, as the end that reports it sees it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Blame {
-    /// Nobody's: it was given up, or the peer went.
-    Nobody,
-    /// The peer's, which broke a rule.
-    Peer,
-}
-
-/// What each end of a link is told of it.
+/// Messages about links that are made or reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Terms {
-    /// The link's number.
-    pub link: u64,
-    /// What both ends know it by.
-    pub token: Token,
-    /// Size of both outboxes.
-    pub geometry: Geometry,
-    /// Who is at the other end.
-    pub peer: Identity,
-    /// What the caller may call.
-    pub methods: MethodSet,
-    /// What keeps the ends apart.
-    pub isolation: Isolation,
+#[non_exhaustive]
+pub enum LinkMessage {
+    /// To the coordinator: give me a link to this name.
+    Connect {
+        /// Request number.
+        request: u32,
+        /// The name.
+        name: ServiceName,
+    },
+    /// To the coordinator: I do not wait for this link any more.
+    Cancel {
+        /// Number of the connect request.
+        request: u32,
+    },
+    /// To the server: a caller. Descriptors: your outbox for writing, your end of the socket.
+    Offer {
+        /// The registration that was asked for.
+        registration: u64,
+        /// The link; its peer is the caller.
+        terms: Terms,
+    },
+    /// To the coordinator: my outbox is mapped and sealed; a caller's is filled, too, and so is
+    /// the server's.
+    Adopted {
+        /// The link's number.
+        link: u64,
+        /// What protects it, as this end finds. It can lower what was told.
+        security: Security,
+    },
+    /// To the caller: your end. Descriptors: your outbox for writing, the server's for reading,
+    /// your end of the socket.
+    Linked {
+        /// Request number.
+        request: u32,
+        /// The link; its peer is the server.
+        terms: Terms,
+    },
+    /// To the server: the caller is ready. Descriptor: its outbox for reading.
+    Open {
+        /// The link's number.
+        link: u64,
+        /// What protects it, as both ends find.
+        security: Security,
+    },
+    /// To the caller: the name is reached over the network.
+    Redirect {
+        /// Request number.
+        request: u32,
+        /// The link's number.
+        link: u64,
+        /// What the caller knows it by.
+        token: Token,
+        /// Where.
+        url: String,
+        /// What the caller may call.
+        methods: MethodSet,
+    },
+    /// To a coordinator that has not made it: this link is open.
+    Report {
+        /// Request number.
+        request: u32,
+        /// What both ends know it by.
+        token: Token,
+        /// The end that says so.
+        role: Role,
+        /// The name that was asked for.
+        name: ServiceName,
+        /// What protects it, as this end was told. It can lower what the coordinator finds itself.
+        security: Security,
+    },
+    /// To the process: that link has this number here.
+    Reported {
+        /// Request number.
+        request: u32,
+        /// The link's number.
+        link: u64,
+    },
 }
 
-/// What keeps the two ends of a link apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Isolation {
-    /// Nothing: one address space, no protection keys.
-    None,
-    /// One address space with protection keys: contains bugs, not hostile code.
-    Fault,
-    /// The same on a kernel before Linux 6.12, where the stacks of signal handlers are open to all: a
-    /// stray write to one of those can end another program as well.
-    FaultSharedStacks,
-    /// Separate processes; they share only the two outboxes, each written by one side.
-    Process,
-    /// A network protocol; what protects it is that protocol's business.
-    Network,
-}
-
-impl Isolation {
-    /// Whether it is that of domains, which share one address space.
-    pub fn is_of_domains(self) -> bool {
-        matches!(self, Self::None | Self::Fault | Self::FaultSharedStacks)
+impl LinkMessage {
+    pub(super) fn put(&self, w: &mut Writer<'_>) {
+        match self {
+            Self::Connect { request, name } => {
+                start(w, CONNECT, *request);
+                put_name(w, name);
+            }
+            Self::Cancel { request } => start(w, CANCEL, *request),
+            Self::Offer { registration, terms } => {
+                start(w, OFFER, 0);
+                w.u64(*registration);
+                put_terms(w, terms);
+            }
+            Self::Adopted { link, security } => put_secured(w, ADOPTED, *link, security),
+            Self::Linked { request, terms } => {
+                start(w, LINKED, *request);
+                put_terms(w, terms);
+            }
+            Self::Open { link, security } => put_secured(w, OPEN, *link, security),
+            Self::Redirect { request, link, token, url, methods } => {
+                start(w, REDIRECT, *request);
+                w.u64(*link);
+                w.raw(&token.0);
+                put_text(w, url, limits::URL_BYTES);
+                put_methods(w, methods);
+            }
+            Self::Report { request, token, role, name, security } => {
+                start(w, REPORT, *request);
+                put_name(w, name);
+                w.raw(&token.0);
+                put_role(w, *role);
+                security.put(w);
+            }
+            Self::Reported { request, link } => {
+                start(w, REPORTED, *request);
+                w.u64(*link);
+            }
+        }
     }
-}
 
-impl core::fmt::Display for Isolation {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str(match self {
-            Self::None => "none",
-            Self::Fault => "fault",
-            Self::FaultSharedStacks => "fault-shared-stacks",
-            Self::Process => "process",
-            Self::Network => "network",
+    pub(super) fn take(kind: u16, request: u32, r: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        Ok(match kind {
+            CONNECT => Self::Connect { request, name: name(r)? },
+            CANCEL => Self::Cancel { request },
+            OFFER => Self::Offer { registration: r.u64("registration")?, terms: terms(r)? },
+            ADOPTED => Self::Adopted { link: r.u64("link")?, security: Security::take(r)? },
+            LINKED => Self::Linked { request, terms: terms(r)? },
+            OPEN => Self::Open { link: r.u64("link")?, security: Security::take(r)? },
+            REDIRECT => Self::Redirect {
+                request,
+                link: r.u64("link")?,
+                token: token(r)?,
+                url: r.short_text("url", limits::URL_BYTES)?,
+                methods: methods(r)?,
+            },
+            REPORT => Self::Report {
+                request,
+                name: name(r)?,
+                token: token(r)?,
+                role: role(r)?,
+                security: Security::take(r)?,
+            },
+            REPORTED => Self::Reported { request, link: r.u64("link")? },
+            _ => return Err(unknown(kind)),
         })
     }
 }
 
-/// What one end of a link has counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LinkStats {
-    /// Calls that have begun.
-    pub calls: u64,
-    /// Of these, the ones that have ended with a status other than OK.
-    pub failed: u64,
-    /// Of these, the ones that policy denied.
-    pub denied: u64,
-    /// Payload bytes sent.
-    pub sent_bytes: u64,
-    /// Payload bytes received.
-    pub received_bytes: u64,
-    /// How often callers' threads came in through the gate and found something to do.
-    pub visits: u64,
-    /// System calls that were forwarded during these visits.
-    pub forwards: u64,
-    /// Time that callers' threads spent in the service, in nanoseconds.
-    pub inside_ns: u64,
-}
-
-/// One row of the coordinator's list of links.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LinkRow {
-    /// The link's number.
-    pub link: u64,
-    /// The name that was connected to.
-    pub name: String,
-    /// Who calls.
-    pub caller: Identity,
-    /// Who serves; none when the link is a redirect to the network.
-    pub server: Option<Identity>,
-    /// Where a redirect leads, else empty.
-    pub url: String,
-    /// What keeps the ends apart.
-    pub isolation: Isolation,
-    /// Whether callers may come into the service by its gate.
-    pub gate: bool,
-    /// Whether it is still open.
-    pub open: bool,
-    /// What the server's end has counted.
-    pub stats: LinkStats,
-}
-
-pub(super) fn put_terms(w: &mut Writer<'_>, t: &Terms) {
-    w.u64(t.link);
-    w.raw(&t.token.0);
-    put_geometry(w, t.geometry);
-    put_identity(w, &t.peer);
-    put_methods(w, &t.methods);
-    put_isolation(w, t.isolation);
-}
-
-pub(super) fn terms(r: &mut Reader<'_>) -> Result<Terms, DecodeError> {
-    Ok(Terms {
-        link: r.u64("link")?,
-        token: Token(r.array("token")?),
-        geometry: geometry(r)?,
-        peer: identity(r)?,
-        methods: methods(r)?,
-        isolation: isolation(r)?,
-    })
-}
-
-pub(super) fn put_role(w: &mut Writer<'_>, role: Role) {
-    w.u8(match role {
-        Role::Caller => 0,
-        Role::Server => 1,
-        Role::Redirected => 2,
-    });
-}
-
-pub(super) fn role(r: &mut Reader<'_>) -> Result<Role, DecodeError> {
-    match r.u8("role")? {
-        0 => Ok(Role::Caller),
-        1 => Ok(Role::Server),
-        2 => Ok(Role::Redirected),
-        found => Err(DecodeError::Value { field: "role", found: found.into() }),
-    }
-}
-
-pub(super) fn put_blame(w: &mut Writer<'_>, blame: Blame) {
-    w.u8((blame == Blame::Peer).into());
-}
-
-pub(super) fn blame(r: &mut Reader<'_>) -> Result<Blame, DecodeError> {
-    Ok(if flag(r, "blame")? { Blame::Peer } else { Blame::Nobody })
-}
-
-fn put_isolation(w: &mut Writer<'_>, isolation: Isolation) {
-    w.u8(match isolation {
-        Isolation::None => 0,
-        Isolation::Process => 1,
-        Isolation::Network => 2,
-        Isolation::Fault => 3,
-        Isolation::FaultSharedStacks => 4,
-    });
-}
-
-fn isolation(r: &mut Reader<'_>) -> Result<Isolation, DecodeError> {
-    Ok(match r.u8("isolation")? {
-        0 => Isolation::None,
-        1 => Isolation::Process,
-        2 => Isolation::Network,
-        3 => Isolation::Fault,
-        4 => Isolation::FaultSharedStacks,
-        found => return Err(DecodeError::Value { field: "isolation", found: found.into() }),
-    })
-}
-
-pub(super) fn put_stats(w: &mut Writer<'_>, s: &LinkStats) {
-    let counts = [s.calls, s.failed, s.denied, s.sent_bytes, s.received_bytes];
-    for v in counts.into_iter().chain([s.visits, s.forwards, s.inside_ns]) {
-        w.u64(v);
-    }
-}
-
-pub(super) fn stats(r: &mut Reader<'_>) -> Result<LinkStats, DecodeError> {
-    Ok(LinkStats {
-        calls: r.u64("calls")?,
-        failed: r.u64("failed")?,
-        denied: r.u64("denied")?,
-        sent_bytes: r.u64("sent bytes")?,
-        received_bytes: r.u64("received bytes")?,
-        visits: r.u64("visits")?,
-        forwards: r.u64("forwards")?,
-        inside_ns: r.u64("time inside")?,
-    })
-}
-
-pub(super) fn put_row(w: &mut Writer<'_>, row: &LinkRow) {
-    w.u64(row.link);
-    put_text(w, &row.name, limits::NAME_BYTES);
-    put_identity(w, &row.caller);
-    w.u8(row.server.is_some().into());
-    if let Some(server) = &row.server {
-        put_identity(w, server);
-    }
-    put_text(w, &row.url, limits::URL_BYTES);
-    put_isolation(w, row.isolation);
-    w.u8(row.gate.into());
-    w.u8(row.open.into());
-    put_stats(w, &row.stats);
-}
-
-pub(super) fn row(r: &mut Reader<'_>) -> Result<LinkRow, DecodeError> {
-    Ok(LinkRow {
-        link: r.u64("link")?,
-        name: r.short_text("name", limits::NAME_BYTES)?,
-        caller: identity(r)?,
-        server: if flag(r, "has server")? { Some(identity(r)?) } else { None },
-        url: r.short_text("url", limits::URL_BYTES)?,
-        isolation: isolation(r)?,
-        gate: flag(r, "gate")?,
-        open: flag(r, "open")?,
-        stats: stats(r)?,
-    })
+fn put_secured(w: &mut Writer<'_>, kind: u16, link: u64, security: &Security) {
+    start(w, kind, 0);
+    w.u64(link);
+    security.put(w);
 }

@@ -2,7 +2,11 @@
 
 use super::*;
 use crate::layout::Geometry;
-use crate::name::MethodPattern;
+use crate::limits;
+use crate::name::{MethodPattern, MethodSet, ServiceName};
+use crate::security::{Isolation, Security};
+use crate::version::{Capabilities, Versions};
+use alloc::string::String;
 use alloc::vec;
 use proptest::prelude::*;
 
@@ -39,69 +43,97 @@ fn samples() -> Vec<Message> {
         caller: someone(None, Digest::Unknown),
         server: Some(someone(Some(7), Digest::Started([9; 32]))),
         url: String::new(),
-        isolation: Isolation::Process,
+        security: Security::HIGHEST,
         gate: true,
         open: true,
         stats,
     };
     let server = someone(Some(1), Digest::Observed([1; 32]));
-    let terms = |isolation| Terms {
+    let terms = |capabilities, isolation| Terms {
         link: 4,
         token: Token([7; 16]),
         geometry: Geometry::DEFAULT,
         peer: server.clone(),
         methods: methods.clone(),
-        isolation,
+        capabilities,
+        security: Security { isolation, ..Security::NETWORK },
     };
+    let versions = Versions::new(1, 9).unwrap();
+    let capabilities = Capabilities::from_bits(1 << 63 | 1);
     vec![
-        Message::Challenge { version: 1, nonce: [3; 16] },
-        Message::Proof { version: 1, nonce: [3; 16] },
-        Message::Welcome { you: server.clone() },
-        Message::Register { request: 1, name: name.clone(), places: 9 },
-        Message::Registered { request: 1, registration: 2 },
-        Message::Unregister { registration: 2 },
-        Message::Connect { request: 3, name: name.clone() },
-        Message::Linked { request: 3, terms: terms(Isolation::None) },
-        Message::Redirect {
+        Message::Session(SessionMessage::Challenge { versions, capabilities, nonce: [3; 16] }),
+        Message::Session(SessionMessage::Proof {
+            versions,
+            version: 1,
+            capabilities,
+            nonce: [3; 16],
+        }),
+        Message::Session(SessionMessage::Welcome { you: server.clone() }),
+        Message::Registry(RegistryMessage::Register { request: 1, name: name.clone(), places: 9 }),
+        Message::Registry(RegistryMessage::Registered { request: 1, registration: 2 }),
+        Message::Registry(RegistryMessage::Unregister { registration: 2 }),
+        Message::Link(LinkMessage::Connect { request: 3, name: name.clone() }),
+        Message::Link(LinkMessage::Linked {
+            request: 3,
+            terms: terms(capabilities, Isolation::None),
+        }),
+        Message::Link(LinkMessage::Redirect {
             request: 3,
             link: 4,
             token: Token([5; 16]),
             url: "http://h:1".into(),
             methods: methods.clone(),
-        },
-        Message::Refused { request: 3, code: 7, text: "no".into() },
-        Message::Offer { registration: 2, terms: terms(Isolation::Fault) },
-        Message::Watch { request: 5, name: name.clone() },
-        Message::Watched { request: 5, instances: 2 },
-        Message::Unwatch { request: 5 },
-        Message::Closed { link: 4, role: Role::Server, blame: Blame::Peer, stats },
-        Message::List { request: 6 },
-        Message::Row { request: 6, row: row.clone() },
-        Message::Row { request: 6, row: LinkRow { server: None, open: false, ..row } },
-        Message::Listed { request: 6 },
-        Message::Query { request: 7 },
-        Message::Counted { request: 7, link: 4, stats },
-        Message::CountedAll { request: 7 },
-        Message::Switch { request: 8, name: name.clone(), open: true },
-        Message::Switched { request: 8, domains: 2 },
-        Message::SetGate { request: 9, open: false },
-        Message::GateSet { request: 9, errno: 22 },
-        Message::Adopted { link: 4 },
-        Message::Open { link: 4 },
-        Message::Allowed {
+        }),
+        Message::Session(SessionMessage::Refused { request: 3, code: 7, text: "no".into() }),
+        Message::Link(LinkMessage::Offer {
+            registration: 2,
+            terms: terms(Capabilities::NONE, Isolation::ProtectionKeys),
+        }),
+        Message::Registry(RegistryMessage::Watch { request: 5, name: name.clone() }),
+        Message::Registry(RegistryMessage::Watched { request: 5, instances: 2 }),
+        Message::Registry(RegistryMessage::Unwatch { request: 5 }),
+        Message::End(EndMessage::Closed { link: 4, role: Role::Server, blame: Blame::Peer, stats }),
+        Message::List(ListMessage::List { request: 6 }),
+        Message::List(ListMessage::Row { request: 6, row: row.clone().into() }),
+        Message::List(ListMessage::Row {
+            request: 6,
+            row: LinkRow { server: None, open: false, ..row }.into(),
+        }),
+        Message::List(ListMessage::Listed { request: 6 }),
+        Message::List(ListMessage::Query { request: 7 }),
+        Message::List(ListMessage::Counted { request: 7, link: 4, stats }),
+        Message::List(ListMessage::CountedAll { request: 7 }),
+        Message::Gate(GateMessage::Switch { request: 8, name: name.clone(), open: true }),
+        Message::Gate(GateMessage::Switched { request: 8, domains: 2 }),
+        Message::Gate(GateMessage::Set { request: 9, open: false }),
+        Message::Gate(GateMessage::IsSet { request: 9, errno: 22 }),
+        Message::Link(LinkMessage::Adopted { link: 4, security: Security::UNIX_SOCKET }),
+        Message::Link(LinkMessage::Open { link: 4, security: Security::LOWEST }),
+        Message::End(EndMessage::Allowed {
             link: 4,
             role: Role::Caller,
             peer: server.clone(),
             methods: methods.clone(),
-        },
-        Message::Ended { link: 4, role: Role::Caller, code: 14, text: "over".into() },
-        Message::Died { link: 4, role: Role::Server },
-        Message::Cancel { request: 3 },
-        Message::Unregistered { registration: 2, text: "over".into() },
-        Message::Report { request: 4, token: Token([7; 16]), role: Role::Redirected, name },
-        Message::Reported { request: 4, link: 4 },
-        Message::Reload { request: 10 },
-        Message::Reloaded { request: 10, ended: 1, changed: 2 },
+        }),
+        Message::End(EndMessage::Ended {
+            link: 4,
+            role: Role::Caller,
+            code: 14,
+            text: "over".into(),
+        }),
+        Message::End(EndMessage::Died { link: 4, role: Role::Server }),
+        Message::Link(LinkMessage::Cancel { request: 3 }),
+        Message::Registry(RegistryMessage::Unregistered { registration: 2, text: "over".into() }),
+        Message::Link(LinkMessage::Report {
+            request: 4,
+            token: Token([7; 16]),
+            role: Role::Redirected,
+            name,
+            security: Security::NETWORK,
+        }),
+        Message::Link(LinkMessage::Reported { request: 4, link: 4 }),
+        Message::Policy(PolicyMessage::Reload { request: 10 }),
+        Message::Policy(PolicyMessage::Reloaded { request: 10, ended: 1, changed: 2 }),
     ]
 }
 
@@ -142,5 +174,34 @@ proptest! {
     fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
         let _ = Message::decode(&bytes);
         let _ = Setup::decode(&bytes);
+    }
+}
+
+#[test]
+fn every_kind_is_in_the_range_of_its_subject_and_is_taken_once() {
+    let kinds: std::collections::BTreeSet<u16> =
+        samples().iter().map(|m| u16::from_le_bytes([m.encode()[0], m.encode()[1]])).collect();
+    // One message is there twice.
+    assert_eq!(kinds.len(), samples().len() - 1);
+    for (subject, messages) in [(1, 4), (2, 7), (3, 9), (4, 4), (5, 6), (6, 4), (7, 2)] {
+        let of_it: alloc::vec::Vec<u16> =
+            kinds.iter().filter(|kind| **kind >> 8 == subject).map(|kind| kind & 0xff).collect();
+        assert_eq!(of_it, (1..=messages).collect::<alloc::vec::Vec<_>>(), "subject {subject}");
+    }
+}
+
+#[test]
+fn a_range_of_versions_that_is_none_is_no_challenge() {
+    let versions = Versions::new(2, 3).unwrap();
+    let capabilities = Capabilities::NONE;
+    let challenge = SessionMessage::Challenge { versions, capabilities, nonce: [0; 16] };
+    let packet = Message::from(challenge).encode();
+    for (lowest, highest) in [(3_u16, 2_u16), (0, 3)] {
+        let mut packet = packet.clone();
+        packet[8..10].copy_from_slice(&lowest.to_le_bytes());
+        packet[10..12].copy_from_slice(&highest.to_le_bytes());
+        let found = u64::from(lowest);
+        let wrong = crate::codec::DecodeError::Value { field: "lowest version", found };
+        assert_eq!(Message::decode(&packet), Err(wrong));
     }
 }

@@ -9,8 +9,8 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use partywall_abi::control::Isolation;
 use partywall_abi::domain::GateStatus;
+use partywall_abi::security::Isolation;
 use partywall_guest::Guest;
 use partywall_guest::bytes::{CallError, Function, Reply};
 
@@ -31,7 +31,7 @@ pub struct Gate {
 pub static GATE: Gate = Gate { name: "gate", isolation: Isolation::None };
 
 /// With protection keys, where the machine has them.
-pub static GATE_KEYS: Gate = Gate { name: "gate-keys", isolation: Isolation::Fault };
+pub static GATE_KEYS: Gate = Gate { name: "gate-keys", isolation: Isolation::ProtectionKeys };
 
 /// How long a call may last; the default of services.
 const LIMIT: Duration = Duration::from_millis(10);

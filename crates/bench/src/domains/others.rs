@@ -1,7 +1,7 @@
 //! Contenders of `calls` in this bench, under the names they have here, and the stubs between
 //! domains: the same program as over the ring, where `Channel` finds that it can go through the gate.
 
-use partywall_abi::control::Isolation;
+use partywall_abi::security::Isolation;
 
 use super::{bulk, echoes, paced};
 use crate::calls::{handoff_floor, partywall, tonic_inline, uds_epoll};
@@ -30,7 +30,7 @@ pub static DOMAIN_TONIC_KEYS: Other = Other {
     name: "domain-tonic-keys",
     inner: &partywall::Tonic,
     cases: stubs,
-    domains: Some(Isolation::Fault),
+    domains: Some(Isolation::ProtectionKeys),
 };
 
 /// The link without calls.

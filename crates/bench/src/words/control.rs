@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Instant;
 
-use partywall_abi::control::Message;
+use partywall_abi::control::{LinkMessage, Message, RegistryMessage};
 use partywall_abi::name::ServiceName;
 use partywall_shm::link::Link;
 use partywall_test_control::{Conversation, PATIENCE};
@@ -19,7 +19,8 @@ use crate::seat::Seat;
 /// Those of the coordinator and of the link.
 pub fn link(dir: &Path) -> Result<(Link, Conversation)> {
     let conversation = Conversation::open(&dir.join(SOCKET))?;
-    conversation.say(&Message::Connect { request: 1, name: ServiceName::new(NAME)? })?;
+    conversation
+        .say(&Message::Link(LinkMessage::Connect { request: 1, name: ServiceName::new(NAME)? }))?;
     let (_, pending) = conversation.fill()?;
     Ok((Link::new(pending.wait(Instant::now() + PATIENCE)?)?, conversation))
 }
@@ -33,9 +34,13 @@ pub fn serve(seat: &Seat) -> Result<(Link, Conversation)> {
     settle_waits(seat);
     let conversation = Conversation::open(&seat.dir().join(SOCKET))?;
     let name = ServiceName::new(NAME)?;
-    conversation.say(&Message::Register { request: 1, name, places: 1 })?;
+    conversation.say(&Message::Registry(RegistryMessage::Register {
+        request: 1,
+        name,
+        places: 1,
+    }))?;
     match conversation.next()?.0 {
-        Message::Registered { .. } => seat.ready(),
+        Message::Registry(RegistryMessage::Registered { .. }) => seat.ready(),
         other => return Err(format!("the coordinator says {other:?}").into()),
     }
     let adopted = conversation.adopt()?;

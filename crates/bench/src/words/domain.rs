@@ -15,8 +15,8 @@ use std::os::unix::fs::FileExt;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use partywall_abi::control::Isolation;
 use partywall_abi::domain::HALF;
+use partywall_abi::security::Isolation;
 use partywall_guest::bytes::{Function, Reply};
 
 use super::count::{ANSWER_BYTES, Answer, answer, op_code, op_from};
@@ -37,7 +37,8 @@ pub struct Domain {
 pub static DOMAIN: Domain = Domain { name: "domain", isolation: Isolation::None };
 
 /// With protection keys, where the machine has them.
-pub static DOMAIN_KEYS: Domain = Domain { name: "domain-keys", isolation: Isolation::Fault };
+pub static DOMAIN_KEYS: Domain =
+    Domain { name: "domain-keys", isolation: Isolation::ProtectionKeys };
 
 /// In place of an operation.
 const MORE: u8 = 0xff;

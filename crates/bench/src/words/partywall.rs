@@ -5,7 +5,7 @@
 use std::fs::File;
 use std::os::fd::AsFd;
 
-use partywall_abi::control::Isolation;
+use partywall_abi::security::Isolation;
 use partywall_shm::link::LinkError;
 
 use super::count::{ANSWER_BYTES, Answer, answer, op_code, op_from};
@@ -36,7 +36,7 @@ pub static DOMAIN_TONIC: Tonic = Tonic { name: "domain-tonic", domains: Some(Iso
 
 /// Between domains with protection keys, where the machine has them.
 pub static DOMAIN_TONIC_KEYS: Tonic =
-    Tonic { name: "domain-tonic-keys", domains: Some(Isolation::Fault) };
+    Tonic { name: "domain-tonic-keys", domains: Some(Isolation::ProtectionKeys) };
 
 const LIMIT: usize = (2 << 30) - 1;
 

@@ -192,12 +192,15 @@ fn link(field: &Field<'_>, cx: &mut Context<'_>) -> Result<Link, ComposeError> {
 }
 
 fn isolation(field: &Field<'_>, cx: &mut Context<'_>) -> Result<At<Wanted>, ComposeError> {
-    let value = match field.text("`fault`, `prefer` or `none`", cx)?.as_str() {
-        "fault" => Wanted::Fault,
+    let value = match field.text("`protection-keys`, `prefer` or `none`", cx)?.as_str() {
+        "protection-keys" => Wanted::ProtectionKeys,
         "prefer" => Wanted::Prefer,
         "none" => Wanted::None,
         other => {
-            let there = "there are `fault`, `prefer` and `none`";
+            let there = match other {
+                "fault" => "it is `protection-keys` now",
+                _ => "there are `protection-keys`, `prefer` and `none`",
+            };
             return Err(field.bad(format!("no isolation `{other}`; {there}")));
         }
     };

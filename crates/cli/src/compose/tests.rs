@@ -96,7 +96,7 @@ fn a_whole_file() {
     let (package, bin) = built(client);
     assert_eq!((package.value.as_str(), bin.value.as_str()), ("example", "client"));
     assert_eq!(client.args, ["text.txt", "unix:///run/x/w.sock", "200", "fast"]);
-    assert!(matches!(&client.link, Link::Domain(at) if at.value == Wanted::Fault));
+    assert!(matches!(&client.link, Link::Domain(at) if at.value == Wanted::ProtectionKeys));
     let calls: Vec<_> =
         client.calls.iter().map(|c| format!("{}/{}", c.service, c.method)).collect();
     assert_eq!(
@@ -223,18 +223,22 @@ fn isolation_goes_with_domains_and_is_fault_unless_written() {
         Link::Domain(At { value, place }) => (value, place.line),
         other => panic!("{other:?}"),
     };
-    assert_eq!(wanted("      link: domain\n"), (Wanted::Fault, 5));
-    for (word, value) in
-        [("fault", Wanted::Fault), ("prefer", Wanted::Prefer), ("none", Wanted::None)]
-    {
+    assert_eq!(wanted("      link: domain\n"), (Wanted::ProtectionKeys, 5));
+    for (word, value) in [
+        ("protection-keys", Wanted::ProtectionKeys),
+        ("prefer", Wanted::Prefer),
+        ("none", Wanted::None),
+    ] {
         assert_eq!(wanted(&format!("      isolation: {word}\n      link: domain\n")), (value, 5));
         assert_eq!(wanted(&format!("      link: domain\n      isolation: {word}\n")), (value, 6));
     }
     assert_eq!(
         file("      link: domain\n      isolation: some\n").unwrap_err(),
         "compose.yaml:6: services.client.x-partywall.isolation: no isolation `some`; there are \
-         `fault`, `prefer` and `none`"
+         `protection-keys`, `prefer` and `none`"
     );
+    let error = file("      link: domain\n      isolation: fault\n").unwrap_err();
+    assert!(error.ends_with("no isolation `fault`; it is `protection-keys` now"), "{error}");
     for link in ["", "      link: ring\n"] {
         let error = file(&format!("{link}      isolation: none\n")).unwrap_err();
         assert!(error.contains("x-partywall.isolation: `isolation` goes with"), "{error}");

@@ -7,7 +7,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ExitStatus};
 use std::time::Duration;
 
-use partywall_abi::control::Isolation;
+use partywall_abi::security::Isolation;
 use partywall_coordinator::launch::{Known, Prepared};
 use partywall_shm::spawn::Program;
 use partywall_shm::{memory, socket};
@@ -103,7 +103,7 @@ impl Launcher {
         let io = |what: &'static str| move |source| LauncherError::Io { what, source };
         let asked = match isolation {
             Isolation::None => Isolation::None,
-            _ => Isolation::Fault,
+            _ => Isolation::ProtectionKeys,
         };
         let own = std::fs::read("/proc/self/exe").map_err(io("reading this program"))?;
         let image = memory::sealed_copy("partywall", &own).map_err(io("sealing this program"))?;

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitCode;
 
-use partywall_abi::control::Isolation;
+use partywall_abi::security::Isolation;
 use partywall_domain::address_space::AddressSpace;
 use partywall_domain::task::{Called, Domain, Program};
 use partywall_shm::{socket, spawn::SOCKET_NUMBER};

@@ -139,7 +139,7 @@ mod tests {
             away: u64::MAX,
         };
         for report in [
-            Report::Ready { isolation: "fault".into() },
+            Report::Ready { isolation: "protection-keys".into() },
             Report::Unfit { text: "x".into() },
             Report::Started { service: 1, pid: 2 },
             Report::Failed { service: 1, text: "y".into() },

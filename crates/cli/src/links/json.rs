@@ -1,7 +1,6 @@
 //! Links as objects of JSON, whose fields stay as they are.
 
-use partywall::{Digest, LinkInfo};
-use partywall_abi::control::Identity;
+use partywall::{Digest, Identity, LinkInfo, Security};
 use serde::Serialize;
 
 /// One link.
@@ -13,7 +12,7 @@ pub(crate) struct Row<'l> {
     server: Option<Who<'l>>,
     via: &'static str,
     url: Option<&'l str>,
-    isolation: String,
+    security: Levels,
     open: bool,
     calls: Option<u64>,
     failed: Option<u64>,
@@ -23,6 +22,25 @@ pub(crate) struct Row<'l> {
     visits: Option<u64>,
     forwards: Option<u64>,
     inside_ns: Option<u64>,
+}
+
+/// What protects it, by the words of the levels.
+#[derive(Serialize)]
+pub(crate) struct Levels {
+    isolation: &'static str,
+    confidentiality: &'static str,
+    evidence: &'static str,
+}
+
+impl Levels {
+    pub(crate) fn of(security: Security) -> Self {
+        let Security { isolation, confidentiality, evidence, .. } = security;
+        Self {
+            isolation: isolation.word(),
+            confidentiality: confidentiality.word(),
+            evidence: evidence.word(),
+        }
+    }
 }
 
 /// One end of it.
@@ -39,11 +57,11 @@ pub(crate) struct Who<'l> {
 
 impl<'l> Who<'l> {
     pub(crate) fn of(identity: &'l Identity) -> Self {
-        let (evidence, digest) = match &identity.digest {
-            Digest::Unknown => ("unknown", None),
-            Digest::Observed(digest) => ("observed", Some(hex(digest))),
-            Digest::Started(digest) => ("started", Some(hex(digest))),
+        let digest = match &identity.digest {
+            Digest::Observed(digest) | Digest::Started(digest) => Some(hex(digest)),
+            _ => None,
         };
+        let evidence = identity.digest.evidence().word();
         Self {
             principals: &identity.principals,
             pid: identity.pid,
@@ -73,7 +91,7 @@ impl<'l> Row<'l> {
             server: link.server.as_ref().map(Who::of),
             via: super::via(link),
             url: Some(link.url.as_str()).filter(|url| !url.is_empty()),
-            isolation: link.isolation.to_string(),
+            security: Levels::of(link.security),
             open: link.open,
             calls: counted(s.calls),
             failed: counted(s.failed),

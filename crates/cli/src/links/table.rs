@@ -1,7 +1,6 @@
 //! Links as a table: one that fits 80 columns, or all that is known.
 
-use partywall::{Digest, LinkInfo, LinkStats};
-use partywall_abi::control::Identity;
+use partywall::{Digest, Identity, LinkInfo, LinkStats};
 
 use super::json::hex;
 use super::{by_gate, via};
@@ -22,6 +21,8 @@ pub(crate) fn table(links: &[LinkInfo], wide: bool) -> String {
             "SERVER",
             "VIA",
             "ISOLATION",
+            "CONFIDENTIALITY",
+            "EVIDENCE",
             "STATE",
             "CALLS",
             "FAILED",
@@ -91,7 +92,7 @@ fn row(link: &LinkInfo) -> Vec<String> {
         principals(&link.caller),
         link.name.clone(),
         via(link).into(),
-        link.isolation.to_string(),
+        link.security.isolation.to_string(),
         state(link).into(),
         counted(count(s.calls)),
         counted(failed),
@@ -116,7 +117,9 @@ fn wide_row(link: &LinkInfo) -> Vec<String> {
         link.name.clone(),
         link.server.as_ref().map_or("-".into(), who),
         via,
-        link.isolation.to_string(),
+        link.security.isolation.to_string(),
+        link.security.confidentiality.to_string(),
+        link.security.evidence.to_string(),
         state(link).into(),
         counted(s.calls.to_string()),
         counted(s.failed.to_string()),
@@ -163,9 +166,9 @@ fn who(id: &Identity) -> String {
     facts.push(id.pid.map_or("pid unseen".to_string(), |p| format!("pid {p}")));
     facts.push(format!("uid {}", id.uid));
     match &id.digest {
-        Digest::Unknown => {}
         Digest::Observed(d) => facts.push(format!("sha256:{} observed", hex(&d[..4]))),
         Digest::Started(d) => facts.push(format!("sha256:{} started", hex(&d[..4]))),
+        _ => {}
     }
     let name = match &id.principals[..] {
         [] => "(no principal)".to_string(),
@@ -185,55 +188,48 @@ fn bytes(n: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use partywall::Isolation;
+    use partywall::{Confidentiality, Evidence, Isolation, Security};
 
     fn someone(name: &str) -> Identity {
-        Identity {
-            uid: 7,
-            gid: 7,
-            pid: Some(12),
-            digest: Digest::Started([0xab; 32]),
-            cgroup: String::new(),
-            principals: vec![name.into()],
-        }
+        let mut identity = Identity::new(7, 7);
+        identity.pid = Some(12);
+        identity.digest = Digest::Started([0xab; 32]);
+        identity.principals = vec![name.into()];
+        identity
     }
 
     fn link() -> LinkInfo {
-        LinkInfo {
-            link: 3,
-            name: "greeter".into(),
-            caller: someone("web"),
-            server: Some(someone("greeter")),
-            url: String::new(),
-            isolation: Isolation::Process,
-            gate: false,
-            open: true,
-            stats: LinkStats {
-                calls: 5,
-                denied: 1,
-                failed: 1,
-                sent_bytes: 9,
-                received_bytes: 20_480,
-                ..LinkStats::default()
-            },
-        }
+        let mut link = LinkInfo::new(3, "greeter", someone("web"), Some(someone("greeter")));
+        link.security = Security::new(Isolation::Process, Confidentiality::Host, Evidence::Started);
+        let stats = &mut link.stats;
+        (stats.calls, stats.denied, stats.failed) = (5, 1, 1);
+        (stats.sent_bytes, stats.received_bytes) = (9, 20_480);
+        link
+    }
+
+    /// The same link with other isolation, or otherwise changed.
+    fn but(link: &LinkInfo, isolation: Isolation, change: fn(&mut LinkInfo)) -> LinkInfo {
+        let mut link = link.clone();
+        link.security.isolation = isolation;
+        change(&mut link);
+        link
     }
 
     #[test]
     fn a_row_says_who_calls_whom_how_and_how_much() {
         let link = link();
-        let far = LinkInfo {
-            server: None,
-            url: "http://h:1".into(),
-            isolation: Isolation::Network,
-            open: false,
-            ..link.clone()
-        };
-        let stats = LinkStats { visits: 4, forwards: 6, inside_ns: 6_250, ..link.stats };
-        let near = LinkInfo { isolation: Isolation::None, gate: true, stats, ..link.clone() };
-        let stats = LinkStats { visits: 0, ..near.stats };
-        let around = LinkInfo { isolation: Isolation::Fault, gate: true, stats, ..link.clone() };
-        let disabled = LinkInfo { gate: false, ..near.clone() };
+        let far = but(&link, Isolation::Process, |link| {
+            (link.server, link.open) = (None, false);
+            link.url = "http://h:1".into();
+            link.security = Security::NETWORK;
+        });
+        let near = but(&link, Isolation::None, |link| {
+            link.gate = true;
+            let stats = &mut link.stats;
+            (stats.visits, stats.forwards, stats.inside_ns) = (4, 6, 6_250);
+        });
+        let around = but(&near, Isolation::ProtectionKeys, |link| link.stats.visits = 0);
+        let disabled = but(&near, Isolation::None, |link| link.gate = false);
         let text = table(&[link, far, near, around, disabled], true);
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines.len(), 6);
@@ -245,7 +241,7 @@ mod tests {
         );
         let has = |n: usize, word: &str| words(n).any(|w| w == word);
         assert!(has(3, "gate") && has(3, "none") && !has(3, "ring"), "{}", lines[3]);
-        assert!(has(4, "ring") && has(4, "fault") && !has(4, "gate"), "{}", lines[4]);
+        assert!(has(4, "ring") && has(4, "protection-keys") && !has(4, "gate"), "{}", lines[4]);
         assert!(has(5, "ring") && has(5, "none") && !has(5, "gate"), "{}", lines[5]);
         for part in [
             "web (pid 12, uid 7, sha256:abababab started)",
@@ -257,28 +253,27 @@ mod tests {
         ] {
             assert!(lines[1].contains(part), "{part} in {}", lines[1]);
         }
-        assert!(lines[2].contains("http://h:1") && lines[2].contains("network"));
+        assert!(lines[2].contains("http://h:1") && lines[2].contains("open "));
     }
 
     #[test]
     fn a_table_fits_a_terminal_unless_it_is_to_be_wide() {
         let long = "a-service-with-a-rather-long-name-that-goes-on-and-on";
-        let plain = LinkInfo { caller: someone("web"), ..link() };
-        let widest = LinkInfo {
-            caller: someone(long),
-            name: long.into(),
-            url: "http://a.host.with.a.long.name:12345".into(),
-            isolation: Isolation::FaultSharedStacks,
-            stats: LinkStats { calls: u64::MAX, failed: 999_999, denied: 999_999, ..plain.stats },
-            ..link()
-        };
+        let plain = link();
+        let mut widest = link();
+        (widest.caller, widest.name) = (someone(long), long.into());
+        widest.url = "http://a.host.with.a.long.name:12345".into();
+        widest.security.isolation = Isolation::SharedSignalStacks;
+        (widest.stats.calls, widest.stats.failed, widest.stats.denied) =
+            (u64::MAX, 999_999, 999_999);
         for links in [&[plain.clone()][..], &[plain.clone(), widest.clone()], &[widest]] {
             let text = table(links, false);
             for line in text.lines() {
                 assert!(line.chars().count() <= 94, "{} columns: {line}", line.chars().count());
             }
         }
-        let busy = LinkInfo { name: long.into(), caller: someone(long), ..plain.clone() };
+        let mut busy = plain.clone();
+        (busy.name, busy.caller) = (long.into(), someone(long));
         let text = table(&[busy, plain], false);
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
         assert!(
@@ -300,6 +295,10 @@ mod tests {
         }
         assert_eq!(object["caller"]["digest"], format!("sha256:{}", "ab".repeat(32)));
         assert_eq!((&object["via"], &object["calls"]), (&"ring".into(), &5.into()));
+        let security = serde_json::json!({
+            "isolation": "process", "confidentiality": "host", "evidence": "started"
+        });
+        assert_eq!(object["security"], security);
         for field in object["caller"].as_object().unwrap().keys() {
             assert!(crate::links::HELP.contains(field), "{field} is not in the help");
         }

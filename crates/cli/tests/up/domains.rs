@@ -20,13 +20,14 @@ pub(super) struct Run {
 }
 
 pub(super) const DOMAIN: &str = "link: domain, isolation: none";
-const WITH_KEYS: &str = "link: domain, isolation: fault";
+const WITH_KEYS: &str = "link: domain, isolation: protection-keys";
 
 /// Each isolation that domains can have here. Where there are no protection keys, the emulated machine
 /// (`cargo xtask vm-test`) runs `up` with them.
 fn each_isolation() -> impl Iterator<Item = (&'static str, &'static str)> {
-    let keys = partywall_domain::machine::keys_usable().is_ok();
-    [(DOMAIN, "none")].into_iter().chain(keys.then_some((WITH_KEYS, "fault")))
+    use partywall_domain::machine;
+    let keys = machine::keys_usable().and_then(|_| machine::keys_come_to());
+    [(DOMAIN, "none")].into_iter().chain(keys.map(|keys| (WITH_KEYS, keys.word())))
 }
 
 impl Run {
@@ -352,6 +353,27 @@ fn an_interrupt_while_services_start_is_no_failure() {
     up.interrupt(&[&domains[..], &[launcher]].concat());
 }
 
+/// Both ends, the table after the run, and what the two have in common with the kind of link.
+#[test]
+fn both_ends_and_the_table_say_what_protects_links_of_an_up() {
+    const RING: &str = "link: ring";
+    let domains = each_isolation().map(|(link, isolation)| (link, link, isolation, "space"));
+    let others = [(RING, RING, "process", "host"), (DOMAIN, RING, "process", "space")];
+    for (server, client, isolation, confidentiality) in domains.chain(others) {
+        let (code, said, complained) = Run::new(server, client, "security").end();
+        assert_eq!(code, Some(0), "{said}{complained}");
+        let expected = format!("{isolation}, {confidentiality}, started");
+        for end in ["task caller", "task service", "blocking caller", "blocking service"] {
+            assert!(said.contains(&format!("{end} {expected}")), "{end} {expected}: {said}");
+        }
+        let of_link = |line: &&str| {
+            let words: Vec<_> = line.split_whitespace().collect();
+            words.windows(3).any(|w| w == [isolation, confidentiality, "started"])
+        };
+        assert_eq!(said.lines().filter(of_link).count(), 2, "{expected}: {said}");
+    }
+}
+
 #[test]
 fn gates_that_open_and_close_under_load_lose_no_call() {
     for (domain, isolation) in each_isolation() {
@@ -362,7 +384,7 @@ fn gates_that_open_and_close_under_load_lose_no_call() {
 fn open_and_close(domain: &str, isolation: &str) {
     let run = Run::new(domain, domain, "flood");
     let mut up = run.begin();
-    assert_eq!(up.link().isolation.to_string(), isolation);
+    assert_eq!(up.link().security.isolation.to_string(), isolation);
     let counted = |up: &Up| up.link().stats;
     for _ in 0..50 {
         let said = up.switch("disable", "test").unwrap();
@@ -481,7 +503,7 @@ fn what_cannot_be_a_domain_is_refused_with_the_place_and_the_remedy() {
     if partywall_domain::machine::keys_usable().is_err() {
         let said = refused("program: /bin/sleep, link: domain");
         assert!(said.contains("compose.yaml:3: services.a.x-partywall.link: "), "{said}");
-        assert!(said.contains("isolation `fault` needs protection keys"), "{said}");
+        assert!(said.contains("isolation `protection-keys` needs protection keys"), "{said}");
         // Never a bare domain: as a process of its own it runs.
         let run = Run::of(
             "services:\n  a:\n    x-partywall: {program: /bin/true, link: domain, isolation: \

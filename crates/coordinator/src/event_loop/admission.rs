@@ -6,7 +6,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use partywall_abi::control::Message;
+use partywall_abi::control::{Message, SessionMessage};
+use partywall_abi::version::{Capabilities, Versions};
 use partywall_shm::socket::{self, Credentials, Endpoint};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::net::SocketFlags;
@@ -14,10 +15,10 @@ use rustix::net::SocketFlags;
 use super::{EventLoop, LOOK, MEASURE_TIME, PROOF_TIME, RETRY, SEND_BUFFER};
 use crate::identity::{Facts, Measured};
 use crate::measure::Job;
-use crate::peer::{Challenged, Charges, Known, Look, Peer, Stage};
+use crate::peer::{Challenged, Charges, Known, Look, Peer, Reason, Stage};
 use crate::quota::{Account, Resource, Usage};
 use crate::server::Started;
-use crate::state::UNAVAILABLE;
+use crate::state::{Spoken, UNAVAILABLE};
 
 impl EventLoop {
     pub(super) fn add(&mut self, s: Started) {
@@ -137,7 +138,7 @@ impl EventLoop {
                 return;
             }
         }
-        let challenged = Challenged { nonce, until: None, look: Look::Due };
+        let challenged = Challenged { nonce, spoken: None, until: None, look: Look::Due };
         let peer = Peer::new(socket, pidfd, credentials, started, challenged, charges);
         self.peers.insert(token, peer);
         self.is_ready(token);
@@ -201,11 +202,13 @@ impl EventLoop {
         let Some(peer) = self.peers.get_mut(&token) else { return };
         if let Stage::Challenged(challenged) = &mut peer.stage {
             challenged.look = Look::Asked(facts);
-            let (version, nonce) = (partywall_abi::VERSION, challenged.nonce);
+            let (versions, capabilities) = (Versions::OWN, Capabilities::OWN);
+            let nonce = challenged.nonce;
+            let challenge = SessionMessage::Challenge { versions, capabilities, nonce };
             // A program that was started may need long before it answers: it loads, it is debugged.
             let time = peer.started.is_none().then_some(PROOF_TIME);
             self.awaits(token, time);
-            self.post(token, &Message::Challenge { version, nonce }, Vec::new());
+            self.post(token, &challenge.into(), Vec::new());
         }
     }
 
@@ -234,7 +237,7 @@ impl EventLoop {
     }
 
     /// Step 4 of the proof.
-    pub(super) fn prove(&mut self, token: u64, message: &Message) -> Result<(), &'static str> {
+    pub(super) fn prove(&mut self, token: u64, message: &Message) -> Result<(), Reason> {
         let mut peer = self.peers.remove(&token).expect("the caller has it");
         let answered = answer(&mut peer, message);
         let facts = self.kernel_facts(&peer);
@@ -253,19 +256,14 @@ impl EventLoop {
     }
 
     /// Step 5 of the proof.
-    pub(super) fn open(
-        &mut self,
-        token: u64,
-        before: &Facts,
-        after: Facts,
-    ) -> Result<(), &'static str> {
+    pub(super) fn open(&mut self, token: u64, before: &Facts, after: Facts) -> Result<(), Reason> {
         self.awaits(token, None);
         let peer = self.peers.get_mut(&token).expect("the callers have it");
         if !peer.is_alive() {
-            return Err("the process ended while it was being looked at");
+            return Err("the process ended while it was being looked at".into());
         }
         if after != *before {
-            return Err("the process changed while it proved itself");
+            return Err("the process changed while it proved itself".into());
         }
         let usage = self.state.account(&after, after.user);
         if !Arc::ptr_eq(&usage, peer.usage()) {
@@ -278,7 +276,14 @@ impl EventLoop {
             };
         }
         peer.charges.unproven = None;
-        let conn = self.state.opened(after, usage);
+        let Stage::Challenged(challenged) = &peer.stage else {
+            return Err("a proof of what was proven".into());
+        };
+        let Some(spoken) = challenged.spoken else {
+            return Err("it has not said what it speaks".into());
+        };
+        tracing::debug!(version = spoken.version, capabilities = %spoken.capabilities, "proven");
+        let conn = self.state.opened(after, usage, spoken);
         peer.stage = Stage::Open(conn);
         self.tokens.insert(conn, token);
         Ok(())
@@ -297,7 +302,7 @@ fn charges(usage: &Arc<Usage>) -> Result<Charges, String> {
 
 /// Tells a process that has not proven itself why it will not be heard, if it has room for that.
 pub(super) fn turn_away(socket: &Endpoint, text: String) {
-    let refused = Message::Refused { request: 0, code: UNAVAILABLE, text };
+    let refused = Message::from(SessionMessage::Refused { request: 0, code: UNAVAILABLE, text });
     let _unread = socket::send(socket.as_fd(), &refused.encode(), &[]);
 }
 
@@ -318,23 +323,37 @@ fn pidfd(socket: &Endpoint, of: Credentials) -> Result<Option<OwnedFd>, rustix::
 }
 
 /// What was known of the process when it was asked for the proof that it gives now.
-fn answer(peer: &mut Peer, message: &Message) -> Result<Facts, &'static str> {
+fn answer(peer: &mut Peer, message: &Message) -> Result<Facts, Reason> {
     let Stage::Challenged(challenged) = &mut peer.stage else {
-        return Err("a proof of what was proven");
+        return Err("a proof of what was proven".into());
     };
-    let Message::Proof { version, nonce } = message else {
-        return Err("a message before the proof of identity");
+    let Message::Session(SessionMessage::Proof { versions, version, capabilities, nonce }) =
+        message
+    else {
+        return Err("a message before the proof of identity".into());
     };
-    if *version != partywall_abi::VERSION {
-        return Err("another version of Partywall");
-    }
-    if *nonce != challenged.nonce {
-        return Err("a wrong nonce");
+    challenged.spoken = Some(spoken(*versions, *version, *capabilities)?);
+    if nonce != &challenged.nonce {
+        return Err("a wrong nonce".into());
     }
     match std::mem::replace(&mut challenged.look, Look::Done) {
         Look::Asked(before) => Ok(before),
         Look::Due | Look::First(_) | Look::Second(..) | Look::Done => {
-            Err("a proof that was not asked for")
+            Err("a proof that was not asked for".into())
         }
     }
+}
+
+/// What a process and this coordinator speak with each other.
+fn spoken(versions: Versions, version: u16, capabilities: Capabilities) -> Result<Spoken, Reason> {
+    let agreed = Versions::agree(versions, Versions::OWN).map_err(|why| why.to_string())?;
+    if version != agreed {
+        return Err(format!(
+            "this program chose version {version} of Partywall's protocol; it speaks {versions}, and the \
+             coordinator {}, so that version {agreed} was to be chosen",
+            Versions::OWN
+        )
+        .into());
+    }
+    Ok(Spoken { version, capabilities })
 }

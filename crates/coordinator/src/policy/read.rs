@@ -1,14 +1,18 @@
 //! The TOML form of a policy.
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
 
 use partywall_abi::limits;
 use partywall_abi::name::{MethodPattern, MethodSet, NameError, PatternError, ServiceName};
+use partywall_abi::security::{Security, UnknownLevel};
 use partywall_shm::address::Address;
 use serde::Deserialize;
+use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
 use toml::Spanned;
 
-use super::{ANYONE, Policy, PolicyError, Principal, Service, did_you_mean};
+use super::{ANYONE, Policy, PolicyError, Principal, Rule, Service, did_you_mean};
 use crate::quota::Limits;
 
 /// Largest policy file, in bytes.
@@ -53,7 +57,86 @@ struct ServiceSection {
     #[serde(default)]
     fallback: bool,
     #[serde(default)]
-    call: BTreeMap<Spanned<String>, Vec<Spanned<String>>>,
+    call: BTreeMap<Spanned<String>, RuleSection>,
+}
+
+/// A list of methods, or a table with one.
+#[derive(Default)]
+struct RuleSection {
+    methods: Vec<Spanned<String>>,
+    require: Require,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RuleTable {
+    methods: Vec<Spanned<String>>,
+    #[serde(default)]
+    require: Require,
+}
+
+/// The least levels of a rule's links; a field that is left out requires nothing.
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct Require {
+    isolation: Option<Spanned<String>>,
+    confidentiality: Option<Spanned<String>>,
+    evidence: Option<Spanned<String>>,
+}
+
+impl<'de> Deserialize<'de> for RuleSection {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Either;
+        impl<'de> serde::de::Visitor<'de> for Either {
+            type Value = RuleSection;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of methods, or a table with `methods` and `require`")
+            }
+
+            fn visit_seq<A: serde::de::SeqAccess<'de>>(
+                self,
+                list: A,
+            ) -> Result<RuleSection, A::Error> {
+                let methods = Deserialize::deserialize(SeqAccessDeserializer::new(list))?;
+                Ok(RuleSection { methods, ..RuleSection::default() })
+            }
+
+            fn visit_map<A: serde::de::MapAccess<'de>>(
+                self,
+                map: A,
+            ) -> Result<RuleSection, A::Error> {
+                let RuleTable { methods, require } =
+                    Deserialize::deserialize(MapAccessDeserializer::new(map))?;
+                Ok(RuleSection { methods, require })
+            }
+        }
+        from.deserialize_any(Either)
+    }
+}
+
+impl Require {
+    fn security(&self, place: &Place<'_>, key: &str) -> Result<Security, PolicyError> {
+        let mut least = Security::LOWEST;
+        level(&self.isolation, &mut least.isolation, place, key)?;
+        level(&self.confidentiality, &mut least.confidentiality, place, key)?;
+        level(&self.evidence, &mut least.evidence, place, key)?;
+        Ok(least)
+    }
+}
+
+/// Reads the level of one field, if it is there.
+fn level<T: FromStr<Err = UnknownLevel>>(
+    word: &Option<Spanned<String>>,
+    to: &mut T,
+    place: &Place<'_>,
+    key: &str,
+) -> Result<(), PolicyError> {
+    if let Some(word) = word {
+        let wrong = |e: UnknownLevel| place.wrong(word, format!("{key}.require"), e.to_string());
+        *to = word.get_ref().parse().map_err(wrong)?;
+    }
+    Ok(())
 }
 
 /// Where something stands.
@@ -145,15 +228,16 @@ impl Policy {
         }
         let register = section.register.iter().map(|p| p.get_ref().clone()).collect();
         let mut service = Service { register, call: BTreeMap::new() };
-        for (principal, methods) in &section.call {
+        for (principal, rule) in &section.call {
             let key = format!("{key}.call.{}", principal.get_ref());
             let mut set = MethodSet::default();
-            for method in methods {
+            for method in &rule.methods {
                 let pattern = MethodPattern::new(method.get_ref())
                     .map_err(|e: PatternError| place.wrong(method, key.clone(), e.to_string()))?;
                 set.add(pattern);
             }
-            service.call.insert(principal.get_ref().clone(), set);
+            let require = rule.require.security(place, &key)?;
+            service.call.insert(principal.get_ref().clone(), Rule { methods: set, require });
         }
         service.fits().map_err(|text| place.wrong(name, format!("{key}.call"), text))?;
         Ok((checked, service))

@@ -74,6 +74,25 @@ fn calls_are_granted_by_method() {
 }
 
 #[test]
+fn a_rule_is_a_list_of_methods_or_a_table_that_requires_levels_too() {
+    use partywall_abi::security::{Confidentiality, Evidence, Isolation};
+    let p = Policy::parse(
+        "p",
+        "[principal.web]\nuid = 1\n[principal.other]\nuid = 2\n[service.g.call]\n\
+         other = ['a.B/C']\nweb = { methods = ['a.B/*'], require = { isolation = 'process', \
+         evidence = 'started' } }\n",
+    )
+    .unwrap();
+    let of = |who: &str| (vec![who.to_string()], name("g"));
+    let (web, g) = of("web");
+    let least = Security::new(Isolation::Process, Confidentiality::Open, Evidence::Started);
+    assert_eq!(p.require(&web, &g), least);
+    assert_eq!(p.explain(&web, &g, "/a.B/C").require, least);
+    assert!(p.methods(&web, &g).covers("/a.B/D"));
+    assert_eq!(p.require(&of("other").0, &g), Security::LOWEST);
+}
+
+#[test]
 fn mistakes_name_file_key_and_remedy() {
     let at = |text: &str| Policy::parse("policy.toml", text).unwrap_err().to_string();
     for (text, part) in [
@@ -99,6 +118,18 @@ fn mistakes_name_file_key_and_remedy() {
         ("[names]\nx = 'ftp://h'", "names.x: `ftp://h`: write http://HOST:PORT or unix:/PATH"),
         ("[names]\nx = 'http://h:port'", "names.x: `http://h:port`: the port is no number"),
         ("[principal.a]\nuid = -1", "policy.toml:2: "),
+        (
+            "[service.g.call.anyone]\nmethods = ['*']\nrequire = { isolation = 'fault' }",
+            "policy.toml:3: service.g.call.anyone.require: no isolation `fault`; there are `none`, \
+             `shared-signal-stacks`, `protection-keys`, `process`; `fault` is now `protection-keys`",
+        ),
+        (
+            "[service.g.call.anyone]\nmethods = ['*']\nrequire = { isolaton = 'none' }",
+            "policy.toml:3: unknown key `isolaton`; there are isolation, confidentiality, evidence",
+        ),
+        ("[service.g.call.anyone]\nmethod = ['*']", "policy.toml:2: unknown key `method`"),
+        ("[service.g.call.anyone]\nrequire = {}", "missing field `methods`"),
+        ("[service.g.call]\nanyone = '*'", "a list of methods, or a table with `methods`"),
     ] {
         let message = at(text);
         assert!(message.starts_with("policy.toml:"), "{message}");

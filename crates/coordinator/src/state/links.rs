@@ -33,21 +33,24 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use partywall_abi::control::{Blame, Identity, Isolation, LinkStats, Message, Role, Terms, Token};
+use partywall_abi::control::{Blame, EndMessage, Identity, LinkStats, Role, Terms, Token};
 use partywall_abi::layout::Geometry;
 use partywall_abi::name::{MethodSet, ServiceName};
+use partywall_abi::security::Security;
+use partywall_abi::version::Capabilities;
 
 use super::{
-    Conn, Effect, FAILED_PRECONDITION, Fault, REMEMBERED, RESOURCE_EXHAUSTED, Standing, State,
-    UNAVAILABLE, who,
+    Conn, Effect, FAILED_PRECONDITION, Fault, PERMISSION_DENIED, REMEMBERED, RESOURCE_EXHAUSTED,
+    Standing, State, UNAVAILABLE, who,
 };
-use crate::identity::Domain;
 use crate::quota::{Account, Charge, Exceeded, Resource, Usage};
 
 mod audited;
+mod making;
+mod messages;
 mod questions;
 
-pub(super) use questions::{Places, Turns};
+pub(super) use questions::{Places, Turns, of_address};
 
 /// How long a server may take to adopt what it is offered.
 pub(super) const OFFER_TIME: Duration = Duration::from_secs(1);
@@ -130,7 +133,8 @@ pub(super) struct Link {
     pub(super) token: Token,
     pub(super) geometry: Geometry,
     pub(super) methods: MethodSet,
-    pub(super) isolation: Isolation,
+    pub(super) capabilities: Capabilities,
+    pub(super) security: Security,
     /// None while only its server has reported it.
     pub(super) caller: Option<End>,
     /// None when it is a redirect, and while only its caller has reported it.
@@ -166,107 +170,6 @@ impl State {
         }
         self.links.insert(number, link);
         number
-    }
-
-    fn offer(
-        &mut self,
-        conn: Conn,
-        (server, registration): (Conn, u64),
-        making: Making,
-        methods: MethodSet,
-        [caller_charge, server_charge]: [Charge; 2],
-    ) {
-        let usage = Arc::clone(&self.connections[&conn].standing.usage);
-        let wide = usage.charge(Resource::Wide, 1).ok();
-        let geometry = if wide.is_some() { Geometry::WIDE } else { Geometry::DEFAULT };
-        let domain = |conn: Conn| self.connections[&conn].standing.facts.domain;
-        let isolation = Domain::between(domain(conn), domain(server));
-        let (name, deadline) = (making.question.name.clone(), making.deadline);
-        let token = (self.token)();
-        let caller = self.end(conn, [caller_charge].into_iter().chain(wide).collect());
-        let identity = Identity::clone(&caller.standing.identity);
-        let link = Link {
-            caller: Some(caller),
-            server: Some(self.end(server, vec![server_charge])),
-            geometry,
-            phase: Phase::Offered(making),
-            place: Some(usage.account().clone()),
-            pending: Some(usage.account().clone()),
-            ..Link::new(name, token, isolation, methods.clone())
-        };
-        let number = self.book(link);
-        self.deadlines.insert((deadline, number));
-        self.connection(conn).opening += 1;
-        let places = &mut self.connection(server).places;
-        places.all.take(usage.account());
-        places.pending.take(usage.account());
-        let terms = Terms { link: number, token, geometry, peer: identity, methods, isolation };
-        let message = Message::Offer { registration, terms };
-        self.effects.push(Effect::Offer { link: number, geometry, to: server, message });
-    }
-
-    /// An end has adopted its part.
-    pub(super) fn adopted(&mut self, conn: Conn, number: u64, now: Instant) {
-        let Some(link) = self.links.get_mut(&number) else { return };
-        match std::mem::replace(&mut link.phase, Phase::Over) {
-            Phase::Offered(making) if link.server_conn() == Some(conn) => {
-                self.deadlines.remove(&(making.deadline, number));
-                let deadline = now + FILL_TIME;
-                let request = making.question.request;
-                link.phase = Phase::Filling(Making { deadline, ..making });
-                let to = link.caller_conn().expect("it is being made");
-                let peer = &link.server.as_ref().expect("it is being made").standing.identity;
-                let terms = Terms {
-                    link: number,
-                    token: link.token,
-                    geometry: link.geometry,
-                    peer: Identity::clone(peer),
-                    methods: link.methods.clone(),
-                    isolation: link.isolation,
-                };
-                self.deadlines.insert((deadline, number));
-                self.connection(conn).passed = None;
-                let message = Message::Linked { request, terms };
-                self.effects.push(Effect::Link { link: number, to, message });
-            }
-            Phase::Filling(making) if link.caller_conn() == Some(conn) => {
-                let to = link.server_conn().expect("it is being made");
-                link.phase = Phase::Open;
-                self.made(number, &making);
-                self.not_pending(number);
-                let message = Message::Open { link: number };
-                self.effects.push(Effect::Open { link: number, to, message });
-                self.hungry.want(now);
-            }
-            other => link.phase = other,
-        }
-    }
-
-    /// What the caller has filled is whole, and goes to the server now.
-    pub fn introduced(&mut self, number: u64) {
-        if let Some(link) = self.links.get_mut(&number) {
-            (link.open, link.opened) = (true, true);
-            self.audit_introduced(number);
-        }
-    }
-
-    /// A link is not being made any more.
-    fn made(&mut self, number: u64, making: &Making) {
-        self.deadlines.remove(&(making.deadline, number));
-        let caller = self.links[&number].caller_conn();
-        if let Some(c) = caller.and_then(|caller| self.connections.get_mut(&caller)) {
-            c.opening -= 1;
-        }
-    }
-
-    /// Its server has adopted it, or holds nothing of it.
-    fn not_pending(&mut self, number: u64) {
-        let Some(link) = self.links.get_mut(&number) else { return };
-        if let Some(account) = link.pending.take()
-            && let Some(c) = link.server_conn().and_then(|s| self.connections.get_mut(&s))
-        {
-            c.places.pending.give_back(&account);
-        }
     }
 
     /// A link could not be made, or a part of it could not be handed out.
@@ -378,8 +281,7 @@ impl State {
     fn end_it(&mut self, number: u64, code: u8, text: &str, only: Option<Role>) {
         let link = &self.links[&number];
         let told = |role, conn: Option<Conn>| conn.filter(|_| only.is_none_or(|o| o == role));
-        let callers =
-            if link.isolation == Isolation::Network { Role::Redirected } else { Role::Caller };
+        let callers = if link.url.is_some() { Role::Redirected } else { Role::Caller };
         let ends = [
             (callers, told(Role::Caller, link.caller_conn())),
             (Role::Server, told(Role::Server, link.server_conn())),
@@ -387,7 +289,7 @@ impl State {
         for (role, to) in ends {
             if let Some(to) = to {
                 let text = text.to_string();
-                self.send(to, Message::Ended { link: number, role, code, text });
+                self.send(to, EndMessage::Ended { link: number, role, code, text });
             }
         }
         self.is_over(number, [Role::Caller, Role::Server]);
@@ -432,7 +334,7 @@ impl State {
         let Some(link) = self.links.get(&number) else { return };
         let server = link.server_conn().filter(|to| *to != conn);
         if let (Phase::Open, Some(to)) = (&link.phase, server) {
-            self.send(to, Message::Died { link: number, role: Role::Server });
+            self.send(to, EndMessage::Died { link: number, role: Role::Server });
         }
     }
 
@@ -477,7 +379,7 @@ impl State {
         let said = [&link.caller, &link.server].map(|end| end.as_ref().is_none_or(|end| end.over));
         self.free_place(number);
         if let Some(to) = told {
-            self.send(to, Message::Died { link: number, role: Role::Caller });
+            self.send(to, EndMessage::Died { link: number, role: Role::Caller });
         }
         if memory {
             self.effects.push(Effect::Over { link: number, said });
@@ -588,7 +490,7 @@ impl Link {
     pub(super) fn new(
         name: ServiceName,
         token: Token,
-        isolation: Isolation,
+        security: Security,
         methods: MethodSet,
     ) -> Self {
         Self {
@@ -596,7 +498,8 @@ impl Link {
             token,
             geometry: Geometry::DEFAULT,
             methods,
-            isolation,
+            capabilities: Capabilities::NONE,
+            security,
             caller: None,
             server: None,
             phase: Phase::Over,
@@ -612,9 +515,17 @@ impl Link {
 
     /// A link that one end has reported; the other one has time until `deadline`.
     pub(super) fn reported(name: ServiceName, token: Token, deadline: Instant) -> Self {
-        let (isolation, methods) = (Isolation::Process, MethodSet::default());
+        // Its ends say what it has, and what this coordinator knows of them lowers that.
+        let (security, methods) = (Security::HIGHEST, MethodSet::default());
         let phase = Phase::Reported(deadline);
-        Self { phase, memory: false, ..Self::new(name, token, isolation, methods) }
+        Self { phase, memory: false, ..Self::new(name, token, security, methods) }
+    }
+
+    /// What an end is told of it.
+    fn terms(&self, link: u64, peer: Identity) -> Terms {
+        let Self { token, geometry, capabilities, security, .. } = *self;
+        let methods = self.methods.clone();
+        Terms { link, token, geometry, peer, methods, capabilities, security }
     }
 
     /// Charges both ends for a link that was reported.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use partywall_abi::control::{Identity, LinkRow, Message};
+use partywall_abi::control::{Identity, LinkRow, ListMessage};
 
 use super::links::{End, Link};
 use super::{Conn, Effect, LISTINGS, RESOURCE_EXHAUSTED, State};
@@ -30,6 +30,15 @@ pub(super) enum Stage {
 }
 
 impl State {
+    pub(super) fn list_message(&mut self, conn: Conn, message: ListMessage, now: Instant) {
+        match message {
+            ListMessage::List { request } => self.list(conn, request, now),
+            ListMessage::Counted { link, stats, .. } => self.count(conn, link, stats),
+            ListMessage::CountedAll { request } => self.counted_all(conn, request),
+            _ => self.breaks_rule(conn),
+        }
+    }
+
     /// A connection has taken all that it was sent: the next rows of its list.
     pub(super) fn tell_rows(&mut self, conn: Conn) {
         let telling = |l: &Listing| l.to == conn && matches!(l.stage, Stage::Telling(..));
@@ -40,18 +49,19 @@ impl State {
         let mut links = self.links.range(from..until).filter(|(_, l)| l.opened);
         for (link, l) in links.by_ref().take(ROWS) {
             let Some(row) = l.row(*link, self) else { continue };
-            self.effects.push(Effect::Send { to: conn, message: Message::Row { request, row } });
+            let message = ListMessage::Row { request, row: row.into() }.into();
+            self.effects.push(Effect::Send { to: conn, message });
         }
         match links.next() {
             Some((&left, _)) => self.listings[at].stage = Stage::Telling(left, until),
             None => {
                 self.listings.remove(at);
-                self.send(conn, Message::Listed { request });
+                self.send(conn, ListMessage::Listed { request });
             }
         }
     }
 
-    pub(super) fn list(&mut self, conn: Conn, request: u32, now: Instant) {
+    fn list(&mut self, conn: Conn, request: u32, now: Instant) {
         if !self.is_operator(conn, request, "list links") {
             return;
         }
@@ -66,14 +76,14 @@ impl State {
         let question = self.next_question;
         self.next_question = self.next_question.wrapping_add(1);
         for &to in &waiting {
-            self.send(to, Message::Query { request: question });
+            self.send(to, ListMessage::Query { request: question });
         }
         let stage = Stage::Counting { question, waiting, deadline: now + LIST_WAIT };
         self.listings.push(Listing { to: conn, request, stage });
         self.finish_counting(None);
     }
 
-    pub(super) fn counted_all(&mut self, conn: Conn, request: u32) {
+    fn counted_all(&mut self, conn: Conn, request: u32) {
         for listing in &mut self.listings {
             match &mut listing.stage {
                 Stage::Counting { question, waiting, .. } if *question == request => {
@@ -106,17 +116,17 @@ impl State {
 impl Link {
     fn row(&self, link: u64, state: &State) -> Option<LinkRow> {
         let identity = |end: &End| Identity::clone(&end.standing.identity);
-        Some(LinkRow {
-            link,
-            name: self.name.as_str().into(),
-            caller: identity(self.caller.as_ref()?),
-            server: self.server.as_ref().map(identity),
-            url: self.url.clone().unwrap_or_default(),
-            isolation: self.isolation,
-            gate: self.isolation.is_of_domains()
-                && !self.server.as_ref().is_some_and(|s| state.gate_closed(s.conn)),
-            open: self.open,
-            stats: self.stats,
-        })
+        let (caller, server) = (self.caller.as_ref()?, self.server.as_ref());
+        let mut row =
+            LinkRow::new(link, self.name.as_str(), identity(caller), server.map(identity));
+        row.url = self.url.clone().unwrap_or_default();
+        row.security = self.security;
+        row.gate = server.is_some_and(|server| {
+            caller.standing.facts.shares_launcher(&server.standing.facts)
+                && !state.gate_closed(server.conn)
+        });
+        row.open = self.open;
+        row.stats = self.stats;
+        Some(row)
     }
 }

@@ -1,8 +1,9 @@
 //! Names: who serves them, and who wants to know how many do.
 
 use std::collections::BTreeSet;
+use std::time::Instant;
 
-use partywall_abi::control::Message;
+use partywall_abi::control::RegistryMessage;
 use partywall_abi::name::ServiceName;
 
 use super::{ALREADY_EXISTS, Conn, RESOURCE_EXHAUSTED, State, who};
@@ -31,7 +32,20 @@ pub(super) struct Watch {
 }
 
 impl State {
-    pub(super) fn register(&mut self, conn: Conn, request: u32, name: ServiceName, places: u32) {
+    pub(super) fn registry_message(&mut self, conn: Conn, message: RegistryMessage, now: Instant) {
+        match message {
+            RegistryMessage::Register { request, name, places } => {
+                self.register(conn, request, name, places);
+                self.hungry.want(now);
+            }
+            RegistryMessage::Unregister { registration } => self.unregister(conn, registration),
+            RegistryMessage::Watch { request, name } => self.watch(conn, request, name),
+            RegistryMessage::Unwatch { request } => self.unwatch(conn, request),
+            _ => self.breaks_rule(conn),
+        }
+    }
+
+    fn register(&mut self, conn: Conn, request: u32, name: ServiceName, places: u32) {
         let c = &self.connections[&conn];
         if !self.policy.may_register(&c.standing.identity.principals, &name) {
             let text = format!(
@@ -53,7 +67,7 @@ impl State {
         let c = self.connection(conn);
         c.places.set_capacity(places as usize);
         c.registrations.insert(id, (name.clone(), charge));
-        self.send(conn, Message::Registered { request, registration: id });
+        self.send(conn, RegistryMessage::Registered { request, registration: id });
         let entry = self.names.entry(name.clone()).or_default();
         entry.registrations.push(Registration { id, conn });
         self.count_changed(&name);
@@ -73,7 +87,7 @@ impl State {
         self.count_changed(name);
     }
 
-    pub(super) fn watch(&mut self, conn: Conn, request: u32, name: ServiceName) {
+    fn watch(&mut self, conn: Conn, request: u32, name: ServiceName) {
         let c = &self.connections[&conn];
         if self.policy.methods(&c.standing.identity.principals, &name).is_empty() {
             let text = format!(
@@ -150,7 +164,7 @@ impl State {
             due.into_iter().filter_map(|r| Some((r, c.watches.get(&r)?.name.clone()))).collect();
         for (request, name) in names {
             let instances = self.instances(&name);
-            self.send(conn, Message::Watched { request, instances });
+            self.send(conn, RegistryMessage::Watched { request, instances });
         }
     }
 }

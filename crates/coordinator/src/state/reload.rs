@@ -9,9 +9,9 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use partywall_abi::control::{Identity, Message};
+use partywall_abi::control::{PolicyMessage, RegistryMessage};
 
-use super::{Conn, PERMISSION_DENIED, Standing, State, UNAVAILABLE};
+use super::{Conn, Effect, PERMISSION_DENIED, Standing, State, UNAVAILABLE};
 use crate::audit::Event;
 use crate::policy::Policy;
 
@@ -25,6 +25,17 @@ pub struct Changed {
 }
 
 impl State {
+    pub(super) fn policy_message(&mut self, conn: Conn, message: &PolicyMessage) {
+        match *message {
+            PolicyMessage::Reload { request } => {
+                if self.is_operator(conn, request, "reload the policy") {
+                    self.effects.push(Effect::Reload { conn, request });
+                }
+            }
+            _ => self.breaks_rule(conn),
+        }
+    }
+
     /// Puts a policy into force; `asked` is who wants to be told.
     pub fn reload(&mut self, policy: Policy, asked: Option<(Conn, u32)>, now: Instant) -> Changed {
         self.quotas.limit(policy.limits().clone());
@@ -41,7 +52,7 @@ impl State {
         let Changed { ended, changed: others } = changed;
         self.audit(Event::reloaded(ended, others));
         if let Some((to, request)) = asked {
-            self.send(to, Message::Reloaded { request, ended, changed: others });
+            self.send(to, PolicyMessage::Reloaded { request, ended, changed: others });
         }
         self.hungry.want(now);
         changed
@@ -60,10 +71,9 @@ impl State {
         let principals = self.policy.principals(&standing.facts);
         let usage = self.usage(&standing.facts, &principals, standing.facts.user);
         if principals != standing.identity.principals || !Arc::ptr_eq(&usage, &standing.usage) {
-            let identity = Identity { principals, ..Identity::clone(&standing.identity) };
             let facts = standing.facts.clone();
-            self.connection(conn).standing =
-                Arc::new(Standing { facts, identity: Arc::new(identity), usage });
+            let identity = Arc::new(facts.identity(principals));
+            self.connection(conn).standing = Arc::new(Standing { facts, identity, usage });
         }
         let c = &self.connections[&conn];
         let principals = &c.standing.identity.principals;
@@ -77,7 +87,7 @@ impl State {
             let text = format!("the policy does not let this process serve `{name}` any more");
             self.unregister(conn, registration);
             self.audit_revoked(conn, &text);
-            self.send(conn, Message::Unregistered { registration, text });
+            self.send(conn, RegistryMessage::Unregistered { registration, text });
         }
         for (request, name) in blind {
             let text = format!("the policy lets this process call nothing at `{name}` any more");
@@ -111,17 +121,26 @@ impl State {
         let now = caller.as_ref().map(|c| {
             self.policy.methods(&self.principals_of(c.conn, &c.standing), &self.links[&number].name)
         });
-        if !others && now.as_ref() == Some(&methods) && self.server_may(number) {
+        let weak = self.is_too_weak(number).is_some();
+        if !others && !weak && now.as_ref() == Some(&methods) && self.server_may(number) {
             return;
         }
         let conns = [self.links[&number].caller_conn(), self.links[&number].server_conn()];
-        if self.tell_terms(number) {
-            changed.changed += 1;
-        } else {
-            changed.ended += 1;
-            let text = "a link that the policy does not allow any more";
-            conns.into_iter().flatten().take(1).for_each(|c| self.audit_revoked(c, text));
+        match self.tell_terms(number) {
+            Ok(()) => changed.changed += 1,
+            Err(text) => {
+                changed.ended += 1;
+                conns.into_iter().flatten().take(1).for_each(|c| self.audit_revoked(c, &text));
+            }
         }
+    }
+
+    /// Why the policy does not allow a link that is there, if it requires more security of it.
+    pub(super) fn is_too_weak(&self, number: u64) -> Option<String> {
+        let link = &self.links[&number];
+        let caller = link.caller.as_ref()?;
+        let principals = self.principals_of(caller.conn, &caller.standing);
+        self.too_weak(&principals, &link.name, link.security)
     }
 
     /// Whether a link that is being made would be the same now.
@@ -137,6 +156,7 @@ impl State {
             .map(|c| self.policy.methods(&self.principals_of(c.conn, &c.standing), &link.name));
         [&link.caller, &link.server].into_iter().flatten().all(same)
             && methods.as_ref() == Some(&link.methods)
+            && self.is_too_weak(number).is_none()
             && self.server_may(number)
     }
 

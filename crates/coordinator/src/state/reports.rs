@@ -12,14 +12,15 @@
 //! refused, and the other one then is alone. An end that is alone is counted apart, so who reports what
 //! is not there takes nothing from the others; when both are there, each is charged for the link, up
 //! to its account's own limits. No memory is known here, so the word of each end counts for its own
-//! charge.
+//! charge. Both say what protected the link; that can lower what this coordinator finds itself.
 
 use std::time::{Duration, Instant};
 
-use partywall_abi::control::{Identity, Isolation, Message, Role, Token};
+use partywall_abi::control::{EndMessage, Identity, LinkMessage, Role, Token};
 use partywall_abi::name::ServiceName;
+use partywall_abi::security::Security;
 
-use super::links::{End, Link};
+use super::links::{End, Link, of_address};
 use super::{Conn, FAILED_PRECONDITION, NOT_FOUND, PERMISSION_DENIED, RESOURCE_EXHAUSTED, State};
 use crate::quota::Resource;
 
@@ -34,11 +35,13 @@ pub(super) struct Claim {
     pub(super) token: Token,
     pub(super) role: Role,
     pub(super) name: ServiceName,
+    /// What protects it, as the end was told.
+    pub(super) security: Security,
 }
 
 impl State {
     pub(super) fn report(&mut self, conn: Conn, request: u32, claim: Claim, now: Instant) {
-        let Claim { token, role, name } = claim;
+        let Claim { token, role, name, security } = claim;
         let principals = self.connections[&conn].standing.identity.principals.clone();
         let methods = self.policy.methods(&principals, &name);
         let allowed = match role {
@@ -63,13 +66,15 @@ impl State {
             None => {
                 let mut link = Link::reported(name, token, self.grace);
                 if role == Role::Redirected {
-                    (link.isolation, link.methods) = (Isolation::Network, methods);
+                    link.methods = methods;
                     link.url = self.policy.url(&link.name).map(str::to_string);
+                    link.security = link.url.as_deref().map_or(Security::LOWEST, of_address);
                 }
                 match role {
                     Role::Server => link.server = Some(end),
                     Role::Caller | Role::Redirected => link.caller = Some(end),
                 }
+                link.security = link.security.min_per_field(security);
                 let number = self.book(link);
                 self.reported.insert(token, number);
                 self.deadlines.insert((self.grace, number));
@@ -87,11 +92,18 @@ impl State {
                     return self.refuse(conn, request, FAILED_PRECONDITION, text);
                 }
                 *place = Some(end);
+                link.security = link.security.min_per_field(security);
+                let ends = [link.caller_conn(), link.server_conn()];
+                if let [Some(caller), Some(server)] = ends {
+                    let found = self.security_between(caller, server);
+                    let link = self.links.get_mut(&number).expect("just looked up");
+                    link.security = link.security.min_per_field(found);
+                }
                 self.connection(conn).links.insert(number);
                 number
             }
         };
-        self.send(conn, Message::Reported { request, link: number });
+        self.send(conn, LinkMessage::Reported { request, link: number });
         let link = self.links.get_mut(&number).expect("just looked up");
         if link.caller.is_some() && (link.server.is_some() || role == Role::Redirected) {
             if let Err(e) = link.charge_ends() {
@@ -100,24 +112,27 @@ impl State {
             link.is_open_again();
             self.take_place(number);
             self.deadlines.remove(&(self.grace, number));
-            self.tell_terms(number);
+            let _ended = self.tell_terms(number);
         }
     }
 
-    /// Tells both ends of a link what the policy says of it; false when it says that there is to be
-    /// none, which they are told as well.
-    pub(super) fn tell_terms(&mut self, number: u64) -> bool {
+    /// Tells both ends of a link what the policy says of it; an error is why there is to be none, which
+    /// they are told as well.
+    pub(super) fn tell_terms(&mut self, number: u64) -> Result<(), String> {
         let link = &self.links[&number];
-        let (Some(caller), server) = (&link.caller, &link.server) else { return true };
+        let (Some(caller), server) = (&link.caller, &link.server) else { return Ok(()) };
         let (callers, name) = (&caller.standing, link.name.clone());
         let methods = self.policy.methods(&self.principals_of(caller.conn, callers), &name);
         let serves = server.as_ref().is_none_or(|s| {
             self.policy.may_register(&self.principals_of(s.conn, &s.standing), &name)
         });
-        if methods.is_empty() || !serves {
-            let text = format!("the policy does not allow this link to `{name}` any more");
+        let refused = match methods.is_empty() || !serves {
+            true => Some(format!("the policy does not allow this link to `{name}` any more")),
+            false => self.is_too_weak(number),
+        };
+        if let Some(text) = refused {
             self.give_up(number, PERMISSION_DENIED, &text, None);
-            return false;
+            return Err(text);
         }
         let conns = [server.as_ref().map(|s| s.conn), Some(caller.conn)];
         self.links.get_mut(&number).expect("just looked up").methods = methods;
@@ -127,7 +142,7 @@ impl State {
                 self.something_is_due(conn);
             }
         }
-        true
+        Ok(())
     }
 
     /// Tells a connection what the policy says of its links that have changed, a batch at most;
@@ -148,10 +163,10 @@ impl State {
             let of_this = |(role, end, peer): (Role, Option<&End>, &End)| {
                 let peer = Identity::clone(&peer.standing.identity);
                 let methods = link.methods.clone();
-                let message = Message::Allowed { link: number, role, peer, methods };
+                let message = EndMessage::Allowed { link: number, role, peer, methods };
                 end.filter(|end| end.conn == conn).map(|_| message)
             };
-            let messages: Vec<Message> = ends.into_iter().filter_map(of_this).collect();
+            let messages: Vec<EndMessage> = ends.into_iter().filter_map(of_this).collect();
             messages.into_iter().for_each(|message| self.send(conn, message));
         }
         self.connection(conn).changed.is_empty()

@@ -11,7 +11,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use partywall_abi::control::Message;
+use partywall_abi::control::GateMessage;
 use partywall_abi::name::ServiceName;
 
 use super::{
@@ -43,7 +43,17 @@ impl Switch {
 }
 
 impl State {
-    pub(super) fn switch(
+    pub(super) fn gate_message(&mut self, conn: Conn, message: GateMessage, now: Instant) {
+        match message {
+            GateMessage::Switch { request, name, open } => {
+                self.switch((conn, request), name, open, now);
+            }
+            GateMessage::IsSet { request, errno } => self.gate_set(conn, request, errno),
+            _ => self.breaks_rule(conn),
+        }
+    }
+
+    fn switch(
         &mut self,
         (conn, request): (Conn, u32),
         name: ServiceName,
@@ -74,7 +84,7 @@ impl State {
         let question = self.next_question;
         self.next_question = self.next_question.wrapping_add(1);
         for &to in &waiting {
-            self.send(to, Message::SetGate { request: question, open });
+            self.send(to, GateMessage::Set { request: question, open });
         }
         let deadline = now + WITHIN;
         let (done, failed) = (0, String::new());
@@ -93,7 +103,7 @@ impl State {
     }
 
     /// A domain has answered.
-    pub(super) fn gate_set(&mut self, conn: Conn, question: u32, errno: u32) {
+    fn gate_set(&mut self, conn: Conn, question: u32, errno: u32) {
         let asked = |s: &&mut Switch| s.question == question && s.waiting.contains(&conn);
         let Some(switch) = self.switches.iter_mut().find(asked) else { return };
         switch.waiting.remove(&conn);
@@ -144,7 +154,7 @@ impl State {
             let (to, request) = s.to;
             match s.done {
                 0 => self.refuse(to, request, UNAVAILABLE, s.failed),
-                domains => self.send(to, Message::Switched { request, domains }),
+                domains => self.send(to, GateMessage::Switched { request, domains }),
             }
         }
     }
@@ -159,7 +169,8 @@ mod tests {
     };
     use super::*;
     use crate::identity::{Domain, Facts};
-    use partywall_abi::control::Isolation;
+    use partywall_abi::control::{LinkMessage, Message};
+    use partywall_abi::security::{Confidentiality, Evidence, Isolation, Security};
 
     fn domain(s: &mut State, uid: u32, launcher: u32) -> Conn {
         let domain = Some(Domain { launcher, isolation: Isolation::None });
@@ -168,7 +179,12 @@ mod tests {
 
     fn set_gate(effects: &[Effect], expected: Conn) -> u32 {
         match effects {
-            [Effect::Send { to, message: Message::SetGate { request, open: false } }] => {
+            [
+                Effect::Send {
+                    to,
+                    message: Message::Gate(GateMessage::Set { request, open: false }),
+                },
+            ] => {
                 assert_eq!(*to, expected);
                 *request
             }
@@ -177,7 +193,7 @@ mod tests {
     }
 
     fn close(request: u32) -> Message {
-        Message::Switch { request, name: name(), open: false }
+        Message::Gate(GateMessage::Switch { request, name: name(), open: false })
     }
 
     #[test]
@@ -186,13 +202,22 @@ mod tests {
         let (server, operator) = (domain(&mut s, 1, 1), open(&mut s, 0));
         register(&mut s, server);
         let question = set_gate(&ask(&mut s, operator, close(3)), server);
-        assert!(ask(&mut s, operator, Message::GateSet { request: question, errno: 0 }).is_empty());
-        let answer = ask(&mut s, server, Message::GateSet { request: question, errno: 0 });
+        assert!(
+            ask(
+                &mut s,
+                operator,
+                Message::Gate(GateMessage::IsSet { request: question, errno: 0 })
+            )
+            .is_empty()
+        );
+        let answer =
+            ask(&mut s, server, Message::Gate(GateMessage::IsSet { request: question, errno: 0 }));
         assert!(s.connections[&server].gate_closed);
-        let switched = Message::Switched { request: 3, domains: 1 };
+        let switched = Message::Gate(GateMessage::Switched { request: 3, domains: 1 });
         assert_eq!(answer, [Effect::Send { to: operator, message: switched }]);
         let question = set_gate(&ask(&mut s, operator, close(4)), server);
-        let answer = ask(&mut s, server, Message::GateSet { request: question, errno: 3 });
+        let answer =
+            ask(&mut s, server, Message::Gate(GateMessage::IsSet { request: question, errno: 3 }));
         assert_eq!(refused(&answer).0, UNAVAILABLE);
         assert!(s.next_timeout().is_none());
     }
@@ -239,19 +264,35 @@ mod tests {
                 None => open(&mut s, 2),
             };
             let effects = connect(&mut s, web);
-            let [Effect::Offer { link, message: Message::Offer { terms: offer, .. }, .. }] =
-                &effects[..]
+            let [
+                Effect::Offer {
+                    link,
+                    message: Message::Link(LinkMessage::Offer { terms: offer, .. }),
+                    ..
+                },
+            ] = &effects[..]
             else {
                 panic!("{effects:?}")
             };
-            let effects = ask(&mut s, server, Message::Adopted { link: *link });
-            let [Effect::Link { message: Message::Linked { terms: linked, .. }, .. }] =
-                &effects[..]
+            let effects = ask(
+                &mut s,
+                server,
+                Message::Link(LinkMessage::Adopted { link: *link, security: Security::HIGHEST }),
+            );
+            let [
+                Effect::Link {
+                    message: Message::Link(LinkMessage::Linked { terms: linked, .. }),
+                    ..
+                },
+            ] = &effects[..]
             else {
                 panic!("{effects:?}")
             };
-            assert_eq!([offer.isolation, linked.isolation], [expected; 2]);
-            assert_eq!(s.links[link].isolation, expected);
+            // The outbox of a domain lies in its launcher's address space, whoever is at the other end.
+            let space = Confidentiality::Space;
+            let expected = Security::new(expected, space, Evidence::Observed);
+            assert_eq!([offer.security, linked.security], [expected; 2]);
+            assert_eq!(s.links[link].security, expected);
         }
     }
 }

@@ -3,7 +3,10 @@
 use super::links::{OFFER_TIME, OPENING};
 use super::*;
 use crate::quota::{Account, Limits, Totals};
-use partywall_abi::control::{Blame, LinkRow, LinkStats};
+use partywall_abi::control::{
+    Blame, EndMessage, LinkMessage, LinkRow, LinkStats, ListMessage, PolicyMessage,
+    RegistryMessage, SessionMessage,
+};
 use partywall_abi::layout::Geometry;
 use std::time::Duration;
 
@@ -57,10 +60,20 @@ pub(super) fn with_descriptors(most: usize, policy: &str) -> State {
 
 pub(super) fn admit(s: &mut State, facts: Facts) -> Conn {
     let usage = s.account(&facts, facts.user);
-    let conn = s.opened(facts, usage);
+    let conn = s.opened(facts, usage, SPOKEN);
     take(s);
     conn
 }
+
+/// What an end has counted, of calls alone.
+fn counted(calls: u64) -> LinkStats {
+    let mut stats = LinkStats::default();
+    stats.calls = calls;
+    stats
+}
+
+pub(super) const SPOKEN: Spoken =
+    Spoken { version: partywall_abi::VERSION, capabilities: Capabilities::OWN };
 
 pub(super) fn open(s: &mut State, uid: u32) -> Conn {
     admit(s, facts(uid))
@@ -84,11 +97,15 @@ pub(super) fn ask(s: &mut State, conn: Conn, m: Message) -> Vec<Effect> {
 }
 
 pub(super) fn register(s: &mut State, conn: Conn) -> Vec<Effect> {
-    ask(s, conn, Message::Register { request: 1, name: name(), places: 1 << 20 })
+    ask(
+        s,
+        conn,
+        Message::Registry(RegistryMessage::Register { request: 1, name: name(), places: 1 << 20 }),
+    )
 }
 
 pub(super) fn connect(s: &mut State, conn: Conn) -> Vec<Effect> {
-    ask(s, conn, Message::Connect { request: 2, name: name() })
+    ask(s, conn, Message::Link(LinkMessage::Connect { request: 2, name: name() }))
 }
 
 /// The link that is offered, and to whom.
@@ -102,9 +119,11 @@ fn offered(effects: &[Effect]) -> (u64, Conn) {
 /// A link that is open, and who serves it.
 pub(super) fn link(s: &mut State, caller: Conn) -> (u64, Conn) {
     let (link, server) = offered(&connect(s, caller));
-    let e = ask(s, server, Message::Adopted { link });
+    let e =
+        ask(s, server, Message::Link(LinkMessage::Adopted { link, security: Security::HIGHEST }));
     assert!(matches!(&e[..], [Effect::Link { to, .. }] if *to == caller), "{e:?}");
-    let e = ask(s, caller, Message::Adopted { link });
+    let e =
+        ask(s, caller, Message::Link(LinkMessage::Adopted { link, security: Security::HIGHEST }));
     assert!(matches!(&e[..], [Effect::Open { to, .. }] if *to == server), "{e:?}");
     s.introduced(link);
     s.take_effects();
@@ -113,7 +132,12 @@ pub(super) fn link(s: &mut State, caller: Conn) -> (u64, Conn) {
 
 /// An end says that its link is over.
 fn closed(link: u64, role: Role) -> Message {
-    Message::Closed { link, role, blame: Blame::Nobody, stats: LinkStats::default() }
+    Message::End(EndMessage::Closed {
+        link,
+        role,
+        blame: Blame::Nobody,
+        stats: LinkStats::default(),
+    })
 }
 
 /// The kernel says that nobody holds the memory of a link.
@@ -125,7 +149,12 @@ fn forgotten(s: &mut State, link: u64) {
 
 pub(super) fn refused(effects: &[Effect]) -> (u8, &str) {
     match effects {
-        [Effect::Send { message: Message::Refused { code, text, .. }, .. }] => (*code, text),
+        [
+            Effect::Send {
+                message: Message::Session(SessionMessage::Refused { code, text, .. }),
+                ..
+            },
+        ] => (*code, text),
         other => panic!("{other:?}"),
     }
 }
@@ -168,7 +197,7 @@ fn an_instance_that_lets_an_offer_pass_is_asked_last_until_it_answers() {
     assert_eq!(to, hung);
     s.timeout(Instant::now() + OFFER_TIME);
     let e = take(&mut s);
-    let told = |e: &Effect| matches!(e, Effect::Send { to, message: Message::Ended { link, .. } } if (*to, *link) == (hung, first));
+    let told = |e: &Effect| matches!(e, Effect::Send { to, message: Message::End(EndMessage::Ended { link, .. }) } if (*to, *link) == (hung, first));
     assert!(e.iter().any(told), "{e:?}");
     let next = e.iter().find_map(|e| match e {
         Effect::Offer { link, to, .. } => Some((*link, *to)),
@@ -179,7 +208,14 @@ fn an_instance_that_lets_an_offer_pass_is_asked_last_until_it_answers() {
         assert_eq!(link(&mut s, web).1, good);
     }
     // Too late: that offer is over.
-    assert_eq!(ask(&mut s, hung, Message::Adopted { link: first }), []);
+    assert_eq!(
+        ask(
+            &mut s,
+            hung,
+            Message::Link(LinkMessage::Adopted { link: first, security: Security::HIGHEST })
+        ),
+        []
+    );
     s.closed(good, Instant::now());
     take(&mut s);
     assert_eq!(link(&mut s, web).1, hung, "the only one left");
@@ -207,7 +243,7 @@ fn whoever_serves_a_name_in_silence_keeps_callers_from_nobody_elses_instances() 
     let mut now = Instant::now();
     let mut asked_in_vain = 0;
     for request in 0..20 {
-        s.message(web, Message::Connect { request, name: name() }, now);
+        s.message(web, Message::Link(LinkMessage::Connect { request, name: name() }), now);
         let mut e = take(&mut s);
         let taken = loop {
             let (link, to) = offer(&e).unwrap_or_else(|| panic!("request {request}: {e:?}"));
@@ -219,8 +255,16 @@ fn whoever_serves_a_name_in_silence_keeps_callers_from_nobody_elses_instances() 
             s.timeout(now);
             e = take(&mut s);
         };
-        s.message(good, Message::Adopted { link: taken }, now);
-        s.message(web, Message::Adopted { link: taken }, now);
+        s.message(
+            good,
+            Message::Link(LinkMessage::Adopted { link: taken, security: Security::HIGHEST }),
+            now,
+        );
+        s.message(
+            web,
+            Message::Link(LinkMessage::Adopted { link: taken, security: Security::HIGHEST }),
+            now,
+        );
         take(&mut s);
     }
     // Two of them, until what they did not do is a while ago.
@@ -248,7 +292,10 @@ fn a_watcher_hears_the_latest_count_once() {
     let count = |e: &[Effect]| -> Vec<u32> {
         e.iter()
             .filter_map(|e| match e {
-                Effect::Send { to, message: Message::Watched { request: 5, instances } } => {
+                Effect::Send {
+                    to,
+                    message: Message::Registry(RegistryMessage::Watched { request: 5, instances }),
+                } => {
                     assert_eq!(*to, web);
                     Some(*instances)
                 }
@@ -256,14 +303,27 @@ fn a_watcher_hears_the_latest_count_once() {
             })
             .collect()
     };
-    assert_eq!(count(&ask(&mut s, web, Message::Watch { request: 5, name: name() })), [0]);
-    let e = ask(&mut s, web, Message::Watch { request: 6, name: name() });
+    assert_eq!(
+        count(&ask(
+            &mut s,
+            web,
+            Message::Registry(RegistryMessage::Watch { request: 5, name: name() })
+        )),
+        [0]
+    );
+    let e =
+        ask(&mut s, web, Message::Registry(RegistryMessage::Watch { request: 6, name: name() }));
     assert_eq!(refused(&e).0, ALREADY_EXISTS);
     assert_eq!(count(&register(&mut s, server)), [1]);
     // It does not take what it is told: a thousand changes are one value.
     for i in 0..1000 {
-        s.message(server, Message::Unregister { registration: 1 + i }, Instant::now());
-        let register = Message::Register { request: 1, name: name(), places: 1 };
+        s.message(
+            server,
+            Message::Registry(RegistryMessage::Unregister { registration: 1 + i }),
+            Instant::now(),
+        );
+        let register =
+            Message::Registry(RegistryMessage::Register { request: 1, name: name(), places: 1 });
         s.message(server, register, Instant::now());
     }
     let before: Vec<_> = s.take_effects();
@@ -271,7 +331,7 @@ fn a_watcher_hears_the_latest_count_once() {
     assert_eq!(count(&take(&mut s)), [1]);
     s.closed(server, Instant::now());
     assert_eq!(count(&take(&mut s)), [0]);
-    ask(&mut s, web, Message::Unwatch { request: 5 });
+    ask(&mut s, web, Message::Registry(RegistryMessage::Unwatch { request: 5 }));
     let server = open(&mut s, 1);
     assert!(count(&register(&mut s, server)).is_empty());
 }
@@ -281,9 +341,9 @@ fn a_name_elsewhere_is_a_redirect() {
     let mut s = state();
     let web = open(&mut s, 2);
     let far = ServiceName::new("far").unwrap();
-    let e = ask(&mut s, web, Message::Connect { request: 1, name: far });
+    let e = ask(&mut s, web, Message::Link(LinkMessage::Connect { request: 1, name: far }));
     assert!(
-        matches!(&e[..], [Effect::Send { message: Message::Redirect { url, .. }, .. }] if url == "http://h:1")
+        matches!(&e[..], [Effect::Send { message: Message::Link(LinkMessage::Redirect { url, .. }), .. }] if url == "http://h:1")
     );
 }
 
@@ -298,8 +358,9 @@ fn only_the_servers_word_ends_a_link() {
     register(&mut s, server);
     let (first, _) = link(&mut s, web);
     link(&mut s, web);
-    let stats = LinkStats { calls: 1, ..LinkStats::default() };
-    let over = |role| Message::Closed { link: first, role, blame: Blame::Nobody, stats };
+    let stats = counted(1);
+    let over =
+        |role| Message::End(EndMessage::Closed { link: first, role, blame: Blame::Nobody, stats });
     assert_eq!(ask(&mut s, web, over(Role::Server)), [], "that it is not");
     assert_eq!(
         ask(&mut s, web, over(Role::Caller)),
@@ -348,7 +409,7 @@ fn a_redirect_ends_with_its_callers_word_or_its_caller() {
     let web = open(&mut s, 2);
     let far = ServiceName::new("far").unwrap();
     for request in [1, 2] {
-        ask(&mut s, web, Message::Connect { request, name: far.clone() });
+        ask(&mut s, web, Message::Link(LinkMessage::Connect { request, name: far.clone() }));
     }
     ask(&mut s, web, closed(1, Role::Caller));
     assert_eq!(open_links(&s), 1);
@@ -365,7 +426,7 @@ fn what_services_start_is_no_operator_and_has_an_account_of_its_own() {
     let started = admit(&mut s, Facts { descends: true, ..facts(9) });
     let account = |conn| s.connections[&conn].standing.usage.account().clone();
     assert_eq!([operator, started].map(account), [Account::User(9), Account::Descendants]);
-    let e = ask(&mut s, started, Message::List { request: 1 });
+    let e = ask(&mut s, started, Message::List(ListMessage::List { request: 1 }));
     assert_eq!(refused(&e).0, PERMISSION_DENIED);
 }
 
@@ -378,7 +439,11 @@ fn places_left(s: &State, server: Conn, uid: u32) -> bool {
 fn a_place_comes_back_whoever_says_that_the_link_is_over() {
     let mut s = under("[service.g]\nregister = ['anyone']\n[service.g.call]\nanyone = ['*']\n");
     let (server, web) = (open(&mut s, 1), open(&mut s, 2));
-    ask(&mut s, server, Message::Register { request: 1, name: name(), places: 1 });
+    ask(
+        &mut s,
+        server,
+        Message::Registry(RegistryMessage::Register { request: 1, name: name(), places: 1 }),
+    );
     for round in 0..3 {
         let (number, _) = link(&mut s, web);
         assert!(!places_left(&s, server, 3), "round {round}");
@@ -422,7 +487,7 @@ fn many_accounts_that_wait_for_room_are_looked_at_in_a_while() {
     let crowd: Vec<Conn> = (0..80).map(|n| open(&mut s, 100 + n)).collect();
     for conn in &crowd {
         for request in 0..3 {
-            ask(&mut s, *conn, Message::Connect { request, name: name() });
+            ask(&mut s, *conn, Message::Link(LinkMessage::Connect { request, name: name() }));
         }
     }
     for _ in 0..100 {
@@ -446,14 +511,18 @@ fn a_hostile_server_uses_up_nothing_but_its_own() {
             refusals += 1;
             continue;
         };
-        ask(&mut s, bad, Message::Adopted { link });
-        ask(&mut s, web, Message::Adopted { link });
+        ask(&mut s, bad, Message::Link(LinkMessage::Adopted { link, security: Security::HIGHEST }));
+        ask(&mut s, web, Message::Link(LinkMessage::Adopted { link, security: Security::HIGHEST }));
         ask(&mut s, web, closed(link, Role::Caller));
         s.let_go(link, Role::Caller);
     }
     assert_eq!(refusals, 2000 - 1024, "its places are taken");
     let good = open(&mut s, 3);
-    ask(&mut s, good, Message::Register { request: 1, name: name(), places: 100 });
+    ask(
+        &mut s,
+        good,
+        Message::Registry(RegistryMessage::Register { request: 1, name: name(), places: 100 }),
+    );
     assert_eq!(link(&mut s, web).1, good);
     assert_eq!(s.connections[&web].standing.usage.used(Resource::Links), 1);
 }
@@ -479,7 +548,9 @@ fn a_question_is_offered_to_few_instances_that_let_it_pass() {
     }
     assert_eq!(offers, 8);
     let told = |e: &Effect| match e {
-        Effect::Send { message: Message::Refused { text, .. }, .. } => Some(text.clone()),
+        Effect::Send {
+            message: Message::Session(SessionMessage::Refused { text, .. }), ..
+        } => Some(text.clone()),
         _ => None,
     };
     let told = e.iter().find_map(told).unwrap();
@@ -497,7 +568,11 @@ fn the_word_of_an_end_against_the_other_is_heard_once_and_is_on_its_own_account(
         let mut blamed = Vec::new();
         for _ in 0..100 {
             let (blame, stats) = (Blame::Peer, LinkStats::default());
-            s.message(by, Message::Closed { link: number, role, blame, stats }, Instant::now());
+            s.message(
+                by,
+                Message::End(EndMessage::Closed { link: number, role, blame, stats }),
+                Instant::now(),
+            );
             let event = |e| match e {
                 Effect::Audit(event @ Event::Blamed { .. }) => Some(event),
                 _ => None,
@@ -519,9 +594,9 @@ fn a_cancelled_question_leaves_nothing() {
     let (server, web) = (open(&mut s, 1), open(&mut s, 2));
     register(&mut s, server);
     let (number, _) = offered(&connect(&mut s, web));
-    let e = ask(&mut s, web, Message::Cancel { request: 2 });
+    let e = ask(&mut s, web, Message::Link(LinkMessage::Cancel { request: 2 }));
     assert!(
-        matches!(&e[..], [Effect::Send { to, message: Message::Ended { .. } }, Effect::Over { .. }] if *to == server),
+        matches!(&e[..], [Effect::Send { to, message: Message::End(EndMessage::Ended { .. }) }, Effect::Over { .. }] if *to == server),
         "{e:?}"
     );
     forgotten(&mut s, number);
@@ -540,7 +615,11 @@ fn an_end_that_lies_about_its_memory_is_blamed() {
     register(&mut s, server);
     register(&mut s, good);
     let (number, to) = offered(&connect(&mut s, web));
-    ask(&mut s, to, Message::Adopted { link: number });
+    ask(
+        &mut s,
+        to,
+        Message::Link(LinkMessage::Adopted { link: number, security: Security::HIGHEST }),
+    );
     s.faulty(number, Fault::Of(Role::Server), "no seal", Instant::now());
     let mut effects = s.take_effects();
     assert!(effects.iter().any(|e| matches!(e, Effect::Audit(Event::Blamed { .. }))));
@@ -557,22 +636,36 @@ fn the_numbers_of_others_are_worth_nothing() {
     let mut s = state();
     let (server, web, third) = (open(&mut s, 1), open(&mut s, 2), open(&mut s, 2));
     let e = register(&mut s, server);
-    let [Effect::Send { message: Message::Registered { registration, .. }, .. }] = e[..] else {
+    let [
+        Effect::Send {
+            message: Message::Registry(RegistryMessage::Registered { registration, .. }),
+            ..
+        },
+    ] = e[..]
+    else {
         panic!("{e:?}")
     };
     let (number, _) = offered(&connect(&mut s, web));
-    let stats = LinkStats { calls: 9, ..LinkStats::default() };
+    let stats = counted(9);
     for m in [
-        Message::Unregister { registration },
-        Message::Counted { request: 1, link: number, stats },
+        Message::Registry(RegistryMessage::Unregister { registration }),
+        Message::List(ListMessage::Counted { request: 1, link: number, stats }),
         closed(number, Role::Server),
         closed(number, Role::Caller),
-        Message::Adopted { link: number },
-        Message::Cancel { request: 2 },
+        Message::Link(LinkMessage::Adopted { link: number, security: Security::HIGHEST }),
+        Message::Link(LinkMessage::Cancel { request: 2 }),
     ] {
         assert_eq!(ask(&mut s, third, m), []);
     }
-    assert_eq!(ask(&mut s, web, Message::Adopted { link: number }), [], "not its turn");
+    assert_eq!(
+        ask(
+            &mut s,
+            web,
+            Message::Link(LinkMessage::Adopted { link: number, security: Security::HIGHEST })
+        ),
+        [],
+        "not its turn"
+    );
     assert_eq!((s.instances(&name()), s.links[&number].stats.calls), (1, 0));
 }
 
@@ -596,11 +689,12 @@ fn what_the_coordinator_cannot_make_is_told_to_the_caller() {
 fn a_process_that_plays_the_coordinator_is_closed() {
     let mut s = state();
     let web = open(&mut s, 2);
-    let e = ask(&mut s, web, Message::Listed { request: 1 });
+    let e = ask(&mut s, web, Message::List(ListMessage::Listed { request: 1 }));
     assert!(matches!(&e[..], [Effect::Close { .. }]));
 }
 
 mod list;
 mod reload;
 mod reports;
+mod security;
 mod shares;

@@ -1,4 +1,4 @@
-//! Attacks of one domain on another, and what comes of them at isolation `fault`: it contains mistakes,
+//! Attacks of one domain on another, and what comes of them at isolation `protection-keys`: it contains mistakes,
 //! so some must be stopped, and of all it is known which are. What is expected is the table in
 //! docs/isolation-levels.md; any difference fails. It holds for the kernels of the emulated machine
 //! (`cargo xtask vm-test`); elsewhere those that must be stopped are tried. At `none` all are: what keys
@@ -8,8 +8,8 @@ use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
 use std::time::{Duration, Instant};
 
-use partywall_abi::control::Isolation;
 use partywall_abi::domain::GateStatus;
+use partywall_abi::security::Isolation;
 use partywall_domain::address_space::AddressSpace;
 use partywall_guest::{Guest, Link};
 
@@ -280,7 +280,7 @@ in_a_launcher! {
             (19, "no protection keys, or none left", answered(NO_KEYS, libc::SYS_pkey_alloc, libc::ENOSPC)),
             (20, "a filter that answers for pkey_mprotect", answered(NO_TAGS, libc::SYS_pkey_mprotect, 0)),
         ];
-        if space.isolation() == Isolation::Fault {
+        if space.isolation() == Isolation::ProtectionKeys {
             // Its kernel lets nobody's signal stack be open.
             let stack = field.attack("signal_stack");
             assert!(!stack.is_open(), "{}", stack.by);
@@ -321,7 +321,7 @@ const END: &str = "<!-- end of the generated table -->";
 /// Compares the rows with those that are expected, in the column of this isolation.
 fn compare(mut table: Vec<(u32, &str, String)>, isolation: Isolation) {
     table.sort_by_key(|(number, ..)| *number);
-    let column = if isolation == Isolation::Fault { 4 } else { 3 };
+    let column = if isolation == Isolation::ProtectionKeys { 4 } else { 3 };
     let found: Vec<_> = table
         .iter()
         .map(|(number, what, cell)| format!("| {number} | {what} | {cell} |"))
@@ -360,9 +360,11 @@ const NO_TAGS: &str = "attacks::a_filter_that_answers_for_the_kernel_is_found_ou
 #[test]
 fn without_keys_the_launcher_refuses_to_start() {
     if is_body_of(NO_KEYS) {
-        let why = AddressSpace::new(Isolation::Fault).unwrap_err().to_string();
+        let why = AddressSpace::new(Isolation::ProtectionKeys).unwrap_err().to_string();
         assert!(
-            why.starts_with("isolation `fault` needs protection keys, and this machine gives none"),
+            why.starts_with(
+                "isolation `protection-keys` needs protection keys, and this machine gives none"
+            ),
             "{why}"
         );
         return;
@@ -376,7 +378,7 @@ fn without_keys_the_launcher_refuses_to_start() {
 #[test]
 fn a_filter_that_answers_for_the_kernel_is_found_out() {
     if is_body_of(NO_TAGS) {
-        let why = AddressSpace::new(Isolation::Fault).unwrap_err().to_string();
+        let why = AddressSpace::new(Isolation::ProtectionKeys).unwrap_err().to_string();
         let keys = partywall_domain::machine::Feature::ProtectionKeys.look().there;
         let expected = if keys { "could be read" } else { "gives none" };
         assert!(why.contains(expected), "{why}");

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use partywall_abi::control::Isolation;
 use partywall_abi::domain::GateStatus;
+use partywall_abi::security::Isolation;
 use partywall_domain::address_space::AddressSpace;
 use partywall_guest::{Guest, Link};
 use rustix::process::{

@@ -9,7 +9,7 @@ use std::process::Command;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use partywall_abi::control::Isolation;
+use partywall_abi::security::Isolation;
 use partywall_domain::address_space::AddressSpace;
 use partywall_domain::machine::Feature;
 use partywall_domain::task::{Domain, Program};
@@ -21,15 +21,15 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 pub(crate) fn alone(path: &str, body: fn(&AddressSpace)) {
     let test = path.split_once("::").unwrap().1;
     if is_body_of(test) {
-        let fault = std::env::var_os("DOMAIN_ISOLATION").is_some_and(|i| i == "fault");
-        let isolation = if fault { Isolation::Fault } else { Isolation::None };
+        let fault = std::env::var_os("DOMAIN_ISOLATION").is_some_and(|i| i == "protection-keys");
+        let isolation = if fault { Isolation::ProtectionKeys } else { Isolation::None };
         return body(&AddressSpace::new(isolation).unwrap());
     }
     if !is_emulated() {
         run(test, Isolation::None);
     }
     if is_emulated() || Feature::ProtectionKeys.look().there {
-        run(test, Isolation::Fault);
+        run(test, Isolation::ProtectionKeys);
     }
 }
 

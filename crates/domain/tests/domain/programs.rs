@@ -5,7 +5,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use partywall_abi::control::Isolation;
+use partywall_abi::security::Isolation;
 use partywall_domain::address_space::AddressSpace;
 use partywall_domain::task::Domain;
 

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use partywall_abi::control::Isolation;
 use partywall_abi::domain::GateStatus;
+use partywall_abi::security::Isolation;
 use partywall_domain::address_space::AddressSpace;
 use partywall_domain::task::{Domain, StartError};
 use partywall_guest::bytes::Function;
@@ -77,7 +77,7 @@ in_a_launcher! {
             let (stray, guest, link) = callee(space);
             let stored = guest.call(link, [30, stack(thread), 1], LONG);
             match space.isolation() {
-                Isolation::Fault => assert_eq!(stored, Err(GateStatus::Fault)),
+                Isolation::ProtectionKeys => assert_eq!(stored, Err(GateStatus::Fault)),
                 // As its name says.
                 _ => assert_eq!(stored, Ok(30)),
             }
@@ -132,11 +132,11 @@ in_a_launcher! {
         let all = offering.len() + running.len();
         match (space.isolation(), why) {
             // Sixteen keys, of which the kernel has one or two, and signal stacks maybe one.
-            (Isolation::Fault, StartError::NoKeys { domains }) => {
+            (Isolation::ProtectionKeys, StartError::NoKeys { domains }) => {
                 assert_eq!(domains, all);
                 assert!((14..=15).contains(&domains), "{domains}");
             }
-            (Isolation::FaultSharedStacks, StartError::NoKeys { domains }) => {
+            (Isolation::SharedSignalStacks, StartError::NoKeys { domains }) => {
                 assert_eq!(domains, all);
                 assert!((13..=14).contains(&domains), "{domains}");
             }

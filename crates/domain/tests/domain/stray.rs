@@ -1,13 +1,13 @@
 //! Callees gone astray, in the gate's page and with rights of their own making: it is their own end, and
 //! nobody else's. Where the kernel writes signal frames with the rights of the code that it interrupts
-//! (isolation `fault-shared-stacks`), odd rights end the caller as well, and nothing else does.
+//! (isolation `shared-signal-stacks`), odd rights end the caller as well, and nothing else does.
 
 use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
 
 use iced_x86::{Decoder, DecoderOptions};
-use partywall_abi::control::Isolation;
 use partywall_abi::domain::GateStatus;
+use partywall_abi::security::Isolation;
 use partywall_domain::address_space::AddressSpace;
 
 use crate::gate::{Callee, pair_for};
@@ -54,7 +54,7 @@ in_a_launcher! {
             }
             let status = one.domain.wait().unwrap();
             assert_eq!(status.signal(), Some(libc::SIGSEGV), "at {place}: {line:?}");
-            assert_eq!(space.isolation(), Isolation::FaultSharedStacks, "the caller dies at {place}");
+            assert_eq!(space.isolation(), Isolation::SharedSignalStacks, "the caller dies at {place}");
             killed.push(place);
             one = caller(space, &places[at + 1..]);
         }
@@ -73,7 +73,7 @@ in_a_launcher! {
         for way in ["41", "44"] {
             let (caller, callee) = pair_for(space, &["rights", way]);
             let (status, said) = caller.end();
-            if space.isolation() == Isolation::FaultSharedStacks {
+            if space.isolation() == Isolation::SharedSignalStacks {
                 assert_eq!(status.signal(), Some(libc::SIGSEGV), "{way}: {said}");
                 continue;
             }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use partywall_abi::control::Message;
+use partywall_abi::control::LinkMessage;
 use partywall_shm::threads;
 
 use super::conversation::Conversation;
@@ -92,14 +92,15 @@ impl Agent {
         }
         for entry in books.lost.clone() {
             let (token, role, name) = (entry.token, entry.role, entry.name.clone());
-            let report = |request| Message::Report { request, token, role, name };
+            let security = entry.security();
+            let report = |request| LinkMessage::Report { request, token, role, name, security };
             let _ended = self.ask(books, Waiting::Report(entry), report);
         }
         let conversation = books.conversation.clone();
         for (request, waiting) in &books.waiting {
             if let (Waiting::Connect(name, _), Some(conversation)) = (waiting, &conversation) {
                 let (request, name) = (*request, name.clone());
-                let _ended = conversation.send(&Message::Connect { request, name });
+                let _ended = conversation.send(LinkMessage::Connect { request, name });
             }
         }
     }
@@ -270,6 +271,7 @@ pub(super) fn again(error: &Error) -> Error {
         Error::NotTakenIn { place, why } => {
             Error::NotTakenIn { place: place.clone(), why: why.clone() }
         }
+        Error::Protocol(error) => Error::Protocol(error.clone()),
         Error::Refused { code, text } => Error::Refused { code: *code, text: text.clone() },
         Error::Io { what, source } => Error::Io { what: what.clone(), source: copy(source) },
         Error::TimedOut(within) => Error::TimedOut(*within),

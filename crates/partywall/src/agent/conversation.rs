@@ -60,14 +60,14 @@ impl Conversation {
         Ok(())
     }
 
-    pub(super) fn send(&self, message: &Message) -> Result<(), Error> {
+    pub(super) fn send(&self, message: impl Into<Message>) -> Result<(), Error> {
         if std::process::id() != self.process {
             return Err(Error::CoordinatorGone(
                 "this process is a copy of the one that spoke to it",
             ));
         }
         let mut outgoing = lock(&self.outgoing);
-        outgoing.packets.push_back(message.encode());
+        outgoing.packets.push_back(message.into().encode());
         if outgoing.packets.len() > OUTGOING {
             outgoing.packets.clear();
             // The reactor hears of it and ends the conversation.

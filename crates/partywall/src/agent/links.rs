@@ -2,8 +2,9 @@
 
 use std::sync::{Arc, Mutex, Weak};
 
-use partywall_abi::control::{Blame, Identity, LinkStats, Message, Role, Terms, Token};
+use partywall_abi::control::{Blame, Identity, LinkMessage, LinkStats, Role, Terms, Token};
 use partywall_abi::name::{MethodSet, ServiceName};
+use partywall_abi::security::Security;
 use partywall_abi::sync::{AtomicU64, Ordering};
 use partywall_shm::socket::Endpoint;
 use std::os::fd::OwnedFd;
@@ -54,6 +55,8 @@ pub(super) struct Entry {
     /// The coordinator's number for it; another one after a restart.
     pub(super) number: AtomicU64,
     pub(super) token: Token,
+    /// What protects it, as the coordinator told and this end found.
+    security: Mutex<Security>,
     pub(super) role: Role,
     pub(super) name: ServiceName,
     reach: Mutex<Reach>,
@@ -76,6 +79,11 @@ impl Entry {
 
     pub(super) fn key(&self) -> (u64, Role) {
         (self.number(), self.role)
+    }
+
+    /// What protects it.
+    pub(super) fn security(&self) -> Security {
+        *lock(&self.security)
     }
 
     pub(super) fn stats(&self) -> Option<LinkStats> {
@@ -152,13 +160,14 @@ impl Booked {
     pub(super) fn new(
         agent: &Arc<Agent>,
         link: u64,
-        token: Token,
+        (token, security): (Token, Security),
         role: Role,
         name: ServiceName,
     ) -> Self {
         let entry = Arc::new(Entry {
             number: AtomicU64::new(link),
             token,
+            security: Mutex::new(security),
             role,
             name,
             reach: Mutex::default(),
@@ -172,9 +181,10 @@ impl Booked {
         self.entry.number()
     }
 
-    /// This end's part is ready.
-    pub(crate) fn adopted(&self) {
-        self.agent.say_of(&self.entry, &Message::Adopted { link: self.link() });
+    /// This end's part is ready, and it finds that this protects the link.
+    pub(crate) fn adopted(&self, security: Security) {
+        *lock(&self.entry.security) = security;
+        self.agent.say_of(&self.entry, LinkMessage::Adopted { link: self.link(), security });
     }
 
     /// From here on the coordinator reaches this end. What it has said before is told now.

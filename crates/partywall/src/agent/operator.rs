@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-use partywall_abi::control::{LinkRow, Message};
+use partywall_abi::control::{GateMessage, LinkRow, ListMessage, Message, PolicyMessage};
 use partywall_abi::name::ServiceName;
 use tokio::sync::oneshot;
 
@@ -30,7 +30,7 @@ const WITHIN: Duration = Duration::from_secs(30);
 /// [`Error::NoCoordinator`], [`Error::Refused`] for anyone but root and the coordinator's user.
 pub fn links(socket: Option<&Path>) -> Result<Vec<LinkInfo>, Error> {
     let (agent, answer) =
-        order(socket, |tx| Waiting::Rows(Vec::new(), tx), |request| Message::List { request })?;
+        order(socket, |tx| Waiting::Rows(Vec::new(), tx), |request| ListMessage::List { request })?;
     answer_of(&agent, answer)
 }
 
@@ -46,7 +46,7 @@ pub fn links(socket: Option<&Path>) -> Result<Vec<LinkInfo>, Error> {
 pub fn switch_gate(socket: Option<&Path>, name: &str, open: bool) -> Result<u32, Error> {
     let name = ServiceName::new(name).map_err(TargetError::Name)?;
     let (agent, answer) =
-        order(socket, Waiting::Switch, |request| Message::Switch { request, name, open })?;
+        order(socket, Waiting::Switch, |request| GateMessage::Switch { request, name, open })?;
     answer_of(&agent, answer)
 }
 
@@ -68,17 +68,18 @@ pub struct Reloaded {
 /// [`Error::NoCoordinator`]; [`Error::Refused`] with the file, the line and the remedy when the
 /// policy cannot be used, and for anyone but root and the coordinator's user.
 pub fn reload_policy(socket: Option<&Path>) -> Result<Reloaded, Error> {
-    let (agent, answer) = order(socket, Waiting::Reload, |request| Message::Reload { request })?;
+    let (agent, answer) =
+        order(socket, Waiting::Reload, |request| PolicyMessage::Reload { request })?;
     answer_of(&agent, answer)
 }
 
 type Answer<T> = oneshot::Receiver<Result<T, Error>>;
 
 /// Gives an order to a coordinator that is there.
-fn order<T>(
+fn order<T, M: Into<Message>>(
     socket: Option<&Path>,
     waiting: impl FnOnce(oneshot::Sender<Result<T, Error>>) -> Waiting,
-    question: impl FnOnce(u32) -> Message,
+    question: impl FnOnce(u32) -> M,
 ) -> Result<(Arc<Agent>, Answer<T>), Error> {
     let place = socket.map_or_else(Place::find, |p| Place::Path(p.into()));
     let agent = super::agent(&place);

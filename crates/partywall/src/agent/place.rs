@@ -4,8 +4,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use partywall_abi::control::Message;
+use partywall_abi::control::{Message, SessionMessage};
 use partywall_abi::limits;
+use partywall_abi::version::{Capabilities, Versions};
 use partywall_shm::socket::{self, Lingering};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
@@ -79,27 +80,30 @@ impl Place {
     pub(super) fn prove(&self, socket: BorrowedFd<'_>, deadline: Instant) -> Result<(), Error> {
         let never = |why: &str| Error::NotTakenIn { place: self.shown(), why: why.into() };
         let next = || match self.next(socket, deadline)? {
-            Message::Refused { text, .. } if matches!(self, Self::Handed(_)) => Err(never(&text)),
-            Message::Refused { code, text, .. } => {
+            Message::Session(SessionMessage::Refused { text, .. })
+                if matches!(self, Self::Handed(_)) =>
+            {
+                Err(never(&text))
+            }
+            Message::Session(SessionMessage::Refused { code, text, .. }) => {
                 Err(Error::Refused { code: tonic::Code::from_i32(code.into()), text })
             }
             message => Ok(message),
         };
-        let Message::Challenge { version, nonce } = next()? else {
+        let Message::Session(SessionMessage::Challenge { versions: theirs, nonce, .. }) = next()?
+        else {
             return Err(never("it does not begin with a challenge"));
         };
-        if version != partywall_abi::VERSION {
-            return Err(never(&format!(
-                "it speaks version {version} of Partywall's protocol, and this program version {}; \
-                 update the older one",
-                partywall_abi::VERSION
-            )));
-        }
-        let proof = Message::Proof { version, nonce };
+        let (versions, capabilities) = (Versions::OWN, Capabilities::OWN);
+        let agreed = Versions::agree(versions, theirs);
+        // Zero, where there is none, has the coordinator say so as well.
+        let version = *agreed.as_ref().unwrap_or(&0);
+        let proof = SessionMessage::Proof { versions, version, capabilities, nonce };
         // Where the coordinator has closed meanwhile, it has said why.
-        let _closed = socket::send(socket, &proof.encode(), &[]);
+        let _closed = socket::send(socket, &Message::from(proof).encode(), &[]);
+        agreed.map_err(|why| never(&why.to_string()))?;
         match next()? {
-            Message::Welcome { .. } => Ok(()),
+            Message::Session(SessionMessage::Welcome { .. }) => Ok(()),
             _ => Err(never("it does not welcome after the proof")),
         }
     }

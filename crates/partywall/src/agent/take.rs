@@ -3,7 +3,11 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use partywall_abi::control::{Message, Role};
+use partywall_abi::control::{
+    Blame, EndMessage, GateMessage, LinkMessage, LinkStats, ListMessage, Message, PolicyMessage,
+    RegistryMessage, Role, SessionMessage, Terms,
+};
+use partywall_abi::security::Security;
 use partywall_abi::sync::Ordering;
 use tonic::{Code, Status};
 
@@ -15,38 +19,25 @@ use crate::error::Error;
 impl Agent {
     pub(super) fn take(self: &Arc<Self>, message: Message, parts: Parts) {
         match message {
-            Message::Offer { .. } | Message::Linked { .. } | Message::Redirect { .. } => {
-                self.take_link(message, parts);
+            Message::Session(SessionMessage::Refused { request, code, text }) => {
+                self.take_refused(request, code, text);
             }
-            Message::Open { link } => self.take_open(link, parts),
-            Message::Ended { link, role, code, text } => {
-                let status = Status::new(Code::from_i32(code.into()), text);
-                self.take_ended((link, role), &status);
-            }
-            Message::Died { link, role } => {
-                let entry = lock(&self.books).links.get(&(link, role)).cloned();
-                if let Some(entry) = entry {
-                    entry.peer_died();
-                }
-            }
-            Message::Allowed { link, role, peer, methods } => {
-                let entry = lock(&self.books).links.get(&(link, role)).cloned();
-                if let Some(entry) = entry {
-                    entry.allow(peer, methods);
-                }
-            }
-            Message::Watched { request, instances } => {
-                let books = lock(&self.books);
-                if let Some(Waiting::Watch(name)) = books.waiting.get(&request)
-                    && let Some(watched) = books.watched.get(name)
-                {
-                    watched.instances.send_replace(instances);
-                }
-            }
-            Message::Registered { request, registration } => {
+            Message::Registry(m) => self.take_of_names(m),
+            Message::Link(m) => self.take_link(m, parts),
+            Message::End(m) => self.take_of_end(m),
+            Message::List(m) => self.take_of_list(m),
+            Message::Gate(m) => self.take_of_gate(m),
+            Message::Policy(m) => self.take_of_policy(m),
+            other => out_of_place(&other),
+        }
+    }
+
+    fn take_of_names(self: &Arc<Self>, message: RegistryMessage) {
+        match message {
+            RegistryMessage::Registered { request, registration } => {
                 self.take_registered(request, registration);
             }
-            Message::Unregistered { registration, text } => {
+            RegistryMessage::Unregistered { registration, text } => {
                 tracing::warn!(text, "this name is not served any more; it is asked for again");
                 let mut books = lock(&self.books);
                 let served = books.served.values_mut().find(|s| s.number == Some(registration));
@@ -56,45 +47,79 @@ impl Agent {
                 }
                 self.look(&mut books);
             }
-            Message::Reported { request, link } => {
-                let mut books = lock(&self.books);
-                let Some(Waiting::Report(entry)) = books.waiting.remove(&request) else { return };
-                if books.find_lost(&entry).is_some() {
-                    entry.number.store(link, Ordering::Relaxed);
-                    books.links.insert(entry.key(), entry);
-                } else {
-                    // It has ended meanwhile.
-                    drop(books);
-                    self.say(&closed(link, entry.role));
+            RegistryMessage::Watched { request, instances } => {
+                let books = lock(&self.books);
+                if let Some(Waiting::Watch(name)) = books.waiting.get(&request)
+                    && let Some(watched) = books.watched.get(name)
+                {
+                    watched.instances.send_replace(instances);
                 }
             }
-            Message::Row { request, row } => {
+            other => out_of_place(&other.into()),
+        }
+    }
+
+    fn take_of_end(&self, message: EndMessage) {
+        let entry = |key: &(u64, Role)| lock(&self.books).links.get(key).cloned();
+        match message {
+            EndMessage::Ended { link, role, code, text } => {
+                let status = Status::new(Code::from_i32(code.into()), text);
+                self.take_ended((link, role), &status);
+            }
+            EndMessage::Died { link, role } => {
+                if let Some(entry) = entry(&(link, role)) {
+                    entry.peer_died();
+                }
+            }
+            EndMessage::Allowed { link, role, peer, methods } => {
+                if let Some(entry) = entry(&(link, role)) {
+                    entry.allow(peer, methods);
+                }
+            }
+            other => out_of_place(&other.into()),
+        }
+    }
+
+    fn take_of_list(&self, message: ListMessage) {
+        match message {
+            ListMessage::Row { request, row } => {
                 if let Some(Waiting::Rows(rows, _)) = lock(&self.books).waiting.get_mut(&request) {
-                    rows.push(row);
+                    rows.push(*row);
                 }
             }
-            Message::Listed { request } => {
+            ListMessage::Listed { request } => {
                 if let Some(Waiting::Rows(rows, tx)) = self.forget(request) {
                     let _given_up = tx.send(Ok(rows));
                 }
             }
-            Message::Query { request } => self.count(request),
-            Message::SetGate { request, open } => {
+            ListMessage::Query { request } => self.count(request),
+            other => out_of_place(&other.into()),
+        }
+    }
+
+    fn take_of_gate(&self, message: GateMessage) {
+        match message {
+            GateMessage::Set { request, open } => {
                 let errno = crate::domain::accept(open).err().unwrap_or(0);
-                self.say(&Message::GateSet { request, errno });
+                self.say(GateMessage::IsSet { request, errno });
             }
-            Message::Switched { request, domains } => {
+            GateMessage::Switched { request, domains } => {
                 if let Some(Waiting::Switch(tx)) = self.forget(request) {
                     let _given_up = tx.send(Ok(domains));
                 }
             }
-            Message::Reloaded { request, ended, changed } => {
+            other => out_of_place(&other.into()),
+        }
+    }
+
+    fn take_of_policy(&self, message: PolicyMessage) {
+        match message {
+            PolicyMessage::Reloaded { request, ended, changed } => {
                 if let Some(Waiting::Reload(tx)) = self.forget(request) {
                     let _given_up = tx.send(Ok(Reloaded { ended, changed }));
                 }
             }
-            Message::Refused { request, code, text } => self.take_refused(request, code, text),
-            other => tracing::warn!(?other, "a message that has no place here"),
+            other => out_of_place(&other.into()),
         }
     }
 
@@ -102,37 +127,18 @@ impl Agent {
         lock(&self.books).waiting.remove(&request)
     }
 
-    fn take_link(self: &Arc<Self>, message: Message, parts: Parts) {
+    fn take_link(self: &Arc<Self>, message: LinkMessage, parts: Parts) {
         match message {
-            Message::Offer { registration, terms } => {
-                let found = {
-                    let books = lock(&self.books);
-                    let served = books.served.iter().find(|(_, s)| s.number == Some(registration));
-                    served.map(|(key, s)| (*key, s.name.clone(), s.events.clone()))
-                };
-                let link = terms.link;
-                let Some((key, name, events)) = found else {
-                    tracing::warn!(link, "an offer for a name that is not served any more");
-                    return self.say(&closed(link, Role::Server));
-                };
-                let booked = Booked::new(self, link, terms.token, Role::Server, name);
-                match parts.take(1, true) {
-                    Ok((mut memory, Some(socket))) if memory.len() == 1 => {
-                        lock(&self.books).adopted.insert(link, key);
-                        let memory = memory.remove(0);
-                        let _gone =
-                            events.send(Event::Offer(Offer { terms, memory, socket, booked }));
-                    }
-                    Ok(_) => {}
-                    Err(why) => tracing::warn!(link, %why, "a link is lost"),
-                }
+            LinkMessage::Offer { registration, terms } => {
+                self.take_offer(registration, terms, parts);
             }
-            Message::Linked { request, terms } => {
+            LinkMessage::Linked { request, terms } => {
                 let Some(Waiting::Connect(name, tx)) = self.forget(request) else {
                     // The caller has given up, and said so.
-                    return self.say(&closed(terms.link, Role::Caller));
+                    return self.say(closed(terms.link, Role::Caller));
                 };
-                let booked = Booked::new(self, terms.link, terms.token, Role::Caller, name);
+                let (link, told) = (terms.link, (terms.token, terms.security));
+                let booked = Booked::new(self, link, told, Role::Caller, name);
                 let linked = parts.take(2, true).and_then(|(mut memory, socket)| {
                     match (memory.pop(), memory.pop(), socket) {
                         (Some(servers), Some(own), Some(socket)) => {
@@ -143,18 +149,59 @@ impl Agent {
                 });
                 let _given_up = tx.send(linked.map(|l| Connected::Link(Box::new(l))));
             }
-            Message::Redirect { request, link, token, url, methods } => {
+            LinkMessage::Redirect { request, link, token, url, methods } => {
                 let Some(Waiting::Connect(name, tx)) = self.forget(request) else {
-                    return self.say(&closed(link, Role::Redirected));
+                    return self.say(closed(link, Role::Redirected));
                 };
-                let booked = Booked::new(self, link, token, Role::Redirected, name);
+                // What protects it, the address says to both sides.
+                let told = (token, Security::HIGHEST);
+                let booked = Booked::new(self, link, told, Role::Redirected, name);
                 let _given_up = tx.send(Ok(Connected::Redirect { url, methods, booked }));
             }
-            _ => {}
+            LinkMessage::Open { link, security } => self.take_open((link, security), parts),
+            LinkMessage::Reported { request, link } => self.take_reported(request, link),
+            other => out_of_place(&other.into()),
         }
     }
 
-    fn take_open(&self, link: u64, parts: Parts) {
+    fn take_offer(self: &Arc<Self>, registration: u64, terms: Terms, parts: Parts) {
+        let found = {
+            let books = lock(&self.books);
+            let served = books.served.iter().find(|(_, s)| s.number == Some(registration));
+            served.map(|(key, s)| (*key, s.name.clone(), s.events.clone()))
+        };
+        let link = terms.link;
+        let Some((key, name, events)) = found else {
+            tracing::warn!(link, "an offer for a name that is not served any more");
+            return self.say(closed(link, Role::Server));
+        };
+        let told = (terms.token, terms.security);
+        let booked = Booked::new(self, link, told, Role::Server, name);
+        match parts.take(1, true) {
+            Ok((mut memory, Some(socket))) if memory.len() == 1 => {
+                lock(&self.books).adopted.insert(link, key);
+                let memory = memory.remove(0);
+                let _gone = events.send(Event::Offer(Offer { terms, memory, socket, booked }));
+            }
+            Ok(_) => {}
+            Err(why) => tracing::warn!(link, %why, "a link is lost"),
+        }
+    }
+
+    fn take_reported(&self, request: u32, link: u64) {
+        let mut books = lock(&self.books);
+        let Some(Waiting::Report(entry)) = books.waiting.remove(&request) else { return };
+        if books.find_lost(&entry).is_some() {
+            entry.number.store(link, Ordering::Relaxed);
+            books.links.insert(entry.key(), entry);
+        } else {
+            // It has ended meanwhile.
+            drop(books);
+            self.say(closed(link, entry.role));
+        }
+    }
+
+    fn take_open(&self, (link, security): (u64, Security), parts: Parts) {
         let events = {
             let mut books = lock(&self.books);
             let key = books.adopted.remove(&link);
@@ -162,7 +209,9 @@ impl Agent {
         };
         let Some(events) = events else { return };
         let event = match parts.take(1, false) {
-            Ok((mut memory, _)) if memory.len() == 1 => Event::Open(link, memory.remove(0)),
+            Ok((mut memory, _)) if memory.len() == 1 => {
+                Event::Open((link, security), memory.remove(0))
+            }
             Ok(_) => Event::Over(link),
             Err(why) => {
                 tracing::warn!(link, %why, "a link is lost");
@@ -202,7 +251,7 @@ impl Agent {
             }
             None => {
                 drop(books);
-                self.say(&Message::Unregister { registration });
+                self.say(RegistryMessage::Unregister { registration });
             }
         }
     }
@@ -253,14 +302,19 @@ impl Agent {
         let told = entries.iter().filter(|e| e.role != Role::Caller);
         let counts = told.filter_map(|e| Some((e.number(), e.stats()?)));
         for (link, stats) in counts.take(OUTGOING / 2) {
-            let _ended = conversation.send(&Message::Counted { request, link, stats });
+            let _ended = conversation.send(ListMessage::Counted { request, link, stats });
         }
-        let _ended = conversation.send(&Message::CountedAll { request });
+        let _ended = conversation.send(ListMessage::CountedAll { request });
     }
 }
 
 /// A link that nobody here wants.
-fn closed(link: u64, role: Role) -> Message {
-    let (blame, stats) = (partywall_abi::control::Blame::Nobody, Default::default());
-    Message::Closed { link, role, blame, stats }
+fn closed(link: u64, role: Role) -> EndMessage {
+    let (blame, stats) = (Blame::Nobody, LinkStats::default());
+    EndMessage::Closed { link, role, blame, stats }
+}
+
+/// A coordinator of a later release may say more.
+fn out_of_place(message: &Message) {
+    tracing::warn!(?message, "a message that has no place here");
 }

@@ -2,10 +2,19 @@
 
 use super::place::check_owner;
 use super::*;
+use partywall_abi::control::{EndMessage, ListMessage, SessionMessage};
+use partywall_abi::security::Security;
+use partywall_abi::version::{Capabilities, Versions};
 use partywall_coordinator::{Coordinator, Policy};
 use partywall_shm::socket;
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, AsRawFd};
+
+/// What a coordinator that speaks these versions begins with.
+fn challenge(versions: Versions, nonce: [u8; 16]) -> Message {
+    let capabilities = Capabilities::NONE;
+    SessionMessage::Challenge { versions, capabilities, nonce }.into()
+}
 
 const LONG: Duration = Duration::from_secs(10);
 
@@ -28,7 +37,11 @@ fn host() -> (tempfile::TempDir, Coordinator, Arc<Agent>) {
 fn list(agent: &Arc<Agent>) -> Vec<LinkRow> {
     let (tx, mut rx) = oneshot::channel();
     let waiting = Waiting::Rows(Vec::new(), tx);
-    agent.ask(&mut lock(&agent.books), waiting, |request| Message::List { request }).unwrap();
+    agent
+        .ask(&mut lock(&agent.books), waiting, |request| {
+            Message::List(ListMessage::List { request })
+        })
+        .unwrap();
     wait_here(&mut rx, LONG).unwrap()
 }
 
@@ -54,7 +67,7 @@ async fn serve_one(registered: &mut Registered) -> (partywall_shm::link::Ends, B
     };
     let adopted =
         partywall_shm::setup::Adopted::new(terms.link, terms.geometry, memory, socket).unwrap();
-    booked.adopted();
+    booked.adopted(Security::HIGHEST);
     let Some(Event::Open(_, callers)) = registered.events.recv().await else { panic!("no caller") };
     (adopted.open(callers).unwrap(), booked)
 }
@@ -71,7 +84,7 @@ async fn link(
 async fn call_one(connecting: Connecting) -> (partywall_shm::link::Ends, Booked) {
     let Ok(Connected::Link(linked)) = connecting.wait(LONG).await else { panic!("no link") };
     let (mut pending, booked) = crate::link::caller::fill(*linked).unwrap();
-    booked.adopted();
+    booked.adopted(Security::HIGHEST);
     while !pending.poll().unwrap() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
@@ -145,14 +158,16 @@ pub(crate) fn booked(link: u64) -> (Booked, std::os::fd::OwnedFd) {
     let (agent, theirs) = alone();
     let token = partywall_abi::control::Token([1; 16]);
     let role = partywall_abi::control::Role::Caller;
-    (Booked::new(&agent, link, token, role, name("g")), theirs)
+    (Booked::new(&agent, link, (token, Security::HIGHEST), role, name("g")), theirs)
 }
 
 pub(crate) fn wait_for_adopted(coordinator: &std::os::fd::OwnedFd, link: u64) {
     let mut buffer = [0; 64];
     assert!(socket::wait_readable(coordinator.as_fd(), Instant::now() + LONG).unwrap());
     let len = socket::receive(coordinator.as_fd(), &mut buffer).unwrap().len;
-    assert_eq!(Message::decode(&buffer[..len]).unwrap(), Message::Adopted { link });
+    let said = Message::decode(&buffer[..len]).unwrap();
+    let of_it = |m: &Message| matches!(m, Message::Link(LinkMessage::Adopted { link: l, .. }) if *l == link);
+    assert!(of_it(&said), "{said:?}");
 }
 
 /// Whom this end of a link blames, when it says that the link is over.
@@ -161,7 +176,7 @@ pub(crate) fn blamed(coordinator: &std::os::fd::OwnedFd) -> partywall_abi::contr
     assert!(socket::wait_readable(coordinator.as_fd(), Instant::now() + LONG).unwrap());
     let len = socket::receive(coordinator.as_fd(), &mut buffer).unwrap().len;
     match Message::decode(&buffer[..len]).unwrap() {
-        Message::Closed { blame, .. } => blame,
+        Message::End(EndMessage::Closed { blame, .. }) => blame,
         other => panic!("{other:?}"),
     }
 }
@@ -171,7 +186,7 @@ fn who_sends_does_not_wait_for_a_coordinator_that_does_not_read() {
     let (agent, theirs) = alone();
     let start = Instant::now();
     for request in 0..5_000 {
-        agent.say(&Message::Unwatch { request });
+        agent.say(RegistryMessage::Unwatch { request });
     }
     assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
     let mut buffer = [0; 64];
@@ -180,7 +195,7 @@ fn who_sends_does_not_wait_for_a_coordinator_that_does_not_read() {
         assert!(socket::wait_readable(theirs.as_fd(), deadline).unwrap());
         let len = socket::receive(theirs.as_fd(), &mut buffer).unwrap().len;
         let message = Message::decode(&buffer[..len]).unwrap();
-        assert_eq!(message, Message::Unwatch { request: expected });
+        assert_eq!(message, Message::Registry(RegistryMessage::Unwatch { request: expected }));
     }
 }
 
@@ -189,7 +204,7 @@ fn a_coordinator_that_never_reads_is_given_up() {
     let (agent, _theirs) = alone();
     let connecting = agent.connect(&name("g")).unwrap();
     for request in 0..2 * OUTGOING as u32 {
-        agent.say(&Message::Unwatch { request });
+        agent.say(RegistryMessage::Unwatch { request });
     }
     assert!(matches!(connecting.blocking(LONG), Err(Error::CoordinatorGone(_))));
     assert!(matches!(agent.connect(&name("g")), Err(Error::CoordinatorGone(_))));
@@ -298,6 +313,69 @@ fn a_socket_that_was_handed_over_and_is_closed_is_not_tried_for_ever() {
     }
 }
 
+/// A coordinator begins with these versions; what becomes of the process, and what it has said.
+fn met_with(lowest: u16, highest: u16) -> (Error, Message) {
+    let (ours, theirs) = socket::pair().unwrap();
+    let challenge = challenge(Versions::new(lowest, highest).unwrap(), [7; 16]);
+    socket::send(theirs.as_fd(), &challenge.encode(), &[]).unwrap();
+    let error = get(&Place::Handed(ours.as_raw_fd()), LONG).err().unwrap();
+    let mut buffer = [0; 256];
+    let len = socket::receive(theirs.as_fd(), &mut buffer).unwrap().len;
+    (error, Message::decode(&buffer[..len]).unwrap())
+}
+
+#[test]
+fn a_coordinator_without_a_version_in_common_is_refused_with_both_ranges_and_told_so() {
+    let own = partywall_abi::VERSION;
+    for (lowest, highest, older) in
+        [(1, own - 1, "coordinator"), (own + 1, own + 4, "program"), (own + 1, own + 1, "program")]
+    {
+        let (error, said) = met_with(lowest, highest);
+        assert!(matches!(error, Error::NotTakenIn { .. }) && !error.may_pass(), "{error:?}");
+        let theirs = Versions::new(lowest, highest).unwrap();
+        let both = format!(
+            "the coordinator speaks {theirs} of Partywall's protocol, and this program {}; remedy: \
+             update the {older}",
+            Versions::OWN
+        );
+        assert!(error.to_string().ends_with(&both), "{error}");
+        let proof =
+            |m: &Message| matches!(m, Message::Session(SessionMessage::Proof { version: 0, .. }));
+        assert!(proof(&said), "{said:?}");
+    }
+}
+
+#[test]
+fn a_coordinator_of_other_versions_too_is_met_in_the_common_one() {
+    let (ours, theirs) = socket::pair().unwrap();
+    let place = Place::Handed(ours.as_raw_fd());
+    let versions = Versions::new(1, partywall_abi::VERSION + 5).unwrap();
+    for message in [
+        challenge(versions, [7; 16]),
+        SessionMessage::Welcome { you: partywall_abi::control::Identity::new(0, 0) }.into(),
+    ] {
+        socket::send(theirs.as_fd(), &message.encode(), &[]).unwrap();
+    }
+    get(&place, LONG).unwrap();
+    let mut buffer = [0; 256];
+    let len = socket::receive(theirs.as_fd(), &mut buffer).unwrap().len;
+    let said = Message::decode(&buffer[..len]).unwrap();
+    let Message::Session(SessionMessage::Proof { version, capabilities, .. }) = said else {
+        panic!("{said:?}")
+    };
+    assert_eq!((version, capabilities), (partywall_abi::VERSION, Capabilities::OWN));
+}
+
+#[test]
+fn a_coordinator_whose_range_is_reversed_is_no_coordinator() {
+    let (ours, theirs) = socket::pair().unwrap();
+    let mut packet = challenge(Versions::OWN, [7; 16]).encode();
+    packet[8..10].copy_from_slice(&9_u16.to_le_bytes());
+    socket::send(theirs.as_fd(), &packet, &[]).unwrap();
+    let error = get(&Place::Handed(ours.as_raw_fd()), LONG).err().unwrap();
+    assert!(error.to_string().contains("lowest version: 9 has no meaning here"), "{error}");
+}
+
 #[test]
 fn threads_that_come_at_once_prove_the_process_once() {
     let (ours, theirs) = socket::pair().unwrap();
@@ -305,8 +383,9 @@ fn threads_that_come_at_once_prove_the_process_once() {
     std::thread::scope(|s| {
         let threads: Vec<_> = (0..16).map(|_| s.spawn(|| get(&place, LONG).map(drop))).collect();
         let nonce = [7; 16];
-        let version = partywall_abi::VERSION;
-        let challenge = Message::Challenge { version, nonce };
+        let (versions, version) = (Versions::OWN, partywall_abi::VERSION);
+        let capabilities = Capabilities::OWN;
+        let challenge = challenge(versions, nonce);
         socket::send(theirs.as_fd(), &challenge.encode(), &[]).unwrap();
         let heard = |wait| {
             let mut buffer = [0; 256];
@@ -316,17 +395,18 @@ fn threads_that_come_at_once_prove_the_process_once() {
                 Message::decode(&buffer[..len]).unwrap()
             })
         };
-        assert_eq!(heard(LONG), Some(Message::Proof { version, nonce }));
+        assert_eq!(
+            heard(LONG),
+            Some(Message::Session(SessionMessage::Proof {
+                versions,
+                version,
+                capabilities,
+                nonce
+            }))
+        );
         assert_eq!(heard(Duration::from_millis(50)), None, "another thread's proof");
-        let you = partywall_abi::control::Identity {
-            uid: 0,
-            gid: 0,
-            pid: None,
-            digest: partywall_abi::control::Digest::Unknown,
-            cgroup: String::new(),
-            principals: Vec::new(),
-        };
-        let welcome = Message::Welcome { you };
+        let you = partywall_abi::control::Identity::new(0, 0);
+        let welcome = Message::Session(SessionMessage::Welcome { you });
         socket::send(theirs.as_fd(), &welcome.encode(), &[]).unwrap();
         for thread in threads {
             thread.join().unwrap().unwrap();
@@ -341,7 +421,7 @@ fn an_end_of_an_earlier_coordinators_link_says_nothing_of_a_later_one_with_its_n
     let (agent, theirs) = alone();
     let booked = |token: u8| {
         let token = partywall_abi::control::Token([token; 16]);
-        Booked::new(&agent, 4, token, Role::Server, name("g"))
+        Booked::new(&agent, 4, (token, Security::HIGHEST), Role::Server, name("g"))
     };
     let early = booked(1);
     {
@@ -352,12 +432,12 @@ fn an_end_of_an_earlier_coordinators_link_says_nothing_of_a_later_one_with_its_n
     }
     let late = booked(2);
     lock(&agent.books).adopted.insert(4, 1);
-    early.adopted();
+    early.adopted(Security::HIGHEST);
     drop(early);
     assert_eq!(lock(&agent.books).adopted.get(&4), Some(&1));
     let soon = Instant::now() + Duration::from_millis(50);
     assert!(!socket::wait_readable(theirs.as_fd(), soon).unwrap(), "of the other one");
-    late.adopted();
+    late.adopted(Security::HIGHEST);
     wait_for_adopted(&theirs, 4);
     drop(late);
     assert!(lock(&agent.books).adopted.is_empty());
@@ -367,7 +447,11 @@ fn an_end_of_an_earlier_coordinators_link_says_nothing_of_a_later_one_with_its_n
 fn why_a_process_is_not_taken_in_is_told() {
     for handed in [false, true] {
         let (ours, theirs) = socket::pair().unwrap();
-        let refused = Message::Refused { request: 0, code: 14, text: "user 5 has 7".into() };
+        let refused = Message::Session(SessionMessage::Refused {
+            request: 0,
+            code: 14,
+            text: "user 5 has 7".into(),
+        });
         socket::send(theirs.as_fd(), &refused.encode(), &[]).unwrap();
         drop(theirs);
         let place = match handed {

@@ -6,13 +6,15 @@ use super::*;
 use partywall_abi::layout::Geometry;
 use partywall_shm::setup::local_pair;
 
-/// It said `process` of every link.
+/// It said isolation `process` of every link.
 #[test]
-fn the_isolation_of_a_blocking_channel_is_what_the_coordinator_told() {
-    use partywall_abi::control::{Isolation, Token};
+fn the_security_of_a_blocking_channel_is_what_the_coordinator_told() {
+    use partywall_abi::control::Token;
+    use partywall_abi::security::{Confidentiality, Evidence, Isolation, Security};
     use partywall_shm::setup::Adopted;
     use partywall_shm::{memory, socket};
-    for isolation in [Isolation::None, Isolation::Fault, Isolation::Process] {
+    for isolation in Isolation::ALL {
+        let security = Security::new(*isolation, Confidentiality::Space, Evidence::Started);
         let geometry = Geometry::DEFAULT;
         let [ours, theirs] = [(); 2].map(|()| memory::create(geometry).unwrap());
         let (socket, peers) = socket::link_pair().unwrap();
@@ -24,7 +26,8 @@ fn the_isolation_of_a_blocking_channel_is_what_the_coordinator_told() {
             geometry,
             peer: crate::fuzz::identity(),
             methods: MethodSet::all(),
-            isolation,
+            capabilities: partywall_abi::version::Capabilities::NONE,
+            security,
         };
         let (booked, coordinator) = crate::agent::tests::booked(7);
         let (own, servers) = (ours.writer, theirs.reader);
@@ -35,7 +38,7 @@ fn the_isolation_of_a_blocking_channel_is_what_the_coordinator_told() {
         // It has filled both outboxes when it says that it has adopted the link.
         crate::agent::tests::wait_for_adopted(&coordinator, 7);
         let server = server.open(ours.reader).unwrap();
-        assert_eq!(opening.join().unwrap().server.isolation(), isolation);
+        assert_eq!(opening.join().unwrap().server.security(), security);
         drop(server);
     }
 }

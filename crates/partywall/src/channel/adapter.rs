@@ -11,6 +11,7 @@ use std::convert::Infallible;
 
 use hyper_util::rt::TokioIo;
 use partywall_abi::limits;
+use partywall_abi::security::Security;
 use tokio::sync::watch;
 use tonic::body::Body;
 use tonic::transport::Endpoint;
@@ -32,8 +33,9 @@ pub(super) fn tonic_channel(channel: Channel) -> tonic::transport::Channel {
         let forward = std::sync::Arc::new(Forward(channel.clone()));
         tokio::spawn(async move {
             let (_never, stopped) = watch::channel(false);
-            serve_connection(ours, forward, limits::STREAMS as u32, stopped, Connection::alone())
-                .await;
+            let streams = limits::STREAMS as u32;
+            let ours = (ours, Security::IN_PROCESS);
+            serve_connection(ours, forward, streams, stopped, Connection::alone()).await;
         });
         std::future::ready(Ok::<_, Infallible>(TokioIo::new(theirs)))
     });

@@ -27,6 +27,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http_body::{Body as _, Frame};
 use hyper_util::rt::TokioIo;
+use partywall_abi::security::Security;
 use partywall_shm::address;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -62,6 +63,8 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Socket for T {}
 #[derive(Clone, Debug)]
 pub(super) struct Address {
     pub(super) url: String,
+    /// What protects a connection to it.
+    security: Security,
     uri: http::Uri,
     socket: Option<PathBuf>,
 }
@@ -81,17 +84,29 @@ impl Address {
     /// The address of a target that is no name.
     pub(super) fn of(target: &Target) -> Result<Self, TargetError> {
         match target {
-            Target::Http(url) => match address::Address::parse(url)? {
-                address::Address::Http(uri) => Ok(Self { url: url.clone(), uri, socket: None }),
-                address::Address::Unix(_) => Err(TargetError::Scheme { text: url.clone() }),
-            },
+            Target::Http(url) => {
+                let address = address::Address::parse(url)?;
+                let security = address.security();
+                match address {
+                    address::Address::Http(uri) => {
+                        Ok(Self { url: url.clone(), security, uri, socket: None })
+                    }
+                    address::Address::Unix(_) => Err(TargetError::Scheme { text: url.clone() }),
+                }
+            }
             Target::Unix(path) => Ok(Self {
                 url: format!("unix:{}", path.display()),
+                security: address::Address::Unix(path.clone()).security(),
                 uri: http::Uri::from_static("http://localhost"),
                 socket: Some(path.clone()),
             }),
             Target::Name(name) => Err(TargetError::Scheme { text: name.to_string() }),
         }
+    }
+
+    /// As calls of a channel travel to it.
+    pub(super) fn route(&self) -> super::Route {
+        super::Route::Http2 { url: self.url.clone(), security: self.security }
     }
 
     fn endpoint(&self) -> Endpoint {

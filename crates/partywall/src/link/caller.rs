@@ -21,9 +21,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body, Frame};
-use partywall_abi::control::{Identity, Isolation, LinkStats};
+use partywall_abi::control::{Identity, LinkStats};
 use partywall_abi::name::MethodSet;
+use partywall_abi::security::Security;
 use partywall_abi::sync::AtomicU32;
+use partywall_abi::version::Capabilities;
 use partywall_call::Key;
 use partywall_shm::link::Ends;
 use partywall_shm::link::LinkError;
@@ -117,25 +119,26 @@ impl Drop for Waiting {
     }
 }
 
-/// Opens a link that the coordinator has introduced; says what keeps its ends apart. One that its server
+/// Opens a link that the coordinator has introduced; says what protects it. One that its server
 /// does not open within that time is an [`Error::Link`]: another instance may open one.
 pub(crate) async fn open(
     linked: Linked,
     within: Duration,
-) -> Result<(Arc<Caller>, Isolation), Error> {
-    let isolation = linked.terms.isolation;
+) -> Result<(Arc<Caller>, Security), Error> {
+    let told = linked.terms.security;
     let number = linked.terms.link;
+    let capabilities = linked.terms.capabilities;
     // Filling the outboxes takes the kernel's time, which is no runtime's.
     let (pending, booked) = agent::on_a_thread(move || fill(linked)).await?;
-    booked.adopted();
+    booked.adopted(domain::security(told, None));
     let ends = opened(pending, within).await?;
     let gate = domain::Gate::take(number);
-    let isolation = domain::isolation(isolation, gate.as_ref().map(domain::Gate::isolation));
+    let security = domain::security(told, gate.as_ref().map(domain::Gate::isolation));
     let tell: Box<dyn Tell> = match gate {
         Some(gate) => Box::new(Gate::new(gate)),
         None => Box::new(Ring),
     };
-    Ok((run(ends, Some(booked), tell)?, isolation))
+    Ok((run(ends, Some(booked), tell, capabilities)?, security))
 }
 
 /// Fills both outboxes of a link that this process asked for.
@@ -146,12 +149,18 @@ pub(crate) fn fill(linked: Linked) -> Result<(Pending, Booked), Error> {
 
 /// Drives an open link in the background.
 pub(crate) fn start(ends: Ends, booked: Option<Booked>) -> Result<Arc<Caller>, Error> {
-    run(ends, booked, Box::new(Ring))
+    run(ends, booked, Box::new(Ring), Capabilities::OWN)
 }
 
-fn run(ends: Ends, booked: Option<Booked>, tell: Box<dyn Tell>) -> Result<Arc<Caller>, Error> {
+fn run(
+    ends: Ends,
+    booked: Option<Booked>,
+    tell: Box<dyn Tell>,
+    capabilities: Capabilities,
+) -> Result<Arc<Caller>, Error> {
     let link = Link::calling(ends, booked, tell)
         .map_err(|source| Error::Io { what: "watching the link's socket".into(), source })?;
+    link.calls.agree(capabilities);
     let link = Arc::new(link);
     tokio::spawn(Drive { link: Arc::clone(&link), driver: Driver::new(true) });
     let end: Arc<dyn End> = Arc::clone(&link) as _;

@@ -21,6 +21,7 @@ use bytes::{Buf as _, Bytes};
 use partywall_abi::frame::{Limits, OwnedMetadata, RequestHead};
 use partywall_abi::limits;
 use partywall_abi::sync::{AtomicBool, AtomicUsize, Ordering};
+use partywall_abi::version::Capabilities;
 use partywall_call::{Blocked, Connection, Control, Event, Key, NotOpened, Permit, SHORT, Want};
 use tonic::{Code, Status};
 
@@ -136,6 +137,13 @@ impl Calls {
         let state = State { connection, queue, waiters: Vec::new(), leased, ended: None };
         let (open, draining) = (AtomicUsize::new(0), AtomicBool::new(false));
         Self { state: Mutex::new(state), open, draining, account }
+    }
+
+    /// Has the peer be told only what it knows, as both ends have agreed.
+    pub(super) fn agree(&self, capabilities: Capabilities) {
+        if !capabilities.contains(Capabilities::ROOM) {
+            lock(&self.state).connection.without_room();
+        }
     }
 
     /// How many calls are open, or were a moment ago.

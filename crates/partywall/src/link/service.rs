@@ -32,7 +32,9 @@ use std::time::{Duration, Instant};
 use partywall_abi::control::{Identity, LinkStats, Terms};
 use partywall_abi::frame::NO_DEADLINE;
 use partywall_abi::name::MethodSet;
+use partywall_abi::security::Security;
 use partywall_abi::sync::{AtomicU64, Ordering};
+use partywall_abi::version::Capabilities;
 use partywall_shm::link::Ends;
 use partywall_shm::setup::Adopted;
 use tokio::runtime::{Handle, RuntimeFlavor};
@@ -144,7 +146,7 @@ pub(crate) struct Adopting {
 
 /// Takes an offer, and says so to the coordinator.
 pub(crate) fn adopt(offer: Offer) -> Result<Adopting, Error> {
-    let Offer { terms, memory, socket, booked } = offer;
+    let Offer { mut terms, memory, socket, booked } = offer;
     // Before the caller can see that the link is open.
     let offered = Offered::new(terms.peer.pid, terms.link).map_err(|source| {
         // The caller gets the next instance.
@@ -152,24 +154,26 @@ pub(crate) fn adopt(offer: Offer) -> Result<Adopting, Error> {
         Error::Io { what: what.into(), source }
     })?;
     let adopted = Adopted::new(terms.link, terms.geometry, memory, socket)?;
-    booked.adopted();
+    terms.security = domain::security(terms.security, offered.as_ref().map(Offered::isolation));
+    booked.adopted(terms.security);
     Ok(Adopting { adopted, terms, offered, booked })
 }
 
-/// Opens a link that was adopted, with its caller's outbox, and serves it in the background.
+/// Opens a link that was adopted, with its caller's outbox and what both ends find to protect it, and serves
+/// it in the background.
 pub(crate) fn open(
     adopting: Adopting,
-    callers: OwnedFd,
+    (callers, security): (OwnedFd, Security),
     dispatch: Arc<dyn Dispatch>,
     accounts: &Arc<Accounts>,
 ) -> Result<Arc<Service>, Error> {
     let Adopting { adopted, terms, offered, booked } = adopting;
     let ends = adopted.open(callers)?;
-    let gate = offered.as_ref().map(Offered::isolation);
-    let isolation = domain::isolation(terms.isolation, gate);
+    let security = terms.security.min_per_field(security);
     let account = accounts.open(terms.peer.uid, terms.peer.pid);
-    let peer = Peer::new(terms.peer, terms.link, isolation);
-    let service = start(ends, dispatch, (peer, account), terms.methods, Some(booked))?;
+    let peer = Peer::new(terms.peer, terms.link, security);
+    let caller = (peer, account);
+    let service = run(ends, dispatch, caller, terms.methods, Some(booked), terms.capabilities)?;
     if let Some(offered) = offered {
         let visited: Arc<dyn Visit> = Arc::clone(&service) as _;
         offered.open(Arc::downgrade(&visited));
@@ -186,8 +190,20 @@ pub(crate) fn start(
     methods: MethodSet,
     booked: Option<Booked>,
 ) -> Result<Arc<Service>, Error> {
+    run(ends, dispatch, (peer, account), methods, booked, Capabilities::OWN)
+}
+
+fn run(
+    ends: Ends,
+    dispatch: Arc<dyn Dispatch>,
+    (peer, account): (Peer, Arc<Account>),
+    methods: MethodSet,
+    booked: Option<Booked>,
+    capabilities: Capabilities,
+) -> Result<Arc<Service>, Error> {
     let link = Link::serving(ends, account, booked)
         .map_err(|source| Error::Io { what: "watching the link's socket".into(), source })?;
+    link.calls.agree(capabilities);
     let runtime = Handle::current();
     let service = Arc::new(Service {
         link: Arc::new(link),

@@ -28,6 +28,7 @@ use bytes::Bytes;
 use http::header::{CONTENT_TYPE, TE};
 use http_body::Frame;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use partywall_abi::security::Security;
 use partywall_shm::listen::{self, BoundPath};
 use partywall_shm::socket;
 use rustix::net::SocketType;
@@ -209,16 +210,20 @@ impl Accepted {
     ) {
         let row = admitted.connection();
         match self {
-            Self::Tcp(io) => serve_connection(io, service, streams, stopped, row).await,
-            Self::Unix(io) => serve_connection(io, service, streams, stopped, row).await,
+            Self::Tcp(io) => {
+                serve_connection((io, Security::NETWORK), service, streams, stopped, row).await;
+            }
+            Self::Unix(io) => {
+                serve_connection((io, Security::UNIX_SOCKET), service, streams, stopped, row).await;
+            }
         }
     }
 }
 
 /// Serves one connection, of so many calls at a time, until the caller ends it; once `stopped` says
-/// so, until its last call has ended.
+/// so, until its last call has ended. Its requests say what protects it.
 pub(crate) async fn serve_connection<I>(
-    io: I,
+    (io, security): (I, Security),
     service: Arc<dyn Dispatch>,
     streams: u32,
     stopped: watch::Receiver<bool>,
@@ -231,6 +236,7 @@ pub(crate) async fn serve_connection<I>(
     let service = hyper::service::service_fn(move |request: http::Request<_>| {
         let mut request = request.map(Body::new);
         request.extensions_mut().insert(info.clone());
+        request.extensions_mut().insert(security);
         answer(&*service, request, calls.begin())
     });
     let mut http2 = hyper::server::conn::http2::Builder::new(TokioExecutor::new());

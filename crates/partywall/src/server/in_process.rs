@@ -1,8 +1,9 @@
 //! Services and their caller in one process, without a coordinator: for tests and mocks.
 
-use partywall_abi::control::{Digest, Identity, Isolation};
+use partywall_abi::control::Identity;
 use partywall_abi::layout::Geometry;
 use partywall_abi::name::MethodSet;
+use partywall_abi::security::Security;
 
 use super::options::Served;
 use crate::channel::Channel;
@@ -14,7 +15,7 @@ use crate::peer::Peer;
 pub(super) fn channel(served: &Served) -> Result<Channel, Error> {
     let (callers, servers) = partywall_shm::setup::local_pair(Geometry::WIDE)?;
     let number = servers.link;
-    let peer = || Peer::new(this_process(), number, Isolation::None);
+    let peer = || Peer::new(this_process(), number, Security::IN_PROCESS);
     let account = served.accounts.open(peer().uid(), peer().pid());
     let caller = (peer(), account);
     link::service::start(servers, served.services.for_one(), caller, MethodSet::all(), None)?;
@@ -23,12 +24,8 @@ pub(super) fn channel(served: &Served) -> Result<Channel, Error> {
 }
 
 fn this_process() -> Identity {
-    Identity {
-        uid: rustix::process::geteuid().as_raw(),
-        gid: rustix::process::getegid().as_raw(),
-        pid: Some(std::process::id()),
-        digest: Digest::Unknown,
-        cgroup: String::new(),
-        principals: Vec::new(),
-    }
+    let own = (rustix::process::geteuid(), rustix::process::getegid());
+    let mut identity = Identity::new(own.0.as_raw(), own.1.as_raw());
+    identity.pid = Some(std::process::id());
+    identity
 }

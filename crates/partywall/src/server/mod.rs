@@ -210,7 +210,7 @@ impl<L> Router<L> {
 
     /// A channel to these services in this process, over rings as between processes, without a
     /// coordinator: for tests, and for mocks of a service. Layers and deadlines work as elsewhere; a
-    /// handler sees this process as its caller, with isolation `none`. The services end with the
+    /// handler sees this process as its caller, with isolation `none` and evidence `none`. The services end with the
     /// channel's last clone and call.
     ///
     /// ```no_run
@@ -358,8 +358,9 @@ async fn serve_name(
                     Err(why) => tracing::warn!(link, %why, "a link was not adopted"),
                 }
             }
-            Some(Event::Open(link, callers)) => {
+            Some(Event::Open((link, security), callers)) => {
                 let Some(adopted) = adopting.remove(&link) else { continue };
+                let callers = (callers, security);
                 match link::service::open(adopted, callers, services.for_one(), &accounts) {
                     Ok(link) => {
                         if links.len() == links.capacity() {
@@ -439,11 +440,11 @@ mod tests {
         };
         // One that says that it is ready, and has filled nothing.
         let hollow = link().await;
-        hollow.booked.adopted();
+        hollow.booked.adopted(crate::Security::HIGHEST);
         let hung_up = link().await;
         drop(hung_up);
         let filled = link::caller::fill(*link().await).unwrap();
-        filled.1.adopted();
+        filled.1.adopted(crate::Security::HIGHEST);
         drop((hollow, filled));
         for _ in 0..500 {
             let at = path.clone();

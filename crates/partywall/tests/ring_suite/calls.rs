@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http_body_util::BodyExt;
-use partywall::{Channel, Error, Isolation, Peer, Route, Routes, Server, blocking};
+use partywall::{Channel, Error, Peer, Route, Routes, Security, Server, blocking};
 use partywall_interop::proto::test_service_client::TestServiceClient;
 use partywall_interop::proto::{BoolValue, Payload, SimpleRequest, SimpleResponse};
 use partywall_interop::service::{Handle, test_service_with};
@@ -45,7 +45,6 @@ async fn the_handler_sees_who_calls() {
         let peer = request.extensions().get::<Peer>().expect("a peer").clone();
         assert_eq!(peer.pid(), Some(std::process::id()));
         assert_eq!(peer.uid(), rustix::process::geteuid().as_raw());
-        assert_eq!(peer.isolation(), Isolation::Process);
         assert!(matches!(peer.digest(), partywall::Digest::Observed(_)));
         ok()
     });
@@ -483,7 +482,7 @@ async fn a_name_elsewhere_is_reached_over_http2_and_said_to_be() {
     for part in ["go over the network", "name=test", &format!("url=\"{url}\"")] {
         assert!(warning.contains(part), "`{part}` is not in {warning}");
     }
-    assert!(matches!(channel.route(), Some(Route::Http2 { url: found }) if found == url));
+    assert!(matches!(channel.route(), Some(Route::Http2 { url: found, .. }) if found == url));
     let mut client = TestServiceClient::new(channel);
     client.unary_call(simple(1000)).await.unwrap();
     assert_eq!(
@@ -499,7 +498,7 @@ async fn a_name_elsewhere_is_reached_over_http2_and_said_to_be() {
     });
     let (code, links) = blocking.await.unwrap();
     assert_eq!(code, Code::FailedPrecondition);
-    assert!(links.iter().all(|l| l.isolation == Isolation::Network && l.url == url));
+    assert!(links.iter().all(|l| l.security == Security::UNIX_SOCKET && l.url == url));
     running.stop().await.unwrap();
 }
 

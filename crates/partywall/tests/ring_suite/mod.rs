@@ -4,6 +4,7 @@ mod bounds;
 mod calls;
 mod http;
 mod interop;
+mod security;
 mod service;
 mod setup;
 mod targets;

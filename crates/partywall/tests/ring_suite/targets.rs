@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use partywall::{Channel, Error, Route, Routes, Server};
-use partywall_abi::control::Message;
+use partywall_abi::control::{Message, RegistryMessage};
 use partywall_abi::name::ServiceName;
 use partywall_interop::proto::test_service_client::TestServiceClient;
 use partywall_interop::proto::{Empty, SimpleRequest, StreamingOutputCallRequest};
@@ -41,7 +41,7 @@ async fn an_address_that_is_none_is_an_error_and_no_panic() {
     }
     // A target that was made by hand.
     let channel = Channel::builder("http://h:1").unwrap().connect_lazy();
-    assert!(matches!(channel.route(), Some(Route::Http2 { url }) if url == "http://h:1"));
+    assert!(matches!(channel.route(), Some(Route::Http2 { url, .. }) if url == "http://h:1"));
 }
 
 /// A lazy channel needs no runtime until its first call.
@@ -103,8 +103,11 @@ async fn an_instance_that_opens_no_links_is_passed_over_in_time() {
     let host = Host::open();
     let hung = Conversation::open(&host.socket).unwrap();
     let name = ServiceName::new("test").unwrap();
-    hung.say(&Message::Register { request: 1, name, places: 64 }).unwrap();
-    assert!(matches!(hung.next().unwrap().0, Message::Registered { .. }));
+    hung.say(&RegistryMessage::Register { request: 1, name, places: 64 }.into()).unwrap();
+    assert!(matches!(
+        hung.next().unwrap().0,
+        Message::Registry(RegistryMessage::Registered { .. })
+    ));
     std::thread::spawn(move || {
         // Between offers there is word of links that their callers have filled.
         let kept: Vec<_> = (0..100).filter_map(|_| hung.adopt().ok()).collect();

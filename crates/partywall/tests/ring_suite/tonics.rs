@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use partywall::{Channel, Isolation, Peer, Route, Router, Routes, Server};
+use partywall::{Channel, Peer, Route, Router, Routes, Server};
 use partywall_interop::proto::test_service_client::TestServiceClient;
 use partywall_interop::proto::{Empty, Payload, SimpleRequest};
 use partywall_interop::service::{DELAY_MS, Handle, test_service_with};
@@ -175,7 +175,7 @@ async fn a_mock_needs_no_coordinator() {
     let mut channel = server.in_process().unwrap();
     channel.call(request("Any", Body::empty())).await.unwrap();
     let peer = seen.lock().unwrap().take().expect("a peer");
-    assert_eq!((peer.pid(), peer.isolation()), (Some(std::process::id()), Isolation::None));
+    assert_eq!(peer.pid(), Some(std::process::id()));
     assert!(matches!(channel.route(), Some(Route::Ring { server }) if server.uid() == peer.uid()));
     let mut client = TestServiceClient::new(channel.clone());
     let body = vec![7; 3 << 20].into();

@@ -24,7 +24,7 @@ pub(super) const COMPOSE: &str = "/compose.yaml";
 /// slow. (Services that fail in calls are not for it: a slow handler soon runs in its own process.)
 const COMPOSE_TEXT: &str = "services:
   test:
-    x-partywall: {program: /bin/st-server, link: domain, isolation: fault}
+    x-partywall: {program: /bin/st-server, link: domain, isolation: protection-keys}
   web:
     depends_on: [test]
     environment: {PARTYWALL_INLINE_LIMIT_MS: 1000}
@@ -33,7 +33,7 @@ const COMPOSE_TEXT: &str = "services:
       args: [--mode, few]
       calls: [test/*]
       link: domain
-      isolation: fault
+      isolation: protection-keys
 ";
 
 /// Contents of each file by its path from the root; none for a directory.

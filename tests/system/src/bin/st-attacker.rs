@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::{Parser, ValueEnum};
-use partywall_abi::control::{Message, Role, Token};
+use partywall_abi::control::{LinkMessage, ListMessage, Message, RegistryMessage, Role, Token};
 use partywall_abi::name::ServiceName;
 use partywall_shm::setup::{Adopted, Pending};
 use partywall_shm::socket;
@@ -122,7 +122,7 @@ fn main() -> Result<()> {
         Mode::Ask => crowd.flood(connect_to("test"), false),
         Mode::Denied => crowd.flood(connect_to("closed"), false),
         Mode::Refused => crowd.flood(connect_to("closed"), true),
-        Mode::List => crowd.flood(|request| Message::List { request }, false),
+        Mode::List => crowd.flood(|request| Message::List(ListMessage::List { request }), false),
         Mode::Report => crowd.flood(report, true),
         Mode::Register => crowd.register(),
         Mode::Watch => crowd.watch(),
@@ -158,13 +158,19 @@ fn name(name: &str) -> ServiceName {
 }
 
 fn connect_to(to: &'static str) -> impl Fn(u32) -> Message {
-    move |request| Message::Connect { request, name: name(to) }
+    move |request| Message::Link(LinkMessage::Connect { request, name: name(to) })
 }
 
 fn report(request: u32) -> Message {
     let mut token = [0; 16];
     token[..4].copy_from_slice(&request.to_ne_bytes());
-    Message::Report { request, token: Token(token), role: Role::Caller, name: name("test") }
+    Message::Link(LinkMessage::Report {
+        request,
+        token: Token(token),
+        role: Role::Caller,
+        name: name("test"),
+        security: partywall::Security::HIGHEST,
+    })
 }
 
 struct Crowd {
@@ -273,11 +279,17 @@ impl Crowd {
         for request in 0_u32.. {
             for (n, conversation) in held.iter().enumerate() {
                 let flip = name(&format!("flip.{n}"));
-                conversation.say(&Message::Register { request, name: flip, places: 1 })?;
+                conversation.say(&Message::Registry(RegistryMessage::Register {
+                    request,
+                    name: flip,
+                    places: 1,
+                }))?;
                 // One answer to each.
                 match conversation.next()?.0 {
-                    Message::Registered { registration, .. } => {
-                        conversation.say(&Message::Unregister { registration })?;
+                    Message::Registry(RegistryMessage::Registered { registration, .. }) => {
+                        conversation.say(&Message::Registry(RegistryMessage::Unregister {
+                            registration,
+                        }))?;
                         done();
                     }
                     other => return Err(format!("the coordinator says {other:?}").into()),
@@ -292,7 +304,10 @@ impl Crowd {
         let held = self.open();
         for conversation in &held {
             for request in 0..64 {
-                let _full = conversation.try_say(&Message::Watch { request, name: name("flip.0") });
+                let _full = conversation.try_say(&Message::Registry(RegistryMessage::Watch {
+                    request,
+                    name: name("flip.0"),
+                }));
             }
         }
         ready();
@@ -311,7 +326,8 @@ impl Crowd {
         ready();
         let mut kept = Vec::new();
         for request in 0_u32.. {
-            conversation.say(&Message::Connect { request, name: name("test") })?;
+            conversation
+                .say(&Message::Link(LinkMessage::Connect { request, name: name("test") }))?;
             match conversation.fill() {
                 // What is mapped stays, whatever becomes of the link: its pages are this process's.
                 Ok((_, pending)) => {
@@ -334,7 +350,8 @@ impl Crowd {
             let Ok(conversation) = Conversation::open(&self.arguments.socket) else { break };
             let mut links = Vec::new();
             for request in 0..64_u32 {
-                conversation.say(&Message::Connect { request, name: name("test") })?;
+                conversation
+                    .say(&Message::Link(LinkMessage::Connect { request, name: name("test") }))?;
                 let filled = conversation
                     .fill()
                     .and_then(|(_, pending)| Ok(pending.wait(Instant::now() + PATIENCE)?));
@@ -359,16 +376,26 @@ impl Crowd {
 
     fn hung(&self) -> Result<()> {
         let server = Conversation::open(&self.arguments.socket)?;
-        server.say(&Message::Register { request: 1, name: name("flip.dead"), places: 9999 })?;
+        server.say(&Message::Registry(RegistryMessage::Register {
+            request: 1,
+            name: name("flip.dead"),
+            places: 9999,
+        }))?;
         self.flood(connect_to("flip.dead"), false)
     }
 }
 
 /// Serves a name that others watch, and gives it up.
 fn flip(by: &Conversation, request: u32) -> Result<()> {
-    by.say(&Message::Register { request, name: name("flip.0"), places: 1 })?;
+    by.say(&Message::Registry(RegistryMessage::Register {
+        request,
+        name: name("flip.0"),
+        places: 1,
+    }))?;
     match by.next()?.0 {
-        Message::Registered { registration, .. } => by.say(&Message::Unregister { registration }),
+        Message::Registry(RegistryMessage::Registered { registration, .. }) => {
+            by.say(&Message::Registry(RegistryMessage::Unregister { registration }))
+        }
         other => Err(format!("the coordinator says {other:?}").into()),
     }
 }
@@ -401,7 +428,11 @@ fn linger(arguments: &Arguments) -> Result<()> {
         Mode::LingerServerEarly | Mode::LingerServerFilled | Mode::LingerServerLate
     ) {
         let server = Conversation::open(&arguments.socket)?;
-        server.say(&Message::Register { request: 1, name: name("bad"), places: 999 })?;
+        server.say(&Message::Registry(RegistryMessage::Register {
+            request: 1,
+            name: name("bad"),
+            places: 999,
+        }))?;
         server.next()?;
         ready();
         serves = Some(server);
@@ -423,7 +454,7 @@ fn linger(arguments: &Arguments) -> Result<()> {
 fn one_lingering(arguments: &Arguments, serves: Option<&Conversation>) -> Result<bool> {
     let path = &arguments.socket;
     let ask = |conversation: &Conversation| {
-        conversation.say(&Message::Connect { request: 1, name: name("test") })
+        conversation.say(&Message::Link(LinkMessage::Connect { request: 1, name: name("test") }))
     };
     match arguments.mode {
         Mode::LingerUnproven => {
@@ -435,7 +466,7 @@ fn one_lingering(arguments: &Arguments, serves: Option<&Conversation>) -> Result
         }
         Mode::LingerProven => {
             let conversation = Conversation::open(path)?;
-            let list = Message::List { request: 1 }.encode();
+            let list = Message::List(ListMessage::List { request: 1 }).encode();
             send_lingering(conversation.as_fd(), &list)?;
             send_lingering(conversation.as_fd(), &[])
         }
@@ -451,7 +482,10 @@ fn one_lingering(arguments: &Arguments, serves: Option<&Conversation>) -> Result
             let (terms, own, servers, end) = conversation.linked()?;
             let bare = end.as_fd().try_clone_to_owned()?;
             let pending = Pending::new(terms.link, terms.geometry, own, servers, end)?;
-            conversation.say(&Message::Adopted { link: terms.link })?;
+            conversation.say(&Message::Link(LinkMessage::Adopted {
+                link: terms.link,
+                security: terms.security,
+            }))?;
             let _open = pending.wait(Instant::now() + PATIENCE)?;
             send_lingering(bare.as_fd(), &[])?;
             send_lingering(bare.as_fd(), b"x")
@@ -466,7 +500,10 @@ fn one_lingering(arguments: &Arguments, serves: Option<&Conversation>) -> Result
             let (terms, own, end) = server.offered()?;
             let bare = end.as_fd().try_clone_to_owned()?;
             let _adopted = Adopted::new(terms.link, terms.geometry, own, end)?;
-            server.say(&Message::Adopted { link: terms.link })?;
+            server.say(&Message::Link(LinkMessage::Adopted {
+                link: terms.link,
+                security: terms.security,
+            }))?;
             server.opened()?;
             // The caller waits for the word that the link is open.
             send_lingering(bare.as_fd(), b"x")
@@ -476,7 +513,10 @@ fn one_lingering(arguments: &Arguments, serves: Option<&Conversation>) -> Result
             let (terms, own, end) = server.offered()?;
             let bare = end.as_fd().try_clone_to_owned()?;
             let adopted = Adopted::new(terms.link, terms.geometry, own, end)?;
-            server.say(&Message::Adopted { link: terms.link })?;
+            server.say(&Message::Link(LinkMessage::Adopted {
+                link: terms.link,
+                security: terms.security,
+            }))?;
             let (_, callers) = server.opened()?;
             let _open = adopted.open(callers)?;
             send_lingering(bare.as_fd(), b"x")
@@ -498,17 +538,24 @@ fn linger_queued(path: &Path) -> Result<()> {
     loop {
         let (server, caller) = (Conversation::open(path)?, Conversation::open(path)?);
         let own = name("flip.dead");
-        server.say(&Message::Register { request: 1, name: own.clone(), places: 9 })?;
+        server.say(&Message::Registry(RegistryMessage::Register {
+            request: 1,
+            name: own.clone(),
+            places: 9,
+        }))?;
         server.next()?;
         for _ in 0..fits + 4 {
             caller.say(&refused)?;
         }
-        caller.say(&Message::Connect { request: 1, name: own })?;
+        caller.say(&Message::Link(LinkMessage::Connect { request: 1, name: own }))?;
         // It comes when all else has been answered.
         let (terms, memory, end) = server.offered()?;
         let bare = end.as_fd().try_clone_to_owned()?;
         let _adopted = Adopted::new(terms.link, terms.geometry, memory, end)?;
-        server.say(&Message::Adopted { link: terms.link })?;
+        server.say(&Message::Link(LinkMessage::Adopted {
+            link: terms.link,
+            security: terms.security,
+        }))?;
         // Its answer comes after the caller's end is on its way.
         server.say(&refused)?;
         server.next()?;
@@ -562,7 +609,7 @@ fn unread(path: &Path) -> Result<()> {
 
 fn unwatched(path: &Path) -> Result<()> {
     let (watches, flips) = (Conversation::open(path)?, Conversation::open(path)?);
-    watches.say(&Message::Watch { request: 1, name: name("flip.0") })?;
+    watches.say(&Message::Registry(RegistryMessage::Watch { request: 1, name: name("flip.0") }))?;
     (0..400).try_for_each(|request| flip(&flips, request))?;
     let (mut counts, mut before) = (0, None);
     // What is due comes when what was sent has been read: the turns of both are one after the other.
@@ -585,11 +632,14 @@ fn linger_when_told(path: &Path) -> Result<()> {
     let conversation = Conversation::open(path)?;
     let mut links = Vec::new();
     for request in 0..16 {
-        conversation.say(&Message::Connect { request, name: name("test") })?;
+        conversation.say(&Message::Link(LinkMessage::Connect { request, name: name("test") }))?;
         let (terms, own, servers, end) = conversation.linked()?;
         let bare = end.as_fd().try_clone_to_owned()?;
         let pending = Pending::new(terms.link, terms.geometry, own, servers, end)?;
-        conversation.say(&Message::Adopted { link: terms.link })?;
+        conversation.say(&Message::Link(LinkMessage::Adopted {
+            link: terms.link,
+            security: terms.security,
+        }))?;
         links.push((pending.wait(Instant::now() + PATIENCE)?, bare));
     }
     ready();

@@ -92,8 +92,8 @@ enum Mode {
     /// Calls a handler that computes for long, with a deadline of ten milliseconds, twenty times; prints how
     /// many microseconds after that each has come back.
     Late,
-    /// Prints what each end of a link says that keeps them apart.
-    Isolation,
+    /// Prints what each end of a link says that protects it, of a link of tasks and of a blocking one.
+    Security,
     /// Every interoperability case, of a server that is `--probed`; fails with those that did not
     /// hold.
     Interop,
@@ -116,7 +116,7 @@ fn main() -> Result<(), Error> {
         Mode::Few => runtime.block_on(few(arguments.socket.as_deref())),
         Mode::Fail => runtime.block_on(fail(arguments.socket.as_deref())),
         Mode::Late => runtime.block_on(late(arguments.socket.as_deref())),
-        Mode::Isolation => runtime.block_on(isolation(arguments.socket.as_deref())),
+        Mode::Security => security(&runtime, arguments.socket.as_deref()),
         Mode::Interop => runtime.block_on(interop(arguments.socket.as_deref())),
         Mode::Measure => runtime.block_on(measure(arguments.socket.as_deref())),
     }
@@ -365,15 +365,28 @@ async fn late(socket: Option<&Path>) -> Result<(), Error> {
     call_fifty_times(&mut client).await
 }
 
-async fn isolation(socket: Option<&Path>) -> Result<(), Error> {
-    let channel = connect(socket).await?;
-    let route = channel.route().ok_or("no route")?;
-    let mut asking = tonic::Request::new(request(1, 32));
-    asking.metadata_mut().insert("x-fail", "isolation".parse()?);
-    let status = TestServiceClient::new(channel).unary_call(asking).await.err();
-    println!("caller {}", route.isolation());
-    println!("service {}", status.ok_or("it has answered")?.message());
-    Ok(())
+fn security(runtime: &tokio::runtime::Runtime, socket: Option<&Path>) -> Result<(), Error> {
+    let asking = || -> Result<_, Error> {
+        let mut asking = tonic::Request::new(request(1, 32));
+        asking.metadata_mut().insert("x-fail", "security".parse()?);
+        Ok(asking)
+    };
+    let said = |end: &str, callers: partywall::Security, status: Option<tonic::Status>| {
+        println!("{end} caller {callers}");
+        println!("{end} service {}", status.ok_or("it has answered")?.message());
+        Ok::<(), Error>(())
+    };
+    let ask = async {
+        let channel = connect(socket).await?;
+        let route = channel.route().ok_or("no route")?;
+        let status = TestServiceClient::new(channel).unary_call(asking()?).await.err();
+        said("task", route.security(), status)
+    };
+    runtime.block_on(ask)?;
+    let socket = socket.map(Path::to_path_buf);
+    let mut channel = blocking::Channel::connect_at("partywall:///test", socket)?;
+    let status = channel.unary::<_, SimpleResponse>(UNARY, asking()?).err();
+    said("blocking", channel.server().ok_or("no link")?.security(), status)
 }
 
 async fn interop(socket: Option<&Path>) -> Result<(), Error> {

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use partywall::Channel;
-use partywall_abi::control::Message;
+use partywall_abi::control::{Message, RegistryMessage};
 use partywall_abi::name::ServiceName;
 use partywall_interop::proto::test_service_client::TestServiceClient;
 use partywall_system_tests::{is_answer, request};
@@ -102,9 +102,13 @@ async fn round(socket: &Path, open: &Channel) -> Result<[Duration; 4], Error> {
         let admit = start.elapsed();
         let start = Instant::now();
         let name = ServiceName::new("own")?;
-        conversation.say(&Message::Register { request: 1, name, places: 1 })?;
+        conversation.say(&Message::Registry(RegistryMessage::Register {
+            request: 1,
+            name,
+            places: 1,
+        }))?;
         match conversation.next()?.0 {
-            Message::Registered { .. } => Ok((admit, start.elapsed())),
+            Message::Registry(RegistryMessage::Registered { .. }) => Ok((admit, start.elapsed())),
             other => Err(format!("{other:?}").into()),
         }
     });

@@ -8,9 +8,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use partywall_abi::control::Message;
+use partywall_abi::control::{Message, SessionMessage};
 use partywall_shm::socket;
-use partywall_test_control::{Conversation, PATIENCE, Result};
+use partywall_test_control::{Conversation, PATIENCE, Result, proof};
 
 fn main() -> Result<()> {
     let mut arguments = std::env::args().skip(1);
@@ -32,10 +32,11 @@ fn connect_and_become(path: &str, program: &str) -> Result<()> {
 fn answer() -> Result<()> {
     let conversation = Conversation::from(std::io::stdin().as_fd().try_clone_to_owned()?);
     let nonce = conversation.challenge()?;
-    conversation.say(&Message::Proof { version: partywall_abi::VERSION, nonce })?;
+    conversation.say(&proof(nonce))?;
     match conversation.next_or_end()? {
-        Some((Message::Refused { .. }, _)) | None => println!("refused"),
-        Some((message, _)) => println!("taken for somebody: {message:?}"),
+        Some((Message::Session(SessionMessage::Refused { .. }), _)) | None => println!("refused"),
+        Some((Message::Session(message), _)) => println!("taken for somebody: {message:?}"),
+        Some((message, _)) => println!("not a word on who it is: {message:?}"),
     }
     Ok(())
 }

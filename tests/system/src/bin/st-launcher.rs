@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Parser;
-use partywall_abi::control::Isolation;
+use partywall_abi::security::Isolation;
 use partywall_domain::address_space::AddressSpace;
 use partywall_domain::task::{Called, Domain, Program};
 
@@ -41,8 +41,8 @@ struct Arguments {
 fn isolation(text: &str) -> Result<Isolation, String> {
     match text {
         "none" => Ok(Isolation::None),
-        "fault" => Ok(Isolation::Fault),
-        _ => Err("write none or fault".into()),
+        "protection-keys" => Ok(Isolation::ProtectionKeys),
+        _ => Err("write none or protection-keys".into()),
     }
 }
 

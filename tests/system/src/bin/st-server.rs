@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use clap::Parser;
-use partywall::{Deadline, Peer};
+use partywall::{Deadline, security_of};
 use partywall_interop::service::{Handle, probed, test_service_with};
 use tonic::service::interceptor::InterceptedService;
 use tonic::{Request, Status};
@@ -103,9 +103,8 @@ fn fail(request: Request<()>) -> Result<Request<()>, Status> {
         }
         return Ok(request);
     }
-    if request.metadata().get("x-fail").is_some_and(|how| how == "isolation") {
-        let peer = request.extensions().get::<Peer>();
-        return Err(Status::internal(peer.map_or("unknown".into(), |p| p.isolation().to_string())));
+    if request.metadata().get("x-fail").is_some_and(|how| how == "security") {
+        return Err(Status::internal(security_of(request.extensions()).to_string()));
     }
     if request.metadata().get("x-fail").is_some_and(|how| how == "copy") {
         return match leave_a_copy() {

@@ -3,12 +3,11 @@
 use std::time::{Duration, Instant};
 
 use partywall::blocking::Channel;
-use partywall_abi::VERSION;
-use partywall_abi::control::Message;
+use partywall_abi::control::{Message, SessionMessage};
 use partywall_interop::proto::test_service_client::TestServiceClient;
 use partywall_interop::proto::{SimpleRequest, SimpleResponse};
 use partywall_system_tests::request;
-use partywall_test_control::Conversation;
+use partywall_test_control::{Conversation, proof};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 use super::host::{Host, Moment, Process, alone};
@@ -140,14 +139,14 @@ fn a_proof_that_came_while_the_coordinator_was_late_is_in_time() {
     let nonce = proves.challenge().unwrap();
     silent.challenge().unwrap();
     coordinator.signal(Signal::STOP);
-    proves.say(&Message::Proof { version: VERSION, nonce }).unwrap();
+    proves.say(&proof(nonce)).unwrap();
     std::thread::sleep(Duration::from_secs(6));
     coordinator.signal(Signal::CONT);
     let welcome = proves.next().unwrap().0;
-    assert!(matches!(welcome, Message::Welcome { .. }), "{welcome:?}");
+    assert!(matches!(welcome, Message::Session(SessionMessage::Welcome { .. })), "{welcome:?}");
     let refused = silent.next().unwrap().0;
     assert!(
-        matches!(&refused, Message::Refused { text, .. } if text.contains("in time")),
+        matches!(&refused, Message::Session(SessionMessage::Refused { text, .. }) if text.contains("in time")),
         "{refused:?}"
     );
 }

@@ -12,6 +12,7 @@ mod idle;
 mod impostor;
 mod kills;
 mod memory;
+mod security;
 mod signals;
 #[cfg(feature = "failpoints")]
 mod stops;

@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use partywall_abi::control::Message;
+use partywall_abi::control::{LinkMessage, Message, RegistryMessage, SessionMessage};
 use partywall_abi::name::ServiceName;
 use partywall_test_control::Conversation;
 
@@ -59,8 +59,13 @@ fn connections_beyond_the_limit_of_descriptors_are_taken_when_there_is_room() {
         let began = Instant::now();
         let crowd: Vec<_> = (0..16).map(|_| Conversation::connect(&host.socket).unwrap()).collect();
         let name = ServiceName::new("test").unwrap();
-        first.say(&Message::Register { request: 1, name, places: 9 }).unwrap();
-        assert!(matches!(first.next().unwrap().0, Message::Registered { .. }));
+        first
+            .say(&Message::Registry(RegistryMessage::Register { request: 1, name, places: 9 }))
+            .unwrap();
+        assert!(matches!(
+            first.next().unwrap().0,
+            Message::Registry(RegistryMessage::Registered { .. })
+        ));
         std::thread::sleep(Duration::from_millis(100));
         let got = crowd.iter().map(Conversation::now);
         let (some, none): (Vec<_>, Vec<_>) = got.partition(Result::is_ok);
@@ -83,11 +88,22 @@ fn links_that_a_server_does_not_take_are_waited_for_without_spinning_and_refused
         Conversation::open(&host.socket).unwrap(),
         [(); 3].map(|()| Conversation::open(&host.socket).unwrap()),
     );
-    server.say(&Message::Register { request: 1, name: name.clone(), places: 99 }).unwrap();
-    assert!(matches!(server.next().unwrap().0, Message::Registered { .. }));
+    server
+        .say(&Message::Registry(RegistryMessage::Register {
+            request: 1,
+            name: name.clone(),
+            places: 99,
+        }))
+        .unwrap();
+    assert!(matches!(
+        server.next().unwrap().0,
+        Message::Registry(RegistryMessage::Registered { .. })
+    ));
     for caller in &callers {
         for request in 1..=16 {
-            caller.say(&Message::Connect { request, name: name.clone() }).unwrap();
+            caller
+                .say(&Message::Link(LinkMessage::Connect { request, name: name.clone() }))
+                .unwrap();
         }
     }
     let before = cpu_time(host.coordinator.pid());
@@ -97,7 +113,9 @@ fn links_that_a_server_does_not_take_are_waited_for_without_spinning_and_refused
     // Nobody is left without an answer.
     for caller in &callers {
         for _ in 0..16 {
-            let Message::Refused { code, text, .. } = caller.next().unwrap().0 else {
+            let Message::Session(SessionMessage::Refused { code, text, .. }) =
+                caller.next().unwrap().0
+            else {
                 panic!("no refusal")
             };
             assert_eq!(code, 14, "{text}");

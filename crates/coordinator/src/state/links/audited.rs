@@ -12,7 +12,8 @@ impl State {
         if let Some(caller) = &link.caller {
             let account = caller.standing.usage.account();
             let caller = &caller.standing.identity;
-            let event = Event::introduced(number, &link.name, caller, account, server);
+            let event =
+                Event::introduced(number, &link.name, (caller, account), server, link.security);
             self.audit(event);
         }
     }

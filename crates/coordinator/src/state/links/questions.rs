@@ -4,8 +4,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
-use partywall_abi::control::{Isolation, Message, Role};
+use partywall_abi::control::{LinkMessage, Role};
 use partywall_abi::name::{MethodSet, ServiceName};
+use partywall_abi::security::Security;
+use partywall_shm::address::Address;
 
 use super::*;
 
@@ -172,12 +174,27 @@ pub(super) enum Instance {
     Found(Conn, u64),
     /// Nobody serves the name.
     None,
+    /// None of those that serve it can have a link with the caller.
+    Unfit(Unfit),
     /// So many were asked, and have all let the offer pass.
     Tried(usize),
     /// None has a place for another link of this account.
     Full,
     /// Those that have are making as many links as they can at once.
     Busy,
+}
+
+/// Why an instance can have no link with a caller.
+pub(super) enum Unfit {
+    /// It speaks this version, and the caller another one.
+    Version(u16),
+    /// What protects the link would be too little.
+    TooWeak(String),
+}
+
+/// What protects a connection to an address of the policy; it was checked when that was read.
+pub(in crate::state) fn of_address(url: &str) -> Security {
+    Address::parse(url).map_or(Security::LOWEST, |address| address.security())
 }
 
 impl State {
@@ -297,9 +314,20 @@ impl State {
             self.deny(conn, request, "connect", text);
             return Asked::Done;
         }
-        let busy = c.opening >= OPENING;
-        let instance = match self.instance(&name, usage.account(), &question.tried, now) {
+        let (busy, version) = (c.opening >= OPENING, c.spoken.version);
+        let instance = match self.instance(conn, &name, &question.tried, now) {
             Instance::None => return self.redirect(conn, request, name, methods),
+            Instance::Unfit(Unfit::TooWeak(text)) => {
+                self.deny(conn, request, "connect", text);
+                return Asked::Done;
+            }
+            Instance::Unfit(Unfit::Version(theirs)) => {
+                let text = format!(
+                    "`{name}` speaks version {theirs} of Partywall's protocol, and this program version \
+                     {version}; remedy: build both from the same release"
+                );
+                return refuse(self, FAILED_PRECONDITION, text);
+            }
             Instance::Tried(n) => {
                 let of = match n {
                     1 => "the one instance".into(),
@@ -370,20 +398,30 @@ impl State {
     /// The instance whose turn it is.
     pub(super) fn instance(
         &mut self,
+        caller: Conn,
         name: &ServiceName,
-        account: &Account,
         tried: &BTreeSet<Conn>,
         now: Instant,
     ) -> Instance {
-        let Some(entry) = self.names.get_mut(name) else { return Instance::None };
+        let Some(entry) = self.names.get(name) else { return Instance::None };
         let n = entry.registrations.len();
         if n == 0 {
             return Instance::None;
         }
-        let left: Vec<usize> = (0..n)
-            .map(|i| entry.next.wrapping_add(i) % n)
-            .filter(|&at| !tried.contains(&entry.registrations[at].conn))
-            .collect();
+        let mut unfit = None;
+        let mut left: Vec<usize> = (0..n).map(|i| entry.next.wrapping_add(i) % n).collect();
+        left.retain(|&at| {
+            let why = self.unfit(caller, entry.registrations[at].conn, name);
+            let fits = why.is_none();
+            unfit = unfit.take().or(why);
+            fits
+        });
+        if let (true, Some(why)) = (left.is_empty(), unfit) {
+            return Instance::Unfit(why);
+        }
+        let usage = Arc::clone(&self.connections[&caller].standing.usage);
+        let account = usage.account();
+        left.retain(|&at| !tried.contains(&entry.registrations[at].conn));
         // Each offer costs time and descriptors, and whoever serves the name decides how many pass.
         if left.is_empty() || tried.len() >= TRIED {
             return Instance::Tried(tried.len());
@@ -413,9 +451,23 @@ impl State {
         }
         let free = with_place.into_iter().find(|&at| server(at).places.pending.has_room(account));
         let Some(at) = free else { return Instance::Busy };
-        entry.next = at + 1;
         let r = &entry.registrations[at];
-        Instance::Found(r.conn, r.id)
+        let found = Instance::Found(r.conn, r.id);
+        if let Some(entry) = self.names.get_mut(name) {
+            entry.next = at + 1;
+        }
+        found
+    }
+
+    /// Why there can be no link between a caller and one that serves the name.
+    fn unfit(&self, caller: Conn, server: Conn, name: &ServiceName) -> Option<Unfit> {
+        let [ours, theirs] = [caller, server].map(|conn| self.connections[&conn].spoken.version);
+        if ours != theirs {
+            return Some(Unfit::Version(theirs));
+        }
+        let principals = &self.connections[&caller].standing.identity.principals;
+        let security = self.security_between(caller, server);
+        self.too_weak(principals, name, security).map(Unfit::TooWeak)
     }
 
     pub(super) fn redirect(
@@ -431,7 +483,17 @@ impl State {
             self.refuse(conn, request, UNAVAILABLE, text);
             return Asked::Done;
         };
-        let charge = match self.connections[&conn].standing.usage.charge(Resource::Links, 1) {
+        let (security, standing) = (of_address(&url), &self.connections[&conn].standing);
+        if let Some(why) = self.too_weak(&standing.identity.principals, &name, security) {
+            let text = format!("nobody serves `{name}` here, and over {url} {why}");
+            match self.policy.may_be_served(&name) {
+                // Somebody may yet.
+                true => self.refuse(conn, request, UNAVAILABLE, text),
+                false => self.deny(conn, request, "connect", text),
+            }
+            return Asked::Done;
+        }
+        let charge = match standing.usage.charge(Resource::Links, 1) {
             Ok(charge) => charge,
             Err(e) => {
                 self.refuse(conn, request, RESOURCE_EXHAUSTED, many_links(&e));
@@ -446,10 +508,10 @@ impl State {
             memory: false,
             phase: Phase::Open,
             url: Some(url.clone()),
-            ..Link::new(name, token, Isolation::Network, methods.clone())
+            ..Link::new(name, token, security, methods.clone())
         });
         self.audit_introduced(link);
-        self.send(conn, Message::Redirect { request, link, token, url, methods });
+        self.send(conn, LinkMessage::Redirect { request, link, token, url, methods });
         Asked::Done
     }
 }

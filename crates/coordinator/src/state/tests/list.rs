@@ -11,8 +11,10 @@ fn told(s: &mut State, conn: Conn) -> (Vec<LinkRow>, usize) {
         assert!(effects.len() <= ROWS + 1);
         for e in effects {
             match e {
-                Effect::Send { message: Message::Row { row, .. }, .. } => rows.push(row),
-                Effect::Send { message: Message::Listed { .. }, .. } => {}
+                Effect::Send { message: Message::List(ListMessage::Row { row, .. }), .. } => {
+                    rows.push(*row)
+                }
+                Effect::Send { message: Message::List(ListMessage::Listed { .. }), .. } => {}
                 other => panic!("{other:?}"),
             }
         }
@@ -26,16 +28,26 @@ fn a_list_asks_the_servers_and_does_not_wait_for_ever() {
     let (server, web, operator) = (open(&mut s, 1), open(&mut s, 2), open(&mut s, 9));
     register(&mut s, server);
     let (link, _) = link(&mut s, web);
-    assert_eq!(refused(&ask(&mut s, web, Message::List { request: 3 })).0, PERMISSION_DENIED);
-    let e = ask(&mut s, operator, Message::List { request: 3 });
-    assert!(
-        matches!(&e[..], [Effect::Send { to, message: Message::Query { .. } }] if *to == server)
+    assert_eq!(
+        refused(&ask(&mut s, web, Message::List(ListMessage::List { request: 3 }))).0,
+        PERMISSION_DENIED
     );
-    let stats = LinkStats { calls: 5, ..LinkStats::default() };
-    assert!(ask(&mut s, server, Message::Counted { request: 1, link, stats }).is_empty());
+    let e = ask(&mut s, operator, Message::List(ListMessage::List { request: 3 }));
     assert!(
-        ask(&mut s, web, Message::Counted { request: 1, link, stats: LinkStats::default() })
+        matches!(&e[..], [Effect::Send { to, message: Message::List(ListMessage::Query { .. }) }] if *to == server)
+    );
+    let stats = counted(5);
+    assert!(
+        ask(&mut s, server, Message::List(ListMessage::Counted { request: 1, link, stats }))
             .is_empty()
+    );
+    assert!(
+        ask(
+            &mut s,
+            web,
+            Message::List(ListMessage::Counted { request: 1, link, stats: LinkStats::default() })
+        )
+        .is_empty()
     );
     s.timeout(Instant::now());
     assert_eq!(told(&mut s, operator).1, 0, "too early");
@@ -55,8 +67,8 @@ fn a_long_list_is_told_in_batches_and_whole() {
             link(&mut s, caller);
         }
     }
-    ask(&mut s, operator, Message::List { request: 3 });
-    ask(&mut s, server, Message::CountedAll { request: 1 });
+    ask(&mut s, operator, Message::List(ListMessage::List { request: 3 }));
+    ask(&mut s, server, Message::List(ListMessage::CountedAll { request: 1 }));
     let (rows, batches) = told(&mut s, operator);
     let numbers: Vec<u64> = rows.iter().map(|r| r.link).collect();
     assert_eq!(numbers, (1..=2048).collect::<Vec<_>>());

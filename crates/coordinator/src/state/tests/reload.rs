@@ -16,7 +16,7 @@ fn a_right_that_goes_ends_its_links_at_both_ends_used_or_not() {
     let told: Vec<(Conn, u64)> = e
         .iter()
         .filter_map(|e| match e {
-            Effect::Send { to, message: Message::Ended { link, code, .. } } => {
+            Effect::Send { to, message: Message::End(EndMessage::Ended { link, code, .. }) } => {
                 assert_eq!(*code, PERMISSION_DENIED);
                 Some((*to, *link))
             }
@@ -44,13 +44,13 @@ fn a_server_that_says_that_a_link_is_over_keeps_no_caller() {
             }
         };
         let over = |e: &Effect| {
-            let died = Message::Died { link: number, role: Role::Caller };
+            let died = Message::End(EndMessage::Died { link: number, role: Role::Caller });
             matches!(e, Effect::Send { to, message } if (*to, message) == (web, &died))
         };
         assert!(e.iter().any(over), "{e:?}");
         // A caller that has not heard that yet.
         let e = reload(&mut s, &POLICY.replace("register = ['server']", "register = ['other']"));
-        let ended = |e: &Effect| matches!(e, Effect::Send { to, message: Message::Ended { link, .. } } if (*to, *link) == (web, number));
+        let ended = |e: &Effect| matches!(e, Effect::Send { to, message: Message::End(EndMessage::Ended { link, .. }) } if (*to, *link) == (web, number));
         assert!(e.iter().any(ended), "{e:?}");
         assert!(reload(&mut s, POLICY).iter().all(|e| !ended(e)));
     }
@@ -65,7 +65,9 @@ fn a_set_that_changes_is_told_to_both_ends() {
     let e = reload(&mut s, &POLICY.replace("web = ['a.B/*']", "web = ['a.B/C']"));
     let mut told = Vec::new();
     for e in &e {
-        let Effect::Send { to, message: Message::Allowed { link, methods, .. } } = e else {
+        let Effect::Send { to, message: Message::End(EndMessage::Allowed { link, methods, .. }) } =
+            e
+        else {
             panic!("{e:?}")
         };
         assert!(*link == number && methods.covers("/a.B/C") && !methods.covers("/a.B/D"));
@@ -85,7 +87,9 @@ fn what_changes_for_many_links_is_told_as_it_is_taken() {
     let mut e = reload(&mut s, &POLICY.replace("web = ['a.B/*']", "web = ['a.B/C']"));
     let told = |e: &[Effect]| -> Vec<u64> {
         let told = e.iter().filter_map(|e| match e {
-            Effect::Send { to, message: Message::Allowed { link, role, .. } } if *to == server => {
+            Effect::Send { to, message: Message::End(EndMessage::Allowed { link, role, .. }) }
+                if *to == server =>
+            {
                 assert_eq!(*role, Role::Server);
                 Some(*link)
             }
@@ -114,7 +118,9 @@ fn an_end_that_is_known_by_other_principals_is_shown_so() {
     link(&mut s, web);
     let e = reload(&mut s, &(POLICY.to_string() + "[principal.admin]\nuid = 2\n"));
     let shown = e.iter().find_map(|e| match e {
-        Effect::Send { to, message: Message::Allowed { peer, .. } } if *to == server => {
+        Effect::Send { to, message: Message::End(EndMessage::Allowed { peer, .. }) }
+            if *to == server =>
+        {
             Some(peer.principals.clone())
         }
         _ => None,
@@ -129,7 +135,7 @@ fn a_name_that_may_not_be_served_any_more_is_not() {
     register(&mut s, server);
     let (number, _) = link(&mut s, web);
     let e = reload(&mut s, &POLICY.replace("register = ['server']", "register = ['other']"));
-    let over = |m: &Message| matches!(m, Message::Unregistered { .. });
+    let over = |m: &Message| matches!(m, Message::Registry(RegistryMessage::Unregistered { .. }));
     assert!(
         e.iter()
             .any(|e| matches!(e, Effect::Send { to, message } if *to == server && over(message)))
@@ -142,12 +148,12 @@ fn a_name_that_may_not_be_served_any_more_is_not() {
 fn only_an_operator_may_have_the_policy_read_again() {
     let mut s = state();
     let (web, operator) = (open(&mut s, 2), open(&mut s, 9));
-    let e = ask(&mut s, web, Message::Reload { request: 4 });
+    let e = ask(&mut s, web, Message::Policy(PolicyMessage::Reload { request: 4 }));
     assert_eq!(refused(&e).0, PERMISSION_DENIED);
-    let e = ask(&mut s, operator, Message::Reload { request: 4 });
+    let e = ask(&mut s, operator, Message::Policy(PolicyMessage::Reload { request: 4 }));
     assert_eq!(e, [Effect::Reload { conn: operator, request: 4 }]);
     let started = admit(&mut s, Facts { started_as: Some("x".into()), ..facts(9) });
-    let e = ask(&mut s, started, Message::Reload { request: 4 });
+    let e = ask(&mut s, started, Message::Policy(PolicyMessage::Reload { request: 4 }));
     let (code, text) = refused(&e);
     assert_eq!(code, PERMISSION_DENIED);
     assert!(text.contains("you are service `x`"), "{text}");
@@ -163,7 +169,7 @@ fn links_that_are_being_made_go_on_unless_they_would_be_others_now() {
     // Its caller knows no link yet: it hears that its question is refused.
     let e = reload(&mut s, &POLICY.replace("web = ['a.B/*']", "web = ['a.B/C']"));
     let refused = e.iter().any(|e| {
-        matches!(e, Effect::Send { to, message: Message::Refused { request: 2, .. } } if *to == web)
+        matches!(e, Effect::Send { to, message: Message::Session(SessionMessage::Refused { request: 2, .. }) } if *to == web)
     });
     assert!(refused, "{e:?}");
 }
@@ -172,11 +178,15 @@ fn links_that_are_being_made_go_on_unless_they_would_be_others_now() {
 fn a_redirect_whose_address_changes_is_ended() {
     let mut s = state();
     let web = open(&mut s, 2);
-    ask(&mut s, web, Message::Connect { request: 2, name: ServiceName::new("far").unwrap() });
+    ask(
+        &mut s,
+        web,
+        Message::Link(LinkMessage::Connect { request: 2, name: ServiceName::new("far").unwrap() }),
+    );
     assert!(reload(&mut s, POLICY).is_empty());
     let e = reload(&mut s, &POLICY.replace("http://h:1", "http://h:2"));
     assert!(
-        matches!(&e[..], [Effect::Send { to, message: Message::Ended { role, .. } }]
+        matches!(&e[..], [Effect::Send { to, message: Message::End(EndMessage::Ended { role, .. }) }]
             if *to == web && *role == Role::Redirected),
         "{e:?}"
     );
@@ -188,9 +198,15 @@ fn quotas_change_for_who_is_connected() {
     let web = open(&mut s, 2);
     let account = |s: &State| s.connections[&web].standing.usage.account().to_string();
     let watch = |s: &mut State, n: u32, name: &str| {
-        let m = Message::Watch { request: n, name: ServiceName::new(name).unwrap() };
+        let m = Message::Registry(RegistryMessage::Watch {
+            request: n,
+            name: ServiceName::new(name).unwrap(),
+        });
         let e = ask(s, web, m);
-        !matches!(&e[..], [Effect::Send { message: Message::Refused { .. }, .. }])
+        !matches!(
+            &e[..],
+            [Effect::Send { message: Message::Session(SessionMessage::Refused { .. }), .. }]
+        )
     };
     assert_eq!(account(&s), "user 2");
     reload(&mut s, &(POLICY.to_string() + "[principal.web.quota]\nwatches = 1\n"));
@@ -206,7 +222,11 @@ fn a_redirect_that_ends_after_many_links_have_is_not_looked_at_twice() {
     let mut s = state();
     let (server, web) = (open(&mut s, 1), open(&mut s, 2));
     register(&mut s, server);
-    ask(&mut s, web, Message::Connect { request: 2, name: ServiceName::new("far").unwrap() });
+    ask(
+        &mut s,
+        web,
+        Message::Link(LinkMessage::Connect { request: 2, name: ServiceName::new("far").unwrap() }),
+    );
     for _ in 0..REMEMBERED + 1 {
         let (number, _) = link(&mut s, web);
         ask(&mut s, server, closed(number, Role::Server));
@@ -214,7 +234,7 @@ fn a_redirect_that_ends_after_many_links_have_is_not_looked_at_twice() {
     }
     let e = reload(&mut s, &POLICY.replace("http://h:1", "http://h:2"));
     assert!(
-        matches!(&e[..], [Effect::Send { to, message: Message::Ended { .. } }] if *to == web),
+        matches!(&e[..], [Effect::Send { to, message: Message::End(EndMessage::Ended { .. }) }] if *to == web),
         "{e:?}"
     );
 }

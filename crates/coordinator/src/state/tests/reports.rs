@@ -1,13 +1,19 @@
 use super::*;
 
 fn report(s: &mut State, conn: Conn, role: Role) -> Vec<Effect> {
-    let m = Message::Report { request: 7, token: Token([9; 16]), role, name: name() };
+    let m = Message::Link(LinkMessage::Report {
+        request: 7,
+        token: Token([9; 16]),
+        role,
+        name: name(),
+        security: Security::HIGHEST,
+    });
     ask(s, conn, m)
 }
 
 fn ended(e: &[Effect], conn: Conn) -> bool {
     e.iter()
-        .any(|e| matches!(e, Effect::Send { to, message: Message::Ended { .. } } if *to == conn))
+        .any(|e| matches!(e, Effect::Send { to, message: Message::End(EndMessage::Ended { .. }) } if *to == conn))
 }
 
 #[test]
@@ -15,13 +21,16 @@ fn a_link_that_both_ends_report_goes_on_under_this_policy() {
     let mut s = state();
     let (server, web) = (open(&mut s, 1), open(&mut s, 2));
     let e = report(&mut s, web, Role::Caller);
-    assert!(matches!(&e[..], [Effect::Send { message: Message::Reported { .. }, .. }]));
+    assert!(matches!(
+        &e[..],
+        [Effect::Send { message: Message::Link(LinkMessage::Reported { .. }), .. }]
+    ));
     assert_eq!(open_links(&s), 0);
     let e = report(&mut s, server, Role::Server);
     let allowed: Vec<Conn> = e
         .iter()
         .filter_map(|e| match e {
-            Effect::Send { to, message: Message::Allowed { methods, .. } } => {
+            Effect::Send { to, message: Message::End(EndMessage::Allowed { methods, .. }) } => {
                 assert!(methods.covers("/a.B/C") && !methods.covers("/x.Y/Z"));
                 Some(*to)
             }
@@ -85,7 +94,13 @@ fn nobody_takes_the_place_of_an_end_that_has_reported() {
 fn a_coordinator_that_is_not_new_hears_no_reports() {
     let mut s = state();
     let web = open(&mut s, 2);
-    let m = Message::Report { request: 7, token: Token([9; 16]), role: Role::Caller, name: name() };
+    let m = Message::Link(LinkMessage::Report {
+        request: 7,
+        token: Token([9; 16]),
+        role: Role::Caller,
+        name: name(),
+        security: Security::HIGHEST,
+    });
     s.message(web, m, Instant::now() + super::super::reports::GRACE);
     assert_eq!(refused(&take(&mut s)).0, NOT_FOUND);
 }
@@ -104,8 +119,20 @@ fn who_reports_what_is_not_there_leaves_the_others_their_links() {
         Token(bytes)
     };
     let report = |s: &mut State, conn: Conn, token: Token, role: Role| {
-        let e = ask(s, conn, Message::Report { request: 7, token, role, name: name() });
-        e.iter().any(|e| matches!(e, Effect::Send { message: Message::Reported { .. }, .. }))
+        let e = ask(
+            s,
+            conn,
+            Message::Link(LinkMessage::Report {
+                request: 7,
+                token,
+                role,
+                name: name(),
+                security: Security::HIGHEST,
+            }),
+        );
+        e.iter().any(|e| {
+            matches!(e, Effect::Send { message: Message::Link(LinkMessage::Reported { .. }), .. })
+        })
     };
     for role in [Role::Caller, Role::Server] {
         for _ in 0..10_000 {

@@ -26,15 +26,27 @@ fn one_users_connections_share_its_links_and_its_places() {
 fn a_server_with_few_places_keeps_a_share_for_each_new_user() {
     let mut s = under("[service.g]\nregister = ['anyone']\n[service.g.call]\nanyone = ['*']\n");
     let server = open(&mut s, 1);
-    ask(&mut s, server, Message::Register { request: 1, name: name(), places: 64 });
+    ask(
+        &mut s,
+        server,
+        Message::Registry(RegistryMessage::Register { request: 1, name: name(), places: 64 }),
+    );
     for (uid, share) in [(2, 32), (3, 16), (4, 8), (5, 4), (6, 2), (7, 1), (8, 1)] {
         let web = open(&mut s, uid);
         let mut had = 0;
         loop {
             let e = connect(&mut s, web);
             let [Effect::Offer { link, .. }] = e[..] else { break };
-            ask(&mut s, server, Message::Adopted { link });
-            ask(&mut s, web, Message::Adopted { link });
+            ask(
+                &mut s,
+                server,
+                Message::Link(LinkMessage::Adopted { link, security: Security::HIGHEST }),
+            );
+            ask(
+                &mut s,
+                web,
+                Message::Link(LinkMessage::Adopted { link, security: Security::HIGHEST }),
+            );
             had += 1;
         }
         assert_eq!(had, share, "user {uid}");
@@ -53,12 +65,15 @@ fn a_user_has_so_many_links_in_all_and_no_more() {
     let mut s = under(&(calls + &urls));
     let crowd = [open(&mut s, 2), open(&mut s, 2)];
     let ask_for = |s: &mut State, i: usize| {
-        let m = Message::Connect { request: 1, name: names[i % 5].clone() };
+        let m = Message::Link(LinkMessage::Connect { request: 1, name: names[i % 5].clone() });
         ask(s, crowd[i % 2], m)
     };
     for i in 0..4096 {
         let e = ask_for(&mut s, i);
-        assert!(matches!(&e[..], [Effect::Send { message: Message::Redirect { .. }, .. }]));
+        assert!(matches!(
+            &e[..],
+            [Effect::Send { message: Message::Link(LinkMessage::Redirect { .. }), .. }]
+        ));
     }
     let e = ask_for(&mut s, 4096);
     let (code, text) = refused(&e);
@@ -76,7 +91,17 @@ fn links_that_were_reported_leave_the_others_theirs() {
         let mut token = [7; 16];
         token[..8].copy_from_slice(&i.to_le_bytes());
         let (role, name) = (Role::Redirected, ServiceName::new("far").unwrap());
-        ask(&mut s, web, Message::Report { request: 7, token: Token(token), role, name });
+        ask(
+            &mut s,
+            web,
+            Message::Link(LinkMessage::Report {
+                request: 7,
+                token: Token(token),
+                role,
+                name,
+                security: Security::HIGHEST,
+            }),
+        );
     }
     assert_eq!(s.connections[&web].standing.usage.used(Resource::Links), 4096);
     for _ in 0..50 {
@@ -95,12 +120,17 @@ fn who_calls_until_it_is_refused_leaves_others_a_way_to_the_server() {
     let mut links = 0;
     let text = loop {
         let e = connect(&mut s, web);
-        if let [Effect::Send { message: Message::Refused { text, .. }, .. }] = &e[..] {
+        if let [
+            Effect::Send {
+                message: Message::Session(SessionMessage::Refused { text, .. }), ..
+            },
+        ] = &e[..]
+        {
             break text.clone();
         }
         let (link, to) = offered(&e);
-        ask(&mut s, to, Message::Adopted { link });
-        ask(&mut s, web, Message::Adopted { link });
+        ask(&mut s, to, Message::Link(LinkMessage::Adopted { link, security: Security::HIGHEST }));
+        ask(&mut s, web, Message::Link(LinkMessage::Adopted { link, security: Security::HIGHEST }));
         links += 1;
     };
     assert_eq!(links, 60);
@@ -117,7 +147,10 @@ fn one_user_serves_and_watches_so_many_names_and_no_more() {
     let (server, second, web) = (open(&mut s, 1), open(&mut s, 1), open(&mut s, 2));
     for i in 0..512 {
         let e = register(&mut s, [server, second][i % 2]);
-        assert!(matches!(&e[..], [Effect::Send { message: Message::Registered { .. }, .. }]));
+        assert!(matches!(
+            &e[..],
+            [Effect::Send { message: Message::Registry(RegistryMessage::Registered { .. }), .. }]
+        ));
     }
     let e = register(&mut s, server);
     let text = "user 1 has 512 served names, the most that one may have";
@@ -127,9 +160,10 @@ fn one_user_serves_and_watches_so_many_names_and_no_more() {
     assert!(matches!(&register(&mut s, server)[..], [Effect::Send { .. }]));
     let crowd: Vec<Conn> = (0..1024).map(|_| open(&mut s, 2)).collect();
     for conn in crowd {
-        ask(&mut s, conn, Message::Watch { request: 1, name: name() });
+        ask(&mut s, conn, Message::Registry(RegistryMessage::Watch { request: 1, name: name() }));
     }
-    let e = ask(&mut s, web, Message::Watch { request: 1, name: name() });
+    let e =
+        ask(&mut s, web, Message::Registry(RegistryMessage::Watch { request: 1, name: name() }));
     let text = "user 2 has 1024 watched names, the most that one may have";
     assert_eq!(refused(&e), (RESOURCE_EXHAUSTED, text));
 }
@@ -178,9 +212,9 @@ fn closed_links_are_remembered_in_bounds_and_not_those_of_one_user_only() {
     register(&mut s, server);
     let close = |s: &mut State, conn, calls| {
         let (number, _) = link(s, conn);
-        let stats = LinkStats { calls, ..LinkStats::default() };
+        let stats = counted(calls);
         let (role, blame) = (Role::Server, Blame::Nobody);
-        ask(s, server, Message::Closed { link: number, role, blame, stats });
+        ask(s, server, Message::End(EndMessage::Closed { link: number, role, blame, stats }));
         forgotten(s, number);
         number
     };
@@ -198,7 +232,7 @@ fn closed_links_are_remembered_in_bounds_and_not_those_of_one_user_only() {
     assert!(!s.links.contains_key(&own) && s.links.contains_key(&telling), "the oldest goes");
     // What was never open is not remembered.
     connect(&mut s, web);
-    ask(&mut s, web, Message::Cancel { request: 2 });
+    ask(&mut s, web, Message::Link(LinkMessage::Cancel { request: 2 }));
     let last = *s.links.keys().last().unwrap();
     forgotten(&mut s, last);
     assert_eq!(s.links.len(), REMEMBERED);
@@ -211,16 +245,24 @@ fn a_process_that_does_not_go_on_has_a_few_links_under_way_and_the_others_theirs
     register(&mut s, server);
     let mut begun = Vec::new();
     for request in 0..100 {
-        let e = ask(&mut s, slow, Message::Connect { request, name: name() });
+        let e = ask(&mut s, slow, Message::Link(LinkMessage::Connect { request, name: name() }));
         begun.extend(e.into_iter().map(|e| offered(&[e]).0));
     }
     assert_eq!(begun.len(), OPENING);
     for link in &begun {
-        ask(&mut s, server, Message::Adopted { link: *link });
+        ask(
+            &mut s,
+            server,
+            Message::Link(LinkMessage::Adopted { link: *link, security: Security::HIGHEST }),
+        );
     }
     link(&mut s, other);
     // One of them goes on, and the next question is taken.
-    let e = ask(&mut s, slow, Message::Adopted { link: begun[0] });
+    let e = ask(
+        &mut s,
+        slow,
+        Message::Link(LinkMessage::Adopted { link: begun[0], security: Security::HIGHEST }),
+    );
     assert!(e.iter().any(|e| matches!(e, Effect::Offer { .. })), "{e:?}");
     // The others wait, but not for ever.
     let mut refusals = 0;
@@ -229,7 +271,7 @@ fn a_process_that_does_not_go_on_has_a_few_links_under_way_and_the_others_theirs
         let e = take(&mut s);
         refusals += e
             .iter()
-            .filter(|e| matches!(e, Effect::Send { to, message: Message::Refused { .. } } if *to == slow))
+            .filter(|e| matches!(e, Effect::Send { to, message: Message::Session(SessionMessage::Refused { .. }) } if *to == slow))
             .count();
     }
     // Of a hundred, one is open, fifteen were begun and are over.
@@ -238,7 +280,7 @@ fn a_process_that_does_not_go_on_has_a_few_links_under_way_and_the_others_theirs
     for number in s.links.keys().copied().filter(|n| *n != begun[0]).collect::<Vec<_>>() {
         forgotten(&mut s, number);
     }
-    let e = ask(&mut s, slow, Message::Connect { request: 1000, name: name() });
+    let e = ask(&mut s, slow, Message::Link(LinkMessage::Connect { request: 1000, name: name() }));
     assert!(matches!(&e[..], [Effect::Offer { .. }]), "{e:?}");
 }
 
@@ -251,12 +293,12 @@ fn a_server_that_does_not_read_is_offered_few_links_however_often_callers_cancel
     register(&mut s, stopped);
     let mut offers = Vec::new();
     for request in 0..1000 {
-        let e = ask(&mut s, web, Message::Connect { request, name: name() });
+        let e = ask(&mut s, web, Message::Link(LinkMessage::Connect { request, name: name() }));
         offers.extend(e.iter().filter_map(|e| match e {
             Effect::Offer { link, .. } => Some(*link),
             _ => None,
         }));
-        ask(&mut s, web, Message::Cancel { request });
+        ask(&mut s, web, Message::Link(LinkMessage::Cancel { request }));
     }
     assert_eq!(offers.len(), 16, "half of those that may be under way at one server");
     assert_eq!(s.connections[&stopped].standing.usage.used(Resource::Served), 16);

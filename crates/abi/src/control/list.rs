@@ -1,0 +1,204 @@
+//! The list of links, for an operator, and what servers count for it.
+
+use alloc::boxed::Box;
+use alloc::string::String;
+
+use super::fields::{flag, identity, put_identity, put_text};
+use super::{Identity, start, unknown};
+use crate::codec::{DecodeError, Reader, Writer};
+use crate::limits;
+use crate::security::Security;
+
+pub(super) const KINDS: u16 = 0x0500;
+const LIST: u16 = KINDS | 1;
+const ROW: u16 = KINDS | 2;
+const LISTED: u16 = KINDS | 3;
+const QUERY: u16 = KINDS | 4;
+const COUNTED: u16 = KINDS | 5;
+const COUNTED_ALL: u16 = KINDS | 6;
+
+/// Messages about the list of links.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ListMessage {
+    /// To the coordinator: which links are there?
+    List {
+        /// Request number.
+        request: u32,
+    },
+    /// To the process: this one.
+    Row {
+        /// Request number.
+        request: u32,
+        /// The link.
+        row: Box<LinkRow>,
+    },
+    /// To the process: that was all.
+    Listed {
+        /// Request number.
+        request: u32,
+    },
+    /// To a server: what have your links counted so far?
+    Query {
+        /// Number of the question.
+        request: u32,
+    },
+    /// To the coordinator: this link so much.
+    Counted {
+        /// Number of the question.
+        request: u32,
+        /// The link's number.
+        link: u64,
+        /// What was counted.
+        stats: LinkStats,
+    },
+    /// To the coordinator: that was all.
+    CountedAll {
+        /// Number of the question.
+        request: u32,
+    },
+}
+
+impl ListMessage {
+    pub(super) fn put(&self, w: &mut Writer<'_>) {
+        match self {
+            Self::List { request } => start(w, LIST, *request),
+            Self::Row { request, row } => {
+                start(w, ROW, *request);
+                put_row(w, row);
+            }
+            Self::Listed { request } => start(w, LISTED, *request),
+            Self::Query { request } => start(w, QUERY, *request),
+            Self::Counted { request, link, stats } => {
+                start(w, COUNTED, *request);
+                w.u64(*link);
+                put_stats(w, stats);
+            }
+            Self::CountedAll { request } => start(w, COUNTED_ALL, *request),
+        }
+    }
+
+    pub(super) fn take(kind: u16, request: u32, r: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        Ok(match kind {
+            LIST => Self::List { request },
+            ROW => Self::Row { request, row: row(r)?.into() },
+            LISTED => Self::Listed { request },
+            QUERY => Self::Query { request },
+            COUNTED => Self::Counted { request, link: r.u64("link")?, stats: stats(r)? },
+            COUNTED_ALL => Self::CountedAll { request },
+            _ => return Err(unknown(kind)),
+        })
+    }
+}
+
+/// What one end of a link has counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LinkStats {
+    /// Calls that have begun.
+    pub calls: u64,
+    /// Of these, the ones that have ended with a status other than OK.
+    pub failed: u64,
+    /// Of these, the ones that policy denied.
+    pub denied: u64,
+    /// Payload bytes sent.
+    pub sent_bytes: u64,
+    /// Payload bytes received.
+    pub received_bytes: u64,
+    /// How often callers' threads came in through the gate and found something to do.
+    pub visits: u64,
+    /// System calls that were forwarded during these visits.
+    pub forwards: u64,
+    /// Time that callers' threads spent in the service, in nanoseconds.
+    pub inside_ns: u64,
+}
+
+/// One row of the coordinator's list of links.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LinkRow {
+    /// The link's number.
+    pub link: u64,
+    /// The name that was connected to.
+    pub name: String,
+    /// Who calls.
+    pub caller: Identity,
+    /// Who serves; none when the link is a redirect to the network.
+    pub server: Option<Identity>,
+    /// Where a redirect leads, else empty.
+    pub url: String,
+    /// What protects the link.
+    pub security: Security,
+    /// Whether callers may come into the service by its gate.
+    pub gate: bool,
+    /// Whether it is still open.
+    pub open: bool,
+    /// What the server's end has counted.
+    pub stats: LinkStats,
+}
+
+impl LinkRow {
+    /// A link that is open, over a ring, of which no more is known than this.
+    pub fn new(link: u64, name: &str, caller: Identity, server: Option<Identity>) -> Self {
+        Self {
+            link,
+            name: name.into(),
+            caller,
+            server,
+            url: String::new(),
+            security: Security::LOWEST,
+            gate: false,
+            open: true,
+            stats: LinkStats::default(),
+        }
+    }
+}
+
+pub(super) fn put_stats(w: &mut Writer<'_>, s: &LinkStats) {
+    let counts = [s.calls, s.failed, s.denied, s.sent_bytes, s.received_bytes];
+    for v in counts.into_iter().chain([s.visits, s.forwards, s.inside_ns]) {
+        w.u64(v);
+    }
+}
+
+pub(super) fn stats(r: &mut Reader<'_>) -> Result<LinkStats, DecodeError> {
+    Ok(LinkStats {
+        calls: r.u64("calls")?,
+        failed: r.u64("failed")?,
+        denied: r.u64("denied")?,
+        sent_bytes: r.u64("sent bytes")?,
+        received_bytes: r.u64("received bytes")?,
+        visits: r.u64("visits")?,
+        forwards: r.u64("forwards")?,
+        inside_ns: r.u64("time inside")?,
+    })
+}
+
+pub(super) fn put_row(w: &mut Writer<'_>, row: &LinkRow) {
+    w.u64(row.link);
+    put_text(w, &row.name, limits::NAME_BYTES);
+    put_identity(w, &row.caller);
+    w.u8(row.server.is_some().into());
+    if let Some(server) = &row.server {
+        put_identity(w, server);
+    }
+    put_text(w, &row.url, limits::URL_BYTES);
+    row.security.put(w);
+    w.u8(row.gate.into());
+    w.u8(row.open.into());
+    put_stats(w, &row.stats);
+}
+
+pub(super) fn row(r: &mut Reader<'_>) -> Result<LinkRow, DecodeError> {
+    Ok(LinkRow {
+        link: r.u64("link")?,
+        name: r.short_text("name", limits::NAME_BYTES)?,
+        caller: identity(r)?,
+        server: if flag(r, "has server")? { Some(identity(r)?) } else { None },
+        url: r.short_text("url", limits::URL_BYTES)?,
+        security: Security::take(r)?,
+        gate: flag(r, "gate")?,
+        open: flag(r, "open")?,
+        stats: stats(r)?,
+    })
+}

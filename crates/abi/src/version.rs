@@ -1,0 +1,181 @@
+//! Which versions of these bytes two processes have in common, and what they can do beyond that.
+
+use core::fmt;
+
+use crate::codec::{DecodeError, Reader, Writer};
+
+/// A range of versions, from 1 on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Versions {
+    lowest: u16,
+    highest: u16,
+}
+
+impl Versions {
+    /// What this release speaks.
+    pub const OWN: Self = Self { lowest: crate::VERSION, highest: crate::VERSION };
+
+    /// A range; none that is empty or begins at zero.
+    pub const fn new(lowest: u16, highest: u16) -> Option<Self> {
+        if lowest == 0 || lowest > highest {
+            return None;
+        }
+        Some(Self { lowest, highest })
+    }
+
+    /// The version that a process and its coordinator use: the highest that both speak.
+    ///
+    /// # Errors
+    /// [`NoCommonVersion`].
+    pub fn agree(process: Self, coordinator: Self) -> Result<u16, NoCommonVersion> {
+        let highest = process.highest.min(coordinator.highest);
+        if highest >= process.lowest.max(coordinator.lowest) {
+            Ok(highest)
+        } else {
+            Err(NoCommonVersion { process, coordinator })
+        }
+    }
+
+    pub(crate) fn put(self, w: &mut Writer<'_>) {
+        w.u16(self.lowest);
+        w.u16(self.highest);
+    }
+
+    pub(crate) fn take(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let (lowest, highest) = (r.u16("lowest version")?, r.u16("highest version")?);
+        let wrong = DecodeError::Value { field: "lowest version", found: lowest.into() };
+        Self::new(lowest, highest).ok_or(wrong)
+    }
+}
+
+/// A process and a coordinator that cannot speak with each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the coordinator speaks {coordinator} of Partywall's protocol, and this program {process}; remedy: \
+     update the {}",
+    if .process.highest < .coordinator.lowest { "program" } else { "coordinator" }
+)]
+pub struct NoCommonVersion {
+    process: Versions,
+    coordinator: Versions,
+}
+
+impl fmt::Display for Versions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.lowest == self.highest {
+            return write!(f, "version {}", self.lowest);
+        }
+        write!(f, "versions {} to {}", self.lowest, self.highest)
+    }
+}
+
+/// What a process can do beyond what its version says; what both ends of a link can do goes with its
+/// terms.
+///
+/// A bit that has no name here is carried and has no effect, so that an older coordinator does not keep two
+/// newer ends from what they have in common.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Capabilities(u64);
+
+impl Capabilities {
+    /// No capability.
+    pub const NONE: Self = Self(0);
+    /// A link's end takes and sends records of the kind [`crate::frame::Kind::Room`].
+    pub const ROOM: Self = Self(1);
+    /// What this release can do.
+    pub const OWN: Self = Self::ROOM;
+
+    const NAMES: [(Self, &'static str); 1] = [(Self::ROOM, "room")];
+
+    /// These bits, whether they have names or not.
+    pub const fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    /// Its bits.
+    pub const fn bits(self) -> u64 {
+        self.0
+    }
+
+    /// What both can do.
+    pub const fn common(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+
+    /// Whether all of `other` is among these.
+    pub const fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+impl fmt::Display for Capabilities {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut rest = self.0;
+        let mut between = "";
+        for (known, name) in Self::NAMES {
+            if self.contains(known) {
+                write!(f, "{between}{name}")?;
+                rest &= !known.0;
+                between = ", ";
+            }
+        }
+        match (rest, self.0) {
+            (0, 0) => f.write_str("none"),
+            (0, _) => Ok(()),
+            (rest, _) => write!(f, "{between}{rest:#x}"),
+        }
+    }
+}
+
+impl fmt::Debug for Capabilities {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Capabilities({self})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::string::ToString;
+
+    use super::*;
+
+    #[test]
+    fn the_highest_common_version_is_chosen() {
+        let range = |lowest, highest| Versions::new(lowest, highest).unwrap();
+        for (process, coordinator) in
+            [(range(1, 3), range(2, 9)), (range(2, 9), range(1, 3)), (range(3, 3), range(1, 9))]
+        {
+            assert_eq!(Versions::agree(process, coordinator), Ok(3));
+        }
+        for (process, coordinator, remedy) in [
+            (
+                range(1, 2),
+                range(3, 3),
+                "speaks version 3 of Partywall's protocol, and this program \
+                                        versions 1 to 2; remedy: update the program",
+            ),
+            (
+                range(3, 4),
+                range(1, 2),
+                "and this program versions 3 to 4; remedy: update the coordinator",
+            ),
+        ] {
+            let error = Versions::agree(process, coordinator).unwrap_err().to_string();
+            assert!(error.ends_with(remedy), "{error}");
+        }
+        assert_eq!([Versions::new(0, 1), Versions::new(2, 1)], [None; 2]);
+        assert_eq!(range(4, 4).to_string(), "version 4");
+        assert_eq!(range(4, 6).to_string(), "versions 4 to 6");
+    }
+
+    #[test]
+    fn capabilities_are_told_by_name_and_unknown_ones_have_no_effect() {
+        let newer = Capabilities::from_bits(0x8001);
+        assert_eq!(newer.to_string(), "room, 0x8000");
+        assert_eq!(alloc::format!("{:?}", Capabilities::NONE), "Capabilities(none)");
+        assert_eq!(newer.common(Capabilities::OWN), Capabilities::ROOM);
+        assert!(newer.contains(Capabilities::ROOM) && newer.contains(Capabilities::NONE));
+        assert!(!Capabilities::NONE.contains(Capabilities::ROOM));
+        assert_eq!(Capabilities::ROOM.to_string(), "room");
+    }
+}

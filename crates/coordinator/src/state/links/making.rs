@@ -1,0 +1,133 @@
+//! A link on its way: offered to its server, filled by its caller, open.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use partywall_abi::control::{Identity, LinkMessage};
+use partywall_abi::layout::Geometry;
+use partywall_abi::name::MethodSet;
+use partywall_abi::security::Security;
+
+use super::{Conn, Effect, FILL_TIME, Link, Making, PERMISSION_DENIED, Phase, State};
+use crate::quota::{Charge, Resource};
+
+impl State {
+    pub(super) fn offer(
+        &mut self,
+        conn: Conn,
+        (server, registration): (Conn, u64),
+        making: Making,
+        methods: MethodSet,
+        [caller_charge, server_charge]: [Charge; 2],
+    ) {
+        let usage = Arc::clone(&self.connections[&conn].standing.usage);
+        let wide = usage.charge(Resource::Wide, 1).ok();
+        let geometry = if wide.is_some() { Geometry::WIDE } else { Geometry::DEFAULT };
+        let spoken = |conn: Conn| self.connections[&conn].spoken.capabilities;
+        let capabilities = spoken(conn).common(spoken(server));
+        let security = self.security_between(conn, server);
+        let (name, deadline) = (making.question.name.clone(), making.deadline);
+        let token = (self.token)();
+        let caller = self.end(conn, [caller_charge].into_iter().chain(wide).collect());
+        let identity = Identity::clone(&caller.standing.identity);
+        let link = Link {
+            caller: Some(caller),
+            server: Some(self.end(server, vec![server_charge])),
+            geometry,
+            capabilities,
+            phase: Phase::Offered(making),
+            place: Some(usage.account().clone()),
+            pending: Some(usage.account().clone()),
+            ..Link::new(name, token, security, methods)
+        };
+        let number = self.book(link);
+        self.deadlines.insert((deadline, number));
+        self.connection(conn).opening += 1;
+        let places = &mut self.connection(server).places;
+        places.all.take(usage.account());
+        places.pending.take(usage.account());
+        let terms = self.links[&number].terms(number, identity);
+        let message = LinkMessage::Offer { registration, terms }.into();
+        self.effects.push(Effect::Offer { link: number, geometry, to: server, message });
+    }
+
+    /// An end has adopted its part.
+    pub(in crate::state) fn adopted(
+        &mut self,
+        conn: Conn,
+        (number, security): (u64, Security),
+        now: Instant,
+    ) {
+        let Some(link) = self.links.get_mut(&number) else { return };
+        let (asked, by_server) = match &link.phase {
+            Phase::Offered(_) => (link.server_conn(), true),
+            Phase::Filling(_) => (link.caller_conn(), false),
+            Phase::Open | Phase::Reported(_) | Phase::Over => return,
+        };
+        if asked != Some(conn) {
+            return;
+        }
+        // It knows what this coordinator may not: that it shares an address space.
+        link.security = link.security.min_per_field(security);
+        if let Some(why) = self.is_too_weak(number) {
+            return match by_server {
+                true => self.next_instance(number, &why, now),
+                false => self.fail(number, PERMISSION_DENIED, &why),
+            };
+        }
+        let Some(link) = self.links.get_mut(&number) else { return };
+        let security = link.security;
+        match std::mem::replace(&mut link.phase, Phase::Over) {
+            Phase::Offered(making) => {
+                self.deadlines.remove(&(making.deadline, number));
+                let deadline = now + FILL_TIME;
+                let request = making.question.request;
+                link.phase = Phase::Filling(Making { deadline, ..making });
+                let to = link.caller_conn().expect("it is being made");
+                let peer = &link.server.as_ref().expect("it is being made").standing.identity;
+                let terms = link.terms(number, Identity::clone(peer));
+                self.deadlines.insert((deadline, number));
+                self.connection(conn).passed = None;
+                let message = LinkMessage::Linked { request, terms }.into();
+                self.effects.push(Effect::Link { link: number, to, message });
+            }
+            Phase::Filling(making) => {
+                let to = link.server_conn().expect("it is being made");
+                link.phase = Phase::Open;
+                self.made(number, &making);
+                self.not_pending(number);
+                let message = LinkMessage::Open { link: number, security }.into();
+                self.effects.push(Effect::Open { link: number, to, message });
+                self.hungry.want(now);
+            }
+            other => link.phase = other,
+        }
+    }
+
+    /// What the caller has filled is whole, and goes to the server now.
+    pub fn introduced(&mut self, number: u64) {
+        if let Some(link) = self.links.get_mut(&number) {
+            (link.open, link.opened) = (true, true);
+            self.audit_introduced(number);
+        }
+    }
+
+    /// A link is not being made any more.
+    pub(super) fn made(&mut self, number: u64, making: &Making) {
+        self.deadlines.remove(&(making.deadline, number));
+        let caller = self.links[&number].caller_conn();
+        if let Some(c) = caller.and_then(|caller| self.connections.get_mut(&caller)) {
+            c.opening -= 1;
+        }
+    }
+
+    /// Its server has adopted it, or holds nothing of it.
+    pub(super) fn not_pending(&mut self, number: u64) {
+        let Some(link) = self.links.get_mut(&number) else { return };
+        if let Some(account) = link.pending.take()
+            && let Some(c) = link.server_conn().and_then(|s| self.connections.get_mut(&s))
+        {
+            c.places.pending.give_back(&account);
+        }
+    }
+}
