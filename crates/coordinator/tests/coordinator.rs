@@ -10,7 +10,7 @@ use partywall_abi::name::ServiceName;
 use partywall_coordinator::{Coordinator, Policy, launch};
 use partywall_shm::setup::{Adopted, Ends};
 use partywall_shm::socket;
-use partywall_test_control::Conversation;
+use partywall_testkit::Conversation;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, UCred};
 use rustix::process::{Resource, Rlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
@@ -68,7 +68,7 @@ fn refused(process: &Conversation) -> (u8, String) {
 
 /// Both ends of a link, and its number.
 fn open(caller: &Conversation, server: &Conversation) -> (u64, Ends, Ends) {
-    partywall_test_control::open(caller, server, &connect_to_g(7)).unwrap()
+    partywall_testkit::open(caller, server, &connect_to_g(7)).unwrap()
 }
 
 /// A link of `caller`, made the whole way and dropped; its number.

@@ -16,7 +16,7 @@ use std::mem::MaybeUninit;
 
 use host::{Host, Process, alone};
 use partywall_abi::control::Message;
-use partywall_test_control::Conversation;
+use partywall_testkit::Conversation;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, UCred};
 use rustix::process::{Pid, Uid, getegid, geteuid, getpid};
 

@@ -12,7 +12,7 @@ use partywall_abi::name::ServiceName;
 use partywall_interop::proto::test_service_client::TestServiceClient;
 use partywall_interop::proto::{Empty, SimpleRequest, StreamingOutputCallRequest};
 use partywall_interop::service::{DELAY_MS, Handle, test_service_with};
-use partywall_test_control::Conversation;
+use partywall_testkit::Conversation;
 use rustix::net::{AddressFamily, SocketType, sockopt};
 use tonic::Code;
 use tonic::body::Body;

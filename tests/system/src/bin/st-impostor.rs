@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use partywall_abi::control::Message;
 use partywall_shm::socket;
-use partywall_test_control::{Conversation, PATIENCE, Result};
+use partywall_testkit::{Conversation, PATIENCE, Result};
 
 fn main() -> Result<()> {
     let mut arguments = std::env::args().skip(1);

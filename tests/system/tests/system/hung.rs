@@ -8,7 +8,7 @@ use partywall_abi::control::Message;
 use partywall_interop::proto::test_service_client::TestServiceClient;
 use partywall_interop::proto::{SimpleRequest, SimpleResponse};
 use partywall_system_tests::request;
-use partywall_test_control::Conversation;
+use partywall_testkit::Conversation;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 use super::host::{Host, Moment, Process, alone};

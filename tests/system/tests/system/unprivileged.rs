@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use partywall_abi::control::Message;
 use partywall_abi::name::ServiceName;
-use partywall_test_control::Conversation;
+use partywall_testkit::Conversation;
 
 use super::host::{Process, alone, cpu_time};
 

@@ -7,7 +7,7 @@ use std::time::Instant;
 use partywall_abi::control::Message;
 use partywall_abi::name::ServiceName;
 use partywall_shm::link::Link;
-use partywall_test_control::{Conversation, PATIENCE};
+use partywall_testkit::{Conversation, PATIENCE};
 
 use crate::calls::partywall::{NAME, SOCKET, settle_waits};
 use crate::contender::Result;

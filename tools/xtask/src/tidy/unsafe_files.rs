@@ -15,8 +15,8 @@ const FORBIDDEN: &[&str] = &[
     "crates/build/",
     "crates/coordinator/",
     "crates/cli/",
-    "crates/testkit/",
-    "crates/xtask/",
+    "tools/testkit/",
+    "tools/xtask/",
 ];
 
 /// The one exception: backends of trust talk to hardware.

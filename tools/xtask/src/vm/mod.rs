@@ -3,7 +3,7 @@
 //! Few machines that run tests have protection keys, so the tests run a second time in an emulated
 //! one: Debian's kernels before and from Linux 6.12 on, and an initial file system with `vm-init`, the test binaries and the
 //! programs that the tests load. What the machine and this program say to each other is in
-//! `tests/vm`.
+//! `tools/vm`.
 //!
 //! To add a program, put one more [`Job`] into [`jobs`]: its output is kept, and files that it
 //! leaves are in `target/vm/left`.

@@ -49,7 +49,6 @@ const LEAVES: &[&str] = &[
     "partywall-testkit",
     "xtask",
     "partywall-interop",
-    "partywall-test-control",
     "partywall-system-tests",
     "partywall-vm",
     "wordcount",

@@ -53,7 +53,7 @@ pub(crate) fn check(workspace: &Workspace, ran: &RanList) -> Result<(usize, Vec<
 /// The benches: those of `partywall-bench` that have targets, and those that `cargo bench` runs.
 fn benches(workspace: &Workspace) -> Result<Vec<String>> {
     let mut found = Vec::new();
-    for dir in ["crates/bench/src/target", "crates/bench/benches"] {
+    for dir in ["tools/bench/src/target", "tools/bench/benches"] {
         let dir = workspace.root.join(dir);
         let entries = fs::read_dir(&dir).with_context(|| format!("list {}", dir.display()))?;
         for entry in entries {

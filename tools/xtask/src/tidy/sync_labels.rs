@@ -11,7 +11,7 @@ use super::{Tree, lex};
 use crate::steps::LOOM;
 
 /// Crates whose pairs need no loom test: nothing is built on what they share.
-const WITHOUT_LOOM: &[&str] = &["crates/bench/"];
+const WITHOUT_LOOM: &[&str] = &["tools/bench/"];
 
 /// Lines after a comment in which its statement may end.
 const STATEMENT: usize = 8;
@@ -34,7 +34,7 @@ pub(super) fn check(tree: &Tree) -> Vec<String> {
     let mut labels = BTreeMap::<String, Label>::new();
     let mut tests = Vec::new();
     for (file, source) in tree.rust() {
-        if !file.path.starts_with("crates/") {
+        if !["crates/", "tools/"].iter().any(|dir| file.path.starts_with(dir)) {
             continue;
         }
         if LOOM.iter().any(|package| file.path.starts_with(&sources(package))) {
@@ -213,7 +213,7 @@ fn publish() {
         let test = "#[test]\nfn loom_ring_publish() {}\n";
         let no_step_runs_it = [("crates/shm/src/ring.rs", &*pair), ("crates/cli/src/x.rs", test)];
         assert_eq!(check(&Tree::of(&no_step_runs_it)).len(), 1);
-        assert_eq!(check(&Tree::of(&[("crates/bench/src/x.rs", &pair)])), [""; 0]);
+        assert_eq!(check(&Tree::of(&[("tools/bench/src/x.rs", &pair)])), [""; 0]);
     }
 
     #[test]
