@@ -15,12 +15,12 @@ use crate::machine::{self, Machine};
 use crate::pair::{Outcome, Runner};
 use crate::plan::{Choice, Entry, Plan};
 use crate::row::{Figures, Row};
-use crate::stats::Rng;
 use crate::sys::clock::Ticker;
 use crate::sys::cpu::Cpus;
 use crate::sys::stop::Stop;
 use crate::target::{self, Finding, Verdict};
 use crate::words::{Text, generate};
+use partywall_testkit::Random;
 
 /// Groups that no target needs come in one of so many quick rounds.
 const STRIDE: u32 = 5;
@@ -226,7 +226,7 @@ impl Session {
         started: Instant,
         last: Option<Duration>,
     ) -> Result<bool> {
-        let mut rng = Rng::new(options.seed);
+        let mut rng = Random::new(options.seed);
         let rounds = options.rounds(plan.bench());
         let stride = if options.only.is_empty() { STRIDE } else { 1 };
         let total = match last {

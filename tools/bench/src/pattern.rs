@@ -1,6 +1,6 @@
 //! What the requests of a sample contain.
 
-use crate::stats::Rng;
+use partywall_testkit::Random;
 
 /// Sequence numbers and bytes that tell every request of a sample from its neighbours.
 #[derive(Debug)]
@@ -14,9 +14,9 @@ pub const STAMP: usize = 8;
 impl Pattern {
     /// For payloads of `size` bytes.
     pub fn new(size: usize) -> Self {
-        let mut rng = Rng::new(0x5eed);
+        let mut rng = Random::new(0x5eed);
         let len = SHIFTS as usize + size;
-        Self((0..len.div_ceil(8)).flat_map(|_| rng.next_u64().to_le_bytes()).collect())
+        Self((0..len.div_ceil(8)).flat_map(|_| rng.draw().to_le_bytes()).collect())
     }
 
     fn body(&self, seq: u64, len: usize) -> &[u8] {

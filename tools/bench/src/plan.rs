@@ -9,8 +9,8 @@ use std::collections::HashSet;
 use crate::case::{Bench, Case};
 use crate::contender::{self, Contender};
 use crate::ratio::Key;
-use crate::stats::Rng;
 use crate::target;
+use partywall_testkit::Random;
 
 /// One sample to take.
 #[derive(Clone, Copy)]
@@ -87,13 +87,13 @@ impl Plan {
     }
 
     /// Every sample of a round, in random order.
-    pub fn round(&self, rng: &mut Rng) -> Vec<Entry> {
+    pub fn round(&self, rng: &mut Random) -> Vec<Entry> {
         shuffled(self.groups.clone(), rng)
     }
 
     /// A short round: the cells that targets need, and every `stride`th of the groups besides, so
     /// that `stride` short rounds cover everything once.
-    pub fn short_round(&self, number: u32, stride: u32, rng: &mut Rng) -> Vec<Entry> {
+    pub fn short_round(&self, number: u32, stride: u32, rng: &mut Random) -> Vec<Entry> {
         let mut index = 0;
         let mut groups = Vec::new();
         for group in &self.groups {
@@ -128,7 +128,7 @@ impl Choice {
     }
 }
 
-fn shuffled(mut groups: Vec<Vec<Entry>>, rng: &mut Rng) -> Vec<Entry> {
+fn shuffled(mut groups: Vec<Vec<Entry>>, rng: &mut Random) -> Vec<Entry> {
     rng.shuffle(&mut groups);
     for group in &mut groups {
         rng.shuffle(group);
@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn a_round_takes_every_cell_once_in_an_order_of_its_own() {
         let plan = plan(&[], true);
-        let mut rng = Rng::new(1);
+        let mut rng = Random::new(1);
         let (one, two) = (keys(&plan.round(&mut rng)), keys(&plan.round(&mut rng)));
         assert_eq!(one.len(), plan.len());
         assert_ne!(one, two);
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn groups_stay_together() {
-        let round = plan(&[], true).round(&mut Rng::new(3));
+        let round = plan(&[], true).round(&mut Random::new(3));
         let groups: Vec<Case> = round.iter().map(|entry| entry.case.group()).collect();
         let runs = groups.chunk_by(|a, b| a == b).count();
         assert_eq!(runs, groups.iter().collect::<HashSet<_>>().len());
@@ -172,7 +172,7 @@ mod tests {
     #[test]
     fn short_rounds_cover_everything_and_always_the_essential() {
         let plan = plan(&[], true);
-        let mut rng = Rng::new(1);
+        let mut rng = Random::new(1);
         let rounds: Vec<_> = (0..5).map(|n| keys(&plan.short_round(n, 5, &mut rng))).collect();
         let seen: HashSet<_> = rounds.iter().flatten().collect();
         assert_eq!(seen.len(), plan.len());
@@ -186,7 +186,7 @@ mod tests {
     #[test]
     fn choices_leave_out() {
         let plan = plan(&["pipe"], false);
-        let round = plan.round(&mut Rng::new(1));
+        let round = plan.round(&mut Random::new(1));
         assert!(round.iter().all(|entry| entry.contender.name() == "pipe"));
         assert!(round.iter().all(|entry| entry.case.placement != Placement::TwoCores));
     }
@@ -194,7 +194,7 @@ mod tests {
     #[test]
     fn sizes_that_are_not_chosen_are_left_out_of_every_contender() {
         let choice = Choice { only: vec![], sizes: vec![32], two_cores: true, pinned_only: false };
-        let round = Plan::new(Bench::Calls, &choice).round(&mut Rng::new(1));
+        let round = Plan::new(Bench::Calls, &choice).round(&mut Random::new(1));
         let sizes: HashSet<Option<u64>> = round.iter().map(|entry| entry.case.size).collect();
         assert_eq!(sizes, HashSet::from([None, Some(32)]));
     }

@@ -1,41 +1,6 @@
 //! Medians, bootstrap intervals, and the random numbers both need.
 
-/// A small seeded generator (the splitmix64 sequence).
-#[derive(Clone, Debug)]
-pub struct Rng(u64);
-
-impl Rng {
-    /// The same seed gives the same numbers.
-    pub fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    /// The next 64 bits.
-    pub fn next_u64(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        mix(self.0)
-    }
-
-    /// A number below `bound`, which is not zero.
-    pub fn below(&mut self, bound: usize) -> usize {
-        // The bias is bound / 2^64, far below anything visible here.
-        ((u128::from(self.next_u64()) * bound as u128) >> 64) as usize
-    }
-
-    /// Puts `items` in random order.
-    pub fn shuffle<T>(&mut self, items: &mut [T]) {
-        for i in (1..items.len()).rev() {
-            items.swap(i, self.below(i + 1));
-        }
-    }
-}
-
-/// Spreads the bits of `x` so that every input bit reaches every output bit; a bijection.
-pub fn mix(mut x: u64) -> u64 {
-    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
-}
+use partywall_testkit::Random;
 
 /// The `q` quantile of sorted values, interpolated; none if there are none.
 pub fn quantile(sorted: &[f64], q: f64) -> Option<f64> {
@@ -78,7 +43,7 @@ pub fn estimate(values: &[f64], seed: u64) -> Option<Estimate> {
 }
 
 fn bootstrap(values: &[f64], seed: u64) -> Option<(f64, f64)> {
-    let mut rng = Rng::new(seed);
+    let mut rng = Random::new(seed);
     let mut drawn = vec![0.0; values.len()];
     let mut medians: Vec<f64> = (0..DRAWS)
         .map(|_| {
@@ -131,22 +96,5 @@ mod tests {
         let five = estimate(&[1.0, 2.0, 3.0, 4.0, 5.0], 9).expect("five values");
         assert_eq!(five.interval, Some((1.0, 5.0)));
         assert_eq!(estimate(&[], 9), None);
-    }
-
-    #[test]
-    fn a_shuffle_keeps_every_item() {
-        let mut items: Vec<u32> = (0..100).collect();
-        Rng::new(5).shuffle(&mut items);
-        assert_ne!(items, (0..100).collect::<Vec<_>>());
-        items.sort_unstable();
-        assert_eq!(items, (0..100).collect::<Vec<_>>());
-    }
-
-    #[test]
-    fn below_reaches_every_value() {
-        let mut rng = Rng::new(2);
-        let mut seen = [false; 7];
-        (0..500).for_each(|_| seen[rng.below(7)] = true);
-        assert_eq!(seen, [true; 7]);
     }
 }

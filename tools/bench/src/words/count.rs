@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::case::Op;
 use crate::contender::Result;
-use crate::stats::mix;
+use partywall_testkit::mix;
 
 /// What the service answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -148,7 +148,7 @@ mod tests {
     fn counts_words_between_any_white_space() {
         assert_eq!(answer(Op::Total, b"  one two\nthree\t\r\n").total, 3);
         assert_eq!(answer(Op::Total, b"").total, 0);
-        let mut rng = crate::stats::Rng::new(4);
+        let mut rng = partywall_testkit::Random::new(4);
         for len in (0..2000).step_by(7) {
             let text: Vec<u8> = (0..len).map(|_| b" \t\n\x0c\rabc\x0b"[rng.below(9)]).collect();
             assert_eq!(total(&text), words(&text).count() as u64, "{len} bytes");

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use super::Text;
 use super::count::{Answer, share};
-use crate::stats::{Rng, mix};
+use partywall_testkit::{Random, mix};
 
 const ROUNDS: usize = 6;
 
@@ -26,12 +26,12 @@ struct Shuffle {
 impl Shuffle {
     fn new(len: u64, seed: u64) -> Self {
         let bits = (64 - len.saturating_sub(1).leading_zeros()).max(2);
-        let mut rng = Rng::new(seed ^ mix(len));
+        let mut rng = Random::new(seed ^ mix(len));
         Self {
             len,
             low_bits: bits / 2,
             high_bits: bits - bits / 2,
-            keys: std::array::from_fn(|_| rng.next_u64()),
+            keys: std::array::from_fn(|_| rng.draw()),
         }
     }
 
