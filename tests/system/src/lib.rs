@@ -63,7 +63,7 @@ pub fn domain_programs() -> &'static [PathBuf; 2] {
         // Macros and build scripts are there already: the flags are not for them.
         let target = root.join("target");
         let output = Command::new(env!("CARGO"))
-            .args(["build", "--package", "partywall-system-tests"])
+            .args(["build", "--locked", "--package", "partywall-system-tests"])
             .args(["--bin", "st-server", "--bin", "st-client"])
             .args(["--target", "x86_64-unknown-linux-gnu", "--target-dir"])
             .arg(&target)

@@ -6,7 +6,6 @@ mod built;
 mod command;
 mod deps;
 mod libtest;
-mod licences;
 mod promises;
 mod ran;
 mod rows;
@@ -32,12 +31,17 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Install what the tests need, then run every check of the project
+    /// Install what the tests call, as Debian packages; needs root where something is missing
+    Setup,
+    /// Run every check of the project, or the steps that are named
     Test {
+        /// Run only these steps
+        #[arg(value_name = "STEP", value_parser = PossibleValuesParser::new(steps::names()))]
+        steps: Vec<String>,
         /// Run the promised number of random trials, not a twentieth of it
         #[arg(long)]
         full: bool,
-        /// Run only this step; may be given several times
+        /// The same as STEP; may be given several times
         #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(steps::names()))]
         step: Vec<String>,
     },
@@ -45,8 +49,6 @@ enum Task {
     Tidy,
     /// Check which crate may depend on which
     Deps,
-    /// Check licences, sources and versions of what is linked against deny.toml
-    Licences,
     /// Run the tests of the domain crate in an emulated machine that has protection keys
     VmTest {
         /// With the promised number of random trials, which takes hours
@@ -75,10 +77,12 @@ impl Cli {
     fn run(self) -> anyhow::Result<()> {
         let workspace = Workspace::locate()?;
         match self.task {
-            Task::Test { full, step } => steps::run(&workspace, full, &step),
+            Task::Setup => steps::install(),
+            Task::Test { full, steps, step } => {
+                steps::run(&workspace, full, &[steps, step].concat())
+            }
             Task::Tidy => tidy::run(&workspace),
             Task::VmTest { full } => vm::run(&workspace, full)?.check(),
-            Task::Licences => licences::run(&workspace),
             Task::Deps => deps::run(&workspace),
             Task::Rows { ran } => {
                 rows::run(&workspace, &ran.unwrap_or_else(|| workspace.ran_list()))

@@ -43,6 +43,11 @@ impl RanList {
         self.0.extend(tests.iter().cloned());
     }
 
+    /// Puts a word before all names.
+    pub(crate) fn prefix(&mut self, word: &str) {
+        self.0.iter_mut().for_each(|(name, _)| *name = format!("{word}::{name}"));
+    }
+
     /// All tests.
     pub(crate) fn entries(&self) -> &[(String, Outcome)] {
         &self.0

@@ -2,25 +2,30 @@
 //!
 //! To add a step, write a function `fn(&mut Session) -> Result<()>` and put it into [`STEPS`].
 //! Tests that a step runs are counted in the session; the last line sums them up. Steps that run on
-//! their own (`--step`) add to the list of tests of the run before.
+//! their own (`cargo xtask test STEP`) add to the list of tests of the run before.
 //!
-//! All steps but `root` pass without root; that one then names the tests that it did not run.
+//! All steps but `root` pass without root; that one then names the tests that it did not run. No step
+//! installs anything outside of the target directory: `cargo xtask setup` does.
 
 mod fuzz;
 mod packages;
 mod suite;
+mod tool;
 
+pub(crate) use packages::install;
 pub(crate) use suite::LOOM;
 
 use std::fmt::Write as _;
+use std::path::Path;
 use std::time::{Duration, Instant};
+use std::{fs, iter};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::command::Cmd;
 use crate::ran::{Outcome, RanList};
 use crate::workspace::Workspace;
-use crate::{deps, licences, rows, tidy, vm};
+use crate::{deps, rows, tidy, vm};
 
 struct Step {
     name: &'static str,
@@ -30,28 +35,27 @@ struct Step {
 }
 
 const STEPS: &[Step] = &[
-    Step { name: "packages", repeat: "cargo xtask test", run: packages::run },
+    Step { name: "packages", repeat: "cargo xtask test packages", run: packages::run },
+    Step { name: "toolchain", repeat: "cargo xtask test toolchain", run: toolchain },
     Step { name: "fmt", repeat: "cargo fmt --all --check", run: fmt },
     Step {
         name: "clippy",
         repeat: "cargo clippy --workspace --all-targets -- -D warnings",
         run: clippy,
     },
-    Step { name: "doc", repeat: REPEAT_DOC, run: doc },
+    Step { name: "features", repeat: "cargo xtask test features", run: features },
+    Step { name: "doc", repeat: "cargo xtask test doc", run: doc },
     Step { name: "tests", repeat: suite::REPEAT, run: suite::run },
     Step { name: "root", repeat: suite::REPEAT_ROOT, run: suite::root },
     Step { name: "doc tests", repeat: "cargo test --workspace --doc", run: suite::docs },
     Step { name: "loom", repeat: suite::REPEAT_LOOM, run: suite::loom },
+    Step { name: "asan", repeat: "cargo xtask test asan", run: suite::asan },
     Step { name: "vm", repeat: "cargo xtask vm-test", run: machine },
     Step { name: "fuzz bodies", repeat: "cargo test --workspace fuzz_", run: fuzz::bodies },
     Step { name: "fuzz coverage", repeat: "cargo +nightly fuzz run TARGET", run: fuzz::coverage },
     Step { name: "tidy", repeat: "cargo xtask tidy", run: |session| tidy::run(session.workspace) },
     Step { name: "deps", repeat: "cargo xtask deps", run: |session| deps::run(session.workspace) },
-    Step {
-        name: "licences",
-        repeat: "cargo xtask licences",
-        run: |session| licences::run(session.workspace),
-    },
+    Step { name: "deny", repeat: "cargo xtask test deny", run: deny },
     Step { name: "rows", repeat: "cargo xtask rows", run: all_rows },
 ];
 
@@ -130,8 +134,15 @@ pub(crate) fn run(workspace: &Workspace, full: bool, named: &[String]) -> Result
 
 impl Session<'_> {
     /// A cargo command in the workspace that knows how many random trials are wanted.
-    fn cargo(&self) -> Cmd {
-        self.trials(self.workspace.command("cargo")).env("CARGO_TERM_COLOR", "never")
+    fn cargo(&self, subcommand: &str) -> Cmd {
+        self.trials(self.workspace.cargo(subcommand)).env("CARGO_TERM_COLOR", "never")
+    }
+
+    /// Says that the step could not run here, and why.
+    fn cannot_run(&mut self, why: String) {
+        println!("not run: {why}");
+        self.note = why;
+        self.not_run = true;
     }
 
     fn trials(&self, command: Cmd) -> Cmd {
@@ -152,19 +163,88 @@ fn fmt(session: &mut Session) -> Result<()> {
 }
 
 fn clippy(session: &mut Session) -> Result<()> {
-    let line = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
-    session.workspace.command("cargo").args(line).run()
+    let line = ["--workspace", "--all-targets", "--", "-D", "warnings"];
+    session.workspace.cargo("clippy").args(line).run()
 }
 
-const REPEAT_DOC: &str = "cargo xtask test --step doc";
+/// The toolchain that builds is the oldest one that the crates promise to build with, and the one that
+/// rust-toolchain.toml names: a newer one would hide what the oldest does not have.
+fn toolchain(session: &mut Session) -> Result<()> {
+    let pinned = fs::read_to_string(session.workspace.root.join("rust-toolchain.toml"))?;
+    let pinned: toml::Table = pinned.parse().context("rust-toolchain.toml")?;
+    let pinned = pinned["toolchain"]["channel"].as_str().context("rust-toolchain.toml: channel")?;
+    let running = session.workspace.command("rustc").args(["--version"]).read()?;
+    for package in session.workspace.packages()? {
+        let (name, promised) = (&package["name"], package["rust_version"].as_str());
+        let promised = promised.with_context(|| format!("{name} promises no rust-version"))?;
+        check_toolchain(promised, pinned, &running).with_context(|| name.to_string())?;
+    }
+    session.note = running.trim().to_owned();
+    Ok(())
+}
+
+fn check_toolchain(promised: &str, pinned: &str, running: &str) -> Result<()> {
+    ensure!(
+        pinned == promised || pinned.strip_prefix(promised).is_some_and(|r| r.starts_with('.')),
+        "rust-version is {promised}, but rust-toolchain.toml pins {pinned}"
+    );
+    let found = running.split_whitespace().nth(1).unwrap_or_default();
+    ensure!(
+        found.starts_with(pinned),
+        "rust-toolchain.toml pins {pinned}, but this is {running:?}; unset RUSTUP_TOOLCHAIN, or run \
+         `rustup toolchain install {pinned}`"
+    );
+    Ok(())
+}
+
+/// Each product crate builds without features and with each of them alone.
+fn features(session: &mut Session) -> Result<()> {
+    let products = session.workspace.root.join("crates");
+    let mut builds = 0;
+    for package in session.workspace.packages()? {
+        let manifest = package["manifest_path"].as_str().context("package without manifest")?;
+        if !Path::new(manifest).starts_with(&products) {
+            continue;
+        }
+        let name = package["name"].as_str().context("package without name")?;
+        let features = package["features"].as_object().context("package without features")?;
+        for feature in iter::once("").chain(features.keys().map(String::as_str)) {
+            let line = ["-p", name, "--no-default-features", "--features", feature];
+            let line = line.into_iter().chain(["--", "-D", "warnings"]);
+            session.workspace.cargo("clippy").args(line).run()?;
+            builds += 1;
+        }
+    }
+    ensure!(builds > 0, "there is no product crate in {}", products.display());
+    session.note = format!("{builds} builds");
+    Ok(())
+}
+
+/// Licences, forbidden crates, versions and sources of what is linked, by the rules of deny.toml.
+/// Advisories are not checked: their data base is a git repository on github.com, which the machines
+/// that run this do not reach (docs/roadmap.md).
+fn deny(session: &mut Session) -> Result<()> {
+    let bin = tool::installed(session.workspace, "cargo-deny", "0.20.2")?;
+    let line = ["deny", "--locked", "check", "bans", "licenses", "sources"];
+    let mut verdict = None;
+    let command = session.workspace.command("cargo").path_prefix(&bin).args(line);
+    let succeeded = command.stream(|line| {
+        if line.contains("bans ") && line.contains("licenses ") && line.contains("sources ") {
+            verdict = Some(line.to_owned());
+        }
+    })?;
+    ensure!(succeeded, "deny.toml forbids what is marked as an error");
+    session.note = verdict.context("cargo-deny gave no verdict")?;
+    Ok(())
+}
 
 /// Links between items are right, in private modules too: protocols are told there, with links to what
 /// only the crate sees. The command is documented apart, for it has the name of the library.
 fn doc(session: &mut Session) -> Result<()> {
     let flags = "-D warnings -A rustdoc::private_intra_doc_links";
-    let common = ["doc", "--no-deps", "--document-private-items"];
+    let common = ["--no-deps", "--document-private-items"];
     for packages in [&["-p", "partywall-cli"][..], &["--workspace", "--exclude", "partywall-cli"]] {
-        let cargo = session.workspace.command("cargo").env("RUSTDOCFLAGS", flags);
+        let cargo = session.workspace.cargo("doc").env("RUSTDOCFLAGS", flags);
         cargo.args(common).args(packages.iter().copied()).run()?;
     }
     Ok(())
@@ -214,6 +294,20 @@ mod tests {
             text.starts_with("packages       ok          1.5 s  3 files\nfmt            FAILED ")
         );
         assert!(text.contains("rows           not run\n"));
+    }
+
+    #[test]
+    fn a_toolchain_newer_or_older_than_promised_fails() {
+        let is = "rustc 1.95.0 (59807616e 2026-04-14)\n";
+        check_toolchain("1.95", "1.95.0", is).unwrap();
+        check_toolchain("1.95", "1.95", is).unwrap();
+        let why = |promised, pinned, running| {
+            check_toolchain(promised, pinned, running).unwrap_err().to_string()
+        };
+        assert!(why("1.94", "1.95.0", is).contains("rust-version is 1.94"));
+        assert!(why("1.9", "1.95.0", is).contains("rust-version is 1.9,"));
+        assert!(why("1.95", "stable", is).contains("pins stable"));
+        assert!(why("1.95", "1.95.0", "rustc 1.96.0 (x)").contains("this is \"rustc 1.96.0"));
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 mod architecture;
 mod atomics;
+mod circles;
 mod length;
 mod lex;
 mod links;
@@ -30,6 +31,7 @@ const RULES: &[(&str, Rule)] = &[
     ("unsafe", unsafe_files::check),
     ("names", names::check),
     ("atomics", atomics::check),
+    ("circles", circles::check),
     ("sync labels", sync_labels::check),
     ("paths", text::paths),
     ("markers", text::markers),

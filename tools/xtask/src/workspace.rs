@@ -23,7 +23,7 @@ impl Workspace {
     /// Asks cargo for the workspace around the current directory.
     pub(crate) fn locate() -> Result<Self> {
         let text = Cmd::new("cargo")
-            .args(["metadata", "--format-version", "1", "--no-deps"])
+            .args(["metadata", "--locked", "--format-version", "1", "--no-deps"])
             .read()
             .context("cargo metadata")?;
         let metadata: Value = serde_json::from_str(&text).context("parse cargo metadata")?;
@@ -37,6 +37,16 @@ impl Workspace {
     /// A command that starts in the workspace's root.
     pub(crate) fn command(&self, program: &str) -> Cmd {
         Cmd::new(program).dir(&self.root)
+    }
+
+    /// A cargo command in the workspace's root that leaves Cargo.lock as it is.
+    pub(crate) fn cargo(&self, subcommand: &str) -> Cmd {
+        self.command("cargo").args([subcommand, "--locked"])
+    }
+
+    /// The packages of the workspace.
+    pub(crate) fn packages(&self) -> Result<&[Value]> {
+        Ok(self.metadata["packages"].as_array().context("metadata without packages")?)
     }
 
     /// Where `cargo xtask test` leaves its own files.

@@ -5,7 +5,7 @@ use std::fs;
 
 use anyhow::{Context, Result, ensure};
 
-use super::Session;
+use super::{Session, tool};
 use crate::command::Cmd;
 use crate::ran::RanList;
 
@@ -47,8 +47,7 @@ pub(super) fn has_nightly() -> bool {
 pub(super) fn coverage(session: &mut Session) -> Result<()> {
     let targets = session.workspace.fuzz_targets()?;
     if !has_nightly() {
-        session.note = "no nightly toolchain here".to_owned();
-        println!("no nightly toolchain is installed; the bodies ran among the tests");
+        session.cannot_run("no nightly toolchain here; the bodies ran among the tests".to_owned());
         return Ok(());
     }
     let fuzz = cargo_fuzz(session)?;
@@ -69,15 +68,11 @@ pub(super) fn coverage(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-/// `cargo fuzz` on nightly; installs it below the target directory when it is not there.
+/// `cargo fuzz` on nightly. It has no `--locked` of its own, so that is looked at before.
 fn cargo_fuzz(session: &Session) -> Result<Cmd> {
-    let tools = session.workspace.target.join("tools");
-    let bin = tools.join("bin");
-    if !Cmd::new("cargo-fuzz").path_prefix(&bin).args(["--version"]).succeeds() {
-        let tools = tools.to_string_lossy();
-        let line = ["install", "cargo-fuzz", "--locked", "--root", &tools];
-        session.workspace.command("cargo").args(line).run()?;
-    }
+    let manifest = ["--manifest-path", "fuzz/Cargo.toml"];
+    session.workspace.cargo("metadata").args(manifest).args(["--format-version=1"]).read()?;
+    let bin = tool::installed(session.workspace, "cargo-fuzz", "0.13.2")?;
     let line = ["run", "nightly", "cargo", "fuzz"];
     Ok(session.trials(session.workspace.command("rustup")).path_prefix(&bin).args(line))
 }

@@ -1,4 +1,5 @@
-//! Programs that the tests call and that Debian can install.
+//! Programs that the tests call and that Debian can install. `cargo xtask setup` installs them; the step
+//! only looks whether they are there.
 //!
 //! To add one, put it into [`PACKAGES`]: the probe is a command that succeeds once the package is
 //! there.
@@ -86,19 +87,41 @@ const PACKAGES: &[Package] = &[
     },
 ];
 
-/// Installs what is missing when root; otherwise fails with the line that would.
-pub(super) fn run(session: &mut Session) -> Result<()> {
+fn wanted() -> Vec<&'static Package> {
     let nightly = has_nightly();
-    let wanted = || PACKAGES.iter().filter(|package| package.need == Need::Always || nightly);
-    let missing: Vec<_> = wanted().filter(|package| !package.is_present()).collect();
+    PACKAGES.iter().filter(|package| package.need == Need::Always || nightly).collect()
+}
+
+/// Fails where something is missing or too old.
+pub(super) fn run(session: &mut Session) -> Result<()> {
+    let wanted = wanted();
+    let missing: Vec<_> = wanted.iter().filter(|package| !package.is_present()).collect();
+    let lines: Vec<_> =
+        missing.iter().map(|package| format!("{}: {}", package.names[0], package.why)).collect();
+    ensure!(
+        missing.is_empty(),
+        "missing programs: {}\n  {}\nroot installs them with `cargo xtask setup`",
+        missing.len(),
+        lines.join("\n  ")
+    );
+    wanted.iter().try_for_each(|package| package.check_version())?;
+    session.note = format!("{} present", wanted.len());
+    Ok(())
+}
+
+/// `cargo xtask setup`: installs what is missing when root; otherwise fails with the line that would.
+///
+/// # Errors
+/// When something is missing afterwards, or is too old.
+pub(crate) fn install() -> Result<()> {
+    let wanted = wanted();
+    let missing: Vec<_> = wanted.iter().copied().filter(|package| !package.is_present()).collect();
     if !missing.is_empty() {
-        missing
-            .iter()
-            .for_each(|package| println!("missing {}: {}", package.names[0], package.why));
-        install(&missing)
-            .context("install what is missing; where there is no apt, by other means")?;
+        let each = missing.iter();
+        each.for_each(|package| println!("missing {}: {}", package.names[0], package.why));
+        get(&missing).context("install what is missing; where there is no apt, by other means")?;
     }
-    for package in wanted() {
+    for package in &wanted {
         ensure!(
             package.is_present(),
             "{} is still missing after its installation",
@@ -106,11 +129,11 @@ pub(super) fn run(session: &mut Session) -> Result<()> {
         );
         package.check_version()?;
     }
-    session.note = format!("{} present", wanted().count());
+    println!("setup: {} programs are there", wanted.len());
     Ok(())
 }
 
-fn install(missing: &[&Package]) -> Result<()> {
+fn get(missing: &[&Package]) -> Result<()> {
     let root = apt::is_root()?;
     if root && missing.iter().any(|package| package.offered().is_none()) {
         apt::get(["update"]).run()?;

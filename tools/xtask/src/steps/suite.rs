@@ -7,6 +7,7 @@ use anyhow::{Result, ensure};
 use serde_json::Value;
 
 use super::Session;
+use super::fuzz::has_nightly;
 use crate::command::Cmd;
 use crate::libtest::Parser;
 use crate::ran::{Outcome, RanList};
@@ -29,10 +30,15 @@ const ROOT: &[&str] = &["-p", "partywall-system-tests", "--features", "root", "-
 
 const ROOT_PREFIX: &str = "partywall_system_tests::root";
 
-pub(super) const REPEAT_ROOT: &str = "cargo xtask test --step root --step rows";
+pub(super) const REPEAT_ROOT: &str = "cargo xtask test root rows";
 
 /// Packages with loom models.
 pub(crate) const LOOM: &[&str] = &["partywall-shm"];
+
+/// Packages whose unit tests run with AddressSanitizer.
+const ASAN: &[&str] = &["partywall-shm", "partywall"];
+
+const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// Runs all tests and keeps their names for the steps that follow.
 pub(super) fn run(session: &mut Session) -> Result<()> {
@@ -42,7 +48,7 @@ pub(super) fn run(session: &mut Session) -> Result<()> {
     }
     let mut faults = Vec::new();
     for args in RUNS {
-        let run = cargo_test(session, session.cargo(), args)?;
+        let run = cargo_test(session, |cargo| cargo, args)?;
         if args.contains(&"--workspace") {
             let missing = without_doc_tests(&session.workspace.metadata, &run.doc_crates);
             faults.extend(missing.into_iter().map(|name| format!("{name}: doc tests did not run")));
@@ -70,11 +76,10 @@ pub(super) fn loom(session: &mut Session) -> Result<()> {
     let target = session.workspace.target.join("loom");
     let mut faults = Vec::new();
     for package in LOOM {
-        let cargo = session
-            .cargo()
-            .env("RUSTFLAGS", "--cfg loom")
-            .env("CARGO_TARGET_DIR", target.to_string_lossy());
-        let run = cargo_test(session, cargo, &["--release", "-p", package, "--lib", "loom_"])?;
+        let flags = |cargo: Cmd| {
+            cargo.env("RUSTFLAGS", "--cfg loom").env("CARGO_TARGET_DIR", target.to_string_lossy())
+        };
+        let run = cargo_test(session, flags, &["--release", "-p", package, "--lib", "loom_"])?;
         faults.extend(session.take(run));
     }
     session.ran.save(&session.workspace.ran_list())?;
@@ -83,21 +88,47 @@ pub(super) fn loom(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
+/// Runs unit tests with AddressSanitizer, which needs a nightly toolchain: reads and writes beyond what
+/// is allocated, use after free. What two processes share is no allocation, and its bounds are checked
+/// by `shm::region`.
+pub(super) fn asan(session: &mut Session) -> Result<()> {
+    if !has_nightly() {
+        session.cannot_run("no nightly toolchain here".to_owned());
+        return Ok(());
+    }
+    let target = session.workspace.target.join("asan");
+    let nightly = |cargo: Cmd| {
+        cargo
+            .env("RUSTUP_TOOLCHAIN", "nightly")
+            .env("RUSTFLAGS", "-Zsanitizer=address")
+            .env("CARGO_TARGET_DIR", target.to_string_lossy())
+    };
+    let packages = ASAN.iter().flat_map(|package| ["-p", package]);
+    // With a target of their own, build scripts and macros go without.
+    let args: Vec<_> = ["--lib", "--target", TARGET].into_iter().chain(packages).collect();
+    let mut run = cargo_test(session, nightly, &args)?;
+    run.ran.prefix("asan");
+    session.note = counts(&run.ran);
+    let faults = session.take(run);
+    session.ran.save(&session.workspace.ran_list())?;
+    ensure!(faults.is_empty(), "{}", faults.join("\n"));
+    Ok(())
+}
+
 /// Runs the tests that need root, or lists them where this user is another one: then the last lines
 /// of the run say that they did not run, and how they do.
 pub(super) fn root(session: &mut Session) -> Result<()> {
     if !apt::is_root()? {
-        let args = ["test", "--quiet"].into_iter().chain(ROOT.iter().copied());
-        let list = session.cargo().args(args).args(["--", "--list"]).read()?;
+        let args = ["--quiet"].into_iter().chain(ROOT.iter().copied());
+        let list = session.cargo("test").args(args).args(["--", "--list"]).read()?;
         let tests = listed(&list, ROOT_PREFIX);
         ensure!(!tests.is_empty(), "there is no test that needs root");
-        session.note = format!("needs root; {} tests did not run", tests.len());
-        println!("{}\nrun them with\n\n  sudo {}\n", session.note, REPEAT_ROOT);
-        session.not_run = true;
+        session.cannot_run(format!("needs root; {} tests did not run", tests.len()));
+        println!("run them with\n\n  sudo {REPEAT_ROOT}\n");
         session.ran.replace(&tests);
         return session.ran.save(&session.workspace.ran_list());
     }
-    let run = cargo_test(session, session.cargo(), ROOT)?;
+    let run = cargo_test(session, |cargo| cargo, ROOT)?;
     session.note = counts(&run.ran);
     let faults = session.take(run);
     session.ran.save(&session.workspace.ran_list())?;
@@ -145,13 +176,14 @@ impl Session<'_> {
     }
 }
 
-/// Builds and runs tests. The build says which binaries have to run.
-fn cargo_test(session: &Session, cargo: Cmd, args: &[&str]) -> Result<Run> {
-    let build = ["test", "--no-run", "--message-format", "json-render-diagnostics"];
-    let messages = cargo.clone().args(build).args(args.iter().copied()).read()?;
+/// Builds and runs tests by a command that `with` completes. The build says which binaries have to run.
+fn cargo_test(session: &Session, with: impl Fn(Cmd) -> Cmd, args: &[&str]) -> Result<Run> {
+    let cargo = with(session.cargo("test")).args(args.iter().copied());
+    let messages =
+        cargo.clone().args(["--no-run", "--message-format", "json-render-diagnostics"]).read()?;
     let binaries = built::tests(&session.workspace.metadata, &messages)?;
     ensure!(!binaries.is_empty(), "cargo built no test binary");
-    let command = cargo.args(["test", "--no-fail-fast"]).args(args.iter().copied());
+    let command = cargo.args(["--no-fail-fast"]);
     let mut parser = Parser::new(built::prefixes(&binaries));
     let succeeded = command.stream(|line| parser.line(line))?;
     let (ran, faults) = parser.finish();

@@ -1,6 +1,6 @@
 //! Where processes share memory, atomics come from `abi::sync` only, so that loom sees them.
 
-use super::{Tree, lex};
+use super::Tree;
 
 const CRATES: &[&str] = &["crates/abi/", "crates/shm/"];
 
@@ -15,7 +15,8 @@ pub(super) fn check(tree: &Tree) -> Vec<String> {
         if !inside(CRATES) || inside(FACADE) {
             continue;
         }
-        let mut lines: Vec<_> = uses(source)
+        let mut lines: Vec<_> = source
+            .uses()
             .into_iter()
             .filter(|(_, path)| is_raw(path))
             .map(|(offset, _)| source.line(offset))
@@ -40,45 +41,6 @@ fn is_raw(path: &str) -> bool {
     matches!(parts.next(), Some("core" | "std"))
         && parts.next() == Some("sync")
         && matches!(parts.next(), None | Some("self" | "*" | "atomic"))
-}
-
-/// Every path that the file imports, groups taken apart, with the offset of its `use`.
-fn uses(source: &lex::Source) -> Vec<(usize, String)> {
-    let mut all = Vec::new();
-    for (offset, word) in source.words() {
-        if word == "use"
-            && let Some((tree, _)) = source.code[offset + word.len()..].split_once(';')
-        {
-            let mut paths = Vec::new();
-            expand("", tree, &mut paths);
-            all.extend(paths.into_iter().map(|path| (offset, path)));
-        }
-    }
-    all
-}
-
-fn expand(prefix: &str, tree: &str, paths: &mut Vec<String>) {
-    let squeeze = |text: &str| text.split_whitespace().collect::<String>();
-    if let Some((before, group)) = tree.split_once('{') {
-        let prefix = format!("{prefix}{}", squeeze(before));
-        let group = group.rsplit_once('}').map_or(group, |(inside, _)| inside);
-        let (mut depth, mut start) = (0, 0);
-        for (at, c) in group.char_indices() {
-            match c {
-                '{' => depth += 1,
-                '}' => depth -= 1,
-                ',' if depth == 0 => {
-                    expand(&prefix, &group[start..at], paths);
-                    start = at + 1;
-                }
-                _ => {}
-            }
-        }
-        expand(&prefix, &group[start..], paths);
-    } else {
-        let name = tree.split_once(" as ").map_or(tree, |(path, _)| path);
-        paths.push(format!("{prefix}{}", squeeze(name)));
-    }
 }
 
 #[cfg(test)]

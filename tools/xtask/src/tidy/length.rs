@@ -30,6 +30,11 @@ pub(super) fn check(tree: &Tree) -> Vec<String> {
     faults
 }
 
+/// Offset at which a file's tests begin, its length if it has none.
+pub(super) fn tests_begin(code: &str) -> usize {
+    code.split_inclusive('\n').take(lines_before_tests(code)).map(str::len).sum()
+}
+
 fn lines_before_tests(code: &str) -> usize {
     let mut attributes = None;
     for (index, line) in code.lines().enumerate() {

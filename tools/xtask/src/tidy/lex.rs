@@ -85,9 +85,48 @@ impl Source {
         })
     }
 
+    /// Every path that the file imports, groups taken apart, with the offset of its `use`.
+    pub(super) fn uses(&self) -> Vec<(usize, String)> {
+        let mut all = Vec::new();
+        for (offset, word) in self.words() {
+            if word == "use"
+                && let Some((tree, _)) = self.code[offset + word.len()..].split_once(';')
+            {
+                let mut paths = Vec::new();
+                expand("", tree, &mut paths);
+                all.extend(paths.into_iter().map(|path| (offset, path)));
+            }
+        }
+        all
+    }
+
     /// Line of a byte offset, from 1.
     pub(super) fn line(&self, offset: usize) -> usize {
         1 + self.code.as_bytes()[..offset].iter().filter(|b| **b == b'\n').count()
+    }
+}
+
+fn expand(prefix: &str, tree: &str, paths: &mut Vec<String>) {
+    let squeeze = |text: &str| text.split_whitespace().collect::<String>();
+    if let Some((before, group)) = tree.split_once('{') {
+        let prefix = format!("{prefix}{}", squeeze(before));
+        let group = group.rsplit_once('}').map_or(group, |(inside, _)| inside);
+        let (mut depth, mut start) = (0, 0);
+        for (at, c) in group.char_indices() {
+            match c {
+                '{' => depth += 1,
+                '}' => depth -= 1,
+                ',' if depth == 0 => {
+                    expand(&prefix, &group[start..at], paths);
+                    start = at + 1;
+                }
+                _ => {}
+            }
+        }
+        expand(&prefix, &group[start..], paths);
+    } else {
+        let name = tree.split_once(" as ").map_or(tree, |(path, _)| path);
+        paths.push(format!("{prefix}{}", squeeze(name)));
     }
 }
 

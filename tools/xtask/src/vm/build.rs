@@ -69,18 +69,18 @@ pub(super) struct OfHost {
 /// When cargo or a compiler fails, or builds too little.
 pub(super) fn all(workspace: &Workspace, dir: &Path) -> Result<Built> {
     let built = workspace.target.join(TARGET).join("debug");
-    let cargo = workspace
-        .command("cargo")
-        .env("CARGO_ENCODED_RUSTFLAGS", "-Ctarget-feature=+crt-static")
-        .env("CARGO_TERM_COLOR", "never");
+    let cargo = |subcommand| {
+        let cargo = workspace.cargo(subcommand).env("CARGO_TERM_COLOR", "never");
+        cargo.env("CARGO_ENCODED_RUSTFLAGS", "-Ctarget-feature=+crt-static")
+    };
     let target = ["--target", TARGET];
-    let line = ["build", "--quiet", "--package", "partywall-vm", "--bin", "vm-init"];
-    cargo.clone().args(line).args(target).run()?;
+    let line = ["--quiet", "--package", "partywall-vm", "--bin", "vm-init"];
+    cargo("build").args(line).args(target).run()?;
     let init = built.join("vm-init");
 
     let packages = PACKAGES.iter().flat_map(|package| ["--package", package]);
-    let line = ["test", "--no-run", "--quiet", "--message-format", "json-render-diagnostics"];
-    let tests = cargo.clone().args(line).args(packages).args(target);
+    let line = ["--no-run", "--quiet", "--message-format", "json-render-diagnostics"];
+    let tests = cargo("test").args(line).args(packages).args(target);
     let messages = tests.args(["--config", OPTIMISED]).read()?;
     let mut tests = built::tests(&workspace.metadata, &messages)?;
     tests.sort_by(|a, b| a.prefix.cmp(&b.prefix));
@@ -89,9 +89,9 @@ pub(super) fn all(workspace: &Workspace, dir: &Path) -> Result<Built> {
         ensure!(tests.iter().any(|t| t.prefix == name), "cargo built no tests of {package}");
     }
     let programs = programs(&tests, dir)?;
-    let line = ["build", "--quiet", "--package", "partywall-system-tests"];
+    let line = ["--quiet", "--package", "partywall-system-tests"];
     let binaries = SERVICES.iter().flat_map(|name| ["--bin", name]);
-    cargo.args(line).args(binaries).args(target).run()?;
+    cargo("build").args(line).args(binaries).args(target).run()?;
     let services = SERVICES.iter().map(|name| stripped(&built.join(name), dir));
     let services = services.collect::<Result<_>>()?;
     let (tests_of_host, of_host) = of_host(workspace, dir)?;
@@ -101,9 +101,9 @@ pub(super) fn all(workspace: &Workspace, dir: &Path) -> Result<Built> {
 /// Tests and programs as the host has them: with the features that the whole workspace asks for, so that
 /// what was built for those is not built again.
 fn of_host(workspace: &Workspace, dir: &Path) -> Result<(Vec<TestBinary>, Vec<OfHost>)> {
-    let line = ["test", "--no-run", "--quiet", "--message-format", "json-render-diagnostics"];
+    let line = ["--no-run", "--quiet", "--message-format", "json-render-diagnostics"];
     let binaries = OF_HOST.iter().flat_map(|(_, test)| ["--test", test]);
-    let cargo = workspace.command("cargo").args(line).args(["--workspace"]).args(binaries);
+    let cargo = workspace.cargo("test").args(line).args(["--workspace"]).args(binaries);
     let messages = cargo.read()?;
     let tests = built::tests(&workspace.metadata, &messages)?;
     for (package, test) in OF_HOST {
