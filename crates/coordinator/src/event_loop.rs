@@ -39,11 +39,10 @@ use crate::audit::Audit;
 use crate::handout::{Memories, Part, Refused};
 use crate::identity::{Measured, Programs, Reader};
 use crate::measure::{Job, Measuring};
-use crate::peer::{Look, Peer, Sent, Stage};
+use crate::peer::{Look, Peer, Sent, Stage, Started};
 use crate::policy::{Policy, PolicyError};
 use crate::quota::{Quotas, Totals, Usage};
 use crate::ready::Ready;
-use crate::server::Started;
 use crate::state::{Conn, Effect, State, internal};
 
 mod admission;

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use partywall_abi::codec::DecodeError;
-use partywall_abi::layout::{self, SleepMode};
+use partywall_abi::layout::{self, Geometry, SleepMode};
 use partywall_abi::limits;
 use partywall_abi::segment::{Kind, MORE};
 use partywall_abi::sync::{AtomicU64, Ordering, spin_hint};
@@ -30,7 +30,6 @@ use crate::memory::OutboxError;
 use crate::reactor;
 use crate::region::{Inbox, Outbox};
 use crate::ring::{Consumer, Producer, Violation, Wake};
-use crate::setup::Ends;
 use crate::socket::{self, Endpoint};
 use crate::spin::{self, Plan, Spin};
 
@@ -251,6 +250,35 @@ impl Bell {
             self.peer.futex_wait(layout::BELL_AT, seen, timeout);
         }
         self.death.leave();
+    }
+}
+
+/// The parts of an open link, for those who wait in their own way.
+pub struct Ends {
+    /// The link's number.
+    pub link: u64,
+    /// The ring this side writes.
+    pub producer: Producer,
+    /// The ring this side reads.
+    pub consumer: Consumer,
+    /// The socket and what belongs to waiting.
+    pub bell: Arc<Bell>,
+}
+
+impl Ends {
+    pub(crate) fn new(
+        link: u64,
+        geometry: Geometry,
+        socket: Endpoint,
+        own: Arc<Outbox>,
+        peer: Arc<Inbox>,
+    ) -> Self {
+        Self {
+            link,
+            producer: Producer::new(geometry, Arc::clone(&own), Arc::clone(&peer)),
+            consumer: Consumer::new(geometry, Arc::clone(&own), Arc::clone(&peer)),
+            bell: Arc::new(Bell::new(socket, own, peer)),
+        }
     }
 }
 

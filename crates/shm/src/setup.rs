@@ -24,10 +24,10 @@ use std::time::Instant;
 use partywall_abi::control::Setup;
 use partywall_abi::layout::Geometry;
 
-use crate::link::{Bell, LinkError};
+pub use crate::link::Ends;
+use crate::link::LinkError;
 use crate::memory::{self, Handout};
 use crate::region::{Inbox, Outbox};
-use crate::ring::{Consumer, Producer};
 use crate::socket::{self, Endpoint};
 use crate::stops::stop;
 
@@ -171,35 +171,6 @@ impl AsFd for Pending {
 impl AsRawFd for Pending {
     fn as_raw_fd(&self) -> RawFd {
         self.socket.as_fd().as_raw_fd()
-    }
-}
-
-/// The parts of an open link, for those who wait in their own way.
-pub struct Ends {
-    /// The link's number.
-    pub link: u64,
-    /// The ring this side writes.
-    pub producer: Producer,
-    /// The ring this side reads.
-    pub consumer: Consumer,
-    /// The socket and what belongs to waiting.
-    pub bell: Arc<Bell>,
-}
-
-impl Ends {
-    fn new(
-        link: u64,
-        geometry: Geometry,
-        socket: Endpoint,
-        own: Arc<Outbox>,
-        peer: Arc<Inbox>,
-    ) -> Self {
-        Self {
-            link,
-            producer: Producer::new(geometry, Arc::clone(&own), Arc::clone(&peer)),
-            consumer: Consumer::new(geometry, Arc::clone(&own), Arc::clone(&peer)),
-            bell: Arc::new(Bell::new(socket, own, peer)),
-        }
     }
 }
 

@@ -9,9 +9,11 @@ use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 
 use crate::case::{Bench, Clock};
-use crate::contender::{self, Contender, Result};
+use crate::contender::Contender;
 use crate::control::Control;
+use crate::error::Result;
 use crate::probe;
+use crate::registry;
 use crate::row::Figures;
 use crate::seat::{Sample, Seat};
 use crate::sys::{cpu, fd};
@@ -99,7 +101,7 @@ fn follow(json: &str) -> Result<Report> {
         cpu::pin(cpu)?;
     }
     let (role, case) = (order.role, order.sample.case);
-    let contender = contender::named(case.bench, &order.sample.contender)
+    let contender = registry::named(case.bench, &order.sample.contender)
         .ok_or_else(|| format!("no contender is called {}", order.sample.contender))?;
     let mut seat = sit(order)?;
     match role {

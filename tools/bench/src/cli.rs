@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 
 use crate::case::{Bench, CALL_SIZES, DOMAIN_SIZES, WORD_SIZES};
-use crate::contender;
+use crate::registry;
 use crate::stopwatch::Spans;
 
 /// Measures Partywall beside the alternatives.
@@ -120,8 +120,8 @@ impl Options {
     /// The first such name, with those there are.
     pub fn check_names(&self, bench: Bench) -> Result<(), String> {
         for name in &self.only {
-            if contender::named(bench, name).is_none() {
-                let known: Vec<_> = contender::of(bench).map(|known| known.name()).collect();
+            if registry::named(bench, name).is_none() {
+                let known: Vec<_> = registry::of(bench).map(|known| known.name()).collect();
                 return Err(format!("--only {name}: there are {}", known.join(", ")));
             }
         }

@@ -18,6 +18,9 @@ use std::time::Duration;
 use crate::sys::futex;
 use crate::sys::shared::{self, Shared};
 
+/// How long the other side may take once one has ended.
+pub const GRACE: Duration = Duration::from_secs(5);
+
 const STATE: usize = 0;
 const NUMBER: usize = 4;
 const PID: usize = 8;

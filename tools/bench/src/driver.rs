@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::case::Bench;
 use crate::cli::Options;
-use crate::contender::Result;
+use crate::error::Result;
 use crate::image;
 use crate::machine::{self, Machine};
 use crate::pair::{Outcome, Runner};
@@ -19,7 +19,8 @@ use crate::sys::clock::Ticker;
 use crate::sys::cpu::Cpus;
 use crate::sys::stop::Stop;
 use crate::target::{self, Finding, Verdict};
-use crate::words::{Text, generate};
+use crate::text::Text;
+use crate::words::generate;
 use partywall_testkit::Random;
 
 /// Groups that no target needs come in one of so many quick rounds.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use partywall_shm::memory;
 
-use crate::contender::Result;
+use crate::error::Result;
 use crate::sys::stop::Stop;
 
 const TARGET: &str = "x86_64-unknown-linux-gnu";

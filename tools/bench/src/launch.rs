@@ -22,9 +22,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::case::Clock;
 use crate::child::{self, Order, Report};
-use crate::contender::Result;
-use crate::control::Control;
-use crate::pair::GRACE;
+use crate::control::{Control, GRACE};
+use crate::error::Result;
 use crate::sys::cpu;
 
 /// What the driver tells a launcher, as its one argument.

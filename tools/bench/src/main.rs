@@ -8,13 +8,15 @@
 //! | module | what it does |
 //! |---|---|
 //! | `case`, `row` | what a sample measures, and how it is published |
-//! | `contender`, `seat` | the seam: who is measured, and what they are given to do it |
+//! | `contender`, `seat` | the seam: what one who is measured does, and what they are given to do it |
+//! | `registry` | who is measured |
 //! | `stopwatch`, `pattern`, `meter` | timing calls and checking replies inside a client |
 //! | `calls`, `words`, `domains` | the contenders, one file each |
 //! | `plan`, `driver`, `pair`, `process`, `child` | order, rounds, processes |
 //! | `image`, `launch` | both sides as domains of one process |
+//! | `text` | what is counted, and the answer |
 //! | `control`, `probe` | how the two processes meet, and how near their cores are |
-//! | `stats`, `ratio`, `target` | medians, ratios with intervals, promises |
+//! | `stats`, `units`, `ratio`, `target` | medians, ratios with intervals, promises |
 //! | `report`, `machine` | terminal, JSON, HTML |
 
 mod calls;
@@ -25,6 +27,7 @@ mod contender;
 mod control;
 mod domains;
 mod driver;
+mod error;
 mod image;
 mod launch;
 mod machine;
@@ -35,6 +38,7 @@ mod plan;
 mod probe;
 mod process;
 mod ratio;
+mod registry;
 mod report;
 mod row;
 mod seat;
@@ -43,6 +47,8 @@ mod stopwatch;
 mod stuck;
 mod sys;
 mod target;
+mod text;
+mod units;
 mod words;
 
 use std::fs;
@@ -53,8 +59,8 @@ use clap::Parser;
 
 use case::Bench;
 use cli::{Cli, Command, Options};
-use contender::Result;
 use driver::Tally;
+use error::Result;
 use target::{Finding, Verdict};
 
 /// No target could be judged, and that was asked for.

@@ -5,7 +5,7 @@
 //! for everyone.
 
 use crate::case::{Case, Mode};
-use crate::contender::Result;
+use crate::error::Result;
 use crate::pattern::{Pattern, STAMP};
 use crate::row::Figures;
 use crate::stopwatch::Stopwatch;

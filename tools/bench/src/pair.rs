@@ -10,8 +10,9 @@ use tempfile::TempDir;
 
 use crate::case::{Case, Clock, Placement};
 use crate::child::{Order, Report, Role};
-use crate::contender::{Contender, Ends, Result, Side};
-use crate::control::Control;
+use crate::contender::{Contender, Ends, Side};
+use crate::control::{Control, GRACE};
+use crate::error::Result;
 use crate::launch::Launch;
 use crate::probe;
 use crate::process::{Process, await_exit};
@@ -23,7 +24,7 @@ use crate::sys::clock::Ticker;
 use crate::sys::cpu::Cpus;
 use crate::sys::fd::inherit;
 use crate::sys::stop::Stop;
-use crate::words::Text;
+use crate::text::Text;
 
 /// How a sample ended.
 #[derive(Debug)]
@@ -67,9 +68,6 @@ pub struct Runner {
     /// This program as one that can be a domain, if any contender needs it.
     pub image: Option<OwnedFd>,
 }
-
-/// How long the other side may take once one has ended.
-pub const GRACE: Duration = Duration::from_secs(5);
 
 /// How often the watch looks at the stop flag.
 const SLICE: Duration = Duration::from_millis(100);

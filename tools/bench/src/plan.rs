@@ -7,8 +7,9 @@
 use std::collections::HashSet;
 
 use crate::case::{Bench, Case};
-use crate::contender::{self, Contender};
+use crate::contender::Contender;
 use crate::ratio::Key;
+use crate::registry;
 use crate::target;
 use partywall_testkit::Random;
 
@@ -47,9 +48,9 @@ impl Plan {
     pub fn new(bench: Bench, choice: &Choice) -> Self {
         let mut entries = Vec::new();
         let mut impossible = Vec::new();
-        for contender in contender::of(bench) {
+        for contender in registry::of(bench) {
             if choice.only.is_empty() || choice.only.iter().any(|name| name == contender.name()) {
-                if !contender::is_possible(contender) {
+                if !registry::is_possible(contender) {
                     impossible.push(contender.name());
                     continue;
                 }

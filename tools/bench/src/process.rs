@@ -9,7 +9,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::child::{Order, Report};
-use crate::contender::{Fault, Result};
+use crate::error::{Fault, Result};
 use crate::launch::Launch;
 
 /// A child that never outlives its handle.

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 
 use crate::case::{BULK_SIZES, Case, Wait};
-use crate::report;
 use crate::row::Row;
 use crate::stats::{self, Estimate};
+use crate::units;
 
 /// A contender in a cell.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -113,8 +113,8 @@ impl Quantity {
     /// A value of it, as printed.
     pub fn show(&self, value: f64) -> String {
         match self {
-            Self::Difference { .. } => report::time(value),
-            _ => report::small(value),
+            Self::Difference { .. } => units::time(value),
+            _ => units::small(value),
         }
     }
 

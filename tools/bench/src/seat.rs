@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use crate::case::Case;
-use crate::contender::Result;
 use crate::control::Control;
+use crate::error::Result;
 use crate::meter::Meter;
 use crate::row::Figures;
 use crate::stopwatch::{Spans, Stopwatch};
 use crate::sys::clock::Ticker;
-use crate::words::Text;
+use crate::text::Text;
 
 /// Everything about a sample that both sides know.
 #[derive(Clone, Debug, Serialize, Deserialize)]

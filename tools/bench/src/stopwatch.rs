@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
-use crate::contender::Result;
+use crate::error::Result;
 use crate::row::Figures;
 use crate::sys::clock::Ticker;
 use crate::sys::cpu;

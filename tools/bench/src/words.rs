@@ -21,40 +21,16 @@ pub mod uds;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rustix::buffer::spare_capacity;
 use rustix::io::Errno;
-use serde::{Deserialize, Serialize};
 
 use crate::case::{COUNTS_MAX, Case, Clock, Op, Wait};
-use crate::contender::Result;
+use crate::error::Result;
 use crate::seat::Seat;
 use crate::sys::cpu::process_cpu_ns;
-use count::Answer;
-
-/// A text and what is known about it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Text {
-    /// The file.
-    pub path: PathBuf,
-    /// Its length.
-    pub bytes: u64,
-    /// How many words it has.
-    pub words: u64,
-    /// The right answer to `counts`.
-    pub counts: Answer,
-}
-
-impl Text {
-    /// The right answer.
-    pub fn expected(&self, op: Op) -> Answer {
-        match op {
-            Op::Total => Answer { total: self.words, ..Answer::default() },
-            Op::Counts => self.counts,
-        }
-    }
-}
+use crate::text::{Answer, Text};
 
 /// The cells of a contender: both operations under clock B, the total under clock A.
 pub fn cases(sizes: &[u64], wait: Option<Wait>) -> Vec<Case> {

@@ -14,9 +14,8 @@ use rustix::net::SocketFlags;
 use super::{EventLoop, LOOK, MEASURE_TIME, PROOF_TIME, RETRY, SEND_BUFFER};
 use crate::identity::{Facts, Measured};
 use crate::measure::Job;
-use crate::peer::{Challenged, Charges, Known, Look, Peer, Stage};
+use crate::peer::{Challenged, Charges, Known, Look, Peer, Stage, Started};
 use crate::quota::{Account, Resource, Usage};
-use crate::server::Started;
 use crate::state::UNAVAILABLE;
 
 impl EventLoop {

@@ -17,7 +17,8 @@ use tokio::io::unix::AsyncFd;
 use super::tonic_net::{closed, runtime};
 use super::{ANYWHERE, bare};
 use crate::case::{Case, Wait};
-use crate::contender::{Contender, Ends, Result, Side};
+use crate::contender::{Contender, Ends, Side};
+use crate::error::Result;
 use crate::seat::Seat;
 
 /// The contender.

@@ -2,7 +2,8 @@
 
 use super::{ANYWHERE, bare};
 use crate::case::{Case, Mode, Wait};
-use crate::contender::{Contender, Ends, Result, Side};
+use crate::contender::{Contender, Ends, Side};
+use crate::error::Result;
 use crate::seat::Seat;
 use crate::sys::handoff::{STEP, change, hand_over};
 use crate::sys::shared::{self, Shared};

@@ -17,7 +17,8 @@ use iceoryx2::service::port_factory::{event, request_response};
 
 use super::cases;
 use crate::case::{Case, Mode, Wait};
-use crate::contender::{Contender, Result};
+use crate::contender::Contender;
+use crate::error::Result;
 use crate::meter::{Duplex, pipelined};
 use crate::seat::Seat;
 

@@ -14,7 +14,8 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 
 use super::{NOT_ONE_CORE, bare};
 use crate::case::{Case, Wait};
-use crate::contender::{Contender, Ends, Result, Side};
+use crate::contender::{Contender, Ends, Side};
+use crate::error::Result;
 use crate::seat::Seat;
 use crate::sys::shared::{self, Shared};
 

@@ -19,7 +19,8 @@ use super::cases;
 use super::stubs::{self, BenchClient, proto};
 use super::tonic_net::{closed, runtime};
 use crate::case::{Case, Mode, Wait};
-use crate::contender::{Attendant, Contender, Ends, Result, Side};
+use crate::contender::{Attendant, Contender, Ends, Side};
+use crate::error::Result;
 use crate::meter::{self, pipelined};
 use crate::seat::Seat;
 

@@ -7,7 +7,8 @@ use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 
 use super::cases;
 use crate::case::{Case, Wait};
-use crate::contender::{Contender, Ends, Result, Side};
+use crate::contender::{Contender, Ends, Side};
+use crate::error::Result;
 use crate::meter::pipelined;
 use crate::seat::Seat;
 

@@ -22,7 +22,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::fence;
 
 use crate::case::Wait;
-use crate::contender::Result;
+use crate::error::Result;
 use crate::sys::futex;
 use crate::sys::shared::{self, Shared};
 

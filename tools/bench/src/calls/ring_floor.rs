@@ -3,7 +3,8 @@
 use super::cases;
 use super::ring::{Client, Shape, create, echo};
 use crate::case::{Case, Mode, Wait};
-use crate::contender::{Contender, Ends, Result, Side};
+use crate::contender::{Contender, Ends, Side};
+use crate::error::Result;
 use crate::meter::{Duplex, pipelined};
 use crate::seat::Seat;
 use crate::sys::shared::Shared;

@@ -10,7 +10,7 @@ use tonic::codegen::{Body as HttpBody, StdError};
 use tonic::{Request, Response, Status};
 
 use crate::case::Op;
-use crate::contender::Result;
+use crate::error::Result;
 use crate::meter::{self, BATCH, Meter};
 use crate::words::count::answer;
 

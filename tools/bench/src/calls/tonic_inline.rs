@@ -4,7 +4,8 @@
 use super::stubs::{BenchClient, one_by_one, service};
 use super::tonic_net::runtime;
 use crate::case::{CALL_SIZES, Case, Mode, Placement};
-use crate::contender::{Contender, Result};
+use crate::contender::Contender;
+use crate::error::Result;
 use crate::seat::Seat;
 
 /// The contender.

@@ -15,7 +15,8 @@ use tonic::transport::{Channel, Endpoint, Server};
 use super::cases;
 use super::stubs::{self, BenchClient};
 use crate::case::{Case, Wait};
-use crate::contender::{Contender, Result};
+use crate::contender::Contender;
+use crate::error::Result;
 use crate::meter;
 use crate::seat::Seat;
 

@@ -8,7 +8,8 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair, sockopt};
 
 use super::cases;
 use crate::case::{Case, Wait};
-use crate::contender::{Contender, Ends, Result, Side};
+use crate::contender::{Contender, Ends, Side};
+use crate::error::Result;
 use crate::meter::pipelined;
 use crate::seat::Seat;
 

@@ -4,7 +4,8 @@ use std::hint::black_box;
 
 use super::{bulk, echoes};
 use crate::case::{Case, ECHO_SIZES, Mode, Placement};
-use crate::contender::{Contender, Result};
+use crate::contender::Contender;
+use crate::error::Result;
 use crate::meter::ends;
 use crate::seat::Seat;
 

@@ -16,7 +16,8 @@ use partywall_domain::guest::Guest;
 
 use super::{bulk, echoes};
 use crate::case::{Case, ECHO_SIZES, Mode, Placement};
-use crate::contender::{Contender, Ends, Result, Side};
+use crate::contender::{Contender, Ends, Side};
+use crate::error::Result;
 use crate::meter::{ENDS, ends};
 use crate::seat::Seat;
 

@@ -6,7 +6,8 @@ use partywall_abi::control::Isolation;
 use super::{bulk, echoes, paced};
 use crate::calls::{handoff_floor, partywall, tonic_inline, uds_epoll};
 use crate::case::{Case, ECHO_SIZES, Mode, Placement, RATES, Wait};
-use crate::contender::{Attendant, Contender, Ends, Result};
+use crate::contender::{Attendant, Contender, Ends};
+use crate::error::Result;
 use crate::seat::Seat;
 
 /// A contender of `calls` with cases of this bench.

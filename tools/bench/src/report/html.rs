@@ -6,8 +6,8 @@ use std::fmt::Write;
 use super::summary::{self, Group};
 use super::{plot, table, terms};
 use crate::case::Bench;
-use crate::contender::Result;
 use crate::driver::Run;
+use crate::error::Result;
 use crate::stats::ENOUGH;
 use crate::target::{Finding, Verdict};
 

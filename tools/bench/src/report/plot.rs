@@ -5,11 +5,12 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::summary::{Group, Line, metric};
-use super::{cycles, rate, tag, terms, time};
+use super::{tag, terms};
 use crate::case::Wait;
-use crate::contender::{Fault, Result};
+use crate::error::{Fault, Result};
 use crate::ratio::Metric;
 use crate::stats::quantile;
+use crate::units::{cycles, rate, time};
 
 /// Drawn in this colour, which no theme has, and then replaced by the page's text colour.
 const INK: RGBColor = RGBColor(1, 2, 3);

@@ -102,7 +102,7 @@ fn line(rows: &[Row], group: &Case, cell: Case, name: &str, near: Tag, samples: 
     };
     let under = reference(group);
     let is_reference = name == under.contender && cell == under.case;
-    let ratio = crate::contender::named(group.bench, name)
+    let ratio = crate::registry::named(group.bench, name)
         .filter(|_| !is_reference)
         .map(|known| Quantity::Ratio { over: Key { contender: known.name(), case: cell }, under })
         .map(|quantity| ratio::estimates(rows, &quantity, metric))

@@ -3,10 +3,11 @@
 use std::fmt::Write;
 
 use super::summary::{self, Group, Line};
-use super::{cycles, estimate, rate, small, tag, time};
+use super::{estimate, tag};
 use crate::case::{Bench, Case, Wait};
 use crate::driver::Run;
 use crate::target::Finding;
+use crate::units::{cycles, rate, small, time};
 
 /// The whole report.
 pub fn render(run: &Run) -> String {

@@ -124,7 +124,7 @@ pub fn axis(metric: Metric) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contender::ALL;
+    use crate::registry::ALL;
 
     #[test]
     fn every_contender_is_explained() {

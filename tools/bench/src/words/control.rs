@@ -10,7 +10,7 @@ use partywall_shm::link::Link;
 use partywall_testkit::{Conversation, PATIENCE};
 
 use crate::calls::partywall::{NAME, SOCKET, settle_waits};
-use crate::contender::Result;
+use crate::error::Result;
 use crate::seat::Seat;
 
 /// Client: asks the coordinator of the sample in `dir` for a link, and opens it.

@@ -3,46 +3,10 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-use serde::{Deserialize, Serialize};
-
 use crate::case::Op;
-use crate::contender::Result;
+use crate::error::Result;
+use crate::text::Answer;
 use partywall_testkit::mix;
-
-/// What the service answers.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Answer {
-    /// Words.
-    pub total: u64,
-    /// Different words; `counts` only.
-    pub distinct: u64,
-    /// The sum over all different words of [`share`]; `counts` only.
-    pub checksum: u64,
-}
-
-/// Bytes of an answer on a byte stream.
-pub const ANSWER_BYTES: usize = 24;
-
-impl Answer {
-    /// As sent on a byte stream, little-endian.
-    pub fn encode(self) -> [u8; ANSWER_BYTES] {
-        let mut bytes = [0; ANSWER_BYTES];
-        let fields = [self.total, self.distinct, self.checksum];
-        for (place, field) in bytes.chunks_exact_mut(8).zip(fields) {
-            place.copy_from_slice(&field.to_le_bytes());
-        }
-        bytes
-    }
-
-    /// The inverse of [`Answer::encode`].
-    pub fn decode(bytes: &[u8; ANSWER_BYTES]) -> Self {
-        let mut fields = bytes
-            .chunks_exact(8)
-            .map(|field| u64::from_le_bytes(field.try_into().expect("chunks of eight bytes")));
-        let mut next = || fields.next().expect("three fields");
-        Self { total: next(), distinct: next(), checksum: next() }
-    }
-}
 
 /// The operation as sent on a byte stream.
 pub fn op_code(op: Op) -> u8 {

@@ -19,12 +19,14 @@ use partywall_abi::control::Isolation;
 use partywall_abi::domain::HALF;
 use partywall_domain::bytes::{Function, Reply};
 
-use super::count::{ANSWER_BYTES, Answer, answer, op_code, op_from};
+use super::count::{answer, op_code, op_from};
 use super::{Text, cases, drive};
 use crate::case::{Case, Op};
-use crate::contender::{Contender, Ends, Result};
+use crate::contender::{Contender, Ends};
 use crate::domains::gate::{connect, pair, serve};
+use crate::error::Result;
 use crate::seat::Seat;
+use crate::text::{ANSWER_BYTES, Answer};
 
 /// The contender.
 #[derive(Debug)]

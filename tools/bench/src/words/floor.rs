@@ -3,7 +3,8 @@
 use super::count::answer;
 use super::{cases, drive, read_into};
 use crate::case::Case;
-use crate::contender::{Contender, Result};
+use crate::contender::Contender;
+use crate::error::Result;
 use crate::seat::Seat;
 
 /// Reads and counts, with a new buffer for each text or with the same one again. Whether the memory

@@ -9,7 +9,8 @@ use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use super::Text;
-use super::count::{Answer, share};
+use super::count::share;
+use crate::text::Answer;
 use partywall_testkit::{Random, mix};
 
 const ROUNDS: usize = 6;

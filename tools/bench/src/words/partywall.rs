@@ -8,14 +8,16 @@ use std::os::fd::AsFd;
 use partywall_abi::control::Isolation;
 use partywall_shm::link::LinkError;
 
-use super::count::{ANSWER_BYTES, Answer, answer, op_code, op_from};
+use super::count::{answer, op_code, op_from};
 use super::tonic::Asker;
 use super::{cases, control, drive};
 use crate::calls::partywall::{connect, coordinate, serve, settle_waits};
 use crate::calls::tonic_net::runtime;
 use crate::case::{Case, Wait};
-use crate::contender::{Attendant, Contender, Result};
+use crate::contender::{Attendant, Contender};
+use crate::error::Result;
 use crate::seat::Seat;
+use crate::text::{ANSWER_BYTES, Answer};
 
 /// The link without calls: the operation and the text as one message each.
 #[derive(Debug)]

@@ -6,7 +6,8 @@ use super::stream::{Client, serve};
 use super::{cases, drive};
 use crate::calls::pipe::pipes;
 use crate::case::{Case, Wait};
-use crate::contender::{Contender, Ends, Result};
+use crate::contender::{Contender, Ends};
+use crate::error::Result;
 use crate::seat::Seat;
 
 /// The contender.

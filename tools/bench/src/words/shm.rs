@@ -20,13 +20,15 @@ use std::io::Read;
 use std::slice;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::count::{Answer, answer, op_code, op_from};
+use super::count::{answer, op_code, op_from};
 use super::{Text, cases, drive};
 use crate::case::{Case, Op, Wait};
-use crate::contender::{Contender, Ends, Result, Side};
+use crate::contender::{Contender, Ends, Side};
+use crate::error::Result;
 use crate::seat::Seat;
 use crate::sys::handoff::{STEP, change, hand_over};
 use crate::sys::shared::{self, Shared};
+use crate::text::Answer;
 
 /// The contender.
 #[derive(Debug)]

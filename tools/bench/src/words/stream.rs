@@ -12,10 +12,11 @@
 use std::io::{self, IoSlice, Read, Write};
 use std::os::fd::AsFd;
 
-use super::count::{ANSWER_BYTES, Answer, answer, op_code, op_from};
+use super::count::{answer, op_code, op_from};
 use super::{Text, fill, read_into};
 use crate::case::Op;
-use crate::contender::Result;
+use crate::error::Result;
+use crate::text::{ANSWER_BYTES, Answer};
 
 /// Bytes before the text of a request.
 pub const HEAD: usize = 9;

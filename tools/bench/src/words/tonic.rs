@@ -12,13 +12,14 @@ use tonic::body::Body;
 use tonic::client::GrpcService;
 use tonic::codegen::{Body as HttpBody, StdError};
 
-use super::count::Answer;
 use super::{Text, cases, drive};
 use crate::calls::stubs::{BenchClient, proto};
 use crate::calls::tonic_net::{Net, connect, runtime, serve};
 use crate::case::{Case, Op, Wait};
-use crate::contender::{Contender, Result};
+use crate::contender::Contender;
+use crate::error::Result;
 use crate::seat::Seat;
+use crate::text::Answer;
 
 /// The contender.
 #[derive(Debug)]

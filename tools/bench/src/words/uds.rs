@@ -8,13 +8,14 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use rustix::fs::sendfile;
 use rustix::io::Errno;
 
-use super::count::Answer;
 use super::stream::{head, reply, serve};
 use super::{Text, cases, drive};
 use crate::calls::uds_epoll::tune;
 use crate::case::{Case, Op, Wait};
-use crate::contender::{Contender, Result};
+use crate::contender::Contender;
+use crate::error::Result;
 use crate::seat::Seat;
+use crate::text::Answer;
 
 /// The contender.
 #[derive(Debug)]
