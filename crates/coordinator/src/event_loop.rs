@@ -14,9 +14,9 @@
 //! anew waits for a turn of each account at most. epoll tells of a connection once (`EPOLLONESHOT`), and
 //! again when its last turn has found nothing left: however much a thousand connections send, their
 //! events come as often as their turns do. What a process does not read waits up to a limit of its
-//! account's, and its own packets wait meanwhile ([`crate::peer`]); its program is measured on another thread ([`crate::measure`]);
-//! no descriptor of its is received ([`partywall_shm::socket`]). Each packet's sender is compared
-//! with the process that proved itself ([`crate::identity`]).
+//! account's, and its own packets wait meanwhile ([`crate::peer`]); its program is measured on another
+//! thread ([`crate::measure`]); no descriptor of its is received ([`partywall_shm::socket`]). Each
+//! packet's sender is compared with the process that proved itself ([`crate::identity`]).
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io;

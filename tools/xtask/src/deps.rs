@@ -1,7 +1,8 @@
 //! `cargo xtask deps`: which crate of the workspace may depend on which.
 //!
-//! The table is the one of ARCHITECTURE.md, with the crates that are planned and are not there yet. Normal and build dependencies must be in it;
-//! dev-dependencies are free, but nothing at all may depend on `bench` or `xtask`.
+//! The table is the one of ARCHITECTURE.md, with the crates that are planned and are not there yet.
+//! Normal and build dependencies must be in it; dev-dependencies are free, but nothing at all may
+//! depend on `bench` or `xtask`.
 
 use std::collections::BTreeSet;
 

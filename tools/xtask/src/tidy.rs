@@ -6,6 +6,7 @@
 mod architecture;
 mod atomics;
 mod circles;
+mod glossary;
 mod length;
 mod lex;
 mod links;
@@ -32,11 +33,17 @@ const RULES: &[(&str, Rule)] = &[
     ("names", names::check),
     ("atomics", atomics::check),
     ("circles", circles::check),
+    ("comments", length::comments),
+    ("glossary", glossary::check),
     ("sync labels", sync_labels::check),
     ("paths", text::paths),
     ("markers", text::markers),
     ("links", links::check),
 ];
+
+/// TEMPORARY, until those who mend these now are done: files that may use each other in a circle, and
+/// have longer comment lines.
+const BEING_MENDED: &[&str] = &["crates/domain/", "crates/partywall/src/ring/"];
 
 /// The project's files.
 #[derive(Default)]

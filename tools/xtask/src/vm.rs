@@ -1,9 +1,9 @@
 //! `cargo xtask vm-test`: tests of programs in one address space, where protection keys exist.
 //!
 //! Few machines that run tests have protection keys, so the tests run a second time in an emulated
-//! one: Debian's kernels before and from Linux 6.12 on, and an initial file system with `vm-init`, the test binaries and the
-//! programs that the tests load. What the machine and this program say to each other is in
-//! `tools/vm`.
+//! one: Debian's kernels before and from Linux 6.12 on, and an initial file system with `vm-init`, the
+//! test binaries and the programs that the tests load. What the machine and this program say to each
+//! other is in `tools/vm`.
 //!
 //! To add a program, put one more [`Job`] into [`jobs`]: its output is kept, and files that it
 //! leaves are in `target/vm/left`.
@@ -41,8 +41,9 @@ const FULL_LIMIT: Duration = Duration::from_secs(7200);
 const UP_SAYS: &[&str] = &["gate  fault"];
 
 /// Tests of the host that run in the machine: the name of the binary, which of them run each time (with
-/// `--full` all do; every interoperability case takes minutes there), and those that never do, for they are about something else than keys:
-/// they need what the machine has not, or hold for times that emulation cannot keep.
+/// `--full` all do; every interoperability case takes minutes there), and those that never do, for they
+/// are about something else than keys: they need what the machine has not, or hold for times that
+/// emulation cannot keep.
 const TESTS_OF_HOST: &[(&str, &[&str], &[&str])] = &[
     (
         "partywall_system_tests::processes",

@@ -1,8 +1,11 @@
-//! Files stay short enough to be read in one go.
+//! Files and comment lines stay short enough to be read in one go.
 
-use super::Tree;
+use super::{BEING_MENDED, Tree};
 
 const LIMIT: usize = 700;
+
+/// Columns of a comment line. Code is rustfmt's, which leaves comments alone.
+const COLUMNS: usize = 110;
 
 const CODE: &[&str] = &["rs", "proto", "sh", "py", "go", "c", "h", "js", "ts"];
 
@@ -25,6 +28,26 @@ pub(super) fn check(tree: &Tree) -> Vec<String> {
                 "{}: {lines} lines without tests, {LIMIT} allowed unless `{excuse}..` says why",
                 file.path
             ));
+        }
+    }
+    faults
+}
+
+/// No comment line is too long; a row of a table cannot be broken.
+pub(super) fn comments(tree: &Tree) -> Vec<String> {
+    let mut faults = Vec::new();
+    for (file, _) in tree.rust() {
+        if BEING_MENDED.iter().any(|dir| file.path.starts_with(dir)) {
+            continue;
+        }
+        for (index, line) in file.text.lines().enumerate() {
+            let columns = line.chars().count();
+            let text = line.trim_start();
+            let is_row = text.trim_start_matches(['/', '!']).trim_start().starts_with('|');
+            if columns > COLUMNS && text.starts_with("//") && !is_row {
+                let place = format!("{}:{}", file.path, index + 1);
+                faults.push(format!("{place}: {columns} columns of comment, {COLUMNS} allowed"));
+            }
         }
     }
     faults
@@ -76,6 +99,16 @@ mod tests {
         assert_eq!(faults("a.rs", &format!("// tidy: long because \n{code}")).len(), 1);
         assert_eq!(faults("a.rs", &format!("// tidy: long because of a table\n{code}")), [""; 0]);
         assert_eq!(faults("results.json", &code), [""; 0]);
+    }
+
+    #[test]
+    fn a_comment_line_has_a_limit_and_a_table_none() {
+        let long = "x".repeat(COLUMNS);
+        let tree = |text: String| Tree::of(&[("a.rs", &text)]);
+        assert_eq!(comments(&tree(format!("{long}y\n//! | {long} |\n///{}", &long[3..]))), [""; 0]);
+        for comment in [format!("// {long}"), format!("    /// {long}"), format!("//! {long}")] {
+            assert_eq!(comments(&tree(format!("\n{comment}"))).len(), 1);
+        }
     }
 
     #[test]
