@@ -41,6 +41,7 @@ mod switch;
 use links::{Link, Places, Question};
 use list::{Listing, Stage};
 use names::{Name, Watch};
+pub use reload::Changed;
 use reports::Claim;
 
 /// Number of a connection.

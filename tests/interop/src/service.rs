@@ -22,7 +22,7 @@ use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::{Code, Request, Response, Status, Streaming};
 use tower::Layer;
 
-use self::producer::Producer;
+pub use self::producer::Producer;
 use crate::proto::test_service_server::{TestService as TestServiceApi, TestServiceServer};
 use crate::proto::{
     BoolValue, EchoStatus, Empty, Payload, PayloadType, SimpleRequest, SimpleResponse,

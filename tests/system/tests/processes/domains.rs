@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use partywall_system_tests::domain_programs;
 
-use partywall_testkit::{Host, Process, alone, trials};
+use partywall_testkit::{Host, Process, alone, is_full};
 
 /// Whether this is the emulated machine of `cargo xtask vm-test`.
 fn is_emulated() -> bool {
@@ -43,11 +43,6 @@ fn launcher_in(
     let mut launcher = Process::start(launcher, &host.socket, &arguments, &environment, None);
     assert!(launcher.line().starts_with(&format!("isolation {isolation}")));
     launcher
-}
-
-/// Whether nothing else runs: then bounds are narrow.
-fn quiet() -> bool {
-    trials(20) == 20
 }
 
 /// What the launcher says in the end: calls through the gate, system calls forwarded, the client's
@@ -111,7 +106,7 @@ fn handlers_that_wait_are_seldom_gone_in_for() {
     for isolation in isolations() {
         let (calls, forwards) = measure(isolation, &["--threads", "1", "--waits"], 10, "32");
         // Some 24 for 3,000 calls, more if a visit takes so long that it says nothing.
-        let most = if quiet() { 60 } else { 300 };
+        let most = if is_full() { 60 } else { 300 };
         assert!((8..most).contains(&calls), "{calls} visits");
         assert!(forwards < 2 * most, "{forwards} system calls forwarded");
     }
@@ -125,7 +120,7 @@ fn stubs_call_another_domain_through_the_gate() {
     for (isolation, threads) in isolations().into_iter().flat_map(|i| [(i, "1"), (i, "2")]) {
         let (calls, forwards) = measure(isolation, &["--threads", threads], rounds, "32");
         // Fewer visits and more forwards when others keep a thread from running in the middle of a call.
-        let (least, most) = match (is_emulated(), quiet()) {
+        let (least, most) = match (is_emulated(), is_full()) {
             (true, _) => (10, 600),
             (false, true) => (2_700, 300),
             (false, false) => (1_000, 1_000),
@@ -233,7 +228,7 @@ fn a_deadline_inside_a_domain_is_told_in_time_and_ends_no_service() {
         // the processors for some milliseconds now and then.
         for (series, all) in [(burning, 20), (sleeping, 10)] {
             let in_time = series.iter().filter(|late| **late <= 5_000).count();
-            let wanted = if quiet() { all * 3 / 4 } else { all / 4 };
+            let wanted = if is_full() { all * 3 / 4 } else { all / 4 };
             assert!(series.len() == all && in_time >= wanted, "{series:?}");
         }
     }
@@ -258,7 +253,7 @@ fn a_domain_that_is_killed_fails_its_callers_and_nobody_else() {
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
         let start = Instant::now();
         let (calls, _, status) = end(&mut launcher);
-        let in_time = Duration::from_millis(match (is_emulated(), quiet()) {
+        let in_time = Duration::from_millis(match (is_emulated(), is_full()) {
             (true, _) => 10_000,
             (false, true) => 100,
             (false, false) => 1_000,

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use partywall_coordinator::identity::digest;
 use rustix::process::Signal;
 
-use partywall_testkit::{Process, alone, cpu_time, trials};
+use partywall_testkit::{Process, alone, cpu_time, is_full};
 
 const ATTACKER: u32 = 1234;
 const HONEST: u32 = 1235;
@@ -32,7 +32,7 @@ const BURST: (usize, Duration) = (40, Duration::from_secs(1));
 /// other programs may have the processors for a while; who waits for a socket that lingers waits for three
 /// seconds.
 fn in_time() -> u64 {
-    if trials(20) == 20 { 50_000 } else { 500_000 }
+    if is_full() { 50_000 } else { 500_000 }
 }
 
 fn hex(digest: [u8; 32]) -> String {
@@ -237,7 +237,7 @@ fn withstands(mode: &str, holds: usize, does: u64) {
         let times = attacked[0] as f64 / control[0] as f64;
         println!("{mode}, {step}: {times:.2} times the control");
         // Beside other tests and builds, what others leave differs by more than that.
-        let quiet = trials(20) == 20;
+        let quiet = is_full();
         assert!(
             !quiet || times <= TIMES,
             "{step}: {} us, {times:.2} times those of the control",
@@ -358,7 +358,7 @@ fn large_programs_of_four_users_that_are_measured_hold_nobody_up() {
             assert!(median <= 100_000, "{step}: half take {median} us");
             // The honest program is measured at the lowest priority as well: where others use the machine,
             // that waits for them now and then.
-            let counts = rounds == ROUNDS && trials(20) == 20;
+            let counts = rounds == ROUNDS && is_full();
             assert!(!counts || most <= 250_000, "{step}: 99 % take {most} us");
         }
     }

@@ -129,7 +129,7 @@ fn a_strict_run_that_judges_nothing_is_no_success() {
 
 /// Whether this program is built once more, to run as domains: with the promised number of trials.
 fn has_domains() -> bool {
-    std::env::var("PARTYWALL_TRIALS").is_ok_and(|trials| trials == "full")
+    partywall_testkit::is_full()
 }
 
 #[test]
