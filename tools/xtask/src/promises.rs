@@ -58,7 +58,7 @@ fn benches(workspace: &Workspace) -> Result<Vec<String>> {
         let entries = fs::read_dir(&dir).with_context(|| format!("list {}", dir.display()))?;
         for entry in entries {
             let name = entry?.file_name().to_string_lossy().into_owned();
-            found.extend(name.strip_suffix(".rs").map(str::to_owned));
+            found.push(name.strip_suffix(".rs").unwrap_or(&name).to_owned());
         }
     }
     found.retain(|stem| !matches!(stem.as_str(), "mod" | "tests"));
