@@ -34,22 +34,18 @@ pub fn frame(data: &[u8]) -> bool {
 mod tests {
     use alloc::vec::Vec;
 
+    use partywall_testkit::Random;
+
     use crate::control::{LinkMessage, SessionMessage};
     use crate::frame::{HEAD, NO_DEADLINE, RequestHead, write_block, write_entry};
     use crate::name::ServiceName;
     use crate::version::{Capabilities, Versions};
 
     fn mutate(seeds: &[Vec<u8>], body: fn(&[u8]) -> bool) {
-        let mut state = 88172645463325252_u64;
+        let mut random = Random::new(1);
         let mut accepted = [0, 0];
-        for i in 0..20_000 {
-            let mut bytes = seeds[i % seeds.len()].clone();
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            let at = state as usize % bytes.len();
-            bytes[at] = (state >> 32) as u8;
-            accepted[usize::from(body(&bytes))] += 1;
+        for _ in 0..20_000 {
+            accepted[usize::from(body(&random.mutated(seeds)))] += 1;
         }
         assert!(accepted[0] > 500 && accepted[1] > 500, "{accepted:?}");
     }

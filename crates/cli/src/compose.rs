@@ -18,7 +18,7 @@ use std::{
 use rustix::process::Signal;
 
 pub use error::{At, ComposeError, Place};
-pub use field::Vars;
+pub use interpolate::Vars;
 pub use partywall_abi::name::MethodPattern;
 
 use field::{Context, Field};

@@ -14,9 +14,9 @@
 //! anew waits for a turn of each account at most. epoll tells of a connection once (`EPOLLONESHOT`), and
 //! again when its last turn has found nothing left: however much a thousand connections send, their
 //! events come as often as their turns do. What a process does not read waits up to a limit of its
-//! account's, and its own packets wait meanwhile ([`crate::peer`]); its program is measured on another thread ([`crate::measure`]);
-//! no descriptor of its is received ([`partywall_shm::socket`]). Each packet's sender is compared
-//! with the process that proved itself ([`crate::identity`]).
+//! account's, and its own packets wait meanwhile ([`crate::peer`]); its program is measured on another
+//! thread ([`crate::measure`]); no descriptor of its is received ([`partywall_shm::socket`]). Each
+//! packet's sender is compared with the process that proved itself ([`crate::identity`]).
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io;
@@ -39,11 +39,10 @@ use crate::audit::Audit;
 use crate::handout::{Memories, Part, Refused};
 use crate::identity::{Measured, Programs, Reader};
 use crate::measure::{Job, Measuring};
-use crate::peer::{Look, Peer, Reason, Sent, Stage};
+use crate::peer::{Look, Peer, Reason, Sent, Stage, Started};
 use crate::policy::{Policy, PolicyError};
 use crate::quota::{Quotas, Totals, Usage};
 use crate::ready::Ready;
-use crate::server::Started;
 use crate::state::{Conn, Effect, State, internal};
 
 mod admission;

@@ -15,9 +15,9 @@
 //! A number cannot be reused while its process lives, so 5 makes the number in the answer the
 //! process of the pidfd, unless the sender may claim any number: see
 //! [`partywall_shm::namespace`]. Then nothing that is read by the number is a fact of whoever
-//! answered, and the process has no number, no control group and no program here. 4 catches an exec between 2 and 4. Every later message must come from
-//! the same process. An exec *after* the proof changes nothing that was proven: the facts are
-//! those of the process that answered.
+//! answered, and the process has no number, no control group and no program here. 4 catches an exec
+//! between 2 and 4. Every later message must come from the same process. An exec *after* the proof
+//! changes nothing that was proven: the facts are those of the process that answered.
 //!
 //! The digest of the program file is a fact only when the policy asks for it by
 //! `evidence = "observed"`: a process chooses what its program file lies on, and one of FUSE

@@ -26,6 +26,22 @@ pub(crate) type Reason = Cow<'static, str>;
 /// Packets that wait for a process before nothing more is read from it.
 pub(crate) const UNREAD: usize = 32;
 
+/// A process that the coordinator has started, whose identity is strong.
+pub struct Started {
+    /// The coordinator's end of the socket it was given.
+    pub socket: Endpoint,
+    /// A pidfd, opened before the child was waited for.
+    pub pidfd: OwnedFd,
+    /// Its number.
+    pub pid: u32,
+    /// The name it was started under.
+    pub name: String,
+    /// SHA-256 of the sealed copy it runs.
+    pub digest: [u8; 32],
+    /// Where it runs, if it is a domain.
+    pub domain: Option<Domain>,
+}
+
 /// One process. Its token is odd; the next even number is its pidfd's.
 pub(crate) struct Peer {
     pub(crate) socket: Endpoint,

@@ -7,8 +7,9 @@
 //!
 //! Something is charged before it is made, and its charge is dropped with it: nothing is counted by
 //! hand. An account is a user, a principal to which the policy gives quotas of its own, a service that
-//! the coordinator has started, or all that services have started ([`Account::Descendants`]). A user has many connections and may have many uids:
-//! those that /etc/subuid lends to a user are that user's (subuid(5)), see [`partywall_shm::users::Subordinates`].
+//! the coordinator has started, or all that services have started ([`Account::Descendants`]). A user
+//! has many connections and may have many uids: those that /etc/subuid lends to a user are that user's
+//! (subuid(5)), see [`partywall_shm::users::Subordinates`].
 //!
 //! A *share*: an account has at most half of what the others leave of the whole. So with n accounts
 //! that take all they can get, the next one still finds a part in 2^(n+1), and no single one can take

@@ -10,13 +10,13 @@ use std::thread::JoinHandle;
 
 use partywall_abi::name::ServiceName;
 use partywall_shm::listen::{self, BoundPath, ListenError};
-use partywall_shm::socket::{self, Endpoint, Lingering};
+use partywall_shm::socket::{self, Lingering};
 use partywall_shm::threads;
 use rustix::net::{AddressFamily, SocketType};
 
 use crate::audit::Audit;
 use crate::event_loop::{Begin, EventLoop, Order, Orders};
-use crate::identity::Domain;
+pub use crate::peer::Started;
 use crate::policy::{Policy, PolicyError};
 
 /// Descriptors with which one link at a time can be made.
@@ -75,22 +75,6 @@ pub struct Options {
     pub children_are_services: bool,
     /// Dropped when the coordinator's thread ends: by [`Coordinator`]'s drop, an error or a panic.
     pub while_running: Option<Box<dyn Send>>,
-}
-
-/// A process that the coordinator has started, whose identity is strong.
-pub struct Started {
-    /// The coordinator's end of the socket it was given.
-    pub socket: Endpoint,
-    /// A pidfd, opened before the child was waited for.
-    pub pidfd: OwnedFd,
-    /// Its number.
-    pub pid: u32,
-    /// The name it was started under.
-    pub name: String,
-    /// SHA-256 of the sealed copy it runs.
-    pub digest: [u8; 32],
-    /// Where it runs, if it is a domain.
-    pub domain: Option<Domain>,
 }
 
 /// A running coordinator; dropping it stops it and removes the socket.

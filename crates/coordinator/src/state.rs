@@ -43,6 +43,7 @@ mod switch;
 use links::{Link, Places, Question};
 use list::{Listing, Stage};
 use names::{Name, Watch};
+pub use reload::Changed;
 
 /// Number of a connection.
 pub type Conn = u64;

@@ -236,7 +236,8 @@ impl Guest {
     ///
     /// # Errors
     /// The [`GateStatus`] that is not [`GateStatus::Done`]. What it says of the callee: on
-    /// [`GateStatus::Fault`], [`GateStatus::Deadline`], [`GateStatus::Died`] and [`GateStatus::SystemCall`] it may
+    /// [`GateStatus::Fault`], [`GateStatus::Deadline`], [`GateStatus::Died`] and
+    /// [`GateStatus::SystemCall`] it may
     /// have done half of its work; on the others, none.
     #[inline]
     pub fn call(&self, link: Link, words: [u64; 3], limit: Duration) -> Result<u64, GateStatus> {

@@ -191,16 +191,10 @@ mod tests {
 
     fn drive(body: fn(&[u8]) -> bool, trials: usize) {
         let before = panics();
-        let mut state = 0x2545_f491_4f6c_dd1d_u64;
-        let mut next = move || {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state
-        };
+        let mut random = partywall_testkit::Random::new(1);
         let mut accepted = 0;
         for _ in 0..trials {
-            let data: Vec<u8> = (0..next() % 240).map(|_| next() as u8).collect();
+            let data = random.bytes(240);
             accepted += usize::from(body(&data));
             assert_eq!(panics(), before, "a task of the link panics at {data:?}");
         }

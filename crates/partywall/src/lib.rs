@@ -61,9 +61,10 @@
 //! Channels and servers are those of the process that has made them. fork(2) copies their memory and their
 //! sockets and none of their threads: a child that goes on without execve(2) must not use them, and not drop
 //! those with calls under way, but end by `_exit`(2): what it writes, its parent's peers take for the
-//! parent's. When the parent ends, others hear of that from the coordinator, however long the child lives; only where the
-//! coordinator cannot see the parent's process (in another PID namespace) do they hear of it when the child
-//! ends. What is executed (posix_spawn(3), [`std::process::Command`]) has nothing of this.
+//! parent's. When the parent ends, others hear of that from the coordinator, however long the child
+//! lives; only where the coordinator cannot see the parent's process (in another PID namespace) do they
+//! hear of it when the child ends. What is executed (posix_spawn(3), [`std::process::Command`]) has
+//! nothing of this.
 #![forbid(unsafe_code)]
 
 // How it hangs together:

@@ -174,7 +174,7 @@ mod tests {
     use super::*;
     use std::time::Instant;
 
-    use partywall_test_control::lingering;
+    use partywall_testkit::lingering;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     const LINGER: Duration = Duration::from_secs(5);

@@ -115,7 +115,7 @@ mod tests {
         let peers: Vec<_> = (0..64)
             .map(|_| {
                 let (ours, theirs) = socket::pair().unwrap();
-                let (slow, other) = socket::tests::lingering();
+                let (slow, other) = partywall_testkit::lingering(Duration::from_secs(2)).unwrap();
                 socket::send(theirs.as_fd(), b"x", &[slow.as_fd()]).unwrap();
                 drop(slow);
                 close(ours);

@@ -89,17 +89,10 @@ mod tests {
     /// Random operations on stable; cargo-fuzz explores the same body with coverage.
     #[test]
     fn fuzz_hostile_ring() {
-        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-        let mut next = move || {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state
-        };
+        let mut random = partywall_testkit::Random::new(1);
         let mut accepted = 0;
         for _ in 0..3_000 {
-            let data: Vec<u8> = (0..next() % 400).map(|_| next() as u8).collect();
-            accepted += u32::from(super::hostile_ring(&data));
+            accepted += u32::from(super::hostile_ring(&random.bytes(400)));
         }
         assert!(accepted > 100, "only {accepted} inputs reached the accepting path");
     }

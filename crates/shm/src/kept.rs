@@ -12,11 +12,7 @@
 //! unless a program wants it.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-
-use partywall_abi::layout::Geometry;
-
-use crate::memory::{self, OutboxError};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// From fcntl(2); not in the libc crate for this target.
 const F_SETSIG: libc::c_int = 10;
@@ -41,22 +37,6 @@ impl Kept {
         // SAFETY: F_SETSIG takes an int and touches nothing of this process but the signal's number.
         let _ = unsafe { libc::fcntl(reader.as_raw_fd(), F_SETSIG, libc::SIGURG) };
         Self(reader)
-    }
-
-    /// Checks that the writer has sealed it, so that nobody else can ever write it.
-    ///
-    /// # Errors
-    /// [`OutboxError::Seals`], [`OutboxError::Size`], [`OutboxError::Io`].
-    pub fn sealed(&self, geometry: Geometry) -> Result<(), OutboxError> {
-        memory::sealed(self.0.as_fd(), geometry)
-    }
-
-    /// Checks that every page is there, and paid for.
-    ///
-    /// # Errors
-    /// [`OutboxError::Holes`], [`OutboxError::Io`].
-    pub fn whole(&self, geometry: Geometry) -> Result<(), OutboxError> {
-        memory::whole(self.0.as_fd(), geometry)
     }
 
     /// Who holds it now. Three system calls at most.
@@ -86,10 +66,18 @@ impl Kept {
     }
 }
 
+impl AsFd for Kept {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use partywall_abi::layout::Geometry;
+
     use super::*;
-    use crate::memory::Handout;
+    use crate::memory::{self, Handout};
 
     const G: Geometry = Geometry::DEFAULT;
 

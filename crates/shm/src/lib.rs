@@ -3,8 +3,8 @@
 //!
 //! The crate knows records, not calls. What a record means is the business of the crates above.
 //! Unsafe code lives in [`region`] (memory that another process writes), [`socket`] (ancillary
-//! data), [`kept`] (file leases), [`namespace`] (ioctl), `closer` (a table of descriptors for one thread) and [`spawn`]
-//! (between fork and exec) alone.
+//! data), [`kept`] (file leases), [`namespace`] (ioctl), `closer` (a table of descriptors for one
+//! thread) and [`spawn`] (between fork and exec) alone.
 
 #[cfg(not(loom))]
 pub mod address;

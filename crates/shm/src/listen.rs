@@ -273,7 +273,13 @@ mod tests {
     fn many_that_start_at_a_dead_socket_leave_one() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s.sock");
-        let _left_behind = std::mem::ManuallyDrop::new(seqpacket(&path).unwrap().1);
+        let left_behind = rustix::net::socket_with(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        );
+        rustix::net::bind(left_behind.unwrap(), &SocketAddrUnix::new(&path).unwrap()).unwrap();
         until_dead(&path);
         let won: Vec<_> = std::thread::scope(|s| {
             let starts: Vec<_> = (0..8).map(|_| s.spawn(|| seqpacket(&path).ok())).collect();

@@ -209,6 +209,24 @@ pub fn whole(fd: BorrowedFd<'_>, geometry: Geometry) -> Result<(), OutboxError> 
     if found < wanted { Err(OutboxError::Holes { found, wanted }) } else { Ok(()) }
 }
 
+impl Kept {
+    /// Checks that the writer has sealed it, so that nobody else can ever write it.
+    ///
+    /// # Errors
+    /// [`OutboxError::Seals`], [`OutboxError::Size`], [`OutboxError::Io`].
+    pub fn sealed(&self, geometry: Geometry) -> Result<(), OutboxError> {
+        sealed(self.as_fd(), geometry)
+    }
+
+    /// Checks that every page is there, and paid for.
+    ///
+    /// # Errors
+    /// [`OutboxError::Holes`], [`OutboxError::Io`].
+    pub fn whole(&self, geometry: Geometry) -> Result<(), OutboxError> {
+        whole(self.as_fd(), geometry)
+    }
+}
+
 fn header(g: Geometry) -> [(usize, u32); 4] {
     [
         (layout::MAGIC_AT, layout::MAGIC),

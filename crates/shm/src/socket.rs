@@ -569,4 +569,4 @@ pub fn inherited(number: i32) -> io::Result<OwnedFd> {
 }
 
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;

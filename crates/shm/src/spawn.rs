@@ -3,8 +3,8 @@
 //!
 //! The child gets: the sealed image by fexecve(3)'s way (`/proc/self/fd/N`, executed by execve(2)
 //! itself: execvp(3), which the standard library uses, gives what is no program to a shell), the
-//! environment it is given and nothing else, `/dev/null` as standard input, a process group of its own, one socket
-//! under a fixed number, and death by SIGKILL when its parent's thread dies (prctl(2),
+//! environment it is given and nothing else, `/dev/null` as standard input, a process group of its own,
+//! one socket under a fixed number, and death by SIGKILL when its parent's thread dies (prctl(2),
 //! `PR_SET_PDEATHSIG`): start programs from a thread that lives as long as they should.
 
 use std::collections::BTreeMap;

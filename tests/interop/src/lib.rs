@@ -1,8 +1,8 @@
 //! gRPC's interoperability cases, written against any transport that tonic can use.
 //!
 //! [`service`] is the server side, [`cases`] the client side, and [`go_client`] points grpc-go's
-//! own interoperability client at a server, [`python_client`] Python's grpcio. [`framing`] looks at the messages inside HTTP bodies,
-//! which tonic hides from both sides.
+//! own interoperability client at a server, [`python_client`] Python's grpcio. [`framing`] looks at the
+//! messages inside HTTP bodies, which tonic hides from both sides.
 
 #![forbid(unsafe_code)]
 

@@ -1,11 +1,12 @@
 //! What the processes of the system tests share.
 #![forbid(unsafe_code)]
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
 use bytes::Bytes;
+use partywall::Channel;
 use partywall_interop::proto::{Payload, SimpleRequest, SimpleResponse};
 
 /// The method that every test calls.
@@ -22,6 +23,15 @@ pub fn request(seed: u64, size: usize) -> SimpleRequest {
 pub fn is_answer(request: &SimpleRequest, reply: &SimpleResponse) -> bool {
     let body = |p: &Option<Payload>| p.as_ref().map(|p| p.body.clone()).unwrap_or_default();
     body(&request.payload) == body(&reply.payload)
+}
+
+/// A channel to `test`, as soon as somebody serves it.
+///
+/// # Panics
+/// When the coordinator at `socket` does not let this process.
+pub async fn connect(socket: &Path) -> Channel {
+    let builder = Channel::builder("partywall:///test").expect("a target").coordinator(socket);
+    builder.wait_for_ready(true).connect().await.expect("a channel")
 }
 
 /// Limits this process's open descriptors, if there is a limit.
@@ -53,7 +63,7 @@ pub fn domain_programs() -> &'static [PathBuf; 2] {
         // Macros and build scripts are there already: the flags are not for them.
         let target = root.join("target");
         let output = Command::new(env!("CARGO"))
-            .args(["build", "--package", "partywall-system-tests"])
+            .args(["build", "--locked", "--package", "partywall-system-tests"])
             .args(["--bin", "st-server", "--bin", "st-client"])
             .args(["--target", "x86_64-unknown-linux-gnu", "--target-dir"])
             .arg(&target)

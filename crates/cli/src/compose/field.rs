@@ -4,12 +4,9 @@ use std::{path::Path, sync::Arc};
 
 use super::{
     error::{ComposeError, Place},
-    interpolate,
+    interpolate::{self, Vars},
     tree::{Node, Value},
 };
-
-/// How the value of a variable is found.
-pub type Vars<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 /// What reading one file needs throughout.
 pub struct Context<'a> {

@@ -1,6 +1,7 @@
 //! Variables in values: `$NAME`, `${NAME}` and the forms with a default, as Compose has them.
 
-use super::field::Vars;
+/// How the value of a variable is found.
+pub type Vars<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 /// How deep defaults may hold further variables.
 const MAX_DEPTH: usize = 16;

@@ -15,9 +15,8 @@ use rustix::net::SocketFlags;
 use super::{EventLoop, LOOK, MEASURE_TIME, PROOF_TIME, RETRY, SEND_BUFFER};
 use crate::identity::{Facts, Measured};
 use crate::measure::Job;
-use crate::peer::{Challenged, Charges, Known, Look, Peer, Reason, Stage};
+use crate::peer::{Challenged, Charges, Known, Look, Peer, Reason, Stage, Started};
 use crate::quota::{Account, Resource, Usage};
-use crate::server::Started;
 use crate::state::{Spoken, UNAVAILABLE};
 
 impl EventLoop {

@@ -22,8 +22,8 @@ fn a_listener_that_goes_waits_for_nothing_that_was_sent_to_it() {
     };
     let (event_loop, _orders) = EventLoop::new(begin).unwrap();
     let linger = Duration::from_secs(5);
-    let (slow, _other) = partywall_test_control::lingering(linger).unwrap();
-    let sender = partywall_test_control::Conversation::connect(&path).unwrap();
+    let (slow, _other) = partywall_testkit::lingering(linger).unwrap();
+    let sender = partywall_testkit::Conversation::connect(&path).unwrap();
     socket::send(sender.as_fd(), b"x", &[slow.as_fd()]).unwrap();
     drop((slow, sender));
     let start = Instant::now();

@@ -164,16 +164,10 @@ fn programs_are_observed_only_for_a_principal_that_says_so() {
 fn fuzz_policy_accepts_and_refuses() {
     let seeds =
         ["[principal.a]\nuid = 1\n[service.g]\nregister = ['a']\n", "[names]\na = 'http://h:1'\n"];
-    let mut state = 88172645463325252_u64;
+    let mut random = partywall_testkit::Random::new(1);
     let mut accepted = [0, 0];
-    for i in 0..2_000 {
-        let mut bytes = seeds[i % 2].as_bytes().to_vec();
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        let at = state as usize % bytes.len();
-        bytes[at] = (state >> 32) as u8;
-        accepted[usize::from(fuzz_policy(&bytes))] += 1;
+    for _ in 0..2_000 {
+        accepted[usize::from(fuzz_policy(&random.mutated(&seeds)))] += 1;
     }
     assert!(accepted[0] > 50 && accepted[1] > 50, "{accepted:?}");
 }

@@ -451,7 +451,7 @@ impl http_body::Body for Answered {
 mod tests {
     use super::*;
     use crate::Routes;
-    use partywall_test_control::lingering;
+    use partywall_testkit::lingering;
     use std::io::{Read, Write};
     use std::os::unix::net::UnixStream;
 

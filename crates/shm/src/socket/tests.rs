@@ -1,5 +1,8 @@
 use super::*;
+use partywall_testkit::lingering;
 use rustix::process::PidfdFlags;
+
+const LINGER: Duration = Duration::from_secs(2);
 
 #[test]
 fn a_packet_carries_descriptors_and_its_sender() {
@@ -101,18 +104,6 @@ fn bells_are_counted_and_a_hang_up_is_seen() {
     assert!(ring(b.as_fd()).is_err());
 }
 
-/// A descriptor whose closing takes two seconds while the other one is there.
-pub(crate) fn lingering() -> (OwnedFd, OwnedFd) {
-    use std::io::Write;
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let mut out = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    let (other, _) = listener.accept().unwrap();
-    rustix::net::sockopt::set_socket_linger(&out, Some(Duration::from_secs(2))).unwrap();
-    out.set_nonblocking(true).unwrap();
-    while out.write(&[0; 65536]).is_ok() {}
-    (out.into(), other.into())
-}
-
 #[test]
 fn a_bell_with_a_descriptor_ends_the_link_and_holds_nobody_up() {
     for old_kernel in [false, true] {
@@ -126,7 +117,7 @@ fn a_bell_with_a_descriptor_ends_the_link_and_holds_nobody_up() {
             ring(a.as_fd()).unwrap();
         }
         assert_eq!(link.drain(2).unwrap(), 2);
-        let (slow, _other) = lingering();
+        let (slow, _other) = lingering(LINGER).unwrap();
         let sent = send(a.as_fd(), b"x", &[slow.as_fd()]);
         // And one more, which stays unread.
         let again = send(a.as_fd(), b"x", &[slow.as_fd()]);
@@ -153,7 +144,7 @@ fn a_bell_with_a_descriptor_ends_the_link_and_holds_nobody_up() {
 fn an_empty_packet_hides_no_descriptor() {
     let (a, b) = pair().unwrap();
     let b = Endpoint::of(Lingering::new(b));
-    let (slow, _other) = lingering();
+    let (slow, _other) = lingering(LINGER).unwrap();
     send(a.as_fd(), b"", &[slow.as_fd()]).unwrap();
     drop(slow);
     let start = Instant::now();
@@ -166,7 +157,7 @@ fn an_empty_packet_hides_no_descriptor() {
 fn a_descriptor_that_is_not_taken_is_closed_elsewhere() {
     let (a, b) = pair().unwrap();
     let (end, other_end) = pair().unwrap();
-    let (slow, _other) = lingering();
+    let (slow, _other) = lingering(LINGER).unwrap();
     send(other_end.as_fd(), b"x", &[slow.as_fd()]).unwrap();
     drop(slow);
     send(a.as_fd(), b"x", &[end.as_fd()]).unwrap();

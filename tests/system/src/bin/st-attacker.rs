@@ -15,7 +15,7 @@ use partywall_abi::control::{LinkMessage, ListMessage, Message, RegistryMessage,
 use partywall_abi::name::ServiceName;
 use partywall_shm::setup::{Adopted, Pending};
 use partywall_shm::socket;
-use partywall_test_control::{Conversation, PATIENCE, Result, lingering};
+use partywall_testkit::{Conversation, PATIENCE, Result, lingering};
 use rustix::process::{Resource, Rlimit};
 
 /// What it has done.

@@ -21,7 +21,7 @@ use partywall_abi::control::{Message, RegistryMessage};
 use partywall_abi::name::ServiceName;
 use partywall_interop::proto::test_service_client::TestServiceClient;
 use partywall_system_tests::{is_answer, request};
-use partywall_test_control::Conversation;
+use partywall_testkit::Conversation;
 
 /// Between rounds.
 const PAUSE: Duration = Duration::from_millis(2);

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use partywall_abi::control::{Message, SessionMessage};
 use partywall_shm::socket;
-use partywall_test_control::{Conversation, PATIENCE, Result, proof};
+use partywall_testkit::{Conversation, PATIENCE, Result, proof};
 
 fn main() -> Result<()> {
     let mut arguments = std::env::args().skip(1);

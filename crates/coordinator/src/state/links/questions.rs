@@ -530,13 +530,8 @@ mod tests {
     /// Whatever comes in whatever order, each connection that waits has its turn.
     #[test]
     fn turns_lose_nobody_and_nobody_has_two() {
-        let mut random = 0x9e37_79b9_7f4a_7c15_u64;
-        let mut next = |below: u64| {
-            random ^= random << 13;
-            random ^= random >> 7;
-            random ^= random << 17;
-            random % below
-        };
+        let mut random = partywall_testkit::Random::new(1);
+        let mut next = |below: usize| random.below(below) as u64;
         let mut turns = Turns::default();
         let mut waits = BTreeSet::new();
         for _ in 0..100_000 {

@@ -7,11 +7,12 @@
 //! taken in    no preface (RFC 9113, section 3.4) in 10 s         ended
 //! ```
 //!
-//! A connection is idle while it has no call open. Of these one that has not sent its preface for a second goes
-//! first, then the one that has been idle for longest: of the caller's own user where that has its share,
-//! else of the user that has most. The kernel names the user at the other end of a Unix socket, and a
-//! user has at most half of what the others leave, as in the coordinator's quotas; root and the server's
-//! own user have all that is left. At a TCP port nobody is named, and all callers are as one.
+//! A connection is idle while it has no call open. Of these one that has not sent its preface for a
+//! second goes first, then the one that has been idle for longest: of the caller's own user where that
+//! has its share, else of the user that has most. The kernel names the user at the other end of a Unix
+//! socket, and a user has at most half of what the others leave, as in the coordinator's quotas; root
+//! and the server's own user have all that is left. At a TCP port nobody is named, and all callers are
+//! as one.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

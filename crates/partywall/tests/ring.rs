@@ -1,3 +1,0 @@
-//! Calls over the ring, inside one process that is both sides.
-
-mod ring_suite;

@@ -1,4 +1,0 @@
-//! Several processes, one of which dies, floods or does nothing.
-
-#[path = "system/mod.rs"]
-mod system;

@@ -1,0 +1,272 @@
+//! Unchanged services as domains of one launcher: their calls go through the gate.
+
+use std::io::Read;
+use std::time::{Duration, Instant};
+
+use partywall_system_tests::domain_programs;
+
+use partywall_testkit::{Host, Process, alone, is_full};
+
+/// Whether this is the emulated machine of `cargo xtask vm-test`.
+fn is_emulated() -> bool {
+    std::env::var("PARTYWALL_VM").as_deref() == Ok("1")
+}
+
+/// Each isolation that domains can have here; in the emulated machine, which is there for the sake of
+/// protection keys, that with them alone.
+fn isolations() -> Vec<&'static str> {
+    let keys = is_emulated() || partywall_domain::machine::keys_usable().is_ok();
+    let none = (!is_emulated()).then_some("none");
+    none.into_iter().chain(keys.then_some("protection-keys")).collect()
+}
+
+/// Milliseconds that a visit may last in the emulated machine, where all takes longer.
+const EMULATED_LIMIT: (&str, &str) = ("PARTYWALL_INLINE_LIMIT_MS", "1000");
+
+fn launcher(host: &Host, isolation: &str, options: &[&str], mode: &str) -> Process {
+    let limit = is_emulated().then_some(EMULATED_LIMIT);
+    launcher_in(host, isolation, options, mode, limit.as_slice())
+}
+
+fn launcher_in(
+    host: &Host,
+    isolation: &str,
+    options: &[&str],
+    mode: &str,
+    environment: &[(&str, &str)],
+) -> Process {
+    let [server, client] = domain_programs().each_ref().map(|path| path.to_str().unwrap());
+    let arguments = ["--server", server, "--client", client, "--mode", mode];
+    let arguments = [&arguments[..], &["--isolation", isolation], options].concat();
+    let environment = [&[("GLIBC_TUNABLES", "glibc.pthread.rseq=0")], environment].concat();
+    let launcher = env!("CARGO_BIN_EXE_st-launcher");
+    let mut launcher = Process::start(launcher, &host.socket, &arguments, &environment, None);
+    let found = launcher.line();
+    let found = found.strip_prefix("isolation ").expect("what came of it");
+    // Before Linux 6.12 signal stacks are shared.
+    let less = isolation == "protection-keys" && found == "shared-signal-stacks";
+    assert!(found == isolation || less, "{found}, not {isolation}");
+    launcher
+}
+
+/// What the launcher says in the end: calls through the gate, system calls forwarded, the client's
+/// exit status.
+fn end(launcher: &mut Process) -> (u64, u64, String) {
+    let line = launcher.line();
+    let words: Vec<_> = line.split_whitespace().collect();
+    let ["called", calls, "forwarded", forwards, "client", status] = words[..] else {
+        panic!("{line}");
+    };
+    (calls.parse().unwrap(), forwards.parse().unwrap(), status.to_owned())
+}
+
+/// Rounds of 300 right answers to calls with so many bytes, and a deadline in milliseconds if there is
+/// one; visits and system calls forwarded.
+fn measure(isolation: &str, options: &[&str], rounds: u32, bytes: &str) -> (u64, u64) {
+    let limit = is_emulated().then_some(EMULATED_LIMIT);
+    measure_in(isolation, options, rounds, bytes, limit.as_slice())
+}
+
+fn measure_in(
+    isolation: &str,
+    options: &[&str],
+    rounds: u32,
+    bytes: &str,
+    environment: &[(&str, &str)],
+) -> (u64, u64) {
+    let host = Host::open();
+    let mut launcher = launcher_in(&host, isolation, options, "measure", environment);
+    assert!(launcher.line().starts_with("server "));
+    launcher.ready();
+    for _ in 0..rounds {
+        launcher.say(bytes);
+        let line = launcher.line();
+        let Ok(median) = line.trim().parse::<u64>() else {
+            let mut said = String::new();
+            launcher.stderr().read_to_string(&mut said).unwrap();
+            panic!("{line}{said}");
+        };
+        println!("{isolation}, {options:?}, {bytes} bytes: {median} ns");
+    }
+    launcher.end_input();
+    let (calls, forwards, status) = end(&mut launcher);
+    println!("{isolation}, {options:?}: {calls} visits, {forwards} system calls forwarded");
+    assert_eq!(status, "Some(0)");
+    (calls, forwards)
+}
+
+#[test]
+fn requests_longer_than_a_record_ring_the_bell() {
+    let _alone = alone();
+    for isolation in isolations() {
+        // What a visitor could do is to wake a task, by a forwarded system call.
+        assert_eq!(measure(isolation, &["--threads", "1"], 2, "100000"), (0, 0));
+    }
+}
+
+#[test]
+fn handlers_that_wait_are_seldom_gone_in_for() {
+    let _alone = alone();
+    for isolation in isolations() {
+        let (calls, forwards) = measure(isolation, &["--threads", "1", "--waits"], 10, "32");
+        // Some 24 for 3,000 calls, more if a visit takes so long that it says nothing.
+        let most = if is_full() { 60 } else { 300 };
+        assert!((8..most).contains(&calls), "{calls} visits");
+        assert!(forwards < 2 * most, "{forwards} system calls forwarded");
+    }
+}
+
+#[test]
+fn stubs_call_another_domain_through_the_gate() {
+    let _alone = alone();
+    // Emulated, handlers take so long that callers soon ring.
+    let rounds = if is_emulated() { 2 } else { 10 };
+    for (isolation, threads) in isolations().into_iter().flat_map(|i| [(i, "1"), (i, "2")]) {
+        let (calls, forwards) = measure(isolation, &["--threads", threads], rounds, "32");
+        // Fewer visits and more forwards when others keep a thread from running in the middle of a call.
+        let (least, most) = match (is_emulated(), is_full()) {
+            (true, _) => (10, 600),
+            (false, true) => (2_700, 300),
+            (false, false) => (1_000, 1_000),
+        };
+        let all = 300 * rounds;
+        assert!(calls >= least, "{calls} visits for {all} calls");
+        assert!(forwards <= most, "{forwards} system calls forwarded for {all} calls");
+    }
+}
+
+#[test]
+fn the_limit_of_visits_is_what_the_environment_says() {
+    let _alone = alone();
+    // A call goes in when twice the limit and a quarter of a second are left until its deadline: with 10 ms
+    // and 400 ms each does, with 76 ms none.
+    let measured = |isolation: &str, limit: &str| {
+        let limit = [("PARTYWALL_INLINE_LIMIT_MS", limit)];
+        measure_in(isolation, &["--threads", "1"], 2, "32 400", &limit).0
+    };
+    for isolation in isolations() {
+        let calls = measured(isolation, "10");
+        assert!(calls > 200, "{calls} visits for 600 calls");
+        assert_eq!(measured(isolation, "76"), 0);
+        // What is no limit leaves the usual one, of 10 ms.
+        let calls = measured(isolation, "0");
+        assert!(calls > 200, "{calls} visits for 600 calls, where the variable is none");
+    }
+}
+
+/// What the API of both ends says and what the list says. The coordinator has not started the launcher: the
+/// ends tell it that they share an address space.
+#[test]
+fn both_ends_of_a_link_between_domains_and_the_list_say_what_protects_it() {
+    let _alone = alone();
+    for isolation in isolations() {
+        let host = Host::open();
+        let mut launcher = launcher(&host, isolation, &["--threads", "1"], "security");
+        assert!(launcher.line().starts_with("server "));
+        let said = super::security::said_by_all(&host, &mut launcher);
+        let known = match isolation {
+            "none" => vec!["none, space, observed"],
+            _ => vec!["protection-keys, space, observed", "shared-signal-stacks, space, observed"],
+        };
+        assert!(known.contains(&said.as_str()), "{isolation}: {said}");
+        assert!(end(&mut launcher).2 == "Some(0)");
+    }
+}
+
+/// The test body of every route, between two domains of one launcher.
+#[test]
+fn every_case_between_domains() {
+    let _alone = alone();
+    let host = Host::open();
+    let threads: &[&str] = if is_emulated() { &["1"] } else { &["1", "2"] };
+    let pairs = |i| threads.iter().map(move |threads| (i, *threads));
+    for (isolation, threads) in isolations().into_iter().flat_map(pairs) {
+        let options = ["--threads", threads, "--probed"];
+        let mut launcher = launcher(&host, isolation, &options, "interop");
+        assert!(launcher.line().starts_with("server "));
+        let (mut held, mut last) = (0, launcher.line());
+        while last.starts_with("case ") {
+            println!("{last}");
+            held += usize::from(last.contains(" ok "));
+            last = launcher.line();
+        }
+        let mut said = String::new();
+        launcher.stderr().read_to_string(&mut said).unwrap();
+        let words: Vec<_> = last.split_whitespace().collect();
+        let ["called", visits, .., status] = words[..] else { panic!("{last}") };
+        assert_eq!(status, "Some(0)", "{said}");
+        // 48 of gRPC's, 16 of deadlines, 19 of heads.
+        assert_eq!(held, 83);
+        let visits: u64 = visits.parse().unwrap();
+        // Short calls of methods whose handlers do not wait, some 200. Emulated, handlers take so long that
+        // callers soon ring.
+        let least = if is_emulated() { 10 } else { 50 };
+        assert!(visits > least, "{visits} visits");
+    }
+}
+
+/// The caller's thread was in the service until that had its limit, or its system call came back.
+#[test]
+fn a_deadline_inside_a_domain_is_told_in_time_and_ends_no_service() {
+    let _alone = alone();
+    let host = Host::open();
+    for isolation in isolations() {
+        let mut launcher = launcher(&host, isolation, &["--threads", "1"], "late");
+        assert!(launcher.line().starts_with("server "));
+        let (mut burning, mut sleeping) = (Vec::new(), Vec::new());
+        let mut last = launcher.line();
+        while let Some(late) = last.trim().strip_prefix("late ") {
+            let (how, microseconds) = late.split_once(' ').unwrap();
+            let series = if how == "burn" { &mut burning } else { &mut sleeping };
+            series.push(microseconds.parse::<u64>().unwrap());
+            last = launcher.line();
+        }
+        let mut said = String::new();
+        launcher.stderr().read_to_string(&mut said).unwrap();
+        assert!(last.trim().ends_with("client Some(0)"), "{last}{said}");
+        println!("{isolation}: microseconds after the deadline: {burning:?}, {sleeping:?}");
+        // Who waits for the handler is late each time: by 40 ms, or by 60. Beside other tests others have
+        // the processors for some milliseconds now and then.
+        for (series, all) in [(burning, 20), (sleeping, 10)] {
+            let in_time = series.iter().filter(|late| **late <= 5_000).count();
+            let wanted = if is_full() { all * 3 / 4 } else { all / 4 };
+            assert!(series.len() == all && in_time >= wanted, "{series:?}");
+        }
+    }
+}
+
+#[test]
+fn a_domain_that_is_killed_fails_its_callers_and_nobody_else() {
+    let _alone = alone();
+    let host = Host::open();
+    let mut visits = 0;
+    let trials: u64 = if is_emulated() { 3 } else { 10 };
+    for trial in 0..trials {
+        let options = ["--threads", "1"];
+        let isolation = isolations()[trial as usize % isolations().len()];
+        let mut launcher = launcher(&host, isolation, &options, "flood");
+        let pid = launcher.line();
+        let pid: i32 = pid.trim().strip_prefix("server ").unwrap().parse().unwrap();
+        launcher.ready();
+        let slower = if is_emulated() { 100 } else { 1 };
+        std::thread::sleep(slower * Duration::from_millis(20 + 7 * trial));
+        let pid = rustix::process::Pid::from_raw(pid).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+        let start = Instant::now();
+        let (calls, _, status) = end(&mut launcher);
+        let in_time = Duration::from_millis(match (is_emulated(), is_full()) {
+            (true, _) => 10_000,
+            (false, true) => 100,
+            (false, false) => 1_000,
+        });
+        assert!(start.elapsed() < in_time, "{:?}", start.elapsed());
+        assert_eq!(status, "Some(1)");
+        visits += calls;
+        // The client ends with the first status that is not OK.
+        let mut said = String::new();
+        launcher.stderr().read_to_string(&mut said).unwrap();
+        assert!(said.contains("The service is currently unavailable"), "{said}");
+    }
+    println!("{visits} visits before the kills");
+    assert!(visits > 0);
+}

@@ -1,0 +1,154 @@
+//! A server that hangs, and another one that answers.
+
+use std::time::{Duration, Instant};
+
+use partywall::blocking::Channel;
+use partywall_abi::control::{Message, SessionMessage};
+use partywall_interop::proto::test_service_client::TestServiceClient;
+use partywall_interop::proto::{SimpleRequest, SimpleResponse};
+use partywall_system_tests::{connect, request};
+use partywall_testkit::{Conversation, proof};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
+
+use partywall_testkit::{Host, Moment, Process, alone};
+
+use crate::SERVER;
+
+/// Each instance is asked in turn, so that some of these meet the one that hangs.
+const CONNECTS: u32 = 6;
+
+/// How late the end of a call may be; emulation is slow.
+fn late() -> Duration {
+    let emulated = std::env::var("PARTYWALL_VM").as_deref() == Ok("1");
+    Duration::from_millis(if emulated { 1000 } else { 100 })
+}
+
+#[test]
+fn a_connect_to_an_instance_that_hangs_is_tried_with_the_next() {
+    let _alone = alone();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    runtime.block_on(tried_with_the_next(&Host::open()));
+}
+
+async fn tried_with_the_next(host: &Host) {
+    let hung = host.start(SERVER, &[]);
+    host.until_served();
+    drop(connect(&host.socket).await);
+    kill_process(Pid::from_raw(hung.pid() as i32).unwrap(), Signal::STOP).unwrap();
+    let _other = host.start(SERVER, &[]);
+    // Once it serves, somebody answers; until then a connect waits.
+    let start = Instant::now();
+    for n in 0..CONNECTS {
+        let channel = connect(&host.socket).await;
+        let mut call = tonic::Request::new(request(u64::from(n), 32));
+        call.set_timeout(Duration::from_secs(5));
+        TestServiceClient::new(channel).unary_call(call).await.unwrap();
+    }
+    // One offer is waited for, for a second; then the instance is asked last.
+    assert!(start.elapsed() < Duration::from_secs(6), "{:?}", start.elapsed());
+}
+
+/// The call fails when its deadline passes, and not before.
+fn ends_with(deadline: Duration, call: impl FnOnce() -> tonic::Status) {
+    let (begin, moment) = (Instant::now(), Moment::here());
+    let ended = call();
+    let (took, own) = (begin.elapsed(), Moment::here().since(&moment));
+    assert_eq!(ended.code(), tonic::Code::DeadlineExceeded, "{ended}");
+    assert!(took >= deadline, "{took:?}: {ended}");
+    assert!(own < deadline + late(), "{own:?} of {took:?}");
+}
+
+/// It had the time of a connect, 5 s.
+#[test]
+fn a_blocking_call_ends_with_its_deadline_while_nobody_makes_a_link() {
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("c.sock");
+    let start = |program| Process::start(program, &socket, &[], &[], None);
+    let mut coordinator = start(env!("CARGO_BIN_EXE_st-coordinator"));
+    coordinator.ready();
+    let server = start(SERVER);
+    let begin = Instant::now();
+    let mut channel = loop {
+        match Channel::connect_at("partywall:///test", Some(socket.clone())) {
+            Ok(channel) => break channel,
+            Err(e) => assert!(begin.elapsed() < Duration::from_secs(10), "{e}"),
+        }
+    };
+    let mut call = |within| {
+        let mut call = tonic::Request::new(request(1, 32));
+        call.set_timeout(within);
+        channel.unary::<SimpleRequest, SimpleResponse>("/grpc.testing.TestService/UnaryCall", call)
+    };
+    call(Duration::from_secs(10)).unwrap();
+    coordinator.signal(Signal::STOP);
+    // Until all its threads have stopped it hears of what happens, and answers.
+    let pid = WaitId::Pid(Pid::from_raw(coordinator.pid() as i32).unwrap());
+    waitid(pid, WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT).unwrap().unwrap();
+    server.kill();
+    let deadline = Duration::from_millis(500);
+    // The dead server has not taken the first one, which asks for another link as the second does.
+    for _ in 0..2 {
+        ends_with(deadline, || call(deadline).unwrap_err());
+    }
+    coordinator.signal(Signal::CONT);
+}
+
+/// Proving itself to one that never answers took 5 s, and the question as long as it may; any error would do
+/// here, at once as well, or after two seconds.
+#[test]
+fn a_blocking_call_ends_with_its_deadline_while_the_coordinator_is_silent() {
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("c.sock");
+    let start = |program| Process::start(program, &socket, &[], &[], None);
+    let mut coordinator = start(env!("CARGO_BIN_EXE_st-coordinator"));
+    coordinator.ready();
+    let server = start(SERVER);
+    let begin = Instant::now();
+    let mut channel = loop {
+        match Channel::connect_at("partywall:///test", Some(socket.clone())) {
+            Ok(channel) => break channel,
+            Err(e) => assert!(begin.elapsed() < Duration::from_secs(10), "{e}"),
+        }
+    };
+    coordinator.kill();
+    server.kill();
+    // One that lets processes connect, and says nothing.
+    let kind = rustix::net::SocketType::SEQPACKET;
+    let _silent = partywall_shm::listen::listen(&socket, kind, 64, |_| ()).unwrap();
+    for _ in 0..4 {
+        let mut call = tonic::Request::new(request(1, 32));
+        let deadline = Duration::from_millis(300);
+        call.set_timeout(deadline);
+        let path = "/grpc.testing.TestService/UnaryCall";
+        ends_with(deadline, || {
+            channel.unary::<SimpleRequest, SimpleResponse>(path, call).unwrap_err()
+        });
+    }
+}
+
+/// The 5 s that a process has for its proof ran while the coordinator did not.
+#[test]
+fn a_proof_that_came_while_the_coordinator_was_late_is_in_time() {
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("c.sock");
+    let mut coordinator =
+        Process::start(env!("CARGO_BIN_EXE_st-coordinator"), &socket, &[], &[], None);
+    coordinator.ready();
+    let [proves, silent] = [(); 2].map(|()| Conversation::connect(&socket).unwrap());
+    let nonce = proves.challenge().unwrap();
+    silent.challenge().unwrap();
+    coordinator.signal(Signal::STOP);
+    proves.say(&proof(nonce)).unwrap();
+    std::thread::sleep(Duration::from_secs(6));
+    coordinator.signal(Signal::CONT);
+    let welcome = proves.next().unwrap().0;
+    assert!(matches!(welcome, Message::Session(SessionMessage::Welcome { .. })), "{welcome:?}");
+    let refused = silent.next().unwrap().0;
+    assert!(
+        matches!(&refused, Message::Session(SessionMessage::Refused { text, .. }) if text.contains("in time")),
+        "{refused:?}"
+    );
+}

@@ -1,0 +1,195 @@
+//! kill -9 at random times, under load: every survivor gets UNAVAILABLE within 100 ms or a right
+//! answer, and nothing is left behind: no descriptor, no mapping, no file. Times are those of the
+//! survivor, without what it waited for a CPU.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use partywall_interop::proto::SimpleResponse;
+use partywall_interop::proto::test_service_client::TestServiceClient;
+use partywall_system_tests::{UNARY, connect, is_answer, request};
+use rustix::process::Signal;
+use tonic::Code;
+
+use partywall_testkit::{Held, Host, Moment, Process, Random, alone, trials};
+
+use crate::{CLIENT, SERVER};
+
+const SOON: Duration = Duration::from_millis(100);
+
+/// Calls without end until one fails; how it failed and when.
+async fn call_until_failure(
+    mut client: TestServiceClient<partywall::Channel>,
+    seed: u64,
+    in_flight: Arc<AtomicUsize>,
+    done: Arc<AtomicU64>,
+) -> (Code, Moment) {
+    for n in 0.. {
+        let asked = request(seed + n, 64 + (n as usize * 37) % 3000);
+        in_flight.fetch_add(1, Ordering::SeqCst);
+        let answer = client.unary_call(asked.clone()).await;
+        in_flight.fetch_sub(1, Ordering::SeqCst);
+        match answer {
+            Ok(reply) => assert!(is_answer(&asked, reply.get_ref()), "a wrong answer"),
+            Err(status) => return (status.code(), Moment::here()),
+        }
+        done.fetch_add(1, Ordering::SeqCst);
+    }
+    unreachable!("calls go on until one fails")
+}
+
+#[test]
+fn a_killed_server_is_unavailable_at_once_and_leaves_nothing() {
+    let _alone = alone();
+    let mut random = Random::of_this_run();
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let host = Host::open();
+    let before_files = host.left_in_files();
+    let trials = trials(200);
+    let (mut struck, mut slowest, mut slowest_free) = (0, Duration::ZERO, Duration::ZERO);
+    // What stays for the process (the reactor, the coordinator's socket) is there after one round.
+    let mut held = None;
+    for trial in 0..=trials {
+        let threads = if trial % 2 == 0 { "1" } else { "2" };
+        let server = host.start(SERVER, &["--threads", threads]);
+        let pause = Duration::from_micros(random.draw() % 20_000);
+        runtime.block_on(async {
+            // A channel that does not wait for the next server.
+            connect(&host.socket).await;
+            let builder = partywall::Channel::builder("partywall:///test").unwrap();
+            let channel = builder.coordinator(&host.socket).connect().await.unwrap();
+            let (in_flight, done) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicU64::new(0)));
+            let mut calls = tokio::task::JoinSet::new();
+            for lane in 0..16 {
+                let client = TestServiceClient::new(channel.clone());
+                let (in_flight, done) = (Arc::clone(&in_flight), Arc::clone(&done));
+                calls.spawn(call_until_failure(client, lane * 1000, in_flight, done));
+            }
+            while done.load(Ordering::SeqCst) < 50 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            tokio::time::sleep(pause).await;
+            struck += usize::from(in_flight.load(Ordering::SeqCst) > 0);
+            let killed = tokio::task::spawn_blocking(move || server.kill()).await.unwrap();
+            let all = async {
+                while let Some(ended) = calls.join_next().await {
+                    let (code, at) = ended.unwrap();
+                    assert_eq!(code, Code::Unavailable);
+                    slowest = slowest.max(at.since(&killed));
+                }
+            };
+            tokio::time::timeout(Duration::from_secs(10), all).await.expect("a call hangs");
+        });
+        match &held {
+            None => held = Some(Held::by(std::process::id())),
+            Some(held) => slowest_free = slowest_free.max(held.wait_for(std::process::id())),
+        }
+    }
+    let kills = trials + 1;
+    println!(
+        "{kills} kills of the server, {struck} with a call in flight, slowest {slowest:?}, nothing \
+         left after {slowest_free:?}"
+    );
+    assert!(struck * 10 >= kills * 8, "only {struck} of {kills} struck a call");
+    assert!(slowest < SOON, "a caller heard of it after {slowest:?}");
+    assert!(slowest_free < SOON, "something was left for {slowest_free:?}");
+    assert_eq!(host.left_in_files(), before_files);
+}
+
+/// Waits until a thread of this process sleeps in futex(2).
+fn await_futex(tid: rustix::thread::Pid) {
+    let path = format!("/proc/self/task/{}/syscall", tid.as_raw_nonzero());
+    let start = Instant::now();
+    // 202 is futex(2) on x86-64; a thread that runs says `running`.
+    while !std::fs::read_to_string(&path).unwrap().starts_with("202 ") {
+        assert!(start.elapsed() < Duration::from_secs(10), "the caller does not sleep on a futex");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Kills `server` at a random moment, or while the thread `tid` sleeps until it answers.
+fn strike(server: Process, tid: rustix::thread::Pid, asleep: bool, pause: Duration) -> Moment {
+    std::thread::sleep(pause);
+    if asleep {
+        // It answers nothing any more, so a caller sleeps, after what it looks for itself.
+        server.signal(Signal::STOP);
+        await_futex(tid);
+    }
+    server.kill()
+}
+
+#[test]
+fn a_killed_server_wakes_a_blocked_caller() {
+    let _alone = alone();
+    let mut random = Random::of_this_run();
+    let host = Host::open();
+    let (mut slowest, trials) = (Duration::ZERO, trials(100));
+    for trial in 0..2 * trials {
+        let server = host.start(SERVER, &[]);
+        let target = "partywall:///test";
+        let start = Instant::now();
+        let mut channel = loop {
+            match partywall::blocking::Channel::connect_at(target, Some(host.socket.clone())) {
+                Ok(channel) => break channel,
+                Err(e) => assert!(start.elapsed() < Duration::from_secs(10), "{e}"),
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        };
+        let pause = Duration::from_micros(random.draw() % 20_000);
+        let (tid, asleep) = (rustix::thread::gettid(), trial % 2 == 0);
+        let killer = std::thread::spawn(move || strike(server, tid, asleep, pause));
+        let failed = loop {
+            let asked = request(1, 500);
+            let call =
+                channel.unary::<_, SimpleResponse>(UNARY, tonic::Request::new(asked.clone()));
+            match call {
+                Ok(reply) => assert!(is_answer(&asked, reply.get_ref())),
+                Err(status) => {
+                    assert_eq!(status.code(), Code::Unavailable, "{status}");
+                    break Moment::here();
+                }
+            }
+        };
+        slowest = slowest.max(failed.since(&killer.join().unwrap()));
+    }
+    println!("a blocked caller heard of the death within {slowest:?}, {trials} times asleep");
+    assert!(slowest < SOON, "{slowest:?}");
+}
+
+#[test]
+fn a_killed_client_disturbs_nobody_and_leaves_nothing() {
+    let _alone = alone();
+    let mut random = Random::of_this_run();
+    let host = Host::open();
+    let before_files = host.left_in_files();
+    let server = host.start(SERVER, &[]);
+    let mut witness = host.start(CLIENT, &["--mode", "measure"]);
+    witness.ready();
+    witness.say("32");
+    // Calls have been answered, so the witness's link is whole.
+    witness.line();
+    let held = Held::by(server.pid());
+    let noted = tempfile::NamedTempFile::new().unwrap();
+    let path = noted.path().to_str().unwrap();
+    let (trials, mut struck, mut slowest) = (trials(200), 0, Duration::ZERO);
+    for trial in 0..trials {
+        let mode = if trial % 4 == 3 { "blocking" } else { "flood" };
+        let mut victim = host.start(CLIENT, &["--mode", mode, "--in-flight", path]);
+        victim.ready();
+        std::thread::sleep(Duration::from_micros(random.draw() % 20_000));
+        witness.say("32");
+        victim.kill();
+        struck += usize::from(std::fs::read(path).unwrap() == b"1");
+        // 300 right answers, or the witness has ended.
+        witness.line();
+        slowest = slowest.max(held.wait_for(server.pid()));
+    }
+    println!(
+        "{trials} kills of a client, {struck} with a call in flight, nothing left after {slowest:?}"
+    );
+    assert!(struck * 10 >= trials * 8, "only {struck} of {trials} struck a call");
+    assert!(slowest < SOON, "something was left for {slowest:?}");
+    assert_eq!(host.left_in_files(), before_files);
+}

@@ -1,0 +1,21 @@
+//! Several processes, one of which dies, floods or does nothing.
+
+mod again;
+mod bounds;
+mod burn;
+mod domains;
+mod forks;
+mod held;
+mod hung;
+mod idle;
+mod impostor;
+mod kills;
+mod memory;
+mod security;
+mod signals;
+#[cfg(feature = "failpoints")]
+mod stops;
+mod unprivileged;
+
+const CLIENT: &str = env!("CARGO_BIN_EXE_st-client");
+const SERVER: &str = env!("CARGO_BIN_EXE_st-server");

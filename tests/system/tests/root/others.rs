@@ -1,0 +1,101 @@
+//! What processes of another user can reach.
+
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+use crate::{CLIENT, SERVER, client_of};
+use partywall_testkit::{Host, Process, alone};
+
+const USER: u32 = 2001;
+const STRANGER: u32 = 2002;
+
+/// Whether a process of this user may open a file of /proc.
+fn opens(uid: u32, path: &str) -> bool {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "exec 3<\"$0\"", path]).uid(uid).gid(uid);
+    shell.stderr(Stdio::null()).status().unwrap().success()
+}
+
+#[test]
+fn a_coordinator_of_a_third_user_is_not_believed() {
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    // Where anybody may listen, as in /tmp.
+    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
+    let socket = dir.path().join("coordinator.sock");
+    let program = env!("CARGO_BIN_EXE_st-coordinator");
+    let mut impostor = Process::start(program, &socket, &[], &[], Some(STRANGER));
+    impostor.ready();
+    let said = |expected: Option<u32>| {
+        let mut command = Command::new(CLIENT);
+        command.arg("--socket").arg(&socket).args(["--mode", "idle"]).uid(USER).gid(USER);
+        command.env_remove("PARTYWALL_COORDINATOR_UID");
+        command.envs(expected.map(|uid| ("PARTYWALL_COORDINATOR_UID", uid.to_string())));
+        let out = command.stdin(Stdio::null()).output().unwrap();
+        assert!(!out.status.success());
+        String::from_utf8(out.stderr).unwrap()
+    };
+    for (expected, whose) in [(None, format!("{USER} or 0")), (Some(USER), USER.to_string())] {
+        let said = said(expected);
+        let refused = format!("runs as user {STRANGER}; expected user {whose}");
+        assert!(said.contains(&refused), "{said}");
+    }
+    // Who names it has it.
+    let named = [("PARTYWALL_COORDINATOR_UID", &*STRANGER.to_string())];
+    let start = |program, arguments: &[&str], uid| {
+        Process::start(program, &socket, arguments, &named, Some(uid))
+    };
+    let _server = start(SERVER, &[], STRANGER);
+    start(CLIENT, &["--mode", "idle"], USER).ready();
+}
+
+/// What a coordinator without rights may not look at are the namespaces of other users' processes. It goes
+/// by how many numbers a process has: one in a namespace that its own user has made has two, and that user
+/// could claim any number there.
+#[test]
+fn a_process_of_a_namespace_of_another_users_own_has_no_number() {
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
+    let socket = dir.path().join("coordinator.sock");
+    let program = env!("CARGO_BIN_EXE_st-coordinator");
+    let mut coordinator = Process::start(program, &socket, &[], &[], Some(STRANGER));
+    coordinator.ready();
+    let taken = |by: &[&str]| {
+        let program = env!("CARGO_BIN_EXE_st-impostor");
+        let mut command = Command::new(by[0]);
+        command.args(&by[1..]).arg(program).arg(&socket).arg(program).uid(USER).gid(USER);
+        let out = command.output().unwrap();
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        String::from_utf8(out.stdout).unwrap()
+    };
+    // Whose namespaces it may not look at, and whom it takes for what they are all the same.
+    let theirs = taken(&["env"]);
+    assert!(theirs.contains(&format!("uid: {USER}")) && theirs.contains("pid: Some"), "{theirs}");
+    let namespace = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child"];
+    let own = taken(&namespace);
+    assert!(own.contains(&format!("uid: {USER}")) && own.contains("pid: None"), "{own}");
+}
+
+/// The memory of a link of two processes of one user is closed to processes of others: they open
+/// neither the memory of its ends nor the list of it.
+#[test]
+fn the_memory_of_a_link_is_closed_to_other_users() {
+    let _alone = alone();
+    assert!(rustix::process::geteuid().is_root(), "needs root, for processes of two users");
+    let host = Host::open();
+    let program = SERVER;
+    let server = Process::start(program, &host.socket, &[], &[], Some(USER));
+    let mut client = client_of(&host, USER, &["--mode", "idle"]);
+    client.ready();
+    for pid in [server.pid(), client.pid()] {
+        for file in ["mem", "maps"] {
+            let path = format!("/proc/{pid}/{file}");
+            assert!(!opens(STRANGER, &path), "another user opens {path}");
+            // One user's processes can debug each other: that is the kernel's business, and shows
+            // that the path is right.
+            assert!(opens(USER, &path), "{path} is closed to its own user");
+        }
+    }
+}

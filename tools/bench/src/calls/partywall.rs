@@ -1,0 +1,310 @@
+//! Partywall itself, three times: the bare link, the blocking channel, and tonic's generated stubs
+//! over the async channel.
+//!
+//! The coordinator is a third process ([`Contender::attendant`]) whose policy lets anyone do
+//! anything: authorisation is in force, with one entry.
+
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use partywall_abi::layout::Geometry;
+use partywall_coordinator::{Coordinator, Policy};
+use partywall_shm::link::{Link, LinkError};
+use partywall_shm::memory::{self, OutboxError};
+use partywall_shm::setup::{Adopted, Pending};
+use partywall_shm::socket::{self, Endpoint};
+
+use super::cases;
+use super::stubs::{self, BenchClient, proto};
+use super::tonic_net::{closed, runtime};
+use crate::case::{Case, Mode, Wait};
+use crate::contender::{Attendant, Contender, Ends, Side};
+use crate::error::Result;
+use crate::meter::{self, pipelined};
+use crate::seat::Seat;
+
+/// The link without calls: messages of bytes.
+#[derive(Debug)]
+pub struct Raw;
+
+/// The blocking channel against the async server.
+#[derive(Debug)]
+pub struct Blocking;
+
+/// Stubs over the async channel against the async server.
+#[derive(Debug)]
+pub struct Tonic;
+
+/// The coordinator's socket in the directory of a sample.
+pub const SOCKET: &str = "coordinator.sock";
+/// The name that is served.
+pub const NAME: &str = "bench";
+const POLICY: &str =
+    "[service.bench]\nregister = ['anyone']\n[service.bench.call]\nanyone = ['*']\n";
+const LIMIT: usize = 1 << 30;
+
+/// Spinning or sleeping, as the case says.
+pub fn settle_waits(seat: &Seat) {
+    partywall::allow_spinning(seat.case().wait == Some(Wait::Spin));
+}
+
+/// Runs the coordinator.
+///
+/// # Errors
+/// Those of its socket.
+pub fn coordinate(seat: &mut Seat) -> Result<()> {
+    let policy = Policy::parse("bench", POLICY)?;
+    let coordinator = Coordinator::start(Some(&seat.dir().join(SOCKET)), policy)?;
+    seat.ready();
+    coordinator.join();
+    Ok(())
+}
+
+/// Serves the bench's service at its name until the client has gone.
+///
+/// # Errors
+/// Those of the coordinator.
+pub fn serve(seat: &mut Seat) -> Result<()> {
+    settle_waits(seat);
+    runtime()?.block_on(async {
+        let gone = closed(seat.lifeline()?)?;
+        let router = partywall::Server::builder()
+            .coordinator(seat.dir().join(SOCKET))
+            .add_service(stubs::service());
+        seat.ready();
+        Ok(router.serve_with_shutdown(NAME, gone).await?)
+    })
+}
+
+/// Connects to a server of [`serve`].
+///
+/// # Errors
+/// Those of the coordinator and the link.
+pub async fn connect(dir: &Path) -> Result<partywall::Channel> {
+    let builder = partywall::Channel::builder(format!("partywall:///{NAME}"))?;
+    Ok(builder.coordinator(dir.join(SOCKET)).wait_for_ready(true).connect().await?)
+}
+
+/// Index of the server's first descriptor of a link, and of the client's.
+pub const SERVERS: usize = 0;
+/// As [`SERVERS`].
+pub const CLIENTS: usize = 3;
+
+/// The descriptors of a link: each end's socket, its outbox, the other's for reading.
+///
+/// # Errors
+/// Those of the system.
+pub fn ends() -> Result<Ends> {
+    let (near, far) = socket::pair()?;
+    // As a coordinator gives them to its first links.
+    let (ours, theirs) = (memory::create(Geometry::WIDE)?, memory::create(Geometry::WIDE)?);
+    Ok(Ends(vec![
+        (Side::Server, far),
+        (Side::Server, theirs.writer),
+        (Side::Server, ours.reader),
+        (Side::Client, near),
+        (Side::Client, ours.writer),
+        (Side::Client, theirs.reader),
+    ]))
+}
+
+/// How long the other end may take to have its part ready.
+const READY: Duration = Duration::from_secs(10);
+
+/// Opens a link on three of the descriptors of [`ends`]: the server's are the first. What a
+/// coordinator tells the two ends, they see for themselves here.
+///
+/// # Errors
+/// Those of the link.
+pub fn link(seat: &mut Seat, first: usize) -> Result<Link> {
+    settle_waits(seat);
+    let g = Geometry::WIDE;
+    let deadline = Instant::now() + READY;
+    let socket = Endpoint::new(seat.take(first)?);
+    let (own, peers) = (seat.take(first + 1)?, seat.take(first + 2)?);
+    let wait_for = |ready: &dyn Fn() -> std::result::Result<(), OutboxError>| loop {
+        match ready() {
+            Err(why) if Instant::now() > deadline => break Err(why),
+            Err(_) => std::thread::sleep(Duration::from_micros(50)),
+            Ok(()) => break Ok(()),
+        }
+    };
+    let ends = if first == SERVERS {
+        let seen = own.try_clone()?;
+        let adopted = Adopted::new(1, g, own, socket)?;
+        wait_for(&|| {
+            memory::sealed(peers.as_fd(), g)?;
+            memory::whole(peers.as_fd(), g)?;
+            memory::whole(seen.as_fd(), g)
+        })?;
+        adopted.open(peers)?
+    } else {
+        wait_for(&|| memory::sealed(peers.as_fd(), g))?;
+        Pending::new(1, g, own, peers, socket)?.wait(deadline)?
+    };
+    Ok(Link::new(ends)?)
+}
+
+impl Contender for Raw {
+    fn name(&self) -> &'static str {
+        "partywall-raw"
+    }
+
+    fn cases(&self, _: &[u64]) -> Vec<Case> {
+        cases(&[Wait::Spin, Wait::Block])
+    }
+
+    fn open(&self, _: &Case) -> Result<Ends> {
+        ends()
+    }
+
+    fn serve(&self, seat: &mut Seat) -> Result<()> {
+        seat.ready();
+        let mut link = link(seat, SERVERS)?;
+        let mut message = Vec::new();
+        loop {
+            match link.receive(&mut message, LIMIT, None) {
+                Ok(()) => link.send(&message, None)?,
+                Err(LinkError::Dead) => return Ok(()),
+                Err(other) => return Err(other.into()),
+            }
+        }
+    }
+
+    fn call(&self, seat: &mut Seat) -> Result<()> {
+        let mut link = link(seat, CLIENTS)?;
+        let mut meter = seat.meter()?;
+        let size = seat.case().bytes();
+        let mut message = Vec::with_capacity(size);
+        let in_flight = (IN_FLIGHT_BYTES / (size + 64)).clamp(1, IN_FLIGHT);
+        if pipelined(&seat.case()) {
+            meter.by_window(|requests, replies| {
+                let mut replies = replies.chunks_exact_mut(size);
+                let mut taken = 0;
+                for (sent, request) in requests.chunks_exact(size).enumerate() {
+                    // What is under way fits the server's ring as well, so nobody gets stuck.
+                    while sent - taken >= in_flight {
+                        take(&mut link, &mut message, replies.next())?;
+                        taken += 1;
+                    }
+                    link.send(request, None)?;
+                }
+                replies.try_for_each(|reply| take(&mut link, &mut message, Some(reply)))
+            })?;
+        } else {
+            meter.one_by_one(|request, reply| {
+                link.send(request, None)?;
+                take(&mut link, &mut message, Some(reply))
+            })?;
+        }
+        seat.finish(meter.figures());
+        Ok(())
+    }
+}
+
+/// Messages under way at once, and their bytes: less than a ring's slots and arena.
+const IN_FLIGHT: usize = 64;
+const IN_FLIGHT_BYTES: usize = 80_000;
+
+fn take(link: &mut Link, message: &mut Vec<u8>, reply: Option<&mut [u8]>) -> Result<()> {
+    link.receive(message, LIMIT, None)?;
+    let reply = reply.ok_or("more replies than requests")?;
+    if message.len() != reply.len() {
+        return Err("a reply of another length".into());
+    }
+    reply.copy_from_slice(message);
+    Ok(())
+}
+
+impl Contender for Blocking {
+    fn name(&self) -> &'static str {
+        "partywall-blocking"
+    }
+
+    fn cases(&self, _: &[u64]) -> Vec<Case> {
+        // One call at a time is all it does.
+        let mut cases = cases(&[Wait::Spin, Wait::Block]);
+        cases.retain(|case| !pipelined(case));
+        cases
+    }
+
+    fn attendant(&self) -> Option<Attendant> {
+        Some(coordinate)
+    }
+
+    fn serve(&self, seat: &mut Seat) -> Result<()> {
+        serve(seat)
+    }
+
+    fn call(&self, seat: &mut Seat) -> Result<()> {
+        settle_waits(seat);
+        let socket = seat.dir().join(SOCKET);
+        let mut channel = seat.admitted(|| {
+            // The server registers in its own time.
+            let deadline = Instant::now() + Duration::from_secs(10);
+            loop {
+                let target = format!("partywall:///{NAME}");
+                match partywall::blocking::Channel::connect_at(&target, Some(socket.clone())) {
+                    Ok(channel) => return Ok(channel),
+                    Err(error) if Instant::now() > deadline => return Err(error.into()),
+                    Err(_) => std::thread::sleep(Duration::from_millis(1)),
+                }
+            }
+        })?;
+        let mut meter = seat.meter()?;
+        meter.one_by_one(|request, reply| {
+            let blob = proto::Blob { body: bytes::Bytes::copy_from_slice(request) };
+            let answer: proto::Blob = channel
+                .unary("/partywall.bench.v1.Bench/Echo", tonic::Request::new(blob))?
+                .into_inner();
+            if answer.body.len() != reply.len() {
+                return Err("a reply of another length".into());
+            }
+            reply.copy_from_slice(&answer.body);
+            Ok(())
+        })?;
+        seat.finish(meter.figures());
+        Ok(())
+    }
+}
+
+impl Contender for Tonic {
+    fn name(&self) -> &'static str {
+        "partywall-tonic"
+    }
+
+    fn cases(&self, _: &[u64]) -> Vec<Case> {
+        cases(&[Wait::Spin, Wait::Block])
+    }
+
+    fn attendant(&self) -> Option<Attendant> {
+        Some(coordinate)
+    }
+
+    fn serve(&self, seat: &mut Seat) -> Result<()> {
+        serve(seat)
+    }
+
+    fn call(&self, seat: &mut Seat) -> Result<()> {
+        settle_waits(seat);
+        let runtime = runtime()?;
+        let dir = seat.dir().to_owned();
+        let channel = seat.admitted(|| runtime.block_on(connect(&dir)))?;
+        let client = BenchClient::new(channel);
+        let mut meter = seat.meter()?;
+        if meter::pipelined(&seat.case()) {
+            meter = runtime.block_on(stubs::pipelined(client, meter))?;
+        } else {
+            let bulk = seat.case().mode == Some(Mode::Bulk);
+            runtime.block_on(async {
+                match bulk {
+                    true => stubs::bulk(client, &mut meter).await,
+                    false => stubs::one_by_one(client, &mut meter).await,
+                }
+            })?;
+        }
+        seat.finish(meter.figures());
+        Ok(())
+    }
+}

@@ -1,0 +1,182 @@
+#![allow(unsafe_code, reason = "takes the inherited descriptors of the sample")]
+//! One process of a sample. It reports a line of JSON on its standard output.
+
+use std::os::fd::{OwnedFd, RawFd};
+use std::process::{ExitCode, ExitStatus};
+use std::time::Duration;
+
+use rustix::process::{Signal, getppid, set_parent_process_death_signal};
+use serde::{Deserialize, Serialize};
+
+use crate::case::{Bench, Clock};
+use crate::contender::Contender;
+use crate::control::Control;
+use crate::error::Result;
+use crate::probe;
+use crate::registry;
+use crate::row::Figures;
+use crate::seat::{Sample, Seat};
+use crate::sys::{cpu, fd};
+
+/// Which process of the pair this is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Role {
+    /// Measures.
+    Client,
+    /// Answers.
+    Server,
+    /// Is there for both.
+    Attendant,
+}
+
+/// What the driver tells a child, as its one argument.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Order {
+    /// The sample.
+    pub sample: Sample,
+    /// The part to play.
+    pub role: Role,
+    /// Process id of the driver, or of the launcher.
+    pub driver: u32,
+    /// The CPU to stay on.
+    pub cpu: Option<usize>,
+    /// The control page.
+    pub control: RawFd,
+    /// This side's end of the lifeline.
+    pub lifeline: Option<RawFd>,
+    /// The contender's descriptors for this side, by index.
+    pub ends: Vec<Option<RawFd>>,
+    /// Inherited descriptors of the other side.
+    pub close: Vec<RawFd>,
+}
+
+/// What a child reports.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Report {
+    /// Why it failed.
+    pub error: Option<String>,
+    /// What a client measured.
+    pub figures: Option<Figures>,
+    /// Round trips of the line before and after, in nanoseconds.
+    pub probes: Option<(f64, f64)>,
+    /// Nanoseconds from starting the client to its end, where the driver did not start it itself.
+    pub wall_ns: Option<u64>,
+}
+
+impl Report {
+    /// What a process that ended with `status` has written.
+    pub fn read(text: &str, status: Option<ExitStatus>) -> Self {
+        let status = status.map(|status| status.to_string()).unwrap_or_default();
+        serde_json::from_str(text).unwrap_or_else(|_| Self {
+            error: Some(format!("ended without a report: {status}")),
+            ..Self::default()
+        })
+    }
+}
+
+/// How long a client waits for its server.
+pub const START: Duration = Duration::from_secs(10);
+
+const BEFORE: u32 = 1;
+const AFTER: u32 = 2;
+
+/// Runs the order in `json`.
+pub fn run(json: &str) -> ExitCode {
+    tell(follow(json))
+}
+
+/// Writes the report, and says by the exit status whether it is one of a failure.
+pub fn tell(report: Result<Report>) -> ExitCode {
+    let report = report
+        .unwrap_or_else(|error| Report { error: Some(error.to_string()), ..Report::default() });
+    let failed = report.error.is_some();
+    println!("{}", serde_json::to_string(&report).unwrap_or_default());
+    if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+fn follow(json: &str) -> Result<Report> {
+    let order: Order = serde_json::from_str(json)?;
+    end_with(order.driver)?;
+    if let Some(cpu) = order.cpu {
+        cpu::pin(cpu)?;
+    }
+    let (role, case) = (order.role, order.sample.case);
+    let contender = registry::named(case.bench, &order.sample.contender)
+        .ok_or_else(|| format!("no contender is called {}", order.sample.contender))?;
+    let mut seat = sit(order)?;
+    match role {
+        Role::Server => serve(contender, &mut seat).inspect_err(|_| seat.control().fail()),
+        Role::Client => call(contender, &mut seat),
+        Role::Attendant => attend(contender, &mut seat).inspect_err(|_| seat.control().fail()),
+    }
+}
+
+/// Lets this process end with its parent, `driver`.
+///
+/// # Errors
+/// If that has gone already.
+pub fn end_with(driver: u32) -> Result<()> {
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    if getppid().map(|pid| pid.as_raw_pid().unsigned_abs()) != Some(driver) {
+        return Err("the driver has gone".into());
+    }
+    Ok(())
+}
+
+fn sit(order: Order) -> Result<Seat> {
+    for number in order.close {
+        drop(own(number)?);
+    }
+    let control = own(order.control)?;
+    let lifeline = order.lifeline.map(own).transpose()?;
+    let ends = order.ends.into_iter().map(|end| end.map(own).transpose());
+    let ends = ends.collect::<Result<Vec<_>>>()?;
+    Ok(Seat::new(order.sample, Control::map(control)?, ends, lifeline))
+}
+
+/// Takes an inherited descriptor; the orders of a process list each of them once.
+///
+/// # Errors
+/// If it is not open.
+pub fn own(number: RawFd) -> Result<OwnedFd> {
+    // SAFETY: the driver lists each inherited descriptor once, and nothing here has opened any.
+    Ok(unsafe { fd::take(number) }?)
+}
+
+fn serve(contender: &dyn Contender, seat: &mut Seat) -> Result<Report> {
+    let probed = seat.case().probed();
+    if probed {
+        probe::answer(seat.control(), BEFORE)?;
+    }
+    contender.serve(seat)?;
+    seat.leave();
+    if probed {
+        probe::answer(seat.control(), AFTER)?;
+    }
+    Ok(Report::default())
+}
+
+fn attend(contender: &dyn Contender, seat: &mut Seat) -> Result<Report> {
+    let attend = contender.attendant().ok_or("this contender has no attendant")?;
+    attend(seat)?;
+    Err("the attendant has left".into())
+}
+
+fn call(contender: &dyn Contender, seat: &mut Seat) -> Result<Report> {
+    let case = seat.case();
+    let probe = |seat: &Seat, meeting| probe::ask(seat.control(), meeting, seat.ticker());
+    let before = case.probed().then(|| probe(seat, BEFORE)).transpose()?;
+    if contender.paired() {
+        seat.control().await_ready(START)?;
+    }
+    contender.call(seat)?;
+    seat.leave();
+    let after = case.probed().then(|| probe(seat, AFTER)).transpose()?;
+    let mut figures = seat.result()?;
+    if (case.bench, case.clock) == (Bench::Words, Some(Clock::A)) {
+        // The process itself is what clock A times, so all of its CPU time counts.
+        let mine = cpu::process_cpu_ns(std::process::id())?;
+        figures.cpu_ns = Some(mine as f64 + figures.cpu_ns.unwrap_or(0.0));
+    }
+    Ok(Report { figures: Some(figures), probes: before.zip(after), ..Report::default() })
+}

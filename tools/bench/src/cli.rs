@@ -1,0 +1,238 @@
+//! The command line.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::case::{Bench, CALL_SIZES, DOMAIN_SIZES, WORD_SIZES};
+use crate::registry;
+use crate::stopwatch::Spans;
+
+/// Measures Partywall beside the alternatives.
+#[derive(Parser, Debug)]
+#[command(name = "partywall-bench", version, after_help = STATUS)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Small calls, echoed: time per call and calls per second
+    Calls(Options),
+    /// A service that counts the words of a text
+    Words(Options),
+    /// Calls between domains of one address space, beside calls between processes
+    Domain(Options),
+    /// One process of a sample; started by the other commands
+    #[command(hide = true)]
+    Child {
+        /// What to do, as JSON
+        order: String,
+    },
+    /// Both processes of a sample as domains; started by the other commands
+    #[command(hide = true)]
+    Launch {
+        /// What to do, as JSON
+        order: String,
+    },
+}
+
+const STATUS: &str = "\
+Exit status: 0 when all was measured; 1 when an answer was wrong, a sample hung or failed, or the bench
+itself could not go on; 130 when it was interrupted. With --strict also 1 when a target is missed, and 3
+when none is but none could be judged either.";
+
+/// Options of a bench.
+#[derive(Args, Clone, Debug)]
+pub struct Options {
+    /// Finish within 50 s (`domain`: 110 s): short samples, and as many rounds as fit
+    #[arg(long)]
+    pub quick: bool,
+
+    /// With --quick: finish within N seconds instead
+    #[arg(long, value_name = "N", requires = "quick")]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=3_600))]
+    pub seconds: Option<u64>,
+
+    /// Leave out sizes above N (bytes of a call, or words of a text)
+    #[arg(long, value_name = "N")]
+    pub max: Option<u64>,
+
+    /// Write every sample and finding to FILE as JSON
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+
+    /// Write a report with plots to FILE
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+
+    /// Measure only these contenders, separated by commas
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub only: Vec<String>,
+
+    /// Take N rounds [default: 30, `domain` 15; with --quick, as many as fit]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub repeats: Option<u32>,
+
+    /// Measure for N milliseconds per sample [default: 250; with --quick, 60]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=60_000))]
+    pub sample_ms: Option<u64>,
+
+    /// Exit with status 1 if a target is missed, and with 3 if none could be judged
+    #[arg(long)]
+    pub strict: bool,
+
+    /// Decides the order of the samples and of the words
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+}
+
+/// Largest text of a quick run, unless `--max` says otherwise.
+const QUICK_WORDS: u64 = 1_000_000;
+
+impl Options {
+    /// The sizes to measure.
+    ///
+    /// # Errors
+    /// If none is left.
+    pub fn sizes(&self, bench: Bench) -> Result<Vec<u64>, String> {
+        let (all, unit, most) = match bench {
+            Bench::Calls => (&CALL_SIZES[..], "bytes", u64::MAX),
+            Bench::Words if self.quick => (&WORD_SIZES[..], "words", QUICK_WORDS),
+            Bench::Words => (&WORD_SIZES[..], "words", u64::MAX),
+            Bench::Domain => (&DOMAIN_SIZES[..], "bytes", u64::MAX),
+        };
+        let most = self.max.unwrap_or(most);
+        let sizes: Vec<u64> = all.iter().copied().filter(|size| *size <= most).collect();
+        if sizes.is_empty() {
+            return Err(format!("--max {most}: the smallest size is {} {unit}", all[0]));
+        }
+        Ok(sizes)
+    }
+
+    /// Refuses names that no contender of `bench` has.
+    ///
+    /// # Errors
+    /// The first such name, with those there are.
+    pub fn check_names(&self, bench: Bench) -> Result<(), String> {
+        for name in &self.only {
+            if registry::named(bench, name).is_none() {
+                let known: Vec<_> = registry::of(bench).map(|known| known.name()).collect();
+                return Err(format!("--only {name}: there are {}", known.join(", ")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses files that could not be written when the run is over.
+    ///
+    /// # Errors
+    /// The first such file.
+    pub fn check_files(&self) -> Result<(), String> {
+        for file in [&self.json, &self.html].into_iter().flatten() {
+            let name = file.display();
+            let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
+            if file.is_dir() {
+                return Err(format!("{name} is a directory"));
+            }
+            if folder.is_some_and(|folder| !folder.is_dir()) {
+                return Err(format!("{name}: there is no such directory"));
+            }
+        }
+        Ok(())
+    }
+
+    /// How long samples are.
+    pub fn spans(&self) -> Spans {
+        let sample = self.sample_ms.unwrap_or(if self.quick { 60 } else { 250 });
+        Spans {
+            warm: Duration::from_micros(sample * 1000 / 6),
+            sample: Duration::from_millis(sample),
+        }
+    }
+
+    /// Rounds to take, if the user or the full run says how many.
+    pub fn rounds(&self, bench: Bench) -> Option<u32> {
+        let full = if bench == Bench::Domain { 15 } else { 30 };
+        self.repeats.or(if self.quick { None } else { Some(full) })
+    }
+
+    /// How long after its begin a quick run takes the last sample, and when that has ended; none
+    /// for another run.
+    pub fn quick_ends(&self, bench: Bench) -> Option<(Duration, Duration)> {
+        let usual = if bench == Bench::Domain { 108 } else { 49 };
+        let end = Duration::from_secs(self.seconds.unwrap_or(usual));
+        // A sample that hangs has five seconds.
+        self.quick.then(|| ((end * 9 / 10).max(end.saturating_sub(LAST_SAMPLE)), end))
+    }
+}
+
+/// What a quick run leaves for its last sample, or a tenth of its time if that is less.
+const LAST_SAMPLE: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(args: &[&str]) -> Options {
+        let args = ["partywall-bench", "words"].iter().chain(args);
+        match Cli::try_parse_from(args).expect("valid").command {
+            Command::Words(options) => options,
+            other => panic!("parsed {other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn sizes_follow_max_and_quick() {
+        let sizes = |args: &[&str]| options(args).sizes(Bench::Words);
+        assert_eq!(sizes(&[]).expect("all").len(), 7);
+        assert_eq!(sizes(&["--quick"]).expect("most").last(), Some(&1_000_000));
+        assert_eq!(sizes(&["--quick", "--max", "1000"]).expect("two"), [100, 1000]);
+        assert!(sizes(&["--max", "99"]).is_err());
+    }
+
+    #[test]
+    fn a_quick_run_leaves_time_for_its_last_sample() {
+        let ends = |args: &[&str]| {
+            let ends = options(args).quick_ends(Bench::Words);
+            ends.map(|(last, end)| (last.as_secs_f64(), end.as_secs_f64()))
+        };
+        assert_eq!(ends(&[]), None);
+        assert_eq!(ends(&["--quick"]), Some((44.1, 49.0)));
+        assert_eq!(ends(&["--quick", "--seconds", "2"]), Some((1.8, 2.0)));
+        assert_eq!(ends(&["--quick", "--seconds", "200"]), Some((195.0, 200.0)));
+    }
+
+    #[test]
+    fn unknown_contenders_are_refused() {
+        assert!(options(&["--only", "uds,floor"]).check_names(Bench::Words).is_ok());
+        let error = options(&["--only", "uds,nobody"]).check_names(Bench::Words);
+        assert!(error.expect_err("refused").contains("nobody"));
+    }
+
+    #[test]
+    fn files_that_cannot_be_written_are_refused_at_once() {
+        assert!(options(&["--json", "run.json"]).check_files().is_ok());
+        assert!(options(&["--html", "/"]).check_files().is_err());
+        let error = options(&["--json", "/no/such/place/run.json"]).check_files();
+        assert!(error.expect_err("refused").contains("no such directory"));
+    }
+
+    #[test]
+    fn a_full_run_repeats_so_many_times() {
+        assert_eq!(options(&[]).rounds(Bench::Words), Some(30));
+        assert_eq!(options(&[]).rounds(Bench::Domain), Some(15));
+        assert_eq!(options(&["--quick"]).rounds(Bench::Words), None);
+        assert_eq!(options(&["--quick", "--repeats", "3"]).rounds(Bench::Words), Some(3));
+    }
+}

@@ -1,0 +1,237 @@
+//! The launcher of a sample: one process in whose address space both sides run as domains.
+//!
+//! The driver starts it in place of the two processes, with the orders of both. It hands each domain
+//! the descriptors of its order, waits for both, and reports what the client has reported. It stays
+//! on the client's CPU: what a launcher does beside the calls (watching their time) costs the calls.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{AsFd, OwnedFd, RawFd};
+use std::process::{ExitCode, ExitStatus};
+use std::time::{Duration, Instant};
+
+use partywall_abi::security::Isolation;
+use partywall_domain::address_space::AddressSpace;
+use partywall_domain::task::{Domain, Program};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, pipe_with};
+use serde::{Deserialize, Serialize};
+
+use crate::case::Clock;
+use crate::child::{self, Order, Report};
+use crate::control::{Control, GRACE};
+use crate::error::Result;
+use crate::sys::cpu;
+
+/// What the driver tells a launcher, as its one argument.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Launch {
+    image: RawFd,
+    keys: bool,
+    server: Order,
+    client: Order,
+}
+
+impl Launch {
+    /// For both sides, with the sealed program file `image`.
+    pub fn new(image: RawFd, isolation: Isolation, server: Order, client: Order) -> Self {
+        Self { image, keys: isolation == Isolation::ProtectionKeys, server, client }
+    }
+}
+
+/// Runs the order in `json`.
+pub fn run(json: &str) -> ExitCode {
+    child::tell(follow(json))
+}
+
+fn follow(json: &str) -> Result<Report> {
+    let launch: Launch = serde_json::from_str(json)?;
+    child::end_with(launch.client.driver)?;
+    if let Some(cpu) = launch.client.cpu {
+        cpu::pin(cpu)?;
+    }
+    let inherited = Inherited::take(&launch)?;
+    let control = Control::map(inherited.get(launch.client.control)?)?;
+    control.set_launcher();
+    let isolation = if launch.keys { Isolation::ProtectionKeys } else { Isolation::None };
+    let space = AddressSpace::new(isolation)?;
+    let mut server = Side::start(&space, &inherited, &launch.server)?;
+    if launch.client.sample.case.clock == Some(Clock::A) {
+        // A server that fails here shows up below.
+        let _ = control.await_ready(child::START);
+    }
+    let begun = Instant::now();
+    let mut client = Side::start(&space, &inherited, &launch.client)?;
+    // From here on each side sees the other one go.
+    drop(inherited);
+    watch(&mut client, &mut server, begun)
+}
+
+/// Waits until both sides have ended.
+fn watch(client: &mut Side, server: &mut Side, begun: Instant) -> Result<Report> {
+    let mut done: Option<(Report, Instant)> = None;
+    while client.status.is_none() || server.status.is_none() {
+        if done.as_ref().is_some_and(|(_, ended)| ended.elapsed() > GRACE) {
+            return Err("the server has not ended".into());
+        }
+        await_end(&[&*client, &*server])?;
+        let woke = Instant::now();
+        if done.is_none() && client.has_ended()? {
+            let report = client.report()?;
+            if let Some(error) = report.error {
+                return Err(with_cause(server, &format!("client: {error}"))?.into());
+            }
+            let wall_ns = Some((woke - begun).as_nanos() as u64);
+            done = Some((Report { wall_ns, ..report }, woke));
+        }
+        if server.status.is_none()
+            && server.has_ended()?
+            && let Some(error) = server.report()?.error
+        {
+            return Err(format!("server: {error}").into());
+        }
+    }
+    Ok(done.ok_or("the client ended without a result")?.0)
+}
+
+/// A client often fails because its server did: adds what the server says.
+fn with_cause(server: &mut Side, client: &str) -> Result<String> {
+    await_end(&[server])?;
+    let ended = server.status.is_some() || server.has_ended()?;
+    let cause = if ended { server.report()?.error } else { None };
+    Ok(cause.map_or(client.to_owned(), |cause| format!("server: {cause}; {client}")))
+}
+
+/// Sleeps until one of `sides` has ended, or for a tenth of a second.
+fn await_end(sides: &[&Side]) -> Result<()> {
+    let running = sides.iter().filter(|side| side.status.is_none());
+    let mut fds: Vec<_> =
+        running.map(|side| PollFd::from_borrowed_fd(side.domain.pidfd(), PollFlags::IN)).collect();
+    match poll(&mut fds, Some(&Timespec::try_from(Duration::from_millis(100))?)) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The descriptors that this process has from the driver, by number.
+struct Inherited {
+    image: OwnedFd,
+    others: BTreeMap<RawFd, OwnedFd>,
+}
+
+impl Inherited {
+    fn take(launch: &Launch) -> Result<Self> {
+        let mut others = BTreeMap::new();
+        for number in [&launch.server, &launch.client].into_iter().flat_map(numbers) {
+            if let Entry::Vacant(place) = others.entry(number) {
+                place.insert(child::own(number)?);
+            }
+        }
+        Ok(Self { image: child::own(launch.image)?, others })
+    }
+
+    fn get(&self, number: RawFd) -> Result<&OwnedFd> {
+        Ok(self.others.get(&number).ok_or("no such descriptor")?)
+    }
+}
+
+/// The descriptors of an order.
+fn numbers(order: &Order) -> impl Iterator<Item = RawFd> {
+    let ends = order.ends.iter().copied().flatten();
+    std::iter::once(order.control).chain(order.lifeline).chain(ends)
+}
+
+/// One side as a domain.
+struct Side {
+    domain: Domain,
+    says: File,
+    status: Option<ExitStatus>,
+}
+
+impl Side {
+    fn start(space: &AddressSpace, inherited: &Inherited, order: &Order) -> Result<Self> {
+        let (says, output) = pipe_with(PipeFlags::CLOEXEC)?;
+        let error = std::io::stderr().as_fd().try_clone_to_owned()?;
+        let mut descriptors = vec![File::open("/dev/null")?.into(), output, error];
+        for number in numbers(order) {
+            descriptors.push(inherited.get(number)?.try_clone()?);
+        }
+        let order = serde_json::to_string(&renumbered(order))?;
+        let program = Program {
+            image: inherited.image.try_clone()?,
+            args: vec!["partywall-bench".into(), "child".into(), order.into()],
+            environment: std::env::vars_os().collect(),
+            directory: std::env::current_dir()?,
+            descriptors,
+        };
+        Ok(Self { domain: Domain::start(space, program)?, says: says.into(), status: None })
+    }
+
+    fn has_ended(&mut self) -> Result<bool> {
+        self.status = self.domain.try_wait()?;
+        Ok(self.status.is_some())
+    }
+
+    /// What it has reported; it has ended.
+    fn report(&mut self) -> Result<Report> {
+        let mut text = String::new();
+        self.says.read_to_string(&mut text)?;
+        Ok(Report::read(&text, self.status))
+    }
+}
+
+/// The order as the domain gets it: its parent is this process, and its descriptors follow the
+/// standard ones in the order of [`numbers`].
+fn renumbered(order: &Order) -> Order {
+    let mut next = 3..;
+    let mut place = || next.next().unwrap_or(RawFd::MAX);
+    let control = place();
+    let lifeline = order.lifeline.map(|_| place());
+    let ends = order.ends.iter().map(|end| end.map(|_| place())).collect();
+    let driver = std::process::id();
+    Order { driver, control, lifeline, ends, close: Vec::new(), ..order.clone() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::case::{Case, Mode, Placement};
+    use crate::child::Role;
+    use crate::seat::Sample;
+    use crate::stopwatch::Spans;
+    use crate::sys::clock::Ticker;
+
+    #[test]
+    fn a_domain_finds_its_descriptors_where_its_order_says() {
+        let spans = Spans { warm: Duration::ZERO, sample: Duration::ZERO };
+        let sample = Sample {
+            contender: "gate".into(),
+            case: Case::domain(Mode::Latency, Some(32), Placement::SameCore, None),
+            spans,
+            ticker: Ticker::calibrate(),
+            dir: "/".into(),
+            label: "x".into(),
+            text: None,
+        };
+        let order = Order {
+            sample,
+            role: Role::Server,
+            driver: 1,
+            cpu: None,
+            control: 9,
+            lifeline: Some(30),
+            ends: vec![None, Some(12), Some(7)],
+            close: vec![44],
+        };
+        assert_eq!(numbers(&order).collect::<Vec<_>>(), [9, 30, 12, 7]);
+        let given = renumbered(&order);
+        assert_eq!((given.control, given.lifeline), (3, Some(4)));
+        assert_eq!(given.ends, [None, Some(5), Some(6)]);
+        assert_eq!((given.driver, given.close.len()), (std::process::id(), 0));
+        let without = Order { lifeline: None, ..order };
+        assert_eq!(renumbered(&without).ends, [None, Some(4), Some(5)]);
+    }
+}

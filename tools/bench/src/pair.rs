@@ -1,0 +1,365 @@
+//! Runs one sample: two fresh processes, watched, ended by id if they do not end themselves.
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::ExitStatus;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+use crate::case::{Case, Clock, Placement};
+use crate::child::{Order, Report, Role};
+use crate::contender::{Contender, Ends, Side};
+use crate::control::{Control, GRACE};
+use crate::error::Result;
+use crate::launch::Launch;
+use crate::probe;
+use crate::process::{Process, await_exit};
+use crate::row::Figures;
+use crate::seat::Sample;
+use crate::stopwatch::Spans;
+use crate::stuck::{self, Watch};
+use crate::sys::clock::Ticker;
+use crate::sys::cpu::Cpus;
+use crate::sys::fd::inherit;
+use crate::sys::stop::Stop;
+use crate::text::Text;
+
+/// How a sample ended.
+#[derive(Debug)]
+pub enum Outcome {
+    /// It was measured.
+    Measured {
+        /// Whether the cores were near; none where it does not matter.
+        near: Option<bool>,
+        /// What was measured.
+        figures: Figures,
+    },
+    /// The probes were unclear or disagreed.
+    Dropped,
+    /// It did not end in time; what its processes were doing.
+    Hung(String),
+    /// The time of the whole run ended before its own.
+    Cut,
+    /// A side reported an error or died.
+    Failed(String),
+    /// The user asked for an end.
+    Interrupted,
+}
+
+/// What every sample of a run shares.
+#[derive(Debug)]
+pub struct Runner {
+    /// Holds a directory per sample.
+    pub dir: TempDir,
+    /// The clock.
+    pub ticker: Ticker,
+    /// Where samples run.
+    pub cpus: Cpus,
+    /// Asked for an end?
+    pub stop: Stop,
+    /// How long samples are.
+    pub spans: Spans,
+    /// How many samples were started.
+    pub count: u64,
+    /// When even a hanging sample must be over.
+    pub hard_end: Option<Instant>,
+    /// This program as one that can be a domain, if any contender needs it.
+    pub image: Option<OwnedFd>,
+}
+
+/// How often the watch looks at the stop flag.
+const SLICE: Duration = Duration::from_millis(100);
+
+/// Why the watch over a sample ended.
+enum Watched {
+    Done(Report, Instant),
+    Failed(String),
+    Hung(String),
+    Cut,
+    Interrupted,
+}
+
+impl Runner {
+    /// Measures `case` once. Nothing of the sample is left afterwards.
+    ///
+    /// # Errors
+    /// If the driver itself cannot go on.
+    pub fn sample(
+        &mut self,
+        contender: &dyn Contender,
+        case: Case,
+        text: Option<&Text>,
+    ) -> Result<Outcome> {
+        self.count += 1;
+        let label = format!("pwb{}x{}", std::process::id(), self.count);
+        let dir = self.dir.path().join(self.count.to_string());
+        std::fs::create_dir(&dir)?;
+        let outcome = self.run(contender, case, text, &label, dir.clone());
+        contender.sweep(&label);
+        std::fs::remove_dir_all(&dir)?;
+        outcome
+    }
+
+    fn run(
+        &self,
+        contender: &dyn Contender,
+        case: Case,
+        text: Option<&Text>,
+        label: &str,
+        dir: PathBuf,
+    ) -> Result<Outcome> {
+        let sample = Sample {
+            contender: contender.name().to_owned(),
+            case,
+            spans: self.spans,
+            ticker: self.ticker,
+            dir,
+            label: label.to_owned(),
+            text: text.cloned(),
+        };
+        let ends = match contender.open(&case) {
+            Ok(ends) => ends,
+            Err(error) => return Ok(Outcome::Failed(error.to_string())),
+        };
+        let inherited = Inherited::new(ends)?;
+        let page = Control::map(&inherited.control)?;
+        let limit = limit(&sample);
+        let patience = match self.hard_end {
+            Some(end) => limit.min(end.saturating_duration_since(Instant::now())),
+            None => limit,
+        };
+        let paired = contender.paired();
+        let order = |role| self.order(&inherited, &sample, role, paired);
+
+        // Ended by its handle, when everything else is over.
+        let mut attendant = None;
+        if contender.attendant().is_some() {
+            let process = attendant.insert(Process::start(&order(Role::Attendant))?);
+            if Control::map(&inherited.attendant)?.await_ready(patience).is_err() {
+                return Ok(match patience < limit {
+                    true => Outcome::Cut,
+                    false => Outcome::Failed(last_words(process)?),
+                });
+            }
+        }
+        let launched = contender.domains();
+        let mut server = None;
+        if paired && launched.is_none() {
+            server = Some(Process::start(&order(Role::Server))?);
+            if case.clock == Some(Clock::A) {
+                // A server that fails here shows up in the watch below.
+                let _ = page.await_ready(patience);
+            }
+        }
+        let begun = Instant::now();
+        let mut client = match launched {
+            Some(isolation) => {
+                let image = self.image.as_ref().ok_or("there is no program for domains")?;
+                let image = image.try_clone()?;
+                inherit(image.as_fd())?;
+                let (server, client) = (order(Role::Server), order(Role::Client));
+                Process::launch(&Launch::new(image.as_raw_fd(), isolation, server, client))?
+            }
+            None => Process::start(&order(Role::Client))?,
+        };
+        drop(inherited);
+        let watched = self.watch(&mut client, server.as_mut(), begun, limit)?;
+        Ok(match watched {
+            Watched::Done(report, ended) => judge(case, &report, ended - begun),
+            Watched::Failed(error) => Outcome::Failed(error),
+            Watched::Hung(doing) => Outcome::Hung(doing),
+            Watched::Cut => Outcome::Cut,
+            Watched::Interrupted => Outcome::Interrupted,
+        })
+    }
+
+    fn order(&self, fds: &Inherited, sample: &Sample, role: Role, paired: bool) -> Order {
+        let mine = |side: Side| match role {
+            Role::Client => side != Side::Server,
+            Role::Server => side != Side::Client,
+            Role::Attendant => false,
+        };
+        let number = |end: &(Side, OwnedFd)| end.1.as_raw_fd();
+        let (reads, writes) = (fds.lifeline.0.as_raw_fd(), fds.lifeline.1.as_raw_fd());
+        let (page, other_page) = (fds.control.as_raw_fd(), fds.attendant.as_raw_fd());
+        let (control, lifeline, others) = match role {
+            Role::Client => (page, Some(writes), vec![reads, other_page]),
+            Role::Server => (page, Some(reads), vec![writes, other_page]),
+            Role::Attendant => (other_page, None, vec![reads, writes, page]),
+        };
+        let not_mine = fds.ends.0.iter().filter(|end| !mine(end.0)).map(number);
+        let cpu = match (sample.case.placement, role) {
+            (Placement::Unpinned, _) | (_, Role::Attendant) => None,
+            (Placement::TwoCores, Role::Server) if paired => self.cpus.second,
+            _ => Some(self.cpus.first),
+        };
+        Order {
+            sample: sample.clone(),
+            role,
+            driver: std::process::id(),
+            cpu,
+            control,
+            lifeline,
+            ends: fds.ends.0.iter().map(|end| mine(end.0).then(|| number(end))).collect(),
+            close: not_mine.chain(others).collect(),
+        }
+    }
+
+    /// Waits until both processes have ended, whatever that takes.
+    fn watch(
+        &self,
+        client: &mut Process,
+        mut server: Option<&mut Process>,
+        begun: Instant,
+        limit: Duration,
+    ) -> Result<Watched> {
+        let pids: Vec<u32> =
+            [Some(&*client), server.as_deref()].into_iter().flatten().map(Process::id).collect();
+        let mut time = Watch::new(begun, limit, &pids);
+        let mut done: Option<(Report, Instant)> = None;
+        loop {
+            if self.stop.requested() {
+                return Ok(Watched::Interrupted);
+            }
+            let now = Instant::now();
+            if self.hard_end.is_some_and(|end| now >= end) {
+                return Ok(Watched::Cut);
+            }
+            if time.is_over(&pids) {
+                let roles = ["client", "server"].iter().zip(&pids);
+                let doing = roles.map(|(role, pid)| stuck::describe(role, *pid)).collect();
+                return Ok(Watched::Hung(doing));
+            }
+            let waiting_for: Vec<&Process> = [Some(&*client), server.as_deref()]
+                .into_iter()
+                .flatten()
+                .filter(|process| !process.is_over())
+                .collect();
+            if waiting_for.is_empty() {
+                break;
+            }
+            let ends = [self.hard_end, Some(time.end())].into_iter().flatten();
+            let next = ends.map(|end| end.saturating_duration_since(now)).filter(|d| !d.is_zero());
+            await_exit(&waiting_for, next.fold(SLICE, Duration::min))?;
+            let woke = Instant::now();
+            if done.is_none()
+                && let Some(status) = client.ended()?
+            {
+                if let Some(failed) = self.failure(status, client, "client")? {
+                    return self.with_cause(failed, server);
+                }
+                done = Some((client.report()?, woke));
+                time = Watch::new(woke, GRACE, &pids);
+            }
+            if let Some(server) = server.as_deref_mut()
+                && !server.is_over()
+                && let Some(status) = server.ended()?
+                && let Some(failed) = self.failure(status, server, "server")?
+            {
+                return Ok(failed);
+            }
+        }
+        Ok(match done {
+            Some((report, ended)) => Watched::Done(report, ended),
+            None => Watched::Failed("the client ended without a result".into()),
+        })
+    }
+
+    /// A client often fails because its server did: adds what the server says.
+    fn with_cause(&self, failed: Watched, server: Option<&mut Process>) -> Result<Watched> {
+        let (Watched::Failed(client), Some(server)) = (&failed, server) else {
+            return Ok(failed);
+        };
+        await_exit(&[&*server], SLICE)?;
+        let Some(status) = server.ended()? else {
+            return Ok(failed);
+        };
+        Ok(match self.failure(status, server, "server")? {
+            Some(Watched::Failed(cause)) => Watched::Failed(format!("{cause}; {client}")),
+            Some(other) => other,
+            None => failed,
+        })
+    }
+
+    /// How a process that ended has failed, if it has.
+    fn failure(
+        &self,
+        status: ExitStatus,
+        process: &mut Process,
+        who: &str,
+    ) -> Result<Option<Watched>> {
+        if status.success() {
+            return Ok(None);
+        }
+        if matches!(status.signal(), Some(libc::SIGINT | libc::SIGTERM | libc::SIGHUP)) {
+            // Most likely the terminal sent the signal to everyone; this flag may lag behind.
+            std::thread::sleep(SLICE);
+            if self.stop.requested() {
+                return Ok(Some(Watched::Interrupted));
+            }
+        }
+        let error = process.report()?.error.unwrap_or_else(|| status.to_string());
+        Ok(Some(Watched::Failed(format!("{who}: {error}"))))
+    }
+}
+
+/// Why an attendant did not start.
+fn last_words(attendant: &mut Process) -> Result<String> {
+    await_exit(&[attendant], SLICE)?;
+    let error = match attendant.ended()? {
+        Some(_) => attendant.report()?.error.unwrap_or_default(),
+        None => "not ready in time".into(),
+    };
+    Ok(format!("attendant: {error}"))
+}
+
+/// Descriptors that the two processes inherit; the driver closes them once both run.
+struct Inherited {
+    control: OwnedFd,
+    attendant: OwnedFd,
+    lifeline: (OwnedFd, OwnedFd),
+    ends: Ends,
+}
+
+impl Inherited {
+    fn new(ends: Ends) -> Result<Self> {
+        let lifeline = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+        let (control, attendant) = (Control::create()?, Control::create()?);
+        let new = Self { control, attendant, lifeline, ends };
+        let fixed =
+            [&new.control, &new.attendant, &new.lifeline.0, &new.lifeline.1].map(AsFd::as_fd);
+        for fd in fixed.into_iter().chain(new.ends.0.iter().map(|end| end.1.as_fd())) {
+            inherit(fd)?;
+        }
+        Ok(new)
+    }
+}
+
+/// When a sample counts as hung. Slow machines get five seconds more than the spans ask for, and
+/// texts another microsecond per word and call.
+fn limit(sample: &Sample) -> Duration {
+    let spans = sample.spans.warm + sample.spans.sample;
+    let words = sample.text.as_ref().map_or(0, |text| text.words);
+    spans * 2 + GRACE + Duration::from_micros(4 * words)
+}
+
+fn judge(case: Case, report: &Report, wall: Duration) -> Outcome {
+    let Some(mut figures) = report.figures else {
+        return Outcome::Failed("the client left no result".into());
+    };
+    if case.clock == Some(Clock::A) {
+        figures.p50_ns = Some(report.wall_ns.map_or(wall.as_nanos() as f64, |ns| ns as f64));
+        figures.p99_ns = None;
+        figures.p999_ns = None;
+        figures.per_s = None;
+    }
+    if !case.probed() {
+        return Outcome::Measured { near: None, figures };
+    }
+    match report.probes.and_then(|(before, after)| probe::tag(before, after)) {
+        Some(near) => Outcome::Measured { near: Some(near), figures },
+        None => Outcome::Dropped,
+    }
+}

@@ -1,0 +1,202 @@
+//! In which order samples are taken.
+//!
+//! A round is all groups in random order, and within a group all contenders in random order. Whoever
+//! is compared is in one group as far as possible, so that it is measured within a second or two and
+//! most likely under the same placement of the cores.
+
+use std::collections::HashSet;
+
+use crate::case::{Bench, Case};
+use crate::contender::Contender;
+use crate::ratio::Key;
+use crate::registry;
+use crate::target;
+use partywall_testkit::Random;
+
+/// One sample to take.
+#[derive(Clone, Copy)]
+pub struct Entry {
+    /// Whom.
+    pub contender: &'static dyn Contender,
+    /// Where and how.
+    pub case: Case,
+}
+
+/// Everything that a run measures, by group.
+pub struct Plan {
+    bench: Bench,
+    groups: Vec<Vec<Entry>>,
+    essential: HashSet<Key>,
+    impossible: Vec<&'static str>,
+}
+
+/// What to leave out.
+#[derive(Clone, Debug)]
+pub struct Choice {
+    /// Contenders to keep; all if empty.
+    pub only: Vec<String>,
+    /// Sizes, in bytes or words.
+    pub sizes: Vec<u64>,
+    /// Whether a second core is there.
+    pub two_cores: bool,
+    /// Whether unpinned calls are left out.
+    pub pinned_only: bool,
+}
+
+impl Plan {
+    /// Collects the cells of every chosen contender.
+    pub fn new(bench: Bench, choice: &Choice) -> Self {
+        let mut entries = Vec::new();
+        let mut impossible = Vec::new();
+        for contender in registry::of(bench) {
+            if choice.only.is_empty() || choice.only.iter().any(|name| name == contender.name()) {
+                if !registry::is_possible(contender) {
+                    impossible.push(contender.name());
+                    continue;
+                }
+                let cases = contender.cases(&choice.sizes).into_iter();
+                let wanted = cases.filter(|case| choice.wants(case));
+                entries.extend(wanted.map(|case| Entry { contender, case }));
+            }
+        }
+        let mut targets = target::targets(bench, &choice.sizes);
+        targets.extend(target::floors(bench));
+        let essential = targets.iter().flat_map(|target| target.quantity.keys()).collect();
+        entries.sort_by_key(|entry| entry.case.group());
+        let groups = entries.chunk_by(|a, b| a.case.group() == b.case.group());
+        Self { bench, groups: groups.map(<[Entry]>::to_vec).collect(), essential, impossible }
+    }
+
+    /// Which bench.
+    pub fn bench(&self) -> Bench {
+        self.bench
+    }
+
+    /// Contenders that were chosen and that this machine cannot run.
+    pub fn impossible(&self) -> &[&'static str] {
+        &self.impossible
+    }
+
+    /// Whether any contender's sides are domains.
+    pub fn has_domains(&self) -> bool {
+        self.groups.iter().flatten().any(|entry| entry.contender.domains().is_some())
+    }
+
+    /// How many samples one full round takes.
+    pub fn len(&self) -> usize {
+        self.groups.iter().map(Vec::len).sum()
+    }
+
+    /// Every sample of a round, in random order.
+    pub fn round(&self, rng: &mut Random) -> Vec<Entry> {
+        shuffled(self.groups.clone(), rng)
+    }
+
+    /// A short round: the cells that targets need, and every `stride`th of the groups besides, so
+    /// that `stride` short rounds cover everything once.
+    pub fn short_round(&self, number: u32, stride: u32, rng: &mut Random) -> Vec<Entry> {
+        let mut index = 0;
+        let mut groups = Vec::new();
+        for group in &self.groups {
+            let needed = |entry: &&Entry| self.is_essential(entry);
+            let some: Vec<Entry> = group.iter().filter(needed).copied().collect();
+            let turn = index % stride == number % stride;
+            if some.len() < group.len() {
+                index += 1;
+            }
+            groups.push(if turn { group.clone() } else { some });
+        }
+        shuffled(groups, rng)
+    }
+
+    fn is_essential(&self, entry: &Entry) -> bool {
+        let contender = entry.contender.name();
+        self.essential.contains(&Key { contender, case: entry.case })
+    }
+}
+
+impl Choice {
+    fn wants(&self, case: &Case) -> bool {
+        use crate::case::Placement::{TwoCores, Unpinned};
+        if case.size.is_some_and(|size| !self.sizes.contains(&size)) {
+            return false;
+        }
+        match (case.bench, case.placement) {
+            (_, TwoCores) => self.two_cores,
+            (Bench::Calls, Unpinned) => !self.pinned_only,
+            _ => true,
+        }
+    }
+}
+
+fn shuffled(mut groups: Vec<Vec<Entry>>, rng: &mut Random) -> Vec<Entry> {
+    rng.shuffle(&mut groups);
+    for group in &mut groups {
+        rng.shuffle(group);
+    }
+    groups.concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::case::{CALL_SIZES, Placement};
+
+    fn plan(only: &[&str], two_cores: bool) -> Plan {
+        let only = only.iter().map(ToString::to_string).collect();
+        let choice = Choice { only, sizes: CALL_SIZES.into(), two_cores, pinned_only: false };
+        Plan::new(Bench::Calls, &choice)
+    }
+
+    fn keys(entries: &[Entry]) -> Vec<(&'static str, Case)> {
+        entries.iter().map(|entry| (entry.contender.name(), entry.case)).collect()
+    }
+
+    #[test]
+    fn a_round_takes_every_cell_once_in_an_order_of_its_own() {
+        let plan = plan(&[], true);
+        let mut rng = Random::new(1);
+        let (one, two) = (keys(&plan.round(&mut rng)), keys(&plan.round(&mut rng)));
+        assert_eq!(one.len(), plan.len());
+        assert_ne!(one, two);
+        assert_eq!(one.iter().collect::<HashSet<_>>(), two.iter().collect::<HashSet<_>>());
+    }
+
+    #[test]
+    fn groups_stay_together() {
+        let round = plan(&[], true).round(&mut Random::new(3));
+        let groups: Vec<Case> = round.iter().map(|entry| entry.case.group()).collect();
+        let runs = groups.chunk_by(|a, b| a == b).count();
+        assert_eq!(runs, groups.iter().collect::<HashSet<_>>().len());
+    }
+
+    #[test]
+    fn short_rounds_cover_everything_and_always_the_essential() {
+        let plan = plan(&[], true);
+        let mut rng = Random::new(1);
+        let rounds: Vec<_> = (0..5).map(|n| keys(&plan.short_round(n, 5, &mut rng))).collect();
+        let seen: HashSet<_> = rounds.iter().flatten().collect();
+        assert_eq!(seen.len(), plan.len());
+        assert!(rounds.iter().all(|round| round.len() < plan.len()));
+        for round in &rounds {
+            let has = |name| round.iter().filter(|key| key.0 == name).count();
+            assert!(has("line-probe") >= 1 && has("handoff-floor") >= 1 && has("tonic-uds") >= 4);
+        }
+    }
+
+    #[test]
+    fn choices_leave_out() {
+        let plan = plan(&["pipe"], false);
+        let round = plan.round(&mut Random::new(1));
+        assert!(round.iter().all(|entry| entry.contender.name() == "pipe"));
+        assert!(round.iter().all(|entry| entry.case.placement != Placement::TwoCores));
+    }
+
+    #[test]
+    fn sizes_that_are_not_chosen_are_left_out_of_every_contender() {
+        let choice = Choice { only: vec![], sizes: vec![32], two_cores: true, pinned_only: false };
+        let round = Plan::new(Bench::Calls, &choice).round(&mut Random::new(1));
+        let sizes: HashSet<Option<u64>> = round.iter().map(|entry| entry.case.size).collect();
+        assert_eq!(sizes, HashSet::from([None, Some(32)]));
+    }
+}

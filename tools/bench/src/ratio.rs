@@ -1,0 +1,288 @@
+//! Ratios between contenders: taken per round, within one placement tag, never across.
+
+use std::collections::HashMap;
+
+use crate::case::{BULK_SIZES, Case, Wait};
+use crate::row::Row;
+use crate::stats::{self, Estimate};
+use crate::units;
+
+/// A contender in a cell.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct Key {
+    /// Its name.
+    pub contender: &'static str,
+    /// The cell.
+    pub case: Case,
+}
+
+/// The figure that is compared.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Metric {
+    /// Median time of a call.
+    P50,
+    /// Calls per second.
+    PerSecond,
+    /// Cycles from one side to the other, in the mean.
+    OneWay,
+    /// CPU time of a call.
+    Cpu,
+}
+
+/// Whether the cores were near; none where it does not matter.
+pub type Tag = Option<bool>;
+
+/// What is taken of each round.
+#[derive(Clone, Copy, Debug)]
+pub enum Quantity {
+    /// `over / under`.
+    Ratio {
+        /// Dividend.
+        over: Key,
+        /// Divisor.
+        under: Key,
+    },
+    /// `over - under`, in the figure's own unit.
+    Difference {
+        /// Minuend.
+        over: Key,
+        /// Subtrahend.
+        under: Key,
+    },
+    /// `(over - less) / under`.
+    Excess {
+        /// Minuend.
+        over: Key,
+        /// Subtrahend.
+        less: Key,
+        /// Divisor.
+        under: Key,
+    },
+    /// `(over - less) / (under - less)`.
+    Net {
+        /// Minuend of the dividend.
+        over: Key,
+        /// Minuend of the divisor.
+        under: Key,
+        /// What is part of both.
+        less: Key,
+    },
+    /// `over` by the least of `others`.
+    Least {
+        /// Dividend.
+        over: Key,
+        /// Divisors, in the same case with these waits.
+        others: &'static [(&'static str, Option<Wait>)],
+    },
+    /// The time per byte of `over` by that of `under`: slopes of lines through all of
+    /// [`BULK_SIZES`]; the sizes of the keys do not count.
+    Slope {
+        /// Dividend.
+        over: Key,
+        /// Divisor.
+        under: Key,
+    },
+}
+
+impl Quantity {
+    /// Every key that takes part.
+    pub fn keys(&self) -> Vec<Key> {
+        match *self {
+            Self::Ratio { over, under } | Self::Difference { over, under } => vec![over, under],
+            Self::Excess { over, less, under } => vec![over, less, under],
+            Self::Net { over, under, less } => vec![over, under, less],
+            Self::Least { over, others } => {
+                let other = |(contender, wait): &(&'static str, _)| {
+                    let case = Case { wait: *wait, ..over.case };
+                    Key { contender, case }
+                };
+                std::iter::once(over).chain(others.iter().map(other)).collect()
+            }
+            Self::Slope { over, under } => {
+                let at = |key: Key| {
+                    BULK_SIZES
+                        .map(|size| Key { case: Case { size: Some(size), ..key.case }, ..key })
+                };
+                [at(over), at(under)].concat()
+            }
+        }
+    }
+}
+
+impl Quantity {
+    /// A value of it, as printed.
+    pub fn show(&self, value: f64) -> String {
+        match self {
+            Self::Difference { .. } => units::time(value),
+            _ => units::small(value),
+        }
+    }
+
+    /// Computes it from the figures of its keys; none if one is missing.
+    fn of(&self, values: &[Option<f64>]) -> Option<f64> {
+        let value = |i: usize| values[i];
+        Some(match self {
+            Self::Ratio { .. } => value(0)? / value(1)?,
+            Self::Difference { .. } => value(0)? - value(1)?,
+            Self::Excess { .. } => (value(0)? - value(1)?) / value(2)?,
+            Self::Net { .. } => (value(0)? - value(2)?) / (value(1)? - value(2)?),
+            Self::Least { .. } => {
+                let others: Option<Vec<f64>> = values[1..].iter().copied().collect();
+                value(0)? / others?.into_iter().reduce(f64::min)?
+            }
+            Self::Slope { .. } => {
+                let (over, under) = values.split_at(BULK_SIZES.len());
+                slope(over)? / slope(under)?
+            }
+        })
+    }
+}
+
+/// How steep the line through the values at [`BULK_SIZES`] is, by least squares of the errors per
+/// byte: so what a byte costs where the caches hold all of them counts as much as where they do not.
+fn slope(values: &[Option<f64>]) -> Option<f64> {
+    let [mut weights, mut x_sum, mut y_sum, mut xx_sum, mut xy_sum] = [0.0; 5];
+    for (size, value) in BULK_SIZES.into_iter().zip(values) {
+        let (x, y) = (size as f64, (*value)?);
+        let weight = 1.0 / (x * x);
+        weights += weight;
+        x_sum += weight * x;
+        y_sum += weight * y;
+        xx_sum += weight * x * x;
+        xy_sum += weight * x * y;
+    }
+    Some((weights * xy_sum - x_sum * y_sum) / (weights * xx_sum - x_sum * x_sum))
+}
+
+/// The figure of a row, if the row may be compared at all.
+pub fn figure(row: &Row, metric: Metric) -> Option<f64> {
+    let value = match metric {
+        Metric::P50 => row.figures.p50_ns,
+        Metric::PerSecond => row.figures.per_s,
+        Metric::OneWay => row.figures.one_way_cycles,
+        Metric::Cpu => row.figures.cpu_ns,
+    };
+    value.filter(|value| row.figures.errors == 0 && *value > 0.0)
+}
+
+fn by_round(rows: &[Row], key: Key, metric: Metric) -> HashMap<(u32, Tag), f64> {
+    let of_key = rows.iter().filter(|row| row.contender == key.contender && row.case() == key.case);
+    of_key.filter_map(|row| Some(((row.rep, row.near), figure(row, metric)?))).collect()
+}
+
+/// The quantity of each round in which all parties were measured under the same tag.
+pub fn per_round(rows: &[Row], quantity: &Quantity, metric: Metric) -> Vec<(Tag, f64)> {
+    let series: Vec<_> =
+        quantity.keys().into_iter().map(|key| by_round(rows, key, metric)).collect();
+    let mut found: Vec<_> = series[0]
+        .keys()
+        .filter_map(|at| {
+            let values: Vec<_> = series.iter().map(|of| of.get(at).copied()).collect();
+            Some((*at, quantity.of(&values)?))
+        })
+        .collect();
+    found.sort_by_key(|(at, _)| *at);
+    found.into_iter().map(|((_, tag), ratio)| (tag, ratio)).collect()
+}
+
+/// The median of the ratios under each tag that occurred, with its interval.
+pub fn estimates(rows: &[Row], quantity: &Quantity, metric: Metric) -> Vec<(Tag, Estimate)> {
+    let ratios = per_round(rows, quantity, metric);
+    [None, Some(true), Some(false)]
+        .into_iter()
+        .filter_map(|tag| {
+            let values: Vec<f64> =
+                ratios.iter().filter(|(of, _)| *of == tag).map(|(_, ratio)| *ratio).collect();
+            Some((tag, stats::estimate(&values, values.len() as u64)?))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::case::{Mode, Placement, Wait};
+    use crate::row::Figures;
+
+    const CASE: Case = Case::call(Mode::Latency, Some(32), Placement::TwoCores, Some(Wait::Spin));
+    const A: Key = Key { contender: "a", case: CASE };
+    const B: Key = Key { contender: "b", case: CASE };
+    const C: Key = Key { contender: "c", case: CASE };
+
+    fn row(name: &str, near: Tag, rep: u32, p50: f64) -> Row {
+        Row::new(name, CASE, near, rep, Figures { p50_ns: Some(p50), ..Figures::default() })
+    }
+
+    #[test]
+    fn ratios_stay_within_a_round_and_a_tag() {
+        let rows = [
+            row("a", Some(true), 0, 10.0),
+            row("b", Some(true), 0, 5.0),
+            row("a", Some(true), 1, 10.0),
+            row("b", Some(false), 1, 20.0),
+            row("a", Some(false), 2, 60.0),
+            row("b", Some(false), 2, 20.0),
+            row("a", Some(true), 3, 7.0),
+        ];
+        let quantity = Quantity::Ratio { over: A, under: B };
+        let ratios = per_round(&rows, &quantity, Metric::P50);
+        assert_eq!(ratios, [(Some(true), 2.0), (Some(false), 3.0)]);
+        let found = estimates(&rows, &quantity, Metric::P50);
+        assert_eq!(found.len(), 2);
+        assert_eq!((found[0].0, found[0].1.median), (Some(true), 2.0));
+    }
+
+    #[test]
+    fn rows_with_errors_do_not_count() {
+        let mut wrong = row("a", None, 0, 10.0);
+        wrong.figures.errors = 1;
+        let rows = [wrong, row("b", None, 0, 5.0)];
+        let quantity = Quantity::Ratio { over: A, under: B };
+        assert!(per_round(&rows, &quantity, Metric::P50).is_empty());
+    }
+
+    #[test]
+    fn a_net_ratio_leaves_out_what_is_part_of_both() {
+        let rows = [row("a", None, 0, 4.0), row("b", None, 0, 13.0), row("c", None, 0, 3.0)];
+        let quantity = Quantity::Net { over: A, under: B, less: C };
+        assert_eq!(per_round(&rows, &quantity, Metric::P50), [(None, 0.1)]);
+    }
+
+    #[test]
+    fn the_least_of_others_counts_once_all_are_there() {
+        let rows = [row("a", None, 0, 6.0), row("b", None, 0, 4.0), row("c", None, 0, 3.0)];
+        let others = &[("b", Some(Wait::Spin)), ("c", Some(Wait::Spin))];
+        let quantity = Quantity::Least { over: A, others };
+        assert_eq!(per_round(&rows, &quantity, Metric::P50), [(None, 2.0)]);
+        assert!(per_round(&rows[..2], &quantity, Metric::P50).is_empty());
+    }
+
+    #[test]
+    fn a_slope_leaves_out_what_is_paid_once() {
+        let case = Case::domain(Mode::Bulk, None, Placement::SameCore, None);
+        let rows: Vec<Row> = BULK_SIZES
+            .into_iter()
+            .flat_map(|size| {
+                let case = Case { size: Some(size), ..case };
+                let times = [("a", 5e6 + 0.3 * size as f64), ("b", 70.0 + 0.1 * size as f64)];
+                times.map(|(name, p50)| {
+                    let figures = Figures { p50_ns: Some(p50), ..Figures::default() };
+                    Row::new(name, case, None, 0, figures)
+                })
+            })
+            .collect();
+        let key = |contender| Key { contender, case };
+        let quantity = Quantity::Slope { over: key("a"), under: key("b") };
+        let found = per_round(&rows, &quantity, Metric::P50);
+        assert!(found.len() == 1 && (found[0].1 - 3.0).abs() < 1e-6, "{found:?}");
+        assert!(per_round(&rows[1..], &quantity, Metric::P50).is_empty());
+    }
+
+    #[test]
+    fn an_excess_takes_three_parties() {
+        let rows = [row("a", None, 0, 10.0), row("b", None, 0, 4.0), row("c", None, 0, 3.0)];
+        let quantity = Quantity::Excess { over: A, less: B, under: C };
+        assert_eq!(per_round(&rows, &quantity, Metric::P50), [(None, 2.0)]);
+        assert!(per_round(&rows[..2], &quantity, Metric::P50).is_empty());
+    }
+}

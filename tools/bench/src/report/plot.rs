@@ -1,0 +1,236 @@
+//! One plot per group: a dot for every sample, a bar from quartile to quartile, a mark at the
+//! median, on a logarithmic axis, whose title says what it shows and which way is better.
+
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+
+use super::summary::{Group, Line, metric};
+use super::{tag, terms};
+use crate::case::Wait;
+use crate::error::{Fault, Result};
+use crate::ratio::Metric;
+use crate::stats::quantile;
+use crate::units::{cycles, rate, time};
+
+/// Drawn in this colour, which no theme has, and then replaced by the page's text colour.
+const INK: RGBColor = RGBColor(1, 2, 3);
+const INK_TEXT: &str = "#010203";
+
+/// Who is drawn in which colour; all are readable on light and on dark ground.
+pub const LEGEND: [(RGBColor, &str); 3] = [
+    (RGBColor(214, 96, 20), "Partywall"),
+    (RGBColor(52, 120, 210), "others"),
+    (RGBColor(120, 130, 140), "floors"),
+];
+const OURS: RGBColor = LEGEND[0].0;
+const OTHER: RGBColor = LEGEND[1].0;
+const FLOOR: RGBColor = LEGEND[2].0;
+
+const WIDTH: u32 = 460;
+const LINE: u32 = 24;
+/// Below the lines: the ticks' values, and the axis title.
+const FOOT: u32 = 52;
+const MARGIN: u32 = 6;
+const FRAME: u32 = FOOT + 4 * MARGIN;
+const LABELS: u32 = 156;
+
+/// An SVG element that takes the page's colours; none if nothing was measured.
+///
+/// # Errors
+/// If the drawing fails.
+pub fn render(group: &Group) -> Result<Option<String>> {
+    // The axis counts upwards, and the best belongs on top.
+    let lines: Vec<&Line> =
+        group.lines.iter().rev().filter(|line| !line.values.is_empty()).collect();
+    if lines.is_empty() {
+        return Ok(None);
+    }
+    let mut svg = String::new();
+    draw(&mut svg, group, &lines)?;
+    Ok(Some(adapt(&svg)))
+}
+
+fn draw(svg: &mut String, group: &Group, lines: &[&Line]) -> Result<()> {
+    let height = FRAME + LINE * lines.len() as u32;
+    let root = SVGBackend::with_string(svg, (WIDTH, height)).into_drawing_area();
+    let (low, high) = range(lines);
+    let unit: fn(f64) -> String = match metric(&group.case) {
+        Metric::P50 | Metric::Cpu => time,
+        Metric::PerSecond => rate,
+        Metric::OneWay => cycles,
+    };
+    // Each line is at a whole number.
+    let (foot, head) = (-0.5, lines.len() as f64 - 0.5);
+    let mut chart = ChartBuilder::on(&root)
+        .margin(MARGIN)
+        .margin_right(18)
+        .x_label_area_size(FOOT)
+        .y_label_area_size(LABELS)
+        .build_cartesian_2d((low..high).log_scale(), foot..head)
+        .map_err(drawn)?;
+    let text = ("sans-serif", 12).into_font().color(&INK);
+    chart
+        .configure_mesh()
+        .disable_mesh()
+        .axis_style(INK.mix(0.5))
+        // A logarithmic axis has a label of its own even so.
+        .x_labels(0)
+        .x_label_formatter(&|_| String::new())
+        .y_labels(0)
+        .draw()
+        .map_err(drawn)?;
+    let beside = text.pos(Pos::new(HPos::Right, VPos::Center));
+    let below = text.pos(Pos::new(HPos::Center, VPos::Top));
+    for value in ticks(low, high) {
+        let line = PathElement::new([(value, foot), (value, head)], INK.mix(0.2));
+        chart.draw_series([line]).map_err(drawn)?;
+        let mark = EmptyElement::at((value, foot)) + Text::new(unit(value), (0, 6), below.clone());
+        chart.draw_series([mark]).map_err(drawn)?;
+    }
+    for (index, line) in lines.iter().enumerate() {
+        let colour = colour(line);
+        let at = |value: f64| (value, index as f64);
+        let label = EmptyElement::at(at(low)) + Text::new(name(line), (-8, 0), beside.clone());
+        chart.draw_series([label]).map_err(drawn)?;
+        let mut sorted = line.values.clone();
+        sorted.sort_by(f64::total_cmp);
+        let mark = |q: f64| quantile(&sorted, q).map(at);
+        if let (Some(from), Some(to)) = (mark(0.25), mark(0.75)) {
+            let bar = PathElement::new([from, to], colour.mix(0.35).stroke_width(12));
+            chart.draw_series([bar]).map_err(drawn)?;
+        }
+        let dots = sorted.iter().map(|value| Circle::new(at(*value), 2, colour.mix(0.6).filled()));
+        chart.draw_series(dots).map_err(drawn)?;
+        if let Some(median) = mark(0.5) {
+            let tick = EmptyElement::at(median)
+                + PathElement::new([(0, -8), (0, 8)], colour.stroke_width(3));
+            chart.draw_series([tick]).map_err(drawn)?;
+        }
+    }
+    let title = EmptyElement::at(((low * high).sqrt(), foot))
+        + Text::new(terms::axis(metric(&group.case)), (0, 26), below);
+    chart.draw_series([title]).map_err(drawn)?;
+    root.present().map_err(drawn)?;
+    Ok(())
+}
+
+fn drawn(error: impl std::fmt::Display) -> Fault {
+    format!("the plot cannot be drawn: {error}").into()
+}
+
+/// A little more than the values span, and never nothing.
+fn range(lines: &[&Line]) -> (f64, f64) {
+    let values = || lines.iter().flat_map(|line| line.values.iter().copied());
+    let (low, high) = (values().fold(f64::INFINITY, f64::min), values().fold(0.0, f64::max));
+    (low / 1.3, high * 1.3)
+}
+
+/// At most five round values between `low` and `high`, as many as there are of one kind.
+fn ticks(low: f64, high: f64) -> Vec<f64> {
+    const KINDS: [&[f64]; 4] =
+        [&[1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0], &[1.0, 2.0, 5.0], &[1.0, 3.0], &[1.0]];
+    let decades = low.log10().floor() as i32..=high.log10().ceil() as i32;
+    let of_kind = |steps: &[f64]| -> Vec<f64> {
+        let all = decades
+            .clone()
+            .flat_map(|decade| steps.iter().map(move |step| step * 10f64.powi(decade)));
+        all.filter(|value| (low..=high).contains(value)).collect()
+    };
+    let fitting = KINDS.into_iter().map(of_kind).find(|found| found.len() <= 5);
+    fitting.unwrap_or_else(|| of_kind(&[1.0]).into_iter().step_by(2).collect())
+}
+
+fn name(line: &Line) -> String {
+    let wait = match line.wait {
+        Some(Wait::Spin) => "spin",
+        Some(Wait::Block) => "block",
+        None => "",
+    };
+    let parts = [line.contender.as_str(), wait, tag(line.near)];
+    parts.iter().filter(|part| !part.is_empty()).copied().collect::<Vec<_>>().join(" ")
+}
+
+fn colour(line: &Line) -> RGBColor {
+    match line.contender.as_str() {
+        name if ["partywall", "domain", "gate", "ring-raw", "ring-tonic"]
+            .iter()
+            .any(|ours| name.starts_with(ours)) =>
+        {
+            OURS
+        }
+        "line-probe" | "tonic-inline" | "call" | "memcpy" | "clock" => FLOOR,
+        name if name.contains("floor") => FLOOR,
+        _ => OTHER,
+    }
+}
+
+/// Lets the page decide about size and colours.
+fn adapt(svg: &str) -> String {
+    let (head, rest) = svg.split_once('>').unwrap_or((svg, ""));
+    let kept =
+        head.split(' ').filter(|part| !part.starts_with("width=") && !part.starts_with("height="));
+    let head = kept.collect::<Vec<_>>().join(" ");
+    format!("{head} role=\"img\">{}", rest.replace(INK_TEXT, "currentColor"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::case::{Case, Mode, Placement};
+    use crate::report::summary;
+    use crate::row::{Figures, Row};
+
+    #[test]
+    fn ticks_are_round_and_few() {
+        assert_eq!(ticks(2_100.0, 4_800.0), [3000.0, 4000.0]);
+        assert_eq!(ticks(90.0, 11_000.0), [100.0, 300.0, 1000.0, 3000.0, 10_000.0]);
+        assert_eq!(ticks(0.5, 2e9).len(), 5);
+    }
+
+    #[test]
+    fn a_plot_takes_the_colours_and_the_width_of_the_page() {
+        let case = Case::call(Mode::Latency, Some(32), Placement::SameCore, Some(Wait::Block));
+        let row = |name: &str, p50: f64| {
+            Row::new(name, case, None, 0, Figures { p50_ns: Some(p50), ..Figures::default() })
+        };
+        let rows = [row("pipe", 5000.0), row("pipe", 5100.0), row("tonic-uds", 40_000.0)];
+        let groups = summary::groups(&rows);
+        let svg = render(&groups[0]).expect("drawn").expect("not empty");
+        assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"));
+        let head = &svg[..svg.find('>').expect("a tag")];
+        assert!(!head.contains("width=") && head.contains("viewBox="), "{head}");
+        assert!(svg.contains("currentColor") && !svg.contains(INK_TEXT));
+        assert!(svg.contains("pipe block") && svg.contains("tonic-uds block"));
+    }
+
+    #[test]
+    fn an_axis_says_what_it_shows_and_which_way_is_better() {
+        let of = |mode, figures: Figures| {
+            let case = Case::call(mode, Some(32), Placement::SameCore, Some(Wait::Block));
+            let rows = [Row::new("pipe", case, None, 0, figures)];
+            render(&summary::groups(&rows)[0]).expect("drawn").expect("not empty")
+        };
+        let time = Figures { p50_ns: Some(5000.0), ..Figures::default() };
+        assert!(
+            of(Mode::Latency, time).contains("median time of a call (log scale), lower is better")
+        );
+        let rate = Figures { per_s: Some(5000.0), ..Figures::default() };
+        assert!(of(Mode::Pipelined, rate).contains("(log scale), higher is better"));
+    }
+
+    #[test]
+    fn a_plot_of_one_contender_names_it_beside_its_samples() {
+        let case = Case::call(Mode::Latency, Some(32), Placement::SameCore, Some(Wait::Block));
+        let figures = Figures { p50_ns: Some(5000.0), ..Figures::default() };
+        let rows = [Row::new("pipe", case, None, 0, figures)];
+        let svg = render(&summary::groups(&rows)[0]).expect("drawn").expect("not empty");
+        assert!(svg.contains("pipe block"), "{svg}");
+        let sample: u32 = svg
+            .split_once("cy=\"")
+            .and_then(|(_, rest)| rest.split_once('"'))
+            .and_then(|(y, _)| y.parse().ok())
+            .expect("a dot");
+        let (top, foot) = (MARGIN, FRAME + LINE - MARGIN - FOOT);
+        assert_eq!(sample, u32::midpoint(top, foot), "{svg}");
+    }
+}

@@ -1,0 +1,148 @@
+//! The rows of a run, put together by group for people to read.
+
+use std::collections::BTreeMap;
+
+use crate::case::{Bench, Case, Mode, Wait};
+use crate::ratio::{self, Key, Metric, Quantity, Tag};
+use crate::row::{Figures, Row};
+use crate::stats::{self, Estimate};
+
+/// Cells that are shown together.
+#[derive(Debug)]
+pub struct Group {
+    /// What they have in common.
+    pub case: Case,
+    /// Best first.
+    pub lines: Vec<Line>,
+}
+
+/// All samples of one contender in one cell under one tag.
+#[derive(Debug)]
+pub struct Line {
+    /// Who.
+    pub contender: String,
+    /// How it waited.
+    pub wait: Option<Wait>,
+    /// Whether the cores were near.
+    pub near: Tag,
+    /// How many samples.
+    pub n: usize,
+    /// The median of each figure; the sum of the errors.
+    pub medians: Figures,
+    /// The figure that matters here, of every sample.
+    pub values: Vec<f64>,
+    /// That figure over the reference's.
+    pub ratio: Option<Estimate>,
+    /// Whether this is the reference.
+    pub reference: bool,
+}
+
+/// Who the others of a group are compared with.
+pub fn reference(group: &Case) -> Key {
+    let (contender, wait) = match (group.bench, group.mode) {
+        (Bench::Calls, _) => ("tonic-uds", Some(Wait::Block)),
+        (Bench::Words, _) => ("uds", Some(Wait::Block)),
+        (Bench::Domain, Some(Mode::Bulk)) => ("memcpy", None),
+        (Bench::Domain, _) => ("uds-epoll", Some(Wait::Block)),
+    };
+    Key { contender, case: Case { wait, ..*group } }
+}
+
+/// The figure that matters in a cell.
+pub fn metric(case: &Case) -> Metric {
+    match case.mode {
+        Some(Mode::Pipelined) => Metric::PerSecond,
+        Some(Mode::Loop) => Metric::OneWay,
+        Some(Mode::Paced) => Metric::Cpu,
+        _ => Metric::P50,
+    }
+}
+
+/// The samples of each line of a group.
+type Cells<'a> = BTreeMap<(Case, &'a str, Tag), Vec<&'a Row>>;
+
+/// Puts rows together.
+pub fn groups(rows: &[Row]) -> Vec<Group> {
+    let mut found: BTreeMap<Case, Cells<'_>> = BTreeMap::new();
+    for row in rows {
+        let cells = found.entry(row.case().group()).or_default();
+        cells.entry((row.case(), &row.contender, row.near)).or_default().push(row);
+    }
+    let group = |(case, cells): (Case, Cells<'_>)| {
+        let mut lines: Vec<Line> = cells
+            .into_iter()
+            .map(|((cell, name, near), samples)| line(rows, &case, cell, name, near, &samples))
+            .collect();
+        let worst = if metric(&case) == Metric::PerSecond { 0.0 } else { f64::INFINITY };
+        let key = |line: &Line| stats::median(&line.values).unwrap_or(worst);
+        lines.sort_by(|a, b| key(a).total_cmp(&key(b)));
+        if metric(&case) == Metric::PerSecond {
+            lines.reverse();
+        }
+        Group { case, lines }
+    };
+    found.into_iter().map(group).collect()
+}
+
+fn line(rows: &[Row], group: &Case, cell: Case, name: &str, near: Tag, samples: &[&Row]) -> Line {
+    let metric = metric(group);
+    let median = |figure: fn(&Figures) -> Option<f64>| {
+        let values: Vec<f64> = samples.iter().filter_map(|row| figure(&row.figures)).collect();
+        stats::median(&values)
+    };
+    let medians = Figures {
+        p50_ns: median(|figures| figures.p50_ns),
+        p99_ns: median(|figures| figures.p99_ns),
+        p999_ns: median(|figures| figures.p999_ns),
+        one_way_cycles: median(|figures| figures.one_way_cycles),
+        per_s: median(|figures| figures.per_s),
+        cpu_ns: median(|figures| figures.cpu_ns),
+        admission_ns: median(|figures| figures.admission_ns),
+        errors: samples.iter().map(|row| row.figures.errors).sum(),
+    };
+    let under = reference(group);
+    let is_reference = name == under.contender && cell == under.case;
+    let ratio = crate::registry::named(group.bench, name)
+        .filter(|_| !is_reference)
+        .map(|known| Quantity::Ratio { over: Key { contender: known.name(), case: cell }, under })
+        .map(|quantity| ratio::estimates(rows, &quantity, metric))
+        .and_then(|found| found.into_iter().find(|(tag, _)| *tag == near))
+        .map(|(_, estimate)| estimate);
+    Line {
+        contender: name.to_owned(),
+        wait: cell.wait,
+        near,
+        n: samples.len(),
+        medians,
+        values: samples.iter().filter_map(|row| ratio::figure(row, metric)).collect(),
+        ratio,
+        reference: is_reference,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::case::Placement;
+
+    fn row(name: &str, rep: u32, p50: f64, errors: u64) -> Row {
+        let case = Case::call(Mode::Latency, Some(32), Placement::SameCore, Some(Wait::Block));
+        Row::new(name, case, None, rep, Figures { p50_ns: Some(p50), errors, ..Figures::default() })
+    }
+
+    #[test]
+    fn lines_are_ordered_and_compared_with_the_reference() {
+        let mut rows = vec![row("pipe", 0, 5.0, 0), row("pipe", 1, 7.0, 0)];
+        rows.extend([row("tonic-uds", 0, 50.0, 0), row("tonic-uds", 1, 70.0, 0)]);
+        rows.push(row("uds-epoll", 0, 1.0, 4));
+        let groups = groups(&rows);
+        assert_eq!(groups.len(), 1);
+        let names: Vec<_> = groups[0].lines.iter().map(|line| line.contender.as_str()).collect();
+        assert_eq!(names, ["pipe", "tonic-uds", "uds-epoll"]);
+        let [pipe, tonic, broken] = &groups[0].lines[..] else { panic!("three lines") };
+        assert_eq!((pipe.n, pipe.medians.p50_ns), (2, Some(6.0)));
+        assert_eq!(pipe.ratio.map(|ratio| ratio.median), Some(0.1));
+        assert!(tonic.reference && tonic.ratio.is_none());
+        assert!(broken.ratio.is_none() && broken.medians.errors == 4);
+    }
+}

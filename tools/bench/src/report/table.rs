@@ -1,0 +1,197 @@
+//! The tables in the terminal.
+
+use std::fmt::Write;
+
+use super::summary::{self, Group, Line};
+use super::{estimate, tag};
+use crate::case::{Bench, Case, Wait};
+use crate::driver::Run;
+use crate::target::Finding;
+use crate::units::{cycles, rate, small, time};
+
+/// The whole report.
+pub fn render(run: &Run) -> String {
+    let mut out = String::new();
+    run.warnings().iter().for_each(|warning| section(&mut out, warning));
+    for group in summary::groups(&run.rows) {
+        section(&mut out, &group.case.to_string());
+        out.push_str(&align(&rows(&group)));
+    }
+    if !run.floors.is_empty() {
+        section(&mut out, FLOORS);
+        out.push_str(&align(&findings(&run.floors)));
+    }
+    section(&mut out, TARGETS);
+    out.push_str(&align(&findings(&run.targets)));
+    section(&mut out, "Run");
+    out.push_str(&tally(run));
+    out
+}
+
+/// What floors are.
+pub const FLOORS: &str = "Floors: what is compared with one that does not hold is VOID";
+
+/// How targets are judged.
+pub const TARGETS: &str = "Targets: median over the rounds and its 95 % interval, which needs five rounds; \
+     undecided where the bound lies within the interval";
+
+fn section(out: &mut String, title: &str) {
+    // Writing to a string cannot fail.
+    let _ = writeln!(out, "\n{title}");
+}
+
+/// Column titles of a group.
+pub fn head(group: &Case) -> Vec<String> {
+    let against = format!("over {} [95 %]", summary::reference(group).contender);
+    let third = if group.bench == Bench::Words { "admission" } else { "p99.9" };
+    let names = &["p50", "p99", third, "one way", "calls", "CPU/call"];
+    let fixed = ["contender", "wait", "cores"].iter().chain(names);
+    let mut head: Vec<String> = fixed.map(ToString::to_string).collect();
+    head.extend([against, "n".into(), "errors".into()]);
+    head
+}
+
+/// One line of a group, as text.
+pub fn cells(group: &Case, line: &Line) -> Vec<String> {
+    let show = |value: Option<f64>, text: fn(f64) -> String| value.map_or(String::new(), text);
+    let figures = &line.medians;
+    let third = match group.bench {
+        Bench::Calls | Bench::Domain => figures.p999_ns,
+        Bench::Words => figures.admission_ns,
+    };
+    let ratio = match line.ratio {
+        _ if line.reference => "1".into(),
+        Some(found) => estimate(&found, small),
+        None => String::new(),
+    };
+    vec![
+        line.contender.clone(),
+        wait(line.wait).into(),
+        tag(line.near).into(),
+        show(figures.p50_ns, time),
+        show(figures.p99_ns, time),
+        show(third, time),
+        show(figures.one_way_cycles, cycles),
+        show(figures.per_s, rate),
+        show(figures.cpu_ns, time),
+        ratio,
+        line.n.to_string(),
+        if figures.errors == 0 { String::new() } else { figures.errors.to_string() },
+    ]
+}
+
+/// How a side waits, as printed.
+fn wait(wait: Option<Wait>) -> &'static str {
+    match wait {
+        Some(Wait::Spin) => "spin",
+        Some(Wait::Block) => "block",
+        None => "",
+    }
+}
+
+fn rows(group: &Group) -> Vec<Vec<String>> {
+    let lines = group.lines.iter().map(|line| cells(&group.case, line));
+    without_empty(std::iter::once(head(&group.case)).chain(lines).collect())
+}
+
+/// Column titles of the findings.
+const FINDINGS: [&str; 6] = ["", "measured [95 %]", "bound", "cores", "n", "what"];
+
+/// One finding, as text.
+fn finding_cells(finding: &Finding) -> Vec<String> {
+    let measured = finding.measured.as_ref();
+    let what = match finding.why.as_str() {
+        "" => finding.text.clone(),
+        why => format!("{}; VOID because {why}", finding.text),
+    };
+    vec![
+        finding.verdict.text().into(),
+        measured.map(|found| estimate(found, |v| finding.quantity.show(v))).unwrap_or_default(),
+        finding.bound.clone(),
+        tag(finding.near).into(),
+        measured.map(|found| found.n.to_string()).unwrap_or_default(),
+        what,
+    ]
+}
+
+/// Findings as rows of text, the titles first; without columns that hold nothing.
+pub fn findings(findings: &[Finding]) -> Vec<Vec<String>> {
+    let head = FINDINGS.map(str::to_owned).to_vec();
+    without_empty(std::iter::once(head).chain(findings.iter().map(finding_cells)).collect())
+}
+
+/// The rows without columns that are empty below their title.
+fn without_empty(mut rows: Vec<Vec<String>>) -> Vec<Vec<String>> {
+    let columns = rows.first().map_or(0, Vec::len);
+    let used = |column: usize| rows[1..].iter().any(|row| !row[column].is_empty());
+    let used: Vec<bool> = (0..columns).map(used).collect();
+    for row in &mut rows {
+        let mut used = used.iter();
+        row.retain(|_| used.next().is_some_and(|used| *used));
+    }
+    rows
+}
+
+/// What happened, in words; a line each.
+pub fn tally(run: &Run) -> String {
+    let tally = &run.tally;
+    let mut out = String::new();
+    // Writing to a string cannot fail.
+    let _ = writeln!(
+        out,
+        "{} rounds, {} samples of {} ms in {:.0} s; {} dropped because the cores moved, {} hangs, \
+         {} cut off by the end of the run, {} wrong answers, {:.2} s of CPU time stolen, {:.2} CPUs \
+         used by others; seed {}",
+        tally.rounds,
+        tally.samples,
+        tally.sample_ms,
+        tally.seconds,
+        tally.dropped,
+        tally.hangs,
+        tally.cut,
+        tally.wrong,
+        tally.steal_seconds,
+        tally.others_cpus,
+        tally.seed
+    );
+    for (message, times) in &tally.failures {
+        let _ = writeln!(out, "failed {times} times: {message}");
+    }
+    out
+}
+
+/// Pads columns to the same width: text to the left, everything that starts with a digit right.
+fn align(rows: &[Vec<String>]) -> String {
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
+    let numeric = |column: usize| {
+        let filled = rows[1..].iter().map(|row| &row[column]).filter(|cell| !cell.is_empty());
+        filled.clone().count() > 0 && filled.clone().all(|cell| cell.as_bytes()[0].is_ascii_digit())
+    };
+    let mut out = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for (column, cell) in row.iter().enumerate() {
+            let width = width(column).unwrap_or(0);
+            let _ = if numeric(column) {
+                write!(line, "  {cell:>width$}")
+            } else {
+                write!(line, "  {cell:<width$}")
+            };
+        }
+        let _ = writeln!(out, "{}", line.trim_end());
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up_and_empty_ones_go() {
+        let text = |row: [&str; 3]| row.map(str::to_owned).to_vec();
+        let rows = [text(["name", "gone", "ns"]), text(["a", "", "5"]), text(["long", "", "10"])];
+        let rows = without_empty(rows.to_vec());
+        assert_eq!(align(&rows), "  name  ns\n  a      5\n  long  10\n");
+    }
+}

@@ -1,0 +1,173 @@
+//! What a side of a sample is given.
+
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use crate::case::Case;
+use crate::control::Control;
+use crate::error::Result;
+use crate::meter::Meter;
+use crate::row::Figures;
+use crate::stopwatch::{Spans, Stopwatch};
+use crate::sys::clock::Ticker;
+use crate::text::Text;
+
+/// Everything about a sample that both sides know.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Sample {
+    /// Who is measured.
+    pub contender: String,
+    /// Where and how.
+    pub case: Case,
+    /// How long.
+    pub spans: Spans,
+    /// The clock of this run.
+    pub ticker: Ticker,
+    /// A directory of this sample alone.
+    pub dir: PathBuf,
+    /// A name that no other sample on this machine has; letters and digits.
+    pub label: String,
+    /// The text to count, in `words`.
+    pub text: Option<Text>,
+}
+
+/// One side of a sample.
+#[derive(Debug)]
+pub struct Seat {
+    sample: Sample,
+    control: Control,
+    ends: Vec<Option<OwnedFd>>,
+    lifeline: Option<OwnedFd>,
+    figures: Option<Figures>,
+    admission: Option<Duration>,
+}
+
+impl Seat {
+    /// A side with the descriptors it inherited; the lifeline is a pipe from client to server.
+    pub fn new(
+        sample: Sample,
+        control: Control,
+        ends: Vec<Option<OwnedFd>>,
+        lifeline: Option<OwnedFd>,
+    ) -> Self {
+        Self { sample, control, ends, lifeline, figures: None, admission: None }
+    }
+
+    /// The case to measure.
+    pub fn case(&self) -> Case {
+        self.sample.case
+    }
+
+    /// The sample's own directory.
+    pub fn dir(&self) -> &Path {
+        &self.sample.dir
+    }
+
+    /// The sample's own name.
+    #[cfg_attr(not(feature = "opponents"), expect(dead_code, reason = "only they need a name"))]
+    pub fn label(&self) -> &str {
+        &self.sample.label
+    }
+
+    /// The text to count.
+    ///
+    /// # Errors
+    /// Where there is none.
+    pub fn text(&self) -> Result<Text> {
+        Ok(self.sample.text.clone().ok_or("this bench has no text")?)
+    }
+
+    /// Takes the descriptor that `Contender::open` put at `index`.
+    ///
+    /// # Errors
+    /// If it was taken already or belongs to the other side.
+    pub fn take(&mut self, index: usize) -> Result<OwnedFd> {
+        let end = self.ends.get_mut(index).and_then(Option::take);
+        Ok(end.ok_or_else(|| format!("descriptor {index} is not this side's"))?)
+    }
+
+    /// Server: a pipe that ends when the client has gone.
+    ///
+    /// # Errors
+    /// If it was taken already.
+    pub fn lifeline(&mut self) -> Result<OwnedFd> {
+        Ok(self.lifeline.take().ok_or("the lifeline was taken already")?)
+    }
+
+    /// Server: clients can connect from now on.
+    pub fn ready(&self) {
+        self.control.ready();
+    }
+
+    /// Server: leaves a number for the client, such as a port; call before [`Seat::ready`].
+    pub fn set_number(&self, number: u32) {
+        self.control.set_number(number);
+    }
+
+    /// Client: the number the server left.
+    pub fn number(&self) -> u32 {
+        self.control.number()
+    }
+
+    /// Client: connects, and notes how long that took.
+    ///
+    /// # Errors
+    /// Those of `connect`.
+    pub fn admitted<T>(&mut self, connect: impl FnOnce() -> Result<T>) -> Result<T> {
+        let start = Instant::now();
+        let link = connect()?;
+        self.admission = Some(start.elapsed());
+        Ok(link)
+    }
+
+    /// Client: the processes besides this one that work for the calls: the server, and the launcher
+    /// of domains.
+    pub fn others(&self) -> impl Iterator<Item = u32> {
+        self.control.server().into_iter().chain(self.control.launcher())
+    }
+
+    /// Client: starts the warm-up, of both sides' CPU time too.
+    ///
+    /// # Errors
+    /// If the clock cannot be set up.
+    pub fn stopwatch(&self) -> Result<Stopwatch> {
+        Stopwatch::start(self.sample.ticker, self.sample.spans, self.others())
+    }
+
+    /// Client: starts the warm-up of a sample of `calls` or `domain`.
+    ///
+    /// # Errors
+    /// If the clock cannot be set up.
+    pub fn meter(&self) -> Result<Meter> {
+        Ok(Meter::new(self.stopwatch()?, &self.sample.case))
+    }
+
+    /// Client: leaves the result.
+    pub fn finish(&mut self, figures: Figures) {
+        self.figures = Some(figures);
+    }
+
+    /// The result, once the client has returned.
+    pub(crate) fn result(&self) -> Result<Figures> {
+        let figures = self.figures.ok_or("the client left no result")?;
+        let admission_ns = self.admission.map(|span| span.as_nanos() as f64);
+        Ok(Figures { admission_ns, ..figures })
+    }
+
+    pub(crate) fn ticker(&self) -> Ticker {
+        self.sample.ticker
+    }
+
+    pub(crate) fn control(&self) -> &Control {
+        &self.control
+    }
+
+    /// Closes everything the side still holds, so that the other side sees it go.
+    pub(crate) fn leave(&mut self) {
+        self.ends.clear();
+        self.lifeline = None;
+    }
+}

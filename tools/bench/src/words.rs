@@ -1,0 +1,103 @@
+//! The `words` bench: how long a text takes to reach a service that counts its words.
+//!
+//! Every client has the text as one message: it reads the file into a buffer, or where its transport
+//! has memory for that (`shm`, `partywall-raw`, `domain`) straight into it, sends it, and checks the
+//! answer. Every server has the whole message in contiguous memory before it counts, also where its
+//! transport would let it count piece by piece. Warm clients and servers use their buffers again
+//! where their transport lets them.
+
+pub mod control;
+pub mod count;
+pub mod domain;
+pub mod floor;
+pub mod generate;
+pub mod partywall;
+pub mod pipe;
+pub mod shm;
+pub mod stream;
+pub mod tonic;
+pub mod uds;
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use rustix::buffer::spare_capacity;
+use rustix::io::Errno;
+
+use crate::case::{COUNTS_MAX, Case, Clock, Op, Wait};
+use crate::error::Result;
+use crate::seat::Seat;
+use crate::sys::cpu::process_cpu_ns;
+use crate::text::{Answer, Text};
+
+/// The cells of a contender: both operations under clock B, the total under clock A.
+pub fn cases(sizes: &[u64], wait: Option<Wait>) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for &words in sizes {
+        cases.push(Case::words(Clock::A, Op::Total, words, wait));
+        cases.push(Case::words(Clock::B, Op::Total, words, wait));
+        if words <= COUNTS_MAX {
+            cases.push(Case::words(Clock::B, Op::Counts, words, wait));
+        }
+    }
+    cases
+}
+
+/// Runs a client: asks once under clock A, repeatedly under clock B, and checks every answer.
+///
+/// # Errors
+/// Those of `ask`.
+pub fn drive(seat: &mut Seat, mut ask: impl FnMut(&Text, Op) -> Result<Answer>) -> Result<()> {
+    let text = seat.text()?;
+    let case = seat.case();
+    let op = case.op.ok_or("not a case of words")?;
+    let expected = text.expected(op);
+    let mut wrong = 0;
+    if case.clock == Some(Clock::A) {
+        let others: Vec<u32> = seat.others().collect();
+        let cpu = || others.iter().map(|pid| process_cpu_ns(*pid)).sum::<io::Result<u64>>();
+        let before = cpu()?;
+        wrong += u64::from(ask(&text, op)? != expected);
+        let spent = (!others.is_empty()).then_some((cpu()? - before) as f64);
+        let figures = crate::row::Figures { cpu_ns: spent, errors: wrong, ..Default::default() };
+        seat.finish(figures);
+        return Ok(());
+    }
+    let mut watch = seat.stopwatch()?;
+    loop {
+        let begun = watch.now();
+        let answer = ask(&text, op)?;
+        wrong += u64::from(answer != expected);
+        if !watch.lap(begun, watch.now()) {
+            seat.finish(watch.figures(wrong));
+            return Ok(());
+        }
+    }
+}
+
+/// Reads a file of `bytes` bytes into `buffer`, which keeps its memory from one reading to the next.
+///
+/// # Errors
+/// Those of the file, and one of another length.
+pub fn read_into(path: &Path, bytes: u64, buffer: &mut Vec<u8>) -> Result<()> {
+    fill(&File::open(path)?, usize::try_from(bytes)?, buffer)
+}
+
+/// Reads `len` bytes into `buffer`, in calls as large as possible and without zeroing it first.
+///
+/// # Errors
+/// Those of `from`, and an end before or data after `len` bytes.
+pub fn fill(from: impl AsFd, len: usize, buffer: &mut Vec<u8>) -> Result<()> {
+    buffer.clear();
+    buffer.reserve_exact(len);
+    while buffer.len() < len {
+        match rustix::io::read(&from, spare_capacity(buffer)) {
+            Ok(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    if buffer.len() > len { Err("more data than announced".into()) } else { Ok(()) }
+}

@@ -1,0 +1,252 @@
+//! Programs that the tests call and that Debian can install. `cargo xtask setup` installs them; the step
+//! only looks whether they are there.
+//!
+//! To add one, put it into [`PACKAGES`]: the probe is a command that succeeds once the package is
+//! there.
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::Session;
+use super::fuzz::has_nightly;
+use crate::apt;
+use crate::command::Cmd;
+
+struct Package {
+    /// Names under which distributions have it, the preferred one first.
+    names: &'static [&'static str],
+    /// Command lines of which one has to succeed.
+    probes: &'static [&'static [&'static str]],
+    why: &'static str,
+    need: Need,
+    /// Lowest major and minor version, as the first probe prints it and as apt must offer it.
+    at_least: Option<[u32; 2]>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Need {
+    Always,
+    Nightly,
+}
+
+const PACKAGES: &[Package] = &[
+    Package {
+        names: &["gcc"],
+        probes: &[&["cc", "--version"]],
+        why: "links every Rust program",
+        need: Need::Always,
+        at_least: None,
+    },
+    Package {
+        names: &["git"],
+        probes: &[&["git", "--version"]],
+        why: "tidy asks it which files belong to the project",
+        need: Need::Always,
+        at_least: None,
+    },
+    Package {
+        names: &["golang-go"],
+        probes: &[&["go", "version"]],
+        why: "builds the stock gRPC client that the interop tests call us with",
+        need: Need::Always,
+        at_least: Some([1, 24]),
+    },
+    Package {
+        names: &["python3-pip"],
+        probes: &[&["python3", "-m", "pip", "--version"]],
+        why: "installs Python's grpcio, which the interop tests call us with",
+        need: Need::Always,
+        at_least: None,
+    },
+    Package {
+        names: &["systemd"],
+        probes: &[&["systemd-analyze", "--version"]],
+        why: "checks the units that we hand out",
+        need: Need::Always,
+        at_least: None,
+    },
+    Package {
+        names: &["docker-compose-v2", "docker-compose-plugin", "docker-compose"],
+        probes: &[&["docker", "compose", "version"], &["docker-compose", "version"]],
+        why: "checks, by its `config`, the compose files that we write",
+        need: Need::Always,
+        at_least: None,
+    },
+    Package {
+        names: &["qemu-system-x86"],
+        probes: &[&["qemu-system-x86_64", "--version"]],
+        why: "emulates the machine with protection keys for `cargo xtask vm-test`",
+        need: Need::Always,
+        at_least: None,
+    },
+    Package {
+        names: &["g++"],
+        probes: &[&["c++", "--version"]],
+        why: "cargo-fuzz compiles libFuzzer",
+        need: Need::Nightly,
+        at_least: None,
+    },
+];
+
+fn wanted() -> Vec<&'static Package> {
+    let nightly = has_nightly();
+    PACKAGES.iter().filter(|package| package.need == Need::Always || nightly).collect()
+}
+
+/// Fails where something is missing or too old.
+pub(super) fn run(session: &mut Session) -> Result<()> {
+    let wanted = wanted();
+    let missing: Vec<_> = wanted.iter().filter(|package| !package.is_present()).collect();
+    let lines: Vec<_> =
+        missing.iter().map(|package| format!("{}: {}", package.names[0], package.why)).collect();
+    ensure!(
+        missing.is_empty(),
+        "missing programs: {}\n  {}\nroot installs them with `cargo xtask setup`",
+        missing.len(),
+        lines.join("\n  ")
+    );
+    wanted.iter().try_for_each(|package| package.check_version())?;
+    session.note = format!("{} present", wanted.len());
+    Ok(())
+}
+
+/// `cargo xtask setup`: installs what is missing when root; otherwise fails with the line that would.
+///
+/// # Errors
+/// When something is missing afterwards, or is too old.
+pub(crate) fn install() -> Result<()> {
+    let wanted = wanted();
+    let missing: Vec<_> = wanted.iter().copied().filter(|package| !package.is_present()).collect();
+    if !missing.is_empty() {
+        let each = missing.iter();
+        each.for_each(|package| println!("missing {}: {}", package.names[0], package.why));
+        get(&missing).context("install what is missing; where there is no apt, by other means")?;
+    }
+    for package in &wanted {
+        ensure!(
+            package.is_present(),
+            "{} is still missing after its installation",
+            package.names.join(" or ")
+        );
+        package.check_version()?;
+    }
+    println!("setup: {} programs are there", wanted.len());
+    Ok(())
+}
+
+fn get(missing: &[&Package]) -> Result<()> {
+    let root = apt::is_root()?;
+    if root && missing.iter().any(|package| package.offered().is_none()) {
+        apt::get(["update"]).run()?;
+    }
+    let mut names = Vec::new();
+    for package in missing {
+        match package.offered() {
+            Some((name, version)) => {
+                package.accept(&version)?;
+                names.push(name);
+            }
+            // Without lists apt offers nothing yet; the last name is Debian's own.
+            None if !root => names.extend(package.names.last()),
+            None => {
+                bail!("apt offers none of {}; needed: it {}", package.names.join(", "), package.why)
+            }
+        }
+    }
+    let line = apt::get(["install", "-y", "--no-install-recommends"]).args(names);
+    if !root {
+        bail!("not root, so nothing was installed; run\n\n  sudo apt-get update && sudo {line}\n");
+    }
+    if line.run().is_err() {
+        // The lists may be older than the archive.
+        apt::get(["update"]).run()?;
+        line.run()?;
+    }
+    Ok(())
+}
+
+impl Package {
+    fn is_present(&self) -> bool {
+        self.probes.iter().any(|probe| command(probe).succeeds())
+    }
+
+    /// The first of its names that apt knows a version of, with that version.
+    fn offered(&self) -> Option<(&'static str, String)> {
+        self.names.iter().find_map(|name| {
+            let policy = Cmd::new("apt-cache").args(["policy", name]).read().ok()?;
+            Some((*name, candidate(&policy)?))
+        })
+    }
+
+    fn check_version(&self) -> Result<()> {
+        match self.at_least {
+            Some(_) => self.accept(&command(self.probes[0]).read()?),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses a text whose first version number is too low.
+    fn accept(&self, text: &str) -> Result<()> {
+        let Some([major, minor]) = self.at_least else { return Ok(()) };
+        let text = text.trim();
+        ensure!(
+            version(text).is_some_and(|found| found >= [major, minor]),
+            "{} {major}.{minor} or later is needed on PATH, found {text:?}; it {}",
+            self.names[0],
+            self.why
+        );
+        Ok(())
+    }
+}
+
+fn command(probe: &[&str]) -> Cmd {
+    Cmd::new(probe[0]).args(probe[1..].iter().copied())
+}
+
+/// The candidate version in the output of `apt-cache policy`.
+fn candidate(policy: &str) -> Option<String> {
+    let line = policy.lines().find_map(|line| line.trim().strip_prefix("Candidate:"))?.trim();
+    (line != "(none)").then(|| line.to_owned())
+}
+
+/// The first `major.minor` in a text; an epoch such as `2:` before it does not count.
+fn version(text: &str) -> Option<[u32; 2]> {
+    let words = text.split(|c: char| c != '.' && !c.is_ascii_digit());
+    words.filter(|word| word.contains('.')).find_map(|word| {
+        let mut numbers = word.split('.').map(str::parse);
+        Some([numbers.next()?.ok()?, numbers.next()?.ok()?])
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn package(probes: &'static [&'static [&'static str]], at_least: Option<[u32; 2]>) -> Package {
+        Package { names: &["none"], probes, why: "is a test", need: Need::Always, at_least }
+    }
+
+    #[test]
+    fn versions_are_read_from_programs_and_from_apt() {
+        assert_eq!(version("go version go1.26.8 linux/amd64"), Some([1, 26]));
+        assert_eq!(version("2:1.19~1"), Some([1, 19]));
+        assert_eq!(version("devel"), None);
+        assert_eq!(candidate("x:\n  Candidate: 2:1.19~1\n"), Some("2:1.19~1".into()));
+        assert_eq!(candidate("x:\n  Candidate: (none)\n"), None);
+        assert_eq!(candidate(""), None);
+    }
+
+    #[test]
+    fn an_old_version_is_refused() {
+        let go = package(&[&["echo", "go1.24.1"]], Some([1, 24]));
+        assert!(go.check_version().is_ok());
+        assert!(go.accept("go1.26.8").is_ok() && go.accept("go2.0").is_ok());
+        assert!(go.accept("2:1.19~1").unwrap_err().to_string().contains("1.24 or later"));
+        assert!(go.accept("devel").is_err());
+    }
+
+    #[test]
+    fn presence_is_any_probe_that_succeeds() {
+        assert!(package(&[&["false"], &["true"]], None).is_present());
+        assert!(!package(&[&["false"], &["no-such-program-here"]], None).is_present());
+    }
+}
