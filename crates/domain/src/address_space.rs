@@ -126,7 +126,8 @@ static MADE: AtomicBool = AtomicBool::new(false);
 
 impl AddressSpace {
     /// Prepares this process for domains that are kept apart as `isolation` says: not at all
-    /// ([`Isolation::None`]) or by protection keys ([`Isolation::ProtectionKeys`]), which are tried out before
+    /// ([`Isolation::None`]) or by protection keys ([`Isolation::ProtectionKeys`]), which are tried
+    /// out before
     /// anything relies on them; on a kernel before 6.12 they come to [`Isolation::SharedSignalStacks`],
     /// as [`AddressSpace::isolation`] says then. Call it before the process has other threads.
     ///
@@ -328,7 +329,8 @@ pub(crate) fn info_address() -> u64 {
     std::ptr::from_ref(INFO.get().expect("a slot exists")) as u64
 }
 
-/// Owns the key of signal stacks, where all domains have to be able to write those; slots follow, as owners of theirs, and links after them
+/// Owns the key of signal stacks, where all domains have to be able to write those; slots follow,
+/// as owners of theirs, and links after them
 /// ([`crate::links`]).
 const SCRATCH: u64 = 1;
 

@@ -20,7 +20,8 @@
 //!
 //! An entry is found by its thread number, from which its place in the table begins. A thread that
 //! ends without disarming leaves an entry that is taken over when its number comes again, or when
-//! the table or a callee's contexts are full and the number is nobody's. Signal stacks belong to entries, not to threads.
+//! the table or a callee's contexts are full and the number is nobody's. Signal stacks belong to
+//! entries, not to threads.
 //!
 //! Whoever looks at a callee's contexts says so first (`entering`), as the gate does; what is written
 //! for a thread that is dead is written under [`books`], as is a slot's new beginning.

@@ -23,7 +23,8 @@
 //! the context, which it takes from the tables: it can do nothing that they cannot.
 //!
 //! A call that is ended takes back what it has asked for, by counting on the turn in the tables that
-//! the mailbox has to name. What is being made already is made to its end, into the void, in the callee's memory and whatever the callee has named;
+//! the mailbox has to name. What is being made already is made to its end, into the void, in the
+//! callee's memory and whatever the callee has named;
 //! so the context and what it was lent are never used again. If the caller's thread dies, the agent
 //! answers into the void and waits; if the agent's process dies, the caller is cancelled by the
 //! launcher's signal.

@@ -19,7 +19,8 @@
 //! The context is marked first, so that nobody is lent it again, and the launcher is told, which
 //! restarts the domain. Then the handler returns to `partywall_abort` with the stack pointer at the
 //! context's top, and the gate's way back does the rest. The kernel restores floating-point state and
-//! signal mask from the frame; protection-key rights as well, so the gate takes its own first. What the callee held stays held: locks, memory, half a change; that is
+//! signal mask from the frame; protection-key rights as well, so the gate takes its own first. What
+//! the callee held stays held: locks, memory, half a change; that is
 //! why its domain is restarted.
 
 use std::sync::atomic::Ordering;

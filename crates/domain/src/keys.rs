@@ -133,7 +133,8 @@ pub(crate) fn rights() -> u32 {
 
 /// Gives a key back to the kernel that [`allocate`] has given, and that no page has.
 pub(crate) fn free(key: u32) {
-    // SAFETY: changes no mapping. That no page has the key is its callers' affair: `machine::free_keys` tags none,
+    // SAFETY: changes no mapping. That no page has the key is its callers' affair:
+    // `machine::free_keys` tags none,
     // `machine::read_closed` has unmapped the one that it has tagged.
     let _freed = unsafe { sys::call(libc::SYS_pkey_free, [u64::from(key), 0, 0, 0, 0, 0]) };
 }

@@ -1,4 +1,5 @@
-//! Attacks of one domain on another, and what comes of them at isolation `protection-keys`: it contains mistakes,
+//! Attacks of one domain on another, and what comes of them at isolation `protection-keys`: it
+//! contains mistakes,
 //! so some must be stopped, and of all it is known which are. What is expected is the table in
 //! docs/isolation-levels.md; any difference fails. It holds for the kernels of the emulated machine
 //! (`cargo xtask vm-test`); elsewhere those that must be stopped are tried. At `none` all are: what keys

@@ -383,7 +383,8 @@ in_a_launcher! {
             });
             let answer = callee.within([60, 1, 0], limit);
             assert!(begin.elapsed() > away, "{answer:?}");
-            // What else runs on the machine can keep it away for longer than anybody waits, which is a second.
+            // What else runs on the machine can keep it away for longer than anybody waits, which
+            // is a second.
             let away = awake.join().unwrap();
             assert!(answer == Ok(1) || away > Duration::from_millis(600), "{answer:?} after {away:?}");
         });

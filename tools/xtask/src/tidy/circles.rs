@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::{BEING_MENDED, Tree, length, lex};
+use super::{Tree, length, lex};
 
 /// Directories of source files, each a crate of its own.
 const CRATES: &[&str] = &["crates/", "tools/bench/"];
@@ -66,10 +66,7 @@ impl Crate<'_> {
         for (module, file) in &self.files {
             for (line, path) in file.paths() {
                 let Some(to) = self.resolve(module, &path, EXPORTS) else { continue };
-                let mended = |dir: &&str| {
-                    file.path.starts_with(*dir) && self.files[&to].path.starts_with(*dir)
-                };
-                if !module.starts_with(&to) && !BEING_MENDED.iter().any(mended) {
+                if !module.starts_with(&to) {
                     arrows.entry(module.clone()).or_default().entry(to).or_insert(line);
                 }
             }
