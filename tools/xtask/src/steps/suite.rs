@@ -37,7 +37,7 @@ pub(crate) const LOOM: &[&str] = &["partywall-shm", "partywall-domain"];
 
 /// Packages whose unit tests run with AddressSanitizer: those with unsafe code, but for domains, whose
 /// programs are not built with it; and those whose tests hold no bounds on time, which it makes too narrow.
-const ASAN: &[&str] = &["partywall-shm"];
+const ASAN: &[&str] = &["partywall-shm", "partywall-call", "partywall"];
 
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
