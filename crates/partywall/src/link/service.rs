@@ -8,13 +8,13 @@
 //! panic: INTERNAL, the link goes on
 //! ```
 //!
-//! A call is in the table of calls from its head to the end of its answer, so that a reset finds it
+//! A call is open from its head to the end of its answer ([`partywall_call`]), so that a reset finds it
 //! wherever its handler runs.
 //!
 //! # The reader's role
 //!
-//! One driver reads the link. [`Link::role`] is its number, doubled, and odd while it is inside a
-//! handler. Only then can the role be handed on ([`super::inline`]), by a compare-and-swap to the
+//! One driver reads the link. [`Service::role`] is its number, doubled, and odd while it is inside a
+//! handler. Only then can the role be handed on ([`inline`]), by a compare-and-swap to the
 //! next even number; the driver leaves the handler by another one, and where that fails it reads
 //! no more. So never do two of them hand records over, and records keep their order.
 //!
