@@ -48,7 +48,7 @@ fn up_runs_the_word_count_and_tells_who_called_whom() {
     assert!(row.contains("client (pid") && row.contains("wordcount (pid"), "{row}");
     // None is missing though the client is gone: one for the text, 20 to warm up, 200 that are timed.
     let columns: Vec<&str> = row.split("  ").map(str::trim).filter(|c| !c.is_empty()).collect();
-    assert_eq!(columns[4..7], ["process", "host", "started"], "{row}");
+    assert_eq!(columns[5..8], ["process", "host", "started"], "{row}");
     assert_eq!(columns[8..11], ["closed", "221", "0"], "{row}");
 }
 
