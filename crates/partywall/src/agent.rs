@@ -26,7 +26,7 @@
 //! A socket that was handed over leads to one coordinator only: its end is the end of all of this.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use partywall_abi::control::{
@@ -38,6 +38,7 @@ use partywall_shm::threads;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::error::Error;
+use crate::lock::lock;
 
 mod again;
 mod conversation;
@@ -158,10 +159,6 @@ pub(crate) struct Agent {
     books: Mutex<Books>,
     /// A thread has done with [`Books::proving`].
     proven: Condvar,
-}
-
-fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
-    m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// How long a first registration may take, a restart of the coordinator included.

@@ -6,7 +6,7 @@ mod http2;
 use std::future::Future;
 use std::path::PathBuf;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -20,6 +20,7 @@ use tower::Service;
 use crate::agent::{self, Agent, Booked, Connected, End, Place, Watching};
 use crate::error::Error;
 use crate::link::caller::{self, Call, Caller};
+use crate::lock::lock;
 use crate::peer::Peer;
 use crate::target::Target;
 
@@ -235,7 +236,7 @@ impl Redirected {
     }
 
     fn rights(&self) -> std::sync::MutexGuard<'_, Result<MethodSet, Status>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// Whether a call may begin.
@@ -326,7 +327,7 @@ impl Channel {
 
 impl Named {
     fn current(&self) -> std::sync::MutexGuard<'_, Option<Arc<Connection>>> {
-        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.current)
     }
 
     fn usable(&self) -> Option<Arc<Connection>> {

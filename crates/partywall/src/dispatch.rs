@@ -2,8 +2,9 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
+use crate::lock::lock;
 use bytes::Bytes;
 use tonic::Status;
 use tonic::body::Body;
@@ -53,7 +54,7 @@ impl<S: Clone> Stacked<S> {
     }
 
     fn copy(&self) -> S {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.0).clone()
     }
 }
 

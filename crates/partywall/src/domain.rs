@@ -23,9 +23,10 @@
 //! could pass before the visit's limit, the bell is rung after all: nothing is lost by falling back.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Once, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
+use crate::lock::lock;
 use partywall_abi::domain::{BLOCKED, GateStatus};
 use partywall_abi::security::{Confidentiality, Isolation, Security};
 use partywall_guest::{Guest, Link};
@@ -201,7 +202,7 @@ pub(crate) trait Visit: Send + Sync {
 static VISITS: OnceLock<Mutex<HashMap<u64, Weak<dyn Visit>>>> = OnceLock::new();
 
 fn visits() -> std::sync::MutexGuard<'static, HashMap<u64, Weak<dyn Visit>>> {
-    VISITS.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
+    lock(VISITS.get_or_init(Mutex::default))
 }
 
 /// What a service has offered for one link; taken back with the value.

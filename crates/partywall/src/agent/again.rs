@@ -7,8 +7,9 @@ use partywall_abi::control::LinkMessage;
 use partywall_shm::threads;
 
 use super::conversation::Conversation;
-use super::{Agent, Books, ENDED, Event, Place, Waiting, lock};
+use super::{Agent, Books, ENDED, Event, Place, Waiting};
 use crate::error::Error;
+use crate::lock::lock;
 
 /// How long between two attempts to find the coordinator, at first and at last. A process that is
 /// left alone for ever costs a connect(2) each time.

@@ -12,8 +12,9 @@ use partywall_abi::limits;
 use partywall_shm::reactor::{self, Next, Registration, Source};
 use partywall_shm::socket::{self, Lingering, Passed};
 
-use super::{Agent, lock};
+use super::Agent;
 use crate::error::Error;
+use crate::lock::lock;
 
 /// Packets that wait for a coordinator that does not read.
 pub(super) const OUTGOING: usize = 64 * 1024;

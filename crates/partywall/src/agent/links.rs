@@ -10,7 +10,8 @@ use partywall_shm::socket::Endpoint;
 use std::os::fd::OwnedFd;
 use tonic::Status;
 
-use super::{Agent, lock};
+use super::Agent;
+use crate::lock::lock;
 
 /// An end of an open link, as the coordinator can reach it.
 pub(crate) trait End: Send + Sync {

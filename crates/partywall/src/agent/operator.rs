@@ -11,8 +11,9 @@ use partywall_abi::control::{GateMessage, LinkRow, ListMessage, Message, PolicyM
 use partywall_abi::name::ServiceName;
 use tokio::sync::oneshot;
 
-use super::{Agent, Place, Waiting, lock};
+use super::{Agent, Place, Waiting};
 use crate::error::Error;
+use crate::lock::lock;
 use crate::target::TargetError;
 
 /// One row of [`links`].

@@ -13,8 +13,9 @@ use tonic::{Code, Status};
 
 use super::again::REFUSED;
 use super::conversation::Parts;
-use super::{Agent, Booked, Connected, Event, Linked, OUTGOING, Offer, Reloaded, Waiting, lock};
+use super::{Agent, Booked, Connected, Event, Linked, OUTGOING, Offer, Reloaded, Waiting};
 use crate::error::Error;
+use crate::lock::lock;
 
 impl Agent {
     pub(super) fn take(self: &Arc<Self>, message: Message, parts: Parts) {

@@ -20,7 +20,7 @@ use std::future::Future;
 use std::io;
 use std::path::PathBuf;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -42,6 +42,7 @@ use tower::{Service, ServiceExt};
 use crate::error::Error;
 use crate::link::caller::expired;
 use crate::link::mailbox::register;
+use crate::lock::lock;
 use crate::target::{Target, TargetError};
 use crate::{unix, wire};
 
@@ -306,7 +307,7 @@ struct Outgoing {
 
 impl Outgoing {
     fn is_whole(&self) -> bool {
-        self.body.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+        lock(&self.body).is_some()
     }
 }
 
@@ -334,7 +335,7 @@ impl http_body::Body for Sent {
         let this = &mut *self;
         let from = &this.from;
         let body = this.body.get_or_insert_with(|| {
-            let body = from.body.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let body = lock(&from.body).take();
             body.unwrap_or_default()
         });
         let polled = std::task::ready!(Pin::new(body).poll_frame(cx));
@@ -449,10 +450,6 @@ struct Received {
     ends: Option<Instant>,
     /// Ends the call by the deadline, whether anybody reads or not.
     watch: Option<AbortHandle>,
-}
-
-fn lock(live: &Mutex<Live>) -> MutexGuard<'_, Live> {
-    live.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Received {

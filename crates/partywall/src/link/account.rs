@@ -34,7 +34,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -315,7 +315,7 @@ impl Drop for Account {
 impl User {
     fn books(&self) -> MutexGuard<'_, Books> {
         // No code under this lock panics half-way through a change.
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.books)
     }
 }
 

@@ -17,9 +17,10 @@
 //!   stops everything there, inline or not.
 
 use std::cell::RefCell;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
+use crate::lock::lock;
 use partywall_abi::sync::{AtomicU32, AtomicU64, Ordering};
 use partywall_shm::reactor::Ticker;
 
@@ -93,7 +94,7 @@ impl Inside {
             if *last != address {
                 *last = address;
                 let who: Weak<dyn HandOn> = Arc::downgrade(link) as _;
-                *slot.who.lock().unwrap_or_else(PoisonError::into_inner) = Some(who);
+                *lock(&slot.who) = Some(who);
             }
             Arc::clone(slot)
         });
@@ -121,7 +122,7 @@ impl Monitor {
 
     fn new_slot(&self) -> Arc<Slot> {
         let slot = Arc::new(Slot::default());
-        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slots = lock(&self.slots);
         slots.push((Arc::downgrade(&slot), 0, 0));
         slot
     }
@@ -130,7 +131,7 @@ impl Monitor {
     fn tick(&self) -> bool {
         let mut overdue = Vec::new();
         let mut change = false;
-        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slots = lock(&self.slots);
         slots.retain_mut(|(slot, seen, relieved)| {
             let Some(slot) = slot.upgrade() else { return false };
             let seq = slot.seq.load(Ordering::Acquire);
@@ -138,7 +139,7 @@ impl Monitor {
                 change = true;
             } else if seq % 2 == 1 && seq != *relieved {
                 *relieved = seq;
-                overdue.extend(slot.who.lock().unwrap_or_else(PoisonError::into_inner).clone());
+                overdue.extend(lock(&slot.who).clone());
             }
             *seen = seq;
             true
