@@ -8,7 +8,7 @@ use partywall_abi::version::{Capabilities, Versions};
 use partywall_coordinator::{Coordinator, Policy};
 use partywall_shm::socket;
 use std::collections::BTreeSet;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd};
 
 /// What a coordinator that speaks these versions begins with.
 fn challenge(versions: Versions, nonce: [u8; 16]) -> Message {
@@ -301,11 +301,17 @@ fn where_a_coordinator_was_a_question_waits_for_its_time() {
     assert!(start.elapsed() >= within);
 }
 
+/// A socket that was handed over, and its other end. The number stays open as long as this process
+/// runs: agents are known by it, and another test's socket is not to have it.
+fn handed() -> (Place, OwnedFd) {
+    let (ours, theirs) = socket::pair().unwrap();
+    (Place::Handed(ours.into_raw_fd()), theirs)
+}
+
 #[test]
 fn a_socket_that_was_handed_over_and_is_closed_is_not_tried_for_ever() {
-    let (ours, theirs) = socket::pair().unwrap();
+    let (place, theirs) = handed();
     drop(theirs);
-    let place = Place::Handed(ours.as_raw_fd());
     for _ in 0..2 {
         let error = get(&place, LONG).err().unwrap();
         assert!(matches!(error, Error::NotTakenIn { .. }), "{error:?}");
@@ -315,10 +321,10 @@ fn a_socket_that_was_handed_over_and_is_closed_is_not_tried_for_ever() {
 
 /// A coordinator begins with these versions; what becomes of the process, and what it has said.
 fn met_with(lowest: u16, highest: u16) -> (Error, Message) {
-    let (ours, theirs) = socket::pair().unwrap();
+    let (place, theirs) = handed();
     let challenge = challenge(Versions::new(lowest, highest).unwrap(), [7; 16]);
     socket::send(theirs.as_fd(), &challenge.encode(), &[]).unwrap();
-    let error = get(&Place::Handed(ours.as_raw_fd()), LONG).err().unwrap();
+    let error = get(&place, LONG).err().unwrap();
     let mut buffer = [0; 256];
     let len = socket::receive(theirs.as_fd(), &mut buffer).unwrap().len;
     (error, Message::decode(&buffer[..len]).unwrap())
@@ -347,8 +353,7 @@ fn a_coordinator_without_a_version_in_common_is_refused_with_both_ranges_and_tol
 
 #[test]
 fn a_coordinator_of_other_versions_too_is_met_in_the_common_one() {
-    let (ours, theirs) = socket::pair().unwrap();
-    let place = Place::Handed(ours.as_raw_fd());
+    let (place, theirs) = handed();
     let versions = Versions::new(1, partywall_abi::VERSION + 5).unwrap();
     for message in [
         challenge(versions, [7; 16]),
@@ -368,18 +373,17 @@ fn a_coordinator_of_other_versions_too_is_met_in_the_common_one() {
 
 #[test]
 fn a_coordinator_whose_range_is_reversed_is_no_coordinator() {
-    let (ours, theirs) = socket::pair().unwrap();
+    let (place, theirs) = handed();
     let mut packet = challenge(Versions::OWN, [7; 16]).encode();
     packet[8..10].copy_from_slice(&9_u16.to_le_bytes());
     socket::send(theirs.as_fd(), &packet, &[]).unwrap();
-    let error = get(&Place::Handed(ours.as_raw_fd()), LONG).err().unwrap();
+    let error = get(&place, LONG).err().unwrap();
     assert!(error.to_string().contains("lowest version: 9 has no meaning here"), "{error}");
 }
 
 #[test]
 fn threads_that_come_at_once_prove_the_process_once() {
-    let (ours, theirs) = socket::pair().unwrap();
-    let place = Place::Handed(ours.as_raw_fd());
+    let (place, theirs) = handed();
     std::thread::scope(|s| {
         let threads: Vec<_> = (0..16).map(|_| s.spawn(|| get(&place, LONG).map(drop))).collect();
         let nonce = [7; 16];
