@@ -240,9 +240,6 @@ impl Link {
     /// woken; whether it has a part of its answer now.
     fn deliver(&self, record: Record, own: Option<Key>) -> Result<bool, Broken> {
         let (accepted, due) = self.calls.accept(record, own)?;
-        if matches!(accepted, Accepted::Draining) {
-            self.calls.shut();
-        }
         self.send_control(due);
         Ok(matches!(accepted, Accepted::Answered))
     }
@@ -370,8 +367,7 @@ impl OpenCall {
         let link = self.link();
         // Its place is free when the reset is on its way: no head comes before that.
         let status = Status::new(code, "the call was cancelled");
-        let (_was_open, due) = link.calls.give_up(self.key, code, "", status);
-        link.send_control(due);
+        link.send_control(link.calls.give_up(self.key, code, "", status));
         // An answer that nobody will read goes back to the link's window.
         link.send_control(link.calls.discard(self.key));
     }
@@ -552,8 +548,7 @@ impl Future for Upload {
             Poll::Ready(Ok(()) | Err(SendError::Unwanted)) => {}
             Poll::Ready(Err(SendError::Broken(why))) => link.close(&why),
             Poll::Ready(Err(SendError::Body(status))) => {
-                let (_was_open, due) = link.calls.give_up(*key, Code::Cancelled, "", status);
-                link.send_control(due);
+                link.send_control(link.calls.give_up(*key, Code::Cancelled, "", status));
             }
         }
         Poll::Ready(())

@@ -73,7 +73,7 @@ pub(super) enum Accepted {
     /// The call that reads for itself has its answer, or a part of it.
     Answered,
     Opened(Opened),
-    Draining,
+    /// The caller opens no more calls.
     Drained,
 }
 
@@ -202,12 +202,6 @@ impl Calls {
         self.changed(state)
     }
 
-    /// Lets no call begin here any more: those who wait go elsewhere.
-    pub(super) fn shut(&self) {
-        let waiting = lock(&self.state).queue.shut();
-        drop(waiting);
-    }
-
     /// The number of open calls, or of places, may have changed: a free place goes to the next who
     /// waits, or back to the account.
     fn changed<'a>(&'a self, mut state: MutexGuard<'a, State>) -> Due {
@@ -278,21 +272,20 @@ impl Calls {
         due
     }
 
-    /// Ends a call out of turn, on both sides with one status; whether it was open.
-    pub(super) fn reset(&self, key: Key, status: Status) -> (bool, Due) {
+    /// Ends a call out of turn, on both sides with one status.
+    pub(super) fn reset(&self, key: Key, status: Status) -> Due {
         let (code, text) = (status.code(), status.message().to_owned());
         self.give_up(key, code, &text, status)
     }
 
-    /// Ends a call out of turn: with a code and a text for the peer, and a status for this side;
-    /// whether it was open.
-    pub(super) fn give_up(&self, key: Key, code: Code, text: &str, status: Status) -> (bool, Due) {
+    /// Ends a call out of turn: with a code and a text for the peer, and a status for this side.
+    pub(super) fn give_up(&self, key: Key, code: Code, text: &str, status: Status) -> Due {
         let mut state = lock(&self.state);
-        let was_open = state.connection.reset(key, code as i32 as u8, text);
+        state.connection.reset(key, code as i32 as u8, text);
         let wakers = state.connection.user(key).fail(status);
         let due = self.changed(state);
         wakers.wake();
-        (was_open, due)
+        due
     }
 
     /// Ends a call on this side alone.
@@ -393,7 +386,11 @@ impl Calls {
             }
             Event::Draining => {
                 self.draining.store(true, Ordering::Relaxed);
-                (Accepted::Draining, mailbox::Wakers::default())
+                // Those who wait for a place go elsewhere.
+                let waiting = state.queue.shut();
+                let due = self.changed(state);
+                drop(waiting);
+                return Ok((Accepted::Done, due));
             }
             Event::Drained => (Accepted::Drained, mailbox::Wakers::default()),
         };
@@ -422,12 +419,8 @@ impl Calls {
         cx: &Context<'_>,
     ) -> Poll<(Result<Answer, Status>, Due)> {
         let mut state = lock(&self.state);
-        let mailbox = state.connection.user(key);
-        let Poll::Ready(answer) = mailbox.poll_head(cx) else {
-            let replaced = mailbox.take_replaced();
-            drop(state);
-            drop(replaced);
-            return Poll::Pending;
+        let Poll::Ready(answer) = state.connection.user(key).poll_head(cx) else {
+            return pending(state, key);
         };
         if let Ok(Answer::Whole(_, Some(data), _)) = &answer {
             state.connection.taken(key, data.len());
@@ -436,22 +429,19 @@ impl Calls {
     }
 
     pub(super) fn poll_take(&self, key: Key, cx: &Context<'_>) -> Poll<Result<Taken, Status>> {
-        self.poll(key, |mailbox| mailbox.poll_take(cx))
+        let mut state = lock(&self.state);
+        match state.connection.user(key).poll_take(cx) {
+            Poll::Pending => pending(state, key),
+            taken => taken,
+        }
     }
 
     pub(super) fn poll_failed(&self, key: Key, cx: &Context<'_>) -> Poll<Status> {
-        self.poll(key, |mailbox| mailbox.poll_failed(cx))
-    }
-
-    /// Looks into a mailbox; a waker that is replaced is dropped when the lock is free.
-    fn poll<R>(&self, key: Key, poll: impl FnOnce(&mut Mailbox) -> R) -> R {
         let mut state = lock(&self.state);
-        let mailbox = state.connection.user(key);
-        let polled = poll(mailbox);
-        let replaced = mailbox.take_replaced();
-        drop(state);
-        drop(replaced);
-        polled
+        match state.connection.user(key).poll_failed(cx) {
+            Poll::Pending => pending(state, key),
+            failed => failed,
+        }
     }
 
     pub(super) fn put_back(&self, key: Key, piece: Bytes) {
@@ -510,11 +500,8 @@ impl Calls {
             if link {
                 wait(&mut state.waiters, cx);
             }
-            let mailbox = state.connection.user(key);
-            mailbox.wait_to_send(cx);
-            let replaced = mailbox.take_replaced();
-            drop(state);
-            drop(replaced);
+            state.connection.user(key).wait_to_send(cx);
+            let _waits = pending::<()>(state, key);
         }
         reserved
     }
@@ -559,12 +546,8 @@ impl Calls {
         if state.connection.is_stopped(key) {
             return Poll::Ready(());
         }
-        let mailbox = state.connection.user(key);
-        mailbox.wait_to_send(cx);
-        let replaced = mailbox.take_replaced();
-        drop(state);
-        drop(replaced);
-        Poll::Pending
+        state.connection.user(key).wait_to_send(cx);
+        pending(state, key)
     }
 
     // ---- draining ----------------------------------------------------------------------
@@ -587,6 +570,14 @@ impl Calls {
         state.connection.handle_timeout(Instant::now());
         if state.connection.is_drained() { Ok(()) } else { Err(state.connection.timeout()) }
     }
+}
+
+/// A task waits now: the waker whose place it has taken is dropped when the lock is free.
+fn pending<T>(mut state: MutexGuard<'_, State>, key: Key) -> Poll<T> {
+    let replaced = state.connection.user(key).take_replaced();
+    drop(state);
+    drop(replaced);
+    Poll::Pending
 }
 
 /// Leased places that a link with so many calls will soon need again.

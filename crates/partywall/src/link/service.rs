@@ -430,7 +430,7 @@ impl Service {
         match accepted {
             Accepted::Opened(opened) => self.begin(opened, reader),
             Accepted::Drained => self.idle.notify_waiters(),
-            Accepted::Done | Accepted::Answered | Accepted::Draining => {}
+            Accepted::Done | Accepted::Answered => {}
         }
         Ok(())
     }

@@ -89,8 +89,7 @@ impl Future for Task {
                         }
                         Ok(Poll::Ready(Err(_))) => return this.end(Code::Cancelled as u8),
                         Err(_) => {
-                            let (_was_open, due) = link.calls.reset(key, panicked());
-                            link.send_control(due);
+                            link.send_control(link.calls.reset(key, panicked()));
                             return this.end(Code::Internal as u8);
                         }
                     }
@@ -129,8 +128,7 @@ impl Drop for Task {
         if !matches!(self.step, Step::Done) {
             // Dropped by the runtime's end or a panic, or because the caller has gone.
             let text = "the call was given up in the service";
-            let (_was_open, due) = link.calls.reset(self.key, Status::unavailable(text));
-            link.send_control(due);
+            link.send_control(link.calls.reset(self.key, Status::unavailable(text)));
             self.service.ended(Code::Cancelled as u8);
         }
         link.release(self.key);
