@@ -20,6 +20,12 @@
 //! ```
 //!
 //! * The client opens a stream with a number of its own choice that is not zero and not open.
+//! * An answer begins with its head, or is trailers alone without data. Its trailers and its END come in
+//!   one record. Nothing follows END.
+//! * Frames, [`Kind::Reset`] and [`Kind::Room`] name a stream. [`Kind::Limits`] and [`Kind::Drain`] name
+//!   stream 0.
+//! * The name of a metadata entry is a token in lower case (RFC 9110, section 5.6.2); its value has no
+//!   control characters but the tab (RFC 9110, section 5.5).
 //! * [`Kind::Reset`] ends a stream at once in both directions; payload: u8 gRPC code, u16
 //!   length, text.
 //! * [`Kind::Window`] grants the receiver of it so many more bytes of message data: u32 payload,

@@ -1,5 +1,6 @@
 //! A server that hangs, and another one that answers.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use partywall::blocking::Channel;
@@ -58,23 +59,28 @@ fn ends_with(deadline: Duration, call: impl FnOnce() -> tonic::Status) {
     assert!(own < deadline + late(), "{own:?} of {took:?}");
 }
 
+/// A coordinator and a server in processes of their own, and a channel to that server.
+fn linked(socket: &Path) -> (Process, Process, Channel) {
+    let start = |program| Process::start(program, socket, &[], &[], None);
+    let mut coordinator = start(env!("CARGO_BIN_EXE_st-coordinator"));
+    coordinator.ready();
+    let server = start(SERVER);
+    let begin = Instant::now();
+    loop {
+        match Channel::connect_at("partywall:///test", Some(socket.to_owned())) {
+            Ok(channel) => return (coordinator, server, channel),
+            Err(e) => assert!(begin.elapsed() < Duration::from_secs(10), "{e}"),
+        }
+    }
+}
+
 /// It had the time of a connect, 5 s.
 #[test]
 fn a_blocking_call_ends_with_its_deadline_while_nobody_makes_a_link() {
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("c.sock");
-    let start = |program| Process::start(program, &socket, &[], &[], None);
-    let mut coordinator = start(env!("CARGO_BIN_EXE_st-coordinator"));
-    coordinator.ready();
-    let server = start(SERVER);
-    let begin = Instant::now();
-    let mut channel = loop {
-        match Channel::connect_at("partywall:///test", Some(socket.clone())) {
-            Ok(channel) => break channel,
-            Err(e) => assert!(begin.elapsed() < Duration::from_secs(10), "{e}"),
-        }
-    };
+    let (coordinator, server, mut channel) = linked(&socket);
     let mut call = |within| {
         let mut call = tonic::Request::new(request(1, 32));
         call.set_timeout(within);
@@ -101,17 +107,7 @@ fn a_blocking_call_ends_with_its_deadline_while_the_coordinator_is_silent() {
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("c.sock");
-    let start = |program| Process::start(program, &socket, &[], &[], None);
-    let mut coordinator = start(env!("CARGO_BIN_EXE_st-coordinator"));
-    coordinator.ready();
-    let server = start(SERVER);
-    let begin = Instant::now();
-    let mut channel = loop {
-        match Channel::connect_at("partywall:///test", Some(socket.clone())) {
-            Ok(channel) => break channel,
-            Err(e) => assert!(begin.elapsed() < Duration::from_secs(10), "{e}"),
-        }
-    };
+    let (coordinator, server, mut channel) = linked(&socket);
     coordinator.kill();
     server.kill();
     // One that lets processes connect, and says nothing.

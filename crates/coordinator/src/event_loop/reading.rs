@@ -1,0 +1,57 @@
+//! Reading the policy again, on a thread of its own: its file system may take its time.
+//!
+//! One reading follows the other, so that the last one asked for is the one in force. While a file system
+//! hangs, the policy stays as it is and later readings wait.
+
+use std::time::Instant;
+
+use partywall_shm::threads;
+use partywall_shm::users::Subordinates;
+
+use super::{Asked, EventLoop, Order, Told};
+use crate::policy::{Policy, PolicyError};
+
+impl EventLoop {
+    /// Has the policy read for `asked` and `told`, after those who have asked before.
+    pub(super) fn read_policy(&mut self, asked: Asked, told: Told) {
+        self.to_read.push_back((asked, told));
+        if self.to_read.len() == 1 {
+            self.read_next();
+        }
+    }
+
+    fn read_next(&mut self) {
+        let Some(&(asked, _)) = self.to_read.front() else { return };
+        let Some(file) = self.file.clone() else {
+            return self.loaded(Err(PolicyError::NoFile));
+        };
+        let (orders, name) = (self.sender.clone(), file.display().to_string());
+        let read = move || orders.send(Order::Loaded(Policy::load(&file)));
+        let thread = std::thread::Builder::new().name("policy".into());
+        if let Err(source) = threads::spawn(thread, read) {
+            tracing::error!(error = %source, ?asked, "no thread to read the policy");
+            self.loaded(Err(PolicyError::Read { file: name, source }));
+        }
+    }
+
+    pub(super) fn loaded(&mut self, loaded: Result<Policy, PolicyError>) {
+        let Some((asked, told)) = self.to_read.pop_front() else { return };
+        self.reader.subordinates = Subordinates::read();
+        let result = match loaded {
+            Ok(policy) => {
+                let changed = self.state.reload(policy, asked, Instant::now());
+                tracing::info!(?changed, "the policy was read again");
+                Ok(())
+            }
+            Err(error) => {
+                tracing::error!(%error, "the policy stays as it was");
+                self.state.reload_failed(&error.to_string(), asked);
+                Err(error)
+            }
+        };
+        if let Some(told) = told {
+            told(result);
+        }
+        self.read_next();
+    }
+}
