@@ -24,7 +24,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
     let found = Feature::ALL.map(Feature::look);
     let others = [cgroups(), huge_pages(), sgx(), docker()];
     let at = arguments.socket.place().map_or_else(String::new, |p| format!(" at {}", p.display()));
-    let coordinator = match arguments.socket.ask(partywall::links) {
+    let coordinator = match arguments.socket.ask(partywall::operator::links) {
         Ok(links) => {
             let n = links.len();
             format!("answers{at}; it lists {n} {}", if n == 1 { "link" } else { "links" })

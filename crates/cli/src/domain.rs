@@ -37,7 +37,7 @@ pub(crate) fn run(order: &Order) -> Result<ExitCode, Box<dyn Error>> {
 }
 
 fn switch(socket: &Socket, service: &str, open: bool) -> Result<String, Box<dyn Error>> {
-    let domains = socket.ask(|at| partywall::switch_gate(at, service, open))?;
+    let domains = socket.ask(|at| partywall::operator::switch_gate(at, service, open))?;
     let how = match open {
         true => "through the gate",
         false => "by the ring",

@@ -9,7 +9,7 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use partywall::LinkInfo;
+use partywall::operator::LinkInfo;
 
 use crate::socket::Socket;
 use json::Row;
@@ -88,7 +88,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
 
 /// Prints the links.
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
-    let links = arguments.socket.ask(partywall::links)?;
+    let links = arguments.socket.ask(partywall::operator::links)?;
     crate::say(&match (arguments.form.json, links.is_empty()) {
         (true, _) => links.iter().map(|link| Row::of(link).line()).collect(),
         (false, true) => "no links\n".into(),
@@ -103,7 +103,7 @@ pub(crate) fn watch(arguments: &Watch) -> Result<ExitCode, Box<dyn Error>> {
     let mut before = BTreeMap::new();
     let mut first = true;
     loop {
-        let links = arguments.socket.ask(partywall::links)?;
+        let links = arguments.socket.ask(partywall::operator::links)?;
         let changed: Vec<LinkInfo> =
             links.iter().filter(|link| before.get(&link.link) != Some(*link)).cloned().collect();
         let all = if clears { &links } else { &changed };

@@ -55,7 +55,7 @@ pub(crate) fn run(order: &Order) -> Result<ExitCode, Box<dyn Error>> {
             Ok(if allowed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }
         Order::Reload { socket } => {
-            let done = socket.ask(partywall::reload_policy)?;
+            let done = socket.ask(partywall::operator::reload_policy)?;
             let (ended, changed) = (done.ended, done.changed);
             crate::say(&format!(
                 "the policy was read again and is in force; links ended: {ended}, changed: {changed}\n"

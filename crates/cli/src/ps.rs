@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 use std::process::ExitCode;
 
-use partywall::{Evidence, Identity, LinkInfo};
+use partywall::operator::LinkInfo;
+use partywall::{Evidence, Identity};
 use serde::Serialize;
 
 use crate::links::{aligned, fit, json};
@@ -60,7 +61,7 @@ struct Row {
 
 /// Prints them.
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
-    let links = arguments.socket.ask(partywall::links)?;
+    let links = arguments.socket.ask(partywall::operator::links)?;
     let services = match arguments.socket.place() {
         Some(socket) => {
             let file = record::beside(&socket);

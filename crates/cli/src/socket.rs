@@ -52,7 +52,7 @@ impl Socket {
         self.path().map(|(path, _)| path)
     }
 
-    /// As `partywall::links` looks for it.
+    /// As `partywall::operator::links` looks for it.
     fn path(&self) -> Option<(PathBuf, From)> {
         if let Some(path) = &self.socket {
             return Some((path.clone(), From::Flag));
@@ -162,7 +162,7 @@ fn runs() -> Vec<PathBuf> {
         .flat_map(|entries| entries.flatten())
         .filter(is_run)
         .map(|entry| entry.path().join("coordinator.sock"))
-        .filter(|socket| socket.exists() && partywall::links(Some(socket)).is_ok())
+        .filter(|socket| socket.exists() && partywall::operator::links(Some(socket)).is_ok())
         .collect();
     found.sort();
     found.dedup();

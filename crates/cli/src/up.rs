@@ -133,7 +133,7 @@ async fn up(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
     };
     // A server that ends at once does not say any more what it has counted.
     let counted = socket.clone();
-    let counting = tokio::task::spawn_blocking(move || partywall::links(Some(&counted)));
+    let counting = tokio::task::spawn_blocking(move || partywall::operator::links(Some(&counted)));
     let _else_less_is_told = stop.last(counting).await;
     services.stop(&mut stop).await;
     let told = async {
@@ -181,7 +181,7 @@ async fn who_called_whom(socket: PathBuf, wide: bool) -> Result<(), Box<dyn Erro
     let tell = move || -> Result<(), String> {
         let begin = Instant::now();
         let links = loop {
-            let links = match partywall::links(Some(&socket)) {
+            let links = match partywall::operator::links(Some(&socket)) {
                 Ok(links) => links,
                 Err(why) => {
                     crate::remark(&format!("partywall: who called whom is not known: {why}"));

@@ -43,15 +43,14 @@ use crate::lock::lock;
 mod again;
 mod conversation;
 mod links;
-mod operator;
+pub mod operator;
 mod place;
 mod take;
 
 use conversation::{Conversation, OUTGOING};
 use links::Entry;
 pub(crate) use links::{Booked, Connected, End, Linked, Offer};
-use operator::wait_here;
-pub use operator::{LinkInfo, Reloaded, links, reload_policy, switch_gate};
+use operator::{Reloaded, wait_here};
 pub(crate) use place::Place;
 
 /// What a server hears of its registration.

@@ -91,11 +91,11 @@ mod target;
 mod unix;
 mod wire;
 
-pub use agent::{LinkInfo, Reloaded, links, reload_policy, switch_gate};
+pub use agent::operator;
 pub use channel::{Builder, Channel, ResponseFuture, Route};
 pub use error::Error;
 pub use partywall_abi::codec::DecodeError;
-pub use partywall_abi::control::{Digest, Identity, LinkStats};
+pub use partywall_abi::control::{Digest, Identity};
 pub use partywall_abi::name::{NameError, ServiceName};
 pub use partywall_abi::security::{
     Confidentiality, Evidence, Isolation, Security, Shortfall, UnknownLevel,

@@ -447,7 +447,8 @@ mod tests {
         drop((hollow, filled));
         for _ in 0..500 {
             let at = path.clone();
-            let rows = tokio::task::spawn_blocking(move || crate::links(Some(&at)).unwrap());
+            let rows =
+                tokio::task::spawn_blocking(move || crate::operator::links(Some(&at)).unwrap());
             let rows = rows.await.unwrap();
             if rows.iter().all(|row| !row.open) {
                 serving.abort();

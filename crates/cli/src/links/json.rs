@@ -1,6 +1,7 @@
 //! Links as objects of JSON, whose fields stay as they are.
 
-use partywall::{Digest, Identity, LinkInfo, Security};
+use partywall::operator::LinkInfo;
+use partywall::{Digest, Identity, Security};
 use serde::Serialize;
 
 /// One link.

@@ -1,6 +1,7 @@
 //! Links as a table: one that fits 80 columns, or all that is known.
 
-use partywall::{Digest, Identity, LinkInfo, LinkStats};
+use partywall::operator::{LinkInfo, LinkStats};
+use partywall::{Digest, Identity};
 
 use super::json::hex;
 use super::{by_gate, via};

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use partywall::LinkInfo;
+use partywall::operator::LinkInfo;
 use partywall_system_tests::domain_programs;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -104,7 +104,7 @@ impl Up<'_> {
 
     pub(super) fn links(&self) -> Vec<LinkInfo> {
         let socket = self.socket();
-        socket.and_then(|socket| partywall::links(Some(&socket)).ok()).unwrap_or_default()
+        socket.and_then(|socket| partywall::operator::links(Some(&socket)).ok()).unwrap_or_default()
     }
 
     /// The only one, once there is one and the coordinator has the time to say so.

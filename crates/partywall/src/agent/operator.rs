@@ -1,5 +1,16 @@
-//! What an operator asks the coordinator: which links there are, that a gate be opened or closed, that
-//! the policy be read again.
+//! Calls of operators to the coordinator: the list of links, the gates of domains, the reload of the policy.
+//!
+//! An operator is a process of root or of the coordinator's user that the coordinator has not started. All
+//! others are refused. The command `partywall` makes these calls; a program needs none of them to call or
+//! to serve. Each blocks its thread for the time that it names: a task calls it by
+//! [`tokio::task::spawn_blocking`].
+//!
+//! ```no_run
+//! for link in partywall::operator::links(None)? {
+//!     println!("{} {}: {} calls", link.link, link.name, link.stats.calls);
+//! }
+//! # Ok::<(), partywall::Error>(())
+//! ```
 
 use std::path::Path;
 use std::pin::Pin;
@@ -7,6 +18,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
+pub use partywall_abi::control::LinkStats;
 use partywall_abi::control::{GateMessage, LinkRow, ListMessage, Message, PolicyMessage};
 use partywall_abi::name::ServiceName;
 use tokio::sync::oneshot;

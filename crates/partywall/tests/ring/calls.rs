@@ -91,7 +91,7 @@ async fn a_denied_call_never_reaches_the_handler() {
     assert_eq!(reached.load(Ordering::SeqCst), 1);
     let links = tokio::task::spawn_blocking({
         let socket = host.socket.clone();
-        move || partywall::links(Some(&socket)).unwrap()
+        move || partywall::operator::links(Some(&socket)).unwrap()
     })
     .await
     .unwrap();
@@ -494,7 +494,7 @@ async fn a_name_elsewhere_is_reached_over_http2_and_said_to_be() {
     let socket = host.socket.clone();
     let blocking = tokio::task::spawn_blocking(move || {
         let refused = blocking::Channel::connect_at("partywall:///test", Some(socket.clone()));
-        (refused.unwrap_err().code(), partywall::links(Some(&socket)).unwrap())
+        (refused.unwrap_err().code(), partywall::operator::links(Some(&socket)).unwrap())
     });
     let (code, links) = blocking.await.unwrap();
     assert_eq!(code, Code::FailedPrecondition);
@@ -565,9 +565,12 @@ async fn compression_shows_on_the_link_both_ways() {
     let running = host.serve(Routes::default().add_service(accepting)).await;
     let stats = async || {
         let socket = host.socket.clone();
-        let links = tokio::task::spawn_blocking(move || partywall::links(Some(&socket)).unwrap());
+        let links =
+            tokio::task::spawn_blocking(move || partywall::operator::links(Some(&socket)).unwrap());
         let links = links.await.unwrap();
-        let sum = |of: fn(&partywall::LinkStats) -> u64| links.iter().map(|l| of(&l.stats)).sum();
+        let sum = |of: fn(&partywall::operator::LinkStats) -> u64| {
+            links.iter().map(|l| of(&l.stats)).sum()
+        };
         let (received, sent): (u64, u64) = (sum(|s| s.received_bytes), sum(|s| s.sent_bytes));
         (received, sent)
     };

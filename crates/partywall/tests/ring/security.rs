@@ -36,7 +36,7 @@ async fn both_ends(mut channel: Channel, seen: &Mutex<Vec<Security>>) -> (Securi
 /// What the list says of each link.
 async fn listed(host: &Host) -> Vec<Security> {
     let socket = host.socket.clone();
-    let list = move || partywall::links(Some(&socket)).unwrap();
+    let list = move || partywall::operator::links(Some(&socket)).unwrap();
     let links = tokio::task::spawn_blocking(list).await.unwrap();
     links.iter().map(|link| link.security).collect()
 }

@@ -60,7 +60,7 @@ fn a_million_words_are_counted_over_the_ring() {
     let printed = String::from_utf8(output.stdout).unwrap();
     assert!(printed.starts_with("total 1000000 words, 1000000 distinct"), "{printed}");
     // No other route was taken: a ring has carried the text for Counts, and twice for Total.
-    let links = partywall::links(Some(&socket)).unwrap();
+    let links = partywall::operator::links(Some(&socket)).unwrap();
     let carried: u64 = links.iter().map(|link| link.stats.received_bytes).max().unwrap();
     let bytes = fs::metadata(&text).unwrap().len();
     assert!(carried >= 3 * bytes, "{carried} bytes over rings, {bytes} a text");

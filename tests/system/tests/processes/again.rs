@@ -92,7 +92,7 @@ impl Town {
 
     /// Links that the coordinator has in its books as open.
     fn open_links(&self) -> usize {
-        let links = partywall::links(Some(&self.socket)).unwrap();
+        let links = partywall::operator::links(Some(&self.socket)).unwrap();
         links.iter().filter(|link| link.open).count()
     }
 }

@@ -71,7 +71,7 @@ fn a_link_without_memory_fails_alone() {
     // Of the one that failed nothing is left in the books.
     let end = Instant::now() + Duration::from_secs(10);
     let open = || {
-        let links = partywall::links(Some(&host.socket)).unwrap();
+        let links = partywall::operator::links(Some(&host.socket)).unwrap();
         links.iter().filter(|link| link.open).count()
     };
     while open() != count + 1 && Instant::now() < end {
