@@ -104,7 +104,7 @@ pub use partywall_shm::address::AddressError;
 pub use partywall_shm::link::LinkError;
 pub use partywall_shm::listen::ListenError;
 pub use peer::{Deadline, Peer, security_of};
-pub use server::{Addresses, Router, Routes, Server, Serving};
+pub use server::{Addresses, Bound, Router, Routes, Server, Serving};
 pub use target::{Target, TargetError};
 
 /// Lets the waits of this process spin for a learned budget before they sleep (the default), or

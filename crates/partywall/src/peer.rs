@@ -123,7 +123,7 @@ impl fmt::Debug for Hex {
 }
 
 /// What protects the link or connection that a request came over, from the request's extensions: that of
-/// its [`Peer`] over a ring, that of its listening address over HTTP/2. The lowest levels of a request that
+/// its [`Peer`] over a ring, that of its connection over HTTP/2. The lowest levels of a request that
 /// did not come through a [`Server`](crate::Server).
 ///
 /// ```

@@ -9,40 +9,36 @@
 //! ```
 
 mod addresses;
+mod bound;
 mod http2;
 mod in_process;
+mod names;
 mod options;
 mod routes;
 mod serving;
 
-use std::collections::HashMap;
 use std::future::{Future, Pending};
-use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 use bytes::Bytes;
-use partywall_abi::name::ServiceName;
-use tokio::sync::watch;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_stream::Stream;
 use tonic::body::Body;
 use tonic::server::NamedService;
+use tonic::transport::server::Connected;
 use tower::layer::util::{Identity, Stack};
 use tower::{Layer, Service};
 
 pub use addresses::Addresses;
+pub use bound::Bound;
 pub(crate) use http2::{Connection, serve_connection};
 pub use routes::Routes;
 pub use serving::Serving;
 
 use self::options::{Options, Served};
-use crate::agent::{self, Event, Place, Registered};
+use crate::agent::Place;
 use crate::channel::Channel;
 use crate::dispatch::{BoxError, Services};
 use crate::error::Error;
-use crate::link;
-use crate::target::Target;
-
-/// How often a server whose coordinator is gone looks whether its links have closed.
-const ORPHANED: Duration = Duration::from_secs(1);
 
 /// Builds a [`Router`]: layers first, then services.
 #[derive(Clone, Debug)]
@@ -159,7 +155,8 @@ impl<L> Router<L> {
         }
     }
 
-    /// Serves until an error; see [`Router::serve_with_shutdown`].
+    /// Serves until an error; see [`Router::serve_with_shutdown`]. It is [`Router::bind`] and
+    /// [`Bound::serve`] in one.
     ///
     /// # Errors
     /// As there.
@@ -203,9 +200,103 @@ impl<L> Router<L> {
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<BoxError>,
     {
-        let (served, socket) = self.served();
+        let (served, place) = self.served();
         let at = at.into();
-        Serving::new(move |stop| run(at, served, socket, stop), shutdown)
+        let run = |stop| async move { Bound::new(at, served, place).await?.run(stop).await };
+        Serving::new(run, shutdown)
+    }
+
+    /// Serves HTTP/2 on connections that the program accepts itself; see
+    /// [`Router::serve_with_incoming_shutdown`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn serve_with_incoming<I, IO, IE, B>(self, incoming: I) -> Result<(), Error>
+    where
+        I: Stream<Item = Result<IO, IE>>,
+        IO: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
+        IE: Into<BoxError>,
+        L: Layer<Routes>,
+        L::Service:
+            Service<http::Request<Body>, Response = http::Response<B>> + Clone + Send + 'static,
+        <L::Service as Service<http::Request<Body>>>::Future: Send,
+        <L::Service as Service<http::Request<Body>>>::Error: Into<BoxError>,
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
+        self.serve_with_incoming_shutdown(incoming, std::future::pending()).await
+    }
+
+    /// Serves HTTP/2 on connections that the program accepts itself, as tonic's function of this name: any
+    /// stream of sockets, of TLS connections, of pipes in memory. When `shutdown` is ready the stream is
+    /// dropped, and calls that are open have [`Server::drain_timeout`] to end. A stream that ends leaves
+    /// the connections that have come: they are served until their callers end them, or `shutdown` is
+    /// ready.
+    ///
+    /// No coordinator is asked, and nobody vouches for a caller. The options of TCP sockets are the
+    /// program's own. What protects a connection ([`security_of`](crate::security_of)) is what its type says
+    /// by [`Connected`]: a Unix socket, or TCP; of all others the lowest level is told.
+    ///
+    /// ```no_run
+    /// # async fn f() -> Result<(), Box<dyn std::error::Error>> {
+    /// let (client, server) = tokio::io::duplex(1 << 16);
+    /// let router = partywall::Server::builder().add_routes(partywall::Routes::default());
+    /// let incoming = tokio_stream::once(Ok::<_, std::io::Error>(server));
+    /// tokio::spawn(router.serve_with_incoming(incoming));
+    /// # drop(client); Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// An error of the stream ends nothing: it is logged, and the next connection is taken.
+    pub async fn serve_with_incoming_shutdown<I, IO, IE, F, B>(
+        self,
+        incoming: I,
+        shutdown: F,
+    ) -> Result<(), Error>
+    where
+        I: Stream<Item = Result<IO, IE>>,
+        IO: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
+        IE: Into<BoxError>,
+        F: Future<Output = ()>,
+        L: Layer<Routes>,
+        L::Service:
+            Service<http::Request<Body>, Response = http::Response<B>> + Clone + Send + 'static,
+        <L::Service as Service<http::Request<Body>>>::Future: Send,
+        <L::Service as Service<http::Request<Body>>>::Error: Into<BoxError>,
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
+        let (served, _) = self.served();
+        let stop = tokio::sync::watch::Sender::new(false);
+        let serving = http2::serve(incoming, served, http2::most(false), stop.subscribe());
+        let told = async {
+            shutdown.await;
+            stop.send_replace(true);
+            std::future::pending().await
+        };
+        tokio::select! {
+            () = serving => Ok(()),
+            never = told => never,
+        }
+    }
+
+    /// Binds: registers the names and listens at the addresses, and serves nobody yet. When it returns,
+    /// callers find the server, and their calls wait until it serves ([`Bound::serve`]).
+    ///
+    /// # Errors
+    /// As [`Router::serve_with_shutdown`].
+    pub async fn bind<B>(self, at: impl Into<Addresses>) -> Result<Bound, Error>
+    where
+        L: Layer<Routes>,
+        L::Service:
+            Service<http::Request<Body>, Response = http::Response<B>> + Clone + Send + 'static,
+        <L::Service as Service<http::Request<Body>>>::Future: Send,
+        <L::Service as Service<http::Request<Body>>>::Error: Into<BoxError>,
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
+        let (served, place) = self.served();
+        Bound::new(at.into(), served, place).await
     }
 
     /// A channel to these services in this process, over rings as between processes, without a
@@ -241,7 +332,7 @@ impl<L> Router<L> {
         in_process::channel(&self.served().0)
     }
 
-    fn served<B>(self) -> (Served, Option<std::path::PathBuf>)
+    fn served<B>(self) -> (Served, Place)
     where
         L: Layer<Routes>,
         L::Service:
@@ -252,210 +343,7 @@ impl<L> Router<L> {
         B::Error: Into<BoxError>,
     {
         let services = Services::new(self.layer.layer(self.routes));
-        (Served::new(services, self.options), self.socket)
-    }
-}
-
-/// Serves everywhere until it is time to stop, or until one of them fails.
-async fn run(
-    at: Addresses,
-    served: Served,
-    socket: Option<std::path::PathBuf>,
-    stop: watch::Sender<bool>,
-) -> Result<(), Error> {
-    let targets = at.targets()?;
-    let is_name = |target: &Target| matches!(target, Target::Name(_));
-    let listeners = targets.iter().filter(|target| !is_name(target)).count().max(1);
-    let connections = http2::most(targets.iter().any(is_name)) / listeners;
-    let place = socket.map_or_else(Place::find, Place::Path);
-    let mut stopped = stop.subscribe();
-    let mut tasks = tokio::task::JoinSet::new();
-    for target in targets {
-        let (served, stopped) = (served.clone(), stop.subscribe());
-        match target {
-            Target::Name(name) => {
-                let agent = agent::get_async(&place, place.patience()).await?;
-                let registered = agent.register(&name, places()).await?;
-                tasks.spawn(serve_name(name, registered, served, stopped));
-            }
-            Target::Http(url) => {
-                let listener = http2::Listener::tcp(&url).await?;
-                tasks.spawn(serve_http2(listener, served, connections, stopped));
-            }
-            Target::Unix(path) => {
-                let listener = http2::Listener::unix(&path)?;
-                tasks.spawn(serve_http2(listener, served, connections, stopped));
-            }
-        }
-    }
-    let mut result = Ok(());
-    tokio::select! {
-        _ = stopped.wait_for(|stop| *stop) => {}
-        Some(ended) = tasks.join_next() => result = flatten(ended),
-    }
-    // Everybody hears of it and finishes what is under way.
-    stop.send_replace(true);
-    while let Some(ended) = tasks.join_next().await {
-        result = result.and(flatten(ended));
-    }
-    result
-}
-
-fn flatten(ended: Result<Result<(), Error>, tokio::task::JoinError>) -> Result<(), Error> {
-    ended.unwrap_or_else(|e| match e.try_into_panic() {
-        Ok(panic) => std::panic::resume_unwind(panic),
-        Err(_) => Err(Error::CoordinatorGone("the runtime is shutting down")),
-    })
-}
-
-/// Serves HTTP/2 until it is time to stop, and no longer than a drain may take after that.
-async fn serve_http2(
-    listener: http2::Listener,
-    served: Served,
-    connections: usize,
-    stopped: watch::Receiver<bool>,
-) -> Result<(), Error> {
-    let Served { services, streams, drain, .. } = served;
-    let mut stop = stopped.clone();
-    let over = async {
-        let _dropped = stop.wait_for(|stop| *stop).await.is_err();
-        tokio::time::sleep(drain).await;
-    };
-    tokio::select! {
-        ended = listener.serve(services, (streams, connections), stopped) => ended,
-        () = over => {
-            tracing::warn!(within = ?drain, "HTTP/2 calls are open after the drain");
-            Ok(())
-        }
-    }
-}
-
-/// Links that this process has descriptors for: three quarters of its limit, one for each.
-fn places() -> u32 {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    limit.map_or(u32::MAX, |n| u32::try_from(n / 4 * 3).unwrap_or(u32::MAX))
-}
-
-/// Takes the links that a name is offered, until it is time to stop.
-async fn serve_name(
-    name: ServiceName,
-    mut registered: Registered,
-    Served { services, accounts, drain, .. }: Served,
-    mut stopped: watch::Receiver<bool>,
-) -> Result<(), Error> {
-    let mut links: Vec<Weak<link::service::Service>> = Vec::new();
-    let mut adopting: HashMap<u64, link::service::Adopting> = HashMap::new();
-    let mut result = Ok(());
-    loop {
-        let event = tokio::select! {
-            _ = stopped.wait_for(|stop| *stop) => break,
-            event = registered.events.recv() => event,
-        };
-        match event {
-            Some(Event::Offer(offer)) => {
-                let link = offer.terms.link;
-                match link::service::adopt(offer) {
-                    Ok(adopted) => drop(adopting.insert(link, adopted)),
-                    Err(why) => tracing::warn!(link, %why, "a link was not adopted"),
-                }
-            }
-            Some(Event::Open((link, security), callers)) => {
-                let Some(adopted) = adopting.remove(&link) else { continue };
-                let callers = (callers, security);
-                match link::service::open(adopted, callers, services.for_one(), &accounts) {
-                    Ok(link) => {
-                        if links.len() == links.capacity() {
-                            links.retain(|l| l.strong_count() > 0);
-                        }
-                        links.push(Arc::downgrade(&link));
-                    }
-                    Err(why) => tracing::warn!(link, %why, "a link was not opened"),
-                }
-            }
-            Some(Event::Over(link)) => drop(adopting.remove(&link)),
-            Some(Event::Lost) => {
-                tracing::info!(%name, links = links.len(), "the coordinator has gone; links go on");
-                adopting.clear();
-            }
-            Some(Event::Ended(why)) => {
-                result = Err(why);
-                break;
-            }
-            None => break,
-        }
-    }
-    tracing::debug!(%name, links = links.len(), "draining");
-    drop(registered);
-    drop(adopting);
-    let links: Vec<_> = links.iter().filter_map(Weak::upgrade).collect();
-    if result.is_err() {
-        // Without a coordinator no link can come, but those that are there go on.
-        while !*stopped.borrow() && !links.iter().all(|l| l.is_closed()) {
-            let _look = tokio::time::timeout(ORPHANED, stopped.changed()).await;
-        }
-        // An end that was asked for is none that came too early.
-        if *stopped.borrow() {
-            result = Ok(());
-        }
-    }
-    links.iter().for_each(|link| link.drain());
-    let mut finishing = tokio::task::JoinSet::new();
-    for link in links {
-        finishing.spawn(async move { link.finish(drain).await });
-    }
-    while finishing.join_next().await.is_some() {}
-    result
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::agent::Connected;
-
-    const WAIT: Duration = Duration::from_secs(10);
-    const POLICY: &str = "[service.g]\nregister = ['anyone']\n[service.g.call]\nanyone = ['*']\n";
-
-    #[tokio::test]
-    async fn a_link_whose_set_up_fails_is_closed_in_the_books() {
-        let host = partywall_testkit::Host::with(POLICY);
-        let path = host.socket.clone();
-        let name = ServiceName::new("g").unwrap();
-        let router = Server::builder().coordinator(&path).add_routes(Routes::default());
-        let serving = tokio::spawn(router.serve("g"));
-        let served = name.clone();
-        let host = tokio::task::spawn_blocking(move || {
-            let serving = host.coordinator.serving(&served);
-            assert!(serving.recv_timeout(Duration::from_secs(10)).is_ok());
-            host
-        });
-        let _host = host.await.unwrap();
-        let agent = {
-            let place = Place::Path(path.clone());
-            agent::get_async(&place, place.patience()).await.unwrap()
-        };
-        let link = async || match agent.connect(&name).unwrap().wait(WAIT).await {
-            Ok(Connected::Link(linked)) => linked,
-            _ => panic!("no link"),
-        };
-        // One that says that it is ready, and has filled nothing.
-        let hollow = link().await;
-        hollow.booked.adopted(crate::Security::HIGHEST);
-        let hung_up = link().await;
-        drop(hung_up);
-        let filled = link::caller::fill(*link().await).unwrap();
-        filled.1.adopted(crate::Security::HIGHEST);
-        drop((hollow, filled));
-        for _ in 0..500 {
-            let at = path.clone();
-            let rows =
-                tokio::task::spawn_blocking(move || crate::operator::links(Some(&at)).unwrap());
-            let rows = rows.await.unwrap();
-            if rows.iter().all(|row| !row.open) {
-                serving.abort();
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        panic!("the coordinator keeps links that never opened");
+        let place = self.socket.map_or_else(Place::find, Place::Path);
+        (Served::new(services, self.options), place)
     }
 }

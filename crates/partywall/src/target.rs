@@ -53,6 +53,17 @@ pub enum TargetError {
     },
 }
 
+/// As [`Target::parse`] reads it.
+impl std::fmt::Display for Target {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Name(name) => write!(f, "partywall:///{name}"),
+            Self::Http(url) => f.write_str(url),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
 impl Target {
     /// Reads a target.
     ///
@@ -118,6 +129,9 @@ mod tests {
         assert_eq!(Target::parse("unix:a").unwrap(), Target::Unix("a".into()));
         for url in ["http://h:1", "http://h", "http://[::1]:1/", "http://127.0.0.1:65535"] {
             assert_eq!(Target::parse(url).unwrap(), Target::Http(url.into()));
+        }
+        for text in ["partywall:///greeter", "unix:/a/b", "http://[::1]:1/"] {
+            assert_eq!(Target::parse(text).unwrap().to_string(), text);
         }
         assert_eq!(Target::parse_listen(" greeter").unwrap(), name);
         assert_eq!(Target::parse_listen("unix:/a").unwrap(), Target::Unix("/a".into()));

@@ -12,9 +12,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use partywall_shm::listen::BoundPath;
 use partywall_shm::socket;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
-use tokio::net::unix::UCred;
 use tokio::net::{UnixListener, UnixSocket, UnixStream};
 use tonic::transport::server::{Connected, UdsConnectInfo};
 
@@ -52,11 +52,6 @@ impl Stream {
             rustix::net::sockopt::set_socket_oobinline(&io, true)?;
         }
         Ok(Self { io: Some(io), plain })
-    }
-
-    /// Who is at the other end.
-    pub(crate) fn peer(&self) -> io::Result<UCred> {
-        self.io.as_ref().expect(TAKEN).peer_cred()
     }
 
     fn io(&mut self) -> Pin<&mut UnixStream> {
@@ -144,18 +139,24 @@ impl AsyncWrite for Stream {
 pub(crate) struct Listener {
     /// Taken when it is dropped only.
     io: Option<UnixListener>,
+    /// Removes the path.
+    _own: BoundPath,
     plain: bool,
 }
 
 impl Listener {
     /// Of a socket that listens; `plain` where it refuses descriptors ([`socket::refuse_descriptors`]).
-    pub(crate) fn new(io: UnixListener, plain: bool) -> Self {
-        Self { io: Some(io), plain }
+    pub(crate) fn new(io: UnixListener, own: BoundPath, plain: bool) -> Self {
+        Self { io: Some(io), _own: own, plain }
     }
+}
 
-    pub(crate) async fn accept(&self) -> io::Result<Stream> {
-        let (io, _) = self.io.as_ref().expect(TAKEN).accept().await?;
-        Stream::of(io, self.plain)
+impl tokio_stream::Stream for Listener {
+    type Item = io::Result<Stream>;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let accepted = ready!(self.io.as_ref().expect(TAKEN).poll_accept(cx));
+        Poll::Ready(Some(accepted.and_then(|(io, _)| Stream::of(io, self.plain))))
     }
 }
 

@@ -6,6 +6,7 @@ mod http;
 mod interop;
 mod security;
 mod service;
+mod serving;
 mod setup;
 mod targets;
 mod tonics;

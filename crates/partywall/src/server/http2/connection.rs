@@ -1,0 +1,259 @@
+//! One connection, and its calls.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, TE};
+use http_body::Frame;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use partywall_abi::security::Security;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::watch;
+use tokio::time::Sleep;
+use tonic::Status;
+use tonic::body::Body;
+use tonic::transport::server::Connected;
+
+use super::connections::{Connection, Heard, Open};
+use crate::dispatch::Dispatch;
+use crate::peer::Deadline;
+use crate::{link, wire};
+
+/// How long a connection without calls may take to end.
+const TO_END: Duration = Duration::from_secs(1);
+
+/// How long a connection that goes for another one may take, and longer only while it has a call open.
+const LAST_CALLS: Duration = Duration::from_millis(100);
+
+/// Serves one connection, of so many calls at a time, until the caller ends it; once `stopped` says
+/// so, until its last call has ended. Its requests say what protects it.
+pub(crate) async fn serve<I>(
+    (io, security): (I, Security),
+    service: Arc<dyn Dispatch>,
+    streams: u32,
+    stopped: watch::Receiver<bool>,
+    row: Arc<Connection>,
+) where
+    I: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
+{
+    let info = io.connect_info();
+    let calls = Arc::clone(&row);
+    let service = hyper::service::service_fn(move |request: http::Request<_>| {
+        let mut request = request.map(Body::new);
+        request.extensions_mut().insert(info.clone());
+        request.extensions_mut().insert(security);
+        answer(&*service, request, calls.begin())
+    });
+    let mut http2 = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+    http2
+        .timer(TokioTimer::new())
+        .auto_date_header(false)
+        .max_header_list_size(wire::LIST_BYTES)
+        .max_concurrent_streams(streams)
+        // A caller may give up all its calls at once, and the others that share its connection go on.
+        .max_pending_accept_reset_streams(streams as usize);
+    let mut connection = std::pin::pin!(
+        http2.serve_connection(TokioIo::new(Heard::new(io, Arc::clone(&row))), service)
+    );
+    let ended = tokio::select! {
+        // What has come counts before the time that it took.
+        biased;
+        ended = &mut connection => Some(ended),
+        () = stop(stopped) => None,
+        () = row.has_to_go() => {
+            // Its caller is told, and a call that has come already is answered.
+            connection.as_mut().graceful_shutdown();
+            tokio::select! {
+                _ended = connection => {}
+                () = last_calls(&row) => {}
+            }
+            return;
+        }
+    };
+    let ended = match ended {
+        Some(ended) => ended,
+        None => {
+            connection.as_mut().graceful_shutdown();
+            tokio::select! {
+                ended = connection => ended,
+                // Its caller does not answer; no call of its is lost.
+                () = without_calls(&row) => return,
+            }
+        }
+    };
+    if let Err(why) = ended {
+        tracing::debug!(%why, "a connection over HTTP/2 has ended");
+    }
+}
+
+/// Waits until a connection that has to go for another one has had a moment, in which its preface may come
+/// with a call, and has no call open.
+async fn last_calls(connection: &Connection) {
+    loop {
+        tokio::time::sleep(LAST_CALLS).await;
+        if connection.is_idle() {
+            return;
+        }
+    }
+}
+
+/// Waits until a connection, which has been told to send no more calls, has had a second to end and has
+/// none open.
+async fn without_calls(connection: &Connection) {
+    loop {
+        tokio::time::sleep(TO_END).await;
+        if connection.is_idle() {
+            return;
+        }
+    }
+}
+
+pub(super) async fn stop(mut stopped: watch::Receiver<bool>) {
+    let _stopped = stopped.wait_for(|stop| *stop).await;
+}
+
+type Timer = Option<Pin<Box<Sleep>>>;
+
+fn is_over(timer: &mut Timer, cx: &mut Context<'_>) -> bool {
+    timer.as_mut().is_some_and(|timer| timer.as_mut().poll(cx).is_ready())
+}
+
+/// Answers one request.
+fn answer(
+    service: &dyn Dispatch,
+    mut request: http::Request<Body>,
+    open: Open,
+) -> impl Future<Output = Result<http::Response<Answered>, Infallible>> + use<> {
+    let ends = wire::parse_timeout(request.headers()).and_then(|t| Instant::now().checked_add(t));
+    if let Some(at) = ends {
+        request.extensions_mut().insert(Deadline(at));
+    }
+    let grpc = request.headers().get(CONTENT_TYPE).is_some_and(is_grpc);
+    // As on a ring.
+    let fits = match grpc {
+        true => {
+            request.headers_mut().remove(TE);
+            wire::check_request(request.uri().path(), request.headers())
+        }
+        false => Ok(()),
+    };
+    let handler = fits.map(|()| service.call(request));
+    async move {
+        let mut timer: Timer = ends.map(|at| Box::pin(tokio::time::sleep_until(at.into())));
+        let answered = match handler {
+            Ok(mut handler) => {
+                std::future::poll_fn(|cx| {
+                    if is_over(&mut timer, cx) {
+                        return Poll::Ready(Err(link::service::expired()));
+                    }
+                    let polled =
+                        std::panic::catch_unwind(AssertUnwindSafe(|| handler.as_mut().poll(cx)));
+                    polled.map_or_else(
+                        |_| Poll::Ready(Err(link::service::panicked())),
+                        |polled| polled.map(Ok),
+                    )
+                })
+                .await
+            }
+            Err(refused) => Err(refused),
+        };
+        let answered = answered.and_then(|mut response| {
+            if !grpc {
+                return Ok(response);
+            }
+            let told = response.headers().contains_key(wire::GRPC_STATUS);
+            if !told && response.status() != http::StatusCode::OK {
+                return Err(wire::http_status(&response));
+            }
+            *response.status_mut() = http::StatusCode::OK;
+            let headers = response.headers_mut();
+            wire::of_a_call(headers);
+            if !told {
+                wire::check_response(headers)?;
+            }
+            Ok(response)
+        });
+        let mut response = answered.unwrap_or_else(Status::into_http);
+        let ended = grpc && response.headers().contains_key(wire::GRPC_STATUS);
+        if ended && let Some(mut fitting) = wire::fit(response.headers()) {
+            fitting.entry(CONTENT_TYPE).or_insert(wire::GRPC);
+            *response.headers_mut() = fitting;
+        }
+        Ok(response.map(|body| Answered { body, timer, grpc, ended, _open: open }))
+    }
+}
+
+/// Whether a call with this content type is one of gRPC's own, whose answer ends with trailers.
+fn is_grpc(content_type: &http::HeaderValue) -> bool {
+    let rest = content_type.as_bytes().strip_prefix(b"application/grpc");
+    rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';')))
+}
+
+/// The body of an answer, with its deadline.
+struct Answered {
+    body: Body,
+    timer: Timer,
+    /// It ends with trailers.
+    grpc: bool,
+    ended: bool,
+    /// The call is open until this is dropped.
+    _open: Open,
+}
+
+impl Answered {
+    /// The last frame. An answer that is none of gRPC's has no trailers that could say that it is cut
+    /// off: its stream is reset (RFC 9113, section 8.1).
+    fn end(&mut self, status: Status) -> Result<Frame<Bytes>, Status> {
+        self.ended = true;
+        self.body = Body::empty();
+        if !self.grpc {
+            return Err(status);
+        }
+        let trailers = wire::headers_of(&status);
+        Ok(Frame::trailers(wire::fit(&trailers).unwrap_or(trailers)))
+    }
+}
+
+impl http_body::Body for Answered {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let this = &mut *self;
+        if this.ended {
+            return Poll::Ready(None);
+        }
+        if is_over(&mut this.timer, cx) {
+            return Poll::Ready(Some(this.end(link::service::expired())));
+        }
+        let body = Pin::new(&mut this.body);
+        let polled = std::panic::catch_unwind(AssertUnwindSafe(|| body.poll_frame(cx)));
+        Poll::Ready(match polled {
+            Ok(Poll::Pending) => return Poll::Pending,
+            Ok(Poll::Ready(None)) if this.grpc => Some(this.end(wire::no_trailers())),
+            Ok(Poll::Ready(None)) => None,
+            Ok(Poll::Ready(Some(Ok(frame)))) => Some(Ok(match frame.into_trailers() {
+                Err(data) => data,
+                Ok(trailers) => {
+                    this.ended = true;
+                    Frame::trailers(wire::fit(&trailers).unwrap_or(trailers))
+                }
+            })),
+            Ok(Poll::Ready(Some(Err(status)))) => Some(this.end(status)),
+            Err(_) => Some(this.end(link::service::panicked())),
+        })
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.ended || (!self.grpc && self.body.is_end_stream())
+    }
+}

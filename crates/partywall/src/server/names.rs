@@ -1,0 +1,147 @@
+//! Links to a name that is served: taken as the coordinator offers them, drained at the end.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use partywall_abi::name::ServiceName;
+use tokio::sync::watch;
+
+use super::options::Served;
+use crate::agent::{Event, Registered};
+use crate::error::Error;
+use crate::link;
+
+/// How often a server whose coordinator is gone looks whether its links have closed.
+const ORPHANED: Duration = Duration::from_secs(1);
+
+/// Links that this process has descriptors for: three quarters of its limit, one for each.
+pub(super) fn places() -> u32 {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    limit.map_or(u32::MAX, |n| u32::try_from(n / 4 * 3).unwrap_or(u32::MAX))
+}
+
+/// Takes the links that a name is offered, until it is time to stop.
+pub(super) async fn serve(
+    name: ServiceName,
+    mut registered: Registered,
+    Served { services, accounts, drain, .. }: Served,
+    mut stopped: watch::Receiver<bool>,
+) -> Result<(), Error> {
+    let mut links: Vec<Weak<link::service::Service>> = Vec::new();
+    let mut adopting: HashMap<u64, link::service::Adopting> = HashMap::new();
+    let mut result = Ok(());
+    loop {
+        let event = tokio::select! {
+            _ = stopped.wait_for(|stop| *stop) => break,
+            event = registered.events.recv() => event,
+        };
+        match event {
+            Some(Event::Offer(offer)) => {
+                let link = offer.terms.link;
+                match link::service::adopt(offer) {
+                    Ok(adopted) => drop(adopting.insert(link, adopted)),
+                    Err(why) => tracing::warn!(link, %why, "a link was not adopted"),
+                }
+            }
+            Some(Event::Open((link, security), callers)) => {
+                let Some(adopted) = adopting.remove(&link) else { continue };
+                let callers = (callers, security);
+                match link::service::open(adopted, callers, services.for_one(), &accounts) {
+                    Ok(link) => {
+                        if links.len() == links.capacity() {
+                            links.retain(|l| l.strong_count() > 0);
+                        }
+                        links.push(Arc::downgrade(&link));
+                    }
+                    Err(why) => tracing::warn!(link, %why, "a link was not opened"),
+                }
+            }
+            Some(Event::Over(link)) => drop(adopting.remove(&link)),
+            Some(Event::Lost) => {
+                tracing::info!(%name, links = links.len(), "the coordinator has gone; links go on");
+                adopting.clear();
+            }
+            Some(Event::Ended(why)) => {
+                result = Err(why);
+                break;
+            }
+            None => break,
+        }
+    }
+    tracing::debug!(%name, links = links.len(), "draining");
+    drop(registered);
+    drop(adopting);
+    let links: Vec<_> = links.iter().filter_map(Weak::upgrade).collect();
+    if result.is_err() {
+        // Without a coordinator no link can come, but those that are there go on.
+        while !*stopped.borrow() && !links.iter().all(|l| l.is_closed()) {
+            let _look = tokio::time::timeout(ORPHANED, stopped.changed()).await;
+        }
+        // An end that was asked for is none that came too early.
+        if *stopped.borrow() {
+            result = Ok(());
+        }
+    }
+    links.iter().for_each(|link| link.drain());
+    let mut finishing = tokio::task::JoinSet::new();
+    for link in links {
+        finishing.spawn(async move { link.finish(drain).await });
+    }
+    while finishing.join_next().await.is_some() {}
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::{self, Connected, Place};
+    use crate::{Routes, Server};
+
+    const WAIT: Duration = Duration::from_secs(10);
+    const POLICY: &str = "[service.g]\nregister = ['anyone']\n[service.g.call]\nanyone = ['*']\n";
+
+    #[tokio::test]
+    async fn a_link_whose_set_up_fails_is_closed_in_the_books() {
+        let host = partywall_testkit::Host::with(POLICY);
+        let path = host.socket.clone();
+        let name = ServiceName::new("g").unwrap();
+        let router = Server::builder().coordinator(&path).add_routes(Routes::default());
+        let serving = tokio::spawn(router.serve("g"));
+        let served = name.clone();
+        let host = tokio::task::spawn_blocking(move || {
+            let serving = host.coordinator.serving(&served);
+            assert!(serving.recv_timeout(Duration::from_secs(10)).is_ok());
+            host
+        });
+        let _host = host.await.unwrap();
+        let agent = {
+            let place = Place::Path(path.clone());
+            agent::get_async(&place, place.patience()).await.unwrap()
+        };
+        let link = async || match agent.connect(&name).unwrap().wait(WAIT).await {
+            Ok(Connected::Link(linked)) => linked,
+            _ => panic!("no link"),
+        };
+        // One that says that it is ready, and has filled nothing.
+        let hollow = link().await;
+        hollow.booked.adopted(crate::Security::HIGHEST);
+        let hung_up = link().await;
+        drop(hung_up);
+        let filled = link::caller::fill(*link().await).unwrap();
+        filled.1.adopted(crate::Security::HIGHEST);
+        drop((hollow, filled));
+        for _ in 0..500 {
+            let at = path.clone();
+            let rows =
+                tokio::task::spawn_blocking(move || crate::operator::links(Some(&at)).unwrap());
+            let rows = rows.await.unwrap();
+            if rows.iter().all(|row| !row.open) {
+                serving.abort();
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("the coordinator keeps links that never opened");
+    }
+}
