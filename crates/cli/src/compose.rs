@@ -22,6 +22,7 @@ pub use interpolate::Vars;
 pub use partywall_abi::name::MethodPattern;
 
 use field::{Context, Field};
+pub use keys::parse_duration;
 
 /// What a Compose file asks to run.
 #[derive(Debug)]

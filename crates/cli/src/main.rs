@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod build;
+mod call;
 mod compose;
 mod coordinator;
 mod doctor;
@@ -29,6 +30,7 @@ const EXAMPLES: &str = "\
 Examples:
   partywall up compose.yaml                    build and run the services of a Compose file
   partywall links                              who calls whom
+  partywall call greeter hello.Greeter/SayHello --data '{}'
   partywall watch --json | jq .calls           each change as an object
   partywall policy check policy.toml           whether a coordinator takes this policy
   partywall policy explain --policy policy.toml web greeter helloworld.Greeter/SayHello
@@ -81,6 +83,9 @@ enum Command {
     /// Build and run the services of a Compose file, with a coordinator of their own.
     #[command(after_long_help = UP)]
     Up(up::Arguments),
+    /// Call a method with JSON, or list what a service has.
+    #[command(after_help = call::HELP)]
+    Call(call::Arguments),
     /// Run a coordinator until it is stopped.
     Coordinator(coordinator::Arguments),
     /// Check a policy, ask what it says, or have it read again.
@@ -136,6 +141,7 @@ fn main() -> ExitCode {
     }
     let done = match command {
         Command::Up(arguments) => up::run(&arguments),
+        Command::Call(arguments) => call::run(&arguments),
         Command::Coordinator(arguments) => coordinator::run(&arguments),
         Command::Policy { order } => policy::run(&order),
         Command::Doctor(arguments) => doctor::run(&arguments),

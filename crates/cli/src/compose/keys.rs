@@ -347,7 +347,7 @@ fn duration(field: &Field<'_>, cx: &mut Context<'_>) -> Result<Duration, Compose
 }
 
 /// `1h2m3s4ms5us`, each part at most once, of any size.
-fn parse_duration(text: &str) -> Option<Duration> {
+pub fn parse_duration(text: &str) -> Option<Duration> {
     let mut left = text;
     let mut sum = Duration::ZERO;
     while !left.is_empty() {

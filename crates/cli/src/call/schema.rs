@@ -1,0 +1,195 @@
+//! Where the types of a service come from: its reflection, or .proto files.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use partywall::Channel;
+use prost::Message;
+use prost_reflect::prost_types::FileDescriptorProto;
+use prost_reflect::{DescriptorPool, ServiceDescriptor};
+use tokio_stream::StreamExt;
+use tonic::client::Grpc;
+use tonic::codegen::http::uri::PathAndQuery;
+use tonic::{Code, Request, Status};
+use tonic_prost::ProstCodec;
+use tonic_reflection::pb::v1::server_reflection_request::MessageRequest as Question;
+use tonic_reflection::pb::v1::server_reflection_response::MessageResponse as Answer;
+use tonic_reflection::pb::v1::{ServerReflectionRequest, ServerReflectionResponse};
+
+use super::failure::Failed;
+use super::limit;
+
+/// Both versions of reflection have the same messages.
+const VERSIONS: [&str; 2] = ["v1", "v1alpha"];
+/// The most files that a service's types may be in.
+const MOST_FILES: usize = 10_000;
+
+/// The types of services.
+pub(crate) enum Schema {
+    Compiled(DescriptorPool),
+    Reflected { channel: Channel, until: Option<Instant> },
+}
+
+impl Schema {
+    /// Those that the service tells.
+    pub(crate) fn reflected(channel: Channel, until: Option<Instant>) -> Self {
+        Self::Reflected { channel, until }
+    }
+
+    /// Those of .proto files.
+    pub(crate) fn compiled(files: &[PathBuf], include: &[PathBuf]) -> Result<Self, Box<dyn Error>> {
+        let beside = |file: &PathBuf| match file.parent() {
+            Some(dir) if dir != Path::new("") => dir.to_owned(),
+            _ => PathBuf::from("."),
+        };
+        let include = match include {
+            [] => files.iter().map(beside).collect(),
+            named => named.to_vec(),
+        };
+        let compiled = protox::Compiler::new(include).and_then(|mut compiler| {
+            compiler.include_imports(true).open_files(files)?;
+            Ok(compiler.descriptor_pool())
+        });
+        // Its `Debug` has the place of a mistake.
+        Ok(Self::Compiled(compiled.map_err(|error| format!("--proto: {error:?}"))?))
+    }
+
+    /// The names of all services.
+    pub(crate) async fn services(&self) -> Result<Vec<String>, Box<dyn Error>> {
+        let mut names: Vec<String> = match self {
+            Self::Compiled(pool) => pool.services().map(|s| s.full_name().to_owned()).collect(),
+            Self::Reflected { .. } => {
+                let answers = self.ask(vec![Question::ListServices("*".into())]).await?;
+                let lists = answers.into_iter().filter_map(|answer| match answer {
+                    Answer::ListServicesResponse(list) => Some(list.service),
+                    _ => None,
+                });
+                lists.flatten().map(|service| service.name).collect()
+            }
+        };
+        names.sort();
+        Ok(names)
+    }
+
+    /// A service, with all types that it uses.
+    pub(crate) async fn service(&self, name: &str) -> Result<ServiceDescriptor, Box<dyn Error>> {
+        let names = self.services().await?;
+        if !names.iter().any(|known| known == name) {
+            let known = names.join(", ");
+            return Err(format!("there is no service `{name}`; there are: {known}").into());
+        }
+        let pool = match self {
+            Self::Compiled(pool) => pool.clone(),
+            Self::Reflected { .. } => self.files_of(name).await?,
+        };
+        let service = pool.get_service_by_name(name);
+        service.ok_or_else(|| format!("reflection: no file that it tells has `{name}`").into())
+    }
+
+    /// The file that has a symbol, and all that this one imports.
+    async fn files_of(&self, symbol: &str) -> Result<DescriptorPool, Box<dyn Error>> {
+        // Google's own types are there already.
+        let mut pool = DescriptorPool::global();
+        let mut files: BTreeMap<String, FileDescriptorProto> = BTreeMap::new();
+        let mut questions = vec![Question::FileContainingSymbol(symbol.into())];
+        while !questions.is_empty() {
+            let asked = files.len();
+            for answer in self.ask(std::mem::take(&mut questions)).await? {
+                let Answer::FileDescriptorResponse(told) = answer else {
+                    return Err("reflection: an answer to another question".into());
+                };
+                for bytes in told.file_descriptor_proto {
+                    let file = FileDescriptorProto::decode(&bytes[..]);
+                    let file = file.map_err(|error| format!("reflection: no file: {error}"))?;
+                    files.insert(file.name().to_owned(), file);
+                }
+            }
+            let imports = files.values().flat_map(|file| &file.dependency);
+            let mut missing: Vec<&String> = imports
+                .filter(|name| !files.contains_key(*name) && pool.get_file_by_name(name).is_none())
+                .collect();
+            missing.sort();
+            missing.dedup();
+            if files.len() + missing.len() > MOST_FILES {
+                return Err(format!("reflection: more than {MOST_FILES} files").into());
+            }
+            if let (true, Some(name)) = (files.len() == asked, missing.first()) {
+                return Err(format!("reflection: it does not tell `{name}`; use --proto").into());
+            }
+            questions = missing.into_iter().cloned().map(Question::FileByFilename).collect();
+        }
+        let new = files.into_values().filter(|file| pool.get_file_by_name(file.name()).is_none());
+        let new: Vec<FileDescriptorProto> = new.collect();
+        let added = pool.add_file_descriptor_protos(new);
+        added.map_err(|error| format!("reflection: files that do not fit together: {error}"))?;
+        Ok(pool)
+    }
+
+    /// Asks by the first version of reflection that there is.
+    async fn ask(&self, questions: Vec<Question>) -> Result<Vec<Answer>, Box<dyn Error>> {
+        let mut first = None;
+        for version in VERSIONS {
+            match self.ask_by(version, &questions).await {
+                Ok(answers) => return Ok(answers),
+                Err(status) => {
+                    let next =
+                        matches!(status.code(), Code::Unimplemented | Code::PermissionDenied);
+                    first.get_or_insert(status);
+                    if !next {
+                        break;
+                    }
+                }
+            }
+        }
+        let status = first.unwrap_or_else(|| Status::internal("no version"));
+        let remedy = match status.code() {
+            Code::Unimplemented => {
+                return Err("the service has no reflection; name its .proto by --proto FILE".into());
+            }
+            Code::PermissionDenied => {
+                "\nreflection is a method as well: allow `grpc.reflection.v1.ServerReflection/*`, or name \
+                 the service's .proto by --proto FILE"
+            }
+            _ => "",
+        };
+        let text = format!("{}{remedy}", status.message());
+        let status = Status::with_details(status.code(), text, status.details().to_vec().into());
+        let types = DescriptorPool::new();
+        Err(Failed { what: "reflection".into(), status, types }.into())
+    }
+
+    async fn ask_by(&self, version: &str, questions: &[Question]) -> Result<Vec<Answer>, Status> {
+        let Self::Reflected { channel, until } = self else { return Ok(Vec::new()) };
+        let path = format!("/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo");
+        let path =
+            PathAndQuery::try_from(path).map_err(|error| Status::internal(error.to_string()))?;
+        let messages: Vec<_> = questions
+            .iter()
+            .map(|question| ServerReflectionRequest {
+                host: String::new(),
+                message_request: Some(question.clone()),
+            })
+            .collect();
+        let mut request = Request::new(tokio_stream::iter(messages));
+        limit(&mut request, *until);
+        let mut grpc = Grpc::new(channel.clone());
+        grpc.ready().await?;
+        let codec = ProstCodec::<ServerReflectionRequest, ServerReflectionResponse>::default();
+        let mut answers = grpc.streaming(request, path, codec).await?.into_inner();
+        let mut told = Vec::new();
+        while told.len() < questions.len()
+            && let Some(answer) = answers.next().await
+        {
+            match answer?.message_response {
+                Some(Answer::ErrorResponse(error)) => {
+                    return Err(Status::new(Code::from(error.error_code), error.error_message));
+                }
+                Some(answer) => told.push(answer),
+                None => return Err(Status::internal("an answer without content")),
+            }
+        }
+        Ok(told)
+    }
+}

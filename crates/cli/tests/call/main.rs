@@ -1,0 +1,314 @@
+//! `partywall call` as a process, against a service with every kind of method.
+
+mod service;
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use partywall_testkit::Host;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use service::{Reflection, Running, proto};
+
+const LONG: Duration = Duration::from_secs(20);
+
+/// `partywall call` with the name `test`, or over HTTP/2.
+fn call(socket: &Path, target: &str, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_partywall"));
+    command.args(["call", target]).args(arguments);
+    if !target.contains(':') {
+        command.arg("--socket").arg(socket);
+    }
+    command.env_remove("PARTYWALL_LOG").env_remove("RUST_LOG");
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+impl Running {
+    /// Both routes, as targets.
+    fn targets(&self) -> [String; 2] {
+        ["test".into(), format!("unix:{}", self.path.display())]
+    }
+
+    fn call(&self, target: &str, arguments: &[&str]) -> Output {
+        call(&self.host.socket, target, arguments).output().unwrap()
+    }
+
+    fn good(&self, target: &str, arguments: &[&str]) -> String {
+        let out = self.call(target, arguments);
+        assert_eq!(out.status.code(), Some(0), "{arguments:?}: {}", text(&out.stderr));
+        text(&out.stdout)
+    }
+
+    /// The exit status, and what is on standard error.
+    fn bad(&self, target: &str, arguments: &[&str]) -> (i32, String) {
+        let out = self.call(target, arguments);
+        assert_eq!(text(&out.stdout), "", "{arguments:?}");
+        (out.status.code().unwrap(), text(&out.stderr))
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn lines(text: &str) -> Vec<Value> {
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// Every kind of field, as proto3 writes it in JSON.
+fn all() -> Value {
+    json!({
+        "text": "täxt\n", "small": -1, "big": "-9223372036854775808",
+        "bigger": "18446744073709551615", "ratio": 0.5, "yes": true, "raw": "AAH/", "colour": "GREEN",
+        "inner": {"text": "in", "inner": {"other": 3}}, "words": ["a", "b"], "counts": {"x": 1, "y": 2},
+        "numbered": {"7": {"text": "seven"}}, "one": "1", "when": "2001-02-03T04:05:06.007Z",
+        "long": "1.500s", "free": {"a": [1.0, null, "x", {"b": false}]}, "maybe": "",
+        "any": {"@type": "type.googleapis.com/test.All", "text": "packed"}, "value": [true], "set": 0,
+    })
+}
+
+#[test]
+fn services_and_methods_are_listed_and_described() {
+    let running = Running::start(Reflection::V1);
+    for target in running.targets() {
+        let listed = running.good(&target, &[]);
+        assert_eq!(listed, "grpc.reflection.v1.ServerReflection\ntest.Kinds\n");
+        let methods = running.good(&target, &["test.Kinds"]);
+        assert!(methods.contains("test.Kinds/Echo (test.All) returns (test.All)\n"), "{methods}");
+        let chat = "test.Kinds/Chat (stream test.All) returns (stream test.All)\n";
+        assert!(methods.contains(chat), "{methods}");
+    }
+    let out = running.call("test", &["test.Kinds/Echo", "--describe"]);
+    assert!(text(&out.stderr).contains("test.All.choice: one of `one`, `other`"));
+    let template: Value = serde_json::from_slice(&out.stdout).unwrap();
+    let named = all();
+    let fields = named.as_object().unwrap().keys();
+    for field in fields.filter(|field| !["any", "inner"].contains(&field.as_str())) {
+        assert!(template.get(field).is_some(), "{field} is not in {template}");
+    }
+    // What is described is what the method takes.
+    running.good("test", &["test.Kinds/Echo", "--data", &template.to_string()]);
+}
+
+#[test]
+fn each_kind_of_method_answers_over_each_route_and_by_each_source_of_types() {
+    let (all, proto) = (all().to_string(), proto());
+    let proto = proto.to_str().unwrap();
+    let sources: [(Reflection, &[&str]); 3] = [
+        (Reflection::V1, &[]),
+        (Reflection::V1Alpha, &[]),
+        (Reflection::None, &["--proto", proto]),
+    ];
+    for (reflection, source) in sources {
+        let running = Running::start(reflection);
+        for target in running.targets() {
+            let good = |method: &str, data: &str| {
+                let arguments = [&[method, "--data", data], source].concat();
+                lines(&running.good(&target, &arguments))
+            };
+            assert_eq!(good("test.Kinds/Echo", &all), [self::all()]);
+            assert_eq!(good("/test.Kinds/Echo", ""), [json!({})]);
+            assert_eq!(good("test.Kinds/Thrice", "{\"small\": 1}"), vec![json!({"small": 1}); 3]);
+            let two = "{\"small\": 1}{\"small\": 2}\n";
+            assert_eq!(good("test.Kinds/Last", two), [json!({"small": 2})]);
+            assert_eq!(good("test.Kinds/Chat", two), [json!({"small": 1}), json!({"small": 2})]);
+            assert_eq!(good("test.Kinds/Chat", ""), [Value::Null; 0]);
+        }
+    }
+}
+
+#[test]
+fn messages_come_from_a_file_and_from_standard_input() {
+    let running = Running::start(Reflection::V1);
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("request.json");
+    std::fs::write(&file, "{\"text\": \"file\"}").unwrap();
+    let at = format!("@{}", file.display());
+    let said = running.good("test", &["test.Kinds/Echo", "--data", &at]);
+    assert_eq!(said, "{\"text\":\"file\"}\n");
+    for arguments in [&["test.Kinds/Echo"][..], &["test.Kinds/Echo", "--data", "@-"]] {
+        let mut command = call(&running.host.socket, "test", arguments);
+        command.stdin(std::fs::File::open(&file).unwrap());
+        assert_eq!(text(&command.output().unwrap().stdout), "{\"text\":\"file\"}\n");
+    }
+}
+
+#[test]
+fn answers_are_written_while_the_input_is_open() {
+    let running = Running::start(Reflection::V1);
+    for target in running.targets() {
+        let mut child = begin(&running, &target, &["test.Kinds/Chat"]);
+        let mut input = child.stdin.take().unwrap();
+        let mut output = BufReader::new(child.stdout.take().unwrap());
+        for number in 1..4 {
+            write!(input, "{{\"small\": {number}}}").unwrap();
+            let mut line = String::new();
+            output.read_line(&mut line).unwrap();
+            assert_eq!(line, format!("{{\"small\":{number}}}\n"));
+        }
+        // A mistake later on ends the call; what came before has been answered.
+        writeln!(input, "\n{{\"smal\": 4}}").unwrap();
+        let out = child.wait_with_output().unwrap();
+        assert_eq!(out.status.code(), Some(1));
+        let said = text(&out.stderr);
+        assert!(said.contains("standard input, line 2, column 8"), "{said}");
+        drop(input);
+    }
+}
+
+fn begin(running: &Running, target: &str, arguments: &[&str]) -> Child {
+    call(&running.host.socket, target, arguments).stdin(Stdio::piped()).spawn().unwrap()
+}
+
+#[test]
+fn a_failed_call_tells_code_message_and_details_and_ends_with_the_code() {
+    let running = Running::start(Reflection::V1);
+    for target in running.targets() {
+        let (code, said) = running.bad(&target, &["test.Kinds/Fail", "--data", "{}"]);
+        assert_eq!(code, 64 + 5, "{said}");
+        assert!(said.contains("test.Kinds/Fail: NOT_FOUND: nothing of that name\n"), "{said}");
+        assert!(said.contains("\"reason\":\"GONE\""), "{said}");
+        let slow = ["test.Kinds/Wait", "--data", "{}", "--timeout", "300ms"];
+        let (code, said) = running.bad(&target, &slow);
+        assert_eq!(code, 64 + 4, "{said}");
+        assert!(said.contains("test.Kinds/Wait: DEADLINE_EXCEEDED: "), "{said}");
+        assert_eq!(running.calls.recv_timeout(LONG), Ok("begun"));
+        assert_eq!(running.calls.recv_timeout(LONG), Ok("dropped"));
+    }
+}
+
+#[test]
+fn an_interrupt_ends_the_call() {
+    let running = Running::start(Reflection::V1);
+    for target in running.targets() {
+        let mut child = begin(&running, &target, &["test.Kinds/Wait", "--data", "{}"]);
+        assert_eq!(running.calls.recv_timeout(LONG), Ok("begun"));
+        kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+        assert_eq!(running.calls.recv_timeout(LONG), Ok("dropped"));
+        assert_eq!(child.wait().unwrap().code(), None);
+    }
+}
+
+#[test]
+fn verbose_tells_the_route_what_protects_it_and_metadata() {
+    let running = Running::start(Reflection::V1);
+    let routes = ["route: ring to ", "route: HTTP/2 to "];
+    for (target, route) in running.targets().iter().zip(routes) {
+        let metadata = ["--metadata", "User: me", "--metadata", "data-bin: AAEC"];
+        let arguments = [&["test.Kinds/Echo", "--data", "{}", "--verbose"][..], &metadata].concat();
+        let out = running.call(target, &arguments);
+        let said = text(&out.stderr);
+        assert_eq!(text(&out.stdout), "{}\n", "{said}");
+        for part in [route, "\nsecurity: process, ", "\nheader: user: me\n", "data-bin: AAEC\n"] {
+            assert!(said.contains(part), "{part:?} is not in {said}");
+        }
+        assert!(said.contains("\ntime: "), "{said}");
+    }
+}
+
+#[test]
+fn reflection_that_is_missing_or_denied_is_told_with_the_remedy() {
+    let running = Running::start(Reflection::None);
+    for target in running.targets() {
+        let (code, said) = running.bad(&target, &["test.Kinds/Echo"]);
+        assert_eq!(code, 1, "{said}");
+        assert!(said.contains("has no reflection; name its .proto by --proto"), "{said}");
+    }
+    let policy =
+        "[service.test]\nregister = ['anyone']\n[service.test.call]\nanyone = ['test.Kinds/*']\n";
+    let running = Running::at(Host::with(policy), Reflection::V1);
+    let (code, said) = running.bad("test", &["test.Kinds/Echo"]);
+    assert_eq!(code, 64 + 7, "{said}");
+    assert!(said.contains("reflection: PERMISSION_DENIED: the policy does not let"), "{said}");
+    assert!(said.contains("allow `grpc.reflection.v1.ServerReflection/*`"), "{said}");
+    let proto = proto();
+    let with = ["test.Kinds/Echo", "--data", "{}", "--proto", proto.to_str().unwrap()];
+    assert_eq!(running.good("test", &with), "{}\n");
+}
+
+#[test]
+fn a_name_that_nobody_serves_fails_and_is_waited_for_on_demand() {
+    let host = Host::open();
+    let arguments = ["test.Kinds/Echo", "--data", "{}"];
+    let out = call(&host.socket, "test", &arguments).output().unwrap();
+    assert_eq!(out.status.code(), Some(1), "{}", text(&out.stderr));
+    assert!(text(&out.stderr).contains("test"), "{}", text(&out.stderr));
+    let soon = [&arguments[..], &["--wait", "--timeout", "200ms"]].concat();
+    let out = call(&host.socket, "test", &soon).output().unwrap();
+    assert_eq!(out.status.code(), Some(1));
+    assert!(text(&out.stderr).contains("no answer within 200ms"), "{}", text(&out.stderr));
+    let mut waiting = call(&host.socket, "test", &[&arguments[..], &["--wait"]].concat());
+    let child = waiting.spawn().unwrap();
+    let _running = Running::at(host, Reflection::V1);
+    let out = child.wait_with_output().unwrap();
+    assert_eq!(text(&out.stdout), "{}\n", "{}", text(&out.stderr));
+}
+
+#[test]
+fn wrong_input_is_told_with_place_field_and_remedy_and_is_no_call() {
+    let running = Running::start(Reflection::V1);
+    let deep = format!("{}{}", "{\"inner\":".repeat(300), "}".repeat(300));
+    for (data, parts) in [
+        ("{", &["line 1, column 1", "EOF"][..]),
+        ("[1]", &["line 1, column 1", "expected a map"]),
+        ("{\"text\": 1}", &["line 1, column 11", "field `text`", "expected a string"]),
+        ("{\n \"inner\": {\"small\": \"x\"}}", &["line 2, column 23", "field `inner.small`"]),
+        ("{\"small\": 2147483648}", &["field `small`", "out of range"]),
+        ("{\"raw\": \"*\"}", &["field `raw`", "invalid base64"]),
+        ("{\"colour\": \"BLUE\"}", &["field `colour`", "unrecognized enum value 'BLUE'"]),
+        ("{\"txt\": 1}", &["unrecognized field name 'txt'", "--describe"]),
+        ("{\"one\": \"a\", \"other\": 1}", &["choice"]),
+        ("{\"when\": \"yesterday\"}", &["field `when`"]),
+        ("{\"words\": [\"a\", 1]}", &["field `words[1]`"]),
+        ("{\"counts\": {\"x\": true}}", &["field `counts.x`"]),
+        ("{\"any\": {\"@type\": \"a/no.Such\"}}", &["field `any`", "'no.Such' not found"]),
+        ("{\"any\": {}}", &["field `any`", "@type"]),
+        ("{} {}", &["column 4", "something follows the message"]),
+        (&deep, &["recursion limit"]),
+    ] {
+        let (code, said) = running.bad("test", &["test.Kinds/Echo", "--data", data]);
+        assert_eq!(code, 1, "{data}: {said}");
+        assert!(said.starts_with("partywall: --data, line "), "{data}: {said}");
+        for part in parts {
+            assert!(said.contains(part), "{data}: {part:?} is not in {said}");
+        }
+    }
+    let links = partywall::operator::links(Some(&running.host.socket)).unwrap();
+    let denied_or_failed: u64 = links.iter().map(|link| link.stats.failed).sum();
+    assert_eq!(denied_or_failed, 0, "a mistake reached the service: {links:?}");
+}
+
+#[test]
+fn wrong_arguments_are_told_with_what_there_is() {
+    let running = Running::start(Reflection::V1);
+    let dir = tempfile::tempdir().unwrap();
+    let broken = dir.path().join("broken.proto");
+    std::fs::write(&broken, "syntax = \"proto3\";\nmessage A { strin a = 1 }\n").unwrap();
+    let broken = broken.to_str().unwrap();
+    for (target, arguments, status, part) in [
+        (
+            "test",
+            &["test.Kind/Echo"][..],
+            1,
+            "there are: grpc.reflection.v1.ServerReflection, test.Kinds",
+        ),
+        ("test", &["test.Kinds/Ech"], 1, "it has Echo, Thrice, Last, Chat, Fail, Wait"),
+        ("test", &["test.Kinds", "--describe"], 1, "write a method"),
+        ("test", &["test.Kinds/Echo", "--data", "@/no/such"], 1, "--data @/no/such: No such file"),
+        ("test", &["test.Kinds/Echo", "--proto", "/no/such.proto"], 1, "/no/such.proto"),
+        ("test", &["test.Kinds/Echo", "--proto", broken], 1, "broken.proto:2:"),
+        ("te st", &[], 1, "te st"),
+        ("ftp://x", &[], 1, "http://HOST:PORT"),
+        ("http://127.0.0.1:1", &[], 1, "refused"),
+        ("test", &["a.B/C", "--timeout", "1"], 2, "write a time such as"),
+        ("test", &["a.B/C", "--metadata", "x"], 2, "write KEY: VALUE"),
+        ("test", &["a.B/C", "--include", "x"], 2, "--proto"),
+    ] {
+        let (code, said) = running.bad(target, arguments);
+        assert_eq!(code, status, "{target} {arguments:?}: {said}");
+        assert!(said.contains(part), "{target} {arguments:?}: {part:?} is not in {said}");
+    }
+}

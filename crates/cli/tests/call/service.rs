@@ -1,0 +1,214 @@
+//! The service of `kinds.proto`, which repeats bytes and so needs none of its types.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::task::{Context, Poll};
+
+use partywall::{Routes, Server};
+use partywall_testkit::Host;
+use tokio::sync::oneshot;
+use tokio_stream::{Stream, StreamExt};
+use tonic::body::Body;
+use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
+use tonic::codegen::{Bytes, Service, http};
+use tonic::server::{Grpc, NamedService, StreamingService};
+use tonic::{Code, Request, Response, Status, Streaming};
+use tonic_reflection::server::Builder;
+
+/// By what a service tells its types.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Reflection {
+    V1,
+    V1Alpha,
+    None,
+}
+
+/// The service at the name `test` and at a path, with a coordinator; all end with the value.
+pub struct Running {
+    pub host: Host,
+    /// Says when a call of `Wait` begins and when it is dropped.
+    pub calls: Receiver<&'static str>,
+    pub path: PathBuf,
+    _stop: oneshot::Sender<()>,
+    _dir: tempfile::TempDir,
+}
+
+impl Running {
+    pub fn start(reflection: Reflection) -> Self {
+        Self::at(Host::open(), reflection)
+    }
+
+    pub fn at(host: Host, reflection: Reflection) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("test.sock");
+        let (calls, told) = channel();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let at = format!("unix:{},test", path.display());
+        let socket = host.socket.clone();
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.unwrap().block_on(async {
+                let mut server = Server::builder().coordinator(socket);
+                let served = server.add_routes(routes(reflection, calls)).serve(at);
+                tokio::select! {
+                    ended = served => ended.unwrap(),
+                    _ = stopped => {}
+                }
+            });
+        });
+        host.until_served();
+        Self { host, calls: told, path, _stop: stop, _dir: dir }
+    }
+}
+
+fn routes(reflection: Reflection, calls: Sender<&'static str>) -> Routes {
+    let routes = Routes::default().add_service(Kinds { calls });
+    let files = protox::compile([proto()], [proto().parent().unwrap()]).unwrap();
+    let builder = Builder::configure().register_file_descriptor_set(files);
+    match reflection {
+        Reflection::V1 => routes.add_service(builder.build_v1().unwrap()),
+        Reflection::V1Alpha => routes.add_service(builder.build_v1alpha().unwrap()),
+        Reflection::None => routes,
+    }
+}
+
+pub fn proto() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/call/kinds.proto")
+}
+
+#[derive(Clone)]
+struct Kinds {
+    calls: Sender<&'static str>,
+}
+
+impl NamedService for Kinds {
+    const NAME: &'static str = "test.Kinds";
+}
+
+type BoxFuture<T, E> = Pin<Box<dyn Future<Output = Result<T, E>> + Send>>;
+
+impl Service<http::Request<Body>> for Kinds {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<Self::Response, Infallible>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        let method = request.uri().path().rsplit('/').next().unwrap_or_default().to_owned();
+        let method = Method { method, calls: self.calls.clone() };
+        Box::pin(async move { Ok(Grpc::new(Raw).streaming(method, request).await) })
+    }
+}
+
+struct Method {
+    method: String,
+    calls: Sender<&'static str>,
+}
+
+type Answers = Pin<Box<dyn Stream<Item = Result<Bytes, Status>> + Send>>;
+
+impl StreamingService<Bytes> for Method {
+    type Response = Bytes;
+    type ResponseStream = Answers;
+    type Future = BoxFuture<Response<Answers>, Status>;
+
+    fn call(&mut self, request: Request<Streaming<Bytes>>) -> Self::Future {
+        let (method, calls) = (self.method.clone(), self.calls.clone());
+        Box::pin(async move {
+            let (metadata, _, mut requests) = request.into_parts();
+            let answers: Answers = match method.as_str() {
+                "Echo" | "Chat" => Box::pin(requests),
+                "Thrice" => {
+                    let one = requests.message().await?.unwrap_or_default();
+                    Box::pin(tokio_stream::iter([one.clone(), one.clone(), one].map(Ok)))
+                }
+                "Last" => {
+                    let mut last = Bytes::new();
+                    while let Some(message) = requests.message().await? {
+                        last = message;
+                    }
+                    Box::pin(tokio_stream::once(Ok(last)))
+                }
+                "Wait" => {
+                    calls.send("begun").unwrap();
+                    let waiting = Waiting(calls);
+                    Box::pin(tokio_stream::pending().map(move |()| {
+                        let _held = &waiting;
+                        Ok(Bytes::new())
+                    }))
+                }
+                _ => return Err(failure()),
+            };
+            let mut response = Response::new(answers);
+            for key in ["user", "data-bin"] {
+                if let Some(value) = metadata.get(key) {
+                    response.metadata_mut().insert(key, value.clone());
+                }
+                if let Some(value) = metadata.get_bin(key) {
+                    response.metadata_mut().insert_bin(key, value.clone());
+                }
+            }
+            Ok(response)
+        })
+    }
+}
+
+/// Tells of its end.
+struct Waiting(Sender<&'static str>);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let _test_over = self.0.send("dropped");
+    }
+}
+
+fn failure() -> Status {
+    use tonic_types::{ErrorDetails, StatusExt};
+    let info = ErrorDetails::with_error_info("GONE", "example.org", [("a".into(), "b".into())]);
+    Status::with_error_details(Code::NotFound, "nothing of that name", info)
+}
+
+/// Messages as bytes.
+#[derive(Clone, Copy)]
+struct Raw;
+
+impl Codec for Raw {
+    type Encode = Bytes;
+    type Decode = Bytes;
+    type Encoder = Self;
+    type Decoder = Self;
+
+    fn encoder(&mut self) -> Self {
+        *self
+    }
+
+    fn decoder(&mut self) -> Self {
+        *self
+    }
+}
+
+impl Encoder for Raw {
+    type Item = Bytes;
+    type Error = Status;
+
+    fn encode(&mut self, item: Bytes, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        prost::bytes::BufMut::put(buffer, item);
+        Ok(())
+    }
+}
+
+impl Decoder for Raw {
+    type Item = Bytes;
+    type Error = Status;
+
+    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<Bytes>, Status> {
+        use prost::bytes::Buf;
+        Ok(Some(buffer.copy_to_bytes(buffer.remaining())))
+    }
+}
