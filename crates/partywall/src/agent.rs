@@ -74,6 +74,14 @@ pub(crate) struct Registered {
     pub(crate) events: mpsc::UnboundedReceiver<Event>,
 }
 
+impl Registered {
+    /// Whether the coordinator knows of it now, and can make links.
+    pub(crate) fn is_known(&self) -> bool {
+        let books = lock(&self.agent.books);
+        books.served.get(&self.key).is_some_and(|served| served.number.is_some())
+    }
+}
+
 impl Drop for Registered {
     fn drop(&mut self) {
         self.agent.unregister(self.key);

@@ -4,11 +4,18 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 
-use crate::lock::lock;
 use bytes::Bytes;
 use tonic::Status;
 use tonic::body::Body;
+use tower::load_shed::error::Overloaded;
+use tower::timeout::error::Elapsed;
 use tower::{Service, ServiceExt};
+
+use crate::lock::lock;
+
+mod limits;
+
+pub(crate) use limits::Limits;
 
 /// An error of a layer.
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -27,7 +34,7 @@ pub(crate) trait Dispatch: Send + Sync {
 pub(crate) struct Services(Arc<dyn Fn() -> Arc<dyn Dispatch> + Send + Sync>);
 
 impl Services {
-    pub(crate) fn new<S, B>(service: S) -> Self
+    pub(crate) fn new<S, B>(service: S, limits: Limits) -> Self
     where
         S: Service<http::Request<Body>, Response = http::Response<B>> + Clone + Send + 'static,
         S::Future: Send,
@@ -36,7 +43,7 @@ impl Services {
         B::Error: Into<BoxError>,
     {
         let first = Stacked::new(service);
-        Self(Arc::new(move || Arc::new(Stacked::new(first.copy()))))
+        Self(Arc::new(move || limits.around(first.copy())))
     }
 
     /// For one more link or connection.
@@ -71,8 +78,19 @@ where
         Box::pin(async move {
             match answer.await {
                 Ok(response) => response.map(Body::new),
-                Err(error) => Status::from_error(error.into()).into_http(),
+                Err(error) => status_of(error.into()).into_http(),
             }
         })
+    }
+}
+
+/// The status of an error of a layer.
+fn status_of(error: BoxError) -> Status {
+    if error.is::<Elapsed>() {
+        Status::deadline_exceeded("the server's own time for a handler has passed")
+    } else if error.is::<Overloaded>() {
+        Status::resource_exhausted("the server takes no more calls of this link or connection now")
+    } else {
+        Status::from_error(error)
     }
 }

@@ -34,10 +34,11 @@ pub(crate) use http2::{Connection, serve_connection};
 pub use routes::Routes;
 pub use serving::Serving;
 
-use self::options::{Options, Served};
+pub(crate) use self::options::Options;
+use self::options::Served;
 use crate::agent::Place;
 use crate::channel::Channel;
-use crate::dispatch::{BoxError, Services};
+use crate::dispatch::BoxError;
 use crate::error::Error;
 
 /// Builds a [`Router`]: layers first, then services.
@@ -107,7 +108,7 @@ impl<L> Server<L> {
         L: Clone,
     {
         let (layer, socket) = (self.layer.clone(), self.socket.clone());
-        Router { layer, routes: routes.into(), socket, options: self.options }
+        Router { layer, routes: routes.into(), socket, options: self.options.clone() }
     }
 }
 
@@ -342,8 +343,7 @@ impl<L> Router<L> {
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<BoxError>,
     {
-        let services = Services::new(self.layer.layer(self.routes));
         let place = self.socket.map_or_else(Place::find, Place::Path);
-        (Served::new(services, self.options), place)
+        (Served::new(self.layer.layer(self.routes), self.options), place)
     }
 }

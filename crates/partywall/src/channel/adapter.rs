@@ -10,7 +10,6 @@
 use std::convert::Infallible;
 
 use hyper_util::rt::TokioIo;
-use partywall_abi::limits;
 use partywall_abi::security::Security;
 use tokio::sync::watch;
 use tonic::body::Body;
@@ -19,7 +18,7 @@ use tower::{Service, service_fn};
 
 use super::Channel;
 use crate::dispatch::{Answer, Dispatch};
-use crate::server::{Connection, serve_connection};
+use crate::server::{Connection, Options, serve_connection};
 use crate::wire;
 
 /// Bytes under way in each direction of a connection.
@@ -33,9 +32,9 @@ pub(super) fn tonic_channel(channel: Channel) -> tonic::transport::Channel {
         let forward = std::sync::Arc::new(Forward(channel.clone()));
         tokio::spawn(async move {
             let (_never, stopped) = watch::channel(false);
-            let streams = limits::STREAMS as u32;
             let ours = (ours, Security::IN_PROCESS);
-            serve_connection(ours, forward, streams, stopped, Connection::alone()).await;
+            serve_connection(ours, forward, &Options::default(), stopped, Connection::alone())
+                .await;
         });
         std::future::ready(Ok::<_, Infallible>(TokioIo::new(theirs)))
     });

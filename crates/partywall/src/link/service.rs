@@ -339,10 +339,10 @@ impl Service {
     }
 
     /// Waits until a draining link has no call under way and none to come, at most so long, and ends
-    /// it; calls that are open then end with UNAVAILABLE.
-    pub(crate) async fn finish(&self, within: Duration) {
+    /// it; calls that are open then end with UNAVAILABLE, and `why`.
+    pub(crate) async fn finish(&self, within: Duration, why: &str) {
         if tokio::time::timeout(within, self.finished()).await.is_err() {
-            let text = format!("the server has ended, {within:?} after it was told to");
+            let text = format!("{why}, {within:?} after it was told to");
             let calls = self.end_all(&Status::unavailable(text));
             let link = self.link.number;
             tracing::warn!(link, calls, ?within, "calls are open after the drain");

@@ -2,15 +2,17 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use partywall_abi::name::ServiceName;
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 
-use super::options::Served;
+use super::options::{Age, Served};
 use crate::agent::{Event, Registered};
 use crate::error::Error;
 use crate::link;
+use crate::link::service::Service;
 
 /// How often a server whose coordinator is gone looks whether its links have closed.
 const ORPHANED: Duration = Duration::from_secs(1);
@@ -21,20 +23,93 @@ pub(super) fn places() -> u32 {
     limit.map_or(u32::MAX, |n| u32::try_from(n / 4 * 3).unwrap_or(u32::MAX))
 }
 
+/// The open links of a name.
+struct Links {
+    age: Age,
+    /// With the time from which each is not to be used, unless it is over already.
+    all: Vec<(Weak<Service>, Option<Instant>)>,
+    /// The first of these times.
+    next: Option<Instant>,
+    /// Ends those that drain.
+    ending: JoinSet<()>,
+}
+
+impl Links {
+    fn new(age: Age) -> Self {
+        Self { age, all: Vec::new(), next: None, ending: JoinSet::new() }
+    }
+
+    fn add(&mut self, link: &Arc<Service>) {
+        if self.all.len() == self.all.capacity() {
+            self.all.retain(|(link, _)| link.strong_count() > 0);
+        }
+        let at = self.age.most.and_then(|most| Instant::now().checked_add(most));
+        self.next = self.next.or(at);
+        self.all.push((Arc::downgrade(link), at));
+    }
+
+    /// Waits until one has its age, or forgets those that have ended.
+    async fn due(&mut self) {
+        loop {
+            tokio::select! {
+                () = at(self.next) => return,
+                Some(_ended) = self.ending.join_next() => {}
+            }
+        }
+    }
+
+    /// Asks the callers of those that have their age to use others; later, if there can be none now.
+    fn drain_old(&mut self, replaceable: bool) {
+        let now = Instant::now();
+        if !replaceable {
+            self.next = Some(now + ORPHANED);
+            return;
+        }
+        let grace = self.age.grace.unwrap_or(Duration::MAX);
+        for (link, until) in &mut self.all {
+            if until.is_none_or(|until| until > now) {
+                continue;
+            }
+            *until = None;
+            if let Some(link) = link.upgrade() {
+                link.drain();
+                self.ending.spawn(async move { link.finish(grace, "the link has ended").await });
+            }
+        }
+        self.next = self.all.iter().filter_map(|(_, until)| *until).min();
+    }
+
+    fn open(&self) -> Vec<Arc<Service>> {
+        self.all.iter().filter_map(|(link, _)| link.upgrade()).collect()
+    }
+}
+
+/// Waits for a time, or for ever.
+async fn at(time: Option<Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
 /// Takes the links that a name is offered, until it is time to stop.
 pub(super) async fn serve(
     name: ServiceName,
     mut registered: Registered,
-    Served { services, accounts, drain, .. }: Served,
+    Served { services, accounts, options }: Served,
     mut stopped: watch::Receiver<bool>,
 ) -> Result<(), Error> {
-    let mut links: Vec<Weak<link::service::Service>> = Vec::new();
+    let mut links = Links::new(options.age);
     let mut adopting: HashMap<u64, link::service::Adopting> = HashMap::new();
     let mut result = Ok(());
     loop {
         let event = tokio::select! {
             _ = stopped.wait_for(|stop| *stop) => break,
             event = registered.events.recv() => event,
+            () = links.due() => {
+                links.drain_old(registered.is_known());
+                continue;
+            }
         };
         match event {
             Some(Event::Offer(offer)) => {
@@ -48,18 +123,14 @@ pub(super) async fn serve(
                 let Some(adopted) = adopting.remove(&link) else { continue };
                 let callers = (callers, security);
                 match link::service::open(adopted, callers, services.for_one(), &accounts) {
-                    Ok(link) => {
-                        if links.len() == links.capacity() {
-                            links.retain(|l| l.strong_count() > 0);
-                        }
-                        links.push(Arc::downgrade(&link));
-                    }
+                    Ok(link) => links.add(&link),
                     Err(why) => tracing::warn!(link, %why, "a link was not opened"),
                 }
             }
             Some(Event::Over(link)) => drop(adopting.remove(&link)),
             Some(Event::Lost) => {
-                tracing::info!(%name, links = links.len(), "the coordinator has gone; links go on");
+                let links = links.open().len();
+                tracing::info!(%name, links, "the coordinator has gone; links go on");
                 adopting.clear();
             }
             Some(Event::Ended(why)) => {
@@ -69,13 +140,13 @@ pub(super) async fn serve(
             None => break,
         }
     }
-    tracing::debug!(%name, links = links.len(), "draining");
     drop(registered);
     drop(adopting);
-    let links: Vec<_> = links.iter().filter_map(Weak::upgrade).collect();
+    let open = links.open();
+    tracing::debug!(%name, links = open.len(), "draining");
     if result.is_err() {
         // Without a coordinator no link can come, but those that are there go on.
-        while !*stopped.borrow() && !links.iter().all(|l| l.is_closed()) {
+        while !*stopped.borrow() && !open.iter().all(|l| l.is_closed()) {
             let _look = tokio::time::timeout(ORPHANED, stopped.changed()).await;
         }
         // An end that was asked for is none that came too early.
@@ -83,12 +154,12 @@ pub(super) async fn serve(
             result = Ok(());
         }
     }
-    links.iter().for_each(|link| link.drain());
-    let mut finishing = tokio::task::JoinSet::new();
-    for link in links {
-        finishing.spawn(async move { link.finish(drain).await });
+    open.iter().for_each(|link| link.drain());
+    let (mut ending, drain) = (links.ending, options.drain);
+    for link in open {
+        ending.spawn(async move { link.finish(drain, "the server has ended").await });
     }
-    while finishing.join_next().await.is_some() {}
+    while ending.join_next().await.is_some() {}
     result
 }
 

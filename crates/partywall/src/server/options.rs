@@ -1,28 +1,52 @@
-//! What a server bounds.
+//! What is set for a server, on each route.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use partywall_abi::limits;
+use tonic::body::Body;
+use tower::Service;
 
 use super::Server;
-use crate::dispatch::Services;
+use super::http2::Settings;
+use crate::dispatch::{BoxError, Limits, Services};
 use crate::link::account::{Accounts, Bounds};
 
 /// How long calls that are open may go on when a server ends, unless it is set.
 const DRAIN: Duration = Duration::from_secs(30);
 
-/// What a server bounds.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Options {
+/// What is set for a server.
+#[derive(Clone, Debug)]
+pub(crate) struct Options {
     bounds: Bounds,
-    drain: Duration,
+    limits: Limits,
+    pub(super) drain: Duration,
+    pub(super) age: Age,
+    pub(super) http2: Settings,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { bounds: Bounds::default(), drain: DRAIN }
+        let (limits, http2) = (Limits::default(), Settings::default());
+        Self { bounds: Bounds::default(), limits, drain: DRAIN, age: Age::default(), http2 }
     }
+}
+
+impl Options {
+    /// Calls of an HTTP/2 connection.
+    pub(super) fn streams(&self) -> u32 {
+        self.bounds.calls_per_link as u32
+    }
+}
+
+/// How long a link or connection is used.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Age {
+    /// Then its caller is asked to make its calls over another one.
+    pub(super) most: Option<Duration>,
+    /// How long the calls that are open may go on then.
+    pub(super) grace: Option<Duration>,
 }
 
 /// What the links and connections of a server share.
@@ -30,20 +54,86 @@ impl Default for Options {
 pub(super) struct Served {
     pub(super) services: Services,
     pub(super) accounts: Arc<Accounts>,
-    /// Calls of an HTTP/2 connection.
-    pub(super) streams: u32,
-    pub(super) drain: Duration,
+    pub(super) options: Options,
 }
 
 impl Served {
-    pub(super) fn new(services: Services, options: Options) -> Self {
-        let Options { bounds, drain } = options;
-        let streams = bounds.calls_per_link as u32;
-        Self { services, accounts: Accounts::new(bounds), streams, drain }
+    pub(super) fn new<S, B>(service: S, options: Options) -> Self
+    where
+        S: Service<http::Request<Body>, Response = http::Response<B>> + Clone + Send + 'static,
+        S::Future: Send,
+        S::Error: Into<BoxError>,
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
+        let services = Services::new(service, options.limits.clone());
+        Self { services, accounts: Accounts::new(options.bounds), options }
     }
 }
 
 impl<L> Server<L> {
+    /// How long a handler may take to answer with its head: as long as it likes unless set. Then it is
+    /// dropped, and the call ends with DEADLINE_EXCEEDED, as by a deadline of the caller's that is
+    /// shorter. (tonic's server answers CANCELLED in both cases.) The body of an answer has no such limit.
+    #[must_use]
+    pub fn timeout(mut self, most: Duration) -> Self {
+        self.options.limits.timeout = Some(most);
+        self
+    }
+
+    /// How many handlers of one link, or one HTTP/2 connection, run at a time: as many as there are calls
+    /// unless set. A handler runs until it has answered with its head. Calls beyond it wait here, or with
+    /// [`Server::load_shed`] are refused.
+    #[must_use]
+    pub fn concurrency_limit_per_connection(mut self, most: usize) -> Self {
+        self.options.limits.concurrency = Some(most);
+        self
+    }
+
+    /// Refuses calls with RESOURCE_EXHAUSTED while the services, or
+    /// [`Server::concurrency_limit_per_connection`], take none, instead of letting them wait: false unless
+    /// set.
+    #[must_use]
+    pub fn load_shed(mut self, shed: bool) -> Self {
+        self.options.limits.load_shed = shed;
+        self
+    }
+
+    /// Makes a span for each call, in which its handler runs until it has answered with its head. `span`
+    /// sees the head of the request, and what is known of the caller (its [`Peer`](crate::Peer) over a
+    /// ring) in the extensions.
+    ///
+    /// ```
+    /// let server = partywall::Server::builder()
+    ///     .trace_fn(|request| tracing::info_span!("call", path = request.uri().path()));
+    /// ```
+    #[must_use]
+    pub fn trace_fn<F>(mut self, span: F) -> Self
+    where
+        F: Fn(&http::Request<()>) -> tracing::Span + Send + Sync + 'static,
+    {
+        self.options.limits.span = Some(Arc::new(span));
+        self
+    }
+
+    /// How long a link, or an HTTP/2 connection, is used: for ever unless set. Then its caller is asked to
+    /// make its next calls over another one, which a [`Channel`](crate::Channel) does without losing a
+    /// call, and it ends with the last call on it. A link waits for a coordinator that can make
+    /// another one, and the link of [`Router::in_process`](super::Router::in_process) has no age.
+    #[must_use]
+    pub fn max_connection_age(mut self, most: Duration) -> Self {
+        self.options.age.most = Some(most);
+        self
+    }
+
+    /// How long calls may go on after [`Server::max_connection_age`]: as long as they like unless set. Those
+    /// that are still open then end with UNAVAILABLE; an HTTP/2 connection is closed.
+    #[must_use]
+    pub fn max_connection_age_grace(mut self, most: Duration) -> Self {
+        self.options.age.grace = Some(most);
+        self
+    }
+
     /// How many calls one link, or one HTTP/2 connection, may have open at a time: 1,024 unless set,
     /// at most 65,536 and at least one. The caller is told, and its next call waits there; a caller
     /// on a ring that does not wait gets RESOURCE_EXHAUSTED.
@@ -89,7 +179,7 @@ mod tests {
     /// Of those that no test of a whole server reaches.
     #[test]
     fn what_is_not_set_is_what_the_documents_say() {
-        let Options { bounds, drain } = Options::default();
+        let Options { bounds, drain, .. } = Options::default();
         assert_eq!((bounds.bytes, drain), (256 << 20, Duration::from_secs(30)));
         assert_eq!(bounds.patience, Duration::from_secs(5));
     }

@@ -5,6 +5,8 @@ mod calls;
 mod http;
 mod interop;
 mod security;
+mod server_http2;
+mod server_settings;
 mod service;
 mod serving;
 mod setup;

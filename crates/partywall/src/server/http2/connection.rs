@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, TE};
 use http_body::Frame;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use partywall_abi::security::Security;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
@@ -21,22 +21,23 @@ use tonic::body::Body;
 use tonic::transport::server::Connected;
 
 use super::connections::{Connection, Heard, Open};
-use crate::dispatch::Dispatch;
+use crate::dispatch::{BoxError, Dispatch};
 use crate::peer::Deadline;
+use crate::server::options::Options;
 use crate::{link, wire};
 
-/// How long a connection without calls may take to end.
+/// How long a connection without calls may take to end when it is told to.
 const TO_END: Duration = Duration::from_secs(1);
 
 /// How long a connection that goes for another one may take, and longer only while it has a call open.
 const LAST_CALLS: Duration = Duration::from_millis(100);
 
-/// Serves one connection, of so many calls at a time, until the caller ends it; once `stopped` says
-/// so, until its last call has ended. Its requests say what protects it.
+/// Serves one connection until the caller ends it; once `stopped` says so, or it has its age, until its
+/// last call has ended. Its requests say what protects it.
 pub(crate) async fn serve<I>(
     (io, security): (I, Security),
     service: Arc<dyn Dispatch>,
-    streams: u32,
+    options: &Options,
     stopped: watch::Receiver<bool>,
     row: Arc<Connection>,
 ) where
@@ -50,64 +51,46 @@ pub(crate) async fn serve<I>(
         request.extensions_mut().insert(security);
         answer(&*service, request, calls.begin())
     });
-    let mut http2 = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
-    http2
-        .timer(TokioTimer::new())
-        .auto_date_header(false)
-        .max_header_list_size(wire::LIST_BYTES)
-        .max_concurrent_streams(streams)
-        // A caller may give up all its calls at once, and the others that share its connection go on.
-        .max_pending_accept_reset_streams(streams as usize);
-    let mut connection = std::pin::pin!(
-        http2.serve_connection(TokioIo::new(Heard::new(io, Arc::clone(&row))), service)
-    );
-    let ended = tokio::select! {
+    let http = options.http2.builder(options.streams());
+    let io = TokioIo::new(Heard::new(io, Arc::clone(&row)));
+    let mut connection = pin!(http.serve_connection(io, service));
+    let (look, grace) = tokio::select! {
         // What has come counts before the time that it took.
         biased;
-        ended = &mut connection => Some(ended),
-        () = stop(stopped) => None,
-        () = row.has_to_go() => {
-            // Its caller is told, and a call that has come already is answered.
-            connection.as_mut().graceful_shutdown();
-            tokio::select! {
-                _ended = connection => {}
-                () = last_calls(&row) => {}
-            }
-            return;
-        }
+        ended = &mut connection => return note(ended),
+        () = stop(stopped) => (TO_END, None),
+        () = after(options.age.most) => (TO_END, options.age.grace),
+        // A call that has come already is answered.
+        () = row.has_to_go() => (LAST_CALLS, None),
     };
-    let ended = match ended {
-        Some(ended) => ended,
-        None => {
-            connection.as_mut().graceful_shutdown();
-            tokio::select! {
-                ended = connection => ended,
-                // Its caller does not answer; no call of its is lost.
-                () = without_calls(&row) => return,
-            }
-        }
-    };
+    // Its caller is told. One that does not answer loses no call.
+    connection.as_mut().graceful_shutdown();
+    tokio::select! {
+        ended = connection => note(ended),
+        () = without_calls(&row, look) => {}
+        () = after(grace) => tracing::debug!("calls of a connection over HTTP/2 are open after its age"),
+    }
+}
+
+fn note(ended: Result<(), BoxError>) {
     if let Err(why) = ended {
         tracing::debug!(%why, "a connection over HTTP/2 has ended");
     }
 }
 
-/// Waits until a connection that has to go for another one has had a moment, in which its preface may come
-/// with a call, and has no call open.
-async fn last_calls(connection: &Connection) {
-    loop {
-        tokio::time::sleep(LAST_CALLS).await;
-        if connection.is_idle() {
-            return;
-        }
+/// Waits so long, or for ever.
+async fn after(time: Option<Duration>) {
+    match time {
+        Some(time) => tokio::time::sleep(time).await,
+        None => std::future::pending().await,
     }
 }
 
-/// Waits until a connection, which has been told to send no more calls, has had a second to end and has
-/// none open.
-async fn without_calls(connection: &Connection) {
+/// Waits until a connection, which has been told to send no more calls, has had this time to end, in which
+/// its preface may come with a call, and has none open.
+async fn without_calls(connection: &Connection, look: Duration) {
     loop {
-        tokio::time::sleep(TO_END).await;
+        tokio::time::sleep(look).await;
         if connection.is_idle() {
             return;
         }

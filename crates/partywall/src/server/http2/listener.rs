@@ -17,7 +17,7 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_stream::{Stream, StreamExt};
-use tonic::transport::server::{Connected, TcpConnectInfo, TcpIncoming, UdsConnectInfo};
+use tonic::transport::server::{Connected, TcpConnectInfo, UdsConnectInfo};
 
 use super::connection::{self, stop};
 use super::connections::Connections;
@@ -96,8 +96,7 @@ impl Listener {
     ) {
         match self {
             Self::Tcp(listener) => {
-                // A small answer must not wait until the caller has acknowledged the one before.
-                let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+                let incoming = served.options.http2.incoming(listener);
                 serve(incoming, served, most, stopped).await;
             }
             Self::Unix(_, listener) => serve(listener, served, most, stopped).await,
@@ -117,7 +116,7 @@ pub(in crate::server) async fn serve<I, IO, IE>(
     IO: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
     IE: Into<BoxError>,
 {
-    let within = served.drain;
+    let within = served.options.drain;
     let over = async {
         stop(stopped.clone()).await;
         tokio::time::sleep(within).await;
@@ -172,12 +171,13 @@ async fn accept<I, IO, IE>(
                 let (user, security) = told_of(&io.connect_info());
                 match admitted.admit(user) {
                     Some(admitted) => {
-                        let (services, streams) = (served.services.for_one(), served.streams);
+                        let (services, options) =
+                            (served.services.for_one(), served.options.clone());
                         let stopped = stopped.clone();
                         connections.spawn(async move {
                             let row = admitted.connection();
                             let io = (io, security);
-                            connection::serve(io, services, streams, stopped, row).await;
+                            connection::serve(io, services, &options, stopped, row).await;
                         });
                     }
                     None => warn_of_refused(&mut full, user, admitted.most()),
@@ -230,7 +230,6 @@ fn warn_of_refused(last: &mut Option<Instant>, user: Option<u32>, most: usize) {
 mod tests {
     use super::*;
     use crate::Routes;
-    use crate::dispatch::Services;
     use crate::server::options::Options;
     use partywall_testkit::lingering;
     use std::io::{Read, Write};
@@ -246,11 +245,12 @@ mod tests {
         connections: Arc<Connections>,
     ) -> (watch::Sender<bool>, tokio::task::JoinHandle<()>) {
         let (stop, stopped) = watch::channel(false);
-        let served = Served::new(Services::new(Routes::default()), Options::default());
+        let served = Served::new(Routes::default(), Options::default());
         let serving = async move {
             match listener {
                 Listener::Tcp(tcp) => {
-                    serve_among(connections, TcpIncoming::from(tcp), served, stopped).await;
+                    let incoming = served.options.http2.incoming(tcp);
+                    serve_among(connections, incoming, served, stopped).await;
                 }
                 Listener::Unix(_, unix) => serve_among(connections, unix, served, stopped).await,
             }

@@ -1,0 +1,89 @@
+//! What a server sets for the calls of one link or connection, around the layers of the program.
+//!
+//! ```text
+//! span -> load shedding -> concurrency limit -> timeout -> layers -> routes
+//! ```
+//!
+//! The order and the layers are tonic's. Where nothing is set there is nothing around.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tonic::body::Body;
+use tower::limit::ConcurrencyLimitLayer;
+use tower::load_shed::LoadShedLayer;
+use tower::timeout::TimeoutLayer;
+use tower::{Service, ServiceBuilder};
+use tracing::{Instrument, Span};
+
+use super::{Answer, BoxError, Dispatch, Stacked};
+
+/// Makes the span of a call.
+type MakeSpan = Arc<dyn Fn(&http::Request<()>) -> Span + Send + Sync>;
+
+#[derive(Clone, Default)]
+pub(crate) struct Limits {
+    pub(crate) timeout: Option<Duration>,
+    /// Handlers of one link or connection at a time.
+    pub(crate) concurrency: Option<usize>,
+    pub(crate) load_shed: bool,
+    pub(crate) span: Option<MakeSpan>,
+}
+
+impl std::fmt::Debug for Limits {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { timeout, concurrency, load_shed, span } = self;
+        f.debug_struct("Limits")
+            .field("timeout", timeout)
+            .field("concurrency", concurrency)
+            .field("load_shed", load_shed)
+            .field("span", &span.is_some())
+            .finish()
+    }
+}
+
+impl Limits {
+    /// The service with these limits, for one link or connection.
+    pub(super) fn around<S, B>(&self, service: S) -> Arc<dyn Dispatch>
+    where
+        S: Service<http::Request<Body>, Response = http::Response<B>> + Clone + Send + 'static,
+        S::Future: Send,
+        S::Error: Into<BoxError>,
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
+        let limited: Arc<dyn Dispatch> = match self {
+            Self { timeout: None, concurrency: None, load_shed: false, .. } => {
+                Arc::new(Stacked::new(service))
+            }
+            Self { timeout, concurrency, load_shed, .. } => {
+                let stack = ServiceBuilder::new()
+                    .option_layer(load_shed.then(LoadShedLayer::new))
+                    .option_layer(concurrency.map(ConcurrencyLimitLayer::new))
+                    .option_layer(timeout.map(TimeoutLayer::new))
+                    .map_err(Into::<BoxError>::into);
+                Arc::new(Stacked::new(stack.service(service)))
+            }
+        };
+        match &self.span {
+            None => limited,
+            Some(span) => Arc::new(Traced { inner: limited, span: Arc::clone(span) }),
+        }
+    }
+}
+
+/// Answers each request in a span of its own.
+struct Traced {
+    inner: Arc<dyn Dispatch>,
+    span: MakeSpan,
+}
+
+impl Dispatch for Traced {
+    fn call(&self, request: http::Request<Body>) -> Answer {
+        let (parts, body) = request.into_parts();
+        let request = http::Request::from_parts(parts, ());
+        let span = (self.span)(&request);
+        Box::pin(self.inner.call(request.map(|()| body)).instrument(span))
+    }
+}
