@@ -57,6 +57,8 @@ const LEAVES: &[&str] = &[
     "partywall-interop",
     "partywall-system-tests",
     "partywall-vm",
+    "examples",
+    "telemetry",
     "wordcount",
 ];
 
