@@ -20,7 +20,8 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use partywall::Channel;
-use prost_reflect::{DynamicMessage, MethodDescriptor, ServiceDescriptor};
+use prost::Message;
+use prost_reflect::{DynamicMessage, MethodDescriptor, ReflectMessage, ServiceDescriptor};
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
@@ -175,7 +176,7 @@ impl Work<'_> {
             Some(method) if self.arguments.describe => {
                 template::describe(&find(&service, method)?.input())
             }
-            Some(method) => self.call(&find(&service, method)?).await,
+            Some(method) => self.call(&schema, &find(&service, method)?).await,
             None if self.arguments.describe => {
                 Err(format!("--describe {path}: write a method, as in `{path}/METHOD`").into())
             }
@@ -183,7 +184,7 @@ impl Work<'_> {
         }
     }
 
-    async fn call(&self, method: &MethodDescriptor) -> Result<(), Box<dyn Error>> {
+    async fn call(&self, schema: &Schema, method: &MethodDescriptor) -> Result<(), Box<dyn Error>> {
         let name = name(method);
         let (requests, broken) = requests(method, self.input(method)?).await?;
         let mut request = Request::new(requests);
@@ -195,7 +196,7 @@ impl Work<'_> {
         let done = tokio::select! {
             biased;
             Ok((error, _unfinished)) = broken => return Err(error.into()),
-            done = self.answers(method, request) => done,
+            done = self.answers(schema, method, request) => done,
         };
         self.tell(|| format!("time: {:?}", begin.elapsed()));
         match done {
@@ -211,6 +212,7 @@ impl Work<'_> {
     /// Makes the call, and writes its answers.
     async fn answers(
         &self,
+        schema: &Schema,
         method: &MethodDescriptor,
         request: Request<Requests>,
     ) -> Result<(), Ended> {
@@ -233,8 +235,9 @@ impl Work<'_> {
                     format!("fields that {} does not have: {unknown}", method.output().full_name())
                 });
             }
-            crate::say(&json::line(&answer).map_err(Ended::Unwritten)?)
-                .map_err(Ended::Unwritten)?;
+            let line = shown(schema, answer).await;
+            let line = line.map_err(|error| Ended::Unwritten(error.into()))?;
+            crate::say(&line).map_err(Ended::Unwritten)?;
         }
         if let Some(trailers) = answers.trailers().await? {
             self.tell_metadata("trailer", &trailers);
@@ -281,6 +284,23 @@ impl Work<'_> {
             self.tell(|| format!("{kind}: {entry}"));
         }
     }
+}
+
+/// A message in one line, with all that is packed into it: the types of that are in files which the service
+/// may tell.
+async fn shown(schema: &Schema, message: DynamicMessage) -> Result<String, json::Formless> {
+    let mut line = json::line(&message);
+    let mut pool = message.descriptor().parent_pool().clone();
+    while let Err(json::Formless::Unknown(name)) = &line
+        && let Some(more) = schema.with(&pool, name).await
+        && let Some(kind) = more.get_message_by_name(message.descriptor().full_name())
+    {
+        pool = more;
+        let wrong = |error: prost::DecodeError| json::Formless::Wrong(error.to_string());
+        let again = DynamicMessage::decode(kind, &message.encode_to_vec()[..]).map_err(wrong)?;
+        line = json::line(&again);
+    }
+    line
 }
 
 /// Why there are no more answers.

@@ -10,6 +10,8 @@ use prost_reflect::{DescriptorPool, DynamicMessage};
 use tonic::{Code, Status};
 use tonic_types::pb;
 
+use super::json;
+
 /// What is added to the code of a status for the exit status.
 const BASE: u8 = 64;
 
@@ -84,8 +86,9 @@ fn detail(url: &str, value: &[u8], pools: &[&DescriptorPool]) -> String {
     let name = url.rsplit('/').next().unwrap_or_default();
     let kind = pools.iter().find_map(|pool| pool.get_message_by_name(name));
     let message = kind.and_then(|kind| DynamicMessage::decode(kind, value).ok());
-    let shown = message.and_then(|message| serde_json::to_value(&message).ok());
-    let value = shown.unwrap_or_else(|| STANDARD.encode(value).into());
+    let shown = message.and_then(|message| json::line(&message).ok());
+    let shown = shown.and_then(|line| serde_json::from_str(&line).ok());
+    let value: serde_json::Value = shown.unwrap_or_else(|| STANDARD.encode(value).into());
     serde_json::json!({"@type": url, "value": value}).to_string()
 }
 

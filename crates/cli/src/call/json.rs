@@ -1,10 +1,10 @@
 //! Messages as JSON and as what a call carries.
 
-use std::error::Error;
 use std::io::{BufReader, Read};
 
 use prost::Message;
-use prost_reflect::{DynamicMessage, MessageDescriptor};
+use prost_reflect::prost_types::Any;
+use prost_reflect::{DynamicMessage, MessageDescriptor, ReflectMessage, Value};
 use serde_json::de::IoRead;
 use tonic::Status;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
@@ -72,11 +72,53 @@ impl Iterator for Input {
     }
 }
 
+/// Why a message has no form in JSON.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Formless {
+    #[error(
+        "the answer has an Any of type `{0}`, which is not known; name the .proto by --proto FILE"
+    )]
+    Unknown(String),
+    #[error("the answer has more than {DEEPEST} Any inside one another")]
+    Deep,
+    #[error("the answer has no form in JSON: {0}")]
+    Wrong(String),
+}
+
+/// How many Any may be inside one another, for each costs the writer's stack.
+const DEEPEST: usize = 8;
+
 /// A message in one line.
-pub(crate) fn line(message: &DynamicMessage) -> Result<String, Box<dyn Error>> {
+pub(crate) fn line(message: &DynamicMessage) -> Result<String, Formless> {
+    unpack(message, 0)?;
     let text = serde_json::to_string(message);
-    let text = text.map_err(|error| format!("the answer has no form in JSON: {error}"))?;
-    Ok(text + "\n")
+    text.map(|text| text + "\n").map_err(|error| Formless::Wrong(error.to_string()))
+}
+
+/// Looks into each Any of a message that is inside so many of them.
+fn unpack(message: &DynamicMessage, depth: usize) -> Result<(), Formless> {
+    if message.descriptor().full_name() != "google.protobuf.Any" {
+        return message.fields().try_for_each(|(_, value)| unpack_value(value, depth));
+    }
+    if depth == DEEPEST {
+        return Err(Formless::Deep);
+    }
+    let any = message.transcode_to::<Any>();
+    let any = any.map_err(|error| Formless::Wrong(error.to_string()))?;
+    let name = any.type_url.rsplit('/').next().unwrap_or_default();
+    let kind = message.descriptor().parent_pool().get_message_by_name(name);
+    let kind = kind.ok_or_else(|| Formless::Unknown(name.to_owned()))?;
+    let packed = DynamicMessage::decode(kind, &any.value[..]);
+    unpack(&packed.map_err(|error| Formless::Wrong(error.to_string()))?, depth + 1)
+}
+
+fn unpack_value(value: &Value, depth: usize) -> Result<(), Formless> {
+    match value {
+        Value::Message(message) => unpack(message, depth),
+        Value::List(list) => list.iter().try_for_each(|value| unpack_value(value, depth)),
+        Value::Map(map) => map.values().try_for_each(|value| unpack_value(value, depth)),
+        _ => Ok(()),
+    }
 }
 
 /// Carries messages; those that come are of this type.

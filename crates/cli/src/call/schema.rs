@@ -82,16 +82,26 @@ impl Schema {
         }
         let pool = match self {
             Self::Compiled(pool) => pool.clone(),
-            Self::Reflected { .. } => self.files_of(name).await?,
+            // Google's own types are there already.
+            Self::Reflected { .. } => self.files_of(DescriptorPool::global(), name).await?,
         };
         let service = pool.get_service_by_name(name);
         service.ok_or_else(|| format!("reflection: no file that it tells has `{name}`").into())
     }
 
-    /// The file that has a symbol, and all that this one imports.
-    async fn files_of(&self, symbol: &str) -> Result<DescriptorPool, Box<dyn Error>> {
-        // Google's own types are there already.
-        let mut pool = DescriptorPool::global();
+    /// The types of a pool and those of the file that has this one, if somebody tells it.
+    pub(crate) async fn with(&self, pool: &DescriptorPool, name: &str) -> Option<DescriptorPool> {
+        let Self::Reflected { .. } = self else { return None };
+        let pool = self.files_of(pool.clone(), name).await.ok()?;
+        pool.get_message_by_name(name).map(|_| pool)
+    }
+
+    /// Adds the file that has a symbol, and all that this one imports.
+    async fn files_of(
+        &self,
+        mut pool: DescriptorPool,
+        symbol: &str,
+    ) -> Result<DescriptorPool, Box<dyn Error>> {
         let mut files: BTreeMap<String, FileDescriptorProto> = BTreeMap::new();
         let mut questions = vec![Question::FileContainingSymbol(symbol.into())];
         while !questions.is_empty() {

@@ -181,6 +181,23 @@ fn a_failed_call_tells_code_message_and_details_and_ends_with_the_code() {
 }
 
 #[test]
+fn what_is_packed_into_an_answer_is_told_if_its_type_is_known_to_anyone() {
+    let running = Running::start(Reflection::V1);
+    let packed = lines(&running.good("test", &["test.Kinds/Pack", "--data", "{}"]));
+    let parcel = json!({"@type": "type.googleapis.com/packed.Parcel", "content": "far"});
+    assert_eq!(packed, [json!({"any": parcel})]);
+    for (method, arguments, part) in [
+        ("test.Kinds/Strange", &[][..], "Any of type `no.Such`, which is not known"),
+        ("test.Kinds/Bury", &[], "more than 8 Any inside one another"),
+        ("test.Kinds/Pack", &["--proto", proto().to_str().unwrap()], "`packed.Parcel`"),
+    ] {
+        let (code, said) = running.bad("test", &[&[method, "--data", "{}"], arguments].concat());
+        assert_eq!(code, 1, "{said}");
+        assert!(said.contains(part), "{said}");
+    }
+}
+
+#[test]
 fn an_interrupt_ends_the_call() {
     let running = Running::start(Reflection::V1);
     for target in running.targets() {
@@ -295,7 +312,12 @@ fn wrong_arguments_are_told_with_what_there_is() {
             1,
             "there are: grpc.reflection.v1.ServerReflection, test.Kinds",
         ),
-        ("test", &["test.Kinds/Ech"], 1, "it has Echo, Thrice, Last, Chat, Fail, Wait"),
+        (
+            "test",
+            &["test.Kinds/Ech"],
+            1,
+            "it has Echo, Thrice, Last, Chat, Fail, Pack, Strange, Bury, Wait",
+        ),
         ("test", &["test.Kinds", "--describe"], 1, "write a method"),
         ("test", &["test.Kinds/Echo", "--data", "@/no/such"], 1, "--data @/no/such: No such file"),
         ("test", &["test.Kinds/Echo", "--proto", "/no/such.proto"], 1, "/no/such.proto"),

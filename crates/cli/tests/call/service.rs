@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 
 use partywall::{Routes, Server};
 use partywall_testkit::Host;
+use prost::Message;
 use tokio::sync::oneshot;
 use tokio_stream::{Stream, StreamExt};
 use tonic::body::Body;
@@ -66,7 +67,11 @@ impl Running {
 
 fn routes(reflection: Reflection, calls: Sender<&'static str>) -> Routes {
     let routes = Routes::default().add_service(Kinds { calls });
-    let files = protox::compile([proto()], [proto().parent().unwrap()]).unwrap();
+    let files = protox::compile(
+        [proto(), proto().with_file_name("packed.proto")],
+        [proto().parent().unwrap()],
+    )
+    .unwrap();
     let builder = Builder::configure().register_file_descriptor_set(files);
     match reflection {
         Reflection::V1 => routes.add_service(builder.build_v1().unwrap()),
@@ -143,6 +148,12 @@ impl StreamingService<Bytes> for Method {
                         Ok(Bytes::new())
                     }))
                 }
+                "Pack" => one(any("packed.Parcel", b"\x0a\x03far")),
+                "Strange" => one(any("no.Such", b"")),
+                "Bury" => {
+                    let inner = |inner: Vec<u8>, _| any("google.protobuf.Any", &inner);
+                    one((0..2_000).fold(any("packed.Parcel", b""), inner))
+                }
                 _ => return Err(failure()),
             };
             let mut response = Response::new(answers);
@@ -157,6 +168,19 @@ impl StreamingService<Bytes> for Method {
             Ok(response)
         })
     }
+}
+
+/// An answer with this in its field `any`.
+fn one(any: Vec<u8>) -> Answers {
+    let mut answer = Vec::new();
+    prost::encoding::bytes::encode(19, &any, &mut answer);
+    Box::pin(tokio_stream::once(Ok(answer.into())))
+}
+
+/// A message in a google.protobuf.Any.
+fn any(name: &str, value: &[u8]) -> Vec<u8> {
+    let type_url = format!("type.googleapis.com/{name}");
+    prost_reflect::prost_types::Any { type_url, value: value.to_vec() }.encode_to_vec()
 }
 
 /// Tells of its end.
