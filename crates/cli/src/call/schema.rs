@@ -23,8 +23,9 @@ use super::limit;
 
 /// Both versions of reflection have the same messages.
 const VERSIONS: [&str; 2] = ["v1", "v1alpha"];
-/// The most files that a service's types may be in.
-const MOST_FILES: usize = 10_000;
+/// The most files that a service's types may be in, and the most bytes of these files.
+const MOST_FILES: usize = 1_000;
+const MOST_BYTES: usize = 64 << 20;
 
 /// The types of services.
 pub(crate) enum Schema {
@@ -104,14 +105,16 @@ impl Schema {
     ) -> Result<DescriptorPool, Box<dyn Error>> {
         let mut files: BTreeMap<String, FileDescriptorProto> = BTreeMap::new();
         let mut questions = vec![Question::FileContainingSymbol(symbol.into())];
+        let mut bytes = 0;
         while !questions.is_empty() {
             let asked = files.len();
             for answer in self.ask(std::mem::take(&mut questions)).await? {
                 let Answer::FileDescriptorResponse(told) = answer else {
                     return Err("reflection: an answer to another question".into());
                 };
-                for bytes in told.file_descriptor_proto {
-                    let file = FileDescriptorProto::decode(&bytes[..]);
+                for told in told.file_descriptor_proto {
+                    bytes += told.len();
+                    let file = FileDescriptorProto::decode(&told[..]);
                     let file = file.map_err(|error| format!("reflection: no file: {error}"))?;
                     files.insert(file.name().to_owned(), file);
                 }
@@ -122,8 +125,9 @@ impl Schema {
                 .collect();
             missing.sort();
             missing.dedup();
-            if files.len() + missing.len() > MOST_FILES {
-                return Err(format!("reflection: more than {MOST_FILES} files").into());
+            if files.len() + missing.len() > MOST_FILES || bytes > MOST_BYTES {
+                let limit = format!("{MOST_FILES} files or {MOST_BYTES} bytes of them");
+                return Err(format!("reflection: more than {limit}; use --proto").into());
             }
             if let (true, Some(name)) = (files.len() == asked, missing.first()) {
                 return Err(format!("reflection: it does not tell `{name}`; use --proto").into());

@@ -10,6 +10,7 @@ use std::task::{Context, Poll};
 use partywall::{Routes, Server};
 use partywall_testkit::Host;
 use prost::Message;
+use prost_reflect::prost_types::FileDescriptorProto;
 use tokio::sync::oneshot;
 use tokio_stream::{Stream, StreamExt};
 use tonic::body::Body;
@@ -17,6 +18,15 @@ use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::codegen::{Bytes, Service, http};
 use tonic::server::{Grpc, NamedService, StreamingService};
 use tonic::{Code, Request, Response, Status, Streaming};
+use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
+use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
+use tonic_reflection::pb::v1::server_reflection_server::{
+    ServerReflection, ServerReflectionServer,
+};
+use tonic_reflection::pb::v1::{
+    FileDescriptorResponse, ListServiceResponse, ServerReflectionRequest, ServerReflectionResponse,
+    ServiceResponse,
+};
 use tonic_reflection::server::Builder;
 
 /// By what a service tells its types.
@@ -25,6 +35,9 @@ pub enum Reflection {
     V1,
     V1Alpha,
     None,
+    /// A version 1 that answers the question for a file with these files, `N` in an import being the
+    /// number of the question.
+    Lies(&'static [(&'static str, &'static str)]),
 }
 
 /// The service at the name `test` and at a path, with a coordinator; all end with the value.
@@ -77,6 +90,53 @@ fn routes(reflection: Reflection, calls: Sender<&'static str>) -> Routes {
         Reflection::V1 => routes.add_service(builder.build_v1().unwrap()),
         Reflection::V1Alpha => routes.add_service(builder.build_v1alpha().unwrap()),
         Reflection::None => routes,
+        Reflection::Lies(files) => routes.add_service(ServerReflectionServer::new(Lies(files))),
+    }
+}
+
+struct Lies(&'static [(&'static str, &'static str)]);
+
+#[tonic::async_trait]
+impl ServerReflection for Lies {
+    type ServerReflectionInfoStream =
+        Pin<Box<dyn Stream<Item = Result<ServerReflectionResponse, Status>> + Send>>;
+
+    async fn server_reflection_info(
+        &self,
+        request: Request<Streaming<ServerReflectionRequest>>,
+    ) -> Result<Response<Self::ServerReflectionInfoStream>, Status> {
+        let files = self.0;
+        let answers = request.into_inner().map(move |question| {
+            let message_response = match question?.message_request {
+                Some(MessageRequest::ListServices(_)) => {
+                    let service = vec![ServiceResponse { name: "test.Kinds".into() }];
+                    MessageResponse::ListServicesResponse(ListServiceResponse { service })
+                }
+                question => {
+                    let asked = match question {
+                        Some(MessageRequest::FileByFilename(name)) => name,
+                        _ => "0".to_owned(),
+                    };
+                    let next = asked.parse::<u32>().map_or(0, |asked| asked + 1).to_string();
+                    let file = |(name, import): &(&str, &str)| {
+                        let name = name.replace('N', &asked);
+                        let dependency = vec![import.replace('N', &next)];
+                        let file = FileDescriptorProto {
+                            name: Some(name),
+                            dependency,
+                            ..Default::default()
+                        };
+                        file.encode_to_vec()
+                    };
+                    let file_descriptor_proto = files.iter().map(file).collect();
+                    let files = FileDescriptorResponse { file_descriptor_proto };
+                    MessageResponse::FileDescriptorResponse(files)
+                }
+            };
+            let message_response = Some(message_response);
+            Ok(ServerReflectionResponse { message_response, ..Default::default() })
+        });
+        Ok(Response::new(Box::pin(answers)))
     }
 }
 
