@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use examples::clock_client::ClockClient;
 use examples::{Tick, TicksRequest};
-use partywall::{Channel, Route};
+use partywall::{Channel, Endpoint, Route};
 use tonic::{Code, Request, Status, Streaming};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -13,8 +13,8 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 #[tokio::main]
 async fn main() -> Result<()> {
     // Calls wait while the service is started again.
-    let builder = Channel::builder("partywall:///clock")?.wait_for_ready(true);
-    let channel = builder.connect().await?;
+    let endpoint = Endpoint::from_static("partywall:///clock").wait_for_ready(true);
+    let channel = endpoint.connect().await?;
     let mut clock = ClockClient::new(channel.clone());
 
     // A deadline: the call ends on both sides when it passes, wherever the answer is then.

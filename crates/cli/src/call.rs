@@ -19,7 +19,7 @@ use std::pin::Pin;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use partywall::Channel;
+use partywall::{Channel, Endpoint};
 use prost::Message;
 use prost_reflect::{DynamicMessage, MethodDescriptor, ReflectMessage, ServiceDescriptor};
 use tokio::sync::{mpsc, oneshot};
@@ -129,13 +129,13 @@ fn connect(
         false => format!("partywall:{}", arguments.target),
     };
     arguments.socket.ask(|socket| {
-        let mut builder = Channel::builder(target)?.wait_for_ready(arguments.wait);
+        let mut endpoint = Endpoint::new(target)?.wait_for_ready(arguments.wait);
         if let Some(socket) = socket {
-            builder = builder.coordinator(socket);
+            endpoint = endpoint.coordinator(socket);
         }
         runtime.block_on(async {
-            let Some(until) = until else { return builder.connect().await };
-            let connected = tokio::time::timeout_at(until.into(), builder.connect()).await;
+            let Some(until) = until else { return endpoint.connect().await };
+            let connected = tokio::time::timeout_at(until.into(), endpoint.connect()).await;
             connected
                 .unwrap_or(Err(partywall::Error::TimedOut(arguments.timeout.unwrap_or_default())))
         })

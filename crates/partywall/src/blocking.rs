@@ -16,7 +16,7 @@
 //! word that the server drains, and credit. A call whose first record the server never took, because
 //! it had ended, goes to the next server; any other call on a link that ends is UNAVAILABLE.
 
-use std::path::PathBuf;
+use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -32,11 +32,11 @@ use tonic::metadata::MetadataMap;
 use tonic::{Code, Status};
 
 use crate::agent::{self, Booked, Connected, End, Linked, Place};
+use crate::channel::{Endpoint, PAUSES};
 use crate::error::Error;
 use crate::link;
 use crate::link::broken::Broken;
 use crate::peer::Peer;
-use crate::target::Target;
 use crate::wire;
 
 mod failed;
@@ -47,8 +47,6 @@ use reach::{Opening, Reached};
 
 /// Length of gRPC's message prefix: a compression flag and a length.
 const PREFIX: usize = 5;
-/// How long connecting may take unless it is set.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A link to one service for one thread at a time.
 ///
@@ -57,7 +55,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct Channel {
     name: ServiceName,
     place: Place,
-    connect_timeout: Duration,
+    endpoint: Endpoint,
     message_limit: usize,
     open: Option<Open>,
     /// The message as it is sent.
@@ -109,32 +107,41 @@ struct Call {
 }
 
 impl Channel {
-    /// Connects to `partywall:///name`.
+    /// Connects to `partywall:///name`, a text or an [`Endpoint`] with settings:
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # fn f() -> Result<(), partywall::Error> {
+    /// let endpoint = partywall::Endpoint::from_static("partywall:///greeter")
+    ///     .timeout(Duration::from_millis(500))
+    ///     .wait_for_ready(true);
+    /// let channel = partywall::blocking::Channel::connect(&endpoint)?;
+    /// # let _ = channel; Ok(()) }
+    /// ```
+    ///
+    /// Of the settings, those for names have effect: `coordinator`, `connect_timeout`, `wait_for_ready`,
+    /// `timeout` (to the end of the answer, which is when a blocking call returns), `user_agent` and
+    /// `origin`. A concurrency limit is kept, for there is one call at a time. Those of HTTP/2 and TCP have
+    /// none, as on every ring.
     ///
     /// # Errors
-    /// [`Error`]; [`Error::Refused`] with FAILED_PRECONDITION when the name is not on this host.
-    pub fn connect(target: &str) -> Result<Self, Error> {
-        Self::connect_at(target, None)
-    }
-
-    /// As [`Channel::connect`], by the coordinator that listens at `socket`.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn connect_at(target: &str, socket: Option<PathBuf>) -> Result<Self, Error> {
-        let Target::Name(name) = Target::parse(target)? else {
-            return Err(only_rings(target));
-        };
+    /// [`Error`]; [`Error::NoRing`] when the target is not on this host, [`Error::Setting`] for a rate
+    /// limit, which needs a runtime.
+    pub fn connect<E>(endpoint: E) -> Result<Self, Error>
+    where
+        E: TryInto<Endpoint>,
+        E::Error: Into<Error>,
+    {
+        let endpoint: Endpoint = endpoint.try_into().map_err(Into::into)?;
         let mut channel = Self {
-            name,
-            place: socket.map_or_else(Place::find, Place::Path),
-            connect_timeout: CONNECT_TIMEOUT,
+            name: endpoint.blocking()?.clone(),
+            place: endpoint.place(),
+            endpoint,
             message_limit: limits::MESSAGE_BYTES,
             open: None,
             outgoing: Vec::new(),
         };
-        let open = Self::open(&channel.name, &channel.place, channel.connect_timeout)?;
-        channel.open = Some(open);
+        channel.open = Some(channel.reach(None)?);
         Ok(channel)
     }
 
@@ -149,13 +156,33 @@ impl Channel {
         self.open.as_ref().map(|o| &o.server)
     }
 
-    fn open(name: &ServiceName, place: &Place, within: Duration) -> Result<Open, Error> {
+    /// A link, waited for if the endpoint says so, until then at most.
+    fn reach(&self, until: Option<Instant>) -> Result<Open, Error> {
+        let (mut pause, longest) = PAUSES;
+        loop {
+            let left = until.map_or(Duration::MAX, |u| u.saturating_duration_since(Instant::now()));
+            match self.attempt(left.min(self.endpoint.connect_timeout)) {
+                Err(error)
+                    if self.endpoint.wait_for_ready && error.may_pass() && !left.is_zero() =>
+                {
+                    tracing::debug!(name = %self.name, %error, "not connected; waiting");
+                    std::thread::sleep(pause.min(left));
+                    pause = (pause * 2).min(longest);
+                }
+                reached => return reached,
+            }
+        }
+    }
+
+    fn attempt(&self, within: Duration) -> Result<Open, Error> {
         let deadline = Instant::now() + within;
-        let agent = agent::get(place, within)?;
+        let agent = agent::get(&self.place, within)?;
         let left = deadline.saturating_duration_since(Instant::now());
-        match agent.connect(name)?.blocking(left)? {
+        match agent.connect(&self.name)?.blocking(left)? {
             Connected::Link(linked) => Self::opened(*linked, deadline),
-            Connected::Redirect { url, .. } => Err(only_rings(&url)),
+            Connected::Redirect { url, .. } => {
+                Err(Error::no_ring(self.name.to_string(), &format!("at {url}")))
+            }
         }
     }
 
@@ -224,6 +251,18 @@ impl Channel {
         Ok(data)
     }
 
+    /// The headers of a request with those that the endpoint adds.
+    fn with_own<'a>(&self, headers: &'a HeaderMap) -> Cow<'a, HeaderMap> {
+        let (program, host) = (&self.endpoint.settings.user_agent, self.endpoint.host());
+        if program.is_none() && host.is_none() {
+            return Cow::Borrowed(headers);
+        }
+        let mut headers = headers.clone();
+        program.iter().for_each(|program| wire::add_user_agent(&mut headers, program));
+        headers.extend(host.map(|host| (http::header::HOST, host)));
+        Cow::Owned(headers)
+    }
+
     /// Sends one message, whose prefix is filled in here, and waits for the answer.
     fn exchange(
         &mut self,
@@ -234,16 +273,16 @@ impl Channel {
         let len = u32::try_from(message.len() - PREFIX)
             .map_err(|_| Status::resource_exhausted("a request of over 4 GiB"))?;
         message[1..PREFIX].copy_from_slice(&len.to_be_bytes());
+        let headers = &self.with_own(headers);
         let timeout = wire::parse_timeout(headers);
         if timeout.is_some_and(|timeout| timeout.is_zero()) {
             return Err(link::caller::expired());
         }
-        let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
-        // What is left of the call's time, and of another one.
-        let left = |other: Duration| {
-            let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
-            left.map_or(other, |left| left.min(other))
-        };
+        let at = |t: Duration| Instant::now().checked_add(t);
+        // That of the request, which the service is told, and that of the endpoint.
+        let told = timeout.and_then(at);
+        let own = self.endpoint.settings.timeout.and_then(at);
+        let deadline = told.into_iter().chain(own).min();
         let (mut again, mut instances, mut broken) = (true, 0, None);
         let answer = loop {
             if self.open.as_mut().is_some_and(|open| !open.is_usable()) {
@@ -251,9 +290,11 @@ impl Channel {
             }
             let open = match &mut self.open {
                 Some(open) => open,
-                none => match Self::open(&self.name, &self.place, left(self.connect_timeout)) {
-                    Ok(open) => none.insert(open),
-                    Err(_) if left(Duration::MAX).is_zero() => return Err(link::caller::expired()),
+                None => match self.reach(deadline) {
+                    Ok(open) => self.open.insert(open),
+                    Err(_) if deadline.is_some_and(|at| Instant::now() >= at) => {
+                        return Err(link::caller::expired());
+                    }
                     // The instance was about to go; the next introduction is to another one.
                     Err(error @ Error::Link(_)) if std::mem::take(&mut again) => {
                         broken = Some(error);
@@ -263,7 +304,7 @@ impl Channel {
                 },
             };
             open.block.clear();
-            let timeout = timeout.map(|_| left(Duration::MAX));
+            let timeout = told.map(|at| at.saturating_duration_since(Instant::now()));
             wire::write_request_head(&mut open.block, path, headers, timeout)?;
             let limit = self.message_limit.saturating_add(PREFIX);
             let mut call = Call { key: None, answer: Answer::default(), limit, deadline };
@@ -315,15 +356,6 @@ impl Channel {
             Some(status) if status.code() != Code::Ok => Err(status),
             _ => Ok(answer),
         }
-    }
-}
-
-fn only_rings(where_to: &str) -> Error {
-    Error::Refused {
-        code: Code::FailedPrecondition,
-        text: format!(
-            "`{where_to}` is reached over the network; blocking channels speak rings only"
-        ),
     }
 }
 

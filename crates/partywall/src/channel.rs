@@ -1,37 +1,42 @@
 //! The caller's end: what a tonic-generated client takes.
+//!
+//! ```text
+//! Endpoint -> Channel: [limits, time, headers ->] Plain -> a link | HTTP/2
+//!                       only if set (settings)      |
+//!                                                   name: the coordinator says which (named)
+//! ```
 
 mod adapter;
+mod dial;
+mod endpoint;
 mod http2;
+mod named;
+mod settings;
 
 use std::future::Future;
-use std::path::PathBuf;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use partywall_abi::control::{Identity, LinkStats};
-use partywall_abi::name::{MethodSet, ServiceName};
+use bytes::Bytes;
 use partywall_abi::security::Security;
 use tonic::Status;
 use tonic::body::Body;
 use tower::Service;
 
-use crate::agent::{self, Agent, Booked, Connected, End, Place, Watching};
 use crate::error::Error;
 use crate::link::caller::{self, Call, Caller};
-use crate::lock::lock;
 use crate::peer::Peer;
-use crate::target::Target;
 
-use http2::{Address, Patience};
+use dial::{Address, Patience};
+use endpoint::Destination;
+pub use endpoint::Endpoint;
+use named::{Connection, Named};
+use settings::{Answer, Limited};
 
-/// How long connecting may take unless it is set.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a server that has taken a link may take to open it.
-const OPEN_TIME: Duration = Duration::from_secs(2);
-/// How often a channel that waits for a name asks again, beside being told.
-const RECHECK: Duration = Duration::from_secs(10);
+/// How long to wait before it is tried again to connect: at first, and at most.
+pub(crate) const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
 
 /// How calls of a channel travel.
 #[derive(Clone, Debug)]
@@ -70,102 +75,22 @@ impl std::fmt::Display for Route {
     }
 }
 
-/// Makes a [`Channel`].
-#[derive(Clone, Debug)]
-pub struct Builder {
-    target: Target,
-    socket: Option<PathBuf>,
-    connect_timeout: Duration,
-    wait_for_ready: bool,
-    ring_only: bool,
-}
-
-impl Builder {
-    /// Uses the coordinator that listens at `path`, instead of looking in the usual places.
-    pub fn coordinator(mut self, path: impl Into<PathBuf>) -> Self {
-        self.socket = Some(path.into());
-        self
-    }
-
-    /// How long connecting may take, to whatever target; 5 s unless set. With
-    /// [`Builder::wait_for_ready`] this is for each attempt.
-    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
-        self.connect_timeout = timeout;
-        self
-    }
-
-    /// Waits until the service is there, when connecting and when a link or a connection has ended,
-    /// instead of failing with UNAVAILABLE: until there is a coordinator, until somebody serves the
-    /// name, until something answers at the address. A call's own deadline still ends it.
-    pub fn wait_for_ready(mut self, wait: bool) -> Self {
-        self.wait_for_ready = wait;
-        self
-    }
-
-    /// Refuses a route over the network, even when the policy offers one: connecting, or each call
-    /// of a lazy channel, fails with FAILED_PRECONDITION then.
-    pub fn ring_only(mut self, only: bool) -> Self {
-        self.ring_only = only;
-        self
-    }
-
-    /// Connects.
-    ///
-    /// # Errors
-    /// [`Error`], each variant for its reason; [`Error::Refused`] with FAILED_PRECONDITION for an
-    /// address over the network where only a ring was asked for.
-    pub async fn connect(self) -> Result<Channel, Error> {
-        let channel = self.connect_lazy();
-        match &*channel.kind {
-            Kind::Name(named) => drop(named.connected().await?),
-            Kind::Http2(remote) => remote.connect().await?,
-            Kind::Link(_) => {}
-            Kind::Refused(text) => return Err(not_a_ring(text.clone())),
-        }
-        Ok(channel)
-    }
-
-    /// A channel that connects at its first call. Where [`Builder::connect`] would fail, its calls
-    /// do.
-    pub fn connect_lazy(self) -> Channel {
-        let kind = match &self.target {
-            Target::Name(name) => Kind::Name(Named {
-                name: name.clone(),
-                place: self.socket.clone().map_or_else(Place::find, Place::Path),
-                options: self,
-                current: Mutex::new(None),
-                connecting: tokio::sync::Mutex::new(()),
-            }),
-            target => match Address::of(target) {
-                Ok(address) if self.ring_only => {
-                    let url = &address.url;
-                    Kind::Refused(format!("{url} is no name, and only a ring was asked for"))
-                }
-                Ok(address) => {
-                    let waits = self.wait_for_ready;
-                    let within = self.connect_timeout;
-                    let patience = Patience { within, first: waits, later: waits };
-                    Kind::Http2(Remote { address, patience, channel: OnceLock::new() })
-                }
-                // A target that was made by hand.
-                Err(error) => Kind::Refused(error.to_string()),
-            },
-        };
-        Channel { kind: Arc::new(kind) }
-    }
-}
-
-fn not_a_ring(text: String) -> Error {
-    Error::Refused { code: tonic::Code::FailedPrecondition, text }
-}
-
 /// A way to call one service; cheap to clone, shared by all calls.
 ///
 /// It takes the place of `tonic::transport::Channel` in a generated client. When its link ends,
 /// the next call asks the coordinator for a new one, with the next instance of the name.
+///
+/// # When the service is not there
+///
+/// A channel waits if its endpoint says [`Endpoint::wait_for_ready`]. Otherwise connecting fails, and so
+/// does each call that finds no link or connection and cannot make one within
+/// [`Endpoint::connect_timeout`]: with UNAVAILABLE when there is no coordinator, when nobody serves the
+/// name, or when nothing answers at the address. The call after it tries again. Calls that are under way
+/// when their link ends fail with UNAVAILABLE in either case: the service may have seen them.
 #[derive(Clone)]
 pub struct Channel {
-    kind: Arc<Kind>,
+    plain: Plain,
+    limited: Option<Limited<Plain>>,
 }
 
 impl std::fmt::Debug for Channel {
@@ -174,18 +99,22 @@ impl std::fmt::Debug for Channel {
     }
 }
 
+/// A channel without what its endpoint sets for each call.
+#[derive(Clone)]
+struct Plain(Arc<Kind>);
+
 enum Kind {
     Name(Named),
     Http2(Remote),
     /// A link that nobody introduced.
     Link(Connection),
     /// Why there can be no calls.
-    Refused(String),
+    Refused(Status),
 }
 
 /// An address over the network.
 struct Remote {
-    address: Address,
+    address: Box<Address>,
     patience: Patience,
     channel: OnceLock<tonic::transport::Channel>,
 }
@@ -202,99 +131,59 @@ impl Remote {
     }
 }
 
-struct Named {
-    name: ServiceName,
-    place: Place,
-    options: Builder,
-    current: Mutex<Option<Arc<Connection>>>,
-    /// One task connects; the others wait for it.
-    connecting: tokio::sync::Mutex<()>,
-}
-
-/// What a name led to.
-enum Connection {
-    Ring {
-        link: Arc<Caller>,
-        server: Peer,
-    },
-    Http2 {
-        route: Box<Route>,
-        channel: tonic::transport::Channel,
-        remote: Arc<Redirected>,
-        /// Says when somebody serves the name here.
-        watch: Watching,
-        booked: Booked,
-    },
-}
-
-/// What the coordinator says of calls that go over the network.
-struct Redirected(Mutex<Result<MethodSet, Status>>);
-
-impl Redirected {
-    fn new(methods: MethodSet) -> Self {
-        Self(Mutex::new(Ok(methods)))
-    }
-
-    fn rights(&self) -> std::sync::MutexGuard<'_, Result<MethodSet, Status>> {
-        lock(&self.0)
-    }
-
-    /// Whether a call may begin.
-    fn may_call(&self, path: &str) -> Result<(), Status> {
-        match &*self.rights() {
-            Ok(methods) if methods.covers(path) => Ok(()),
-            Ok(methods) => Err(crate::error::denied("this process", path, methods)),
-            Err(over) => Err(over.clone()),
-        }
-    }
-}
-
-impl End for Redirected {
-    fn stats(&self) -> LinkStats {
-        LinkStats::default()
-    }
-
-    fn end(&self, status: Status) {
-        *self.rights() = Err(status);
-    }
-
-    // Over the network nobody here knows.
-    fn peer_died(&self) {}
-
-    fn allow(&self, _peer: Identity, methods: MethodSet) {
-        if let Ok(allowed) = &mut *self.rights() {
-            *allowed = methods;
-        }
-    }
-}
-
 impl Channel {
     /// Connects to `partywall:///name`, `http://host:port` or `unix:/path`.
     ///
     /// # Errors
     /// [`Error`], each variant for its reason.
     pub async fn connect(target: impl AsRef<str>) -> Result<Self, Error> {
-        Self::builder(target)?.connect().await
+        Endpoint::try_from(target.as_ref())?.connect().await
     }
 
-    /// As [`Channel::connect`], with choices.
+    /// An endpoint from a static text: [`Endpoint::from_static`].
+    ///
+    /// # Panics
+    /// When the text is no target.
+    pub fn from_static(target: &'static str) -> Endpoint {
+        Endpoint::from_static(target)
+    }
+
+    /// An endpoint from text that is made while the program runs: [`Endpoint::from_shared`].
     ///
     /// # Errors
     /// [`Error::Target`].
-    pub fn builder(target: impl AsRef<str>) -> Result<Builder, Error> {
-        let target = Target::parse(target.as_ref())?;
-        Ok(Builder {
-            target,
-            socket: None,
-            connect_timeout: CONNECT_TIMEOUT,
-            wait_for_ready: false,
-            ring_only: false,
-        })
+    pub fn from_shared(target: impl Into<Bytes>) -> Result<Endpoint, Error> {
+        Endpoint::from_shared(target)
+    }
+
+    /// The channel of an endpoint to where that leads.
+    fn of(endpoint: &Endpoint, to: Result<Destination, Error>) -> Self {
+        let kind = match to {
+            Ok(Destination::Name(name)) => Kind::Name(Named::of(endpoint, name)),
+            Ok(Destination::Address(address)) => {
+                let waits = endpoint.wait_for_ready;
+                let within = endpoint.connect_timeout;
+                let patience = Patience { within, first: waits, later: waits };
+                Kind::Http2(Remote { address, patience, channel: OnceLock::new() })
+            }
+            Err(error) => Kind::Refused(error.into()),
+        };
+        let plain = Plain(Arc::new(kind));
+        Self { limited: Limited::of(&endpoint.settings, plain.clone()), plain }
+    }
+
+    async fn connected(&self) -> Result<(), Error> {
+        match &*self.plain.0 {
+            Kind::Name(named) => named.connected().await.map(drop),
+            Kind::Http2(remote) => remote.connect().await,
+            Kind::Link(_) | Kind::Refused(_) => Ok(()),
+        }
     }
 
     /// A channel with a link of its own, which does not come back when that has ended.
     pub(crate) fn on(link: Arc<Caller>, server: Peer) -> Self {
-        Self { kind: Arc::new(Kind::Link(Connection::Ring { link, server })) }
+        let kind = Kind::Link(Connection::Ring { link, server, host: None });
+        Self { plain: Plain(Arc::new(kind)), limited: None }
     }
 
     /// This channel as tonic's own type, for crates that take no other.
@@ -316,7 +205,7 @@ impl Channel {
 
     /// How calls travel now; `None` before the first connect and between two links.
     pub fn route(&self) -> Option<Route> {
-        match &*self.kind {
+        match &*self.plain.0 {
             Kind::Http2(remote) => Some(remote.address.route()),
             Kind::Name(named) => Some(named.usable()?.route()),
             Kind::Link(connection) => connection.usable().then(|| connection.route()),
@@ -325,231 +214,51 @@ impl Channel {
     }
 }
 
-impl Named {
-    fn current(&self) -> std::sync::MutexGuard<'_, Option<Arc<Connection>>> {
-        lock(&self.current)
-    }
-
-    fn usable(&self) -> Option<Arc<Connection>> {
-        let current = self.current();
-        current.as_ref().filter(|c| c.usable()).cloned()
-    }
-
-    /// The connection, made if there is none.
-    async fn connected(&self) -> Result<Arc<Connection>, Error> {
-        if let Some(connection) = self.usable() {
-            return Ok(connection);
-        }
-        let _one = self.connecting.lock().await;
-        if let Some(connection) = self.usable() {
-            return Ok(connection);
-        }
-        // The old link ends with its last call.
-        self.current().take();
-        let connection = Arc::new(self.connect().await?);
-        *self.current() = Some(Arc::clone(&connection));
-        Ok(connection)
-    }
-
-    async fn connect(&self) -> Result<Connection, Error> {
-        let mut waiting = Waiting::new();
-        let mut first = None;
-        let within = self.options.connect_timeout;
-        let mut until = Instant::now() + within;
-        loop {
-            let (agent, attempt) = match agent::get_async(&self.place, left(until)).await {
-                Ok(agent) => {
-                    let attempt = self.attempt(&agent, until).await;
-                    (Some(agent), attempt)
-                }
-                Err(error) => (None, Err(error)),
-            };
-            let attempt = attempt.map_err(|error| match error {
-                // Of which this attempt had what was left.
-                Error::TimedOut(_) => Error::TimedOut(within),
-                error => error,
-            });
-            match attempt {
-                // The instance was about to go; the next introduction is to another one.
-                Err(error @ Error::Link(_)) if first.is_none() => first = Some(error),
-                Err(error) if self.options.wait_for_ready && error.may_pass() => {
-                    tracing::debug!(name = %self.name, %error, "not connected; waiting");
-                    // Of other failures the watch on a name tells nothing.
-                    let told = matches!(error, Error::Refused { .. } | Error::Link(_));
-                    waiting.wait(agent.as_ref().filter(|_| told), &self.name).await;
-                    until = Instant::now() + within;
-                }
-                // If there is none, the link that broke is what there is to tell.
-                Err(error) if !self.options.wait_for_ready => {
-                    let first = first.filter(|_| !matches!(error, Error::TimedOut(_)));
-                    return Err(first.unwrap_or(error));
-                }
-                attempt => return attempt,
-            }
-        }
-    }
-
-    async fn attempt(&self, agent: &Arc<Agent>, until: Instant) -> Result<Connection, Error> {
-        match agent.connect(&self.name)?.wait(left(until)).await? {
-            Connected::Link(linked) => {
-                let (server, number) = (linked.terms.peer.clone(), linked.terms.link);
-                // A server that has adopted the link and does not open it hangs: the next one may
-                // answer, and an attempt must leave time for that.
-                let (link, security) = caller::open(*linked, left(until).min(OPEN_TIME)).await?;
-                let server = Peer::new(server, number, security);
-                Ok(Connection::Ring { link, server })
-            }
-            Connected::Redirect { url, methods, booked } => {
-                if self.options.ring_only {
-                    let name = &self.name;
-                    let text = format!("`{name}` is reached over {url}");
-                    return Err(not_a_ring(format!("{text}, and only a ring was asked for")));
-                }
-                let address = Address::of(&Target::parse(&url)?)?;
-                let later = self.options.wait_for_ready;
-                let within = self.options.connect_timeout;
-                let connecting = address.connect(Patience { within, first: false, later });
-                let connected = tokio::time::timeout(left(until), connecting).await;
-                let channel = connected.map_err(|_| Error::TimedOut(within))??;
-                tracing::warn!(
-                    name = %self.name,
-                    url,
-                    "nobody serves this name here; its calls go over the network, where nobody \
-                     vouches for who answers"
-                );
-                let remote = Arc::new(Redirected::new(methods));
-                let end: Arc<dyn End> = Arc::clone(&remote) as _;
-                booked.attach(Arc::downgrade(&end));
-                let watch = agent.watch(&self.name)?;
-                let route = Box::new(address.route());
-                Ok(Connection::Http2 { route, channel, remote, watch, booked })
-            }
-        }
-    }
-}
-
-/// How long it is until then.
-fn left(until: Instant) -> Duration {
-    until.saturating_duration_since(Instant::now())
-}
-
-/// A wait between two attempts to connect: until somebody serves the name, or a while.
-struct Waiting {
-    watch: Option<Watching>,
-    pause: Duration,
-}
-
-impl Waiting {
-    fn new() -> Self {
-        Self { watch: None, pause: http2::PAUSES.0 }
-    }
-
-    /// Waits; with an agent, for what its watch on the name tells.
-    async fn wait(&mut self, agent: Option<&Arc<Agent>>, name: &ServiceName) {
-        if let Some(agent) = agent {
-            if self.watch.is_none() {
-                self.watch = agent.watch(name).ok();
-            }
-            if let Some(watch) = &mut self.watch {
-                let somebody = async { watch.instances.wait_for(|n| *n > 0).await.map(drop) };
-                match tokio::time::timeout(RECHECK, somebody).await {
-                    // Whatever the watch does not tell is found by asking again; not without a
-                    // pause, for a server that refuses links.
-                    Ok(Ok(())) => return tokio::time::sleep(Duration::from_millis(2)).await,
-                    Err(_) => return,
-                    Ok(Err(_gone)) => {}
-                }
-                self.watch = None;
-            }
-        }
-        tokio::time::sleep(self.pause).await;
-        self.pause = (self.pause * 2).min(http2::PAUSES.1);
-    }
-}
-
-impl Connection {
-    fn usable(&self) -> bool {
-        match self {
-            Self::Ring { link, .. } => link.usable(),
-            // The ring is the way as soon as there is one.
-            Self::Http2 { remote, watch, .. } => {
-                *watch.instances.borrow() == 0 && remote.rights().is_ok()
-            }
-        }
-    }
-
-    fn route(&self) -> Route {
-        match self {
-            Self::Ring { server, .. } => Route::Ring { server: server.clone() },
-            Self::Http2 { route, .. } => Route::clone(route),
-        }
-    }
-
-    /// Waits until a call may begin here, if it has to; an error when none may any more.
-    async fn place(&self) -> Result<Option<caller::Place>, ()> {
-        match self {
-            Self::Ring { link, .. } => link.place().await.map(Some).ok_or(()),
-            Self::Http2 { .. } => Ok(None),
-        }
-    }
-
-    /// Begins a call; the request comes back when this connection takes no more, or none without
-    /// waiting for a place.
-    fn begin(
-        &self,
-        request: http::Request<Body>,
-        place: Option<caller::Place>,
-    ) -> Result<State, Box<http::Request<Body>>> {
-        Ok(match self {
-            Self::Ring { link, .. } => match link.call(request, place) {
-                Ok(call) => State::Ring(Box::new(call)),
-                Err(caller::Refused::Back(request)) => return Err(request),
-                Err(caller::Refused::Status(status)) => State::Failed(Some(status)),
-            },
-            Self::Http2 { channel, remote, booked, .. } => {
-                if let Err(status) = remote.may_call(request.uri().path()) {
-                    tracing::debug!(link = booked.link(), %status, "denied before it was sent");
-                    return Ok(State::Failed(Some(status)));
-                }
-                State::Http2(http2::begin(channel.clone(), request))
-            }
-        })
-    }
-}
-
 impl Service<http::Request<Body>> for Channel {
     type Response = http::Response<Body>;
     type Error = Status;
     type Future = ResponseFuture;
 
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Status>> {
+        match &mut self.limited {
+            // A call waits for its place itself: its deadline counts then, and it can be dropped.
+            None => Poll::Ready(Ok(())),
+            Some(limited) => limited.poll_ready(cx),
+        }
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> ResponseFuture {
+        match &mut self.limited {
+            None => self.plain.call(request),
+            Some(limited) => ResponseFuture(State::Elsewhere(limited.call(request))),
+        }
+    }
+}
+
+impl Service<http::Request<Body>> for Plain {
+    type Response = http::Response<Body>;
+    type Error = Status;
+    type Future = ResponseFuture;
+
     fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Status>> {
-        // A call waits for its place itself: its deadline counts then, and it can be dropped.
         Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, request: http::Request<Body>) -> ResponseFuture {
-        ResponseFuture(match &*self.kind {
-            Kind::Http2(remote) => State::Http2(http2::begin(remote.channel(), request)),
-            Kind::Link(connection) => self.begun(connection.begin(request, None)),
-            Kind::Refused(text) => State::Failed(Some(Status::failed_precondition(text))),
-            Kind::Name(named) => {
-                let begun = match named.usable() {
-                    Some(connection) => connection.begin(request, None),
-                    None => Err(Box::new(request)),
-                };
-                self.begun(begun)
-            }
-        })
-    }
-}
-
-impl Channel {
-    /// A call that was begun; else one that waits for a connection or a place.
-    fn begun(&self, begun: Result<State, Box<http::Request<Body>>>) -> State {
-        begun.unwrap_or_else(|request| {
-            let kind = Arc::clone(&self.kind);
+        let begun = match &*self.0 {
+            Kind::Http2(remote) => Ok(State::Elsewhere(http2::begin(remote.channel(), request))),
+            Kind::Refused(why) => Ok(State::Failed(Some(why.clone()))),
+            Kind::Link(connection) => connection.begin(request, None),
+            Kind::Name(named) => match named.usable() {
+                Some(connection) => connection.begin(request, None),
+                None => Err(Box::new(request)),
+            },
+        };
+        // One that was not begun waits for a connection or a place.
+        ResponseFuture(begun.unwrap_or_else(|request| {
+            let kind = Arc::clone(&self.0);
             State::Connecting(Box::pin(connect_and_begin(kind, *request)))
-        })
+        }))
     }
 }
 
@@ -610,7 +319,8 @@ pub struct ResponseFuture(State);
 
 enum State {
     Ring(Box<Call>),
-    Http2(http2::Answer),
+    /// Over HTTP/2, or by way of limits.
+    Elsewhere(Answer),
     Connecting(Pin<Box<dyn Future<Output = State> + Send>>),
     Failed(Option<Status>),
 }
@@ -628,7 +338,7 @@ impl Future for ResponseFuture {
         loop {
             match &mut self.0 {
                 State::Ring(call) => return call.poll(cx),
-                State::Http2(answer) => return answer.as_mut().poll(cx),
+                State::Elsewhere(answer) => return answer.as_mut().poll(cx),
                 State::Failed(status) => {
                     let status = status.take().unwrap_or_else(|| Status::internal("polled twice"));
                     return Poll::Ready(Err(status));

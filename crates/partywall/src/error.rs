@@ -4,6 +4,7 @@
 //! [`source`](std::error::Error::source): a chain of causes would say it twice. Its `Debug` is that text
 //! too, for that is what a `main` that gives `Result` prints, and what `unwrap` does.
 
+use std::convert::Infallible;
 use std::fmt;
 use std::io;
 
@@ -11,14 +12,25 @@ use partywall_abi::codec::DecodeError;
 use partywall_abi::name::{EXAMPLE, MethodPattern, MethodSet};
 use partywall_shm::link::LinkError;
 use partywall_shm::listen::ListenError;
+use tonic::Code;
 
 use crate::target::TargetError;
 
 /// Why there is no channel, no registration or no list.
+///
+/// Each variant has a gRPC code ([`Error::code`]) and somebody who has to act ([`Error::blame`]); its text
+/// names the remedy.
 #[non_exhaustive]
 pub enum Error {
     /// The text is no target or no address to serve at.
     Target(TargetError),
+    /// A setting of an endpoint that cannot be had.
+    Setting {
+        /// Its name.
+        name: &'static str,
+        /// Why not, and what to write.
+        why: String,
+    },
     /// There is no coordinator to ask, or this process may not reach it.
     NoCoordinator {
         /// Where it was looked for.
@@ -46,20 +58,47 @@ pub enum Error {
     CoordinatorGone(&'static str),
     /// The coordinator sent what is no message.
     Protocol(DecodeError),
-    /// The coordinator said no.
+    /// The policy does not let this process call or serve the name.
+    Denied {
+        /// The coordinator's words: who may not do what, and what to write where.
+        text: String,
+    },
+    /// Nobody serves the name on this host, and the policy has no address for it.
+    NotServed {
+        /// The coordinator's words.
+        text: String,
+    },
+    /// Somebody serves the name, and no instance has taken the link.
+    NotTaken {
+        /// The coordinator's words: how many were asked, and why the last one has not.
+        text: String,
+    },
+    /// A quota of this process's account is used up, or the places of all instances.
+    QuotaExceeded {
+        /// The coordinator's words: which quota, and how much of it there is.
+        text: String,
+    },
+    /// The calls would leave this host, and only a ring was asked for.
+    NoRing {
+        /// What was to be called.
+        target: String,
+        /// What it is instead.
+        what: String,
+    },
+    /// The coordinator said no for another reason.
     Refused {
         /// gRPC status code.
-        code: tonic::Code,
+        code: Code,
         /// Its words.
         text: String,
     },
     /// The link could not be opened.
     Link(LinkError),
-    /// The HTTP/2 side.
+    /// Nothing answers at an address, or what answers speaks no HTTP/2.
     Http2(tonic::transport::Error),
     /// A path cannot be listened at.
     Listen(ListenError),
-    /// Connecting took too long.
+    /// Connecting or registering took too long.
     TimedOut(std::time::Duration),
     /// Input or output of this process.
     Io {
@@ -70,10 +109,29 @@ pub enum Error {
     },
 }
 
+/// Who has to act, so that what has failed succeeds another time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Blame {
+    /// This process: its target, its settings, its descriptors.
+    ThisProcess,
+    /// The service: it is not there, takes no links or breaks rules.
+    Peer,
+    /// The coordinator, or who runs it.
+    Coordinator,
+    /// The operator's rules: the policy and the quotas.
+    Policy,
+    /// The network, or the server at an address.
+    Network,
+    /// Nobody who is known: time has passed.
+    Unknown,
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Target(error) => error.fmt(f),
+            Self::Setting { name, why } => write!(f, "the setting `{name}`: {why}"),
             Self::NoCoordinator { place, source }
                 if source.kind() == io::ErrorKind::PermissionDenied =>
             {
@@ -99,15 +157,51 @@ impl fmt::Display for Error {
             Self::NotTakenIn { place, why } => {
                 write!(f, "the coordinator at {place} does not take this process in: {why}")
             }
-            Self::CoordinatorGone(why) => write!(f, "the coordinator has gone: {why}"),
-            Self::Protocol(error) => write!(f, "the coordinator's message: {error}"),
-            Self::Refused { text, .. } => f.write_str(text),
-            Self::Link(error) => write!(f, "link: {error}"),
-            Self::Http2(error) => write!(f, "http2: {}", cause(error)),
+            Self::CoordinatorGone(why) => {
+                write!(f, "the coordinator has gone: {why}; remedy: try again once it runs again")
+            }
+            Self::Protocol(error) => write!(
+                f,
+                "the coordinator's message: {error}; remedy: build it and this program from the same \
+                 release"
+            ),
+            Self::Denied { text }
+            | Self::NotServed { text }
+            | Self::NotTaken { text }
+            | Self::QuotaExceeded { text }
+            | Self::Refused { text, .. } => f.write_str(text),
+            Self::NoRing { target, what } => write!(
+                f,
+                "`{target}` is {what} over the network, and only a ring was asked for; remedy: start the \
+                 service on this host, or call it by a channel of tasks without `ring_only`"
+            ),
+            Self::Link(error) => write!(f, "link: {error}; remedy: {}", of_link(error)),
+            Self::Http2(error) => write!(
+                f,
+                "http2: {}; remedy: start the server, or wait for it by `wait_for_ready`",
+                cause(error)
+            ),
             Self::Listen(error) => error.fmt(f),
-            Self::TimedOut(within) => write!(f, "no answer within {within:?}"),
-            Self::Io { what, source } => write!(f, "{what}: {source}"),
+            Self::TimedOut(within) => write!(
+                f,
+                "no answer within {within:?}; remedy: see by `partywall ps` whether the service and the \
+                 coordinator run, or allow more time by `connect_timeout`"
+            ),
+            Self::Io { what, source } => {
+                write!(f, "{what}: {source}; remedy: see `ulimit -n` and `ulimit -u`")
+            }
         }
+    }
+}
+
+/// What to do about a link that was not opened.
+fn of_link(error: &LinkError) -> &'static str {
+    match (error, Blame::from(error.blame())) {
+        (LinkError::Dead | LinkError::TimedOut, _) => {
+            "start the service again, or another instance"
+        }
+        (_, Blame::ThisProcess) => "give this process more memory and descriptors (`ulimit -n`)",
+        _ => "build the service and this program from the same release",
     }
 }
 
@@ -149,19 +243,95 @@ impl From<ListenError> for Error {
     }
 }
 
-impl Error {
-    /// The gRPC code that fits.
-    pub fn code(&self) -> tonic::Code {
-        match self {
-            Self::Target(_) => tonic::Code::InvalidArgument,
-            Self::Refused { code, .. } => *code,
-            Self::WrongCoordinator { .. } => tonic::Code::Unauthenticated,
-            _ => tonic::Code::Unavailable,
+/// There is no such error: an [`Endpoint`](crate::Endpoint) becomes one without fail.
+impl From<Infallible> for Error {
+    fn from(never: Infallible) -> Self {
+        match never {}
+    }
+}
+
+impl From<partywall_shm::link::Blame> for Blame {
+    fn from(blame: partywall_shm::link::Blame) -> Self {
+        match blame {
+            partywall_shm::link::Blame::Peer => Self::Peer,
+            partywall_shm::link::Blame::Local | partywall_shm::link::Blame::Resource => {
+                Self::ThisProcess
+            }
         }
     }
 }
 
 impl Error {
+    /// What the coordinator's refusal of a link means.
+    pub(crate) fn no_link(code: Code, text: String) -> Self {
+        match code {
+            Code::NotFound => Self::NotServed { text },
+            Code::Unavailable => Self::NotTaken { text },
+            code => Self::refused(code, text),
+        }
+    }
+
+    /// Only a ring was asked for, and this is something else.
+    pub(crate) fn no_ring(target: String, what: &str) -> Self {
+        Self::NoRing { target, what: what.into() }
+    }
+
+    /// What a refusal of the coordinator's means.
+    pub(crate) fn refused(code: Code, text: String) -> Self {
+        match code {
+            Code::PermissionDenied => Self::Denied { text },
+            Code::ResourceExhausted => Self::QuotaExceeded { text },
+            code => Self::Refused { code, text },
+        }
+    }
+
+    /// The gRPC code that fits: that of a call that fails for this reason.
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Target(_) | Self::Setting { .. } => Code::InvalidArgument,
+            Self::WrongCoordinator { .. } => Code::Unauthenticated,
+            Self::Denied { .. } => Code::PermissionDenied,
+            Self::QuotaExceeded { .. } => Code::ResourceExhausted,
+            Self::NoRing { .. } => Code::FailedPrecondition,
+            Self::Refused { code, .. } => *code,
+            Self::NoCoordinator { .. }
+            | Self::NotTakenIn { .. }
+            | Self::CoordinatorGone(_)
+            | Self::Protocol(_)
+            | Self::NotServed { .. }
+            | Self::NotTaken { .. }
+            | Self::Link(_)
+            | Self::Http2(_)
+            | Self::Listen(_)
+            | Self::TimedOut(_)
+            | Self::Io { .. } => Code::Unavailable,
+        }
+    }
+
+    /// Who has to act.
+    pub fn blame(&self) -> Blame {
+        match self {
+            Self::Target(_)
+            | Self::Setting { .. }
+            | Self::NoRing { .. }
+            | Self::Listen(_)
+            | Self::Io { .. } => Blame::ThisProcess,
+            Self::NoCoordinator { .. }
+            | Self::WrongCoordinator { .. }
+            | Self::NotTakenIn { .. }
+            | Self::CoordinatorGone(_)
+            | Self::Protocol(_)
+            | Self::Refused { .. } => Blame::Coordinator,
+            Self::Denied { .. } | Self::QuotaExceeded { .. } => Blame::Policy,
+            Self::NotServed { .. } | Self::NotTaken { .. } => Blame::Peer,
+            // It is the server that does not open it.
+            Self::Link(LinkError::TimedOut) => Blame::Peer,
+            Self::Link(error) => error.blame().into(),
+            Self::Http2(_) => Blame::Network,
+            Self::TimedOut(_) => Blame::Unknown,
+        }
+    }
+
     /// Whether waiting may help.
     pub(crate) fn may_pass(&self) -> bool {
         use std::io::ErrorKind::{ConnectionRefused, ConnectionReset, NotFound, WouldBlock};
@@ -169,8 +339,13 @@ impl Error {
             Self::NoCoordinator { source, .. } => {
                 matches!(source.kind(), NotFound | ConnectionRefused | ConnectionReset | WouldBlock)
             }
-            Self::CoordinatorGone(_) | Self::Link(_) | Self::Http2(_) | Self::TimedOut(_) => true,
-            Self::Refused { code, .. } => *code == tonic::Code::Unavailable,
+            Self::CoordinatorGone(_)
+            | Self::NotServed { .. }
+            | Self::NotTaken { .. }
+            | Self::Link(_)
+            | Self::Http2(_)
+            | Self::TimedOut(_) => true,
+            Self::Refused { code, .. } => *code == Code::Unavailable,
             _ => false,
         }
     }
@@ -191,13 +366,16 @@ pub(crate) fn denied(who: &str, path: &str, may_call: &MethodSet) -> tonic::Stat
     ))
 }
 
+type Cause<'a> = &'a (dyn std::error::Error + 'static);
+
+/// An error, what caused it, what caused that.
+pub(crate) fn chain<'a>(error: Cause<'a>) -> impl Iterator<Item = Cause<'a>> {
+    std::iter::successors(Some(error), |e: &Cause<'a>| -> Option<Cause<'a>> { (*e).source() })
+}
+
 /// What an error comes from in the end: tonic's own says "transport error".
-fn cause(error: &tonic::transport::Error) -> String {
-    let mut cause: &dyn std::error::Error = error;
-    while let Some(source) = cause.source() {
-        cause = source;
-    }
-    cause.to_string()
+pub(crate) fn cause(error: Cause<'_>) -> String {
+    chain(error).last().map(ToString::to_string).unwrap_or_default()
 }
 
 impl From<Error> for tonic::Status {
@@ -211,6 +389,120 @@ mod tests {
     use std::error::Error as _;
 
     use super::*;
+
+    /// Who each error blames, its code, and what its text says to do.
+    #[test]
+    fn each_error_has_a_code_and_blames_somebody_and_names_the_remedy() {
+        let io = || io::Error::from(io::ErrorKind::NotFound);
+        let text = || "remedy: ask".to_owned();
+        let place = || "/x".to_owned();
+        let link = |error| Error::Link(error);
+        let http2 = || {
+            let uri = tonic::transport::Endpoint::from_shared("http://a b");
+            Error::Http2(uri.unwrap_err())
+        };
+        let target = || crate::Target::parse("nothing").unwrap_err();
+        let (name, what) = ("origin", "an address".to_owned());
+        let within = std::time::Duration::from_secs(5);
+        let broken = DecodeError::Trailing { left: 7 };
+        let table = [
+            (target().into(), Code::InvalidArgument, Blame::ThisProcess, "write "),
+            (
+                Error::Setting { name, why: "none; write http://HOST".into() },
+                Code::InvalidArgument,
+                Blame::ThisProcess,
+                "write ",
+            ),
+            (
+                Error::NoCoordinator { place: place(), source: io() },
+                Code::Unavailable,
+                Blame::Coordinator,
+                "`partywall up`",
+            ),
+            (
+                Error::WrongCoordinator { place: place(), found: 7, expected: "user 8".into() },
+                Code::Unauthenticated,
+                Blame::Coordinator,
+                "PARTYWALL_COORDINATOR_UID=7",
+            ),
+            (
+                Error::NotTakenIn { place: place(), why: text() },
+                Code::Unavailable,
+                Blame::Coordinator,
+                "remedy: ",
+            ),
+            (Error::CoordinatorGone("it has"), Code::Unavailable, Blame::Coordinator, "remedy: "),
+            (Error::Protocol(broken), Code::Unavailable, Blame::Coordinator, "same release"),
+            (Error::Denied { text: text() }, Code::PermissionDenied, Blame::Policy, "remedy: "),
+            (Error::NotServed { text: text() }, Code::Unavailable, Blame::Peer, "remedy: "),
+            (Error::NotTaken { text: text() }, Code::Unavailable, Blame::Peer, "remedy: "),
+            (
+                Error::QuotaExceeded { text: text() },
+                Code::ResourceExhausted,
+                Blame::Policy,
+                "remedy: ",
+            ),
+            (
+                Error::no_ring(place(), &what),
+                Code::FailedPrecondition,
+                Blame::ThisProcess,
+                "`ring_only`",
+            ),
+            (
+                Error::Refused { code: Code::AlreadyExists, text: text() },
+                Code::AlreadyExists,
+                Blame::Coordinator,
+                "remedy: ",
+            ),
+            (link(LinkError::Dead), Code::Unavailable, Blame::Peer, "start the service again"),
+            (link(LinkError::TimedOut), Code::Unavailable, Blame::Peer, "start the service again"),
+            (
+                link(LinkError::Kind { kind: 9 }),
+                Code::Unavailable,
+                Blame::Peer,
+                "from the same release",
+            ),
+            (
+                link(LinkError::Io { call: "mmap", source: io() }),
+                Code::Unavailable,
+                Blame::ThisProcess,
+                "`ulimit -n`",
+            ),
+            (http2(), Code::Unavailable, Blame::Network, "`wait_for_ready`"),
+            (
+                Error::Listen(ListenError::Busy { path: "/x".into() }),
+                Code::Unavailable,
+                Blame::ThisProcess,
+                "remedy: ",
+            ),
+            (Error::TimedOut(within), Code::Unavailable, Blame::Unknown, "`partywall ps`"),
+            (
+                Error::Io { what: "starting a thread".into(), source: io() },
+                Code::Unavailable,
+                Blame::ThisProcess,
+                "`ulimit -u`",
+            ),
+        ];
+        for (error, code, blame, remedy) in table {
+            assert_eq!((error.code(), error.blame()), (code, blame), "{error}");
+            assert!(error.to_string().contains(remedy), "{error}");
+            let text = error.to_string();
+            let status = tonic::Status::from(error);
+            assert_eq!((status.code(), status.message()), (code, &*text));
+        }
+    }
+
+    /// The coordinator's refusals, by code, of a link and of other things.
+    #[test]
+    fn a_refusal_is_told_apart_by_its_code() {
+        let of = |code| Error::no_link(code, String::new());
+        assert!(matches!(of(Code::NotFound), Error::NotServed { .. }));
+        assert!(matches!(of(Code::Unavailable), Error::NotTaken { .. }));
+        assert!(matches!(of(Code::PermissionDenied), Error::Denied { .. }));
+        assert!(matches!(of(Code::ResourceExhausted), Error::QuotaExceeded { .. }));
+        assert!(matches!(of(Code::FailedPrecondition), Error::Refused { .. }));
+        assert!(matches!(Error::refused(Code::NotFound, String::new()), Error::Refused { .. }));
+    }
 
     #[test]
     fn an_error_says_all_in_its_text_once_and_main_prints_that() {

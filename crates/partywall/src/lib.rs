@@ -92,8 +92,8 @@ mod unix;
 mod wire;
 
 pub use agent::operator;
-pub use channel::{Builder, Channel, ResponseFuture, Route};
-pub use error::Error;
+pub use channel::{Channel, Endpoint, ResponseFuture, Route};
+pub use error::{Blame, Error};
 pub use partywall_abi::codec::DecodeError;
 pub use partywall_abi::control::{Digest, Identity};
 pub use partywall_abi::name::{NameError, ServiceName};

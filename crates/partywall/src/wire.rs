@@ -4,7 +4,8 @@
 //! `application/grpc` and the user agent of a caller that adds nothing to [`USER_AGENT`]. The
 //! receiver puts the latter two back, so that a layer sees the headers that it sees over HTTP/2. A
 //! content type of the caller's own travels and is the only one; a user agent of its own travels
-//! with ours behind it. `grpc-timeout` travels as a number of nanoseconds. What belongs to a
+//! with ours behind it. The authority of a request, if its channel has an origin, travels as `host`.
+//! `grpc-timeout` travels as a number of nanoseconds. What belongs to a
 //! connection of HTTP, and not to a call, does not travel on any route ([`OF_CONNECTIONS`]). Everything
 //! else, `-bin` values in their base64 form included, goes as it is; but for details of a status that are
 //! no base64, at which tonic panics: they are left out wherever they come from ([`without_bad_details`]).
@@ -432,6 +433,27 @@ pub(crate) fn parse_timeout(headers: &HeaderMap) -> Option<Duration> {
         "n" => Duration::from_nanos(n),
         _ => return None,
     })
+}
+
+/// Names a program in the user agent of a request, behind what the request itself names.
+pub(crate) fn add_user_agent(headers: &mut HeaderMap, program: &HeaderValue) {
+    let both = headers.get(header::USER_AGENT).map(|own| {
+        let both = [own.as_bytes(), b" ", program.as_bytes()].concat();
+        HeaderValue::from_bytes(&both).expect("two values and a space")
+    });
+    headers.insert(header::USER_AGENT, both.unwrap_or_else(|| program.clone()));
+}
+
+/// Moves the authority that came as `host` into the URI of a request, where HTTP/2 has it.
+pub(crate) fn take_authority(headers: &mut HeaderMap, uri: &mut http::Uri) {
+    let Some(host) = find(headers, &header::HOST) else { return };
+    let Ok(authority) = host.as_bytes().try_into() else { return };
+    let mut parts = uri.clone().into_parts();
+    (parts.scheme, parts.authority) = (Some(http::uri::Scheme::HTTP), Some(authority));
+    if let Ok(whole) = http::Uri::from_parts(parts) {
+        *uri = whole;
+        headers.remove(header::HOST);
+    }
 }
 
 /// Sets the time in a `grpc-timeout` header.

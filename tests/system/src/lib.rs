@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use bytes::Bytes;
-use partywall::Channel;
+use partywall::{Channel, Endpoint};
 use partywall_interop::proto::{Payload, SimpleRequest, SimpleResponse};
 
 /// The method that every test calls.
@@ -30,8 +30,8 @@ pub fn is_answer(request: &SimpleRequest, reply: &SimpleResponse) -> bool {
 /// # Panics
 /// When the coordinator at `socket` does not let this process.
 pub async fn connect(socket: &Path) -> Channel {
-    let builder = Channel::builder("partywall:///test").expect("a target").coordinator(socket);
-    builder.wait_for_ready(true).connect().await.expect("a channel")
+    let endpoint = Endpoint::from_static("partywall:///test").coordinator(socket);
+    endpoint.wait_for_ready(true).connect().await.expect("a channel")
 }
 
 /// Limits this process's open descriptors, if there is a limit.

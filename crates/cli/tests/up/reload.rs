@@ -77,9 +77,9 @@ impl Coordinator {
         (out.status.code(), text(&out.stdout) + &text(&out.stderr))
     }
 
-    fn channel(&self) -> partywall::Builder {
-        let builder = partywall::Channel::builder("partywall:///test").unwrap();
-        builder.coordinator(self.socket()).wait_for_ready(true)
+    fn channel(&self) -> partywall::Endpoint {
+        let endpoint = partywall::Endpoint::from_static("partywall:///test");
+        endpoint.coordinator(self.socket()).wait_for_ready(true)
     }
 
     /// Runs with a server, which serves until the end.
@@ -201,8 +201,9 @@ fn a_limit_of_files_refuses_links_and_ends_no_coordinator() {
         let mut server = partywall::Server::builder().coordinator(path("c.sock"));
         let serving = tokio::spawn(server.add_service(test_service()).serve("test"));
         let connect = || {
-            let builder = partywall::Channel::builder("partywall:///test").unwrap();
-            builder.coordinator(path("c.sock")).connect()
+            let endpoint = partywall::Endpoint::from_static("partywall:///test");
+            let endpoint = endpoint.coordinator(path("c.sock"));
+            async move { endpoint.connect().await }
         };
         let start = Instant::now();
         loop {
@@ -242,7 +243,7 @@ fn a_log_that_nobody_reads_holds_nobody_up() {
     let mut coordinator = Coordinator::start_with_log("trace");
     let start = Instant::now();
     coordinator.serving(async {
-        let nobodys = || partywall::Channel::builder("partywall:///nobodys").unwrap();
+        let nobodys = || partywall::Endpoint::from_static("partywall:///nobodys");
         for _ in 0..1000 {
             let denied = nobodys().coordinator(coordinator.socket()).connect().await.unwrap_err();
             assert_eq!(denied.code(), Code::PermissionDenied, "{denied}");

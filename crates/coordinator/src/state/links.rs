@@ -40,8 +40,8 @@ use partywall_abi::security::Security;
 use partywall_abi::version::Capabilities;
 
 use super::{
-    Conn, Effect, FAILED_PRECONDITION, Fault, PERMISSION_DENIED, REMEMBERED, RESOURCE_EXHAUSTED,
-    Standing, State, UNAVAILABLE, who,
+    Conn, Effect, FAILED_PRECONDITION, Fault, NOT_FOUND, PERMISSION_DENIED, REMEMBERED,
+    RESOURCE_EXHAUSTED, Standing, State, UNAVAILABLE, who,
 };
 use crate::quota::{Account, Charge, Exceeded, Resource, Usage};
 

@@ -168,7 +168,7 @@ fn denied_by_default_with_the_remedy() {
     assert_eq!(code, PERMISSION_DENIED);
     assert!(text.contains("[service.g] register") && text.contains("known as web"), "{text}");
     assert_eq!(refused(&connect(&mut s, server)).0, PERMISSION_DENIED);
-    assert_eq!(refused(&connect(&mut s, web)).0, UNAVAILABLE);
+    assert_eq!(refused(&connect(&mut s, web)).0, NOT_FOUND);
 }
 
 #[test]

@@ -153,7 +153,7 @@ fn instances_of_a_name_take_turns_and_a_dead_ones_place_is_free_at_once() {
     told(5);
     caller.say(&connect_to_g(8)).unwrap();
     let (code, text) = refused(&caller);
-    assert_eq!(code, 14);
+    assert_eq!(code, 5);
     assert!(text.contains("nobody serves `g`"), "{text}");
     link(&caller, &serve_on(&host));
 }

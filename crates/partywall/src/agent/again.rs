@@ -273,6 +273,8 @@ pub(super) fn again(error: &Error) -> Error {
             Error::NotTakenIn { place: place.clone(), why: why.clone() }
         }
         Error::Protocol(error) => Error::Protocol(error.clone()),
+        Error::Denied { text } => Error::Denied { text: text.clone() },
+        Error::QuotaExceeded { text } => Error::QuotaExceeded { text: text.clone() },
         Error::Refused { code, text } => Error::Refused { code: *code, text: text.clone() },
         Error::Io { what, source } => Error::Io { what: what.clone(), source: copy(source) },
         Error::TimedOut(within) => Error::TimedOut(*within),

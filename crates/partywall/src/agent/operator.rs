@@ -40,7 +40,7 @@ const WITHIN: Duration = Duration::from_secs(30);
 /// `socket`: where the coordinator listens; none to look in the usual places.
 ///
 /// # Errors
-/// [`Error::NoCoordinator`], [`Error::Refused`] for anyone but root and the coordinator's user.
+/// [`Error::NoCoordinator`], [`Error::Denied`] for anyone but root and the coordinator's user.
 pub fn links(socket: Option<&Path>) -> Result<Vec<LinkInfo>, Error> {
     let (agent, answer) =
         order(socket, |tx| Waiting::Rows(Vec::new(), tx), |request| ListMessage::List { request })?;
@@ -54,8 +54,8 @@ pub fn links(socket: Option<&Path>) -> Result<Vec<LinkInfo>, Error> {
 /// `socket`: as for [`links`].
 ///
 /// # Errors
-/// [`Error::NoCoordinator`]; [`Error::Refused`] when nobody serves the name, when who serves it is
-/// no domain, and for anyone but root and the coordinator's user.
+/// [`Error::NoCoordinator`]; [`Error::Denied`] for anyone but root and the coordinator's user;
+/// [`Error::Refused`] when nobody serves the name (NOT_FOUND) and when who serves it is no domain.
 pub fn switch_gate(socket: Option<&Path>, name: &str, open: bool) -> Result<u32, Error> {
     let name = ServiceName::new(name).map_err(TargetError::Name)?;
     let (agent, answer) =
@@ -78,8 +78,8 @@ pub struct Reloaded {
 /// Blocks until it is in force. `socket`: as for [`links`].
 ///
 /// # Errors
-/// [`Error::NoCoordinator`]; [`Error::Refused`] with the file, the line and the remedy when the
-/// policy cannot be used, and for anyone but root and the coordinator's user.
+/// [`Error::NoCoordinator`]; [`Error::Denied`] for anyone but root and the coordinator's user;
+/// [`Error::Refused`] with the file, the line and the remedy when the policy cannot be used.
 pub fn reload_policy(socket: Option<&Path>) -> Result<Reloaded, Error> {
     let (agent, answer) =
         order(socket, Waiting::Reload, |request| PolicyMessage::Reload { request })?;

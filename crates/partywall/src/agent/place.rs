@@ -86,7 +86,7 @@ impl Place {
                 Err(never(&text))
             }
             Message::Session(SessionMessage::Refused { code, text, .. }) => {
-                Err(Error::Refused { code: tonic::Code::from_i32(code.into()), text })
+                Err(Error::refused(tonic::Code::from_i32(code.into()), text))
             }
             message => Ok(message),
         };

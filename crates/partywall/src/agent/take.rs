@@ -259,9 +259,9 @@ impl Agent {
 
     fn take_refused(self: &Arc<Self>, request: u32, code: u8, text: String) {
         let code = Code::from_i32(code.into());
-        let refused = || Error::Refused { code, text: text.clone() };
+        let refused = || Error::refused(code, text.clone());
         match self.forget(request) {
-            Some(Waiting::Connect(_, tx)) => drop(tx.send(Err(refused()))),
+            Some(Waiting::Connect(_, tx)) => drop(tx.send(Err(Error::no_link(code, text)))),
             Some(Waiting::Rows(_, tx)) => drop(tx.send(Err(refused()))),
             Some(Waiting::Switch(tx)) => drop(tx.send(Err(refused()))),
             Some(Waiting::Reload(tx)) => drop(tx.send(Err(refused()))),

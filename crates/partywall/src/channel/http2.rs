@@ -1,7 +1,6 @@
 //! Calls over HTTP/2, by tonic's own client, with the meaning that they have on a ring.
 //!
 //! ```text
-//! connect: dial (again, if it is to wait for the server) -> HTTP/2
 //! call:    head and body out -> head or status -> body -> trailers
 //!            |                     |                 |
 //!            the deadline passes, or the call is dropped, at any point:
@@ -18,173 +17,30 @@ use std::collections::VecDeque;
 use std::error::Error as StdError;
 use std::future::Future;
 use std::io;
-use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::Bytes;
 use http_body::{Body as _, Frame};
-use hyper_util::rt::TokioIo;
-use partywall_abi::security::Security;
-use partywall_shm::address;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 use tokio::time::Sleep;
 use tonic::body::Body;
-use tonic::transport::{Channel as Transport, Endpoint};
+use tonic::transport::Channel as Transport;
 use tonic::{Code, Status};
-use tower::{Service, ServiceExt};
+use tower::ServiceExt;
 
-use crate::error::Error;
+use super::settings::Answer;
+use crate::error::chain;
 use crate::link::caller::expired;
 use crate::link::mailbox::register;
 use crate::lock::lock;
-use crate::target::{Target, TargetError};
-use crate::{unix, wire};
-
-/// How long to wait before an address is tried again: at first, and at most.
-pub(super) const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
-
-/// Most bytes of a head or of trailers that are received: far more than a call may have, so that what is
-/// too long is told and not cut.
-const HEADS: u32 = 1 << 20;
+use crate::wire;
 
 /// How often a call is sent that no connection has begun to send.
 const ATTEMPTS: u32 = 8;
-
-trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Socket for T {}
-
-/// A server's address.
-#[derive(Clone, Debug)]
-pub(super) struct Address {
-    pub(super) url: String,
-    /// What protects a connection to it.
-    security: Security,
-    uri: http::Uri,
-    socket: Option<PathBuf>,
-}
-
-/// How to connect to an address.
-#[derive(Clone, Copy)]
-pub(super) struct Patience {
-    /// How long one attempt may take.
-    pub(super) within: Duration,
-    /// Whether the first connection is tried for until it is there.
-    pub(super) first: bool,
-    /// The same for those after it.
-    pub(super) later: bool,
-}
-
-impl Address {
-    /// The address of a target that is no name.
-    pub(super) fn of(target: &Target) -> Result<Self, TargetError> {
-        match target {
-            Target::Http(url) => {
-                let address = address::Address::parse(url)?;
-                let security = address.security();
-                match address {
-                    address::Address::Http(uri) => {
-                        Ok(Self { url: url.clone(), security, uri, socket: None })
-                    }
-                    address::Address::Unix(_) => Err(TargetError::Scheme { text: url.clone() }),
-                }
-            }
-            Target::Unix(path) => Ok(Self {
-                url: format!("unix:{}", path.display()),
-                security: address::Address::Unix(path.clone()).security(),
-                uri: http::Uri::from_static("http://localhost"),
-                socket: Some(path.clone()),
-            }),
-            Target::Name(name) => Err(TargetError::Scheme { text: name.to_string() }),
-        }
-    }
-
-    /// As calls of a channel travel to it.
-    pub(super) fn route(&self) -> super::Route {
-        super::Route::Http2 { url: self.url.clone(), security: self.security }
-    }
-
-    fn endpoint(&self) -> Endpoint {
-        Endpoint::from(self.uri.clone())
-            .user_agent(wire::USER_AGENT)
-            .expect("a header's value")
-            .http2_max_header_list_size(HEADS)
-    }
-
-    /// A connected channel.
-    pub(super) async fn connect(&self, patience: Patience) -> Result<Transport, Error> {
-        let connected = self.endpoint().connect_with_connector(self.connector(patience)).await;
-        connected.map_err(|error| {
-            let timed_out = chain(&error)
-                .filter_map(|e| e.downcast_ref::<io::Error>())
-                .any(|e| e.kind() == io::ErrorKind::TimedOut);
-            if timed_out { Error::TimedOut(patience.within) } else { Error::Http2(error) }
-        })
-    }
-
-    /// A channel that connects at its first call.
-    pub(super) fn lazy(&self, patience: Patience) -> Transport {
-        self.endpoint().connect_with_connector_lazy(self.connector(patience))
-    }
-
-    fn connector(
-        &self,
-        patience: Patience,
-    ) -> impl Service<
-        http::Uri,
-        Response = TokioIo<Box<dyn Socket>>,
-        Error = io::Error,
-        Future = impl Future<Output = io::Result<TokioIo<Box<dyn Socket>>>> + Send + Unpin,
-    > + Send
-    + 'static {
-        let address = self.clone();
-        let mut waits = patience.first;
-        tower::service_fn(move |_| {
-            let (address, waits) = (address.clone(), std::mem::replace(&mut waits, patience.later));
-            Box::pin(async move { address.dial(patience.within, waits).await.map(TokioIo::new) })
-        })
-    }
-
-    async fn dial(&self, within: Duration, waits: bool) -> io::Result<Box<dyn Socket>> {
-        let (mut pause, longest) = PAUSES;
-        loop {
-            let why = match tokio::time::timeout(within, self.open()).await {
-                Ok(Ok(socket)) => return Ok(socket),
-                Ok(Err(e)) => io::Error::new(e.kind(), format!("{}: {e}", self.url)),
-                Err(_) => {
-                    let text = format!("{}: no answer within {within:?}", self.url);
-                    io::Error::new(io::ErrorKind::TimedOut, text)
-                }
-            };
-            if !waits {
-                return Err(why);
-            }
-            tracing::debug!(%why, "not connected; it is tried again");
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(longest);
-        }
-    }
-
-    async fn open(&self) -> io::Result<Box<dyn Socket>> {
-        if let Some(path) = &self.socket {
-            return Ok(Box::new(unix::Stream::connect(path).await?));
-        }
-        let host = self.uri.host().unwrap_or_default();
-        let host = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host);
-        let stream = TcpStream::connect((host, self.uri.port_u16().unwrap_or(80))).await?;
-        stream.set_nodelay(true)?;
-        Ok(Box::new(stream))
-    }
-}
-
-/// An answer on its way.
-pub(super) type Answer = Pin<Box<dyn Future<Output = Result<http::Response<Body>, Status>> + Send>>;
 
 /// Begins a call.
 pub(super) fn begin(channel: Transport, request: http::Request<Body>) -> Answer {
@@ -262,12 +118,6 @@ async fn wait(timer: &mut Option<Pin<Box<Sleep>>>) {
 
 fn passed(ends: Option<Instant>) -> bool {
     ends.is_some_and(|at| Instant::now() >= at)
-}
-
-type Cause<'a> = &'a (dyn StdError + 'static);
-
-fn chain<'a>(error: Cause<'a>) -> impl Iterator<Item = Cause<'a>> {
-    std::iter::successors(Some(error), |e: &Cause<'a>| -> Option<Cause<'a>> { (*e).source() })
 }
 
 /// The status of a call that ended without one of the server's.

@@ -473,8 +473,10 @@ impl Service {
         let mut request = http::Request::new(body);
         *request.method_mut() = http::Method::POST;
         *request.version_mut() = http::Version::HTTP_2;
-        *request.uri_mut() = call.method.uri.clone();
-        *request.headers_mut() = wire::request_headers(opened.deadline_ns, &opened.metadata.get());
+        let mut uri = call.method.uri.clone();
+        let mut headers = wire::request_headers(opened.deadline_ns, &opened.metadata.get());
+        wire::take_authority(&mut headers, &mut uri);
+        (*request.uri_mut(), *request.headers_mut()) = (uri, headers);
         request.extensions_mut().insert(peer);
         if opened.deadline_ns != NO_DEADLINE {
             let left = Duration::from_nanos(opened.deadline_ns);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http_body_util::BodyExt;
-use partywall::{Channel, Error, Peer, Route, Routes, Security, Server, blocking};
+use partywall::{Endpoint, Error, Peer, Route, Routes, Security, Server, blocking};
 use partywall_interop::proto::test_service_client::TestServiceClient;
 use partywall_interop::proto::{BoolValue, Payload, SimpleRequest, SimpleResponse};
 use partywall_interop::service::{Handle, test_service_with};
@@ -112,10 +112,10 @@ async fn a_dropped_server_leaves_no_registration() {
     drop((serving, connected));
     let deadline = Instant::now() + Duration::from_secs(5);
     loop {
-        let builder = Channel::builder("partywall:///test").unwrap().coordinator(&host.socket);
-        match builder.connect_timeout(Duration::from_millis(500)).connect().await {
-            Err(Error::Refused { code: Code::Unavailable, text }) => {
-                assert!(text.contains("nobody serves"), "{text}");
+        let endpoint = Endpoint::from_static("partywall:///test").coordinator(&host.socket);
+        match endpoint.connect_timeout(Duration::from_millis(500)).connect().await {
+            Err(Error::NotServed { text }) => {
+                assert!(text.contains("nobody serves") && text.contains("remedy: "), "{text}");
                 return;
             }
             other => assert!(Instant::now() < deadline, "{other:?}"),
@@ -131,7 +131,7 @@ async fn what_policy_does_not_allow_is_refused_with_the_remedy() {
     assert_eq!(error.code(), Code::PermissionDenied);
     assert!(error.to_string().contains("[service.test] register"), "{error}");
     let connected =
-        Channel::builder("partywall:///test").unwrap().coordinator(&host.socket).connect().await;
+        Endpoint::from_static("partywall:///test").coordinator(&host.socket).connect().await;
     assert!(connected.unwrap_err().to_string().contains("[service.test.call]"));
 }
 
@@ -139,8 +139,7 @@ async fn what_policy_does_not_allow_is_refused_with_the_remedy() {
 async fn without_a_coordinator_the_error_says_what_to_do() {
     let dir = tempfile::tempdir().unwrap();
     let nowhere = dir.path().join("none.sock");
-    let error =
-        Channel::builder("partywall:///test").unwrap().coordinator(&nowhere).connect().await;
+    let error = Endpoint::from_static("partywall:///test").coordinator(&nowhere).connect().await;
     let text = error.unwrap_err().to_string();
     assert!(text.contains("none.sock") && text.contains("partywall coordinator"), "{text}");
 }
@@ -300,8 +299,8 @@ async fn a_drained_server_finishes_what_is_under_way_and_takes_no_more() {
     let running = host.serve(Routes::default().add_service(raw)).await;
     host.connect().await;
     // A channel that does not wait for the next server.
-    let builder = Channel::builder("partywall:///test").unwrap();
-    let mut channel = builder.coordinator(&host.socket).connect().await.unwrap();
+    let endpoint = Endpoint::from_static("partywall:///test");
+    let mut channel = endpoint.coordinator(&host.socket).connect().await.unwrap();
     let slow = tokio::spawn(channel.call(request("Slow", Body::empty())));
     tokio::time::sleep(Duration::from_millis(50)).await;
     let start = Instant::now();
@@ -356,8 +355,8 @@ fn a_caller_whose_runtime_rests_between_calls_finds_the_next_instance() {
     // This one runs during its calls alone, so it hears of nothing in between.
     let caller = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let mut client = TestServiceClient::new(caller.block_on(host.connect()));
-    let target = "partywall:///test";
-    let mut blocking = blocking::Channel::connect_at(target, Some(host.socket.clone())).unwrap();
+    let endpoint = Endpoint::from_static("partywall:///test").coordinator(&host.socket);
+    let mut blocking = blocking::Channel::connect(endpoint).unwrap();
     let request = prost::Message::encode_to_vec(&simple(10));
     for _ in 0..5 {
         caller.block_on(client.unary_call(simple(10))).unwrap();
@@ -422,8 +421,8 @@ async fn an_idle_link_is_closed_when_its_server_has_gone() {
     let running = host.serve(testing()).await;
     host.connect().await;
     // It does not wait for the next server.
-    let builder = Channel::builder("partywall:///test").unwrap();
-    let channel = builder.coordinator(&host.socket).connect().await.unwrap();
+    let endpoint = Endpoint::from_static("partywall:///test");
+    let channel = endpoint.coordinator(&host.socket).connect().await.unwrap();
     let mut client = TestServiceClient::new(channel.clone());
     for _ in 0..20 {
         client.unary_call(simple(1)).await.unwrap();
@@ -472,10 +471,10 @@ async fn a_name_elsewhere_is_reached_over_http2_and_said_to_be() {
     while !dir.path().join("far.sock").exists() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    let builder = || Channel::builder("partywall:///test").unwrap().coordinator(&host.socket);
+    let endpoint = || Endpoint::from_static("partywall:///test").coordinator(&host.socket);
     let warnings = Warnings::default();
     let reading = tracing::subscriber::set_default(warnings.clone());
-    let channel = builder().connect().await.unwrap();
+    let channel = endpoint().connect().await.unwrap();
     drop(reading);
     let warned = warnings.read();
     let [warning] = &warned[..] else { panic!("{warned:?}") };
@@ -489,11 +488,12 @@ async fn a_name_elsewhere_is_reached_over_http2_and_said_to_be() {
         code(client.empty_call(partywall_interop::proto::Empty {}).await),
         Code::PermissionDenied
     );
-    let refused = builder().ring_only(true).connect().await.unwrap_err();
+    let refused = endpoint().ring_only(true).connect().await.unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition);
     let socket = host.socket.clone();
     let blocking = tokio::task::spawn_blocking(move || {
-        let refused = blocking::Channel::connect_at("partywall:///test", Some(socket.clone()));
+        let endpoint = Endpoint::from_static("partywall:///test").coordinator(&socket);
+        let refused = blocking::Channel::connect(endpoint);
         (refused.unwrap_err().code(), partywall::operator::links(Some(&socket)).unwrap())
     });
     let (code, links) = blocking.await.unwrap();
@@ -509,7 +509,10 @@ async fn the_blocking_channel_calls_every_size_and_sees_status_and_deadline() {
     host.connect().await;
     let socket = host.socket.clone();
     tokio::task::spawn_blocking(move || {
-        let mut channel = blocking::Channel::connect_at("partywall:///test", Some(socket)).unwrap();
+        let mut channel = blocking::Channel::connect(
+            Endpoint::from_static("partywall:///test").coordinator(socket),
+        )
+        .unwrap();
         for size in [0, 1, 100, 20_000, 90_000, 1 << 20, 3 << 20] {
             let reply: SimpleResponse =
                 channel.unary(UNARY, tonic::Request::new(simple(size))).unwrap().into_inner();
@@ -623,8 +626,8 @@ async fn a_link_outlives_the_coordinator() {
         client.unary_call(simple(1000)).await.unwrap();
     }
     // A question that fails shows that this process has seen the end of the conversation.
-    let builder = Channel::builder("partywall:///test").unwrap();
-    builder.coordinator(&socket).connect().await.unwrap_err();
+    let endpoint = Endpoint::from_static("partywall:///test");
+    endpoint.coordinator(&socket).connect().await.unwrap_err();
     // The server waits for the next coordinator, and stops when it is asked to.
     running.stop().await.unwrap();
 }

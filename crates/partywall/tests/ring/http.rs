@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http_body_util::Limited;
-use partywall::{Channel, Routes, Server};
+use partywall::{Channel, Endpoint, Routes, Server};
 use partywall_interop::proto::Empty;
 use partywall_interop::proto::test_service_client::TestServiceClient;
 use partywall_interop::service::{Handle, test_service_with};
@@ -173,7 +173,7 @@ async fn a_call_that_never_left_is_sent_again_when_its_connection_ends() {
         tonic::transport::Server::builder().max_connection_age(Duration::from_millis(20));
     let router = server.add_service(test_service_with(Handle::default()));
     let server = tokio::spawn(router.serve_with_incoming(incoming));
-    let channel = Channel::builder(target).unwrap().wait_for_ready(true).connect().await.unwrap();
+    let channel = Endpoint::new(target).unwrap().wait_for_ready(true).connect().await.unwrap();
     let calls = (0..8).map(|_| {
         let mut client = TestServiceClient::new(channel.clone());
         tokio::spawn(async move {
@@ -221,7 +221,7 @@ async fn handlers_see_what_tonic_says_of_a_connection() {
         (format!("unix:{}", path.display()), format!("false Some({own})")),
     ];
     for (uri, told) in expected {
-        let channel = Channel::builder(uri.as_str()).unwrap().wait_for_ready(true);
+        let channel = Endpoint::new(uri.as_str()).unwrap().wait_for_ready(true);
         let mut channel = channel.connect().await.unwrap();
         let answer = channel.call(super::service::request("Call", Body::empty())).await.unwrap();
         assert_eq!(answer.headers()["x-told"], told.as_str(), "{uri}");

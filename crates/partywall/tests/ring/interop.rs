@@ -5,10 +5,9 @@
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use partywall::{Channel, Deadline, Route, Routes, Server};
+use partywall::{Channel, Deadline, Endpoint, Route, Routes, Server};
 use partywall_interop::cases::{self, Env, Transport, run};
 use partywall_interop::service::{Handle, Mounted, Probed, probed};
-use tonic::transport::Endpoint;
 use tonic::transport::server::TcpIncoming;
 
 use super::setup::{Host, Serve};
@@ -57,8 +56,8 @@ async fn over_the_ring(link: &str) {
     assert!(matches!(channel.route(), Some(Route::Ring { .. })));
     let socket = host.socket.clone();
     let connect = move || {
-        let builder = Channel::builder("partywall:///test").map(|b| b.coordinator(&socket));
-        async move { builder?.connect().await }
+        let endpoint = Endpoint::new("partywall:///test").map(|e| e.coordinator(&socket));
+        async move { endpoint?.connect().await }
     };
     hold(link, OURS, Env::new(channel, handle, connect)).await;
     running.stop().await.unwrap();
@@ -96,8 +95,8 @@ async fn over_http2(link: &str, listen: &str) {
     let running = host.serve_at(&format!("test,{listen}"), routes).await;
     let target = listen.to_owned();
     let connect = move || {
-        let builder = Channel::builder(&target).map(|b| b.wait_for_ready(true));
-        async move { builder?.connect().await }
+        let endpoint = Endpoint::new(target.as_str()).map(|e| e.wait_for_ready(true));
+        async move { endpoint?.connect().await }
     };
     let channel = connect().await.unwrap();
     assert!(matches!(channel.route(), Some(Route::Http2 { .. })));
@@ -135,8 +134,8 @@ async fn every_case_by_a_name_that_is_elsewhere() {
     let running = host.serve_at(&format!("here,{url}"), routes).await;
     let socket = host.socket.clone();
     let connect = move || {
-        let builder = Channel::builder("partywall:///test").map(|b| b.coordinator(&socket));
-        async move { builder?.wait_for_ready(true).connect().await }
+        let endpoint = Endpoint::new("partywall:///test").map(|e| e.coordinator(&socket));
+        async move { endpoint?.wait_for_ready(true).connect().await }
     };
     let channel = connect().await.unwrap();
     assert!(matches!(channel.route(), Some(Route::Http2 { .. })));
@@ -165,7 +164,7 @@ async fn every_case_of_a_server_for_a_stock_tonic_client() {
     let address = free_port();
     let router = Server::builder().add_service(service(handle.clone()));
     let serving = tokio::spawn(router.serve(address));
-    let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap();
+    let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{address}")).unwrap();
     let connect = move || {
         let endpoint = endpoint.clone();
         async move { endpoint.connect().await }

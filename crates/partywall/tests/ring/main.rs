@@ -9,6 +9,7 @@ mod server_http2;
 mod server_settings;
 mod service;
 mod serving;
+mod settings;
 mod setup;
 mod targets;
 mod tonics;

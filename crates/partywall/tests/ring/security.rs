@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use partywall::{
-    Channel, Confidentiality, Evidence, Isolation, Route, Routes, Security, Server, blocking,
-    security_of,
+    Channel, Confidentiality, Endpoint, Evidence, Isolation, Route, Routes, Security, Server,
+    blocking, security_of,
 };
 use tonic::body::Body;
 use tower::Service;
@@ -53,7 +53,10 @@ async fn of_a_link_to_oneself_nothing_separates_the_ends() {
     assert_eq!(both_ends(channel, &seen).await, (expected, expected));
     let socket = host.socket.clone();
     let call = move || {
-        let mut channel = blocking::Channel::connect_at("partywall:///test", Some(socket)).unwrap();
+        let mut channel = blocking::Channel::connect(
+            Endpoint::from_static("partywall:///test").coordinator(socket),
+        )
+        .unwrap();
         channel.call_bytes("/test.Raw/Any", b"").unwrap_err();
         channel.server().unwrap().security()
     };
@@ -80,9 +83,9 @@ async fn over_http2(url: &str, expected: Security) {
     let (routes, seen) = noting();
     let running = host.serve_at(&format!("here,{url}"), routes).await;
     for target in [url, "partywall:///test"] {
-        let builder = Channel::builder(target).unwrap().coordinator(&host.socket);
-        let connecting = builder.wait_for_ready(true).connect();
-        let channel = tokio::time::timeout(Duration::from_secs(10), connecting).await;
+        let endpoint = Endpoint::new(target).unwrap().coordinator(&host.socket);
+        let endpoint = endpoint.wait_for_ready(true);
+        let channel = tokio::time::timeout(Duration::from_secs(10), endpoint.connect()).await;
         let channel = channel.expect("in time").unwrap();
         assert!(matches!(channel.route(), Some(Route::Http2 { .. })));
         assert_eq!(both_ends(channel, &seen).await, (expected, expected), "{target}");

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http_body_util::BodyExt;
-use partywall::{Channel, Error, Peer, Routes, Server, Target};
+use partywall::{Channel, Endpoint, Error, Peer, Routes, Server, Target};
 use partywall_interop::service::{Handle, test_service_with};
 use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio::task::JoinHandle;
@@ -49,8 +49,8 @@ async fn serve_routes(server: Server, routes: Routes) -> Both {
 
 impl Both {
     async fn connect(&self, at: &Target) -> Channel {
-        let builder = Channel::builder(at.to_string().as_str()).unwrap();
-        builder.coordinator(&self.host.socket).connect().await.unwrap()
+        let endpoint = Endpoint::new(at.to_string()).unwrap();
+        endpoint.coordinator(&self.host.socket).connect().await.unwrap()
     }
 }
 
@@ -302,8 +302,8 @@ async fn a_blocking_caller_changes_links_of_age_and_loses_no_call() {
     let both = serve_routes(server, routes).await;
     let socket = both.host.socket.clone();
     let calls = move || {
-        let mut channel =
-            partywall::blocking::Channel::connect_at("partywall:///test", Some(socket)).unwrap();
+        let endpoint = Endpoint::from_static("partywall:///test").coordinator(socket);
+        let mut channel = partywall::blocking::Channel::connect(endpoint).unwrap();
         let (mut links, begin) = (HashSet::new(), Instant::now());
         while links.len() < 4 {
             assert!(begin.elapsed() < LONG, "after {links:?}");

@@ -30,7 +30,7 @@ fn router(host: &Host) -> Router {
 
 /// Does not wait for a server that is not there.
 async fn connect(host: &Host, at: &Target) -> Result<Channel, Error> {
-    Channel::builder(at.to_string().as_str()).unwrap().coordinator(&host.socket).connect().await
+    partywall::Endpoint::new(at.to_string())?.coordinator(&host.socket).connect().await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

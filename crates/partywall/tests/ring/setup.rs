@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use partywall::{Channel, Routes, Server};
+use partywall::{Channel, Endpoint, Routes, Server};
 pub(crate) use partywall_testkit::{Host, OPEN};
 
 /// A service of a host, and a channel to it.
@@ -32,8 +32,8 @@ impl Serve for Host {
     }
 
     async fn connect(&self) -> Channel {
-        let builder = Channel::builder("partywall:///test").unwrap().coordinator(&self.socket);
-        builder.wait_for_ready(true).connect().await.unwrap()
+        let endpoint = Endpoint::from_static("partywall:///test").coordinator(&self.socket);
+        endpoint.wait_for_ready(true).connect().await.unwrap()
     }
 }
 

@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use partywall::{Channel, Error, Route, Routes, Server};
+use partywall::{Channel, Endpoint, Error, Route, Routes, Server};
 use partywall_abi::control::{Message, RegistryMessage};
 use partywall_abi::name::ServiceName;
 use partywall_interop::proto::test_service_client::TestServiceClient;
@@ -33,14 +33,14 @@ async fn empty(channel: &Channel) -> Result<(), tonic::Status> {
 #[tokio::test]
 async fn an_address_that_is_none_is_an_error_and_no_panic() {
     for text in ["http://a b", "http://", "http://h:x", "http://h:1/path", "unix:", "unix:a\0b"] {
-        let error = Channel::builder(text).map(drop).unwrap_err();
+        let error = Endpoint::new(text).map(drop).unwrap_err();
         assert!(matches!(error, Error::Target(_)), "{error}");
         assert!(error.to_string().contains("write "), "{error}");
         let error = Channel::connect(text).await.unwrap_err();
         assert_eq!(error.code(), Code::InvalidArgument);
     }
     // A target that was made by hand.
-    let channel = Channel::builder("http://h:1").unwrap().connect_lazy();
+    let channel = Endpoint::from_static("http://h:1").connect_lazy();
     assert!(matches!(channel.route(), Some(Route::Http2 { url, .. }) if url == "http://h:1"));
 }
 
@@ -48,7 +48,7 @@ async fn an_address_that_is_none_is_an_error_and_no_panic() {
 #[test]
 fn a_lazy_channel_can_be_made_anywhere() {
     for target in ["partywall:///x", "http://127.0.0.1:1", "unix:/x"] {
-        let channel = Channel::builder(target).unwrap().connect_lazy();
+        let channel = Endpoint::new(target).unwrap().connect_lazy();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         assert_eq!(runtime.block_on(empty(&channel)).unwrap_err().code(), Code::Unavailable);
     }
@@ -82,16 +82,16 @@ async fn the_connect_timeout_is_that_of_every_target() {
     let within = Duration::from_millis(200);
     let host = Host::with(&format!("[service.far.call]\nanyone = ['*']\n[names]\nfar = '{url}'\n"));
     for target in [&*url, "partywall:///far"] {
-        let builder = || {
-            let builder = Channel::builder(target).unwrap().coordinator(&host.socket);
-            builder.connect_timeout(within)
+        let endpoint = || {
+            let endpoint = Endpoint::new(target).unwrap().coordinator(&host.socket);
+            endpoint.connect_timeout(within)
         };
         let start = Instant::now();
-        let error = builder().connect().await.unwrap_err();
+        let error = endpoint().connect().await.unwrap_err();
         assert!(matches!(error, Error::TimedOut(t) if t == within), "{target}: {error}");
         assert!(start.elapsed() < within * 5, "{target}: {:?}", start.elapsed());
         let start = Instant::now();
-        let status = empty(&builder().connect_lazy()).await.unwrap_err();
+        let status = empty(&endpoint().connect_lazy()).await.unwrap_err();
         assert_eq!(status.code(), Code::Unavailable, "{target}: {status}");
         assert!(start.elapsed() < within * 5, "{target}: {:?}", start.elapsed());
     }
@@ -113,17 +113,17 @@ async fn an_instance_that_opens_no_links_is_passed_over_in_time() {
         let kept: Vec<_> = (0..100).filter_map(|_| hung.adopt().ok()).collect();
         drop(kept);
     });
-    let builder = || Channel::builder("partywall:///test").unwrap().coordinator(&host.socket);
+    let endpoint = || Endpoint::from_static("partywall:///test").coordinator(&host.socket);
     let within = Duration::from_millis(300);
     let start = Instant::now();
-    let error = builder().connect_timeout(within).connect().await.unwrap_err();
+    let error = endpoint().connect_timeout(within).connect().await.unwrap_err();
     assert_eq!(error.code(), Code::Unavailable, "{error}");
     let took = start.elapsed();
     assert!(took >= within && took < 2 * within, "{took:?}: {error}");
     let running = host.serve(routes()).await;
     host.connect().await;
     for _ in 0..4 {
-        empty(&builder().connect().await.unwrap()).await.unwrap();
+        empty(&endpoint().connect().await.unwrap()).await.unwrap();
     }
     running.stop().await.unwrap();
 }
@@ -135,12 +135,12 @@ async fn an_address_over_the_network_is_no_ring() {
     let dir = tempfile::tempdir().unwrap();
     let target = format!("unix:{}", dir.path().join("s").display());
     let running = host.serve_at(&target, routes()).await;
-    Channel::builder(&target).unwrap().wait_for_ready(true).connect().await.unwrap();
-    let builder = || Channel::builder(&target).unwrap().ring_only(true);
-    let error = builder().connect().await.unwrap_err();
+    Endpoint::new(target.as_str()).unwrap().wait_for_ready(true).connect().await.unwrap();
+    let endpoint = || Endpoint::new(target.as_str()).unwrap().ring_only(true);
+    let error = endpoint().connect().await.unwrap_err();
     assert_eq!(error.code(), Code::FailedPrecondition);
     assert!(error.to_string().contains("only a ring was asked for"), "{error}");
-    let lazy = builder().connect_lazy();
+    let lazy = endpoint().connect_lazy();
     assert!(lazy.route().is_none());
     assert_eq!(empty(&lazy).await.unwrap_err().code(), Code::FailedPrecondition);
     running.stop().await.unwrap();
@@ -153,7 +153,8 @@ async fn an_address_where_nobody_listens_is_named_in_the_status() {
     let path = dir.path().join("nobody.sock");
     for target in [format!("unix:{}", path.display()), "http://127.0.0.1:1".to_owned()] {
         let error = Channel::connect(&target).await.unwrap_err();
-        let status = empty(&Channel::builder(&target).unwrap().connect_lazy()).await.unwrap_err();
+        let status =
+            empty(&Endpoint::new(target.as_str()).unwrap().connect_lazy()).await.unwrap_err();
         assert_eq!((error.code(), status.code()), (Code::Unavailable, Code::Unavailable));
         for text in [error.to_string(), status.message().to_owned()] {
             assert!(text.contains(&target) && text.contains("os error"), "{text}");
@@ -192,8 +193,8 @@ async fn a_channel_waits_for_an_address_and_for_its_return() {
         (&*format!("http://{free}"), &*format!("http://{free}")),
         ("partywall:///far", &unix),
     ] {
-        let builder = Channel::builder(target).unwrap().coordinator(&by_name.socket);
-        let channel = builder.wait_for_ready(true).connect_lazy();
+        let endpoint = Endpoint::new(target).unwrap().coordinator(&by_name.socket);
+        let channel = endpoint.wait_for_ready(true).connect_lazy();
         let first = waits(channel.clone(), async || host.serve_at(listen, routes()).await).await;
         first.stop().await.unwrap();
         // Once this side has seen that the connection is gone.
@@ -288,8 +289,8 @@ async fn a_channel_over_the_network_goes_over_a_ring_as_soon_as_the_name_is_serv
          [service.far.call]\nanyone = ['*']\n[names]\nfar = '{unix}'\n"
     ));
     let remote = host.serve_at(&unix, routes()).await;
-    let builder = Channel::builder("partywall:///far").unwrap().coordinator(&host.socket);
-    let channel = builder.wait_for_ready(true).connect().await.unwrap();
+    let endpoint = Endpoint::from_static("partywall:///far").coordinator(&host.socket);
+    let channel = endpoint.wait_for_ready(true).connect().await.unwrap();
     // No call fails meanwhile.
     let until = async |ring: bool| {
         let start = Instant::now();
@@ -316,8 +317,8 @@ async fn a_channel_over_the_network_goes_over_a_ring_as_soon_as_the_name_is_serv
 async fn a_channel_waits_for_a_coordinator() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("c.sock");
-    let builder = Channel::builder("partywall:///test").unwrap().coordinator(&socket);
-    let channel = builder.wait_for_ready(true).connect_lazy();
+    let endpoint = Endpoint::from_static("partywall:///test").coordinator(&socket);
+    let channel = endpoint.wait_for_ready(true).connect_lazy();
     let (host, running) = waits(channel, async || {
         let host = Host::at(&socket, OPEN);
         let running = host.serve(routes()).await;
@@ -329,11 +330,11 @@ async fn a_channel_waits_for_a_coordinator() {
     // What waiting does not help is told at once.
     let file = dir.path().join("file");
     std::fs::create_dir(&file).unwrap();
-    let builder = Channel::builder("partywall:///test").unwrap();
+    let endpoint = Endpoint::from_static("partywall:///test");
     let within = Duration::from_secs(5);
     let denied = Host::with("");
-    let connecting = builder.coordinator(&denied.socket).wait_for_ready(true).connect();
-    let error = tokio::time::timeout(within, connecting).await.unwrap().unwrap_err();
+    let endpoint = endpoint.coordinator(&denied.socket).wait_for_ready(true);
+    let error = tokio::time::timeout(within, endpoint.connect()).await.unwrap().unwrap_err();
     assert_eq!(error.code(), Code::PermissionDenied);
 }
 
@@ -355,8 +356,8 @@ async fn a_connection_that_is_lost_is_unavailable() {
         };
         tokio::io::copy_bidirectional(&mut caller, &mut service).await
     });
-    let builder = Channel::builder(format!("unix:{}", path.display())).unwrap();
-    let channel = builder.connect().await.unwrap();
+    let endpoint = Endpoint::new(format!("unix:{}", path.display())).unwrap();
+    let channel = endpoint.connect().await.unwrap();
     let mut client = TestServiceClient::new(channel.clone());
     let mut slow = tonic::Request::new(SimpleRequest::default());
     slow.metadata_mut().insert(DELAY_MS, 60_000.into());
@@ -387,8 +388,8 @@ async fn a_listener_that_drains_finishes_what_is_under_way_and_its_path_goes() {
     let path = dir.path().join("s");
     let target = format!("unix:{}", path.display());
     let running = host.serve_at(&target, routes()).await;
-    let builder = Channel::builder(&target).unwrap().wait_for_ready(true);
-    let mut client = TestServiceClient::new(builder.connect().await.unwrap());
+    let endpoint = Endpoint::new(target.as_str()).unwrap().wait_for_ready(true);
+    let mut client = TestServiceClient::new(endpoint.connect().await.unwrap());
     let mut slow = tonic::Request::new(SimpleRequest::default());
     slow.metadata_mut().insert(DELAY_MS, 300.into());
     let slow = tokio::spawn(async move { client.unary_call(slow).await.map(drop) });
@@ -437,11 +438,11 @@ async fn a_path_is_given_up_only_where_it_is_still_ones_own() {
     let target = format!("unix:{}", path.display());
     // The dead socket is replaced.
     let first = host.serve_at(&target, routes()).await;
-    let builder = || Channel::builder(&target).unwrap().wait_for_ready(true);
-    let mut channel = builder().connect().await.unwrap();
+    let endpoint = || Endpoint::new(target.as_str()).unwrap().wait_for_ready(true);
+    let mut channel = endpoint().connect().await.unwrap();
     std::fs::remove_file(&path).unwrap();
     let second = host.serve_at(&target, routes()).await;
-    builder().connect().await.unwrap();
+    endpoint().connect().await.unwrap();
     first.stop().await.unwrap();
     assert!(path.exists(), "the second server's");
     channel.call(request("Any", Body::empty())).await.unwrap();

@@ -25,9 +25,9 @@ impl Server {
         let server = Self(child);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let builder = partywall::Channel::builder("partywall:///wordcount").unwrap();
-            let builder = builder.coordinator(socket).wait_for_ready(true);
-            builder.connect_timeout(Duration::from_secs(30)).connect().await.unwrap();
+            let endpoint = partywall::Endpoint::from_static("partywall:///wordcount");
+            let endpoint = endpoint.coordinator(socket).wait_for_ready(true);
+            endpoint.connect_timeout(Duration::from_secs(30)).connect().await.unwrap();
         });
         server
     }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use clap::{Parser, ValueEnum};
-use partywall::{Channel, blocking};
+use partywall::{Channel, Endpoint, blocking};
 use partywall_interop::cases::{self, Env};
 use partywall_interop::proto::SimpleResponse;
 use partywall_interop::proto::test_service_client::TestServiceClient;
@@ -139,20 +139,21 @@ async fn connect_for_once(socket: Option<&Path>) -> Result<Channel, Error> {
     }
 }
 
-async fn connect_to(socket: Option<&Path>, wait_for_ready: bool) -> Result<Channel, Error> {
-    let mut builder = Channel::builder("partywall:///test")?.wait_for_ready(wait_for_ready);
-    if let Some(socket) = socket {
-        builder = builder.coordinator(socket);
+fn endpoint(socket: Option<&Path>) -> Endpoint {
+    let endpoint = Endpoint::from_static("partywall:///test");
+    match socket {
+        Some(socket) => endpoint.coordinator(socket),
+        None => endpoint,
     }
-    Ok(builder.connect_timeout(Duration::from_secs(30)).connect().await?)
+}
+
+async fn connect_to(socket: Option<&Path>, wait_for_ready: bool) -> Result<Channel, Error> {
+    let endpoint = endpoint(socket).wait_for_ready(wait_for_ready);
+    Ok(endpoint.connect_timeout(Duration::from_secs(30)).connect().await?)
 }
 
 async fn once(socket: Option<&Path>) -> Result<(), Error> {
-    let mut builder = Channel::builder("partywall:///test")?;
-    if let Some(socket) = socket {
-        builder = builder.coordinator(socket);
-    }
-    builder.connect_timeout(Duration::from_secs(1)).connect().await?;
+    endpoint(socket).connect_timeout(Duration::from_secs(1)).connect().await?;
     Ok(())
 }
 
@@ -190,8 +191,7 @@ async fn flood(socket: Option<&Path>, in_flight: InFlight) -> Result<(), Error> 
 }
 
 fn block(socket: Option<&Path>, in_flight: &InFlight) -> Result<(), Error> {
-    let mut channel =
-        blocking::Channel::connect_at("partywall:///test", socket.map(Path::to_path_buf))?;
+    let mut channel = blocking::Channel::connect(endpoint(socket))?;
     ready()?;
     for n in 0.. {
         let asked = request(n, 64 + (n as usize * 37) % 2000);
@@ -205,8 +205,7 @@ fn block(socket: Option<&Path>, in_flight: &InFlight) -> Result<(), Error> {
 }
 
 fn cramp(socket: Option<&Path>) -> Result<(), Error> {
-    let connect =
-        || blocking::Channel::connect_at("partywall:///test", socket.map(Path::to_path_buf));
+    let connect = || blocking::Channel::connect(endpoint(socket));
     let call = |channel: &mut blocking::Channel| -> Result<bool, Error> {
         let asked = request(1, 100_000);
         let reply: SimpleResponse =
@@ -383,8 +382,7 @@ fn security(runtime: &tokio::runtime::Runtime, socket: Option<&Path>) -> Result<
         said("task", route.security(), status)
     };
     runtime.block_on(ask)?;
-    let socket = socket.map(Path::to_path_buf);
-    let mut channel = blocking::Channel::connect_at("partywall:///test", socket)?;
+    let mut channel = blocking::Channel::connect(endpoint(socket))?;
     let status = channel.unary::<_, SimpleResponse>(UNARY, asking()?).err();
     said("blocking", channel.server().ok_or("no link")?.security(), status)
 }

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use partywall::Channel;
+use partywall::{Channel, Endpoint};
 use partywall_abi::control::{Message, RegistryMessage};
 use partywall_abi::name::ServiceName;
 use partywall_interop::proto::test_service_client::TestServiceClient;
@@ -89,9 +89,9 @@ fn figures(name: &str, mut took: Vec<Duration>) -> String {
 }
 
 async fn connect(socket: &Path, wait_for_ready: bool) -> Result<Channel, Error> {
-    let builder = Channel::builder("partywall:///test")?.coordinator(socket);
-    let builder = builder.wait_for_ready(wait_for_ready);
-    Ok(builder.connect_timeout(Duration::from_secs(5)).connect().await?)
+    let endpoint = Endpoint::new("partywall:///test")?.coordinator(socket);
+    let endpoint = endpoint.wait_for_ready(wait_for_ready);
+    Ok(endpoint.connect_timeout(Duration::from_secs(5)).connect().await?)
 }
 
 async fn round(socket: &Path, open: &Channel) -> Result<[Duration; 4], Error> {
@@ -141,8 +141,8 @@ async fn burst(socket: &Path, links: usize) -> Result<Duration, Error> {
 
 async fn try_again(socket: PathBuf, name: String) {
     loop {
-        let builder = Channel::builder(format!("partywall:///{name}")).expect("a name");
-        let connect = builder.coordinator(&socket).connect_timeout(Duration::from_millis(200));
+        let endpoint = Endpoint::new(format!("partywall:///{name}")).expect("a name");
+        let connect = endpoint.coordinator(&socket).connect_timeout(Duration::from_millis(200));
         let _whatever_comes = connect.connect().await;
         tokio::time::sleep(Duration::from_millis(10)).await;
     }

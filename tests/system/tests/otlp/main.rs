@@ -12,7 +12,7 @@ use opentelemetry_proto::tonic::collector::trace::v1::{
     ExportTraceServiceRequest, ExportTraceServiceResponse,
 };
 use opentelemetry_sdk::trace::SdkTracerProvider;
-use partywall::{Channel, Peer, Route, Server};
+use partywall::{Endpoint, Peer, Route, Server};
 use partywall_testkit::Host;
 use tokio::sync::mpsc;
 use tonic::{Request, Response, Status};
@@ -47,8 +47,8 @@ async fn an_exporter_that_takes_tonics_channel_alone_exports_over_a_ring() {
     let serving = tokio::spawn(
         server.add_service(TraceServiceServer::new(Collector(sender))).serve("collector"),
     );
-    let builder = Channel::builder("partywall:///collector").unwrap().coordinator(&host.socket);
-    let channel = builder.wait_for_ready(true).connect().await.unwrap();
+    let endpoint = Endpoint::from_static("partywall:///collector").coordinator(&host.socket);
+    let channel = endpoint.wait_for_ready(true).connect().await.unwrap();
     let link = channel.clone();
 
     let exporter = SpanExporter::builder().with_tonic().with_channel(channel.into_tonic());

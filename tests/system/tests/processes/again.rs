@@ -67,9 +67,10 @@ impl Town {
     /// A call by a link of its own, as soon as there can be one; how long that took.
     fn call(&self) -> Duration {
         let start = Instant::now();
+        let endpoint =
+            partywall::Endpoint::from_static("partywall:///test").coordinator(&self.socket);
         loop {
-            let socket = Some(self.socket.clone());
-            let called = partywall::blocking::Channel::connect_at("partywall:///test", socket)
+            let called = partywall::blocking::Channel::connect(&endpoint)
                 .map_err(|error| (error.code(), error.to_string()))
                 .and_then(|mut channel| {
                     let asked = request(start.elapsed().subsec_nanos().into(), 500);

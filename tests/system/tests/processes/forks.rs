@@ -26,7 +26,10 @@ fn a_death_is_heard_of_though_a_copy_of_the_process_lives() {
         let mut blocking = {
             let socket = host.socket.clone();
             tokio::task::spawn_blocking(move || {
-                partywall::blocking::Channel::connect_at("partywall:///test", Some(socket)).unwrap()
+                partywall::blocking::Channel::connect(
+                    partywall::Endpoint::from_static("partywall:///test").coordinator(socket),
+                )
+                .unwrap()
             })
             .await
             .unwrap()

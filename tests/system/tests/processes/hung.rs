@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use partywall::Endpoint;
 use partywall::blocking::Channel;
 use partywall_abi::control::{Message, SessionMessage};
 use partywall_interop::proto::test_service_client::TestServiceClient;
@@ -66,8 +67,9 @@ fn linked(socket: &Path) -> (Process, Process, Channel) {
     coordinator.ready();
     let server = start(SERVER);
     let begin = Instant::now();
+    let endpoint = Endpoint::from_static("partywall:///test").coordinator(socket);
     loop {
-        match Channel::connect_at("partywall:///test", Some(socket.to_owned())) {
+        match Channel::connect(&endpoint) {
             Ok(channel) => return (coordinator, server, channel),
             Err(e) => assert!(begin.elapsed() < Duration::from_secs(10), "{e}"),
         }

@@ -58,8 +58,8 @@ fn a_killed_server_is_unavailable_at_once_and_leaves_nothing() {
         runtime.block_on(async {
             // A channel that does not wait for the next server.
             connect(&host.socket).await;
-            let builder = partywall::Channel::builder("partywall:///test").unwrap();
-            let channel = builder.coordinator(&host.socket).connect().await.unwrap();
+            let endpoint = partywall::Endpoint::from_static("partywall:///test");
+            let channel = endpoint.coordinator(&host.socket).connect().await.unwrap();
             let (in_flight, done) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicU64::new(0)));
             let mut calls = tokio::task::JoinSet::new();
             for lane in 0..16 {
@@ -128,10 +128,11 @@ fn a_killed_server_wakes_a_blocked_caller() {
     let (mut slowest, trials) = (Duration::ZERO, trials(100));
     for trial in 0..2 * trials {
         let server = host.start(SERVER, &[]);
-        let target = "partywall:///test";
+        let endpoint =
+            partywall::Endpoint::from_static("partywall:///test").coordinator(&host.socket);
         let start = Instant::now();
         let mut channel = loop {
-            match partywall::blocking::Channel::connect_at(target, Some(host.socket.clone())) {
+            match partywall::blocking::Channel::connect(&endpoint) {
                 Ok(channel) => break channel,
                 Err(e) => assert!(start.elapsed() < Duration::from_secs(10), "{e}"),
             }

@@ -88,7 +88,9 @@ fn server_stops_at(label: &str, after: &str, blocking: bool) -> (bool, Duration)
 
 /// Calls until that fails; the server may die while the link is made, too.
 fn call_blocking(socket: std::path::PathBuf) -> (Code, Moment) {
-    let channel = partywall::blocking::Channel::connect_at("partywall:///test", Some(socket));
+    let channel = partywall::blocking::Channel::connect(
+        partywall::Endpoint::from_static("partywall:///test").coordinator(socket),
+    );
     let mut channel = match channel {
         Ok(channel) => channel,
         Err(error) => return (error.code(), Moment::here()),
@@ -106,8 +108,8 @@ fn call_blocking(socket: std::path::PathBuf) -> (Code, Moment) {
 fn call_async(socket: std::path::PathBuf) -> (Code, Moment) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let builder = partywall::Channel::builder("partywall:///test").unwrap();
-        let channel = match builder.coordinator(&socket).connect().await {
+        let endpoint = partywall::Endpoint::from_static("partywall:///test");
+        let channel = match endpoint.coordinator(&socket).connect().await {
             Ok(channel) => channel,
             Err(error) => return (error.code(), Moment::here()),
         };

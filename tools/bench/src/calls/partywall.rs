@@ -82,8 +82,8 @@ pub fn serve(seat: &mut Seat) -> Result<()> {
 /// # Errors
 /// Those of the coordinator and the link.
 pub async fn connect(dir: &Path) -> Result<partywall::Channel> {
-    let builder = partywall::Channel::builder(format!("partywall:///{NAME}"))?;
-    Ok(builder.coordinator(dir.join(SOCKET)).wait_for_ready(true).connect().await?)
+    let endpoint = partywall::Endpoint::new(format!("partywall:///{NAME}"))?;
+    Ok(endpoint.coordinator(dir.join(SOCKET)).wait_for_ready(true).connect().await?)
 }
 
 /// Index of the server's first descriptor of a link, and of the client's.
@@ -243,9 +243,10 @@ impl Contender for Blocking {
         let mut channel = seat.admitted(|| {
             // The server registers in its own time.
             let deadline = Instant::now() + Duration::from_secs(10);
+            let endpoint =
+                partywall::Endpoint::new(format!("partywall:///{NAME}"))?.coordinator(&socket);
             loop {
-                let target = format!("partywall:///{NAME}");
-                match partywall::blocking::Channel::connect_at(&target, Some(socket.clone())) {
+                match partywall::blocking::Channel::connect(&endpoint) {
                     Ok(channel) => return Ok(channel),
                     Err(error) if Instant::now() > deadline => return Err(error.into()),
                     Err(_) => std::thread::sleep(Duration::from_millis(1)),

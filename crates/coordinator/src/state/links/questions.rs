@@ -478,9 +478,11 @@ impl State {
         methods: MethodSet,
     ) -> Asked {
         let Some(url) = self.policy.url(&name).map(str::to_string) else {
-            let text =
-                format!("nobody serves `{name}` on this host and [names] has no address for it");
-            self.refuse(conn, request, UNAVAILABLE, text);
+            let text = format!(
+                "nobody serves `{name}` on this host and [names] has no address for it; remedy: start \
+                 the service, or have the caller wait for it by `wait_for_ready`"
+            );
+            self.refuse(conn, request, NOT_FOUND, text);
             return Asked::Done;
         };
         let (security, standing) = (of_address(&url), &self.connections[&conn].standing);
@@ -488,7 +490,7 @@ impl State {
             let text = format!("nobody serves `{name}` here, and over {url} {why}");
             match self.policy.may_be_served(&name) {
                 // Somebody may yet.
-                true => self.refuse(conn, request, UNAVAILABLE, text),
+                true => self.refuse(conn, request, NOT_FOUND, text),
                 false => self.deny(conn, request, "connect", text),
             }
             return Asked::Done;

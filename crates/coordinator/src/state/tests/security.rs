@@ -128,7 +128,7 @@ fn a_redirect_below_the_requirement_is_refused_and_waits_where_somebody_may_serv
     let mut s = under(&requiring("confidentiality = 'host'", true));
     let web = open(&mut s, 2);
     let effects = connect(&mut s, web);
-    let text = text_of(&effects, UNAVAILABLE);
+    let text = text_of(&effects, NOT_FOUND);
     let why = "confidentiality `host` is required, and there is `open`";
     assert!(text.contains(why) && text.contains(URL), "{text}");
     let server = open(&mut s, 1);

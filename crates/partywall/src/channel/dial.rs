@@ -1,0 +1,215 @@
+//! Addresses over the network, and the connections to them.
+//!
+//! ```text
+//! connect: dial (again, if it is to wait for the server) -> HTTP/2 by tonic's own client
+//! ```
+//!
+//! A connection is dialled by hyper's connector for TCP, by a Unix socket's path, or by a connector of the
+//! program's own.
+
+use std::future::Future;
+use std::io;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::Uri;
+use hyper::rt::{Read, Write};
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioIo;
+use partywall_abi::security::Security;
+use partywall_shm::address;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::Mutex;
+use tonic::transport::{Channel as Transport, Endpoint};
+use tower::{BoxError, Service, ServiceExt};
+
+use super::{PAUSES, Route};
+use crate::error::{Error, cause, chain};
+use crate::target::{Target, TargetError};
+use crate::{unix, wire};
+
+/// Most bytes of a head or of trailers that are received, unless it is set: far more than a call may have,
+/// so that what is too long is told and not cut.
+pub(super) const HEADS: u32 = 1 << 20;
+
+trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Socket for T {}
+
+type Dialled = Pin<Box<dyn Future<Output = io::Result<Box<dyn Socket>>> + Send>>;
+
+/// What makes one connection.
+#[derive(Clone)]
+pub(super) struct Dialing(Arc<dyn Fn() -> Dialled + Send + Sync>);
+
+impl Dialing {
+    fn tcp(uri: Uri, http2: &Endpoint, local: Option<IpAddr>) -> Self {
+        let mut connector = HttpConnector::new();
+        connector.set_nodelay(http2.get_tcp_nodelay());
+        connector.set_keepalive(http2.get_tcp_keepalive());
+        connector.set_keepalive_interval(http2.get_tcp_keepalive_interval());
+        connector.set_keepalive_retries(http2.get_tcp_keepalive_retries());
+        connector.set_local_address(local);
+        Self::by(connector, uri)
+    }
+
+    fn unix(path: PathBuf) -> Self {
+        Self(Arc::new(move || {
+            let path = path.clone();
+            Box::pin(async move { Ok(Box::new(unix::Stream::connect(&path).await?) as _) })
+        }))
+    }
+
+    /// By a connector, to which connections are the same whoever asks.
+    pub(super) fn by<C>(connector: C, uri: Uri) -> Self
+    where
+        C: Service<Uri> + Send + 'static,
+        C::Response: Read + Write + Send + Unpin,
+        C::Future: Send,
+        BoxError: From<C::Error>,
+    {
+        let connector = Arc::new(Mutex::new(connector));
+        Self(Arc::new(move || {
+            let (connector, uri) = (Arc::clone(&connector), uri.clone());
+            Box::pin(async move {
+                let connecting = {
+                    let mut connector = connector.lock().await;
+                    let ready = connector.ready().await.map_err(failed)?;
+                    ready.call(uri)
+                };
+                let connection = connecting.await.map_err(failed)?;
+                Ok(Box::new(TokioIo::new(connection)) as _)
+            })
+        }))
+    }
+}
+
+/// What a connector says, as the system's own error if there is one in it.
+fn failed<E>(error: E) -> io::Error
+where
+    BoxError: From<E>,
+{
+    let error = BoxError::from(error);
+    let system = chain(&*error).find_map(|e| e.downcast_ref::<io::Error>());
+    match system {
+        Some(system) => io::Error::new(system.kind(), system.to_string()),
+        None => io::Error::other(cause(&*error)),
+    }
+}
+
+/// How to connect to an address.
+#[derive(Clone, Copy)]
+pub(super) struct Patience {
+    /// How long one attempt may take.
+    pub(super) within: Duration,
+    /// Whether the first connection is tried for until it is there.
+    pub(super) first: bool,
+    /// The same for those after it.
+    pub(super) later: bool,
+}
+
+/// A server's address, and how it is spoken to.
+#[derive(Clone)]
+pub(super) struct Address {
+    pub(super) url: String,
+    /// What protects a connection to it.
+    security: Security,
+    dialing: Dialing,
+    /// The settings of HTTP/2.
+    http2: Endpoint,
+}
+
+impl Address {
+    /// The address of a target that is no name.
+    pub(super) fn of(
+        target: &Target,
+        http2: Endpoint,
+        local: Option<IpAddr>,
+        origin: Option<&Uri>,
+    ) -> Result<Self, TargetError> {
+        let (url, address) = match target {
+            Target::Http(url) => (url.clone(), address::Address::parse(url)?),
+            Target::Unix(path) => {
+                (format!("unix:{}", path.display()), address::Address::Unix(path.clone()))
+            }
+            Target::Name(name) => return Err(TargetError::Scheme { text: name.to_string() }),
+        };
+        let security = address.security();
+        let (dialing, uri) = match address {
+            address::Address::Http(uri) => (Dialing::tcp(uri.clone(), &http2, local), uri),
+            address::Address::Unix(path) => {
+                (Dialing::unix(path), Uri::from_static("http://localhost"))
+            }
+        };
+        let http2 = http2.origin(origin.cloned().unwrap_or(uri));
+        let http2 = http2.user_agent(wire::USER_AGENT).expect("a header's value");
+        Ok(Self { url, security, dialing, http2 })
+    }
+
+    /// The same address by a connector of which nothing is known.
+    pub(super) fn by(self, dialing: Dialing) -> Self {
+        Self { security: Security::LOWEST, dialing, ..self }
+    }
+
+    /// As calls of a channel travel to it.
+    pub(super) fn route(&self) -> Route {
+        Route::Http2 { url: self.url.clone(), security: self.security }
+    }
+
+    /// A connected channel.
+    pub(super) async fn connect(&self, patience: Patience) -> Result<Transport, Error> {
+        let connected = self.http2.connect_with_connector(self.connector(patience)).await;
+        connected.map_err(|error| {
+            let timed_out = chain(&error)
+                .filter_map(|e| e.downcast_ref::<io::Error>())
+                .any(|e| e.kind() == io::ErrorKind::TimedOut);
+            if timed_out { Error::TimedOut(patience.within) } else { Error::Http2(error) }
+        })
+    }
+
+    /// A channel that connects at its first call.
+    pub(super) fn lazy(&self, patience: Patience) -> Transport {
+        self.http2.connect_with_connector_lazy(self.connector(patience))
+    }
+
+    fn connector(
+        &self,
+        patience: Patience,
+    ) -> impl Service<
+        Uri,
+        Response = TokioIo<Box<dyn Socket>>,
+        Error = io::Error,
+        Future = impl Future<Output = io::Result<TokioIo<Box<dyn Socket>>>> + Send + Unpin,
+    > + Send
+    + 'static {
+        let address = self.clone();
+        let mut waits = patience.first;
+        tower::service_fn(move |_| {
+            let (address, waits) = (address.clone(), std::mem::replace(&mut waits, patience.later));
+            Box::pin(async move { address.dial(patience.within, waits).await.map(TokioIo::new) })
+        })
+    }
+
+    async fn dial(&self, within: Duration, waits: bool) -> io::Result<Box<dyn Socket>> {
+        let (mut pause, longest) = PAUSES;
+        loop {
+            let why = match tokio::time::timeout(within, (self.dialing.0)()).await {
+                Ok(Ok(socket)) => return Ok(socket),
+                Ok(Err(e)) => io::Error::new(e.kind(), format!("{}: {e}", self.url)),
+                Err(_) => {
+                    let text = format!("{}: no answer within {within:?}", self.url);
+                    io::Error::new(io::ErrorKind::TimedOut, text)
+                }
+            };
+            if !waits {
+                return Err(why);
+            }
+            tracing::debug!(%why, "not connected; it is tried again");
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(longest);
+        }
+    }
+}

@@ -1,0 +1,516 @@
+//! What a channel connects to, and how: [`Endpoint`].
+
+use std::fmt;
+use std::future::Future;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::str::FromStr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderValue, Uri};
+use hyper::rt::{Executor, Read, Write};
+use partywall_abi::name::ServiceName;
+use tower::{BoxError, Service};
+
+use super::Channel;
+use super::dial::{Address, Dialing, HEADS};
+use super::settings::{Settings, Spawn};
+use crate::agent::Place;
+use crate::error::Error;
+use crate::target::{Target, TargetError};
+
+/// How long connecting may take unless it is set.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Where an endpoint leads.
+pub(super) enum Destination {
+    Name(ServiceName),
+    Address(Box<Address>),
+}
+
+/// What a [`Channel`] connects to, and how.
+///
+/// It takes the place of `tonic::transport::Endpoint` and has its settings under the same names. Beside
+/// tonic's targets, `http://host:port` and `unix:/path`, it takes a name: `partywall:///name`.
+///
+/// ```no_run
+/// # use std::time::Duration;
+/// # async fn f() -> Result<(), Box<dyn std::error::Error>> {
+/// let channel = partywall::Endpoint::from_static("partywall:///greeter")
+///     .timeout(Duration::from_secs(2))
+///     .concurrency_limit(64)
+///     .wait_for_ready(true)
+///     .connect()
+///     .await?;
+/// # let _ = channel; Ok(()) }
+/// ```
+///
+/// # Where a setting has effect
+///
+/// | settings | effect |
+/// | --- | --- |
+/// | [`timeout`](Self::timeout), [`concurrency_limit`](Self::concurrency_limit), [`rate_limit`](Self::rate_limit), [`buffer_size`](Self::buffer_size), [`user_agent`](Self::user_agent), [`origin`](Self::origin), [`connect_timeout`](Self::connect_timeout), [`wait_for_ready`](Self::wait_for_ready) | the same on each route: ring, call gate, HTTP/2 |
+/// | [`coordinator`](Self::coordinator) | names |
+/// | [`ring_only`](Self::ring_only) | refuses HTTP/2 |
+/// | `http2_*`, `keep_alive_*`, `initial_*`, [`max_frame_size`](Self::max_frame_size) | HTTP/2: addresses, and names that the policy maps to an address |
+/// | `tcp_*`, [`local_address`](Self::local_address) | HTTP/2 over TCP |
+///
+/// A ring has no connection to keep alive and no window to set: the kernel reports the death of a peer.
+///
+/// # TLS
+///
+/// There is none. `https://` is refused as a target, and `tls_config` is absent: a service on another host
+/// that needs TLS is called by tonic's own channel.
+#[derive(Clone)]
+pub struct Endpoint {
+    target: Result<Target, TargetError>,
+    uri: Uri,
+    coordinator: Option<PathBuf>,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) wait_for_ready: bool,
+    pub(super) ring_only: bool,
+    pub(crate) settings: Settings,
+    /// The settings of HTTP/2 and TCP, by tonic's own type; its address stands for any.
+    http2: tonic::transport::Endpoint,
+    local_address: Option<IpAddr>,
+}
+
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Endpoint").field("target", &self.target).finish_non_exhaustive()
+    }
+}
+
+impl Endpoint {
+    /// An endpoint from whatever becomes one: a text, a [`Uri`], another endpoint.
+    ///
+    /// # Errors
+    /// [`Error::Target`].
+    pub fn new<D>(target: D) -> Result<Self, Error>
+    where
+        D: TryInto<Self>,
+        D::Error: Into<Error>,
+    {
+        target.try_into().map_err(Into::into)
+    }
+
+    /// An endpoint from a static text.
+    ///
+    /// ```
+    /// partywall::Endpoint::from_static("partywall:///greeter");
+    /// ```
+    ///
+    /// # Panics
+    /// When the text is no target.
+    pub fn from_static(target: &'static str) -> Self {
+        Self::parse(target).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// An endpoint from text that is made while the program runs.
+    ///
+    /// # Errors
+    /// [`Error::Target`].
+    pub fn from_shared(target: impl Into<Bytes>) -> Result<Self, Error> {
+        let bytes = target.into();
+        let text = std::str::from_utf8(&bytes).map_err(|_| TargetError::Scheme {
+            text: String::from_utf8_lossy(&bytes).into_owned(),
+        })?;
+        Self::parse(text)
+    }
+
+    fn parse(text: &str) -> Result<Self, Error> {
+        Ok(Self::of(Ok(Target::parse(text)?)))
+    }
+
+    fn of(target: Result<Target, TargetError>) -> Self {
+        let none = Uri::from_static("http://localhost");
+        let uri = match &target {
+            Ok(Target::Http(url)) => url.parse().unwrap_or_else(|_| none.clone()),
+            _ => none.clone(),
+        };
+        Self {
+            target,
+            uri,
+            coordinator: None,
+            connect_timeout: CONNECT_TIMEOUT,
+            wait_for_ready: false,
+            ring_only: false,
+            settings: Settings::default(),
+            http2: tonic::transport::Endpoint::from(none).http2_max_header_list_size(HEADS),
+            local_address: None,
+        }
+    }
+
+    /// The address of an `http://` target; `http://localhost` for one that has none, as `unix:/path` and
+    /// `partywall:///name`.
+    pub fn uri(&self) -> &Uri {
+        &self.uri
+    }
+}
+
+/// Settings of Partywall's own.
+impl Endpoint {
+    /// Uses the coordinator that listens at `path`, instead of looking in the usual places.
+    pub fn coordinator(mut self, path: impl Into<PathBuf>) -> Self {
+        self.coordinator = Some(path.into());
+        self
+    }
+
+    /// Waits until the service is there, when connecting and when a link or a connection has ended,
+    /// instead of failing with UNAVAILABLE: until there is a coordinator, until somebody serves the
+    /// name, until something answers at the address. A call's deadline and [`Endpoint::timeout`] end
+    /// its waiting. Off unless set.
+    ///
+    /// What waiting cannot mend fails at once in either case: a policy that denies, a quota that is used
+    /// up, a coordinator that this process must not trust.
+    pub fn wait_for_ready(mut self, wait: bool) -> Self {
+        self.wait_for_ready = wait;
+        self
+    }
+
+    /// Refuses a route over the network, even when the policy offers one: connecting, or each call
+    /// of a lazy channel, fails with FAILED_PRECONDITION then.
+    pub fn ring_only(mut self, only: bool) -> Self {
+        self.ring_only = only;
+        self
+    }
+}
+
+/// Settings of each call, with tonic's names and meaning. They hold on each route.
+impl Endpoint {
+    /// How long a call may take to the head of its answer; the shorter one of this and the request's own
+    /// deadline (`grpc-timeout`) counts. None unless set.
+    ///
+    /// The time begins when the call is sent on: after the wait for [`Endpoint::concurrency_limit`] and
+    /// [`Endpoint::rate_limit`], before the wait for a link or a connection. It ends with the head of the
+    /// answer, so that a stream of answers may take longer; the answer of a unary call comes with its
+    /// head on a ring. The call ends with DEADLINE_EXCEEDED and is cancelled at the service. As with
+    /// tonic, the service is not told of this time; [`tonic::Request::set_timeout`] tells it, covers the
+    /// whole call with all its waiting, and the messages of a stream as well.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.settings.timeout = Some(timeout);
+        self
+    }
+
+    /// How many calls of the channel, with all its clones, may be under way to the head of their answer;
+    /// the others wait. No limit unless set.
+    pub fn concurrency_limit(mut self, limit: usize) -> Self {
+        self.settings.concurrency_limit = Some(limit);
+        self
+    }
+
+    /// How many calls the channel, with all its clones, begins within `duration`; the others wait. No
+    /// limit unless set.
+    ///
+    /// # Panics
+    /// When either of them is zero.
+    pub fn rate_limit(mut self, limit: u64, duration: Duration) -> Self {
+        assert!(limit > 0 && !duration.is_zero(), "a rate of zero lets no call begin");
+        self.settings.rate_limit = Some((limit, duration));
+        self
+    }
+
+    /// How many calls may wait for a limit, or over HTTP/2 for a connection, before the channel is not
+    /// ready for another one; 1,024 unless set. Without limits, calls over a ring wait by themselves.
+    pub fn buffer_size(mut self, calls: impl Into<Option<usize>>) -> Self {
+        self.settings.buffer_size = calls.into();
+        self.http2 = self.http2.buffer_size(self.settings.buffer_size);
+        self
+    }
+
+    /// What stands in front of the library's own `user-agent`: `Greeter partywall/1`. A request's own
+    /// user agent stands in front of both.
+    ///
+    /// # Errors
+    /// [`Error::Setting`] when it is no header's value.
+    pub fn user_agent<T>(mut self, user_agent: T) -> Result<Self, Error>
+    where
+        T: TryInto<HeaderValue>,
+    {
+        let value = user_agent.try_into().map_err(|_| Error::Setting {
+            name: "user_agent",
+            why: "it is no value of a header; write visible ASCII characters".into(),
+        })?;
+        self.settings.user_agent = Some(value);
+        Ok(self)
+    }
+
+    /// The scheme and authority that a service finds in the URI of a request: over HTTP/2 those of the
+    /// address unless set, and on a ring none. A ring carries the authority; the scheme there is `http`.
+    ///
+    /// An origin without scheme or authority fails when connecting.
+    pub fn origin(mut self, origin: Uri) -> Self {
+        self.settings.origin = Some(origin);
+        self
+    }
+}
+
+/// Setters of what tonic's own endpoint keeps.
+macro_rules! of_http2 {
+    ($($(#[$doc:meta])* $name:ident($value:ident: $type:ty);)*) => {
+        /// Settings of HTTP/2 and TCP, with tonic's names and meaning. They have no effect on a ring.
+        impl Endpoint {
+            $(
+                $(#[$doc])*
+                pub fn $name(mut self, $value: $type) -> Self {
+                    self.http2 = self.http2.$name($value);
+                    self
+                }
+            )*
+        }
+    };
+}
+
+of_http2! {
+    /// Whether small packets are sent at once (TCP_NODELAY); true unless set.
+    tcp_nodelay(enabled: bool);
+    /// How long a TCP connection is idle before the kernel asks whether the other side is there; it does
+    /// not ask unless set.
+    tcp_keepalive(idle: Option<Duration>);
+    /// How long between two such questions; the kernel's default unless set.
+    tcp_keepalive_interval(interval: Option<Duration>);
+    /// How many such questions without an answer end a connection; the kernel's default unless set.
+    tcp_keepalive_retries(retries: Option<u32>);
+    /// How many bytes of one answer the server may have under way (SETTINGS_INITIAL_WINDOW_SIZE); hyper's
+    /// default unless set.
+    initial_stream_window_size(bytes: impl Into<Option<u32>>);
+    /// How many bytes of all answers of a connection the server may have under way; hyper's default unless
+    /// set.
+    initial_connection_window_size(bytes: impl Into<Option<u32>>);
+    /// Whether the windows follow the measured bandwidth; hyper's default unless set.
+    http2_adaptive_window(enabled: bool);
+    /// How long between two PING frames that ask whether the server is there; none are sent unless set.
+    http2_keep_alive_interval(interval: Duration);
+    /// How long a PING may stay unanswered before the connection is given up; hyper's default unless set.
+    keep_alive_timeout(within: Duration);
+    /// Whether a connection without calls is asked as well; hyper's default unless set.
+    keep_alive_while_idle(enabled: bool);
+    /// Bytes of the table that compresses the heads of answers (SETTINGS_HEADER_TABLE_SIZE); 4,096 unless
+    /// set.
+    http2_header_table_size(bytes: u32);
+    /// Most bytes of a head or of trailers that are received; 1 MiB unless set. Calls have limits of their
+    /// own below that, which hold on each route.
+    http2_max_header_list_size(bytes: u32);
+    /// Most bytes of a frame that is received; hyper's default unless set.
+    max_frame_size(bytes: impl Into<Option<u32>>);
+    /// How many streams that this side has reset are remembered; hyper's default unless set.
+    http2_max_concurrent_reset_streams(streams: usize);
+    /// How long a stream that this side has reset is remembered; hyper's default unless set.
+    http2_reset_stream_duration(duration: Duration);
+    /// How many resets for errors of the server's a connection survives; hyper's default unless set,
+    /// `None` for no limit.
+    http2_max_local_error_reset_streams(streams: impl Into<Option<usize>>);
+}
+
+impl Endpoint {
+    /// The IP address that connections over TCP come from; the kernel's choice unless set.
+    pub fn local_address(mut self, address: Option<IpAddr>) -> Self {
+        self.local_address = address;
+        self
+    }
+
+    /// What runs the tasks of HTTP/2 connections and of the limits; `tokio::spawn` unless set. The tasks
+    /// of a ring run in the tokio runtime in which it is connected.
+    pub fn executor<E>(mut self, executor: E) -> Self
+    where
+        E: Executor<Pin<Box<dyn Future<Output = ()> + Send>>> + Send + Sync + 'static,
+    {
+        self.settings.spawn = Spawn::by(executor);
+        self.http2 = self.http2.executor(self.settings.spawn.clone());
+        self
+    }
+
+    /// How long connecting may take, to whatever target; 5 s unless set. With
+    /// [`Endpoint::wait_for_ready`] this is for each attempt.
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.connect_timeout = timeout;
+        self
+    }
+
+    /// How long connecting may take.
+    pub fn get_connect_timeout(&self) -> Option<Duration> {
+        Some(self.connect_timeout)
+    }
+
+    /// Whether small packets are sent at once.
+    pub fn get_tcp_nodelay(&self) -> bool {
+        self.http2.get_tcp_nodelay()
+    }
+
+    /// How long a TCP connection is idle before the kernel asks whether the other side is there.
+    pub fn get_tcp_keepalive(&self) -> Option<Duration> {
+        self.http2.get_tcp_keepalive()
+    }
+
+    /// How long between two such questions.
+    pub fn get_tcp_keepalive_interval(&self) -> Option<Duration> {
+        self.http2.get_tcp_keepalive_interval()
+    }
+
+    /// How many such questions without an answer end a connection.
+    pub fn get_tcp_keepalive_retries(&self) -> Option<u32> {
+        self.http2.get_tcp_keepalive_retries()
+    }
+}
+
+impl Endpoint {
+    /// Connects. The endpoint may be used again.
+    ///
+    /// # Errors
+    /// [`Error`], each variant for its reason.
+    pub async fn connect(&self) -> Result<Channel, Error> {
+        self.connect_to(self.destination(None)?).await
+    }
+
+    /// A channel that connects at its first call. Where [`Endpoint::connect`] would fail, its calls
+    /// do, with the code of that error and its text.
+    pub fn connect_lazy(&self) -> Channel {
+        Channel::of(self, self.destination(None))
+    }
+
+    /// Connects to an address by a connector of the program's own, which makes the connections for HTTP/2;
+    /// nothing is known of what protects them.
+    ///
+    /// # Errors
+    /// As [`Endpoint::connect`]; [`Error::Setting`] for a name, which a connector cannot lead to.
+    pub async fn connect_with_connector<C>(&self, connector: C) -> Result<Channel, Error>
+    where
+        C: Service<Uri> + Send + 'static,
+        C::Response: Read + Write + Send + Unpin,
+        C::Future: Send,
+        BoxError: From<C::Error> + Send,
+    {
+        let dialing = Dialing::by(connector, self.uri.clone());
+        self.connect_to(self.destination(Some(dialing))?).await
+    }
+
+    /// As [`Endpoint::connect_with_connector`], at the first call.
+    pub fn connect_with_connector_lazy<C>(&self, connector: C) -> Channel
+    where
+        C: Service<Uri> + Send + 'static,
+        C::Response: Read + Write + Send + Unpin,
+        C::Future: Send,
+        BoxError: From<C::Error> + Send,
+    {
+        let dialing = Dialing::by(connector, self.uri.clone());
+        Channel::of(self, self.destination(Some(dialing)))
+    }
+
+    async fn connect_to(&self, to: Destination) -> Result<Channel, Error> {
+        let channel = Channel::of(self, Ok(to));
+        channel.connected().await?;
+        Ok(channel)
+    }
+
+    /// Where this leads, by a connector of the program's own if there is one.
+    fn destination(&self, connector: Option<Dialing>) -> Result<Destination, Error> {
+        let target = match (self.target()?, &connector) {
+            (Target::Name(name), None) => return Ok(Destination::Name(name.clone())),
+            (Target::Name(name), Some(_)) => {
+                return Err(Error::Setting {
+                    name: "connect_with_connector",
+                    why: format!("`{name}` is a name, which needs none; write `connect`"),
+                });
+            }
+            (target, _) => target,
+        };
+        let address = self.address_of(target)?;
+        if self.ring_only {
+            return Err(Error::no_ring(address.url, "an address"));
+        }
+        Ok(Destination::Address(Box::new(match connector {
+            None => address,
+            Some(dialing) => address.by(dialing),
+        })))
+    }
+
+    /// The target, where it and the settings can be had.
+    fn target(&self) -> Result<&Target, Error> {
+        if let Some(origin) = &self.settings.origin
+            && (origin.scheme().is_none() || origin.authority().is_none())
+        {
+            let why = format!("`{origin}` has no scheme or no host; write http://HOST");
+            return Err(Error::Setting { name: "origin", why });
+        }
+        Ok(self.target.as_ref().map_err(Clone::clone)?)
+    }
+
+    /// The name that this leads to, for who speaks rings only and makes one call at a time.
+    pub(crate) fn blocking(&self) -> Result<&ServiceName, Error> {
+        if self.settings.rate_limit.is_some() {
+            let why = "a blocking channel keeps none; pause between the calls".into();
+            return Err(Error::Setting { name: "rate_limit", why });
+        }
+        if self.settings.concurrency_limit == Some(0) {
+            let why = "it lets no call begin; write at least 1".into();
+            return Err(Error::Setting { name: "concurrency_limit", why });
+        }
+        match self.target()? {
+            Target::Name(name) => Ok(name),
+            target => Err(Error::no_ring(self.address_of(target)?.url, "an address")),
+        }
+    }
+
+    /// The authority of requests on a ring, if it is set.
+    pub(crate) fn host(&self) -> Option<HeaderValue> {
+        let authority = self.settings.origin.as_ref()?.authority()?;
+        HeaderValue::from_str(authority.as_str()).ok()
+    }
+
+    /// Where the coordinator is.
+    pub(crate) fn place(&self) -> Place {
+        self.coordinator.clone().map_or_else(Place::find, Place::Path)
+    }
+
+    /// The address of a target that is no name, with this endpoint's settings.
+    pub(super) fn address_of(&self, target: &Target) -> Result<Address, TargetError> {
+        Address::of(target, self.http2.clone(), self.local_address, self.settings.origin.as_ref())
+    }
+}
+
+/// Takes any URI; one that is no target fails when connecting.
+impl From<Uri> for Endpoint {
+    fn from(uri: Uri) -> Self {
+        Self::of(Target::parse(&uri.to_string()))
+    }
+}
+
+impl From<&Endpoint> for Endpoint {
+    fn from(endpoint: &Endpoint) -> Self {
+        endpoint.clone()
+    }
+}
+
+impl TryFrom<Bytes> for Endpoint {
+    type Error = Error;
+
+    fn try_from(target: Bytes) -> Result<Self, Error> {
+        Self::from_shared(target)
+    }
+}
+
+impl TryFrom<String> for Endpoint {
+    type Error = Error;
+
+    fn try_from(target: String) -> Result<Self, Error> {
+        Self::parse(&target)
+    }
+}
+
+impl TryFrom<&str> for Endpoint {
+    type Error = Error;
+
+    fn try_from(target: &str) -> Result<Self, Error> {
+        Self::parse(target)
+    }
+}
+
+impl FromStr for Endpoint {
+    type Err = Error;
+
+    fn from_str(target: &str) -> Result<Self, Error> {
+        Self::parse(target)
+    }
+}

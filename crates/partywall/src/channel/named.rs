@@ -1,0 +1,312 @@
+//! The channel of a name: what the coordinator's answer leads to, and the next one when that has ended.
+//!
+//! ```text
+//! ask the coordinator -> a link to an instance -> calls, until it closes or drains -> ask again
+//!                     \> an address            -> calls, until somebody serves the name here, or the
+//!                                                 coordinator ends it -> ask again
+//! ```
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use http::{HeaderValue, header};
+use partywall_abi::control::{Identity, LinkStats};
+use partywall_abi::name::{MethodSet, ServiceName};
+use tonic::Status;
+use tonic::body::Body;
+
+use super::dial::Patience;
+use super::{Endpoint, PAUSES, Route, State, http2};
+use crate::agent::{self, Agent, Booked, Connected, End, Place, Watching};
+use crate::error::Error;
+use crate::link::caller::{self, Caller};
+use crate::lock::lock;
+use crate::peer::Peer;
+use crate::target::Target;
+
+/// How long a server that has taken a link may take to open it.
+const OPEN_TIME: Duration = Duration::from_secs(2);
+/// How often a channel that waits for a name asks again, beside being told.
+const RECHECK: Duration = Duration::from_secs(10);
+
+/// The channel of a name.
+pub(super) struct Named {
+    name: ServiceName,
+    place: Place,
+    endpoint: Box<Endpoint>,
+    /// The authority of its requests on a ring.
+    host: Option<HeaderValue>,
+    current: Mutex<Option<Arc<Connection>>>,
+    /// One task connects; the others wait for it.
+    connecting: tokio::sync::Mutex<()>,
+}
+
+/// What a name led to.
+pub(super) enum Connection {
+    Ring {
+        link: Arc<Caller>,
+        server: Peer,
+        /// The authority of its requests.
+        host: Option<HeaderValue>,
+    },
+    Http2 {
+        route: Box<Route>,
+        channel: tonic::transport::Channel,
+        remote: Arc<Redirected>,
+        /// Says when somebody serves the name here.
+        watch: Watching,
+        booked: Booked,
+    },
+}
+
+/// What the coordinator says of calls that go over the network.
+pub(super) struct Redirected(Mutex<Result<MethodSet, Status>>);
+
+impl Redirected {
+    fn new(methods: MethodSet) -> Self {
+        Self(Mutex::new(Ok(methods)))
+    }
+
+    fn rights(&self) -> std::sync::MutexGuard<'_, Result<MethodSet, Status>> {
+        lock(&self.0)
+    }
+
+    /// Whether a call may begin.
+    fn may_call(&self, path: &str) -> Result<(), Status> {
+        match &*self.rights() {
+            Ok(methods) if methods.covers(path) => Ok(()),
+            Ok(methods) => Err(crate::error::denied("this process", path, methods)),
+            Err(over) => Err(over.clone()),
+        }
+    }
+}
+
+impl End for Redirected {
+    fn stats(&self) -> LinkStats {
+        LinkStats::default()
+    }
+
+    fn end(&self, status: Status) {
+        *self.rights() = Err(status);
+    }
+
+    // Over the network nobody here knows.
+    fn peer_died(&self) {}
+
+    fn allow(&self, _peer: Identity, methods: MethodSet) {
+        if let Ok(allowed) = &mut *self.rights() {
+            *allowed = methods;
+        }
+    }
+}
+
+impl Named {
+    /// The channel of an endpoint's name.
+    pub(super) fn of(endpoint: &Endpoint, name: ServiceName) -> Self {
+        Self {
+            name,
+            place: endpoint.place(),
+            endpoint: Box::new(endpoint.clone()),
+            host: endpoint.host(),
+            current: Mutex::new(None),
+            connecting: tokio::sync::Mutex::new(()),
+        }
+    }
+
+    fn current(&self) -> std::sync::MutexGuard<'_, Option<Arc<Connection>>> {
+        lock(&self.current)
+    }
+
+    pub(super) fn usable(&self) -> Option<Arc<Connection>> {
+        let current = self.current();
+        current.as_ref().filter(|c| c.usable()).cloned()
+    }
+
+    /// The connection, made if there is none.
+    pub(super) async fn connected(&self) -> Result<Arc<Connection>, Error> {
+        if let Some(connection) = self.usable() {
+            return Ok(connection);
+        }
+        let _one = self.connecting.lock().await;
+        if let Some(connection) = self.usable() {
+            return Ok(connection);
+        }
+        // The old link ends with its last call.
+        self.current().take();
+        let connection = Arc::new(self.connect().await?);
+        *self.current() = Some(Arc::clone(&connection));
+        Ok(connection)
+    }
+
+    async fn connect(&self) -> Result<Connection, Error> {
+        let mut waiting = Waiting::new();
+        let mut first = None;
+        let within = self.endpoint.connect_timeout;
+        let mut until = Instant::now() + within;
+        loop {
+            let (agent, attempt) = match agent::get_async(&self.place, left(until)).await {
+                Ok(agent) => {
+                    let attempt = self.attempt(&agent, until).await;
+                    (Some(agent), attempt)
+                }
+                Err(error) => (None, Err(error)),
+            };
+            let attempt = attempt.map_err(|error| match error {
+                // Of which this attempt had what was left.
+                Error::TimedOut(_) => Error::TimedOut(within),
+                error => error,
+            });
+            match attempt {
+                // The instance was about to go; the next introduction is to another one.
+                Err(error @ Error::Link(_)) if first.is_none() => first = Some(error),
+                Err(error) if self.endpoint.wait_for_ready && error.may_pass() => {
+                    tracing::debug!(name = %self.name, %error, "not connected; waiting");
+                    // Of other failures the watch on a name tells nothing.
+                    let told = matches!(
+                        error,
+                        Error::NotServed { .. } | Error::NotTaken { .. } | Error::Link(_)
+                    );
+                    waiting.wait(agent.as_ref().filter(|_| told), &self.name).await;
+                    until = Instant::now() + within;
+                }
+                // If there is none, the link that broke is what there is to tell.
+                Err(error) if !self.endpoint.wait_for_ready => {
+                    let first = first.filter(|_| !matches!(error, Error::TimedOut(_)));
+                    return Err(first.unwrap_or(error));
+                }
+                attempt => return attempt,
+            }
+        }
+    }
+
+    async fn attempt(&self, agent: &Arc<Agent>, until: Instant) -> Result<Connection, Error> {
+        match agent.connect(&self.name)?.wait(left(until)).await? {
+            Connected::Link(linked) => {
+                let (server, number) = (linked.terms.peer.clone(), linked.terms.link);
+                // A server that has adopted the link and does not open it hangs: the next one may
+                // answer, and an attempt must leave time for that.
+                let (link, security) = caller::open(*linked, left(until).min(OPEN_TIME)).await?;
+                let server = Peer::new(server, number, security);
+                let host = self.host.clone();
+                Ok(Connection::Ring { link, server, host })
+            }
+            Connected::Redirect { url, methods, booked } => {
+                if self.endpoint.ring_only {
+                    return Err(Error::no_ring(self.name.to_string(), &format!("at {url}")));
+                }
+                let address = self.endpoint.address_of(&Target::parse(&url)?)?;
+                let later = self.endpoint.wait_for_ready;
+                let within = self.endpoint.connect_timeout;
+                let connecting = address.connect(Patience { within, first: false, later });
+                let connected = tokio::time::timeout(left(until), connecting).await;
+                let channel = connected.map_err(|_| Error::TimedOut(within))??;
+                tracing::warn!(
+                    name = %self.name,
+                    url,
+                    "nobody serves this name here; its calls go over the network, where nobody \
+                     vouches for who answers"
+                );
+                let remote = Arc::new(Redirected::new(methods));
+                let end: Arc<dyn End> = Arc::clone(&remote) as _;
+                booked.attach(Arc::downgrade(&end));
+                let watch = agent.watch(&self.name)?;
+                let route = Box::new(address.route());
+                Ok(Connection::Http2 { route, channel, remote, watch, booked })
+            }
+        }
+    }
+}
+
+/// How long it is until then.
+fn left(until: Instant) -> Duration {
+    until.saturating_duration_since(Instant::now())
+}
+
+/// A wait between two attempts to connect: until somebody serves the name, or a while.
+struct Waiting {
+    watch: Option<Watching>,
+    pause: Duration,
+}
+
+impl Waiting {
+    fn new() -> Self {
+        Self { watch: None, pause: PAUSES.0 }
+    }
+
+    /// Waits; with an agent, for what its watch on the name tells.
+    async fn wait(&mut self, agent: Option<&Arc<Agent>>, name: &ServiceName) {
+        if let Some(agent) = agent {
+            if self.watch.is_none() {
+                self.watch = agent.watch(name).ok();
+            }
+            if let Some(watch) = &mut self.watch {
+                let somebody = async { watch.instances.wait_for(|n| *n > 0).await.map(drop) };
+                match tokio::time::timeout(RECHECK, somebody).await {
+                    // Whatever the watch does not tell is found by asking again; not without a
+                    // pause, for a server that refuses links.
+                    Ok(Ok(())) => return tokio::time::sleep(Duration::from_millis(2)).await,
+                    Err(_) => return,
+                    Ok(Err(_gone)) => {}
+                }
+                self.watch = None;
+            }
+        }
+        tokio::time::sleep(self.pause).await;
+        self.pause = (self.pause * 2).min(PAUSES.1);
+    }
+}
+
+impl Connection {
+    pub(super) fn usable(&self) -> bool {
+        match self {
+            Self::Ring { link, .. } => link.usable(),
+            // The ring is the way as soon as there is one.
+            Self::Http2 { remote, watch, .. } => {
+                *watch.instances.borrow() == 0 && remote.rights().is_ok()
+            }
+        }
+    }
+
+    pub(super) fn route(&self) -> Route {
+        match self {
+            Self::Ring { server, .. } => Route::Ring { server: server.clone() },
+            Self::Http2 { route, .. } => Route::clone(route),
+        }
+    }
+
+    /// Waits until a call may begin here, if it has to; an error when none may any more.
+    pub(super) async fn place(&self) -> Result<Option<caller::Place>, ()> {
+        match self {
+            Self::Ring { link, .. } => link.place().await.map(Some).ok_or(()),
+            Self::Http2 { .. } => Ok(None),
+        }
+    }
+
+    /// Begins a call; the request comes back when this connection takes no more, or none without
+    /// waiting for a place.
+    pub(super) fn begin(
+        &self,
+        mut request: http::Request<Body>,
+        place: Option<caller::Place>,
+    ) -> Result<State, Box<http::Request<Body>>> {
+        Ok(match self {
+            Self::Ring { link, host, .. } => {
+                if let Some(host) = host {
+                    request.headers_mut().insert(header::HOST, host.clone());
+                }
+                match link.call(request, place) {
+                    Ok(call) => State::Ring(Box::new(call)),
+                    Err(caller::Refused::Back(request)) => return Err(request),
+                    Err(caller::Refused::Status(status)) => State::Failed(Some(status)),
+                }
+            }
+            Self::Http2 { channel, remote, booked, .. } => {
+                if let Err(status) = remote.may_call(request.uri().path()) {
+                    tracing::debug!(link = booked.link(), %status, "denied before it was sent");
+                    return Ok(State::Failed(Some(status)));
+                }
+                State::Elsewhere(http2::begin(channel.clone(), request))
+            }
+        })
+    }
+}

@@ -1,0 +1,396 @@
+//! What an endpoint sets means the same on each route: over a ring, at an address, and by a name that the
+//! policy maps to an address.
+
+mod connections;
+mod stock;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http_body::Frame;
+use http_body_util::{BodyExt, StreamBody};
+use partywall::{Channel, Endpoint, Error, Routes, blocking};
+use tokio::sync::{mpsc, oneshot};
+use tonic::body::Body;
+use tonic::{Code, Status};
+use tower::{Service, ServiceExt};
+
+use super::service::{Raw, ok, request};
+use super::setup::{Host, Running, Serve};
+
+/// A service on each route.
+struct Everywhere {
+    host: Host,
+    _dir: tempfile::TempDir,
+    address: String,
+    _running: Running,
+}
+
+impl Everywhere {
+    async fn serve<F, Fut>(handler: F) -> Self
+    where
+        F: Fn(http::Request<Body>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = http::Response<Body>> + Send + 'static,
+    {
+        let dir = tempfile::tempdir().unwrap();
+        let address = format!("unix:{}", dir.path().join("s").display());
+        let host = Host::with(&format!(
+            "[service.test]\nregister = ['anyone']\n[service.test.call]\nanyone = ['*']\n\
+             [service.far.call]\nanyone = ['*']\n[names]\nfar = '{address}'\n"
+        ));
+        let routes = Routes::default().add_service(Raw::new(handler));
+        let running = host.serve_at(&format!("test,{address}"), routes).await;
+        let service = Self { host, _dir: dir, address, _running: running };
+        let [address, name, _] = service.endpoints();
+        address.connect().await.unwrap();
+        name.connect().await.unwrap();
+        service
+    }
+
+    fn endpoints(&self) -> [Endpoint; 3] {
+        [&*self.address, "partywall:///test", "partywall:///far"].map(|target| {
+            let endpoint = Endpoint::new(target).unwrap().wait_for_ready(true);
+            endpoint.coordinator(&self.host.socket)
+        })
+    }
+}
+
+async fn call(channel: &Channel, request: http::Request<Body>) -> Result<(), Status> {
+    let mut channel = channel.clone();
+    let answer = channel.ready().await?.call(request).await?;
+    let status = Status::from_header_map(answer.headers());
+    let trailers = answer.into_body().collect().await?.trailers().cloned();
+    let status = status.or_else(|| Status::from_header_map(&trailers?)).expect("a status");
+    if status.code() == Code::Ok { Ok(()) } else { Err(status) }
+}
+
+fn any() -> http::Request<Body> {
+    request("Any", Body::empty())
+}
+
+fn within(mut request: http::Request<Body>, timeout: &'static str) -> http::Request<Body> {
+    request.headers_mut().insert("grpc-timeout", http::HeaderValue::from_static(timeout));
+    request
+}
+
+const LONG: Duration = Duration::from_secs(30);
+const SHORT: Duration = Duration::from_millis(100);
+
+/// Says when a handler is dropped.
+struct Dropped(mpsc::UnboundedSender<bool>, bool);
+
+impl Drop for Dropped {
+    fn drop(&mut self) {
+        let _gone = self.0.send(self.1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_timeout_ends_a_call_whose_head_is_late_and_its_handler() {
+    let (tx, mut dropped) = mpsc::unbounded_channel();
+    let service = Everywhere::serve(move |request| {
+        let guard = Dropped(tx.clone(), request.headers().contains_key("grpc-timeout"));
+        async move {
+            let _guard = guard;
+            std::future::pending().await
+        }
+    })
+    .await;
+    for endpoint in service.endpoints() {
+        for (endpoint, request, told) in [
+            (endpoint.clone().timeout(SHORT), any(), false),
+            (endpoint.clone().timeout(SHORT), within(any(), "30S"), true),
+            (endpoint.timeout(LONG), within(any(), "100m"), true),
+        ] {
+            let channel = endpoint.connect().await.unwrap();
+            let start = Instant::now();
+            let status = call(&channel, request).await.unwrap_err();
+            assert_eq!(status.code(), Code::DeadlineExceeded, "{endpoint:?}: {status}");
+            assert!(start.elapsed() >= SHORT && start.elapsed() < LONG / 2, "{endpoint:?}");
+            assert_eq!(dropped.recv().await, Some(told), "{endpoint:?}: who tells the service");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_timeout_does_not_end_a_stream_whose_head_has_come() {
+    let service = Everywhere::serve(|_| async {
+        let (tx, late) = mpsc::unbounded_channel();
+        tokio::spawn(async move {
+            tokio::time::sleep(3 * SHORT).await;
+            let mut trailers = http::HeaderMap::new();
+            trailers.insert("grpc-status", http::HeaderValue::from_static("0"));
+            let _gone = tx.send(Ok::<_, Status>(Frame::<Bytes>::trailers(trailers)));
+        });
+        let frames = tokio_stream::wrappers::UnboundedReceiverStream::new(late);
+        http::Response::new(Body::new(StreamBody::new(frames)))
+    })
+    .await;
+    for endpoint in service.endpoints() {
+        let channel = endpoint.timeout(SHORT).connect().await.unwrap();
+        call(&channel, any()).await.unwrap();
+    }
+}
+
+/// A call that waits for a name, or for an address, waited without end.
+#[tokio::test]
+async fn a_timeout_ends_the_waiting_of_a_call_for_its_service() {
+    let host = Host::open();
+    for target in ["partywall:///test", "http://127.0.0.1:1"] {
+        let endpoint = Endpoint::from_static(target).coordinator(&host.socket);
+        let channel = endpoint.wait_for_ready(true).timeout(SHORT).connect_lazy();
+        let status = call(&channel, any()).await.unwrap_err();
+        assert_eq!(status.code(), Code::DeadlineExceeded, "{target}: {status}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_concurrency_limit_holds_for_all_clones_of_a_channel() {
+    let most = Arc::new(AtomicUsize::new(0));
+    let (now, seen) = (Arc::new(AtomicUsize::new(0)), Arc::clone(&most));
+    let service = Everywhere::serve(move |_| {
+        let (now, most) = (Arc::clone(&now), Arc::clone(&seen));
+        async move {
+            most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            now.fetch_sub(1, Ordering::SeqCst);
+            ok()
+        }
+    })
+    .await;
+    for (endpoint, limit) in service.endpoints().into_iter().flat_map(|e| [(e.clone(), 2), (e, 8)])
+    {
+        most.store(0, Ordering::SeqCst);
+        let channel = endpoint.concurrency_limit(limit).connect().await.unwrap();
+        let calls = (0..8).map(|_| {
+            let channel = channel.clone();
+            tokio::spawn(async move { call(&channel, any()).await })
+        });
+        for call in calls.collect::<Vec<_>>() {
+            call.await.unwrap().unwrap();
+        }
+        let most = most.load(Ordering::SeqCst);
+        assert!(most <= limit && (limit == 8 || most == limit), "{most} of {limit}");
+    }
+}
+
+/// What holds the calls of [`held`].
+struct Held {
+    service: Everywhere,
+    begun: mpsc::UnboundedReceiver<oneshot::Sender<()>>,
+}
+
+/// A service whose calls end when they are let go.
+async fn held() -> Held {
+    let (tx, begun) = mpsc::unbounded_channel();
+    let service = Everywhere::serve(move |_| {
+        let tx = tx.clone();
+        async move {
+            let (go, gone) = oneshot::channel();
+            tx.send(go).unwrap();
+            gone.await.unwrap();
+            ok()
+        }
+    })
+    .await;
+    Held { service, begun }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_deadline_of_a_request_counts_while_it_waits_for_a_limit_and_a_timeout_does_not() {
+    let mut held = held().await;
+    for endpoint in held.service.endpoints() {
+        let channel = endpoint.concurrency_limit(1).timeout(LONG).connect().await.unwrap();
+        let spawn = |request| {
+            let channel = channel.clone();
+            tokio::spawn(async move { call(&channel, request).await })
+        };
+        let first = spawn(any());
+        let first_go = held.begun.recv().await.unwrap();
+        let status = spawn(within(any(), "50m")).await.unwrap().unwrap_err();
+        assert_eq!(status.code(), Code::DeadlineExceeded, "{status}");
+        let last = spawn(any());
+        first_go.send(()).unwrap();
+        first.await.unwrap().unwrap();
+        held.begun.recv().await.unwrap().send(()).unwrap();
+        last.await.unwrap().unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_channel_whose_buffer_is_full_is_not_ready() {
+    let mut held = held().await;
+    for endpoint in held.service.endpoints() {
+        let endpoint = endpoint.concurrency_limit(1).buffer_size(1);
+        let mut channel = endpoint.connect().await.unwrap();
+        let mut calls = Vec::new();
+        // One is under way, one waits for the limit, one is in the buffer.
+        for _ in 0..3 {
+            calls.push(tokio::spawn(channel.ready().await.unwrap().call(any())));
+        }
+        let mut full = channel.clone();
+        let ready = std::future::poll_fn(|cx| Poll::Ready(full.poll_ready(cx).is_ready()));
+        assert!(!ready.await, "{endpoint:?}");
+        for call in calls {
+            held.begun.recv().await.unwrap().send(()).unwrap();
+            call.await.unwrap().unwrap();
+        }
+        full.ready().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rate_limit_spreads_calls_over_time() {
+    let service = Everywhere::serve(|_| async { ok() }).await;
+    for endpoint in service.endpoints() {
+        let channel = endpoint.rate_limit(2, SHORT).connect().await.unwrap();
+        let start = Instant::now();
+        for _ in 0..5 {
+            call(&channel.clone(), any()).await.unwrap();
+        }
+        assert!(start.elapsed() >= 2 * SHORT, "{:?}", start.elapsed());
+    }
+}
+
+/// The URI and the user agent of the last request.
+type Seen = Arc<Mutex<Option<(String, String)>>>;
+
+async fn noting() -> (Everywhere, Seen) {
+    let seen = Seen::default();
+    let note = Arc::clone(&seen);
+    let service = Everywhere::serve(move |request| {
+        let agent = request.headers()[http::header::USER_AGENT].to_str().unwrap().to_owned();
+        assert!(!request.headers().contains_key(http::header::HOST));
+        *note.lock().unwrap() = Some((request.uri().to_string(), agent));
+        async { ok() }
+    })
+    .await;
+    (service, seen)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_user_agent_stands_before_the_librarys_and_behind_the_requests() {
+    let (service, seen) = noting().await;
+    for endpoint in service.endpoints() {
+        let channel = endpoint.user_agent("Greeter/2").unwrap().connect().await.unwrap();
+        let mut named = any();
+        named.headers_mut().insert("user-agent", http::HeaderValue::from_static("own/1"));
+        for (request, expected) in
+            [(any(), "Greeter/2 partywall/1"), (named, "own/1 Greeter/2 partywall/1")]
+        {
+            call(&channel, request).await.unwrap();
+            let (_, agent) = seen.lock().unwrap().take().unwrap();
+            // Over HTTP/2 tonic adds itself.
+            assert_eq!(agent.split(" tonic/").next(), Some(expected));
+        }
+    }
+    let error = Endpoint::from_static("partywall:///test").user_agent("a\nb").unwrap_err();
+    assert!(matches!(error, Error::Setting { name: "user_agent", .. }), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_origin_is_the_authority_that_a_service_sees() {
+    let (service, seen) = noting().await;
+    for endpoint in service.endpoints() {
+        let origin = http::Uri::from_static("http://greeter.example:8080");
+        let channel = endpoint.clone().origin(origin).connect().await.unwrap();
+        call(&channel, any()).await.unwrap();
+        let (uri, _) = seen.lock().unwrap().take().unwrap();
+        assert_eq!(uri, "http://greeter.example:8080/test.Raw/Any", "{endpoint:?}");
+        let endpoint = endpoint.origin(http::Uri::from_static("/no/origin"));
+        let error = endpoint.connect().await.unwrap_err();
+        assert!(matches!(error, Error::Setting { name: "origin", .. }), "{error}");
+        let status = call(&endpoint.connect_lazy(), any()).await.unwrap_err();
+        assert_eq!(status.code(), Code::InvalidArgument);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_blocking_channel_keeps_the_settings_of_its_endpoint() {
+    let (service, seen) = noting().await;
+    let [_, endpoint, _] = service.endpoints();
+    let called = move || {
+        let endpoint = endpoint.user_agent("Greeter/2").unwrap();
+        let endpoint = endpoint.origin(http::Uri::from_static("http://greeter.example"));
+        let mut channel = blocking::Channel::connect(&endpoint).unwrap();
+        // The answer has no message.
+        channel.call_bytes("/test.Raw/Any", b"").unwrap_err();
+        let limited = blocking::Channel::connect(endpoint.clone().rate_limit(1, SHORT));
+        assert!(matches!(limited.unwrap_err(), Error::Setting { name: "rate_limit", .. }));
+        let none = blocking::Channel::connect(endpoint.concurrency_limit(0)).unwrap_err();
+        assert!(matches!(none, Error::Setting { name: "concurrency_limit", .. }));
+        let refused = blocking::Channel::connect("http://127.0.0.1:1").unwrap_err();
+        assert!(matches!(refused, Error::NoRing { .. }), "{refused}");
+    };
+    tokio::task::spawn_blocking(called).await.unwrap();
+    let (uri, agent) = seen.lock().unwrap().take().unwrap();
+    assert_eq!((&*uri, &*agent), ("http://greeter.example/test.Raw/Any", "Greeter/2 partywall/1"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_blocking_call_ends_with_the_timeout_of_its_endpoint() {
+    let service = Everywhere::serve(|_| std::future::pending()).await;
+    let [_, endpoint, _] = service.endpoints();
+    let host = Host::open();
+    let called = move || {
+        let mut channel = blocking::Channel::connect(endpoint.timeout(SHORT)).unwrap();
+        let start = Instant::now();
+        let status = channel.call_bytes("/test.Raw/Any", b"").unwrap_err();
+        assert_eq!(status.code(), Code::DeadlineExceeded, "{status}");
+        assert!(start.elapsed() >= SHORT && start.elapsed() < LONG);
+        // Nobody serves it: within the time to connect that is told at once.
+        let endpoint = Endpoint::from_static("partywall:///test").coordinator(&host.socket);
+        let error = blocking::Channel::connect(&endpoint).unwrap_err();
+        assert!(matches!(error, Error::NotServed { .. }), "{error}");
+    };
+    tokio::task::spawn_blocking(called).await.unwrap();
+}
+
+/// It failed at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_blocking_channel_waits_for_a_coordinator_and_for_a_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("c.sock");
+    let endpoint = Endpoint::from_static("partywall:///test").coordinator(&socket);
+    let error = blocking::Channel::connect(&endpoint).unwrap_err();
+    assert!(matches!(error, Error::NoCoordinator { .. }), "{error}");
+    let (tx, connected) = oneshot::channel();
+    let waiting = std::thread::spawn(move || {
+        let mut channel = blocking::Channel::connect(endpoint.wait_for_ready(true)).unwrap();
+        tx.send(()).unwrap();
+        channel.call_bytes("/test.Raw/Any", b"").unwrap_err().code()
+    });
+    let host = Host::at(&socket, super::setup::OPEN);
+    let routes = Routes::default().add_service(Raw::new(|_| async { ok() }));
+    let _running = host.serve(routes).await;
+    tokio::time::timeout(LONG, connected).await.unwrap().unwrap();
+    let code = tokio::task::spawn_blocking(move || waiting.join().unwrap()).await.unwrap();
+    assert_eq!(code, Code::Internal, "the answer has no message");
+}
+
+#[tokio::test]
+async fn a_text_that_is_no_target_is_refused_when_it_is_read_and_a_uri_when_it_is_used() {
+    for text in ["https://h", "h:1", "partywall://h/x"] {
+        for error in [
+            Endpoint::from_shared(text).unwrap_err(),
+            Channel::from_shared(text).unwrap_err(),
+            Endpoint::try_from(text.to_owned()).unwrap_err(),
+            text.parse::<Endpoint>().unwrap_err(),
+        ] {
+            assert!(matches!(error, Error::Target(_)), "{error}");
+            assert!(error.to_string().contains("write partywall:///NAME"), "{error}");
+        }
+    }
+    assert!(matches!(Endpoint::from_shared(&b"\xff"[..]), Err(Error::Target(_))));
+    let endpoint = Endpoint::from(http::Uri::from_static("https://h"));
+    assert_eq!(endpoint.connect().await.unwrap_err().code(), Code::InvalidArgument);
+    let status = call(&endpoint.connect_lazy(), any()).await.unwrap_err();
+    assert_eq!(status.code(), Code::InvalidArgument);
+    let uri = |text| Endpoint::from_static(text).uri().to_string();
+    assert_eq!(uri("http://h:1"), "http://h:1/");
+    assert_eq!(uri("partywall:///x"), "http://localhost/");
+    assert!(std::panic::catch_unwind(|| Channel::from_static("nothing")).is_err());
+}
