@@ -220,9 +220,8 @@ impl<T: Default> Connection<T> {
         if self.stream(key).open {
             self.reset(key, CANCELLED, "");
         }
-        let mut stream = self.streams.remove(key.index);
-        self.give_back(stream.receive.discard());
-        stream.user
+        self.discard(key);
+        self.streams.remove(key.index).user
     }
 
     /// Takes a call out of the open ones; whether it was.

@@ -295,7 +295,7 @@ impl Connection {
                     request.headers_mut().insert(header::HOST, host.clone());
                 }
                 match link.call(request, place) {
-                    Ok(call) => State::Ring(Box::new(call)),
+                    Ok(call) => State::Ring(call),
                     Err(caller::Refused::Back(request)) => return Err(request),
                     Err(caller::Refused::Status(status)) => State::Failed(Some(status)),
                 }

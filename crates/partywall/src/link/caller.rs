@@ -277,7 +277,7 @@ impl Caller {
         self: &Arc<Self>,
         request: http::Request<tonic::body::Body>,
         place: Option<Place>,
-    ) -> Result<Call, Refused> {
+    ) -> Result<Box<Call>, Refused> {
         let timeout = wire::parse_timeout(request.headers());
         if timeout.is_some_and(|timeout| timeout.is_zero()) {
             return Err(Refused::Status(expired()));
@@ -303,11 +303,11 @@ impl Caller {
         let path = path.unwrap_or_else(|| http::uri::PathAndQuery::from_static("/"));
         let deadline = timeout.map(|t| Box::pin(tokio::time::sleep(t)));
         let caller = Arc::clone(self);
-        Ok(Call {
+        Ok(Box::new(Call {
             sender: Some(Sender::request(path, parts.headers, timeout, body)),
             open: Some(OpenCall { caller, key, deadline, done: false, leads: false }),
             spun: false,
-        })
+        }))
     }
 }
 

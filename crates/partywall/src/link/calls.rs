@@ -227,6 +227,14 @@ impl Calls {
         }
     }
 
+    /// [`Calls::changed`], if the number of open calls is no longer `open`.
+    fn changed_from(&self, open: usize, state: MutexGuard<'_, State>) -> Due {
+        match state.connection.open_calls() == open {
+            true => Due(state.connection.has_control()),
+            false => self.changed(state),
+        }
+    }
+
     /// Says what a call that the peer has opened is called, and leases a place of the account for it.
     ///
     /// # Errors
@@ -262,14 +270,15 @@ impl Calls {
     /// One value less refers to a call; with the last one it is over.
     pub(super) fn release(&self, key: Key) -> Due {
         let mut state = lock(&self.state);
+        let open = state.connection.open_calls();
         let mailbox = state.connection.user(key);
         mailbox.users -= 1;
-        let over = mailbox.users == 0;
-        // Its wakers are dropped when the lock is free, which `changed` sees to.
-        let mailbox = over.then(|| state.connection.release(key));
-        let due = self.changed(state);
-        drop(mailbox);
-        due
+        if mailbox.users > 0 {
+            return Due(state.connection.has_control());
+        }
+        // Its wakers are dropped when the lock is free.
+        let _mailbox = state.connection.release(key);
+        self.changed_from(open, state)
     }
 
     /// Ends a call out of turn, on both sides with one status.
@@ -394,13 +403,7 @@ impl Calls {
             }
             Event::Drained => (Accepted::Drained, mailbox::Wakers::default()),
         };
-        let due = if state.connection.open_calls() == open {
-            let due = Due(state.connection.has_control());
-            drop(state);
-            due
-        } else {
-            self.changed(state)
-        };
+        let due = self.changed_from(open, state);
         wakers.wake();
         Ok((accepted, due))
     }
@@ -511,10 +514,7 @@ impl Calls {
         let mut state = lock(&self.state);
         let open = state.connection.open_calls();
         let sent = state.connection.commit(key, flags, data);
-        if open != state.connection.open_calls() {
-            return (sent, self.changed(state));
-        }
-        (sent, Due(state.connection.has_control()))
+        (sent, self.changed_from(open, state))
     }
 
     /// The control record that is due next: its payload goes to `payload`.
