@@ -12,6 +12,10 @@
 //! has reset as one that ended well. So this module has a timer of its own for the whole call, a
 //! way to end the request's body, and looks at the clock where a call ends otherwise than by
 //! trailers: from the deadline on that is DEADLINE_EXCEEDED, as in gRPC's other libraries.
+//!
+//! A connection of age is ended by GOAWAY, which can cross a call on its way. Its server has not seen
+//! that one (RFC 9113, section 6.8), so it is sent again on the next connection, as gRPC's transparent
+//! retries: if its request has begun nowhere, or was taken whole and has at most [`KEPT`] bytes.
 
 use std::collections::VecDeque;
 use std::error::Error as StdError;
@@ -39,8 +43,10 @@ use crate::link::mailbox::register;
 use crate::lock::lock;
 use crate::wire;
 
-/// How often a call is sent that no connection has begun to send.
+/// How often a call is sent that no server has seen.
 const ATTEMPTS: u32 = 8;
+/// Bytes of a request that are kept to be sent again.
+const KEPT: usize = 64 * 1024;
 
 /// Begins a call.
 pub(super) fn begin(channel: Transport, request: http::Request<Body>) -> Answer {
@@ -54,7 +60,10 @@ pub(super) fn begin(channel: Transport, request: http::Request<Body>) -> Answer 
         let mut timer = ends.map(|at| Box::pin(tokio::time::sleep_until(at.into())));
         let (mut head, body) = request.into_parts();
         wire::of_a_call(&mut head.headers);
-        let body = Arc::new(Outgoing { body: Mutex::new(Some(body)), failure: OnceLock::new() });
+        let body = Arc::new(Outgoing {
+            request: Mutex::new(Request::Whole(body)),
+            failure: OnceLock::new(),
+        });
         let mut attempts = 0;
         let (mut response, cancel) = loop {
             let (cancel, gone) = oneshot::channel();
@@ -69,8 +78,8 @@ pub(super) fn begin(channel: Transport, request: http::Request<Body>) -> Answer 
             attempts += 1;
             match answer {
                 Ok(response) => break (response, cancel),
-                // The connection was given up before the call was on it.
-                Err(error) if attempts < ATTEMPTS && body.is_whole() && is_canceled(&error) => {}
+                // The connection was given up before the server saw the call.
+                Err(error) if attempts < ATTEMPTS && is_unseen(&error) && body.rewind() => {}
                 Err(error) => {
                     let failure = body.failure.get().cloned();
                     return Err(failure.unwrap_or_else(|| meaning(error.into(), ends)));
@@ -104,9 +113,17 @@ pub(super) fn begin(channel: Transport, request: http::Request<Body>) -> Answer 
     })
 }
 
-/// Whether a request was given back by a connection that ends.
-fn is_canceled(error: &tonic::transport::Error) -> bool {
-    chain(error).any(|e| e.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_canceled))
+/// Whether a request was given back by a connection that ends, or comes after the last one that its
+/// server takes (RFC 9113, section 6.8).
+fn is_unseen(error: &tonic::transport::Error) -> bool {
+    chain(error).any(|e| {
+        let ends = |e: &h2::Error| {
+            e.is_remote() && e.is_go_away() && e.reason() == Some(h2::Reason::NO_ERROR)
+                || e.reason() == Some(h2::Reason::REFUSED_STREAM)
+        };
+        e.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_canceled)
+            || e.downcast_ref::<h2::Error>().is_some_and(ends)
+    })
 }
 
 async fn wait(timer: &mut Option<Pin<Box<Sleep>>>) {
@@ -149,15 +166,63 @@ impl Drop for Cancel {
     }
 }
 
-/// The body of a request until a connection takes it, and how it has failed.
+/// A request's body, and how it has failed.
 struct Outgoing {
-    body: Mutex<Option<Body>>,
+    request: Mutex<Request>,
     failure: OnceLock<Status>,
 }
 
+/// How far a request's body has been taken.
+enum Request {
+    /// By no connection.
+    Whole(Body),
+    /// These pieces are all so far, and this many bytes.
+    Begun(Vec<Bytes>, usize),
+    /// These pieces are all of it.
+    Ended(Vec<Bytes>),
+    /// It was too long to keep, or has failed.
+    Gone,
+}
+
 impl Outgoing {
-    fn is_whole(&self) -> bool {
-        lock(&self.body).is_some()
+    /// Makes the body whole again; false when that is impossible.
+    fn rewind(&self) -> bool {
+        let mut request = lock(&self.request);
+        if let Request::Ended(pieces) = &mut *request {
+            let pieces = std::mem::take(pieces).into_iter();
+            let frames = pieces.map(|piece| Ok::<_, Status>(Frame::data(piece)));
+            let body = http_body_util::StreamBody::new(tokio_stream::iter(frames));
+            *request = Request::Whole(Body::new(body));
+        }
+        matches!(*request, Request::Whole(_))
+    }
+
+    fn take(&self) -> Body {
+        let mut request = lock(&self.request);
+        match std::mem::replace(&mut *request, Request::Begun(Vec::new(), 0)) {
+            Request::Whole(body) => body,
+            _ => Body::empty(),
+        }
+    }
+
+    /// Notes what a connection has taken, and whether it is the last.
+    fn keep(&self, taken: Option<&Result<Frame<Bytes>, Status>>, last: bool) {
+        let mut request = lock(&self.request);
+        let Request::Begun(pieces, len) = &mut *request else { return };
+        let kept = match taken {
+            None => true,
+            Some(Ok(frame)) => frame.data_ref().is_some_and(|data| {
+                *len += data.len();
+                pieces.push(data.clone());
+                *len <= KEPT
+            }),
+            Some(Err(_)) => false,
+        };
+        if !kept {
+            *request = Request::Gone;
+        } else if last {
+            *request = Request::Ended(std::mem::take(pieces));
+        }
     }
 }
 
@@ -183,15 +248,13 @@ impl http_body::Body for Sent {
             return Poll::Ready(Some(Err(h2::Error::from(h2::Reason::CANCEL).into())));
         }
         let this = &mut *self;
-        let from = &this.from;
-        let body = this.body.get_or_insert_with(|| {
-            let body = lock(&from.body).take();
-            body.unwrap_or_default()
-        });
-        let polled = std::task::ready!(Pin::new(body).poll_frame(cx));
+        let body = this.body.get_or_insert_with(|| this.from.take());
+        let polled = std::task::ready!(Pin::new(&mut *body).poll_frame(cx));
+        let last = polled.is_none() || body.is_end_stream();
+        this.from.keep(polled.as_ref(), last);
         if let Some(Err(status)) = &polled {
             // What resets the stream says less.
-            let _first = from.failure.set(status.clone());
+            let _first = this.from.failure.set(status.clone());
         }
         Poll::Ready(polled)
     }
