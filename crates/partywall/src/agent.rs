@@ -50,7 +50,7 @@ mod take;
 use conversation::{Conversation, OUTGOING};
 use links::Entry;
 pub(crate) use links::{Booked, Connected, End, Linked, Offer};
-use operator::{Reloaded, wait_here};
+use operator::Reloaded;
 pub(crate) use place::Place;
 
 /// What a server hears of its registration.
@@ -450,8 +450,9 @@ pub(crate) struct Connecting {
 
 impl Connecting {
     /// Waits on this thread.
+    #[cfg(any(test, feature = "blocking"))]
     pub(crate) fn blocking(mut self, within: Duration) -> Result<Connected, Error> {
-        let answer = wait_here(&mut self.answer, within);
+        let answer = operator::wait_here(&mut self.answer, within);
         self.or_nobody(answer)
     }
 

@@ -6,11 +6,16 @@
 //!                                                   name: the coordinator says which (named)
 //! ```
 
+#[cfg(feature = "http2")]
 mod adapter;
+#[cfg(feature = "http2")]
 mod dial;
 mod endpoint;
+#[cfg(feature = "http2")]
 mod http2;
 mod named;
+#[cfg(not(feature = "http2"))]
+mod no_http2;
 mod settings;
 
 use std::future::Future;
@@ -29,6 +34,8 @@ use crate::error::Error;
 use crate::link::caller::{self, Call, Caller};
 use crate::peer::Peer;
 
+#[cfg(not(feature = "http2"))]
+use self::{no_http2 as dial, no_http2 as http2};
 use dial::{Address, Patience};
 use endpoint::Destination;
 pub use endpoint::Endpoint;
@@ -116,7 +123,7 @@ enum Kind {
 struct Remote {
     address: Box<Address>,
     patience: Patience,
-    channel: OnceLock<tonic::transport::Channel>,
+    channel: OnceLock<http2::Transport>,
 }
 
 impl Remote {
@@ -126,7 +133,7 @@ impl Remote {
         Ok(())
     }
 
-    fn channel(&self) -> tonic::transport::Channel {
+    fn channel(&self) -> http2::Transport {
         self.channel.get_or_init(|| self.address.lazy(self.patience)).clone()
     }
 }
@@ -184,23 +191,6 @@ impl Channel {
     pub(crate) fn on(link: Arc<Caller>, server: Peer) -> Self {
         let kind = Kind::Link(Connection::Ring { link, server, host: None });
         Self { plain: Plain(Arc::new(kind)), limited: None }
-    }
-
-    /// This channel as tonic's own type, for crates that take no other.
-    ///
-    /// Its calls go to an HTTP/2 server in this process, over memory, and from there where this
-    /// channel's go. So they cost what HTTP/2 costs, and tonic's own rules hold at that end: the
-    /// code of a deadline that passes before the answer begins may be CANCELLED. Must be called
-    /// inside a tokio runtime, which drives both ends.
-    ///
-    /// ```no_run
-    /// # async fn f() -> Result<(), Box<dyn std::error::Error>> {
-    /// let channel = partywall::Channel::connect("partywall:///collector").await?;
-    /// let channel: tonic::transport::Channel = channel.into_tonic();
-    /// # let _ = channel; Ok(()) }
-    /// ```
-    pub fn into_tonic(self) -> tonic::transport::Channel {
-        adapter::tonic_channel(self)
     }
 
     /// How calls travel now; `None` before the first connect and between two links.

@@ -95,7 +95,7 @@ pub enum Error {
     /// The link could not be opened.
     Link(LinkError),
     /// Nothing answers at an address, or what answers speaks no HTTP/2.
-    Http2(tonic::transport::Error),
+    Http2(Box<dyn std::error::Error + Send + Sync>),
     /// A path cannot be listened at.
     Listen(ListenError),
     /// Connecting or registering took too long.
@@ -179,7 +179,7 @@ impl fmt::Display for Error {
             Self::Http2(error) => write!(
                 f,
                 "http2: {}; remedy: start the server, or wait for it by `wait_for_ready`",
-                cause(error)
+                cause(&**error)
             ),
             Self::Listen(error) => error.fmt(f),
             Self::TimedOut(within) => write!(
@@ -228,12 +228,6 @@ impl From<DecodeError> for Error {
 impl From<LinkError> for Error {
     fn from(error: LinkError) -> Self {
         Self::Link(error)
-    }
-}
-
-impl From<tonic::transport::Error> for Error {
-    fn from(error: tonic::transport::Error) -> Self {
-        Self::Http2(error)
     }
 }
 
@@ -397,10 +391,7 @@ mod tests {
         let text = || "remedy: ask".to_owned();
         let place = || "/x".to_owned();
         let link = |error| Error::Link(error);
-        let http2 = || {
-            let uri = tonic::transport::Endpoint::from_shared("http://a b");
-            Error::Http2(uri.unwrap_err())
-        };
+        let http2 = || Error::Http2(io().into());
         let target = || crate::Target::parse("nothing").unwrap_err();
         let (name, what) = ("origin", "an address".to_owned());
         let within = std::time::Duration::from_secs(5);

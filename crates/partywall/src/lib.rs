@@ -56,6 +56,16 @@
 //! | `PARTYWALL_COORDINATOR_UID` | the user whose coordinator is believed; unless set, this process's own and root |
 //! | `PARTYWALL_INLINE_LIMIT_MS` | in a domain that calls: how many milliseconds a call may keep its thread, 10 unless set |
 //!
+//! # Features
+//!
+//! | feature | content | without it |
+//! | --- | --- | --- |
+//! | `http2` | addresses (`http://HOST:PORT`, `unix:/PATH`) to call and to serve at, `serve_with_incoming`, `Channel::into_tonic`; hyper and tonic's transport | addresses are refused with [`TargetError::NoHttp2`], also those that the policy has for a name |
+//! | `blocking` | module `blocking` | |
+//! | `domain` | the call gate, for programs that `partywall up` loads into a launcher | a program does not know whether it shares its address space with others, and says so: the confidentiality of its links is `space` at most |
+//!
+//! All are on unless `default-features = false`.
+//!
 //! # Processes that fork
 //!
 //! Channels and servers are those of the process that has made them. fork(2) copies their memory and their
@@ -75,9 +85,11 @@
 // agent (one per process): the control socket to the coordinator
 
 mod agent;
+#[cfg(feature = "blocking")]
 pub mod blocking;
 mod channel;
 mod dispatch;
+#[cfg_attr(not(feature = "domain"), path = "no_domain.rs")]
 mod domain;
 mod error;
 #[cfg(any(test, fuzzing))]
@@ -88,6 +100,7 @@ mod lock;
 mod peer;
 mod server;
 mod target;
+#[cfg(feature = "http2")]
 mod unix;
 mod wire;
 

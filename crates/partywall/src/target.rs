@@ -25,6 +25,15 @@ pub enum TargetError {
         /// The text.
         text: String,
     },
+    /// An address, in a build without HTTP/2.
+    #[error(
+        "`{text}`: this program is built without HTTP/2, and has names alone; remedy: build it with the \
+         feature `http2` of crate `partywall`"
+    )]
+    NoHttp2 {
+        /// The text.
+        text: String,
+    },
     /// Nothing can be served there.
     #[error("`{text}`: write NAME (such as `greeter`), http://HOST:PORT or unix:/PATH")]
     Listen {
@@ -104,6 +113,7 @@ impl Target {
 
     fn network(text: &str) -> Result<Option<Self>, TargetError> {
         match Address::parse(text) {
+            Ok(_) if !cfg!(feature = "http2") => Err(TargetError::NoHttp2 { text: text.into() }),
             Ok(Address::Http(_)) => Ok(Some(Self::Http(text.into()))),
             Ok(Address::Unix(path)) => Ok(Some(Self::Unix(path))),
             Err(AddressError::Scheme { .. }) => Ok(None),

@@ -16,6 +16,9 @@
 //! keeps its code whatever its length: [`fit`] cuts its message, and leaves out its details and
 //! metadata only where they alone are too long.
 
+#[cfg(feature = "http2")]
+mod http2;
+
 use std::sync::LazyLock;
 use std::time::Duration;
 
@@ -26,6 +29,9 @@ use partywall_abi::frame::{self, Metadata, NO_DEADLINE, RequestHead, ResponseHea
 use partywall_abi::limits;
 use tonic::metadata::MetadataMap;
 use tonic::{Code, Status};
+
+#[cfg(feature = "http2")]
+pub(crate) use http2::{LIST_BYTES, check_request, check_response, is_ok};
 
 /// The content type of a call that names no other.
 pub(crate) const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
@@ -48,11 +54,6 @@ const OF_CONNECTIONS: [HeaderName; 6] = [
     header::TRANSFER_ENCODING,
     header::UPGRADE,
 ];
-
-/// Most bytes of a list of headers that our ends of HTTP/2 take, as it counts them: no less than
-/// what a ring takes.
-pub(crate) const LIST_BYTES: u32 =
-    (limits::HEAD_BYTES + limits::PATH_BYTES + 32 * limits::METADATA_ENTRIES + 1024) as u32;
 
 /// Most bytes of the trailers of a failed call, as HTTP/2 counts them ([`list_size`]): gRPC's C core, and
 /// with it Python's grpcio, loses the code of more and more calls from 8 KiB on, with what comes
@@ -175,17 +176,6 @@ pub(crate) fn write_response_head(out: &mut Vec<u8>, headers: &HeaderMap) -> Res
     .ok_or_else(|| too_large("response head"))
 }
 
-/// Whether a request with this path and these headers may be sent over HTTP/2: as on a ring.
-pub(crate) fn check_request(path: &str, headers: &HeaderMap) -> Result<(), Status> {
-    check_path(path)?;
-    check(path.len(), headers, "request")
-}
-
-/// Whether a response with these headers may be sent over HTTP/2: as on a ring.
-pub(crate) fn check_response(headers: &HeaderMap) -> Result<(), Status> {
-    check(0, headers, "response head")
-}
-
 fn check(before: usize, headers: &HeaderMap, what: &str) -> Result<(), Status> {
     check_entries(count(headers, travels), what)?;
     let entries = headers.iter().filter(|(n, v)| travels(n, v));
@@ -204,11 +194,6 @@ pub(crate) fn write_trailers(out: &mut Vec<u8>, trailers: &HeaderMap) -> u8 {
         return write_block(out, &fitting, code).unwrap_or_else(|status| write_short(out, &status));
     }
     write_block(out, trailers, code).unwrap_or_else(|status| write_short(out, &status))
-}
-
-/// Whether these are the trailers of a good answer.
-pub(crate) fn is_ok(trailers: &HeaderMap) -> bool {
-    trailers.contains_key(GRPC_STATUS) && code_of(trailers) == 0
 }
 
 fn code_of(trailers: &HeaderMap) -> u8 {

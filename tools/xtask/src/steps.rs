@@ -197,7 +197,11 @@ fn check_toolchain(promised: &str, pinned: &str, running: &str) -> Result<()> {
     Ok(())
 }
 
-/// Each product crate builds without features and with each of them alone.
+/// Crates of HTTP/2, which a program that has names alone does not link.
+const OF_HTTP2: [&str; 3] = ["h2 ", "hyper ", "hyper-util "];
+
+/// Each product crate builds without features and with each of them alone; the library has no HTTP/2
+/// without its feature.
 fn features(session: &mut Session) -> Result<()> {
     let products = session.workspace.root.join("crates");
     let mut builds = 0;
@@ -216,6 +220,13 @@ fn features(session: &mut Session) -> Result<()> {
         }
     }
     ensure!(builds > 0, "there is no product crate in {}", products.display());
+    let line = ["-p", "partywall", "--no-default-features", "--features", "blocking,domain"];
+    let line = line.into_iter().chain(["-e", "normal", "--prefix", "none"]);
+    let tree = session.workspace.cargo("tree").args(line).read()?;
+    let of_http2 = |package: &&str| OF_HTTP2.iter().any(|name| package.starts_with(name));
+    if let Some(package) = tree.lines().find(of_http2) {
+        bail!("partywall without the feature `http2` depends on {package}; see `cargo tree`");
+    }
     session.note = format!("{builds} builds");
     Ok(())
 }

@@ -42,7 +42,7 @@ fn list(agent: &Arc<Agent>) -> Vec<LinkRow> {
             Message::List(ListMessage::List { request })
         })
         .unwrap();
-    wait_here(&mut rx, LONG).unwrap()
+    operator::wait_here(&mut rx, LONG).unwrap()
 }
 
 /// Waits until none of the links that the coordinator knows is open.

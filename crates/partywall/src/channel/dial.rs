@@ -26,6 +26,7 @@ use tokio::sync::Mutex;
 use tonic::transport::{Channel as Transport, Endpoint};
 use tower::{BoxError, Service, ServiceExt};
 
+use super::settings::Settings;
 use super::{PAUSES, Route};
 use crate::error::{Error, cause, chain};
 use crate::target::{Target, TargetError};
@@ -33,7 +34,7 @@ use crate::{unix, wire};
 
 /// Most bytes of a head or of trailers that are received, unless it is set: far more than a call may have,
 /// so that what is too long is told and not cut.
-pub(super) const HEADS: u32 = 1 << 20;
+const HEADS: u32 = 1 << 20;
 
 trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}
 
@@ -100,6 +101,27 @@ where
     }
 }
 
+/// The settings of HTTP/2 and TCP.
+#[derive(Clone)]
+pub(super) struct Network {
+    /// By tonic's own type; its address stands for any.
+    pub(super) http2: Endpoint,
+    pub(super) local: Option<IpAddr>,
+}
+
+impl Default for Network {
+    fn default() -> Self {
+        let http2 = Endpoint::from_static("http://localhost").http2_max_header_list_size(HEADS);
+        Self { http2, local: None }
+    }
+}
+
+impl From<tonic::transport::Error> for Error {
+    fn from(error: tonic::transport::Error) -> Self {
+        Self::Http2(error.into())
+    }
+}
+
 /// How to connect to an address.
 #[derive(Clone, Copy)]
 pub(super) struct Patience {
@@ -114,7 +136,7 @@ pub(super) struct Patience {
 /// A server's address, and how it is spoken to.
 #[derive(Clone)]
 pub(super) struct Address {
-    pub(super) url: String,
+    url: String,
     /// What protects a connection to it.
     security: Security,
     dialing: Dialing,
@@ -126,10 +148,11 @@ impl Address {
     /// The address of a target that is no name.
     pub(super) fn of(
         target: &Target,
-        http2: Endpoint,
-        local: Option<IpAddr>,
-        origin: Option<&Uri>,
+        network: &Network,
+        settings: &Settings,
     ) -> Result<Self, TargetError> {
+        let http2 = network.http2.clone().buffer_size(settings.buffer_size);
+        let (local, origin) = (network.local, settings.origin.as_ref());
         let (url, address) = match target {
             Target::Http(url) => (url.clone(), address::Address::parse(url)?),
             Target::Unix(path) => {
@@ -166,7 +189,7 @@ impl Address {
             let timed_out = chain(&error)
                 .filter_map(|e| e.downcast_ref::<io::Error>())
                 .any(|e| e.kind() == io::ErrorKind::TimedOut);
-            if timed_out { Error::TimedOut(patience.within) } else { Error::Http2(error) }
+            if timed_out { Error::TimedOut(patience.within) } else { error.into() }
         })
     }
 

@@ -1,22 +1,20 @@
 //! What a channel connects to, and how: [`Endpoint`].
 
+#[cfg(feature = "http2")]
+mod network;
+
 use std::fmt;
-use std::future::Future;
-use std::net::IpAddr;
 use std::path::PathBuf;
-use std::pin::Pin;
 use std::str::FromStr;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderValue, Uri};
-use hyper::rt::{Executor, Read, Write};
 use partywall_abi::name::ServiceName;
-use tower::{BoxError, Service};
 
 use super::Channel;
-use super::dial::{Address, Dialing, HEADS};
-use super::settings::{Settings, Spawn};
+use super::dial::{Address, Dialing, Network};
+use super::settings::Settings;
 use crate::agent::Place;
 use crate::error::Error;
 use crate::target::{Target, TargetError};
@@ -54,8 +52,8 @@ pub(super) enum Destination {
 /// | [`timeout`](Self::timeout), [`concurrency_limit`](Self::concurrency_limit), [`rate_limit`](Self::rate_limit), [`buffer_size`](Self::buffer_size), [`user_agent`](Self::user_agent), [`origin`](Self::origin), [`connect_timeout`](Self::connect_timeout), [`wait_for_ready`](Self::wait_for_ready) | the same on each route: ring, call gate, HTTP/2 |
 /// | [`coordinator`](Self::coordinator) | names |
 /// | [`ring_only`](Self::ring_only) | refuses HTTP/2 |
-/// | `http2_*`, `keep_alive_*`, `initial_*`, [`max_frame_size`](Self::max_frame_size) | HTTP/2: addresses, and names that the policy maps to an address |
-/// | `tcp_*`, [`local_address`](Self::local_address) | HTTP/2 over TCP |
+/// | `http2_*`, `keep_alive_*`, `initial_*`, `max_frame_size` | HTTP/2: addresses, and names that the policy maps to an address |
+/// | `tcp_*`, `local_address` | HTTP/2 over TCP |
 ///
 /// A ring has no connection to keep alive and no window to set: the kernel reports the death of a peer.
 ///
@@ -72,9 +70,8 @@ pub struct Endpoint {
     pub(crate) wait_for_ready: bool,
     pub(super) ring_only: bool,
     pub(crate) settings: Settings,
-    /// The settings of HTTP/2 and TCP, by tonic's own type; its address stands for any.
-    http2: tonic::transport::Endpoint,
-    local_address: Option<IpAddr>,
+    /// The settings of HTTP/2 and TCP.
+    network: Network,
 }
 
 impl fmt::Debug for Endpoint {
@@ -138,8 +135,7 @@ impl Endpoint {
             wait_for_ready: false,
             ring_only: false,
             settings: Settings::default(),
-            http2: tonic::transport::Endpoint::from(none).http2_max_header_list_size(HEADS),
-            local_address: None,
+            network: Network::default(),
         }
     }
 
@@ -216,7 +212,6 @@ impl Endpoint {
     /// ready for another one; 1,024 unless set. Without limits, calls over a ring wait by themselves.
     pub fn buffer_size(mut self, calls: impl Into<Option<usize>>) -> Self {
         self.settings.buffer_size = calls.into();
-        self.http2 = self.http2.buffer_size(self.settings.buffer_size);
         self
     }
 
@@ -247,81 +242,7 @@ impl Endpoint {
     }
 }
 
-/// Setters of what tonic's own endpoint keeps.
-macro_rules! of_http2 {
-    ($($(#[$doc:meta])* $name:ident($value:ident: $type:ty);)*) => {
-        /// Settings of HTTP/2 and TCP, with tonic's names and meaning. They have no effect on a ring.
-        impl Endpoint {
-            $(
-                $(#[$doc])*
-                pub fn $name(mut self, $value: $type) -> Self {
-                    self.http2 = self.http2.$name($value);
-                    self
-                }
-            )*
-        }
-    };
-}
-
-of_http2! {
-    /// Whether small packets are sent at once (TCP_NODELAY); true unless set.
-    tcp_nodelay(enabled: bool);
-    /// How long a TCP connection is idle before the kernel asks whether the other side is there; it does
-    /// not ask unless set.
-    tcp_keepalive(idle: Option<Duration>);
-    /// How long between two such questions; the kernel's default unless set.
-    tcp_keepalive_interval(interval: Option<Duration>);
-    /// How many such questions without an answer end a connection; the kernel's default unless set.
-    tcp_keepalive_retries(retries: Option<u32>);
-    /// How many bytes of one answer the server may have under way (SETTINGS_INITIAL_WINDOW_SIZE); hyper's
-    /// default unless set.
-    initial_stream_window_size(bytes: impl Into<Option<u32>>);
-    /// How many bytes of all answers of a connection the server may have under way; hyper's default unless
-    /// set.
-    initial_connection_window_size(bytes: impl Into<Option<u32>>);
-    /// Whether the windows follow the measured bandwidth; hyper's default unless set.
-    http2_adaptive_window(enabled: bool);
-    /// How long between two PING frames that ask whether the server is there; none are sent unless set.
-    http2_keep_alive_interval(interval: Duration);
-    /// How long a PING may stay unanswered before the connection is given up; hyper's default unless set.
-    keep_alive_timeout(within: Duration);
-    /// Whether a connection without calls is asked as well; hyper's default unless set.
-    keep_alive_while_idle(enabled: bool);
-    /// Bytes of the table that compresses the heads of answers (SETTINGS_HEADER_TABLE_SIZE); 4,096 unless
-    /// set.
-    http2_header_table_size(bytes: u32);
-    /// Most bytes of a head or of trailers that are received; 1 MiB unless set. Calls have limits of their
-    /// own below that, which hold on each route.
-    http2_max_header_list_size(bytes: u32);
-    /// Most bytes of a frame that is received; hyper's default unless set.
-    max_frame_size(bytes: impl Into<Option<u32>>);
-    /// How many streams that this side has reset are remembered; hyper's default unless set.
-    http2_max_concurrent_reset_streams(streams: usize);
-    /// How long a stream that this side has reset is remembered; hyper's default unless set.
-    http2_reset_stream_duration(duration: Duration);
-    /// How many resets for errors of the server's a connection survives; hyper's default unless set,
-    /// `None` for no limit.
-    http2_max_local_error_reset_streams(streams: impl Into<Option<usize>>);
-}
-
 impl Endpoint {
-    /// The IP address that connections over TCP come from; the kernel's choice unless set.
-    pub fn local_address(mut self, address: Option<IpAddr>) -> Self {
-        self.local_address = address;
-        self
-    }
-
-    /// What runs the tasks of HTTP/2 connections and of the limits; `tokio::spawn` unless set. The tasks
-    /// of a ring run in the tokio runtime in which it is connected.
-    pub fn executor<E>(mut self, executor: E) -> Self
-    where
-        E: Executor<Pin<Box<dyn Future<Output = ()> + Send>>> + Send + Sync + 'static,
-    {
-        self.settings.spawn = Spawn::by(executor);
-        self.http2 = self.http2.executor(self.settings.spawn.clone());
-        self
-    }
-
     /// How long connecting may take, to whatever target; 5 s unless set. With
     /// [`Endpoint::wait_for_ready`] this is for each attempt.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
@@ -332,26 +253,6 @@ impl Endpoint {
     /// How long connecting may take.
     pub fn get_connect_timeout(&self) -> Option<Duration> {
         Some(self.connect_timeout)
-    }
-
-    /// Whether small packets are sent at once.
-    pub fn get_tcp_nodelay(&self) -> bool {
-        self.http2.get_tcp_nodelay()
-    }
-
-    /// How long a TCP connection is idle before the kernel asks whether the other side is there.
-    pub fn get_tcp_keepalive(&self) -> Option<Duration> {
-        self.http2.get_tcp_keepalive()
-    }
-
-    /// How long between two such questions.
-    pub fn get_tcp_keepalive_interval(&self) -> Option<Duration> {
-        self.http2.get_tcp_keepalive_interval()
-    }
-
-    /// How many such questions without an answer end a connection.
-    pub fn get_tcp_keepalive_retries(&self) -> Option<u32> {
-        self.http2.get_tcp_keepalive_retries()
     }
 }
 
@@ -368,34 +269,6 @@ impl Endpoint {
     /// do, with the code of that error and its text.
     pub fn connect_lazy(&self) -> Channel {
         Channel::of(self, self.destination(None))
-    }
-
-    /// Connects to an address by a connector of the program's own, which makes the connections for HTTP/2;
-    /// nothing is known of what protects them.
-    ///
-    /// # Errors
-    /// As [`Endpoint::connect`]; [`Error::Setting`] for a name, which a connector cannot lead to.
-    pub async fn connect_with_connector<C>(&self, connector: C) -> Result<Channel, Error>
-    where
-        C: Service<Uri> + Send + 'static,
-        C::Response: Read + Write + Send + Unpin,
-        C::Future: Send,
-        BoxError: From<C::Error> + Send,
-    {
-        let dialing = Dialing::by(connector, self.uri.clone());
-        self.connect_to(self.destination(Some(dialing))?).await
-    }
-
-    /// As [`Endpoint::connect_with_connector`], at the first call.
-    pub fn connect_with_connector_lazy<C>(&self, connector: C) -> Channel
-    where
-        C: Service<Uri> + Send + 'static,
-        C::Response: Read + Write + Send + Unpin,
-        C::Future: Send,
-        BoxError: From<C::Error> + Send,
-    {
-        let dialing = Dialing::by(connector, self.uri.clone());
-        Channel::of(self, self.destination(Some(dialing)))
     }
 
     async fn connect_to(&self, to: Destination) -> Result<Channel, Error> {
@@ -418,7 +291,7 @@ impl Endpoint {
         };
         let address = self.address_of(target)?;
         if self.ring_only {
-            return Err(Error::no_ring(address.url, "an address"));
+            return Err(Error::no_ring(target.to_string(), "an address"));
         }
         Ok(Destination::Address(Box::new(match connector {
             None => address,
@@ -438,6 +311,7 @@ impl Endpoint {
     }
 
     /// The name that this leads to, for who speaks rings only and makes one call at a time.
+    #[cfg(feature = "blocking")]
     pub(crate) fn blocking(&self) -> Result<&ServiceName, Error> {
         if self.settings.rate_limit.is_some() {
             let why = "a blocking channel keeps none; pause between the calls".into();
@@ -449,7 +323,7 @@ impl Endpoint {
         }
         match self.target()? {
             Target::Name(name) => Ok(name),
-            target => Err(Error::no_ring(self.address_of(target)?.url, "an address")),
+            target => Err(Error::no_ring(target.to_string(), "an address")),
         }
     }
 
@@ -466,7 +340,7 @@ impl Endpoint {
 
     /// The address of a target that is no name, with this endpoint's settings.
     pub(super) fn address_of(&self, target: &Target) -> Result<Address, TargetError> {
-        Address::of(target, self.http2.clone(), self.local_address, self.settings.origin.as_ref())
+        Address::of(target, &self.network, &self.settings)
     }
 }
 

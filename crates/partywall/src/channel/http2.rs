@@ -32,7 +32,7 @@ use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 use tokio::time::Sleep;
 use tonic::body::Body;
-use tonic::transport::Channel as Transport;
+pub(super) use tonic::transport::Channel as Transport;
 use tonic::{Code, Status};
 use tower::ServiceExt;
 

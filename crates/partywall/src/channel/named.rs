@@ -51,7 +51,7 @@ pub(super) enum Connection {
     },
     Http2 {
         route: Box<Route>,
-        channel: tonic::transport::Channel,
+        channel: http2::Transport,
         remote: Arc<Redirected>,
         /// Says when somebody serves the name here.
         watch: Watching,

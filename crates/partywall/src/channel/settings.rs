@@ -15,7 +15,6 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use http::{HeaderValue, Uri};
-use hyper::rt::Executor;
 use tonic::Status;
 use tonic::body::Body;
 use tower::buffer::Buffer;
@@ -33,7 +32,7 @@ type Request = http::Request<Body>;
 type Response = http::Response<Body>;
 /// An answer on its way.
 pub(super) type Answer = Pin<Box<dyn Future<Output = Result<Response, Status>> + Send>>;
-type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
+pub(super) type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// What an endpoint sets for each call.
 #[derive(Clone, Default)]
@@ -50,18 +49,20 @@ pub(crate) struct Settings {
 
 /// What runs tasks.
 #[derive(Clone, Default)]
-pub(super) struct Spawn(Option<Arc<dyn Executor<Task> + Send + Sync>>);
+pub(super) struct Spawn(Option<Arc<dyn Fn(Task) + Send + Sync>>);
 
 impl Spawn {
-    pub(super) fn by(executor: impl Executor<Task> + Send + Sync + 'static) -> Self {
-        Self(Some(Arc::new(executor)))
+    #[cfg_attr(
+        not(feature = "http2"),
+        expect(dead_code, reason = "the trait of executors is hyper's")
+    )]
+    pub(super) fn by(spawn: impl Fn(Task) + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(spawn)))
     }
-}
 
-impl Executor<Task> for Spawn {
-    fn execute(&self, task: Task) {
+    pub(super) fn spawn(&self, task: Task) {
         match &self.0 {
-            Some(executor) => executor.execute(task),
+            Some(spawn) => spawn(task),
             None => drop(tokio::spawn(task)),
         }
     }
@@ -139,7 +140,7 @@ where
                 .service(timed.clone());
             let bound = settings.buffer_size.unwrap_or(BUFFER);
             let (queue, worker) = Buffer::pair(BoxService::new(limits), bound);
-            settings.spawn.execute(Box::pin(worker));
+            settings.spawn.spawn(Box::pin(worker));
             queue
         });
         Some(Self { timed, queue })

@@ -42,11 +42,10 @@ use tokio::sync::Notify;
 use tonic::Status;
 
 mod inline;
-mod task;
+pub(crate) mod task;
 
 use inline::{HandOn, History, Inside};
 use task::{Step, Task};
-pub(crate) use task::{expired, panicked};
 
 use super::account::{Account, Accounts};
 use super::body::{RequestBody, WholeBody};

@@ -16,11 +16,12 @@
 
 mod connection;
 mod connections;
+mod incoming;
 mod listener;
 mod settings;
 
 pub(crate) use connection::serve as serve_connection;
 pub(crate) use connections::Connection;
 pub(super) use connections::most;
-pub(super) use listener::{Listener, serve};
+pub(super) use listener::Listener;
 pub(super) use settings::Settings;

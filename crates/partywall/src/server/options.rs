@@ -19,10 +19,11 @@ const DRAIN: Duration = Duration::from_secs(30);
 /// What is set for a server.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
-    bounds: Bounds,
+    pub(super) bounds: Bounds,
     limits: Limits,
     pub(super) drain: Duration,
     pub(super) age: Age,
+    #[cfg_attr(not(feature = "http2"), expect(dead_code, reason = "nothing can be set"))]
     pub(super) http2: Settings,
 }
 
@@ -30,13 +31,6 @@ impl Default for Options {
     fn default() -> Self {
         let (limits, http2) = (Limits::default(), Settings::default());
         Self { bounds: Bounds::default(), limits, drain: DRAIN, age: Age::default(), http2 }
-    }
-}
-
-impl Options {
-    /// Calls of an HTTP/2 connection.
-    pub(super) fn streams(&self) -> u32 {
-        self.bounds.calls_per_link as u32
     }
 }
 

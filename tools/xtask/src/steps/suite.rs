@@ -22,6 +22,7 @@ pub(super) const REPEAT_LOOM: &str = "RUSTFLAGS='--cfg loom' cargo test --releas
 /// more line, for example `&["-p", "partywall-shm", "--features", "failpoints"]`.
 const RUNS: &[&[&str]] = &[
     &["--workspace"],
+    &["-p", "partywall", "--no-default-features", "--test", "names_alone"],
     &["-p", "partywall-system-tests", "--features", "failpoints", "--test", "processes", "stops"],
 ];
 

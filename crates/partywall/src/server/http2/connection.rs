@@ -22,9 +22,10 @@ use tonic::transport::server::Connected;
 
 use super::connections::{Connection, Heard, Open};
 use crate::dispatch::{BoxError, Dispatch};
+use crate::link::service::task;
 use crate::peer::Deadline;
 use crate::server::options::Options;
-use crate::{link, wire};
+use crate::wire;
 
 /// How long a connection without calls may take to end when it is told to.
 const TO_END: Duration = Duration::from_secs(1);
@@ -51,7 +52,7 @@ pub(crate) async fn serve<I>(
         request.extensions_mut().insert(security);
         answer(&*service, request, calls.begin())
     });
-    let http = options.http2.builder(options.streams());
+    let http = options.http2.builder(options.bounds.calls_per_link as u32);
     let io = TokioIo::new(Heard::new(io, Arc::clone(&row)));
     let mut connection = pin!(http.serve_connection(io, service));
     let (look, grace) = tokio::select! {
@@ -133,12 +134,12 @@ fn answer(
             Ok(mut handler) => {
                 std::future::poll_fn(|cx| {
                     if is_over(&mut timer, cx) {
-                        return Poll::Ready(Err(link::service::expired()));
+                        return Poll::Ready(Err(task::expired()));
                     }
                     let polled =
                         std::panic::catch_unwind(AssertUnwindSafe(|| handler.as_mut().poll(cx)));
                     polled.map_or_else(
-                        |_| Poll::Ready(Err(link::service::panicked())),
+                        |_| Poll::Ready(Err(task::panicked())),
                         |polled| polled.map(Ok),
                     )
                 })
@@ -216,7 +217,7 @@ impl http_body::Body for Answered {
             return Poll::Ready(None);
         }
         if is_over(&mut this.timer, cx) {
-            return Poll::Ready(Some(this.end(link::service::expired())));
+            return Poll::Ready(Some(this.end(task::expired())));
         }
         let body = Pin::new(&mut this.body);
         let polled = std::panic::catch_unwind(AssertUnwindSafe(|| body.poll_frame(cx)));
@@ -232,7 +233,7 @@ impl http_body::Body for Answered {
                 }
             })),
             Ok(Poll::Ready(Some(Err(status)))) => Some(this.end(status)),
-            Err(_) => Some(this.end(link::service::panicked())),
+            Err(_) => Some(this.end(task::panicked())),
         })
     }
 

@@ -1,0 +1,61 @@
+//! What is there for HTTP/2 in a build without the feature `http2`: no address is one.
+#![allow(dead_code, reason = "the items are those of `dial` and `http2`, and none can be had")]
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use tonic::body::Body;
+
+use super::Route;
+use super::settings::{Answer, Settings};
+use crate::error::Error;
+use crate::target::{Target, TargetError};
+
+/// How to connect to an address.
+#[derive(Clone, Copy)]
+pub(super) struct Patience {
+    pub(super) within: Duration,
+    pub(super) first: bool,
+    pub(super) later: bool,
+}
+
+/// Nothing can be set.
+#[derive(Clone, Default)]
+pub(super) struct Network {}
+
+/// There is none.
+#[derive(Clone)]
+pub(super) struct Address(Infallible);
+
+/// There is none.
+pub(super) struct Dialing(Infallible);
+
+/// There is none.
+#[derive(Clone)]
+pub(super) struct Transport(Infallible);
+
+impl Address {
+    pub(super) fn of(target: &Target, _: &Network, _: &Settings) -> Result<Self, TargetError> {
+        Err(TargetError::NoHttp2 { text: target.to_string() })
+    }
+
+    pub(super) fn by(self, _dialing: Dialing) -> Self {
+        self
+    }
+
+    pub(super) fn route(&self) -> Route {
+        match self.0 {}
+    }
+
+    pub(super) async fn connect(&self, _patience: Patience) -> Result<Transport, Error> {
+        match self.0 {}
+    }
+
+    pub(super) fn lazy(&self, _patience: Patience) -> Transport {
+        match self.0 {}
+    }
+}
+
+pub(super) fn begin(transport: Transport, _request: http::Request<Body>) -> Answer {
+    match transport.0 {}
+}
