@@ -8,11 +8,13 @@
 
 #[cfg(feature = "http2")]
 mod adapter;
+mod balance;
 #[cfg(feature = "http2")]
 mod dial;
 mod endpoint;
 #[cfg(feature = "http2")]
 mod http2;
+mod keeper;
 mod named;
 #[cfg(not(feature = "http2"))]
 mod no_http2;
@@ -36,6 +38,8 @@ use crate::peer::Peer;
 
 #[cfg(not(feature = "http2"))]
 use self::{no_http2 as dial, no_http2 as http2};
+pub use balance::Balance;
+use balance::Link;
 use dial::{Address, Patience};
 use endpoint::Destination;
 pub use endpoint::Endpoint;
@@ -97,7 +101,7 @@ impl std::fmt::Display for Route {
 #[derive(Clone)]
 pub struct Channel {
     plain: Plain,
-    limited: Option<Limited<Plain>>,
+    limited: Option<Box<Limited<Plain>>>,
 }
 
 impl std::fmt::Debug for Channel {
@@ -176,12 +180,16 @@ impl Channel {
             Err(error) => Kind::Refused(error.into()),
         };
         let plain = Plain(Arc::new(kind));
-        Self { limited: Limited::of(&endpoint.settings, plain.clone()), plain }
+        Self { limited: Limited::of(&endpoint.settings, plain.clone()).map(Box::new), plain }
     }
 
     async fn connected(&self) -> Result<(), Error> {
         match &*self.plain.0 {
-            Kind::Name(named) => named.connected().await.map(drop),
+            Kind::Name(named) => {
+                named.connected().await?;
+                keeper::keep(&self.plain.0);
+                Ok(())
+            }
             Kind::Http2(remote) => remote.connect().await,
             Kind::Link(_) | Kind::Refused(_) => Ok(()),
         }
@@ -193,11 +201,12 @@ impl Channel {
         Self { plain: Plain(Arc::new(kind)), limited: None }
     }
 
-    /// How calls travel now; `None` before the first connect and between two links.
+    /// How calls travel now; `None` before the first connect and between two links. Of a channel with a
+    /// [`Balance`], how some of them do.
     pub fn route(&self) -> Option<Route> {
         match &*self.plain.0 {
             Kind::Http2(remote) => Some(remote.address.route()),
-            Kind::Name(named) => Some(named.usable()?.route()),
+            Kind::Name(named) => Some(named.links.peek()?.route()),
             Kind::Link(connection) => connection.usable().then(|| connection.route()),
             Kind::Refused(_) => None,
         }
@@ -239,7 +248,7 @@ impl Service<http::Request<Body>> for Plain {
             Kind::Http2(remote) => Ok(State::Elsewhere(http2::begin(remote.channel(), request))),
             Kind::Refused(why) => Ok(State::Failed(Some(why.clone()))),
             Kind::Link(connection) => connection.begin(request, None),
-            Kind::Name(named) => match named.usable() {
+            Kind::Name(named) => match named.links.pick() {
                 Some(connection) => connection.begin(request, None),
                 None => Err(Box::new(request)),
             },
@@ -255,22 +264,23 @@ impl Service<http::Request<Body>> for Plain {
 impl Kind {
     /// Waits until a call may begin, and begins it.
     async fn begin(
-        &self,
+        self: &Arc<Self>,
         mut request: http::Request<Body>,
         deadline: Option<Instant>,
     ) -> Result<State, Status> {
         loop {
             let named;
-            let connection = match self {
+            let connection = match &**self {
                 Self::Name(name) => {
                     named = name.connected().await?;
+                    keeper::keep(self);
                     &*named
                 }
                 Self::Link(connection) => connection,
                 Self::Http2(_) | Self::Refused(_) => unreachable!("these begin at once"),
             };
             let Ok(place) = connection.place().await else {
-                if matches!(self, Self::Link(_)) {
+                if matches!(**self, Self::Link(_)) {
                     return Err(Status::unavailable("the server is draining"));
                 }
                 // It drains; the next look finds another one.

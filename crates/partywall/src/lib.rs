@@ -105,7 +105,7 @@ mod unix;
 mod wire;
 
 pub use agent::operator;
-pub use channel::{Channel, Endpoint, ResponseFuture, Route};
+pub use channel::{Balance, Channel, Endpoint, ResponseFuture, Route};
 pub use error::{Blame, Error};
 pub use partywall_abi::codec::DecodeError;
 pub use partywall_abi::control::{Digest, Identity};

@@ -32,6 +32,12 @@ impl Peer {
         Self::new(identity, self.link, self.security.with_evidence(evidence))
     }
 
+    /// Whether both are known to be one process. Its number is unique among those that the coordinator
+    /// sees; of those that it does not see, nobody knows.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        self.pid().is_some() && self.pid() == other.pid()
+    }
+
     /// The effective user of the caller's process when it connected to the coordinator.
     pub fn uid(&self) -> u32 {
         self.identity.uid

@@ -13,6 +13,7 @@ use http::{HeaderValue, Uri};
 use partywall_abi::name::ServiceName;
 
 use super::Channel;
+use super::balance::Balance;
 use super::dial::{Address, Dialing, Network};
 use super::settings::Settings;
 use crate::agent::Place;
@@ -50,7 +51,7 @@ pub(super) enum Destination {
 /// | settings | effect |
 /// | --- | --- |
 /// | [`timeout`](Self::timeout), [`concurrency_limit`](Self::concurrency_limit), [`rate_limit`](Self::rate_limit), [`buffer_size`](Self::buffer_size), [`user_agent`](Self::user_agent), [`origin`](Self::origin), [`connect_timeout`](Self::connect_timeout), [`wait_for_ready`](Self::wait_for_ready) | the same on each route: ring, call gate, HTTP/2 |
-/// | [`coordinator`](Self::coordinator) | names |
+/// | [`coordinator`](Self::coordinator), [`balance`](Self::balance) | names |
 /// | [`ring_only`](Self::ring_only) | refuses HTTP/2 |
 /// | `http2_*`, `keep_alive_*`, `initial_*`, `max_frame_size` | HTTP/2: addresses, and names that the policy maps to an address |
 /// | `tcp_*`, `local_address` | HTTP/2 over TCP |
@@ -69,6 +70,7 @@ pub struct Endpoint {
     pub(crate) connect_timeout: Duration,
     pub(crate) wait_for_ready: bool,
     pub(super) ring_only: bool,
+    pub(super) balance: Option<Balance>,
     pub(crate) settings: Settings,
     /// The settings of HTTP/2 and TCP.
     network: Network,
@@ -134,6 +136,7 @@ impl Endpoint {
             connect_timeout: CONNECT_TIMEOUT,
             wait_for_ready: false,
             ring_only: false,
+            balance: None,
             settings: Settings::default(),
             network: Network::default(),
         }
@@ -163,6 +166,17 @@ impl Endpoint {
     /// up, a coordinator that this process must not trust.
     pub fn wait_for_ready(mut self, wait: bool) -> Self {
         self.wait_for_ready = wait;
+        self
+    }
+
+    /// Spreads the calls over the instances of the name, each call by itself: the channel keeps a link to
+    /// each instance. Unset, a channel has one link, and channels take turns.
+    ///
+    /// An instance that comes gets calls, and one that goes gets no new ones; calls that it has not seen go
+    /// to others. Where a quota allows fewer links than there are instances, the calls go to those that have
+    /// one, and a warning is logged. It has no effect over HTTP/2, where there is one address.
+    pub fn balance(mut self, balance: Balance) -> Self {
+        self.balance = Some(balance);
         self
     }
 
@@ -316,6 +330,10 @@ impl Endpoint {
         if self.settings.rate_limit.is_some() {
             let why = "a blocking channel keeps none; pause between the calls".into();
             return Err(Error::Setting { name: "rate_limit", why });
+        }
+        if self.balance.is_some() {
+            let why = "a blocking channel has one link; make one channel for each instance".into();
+            return Err(Error::Setting { name: "balance", why });
         }
         if self.settings.concurrency_limit == Some(0) {
             let why = "it lets no call begin; write at least 1".into();

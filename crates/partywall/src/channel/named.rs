@@ -15,6 +15,7 @@ use partywall_abi::name::{MethodSet, ServiceName};
 use tonic::Status;
 use tonic::body::Body;
 
+use super::balance::{Link, Links};
 use super::dial::Patience;
 use super::{Endpoint, PAUSES, Route, State, http2};
 use crate::agent::{self, Agent, Booked, Connected, End, Place, Watching};
@@ -31,12 +32,12 @@ const RECHECK: Duration = Duration::from_secs(10);
 
 /// The channel of a name.
 pub(super) struct Named {
-    name: ServiceName,
+    pub(super) name: ServiceName,
     place: Place,
     endpoint: Box<Endpoint>,
     /// The authority of its requests on a ring.
     host: Option<HeaderValue>,
-    current: Mutex<Option<Arc<Connection>>>,
+    pub(super) links: Links<Connection>,
     /// One task connects; the others wait for it.
     connecting: tokio::sync::Mutex<()>,
 }
@@ -108,34 +109,34 @@ impl Named {
             place: endpoint.place(),
             endpoint: Box::new(endpoint.clone()),
             host: endpoint.host(),
-            current: Mutex::new(None),
+            links: Links::new(endpoint.balance),
             connecting: tokio::sync::Mutex::new(()),
         }
     }
 
-    fn current(&self) -> std::sync::MutexGuard<'_, Option<Arc<Connection>>> {
-        lock(&self.current)
-    }
-
-    pub(super) fn usable(&self) -> Option<Arc<Connection>> {
-        let current = self.current();
-        current.as_ref().filter(|c| c.usable()).cloned()
-    }
-
-    /// The connection, made if there is none.
+    /// The connection for a call, made if there is none.
     pub(super) async fn connected(&self) -> Result<Arc<Connection>, Error> {
-        if let Some(connection) = self.usable() {
-            return Ok(connection);
+        loop {
+            if let Some(connection) = self.links.pick() {
+                return Ok(connection);
+            }
+            let _one = self.connecting.lock().await;
+            if self.links.peek().is_none() {
+                self.links.add(self.connect().await?);
+            }
         }
-        let _one = self.connecting.lock().await;
-        if let Some(connection) = self.usable() {
-            return Ok(connection);
-        }
-        // The old link ends with its last call.
-        self.current().take();
-        let connection = Arc::new(self.connect().await?);
-        *self.current() = Some(Arc::clone(&connection));
-        Ok(connection)
+    }
+
+    /// How many instances serve the name, as it changes.
+    pub(super) async fn watch(&self) -> Result<Watching, Error> {
+        agent::get_async(&self.place, self.endpoint.connect_timeout).await?.watch(&self.name)
+    }
+
+    /// A link to the next instance, or none.
+    pub(super) async fn attempt_once(&self) -> Result<Connection, Error> {
+        let until = Instant::now() + self.endpoint.connect_timeout;
+        let agent = agent::get_async(&self.place, left(until)).await?;
+        self.attempt(&agent, until).await
     }
 
     async fn connect(&self) -> Result<Connection, Error> {
@@ -256,8 +257,8 @@ impl Waiting {
     }
 }
 
-impl Connection {
-    pub(super) fn usable(&self) -> bool {
+impl Link for Connection {
+    fn usable(&self) -> bool {
         match self {
             Self::Ring { link, .. } => link.usable(),
             // The ring is the way as soon as there is one.
@@ -267,6 +268,22 @@ impl Connection {
         }
     }
 
+    fn outstanding(&self) -> usize {
+        match self {
+            Self::Ring { link, .. } => link.open_calls(),
+            Self::Http2 { .. } => 0,
+        }
+    }
+
+    fn is_to_the_instance_of(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Ring { server, .. }, Self::Ring { server: other, .. }) => server.is_same(other),
+            _ => false,
+        }
+    }
+}
+
+impl Connection {
     pub(super) fn route(&self) -> Route {
         match self {
             Self::Ring { server, .. } => Route::Ring { server: server.clone() },

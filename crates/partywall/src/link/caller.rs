@@ -257,6 +257,11 @@ impl Caller {
         self.link.closed()
     }
 
+    /// How many calls are open, or were a moment ago.
+    pub(crate) fn open_calls(&self) -> usize {
+        self.link.calls.open_calls()
+    }
+
     /// Waits for a place for a call; none when the link takes no more.
     pub(crate) async fn place(&self) -> Option<Place> {
         let link = Arc::clone(&self.link);

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
-use partywall::{Channel, Endpoint, Error, Routes, blocking};
+use partywall::{Balance, Channel, Endpoint, Error, Routes, blocking};
 use tokio::sync::{mpsc, oneshot};
 use tonic::body::Body;
 use tonic::{Code, Status};
@@ -320,6 +320,8 @@ async fn a_blocking_channel_keeps_the_settings_of_its_endpoint() {
         channel.call_bytes("/test.Raw/Any", b"").unwrap_err();
         let limited = blocking::Channel::connect(endpoint.clone().rate_limit(1, SHORT));
         assert!(matches!(limited.unwrap_err(), Error::Setting { name: "rate_limit", .. }));
+        let balanced = blocking::Channel::connect(endpoint.clone().balance(Balance::RoundRobin));
+        assert!(matches!(balanced.unwrap_err(), Error::Setting { name: "balance", .. }));
         let none = blocking::Channel::connect(endpoint.concurrency_limit(0)).unwrap_err();
         assert!(matches!(none, Error::Setting { name: "concurrency_limit", .. }));
         let refused = blocking::Channel::connect("http://127.0.0.1:1").unwrap_err();
@@ -369,6 +371,21 @@ async fn a_blocking_channel_waits_for_a_coordinator_and_for_a_name() {
     tokio::time::timeout(LONG, connected).await.unwrap().unwrap();
     let code = tokio::task::spawn_blocking(move || waiting.join().unwrap()).await.unwrap();
     assert_eq!(code, Code::Internal, "the answer has no message");
+}
+
+/// Where there is one instance, or one address.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_balance_over_one_instance_or_address_changes_no_call() {
+    let (service, seen) = noting().await;
+    for endpoint in service.endpoints() {
+        for balance in [Balance::RoundRobin, Balance::LeastOutstanding] {
+            let channel = endpoint.clone().balance(balance).connect_lazy();
+            call(&channel, any()).await.unwrap();
+            call(&channel, any()).await.unwrap();
+            assert!(channel.route().is_some());
+            assert!(seen.lock().unwrap().take().is_some(), "{endpoint:?}");
+        }
+    }
 }
 
 #[tokio::test]

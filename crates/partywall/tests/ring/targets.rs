@@ -312,6 +312,59 @@ async fn a_channel_over_the_network_goes_over_a_ring_as_soon_as_the_name_is_serv
     remote.stop().await.unwrap();
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_channel_waits_for_a_name_and_for_its_return() {
+    let host = Host::open();
+    let endpoint = Endpoint::from_static("partywall:///test").coordinator(&host.socket);
+    let endpoint = endpoint.wait_for_ready(true);
+    let lazy = endpoint.connect_lazy();
+    let connecting = tokio::spawn(async move { endpoint.connect().await });
+    let running = waits(lazy.clone(), async || host.serve(routes()).await).await;
+    let eager = connecting.await.unwrap().unwrap();
+    empty(&eager).await.unwrap();
+    running.stop().await.unwrap();
+    let running = waits(lazy, async || host.serve(routes()).await).await;
+    empty(&eager).await.unwrap();
+    running.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_channel_that_does_not_wait_fails_at_once_and_connects_when_it_can() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("c.sock");
+    let unix = format!("unix:{}", dir.path().join("s").display());
+    let [name, address] = ["partywall:///test", &*unix].map(|target| {
+        // It would take that long to wait.
+        let endpoint = Endpoint::new(target).unwrap().connect_timeout(Duration::from_secs(60));
+        endpoint.coordinator(&socket)
+    });
+    let (by_name, by_address) = (name.connect_lazy(), address.connect_lazy());
+    let fails = async |why: &dyn Fn(&Error) -> bool| {
+        for (endpoint, channel) in [(&name, &by_name), (&address, &by_address)] {
+            let failed = async {
+                (endpoint.connect().await.unwrap_err(), empty(channel).await.unwrap_err())
+            };
+            let failed = tokio::time::timeout(Duration::from_secs(10), failed).await;
+            let (error, status) = failed.expect("at once");
+            assert!(why(&error) || matches!(error, Error::Http2(_)), "{error}");
+            assert_eq!((error.code(), status.code()), (Code::Unavailable, Code::Unavailable));
+            assert_eq!(
+                status.message().contains("nobody serves"),
+                error.to_string().contains("nobody serves")
+            );
+        }
+    };
+    fails(&|error| matches!(error, Error::NoCoordinator { .. })).await;
+    let host = Host::at(&socket, OPEN);
+    fails(&|error| matches!(error, Error::NotServed { .. })).await;
+    let running = host.serve_at(&format!("test,{unix}"), routes()).await;
+    address.wait_for_ready(true).connect().await.unwrap();
+    host.connect().await;
+    empty(&by_name).await.unwrap();
+    empty(&by_address).await.unwrap();
+    running.stop().await.unwrap();
+}
+
 /// It failed at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_channel_waits_for_a_coordinator() {

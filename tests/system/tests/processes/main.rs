@@ -1,6 +1,7 @@
 //! Several processes, one of which dies, floods or does nothing.
 
 mod again;
+mod balance;
 mod bounds;
 mod burn;
 mod domains;

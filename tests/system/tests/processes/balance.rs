@@ -1,0 +1,124 @@
+//! A channel with a balance spreads its calls over several processes that come, go and hang.
+
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use partywall::{Balance, Channel, Endpoint, Error};
+use partywall_interop::proto::SimpleRequest;
+use partywall_interop::proto::test_service_client::TestServiceClient;
+use partywall_interop::service::DELAY_MS;
+use partywall_testkit::{Host, OPEN, Process};
+use tonic::{Request, Status};
+
+use super::SERVER;
+
+const LONG: Duration = Duration::from_secs(20);
+
+fn endpoint(host: &Host, balance: Balance) -> Endpoint {
+    let endpoint = Endpoint::from_static("partywall:///test").coordinator(&host.socket);
+    endpoint.wait_for_ready(true).balance(balance)
+}
+
+/// The process that answers a call.
+async fn answerer(channel: &Channel) -> Result<u32, Status> {
+    let request = SimpleRequest { fill_server_id: true, ..SimpleRequest::default() };
+    let answer = TestServiceClient::new(channel.clone()).unary_call(request).await?;
+    Ok(answer.into_inner().server_id.parse().expect("a process number"))
+}
+
+/// How many of so many calls each process answers.
+async fn spread(channel: &Channel, calls: usize) -> Result<BTreeMap<u32, usize>, Status> {
+    let mut spread = BTreeMap::new();
+    for _ in 0..calls {
+        *spread.entry(answerer(channel).await?).or_default() += 1;
+    }
+    Ok(spread)
+}
+
+/// Calls until the answers come from these processes and no others, each its share; calls that fail are
+/// counted.
+async fn until_even(channel: &Channel, servers: &[&Process]) -> usize {
+    let n = servers.len();
+    let expected: BTreeMap<u32, usize> = servers.iter().map(|s| (s.pid(), 4)).collect();
+    let (begin, mut failed) = (Instant::now(), 0);
+    loop {
+        match spread(channel, 4 * n).await {
+            Ok(found) if found == expected => return failed,
+            Ok(found) => assert!(begin.elapsed() < LONG, "{found:?}, and not {expected:?}"),
+            Err(status) => {
+                assert_eq!(status.code(), tonic::Code::Unavailable, "{status}");
+                failed += 1;
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_go_evenly_to_all_instances_as_they_come_and_go() {
+    let host = Host::open();
+    let start = || host.start(SERVER, &["--until-input-ends"]);
+    let [a, b, mut c] = [(); 3].map(|()| start());
+    for balance in [Balance::RoundRobin, Balance::LeastOutstanding] {
+        let channel = endpoint(&host, balance).connect().await.unwrap();
+        until_even(&channel, &[&a, &b, &c]).await;
+        let spread = spread(&channel, 300).await.unwrap();
+        assert_eq!(spread.into_values().collect::<Vec<_>>(), [100, 100, 100], "{balance:?}");
+    }
+    let channel = endpoint(&host, Balance::RoundRobin).connect().await.unwrap();
+    until_even(&channel, &[&a, &b, &c]).await;
+    // One comes.
+    let d = start();
+    assert_eq!(until_even(&channel, &[&a, &b, &c, &d]).await, 0);
+    // One drains, and fails no call.
+    let calls = tokio::spawn({
+        let channel = channel.clone();
+        async move { spread(&channel, 2000).await }
+    });
+    c.end_input();
+    let spread = calls.await.unwrap().expect("a drain fails no call");
+    assert!(spread.len() >= 3, "{spread:?}");
+    assert_eq!(until_even(&channel, &[&a, &b, &d]).await, 0);
+    // One is killed: calls that were on their way to it fail, and no others.
+    tokio::task::spawn_blocking(move || d.kill()).await.unwrap();
+    let failed = until_even(&channel, &[&a, &b]).await;
+    assert!(failed <= 1, "{failed} calls one after the other have failed");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_instance_with_a_call_under_way_is_passed_over_for_an_idle_one() {
+    let host = Host::open();
+    let [a, b] = [(); 2].map(|()| host.start(SERVER, &[]));
+    for (balance, all) in [(Balance::LeastOutstanding, false), (Balance::RoundRobin, true)] {
+        let channel = endpoint(&host, balance).connect().await.unwrap();
+        until_even(&channel, &[&a, &b]).await;
+        let mut request = Request::new(SimpleRequest::default());
+        request.metadata_mut().insert(DELAY_MS, "60000".parse().unwrap());
+        let mut client = TestServiceClient::new(channel.clone());
+        let mut slow = Box::pin(client.unary_call(request));
+        let polled = slow.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert!(matches!(polled, Poll::Pending));
+        let spread = spread(&channel, 40).await.unwrap();
+        assert_eq!(spread.len(), if all { 2 } else { 1 }, "{balance:?}: {spread:?}");
+        drop::<Pin<Box<_>>>(slow);
+    }
+}
+
+/// The calls go to the instances to which there are links.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_quota_of_links_leaves_a_channel_with_fewer_instances() {
+    let host = Host::with(&format!("[quota]\nlinks = 2\n{OPEN}"));
+    let servers = [(); 3].map(|()| host.start(SERVER, &[]));
+    let channel = endpoint(&host, Balance::RoundRobin).connect().await.unwrap();
+    let begin = Instant::now();
+    while spread(&channel, 4).await.unwrap().len() < 2 {
+        assert!(begin.elapsed() < LONG);
+    }
+    let spread = spread(&channel, 40).await.unwrap();
+    assert_eq!(spread.into_values().collect::<Vec<_>>(), [20, 20]);
+    let refused = endpoint(&host, Balance::RoundRobin).connect().await.unwrap_err();
+    assert!(matches!(refused, Error::QuotaExceeded { .. }), "{refused}");
+    assert_eq!(refused.blame(), partywall::Blame::Policy);
+    drop(servers);
+}
