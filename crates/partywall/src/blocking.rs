@@ -37,6 +37,7 @@ use crate::error::Error;
 use crate::link;
 use crate::link::broken::Broken;
 use crate::peer::Peer;
+use crate::telemetry::{self, Route, Side};
 use crate::wire;
 
 mod failed;
@@ -75,6 +76,7 @@ struct Open {
     control: Vec<u8>,
     /// Number of the record that the call under way began with.
     began: u64,
+    _told: telemetry::Link,
 }
 
 /// How long a server may take to open a link that it has adopted.
@@ -270,6 +272,24 @@ impl Channel {
         headers: &HeaderMap,
         message: &mut [u8],
     ) -> Result<Answer, Status> {
+        let Some(call) = telemetry::client(path) else {
+            return self.exchange_untold(path, headers, message);
+        };
+        let answer = call.guarded(|| self.exchange_untold(path, headers, message));
+        if let Some(server) = self.server() {
+            call.over(Some(server.link()), server.security(), telemetry::RING);
+        }
+        let data = answer.as_ref().map(|answer| &answer.data[..]);
+        call.exchanged(message, data.map_err(Status::code));
+        answer
+    }
+
+    fn exchange_untold(
+        &mut self,
+        path: &str,
+        headers: &HeaderMap,
+        message: &mut [u8],
+    ) -> Result<Answer, Status> {
         let len = u32::try_from(message.len() - PREFIX)
             .map_err(|_| Status::resource_exhausted("a request of over 4 GiB"))?;
         message[1..PREFIX].copy_from_slice(&len.to_be_bytes());
@@ -374,7 +394,9 @@ fn message_of(data: &[u8]) -> Result<&[u8], Status> {
 
 impl Open {
     fn new(link: Link, server: Peer) -> Self {
+        let told = telemetry::Link::opened(Side::Client, Route::Ring, server.security());
         Self {
+            _told: told,
             booked: None,
             link,
             server,

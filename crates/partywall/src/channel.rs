@@ -35,6 +35,7 @@ use tower::Service;
 use crate::error::Error;
 use crate::link::caller::{self, Call, Caller};
 use crate::peer::Peer;
+use crate::telemetry::{self, Side};
 
 #[cfg(not(feature = "http2"))]
 use self::{no_http2 as dial, no_http2 as http2};
@@ -74,6 +75,23 @@ impl Route {
             Self::Ring { server } => server.security(),
             Self::Http2 { security, .. } => *security,
         }
+    }
+}
+
+impl Route {
+    /// Has a call say how it travels.
+    fn tell(&self, call: &telemetry::Call) {
+        let (link, transport) = match self {
+            Self::Ring { server } => (Some(server.link()), telemetry::RING),
+            Self::Http2 { url, .. } if url.starts_with("unix:") => (None, "unix"),
+            Self::Http2 { .. } => (None, "tcp"),
+        };
+        call.over(link, self.security(), transport);
+    }
+
+    /// A channel over the network, as the metrics have it.
+    fn opened(&self) -> telemetry::Link {
+        telemetry::Link::opened(Side::Client, telemetry::Route::Http2, self.security())
     }
 }
 
@@ -127,18 +145,19 @@ enum Kind {
 struct Remote {
     address: Box<Address>,
     patience: Patience,
-    channel: OnceLock<http2::Transport>,
+    channel: OnceLock<(http2::Transport, telemetry::Link)>,
 }
 
 impl Remote {
     async fn connect(&self) -> Result<(), Error> {
         let channel = self.address.connect(self.patience).await?;
-        let _first = self.channel.set(channel);
+        let _first = self.channel.set((channel, self.address.route().opened()));
         Ok(())
     }
 
     fn channel(&self) -> http2::Transport {
-        self.channel.get_or_init(|| self.address.lazy(self.patience)).clone()
+        let open = || (self.address.lazy(self.patience), self.address.route().opened());
+        self.channel.get_or_init(open).0.clone()
     }
 }
 
@@ -229,7 +248,9 @@ impl Service<http::Request<Body>> for Channel {
     fn call(&mut self, request: http::Request<Body>) -> ResponseFuture {
         match &mut self.limited {
             None => self.plain.call(request),
-            Some(limited) => ResponseFuture(State::Elsewhere(limited.call(request))),
+            Some(limited) => {
+                ResponseFuture { state: State::Elsewhere(limited.call(request)), told: None }
+            }
         }
     }
 }
@@ -244,20 +265,39 @@ impl Service<http::Request<Body>> for Plain {
     }
 
     fn call(&mut self, request: http::Request<Body>) -> ResponseFuture {
+        match telemetry::client(request.uri().path()) {
+            None => ResponseFuture { state: self.begin(request, None), told: None },
+            Some(call) => {
+                let request = call.request(request);
+                let state = call.guarded(|| self.begin(request, Some(&call)));
+                ResponseFuture { state, told: Some(call) }
+            }
+        }
+    }
+}
+
+impl Plain {
+    /// Begins a call; one that has to wait for a connection or a place does so in its future.
+    #[inline]
+    fn begin(&self, request: http::Request<Body>, told: Option<&Arc<telemetry::Call>>) -> State {
         let begun = match &*self.0 {
-            Kind::Http2(remote) => Ok(State::Elsewhere(http2::begin(remote.channel(), request))),
+            Kind::Http2(remote) => {
+                if let Some(call) = told {
+                    remote.address.route().tell(call);
+                }
+                Ok(State::Elsewhere(http2::begin(remote.channel(), request)))
+            }
             Kind::Refused(why) => Ok(State::Failed(Some(why.clone()))),
-            Kind::Link(connection) => connection.begin(request, None),
+            Kind::Link(connection) => connection.begin(request, None, told),
             Kind::Name(named) => match named.links.pick() {
-                Some(connection) => connection.begin(request, None),
+                Some(connection) => connection.begin(request, None, told),
                 None => Err(Box::new(request)),
             },
         };
-        // One that was not begun waits for a connection or a place.
-        ResponseFuture(begun.unwrap_or_else(|request| {
-            let kind = Arc::clone(&self.0);
-            State::Connecting(Box::pin(connect_and_begin(kind, *request)))
-        }))
+        begun.unwrap_or_else(|request| {
+            let (kind, told) = (Arc::clone(&self.0), told.cloned());
+            State::Connecting(Box::pin(connect_and_begin(kind, *request, told)))
+        })
     }
 }
 
@@ -267,6 +307,7 @@ impl Kind {
         self: &Arc<Self>,
         mut request: http::Request<Body>,
         deadline: Option<Instant>,
+        told: Option<&Arc<telemetry::Call>>,
     ) -> Result<State, Status> {
         loop {
             let named;
@@ -291,7 +332,7 @@ impl Kind {
                 let left = deadline.saturating_duration_since(Instant::now());
                 crate::wire::set_timeout(request.headers_mut(), left);
             }
-            match connection.begin(request, place) {
+            match connection.begin(request, place, told) {
                 Ok(state) => return Ok(state),
                 // It began to drain meanwhile.
                 Err(back) => request = *back,
@@ -300,10 +341,14 @@ impl Kind {
     }
 }
 
-async fn connect_and_begin(kind: Arc<Kind>, request: http::Request<Body>) -> State {
+async fn connect_and_begin(
+    kind: Arc<Kind>,
+    request: http::Request<Body>,
+    told: Option<Arc<telemetry::Call>>,
+) -> State {
     let timeout = crate::wire::parse_timeout(request.headers());
     let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-    let begin = kind.begin(request, deadline);
+    let begin = kind.begin(request, deadline, told.as_ref());
     let begun = match timeout {
         None => begin.await,
         Some(timeout) => match tokio::time::timeout(timeout, begin).await {
@@ -315,7 +360,10 @@ async fn connect_and_begin(kind: Arc<Kind>, request: http::Request<Body>) -> Sta
 }
 
 /// A call of a [`Channel`] on its way to an answer. Dropping it cancels the call.
-pub struct ResponseFuture(State);
+pub struct ResponseFuture {
+    state: State,
+    told: Option<Arc<telemetry::Call>>,
+}
 
 enum State {
     Ring(Box<Call>),
@@ -335,8 +383,16 @@ impl Future for ResponseFuture {
     type Output = Result<http::Response<Body>, Status>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Self { state, told } = &mut *self;
+        let Some(call) = told else { return state.poll(cx) };
+        call.guarded(|| state.poll(cx)).map(|answer| call.answered(answer))
+    }
+}
+
+impl State {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<http::Response<Body>, Status>> {
         loop {
-            match &mut self.0 {
+            match self {
                 State::Ring(call) => return call.poll(cx),
                 State::Elsewhere(answer) => return answer.as_mut().poll(cx),
                 State::Failed(status) => {
@@ -345,7 +401,7 @@ impl Future for ResponseFuture {
                 }
                 State::Connecting(connecting) => match connecting.as_mut().poll(cx) {
                     Poll::Pending => return Poll::Pending,
-                    Poll::Ready(next) => self.0 = next,
+                    Poll::Ready(next) => *self = next,
                 },
             }
         }

@@ -12,6 +12,7 @@ use tower::timeout::error::Elapsed;
 use tower::{Service, ServiceExt};
 
 use crate::lock::lock;
+use crate::telemetry;
 
 mod limits;
 
@@ -74,13 +75,20 @@ where
     B::Error: Into<BoxError>,
 {
     fn call(&self, request: http::Request<Body>) -> Answer {
-        let answer = self.copy().oneshot(request);
-        Box::pin(async move {
-            match answer.await {
-                Ok(response) => response.map(Body::new),
-                Err(error) => status_of(error.into()).into_http(),
-            }
-        })
+        let service = self.copy();
+        let handle = |request| -> Answer {
+            let answer = service.oneshot(request);
+            Box::pin(async move {
+                match answer.await {
+                    Ok(response) => response.map(Body::new),
+                    Err(error) => status_of(error.into()).into_http(),
+                }
+            })
+        };
+        match telemetry::server(&request) {
+            None => handle(request),
+            Some(call) => Box::pin(telemetry::serve(call, request, handle)),
+        }
     }
 }
 

@@ -100,6 +100,7 @@ mod lock;
 mod peer;
 mod server;
 mod target;
+mod telemetry;
 #[cfg(feature = "http2")]
 mod unix;
 mod wire;
@@ -119,6 +120,7 @@ pub use partywall_shm::listen::ListenError;
 pub use peer::{Deadline, Peer, security_of};
 pub use server::{Addresses, Bound, Router, Routes, Server, Serving};
 pub use target::{Target, TargetError};
+pub use telemetry::record_metrics;
 
 /// Lets the waits of this process spin for a learned budget before they sleep (the default), or
 /// keeps them from it: for machines where CPU time matters more than latency. On the peer's own CPU

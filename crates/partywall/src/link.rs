@@ -62,6 +62,7 @@ mod hostile_tests;
 
 use crate::agent::{Booked, End};
 use crate::lock::lock;
+use crate::telemetry;
 use account::Account;
 use broken::Broken;
 use calls::{Calls, Due};
@@ -102,6 +103,8 @@ struct Link {
     counters: Counters,
     /// This end in the coordinator's books, until the link is closed.
     booked: Mutex<Option<Booked>>,
+    /// The same in the metrics.
+    told: Mutex<Option<telemetry::Link>>,
     /// The runtime has several threads.
     many_threads: bool,
 }
@@ -145,6 +148,7 @@ impl Link {
             closed: OnceLock::new(),
             counters: Counters::default(),
             booked: Mutex::new(booked),
+            told: Mutex::new(None),
             many_threads: Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread,
         })
     }
@@ -176,6 +180,7 @@ impl Link {
         // The peer is not to wait for the last reference to this value.
         self.bell().hang_up();
         self.listener.wake_all();
+        drop(lock(&self.told).take());
         let booked = lock(&self.booked).take();
         if let Some(booked) = booked {
             booked.close(why.reported(), self.stats());
@@ -186,6 +191,14 @@ impl Link {
     fn attach(&self, end: Weak<dyn End>) {
         if let Some(booked) = &*lock(&self.booked) {
             booked.attach(end);
+        }
+    }
+
+    /// Has the metrics tell of this end until it is closed.
+    fn tell_of(&self, end: telemetry::Link) {
+        let mut told = lock(&self.told);
+        if self.closed().is_none() {
+            *told = Some(end);
         }
     }
 

@@ -205,6 +205,19 @@ fn code_of(trailers: &HeaderMap) -> u8 {
     code.filter(|code| *code <= 16).unwrap_or(Code::Unknown as u8)
 }
 
+/// The status in an answer's head or trailers, if there is one.
+pub(crate) fn status_code(headers: &HeaderMap) -> Option<Code> {
+    find(headers, &GRPC_STATUS)?;
+    Some(Code::from_i32(code_of(headers).into()))
+}
+
+/// Whether a message with this content type is one of gRPC's own, whose answer ends with trailers.
+pub(crate) fn is_grpc(headers: &HeaderMap) -> bool {
+    let content_type = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+    let rest = content_type.and_then(|text| text.strip_prefix(b"application/grpc"));
+    rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';')))
+}
+
 fn write_block(out: &mut Vec<u8>, trailers: &HeaderMap, code: u8) -> Result<u8, Status> {
     let keep = |n: &HeaderName, v: &HeaderValue| *n != GRPC_STATUS && travels(n, v);
     let entries = count(trailers, keep);

@@ -24,6 +24,7 @@ use crate::link::caller::{self, Caller};
 use crate::lock::lock;
 use crate::peer::Peer;
 use crate::target::Target;
+use crate::telemetry;
 
 /// How long a server that has taken a link may take to open it.
 const OPEN_TIME: Duration = Duration::from_secs(2);
@@ -57,6 +58,7 @@ pub(super) enum Connection {
         /// Says when somebody serves the name here.
         watch: Watching,
         booked: Booked,
+        _told: telemetry::Link,
     },
 }
 
@@ -212,7 +214,8 @@ impl Named {
                 booked.attach(Arc::downgrade(&end));
                 let watch = agent.watch(&self.name)?;
                 let route = Box::new(address.route());
-                Ok(Connection::Http2 { route, channel, remote, watch, booked })
+                let _told = route.opened();
+                Ok(Connection::Http2 { route, channel, remote, watch, booked, _told })
             }
         }
     }
@@ -305,7 +308,11 @@ impl Connection {
         &self,
         mut request: http::Request<Body>,
         place: Option<caller::Place>,
+        told: Option<&Arc<telemetry::Call>>,
     ) -> Result<State, Box<http::Request<Body>>> {
+        if let Some(call) = told {
+            self.route().tell(call);
+        }
         Ok(match self {
             Self::Ring { link, host, .. } => {
                 if let Some(host) = host {

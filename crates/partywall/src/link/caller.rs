@@ -52,6 +52,7 @@ use super::{Link, watch};
 use crate::agent::{self, Booked, End, Linked};
 use crate::domain;
 use crate::error::Error;
+use crate::telemetry::{self, Route, Side};
 use crate::wire;
 
 /// A link to a service, shared by a channel and its calls; with the last of them it closes.
@@ -93,13 +94,14 @@ struct Waiting {
     link: Arc<Link>,
     /// Says that there is one; none when it has been told.
     told: Option<oneshot::Receiver<()>>,
+    _counted: Option<telemetry::Waiting>,
 }
 
 impl Future for Waiting {
     type Output = Option<Place>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Place>> {
-        let Self { link, told } = &mut *self;
+        let Self { link, told, .. } = &mut *self;
         let heard = match told {
             Some(told) => ready!(Pin::new(told).poll(cx)),
             None => return Poll::Ready(None),
@@ -134,11 +136,14 @@ pub(crate) async fn open(
     let ends = opened(pending, within).await?;
     let gate = domain::Gate::take(number);
     let security = domain::security(told, gate.as_ref().map(domain::Gate::isolation));
+    let route = if gate.is_some() { Route::Gate } else { Route::Ring };
     let tell: Box<dyn Tell> = match gate {
         Some(gate) => Box::new(Gate::new(gate)),
         None => Box::new(Ring),
     };
-    Ok((run(ends, Some(booked), tell, capabilities)?, security))
+    let caller = run(ends, Some(booked), tell, capabilities)?;
+    caller.link.tell_of(telemetry::Link::opened(Side::Client, route, security));
+    Ok((caller, security))
 }
 
 /// Fills both outboxes of a link that this process asked for.
@@ -270,7 +275,8 @@ impl Caller {
             places::Place::Later(told) => told,
             places::Place::Never => return None,
         };
-        let waiting = Waiting { link, told: Some(told) };
+        let waiting =
+            Waiting { link, told: Some(told), _counted: telemetry::Waiting::begin("place") };
         // What makes a place is read by somebody else than a call that may be kept unpolled.
         self.depose();
         self.park();

@@ -33,6 +33,7 @@ use super::Link;
 use super::broken::Broken;
 use super::outbound::Tx;
 use super::wake::Sent;
+use crate::telemetry::Waiting;
 use crate::wire;
 
 /// What goes out first.
@@ -82,6 +83,8 @@ pub(super) struct Sender {
     looks: bool,
     /// When its call's time is over, of a request.
     due: Option<Instant>,
+    /// It waits for credit.
+    waits: Option<Waiting>,
 }
 
 impl Sender {
@@ -122,8 +125,21 @@ impl Sender {
 
     fn new(head: Option<Head>, body: tonic::body::Body, is_request: bool) -> Self {
         let (chunk, next) = (Bytes::new(), Bytes::new());
-        let (tail, code, looks, due) = (Tail::Open, 0, false, None);
-        Self { head, body, body_done: false, is_request, chunk, next, tail, code, looks, due }
+        let (tail, code, looks) = (Tail::Open, 0, false);
+        let (due, waits) = (None, None);
+        Self {
+            head,
+            body,
+            body_done: false,
+            is_request,
+            chunk,
+            next,
+            tail,
+            code,
+            looks,
+            due,
+            waits,
+        }
     }
 
     /// From here on nobody looks for an answer after each record.
@@ -234,7 +250,10 @@ impl Sender {
             let whole = head && self.at_end() && data <= most / 2;
             let permit = match link.calls.reserve(key, Want { head, data, whole }, cx) {
                 Ok(permit) => permit,
-                Err(Blocked::Credit { .. }) => return Poll::Pending,
+                Err(Blocked::Credit { .. }) => {
+                    self.waits = self.waits.take().or_else(|| Waiting::begin("credit"));
+                    return Poll::Pending;
+                }
                 Err(Blocked::Control) => {
                     if let Some(len) = tx.push_control(&link.calls)? {
                         tx = ready!(link.poll_room(cx, tx, len, has_waited))?;
@@ -243,6 +262,9 @@ impl Sender {
                 }
                 Err(Blocked::Stopped) => return Poll::Ready(Err(stopped(link))),
             };
+            if self.waits.is_some() {
+                self.waits = None;
+            }
             let mut flags = permit.flags;
             tx.block.clear();
             if let Some(head) = &self.head {

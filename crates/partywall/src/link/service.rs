@@ -39,7 +39,7 @@ use partywall_shm::link::Ends;
 use partywall_shm::setup::Adopted;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::Notify;
-use tonic::Status;
+use tonic::{Code, Status};
 
 mod inline;
 pub(crate) mod task;
@@ -62,6 +62,7 @@ use crate::domain::{self, Offered, Visit, Visited};
 use crate::error::Error;
 use crate::lock::lock;
 use crate::peer::{Deadline, Peer};
+use crate::telemetry::{self, Route, Side};
 use crate::wire;
 
 /// Paths that a link remembers; a caller that uses more of them pays for the look-up each time.
@@ -173,6 +174,8 @@ pub(crate) fn open(
     let peer = Peer::new(terms.peer, terms.link, security);
     let caller = (peer, account);
     let service = run(ends, dispatch, caller, terms.methods, Some(booked), terms.capabilities)?;
+    let route = if offered.is_some() { Route::Gate } else { Route::Ring };
+    service.link.tell_of(telemetry::Link::opened(Side::Server, route, security));
     if let Some(offered) = offered {
         let visited: Arc<dyn Visit> = Arc::clone(&service) as _;
         offered.open(Arc::downgrade(&visited));
@@ -439,6 +442,7 @@ impl Service {
         let (link, key) = (&self.link, opened.key);
         let (method, peer) = self.method(opened.path());
         if let Err(due) = link.calls.admit(key, Arc::clone(&method.path)) {
+            telemetry::refused(&method.path, Code::ResourceExhausted);
             return link.send_control(due);
         }
         // Counted now: a caller that has its answer can end the link before its call has ended here.
@@ -458,6 +462,7 @@ impl Service {
             link.counters.denied.fetch_add(1, Ordering::Relaxed);
             let methods = &lock(&self.rights).methods;
             let denied = crate::error::denied("this caller", &call.method.path, methods);
+            telemetry::refused(&call.method.path, denied.code());
             call.step = Step::Answer(Sender::status(denied));
             return self.run(call, true, reader);
         }

@@ -25,6 +25,7 @@ use crate::dispatch::{BoxError, Dispatch};
 use crate::link::service::task;
 use crate::peer::Deadline;
 use crate::server::options::Options;
+use crate::telemetry::{self, Route, Side};
 use crate::wire;
 
 /// How long a connection without calls may take to end when it is told to.
@@ -44,6 +45,7 @@ pub(crate) async fn serve<I>(
 ) where
     I: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
 {
+    let _open = telemetry::Link::opened(Side::Server, Route::Http2, security);
     let info = io.connect_info();
     let calls = Arc::clone(&row);
     let service = hyper::service::service_fn(move |request: http::Request<_>| {
@@ -118,12 +120,14 @@ fn answer(
     if let Some(at) = ends {
         request.extensions_mut().insert(Deadline(at));
     }
-    let grpc = request.headers().get(CONTENT_TYPE).is_some_and(is_grpc);
+    let grpc = wire::is_grpc(request.headers());
     // As on a ring.
     let fits = match grpc {
         true => {
             request.headers_mut().remove(TE);
-            wire::check_request(request.uri().path(), request.headers())
+            let path = request.uri().path();
+            let fits = wire::check_request(path, request.headers());
+            fits.inspect_err(|status| telemetry::refused(path, status.code()))
         }
         false => Ok(()),
     };
@@ -171,12 +175,6 @@ fn answer(
         }
         Ok(response.map(|body| Answered { body, timer, grpc, ended, _open: open }))
     }
-}
-
-/// Whether a call with this content type is one of gRPC's own, whose answer ends with trailers.
-fn is_grpc(content_type: &http::HeaderValue) -> bool {
-    let rest = content_type.as_bytes().strip_prefix(b"application/grpc");
-    rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';')))
 }
 
 /// The body of an answer, with its deadline.

@@ -1,0 +1,150 @@
+//! The names of the metrics, and whether they are recorded.
+
+use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
+use tonic::Code;
+
+/// Durations of calls, by the names of OpenTelemetry's conventions for RPC with units.
+pub(super) const CLIENT_DURATION: &str = "rpc_client_call_duration_seconds";
+pub(super) const SERVER_DURATION: &str = "rpc_server_call_duration_seconds";
+pub(super) const BEGUN: &str = "partywall_calls_begun_total";
+pub(super) const UNDER_WAY: &str = "partywall_calls_under_way";
+pub(super) const WAITING: &str = "partywall_calls_waiting";
+pub(super) const BYTES: &str = "partywall_call_bytes_total";
+pub(super) const MESSAGES: &str = "partywall_call_messages_total";
+pub(super) const LINKS: &str = "partywall_links";
+pub(super) const LINKS_OPENED: &str = "partywall_links_opened_total";
+
+/// The value of `rpc_system_name`.
+pub(super) const SYSTEM: &str = "grpc";
+/// The label of all methods that have none of their own.
+pub(super) const OTHER: &str = "_OTHER";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Counter,
+    Gauge,
+    Histogram,
+}
+
+/// What the recorder is told of a metric.
+struct Metric {
+    name: &'static str,
+    kind: Kind,
+    unit: Unit,
+    meaning: &'static str,
+}
+
+const fn metric(name: &'static str, kind: Kind, unit: Unit, meaning: &'static str) -> Metric {
+    Metric { name, kind, unit, meaning }
+}
+
+/// docs/metrics.md has their labels.
+const ALL: [Metric; 9] = [
+    metric(
+        CLIENT_DURATION,
+        Kind::Histogram,
+        Unit::Seconds,
+        "Time of calls, as their clients see it",
+    ),
+    metric(SERVER_DURATION, Kind::Histogram, Unit::Seconds, "Time of calls in the server"),
+    metric(BEGUN, Kind::Counter, Unit::Count, "Calls that have begun"),
+    metric(UNDER_WAY, Kind::Gauge, Unit::Count, "Calls that have begun and not ended"),
+    metric(
+        WAITING,
+        Kind::Gauge,
+        Unit::Count,
+        "Calls that wait for something of the link or the runtime",
+    ),
+    metric(
+        BYTES,
+        Kind::Counter,
+        Unit::Bytes,
+        "Data of requests and answers, with message prefixes",
+    ),
+    metric(MESSAGES, Kind::Counter, Unit::Count, "Messages of requests and answers"),
+    metric(LINKS, Kind::Gauge, Unit::Count, "Links and HTTP/2 routes that are open"),
+    metric(LINKS_OPENED, Kind::Counter, Unit::Count, "Links and HTTP/2 routes that were opened"),
+];
+
+static RECORDED: AtomicBool = AtomicBool::new(false);
+
+/// Whether calls are recorded.
+#[inline]
+pub(super) fn are_recorded() -> bool {
+    RECORDED.load(Ordering::Relaxed)
+}
+
+/// Has calls and links recorded from here on, for the life of the process, by the recorder of the crate
+/// [`metrics`](https://docs.rs/metrics) that is installed. Call it once, after a recorder was installed and
+/// before channels and servers are made: calls that go on are not recorded, nor are links that are open.
+///
+/// The metrics are in the project's docs/metrics.md.
+///
+/// ```
+/// // A program installs an exporter first, say metrics_exporter_prometheus::PrometheusBuilder's.
+/// partywall::record_metrics();
+/// ```
+pub fn record_metrics() {
+    static DESCRIBED: Once = Once::new();
+    DESCRIBED.call_once(|| {
+        for Metric { name, kind, unit, meaning } in ALL {
+            match kind {
+                Kind::Counter => describe_counter!(name, unit, meaning),
+                Kind::Gauge => describe_gauge!(name, unit, meaning),
+                Kind::Histogram => describe_histogram!(name, unit, meaning),
+            }
+        }
+    });
+    RECORDED.store(true, Ordering::Relaxed);
+}
+
+/// The name of a status code in gRPC.
+pub(super) fn word(code: Code) -> &'static str {
+    match code {
+        Code::Ok => "OK",
+        Code::Cancelled => "CANCELLED",
+        Code::Unknown => "UNKNOWN",
+        Code::InvalidArgument => "INVALID_ARGUMENT",
+        Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
+        Code::NotFound => "NOT_FOUND",
+        Code::AlreadyExists => "ALREADY_EXISTS",
+        Code::PermissionDenied => "PERMISSION_DENIED",
+        Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
+        Code::FailedPrecondition => "FAILED_PRECONDITION",
+        Code::Aborted => "ABORTED",
+        Code::OutOfRange => "OUT_OF_RANGE",
+        Code::Unimplemented => "UNIMPLEMENTED",
+        Code::Internal => "INTERNAL",
+        Code::Unavailable => "UNAVAILABLE",
+        Code::DataLoss => "DATA_LOSS",
+        Code::Unauthenticated => "UNAUTHENTICATED",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The rows of docs/metrics.md that are about this crate.
+    #[test]
+    fn the_documented_metrics_are_those_that_there_are() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/metrics.md");
+        let text = std::fs::read_to_string(path).unwrap();
+        let section = text.split("\n## ").find(|s| s.starts_with("Calls and links")).unwrap();
+        // Each row has five cells; those of the table of labels have two.
+        let rows = section.lines().filter_map(|line| {
+            let cells: Vec<_> = line.strip_prefix("| `")?.split(" | ").collect();
+            let [name, kind, unit, _labels, meaning] = cells[..] else { return None };
+            let words = [name, kind, unit, meaning];
+            Some(words.map(|word| word.trim_end_matches([' ', '|', '`']).to_owned()))
+        });
+        let there_are = ALL.map(|m| {
+            let kind = format!("{:?}", m.kind).to_lowercase();
+            [m.name.to_owned(), kind, m.unit.as_str().to_owned(), m.meaning.to_owned()]
+        });
+        assert_eq!(rows.collect::<Vec<_>>(), there_are);
+    }
+}

@@ -1,0 +1,135 @@
+//! Spans of calls, and the metadata that connects them.
+
+use partywall::{Channel, blocking};
+use partywall_interop::proto::Empty;
+use partywall_interop::proto::test_service_client::TestServiceClient;
+use partywall_testkit::OPEN;
+use tonic::Code;
+use tracing::Instrument;
+
+use super::setup::{Fields, Served, Span, span, spans};
+
+const METHOD: &str = "grpc.testing.TestService/EmptyCall";
+
+/// The two spans of calls within `around`, when both are closed: of the client, of the server.
+fn pair(around: &str) -> [Span; 2] {
+    let under = |fields: &Fields| fields.get("around").is_some_and(|name| name == around);
+    assert_eq!(spans(under).len(), 1);
+    let client = spans(|fields| fields.get("otel.kind").is_some_and(|kind| kind == "client"));
+    let is_child = |of: &Span| of.parent.is_some_and(|parent| under(&span(parent).fields));
+    let client = client.into_iter().find(|client| is_child(client)).expect("a client's span");
+    let link = client.fields.get("partywall.link");
+    let server = spans(|fields| {
+        fields.get("otel.kind").is_some_and(|kind| kind == "server")
+            && fields.get("partywall.link") == link
+            && fields.get("partywall.isolation") == client.fields.get("partywall.isolation")
+    });
+    [client, server.last().expect("a server's span").clone()]
+}
+
+fn steps(span: &Span) -> Vec<&str> {
+    span.events.iter().filter_map(|event| Some(event.get("step")?.as_str())).collect()
+}
+
+async fn call(channel: Channel, around: &str) {
+    let call = async move { TestServiceClient::new(channel).empty_call(Empty {}).await.unwrap() };
+    call.instrument(tracing::info_span!("test", around)).await;
+}
+
+#[tokio::test]
+async fn a_call_has_a_span_on_each_side_and_the_servers_is_the_parent_of_what_handlers_log() {
+    let served = Served::new(OPEN).await;
+    let routes =
+        [("ring", served.ring().await, "shared_memory"), ("http2", served.http2().await, "unix")];
+    for (around, channel, transport) in routes {
+        let security = channel.route().unwrap().security();
+        call(channel, around).await;
+        let both = pair(around);
+        for of in &both {
+            let expected = [
+                ("otel.name", METHOD),
+                ("rpc.method", METHOD),
+                ("rpc.system.name", "grpc"),
+                ("rpc.response.status_code", "OK"),
+                ("network.transport", transport),
+                ("partywall.isolation", security.isolation.word()),
+                ("partywall.confidentiality", security.confidentiality.word()),
+                ("partywall.evidence", security.evidence.word()),
+            ];
+            for (field, value) in expected {
+                assert_eq!(of.fields.get(field).map(String::as_str), Some(value), "{of:?}");
+            }
+            assert!(of.is_closed && !of.fields.contains_key("error.type"), "{of:?}");
+        }
+        assert_eq!(both[0].fields.contains_key("partywall.link"), around == "ring");
+        assert_eq!(steps(&both[1]), ["before", "after"], "{around}");
+        assert_eq!(steps(&both[0]), [""; 0], "{around}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_blocking_call_has_its_span() {
+    let served = Served::new(OPEN).await;
+    let endpoint = served.endpoint();
+    let calling = move || {
+        let _in = tracing::info_span!("test", around = "blocking").entered();
+        let mut channel = blocking::Channel::connect(endpoint).unwrap();
+        channel.call_bytes("/grpc.testing.TestService/EmptyCall", b"").unwrap();
+    };
+    tokio::task::spawn_blocking(calling).await.unwrap();
+    let [client, server] = pair("blocking");
+    assert_eq!(client.fields["rpc.response.status_code"], "OK");
+    assert_eq!(client.fields["network.transport"], "shared_memory");
+    assert_eq!(steps(&server), ["before", "after"]);
+}
+
+#[tokio::test]
+async fn a_call_that_fails_is_an_error_of_the_sides_that_it_is_one_of() {
+    let served = Served::new(OPEN).await;
+    let mut client = TestServiceClient::new(served.ring().await);
+    let call = client.unimplemented_call(Empty {});
+    let status = call.instrument(tracing::info_span!("test", around = "error")).await.unwrap_err();
+    assert_eq!(status.code(), Code::Unimplemented);
+    for of in pair("error") {
+        assert_eq!(of.fields["rpc.response.status_code"], "UNIMPLEMENTED");
+        assert_eq!(of.fields["error.type"], "UNIMPLEMENTED");
+        assert_eq!(of.fields["otel.status_code"], "ERROR");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_context_of_a_trace_passes_untouched_on_every_route() {
+    const CONTEXT: [(&str, &str); 3] = [
+        ("traceparent", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"),
+        ("tracestate", "vendor=t61rcWkgMzE,other=1"),
+        ("baggage", "userId=alice,serverNode=DF%2028,isProduction=false"),
+    ];
+    let served = Served::new(OPEN).await;
+    let request = || {
+        let mut request = tonic::Request::new(Empty {});
+        for (name, value) in CONTEXT {
+            request.metadata_mut().insert(name, value.parse().unwrap());
+        }
+        request
+    };
+    for channel in [served.ring().await, served.http2().await] {
+        TestServiceClient::new(channel).empty_call(request()).await.unwrap();
+    }
+    let tonics = served.ring().await.into_tonic();
+    TestServiceClient::new(tonics).empty_call(request()).await.unwrap();
+    let endpoint = served.endpoint();
+    let (blocking, path) = (request(), "/grpc.testing.TestService/EmptyCall");
+    let calling = move || {
+        let mut channel = blocking::Channel::connect(endpoint).unwrap();
+        channel.unary::<Empty, Empty>(path, blocking).unwrap();
+    };
+    tokio::task::spawn_blocking(calling).await.unwrap();
+    let came = served.came.lock().unwrap();
+    assert_eq!(came.len(), 4);
+    for metadata in &*came {
+        for (name, value) in CONTEXT {
+            let values: Vec<_> = metadata.get_all(name).iter().collect();
+            assert_eq!(values, [value], "{name}");
+        }
+    }
+}
