@@ -16,7 +16,9 @@ const LONG: Duration = Duration::from_secs(20);
 
 /// `partywall call` with the name `test`, or over HTTP/2.
 fn call(socket: &Path, target: &str, arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_partywall"));
+    // The tests may run in the background, where a shell has interrupts ignored.
+    let mut command = Command::new("env");
+    command.args(["--default-signal=INT", env!("CARGO_BIN_EXE_partywall")]);
     command.args(["call", target]).args(arguments);
     if !target.contains(':') {
         command.arg("--socket").arg(socket);
