@@ -31,6 +31,9 @@ pub(crate) struct Arguments {
     /// line; `-` is standard output.
     #[arg(long, value_name = "FILE")]
     audit: Option<PathBuf>,
+    #[cfg(feature = "prometheus")]
+    #[command(flatten)]
+    metrics: crate::metrics::Exporter,
 }
 
 /// Runs a coordinator until SIGINT, SIGTERM or SIGQUIT.
@@ -50,8 +53,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
             listen,
             policy_file: Some(arguments.policy.clone()),
             audit: arguments.audit.as_deref().map(audit_log).transpose()?,
-            children_are_services: false,
+            #[cfg(feature = "prometheus")]
+            metrics: crate::metrics::listen(&arguments.metrics)?,
             while_running: Some(Box::new(running)),
+            ..Options::default()
         };
         let coordinator = Coordinator::start_with(policy, options)?;
         tell(&[NotifyState::Ready]);

@@ -10,6 +10,8 @@ mod domain;
 mod isolation;
 mod launcher;
 mod links;
+#[cfg(feature = "prometheus")]
+mod metrics;
 mod policy;
 mod ps;
 mod socket;

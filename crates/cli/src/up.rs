@@ -66,6 +66,9 @@ pub(crate) struct Arguments {
     /// Tell at the end all that is known of each link, in wide lines.
     #[arg(long)]
     wide: bool,
+    #[cfg(feature = "prometheus")]
+    #[command(flatten)]
+    metrics: crate::metrics::Exporter,
 }
 
 /// Runs the services of a file.
@@ -106,6 +109,8 @@ async fn up(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
     let orphans = Orphans::adopt()?;
     let options = Options {
         listen: Listen::At(socket.clone()),
+        #[cfg(feature = "prometheus")]
+        metrics: crate::metrics::listen(&arguments.metrics)?,
         children_are_services: true,
         while_running: Some(Box::new(running)),
         ..Options::default()

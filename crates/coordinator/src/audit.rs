@@ -37,6 +37,9 @@ const WAITING: usize = 4096;
 /// Accounts whose lines are counted at once; those that have caused none for long go first.
 const ACCOUNTS: usize = 4096;
 
+/// The metric of lines that are left out.
+pub(crate) const LEFT_OUT: &str = "partywall_coordinator_audit_lines_left_out_total";
+
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
@@ -317,6 +320,7 @@ impl Limiter {
         bucket.fill(now);
         if bucket.left < 1.0 {
             bucket.left_out += 1;
+            metrics::counter!(LEFT_OUT, "why" => "rate").increment(1);
             return Vec::new();
         }
         bucket.left -= 1.0;
@@ -411,6 +415,7 @@ impl Audit {
         for line in lines {
             if self.to.try_send(line).is_err() {
                 self.lost += 1;
+                metrics::counter!(LEFT_OUT, "why" => "disk").increment(1);
             }
         }
     }

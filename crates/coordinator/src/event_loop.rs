@@ -43,6 +43,7 @@ use crate::policy::{Policy, PolicyError};
 use crate::quota::{Quotas, Totals, Usage};
 use crate::ready::Ready;
 use crate::state::{Conn, Effect, State, internal};
+use crate::telemetry::Telemetry;
 
 mod admission;
 mod reading;
@@ -113,6 +114,8 @@ pub(crate) struct Begin {
     /// Where the policy is read again.
     pub(crate) file: Option<PathBuf>,
     pub(crate) audit: Option<Audit>,
+    /// See [`crate::telemetry`].
+    pub(crate) metrics: bool,
     /// See [`Reader::confines`].
     pub(crate) confines: bool,
 }
@@ -137,6 +140,7 @@ pub(crate) struct EventLoop {
     to_read: VecDeque<(Asked, Told)>,
     audit: Option<Audit>,
     audit_at: Option<Instant>,
+    telemetry: Option<Telemetry>,
     measuring: Measuring,
     memories: Memories,
     peers: HashMap<u64, Peer>,
@@ -168,7 +172,7 @@ impl EventLoop {
     /// An error names the system call.
     pub(crate) fn new(begin: Begin) -> Result<(Self, Orders), CallError> {
         let io = |call: &'static str| move |errno: rustix::io::Errno| (call, errno.into());
-        let Begin { listener, handed, policy, file, audit, confines } = begin;
+        let Begin { listener, handed, policy, file, audit, metrics, confines } = begin;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(io("epoll_create1"))?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let wake = Arc::new(wake.map_err(io("eventfd"))?);
@@ -191,6 +195,7 @@ impl EventLoop {
         let quotas = Quotas::new(Totals::for_descriptors(most), policy.limits().clone(), own);
         let now = Instant::now();
         let state = State::new(policy, quotas.clone(), own, now, random_token);
+        let telemetry = metrics.then(|| Telemetry::new(quotas.clone(), now));
         let mut event_loop = Self {
             epoll,
             handed,
@@ -206,6 +211,7 @@ impl EventLoop {
             to_read: VecDeque::new(),
             audit,
             audit_at: None,
+            telemetry,
             measuring,
             memories: Memories::default(),
             peers: HashMap::new(),
@@ -265,6 +271,9 @@ impl EventLoop {
             }
             let start = Instant::now();
             if let Some((token, usage)) = self.ready.pop(start) {
+                if let Some(telemetry) = &mut self.telemetry {
+                    telemetry.changed();
+                }
                 self.turn(token);
                 self.carry_out();
                 self.spent(&usage, start);
@@ -310,6 +319,7 @@ impl EventLoop {
             self.memories.next_look(),
             self.accept_at,
             self.audit_at,
+            self.telemetry.as_ref().and_then(|telemetry| telemetry.at),
         ];
         Some(next.into_iter().flatten().min()?.saturating_duration_since(now))
     }
@@ -353,6 +363,9 @@ impl EventLoop {
         {
             audit.due();
             self.audit_at = audit.owes().then(|| now + AUDIT);
+        }
+        if let Some(telemetry) = &mut self.telemetry {
+            telemetry.look(now);
         }
     }
 
@@ -486,6 +499,9 @@ impl EventLoop {
             Effect::Send { to, message } => self.send(to, &message, Vec::new()),
             Effect::Offer { link, geometry, to, message } => {
                 let parts = self.memories.make(link, geometry);
+                if let Some(telemetry) = self.telemetry.as_mut().filter(|_| parts.is_ok()) {
+                    telemetry.made(link);
+                }
                 self.hand_out(link, to, &message, parts);
             }
             Effect::Link { link, to, message } => {
@@ -496,10 +512,16 @@ impl EventLoop {
                 let parts = self.memories.for_server(link);
                 if parts.is_ok() {
                     self.state.introduced(link);
+                    if let Some(telemetry) = &mut self.telemetry {
+                        telemetry.introduced(link);
+                    }
                 }
                 self.hand_out(link, to, &message, parts);
             }
             Effect::Over { link, said } => {
+                if let Some(telemetry) = &mut self.telemetry {
+                    telemetry.over(link);
+                }
                 if !self.memories.over(link, said, Instant::now()) {
                     self.state.let_go(link, Role::Caller);
                     self.state.let_go(link, Role::Server);
@@ -513,6 +535,9 @@ impl EventLoop {
             Effect::Reload { conn, request } => self.read_policy(Some((conn, request)), None),
             Effect::Audit(event) => {
                 tracing::debug!(?event, "audit");
+                if let Some(telemetry) = &self.telemetry {
+                    telemetry.event(&event);
+                }
                 if let Some(audit) = &mut self.audit {
                     audit.event(&event);
                     if self.audit_at.is_none() && audit.owes() {

@@ -77,7 +77,41 @@ pub enum Resource {
     Reported,
 }
 
-const RESOURCES: usize = 11;
+pub(crate) const RESOURCES: usize = 11;
+
+impl Resource {
+    /// Each, in the order of their numbers.
+    pub const ALL: [Self; RESOURCES] = [
+        Self::Connections,
+        Self::Unproven,
+        Self::Links,
+        Self::Served,
+        Self::Opening,
+        Self::Waiting,
+        Self::Watches,
+        Self::Registrations,
+        Self::Unread,
+        Self::Wide,
+        Self::Reported,
+    ];
+
+    /// Its name in metrics.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Connections => "connections",
+            Self::Unproven => "unproven",
+            Self::Links => "links",
+            Self::Served => "served",
+            Self::Opening => "opening",
+            Self::Waiting => "waiting",
+            Self::Watches => "watches",
+            Self::Registrations => "registrations",
+            Self::Unread => "unread",
+            Self::Wide => "wide",
+            Self::Reported => "reported",
+        }
+    }
+}
 
 impl std::fmt::Display for Resource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -283,6 +317,17 @@ impl Quotas {
         *self.0.limits.write().unwrap_or_else(PoisonError::into_inner) = limits;
     }
 
+    /// How much of each resource all accounts have, of what is shared out.
+    pub(crate) fn used(&self) -> [usize; RESOURCES] {
+        lock(&self.0.books).used
+    }
+
+    /// The accounts that anybody has a handle to.
+    pub(crate) fn accounts(&self) -> Vec<Arc<Usage>> {
+        let books = lock(&self.0.books);
+        books.accounts.values().filter_map(Weak::upgrade).collect()
+    }
+
     /// The account, as it is or new, with these limits from here on. What it has beyond them stays.
     pub fn account(&self, account: Account, limits: Option<&Limits>) -> Arc<Usage> {
         let mut books = lock(&self.0.books);
@@ -311,6 +356,17 @@ impl Usage {
     /// Root's, or the coordinator's own user's, who may have all that is left.
     pub fn is_privileged(&self) -> bool {
         matches!(self.account, Account::User(uid) if uid == 0 || uid == self.quotas.0.operator)
+    }
+
+    /// The most that it may have of a resource, whatever the others leave.
+    pub fn limit(&self, resource: Resource) -> usize {
+        match &*lock(&self.limits) {
+            Some(limits) => limits.of(resource),
+            None => {
+                let limits = self.quotas.0.limits.read();
+                limits.unwrap_or_else(PoisonError::into_inner).of(resource)
+            }
+        }
     }
 
     /// How much of a resource is charged to it.
@@ -361,10 +417,7 @@ impl Usage {
         let changed = |has: usize| has - before + after;
         if after > before && rule != Rule::None {
             let account = || self.account.clone();
-            let limit = match &*lock(&self.limits) {
-                Some(limits) => limits.of(resource),
-                None => shared.limits.read().unwrap_or_else(PoisonError::into_inner).of(resource),
-            };
+            let limit = self.limit(resource);
             let has = used.all;
             if changed(has) > limit {
                 return Err(Exceeded::Own { account: account(), has, resource });

@@ -70,6 +70,9 @@ pub struct Options {
     pub policy_file: Option<PathBuf>,
     /// Where the audit log goes; see [`crate::audit`].
     pub audit: Option<File>,
+    /// Tells what happens and what accounts have by the crate `metrics`, whose recorder is installed
+    /// before. The metrics are in the project's docs/metrics.md.
+    pub metrics: bool,
     /// Every child of this process, and every child's, is a service and no operator. This process
     /// is to be their reaper then (PR_SET_CHILD_SUBREAPER(2const)).
     pub children_are_services: bool,
@@ -125,7 +128,8 @@ impl Coordinator {
         let audit = options.audit.map(new_audit).transpose().map_err(fail("spawn"))?;
         let (file, confines) = (options.policy_file, options.children_are_services);
         let while_running = options.while_running;
-        let begin = Begin { listener, handed, policy, file, audit, confines };
+        let metrics = options.metrics;
+        let begin = Begin { listener, handed, policy, file, audit, metrics, confines };
         let (event_loop, orders) =
             EventLoop::new(begin).map_err(|(call, source)| StartError::Io { call, source })?;
         let runs = move || {

@@ -18,6 +18,7 @@ fn a_listener_that_goes_waits_for_nothing_that_was_sent_to_it() {
         policy: Policy::parse("test", "").unwrap(),
         file: None,
         audit: None,
+        metrics: false,
         confines: false,
     };
     let (event_loop, _orders) = EventLoop::new(begin).unwrap();

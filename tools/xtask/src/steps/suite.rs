@@ -23,6 +23,17 @@ pub(super) const REPEAT_LOOM: &str = "RUSTFLAGS='--cfg loom' cargo test --releas
 const RUNS: &[&[&str]] = &[
     &["--workspace"],
     &["-p", "partywall", "--no-default-features", "--test", "names_alone"],
+    &[
+        "-p",
+        "partywall-cli",
+        "--features",
+        "prometheus",
+        "--bin",
+        "partywall",
+        "--test",
+        "metrics",
+        "metrics",
+    ],
     &["-p", "partywall-system-tests", "--features", "failpoints", "--test", "processes", "stops"],
 ];
 
