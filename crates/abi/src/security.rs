@@ -151,7 +151,7 @@ levels! {
     /// How the identities of a link's ends are proven, the weakest first. Of a link, the weaker of its two
     /// ends counts.
     Evidence, "evidence";
-    /// Nobody vouches for an end.
+    /// The identity of an end is not verified.
     None = 0, "none";
     /// The kernel's word about a running process. The digest of its program was read from /proc, or is
     /// unknown.
@@ -209,10 +209,10 @@ impl Security {
         Self::new(Isolation::HIGHEST, Confidentiality::HIGHEST, Evidence::HIGHEST);
     /// Of two ends in one process, of which nobody has told the other.
     pub const IN_PROCESS: Self = Self::new(Isolation::None, Confidentiality::Space, Evidence::None);
-    /// Of a connection over a Unix socket whose other end nobody vouches for.
+    /// Of a connection over a Unix socket with the other end not verified.
     pub const UNIX_SOCKET: Self =
         Self::new(Isolation::Process, Confidentiality::Host, Evidence::None);
-    /// Of a connection over a network that is not encrypted, and whose other end nobody vouches for.
+    /// Of a connection over a network that is not encrypted, and with the other end not verified.
     pub const NETWORK: Self = Self::new(Isolation::Process, Confidentiality::Open, Evidence::None);
 
     /// These three levels.

@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_room_counts_against_no_window() {
+    fn message_with_room_uses_no_window() {
         let mut receive = Receive::new();
         let whole = limits::STREAM_WINDOW;
         receive.charge(whole, false).unwrap();

@@ -80,7 +80,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
 }
 
 /// From here on a file or memory that would grow over RLIMIT_FSIZE is an error with EFBIG, and does not
-/// end the process (setrlimit(2)). A handler, and not `SIG_IGN`, for that would be handed on by execve(2).
+/// end the process (setrlimit(2)). A handler, and not `SIG_IGN`, since execve(2) would pass that on.
 pub(crate) fn survive_limits_of_files() -> std::io::Result<()> {
     signal(SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw())).map(drop)
 }

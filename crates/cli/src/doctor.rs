@@ -146,7 +146,7 @@ fn report(findings: &[Finding], others: &[Other]) -> String {
             Confidentiality::Open,
             Confidentiality::Host
         ),
-        format!("evidence {}: nobody vouches for who answers", Evidence::None),
+        format!("evidence {}: the identity of who answers is not verified", Evidence::None),
     ];
     if machine.missing.is_empty() {
         domain.push(format!("confidentiality {}: one address space", Confidentiality::Space));
@@ -206,13 +206,13 @@ mod tests {
     }
 
     #[test]
-    fn what_a_domain_misses_is_named() {
+    fn doctor_names_what_domains_miss() {
         let report = report(&findings(&[Feature::Fsgsbase, Feature::Seccomp]), &others());
         assert!(report.contains("domain   none here: without FSGSBASE, seccomp;"), "{report}");
     }
 
     #[test]
-    fn what_no_domain_needs_says_what_was_seen() {
+    fn doctor_shows_other_features_as_seen() {
         for other in [cgroups(), huge_pages(), sgx(), docker()] {
             assert!(!other.seen.is_empty(), "{}", other.name);
         }

@@ -42,9 +42,9 @@ Examples:
 
 Environment:
   PARTYWALL_SOCKET           where the coordinator listens, for these commands and for services
-  PARTYWALL_COORDINATOR_UID  whose coordinator is believed: unless set, root's and one's own
+  PARTYWALL_COORDINATOR_UID  the user whose coordinator is trusted; unless set, one's own and root
   PARTYWALL_LOG, RUST_LOG    what is logged, such as `debug` or `partywall_coordinator=info`; the
-                             former wins. Unless set, warnings. `up` hands both on to services
+                             former wins. Unless set, warnings. `up` passes both to services
   XDG_RUNTIME_DIR            where `up` has its sockets (else the directory for temporary files), and
                              where a user's coordinator is looked for
   NO_COLOR                   set: names before lines of services have no colour

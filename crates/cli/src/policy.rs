@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_links_need_is_told_by_explain() {
+    fn explain_shows_required_security() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("policy.toml");
         let text = "[principal.web]\nuid = 1000\n[service.a]\nregister = ['web']\n\

@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_handed_out_and_not_used_counts_as_held() {
+    fn handout_unused_counts_as_held() {
         let mut m = Memories::default();
         let parts = m.make(1, G).unwrap();
         m.over(1, [true, false], Instant::now());

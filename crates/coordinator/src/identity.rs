@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_coordinator_has_started_is_no_operator() {
+    fn operator_is_no_started_process() {
         let own = rustix::process::geteuid().as_raw();
         let confines = Reader { confines: true, ..Reader::default() };
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();

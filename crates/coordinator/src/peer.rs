@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_read_is_charged_until_it_is() {
+    fn unread_bytes_are_charged_until_read() {
         let (mut peer, theirs) = peer();
         let unread = |peer: &Peer| peer.usage().used(Resource::Unread);
         for _ in 0..100 {

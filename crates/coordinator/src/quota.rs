@@ -281,7 +281,7 @@ pub struct Usage {
     /// Limits of its own.
     limits: Mutex<Option<Limits>>,
     quotas: Quotas,
-    /// Under the lock of the books.
+    /// The caller holds the lock of the quotas.
     used: Mutex<[Used; RESOURCES]>,
 }
 
@@ -631,7 +631,7 @@ mod tests {
     /// Links that one user had reported after a start were taken from what the others might have: all
     /// of it.
     #[test]
-    fn what_takes_nothing_of_the_whole_leaves_the_others_their_shares() {
+    fn shares_ignore_amounts_outside_the_whole() {
         let q = quotas(64);
         let (one, two) = (user(&q, 1), user(&q, 2));
         let mut own = one.charge_own(Resource::Links, 100).unwrap();

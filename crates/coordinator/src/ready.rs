@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_had_much_time_waits_and_nobody_else_does() {
+    fn turns_account_over_its_time_waits_alone() {
         let ([busy, other], start) = (usages(), Instant::now());
         let mut ready = Ready::default();
         ready.spent(&busy, BURST + Duration::from_millis(10), start);
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_account_owes_has_a_bound() {
+    fn turns_debt_of_an_account_is_bounded() {
         let ([flood, _], start) = (usages(), Instant::now());
         let mut ready = Ready::default();
         for _ in 0..1000 {

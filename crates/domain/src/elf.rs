@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_program_of_this_machine_is_refused() {
+    fn elf_of_another_machine_is_refused() {
         let not_elf = |file: &[u8], why: &str| {
             assert_eq!(Image::parse(file).unwrap_err().to_string(), why);
         };
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_static_pie_is_refused_with_the_remedy() {
+    fn elf_without_static_pie_is_refused_with_remedy() {
         let fixed = with(16, &2_u16.to_le_bytes()).unwrap_err();
         assert!(fixed.to_string().contains("+crt-static"), "{fixed}");
         let interpreter = with(field(4, 0), &3_u32.to_le_bytes());

@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn what_signal_stacks_come_to_is_told() {
+    fn signal_stacks_level_is_reported() {
         let _alone = KEYS.lock().unwrap_or_else(PoisonError::into_inner);
         let finding = Feature::ClosedSignalStacks.look();
         match keys_come_to() {
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn what_domains_stand_on_is_found_where_they_run() {
+    fn needed_features_are_found_where_domains_run() {
         for feature in [Feature::Fsgsbase, Feature::SyscallUserDispatch, Feature::Seccomp] {
             let finding = feature.look();
             assert!(finding.there, "{finding:?}");

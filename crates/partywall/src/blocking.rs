@@ -474,7 +474,7 @@ impl Open {
                     let len = block.len() + piece.len();
                     if let Some(mut slot) = self.link.producer().reserve(len)? {
                         let sent = self.connection.commit(key, flags, piece.len());
-                        debug_assert!(sent, "nothing was taken in meanwhile");
+                        debug_assert!(sent, "nothing was received meanwhile");
                         slot.write(block);
                         slot.write(piece);
                         slot.commit(Kind::Frame as u8, flags, key.number());

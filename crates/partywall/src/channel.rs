@@ -59,7 +59,7 @@ pub enum Route {
         /// Who serves, as the kernel told the coordinator.
         server: Peer,
     },
-    /// Over HTTP/2 to this address; nobody vouches for who answers.
+    /// Over HTTP/2 to this address; the identity of who answers is not verified.
     Http2 {
         /// The address.
         url: String,

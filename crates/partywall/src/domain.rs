@@ -70,7 +70,7 @@ fn parsed(text: &str) -> Option<Duration> {
     text.parse().ok().filter(|ms| *ms > 0).map(Duration::from_millis)
 }
 
-/// What a visit has come to: the word that comes back through the gate.
+/// The outcome of a visit: the word that comes back through the gate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Visited {
     /// All that was on the ring was taken; else somebody else takes it, or is to.
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_told_is_lowered_field_by_field_and_never_raised() {
+    fn security_is_lowered_by_field_and_never_raised() {
         use partywall_abi::security::Evidence;
         let told = |isolation| Security::new(isolation, Confidentiality::Host, Evidence::Started);
         let (all, space) = (told(Isolation::Process), Confidentiality::Space);

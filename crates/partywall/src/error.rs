@@ -155,7 +155,7 @@ impl fmt::Display for Error {
                  PARTYWALL_COORDINATOR_UID={found} if user {found} is right)"
             ),
             Self::NotTakenIn { place, why } => {
-                write!(f, "the coordinator at {place} does not take this process in: {why}")
+                write!(f, "the coordinator at {place} refuses this process: {why}")
             }
             Self::CoordinatorGone(why) => {
                 write!(f, "the coordinator has gone: {why}; remedy: try again once it runs again")

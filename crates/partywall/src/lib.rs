@@ -53,7 +53,7 @@
 //! | `PARTYWALL_FD` | the descriptor of a socket to the coordinator; `partywall up` sets it |
 //! | `PARTYWALL_SOCKET` | where the coordinator listens |
 //! | `XDG_RUNTIME_DIR` | else, `partywall/coordinator.sock` there, if that exists; else `/run/partywall/coordinator.sock` |
-//! | `PARTYWALL_COORDINATOR_UID` | the user whose coordinator is believed; unless set, this process's own and root |
+//! | `PARTYWALL_COORDINATOR_UID` | the user whose coordinator is trusted; unless set, this process's own and root |
 //! | `PARTYWALL_INLINE_LIMIT_MS` | in a domain that calls: how many milliseconds a call may keep its thread, 10 unless set |
 //!
 //! # Features

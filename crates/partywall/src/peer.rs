@@ -10,7 +10,7 @@ use partywall_abi::security::Security;
 /// Who calls, as the kernel told the coordinator when the link was made.
 ///
 /// A handler finds it with `request.extensions().get::<partywall::Peer>()`. It is there for calls
-/// over a ring only: over HTTP/2 nobody vouches for the caller.
+/// over a ring only: over HTTP/2 the caller's identity is not verified.
 ///
 /// Shown, it is as in `partywall links --wide`, with the whole digest:
 /// `web (pid 12, uid 1000, sha256:9f86... started)`.

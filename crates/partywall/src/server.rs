@@ -181,8 +181,8 @@ impl<L> Router<L> {
     /// most for [`Server::drain_timeout`].
     ///
     /// `at` says where ([`Addresses`]): at names of the coordinator (`greeter`), and at addresses
-    /// for HTTP/2 (`unix:/path`, `http://host:port`), which answer anyone who can connect: nobody
-    /// vouches for a caller there, and the policy's method sets do not apply. All of a server's
+    /// for HTTP/2 (`unix:/path`, `http://host:port`), which answer anyone who can connect: the
+    /// caller's identity is not verified there, and the policy's method sets do not apply. All of a server's
     /// addresses together have at most three quarters of this process's descriptors (RLIMIT_NOFILE) as
     /// connections, and a quarter of that beside a name. Beyond, a connection without calls goes for a new
     /// one. At a path each user has at most half of what the others leave.

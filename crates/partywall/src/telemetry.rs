@@ -1,4 +1,4 @@
-//! What is told of calls and links while they run: spans and metrics.
+//! Spans and metrics of calls and links.
 //!
 //! ```text
 //! Channel, blocking::Channel -- client() --> Call --\
@@ -118,7 +118,7 @@ pub(crate) fn serve<F>(
 /// What `network.transport` is called for a ring.
 pub(crate) const RING: &str = "shared_memory";
 
-/// A handler's future, and what is told of it.
+/// A handler's future with its span and metrics.
 pub(crate) struct Serve<F> {
     handler: F,
     call: Arc<Call>,

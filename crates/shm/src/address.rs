@@ -71,8 +71,8 @@ impl Address {
         Ok(Self::Unix(path.into()))
     }
 
-    /// What protects a connection to it. Nobody vouches for who answers, and the network's path may be
-    /// anybody's, even where the host is this one.
+    /// What protects a connection to it. The identity of who answers is not verified, and others may be
+    /// on the network's path, even where the host is this one.
     pub fn security(&self) -> Security {
         match self {
             Self::Http(_) => Security::NETWORK,

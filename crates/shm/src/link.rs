@@ -1,6 +1,6 @@
 //! A link: two rings and the socket that belongs to them.
 //!
-//! How it is opened is told in [`crate::setup`].
+//! [`crate::setup`] describes how it is opened.
 //!
 //! # Afterwards
 //!

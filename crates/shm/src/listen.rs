@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn who_holds_the_lock_of_the_directory_holds_up_neither_start_nor_end() {
+    fn directory_lock_delays_neither_start_nor_end() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s.sock");
         let hostile = File::open(dir.path()).unwrap();

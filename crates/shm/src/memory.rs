@@ -24,7 +24,7 @@
 //! `F_SEAL_FUTURE_WRITE` stays: the owner's, which is the only one, since nobody else has had the
 //! outbox for writing. The reader has it for reading; it cannot open it anew for writing through
 //! /proc, since the mode allows that to the coordinator's user alone, and for that user, too, it is
-//! handed on only when it is sealed. See memfd_create(2), fcntl(2) "File Sealing".
+//! given to others only when it is sealed. See memfd_create(2), fcntl(2) "File Sealing".
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_outbox_is_refused_with_the_reason() {
+    fn outbox_of_wrong_kind_is_refused_with_reason() {
         let with = |len: u64, seals: SealFlags| {
             let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
             let fd = rustix::fs::memfd_create("x", flags).unwrap();

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_does_not_execute_is_an_error_and_goes_to_no_shell() {
+    fn spawn_of_no_executable_fails_without_a_shell() {
         let mark = std::env::temp_dir().join(format!("st-shell-{}", std::process::id()));
         for bytes in [format!("touch {}\n", mark.display()).as_bytes(), b"\x7fELF\x02\x01\x01"] {
             let image = memory::sealed_copy("test", bytes).unwrap();
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn it_dies_with_the_thread_that_started_it() {
+    fn spawned_child_dies_with_its_parent_thread() {
         let (tx, rx) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
             let child = program("/bin/sleep", &["60"], None).start().unwrap();

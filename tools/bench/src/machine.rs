@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_this_program_uses_is_not_the_others() {
+    fn load_excludes_this_program() {
         let (begun, before) = (std::time::Instant::now(), others_cpu());
         let own = || cpu::process_cpu_ns(std::process::id()).expect("own clock");
         let (start, mut sum) = (own(), 0_u64);

@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_in_place_is_checked_in_place() {
+    fn in_place_writes_are_checked_in_place() {
         let mut meter = meter(Mode::Latency);
         let (mut room, mut calls) = ([0; 32], 0);
         meter

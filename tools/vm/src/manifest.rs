@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_line_cannot_hold_is_not_written() {
+    fn manifest_line_of_wrong_form_is_not_written() {
         for bad in ["a b", "", "..", "a/b"] {
             assert!(to_text(&[Program { name: bad.into(), ..program() }]).is_err(), "{bad}");
             assert!(to_text(&[Program { leaves: vec![bad.into()], ..program() }]).is_err());

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_named_has_to_be_there_and_tests_to_have_passed() {
+    fn promises_need_existing_tests_that_passed() {
         let good = [
             "| It wraps | `wraps`, `ring::tests::wraps` |",
             "| It wraps | `wraps` (a twentieth without `--full`), bench `calls`; loom: `wraps` |",

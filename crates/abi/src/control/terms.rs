@@ -28,7 +28,7 @@ pub enum Role {
     Caller,
     /// The one that serves.
     Server,
-    /// The one that calls over the network, where nobody vouches for the other end.
+    /// The one that calls over the network, where the identity of the other end is not verified.
     Redirected,
 }
 

@@ -476,7 +476,7 @@ fn a_program_in_c_is_a_domain_as_well() {
 }
 
 #[test]
-fn what_cannot_be_a_domain_is_refused_with_the_place_and_the_remedy() {
+fn unfit_domain_is_refused_with_place_and_remedy() {
     let refused = |extension: &str| {
         let run = Run::of(&format!("services:\n  a:\n    x-partywall: {{{extension}}}\n"));
         let (code, _, complained) = run.end();

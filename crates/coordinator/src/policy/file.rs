@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_and_what_is_not_there_is_said() {
+    fn policy_file_missing_or_irregular_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         assert!(load(dir.path()).unwrap_err().contains("this is no regular file"));
         // Which everybody can write, and should go on to.

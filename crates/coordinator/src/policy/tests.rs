@@ -33,7 +33,7 @@ fn nearest_is_only_given_when_close() {
 }
 
 #[test]
-fn nothing_is_allowed_by_default() {
+fn empty_policy_allows_nothing() {
     let p = Policy::parse("p", "").unwrap();
     assert!(p.principals(&facts()).is_empty());
     assert!(!p.may_register(&[], &name("a")));
@@ -173,7 +173,7 @@ fn fuzz_policy_accepts_and_refuses() {
 }
 
 #[test]
-fn a_name_that_somebody_may_serve_goes_to_the_network_only_where_it_says_so() {
+fn served_name_takes_the_network_only_with_fallback() {
     let both = "[service.g]\nregister = ['anyone']\nFALLBACK\n[names]\ng = 'http://h:1'";
     assert!(Policy::parse("p", &both.replace("FALLBACK", "")).is_err());
     let p = Policy::parse("p", &both.replace("FALLBACK", "fallback = true")).unwrap();
@@ -201,7 +201,7 @@ fn methods_that_do_not_fit_into_a_message_are_refused_when_the_policy_is_read() 
 }
 
 #[test]
-fn it_is_explained_who_may_call_what_and_why() {
+fn explain_says_who_may_call_what_and_why() {
     let p = Policy::parse(
         "p",
         "[principal.web]\nuid = 1\n[principal.s]\nuid = 2\n[service.g]\nregister = ['s']\n\
@@ -228,7 +228,7 @@ fn a_program_is_measured_only_where_that_could_make_a_principal() {
 }
 
 #[test]
-fn a_denial_says_what_to_write_in_the_file_that_the_policy_comes_from() {
+fn denial_says_what_to_write_in_which_file() {
     let [greeter, gretter] = ["greeter", "gretter"].map(|n| ServiceName::new(n).unwrap());
     let client = ["client".to_string()];
     let mut policy = Policy::parse(

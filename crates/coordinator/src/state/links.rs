@@ -161,7 +161,7 @@ impl State {
         End { conn, standing, over: false, charges, holds: true }
     }
 
-    /// Enters a link into the books.
+    /// Records a link.
     pub(super) fn book(&mut self, link: Link) -> u64 {
         let number = self.next_link;
         self.next_link += 1;

@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_no_operator_no_name_and_no_domain_is_refused() {
+    fn switch_without_operator_name_or_domain_is_refused() {
         let mut s = state();
         let (server, operator) = (open(&mut s, 1), open(&mut s, 9));
         let answer = ask(&mut s, operator, close(1));

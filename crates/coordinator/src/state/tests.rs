@@ -376,7 +376,7 @@ fn only_the_servers_word_ends_a_link() {
 }
 
 #[test]
-fn what_is_charged_for_a_link_ends_with_the_kernels_word_only() {
+fn link_charge_ends_when_the_kernel_says_so() {
     let mut s = state();
     let (server, web) = (open(&mut s, 1), open(&mut s, 2));
     let usage = |s: &State, conn: Conn| Arc::clone(&s.connections[&conn].standing.usage);
@@ -420,7 +420,7 @@ fn a_redirect_ends_with_its_callers_word_or_its_caller() {
 }
 
 #[test]
-fn what_services_start_is_no_operator_and_has_an_account_of_its_own() {
+fn descendants_of_services_are_no_operators_and_one_account() {
     let mut s = state();
     let operator = open(&mut s, 9);
     let started = admit(&mut s, Facts { descends: true, ..facts(9) });
@@ -463,7 +463,7 @@ fn a_place_comes_back_whoever_says_that_the_link_is_over() {
 }
 
 #[test]
-fn what_could_not_be_made_leaves_no_charge() {
+fn failed_creation_leaves_no_charge() {
     let mut s = state();
     let (server, web) = (open(&mut s, 1), open(&mut s, 2));
     register(&mut s, server);
@@ -559,7 +559,7 @@ fn a_question_is_offered_to_few_instances_that_let_it_pass() {
 
 /// An end could fill the log with its peer's name, and use up the lines that the peer's user has.
 #[test]
-fn the_word_of_an_end_against_the_other_is_heard_once_and_is_on_its_own_account() {
+fn blame_is_recorded_once_and_charged_to_its_sender() {
     let mut s = state();
     let (server, web) = (open(&mut s, 1), open(&mut s, 2));
     register(&mut s, server);
@@ -670,7 +670,7 @@ fn the_numbers_of_others_are_worth_nothing() {
 }
 
 #[test]
-fn what_the_coordinator_cannot_make_is_told_to_the_caller() {
+fn failed_creation_is_reported_to_the_caller() {
     let mut s = state();
     let (server, web) = (open(&mut s, 1), open(&mut s, 2));
     register(&mut s, server);

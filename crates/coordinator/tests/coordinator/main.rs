@@ -160,7 +160,7 @@ fn instances_of_a_name_take_turns_and_a_dead_ones_place_is_free_at_once() {
 
 /// What comes of it where the kernel lets it pass, as it does for root, is in the tests that need root.
 #[test]
-fn nobody_without_rights_says_to_be_another_process_and_who_tries_is_itself() {
+fn credentials_of_others_need_rights_and_a_forger_is_itself() {
     let host = Host::with(OPEN);
     let tries = || {
         // Root has rights that its thread can do without.
@@ -225,7 +225,7 @@ fn a_process_of_other_versions_too_and_without_capabilities_is_welcome() {
 }
 
 #[test]
-fn a_process_without_a_version_in_common_or_that_chose_another_one_is_told_why() {
+fn version_without_agreement_is_refused_with_reason() {
     let own = partywall_abi::VERSION;
     let told = |versions, version| match answered(versions, version, Capabilities::OWN) {
         Message::Session(SessionMessage::Refused { text, .. }) => text,
@@ -320,7 +320,7 @@ fn a_link_that_nobody_takes_is_refused_in_the_end_and_leaves_no_open_row() {
 }
 
 #[test]
-fn a_link_that_its_caller_says_to_have_filled_and_has_not_was_never_open() {
+fn link_reported_filled_but_empty_never_opens() {
     let host = Host::with(OPEN);
     let (caller, server, operator) = (host.process(), serve_on(&host), host.process());
     caller.say(&connect_to_g(2)).unwrap();
@@ -391,7 +391,7 @@ fn a_caller_cannot_close_a_link_in_the_books_and_its_server_can() {
 
 /// The ends say nothing; the kernel does.
 #[test]
-fn a_link_whose_memory_its_server_lets_go_is_closed_whatever_is_said() {
+fn link_closes_when_its_server_drops_the_memory() {
     let host = Host::with(OPEN);
     let (caller, server, operator) = (host.process(), serve_on(&host), host.process());
     let (link, callers, servers) = open(&caller, &server);
@@ -470,7 +470,7 @@ fn a_process_is_known_by_what_its_program_holds_when_the_policy_asks() {
 }
 
 #[test]
-fn a_service_that_was_started_may_take_longer_than_a_stranger_until_it_proves_itself() {
+fn started_service_has_longer_to_prove_itself() {
     let host = Host::with(OPEN);
     let service = launch::Service {
         name: "slow".into(),

@@ -81,7 +81,7 @@ impl Agent {
         })
     }
 
-    /// Tells a new coordinator all that stands in the books.
+    /// Tells a new coordinator of every end, registration and watch of this process.
     fn tell_all(self: &Arc<Self>, books: &mut Books) {
         let keys: Vec<u64> = books.served.keys().copied().collect();
         for key in keys {

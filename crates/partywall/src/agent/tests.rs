@@ -92,7 +92,7 @@ async fn call_one(connecting: Connecting) -> (partywall_shm::link::Ends, Booked)
 }
 
 #[test]
-fn a_redirect_that_nobody_waits_for_any_more_is_closed_in_the_books() {
+fn redirect_without_a_waiter_is_closed() {
     let (_dir, _coordinator, agent) = host();
     drop(agent.connect(&name("far")).unwrap());
     let Ok(Connected::Redirect { booked, .. }) =
@@ -153,7 +153,7 @@ fn alone() -> (Arc<Agent>, std::os::fd::OwnedFd) {
     (agent, theirs)
 }
 
-/// A link's end in the books of a coordinator that is played by hand.
+/// A link's end, with a coordinator that the test plays.
 pub(crate) fn booked(link: u64) -> (Booked, std::os::fd::OwnedFd) {
     let (agent, theirs) = alone();
     let token = partywall_abi::control::Token([1; 16]);
@@ -182,7 +182,7 @@ pub(crate) fn blamed(coordinator: &std::os::fd::OwnedFd) -> partywall_abi::contr
 }
 
 #[test]
-fn who_sends_does_not_wait_for_a_coordinator_that_does_not_read() {
+fn send_does_not_block_on_a_stalled_coordinator() {
     let (agent, theirs) = alone();
     let start = Instant::now();
     for request in 0..5_000 {
@@ -279,7 +279,7 @@ async fn a_new_coordinator_that_forbids_a_link_ends_it() {
 }
 
 #[test]
-fn where_no_coordinator_ever_was_that_is_said_at_once() {
+fn missing_coordinator_fails_at_once() {
     let dir = tempfile::tempdir().unwrap();
     let place = Place::Path(dir.path().join("none.sock"));
     let start = Instant::now();
@@ -288,7 +288,7 @@ fn where_no_coordinator_ever_was_that_is_said_at_once() {
 }
 
 #[test]
-fn where_a_coordinator_was_a_question_waits_for_its_time() {
+fn ended_coordinator_has_questions_wait_until_timeout() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("c.sock");
     // Killed: its socket is there still.
@@ -309,7 +309,7 @@ fn handed() -> (Place, OwnedFd) {
 }
 
 #[test]
-fn a_socket_that_was_handed_over_and_is_closed_is_not_tried_for_ever() {
+fn closed_inherited_socket_is_given_up() {
     let (place, theirs) = handed();
     drop(theirs);
     for _ in 0..2 {
@@ -331,7 +331,7 @@ fn met_with(lowest: u16, highest: u16) -> (Error, Message) {
 }
 
 #[test]
-fn a_coordinator_without_a_version_in_common_is_refused_with_both_ranges_and_told_so() {
+fn coordinator_without_common_version_is_refused_with_ranges() {
     let own = partywall_abi::VERSION;
     for (lowest, highest, older) in
         [(1, own - 1, "coordinator"), (own + 1, own + 4, "program"), (own + 1, own + 1, "program")]
@@ -421,7 +421,7 @@ fn threads_that_come_at_once_prove_the_process_once() {
 /// A link was adopted and never opened: the end of one from before the restart, which had the same
 /// number, came in between.
 #[test]
-fn an_end_of_an_earlier_coordinators_link_says_nothing_of_a_later_one_with_its_number() {
+fn old_end_reports_nothing_on_a_new_link_of_its_number() {
     let (agent, theirs) = alone();
     let booked = |token: u8| {
         let token = partywall_abi::control::Token([token; 16]);

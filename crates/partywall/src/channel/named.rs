@@ -206,8 +206,8 @@ impl Named {
                 tracing::warn!(
                     name = %self.name,
                     url,
-                    "nobody serves this name here; its calls go over the network, where nobody \
-                     vouches for who answers"
+                    "nobody serves this name here; its calls go over the network, and the identity of \
+                     who answers is not verified"
                 );
                 let remote = Arc::new(Redirected::new(methods));
                 let end: Arc<dyn End> = Arc::clone(&remote) as _;

@@ -489,7 +489,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_waits_for_requests_that_go_on_is_told_after_a_while() {
+    async fn waiting_request_fails_after_the_accounts_patience() {
         let patience = Duration::from_millis(50);
         let bounds = Bounds { bytes: MOST, patience, ..Bounds::default() };
         let account = Accounts::new(bounds).open(1, Some(1));

@@ -66,7 +66,7 @@ impl Opened {
     }
 }
 
-/// What a record has come to.
+/// The outcome of a record.
 pub(super) enum Accepted {
     /// What it brought is where it belongs.
     Done,

@@ -76,7 +76,7 @@ async fn hear(ends: &mut Ends) -> Option<(Kind, u32, Vec<u8>)> {
 }
 
 #[tokio::test]
-async fn a_service_says_its_limits_first_and_refuses_a_caller_that_does_not_keep_to_them() {
+async fn limits_are_announced_and_enforced() {
     let (link, mut theirs) = service(Bounds { calls_per_link: 3, ..Bounds::default() });
     let (kind, stream, limits) = hear(&mut theirs).await.unwrap();
     assert_eq!((kind, stream), (Kind::Limits, 0));

@@ -14,11 +14,11 @@
 //! # The reader's role
 //!
 //! One driver reads the link. [`Service::role`] is its number, doubled, and odd while it is inside a
-//! handler. Only then can the role be handed on ([`inline`]), by a compare-and-swap to the
+//! handler. Only then can the role be transferred ([`inline`]), by a compare-and-swap to the
 //! next even number; the driver leaves the handler by another one, and where that fails it reads
 //! no more. So never do two of them hand records over, and records keep their order.
 //!
-//! How a server drains is told in [`partywall_call`].
+//! [`partywall_call`] describes how a server drains.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -97,7 +97,7 @@ pub(crate) struct Service {
     dispatch: Arc<dyn Dispatch>,
     rights: Mutex<Rights>,
     runtime: Handle,
-    /// Whether the reader's role can be handed on.
+    /// Whether the reader's role can be transferred.
     hands_on: bool,
     role: AtomicU64,
     /// A draining link has a call less, or the caller's word that none comes.
@@ -114,7 +114,7 @@ enum Reader<'a> {
     Visitor(&'a Handled),
 }
 
-/// What a record has come to that a caller's thread has handed over.
+/// The outcome of a record that a caller's thread has passed on.
 #[derive(Default)]
 struct Handled {
     /// It has polled a handler.

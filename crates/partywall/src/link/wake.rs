@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! Ring   a byte on the link's socket, which wakes a task of the peer
-//! Gate   for a peer of the same launcher: this thread goes in and takes the records itself  ([`gate`])
+//! Gate   for a peer of the same launcher: this thread takes the records itself  ([`gate`])
 //! ```
 //!
 //! A peer that does not sleep is told nothing.

@@ -172,7 +172,7 @@ mod tests {
 
     /// Of those that no test of a whole server reaches.
     #[test]
-    fn what_is_not_set_is_what_the_documents_say() {
+    fn options_default_to_the_documented_values() {
         let Options { bounds, drain, .. } = Options::default();
         assert_eq!((bounds.bytes, drain), (256 << 20, Duration::from_secs(30)));
         assert_eq!(bounds.patience, Duration::from_secs(5));

@@ -29,7 +29,7 @@ enum Kind {
     Histogram,
 }
 
-/// What the recorder is told of a metric.
+/// The description of a metric for the recorder.
 struct Metric {
     name: &'static str,
     kind: Kind,

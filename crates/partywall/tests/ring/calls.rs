@@ -1,4 +1,4 @@
-//! What a caller and a service are promised, one promise a test.
+//! What callers and services can rely on, one property a test.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -124,7 +124,7 @@ async fn a_dropped_server_leaves_no_registration() {
 }
 
 #[tokio::test]
-async fn what_policy_does_not_allow_is_refused_with_the_remedy() {
+async fn denied_call_is_refused_with_remedy() {
     let host = Host::with("");
     let served = Server::builder().coordinator(&host.socket).add_routes(testing()).serve("test");
     let error = served.await.unwrap_err();
@@ -240,7 +240,7 @@ async fn a_stalled_reader_stops_nobody_and_holds_a_window() {
         channel.call(request("Small", Body::empty())).await.unwrap();
     }
     assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
-    // Sent: at most the window, what the pump holds, and the one chunk it looks ahead.
+    // Sent: at most the window, what the body sender holds, and the one chunk it looks ahead.
     let under_way = offered.load(Ordering::SeqCst);
     assert!(under_way <= (1 << 20) + 3 * 64 * 1024, "{under_way} bytes under way");
     let mut read = 0;

@@ -43,7 +43,7 @@ async fn listed(host: &Host) -> Vec<Security> {
 
 /// A process that calls a name which it serves itself is no other process to itself.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_a_link_to_oneself_nothing_separates_the_ends() {
+async fn security_of_a_link_to_oneself_has_isolation_none() {
     let host = Host::open();
     let (routes, seen) = noting();
     let running = host.serve(routes).await;
@@ -67,7 +67,7 @@ async fn of_a_link_to_oneself_nothing_separates_the_ends() {
 }
 
 #[tokio::test]
-async fn of_an_in_process_pair_nobody_vouches_for_an_end() {
+async fn security_of_an_in_process_pair_has_evidence_none() {
     let (routes, seen) = noting();
     let channel = Server::builder().add_routes(routes).in_process().unwrap();
     let expected = Security::new(Isolation::None, Confidentiality::Space, Evidence::None);
@@ -95,7 +95,7 @@ async fn over_http2(url: &str, expected: Security) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_a_unix_socket_nobody_vouches_for_an_end_and_this_host_can_read_it() {
+async fn security_of_a_unix_socket_is_host_without_evidence() {
     let dir = tempfile::tempdir().unwrap();
     let url = format!("unix:{}", dir.path().join("h2.sock").display());
     over_http2(&url, Security::new(Isolation::Process, Confidentiality::Host, Evidence::None))
@@ -103,7 +103,7 @@ async fn of_a_unix_socket_nobody_vouches_for_an_end_and_this_host_can_read_it() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_a_network_whoever_is_on_the_path_can_read_it() {
+async fn security_of_a_network_is_open() {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let url = format!("http://127.0.0.1:{port}");
     over_http2(&url, Security::new(Isolation::Process, Confidentiality::Open, Evidence::None))

@@ -232,7 +232,7 @@ async fn a_response_over_http2_without_a_status_is_an_error() {
 
 /// Trailers of over 38,912 bytes were cut without a word, and the code of a status was lost.
 #[tokio::test]
-async fn what_is_too_long_over_http2_is_told_and_never_cut() {
+async fn http2_oversize_fails_and_is_never_truncated() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let long = "x".repeat(60_000);
@@ -281,7 +281,7 @@ async fn a_stock_callers_head_has_the_limits_of_a_ring() {
 
 /// It stayed on the network for ever.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_channel_over_the_network_goes_over_a_ring_as_soon_as_the_name_is_served_here() {
+async fn channel_moves_from_network_to_ring_when_the_name_is_served() {
     let dir = tempfile::tempdir().unwrap();
     let unix = format!("unix:{}", dir.path().join("s").display());
     let host = Host::with(&format!(

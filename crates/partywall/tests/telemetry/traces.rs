@@ -37,7 +37,7 @@ async fn call(channel: Channel, around: &str) {
 }
 
 #[tokio::test]
-async fn a_call_has_a_span_on_each_side_and_the_servers_is_the_parent_of_what_handlers_log() {
+async fn call_has_a_span_on_each_side_and_handlers_log_in_it() {
     let served = Served::new(OPEN).await;
     let routes =
         [("ring", served.ring().await, "shared_memory"), ("http2", served.http2().await, "unix")];

@@ -72,7 +72,7 @@ fn on_an_old_kernel_a_packet_with_descriptors_is_never_received() {
 }
 
 #[test]
-fn what_the_peer_has_not_received_is_known() {
+fn unreceived_bytes_are_counted() {
     let (a, b) = pair().unwrap();
     assert_eq!(unread(a.as_fd()).unwrap(), 0);
     send(a.as_fd(), b"hello", &[]).unwrap();
@@ -170,7 +170,7 @@ fn a_descriptor_that_is_not_taken_is_closed_elsewhere() {
 }
 
 #[test]
-fn what_is_no_memory_is_not_taken_for_it() {
+fn descriptor_without_memory_is_refused() {
     let (a, b) = pair().unwrap();
     send(a.as_fd(), b"x", &[a.as_fd()]).unwrap();
     let packet = receive(b.as_fd(), &mut [0; 4]).unwrap();
@@ -187,7 +187,7 @@ fn a_full_socket_is_no_error_and_holds_more_than_the_unread_bells() {
 }
 
 #[test]
-fn what_was_not_handed_over_is_refused() {
+fn inherited_descriptor_of_wrong_kind_is_refused() {
     assert!(inherited(0).is_err());
     assert!(inherited(1_000_000).is_err());
     let file = std::fs::File::open("/dev/null").unwrap();

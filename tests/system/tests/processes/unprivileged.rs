@@ -81,7 +81,7 @@ fn connections_beyond_the_limit_of_descriptors_are_taken_when_there_is_room() {
 }
 
 #[test]
-fn links_that_a_server_does_not_take_are_waited_for_without_spinning_and_refused_in_the_end() {
+fn untaken_links_are_awaited_without_spinning_then_refused() {
     let _alone = alone();
     let host = Apart::new(&["--nofile", "256"]);
     let name = ServiceName::new("test").unwrap();

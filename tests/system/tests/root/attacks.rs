@@ -247,7 +247,7 @@ fn withstands(mode: &str, holds: usize, does: u64) {
 }
 
 #[test]
-fn a_flood_of_connections_that_say_nothing_leaves_others_their_part() {
+fn silent_connection_flood_leaves_others_their_share() {
     withstands("connect", 1000, 1000);
 }
 
@@ -257,7 +257,7 @@ fn a_flood_of_proofs_leaves_others_their_part() {
 }
 
 #[test]
-fn a_thousand_connections_that_ask_and_do_not_read_leave_others_their_part() {
+fn unread_answer_flood_leaves_others_their_share() {
     withstands("ask", 1000, 10_000);
 }
 
@@ -313,7 +313,7 @@ fn memory_that_is_pinned_and_given_up_is_its_callers() {
 }
 
 #[test]
-fn one_user_does_not_lock_everybody_out_of_a_server() {
+fn server_places_are_left_for_other_users() {
     withstands("links", 1000, 0);
 }
 

@@ -23,7 +23,7 @@ fn client_of(host: &Host, uid: u32, arguments: &[&str]) -> Process {
 
 /// Root alone may say so to the kernel, and the test was run by others alone, who may not.
 #[test]
-fn who_says_to_be_another_process_is_not_believed() {
+fn forged_credentials_are_refused() {
     let _alone = alone();
     let host = Host::open();
     let (own, other) = (geteuid(), Uid::from_raw(2001));

@@ -101,7 +101,7 @@ fn words_are_counted_right_by_everyone() {
 }
 
 #[test]
-fn what_the_end_of_a_quick_run_cuts_off_is_no_hang() {
+fn quick_run_end_is_no_hang() {
     let dir = tempfile::tempdir().expect("a directory");
     let json = dir.path().join("run.json");
     let mut args = vec!["words", "--quick", "--seconds", "1", "--sample-ms", "3000"];

@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_exported_again_comes_from_its_file() {
+    fn reexport_counts_as_its_source_file() {
         let root = "mod a;\nmod b;\npub use a::A;\npub use b::{B as C, B};";
         let found = faults(&[
             ("lib.rs", root),

@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_older_than_6_12_is_told_by_its_name() {
+    fn kernel_before_6_12_is_known_by_name() {
         assert!(release("Linux 6.1.0-56-cloud-amd64").unwrap() < NEWER.1);
         assert!(release("Linux 6.12.117+deb12-cloud-amd64").unwrap() >= NEWER.1);
         assert_eq!(release("Linux"), None);

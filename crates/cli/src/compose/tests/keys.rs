@@ -18,7 +18,7 @@ fn manners(keys: &str) -> Manners {
 }
 
 #[test]
-fn what_would_protect_is_refused_and_never_left_out_in_silence() {
+fn protecting_keys_are_refused() {
     let some = [
         "cap_drop: [ALL]",
         "read_only: true",
@@ -69,7 +69,7 @@ fn a_user_is_refused_unless_it_is_the_one_who_runs_up() {
 }
 
 #[test]
-fn what_is_for_containers_has_a_note_that_names_it() {
+fn container_keys_have_a_note() {
     let keys = "image: x\nbuild: .\ncommand: [x]\nports: ['80:80']\nhealthcheck: {test: x}\n\
                 entrypoint: /x\nvolumes: [a:/a]\nprivileged: true\nx-own: 1";
     let notes = good(&with(keys)).notes;

@@ -163,7 +163,7 @@ fn cycles_print_their_path() {
 }
 
 #[test]
-fn what_is_not_started_is_noted() {
+fn service_not_started_has_a_note() {
     let compose = good(
         "include: [other.yaml]
 services:

@@ -79,7 +79,7 @@ fn a_set_that_changes_is_told_to_both_ends() {
 
 /// All of it was put into the queue of a server, which was closed for what it had not read.
 #[test]
-fn what_changes_for_many_links_is_told_as_it_is_taken() {
+fn reload_of_many_links_is_sent_as_it_is_read() {
     let mut s = state();
     let (server, web) = (open(&mut s, 1), open(&mut s, 2));
     register(&mut s, server);
@@ -218,7 +218,7 @@ fn quotas_change_for_who_is_connected() {
 
 /// It was the oldest of those that are remembered, and gone before it was looked at: a panic.
 #[test]
-fn a_redirect_that_ends_after_many_links_have_is_not_looked_at_twice() {
+fn reload_ends_a_redirect_after_many_forgotten_links() {
     let mut s = state();
     let (server, web) = (open(&mut s, 1), open(&mut s, 2));
     register(&mut s, server);

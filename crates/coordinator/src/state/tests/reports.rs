@@ -64,7 +64,7 @@ fn an_end_that_stays_alone_is_ended_after_the_grace() {
 }
 
 #[test]
-fn who_may_not_any_more_is_refused_and_the_other_end_is_alone() {
+fn report_of_a_denied_link_is_refused_and_ends_the_other() {
     let mut s = state();
     let (server, nobody) = (open(&mut s, 1), open(&mut s, 7));
     report(&mut s, server, Role::Server);
@@ -78,7 +78,7 @@ fn who_may_not_any_more_is_refused_and_the_other_end_is_alone() {
 }
 
 #[test]
-fn nobody_takes_the_place_of_an_end_that_has_reported() {
+fn reported_end_is_not_replaced() {
     let mut s = state();
     let (server, second, web) = (open(&mut s, 1), open(&mut s, 1), open(&mut s, 2));
     report(&mut s, server, Role::Server);
@@ -107,7 +107,7 @@ fn a_coordinator_that_is_not_new_hears_no_reports() {
 
 /// The one who came first had the shares of all.
 #[test]
-fn who_reports_what_is_not_there_leaves_the_others_their_links() {
+fn false_reports_leave_other_links_alone() {
     let policy = "[service.g]\nregister = ['anyone']\n[service.g.call]\nanyone = ['*']\n";
     let mut s = with_descriptors(1024, policy);
     let liar = open(&mut s, 4);

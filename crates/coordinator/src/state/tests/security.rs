@@ -37,7 +37,7 @@ fn security_of(s: &State, link: u64) -> Security {
 }
 
 #[test]
-fn a_link_has_the_weaker_evidence_of_its_ends_and_the_confidentiality_of_their_spaces() {
+fn link_security_is_the_weaker_of_its_ends() {
     let started = Facts { digest: Digest::Started([1; 32]), ..facts(1) };
     let observed = Facts { digest: Digest::Observed([1; 32]), ..facts(2) };
     let in_domain =
@@ -62,7 +62,7 @@ fn a_link_has_the_weaker_evidence_of_its_ends_and_the_confidentiality_of_their_s
 }
 
 #[test]
-fn a_link_below_the_requirement_is_refused_with_field_requirement_and_what_is_there() {
+fn link_below_requirement_is_refused_with_field_and_levels() {
     for (levels, field, required, found) in [
         ("isolation = 'protection-keys'", "isolation", "protection-keys", "none"),
         ("confidentiality = 'host'", "confidentiality", "host", "space"),
@@ -124,7 +124,7 @@ fn every_rule_that_covers_a_caller_counts() {
 }
 
 #[test]
-fn a_redirect_below_the_requirement_is_refused_and_waits_where_somebody_may_serve() {
+fn redirect_below_requirement_is_refused_or_waits() {
     let mut s = under(&requiring("confidentiality = 'host'", true));
     let web = open(&mut s, 2);
     let effects = connect(&mut s, web);

@@ -111,7 +111,7 @@ fn links_that_were_reported_leave_the_others_theirs() {
 
 /// One caller had all the links that a server's user may have.
 #[test]
-fn who_calls_until_it_is_refused_leaves_others_a_way_to_the_server() {
+fn caller_at_its_limit_leaves_others_server_places() {
     let mut s = with_descriptors(1024, POLICY);
     let (server, second, web, other) =
         (open(&mut s, 1), open(&mut s, 1), open(&mut s, 2), open(&mut s, 3));
@@ -239,7 +239,7 @@ fn closed_links_are_remembered_in_bounds_and_not_those_of_one_user_only() {
 }
 
 #[test]
-fn a_process_that_does_not_go_on_has_a_few_links_under_way_and_the_others_theirs() {
+fn stalled_process_has_few_links_under_way() {
     let mut s = state();
     let (server, slow, other) = (open(&mut s, 1), open(&mut s, 2), open(&mut s, 3));
     register(&mut s, server);
@@ -287,7 +287,7 @@ fn a_process_that_does_not_go_on_has_a_few_links_under_way_and_the_others_theirs
 /// Each of them stayed in the server's queue with its descriptors, charged to the server's user, whose
 /// other servers then took no links.
 #[test]
-fn a_server_that_does_not_read_is_offered_few_links_however_often_callers_cancel() {
+fn stalled_server_is_offered_few_links() {
     let mut s = with_descriptors(1024, POLICY);
     let (stopped, web, other) = (open(&mut s, 1), open(&mut s, 2), open(&mut s, 3));
     register(&mut s, stopped);

@@ -4,7 +4,7 @@
 //! A call leads from its first wait until it has its answer, is dropped, or a second call is opened
 //! ([`Caller::depose`]): a future may be kept without being polled, so nobody else may depend on it.
 //! Whoever stops reading while others wait wakes the driver. Who else reads, and how nobody sleeps
-//! beside a record, is told in [`crate::link::driver`].
+//! beside a record, is in [`crate::link::driver`].
 //!
 //! # Company
 //!

@@ -13,8 +13,8 @@
 //!   its handler returns, answers its call and ends. The method starts over with its streak.
 //! * A caller's thread that has come in (`crate::domain`) is nobody's reader: its polls are measured,
 //!   and a method that takes a millisecond starts over.
-//! * On a current-thread runtime there is nobody to hand on to: a handler that burns the thread
-//!   stops everything there, inline or not.
+//! * On a current-thread runtime there is no other thread to transfer the role to: a handler that
+//!   burns the thread stops everything there, inline or not.
 
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex, OnceLock, Weak};

@@ -1,6 +1,6 @@
 //! Through the call gate: the caller's own thread takes the request off the service's ring.
 //!
-//! What comes of it is told in [`crate::domain`]. Only a whole request is worth going in for, of a
+//! [`crate::domain`] describes the visit. Only a whole request is worth one, of a
 //! method whose handlers do not wait ([`super::predictor`]) and with time for it; for all else, and
 //! whenever the service takes nothing, the bell is rung.
 

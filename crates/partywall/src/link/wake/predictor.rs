@@ -1,4 +1,4 @@
-//! Which methods of a service it pays to go in for.
+//! Which methods of a service are worth a visit through the gate.
 //!
 //! A handler that is ready at once answers before the caller's thread is back. One that waits, or that
 //! the service does not poll for its caller (see `link::service::inline`), goes on in the service's own
@@ -43,7 +43,7 @@ impl Predictor {
         Self([Learned::default(); METHODS])
     }
 
-    /// The method of a call that is to go in, none if it is to ring.
+    /// The method of a call that is to take the gate, none if it is to ring.
     pub(crate) fn predict(&mut self, path: &str) -> Option<Method> {
         let place = place(path);
         let rings = &mut self.0[place].rings;

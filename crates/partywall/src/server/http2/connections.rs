@@ -71,7 +71,7 @@ pub(crate) struct Connection {
     over: Notify,
 }
 
-/// One that was taken in, until it has ended.
+/// An admitted connection, until it has ended.
 pub(super) struct Admitted {
     connection: Arc<Connection>,
     of: Arc<Connections>,
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_idle_goes_for_another_and_who_has_said_nothing_first() {
+    async fn idle_connections_are_replaced_silent_ones_first() {
         let table = table(4);
         let [silent, idle, busy, last] = [(); 4].map(|()| table.admit(None).unwrap());
         for row in [&idle, &busy, &last] {

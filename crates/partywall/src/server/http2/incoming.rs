@@ -44,7 +44,7 @@ impl<L> Router<L> {
     /// end. A stream that ends leaves the connections that have come: they are served until their callers
     /// end them, or `shutdown` is ready.
     ///
-    /// No coordinator is asked, and nobody vouches for a caller. The options of TCP sockets are the
+    /// No coordinator is asked, and the caller's identity is not verified. The options of TCP sockets are the
     /// program's own. What protects a connection ([`security_of`](crate::security_of)) is what its type says
     /// by [`Connected`]: a Unix socket, or TCP; of all others the lowest level is told.
     ///

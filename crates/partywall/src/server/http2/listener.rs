@@ -27,9 +27,9 @@ use crate::server::options::Served;
 use crate::target::Target;
 use crate::unix;
 
-/// How long nobody is taken in while the process has no descriptors or memory for one more.
+/// How long no connection is accepted while the process has no descriptors or memory for one more.
 const SHORT_OF: Duration = Duration::from_millis(50);
-/// Connections that may wait to be taken in; as tokio's.
+/// Connections that may wait to be accepted; as tokio's.
 const BACKLOG: i32 = 1024;
 
 /// How often it is said that connections are refused.
@@ -184,12 +184,12 @@ async fn accept<I, IO, IE>(
                 }
             }
             Err(why) if is_shortage(&*why) => {
-                tracing::warn!(%why, "no connection is taken in for a moment");
+                tracing::warn!(%why, "no connection is accepted for a moment");
                 admitted.end_one();
                 tokio::time::sleep(SHORT_OF).await;
             }
             // The caller has hung up again.
-            Err(why) => tracing::debug!(%why, "a connection was not taken in"),
+            Err(why) => tracing::debug!(%why, "a connection was not accepted"),
         }
     }
 }
