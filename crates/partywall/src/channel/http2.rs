@@ -78,8 +78,8 @@ pub(super) fn begin(channel: Transport, request: http::Request<Body>) -> Answer 
             attempts += 1;
             match answer {
                 Ok(response) => break (response, cancel),
-                // The connection was given up before the server saw the call.
-                Err(error) if attempts < ATTEMPTS && is_unseen(&error) && body.rewind() => {}
+                // The server has not seen the call.
+                Err(error) if attempts < ATTEMPTS && body.can_be_sent_after(&error) => {}
                 Err(error) => {
                     let failure = body.failure.get().cloned();
                     return Err(failure.unwrap_or_else(|| meaning(error.into(), ends)));
@@ -113,16 +113,17 @@ pub(super) fn begin(channel: Transport, request: http::Request<Body>) -> Answer 
     })
 }
 
-/// Whether a request was given back by a connection that ends, or comes after the last one that its
-/// server takes (RFC 9113, section 6.8).
-fn is_unseen(error: &tonic::transport::Error) -> bool {
-    chain(error).any(|e| {
-        let ends = |e: &h2::Error| {
-            e.is_remote() && e.is_go_away() && e.reason() == Some(h2::Reason::NO_ERROR)
-                || e.reason() == Some(h2::Reason::REFUSED_STREAM)
-        };
-        e.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_canceled)
-            || e.downcast_ref::<h2::Error>().is_some_and(ends)
+/// Whether a connection that ends has given a request back.
+fn is_canceled(error: &tonic::transport::Error) -> bool {
+    chain(error).any(|e| e.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_canceled))
+}
+
+/// Whether a call comes after the last one that its server takes (RFC 9113, section 6.8), or was refused
+/// before the server did anything for it (section 8.7).
+fn is_refused(error: &tonic::transport::Error) -> bool {
+    chain(error).filter_map(|e| e.downcast_ref::<h2::Error>()).any(|e| match e.reason() {
+        Some(h2::Reason::NO_ERROR) => e.is_remote() && e.is_go_away(),
+        reason => e.is_remote() && reason == Some(h2::Reason::REFUSED_STREAM),
     })
 }
 
@@ -185,6 +186,14 @@ enum Request {
 }
 
 impl Outgoing {
+    /// Whether the call can be sent once more: no server has seen it, and the body is whole, or is made so.
+    fn can_be_sent_after(&self, error: &tonic::transport::Error) -> bool {
+        if is_refused(error) {
+            return self.rewind();
+        }
+        is_canceled(error) && matches!(*lock(&self.request), Request::Whole(_))
+    }
+
     /// Makes the body whole again; false when that is impossible.
     fn rewind(&self) -> bool {
         let mut request = lock(&self.request);
