@@ -32,7 +32,8 @@ use tonic::metadata::MetadataMap;
 use tonic::{Code, Status};
 
 use crate::agent::{self, Booked, Connected, End, Linked, Place};
-use crate::channel::{Endpoint, PAUSES};
+use crate::backoff::Backoff;
+use crate::channel::Endpoint;
 use crate::error::Error;
 use crate::link;
 use crate::link::broken::Broken;
@@ -160,7 +161,7 @@ impl Channel {
 
     /// A link, waited for if the endpoint says so, until then at most.
     fn reach(&self, until: Option<Instant>) -> Result<Open, Error> {
-        let (mut pause, longest) = PAUSES;
+        let mut backoff = Backoff::new();
         loop {
             let left = until.map_or(Duration::MAX, |u| u.saturating_duration_since(Instant::now()));
             match self.attempt(left.min(self.endpoint.connect_timeout)) {
@@ -168,8 +169,7 @@ impl Channel {
                     if self.endpoint.wait_for_ready && error.may_pass() && !left.is_zero() =>
                 {
                     tracing::debug!(name = %self.name, %error, "not connected; waiting");
-                    std::thread::sleep(pause.min(left));
-                    pause = (pause * 2).min(longest);
+                    std::thread::sleep(backoff.pause().min(left));
                 }
                 reached => return reached,
             }

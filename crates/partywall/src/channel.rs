@@ -24,7 +24,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::Bytes;
 use partywall_abi::security::Security;
@@ -46,9 +46,6 @@ use endpoint::Destination;
 pub use endpoint::Endpoint;
 use named::{Connection, Named};
 use settings::{Answer, Limited};
-
-/// How long to wait before it is tried again to connect: at first, and at most.
-pub(crate) const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
 
 /// How calls of a channel travel.
 #[derive(Clone, Debug)]

@@ -85,6 +85,7 @@
 // agent (one per process): the control socket to the coordinator
 
 mod agent;
+mod backoff;
 #[cfg(feature = "blocking")]
 pub mod blocking;
 mod channel;

@@ -26,8 +26,9 @@ use tokio::sync::Mutex;
 use tonic::transport::{Channel as Transport, Endpoint};
 use tower::{BoxError, Service, ServiceExt};
 
+use super::Route;
 use super::settings::Settings;
-use super::{PAUSES, Route};
+use crate::backoff::Backoff;
 use crate::error::{Error, cause, chain};
 use crate::target::{Target, TargetError};
 use crate::{unix, wire};
@@ -217,7 +218,7 @@ impl Address {
     }
 
     async fn dial(&self, within: Duration, waits: bool) -> io::Result<Box<dyn Socket>> {
-        let (mut pause, longest) = PAUSES;
+        let mut backoff = Backoff::new();
         loop {
             let why = match tokio::time::timeout(within, (self.dialing.0)()).await {
                 Ok(Ok(socket)) => return Ok(socket),
@@ -231,8 +232,7 @@ impl Address {
                 return Err(why);
             }
             tracing::debug!(%why, "not connected; it is tried again");
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(longest);
+            tokio::time::sleep(backoff.pause()).await;
         }
     }
 }

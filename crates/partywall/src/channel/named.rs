@@ -17,8 +17,9 @@ use tonic::body::Body;
 
 use super::balance::{Link, Links};
 use super::dial::Patience;
-use super::{Endpoint, PAUSES, Route, State, http2};
+use super::{Endpoint, Route, State, http2};
 use crate::agent::{self, Agent, Booked, Connected, End, Place, Watching};
+use crate::backoff::Backoff;
 use crate::error::Error;
 use crate::link::caller::{self, Caller};
 use crate::lock::lock;
@@ -229,12 +230,12 @@ fn left(until: Instant) -> Duration {
 /// A wait between two attempts to connect: until somebody serves the name, or a while.
 struct Waiting {
     watch: Option<Watching>,
-    pause: Duration,
+    backoff: Backoff,
 }
 
 impl Waiting {
     fn new() -> Self {
-        Self { watch: None, pause: PAUSES.0 }
+        Self { watch: None, backoff: Backoff::new() }
     }
 
     /// Waits; with an agent, for what its watch on the name tells.
@@ -255,8 +256,7 @@ impl Waiting {
                 self.watch = None;
             }
         }
-        tokio::time::sleep(self.pause).await;
-        self.pause = (self.pause * 2).min(PAUSES.1);
+        tokio::time::sleep(self.backoff.pause()).await;
     }
 }
 

@@ -1,0 +1,22 @@
+//! The pauses between attempts to connect.
+
+use std::time::Duration;
+
+const FIRST: Duration = Duration::from_millis(10);
+const LONGEST: Duration = Duration::from_secs(1);
+
+/// Pauses of which each is twice as long as the one before, up to a second.
+pub(crate) struct Backoff(Duration);
+
+impl Backoff {
+    pub(crate) fn new() -> Self {
+        Self(FIRST)
+    }
+
+    /// How long the next pause is.
+    pub(crate) fn pause(&mut self) -> Duration {
+        let pause = self.0;
+        self.0 = (pause * 2).min(LONGEST);
+        pause
+    }
+}
