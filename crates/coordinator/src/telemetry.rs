@@ -171,21 +171,11 @@ mod tests {
     /// The rows of docs/metrics.md that are about this crate.
     #[test]
     fn the_documented_metrics_of_the_coordinator_are_those_that_there_are() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/metrics.md");
-        let text = std::fs::read_to_string(path).unwrap();
-        let section = text.split("\n## ").find(|s| s.starts_with("The coordinator")).unwrap();
-        // Each row has five cells; those of the table of labels have two.
-        let rows = section.lines().filter_map(|line| {
-            let cells: Vec<_> = line.strip_prefix("| `")?.split(" | ").collect();
-            let [name, kind, unit, _labels, meaning] = cells[..] else { return None };
-            let words = [name, kind, unit, meaning];
-            Some(words.map(|word| word.trim_end_matches([' ', '|', '`']).to_owned()))
-        });
         let there_are = ALL.map(|(name, kind, unit, meaning)| {
             let kind = format!("{kind:?}").to_lowercase();
             [name.to_owned(), kind, unit.as_str().to_owned(), meaning.to_owned()]
         });
-        assert_eq!(rows.collect::<Vec<_>>(), there_are);
+        assert_eq!(partywall_testkit::documented_metrics("The coordinator"), there_are);
     }
 
     #[test]
