@@ -262,9 +262,7 @@ impl Sender {
                 }
                 Err(Blocked::Stopped) => return Poll::Ready(Err(stopped(link))),
             };
-            if self.waits.is_some() {
-                self.waits = None;
-            }
+            self.waits = None;
             let mut flags = permit.flags;
             tx.block.clear();
             if let Some(head) = &self.head {
