@@ -54,7 +54,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
             policy_file: Some(arguments.policy.clone()),
             audit: arguments.audit.as_deref().map(audit_log).transpose()?,
             #[cfg(feature = "prometheus")]
-            metrics: crate::metrics::listen(&arguments.metrics)?,
+            metrics: crate::metrics::serve(&arguments.metrics)?,
             while_running: Some(Box::new(running)),
             ..Options::default()
         };

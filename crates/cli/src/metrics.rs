@@ -2,11 +2,12 @@
 
 use std::error::Error;
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
 use partywall_shm::address::Address;
+use partywall_shm::listen;
+use rustix::net::SocketType;
 
 /// Upper bounds of the buckets of durations, in seconds.
 const BUCKETS: [f64; 18] = [
@@ -42,13 +43,13 @@ fn parse(text: &str) -> Result<At, String> {
 }
 
 /// Listens where it was asked for, inside a runtime; whether anything is to be counted.
-pub(crate) fn listen(exporter: &Exporter) -> Result<bool, Box<dyn Error>> {
+pub(crate) fn serve(exporter: &Exporter) -> Result<bool, Box<dyn Error>> {
     let Some(at) = &exporter.metrics else { return Ok(false) };
     let builder = PrometheusBuilder::new();
     let builder = match at {
         At::Tcp(address) => builder.with_http_listener(*address),
         At::Unix(path) => {
-            only_a_socket_is_replaced(path)?;
+            free(path)?;
             builder.with_http_uds_listener(path)
         }
     };
@@ -60,17 +61,10 @@ pub(crate) fn listen(exporter: &Exporter) -> Result<bool, Box<dyn Error>> {
     Ok(true)
 }
 
-/// The exporter removes what is at the path.
-fn only_a_socket_is_replaced(path: &Path) -> Result<(), String> {
-    match std::fs::symlink_metadata(path) {
-        Ok(found) if !found.file_type().is_socket() => {
-            let path = path.display();
-            Err(format!(
-                "--metrics {path}: there is something that is no socket; take another path"
-            ))
-        }
-        _ => Ok(()),
-    }
+/// Frees the path of a socket that nobody listens at. The exporter would remove whatever is there.
+fn free(path: &Path) -> Result<(), String> {
+    let bound = listen::listen(path, SocketType::STREAM, 1, |_| ());
+    bound.map(drop).map_err(|error| format!("--metrics: {error}"))
 }
 
 #[cfg(test)]
@@ -91,8 +85,20 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
         std::fs::write(&path, "kept").unwrap();
-        let refused = listen(&Exporter { metrics: Some(At::Unix(path.clone())) }).unwrap_err();
+        let refused = serve(&Exporter { metrics: Some(At::Unix(path.clone())) }).unwrap_err();
         assert!(refused.to_string().contains("no socket"), "{refused}");
         assert_eq!(std::fs::read_to_string(path).unwrap(), "kept");
+    }
+
+    /// Such as the coordinator's own.
+    #[test]
+    fn a_socket_in_use_at_the_path_is_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("used.sock");
+        let used = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let refused = serve(&Exporter { metrics: Some(At::Unix(path.clone())) }).unwrap_err();
+        assert!(refused.to_string().contains("used.sock"), "{refused}");
+        std::os::unix::net::UnixStream::connect(&path).unwrap();
+        used.accept().unwrap();
     }
 }

@@ -110,7 +110,7 @@ async fn up(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
     let options = Options {
         listen: Listen::At(socket.clone()),
         #[cfg(feature = "prometheus")]
-        metrics: crate::metrics::listen(&arguments.metrics)?,
+        metrics: crate::metrics::serve(&arguments.metrics)?,
         children_are_services: true,
         while_running: Some(Box::new(running)),
         ..Options::default()
