@@ -12,6 +12,9 @@ use anyhow::{Context, Result, bail};
 
 /// How long the output of a command may stay open after its end.
 const LEFTOVER_LIMIT: Duration = Duration::from_secs(5);
+/// How long a command that is followed may write nothing: a test that hangs is named, and does not take
+/// the time of all that comes after it.
+const SILENCE_LIMIT: Duration = Duration::from_secs(15 * 60);
 
 /// A command line with its environment and directory.
 #[derive(Clone, Debug)]
@@ -103,10 +106,16 @@ impl Cmd {
     /// whether the command succeeded; one that is killed at its limit did not.
     ///
     /// # Errors
-    /// When it cannot start, or when a process it started outlives it and keeps the pipe open.
-    pub(crate) fn follow(
+    /// When it cannot start, when it writes nothing for 15 minutes, or when a process it started
+    /// outlives it and keeps the pipe open.
+    pub(crate) fn follow(&self, limit: Option<Duration>, line: impl FnMut(&str)) -> Result<bool> {
+        self.follow_within(limit, SILENCE_LIMIT, line)
+    }
+
+    fn follow_within(
         &self,
         limit: Option<Duration>,
+        silence: Duration,
         mut line: impl FnMut(&str),
     ) -> Result<bool> {
         let (reader, writer) = std::io::pipe()?;
@@ -118,13 +127,22 @@ impl Cmd {
         let begin = Instant::now();
         let lines = read_lines(reader);
         let mut ended: Option<Instant> = None;
+        let mut last = (begin, String::new());
         loop {
             if limit.is_some_and(|limit| begin.elapsed() > limit) {
                 child.kill()?;
             }
+            if last.0.elapsed() > silence {
+                child.kill()?;
+                child.wait()?;
+                bail!("`{self}` wrote nothing for {silence:?} after: {}", last.1);
+            }
             match lines.recv_timeout(Duration::from_millis(200)) {
                 Ok(bytes) => {
-                    line(String::from_utf8_lossy(&bytes).trim_end_matches(['\r', '\n']));
+                    let text = String::from_utf8_lossy(&bytes);
+                    let text = text.trim_end_matches(['\r', '\n']);
+                    line(text);
+                    last = (Instant::now(), text.to_owned());
                 }
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {
@@ -240,6 +258,14 @@ mod tests {
         let sleep = Cmd::new("sh").args(["-c", "echo one; exec sleep 20"]);
         assert!(!sleep.follow(limit, |l| lines.push(l.to_owned())).unwrap());
         assert_eq!(lines, ["one"]);
+    }
+
+    #[test]
+    fn a_silent_command_is_killed_and_its_last_line_named() {
+        let silence = Duration::from_millis(300);
+        let sleep = Cmd::new("sh").args(["-c", "echo one; exec sleep 20"]);
+        let error = sleep.follow_within(None, silence, |_| ()).unwrap_err().to_string();
+        assert!(error.ends_with("wrote nothing for 300ms after: one"), "{error}");
     }
 
     #[test]
