@@ -272,7 +272,7 @@ impl Channel {
         headers: &HeaderMap,
         message: &mut [u8],
     ) -> Result<Answer, Status> {
-        let Some(call) = telemetry::client(path) else {
+        let Some(call) = telemetry::blocking_client(path) else {
             return self.exchange_untold(path, headers, message);
         };
         let answer = call.guarded(|| self.exchange_untold(path, headers, message));

@@ -262,7 +262,7 @@ impl Service<http::Request<Body>> for Plain {
     }
 
     fn call(&mut self, request: http::Request<Body>) -> ResponseFuture {
-        match telemetry::client(request.uri().path()) {
+        match telemetry::client(&request) {
             None => ResponseFuture { state: self.begin(request, None), told: None },
             Some(call) => {
                 let request = call.request(request);

@@ -44,6 +44,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Instant;
 
 use partywall_abi::security::Security;
 use tonic::body::Body;
@@ -65,9 +66,23 @@ fn is_on() -> bool {
     metrics::are_recorded() || call::has_span()
 }
 
+/// When the head of a call's answer is due by its channel's endpoint; in the request's extensions.
+#[derive(Clone, Copy)]
+pub(crate) struct HeadDue(pub(crate) Instant);
+
 /// A call that a client begins; none when nobody wants to know of it.
 #[inline]
-pub(crate) fn client(path: &str) -> Option<Arc<Call>> {
+pub(crate) fn client(request: &http::Request<Body>) -> Option<Arc<Call>> {
+    is_on().then(|| {
+        let due = request.extensions().get::<HeadDue>().map(|due| due.0);
+        Call::begin(Side::Client, request.uri().path(), due)
+    })
+}
+
+/// The same of a blocking channel.
+#[cfg(feature = "blocking")]
+#[inline]
+pub(crate) fn blocking_client(path: &str) -> Option<Arc<Call>> {
     is_on().then(|| Call::begin(Side::Client, path, None))
 }
 

@@ -23,6 +23,7 @@ use tower::util::BoxService;
 use tower::{BoxError, Service, ServiceBuilder};
 
 use crate::link::caller::expired;
+use crate::telemetry::HeadDue;
 use crate::wire;
 
 /// Calls that wait for a limit, unless it is set.
@@ -101,13 +102,14 @@ where
         if let Some(ours) = &self.user_agent {
             wire::add_user_agent(request.headers_mut(), ours);
         }
+        let due = self.timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let Some(due) = due else { return Box::pin(self.calls.call(request)) };
+        request.extensions_mut().insert(HeadDue(due));
         let answer = self.calls.call(request);
-        match self.timeout {
-            None => Box::pin(answer),
-            Some(timeout) => Box::pin(async move {
-                tokio::time::timeout(timeout, answer).await.unwrap_or_else(|_| Err(expired()))
-            }),
-        }
+        Box::pin(async move {
+            let answer = tokio::time::timeout_at(due.into(), answer).await;
+            answer.unwrap_or_else(|_| Err(expired()))
+        })
     }
 }
 

@@ -223,6 +223,33 @@ fn run(
     Ok(service)
 }
 
+impl Rights {
+    /// A method and who calls it, as the policy has them now.
+    fn method(&mut self, path: &[u8]) -> (Arc<Method>, Peer) {
+        let peer = self.peer.clone();
+        if let Some(last) = self.last.as_ref().filter(|m| m.path.as_bytes() == path) {
+            return (Arc::clone(last), peer);
+        }
+        let path = std::str::from_utf8(path).unwrap_or_default();
+        if let Some(method) = self.all.get(path).cloned() {
+            self.last = Some(Arc::clone(&method));
+            return (method, peer);
+        }
+        let uri = path.parse::<http::Uri>();
+        let path = Arc::<str>::from(path);
+        let method = Arc::new(Method {
+            allowed: uri.as_ref().is_ok_and(|u| u.path() == &*path) && self.methods.covers(&path),
+            path: Arc::clone(&path),
+            uri: uri.unwrap_or_default(),
+            history: History::default(),
+        });
+        if self.all.len() < PATHS {
+            self.all.insert(path, Arc::clone(&method));
+        }
+        (method, peer)
+    }
+}
+
 impl End for Service {
     fn stats(&self) -> LinkStats {
         self.link.stats()
@@ -440,8 +467,12 @@ impl Service {
     /// A new request.
     fn begin(self: &Arc<Self>, mut opened: Opened, reader: Reader<'_>) {
         let (link, key) = (&self.link, opened.key);
-        let (method, peer) = self.method(opened.path());
-        if let Err(due) = link.calls.admit(key, Arc::clone(&method.path)) {
+        // Held until the call has its path: it has the rights of a policy that comes now, or is reset.
+        let mut rights = lock(&self.rights);
+        let (method, peer) = rights.method(opened.path());
+        let admitted = link.calls.admit(key, Arc::clone(&method.path));
+        drop(rights);
+        if let Err(due) = admitted {
             telemetry::refused(&method.path, Code::ResourceExhausted);
             return link.send_control(due);
         }
@@ -537,31 +568,6 @@ impl Service {
     }
 
     /// What is known of a path in ASCII, and who calls it.
-    fn method(&self, path: &[u8]) -> (Arc<Method>, Peer) {
-        let mut rights = lock(&self.rights);
-        let peer = rights.peer.clone();
-        if let Some(last) = rights.last.as_ref().filter(|m| m.path.as_bytes() == path) {
-            return (Arc::clone(last), peer);
-        }
-        let path = std::str::from_utf8(path).unwrap_or_default();
-        if let Some(method) = rights.all.get(path).cloned() {
-            rights.last = Some(Arc::clone(&method));
-            return (method, peer);
-        }
-        let uri = path.parse::<http::Uri>();
-        let path = Arc::<str>::from(path);
-        let method = Arc::new(Method {
-            allowed: uri.as_ref().is_ok_and(|u| u.path() == &*path) && rights.methods.covers(&path),
-            path: Arc::clone(&path),
-            uri: uri.unwrap_or_default(),
-            history: History::default(),
-        });
-        if rights.all.len() < PATHS {
-            rights.all.insert(path, Arc::clone(&method));
-        }
-        (method, peer)
-    }
-
     fn ended(&self, code: u8) {
         if code != 0 {
             self.link.counters.failed.fetch_add(1, Ordering::Relaxed);

@@ -28,7 +28,9 @@ pub(crate) struct Call {
     /// `package.Service/Method`.
     name: Box<str>,
     begun: Instant,
+    /// Of a server's call; of a client's, when its answer is to begin at the latest.
     deadline: Option<Instant>,
+    answers: AtomicBool,
     span: Span,
     meters: Option<Meters>,
     ended: AtomicBool,
@@ -68,8 +70,8 @@ impl Call {
             partywall.confidentiality = Empty,
             partywall.evidence = Empty,
         );
-        let (begun, ended) = (Instant::now(), AtomicBool::new(false));
-        Arc::new(Self { side, name, begun, deadline, span, meters, ended })
+        let (begun, [answers, ended]) = (Instant::now(), [const { AtomicBool::new(false) }; 2]);
+        Arc::new(Self { side, name, begun, deadline, answers, span, meters, ended })
     }
 
     /// What the call goes over: a link, if it is one; what protects it; `network.transport`.
@@ -128,6 +130,7 @@ impl Call {
 
     /// A handler answers with messages.
     pub(super) fn has_begun_to_answer(&self) {
+        self.answers.store(true, Ordering::Relaxed);
         if let Some(meters) = &self.meters
             && meters.method.get().is_none()
         {
@@ -161,7 +164,8 @@ impl Call {
 
 impl Drop for Call {
     fn drop(&mut self) {
-        let late = self.deadline.is_some_and(|deadline| deadline <= Instant::now());
+        let counts = self.side == Side::Server || !*self.answers.get_mut();
+        let late = counts && self.deadline.is_some_and(|deadline| deadline <= Instant::now());
         self.end(if late { Code::DeadlineExceeded } else { Code::Cancelled });
     }
 }

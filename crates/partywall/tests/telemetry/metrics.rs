@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use partywall::{Channel, Security, blocking};
+use partywall::{Channel, Endpoint, Security, blocking};
 use partywall_interop::proto::test_service_client::TestServiceClient;
 use partywall_interop::proto::{
     EchoStatus, Empty, Payload, ResponseParameters, SimpleRequest, StreamingOutputCallRequest,
 };
 use partywall_testkit::OPEN;
 use prost::Message;
+use tokio_stream::StreamExt as _;
 use tonic::Code;
 use tonic::client::Grpc;
 use tonic_prost::ProstCodec;
@@ -119,6 +120,39 @@ async fn each_message_of_a_stream_and_each_status_are_counted() {
     assert_eq!(late.await.unwrap_err().code(), Code::DeadlineExceeded);
     let late = [method, ("rpc_response_status_code", "DEADLINE_EXCEEDED")];
     eventually(|| DURATIONS.iter().all(|name| metric(name, &late) == 1.0)).await;
+}
+
+#[tokio::test]
+async fn time_of_an_endpoint_ends_a_call_as_late_until_its_answer_begins_on_each_route() {
+    let served = Served::new(OPEN).await;
+    let ended = |method: &'static str, code: &'static str| {
+        let method = format!("grpc.testing.TestService/{method}");
+        let labels = [("rpc_method", method.as_str()), ("rpc_response_status_code", code)];
+        metric("rpc_client_call_duration_seconds_count", &labels)
+    };
+    let within = Duration::from_millis(300);
+    let endpoints = [served.endpoint(), Endpoint::new(served.url.clone()).unwrap()];
+    for (so_far, endpoint) in (0_u8..).map(f64::from).zip(endpoints) {
+        let channel = endpoint.timeout(within).connect().await.unwrap();
+        let mut client = TestServiceClient::new(channel);
+        // A method has labels once it has answered; this one's answer begins when the requests are over.
+        client.streaming_input_call(tokio_stream::empty()).await.unwrap();
+        let late = client.streaming_input_call(tokio_stream::pending()).await.unwrap_err();
+        assert_eq!(late.code(), Code::DeadlineExceeded);
+        eventually(|| ended("StreamingInputCall", "DEADLINE_EXCEEDED") == so_far + 1.0).await;
+        let one = StreamingOutputCallRequest {
+            response_parameters: vec![ResponseParameters { size: 1, ..<_>::default() }],
+            ..<_>::default()
+        };
+        let requests = tokio_stream::once(one).chain(tokio_stream::pending());
+        let mut stream = client.full_duplex_call(requests).await.unwrap().into_inner();
+        stream.message().await.unwrap().unwrap();
+        tokio::time::sleep(2 * within).await;
+        drop(stream);
+        eventually(|| ended("FullDuplexCall", "CANCELLED") == so_far + 1.0).await;
+    }
+    assert_eq!(ended("StreamingInputCall", "CANCELLED"), 0.0);
+    assert_eq!(ended("FullDuplexCall", "DEADLINE_EXCEEDED"), 0.0);
 }
 
 /// Calls a path that the generated client does not have.
