@@ -20,36 +20,35 @@ pub mod uds_epoll;
 
 use crate::case::{CALL_SIZES, Case, Mode, Placement, Wait};
 
-/// Where sides that sleep are measured.
-pub const ANYWHERE: [Placement; 3] =
-    [Placement::SameCore, Placement::TwoCores, Placement::Unpinned];
+/// Every size in both modes, with sides that sleep.
+pub fn sleeping() -> Vec<Case> {
+    cases(Wait::Block)
+}
 
-/// Where sides that spin are measured: on one core they would only waste each other's time.
-pub const NOT_ONE_CORE: [Placement; 2] = [Placement::TwoCores, Placement::Unpinned];
+/// Every size in both modes, with sides that spin and with sides that sleep.
+pub fn spinning_or_sleeping() -> Vec<Case> {
+    [cases(Wait::Spin), cases(Wait::Block)].concat()
+}
 
-/// Every size in both modes, in each placement that suits the wait.
-pub fn cases(waits: &[Wait]) -> Vec<Case> {
-    let mut cases = Vec::new();
-    for &wait in waits {
-        for &placement in placements(wait) {
-            for mode in [Mode::Latency, Mode::Pipelined] {
-                let size = |bytes| Case::call(mode, Some(bytes), placement, Some(wait));
-                cases.extend(CALL_SIZES.map(size));
-            }
-        }
-    }
-    cases
+fn cases(wait: Wait) -> Vec<Case> {
+    let of_mode = |mode| {
+        let at = move |&at| CALL_SIZES.map(|bytes| Case::call(mode, Some(bytes), at, Some(wait)));
+        placements(wait).iter().flat_map(at)
+    };
+    of_mode(Mode::Latency).chain(of_mode(Mode::Pipelined)).collect()
 }
 
 /// One hand-over at a time, without a payload.
-pub fn bare(wait: Wait, placements: &[Placement]) -> Vec<Case> {
-    let case = |placement: &Placement| Case::call(Mode::Latency, None, *placement, Some(wait));
-    placements.iter().map(case).collect()
+pub fn bare(wait: Wait) -> Vec<Case> {
+    let case = |&at| Case::call(Mode::Latency, None, at, Some(wait));
+    placements(wait).iter().map(case).collect()
 }
 
+/// Sides that spin are not measured on one core, where they would only waste each other's time.
 fn placements(wait: Wait) -> &'static [Placement] {
+    use Placement::{SameCore, TwoCores, Unpinned};
     match wait {
-        Wait::Spin => &NOT_ONE_CORE,
-        Wait::Block => &ANYWHERE,
+        Wait::Spin => &[TwoCores, Unpinned],
+        Wait::Block => &[SameCore, TwoCores, Unpinned],
     }
 }

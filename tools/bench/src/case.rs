@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 /// The benches.
@@ -53,9 +52,7 @@ pub enum Clock {
 }
 
 /// Where the two processes run.
-#[derive(
-    Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize, ValueEnum,
-)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Placement {
     /// Both on one CPU.
@@ -188,6 +185,16 @@ impl Case {
         }
     }
 
+    /// Whether several calls are under way at once.
+    pub fn is_pipelined(&self) -> bool {
+        self.mode == Some(Mode::Pipelined)
+    }
+
+    /// Whether a side that waits sleeps.
+    pub fn sleeps(&self) -> bool {
+        self.wait != Some(Wait::Spin)
+    }
+
     /// Whether the placement of the two cores matters, so that the line is probed.
     pub fn probed(&self) -> bool {
         self.placement == Placement::TwoCores
@@ -213,19 +220,24 @@ impl fmt::Display for Case {
         parts.extend(self.rate.map(|rate| format!("{} calls/s", thousands(rate))));
         parts.extend(self.op.map(|op| lower(&op)));
         parts.extend(self.clock.map(|clock| format!("clock {clock:?}")));
-        parts.push(self.placement.text().to_owned());
+        let placement = match self.placement {
+            Placement::SameCore => "same core",
+            Placement::TwoCores => "two cores",
+            Placement::Unpinned => "unpinned",
+        };
+        parts.push(placement.to_owned());
         parts.extend(self.wait.map(|wait| lower(&wait)));
         f.write_str(&parts.join(", "))
     }
 }
 
-impl Placement {
-    /// As printed.
-    pub fn text(self) -> &'static str {
-        match self {
-            Self::SameCore => "same core",
-            Self::TwoCores => "two cores",
-            Self::Unpinned => "unpinned",
+impl Wait {
+    /// As printed; nothing where only one process takes part.
+    pub fn text(wait: Option<Self>) -> &'static str {
+        match wait {
+            Some(Self::Spin) => "spin",
+            Some(Self::Block) => "block",
+            None => "",
         }
     }
 }

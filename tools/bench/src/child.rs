@@ -143,12 +143,12 @@ pub fn own(number: RawFd) -> Result<OwnedFd> {
     Ok(unsafe { fd::take(number) }?)
 }
 
-fn serve(contender: &dyn Contender, seat: &mut Seat) -> Result<Report> {
+fn serve(contender: &Contender, seat: &mut Seat) -> Result<Report> {
     let probed = seat.case().probed();
     if probed {
         probe::answer(seat.control(), BEFORE)?;
     }
-    contender.serve(seat)?;
+    contender.serve.ok_or("this contender has no server")?(seat)?;
     seat.leave();
     if probed {
         probe::answer(seat.control(), AFTER)?;
@@ -156,23 +156,22 @@ fn serve(contender: &dyn Contender, seat: &mut Seat) -> Result<Report> {
     Ok(Report::default())
 }
 
-fn attend(contender: &dyn Contender, seat: &mut Seat) -> Result<Report> {
-    let attend = contender.attendant().ok_or("this contender has no attendant")?;
-    attend(seat)?;
+fn attend(contender: &Contender, seat: &mut Seat) -> Result<Report> {
+    contender.attend.ok_or("this contender has no attendant")?(seat)?;
     Err("the attendant has left".into())
 }
 
-fn call(contender: &dyn Contender, seat: &mut Seat) -> Result<Report> {
+fn call(contender: &Contender, seat: &mut Seat) -> Result<Report> {
     let case = seat.case();
     let probe = |seat: &Seat, meeting| probe::ask(seat.control(), meeting, seat.ticker());
     let before = case.probed().then(|| probe(seat, BEFORE)).transpose()?;
-    if contender.paired() {
+    if contender.serve.is_some() {
         seat.control().await_ready(START)?;
     }
-    contender.call(seat)?;
+    let mut figures = (contender.call)(seat)?;
+    figures.admission_ns = seat.admission().map(|span| span.as_nanos() as f64);
     seat.leave();
     let after = case.probed().then(|| probe(seat, AFTER)).transpose()?;
-    let mut figures = seat.result()?;
     if (case.bench, case.clock) == (Bench::Words, Some(Clock::A)) {
         // The process itself is what clock A times, so all of its CPU time counts.
         let mine = cpu::process_cpu_ns(std::process::id())?;

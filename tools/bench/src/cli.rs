@@ -121,7 +121,7 @@ impl Options {
     pub fn check_names(&self, bench: Bench) -> Result<(), String> {
         for name in &self.only {
             if registry::named(bench, name).is_none() {
-                let known: Vec<_> = registry::of(bench).map(|known| known.name()).collect();
+                let known: Vec<_> = registry::of(bench).iter().map(|known| known.name).collect();
                 return Err(format!("--only {name}: there are {}", known.join(", ")));
             }
         }

@@ -3,9 +3,11 @@
 use std::os::fd::OwnedFd;
 
 use partywall_abi::security::Isolation;
+use partywall_domain::machine::Feature;
 
 use crate::case::Case;
 use crate::error::Result;
+use crate::row::Figures;
 use crate::seat::Seat;
 
 /// Who inherits a descriptor.
@@ -19,68 +21,109 @@ pub enum Side {
     Both,
 }
 
-/// Runs a process that a sample needs besides its two sides. It calls [`Seat::ready`] once it can be
-/// reached and then stays until the driver ends it.
-pub type Attendant = fn(&mut Seat) -> Result<()>;
-
 /// What the driver prepares for the two processes of a sample.
 #[derive(Debug, Default)]
 pub struct Ends(pub Vec<(Side, OwnedFd)>);
 
-/// Someone who is measured. One value per bench; add it to [`crate::registry::ALL`].
+/// Whose work it is; also its colour in the plots.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// Partywall.
+    Ours,
+    /// An alternative.
+    Other,
+    /// What nobody can stay below.
+    Floor,
+}
+
+/// Runs a process that answers, or that both sides need.
+pub type Serve = fn(&mut Seat) -> Result<()>;
+
+/// Someone who is measured: an entry of the registry.
 ///
 /// For each sample the driver calls `open` in its own process, starts the two processes, and calls
 /// `serve` in one and `call` in the other. A sample has a directory of its own that is removed
 /// afterwards; see [`Seat`] for what the two sides are given.
-pub trait Contender: Sync {
+#[derive(Clone, Copy, Debug)]
+pub struct Contender {
+    /// Whose work it is.
+    pub kind: Kind,
     /// As shown, and as `--only` takes it.
-    fn name(&self) -> &'static str;
-
-    /// Every cell to measure. `sizes` are the sizes of this run.
-    fn cases(&self, sizes: &[u64]) -> Vec<Case>;
-
-    /// Whether there is a server process. If not, only `call` runs.
-    fn paired(&self) -> bool {
-        true
-    }
-
-    /// A third process, such as a broker, started before the two sides. Its CPU time is nobody's.
-    fn attendant(&self) -> Option<Attendant> {
-        None
-    }
-
+    pub name: &'static str,
+    /// What it is, for the report.
+    pub about: &'static str,
+    /// Every cell to measure.
+    pub cases: fn() -> Vec<Case>,
+    /// Creates the descriptors that the processes inherit; they take them by index. An error counts
+    /// as a failed sample.
+    pub open: fn(&Case) -> Result<Ends>,
+    /// Runs the server until the client has gone. Calls [`Seat::ready`] once it can be reached. None
+    /// if there is no server process.
+    pub serve: Option<Serve>,
+    /// Runs the client, which measures.
+    pub call: fn(&mut Seat) -> Result<Figures>,
+    /// Runs a third process, such as a broker, which is started before the two sides. It calls
+    /// [`Seat::ready`] once it can be reached and then stays until the driver ends it. Its CPU time is
+    /// nobody's.
+    pub attend: Option<Serve>,
     /// What keeps the two sides apart if they are domains of one launcher; none if they are
     /// processes.
-    fn domains(&self) -> Option<Isolation> {
-        None
+    pub domains: Option<Isolation>,
+    /// Removes what a killed sample leaves outside of its directory. The text is the sample's label.
+    pub sweep: fn(&str),
+}
+
+impl Contender {
+    /// A single process.
+    pub const fn new(
+        kind: Kind,
+        name: &'static str,
+        about: &'static str,
+        cases: fn() -> Vec<Case>,
+        call: fn(&mut Seat) -> Result<Figures>,
+    ) -> Self {
+        Self {
+            kind,
+            name,
+            about,
+            cases,
+            open: |_| Ok(Ends::default()),
+            serve: None,
+            call,
+            attend: None,
+            domains: None,
+            sweep: |_| {},
+        }
     }
 
-    /// Creates the descriptors that the processes inherit; they take them by index.
-    ///
-    /// # Errors
-    /// Whatever the system refuses; the sample then counts as failed.
-    fn open(&self, case: &Case) -> Result<Ends> {
-        let _ = case;
-        Ok(Ends::default())
+    /// With a server that the client reaches by itself.
+    pub const fn served(self, serve: Serve) -> Self {
+        Self { serve: Some(serve), ..self }
     }
 
-    /// Runs the server until the client has gone. Calls [`Seat::ready`] once it can be reached. A
-    /// contender that is not paired has none.
-    ///
-    /// # Errors
-    /// Whatever ended it early.
-    fn serve(&self, _: &mut Seat) -> Result<()> {
-        Err("there is no server".into())
+    /// With descriptors for both sides.
+    pub const fn opened(self, open: fn(&Case) -> Result<Ends>) -> Self {
+        Self { open, ..self }
     }
 
-    /// Runs the client, which measures and leaves its result with the seat.
-    ///
-    /// # Errors
-    /// Whatever kept it from measuring.
-    fn call(&self, seat: &mut Seat) -> Result<()>;
+    /// With a third process.
+    pub const fn attended(self, attend: Serve) -> Self {
+        Self { attend: Some(attend), ..self }
+    }
 
-    /// Removes what a killed sample leaves outside of its directory. `label` is the sample's own.
-    fn sweep(&self, label: &str) {
-        let _ = label;
+    /// Between domains.
+    pub const fn in_domains(self, isolation: Isolation) -> Self {
+        Self { domains: Some(isolation), ..self }
+    }
+
+    /// With something left to remove after a sample.
+    #[cfg_attr(not(feature = "opponents"), expect(dead_code, reason = "only they leave anything"))]
+    pub const fn swept(self, sweep: fn(&str)) -> Self {
+        Self { sweep, ..self }
+    }
+
+    /// Whether this machine has what it needs.
+    pub fn is_possible(&self) -> bool {
+        self.domains != Some(Isolation::ProtectionKeys) || Feature::ProtectionKeys.look().there
     }
 }

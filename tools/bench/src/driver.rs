@@ -250,7 +250,7 @@ impl Session {
                 if spent(started) {
                     break;
                 }
-                bar.set_message(format!("{}, {}", entry.contender.name(), entry.case));
+                bar.set_message(format!("{}, {}", entry.contender.name, entry.case));
                 if !self.take(entry, round)? {
                     bar.finish_and_clear();
                     return Ok(false);
@@ -280,7 +280,7 @@ impl Session {
 
     /// Takes one sample, again if the cores moved. False if the user asked for an end.
     fn take(&mut self, entry: &Entry, round: u32) -> Result<bool> {
-        let name = entry.contender.name();
+        let name = entry.contender.name;
         let text = entry.case.size.and_then(|words| self.texts.get(&words));
         let broken = Figures { errors: 1, ..Figures::default() };
         for _ in 0..=RETRIES {
@@ -310,7 +310,7 @@ impl Session {
                     (None, broken)
                 }
             };
-            self.rows.push(Row::new(name, entry.case, near, round, figures));
+            self.rows.push(Row { contender: name, case: entry.case, near, rep: round, figures });
             break;
         }
         Ok(true)

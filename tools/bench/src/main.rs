@@ -93,7 +93,7 @@ fn bench_and_report(bench: Bench, options: &Options) -> Result<ExitCode> {
         return Ok(ExitCode::from(INTERRUPTED));
     };
     // What one of them cannot take is no reason to lose the others.
-    let json = options.json.as_ref().map(|file| write(file, &report::json::render(&run)?));
+    let json = options.json.as_ref().map(|file| write(file, &report::json(&run)));
     let html = options.html.as_ref().map(|file| write(file, &report::html::render(&run)?));
     let table = std::io::stdout().write_all(report::table::render(&run).as_bytes());
     json.transpose()?;

@@ -83,11 +83,6 @@ impl Meter {
         }
     }
 
-    /// Whether calls are timed by the batch.
-    pub fn looped(&self) -> bool {
-        self.mode == Some(Mode::Loop)
-    }
-
     /// Sleeps until the next call is due, if calls are paced.
     pub fn pace(&mut self) {
         let Some(pace) = &mut self.pace else { return };
@@ -170,12 +165,21 @@ impl Meter {
         first
     }
 
+    /// Runs the sample with calls that each wait for their reply, or in a pipeline with whole windows
+    /// of them, one after the other in one buffer.
+    pub fn exchange(self, call: impl FnMut(&[u8], &mut [u8]) -> Result<()>) -> Result<Figures> {
+        match self.mode {
+            Some(Mode::Pipelined) => self.by_window(call),
+            _ => self.one_by_one(call),
+        }
+    }
+
     /// Runs the sample with calls that each wait for their reply.
     pub fn one_by_one(
-        &mut self,
+        mut self,
         mut call: impl FnMut(&[u8], &mut [u8]) -> Result<()>,
-    ) -> Result<()> {
-        if self.looped() {
+    ) -> Result<Figures> {
+        if self.mode == Some(Mode::Loop) {
             return self.in_batches(call);
         }
         let (mut request, mut reply) = (vec![0; self.size], vec![0; self.size]);
@@ -187,12 +191,15 @@ impl Meter {
             let ended = self.now();
             self.check(seq, &reply)?;
             if !self.lap(begun, ended) {
-                return Ok(());
+                return Ok(self.figures());
             }
         }
     }
 
-    fn in_batches(&mut self, mut call: impl FnMut(&[u8], &mut [u8]) -> Result<()>) -> Result<()> {
+    fn in_batches(
+        mut self,
+        mut call: impl FnMut(&[u8], &mut [u8]) -> Result<()>,
+    ) -> Result<Figures> {
         let size = self.size;
         let (mut requests, mut replies) = (vec![0; size * BATCH], vec![0; size * BATCH]);
         loop {
@@ -207,7 +214,33 @@ impl Meter {
                 self.check(seq, reply)?;
             }
             if !self.batch(begun, ended) {
-                return Ok(());
+                return Ok(self.figures());
+            }
+        }
+    }
+
+    /// As [`Meter::one_by_one`], with calls that are awaited and return their reply.
+    pub async fn one_by_one_async<R: AsRef<[u8]>>(
+        mut self,
+        mut call: impl AsyncFnMut(&[u8]) -> Result<R>,
+    ) -> Result<Figures> {
+        let batch = if self.mode == Some(Mode::Loop) { BATCH } else { 1 };
+        let mut requests = vec![0; self.size * batch];
+        let mut replies = Vec::with_capacity(batch);
+        loop {
+            let first = self.fill_batch(&mut requests);
+            self.pace();
+            let begun = self.now();
+            for request in requests.chunks_exact(self.size) {
+                replies.push(call(request).await?);
+            }
+            let ended = self.now();
+            for (seq, reply) in (first..).zip(replies.drain(..)) {
+                self.check(seq, reply.as_ref())?;
+            }
+            let more = if batch > 1 { self.batch(begun, ended) } else { self.lap(begun, ended) };
+            if !more {
+                return Ok(self.figures());
             }
         }
     }
@@ -217,9 +250,9 @@ impl Meter {
     ///
     /// `call` is given what writes the request and what checks the reply.
     pub fn in_place(
-        &mut self,
+        mut self,
         mut call: impl FnMut(&dyn Fn(&mut [u8]), &mut dyn FnMut(&[u8])) -> Result<()>,
-    ) -> Result<()> {
+    ) -> Result<Figures> {
         loop {
             let seq = self.next;
             self.next += 1;
@@ -234,14 +267,14 @@ impl Meter {
                 self.count_wrong()?;
             }
             if !self.lap(begun, ended) {
-                return Ok(());
+                return Ok(self.figures());
             }
         }
     }
 
     /// Runs the sample with long requests that are answered by their [`ends`]; `call` sends the
     /// request as it is and returns the answer.
-    pub fn bulk(&mut self, mut call: impl FnMut(&[u8]) -> Result<[u8; ENDS]>) -> Result<()> {
+    pub fn bulk(mut self, mut call: impl FnMut(&[u8]) -> Result<[u8; ENDS]>) -> Result<Figures> {
         let mut request = self.long_request();
         loop {
             self.stamp(&mut request);
@@ -250,7 +283,7 @@ impl Meter {
             let ended = self.now();
             self.check_ends(&request, &reply)?;
             if !self.lap(begun, ended) {
-                return Ok(());
+                return Ok(self.figures());
             }
         }
     }
@@ -282,9 +315,9 @@ impl Meter {
     /// Runs the sample with whole windows: all requests, one after the other in one buffer, then
     /// all replies.
     pub fn by_window(
-        &mut self,
+        mut self,
         mut exchange: impl FnMut(&[u8], &mut [u8]) -> Result<()>,
-    ) -> Result<()> {
+    ) -> Result<Figures> {
         let len = self.size * self.window;
         let (mut requests, mut replies) = (vec![0; len], vec![0; len]);
         loop {
@@ -294,13 +327,13 @@ impl Meter {
                 self.check(seq, reply)?;
             }
             if !self.answered(self.window as u64) {
-                return Ok(());
+                return Ok(self.figures());
             }
         }
     }
 
     /// Runs the sample with a window that slides: each reply makes room for one request.
-    pub fn sliding(&mut self, link: &mut impl Duplex) -> Result<()> {
+    pub fn sliding(mut self, link: &mut impl Duplex) -> Result<Figures> {
         let (mut request, mut reply) = (vec![0; self.size], vec![0; self.size]);
         let mut due = self.next;
         for _ in 0..self.window {
@@ -322,18 +355,13 @@ impl Meter {
             self.check(due, &reply)?;
             due += 1;
         }
-        Ok(())
+        Ok(self.figures())
     }
 
     /// What was measured. A pipeline has no time per call.
     pub fn figures(&self) -> Figures {
         self.watch.figures(self.wrong)
     }
-}
-
-/// Whether a case is a pipeline.
-pub fn pipelined(case: &Case) -> bool {
-    case.mode == Some(Mode::Pipelined)
 }
 
 #[cfg(test)]
@@ -353,82 +381,22 @@ mod tests {
         Meter::new(watch, &Case { rate, ..case })
     }
 
-    #[test]
-    fn a_loop_checks_every_reply_and_has_a_mean() {
-        let mut meter = meter(Mode::Loop);
+    /// Runs calls that are echoed; `spoil` may damage what comes back, and knows the call's number.
+    fn echoed(mode: Mode, mut spoil: impl FnMut(u32, &mut [u8])) -> (u32, Figures) {
         let mut calls = 0;
-        meter
-            .one_by_one(|request, reply| {
-                calls += 1;
-                reply.copy_from_slice(request);
-                reply[20] ^= u8::from(calls == 700);
-                Ok(())
-            })
-            .expect("few errors");
-        let figures = meter.figures();
-        assert_eq!((figures.errors, figures.p50_ns), (1, None));
-        assert!(figures.per_s.expect("counted") > 0.0);
-    }
-
-    #[test]
-    fn paced_calls_keep_their_rate() {
-        // Calls are due from when the meter is there.
-        let begun = std::time::Instant::now();
-        let mut meter = meter(Mode::Paced);
-        let mut calls = 0_u32;
-        meter
-            .one_by_one(|request, reply| {
-                calls += 1;
-                reply.copy_from_slice(request);
-                Ok(())
-            })
-            .expect("an echo");
-        // Late calls catch up, but none comes early.
-        let most = begun.elapsed().as_secs_f64() * 10_000.0;
-        assert!(f64::from(calls) <= most + 1.0, "{calls} calls, {most} were due");
-    }
-
-    #[test]
-    fn in_place_writes_are_checked_in_place() {
-        let mut meter = meter(Mode::Latency);
-        let (mut room, mut calls) = ([0; 32], 0);
-        meter
-            .in_place(|write, check| {
-                write(&mut room);
-                calls += 1;
-                room[9] ^= u8::from(calls == 3);
-                check(&room);
-                Ok(())
-            })
-            .expect("few errors");
-        assert_eq!(meter.figures().errors, 1);
-    }
-
-    #[test]
-    fn the_answer_to_a_long_request_is_its_ends() {
-        let mut meter = meter(Mode::Bulk);
-        let mut calls = 0;
-        let call = |request: &[u8]| {
+        let echo = |request: &[u8], reply: &mut [u8]| {
             calls += 1;
-            let mut answer = ends(request).ok_or("too short")?;
-            answer[15] ^= u8::from(calls == 2);
-            Ok(answer)
+            reply.copy_from_slice(request);
+            spoil(calls, reply);
+            Ok(())
         };
-        meter.bulk(call).expect("few errors");
-        assert_eq!(meter.figures().errors, 1);
-        assert_eq!(ends(&[0; 7]), None);
+        let figures = meter(mode).exchange(echo).expect("few errors");
+        (calls, figures)
     }
 
     #[test]
     fn a_true_echo_has_no_errors() {
-        let mut meter = meter(Mode::Latency);
-        meter
-            .one_by_one(|request, reply| {
-                reply.copy_from_slice(request);
-                Ok(())
-            })
-            .expect("an echo");
-        let figures = meter.figures();
+        let (_, figures) = echoed(Mode::Latency, |_, _| {});
         assert_eq!(figures.errors, 0);
         assert!(figures.p50_ns.expect("timed") <= figures.p999_ns.expect("timed"));
         assert!(figures.per_s.expect("counted") > 0.0);
@@ -437,46 +405,82 @@ mod tests {
 
     #[test]
     fn stale_and_damaged_replies_are_counted() {
-        let mut meter = meter(Mode::Latency);
         let mut old = vec![0; 32];
-        let mut calls = 0;
-        meter
-            .one_by_one(|request, reply| {
+        let (_, figures) = echoed(Mode::Latency, |call, reply| match call {
+            2 => reply.copy_from_slice(&old),
+            3 => reply[31] ^= 1,
+            _ => old.copy_from_slice(reply),
+        });
+        assert_eq!(figures.errors, 2);
+    }
+
+    #[test]
+    fn batches_and_windows_are_checked_reply_by_reply_and_have_a_rate() {
+        let (_, figures) = echoed(Mode::Loop, |call, reply| reply[20] ^= u8::from(call == 700));
+        assert_eq!((figures.errors, figures.p50_ns), (1, None));
+        assert!(figures.per_s.expect("counted") > 0.0);
+        let (_, figures) = echoed(Mode::Pipelined, |window, replies| {
+            assert_eq!(replies.len(), 64 * 32);
+            replies[32 * 5 + 9] ^= u8::from(window == 1);
+        });
+        assert_eq!((figures.errors, figures.p50_ns), (1, None));
+    }
+
+    #[test]
+    fn awaited_calls_are_checked_in_turn_and_in_batches() {
+        for mode in [Mode::Latency, Mode::Loop] {
+            let mut calls = 0;
+            let echo = async |request: &[u8]| {
                 calls += 1;
-                reply.copy_from_slice(request);
-                match calls {
-                    2 => reply.copy_from_slice(&old),
-                    3 => reply[31] ^= 1,
-                    _ => old.copy_from_slice(request),
-                }
-                Ok(())
-            })
-            .expect("few errors");
-        assert_eq!(meter.figures().errors, 2);
+                let mut reply = request.to_vec();
+                reply[20] ^= u8::from(calls == 3);
+                Ok(reply)
+            };
+            let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+            let figures = runtime.block_on(meter(mode).one_by_one_async(echo)).expect("few errors");
+            assert_eq!((figures.errors, figures.p50_ns.is_some()), (1, mode == Mode::Latency));
+        }
+    }
+
+    #[test]
+    fn paced_calls_keep_their_rate() {
+        // Calls are due from when the meter is there.
+        let begun = std::time::Instant::now();
+        let (calls, _) = echoed(Mode::Paced, |_, _| {});
+        // Late calls catch up, but none comes early.
+        let most = begun.elapsed().as_secs_f64() * 10_000.0;
+        assert!(f64::from(calls) <= most + 1.0, "{calls} calls, {most} were due");
+    }
+
+    #[test]
+    fn in_place_writes_are_checked_in_place() {
+        let (mut room, mut calls) = ([0; 32], 0);
+        let call = |write: &dyn Fn(&mut [u8]), check: &mut dyn FnMut(&[u8])| {
+            write(&mut room);
+            calls += 1;
+            room[9] ^= u8::from(calls == 3);
+            check(&room);
+            Ok(())
+        };
+        assert_eq!(meter(Mode::Latency).in_place(call).expect("few errors").errors, 1);
+    }
+
+    #[test]
+    fn the_answer_to_a_long_request_is_its_ends() {
+        let mut calls = 0;
+        let call = |request: &[u8]| {
+            calls += 1;
+            let mut answer = ends(request).ok_or("too short")?;
+            answer[15] ^= u8::from(calls == 2);
+            Ok(answer)
+        };
+        assert_eq!(meter(Mode::Bulk).bulk(call).expect("few errors").errors, 1);
+        assert_eq!(ends(&[0; 7]), None);
     }
 
     #[test]
     fn hopeless_links_are_given_up() {
         assert!(meter(Mode::Latency).one_by_one(|_, _| Ok(())).is_err());
-    }
-
-    #[test]
-    fn windows_are_checked_one_by_one() {
-        let mut meter = meter(Mode::Pipelined);
-        assert_eq!(meter.window(), 64);
-        let mut windows = 0;
-        meter
-            .by_window(|requests, replies| {
-                replies.copy_from_slice(requests);
-                windows += 1;
-                if windows == 1 {
-                    replies[32 * 5 + 9] ^= 0x80;
-                }
-                Ok(())
-            })
-            .expect("few errors");
-        let figures = meter.figures();
-        assert_eq!((figures.errors, figures.p50_ns), (1, None));
     }
 
     #[test]
@@ -493,10 +497,8 @@ mod tests {
                 Ok(())
             }
         }
-        let mut meter = meter(Mode::Pipelined);
         let mut queue = Queue(Default::default());
-        meter.sliding(&mut queue).expect("an echo");
-        assert_eq!(meter.figures().errors, 0);
+        assert_eq!(meter(Mode::Pipelined).sliding(&mut queue).expect("an echo").errors, 0);
         assert!(queue.0.is_empty());
     }
 }

@@ -88,7 +88,7 @@ impl Runner {
     /// If the driver itself cannot go on.
     pub fn sample(
         &mut self,
-        contender: &dyn Contender,
+        contender: &Contender,
         case: Case,
         text: Option<&Text>,
     ) -> Result<Outcome> {
@@ -97,21 +97,21 @@ impl Runner {
         let dir = self.dir.path().join(self.count.to_string());
         std::fs::create_dir(&dir)?;
         let outcome = self.run(contender, case, text, &label, dir.clone());
-        contender.sweep(&label);
+        (contender.sweep)(&label);
         std::fs::remove_dir_all(&dir)?;
         outcome
     }
 
     fn run(
         &self,
-        contender: &dyn Contender,
+        contender: &Contender,
         case: Case,
         text: Option<&Text>,
         label: &str,
         dir: PathBuf,
     ) -> Result<Outcome> {
         let sample = Sample {
-            contender: contender.name().to_owned(),
+            contender: contender.name.to_owned(),
             case,
             spans: self.spans,
             ticker: self.ticker,
@@ -119,7 +119,7 @@ impl Runner {
             label: label.to_owned(),
             text: text.cloned(),
         };
-        let ends = match contender.open(&case) {
+        let ends = match (contender.open)(&case) {
             Ok(ends) => ends,
             Err(error) => return Ok(Outcome::Failed(error.to_string())),
         };
@@ -130,12 +130,12 @@ impl Runner {
             Some(end) => limit.min(end.saturating_duration_since(Instant::now())),
             None => limit,
         };
-        let paired = contender.paired();
+        let paired = contender.serve.is_some();
         let order = |role| self.order(&inherited, &sample, role, paired);
 
         // Ended by its handle, when everything else is over.
         let mut attendant = None;
-        if contender.attendant().is_some() {
+        if contender.attend.is_some() {
             let process = attendant.insert(Process::start(&order(Role::Attendant))?);
             if Control::map(&inherited.attendant)?.await_ready(patience).is_err() {
                 return Ok(match patience < limit {
@@ -144,7 +144,7 @@ impl Runner {
                 });
             }
         }
-        let launched = contender.domains();
+        let launched = contender.domains;
         let mut server = None;
         if paired && launched.is_none() {
             server = Some(Process::start(&order(Role::Server))?);

@@ -2,6 +2,8 @@
 
 use partywall_testkit::Random;
 
+use crate::error::Result;
+
 /// Sequence numbers and bytes that tell every request of a sample from its neighbours.
 #[derive(Debug)]
 pub struct Pattern(Vec<u8>);
@@ -39,6 +41,19 @@ impl Pattern {
             && reply[..STAMP] == seq.to_le_bytes()
             && reply[STAMP..] == *self.body(seq, size - STAMP)
     }
+}
+
+/// Copies a reply that must be as long as the room for it.
+///
+/// # Errors
+/// If it is not.
+#[inline]
+pub fn copy(reply: &[u8], room: &mut [u8]) -> Result<()> {
+    if reply.len() != room.len() {
+        return Err("a reply of another length".into());
+    }
+    room.copy_from_slice(reply);
+    Ok(())
 }
 
 #[cfg(test)]

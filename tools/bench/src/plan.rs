@@ -17,7 +17,7 @@ use partywall_testkit::Random;
 #[derive(Clone, Copy)]
 pub struct Entry {
     /// Whom.
-    pub contender: &'static dyn Contender,
+    pub contender: &'static Contender,
     /// Where and how.
     pub case: Case,
 }
@@ -49,12 +49,12 @@ impl Plan {
         let mut entries = Vec::new();
         let mut impossible = Vec::new();
         for contender in registry::of(bench) {
-            if choice.only.is_empty() || choice.only.iter().any(|name| name == contender.name()) {
-                if !registry::is_possible(contender) {
-                    impossible.push(contender.name());
+            if choice.only.is_empty() || choice.only.iter().any(|name| *name == contender.name) {
+                if !contender.is_possible() {
+                    impossible.push(contender.name);
                     continue;
                 }
-                let cases = contender.cases(&choice.sizes).into_iter();
+                let cases = (contender.cases)().into_iter();
                 let wanted = cases.filter(|case| choice.wants(case));
                 entries.extend(wanted.map(|case| Entry { contender, case }));
             }
@@ -79,7 +79,7 @@ impl Plan {
 
     /// Whether any contender's sides are domains.
     pub fn has_domains(&self) -> bool {
-        self.groups.iter().flatten().any(|entry| entry.contender.domains().is_some())
+        self.groups.iter().flatten().any(|entry| entry.contender.domains.is_some())
     }
 
     /// How many samples one full round takes.
@@ -110,7 +110,7 @@ impl Plan {
     }
 
     fn is_essential(&self, entry: &Entry) -> bool {
-        let contender = entry.contender.name();
+        let contender = entry.contender.name;
         self.essential.contains(&Key { contender, case: entry.case })
     }
 }
@@ -149,7 +149,7 @@ mod tests {
     }
 
     fn keys(entries: &[Entry]) -> Vec<(&'static str, Case)> {
-        entries.iter().map(|entry| (entry.contender.name(), entry.case)).collect()
+        entries.iter().map(|entry| (entry.contender.name, entry.case)).collect()
     }
 
     #[test]
@@ -188,7 +188,7 @@ mod tests {
     fn choices_leave_out() {
         let plan = plan(&["pipe"], false);
         let round = plan.round(&mut Random::new(1));
-        assert!(round.iter().all(|entry| entry.contender.name() == "pipe"));
+        assert!(round.iter().all(|entry| entry.contender.name == "pipe"));
         assert!(round.iter().all(|entry| entry.case.placement != Placement::TwoCores));
     }
 

@@ -166,7 +166,7 @@ pub fn figure(row: &Row, metric: Metric) -> Option<f64> {
 }
 
 fn by_round(rows: &[Row], key: Key, metric: Metric) -> HashMap<(u32, Tag), f64> {
-    let of_key = rows.iter().filter(|row| row.contender == key.contender && row.case() == key.case);
+    let of_key = rows.iter().filter(|row| row.contender == key.contender && row.case == key.case);
     of_key.filter_map(|row| Some(((row.rep, row.near), figure(row, metric)?))).collect()
 }
 
@@ -209,8 +209,9 @@ mod tests {
     const B: Key = Key { contender: "b", case: CASE };
     const C: Key = Key { contender: "c", case: CASE };
 
-    fn row(name: &str, near: Tag, rep: u32, p50: f64) -> Row {
-        Row::new(name, CASE, near, rep, Figures { p50_ns: Some(p50), ..Figures::default() })
+    fn row(contender: &'static str, near: Tag, rep: u32, p50: f64) -> Row {
+        let figures = Figures { p50_ns: Some(p50), ..Figures::default() };
+        Row { contender, case: CASE, near, rep, figures }
     }
 
     #[test]
@@ -242,19 +243,17 @@ mod tests {
     }
 
     #[test]
-    fn a_net_ratio_leaves_out_what_is_part_of_both() {
+    fn quantities_of_three_parties_count_once_all_are_there() {
         let rows = [row("a", None, 0, 4.0), row("b", None, 0, 13.0), row("c", None, 0, 3.0)];
-        let quantity = Quantity::Net { over: A, under: B, less: C };
-        assert_eq!(per_round(&rows, &quantity, Metric::P50), [(None, 0.1)]);
-    }
-
-    #[test]
-    fn the_least_of_others_counts_once_all_are_there() {
-        let rows = [row("a", None, 0, 6.0), row("b", None, 0, 4.0), row("c", None, 0, 3.0)];
         let others = &[("b", Some(Wait::Spin)), ("c", Some(Wait::Spin))];
-        let quantity = Quantity::Least { over: A, others };
-        assert_eq!(per_round(&rows, &quantity, Metric::P50), [(None, 2.0)]);
-        assert!(per_round(&rows[..2], &quantity, Metric::P50).is_empty());
+        for (quantity, value) in [
+            (Quantity::Net { over: A, under: B, less: C }, 0.1),
+            (Quantity::Excess { over: B, less: A, under: C }, 3.0),
+            (Quantity::Least { over: A, others }, 4.0 / 3.0),
+        ] {
+            assert_eq!(per_round(&rows, &quantity, Metric::P50), [(None, value)]);
+            assert!(per_round(&rows[..2], &quantity, Metric::P50).is_empty());
+        }
     }
 
     #[test]
@@ -265,10 +264,7 @@ mod tests {
             .flat_map(|size| {
                 let case = Case { size: Some(size), ..case };
                 let times = [("a", 5e6 + 0.3 * size as f64), ("b", 70.0 + 0.1 * size as f64)];
-                times.map(|(name, p50)| {
-                    let figures = Figures { p50_ns: Some(p50), ..Figures::default() };
-                    Row::new(name, case, None, 0, figures)
-                })
+                times.map(|(name, p50)| Row { case, ..row(name, None, 0, p50) })
             })
             .collect();
         let key = |contender| Key { contender, case };
@@ -276,13 +272,5 @@ mod tests {
         let found = per_round(&rows, &quantity, Metric::P50);
         assert!(found.len() == 1 && (found[0].1 - 3.0).abs() < 1e-6, "{found:?}");
         assert!(per_round(&rows[1..], &quantity, Metric::P50).is_empty());
-    }
-
-    #[test]
-    fn an_excess_takes_three_parties() {
-        let rows = [row("a", None, 0, 10.0), row("b", None, 0, 4.0), row("c", None, 0, 3.0)];
-        let quantity = Quantity::Excess { over: A, less: B, under: C };
-        assert_eq!(per_round(&rows, &quantity, Metric::P50), [(None, 2.0)]);
-        assert!(per_round(&rows[..2], &quantity, Metric::P50).is_empty());
     }
 }

@@ -1,86 +1,93 @@
-//! Who is measured.
-
-use partywall_abi::security::Isolation;
-use partywall_domain::machine::Feature;
+//! Who is measured, in the order of a report.
 
 use crate::case::Bench;
 use crate::contender::Contender;
-use crate::{calls, domains, words};
+use crate::domains::{call, gate, others};
+use crate::{calls, words};
 
-/// Every contender: one entry each.
-pub const ALL: &[(Bench, &dyn Contender)] = &[
-    (Bench::Calls, &calls::pipe::Pipe),
-    (Bench::Calls, &calls::uds_epoll::UdsEpoll),
-    (Bench::Calls, &calls::tonic_net::TONIC_UDS),
-    (Bench::Calls, &calls::tonic_net::TONIC_TCP),
-    (Bench::Calls, &calls::tonic_inline::TonicInline),
+const CALLS: &[Contender] = &[
+    calls::partywall::TONIC,
+    calls::partywall::BLOCKING,
+    calls::partywall::RAW,
+    calls::tonic_net::TONIC_UDS,
+    calls::tonic_net::TONIC_TCP,
+    calls::uds_epoll::UDS_EPOLL,
+    calls::pipe::PIPE,
     #[cfg(feature = "opponents")]
-    (Bench::Calls, &calls::iceoryx::Iceoryx2),
-    (Bench::Calls, &calls::line_probe::LineProbe),
-    (Bench::Calls, &calls::handoff_floor::HandoffFloor),
-    (Bench::Calls, &calls::asyncfd_floor::AsyncFdFloor),
-    (Bench::Calls, &calls::ring_floor::RingFloor),
-    (Bench::Calls, &calls::partywall::Raw),
-    (Bench::Calls, &calls::partywall::Blocking),
-    (Bench::Calls, &calls::partywall::Tonic),
-    (Bench::Words, &words::pipe::Pipe),
-    (Bench::Words, &words::uds::Uds),
-    (Bench::Words, &words::shm::Shm),
-    (Bench::Words, &words::tonic::TonicUds),
-    (Bench::Words, &words::partywall::Raw),
-    (Bench::Words, &words::partywall::TONIC),
-    (Bench::Words, &words::domain::DOMAIN),
-    (Bench::Words, &words::domain::DOMAIN_KEYS),
-    (Bench::Words, &words::partywall::DOMAIN_TONIC),
-    (Bench::Words, &words::partywall::DOMAIN_TONIC_KEYS),
-    (Bench::Words, &words::floor::FLOOR),
-    (Bench::Words, &words::floor::FLOOR_REUSE),
-    (Bench::Domain, &domains::call::Call),
-    (Bench::Domain, &domains::gate::GATE),
-    (Bench::Domain, &domains::gate::GATE_KEYS),
-    (Bench::Domain, &domains::others::DOMAIN_TONIC),
-    (Bench::Domain, &domains::others::DOMAIN_TONIC_KEYS),
-    (Bench::Domain, &domains::others::TONIC_INLINE),
-    (Bench::Domain, &domains::others::RING_RAW),
-    (Bench::Domain, &domains::others::RING_TONIC),
-    (Bench::Domain, &domains::others::HANDOFF_FLOOR),
-    (Bench::Domain, &domains::others::UDS_EPOLL),
-    (Bench::Domain, &domains::call::Memcpy),
-    (Bench::Domain, &domains::call::Clock),
+    calls::iceoryx::ICEORYX2,
+    calls::tonic_inline::TONIC_INLINE,
+    calls::asyncfd_floor::ASYNCFD_FLOOR,
+    calls::handoff_floor::HANDOFF_FLOOR,
+    calls::ring_floor::RING_FLOOR,
+    calls::line_probe::LINE_PROBE,
 ];
 
-/// Whether this machine has what a contender needs.
-pub fn is_possible(contender: &dyn Contender) -> bool {
-    contender.domains() != Some(Isolation::ProtectionKeys) || Feature::ProtectionKeys.look().there
-}
+const WORDS: &[Contender] = &[
+    words::partywall::TONIC,
+    words::partywall::RAW,
+    words::partywall::DOMAIN_TONIC,
+    words::partywall::DOMAIN_TONIC_KEYS,
+    words::domain::DOMAIN,
+    words::domain::DOMAIN_KEYS,
+    words::tonic::TONIC_UDS,
+    words::stream::UDS,
+    words::stream::PIPE,
+    words::shm::SHM,
+    words::floor::FLOOR,
+    words::floor::FLOOR_REUSE,
+];
+
+const DOMAIN: &[Contender] = &[
+    gate::GATE,
+    gate::GATE_KEYS,
+    others::DOMAIN_TONIC,
+    others::DOMAIN_TONIC_KEYS,
+    others::RING_TONIC,
+    others::RING_RAW,
+    others::UDS_EPOLL,
+    others::TONIC_INLINE,
+    others::HANDOFF_FLOOR,
+    call::CALL,
+    call::MEMCPY,
+    call::CLOCK,
+];
 
 /// The contenders of a bench.
-pub fn of(bench: Bench) -> impl Iterator<Item = &'static dyn Contender> {
-    ALL.iter().filter(move |entry| entry.0 == bench).map(|entry| entry.1)
+pub fn of(bench: Bench) -> &'static [Contender] {
+    match bench {
+        Bench::Calls => CALLS,
+        Bench::Words => WORDS,
+        Bench::Domain => DOMAIN,
+    }
 }
 
 /// A contender by name.
-pub fn named(bench: Bench, name: &str) -> Option<&'static dyn Contender> {
-    of(bench).find(|contender| contender.name() == name)
+pub fn named(bench: Bench, name: &str) -> Option<&'static Contender> {
+    of(bench).iter().find(|contender| contender.name == name)
+}
+
+/// Where a contender stands in a report.
+pub fn place(bench: Bench, name: &str) -> Option<usize> {
+    of(bench).iter().position(|contender| contender.name == name)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::case::{CALL_SIZES, DOMAIN_SIZES, WORD_SIZES};
+    use crate::case::{DOMAIN_SIZES, WORD_SIZES};
+    use crate::target::{floors, targets};
     use std::collections::HashSet;
 
-    const BENCHES: [(Bench, &[u64]); 3] =
-        [(Bench::Calls, &CALL_SIZES), (Bench::Words, &WORD_SIZES), (Bench::Domain, &DOMAIN_SIZES)];
+    const BENCHES: [Bench; 3] = [Bench::Calls, Bench::Words, Bench::Domain];
 
     #[test]
     fn names_and_cells_are_unique() {
-        for (bench, sizes) in BENCHES {
-            let names: Vec<_> = of(bench).map(|contender| contender.name()).collect();
-            assert_eq!(names.iter().collect::<HashSet<_>>().len(), names.len());
+        for bench in BENCHES {
+            let names: HashSet<_> = of(bench).iter().map(|contender| contender.name).collect();
+            assert_eq!(names.len(), of(bench).len());
             for contender in of(bench) {
-                let cases = contender.cases(sizes);
-                assert!(!cases.is_empty(), "{} measures nothing", contender.name());
+                let cases = (contender.cases)();
+                assert!(!cases.is_empty(), "{} measures nothing", contender.name);
                 assert_eq!(cases.iter().collect::<HashSet<_>>().len(), cases.len());
                 assert!(cases.iter().all(|case| case.bench == bench));
             }
@@ -89,13 +96,13 @@ mod tests {
 
     #[test]
     fn every_target_names_a_cell_that_exists() {
-        for (bench, sizes) in BENCHES {
-            let mut targets = crate::target::targets(bench, sizes);
-            targets.extend(crate::target::floors(bench));
-            for key in targets.iter().flat_map(|target| target.quantity.keys()) {
+        for bench in BENCHES {
+            let sizes = if bench == Bench::Words { &WORD_SIZES } else { &DOMAIN_SIZES };
+            let all = targets(bench, sizes).into_iter().chain(floors(bench));
+            for key in all.flat_map(|target| target.quantity.keys()) {
                 if let Some(contender) = named(bench, key.contender) {
-                    let cases = contender.cases(sizes);
-                    assert!(cases.contains(&key.case), "{} lacks {}", key.contender, key.case);
+                    let there = (contender.cases)().contains(&key.case);
+                    assert!(there, "{} lacks {}", key.contender, key.case);
                 }
             }
         }

@@ -1,14 +1,29 @@
 //! What a run says, in the terminal and in files.
 
 pub mod html;
-pub mod json;
 pub mod plot;
 pub mod summary;
 pub mod table;
 pub mod terms;
 
+use serde_json::json;
+
+use crate::driver::Run;
 use crate::ratio::Tag;
 use crate::stats::Estimate;
+
+/// The JSON file: the machine, every row, and what was made of them.
+pub fn json(run: &Run) -> String {
+    let file = json!({
+        "machine": run.machine,
+        "rows": run.rows,
+        "floors": run.floors,
+        "targets": run.targets,
+        "warnings": run.warnings(),
+        "run": run.tally,
+    });
+    format!("{file:#}\n")
+}
 
 /// A median and its interval, if there were enough samples for one.
 pub fn estimate(found: &Estimate, show: impl Fn(f64) -> String) -> String {

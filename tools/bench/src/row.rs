@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::case::{Bench, Case, Clock, Mode, Op, Placement, Wait};
+use crate::case::Case;
 
 /// Figures of one sample; none where a figure does not apply.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
@@ -26,28 +26,15 @@ pub struct Figures {
 }
 
 /// A row of the JSON file.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Row {
-    /// `calls`, `words` or `domain`.
-    pub bench: Bench,
     /// Who was measured.
-    pub contender: String,
-    /// How calls follow each other.
-    pub mode: Option<Mode>,
-    /// What the word count service was asked for.
-    pub op: Option<Op>,
-    /// What was timed.
-    pub clock: Option<Clock>,
-    /// Bytes or words.
-    pub size: Option<u64>,
-    /// Calls per second that were asked for.
-    pub rate: Option<u64>,
-    /// Where the processes ran.
-    pub placement: Placement,
+    pub contender: &'static str,
+    /// The cell.
+    #[serde(flatten)]
+    pub case: Case,
     /// Whether the two cores were near each other; none where it does not matter.
     pub near: Option<bool>,
-    /// How the sides waited.
-    pub wait: Option<Wait>,
     /// The round.
     pub rep: u32,
     /// What was measured.
@@ -55,84 +42,23 @@ pub struct Row {
     pub figures: Figures,
 }
 
-impl Row {
-    /// Joins what was measured with where.
-    pub fn new(
-        contender: &str,
-        case: Case,
-        near: Option<bool>,
-        rep: u32,
-        figures: Figures,
-    ) -> Self {
-        Self {
-            bench: case.bench,
-            contender: contender.to_owned(),
-            mode: case.mode,
-            op: case.op,
-            clock: case.clock,
-            size: case.size,
-            rate: case.rate,
-            placement: case.placement,
-            near,
-            wait: case.wait,
-            rep,
-            figures,
-        }
-    }
-
-    /// The cell this row belongs to.
-    pub fn case(&self) -> Case {
-        Case {
-            bench: self.bench,
-            mode: self.mode,
-            op: self.op,
-            clock: self.clock,
-            size: self.size,
-            rate: self.rate,
-            placement: self.placement,
-            wait: self.wait,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::case::{Mode, Placement, Wait};
 
     #[test]
     fn a_row_has_every_promised_key() {
         let case = Case::call(Mode::Latency, Some(32), Placement::SameCore, Some(Wait::Block));
         let figures = Figures { p50_ns: Some(1.5), ..Figures::default() };
-        let row = Row::new("pipe", case, None, 3, figures);
+        let row = Row { contender: "pipe", case, near: None, rep: 3, figures };
         let json = serde_json::to_value(&row).expect("a row is plain data");
-        let keys = [
-            "bench",
-            "contender",
-            "mode",
-            "op",
-            "clock",
-            "size",
-            "rate",
-            "placement",
-            "near",
-            "wait",
-            "rep",
-            "p50_ns",
-            "p99_ns",
-            "p999_ns",
-            "one_way_cycles",
-            "per_s",
-            "cpu_ns",
-            "errors",
-        ];
-        for key in keys {
-            assert!(json.get(key).is_some(), "{key} is missing");
-        }
-        assert_eq!(json["bench"], "calls");
-        assert_eq!(json["placement"], "same-core");
-        assert_eq!(json["wait"], "block");
-        assert!(json["near"].is_null());
-        assert!(json["p99_ns"].is_null());
-        assert_eq!(serde_json::from_value::<Row>(json).expect("reads back"), row);
+        let expected = serde_json::json!({
+            "bench": "calls", "contender": "pipe", "mode": "latency", "op": null, "clock": null,
+            "size": 32, "rate": null, "placement": "same-core", "near": null, "wait": "block",
+            "rep": 3, "p50_ns": 1.5, "p99_ns": null, "p999_ns": null, "one_way_cycles": null,
+            "per_s": null, "cpu_ns": null, "admission_ns": null, "errors": 0,
+        });
+        assert_eq!(json, expected);
     }
 }

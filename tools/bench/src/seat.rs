@@ -10,7 +10,6 @@ use crate::case::Case;
 use crate::control::Control;
 use crate::error::Result;
 use crate::meter::Meter;
-use crate::row::Figures;
 use crate::stopwatch::{Spans, Stopwatch};
 use crate::sys::clock::Ticker;
 use crate::text::Text;
@@ -41,7 +40,6 @@ pub struct Seat {
     control: Control,
     ends: Vec<Option<OwnedFd>>,
     lifeline: Option<OwnedFd>,
-    figures: Option<Figures>,
     admission: Option<Duration>,
 }
 
@@ -53,7 +51,7 @@ impl Seat {
         ends: Vec<Option<OwnedFd>>,
         lifeline: Option<OwnedFd>,
     ) -> Self {
-        Self { sample, control, ends, lifeline, figures: None, admission: None }
+        Self { sample, control, ends, lifeline, admission: None }
     }
 
     /// The case to measure.
@@ -116,9 +114,9 @@ impl Seat {
     ///
     /// # Errors
     /// Those of `connect`.
-    pub fn admitted<T>(&mut self, connect: impl FnOnce() -> Result<T>) -> Result<T> {
+    pub fn admitted<T>(&mut self, connect: impl FnOnce(&Self) -> Result<T>) -> Result<T> {
         let start = Instant::now();
-        let link = connect()?;
+        let link = connect(self)?;
         self.admission = Some(start.elapsed());
         Ok(link)
     }
@@ -145,16 +143,9 @@ impl Seat {
         Ok(Meter::new(self.stopwatch()?, &self.sample.case))
     }
 
-    /// Client: leaves the result.
-    pub fn finish(&mut self, figures: Figures) {
-        self.figures = Some(figures);
-    }
-
-    /// The result, once the client has returned.
-    pub(crate) fn result(&self) -> Result<Figures> {
-        let figures = self.figures.ok_or("the client left no result")?;
-        let admission_ns = self.admission.map(|span| span.as_nanos() as f64);
-        Ok(Figures { admission_ns, ..figures })
+    /// How long it took to connect; none if the client was connected before.
+    pub(crate) fn admission(&self) -> Option<Duration> {
+        self.admission
     }
 
     pub(crate) fn ticker(&self) -> Ticker {

@@ -201,7 +201,11 @@ pub fn apply_floors(findings: &mut [Finding], floors: &[Finding]) {
         if let (Some(floor), true) = (broken, judged.contains(&finding.verdict)) {
             finding.verdict = Verdict::Void;
             let measured = floor.measured.map_or(String::new(), |m| floor.quantity.show(m.median));
-            finding.why = format!("{} is {measured}, not {}", floor.text, floor.bound);
+            finding.why = format!(
+                "its floor does not hold: {} is {measured}, not {}. Disregard this row, end what else \
+                 runs on the machine, and measure again",
+                floor.text, floor.bound
+            );
         }
     }
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::case::Op;
+use crate::error::Result;
 
 /// A text and what is known about it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,11 +56,16 @@ impl Answer {
     }
 
     /// The inverse of [`Answer::encode`].
-    pub fn decode(bytes: &[u8; ANSWER_BYTES]) -> Self {
-        let mut fields = bytes
-            .chunks_exact(8)
-            .map(|field| u64::from_le_bytes(field.try_into().expect("chunks of eight bytes")));
-        let mut next = || fields.next().expect("three fields");
-        Self { total: next(), distinct: next(), checksum: next() }
+    ///
+    /// # Errors
+    /// If there are more or fewer bytes.
+    pub fn decode(bytes: &[u8]) -> Result<Self> {
+        let (fields, rest) = bytes.as_chunks();
+        match fields.iter().copied().map(u64::from_le_bytes).collect::<Vec<_>>()[..] {
+            [total, distinct, checksum] if rest.is_empty() => {
+                Ok(Self { total, distinct, checksum })
+            }
+            _ => Err("an answer of another length".into()),
+        }
     }
 }

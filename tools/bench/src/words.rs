@@ -12,11 +12,9 @@ pub mod domain;
 pub mod floor;
 pub mod generate;
 pub mod partywall;
-pub mod pipe;
 pub mod shm;
 pub mod stream;
 pub mod tonic;
-pub mod uds;
 
 use std::fs::File;
 use std::io;
@@ -26,16 +24,17 @@ use std::path::Path;
 use rustix::buffer::spare_capacity;
 use rustix::io::Errno;
 
-use crate::case::{COUNTS_MAX, Case, Clock, Op, Wait};
+use crate::case::{COUNTS_MAX, Case, Clock, Op, WORD_SIZES, Wait};
 use crate::error::Result;
+use crate::row::Figures;
 use crate::seat::Seat;
 use crate::sys::cpu::process_cpu_ns;
 use crate::text::{Answer, Text};
 
 /// The cells of a contender: both operations under clock B, the total under clock A.
-pub fn cases(sizes: &[u64], wait: Option<Wait>) -> Vec<Case> {
+pub fn cases(wait: Option<Wait>) -> Vec<Case> {
     let mut cases = Vec::new();
-    for &words in sizes {
+    for words in WORD_SIZES {
         cases.push(Case::words(Clock::A, Op::Total, words, wait));
         cases.push(Case::words(Clock::B, Op::Total, words, wait));
         if words <= COUNTS_MAX {
@@ -49,7 +48,7 @@ pub fn cases(sizes: &[u64], wait: Option<Wait>) -> Vec<Case> {
 ///
 /// # Errors
 /// Those of `ask`.
-pub fn drive(seat: &mut Seat, mut ask: impl FnMut(&Text, Op) -> Result<Answer>) -> Result<()> {
+pub fn drive(seat: &Seat, mut ask: impl FnMut(&Text, Op) -> Result<Answer>) -> Result<Figures> {
     let text = seat.text()?;
     let case = seat.case();
     let op = case.op.ok_or("not a case of words")?;
@@ -61,9 +60,7 @@ pub fn drive(seat: &mut Seat, mut ask: impl FnMut(&Text, Op) -> Result<Answer>) 
         let before = cpu()?;
         wrong += u64::from(ask(&text, op)? != expected);
         let spent = (!others.is_empty()).then_some((cpu()? - before) as f64);
-        let figures = crate::row::Figures { cpu_ns: spent, errors: wrong, ..Default::default() };
-        seat.finish(figures);
-        return Ok(());
+        return Ok(Figures { cpu_ns: spent, errors: wrong, ..Figures::default() });
     }
     let mut watch = seat.stopwatch()?;
     loop {
@@ -71,8 +68,7 @@ pub fn drive(seat: &mut Seat, mut ask: impl FnMut(&Text, Op) -> Result<Answer>) 
         let answer = ask(&text, op)?;
         wrong += u64::from(answer != expected);
         if !watch.lap(begun, watch.now()) {
-            seat.finish(watch.figures(wrong));
-            return Ok(());
+            return Ok(watch.figures(wrong));
         }
     }
 }

@@ -14,73 +14,66 @@ use rustix::net::{
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
+use super::bare;
 use super::tonic_net::{closed, runtime};
-use super::{ANYWHERE, bare};
 use crate::case::{Case, Wait};
-use crate::contender::{Contender, Ends, Side};
+use crate::contender::{Contender, Ends, Kind, Side};
 use crate::error::Result;
+use crate::pattern::STAMP;
+use crate::row::Figures;
 use crate::seat::Seat;
 
-/// The contender.
-#[derive(Debug)]
-pub struct AsyncFdFloor;
+/// A wake-up of a task.
+pub const ASYNCFD_FLOOR: Contender = Contender::new(
+    Kind::Floor,
+    "asyncfd-floor",
+    "a bare wake-up of a tokio task, there and back",
+    || bare(Wait::Block),
+    call,
+)
+.opened(open)
+.served(serve);
 
 const BATCH: usize = 32;
 
-impl Contender for AsyncFdFloor {
-    fn name(&self) -> &'static str {
-        "asyncfd-floor"
-    }
+fn open(_: &Case) -> Result<Ends> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    Ok(Ends(vec![(Side::Server, pair.0), (Side::Client, pair.1)]))
+}
 
-    fn cases(&self, _: &[u64]) -> Vec<Case> {
-        bare(Wait::Block, &ANYWHERE)
-    }
-
-    fn open(&self, _: &Case) -> Result<Ends> {
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-        Ok(Ends(vec![(Side::Server, pair.0), (Side::Client, pair.1)]))
-    }
-
-    fn serve(&self, seat: &mut Seat) -> Result<()> {
-        runtime()?.block_on(async {
-            let mut bell = Bell::new(seat.take(0)?)?;
-            let gone = closed(seat.lifeline()?)?;
-            tokio::pin!(gone);
-            seat.ready();
-            loop {
-                let heard = tokio::select! {
-                    biased;
-                    heard = bell.hear() => heard?,
-                    () = &mut gone => false,
-                };
-                // The client may also go between a ring and the answer.
-                if !heard || bell.ring().is_err() {
-                    return Ok(());
-                }
+fn serve(seat: &mut Seat) -> Result<()> {
+    runtime()?.block_on(async {
+        let mut bell = Bell::new(seat.take(0)?)?;
+        let gone = closed(seat.lifeline()?)?;
+        tokio::pin!(gone);
+        seat.ready();
+        loop {
+            let heard = tokio::select! {
+                biased;
+                heard = bell.hear() => heard?,
+                () = &mut gone => false,
+            };
+            // The client may also go between a ring and the answer.
+            if !heard || bell.ring().is_err() {
+                return Ok(());
             }
-        })
-    }
+        }
+    })
+}
 
-    fn call(&self, seat: &mut Seat) -> Result<()> {
-        runtime()?.block_on(async {
-            let mut bell = Bell::new(seat.take(1)?)?;
-            let mut meter = seat.meter()?;
-            loop {
-                let begun = meter.now();
-                bell.ring()?;
-                if !bell.hear().await? {
-                    return Err("the server has gone".into());
-                }
-                let ended = meter.now();
-                if !meter.lap(begun, ended) {
-                    break;
-                }
+fn call(seat: &mut Seat) -> Result<Figures> {
+    runtime()?.block_on(async {
+        let mut bell = Bell::new(seat.take(1)?)?;
+        let ring = async |number: &[u8]| {
+            bell.ring()?;
+            if !bell.hear().await? {
+                return Err("the server has gone".into());
             }
-            seat.finish(meter.figures());
-            Ok(())
-        })
-    }
+            Ok(<[u8; STAMP]>::try_from(number)?)
+        };
+        seat.meter()?.one_by_one_async(ring).await
+    })
 }
 
 struct Bell {

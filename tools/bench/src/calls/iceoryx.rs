@@ -15,16 +15,25 @@ use iceoryx2::port::server::Server;
 use iceoryx2::prelude::*;
 use iceoryx2::service::port_factory::{event, request_response};
 
-use super::cases;
-use crate::case::{Case, Mode, Wait};
-use crate::contender::Contender;
+use super::spinning_or_sleeping;
+use crate::case::{Case, Mode};
+use crate::contender::{Contender, Kind};
 use crate::error::Result;
-use crate::meter::{Duplex, pipelined};
+use crate::meter::Duplex;
+use crate::pattern::copy;
+use crate::row::Figures;
 use crate::seat::Seat;
 
-/// The contender.
-#[derive(Debug)]
-pub struct Iceoryx2;
+/// The request-response of iceoryx2.
+pub const ICEORYX2: Contender = Contender::new(
+    Kind::Other,
+    "iceoryx2",
+    "iceoryx2's request and response, polling (spin) or with its events (block)",
+    spinning_or_sleeping,
+    call,
+)
+.served(serve)
+.swept(sweep);
 
 type Ipc = ipc::Service;
 
@@ -36,84 +45,70 @@ const GONE: EventId = EventId::new(1);
 
 const SHARED_MEMORY: &str = "/dev/shm";
 
-impl Contender for Iceoryx2 {
-    fn name(&self) -> &'static str {
-        "iceoryx2"
-    }
-
-    fn cases(&self, _: &[u64]) -> Vec<Case> {
-        cases(&[Wait::Spin, Wait::Block])
-    }
-
-    fn serve(&self, seat: &mut Seat) -> Result<()> {
-        let services = Services::open(seat, true)?;
-        let server =
-            services.calls.server_builder().initial_max_slice_len(seat.case().bytes()).create()?;
-        let bells = services.bells(wait(seat) == Wait::Block, true)?;
-        let lifeline = seat.lifeline()?;
-        let mut private = Vec::new();
-        let mut empty = 0;
-        seat.ready();
-        loop {
-            let Some(bells) = &bells else {
-                empty = if echo(&server, &mut private)? { 0 } else { empty + 1 };
-                if empty >= LOOKS && has_ended(&lifeline)? {
-                    return Ok(());
-                }
-                empty %= LOOKS;
-                continue;
-            };
-            let mut gone = false;
-            bells.listener.blocking_wait(|event| gone |= event.id == GONE)?;
-            if gone {
+fn serve(seat: &mut Seat) -> Result<()> {
+    let services = Services::open(seat, true)?;
+    let server =
+        services.calls.server_builder().initial_max_slice_len(seat.case().bytes()).create()?;
+    let bells = services.bells(seat.case().sleeps(), true)?;
+    let lifeline = seat.lifeline()?;
+    let mut private = Vec::new();
+    let mut empty = 0;
+    seat.ready();
+    loop {
+        let Some(bells) = &bells else {
+            empty = if echo(&server, &mut private)? { 0 } else { empty + 1 };
+            if empty >= LOOKS && has_ended(&lifeline)? {
                 return Ok(());
             }
-            if echo(&server, &mut private)? {
-                bells.notifier.notify()?;
-            }
+            empty %= LOOKS;
+            continue;
+        };
+        let mut gone = false;
+        bells.listener.blocking_wait(|event| gone |= event.id == GONE)?;
+        if gone {
+            return Ok(());
         }
-    }
-
-    fn call(&self, seat: &mut Seat) -> Result<()> {
-        let services = Services::open(seat, false)?;
-        let size = seat.case().bytes();
-        let client = services.calls.client_builder().initial_max_slice_len(size).create()?;
-        let bells = services.bells(wait(seat) == Wait::Block, false)?;
-        let mut link = Link { client, bells, pending: VecDeque::new() };
-        let mut meter = seat.meter()?;
-        match (pipelined(&seat.case()), wait(seat)) {
-            (true, Wait::Spin) => meter.sliding(&mut link)?,
-            (true, Wait::Block) => meter.by_window(|requests, replies| {
-                requests.chunks_exact(size).try_for_each(|request| link.put(request))?;
-                link.ring()?;
-                replies.chunks_exact_mut(size).try_for_each(|reply| link.receive(reply))
-            })?,
-            (false, _) => meter.one_by_one(|request, reply| {
-                link.send(request)?;
-                link.receive(reply)
-            })?,
-        }
-        seat.finish(meter.figures());
-        if let Some(bells) = &link.bells {
-            bells.notifier.notify_with_custom_event_id(GONE)?;
-        }
-        Ok(())
-    }
-
-    fn sweep(&self, label: &str) {
-        let Ok(files) = std::fs::read_dir(SHARED_MEMORY) else { return };
-        let prefix = prefix(label);
-        for file in files.flatten() {
-            if file.file_name().to_string_lossy().starts_with(&prefix) {
-                // A file that has gone meanwhile is what was wanted.
-                let _ = std::fs::remove_file(file.path());
-            }
+        if echo(&server, &mut private)? {
+            bells.notifier.notify()?;
         }
     }
 }
 
-fn wait(seat: &Seat) -> Wait {
-    seat.case().wait.unwrap_or(Wait::Block)
+fn call(seat: &mut Seat) -> Result<Figures> {
+    let services = Services::open(seat, false)?;
+    let case = seat.case();
+    let size = case.bytes();
+    let client = services.calls.client_builder().initial_max_slice_len(size).create()?;
+    let bells = services.bells(case.sleeps(), false)?;
+    let mut link = Link { client, bells, pending: VecDeque::new() };
+    let meter = seat.meter()?;
+    let figures = match (case.is_pipelined(), case.sleeps()) {
+        (true, false) => meter.sliding(&mut link)?,
+        (true, true) => meter.by_window(|requests, replies| {
+            requests.chunks_exact(size).try_for_each(|request| link.put(request))?;
+            link.ring()?;
+            replies.chunks_exact_mut(size).try_for_each(|reply| link.receive(reply))
+        })?,
+        (false, _) => meter.one_by_one(|request, reply| {
+            link.send(request)?;
+            link.receive(reply)
+        })?,
+    };
+    if let Some(bells) = &link.bells {
+        bells.notifier.notify_with_custom_event_id(GONE)?;
+    }
+    Ok(figures)
+}
+
+/// Removes the shared memory of a killed sample.
+fn sweep(label: &str) {
+    let prefix = prefix(label);
+    for file in std::fs::read_dir(SHARED_MEMORY).into_iter().flatten().flatten() {
+        if file.file_name().to_string_lossy().starts_with(&prefix) {
+            // A file that has gone meanwhile is what was wanted.
+            let _ = std::fs::remove_file(file.path());
+        }
+    }
 }
 
 fn prefix(label: &str) -> String {
@@ -232,12 +227,7 @@ impl Duplex for Link {
         let pending = self.pending.pop_front().ok_or("nothing is in flight")?;
         loop {
             if let Some(response) = pending.receive()? {
-                let payload = response.payload();
-                if payload.len() != reply.len() {
-                    return Err("a reply of another size".into());
-                }
-                reply.copy_from_slice(payload);
-                return Ok(());
+                return copy(response.payload(), reply);
             }
             if let Some(bells) = &self.bells {
                 bells.listener.blocking_wait(|_| {})?;

@@ -12,16 +12,24 @@
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Release};
 
-use super::{NOT_ONE_CORE, bare};
+use super::bare;
 use crate::case::{Case, Wait};
-use crate::contender::{Contender, Ends, Side};
+use crate::contender::{Contender, Ends, Kind, Side};
 use crate::error::Result;
+use crate::row::Figures;
 use crate::seat::Seat;
 use crate::sys::shared::{self, Shared};
 
-/// The contender.
-#[derive(Debug)]
-pub struct LineProbe;
+/// A bounced word.
+pub const LINE_PROBE: Contender = Contender::new(
+    Kind::Floor,
+    "line-probe",
+    "one word bounced between two cores",
+    || bare(Wait::Spin),
+    call,
+)
+.opened(open)
+.served(serve);
 
 const GONE: u64 = u64::MAX;
 const LINE: usize = 64;
@@ -32,60 +40,48 @@ fn place(memory: &Shared, number: u64) -> &AtomicU64 {
     memory.long((number % LINES) as usize * LINE)
 }
 
-impl Contender for LineProbe {
-    fn name(&self) -> &'static str {
-        "line-probe"
-    }
+fn open(_: &Case) -> Result<Ends> {
+    Ok(Ends(vec![(Side::Both, shared::create(LINES as usize * LINE)?)]))
+}
 
-    fn cases(&self, _: &[u64]) -> Vec<Case> {
-        bare(Wait::Spin, &NOT_ONE_CORE)
-    }
-
-    fn open(&self, _: &Case) -> Result<Ends> {
-        Ok(Ends(vec![(Side::Both, shared::create(LINES as usize * LINE)?)]))
-    }
-
-    fn serve(&self, seat: &mut Seat) -> Result<()> {
-        let memory = Shared::map(seat.take(0)?)?;
-        seat.ready();
-        for number in 0.. {
-            let (line, request) = (place(&memory, number), 2 * number + 1);
-            loop {
-                // SYNC(line.bounce)
-                match line.load(Acquire) {
-                    GONE => return Ok(()),
-                    seen if seen == request => break,
-                    _ => {}
-                }
+fn serve(seat: &mut Seat) -> Result<()> {
+    let memory = Shared::map(seat.take(0)?)?;
+    seat.ready();
+    for number in 0.. {
+        let (line, request) = (place(&memory, number), 2 * number + 1);
+        loop {
+            // SYNC(line.bounce)
+            match line.load(Acquire) {
+                GONE => return Ok(()),
+                seen if seen == request => break,
+                _ => {}
             }
-            // SYNC(line.bounce)
-            line.store(request + 1, Release);
         }
-        Ok(())
+        // SYNC(line.bounce)
+        line.store(request + 1, Release);
     }
+    Ok(())
+}
 
-    fn call(&self, seat: &mut Seat) -> Result<()> {
-        let memory = Shared::map(seat.take(0)?)?;
-        let mut meter = seat.meter()?;
-        let mut next = 0;
-        meter.one_by_one(|request, reply| {
-            let number = u64::from_le_bytes(request.try_into()?);
-            let (line, request) = (place(&memory, number), 2 * number + 1);
-            next = number + 1;
+fn call(seat: &mut Seat) -> Result<Figures> {
+    let memory = Shared::map(seat.take(0)?)?;
+    let mut next = 0;
+    let figures = seat.meter()?.one_by_one(|request, reply| {
+        let number = u64::from_le_bytes(request.try_into()?);
+        let (line, request) = (place(&memory, number), 2 * number + 1);
+        next = number + 1;
+        // SYNC(line.bounce)
+        line.store(request, Release);
+        let seen = loop {
             // SYNC(line.bounce)
-            line.store(request, Release);
-            let seen = loop {
-                // SYNC(line.bounce)
-                match line.load(Acquire) {
-                    seen if seen == request => {}
-                    seen => break seen,
-                }
-            };
-            reply.copy_from_slice(&((seen - 2) / 2).to_le_bytes());
-            Ok(())
-        })?;
-        place(&memory, next).store(GONE, Release);
-        seat.finish(meter.figures());
+            match line.load(Acquire) {
+                seen if seen == request => {}
+                seen => break seen,
+            }
+        };
+        reply.copy_from_slice(&((seen - 2) / 2).to_le_bytes());
         Ok(())
-    }
+    })?;
+    place(&memory, next).store(GONE, Release);
+    Ok(figures)
 }

@@ -5,7 +5,6 @@
 //! anything: authorisation is in force, with one entry.
 
 use std::os::fd::AsFd;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use partywall_abi::layout::Geometry;
@@ -15,26 +14,49 @@ use partywall_shm::memory::{self, OutboxError};
 use partywall_shm::setup::{Adopted, Pending};
 use partywall_shm::socket::{self, Endpoint};
 
-use super::cases;
-use super::stubs::{self, BenchClient, proto};
+use super::spinning_or_sleeping;
+use super::stubs::{self, measure, proto};
 use super::tonic_net::{closed, runtime};
-use crate::case::{Case, Mode, Wait};
-use crate::contender::{Attendant, Contender, Ends, Side};
+use crate::case::{Case, Wait};
+use crate::contender::{Contender, Ends, Kind, Side};
 use crate::error::Result;
-use crate::meter::{self, pipelined};
+use crate::pattern::copy;
+use crate::row::Figures;
 use crate::seat::Seat;
 
-/// The link without calls: messages of bytes.
-#[derive(Debug)]
-pub struct Raw;
+/// Stubs over the async channel against the async server.
+pub const TONIC: Contender = Contender::new(
+    Kind::Ours,
+    "partywall-tonic",
+    "tonic's generated stubs over Partywall's channel, as programs use it",
+    spinning_or_sleeping,
+    call_stubs,
+)
+.attended(coordinate)
+.served(serve);
 
 /// The blocking channel against the async server.
-#[derive(Debug)]
-pub struct Blocking;
+pub const BLOCKING: Contender = Contender::new(
+    Kind::Ours,
+    "partywall-blocking",
+    "Partywall's blocking channel against the async server",
+    // One call at a time is all it does.
+    || spinning_or_sleeping().into_iter().filter(|case| !case.is_pipelined()).collect(),
+    call_blocking,
+)
+.attended(coordinate)
+.served(serve);
 
-/// Stubs over the async channel against the async server.
-#[derive(Debug)]
-pub struct Tonic;
+/// The link without calls: messages of bytes.
+pub const RAW: Contender = Contender::new(
+    Kind::Ours,
+    "partywall-raw",
+    "Partywall's link without gRPC: messages of bytes",
+    spinning_or_sleeping,
+    call_raw,
+)
+.opened(ends)
+.served(serve_raw);
 
 /// The coordinator's socket in the directory of a sample.
 pub const SOCKET: &str = "coordinator.sock";
@@ -77,25 +99,46 @@ pub fn serve(seat: &mut Seat) -> Result<()> {
     })
 }
 
+/// Where the sample's server is reached.
+fn endpoint(seat: &Seat) -> Result<partywall::Endpoint> {
+    settle_waits(seat);
+    let endpoint = partywall::Endpoint::new(format!("partywall:///{NAME}"))?;
+    // The server registers in its own time.
+    Ok(endpoint.coordinator(seat.dir().join(SOCKET)).wait_for_ready(true))
+}
+
 /// Connects to a server of [`serve`].
 ///
 /// # Errors
 /// Those of the coordinator and the link.
-pub async fn connect(dir: &Path) -> Result<partywall::Channel> {
-    let endpoint = partywall::Endpoint::new(format!("partywall:///{NAME}"))?;
-    Ok(endpoint.coordinator(dir.join(SOCKET)).wait_for_ready(true).connect().await?)
+pub async fn connect(seat: &Seat) -> Result<partywall::Channel> {
+    Ok(endpoint(seat)?.connect().await?)
+}
+
+fn call_stubs(seat: &mut Seat) -> Result<Figures> {
+    let runtime = runtime()?;
+    let channel = seat.admitted(|seat| runtime.block_on(connect(seat)))?;
+    runtime.block_on(measure(channel, seat))
+}
+
+fn call_blocking(seat: &mut Seat) -> Result<Figures> {
+    let connect = |seat: &Seat| Ok(partywall::blocking::Channel::connect(&endpoint(seat)?)?);
+    let mut channel = seat.admitted(connect)?;
+    seat.meter()?.one_by_one(|request, reply| {
+        let blob = proto::Blob { body: bytes::Bytes::copy_from_slice(request) };
+        let answer: proto::Blob = channel
+            .unary("/partywall.bench.v1.Bench/Echo", tonic::Request::new(blob))?
+            .into_inner();
+        copy(&answer.body, reply)
+    })
 }
 
 /// Index of the server's first descriptor of a link, and of the client's.
-pub const SERVERS: usize = 0;
-/// As [`SERVERS`].
-pub const CLIENTS: usize = 3;
+const SERVERS: usize = 0;
+const CLIENTS: usize = 3;
 
 /// The descriptors of a link: each end's socket, its outbox, the other's for reading.
-///
-/// # Errors
-/// Those of the system.
-pub fn ends() -> Result<Ends> {
+fn ends(_: &Case) -> Result<Ends> {
     let (near, far) = socket::pair()?;
     // As a coordinator gives them to its first links.
     let (ours, theirs) = (memory::create(Geometry::WIDE)?, memory::create(Geometry::WIDE)?);
@@ -114,10 +157,7 @@ const READY: Duration = Duration::from_secs(10);
 
 /// Opens a link on three of the descriptors of [`ends`]: the server's are the first. What a
 /// coordinator tells the two ends, they see for themselves here.
-///
-/// # Errors
-/// Those of the link.
-pub fn link(seat: &mut Seat, first: usize) -> Result<Link> {
+fn link(seat: &mut Seat, first: usize) -> Result<Link> {
     settle_waits(seat);
     let g = Geometry::WIDE;
     let deadline = Instant::now() + READY;
@@ -146,60 +186,16 @@ pub fn link(seat: &mut Seat, first: usize) -> Result<Link> {
     Ok(Link::new(ends)?)
 }
 
-impl Contender for Raw {
-    fn name(&self) -> &'static str {
-        "partywall-raw"
-    }
-
-    fn cases(&self, _: &[u64]) -> Vec<Case> {
-        cases(&[Wait::Spin, Wait::Block])
-    }
-
-    fn open(&self, _: &Case) -> Result<Ends> {
-        ends()
-    }
-
-    fn serve(&self, seat: &mut Seat) -> Result<()> {
-        seat.ready();
-        let mut link = link(seat, SERVERS)?;
-        let mut message = Vec::new();
-        loop {
-            match link.receive(&mut message, LIMIT, None) {
-                Ok(()) => link.send(&message, None)?,
-                Err(LinkError::Dead) => return Ok(()),
-                Err(other) => return Err(other.into()),
-            }
+fn serve_raw(seat: &mut Seat) -> Result<()> {
+    seat.ready();
+    let mut link = link(seat, SERVERS)?;
+    let mut message = Vec::new();
+    loop {
+        match link.receive(&mut message, LIMIT, None) {
+            Ok(()) => link.send(&message, None)?,
+            Err(LinkError::Dead) => return Ok(()),
+            Err(other) => return Err(other.into()),
         }
-    }
-
-    fn call(&self, seat: &mut Seat) -> Result<()> {
-        let mut link = link(seat, CLIENTS)?;
-        let mut meter = seat.meter()?;
-        let size = seat.case().bytes();
-        let mut message = Vec::with_capacity(size);
-        let in_flight = (IN_FLIGHT_BYTES / (size + 64)).clamp(1, IN_FLIGHT);
-        if pipelined(&seat.case()) {
-            meter.by_window(|requests, replies| {
-                let mut replies = replies.chunks_exact_mut(size);
-                let mut taken = 0;
-                for (sent, request) in requests.chunks_exact(size).enumerate() {
-                    // What is under way fits the server's ring as well, so nobody gets stuck.
-                    while sent - taken >= in_flight {
-                        take(&mut link, &mut message, replies.next())?;
-                        taken += 1;
-                    }
-                    link.send(request, None)?;
-                }
-                replies.try_for_each(|reply| take(&mut link, &mut message, Some(reply)))
-            })?;
-        } else {
-            meter.one_by_one(|request, reply| {
-                link.send(request, None)?;
-                take(&mut link, &mut message, Some(reply))
-            })?;
-        }
-        seat.finish(meter.figures());
-        Ok(())
     }
 }
 
@@ -210,102 +206,32 @@ const IN_FLIGHT_BYTES: usize = 80_000;
 fn take(link: &mut Link, message: &mut Vec<u8>, reply: Option<&mut [u8]>) -> Result<()> {
     link.receive(message, LIMIT, None)?;
     let reply = reply.ok_or("more replies than requests")?;
-    if message.len() != reply.len() {
-        return Err("a reply of another length".into());
-    }
-    reply.copy_from_slice(message);
-    Ok(())
+    copy(message, reply)
 }
 
-impl Contender for Blocking {
-    fn name(&self) -> &'static str {
-        "partywall-blocking"
+fn call_raw(seat: &mut Seat) -> Result<Figures> {
+    let mut link = link(seat, CLIENTS)?;
+    let size = seat.case().bytes();
+    let mut message = Vec::with_capacity(size);
+    let meter = seat.meter()?;
+    if !seat.case().is_pipelined() {
+        return meter.one_by_one(|request, reply| {
+            link.send(request, None)?;
+            take(&mut link, &mut message, Some(reply))
+        });
     }
-
-    fn cases(&self, _: &[u64]) -> Vec<Case> {
-        // One call at a time is all it does.
-        let mut cases = cases(&[Wait::Spin, Wait::Block]);
-        cases.retain(|case| !pipelined(case));
-        cases
-    }
-
-    fn attendant(&self) -> Option<Attendant> {
-        Some(coordinate)
-    }
-
-    fn serve(&self, seat: &mut Seat) -> Result<()> {
-        serve(seat)
-    }
-
-    fn call(&self, seat: &mut Seat) -> Result<()> {
-        settle_waits(seat);
-        let socket = seat.dir().join(SOCKET);
-        let mut channel = seat.admitted(|| {
-            // The server registers in its own time.
-            let deadline = Instant::now() + Duration::from_secs(10);
-            let endpoint =
-                partywall::Endpoint::new(format!("partywall:///{NAME}"))?.coordinator(&socket);
-            loop {
-                match partywall::blocking::Channel::connect(&endpoint) {
-                    Ok(channel) => return Ok(channel),
-                    Err(error) if Instant::now() > deadline => return Err(error.into()),
-                    Err(_) => std::thread::sleep(Duration::from_millis(1)),
-                }
+    let in_flight = (IN_FLIGHT_BYTES / (size + 64)).clamp(1, IN_FLIGHT);
+    meter.by_window(|requests, replies| {
+        let mut replies = replies.chunks_exact_mut(size);
+        let mut taken = 0;
+        for (sent, request) in requests.chunks_exact(size).enumerate() {
+            // What is under way fits the server's ring as well, so nobody gets stuck.
+            while sent - taken >= in_flight {
+                take(&mut link, &mut message, replies.next())?;
+                taken += 1;
             }
-        })?;
-        let mut meter = seat.meter()?;
-        meter.one_by_one(|request, reply| {
-            let blob = proto::Blob { body: bytes::Bytes::copy_from_slice(request) };
-            let answer: proto::Blob = channel
-                .unary("/partywall.bench.v1.Bench/Echo", tonic::Request::new(blob))?
-                .into_inner();
-            if answer.body.len() != reply.len() {
-                return Err("a reply of another length".into());
-            }
-            reply.copy_from_slice(&answer.body);
-            Ok(())
-        })?;
-        seat.finish(meter.figures());
-        Ok(())
-    }
-}
-
-impl Contender for Tonic {
-    fn name(&self) -> &'static str {
-        "partywall-tonic"
-    }
-
-    fn cases(&self, _: &[u64]) -> Vec<Case> {
-        cases(&[Wait::Spin, Wait::Block])
-    }
-
-    fn attendant(&self) -> Option<Attendant> {
-        Some(coordinate)
-    }
-
-    fn serve(&self, seat: &mut Seat) -> Result<()> {
-        serve(seat)
-    }
-
-    fn call(&self, seat: &mut Seat) -> Result<()> {
-        settle_waits(seat);
-        let runtime = runtime()?;
-        let dir = seat.dir().to_owned();
-        let channel = seat.admitted(|| runtime.block_on(connect(&dir)))?;
-        let client = BenchClient::new(channel);
-        let mut meter = seat.meter()?;
-        if meter::pipelined(&seat.case()) {
-            meter = runtime.block_on(stubs::pipelined(client, meter))?;
-        } else {
-            let bulk = seat.case().mode == Some(Mode::Bulk);
-            runtime.block_on(async {
-                match bulk {
-                    true => stubs::bulk(client, &mut meter).await,
-                    false => stubs::one_by_one(client, &mut meter).await,
-                }
-            })?;
+            link.send(request, None)?;
         }
-        seat.finish(meter.figures());
-        Ok(())
-    }
+        replies.try_for_each(|reply| take(&mut link, &mut message, Some(reply)))
+    })
 }

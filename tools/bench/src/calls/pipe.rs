@@ -5,16 +5,18 @@ use std::io::{ErrorKind, Read, Write};
 
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 
-use super::cases;
-use crate::case::{Case, Wait};
-use crate::contender::{Contender, Ends, Side};
+use super::sleeping;
+use crate::case::Case;
+use crate::contender::{Contender, Ends, Kind, Side};
 use crate::error::Result;
-use crate::meter::pipelined;
+use crate::row::Figures;
 use crate::seat::Seat;
 
-/// The contender.
-#[derive(Debug)]
-pub struct Pipe;
+/// Pipes.
+pub const PIPE: Contender =
+    Contender::new(Kind::Other, "pipe", "two pipes, one each way", sleeping, call)
+        .opened(pipes)
+        .served(serve);
 
 /// What an unprivileged process may ask for. A full window fits, so neither side can get stuck.
 const CAPACITY: usize = 1 << 20;
@@ -23,7 +25,7 @@ const CAPACITY: usize = 1 << 20;
 ///
 /// # Errors
 /// If the kernel refuses pipes of this size.
-pub fn pipes() -> Result<Ends> {
+pub fn pipes(_: &Case) -> Result<Ends> {
     let (request, reply) = (pipe_with(PipeFlags::CLOEXEC)?, pipe_with(PipeFlags::CLOEXEC)?);
     fcntl_setpipe_size(&request.1, CAPACITY)?;
     fcntl_setpipe_size(&reply.1, CAPACITY)?;
@@ -35,48 +37,15 @@ pub fn pipes() -> Result<Ends> {
     ]))
 }
 
-impl Contender for Pipe {
-    fn name(&self) -> &'static str {
-        "pipe"
-    }
-
-    fn cases(&self, _: &[u64]) -> Vec<Case> {
-        cases(&[Wait::Block])
-    }
-
-    fn open(&self, _: &Case) -> Result<Ends> {
-        pipes()
-    }
-
-    fn serve(&self, seat: &mut Seat) -> Result<()> {
-        let (from, to) = (File::from(seat.take(0)?), File::from(seat.take(3)?));
-        seat.ready();
-        echo(&seat.case(), from, to)
-    }
-
-    fn call(&self, seat: &mut Seat) -> Result<()> {
-        let (mut to, mut from) = (File::from(seat.take(1)?), File::from(seat.take(2)?));
-        let mut meter = seat.meter()?;
-        let exchange = |request: &[u8], reply: &mut [u8]| {
-            to.write_all(request)?;
-            Ok(from.read_exact(reply)?)
-        };
-        if pipelined(&seat.case()) {
-            meter.by_window(exchange)?;
-        } else {
-            meter.one_by_one(exchange)?;
-        }
-        seat.finish(meter.figures());
-        Ok(())
-    }
-}
-
 /// Sends back what comes until the client has gone: whole messages one at a time, or whatever one
 /// read returns.
-fn echo(case: &Case, mut from: impl Read, mut to: impl Write) -> Result<()> {
+fn serve(seat: &mut Seat) -> Result<()> {
+    let (mut from, mut to) = (File::from(seat.take(0)?), File::from(seat.take(3)?));
+    seat.ready();
+    let case = seat.case();
     let mut buffer = vec![0; case.bytes() * case.window()];
     loop {
-        let len = if pipelined(case) {
+        let len = if case.is_pipelined() {
             from.read(&mut buffer)?
         } else {
             match from.read_exact(&mut buffer) {
@@ -90,4 +59,12 @@ fn echo(case: &Case, mut from: impl Read, mut to: impl Write) -> Result<()> {
         }
         to.write_all(&buffer[..len])?;
     }
+}
+
+fn call(seat: &mut Seat) -> Result<Figures> {
+    let (mut to, mut from) = (File::from(seat.take(1)?), File::from(seat.take(2)?));
+    seat.meter()?.exchange(|request, reply| {
+        to.write_all(request)?;
+        Ok(from.read_exact(reply)?)
+    })
 }

@@ -4,14 +4,17 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use bytes::{Bytes, BytesMut};
+use tokio::task::{JoinSet, LocalSet};
 use tonic::body::Body;
 use tonic::client::GrpcService;
 use tonic::codegen::{Body as HttpBody, StdError};
 use tonic::{Request, Response, Status};
 
-use crate::case::Op;
+use crate::case::{Mode, Op};
 use crate::error::Result;
-use crate::meter::{self, BATCH, Meter};
+use crate::meter::{self, Meter};
+use crate::row::Figures;
+use crate::seat::Seat;
 use crate::words::count::answer;
 
 /// Generated from `proto/bench.proto`.
@@ -66,74 +69,54 @@ pub fn service() -> BenchServer<Service> {
         .max_encoding_message_size(usize::MAX)
 }
 
+/// What stubs can send their requests through.
+pub trait Transport:
+    GrpcService<
+        Body,
+        Error: Into<StdError>,
+        ResponseBody: HttpBody<Data = Bytes, Error: Into<StdError> + Send> + Send + 'static,
+    >
+{
+}
+
+impl<T> Transport for T where
+    T: GrpcService<
+            Body,
+            Error: Into<StdError>,
+            ResponseBody: HttpBody<Data = Bytes, Error: Into<StdError> + Send> + Send + 'static,
+        >
+{
+}
+
+/// Measures the case of `seat` over `transport`.
+///
+/// # Errors
+/// Those of the calls.
+pub async fn measure(transport: impl Transport + Clone + 'static, seat: &Seat) -> Result<Figures> {
+    let (client, meter) = (BenchClient::new(transport), seat.meter()?);
+    match seat.case().mode {
+        Some(Mode::Pipelined) => pipelined(client, meter).await,
+        Some(Mode::Bulk) => bulk(client, meter).await,
+        _ => one_by_one(client, meter).await,
+    }
+}
+
+async fn echo(client: &mut BenchClient<impl Transport>, request: &[u8]) -> Result<Bytes> {
+    let blob = proto::Blob { body: Bytes::copy_from_slice(request) };
+    Ok(client.echo(blob).await?.into_inner().body)
+}
+
 /// Measures calls that each wait for their reply.
 ///
 /// # Errors
 /// Those of the calls.
-pub async fn one_by_one<T>(mut client: BenchClient<T>, meter: &mut Meter) -> Result<()>
-where
-    T: GrpcService<Body>,
-    T::Error: Into<StdError>,
-    T::ResponseBody: HttpBody<Data = Bytes> + Send + 'static,
-    <T::ResponseBody as HttpBody>::Error: Into<StdError> + Send,
-{
-    if meter.looped() {
-        return in_batches(client, meter).await;
-    }
-    let mut request = vec![0; meter.size()];
-    loop {
-        let seq = meter.fill(&mut request);
-        meter.pace();
-        let begun = meter.now();
-        let blob = proto::Blob { body: Bytes::copy_from_slice(&request) };
-        let reply = client.echo(blob).await?.into_inner().body;
-        let ended = meter.now();
-        meter.check(seq, &reply)?;
-        if !meter.lap(begun, ended) {
-            return Ok(());
-        }
-    }
-}
-
-async fn in_batches<T>(mut client: BenchClient<T>, meter: &mut Meter) -> Result<()>
-where
-    T: GrpcService<Body>,
-    T::Error: Into<StdError>,
-    T::ResponseBody: HttpBody<Data = Bytes> + Send + 'static,
-    <T::ResponseBody as HttpBody>::Error: Into<StdError> + Send,
-{
-    let size = meter.size();
-    let mut requests = vec![0; size * BATCH];
-    let mut replies = Vec::with_capacity(BATCH);
-    loop {
-        let first = meter.fill_batch(&mut requests);
-        let begun = meter.now();
-        for request in requests.chunks_exact(size) {
-            let blob = proto::Blob { body: Bytes::copy_from_slice(request) };
-            replies.push(client.echo(blob).await?.into_inner().body);
-        }
-        let ended = meter.now();
-        for (seq, reply) in (first..).zip(replies.drain(..)) {
-            meter.check(seq, &reply)?;
-        }
-        if !meter.batch(begun, ended) {
-            return Ok(());
-        }
-    }
+pub async fn one_by_one(mut client: BenchClient<impl Transport>, meter: Meter) -> Result<Figures> {
+    meter.one_by_one_async(async |request: &[u8]| echo(&mut client, request).await).await
 }
 
 /// Measures long requests with short replies. The client gets its buffer back from the message once
 /// the call is over.
-///
-/// # Errors
-/// Those of the calls.
-pub async fn bulk<T>(client: BenchClient<T>, meter: &mut Meter) -> Result<()>
-where
-    T: GrpcService<Body>,
-    T::Error: Into<StdError>,
-    T::ResponseBody: HttpBody<Data = Bytes> + Send + 'static,
-    <T::ResponseBody as HttpBody>::Error: Into<StdError> + Send,
-{
+async fn bulk(client: BenchClient<impl Transport>, mut meter: Meter) -> Result<Figures> {
     let mut client = client.max_encoding_message_size(usize::MAX);
     let mut request = BytesMut::from(&meter.long_request()[..]);
     loop {
@@ -145,59 +128,38 @@ where
         meter.check_ends(&body, &reply)?;
         request = body.try_into_mut().map_err(|_| "a message is still held")?;
         if !meter.lap(begun, ended) {
-            return Ok(());
+            return Ok(meter.figures());
         }
     }
 }
 
 /// Measures a full window: as many tasks as calls may be in flight, each of which makes one call
 /// after the other.
-///
-/// # Errors
-/// Those of the calls.
-pub async fn pipelined<T>(client: BenchClient<T>, meter: Meter) -> Result<Meter>
+async fn pipelined<T>(client: BenchClient<T>, meter: Meter) -> Result<Figures>
 where
-    T: GrpcService<Body> + Clone + 'static,
-    T::Error: Into<StdError>,
-    T::ResponseBody: HttpBody<Data = Bytes> + Send + 'static,
-    <T::ResponseBody as HttpBody>::Error: Into<StdError> + Send,
+    T: Transport + Clone + 'static,
 {
     let (window, size) = (meter.window(), meter.size());
     let shared = Rc::new(RefCell::new(meter));
-    let tasks = tokio::task::LocalSet::new();
-    let callers: Vec<_> = (0..window)
-        .map(|_| {
-            let (mut client, meter) = (client.clone(), Rc::clone(&shared));
-            tasks.spawn_local(async move {
-                let mut request = vec![0; size];
-                loop {
-                    let seq = meter.borrow_mut().fill(&mut request);
-                    let blob = proto::Blob { body: Bytes::copy_from_slice(&request) };
-                    let reply = client.echo(blob).await?.into_inner().body;
-                    let mut meter = meter.borrow_mut();
-                    meter.check(seq, &reply)?;
-                    if !meter.answered(1) {
-                        return Result::<()>::Ok(());
-                    }
-                }
-            })
-        })
-        .collect();
-    let ended = tasks.run_until(async {
-        // The sample ends with the first caller that sees its end, or that fails.
-        let mut callers = callers;
-        std::future::poll_fn(|context| {
-            for caller in &mut callers {
-                let polled = std::pin::Pin::new(caller).poll(context);
-                if polled.is_ready() {
-                    return polled;
+    let tasks = LocalSet::new();
+    let mut callers = JoinSet::new();
+    for _ in 0..window {
+        let (mut client, meter) = (client.clone(), Rc::clone(&shared));
+        let caller = async move {
+            let mut request = vec![0; size];
+            loop {
+                let seq = meter.borrow_mut().fill(&mut request);
+                let reply = echo(&mut client, &request).await?;
+                let mut meter = meter.borrow_mut();
+                meter.check(seq, &reply)?;
+                if !meter.answered(1) {
+                    return Result::<()>::Ok(());
                 }
             }
-            std::task::Poll::Pending
-        })
-        .await
-    });
-    ended.await??;
-    drop(tasks);
-    Ok(Rc::try_unwrap(shared).map_err(|_| "a caller is still running")?.into_inner())
+        };
+        callers.spawn_local_on(caller, &tasks);
+    }
+    // The sample ends with the first caller that sees its end, or that fails.
+    tasks.run_until(callers.join_next()).await.ok_or("nobody calls")???;
+    Ok(shared.borrow().figures())
 }

@@ -2,7 +2,6 @@
 
 use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
-use std::path::Path;
 
 use tokio::io::AsyncReadExt;
 use tokio::net::UnixListener;
@@ -12,12 +11,11 @@ use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Channel, Endpoint, Server};
 
-use super::cases;
-use super::stubs::{self, BenchClient};
-use crate::case::{Case, Wait};
-use crate::contender::Contender;
+use super::sleeping;
+use super::stubs::{self, measure};
+use crate::contender::{Contender, Kind};
 use crate::error::Result;
-use crate::meter;
+use crate::row::Figures;
 use crate::seat::Seat;
 
 /// Which sockets.
@@ -29,18 +27,25 @@ pub enum Net {
     Tcp,
 }
 
-/// The contender.
-#[derive(Debug)]
-pub struct TonicNet {
-    name: &'static str,
-    net: Net,
-}
-
 /// Over a Unix socket.
-pub static TONIC_UDS: TonicNet = TonicNet { name: "tonic-uds", net: Net::Unix };
+pub const TONIC_UDS: Contender = Contender::new(
+    Kind::Other,
+    "tonic-uds",
+    "gRPC with tonic over a Unix socket",
+    sleeping,
+    |seat| call(seat, Net::Unix),
+)
+.served(|seat| serve(seat, Net::Unix));
 
 /// Over TCP.
-pub static TONIC_TCP: TonicNet = TonicNet { name: "tonic-tcp", net: Net::Tcp };
+pub const TONIC_TCP: Contender = Contender::new(
+    Kind::Other,
+    "tonic-tcp",
+    "gRPC with tonic over TCP on the loopback interface",
+    sleeping,
+    |seat| call(seat, Net::Tcp),
+)
+.served(|seat| serve(seat, Net::Tcp));
 
 const SOCKET: &str = "socket";
 const WINDOW: u32 = 16 << 20;
@@ -70,38 +75,40 @@ pub fn closed(lifeline: OwnedFd) -> Result<impl Future<Output = ()>> {
 ///
 /// # Errors
 /// Those of the socket.
-pub async fn serve(seat: &mut Seat, net: Net) -> Result<()> {
-    let gone = closed(seat.lifeline()?)?;
-    let router = Server::builder()
-        .initial_stream_window_size(WINDOW)
-        .initial_connection_window_size(WINDOW)
-        .max_frame_size(FRAME)
-        .add_service(stubs::service());
-    match net {
-        Net::Unix => {
-            let listener = UnixListener::bind(seat.dir().join(SOCKET))?;
-            seat.ready();
-            router.serve_with_incoming_shutdown(UnixListenerStream::new(listener), gone).await?;
+pub fn serve(seat: &mut Seat, net: Net) -> Result<()> {
+    runtime()?.block_on(async {
+        let gone = closed(seat.lifeline()?)?;
+        let router = Server::builder()
+            .initial_stream_window_size(WINDOW)
+            .initial_connection_window_size(WINDOW)
+            .max_frame_size(FRAME)
+            .add_service(stubs::service());
+        match net {
+            Net::Unix => {
+                let listener = UnixListener::bind(seat.dir().join(SOCKET))?;
+                seat.ready();
+                let incoming = UnixListenerStream::new(listener);
+                Ok(router.serve_with_incoming_shutdown(incoming, gone).await?)
+            }
+            Net::Tcp => {
+                let incoming = TcpIncoming::bind((Ipv4Addr::LOCALHOST, 0).into())?;
+                let incoming = incoming.with_nodelay(Some(true));
+                seat.set_number(incoming.local_addr()?.port().into());
+                seat.ready();
+                Ok(router.serve_with_incoming_shutdown(incoming, gone).await?)
+            }
         }
-        Net::Tcp => {
-            let incoming = TcpIncoming::bind((Ipv4Addr::LOCALHOST, 0).into())?;
-            let incoming = incoming.with_nodelay(Some(true));
-            seat.set_number(incoming.local_addr()?.port().into());
-            seat.ready();
-            router.serve_with_incoming_shutdown(incoming, gone).await?;
-        }
-    }
-    Ok(())
+    })
 }
 
-/// Connects to a server of [`serve`] in the sample's directory or at port `number`.
+/// Connects to the sample's server.
 ///
 /// # Errors
 /// If there is none.
-pub async fn connect(dir: &Path, number: u32, net: Net) -> Result<Channel> {
+pub async fn connect(seat: &Seat, net: Net) -> Result<Channel> {
     let address = match net {
-        Net::Unix => format!("unix://{}", dir.join(SOCKET).display()),
-        Net::Tcp => format!("http://{}:{number}", Ipv4Addr::LOCALHOST),
+        Net::Unix => format!("unix://{}", seat.dir().join(SOCKET).display()),
+        Net::Tcp => format!("http://{}:{}", Ipv4Addr::LOCALHOST, seat.number()),
     };
     let endpoint = Endpoint::from_shared(address)?
         .tcp_nodelay(true)
@@ -110,31 +117,8 @@ pub async fn connect(dir: &Path, number: u32, net: Net) -> Result<Channel> {
     Ok(endpoint.connect().await?)
 }
 
-impl Contender for TonicNet {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
-    fn cases(&self, _: &[u64]) -> Vec<Case> {
-        cases(&[Wait::Block])
-    }
-
-    fn serve(&self, seat: &mut Seat) -> Result<()> {
-        runtime()?.block_on(serve(seat, self.net))
-    }
-
-    fn call(&self, seat: &mut Seat) -> Result<()> {
-        let runtime = runtime()?;
-        let (dir, number) = (seat.dir().to_owned(), seat.number());
-        let channel = seat.admitted(|| runtime.block_on(connect(&dir, number, self.net)))?;
-        let client = BenchClient::new(channel);
-        let mut meter = seat.meter()?;
-        if meter::pipelined(&seat.case()) {
-            meter = runtime.block_on(stubs::pipelined(client, meter))?;
-        } else {
-            runtime.block_on(stubs::one_by_one(client, &mut meter))?;
-        }
-        seat.finish(meter.figures());
-        Ok(())
-    }
+fn call(seat: &mut Seat, net: Net) -> Result<Figures> {
+    let runtime = runtime()?;
+    let channel = seat.admitted(|seat| runtime.block_on(connect(seat, net)))?;
+    runtime.block_on(measure(channel, seat))
 }

@@ -6,16 +6,23 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::{Errno, ioctl_fionbio, read, write};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair, sockopt};
 
-use super::cases;
-use crate::case::{Case, Wait};
-use crate::contender::{Contender, Ends, Side};
+use super::sleeping;
+use crate::case::Case;
+use crate::contender::{Contender, Ends, Kind, Side};
 use crate::error::Result;
-use crate::meter::pipelined;
+use crate::row::Figures;
 use crate::seat::Seat;
 
-/// The contender.
-#[derive(Debug)]
-pub struct UdsEpoll;
+/// Sockets and epoll.
+pub const UDS_EPOLL: Contender = Contender::new(
+    Kind::Other,
+    "uds-epoll",
+    "a Unix stream socket with epoll(7) on both sides, as an event loop uses it",
+    sleeping,
+    call,
+)
+.opened(open)
+.served(serve);
 
 const BUFFER: usize = 1 << 20;
 
@@ -33,47 +40,29 @@ pub fn tune(socket: impl AsFd) -> Result<()> {
     Ok(())
 }
 
-impl Contender for UdsEpoll {
-    fn name(&self) -> &'static str {
-        "uds-epoll"
-    }
+fn open(_: &Case) -> Result<Ends> {
+    let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    Ok(Ends(vec![(Side::Server, pair.0), (Side::Client, pair.1)]))
+}
 
-    fn cases(&self, _: &[u64]) -> Vec<Case> {
-        cases(&[Wait::Block])
-    }
-
-    fn open(&self, _: &Case) -> Result<Ends> {
-        let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-        Ok(Ends(vec![(Side::Server, pair.0), (Side::Client, pair.1)]))
-    }
-
-    fn serve(&self, seat: &mut Seat) -> Result<()> {
-        let mut link = Link::new(seat.take(0)?)?;
-        let case = seat.case();
-        let mut buffer = vec![0; case.bytes() * case.window()];
-        let least = if pipelined(&case) { 1 } else { buffer.len() };
-        seat.ready();
-        loop {
-            let len = link.receive(&mut buffer, least)?;
-            if len == 0 {
-                return Ok(());
-            }
-            link.exchange(&buffer[..len], &mut [])?;
+fn serve(seat: &mut Seat) -> Result<()> {
+    let mut link = Link::new(seat.take(0)?)?;
+    let case = seat.case();
+    let mut buffer = vec![0; case.bytes() * case.window()];
+    let least = if case.is_pipelined() { 1 } else { buffer.len() };
+    seat.ready();
+    loop {
+        let len = link.receive(&mut buffer, least)?;
+        if len == 0 {
+            return Ok(());
         }
+        link.exchange(&buffer[..len], &mut [])?;
     }
+}
 
-    fn call(&self, seat: &mut Seat) -> Result<()> {
-        let mut link = Link::new(seat.take(1)?)?;
-        let mut meter = seat.meter()?;
-        let exchange = |request: &[u8], reply: &mut [u8]| link.exchange(request, reply);
-        if pipelined(&seat.case()) {
-            meter.by_window(exchange)?;
-        } else {
-            meter.one_by_one(exchange)?;
-        }
-        seat.finish(meter.figures());
-        Ok(())
-    }
+fn call(seat: &mut Seat) -> Result<Figures> {
+    let mut link = Link::new(seat.take(1)?)?;
+    seat.meter()?.exchange(|request, reply| link.exchange(request, reply))
 }
 
 /// A non-blocking socket and the epoll instance that watches it, level-triggered.

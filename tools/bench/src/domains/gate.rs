@@ -16,23 +16,35 @@ use partywall_guest::bytes::{CallError, Function, Reply};
 
 use super::{bulk, echoes};
 use crate::case::{Case, ECHO_SIZES, Mode, Placement};
-use crate::contender::{Contender, Ends, Side};
+use crate::contender::{Contender, Ends, Kind, Side};
 use crate::error::Result;
 use crate::meter::{ENDS, ends};
+use crate::pattern::copy;
+use crate::row::Figures;
 use crate::seat::Seat;
 
-/// The contender.
-#[derive(Debug)]
-pub struct Gate {
-    name: &'static str,
-    isolation: Isolation,
-}
-
 /// Without protection keys.
-pub static GATE: Gate = Gate { name: "gate", isolation: Isolation::None };
+pub const GATE: Contender = Contender::new(
+    Kind::Ours,
+    "gate",
+    "a function over bytes in another domain, through the call gate, without protection keys",
+    || [echoes(Placement::SameCore, None), bulk(None)].concat(),
+    call,
+)
+.opened(pair)
+.served(|seat| {
+    let long = seat.case().mode == Some(Mode::Bulk);
+    serve(seat, if long { answer_ends } else { echo })
+})
+.in_domains(Isolation::None);
 
 /// With protection keys, where the machine has them.
-pub static GATE_KEYS: Gate = Gate { name: "gate-keys", isolation: Isolation::ProtectionKeys };
+pub const GATE_KEYS: Contender = Contender {
+    name: "gate-keys",
+    about: "the same with protection keys",
+    domains: Some(Isolation::ProtectionKeys),
+    ..GATE
+};
 
 /// How long a call may last; the default of services.
 const LIMIT: Duration = Duration::from_millis(10);
@@ -44,7 +56,7 @@ const NUMBER: u64 = 1;
 ///
 /// # Errors
 /// Those of the system.
-pub fn pair() -> Result<Ends> {
+pub fn pair(_: &Case) -> Result<Ends> {
     let (server, client) = UnixStream::pair()?;
     Ok(Ends(vec![(Side::Server, server.into()), (Side::Client, client.into())]))
 }
@@ -108,57 +120,23 @@ fn answer_ends(request: &[u8], reply: &mut Reply<'_>) {
     }
 }
 
-impl Contender for Gate {
-    fn name(&self) -> &'static str {
-        self.name
+fn call(seat: &mut Seat) -> Result<Figures> {
+    let socket = seat.take(1)?;
+    let (mut function, _socket) = seat.admitted(|_| connect(socket))?;
+    let (case, meter) = (seat.case(), seat.meter()?);
+    if case.mode == Some(Mode::Bulk) {
+        return meter.bulk(|request| {
+            let answer = |reply: &[u8]| <[u8; ENDS]>::try_from(reply);
+            Ok(function.call(request, LIMIT, answer)??)
+        });
     }
-
-    fn cases(&self, _: &[u64]) -> Vec<Case> {
-        [echoes(Placement::SameCore, None), bulk(None)].concat()
+    if case.size == Some(ECHO_SIZES[0]) {
+        return meter.one_by_one(|request, reply| {
+            function.call(request, LIMIT, |answer| copy(answer, reply))?
+        });
     }
-
-    fn domains(&self) -> Option<Isolation> {
-        Some(self.isolation)
-    }
-
-    fn open(&self, _: &Case) -> Result<Ends> {
-        pair()
-    }
-
-    fn serve(&self, seat: &mut Seat) -> Result<()> {
-        let long = seat.case().mode == Some(Mode::Bulk);
-        serve(seat, if long { answer_ends } else { echo })
-    }
-
-    fn call(&self, seat: &mut Seat) -> Result<()> {
-        let socket = seat.take(1)?;
-        let (mut function, _socket) = seat.admitted(|| connect(socket))?;
-        let case = seat.case();
-        let mut meter = seat.meter()?;
-        if case.mode == Some(Mode::Bulk) {
-            meter.bulk(|request| {
-                let answer = |reply: &[u8]| <[u8; ENDS]>::try_from(reply);
-                Ok(function.call(request, LIMIT, answer)??)
-            })?;
-        } else if case.size == Some(ECHO_SIZES[0]) {
-            meter.one_by_one(|request, reply| {
-                Ok(function.call(request, LIMIT, |answer| copy(answer, reply))??)
-            })?;
-        } else {
-            let size = meter.size();
-            meter.in_place(|write, check| {
-                Ok(function.call_with(size, |room| write(room), LIMIT, |reply| check(reply))?)
-            })?;
-        }
-        seat.finish(meter.figures());
-        Ok(())
-    }
-}
-
-fn copy(answer: &[u8], reply: &mut [u8]) -> Result<(), &'static str> {
-    if answer.len() != reply.len() {
-        return Err("an answer of another length");
-    }
-    reply.copy_from_slice(answer);
-    Ok(())
+    let size = meter.size();
+    meter.in_place(|write, check| {
+        Ok(function.call_with(size, |room| write(room), LIMIT, |reply| check(reply))?)
+    })
 }

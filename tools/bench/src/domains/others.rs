@@ -5,129 +5,74 @@ use partywall_abi::security::Isolation;
 
 use super::{bulk, echoes, paced};
 use crate::calls::{handoff_floor, partywall, tonic_inline, uds_epoll};
-use crate::case::{Case, ECHO_SIZES, Mode, Placement, RATES, Wait};
-use crate::contender::{Attendant, Contender, Ends};
-use crate::error::Result;
-use crate::seat::Seat;
-
-/// A contender of `calls` with cases of this bench.
-pub struct Other {
-    name: &'static str,
-    inner: &'static dyn Contender,
-    cases: fn() -> Vec<Case>,
-    domains: Option<Isolation>,
-}
+use crate::case::Placement::{SameCore, TwoCores};
+use crate::case::{Case, ECHO_SIZES, Mode, RATES, Wait};
+use crate::contender::Contender;
 
 /// Stubs over the async channel, between domains.
-pub static DOMAIN_TONIC: Other = Other {
+pub const DOMAIN_TONIC: Contender = Contender {
     name: "domain-tonic",
-    inner: &partywall::Tonic,
-    cases: stubs,
+    about: "tonic's stubs between two domains, without protection keys",
+    cases: || [echoes(SameCore, SLEEP), bulk(SLEEP)].concat(),
     domains: Some(Isolation::None),
+    ..partywall::TONIC
 };
 
 /// The same with protection keys, where the machine has them.
-pub static DOMAIN_TONIC_KEYS: Other = Other {
+pub const DOMAIN_TONIC_KEYS: Contender = Contender {
     name: "domain-tonic-keys",
-    inner: &partywall::Tonic,
-    cases: stubs,
+    about: "the same with protection keys",
     domains: Some(Isolation::ProtectionKeys),
+    ..DOMAIN_TONIC
 };
 
 /// The link without calls.
-pub static RING_RAW: Other =
-    Other { name: "ring-raw", inner: &partywall::Raw, cases: on_the_ring, domains: None };
+pub const RING_RAW: Contender = Contender {
+    name: "ring-raw",
+    about: "Partywall's link between processes, without gRPC: messages of bytes",
+    cases: on_the_ring,
+    ..partywall::RAW
+};
 
 /// Stubs over the async channel, between processes.
-pub static RING_TONIC: Other = Other {
+pub const RING_TONIC: Contender = Contender {
     name: "ring-tonic",
-    inner: &partywall::Tonic,
-    cases: || [on_the_ring(), bulk(Some(Wait::Block))].concat(),
-    domains: None,
+    about: "tonic's generated stubs over Partywall's channel, between processes",
+    cases: || [on_the_ring(), bulk(SLEEP)].concat(),
+    ..partywall::TONIC
 };
 
 /// What the stubs cost by themselves: client and server joined in one thread, with nothing between.
-pub static TONIC_INLINE: Other = Other {
-    name: "tonic-inline",
-    inner: &tonic_inline::TonicInline,
-    cases: || vec![Case::domain(Mode::Latency, Some(ECHO_SIZES[0]), Placement::SameCore, None)],
-    domains: None,
+pub const TONIC_INLINE: Contender = Contender {
+    cases: || vec![Case::domain(Mode::Latency, Some(ECHO_SIZES[0]), SameCore, None)],
+    ..tonic_inline::TONIC_INLINE
 };
 
 /// A futex hand-over.
-pub static HANDOFF_FLOOR: Other = Other {
-    name: "handoff-floor",
-    inner: &handoff_floor::HandoffFloor,
+pub const HANDOFF_FLOOR: Contender = Contender {
     cases: || {
-        let wait = Some(Wait::Block);
         let at = |at| {
-            let paced = RATES.map(|rate| Case::paced(rate, None, at, wait));
-            let others = [Mode::Loop, Mode::Latency].map(|mode| Case::domain(mode, None, at, wait));
+            let paced = RATES.map(|rate| Case::paced(rate, None, at, SLEEP));
+            let others =
+                [Mode::Loop, Mode::Latency].map(|mode| Case::domain(mode, None, at, SLEEP));
             [others, paced].concat()
         };
-        [at(Placement::SameCore), at(Placement::TwoCores)].concat()
+        [at(SameCore), at(TwoCores)].concat()
     },
-    domains: None,
+    ..handoff_floor::HANDOFF_FLOOR
 };
 
 /// A Unix stream socket with epoll on both sides.
-pub static UDS_EPOLL: Other = Other {
-    name: "uds-epoll",
-    inner: &uds_epoll::UdsEpoll,
-    cases: || {
-        let wait = Some(Wait::Block);
-        [echoes(Placement::SameCore, wait), echoes(Placement::TwoCores, wait)].concat()
-    },
-    domains: None,
+pub const UDS_EPOLL: Contender = Contender {
+    cases: || [echoes(SameCore, SLEEP), echoes(TwoCores, SLEEP)].concat(),
+    ..uds_epoll::UDS_EPOLL
 };
 
-fn stubs() -> Vec<Case> {
-    let wait = Some(Wait::Block);
-    [echoes(Placement::SameCore, wait), bulk(wait)].concat()
-}
+const SLEEP: Option<Wait> = Some(Wait::Block);
 
 /// Sleeping on one core; spinning on two, where they would otherwise wait for a wake-up. At fixed rates
 /// they sleep there too, as it is the CPU time that counts.
 fn on_the_ring() -> Vec<Case> {
-    use Placement::{SameCore, TwoCores};
-    let (sleep, spin) = (Some(Wait::Block), Some(Wait::Spin));
-    [echoes(SameCore, sleep), echoes(TwoCores, spin), paced(TwoCores, sleep).to_vec()].concat()
-}
-
-impl Contender for Other {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
-    fn cases(&self, _: &[u64]) -> Vec<Case> {
-        (self.cases)()
-    }
-
-    fn paired(&self) -> bool {
-        self.inner.paired()
-    }
-
-    fn attendant(&self) -> Option<Attendant> {
-        self.inner.attendant()
-    }
-
-    fn domains(&self) -> Option<Isolation> {
-        self.domains
-    }
-
-    fn open(&self, case: &Case) -> Result<Ends> {
-        self.inner.open(case)
-    }
-
-    fn serve(&self, seat: &mut Seat) -> Result<()> {
-        self.inner.serve(seat)
-    }
-
-    fn call(&self, seat: &mut Seat) -> Result<()> {
-        self.inner.call(seat)
-    }
-
-    fn sweep(&self, label: &str) {
-        self.inner.sweep(label);
-    }
+    let spin = Some(Wait::Spin);
+    [echoes(SameCore, SLEEP), echoes(TwoCores, spin), paced(TwoCores, SLEEP).to_vec()].concat()
 }

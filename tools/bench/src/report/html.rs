@@ -1,36 +1,63 @@
 //! The HTML report: one file, no scripts, nothing loaded from anywhere.
 
-use std::collections::BTreeSet;
 use std::fmt::Write;
+
+use serde_json::Value;
 
 use super::summary::{self, Group};
 use super::{plot, table, terms};
 use crate::case::Bench;
+use crate::contender::{Contender, Kind};
 use crate::driver::Run;
 use crate::error::Result;
-use crate::stats::ENOUGH;
+use crate::registry;
 use crate::target::{Finding, Verdict};
 
 const STYLE: &str = "\
-:root { color-scheme: light dark; --ink: #1c2024; --paper: #fff; --line: #d8dce0; --soft: #5c6670;
-  --good: #13743a; --bad: #b3261e; }
+:root { color-scheme: light dark; --ink: #1c2024; --paper: #fff; --line: #d8dce0; --soft: #4c555e;
+  --good: #13743a; --bad: #b3261e; --warn: #fdf1f0; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e4e7ea; --paper: #15181b; --line: #363c42;
-  --soft: #9aa4ae; --good: #5fd38d; --bad: #ff8a80; } }
-body { margin: 0 auto; padding: 1rem; max-width: 62rem; background: var(--paper); color: var(--ink);
-  font: 16px/1.45 system-ui, sans-serif; }
-h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin: 2rem 0 .5rem; }
-p, dd, summary { color: var(--soft); } dl { display: grid; grid-template-columns: auto 1fr;
-  gap: .1rem 1rem; font-size: .85rem; } dd { margin: 0; overflow-wrap: anywhere; }
+  --soft: #a8b1ba; --good: #5fd38d; --bad: #ff8a80; --warn: #2b1c1b; } }
+body { margin: 0 auto; padding: 1rem 1.5rem 4rem; max-width: 68rem; background: var(--paper);
+  color: var(--ink); font: 16px/1.45 system-ui, sans-serif; }
+h1 { font-size: 1.6rem; } h2 { font-size: 1.25rem; margin: 2.5rem 0 .5rem; }
+h3 { font-size: 1rem; margin: 1rem 0 .25rem; } p, li { max-width: 56rem; }
+.soft, dd { color: var(--soft); } summary { cursor: pointer; }
+dl { display: grid; grid-template-columns: max-content 1fr; gap: .3rem 1.5rem; font-size: .9rem; }
+dt { font-weight: 600; } dd { margin: 0; overflow-wrap: anywhere; }
 .wide { overflow-x: auto; } table { border-collapse: collapse; font-size: .85rem; width: 100%; }
-th, td { text-align: left; padding: .25rem .6rem; border-bottom: 1px solid var(--line);
-  white-space: nowrap; font-variant-numeric: tabular-nums; }
-td:last-child { white-space: normal; min-width: 14rem; }
-.warning { color: var(--bad); font-weight: 600; } .swatch { display: inline-block; width: .8em;
-  height: .8em; margin: 0 .3em 0 1em; }
+th, td { text-align: left; vertical-align: top; padding: .3rem .6rem; white-space: nowrap;
+  border-bottom: 1px solid var(--line); font-variant-numeric: tabular-nums; }
+.findings td:last-child { white-space: normal; min-width: 14rem; }
+.warnings { background: var(--warn); border-left: 4px solid var(--bad); padding: .2rem 1rem; }
+.swatch { display: inline-block; width: .8em; height: .8em; margin: 0 .3em 0 1em; }
+.swatch:first-child { margin-left: 0; }
 .pass { color: var(--good); } .fail, .void { color: var(--bad); font-weight: 600; }
 svg { display: block; width: 100%; max-width: 46rem; height: auto; }
-.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr));
+.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 28rem), 1fr));
   gap: 1rem 2rem; }";
+
+/// How to read the page.
+const READING: &str = "\
+<p>Each sample is a fresh pair of processes; its figure is the median over its calls, or their rate. In a
+round each contender has one sample in each plot, in random order. Comparisons are ratios within a round,
+so that a disturbance of the machine meets both sides. Every answer is checked.</p>
+<ul>
+<li><a href=\"#targets\">Targets</a> are what the project promises, and whether this run shows it.</li>
+<li><a href=\"#plots\">Plots</a> compare all contenders, one plot for each size, mode and placement.</li>
+<li><a href=\"#figures\">Figures</a> have the percentiles, CPU times and ratios behind the plots.</li>
+<li><a href=\"#contenders\">Contenders</a> says who is measured, <a href=\"#terms\">Terms</a> what the words
+mean, and <a href=\"#machine\">Machine</a> where it was.</li>
+</ul>
+";
+
+/// How to read the plots.
+const PLOTS: &str = "\
+<p>A dot is a sample, the bar spans the middle half of the samples, and the mark is their median.
+Contenders with fewer than five samples are dots alone: an impression, no distribution. All plots have
+the contenders in the same order. The axis is logarithmic, has its unit at its values, and says below
+whether lower or higher is better.</p>
+";
 
 /// The whole page.
 ///
@@ -47,37 +74,62 @@ pub fn render(run: &Run) -> Result<String> {
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <title>{title}</title>\n<style>\n{STYLE}\n</style>\n</head>\n<body>\n<h1>{title}</h1>\n"
     );
-    for warning in run.warnings() {
-        // Writing to a string cannot fail.
-        let _ = writeln!(out, "<p class=\"warning\">{}</p>", escape(&warning));
+    paragraph(&mut out, "", terms::about(run.bench));
+    let warnings = run.warnings();
+    if !warnings.is_empty() {
+        out.push_str("<div class=\"warnings\">\n");
+        warnings.iter().for_each(|warning| paragraph(&mut out, "", warning));
+        out.push_str("</div>\n");
     }
-    let _ = writeln!(out, "<p>{}</p>", escape(&run.machine.line()));
-    for line in table::tally(run).lines() {
-        let _ = writeln!(out, "<p>{}</p>", escape(line));
-    }
+    paragraph(&mut out, "soft", &run.machine.line());
+    table::tally(run).lines().for_each(|line| paragraph(&mut out, "soft", line));
+    heading(&mut out, "How to read this page");
+    out.push_str(READING);
     if !run.floors.is_empty() {
-        let _ = writeln!(out, "<h2>Floors</h2>\n<p>{}.</p>", escape(table::FLOORS));
+        heading(&mut out, "Floors");
+        paragraph(&mut out, "", &sentence(table::FLOORS));
         findings(&mut out, &run.floors);
     }
-    let _ = writeln!(out, "<h2>Targets</h2>\n<p>{}.</p>", escape(table::TARGETS));
+    heading(&mut out, "Targets");
+    paragraph(&mut out, "", &sentence(table::TARGETS));
     findings(&mut out, &run.targets);
     let groups = summary::groups(&run.rows);
     plots(&mut out, &groups)?;
-    out.push_str("<h2>Figures</h2>\n");
+    heading(&mut out, "Figures");
     groups.iter().for_each(|group| figures(&mut out, group));
-    words(&mut out, run);
+    let measured = |known: &&Contender| run.rows.iter().any(|row| row.contender == known.name);
+    let contenders = registry::of(run.bench).iter().filter(measured);
+    definitions(&mut out, "Contenders", contenders.map(|known| (known.name, known.about)));
+    definitions(&mut out, "Terms", terms::terms(run.bench));
     machine(&mut out, run)?;
     out.push_str("</body>\n</html>\n");
     Ok(out)
 }
 
+/// A heading, with its first word as the name that links use.
+fn heading(out: &mut String, title: &str) {
+    let name = title.split(' ').next().unwrap_or_default().to_lowercase();
+    // Writing to a string cannot fail.
+    let _ = writeln!(out, "<h2 id=\"{name}\">{title}</h2>");
+}
+
+fn paragraph(out: &mut String, class: &str, text: &str) {
+    let _ = writeln!(out, "<p{}>{}</p>", attribute(class), escape(text));
+}
+
+/// The text as a sentence of its own.
+fn sentence(text: &str) -> String {
+    let (first, rest) = text.split_at(1);
+    format!("{}{rest}.", first.to_uppercase())
+}
+
 fn plots(out: &mut String, groups: &[Group]) -> Result<()> {
-    out.push_str(
-        "<h2>Plots</h2>\n<p>A dot is a sample, the bar spans the middle half of the samples, the \
-         mark is their median. The best is on top; the scales are logarithmic.</p>\n<p>",
-    );
-    for (colour, who) in plot::LEGEND {
-        let plotters::style::RGBColor(red, green, blue) = colour;
+    heading(out, "Plots");
+    out.push_str(PLOTS);
+    out.push_str("<p>");
+    for (kind, who) in [(Kind::Ours, "Partywall"), (Kind::Other, "others"), (Kind::Floor, "floors")]
+    {
+        let plotters::style::RGBColor(red, green, blue) = plot::colour(kind);
         let _ = write!(
             out,
             "<span class=\"swatch\" style=\"background: rgb({red}, {green}, {blue})\"></span>{who}"
@@ -86,35 +138,28 @@ fn plots(out: &mut String, groups: &[Group]) -> Result<()> {
     out.push_str("</p>\n<div class=\"plots\">\n");
     for group in groups {
         if let Some(svg) = plot::render(group)? {
-            let title = escape(&group.case.to_string());
-            let few = group.lines.iter().any(|line| line.n < ENOUGH);
-            let note =
-                if few { "<p>Fewer than five samples of some: an impression.</p>" } else { "" };
-            let _ = writeln!(out, "<div><h2>{title}</h2>\n{svg}{note}</div>");
+            let _ = writeln!(out, "<div><h3>{}</h3>\n{svg}</div>", escape(&group.case.to_string()));
         }
     }
     out.push_str("</div>\n");
     Ok(())
 }
 
-/// What the words of the page mean, the contenders that were measured among them.
-fn words(out: &mut String, run: &Run) {
-    let names: BTreeSet<&str> = run.rows.iter().map(|row| row.contender.as_str()).collect();
-    let contenders = names.into_iter().map(|name| (name, terms::contender(name)));
-    for (title, terms) in [
-        ("Contenders", contenders.collect::<Vec<_>>()),
-        ("Terms", terms::terms(run.bench).collect()),
-    ] {
-        let _ = writeln!(out, "<h2>{title}</h2>\n<dl>");
-        for (term, text) in terms {
-            let _ = writeln!(out, "<dt>{}</dt><dd>{}</dd>", escape(term), escape(text));
-        }
-        out.push_str("</dl>\n");
+fn definitions<'a>(
+    out: &mut String,
+    title: &str,
+    terms: impl IntoIterator<Item = (&'a str, &'a str)>,
+) {
+    heading(out, title);
+    out.push_str("<dl>\n");
+    for (term, text) in terms {
+        let _ = writeln!(out, "<dt>{}</dt><dd>{}</dd>", escape(term), escape(text));
     }
+    out.push_str("</dl>\n");
 }
 
 fn findings(out: &mut String, findings: &[Finding]) {
-    out.push_str("<div class=\"wide\"><table>\n");
+    out.push_str("<div class=\"wide\"><table class=\"findings\">\n");
     let rows = table::findings(findings);
     row(out, "th", "", &rows[0]);
     for (finding, cells) in findings.iter().zip(&rows[1..]) {
@@ -146,45 +191,30 @@ fn figures(out: &mut String, group: &Group) {
 fn row(out: &mut String, element: &str, class: &str, cells: &[String]) {
     out.push_str("<tr>");
     for (index, cell) in cells.iter().enumerate() {
-        let mark = if index == 0 && !class.is_empty() {
-            format!(" class=\"{class}\"")
-        } else {
-            String::new()
-        };
+        let mark = attribute(if index == 0 { class } else { "" });
         let _ = write!(out, "<{element}{mark}>{}</{element}>", escape(cell));
     }
     out.push_str("</tr>\n");
 }
 
 fn machine(out: &mut String, run: &Run) -> Result<()> {
-    out.push_str("<h2>Machine</h2>\n<dl>\n");
-    if let serde_json::Value::Object(facts) = serde_json::to_value(&run.machine)? {
-        for (name, value) in facts {
-            let text = match value {
-                serde_json::Value::String(text) => text,
-                other => other.to_string(),
-            };
-            let _ = writeln!(out, "<dt>{}</dt><dd>{}</dd>", escape(&name), escape(&text));
-        }
-    }
-    out.push_str("</dl>\n");
+    let facts = serde_json::to_value(&run.machine)?;
+    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let facts: Vec<_> = facts.as_object().into_iter().flatten().collect();
+    let texts: Vec<_> = facts.iter().map(|(name, value)| (name.as_str(), text(value))).collect();
+    definitions(out, "Machine", texts.iter().map(|(name, text)| (*name, text.as_str())));
     Ok(())
+}
+
+/// An element's class as it is written in its tag.
+fn attribute(class: &str) -> String {
+    if class.is_empty() { String::new() } else { format!(" class=\"{class}\"") }
 }
 
 /// Text as it may stand between tags and in attributes.
 fn escape(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for letter in text.chars() {
-        match letter {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            '\'' => out.push_str("&#39;"),
-            other => out.push(other),
-        }
-    }
-    out
+    let text = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+    text.replace('"', "&quot;").replace('\'', "&#39;")
 }
 
 #[cfg(test)]

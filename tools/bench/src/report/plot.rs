@@ -1,5 +1,6 @@
-//! One plot per group: a dot for every sample, a bar from quartile to quartile, a mark at the
-//! median, on a logarithmic axis, whose title says what it shows and which way is better.
+//! One plot per group: a dot for every sample and, from [`ENOUGH`] samples on, a bar from quartile to
+//! quartile and a mark at the median, on a logarithmic axis, whose title says what it shows and which way
+//! is better.
 
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
@@ -7,24 +8,24 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use super::summary::{Group, Line, metric};
 use super::{tag, terms};
 use crate::case::Wait;
+use crate::contender::Kind;
 use crate::error::{Fault, Result};
 use crate::ratio::Metric;
-use crate::stats::quantile;
+use crate::stats::{ENOUGH, quantile};
 use crate::units::{cycles, rate, time};
 
 /// Drawn in this colour, which no theme has, and then replaced by the page's text colour.
 const INK: RGBColor = RGBColor(1, 2, 3);
 const INK_TEXT: &str = "#010203";
 
-/// Who is drawn in which colour; all are readable on light and on dark ground.
-pub const LEGEND: [(RGBColor, &str); 3] = [
-    (RGBColor(214, 96, 20), "Partywall"),
-    (RGBColor(52, 120, 210), "others"),
-    (RGBColor(120, 130, 140), "floors"),
-];
-const OURS: RGBColor = LEGEND[0].0;
-const OTHER: RGBColor = LEGEND[1].0;
-const FLOOR: RGBColor = LEGEND[2].0;
+/// Whose work has which colour; all are readable on light and on dark ground.
+pub fn colour(kind: Kind) -> RGBColor {
+    match kind {
+        Kind::Ours => RGBColor(214, 96, 20),
+        Kind::Other => RGBColor(52, 120, 210),
+        Kind::Floor => RGBColor(120, 130, 140),
+    }
+}
 
 const WIDTH: u32 = 460;
 const LINE: u32 = 24;
@@ -39,7 +40,7 @@ const LABELS: u32 = 156;
 /// # Errors
 /// If the drawing fails.
 pub fn render(group: &Group) -> Result<Option<String>> {
-    // The axis counts upwards, and the best belongs on top.
+    // The axis counts upwards.
     let lines: Vec<&Line> =
         group.lines.iter().rev().filter(|line| !line.values.is_empty()).collect();
     if lines.is_empty() {
@@ -88,27 +89,28 @@ fn draw(svg: &mut String, group: &Group, lines: &[&Line]) -> Result<()> {
         chart.draw_series([mark]).map_err(drawn)?;
     }
     for (index, line) in lines.iter().enumerate() {
-        let colour = colour(line);
+        let colour = colour(line.kind);
         let at = |value: f64| (value, index as f64);
         let label = EmptyElement::at(at(low)) + Text::new(name(line), (-8, 0), beside.clone());
         chart.draw_series([label]).map_err(drawn)?;
         let mut sorted = line.values.clone();
         sorted.sort_by(f64::total_cmp);
-        let mark = |q: f64| quantile(&sorted, q).map(at);
-        if let (Some(from), Some(to)) = (mark(0.25), mark(0.75)) {
+        // A few samples have no distribution.
+        let few = sorted.len() < ENOUGH;
+        let (radius, shade) = if few { (3, 1.0) } else { (2, 0.6) };
+        let dot = |value: &f64| Circle::new(at(*value), radius, colour.mix(shade).filled());
+        chart.draw_series(sorted.iter().map(dot)).map_err(drawn)?;
+        let quartiles = [0.25, 0.5, 0.75].map(|q| quantile(&sorted, q).map(at));
+        if let ([Some(from), Some(median), Some(to)], false) = (quartiles, few) {
             let bar = PathElement::new([from, to], colour.mix(0.35).stroke_width(12));
             chart.draw_series([bar]).map_err(drawn)?;
-        }
-        let dots = sorted.iter().map(|value| Circle::new(at(*value), 2, colour.mix(0.6).filled()));
-        chart.draw_series(dots).map_err(drawn)?;
-        if let Some(median) = mark(0.5) {
             let tick = EmptyElement::at(median)
                 + PathElement::new([(0, -8), (0, 8)], colour.stroke_width(3));
             chart.draw_series([tick]).map_err(drawn)?;
         }
     }
     let title = EmptyElement::at(((low * high).sqrt(), foot))
-        + Text::new(terms::axis(metric(&group.case)), (0, 26), below);
+        + Text::new(terms::axis(&group.case), (0, 26), below);
     chart.draw_series([title]).map_err(drawn)?;
     root.present().map_err(drawn)?;
     Ok(())
@@ -141,27 +143,8 @@ fn ticks(low: f64, high: f64) -> Vec<f64> {
 }
 
 fn name(line: &Line) -> String {
-    let wait = match line.wait {
-        Some(Wait::Spin) => "spin",
-        Some(Wait::Block) => "block",
-        None => "",
-    };
-    let parts = [line.contender.as_str(), wait, tag(line.near)];
-    parts.iter().filter(|part| !part.is_empty()).copied().collect::<Vec<_>>().join(" ")
-}
-
-fn colour(line: &Line) -> RGBColor {
-    match line.contender.as_str() {
-        name if ["partywall", "domain", "gate", "ring-raw", "ring-tonic"]
-            .iter()
-            .any(|ours| name.starts_with(ours)) =>
-        {
-            OURS
-        }
-        "line-probe" | "tonic-inline" | "call" | "memcpy" | "clock" => FLOOR,
-        name if name.contains("floor") => FLOOR,
-        _ => OTHER,
-    }
+    let parts = [line.contender, Wait::text(line.wait), tag(line.near)];
+    parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ")
 }
 
 /// Lets the page decide about size and colours.
@@ -187,15 +170,28 @@ mod tests {
         assert_eq!(ticks(0.5, 2e9).len(), 5);
     }
 
+    const CASE: Case = Case::call(Mode::Latency, Some(32), Placement::SameCore, Some(Wait::Block));
+
+    /// The plot of samples in one case.
+    fn plot(case: Case, samples: &[(&'static str, Figures)]) -> String {
+        let row = |(contender, figures): &(&'static str, Figures)| Row {
+            contender,
+            case,
+            near: None,
+            rep: 0,
+            figures: *figures,
+        };
+        let rows: Vec<Row> = samples.iter().map(row).collect();
+        render(&summary::groups(&rows)[0]).expect("drawn").expect("not empty")
+    }
+
+    fn took(p50: f64) -> Figures {
+        Figures { p50_ns: Some(p50), ..Figures::default() }
+    }
+
     #[test]
     fn a_plot_takes_the_colours_and_the_width_of_the_page() {
-        let case = Case::call(Mode::Latency, Some(32), Placement::SameCore, Some(Wait::Block));
-        let row = |name: &str, p50: f64| {
-            Row::new(name, case, None, 0, Figures { p50_ns: Some(p50), ..Figures::default() })
-        };
-        let rows = [row("pipe", 5000.0), row("pipe", 5100.0), row("tonic-uds", 40_000.0)];
-        let groups = summary::groups(&rows);
-        let svg = render(&groups[0]).expect("drawn").expect("not empty");
+        let svg = plot(CASE, &[("pipe", took(5000.0)), ("tonic-uds", took(40_000.0))]);
         assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"));
         let head = &svg[..svg.find('>').expect("a tag")];
         assert!(!head.contains("width=") && head.contains("viewBox="), "{head}");
@@ -205,26 +201,25 @@ mod tests {
 
     #[test]
     fn an_axis_says_what_it_shows_and_which_way_is_better() {
-        let of = |mode, figures: Figures| {
-            let case = Case::call(mode, Some(32), Placement::SameCore, Some(Wait::Block));
-            let rows = [Row::new("pipe", case, None, 0, figures)];
-            render(&summary::groups(&rows)[0]).expect("drawn").expect("not empty")
-        };
-        let time = Figures { p50_ns: Some(5000.0), ..Figures::default() };
-        assert!(
-            of(Mode::Latency, time).contains("median time of a call (log scale), lower is better")
-        );
+        let svg = plot(CASE, &[("pipe", took(5000.0))]);
+        assert!(svg.contains("median time of a call (log scale), lower is better"));
         let rate = Figures { per_s: Some(5000.0), ..Figures::default() };
-        assert!(of(Mode::Pipelined, rate).contains("(log scale), higher is better"));
+        let svg = plot(Case { mode: Some(Mode::Pipelined), ..CASE }, &[("pipe", rate)]);
+        assert!(svg.contains("(log scale), higher is better"));
+    }
+
+    #[test]
+    fn a_few_samples_are_dots_alone() {
+        let bars = |count| {
+            let samples = vec![("pipe", took(5000.0)); count];
+            plot(CASE, &samples).matches("stroke-width=\"12\"").count()
+        };
+        assert_eq!((bars(1), bars(ENOUGH - 1), bars(ENOUGH)), (0, 0, 1));
     }
 
     #[test]
     fn a_plot_of_one_contender_names_it_beside_its_samples() {
-        let case = Case::call(Mode::Latency, Some(32), Placement::SameCore, Some(Wait::Block));
-        let figures = Figures { p50_ns: Some(5000.0), ..Figures::default() };
-        let rows = [Row::new("pipe", case, None, 0, figures)];
-        let svg = render(&summary::groups(&rows)[0]).expect("drawn").expect("not empty");
-        assert!(svg.contains("pipe block"), "{svg}");
+        let svg = plot(CASE, &[("pipe", took(5000.0))]);
         let sample: u32 = svg
             .split_once("cy=\"")
             .and_then(|(_, rest)| rest.split_once('"'))

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use crate::case::{Bench, Case, Mode, Wait};
+use crate::contender::{Contender, Kind};
 use crate::ratio::{self, Key, Metric, Quantity, Tag};
+use crate::registry;
 use crate::row::{Figures, Row};
 use crate::stats::{self, Estimate};
 
@@ -12,7 +14,7 @@ use crate::stats::{self, Estimate};
 pub struct Group {
     /// What they have in common.
     pub case: Case,
-    /// Best first.
+    /// In the order of the registry, which all groups share.
     pub lines: Vec<Line>,
 }
 
@@ -20,7 +22,9 @@ pub struct Group {
 #[derive(Debug)]
 pub struct Line {
     /// Who.
-    pub contender: String,
+    pub contender: &'static str,
+    /// Whose work it is.
+    pub kind: Kind,
     /// How it waited.
     pub wait: Option<Wait>,
     /// Whether the cores were near.
@@ -58,33 +62,35 @@ pub fn metric(case: &Case) -> Metric {
     }
 }
 
-/// The samples of each line of a group.
-type Cells<'a> = BTreeMap<(Case, &'a str, Tag), Vec<&'a Row>>;
+/// The samples of each line of a group, by place in the registry.
+type Cells<'a> = BTreeMap<(usize, Case, Tag), Vec<&'a Row>>;
 
 /// Puts rows together.
 pub fn groups(rows: &[Row]) -> Vec<Group> {
     let mut found: BTreeMap<Case, Cells<'_>> = BTreeMap::new();
     for row in rows {
-        let cells = found.entry(row.case().group()).or_default();
-        cells.entry((row.case(), &row.contender, row.near)).or_default().push(row);
+        if let Some(place) = registry::place(row.case.bench, row.contender) {
+            let cells = found.entry(row.case.group()).or_default();
+            cells.entry((place, row.case, row.near)).or_default().push(row);
+        }
     }
     let group = |(case, cells): (Case, Cells<'_>)| {
-        let mut lines: Vec<Line> = cells
-            .into_iter()
-            .map(|((cell, name, near), samples)| line(rows, &case, cell, name, near, &samples))
-            .collect();
-        let worst = if metric(&case) == Metric::PerSecond { 0.0 } else { f64::INFINITY };
-        let key = |line: &Line| stats::median(&line.values).unwrap_or(worst);
-        lines.sort_by(|a, b| key(a).total_cmp(&key(b)));
-        if metric(&case) == Metric::PerSecond {
-            lines.reverse();
-        }
-        Group { case, lines }
+        let line = |((place, cell, near), samples): (_, Vec<_>)| {
+            line(rows, &case, &registry::of(case.bench)[place], cell, near, &samples)
+        };
+        Group { case, lines: cells.into_iter().map(line).collect() }
     };
     found.into_iter().map(group).collect()
 }
 
-fn line(rows: &[Row], group: &Case, cell: Case, name: &str, near: Tag, samples: &[&Row]) -> Line {
+fn line(
+    rows: &[Row],
+    group: &Case,
+    contender: &Contender,
+    cell: Case,
+    near: Tag,
+    samples: &[&Row],
+) -> Line {
     let metric = metric(group);
     let median = |figure: fn(&Figures) -> Option<f64>| {
         let values: Vec<f64> = samples.iter().filter_map(|row| figure(&row.figures)).collect();
@@ -101,22 +107,19 @@ fn line(rows: &[Row], group: &Case, cell: Case, name: &str, near: Tag, samples: 
         errors: samples.iter().map(|row| row.figures.errors).sum(),
     };
     let under = reference(group);
-    let is_reference = name == under.contender && cell == under.case;
-    let ratio = crate::registry::named(group.bench, name)
-        .filter(|_| !is_reference)
-        .map(|known| Quantity::Ratio { over: Key { contender: known.name(), case: cell }, under })
-        .map(|quantity| ratio::estimates(rows, &quantity, metric))
-        .and_then(|found| found.into_iter().find(|(tag, _)| *tag == near))
-        .map(|(_, estimate)| estimate);
+    let over = Key { contender: contender.name, case: cell };
+    let ratios = ratio::estimates(rows, &Quantity::Ratio { over, under }, metric);
+    let ratio = ratios.into_iter().find(|(tag, _)| *tag == near).map(|(_, estimate)| estimate);
     Line {
-        contender: name.to_owned(),
+        contender: contender.name,
+        kind: contender.kind,
         wait: cell.wait,
         near,
         n: samples.len(),
         medians,
         values: samples.iter().filter_map(|row| ratio::figure(row, metric)).collect(),
-        ratio,
-        reference: is_reference,
+        ratio: ratio.filter(|_| over != under),
+        reference: over == under,
     }
 }
 
@@ -125,21 +128,22 @@ mod tests {
     use super::*;
     use crate::case::Placement;
 
-    fn row(name: &str, rep: u32, p50: f64, errors: u64) -> Row {
+    fn row(contender: &'static str, rep: u32, p50: f64, errors: u64) -> Row {
         let case = Case::call(Mode::Latency, Some(32), Placement::SameCore, Some(Wait::Block));
-        Row::new(name, case, None, rep, Figures { p50_ns: Some(p50), errors, ..Figures::default() })
+        let figures = Figures { p50_ns: Some(p50), errors, ..Figures::default() };
+        Row { contender, case, near: None, rep, figures }
     }
 
     #[test]
-    fn lines_are_ordered_and_compared_with_the_reference() {
+    fn lines_are_in_the_registry_s_order_and_compared_with_the_reference() {
         let mut rows = vec![row("pipe", 0, 5.0, 0), row("pipe", 1, 7.0, 0)];
         rows.extend([row("tonic-uds", 0, 50.0, 0), row("tonic-uds", 1, 70.0, 0)]);
         rows.push(row("uds-epoll", 0, 1.0, 4));
         let groups = groups(&rows);
         assert_eq!(groups.len(), 1);
-        let names: Vec<_> = groups[0].lines.iter().map(|line| line.contender.as_str()).collect();
-        assert_eq!(names, ["pipe", "tonic-uds", "uds-epoll"]);
-        let [pipe, tonic, broken] = &groups[0].lines[..] else { panic!("three lines") };
+        let names: Vec<_> = groups[0].lines.iter().map(|line| line.contender).collect();
+        assert_eq!(names, ["tonic-uds", "uds-epoll", "pipe"]);
+        let [tonic, broken, pipe] = &groups[0].lines[..] else { panic!("three lines") };
         assert_eq!((pipe.n, pipe.medians.p50_ns), (2, Some(6.0)));
         assert_eq!(pipe.ratio.map(|ratio| ratio.median), Some(0.1));
         assert!(tonic.reference && tonic.ratio.is_none());

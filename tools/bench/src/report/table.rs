@@ -18,10 +18,10 @@ pub fn render(run: &Run) -> String {
         out.push_str(&align(&rows(&group)));
     }
     if !run.floors.is_empty() {
-        section(&mut out, FLOORS);
+        section(&mut out, &format!("Floors: {FLOORS}"));
         out.push_str(&align(&findings(&run.floors)));
     }
-    section(&mut out, TARGETS);
+    section(&mut out, &format!("Targets: {TARGETS}"));
     out.push_str(&align(&findings(&run.targets)));
     section(&mut out, "Run");
     out.push_str(&tally(run));
@@ -29,10 +29,11 @@ pub fn render(run: &Run) -> String {
 }
 
 /// What floors are.
-pub const FLOORS: &str = "Floors: what is compared with one that does not hold is VOID";
+pub const FLOORS: &str = "a floor is what nobody can stay below. Each row is a condition that shows \
+     it of this run; what is compared with a floor that fails is VOID";
 
 /// How targets are judged.
-pub const TARGETS: &str = "Targets: median over the rounds and its 95 % interval, which needs five rounds; \
+pub const TARGETS: &str = "median over the rounds and its 95 % interval, which needs five rounds; \
      undecided where the bound lies within the interval";
 
 fn section(out: &mut String, title: &str) {
@@ -65,8 +66,8 @@ pub fn cells(group: &Case, line: &Line) -> Vec<String> {
         None => String::new(),
     };
     vec![
-        line.contender.clone(),
-        wait(line.wait).into(),
+        line.contender.into(),
+        Wait::text(line.wait).into(),
         tag(line.near).into(),
         show(figures.p50_ns, time),
         show(figures.p99_ns, time),
@@ -80,29 +81,20 @@ pub fn cells(group: &Case, line: &Line) -> Vec<String> {
     ]
 }
 
-/// How a side waits, as printed.
-fn wait(wait: Option<Wait>) -> &'static str {
-    match wait {
-        Some(Wait::Spin) => "spin",
-        Some(Wait::Block) => "block",
-        None => "",
-    }
-}
-
 fn rows(group: &Group) -> Vec<Vec<String>> {
     let lines = group.lines.iter().map(|line| cells(&group.case, line));
     without_empty(std::iter::once(head(&group.case)).chain(lines).collect())
 }
 
 /// Column titles of the findings.
-const FINDINGS: [&str; 6] = ["", "measured [95 %]", "bound", "cores", "n", "what"];
+const FINDINGS: [&str; 6] = ["verdict", "measured [95 %]", "bound", "cores", "n", "what"];
 
 /// One finding, as text.
 fn finding_cells(finding: &Finding) -> Vec<String> {
     let measured = finding.measured.as_ref();
     let what = match finding.why.as_str() {
         "" => finding.text.clone(),
-        why => format!("{}; VOID because {why}", finding.text),
+        why => format!("{}. VOID: {why}", finding.text),
     };
     vec![
         finding.verdict.text().into(),

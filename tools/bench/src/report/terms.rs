@@ -1,47 +1,11 @@
 //! What the words of a report mean.
 
-use crate::case::Bench;
+use super::summary::metric;
+use crate::case::{Bench, Case, Clock};
 use crate::ratio::Metric;
 
-/// Contenders, each in one sentence.
-const CONTENDERS: &[(&str, &str)] = &[
-    ("pipe", "two pipes, one each way"),
-    ("uds", "a Unix stream socket; the client hands the file to the kernel with sendfile(2)"),
-    ("uds-epoll", "a Unix stream socket with epoll(7) on both sides, as an event loop uses it"),
-    ("shm", "plain shared memory that client and server trust each other to use correctly"),
-    ("tonic-uds", "gRPC with tonic over a Unix socket"),
-    ("tonic-tcp", "gRPC with tonic over TCP on the loopback interface"),
-    (
-        "tonic-inline",
-        "tonic's client and server code joined in one thread, with no transport between",
-    ),
-    ("iceoryx2", "iceoryx2's request and response, polling (spin) or with its events (block)"),
-    ("partywall-raw", "Partywall's link without gRPC: messages of bytes"),
-    ("partywall-blocking", "Partywall's blocking channel against the async server"),
-    ("partywall-tonic", "tonic's generated stubs over Partywall's channel, as programs use it"),
-    ("ring-raw", "partywall-raw, as the benches of domains call it"),
-    ("ring-tonic", "partywall-tonic, as the benches of domains call it"),
-    (
-        "gate",
-        "a function over bytes in another domain, through the call gate, without protection keys",
-    ),
-    ("gate-keys", "the same with protection keys"),
-    ("domain", "the text through the call gate, without protection keys"),
-    ("domain-keys", "the same with protection keys"),
-    ("domain-tonic", "tonic's stubs between two domains, without protection keys"),
-    ("domain-tonic-keys", "the same with protection keys"),
-    ("line-probe", "floor: one word bounced between two cores"),
-    ("handoff-floor", "floor: two processes that take turns with a futex"),
-    ("asyncfd-floor", "floor: a bare wake-up of a tokio task, there and back"),
-    ("ring-floor", "floor: the least code that a ring needs"),
-    ("floor", "floor: one process reads the text into a new buffer and counts"),
-    ("floor-reuse", "floor: the same with one buffer that is used again"),
-    ("call", "floor: a function called by its address"),
-    ("memcpy", "floor: a copy of the request"),
-    ("clock", "floor: two time stamps in a row, which every single time includes"),
-];
-
 const COMMON: &[(&str, &str)] = &[
+    ("sample", "calls of one fresh pair of processes for a set time, after a warm-up"),
     ("round", "all contenders once, in random order; ratios are taken within a round"),
     ("p50, p99, p99.9", "the time that half, 99 % or 99.9 % of a sample's calls stay below"),
     ("CPU/call", "processor time of both sides together per call"),
@@ -63,7 +27,11 @@ const CALLS: &[(&str, &str)] = &[
     ("latency", "one call at a time, each timed"),
     ("pipelined", "many calls under way at once; calls per second"),
     ("bare", "a hand-over without a payload"),
-    ("VOID", "the floor that this rests on was none in this run"),
+    (
+        "VOID",
+        "a floor that this rests on does not hold in this run, so the row says nothing: most often \
+         other work or a hypervisor disturbed it; measure again on a quiet machine",
+    ),
 ];
 
 const WORDS: &[(&str, &str)] = &[
@@ -96,11 +64,6 @@ const DOMAIN: &[(&str, &str)] = &[
     ("bare", "a hand-over without a payload"),
 ];
 
-/// What a contender is.
-pub fn contender(name: &str) -> &'static str {
-    CONTENDERS.iter().find(|(known, _)| *known == name).map_or("", |(_, text)| text)
-}
-
 /// What the words of a bench mean.
 pub fn terms(bench: Bench) -> impl Iterator<Item = (&'static str, &'static str)> {
     let own = match bench {
@@ -111,25 +74,35 @@ pub fn terms(bench: Bench) -> impl Iterator<Item = (&'static str, &'static str)>
     COMMON.iter().chain(own).copied()
 }
 
-/// The title of an axis that shows this figure, and which way is better.
-pub fn axis(metric: Metric) -> &'static str {
-    match metric {
-        Metric::P50 => "median time of a call (log scale), lower is better",
-        Metric::PerSecond => "calls per second (log scale), higher is better",
-        Metric::OneWay => "mean one way in cycles (log scale), lower is better",
-        Metric::Cpu => "CPU time of a call (log scale), lower is better",
+/// What a bench measures, in a sentence or two.
+pub fn about(bench: Bench) -> &'static str {
+    match bench {
+        Bench::Calls => {
+            "Small calls between two processes: the server sends the bytes of a request back. Latency \
+             is the time of one call at a time; pipelined is the number of calls per second with many \
+             under way."
+        }
+        Bench::Words => {
+            "A service counts the words of a text. Clock A is the time from starting the client's \
+             process to its end; clock B is the time of one request of a client that is connected."
+        }
+        Bench::Domain => {
+            "Calls between programs that share one address space (domains), beside calls between \
+             processes: their times, their CPU time at fixed rates, and what a byte of a long request \
+             costs."
+        }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::registry::ALL;
-
-    #[test]
-    fn every_contender_is_explained() {
-        for (_, known) in ALL {
-            assert!(!contender(known.name()).is_empty(), "{} is not explained", known.name());
+/// The title of a case's axis: what it shows, and which way is better.
+pub fn axis(case: &Case) -> &'static str {
+    match metric(case) {
+        Metric::P50 if case.clock == Some(Clock::A) => {
+            "time from the client's start to its end (log scale), lower is better"
         }
+        Metric::P50 => "median time of a call (log scale), lower is better",
+        Metric::PerSecond => "calls per second (log scale), higher is better",
+        Metric::OneWay => "mean one way in cycles (log scale), lower is better",
+        Metric::Cpu => "CPU time of a call, both sides (log scale), lower is better",
     }
 }

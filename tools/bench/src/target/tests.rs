@@ -14,12 +14,9 @@ fn ratio(over: &'static str, under: &'static str, bound: Bound) -> Target {
     Target::new(format!("{over} over {under}"), quantity, Metric::P50, bound)
 }
 
-fn row(name: &str, rep: u32, p50: f64) -> Row {
-    Row::new(name, CASE, None, rep, Figures { p50_ns: Some(p50), ..Figures::default() })
-}
-
-fn rows(name: &str, p50: f64, rounds: u32) -> Vec<Row> {
-    (0..rounds).map(|rep| row(name, rep, p50)).collect()
+fn rows(contender: &'static str, p50: f64, rounds: u32) -> Vec<Row> {
+    let figures = Figures { p50_ns: Some(p50), ..Figures::default() };
+    (0..rounds).map(|rep| Row { contender, case: CASE, near: None, rep, figures }).collect()
 }
 
 fn verdict(bound: Bound, a: &[Row]) -> Verdict {
@@ -82,12 +79,13 @@ fn a_floor_that_does_not_hold_marks_only_what_depends_on_it() {
 
 #[test]
 fn where_cores_are_near_differences_are_compared() {
-    let at = |near, name: &str, p50| {
+    let at = |near, contender: &'static str, p50| {
         let figures = Figures { p50_ns: Some(p50), ..Figures::default() };
         let case = Case { placement: Placement::TwoCores, wait: Some(Wait::Spin), ..CASE };
         let bare = Case { size: None, ..case };
-        let case = if name == "line-probe" { bare } else { case };
-        (0..5).map(move |rep| Row::new(name, case, Some(near), rep, figures)).collect::<Vec<_>>()
+        let case = if contender == "line-probe" { bare } else { case };
+        let row = |rep| Row { contender, case, near: Some(near), rep, figures };
+        (0..5).map(row).collect::<Vec<_>>()
     };
     let floors = |rows: &[Row]| -> Vec<_> {
         let found = judge(rows, &floors(Bench::Calls));

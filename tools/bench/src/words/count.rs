@@ -133,7 +133,8 @@ mod tests {
     #[test]
     fn answers_survive_the_wire() {
         let given = Answer { total: 1, distinct: u64::MAX, checksum: 0x0123_4567_89ab_cdef };
-        assert_eq!(Answer::decode(&given.encode()), given);
+        assert_eq!(Answer::decode(&given.encode()).expect("whole"), given);
+        assert!(Answer::decode(&[0; 23]).is_err());
         assert_eq!(op_from(op_code(Op::Counts)).expect("known"), Op::Counts);
         assert!(op_from(9).is_err());
     }

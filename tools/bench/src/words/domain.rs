@@ -21,26 +21,33 @@ use partywall_guest::bytes::{Function, Reply};
 
 use super::count::{answer, op_code, op_from};
 use super::{Text, cases, drive};
-use crate::case::{Case, Op};
-use crate::contender::{Contender, Ends};
-use crate::domains::gate::{connect, pair, serve};
+use crate::case::Op;
+use crate::contender::{Contender, Kind};
+use crate::domains::gate::{self, connect, pair};
 use crate::error::Result;
+use crate::row::Figures;
 use crate::seat::Seat;
 use crate::text::{ANSWER_BYTES, Answer};
 
-/// The contender.
-#[derive(Debug)]
-pub struct Domain {
-    name: &'static str,
-    isolation: Isolation,
-}
-
 /// Without protection keys.
-pub static DOMAIN: Domain = Domain { name: "domain", isolation: Isolation::None };
+pub const DOMAIN: Contender = Contender::new(
+    Kind::Ours,
+    "domain",
+    "the text through the call gate, without protection keys",
+    || cases(None),
+    call,
+)
+.opened(pair)
+.served(serve)
+.in_domains(Isolation::None);
 
 /// With protection keys, where the machine has them.
-pub static DOMAIN_KEYS: Domain =
-    Domain { name: "domain-keys", isolation: Isolation::ProtectionKeys };
+pub const DOMAIN_KEYS: Contender = Contender {
+    name: "domain-keys",
+    about: "the same with protection keys",
+    domains: Some(Isolation::ProtectionKeys),
+    ..DOMAIN
+};
 
 /// In place of an operation.
 const MORE: u8 = 0xff;
@@ -48,36 +55,18 @@ const MORE: u8 = 0xff;
 /// Long enough to count a gigabyte.
 const LIMIT: Duration = Duration::from_secs(30);
 
-impl Contender for Domain {
-    fn name(&self) -> &'static str {
-        self.name
-    }
+fn serve(seat: &mut Seat) -> Result<()> {
+    let pieces = Mutex::new(Vec::new());
+    gate::serve(seat, move |request, reply| {
+        let mut pieces = pieces.lock().unwrap_or_else(PoisonError::into_inner);
+        count(request, reply, &mut pieces);
+    })
+}
 
-    fn cases(&self, sizes: &[u64]) -> Vec<Case> {
-        cases(sizes, None)
-    }
-
-    fn domains(&self) -> Option<Isolation> {
-        Some(self.isolation)
-    }
-
-    fn open(&self, _: &Case) -> Result<Ends> {
-        pair()
-    }
-
-    fn serve(&self, seat: &mut Seat) -> Result<()> {
-        let pieces = Mutex::new(Vec::new());
-        serve(seat, move |request, reply| {
-            let mut pieces = pieces.lock().unwrap_or_else(PoisonError::into_inner);
-            count(request, reply, &mut pieces);
-        })
-    }
-
-    fn call(&self, seat: &mut Seat) -> Result<()> {
-        let socket = seat.take(1)?;
-        let (mut function, _socket) = seat.admitted(|| connect(socket))?;
-        drive(seat, |text, op| ask(&mut function, text, op))
-    }
+fn call(seat: &mut Seat) -> Result<Figures> {
+    let socket = seat.take(1)?;
+    let (mut function, _socket) = seat.admitted(|_| connect(socket))?;
+    drive(seat, |text, op| ask(&mut function, text, op))
 }
 
 /// The service's function. Where a request makes no sense the answer is empty.
@@ -110,12 +99,10 @@ fn ask(function: &mut Function, text: &Text, op: Op) -> Result<Answer> {
         let code = if left == 0 { op_code(op) } else { MORE };
         let mut read = Ok(());
         let write = |room: &mut [u8]| read = fill(room, &file, from, code);
-        let found = function.call_with(bytes + 1, write, LIMIT, |reply| {
-            <[u8; ANSWER_BYTES]>::try_from(reply).map(|bytes| Answer::decode(&bytes))
-        })?;
+        let found = function.call_with(bytes + 1, write, LIMIT, Answer::decode)?;
         read?;
         if left == 0 {
-            return Ok(found.map_err(|_| "an answer of another length")?);
+            return found;
         }
     }
 }

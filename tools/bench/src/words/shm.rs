@@ -23,16 +23,24 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::count::{answer, op_code, op_from};
 use super::{Text, cases, drive};
 use crate::case::{Case, Op, Wait};
-use crate::contender::{Contender, Ends, Side};
+use crate::contender::{Contender, Ends, Kind, Side};
 use crate::error::Result;
+use crate::row::Figures;
 use crate::seat::Seat;
 use crate::sys::handoff::{STEP, change, hand_over};
 use crate::sys::shared::{self, Shared};
 use crate::text::Answer;
 
-/// The contender.
-#[derive(Debug)]
-pub struct Shm;
+/// Shared memory.
+pub const SHM: Contender = Contender::new(
+    Kind::Other,
+    "shm",
+    "plain shared memory that client and server trust each other to use correctly",
+    || cases(Some(Wait::Block)),
+    call,
+)
+.opened(open)
+.served(serve);
 
 const REQUEST: usize = 0;
 const OP: usize = 8;
@@ -45,46 +53,36 @@ const GONE: u32 = u32::MAX - 1;
 /// An upper bound on a text's length: nine digits and a space for each word.
 const WORD_BYTES: u64 = 10;
 
-impl Contender for Shm {
-    fn name(&self) -> &'static str {
-        "shm"
-    }
+fn open(case: &Case) -> Result<Ends> {
+    let bytes = usize::try_from(case.size.unwrap_or(0) * WORD_BYTES)?;
+    Ok(Ends(vec![(Side::Both, shared::create(TEXT + bytes)?)]))
+}
 
-    fn cases(&self, sizes: &[u64]) -> Vec<Case> {
-        cases(sizes, Some(Wait::Block))
-    }
-
-    fn open(&self, case: &Case) -> Result<Ends> {
-        let bytes = usize::try_from(case.size.unwrap_or(0) * WORD_BYTES)?;
-        Ok(Ends(vec![(Side::Both, shared::create(TEXT + bytes)?)]))
-    }
-
-    fn serve(&self, seat: &mut Seat) -> Result<()> {
-        let arena = Shared::map(seat.take(0)?)?;
-        seat.ready();
-        let mut last = 0;
-        loop {
-            last = change(arena.word(REQUEST), last);
-            if last == GONE {
-                return Ok(());
-            }
-            count_in(&arena)?;
-            hand_over(arena.word(REPLY), last);
+fn serve(seat: &mut Seat) -> Result<()> {
+    let arena = Shared::map(seat.take(0)?)?;
+    seat.ready();
+    let mut last = 0;
+    loop {
+        last = change(arena.word(REQUEST), last);
+        if last == GONE {
+            return Ok(());
         }
+        count_in(&arena)?;
+        hand_over(arena.word(REPLY), last);
     }
+}
 
-    fn call(&self, seat: &mut Seat) -> Result<()> {
-        let fd = seat.take(0)?;
-        let arena = seat.admitted(|| Ok(Shared::map(fd)?))?;
-        let mut last = 0;
-        let result = drive(seat, |text, op| {
-            let answer = ask(&arena, last, text, op);
-            last += STEP;
-            answer
-        });
-        hand_over(arena.word(REQUEST), GONE);
-        result
-    }
+fn call(seat: &mut Seat) -> Result<Figures> {
+    let fd = seat.take(0)?;
+    let arena = seat.admitted(|_| Ok(Shared::map(fd)?))?;
+    let mut last = 0;
+    let figures = drive(seat, |text, op| {
+        let answer = ask(&arena, last, text, op);
+        last += STEP;
+        answer
+    });
+    hand_over(arena.word(REQUEST), GONE);
+    figures
 }
 
 /// The client's half of an exchange; it has the turn.

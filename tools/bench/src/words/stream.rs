@@ -1,4 +1,4 @@
-//! The length-prefixed exchange that pipes and sockets share.
+//! Byte streams: pipes, and a Unix stream socket that the client connects to by path.
 //!
 //! | byte | request |
 //! |---|---|
@@ -6,48 +6,101 @@
 //! | 1 to 8 | length of the text, little-endian |
 //! | from 9 | the text |
 //!
-//! The reply is an encoded answer. Each side hands the kernel whole messages, and has one buffer
-//! that it uses again.
+//! The reply is an encoded answer. The server has one buffer that it uses again. The client of pipes has
+//! one too. The client of a socket hands the file to the kernel (sendfile(2)): it copies nothing itself,
+//! as a ring that a file is read into copies nothing besides.
 
+use std::fs::File;
 use std::io::{self, IoSlice, Read, Write};
 use std::os::fd::AsFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+
+use rustix::fs::sendfile;
+use rustix::io::Errno;
 
 use super::count::{answer, op_code, op_from};
-use super::{Text, fill, read_into};
-use crate::case::Op;
+use super::{Text, cases, drive, fill, read_into};
+use crate::calls::pipe::pipes;
+use crate::calls::uds_epoll::tune;
+use crate::case::{Op, Wait};
+use crate::contender::{Contender, Kind};
 use crate::error::Result;
+use crate::row::Figures;
+use crate::seat::Seat;
 use crate::text::{ANSWER_BYTES, Answer};
 
-/// Bytes before the text of a request.
-pub const HEAD: usize = 9;
+/// A Unix stream socket.
+pub const UDS: Contender = Contender::new(
+    Kind::Other,
+    "uds",
+    "a Unix stream socket; the client hands the file to the kernel with sendfile(2)",
+    || cases(Some(Wait::Block)),
+    call_socket,
+)
+.served(serve_socket);
 
-/// The client's half.
-#[derive(Debug)]
-pub struct Client<R, W> {
-    from: R,
-    to: W,
-    buffer: Vec<u8>,
+/// Two pipes, as large as the kernel allows without privileges.
+pub const PIPE: Contender = Contender::new(
+    Kind::Other,
+    "pipe",
+    "two pipes, one each way",
+    || cases(Some(Wait::Block)),
+    call_pipes,
+)
+.opened(pipes)
+.served(|seat| {
+    let (from, to) = (File::from(seat.take(0)?), File::from(seat.take(3)?));
+    seat.ready();
+    serve(from, to)
+});
+
+const SOCKET: &str = "socket";
+
+/// Bytes before the text of a request.
+const HEAD: usize = 9;
+
+fn serve_socket(seat: &mut Seat) -> Result<()> {
+    let listener = UnixListener::bind(seat.dir().join(SOCKET))?;
+    seat.ready();
+    let (stream, _) = listener.accept()?;
+    tune(&stream)?;
+    serve(&stream, &stream)
 }
 
-impl<R: Read, W: Write> Client<R, W> {
-    /// A client on a connected stream.
-    pub fn new(from: R, to: W) -> Self {
-        Self { from, to, buffer: Vec::new() }
-    }
+fn call_socket(seat: &mut Seat) -> Result<Figures> {
+    let stream = seat.admitted(|seat| Ok(UnixStream::connect(seat.dir().join(SOCKET))?))?;
+    tune(&stream)?;
+    drive(seat, |text, op| ask_by_file(&stream, text, op))
+}
 
-    /// Reads the text, sends it, and returns the answer.
-    ///
-    /// # Errors
-    /// Those of the file and of the stream.
-    pub fn ask(&mut self, text: &Text, op: Op) -> Result<Answer> {
-        read_into(&text.path, text.bytes, &mut self.buffer)?;
-        write_both(&mut self.to, &head(op, text), &self.buffer)?;
-        reply(&mut self.from)
+fn call_pipes(seat: &mut Seat) -> Result<Figures> {
+    let (mut to, mut from) = (File::from(seat.take(1)?), File::from(seat.take(2)?));
+    let mut buffer = Vec::new();
+    drive(seat, |text, op| {
+        read_into(&text.path, text.bytes, &mut buffer)?;
+        write_both(&mut to, &head(op, text), &buffer)?;
+        reply(&mut from)
+    })
+}
+
+/// Sends the text and returns the answer.
+fn ask_by_file(mut stream: &UnixStream, text: &Text, op: Op) -> Result<Answer> {
+    let file = File::open(&text.path)?;
+    stream.write_all(&head(op, text))?;
+    let mut left = text.bytes;
+    while left > 0 {
+        match sendfile(stream, &file, None, usize::try_from(left)?) {
+            Ok(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+            Ok(sent) => left -= sent as u64,
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
     }
+    reply(&mut stream)
 }
 
 /// What a request begins with.
-pub fn head(op: Op, text: &Text) -> [u8; HEAD] {
+fn head(op: Op, text: &Text) -> [u8; HEAD] {
     let mut head = [0; HEAD];
     head[0] = op_code(op);
     head[1..].copy_from_slice(&text.bytes.to_le_bytes());
@@ -55,20 +108,14 @@ pub fn head(op: Op, text: &Text) -> [u8; HEAD] {
 }
 
 /// Reads an answer.
-///
-/// # Errors
-/// Those of the stream.
-pub fn reply(from: &mut impl Read) -> Result<Answer> {
+fn reply(from: &mut impl Read) -> Result<Answer> {
     let mut reply = [0; ANSWER_BYTES];
     from.read_exact(&mut reply)?;
-    Ok(Answer::decode(&reply))
+    Answer::decode(&reply)
 }
 
 /// Answers requests until the client has gone.
-///
-/// # Errors
-/// Those of the stream, and a request that makes no sense.
-pub fn serve(mut from: impl Read + AsFd, mut to: impl Write) -> Result<()> {
+fn serve(mut from: impl Read + AsFd, mut to: impl Write) -> Result<()> {
     let mut buffer = Vec::new();
     loop {
         let mut head = [0; HEAD];
@@ -100,21 +147,23 @@ fn write_both(to: &mut impl Write, head: &[u8], body: &[u8]) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::net::UnixStream;
+    use crate::words::generate::generate;
 
     #[test]
-    fn answers_come_back() {
+    fn a_file_arrives_whole_or_fails() {
         let dir = tempfile::tempdir().expect("a directory");
-        let path = dir.path().join("text");
-        let text = super::super::generate::generate(&path, 30_000, 1, |_| true).expect("written");
         let (near, far) = UnixStream::pair().expect("a pair");
         let server = std::thread::spawn(move || serve(&far, &far));
-        let mut client = Client::new(&near, &near);
-        for op in [Op::Total, Op::Counts, Op::Total] {
-            assert_eq!(client.ask(&text, op).expect("an answer"), text.expected(op));
+        for words in [1, 30_000, 300_000] {
+            let text = generate(&dir.path().join("text"), words, 1, |_| true).expect("written");
+            for op in [Op::Total, Op::Counts] {
+                assert_eq!(ask_by_file(&near, &text, op).expect("an answer"), text.expected(op));
+            }
         }
-        drop(client);
+        let mut text = generate(&dir.path().join("text"), 9, 1, |_| true).expect("written");
+        text.bytes += 1;
+        assert!(ask_by_file(&near, &text, Op::Total).is_err(), "a file that ends early");
         drop(near);
-        server.join().expect("no panic").expect("a clean end");
+        assert!(server.join().expect("no panic").is_err(), "a text that ends early");
     }
 }

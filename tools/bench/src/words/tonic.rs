@@ -8,61 +8,51 @@ use std::fs::File;
 use std::{io, mem};
 
 use bytes::{Bytes, BytesMut};
-use tonic::body::Body;
-use tonic::client::GrpcService;
-use tonic::codegen::{Body as HttpBody, StdError};
+use tokio::runtime::Runtime;
 
 use super::{Text, cases, drive};
-use crate::calls::stubs::{BenchClient, proto};
+use crate::calls::stubs::{BenchClient, Transport, proto};
 use crate::calls::tonic_net::{Net, connect, runtime, serve};
-use crate::case::{Case, Op, Wait};
-use crate::contender::Contender;
+use crate::case::{Op, Wait};
+use crate::contender::{Contender, Kind};
 use crate::error::Result;
+use crate::row::Figures;
 use crate::seat::Seat;
 use crate::text::Answer;
 
-/// The contender.
-#[derive(Debug)]
-pub struct TonicUds;
+/// gRPC over a Unix socket.
+pub const TONIC_UDS: Contender = Contender::new(
+    Kind::Other,
+    "tonic-uds",
+    "gRPC with tonic over a Unix socket",
+    || cases(Some(Wait::Block)),
+    |seat| ask_all(seat, &runtime()?, async |seat| connect(seat, Net::Unix).await),
+)
+.served(|seat| serve(seat, Net::Unix));
 
-impl Contender for TonicUds {
-    fn name(&self) -> &'static str {
-        "tonic-uds"
-    }
-
-    fn cases(&self, sizes: &[u64]) -> Vec<Case> {
-        cases(sizes, Some(Wait::Block))
-    }
-
-    fn serve(&self, seat: &mut Seat) -> Result<()> {
-        runtime()?.block_on(serve(seat, Net::Unix))
-    }
-
-    fn call(&self, seat: &mut Seat) -> Result<()> {
-        let runtime = runtime()?;
-        let (dir, number) = (seat.dir().to_owned(), seat.number());
-        let channel = seat.admitted(|| runtime.block_on(connect(&dir, number, Net::Unix)))?;
-        let mut asker = Asker::new(channel);
-        drive(seat, |text, op| runtime.block_on(asker.ask(text, op)))
-    }
+/// Runs a client that asks through stubs over what `connect` returns.
+///
+/// # Errors
+/// Those of `connect` and of the calls.
+pub fn ask_all<T: Transport>(
+    seat: &mut Seat,
+    runtime: &Runtime,
+    connect: impl AsyncFnOnce(&Seat) -> Result<T>,
+) -> Result<Figures> {
+    let transport = seat.admitted(|seat| runtime.block_on(connect(seat)))?;
+    let mut asker = Asker::new(transport);
+    drive(seat, |text, op| runtime.block_on(asker.ask(text, op)))
 }
 
 /// Asks through generated stubs over any transport.
 #[derive(Debug)]
-pub struct Asker<T> {
+struct Asker<T> {
     client: BenchClient<T>,
     buffer: BytesMut,
 }
 
-impl<T> Asker<T>
-where
-    T: GrpcService<Body>,
-    T::Error: Into<StdError>,
-    T::ResponseBody: HttpBody<Data = Bytes> + Send + 'static,
-    <T::ResponseBody as HttpBody>::Error: Into<StdError> + Send,
-{
-    /// Sends over `transport`.
-    pub fn new(transport: T) -> Self {
+impl<T: Transport> Asker<T> {
+    fn new(transport: T) -> Self {
         let client = BenchClient::new(transport)
             .max_decoding_message_size(usize::MAX)
             .max_encoding_message_size(usize::MAX);
@@ -70,10 +60,7 @@ where
     }
 
     /// Reads the text, sends it, and returns the answer.
-    ///
-    /// # Errors
-    /// Those of the file and of the call.
-    pub async fn ask(&mut self, text: &Text, op: Op) -> Result<Answer> {
+    async fn ask(&mut self, text: &Text, op: Op) -> Result<Answer> {
         let body = self.read(text)?;
         let request = proto::Blob { body: body.clone() };
         let reply = match op {
