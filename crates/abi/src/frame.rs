@@ -221,10 +221,31 @@ impl ResponseHead {
     }
 }
 
+/// The names of gRPC's status codes; the code is the index.
+pub const CODES: [&str; 17] = [
+    "OK",
+    "CANCELLED",
+    "UNKNOWN",
+    "INVALID_ARGUMENT",
+    "DEADLINE_EXCEEDED",
+    "NOT_FOUND",
+    "ALREADY_EXISTS",
+    "PERMISSION_DENIED",
+    "RESOURCE_EXHAUSTED",
+    "FAILED_PRECONDITION",
+    "ABORTED",
+    "OUT_OF_RANGE",
+    "UNIMPLEMENTED",
+    "INTERNAL",
+    "UNAVAILABLE",
+    "DATA_LOSS",
+    "UNAUTHENTICATED",
+];
+
 /// The trailers block: a gRPC status code and metadata (message and details among it).
 #[derive(Debug, PartialEq, Eq)]
 pub struct Trailers<'a> {
-    /// The gRPC status code, 0 to 16.
+    /// The gRPC status code, an index of [`CODES`].
     pub code: u8,
     /// `grpc-message`, `grpc-status-details-bin` and the trailing metadata.
     pub metadata: Metadata<'a>,
@@ -245,11 +266,16 @@ impl<'a> Trailers<'a> {
     #[inline]
     pub fn decode(block: &'a [u8]) -> Result<Self, DecodeError> {
         let mut r = Reader::new(block);
-        let code = r.u8("status code")?;
-        if code > 16 {
-            return Err(DecodeError::Value { field: "status code", found: code.into() });
-        }
+        let code = status_code(&mut r, "status code")?;
         Ok(Self { code, metadata: Metadata::decode(r)? })
+    }
+}
+
+#[inline]
+fn status_code(r: &mut Reader<'_>, field: &'static str) -> Result<u8, DecodeError> {
+    match r.u8(field)? {
+        code if usize::from(code) < CODES.len() => Ok(code),
+        code => Err(DecodeError::Value { field, found: code.into() }),
     }
 }
 
@@ -417,10 +443,7 @@ pub fn write_reset(out: &mut Vec<u8>, code: u8, text: &str) {
 /// [`DecodeError`] naming the field.
 pub fn decode_reset(payload: &[u8]) -> Result<(u8, &str), DecodeError> {
     let mut r = Reader::new(payload);
-    let code = r.u8("reset code")?;
-    if code > 16 {
-        return Err(DecodeError::Value { field: "reset code", found: code.into() });
-    }
+    let code = status_code(&mut r, "reset code")?;
     let text = r.short_bytes("reset text", limits::ERROR_TEXT_BYTES)?;
     r.end()?;
     let text = core::str::from_utf8(text).map_err(|_| DecodeError::Text { field: "reset text" })?;
@@ -513,7 +536,7 @@ mod tests {
         #[test]
         fn metadata_round_trips(
             entries in proptest::collection::vec((".{1,20}", proptest::collection::vec(any::<u8>(), 0..40)), 0..20),
-            code in 0u8..=16,
+            code in 0..CODES.len() as u8,
         ) {
             let mut block = Vec::new();
             Trailers::write(&mut block, code, entries.len() as u16);

@@ -8,6 +8,12 @@ use crate::limits;
 
 /// A service name that has been checked: 1 to 63 bytes of `a-z 0-9 . _ -`, the first one a
 /// letter or a digit.
+///
+/// ```
+/// # use partywall_abi::name::ServiceName;
+/// assert_eq!(ServiceName::new("greeter").unwrap().as_str(), "greeter");
+/// assert!(ServiceName::new("Greeter").is_err());
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ServiceName(String);
 

@@ -124,6 +124,12 @@ levels! {
     /// What separates the memories of the two ends of a link, the least first.
     ///
     /// Two ends of which one is reached over a network are two processes.
+    ///
+    /// ```
+    /// # use partywall_abi::security::Isolation;
+    /// assert_eq!("protection-keys".parse(), Ok(Isolation::ProtectionKeys));
+    /// assert!(Isolation::ProtectionKeys < Isolation::Process);
+    /// ```
     Isolation, "isolation";
     /// Nothing: one address space, in which each end can write all memory.
     None = 0, "none";
@@ -171,6 +177,14 @@ impl Isolation {
 ///
 /// Values are ordered field by field, so two of them may be incomparable: each higher in one field. Then
 /// all of `<`, `>` and `==` are false. A requirement asks [`Security::at_least`].
+///
+/// ```
+/// # use partywall_abi::security::Security;
+/// let least = Security::UNIX_SOCKET;
+/// assert!(Security::HIGHEST.at_least(&least));
+/// let shortfall = Security::NETWORK.shortfall(&least).unwrap();
+/// assert_eq!(shortfall.to_string(), "confidentiality `host` is required, and there is `open`");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Security {

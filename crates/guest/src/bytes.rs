@@ -53,6 +53,17 @@ pub enum CallError {
 }
 
 /// A function of another domain over bytes, for one thread at a time.
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use partywall_guest::{Guest, bytes::Function};
+///
+/// # fn caller(guest: Guest, number: u64) -> Result<(), Box<dyn std::error::Error>> {
+/// let mut shout = Function::take(guest, number)?;
+/// let text = shout.call(b"hello", Duration::from_millis(10), |answer| answer.to_vec())?;
+/// assert_eq!(text, b"HELLO");
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 pub struct Function {
     guest: Guest,
@@ -191,6 +202,17 @@ impl io::Write for Reply<'_> {
 
 impl Entered<'_> {
     /// Runs a function over what the caller has put into the arena; what to return to the gate.
+    ///
+    /// ```no_run
+    /// # use std::io::Write;
+    /// # fn callee(guest: partywall_guest::Guest) {
+    /// guest.serve(|entered| {
+    ///     entered.bytes(|request, reply| {
+    ///         reply.write_all(&request.to_ascii_uppercase()).expect("it is as long as the request")
+    ///     })
+    /// });
+    /// # }
+    /// ```
     pub fn bytes(self, function: impl FnOnce(&[u8], &mut Reply<'_>)) -> u64 {
         let (Some(arena), Ok(bytes)) = (self.arena, usize::try_from(self.words[0])) else {
             return REFUSED;

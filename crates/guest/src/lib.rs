@@ -18,6 +18,29 @@
 //! call costs about as much as a round trip over a Unix socket.
 //!
 //! Bytes go through a link's arena, memory that only its two ends share ([`bytes`]).
+//!
+//! A callee with one context, and its caller; how they agree on a number is theirs:
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use partywall_guest::Guest;
+//!
+//! # fn callee(caller: u32, number: u64) -> std::io::Result<()> {
+//! let Some(guest) = Guest::here()? else { return Ok(()) };
+//! guest.serve(|entered| entered.words.iter().sum());
+//! std::thread::spawn(move || guest.lend());
+//! let _link = guest.offer(caller, number, 0)?;
+//! # Ok(()) }
+//!
+//! # fn caller(number: u64) -> std::io::Result<()> {
+//! let Some(guest) = Guest::here()? else { return Ok(()) };
+//! let link = guest.take(number)?;
+//! match guest.call(link, [1, 2, 3], Duration::from_millis(10)) {
+//!     Ok(sum) => assert_eq!(sum, 6),
+//!     Err(status) => eprintln!("the call ended with {status:?}"),
+//! }
+//! # Ok(()) }
+//! ```
 
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 compile_error!("domains are for Linux on x86-64");
@@ -35,10 +58,11 @@ use std::ptr::NonNull;
 use std::sync::OnceLock;
 use std::time::Duration;
 
+pub use partywall_abi::domain::GateStatus;
 use partywall_abi::domain::{
-    AUXILIARY, GateStatus, Info, KEYS, KEYS_SHARED_STACKS, MAGIC, NO_KEYS, NO_SYSTEM_CALLS, VERSION,
+    AUXILIARY, Info, KEYS, KEYS_SHARED_STACKS, MAGIC, NO_KEYS, NO_SYSTEM_CALLS, VERSION,
 };
-use partywall_abi::security::Isolation;
+pub use partywall_abi::security::Isolation;
 
 /// What a function of a domain is called with.
 #[derive(Debug)]
@@ -53,8 +77,8 @@ pub struct Entered<'call> {
     pub(crate) call: PhantomData<&'call ()>,
 }
 
-/// A right to call, or to be called. Another link can have its place when it has ended; it takes 131,072
-/// of them until one has its number again.
+/// A right to call, or to be called. Another link can have its place when it has ended; 131,072 others come
+/// before one has its number again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Link(u32);
 
@@ -85,6 +109,14 @@ impl Drop for Armed {
 pub const PANICKED: u64 = u64::MAX;
 
 /// This program, as a domain.
+///
+/// ```
+/// match partywall_guest::Guest::here()? {
+///     Some(guest) => println!("a domain with isolation {}", guest.isolation()),
+///     None => println!("a process of its own"),
+/// }
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy)]
 pub struct Guest {
     info: &'static Info,
@@ -134,7 +166,8 @@ impl Guest {
         }
     }
 
-    /// Sets what calls to this program run; the first one counts.
+    /// Sets what calls to this program run. A second function has no effect. One that panics returns
+    /// [`PANICKED`].
     pub fn serve<F>(&self, function: F)
     where
         F: for<'call> Fn(Entered<'call>) -> u64 + Send + Sync + 'static,

@@ -53,6 +53,16 @@ const PREFIX: usize = 5;
 /// A link to one service for one thread at a time.
 ///
 /// When the link has ended, the next call asks the coordinator for a new one.
+///
+/// ```no_run
+/// # fn f() -> Result<(), Box<dyn std::error::Error>> {
+/// // Each thread has its own.
+/// let mut channel = partywall::blocking::Channel::connect("partywall:///greeter")?;
+/// channel.max_decoding_message_size(1 << 20);
+/// let answer = channel.call_bytes("/helloworld.Greeter/SayHello", b"")?;
+/// println!("{} bytes from {}", answer.len(), channel.server().expect("it has answered"));
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 pub struct Channel {
     name: ServiceName,
@@ -206,8 +216,19 @@ impl Channel {
         Ok(Open { booked: Some((booked, end)), ..Open::new(link, server) })
     }
 
-    /// Calls a unary method with protobuf messages. A deadline is set by
+    /// Calls a unary method, `/package.Service/Method`, with protobuf messages. A deadline is set by
     /// [`tonic::Request::set_timeout`], metadata as in tonic.
+    ///
+    /// ```no_run
+    /// use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
+    ///
+    /// # fn f(mut channel: partywall::blocking::Channel) -> Result<(), tonic::Status> {
+    /// let mut request = tonic::Request::new(HealthCheckRequest::default());
+    /// request.set_timeout(std::time::Duration::from_millis(100));
+    /// let answer = channel.unary("/grpc.health.v1.Health/Check", request)?;
+    /// let answer: HealthCheckResponse = answer.into_inner();
+    /// # let _ = answer; Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// The service's status; UNAVAILABLE when the link or the service is gone,
@@ -236,7 +257,8 @@ impl Channel {
         Ok(tonic::Response::from_parts(metadata, message, http::Extensions::new()))
     }
 
-    /// Calls a unary method with encoded messages.
+    /// Calls a unary method, `/package.Service/Method`, with an encoded message. The answer is encoded as
+    /// well; neither has gRPC's prefix of five bytes.
     ///
     /// # Errors
     /// As [`Channel::unary`].

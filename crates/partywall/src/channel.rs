@@ -47,7 +47,22 @@ pub use endpoint::Endpoint;
 use named::{Connection, Named};
 use settings::{Answer, Limited};
 
-/// How calls of a channel travel.
+/// How calls of a channel travel ([`Channel::route`]).
+///
+/// ```
+/// use partywall::{Route, Server};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (_reporter, service) = tonic_health::server::health_reporter();
+/// let channel = Server::builder().add_service(service).in_process()?;
+/// match channel.route() {
+///     Some(Route::Ring { server }) => assert_eq!(server.pid(), Some(std::process::id())),
+///     Some(route) => panic!("over the network, protected by {}", route.security()),
+///     None => panic!("not connected"),
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Route {
@@ -106,6 +121,28 @@ impl std::fmt::Display for Route {
 /// It takes the place of `tonic::transport::Channel` in a generated client. When its link ends,
 /// the next call asks the coordinator for a new one, with the next instance of the name.
 ///
+/// ```
+/// use partywall::{Channel, Server};
+/// use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (_reporter, service) = tonic_health::server::health_reporter();
+/// # let bound = Server::builder().add_service(service).bind("http://127.0.0.1:0").await?;
+/// # let target = bound.addresses()[0].to_string();
+/// # tokio::spawn(bound.serve());
+/// // let target = "partywall:///greeter";
+/// let channel = Channel::connect(target).await?;
+/// println!("calls travel by {}", channel.route().expect("it is connected"));
+/// let (mut one, mut two) = (HealthClient::new(channel.clone()), HealthClient::new(channel));
+/// let (first, second) = tokio::join!(
+///     one.check(HealthCheckRequest::default()),
+///     two.check(HealthCheckRequest::default()),
+/// );
+/// assert!(first.is_ok() && second.is_ok());
+/// # Ok(()) }
+/// ```
+///
 /// # When the service is not there
 ///
 /// A channel waits if its endpoint says [`Endpoint::wait_for_ready`]. Otherwise connecting fails, and so
@@ -159,7 +196,8 @@ impl Remote {
 }
 
 impl Channel {
-    /// Connects to `partywall:///name`, `http://host:port` or `unix:/path`.
+    /// Connects to `partywall:///name`, `http://host:port` or `unix:/path`, within 5 s. [`Endpoint`] has
+    /// other settings.
     ///
     /// # Errors
     /// [`Error`], each variant for its reason.

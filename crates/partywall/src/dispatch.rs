@@ -24,6 +24,42 @@ pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 /// An answer on its way.
 pub(crate) type Answer = Pin<Box<dyn Future<Output = http::Response<Body>> + Send>>;
 
+/// A tower service over HTTP, as layers around [`Routes`](crate::Routes) make it. Each type that meets these
+/// bounds has this trait; no type implements it itself.
+#[diagnostic::on_unimplemented(
+    message = "the layers of the server do not make an HTTP service of its routes",
+    note = "it has to be `Clone + Send`, take `http::Request<tonic::body::Body>`, answer with `http::Response<B>` \
+            and fail with what becomes a boxed error"
+)]
+pub trait HttpService:
+    Service<
+        http::Request<Body>,
+        Response = http::Response<<Self as HttpService>::ResponseBody>,
+        Error: Into<BoxError>,
+        Future: Send,
+    > + Clone
+    + Send
+    + 'static
+{
+    /// The body of its answers.
+    type ResponseBody: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static;
+}
+
+impl<S, B> HttpService for S
+where
+    S: Service<
+            http::Request<Body>,
+            Response = http::Response<B>,
+            Error: Into<BoxError>,
+            Future: Send,
+        > + Clone
+        + Send
+        + 'static,
+    B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+{
+    type ResponseBody = B;
+}
+
 /// What answers the requests of one link or connection.
 pub(crate) trait Dispatch: Send + Sync {
     /// Answers one request; an error of a layer becomes a status.
@@ -35,14 +71,7 @@ pub(crate) trait Dispatch: Send + Sync {
 pub(crate) struct Services(Arc<dyn Fn() -> Arc<dyn Dispatch> + Send + Sync>);
 
 impl Services {
-    pub(crate) fn new<S, B>(service: S, limits: Limits) -> Self
-    where
-        S: Service<http::Request<Body>, Response = http::Response<B>> + Clone + Send + 'static,
-        S::Future: Send,
-        S::Error: Into<BoxError>,
-        B: http_body::Body<Data = Bytes> + Send + 'static,
-        B::Error: Into<BoxError>,
-    {
+    pub(crate) fn new(service: impl HttpService, limits: Limits) -> Self {
         let first = Stacked::new(service);
         Self(Arc::new(move || limits.around(first.copy())))
     }
@@ -66,14 +95,7 @@ impl<S: Clone> Stacked<S> {
     }
 }
 
-impl<S, B> Dispatch for Stacked<S>
-where
-    S: Service<http::Request<Body>, Response = http::Response<B>> + Clone + Send + 'static,
-    S::Future: Send,
-    S::Error: Into<BoxError>,
-    B: http_body::Body<Data = Bytes> + Send + 'static,
-    B::Error: Into<BoxError>,
-{
+impl<S: HttpService> Dispatch for Stacked<S> {
     fn call(&self, request: http::Request<Body>) -> Answer {
         let service = self.copy();
         let handle = |request| -> Answer {

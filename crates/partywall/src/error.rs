@@ -20,6 +20,21 @@ use crate::target::TargetError;
 ///
 /// Each variant has a gRPC code ([`Error::code`]) and somebody who has to act ([`Error::blame`]); its text
 /// names the remedy.
+///
+/// ```
+/// use partywall::{Blame, Endpoint, Error};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// let endpoint = Endpoint::from_static("partywall:///greeter").coordinator("/none/coordinator.sock");
+/// let error = endpoint.connect().await.unwrap_err();
+/// assert!(matches!(error, Error::NoCoordinator { .. }));
+/// assert_eq!((error.code(), error.blame()), (tonic::Code::Unavailable, Blame::Coordinator));
+/// assert!(error.to_string().contains("start one with `partywall coordinator"));
+/// // A call that fails for this reason has the same code and text.
+/// assert_eq!(tonic::Status::from(error).code(), tonic::Code::Unavailable);
+/// # }
+/// ```
 #[non_exhaustive]
 pub enum Error {
     /// The text is no target or no address to serve at.
@@ -109,7 +124,19 @@ pub enum Error {
     },
 }
 
-/// Who has to act, so that what has failed succeeds another time.
+/// Who has to act, so that what has failed succeeds another time ([`Error::blame`]).
+///
+/// ```
+/// use partywall::{Blame, Endpoint};
+///
+/// let error = Endpoint::new("greeter").unwrap_err(); // a target is partywall:///greeter
+/// let whom = match error.blame() {
+///     Blame::ThisProcess => "the programmer",
+///     Blame::Policy | Blame::Coordinator => "the operator of this host",
+///     _ => "whoever runs the service",
+/// };
+/// assert_eq!(whom, "the programmer");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Blame {

@@ -1,30 +1,42 @@
 //! Call services on the same host through shared memory, with tonic's API.
 //!
+//! A caller of the name `greeter`:
+//!
 //! ```no_run
+//! use tonic_health::pb::health_client::HealthClient; // or GreeterClient, or any other of tonic's
+//!
 //! # async fn f() -> Result<(), Box<dyn std::error::Error>> {
 //! let channel = partywall::Channel::connect("partywall:///greeter").await?;
-//! // let mut client = GreeterClient::new(channel);
-//! # let _ = channel; Ok(()) }
+//! let mut client = HealthClient::new(channel);
+//! # let _ = client; Ok(()) }
 //! ```
 //!
 //! A [`Channel`] is what a tonic-generated client takes in place of tonic's own; a [`Server`] takes
 //! tonic-generated services as tonic's own does. Between them there is no HTTP/2 but a ring of
 //! records in memory that only the two processes have. A name that is not served on this host is
-//! reached over HTTP/2 when the coordinator's policy says where; [`Channel::route`] tells which of
+//! reached over HTTP/2 when the coordinator's policy says where; [`Channel::route`] says which of
 //! the two it is.
 //!
-//! The server's side, for a service of tonic's, under the name `greeter`:
+//! The server under that name:
 //!
 //! ```no_run
-//! # use std::convert::Infallible;
-//! # async fn f<S>(service: S) -> Result<(), Box<dyn std::error::Error>>
-//! # where
-//! #     S: tower::Service<http::Request<tonic::body::Body>, Error = Infallible>
-//! #         + tonic::server::NamedService + Clone + Send + Sync + 'static,
-//! #     S::Response: axum::response::IntoResponse,
-//! #     S::Future: Send + 'static,
-//! # {
+//! # async fn f() -> Result<(), Box<dyn std::error::Error>> {
+//! let (_reporter, service) = tonic_health::server::health_reporter(); // or GreeterServer::new(..)
 //! partywall::Server::builder().add_service(service).serve("greeter").await?;
+//! # Ok(()) }
+//! ```
+//!
+//! Both in one process, without a coordinator, as in a test ([`Router::in_process`]):
+//!
+//! ```
+//! use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let (_reporter, service) = tonic_health::server::health_reporter();
+//! let channel = partywall::Server::builder().add_service(service).in_process()?;
+//! let answer = HealthClient::new(channel).check(HealthCheckRequest::default()).await?;
+//! assert_eq!(answer.into_inner().status().as_str_name(), "SERVING");
 //! # Ok(()) }
 //! ```
 //!
@@ -108,6 +120,7 @@ mod wire;
 
 pub use agent::operator;
 pub use channel::{Balance, Channel, Endpoint, ResponseFuture, Route};
+pub use dispatch::HttpService;
 pub use error::{Blame, Error};
 pub use partywall_abi::codec::DecodeError;
 pub use partywall_abi::control::{Digest, Identity};
@@ -119,13 +132,17 @@ pub use partywall_shm::address::AddressError;
 pub use partywall_shm::link::LinkError;
 pub use partywall_shm::listen::ListenError;
 pub use peer::{Deadline, Peer, security_of};
-pub use server::{Addresses, Bound, Router, Routes, Server, Serving};
+pub use server::{Addresses, Bound, GrpcServer, Router, Routes, Server, Serving};
 pub use target::{Target, TargetError};
 pub use telemetry::record_metrics;
 
 /// Lets the waits of this process spin for a learned budget before they sleep (the default), or
 /// keeps them from it: for machines where CPU time matters more than latency. On the peer's own CPU
 /// nobody spins; there a waiter hands the CPU over once before it sleeps, in either case.
+///
+/// ```
+/// partywall::allow_spinning(false);
+/// ```
 pub fn allow_spinning(allow: bool) {
     partywall_shm::spin::allow(allow);
 }

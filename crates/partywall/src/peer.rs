@@ -12,6 +12,17 @@ use partywall_abi::security::Security;
 /// A handler finds it with `request.extensions().get::<partywall::Peer>()`. It is there for calls
 /// over a ring only: over HTTP/2 the caller's identity is not verified.
 ///
+/// ```
+/// fn greeting(request: &tonic::Request<()>) -> String {
+///     match request.extensions().get::<partywall::Peer>() {
+///         Some(peer) if peer.principals().iter().any(|name| name == "web") => "Hello, web!".into(),
+///         Some(peer) => format!("Hello, process of user {}!", peer.uid()),
+///         None => "Hello, whoever you are!".into(), // over HTTP/2
+///     }
+/// }
+/// assert_eq!(greeting(&tonic::Request::new(())), "Hello, whoever you are!");
+/// ```
+///
 /// Shown, it is as in `partywall links --wide`, with the whole digest:
 /// `web (pid 12, uid 1000, sha256:9f86... started)`.
 #[derive(Clone)]
@@ -48,22 +59,22 @@ impl Peer {
         self.identity.gid
     }
 
-    /// Process number as the coordinator sees it; none when its PID namespace cannot.
+    /// Process number as the coordinator's PID namespace has it; none when that cannot see the process.
     pub fn pid(&self) -> Option<u32> {
         self.identity.pid
     }
 
-    /// What is known of its program file.
+    /// The SHA-256 of its program file, and how it is known.
     pub fn digest(&self) -> Digest {
         self.identity.digest
     }
 
-    /// Control group path, empty when unknown.
+    /// Control group path, such as `/system.slice/web.service`; empty when unknown.
     pub fn cgroup(&self) -> &str {
         &self.identity.cgroup
     }
 
-    /// The policy's names for it.
+    /// The policy's names for it, sorted; empty when the policy has none.
     pub fn principals(&self) -> &[String] {
         &self.identity.principals
     }
@@ -143,6 +154,20 @@ pub fn security_of(extensions: &http::Extensions) -> Security {
 }
 
 /// When the caller stops waiting; in a request's extensions when the call has a deadline.
+///
+/// ```
+/// use std::time::{Duration, Instant};
+///
+/// /// What is left for a handler's own calls.
+/// fn left(request: &tonic::Request<()>) -> Option<Duration> {
+///     let deadline = request.extensions().get::<partywall::Deadline>()?;
+///     Some(deadline.0.saturating_duration_since(Instant::now()))
+/// }
+/// let mut request = tonic::Request::new(());
+/// assert_eq!(left(&request), None);
+/// request.extensions_mut().insert(partywall::Deadline(Instant::now()));
+/// assert_eq!(left(&request), Some(Duration::ZERO));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadline(pub Instant);
 

@@ -22,11 +22,8 @@ mod serving;
 
 use std::future::{Future, Pending};
 
-use bytes::Bytes;
-use tonic::body::Body;
-use tonic::server::NamedService;
+use tower::Layer;
 use tower::layer::util::{Identity, Stack};
-use tower::{Layer, Service};
 
 pub use addresses::Addresses;
 pub use bound::Bound;
@@ -34,17 +31,33 @@ pub use bound::Bound;
 pub(crate) use http2::{Connection, serve_connection};
 #[cfg(not(feature = "http2"))]
 use no_http2 as http2;
-pub use routes::Routes;
+pub use routes::{GrpcServer, Routes};
 pub use serving::Serving;
 
 pub(crate) use self::options::Options;
 use self::options::Served;
 use crate::agent::Place;
 use crate::channel::Channel;
-use crate::dispatch::BoxError;
+use crate::dispatch::HttpService;
 use crate::error::Error;
 
-/// Builds a [`Router`]: layers first, then services.
+/// Builds a [`Router`]: settings and layers first, then services.
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use partywall::Server;
+/// use tower::limit::ConcurrencyLimitLayer;
+///
+/// # async fn f() -> Result<(), partywall::Error> {
+/// # let (_reporter, service) = tonic_health::server::health_reporter();
+/// Server::builder()
+///     .timeout(Duration::from_secs(2))
+///     .layer(ConcurrencyLimitLayer::new(64))
+///     .add_service(service) // such as GreeterServer::new(..)
+///     .serve("greeter")
+///     .await
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Server<L = Identity> {
     layer: L,
@@ -74,33 +87,17 @@ impl<L> Server<L> {
     }
 
     /// Adds a service.
-    pub fn add_service<S>(&mut self, service: S) -> Router<L>
+    pub fn add_service(&mut self, service: impl GrpcServer) -> Router<L>
     where
         L: Clone,
-        S: Service<http::Request<Body>, Error = std::convert::Infallible>
-            + NamedService
-            + Clone
-            + Send
-            + Sync
-            + 'static,
-        S::Response: axum::response::IntoResponse,
-        S::Future: Send + 'static,
     {
         self.add_routes(Routes::default().add_service(service))
     }
 
     /// Adds a service if there is one.
-    pub fn add_optional_service<S>(&mut self, service: Option<S>) -> Router<L>
+    pub fn add_optional_service(&mut self, service: Option<impl GrpcServer>) -> Router<L>
     where
         L: Clone,
-        S: Service<http::Request<Body>, Error = std::convert::Infallible>
-            + NamedService
-            + Clone
-            + Send
-            + Sync
-            + 'static,
-        S::Response: axum::response::IntoResponse,
-        S::Future: Send + 'static,
     {
         self.add_routes(Routes::default()).add_optional_service(service)
     }
@@ -115,7 +112,29 @@ impl<L> Server<L> {
     }
 }
 
-/// Services with layers, ready to be served.
+/// Services with layers, ready to be served: at names and addresses ([`Router::serve`]), in this process
+/// alone ([`Router::in_process`]), or on connections of the program's own
+/// ([`Router::serve_with_incoming`]).
+///
+/// ```
+/// use partywall::{Channel, Server};
+/// use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let (_reporter, service) = tonic_health::server::health_reporter();
+/// let router = Server::builder().add_service(service);
+/// let bound = router.bind("http://127.0.0.1:0").await?; // or "greeter,unix:/run/greeter.sock"
+/// let target = bound.addresses()[0].to_string();
+/// let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+/// let server = tokio::spawn(bound.serve_with_shutdown(async { drop(stopped.await) }));
+///
+/// let mut client = HealthClient::new(Channel::connect(target).await?);
+/// client.check(HealthCheckRequest::default()).await?;
+/// drop((client, stop));
+/// server.await??; // its last call has ended
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 pub struct Router<L = Identity> {
     layer: L,
@@ -126,53 +145,26 @@ pub struct Router<L = Identity> {
 
 impl<L> Router<L> {
     /// Adds a service.
-    pub fn add_service<S>(mut self, service: S) -> Self
-    where
-        S: Service<http::Request<Body>, Error = std::convert::Infallible>
-            + NamedService
-            + Clone
-            + Send
-            + Sync
-            + 'static,
-        S::Response: axum::response::IntoResponse,
-        S::Future: Send + 'static,
-    {
+    pub fn add_service(mut self, service: impl GrpcServer) -> Self {
         self.routes = self.routes.add_service(service);
         self
     }
 
     /// Adds a service if there is one.
-    pub fn add_optional_service<S>(self, service: Option<S>) -> Self
-    where
-        S: Service<http::Request<Body>, Error = std::convert::Infallible>
-            + NamedService
-            + Clone
-            + Send
-            + Sync
-            + 'static,
-        S::Response: axum::response::IntoResponse,
-        S::Future: Send + 'static,
-    {
+    pub fn add_optional_service(self, service: Option<impl GrpcServer>) -> Self {
         match service {
             Some(service) => self.add_service(service),
             None => self,
         }
     }
 
-    /// Serves until an error; see [`Router::serve_with_shutdown`]. It is [`Router::bind`] and
-    /// [`Bound::serve`] in one.
+    /// Serves until an error, by [`Router::bind`] and [`Bound::serve`] in one.
     ///
     /// # Errors
-    /// As there.
-    pub fn serve<B>(self, at: impl Into<Addresses>) -> Serving<Pending<()>>
+    /// As [`Router::serve_with_shutdown`].
+    pub fn serve(self, at: impl Into<Addresses>) -> Serving<Pending<()>>
     where
-        L: Layer<Routes>,
-        L::Service:
-            Service<http::Request<Body>, Response = http::Response<B>> + Clone + Send + 'static,
-        <L::Service as Service<http::Request<Body>>>::Future: Send,
-        <L::Service as Service<http::Request<Body>>>::Error: Into<BoxError>,
-        B: http_body::Body<Data = Bytes> + Send + 'static,
-        B::Error: Into<BoxError>,
+        L: Layer<Routes, Service: HttpService>,
     {
         self.serve_with_shutdown(at, std::future::pending())
     }
@@ -193,16 +185,10 @@ impl<L> Router<L> {
     /// ends, links go on, and names are served again as soon as another one listens at its path; only
     /// a socket that was handed over (`PARTYWALL_FD`) has no other one, and then serving ends everywhere
     /// with [`Error::CoordinatorGone`].
-    pub fn serve_with_shutdown<F, B>(self, at: impl Into<Addresses>, shutdown: F) -> Serving<F>
+    pub fn serve_with_shutdown<F>(self, at: impl Into<Addresses>, shutdown: F) -> Serving<F>
     where
         F: Future<Output = ()>,
-        L: Layer<Routes>,
-        L::Service:
-            Service<http::Request<Body>, Response = http::Response<B>> + Clone + Send + 'static,
-        <L::Service as Service<http::Request<Body>>>::Future: Send,
-        <L::Service as Service<http::Request<Body>>>::Error: Into<BoxError>,
-        B: http_body::Body<Data = Bytes> + Send + 'static,
-        B::Error: Into<BoxError>,
+        L: Layer<Routes, Service: HttpService>,
     {
         let (served, place) = self.served();
         let at = at.into();
@@ -215,15 +201,9 @@ impl<L> Router<L> {
     ///
     /// # Errors
     /// As [`Router::serve_with_shutdown`].
-    pub async fn bind<B>(self, at: impl Into<Addresses>) -> Result<Bound, Error>
+    pub async fn bind(self, at: impl Into<Addresses>) -> Result<Bound, Error>
     where
-        L: Layer<Routes>,
-        L::Service:
-            Service<http::Request<Body>, Response = http::Response<B>> + Clone + Send + 'static,
-        <L::Service as Service<http::Request<Body>>>::Future: Send,
-        <L::Service as Service<http::Request<Body>>>::Error: Into<BoxError>,
-        B: http_body::Body<Data = Bytes> + Send + 'static,
-        B::Error: Into<BoxError>,
+        L: Layer<Routes, Service: HttpService>,
     {
         let (served, place) = self.served();
         Bound::new(at.into(), served, place).await
@@ -231,17 +211,17 @@ impl<L> Router<L> {
 
     /// A channel to these services in this process, over rings as between processes, without a
     /// coordinator: for tests, and for mocks of a service. Layers and deadlines work as elsewhere; a
-    /// handler sees this process as its caller, with isolation `none` and evidence `none`. The
-    /// services end with the
-    /// channel's last clone and call.
+    /// handler sees this process as its caller, with isolation `none` and evidence `none`. The services
+    /// end with the channel's last clone and call.
     ///
-    /// ```no_run
-    /// # async fn f() -> Result<(), partywall::Error> {
-    /// # let service = partywall::Routes::default();
-    /// let mut server = partywall::Server::builder();
-    /// let channel = server.add_routes(service).in_process()?; // .add_service(GreeterServer::new(Mock))
-    /// // let mut client = GreeterClient::new(channel);
-    /// # let _ = channel; Ok(()) }
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (_reporter, mock) = tonic_health::server::health_reporter();
+    /// let channel = partywall::Server::builder().add_service(mock).in_process()?;
+    /// let security = channel.route().expect("it is connected").security();
+    /// assert_eq!(security, partywall::Security::IN_PROCESS);
+    /// # Ok(()) }
     /// ```
     ///
     /// # Errors
@@ -249,28 +229,16 @@ impl<L> Router<L> {
     ///
     /// # Panics
     /// Outside a tokio runtime.
-    pub fn in_process<B>(self) -> Result<Channel, Error>
+    pub fn in_process(self) -> Result<Channel, Error>
     where
-        L: Layer<Routes>,
-        L::Service:
-            Service<http::Request<Body>, Response = http::Response<B>> + Clone + Send + 'static,
-        <L::Service as Service<http::Request<Body>>>::Future: Send,
-        <L::Service as Service<http::Request<Body>>>::Error: Into<BoxError>,
-        B: http_body::Body<Data = Bytes> + Send + 'static,
-        B::Error: Into<BoxError>,
+        L: Layer<Routes, Service: HttpService>,
     {
         in_process::channel(&self.served().0)
     }
 
-    fn served<B>(self) -> (Served, Place)
+    fn served(self) -> (Served, Place)
     where
-        L: Layer<Routes>,
-        L::Service:
-            Service<http::Request<Body>, Response = http::Response<B>> + Clone + Send + 'static,
-        <L::Service as Service<http::Request<Body>>>::Future: Send,
-        <L::Service as Service<http::Request<Body>>>::Error: Into<BoxError>,
-        B: http_body::Body<Data = Bytes> + Send + 'static,
-        B::Error: Into<BoxError>,
+        L: Layer<Routes, Service: HttpService>,
     {
         let place = self.socket.map_or_else(Place::find, Place::Path);
         (Served::new(self.layer.layer(self.routes), self.options), place)

@@ -3,7 +3,17 @@
 use partywall_abi::name::{NameError, ServiceName};
 use partywall_shm::address::{Address, AddressError};
 
-/// What a channel connects to.
+/// What a channel connects to, and where a server is bound.
+///
+/// ```
+/// use partywall::Target;
+///
+/// let name = Target::parse("partywall:///greeter")?;
+/// assert_eq!(name, Target::parse_listen("greeter")?);
+/// assert_eq!(name.to_string(), "partywall:///greeter");
+/// assert_eq!(Target::parse("unix:///run/a.sock")?, Target::Unix("/run/a.sock".into()));
+/// # Ok::<(), partywall::TargetError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Target {
@@ -15,7 +25,12 @@ pub enum Target {
     Unix(std::path::PathBuf),
 }
 
-/// Why a text is no target.
+/// Why a text is no target. The text of the error says what to write:
+///
+/// ```
+/// let error = partywall::Target::parse("partywall://greeter").unwrap_err();
+/// assert!(error.to_string().ends_with("write partywall:///NAME with three slashes"));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TargetError {
@@ -74,10 +89,10 @@ impl std::fmt::Display for Target {
 }
 
 impl Target {
-    /// Reads a target.
+    /// Reads a target: `partywall:///NAME`, `http://HOST[:PORT]` or `unix:/PATH`.
     ///
     /// # Errors
-    /// [`TargetError`].
+    /// [`TargetError`], each variant for its reason.
     pub fn parse(text: &str) -> Result<Self, TargetError> {
         if let Some(rest) = text.strip_prefix("partywall:") {
             let name = match rest.strip_prefix("//") {
@@ -91,10 +106,11 @@ impl Target {
         Self::network(text)?.ok_or_else(|| TargetError::Scheme { text: text.into() })
     }
 
-    /// Reads one address to serve at: a bare name, or where to listen for HTTP/2.
+    /// Reads one address to serve at: a bare name, or where to listen for HTTP/2, which is
+    /// `http://HOST:PORT` (port 0 for one that the kernel chooses) or `unix:/PATH`.
     ///
     /// # Errors
-    /// [`TargetError`].
+    /// [`TargetError`], each variant for its reason.
     pub fn parse_listen(text: &str) -> Result<Self, TargetError> {
         let text = text.trim();
         match Self::network(text)? {

@@ -36,7 +36,7 @@ const WITHIN: Duration = Duration::from_secs(30);
 
 /// The links that the coordinator at `socket` knows: open ones and the last that closed.
 ///
-/// Blocks until the servers have said what they counted, at most a quarter of a second.
+/// Blocks until the servers have reported their counts, at most a quarter of a second.
 /// `socket`: where the coordinator listens; none to look in the usual places.
 ///
 /// # Errors
@@ -52,6 +52,12 @@ pub fn links(socket: Option<&Path>) -> Result<Vec<LinkInfo>, Error> {
 ///
 /// Blocks until all of them have answered, at most a few seconds.
 /// `socket`: as for [`links`].
+///
+/// ```no_run
+/// let domains = partywall::operator::switch_gate(None, "greeter", false)?;
+/// println!("{domains} gates are closed");
+/// # Ok::<(), partywall::Error>(())
+/// ```
 ///
 /// # Errors
 /// [`Error::NoCoordinator`]; [`Error::Denied`] for anyone but root and the coordinator's user;
@@ -75,7 +81,13 @@ pub struct Reloaded {
 
 /// Has the coordinator read its policy again. A file that cannot be used changes nothing.
 ///
-/// Blocks until it is in force. `socket`: as for [`links`].
+/// Blocks until it is in force, at most 30 s. `socket`: as for [`links`].
+///
+/// ```no_run
+/// let reloaded = partywall::operator::reload_policy(None)?;
+/// println!("{} links have ended, {} have changed", reloaded.ended, reloaded.changed);
+/// # Ok::<(), partywall::Error>(())
+/// ```
 ///
 /// # Errors
 /// [`Error::NoCoordinator`]; [`Error::Denied`] for anyone but root and the coordinator's user;

@@ -10,8 +10,17 @@ use crate::lock::lock;
 
 /// How calls of a channel are spread over the instances of a name.
 ///
-/// It counts for rings. Over HTTP/2 a channel has one address, and whatever spreads the calls is behind
+/// It has effect on rings. Over HTTP/2 a channel has one address, and whatever spreads the calls is behind
 /// that.
+///
+/// ```no_run
+/// # async fn f() -> Result<(), partywall::Error> {
+/// let channel = partywall::Endpoint::from_static("partywall:///greeter")
+///     .balance(partywall::Balance::LeastOutstanding)
+///     .connect()
+///     .await?;
+/// # let _ = channel; Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Balance {

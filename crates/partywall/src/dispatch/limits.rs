@@ -9,15 +9,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use tonic::body::Body;
+use tower::ServiceBuilder;
 use tower::limit::ConcurrencyLimitLayer;
 use tower::load_shed::LoadShedLayer;
 use tower::timeout::TimeoutLayer;
-use tower::{Service, ServiceBuilder};
 use tracing::{Instrument, Span};
 
-use super::{Answer, BoxError, Dispatch, Stacked};
+use super::{Answer, BoxError, Dispatch, HttpService, Stacked};
 
 /// Makes the span of a call.
 type MakeSpan = Arc<dyn Fn(&http::Request<()>) -> Span + Send + Sync>;
@@ -45,14 +44,7 @@ impl std::fmt::Debug for Limits {
 
 impl Limits {
     /// The service with these limits, for one link or connection.
-    pub(super) fn around<S, B>(&self, service: S) -> Arc<dyn Dispatch>
-    where
-        S: Service<http::Request<Body>, Response = http::Response<B>> + Clone + Send + 'static,
-        S::Future: Send,
-        S::Error: Into<BoxError>,
-        B: http_body::Body<Data = Bytes> + Send + 'static,
-        B::Error: Into<BoxError>,
-    {
+    pub(super) fn around(&self, service: impl HttpService) -> Arc<dyn Dispatch> {
         let limited: Arc<dyn Dispatch> = match self {
             Self { timeout: None, concurrency: None, load_shed: false, .. } => {
                 Arc::new(Stacked::new(service))

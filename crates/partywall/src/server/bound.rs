@@ -18,7 +18,7 @@ use crate::target::Target;
 /// coordinator and its sockets listen. Calls that come wait until it serves. Dropping it gives all of
 /// that up.
 ///
-/// That it exists is the server's readiness. A test connects to [`Bound::addresses`] without waiting; a
+/// It exists when the server is ready. A test connects to [`Bound::addresses`] without waiting; a
 /// program that systemd starts with `Type=notify` says `READY=1` then (sd_notify(3), crate `sd-notify`).
 ///
 /// ```no_run
@@ -75,7 +75,7 @@ impl Bound {
         Ok(Self { served, addresses, bindings, connections })
     }
 
-    /// Where the server is bound, in the order in which it was told to: names, `http://host:port` with the
+    /// Where the server is bound, in the order of [`Addresses`]: names, `http://host:port` with the
     /// port that port 0 has become, and paths. [`Channel::connect`](crate::Channel::connect) takes what
     /// each displays.
     pub fn addresses(&self) -> &[Target] {

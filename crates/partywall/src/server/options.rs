@@ -3,14 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use partywall_abi::limits;
-use tonic::body::Body;
-use tower::Service;
 
 use super::Server;
 use super::http2::Settings;
-use crate::dispatch::{BoxError, Limits, Services};
+use crate::dispatch::{HttpService, Limits, Services};
 use crate::link::account::{Accounts, Bounds};
 
 /// How long calls that are open may go on when a server ends, unless it is set.
@@ -52,14 +49,7 @@ pub(super) struct Served {
 }
 
 impl Served {
-    pub(super) fn new<S, B>(service: S, options: Options) -> Self
-    where
-        S: Service<http::Request<Body>, Response = http::Response<B>> + Clone + Send + 'static,
-        S::Future: Send,
-        S::Error: Into<BoxError>,
-        B: http_body::Body<Data = Bytes> + Send + 'static,
-        B::Error: Into<BoxError>,
-    {
+    pub(super) fn new(service: impl HttpService, options: Options) -> Self {
         let services = Services::new(service, options.limits.clone());
         Self { services, accounts: Accounts::new(options.bounds), options }
     }

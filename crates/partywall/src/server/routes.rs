@@ -17,10 +17,53 @@ use tower::{Service, ServiceExt};
 type Answer = Pin<Box<dyn Future<Output = Result<http::Response<Body>, Infallible>> + Send>>;
 type Mounted = Arc<dyn Fn(http::Request<Body>) -> Answer + Send + Sync>;
 
+/// A service that a server takes: a server that tonic generates, such as `GreeterServer`, also with an
+/// interceptor. Each type that meets these bounds has this trait; no type implements it itself.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no server that tonic generates",
+    note = "write `GreeterServer::new(service)`; a type of your own has to meet the bounds of \
+            `partywall::GrpcServer`"
+)]
+pub trait GrpcServer:
+    Service<
+        http::Request<Body>,
+        Response: axum::response::IntoResponse,
+        Error = Infallible,
+        Future: Send + 'static,
+    > + NamedService
+    + Clone
+    + Send
+    + Sync
+    + 'static
+{
+}
+
+impl<S> GrpcServer for S where
+    S: Service<
+            http::Request<Body>,
+            Response: axum::response::IntoResponse,
+            Error = Infallible,
+            Future: Send + 'static,
+        > + NamedService
+        + Clone
+        + Send
+        + Sync
+        + 'static
+{
+}
+
 /// A set of services by their gRPC names; a path that belongs to none is UNIMPLEMENTED.
 ///
 /// It can be made of [`tonic::service::Routes`], whose services it asks for every path that
 /// belongs to none of its own. Its own are found by one look into a table.
+///
+/// ```
+/// # let (_reporter, service) = tonic_health::server::health_reporter();
+/// let of_tonic = tonic::service::Routes::default();
+/// let routes = partywall::Routes::from(of_tonic).add_service(service);
+/// let router = partywall::Server::builder().add_routes(routes);
+/// # let _ = router;
+/// ```
 #[derive(Clone, Default)]
 pub struct Routes {
     services: Arc<HashMap<&'static str, Mounted>>,
@@ -42,17 +85,7 @@ impl fmt::Debug for Routes {
 
 impl Routes {
     /// Adds a service, in place of one with the same name.
-    pub fn add_service<S>(mut self, service: S) -> Self
-    where
-        S: Service<http::Request<Body>, Error = Infallible>
-            + NamedService
-            + Clone
-            + Send
-            + Sync
-            + 'static,
-        S::Response: axum::response::IntoResponse,
-        S::Future: Send + 'static,
-    {
+    pub fn add_service<S: GrpcServer>(mut self, service: S) -> Self {
         let mounted: Mounted = Arc::new(move |request| {
             let answer = service.clone().oneshot(request);
             Box::pin(async move {

@@ -10,7 +10,20 @@ use crate::error::Error;
 
 /// A server at work; ready when it has ended. Dropping it ends the server at once.
 ///
-/// It borrows nothing of where it serves, so it can be spawned.
+/// It borrows nothing, so it can be spawned:
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (_reporter, service) = tonic_health::server::health_reporter();
+/// let router = partywall::Server::builder().add_service(service);
+/// let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+/// let serving = router.serve_with_shutdown("http://127.0.0.1:0", async { drop(stopped.await) });
+/// let task = tokio::spawn(serving);
+/// drop(stop);
+/// task.await??;
+/// # Ok(()) }
+/// ```
 #[must_use = "a server serves while it is polled"]
 pub struct Serving<F = Pending<()>> {
     running: Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>,

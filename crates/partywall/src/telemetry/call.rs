@@ -10,7 +10,7 @@ use tracing::field::Empty;
 use tracing::{Level, Span};
 
 use super::methods::{self, Direction, Early, Method, Side};
-use super::metrics::{self, SYSTEM, word};
+use super::metrics::{self, SYSTEM, name_of};
 
 /// The target of spans.
 const TARGET: &str = "partywall::rpc";
@@ -154,10 +154,10 @@ impl Call {
             method.ended(code, self.begun.elapsed().as_secs_f64());
             method.under_way.decrement(1.0);
         }
-        self.span.record("rpc.response.status_code", word(code));
+        self.span.record("rpc.response.status_code", name_of(code));
         if is_error(self.side, code) {
             self.span.record("otel.status_code", "ERROR");
-            self.span.record("error.type", word(code));
+            self.span.record("error.type", name_of(code));
         }
     }
 }

@@ -9,7 +9,7 @@ use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 use tonic::Code;
 
 use super::metrics::{
-    BEGUN, BYTES, CLIENT_DURATION, MESSAGES, OTHER, SERVER_DURATION, SYSTEM, UNDER_WAY, word,
+    BEGUN, BYTES, CLIENT_DURATION, MESSAGES, OTHER, SERVER_DURATION, SYSTEM, UNDER_WAY, name_of,
 };
 
 /// Methods of a side that have a label of their own.
@@ -97,7 +97,7 @@ impl Method {
                 name,
                 "rpc_system_name" => SYSTEM,
                 "rpc_method" => Arc::clone(&self.label),
-                "rpc_response_status_code" => word(code),
+                "rpc_response_status_code" => name_of(code),
             )
         });
         duration.record(seconds);

@@ -4,6 +4,7 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
+use partywall_abi::frame::CODES;
 use tonic::Code;
 
 /// Durations of calls, by the names of OpenTelemetry's conventions for RPC with units.
@@ -102,31 +103,21 @@ pub fn record_metrics() {
 }
 
 /// The name of a status code in gRPC.
-pub(super) fn word(code: Code) -> &'static str {
-    match code {
-        Code::Ok => "OK",
-        Code::Cancelled => "CANCELLED",
-        Code::Unknown => "UNKNOWN",
-        Code::InvalidArgument => "INVALID_ARGUMENT",
-        Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
-        Code::NotFound => "NOT_FOUND",
-        Code::AlreadyExists => "ALREADY_EXISTS",
-        Code::PermissionDenied => "PERMISSION_DENIED",
-        Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
-        Code::FailedPrecondition => "FAILED_PRECONDITION",
-        Code::Aborted => "ABORTED",
-        Code::OutOfRange => "OUT_OF_RANGE",
-        Code::Unimplemented => "UNIMPLEMENTED",
-        Code::Internal => "INTERNAL",
-        Code::Unavailable => "UNAVAILABLE",
-        Code::DataLoss => "DATA_LOSS",
-        Code::Unauthenticated => "UNAUTHENTICATED",
-    }
+pub(super) fn name_of(code: Code) -> &'static str {
+    CODES[code as usize]
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_code_has_the_name_of_the_variant_in_tonic() {
+        for (number, name) in (0..).zip(CODES) {
+            let variant = format!("{:?}", Code::from(number)).to_uppercase();
+            assert_eq!(name.replace('_', ""), variant);
+        }
+    }
 
     /// The rows of docs/metrics.md that are about this crate.
     #[test]
