@@ -1,7 +1,7 @@
 //! What the tests and benches of several crates share.
 //!
 //! Without features: random numbers and numbers of trials ([`Random`], [`trials`]), sockets that close
-//! slowly ([`lingering`]), and the metrics of docs/metrics.md ([`documented_metrics`]). None of ours is a
+//! slowly ([`lingering`]), and the tables of the documents ([`documented_rows`]). None of ours is a
 //! dependency then, so that the lowest crates' tests and their loom models can use them. With the feature
 //! `host`, also a coordinator of one's own ([`Host`]), child processes ([`Process`]), what a process holds
 //! ([`Held`]) and how long something took it ([`Moment`]), and the control protocol spoken by hand
@@ -22,7 +22,7 @@ mod sockets;
 
 #[cfg(feature = "host")]
 pub use control::{Conversation, Fault, PATIENCE, Result, open, proof};
-pub use documented::documented_metrics;
+pub use documented::{documented_keys, documented_metrics, documented_rows};
 #[cfg(feature = "host")]
 pub use held::{Held, Moment, cpu_time};
 #[cfg(feature = "host")]

@@ -350,3 +350,13 @@ fn the_word_count_example() {
         assert_eq!(calls.iter().filter(|call| call.method.covers(&path)).count(), 1);
     }
 }
+
+#[test]
+fn documented_keys_are_those_that_are_read() {
+    let heading = "Keys of `x-partywall`";
+    let mut documented = partywall_testkit::documented_keys("compose.md", heading);
+    documented.sort();
+    let mut read = error::KEYS.map(str::to_owned);
+    read.sort();
+    assert_eq!(documented, read);
+}

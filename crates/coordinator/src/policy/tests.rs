@@ -1,5 +1,7 @@
 //! What a policy allows, and what is none.
 
+use partywall_abi::security::{Confidentiality, Evidence, Isolation};
+
 use super::*;
 
 fn facts() -> Facts {
@@ -75,7 +77,6 @@ fn calls_are_granted_by_method() {
 
 #[test]
 fn a_rule_is_a_list_of_methods_or_a_table_that_requires_levels_too() {
-    use partywall_abi::security::{Confidentiality, Evidence, Isolation};
     let p = Policy::parse(
         "p",
         "[principal.web]\nuid = 1\n[principal.other]\nuid = 2\n[service.g.call]\n\
@@ -255,4 +256,59 @@ fn denial_says_what_to_write_in_which_file() {
         assert!(none.contains("service of a/compose.yaml") || none.contains("service `greeter`"));
         assert!(!none.contains("[service"), "{none}");
     }
+}
+
+/// The keys of a table that the parser reads, as its message about another key lists them.
+fn keys_read(table: &str) -> BTreeSet<String> {
+    let text = Policy::parse("p", &format!("{table}\nzzz = 1")).unwrap_err().to_string();
+    let (_, known) = text.split_once("there are ").expect(&text);
+    let (known, _) = known.split_once(" here").expect(&text);
+    known.split(", ").map(str::to_owned).collect()
+}
+
+#[test]
+fn documented_keys_are_those_that_the_parser_reads() {
+    let tables = |names: &[&str]| names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>();
+    for (heading, table, further) in [
+        ("`[principal.NAME]`", "[principal.a]", &["quota"][..]),
+        ("`[service.NAME]`", "[service.a]", &["call"]),
+        ("`[quota]` and `[principal.NAME.quota]`", "[quota]", &[]),
+    ] {
+        let documented = partywall_testkit::documented_keys("policy.md", heading);
+        let documented = documented.into_iter().chain(tables(further)).collect::<BTreeSet<_>>();
+        assert_eq!(documented, keys_read(table), "{heading}");
+    }
+    let rules = partywall_testkit::documented_keys("policy.md", "`[service.NAME.call]`");
+    let is_key = |key: &String| key.bytes().all(|b| b.is_ascii_lowercase());
+    let rules = rules.into_iter().filter(is_key).collect::<BTreeSet<_>>();
+    let mut read = keys_read("[service.a.call.anyone]");
+    read.extend(keys_read(
+        "[service.a.call.anyone]\nmethods = []\n[service.a.call.anyone.require]",
+    ));
+    assert_eq!(rules, read);
+}
+
+#[test]
+fn documented_levels_are_those_that_the_parser_reads() {
+    let rows = partywall_testkit::documented_rows("policy.md", "`[service.NAME.call]`");
+    let levels =
+        |key: &str| rows.iter().find(|row| row[0] == format!("`{key}`")).unwrap()[1].clone();
+    let words = |words: &[&str]| format!("`{}`", words.join("`, `"));
+
+    let isolation: Vec<_> = Isolation::ALL.iter().map(|l| l.word()).collect();
+    let confidentiality: Vec<_> = Confidentiality::ALL.iter().map(|l| l.word()).collect();
+    let evidence: Vec<_> = Evidence::ALL.iter().map(|l| l.word()).collect();
+    assert_eq!(levels("isolation"), words(&isolation));
+    assert_eq!(levels("confidentiality"), words(&confidentiality));
+    assert_eq!(levels("evidence"), words(&evidence));
+}
+
+#[test]
+fn documented_quotas_are_the_defaults() {
+    let heading = "`[quota]` and `[principal.NAME.quota]`";
+    let mut text = "[quota]\n".to_owned();
+    for row in partywall_testkit::documented_rows("policy.md", heading) {
+        text += &format!("{} = {}\n", row[0].trim_matches('`'), row[1]);
+    }
+    assert_eq!(Policy::parse("p", &text).unwrap().limits(), &Limits::default());
 }
