@@ -1,8 +1,7 @@
 //! `cargo xtask deps`: which crate of the workspace may depend on which.
 //!
-//! The table is the one of ARCHITECTURE.md, with the crates that are planned and are not there yet.
-//! Normal and build dependencies must be in it; dev-dependencies are free, but nothing at all may
-//! depend on `bench` or `xtask`.
+//! The table is the one of ARCHITECTURE.md. Normal and build dependencies must be in it; dev-dependencies
+//! are free, but nothing at all may depend on `bench` or `xtask`.
 
 use std::collections::BTreeSet;
 
@@ -18,30 +17,13 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("partywall-shm", &["partywall-abi"]),
     ("partywall-guest", &["partywall-abi"]),
     ("partywall-domain", &["partywall-abi"]),
-    ("partywall-trust", &["partywall-abi"]),
-    (
-        "partywall",
-        &["partywall-shm", "partywall-call", "partywall-guest", "partywall-trust", "partywall-abi"],
-    ),
-    ("partywall-build", &[]),
-    ("partywall-coordinator", &["partywall-shm", "partywall-trust", "partywall-abi"]),
-    (
-        "partywall-functions",
-        &["partywall-shm", "partywall-guest", "partywall-trust", "partywall-abi", "partywall"],
-    ),
-    ("partywall-bus", &["partywall-trust", "partywall"]),
-    ("partywall-preload", &["partywall-shm", "partywall-trust", "partywall-abi"]),
-    (
-        "partywall-ffi",
-        &["partywall", "partywall-coordinator", "partywall-functions", "partywall-bus"],
-    ),
+    ("partywall-coordinator", &["partywall-shm", "partywall-abi"]),
+    ("partywall", &["partywall-shm", "partywall-call", "partywall-guest", "partywall-abi"]),
     (
         "partywall-cli",
         &[
             "partywall",
             "partywall-coordinator",
-            "partywall-functions",
-            "partywall-bus",
             "partywall-domain",
             "partywall-shm",
             "partywall-abi",
@@ -65,37 +47,22 @@ const LEAVES: &[&str] = &[
 /// Packages that nothing depends on, not even for its tests.
 const UNTOUCHABLE: &[&str] = &["partywall-bench", "xtask"];
 
-/// Only ever a build dependency.
-const BUILD_ONLY: &str = "partywall-build";
-
 /// Crates from outside that a package must not link, and why.
 const FORBIDDEN_OUTSIDE: &[(&str, &[&str], &str)] = &[
     ("partywall-abi", ASYNC, "abi is bytes and rules, without I/O"),
     ("partywall-shm", ASYNC, "async belongs in partywall, where the rings meet a runtime"),
     ("partywall-call", ASYNC, "the protocol of calls is without I/O"),
     ("partywall-call", &["http", "tonic"], "the protocol of calls knows no HTTP"),
-    ("partywall-trust", ASYNC, "trust is sans-I/O"),
     ("partywall-guest", ASYNC, "a call gate has no runtime behind it"),
     ("partywall-guest", &["object", "rustix"], "loading programs is the launcher's work"),
     ("partywall-domain", ASYNC, "a call gate has no runtime behind it"),
     ("partywall-domain", &["tonic", "prost"], "domain knows no RPC"),
-    ("partywall-preload", ASYNC, "preload is loaded into programs that bring no runtime"),
 ];
 
 const ASYNC: &[&str] = &["tokio", "async-std", "smol", "async-io"];
 
 /// Sentences for the edges somebody is most likely to add.
 const REASONS: &[(&str, &str, &str)] = &[
-    (
-        "partywall-shm",
-        "partywall-trust",
-        "shm and trust do not know each other; partywall joins them",
-    ),
-    (
-        "partywall-trust",
-        "partywall-shm",
-        "shm and trust do not know each other; partywall joins them",
-    ),
     ("partywall-domain", "partywall", "domain knows no RPC"),
     (
         "partywall",
@@ -106,11 +73,6 @@ const REASONS: &[(&str, &str, &str)] = &[
         "partywall-coordinator",
         "partywall-domain",
         "the coordinator decides and others enforce, so it links no domain code",
-    ),
-    (
-        "partywall-coordinator",
-        "partywall-functions",
-        "the coordinator decides and others enforce, so it runs no functions",
     ),
     (
         "partywall",
@@ -186,11 +148,6 @@ fn inside(from: &str, to: &str, kind: Kind) -> Option<String> {
     if kind == Kind::Dev {
         return None;
     }
-    if to == BUILD_ONLY {
-        return (kind != Kind::Build).then(|| {
-            format!("{from} -> {to}: it generates code, so it is a build-dependency only")
-        });
-    }
     let allowed = allowed(from)?;
     if allowed.contains(&to) {
         return None;
@@ -244,8 +201,7 @@ mod tests {
             ("partywall-coordinator", &[("partywall-shm", None), ("tokio", None)]),
             ("partywall", &[("partywall-shm", None), ("partywall-coordinator", Some("dev"))]),
             ("partywall-cli", &[("partywall-coordinator", None), ("partywall-shm", None)]),
-            ("partywall-build", &[]),
-            ("wordcount", &[("partywall", None), ("partywall-build", Some("build"))]),
+            ("wordcount", &[("partywall", None)]),
             ("partywall-bench", &[("partywall-shm", None), ("wordcount", None)]),
             ("xtask", &[]),
         ]);
@@ -269,21 +225,19 @@ mod tests {
     }
 
     #[test]
-    fn leaves_and_the_generator_are_guarded() {
+    fn leaves_are_guarded() {
         let found = faults(&[
             ("partywall-bench", &[]),
-            ("partywall-build", &[]),
             ("xtask", &[]),
             ("wordcount", &[]),
-            ("partywall", &[("partywall-build", None), ("xtask", Some("dev"))]),
+            ("partywall", &[("xtask", Some("dev"))]),
             ("partywall-interop", &[("partywall-bench", Some("dev"))]),
             ("partywall-cli", &[("wordcount", None)]),
         ]);
-        assert_eq!(found.len(), 4, "{found:?}");
-        assert!(found[0].contains("build-dependency only"));
-        assert!(found[1].contains("nothing may depend on xtask"));
-        assert!(found[2].contains("nothing may depend on partywall-bench"));
-        assert!(found[3].contains("partywall-cli -> wordcount"));
+        assert_eq!(found.len(), 3, "{found:?}");
+        assert!(found[0].contains("nothing may depend on xtask"));
+        assert!(found[1].contains("nothing may depend on partywall-bench"));
+        assert!(found[2].contains("partywall-cli -> wordcount"));
     }
 
     #[test]

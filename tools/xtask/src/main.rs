@@ -1,5 +1,6 @@
 //! Development tasks. `cargo xtask test` is what CI runs; the other commands are its steps, to be
 //! repeated on their own.
+#![forbid(unsafe_code)]
 
 mod apt;
 mod built;

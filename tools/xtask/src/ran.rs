@@ -63,6 +63,15 @@ impl RanList {
         self.0.iter().filter(|(name, o)| *o == outcome && name.contains("::doc::")).count()
     }
 
+    /// A sentence for each test that should not have ended as it did.
+    pub(crate) fn faults(&self) -> impl Iterator<Item = String> {
+        self.0.iter().filter_map(|(name, outcome)| match outcome {
+            Outcome::Ok | Outcome::NeedsRoot => None,
+            Outcome::Failed => Some(format!("{name} failed")),
+            Outcome::Ignored => Some(format!("{name} is ignored; tests are never skipped")),
+        })
+    }
+
     /// Results of the tests that `name` means: a full name or the end of one, from a `::` on.
     pub(crate) fn find(&self, name: &str) -> Vec<Outcome> {
         let wanted = name.replace('-', "_");

@@ -17,79 +17,61 @@ struct Package {
     /// Command lines of which one has to succeed.
     probes: &'static [&'static [&'static str]],
     why: &'static str,
-    need: Need,
+    /// Needed only beside a nightly toolchain.
+    for_nightly: bool,
     /// Lowest major and minor version, as the first probe prints it and as apt must offer it.
     at_least: Option<[u32; 2]>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Need {
-    Always,
-    Nightly,
-}
-
 const PACKAGES: &[Package] = &[
+    package(&["gcc"], &[&["cc", "--version"]], "links every Rust program"),
+    package(&["git"], &[&["git", "--version"]], "tidy asks it which files belong to the project"),
     Package {
-        names: &["gcc"],
-        probes: &[&["cc", "--version"]],
-        why: "links every Rust program",
-        need: Need::Always,
-        at_least: None,
-    },
-    Package {
-        names: &["git"],
-        probes: &[&["git", "--version"]],
-        why: "tidy asks it which files belong to the project",
-        need: Need::Always,
-        at_least: None,
-    },
-    Package {
-        names: &["golang-go"],
-        probes: &[&["go", "version"]],
-        why: "builds the stock gRPC client that the interop tests call us with",
-        need: Need::Always,
         at_least: Some([1, 24]),
+        ..package(
+            &["golang-go"],
+            &[&["go", "version"]],
+            "builds the stock gRPC client that the interop tests call us with",
+        )
     },
+    package(
+        &["python3-pip"],
+        &[&["python3", "-m", "pip", "--version"]],
+        "installs Python's grpcio, which the interop tests call us with",
+    ),
+    package(
+        &["systemd"],
+        &[&["systemd-analyze", "--version"]],
+        "checks the units that we hand out",
+    ),
+    package(
+        &["docker-compose-v2", "docker-compose-plugin", "docker-compose"],
+        &[&["docker", "compose", "version"], &["docker-compose", "version"]],
+        "checks, by its `config`, the compose files that we write",
+    ),
+    package(
+        &["qemu-system-x86"],
+        &[&["qemu-system-x86_64", "--version"]],
+        "emulates the machine with protection keys for `cargo xtask vm-test`",
+    ),
     Package {
-        names: &["python3-pip"],
-        probes: &[&["python3", "-m", "pip", "--version"]],
-        why: "installs Python's grpcio, which the interop tests call us with",
-        need: Need::Always,
-        at_least: None,
-    },
-    Package {
-        names: &["systemd"],
-        probes: &[&["systemd-analyze", "--version"]],
-        why: "checks the units that we hand out",
-        need: Need::Always,
-        at_least: None,
-    },
-    Package {
-        names: &["docker-compose-v2", "docker-compose-plugin", "docker-compose"],
-        probes: &[&["docker", "compose", "version"], &["docker-compose", "version"]],
-        why: "checks, by its `config`, the compose files that we write",
-        need: Need::Always,
-        at_least: None,
-    },
-    Package {
-        names: &["qemu-system-x86"],
-        probes: &[&["qemu-system-x86_64", "--version"]],
-        why: "emulates the machine with protection keys for `cargo xtask vm-test`",
-        need: Need::Always,
-        at_least: None,
-    },
-    Package {
-        names: &["g++"],
-        probes: &[&["c++", "--version"]],
-        why: "cargo-fuzz compiles libFuzzer",
-        need: Need::Nightly,
-        at_least: None,
+        for_nightly: true,
+        ..package(&["g++"], &[&["c++", "--version"]], "cargo-fuzz compiles libFuzzer")
     },
 ];
 
+/// One that is needed always, in any version.
+const fn package(
+    names: &'static [&'static str],
+    probes: &'static [&'static [&'static str]],
+    why: &'static str,
+) -> Package {
+    Package { names, probes, why, for_nightly: false, at_least: None }
+}
+
 fn wanted() -> Vec<&'static Package> {
     let nightly = has_nightly();
-    PACKAGES.iter().filter(|package| package.need == Need::Always || nightly).collect()
+    PACKAGES.iter().filter(|package| nightly || !package.for_nightly).collect()
 }
 
 /// Fails where something is missing or too old.
@@ -221,10 +203,6 @@ fn version(text: &str) -> Option<[u32; 2]> {
 mod tests {
     use super::*;
 
-    fn package(probes: &'static [&'static [&'static str]], at_least: Option<[u32; 2]>) -> Package {
-        Package { names: &["none"], probes, why: "is a test", need: Need::Always, at_least }
-    }
-
     #[test]
     fn versions_are_read_from_programs_and_from_apt() {
         assert_eq!(version("go version go1.26.8 linux/amd64"), Some([1, 26]));
@@ -237,7 +215,8 @@ mod tests {
 
     #[test]
     fn an_old_version_is_refused() {
-        let go = package(&[&["echo", "go1.24.1"]], Some([1, 24]));
+        let go = package(&["none"], &[&["echo", "go1.24.1"]], "is a test");
+        let go = Package { at_least: Some([1, 24]), ..go };
         assert!(go.check_version().is_ok());
         assert!(go.accept("go1.26.8").is_ok() && go.accept("go2.0").is_ok());
         assert!(go.accept("2:1.19~1").unwrap_err().to_string().contains("1.24 or later"));
@@ -246,7 +225,7 @@ mod tests {
 
     #[test]
     fn presence_is_any_probe_that_succeeds() {
-        assert!(package(&[&["false"], &["true"]], None).is_present());
-        assert!(!package(&[&["false"], &["no-such-program-here"]], None).is_present());
+        assert!(package(&[], &[&["false"], &["true"]], "").is_present());
+        assert!(!package(&[], &[&["false"], &["no-such-program-here"]], "").is_present());
     }
 }

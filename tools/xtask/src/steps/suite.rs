@@ -169,15 +169,7 @@ impl Session<'_> {
     /// Adds the tests of a run to the session; returns what is wrong with it.
     fn take(&mut self, run: Run) -> Vec<String> {
         let mut faults = run.faults;
-        for (name, outcome) in run.ran.entries() {
-            match outcome {
-                Outcome::Ok | Outcome::NeedsRoot => {}
-                Outcome::Failed => faults.push(format!("{name} failed")),
-                Outcome::Ignored => {
-                    faults.push(format!("{name} is ignored; tests are never skipped"))
-                }
-            }
-        }
+        faults.extend(run.ran.faults());
         if run.ran.entries().is_empty() {
             faults.push(format!("`{}` ran no test", run.line));
         }

@@ -1,9 +1,14 @@
 //! Splits Rust text into code and comments, so that rules see neither words in strings nor code
 //! in comments.
 
+use ra_ap_rustc_lexer::FrontmatterAllowed;
+use ra_ap_rustc_lexer::LiteralKind::{Float, Int};
+use ra_ap_rustc_lexer::TokenKind::{BlockComment, LineComment, Literal};
+use ra_ap_rustc_lexer::tokenize;
+
 /// A Rust file taken apart.
 pub(super) struct Source {
-    /// The text with comments and the insides of literals replaced by spaces, byte for byte, so
+    /// The text with comments, strings and characters replaced by spaces, byte for byte, so
     /// that offsets and lines stay the same.
     pub(super) code: String,
     /// All comments in order.
@@ -29,46 +34,24 @@ impl Comment {
 impl Source {
     /// Takes `text` apart. Text that is not valid Rust is taken apart somehow; rustc refuses it.
     pub(super) fn new(text: &str) -> Self {
-        let bytes = text.as_bytes();
-        let mut code = bytes.to_vec();
+        let mut code = text.as_bytes().to_vec();
         let mut comments = Vec::new();
-        let mut at = 0;
-        while at < bytes.len() {
-            let rest = &bytes[at..];
-            let end = if rest.starts_with(b"//") {
-                let end = at + rest.iter().position(|b| *b == b'\n').unwrap_or(rest.len());
-                comments.push(Comment { start: at, text: text[at + 2..end].to_owned() });
-                blank(&mut code[at..end]);
-                end
-            } else if rest.starts_with(b"/*") {
-                let end = at + block_comment(rest);
-                let inner = text[at + 2..end].trim_end_matches("*/");
-                comments.push(Comment { start: at, text: inner.to_owned() });
-                blank(&mut code[at..end]);
-                end
-            } else if rest[0] == b'"' {
-                let end = at + string(rest);
-                blank(&mut code[at + 1..end.saturating_sub(1).max(at + 1)]);
-                end
-            } else if rest[0] == b'\'' {
-                let end = at + char_or_lifetime(&text[at..]);
-                if end > at + 1 {
-                    blank(&mut code[at + 1..end - 1]);
+        let mut start = 0;
+        for token in tokenize(text, FrontmatterAllowed::No) {
+            let end = start + token.len as usize;
+            match token.kind {
+                LineComment { .. } | BlockComment { .. } => {
+                    let inner = &text[start + 2..end];
+                    let inner = inner.strip_suffix("*/").unwrap_or(inner);
+                    comments.push(Comment { start, text: inner.to_owned() });
+                    blank(&mut code[start..end]);
                 }
-                end
-            } else if is_word(rest[0]) {
-                let word = rest.iter().position(|b| !is_word(*b)).unwrap_or(rest.len());
-                match raw_string(&rest[..word], &rest[word..]) {
-                    Some(length) => {
-                        blank(&mut code[at + word..at + word + length]);
-                        at + word + length
-                    }
-                    None => at + word,
+                Literal { kind, .. } if !matches!(kind, Int { .. } | Float { .. }) => {
+                    blank(&mut code[start..end]);
                 }
-            } else {
-                at + 1
-            };
-            at = end;
+                _ => {}
+            }
+            start = end;
         }
         Self { code: String::from_utf8_lossy(&code).into_owned(), comments }
     }
@@ -130,81 +113,12 @@ fn expand(prefix: &str, tree: &str, paths: &mut Vec<String>) {
     }
 }
 
-fn is_word(byte: u8) -> bool {
-    byte == b'_' || byte.is_ascii_alphanumeric() || byte >= 0x80
-}
-
 fn is_word_char(c: char) -> bool {
     c == '_' || c.is_alphanumeric()
 }
 
 fn blank(bytes: &mut [u8]) {
     bytes.iter_mut().filter(|b| **b != b'\n').for_each(|b| *b = b' ');
-}
-
-/// Length of the block comment at the start, with the comments inside it.
-fn block_comment(bytes: &[u8]) -> usize {
-    let (mut depth, mut at) = (0, 0);
-    while at < bytes.len() {
-        if bytes[at..].starts_with(b"/*") {
-            depth += 1;
-            at += 2;
-        } else if bytes[at..].starts_with(b"*/") {
-            depth -= 1;
-            at += 2;
-            if depth == 0 {
-                break;
-            }
-        } else {
-            at += 1;
-        }
-    }
-    at
-}
-
-/// Length of the string at the start, quotes included.
-fn string(bytes: &[u8]) -> usize {
-    let mut at = 1;
-    while at < bytes.len() {
-        match bytes[at] {
-            b'\\' => at += 2,
-            b'"' => return at + 1,
-            _ => at += 1,
-        }
-    }
-    bytes.len()
-}
-
-/// Length of the character literal at the start, or 1 for the tick of a lifetime.
-fn char_or_lifetime(text: &str) -> usize {
-    let mut chars = text.char_indices().skip(1);
-    match (chars.next(), chars.next()) {
-        (Some((_, '\\')), Some((escaped, _))) => {
-            let from = escaped + 1;
-            text.as_bytes()
-                .get(from..)
-                .and_then(|rest| rest.iter().position(|b| *b == b'\''))
-                .map_or(1, |n| from + n + 1)
-        }
-        (Some(_), Some((tick, '\''))) => tick + 1,
-        _ => 1,
-    }
-}
-
-/// Length of what follows `word` when both together are a raw string.
-fn raw_string(word: &[u8], rest: &[u8]) -> Option<usize> {
-    if ![b"r".as_slice(), b"br", b"cr"].contains(&word) {
-        return None;
-    }
-    let hashes = rest.iter().position(|b| *b != b'#')?;
-    if rest[hashes] != b'"' {
-        return None;
-    }
-    let mut close = vec![b'#'; hashes + 1];
-    close[0] = b'"';
-    let body = &rest[hashes + 1..];
-    let end = body.windows(close.len()).position(|w| w == close).unwrap_or(body.len());
-    Some((hashes + 1 + end + close.len()).min(rest.len()))
 }
 
 #[cfg(test)]
@@ -222,8 +136,8 @@ mod tests {
             /* unsafe /* nested */ unsafe */
             let b = r#"unsafe " x"#; let c = br"\"; let d = b"y"; let e = 'u'; let f = '\'';
         "###;
-        let expected = ["let", "a", "let", "b", "r", "let", "c", "br", "let", "d", "b", "let", "e"];
-        assert_eq!(words(text), [expected.as_slice(), &["let", "f"]].concat());
+        let expected = ["a", "b", "c", "d", "e", "f"].map(|name| ["let", name]).concat();
+        assert_eq!(words(text), expected);
     }
 
     #[test]

@@ -88,15 +88,7 @@ fn judge_tests(prefix: &str, run: &transcript::Run) -> (RanList, Vec<String>) {
     parser.binary(&run.name);
     run.lines.iter().for_each(|line| parser.line(line));
     let (tests, mut faults) = parser.finish();
-    for (name, outcome) in tests.entries() {
-        match outcome {
-            ran::Outcome::Ok | ran::Outcome::NeedsRoot => {}
-            ran::Outcome::Failed => faults.push(format!("{name} failed")),
-            ran::Outcome::Ignored => {
-                faults.push(format!("{name} is ignored; tests are never skipped"));
-            }
-        }
-    }
+    faults.extend(tests.faults());
     if tests.entries().is_empty() {
         faults.push("it ran no test".to_owned());
     }
