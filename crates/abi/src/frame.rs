@@ -287,6 +287,23 @@ pub fn write_entry(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     w.raw(value);
 }
 
+/// Appends entries behind a fixed part that was written just before with a count of 0, its last field, and
+/// sets the count; how many there are. A block with more than [`limits::METADATA_ENTRIES`] is to be dropped.
+#[inline]
+pub fn write_entries<'e, V: AsRef<[u8]>>(
+    out: &mut Vec<u8>,
+    entries: impl Iterator<Item = (&'e [u8], V)>,
+) -> usize {
+    let count = out.len() - 2..out.len();
+    let mut written = 0;
+    for (name, value) in entries {
+        write_entry(out, name, value.as_ref());
+        written += 1;
+    }
+    out[count].copy_from_slice(&(written as u16).to_le_bytes());
+    written
+}
+
 /// Checked metadata entries; iterate to read them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Metadata<'a> {

@@ -150,6 +150,7 @@ impl<T: Default> Connection<T> {
         Ok(self.insert(number))
     }
 
+    #[inline]
     fn insert(&mut self, number: u32) -> Key {
         let index = self.streams.insert(Stream {
             number,
@@ -225,6 +226,7 @@ impl<T: Default> Connection<T> {
     }
 
     /// Takes a call out of the open ones; whether it was.
+    #[inline]
     fn close(&mut self, key: Key) -> bool {
         let stream = self.stream(key);
         stream.send.stopped = true;
@@ -256,6 +258,7 @@ impl<T: Default> Connection<T> {
     ///
     /// # Errors
     /// [`Error`]: the peer has broken a rule, and the link is to end.
+    #[inline]
     pub fn handle<'a>(&mut self, record: Record<'a>) -> Result<Event<'a>, Error> {
         let Record { kind, flags, stream, payload } = record;
         match Kind::from_number(kind) {
@@ -276,6 +279,7 @@ impl<T: Default> Connection<T> {
     }
 
     /// Takes a frame apart, and its data off the link's window.
+    #[inline]
     fn frame<'a>(
         &mut self,
         flags: u8,
@@ -295,6 +299,7 @@ impl<T: Default> Connection<T> {
         Ok((frame, windowed))
     }
 
+    #[inline]
     fn request<'a>(
         &mut self,
         flags: u8,
@@ -345,6 +350,7 @@ impl<T: Default> Connection<T> {
         Ok(Event::Opened { key, head, data: frame.data.len(), end })
     }
 
+    #[inline]
     fn answer<'a>(
         &mut self,
         flags: u8,
@@ -372,6 +378,7 @@ impl<T: Default> Connection<T> {
         self.part(key, flags, frame.data.len(), (head, trailers))
     }
 
+    #[inline]
     fn part<'a>(
         &mut self,
         key: Key,
@@ -521,6 +528,7 @@ impl<T: Default> Connection<T> {
     ///
     /// # Errors
     /// [`Blocked`].
+    #[inline]
     pub fn reserve(&mut self, key: Key, want: Want) -> Result<Permit, Blocked> {
         let link = self.credit.left(want.whole);
         let must_wait = want.head && !self.pending.is_empty();
@@ -542,6 +550,7 @@ impl<T: Default> Connection<T> {
     /// A frame with these flags and so much data is going to be written, as was permitted; false,
     /// and nothing is to be written, when the stream has been stopped meanwhile.
     #[must_use = "a frame of a stream that is over is not written"]
+    #[inline]
     pub fn commit(&mut self, key: Key, flags: u8, data: usize) -> bool {
         let by_room = flags & ROOM != 0;
         let is_caller = self.caller;

@@ -19,6 +19,7 @@
 #[cfg(feature = "http2")]
 mod http2;
 
+use std::borrow::Cow;
 use std::sync::LazyLock;
 use std::time::Duration;
 
@@ -102,17 +103,34 @@ pub(crate) fn find<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a 
     headers.iter().find(|(other, _)| *other == name).map(|(_, value)| value)
 }
 
-fn count(headers: &HeaderMap, keep: impl Fn(&HeaderName, &HeaderValue) -> bool) -> u16 {
-    headers.iter().filter(|(n, v)| keep(n, v)).count().min(usize::from(u16::MAX)) as u16
-}
-
-fn write_all(
-    out: &mut Vec<u8>,
+/// The entries of a block: the headers that are kept, as bytes.
+fn entries(
     headers: &HeaderMap,
     keep: impl Fn(&HeaderName, &HeaderValue) -> bool,
-) {
-    for (name, value) in headers.iter().filter(|(n, v)| keep(n, v)) {
-        frame::write_entry(out, name.as_str().as_bytes(), value.as_bytes());
+) -> impl Iterator<Item = (&[u8], &[u8])> {
+    let kept = headers.iter().filter(move |(name, value)| keep(name, value));
+    kept.map(|(name, value)| (name.as_str().as_bytes(), value.as_bytes()))
+}
+
+/// Appends a block of these entries; `fixed` writes what is before them, with a count of 0.
+fn write_block<'h, V: AsRef<[u8]>>(
+    out: &mut Vec<u8>,
+    what: &str,
+    entries: impl Iterator<Item = (&'h [u8], V)>,
+    fixed: impl FnOnce(&mut Vec<u8>),
+) -> Result<(), Status> {
+    let (before, mut written) = (out.len(), 0);
+    let fits = frame::write_block(out, |out| {
+        fixed(out);
+        written = frame::write_entries(out, entries);
+    });
+    let checked = check_entries(written, what);
+    match checked.and(fits.ok_or_else(|| too_large(what))) {
+        Ok(_bytes) => Ok(()),
+        Err(why) => {
+            out.truncate(before);
+            Err(why)
+        }
     }
 }
 
@@ -121,8 +139,8 @@ fn too_large(what: &str) -> Status {
     Status::resource_exhausted(format!("{what}: the metadata is over {limit} bytes"))
 }
 
-fn check_entries(entries: u16, what: &str) -> Result<(), Status> {
-    if usize::from(entries) > limits::METADATA_ENTRIES {
+fn check_entries(entries: usize, what: &str) -> Result<(), Status> {
+    if entries > limits::METADATA_ENTRIES {
         let limit = limits::METADATA_ENTRIES;
         return Err(Status::resource_exhausted(format!("{what}: over {limit} metadata entries")));
     }
@@ -147,40 +165,22 @@ pub(crate) fn write_request_head(
     let deadline = timeout.map_or(NO_DEADLINE, |t| {
         u64::try_from(t.as_nanos()).unwrap_or(NO_DEADLINE - 1).min(NO_DEADLINE - 1)
     });
-    let entries = count(headers, travels);
-    check_entries(entries, "request")?;
-    frame::write_block(out, |out| {
-        RequestHead::write(out, deadline, path, entries);
-        for (name, value) in headers.iter().filter(|(n, v)| travels(n, v)) {
-            if name == header::USER_AGENT {
-                let both = [value.as_bytes(), b" ", USER_AGENT.as_bytes()].concat();
-                frame::write_entry(out, name.as_str().as_bytes(), &both);
-            } else {
-                frame::write_entry(out, name.as_str().as_bytes(), value.as_bytes());
-            }
-        }
-    })
-    .map(drop)
-    .ok_or_else(|| too_large("request"))
+    let entries = entries(headers, travels).map(|(name, value)| match name == b"user-agent" {
+        true => (name, Cow::Owned([value, b" ", USER_AGENT.as_bytes()].concat())),
+        false => (name, Cow::Borrowed(value)),
+    });
+    write_block(out, "request", entries, |out| RequestHead::write(out, deadline, path, 0))
 }
 
 /// Appends a response's head block.
 pub(crate) fn write_response_head(out: &mut Vec<u8>, headers: &HeaderMap) -> Result<(), Status> {
-    let entries = count(headers, travels);
-    check_entries(entries, "response head")?;
-    frame::write_block(out, |out| {
-        ResponseHead::write(out, entries);
-        write_all(out, headers, travels);
-    })
-    .map(drop)
-    .ok_or_else(|| too_large("response head"))
+    write_block(out, "response head", entries(headers, travels), |out| ResponseHead::write(out, 0))
 }
 
 fn check(before: usize, headers: &HeaderMap, what: &str) -> Result<(), Status> {
-    check_entries(count(headers, travels), what)?;
-    let entries = headers.iter().filter(|(n, v)| travels(n, v));
+    check_entries(entries(headers, travels).count(), what)?;
     // What a block has beside names and values: two lengths an entry, and less than 16 bytes.
-    let bytes: usize = entries.map(|(n, v)| n.as_str().len() + v.len() + 6).sum();
+    let bytes: usize = entries(headers, travels).map(|(n, v)| n.len() + v.len() + 6).sum();
     if before + bytes + 16 > limits::HEAD_BYTES { Err(too_large(what)) } else { Ok(()) }
 }
 
@@ -191,9 +191,10 @@ pub(crate) fn write_trailers(out: &mut Vec<u8>, trailers: &HeaderMap) -> u8 {
     if code != 0
         && let Some(fitting) = fit(trailers)
     {
-        return write_block(out, &fitting, code).unwrap_or_else(|status| write_short(out, &status));
+        return write_trailers_of(out, &fitting, code)
+            .unwrap_or_else(|status| write_short(out, &status));
     }
-    write_block(out, trailers, code).unwrap_or_else(|status| write_short(out, &status))
+    write_trailers_of(out, trailers, code).unwrap_or_else(|status| write_short(out, &status))
 }
 
 fn code_of(trailers: &HeaderMap) -> u8 {
@@ -218,22 +219,16 @@ pub(crate) fn is_grpc(headers: &HeaderMap) -> bool {
     rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';')))
 }
 
-fn write_block(out: &mut Vec<u8>, trailers: &HeaderMap, code: u8) -> Result<u8, Status> {
+fn write_trailers_of(out: &mut Vec<u8>, trailers: &HeaderMap, code: u8) -> Result<u8, Status> {
     let keep = |n: &HeaderName, v: &HeaderValue| *n != GRPC_STATUS && travels(n, v);
-    let entries = count(trailers, keep);
-    check_entries(entries, "trailers")?;
-    frame::write_block(out, |out| {
-        Trailers::write(out, code, entries);
-        write_all(out, trailers, keep);
-    })
-    .ok_or_else(|| too_large("trailers"))?;
-    Ok(code)
+    let fixed = |out: &mut Vec<u8>| Trailers::write(out, code, 0);
+    write_block(out, "trailers", entries(trailers, keep), fixed).map(|()| code)
 }
 
 /// A status of a few words, which always fits.
 fn write_short(out: &mut Vec<u8>, status: &Status) -> u8 {
     let code = status.code() as i32 as u8;
-    write_block(out, &headers_of(status), code).expect("a short ASCII message")
+    write_trailers_of(out, &headers_of(status), code).expect("a short ASCII message")
 }
 
 /// Appends the trailers block of a status and returns its code.
@@ -338,6 +333,7 @@ pub(crate) fn no_trailers() -> Status {
 struct Named {
     content_type: bool,
     user_agent: bool,
+    host: bool,
 }
 
 /// Reads metadata that [`partywall_call`] has checked.
@@ -351,6 +347,7 @@ fn read_into(headers: &mut HeaderMap, metadata: &Metadata<'_>) -> Named {
         };
         named.content_type |= name == CONTENT_TYPE;
         named.user_agent |= name == header::USER_AGENT;
+        named.host |= name == header::HOST;
         if are_bad_details(&name, &value) {
             continue;
         }
@@ -364,8 +361,13 @@ static PLAIN_REQUEST: LazyLock<HeaderMap> = LazyLock::new(|| {
     HeaderMap::from_iter([(CONTENT_TYPE, GRPC), (header::USER_AGENT, USER_AGENT)])
 });
 
-/// The headers that a service sees for a request.
-pub(crate) fn request_headers(deadline_ns: u64, metadata: &Metadata<'_>) -> HeaderMap {
+/// The headers that a service sees for a request. An authority, which travels as `host`, goes into `uri`,
+/// where HTTP/2 has it.
+pub(crate) fn request_headers(
+    deadline_ns: u64,
+    metadata: &Metadata<'_>,
+    uri: &mut http::Uri,
+) -> HeaderMap {
     if metadata.is_empty() && deadline_ns == NO_DEADLINE {
         return PLAIN_REQUEST.clone();
     }
@@ -379,6 +381,9 @@ pub(crate) fn request_headers(deadline_ns: u64, metadata: &Metadata<'_>) -> Head
     }
     if deadline_ns != NO_DEADLINE {
         headers.insert(GRPC_TIMEOUT, format_timeout(Duration::from_nanos(deadline_ns)));
+    }
+    if named.host {
+        take_authority(&mut headers, uri);
     }
     headers
 }
@@ -442,8 +447,8 @@ pub(crate) fn add_user_agent(headers: &mut HeaderMap, program: &HeaderValue) {
     headers.insert(header::USER_AGENT, both.unwrap_or_else(|| program.clone()));
 }
 
-/// Moves the authority that came as `host` into the URI of a request, where HTTP/2 has it.
-pub(crate) fn take_authority(headers: &mut HeaderMap, uri: &mut http::Uri) {
+/// Moves the authority that came as `host` into the URI of a request.
+fn take_authority(headers: &mut HeaderMap, uri: &mut http::Uri) {
     let Some(host) = find(headers, &header::HOST) else { return };
     let Ok(authority) = host.as_bytes().try_into() else { return };
     let mut parts = uri.clone().into_parts();
@@ -517,7 +522,7 @@ mod tests {
         write_request_head(&mut out, "/a.B/C", &h, Some(Duration::from_secs(1))).unwrap();
         let head = RequestHead::decode(&out[4..]).unwrap();
         assert_eq!(head.metadata.len(), 2);
-        let back = request_headers(head.deadline_ns, &head.metadata);
+        let back = request_headers(head.deadline_ns, &head.metadata, &mut http::Uri::default());
         assert_eq!(back.get_all("x-a").iter().count(), 2);
         assert_eq!((&back[CONTENT_TYPE], &back[header::USER_AGENT]), (&GRPC, &USER_AGENT));
         assert_eq!(parse_timeout(&back), Some(Duration::from_secs(1)));
@@ -559,7 +564,7 @@ mod tests {
             let mut out = Vec::new();
             write_request_head(&mut out, "/a.B/C", &h, None).unwrap();
             let head = RequestHead::decode(&out[4..]).unwrap();
-            let back = request_headers(head.deadline_ns, &head.metadata);
+            let back = request_headers(head.deadline_ns, &head.metadata, &mut http::Uri::default());
             assert_eq!(back.get_all(CONTENT_TYPE).iter().collect::<Vec<_>>(), [text]);
             out.clear();
             write_response_head(&mut out, &h).unwrap();
@@ -575,7 +580,7 @@ mod tests {
         let mut out = Vec::new();
         write_request_head(&mut out, "/a.B/C", &h, None).unwrap();
         let head = RequestHead::decode(&out[4..]).unwrap();
-        let back = request_headers(head.deadline_ns, &head.metadata);
+        let back = request_headers(head.deadline_ns, &head.metadata, &mut http::Uri::default());
         let agents: Vec<_> = back.get_all(header::USER_AGENT).iter().collect();
         assert_eq!(agents, ["mine/2 partywall/1"]);
     }

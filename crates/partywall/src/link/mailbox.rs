@@ -59,7 +59,14 @@ pub(super) struct Wakers([Option<Waker>; 2]);
 
 impl Wakers {
     pub(super) fn wake(self) {
-        self.0.into_iter().flatten().for_each(Waker::wake);
+        let Self([reader, writer]) = self;
+        // One after the other: iterators over them cost as much as waking.
+        if let Some(waker) = reader {
+            waker.wake();
+        }
+        if let Some(waker) = writer {
+            waker.wake();
+        }
     }
 }
 

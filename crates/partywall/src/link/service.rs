@@ -509,8 +509,8 @@ impl Service {
         *request.method_mut() = http::Method::POST;
         *request.version_mut() = http::Version::HTTP_2;
         let mut uri = call.method.uri.clone();
-        let mut headers = wire::request_headers(opened.deadline_ns, &opened.metadata.get());
-        wire::take_authority(&mut headers, &mut uri);
+        let metadata = &opened.metadata.get();
+        let headers = wire::request_headers(opened.deadline_ns, metadata, &mut uri);
         (*request.uri_mut(), *request.headers_mut()) = (uri, headers);
         request.extensions_mut().insert(peer);
         if opened.deadline_ns != NO_DEADLINE {
