@@ -341,6 +341,7 @@ impl Calls {
 
     /// Hands a record to the call it belongs to, and wakes that one unless it is `own`, which
     /// reads for itself.
+    #[inline]
     pub(super) fn accept(
         &self,
         record: Record,
@@ -416,6 +417,7 @@ impl Calls {
     }
 
     /// How an answer begins; data that came with all of it count as taken.
+    #[inline]
     pub(super) fn poll_head(
         &self,
         key: Key,
@@ -491,6 +493,7 @@ impl Calls {
     // ---- sending -----------------------------------------------------------------------
 
     /// What may be sent on a call; the task is woken when more may.
+    #[inline]
     pub(super) fn reserve(
         &self,
         key: Key,
@@ -510,6 +513,7 @@ impl Calls {
     }
 
     /// A frame is going to be written; false when the call is over.
+    #[inline]
     pub(super) fn commit(&self, key: Key, flags: u8, data: usize) -> (bool, Due) {
         let mut state = lock(&self.state);
         let open = state.connection.open_calls();
