@@ -257,7 +257,7 @@ pub enum Exceeded {
     },
 }
 
-/// The books of all accounts.
+/// All accounts and what they have.
 #[derive(Clone)]
 pub struct Quotas(Arc<Shared>);
 
@@ -265,11 +265,11 @@ struct Shared {
     totals: Totals,
     limits: RwLock<Limits>,
     operator: u32,
-    books: Mutex<Books>,
+    state: Mutex<State>,
 }
 
 #[derive(Default)]
-struct Books {
+struct State {
     /// Of the whole.
     used: [usize; RESOURCES],
     accounts: HashMap<Account, Weak<Usage>>,
@@ -306,10 +306,10 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 impl Quotas {
-    /// Empty books of the coordinator of this user.
+    /// No accounts yet, at the coordinator of the user `operator`.
     pub fn new(totals: Totals, limits: Limits, operator: u32) -> Self {
-        let (limits, books) = (RwLock::new(limits), Mutex::default());
-        Self(Arc::new(Shared { totals, limits, operator, books }))
+        let (limits, state) = (RwLock::new(limits), Mutex::default());
+        Self(Arc::new(Shared { totals, limits, operator, state }))
     }
 
     /// From here on each account without limits of its own has these. What it has beyond them stays.
@@ -319,30 +319,30 @@ impl Quotas {
 
     /// How much of each resource all accounts have, of what is shared out.
     pub(crate) fn used(&self) -> [usize; RESOURCES] {
-        lock(&self.0.books).used
+        lock(&self.0.state).used
     }
 
     /// The accounts that anybody has a handle to.
     pub(crate) fn accounts(&self) -> Vec<Arc<Usage>> {
-        let books = lock(&self.0.books);
-        books.accounts.values().filter_map(Weak::upgrade).collect()
+        let state = lock(&self.0.state);
+        state.accounts.values().filter_map(Weak::upgrade).collect()
     }
 
     /// The account, as it is or new, with these limits from here on. What it has beyond them stays.
     pub fn account(&self, account: Account, limits: Option<&Limits>) -> Arc<Usage> {
-        let mut books = lock(&self.0.books);
-        if let Some(usage) = books.accounts.get(&account).and_then(Weak::upgrade) {
+        let mut state = lock(&self.0.state);
+        if let Some(usage) = state.accounts.get(&account).and_then(Weak::upgrade) {
             *lock(&usage.limits) = limits.cloned();
             return usage;
         }
-        books.accounts.retain(|_, usage| usage.strong_count() > 0);
+        state.accounts.retain(|_, usage| usage.strong_count() > 0);
         let usage = Arc::new(Usage {
             account: account.clone(),
             limits: Mutex::new(limits.cloned()),
             quotas: self.clone(),
             used: Mutex::default(),
         });
-        books.accounts.insert(account, Arc::downgrade(&usage));
+        state.accounts.insert(account, Arc::downgrade(&usage));
         usage
     }
 }
@@ -411,9 +411,9 @@ impl Usage {
     fn change(&self, charge: &Charge, after: usize, rule: Rule) -> Result<(), Exceeded> {
         let shared = &self.quotas.0;
         let (resource, before) = (charge.resource, charge.amount);
-        let mut books = lock(&shared.books);
+        let mut state = lock(&shared.state);
         let mut used = lock(&self.used);
-        let (whole, used) = (&mut books.used[resource as usize], &mut used[resource as usize]);
+        let (whole, used) = (&mut state.used[resource as usize], &mut used[resource as usize]);
         let changed = |has: usize| has - before + after;
         if after > before && rule != Rule::None {
             let account = || self.account.clone();
@@ -559,7 +559,7 @@ mod tests {
         two.set(100).unwrap();
         two.set(0).unwrap();
         drop(two);
-        assert_eq!(q.0.books.lock().unwrap().used, [0; RESOURCES]);
+        assert_eq!(q.0.state.lock().unwrap().used, [0; RESOURCES]);
         assert_eq!(user(&q, 1).used(Resource::Links), 0);
     }
 
@@ -639,7 +639,7 @@ mod tests {
         assert_eq!(two.charge(Resource::Links, 32).unwrap().amount(), 32);
         own.force(0);
         own.force(50);
-        assert_eq!((one.used(Resource::Links), q.0.books.lock().unwrap().used[2]), (50, 0));
+        assert_eq!((one.used(Resource::Links), q.0.state.lock().unwrap().used[2]), (50, 0));
         let _made = one.charge(Resource::Links, 32).unwrap();
         assert!(one.charge(Resource::Links, 1).is_err());
         assert!(two.charge(Resource::Links, 16).is_ok());

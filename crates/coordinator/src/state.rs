@@ -177,7 +177,7 @@ struct Connection {
     links: BTreeSet<u64>,
 }
 
-/// The coordinator's books.
+/// The coordinator's state.
 pub struct State {
     policy: Policy,
     quotas: Quotas,
@@ -211,7 +211,7 @@ pub struct State {
 }
 
 impl State {
-    /// Empty books under a policy. `token` gives 16 random bytes each time.
+    /// The state of a coordinator that begins, under a policy. `token` gives 16 random bytes each time.
     pub fn new(
         policy: Policy,
         quotas: Quotas,

@@ -24,7 +24,7 @@
 //! entries, not to threads.
 //!
 //! Whoever looks at a callee's contexts says so first (`entering`), as the gate does; what is written
-//! for a thread that is dead is written under [`books`], as is a slot's new beginning.
+//! for a thread that is dead is written under the lock of [`lock_entries`], as is a slot's new beginning.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -48,9 +48,9 @@ const NO_STACK: libc::stack_t =
 const PR_SET_SYSCALL_USER_DISPATCH: u64 = 59;
 
 /// Held by the launcher while it writes for callers that are dead, and while a slot begins anew.
-pub(crate) fn books() -> MutexGuard<'static, ()> {
-    static BOOKS: Mutex<()> = Mutex::new(());
-    BOOKS.lock().unwrap_or_else(PoisonError::into_inner)
+pub(crate) fn lock_entries() -> MutexGuard<'static, ()> {
+    static ENTRIES: Mutex<()> = Mutex::new(());
+    ENTRIES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The entry of a thread.
@@ -236,7 +236,7 @@ pub(crate) fn forget_dead(entry: &Caller) -> bool {
 
 /// Gives back what a process that has ended held.
 pub(crate) fn forget(pid: i32) {
-    let _books = books();
+    let _locked = lock_entries();
     for entry in &TABLES.callers {
         let tid = entry.tid.load(Ordering::Acquire); // SYNC(caller.entry)
         let order = (Ordering::AcqRel, Ordering::Relaxed); // SYNC(caller.entry)
@@ -260,7 +260,7 @@ pub(crate) fn is_entered(context: &Context) -> bool {
     if !context.is_entered() {
         return false;
     }
-    let _books = books();
+    let _locked = lock_entries();
     let owner = TABLES.caller_at(context.owner.load(Ordering::Acquire)); // SYNC(context.bind)
     if context.is_entered() && owner.is_some_and(is_dead) {
         context.abandon();

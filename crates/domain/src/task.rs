@@ -172,7 +172,7 @@ impl Domain {
             .map_err(failed("placing descriptors"))?;
         let range = slot.range();
         {
-            let _books = callers::books();
+            let _locked = callers::lock_entries();
             TABLES.begin(slot.index());
             let domain = table(slot.index());
             domain.rights.store(rights, Ordering::Relaxed);

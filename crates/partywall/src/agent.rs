@@ -8,7 +8,7 @@
 //! ```
 //!
 //! What the coordinator keeps for this process ends with a value here: a registration with
-//! [`Registered`], an end of a link with [`Booked`], a watch with [`Watching`].
+//! [`Registered`], an end of a link with [`Tracked`], a watch with [`Watching`].
 //!
 //! # When the coordinator goes
 //!
@@ -49,7 +49,7 @@ mod take;
 
 use conversation::{Conversation, OUTGOING};
 use links::Entry;
-pub(crate) use links::{Booked, Connected, End, Linked, Offer};
+pub(crate) use links::{Connected, End, Linked, Offer, Tracked};
 use operator::Reloaded;
 pub(crate) use place::Place;
 
@@ -77,8 +77,8 @@ pub(crate) struct Registered {
 impl Registered {
     /// Whether the coordinator knows of it now, and can make links.
     pub(crate) fn is_known(&self) -> bool {
-        let books = lock(&self.agent.books);
-        books.served.get(&self.key).is_some_and(|served| served.number.is_some())
+        let state = lock(&self.agent.state);
+        state.served.get(&self.key).is_some_and(|served| served.number.is_some())
     }
 }
 
@@ -134,7 +134,7 @@ struct Watched {
 }
 
 #[derive(Default)]
-struct Books {
+struct State {
     conversation: Option<Arc<Conversation>>,
     /// Why there is none, and there will not be one.
     over: bool,
@@ -163,8 +163,8 @@ struct Books {
 /// This process at one coordinator.
 pub(crate) struct Agent {
     place: Place,
-    books: Mutex<Books>,
-    /// A thread has done with [`Books::proving`].
+    state: Mutex<State>,
+    /// A thread has done with [`State::proving`].
     proven: Condvar,
 }
 
@@ -179,7 +179,7 @@ static AGENTS: Mutex<Option<HashMap<Place, Arc<Agent>>>> = Mutex::new(None);
 fn agent(place: &Place) -> Arc<Agent> {
     let mut agents = lock(&AGENTS);
     let agents = agents.get_or_insert_default();
-    let known = agents.get(place).filter(|a| !lock(&a.books).over);
+    let known = agents.get(place).filter(|a| !lock(&a.state).over);
     if let Some(agent) = known {
         return Arc::clone(agent);
     }
@@ -206,7 +206,7 @@ pub(crate) fn get(place: &Place, within: Duration) -> Result<Arc<Agent>, Error> 
 /// As [`get`], from async code.
 pub(crate) async fn get_async(place: &Place, within: Duration) -> Result<Arc<Agent>, Error> {
     let known = agent(place);
-    if lock(&known.books).conversation.is_some() {
+    if lock(&known.state).conversation.is_some() {
         return Ok(known);
     }
     let place = place.clone();
@@ -224,7 +224,7 @@ pub(crate) async fn on_a_thread<T: Send + 'static>(
     rx.await.unwrap_or(Err(Error::CoordinatorGone("the attempt to connect panicked")))
 }
 
-impl Books {
+impl State {
     /// Takes out an end that the coordinator does not know yet.
     fn find_lost(&mut self, entry: &Arc<Entry>) -> Option<Arc<Entry>> {
         let at = self.lost.iter().position(|e| Arc::ptr_eq(e, entry))?;
@@ -234,21 +234,21 @@ impl Books {
 
 impl Agent {
     fn new(place: Place) -> Self {
-        Self { place, books: Mutex::default(), proven: Condvar::new() }
+        Self { place, state: Mutex::default(), proven: Condvar::new() }
     }
 
     /// Whether the coordinator's absence is a gap: one was there before, for this process or for
     /// others, and has left its socket.
     fn was_there(&self, error: &Error) -> bool {
-        let books = lock(&self.books);
+        let state = lock(&self.state);
         let refused = matches!(error, Error::NoCoordinator { source, .. }
             if source.kind() == std::io::ErrorKind::ConnectionRefused);
-        matches!(self.place, Place::Path(_)) && (books.failure.is_some() || refused)
+        matches!(self.place, Place::Path(_)) && (state.failure.is_some() || refused)
     }
 
     /// Sends what is no question; nobody hears it where there is no coordinator.
     fn say(&self, message: impl Into<Message>) {
-        let conversation = lock(&self.books).conversation.clone();
+        let conversation = lock(&self.state).conversation.clone();
         if let Some(conversation) = conversation {
             let _ended = conversation.send(message);
         }
@@ -257,21 +257,21 @@ impl Agent {
     /// Enters a question and sends it, or keeps it for the next coordinator if that makes sense.
     fn ask<M: Into<Message>>(
         self: &Arc<Self>,
-        books: &mut Books,
+        state: &mut State,
         waiting: Waiting,
         question: impl FnOnce(u32) -> M,
     ) -> Result<u32, Error> {
-        if books.over {
+        if state.over {
             return Err(ENDED);
         }
         let request = loop {
-            books.next_request = books.next_request.wrapping_add(1).max(1);
-            if !books.waiting.contains_key(&books.next_request) {
-                break books.next_request;
+            state.next_request = state.next_request.wrapping_add(1).max(1);
+            if !state.waiting.contains_key(&state.next_request) {
+                break state.next_request;
             }
         };
         let lasting = matches!(waiting, Waiting::Connect(..));
-        match &books.conversation {
+        match &state.conversation {
             Some(conversation) => {
                 // When that fails, the end is told on the reactor's thread.
                 let sent = conversation.send(question(request));
@@ -279,11 +279,11 @@ impl Agent {
                     sent?;
                 }
             }
-            None if !lasting => return Err(books.failure.take().unwrap_or(ENDED)),
+            None if !lasting => return Err(state.failure.take().unwrap_or(ENDED)),
             None => {}
         }
-        books.waiting.insert(request, waiting);
-        self.look(books);
+        state.waiting.insert(request, waiting);
+        self.look(state);
         Ok(request)
     }
 
@@ -292,7 +292,7 @@ impl Agent {
         let (tx, answer) = oneshot::channel();
         let waiting = Waiting::Connect(name.clone(), tx);
         let question = |request| LinkMessage::Connect { request, name: name.clone() };
-        let request = self.ask(&mut lock(&self.books), waiting, question)?;
+        let request = self.ask(&mut lock(&self.state), waiting, question)?;
         Ok(Connecting { agent: Arc::clone(self), request, answer })
     }
 
@@ -309,16 +309,16 @@ impl Agent {
         let (tx, first) = oneshot::channel();
         let (events, receiver) = mpsc::unbounded_channel();
         let registered = {
-            let mut books = lock(&self.books);
-            if books.over {
+            let mut state = lock(&self.state);
+            if state.over {
                 return Err(ENDED);
             }
-            books.next_key += 1;
-            let key = books.next_key;
+            state.next_key += 1;
+            let key = state.next_key;
             let (name, number, first, again) = (name.clone(), None, Some(tx), None);
-            books.served.insert(key, Served { name, places, events, number, first, again });
-            self.register_now(&mut books, key);
-            self.look(&mut books);
+            state.served.insert(key, Served { name, places, events, number, first, again });
+            self.register_now(&mut state, key);
+            self.look(&mut state);
             Registered { agent: Arc::clone(self), key, events: receiver }
         };
         match tokio::time::timeout(REGISTER, first).await {
@@ -328,12 +328,12 @@ impl Agent {
         Ok(registered)
     }
 
-    fn register_now(self: &Arc<Self>, books: &mut Books, key: u64) {
-        let Some(served) = books.served.get_mut(&key) else { return };
+    fn register_now(self: &Arc<Self>, state: &mut State, key: u64) {
+        let Some(served) = state.served.get_mut(&key) else { return };
         (served.number, served.again) = (None, None);
         let (name, places) = (served.name.clone(), served.places);
         // Where that fails, there is no coordinator, and the next one is told.
-        let _later = self.ask(books, Waiting::Register(key), |request| RegistryMessage::Register {
+        let _later = self.ask(state, Waiting::Register(key), |request| RegistryMessage::Register {
             request,
             name,
             places,
@@ -342,11 +342,11 @@ impl Agent {
 
     /// Stops serving; links that are being made are dropped, which their callers see.
     fn unregister(&self, key: u64) {
-        let mut books = lock(&self.books);
-        let served = books.served.remove(&key);
-        books.adopted.retain(|_, of| *of != key);
-        let conversation = books.conversation.clone();
-        drop(books);
+        let mut state = lock(&self.state);
+        let served = state.served.remove(&key);
+        state.adopted.retain(|_, of| *of != key);
+        let conversation = state.conversation.clone();
+        drop(state);
         if let (Some(registration), Some(conversation)) =
             (served.and_then(|s| s.number), conversation)
         {
@@ -356,12 +356,12 @@ impl Agent {
 
     /// Watches a name.
     pub(crate) fn watch(self: &Arc<Self>, name: &ServiceName) -> Result<Watching, Error> {
-        let mut books = lock(&self.books);
-        if books.over {
+        let mut state = lock(&self.state);
+        if state.over {
             return Err(ENDED);
         }
-        let new = !books.watched.contains_key(name);
-        let watched = books.watched.entry(name.clone()).or_insert_with(|| Watched {
+        let new = !state.watched.contains_key(name);
+        let watched = state.watched.entry(name.clone()).or_insert_with(|| Watched {
             request: None,
             instances: watch::channel(0).0,
             users: 0,
@@ -369,32 +369,32 @@ impl Agent {
         watched.users += 1;
         let instances = watched.instances.subscribe();
         if new {
-            self.watch_now(&mut books, name);
-            self.look(&mut books);
+            self.watch_now(&mut state, name);
+            self.look(&mut state);
         }
         Ok(Watching { agent: Arc::clone(self), name: name.clone(), instances })
     }
 
-    fn watch_now(self: &Arc<Self>, books: &mut Books, name: &ServiceName) {
+    fn watch_now(self: &Arc<Self>, state: &mut State, name: &ServiceName) {
         let question = |request| RegistryMessage::Watch { request, name: name.clone() };
-        let request = self.ask(books, Waiting::Watch(name.clone()), question).ok();
-        if let Some(watched) = books.watched.get_mut(name) {
+        let request = self.ask(state, Waiting::Watch(name.clone()), question).ok();
+        if let Some(watched) = state.watched.get_mut(name) {
             watched.request = request;
         }
     }
 
     fn unwatch(&self, name: &ServiceName) {
-        let mut books = lock(&self.books);
-        let Some(watched) = books.watched.get_mut(name) else { return };
+        let mut state = lock(&self.state);
+        let Some(watched) = state.watched.get_mut(name) else { return };
         watched.users -= 1;
         if watched.users > 0 {
             return;
         }
-        let request = books.watched.remove(name).and_then(|w| w.request);
+        let request = state.watched.remove(name).and_then(|w| w.request);
         if let Some(request) = request {
-            books.waiting.remove(&request);
-            let conversation = books.conversation.clone();
-            drop(books);
+            state.waiting.remove(&request);
+            let conversation = state.conversation.clone();
+            drop(state);
             if let Some(conversation) = conversation {
                 let _gone = conversation.send(RegistryMessage::Unwatch { request });
             }
@@ -404,8 +404,8 @@ impl Agent {
     /// Says something of an end, if the coordinator that is there knows it.
     fn say_of(&self, entry: &Arc<Entry>, message: impl Into<Message>) {
         let known = {
-            let books = lock(&self.books);
-            books.links.get(&entry.key()).is_some_and(|known| Arc::ptr_eq(known, entry))
+            let state = lock(&self.state);
+            state.links.get(&entry.key()).is_some_and(|known| Arc::ptr_eq(known, entry))
         };
         if known {
             self.say(message);
@@ -413,24 +413,24 @@ impl Agent {
     }
 
     fn enter(&self, entry: &Arc<Entry>) {
-        lock(&self.books).links.insert(entry.key(), Arc::clone(entry));
+        lock(&self.state).links.insert(entry.key(), Arc::clone(entry));
     }
 
     /// An end is over; says so.
     fn left(&self, entry: &Arc<Entry>, blame: Blame, stats: LinkStats) {
         let key @ (link, role) = entry.key();
         let known = {
-            let mut books = lock(&self.books);
-            match books.links.get(&key) {
+            let mut state = lock(&self.state);
+            match state.links.get(&key) {
                 // Another coordinator may have given its number to another link.
                 Some(known) if Arc::ptr_eq(known, entry) => {
                     if role == Role::Server {
-                        books.adopted.remove(&link);
+                        state.adopted.remove(&link);
                     }
-                    books.links.remove(&key).is_some()
+                    state.links.remove(&key).is_some()
                 }
                 _ => {
-                    let _unknown = books.find_lost(entry);
+                    let _unknown = state.find_lost(entry);
                     false
                 }
             }
@@ -468,8 +468,8 @@ impl Connecting {
     /// Where time is up and there is no coordinator, that is what there is to tell.
     fn or_nobody(&self, answer: Result<Connected, Error>) -> Result<Connected, Error> {
         let Err(Error::TimedOut(_)) = answer else { return answer };
-        let books = lock(&self.agent.books);
-        match (&books.conversation, &books.failure) {
+        let state = lock(&self.agent.state);
+        match (&state.conversation, &state.failure) {
             (None, Some(why @ (Error::NoCoordinator { .. } | Error::Io { .. }))) => {
                 Err(again::again(why))
             }
@@ -480,7 +480,7 @@ impl Connecting {
 
 impl Drop for Connecting {
     fn drop(&mut self) {
-        let waited = lock(&self.agent.books).waiting.remove(&self.request).is_some();
+        let waited = lock(&self.agent.state).waiting.remove(&self.request).is_some();
         if waited {
             self.agent.say(LinkMessage::Cancel { request: self.request });
         }

@@ -31,7 +31,7 @@ use prost::Message;
 use tonic::metadata::MetadataMap;
 use tonic::{Code, Status};
 
-use crate::agent::{self, Booked, Connected, End, Linked, Place};
+use crate::agent::{self, Connected, End, Linked, Place, Tracked};
 use crate::backoff::Backoff;
 use crate::channel::Endpoint;
 use crate::error::Error;
@@ -75,8 +75,8 @@ pub struct Channel {
 }
 
 struct Open {
-    /// The link in the coordinator's books, and how that reaches this end.
-    booked: Option<(Booked, Arc<Reached>)>,
+    /// This end as the coordinator knows it, and how that reaches it.
+    tracked: Option<(Tracked, Arc<Reached>)>,
     link: Link,
     server: Peer,
     connection: Connection<()>,
@@ -203,17 +203,17 @@ impl Channel {
         let Terms { link, security, .. } = linked.terms;
         let security = crate::domain::security(security, None);
         let server = Peer::new(linked.terms.peer.clone(), link, security);
-        let (pending, booked) = link::caller::fill(linked)?;
+        let (pending, tracked) = link::caller::fill(linked)?;
         let opening: Arc<dyn End> = Arc::new(Opening::of(&pending)?);
-        booked.attach(Arc::downgrade(&opening));
-        booked.adopted(security);
+        tracked.attach(Arc::downgrade(&opening));
+        tracked.adopted(security);
         // A server that has adopted the link and does not open it hangs: the next one may answer.
         let ends = pending.wait(deadline.min(Instant::now() + OPEN_TIME))?;
         let link = Link::new(ends)?;
         let end = Arc::new(Reached { bell: link.bell(), over: OnceLock::new() });
         let reached: Arc<dyn End> = Arc::clone(&end) as _;
-        booked.attach(Arc::downgrade(&reached));
-        Ok(Open { booked: Some((booked, end)), ..Open::new(link, server) })
+        tracked.attach(Arc::downgrade(&reached));
+        Ok(Open { tracked: Some((tracked, end)), ..Open::new(link, server) })
     }
 
     /// Calls a unary method, `/package.Service/Method`, with protobuf messages. A deadline is set by
@@ -419,7 +419,7 @@ impl Open {
         let told = telemetry::Link::opened(Side::Client, Route::Ring, server.security());
         Self {
             _told: told,
-            booked: None,
+            tracked: None,
             link,
             server,
             connection: Connection::caller(),
@@ -432,7 +432,7 @@ impl Open {
 
     /// Takes what has come since the last call; false when the next one needs another link.
     fn is_usable(&mut self) -> bool {
-        if self.booked.as_ref().is_some_and(|(_, end)| end.over.get().is_some()) {
+        if self.tracked.as_ref().is_some_and(|(_, end)| end.over.get().is_some()) {
             return false;
         }
         let mut nobodys = Call { key: None, answer: Answer::default(), limit: 0, deadline: None };
@@ -450,8 +450,8 @@ impl Open {
         if !matches!(why, Broken::Link(LinkError::Dead)) {
             tracing::warn!(link, blame = ?why.blame(), %why, "link closed");
         }
-        if let Some((booked, end)) = self.booked.take() {
-            booked.close(why.reported(), end.stats());
+        if let Some((tracked, end)) = self.tracked.take() {
+            tracked.close(why.reported(), end.stats());
         }
         why.status(link)
     }

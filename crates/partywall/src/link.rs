@@ -60,7 +60,7 @@ mod wake;
 #[cfg(test)]
 mod hostile_tests;
 
-use crate::agent::{Booked, End};
+use crate::agent::{End, Tracked};
 use crate::lock::lock;
 use crate::telemetry;
 use account::Account;
@@ -101,8 +101,8 @@ struct Link {
     tell: Box<dyn Tell>,
     closed: OnceLock<Status>,
     counters: Counters,
-    /// This end in the coordinator's books, until the link is closed.
-    booked: Mutex<Option<Booked>>,
+    /// This end as the coordinator knows it, until the link is closed.
+    tracked: Mutex<Option<Tracked>>,
     /// The same in the metrics.
     told: Mutex<Option<telemetry::Link>>,
     /// The runtime has several threads.
@@ -120,13 +120,17 @@ fn watch<T: AsRawFd>(socket: T) -> std::io::Result<AsyncFd<T>> {
 
 impl Link {
     /// Takes over the caller's end of an open link, inside the runtime that will drive it.
-    fn calling(ends: Ends, booked: Option<Booked>, tell: Box<dyn Tell>) -> std::io::Result<Self> {
-        Self::new(ends, Calls::calling(), booked, tell)
+    fn calling(ends: Ends, tracked: Option<Tracked>, tell: Box<dyn Tell>) -> std::io::Result<Self> {
+        Self::new(ends, Calls::calling(), tracked, tell)
     }
 
     /// Takes over a service's end of an open link, as [`Link::calling`], and says what it may have.
-    fn serving(ends: Ends, account: Arc<Account>, booked: Option<Booked>) -> std::io::Result<Self> {
-        let link = Self::new(ends, Calls::serving(account), booked, Box::new(wake::Ring))?;
+    fn serving(
+        ends: Ends,
+        account: Arc<Account>,
+        tracked: Option<Tracked>,
+    ) -> std::io::Result<Self> {
+        let link = Self::new(ends, Calls::serving(account), tracked, Box::new(wake::Ring))?;
         link.send_control(Due(true));
         Ok(link)
     }
@@ -134,7 +138,7 @@ impl Link {
     fn new(
         ends: Ends,
         calls: Calls,
-        booked: Option<Booked>,
+        tracked: Option<Tracked>,
         tell: Box<dyn Tell>,
     ) -> std::io::Result<Self> {
         ends.bell.publish_cpu();
@@ -147,7 +151,7 @@ impl Link {
             tell,
             closed: OnceLock::new(),
             counters: Counters::default(),
-            booked: Mutex::new(booked),
+            tracked: Mutex::new(tracked),
             told: Mutex::new(None),
             many_threads: Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread,
         })
@@ -181,16 +185,16 @@ impl Link {
         self.bell().hang_up();
         self.listener.wake_all();
         drop(lock(&self.told).take());
-        let booked = lock(&self.booked).take();
-        if let Some(booked) = booked {
-            booked.close(why.reported(), self.stats());
+        let tracked = lock(&self.tracked).take();
+        if let Some(tracked) = tracked {
+            tracked.close(why.reported(), self.stats());
         }
     }
 
     /// Has the coordinator reach this end from here on.
     fn attach(&self, end: Weak<dyn End>) {
-        if let Some(booked) = &*lock(&self.booked) {
-            booked.attach(end);
+        if let Some(tracked) = &*lock(&self.tracked) {
+            tracked.attach(end);
         }
     }
 

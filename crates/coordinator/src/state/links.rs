@@ -162,7 +162,7 @@ impl State {
     }
 
     /// Records a link.
-    pub(super) fn book(&mut self, link: Link) -> u64 {
+    pub(super) fn record(&mut self, link: Link) -> u64 {
         let number = self.next_link;
         self.next_link += 1;
         for conn in [link.caller_conn(), link.server_conn()].into_iter().flatten() {

@@ -75,7 +75,7 @@ impl State {
                     Role::Caller | Role::Redirected => link.caller = Some(end),
                 }
                 link.security = link.security.min_per_field(security);
-                let number = self.book(link);
+                let number = self.record(link);
                 self.reported.insert(token, number);
                 self.deadlines.insert((self.grace, number));
                 number

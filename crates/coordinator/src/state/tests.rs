@@ -1,4 +1,4 @@
-//! The books, asked one message at a time.
+//! The state machine, asked one message at a time.
 
 use super::links::{OFFER_TIME, OPENING};
 use super::*;
@@ -39,12 +39,12 @@ pub(super) fn state() -> State {
     under(POLICY)
 }
 
-/// Books under a policy, with room for many.
+/// A state machine under a policy, with room for many.
 pub(super) fn under(policy: &str) -> State {
     with_descriptors(1 << 20, policy)
 }
 
-/// Books under a policy, with room for what so many descriptors allow.
+/// A state machine under a policy, with room for what so many descriptors allow.
 pub(super) fn with_descriptors(most: usize, policy: &str) -> State {
     let policy = Policy::parse("p", policy).unwrap();
     let quotas = Quotas::new(Totals::for_descriptors(most), Limits::default(), 9);

@@ -7,7 +7,7 @@ use partywall_abi::control::LinkMessage;
 use partywall_shm::threads;
 
 use super::conversation::Conversation;
-use super::{Agent, Books, ENDED, Event, Place, Waiting};
+use super::{Agent, ENDED, Event, Place, State, Waiting};
 use crate::error::Error;
 use crate::lock::lock;
 
@@ -23,23 +23,23 @@ impl Agent {
     /// on with: at a socket that was handed over it has all its time, whoever waits.
     pub(super) fn open(self: &Arc<Self>, within: Duration) -> Result<(), Error> {
         let deadline = Instant::now() + within;
-        let mut books = lock(&self.books);
-        let before = books.attempts;
+        let mut state = lock(&self.state);
+        let before = state.attempts;
         loop {
-            if books.conversation.is_some() {
+            if state.conversation.is_some() {
                 return Ok(());
             }
-            if books.over {
+            if state.over {
                 return Err(ENDED);
             }
             // One that had less time than this is no outcome for this.
-            let broken_off = matches!(books.outcome, Some(Error::TimedOut(_)));
-            if books.attempts != before && !books.proving && !broken_off {
-                return Err(books.outcome.as_ref().map_or(ENDED, again));
+            let broken_off = matches!(state.outcome, Some(Error::TimedOut(_)));
+            if state.attempts != before && !state.proving && !broken_off {
+                return Err(state.outcome.as_ref().map_or(ENDED, again));
             }
-            if !books.proving {
-                books.proving = true;
-                drop(books);
+            if !state.proving {
+                state.proving = true;
+                drop(state);
                 let turn = Turn(Arc::clone(self));
                 let patience = self.place.patience();
                 let left = deadline.saturating_duration_since(Instant::now());
@@ -50,15 +50,15 @@ impl Agent {
                 let prove = move || drop(turn.prove(patience));
                 threads::spawn(thread, prove)
                     .map_err(|source| Error::Io { what: "starting a thread".into(), source })?;
-                books = lock(&self.books);
+                state = lock(&self.state);
                 continue;
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Err(Error::TimedOut(within));
             }
-            let waited = self.proven.wait_timeout(books, left);
-            books = waited.unwrap_or_else(PoisonError::into_inner).0;
+            let waited = self.proven.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
@@ -70,10 +70,10 @@ impl Agent {
     ) -> Result<(), Error> {
         let conversation = Conversation::new(socket);
         {
-            let mut books = lock(&self.books);
-            books.conversation = Some(Arc::clone(&conversation));
-            books.failure = None;
-            self.tell_all(&mut books);
+            let mut state = lock(&self.state);
+            state.conversation = Some(Arc::clone(&conversation));
+            state.failure = None;
+            self.tell_all(&mut state);
         }
         conversation.listen(self).map_err(|source| {
             self.ended(&conversation);
@@ -82,23 +82,23 @@ impl Agent {
     }
 
     /// Tells a new coordinator of every end, registration and watch of this process.
-    fn tell_all(self: &Arc<Self>, books: &mut Books) {
-        let keys: Vec<u64> = books.served.keys().copied().collect();
+    fn tell_all(self: &Arc<Self>, state: &mut State) {
+        let keys: Vec<u64> = state.served.keys().copied().collect();
         for key in keys {
-            self.register_now(books, key);
+            self.register_now(state, key);
         }
-        let names: Vec<_> = books.watched.keys().cloned().collect();
+        let names: Vec<_> = state.watched.keys().cloned().collect();
         for name in names {
-            self.watch_now(books, &name);
+            self.watch_now(state, &name);
         }
-        for entry in books.lost.clone() {
+        for entry in state.lost.clone() {
             let (token, role, name) = (entry.token, entry.role, entry.name.clone());
             let security = entry.security();
             let report = |request| LinkMessage::Report { request, token, role, name, security };
-            let _ended = self.ask(books, Waiting::Report(entry), report);
+            let _ended = self.ask(state, Waiting::Report(entry), report);
         }
-        let conversation = books.conversation.clone();
-        for (request, waiting) in &books.waiting {
+        let conversation = state.conversation.clone();
+        for (request, waiting) in &state.waiting {
             if let (Waiting::Connect(name, _), Some(conversation)) = (waiting, &conversation) {
                 let (request, name) = (*request, name.clone());
                 let _ended = conversation.send(LinkMessage::Connect { request, name });
@@ -108,36 +108,36 @@ impl Agent {
 
     /// A conversation has ended.
     pub(super) fn ended(self: &Arc<Self>, conversation: &Arc<Conversation>) {
-        let mut books = lock(&self.books);
+        let mut state = lock(&self.state);
         let current = |c: &Arc<Conversation>| Arc::ptr_eq(c, conversation);
-        if !books.conversation.as_ref().is_some_and(current) {
+        if !state.conversation.as_ref().is_some_and(current) {
             return;
         }
-        books.conversation = None;
-        books.failure = Some(ENDED);
-        books.over = matches!(self.place, Place::Handed(_));
-        let over = books.over;
-        let all = std::mem::take(&mut books.waiting);
+        state.conversation = None;
+        state.failure = Some(ENDED);
+        state.over = matches!(self.place, Place::Handed(_));
+        let over = state.over;
+        let all = std::mem::take(&mut state.waiting);
         let (lasting, others): (Vec<_>, Vec<_>) =
             all.into_iter().partition(|(_, w)| !over && matches!(w, Waiting::Connect(..)));
-        books.waiting.extend(lasting);
-        books.adopted.clear();
-        let links = std::mem::take(&mut books.links);
-        books.lost.extend(links.into_values());
-        for served in books.served.values_mut() {
+        state.waiting.extend(lasting);
+        state.adopted.clear();
+        let links = std::mem::take(&mut state.links);
+        state.lost.extend(links.into_values());
+        for served in state.served.values_mut() {
             served.number = None;
             let _dropped = served.events.send(if over { Event::Ended(ENDED) } else { Event::Lost });
         }
-        for watched in books.watched.values_mut() {
+        for watched in state.watched.values_mut() {
             watched.request = None;
             watched.instances.send_replace(0);
         }
         if over {
-            books.served.clear();
-            books.watched.clear();
+            state.served.clear();
+            state.watched.clear();
         }
-        self.look(&mut books);
-        drop(books);
+        self.look(&mut state);
+        drop(state);
         for (_, waiting) in others {
             match waiting {
                 Waiting::Connect(_, tx) => drop(tx.send(Err(ENDED))),
@@ -150,31 +150,31 @@ impl Agent {
     }
 
     /// Has a thread look for the coordinator, where there is none and something waits for it.
-    pub(super) fn look(self: &Arc<Self>, books: &mut Books) {
-        if books.looking || !books.wants_to_look() {
+    pub(super) fn look(self: &Arc<Self>, state: &mut State) {
+        if state.looking || !state.wants_to_look() {
             return;
         }
         let agent = Arc::clone(self);
         let looking = std::thread::Builder::new().name("partywall-agent".into());
         // Without a thread, the next question tries again.
-        books.looking = threads::spawn(looking, move || agent.look_until_done()).is_ok();
+        state.looking = threads::spawn(looking, move || agent.look_until_done()).is_ok();
     }
 
     fn look_until_done(self: Arc<Self>) {
         let mut pause = PAUSE.0;
         loop {
             let wait = {
-                let mut books = lock(&self.books);
-                if !books.wants_to_look() {
-                    books.looking = false;
+                let mut state = lock(&self.state);
+                if !state.wants_to_look() {
+                    state.looking = false;
                     return;
                 }
-                books.failure.get_or_insert(ENDED);
-                match (&books.conversation, books.next_again()) {
+                state.failure.get_or_insert(ENDED);
+                match (&state.conversation, state.next_again()) {
                     (Some(_), Some(at)) => {
                         let now = Instant::now();
                         if at <= now {
-                            self.register_refused(&mut books, now);
+                            self.register_refused(&mut state, now);
                         }
                         at.saturating_duration_since(now).min(Duration::from_secs(1))
                     }
@@ -196,12 +196,12 @@ impl Agent {
         }
     }
 
-    fn register_refused(self: &Arc<Self>, books: &mut Books, now: Instant) {
+    fn register_refused(self: &Arc<Self>, state: &mut State, now: Instant) {
         let due = |s: &super::Served| s.again.is_some_and(|at| at <= now);
         let keys: Vec<u64> =
-            books.served.iter().filter(|(_, s)| due(s)).map(|(key, _)| *key).collect();
+            state.served.iter().filter(|(_, s)| due(s)).map(|(key, _)| *key).collect();
         for key in keys {
-            self.register_now(books, key);
+            self.register_now(state, key);
         }
     }
 }
@@ -213,28 +213,28 @@ impl Turn {
     fn prove(self, within: Duration) -> Result<(), Error> {
         let agent = &self.0;
         let opened = agent.place.open(within).and_then(|socket| agent.begin(socket));
-        let mut books = lock(&agent.books);
-        books.outcome = opened.as_ref().err().map(again);
+        let mut state = lock(&agent.state);
+        state.outcome = opened.as_ref().err().map(again);
         // For those who give up waiting for it.
-        if books.failure.is_some() && books.outcome.is_some() {
-            books.failure = books.outcome.as_ref().map(again);
+        if state.failure.is_some() && state.outcome.is_some() {
+            state.failure = state.outcome.as_ref().map(again);
         }
-        drop(books);
+        drop(state);
         opened
     }
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        let mut books = lock(&self.0.books);
-        books.proving = false;
-        books.attempts += 1;
-        drop(books);
+        let mut state = lock(&self.0.state);
+        state.proving = false;
+        state.attempts += 1;
+        drop(state);
         self.0.proven.notify_all();
     }
 }
 
-impl Books {
+impl State {
     /// When a name that was refused is asked for again.
     fn next_again(&self) -> Option<Instant> {
         self.served.values().filter_map(|s| s.again).min()

@@ -34,7 +34,7 @@ pub(crate) struct Linked {
     pub(crate) own: OwnedFd,
     pub(crate) servers: OwnedFd,
     pub(crate) socket: Endpoint,
-    pub(crate) booked: Booked,
+    pub(crate) tracked: Tracked,
 }
 
 /// A link that a server is offered.
@@ -42,13 +42,13 @@ pub(crate) struct Offer {
     pub(crate) terms: Terms,
     pub(crate) memory: OwnedFd,
     pub(crate) socket: Endpoint,
-    pub(crate) booked: Booked,
+    pub(crate) tracked: Tracked,
 }
 
 /// What became of a connect.
 pub(crate) enum Connected {
     Link(Box<Linked>),
-    Redirect { url: String, methods: MethodSet, booked: Booked },
+    Redirect { url: String, methods: MethodSet, tracked: Tracked },
 }
 
 /// What is known of an end in this process.
@@ -143,21 +143,21 @@ impl Entry {
     }
 }
 
-/// An end of a link in the coordinator's books, where this process's word on it counts. The drop
-/// says that it is over.
-pub(crate) struct Booked {
+/// An end of a link that the coordinator knows, and for which this process reports to it. The drop
+/// reports that the end is over.
+pub(crate) struct Tracked {
     pub(super) agent: Arc<Agent>,
     pub(super) entry: Arc<Entry>,
     said: bool,
 }
 
-impl std::fmt::Debug for Booked {
+impl std::fmt::Debug for Tracked {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Booked({})", self.link())
+        write!(f, "Tracked({})", self.link())
     }
 }
 
-impl Booked {
+impl Tracked {
     pub(super) fn new(
         agent: &Arc<Agent>,
         link: u64,
@@ -200,7 +200,7 @@ impl Booked {
     }
 }
 
-impl Drop for Booked {
+impl Drop for Tracked {
     fn drop(&mut self) {
         if !self.said {
             self.agent.left(&self.entry, Blame::Nobody, LinkStats::default());

@@ -110,7 +110,7 @@ fn order<T, M: Into<Message>>(
     let agent = super::agent(&place);
     agent.open(place.patience())?;
     let (tx, answer) = oneshot::channel();
-    agent.ask(&mut lock(&agent.books), waiting(tx), question)?;
+    agent.ask(&mut lock(&agent.state), waiting(tx), question)?;
     Ok((agent, answer))
 }
 

@@ -13,7 +13,7 @@ use tonic::{Code, Status};
 
 use super::again::REFUSED;
 use super::conversation::Parts;
-use super::{Agent, Booked, Connected, Event, Linked, OUTGOING, Offer, Reloaded, Waiting};
+use super::{Agent, Connected, Event, Linked, OUTGOING, Offer, Reloaded, Tracked, Waiting};
 use crate::error::Error;
 use crate::lock::lock;
 
@@ -40,18 +40,18 @@ impl Agent {
             }
             RegistryMessage::Unregistered { registration, text } => {
                 tracing::warn!(text, "this name is not served any more; it is asked for again");
-                let mut books = lock(&self.books);
-                let served = books.served.values_mut().find(|s| s.number == Some(registration));
+                let mut state = lock(&self.state);
+                let served = state.served.values_mut().find(|s| s.number == Some(registration));
                 if let Some(served) = served {
                     served.number = None;
                     served.again = Some(Instant::now() + REFUSED);
                 }
-                self.look(&mut books);
+                self.look(&mut state);
             }
             RegistryMessage::Watched { request, instances } => {
-                let books = lock(&self.books);
-                if let Some(Waiting::Watch(name)) = books.waiting.get(&request)
-                    && let Some(watched) = books.watched.get(name)
+                let state = lock(&self.state);
+                if let Some(Waiting::Watch(name)) = state.waiting.get(&request)
+                    && let Some(watched) = state.watched.get(name)
                 {
                     watched.instances.send_replace(instances);
                 }
@@ -61,7 +61,7 @@ impl Agent {
     }
 
     fn take_of_end(&self, message: EndMessage) {
-        let entry = |key: &(u64, Role)| lock(&self.books).links.get(key).cloned();
+        let entry = |key: &(u64, Role)| lock(&self.state).links.get(key).cloned();
         match message {
             EndMessage::Ended { link, role, code, text } => {
                 let status = Status::new(Code::from_i32(code.into()), text);
@@ -84,7 +84,7 @@ impl Agent {
     fn take_of_list(&self, message: ListMessage) {
         match message {
             ListMessage::Row { request, row } => {
-                if let Some(Waiting::Rows(rows, _)) = lock(&self.books).waiting.get_mut(&request) {
+                if let Some(Waiting::Rows(rows, _)) = lock(&self.state).waiting.get_mut(&request) {
                     rows.push(*row);
                 }
             }
@@ -125,7 +125,7 @@ impl Agent {
     }
 
     fn forget(&self, request: u32) -> Option<Waiting> {
-        lock(&self.books).waiting.remove(&request)
+        lock(&self.state).waiting.remove(&request)
     }
 
     fn take_link(self: &Arc<Self>, message: LinkMessage, parts: Parts) {
@@ -139,11 +139,11 @@ impl Agent {
                     return self.say(closed(terms.link, Role::Caller));
                 };
                 let (link, told) = (terms.link, (terms.token, terms.security));
-                let booked = Booked::new(self, link, told, Role::Caller, name);
+                let tracked = Tracked::new(self, link, told, Role::Caller, name);
                 let linked = parts.take(2, true).and_then(|(mut memory, socket)| {
                     match (memory.pop(), memory.pop(), socket) {
                         (Some(servers), Some(own), Some(socket)) => {
-                            Ok(Linked { terms, own, servers, socket, booked })
+                            Ok(Linked { terms, own, servers, socket, tracked })
                         }
                         _ => Err(Error::CoordinatorGone("it sent too little of a link")),
                     }
@@ -156,8 +156,8 @@ impl Agent {
                 };
                 // What protects it, the address says to both sides.
                 let told = (token, Security::HIGHEST);
-                let booked = Booked::new(self, link, told, Role::Redirected, name);
-                let _given_up = tx.send(Ok(Connected::Redirect { url, methods, booked }));
+                let tracked = Tracked::new(self, link, told, Role::Redirected, name);
+                let _given_up = tx.send(Ok(Connected::Redirect { url, methods, tracked }));
             }
             LinkMessage::Open { link, security } => self.take_open((link, security), parts),
             LinkMessage::Reported { request, link } => self.take_reported(request, link),
@@ -167,8 +167,8 @@ impl Agent {
 
     fn take_offer(self: &Arc<Self>, registration: u64, terms: Terms, parts: Parts) {
         let found = {
-            let books = lock(&self.books);
-            let served = books.served.iter().find(|(_, s)| s.number == Some(registration));
+            let state = lock(&self.state);
+            let served = state.served.iter().find(|(_, s)| s.number == Some(registration));
             served.map(|(key, s)| (*key, s.name.clone(), s.events.clone()))
         };
         let link = terms.link;
@@ -177,12 +177,12 @@ impl Agent {
             return self.say(closed(link, Role::Server));
         };
         let told = (terms.token, terms.security);
-        let booked = Booked::new(self, link, told, Role::Server, name);
+        let tracked = Tracked::new(self, link, told, Role::Server, name);
         match parts.take(1, true) {
             Ok((mut memory, Some(socket))) if memory.len() == 1 => {
-                lock(&self.books).adopted.insert(link, key);
+                lock(&self.state).adopted.insert(link, key);
                 let memory = memory.remove(0);
-                let _gone = events.send(Event::Offer(Offer { terms, memory, socket, booked }));
+                let _gone = events.send(Event::Offer(Offer { terms, memory, socket, tracked }));
             }
             Ok(_) => {}
             Err(why) => tracing::warn!(link, %why, "a link is lost"),
@@ -190,23 +190,23 @@ impl Agent {
     }
 
     fn take_reported(&self, request: u32, link: u64) {
-        let mut books = lock(&self.books);
-        let Some(Waiting::Report(entry)) = books.waiting.remove(&request) else { return };
-        if books.find_lost(&entry).is_some() {
+        let mut state = lock(&self.state);
+        let Some(Waiting::Report(entry)) = state.waiting.remove(&request) else { return };
+        if state.find_lost(&entry).is_some() {
             entry.number.store(link, Ordering::Relaxed);
-            books.links.insert(entry.key(), entry);
+            state.links.insert(entry.key(), entry);
         } else {
             // It has ended meanwhile.
-            drop(books);
+            drop(state);
             self.say(closed(link, entry.role));
         }
     }
 
     fn take_open(&self, (link, security): (u64, Security), parts: Parts) {
         let events = {
-            let mut books = lock(&self.books);
-            let key = books.adopted.remove(&link);
-            key.and_then(|key| Some(books.served.get(&key)?.events.clone()))
+            let mut state = lock(&self.state);
+            let key = state.adopted.remove(&link);
+            key.and_then(|key| Some(state.served.get(&key)?.events.clone()))
         };
         let Some(events) = events else { return };
         let event = match parts.take(1, false) {
@@ -224,10 +224,10 @@ impl Agent {
 
     fn take_ended(&self, (link, role): (u64, Role), status: &Status) {
         let (entry, events) = {
-            let mut books = lock(&self.books);
-            let key = if role == Role::Server { books.adopted.remove(&link) } else { None };
-            let events = key.and_then(|key| Some(books.served.get(&key)?.events.clone()));
-            (books.links.get(&(link, role)).cloned(), events)
+            let mut state = lock(&self.state);
+            let key = if role == Role::Server { state.adopted.remove(&link) } else { None };
+            let events = key.and_then(|key| Some(state.served.get(&key)?.events.clone()));
+            (state.links.get(&(link, role)).cloned(), events)
         };
         if let Some(events) = events {
             let _gone = events.send(Event::Over(link));
@@ -239,9 +239,9 @@ impl Agent {
     }
 
     fn take_registered(&self, request: u32, registration: u64) {
-        let mut books = lock(&self.books);
-        let Some(Waiting::Register(key)) = books.waiting.remove(&request) else { return };
-        match books.served.get_mut(&key) {
+        let mut state = lock(&self.state);
+        let Some(Waiting::Register(key)) = state.waiting.remove(&request) else { return };
+        match state.served.get_mut(&key) {
             Some(served) => {
                 served.number = Some(registration);
                 if let Some(first) = served.first.take() {
@@ -251,7 +251,7 @@ impl Agent {
                 }
             }
             None => {
-                drop(books);
+                drop(state);
                 self.say(RegistryMessage::Unregister { registration });
             }
         }
@@ -266,23 +266,23 @@ impl Agent {
             Some(Waiting::Switch(tx)) => drop(tx.send(Err(refused()))),
             Some(Waiting::Reload(tx)) => drop(tx.send(Err(refused()))),
             Some(Waiting::Report(entry)) => {
-                let _entry = lock(&self.books).find_lost(&entry);
+                let _entry = lock(&self.state).find_lost(&entry);
                 entry.over(Status::new(code, text));
             }
             Some(Waiting::Register(key)) => {
-                let mut books = lock(&self.books);
-                let Some(served) = books.served.get_mut(&key) else { return };
+                let mut state = lock(&self.state);
+                let Some(served) = state.served.get_mut(&key) else { return };
                 if let Some(first) = served.first.take() {
                     let _given_up = first.send(Err(refused()));
                     return;
                 }
                 tracing::warn!(name = %served.name, text, "not registered; it is asked for again");
                 served.again = Some(Instant::now() + REFUSED);
-                self.look(&mut books);
+                self.look(&mut state);
             }
             Some(Waiting::Watch(name)) => {
                 // Nobody will tell; whoever waits hears that.
-                lock(&self.books).watched.remove(&name);
+                lock(&self.state).watched.remove(&name);
             }
             None => {}
         }
@@ -291,8 +291,8 @@ impl Agent {
     /// Tells what the ends in this process have counted.
     fn count(&self, request: u32) {
         let (entries, conversation) = {
-            let books = lock(&self.books);
-            (books.links.values().cloned().collect::<Vec<_>>(), books.conversation.clone())
+            let state = lock(&self.state);
+            (state.links.values().cloned().collect::<Vec<_>>(), state.conversation.clone())
         };
         let Some(conversation) = conversation else { return };
         if conversation.waiting() > OUTGOING / 4 {

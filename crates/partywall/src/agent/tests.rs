@@ -38,7 +38,7 @@ fn list(agent: &Arc<Agent>) -> Vec<LinkRow> {
     let (tx, mut rx) = oneshot::channel();
     let waiting = Waiting::Rows(Vec::new(), tx);
     agent
-        .ask(&mut lock(&agent.books), waiting, |request| {
+        .ask(&mut lock(&agent.state), waiting, |request| {
             Message::List(ListMessage::List { request })
         })
         .unwrap();
@@ -59,49 +59,49 @@ fn wait_until_closed(agent: &Arc<Agent>, links: usize) {
 }
 
 /// What a server does with the next offer: adopts it, and opens it when its caller is ready.
-async fn serve_one(registered: &mut Registered) -> (partywall_shm::link::Ends, Booked) {
-    let Some(Event::Offer(Offer { terms, memory, socket, booked })) =
+async fn serve_one(registered: &mut Registered) -> (partywall_shm::link::Ends, Tracked) {
+    let Some(Event::Offer(Offer { terms, memory, socket, tracked })) =
         registered.events.recv().await
     else {
         panic!("no offer")
     };
     let adopted =
         partywall_shm::setup::Adopted::new(terms.link, terms.geometry, memory, socket).unwrap();
-    booked.adopted(Security::HIGHEST);
+    tracked.adopted(Security::HIGHEST);
     let Some(Event::Open(_, callers)) = registered.events.recv().await else { panic!("no caller") };
-    (adopted.open(callers).unwrap(), booked)
+    (adopted.open(callers).unwrap(), tracked)
 }
 
 /// Both ends of a link by the coordinator.
 async fn link(
     agent: &Arc<Agent>,
     registered: &mut Registered,
-) -> ((partywall_shm::link::Ends, Booked), (partywall_shm::link::Ends, Booked)) {
+) -> ((partywall_shm::link::Ends, Tracked), (partywall_shm::link::Ends, Tracked)) {
     tokio::join!(call_one(agent.connect(&name("g")).unwrap()), serve_one(registered))
 }
 
 /// What a caller does with the answer to a connect.
-async fn call_one(connecting: Connecting) -> (partywall_shm::link::Ends, Booked) {
+async fn call_one(connecting: Connecting) -> (partywall_shm::link::Ends, Tracked) {
     let Ok(Connected::Link(linked)) = connecting.wait(LONG).await else { panic!("no link") };
-    let (mut pending, booked) = crate::link::caller::fill(*linked).unwrap();
-    booked.adopted(Security::HIGHEST);
+    let (mut pending, tracked) = crate::link::caller::fill(*linked).unwrap();
+    tracked.adopted(Security::HIGHEST);
     while !pending.poll().unwrap() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    (pending.into_ends().unwrap(), booked)
+    (pending.into_ends().unwrap(), tracked)
 }
 
 #[test]
 fn redirect_without_a_waiter_is_closed() {
     let (_dir, _coordinator, agent) = host();
     drop(agent.connect(&name("far")).unwrap());
-    let Ok(Connected::Redirect { booked, .. }) =
+    let Ok(Connected::Redirect { tracked, .. }) =
         agent.connect(&name("far")).unwrap().blocking(LONG)
     else {
         panic!("no redirect")
     };
     assert_eq!(list(&agent).iter().filter(|row| row.open).count(), 1);
-    drop(booked);
+    drop(tracked);
     wait_until_closed(&agent, 2);
 }
 
@@ -154,11 +154,11 @@ fn alone() -> (Arc<Agent>, std::os::fd::OwnedFd) {
 }
 
 /// A link's end, with a coordinator that the test plays.
-pub(crate) fn booked(link: u64) -> (Booked, std::os::fd::OwnedFd) {
+pub(crate) fn tracked(link: u64) -> (Tracked, std::os::fd::OwnedFd) {
     let (agent, theirs) = alone();
     let token = partywall_abi::control::Token([1; 16]);
     let role = partywall_abi::control::Role::Caller;
-    (Booked::new(&agent, link, (token, Security::HIGHEST), role, name("g")), theirs)
+    (Tracked::new(&agent, link, (token, Security::HIGHEST), role, name("g")), theirs)
 }
 
 pub(crate) fn wait_for_adopted(coordinator: &std::os::fd::OwnedFd, link: u64) {
@@ -423,28 +423,28 @@ fn threads_that_come_at_once_prove_the_process_once() {
 #[test]
 fn old_end_reports_nothing_on_a_new_link_of_its_number() {
     let (agent, theirs) = alone();
-    let booked = |token: u8| {
+    let tracked = |token: u8| {
         let token = partywall_abi::control::Token([token; 16]);
-        Booked::new(&agent, 4, (token, Security::HIGHEST), Role::Server, name("g"))
+        Tracked::new(&agent, 4, (token, Security::HIGHEST), Role::Server, name("g"))
     };
-    let early = booked(1);
+    let early = tracked(1);
     {
         // As when the coordinator goes.
-        let mut books = lock(&agent.books);
-        let links = std::mem::take(&mut books.links);
-        books.lost.extend(links.into_values());
+        let mut state = lock(&agent.state);
+        let links = std::mem::take(&mut state.links);
+        state.lost.extend(links.into_values());
     }
-    let late = booked(2);
-    lock(&agent.books).adopted.insert(4, 1);
+    let late = tracked(2);
+    lock(&agent.state).adopted.insert(4, 1);
     early.adopted(Security::HIGHEST);
     drop(early);
-    assert_eq!(lock(&agent.books).adopted.get(&4), Some(&1));
+    assert_eq!(lock(&agent.state).adopted.get(&4), Some(&1));
     let soon = Instant::now() + Duration::from_millis(50);
     assert!(!socket::wait_readable(theirs.as_fd(), soon).unwrap(), "of the other one");
     late.adopted(Security::HIGHEST);
     wait_for_adopted(&theirs, 4);
     drop(late);
-    assert!(lock(&agent.books).adopted.is_empty());
+    assert!(lock(&agent.state).adopted.is_empty());
 }
 
 #[test]

@@ -29,9 +29,9 @@ fn the_security_of_a_blocking_channel_is_what_the_coordinator_told() {
             capabilities: partywall_abi::version::Capabilities::NONE,
             security,
         };
-        let (booked, coordinator) = crate::agent::tests::booked(7);
+        let (tracked, coordinator) = crate::agent::tests::tracked(7);
         let (own, servers) = (ours.writer, theirs.reader);
-        let linked = Linked { terms, own, servers, socket, booked };
+        let linked = Linked { terms, own, servers, socket, tracked };
         let opening = std::thread::spawn(move || {
             Channel::opened(linked, Instant::now() + Duration::from_secs(5)).unwrap()
         });
@@ -95,8 +95,9 @@ fn answered_by(records: &[cases::Sent]) -> Result<(), (String, Option<control::B
     }
     let link = Link::new(ours).unwrap();
     let end = Arc::new(Reached { bell: link.bell(), over: OnceLock::new() });
-    let (booked, coordinator) = crate::agent::tests::booked(7);
-    let mut open = Open { booked: Some((booked, end)), ..Open::new(link, crate::fuzz::stranger()) };
+    let (tracked, coordinator) = crate::agent::tests::tracked(7);
+    let mut open =
+        Open { tracked: Some((tracked, end)), ..Open::new(link, crate::fuzz::stranger()) };
     wire::write_request_head(&mut open.block, "/a/b", &HeaderMap::new(), None).unwrap();
     let soon = Instant::now() + Duration::from_secs(5);
     match open.exchange(b"x", &mut call(Some(soon))) {

@@ -18,7 +18,7 @@ use tonic::body::Body;
 use super::balance::{Link, Links};
 use super::dial::Patience;
 use super::{Endpoint, Route, State, http2};
-use crate::agent::{self, Agent, Booked, Connected, End, Place, Watching};
+use crate::agent::{self, Agent, Connected, End, Place, Tracked, Watching};
 use crate::backoff::Backoff;
 use crate::error::Error;
 use crate::link::caller::{self, Caller};
@@ -58,7 +58,7 @@ pub(super) enum Connection {
         remote: Arc<Redirected>,
         /// Says when somebody serves the name here.
         watch: Watching,
-        booked: Booked,
+        tracked: Tracked,
         _told: telemetry::Link,
     },
 }
@@ -194,7 +194,7 @@ impl Named {
                 let host = self.host.clone();
                 Ok(Connection::Ring { link, server, host })
             }
-            Connected::Redirect { url, methods, booked } => {
+            Connected::Redirect { url, methods, tracked } => {
                 if self.endpoint.ring_only {
                     return Err(Error::no_ring(self.name.to_string(), &format!("at {url}")));
                 }
@@ -212,11 +212,11 @@ impl Named {
                 );
                 let remote = Arc::new(Redirected::new(methods));
                 let end: Arc<dyn End> = Arc::clone(&remote) as _;
-                booked.attach(Arc::downgrade(&end));
+                tracked.attach(Arc::downgrade(&end));
                 let watch = agent.watch(&self.name)?;
                 let route = Box::new(address.route());
                 let _told = route.opened();
-                Ok(Connection::Http2 { route, channel, remote, watch, booked, _told })
+                Ok(Connection::Http2 { route, channel, remote, watch, tracked, _told })
             }
         }
     }
@@ -324,9 +324,9 @@ impl Connection {
                     Err(caller::Refused::Status(status)) => State::Failed(Some(status)),
                 }
             }
-            Self::Http2 { channel, remote, booked, .. } => {
+            Self::Http2 { channel, remote, tracked, .. } => {
                 if let Err(status) = remote.may_call(request.uri().path()) {
-                    tracing::debug!(link = booked.link(), %status, "denied before it was sent");
+                    tracing::debug!(link = tracked.link(), %status, "denied before it was sent");
                     return Ok(State::Failed(Some(status)));
                 }
                 State::Elsewhere(http2::begin(channel.clone(), request))

@@ -135,7 +135,7 @@ struct Waiting {
 }
 
 #[derive(Default)]
-struct Books {
+struct State {
     all: Held,
     callers: HashMap<Option<u32>, Caller>,
     /// Callers whose messages wait, in the order of their turns.
@@ -144,7 +144,7 @@ struct Books {
 
 #[derive(Default)]
 struct User {
-    books: Mutex<Books>,
+    state: Mutex<State>,
 }
 
 /// One link's part in its caller's account.
@@ -158,7 +158,7 @@ pub(crate) struct Account {
     pub(crate) window: u32,
 }
 
-impl Books {
+impl State {
     fn caller(&mut self, pid: Option<u32>) -> &mut Caller {
         self.callers.entry(pid).or_default()
     }
@@ -221,17 +221,17 @@ impl Books {
 
 impl Account {
     fn new(user: Arc<User>, pid: Option<u32>, bounds: Bounds, keeps: bool) -> Arc<Self> {
-        let mut books = user.books();
+        let mut state = user.state();
         let windows = bounds.bytes / WINDOWS;
-        let all = windows.saturating_mul(USER_SHARE).saturating_sub(books.all.windows);
-        let caller = books.caller(pid);
+        let all = windows.saturating_mul(USER_SHARE).saturating_sub(state.all.windows);
+        let caller = state.caller(pid);
         let left = windows.saturating_sub(caller.held.windows).min(all);
         let window = u32::try_from(left).unwrap_or(u32::MAX);
         let window = window.clamp(limits::FIRST_WINDOW, limits::LINK_WINDOW);
         caller.links += 1;
         caller.held.windows += u64::from(window);
-        books.all.windows += u64::from(window);
-        drop(books);
+        state.all.windows += u64::from(window);
+        drop(state);
         Arc::new(Self { user, pid, bounds, keeps, window })
     }
 
@@ -247,47 +247,47 @@ impl Account {
 
     /// Leases up to `calls` calls; how many.
     pub(crate) fn lease(&self, calls: usize) -> usize {
-        let mut books = self.user.books();
+        let mut state = self.user.state();
         let user = self.bounds.calls.saturating_mul(USER_SHARE as usize);
-        let left = user.saturating_sub(books.all.calls);
-        let held = &mut books.caller(self.pid).held;
+        let left = user.saturating_sub(state.all.calls);
+        let held = &mut state.caller(self.pid).held;
         let calls = calls.min(left).min(self.bounds.calls.saturating_sub(held.calls));
         held.calls += calls;
-        books.all.calls += calls;
+        state.all.calls += calls;
         calls
     }
 
     /// Gives calls back that were leased.
     pub(crate) fn give_back(&self, calls: usize) {
         if calls > 0 {
-            let mut books = self.user.books();
-            books.caller(self.pid).held.calls -= calls;
-            books.all.calls -= calls;
+            let mut state = self.user.state();
+            state.caller(self.pid).held.calls -= calls;
+            state.all.calls -= calls;
         }
     }
 
     /// A charge of `bytes` for what passes to a handler as it is, if there is room now.
     pub(crate) fn try_charge(self: &Arc<Self>, bytes: u64) -> Option<Charge> {
-        let mut books = self.user.books();
-        if !books.has_room(self.pid, &self.bounds, 0, bytes) {
+        let mut state = self.user.state();
+        if !state.has_room(self.pid, &self.bounds, 0, bytes) {
             return None;
         }
-        books.charge(self.pid, bytes);
+        state.charge(self.pid, bytes);
         Some(Charge { account: Arc::clone(self), bytes, passing: true, waiting: None })
     }
 
     /// Whether nothing that is under way makes room.
     fn is_stuck(&self) -> bool {
-        let mut books = self.user.books();
-        books.caller(self.pid).held.passing == 0 && books.all.passing == 0
+        let mut state = self.user.state();
+        state.caller(self.pid).held.passing == 0 && state.all.passing == 0
     }
 
     fn free(&self, bytes: u64, passing: bool) {
         let mut back = vec![(bytes, self.pid, passing)];
         while let Some((bytes, pid, passing)) = back.pop() {
-            let mut books = self.user.books();
-            let told = books.give_back(pid, &self.bounds, bytes, passing);
-            drop(books);
+            let mut state = self.user.state();
+            let told = state.give_back(pid, &self.bounds, bytes, passing);
+            drop(state);
             for Waiting { pid, more, told, .. } in told {
                 // One that was dropped at this moment does not want it.
                 if told.send(()).is_err() {
@@ -300,22 +300,22 @@ impl Account {
 
 impl Drop for Account {
     fn drop(&mut self) {
-        let mut books = self.user.books();
-        books.all.windows -= u64::from(self.window);
-        let caller = books.caller(self.pid);
+        let mut state = self.user.state();
+        state.all.windows -= u64::from(self.window);
+        let caller = state.caller(self.pid);
         caller.held.windows -= u64::from(self.window);
         caller.links -= 1;
         if caller.links == 0 {
-            books.callers.remove(&self.pid);
-            books.waiting.retain(|pid| *pid != self.pid);
+            state.callers.remove(&self.pid);
+            state.waiting.retain(|pid| *pid != self.pid);
         }
     }
 }
 
 impl User {
-    fn books(&self) -> MutexGuard<'_, Books> {
+    fn state(&self) -> MutexGuard<'_, State> {
         // No code under this lock panics half-way through a change.
-        lock(&self.books)
+        lock(&self.state)
     }
 }
 
@@ -377,22 +377,22 @@ impl Charge {
     fn begin(&mut self, len: u64) -> bool {
         let more = len.saturating_sub(self.bytes);
         let Account { user, pid, bounds, .. } = &*self.account;
-        let mut books = user.books();
-        let waiting = &mut books.caller(*pid).waiting;
-        if waiting.is_empty() && books.has_room(*pid, bounds, self.bytes, more) {
-            books.charge(*pid, more);
+        let mut state = user.state();
+        let waiting = &mut state.caller(*pid).waiting;
+        if waiting.is_empty() && state.has_room(*pid, bounds, self.bytes, more) {
+            state.charge(*pid, more);
             self.bytes += more;
             self.passing = true;
             return true;
         }
         let (told, heard) = oneshot::channel();
-        let waiting = &mut books.caller(*pid).waiting;
+        let waiting = &mut state.caller(*pid).waiting;
         if waiting.len() == waiting.capacity() {
             waiting.retain(|other| !other.told.is_closed());
         }
         waiting.push_back(Waiting { pid: *pid, own: self.bytes, more, told });
-        if !books.waiting.contains(pid) {
-            books.waiting.push_back(*pid);
+        if !state.waiting.contains(pid) {
+            state.waiting.push_back(*pid);
         }
         let patience = Box::pin(tokio::time::sleep(bounds.patience));
         self.waiting = Some(Wait { more, told: heard, patience });
@@ -484,8 +484,8 @@ mod tests {
         charges[1].end();
         assert_eq!(again(&mut charges), [true; 5]);
         drop(charges);
-        let books = account.user.books();
-        assert_eq!((books.all.bytes, books.all.passing), (0, 0));
+        let state = account.user.state();
+        assert_eq!((state.all.bytes, state.all.passing), (0, 0));
     }
 
     #[tokio::test]
@@ -562,26 +562,26 @@ mod tests {
                 3 => drop(charges.swap_remove(at)),
                 _ => {}
             }
-            let books = open[0].user.books();
+            let state = open[0].user.state();
             let mut bytes = 0;
-            for (pid, caller) in &books.callers {
+            for (pid, caller) in &state.callers {
                 bytes += caller.held.bytes;
                 assert!(caller.held.bytes <= MOST, "{pid:?}: {}", caller.held.bytes);
                 if let Some(first) = caller.waiting.iter().find(|first| !first.told.is_closed()) {
                     let bounds = &open[0].bounds;
-                    assert!(!books.has_room(*pid, bounds, first.own, first.more), "waits in vain");
+                    assert!(!state.has_room(*pid, bounds, first.own, first.more), "waits in vain");
                     for_others += usize::from(caller.held.bytes + first.more <= MOST);
                 }
             }
-            assert_eq!(bytes, books.all.bytes);
+            assert_eq!(bytes, state.all.bytes);
             assert!(bytes <= 4 * MOST, "{bytes}");
         }
         assert!(for_others > 1000, "{for_others}: all together hold hardly what they may");
         charges.clear();
         let user = Arc::clone(&open[0].user);
         drop(open);
-        let books = user.books();
-        assert_eq!((books.all.bytes, books.all.passing, books.all.windows), (0, 0, 0));
-        assert!(books.callers.is_empty() && books.waiting.is_empty());
+        let state = user.state();
+        assert_eq!((state.all.bytes, state.all.passing, state.all.windows), (0, 0, 0));
+        assert!(state.callers.is_empty() && state.waiting.is_empty());
     }
 }

@@ -49,7 +49,7 @@ use super::sender::{SendError, Sender};
 use super::wake::gate::Gate;
 use super::wake::{Ring, Tell};
 use super::{Link, watch};
-use crate::agent::{self, Booked, End, Linked};
+use crate::agent::{self, End, Linked, Tracked};
 use crate::domain;
 use crate::error::Error;
 use crate::telemetry::{self, Route, Side};
@@ -131,8 +131,8 @@ pub(crate) async fn open(
     let number = linked.terms.link;
     let capabilities = linked.terms.capabilities;
     // Filling the outboxes takes the kernel's time, which is no runtime's.
-    let (pending, booked) = agent::on_a_thread(move || fill(linked)).await?;
-    booked.adopted(domain::security(told, None));
+    let (pending, tracked) = agent::on_a_thread(move || fill(linked)).await?;
+    tracked.adopted(domain::security(told, None));
     let ends = opened(pending, within).await?;
     let gate = domain::Gate::take(number);
     let security = domain::security(told, gate.as_ref().map(domain::Gate::isolation));
@@ -141,29 +141,29 @@ pub(crate) async fn open(
         Some(gate) => Box::new(Gate::new(gate)),
         None => Box::new(Ring),
     };
-    let caller = run(ends, Some(booked), tell, capabilities)?;
+    let caller = run(ends, Some(tracked), tell, capabilities)?;
     caller.link.tell_of(telemetry::Link::opened(Side::Client, route, security));
     Ok((caller, security))
 }
 
 /// Fills both outboxes of a link that this process asked for.
-pub(crate) fn fill(linked: Linked) -> Result<(Pending, Booked), Error> {
-    let Linked { terms, own, servers, socket, booked } = linked;
-    Ok((Pending::new(terms.link, terms.geometry, own, servers, socket)?, booked))
+pub(crate) fn fill(linked: Linked) -> Result<(Pending, Tracked), Error> {
+    let Linked { terms, own, servers, socket, tracked } = linked;
+    Ok((Pending::new(terms.link, terms.geometry, own, servers, socket)?, tracked))
 }
 
 /// Drives an open link in the background.
-pub(crate) fn start(ends: Ends, booked: Option<Booked>) -> Result<Arc<Caller>, Error> {
-    run(ends, booked, Box::new(Ring), Capabilities::OWN)
+pub(crate) fn start(ends: Ends, tracked: Option<Tracked>) -> Result<Arc<Caller>, Error> {
+    run(ends, tracked, Box::new(Ring), Capabilities::OWN)
 }
 
 fn run(
     ends: Ends,
-    booked: Option<Booked>,
+    tracked: Option<Tracked>,
     tell: Box<dyn Tell>,
     capabilities: Capabilities,
 ) -> Result<Arc<Caller>, Error> {
-    let link = Link::calling(ends, booked, tell)
+    let link = Link::calling(ends, tracked, tell)
         .map_err(|source| Error::Io { what: "watching the link's socket".into(), source })?;
     link.calls.agree(capabilities);
     let link = Arc::new(link);

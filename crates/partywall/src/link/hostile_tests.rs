@@ -134,14 +134,14 @@ async fn a_service_ends_a_link_on_each_broken_rule_with_the_same_blame() {
         // Its driver reads, or the caller's own thread, which has come in through the gate.
         for gate in [false, true] {
             let (ours, mut theirs) = wide();
-            let (booked, coordinator) = crate::agent::tests::booked(7);
+            let (tracked, coordinator) = crate::agent::tests::tracked(7);
             let calls_per_link = cases::STREAMS as usize;
             let account =
                 Accounts::new(Bounds { calls_per_link, ..Bounds::default() }).open(1, Some(1));
             let caller = (crate::fuzz::stranger(), account);
             let methods = MethodSet::all();
             let never = Arc::new(Never);
-            let service = service::start(ours, never, caller, methods, Some(booked)).unwrap();
+            let service = service::start(ours, never, caller, methods, Some(tracked)).unwrap();
             if case.drains {
                 service.drain();
             }
@@ -174,8 +174,8 @@ async fn a_service_ends_a_link_on_each_broken_rule_with_the_same_blame() {
 
 #[tokio::test]
 async fn a_caller_ends_a_link_on_each_broken_rule_with_the_same_blame() {
-    let begin = |ours, booked| {
-        let caller = caller::start(ours, Some(booked)).unwrap();
+    let begin = |ours, tracked| {
+        let caller = caller::start(ours, Some(tracked)).unwrap();
         let body = http_body_util::Full::new(bytes::Bytes::from_static(b"x"));
         let mut request = http::Request::new(Body::new(body));
         *request.uri_mut() = http::Uri::from_static("/a.B/C");
@@ -189,8 +189,8 @@ async fn a_caller_ends_a_link_on_each_broken_rule_with_the_same_blame() {
     };
     for case in cases::services() {
         let (ours, mut theirs) = wide();
-        let (booked, coordinator) = crate::agent::tests::booked(7);
-        let (caller, call) = begin(ours, booked);
+        let (tracked, coordinator) = crate::agent::tests::tracked(7);
+        let (caller, call) = begin(ours, tracked);
         assert!(hear(&mut theirs).await.is_some());
         for (kind, flags, stream, payload) in &case.records {
             assert!(theirs.producer.try_push(*kind, *flags, *stream, &[payload]).unwrap());
@@ -203,8 +203,8 @@ async fn a_caller_ends_a_link_on_each_broken_rule_with_the_same_blame() {
     }
     for records in cases::honest_services() {
         let (ours, mut theirs) = wide();
-        let (booked, _coordinator) = crate::agent::tests::booked(7);
-        let (caller, call) = begin(ours, booked);
+        let (tracked, _coordinator) = crate::agent::tests::tracked(7);
+        let (caller, call) = begin(ours, tracked);
         assert!(hear(&mut theirs).await.is_some());
         for (kind, flags, stream, payload) in &records {
             assert!(theirs.producer.try_push(*kind, *flags, *stream, &[payload]).unwrap());

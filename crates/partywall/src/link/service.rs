@@ -56,7 +56,7 @@ use super::receiver::Receiver;
 use super::record::Record;
 use super::sender::Sender;
 use super::{Counters, Link};
-use crate::agent::{Booked, End, Offer};
+use crate::agent::{End, Offer, Tracked};
 use crate::dispatch::Dispatch;
 use crate::domain::{self, Offered, Visit, Visited};
 use crate::error::Error;
@@ -141,12 +141,12 @@ pub(crate) struct Adopting {
     adopted: Adopted,
     terms: Terms,
     offered: Option<Offered>,
-    booked: Booked,
+    tracked: Tracked,
 }
 
 /// Takes an offer, and says so to the coordinator.
 pub(crate) fn adopt(offer: Offer) -> Result<Adopting, Error> {
-    let Offer { mut terms, memory, socket, booked } = offer;
+    let Offer { mut terms, memory, socket, tracked } = offer;
     // Before the caller can see that the link is open.
     let offered = Offered::new(terms.peer.pid, terms.link).map_err(|source| {
         // The caller gets the next instance.
@@ -155,8 +155,8 @@ pub(crate) fn adopt(offer: Offer) -> Result<Adopting, Error> {
     })?;
     let adopted = Adopted::new(terms.link, terms.geometry, memory, socket)?;
     terms.security = domain::security(terms.security, offered.as_ref().map(Offered::isolation));
-    booked.adopted(terms.security);
-    Ok(Adopting { adopted, terms, offered, booked })
+    tracked.adopted(terms.security);
+    Ok(Adopting { adopted, terms, offered, tracked })
 }
 
 /// Opens a link that was adopted, with its caller's outbox and what both ends find to protect it, and serves
@@ -167,13 +167,13 @@ pub(crate) fn open(
     dispatch: Arc<dyn Dispatch>,
     accounts: &Arc<Accounts>,
 ) -> Result<Arc<Service>, Error> {
-    let Adopting { adopted, terms, offered, booked } = adopting;
+    let Adopting { adopted, terms, offered, tracked } = adopting;
     let ends = adopted.open(callers)?;
     let security = terms.security.min_per_field(security);
     let account = accounts.open(terms.peer.uid, terms.peer.pid);
     let peer = Peer::new(terms.peer, terms.link, security);
     let caller = (peer, account);
-    let service = run(ends, dispatch, caller, terms.methods, Some(booked), terms.capabilities)?;
+    let service = run(ends, dispatch, caller, terms.methods, Some(tracked), terms.capabilities)?;
     let route = if offered.is_some() { Route::Gate } else { Route::Ring };
     service.link.tell_of(telemetry::Link::opened(Side::Server, route, security));
     if let Some(offered) = offered {
@@ -190,9 +190,9 @@ pub(crate) fn start(
     dispatch: Arc<dyn Dispatch>,
     (peer, account): (Peer, Arc<Account>),
     methods: MethodSet,
-    booked: Option<Booked>,
+    tracked: Option<Tracked>,
 ) -> Result<Arc<Service>, Error> {
-    run(ends, dispatch, (peer, account), methods, booked, Capabilities::OWN)
+    run(ends, dispatch, (peer, account), methods, tracked, Capabilities::OWN)
 }
 
 fn run(
@@ -200,10 +200,10 @@ fn run(
     dispatch: Arc<dyn Dispatch>,
     (peer, account): (Peer, Arc<Account>),
     methods: MethodSet,
-    booked: Option<Booked>,
+    tracked: Option<Tracked>,
     capabilities: Capabilities,
 ) -> Result<Arc<Service>, Error> {
-    let link = Link::serving(ends, account, booked)
+    let link = Link::serving(ends, account, tracked)
         .map_err(|source| Error::Io { what: "watching the link's socket".into(), source })?;
     link.calls.agree(capabilities);
     let runtime = Handle::current();

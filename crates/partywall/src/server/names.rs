@@ -196,7 +196,7 @@ mod tests {
         };
         // One that says that it is ready, and has filled nothing.
         let hollow = link().await;
-        hollow.booked.adopted(crate::Security::HIGHEST);
+        hollow.tracked.adopted(crate::Security::HIGHEST);
         let hung_up = link().await;
         drop(hung_up);
         let filled = link::caller::fill(*link().await).unwrap();

@@ -91,7 +91,7 @@ impl Town {
         }
     }
 
-    /// Links that the coordinator has in its books as open.
+    /// Links that the coordinator lists as open.
     fn open_links(&self) -> usize {
         let links = partywall::operator::links(Some(&self.socket)).unwrap();
         links.iter().filter(|link| link.open).count()
@@ -125,7 +125,7 @@ fn a_killed_coordinator_is_found_again_and_links_go_on() {
         // Both ends of the client's link report it.
         let start = Instant::now();
         while town.open_links() == 0 {
-            assert!(start.elapsed() < 5 * AGAIN, "the link is not in the books");
+            assert!(start.elapsed() < 5 * AGAIN, "the coordinator does not list the link");
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -176,7 +176,7 @@ fn whoever_is_killed_all_is_served_again_within_a_second() {
     };
     // The kernel is asked less and less often, at last every 5 s, who has a link's memory.
     while town.open_links() > 0 || outboxes(&town.coordinator) > 0 {
-        assert!(start.elapsed() < 15 * AGAIN, "links that nobody has stay in the books");
+        assert!(start.elapsed() < 15 * AGAIN, "the coordinator lists links that nobody has");
         std::thread::sleep(Duration::from_millis(10));
     }
 }

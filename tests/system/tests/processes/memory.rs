@@ -68,7 +68,7 @@ fn a_link_without_memory_fails_alone() {
     assert!((2..20).contains(&count), "{count} links in 4 MiB");
     assert!(why.contains("mmap") && why.contains("Cannot allocate memory"), "{why}");
     client.ready();
-    // Of the one that failed nothing is left in the books.
+    // Of the one that failed the coordinator keeps nothing.
     let end = Instant::now() + Duration::from_secs(10);
     let open = || {
         let links = partywall::operator::links(Some(&host.socket)).unwrap();

@@ -40,7 +40,7 @@ impl State {
             pending: Some(usage.account().clone()),
             ..Link::new(name, token, security, methods)
         };
-        let number = self.book(link);
+        let number = self.record(link);
         self.deadlines.insert((deadline, number));
         self.connection(conn).opening += 1;
         let places = &mut self.connection(server).places;

@@ -503,7 +503,7 @@ impl State {
             }
         };
         let token = (self.token)();
-        let link = self.book(Link {
+        let link = self.record(Link {
             caller: Some(self.end(conn, vec![charge])),
             open: true,
             opened: true,

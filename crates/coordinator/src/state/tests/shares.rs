@@ -187,13 +187,13 @@ fn a_thousand(s: &mut State, uid: u32) -> (u64, usize) {
 
 #[test]
 fn a_user_has_a_few_wide_links_and_a_thousand_stay_below_200_mib() {
-    let books = || {
+    let begun = || {
         let mut s = under("[service.g]\nregister = ['anyone']\n[service.g.call]\nanyone = ['*']\n");
         let server = open(&mut s, 1);
         register(&mut s, server);
         s
     };
-    let mut s = books();
+    let mut s = begun();
     let (bytes, wide) = a_thousand(&mut s, 2);
     assert_eq!(wide, 16, "half of those that there are");
     assert!(bytes < 200 << 20, "{bytes}");
@@ -201,7 +201,7 @@ fn a_user_has_a_few_wide_links_and_a_thousand_stay_below_200_mib() {
     let each = [3, 4, 9, 5].map(|uid| a_thousand(&mut s, uid).1);
     assert_eq!(each, [8, 4, 4, 0]);
     for uid in [0, 9] {
-        assert_eq!(a_thousand(&mut books(), uid).1, 32, "user {uid}");
+        assert_eq!(a_thousand(&mut begun(), uid).1, 32, "user {uid}");
     }
 }
 
