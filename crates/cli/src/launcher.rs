@@ -44,5 +44,5 @@ mod client;
 mod process;
 mod protocol;
 
-pub(crate) use client::{Launcher, LauncherError, NotSent, Told};
+pub(crate) use client::{Event, Launcher, LauncherError, NotSent};
 pub(crate) use process::run;

@@ -1,4 +1,4 @@
-//! The audit log: who was let in, who serves, who calls whom, what was denied and revoked, who was
+//! The audit log: who was admitted, who serves, who calls whom, what was denied and revoked, who was
 //! to blame. One JSON object a line.
 //!
 //! ```text

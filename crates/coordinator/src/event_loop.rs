@@ -77,14 +77,14 @@ const LISTENER: u64 = 1;
 type Asked = Option<(Conn, u32)>;
 
 /// Who of this process waits for it.
-type Told = Option<Box<dyn FnOnce(Result<(), PolicyError>) + Send>>;
+type Notify = Option<Box<dyn FnOnce(Result<(), PolicyError>) + Send>>;
 
 /// What the rest of the process asks of the loop.
 pub(crate) enum Order {
     Add(Started),
     Measured(Job, Measured),
     Served(ServiceName, Sender<()>),
-    Reload(Told),
+    Reload(Notify),
     Loaded(Result<Policy, PolicyError>),
     Stop,
 }
@@ -137,7 +137,7 @@ pub(crate) struct EventLoop {
     reader: Reader,
     file: Option<PathBuf>,
     /// Who asked for the policy to be read again; the first one's turn it is.
-    to_read: VecDeque<(Asked, Told)>,
+    to_read: VecDeque<(Asked, Notify)>,
     audit: Option<Audit>,
     audit_at: Option<Instant>,
     telemetry: Option<Telemetry>,
@@ -282,9 +282,9 @@ impl EventLoop {
             self.carry_out();
             self.serve_questions();
             let state = &self.state;
-            self.awaited.retain(|(name, told)| {
+            self.awaited.retain(|(name, notify)| {
                 state.instances(name) == 0 || {
-                    let _heard = told.send(());
+                    let _heard = notify.send(());
                     false
                 }
             });
@@ -376,13 +376,13 @@ impl EventLoop {
         while let Ok(order) = self.orders.try_recv() {
             match order {
                 Order::Stop => return true,
-                Order::Served(name, told) => self.awaited.push((name, told)),
+                Order::Served(name, notify) => self.awaited.push((name, notify)),
                 Order::Measured(job, measured) => {
                     self.measuring.finished(&job);
                     self.measured(job.token, measured);
                 }
                 Order::Add(started) => self.add(started),
-                Order::Reload(told) => self.read_policy(None, told),
+                Order::Reload(notify) => self.read_policy(None, notify),
                 Order::Loaded(loaded) => self.loaded(loaded),
             }
             self.carry_out();

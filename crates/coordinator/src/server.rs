@@ -144,7 +144,7 @@ impl Coordinator {
     /// Reads the policy's file again and puts it into force. A file that cannot be used changes
     /// nothing.
     ///
-    /// `done` is told on the coordinator's thread, and dropped where that ends first.
+    /// `done` is called on the coordinator's thread, and dropped where that ends first.
     pub fn reload(&self, done: impl FnOnce(Result<(), PolicyError>) + Send + 'static) {
         self.orders.send(Order::Reload(Some(Box::new(done))));
     }
@@ -156,8 +156,8 @@ impl Coordinator {
 
     /// Tells once when somebody serves `name`.
     pub fn serving(&self, name: &ServiceName) -> Receiver<()> {
-        let (told, answer) = channel();
-        self.orders.send(Order::Served(name.clone(), told));
+        let (notify, answer) = channel();
+        self.orders.send(Order::Served(name.clone(), notify));
         answer
     }
 

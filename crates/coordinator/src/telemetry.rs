@@ -15,7 +15,7 @@ use metrics::{
 use crate::audit::{Event, LEFT_OUT};
 use crate::quota::{Quotas, RESOURCES, Resource};
 
-/// How often it is told what accounts have.
+/// How often what accounts have is recorded.
 const PERIOD: Duration = Duration::from_secs(1);
 /// Accounts with labels of their own.
 const ACCOUNTS: usize = 256;
@@ -52,12 +52,12 @@ const ALL: [(&str, Kind, Unit, &str); 7] = [
     (LEFT_OUT, Kind::Counter, Unit::Count, "Lines that the audit log has no room for"),
 ];
 
-/// What is told of one coordinator.
+/// What is recorded of one coordinator.
 pub(crate) struct Telemetry {
     quotas: Quotas,
-    /// When it is told next what accounts have; none while nothing is done.
+    /// When what accounts have is recorded next; none while nothing is done.
     pub(crate) at: Option<Instant>,
-    told: Instant,
+    recorded: Instant,
     /// Accounts with labels, and whether the last look has found them.
     labels: BTreeMap<String, bool>,
     /// When links that are being made were begun.
@@ -74,12 +74,12 @@ impl Telemetry {
             }
         }
         let (labels, made) = (BTreeMap::new(), HashMap::new());
-        Self { quotas, at: Some(now), told: now, labels, made }
+        Self { quotas, at: Some(now), recorded: now, labels, made }
     }
 
     /// Something was done.
     pub(crate) fn changed(&mut self) {
-        let next = self.told + PERIOD;
+        let next = self.recorded + PERIOD;
         self.at.get_or_insert(next);
     }
 
@@ -122,7 +122,7 @@ impl Telemetry {
         if self.at.is_none_or(|at| at > now) {
             return;
         }
-        (self.at, self.told) = (None, now);
+        (self.at, self.recorded) = (None, now);
         for (resource, used) in Resource::ALL.into_iter().zip(self.quotas.used()) {
             gauge!(USED, "resource" => resource.word()).set(used as f64);
         }

@@ -87,7 +87,7 @@ struct Open {
     control: Vec<u8>,
     /// Number of the record that the call under way began with.
     began: u64,
-    _told: telemetry::Link,
+    _metrics: telemetry::Link,
 }
 
 /// How long a server may take to open a link that it has adopted.
@@ -322,9 +322,9 @@ impl Channel {
         }
         let at = |t: Duration| Instant::now().checked_add(t);
         // That of the request, which the service is told, and that of the endpoint.
-        let told = timeout.and_then(at);
+        let sent = timeout.and_then(at);
         let own = self.endpoint.settings.timeout.and_then(at);
-        let deadline = told.into_iter().chain(own).min();
+        let deadline = sent.into_iter().chain(own).min();
         let (mut again, mut instances, mut broken) = (true, 0, None);
         let answer = loop {
             if self.open.as_mut().is_some_and(|open| !open.is_usable()) {
@@ -346,7 +346,7 @@ impl Channel {
                 },
             };
             open.block.clear();
-            let timeout = told.map(|at| at.saturating_duration_since(Instant::now()));
+            let timeout = sent.map(|at| at.saturating_duration_since(Instant::now()));
             wire::write_request_head(&mut open.block, path, headers, timeout)?;
             let limit = self.message_limit.saturating_add(PREFIX);
             let mut call = Call { key: None, answer: Answer::default(), limit, deadline };
@@ -416,9 +416,9 @@ fn message_of(data: &[u8]) -> Result<&[u8], Status> {
 
 impl Open {
     fn new(link: Link, server: Peer) -> Self {
-        let told = telemetry::Link::opened(Side::Client, Route::Ring, server.security());
+        let metrics = telemetry::Link::opened(Side::Client, Route::Ring, server.security());
         Self {
-            _told: told,
+            _metrics: metrics,
             tracked: None,
             link,
             server,

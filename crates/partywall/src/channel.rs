@@ -284,7 +284,7 @@ impl Service<http::Request<Body>> for Channel {
         match &mut self.limited {
             None => self.plain.call(request),
             Some(limited) => {
-                ResponseFuture { state: State::Elsewhere(limited.call(request)), told: None }
+                ResponseFuture { state: State::Elsewhere(limited.call(request)), telemetry: None }
             }
         }
     }
@@ -301,11 +301,11 @@ impl Service<http::Request<Body>> for Plain {
 
     fn call(&mut self, request: http::Request<Body>) -> ResponseFuture {
         match telemetry::client(&request) {
-            None => ResponseFuture { state: self.begin(request, None), told: None },
+            None => ResponseFuture { state: self.begin(request, None), telemetry: None },
             Some(call) => {
                 let request = call.request(request);
                 let state = call.guarded(|| self.begin(request, Some(&call)));
-                ResponseFuture { state, told: Some(call) }
+                ResponseFuture { state, telemetry: Some(call) }
             }
         }
     }
@@ -314,24 +314,28 @@ impl Service<http::Request<Body>> for Plain {
 impl Plain {
     /// Begins a call; one that has to wait for a connection or a place does so in its future.
     #[inline]
-    fn begin(&self, request: http::Request<Body>, told: Option<&Arc<telemetry::Call>>) -> State {
+    fn begin(
+        &self,
+        request: http::Request<Body>,
+        telemetry: Option<&Arc<telemetry::Call>>,
+    ) -> State {
         let begun = match &*self.0 {
             Kind::Http2(remote) => {
-                if let Some(call) = told {
+                if let Some(call) = telemetry {
                     remote.address.route().tell(call);
                 }
                 Ok(State::Elsewhere(http2::begin(remote.channel(), request)))
             }
             Kind::Refused(why) => Ok(State::Failed(Some(why.clone()))),
-            Kind::Link(connection) => connection.begin(request, None, told),
+            Kind::Link(connection) => connection.begin(request, None, telemetry),
             Kind::Name(named) => match named.links.pick() {
-                Some(connection) => connection.begin(request, None, told),
+                Some(connection) => connection.begin(request, None, telemetry),
                 None => Err(Box::new(request)),
             },
         };
         begun.unwrap_or_else(|request| {
-            let (kind, told) = (Arc::clone(&self.0), told.cloned());
-            State::Connecting(Box::pin(connect_and_begin(kind, *request, told)))
+            let (kind, telemetry) = (Arc::clone(&self.0), telemetry.cloned());
+            State::Connecting(Box::pin(connect_and_begin(kind, *request, telemetry)))
         })
     }
 }
@@ -342,7 +346,7 @@ impl Kind {
         self: &Arc<Self>,
         mut request: http::Request<Body>,
         deadline: Option<Instant>,
-        told: Option<&Arc<telemetry::Call>>,
+        telemetry: Option<&Arc<telemetry::Call>>,
     ) -> Result<State, Status> {
         loop {
             let named;
@@ -367,7 +371,7 @@ impl Kind {
                 let left = deadline.saturating_duration_since(Instant::now());
                 crate::wire::set_timeout(request.headers_mut(), left);
             }
-            match connection.begin(request, place, told) {
+            match connection.begin(request, place, telemetry) {
                 Ok(state) => return Ok(state),
                 // It began to drain meanwhile.
                 Err(back) => request = *back,
@@ -379,11 +383,11 @@ impl Kind {
 async fn connect_and_begin(
     kind: Arc<Kind>,
     request: http::Request<Body>,
-    told: Option<Arc<telemetry::Call>>,
+    telemetry: Option<Arc<telemetry::Call>>,
 ) -> State {
     let timeout = crate::wire::parse_timeout(request.headers());
     let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-    let begin = kind.begin(request, deadline, told.as_ref());
+    let begin = kind.begin(request, deadline, telemetry.as_ref());
     let begun = match timeout {
         None => begin.await,
         Some(timeout) => match tokio::time::timeout(timeout, begin).await {
@@ -397,7 +401,7 @@ async fn connect_and_begin(
 /// A call of a [`Channel`] on its way to an answer. Dropping it cancels the call.
 pub struct ResponseFuture {
     state: State,
-    told: Option<Arc<telemetry::Call>>,
+    telemetry: Option<Arc<telemetry::Call>>,
 }
 
 enum State {
@@ -418,8 +422,8 @@ impl Future for ResponseFuture {
     type Output = Result<http::Response<Body>, Status>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self { state, told } = &mut *self;
-        let Some(call) = told else { return state.poll(cx) };
+        let Self { state, telemetry } = &mut *self;
+        let Some(call) = telemetry else { return state.poll(cx) };
         call.guarded(|| state.poll(cx)).map(|answer| call.answered(answer))
     }
 }

@@ -116,11 +116,11 @@ fn here() -> Option<Guest> {
 /// What protects a link: what the coordinator has told, and no more than what this process finds. A domain
 /// shares its address space with others of its launcher, of which the coordinator need not know; what the
 /// gate between the two ends leaves is what separates them, if there is one.
-pub(crate) fn security(told: Security, gate: Option<Isolation>) -> Security {
-    lowered(told, here().is_some(), gate)
+pub(crate) fn security(reported: Security, gate: Option<Isolation>) -> Security {
+    lowered(reported, here().is_some(), gate)
 }
 
-fn lowered(told: Security, domain: bool, gate: Option<Isolation>) -> Security {
+fn lowered(reported: Security, domain: bool, gate: Option<Isolation>) -> Security {
     let mut found = Security::HIGHEST;
     if domain || gate.is_some() {
         found.confidentiality = Confidentiality::Space;
@@ -128,7 +128,7 @@ fn lowered(told: Security, domain: bool, gate: Option<Isolation>) -> Security {
     if let Some(gate) = gate {
         found.isolation = gate;
     }
-    told.min_per_field(found)
+    reported.min_per_field(found)
 }
 
 /// Opens or closes this process's gate: callers come in by themselves, or ring the bell.
@@ -302,8 +302,9 @@ mod tests {
     #[test]
     fn security_is_lowered_by_field_and_never_raised() {
         use partywall_abi::security::Evidence;
-        let told = |isolation| Security::new(isolation, Confidentiality::Host, Evidence::Started);
-        let (all, space) = (told(Isolation::Process), Confidentiality::Space);
+        let reported =
+            |isolation| Security::new(isolation, Confidentiality::Host, Evidence::Started);
+        let (all, space) = (reported(Isolation::Process), Confidentiality::Space);
         assert_eq!(lowered(all, false, None), all);
         assert_eq!(
             lowered(all, true, None),
@@ -311,7 +312,7 @@ mod tests {
         );
         for one in Isolation::ALL {
             for gate in Isolation::ALL {
-                let found = lowered(told(*one), true, Some(*gate));
+                let found = lowered(reported(*one), true, Some(*gate));
                 assert_eq!(found, Security::new(*one.min(gate), space, Evidence::Started));
             }
         }

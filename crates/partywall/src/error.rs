@@ -63,7 +63,7 @@ pub enum Error {
         expected: String,
     },
     /// The coordinator and this process cannot talk, and waiting will not help.
-    NotTakenIn {
+    NotAdmitted {
         /// Where.
         place: String,
         /// Why.
@@ -181,7 +181,7 @@ impl fmt::Display for Error {
                 "the coordinator at {place} runs as user {found}; expected {expected} (set \
                  PARTYWALL_COORDINATOR_UID={found} if user {found} is right)"
             ),
-            Self::NotTakenIn { place, why } => {
+            Self::NotAdmitted { place, why } => {
                 write!(f, "the coordinator at {place} refuses this process: {why}")
             }
             Self::CoordinatorGone(why) => {
@@ -316,7 +316,7 @@ impl Error {
             Self::NoRing { .. } => Code::FailedPrecondition,
             Self::Refused { code, .. } => *code,
             Self::NoCoordinator { .. }
-            | Self::NotTakenIn { .. }
+            | Self::NotAdmitted { .. }
             | Self::CoordinatorGone(_)
             | Self::Protocol(_)
             | Self::NotServed { .. }
@@ -339,7 +339,7 @@ impl Error {
             | Self::Io { .. } => Blame::ThisProcess,
             Self::NoCoordinator { .. }
             | Self::WrongCoordinator { .. }
-            | Self::NotTakenIn { .. }
+            | Self::NotAdmitted { .. }
             | Self::CoordinatorGone(_)
             | Self::Protocol(_)
             | Self::Refused { .. } => Blame::Coordinator,
@@ -444,7 +444,7 @@ mod tests {
                 "PARTYWALL_COORDINATOR_UID=7",
             ),
             (
-                Error::NotTakenIn { place: place(), why: text() },
+                Error::NotAdmitted { place: place(), why: text() },
                 Code::Unavailable,
                 Blame::Coordinator,
                 "remedy: ",

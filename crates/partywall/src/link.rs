@@ -104,7 +104,7 @@ struct Link {
     /// This end as the coordinator knows it, until the link is closed.
     tracked: Mutex<Option<Tracked>>,
     /// The same in the metrics.
-    told: Mutex<Option<telemetry::Link>>,
+    metrics: Mutex<Option<telemetry::Link>>,
     /// The runtime has several threads.
     many_threads: bool,
 }
@@ -152,7 +152,7 @@ impl Link {
             closed: OnceLock::new(),
             counters: Counters::default(),
             tracked: Mutex::new(tracked),
-            told: Mutex::new(None),
+            metrics: Mutex::new(None),
             many_threads: Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread,
         })
     }
@@ -184,7 +184,7 @@ impl Link {
         // The peer is not to wait for the last reference to this value.
         self.bell().hang_up();
         self.listener.wake_all();
-        drop(lock(&self.told).take());
+        drop(lock(&self.metrics).take());
         let tracked = lock(&self.tracked).take();
         if let Some(tracked) = tracked {
             tracked.close(why.reported(), self.stats());
@@ -200,9 +200,9 @@ impl Link {
 
     /// Has the metrics tell of this end until it is closed.
     fn tell_of(&self, end: telemetry::Link) {
-        let mut told = lock(&self.told);
+        let mut metrics = lock(&self.metrics);
         if self.closed().is_none() {
-            *told = Some(end);
+            *metrics = Some(end);
         }
     }
 

@@ -21,10 +21,10 @@ pub(crate) struct Visited {
     pub(crate) waits: Option<bool>,
 }
 
-pub(crate) fn security(told: Security, _gate: Option<Isolation>) -> Security {
+pub(crate) fn security(reported: Security, _gate: Option<Isolation>) -> Security {
     let mut found = Security::HIGHEST;
     found.confidentiality = Confidentiality::Space;
-    told.min_per_field(found)
+    reported.min_per_field(found)
 }
 
 pub(crate) fn accept(_open: bool) -> Result<(), u32> {

@@ -50,8 +50,8 @@ pub(crate) enum LauncherError {
     Odd(&'static str),
 }
 
-/// What a launcher tells of a service.
-pub(crate) enum Told {
+/// What a launcher reports of a service.
+pub(crate) enum Event {
     /// It runs.
     Started {
         /// The service.
@@ -140,7 +140,7 @@ impl Launcher {
     }
 
     /// Asks for a domain with this standard output and standard error; what becomes of that,
-    /// [`Launcher::told`] says.
+    /// [`Launcher::next_event`] says.
     pub(crate) fn ask(
         &self,
         service: u32,
@@ -176,14 +176,14 @@ impl Launcher {
         }
     }
 
-    /// Waits for the next word on a service. What is dropped before its end has taken nothing.
-    pub(crate) async fn told(&mut self) -> Result<Told, LauncherError> {
+    /// Waits for the next event of a service. What is dropped before its end has taken nothing.
+    pub(crate) async fn next_event(&mut self) -> Result<Event, LauncherError> {
         match self.report().await? {
             (Report::Started { service, pid }, mut fds) => match (fds.pop(), fds.len()) {
-                (Some(pidfd), 0) => Ok(Told::Started { service, pid, pidfd }),
+                (Some(pidfd), 0) => Ok(Event::Started { service, pid, pidfd }),
                 _ => Err(LauncherError::Odd("tells of a domain without its pidfd")),
             },
-            (Report::Failed { service, text }, _) => Ok(Told::Failed { service, text }),
+            (Report::Failed { service, text }, _) => Ok(Event::Failed { service, text }),
             (Report::Ended(ended), _) => {
                 let Ended { service, status, poisoned, calls, forwards, ticks, away } = ended;
                 tracing::debug!(
@@ -196,7 +196,7 @@ impl Launcher {
                     "a domain is gone"
                 );
                 let status = status.map(ExitStatus::from_raw);
-                Ok(Told::Ended { service, status })
+                Ok(Event::Ended { service, status })
             }
             (Report::Ready { .. } | Report::Unfit { .. }, _) => {
                 Err(LauncherError::Odd("speaks of itself in the middle"))
@@ -207,12 +207,12 @@ impl Launcher {
     async fn report(&mut self) -> Result<(Report, Vec<OwnedFd>), LauncherError> {
         let io = |what: &'static str| move |source| LauncherError::Io { what, source };
         loop {
-            let mut ready = self.socket.readable().await.map_err(io("waiting for its word"))?;
+            let mut ready = self.socket.readable().await.map_err(io("waiting for its report"))?;
             match receive(ready.get_inner().as_fd()) {
                 Ok(Some(report)) => return Ok(report),
                 Ok(None) => break,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => ready.clear_ready(),
-                Err(e) => return Err(io("understanding its word")(e)),
+                Err(e) => return Err(io("reading its report")(e)),
             }
         }
         let status = self.child.wait().map_err(io("waiting for its end"))?;

@@ -36,7 +36,7 @@ use super::record::{self, Record};
 use super::{Stop, name};
 use crate::compose::{Manners, Restart};
 use crate::isolation::Placement;
-use crate::launcher::{Launcher, LauncherError, NotSent, Told};
+use crate::launcher::{Event, Launcher, LauncherError, NotSent};
 
 /// How long a service may take to end after SIGTERM.
 const STOP_WITHIN: Duration = Duration::from_secs(5);
@@ -328,9 +328,9 @@ impl<'c> Services<'c> {
         });
         let next = waits.min();
         let launcher = &mut self.launcher;
-        let told = async {
+        let next_event = async {
             match launcher {
-                Some(launcher) => launcher.told().await,
+                Some(launcher) => launcher.next_event().await,
                 None => std::future::pending().await,
             }
         };
@@ -349,7 +349,7 @@ impl<'c> Services<'c> {
                     self.over(at, Some(status), format!("ended with {status}"));
                 }
             }
-            told = told => self.carry_out(told?)?,
+            event = next_event => self.carry_out(event?)?,
             () = again => self.start_again(),
             () = self.orphans.ended() => {
                 let launcher = self.launcher.iter().map(Launcher::pid);
@@ -361,9 +361,9 @@ impl<'c> Services<'c> {
         Ok(())
     }
 
-    fn carry_out(&mut self, told: Told) -> Result<(), ServiceError> {
-        match told {
-            Told::Started { service, pid, pidfd } => {
+    fn carry_out(&mut self, event: Event) -> Result<(), ServiceError> {
+        match event {
+            Event::Started { service, pid, pidfd } => {
                 let Some(r) = self.all.get_mut(service as usize) else { return Ok(()) };
                 let copy = pidfd.try_clone()?;
                 r.pid = Some(pid);
@@ -377,7 +377,7 @@ impl<'c> Services<'c> {
                     r.signal(r.manners.stop_signal);
                 }
             }
-            Told::Failed { service, text } => {
+            Event::Failed { service, text } => {
                 let Some(r) = self.all.get_mut(service as usize) else { return Ok(()) };
                 if r.last_end.is_none() && !self.stopping {
                     r.state = State::Ended(None);
@@ -385,7 +385,7 @@ impl<'c> Services<'c> {
                 }
                 self.over(service as usize, None, format!("did not start: {text}"));
             }
-            Told::Ended { service, status } => {
+            Event::Ended { service, status } => {
                 let why = match status {
                     Some(status) => format!("ended with {status}"),
                     None => "is ended: a call in it ended in the middle".into(),

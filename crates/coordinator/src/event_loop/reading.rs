@@ -8,13 +8,13 @@ use std::time::Instant;
 use partywall_shm::threads;
 use partywall_shm::users::Subordinates;
 
-use super::{Asked, EventLoop, Order, Told};
+use super::{Asked, EventLoop, Notify, Order};
 use crate::policy::{Policy, PolicyError};
 
 impl EventLoop {
-    /// Has the policy read for `asked` and `told`, after those who have asked before.
-    pub(super) fn read_policy(&mut self, asked: Asked, told: Told) {
-        self.to_read.push_back((asked, told));
+    /// Has the policy read for `asked` and `notify`, after those who have asked before.
+    pub(super) fn read_policy(&mut self, asked: Asked, notify: Notify) {
+        self.to_read.push_back((asked, notify));
         if self.to_read.len() == 1 {
             self.read_next();
         }
@@ -35,7 +35,7 @@ impl EventLoop {
     }
 
     pub(super) fn loaded(&mut self, loaded: Result<Policy, PolicyError>) {
-        let Some((asked, told)) = self.to_read.pop_front() else { return };
+        let Some((asked, notify)) = self.to_read.pop_front() else { return };
         self.reader.subordinates = Subordinates::read();
         let result = match loaded {
             Ok(policy) => {
@@ -49,8 +49,8 @@ impl EventLoop {
                 Err(error)
             }
         };
-        if let Some(told) = told {
-            told(result);
+        if let Some(notify) = notify {
+            notify(result);
         }
         self.read_next();
     }

@@ -68,9 +68,9 @@ pub(super) const OPENING: usize = 16;
 const PENDING: usize = 32;
 /// Links that an account may have to one server.
 const TO_ONE_SERVER: usize = 1024;
-/// How long an instance that has let an offer pass is asked after the others.
+/// How long an instance that has left an offer unanswered is asked after the others.
 const PASSED: Duration = Duration::from_secs(10);
-/// An account of which so many instances have let offers pass lately is asked last.
+/// An account of which so many instances have left offers unanswered lately is asked last.
 const SILENT: usize = 2;
 /// Instances of a name that one question is offered to.
 const TRIED: usize = 8;
@@ -280,11 +280,11 @@ impl State {
     /// Tells the ends that their link is over; what they hold is looked at.
     fn end_it(&mut self, number: u64, code: u8, text: &str, only: Option<Role>) {
         let link = &self.links[&number];
-        let told = |role, conn: Option<Conn>| conn.filter(|_| only.is_none_or(|o| o == role));
+        let notified = |role, conn: Option<Conn>| conn.filter(|_| only.is_none_or(|o| o == role));
         let callers = if link.url.is_some() { Role::Redirected } else { Role::Caller };
         let ends = [
-            (callers, told(Role::Caller, link.caller_conn())),
-            (Role::Server, told(Role::Server, link.server_conn())),
+            (callers, notified(Role::Caller, link.caller_conn())),
+            (Role::Server, notified(Role::Server, link.server_conn())),
         ];
         for (role, to) in ends {
             if let Some(to) = to {
@@ -375,10 +375,10 @@ impl State {
         let memory = link.memory;
         let server_is_over = link.server.as_ref().is_some_and(|server| server.over);
         let caller = link.caller.as_ref().filter(|caller| !caller.over).map(|caller| caller.conn);
-        let told = caller.filter(|_| server_is_over && matches!(link.phase, Phase::Open));
+        let notified = caller.filter(|_| server_is_over && matches!(link.phase, Phase::Open));
         let said = [&link.caller, &link.server].map(|end| end.as_ref().is_none_or(|end| end.over));
         self.free_place(number);
-        if let Some(to) = told {
+        if let Some(to) = notified {
             self.send(to, EndMessage::Died { link: number, role: Role::Caller });
         }
         if memory {

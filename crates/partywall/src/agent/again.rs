@@ -269,8 +269,8 @@ pub(super) fn again(error: &Error) -> Error {
             found: *found,
             expected: expected.clone(),
         },
-        Error::NotTakenIn { place, why } => {
-            Error::NotTakenIn { place: place.clone(), why: why.clone() }
+        Error::NotAdmitted { place, why } => {
+            Error::NotAdmitted { place: place.clone(), why: why.clone() }
         }
         Error::Protocol(error) => Error::Protocol(error.clone()),
         Error::Denied { text } => Error::Denied { text: text.clone() },

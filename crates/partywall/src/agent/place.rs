@@ -78,7 +78,7 @@ impl Place {
 
     /// The process's part of the proof of identity.
     pub(super) fn prove(&self, socket: BorrowedFd<'_>, deadline: Instant) -> Result<(), Error> {
-        let never = |why: &str| Error::NotTakenIn { place: self.shown(), why: why.into() };
+        let never = |why: &str| Error::NotAdmitted { place: self.shown(), why: why.into() };
         let next = || match self.next(socket, deadline)? {
             Message::Session(SessionMessage::Refused { text, .. })
                 if matches!(self, Self::Handed(_)) =>
@@ -130,7 +130,7 @@ impl Place {
     fn closed(&self) -> Error {
         match self {
             Self::Path(_) => Error::CoordinatorGone("it closed before it took this process in"),
-            Self::Handed(_) => Error::NotTakenIn {
+            Self::Handed(_) => Error::NotAdmitted {
                 place: self.shown(),
                 why: "its end of the socket is closed".into(),
             },

@@ -1,4 +1,4 @@
-//! What the coordinator says, and whom it is told to.
+//! What the coordinator says, and whom it is known to.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -138,8 +138,8 @@ impl Agent {
                     // The caller has given up, and said so.
                     return self.say(closed(terms.link, Role::Caller));
                 };
-                let (link, told) = (terms.link, (terms.token, terms.security));
-                let tracked = Tracked::new(self, link, told, Role::Caller, name);
+                let (link, known) = (terms.link, (terms.token, terms.security));
+                let tracked = Tracked::new(self, link, known, Role::Caller, name);
                 let linked = parts.take(2, true).and_then(|(mut memory, socket)| {
                     match (memory.pop(), memory.pop(), socket) {
                         (Some(servers), Some(own), Some(socket)) => {
@@ -155,8 +155,8 @@ impl Agent {
                     return self.say(closed(link, Role::Redirected));
                 };
                 // What protects it, the address says to both sides.
-                let told = (token, Security::HIGHEST);
-                let tracked = Tracked::new(self, link, told, Role::Redirected, name);
+                let known = (token, Security::HIGHEST);
+                let tracked = Tracked::new(self, link, known, Role::Redirected, name);
                 let _given_up = tx.send(Ok(Connected::Redirect { url, methods, tracked }));
             }
             LinkMessage::Open { link, security } => self.take_open((link, security), parts),
@@ -176,8 +176,8 @@ impl Agent {
             tracing::warn!(link, "an offer for a name that is not served any more");
             return self.say(closed(link, Role::Server));
         };
-        let told = (terms.token, terms.security);
-        let tracked = Tracked::new(self, link, told, Role::Server, name);
+        let known = (terms.token, terms.security);
+        let tracked = Tracked::new(self, link, known, Role::Server, name);
         match parts.take(1, true) {
             Ok((mut memory, Some(socket))) if memory.len() == 1 => {
                 lock(&self.state).adopted.insert(link, key);
@@ -300,8 +300,8 @@ impl Agent {
             return;
         }
         // The word of a caller does not count.
-        let told = entries.iter().filter(|e| e.role != Role::Caller);
-        let counts = told.filter_map(|e| Some((e.number(), e.stats()?)));
+        let counted = entries.iter().filter(|e| e.role != Role::Caller);
+        let counts = counted.filter_map(|e| Some((e.number(), e.stats()?)));
         for (link, stats) in counts.take(OUTGOING / 2) {
             let _ended = conversation.send(ListMessage::Counted { request, link, stats });
         }

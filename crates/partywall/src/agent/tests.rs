@@ -314,7 +314,7 @@ fn closed_inherited_socket_is_given_up() {
     drop(theirs);
     for _ in 0..2 {
         let error = get(&place, LONG).err().unwrap();
-        assert!(matches!(error, Error::NotTakenIn { .. }), "{error:?}");
+        assert!(matches!(error, Error::NotAdmitted { .. }), "{error:?}");
         assert!(!error.may_pass());
     }
 }
@@ -337,7 +337,7 @@ fn coordinator_without_common_version_is_refused_with_ranges() {
         [(1, own - 1, "coordinator"), (own + 1, own + 4, "program"), (own + 1, own + 1, "program")]
     {
         let (error, said) = met_with(lowest, highest);
-        assert!(matches!(error, Error::NotTakenIn { .. }) && !error.may_pass(), "{error:?}");
+        assert!(matches!(error, Error::NotAdmitted { .. }) && !error.may_pass(), "{error:?}");
         let theirs = Versions::new(lowest, highest).unwrap();
         let both = format!(
             "the coordinator speaks {theirs} of Partywall's protocol, and this program {}; remedy: \

@@ -91,8 +91,8 @@ pub(super) fn begin(channel: Transport, request: http::Request<Body>) -> Answer 
             return Err(Status::resource_exhausted("the server takes no metadata of this size"));
         }
         let status = Status::from_header_map(response.headers());
-        let told = status.is_some();
-        if !told && response.status() == http::StatusCode::OK {
+        let has_status = status.is_some();
+        if !has_status && response.status() == http::StatusCode::OK {
             wire::check_response(response.headers())?;
         }
         match status {
@@ -107,7 +107,7 @@ pub(super) fn begin(channel: Transport, request: http::Request<Body>) -> Answer 
         let sent = body;
         Ok(response.map(|body| {
             let (kept, over, ended, reader) = (VecDeque::new(), false, false, None);
-            let live = Live { body, sent, cancel, kept, over, ended, reader, told };
+            let live = Live { body, sent, cancel, kept, over, ended, reader, has_status };
             Body::new(Received::new(live, timer, ends))
         }))
     })
@@ -285,7 +285,7 @@ struct Live {
     ended: bool,
     reader: Option<Waker>,
     /// The status is known from the head, so that no trailers come.
-    told: bool,
+    has_status: bool,
 }
 
 impl Live {
@@ -339,7 +339,7 @@ impl Live {
                 let failure = self.sent.failure.get().cloned();
                 Poll::Ready(match passed(ends) {
                     true => Some(Err(expired())),
-                    false if self.told => None,
+                    false if self.has_status => None,
                     false => Some(Err(failure.unwrap_or_else(|| Status::unknown(NO_STATUS)))),
                 })
             }

@@ -166,11 +166,11 @@ impl Named {
                 Err(error) if self.endpoint.wait_for_ready && error.may_pass() => {
                     tracing::debug!(name = %self.name, %error, "not connected; waiting");
                     // Of other failures the watch on a name tells nothing.
-                    let told = matches!(
+                    let is_notified = matches!(
                         error,
                         Error::NotServed { .. } | Error::NotTaken { .. } | Error::Link(_)
                     );
-                    waiting.wait(agent.as_ref().filter(|_| told), &self.name).await;
+                    waiting.wait(agent.as_ref().filter(|_| is_notified), &self.name).await;
                     until = Instant::now() + within;
                 }
                 // If there is none, the link that broke is what there is to tell.
@@ -308,9 +308,9 @@ impl Connection {
         &self,
         mut request: http::Request<Body>,
         place: Option<caller::Place>,
-        told: Option<&Arc<telemetry::Call>>,
+        telemetry: Option<&Arc<telemetry::Call>>,
     ) -> Result<State, Box<http::Request<Body>>> {
-        if let Some(call) = told {
+        if let Some(call) = telemetry {
             self.route().tell(call);
         }
         Ok(match self {

@@ -131,7 +131,7 @@ struct Waiting {
     /// What its stream has been charged already.
     own: u64,
     more: u64,
-    told: oneshot::Sender<()>,
+    wake: oneshot::Sender<()>,
 }
 
 #[derive(Default)]
@@ -192,7 +192,7 @@ impl State {
             held.bytes -= bytes;
             held.passing -= usize::from(passing);
         }
-        let (mut told, mut left) = (Vec::new(), self.waiting.len());
+        let (mut woken, mut left) = (Vec::new(), self.waiting.len());
         // One of each caller at a time, as long as there is room for the first of any.
         while left > 0
             && let Some(pid) = self.waiting.pop_front()
@@ -201,21 +201,21 @@ impl State {
                 left -= 1;
                 continue;
             };
-            if first.told.is_closed() {
+            if first.wake.is_closed() {
                 self.waiting.push_front(pid);
                 continue;
             }
             self.waiting.push_back(pid);
             if self.has_room(pid, bounds, first.own, first.more) {
                 self.charge(pid, first.more);
-                told.push(first);
+                woken.push(first);
                 left = self.waiting.len();
             } else {
                 self.caller(pid).waiting.push_front(first);
                 left -= 1;
             }
         }
-        told
+        woken
     }
 }
 
@@ -286,11 +286,11 @@ impl Account {
         let mut back = vec![(bytes, self.pid, passing)];
         while let Some((bytes, pid, passing)) = back.pop() {
             let mut state = self.user.state();
-            let told = state.give_back(pid, &self.bounds, bytes, passing);
+            let woken = state.give_back(pid, &self.bounds, bytes, passing);
             drop(state);
-            for Waiting { pid, more, told, .. } in told {
+            for Waiting { pid, more, wake, .. } in woken {
                 // One that was dropped at this moment does not want it.
-                if told.send(()).is_err() {
+                if wake.send(()).is_err() {
                     back.push((more, pid, true));
                 }
             }
@@ -331,7 +331,7 @@ pub(crate) struct Charge {
 /// A message that waits for room.
 struct Wait {
     more: u64,
-    told: oneshot::Receiver<()>,
+    woken: oneshot::Receiver<()>,
     patience: Pin<Box<Sleep>>,
 }
 
@@ -354,13 +354,13 @@ impl Charge {
             return Poll::Ready(Ok(()));
         }
         let Some(wait) = &mut self.waiting else { return Poll::Ready(Err(self.no_room(len))) };
-        if let Poll::Ready(told) = Pin::new(&mut wait.told).poll(cx) {
+        if let Poll::Ready(woken) = Pin::new(&mut wait.woken).poll(cx) {
             let more = wait.more;
             self.waiting = None;
             self.bytes += more;
             self.passing = true;
             // Nobody but this value ends the wait.
-            return Poll::Ready(told.map_err(|_| Status::internal("a place in a queue was lost")));
+            return Poll::Ready(woken.map_err(|_| Status::internal("a place in a queue was lost")));
         }
         while wait.patience.as_mut().poll(cx).is_ready() {
             if self.account.is_stuck() {
@@ -385,17 +385,17 @@ impl Charge {
             self.passing = true;
             return true;
         }
-        let (told, heard) = oneshot::channel();
+        let (wake, woken) = oneshot::channel();
         let waiting = &mut state.caller(*pid).waiting;
         if waiting.len() == waiting.capacity() {
-            waiting.retain(|other| !other.told.is_closed());
+            waiting.retain(|other| !other.wake.is_closed());
         }
-        waiting.push_back(Waiting { pid: *pid, own: self.bytes, more, told });
+        waiting.push_back(Waiting { pid: *pid, own: self.bytes, more, wake });
         if !state.waiting.contains(pid) {
             state.waiting.push_back(*pid);
         }
         let patience = Box::pin(tokio::time::sleep(bounds.patience));
-        self.waiting = Some(Wait { more, told: heard, patience });
+        self.waiting = Some(Wait { more, woken, patience });
         false
     }
 
@@ -410,8 +410,8 @@ impl Charge {
     /// Waits no more; what was given at that moment goes back.
     fn give_up(&mut self) {
         if let Some(mut wait) = self.waiting.take() {
-            wait.told.close();
-            match wait.told.try_recv() {
+            wait.woken.close();
+            match wait.woken.try_recv() {
                 Ok(()) => self.account.free(wait.more, true),
                 // There may be room for who stood behind it.
                 Err(_) => self.account.free(0, false),
@@ -567,7 +567,7 @@ mod tests {
             for (pid, caller) in &state.callers {
                 bytes += caller.held.bytes;
                 assert!(caller.held.bytes <= MOST, "{pid:?}: {}", caller.held.bytes);
-                if let Some(first) = caller.waiting.iter().find(|first| !first.told.is_closed()) {
+                if let Some(first) = caller.waiting.iter().find(|first| !first.wake.is_closed()) {
                     let bounds = &open[0].bounds;
                     assert!(!state.has_room(*pid, bounds, first.own, first.more), "waits in vain");
                     for_others += usize::from(caller.held.bytes + first.more <= MOST);

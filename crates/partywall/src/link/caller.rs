@@ -93,7 +93,7 @@ impl Drop for Place {
 struct Waiting {
     link: Arc<Link>,
     /// Says that there is one; none when it has been told.
-    told: Option<oneshot::Receiver<()>>,
+    woken: Option<oneshot::Receiver<()>>,
     _counted: Option<telemetry::Waiting>,
 }
 
@@ -101,21 +101,21 @@ impl Future for Waiting {
     type Output = Option<Place>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Place>> {
-        let Self { link, told, .. } = &mut *self;
-        let heard = match told {
-            Some(told) => ready!(Pin::new(told).poll(cx)),
+        let Self { link, woken, .. } = &mut *self;
+        let heard = match woken {
+            Some(woken) => ready!(Pin::new(woken).poll(cx)),
             None => return Poll::Ready(None),
         };
-        *told = None;
+        *woken = None;
         Poll::Ready(heard.ok().map(|()| Place { link: Arc::clone(link), used: false }))
     }
 }
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        let Some(told) = &mut self.told else { return };
-        told.close();
-        if told.try_recv().is_ok() {
+        let Some(woken) = &mut self.woken else { return };
+        woken.close();
+        if woken.try_recv().is_ok() {
             self.link.send_control(self.link.calls.unkeep());
         }
     }
@@ -127,15 +127,15 @@ pub(crate) async fn open(
     linked: Linked,
     within: Duration,
 ) -> Result<(Arc<Caller>, Security), Error> {
-    let told = linked.terms.security;
+    let reported = linked.terms.security;
     let number = linked.terms.link;
     let capabilities = linked.terms.capabilities;
     // Filling the outboxes takes the kernel's time, which is no runtime's.
     let (pending, tracked) = agent::on_a_thread(move || fill(linked)).await?;
-    tracked.adopted(domain::security(told, None));
+    tracked.adopted(domain::security(reported, None));
     let ends = opened(pending, within).await?;
     let gate = domain::Gate::take(number);
-    let security = domain::security(told, gate.as_ref().map(domain::Gate::isolation));
+    let security = domain::security(reported, gate.as_ref().map(domain::Gate::isolation));
     let route = if gate.is_some() { Route::Gate } else { Route::Ring };
     let tell: Box<dyn Tell> = match gate {
         Some(gate) => Box::new(Gate::new(gate)),
@@ -270,13 +270,13 @@ impl Caller {
     /// Waits for a place for a call; none when the link takes no more.
     pub(crate) async fn place(&self) -> Option<Place> {
         let link = Arc::clone(&self.link);
-        let told = match link.calls.ask() {
+        let woken = match link.calls.ask() {
             places::Place::Free => return Some(Place { link, used: false }),
-            places::Place::Later(told) => told,
+            places::Place::Later(woken) => woken,
             places::Place::Never => return None,
         };
         let waiting =
-            Waiting { link, told: Some(told), _counted: telemetry::Waiting::begin("place") };
+            Waiting { link, woken: Some(woken), _counted: telemetry::Waiting::begin("place") };
         // What makes a place is read by somebody else than a call that may be kept unpolled.
         self.depose();
         self.park();

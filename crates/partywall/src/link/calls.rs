@@ -139,7 +139,7 @@ impl Calls {
         Self { state: Mutex::new(state), open, draining, account }
     }
 
-    /// Has the peer be told only what it knows, as both ends have agreed.
+    /// Announces to the peer only what it knows, as both ends have agreed.
     pub(super) fn agree(&self, capabilities: Capabilities) {
         if !capabilities.contains(Capabilities::ROOM) {
             lock(&self.state).connection.without_room();
@@ -217,9 +217,9 @@ impl Calls {
         }
         loop {
             let free = state.connection.free();
-            let Some(told) = state.queue.next(free) else { return due };
+            let Some(wake) = state.queue.next(free) else { return due };
             drop(state);
-            let gone = told.send(()).is_err();
+            let gone = wake.send(()).is_err();
             state = lock(&self.state);
             if gone {
                 state.queue.unkeep();

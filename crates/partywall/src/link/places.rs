@@ -53,9 +53,9 @@ impl Queue {
         if self.waiting.len() == self.waiting.capacity() {
             self.waiting.retain(|other| !other.is_closed());
         }
-        let (told, heard) = oneshot::channel();
-        self.waiting.push_back(told);
-        Place::Later(heard)
+        let (wake, woken) = oneshot::channel();
+        self.waiting.push_back(wake);
+        Place::Later(woken)
     }
 
     /// A place that was kept is used, or is not wanted.

@@ -101,12 +101,12 @@ impl Sender {
     }
 
     pub(super) fn response(response: http::Response<tonic::body::Body>) -> Self {
-        let told = wire::find(response.headers(), &wire::GRPC_STATUS).is_some();
-        if !told && response.status() != http::StatusCode::OK {
+        let has_status = wire::find(response.headers(), &wire::GRPC_STATUS).is_some();
+        if !has_status && response.status() != http::StatusCode::OK {
             return Self::status(wire::http_status(&response));
         }
         let (parts, body) = response.into_parts();
-        if told {
+        if has_status {
             // Trailers only: there is no message.
             let mut sender = Self::new(None, tonic::body::Body::empty(), false);
             sender.body_done = true;

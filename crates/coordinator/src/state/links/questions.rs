@@ -176,7 +176,7 @@ pub(super) enum Instance {
     None,
     /// None of those that serve it can have a link with the caller.
     Unfit(Unfit),
-    /// So many were asked, and have all let the offer pass.
+    /// So many were asked, and none has answered the offer.
     Tried(usize),
     /// None has a place for another link of this account.
     Full,

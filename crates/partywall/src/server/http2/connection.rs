@@ -155,14 +155,14 @@ fn answer(
             if !grpc {
                 return Ok(response);
             }
-            let told = response.headers().contains_key(wire::GRPC_STATUS);
-            if !told && response.status() != http::StatusCode::OK {
+            let has_status = response.headers().contains_key(wire::GRPC_STATUS);
+            if !has_status && response.status() != http::StatusCode::OK {
                 return Err(wire::http_status(&response));
             }
             *response.status_mut() = http::StatusCode::OK;
             let headers = response.headers_mut();
             wire::of_a_call(headers);
-            if !told {
+            if !has_status {
                 wire::check_response(headers)?;
             }
             Ok(response)

@@ -89,14 +89,14 @@ impl<L> Router<L> {
         let (served, _) = self.served();
         let stop = tokio::sync::watch::Sender::new(false);
         let serving = serve(incoming, served, most(false), stop.subscribe());
-        let told = async {
+        let stopping = async {
             shutdown.await;
             stop.send_replace(true);
             std::future::pending().await
         };
         tokio::select! {
             () = serving => Ok(()),
-            never = told => never,
+            never = stopping => never,
         }
     }
 }
