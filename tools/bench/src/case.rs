@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use indicatif::HumanCount;
 use serde::{Deserialize, Serialize};
 
 /// The benches.
@@ -14,6 +15,17 @@ pub enum Bench {
     Words,
     /// Calls between domains of one address space, beside calls between processes.
     Domain,
+}
+
+impl Bench {
+    /// Every size that it measures: bytes of a call, or words of a text.
+    pub const fn sizes(self) -> &'static [u64] {
+        match self {
+            Self::Calls => &CALL_SIZES,
+            Self::Words => &WORD_SIZES,
+            Self::Domain => &DOMAIN_SIZES,
+        }
+    }
 }
 
 /// How calls follow each other.
@@ -107,7 +119,7 @@ pub const ECHO_SIZES: [u64; 3] = CALL_SIZES;
 pub const BULK_SIZES: [u64; 5] = [64 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20];
 
 /// Every size of `domain`.
-pub const DOMAIN_SIZES: [u64; 7] = [32, 1024, 64 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20];
+const DOMAIN_SIZES: [u64; 7] = [32, 1024, 64 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20];
 
 /// Calls per second, where they are paced.
 pub const RATES: [u64; 2] = [10_000, 50_000];
@@ -212,12 +224,12 @@ impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let size = match (self.bench, self.size) {
             (Bench::Calls | Bench::Domain, Some(bytes)) => bytes_text(bytes),
-            (Bench::Words, Some(words)) => format!("{} words", thousands(words)),
+            (Bench::Words, Some(words)) => format!("{} words", HumanCount(words)),
             (_, None) => "bare".to_owned(),
         };
         let mut parts = vec![size];
         parts.extend(self.mode.map(|mode| lower(&mode)));
-        parts.extend(self.rate.map(|rate| format!("{} calls/s", thousands(rate))));
+        parts.extend(self.rate.map(|rate| format!("{} calls/s", HumanCount(rate))));
         parts.extend(self.op.map(|op| lower(&op)));
         parts.extend(self.clock.map(|clock| format!("clock {clock:?}")));
         let placement = match self.placement {
@@ -254,16 +266,6 @@ fn bytes_text(bytes: u64) -> String {
     }
 }
 
-fn thousands(number: u64) -> String {
-    let mut text = number.to_string();
-    for at in
-        (1..text.len()).rev().filter(|at| (text.len() - at).is_multiple_of(3)).collect::<Vec<_>>()
-    {
-        text.insert(at, ',');
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -273,8 +275,8 @@ mod tests {
         assert_eq!(bytes_text(32), "32 B");
         assert_eq!(bytes_text(65536), "64 KiB");
         assert_eq!(bytes_text(1 << 20), "1 MiB");
-        assert_eq!(thousands(100), "100");
-        assert_eq!(thousands(1_000_000), "1,000,000");
+        let text = Case::words(Clock::B, Op::Total, 1_000_000, None);
+        assert_eq!(text.to_string(), "1,000,000 words, total, clock B, unpinned");
         let paced = Case::paced(10_000, Some(32), Placement::SameCore, Some(Wait::Block));
         assert_eq!(paced.to_string(), "32 B, paced, 10,000 calls/s, same core, block");
     }

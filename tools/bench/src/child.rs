@@ -135,9 +135,6 @@ fn sit(order: Order) -> Result<Seat> {
 }
 
 /// Takes an inherited descriptor; the orders of a process list each of them once.
-///
-/// # Errors
-/// If it is not open.
 pub fn own(number: RawFd) -> Result<OwnedFd> {
     // SAFETY: the driver lists each inherited descriptor once, and nothing here has opened any.
     Ok(unsafe { fd::take(number) }?)

@@ -107,9 +107,6 @@ impl Control {
     }
 
     /// Sleeps until both sides have come to meeting `number`; numbers grow.
-    ///
-    /// # Errors
-    /// After `limit`.
     pub fn meet(&self, client: bool, number: u32, limit: Duration) -> io::Result<()> {
         let (mine, other) =
             if client { (CLIENT_CAME, SERVER_CAME) } else { (SERVER_CAME, CLIENT_CAME) };

@@ -1,7 +1,6 @@
 //! Runs a bench from the first sample to the judged result.
 
 use std::collections::BTreeMap;
-use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -319,9 +318,6 @@ impl Session {
 
 /// A bar on a terminal; hidden elsewhere. It never draws by itself, only between samples.
 fn bar(total: u64, unit: &str) -> ProgressBar {
-    if !std::io::stderr().is_terminal() {
-        return ProgressBar::hidden();
-    }
     let bar = ProgressBar::new(total);
     let template = "{wide_bar} {pos}/{len} {prefix}, {elapsed} of about {duration}\n{msg}";
     if let Ok(style) = ProgressStyle::with_template(template) {

@@ -7,16 +7,13 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fs::File;
-use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd, RawFd};
-use std::process::{ExitCode, ExitStatus};
-use std::time::{Duration, Instant};
+use std::process::ExitCode;
+use std::time::Instant;
 
 use partywall_abi::security::Isolation;
 use partywall_domain::address_space::AddressSpace;
 use partywall_domain::task::{Domain, Program};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use serde::{Deserialize, Serialize};
 
@@ -24,6 +21,7 @@ use crate::case::Clock;
 use crate::child::{self, Order, Report};
 use crate::control::{Control, GRACE};
 use crate::error::Result;
+use crate::process::{Process, SLICE, await_exit, with_cause};
 use crate::sys::cpu;
 
 /// What the driver tells a launcher, as its one argument.
@@ -39,6 +37,12 @@ impl Launch {
     /// For both sides, with the sealed program file `image`.
     pub fn new(image: RawFd, isolation: Isolation, server: Order, client: Order) -> Self {
         Self { image, keys: isolation == Isolation::ProtectionKeys, server, client }
+    }
+
+    /// Starts this program again as the launcher, without restartable sequences, which an address
+    /// space of domains cannot have.
+    pub fn start(&self) -> Result<Process> {
+        Process::start("launch", self, &[("GLIBC_TUNABLES", "glibc.pthread.rseq=0")])
     }
 }
 
@@ -58,28 +62,28 @@ fn follow(json: &str) -> Result<Report> {
     control.set_launcher();
     let isolation = if launch.keys { Isolation::ProtectionKeys } else { Isolation::None };
     let space = AddressSpace::new(isolation)?;
-    let mut server = Side::start(&space, &inherited, &launch.server)?;
+    let mut server = start(&space, &inherited, &launch.server)?;
     if launch.client.sample.case.clock == Some(Clock::A) {
         // A server that fails here shows up below.
         let _ = control.await_ready(child::START);
     }
     let begun = Instant::now();
-    let mut client = Side::start(&space, &inherited, &launch.client)?;
+    let mut client = start(&space, &inherited, &launch.client)?;
     // From here on each side sees the other one go.
     drop(inherited);
     watch(&mut client, &mut server, begun)
 }
 
 /// Waits until both sides have ended.
-fn watch(client: &mut Side, server: &mut Side, begun: Instant) -> Result<Report> {
+fn watch(client: &mut Process, server: &mut Process, begun: Instant) -> Result<Report> {
     let mut done: Option<(Report, Instant)> = None;
-    while client.status.is_none() || server.status.is_none() {
+    while !client.is_over() || !server.is_over() {
         if done.as_ref().is_some_and(|(_, ended)| ended.elapsed() > GRACE) {
             return Err("the server has not ended".into());
         }
-        await_end(&[&*client, &*server])?;
+        await_exit(&[&*client, &*server], SLICE)?;
         let woke = Instant::now();
-        if done.is_none() && client.has_ended()? {
+        if done.is_none() && client.ended()?.is_some() {
             let report = client.report()?;
             if let Some(error) = report.error {
                 return Err(with_cause(server, &format!("client: {error}"))?.into());
@@ -87,33 +91,14 @@ fn watch(client: &mut Side, server: &mut Side, begun: Instant) -> Result<Report>
             let wall_ns = Some((woke - begun).as_nanos() as u64);
             done = Some((Report { wall_ns, ..report }, woke));
         }
-        if server.status.is_none()
-            && server.has_ended()?
+        if !server.is_over()
+            && server.ended()?.is_some()
             && let Some(error) = server.report()?.error
         {
             return Err(format!("server: {error}").into());
         }
     }
     Ok(done.ok_or("the client ended without a result")?.0)
-}
-
-/// A client often fails because its server did: adds what the server says.
-fn with_cause(server: &mut Side, client: &str) -> Result<String> {
-    await_end(&[server])?;
-    let ended = server.status.is_some() || server.has_ended()?;
-    let cause = if ended { server.report()?.error } else { None };
-    Ok(cause.map_or(client.to_owned(), |cause| format!("server: {cause}; {client}")))
-}
-
-/// Sleeps until one of `sides` has ended, or for a tenth of a second.
-fn await_end(sides: &[&Side]) -> Result<()> {
-    let running = sides.iter().filter(|side| side.status.is_none());
-    let mut fds: Vec<_> =
-        running.map(|side| PollFd::from_borrowed_fd(side.domain.pidfd(), PollFlags::IN)).collect();
-    match poll(&mut fds, Some(&Timespec::try_from(Duration::from_millis(100))?)) {
-        Ok(_) | Err(Errno::INTR) => Ok(()),
-        Err(error) => Err(error.into()),
-    }
 }
 
 /// The descriptors that this process has from the driver, by number.
@@ -144,43 +129,23 @@ fn numbers(order: &Order) -> impl Iterator<Item = RawFd> {
     std::iter::once(order.control).chain(order.lifeline).chain(ends)
 }
 
-/// One side as a domain.
-struct Side {
-    domain: Domain,
-    says: File,
-    status: Option<ExitStatus>,
-}
-
-impl Side {
-    fn start(space: &AddressSpace, inherited: &Inherited, order: &Order) -> Result<Self> {
-        let (says, output) = pipe_with(PipeFlags::CLOEXEC)?;
-        let error = std::io::stderr().as_fd().try_clone_to_owned()?;
-        let mut descriptors = vec![File::open("/dev/null")?.into(), output, error];
-        for number in numbers(order) {
-            descriptors.push(inherited.get(number)?.try_clone()?);
-        }
-        let order = serde_json::to_string(&renumbered(order))?;
-        let program = Program {
-            image: inherited.image.try_clone()?,
-            args: vec!["partywall-bench".into(), "child".into(), order.into()],
-            environment: std::env::vars_os().collect(),
-            directory: std::env::current_dir()?,
-            descriptors,
-        };
-        Ok(Self { domain: Domain::start(space, program)?, says: says.into(), status: None })
+/// Starts one side as a domain.
+fn start(space: &AddressSpace, inherited: &Inherited, order: &Order) -> Result<Process> {
+    let (says, output) = pipe_with(PipeFlags::CLOEXEC)?;
+    let error = std::io::stderr().as_fd().try_clone_to_owned()?;
+    let mut descriptors = vec![File::open("/dev/null")?.into(), output, error];
+    for number in numbers(order) {
+        descriptors.push(inherited.get(number)?.try_clone()?);
     }
-
-    fn has_ended(&mut self) -> Result<bool> {
-        self.status = self.domain.try_wait()?;
-        Ok(self.status.is_some())
-    }
-
-    /// What it has reported; it has ended.
-    fn report(&mut self) -> Result<Report> {
-        let mut text = String::new();
-        self.says.read_to_string(&mut text)?;
-        Ok(Report::read(&text, self.status))
-    }
+    let order = serde_json::to_string(&renumbered(order))?;
+    let program = Program {
+        image: inherited.image.try_clone()?,
+        args: vec!["partywall-bench".into(), "child".into(), order.into()],
+        environment: std::env::vars_os().collect(),
+        directory: std::env::current_dir()?,
+        descriptors,
+    };
+    Process::of_domain(Domain::start(space, program)?, says)
 }
 
 /// The order as the domain gets it: its parent is this process, and its descriptors follow the
@@ -203,6 +168,7 @@ mod tests {
     use crate::seat::Sample;
     use crate::stopwatch::Spans;
     use crate::sys::clock::Ticker;
+    use std::time::Duration;
 
     #[test]
     fn a_domain_finds_its_descriptors_where_its_order_says() {

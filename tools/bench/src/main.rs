@@ -61,7 +61,7 @@ use case::Bench;
 use cli::{Cli, Command, Options};
 use driver::Tally;
 use error::Result;
-use target::{Finding, Verdict};
+use target::Verdict;
 
 /// No target could be judged, and that was asked for.
 const UNJUDGED: u8 = 3;
@@ -99,13 +99,14 @@ fn bench_and_report(bench: Bench, options: &Options) -> Result<ExitCode> {
     json.transpose()?;
     html.transpose()?;
     table.map_err(|error| format!("standard output: {error}"))?;
-    Ok(status(&run.tally, &run.targets, options.strict))
+    let verdicts: Vec<_> = run.targets.iter().map(|target| target.verdict).collect();
+    Ok(status(&run.tally, &verdicts, options.strict))
 }
 
 /// A run with a wrong answer, a hang or a failed sample is a failure; with `strict` so is one that
 /// misses a target, or judges none.
-fn status(tally: &Tally, targets: &[Finding], strict: bool) -> ExitCode {
-    let came_out = |verdict| targets.iter().any(|finding| finding.verdict == verdict);
+fn status(tally: &Tally, verdicts: &[Verdict], strict: bool) -> ExitCode {
+    let came_out = |verdict| verdicts.contains(&verdict);
     if !tally.is_clean() || (strict && came_out(Verdict::Fail)) {
         return ExitCode::FAILURE;
     }
@@ -123,25 +124,6 @@ fn write(file: &std::path::Path, text: &str) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use case::{Case, Mode, Placement};
-    use ratio::{Key, Quantity};
-
-    fn finding(verdict: Verdict) -> Finding {
-        let key = Key {
-            contender: "pipe",
-            case: Case::call(Mode::Latency, Some(32), Placement::SameCore, None),
-        };
-        Finding {
-            text: String::new(),
-            bound: String::new(),
-            near: None,
-            measured: None,
-            verdict,
-            why: String::new(),
-            quantity: Quantity::Ratio { over: key, under: key },
-        }
-    }
-
     #[test]
     fn a_wrong_answer_a_hang_and_a_failed_sample_are_failures() {
         let failed = [("it broke".to_owned(), 1)].into();
@@ -150,7 +132,7 @@ mod tests {
             Tally { hangs: 1, ..Tally::default() },
             Tally { failures: failed, ..Tally::default() },
         ];
-        let passed = [finding(Verdict::Pass)];
+        let passed = [Verdict::Pass];
         for tally in tallies {
             assert_eq!(status(&tally, &passed, false), ExitCode::FAILURE);
         }
@@ -161,10 +143,7 @@ mod tests {
     #[test]
     fn a_missed_target_counts_only_where_that_is_asked_for() {
         let clean = Tally::default();
-        let of = |verdicts: &[Verdict], strict| {
-            let findings: Vec<_> = verdicts.iter().map(|verdict| finding(*verdict)).collect();
-            status(&clean, &findings, strict)
-        };
+        let of = |verdicts: &[Verdict], strict| status(&clean, verdicts, strict);
         let missed = [Verdict::Pass, Verdict::Fail];
         assert_eq!(of(&missed, false), ExitCode::SUCCESS);
         assert_eq!(of(&missed, true), ExitCode::FAILURE);

@@ -15,7 +15,7 @@ use crate::control::{Control, GRACE};
 use crate::error::Result;
 use crate::launch::Launch;
 use crate::probe;
-use crate::process::{Process, await_exit};
+use crate::process::{Process, SLICE, await_exit, with_cause};
 use crate::row::Figures;
 use crate::seat::Sample;
 use crate::stopwatch::Spans;
@@ -69,23 +69,11 @@ pub struct Runner {
     pub image: Option<OwnedFd>,
 }
 
-/// How often the watch looks at the stop flag.
-const SLICE: Duration = Duration::from_millis(100);
-
-/// Why the watch over a sample ended.
-enum Watched {
-    Done(Report, Instant),
-    Failed(String),
-    Hung(String),
-    Cut,
-    Interrupted,
-}
+/// What a watched client has reported and when it ended, or how the sample ended otherwise.
+type Watched = std::result::Result<(Report, Instant), Outcome>;
 
 impl Runner {
     /// Measures `case` once. Nothing of the sample is left afterwards.
-    ///
-    /// # Errors
-    /// If the driver itself cannot go on.
     pub fn sample(
         &mut self,
         contender: &Contender,
@@ -136,7 +124,7 @@ impl Runner {
         // Ended by its handle, when everything else is over.
         let mut attendant = None;
         if contender.attend.is_some() {
-            let process = attendant.insert(Process::start(&order(Role::Attendant))?);
+            let process = attendant.insert(Process::start("child", &order(Role::Attendant), &[])?);
             if Control::map(&inherited.attendant)?.await_ready(patience).is_err() {
                 return Ok(match patience < limit {
                     true => Outcome::Cut,
@@ -147,7 +135,7 @@ impl Runner {
         let launched = contender.domains;
         let mut server = None;
         if paired && launched.is_none() {
-            server = Some(Process::start(&order(Role::Server))?);
+            server = Some(Process::start("child", &order(Role::Server), &[])?);
             if case.clock == Some(Clock::A) {
                 // A server that fails here shows up in the watch below.
                 let _ = page.await_ready(patience);
@@ -160,19 +148,14 @@ impl Runner {
                 let image = image.try_clone()?;
                 inherit(image.as_fd())?;
                 let (server, client) = (order(Role::Server), order(Role::Client));
-                Process::launch(&Launch::new(image.as_raw_fd(), isolation, server, client))?
+                Launch::new(image.as_raw_fd(), isolation, server, client).start()?
             }
-            None => Process::start(&order(Role::Client))?,
+            None => Process::start("child", &order(Role::Client), &[])?,
         };
         drop(inherited);
         let watched = self.watch(&mut client, server.as_mut(), begun, limit)?;
-        Ok(match watched {
-            Watched::Done(report, ended) => judge(case, &report, ended - begun),
-            Watched::Failed(error) => Outcome::Failed(error),
-            Watched::Hung(doing) => Outcome::Hung(doing),
-            Watched::Cut => Outcome::Cut,
-            Watched::Interrupted => Outcome::Interrupted,
-        })
+        Ok(watched
+            .map_or_else(|other| other, |(report, ended)| judge(case, &report, ended - begun)))
     }
 
     fn order(&self, fds: &Inherited, sample: &Sample, role: Role, paired: bool) -> Order {
@@ -219,38 +202,35 @@ impl Runner {
             [Some(&*client), server.as_deref()].into_iter().flatten().map(Process::id).collect();
         let mut time = Watch::new(begun, limit, &pids);
         let mut done: Option<(Report, Instant)> = None;
-        loop {
+        while !client.is_over() || server.as_ref().is_some_and(|server| !server.is_over()) {
             if self.stop.requested() {
-                return Ok(Watched::Interrupted);
+                return Ok(Err(Outcome::Interrupted));
             }
             let now = Instant::now();
             if self.hard_end.is_some_and(|end| now >= end) {
-                return Ok(Watched::Cut);
+                return Ok(Err(Outcome::Cut));
             }
             if time.is_over(&pids) {
                 let roles = ["client", "server"].iter().zip(&pids);
                 let doing = roles.map(|(role, pid)| stuck::describe(role, *pid)).collect();
-                return Ok(Watched::Hung(doing));
+                return Ok(Err(Outcome::Hung(doing)));
             }
-            let waiting_for: Vec<&Process> = [Some(&*client), server.as_deref()]
-                .into_iter()
-                .flatten()
-                .filter(|process| !process.is_over())
-                .collect();
-            if waiting_for.is_empty() {
-                break;
-            }
+            let both: Vec<&Process> =
+                [Some(&*client), server.as_deref()].into_iter().flatten().collect();
             let ends = [self.hard_end, Some(time.end())].into_iter().flatten();
             let next = ends.map(|end| end.saturating_duration_since(now)).filter(|d| !d.is_zero());
-            await_exit(&waiting_for, next.fold(SLICE, Duration::min))?;
+            await_exit(&both, next.fold(SLICE, Duration::min))?;
             let woke = Instant::now();
             if done.is_none()
                 && let Some(status) = client.ended()?
             {
-                if let Some(failed) = self.failure(status, client, "client")? {
-                    return self.with_cause(failed, server);
+                match (self.failure(status, client, "client")?, server.as_deref_mut()) {
+                    (Some(Outcome::Failed(error)), Some(server)) => {
+                        return Ok(Err(Outcome::Failed(with_cause(server, &error)?)));
+                    }
+                    (Some(failed), _) => return Ok(Err(failed)),
+                    (None, _) => done = Some((client.report()?, woke)),
                 }
-                done = Some((client.report()?, woke));
                 time = Watch::new(woke, GRACE, &pids);
             }
             if let Some(server) = server.as_deref_mut()
@@ -258,29 +238,10 @@ impl Runner {
                 && let Some(status) = server.ended()?
                 && let Some(failed) = self.failure(status, server, "server")?
             {
-                return Ok(failed);
+                return Ok(Err(failed));
             }
         }
-        Ok(match done {
-            Some((report, ended)) => Watched::Done(report, ended),
-            None => Watched::Failed("the client ended without a result".into()),
-        })
-    }
-
-    /// A client often fails because its server did: adds what the server says.
-    fn with_cause(&self, failed: Watched, server: Option<&mut Process>) -> Result<Watched> {
-        let (Watched::Failed(client), Some(server)) = (&failed, server) else {
-            return Ok(failed);
-        };
-        await_exit(&[&*server], SLICE)?;
-        let Some(status) = server.ended()? else {
-            return Ok(failed);
-        };
-        Ok(match self.failure(status, server, "server")? {
-            Some(Watched::Failed(cause)) => Watched::Failed(format!("{cause}; {client}")),
-            Some(other) => other,
-            None => failed,
-        })
+        Ok(done.ok_or_else(|| Outcome::Failed("the client ended without a result".into())))
     }
 
     /// How a process that ended has failed, if it has.
@@ -289,7 +250,7 @@ impl Runner {
         status: ExitStatus,
         process: &mut Process,
         who: &str,
-    ) -> Result<Option<Watched>> {
+    ) -> Result<Option<Outcome>> {
         if status.success() {
             return Ok(None);
         }
@@ -297,11 +258,11 @@ impl Runner {
             // Most likely the terminal sent the signal to everyone; this flag may lag behind.
             std::thread::sleep(SLICE);
             if self.stop.requested() {
-                return Ok(Some(Watched::Interrupted));
+                return Ok(Some(Outcome::Interrupted));
             }
         }
         let error = process.report()?.error.unwrap_or_else(|| status.to_string());
-        Ok(Some(Watched::Failed(format!("{who}: {error}"))))
+        Ok(Some(Outcome::Failed(format!("{who}: {error}"))))
     }
 }
 

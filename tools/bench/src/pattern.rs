@@ -44,9 +44,6 @@ impl Pattern {
 }
 
 /// Copies a reply that must be as long as the room for it.
-///
-/// # Errors
-/// If it is not.
 #[inline]
 pub fn copy(reply: &[u8], room: &mut [u8]) -> Result<()> {
     if reply.len() != room.len() {

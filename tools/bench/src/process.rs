@@ -1,59 +1,65 @@
-//! A child of the driver, ended by its id if it does not end by itself.
+//! A process of a sample, ended if it does not end by itself: a child of the driver, or a domain.
 
-use std::io::Read;
-use std::os::fd::OwnedFd;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
+use partywall_domain::task::Domain;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use serde::Serialize;
 
-use crate::child::{Order, Report};
-use crate::error::{Fault, Result};
-use crate::launch::Launch;
+use crate::child::Report;
+use crate::error::Result;
 
-/// A child that never outlives its handle.
+/// A process that never outlives its handle.
 #[derive(Debug)]
 pub struct Process {
-    child: Child,
-    exit: Option<OwnedFd>,
+    task: Task,
+    exit: OwnedFd,
+    says: File,
     status: Option<ExitStatus>,
 }
 
+#[derive(Debug)]
+enum Task {
+    Child(Child),
+    Domain(Domain),
+}
+
+/// How long a wait lasts before other things are looked at.
+pub const SLICE: Duration = Duration::from_millis(100);
+
 impl Process {
-    /// Starts this program again, with an order.
-    ///
-    /// # Errors
-    /// If the system refuses.
-    pub fn start(order: &Order) -> Result<Self> {
-        let mut command = Command::new(std::env::current_exe()?);
-        command.arg("child").arg(serde_json::to_string(order)?);
-        Self::spawn(command)
+    /// Starts this program again with a command that takes an order.
+    pub fn start(command: &str, order: &impl Serialize, more: &[(&str, &str)]) -> Result<Self> {
+        let mut child = Command::new(std::env::current_exe()?)
+            .args([command, &serde_json::to_string(order)?])
+            .envs(more.iter().copied())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let says = child.stdout.take().map(OwnedFd::from);
+        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+        let task = Task::Child(child);
+        let exit = pidfd_open(pid.ok_or("no such id")?, PidfdFlags::empty())?;
+        Ok(Self { task, exit, says: says.ok_or("no pipe")?.into(), status: None })
     }
 
-    /// Starts this program again as the launcher of both sides.
-    ///
-    /// # Errors
-    /// If the system refuses.
-    pub fn launch(launch: &Launch) -> Result<Self> {
-        let mut command = Command::new(std::env::current_exe()?);
-        command.arg("launch").arg(serde_json::to_string(launch)?);
-        // Without restartable sequences, which an address space of domains cannot have.
-        command.env("GLIBC_TUNABLES", "glibc.pthread.rseq=0");
-        Self::spawn(command)
-    }
-
-    fn spawn(mut command: Command) -> Result<Self> {
-        let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
-        let mut process = Self { child, exit: None, status: None };
-        let pid = i32::try_from(process.child.id()).ok().and_then(Pid::from_raw);
-        process.exit = Some(pidfd_open(pid.ok_or("no such id")?, PidfdFlags::empty())?);
-        Ok(process)
+    /// A domain that writes its report to the other end of `says`.
+    pub fn of_domain(domain: Domain, says: OwnedFd) -> Result<Self> {
+        let exit = domain.pidfd().try_clone_to_owned()?;
+        Ok(Self { task: Task::Domain(domain), exit, says: says.into(), status: None })
     }
 
     /// Its process id.
     pub fn id(&self) -> u32 {
-        self.child.id()
+        match &self.task {
+            Task::Child(child) => child.id(),
+            Task::Domain(domain) => domain.pid(),
+        }
     }
 
     /// Whether its exit status was collected.
@@ -62,46 +68,49 @@ impl Process {
     }
 
     /// Collects the exit status once there is one.
-    ///
-    /// # Errors
-    /// If the system refuses.
-    pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
+    pub fn ended(&mut self) -> io::Result<Option<ExitStatus>> {
         if self.status.is_none() {
-            self.status = self.child.try_wait()?;
+            self.status = match &mut self.task {
+                Task::Child(child) => child.try_wait()?,
+                Task::Domain(domain) => domain.try_wait()?,
+            };
         }
         Ok(self.status)
     }
 
-    /// What it reported. It must have ended, so that the pipe ends too.
-    ///
-    /// # Errors
-    /// If the report was taken already.
+    /// What it reported, once. It must have ended, so that the pipe ends too.
     pub fn report(&mut self) -> Result<Report> {
         let mut text = String::new();
-        self.child.stdout.take().ok_or("the report was taken")?.read_to_string(&mut text)?;
+        self.says.read_to_string(&mut text)?;
         Ok(Report::read(&text, self.status))
     }
 }
 
-impl Drop for Process {
+impl Drop for Task {
     fn drop(&mut self) {
-        if self.status.is_none() {
-            // Both fail only if the process has ended meanwhile.
-            let _ = self.child.kill();
-            let _ = self.child.wait();
+        if let Self::Child(child) = self {
+            // Neither does anything to a child whose status was collected.
+            let _ = child.kill();
+            let _ = child.wait();
         }
     }
 }
 
-/// Sleeps until one of `processes` has ended, or for `limit`.
-///
-/// # Errors
-/// If the system refuses.
+/// Sleeps until one of `processes` that are not over has ended, or for `limit`.
 pub fn await_exit(processes: &[&Process], limit: Duration) -> Result<()> {
-    let exits = processes.iter().filter_map(|process| process.exit.as_ref());
-    let mut fds: Vec<PollFd<'_>> = exits.map(|exit| PollFd::new(exit, PollFlags::IN)).collect();
+    let running = processes.iter().filter(|process| !process.is_over());
+    let mut fds: Vec<_> = running
+        .map(|process| PollFd::from_borrowed_fd(process.exit.as_fd(), PollFlags::IN))
+        .collect();
     match poll(&mut fds, Some(&Timespec::try_from(limit)?)) {
         Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-        Err(error) => Err(Fault::from(error)),
+        Err(error) => Err(error.into()),
     }
+}
+
+/// Why a client has failed: often because its server did, so what the server says comes first.
+pub fn with_cause(server: &mut Process, client: &str) -> Result<String> {
+    await_exit(&[server], SLICE)?;
+    let cause = if server.ended()?.is_some() { server.report()?.error } else { None };
+    Ok(cause.map_or(client.to_owned(), |cause| format!("server: {cause}; {client}")))
 }

@@ -36,52 +36,18 @@ pub type Tag = Option<bool>;
 #[derive(Clone, Copy, Debug)]
 pub enum Quantity {
     /// `over / under`.
-    Ratio {
-        /// Dividend.
-        over: Key,
-        /// Divisor.
-        under: Key,
-    },
+    Ratio { over: Key, under: Key },
     /// `over - under`, in the figure's own unit.
-    Difference {
-        /// Minuend.
-        over: Key,
-        /// Subtrahend.
-        under: Key,
-    },
+    Difference { over: Key, under: Key },
     /// `(over - less) / under`.
-    Excess {
-        /// Minuend.
-        over: Key,
-        /// Subtrahend.
-        less: Key,
-        /// Divisor.
-        under: Key,
-    },
-    /// `(over - less) / (under - less)`.
-    Net {
-        /// Minuend of the dividend.
-        over: Key,
-        /// Minuend of the divisor.
-        under: Key,
-        /// What is part of both.
-        less: Key,
-    },
-    /// `over` by the least of `others`.
-    Least {
-        /// Dividend.
-        over: Key,
-        /// Divisors, in the same case with these waits.
-        others: &'static [(&'static str, Option<Wait>)],
-    },
+    Excess { over: Key, less: Key, under: Key },
+    /// `(over - less) / (under - less)`: without what is part of both.
+    Net { over: Key, under: Key, less: Key },
+    /// `over` by the least of `others`, which are in the same case with these waits.
+    Least { over: Key, others: &'static [(&'static str, Option<Wait>)] },
     /// The time per byte of `over` by that of `under`: slopes of lines through all of
     /// [`BULK_SIZES`]; the sizes of the keys do not count.
-    Slope {
-        /// Dividend.
-        over: Key,
-        /// Divisor.
-        under: Key,
-    },
+    Slope { over: Key, under: Key },
 }
 
 impl Quantity {
@@ -107,9 +73,7 @@ impl Quantity {
             }
         }
     }
-}
 
-impl Quantity {
     /// A value of it, as printed.
     pub fn show(&self, value: f64) -> String {
         match self {

@@ -74,7 +74,6 @@ pub fn place(bench: Bench, name: &str) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::case::{DOMAIN_SIZES, WORD_SIZES};
     use crate::target::{floors, targets};
     use std::collections::HashSet;
 
@@ -97,8 +96,7 @@ mod tests {
     #[test]
     fn every_target_names_a_cell_that_exists() {
         for bench in BENCHES {
-            let sizes = if bench == Bench::Words { &WORD_SIZES } else { &DOMAIN_SIZES };
-            let all = targets(bench, sizes).into_iter().chain(floors(bench));
+            let all = targets(bench, bench.sizes()).into_iter().chain(floors(bench));
             for key in all.flat_map(|target| target.quantity.keys()) {
                 if let Some(contender) = named(bench, key.contender) {
                     let there = (contender.cases)().contains(&key.case);

@@ -111,9 +111,6 @@ impl Seat {
     }
 
     /// Client: connects, and notes how long that took.
-    ///
-    /// # Errors
-    /// Those of `connect`.
     pub fn admitted<T>(&mut self, connect: impl FnOnce(&Self) -> Result<T>) -> Result<T> {
         let start = Instant::now();
         let link = connect(self)?;
@@ -128,17 +125,11 @@ impl Seat {
     }
 
     /// Client: starts the warm-up, of both sides' CPU time too.
-    ///
-    /// # Errors
-    /// If the clock cannot be set up.
     pub fn stopwatch(&self) -> Result<Stopwatch> {
         Stopwatch::start(self.sample.ticker, self.sample.spans, self.others())
     }
 
     /// Client: starts the warm-up of a sample of `calls` or `domain`.
-    ///
-    /// # Errors
-    /// If the clock cannot be set up.
     pub fn meter(&self) -> Result<Meter> {
         Ok(Meter::new(self.stopwatch()?, &self.sample.case))
     }

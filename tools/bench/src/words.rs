@@ -45,9 +45,6 @@ pub fn cases(wait: Option<Wait>) -> Vec<Case> {
 }
 
 /// Runs a client: asks once under clock A, repeatedly under clock B, and checks every answer.
-///
-/// # Errors
-/// Those of `ask`.
 pub fn drive(seat: &Seat, mut ask: impl FnMut(&Text, Op) -> Result<Answer>) -> Result<Figures> {
     let text = seat.text()?;
     let case = seat.case();
@@ -74,17 +71,11 @@ pub fn drive(seat: &Seat, mut ask: impl FnMut(&Text, Op) -> Result<Answer>) -> R
 }
 
 /// Reads a file of `bytes` bytes into `buffer`, which keeps its memory from one reading to the next.
-///
-/// # Errors
-/// Those of the file, and one of another length.
 pub fn read_into(path: &Path, bytes: u64, buffer: &mut Vec<u8>) -> Result<()> {
     fill(&File::open(path)?, usize::try_from(bytes)?, buffer)
 }
 
 /// Reads `len` bytes into `buffer`, in calls as large as possible and without zeroing it first.
-///
-/// # Errors
-/// Those of `from`, and an end before or data after `len` bytes.
 pub fn fill(from: impl AsFd, len: usize, buffer: &mut Vec<u8>) -> Result<()> {
     buffer.clear();
     buffer.reserve_exact(len);

@@ -3,7 +3,6 @@
 //! Each rule is a function from the tree of files to its faults, one line of text per fault. The
 //! tree holds what git would commit: tracked files and new ones that are not ignored.
 
-mod architecture;
 mod atomics;
 mod circles;
 mod glossary;
@@ -28,7 +27,7 @@ type Rule = fn(&Tree) -> Vec<String>;
 /// Each rule with the name it is printed under.
 const RULES: &[(&str, Rule)] = &[
     ("length", length::check),
-    ("architecture", architecture::check),
+    ("architecture", length::page),
     ("unsafe", unsafe_files::check),
     ("names", names::check),
     ("atomics", atomics::check),

@@ -72,9 +72,6 @@ pub fn settle_waits(seat: &Seat) {
 }
 
 /// Runs the coordinator.
-///
-/// # Errors
-/// Those of its socket.
 pub fn coordinate(seat: &mut Seat) -> Result<()> {
     let policy = Policy::parse("bench", POLICY)?;
     let coordinator = Coordinator::start(Some(&seat.dir().join(SOCKET)), policy)?;
@@ -84,9 +81,6 @@ pub fn coordinate(seat: &mut Seat) -> Result<()> {
 }
 
 /// Serves the bench's service at its name until the client has gone.
-///
-/// # Errors
-/// Those of the coordinator.
 pub fn serve(seat: &mut Seat) -> Result<()> {
     settle_waits(seat);
     runtime()?.block_on(async {
@@ -108,9 +102,6 @@ fn endpoint(seat: &Seat) -> Result<partywall::Endpoint> {
 }
 
 /// Connects to a server of [`serve`].
-///
-/// # Errors
-/// Those of the coordinator and the link.
 pub async fn connect(seat: &Seat) -> Result<partywall::Channel> {
     Ok(endpoint(seat)?.connect().await?)
 }

@@ -22,9 +22,6 @@ pub const PIPE: Contender =
 const CAPACITY: usize = 1 << 20;
 
 /// Ends 0 and 3 are the server's (from, to), 1 and 2 the client's (to, from).
-///
-/// # Errors
-/// If the kernel refuses pipes of this size.
 pub fn pipes(_: &Case) -> Result<Ends> {
     let (request, reply) = (pipe_with(PipeFlags::CLOEXEC)?, pipe_with(PipeFlags::CLOEXEC)?);
     fcntl_setpipe_size(&request.1, CAPACITY)?;

@@ -51,9 +51,6 @@ impl Shape {
 }
 
 /// Creates the memory of a ring.
-///
-/// # Errors
-/// If there is no memory.
 pub fn create(shape: &Shape) -> Result<OwnedFd> {
     Ok(shared::create(SLOTS + shape.stride() * shape.slots)?)
 }

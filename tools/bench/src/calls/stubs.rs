@@ -89,9 +89,6 @@ impl<T> Transport for T where
 }
 
 /// Measures the case of `seat` over `transport`.
-///
-/// # Errors
-/// Those of the calls.
 pub async fn measure(transport: impl Transport + Clone + 'static, seat: &Seat) -> Result<Figures> {
     let (client, meter) = (BenchClient::new(transport), seat.meter()?);
     match seat.case().mode {
@@ -107,9 +104,6 @@ async fn echo(client: &mut BenchClient<impl Transport>, request: &[u8]) -> Resul
 }
 
 /// Measures calls that each wait for their reply.
-///
-/// # Errors
-/// Those of the calls.
 pub async fn one_by_one(mut client: BenchClient<impl Transport>, meter: Meter) -> Result<Figures> {
     meter.one_by_one_async(async |request: &[u8]| echo(&mut client, request).await).await
 }

@@ -52,17 +52,11 @@ const WINDOW: u32 = 16 << 20;
 const FRAME: u32 = 1 << 20;
 
 /// A runtime of one thread.
-///
-/// # Errors
-/// If the system refuses it.
 pub fn runtime() -> Result<Runtime> {
     Ok(Builder::new_current_thread().enable_all().build()?)
 }
 
 /// Resolves when the other end of `lifeline` has closed.
-///
-/// # Errors
-/// If it cannot be watched.
 pub fn closed(lifeline: OwnedFd) -> Result<impl Future<Output = ()>> {
     let mut lifeline = Receiver::from_owned_fd(lifeline)?;
     Ok(async move {
@@ -72,9 +66,6 @@ pub fn closed(lifeline: OwnedFd) -> Result<impl Future<Output = ()>> {
 }
 
 /// Serves until the client has gone.
-///
-/// # Errors
-/// Those of the socket.
 pub fn serve(seat: &mut Seat, net: Net) -> Result<()> {
     runtime()?.block_on(async {
         let gone = closed(seat.lifeline()?)?;
@@ -102,9 +93,6 @@ pub fn serve(seat: &mut Seat, net: Net) -> Result<()> {
 }
 
 /// Connects to the sample's server.
-///
-/// # Errors
-/// If there is none.
 pub async fn connect(seat: &Seat, net: Net) -> Result<Channel> {
     let address = match net {
         Net::Unix => format!("unix://{}", seat.dir().join(SOCKET).display()),

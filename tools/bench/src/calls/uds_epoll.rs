@@ -27,9 +27,6 @@ pub const UDS_EPOLL: Contender = Contender::new(
 const BUFFER: usize = 1 << 20;
 
 /// Gives a socket buffers of 1 MiB, or as much of that as this process may have.
-///
-/// # Errors
-/// If the kernel refuses both ways of asking.
 pub fn tune(socket: impl AsFd) -> Result<()> {
     if sockopt::set_socket_send_buffer_size_force(&socket, BUFFER).is_err() {
         sockopt::set_socket_send_buffer_size(&socket, BUFFER)?;

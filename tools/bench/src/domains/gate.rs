@@ -53,9 +53,6 @@ const LIMIT: Duration = Duration::from_millis(10);
 const NUMBER: u64 = 1;
 
 /// The socket pair of the two sides: 0 the server's, 1 the client's.
-///
-/// # Errors
-/// Those of the system.
 pub fn pair(_: &Case) -> Result<Ends> {
     let (server, client) = UnixStream::pair()?;
     Ok(Ends(vec![(Side::Server, server.into()), (Side::Client, client.into())]))
@@ -84,9 +81,6 @@ pub fn serve(
 }
 
 /// The function of the other domain, and what keeps the server there.
-///
-/// # Errors
-/// As for [`serve`].
 pub fn connect(socket: OwnedFd) -> Result<(Function, UnixStream)> {
     let guest = Guest::here()?.ok_or("this process is no domain")?;
     let mut socket = UnixStream::from(socket);

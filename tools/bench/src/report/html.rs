@@ -60,9 +60,6 @@ whether lower or higher is better.</p>
 ";
 
 /// The whole page.
-///
-/// # Errors
-/// If a plot cannot be drawn.
 pub fn render(run: &Run) -> Result<String> {
     let title = match run.bench {
         Bench::Calls => "Partywall: calls",

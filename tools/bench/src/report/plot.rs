@@ -36,9 +36,6 @@ const FRAME: u32 = FOOT + 4 * MARGIN;
 const LABELS: u32 = 156;
 
 /// An SVG element that takes the page's colours; none if nothing was measured.
-///
-/// # Errors
-/// If the drawing fails.
 pub fn render(group: &Group) -> Result<Option<String>> {
     // The axis counts upwards.
     let lines: Vec<&Line> =

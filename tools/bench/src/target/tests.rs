@@ -103,14 +103,14 @@ fn where_cores_are_near_differences_are_compared() {
 #[test]
 fn every_bench_declares_targets() {
     assert!(targets(Bench::Calls, &[]).len() >= 10);
-    assert!(targets(Bench::Words, &crate::case::WORD_SIZES).len() >= 28);
-    assert!(targets(Bench::Domain, &crate::case::DOMAIN_SIZES).len() >= 9);
+    assert!(targets(Bench::Words, Bench::Words.sizes()).len() >= 28);
+    assert!(targets(Bench::Domain, Bench::Domain.sizes()).len() >= 9);
     assert_eq!(floors(Bench::Calls).len(), 3);
 }
 
 #[test]
 fn words_are_judged_through_the_stubs_as_well_as_raw_on_both_clocks() {
-    let found = targets(Bench::Words, &crate::case::WORD_SIZES);
+    let found = targets(Bench::Words, Bench::Words.sizes());
     for contender in ["partywall-raw", "partywall-tonic"] {
         for clock in [crate::case::Clock::A, crate::case::Clock::B] {
             let judged = |target: &&Target| match target.quantity {
@@ -122,14 +122,14 @@ fn words_are_judged_through_the_stubs_as_well_as_raw_on_both_clocks() {
                 _ => false,
             };
             let count = found.iter().filter(judged).count();
-            assert_eq!(count, crate::case::WORD_SIZES.len(), "{contender}, clock {clock:?}");
+            assert_eq!(count, Bench::Words.sizes().len(), "{contender}, clock {clock:?}");
         }
     }
 }
 
 #[test]
 fn cpu_time_is_judged_as_it_is_and_less_the_pacing() {
-    let found = targets(Bench::Domain, &crate::case::DOMAIN_SIZES);
+    let found = targets(Bench::Domain, Bench::Domain.sizes());
     for rate in crate::case::RATES {
         let judged = |target: &&Target| {
             let case = target.quantity.keys()[0].case;

@@ -14,9 +14,6 @@ use crate::error::Result;
 use crate::seat::Seat;
 
 /// Client: asks the coordinator of the sample in `dir` for a link, and opens it.
-///
-/// # Errors
-/// Those of the coordinator and of the link.
 pub fn link(dir: &Path) -> Result<(Link, Conversation)> {
     let conversation = Conversation::open(&dir.join(SOCKET))?;
     conversation
@@ -27,9 +24,6 @@ pub fn link(dir: &Path) -> Result<(Link, Conversation)> {
 
 /// Server: registers, says that it is ready, and opens the first link that it is offered. The
 /// conversation is to stay as long as the link.
-///
-/// # Errors
-/// Those of the coordinator and of the link.
 pub fn serve(seat: &Seat) -> Result<(Link, Conversation)> {
     settle_waits(seat);
     let conversation = Conversation::open(&seat.dir().join(SOCKET))?;

@@ -10,22 +10,13 @@ use partywall_testkit::mix;
 
 /// The operation as sent on a byte stream.
 pub fn op_code(op: Op) -> u8 {
-    match op {
-        Op::Total => 0,
-        Op::Counts => 1,
-    }
+    op as u8
 }
 
 /// The inverse of [`op_code`].
-///
-/// # Errors
-/// If there is no such operation.
 pub fn op_from(code: u8) -> Result<Op> {
-    match code {
-        0 => Ok(Op::Total),
-        1 => Ok(Op::Counts),
-        _ => Err(format!("no operation has the code {code}").into()),
-    }
+    let op = [Op::Total, Op::Counts].into_iter().find(|op| op_code(*op) == code);
+    Ok(op.ok_or_else(|| format!("no operation has the code {code}"))?)
 }
 
 /// Answers a request.

@@ -60,9 +60,6 @@ impl Shuffle {
 /// Writes the integers 1 to `words` to `path`: a space after each, a newline after the last.
 ///
 /// `go_on` is asked now and then with the number of words written.
-///
-/// # Errors
-/// Those of the file, and `Interrupted` when `go_on` says no.
 pub fn generate(
     path: &Path,
     words: u64,
@@ -73,9 +70,9 @@ pub fn generate(
     let mut file = BufWriter::with_capacity(1 << 20, File::create(path)?);
     let mut checksum = 0u64;
     let mut bytes = 0;
+    let mut digits = itoa::Buffer::new();
     for index in 0..words {
-        let mut digits = [0; 21];
-        let word = decimal(shuffle.at(index) + 1, &mut digits);
+        let word = digits.format(shuffle.at(index) + 1).as_bytes();
         checksum = checksum.wrapping_add(share(word, 1));
         bytes += word.len() as u64 + 1;
         file.write_all(word)?;
@@ -88,19 +85,6 @@ pub fn generate(
     file.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
     let counts = Answer { total: words, distinct: words, checksum };
     Ok(Text { path: path.to_owned(), bytes, words, counts })
-}
-
-/// Writes `value` into the end of `place` and returns the digits.
-fn decimal(mut value: u64, place: &mut [u8; 21]) -> &[u8] {
-    let mut from = place.len();
-    loop {
-        from -= 1;
-        place[from] = b'0' + (value % 10) as u8;
-        value /= 10;
-        if value == 0 {
-            return &place[from..];
-        }
-    }
 }
 
 #[cfg(test)]

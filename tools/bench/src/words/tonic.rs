@@ -31,9 +31,6 @@ pub const TONIC_UDS: Contender = Contender::new(
 .served(|seat| serve(seat, Net::Unix));
 
 /// Runs a client that asks through stubs over what `connect` returns.
-///
-/// # Errors
-/// Those of `connect` and of the calls.
 pub fn ask_all<T: Transport>(
     seat: &mut Seat,
     runtime: &Runtime,

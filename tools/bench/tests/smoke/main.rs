@@ -20,21 +20,35 @@ fn read(path: &Path) -> String {
     std::fs::read_to_string(path).expect("the bench has written it")
 }
 
+/// What the bench says of a run in `dir` that was told to write JSON.
+fn json(dir: &Path) -> Value {
+    serde_json::from_str(&read(&dir.join("run.json"))).expect("valid JSON")
+}
+
+/// The rows of a run, and the run's own figures.
+fn measure(args: &[&str]) -> (Vec<Value>, Value) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("run.json");
+    let output = bench(&[args, &["--json", file.to_str().expect("text")]].concat(), dir.path());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let file = json(dir.path());
+    (file["rows"].as_array().expect("rows").clone(), file["run"].clone())
+}
+
 #[test]
 fn a_short_run_measures_reports_and_cleans_up() {
     let dir = tempfile::tempdir().expect("a directory");
-    let (json, html) = (dir.path().join("run.json"), dir.path().join("run.html"));
-    let only = ["calls", "--quick", "--repeats", "1", "--sample-ms", "5", "--max", "1024"];
-    let mut args = only.to_vec();
+    let [file, html] = ["run.json", "run.html"].map(|name| dir.path().join(name));
+    let mut args = vec!["calls", "--quick", "--repeats", "1", "--sample-ms", "5", "--max", "1024"];
     args.extend(["--only", "pipe,ring-floor"]);
-    args.extend(["--json", json.to_str().expect("text"), "--html", html.to_str().expect("text")]);
+    args.extend(["--json", file.to_str().expect("text"), "--html", html.to_str().expect("text")]);
     let output = bench(&args, dir.path());
     let (out, err) =
         (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{out}\n{err}");
     assert!(out.contains("not run") && out.contains("ring-floor"), "{out}");
 
-    let file: Value = serde_json::from_str(&read(&json)).expect("valid JSON");
+    let file = json(dir.path());
     assert!(file["machine"]["kernel"].is_string());
     let rows = file["rows"].as_array().expect("rows");
     for name in ["pipe", "ring-floor"] {
@@ -68,25 +82,19 @@ fn a_short_run_measures_reports_and_cleans_up() {
 
 #[test]
 fn words_are_counted_right_by_everyone() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let json = dir.path().join("run.json");
-    let mut args = vec!["words", "--repeats", "1", "--sample-ms", "5", "--max", "1000"];
     let mut names = vec!["pipe", "uds", "shm", "tonic-uds", "floor", "floor-reuse"];
     names.extend(["partywall-raw", "partywall-tonic"]);
     if has_domains() {
         names.push("domain");
     }
     let only = names.join(",");
-    args.extend(["--only", &only, "--json", json.to_str().expect("text")]);
-    let output = bench(&args, dir.path());
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let file: Value = serde_json::from_str(&read(&json)).expect("valid JSON");
-    let rows = file["rows"].as_array().expect("rows");
+    let args = ["words", "--repeats", "1", "--sample-ms", "5", "--max", "1000", "--only", &only];
+    let (rows, _) = measure(&args);
     let measured: HashSet<&str> = rows.iter().filter_map(|row| row["contender"].as_str()).collect();
     assert_eq!(measured, names.iter().copied().collect());
     // Two sizes; both operations under clock B, the total under clock A.
     assert_eq!(rows.len(), names.len() * 2 * 3);
-    for row in rows {
+    for row in &rows {
         assert_eq!(row["errors"], 0, "{row}");
         assert!(row["p50_ns"].as_f64().expect("a time") > 0.0, "{row}");
     }
@@ -102,19 +110,12 @@ fn words_are_counted_right_by_everyone() {
 
 #[test]
 fn quick_run_end_is_no_hang() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let json = dir.path().join("run.json");
-    let mut args = vec!["words", "--quick", "--seconds", "1", "--sample-ms", "3000"];
-    args.extend(["--max", "100", "--only", "floor", "--json", json.to_str().expect("text")]);
+    let args = ["words", "--quick", "--seconds", "1", "--sample-ms", "3000", "--max", "100"];
     let begun = Instant::now();
-    let output = bench(&args, dir.path());
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let (rows, run) = measure(&[&args[..], &["--only", "floor"]].concat());
     assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
-    let file: Value = serde_json::from_str(&read(&json)).expect("valid JSON");
-    let run = &file["run"];
     assert_eq!((&run["hangs"], &run["cut"]), (&Value::from(0), &Value::from(1)), "{run}");
-    let broken = |row: &Value| row["errors"] != 0;
-    assert!(!file["rows"].as_array().expect("rows").iter().any(broken), "{}", file["rows"]);
+    assert!(rows.iter().all(|row| row["errors"] == 0), "{rows:?}");
 }
 
 #[test]
@@ -134,8 +135,6 @@ fn has_domains() -> bool {
 
 #[test]
 fn calls_between_domains_stand_beside_those_between_processes() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let json = dir.path().join("run.json");
     let mut names = vec!["call", "clock", "memcpy", "uds-epoll", "handoff-floor", "ring-raw"];
     names.push("ring-tonic");
     if has_domains() {
@@ -143,18 +142,14 @@ fn calls_between_domains_stand_beside_those_between_processes() {
     }
     let only = names.join(",");
     let mut args = vec!["domain", "--quick", "--repeats", "1", "--sample-ms", "5", "--only", &only];
-    args.extend(["--max", "1048576", "--json", json.to_str().expect("text")]);
-    let output = bench(&args, dir.path());
-    let err = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{err}");
-    let file: Value = serde_json::from_str(&read(&json)).expect("valid JSON");
-    let rows = file["rows"].as_array().expect("rows");
+    args.extend(["--max", "1048576"]);
+    let (rows, run) = measure(&args);
     for name in names {
         let of_name: Vec<_> = rows.iter().filter(|row| row["contender"] == name).collect();
-        assert!(!of_name.is_empty(), "{name} is missing: {err}");
+        assert!(!of_name.is_empty(), "{name} is missing: {run}");
         for row in of_name {
             let mode = row["mode"].as_str().expect("a mode");
-            assert_eq!(row["errors"], 0, "{row} {}", file["run"]);
+            assert_eq!(row["errors"], 0, "{row} {run}");
             assert!(row["per_s"].as_f64().expect("a rate") > 0.0);
             // None where the time stamp counter does not tick evenly.
             assert!(row["one_way_cycles"].is_null() || mode == "loop", "{row}");
@@ -256,9 +251,9 @@ fn children_do_not_outlive_a_killed_driver() {
 fn a_stuck_server_is_a_counted_hang() {
     let dir = tempfile::tempdir().expect("a directory");
     let here = dir.path().to_str().expect("text").to_owned();
-    let json = dir.path().join("run.json");
+    let file = dir.path().join("run.json");
     let mut args = vec!["words", "--only", "uds", "--max", "100", "--repeats", "1"];
-    args.extend(["--sample-ms", "1000", "--json", json.to_str().expect("text")]);
+    args.extend(["--sample-ms", "1000", "--json", file.to_str().expect("text")]);
     let bench = start(&args, dir.path());
     let mut stopped = String::new();
     until("a server starts", || {
@@ -268,7 +263,7 @@ fn a_stuck_server_is_a_counted_hang() {
     signal(&stopped, Signal::STOP);
     let output = bench.wait_with_output().expect("it ends");
     assert_eq!(output.status.code(), Some(1), "a hang is a failure");
-    let file: Value = serde_json::from_str(&read(&json)).expect("valid JSON");
+    let file = json(dir.path());
     assert_eq!(file["run"]["hangs"], 1, "{}", file["run"]);
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(said.contains("uds, 100 words") && said.contains("server"), "{said}");

@@ -1,4 +1,4 @@
-//! Files and comment lines stay short enough to be read in one go.
+//! Files, comment lines and the page about the architecture stay short enough to be read in one go.
 
 use super::Tree;
 
@@ -8,6 +8,23 @@ const LIMIT: usize = 700;
 const COLUMNS: usize = 110;
 
 const CODE: &[&str] = &["rs", "proto", "sh", "py", "go", "c", "h", "js", "ts"];
+
+/// The page that one can read at once.
+pub(super) const ARCHITECTURE: &str = "ARCHITECTURE.md";
+
+/// Lines of that page.
+const PAGE: usize = 250;
+
+/// The page is there and keeps to its limit.
+pub(super) fn page(tree: &Tree) -> Vec<String> {
+    match tree.file(ARCHITECTURE).map(|file| file.text.lines().count()) {
+        None => vec![format!("{ARCHITECTURE} is missing")],
+        Some(lines) if lines > PAGE => {
+            vec![format!("{ARCHITECTURE}: {lines} lines, {PAGE} allowed")]
+        }
+        Some(_) => Vec::new(),
+    }
+}
 
 /// A code file over the limit, its tests not counted, says why in a comment.
 pub(super) fn check(tree: &Tree) -> Vec<String> {
@@ -79,6 +96,12 @@ mod tests {
 
     fn faults(path: &str, text: &str) -> Vec<String> {
         check(&Tree::of(&[(path, text)]))
+    }
+
+    #[test]
+    fn the_page_is_there_and_short() {
+        let lines = |count| page(&Tree::of(&[(ARCHITECTURE, &"x\n".repeat(count))])).len();
+        assert_eq!((lines(PAGE), lines(PAGE + 1), page(&Tree::of(&[])).len()), (0, 1, 1));
     }
 
     #[test]

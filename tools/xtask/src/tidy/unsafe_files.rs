@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::Tree;
-use super::architecture::FILE as ARCHITECTURE;
+use super::length::ARCHITECTURE;
 
 /// What a file with unsafe code begins with, and what stands after it.
 const HEAD: &str = "#![allow(unsafe_code, reason = \"";
