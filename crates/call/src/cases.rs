@@ -233,7 +233,8 @@ mod tests {
     fn caller() -> (Connection<()>, Key) {
         let mut caller = Connection::caller();
         let key = caller.open().unwrap();
-        let permit = caller.reserve(key, Want { head: true, data: 1, whole: true }).unwrap();
+        let permit =
+            caller.reserve(key, Want { head: true, data: 1, end: true, most: 64 }).unwrap();
         assert_eq!(permit.data, 1);
         assert!(caller.commit(key, HEAD | END, 1));
         (caller, key)

@@ -8,6 +8,7 @@ use partywall_abi::frame::{
     self, END, Frame, Kind, Limits, Metadata, ROOM, RequestHead, ResponseHead, Trailers,
 };
 use partywall_abi::limits;
+use partywall_abi::version::Capabilities;
 use slab::Slab;
 
 use crate::control::Control;
@@ -120,9 +121,9 @@ impl<T: Default> Connection<T> {
         }
     }
 
-    /// Has a peer that does not know [`Kind::Room`] not be told of it.
-    pub fn without_room(&mut self) {
-        self.tells_room = false;
+    /// Announces to the peer only what it knows, as both ends have agreed.
+    pub fn agree(&mut self, capabilities: Capabilities) {
+        self.tells_room = capabilities.contains(Capabilities::ROOM);
     }
 
     // ---- calls -------------------------------------------------------------------------
@@ -530,7 +531,7 @@ impl<T: Default> Connection<T> {
     /// [`Blocked`].
     #[inline]
     pub fn reserve(&mut self, key: Key, want: Want) -> Result<Permit, Blocked> {
-        let link = self.credit.left(want.whole);
+        let link = self.credit.left(want.is_whole());
         let must_wait = want.head && !self.pending.is_empty();
         let send = &mut self.stream(key).send;
         if send.stopped {
@@ -547,8 +548,8 @@ impl<T: Default> Connection<T> {
         Ok(Permit { data: allowed.min(want.data), flags })
     }
 
-    /// A frame with these flags and so much data is going to be written, as was permitted; false,
-    /// and nothing is to be written, when the stream has been stopped meanwhile.
+    /// A frame with these flags and so much data, as was permitted, is going to be written where room
+    /// is reserved for it; false, and nothing is to be written, when the stream has been stopped meanwhile.
     #[must_use = "a frame of a stream that is over is not written"]
     #[inline]
     pub fn commit(&mut self, key: Key, flags: u8, data: usize) -> bool {

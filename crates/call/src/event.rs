@@ -86,8 +86,18 @@ pub struct Want {
     pub head: bool,
     /// So many bytes of data.
     pub data: usize,
-    /// One record holds all of the request or the answer.
-    pub whole: bool,
+    /// Nothing follows these data but, of an answer, trailers.
+    pub end: bool,
+    /// The longest payload of one record, in bytes.
+    pub most: usize,
+}
+
+impl Want {
+    /// Whether one record holds all of the request or the answer: data that take more than half of it may be
+    /// too long together with a head.
+    pub(crate) fn is_whole(self) -> bool {
+        self.head && self.end && self.data <= self.most / 2
+    }
 }
 
 /// What may be sent of a [`Want`].

@@ -65,7 +65,7 @@ pub fn call(data: &[u8]) -> bool {
             (128..=143, _) => connection.drain(Instant::now()),
             (144..=175, Some(key)) => {
                 let head = !std::mem::replace(&mut begun[at % calls.len()], true);
-                let want = Want { head, data: at * 97, whole: at > 128 };
+                let want = Want { head, data: at * 97, end: at > 128, most: usize::MAX };
                 match connection.reserve(key, want) {
                     Ok(permit) => {
                         let end = if is_caller { END } else { END | TRAILERS };

@@ -11,7 +11,8 @@
 //! a record was taken          -- handle ----->  Event: what it means, for which call
 //! the program took data       -- taken ------>  Window records become due
 //! a program wants to send     -- reserve ---->  Permit: so much, with these flags; or Blocked
-//! the record is written       -- commit ----->  credit is spent; an END may close the call
+//! room on the ring is its own -- commit ----->  credit is spent; an END may close the call
+//! the record is written
 //! a program gives up          -- reset ------>  a Reset record becomes due
 //! room on the ring            -- control ---->  the record that is due next
 //! it is written               -- control_sent

@@ -156,7 +156,11 @@ async fn up(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
         }
     };
     let _freed = coordinator;
-    told.and(ended)
+    match told.and(ended) {
+        // The last lines of services that have ended by themselves could not be written.
+        Ok(code) if code == ExitCode::SUCCESS && !stop.is_heard() => Ok(ExitCode::FAILURE),
+        ended => ended,
+    }
 }
 
 /// As a shell takes it.

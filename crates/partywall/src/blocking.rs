@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use http::HeaderMap;
 use partywall_abi::control::Terms;
-use partywall_abi::frame::{END, HEAD, Kind};
+use partywall_abi::frame::{END, HEAD};
 use partywall_abi::limits;
 use partywall_abi::name::ServiceName;
 use partywall_call::{Blocked, Connection, Event, Key, Record, Want};
@@ -37,6 +37,7 @@ use crate::channel::Endpoint;
 use crate::error::Error;
 use crate::link;
 use crate::link::broken::Broken;
+use crate::link::record;
 use crate::peer::Peer;
 use crate::telemetry::{self, Route, Side};
 use crate::wire;
@@ -200,7 +201,7 @@ impl Channel {
 
     /// Opens the link that the coordinator has introduced.
     fn opened(linked: Linked, deadline: Instant) -> Result<Open, Error> {
-        let Terms { link, security, .. } = linked.terms;
+        let Terms { link, security, capabilities, .. } = linked.terms;
         let security = crate::domain::security(security, None);
         let server = Peer::new(linked.terms.peer.clone(), link, security);
         let (pending, tracked) = link::caller::fill(linked)?;
@@ -213,7 +214,9 @@ impl Channel {
         let end = Arc::new(Reached { bell: link.bell(), over: OnceLock::new() });
         let reached: Arc<dyn End> = Arc::clone(&end) as _;
         tracked.attach(Arc::downgrade(&reached));
-        Ok(Open { tracked: Some((tracked, end)), ..Open::new(link, server) })
+        let mut open = Open { tracked: Some((tracked, end)), ..Open::new(link, server) };
+        open.connection.agree(capabilities);
+        Ok(open)
     }
 
     /// Calls a unary method, `/package.Service/Method`, with protobuf messages. A deadline is set by
@@ -484,22 +487,19 @@ impl Open {
         let (mut rest, mut head) = (message, true);
         loop {
             let block: &[u8] = if head { &self.block } else { &[] };
-            let most = self.link.producer().record_bytes() - block.len();
-            let whole = head && rest.len() <= most;
+            let most = record::most(self.link.producer());
             let mut room = None;
-            match self.connection.reserve(key, Want { head, data: rest.len(), whole }) {
+            match self.connection.reserve(key, Want { head, data: rest.len(), end: true, most }) {
                 Ok(permit) => {
-                    let (piece, after) = rest.split_at(permit.data.min(most));
+                    let (piece, after) = rest.split_at(permit.data.min(most - block.len()));
                     let end = after.is_empty();
                     let flags =
                         permit.flags | if head { HEAD } else { 0 } | if end { END } else { 0 };
                     let len = block.len() + piece.len();
-                    if let Some(mut slot) = self.link.producer().reserve(len)? {
+                    if let Some(slot) = record::reserve(self.link.producer(), len)? {
                         let sent = self.connection.commit(key, flags, piece.len());
                         debug_assert!(sent, "nothing was received meanwhile");
-                        slot.write(block);
-                        slot.write(piece);
-                        slot.commit(Kind::Frame as u8, flags, key.number());
+                        record::write(slot, flags, key.number(), block, piece);
                         self.link.notify()?;
                         if end {
                             return Ok(());
@@ -534,11 +534,8 @@ impl Open {
 
     /// Takes one record; false when none is there.
     fn take_one(&mut self, call: &mut Call) -> Result<bool, Failed> {
-        let Some(d) = self.link.consumer().peek()? else { return Ok(false) };
-        self.payload.clear();
-        self.payload.reserve(d.len as usize);
-        self.link.consumer().read(&mut self.payload);
-        self.link.consumer().release();
+        let taken = record::take(self.link.consumer(), &mut self.payload)?;
+        let Some(d) = taken else { return Ok(false) };
         let payload = &self.payload[..];
         let record = Record { kind: d.kind, flags: d.flags, stream: d.stream, payload };
         match self.connection.handle(record)? {
@@ -573,9 +570,7 @@ impl Open {
         let mut sent = false;
         while let Some(control) = self.connection.control()? {
             control.write(&mut self.control);
-            let (kind, stream, payload) =
-                (control.kind() as u8, control.stream(), &self.control[..]);
-            if !self.link.producer().try_push(kind, 0, stream, &[payload])? {
+            if !record::push_control(self.link.producer(), control, &self.control)? {
                 break;
             }
             self.connection.control_sent();

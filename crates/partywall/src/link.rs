@@ -52,7 +52,7 @@ pub(crate) mod mailbox;
 mod outbound;
 mod places;
 mod receiver;
-mod record;
+pub(crate) mod record;
 mod sender;
 pub(crate) mod service;
 mod wake;
@@ -69,7 +69,6 @@ use calls::{Calls, Due};
 use doorbell::Listener;
 use inbound::{Inbound, Rx};
 use outbound::{Outbound, Tx};
-use record::{In, Out};
 use wake::{Sent, Tell};
 
 /// What was counted.
@@ -145,8 +144,8 @@ impl Link {
         Ok(Self {
             number: ends.link,
             calls,
-            outbound: Outbound::new(Out::new(ends.producer)),
-            inbound: Inbound::new(In::new(ends.consumer)),
+            outbound: Outbound::new(ends.producer),
+            inbound: Inbound::new(ends.consumer),
             listener: Listener::new(ends.bell)?,
             tell,
             closed: OnceLock::new(),
@@ -231,7 +230,7 @@ impl Link {
 
     /// Tells the peer of what was written, and lets `tx` go.
     fn tell(&self, mut tx: MutexGuard<'_, Tx>, sent: Option<Sent<'_>>) -> Result<(), Broken> {
-        let wake = tx.records.ring().notify()?;
+        let wake = tx.ring.notify()?;
         drop(tx);
         match wake {
             Wake::Done => Ok(()),
@@ -285,9 +284,9 @@ impl Link {
         let mut tx = self.outbound.lock();
         loop {
             let waits = tx.push_control(&self.calls)?;
-            let most = tx.records.most();
-            if waits.is_none() && tx.records.has_room(most)? {
-                tx.records.ring().awake();
+            let most = record::most(&tx.ring);
+            if waits.is_none() && record::has_room(&mut tx.ring, most)? {
+                tx.ring.awake();
                 self.outbound.stall(false);
                 if self.calls.has_control() {
                     self.outbound.stall(true);
@@ -321,18 +320,18 @@ impl Link {
         mut tx: MutexGuard<'a, Tx>,
         len: usize,
     ) -> Result<(MutexGuard<'a, Tx>, bool), Broken> {
-        let Tx { records, spin, .. } = &mut *tx;
+        let Tx { ring, spin, .. } = &mut *tx;
         let there = match spin.plan(self.bell().same_cpu()) {
             Plan::Sleep => false,
-            Plan::Spin(budget) => spin.spin(budget, || records.has_room(len))?,
+            Plan::Spin(budget) => spin.spin(budget, || record::has_room(ring, len))?,
             Plan::Yield => {
                 // What is on the ring is for the peer to see now, and nothing is locked meanwhile.
-                let wake = records.ring().notify()?;
+                let wake = ring.notify()?;
                 drop(tx);
                 self.ring(wake)?;
                 let turn = self.bell().yield_cpu();
                 tx = self.outbound.lock();
-                let there = tx.records.has_room(len)?;
+                let there = record::has_room(&mut tx.ring, len)?;
                 tx.spin.yielded(turn, there);
                 there
             }

@@ -7,6 +7,7 @@ use partywall_abi::frame::{
     self, END, HEAD, Kind, Limits, NO_DEADLINE, RequestHead, ResponseHead, TRAILERS, Trailers,
 };
 use partywall_abi::limits;
+use partywall_abi::version::Capabilities;
 
 use crate::{Blocked, Connection, Error, Event, Key, NotOpened, Record, Want};
 
@@ -204,8 +205,8 @@ impl World {
         if random.chance(4) {
             // Then whoever has memory may wait for a window that others use up: a driver ends
             // one of them after some time, and this one has enough for all.
-            caller.without_room();
-            service.without_room();
+            caller.agree(Capabilities::NONE);
+            service.agree(Capabilities::NONE);
             memory = usize::MAX;
         }
         let calls = 1 + random.below(9);
@@ -350,8 +351,8 @@ impl World {
         }
         let head = !call.headed;
         let most = end.out.bytes.min(ZEROS.len()) / 2 - 256;
-        let whole = head && call.left <= most;
-        let permit = match end.connection.reserve(key, Want { head, data: call.left, whole }) {
+        let want = Want { head, data: call.left, end: true, most: 2 * most };
+        let permit = match end.connection.reserve(key, want) {
             Ok(permit) => permit,
             Err(Blocked::Stopped) => {
                 call.sent_all = true;

@@ -64,8 +64,7 @@ impl Stop {
             _ = self.quit.recv() => ExitCode::from(131),
             _ = hang_up => ExitCode::from(129),
             Ok(error) = &mut self.unsaid, if self.said => {
-                self.said = false;
-                crate::remark(&format!("partywall: standard output: {error}; everything is stopped"));
+                self.is_unheard(&error);
                 return ExitCode::FAILURE;
             }
             _ = &mut self.coordinated, if self.coordinates => {
@@ -86,9 +85,19 @@ impl Stop {
         self.signals > 1
     }
 
-    /// Whether standard output can be written, as far as is known.
-    pub(super) fn is_heard(&self) -> bool {
+    /// Whether all of standard output that was to be written until now could be.
+    pub(super) fn is_heard(&mut self) -> bool {
+        if self.said
+            && let Ok(error) = self.unsaid.try_recv()
+        {
+            self.is_unheard(&error);
+        }
         self.said
+    }
+
+    fn is_unheard(&mut self, error: &io::Error) {
+        self.said = false;
+        crate::remark(&format!("partywall: standard output: {error}; everything is stopped"));
     }
 
     /// What this comes to. Once a signal has come it may take [`LAST_WORDS`], and none after that.

@@ -1,4 +1,5 @@
 use partywall_abi::control;
+use partywall_abi::frame::Kind;
 use partywall_abi::name::MethodSet;
 use partywall_call::cases;
 

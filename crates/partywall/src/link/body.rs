@@ -142,7 +142,7 @@ mod tests {
     use super::*;
     use crate::link::account::{Accounts, Bounds};
     use crate::link::calls::Accepted;
-    use crate::link::record::Record;
+    use crate::link::inbound::Record;
     use crate::link::wake::Ring;
     use partywall_abi::frame::{self as frames, END, HEAD, Kind, RequestHead, ResponseHead};
     use partywall_abi::layout::Geometry;

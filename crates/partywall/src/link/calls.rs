@@ -26,9 +26,9 @@ use partywall_call::{Blocked, Connection, Control, Event, Key, NotOpened, Permit
 use tonic::{Code, Status};
 
 use super::account::{Account, USER_SHARE};
+use super::inbound::Record;
 use super::mailbox::{self, Answer, Mailbox, Part, Taken, Trailers};
 use super::places::{Place, Queue};
-use super::record::Record;
 use crate::lock::lock;
 
 /// Places that a service's link has without leasing them.
@@ -141,9 +141,7 @@ impl Calls {
 
     /// Announces to the peer only what it knows, as both ends have agreed.
     pub(super) fn agree(&self, capabilities: Capabilities) {
-        if !capabilities.contains(Capabilities::ROOM) {
-            lock(&self.state).connection.without_room();
-        }
+        lock(&self.state).connection.agree(capabilities);
     }
 
     /// How many calls are open, or were a moment ago.

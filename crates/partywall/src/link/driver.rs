@@ -33,8 +33,8 @@ use partywall_shm::spin::Plan;
 
 use super::Link;
 use super::broken::Broken;
+use super::inbound::Record;
 use super::inbound::Rx;
-use super::record::Record;
 
 /// Records a reader takes before it lets other tasks run.
 pub(super) const TURN: u32 = 128;

@@ -12,17 +12,27 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
+use bytes::Bytes;
 use partywall_abi::layout::SleepMode;
 use partywall_abi::sync::{AtomicBool, AtomicU64, Ordering};
-use partywall_shm::ring::{Violation, Wake};
+use partywall_shm::ring::{Consumer, Violation, Wake};
 use partywall_shm::spin::{Plan, Spin};
 
-use super::record::{In, Record};
+use super::record;
 use crate::lock::lock;
+
+/// A record that was taken off a ring: copied, not yet understood.
+pub(super) struct Record {
+    pub(super) kind: u8,
+    pub(super) flags: u8,
+    pub(super) stream: u32,
+    /// As long as the record: what is kept of it keeps no more than it alive.
+    pub(super) payload: Bytes,
+}
 
 /// The reading half.
 pub(super) struct Rx {
-    records: In,
+    ring: Consumer,
     /// What was learned of waiting for records.
     pub(super) spin: Spin,
     /// Something was released since the producer was last looked after.
@@ -34,16 +44,12 @@ pub(super) struct Rx {
 impl Rx {
     /// Whether a record is there.
     pub(super) fn ready(&self) -> bool {
-        self.records.ready()
+        self.ring.ready()
     }
 
     /// What a peer that waits for room needs, after records have been taken.
     pub(super) fn notify(&mut self) -> Result<Wake, Violation> {
-        if std::mem::take(&mut self.released) {
-            self.records.ring().notify()
-        } else {
-            Ok(Wake::Done)
-        }
+        if std::mem::take(&mut self.released) { self.ring.notify() } else { Ok(Wake::Done) }
     }
 }
 
@@ -57,8 +63,8 @@ pub(super) struct Inbound {
 }
 
 impl Inbound {
-    pub(super) fn new(records: In) -> Self {
-        let rx = Rx { records, spin: Spin::default(), released: false, asked: None };
+    pub(super) fn new(ring: Consumer) -> Self {
+        let rx = Rx { ring, spin: Spin::default(), released: false, asked: None };
         Self {
             rx: Mutex::new(rx),
             need_wakeup: AtomicBool::new(false),
@@ -82,11 +88,13 @@ impl Inbound {
 
     /// Takes one record off the ring.
     pub(super) fn take(&self, rx: &mut Rx) -> Result<Option<Record>, Violation> {
-        let Some(record) = rx.records.take()? else { return Ok(None) };
+        let mut payload = Vec::new();
+        let Some(d) = record::take(&mut rx.ring, &mut payload)? else { return Ok(None) };
         rx.released = true;
-        let received = self.received.load(Ordering::Relaxed) + record.payload.len() as u64;
+        let received = self.received.load(Ordering::Relaxed) + payload.len() as u64;
         self.received.store(received, Ordering::Relaxed);
-        Ok(Some(record))
+        let payload = payload.into();
+        Ok(Some(Record { kind: d.kind, flags: d.flags, stream: d.stream, payload }))
     }
 
     /// Bytes that came so far.
@@ -106,7 +114,7 @@ impl Inbound {
 
     /// Takes the flag back: somebody looks.
     pub(super) fn awake(&self, rx: &mut Rx) {
-        rx.records.ring().awake();
+        rx.ring.awake();
         self.need_wakeup.store(false, Ordering::Relaxed);
     }
 
@@ -118,7 +126,7 @@ impl Inbound {
 
     /// Sets the flag; false when a record is there.
     pub(super) fn sleep(&self, rx: &mut Rx) -> bool {
-        let asleep = rx.records.ring().prepare_sleep(SleepMode::Doorbell);
+        let asleep = rx.ring.prepare_sleep(SleepMode::Doorbell);
         self.need_wakeup.store(asleep, Ordering::Relaxed);
         self.staying.store(false, Ordering::Relaxed);
         asleep

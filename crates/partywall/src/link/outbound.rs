@@ -7,19 +7,18 @@
 use std::sync::{Mutex, MutexGuard};
 use std::task::{Context, Waker};
 
-use partywall_abi::layout::SleepMode;
 use partywall_abi::sync::{AtomicBool, Ordering};
-use partywall_shm::ring::Violation;
+use partywall_shm::ring::{Producer, Violation};
 use partywall_shm::spin::Spin;
 
 use super::broken::Broken;
 use super::calls::{self, Calls};
-use super::record::Out;
+use super::record;
 use crate::lock::lock;
 
 /// The writing half.
 pub(super) struct Tx {
-    pub(super) records: Out,
+    pub(super) ring: Producer,
     /// Where heads, trailers and control records are put together.
     pub(super) block: Vec<u8>,
     /// Tasks that wait for room.
@@ -43,7 +42,7 @@ impl Tx {
     /// Sends the control records that are due; the length of the first that has no room.
     pub(super) fn push_control(&mut self, calls: &Calls) -> Result<Option<usize>, Broken> {
         while let Some(control) = calls.control(&mut self.block)? {
-            if !self.records.push_control(&control, &self.block)? {
+            if !record::push_control(&mut self.ring, &control, &self.block)? {
                 return Ok(Some(self.block.len()));
             }
             calls.control_sent();
@@ -53,7 +52,7 @@ impl Tx {
 
     /// Asks to be woken for room for `len` bytes; false when there is some.
     pub(super) fn prepare_sleep(&mut self, len: usize) -> Result<bool, Violation> {
-        self.records.ring().prepare_sleep(len, SleepMode::Doorbell)
+        record::prepare_sleep(&mut self.ring, len)
     }
 }
 
@@ -65,9 +64,9 @@ pub(super) struct Outbound {
 }
 
 impl Outbound {
-    pub(super) fn new(records: Out) -> Self {
+    pub(super) fn new(ring: Producer) -> Self {
         let (block, waiters, spin) = (Vec::with_capacity(256), Vec::new(), Spin::default());
-        let tx = Tx { records, block, waiters, spin, sent: 0 };
+        let tx = Tx { ring, block, waiters, spin, sent: 0 };
         Self { tx: Mutex::new(tx), stalled: AtomicBool::new(false) }
     }
 

@@ -32,6 +32,7 @@ use tonic::Status;
 use super::Link;
 use super::broken::Broken;
 use super::outbound::Tx;
+use super::record;
 use super::wake::Sent;
 use crate::telemetry::Waiting;
 use crate::wire;
@@ -244,11 +245,10 @@ impl Sender {
         }
         let mut tx = link.outbound.lock();
         loop {
-            let most = tx.records.most();
+            let most = record::most(&tx.ring);
             let (head, data) = (self.head.is_some(), self.chunk.len());
-            // Too long for one record together with a head of any length is not whole.
-            let whole = head && self.at_end() && data <= most / 2;
-            let permit = match link.calls.reserve(key, Want { head, data, whole }, cx) {
+            let want = Want { head, data, end: self.at_end(), most };
+            let permit = match link.calls.reserve(key, want, cx) {
                 Ok(permit) => permit,
                 Err(Blocked::Credit { .. }) => {
                     self.waits = self.waits.take().or_else(|| Waiting::begin("credit"));
@@ -284,17 +284,16 @@ impl Sender {
                 }
             }
             let total = tx.block.len() + len;
-            if !tx.records.has_room(total).map_err(Broken::from)? {
+            let Tx { ring, block, .. } = &mut *tx;
+            let Some(slot) = record::reserve(ring, total).map_err(Broken::from)? else {
                 tx = ready!(link.poll_room(cx, tx, total, has_waited))?;
                 continue;
-            }
+            };
             let (sent, due) = link.calls.commit(key, flags, len);
             if !sent {
                 return Poll::Ready(Err(stopped(link)));
             }
-            let Tx { records, block, .. } = &mut *tx;
-            let written = records.push(flags, key.number(), block, &self.chunk[..len]);
-            written.map_err(Broken::from)?;
+            record::write(slot, flags, key.number(), block, &self.chunk[..len]);
             tx.sent += total as u64;
             self.chunk.advance(len);
             let head = self.head.take();

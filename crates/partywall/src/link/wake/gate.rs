@@ -52,7 +52,7 @@ impl Tell for Gate {
             }
             // What others have put there while this thread was inside, and found no other way in.
             let mut tx = link.outbound.lock();
-            let ring = tx.records.ring();
+            let ring = &mut tx.ring;
             ring.not_woken();
             if ring.all_taken()? || !matches!(ring.notify()?, Wake::Doorbell) {
                 return Ok(());
