@@ -34,11 +34,11 @@ use partywall_abi::control::{
 };
 use partywall_abi::name::ServiceName;
 use partywall_abi::security::Security;
-use partywall_shm::threads;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::error::Error;
 use crate::lock::lock;
+use crate::on_a_thread::on_a_thread;
 
 mod again;
 mod conversation;
@@ -211,17 +211,6 @@ pub(crate) async fn get_async(place: &Place, within: Duration) -> Result<Arc<Age
     }
     let place = place.clone();
     on_a_thread(move || get(&place, within)).await
-}
-
-/// Runs what blocks on a thread of its own: one of the runtime's would linger, and wake up to end.
-pub(crate) async fn on_a_thread<T: Send + 'static>(
-    run: impl FnOnce() -> Result<T, Error> + Send + 'static,
-) -> Result<T, Error> {
-    let (tx, rx) = oneshot::channel();
-    let thread = std::thread::Builder::new().name("partywall-connect".into());
-    threads::spawn(thread, move || drop(tx.send(run())))
-        .map_err(|source| Error::Io { what: "starting a thread".into(), source })?;
-    rx.await.unwrap_or(Err(Error::CoordinatorGone("the attempt to connect panicked")))
 }
 
 impl State {

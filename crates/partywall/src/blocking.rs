@@ -39,6 +39,7 @@ use crate::link;
 use crate::link::broken::Broken;
 use crate::link::record;
 use crate::peer::Peer;
+use crate::status;
 use crate::telemetry::{self, Route, Side};
 use crate::wire;
 
@@ -321,7 +322,7 @@ impl Channel {
         let headers = &self.with_own(headers);
         let timeout = wire::parse_timeout(headers);
         if timeout.is_some_and(|timeout| timeout.is_zero()) {
-            return Err(link::caller::expired());
+            return Err(status::expired());
         }
         let at = |t: Duration| Instant::now().checked_add(t);
         // That of the request, which the service is told, and that of the endpoint.
@@ -338,7 +339,7 @@ impl Channel {
                 None => match self.reach(deadline) {
                     Ok(open) => self.open.insert(open),
                     Err(_) if deadline.is_some_and(|at| Instant::now() >= at) => {
-                        return Err(link::caller::expired());
+                        return Err(status::expired());
                     }
                     // The instance was about to go; the next introduction is to another one.
                     Err(error @ Error::Link(_)) if std::mem::take(&mut again) => {

@@ -33,8 +33,9 @@ use tonic::body::Body;
 use tower::Service;
 
 use crate::error::Error;
-use crate::link::caller::{self, Call, Caller};
+use crate::link::caller::{Call, Caller};
 use crate::peer::Peer;
+use crate::status;
 use crate::telemetry::{self, Side};
 
 #[cfg(not(feature = "http2"))]
@@ -392,7 +393,7 @@ async fn connect_and_begin(
         None => begin.await,
         Some(timeout) => match tokio::time::timeout(timeout, begin).await {
             Ok(begun) => begun,
-            Err(_) => Err(caller::expired()),
+            Err(_) => Err(status::expired()),
         },
     };
     begun.unwrap_or_else(|status| State::Failed(Some(status)))

@@ -110,12 +110,15 @@ mod error;
 pub mod fuzz;
 mod link;
 mod lock;
+mod on_a_thread;
 mod peer;
 mod server;
+mod status;
 mod target;
 mod telemetry;
 #[cfg(feature = "http2")]
 mod unix;
+mod waker;
 mod wire;
 
 pub use agent::operator;

@@ -26,7 +26,8 @@
 
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
-use std::task::Waker;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use partywall_abi::control::LinkStats;
 use partywall_abi::sync::{AtomicU64, Ordering};
@@ -65,11 +66,14 @@ use crate::lock::lock;
 use crate::telemetry;
 use account::Account;
 use broken::Broken;
-use calls::{Calls, Due};
+use calls::{Accepted, Calls, Due};
 use doorbell::Listener;
-use inbound::{Inbound, Rx};
+use inbound::{Inbound, Record, Rx};
 use outbound::{Outbound, Tx};
 use wake::{Sent, Tell};
+
+/// Records a reader takes before it lets other tasks run.
+const TURN: u32 = 128;
 
 /// What was counted.
 #[derive(Default)]
@@ -224,7 +228,7 @@ impl Link {
     // ---- telling the peer --------------------------------------------------------------
 
     /// Wakes the peer if it sleeps.
-    fn ring(&self, wake: Wake) -> Result<(), Broken> {
+    fn wake_peer(&self, wake: Wake) -> Result<(), Broken> {
         Ok(self.bell().carry_out(wake)?)
     }
 
@@ -303,6 +307,31 @@ impl Link {
         }
     }
 
+    /// Waits for room for `len` bytes: awake, as was learned, and then asleep. The lock comes back
+    /// when it is worth another try.
+    fn poll_room<'a>(
+        &'a self,
+        cx: &Context<'_>,
+        mut tx: MutexGuard<'a, Tx>,
+        len: usize,
+        has_waited: &mut bool,
+    ) -> Poll<Result<MutexGuard<'a, Tx>, Broken>> {
+        // Others who would send wait for this: the ring is full for them as well.
+        if !std::mem::replace(has_waited, true) {
+            let there;
+            (tx, there) = self.wait_for_room(tx, len)?;
+            if there {
+                return Poll::Ready(Ok(tx));
+            }
+        }
+        self.outbound.stall(true);
+        if self.sleep_for_room(&mut tx, len)? {
+            tx.wait(cx);
+            return Poll::Pending;
+        }
+        Poll::Ready(Ok(tx))
+    }
+
     /// Asks to be woken for room for `len` bytes; false when there is some.
     fn sleep_for_room(&self, tx: &mut Tx, len: usize) -> Result<bool, Broken> {
         if self.bell().must_drain() {
@@ -328,7 +357,7 @@ impl Link {
                 // What is on the ring is for the peer to see now, and nothing is locked meanwhile.
                 let wake = ring.notify()?;
                 drop(tx);
-                self.ring(wake)?;
+                self.wake_peer(wake)?;
                 let turn = self.bell().yield_cpu();
                 tx = self.outbound.lock();
                 let there = record::has_room(&mut tx.ring, len)?;
@@ -341,10 +370,28 @@ impl Link {
 
     // ---- reading -----------------------------------------------------------------------
 
+    /// Hands one record to the call it belongs to. The call `own`, which does this itself, is not
+    /// woken; whether it has a part of its answer now.
+    fn deliver(&self, record: Record, own: Option<Key>) -> Result<bool, Broken> {
+        let (accepted, due) = self.calls.accept(record, own)?;
+        self.send_control(due);
+        Ok(matches!(accepted, Accepted::Answered))
+    }
+
+    /// Gives the CPU to the peer, with nothing locked; how long, and whether a record is there
+    /// afterwards.
+    fn yield_cpu(&self) -> (Duration, bool) {
+        let turn = self.bell().yield_cpu();
+        let mut rx = self.inbound.lock();
+        let there = rx.ready();
+        rx.spin.yielded(turn, there);
+        (turn.1, there)
+    }
+
     /// Looks after a peer that waits for room.
     fn after_release(&self, rx: &mut Rx) -> Result<(), Broken> {
         let wake = rx.notify()?;
-        self.ring(wake)
+        self.wake_peer(wake)
     }
 
     /// Sets the need-wakeup flag; false when a record is there.

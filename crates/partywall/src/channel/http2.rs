@@ -38,9 +38,9 @@ use tower::ServiceExt;
 
 use super::settings::Answer;
 use crate::error::chain;
-use crate::link::caller::expired;
-use crate::link::mailbox::register;
 use crate::lock::lock;
+use crate::status::expired;
+use crate::waker::register;
 use crate::wire;
 
 /// How often a call is sent that no server has seen.

@@ -22,7 +22,7 @@ use tower::limit::{ConcurrencyLimitLayer, RateLimitLayer};
 use tower::util::BoxService;
 use tower::{BoxError, Service, ServiceBuilder};
 
-use crate::link::caller::expired;
+use crate::status::expired;
 use crate::telemetry::HeadDue;
 use crate::wire;
 

@@ -39,9 +39,7 @@ mod leader;
 
 use super::body::{WholeAnswer, frame};
 use super::broken::Broken;
-use super::calls::Accepted;
 use super::driver::Driver;
-use super::inbound::Record;
 use super::mailbox::Answer;
 use super::places;
 use super::receiver::{Came, Receiver};
@@ -49,9 +47,11 @@ use super::sender::{SendError, Sender};
 use super::wake::gate::Gate;
 use super::wake::{Ring, Tell};
 use super::{Link, watch};
-use crate::agent::{self, End, Linked, Tracked};
+use crate::agent::{End, Linked, Tracked};
 use crate::domain;
 use crate::error::Error;
+use crate::on_a_thread::on_a_thread;
+use crate::status;
 use crate::telemetry::{self, Route, Side};
 use crate::wire;
 
@@ -131,7 +131,7 @@ pub(crate) async fn open(
     let number = linked.terms.link;
     let capabilities = linked.terms.capabilities;
     // Filling the outboxes takes the kernel's time, which is no runtime's.
-    let (pending, tracked) = agent::on_a_thread(move || fill(linked)).await?;
+    let (pending, tracked) = on_a_thread(move || fill(linked)).await?;
     tracked.adopted(domain::security(reported, None));
     let ends = opened(pending, within).await?;
     let gate = domain::Gate::take(number);
@@ -240,16 +240,6 @@ impl Drop for Drive {
     }
 }
 
-impl Link {
-    /// Hands one record to the call it belongs to. The call `own`, which does this itself, is not
-    /// woken; whether it has a part of its answer now.
-    fn deliver(&self, record: Record, own: Option<Key>) -> Result<bool, Broken> {
-        let (accepted, due) = self.calls.accept(record, own)?;
-        self.send_control(due);
-        Ok(matches!(accepted, Accepted::Answered))
-    }
-}
-
 impl Caller {
     /// Whether new calls may be sent here.
     pub(crate) fn usable(&self) -> bool {
@@ -291,7 +281,7 @@ impl Caller {
     ) -> Result<Box<Call>, Refused> {
         let timeout = wire::parse_timeout(request.headers());
         if timeout.is_some_and(|timeout| timeout.is_zero()) {
-            return Err(Refused::Status(expired()));
+            return Err(Refused::Status(status::expired()));
         }
         // One call may be kept without being polled, and have been woken for what is there.
         if self.link.calls.open_calls() <= 1 {
@@ -320,11 +310,6 @@ impl Caller {
             spun: false,
         }))
     }
-}
-
-/// The status of a call whose deadline has passed here.
-pub(crate) fn expired() -> Status {
-    Status::deadline_exceeded("the deadline passed before the answer came")
 }
 
 /// A call that is open, or was. Dropping it before its end cancels the call.
@@ -423,7 +408,7 @@ impl Call {
         }
         if open.poll_expired(cx).is_ready() {
             open.cancel(Code::DeadlineExceeded);
-            return Poll::Ready(Err(expired()));
+            return Poll::Ready(Err(status::expired()));
         }
         Poll::Pending
     }
@@ -521,7 +506,7 @@ impl Body for ResponseBody {
         }
         if call.poll_expired(cx).is_ready() {
             call.cancel(Code::DeadlineExceeded);
-            return Poll::Ready(Some(Err(expired())));
+            return Poll::Ready(Some(Err(status::expired())));
         }
         call.caller.park();
         // What that has brought is taken now, not after a wake-up that came before this task

@@ -13,9 +13,9 @@ use tokio::io::Ready;
 use tokio::io::unix::AsyncFd;
 
 use super::broken::Broken;
-use super::mailbox::register;
 use super::watch;
 use crate::lock::lock;
+use crate::waker::register;
 
 /// Who is woken when the link's socket becomes readable.
 #[derive(Default)]

@@ -32,12 +32,11 @@ use partywall_abi::sync::spin_hint;
 use partywall_shm::spin::Plan;
 
 use super::Link;
+use super::TURN;
 use super::broken::Broken;
 use super::inbound::Record;
 use super::inbound::Rx;
 
-/// Records a reader takes before it lets other tasks run.
-pub(super) const TURN: u32 = 128;
 /// How long a driver leaves the CPU to the peer in one poll, and how often.
 const YIELD_TIME: Duration = Duration::from_micros(100);
 const YIELDS: u32 = 16;
@@ -228,18 +227,6 @@ enum Awake {
     NotYet,
     /// It is time to sleep.
     No,
-}
-
-impl Link {
-    /// Gives the CPU to the peer, with nothing locked; how long, and whether a record is there
-    /// afterwards.
-    pub(super) fn yield_cpu(&self) -> (Duration, bool) {
-        let turn = self.bell().yield_cpu();
-        let mut rx = self.inbound.lock();
-        let there = rx.ready();
-        rx.spin.yielded(turn, there);
-        (turn.1, there)
-    }
 }
 
 /// Lets every other task run, the runtime's main one too, which `wake_by_ref` would not.

@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+use crate::waker::register;
 use bytes::{Bytes, BytesMut};
 use partywall_abi::frame::OwnedMetadata;
 use tonic::Status;
@@ -256,14 +257,6 @@ impl Mailbox {
     pub(super) fn is_drained(&self) -> bool {
         self.ended && !self.has_data() && self.trailers.is_none() && self.error.is_none()
     }
-}
-
-/// Remembers a waker, without cloning one that is there already; the one whose place it takes.
-pub(crate) fn register(slot: &mut Option<Waker>, cx: &Context<'_>) -> Option<Waker> {
-    if slot.as_ref().is_some_and(|w| w.will_wake(cx.waker())) {
-        return None;
-    }
-    slot.replace(cx.waker().clone())
 }
 
 #[cfg(test)]

@@ -16,7 +16,6 @@
 //! were permitted. Whatever the sender waits for, what it had by then has been sent.
 
 use std::pin::Pin;
-use std::sync::MutexGuard;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
@@ -346,33 +345,6 @@ fn stopped(link: &Link) -> SendError {
 impl From<Broken> for SendError {
     fn from(why: Broken) -> Self {
         Self::Broken(why)
-    }
-}
-
-impl Link {
-    /// Waits for room for `len` bytes: awake, as was learned, and then asleep. The lock comes back
-    /// when it is worth another try.
-    fn poll_room<'a>(
-        &'a self,
-        cx: &Context<'_>,
-        mut tx: MutexGuard<'a, Tx>,
-        len: usize,
-        has_waited: &mut bool,
-    ) -> Poll<Result<MutexGuard<'a, Tx>, Broken>> {
-        // Others who would send wait for this: the ring is full for them as well.
-        if !std::mem::replace(has_waited, true) {
-            let there;
-            (tx, there) = self.wait_for_room(tx, len)?;
-            if there {
-                return Poll::Ready(Ok(tx));
-            }
-        }
-        self.outbound.stall(true);
-        if self.sleep_for_room(&mut tx, len)? {
-            tx.wait(cx);
-            return Poll::Pending;
-        }
-        Poll::Ready(Ok(tx))
     }
 }
 

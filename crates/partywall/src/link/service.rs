@@ -47,11 +47,12 @@ pub(crate) mod task;
 use inline::{HandOn, History, Inside};
 use task::{Step, Task};
 
+use super::TURN;
 use super::account::{Account, Accounts};
 use super::body::{RequestBody, WholeBody};
 use super::broken::Broken;
 use super::calls::{Accepted, Opened};
-use super::driver::{Driver, TURN};
+use super::driver::Driver;
 use super::inbound::Record;
 use super::receiver::Receiver;
 use super::sender::Sender;

@@ -36,6 +36,6 @@ pub(super) struct Ring;
 
 impl Tell for Ring {
     fn tell(&self, link: &Link, _sent: Option<Sent<'_>>) -> Result<(), Broken> {
-        link.ring(Wake::Doorbell)
+        link.wake_peer(Wake::Doorbell)
     }
 }

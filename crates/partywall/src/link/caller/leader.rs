@@ -20,8 +20,8 @@ use partywall_call::Key;
 use partywall_shm::spin::Plan;
 
 use super::Caller;
+use crate::link::TURN;
 use crate::link::broken::Broken;
-use crate::link::driver::TURN;
 use crate::link::inbound::Rx;
 
 /// Calls after which one that had company counts as alone again.

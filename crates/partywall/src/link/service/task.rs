@@ -13,6 +13,7 @@ use tonic::{Code, Status};
 
 use super::{Handler, Method, Service};
 use crate::link::sender::{SendError, Sender};
+use crate::status;
 
 #[expect(clippy::large_enum_variant, reason = "a call that ends at its first poll is never moved")]
 pub(super) enum Step {
@@ -55,7 +56,7 @@ impl Future for Task {
                 }
             {
                 this.deadline = None;
-                this.step = Step::Answer(Sender::status(expired()));
+                this.step = Step::Answer(Sender::status(status::expired_in_service()));
             }
             match &mut this.step {
                 Step::Handle(handler) => {
@@ -70,7 +71,7 @@ impl Future for Task {
                     this.step = Step::Answer(match polled {
                         Ok(Poll::Pending) => return Poll::Pending,
                         Ok(Poll::Ready(response)) => Sender::response(response),
-                        Err(_) => Sender::status(panicked()),
+                        Err(_) => Sender::status(status::panicked()),
                     });
                 }
                 Step::Answer(sender) => {
@@ -89,7 +90,7 @@ impl Future for Task {
                         }
                         Ok(Poll::Ready(Err(_))) => return this.end(Code::Cancelled as u8),
                         Err(_) => {
-                            link.send_control(link.calls.reset(key, panicked()));
+                            link.send_control(link.calls.reset(key, status::panicked()));
                             return this.end(Code::Internal as u8);
                         }
                     }
@@ -98,16 +99,6 @@ impl Future for Task {
             }
         }
     }
-}
-
-/// The status of a call whose deadline has passed in the service.
-pub(crate) fn expired() -> Status {
-    Status::deadline_exceeded("the deadline passed in the service")
-}
-
-/// The status of a call whose handler, or the body of whose answer, has panicked.
-pub(crate) fn panicked() -> Status {
-    Status::internal("the handler panicked")
 }
 
 impl Task {

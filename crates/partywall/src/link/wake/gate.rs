@@ -30,10 +30,10 @@ impl Gate {
 impl Tell for Gate {
     fn tell(&self, link: &Link, sent: Option<Sent<'_>>) -> Result<(), Broken> {
         let Some(sent) = sent.filter(|sent| domain::has_time(sent.due)) else {
-            return link.ring(Wake::Doorbell);
+            return link.wake_peer(Wake::Doorbell);
         };
         let Some(method) = lock(&self.predictor).predict(sent.path) else {
-            return link.ring(Wake::Doorbell);
+            return link.wake_peer(Wake::Doorbell);
         };
         // An answer that is there when this thread comes back needs no bell.
         if link.inbound.needs_wakeup()
@@ -48,7 +48,7 @@ impl Tell for Gate {
                 lock(&self.predictor).learn(method, waits);
             }
             if !taken {
-                return link.ring(Wake::Doorbell);
+                return link.wake_peer(Wake::Doorbell);
             }
             // What others have put there while this thread was inside, and found no other way in.
             let mut tx = link.outbound.lock();
@@ -61,7 +61,7 @@ impl Tell for Gate {
             drop(tx);
             // The service says that it takes records, and takes none.
             if std::mem::replace(&mut seen, taken) == taken || link.closed().is_some() {
-                return link.ring(Wake::Doorbell);
+                return link.wake_peer(Wake::Doorbell);
             }
         }
     }

@@ -22,9 +22,9 @@ use tonic::transport::server::Connected;
 
 use super::connections::{Connection, Heard, Open};
 use crate::dispatch::{BoxError, Dispatch};
-use crate::link::service::task;
 use crate::peer::Deadline;
 use crate::server::options::Options;
+use crate::status;
 use crate::telemetry::{self, Route, Side};
 use crate::wire;
 
@@ -138,12 +138,12 @@ fn answer(
             Ok(mut handler) => {
                 std::future::poll_fn(|cx| {
                     if is_over(&mut timer, cx) {
-                        return Poll::Ready(Err(task::expired()));
+                        return Poll::Ready(Err(status::expired_in_service()));
                     }
                     let polled =
                         std::panic::catch_unwind(AssertUnwindSafe(|| handler.as_mut().poll(cx)));
                     polled.map_or_else(
-                        |_| Poll::Ready(Err(task::panicked())),
+                        |_| Poll::Ready(Err(status::panicked())),
                         |polled| polled.map(Ok),
                     )
                 })
@@ -215,7 +215,7 @@ impl http_body::Body for Answered {
             return Poll::Ready(None);
         }
         if is_over(&mut this.timer, cx) {
-            return Poll::Ready(Some(this.end(task::expired())));
+            return Poll::Ready(Some(this.end(status::expired_in_service())));
         }
         let body = Pin::new(&mut this.body);
         let polled = std::panic::catch_unwind(AssertUnwindSafe(|| body.poll_frame(cx)));
@@ -231,7 +231,7 @@ impl http_body::Body for Answered {
                 }
             })),
             Ok(Poll::Ready(Some(Err(status)))) => Some(this.end(status)),
-            Err(_) => Some(this.end(task::panicked())),
+            Err(_) => Some(this.end(status::panicked())),
         })
     }
 
