@@ -458,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_and_a_network_differ_where_they_should() {
+    fn ring_and_network_differ_in_confidentiality() {
         let ring = Security::HIGHEST;
         let short = Security::NETWORK.shortfall(&ring).unwrap();
         assert_eq!(short.to_string(), "confidentiality `host` is required, and there is `open`");

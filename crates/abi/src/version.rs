@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn capabilities_are_told_by_name_and_unknown_ones_have_no_effect() {
+    fn capabilities_have_names_and_unknown_ones_no_effect() {
         let newer = Capabilities::from_bits(0x8001);
         assert_eq!(newer.to_string(), "room, 0x8000");
         assert_eq!(alloc::format!("{:?}", Capabilities::NONE), "Capabilities(none)");

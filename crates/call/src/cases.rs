@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn each_rule_is_broken_by_somebody_and_seen() {
+    fn each_rule_has_a_case_that_breaks_it() {
         let mut broken = HashSet::new();
         for case in callers() {
             let limits = Limits { streams: STREAMS, window: limits::LINK_WINDOW };

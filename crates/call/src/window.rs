@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn room_is_never_taken_back_and_credit_is_no_more_than_the_window() {
+    fn announced_room_never_shrinks_and_credit_fits_the_window() {
         let mut send = Send::new();
         send.room(10).unwrap();
         assert_eq!(send.allowed(0), (10, true));

@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_principal_that_covers_strangers_is_told_by_check() {
+    fn check_names_a_principal_that_covers_strangers() {
         let text = "[principal.nobody]\nuid = 65534\n[principal.web]\nuid = 1000\n\
                     [service.a]\nregister = ['web']\n[service.a.call]\nnobody = ['*']\n";
         let said = checked(Path::new("p.toml"), &Policy::parse("p.toml", text).unwrap());

@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_says_which_socket_and_why_that_one_and_what_is_there() {
+    fn socket_error_names_path_its_source_and_what_is_there() {
         let dir = tempfile::tempdir().unwrap();
         let text = said(dir.path(), &From::Flag);
         assert!(text.contains("(given by --socket): this is a directory, and no socket"), "{text}");

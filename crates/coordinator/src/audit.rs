@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_nobody_takes_are_counted_and_hold_nobody_up() {
+    fn unwritten_lines_are_counted_and_delay_nobody() {
         struct Stuck(std::sync::mpsc::Receiver<()>);
         impl Write for Stuck {
             fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {

@@ -266,7 +266,7 @@ mod tests {
     const HOLDS: bool = true;
 
     #[test]
-    fn each_end_is_let_go_when_it_holds_nothing_more() {
+    fn end_is_released_when_it_holds_no_memory() {
         let mut m = Memories::default();
         let (caller, server) = link(&mut m, 1);
         m.over(1, [true, false], Instant::now());
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_keeps_what_it_reads_is_charged_and_not_its_peer() {
+    fn reader_that_keeps_memory_is_charged_and_its_peer_is_not() {
         let both = [
             (Role::Caller, Role::Server, [true, false]),
             (Role::Server, Role::Caller, [false, true]),

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_is_never_read_holds_up_its_own_user_only() {
+    fn program_that_cannot_be_read_delays_its_own_user_only() {
         let gate = Arc::<Gate>::default();
         let (mut m, reports) = measuring(&gate);
         let job = |token, uid, pid| Job { token, account: Account::User(uid), pid };

@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_leaves_so_much_unread_is_not_read_any_more() {
+    fn process_with_too_much_unread_is_not_read() {
         let (mut peer, _theirs) = peer();
         for _ in 0..UNREAD {
             assert!(peer.listens());

@@ -544,7 +544,7 @@ mod tests {
     }
 
     #[test]
-    fn a_charge_counts_until_it_is_dropped_and_all_handles_are_one_account() {
+    fn charge_counts_until_drop_and_handles_share_one_account() {
         let q = quotas(1000);
         let one = user(&q, 1).charge(Resource::Links, 99).unwrap();
         let mut two = user(&q, 1).charge(Resource::Links, 1).unwrap();
@@ -564,7 +564,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_has_connections_and_served_links_up_to_their_limits_and_no_more() {
+    fn user_has_connections_and_served_links_up_to_the_limits() {
         let q = Quotas::new(Totals::for_descriptors(1 << 20), Limits::default(), 0);
         for (resource, most) in [(Resource::Connections, 4096), (Resource::Served, 16 * 1024)] {
             let usage = user(&q, 1);
@@ -576,7 +576,7 @@ mod tests {
     }
 
     #[test]
-    fn however_many_take_all_they_can_a_share_is_left_for_the_next() {
+    fn next_account_has_a_share_whatever_others_take() {
         let q = quotas(64);
         let mut held = Vec::new();
         for (uid, share) in [(1, 32), (2, 16), (3, 8), (4, 4), (5, 2), (6, 1)] {
@@ -646,7 +646,7 @@ mod tests {
     }
 
     #[test]
-    fn a_principal_with_a_quota_has_its_own_limits_and_its_own_account() {
+    fn principal_with_a_quota_has_own_limits_and_account() {
         let q = quotas(1000);
         let own = Limits { links: 3, ..Limits::default() };
         let web = q.account(Account::Principal("web".into()), Some(&own));

@@ -170,7 +170,7 @@ mod tests {
 
     /// The rows of docs/metrics.md that are about this crate.
     #[test]
-    fn the_documented_metrics_of_the_coordinator_are_those_that_there_are() {
+    fn documented_metrics_of_the_coordinator_are_those_that_exist() {
         let there_are = ALL.map(|(name, kind, unit, meaning)| {
             let kind = format!("{kind:?}").to_lowercase();
             [name.to_owned(), kind, unit.as_str().to_owned(), meaning.to_owned()]
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn accounts_beyond_the_first_ones_have_one_label_and_those_that_are_gone_have_nothing() {
+    fn later_accounts_share_a_label_and_gone_ones_have_none() {
         let recorder = PrometheusBuilder::new().build_recorder();
         let handle = recorder.handle();
         let _here = metrics::set_default_local_recorder(&recorder);

@@ -287,7 +287,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_visit_comes_back_as_it_was_and_a_wrong_word_says_nothing() {
+    fn visit_result_round_trips_and_a_wrong_word_is_nothing() {
         for taken in [false, true] {
             for waits in [None, Some(false), Some(true)] {
                 let visited = Visited { taken, waits };
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_in_a_hurry_does_not_go_in() {
+    fn call_near_its_deadline_does_not_use_the_gate() {
         assert!(has_time(None));
         assert!(has_time(Some(Instant::now() + Duration::from_secs(1))));
         assert!(!has_time(Some(Instant::now() + LIMIT)));

@@ -413,7 +413,7 @@ mod tests {
 
     /// Who each error blames, its code, and what its text says to do.
     #[test]
-    fn each_error_has_a_code_and_blames_somebody_and_names_the_remedy() {
+    fn errors_have_a_code_a_blame_and_a_remedy() {
         let io = || io::Error::from(io::ErrorKind::NotFound);
         let text = || "remedy: ask".to_owned();
         let place = || "/x".to_owned();
@@ -512,7 +512,7 @@ mod tests {
 
     /// The coordinator's refusals, by code, of a link and of other things.
     #[test]
-    fn a_refusal_is_told_apart_by_its_code() {
+    fn refusals_become_variants_by_their_code() {
         let of = |code| Error::no_link(code, String::new());
         assert!(matches!(of(Code::NotFound), Error::NotServed { .. }));
         assert!(matches!(of(Code::Unavailable), Error::NotTaken { .. }));

@@ -221,7 +221,7 @@ mod tests {
 
     /// The thread that read one closed it, for as long as its sender liked.
     #[tokio::test]
-    async fn a_descriptor_in_a_stream_holds_its_reader_up_neither_then_nor_at_the_end() {
+    async fn descriptor_in_a_stream_blocks_its_reader_never() {
         let begin = Instant::now();
         let all = [(&b""[..], false), (b"before it", false), (b"", true), (b"before it", true)];
         for (before, out_of_band) in all {

@@ -541,7 +541,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_that_does_not_fit_is_said() {
+    fn head_over_the_limit_is_an_error() {
         let mut out = Vec::new();
         let mut h = HeaderMap::new();
         h.insert("x", HeaderValue::try_from("x".repeat(limits::HEAD_BYTES)).unwrap());
@@ -618,7 +618,7 @@ mod tests {
     }
 
     #[test]
-    fn the_code_of_a_status_survives_details_and_metadata_of_any_length() {
+    fn status_code_survives_details_and_metadata_of_any_length() {
         for len in [11_000, 12_000, 100_000] {
             let details = Status::with_details(Code::DataLoss, "why", vec![1; len].into());
             let back = sent(&details);
@@ -637,7 +637,7 @@ mod tests {
     }
 
     #[test]
-    fn details_that_are_no_base64_go_nowhere_whatever_the_status_is() {
+    fn details_that_are_not_base64_are_dropped_for_each_status() {
         for code in ["0", "5", "99"] {
             let mut h = HeaderMap::new();
             h.insert(GRPC_STATUS, HeaderValue::from_static(code));

@@ -82,7 +82,7 @@ mod tests {
     const G: Geometry = Geometry::DEFAULT;
 
     #[test]
-    fn the_holder_is_who_has_a_descriptor_or_a_mapping() {
+    fn holder_has_a_descriptor_or_a_mapping() {
         let Handout { writer, reader, kept } = memory::create(G).unwrap();
         assert_eq!(kept.holder().unwrap(), Holder::Writer);
         let outbox = memory::adopt(writer.as_fd(), G).unwrap();

@@ -281,7 +281,7 @@ mod tests {
     };
 
     #[test]
-    fn the_whole_way() {
+    fn outbox_goes_from_maker_to_owner_and_reader() {
         let Handout { writer, reader, kept } = create(G).unwrap();
         assert!(matches!(kept.sealed(G), Err(OutboxError::Seals { .. })));
         let outbox = adopt(writer.as_fd(), G).unwrap();
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fresh_outbox_cannot_be_shrunk_grown_or_given_blocks_beyond_its_end() {
+    fn fresh_outbox_cannot_shrink_grow_or_get_blocks_past_its_end() {
         let Handout { writer, reader, .. } = create(G).unwrap();
         assert!(rustix::fs::ftruncate(&writer, 0).is_err());
         assert!(rustix::fs::ftruncate(&writer, 1 << 20).is_err());

@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_hears_of_bells_and_of_the_end() {
+    fn source_is_notified_of_bells_and_the_end() {
         let (a, b) = socket::pair().unwrap();
         let (tx, rx) = mpsc::sync_channel(10);
         let tell = Arc::new(Tell(tx, b.try_clone().unwrap()));
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_hears_of_room_while_it_wants_to() {
+    fn source_is_notified_of_room_while_it_asks() {
         let (_a, b) = socket::pair().unwrap();
         let (tx, rx) = mpsc::channel();
         let r = register(Arc::new(b), Arc::new(Room(tx))).unwrap();

@@ -134,7 +134,7 @@ fn death_wakes_a_sleeper_and_what_was_sent_before_counts() {
 }
 
 #[test]
-fn a_sender_without_room_hears_of_the_death() {
+fn sender_without_room_is_woken_by_the_death() {
     let (a, b) = local_pair(Geometry::new(2, 64).unwrap()).unwrap();
     let mut a = Link::new(a).unwrap();
     let killer = std::thread::spawn(move || {

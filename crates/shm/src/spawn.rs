@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_says_what_it_says_where_it_is_to() {
+    fn program_writes_to_the_output_that_it_is_given() {
         use std::io::Read;
         let (mut out, to_out) = io::pipe().unwrap();
         let (mut errors, to_errors) = io::pipe().unwrap();

@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_spin_ends_with_what_it_waits_for_with_an_error_or_with_its_budget() {
+    fn spin_ends_on_success_error_or_budget() {
         let mut s = Spin::default();
         let mut looks = 0;
         let found = s.spin(SHORTEST, || {
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn misses_end_it_and_retries_grow_rare() {
+    fn misses_end_spinning_and_retries_grow_rare() {
         let mut s = Spin::default();
         for _ in 0..3 {
             assert!(spins(s.plan(false)));

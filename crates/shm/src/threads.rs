@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn no_signal_that_a_program_may_wait_for_is_delivered_on_a_thread_of_the_library() {
+    fn threads_of_the_library_take_no_signals_of_the_program() {
         let before = blocked();
         let there = spawn(Builder::new(), blocked).unwrap().join().unwrap();
         for signal in BLOCKED {

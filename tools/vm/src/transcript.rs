@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_and_files_are_told_apart() {
+    fn programs_and_files_are_distinguished() {
         let transcript = read(WHOLE);
         assert_eq!(transcript.faults(), [""; 0]);
         let [a, b] = transcript.runs() else { panic!("{transcript:?}") };

@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn test_binaries_are_told_from_others() {
+    fn test_binaries_are_distinguished_from_others() {
         let metadata = json!({ "packages": [{ "id": "p1", "name": "partywall-shm" }] });
         let messages = [
             artifact("p1", "lib", "partywall_shm", true),

@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn failure_and_success_are_told_apart() {
+    fn failure_and_success_are_distinguished() {
         assert!(Cmd::new("true").run().is_ok());
         assert!(Cmd::new("false").run().is_err());
         assert!(Cmd::new("false").read().is_err());

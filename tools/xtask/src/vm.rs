@@ -49,13 +49,13 @@ const TESTS_OF_HOST: &[(&str, &[&str], &[&str])] = &[
         "partywall_system_tests::processes",
         &[
             "a_domain_that_is_killed_fails_its_callers_and_nobody_else",
-            "both_ends_of_a_link_between_domains_and_the_list_say_what_protects_it",
+            "ends_and_list_agree_on_the_security_between_domains",
             "requests_longer_than_a_record_ring_the_bell",
             "stubs_call_another_domain_through_the_gate",
         ],
         &[
             // Times.
-            "a_deadline_inside_a_domain_is_told_in_time_and_ends_no_service",
+            "deadline_in_a_domain_is_reported_in_time_and_ends_no_service",
             "handlers_that_wait_are_seldom_gone_in_for",
             "the_limit_of_visits_is_what_the_environment_says",
         ],

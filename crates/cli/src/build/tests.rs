@@ -166,7 +166,7 @@ fn failures_of_cargo() {
 }
 
 #[test]
-fn a_directory_without_a_workspace() {
+fn directory_without_a_workspace_is_an_error() {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir(dir.path().join("lib")).unwrap();
     let compose = compose(dir.path(), &["package: pw-first"]);

@@ -87,7 +87,7 @@ networks:
 "#;
 
 #[test]
-fn a_whole_file() {
+fn whole_file_is_read() {
     let compose = good(WHOLE);
     assert_eq!(names(&compose), ["wordcount", "client"]);
     assert_eq!(compose.notes, Vec::<String>::new());
@@ -246,7 +246,7 @@ fn isolation_goes_with_domains_and_is_fault_unless_written() {
 }
 
 #[test]
-fn a_program_file_is_beside_the_compose_file_and_excludes_a_package() {
+fn program_path_is_relative_to_the_file_and_excludes_package() {
     let file = |keys: &str| load_text(&with_extension(keys));
     let services = file("      program: bin/a\n      args: [x]\n").unwrap().services;
     let Program::File(At { value, place }) = &services[0].program else { panic!("{services:?}") };

@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn delays_double_up_to_a_limit_and_begin_anew_after_a_good_while() {
+    fn delays_double_up_to_a_limit_and_reset_after_a_long_run() {
         let mut backoff = Backoff::default();
         let mut now = Instant::now();
         let mut delays = Vec::new();

@@ -96,7 +96,7 @@ fn services_and_methods_are_listed_and_described() {
 }
 
 #[test]
-fn each_kind_of_method_answers_over_each_route_and_by_each_source_of_types() {
+fn methods_of_each_kind_answer_on_each_route_with_each_schema() {
     let (all, proto) = (all().to_string(), proto());
     let proto = proto.to_str().unwrap();
     let sources: [(Reflection, &[&str]); 3] = [
@@ -166,7 +166,7 @@ fn begin(running: &Running, target: &str, arguments: &[&str]) -> Child {
 }
 
 #[test]
-fn a_failed_call_tells_code_message_and_details_and_ends_with_the_code() {
+fn failed_call_shows_code_message_details_and_exits_with_code() {
     let running = Running::start(Reflection::V1);
     for target in running.targets() {
         let (code, said) = running.bad(&target, &["test.Kinds/Fail", "--data", "{}"]);
@@ -183,7 +183,7 @@ fn a_failed_call_tells_code_message_and_details_and_ends_with_the_code() {
 }
 
 #[test]
-fn what_is_packed_into_an_answer_is_told_if_its_type_is_known_to_anyone() {
+fn packed_message_is_decoded_if_any_source_knows_its_type() {
     let running = Running::start(Reflection::V1);
     let packed = lines(&running.good("test", &["test.Kinds/Pack", "--data", "{}"]));
     let parcel = json!({"@type": "type.googleapis.com/packed.Parcel", "content": "far"});
@@ -212,7 +212,7 @@ fn an_interrupt_ends_the_call() {
 }
 
 #[test]
-fn verbose_tells_the_route_what_protects_it_and_metadata() {
+fn verbose_shows_route_security_and_metadata() {
     let running = Running::start(Reflection::V1);
     let routes = ["route: ring to ", "route: HTTP/2 to "];
     for (target, route) in running.targets().iter().zip(routes) {
@@ -229,7 +229,7 @@ fn verbose_tells_the_route_what_protects_it_and_metadata() {
 }
 
 #[test]
-fn reflection_that_is_missing_or_denied_is_told_with_the_remedy() {
+fn missing_or_denied_reflection_names_the_remedy() {
     let running = Running::start(Reflection::None);
     for target in running.targets() {
         let (code, said) = running.bad(&target, &["test.Kinds/Echo"]);
@@ -249,7 +249,7 @@ fn reflection_that_is_missing_or_denied_is_told_with_the_remedy() {
 }
 
 #[test]
-fn reflection_that_tells_nonsense_is_an_error_and_has_an_end() {
+fn malformed_reflection_is_an_error_within_bounds() {
     for (files, part) in [
         (&[][..], "no file that it tells has `test.Kinds`"),
         (&[("a", "google/protobuf/any.proto")], "no file that it tells has `test.Kinds`"),
@@ -284,7 +284,7 @@ fn a_name_that_nobody_serves_fails_and_is_waited_for_on_demand() {
 }
 
 #[test]
-fn wrong_input_is_told_with_place_field_and_remedy_and_is_no_call() {
+fn wrong_input_names_place_field_and_remedy_and_calls_nothing() {
     let running = Running::start(Reflection::V1);
     let deep = format!("{}{}", "{\"inner\":".repeat(300), "}".repeat(300));
     for (data, parts) in [
@@ -324,7 +324,7 @@ fn wrong_input_is_told_with_place_field_and_remedy_and_is_no_call() {
 }
 
 #[test]
-fn wrong_arguments_are_told_with_what_there_is() {
+fn wrong_arguments_are_refused_with_the_choices() {
     let running = Running::start(Reflection::V1);
     let dir = tempfile::tempdir().unwrap();
     let broken = dir.path().join("broken.proto");

@@ -89,7 +89,7 @@ async fn metrics_of_a_coordinator_tell_of_links_denials_and_accounts() {
 }
 
 #[test]
-fn metrics_are_shown_at_a_port_and_a_port_that_is_taken_is_an_error() {
+fn metrics_are_served_at_a_port_and_a_used_port_is_an_error() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let at = taken.local_addr().unwrap();
     let dir = tempfile::tempdir().unwrap();

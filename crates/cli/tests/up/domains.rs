@@ -247,7 +247,7 @@ fn domains_and_processes_call_each_other_by_rings() {
 }
 
 #[test]
-fn a_domain_that_fails_in_a_call_is_started_again_and_the_next_call_works() {
+fn domain_that_fails_in_a_call_is_restarted_for_the_next_call() {
     for (domain, isolation) in each_isolation() {
         fails_in_calls(domain, isolation);
     }
@@ -278,7 +278,7 @@ fn fails_in_calls(domain: &str, isolation: &str) {
 }
 
 #[test]
-fn a_service_waits_for_a_domain_that_has_served_and_is_being_started_again() {
+fn service_waits_for_a_domain_that_is_restarted() {
     let run = Run::new(DOMAIN, DOMAIN, "fail");
     let file = run.dir.path().join("compose.yaml");
     let compose = fs::read_to_string(&file).unwrap();
@@ -355,7 +355,7 @@ fn an_interrupt_while_services_start_is_no_failure() {
 
 /// Both ends, the table after the run, and what the two have in common with the kind of link.
 #[test]
-fn both_ends_and_the_table_say_what_protects_links_of_an_up() {
+fn both_ends_and_the_table_show_the_security_of_links() {
     const RING: &str = "link: ring";
     let domains = each_isolation().map(|(link, isolation)| (link, link, isolation, "space"));
     let others = [(RING, RING, "process", "host"), (DOMAIN, RING, "process", "space")];
@@ -418,7 +418,7 @@ fn open_and_close(domain: &str, isolation: &str) {
 }
 
 #[test]
-fn the_end_of_the_launcher_ends_everything_and_is_told() {
+fn end_of_the_launcher_ends_the_run_with_a_message() {
     let run = Run::new(DOMAIN, DOMAIN, "flood");
     let up = run.begin();
     let (launcher, domains) = up.launched();
@@ -429,7 +429,7 @@ fn the_end_of_the_launcher_ends_everything_and_is_told() {
 }
 
 #[test]
-fn a_launcher_that_stands_still_is_ended_with_everything() {
+fn launcher_that_hangs_is_ended_with_the_run() {
     let run = Run::new(DOMAIN, DOMAIN, "flood");
     let up = run.begin();
     let (launcher, domains) = up.launched();

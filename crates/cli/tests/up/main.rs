@@ -29,7 +29,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn up_runs_the_word_count_and_tells_who_called_whom() {
+fn up_runs_the_word_count_and_prints_the_links() {
     let out = partywall(&["up", "--debug", "--wide", "examples/wordcount/compose.yaml"]);
     let (said, complained) = (text(&out.stdout), text(&out.stderr));
     assert!(out.status.success(), "{said}{complained}");

@@ -38,7 +38,7 @@ fn json(out: &Output) -> Vec<serde_json::Value> {
 }
 
 #[test]
-fn up_says_how_its_coordinator_is_reached_and_links_ps_and_domain_reach_it() {
+fn up_prints_the_socket_that_links_ps_and_domain_use() {
     let run = Run::new(DOMAIN, DOMAIN, "flood");
     let up = run.begin();
     let said = up.said();
@@ -231,7 +231,7 @@ fn child_processes(pid: u32) -> Vec<u32> {
 }
 
 #[test]
-fn a_reader_of_a_commands_output_may_go_and_the_command_ends_well() {
+fn command_succeeds_when_the_reader_of_its_output_goes() {
     let run = Run::new("link: ring", "link: ring", "flood");
     let up = run.begin();
     let socket = up.socket().unwrap();
@@ -250,7 +250,7 @@ fn a_reader_of_a_commands_output_may_go_and_the_command_ends_well() {
 }
 
 #[test]
-fn a_service_that_does_not_serve_is_waited_for_aloud() {
+fn waiting_for_a_service_is_announced() {
     let run = Run::of(
         "services:\n  a:\n    x-partywall: {program: /bin/sh, args: ['-c', 'exec sleep 60']}\n  b:\n    \
          depends_on: [a]\n    x-partywall: {program: /bin/sh, calls: ['a/*']}\n",
@@ -274,7 +274,7 @@ fn a_slow_reader_gets_all_that_was_said() {
 }
 
 #[test]
-fn a_reader_that_goes_away_ends_everything_and_is_told() {
+fn lost_reader_ends_the_run_with_a_message() {
     let run = shell("while :; do echo yes; done", "");
     let mut up = run.spawn(Stdio::piped());
     let mut some = [0; 100];
@@ -285,7 +285,7 @@ fn a_reader_that_goes_away_ends_everything_and_is_told() {
 }
 
 #[test]
-fn a_hang_up_or_a_quit_leaves_no_directory_and_the_table_is_told() {
+fn hang_up_or_quit_leaves_no_directory_and_prints_the_table() {
     for (signal, status) in [(Signal::HUP, 129), (Signal::QUIT, 131)] {
         let run = Run::new("link: ring", "link: ring", "flood");
         let out = run.dir.path().join("stdout");
@@ -422,7 +422,7 @@ fn a_service_has_the_variables_that_the_help_says_and_no_others() {
 }
 
 #[test]
-fn a_denial_under_up_names_the_compose_file_and_who_failed_ends_the_run() {
+fn denial_under_up_names_the_compose_file_and_ends_the_run() {
     let [server, client] = domain_programs().each_ref().map(|p| p.to_str().unwrap());
     let services = |calls: &str| {
         Run::of(&format!(
@@ -459,7 +459,7 @@ fn a_script_is_refused_with_the_interpreter_as_the_remedy() {
 }
 
 #[test]
-fn an_error_about_the_coordinator_says_which_socket_and_where_it_came_from() {
+fn coordinator_error_names_the_socket_and_its_source() {
     let dir = tempfile::tempdir().unwrap();
     let links = |variable: Option<&str>, arguments: &[&str]| {
         let mut command = command(&[&["links"], arguments].concat());
@@ -493,7 +493,7 @@ fn an_error_about_the_coordinator_says_which_socket_and_where_it_came_from() {
 }
 
 #[test]
-fn a_mistyped_principal_is_answered_with_those_that_there_are() {
+fn mistyped_principal_is_refused_with_the_known_ones() {
     let dir = tempfile::tempdir().unwrap();
     let policy = dir.path().join("policy.toml");
     fs::write(&policy, "[principal.web]\nuid = 1\n[service.g.call]\nweb = ['*']\n").unwrap();
@@ -504,7 +504,7 @@ fn a_mistyped_principal_is_answered_with_those_that_there_are() {
 }
 
 #[test]
-fn help_has_examples_and_the_environment_and_shells_can_complete_it() {
+fn help_has_examples_and_environment_and_shell_completion() {
     let help = text(&partywall(&["--help"]).stdout);
     for part in
         ["Examples:", "Environment:", "PARTYWALL_COORDINATOR_UID", "partywall up compose.yaml"]

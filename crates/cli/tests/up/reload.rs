@@ -136,7 +136,7 @@ fn a_hang_up_puts_a_changed_policy_into_force_at_both_ends() {
 }
 
 #[test]
-fn a_policy_that_cannot_be_used_changes_nothing_and_is_named_with_line_and_remedy() {
+fn unusable_policy_changes_nothing_and_names_line_and_remedy() {
     let coordinator = Coordinator::start();
     coordinator.serving(async {
         let mut client = TestServiceClient::new(coordinator.channel().connect().await.unwrap());
@@ -222,7 +222,7 @@ fn a_limit_of_files_refuses_links_and_ends_no_coordinator() {
 }
 
 #[test]
-fn a_coordinator_with_too_few_descriptors_says_so_and_does_not_start() {
+fn coordinator_with_too_few_descriptors_refuses_to_start() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("policy.toml"), "").unwrap();
     let few = std::process::Command::new("sh")
@@ -239,7 +239,7 @@ fn a_coordinator_with_too_few_descriptors_says_so_and_does_not_start() {
 }
 
 #[test]
-fn a_log_that_nobody_reads_holds_nobody_up() {
+fn unread_log_delays_nobody() {
     let mut coordinator = Coordinator::start_with_log("trace");
     let start = Instant::now();
     coordinator.serving(async {

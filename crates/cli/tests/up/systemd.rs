@@ -19,7 +19,7 @@ fn next(manager: &UnixDatagram) -> Vec<String> {
 }
 
 #[test]
-fn a_service_manager_hands_the_socket_over_and_hears_of_each_state() {
+fn service_manager_hands_over_the_socket_and_gets_each_state() {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name);
     let manager = UnixDatagram::bind(path("notify")).unwrap();

@@ -76,7 +76,7 @@ fn calls_are_granted_by_method() {
 }
 
 #[test]
-fn a_rule_is_a_list_of_methods_or_a_table_that_requires_levels_too() {
+fn rule_is_a_list_of_methods_or_a_table_with_requirements() {
     let p = Policy::parse(
         "p",
         "[principal.web]\nuid = 1\n[principal.other]\nuid = 2\n[service.g.call]\n\
@@ -184,7 +184,7 @@ fn served_name_takes_the_network_only_with_fallback() {
 }
 
 #[test]
-fn methods_that_do_not_fit_into_a_message_are_refused_when_the_policy_is_read() {
+fn method_sets_too_long_for_a_message_are_refused_on_reading() {
     let many = |n: usize, len: usize| {
         let methods: Vec<String> =
             (0..n).map(|i| format!("'p{i}.{}/M'", "S".repeat(len))).collect();

@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_domain_is_told_and_the_operator_hears_of_it() {
+    fn switch_reaches_the_domain_and_its_answer_the_operator() {
         let mut s = state();
         let (server, operator) = (domain(&mut s, 1, 1), open(&mut s, 0));
         register(&mut s, server);
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn domains_that_end_or_stay_silent_are_told_of() {
+    fn domains_that_end_or_stay_silent_are_reported() {
         let mut s = state();
         let (server, operator) = (domain(&mut s, 1, 1), open(&mut s, 0));
         register(&mut s, server);
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn links_say_what_keeps_their_ends_apart() {
+    fn links_have_the_isolation_of_their_ends() {
         let mut s = state();
         let server = domain(&mut s, 1, 1);
         register(&mut s, server);

@@ -188,7 +188,7 @@ fn instances_take_turns_and_a_dead_one_is_out_at_once() {
 }
 
 #[test]
-fn an_instance_that_lets_an_offer_pass_is_asked_last_until_it_answers() {
+fn instance_without_an_answer_is_asked_last_until_it_answers() {
     let mut s = state();
     let (hung, good, web) = (open(&mut s, 1), open(&mut s, 1), open(&mut s, 2));
     register(&mut s, hung);
@@ -227,7 +227,7 @@ fn an_instance_that_lets_an_offer_pass_is_asked_last_until_it_answers() {
 
 /// Callers were refused for good after eight of its instances, each of which took a second.
 #[test]
-fn whoever_serves_a_name_in_silence_keeps_callers_from_nobody_elses_instances() {
+fn silent_instances_keep_no_caller_from_those_of_other_accounts() {
     let mut s = under(&POLICY.replace("['server']", "['server', 'other']"));
     let web = open(&mut s, 2);
     let silent: Vec<Conn> = (0..30).map(|_| open(&mut s, 3)).collect();
@@ -272,7 +272,7 @@ fn whoever_serves_a_name_in_silence_keeps_callers_from_nobody_elses_instances() 
 }
 
 #[test]
-fn a_caller_hears_when_no_instance_answers() {
+fn caller_is_refused_when_no_instance_answers() {
     let mut s = state();
     let (server, web) = (open(&mut s, 1), open(&mut s, 2));
     register(&mut s, server);
@@ -286,7 +286,7 @@ fn a_caller_hears_when_no_instance_answers() {
 }
 
 #[test]
-fn a_watcher_hears_the_latest_count_once() {
+fn watcher_gets_the_latest_count_once() {
     let mut s = state();
     let (server, web) = (open(&mut s, 1), open(&mut s, 2));
     let count = |e: &[Effect]| -> Vec<u32> {
@@ -352,7 +352,7 @@ fn open_links(s: &State) -> usize {
 }
 
 #[test]
-fn only_the_servers_word_ends_a_link() {
+fn only_the_servers_report_ends_a_link() {
     let mut s = state();
     let (server, web) = (open(&mut s, 1), open(&mut s, 2));
     register(&mut s, server);
@@ -376,7 +376,7 @@ fn only_the_servers_word_ends_a_link() {
 }
 
 #[test]
-fn link_charge_ends_when_the_kernel_says_so() {
+fn link_charge_ends_when_nobody_holds_its_memory() {
     let mut s = state();
     let (server, web) = (open(&mut s, 1), open(&mut s, 2));
     let usage = |s: &State, conn: Conn| Arc::clone(&s.connections[&conn].standing.usage);
@@ -404,7 +404,7 @@ fn link_charge_ends_when_the_kernel_says_so() {
 }
 
 #[test]
-fn a_redirect_ends_with_its_callers_word_or_its_caller() {
+fn redirect_ends_by_its_callers_report_or_end() {
     let mut s = state();
     let web = open(&mut s, 2);
     let far = ServiceName::new("far").unwrap();
@@ -436,7 +436,7 @@ fn places_left(s: &State, server: Conn, uid: u32) -> bool {
 }
 
 #[test]
-fn a_place_comes_back_whoever_says_that_the_link_is_over() {
+fn server_place_is_freed_whichever_end_reports_the_end() {
     let mut s = under("[service.g]\nregister = ['anyone']\n[service.g.call]\nanyone = ['*']\n");
     let (server, web) = (open(&mut s, 1), open(&mut s, 2));
     ask(
@@ -530,7 +530,7 @@ fn a_hostile_server_uses_up_nothing_but_its_own() {
 /// A name that one process served 500 times made each question for it cost 500 offers, all in the time
 /// of who asked.
 #[test]
-fn a_question_is_offered_to_few_instances_that_let_it_pass() {
+fn question_goes_to_a_few_instances_that_do_not_answer() {
     let mut s = state();
     let web = open(&mut s, 2);
     for _ in 0..100 {
@@ -632,7 +632,7 @@ fn an_end_that_lies_about_its_memory_is_blamed() {
 }
 
 #[test]
-fn the_numbers_of_others_are_worth_nothing() {
+fn numbers_of_other_connections_have_no_effect() {
     let mut s = state();
     let (server, web, third) = (open(&mut s, 1), open(&mut s, 2), open(&mut s, 2));
     let e = register(&mut s, server);
@@ -686,7 +686,7 @@ fn failed_creation_is_reported_to_the_caller() {
 }
 
 #[test]
-fn a_process_that_plays_the_coordinator_is_closed() {
+fn process_that_sends_messages_of_a_coordinator_is_closed() {
     let mut s = state();
     let web = open(&mut s, 2);
     let e = ask(&mut s, web, Message::List(ListMessage::Listed { request: 1 }));

@@ -125,7 +125,7 @@ fn the_policy_decides_who_serves_and_who_calls() {
 }
 
 #[test]
-fn instances_of_a_name_take_turns_and_a_dead_ones_place_is_free_at_once() {
+fn instances_take_turns_and_a_dead_one_gives_its_place_back() {
     let host = Host::with(OPEN);
     let caller = host.process();
     let (a, b) = (serve_on(&host), serve_on(&host));
@@ -160,7 +160,7 @@ fn instances_of_a_name_take_turns_and_a_dead_ones_place_is_free_at_once() {
 
 /// What comes of it where the kernel lets it pass, as it does for root, is in the tests that need root.
 #[test]
-fn credentials_of_others_need_rights_and_a_forger_is_itself() {
+fn forged_credentials_need_privilege() {
     let host = Host::with(OPEN);
     let tries = || {
         // Root has rights that its thread can do without.
@@ -186,7 +186,7 @@ fn credentials_of_others_need_rights_and_a_forger_is_itself() {
 }
 
 #[test]
-fn a_wrong_nonce_and_a_message_before_the_proof_end_the_connection() {
+fn wrong_nonce_or_message_before_the_proof_ends_the_connection() {
     let host = Host::with(OPEN);
     for wrong in [
         proof([0; 16]),
@@ -213,7 +213,7 @@ fn answered(versions: (u16, u16), version: u16, capabilities: Capabilities) -> M
 }
 
 #[test]
-fn a_process_of_other_versions_too_and_without_capabilities_is_welcome() {
+fn process_with_more_versions_and_no_capabilities_is_admitted() {
     let own = partywall_abi::VERSION;
     for versions in [(own, own), (1, own), (own, own + 7), (1, u16::MAX)] {
         for capabilities in [Capabilities::NONE, Capabilities::from_bits(u64::MAX)] {
@@ -259,7 +259,7 @@ fn a_proof_with_a_range_that_is_none_ends_the_connection() {
 }
 
 #[test]
-fn a_process_that_does_not_read_its_links_gets_a_few_and_the_rest_later() {
+fn process_that_does_not_read_gets_few_links_and_the_rest_later() {
     const LINKS: usize = 300;
     let host = Host::with(OPEN);
     let (caller, server) = (host.process(), serve_on(&host));
@@ -291,7 +291,7 @@ fn ends_of(adopted: &mut Vec<Adopted>, link: u64) -> Adopted {
 }
 
 #[test]
-fn a_link_that_nobody_takes_is_refused_in_the_end_and_leaves_no_open_row() {
+fn link_that_nobody_takes_is_refused_and_leaves_no_open_row() {
     let host = Host::with(OPEN);
     let (caller, server, operator) = (host.process(), serve_on(&host), host.process());
     for request in 0..17 {
@@ -372,7 +372,7 @@ fn an_outbox_that_is_not_sealed_is_handed_to_nobody() {
 }
 
 #[test]
-fn a_caller_cannot_close_a_link_in_the_books_and_its_server_can() {
+fn server_closes_a_listed_link_and_its_caller_cannot() {
     let host = Host::with(OPEN);
     let (caller, server, operator) = (host.process(), serve_on(&host), host.process());
     let (link, callers, servers) = open(&caller, &server);
@@ -440,7 +440,7 @@ fn a_list_of_a_thousand_links_arrives_whole_at_a_slow_reader() {
 }
 
 #[test]
-fn descriptors_that_nobody_asked_for_are_refused_or_end_the_connection() {
+fn unexpected_descriptors_are_refused_or_end_the_connection() {
     let host = Host::with(OPEN);
     let (_ours, theirs) = socket::pair().unwrap();
     let kernel_can = socket::refuse_descriptors(theirs.as_fd());
@@ -458,7 +458,7 @@ fn descriptors_that_nobody_asked_for_are_refused_or_end_the_connection() {
 }
 
 #[test]
-fn a_process_is_known_by_what_its_program_holds_when_the_policy_asks() {
+fn process_is_known_by_its_digest_when_the_policy_asks() {
     let program = std::fs::read(std::env::current_exe().unwrap()).unwrap();
     let digest = partywall_coordinator::identity::digest(&program);
     let hex: String = digest.iter().map(|b| format!("{b:02x}")).collect();

@@ -106,7 +106,7 @@ fn redirect_without_a_waiter_is_closed() {
 }
 
 #[tokio::test]
-async fn an_offer_that_is_not_taken_is_closed_in_the_books() {
+async fn offer_that_is_not_taken_is_reported_closed() {
     let (_dir, _coordinator, agent) = host();
     let mut registered = agent.register(&name("g"), 10).await.unwrap();
     let ends = link(&agent, &mut registered).await;
@@ -212,7 +212,7 @@ fn a_coordinator_that_never_reads_is_given_up() {
 
 /// The new link had the number of the one from before it, and passed for that; the question had no bound.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_new_coordinator_is_told_of_names_links_watches_and_questions() {
+async fn new_coordinator_gets_names_links_watches_and_questions() {
     let (dir, coordinator, agent) = host();
     let path = dir.path().join("c.sock");
     let mut registered = agent.register(&name("g"), 10).await.unwrap();
@@ -352,7 +352,7 @@ fn coordinator_without_common_version_is_refused_with_ranges() {
 }
 
 #[test]
-fn a_coordinator_of_other_versions_too_is_met_in_the_common_one() {
+fn coordinator_of_more_versions_uses_the_common_one() {
     let (place, theirs) = handed();
     let versions = Versions::new(1, partywall_abi::VERSION + 5).unwrap();
     for message in [
@@ -372,7 +372,7 @@ fn a_coordinator_of_other_versions_too_is_met_in_the_common_one() {
 }
 
 #[test]
-fn a_coordinator_whose_range_is_reversed_is_no_coordinator() {
+fn coordinator_with_a_reversed_range_of_versions_is_refused() {
     let (place, theirs) = handed();
     let mut packet = challenge(Versions::OWN, [7; 16]).encode();
     packet[8..10].copy_from_slice(&9_u16.to_le_bytes());
@@ -448,7 +448,7 @@ fn old_end_reports_nothing_on_a_new_link_of_its_number() {
 }
 
 #[test]
-fn why_a_process_is_not_taken_in_is_told() {
+fn process_that_is_not_admitted_gets_the_reason() {
     for handed in [false, true] {
         let (ours, theirs) = socket::pair().unwrap();
         let refused = Message::Session(SessionMessage::Refused {

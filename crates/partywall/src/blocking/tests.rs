@@ -9,7 +9,7 @@ use partywall_shm::setup::local_pair;
 
 /// It said isolation `process` of every link.
 #[test]
-fn the_security_of_a_blocking_channel_is_what_the_coordinator_told() {
+fn blocking_channel_has_the_security_of_its_terms() {
     use partywall_abi::control::Token;
     use partywall_abi::security::{Confidentiality, Evidence, Isolation, Security};
     use partywall_shm::setup::Adopted;
@@ -45,7 +45,7 @@ fn the_security_of_a_blocking_channel_is_what_the_coordinator_told() {
 }
 
 #[test]
-fn a_server_that_takes_nothing_delays_no_deadline_and_loses_no_grant() {
+fn server_that_takes_nothing_delays_no_deadline_loses_no_grant() {
     let (ours, theirs) = local_pair(Geometry::DEFAULT).unwrap();
     let mut open = Open::new(Link::new(ours).unwrap(), crate::fuzz::stranger());
     let mut full = 0;
@@ -112,7 +112,7 @@ fn answered_by(records: &[cases::Sent]) -> Result<(), (String, Option<control::B
 }
 
 #[test]
-fn a_blocking_channel_ends_a_link_on_each_broken_rule_with_the_same_blame() {
+fn blocking_channel_ends_a_link_on_each_broken_rule_with_blame() {
     for records in cases::honest_services() {
         assert_eq!(answered_by(&records), Ok(()));
     }

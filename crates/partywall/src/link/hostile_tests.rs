@@ -129,7 +129,7 @@ async fn until(mut done: impl FnMut() -> bool) -> bool {
 }
 
 #[tokio::test]
-async fn a_service_ends_a_link_on_each_broken_rule_with_the_same_blame() {
+async fn service_ends_a_link_on_each_broken_rule_with_blame() {
     for case in cases::callers() {
         // Its driver reads, or the caller's own thread, which has come in through the gate.
         for gate in [false, true] {
@@ -240,7 +240,7 @@ async fn windows_of_many_links_of_one_caller_are_bounded_together() {
 
 /// A place that is kept for a call which is given up at that moment is the next one's.
 #[tokio::test]
-async fn a_place_goes_on_when_the_call_that_it_was_kept_for_is_dropped() {
+async fn place_kept_for_a_dropped_call_goes_to_the_next_one() {
     let (ours, _theirs) = local_pair(Geometry::WIDE).unwrap();
     let link = caller::start(ours, None).unwrap();
     let request = || {

@@ -173,7 +173,7 @@ mod tests {
     const POLICY: &str = "[service.g]\nregister = ['anyone']\n[service.g.call]\nanyone = ['*']\n";
 
     #[tokio::test]
-    async fn a_link_whose_set_up_fails_is_closed_in_the_books() {
+    async fn link_whose_set_up_fails_is_reported_closed() {
         let host = partywall_testkit::Host::with(POLICY);
         let path = host.socket.clone();
         let name = ServiceName::new("g").unwrap();

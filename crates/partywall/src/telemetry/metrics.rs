@@ -121,7 +121,7 @@ mod tests {
 
     /// The rows of docs/metrics.md that are about this crate.
     #[test]
-    fn the_documented_metrics_are_those_that_there_are() {
+    fn documented_metrics_are_those_that_exist() {
         let there_are = ALL.map(|m| {
             let kind = format!("{:?}", m.kind).to_lowercase();
             [m.name.to_owned(), kind, m.unit.as_str().to_owned(), m.meaning.to_owned()]

@@ -145,7 +145,7 @@ fn one_by_one(go: &Arc<Semaphore>, came: &Arc<std::sync::Mutex<Vec<String>>>) ->
 }
 
 #[tokio::test]
-async fn a_call_without_a_place_waits_in_turn_with_its_deadline_and_can_be_given_up() {
+async fn call_without_a_place_waits_in_turn_until_deadline_or_drop() {
     let host = Host::open();
     let (go, came) = (Arc::new(Semaphore::new(0)), Arc::default());
     let server = Server::builder().max_concurrent_streams(2);
@@ -344,7 +344,7 @@ async fn large_messages_that_have_no_room_together_all_arrive() {
 }
 
 #[tokio::test]
-async fn requests_that_never_end_hold_no_more_than_is_allowed_and_stop_no_other() {
+async fn endless_requests_stay_in_bounds_and_stop_no_other_call() {
     let host = Host::open();
     let came = Arc::<Came>::default();
     let server = Server::builder().max_request_bytes_per_caller(16 * MIB as u64);
@@ -455,7 +455,7 @@ async fn answers_that_never_end_hold_a_bounded_part_and_stop_no_other() {
 }
 
 #[tokio::test]
-async fn a_caller_that_keeps_calls_open_does_not_keep_a_server_from_ending() {
+async fn open_calls_do_not_keep_a_server_from_ending() {
     let host = Host::open();
     let (go, came) = (Arc::new(Semaphore::new(0)), Arc::<std::sync::Mutex<Vec<String>>>::default());
     let server = Server::builder().drain_timeout(Duration::from_millis(300));

@@ -211,7 +211,7 @@ async fn health_reflection_interceptors_and_layers_mount_unchanged() {
 
 /// One stream whose reader sleeps on 1 GiB neither stops its sibling nor grows this process.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stalled_reader_stops_nobody_and_holds_a_window() {
+async fn stalled_reader_holds_its_window_and_stops_no_other() {
     const TOTAL: u64 = 1 << 30;
     let host = Host::open();
     let offered = Arc::new(AtomicU64::new(0));
@@ -288,7 +288,7 @@ async fn readers_that_stall_leave_the_link_what_was_read_before() {
 }
 
 #[tokio::test]
-async fn a_drained_server_finishes_what_is_under_way_and_takes_no_more() {
+async fn drained_server_finishes_open_calls_and_takes_no_more() {
     let host = Host::open();
     let raw = Raw::new(|r| async move {
         if r.uri().path().ends_with("Slow") {
@@ -348,7 +348,7 @@ async fn no_call_is_lost_when_an_instance_drains_under_load() {
 }
 
 #[test]
-fn a_caller_whose_runtime_rests_between_calls_finds_the_next_instance() {
+fn caller_with_an_idle_runtime_finds_the_next_instance() {
     let host = Host::open();
     let servers = tokio::runtime::Runtime::new().unwrap();
     let mut old = servers.block_on(host.serve(testing()));
@@ -459,7 +459,7 @@ async fn a_channel_finds_the_next_instance_and_waits_for_one() {
 }
 
 #[tokio::test]
-async fn a_name_elsewhere_is_reached_over_http2_and_said_to_be() {
+async fn remote_name_is_reached_over_http2_and_has_that_route() {
     let dir = tempfile::tempdir().unwrap();
     let url = format!("unix:{}", dir.path().join("far.sock").display());
     let policy = format!(
@@ -503,7 +503,7 @@ async fn a_name_elsewhere_is_reached_over_http2_and_said_to_be() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_blocking_channel_calls_every_size_and_sees_status_and_deadline() {
+async fn blocking_channel_takes_every_size_status_and_deadline() {
     let host = Host::open();
     let running = host.serve(testing()).await;
     host.connect().await;

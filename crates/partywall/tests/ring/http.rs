@@ -98,7 +98,7 @@ async fn paths_that_are_no_methods_are_found_on_each_route() {
 
 /// A caller that sends `grpc-timeout` and watches no clock of its own had no answer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_deadline_is_watched_by_the_listener_for_callers_that_do_not() {
+async fn listener_enforces_deadlines_that_callers_do_not() {
     let host = Host::open();
     let waits = axum::routing::any(std::future::pending::<http::Response<axum::body::Body>>);
     let routes = tonic::service::Routes::from(axum::Router::new().route("/test.Test/Wait", waits));
@@ -121,7 +121,7 @@ async fn a_deadline_is_watched_by_the_listener_for_callers_that_do_not() {
 
 /// The listener went down with the coordinator, which it has no need of.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_goes_on_at_its_address_and_its_name_when_its_coordinator_is_another() {
+async fn server_keeps_address_and_name_at_the_next_coordinator() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("coordinator.sock");
     let host = Host::at(&socket, OPEN);
@@ -166,7 +166,7 @@ async fn a_plain_answer_whose_body_fails_is_reset() {
 
 /// gRPC's proposal A6, "transparent retries".
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_call_that_never_left_is_sent_again_when_its_connection_ends() {
+async fn unsent_call_is_sent_again_when_its_connection_ends() {
     let incoming = TcpIncoming::bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
     let target = format!("http://{}", incoming.local_addr().unwrap());
     let mut server =

@@ -208,7 +208,7 @@ async fn the_stock_go_client_passes_against_our_http2_listener() {
 
 /// It names the escaped path as its authority, which is none in HTTP/2's sense, unless it is given another.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn pythons_grpcio_calls_at_a_path_when_it_is_told_its_authority() {
+async fn grpcio_of_python_calls_at_a_path_with_an_authority_set() {
     let host = Host::open();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("h2.sock");

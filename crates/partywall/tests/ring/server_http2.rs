@@ -64,7 +64,7 @@ async fn settings(server: Server, widens: bool) -> (HashMap<u16, u32>, u32) {
 }
 
 #[tokio::test]
-async fn a_caller_is_told_the_windows_and_sizes_that_are_set() {
+async fn callers_get_the_windows_and_sizes_that_are_set() {
     let (unset, widened) = settings(Server::builder(), true).await;
     assert_eq!((unset[&4], widened), (1 << 20, (1 << 20) - 65_535));
     let server = Server::builder()
@@ -126,7 +126,7 @@ fn calls(count: u32, kind: u8, payload: [u8; 4]) -> Vec<u8> {
 const ENHANCE_YOUR_CALM: Option<u32> = Some(11);
 
 #[tokio::test]
-async fn a_caller_that_resets_more_calls_than_may_wait_loses_its_connection() {
+async fn caller_with_too_many_pending_resets_loses_its_connection() {
     let resets = calls(20, RST_STREAM, 8_u32.to_be_bytes());
     assert_eq!(goes_away(Server::builder(), &resets).await, None);
     let server = Server::builder().http2_max_pending_accept_reset_streams(Some(2));
@@ -134,7 +134,7 @@ async fn a_caller_that_resets_more_calls_than_may_wait_loses_its_connection() {
 }
 
 #[tokio::test]
-async fn a_caller_that_makes_more_errors_than_may_be_loses_its_connection() {
+async fn caller_with_too_many_protocol_errors_loses_its_connection() {
     // No window may have more than 2^31-1 bytes: RFC 9113, section 6.9.1.
     let errors = calls(20, WINDOW_UPDATE, i32::MAX.to_be_bytes());
     assert_eq!(goes_away(Server::builder(), &errors).await, None);

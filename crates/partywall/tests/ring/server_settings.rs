@@ -78,7 +78,7 @@ impl Drop for Counts {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_handler_that_stays_longer_than_the_timeout_is_dropped_and_a_body_is_not() {
+async fn timeout_drops_a_late_handler_and_no_late_body() {
     let dropped = Arc::new(AtomicUsize::new(0));
     let drops = Arc::clone(&dropped);
     let service = Raw::new(move |request: http::Request<Body>| {
@@ -110,7 +110,7 @@ async fn a_handler_that_stays_longer_than_the_timeout_is_dropped_and_a_body_is_n
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn handlers_of_one_connection_run_as_many_at_a_time_as_the_limit_says() {
+async fn handlers_of_a_connection_run_up_to_the_concurrency_limit() {
     let (now, peak) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let (runs, most) = (Arc::clone(&now), Arc::clone(&peak));
     let service = Raw::new(move |_| {
@@ -147,7 +147,7 @@ async fn handlers_of_one_connection_run_as_many_at_a_time_as_the_limit_says() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_sheds_load_refuses_calls_beyond_the_limit_of_their_connection_alone() {
+async fn load_shed_refuses_calls_beyond_their_connections_limit() {
     let (began, mut begun) = mpsc::unbounded_channel();
     let go = Arc::new(Semaphore::new(0));
     let waits = Arc::clone(&go);
@@ -263,7 +263,7 @@ fn numbered(go: Arc<Notify>) -> Raw {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_link_and_a_connection_of_age_go_for_others_and_no_call_is_lost() {
+async fn links_and_connections_of_age_are_replaced_with_no_call_lost() {
     let go = Arc::new(Notify::new());
     let server = Server::builder().max_connection_age(Duration::from_millis(50));
     let both = serve(server, numbered(Arc::clone(&go))).await;
@@ -315,7 +315,7 @@ async fn a_blocking_caller_changes_links_of_age_and_loses_no_call() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_call_that_outlives_the_grace_of_its_link_or_connection_ends() {
+async fn call_ends_when_the_grace_of_its_connection_is_over() {
     let short = Duration::from_millis(50);
     let server = Server::builder().max_connection_age(short).max_connection_age_grace(short);
     let both = serve(server, numbered(Arc::default())).await;
@@ -382,7 +382,7 @@ stock_program!(on_tonic, tonic::transport::Server);
 stock_program!(on_partywall, partywall::Server);
 
 #[tokio::test]
-async fn a_program_for_tonics_server_is_one_for_ours_when_the_type_is_changed() {
+async fn program_for_tonics_server_compiles_with_ours() {
     for ours in [false, true] {
         let tcp = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let at = format!("http://{}", tcp.local_addr().unwrap());

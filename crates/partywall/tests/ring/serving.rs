@@ -34,7 +34,7 @@ async fn connect(host: &Host, at: &Target) -> Result<Channel, Error> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_is_bound_is_found_at_all_its_addresses_and_answers_when_it_serves() {
+async fn bound_server_is_found_at_all_addresses_and_answers_on_serve() {
     let host = Host::open();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s.sock");
@@ -115,7 +115,7 @@ where
 }
 
 #[tokio::test]
-async fn connections_that_the_program_accepts_are_served_and_say_what_protects_them() {
+async fn accepted_connections_are_served_with_their_security() {
     let router = || Server::builder().add_service(told());
     let (client, server) = tokio::io::duplex(1 << 16);
     let one = tokio_stream::once(Ok::<_, std::io::Error>(server));
@@ -140,7 +140,7 @@ async fn connections_that_the_program_accepts_are_served_and_say_what_protects_t
 }
 
 #[tokio::test]
-async fn a_shutdown_of_accepted_connections_finishes_the_calls_under_way() {
+async fn shutdown_finishes_open_calls_of_accepted_connections() {
     let (begun_tx, mut begun) = tokio::sync::mpsc::unbounded_channel();
     let go = std::sync::Arc::new(tokio::sync::Notify::new());
     let waits = std::sync::Arc::clone(&go);

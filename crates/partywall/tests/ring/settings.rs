@@ -200,7 +200,7 @@ async fn held() -> Held {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_deadline_of_a_request_counts_while_it_waits_for_a_limit_and_a_timeout_does_not() {
+async fn deadline_counts_while_a_call_waits_and_timeout_does_not() {
     let mut held = held().await;
     for endpoint in held.service.endpoints() {
         let channel = endpoint.concurrency_limit(1).timeout(LONG).connect().await.unwrap();
@@ -272,7 +272,7 @@ async fn noting() -> (Everywhere, Seen) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_user_agent_stands_before_the_librarys_and_behind_the_requests() {
+async fn user_agent_is_between_the_requests_and_the_librarys() {
     let (service, seen) = noting().await;
     for endpoint in service.endpoints() {
         let channel = endpoint.user_agent("Greeter/2").unwrap().connect().await.unwrap();
@@ -389,7 +389,7 @@ async fn a_balance_over_one_instance_or_address_changes_no_call() {
 }
 
 #[tokio::test]
-async fn a_text_that_is_no_target_is_refused_when_it_is_read_and_a_uri_when_it_is_used() {
+async fn wrong_target_is_refused_as_text_at_once_and_as_uri_on_use() {
     for text in ["https://h", "h:1", "partywall://h/x"] {
         for error in [
             Endpoint::from_shared(text).unwrap_err(),

@@ -329,7 +329,7 @@ async fn a_channel_waits_for_a_name_and_for_its_return() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_channel_that_does_not_wait_fails_at_once_and_connects_when_it_can() {
+async fn channel_without_wait_for_ready_fails_and_connects_later() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("c.sock");
     let unix = format!("unix:{}", dir.path().join("s").display());
@@ -435,7 +435,7 @@ async fn a_connection_that_is_lost_is_unavailable() {
 }
 
 #[tokio::test]
-async fn a_listener_that_drains_finishes_what_is_under_way_and_its_path_goes() {
+async fn draining_listener_finishes_open_calls_and_removes_its_path() {
     let host = Host::open();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");

@@ -30,7 +30,7 @@ async fn empty(channel: Channel) -> Result<(), Status> {
 type Boxed = BoxCloneService<http::Request<Body>, http::Response<Body>, tower::BoxError>;
 
 #[tokio::test]
-async fn a_client_layer_that_is_written_for_tonics_body_takes_the_channel() {
+async fn client_layer_for_tonics_body_takes_the_channel() {
     let channel = router().in_process().unwrap();
     let boxed: Boxed = channel.clone().map_err(Into::into).boxed_clone();
     TestServiceClient::new(boxed).empty_call(Empty {}).await.unwrap();

@@ -46,7 +46,7 @@ async fn unary(channel: Channel, request: SimpleRequest) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn calls_their_bytes_and_their_messages_are_counted_alike_on_every_route() {
+async fn calls_bytes_and_messages_are_counted_alike_on_every_route() {
     let served = Served::new(OPEN).await;
     let request = ask(1000);
     let bytes = (request.encoded_len() + 5) as f64;
@@ -123,7 +123,7 @@ async fn each_message_of_a_stream_and_each_status_are_counted() {
 }
 
 #[tokio::test]
-async fn time_of_an_endpoint_ends_a_call_as_late_until_its_answer_begins_on_each_route() {
+async fn endpoint_timeout_counts_until_the_answer_begins() {
     let served = Served::new(OPEN).await;
     let ended = |method: &'static str, code: &'static str| {
         let method = format!("grpc.testing.TestService/{method}");
@@ -166,7 +166,7 @@ async fn call_path(channel: Channel, path: &str) -> Code {
 }
 
 #[tokio::test]
-async fn paths_that_nobody_serves_and_calls_that_are_denied_make_no_labels() {
+async fn unknown_paths_and_denied_calls_make_no_labels() {
     let policy = "[service.test]\nregister = ['anyone']\n[service.test.call]\n\
                   anyone = ['grpc.testing.TestService/*']\n";
     let served = Served::new(policy).await;

@@ -178,7 +178,7 @@ fn descriptor_without_memory_is_refused() {
 }
 
 #[test]
-fn a_full_socket_is_no_error_and_holds_more_than_the_unread_bells() {
+fn full_socket_is_no_error_and_holds_all_unread_bells() {
     let (a, b) = pair().unwrap();
     for _ in 0..10_000 {
         ring(a.as_fd()).unwrap();

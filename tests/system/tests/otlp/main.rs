@@ -40,7 +40,7 @@ impl TraceService for Collector {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_exporter_that_takes_tonics_channel_alone_exports_over_a_ring() {
+async fn exporter_that_needs_tonics_channel_exports_over_a_ring() {
     let host = Host::with(POLICY);
     let (sender, mut spans) = mpsc::unbounded_channel();
     let mut server = Server::builder().coordinator(&host.socket);

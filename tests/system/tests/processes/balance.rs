@@ -87,7 +87,7 @@ async fn calls_go_evenly_to_all_instances_as_they_come_and_go() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_instance_with_a_call_under_way_is_passed_over_for_an_idle_one() {
+async fn idle_instance_is_preferred_to_one_with_an_open_call() {
     let host = Host::open();
     let [a, b] = [(); 2].map(|()| host.start(SERVER, &[]));
     for (balance, all) in [(Balance::LeastOutstanding, false), (Balance::RoundRobin, true)] {

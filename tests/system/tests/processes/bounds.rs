@@ -42,7 +42,7 @@ fn hoarded(server: &[&str], mode: &str, links: &str) -> u64 {
 }
 
 #[test]
-fn messages_that_never_end_hold_no_more_than_is_allowed() {
+fn endless_messages_stay_in_bounds() {
     let _alone = alone();
     // 256 MiB, a window of 4 MiB, and what 1,024 calls take besides.
     let grown = hoarded(&[], "hoard", "1");
@@ -54,7 +54,7 @@ fn messages_that_never_end_hold_no_more_than_is_allowed() {
 }
 
 #[test]
-fn messages_of_requests_that_never_end_hold_no_more_than_is_allowed() {
+fn messages_of_endless_requests_stay_in_bounds() {
     let _alone = alone();
     // Each of the messages twice: the decoder's memory, and what it has made of it.
     let grown = hoarded(&["--request-bytes", "16777216"], "keep", "4");

@@ -157,7 +157,7 @@ fn the_limit_of_visits_is_what_the_environment_says() {
 /// What the API of both ends says and what the list says. The coordinator has not started the launcher: the
 /// ends tell it that they share an address space.
 #[test]
-fn both_ends_of_a_link_between_domains_and_the_list_say_what_protects_it() {
+fn ends_and_list_agree_on_the_security_between_domains() {
     let _alone = alone();
     for isolation in isolations() {
         let host = Host::open();
@@ -207,7 +207,7 @@ fn every_case_between_domains() {
 
 /// The caller's thread was in the service until that had its limit, or its system call came back.
 #[test]
-fn a_deadline_inside_a_domain_is_told_in_time_and_ends_no_service() {
+fn deadline_in_a_domain_is_reported_in_time_and_ends_no_service() {
     let _alone = alone();
     let host = Host::open();
     for isolation in isolations() {

@@ -15,7 +15,7 @@ use crate::SERVER;
 const IN_TIME: Duration = Duration::from_secs(1);
 
 #[test]
-fn a_death_is_heard_of_though_a_copy_of_the_process_lives() {
+fn death_is_noticed_while_a_forked_copy_lives() {
     let _alone = alone();
     let host = Host::open();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();

@@ -78,7 +78,7 @@ fn linked(socket: &Path) -> (Process, Process, Channel) {
 
 /// It had the time of a connect, 5 s.
 #[test]
-fn a_blocking_call_ends_with_its_deadline_while_nobody_makes_a_link() {
+fn blocking_call_ends_at_its_deadline_without_a_link() {
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("c.sock");
@@ -105,7 +105,7 @@ fn a_blocking_call_ends_with_its_deadline_while_nobody_makes_a_link() {
 /// Proving itself to one that never answers took 5 s, and the question as long as it may; any error would do
 /// here, at once as well, or after two seconds.
 #[test]
-fn a_blocking_call_ends_with_its_deadline_while_the_coordinator_is_silent() {
+fn blocking_call_ends_at_its_deadline_without_the_coordinator() {
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("c.sock");

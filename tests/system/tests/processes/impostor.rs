@@ -35,7 +35,7 @@ fn last_words(child: &mut Child) -> String {
 }
 
 #[test]
-fn a_process_that_becomes_another_program_before_its_proof_is_refused() {
+fn process_that_changes_its_program_before_proof_is_refused() {
     let _alone = alone();
     let impostor = env!("CARGO_BIN_EXE_st-impostor");
     let asks = format!("program = 'sha256:{}'\nevidence = 'observed'", "00".repeat(32));
@@ -63,7 +63,7 @@ fn a_process_that_becomes_another_program_before_its_proof_is_refused() {
 /// Root of a user namespace may claim any number in the PID namespaces that this owns, and any user
 /// can be that root.
 #[test]
-fn a_process_of_a_namespace_of_its_own_has_no_number_and_no_program() {
+fn process_of_another_pid_namespace_has_no_pid_and_no_digest() {
     let _alone = alone();
     let program = env!("CARGO_BIN_EXE_st-impostor");
     let digest = partywall_coordinator::identity::digest(&std::fs::read(program).unwrap());

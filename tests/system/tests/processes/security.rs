@@ -39,7 +39,7 @@ fn listed(host: &Host) -> Vec<Security> {
 }
 
 #[test]
-fn both_ends_of_a_link_between_processes_and_the_list_say_what_protects_it() {
+fn ends_and_list_agree_on_the_security_between_processes() {
     let _alone = alone();
     let host = Host::open();
     let _server = host.start(SERVER, &[]);

@@ -41,7 +41,7 @@ fn stopped(process: &mut Process, label: &str, within: Duration) -> bool {
 /// The victim is the server; the survivor calls by a blocking channel, whose sleep is a futex, or
 /// by an async one, whose sleep is the doorbell.
 #[test]
-fn a_server_killed_at_each_step_leaves_its_callers_with_an_answer() {
+fn callers_get_an_answer_from_a_server_killed_at_each_step() {
     let _alone = alone();
     let mut never = Vec::new();
     for label in LABELS {

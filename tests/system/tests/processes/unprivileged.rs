@@ -51,7 +51,7 @@ fn a_coordinator_needs_no_root() {
 }
 
 #[test]
-fn connections_beyond_the_limit_of_descriptors_are_taken_when_there_is_room() {
+fn connections_beyond_the_descriptor_limit_wait_for_room() {
     let _alone = alone();
     // A process needs more than one descriptor, and any number of them may be what is left.
     for limit in 30..34_u32 {

@@ -252,7 +252,7 @@ fn silent_connection_flood_leaves_others_their_share() {
 }
 
 #[test]
-fn a_flood_of_proofs_leaves_others_their_part() {
+fn flood_of_proofs_leaves_others_their_share() {
     withstands("prove", 1000, 50);
 }
 
@@ -272,7 +272,7 @@ fn takes(mode: &str) -> u64 {
 }
 
 #[test]
-fn unread_refusals_leave_others_their_part() {
+fn unread_refusals_leave_others_their_share() {
     withstands("denied", 1000, 10_000);
     // As many as the socket holds, and 32 more.
     let packets = takes("unread");
@@ -280,22 +280,22 @@ fn unread_refusals_leave_others_their_part() {
 }
 
 #[test]
-fn a_flood_of_refused_questions_leaves_others_their_part() {
+fn flood_of_refused_questions_leaves_others_their_share() {
     withstands("refused", 1000, 10_000);
 }
 
 #[test]
-fn lists_that_nobody_reads_leave_others_their_part() {
+fn unread_lists_leave_others_their_share() {
     withstands("list", 1000, 10_000);
 }
 
 #[test]
-fn a_flood_of_false_reports_leaves_others_their_part() {
+fn flood_of_false_reports_leaves_others_their_share() {
     withstands("report", 1000, 10_000);
 }
 
 #[test]
-fn registrations_that_flip_leave_others_their_part() {
+fn flipping_registrations_leave_others_their_share() {
     withstands("register", 1000, 100);
 }
 
@@ -318,14 +318,14 @@ fn server_places_are_left_for_other_users() {
 }
 
 #[test]
-fn a_server_that_never_answers_holds_up_nobody_else() {
+fn silent_server_delays_no_other() {
     withstands("hung", 1000, 10_000);
 }
 
 /// Programs of 255 MiB, each measured twice before its process is admitted, each time anew. The honest
 /// program is measured as well: it waited until it was refused while others had all threads.
 #[test]
-fn large_programs_of_four_users_that_are_measured_hold_nobody_up() {
+fn measuring_large_programs_of_four_users_delays_nobody() {
     let _alone = alone();
     let mut town = Town::unlike(&Unlike { measures: true, ..Unlike::default() });
     let pid = town.coordinator.pid();
@@ -442,7 +442,7 @@ fn sockets_that_linger_do_not_keep_a_server_from_stopping() {
 }
 
 #[test]
-fn sockets_that_linger_do_not_keep_a_server_from_stopping_on_an_old_kernel() {
+fn lingering_sockets_do_not_block_a_stop_on_an_old_kernel() {
     stops_in_time(true);
 }
 
@@ -583,7 +583,7 @@ fn complains(town: &Town, mode: u32, told_where: bool) -> Option<String> {
 
 /// Whoever starts it could have named a coordinator of its own, which says who calls whom.
 #[test]
-fn a_set_user_id_program_does_not_believe_its_environment() {
+fn set_user_id_program_ignores_its_environment() {
     let _alone = alone();
     let town = Town::new();
     for told_where in [false, true] {

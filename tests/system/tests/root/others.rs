@@ -18,7 +18,7 @@ fn opens(uid: u32, path: &str) -> bool {
 }
 
 #[test]
-fn a_coordinator_of_a_third_user_is_not_believed() {
+fn coordinator_of_a_third_user_is_refused() {
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     // Where anybody may listen, as in /tmp.

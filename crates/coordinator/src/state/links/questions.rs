@@ -531,7 +531,7 @@ mod tests {
 
     /// Whatever comes in whatever order, each connection that waits has its turn.
     #[test]
-    fn turns_lose_nobody_and_nobody_has_two() {
+    fn each_waiting_connection_has_one_turn() {
         let mut random = partywall_testkit::Random::new(1);
         let mut next = |below: usize| random.below(below) as u64;
         let mut turns = Turns::default();
@@ -567,7 +567,7 @@ mod tests {
 
     /// It was looked for where its new account waits, and had its turn when it was gone: a panic.
     #[test]
-    fn a_connection_whose_account_changes_while_it_waits_is_forgotten() {
+    fn waiting_connection_whose_account_changes_is_forgotten() {
         let mut turns = Turns::default();
         let (user, principal) = (Account::User(2), Account::Principal("web".into()));
         for (account, conn) in [(&user, 1), (&user, 2), (&principal, 1)] {

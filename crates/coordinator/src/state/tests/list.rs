@@ -57,7 +57,7 @@ fn a_list_asks_the_servers_and_does_not_wait_for_ever() {
 }
 
 #[test]
-fn a_long_list_is_told_in_batches_and_whole() {
+fn long_list_is_sent_whole_in_batches() {
     let mut s = state();
     let (server, operator) = (open(&mut s, 1), open(&mut s, 9));
     register(&mut s, server);

@@ -6,7 +6,7 @@ fn reload(s: &mut State, policy: &str) -> Vec<Effect> {
 }
 
 #[test]
-fn a_right_that_goes_ends_its_links_at_both_ends_used_or_not() {
+fn lost_right_ends_its_links_at_both_ends_used_or_not() {
     let mut s = state();
     let (server, web, other) = (open(&mut s, 1), open(&mut s, 2), open(&mut s, 3));
     register(&mut s, server);
@@ -57,7 +57,7 @@ fn a_server_that_says_that_a_link_is_over_keeps_no_caller() {
 }
 
 #[test]
-fn a_set_that_changes_is_told_to_both_ends() {
+fn changed_method_set_reaches_both_ends() {
     let mut s = state();
     let (server, web) = (open(&mut s, 1), open(&mut s, 2));
     register(&mut s, server);
@@ -111,7 +111,7 @@ fn reload_of_many_links_is_sent_as_it_is_read() {
 }
 
 #[test]
-fn an_end_that_is_known_by_other_principals_is_shown_so() {
+fn changed_principals_of_an_end_are_shown() {
     let mut s = state();
     let (server, web) = (open(&mut s, 1), open(&mut s, 2));
     register(&mut s, server);
@@ -129,7 +129,7 @@ fn an_end_that_is_known_by_other_principals_is_shown_so() {
 }
 
 #[test]
-fn a_name_that_may_not_be_served_any_more_is_not() {
+fn name_is_unregistered_when_its_right_goes() {
     let mut s = state();
     let (server, web) = (open(&mut s, 1), open(&mut s, 2));
     register(&mut s, server);
@@ -160,7 +160,7 @@ fn only_an_operator_may_have_the_policy_read_again() {
 }
 
 #[test]
-fn links_that_are_being_made_go_on_unless_they_would_be_others_now() {
+fn links_in_setup_survive_a_reload_that_leaves_them_the_same() {
     let mut s = state();
     let (server, web) = (open(&mut s, 1), open(&mut s, 2));
     register(&mut s, server);

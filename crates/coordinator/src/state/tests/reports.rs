@@ -91,7 +91,7 @@ fn reported_end_is_not_replaced() {
 }
 
 #[test]
-fn a_coordinator_that_is_not_new_hears_no_reports() {
+fn reports_after_the_grace_period_are_refused() {
     let mut s = state();
     let web = open(&mut s, 2);
     let m = Message::Link(LinkMessage::Report {

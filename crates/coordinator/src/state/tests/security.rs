@@ -99,7 +99,7 @@ fn link_below_requirement_is_refused_with_field_and_levels() {
 }
 
 #[test]
-fn an_instance_that_is_below_is_passed_by_for_one_that_is_not() {
+fn instance_below_the_requirement_is_skipped_for_another() {
     let mut s = under(&requiring("isolation = 'process'", false));
     let web = domain(&mut s, 2, Isolation::None);
     let near = domain(&mut s, 1, Isolation::None);
@@ -169,7 +169,7 @@ fn told_of_end(effects: &[Effect], number: u64) -> Vec<(Conn, &str)> {
 }
 
 #[test]
-fn a_reload_ends_links_and_redirects_that_are_below_at_both_ends() {
+fn reload_ends_links_and_redirects_below_the_requirement() {
     let mut s = under(&requiring("", true));
     let web = open(&mut s, 2);
     connect(&mut s, web);
@@ -291,7 +291,7 @@ fn admit_with(s: &mut State, uid: u32, spoken: Spoken) -> Conn {
 }
 
 #[test]
-fn the_terms_have_the_capabilities_of_both_ends_known_here_or_not() {
+fn terms_have_the_capabilities_of_both_ends_known_or_not() {
     let newer = Capabilities::from_bits(Capabilities::ROOM.bits() | 1 << 40);
     for (servers, webs, common) in [
         (newer, newer, newer),
@@ -313,7 +313,7 @@ fn the_terms_have_the_capabilities_of_both_ends_known_here_or_not() {
 }
 
 #[test]
-fn two_processes_of_different_versions_get_no_link_and_others_do() {
+fn processes_without_a_common_version_get_no_link() {
     let mut s = state();
     let newer = Spoken { version: SPOKEN.version + 1, ..SPOKEN };
     let server = admit_with(&mut s, 1, newer);

@@ -83,7 +83,7 @@ fn a_user_has_so_many_links_in_all_and_no_more() {
 
 /// Reports of what is not there took all links from everybody.
 #[test]
-fn links_that_were_reported_leave_the_others_theirs() {
+fn reported_links_take_nothing_from_other_shares() {
     let mut s = with_descriptors(1024, POLICY);
     let (server, web, other) = (open(&mut s, 1), open(&mut s, 2), open(&mut s, 3));
     register(&mut s, server);
@@ -186,7 +186,7 @@ fn a_thousand(s: &mut State, uid: u32) -> (u64, usize) {
 }
 
 #[test]
-fn a_user_has_a_few_wide_links_and_a_thousand_stay_below_200_mib() {
+fn wide_links_are_few_and_a_thousand_links_stay_below_200_mib() {
     let begun = || {
         let mut s = under("[service.g]\nregister = ['anyone']\n[service.g.call]\nanyone = ['*']\n");
         let server = open(&mut s, 1);
@@ -206,7 +206,7 @@ fn a_user_has_a_few_wide_links_and_a_thousand_stay_below_200_mib() {
 }
 
 #[test]
-fn closed_links_are_remembered_in_bounds_and_not_those_of_one_user_only() {
+fn closed_links_are_kept_up_to_a_limit_for_each_user() {
     let mut s = state();
     let (server, web, other) = (open(&mut s, 1), open(&mut s, 2), open(&mut s, 3));
     register(&mut s, server);

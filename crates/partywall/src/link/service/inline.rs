@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handler_that_stays_is_noticed_within_two_periods_and_a_short_one_is_not() {
+    fn long_handler_is_noticed_in_two_periods_a_short_one_never() {
         let link = Arc::new(Count(AtomicU32::new(0)));
         let mut stayed = 0;
         for _ in 0..1000 {

@@ -294,7 +294,7 @@ mod tests {
 
     /// The numbers were in no test, and the time was another one in tests.
     #[test]
-    fn a_listener_has_its_part_of_the_descriptors_and_ten_seconds_for_a_preface() {
+    fn listener_has_its_share_of_descriptors_and_10_s_per_preface() {
         let parts =
             [(1024, false), (1024, true), (1 << 20, false)].map(|(n, names)| most_of(n, names));
         assert_eq!(parts, [768, 192, 3 << 18]);

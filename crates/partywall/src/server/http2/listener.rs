@@ -271,7 +271,7 @@ mod tests {
 
     /// One for each worker thread and the whole server hung, ring callers included.
     #[tokio::test]
-    async fn descriptors_that_are_sent_to_a_path_hold_up_no_thread_of_the_server() {
+    async fn descriptors_sent_to_a_path_block_no_thread_of_the_server() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("h2.sock");
         // As on kernels before 6.16, which let them in, and as on this one.
@@ -310,7 +310,7 @@ mod tests {
 
     /// Connections that said nothing took all descriptors of the server, and its ring callers with them.
     #[tokio::test]
-    async fn connections_that_say_nothing_leave_the_others_their_way_in() {
+    async fn silent_connections_leave_room_for_others() {
         let listener = Listener::tcp("http://127.0.0.1:0").await.unwrap();
         let Target::Http(url) = listener.address().unwrap() else { unreachable!() };
         let at = url.trim_start_matches("http://").to_owned();

@@ -64,7 +64,7 @@ async fn accepted(listener: &TcpListener) -> (TcpStream, std::net::SocketAddr) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_limits_of_http2_are_told_to_the_server() {
+async fn server_gets_the_limits_of_http2() {
     let (listener, _host, endpoints) = listener();
     for endpoint in endpoints {
         let endpoint = endpoint

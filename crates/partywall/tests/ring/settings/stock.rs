@@ -94,7 +94,7 @@ impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for OnTokio
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_caller_of_tonics_endpoint_calls_by_ours_when_the_types_path_is_changed() {
+async fn program_for_tonics_endpoint_compiles_with_ours() {
     let host = Host::open();
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let address = format!("http://{free}");
