@@ -185,15 +185,10 @@ mod tests {
     }
 
     #[test]
-    fn choices_leave_out() {
-        let plan = plan(&["pipe"], false);
-        let round = plan.round(&mut Random::new(1));
+    fn a_choice_leaves_out_contenders_placements_and_sizes() {
+        let round = plan(&["pipe"], false).round(&mut Random::new(1));
         assert!(round.iter().all(|entry| entry.contender.name == "pipe"));
         assert!(round.iter().all(|entry| entry.case.placement != Placement::TwoCores));
-    }
-
-    #[test]
-    fn sizes_that_are_not_chosen_are_left_out_of_every_contender() {
         let choice = Choice { only: vec![], sizes: vec![32], two_cores: true, pinned_only: false };
         let round = Plan::new(Bench::Calls, &choice).round(&mut Random::new(1));
         let sizes: HashSet<Option<u64>> = round.iter().map(|entry| entry.case.size).collect();

@@ -12,6 +12,7 @@
 
 use std::fmt::Write;
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// A thread of a process, as /proc shows it. Empty where it has just ended.
@@ -24,8 +25,8 @@ struct Task {
 }
 
 impl Task {
-    fn look(dir: &str) -> Option<Self> {
-        let read = |file: &str| fs::read_to_string(format!("{dir}/{file}"));
+    fn look(dir: &Path) -> Option<Self> {
+        let read = |file: &str| fs::read_to_string(dir.join(file));
         let stat = read("stat").ok()?;
         let (before, after) = stat.rsplit_once(") ")?;
         let (_, name) = before.split_once('(')?;
@@ -48,20 +49,23 @@ fn times(schedstat: &str) -> Option<(Duration, Duration)> {
     Some((Duration::from_nanos(ran), Duration::from_nanos(waited)))
 }
 
-fn tasks(pid: u32) -> Vec<Task> {
+/// Directories of the threads of a process.
+fn threads(pid: u32) -> impl Iterator<Item = PathBuf> {
     let entries = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    entries.filter_map(|entry| Task::look(entry.path().to_str()?)).collect()
+    entries.map(|entry| entry.path())
+}
+
+fn tasks(pid: u32) -> Vec<Task> {
+    threads(pid).filter_map(|dir| Task::look(&dir)).collect()
 }
 
 /// The process and its children, which are a launcher's domains.
 fn family(pid: u32) -> Vec<u32> {
-    let entries = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    let children =
-        entries.filter_map(|entry| fs::read_to_string(entry.path().join("children")).ok());
-    let numbers = |text: String| -> Vec<u32> {
-        text.split_whitespace().filter_map(|number| number.parse().ok()).collect()
-    };
-    std::iter::once(pid).chain(children.flat_map(numbers)).collect()
+    let children = threads(pid).filter_map(|dir| fs::read_to_string(dir.join("children")).ok());
+    let numbers = children.flat_map(|text| {
+        text.split_whitespace().filter_map(|number| number.parse().ok()).collect::<Vec<u32>>()
+    });
+    std::iter::once(pid).chain(numbers).collect()
 }
 
 /// How long the processes and their children have waited for a CPU so far, of each process the thread

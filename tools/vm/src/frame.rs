@@ -1,24 +1,17 @@
-//! The lines that the machine sends, each a frame.
+//! The lines that the machine sends, each a frame: JSON with one word for its kind.
 //!
-//! | line | meaning |
-//! | --- | --- |
-//! | `@ begin NAME` | a program of the manifest starts |
-//! | `\| TEXT` | a line that it printed, to either output, or a line of a file |
-//! | `@ end NAME HOW NUMBER MS` | it has ended: HOW is `exit`, `signal`, `limit` or `open` |
-//! | `@ file NAME` | a file that it left follows |
-//! | `@ filed NAME LINES` | that was the file |
-//! | `@ fault TEXT` | something that the machine could not do |
-//! | `@ done PROGRAMS` | the last frame: so many programs were run |
-//!
-//! What a program prints stands behind a bar, so no program can write a frame of another kind.
+//! What a program prints stands within a frame, so no program can write one of another kind.
 
 use std::fmt;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::manifest::is_name;
 
 /// One line of the transcript.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Frame {
     /// A program starts.
     Begin(String),
@@ -30,7 +23,7 @@ pub enum Frame {
         name: String,
         /// How it ended.
         end: End,
-        /// How long it ran; whole milliseconds.
+        /// How long it ran.
         time: Duration,
     },
     /// The lines of a file follow.
@@ -44,15 +37,13 @@ pub enum Frame {
     },
     /// The machine could not do something.
     Fault(String),
-    /// The end of the transcript.
-    Done {
-        /// Programs that were run.
-        programs: usize,
-    },
+    /// The end of the transcript: so many programs were run.
+    Done(usize),
 }
 
 /// How a program ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum End {
     /// By itself, with an exit code.
     Exit(i32),
@@ -80,55 +71,18 @@ impl fmt::Display for End {
 impl fmt::Display for Frame {
     /// Writes the line, without its line break.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Begin(name) => write!(f, "@ begin {name}"),
-            Self::Text(text) => write!(f, "| {}", text.replace(['\n', '\r'], " ")),
-            Self::End { name, end, time } => {
-                let (how, number) = match end {
-                    End::Exit(code) => ("exit", code),
-                    End::Signal(number) => ("signal", number),
-                    End::Limit(seconds) => ("limit", seconds),
-                    End::Open(code) => ("open", code),
-                };
-                write!(f, "@ end {name} {how} {number} {}", time.as_millis())
-            }
-            Self::File(name) => write!(f, "@ file {name}"),
-            Self::Filed { name, lines } => write!(f, "@ filed {name} {lines}"),
-            Self::Fault(text) => write!(f, "@ fault {}", text.replace(['\n', '\r'], " ")),
-            Self::Done { programs } => write!(f, "@ done {programs}"),
-        }
+        f.write_str(&serde_json::to_string(self).map_err(|_| fmt::Error)?)
     }
 }
 
 impl Frame {
-    /// Reads a line; none when it is no frame.
+    /// Reads a line; none when it is no frame, or names what can be no file of one directory.
     pub fn parse(line: &str) -> Option<Self> {
-        if let Some(text) = line.strip_prefix("| ") {
-            return Some(Self::Text(text.to_owned()));
+        let frame = serde_json::from_str(line).ok()?;
+        match &frame {
+            Self::Begin(name) | Self::File(name) if !is_name(name) => None,
+            _ => Some(frame),
         }
-        let (word, rest) = line.strip_prefix("@ ")?.split_once(' ')?;
-        let words: Vec<_> = rest.split(' ').collect();
-        let name = || words.first().filter(|name| is_name(name)).map(|name| (*name).to_owned());
-        Some(match (word, words.as_slice()) {
-            ("fault", _) => Self::Fault(rest.to_owned()),
-            ("begin", [_]) => Self::Begin(name()?),
-            ("end", [_, how, number, ms]) => {
-                let number = number.parse().ok()?;
-                let end = match *how {
-                    "exit" => End::Exit(number),
-                    "signal" => End::Signal(number),
-                    "limit" => End::Limit(number),
-                    "open" => End::Open(number),
-                    _ => return None,
-                };
-                let time = Duration::from_millis(ms.parse().ok()?);
-                Self::End { name: name()?, end, time }
-            }
-            ("file", [_]) => Self::File(name()?),
-            ("filed", [_, lines]) => Self::Filed { name: name()?, lines: lines.parse().ok()? },
-            ("done", [programs]) => Self::Done { programs: programs.parse().ok()? },
-            _ => return None,
-        })
     }
 }
 
@@ -137,12 +91,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_are_read_as_they_were_written() {
+    fn frames_are_one_line_and_read_as_they_were_written() {
         let end = |end| Frame::End { name: "a-1".into(), end, time: Duration::from_millis(1234) };
         let frames = [
             Frame::Begin("partywall_domain-0123".into()),
             Frame::Text(String::new()),
-            Frame::Text("  @ done 3 | x".into()),
+            Frame::Text("a\n{\"done\":3}\r".into()),
             end(End::Exit(101)),
             end(End::Signal(9)),
             end(End::Limit(60)),
@@ -150,33 +104,25 @@ mod tests {
             Frame::File("machine.txt".into()),
             Frame::Filed { name: "machine.txt".into(), lines: 0 },
             Frame::Fault("reading /manifest: no such file".into()),
-            Frame::Done { programs: 2 },
+            Frame::Done(2),
         ];
         for frame in frames {
-            assert_eq!(Frame::parse(&frame.to_string()), Some(frame));
+            let line = frame.to_string();
+            assert!(!line.contains(['\n', '\r']), "{line}");
+            assert_eq!(Frame::parse(&line), Some(frame));
         }
-    }
-
-    #[test]
-    fn a_text_stays_one_line() {
-        let text = Frame::Text("a\n@ done 1\r".into()).to_string();
-        assert_eq!(text, "| a @ done 1 ");
     }
 
     #[test]
     fn other_lines_are_no_frames() {
         let lines = [
             "",
-            "|",
-            "@",
-            "@ begin",
-            "@ begin ../a",
-            "@ end a exit 0",
-            "@ end a left 0 1",
-            "@ file a b",
-            "@ filed a -1",
-            "@ done",
-            "@ more 1",
+            "{}",
+            r#"{"begin":"../a"}"#,
+            r#"{"file":"a b"}"#,
+            r#"{"filed":{"name":"a","lines":-1}}"#,
+            r#"{"more":1}"#,
+            r#"{"done":1} x"#,
             "qemu-system-x86_64: no such file",
         ];
         for line in lines {

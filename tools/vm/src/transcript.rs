@@ -93,7 +93,7 @@ impl Transcript {
                 }
                 State::Between
             }
-            (State::Between, Frame::Done { programs }) => {
+            (State::Between, Frame::Done(programs)) => {
                 if programs != self.runs.len() {
                     return Err("another number of programs than it ran");
                 }
@@ -136,9 +136,18 @@ impl Transcript {
 mod tests {
     use super::*;
 
-    const WHOLE: &str = "@ begin a\n| running 1 test\r\n| @ done 9\n@ end a exit 0 1500\n\
-                         @ file m.md\n| # Machine\n| \n| | a |\n@ filed m.md 3\n\
-                         @ begin b\n@ end b signal 9 3\n@ done 2";
+    const WHOLE: &str = r##"{"begin":"a"}
+{"text":"running 1 test"}
+{"text":"{\"done\":9}"}
+{"end":{"name":"a","end":{"exit":0},"time":{"secs":1,"nanos":500000000}}}
+{"file":"m.md"}
+{"text":"# Machine"}
+{"text":""}
+{"text":"| a |"}
+{"filed":{"name":"m.md","lines":3}}
+{"begin":"b"}
+{"end":{"name":"b","end":{"signal":9},"time":{"secs":0,"nanos":3}}}
+{"done":2}"##;
 
     fn read(text: &str) -> Transcript {
         let mut transcript = Transcript::default();
@@ -151,7 +160,7 @@ mod tests {
         let transcript = read(WHOLE);
         assert_eq!(transcript.faults(), [""; 0]);
         let [a, b] = transcript.runs() else { panic!("{transcript:?}") };
-        assert_eq!(a.lines, ["running 1 test", "@ done 9"]);
+        assert_eq!(a.lines, ["running 1 test", "{\"done\":9}"]);
         assert_eq!(a.end, Some((End::Exit(0), Duration::from_millis(1500))));
         assert_eq!((b.name.as_str(), b.end.unwrap().0), ("b", End::Signal(9)));
         let file = ("m.md".to_owned(), "# Machine\n\n| a |\n".to_owned());
@@ -166,7 +175,7 @@ mod tests {
             assert_eq!(faults.len(), 1, "{faults:?}");
             assert!(faults[0].contains("ends "), "{faults:?}");
         }
-        let within = read("@ begin a\n| x").faults();
+        let within = read("{\"begin\":\"a\"}\r\n{\"text\":\"x\"}\r").faults();
         assert_eq!(within, ["the transcript of the machine ends within a"]);
         assert_eq!(Transcript::default().faults().len(), 1);
     }
@@ -174,16 +183,17 @@ mod tests {
     #[test]
     fn frames_out_of_order_are_faults() {
         let edits = [
-            ("@ end a exit", "@ end b exit"),
-            ("@ filed m.md 3", "@ filed m.md 2"),
-            ("@ filed m.md", "@ filed n.md"),
-            ("@ done 2", "@ done 1"),
-            ("@ done 2", "@ done 2\n@ begin c"),
-            ("@ begin b\n", ""),
-            ("| running 1 test", "[ 12.3] Kernel panic"),
-            ("@ begin b", "@ fault no /bin/b\n@ begin b"),
+            (r#""name":"a""#, r#""name":"b""#),
+            (r#""lines":3"#, r#""lines":2"#),
+            (r#""name":"m.md""#, r#""name":"n.md""#),
+            (r#"{"done":2}"#, r#"{"done":1}"#),
+            (r#"{"done":2}"#, "{\"done\":2}\n{\"begin\":\"c\"}"),
+            ("{\"begin\":\"b\"}\n", ""),
+            (r#"{"text":"running 1 test"}"#, "[ 12.3] Kernel panic"),
+            (r#"{"begin":"b"}"#, "{\"fault\":\"no /bin/b\"}\n{\"begin\":\"b\"}"),
         ];
         for (from, to) in edits {
+            assert!(WHOLE.contains(from), "{from}");
             let faults = read(&WHOLE.replacen(from, to, 1)).faults();
             assert!(!faults.is_empty(), "{from} -> {to}");
         }

@@ -34,8 +34,7 @@ pub(crate) fn prefixes(binaries: &[TestBinary]) -> BTreeMap<String, String> {
 pub(crate) fn tests(metadata: &Value, messages: &str) -> Result<Vec<TestBinary>> {
     let packages = metadata["packages"].as_array().context("metadata without packages")?;
     let mut binaries = Vec::new();
-    for line in messages.lines().filter(|line| line.starts_with('{')) {
-        let message: Value = serde_json::from_str(line).context("message of cargo")?;
+    for message in read(messages)? {
         let Some(executable) = message["executable"].as_str() else { continue };
         if message["profile"]["test"] != true {
             continue;
@@ -63,14 +62,18 @@ pub(crate) fn tests(metadata: &Value, messages: &str) -> Result<Vec<TestBinary>>
 /// When a message cannot be read.
 pub(crate) fn programs(messages: &str) -> Result<Vec<PathBuf>> {
     let mut programs = Vec::new();
-    for line in messages.lines().filter(|line| line.starts_with('{')) {
-        let message: Value = serde_json::from_str(line).context("message of cargo")?;
+    for message in read(messages)? {
         let is_bin = message["target"]["kind"][0] == "bin" && message["profile"]["test"] == false;
         if let (true, Some(executable)) = (is_bin, message["executable"].as_str()) {
             programs.push(executable.into());
         }
     }
     Ok(programs)
+}
+
+fn read(messages: &str) -> Result<Vec<Value>> {
+    let lines = messages.lines().filter(|line| line.starts_with('{'));
+    lines.map(|line| serde_json::from_str(line).context("message of cargo")).collect()
 }
 
 #[cfg(test)]

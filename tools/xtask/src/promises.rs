@@ -52,16 +52,10 @@ pub(crate) fn check(workspace: &Workspace, ran: &RanList) -> Result<(usize, Vec<
 
 /// The benches: those of `partywall-bench` that have targets, and those that `cargo bench` runs.
 fn benches(workspace: &Workspace) -> Result<Vec<String>> {
-    let mut found = Vec::new();
-    for dir in ["tools/bench/src/target", "tools/bench/benches"] {
-        let dir = workspace.root.join(dir);
-        let entries = fs::read_dir(&dir).with_context(|| format!("list {}", dir.display()))?;
-        for entry in entries {
-            let name = entry?.file_name().to_string_lossy().into_owned();
-            found.push(name.strip_suffix(".rs").unwrap_or(&name).to_owned());
-        }
-    }
-    found.retain(|stem| !matches!(stem.as_str(), "mod" | "tests"));
+    let mut found =
+        [workspace.stems("tools/bench/src/target")?, workspace.stems("tools/bench/benches")?]
+            .concat();
+    found.retain(|stem| stem != "tests");
     Ok(found)
 }
 

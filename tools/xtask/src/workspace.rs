@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use crate::command::Cmd;
@@ -72,27 +72,19 @@ impl Workspace {
         Ok(files)
     }
 
-    /// Names of the coverage-guided fuzz targets: the stems of `fuzz/fuzz_targets/*.rs`, sorted.
+    /// Names of the coverage-guided fuzz targets, sorted.
     pub(crate) fn fuzz_targets(&self) -> Result<Vec<String>> {
-        let dir = self.root.join("fuzz/fuzz_targets");
-        let mut names = stems(&dir, "rs").with_context(|| format!("list {}", dir.display()))?;
+        self.stems("fuzz/fuzz_targets")
+    }
+
+    /// Names in a directory, without extensions, sorted; there is at least one.
+    pub(crate) fn stems(&self, dir: &str) -> Result<Vec<String>> {
+        let entries = fs::read_dir(self.root.join(dir)).with_context(|| format!("list {dir}"))?;
+        let paths = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
+        let stems = paths.iter().filter_map(|path| path.file_stem());
+        let mut names: Vec<_> = stems.map(|stem| stem.to_string_lossy().into_owned()).collect();
         names.sort();
-        if names.is_empty() {
-            bail!("fuzz/fuzz_targets holds no target");
-        }
+        ensure!(!names.is_empty(), "{dir} holds nothing");
         Ok(names)
     }
-}
-
-fn stems(dir: &Path, extension: &str) -> Result<Vec<String>> {
-    let mut names = Vec::new();
-    for entry in fs::read_dir(dir)? {
-        let path = entry?.path();
-        if path.extension().is_some_and(|e| e == extension)
-            && let Some(stem) = path.file_stem()
-        {
-            names.push(stem.to_string_lossy().into_owned());
-        }
-    }
-    Ok(names)
 }

@@ -84,11 +84,11 @@ pub fn render(run: &Run) -> Result<String> {
     out.push_str(READING);
     if !run.floors.is_empty() {
         heading(&mut out, "Floors");
-        paragraph(&mut out, "", &sentence(table::FLOORS));
+        paragraph(&mut out, "", table::FLOORS);
         findings(&mut out, &run.floors);
     }
     heading(&mut out, "Targets");
-    paragraph(&mut out, "", &sentence(table::TARGETS));
+    paragraph(&mut out, "", table::TARGETS);
     findings(&mut out, &run.targets);
     let groups = summary::groups(&run.rows);
     plots(&mut out, &groups)?;
@@ -112,12 +112,6 @@ fn heading(out: &mut String, title: &str) {
 
 fn paragraph(out: &mut String, class: &str, text: &str) {
     let _ = writeln!(out, "<p{}>{}</p>", attribute(class), escape(text));
-}
-
-/// The text as a sentence of its own.
-fn sentence(text: &str) -> String {
-    let (first, rest) = text.split_at(1);
-    format!("{}{rest}.", first.to_uppercase())
 }
 
 fn plots(out: &mut String, groups: &[Group]) -> Result<()> {

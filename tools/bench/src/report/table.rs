@@ -18,10 +18,10 @@ pub fn render(run: &Run) -> String {
         out.push_str(&align(&rows(&group)));
     }
     if !run.floors.is_empty() {
-        section(&mut out, &format!("Floors: {FLOORS}"));
+        section(&mut out, &format!("Floors. {FLOORS}"));
         out.push_str(&align(&findings(&run.floors)));
     }
-    section(&mut out, &format!("Targets: {TARGETS}"));
+    section(&mut out, &format!("Targets. {TARGETS}"));
     out.push_str(&align(&findings(&run.targets)));
     section(&mut out, "Run");
     out.push_str(&tally(run));
@@ -29,12 +29,12 @@ pub fn render(run: &Run) -> String {
 }
 
 /// What floors are.
-pub const FLOORS: &str = "a floor is what nobody can stay below. Each row is a condition that shows \
-     it of this run; what is compared with a floor that fails is VOID";
+pub const FLOORS: &str = "A floor is what nobody can stay below. Each row is a condition that shows \
+     it of this run; what is compared with a floor that fails is VOID.";
 
 /// How targets are judged.
-pub const TARGETS: &str = "median over the rounds and its 95 % interval, which needs five rounds; \
-     undecided where the bound lies within the interval";
+pub const TARGETS: &str = "Median over the rounds and its 95 % interval, which needs five rounds; \
+     undecided where the bound lies within the interval.";
 
 fn section(out: &mut String, title: &str) {
     // Writing to a string cannot fail.

@@ -1,16 +1,14 @@
-#![allow(unsafe_code, reason = "reads a file into memory that is not zeroed first")]
 //! gRPC as it is: tonic over a Unix socket, one unary call per text.
 //!
 //! Limits and windows are raised so that a text fits; frames of 1 MiB were fastest. The client gets
 //! its buffer back from the message once the call is over.
 
-use std::fs::File;
-use std::{io, mem};
+use std::mem;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use tokio::runtime::Runtime;
 
-use super::{Text, cases, drive};
+use super::{Text, cases, drive, read_into};
 use crate::calls::stubs::{BenchClient, Transport, proto};
 use crate::calls::tonic_net::{Net, connect, runtime, serve};
 use crate::case::{Op, Wait};
@@ -45,7 +43,7 @@ pub fn ask_all<T: Transport>(
 #[derive(Debug)]
 struct Asker<T> {
     client: BenchClient<T>,
-    buffer: BytesMut,
+    buffer: Vec<u8>,
 }
 
 impl<T: Transport> Asker<T> {
@@ -53,39 +51,23 @@ impl<T: Transport> Asker<T> {
         let client = BenchClient::new(transport)
             .max_decoding_message_size(usize::MAX)
             .max_encoding_message_size(usize::MAX);
-        Self { client, buffer: BytesMut::new() }
+        Self { client, buffer: Vec::new() }
     }
 
     /// Reads the text, sends it, and returns the answer.
     async fn ask(&mut self, text: &Text, op: Op) -> Result<Answer> {
-        let body = self.read(text)?;
+        let mut buffer = mem::take(&mut self.buffer);
+        read_into(&text.path, text.bytes, &mut buffer)?;
+        let mut body = Bytes::from(buffer);
         let request = proto::Blob { body: body.clone() };
         let reply = match op {
             Op::Total => self.client.total(request).await?,
             Op::Counts => self.client.counts(request).await?,
         };
         // The message is gone, so this is the only handle left, and its memory can be used again.
-        self.buffer = body.try_into_mut().unwrap_or_default();
+        body.clear();
+        self.buffer = body.into();
         let proto::Answer { total, distinct, checksum } = reply.into_inner();
         Ok(Answer { total, distinct, checksum })
-    }
-
-    fn read(&mut self, text: &Text) -> Result<Bytes> {
-        let len = usize::try_from(text.bytes)?;
-        let file = File::open(&text.path)?;
-        let mut buffer = mem::take(&mut self.buffer);
-        buffer.clear();
-        buffer.reserve(len);
-        while buffer.len() < len {
-            let (read, _) = rustix::io::read(&file, buffer.spare_capacity_mut())?;
-            let read = read.len();
-            if read == 0 {
-                return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
-            }
-            let end = buffer.len() + read;
-            // SAFETY: the bytes up to the old length were there, and the kernel wrote the rest.
-            unsafe { buffer.set_len(end) };
-        }
-        Ok(buffer.freeze())
     }
 }

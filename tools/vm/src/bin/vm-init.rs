@@ -75,7 +75,7 @@ fn programs(port: &mut Port) -> Result<(), String> {
             }
         }
     }
-    port.send(&Frame::Done { programs: programs.len() })
+    port.send(&Frame::Done(programs.len()))
 }
 
 /// Says where an error happened.

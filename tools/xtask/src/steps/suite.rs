@@ -68,10 +68,8 @@ pub(super) fn run(session: &mut Session) -> Result<()> {
         }
         faults.extend(session.take(run));
     }
-    session.ran.save(&list)?;
     session.note = counts(&session.ran);
-    ensure!(faults.is_empty(), "{}", faults.join("\n"));
-    Ok(())
+    session.finish(&faults)
 }
 
 /// The doc tests were part of the tests; there must have been some.
@@ -95,10 +93,8 @@ pub(super) fn loom(session: &mut Session) -> Result<()> {
         let run = cargo_test(session, flags, &["--release", "-p", package, "--lib", "loom_"])?;
         faults.extend(session.take(run));
     }
-    session.ran.save(&session.workspace.ran_list())?;
     session.note = format!("{} models", session.ran.entries().len() - before);
-    ensure!(faults.is_empty(), "{}", faults.join("\n"));
-    Ok(())
+    session.finish(&faults)
 }
 
 /// Runs unit tests with AddressSanitizer, which needs a nightly toolchain: reads and writes beyond what
@@ -123,9 +119,7 @@ pub(super) fn asan(session: &mut Session) -> Result<()> {
     run.ran.prefix("asan");
     session.note = counts(&run.ran);
     let faults = session.take(run);
-    session.ran.save(&session.workspace.ran_list())?;
-    ensure!(faults.is_empty(), "{}", faults.join("\n"));
-    Ok(())
+    session.finish(&faults)
 }
 
 /// Runs the tests that need root, or lists them where this user is another one: then the last lines
@@ -139,14 +133,12 @@ pub(super) fn root(session: &mut Session) -> Result<()> {
         session.cannot_run(format!("needs root; {} tests did not run", tests.len()));
         println!("run them with\n\n  sudo {REPEAT_ROOT}\n");
         session.ran.replace(&tests);
-        return session.ran.save(&session.workspace.ran_list());
+        return session.finish(&[]);
     }
     let run = cargo_test(session, |cargo| cargo, ROOT)?;
     session.note = counts(&run.ran);
     let faults = session.take(run);
-    session.ran.save(&session.workspace.ran_list())?;
-    ensure!(faults.is_empty(), "{}", faults.join("\n"));
-    Ok(())
+    session.finish(&faults)
 }
 
 /// The tests in the output of `--list`, with `prefix` before their names.
@@ -166,6 +158,13 @@ struct Run {
 }
 
 impl Session<'_> {
+    /// Writes the list of tests that ran; fails where something is wrong with them.
+    fn finish(&self, faults: &[String]) -> Result<()> {
+        self.ran.save(&self.workspace.ran_list())?;
+        ensure!(faults.is_empty(), "{}", faults.join("\n"));
+        Ok(())
+    }
+
     /// Adds the tests of a run to the session; returns what is wrong with it.
     fn take(&mut self, run: Run) -> Vec<String> {
         let mut faults = run.faults;

@@ -124,17 +124,18 @@ fn machine(run: &Run) -> Vec<String> {
 mod tests {
     use std::time::Duration;
 
+    use partywall_vm::frame::Frame;
     use partywall_vm::manifest::Program;
     use partywall_vm::transcript::Transcript;
 
     use super::*;
 
-    const GOOD: &str = "@ begin unit\n\
-        | running 1 test\n\
-        | test machine::tests::all_protection_keys_are_there_where_they_are_promised ... ok\n\
-        | test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out\n\
-        @ end unit exit 0 1500\n\
-        @ done 1";
+    const GOOD: &str = r#"{"begin":"unit"}
+{"text":"running 1 test"}
+{"text":"test machine::tests::all_protection_keys_are_there_where_they_are_promised ... ok"}
+{"text":"test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out"}
+{"end":{"name":"unit","end":{"exit":0},"time":{"secs":1,"nanos":0}}}
+{"done":1}"#;
 
     fn outcome(lines: &str, console: &str, succeeded: bool) -> Outcome {
         let mut transcript = Transcript::default();
@@ -165,13 +166,13 @@ mod tests {
         let edits = [
             ("promised ... ok", "promised ... FAILED", "promised failed"),
             ("promised ... ok", "promised ... ignored", "never skipped"),
-            ("exit 0", "signal 11", "unit: signal 11"),
-            ("exit 0", "exit 101", "unit: exit code 101"),
-            ("exit 0", "limit 120", "killed after 120 s"),
-            ("exit 0", "open 0", "holds its output open"),
+            (r#""exit":0"#, r#""signal":11"#, "unit: signal 11"),
+            (r#""exit":0"#, r#""exit":101"#, "unit: exit code 101"),
+            (r#""exit":0"#, r#""limit":120"#, "killed after 120 s"),
+            (r#""exit":0"#, r#""open":0"#, "holds its output open"),
             ("all_protection", "no_protection", "nothing shows"),
             ("unit", "other", "did not run it"),
-            ("| test result", "| Segmentation fault", "no `test result:` line"),
+            ("test result", "Segmentation fault", "no `test result:` line"),
         ];
         for (from, to, why) in edits {
             let bad = outcome(&GOOD.replace(from, to), "", true);
@@ -187,8 +188,8 @@ mod tests {
     fn a_program_that_does_not_say_what_it_should_is_a_fault() {
         let run = |text: &str| {
             let mut transcript = Transcript::default();
-            let lines = format!("@ begin up\n| {text}\n@ end up exit 0 1\n@ done 1");
-            lines.lines().for_each(|line| transcript.line(line));
+            let frames = [Frame::Begin("up".into()), Frame::Text(text.into())];
+            frames.iter().for_each(|frame| transcript.line(&frame.to_string()));
             judge_words(&["gate  protection-keys", "gate  x"], &transcript.runs()[0])
         };
         assert_eq!(run("web  test  gate  protection-keys"), [""; 0]);
@@ -204,7 +205,7 @@ mod tests {
         assert!(panic[0].contains("Kernel panic") && panic[1].contains("console"), "{panic:?}");
         let early = outcome(GOOD.rsplit_once('\n').unwrap().0, "", true).faults;
         assert!(early[0].contains("ends after unit"), "{early:?}");
-        let within = outcome("@ begin unit\n| running 1 test", "", true).faults;
+        let within = outcome(&GOOD[..GOOD.find("\n{\"end").unwrap()], "", true).faults;
         assert!(within.iter().any(|f| f.contains("had not ended")), "{within:?}");
     }
 }
