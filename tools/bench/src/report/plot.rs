@@ -2,6 +2,7 @@
 //! quartile and a mark at the median, on a logarithmic axis, whose title says what it shows and which way
 //! is better.
 
+use indicatif::HumanCount;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
@@ -12,7 +13,7 @@ use crate::contender::Kind;
 use crate::error::{Fault, Result};
 use crate::ratio::Metric;
 use crate::stats::{ENOUGH, quantile};
-use crate::units::{cycles, rate, time};
+use crate::units::{rate, time};
 
 /// Drawn in this colour, which no theme has, and then replaced by the page's text colour.
 const INK: RGBColor = RGBColor(1, 2, 3);
@@ -55,7 +56,8 @@ fn draw(svg: &mut String, group: &Group, lines: &[&Line]) -> Result<()> {
     let unit: fn(f64) -> String = match metric(&group.case) {
         Metric::P50 | Metric::Cpu => time,
         Metric::PerSecond => rate,
-        Metric::OneWay => cycles,
+        // The axis title has the unit, which five ticks have no room for.
+        Metric::OneWay => |cycles| HumanCount(cycles as u64).to_string(),
     };
     // Each line is at a whole number.
     let (foot, head) = (-0.5, lines.len() as f64 - 0.5);
