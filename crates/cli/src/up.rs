@@ -107,10 +107,12 @@ async fn up(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
         },
     };
     let orphans = Orphans::adopt()?;
+    #[cfg(feature = "prometheus")]
+    let metrics = crate::metrics::serve(&arguments.metrics)?;
     let options = Options {
         listen: Listen::At(socket.clone()),
         #[cfg(feature = "prometheus")]
-        metrics: crate::metrics::serve(&arguments.metrics)?,
+        metrics: metrics.is_some(),
         children_are_services: true,
         while_running: Some(Box::new(running)),
         ..Options::default()

@@ -1,6 +1,7 @@
 //! What `partywall coordinator --metrics` shows to Prometheus, at a path and at a port.
 
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -12,6 +13,9 @@ use partywall_interop::proto::test_service_client::TestServiceClient;
 use partywall_interop::service::{Handle, test_service_with};
 
 const POLICY: &str = "[service.test]\nregister = ['anyone']\n[service.test.call]\nanyone = ['*']\n";
+
+/// How many descriptors a coordinator may have.
+const DESCRIPTORS: usize = 64;
 
 /// A coordinator, which is killed with the value.
 struct Coordinator(Child);
@@ -27,11 +31,14 @@ impl Coordinator {
     /// One in this directory that listens.
     fn start(dir: &Path, metrics: &str) -> Self {
         std::fs::write(dir.join("policy.toml"), POLICY).unwrap();
-        let mut child = Command::new(env!("CARGO_BIN_EXE_partywall"))
+        let limited = format!("ulimit -n {DESCRIPTORS}; exec \"$0\" \"$@\"");
+        let mut child = Command::new("sh")
+            .args(["-c", &limited, env!("CARGO_BIN_EXE_partywall")])
             .args(["coordinator", "--policy", "policy.toml", "--socket", "c.sock"])
             .args(["--metrics", metrics])
             .current_dir(dir)
             .stdout(Stdio::piped())
+            .stderr(std::fs::File::create(dir.join("said")).unwrap())
             .spawn()
             .unwrap();
         let mut line = String::new();
@@ -106,4 +113,34 @@ fn metrics_are_served_at_a_port_and_a_used_port_is_an_error() {
     let _coordinator = Coordinator::start(dir.path(), &format!("http://{at}"));
     let text = ask(std::net::TcpStream::connect(at).unwrap());
     assert!(text.contains("partywall_coordinator_used{resource=\"connections\"} 0"), "{text}");
+}
+
+#[tokio::test]
+async fn idle_connections_keep_out_neither_a_scrape_nor_a_client() {
+    let dir = tempfile::tempdir().unwrap();
+    let _coordinator = Coordinator::start(dir.path(), "unix:m.sock");
+    let connect = || UnixStream::connect(dir.path().join("m.sock")).unwrap();
+    let mut idle: Vec<_> = (0..4 * DESCRIPTORS).map(|_| connect()).collect();
+    // It was ended for a later one.
+    idle[0].set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    assert_eq!(idle[0].read(&mut [0]).unwrap(), 0);
+    let text = ask(connect());
+    assert!(text.contains("partywall_coordinator_used{resource=\"connections\"} "), "{text}");
+    let socket = dir.path().join("c.sock");
+    let routes = Routes::default().add_service(test_service_with(Handle::default()));
+    let bound = Server::builder().coordinator(&socket).add_routes(routes).bind("test").await;
+    assert!(bound.is_ok(), "{:?}", bound.err());
+    assert_eq!(std::fs::read_to_string(dir.path().join("said")).unwrap(), "");
+}
+
+#[test]
+fn path_has_its_mode_and_is_removed_at_the_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut coordinator = Coordinator::start(dir.path(), "unix:m.sock");
+    let path = dir.path().join("m.sock");
+    assert_eq!(path.metadata().unwrap().permissions().mode() & 0o7777, 0o660);
+    let pid = rustix::process::Pid::from_child(&coordinator.0);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    assert!(coordinator.0.wait().unwrap().success());
+    assert!(!path.exists());
 }
