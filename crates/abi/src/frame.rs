@@ -454,13 +454,16 @@ pub fn write_reset(out: &mut Vec<u8>, code: u8, text: &str) {
     w.short_bytes(&text.as_bytes()[..cut]);
 }
 
-/// The payload of a [`Kind::Reset`]: gRPC code and text.
+/// The payload of a [`Kind::Reset`]: gRPC code, which is no success, and text.
 ///
 /// # Errors
 /// [`DecodeError`] naming the field.
 pub fn decode_reset(payload: &[u8]) -> Result<(u8, &str), DecodeError> {
     let mut r = Reader::new(payload);
     let code = status_code(&mut r, "reset code")?;
+    if code == 0 {
+        return Err(DecodeError::Value { field: "reset code", found: 0 });
+    }
     let text = r.short_bytes("reset text", limits::ERROR_TEXT_BYTES)?;
     r.end()?;
     let text = core::str::from_utf8(text).map_err(|_| DecodeError::Text { field: "reset text" })?;

@@ -109,6 +109,7 @@ fn both() -> Vec<Case> {
         case(None, vec![sent(Kind::Window, 0, 0, &[0; 4])]),
         case(None, vec![sent(Kind::Room, 0, 1, &[0; 7])]),
         case(None, vec![sent(Kind::Reset, 0, 1, &[17, 0, 0])]),
+        case(None, vec![sent(Kind::Reset, 0, 1, &[0, 0, 0])]),
     ]
 }
 

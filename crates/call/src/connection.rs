@@ -24,6 +24,7 @@ pub const DRAIN_TIME: Duration = Duration::from_millis(250);
 
 /// Codes of gRPC ("Status codes and their use in gRPC", grpc/doc/statuscodes.md).
 const CANCELLED: u8 = 1;
+const UNKNOWN: u8 = 2;
 const RESOURCE_EXHAUSTED: u8 = 8;
 const UNAVAILABLE: u8 = 14;
 
@@ -199,13 +200,14 @@ impl<T: Default> Connection<T> {
         self.stream(key).send.stopped
     }
 
-    /// Ends a call out of turn, with a gRPC code for the peer; whether it was open. What comes for
-    /// it from now on is thrown away.
+    /// Ends a call out of turn, with a gRPC code for the peer (0, which no reset has, goes as UNKNOWN);
+    /// whether it was open. What comes for it from now on is thrown away.
     pub fn reset(&mut self, key: Key, code: u8, text: &str) -> bool {
         let is_caller = self.caller;
         let stream = self.stream(key);
         let tell = stream.open && (stream.send.begun || !is_caller);
         if tell {
+            let code = if code == 0 { UNKNOWN } else { code };
             self.push(Control::Reset(key.number, code, text.into()));
         }
         self.close(key)

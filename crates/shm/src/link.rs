@@ -205,12 +205,19 @@ impl Bell {
         self.drained.store(self.sleeps.load(Ordering::Relaxed), Ordering::Relaxed);
         let most = 4 * limits::UNREAD_BELLS;
         let n = self.socket.drain(most).map_err(LinkError::io("recvmmsg"))?;
-        let bells = self.bells.fetch_add(n.into(), Ordering::Relaxed) + u64::from(n);
-        let sleeps = self.sleeps.load(Ordering::Relaxed);
-        if bells > 2 * sleeps + FLOOD_SLACK {
-            return Err(LinkError::Flood { bells, sleeps });
-        }
-        Ok(n)
+        self.bells.fetch_add(n.into(), Ordering::Relaxed);
+        self.flood().map_or(Ok(n), Err)
+    }
+
+    /// What a peer has done that rings more often than it is waited for.
+    fn flood(&self) -> Option<LinkError> {
+        let [bells, sleeps] = [&self.bells, &self.sleeps].map(|n| n.load(Ordering::Relaxed));
+        (bells > 2 * sleeps + FLOOD_SLACK).then_some(LinkError::Flood { bells, sleeps })
+    }
+
+    /// Why a link is over whose death was announced.
+    pub fn end(&self) -> LinkError {
+        self.flood().unwrap_or(LinkError::Dead)
     }
 
     /// Whether peer and self were last seen on the same CPU.
@@ -446,7 +453,7 @@ impl Link {
             }
             if self.bell.is_dead() {
                 // What it sent before it died counts.
-                return if self.satisfied(room)? { Ok(()) } else { Err(LinkError::Dead) };
+                return if self.satisfied(room)? { Ok(()) } else { Err(self.bell.end()) };
             }
         }
     }
@@ -604,7 +611,7 @@ impl Link {
             }
             self.producer.awake();
             if self.bell.is_dead() && !self.producer.has_room(len)? {
-                return Err(LinkError::Dead);
+                return Err(self.bell.end());
             }
         }
         Ok(())

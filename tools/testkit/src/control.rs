@@ -206,6 +206,38 @@ impl Conversation {
         Ok((terms, own.memory()?, end.endpoint()))
     }
 
+    /// A server's part of all links, until the coordinator says nothing for a while: adopts and opens each,
+    /// and hands it over.
+    ///
+    /// # Errors
+    /// When the coordinator goes, or a link cannot be made.
+    pub fn serve(&self, mut take: impl FnMut(Ends)) -> Result<()> {
+        let mut adopted = Vec::new();
+        while let Some((message, fds)) = self.next_or_end()? {
+            match message {
+                Message::Link(LinkMessage::Offer { terms, .. }) => {
+                    let [own, end] = parts(fds)?;
+                    let (link, security) = (terms.link, terms.security);
+                    adopted.push(Adopted::new(
+                        link,
+                        terms.geometry,
+                        own.memory()?,
+                        end.endpoint(),
+                    )?);
+                    self.say(&Message::Link(LinkMessage::Adopted { link, security }))?;
+                }
+                Message::Link(LinkMessage::Open { link, .. }) => {
+                    let [callers] = parts(fds)?;
+                    let at = adopted.iter().position(|adopted| adopted.link() == link);
+                    let at = at.ok_or("a link that was not adopted")?;
+                    take(adopted.remove(at).open(callers.memory()?)?);
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
     /// A caller's part of the next link that it has asked for; says that it has filled it.
     ///
     /// # Errors

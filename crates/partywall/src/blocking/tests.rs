@@ -111,6 +111,38 @@ fn answered_by(records: &[cases::Sent]) -> Result<(), (String, Option<control::B
     }
 }
 
+/// How a call ends of which the server knows nothing; whom the coordinator hears blamed.
+fn ended_by(theirs: impl FnOnce(&partywall_shm::link::Ends)) -> (String, control::Blame) {
+    let (ours, other) = local_pair(Geometry::new(64, 1 << 20).unwrap()).unwrap();
+    let link = Link::new(ours).unwrap();
+    let end = Arc::new(Reached { bell: link.bell(), over: OnceLock::new() });
+    let (tracked, coordinator) = crate::agent::tests::tracked(7);
+    let mut open =
+        Open { tracked: Some((tracked, end)), ..Open::new(link, crate::fuzz::stranger()) };
+    wire::write_request_head(&mut open.block, "/a/b", &HeaderMap::new(), None).unwrap();
+    theirs(&other);
+    let soon = Instant::now() + Duration::from_secs(5);
+    match open.exchange(b"x", &mut call(Some(soon))) {
+        Err(Failed::Link(why)) => {
+            let status = open.end(&why);
+            (status.message().into(), crate::agent::tests::blamed(&coordinator))
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_server_that_floods_a_blocking_channel_with_bells_is_blamed() {
+    let (why, blame) = ended_by(|theirs| {
+        let ring = || theirs.bell.carry_out(partywall_shm::ring::Wake::Doorbell);
+        // Until the link is hung up.
+        let begin = Instant::now();
+        while ring().is_ok() && !theirs.bell.is_dead() && begin.elapsed().as_secs() < 1 {}
+    });
+    assert!(why.contains("floods the link"), "{why}");
+    assert_eq!(blame, control::Blame::Peer);
+}
+
 #[test]
 fn blocking_channel_ends_a_link_on_each_broken_rule_with_blame() {
     for records in cases::honest_services() {

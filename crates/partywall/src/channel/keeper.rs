@@ -13,13 +13,17 @@
 //! has a link already is given back, and as many of these in a row as there are instances end a round: the
 //! others take no link of this caller now. So does a quota that is used up. The channel goes on with the
 //! links that it has.
+//!
+//! An instance that ends its links as soon as it has them costs its callers little: a round asks at most
+//! twice for each instance, and rounds that follow each other closely have a backoff between them.
 
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::Kind;
 use super::named::{Connection, Named};
 use crate::agent::Watching;
+use crate::backoff::Backoff;
 use crate::error::Error;
 
 /// How often the keeper looks whether there is more to have, beside being woken.
@@ -35,7 +39,9 @@ pub(super) fn keep(kind: &Arc<Kind>) {
 /// The keeper's task, which does not keep the channel.
 async fn kept(of: Weak<Kind>) {
     let (mut watch, mut short) = (None::<Watching>, false);
+    let mut backoff = Backoff::new();
     loop {
+        let begun = Instant::now();
         let wanted = {
             let Some(kind) = of.upgrade() else { return };
             let Kind::Name(named) = &*kind else { return };
@@ -64,6 +70,11 @@ async fn kept(of: Weak<Kind>) {
             () = wanted.notified() => false,
             () = tokio::time::sleep(RECHECK) => false,
         };
+        if begun.elapsed() > Backoff::LONGEST {
+            backoff = Backoff::new();
+        } else {
+            tokio::time::sleep(backoff.pause()).await;
+        }
         if lost {
             tracing::warn!("the coordinator tells no more how many instances there are");
             watch = None;
@@ -78,7 +89,10 @@ async fn kept(of: Weak<Kind>) {
 /// Why there are fewer, where time alone does not mend that.
 async fn fill(named: &Named, instances: usize) -> Result<(), Error> {
     let mut twice = 0;
-    while named.links.usable() < instances && twice < instances {
+    for _ in 0..2 * instances {
+        if named.links.usable() >= instances || twice >= instances {
+            break;
+        }
         match named.attempt_once().await {
             Ok(connection @ Connection::Ring { .. }) => {
                 twice = if named.links.add(connection) { 0 } else { twice + 1 };

@@ -245,11 +245,13 @@ impl Waiting {
                 self.watch = agent.watch(name).ok();
             }
             if let Some(watch) = &mut self.watch {
+                let served = *watch.instances.borrow() > 0;
                 let somebody = async { watch.instances.wait_for(|n| *n > 0).await.map(drop) };
                 match tokio::time::timeout(RECHECK, somebody).await {
                     // Whatever the watch does not tell is found by asking again; not without a
-                    // pause, for a server that refuses links.
-                    Ok(Ok(())) => return tokio::time::sleep(Duration::from_millis(2)).await,
+                    // pause, for a server that refuses links, or ends them.
+                    Ok(Ok(())) if served => return tokio::time::sleep(self.backoff.pause()).await,
+                    Ok(Ok(())) => return self.backoff = Backoff::new(),
                     Err(_) => return,
                     Ok(Err(_gone)) => {}
                 }

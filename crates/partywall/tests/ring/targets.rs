@@ -4,9 +4,11 @@
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::symlink;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use partywall::{Channel, Endpoint, Error, Route, Routes, Server};
+use partywall::{Balance, Channel, Endpoint, Error, Route, Routes, Server};
 use partywall_abi::control::{Message, RegistryMessage};
 use partywall_abi::name::ServiceName;
 use partywall_interop::proto::test_service_client::TestServiceClient;
@@ -126,6 +128,35 @@ async fn an_instance_that_opens_no_links_is_passed_over_in_time() {
         empty(&endpoint().connect().await.unwrap()).await.unwrap();
     }
     running.stop().await.unwrap();
+}
+
+/// A few hundred links a second, of a channel without calls.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn instances_that_end_each_link_at_once_are_asked_less_and_less_often() {
+    let host = Host::open();
+    let made = Arc::new(AtomicUsize::new(0));
+    for _ in 0..4 {
+        let ends = Conversation::open(&host.socket).unwrap();
+        let name = ServiceName::new("test").unwrap();
+        ends.say(&RegistryMessage::Register { request: 1, name, places: 64 }.into()).unwrap();
+        ends.next().unwrap();
+        let made = Arc::clone(&made);
+        std::thread::spawn(move || {
+            ends.serve(|link| {
+                drop(link);
+                made.fetch_add(1, Ordering::Relaxed);
+            })
+        });
+    }
+    let endpoint = Endpoint::from_static("partywall:///test").coordinator(&host.socket);
+    let endpoint = endpoint.wait_for_ready(true).balance(Balance::RoundRobin);
+    let channel = endpoint.connect_lazy();
+    empty(&channel).await.unwrap_err();
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let so_far = made.load(Ordering::Relaxed);
+    drop(channel);
+    // At most two for each in a round, and 10 ms, 20 ms and so on up to a second between rounds.
+    assert!((2..=8 * 9).contains(&so_far), "{so_far} links in three seconds");
 }
 
 /// The call went over the network.
