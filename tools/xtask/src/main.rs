@@ -11,6 +11,7 @@ mod promises;
 mod ran;
 mod rows;
 mod steps;
+mod table;
 mod tidy;
 mod vm;
 mod workspace;

@@ -15,7 +15,7 @@ use std::fs;
 use anyhow::{Context, Result, ensure};
 
 use crate::ran::RanList;
-use crate::rows;
+use crate::table;
 use crate::workspace::Workspace;
 
 pub(crate) const FILE: &str = "SPECIFICATION.md";
@@ -62,7 +62,7 @@ fn benches(workspace: &Workspace) -> Result<Vec<String>> {
 fn faults(text: &str, known: &Known, ran: &RanList) -> (usize, Vec<String>) {
     let (mut promises, mut faults, mut columns) = (0, Vec::new(), None);
     for (index, line) in text.lines().enumerate() {
-        let Some(cells) = rows::cells(line) else {
+        let Some(cells) = table::cells(line) else {
             columns = None;
             continue;
         };
@@ -90,7 +90,7 @@ fn row(enforced: &str, known: &Known, ran: &RanList) -> Vec<String> {
         return vec![format!("nothing enforces the promise, and it is not {PENDING}")];
     }
     let fault = |named: &Named| match *named {
-        Named::Test(name) => rows::fault_of(name, ran),
+        Named::Test(name) => ran.fault_of(name),
         Named::Bench(name) if !known.benches.iter().any(|bench| bench == name) => {
             Some(format!("there is no bench {name}; there are {}", known.benches.join(", ")))
         }

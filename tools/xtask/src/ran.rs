@@ -72,6 +72,17 @@ impl RanList {
         })
     }
 
+    /// What is wrong with a test that a row names; one that needs root may not have run.
+    pub(crate) fn fault_of(&self, test: &str) -> Option<String> {
+        let results = self.find(test);
+        let passed = |result: &Outcome| matches!(result, Outcome::Ok | Outcome::NeedsRoot);
+        match results.is_empty() {
+            true => Some(format!("the test {test} did not run")),
+            false if results.iter().all(passed) => None,
+            false => Some(format!("the test {test} did not pass")),
+        }
+    }
+
     /// Results of the tests that `name` means: a full name or the end of one, from a `::` on.
     pub(crate) fn find(&self, name: &str) -> Vec<Outcome> {
         let wanted = name.replace('-', "_");

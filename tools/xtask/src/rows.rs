@@ -14,6 +14,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::promises;
 use crate::ran::{Outcome, RanList};
+use crate::table;
 use crate::workspace::Workspace;
 
 const FILE: &str = "docs/systems.md";
@@ -59,7 +60,7 @@ pub(crate) fn run(workspace: &Workspace, ran: &Path) -> Result<()> {
 fn parse(text: &str) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for (index, line) in text.lines().enumerate() {
-        let Some(cells) = cells(line) else { continue };
+        let Some(cells) = table::cells(line) else { continue };
         if !is_id(cells[0]) {
             continue;
         }
@@ -75,12 +76,6 @@ fn parse(text: &str) -> Result<Vec<Row>> {
         });
     }
     Ok(rows)
-}
-
-/// The cells of a table row; none if the line is no such row.
-pub(crate) fn cells(line: &str) -> Option<Vec<&str>> {
-    let inner = line.trim().strip_prefix('|')?.strip_suffix('|')?;
-    Some(inner.split('|').map(str::trim).collect())
 }
 
 fn is_id(cell: &str) -> bool {
@@ -150,19 +145,8 @@ impl Row {
             "open" | "not here" => {}
             other => faults.push(format!("{other:?} is not a state: done, part, open, not here")),
         }
-        faults.extend(self.tests.iter().filter_map(|test| fault_of(test, ran)));
+        faults.extend(self.tests.iter().filter_map(|test| ran.fault_of(test)));
         faults
-    }
-}
-
-/// What is wrong with a test that a row names; one that needs root may not have run.
-pub(crate) fn fault_of(test: &str, ran: &RanList) -> Option<String> {
-    let results = ran.find(test);
-    let passed = |result: &Outcome| matches!(result, Outcome::Ok | Outcome::NeedsRoot);
-    match results.is_empty() {
-        true => Some(format!("the test {test} did not run")),
-        false if results.iter().all(passed) => None,
-        false => Some(format!("the test {test} did not pass")),
     }
 }
 

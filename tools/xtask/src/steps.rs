@@ -13,7 +13,6 @@ mod suite;
 mod tool;
 
 pub(crate) use packages::install;
-pub(crate) use suite::LOOM;
 
 use std::fmt::Write as _;
 use std::path::Path;

@@ -9,6 +9,9 @@ use serde_json::Value;
 
 use crate::command::Cmd;
 
+/// Packages with loom models.
+pub(crate) const LOOM: &[&str] = &["partywall-shm", "partywall-domain"];
+
 /// The workspace this program was started in.
 pub(crate) struct Workspace {
     /// Directory of the workspace's Cargo.toml.

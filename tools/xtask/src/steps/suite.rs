@@ -11,6 +11,7 @@ use super::fuzz::has_nightly;
 use crate::command::Cmd;
 use crate::libtest::Parser;
 use crate::ran::{Outcome, RanList};
+use crate::workspace::LOOM;
 use crate::{apt, built};
 
 pub(super) const REPEAT: &str = "PARTYWALL_TRIALS=quick cargo test --workspace --no-fail-fast";
@@ -43,9 +44,6 @@ const ROOT: &[&str] = &["-p", "partywall-system-tests", "--features", "root", "-
 const ROOT_PREFIX: &str = "partywall_system_tests::root";
 
 pub(super) const REPEAT_ROOT: &str = "cargo xtask test root rows";
-
-/// Packages with loom models.
-pub(crate) const LOOM: &[&str] = &["partywall-shm", "partywall-domain"];
 
 /// Packages whose unit tests run with AddressSanitizer: those with unsafe code, but for domains, whose
 /// programs are not built with it; and those whose tests hold no bounds on time, which it makes too narrow.

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use super::{Tree, length, lex};
 
 /// Directories of source files, each a crate of its own.
-const CRATES: &[&str] = &["crates/", "tools/bench/"];
+const CRATES: &[&str] = &["crates/", "tools/"];
 
 /// How often a name may be re-exported on its way.
 const EXPORTS: usize = 8;

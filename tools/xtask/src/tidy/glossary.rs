@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::Tree;
-use crate::rows;
+use crate::table;
 
 const FILE: &str = "docs/glossary.md";
 
@@ -18,7 +18,7 @@ pub(super) fn check(tree: &Tree) -> Vec<String> {
     let mut in_table = false;
     for (index, text) in file.text.lines().enumerate() {
         let line = index + 1;
-        let Some(cells) = rows::cells(text) else {
+        let Some(cells) = table::cells(text) else {
             in_table = false;
             continue;
         };

@@ -13,7 +13,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Tree, lex};
-use crate::steps::LOOM;
+use crate::workspace::LOOM;
 
 /// Crates whose pairs need no loom test: nothing is built on what they share.
 const WITHOUT_LOOM: &[&str] = &["tools/bench/"];
