@@ -288,8 +288,8 @@ fn cgroup(pid: u32) -> io::Result<String> {
     Ok(cgroup_path(&text).to_string())
 }
 
-/// The path in a /proc/PID/cgroup text: version 2's, else the one of version 1's systemd or
-/// first hierarchy. See cgroups(7).
+/// The path in a /proc/PID/cgroup text: the first one other than `/` of version 2, of version 1's
+/// systemd hierarchy, or of any hierarchy, in this order; else `/`. See cgroups(7).
 fn cgroup_path(text: &str) -> &str {
     let fields = |line: &'_ str| -> Option<(String, usize)> {
         let mut parts = line.splitn(3, ':');

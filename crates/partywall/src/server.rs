@@ -197,7 +197,9 @@ impl<L> Router<L> {
     }
 
     /// Binds: registers the names and listens at the addresses, and serves nobody yet. When it returns,
-    /// callers find the server, and their calls wait until it serves ([`Bound::serve`]).
+    /// callers find the server. Calls to its addresses wait until it serves ([`Bound::serve`]), and so do
+    /// those of channels with `wait_for_ready` to its names. Without it a channel to a name waits about one
+    /// second, and then its calls fail with UNAVAILABLE unless another instance answers.
     ///
     /// # Errors
     /// As [`Router::serve_with_shutdown`].

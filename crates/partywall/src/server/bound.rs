@@ -15,8 +15,9 @@ use crate::error::Error;
 use crate::target::Target;
 
 /// A server that is bound ([`Router::bind`](super::Router::bind)): its names are registered at the
-/// coordinator and its sockets listen. Calls that come wait until it serves. Dropping it gives all of
-/// that up.
+/// coordinator and its sockets listen. Calls over HTTP/2 and of channels with `wait_for_ready` wait until
+/// it serves; other channels to its names wait about one second, and then their calls fail with UNAVAILABLE
+/// unless another instance answers. Dropping it gives all of that up.
 ///
 /// It exists when the server is ready. A test connects to [`Bound::addresses`] without waiting; a
 /// program that systemd starts with `Type=notify` says `READY=1` then (sd_notify(3), crate `sd-notify`).
