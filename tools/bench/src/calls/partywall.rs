@@ -1,7 +1,7 @@
 //! Partywall itself, three times: the bare link, the blocking channel, and tonic's generated stubs
 //! over the async channel.
 //!
-//! The coordinator is a third process ([`Contender::attendant`]) whose policy lets anyone do
+//! The coordinator is a third process ([`Contender::attend`]) whose policy lets anyone do
 //! anything: authorisation is in force, with one entry.
 
 use std::os::fd::AsFd;
