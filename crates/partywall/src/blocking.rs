@@ -41,6 +41,7 @@ use crate::link::record;
 use crate::peer::Peer;
 use crate::status;
 use crate::telemetry::{self, Route, Side};
+use crate::time;
 use crate::wire;
 
 mod failed;
@@ -189,7 +190,7 @@ impl Channel {
     }
 
     fn attempt(&self, within: Duration) -> Result<Open, Error> {
-        let deadline = Instant::now() + within;
+        let deadline = time::after(within);
         let agent = agent::get(&self.place, within)?;
         let left = deadline.saturating_duration_since(Instant::now());
         match agent.connect(&self.name)?.blocking(left)? {
@@ -321,7 +322,7 @@ impl Channel {
         message[1..PREFIX].copy_from_slice(&len.to_be_bytes());
         let headers = &self.with_own(headers);
         let timeout = wire::parse_timeout(headers);
-        if timeout.is_some_and(|timeout| timeout.is_zero()) {
+        if [timeout, self.endpoint.settings.timeout].contains(&Some(Duration::ZERO)) {
             return Err(status::expired());
         }
         let at = |t: Duration| Instant::now().checked_add(t);

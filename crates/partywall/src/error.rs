@@ -283,6 +283,11 @@ impl From<partywall_shm::link::Blame> for Blame {
 }
 
 impl Error {
+    /// A limit of zero.
+    pub(crate) fn lets_no_call_begin(name: &'static str) -> Self {
+        Self::Setting { name, why: "it lets no call begin; write at least 1".into() }
+    }
+
     /// What the coordinator's refusal of a link means.
     pub(crate) fn no_link(code: Code, text: String) -> Self {
         match code {

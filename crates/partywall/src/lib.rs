@@ -116,6 +116,7 @@ mod server;
 mod status;
 mod target;
 mod telemetry;
+mod time;
 #[cfg(feature = "http2")]
 mod unix;
 mod waker;

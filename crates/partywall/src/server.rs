@@ -235,7 +235,9 @@ impl<L> Router<L> {
     where
         L: Layer<Routes, Service: HttpService>,
     {
-        in_process::channel(&self.served().0)
+        let served = self.served().0;
+        served.check()?;
+        in_process::channel(&served)
     }
 
     fn served(self) -> (Served, Place)

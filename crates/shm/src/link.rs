@@ -100,7 +100,7 @@ impl LinkError {
     /// Who is to blame.
     pub fn blame(&self) -> Blame {
         match self {
-            Self::Io { .. } => Blame::Resource,
+            Self::Io { .. } | Self::Outbox(OutboxError::Io { .. }) => Blame::Resource,
             Self::TimedOut => Blame::Local,
             _ => Blame::Peer,
         }

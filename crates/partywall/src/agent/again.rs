@@ -10,6 +10,7 @@ use super::conversation::Conversation;
 use super::{Agent, ENDED, Event, Place, State, Waiting};
 use crate::error::Error;
 use crate::lock::lock;
+use crate::time;
 
 /// How long between two attempts to find the coordinator, at first and at last. A process that is
 /// left alone for ever costs a connect(2) each time.
@@ -22,7 +23,7 @@ impl Agent {
     /// process; those that wait meanwhile have its outcome. A proof that is broken off cannot be gone
     /// on with: at a socket that was handed over it has all its time, whoever waits.
     pub(super) fn open(self: &Arc<Self>, within: Duration) -> Result<(), Error> {
-        let deadline = Instant::now() + within;
+        let deadline = time::after(within);
         let mut state = lock(&self.state);
         let before = state.attempts;
         loop {

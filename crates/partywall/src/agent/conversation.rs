@@ -151,8 +151,8 @@ impl Parts {
         end: bool,
     ) -> Result<(Vec<OwnedFd>, Option<socket::Endpoint>), Error> {
         if self.0.len() != outboxes + usize::from(end) {
-            let why = "no room for its descriptors (see `ulimit -n`)";
-            return Err(Error::CoordinatorGone(why));
+            let source = rustix::io::Errno::MFILE.into();
+            return Err(Error::Io { what: "taking the descriptors of a link".into(), source });
         }
         let mut parts = self.0.into_iter();
         let memory = parts.by_ref().take(outboxes).map(Passed::memory).collect::<Result<_, _>>();

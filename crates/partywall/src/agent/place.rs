@@ -11,6 +11,7 @@ use partywall_shm::socket::{self, Lingering};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::error::Error;
+use crate::time;
 
 /// How long connecting and the proof of identity may take at a path: another coordinator may be
 /// there by then.
@@ -64,7 +65,7 @@ impl Place {
     /// A socket to the coordinator, to which this process has proven itself. Two threads must not
     /// be here at once with one socket that was handed over.
     pub(super) fn open(&self, within: Duration) -> Result<Lingering, Error> {
-        let deadline = Instant::now() + within;
+        let deadline = time::after(within);
         let nowhere = |source: std::io::Error| Error::NoCoordinator { place: self.shown(), source };
         let socket = Lingering::new(match self {
             Self::Handed(n) => socket::inherited(*n).map_err(nowhere)?,

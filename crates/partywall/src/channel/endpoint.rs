@@ -7,6 +7,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
+use tokio::sync::Semaphore;
 
 use bytes::Bytes;
 use http::{HeaderValue, Uri};
@@ -223,9 +224,11 @@ impl Endpoint {
     }
 
     /// How many calls may wait for a limit, or over HTTP/2 for a connection, before the channel is not
-    /// ready for another one; 1,024 unless set. Without limits, calls over a ring wait by themselves.
+    /// ready for another one; 1,024 unless set, and at least one. Without limits, calls over a ring wait by
+    /// themselves.
     pub fn buffer_size(mut self, calls: impl Into<Option<usize>>) -> Self {
-        self.settings.buffer_size = calls.into();
+        let calls = calls.into().map(|calls| calls.clamp(1, Semaphore::MAX_PERMITS));
+        self.settings.buffer_size = calls;
         self
     }
 
@@ -321,6 +324,9 @@ impl Endpoint {
             let why = format!("`{origin}` has no scheme or no host; write http://HOST");
             return Err(Error::Setting { name: "origin", why });
         }
+        if self.settings.concurrency_limit == Some(0) {
+            return Err(Error::lets_no_call_begin("concurrency_limit"));
+        }
         Ok(self.target.as_ref().map_err(Clone::clone)?)
     }
 
@@ -334,10 +340,6 @@ impl Endpoint {
         if self.balance.is_some() {
             let why = "a blocking channel has one link; make one channel for each instance".into();
             return Err(Error::Setting { name: "balance", why });
-        }
-        if self.settings.concurrency_limit == Some(0) {
-            let why = "it lets no call begin; write at least 1".into();
-            return Err(Error::Setting { name: "concurrency_limit", why });
         }
         match self.target()? {
             Target::Name(name) => Ok(name),

@@ -26,6 +26,7 @@ use crate::lock::lock;
 use crate::peer::Peer;
 use crate::target::Target;
 use crate::telemetry;
+use crate::time;
 
 /// How long a server that has taken a link may take to open it.
 const OPEN_TIME: Duration = Duration::from_secs(2);
@@ -137,7 +138,7 @@ impl Named {
 
     /// A link to the next instance, or none.
     pub(super) async fn attempt_once(&self) -> Result<Connection, Error> {
-        let until = Instant::now() + self.endpoint.connect_timeout;
+        let until = time::after(self.endpoint.connect_timeout);
         let agent = agent::get_async(&self.place, left(until)).await?;
         self.attempt(&agent, until).await
     }
@@ -146,7 +147,7 @@ impl Named {
         let mut waiting = Waiting::new();
         let mut first = None;
         let within = self.endpoint.connect_timeout;
-        let mut until = Instant::now() + within;
+        let mut until = time::after(within);
         loop {
             let (agent, attempt) = match agent::get_async(&self.place, left(until)).await {
                 Ok(agent) => {
@@ -171,7 +172,7 @@ impl Named {
                         Error::NotServed { .. } | Error::NotTaken { .. } | Error::Link(_)
                     );
                     waiting.wait(agent.as_ref().filter(|_| is_notified), &self.name).await;
-                    until = Instant::now() + within;
+                    until = time::after(within);
                 }
                 // If there is none, the link that broke is what there is to tell.
                 Err(error) if !self.endpoint.wait_for_ready => {

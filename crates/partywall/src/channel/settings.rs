@@ -13,6 +13,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
+use tokio::sync::Semaphore;
 
 use http::{HeaderValue, Uri};
 use tonic::Status;
@@ -24,6 +25,7 @@ use tower::{BoxError, Service, ServiceBuilder};
 
 use crate::status::expired;
 use crate::telemetry::HeadDue;
+use crate::time;
 use crate::wire;
 
 /// Calls that wait for a limit, unless it is set.
@@ -102,6 +104,9 @@ where
         if let Some(ours) = &self.user_agent {
             wire::add_user_agent(request.headers_mut(), ours);
         }
+        if self.timeout.is_some_and(|timeout| timeout.is_zero()) {
+            return Box::pin(std::future::ready(Err(expired())));
+        }
         let due = self.timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let Some(due) = due else { return Box::pin(self.calls.call(request)) };
         request.extensions_mut().insert(HeadDue(due));
@@ -137,8 +142,13 @@ where
         let timed = Timed { calls, timeout, user_agent };
         let queue = limited.then(|| {
             let limits = ServiceBuilder::new()
-                .option_layer(concurrency_limit.map(ConcurrencyLimitLayer::new))
-                .option_layer(rate_limit.map(|(calls, time)| RateLimitLayer::new(calls, time)))
+                .option_layer(
+                    concurrency_limit
+                        .map(|most| ConcurrencyLimitLayer::new(most.min(Semaphore::MAX_PERMITS))),
+                )
+                .option_layer(
+                    rate_limit.map(|(calls, time)| RateLimitLayer::new(calls, time.min(time::FAR))),
+                )
                 .service(timed.clone());
             let bound = settings.buffer_size.unwrap_or(BUFFER);
             let (queue, worker) = Buffer::pair(BoxService::new(limits), bound);

@@ -380,6 +380,14 @@ impl Service {
         self.close(&Broken::Closed);
     }
 
+    /// Ends the link at once; calls that are open end with UNAVAILABLE, and `why`.
+    pub(crate) fn abort(&self, why: &str) {
+        if !self.is_closed() {
+            self.end_all(&Status::unavailable(why));
+            self.close(&Broken::Closed);
+        }
+    }
+
     async fn finished(&self) {
         while !self.is_closed()
             && let Err(again) = self.link.calls.is_finished()

@@ -55,6 +55,7 @@ impl std::fmt::Debug for Bound {
 
 impl Bound {
     pub(super) async fn new(at: Addresses, served: Served, place: Place) -> Result<Self, Error> {
+        served.check()?;
         let targets = at.targets()?;
         let is_name = |target: &&Target| matches!(target, Target::Name(_));
         let names = targets.iter().filter(is_name).count();

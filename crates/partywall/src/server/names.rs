@@ -84,6 +84,15 @@ impl Links {
     }
 }
 
+/// A server that is dropped serves no call to its end.
+impl Drop for Links {
+    fn drop(&mut self) {
+        for link in self.open() {
+            link.abort("the server was dropped");
+        }
+    }
+}
+
 /// Waits for a time, or for ever.
 async fn at(time: Option<Instant>) {
     match time {
@@ -155,11 +164,11 @@ pub(super) async fn serve(
         }
     }
     open.iter().for_each(|link| link.drain());
-    let (mut ending, drain) = (links.ending, options.drain);
+    let drain = options.drain;
     for link in open {
-        ending.spawn(async move { link.finish(drain, "the server has ended").await });
+        links.ending.spawn(async move { link.finish(drain, "the server has ended").await });
     }
-    while ending.join_next().await.is_some() {}
+    while links.ending.join_next().await.is_some() {}
     result
 }
 

@@ -8,6 +8,7 @@ use partywall_abi::limits;
 use super::Server;
 use super::http2::Settings;
 use crate::dispatch::{HttpService, Limits, Services};
+use crate::error::Error;
 use crate::link::account::{Accounts, Bounds};
 
 /// How long calls that are open may go on when a server ends, unless it is set.
@@ -49,6 +50,15 @@ pub(super) struct Served {
 }
 
 impl Served {
+    /// # Errors
+    /// [`Error::Setting`] for a limit that lets no call begin.
+    pub(super) fn check(&self) -> Result<(), Error> {
+        match self.options.limits.concurrency {
+            Some(0) => Err(Error::lets_no_call_begin("concurrency_limit_per_connection")),
+            _ => Ok(()),
+        }
+    }
+
     pub(super) fn new(service: impl HttpService, options: Options) -> Self {
         let services = Services::new(service, options.limits.clone());
         Self { services, accounts: Accounts::new(options.bounds), options }

@@ -85,6 +85,42 @@ async fn a_server_that_is_bound_and_never_serves_leaves_nothing() {
     drop(router(&host).bind(format!("test,unix:{}", path.display())).await.unwrap());
 }
 
+/// Its process goes on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_dropped_ends_its_calls_on_each_route() {
+    const LONG: Duration = Duration::from_secs(10);
+    let host = Host::open();
+    let (begun, mut begins) = tokio::sync::mpsc::unbounded_channel();
+    let service = Raw::new(move |_| {
+        let begun = begun.clone();
+        async move {
+            begun.send(()).unwrap();
+            std::future::pending().await
+        }
+    });
+    let router = Server::builder().coordinator(&host.socket).add_service(service);
+    let bound = router.bind("test,http://127.0.0.1:0").await.unwrap();
+    let addresses = bound.addresses().to_vec();
+    let serving = tokio::spawn(bound.serve().into_future());
+    let (mut channels, mut calls) = (Vec::new(), Vec::new());
+    for at in &addresses {
+        let mut channel = connect(&host, at).await.unwrap();
+        calls.push(tokio::spawn(channel.call(request("Any", Body::empty()))));
+        begins.recv().await.unwrap();
+        channels.push(channel);
+    }
+    serving.abort();
+    for (at, call) in addresses.iter().zip(calls) {
+        let ended = tokio::time::timeout(LONG, call).await.expect("an end of the call").unwrap();
+        assert_eq!(ended.unwrap_err().code(), tonic::Code::Unavailable, "{at}");
+    }
+    for (at, mut channel) in addresses.iter().zip(channels) {
+        let next = channel.call(request("Any", Body::empty()));
+        let next = tokio::time::timeout(LONG, next).await.expect("an end of the next call");
+        assert_eq!(next.unwrap_err().code(), tonic::Code::Unavailable, "{at}");
+    }
+}
+
 #[tokio::test]
 async fn a_bind_that_fails_names_the_address_and_gives_up_the_others() {
     let host = Host::open();

@@ -199,6 +199,32 @@ async fn held() -> Held {
     Held { service, begun }
 }
 
+/// What programs write that want no limit at all.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn settings_at_the_end_of_their_range_panic_nowhere() {
+    let service = Everywhere::serve(|_| async { ok() }).await;
+    for endpoint in service.endpoints() {
+        let most = endpoint.clone().concurrency_limit(usize::MAX).buffer_size(usize::MAX);
+        let most = most.connect_timeout(Duration::MAX).timeout(Duration::MAX);
+        let seldom = endpoint.clone().rate_limit(1, Duration::MAX);
+        let none = endpoint.clone().concurrency_limit(1).buffer_size(0);
+        for endpoint in [most, seldom, none] {
+            call(&endpoint.connect().await.unwrap(), any()).await.unwrap();
+        }
+        let zero = endpoint.clone().concurrency_limit(0).connect().await.unwrap_err();
+        assert!(matches!(zero, Error::Setting { name: "concurrency_limit", .. }), "{zero}");
+        let at_once = endpoint.timeout(Duration::ZERO).connect().await.unwrap();
+        assert_eq!(call(&at_once, any()).await.unwrap_err().code(), Code::DeadlineExceeded);
+    }
+    let server = || partywall::Server::builder().concurrency_limit_per_connection(usize::MAX);
+    let channel = server().add_routes(partywall::Routes::default()).in_process().unwrap();
+    assert_eq!(call(&channel, any()).await.unwrap_err().code(), Code::Unimplemented);
+    let mut none = partywall::Server::builder().concurrency_limit_per_connection(0);
+    let refused = none.add_routes(partywall::Routes::default()).in_process().unwrap_err();
+    let name = "concurrency_limit_per_connection";
+    assert!(matches!(&refused, Error::Setting { name: found, .. } if *found == name), "{refused}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn deadline_counts_while_a_call_waits_and_timeout_does_not() {
     let mut held = held().await;
