@@ -6,6 +6,8 @@
 //!
 //! Ctrl-C ends the process, and that ends the call as for every caller that goes away.
 
+mod contained;
+mod descriptors;
 mod failure;
 mod json;
 mod metadata;
@@ -21,7 +23,9 @@ use std::time::{Duration, Instant};
 
 use partywall::{Channel, Endpoint};
 use prost::Message;
-use prost_reflect::{DynamicMessage, MethodDescriptor, ReflectMessage, ServiceDescriptor};
+use prost_reflect::{
+    DescriptorPool, DynamicMessage, MethodDescriptor, ReflectMessage, ServiceDescriptor,
+};
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
@@ -103,6 +107,9 @@ fn duration(text: &str) -> Result<Duration, String> {
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let until = arguments.timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+    if let Some(until) = until {
+        end_at(until);
+    }
     let done = match connect(&runtime, arguments, until) {
         Ok(channel) => runtime.block_on(Work { arguments, channel, until }.run()),
         Err(error) => Err(error),
@@ -117,6 +124,19 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
             Ok(failed.exit_code())
         }
     }
+}
+
+/// How long after its time a command that has not said so itself is ended.
+const AFTER: Duration = Duration::from_secs(1);
+
+/// Ends the process when it is over time: nothing else interrupts work on types or a write that blocks.
+fn end_at(until: Instant) {
+    std::thread::spawn(move || {
+        let over = until.checked_add(AFTER).unwrap_or(until);
+        std::thread::sleep(over.saturating_duration_since(Instant::now()));
+        crate::remark("partywall: DEADLINE_EXCEEDED: the time of --timeout is over");
+        std::process::exit(failure::OVER_TIME);
+    });
 }
 
 fn connect(
@@ -191,8 +211,8 @@ impl Work<'_> {
         *request.metadata_mut() = metadata::map(&self.arguments.metadata);
         limit(&mut request, self.until);
         let begin = Instant::now();
-        let failed =
-            |status| Failed { what: name.clone(), status, types: method.parent_pool().clone() };
+        let types = || method.parent_pool().clone();
+        let failed = |status| Failed { what: name.clone(), status, types: types(), remedy: "" };
         let done = tokio::select! {
             biased;
             Ok((error, _unfinished)) = broken => return Err(error.into()),
@@ -223,6 +243,7 @@ impl Work<'_> {
         let response = grpc.streaming(request, path, Messages(method.output())).await?;
         self.tell_metadata("header", response.metadata());
         let mut answers = response.into_inner();
+        let mut known = method.parent_pool().clone();
         let mut count = 0_u64;
         while let Some(answer) = answers.message().await? {
             count += 1;
@@ -235,7 +256,7 @@ impl Work<'_> {
                     format!("fields that {} does not have: {unknown}", method.output().full_name())
                 });
             }
-            let line = shown(schema, answer).await;
+            let line = shown(schema, &mut known, answer).await;
             let line = line.map_err(|error| Ended::Unwritten(error.into()))?;
             crate::say(&line).map_err(Ended::Unwritten)?;
         }
@@ -287,18 +308,22 @@ impl Work<'_> {
 }
 
 /// A message in one line, with all that is packed into it: the types of that are in files which the service
-/// may tell.
-async fn shown(schema: &Schema, message: DynamicMessage) -> Result<String, json::Formless> {
+/// may tell. What it has told is kept in `known`.
+async fn shown(
+    schema: &Schema,
+    known: &mut DescriptorPool,
+    message: DynamicMessage,
+) -> Result<String, json::Formless> {
     let mut line = json::line(&message);
-    let mut pool = message.descriptor().parent_pool().clone();
-    while let Err(json::Formless::Unknown(name)) = &line
-        && let Some(more) = schema.with(&pool, name).await
-        && let Some(kind) = more.get_message_by_name(message.descriptor().full_name())
-    {
-        pool = more;
-        let wrong = |error: prost::DecodeError| json::Formless::Wrong(error.to_string());
-        let again = DynamicMessage::decode(kind, &message.encode_to_vec()[..]).map_err(wrong)?;
-        line = json::line(&again);
+    while let Err(json::Formless::Unknown(name)) = &line {
+        if known.get_message_by_name(name).is_none() {
+            let Some(more) = schema.with(known, name).await else { break };
+            *known = more;
+        }
+        let kind = known.get_message_by_name(message.descriptor().full_name());
+        let Some(kind) = kind else { break };
+        let again = json::decode(kind, &message.encode_to_vec()[..]);
+        line = json::line(&again.map_err(json::Formless::Wrong)?);
     }
     line
 }

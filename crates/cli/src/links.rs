@@ -12,6 +12,7 @@ use std::time::Duration;
 use partywall::operator::LinkInfo;
 
 use crate::socket::Socket;
+use crate::terminal::printable;
 use json::Row;
 pub(crate) use table::{aligned, fit, table};
 
@@ -115,7 +116,7 @@ pub(crate) fn watch(arguments: &Watch) -> Result<ExitCode, Box<dyn Error>> {
         };
         if !text.is_empty() {
             let clear = if clears { "\x1b[H\x1b[2J" } else { "" };
-            crate::say(&format!("{clear}{text}"))?;
+            crate::write_out(&format!("{clear}{}", printable(&text)))?;
         }
         before = links.into_iter().map(|link| (link.link, link)).collect();
         first = false;

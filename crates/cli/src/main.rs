@@ -15,6 +15,7 @@ mod metrics;
 mod policy;
 mod ps;
 mod socket;
+mod terminal;
 mod up;
 
 use std::error::Error;
@@ -249,8 +250,13 @@ fn after_help(command: &clap::Command, text: &mut Vec<u8>) -> Result<(), Box<dyn
 #[error("standard output: nobody reads it any more")]
 struct Unread;
 
-/// Writes to standard output, which may be a full disk or a pipe that nobody reads any more.
+/// Writes to standard output what a terminal may show.
 fn say(text: &str) -> Result<(), Box<dyn Error>> {
+    write_out(&terminal::printable(text))
+}
+
+/// Writes to standard output, which may be a full disk or a pipe that nobody reads any more.
+fn write_out(text: &str) -> Result<(), Box<dyn Error>> {
     let mut out = std::io::stdout().lock();
     let said = out.write_all(text.as_bytes()).and_then(|()| out.flush());
     said.map_err(|error| match error.kind() {
@@ -262,9 +268,10 @@ fn say(text: &str) -> Result<(), Box<dyn Error>> {
 /// What writes remarks, where a thread does.
 static REMARKS: OnceLock<NonBlocking> = OnceLock::new();
 
-/// Writes a line to standard error, whole. Where that cannot be written, the exit status has to do.
+/// Writes a line that a terminal may show to standard error, whole. Where that cannot be written, the exit
+/// status has to do.
 fn remark(line: &str) {
-    let line = format!("{line}\n");
+    let line = format!("{}\n", terminal::printable(line));
     let _unsaid = match REMARKS.get() {
         Some(writer) => writer.clone().write_all(line.as_bytes()),
         None => std::io::stderr().write_all(line.as_bytes()),

@@ -1,20 +1,24 @@
 //! A call that failed, as people and programs are told of it.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::process::ExitCode;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use partywall_abi::frame::CODES;
 use prost::Message;
-use prost_reflect::{DescriptorPool, DynamicMessage};
-use tonic::Status;
+use prost_reflect::DescriptorPool;
+use tonic::{Code, Status};
 use tonic_types::pb;
 
 use super::json;
+use crate::terminal::in_line;
 
 /// What is added to the code of a status for the exit status.
 const BASE: u8 = 64;
+
+/// The exit status of a command that was over time: that of DEADLINE_EXCEEDED.
+pub(crate) const OVER_TIME: i32 = BASE as i32 + Code::DeadlineExceeded as i32;
 
 /// A call that ended with a status other than OK.
 #[derive(Debug)]
@@ -25,6 +29,8 @@ pub(crate) struct Failed {
     pub(crate) status: Status,
     /// Types that its details may have.
     pub(crate) types: DescriptorPool,
+    /// What to do about it, from its own line on; empty where that is not known.
+    pub(crate) remedy: &'static str,
 }
 
 impl Failed {
@@ -37,9 +43,10 @@ impl Failed {
 
 impl fmt::Display for Failed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let message = plain(self.status.message());
+        // Its lines would look like ours.
+        let message = in_line(self.status.message());
         let code = CODES[self.status.code() as usize];
-        write!(f, "{}: {code}: {message}", self.what)?;
+        write!(f, "{}: {code}: {message}{}", self.what, self.remedy)?;
         for detail in details(self.status.details(), &self.types) {
             write!(f, "\ndetail: {detail}")?;
         }
@@ -48,18 +55,6 @@ impl fmt::Display for Failed {
 }
 
 impl std::error::Error for Failed {}
-
-/// A peer's text without what would move a terminal's cursor.
-fn plain(text: &str) -> String {
-    let mut shown = String::new();
-    for c in text.chars() {
-        match c.is_control() && c != '\n' {
-            true => drop(write!(shown, "{}", c.escape_default())),
-            false => shown.push(c),
-        }
-    }
-    shown
-}
 
 /// Each detail as JSON; the bytes in base64 where its type is not known.
 fn details(bytes: &[u8], types: &DescriptorPool) -> Vec<String> {
@@ -75,7 +70,7 @@ fn details(bytes: &[u8], types: &DescriptorPool) -> Vec<String> {
 fn detail(url: &str, value: &[u8], pools: &[&DescriptorPool]) -> String {
     let name = url.rsplit('/').next().unwrap_or_default();
     let kind = pools.iter().find_map(|pool| pool.get_message_by_name(name));
-    let message = kind.and_then(|kind| DynamicMessage::decode(kind, value).ok());
+    let message = kind.and_then(|kind| json::decode(kind, value).ok());
     let shown = message.and_then(|message| json::line(&message).ok());
     let shown = shown.and_then(|line| serde_json::from_str(&line).ok());
     let value: serde_json::Value = shown.unwrap_or_else(|| STANDARD.encode(value).into());
@@ -84,23 +79,23 @@ fn detail(url: &str, value: &[u8], pools: &[&DescriptorPool]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use tonic::Code;
     use tonic_types::{ErrorDetails, StatusExt};
 
     use super::*;
 
     fn shown(status: Status) -> String {
         let types = DescriptorPool::new();
-        Failed { what: "a.B/C".into(), status, types }.to_string()
+        Failed { what: "a.B/C".into(), status, types, remedy: "" }.to_string()
     }
 
     #[test]
     fn details_of_known_types_are_json_and_others_base64() {
         let details =
             ErrorDetails::with_error_info("GONE", "example.org", [("a".into(), "b".into())]);
-        let status = Status::with_error_details(Code::NotFound, "no such\x1b[2J", details);
+        let status =
+            Status::with_error_details(Code::NotFound, "no such\x1b[2J\ndetail: ", details);
         let text = shown(status);
-        assert!(text.starts_with("a.B/C: NOT_FOUND: no such\\u{1b}[2J\n"), "{text}");
+        assert!(text.starts_with("a.B/C: NOT_FOUND: no such\\u001b[2J\\u000adetail: \n"), "{text}");
         assert!(
             text.contains("google.rpc.ErrorInfo") && text.contains("\"reason\":\"GONE\""),
             "{text}"

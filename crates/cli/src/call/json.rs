@@ -3,11 +3,15 @@
 use std::io::{BufReader, Read};
 
 use prost::Message;
+use prost::bytes::Buf;
 use prost_reflect::prost_types::Any;
 use prost_reflect::{DynamicMessage, MessageDescriptor, ReflectMessage, Value};
 use serde_json::de::IoRead;
 use tonic::Status;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
+
+use super::contained::contained;
+use crate::terminal::in_line;
 
 /// Messages of one type, read from JSON values that follow one another.
 pub(crate) struct Input {
@@ -67,8 +71,8 @@ impl Iterator for Input {
         }
         let mut track = serde_path_to_error::Track::new();
         let tracked = serde_path_to_error::Deserializer::new(&mut self.values, &mut track);
-        let message = DynamicMessage::deserialize(self.kind.clone(), tracked);
-        Some(message.map_err(|error| self.wrong(&track.path(), &error)))
+        let message = contained(|| DynamicMessage::deserialize(self.kind.clone(), tracked));
+        Some(message.and_then(|read| read.map_err(|error| self.wrong(&track.path(), &error))))
     }
 }
 
@@ -76,7 +80,8 @@ impl Iterator for Input {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Formless {
     #[error(
-        "the answer has an Any of type `{0}`, which is not known; name the .proto by --proto FILE"
+        "the answer has an Any of type `{}`, which is not known; name the .proto by --proto FILE",
+        in_line(.0)
     )]
     Unknown(String),
     #[error("the answer has more than {DEEPEST} Any inside one another")]
@@ -90,9 +95,18 @@ const DEEPEST: usize = 8;
 
 /// A message in one line.
 pub(crate) fn line(message: &DynamicMessage) -> Result<String, Formless> {
-    unpack(message, 0)?;
-    let text = serde_json::to_string(message);
-    text.map(|text| text + "\n").map_err(|error| Formless::Wrong(error.to_string()))
+    let text = contained(|| {
+        unpack(message, 0)?;
+        let text = serde_json::to_string(message);
+        text.map(|text| text + "\n").map_err(|error| Formless::Wrong(error.to_string()))
+    });
+    text.map_err(Formless::Wrong).flatten()
+}
+
+/// A message of this type; otherwise why the bytes are none.
+pub(crate) fn decode(kind: MessageDescriptor, bytes: impl Buf) -> Result<DynamicMessage, String> {
+    let message = contained(|| DynamicMessage::decode(kind, bytes));
+    message.and_then(|message| message.map_err(|error| error.to_string()))
 }
 
 /// Looks into each Any of a message that is inside so many of them.
@@ -108,8 +122,8 @@ fn unpack(message: &DynamicMessage, depth: usize) -> Result<(), Formless> {
     let name = any.type_url.rsplit('/').next().unwrap_or_default();
     let kind = message.descriptor().parent_pool().get_message_by_name(name);
     let kind = kind.ok_or_else(|| Formless::Unknown(name.to_owned()))?;
-    let packed = DynamicMessage::decode(kind, &any.value[..]);
-    unpack(&packed.map_err(|error| Formless::Wrong(error.to_string()))?, depth + 1)
+    let packed = decode(kind, &any.value[..]).map_err(Formless::Wrong)?;
+    unpack(&packed, depth + 1)
 }
 
 fn unpack_value(value: &Value, depth: usize) -> Result<(), Formless> {
@@ -158,7 +172,7 @@ impl Decoder for Messages {
     type Error = Status;
 
     fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<DynamicMessage>, Status> {
-        let message = DynamicMessage::decode(self.0.clone(), buffer);
+        let message = decode(self.0.clone(), buffer);
         let name = self.0.full_name();
         let wrong = |error| Status::internal(format!("the answer is no {name}: {error}"));
         message.map(Some).map_err(wrong)

@@ -7,6 +7,8 @@ use tonic::metadata::{
 };
 use tonic::metadata::{KeyAndValueRef, MetadataMap};
 
+use crate::terminal::in_line;
+
 /// One entry.
 #[derive(Clone)]
 pub(crate) enum Entry {
@@ -61,7 +63,7 @@ pub(crate) fn map(entries: &[Entry]) -> MetadataMap {
 
 /// Each entry as text.
 pub(crate) fn lines(map: &MetadataMap) -> Vec<String> {
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).escape_debug().to_string();
+    let text = |bytes: &[u8]| in_line(&String::from_utf8_lossy(bytes)).into_owned();
     map.iter()
         .map(|entry| match entry {
             KeyAndValueRef::Ascii(key, value) => {

@@ -1,5 +1,6 @@
 //! Where the types of a service come from: its reflection, or .proto files.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -18,25 +19,45 @@ use tonic_reflection::pb::v1::server_reflection_request::MessageRequest as Quest
 use tonic_reflection::pb::v1::server_reflection_response::MessageResponse as Answer;
 use tonic_reflection::pb::v1::{ServerReflectionRequest, ServerReflectionResponse};
 
+use super::contained::contained;
+use super::descriptors;
 use super::failure::Failed;
 use super::limit;
+use crate::terminal::in_line;
 
 /// Both versions of reflection have the same messages.
 const VERSIONS: [&str; 2] = ["v1", "v1alpha"];
-/// The most files that a service's types may be in, and the most bytes of these files.
+/// The most that reflection may tell to one command: files of a service's types, bytes of all answers, and
+/// answers to questions that came of those before.
 const MOST_FILES: usize = 1_000;
-const MOST_BYTES: usize = 64 << 20;
+const MOST_BYTES: usize = 4 << 20;
+const MOST_ROUNDS: usize = 64;
 
 /// The types of services.
 pub(crate) enum Schema {
     Compiled(DescriptorPool),
-    Reflected { channel: Channel, until: Option<Instant> },
+    Reflected(Reflected),
+}
+
+/// Reflection, of which one command takes only so much.
+pub(crate) struct Reflected {
+    channel: Channel,
+    until: Option<Instant>,
+    bytes: Cell<usize>,
+    rounds: Cell<usize>,
+}
+
+/// Why no more is taken from reflection.
+fn too_much() -> String {
+    let rounds = format!("{MOST_BYTES} bytes of answers or {MOST_ROUNDS} rounds of questions");
+    format!("reflection: more than {MOST_FILES} files, {rounds}; use --proto FILE")
 }
 
 impl Schema {
     /// Those that the service tells.
     pub(crate) fn reflected(channel: Channel, until: Option<Instant>) -> Self {
-        Self::Reflected { channel, until }
+        let (bytes, rounds) = (Cell::new(0), Cell::new(0));
+        Self::Reflected(Reflected { channel, until, bytes, rounds })
     }
 
     /// Those of .proto files.
@@ -61,13 +82,16 @@ impl Schema {
     pub(crate) async fn services(&self) -> Result<Vec<String>, Box<dyn Error>> {
         let mut names: Vec<String> = match self {
             Self::Compiled(pool) => pool.services().map(|s| s.full_name().to_owned()).collect(),
-            Self::Reflected { .. } => {
-                let answers = self.ask(vec![Question::ListServices("*".into())]).await?;
+            Self::Reflected(reflected) => {
+                let answers = reflected.ask(vec![Question::ListServices("*".into())]).await?;
                 let lists = answers.into_iter().filter_map(|answer| match answer {
                     Answer::ListServicesResponse(list) => Some(list.service),
                     _ => None,
                 });
-                lists.flatten().map(|service| service.name).collect()
+                let names: Vec<String> = lists.flatten().map(|service| service.name).collect();
+                let checked = names.iter().try_for_each(|name| descriptors::full_name(name));
+                checked.map_err(|error| format!("reflection: a service: {error}"))?;
+                names
             }
         };
         names.sort();
@@ -84,7 +108,9 @@ impl Schema {
         let pool = match self {
             Self::Compiled(pool) => pool.clone(),
             // Google's own types are there already.
-            Self::Reflected { .. } => self.files_of(DescriptorPool::global(), name).await?,
+            Self::Reflected(reflected) => {
+                reflected.files_of(DescriptorPool::global(), name).await?
+            }
         };
         let service = pool.get_service_by_name(name);
         service.ok_or_else(|| format!("reflection: no file that it tells has `{name}`").into())
@@ -92,11 +118,13 @@ impl Schema {
 
     /// The types of a pool and those of the file that has this one, if somebody tells it.
     pub(crate) async fn with(&self, pool: &DescriptorPool, name: &str) -> Option<DescriptorPool> {
-        let Self::Reflected { .. } = self else { return None };
-        let pool = self.files_of(pool.clone(), name).await.ok()?;
+        let Self::Reflected(reflected) = self else { return None };
+        let pool = reflected.files_of(pool.clone(), name).await.ok()?;
         pool.get_message_by_name(name).map(|_| pool)
     }
+}
 
+impl Reflected {
     /// Adds the file that has a symbol, and all that this one imports.
     async fn files_of(
         &self,
@@ -105,7 +133,6 @@ impl Schema {
     ) -> Result<DescriptorPool, Box<dyn Error>> {
         let mut files: BTreeMap<String, FileDescriptorProto> = BTreeMap::new();
         let mut questions = vec![Question::FileContainingSymbol(symbol.into())];
-        let mut bytes = 0;
         while !questions.is_empty() {
             let asked = files.len();
             for answer in self.ask(std::mem::take(&mut questions)).await? {
@@ -113,9 +140,10 @@ impl Schema {
                     return Err("reflection: an answer to another question".into());
                 };
                 for told in told.file_descriptor_proto {
-                    bytes += told.len();
                     let file = FileDescriptorProto::decode(&told[..]);
                     let file = file.map_err(|error| format!("reflection: no file: {error}"))?;
+                    let checked = descriptors::check(&file);
+                    checked.map_err(|error| format!("reflection: {error}; use --proto FILE"))?;
                     files.insert(file.name().to_owned(), file);
                 }
             }
@@ -125,24 +153,31 @@ impl Schema {
                 .collect();
             missing.sort();
             missing.dedup();
-            if files.len() + missing.len() > MOST_FILES || bytes > MOST_BYTES {
-                let limit = format!("{MOST_FILES} files or {MOST_BYTES} bytes of them");
-                return Err(format!("reflection: more than {limit}; use --proto").into());
+            if files.len() + missing.len() > MOST_FILES {
+                return Err(too_much().into());
             }
             if let (true, Some(name)) = (files.len() == asked, missing.first()) {
+                let name = in_line(name);
                 return Err(format!("reflection: it does not tell `{name}`; use --proto").into());
             }
             questions = missing.into_iter().cloned().map(Question::FileByFilename).collect();
         }
         let new = files.into_values().filter(|file| pool.get_file_by_name(file.name()).is_none());
         let new: Vec<FileDescriptorProto> = new.collect();
-        let added = pool.add_file_descriptor_protos(new);
-        added.map_err(|error| format!("reflection: files that do not fit together: {error}"))?;
+        let added = contained(|| {
+            let added = pool.add_file_descriptor_protos(new);
+            added.map_err(|error| format!("files that do not fit together: {error}"))
+        });
+        added.flatten().map_err(|error| format!("reflection: {}", in_line(&error)))?;
         Ok(pool)
     }
 
     /// Asks by the first version of reflection that there is.
     async fn ask(&self, questions: Vec<Question>) -> Result<Vec<Answer>, Box<dyn Error>> {
+        self.rounds.update(|rounds| rounds + 1);
+        if self.rounds.get() > MOST_ROUNDS {
+            return Err(too_much().into());
+        }
         let mut first = None;
         for version in VERSIONS {
             match self.ask_by(version, &questions).await {
@@ -157,6 +192,9 @@ impl Schema {
                 }
             }
         }
+        if self.bytes.get() > MOST_BYTES {
+            return Err(too_much().into());
+        }
         let status = first.unwrap_or_else(|| Status::internal("no version"));
         let remedy = match status.code() {
             Code::Unimplemented => {
@@ -168,14 +206,11 @@ impl Schema {
             }
             _ => "",
         };
-        let text = format!("{}{remedy}", status.message());
-        let status = Status::with_details(status.code(), text, status.details().to_vec().into());
         let types = DescriptorPool::new();
-        Err(Failed { what: "reflection".into(), status, types }.into())
+        Err(Failed { what: "reflection".into(), status, types, remedy }.into())
     }
 
     async fn ask_by(&self, version: &str, questions: &[Question]) -> Result<Vec<Answer>, Status> {
-        let Self::Reflected { channel, until } = self else { return Ok(Vec::new()) };
         let path = format!("/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo");
         let path =
             PathAndQuery::try_from(path).map_err(|error| Status::internal(error.to_string()))?;
@@ -187,8 +222,8 @@ impl Schema {
             })
             .collect();
         let mut request = Request::new(tokio_stream::iter(messages));
-        limit(&mut request, *until);
-        let mut grpc = Grpc::new(channel.clone());
+        limit(&mut request, self.until);
+        let mut grpc = Grpc::new(self.channel.clone());
         grpc.ready().await?;
         let codec = ProstCodec::<ServerReflectionRequest, ServerReflectionResponse>::default();
         let mut answers = grpc.streaming(request, path, codec).await?.into_inner();
@@ -196,7 +231,12 @@ impl Schema {
         while told.len() < questions.len()
             && let Some(answer) = answers.next().await
         {
-            match answer?.message_response {
+            let answer = answer?;
+            self.bytes.update(|bytes| bytes + answer.encoded_len());
+            if self.bytes.get() > MOST_BYTES {
+                return Err(Status::resource_exhausted("told enough"));
+            }
+            match answer.message_response {
                 Some(Answer::ErrorResponse(error)) => {
                     return Err(Status::new(Code::from(error.error_code), error.error_message));
                 }

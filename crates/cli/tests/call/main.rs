@@ -8,6 +8,11 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 use partywall_testkit::Host;
+use prost_reflect::prost_types::source_code_info::Location;
+use prost_reflect::prost_types::{
+    DescriptorProto, FieldDescriptorProto, FileDescriptorProto, MessageOptions,
+    MethodDescriptorProto, ServiceDescriptorProto, SourceCodeInfo,
+};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use service::{Reflection, Running, proto};
@@ -256,13 +261,137 @@ fn malformed_reflection_is_an_error_within_bounds() {
         (&[("a", "b"), ("b", "a")], "reflection: "),
         (&[("a", "a")], "reflection: "),
         (&[("a", "b")], "it does not tell `b`"),
-        (&[("N", "N")], "more than 1000 files"),
+        (&[("N", "N")], "64 rounds of questions"),
     ] {
         let running = Running::start(Reflection::Lies(files));
         let (code, said) = running.bad("test", &["test.Kinds/Echo"]);
         assert_eq!(code, 1, "{files:?}: {said}");
         assert!(said.contains(part), "{files:?}: {said}");
     }
+}
+
+/// A file of `package test` with the service `Kinds`, whose method `Echo` takes and returns this message.
+fn file(message: DescriptorProto) -> FileDescriptorProto {
+    let kind = Some(format!(".test.{}", message.name()));
+    let echo = MethodDescriptorProto {
+        name: Some("Echo".into()),
+        input_type: kind.clone(),
+        output_type: kind,
+        ..Default::default()
+    };
+    let name = Some("Kinds".into());
+    let service = ServiceDescriptorProto { name, method: vec![echo], ..Default::default() };
+    FileDescriptorProto {
+        name: Some("kinds.proto".into()),
+        package: Some("test".into()),
+        syntax: Some("proto3".into()),
+        message_type: vec![message],
+        service: vec![service],
+        ..Default::default()
+    }
+}
+
+fn message(name: &str, field: Vec<FieldDescriptorProto>) -> DescriptorProto {
+    DescriptorProto { name: Some(name.into()), field, ..Default::default() }
+}
+
+/// Refused for its file, which makes prost-reflect panic when it is shown.
+fn map_without_value() -> Vec<FileDescriptorProto> {
+    let field = |name: &str, type_name: Option<&str>| FieldDescriptorProto {
+        name: Some(name.into()),
+        number: Some(1),
+        label: Some(if type_name.is_some() { 3 } else { 1 }),
+        r#type: Some(if type_name.is_some() { 11 } else { 9 }),
+        type_name: type_name.map(String::from),
+        ..Default::default()
+    };
+    let mut entry = message("XEntry", vec![field("key", None)]);
+    entry.options = Some(MessageOptions { map_entry: Some(true), ..Default::default() });
+    let mut maps = message("Maps", vec![field("x", Some(".test.Maps.XEntry"))]);
+    maps.nested_type.push(entry);
+    vec![file(maps)]
+}
+
+/// Three files, of which each is as large as an answer may be.
+fn large() -> Vec<FileDescriptorProto> {
+    let mut all = file(message("All", Vec::new()));
+    all.name = None;
+    all.dependency = vec!["1".into(), "2".into(), "3".into()];
+    all.source_code_info = Some(SourceCodeInfo {
+        location: vec![Location {
+            leading_comments: Some("x".repeat(3 << 20)),
+            ..Default::default()
+        }],
+    });
+    vec![all]
+}
+
+fn renamed() -> Vec<FileDescriptorProto> {
+    let mut all = file(message("All", Vec::new()));
+    all.service[0].method[0].name = Some(service::HOSTILE.into());
+    vec![all]
+}
+
+/// Of which prost-reflect panics, when it is to say what is wrong.
+fn syntax() -> Vec<FileDescriptorProto> {
+    let mut all = file(message("All", Vec::new()));
+    all.syntax = Some("proto9".into());
+    vec![all]
+}
+
+fn imports() -> Vec<FileDescriptorProto> {
+    let mut all = file(message("All", Vec::new()));
+    all.dependency.push(service::HOSTILE.into());
+    vec![all]
+}
+
+#[test]
+fn hostile_reflection_is_an_error_in_one_line() {
+    let kinds: &[&str] = &["test.Kinds"];
+    for (services, files, part) in [
+        (kinds, map_without_value as fn() -> Vec<_>, "`XEntry` is no entry of a map"),
+        (kinds, large, "4194304 bytes of answers"),
+        (kinds, renamed, r"`\u001b[2J\u009b31m\u009d0;t\u009c\u007f\u202e\u2066\u000a` is no name"),
+        (kinds, syntax, "the server has types that cannot be worked with ("),
+        (kinds, imports, r"it does not tell `\u001b[2J"),
+        (&[service::HOSTILE], renamed, r"a service: `\u001b[2J"),
+    ] {
+        let running = Running::start(Reflection::Hostile(services, files));
+        for arguments in [&["test.Kinds/Echo"][..], &["test.Kinds/Echo", "--describe"]] {
+            let (code, said) = running.bad("test", arguments);
+            assert_eq!(code, 1, "{said}");
+            assert!(said.contains(part) && said.lines().count() == 1, "{part}: {said}");
+            assert!(!said.trim_end().contains(char::is_control), "{said:?}");
+        }
+    }
+}
+
+#[test]
+fn text_of_a_peer_is_escaped_in_statuses_and_answers() {
+    let running = Running::start(Reflection::V1);
+    let (_, said) = running.bad("test", &["test.Kinds/Shout", "--data", "{}"]);
+    let shout = r"INTERNAL: a\u009b2J\u000apartywall: all is well\u202e";
+    assert_eq!(said, format!("partywall: test.Kinds/Shout: {shout}\n"));
+    let said = running.good("test", &["test.Kinds/Paint", "--data", "{}"]);
+    assert!(!said.trim_end().contains(char::is_control), "{said:?}");
+    assert!(!said.contains(['\u{202e}', '\u{2066}']), "{said:?}");
+    assert_eq!(lines(&said), [json!({"text": service::HOSTILE})]);
+}
+
+/// A reader that takes nothing holds up the one who writes.
+#[test]
+fn time_bounds_a_command_whose_output_nobody_takes() {
+    let running = Running::start(Reflection::V1);
+    let long = "x".repeat(1 << 20);
+    let data = json!({"text": long}).to_string();
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("data"), data).unwrap();
+    let data = format!("@{}", dir.path().join("data").display());
+    let arguments = ["test.Kinds/Thrice", "--data", &data, "--timeout", "1s"];
+    let mut child = begin(&running, "test", &arguments);
+    assert_eq!(child.wait().unwrap().code(), Some(64 + 4));
+    let out = child.wait_with_output().unwrap();
+    assert!(text(&out.stderr).contains("the time of --timeout is over"), "{}", text(&out.stderr));
 }
 
 #[test]
@@ -341,7 +470,7 @@ fn wrong_arguments_are_refused_with_the_choices() {
             "test",
             &["test.Kinds/Ech"],
             1,
-            "it has Echo, Thrice, Last, Chat, Fail, Pack, Strange, Bury, Wait",
+            "it has Echo, Thrice, Last, Chat, Fail, Pack, Strange, Bury, Shout, Paint, Wait",
         ),
         ("test", &["test.Kinds", "--describe"], 1, "write a method"),
         ("test", &["test.Kinds/Echo", "--data", "@/no/such"], 1, "--data @/no/such: No such file"),

@@ -30,7 +30,7 @@ use tonic_reflection::pb::v1::{
 use tonic_reflection::server::Builder;
 
 /// By what a service tells its types.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 pub enum Reflection {
     V1,
     V1Alpha,
@@ -38,6 +38,9 @@ pub enum Reflection {
     /// A version 1 that answers the question for a file with these files, `N` in an import being the
     /// number of the question.
     Lies(&'static [(&'static str, &'static str)]),
+    /// A version 1 that lists these services, and answers each question for a file by these. One without a
+    /// name has that of the question.
+    Hostile(&'static [&'static str], fn() -> Vec<FileDescriptorProto>),
 }
 
 /// The service at the name `test` and at a path, with a coordinator; all end with the value.
@@ -91,6 +94,10 @@ fn routes(reflection: Reflection, calls: Sender<&'static str>) -> Routes {
         Reflection::V1Alpha => routes.add_service(builder.build_v1alpha().unwrap()),
         Reflection::None => routes,
         Reflection::Lies(files) => routes.add_service(ServerReflectionServer::new(Lies(files))),
+        Reflection::Hostile(services, files) => {
+            let hostile = ServerReflectionServer::new(Hostile(services, files));
+            routes.add_service(hostile.max_encoding_message_size(usize::MAX))
+        }
     }
 }
 
@@ -129,6 +136,47 @@ impl ServerReflection for Lies {
                         file.encode_to_vec()
                     };
                     let file_descriptor_proto = files.iter().map(file).collect();
+                    let files = FileDescriptorResponse { file_descriptor_proto };
+                    MessageResponse::FileDescriptorResponse(files)
+                }
+            };
+            let message_response = Some(message_response);
+            Ok(ServerReflectionResponse { message_response, ..Default::default() })
+        });
+        Ok(Response::new(Box::pin(answers)))
+    }
+}
+
+struct Hostile(&'static [&'static str], fn() -> Vec<FileDescriptorProto>);
+
+#[tonic::async_trait]
+impl ServerReflection for Hostile {
+    type ServerReflectionInfoStream =
+        Pin<Box<dyn Stream<Item = Result<ServerReflectionResponse, Status>> + Send>>;
+
+    async fn server_reflection_info(
+        &self,
+        request: Request<Streaming<ServerReflectionRequest>>,
+    ) -> Result<Response<Self::ServerReflectionInfoStream>, Status> {
+        let Self(services, files) = *self;
+        let answers = request.into_inner().map(move |question| {
+            let message_response = match question?.message_request {
+                Some(MessageRequest::ListServices(_)) => {
+                    let named = |name: &&str| ServiceResponse { name: (*name).into() };
+                    let service = services.iter().map(named).collect();
+                    MessageResponse::ListServicesResponse(ListServiceResponse { service })
+                }
+                question => {
+                    let asked = match question {
+                        Some(MessageRequest::FileByFilename(name)) => Some(name),
+                        _ => None,
+                    };
+                    let mut files = files();
+                    for file in &mut files {
+                        file.name = file.name.take().or(asked.clone());
+                    }
+                    let file_descriptor_proto =
+                        files.iter().map(FileDescriptorProto::encode_to_vec).collect();
                     let files = FileDescriptorResponse { file_descriptor_proto };
                     MessageResponse::FileDescriptorResponse(files)
                 }
@@ -214,6 +262,14 @@ impl StreamingService<Bytes> for Method {
                     let inner = |inner: Vec<u8>, _| any("google.protobuf.Any", &inner);
                     one((0..2_000).fold(any("packed.Parcel", b""), inner))
                 }
+                "Shout" => {
+                    return Err(Status::internal("a\u{9b}2J\npartywall: all is well\u{202e}"));
+                }
+                "Paint" => {
+                    let mut answer = Vec::new();
+                    prost::encoding::string::encode(1, &HOSTILE.to_owned(), &mut answer);
+                    Box::pin(tokio_stream::once(Ok(answer.into())))
+                }
                 _ => return Err(failure()),
             };
             let mut response = Response::new(answers);
@@ -229,6 +285,9 @@ impl StreamingService<Bytes> for Method {
         })
     }
 }
+
+/// What would move a cursor, set a title and turn text round.
+pub const HOSTILE: &str = "\x1b[2J\u{9b}31m\u{9d}0;t\u{9c}\u{7f}\u{202e}\u{2066}\n";
 
 /// An answer with this in its field `any`.
 fn one(any: Vec<u8>) -> Answers {
