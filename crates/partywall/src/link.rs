@@ -233,6 +233,7 @@ impl Link {
     }
 
     /// Tells the peer of what was written, and lets `tx` go.
+    #[inline]
     fn tell(&self, mut tx: MutexGuard<'_, Tx>, sent: Option<Sent<'_>>) -> Result<(), Broken> {
         let wake = tx.ring.notify()?;
         drop(tx);
@@ -372,6 +373,7 @@ impl Link {
 
     /// Hands one record to the call it belongs to. The call `own`, which does this itself, is not
     /// woken; whether it has a part of its answer now.
+    #[inline]
     fn deliver(&self, record: Record, own: Option<Key>) -> Result<bool, Broken> {
         let (accepted, due) = self.calls.accept(record, own)?;
         self.send_control(due);
@@ -380,6 +382,7 @@ impl Link {
 
     /// Gives the CPU to the peer, with nothing locked; how long, and whether a record is there
     /// afterwards.
+    #[inline]
     fn yield_cpu(&self) -> (Duration, bool) {
         let turn = self.bell().yield_cpu();
         let mut rx = self.inbound.lock();

@@ -48,6 +48,7 @@ impl Rx {
     }
 
     /// What a peer that waits for room needs, after records have been taken.
+    #[inline]
     pub(super) fn notify(&mut self) -> Result<Wake, Violation> {
         if std::mem::take(&mut self.released) { self.ring.notify() } else { Ok(Wake::Done) }
     }
@@ -87,6 +88,7 @@ impl Inbound {
     }
 
     /// Takes one record off the ring.
+    #[inline]
     pub(super) fn take(&self, rx: &mut Rx) -> Result<Option<Record>, Violation> {
         let mut payload = Vec::new();
         let Some(d) = record::take(&mut rx.ring, &mut payload)? else { return Ok(None) };

@@ -11,22 +11,26 @@ use partywall_call::Control;
 use partywall_shm::ring::{Consumer, Producer, Slot, Violation};
 
 /// The longest payload of one record.
+#[inline]
 pub(crate) fn most(ring: &Producer) -> usize {
     ring.record_bytes()
 }
 
 /// Whether a payload of so many bytes has room.
+#[inline]
 pub(super) fn has_room(ring: &mut Producer, len: usize) -> Result<bool, Violation> {
     ring.has_room(len)
 }
 
 /// Reserves room for a payload of so many bytes; none when there is none. Nothing changes before
 /// [`write`].
+#[inline]
 pub(crate) fn reserve(ring: &mut Producer, len: usize) -> Result<Option<Slot<'_>>, Violation> {
     ring.reserve(len)
 }
 
 /// Writes a frame into its slot, which is as long as both parts.
+#[inline]
 pub(crate) fn write(mut slot: Slot<'_>, flags: u8, stream: u32, block: &[u8], data: &[u8]) {
     slot.write(block);
     slot.write(data);
@@ -34,6 +38,7 @@ pub(crate) fn write(mut slot: Slot<'_>, flags: u8, stream: u32, block: &[u8], da
 }
 
 /// Writes a control record whose payload is `payload`; false when there is no room.
+#[inline]
 pub(crate) fn push_control(
     ring: &mut Producer,
     control: &Control,
@@ -43,11 +48,13 @@ pub(crate) fn push_control(
 }
 
 /// Asks to be rung for when there is room for a payload of so many bytes; false when there is some.
+#[inline]
 pub(crate) fn prepare_sleep(ring: &mut Producer, len: usize) -> Result<bool, Violation> {
     ring.prepare_sleep(len, SleepMode::Doorbell)
 }
 
 /// Takes one record: its payload replaces what is in `payload`. A new vector becomes as long as the record.
+#[inline]
 pub(crate) fn take(
     ring: &mut Consumer,
     payload: &mut Vec<u8>,
