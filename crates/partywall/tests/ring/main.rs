@@ -4,6 +4,7 @@ mod bounds;
 mod calls;
 mod http;
 mod interop;
+mod resending;
 mod security;
 mod server_http2;
 mod server_settings;

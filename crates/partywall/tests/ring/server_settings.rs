@@ -18,7 +18,7 @@ use tonic::{Code, Status};
 use tower::Service;
 
 use super::service::{Raw, ok, request};
-use super::setup::Host;
+use super::setup::{Host, OPEN};
 
 const LONG: Duration = Duration::from_secs(10);
 
@@ -55,7 +55,16 @@ impl Both {
 }
 
 /// The status of a call, with the headers of a good answer.
-async fn call(mut channel: Channel, method: &str) -> Result<http::HeaderMap, Status> {
+async fn call(channel: Channel, method: &str) -> Result<http::HeaderMap, Status> {
+    soon(answer(channel, method)).await
+}
+
+/// What is to happen soon.
+async fn soon<T>(what: impl Future<Output = T>) -> T {
+    tokio::time::timeout(LONG, what).await.expect("an end of the wait")
+}
+
+async fn answer(mut channel: Channel, method: &str) -> Result<http::HeaderMap, Status> {
     let answer = channel.call(request(method, Body::empty())).await?;
     match Status::from_header_map(answer.headers()) {
         Some(status) if status.code() != Code::Ok => Err(status),
@@ -167,7 +176,7 @@ async fn load_shed_refuses_calls_beyond_their_connections_limit() {
             .clone()
             .map(|channel| tokio::spawn(async move { call(channel, "Any").await.map(drop) }));
         for _ in 0..2 {
-            tokio::time::timeout(LONG, begun.recv()).await.unwrap().unwrap();
+            soon(begun.recv()).await.unwrap();
         }
         for channel in channels.clone() {
             let refused = call(channel, "Any").await.unwrap_err();
@@ -180,7 +189,7 @@ async fn load_shed_refuses_calls_beyond_their_connections_limit() {
         go.add_permits(1);
         let [channel, _] = channels;
         call(channel, "Any").await.unwrap();
-        begun.recv().await.unwrap();
+        soon(begun.recv()).await.unwrap();
     }
 }
 
@@ -296,6 +305,33 @@ async fn links_and_connections_of_age_are_replaced_with_no_call_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn link_outlives_its_age_until_a_coordinator_can_make_another() {
+    let age = Duration::from_millis(300);
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("coordinator.sock");
+    let host = Host::at(&socket, OPEN);
+    let server = Server::builder().max_connection_age(age).coordinator(&socket);
+    let routes = Routes::default().add_service(numbered(Arc::default()));
+    let bound = { server }.add_routes(routes).bind("test").await.unwrap();
+    let serving = tokio::spawn(bound.serve());
+    let endpoint = Endpoint::from_static("partywall:///test").coordinator(&socket);
+    let channel = endpoint.connect().await.unwrap();
+    drop(host);
+    let last = call(channel.clone(), "Any").await.unwrap()["x-over"].clone();
+    let begin = Instant::now();
+    while begin.elapsed() < 4 * age {
+        let over = call(channel.clone(), "Any").await.unwrap()["x-over"].clone();
+        assert_eq!(over, last, "after {:?}", begin.elapsed());
+    }
+    let _host = Host::at(&socket, OPEN);
+    let begin = Instant::now();
+    while call(channel.clone(), "Any").await.unwrap()["x-over"] == last {
+        assert!(begin.elapsed() < LONG, "the link goes on beside a coordinator");
+    }
+    serving.abort();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_blocking_caller_changes_links_of_age_and_loses_no_call() {
     let server = Server::builder().max_connection_age(Duration::from_millis(20));
     let routes = Routes::default().add_service(test_service_with(Handle::default()));
@@ -320,8 +356,7 @@ async fn call_ends_when_the_grace_of_its_connection_is_over() {
     let server = Server::builder().max_connection_age(short).max_connection_age_grace(short);
     let both = serve(server, numbered(Arc::default())).await;
     for at in &both.addresses {
-        let waits = call(both.connect(at).await, "Waits");
-        let ended = tokio::time::timeout(LONG, waits).await.unwrap().unwrap_err();
+        let ended = call(both.connect(at).await, "Waits").await.unwrap_err();
         assert_eq!(ended.code(), Code::Unavailable, "{at}: {ended}");
     }
 }

@@ -58,12 +58,20 @@ impl Everywhere {
     }
 }
 
+/// What is to happen soon.
+async fn soon<T>(what: impl Future<Output = T>) -> T {
+    tokio::time::timeout(LONG, what).await.expect("an end of the wait")
+}
+
 async fn call(channel: &Channel, request: http::Request<Body>) -> Result<(), Status> {
     let mut channel = channel.clone();
-    let answer = channel.ready().await?.call(request).await?;
-    let status = Status::from_header_map(answer.headers());
-    let trailers = answer.into_body().collect().await?.trailers().cloned();
-    let status = status.or_else(|| Status::from_header_map(&trailers?)).expect("a status");
+    let calling = async {
+        let answer = channel.ready().await?.call(request).await?;
+        let status = Status::from_header_map(answer.headers());
+        let trailers = answer.into_body().collect().await?.trailers().cloned();
+        Ok::<_, Status>(status.or_else(|| Status::from_header_map(&trailers?)).expect("a status"))
+    };
+    let status = soon(calling).await?;
     if status.code() == Code::Ok { Ok(()) } else { Err(status) }
 }
 
@@ -110,7 +118,11 @@ async fn a_timeout_ends_a_call_whose_head_is_late_and_its_handler() {
             let status = call(&channel, request).await.unwrap_err();
             assert_eq!(status.code(), Code::DeadlineExceeded, "{endpoint:?}: {status}");
             assert!(start.elapsed() >= SHORT && start.elapsed() < LONG / 2, "{endpoint:?}");
-            assert_eq!(dropped.recv().await, Some(told), "{endpoint:?}: who tells the service");
+            assert_eq!(
+                soon(dropped.recv()).await,
+                Some(told),
+                "{endpoint:?}: who tells the service"
+            );
         }
     }
 }
@@ -180,17 +192,42 @@ async fn a_concurrency_limit_holds_for_all_clones_of_a_channel() {
 /// What holds the calls of [`held`].
 struct Held {
     service: Everywhere,
-    begun: mpsc::UnboundedReceiver<oneshot::Sender<()>>,
+    begun: mpsc::UnboundedReceiver<(oneshot::Sender<()>, Option<Duration>)>,
+}
+
+impl Held {
+    /// What lets the next call go that comes to the service.
+    async fn begun(&mut self) -> oneshot::Sender<()> {
+        self.begun_with_time().await.0
+    }
+
+    /// That, and the time that the service is told of.
+    async fn begun_with_time(&mut self) -> (oneshot::Sender<()>, Option<Duration>) {
+        soon(self.begun.recv()).await.unwrap()
+    }
+}
+
+/// The time of a `grpc-timeout`, by gRPC's protocol.
+fn time(told: &http::HeaderValue) -> Duration {
+    let (number, unit) = told.to_str().unwrap().split_at(told.len() - 1);
+    let number = number.parse().unwrap();
+    match unit {
+        "S" => Duration::from_secs(number),
+        "m" => Duration::from_millis(number),
+        "u" => Duration::from_micros(number),
+        "n" => Duration::from_nanos(number),
+        _ => panic!("{told:?}"),
+    }
 }
 
 /// A service whose calls end when they are let go.
 async fn held() -> Held {
     let (tx, begun) = mpsc::unbounded_channel();
-    let service = Everywhere::serve(move |_| {
-        let tx = tx.clone();
+    let service = Everywhere::serve(move |request| {
+        let (tx, told) = (tx.clone(), request.headers().get("grpc-timeout").map(time));
         async move {
             let (go, gone) = oneshot::channel();
-            tx.send(go).unwrap();
+            tx.send((go, told)).unwrap();
             gone.await.unwrap();
             ok()
         }
@@ -235,14 +272,48 @@ async fn deadline_counts_while_a_call_waits_and_timeout_does_not() {
             tokio::spawn(async move { call(&channel, request).await })
         };
         let first = spawn(any());
-        let first_go = held.begun.recv().await.unwrap();
+        let first_go = held.begun().await;
         let status = spawn(within(any(), "50m")).await.unwrap().unwrap_err();
         assert_eq!(status.code(), Code::DeadlineExceeded, "{status}");
         let last = spawn(any());
         first_go.send(()).unwrap();
         first.await.unwrap().unwrap();
-        held.begun.recv().await.unwrap().send(()).unwrap();
+        held.begun().await.send(()).unwrap();
         last.await.unwrap().unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn service_of_a_call_that_has_waited_is_told_the_time_that_is_left() {
+    const WHOLE: Duration = Duration::from_secs(20);
+    let mut held = held().await;
+    for endpoint in held.service.endpoints() {
+        let channel = endpoint.clone().concurrency_limit(1).connect().await.unwrap();
+        let first = tokio::spawn({
+            let channel = channel.clone();
+            async move { call(&channel, any()).await }
+        });
+        let first_go = held.begun().await;
+        let begin = Instant::now();
+        let waiting = channel.clone();
+        let mut second = Box::pin(async move { call(&waiting, within(any(), "20S")).await });
+        assert!(
+            std::future::poll_fn(|cx| Poll::Ready(second.as_mut().poll(cx))).await.is_pending()
+        );
+        let queued = Instant::now();
+        tokio::time::sleep(3 * SHORT).await;
+        let waited = queued.elapsed();
+        first_go.send(()).unwrap();
+        first.await.unwrap().unwrap();
+        let second = tokio::spawn(second);
+        let (go, told) = held.begun_with_time().await;
+        let told = told.expect("a time");
+        assert!(told + waited <= WHOLE, "{endpoint:?}: {told:?} after {waited:?}");
+        // Less by what a `grpc-timeout` can round off, at most.
+        let all = begin.elapsed() + Duration::from_millis(1);
+        assert!(told + all >= WHOLE, "{endpoint:?}: {told:?} within {all:?}");
+        go.send(()).unwrap();
+        second.await.unwrap().unwrap();
     }
 }
 
@@ -261,7 +332,7 @@ async fn a_channel_whose_buffer_is_full_is_not_ready() {
         let ready = std::future::poll_fn(|cx| Poll::Ready(full.poll_ready(cx).is_ready()));
         assert!(!ready.await, "{endpoint:?}");
         for call in calls {
-            held.begun.recv().await.unwrap().send(()).unwrap();
+            held.begun().await.send(()).unwrap();
             call.await.unwrap().unwrap();
         }
         full.ready().await.unwrap();
@@ -394,7 +465,7 @@ async fn a_blocking_channel_waits_for_a_coordinator_and_for_a_name() {
     let host = Host::at(&socket, super::setup::OPEN);
     let routes = Routes::default().add_service(Raw::new(|_| async { ok() }));
     let _running = host.serve(routes).await;
-    tokio::time::timeout(LONG, connected).await.unwrap().unwrap();
+    soon(connected).await.unwrap();
     let code = tokio::task::spawn_blocking(move || waiting.join().unwrap()).await.unwrap();
     assert_eq!(code, Code::Internal, "the answer has no message");
 }

@@ -5,7 +5,8 @@ use std::time::Duration;
 use partywall::{Channel, Endpoint, Security, blocking};
 use partywall_interop::proto::test_service_client::TestServiceClient;
 use partywall_interop::proto::{
-    EchoStatus, Empty, Payload, ResponseParameters, SimpleRequest, StreamingOutputCallRequest,
+    EchoStatus, Empty, Payload, ResponseParameters, SimpleRequest, SimpleResponse,
+    StreamingOutputCallRequest,
 };
 use partywall_testkit::OPEN;
 use prost::Message;
@@ -34,45 +35,60 @@ fn counted(method: &str, code: &str) -> [f64; 4] {
     [begun("client"), begun("server"), ended(client), ended(server)]
 }
 
-fn passed(unit: &str, direction: &str) -> [f64; 2] {
-    ["client", "server"].map(|side| {
-        let labels = [("side", side), ("direction", direction), ("rpc_method", UNARY)];
-        metric(&format!("partywall_call_{unit}_total"), &labels)
+/// Bytes and messages of requests and answers, of the client's side and of the server's.
+fn passed() -> [[f64; 2]; 4] {
+    let kinds = [
+        ("bytes", "request"),
+        ("messages", "request"),
+        ("bytes", "answer"),
+        ("messages", "answer"),
+    ];
+    kinds.map(|(unit, direction)| {
+        ["client", "server"].map(|side| {
+            let labels = [("side", side), ("direction", direction), ("rpc_method", UNARY)];
+            metric(&format!("partywall_call_{unit}_total"), &labels)
+        })
     })
 }
 
-async fn unary(channel: Channel, request: SimpleRequest) {
-    TestServiceClient::new(channel).unary_call(request).await.unwrap();
+/// A message as gRPC sends it, with five bytes before it.
+fn framed(message: &impl Message) -> f64 {
+    (message.encoded_len() + 5) as f64
+}
+
+async fn unary(channel: Channel, request: SimpleRequest) -> SimpleResponse {
+    TestServiceClient::new(channel).unary_call(request).await.unwrap().into_inner()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_bytes_and_messages_are_counted_alike_on_every_route() {
     let served = Served::new(OPEN).await;
     let request = ask(1000);
-    let bytes = (request.encoded_len() + 5) as f64;
-    let before = (counted(UNARY, "OK"), passed("bytes", "request"), passed("messages", "answer"));
-    let mut calls = 0.0;
-    let mut check = || {
-        calls += 1.0;
-        let now = (counted(UNARY, "OK"), passed("bytes", "request"), passed("messages", "answer"));
-        assert_eq!(now.0, before.0.map(|n| n + calls));
-        assert_eq!(now.1, before.1.map(|n| n + calls * bytes));
-        assert_eq!(now.2, before.2.map(|n| n + calls));
+    let mut before = (counted(UNARY, "OK"), passed());
+    // After a call of each route: its own numbers, and no others.
+    let mut check = |route, answer: &SimpleResponse| {
+        let now = (counted(UNARY, "OK"), passed());
+        assert_eq!(now.0, before.0.map(|n| n + 1.0), "{route}");
+        let one = [framed(&request), 1.0, framed(answer), 1.0];
+        for (at, one) in one.into_iter().enumerate() {
+            assert_eq!(now.1[at], before.1[at].map(|n| n + one), "{route}, {at}");
+        }
         assert_eq!(metric("partywall_calls_under_way", &[]), 0.0);
+        before = now;
     };
-    for channel in [served.ring().await, served.http2().await] {
-        unary(channel, request.clone()).await;
+    for (route, channel) in [("ring", served.ring().await), ("http2", served.http2().await)] {
+        let answer = unary(channel, request.clone()).await;
         eventually(|| metric("partywall_calls_under_way", &[]) == 0.0).await;
-        check();
+        check(route, &answer);
     }
-    let (endpoint, asked) = (served.endpoint(), request.encode_to_vec());
+    let (endpoint, asked) = (served.endpoint(), request.clone());
     let calling = move || {
         let mut channel = blocking::Channel::connect(endpoint).unwrap();
-        channel.call_bytes(&format!("/{UNARY}"), &asked).unwrap();
+        channel.unary(&format!("/{UNARY}"), tonic::Request::new(asked)).unwrap().into_inner()
     };
-    tokio::task::spawn_blocking(calling).await.unwrap();
+    let answer: SimpleResponse = tokio::task::spawn_blocking(calling).await.unwrap();
     eventually(|| metric("partywall_calls_under_way", &[]) == 0.0).await;
-    check();
+    check("blocking", &answer);
 }
 
 #[tokio::test]

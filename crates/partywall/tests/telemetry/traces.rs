@@ -1,6 +1,6 @@
 //! Spans of calls, and the metadata that connects them.
 
-use partywall::{Channel, blocking};
+use partywall::{Channel, Route, Security, blocking};
 use partywall_interop::proto::Empty;
 use partywall_interop::proto::test_service_client::TestServiceClient;
 use partywall_testkit::OPEN;
@@ -36,51 +36,62 @@ async fn call(channel: Channel, around: &str) {
     call.instrument(tracing::info_span!("test", around)).await;
 }
 
-#[tokio::test]
-async fn call_has_a_span_on_each_side_and_handlers_log_in_it() {
-    let served = Served::new(OPEN).await;
-    let routes =
-        [("ring", served.ring().await, "shared_memory"), ("http2", served.http2().await, "unix")];
-    for (around, channel, transport) in routes {
-        let security = channel.route().unwrap().security();
-        call(channel, around).await;
-        let both = pair(around);
-        for of in &both {
-            let expected = [
-                ("otel.name", METHOD),
-                ("rpc.method", METHOD),
-                ("rpc.system.name", "grpc"),
-                ("rpc.response.status_code", "OK"),
-                ("network.transport", transport),
-                ("partywall.isolation", security.isolation.word()),
-                ("partywall.confidentiality", security.confidentiality.word()),
-                ("partywall.evidence", security.evidence.word()),
-            ];
-            for (field, value) in expected {
-                assert_eq!(of.fields.get(field).map(String::as_str), Some(value), "{of:?}");
-            }
-            assert!(of.is_closed && !of.fields.contains_key("error.type"), "{of:?}");
-        }
-        assert_eq!(both[0].fields.contains_key("partywall.link"), around == "ring");
-        assert_eq!(steps(&both[1]), ["before", "after"], "{around}");
-        assert_eq!(steps(&both[0]), [""; 0], "{around}");
-    }
+/// A call by a thread without a runtime; returns the link and what protects it.
+async fn call_blocking(served: &Served, around: &'static str) -> (Option<u64>, Security) {
+    let endpoint = served.endpoint();
+    let calling = move || {
+        let _in = tracing::info_span!("test", around).entered();
+        let mut channel = blocking::Channel::connect(endpoint).unwrap();
+        channel.call_bytes(&format!("/{METHOD}"), b"").unwrap();
+        let server = channel.server().unwrap();
+        (Some(server.link()), server.security())
+    };
+    tokio::task::spawn_blocking(calling).await.unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_blocking_call_has_its_span() {
+async fn call_has_a_span_on_each_side_and_handlers_log_in_it() {
     let served = Served::new(OPEN).await;
-    let endpoint = served.endpoint();
-    let calling = move || {
-        let _in = tracing::info_span!("test", around = "blocking").entered();
-        let mut channel = blocking::Channel::connect(endpoint).unwrap();
-        channel.call_bytes("/grpc.testing.TestService/EmptyCall", b"").unwrap();
-    };
-    tokio::task::spawn_blocking(calling).await.unwrap();
-    let [client, server] = pair("blocking");
-    assert_eq!(client.fields["rpc.response.status_code"], "OK");
-    assert_eq!(client.fields["network.transport"], "shared_memory");
-    assert_eq!(steps(&server), ["before", "after"]);
+    let mut routes = Vec::new();
+    for (around, channel, transport) in
+        [("ring", served.ring().await, "shared_memory"), ("http2", served.http2().await, "unix")]
+    {
+        let route = channel.route().unwrap();
+        let link = match &route {
+            Route::Ring { server } => Some(server.link()),
+            _ => None,
+        };
+        call(channel, around).await;
+        routes.push((around, transport, link, route.security()));
+    }
+    let (link, security) = call_blocking(&served, "blocking").await;
+    routes.push(("blocking", "shared_memory", link, security));
+    for (around, transport, link, security) in routes {
+        let link = link.map(|link| link.to_string());
+        let expected = [
+            ("otel.name", Some(METHOD)),
+            ("rpc.method", Some(METHOD)),
+            ("rpc.system.name", Some("grpc")),
+            ("rpc.response.status_code", Some("OK")),
+            ("otel.status_code", None),
+            ("error.type", None),
+            ("network.transport", Some(transport)),
+            ("partywall.link", link.as_deref()),
+            ("partywall.isolation", Some(security.isolation.word())),
+            ("partywall.confidentiality", Some(security.confidentiality.word())),
+            ("partywall.evidence", Some(security.evidence.word())),
+        ];
+        let both = pair(around);
+        for of in &both {
+            for (field, value) in expected {
+                let found = of.fields.get(field).map(String::as_str);
+                assert_eq!(found, value, "{around}, {field}: {of:?}");
+            }
+            assert!(of.is_closed, "{around}: {of:?}");
+        }
+        assert_eq!(steps(&both[1]), ["before", "after"], "{around}");
+        assert_eq!(steps(&both[0]), [""; 0], "{around}");
+    }
 }
 
 #[tokio::test]

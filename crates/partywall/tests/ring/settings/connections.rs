@@ -13,7 +13,7 @@ use partywall::{Endpoint, Error, Route, Security};
 use tonic::Code;
 
 use super::super::setup::Host;
-use super::{any, call, held};
+use super::{any, call, held, soon};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const SETTINGS: u8 = 4;
@@ -109,7 +109,7 @@ async fn a_connection_is_kept_alive_as_it_is_set() {
             std::iter::from_fn(|| frame(&mut stream).ok()).map(|f| f.0).collect::<Vec<_>>()
         });
         // A server that does not answer loses the connection, which ends its reading.
-        let frames = tokio::time::timeout(super::LONG, frames).await.unwrap().unwrap();
+        let frames = soon(frames).await.unwrap();
         assert!(frames.contains(&PING), "{frames:?}");
         drop(channel);
     }
@@ -156,7 +156,7 @@ async fn a_connector_of_the_programs_own_makes_the_connections() {
         let Some(Route::Http2 { url, security }) = channel.route() else { panic!("no address") };
         assert_eq!((&*url, security), ("http://greeter.example", Security::LOWEST));
         let calling = tokio::spawn(async move { call(&channel, any()).await });
-        held.begun.recv().await.unwrap().send(()).unwrap();
+        held.begun().await.send(()).unwrap();
         calling.await.unwrap().unwrap();
     }
     let name = Endpoint::from_static("partywall:///test");
@@ -195,6 +195,6 @@ async fn a_connector_that_fails_is_waited_for_or_named() {
     let endpoint = endpoint.wait_for_ready(true);
     let channel = endpoint.connect_with_connector(connector(3)).await.unwrap();
     let calling = tokio::spawn(async move { call(&channel, any()).await });
-    held.begun.recv().await.unwrap().send(()).unwrap();
+    held.begun().await.send(()).unwrap();
     calling.await.unwrap().unwrap();
 }
