@@ -43,10 +43,12 @@ fn random_schedules_lose_nothing_and_break_no_rule() {
     }
     let full = std::env::var("PARTYWALL_TRIALS").is_ok_and(|trials| trials == "full");
     let trials = if full { 100_000 } else { 2_000 };
-    let (mut finished, mut broken, mut died, mut drained) = (0, BTreeSet::new(), 0, 0);
+    let (mut finished, mut broken, mut died) = (0, BTreeSet::new(), 0);
+    let (mut drained, mut rooms) = (0, 0);
     for seed in 0..trials {
         let world = schedule(seed, false);
         finished += world.finished;
+        rooms += world.rooms;
         for end in [&world.caller, &world.service] {
             let rule = end.broken.as_ref();
             broken.extend(rule.map(|why| why.to_string()));
@@ -58,6 +60,7 @@ fn random_schedules_lose_nothing_and_break_no_rule() {
     assert!(finished > 3 * trials as usize, "{finished} calls");
     assert!(broken.len() > 15, "{broken:#?}");
     assert!(died > trials as usize / 5 && drained > trials as usize / 10, "{died} {drained}");
+    assert!(rooms > trials as usize / 20, "{rooms} records of room");
 }
 
 #[test]

@@ -172,6 +172,9 @@ pub(super) struct World {
     /// Bytes of each request and each answer, by the call's order.
     requests: Vec<(usize, usize)>,
     to_open: usize,
+    /// Whether the ends have agreed on [`Kind::Room`], and how often it was sent.
+    tells_room: bool,
+    pub(super) rooms: usize,
     /// A side whose records are changed on their way.
     hostile: Option<bool>,
     /// Request numbers to the call's order, which is the caller's.
@@ -202,7 +205,8 @@ impl World {
         let mut caller = Connection::caller();
         let mut service = Connection::service(Limits { streams, window }, "full");
         let mut memory = limits::STREAM_WINDOW as usize * 3 + random.below(1 << 22);
-        if random.chance(4) {
+        let tells_room = !random.chance(4);
+        if !tells_room {
             // Then whoever has memory may wait for a window that others use up: a driver ends
             // one of them after some time, and this one has enough for all.
             caller.agree(Capabilities::NONE);
@@ -217,6 +221,8 @@ impl World {
             service: End::new(service, ours.0, ours.1, memory),
             requests: Vec::new(),
             to_open: calls,
+            tells_room,
+            rooms: 0,
             hostile: random.chance(3).then(|| random.chance(2)),
             order: BTreeMap::new(),
             drains_at: random.chance(4).then(|| random.below(steps)),
@@ -436,7 +442,7 @@ impl World {
                 Ok(None) => break,
                 Err(why) => return self.breaks(caller, why),
             };
-            let mut block = Vec::new();
+            let (mut block, is_room) = (Vec::new(), control.kind() == Kind::Room);
             control.write(&mut block);
             if !end.out.has_room(block.len()) {
                 end.for_room.insert(Task::Control);
@@ -450,6 +456,8 @@ impl World {
                 data: 0,
             };
             end.connection.control_sent();
+            assert!(self.tells_room || !is_room, "a record that the peer does not know");
+            self.rooms += usize::from(is_room);
             self.push(caller, sent);
         }
         // Heads may go again.
@@ -563,7 +571,7 @@ impl World {
     /// A program takes what has come.
     fn receive(&mut self, caller: bool, index: usize) {
         let some = 1 + self.random.below(1 << 20);
-        let late = self.random.chance(8);
+        let late = self.random.chance(4);
         let end = self.end(caller);
         let call = &mut end.calls[index];
         let Some(key) = call.key else { return };
@@ -571,10 +579,14 @@ impl World {
             return self.finish(caller, index, code);
         }
         if !caller && !call.has_memory && call.message > crate::SHORT && call.untaken > 0 {
-            if end.memory < call.message {
-                if !call.waits {
-                    call.waits = true;
+            let lacks = end.memory < call.message;
+            if lacks || (late && !call.waits) {
+                if !std::mem::replace(&mut call.waits, true) {
                     end.connection.begin_to_wait();
+                }
+                if !lacks {
+                    // It comes later.
+                    end.ready.insert(Task::Receive(index));
                 }
                 return;
             }
