@@ -37,7 +37,7 @@
 //!          <------------------ Reported
 //!
 //!  Switch ------------------->             open or close the gate of a domain
-//!            (the domain gets) SetGate     and says GateSet
+//!            (the domain gets) Set     and says IsSet
 //!          <------------------ Switched
 //! ```
 //!

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! operator   Switch ->                         <- Switched, when all have, or Refused
-//! domains              SetGate -> ... <- GateSet   (a domain that ends answers by that)
+//! domains              Set -> ... <- IsSet   (a domain that ends answers by that)
 //! ```
 //!
 //! The coordinator closes nothing itself: a gate is its domain's, which says so in the launcher's
