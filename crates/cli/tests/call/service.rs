@@ -4,6 +4,8 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::task::{Context, Poll};
 
@@ -48,6 +50,8 @@ pub struct Running {
     pub host: Host,
     /// Says when a call of `Wait` begins and when it is dropped.
     pub calls: Receiver<&'static str>,
+    /// Calls of `test.Kinds` that have come.
+    pub came: Arc<AtomicUsize>,
     pub path: PathBuf,
     _stop: oneshot::Sender<()>,
     _dir: tempfile::TempDir,
@@ -62,6 +66,8 @@ impl Running {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("test.sock");
         let (calls, told) = channel();
+        let came = Arc::default();
+        let kinds = Kinds { calls, came: Arc::clone(&came) };
         let (stop, stopped) = oneshot::channel::<()>();
         let at = format!("unix:{},test", path.display());
         let socket = host.socket.clone();
@@ -69,7 +75,7 @@ impl Running {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.unwrap().block_on(async {
                 let mut server = Server::builder().coordinator(socket);
-                let served = server.add_routes(routes(reflection, calls)).serve(at);
+                let served = server.add_routes(routes(reflection, kinds)).serve(at);
                 tokio::select! {
                     ended = served => ended.unwrap(),
                     _ = stopped => {}
@@ -77,12 +83,12 @@ impl Running {
             });
         });
         host.until_served();
-        Self { host, calls: told, path, _stop: stop, _dir: dir }
+        Self { host, calls: told, came, path, _stop: stop, _dir: dir }
     }
 }
 
-fn routes(reflection: Reflection, calls: Sender<&'static str>) -> Routes {
-    let routes = Routes::default().add_service(Kinds { calls });
+fn routes(reflection: Reflection, kinds: Kinds) -> Routes {
+    let routes = Routes::default().add_service(kinds);
     let files = protox::compile(
         [proto(), proto().with_file_name("packed.proto")],
         [proto().parent().unwrap()],
@@ -195,6 +201,7 @@ pub fn proto() -> PathBuf {
 #[derive(Clone)]
 struct Kinds {
     calls: Sender<&'static str>,
+    came: Arc<AtomicUsize>,
 }
 
 impl NamedService for Kinds {
@@ -213,6 +220,7 @@ impl Service<http::Request<Body>> for Kinds {
     }
 
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        self.came.fetch_add(1, Ordering::SeqCst);
         let method = request.uri().path().rsplit('/').next().unwrap_or_default().to_owned();
         let method = Method { method, calls: self.calls.clone() };
         Box::pin(async move { Ok(Grpc::new(Raw).streaming(method, request).await) })

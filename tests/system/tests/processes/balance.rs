@@ -14,7 +14,8 @@ use tonic::{Request, Status};
 
 use super::SERVER;
 
-const LONG: Duration = Duration::from_secs(20);
+/// Less than the 10 s after which a channel looks for instances of which nobody has told it.
+const SOON: Duration = Duration::from_secs(6);
 
 fn endpoint(host: &Host, balance: Balance) -> Endpoint {
     let endpoint = Endpoint::from_static("partywall:///test").coordinator(&host.socket);
@@ -46,12 +47,25 @@ async fn until_even(channel: &Channel, servers: &[&Process]) -> usize {
     loop {
         match spread(channel, 4 * n).await {
             Ok(found) if found == expected => return failed,
-            Ok(found) => assert!(begin.elapsed() < LONG, "{found:?}, and not {expected:?}"),
+            Ok(found) => assert!(begin.elapsed() < SOON, "{found:?}, and not {expected:?}"),
             Err(status) => {
                 assert_eq!(status.code(), tonic::Code::Unavailable, "{status}");
                 failed += 1;
             }
         }
+    }
+}
+
+/// Waits until so many links are open, and no others.
+fn until_linked(host: &Host, expected: usize) {
+    let begin = Instant::now();
+    loop {
+        let links = partywall::operator::links(Some(&host.socket)).unwrap();
+        let open = links.iter().filter(|link| link.open).count();
+        if open == expected {
+            return;
+        }
+        assert!(begin.elapsed() < SOON, "{open} links, and not {expected}: {links:?}");
     }
 }
 
@@ -68,9 +82,16 @@ async fn calls_go_evenly_to_all_instances_as_they_come_and_go() {
     }
     let channel = endpoint(&host, Balance::RoundRobin).connect().await.unwrap();
     until_even(&channel, &[&a, &b, &c]).await;
-    // One comes.
+    until_linked(&host, 3);
+    // One comes. Another caller has had one of the links that the coordinator gives in turn, so that the
+    // channel gets a second one to an instance first, which it gives back.
+    let another = Endpoint::from_static("partywall:///test").coordinator(&host.socket);
+    let another = another.connect().await.unwrap();
     let d = start();
     assert_eq!(until_even(&channel, &[&a, &b, &c, &d]).await, 0);
+    until_linked(&host, 5);
+    drop(another);
+    until_linked(&host, 4);
     // One drains, and fails no call.
     let calls = tokio::spawn({
         let channel = channel.clone();
@@ -80,10 +101,12 @@ async fn calls_go_evenly_to_all_instances_as_they_come_and_go() {
     let spread = calls.await.unwrap().expect("a drain fails no call");
     assert!(spread.len() >= 3, "{spread:?}");
     assert_eq!(until_even(&channel, &[&a, &b, &d]).await, 0);
+    until_linked(&host, 3);
     // One is killed: calls that were on their way to it fail, and no others.
     tokio::task::spawn_blocking(move || d.kill()).await.unwrap();
     let failed = until_even(&channel, &[&a, &b]).await;
     assert!(failed <= 1, "{failed} calls one after the other have failed");
+    until_linked(&host, 2);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -113,7 +136,7 @@ async fn a_quota_of_links_leaves_a_channel_with_fewer_instances() {
     let channel = endpoint(&host, Balance::RoundRobin).connect().await.unwrap();
     let begin = Instant::now();
     while spread(&channel, 4).await.unwrap().len() < 2 {
-        assert!(begin.elapsed() < LONG);
+        assert!(begin.elapsed() < SOON);
     }
     let spread = spread(&channel, 40).await.unwrap();
     assert_eq!(spread.into_values().collect::<Vec<_>>(), [20, 20]);
