@@ -31,7 +31,6 @@ pub(crate) struct Arguments {
     /// line; `-` is standard output.
     #[arg(long, value_name = "FILE")]
     audit: Option<PathBuf>,
-    #[cfg(feature = "prometheus")]
     #[command(flatten)]
     metrics: crate::metrics::Exporter,
 }
@@ -49,13 +48,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
         survive_limits_of_files()?;
         let (listen, shown) = listen(arguments.socket.as_deref())?;
         let (running, mut ended) = tokio::sync::oneshot::channel::<()>();
-        #[cfg(feature = "prometheus")]
         let metrics = crate::metrics::serve(&arguments.metrics)?;
         let options = Options {
             listen,
             policy_file: Some(arguments.policy.clone()),
             audit: arguments.audit.as_deref().map(audit_log).transpose()?,
-            #[cfg(feature = "prometheus")]
             metrics: metrics.is_some(),
             while_running: Some(Box::new(running)),
             ..Options::default()

@@ -10,7 +10,7 @@ mod domain;
 mod isolation;
 mod launcher;
 mod links;
-#[cfg(feature = "prometheus")]
+#[cfg_attr(not(feature = "prometheus"), path = "no_metrics.rs")]
 mod metrics;
 mod policy;
 mod ps;

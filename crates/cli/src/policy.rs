@@ -138,10 +138,14 @@ fn shown(caller: &str, service: &str, method: &str, e: &Explanation) -> String {
         let all: Vec<String> = e.methods.patterns().iter().map(ToString::to_string).collect();
         let what = if all.is_empty() { "nothing".into() } else { all.join(", ") };
         let _ = writeln!(text, "  at `{service}` it may call: {what}");
-        let _ = writeln!(
-            text,
-            "  remedy: under [service.{service}.call] list \"{method}\" for one of its principals"
-        );
+        let whom = match caller {
+            ANYONE => {
+                "`anyone`, or for a principal that the caller is: [principal.NAME] with `uid = N`"
+            }
+            _ => "one of its principals",
+        };
+        let _ =
+            writeln!(text, "  remedy: under [service.{service}.call] list \"{method}\" for {whom}");
     }
     let below = |url: &str| Address::parse(url).ok()?.security().shortfall(&e.require);
     match (&e.served_by[..], &e.url) {

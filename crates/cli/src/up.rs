@@ -66,7 +66,6 @@ pub(crate) struct Arguments {
     /// Tell at the end all that is known of each link, in wide lines.
     #[arg(long)]
     wide: bool,
-    #[cfg(feature = "prometheus")]
     #[command(flatten)]
     metrics: crate::metrics::Exporter,
 }
@@ -107,11 +106,9 @@ async fn up(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
         },
     };
     let orphans = Orphans::adopt()?;
-    #[cfg(feature = "prometheus")]
     let metrics = crate::metrics::serve(&arguments.metrics)?;
     let options = Options {
         listen: Listen::At(socket.clone()),
-        #[cfg(feature = "prometheus")]
         metrics: metrics.is_some(),
         children_are_services: true,
         while_running: Some(Box::new(running)),

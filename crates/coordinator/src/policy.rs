@@ -57,6 +57,9 @@ pub const ANYONE: &str = "anyone";
 /// The user of all that have no number in the coordinator's user namespace, unless the system says otherwise.
 const OVERFLOW_UID: u32 = 65534;
 
+/// What gives a process a principal, as the begin of a remedy.
+const NEW_PRINCIPAL: &str = "add [principal.NAME] with `uid = N`, and";
+
 /// Why a policy cannot be used. Every message names the file, the place and the remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -270,6 +273,10 @@ impl Policy {
     /// Where these principals' calls of the name are listed, as the end of a sentence.
     fn where_to_list(&self, principals: &[String], name: &ServiceName) -> String {
         match (&self.compose, principals) {
+            (None, []) => format!(
+                "{NEW_PRINCIPAL} for it, or for `{ANYONE}`, list `{EXAMPLE}`, or `*`, under \
+                 [service.{name}.call]"
+            ),
             (None, _) => {
                 format!(
                     "list `{EXAMPLE}`, or `*`, for one of its principals under [service.{name}.call]"
@@ -289,6 +296,9 @@ impl Policy {
     /// What to write so that these principals may serve the name, as the end of a sentence.
     pub(crate) fn remedy_to_serve(&self, principals: &[String], name: &ServiceName) -> String {
         match (&self.compose, principals) {
+            (None, []) => {
+                format!("{NEW_PRINCIPAL} list NAME, or `{ANYONE}`, under [service.{name}] register")
+            }
             (None, _) => {
                 format!("list one of its principals under [service.{name}] register")
             }

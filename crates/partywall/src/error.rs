@@ -113,6 +113,13 @@ pub enum Error {
     Http2(Box<dyn std::error::Error + Send + Sync>),
     /// A path cannot be listened at.
     Listen(ListenError),
+    /// An address of a host and a port cannot be listened at.
+    Bind {
+        /// The address, as http://HOST:PORT.
+        url: String,
+        /// What the system said.
+        source: io::Error,
+    },
     /// Connecting or registering took too long.
     TimedOut(std::time::Duration),
     /// Input or output of this process.
@@ -205,10 +212,14 @@ impl fmt::Display for Error {
             Self::Link(error) => write!(f, "link: {error}; remedy: {}", of_link(error)),
             Self::Http2(error) => write!(
                 f,
-                "http2: {}; remedy: start the server, or wait for it by `wait_for_ready`",
+                "http2: {}; remedy: start the server, or wait for it: `wait_for_ready`, \
+                 or `--wait` of `partywall call`",
                 cause(&**error)
             ),
             Self::Listen(error) => error.fmt(f),
+            Self::Bind { url, source } => {
+                write!(f, "listening at {url}: {source}; remedy: {}", of_bind(source))
+            }
             Self::TimedOut(within) => write!(
                 f,
                 "no answer within {within:?}; remedy: see by `partywall ps` whether the service and the \
@@ -218,6 +229,21 @@ impl fmt::Display for Error {
                 write!(f, "{what}: {source}; remedy: see `ulimit -n` and `ulimit -u`")
             }
         }
+    }
+}
+
+/// What to do about an address that cannot be listened at.
+fn of_bind(error: &io::Error) -> &'static str {
+    use io::ErrorKind::{AddrInUse, AddrNotAvailable, PermissionDenied};
+    match error.kind() {
+        AddrInUse => "stop who listens there, or take another port",
+        AddrNotAvailable => "take an address of this host",
+        PermissionDenied => "take a port from 1024 on",
+        // The resolver has errors of its own, not the kernel's.
+        _ if error.raw_os_error().is_none() => {
+            "take a host name that can be resolved, or an address"
+        }
+        _ => "see `ulimit -n`",
     }
 }
 
@@ -329,6 +355,7 @@ impl Error {
             | Self::Link(_)
             | Self::Http2(_)
             | Self::Listen(_)
+            | Self::Bind { .. }
             | Self::TimedOut(_)
             | Self::Io { .. } => Code::Unavailable,
         }
@@ -341,6 +368,7 @@ impl Error {
             | Self::Setting { .. }
             | Self::NoRing { .. }
             | Self::Listen(_)
+            | Self::Bind { .. }
             | Self::Io { .. } => Blame::ThisProcess,
             Self::NoCoordinator { .. }
             | Self::WrongCoordinator { .. }
@@ -491,12 +519,21 @@ mod tests {
                 Blame::ThisProcess,
                 "`ulimit -n`",
             ),
-            (http2(), Code::Unavailable, Blame::Network, "`wait_for_ready`"),
+            (http2(), Code::Unavailable, Blame::Network, "`--wait` of `partywall call`"),
             (
                 Error::Listen(ListenError::Busy { path: "/x".into() }),
                 Code::Unavailable,
                 Blame::ThisProcess,
                 "remedy: ",
+            ),
+            (
+                Error::Bind {
+                    url: "http://h:1".into(),
+                    source: std::io::ErrorKind::AddrInUse.into(),
+                },
+                Code::Unavailable,
+                Blame::ThisProcess,
+                "listening at http://h:1: address in use; remedy: stop who listens there",
             ),
             (Error::TimedOut(within), Code::Unavailable, Blame::Unknown, "`partywall ps`"),
             (

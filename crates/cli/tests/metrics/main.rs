@@ -108,7 +108,10 @@ fn metrics_are_served_at_a_port_and_a_used_port_is_an_error() {
         .output()
         .unwrap();
     let said = String::from_utf8(refused.stderr).unwrap();
-    assert!(!refused.status.success() && said.contains("--metrics"), "{said}");
+    assert!(
+        !refused.status.success() && said.contains(&format!("--metrics http://{at}: ")),
+        "{said}"
+    );
     drop(taken);
     let _coordinator = Coordinator::start(dir.path(), &format!("http://{at}"));
     let text = ask(std::net::TcpStream::connect(at).unwrap());

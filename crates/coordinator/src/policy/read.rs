@@ -156,7 +156,16 @@ impl Place<'_> {
 
     fn syntax(&self, error: &toml::de::Error) -> PolicyError {
         let line = error.span().map_or(1, |span| self.line(span.start));
-        PolicyError::Syntax { file: self.file.into(), line, text: said(error.message()) }
+        let key = error.span().and_then(|span| self.key(span.start));
+        let key = key.map(|key| format!("`{key}`: ")).unwrap_or_default();
+        let text = format!("{key}{}", said(error.message()));
+        PolicyError::Syntax { file: self.file.into(), line, text }
+    }
+
+    /// The key whose value begins there.
+    fn key(&self, value: usize) -> Option<&str> {
+        let before = self.text.get(..value)?.trim_end().strip_suffix('=')?.trim_end();
+        before.rsplit(['{', ',', '\n', ' ', '\t']).next()
     }
 }
 
@@ -169,6 +178,9 @@ fn said(message: &str) -> String {
             known.join(", "),
             did_you_mean(unknown, known.iter().copied())
         ),
+        _ if message.ends_with("expected u32") || message.ends_with("expected usize") => {
+            format!("{message}: write a number from 0 on, without quotes")
+        }
         _ => format!("{message}; remedy: correct this line, as docs/policy.md has it"),
     }
 }

@@ -118,7 +118,11 @@ fn mistakes_name_file_key_and_remedy() {
         ("[service.g.call]\nanyone = ['a/b/c']", "service.g.call.anyone"),
         ("[names]\nx = 'ftp://h'", "names.x: `ftp://h`: write http://HOST:PORT or unix:/PATH"),
         ("[names]\nx = 'http://h:port'", "names.x: `http://h:port`: the port is no number"),
-        ("[principal.a]\nuid = -1", "policy.toml:2: "),
+        ("[principal.a]\nuid = -1", "policy.toml:2: `uid`: invalid value"),
+        ("[principal.a]\nuid = 'me'", "policy.toml:2: `uid`: invalid type: string \"me\", "),
+        ("[principal.a]\nuid = 'me'", "write a number from 0 on, without quotes"),
+        ("[principal.a]\nquota = { links = 'x' }", "policy.toml:2: `links`: invalid type"),
+        ("[service.g]\nfallback = 1", "policy.toml:2: `fallback`: invalid type"),
         (
             "[service.g.call.anyone]\nmethods = ['*']\nrequire = { isolation = 'fault' }",
             "policy.toml:3: service.g.call.anyone.require: no isolation `fault`; there are `none`, \
@@ -243,6 +247,13 @@ fn denial_says_what_to_write_in_which_file() {
     let stranger = policy.remedy_to_call(&[], &gretter);
     assert!(!stranger.contains("greeter"), "who may call nothing there learns no name: {stranger}");
     assert!(policy.remedy_to_serve(&client, &greeter).contains("[service.greeter] register"));
+    for stranger in [stranger, policy.remedy_to_serve(&[], &greeter)] {
+        assert!(stranger.starts_with("add [principal.NAME] with `uid = N`, and "), "{stranger}");
+        assert!(
+            stranger.contains("or for `anyone`") || stranger.contains("or `anyone`"),
+            "{stranger}"
+        );
+    }
     policy.comes_from_compose("a/compose.yaml");
     let compose = policy.remedy_to_call(&client, &greeter);
     assert_eq!(

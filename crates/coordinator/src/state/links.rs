@@ -200,7 +200,10 @@ impl State {
             let Some(link) = self.links.get(&number) else { continue };
             match &link.phase {
                 Phase::Offered(_) => {
-                    let why = format!("it does not answer within {OFFER_TIME:?}");
+                    let why = format!(
+                        "it does not answer within {OFFER_TIME:?}; remedy: see by `partywall ps` which \
+                         process serves it, and whether that one is stopped or overloaded"
+                    );
                     self.next_instance(number, &why, now);
                 }
                 Phase::Filling(_) => self.fail(number, UNAVAILABLE, "its caller took too long"),

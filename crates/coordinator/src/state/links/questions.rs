@@ -480,7 +480,7 @@ impl State {
         let Some(url) = self.policy.url(&name).map(str::to_string) else {
             let text = format!(
                 "nobody serves `{name}` on this host and [names] has no address for it; remedy: start \
-                 the service, or have the caller wait for it by `wait_for_ready`"
+                 the service, or wait for it: `wait_for_ready`, or `--wait` of `partywall call`"
             );
             self.refuse(conn, request, NOT_FOUND, text);
             return Asked::Done;

@@ -45,16 +45,7 @@ impl Listener {
     /// Binds `http://host:port`.
     pub(in crate::server) async fn tcp(url: &str) -> Result<Self, Error> {
         let address = url.trim_start_matches("http://").trim_end_matches('/');
-        let refused = |source: io::Error| {
-            use io::ErrorKind::{AddrInUse, AddrNotAvailable, PermissionDenied};
-            let remedy = match source.kind() {
-                AddrInUse => " (remedy: stop who listens there, or take another port)",
-                AddrNotAvailable => " (remedy: take an address of this host)",
-                PermissionDenied => " (remedy: take a port from 1024 on)",
-                _ => "",
-            };
-            Error::Io { what: format!("listening at {url}{remedy}"), source }
-        };
+        let refused = |source| Error::Bind { url: url.into(), source };
         let listener = TcpListener::bind(address).await.map_err(refused)?;
         let _ = listener.local_addr().map(|at| tracing::info!(%at, "HTTP/2"));
         Ok(Self::Tcp(listener))
@@ -238,6 +229,24 @@ mod tests {
 
     const LINGER: Duration = Duration::from_secs(5);
     const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+
+    #[tokio::test]
+    async fn an_address_that_cannot_be_bound_is_an_error_with_one_remedy_by_its_cause() {
+        let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let used = format!("http://{}", taken.local_addr().unwrap());
+        // No label of a name is so long, so nobody is asked.
+        let unknown = format!("http://{}:1", "a".repeat(64));
+        let elsewhere = "http://192.0.2.1:0".to_owned();
+        for (url, remedy) in [
+            (used, "stop who listens there, or take another port"),
+            (unknown, "take a host name that can be resolved, or an address"),
+            (elsewhere, "take an address of this host"),
+        ] {
+            let error = Listener::tcp(&url).await.err().expect("an error").to_string();
+            assert!(error.starts_with(&format!("listening at {url}: ")), "{error}");
+            assert_eq!(error.split_once("remedy: ").unwrap().1, remedy);
+        }
+    }
 
     /// Serves nothing, so that each call is UNIMPLEMENTED.
     fn serve(
