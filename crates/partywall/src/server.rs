@@ -181,10 +181,10 @@ impl<L> Router<L> {
     ///
     /// # Errors
     /// [`Error::Denied`] when the policy does not let this process serve the name,
-    /// [`Error::NoCoordinator`], and [`Error::Bind`] or [`Error::Listen`] when an address cannot be bound. When the coordinator
-    /// ends, links go on, and names are served again as soon as another one listens at its path; only
-    /// a socket that was handed over (`PARTYWALL_FD`) has no other one, and then serving ends everywhere
-    /// with [`Error::CoordinatorGone`].
+    /// [`Error::NoCoordinator`], and [`Error::Bind`] or [`Error::Listen`] when an address cannot be bound.
+    /// When the coordinator ends, links go on, and names are served again as soon as another one listens at
+    /// its path; only a socket that was handed over (`PARTYWALL_FD`) has no other one, and then serving ends
+    /// everywhere with [`Error::CoordinatorGone`].
     pub fn serve_with_shutdown<F>(self, at: impl Into<Addresses>, shutdown: F) -> Serving<F>
     where
         F: Future<Output = ()>,
