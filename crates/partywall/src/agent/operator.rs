@@ -22,6 +22,7 @@ pub use partywall_abi::control::LinkStats;
 use partywall_abi::control::{GateMessage, LinkRow, ListMessage, Message, PolicyMessage};
 use partywall_abi::name::ServiceName;
 use tokio::sync::oneshot;
+use tokio::task::coop::unconstrained;
 
 use super::{Agent, Place, Waiting};
 use crate::error::Error;
@@ -132,8 +133,10 @@ pub(super) fn wait_here<T>(
     let start = Instant::now();
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
     let mut cx = Context::from_waker(&waker);
+    // A task of tokio that blocks here has not yielded, and might have no budget left to poll with.
+    let mut answer = unconstrained(answer);
     loop {
-        if let Poll::Ready(answer) = Pin::new(&mut *answer).poll(&mut cx) {
+        if let Poll::Ready(answer) = Pin::new(&mut answer).poll(&mut cx) {
             return answer.unwrap_or(Err(Error::CoordinatorGone("it has ended")));
         }
         match within.checked_sub(start.elapsed()) {

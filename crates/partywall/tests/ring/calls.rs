@@ -631,3 +631,12 @@ async fn a_link_outlives_the_coordinator() {
     // The server waits for the next coordinator, and stops when it is asked to.
     running.stop().await.unwrap();
 }
+
+/// From the 129th on they had no answer: tokio lets a task that has not yielded poll so often.
+#[tokio::test]
+async fn orders_of_a_task_that_does_not_yield_are_answered() {
+    let host = Host::open();
+    for _ in 0..200 {
+        partywall::operator::links(Some(&host.socket)).unwrap();
+    }
+}
