@@ -195,7 +195,9 @@ impl EventLoop {
         let quotas = Quotas::new(Totals::for_descriptors(most), policy.limits().clone(), own);
         let now = Instant::now();
         let state = State::new(policy, quotas.clone(), own, now, random_token);
-        let telemetry = metrics.then(|| Telemetry::new(quotas.clone(), now));
+        let mut telemetry = metrics.then(|| Telemetry::new(quotas.clone(), now));
+        // Who knows that it has started reads values.
+        telemetry.iter_mut().for_each(|telemetry| telemetry.look(now));
         let mut event_loop = Self {
             epoll,
             handed,
