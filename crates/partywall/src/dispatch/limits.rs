@@ -80,6 +80,8 @@ impl Dispatch for Traced {
         let (parts, body) = request.into_parts();
         let request = http::Request::from_parts(parts, ());
         let span = (self.span)(&request);
-        Box::pin(self.inner.call(request.map(|()| body)).instrument(span))
+        // What the service makes at once, the span of the call among it, is made in it as well.
+        let answer = span.in_scope(|| self.inner.call(request.map(|()| body)));
+        Box::pin(answer.instrument(span))
     }
 }

@@ -1,8 +1,9 @@
 //! Spans of calls, and the metadata that connects them.
 
-use partywall::{Channel, Route, Security, blocking};
+use partywall::{Channel, Route, Security, Server, blocking};
 use partywall_interop::proto::Empty;
 use partywall_interop::proto::test_service_client::TestServiceClient;
+use partywall_interop::service::{Handle, test_service_with};
 use partywall_testkit::OPEN;
 use tonic::Code;
 use tracing::Instrument;
@@ -143,4 +144,23 @@ async fn the_context_of_a_trace_passes_untouched_on_every_route() {
             assert_eq!(values, [value], "{name}");
         }
     }
+}
+
+/// So that a program can put a call into the trace that its caller has sent.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn span_of_a_served_call_is_a_child_of_that_of_trace_fn() {
+    const PATH: &str = "grpc.testing.TestService/UnimplementedCall";
+    // Other tests wait, and everything is heard.
+    let _served = Served::new(OPEN).await;
+    let mut server =
+        Server::builder().trace_fn(|_| tracing::info_span!("program", of = "trace_fn"));
+    let router = server.add_service(test_service_with(Handle::default()));
+    let mut client = TestServiceClient::new(router.in_process().unwrap());
+    client.unimplemented_call(Empty {}).await.unwrap_err();
+    let of = |name: &'static str, value: &'static str| {
+        move |fields: &Fields| fields.get(name).is_some_and(|found| found == value)
+    };
+    let served = spans(|fields| of("otel.name", PATH)(fields) && of("otel.kind", "server")(fields));
+    let mut parents = served.iter().filter_map(|served| served.parent).map(span);
+    assert!(parents.any(|parent| of("of", "trace_fn")(&parent.fields)), "{served:?}");
 }
