@@ -206,6 +206,11 @@ impl Channel {
         Endpoint::try_from(target.as_ref())?.connect().await
     }
 
+    /// An endpoint from a URI; one that is no target fails when connecting.
+    pub fn builder(uri: http::Uri) -> Endpoint {
+        Endpoint::from(uri)
+    }
+
     /// An endpoint from a static text: [`Endpoint::from_static`].
     ///
     /// # Panics

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 use tokio::sync::Semaphore;
+use tower::BoxError;
 
 use bytes::Bytes;
 use http::{HeaderValue, Uri};
@@ -84,16 +85,19 @@ impl fmt::Debug for Endpoint {
 }
 
 impl Endpoint {
-    /// An endpoint from whatever becomes one: a text, a [`Uri`], another endpoint.
+    /// An endpoint from whatever becomes one: a text, a [`Uri`], another endpoint, a type of the program's.
     ///
     /// # Errors
-    /// [`Error::Target`].
+    /// [`Error::Target`]; [`Error::Setting`] with what the program's own type says.
     pub fn new<D>(target: D) -> Result<Self, Error>
     where
         D: TryInto<Self>,
-        D::Error: Into<Error>,
+        D::Error: Into<BoxError>,
     {
-        target.try_into().map_err(Into::into)
+        target.try_into().map_err(|error| {
+            let own = |error: BoxError| Error::Setting { name: "target", why: error.to_string() };
+            error.into().downcast::<Error>().map_or_else(own, |error| *error)
+        })
     }
 
     /// An endpoint from a static text.

@@ -236,6 +236,29 @@ async fn held() -> Held {
     Held { service, begun }
 }
 
+/// A program's own, with an error of its own, as tonic takes it.
+struct Place(&'static str);
+
+impl TryFrom<Place> for Endpoint {
+    type Error = Box<dyn std::error::Error + Send + Sync>;
+
+    fn try_from(Place(name): Place) -> Result<Self, Self::Error> {
+        if name.is_empty() { Err("no place".into()) } else { Ok(Self::try_from(name)?) }
+    }
+}
+
+#[test]
+fn endpoint_is_made_of_what_becomes_one_with_any_error() {
+    Endpoint::new(Place("partywall:///test")).unwrap();
+    let wrong = Endpoint::new(Place("ftp://x")).unwrap_err();
+    assert!(matches!(wrong, Error::Target(_)), "{wrong}");
+    let none = Endpoint::new(Place("")).unwrap_err();
+    assert!(matches!(&none, Error::Setting { name: "target", why } if why == "no place"), "{none}");
+    let uri = || "http://127.0.0.1:1".parse::<http::Uri>().unwrap();
+    Endpoint::new(uri()).unwrap();
+    assert_eq!(format!("{:?}", Channel::builder(uri())), format!("{:?}", Endpoint::from(uri())));
+}
+
 /// What programs write that want no limit at all.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn settings_at_the_end_of_their_range_panic_nowhere() {
