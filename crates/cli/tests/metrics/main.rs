@@ -119,7 +119,7 @@ fn metrics_are_served_at_a_port_and_a_used_port_is_an_error() {
 }
 
 #[tokio::test]
-async fn idle_connections_keep_out_neither_a_scrape_nor_a_client() {
+async fn idle_metrics_connections_keep_no_scrape_and_no_client_out() {
     let dir = tempfile::tempdir().unwrap();
     let _coordinator = Coordinator::start(dir.path(), "unix:m.sock");
     let connect = || UnixStream::connect(dir.path().join("m.sock")).unwrap();
@@ -137,7 +137,7 @@ async fn idle_connections_keep_out_neither_a_scrape_nor_a_client() {
 }
 
 #[test]
-fn path_has_its_mode_and_is_removed_at_the_end() {
+fn path_of_metrics_has_its_mode_and_is_removed_at_the_end() {
     let dir = tempfile::tempdir().unwrap();
     let mut coordinator = Coordinator::start(dir.path(), "unix:m.sock");
     let path = dir.path().join("m.sock");

@@ -23,7 +23,7 @@ pub(super) fn has_room(ring: &mut Producer, len: usize) -> Result<bool, Violatio
 }
 
 /// Reserves room for a payload of so many bytes; none when there is none. Nothing changes before
-/// [`write`].
+/// [`write()`].
 #[inline]
 pub(crate) fn reserve(ring: &mut Producer, len: usize) -> Result<Option<Slot<'_>>, Violation> {
     ring.reserve(len)
