@@ -5,6 +5,7 @@ use partywall_call::cases;
 
 use super::*;
 use partywall_abi::layout::Geometry;
+use partywall_shm::link::Ends;
 use partywall_shm::setup::local_pair;
 
 /// It said isolation `process` of every link.
@@ -86,20 +87,17 @@ fn call(deadline: Option<Instant>) -> Call {
     Call { key: None, answer: Answer::default(), limit: limits::MESSAGE_BYTES_MAX, deadline }
 }
 
-/// Sends the records to a call of one byte; how that ends, and whom the coordinator hears blamed.
-fn answered_by(records: &[cases::Sent]) -> Result<(), (String, Option<control::Blame>)> {
+/// A call of one byte to a server that does this; how it ends, and whom the coordinator hears blamed.
+fn answered_by(server: impl FnOnce(&mut Ends)) -> Result<(), (String, Option<control::Blame>)> {
     // One record holds more than a window.
-    let room = Geometry::new(64, 20 << 20).unwrap();
-    let (ours, mut theirs) = local_pair(room).unwrap();
-    for (kind, flags, stream, payload) in records {
-        assert!(theirs.producer.try_push(*kind, *flags, *stream, &[payload]).unwrap());
-    }
+    let (ours, mut theirs) = local_pair(Geometry::new(64, 20 << 20).unwrap()).unwrap();
     let link = Link::new(ours).unwrap();
     let end = Arc::new(Reached { bell: link.bell(), over: OnceLock::new() });
     let (tracked, coordinator) = crate::agent::tests::tracked(7);
     let mut open =
         Open { tracked: Some((tracked, end)), ..Open::new(link, crate::fuzz::stranger()) };
     wire::write_request_head(&mut open.block, "/a/b", &HeaderMap::new(), None).unwrap();
+    server(&mut theirs);
     let soon = Instant::now() + Duration::from_secs(5);
     match open.exchange(b"x", &mut call(Some(soon))) {
         Ok(()) => Ok(()),
@@ -111,49 +109,39 @@ fn answered_by(records: &[cases::Sent]) -> Result<(), (String, Option<control::B
     }
 }
 
-/// How a call ends of which the server knows nothing; whom the coordinator hears blamed.
-fn ended_by(theirs: impl FnOnce(&partywall_shm::link::Ends)) -> (String, control::Blame) {
-    let (ours, other) = local_pair(Geometry::new(64, 1 << 20).unwrap()).unwrap();
-    let link = Link::new(ours).unwrap();
-    let end = Arc::new(Reached { bell: link.bell(), over: OnceLock::new() });
-    let (tracked, coordinator) = crate::agent::tests::tracked(7);
-    let mut open =
-        Open { tracked: Some((tracked, end)), ..Open::new(link, crate::fuzz::stranger()) };
-    wire::write_request_head(&mut open.block, "/a/b", &HeaderMap::new(), None).unwrap();
-    theirs(&other);
-    let soon = Instant::now() + Duration::from_secs(5);
-    match open.exchange(b"x", &mut call(Some(soon))) {
-        Err(Failed::Link(why)) => {
-            let status = open.end(&why);
-            (status.message().into(), crate::agent::tests::blamed(&coordinator))
+/// A server that sends the records.
+fn sends(records: &[cases::Sent]) -> impl FnOnce(&mut Ends) {
+    move |end| {
+        for (kind, flags, stream, payload) in records {
+            assert!(end.producer.try_push(*kind, *flags, *stream, &[payload]).unwrap());
         }
-        other => panic!("{other:?}"),
     }
 }
 
 #[test]
 fn a_server_that_floods_a_blocking_channel_with_bells_is_blamed() {
-    let (why, blame) = ended_by(|theirs| {
+    let ended = answered_by(|theirs| {
         let ring = || theirs.bell.carry_out(partywall_shm::ring::Wake::Doorbell);
         // Until the link is hung up.
         let begin = Instant::now();
         while ring().is_ok() && !theirs.bell.is_dead() && begin.elapsed().as_secs() < 1 {}
     });
+    let (why, blame) = ended.unwrap_err();
     assert!(why.contains("floods the link"), "{why}");
-    assert_eq!(blame, control::Blame::Peer);
+    assert_eq!(blame, Some(control::Blame::Peer), "{why}");
 }
 
 #[test]
 fn blocking_channel_ends_a_link_on_each_broken_rule_with_blame() {
     for records in cases::honest_services() {
-        assert_eq!(answered_by(&records), Ok(()));
+        assert_eq!(answered_by(sends(&records)), Ok(()));
     }
     for case in cases::services() {
         let expected = match case.rule {
             Some(rule) => partywall_call::Error::from(rule).to_string(),
             None => "the peer sent a record that cannot be read".into(),
         };
-        let (why, blame) = answered_by(&case.records).unwrap_err();
+        let (why, blame) = answered_by(sends(&case.records)).unwrap_err();
         assert!(why.contains(&expected), "{why} is not {expected}");
         assert_eq!(blame, Some(control::Blame::Peer), "{why}");
     }

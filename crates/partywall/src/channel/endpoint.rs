@@ -7,12 +7,12 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
-use tokio::sync::Semaphore;
-use tower::BoxError;
 
 use bytes::Bytes;
 use http::{HeaderValue, Uri};
 use partywall_abi::name::ServiceName;
+use tokio::sync::Semaphore;
+use tower::BoxError;
 
 use super::Channel;
 use super::balance::Balance;
@@ -21,6 +21,7 @@ use super::settings::Settings;
 use crate::agent::Place;
 use crate::error::Error;
 use crate::target::{Target, TargetError};
+use crate::time;
 
 /// How long connecting may take unless it is set.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -212,7 +213,7 @@ impl Endpoint {
     /// How many calls of the channel, with all its clones, may be under way to the head of their answer;
     /// the others wait. No limit unless set.
     pub fn concurrency_limit(mut self, limit: usize) -> Self {
-        self.settings.concurrency_limit = Some(limit);
+        self.settings.concurrency_limit = Some(limit.min(Semaphore::MAX_PERMITS));
         self
     }
 
@@ -223,7 +224,7 @@ impl Endpoint {
     /// When either of them is zero.
     pub fn rate_limit(mut self, limit: u64, duration: Duration) -> Self {
         assert!(limit > 0 && !duration.is_zero(), "a rate of zero lets no call begin");
-        self.settings.rate_limit = Some((limit, duration));
+        self.settings.rate_limit = Some((limit, duration.min(time::FAR)));
         self
     }
 

@@ -13,7 +13,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
-use tokio::sync::Semaphore;
 
 use http::{HeaderValue, Uri};
 use tonic::Status;
@@ -25,7 +24,6 @@ use tower::{BoxError, Service, ServiceBuilder};
 
 use crate::status::expired;
 use crate::telemetry::HeadDue;
-use crate::time;
 use crate::wire;
 
 /// Calls that wait for a limit, unless it is set.
@@ -142,13 +140,8 @@ where
         let timed = Timed { calls, timeout, user_agent };
         let queue = limited.then(|| {
             let limits = ServiceBuilder::new()
-                .option_layer(
-                    concurrency_limit
-                        .map(|most| ConcurrencyLimitLayer::new(most.min(Semaphore::MAX_PERMITS))),
-                )
-                .option_layer(
-                    rate_limit.map(|(calls, time)| RateLimitLayer::new(calls, time.min(time::FAR))),
-                )
+                .option_layer(concurrency_limit.map(ConcurrencyLimitLayer::new))
+                .option_layer(rate_limit.map(|(calls, time)| RateLimitLayer::new(calls, time)))
                 .service(timed.clone());
             let bound = settings.buffer_size.unwrap_or(BUFFER);
             let (queue, worker) = Buffer::pair(BoxService::new(limits), bound);

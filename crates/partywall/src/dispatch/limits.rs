@@ -8,7 +8,6 @@
 
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::Semaphore;
 
 use tonic::body::Body;
 use tower::ServiceBuilder;
@@ -51,14 +50,11 @@ impl Limits {
                 Arc::new(Stacked::new(service))
             }
             Self { timeout, concurrency, load_shed, .. } => {
-                let stack =
-                    ServiceBuilder::new()
-                        .option_layer(load_shed.then(LoadShedLayer::new))
-                        .option_layer(concurrency.map(|most| {
-                            ConcurrencyLimitLayer::new(most.min(Semaphore::MAX_PERMITS))
-                        }))
-                        .option_layer(timeout.map(TimeoutLayer::new))
-                        .map_err(Into::<BoxError>::into);
+                let stack = ServiceBuilder::new()
+                    .option_layer(load_shed.then(LoadShedLayer::new))
+                    .option_layer(concurrency.map(ConcurrencyLimitLayer::new))
+                    .option_layer(timeout.map(TimeoutLayer::new))
+                    .map_err(Into::<BoxError>::into);
                 Arc::new(Stacked::new(stack.service(service)))
             }
         };

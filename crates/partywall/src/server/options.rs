@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use partywall_abi::limits;
+use tokio::sync::Semaphore;
 
 use super::Server;
 use super::http2::Settings;
@@ -80,7 +81,7 @@ impl<L> Server<L> {
     /// [`Server::load_shed`] are refused.
     #[must_use]
     pub fn concurrency_limit_per_connection(mut self, most: usize) -> Self {
-        self.options.limits.concurrency = Some(most);
+        self.options.limits.concurrency = Some(most.min(Semaphore::MAX_PERMITS));
         self
     }
 
