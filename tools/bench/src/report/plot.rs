@@ -1,6 +1,6 @@
-//! One plot per group: a dot for every sample and, from [`ENOUGH`] samples on, a bar from quartile to
-//! quartile and a mark at the median, on a logarithmic axis, whose title says what it shows and which way
-//! is better.
+//! One plot per group, with a dot for every sample. From [`ENOUGH`] samples on, a bar goes from quartile
+//! to quartile, with a mark at the median. The axis is logarithmic. Its title says what it shows and which
+//! way is better.
 
 use indicatif::HumanCount;
 use plotters::prelude::*;
