@@ -1,6 +1,6 @@
 //! What travels on a link between a caller and a service: frames of calls.
 //!
-//! There is no HTTP/2 on a ring. A call is a *head* (path, metadata, deadline), message data and
+//! There is no HTTP/2 on a ring. A call is a *head* (path, metadata, timeout), message data and
 //! *trailers* (status, metadata), and one record, a [`Kind::Frame`], carries any of them in
 //! that order, so that a small unary call is one record each way:
 //!
@@ -43,10 +43,14 @@
 //! * [`Kind::Room`]: the receiver keeps memory for the data of a stream up to an offset (u64, bytes
 //!   of data since the head). What comes before the offset may be sent flagged `ROOM`, without regard
 //!   to windows; once that has begun, all up to the offset is. Offsets do not fall.
+//! * [`Kind::Method`] (client to server) gives a method a number, in place of the stream's, by which heads
+//!   may name it from then on. Payload: its path. Numbers are given in turn, from 0 on, and up to
+//!   [`limits::METHODS`].
 //! * [`Kind::Message`]: a whole message, or a piece of one (flag `MORE`), of the raw interface
 //!   that knows no calls.
 
 use alloc::vec::Vec;
+use core::time::Duration;
 
 use crate::codec::{DecodeError, Reader, Writer};
 use crate::limits;
@@ -69,6 +73,8 @@ pub enum Kind {
     Limits = 6,
     /// Memory is kept for a message.
     Room = 7,
+    /// A method has a number.
+    Method = 8,
 }
 
 impl Kind {
@@ -83,6 +89,7 @@ impl Kind {
             5 => Self::Message,
             6 => Self::Limits,
             7 => Self::Room,
+            8 => Self::Method,
             _ => return None,
         })
     }
@@ -99,8 +106,8 @@ pub const ROOM: u8 = 8;
 /// Message flag: the message goes on in the next record.
 pub const MORE: u8 = 1;
 
-/// Deadline field of a call that has none.
-pub const NO_DEADLINE: u64 = u64::MAX;
+/// Timeout field of a call that has none.
+const NO_TIMEOUT: u64 = u64::MAX;
 
 /// The parts of one frame.
 #[derive(Debug, PartialEq, Eq)]
@@ -157,27 +164,58 @@ pub fn write_block(out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) -> Optio
     Some(len)
 }
 
-/// The head block of a request: deadline, path, metadata.
+/// What a request names its method by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MethodName<'a> {
+    /// The path, `/package.Service/Method`.
+    Path(&'a str),
+    /// The number that a [`Kind::Method`] has given it.
+    Number(u16),
+}
+
+impl<'a> From<&'a str> for MethodName<'a> {
+    fn from(path: &'a str) -> Self {
+        Self::Path(path)
+    }
+}
+
+/// Set in the length of a path that is a number instead.
+const NUMBERED: u16 = 1 << 15;
+
+/// The head block of a request: timeout, method, metadata.
 #[derive(Debug, PartialEq, Eq)]
 pub struct RequestHead<'a> {
-    /// Nanoseconds left when it was sent, or [`NO_DEADLINE`].
-    pub deadline_ns: u64,
-    /// The path, `/package.Service/Method`.
-    pub path: &'a str,
+    /// The time that was left when it was sent, up to 584 years; none without a deadline.
+    pub timeout: Option<Duration>,
+    /// What is called.
+    pub method: MethodName<'a>,
     /// The metadata.
     pub metadata: Metadata<'a>,
 }
 
 impl<'a> RequestHead<'a> {
     /// Where the path lies in the payload of a frame with this head: after the block's length, the
-    /// deadline and the path's length.
+    /// timeout and the path's length.
     pub const PATH_AT: usize = 4 + 8 + 2;
 
     /// Appends the fixed part; the metadata entries follow by [`write_entry`].
-    pub fn write(out: &mut Vec<u8>, deadline_ns: u64, path: &str, entries: u16) {
+    pub fn write(
+        out: &mut Vec<u8>,
+        timeout: Option<Duration>,
+        method: impl Into<MethodName<'a>>,
+        entries: u16,
+    ) {
+        let longest = NO_TIMEOUT - 1;
+        let nanoseconds = timeout.map_or(NO_TIMEOUT, |timeout| {
+            u64::try_from(timeout.as_nanos())
+                .map_or(longest, |nanoseconds| nanoseconds.min(longest))
+        });
         let mut w = Writer(out);
-        w.u64(deadline_ns);
-        w.short_bytes(path.as_bytes());
+        w.u64(nanoseconds);
+        match method.into() {
+            MethodName::Path(path) => w.short_bytes(path.as_bytes()),
+            MethodName::Number(number) => w.u16(number | NUMBERED),
+        }
         w.u16(entries);
     }
 
@@ -188,18 +226,42 @@ impl<'a> RequestHead<'a> {
     #[inline]
     pub fn decode(block: &'a [u8]) -> Result<Self, DecodeError> {
         let mut r = Reader::new(block);
-        let deadline_ns = r.u64("deadline")?;
-        let path = r.short_bytes("path", limits::PATH_BYTES)?;
-        let path = core::str::from_utf8(path).map_err(|_| DecodeError::Text { field: "path" })?;
-        // What is judged must be what is dispatched: a `?` or `#` would end an HTTP path early.
-        // Without a branch for each byte.
-        let is_bad = |byte: &u8| !byte.is_ascii() | (*byte == b'?') | (*byte == b'#');
-        let bad = path.as_bytes().iter().fold(false, |bad, byte| bad | is_bad(byte));
-        if bad || !path.starts_with('/') {
-            return Err(DecodeError::Text { field: "path" });
-        }
-        Ok(Self { deadline_ns, path, metadata: Metadata::decode(r)? })
+        let timeout = match r.u64("timeout")? {
+            NO_TIMEOUT => None,
+            nanoseconds => Some(Duration::from_nanos(nanoseconds)),
+        };
+        let method = match r.u16("path length")? {
+            len if len & NUMBERED == 0 => MethodName::Path(checked_path(&mut r, len.into())?),
+            number => MethodName::Number(number & !NUMBERED),
+        };
+        Ok(Self { timeout, method, metadata: Metadata::decode(r)? })
     }
+}
+
+/// Takes the path of a [`Kind::Method`].
+///
+/// # Errors
+/// [`DecodeError`] when it is none.
+pub fn decode_method(payload: &[u8]) -> Result<&str, DecodeError> {
+    checked_path(&mut Reader::new(payload), payload.len())
+}
+
+#[inline]
+fn checked_path<'a>(r: &mut Reader<'a>, len: usize) -> Result<&'a str, DecodeError> {
+    if len > limits::PATH_BYTES {
+        let (field, limit) = ("path", limits::PATH_BYTES);
+        return Err(DecodeError::TooLarge { field, found: len, limit });
+    }
+    let path = r.raw("path", len)?;
+    let path = core::str::from_utf8(path).map_err(|_| DecodeError::Text { field: "path" })?;
+    // What is judged must be what is dispatched: a `?` or `#` would end an HTTP path early.
+    // Without a branch for each byte.
+    let is_bad = |byte: &u8| !byte.is_ascii() | (*byte == b'?') | (*byte == b'#');
+    let bad = path.as_bytes().iter().fold(false, |bad, byte| bad | is_bad(byte));
+    if bad || !path.starts_with('/') {
+        return Err(DecodeError::Text { field: "path" });
+    }
+    Ok(path)
 }
 
 /// The head block of a response: metadata alone.
@@ -481,14 +543,15 @@ mod tests {
     fn a_unary_request_is_one_frame() {
         let mut payload = Vec::new();
         write_block(&mut payload, |out| {
-            RequestHead::write(out, 5, "/a.B/C", 1);
+            RequestHead::write(out, Some(Duration::from_nanos(5)), "/a.B/C", 1);
             write_entry(out, b"x-bin", b"\x00\xff");
         })
         .unwrap();
         payload.extend_from_slice(b"data");
         let s = Frame::decode(HEAD | END, &payload).unwrap();
         let head = RequestHead::decode(s.head.unwrap()).unwrap();
-        assert_eq!((head.deadline_ns, head.path, s.data), (5, "/a.B/C", &b"data"[..]));
+        assert_eq!(head.timeout, Some(Duration::from_nanos(5)));
+        assert_eq!((head.method, s.data), (MethodName::Path("/a.B/C"), &b"data"[..]));
         assert_eq!(head.metadata.iter().collect::<Vec<_>>(), [(&b"x-bin"[..], &b"\x00\xff"[..])]);
     }
 
@@ -521,11 +584,11 @@ mod tests {
         assert!(decode_window(&[0; 4]).is_err());
         assert!(decode_window(&[1, 0, 0, 0, 0]).is_err());
         let mut no_slash = Vec::new();
-        RequestHead::write(&mut no_slash, 0, "a", 0);
+        RequestHead::write(&mut no_slash, None, "a", 0);
         assert_eq!(RequestHead::decode(&no_slash), Err(DecodeError::Text { field: "path" }));
         for path in ["/a.B/Secret?/Open", "/a.B/Secret#/Open"] {
             let mut two_faced = Vec::new();
-            RequestHead::write(&mut two_faced, 0, path, 0);
+            RequestHead::write(&mut two_faced, None, path, 0);
             assert_eq!(RequestHead::decode(&two_faced), Err(DecodeError::Text { field: "path" }));
         }
         let mut nameless = vec![1, 0];

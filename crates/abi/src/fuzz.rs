@@ -37,7 +37,7 @@ mod tests {
     use partywall_testkit::Random;
 
     use crate::control::{LinkMessage, SessionMessage};
-    use crate::frame::{HEAD, NO_DEADLINE, RequestHead, write_block, write_entry};
+    use crate::frame::{HEAD, RequestHead, write_block, write_entry};
     use crate::name::ServiceName;
     use crate::version::{Capabilities, Versions};
 
@@ -67,7 +67,7 @@ mod tests {
     fn fuzz_frame() {
         let mut seed = alloc::vec![HEAD];
         write_block(&mut seed, |out| {
-            RequestHead::write(out, NO_DEADLINE, "/a.B/C", 1);
+            RequestHead::write(out, None, "/a.B/C", 1);
             write_entry(out, b"x-a", b"1");
         });
         mutate(&[seed], super::frame);

@@ -9,6 +9,8 @@ pub const NAME_BYTES: usize = 63;
 
 /// Longest gRPC path (`/package.Service/Method`), in bytes.
 pub const PATH_BYTES: usize = 1024;
+/// Most methods of a link that have numbers.
+pub const METHODS: u32 = 256;
 
 /// Longest encoded head or trailers block of a call, in bytes: metadata, path and deadline.
 ///

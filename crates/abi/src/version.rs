@@ -82,10 +82,12 @@ impl Capabilities {
     pub const NONE: Self = Self(0);
     /// A link's end takes and sends records of the kind [`crate::frame::Kind::Room`].
     pub const ROOM: Self = Self(1);
+    /// A link's service takes records of the kind [`crate::frame::Kind::Method`].
+    pub const METHODS: Self = Self(2);
     /// What this release can do.
-    pub const OWN: Self = Self::ROOM;
+    pub const OWN: Self = Self(Self::ROOM.0 | Self::METHODS.0);
 
-    const NAMES: [(Self, &'static str); 1] = [(Self::ROOM, "room")];
+    const NAMES: [(Self, &'static str); 2] = [(Self::ROOM, "room"), (Self::METHODS, "methods")];
 
     /// These bits, whether they have names or not.
     pub const fn from_bits(bits: u64) -> Self {

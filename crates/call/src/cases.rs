@@ -1,7 +1,7 @@
 //! Peers that break one rule each, for the tests of whoever drives a [`crate::Connection`].
 
 use partywall_abi::frame::{
-    self, END, HEAD, Kind, Limits, NO_DEADLINE, ROOM, RequestHead, ResponseHead, TRAILERS, Trailers,
+    self, END, HEAD, Kind, Limits, MethodName, ROOM, RequestHead, ResponseHead, TRAILERS, Trailers,
 };
 use partywall_abi::limits;
 
@@ -45,7 +45,7 @@ fn entry(out: &mut Vec<u8>, (name, value): (&str, &str)) {
 fn request(flags: u8, stream: u32, data: usize, metadata: Option<(&str, &str)>) -> Sent {
     let mut payload = Vec::new();
     frame::write_block(&mut payload, |out| {
-        RequestHead::write(out, NO_DEADLINE, "/a.B/C", metadata.iter().len() as u16);
+        RequestHead::write(out, None, "/a.B/C", metadata.iter().len() as u16);
         metadata.into_iter().for_each(|pair| entry(out, pair));
     });
     payload.resize(payload.len() + data, 7);
@@ -93,6 +93,18 @@ fn case(rule: impl Into<Option<Rule>>, records: Vec<Sent>) -> Case {
     Case { rule: rule.into(), drains: false, takes_nothing: false, records }
 }
 
+fn method(number: u32) -> Sent {
+    sent(Kind::Method, 0, number, b"/a.B/C")
+}
+
+/// A request whose head names its method by number.
+fn numbered(stream: u32, number: u16) -> Sent {
+    let mut payload = Vec::new();
+    let head = |out: &mut Vec<u8>| RequestHead::write(out, None, MethodName::Number(number), 0);
+    frame::write_block(&mut payload, head).expect("a short head");
+    (Kind::Frame as u8, HEAD | END, stream, payload)
+}
+
 /// What either side can break.
 fn both() -> Vec<Case> {
     vec![
@@ -138,6 +150,13 @@ pub fn callers() -> Vec<Case> {
         case(Rule::OverCredit, vec![window(0, 1)]),
         case(Rule::OverCredit, vec![head(), room(1, 9), room(1, 8)]),
         case(Rule::DrainNotAsked, vec![sent(Kind::Drain, 0, 0, b"")]),
+        case(Rule::UnknownMethod(0), vec![numbered(1, 0)]),
+        case(Rule::UnknownMethod(1), vec![method(0), numbered(1, 0), numbered(2, 1)]),
+        case(Rule::MethodNumber(0), vec![method(0), method(0)]),
+        case(Rule::MethodNumber(2), vec![method(0), method(2)]),
+        case(Rule::MethodNumber(limits::METHODS), (0..=limits::METHODS).map(method).collect()),
+        case(None, vec![sent(Kind::Method, 0, 0, b"no/slash")]),
+        case(None, vec![sent(Kind::Method, 0, 0, &[b'/'; limits::PATH_BYTES + 1])]),
         case(Rule::MetadataName, vec![request(END, 1, 0, Some(("Upper", "x")))]),
         case(Rule::MetadataName, vec![request(END, 1, 0, Some(("a b", "x")))]),
         case(Rule::MetadataValue, vec![request(END, 1, 0, Some(("a", "x\r\nb: c")))]),
@@ -161,6 +180,7 @@ pub fn services() -> Vec<Case> {
         case(Rule::SecondLimits, vec![limits(0), limits(0)]),
         case(Rule::WrongStream(1), vec![limits(1)]),
         case(Rule::SecondHead, vec![answer(HEAD, 1, None), answer(HEAD, 1, None)]),
+        case(Rule::WrongSide, vec![method(0)]),
         case(Rule::NoHead, vec![answer(0, 1, None)]),
         case(Rule::NoHead, vec![answer(TRAILERS | END, 1, None)]),
         case(Rule::Trailers, vec![answer(HEAD | END, 1, None)]),

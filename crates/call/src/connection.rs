@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use partywall_abi::codec::DecodeError;
 use partywall_abi::frame::{
-    self, END, Frame, Kind, Limits, Metadata, ROOM, RequestHead, ResponseHead, Trailers,
+    END, Frame, Kind, Limits, Metadata, MethodName, ROOM, RequestHead, ResponseHead, Trailers,
 };
 use partywall_abi::limits;
 use partywall_abi::version::Capabilities;
@@ -17,6 +17,8 @@ use crate::event::{Blocked, Event, Key, NotOpened, Permit, Record, Want};
 use crate::metadata;
 use crate::numbers::Numbers;
 use crate::window::{LinkCredit, LinkWindow, Receive, Send};
+
+mod records;
 
 /// How long a draining service waits for the caller's word that no more calls come. A caller that
 /// does not run then has none under way.
@@ -48,7 +50,7 @@ struct Stream<T> {
     user: T,
 }
 
-/// One end of a link: see the crate's documentation. `T` is what the driver keeps for a call.
+/// One end of a link: see the crate's documentation. `T` is what its owner keeps for a call.
 pub struct Connection<T> {
     caller: bool,
     streams: Slab<Stream<T>>,
@@ -63,8 +65,11 @@ pub struct Connection<T> {
     window: LinkWindow,
     credit: LinkCredit,
     limited: bool,
-    /// The peer knows [`Kind::Room`].
+    /// The peer knows [`Kind::Room`], and [`Kind::Method`].
     tells_room: bool,
+    tells_methods: bool,
+    /// Methods that have numbers.
+    methods: u16,
     /// Streams that wait for memory to be kept for their messages.
     waiting: usize,
     drain: Drain,
@@ -115,6 +120,8 @@ impl<T: Default> Connection<T> {
             credit: LinkCredit::new(limits::LINK_WINDOW),
             limited: false,
             tells_room: true,
+            tells_methods: true,
+            methods: 0,
             waiting: 0,
             drain: Drain::No,
             pending: VecDeque::new(),
@@ -125,6 +132,19 @@ impl<T: Default> Connection<T> {
     /// Announces to the peer only what it knows, as both ends have agreed.
     pub fn agree(&mut self, capabilities: Capabilities) {
         self.tells_room = capabilities.contains(Capabilities::ROOM);
+        self.tells_methods = capabilities.contains(Capabilities::METHODS);
+    }
+
+    /// Gives a method its number, of the caller's; none where the service knows no numbers, or where all
+    /// are given.
+    pub fn name(&mut self, path: &'static str) -> Option<u16> {
+        if !self.tells_methods || u32::from(self.methods) == limits::METHODS {
+            return None;
+        }
+        let number = self.methods;
+        self.methods += 1;
+        self.push(Control::Method(number, path));
+        Some(number)
     }
 
     // ---- calls -------------------------------------------------------------------------
@@ -185,7 +205,7 @@ impl<T: Default> Connection<T> {
         self.open.iter().map(|(number, index)| Key { index: *index, number: *number })
     }
 
-    /// What the driver keeps for a call.
+    /// What the owner keeps for a call.
     pub fn user(&mut self, key: Key) -> &mut T {
         &mut self.stream(key).user
     }
@@ -272,6 +292,7 @@ impl<T: Default> Connection<T> {
             Some(Kind::Room) => self.on_room(stream, payload),
             Some(Kind::Limits) => self.on_limits(stream, payload),
             Some(Kind::Drain) => self.on_drain(stream),
+            Some(Kind::Method) => self.on_method(stream, payload),
             Some(Kind::Message) => Err(Rule::RawMessage.into()),
             None => Err(Rule::UnknownKind(kind).into()),
         }
@@ -324,6 +345,11 @@ impl<T: Default> Connection<T> {
         };
         let head = RequestHead::decode(head)?;
         metadata::check(&head.metadata)?;
+        if let MethodName::Number(number) = head.method
+            && number >= self.methods
+        {
+            return Err(Rule::UnknownMethod(number).into());
+        }
         if flags & ROOM != 0 {
             return Err(Rule::OverWindow.into());
         }
@@ -404,71 +430,6 @@ impl<T: Default> Connection<T> {
             self.give_back(unwanted);
         }
         Ok(Event::Part { key, head, data, trailers, end })
-    }
-
-    fn on_reset<'a>(&mut self, number: u32, payload: &'a [u8]) -> Result<Event<'a>, Error> {
-        let (code, text) = frame::decode_reset(payload)?;
-        if number == 0 {
-            return Err(Rule::WrongStream(number).into());
-        }
-        let Some(key) = self.find(number) else { return Ok(Event::Nothing) };
-        self.close(key);
-        Ok(Event::Reset { key, code, text })
-    }
-
-    fn on_window<'a>(&mut self, number: u32, payload: &[u8]) -> Result<Event<'a>, Error> {
-        let credit = frame::decode_window(payload)?;
-        if number == 0 {
-            self.credit.add(credit)?;
-            return Ok(Event::LinkCredit);
-        }
-        let Some(key) = self.find(number) else { return Ok(Event::Nothing) };
-        self.stream(key).send.add(credit)?;
-        Ok(Event::StreamCredit(key))
-    }
-
-    fn on_room<'a>(&mut self, number: u32, payload: &[u8]) -> Result<Event<'a>, Error> {
-        let until = frame::decode_room(payload)?;
-        if number == 0 {
-            return Err(Rule::WrongStream(number).into());
-        }
-        let Some(key) = self.find(number) else { return Ok(Event::Nothing) };
-        self.stream(key).send.room(until)?;
-        Ok(Event::StreamCredit(key))
-    }
-
-    fn on_limits<'a>(&mut self, number: u32, payload: &[u8]) -> Result<Event<'a>, Error> {
-        let limits = Limits::decode(payload)?;
-        if !self.caller {
-            return Err(Rule::WrongSide.into());
-        }
-        if number != 0 {
-            return Err(Rule::WrongStream(number).into());
-        }
-        if std::mem::replace(&mut self.limited, true) {
-            return Err(Rule::SecondLimits.into());
-        }
-        self.places = limits.streams as usize;
-        self.credit.widen(limits.window);
-        Ok(Event::Limits)
-    }
-
-    fn on_drain<'a>(&mut self, number: u32) -> Result<Event<'a>, Error> {
-        if number != 0 {
-            return Err(Rule::WrongStream(number).into());
-        }
-        if !self.caller {
-            if self.drain == Drain::No {
-                return Err(Rule::DrainNotAsked.into());
-            }
-            self.drain = Drain::Acknowledged;
-            return Ok(Event::Drained);
-        }
-        if self.drain == Drain::No {
-            self.drain = Drain::Refusing;
-            self.acknowledge();
-        }
-        Ok(Event::Draining)
     }
 
     /// The program has taken data of a call.

@@ -50,6 +50,12 @@ pub enum Rule {
     /// Control records do not pile up at an end whose peer takes its records.
     #[error("it takes nothing off its ring")]
     TakesNothing,
+    /// Methods get their numbers in turn, each one, up to as many as there may be.
+    #[error("a method that gets number {0} out of turn")]
+    MethodNumber(u32),
+    /// A head names no method by a number that none has.
+    #[error("a call of method {0}, which has no path")]
+    UnknownMethod(u16),
     /// The name of a metadata entry is a token in lower case (RFC 9110, section 5.6.2).
     #[error("a metadata name that is no token in lower case")]
     MetadataName,
@@ -61,7 +67,7 @@ pub enum Rule {
 impl Rule {
     /// How many rules there are.
     #[cfg(test)]
-    pub(crate) const COUNT: usize = 16;
+    pub(crate) const COUNT: usize = 18;
 }
 
 /// Why a peer's record ends the link. The blame is always the peer's.
@@ -75,8 +81,8 @@ pub enum Error {
     Rule(#[from] Rule),
 }
 
-/// Control records that may wait for room, beside three for each call that may be open: a reset, a
-/// grant, announced room.
+/// Control records that may wait for room, beside four for each call that may be open: its method's number,
+/// a reset, a grant, announced room.
 pub(crate) fn most_pending(places: usize) -> usize {
-    64 + 3 * places.min(limits::STREAMS_MAX)
+    64 + 4 * places.min(limits::STREAMS_MAX)
 }

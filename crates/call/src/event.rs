@@ -1,4 +1,4 @@
-//! What a driver and a [`crate::Connection`] say to each other.
+//! What a [`crate::Connection`] and its owner say to each other.
 
 use partywall_abi::frame::{Metadata, RequestHead, Trailers};
 
@@ -29,7 +29,7 @@ pub struct Record<'a> {
     pub payload: &'a [u8],
 }
 
-/// What a record means for the driver.
+/// What a record means for the owner.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Event<'a> {
     /// Nothing.
@@ -44,6 +44,11 @@ pub enum Event<'a> {
         data: usize,
         /// Nothing more comes.
         end: bool,
+    },
+    /// A caller has given a method the next number, from 0 on.
+    Method {
+        /// The method's path.
+        path: &'a str,
     },
     /// A part of a request or an answer has come.
     Part {

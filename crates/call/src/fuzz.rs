@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use partywall_abi::frame::{
-    self, END, HEAD, Kind, Limits, NO_DEADLINE, RequestHead, ResponseHead, TRAILERS, Trailers,
+    self, END, HEAD, Kind, Limits, MethodName, RequestHead, ResponseHead, TRAILERS, Trailers,
 };
 use partywall_abi::limits;
 
@@ -104,7 +104,10 @@ fn honest(is_caller: bool, flags: u8, data: &[u8]) -> (u8, u8, Vec<u8>) {
     if flags & HEAD != 0 {
         frame::write_block(&mut payload, |out| match is_caller {
             true => ResponseHead::write(out, 0),
-            false => RequestHead::write(out, NO_DEADLINE, "/a/b", 0),
+            false if data.first().is_some_and(|byte| byte % 4 == 0) => {
+                RequestHead::write(out, None, MethodName::Number(data[0].into()), 0);
+            }
+            false => RequestHead::write(out, None, "/a/b", 0),
         });
     }
     if is_caller && flags & END != 0 {

@@ -1,13 +1,13 @@
 //! The protocol of calls over a link, without I/O, clock, runtime or threads.
 //!
-//! A [`Connection`] is one end. A driver takes records off a ring and asks what they mean
+//! A [`Connection`] is one end. Its owner takes records off a ring and asks what they mean
 //! ([`Connection::handle`]), asks what may be sent before it writes a record
 //! ([`Connection::reserve`], [`Connection::commit`]), and sends the control records that are due
 //! ([`Connection::control`]). The connection never holds message data; where it needs the time, that
 //! is an argument. Records are described in [`partywall_abi::frame`], their rules in [`Rule`].
 //!
 //! ```text
-//! driver                                        Connection
+//! owner                                         Connection
 //! a record was taken          -- handle ----->  Event: what it means, for which call
 //! the program took data       -- taken ------>  Window records become due
 //! a program wants to send     -- reserve ---->  Permit: so much, with these flags; or Blocked
@@ -43,7 +43,7 @@
 //!
 //! # Death
 //!
-//! The connection knows nothing of it. A driver that finds the peer gone hands over what is left
+//! The connection knows nothing of it. An owner that finds the peer gone hands over what is left
 //! on the ring, and ends all calls; dropping a connection is enough.
 
 #![forbid(unsafe_code)]

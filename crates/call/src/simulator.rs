@@ -10,13 +10,16 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use partywall_abi::frame::{END, HEAD, Kind, Limits, NO_DEADLINE};
+use partywall_abi::frame::{END, HEAD, Kind, Limits};
 use partywall_abi::limits;
 
 use crate::{Connection, DRAIN_TIME, Event, Record};
 
+mod method;
+mod random;
 mod world;
 
+use method::Method;
 use world::World;
 
 fn schedule(seed: u64, verbose: bool) -> World {
@@ -44,11 +47,12 @@ fn random_schedules_lose_nothing_and_break_no_rule() {
     let full = std::env::var("PARTYWALL_TRIALS").is_ok_and(|trials| trials == "full");
     let trials = if full { 100_000 } else { 2_000 };
     let (mut finished, mut broken, mut died) = (0, BTreeSet::new(), 0);
-    let (mut drained, mut rooms) = (0, 0);
+    let (mut drained, mut rooms, mut numbered) = (0, 0, 0);
     for seed in 0..trials {
         let world = schedule(seed, false);
         finished += world.finished;
         rooms += world.rooms;
+        numbered += world.numbered;
         for end in [&world.caller, &world.service] {
             let rule = end.broken.as_ref();
             broken.extend(rule.map(|why| why.to_string()));
@@ -61,6 +65,7 @@ fn random_schedules_lose_nothing_and_break_no_rule() {
     assert!(broken.len() > 15, "{broken:#?}");
     assert!(died > trials as usize / 5 && drained > trials as usize / 10, "{died} {drained}");
     assert!(rooms > trials as usize / 20, "{rooms} records of room");
+    assert!(numbered > trials as usize, "{numbered} calls named by numbers");
 }
 
 #[test]
@@ -68,7 +73,7 @@ fn a_caller_that_does_not_acknowledge_a_drain_is_refused() {
     let mut service: Connection<()> =
         Connection::service(Limits { streams: 3, window: limits::LINK_WINDOW }, "full");
     let start = Instant::now();
-    let head = World::block(true, true, false, NO_DEADLINE);
+    let head = World::block(Some(Method::default()), true, false);
     let call = |service: &mut Connection<()>, stream| {
         let (kind, flags) = (Kind::Frame as u8, HEAD | END);
         let opened = service.handle(Record { kind, flags, stream, payload: &head }).unwrap();

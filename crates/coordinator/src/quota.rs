@@ -205,20 +205,18 @@ impl Totals {
         let links = part(left / 2, OF_A_LINK, 64, 32 * 1024);
         let connections = part(left / 4, OF_A_CONNECTION, 128, 16 * 1024);
         let opening = part(left / 4, OF_AN_OPENING, 16, 1024);
-        Self([
-            connections,
-            (connections / 2).clamp(64, 1024),
-            links,
-            links,
-            opening,
-            64 * 1024,
-            64 * 1024,
-            16 * 1024,
-            64 << 20,
-            WIDE,
+        Self(Resource::ALL.map(|resource| match resource {
+            Resource::Connections => connections,
+            Resource::Unproven => (connections / 2).clamp(64, 1024),
+            Resource::Links | Resource::Served => links,
+            Resource::Opening => opening,
+            Resource::Waiting | Resource::Watches => 64 * 1024,
+            Resource::Registrations => 16 * 1024,
+            Resource::Unread => 64 << 20,
+            Resource::Wide => WIDE,
             // Nothing is made for them.
-            usize::MAX,
-        ])
+            Resource::Reported => usize::MAX,
+        }))
     }
 }
 

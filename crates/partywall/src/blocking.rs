@@ -31,27 +31,24 @@ use prost::Message;
 use tonic::metadata::MetadataMap;
 use tonic::{Code, Status};
 
-use crate::agent::{self, Connected, End, Linked, Place, Tracked};
 use crate::backoff::Backoff;
 use crate::channel::Endpoint;
+use crate::coordinator::{self, Connected, End, Linked, Place, Tracked};
 use crate::error::Error;
-use crate::link;
 use crate::link::broken::Broken;
+use crate::link::caller;
 use crate::link::record;
 use crate::peer::Peer;
 use crate::status;
 use crate::telemetry::{self, Route, Side};
 use crate::time;
-use crate::wire;
+use crate::wire::{self, PREFIX};
 
 mod failed;
 mod reach;
 
 use failed::Failed;
 use reach::{Opening, Reached};
-
-/// Length of gRPC's message prefix: a compression flag and a length.
-const PREFIX: usize = 5;
 
 /// A link to one service for one thread at a time.
 ///
@@ -93,8 +90,6 @@ struct Open {
     _metrics: telemetry::Link,
 }
 
-/// How long a server may take to open a link that it has adopted.
-const OPEN_TIME: Duration = Duration::from_secs(2);
 /// Instances that a call is offered to, one after the other, if each is about to go.
 const INSTANCES: u32 = 8;
 /// Records taken between two looks at the clock.
@@ -191,9 +186,9 @@ impl Channel {
 
     fn attempt(&self, within: Duration) -> Result<Open, Error> {
         let deadline = time::after(within);
-        let agent = agent::get(&self.place, within)?;
+        let client = coordinator::get(&self.place, within)?;
         let left = deadline.saturating_duration_since(Instant::now());
-        match agent.connect(&self.name)?.blocking(left)? {
+        match client.connect(&self.name)?.blocking(left)? {
             Connected::Link(linked) => Self::opened(*linked, deadline),
             Connected::Redirect { url, .. } => {
                 Err(Error::no_ring(self.name.to_string(), &format!("at {url}")))
@@ -206,12 +201,12 @@ impl Channel {
         let Terms { link, security, capabilities, .. } = linked.terms;
         let security = crate::domain::security(security, None);
         let server = Peer::new(linked.terms.peer.clone(), link, security);
-        let (pending, tracked) = link::caller::fill(linked)?;
+        let (pending, tracked) = caller::fill(linked)?;
         let opening: Arc<dyn End> = Arc::new(Opening::of(&pending)?);
         tracked.attach(Arc::downgrade(&opening));
         tracked.adopted(security);
         // A server that has adopted the link and does not open it hangs: the next one may answer.
-        let ends = pending.wait(deadline.min(Instant::now() + OPEN_TIME))?;
+        let ends = pending.wait(deadline.min(Instant::now() + caller::OPEN_TIME))?;
         let link = Link::new(ends)?;
         let end = Arc::new(Reached { bell: link.bell(), over: OnceLock::new() });
         let reached: Arc<dyn End> = Arc::clone(&end) as _;
@@ -299,15 +294,15 @@ impl Channel {
         headers: &HeaderMap,
         message: &mut [u8],
     ) -> Result<Answer, Status> {
-        let Some(call) = telemetry::blocking_client(path) else {
+        let Some(call) = telemetry::call_of(path) else {
             return self.exchange_untold(path, headers, message);
         };
         let answer = call.guarded(|| self.exchange_untold(path, headers, message));
         if let Some(server) = self.server() {
             call.over(Some(server.link()), server.security(), telemetry::RING);
         }
-        let data = answer.as_ref().map(|answer| &answer.data[..]);
-        call.exchanged(message, data.map_err(Status::code));
+        let received = answer.as_ref().map(|answer| answer.data.len());
+        call.exchanged(message.len(), received.map_err(Status::code));
         answer
     }
 
@@ -498,10 +493,12 @@ impl Open {
                     let flags =
                         permit.flags | if head { HEAD } else { 0 } | if end { END } else { 0 };
                     let len = block.len() + piece.len();
-                    if let Some(slot) = record::reserve(self.link.producer(), len)? {
+                    let frame = record::reserve(self.link.producer(), block, piece.len())?;
+                    if let Some(mut frame) = frame {
                         let sent = self.connection.commit(key, flags, piece.len());
                         debug_assert!(sent, "nothing was received meanwhile");
-                        record::write(slot, flags, key.number(), block, piece);
+                        frame.write(piece);
+                        frame.send(flags, key.number());
                         self.link.notify()?;
                         if end {
                             return Ok(());

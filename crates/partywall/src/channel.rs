@@ -33,7 +33,8 @@ use tonic::body::Body;
 use tower::Service;
 
 use crate::error::Error;
-use crate::link::caller::{Call, Caller};
+use crate::http_calls::caller::Call;
+use crate::link::caller::Caller;
 use crate::peer::Peer;
 use crate::status;
 use crate::telemetry::{self, Side};
@@ -45,7 +46,8 @@ use balance::Link;
 use dial::{Address, Patience};
 use endpoint::Destination;
 pub use endpoint::Endpoint;
-use named::{Connection, Named};
+pub(crate) use named::Connection;
+use named::Named;
 use settings::{Answer, Limited};
 
 /// How calls of a channel travel ([`Channel::route`]).
@@ -93,7 +95,7 @@ impl Route {
 
 impl Route {
     /// Has a call say how it travels.
-    fn tell(&self, call: &telemetry::Call) {
+    pub(crate) fn tell(&self, call: &telemetry::Call) {
         let (link, transport) = match self {
             Self::Ring { server } => (Some(server.link()), telemetry::RING),
             Self::Http2 { url, .. } if url.starts_with("unix:") => (None, "unix"),
@@ -171,7 +173,7 @@ enum Kind {
     Name(Named),
     Http2(Remote),
     /// A link that nobody introduced.
-    Link(Connection),
+    Link(Arc<Connection>),
     /// Why there can be no calls.
     Refused(Status),
 }
@@ -257,8 +259,22 @@ impl Channel {
 
     /// A channel with a link of its own, which does not come back when that has ended.
     pub(crate) fn on(link: Arc<Caller>, server: Peer) -> Self {
-        let kind = Kind::Link(Connection::Ring { link, server, host: None });
+        let kind = Kind::Link(Arc::new(Connection::Ring { link, server, host: None }));
         Self { plain: Plain(Arc::new(kind)), limited: None }
+    }
+
+    /// A ring for a call to which this channel adds nothing, if there is one.
+    #[inline]
+    pub(crate) fn ring(&self) -> Option<Arc<Connection>> {
+        if self.limited.is_some() {
+            return None;
+        }
+        let ring = match &*self.plain.0 {
+            Kind::Name(named) => named.links.pick()?,
+            Kind::Link(connection) => Arc::clone(connection),
+            Kind::Http2(_) | Kind::Refused(_) => return None,
+        };
+        ring.link().is_some().then_some(ring)
     }
 
     /// How calls travel now; `None` before the first connect and between two links. Of a channel with a

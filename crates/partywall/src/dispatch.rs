@@ -1,5 +1,6 @@
 //! The services with their layers, as links and connections call them.
 
+use std::any::Any;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
@@ -12,6 +13,7 @@ use tower::timeout::error::Elapsed;
 use tower::{Service, ServiceExt};
 
 use crate::lock::lock;
+use crate::server::Routes;
 use crate::telemetry;
 
 mod limits;
@@ -24,7 +26,7 @@ pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 /// An answer on its way.
 pub(crate) type Answer = Pin<Box<dyn Future<Output = http::Response<Body>> + Send>>;
 
-/// A tower service over HTTP, as layers around [`Routes`](crate::Routes) make it. Each type that meets these
+/// A tower service over HTTP, as layers around [`Routes`] make it. Each type that meets these
 /// bounds has this trait; no type implements it itself.
 #[diagnostic::on_unimplemented(
     message = "the layers of the server do not make an HTTP service of its routes",
@@ -61,24 +63,35 @@ where
 }
 
 /// What answers the requests of one link or connection.
-pub(crate) trait Dispatch: Send + Sync {
+pub(crate) trait HttpDispatch: Send + Sync {
     /// Answers one request; an error of a layer becomes a status.
     fn call(&self, request: http::Request<Body>) -> Answer;
 }
 
 /// Makes what answers, anew for each link and connection: so none waits for the lock of another.
 #[derive(Clone)]
-pub(crate) struct Services(Arc<dyn Fn() -> Arc<dyn Dispatch> + Send + Sync>);
+pub(crate) struct Services {
+    one: Arc<dyn Fn() -> Arc<dyn HttpDispatch> + Send + Sync>,
+    /// The routes, where there is nothing around them.
+    bare: Option<Routes>,
+}
 
 impl Services {
     pub(crate) fn new(service: impl HttpService, limits: Limits) -> Self {
+        let routes = (&service as &dyn Any).downcast_ref::<Routes>();
+        let bare = routes.filter(|_| limits.are_none()).cloned();
         let first = Stacked::new(service);
-        Self(Arc::new(move || limits.around(first.copy())))
+        Self { one: Arc::new(move || limits.around(first.copy())), bare }
+    }
+
+    /// The routes, where no layer and no limit is around them.
+    pub(crate) fn bare(&self) -> Option<&Routes> {
+        self.bare.as_ref()
     }
 
     /// For one more link or connection.
-    pub(crate) fn for_one(&self) -> Arc<dyn Dispatch> {
-        self.0()
+    pub(crate) fn for_one(&self) -> Arc<dyn HttpDispatch> {
+        (self.one)()
     }
 }
 
@@ -95,7 +108,7 @@ impl<S: Clone> Stacked<S> {
     }
 }
 
-impl<S: HttpService> Dispatch for Stacked<S> {
+impl<S: HttpService> HttpDispatch for Stacked<S> {
     fn call(&self, request: http::Request<Body>) -> Answer {
         let service = self.copy();
         let handle = |request| -> Answer {

@@ -6,9 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use partywall_abi::control::Identity;
-use partywall_abi::frame::{
-    self, END, HEAD, Kind, NO_DEADLINE, RequestHead, ResponseHead, TRAILERS, Trailers,
-};
+use partywall_abi::frame::{self, END, HEAD, Kind, RequestHead, ResponseHead, TRAILERS, Trailers};
 use partywall_abi::layout::Geometry;
 use partywall_abi::limits;
 use partywall_abi::name::MethodSet;
@@ -17,14 +15,15 @@ use partywall_shm::link::Ends;
 use partywall_shm::setup::local_pair;
 use tonic::body::Body;
 
-use crate::dispatch::{Answer, Dispatch};
+use crate::dispatch::{Answer, HttpDispatch};
+use crate::http_calls::{self, service::HttpCalls};
 use crate::link::account::{Accounts, Bounds};
 use crate::link::{caller, service};
 use crate::peer::Peer;
 
 struct Echo(AtomicBool);
 
-impl Dispatch for Echo {
+impl HttpDispatch for Echo {
     fn call(&self, request: http::Request<Body>) -> Answer {
         self.0.store(true, Ordering::SeqCst);
         Box::pin(async move {
@@ -56,7 +55,7 @@ fn record(op: &[u8], response: bool) -> (u8, u8, u32, Vec<u8>) {
                 } else {
                     RequestHead::write(
                         out,
-                        if op[2] < 128 { NO_DEADLINE } else { 1_000_000 },
+                        if op[2] < 128 { None } else { Some(Duration::from_millis(1)) },
                         "/a.B/C",
                         0,
                     );
@@ -118,10 +117,12 @@ pub fn hostile_caller(data: &[u8]) -> bool {
     let echo = Arc::new(Echo(AtomicBool::new(false)));
     runtime().block_on(async {
         let (ours, mut hostile) = local_pair(Geometry::DEFAULT).expect("a link");
-        let dispatch: Arc<dyn Dispatch> = Arc::clone(&echo) as _;
+        let dispatch: Arc<dyn HttpDispatch> = Arc::clone(&echo) as _;
         let account = Accounts::new(Bounds::default()).open(0, None);
         let caller = (stranger(), account);
-        let _link = service::start(ours, dispatch, caller, MethodSet::all(), None).expect("a link");
+        let _link =
+            service::start(ours, HttpCalls::alone(dispatch), caller, MethodSet::all(), None)
+                .expect("a link");
         play(&mut hostile, data, false).await;
     });
     echo.0.load(Ordering::SeqCst)
@@ -143,7 +144,7 @@ pub fn hostile_service(data: &[u8]) -> bool {
             .map(|_| {
                 let mut request = http::Request::new(Body::empty());
                 *request.uri_mut() = http::Uri::from_static("/a.B/C");
-                let call = link.call(request, None);
+                let call = http_calls::caller::call(&link, request, None);
                 tokio::spawn(async move {
                     let Ok(mut call) = call else { return false };
                     let answer = std::future::poll_fn(|cx| call.poll(cx)).await;

@@ -87,20 +87,20 @@
 //! lives; only where the coordinator cannot see the parent's process (in another PID namespace) do they
 //! hear of it when the child ends. What is executed (posix_spawn(3), [`std::process::Command`]) has
 //! nothing of this.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 // How it hangs together:
 //
-// Channel ── link::caller ─┐                     ┌─ link::service ── Routes ── tower layers
-//                          ├── link (what both sides do) ──┤
-//                          └── partywall_call (the rules) ─┘
-// agent (one per process): the control socket to the coordinator
+// Channel ─ http_calls ─ link::caller ─┐                   ┌─ link::service ─ http_calls ─ layers ─ Routes
+//                                      ├─ link (both sides) ─┤
+//                                      └─── partywall_call ──┘
+// coordinator::Client (one per process): the control socket
 
-mod agent;
 mod backoff;
 #[cfg(feature = "blocking")]
 pub mod blocking;
 mod channel;
+mod coordinator;
 mod dispatch;
 #[cfg_attr(not(feature = "domain"), path = "no_domain.rs")]
 mod domain;
@@ -108,12 +108,15 @@ mod error;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzz;
+mod http_calls;
 mod link;
 mod lock;
 mod on_a_thread;
 mod peer;
 mod server;
 mod status;
+#[doc(hidden)]
+pub mod stubs;
 mod target;
 mod telemetry;
 mod time;
@@ -122,8 +125,8 @@ mod unix;
 mod waker;
 mod wire;
 
-pub use agent::operator;
 pub use channel::{Balance, Channel, Endpoint, ResponseFuture, Route};
+pub use coordinator::operator;
 pub use dispatch::HttpService;
 pub use error::{Blame, Error};
 pub use partywall_abi::codec::DecodeError;

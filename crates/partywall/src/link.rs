@@ -11,7 +11,9 @@
 //!
 //! A record passes [`record`] on its way, in both directions. [`sender`] writes a request or an answer,
 //! [`receiver`] reads one, [`driver`] is the task that reads the ring; [`caller`] and [`service`] are the
-//! two sides. Locks are taken in this order: `rx`, `tx`, the calls, the account.
+//! two sides. A call is a method, metadata, message bytes and a status here; what they are to a user is
+//! the business of who sends ([`sender::Source`]) and who answers ([`service::Dispatch`]). Locks are taken
+//! in this order: `rx`, `tx`, the calls, the account.
 //!
 //! # The end
 //!
@@ -30,7 +32,6 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use partywall_abi::control::LinkStats;
-use partywall_abi::sync::{AtomicU64, Ordering};
 use partywall_call::Key;
 use partywall_shm::link::Ends;
 use partywall_shm::link::{Bell, LinkError};
@@ -42,31 +43,35 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 use tonic::Status;
 
 pub(crate) mod account;
-mod body;
 pub(crate) mod broken;
 pub(crate) mod caller;
 mod calls;
+mod counters;
 mod doorbell;
 mod driver;
 mod inbound;
 pub(crate) mod mailbox;
 mod outbound;
 mod places;
-mod receiver;
+pub(crate) mod receiver;
 pub(crate) mod record;
-mod sender;
+pub(crate) mod sender;
 pub(crate) mod service;
 mod wake;
+pub(crate) mod whole;
 
 #[cfg(test)]
 mod hostile_tests;
+#[cfg(test)]
+mod scripted;
 
-use crate::agent::{End, Tracked};
+use crate::coordinator::{End, Tracked};
 use crate::lock::lock;
 use crate::telemetry;
 use account::Account;
 use broken::Broken;
 use calls::{Accepted, Calls, Due};
+use counters::Counters;
 use doorbell::Listener;
 use inbound::{Inbound, Record, Rx};
 use outbound::{Outbound, Tx};
@@ -74,25 +79,6 @@ use wake::{Sent, Tell};
 
 /// Records a reader takes before it lets other tasks run.
 const TURN: u32 = 128;
-
-/// What was counted.
-#[derive(Default)]
-struct Counters {
-    calls: AtomicU64,
-    failed: AtomicU64,
-    denied: AtomicU64,
-    /// Written by whoever comes in through the gate, under the lock of `rx`; so are the next two.
-    visits: AtomicU64,
-    forwards: AtomicU64,
-    inside_ns: AtomicU64,
-}
-
-impl Counters {
-    /// Adds to a counter that only one thread writes at a time: without a locked instruction.
-    fn add(counter: &AtomicU64, more: u64) {
-        counter.store(counter.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
-    }
-}
 
 /// One end of a link.
 struct Link {
@@ -211,17 +197,9 @@ impl Link {
 
     /// What was counted so far.
     fn stats(&self) -> LinkStats {
-        let c = &self.counters;
-        let get = |a: &AtomicU64| a.load(Ordering::Relaxed);
-        let mut stats = LinkStats::default();
-        stats.calls = get(&c.calls);
-        stats.failed = get(&c.failed);
-        stats.denied = get(&c.denied);
-        stats.sent_bytes = self.outbound.lock().sent;
+        let mut stats = self.counters.stats();
+        stats.sent_bytes = self.outbound.lock().sent();
         stats.received_bytes = self.inbound.received();
-        stats.visits = get(&c.visits);
-        stats.forwards = get(&c.forwards);
-        stats.inside_ns = get(&c.inside_ns);
         stats
     }
 
@@ -235,7 +213,7 @@ impl Link {
     /// Tells the peer of what was written, and lets `tx` go.
     #[inline]
     fn tell(&self, mut tx: MutexGuard<'_, Tx>, sent: Option<Sent<'_>>) -> Result<(), Broken> {
-        let wake = tx.ring.notify()?;
+        let wake = tx.notify()?;
         drop(tx);
         match wake {
             Wake::Done => Ok(()),
@@ -289,9 +267,9 @@ impl Link {
         let mut tx = self.outbound.lock();
         loop {
             let waits = tx.push_control(&self.calls)?;
-            let most = record::most(&tx.ring);
-            if waits.is_none() && record::has_room(&mut tx.ring, most)? {
-                tx.ring.awake();
+            let most = tx.most();
+            if waits.is_none() && tx.has_room(most)? {
+                tx.awake();
                 self.outbound.stall(false);
                 if self.calls.has_control() {
                     self.outbound.stall(true);
@@ -350,20 +328,17 @@ impl Link {
         mut tx: MutexGuard<'a, Tx>,
         len: usize,
     ) -> Result<(MutexGuard<'a, Tx>, bool), Broken> {
-        let Tx { ring, spin, .. } = &mut *tx;
-        let there = match spin.plan(self.bell().same_cpu()) {
+        let there = match tx.plan(self.bell().same_cpu()) {
             Plan::Sleep => false,
-            Plan::Spin(budget) => spin.spin(budget, || record::has_room(ring, len))?,
+            Plan::Spin(budget) => tx.spin(budget, len)?,
             Plan::Yield => {
                 // What is on the ring is for the peer to see now, and nothing is locked meanwhile.
-                let wake = ring.notify()?;
+                let wake = tx.notify()?;
                 drop(tx);
                 self.wake_peer(wake)?;
                 let turn = self.bell().yield_cpu();
                 tx = self.outbound.lock();
-                let there = record::has_room(&mut tx.ring, len)?;
-                tx.spin.yielded(turn, there);
-                there
+                tx.yielded(turn, len)?
             }
         };
         Ok((tx, there))

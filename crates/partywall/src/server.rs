@@ -36,8 +36,8 @@ pub use serving::Serving;
 
 pub(crate) use self::options::Options;
 use self::options::Served;
-use crate::agent::Place;
 use crate::channel::Channel;
+use crate::coordinator::Place;
 use crate::dispatch::HttpService;
 use crate::error::Error;
 

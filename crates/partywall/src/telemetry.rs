@@ -79,10 +79,9 @@ pub(crate) fn client(request: &http::Request<Body>) -> Option<Arc<Call>> {
     })
 }
 
-/// The same of a blocking channel.
-#[cfg(feature = "blocking")]
+/// The same of a call that is none of HTTP's.
 #[inline]
-pub(crate) fn blocking_client(path: &str) -> Option<Arc<Call>> {
+pub(crate) fn call_of(path: &str) -> Option<Arc<Call>> {
     is_on().then(|| Call::begin(Side::Client, path, None))
 }
 
@@ -117,6 +116,22 @@ fn called(request: &http::Request<Body>) -> Option<Arc<Call>> {
     };
     call.over(peer.map(Peer::link), security, transport);
     Some(call)
+}
+
+/// A call over a ring with one message of so many bytes that a server is to handle without HTTP.
+#[inline]
+pub(crate) fn served(
+    path: &str,
+    deadline: Option<Instant>,
+    peer: &Peer,
+    bytes: usize,
+) -> Option<Arc<Call>> {
+    is_on().then(|| {
+        let call = Call::begin(Side::Server, path, deadline);
+        call.over(Some(peer.link()), peer.security(), RING);
+        call.received(bytes);
+        call
+    })
 }
 
 /// Has a call handled, and tells of it.

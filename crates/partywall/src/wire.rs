@@ -26,7 +26,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use http::header::{self, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, TE};
-use partywall_abi::frame::{self, Metadata, NO_DEADLINE, RequestHead, ResponseHead, Trailers};
+use partywall_abi::frame::{self, Metadata, MethodName, RequestHead, ResponseHead, Trailers};
 use partywall_abi::limits;
 use tonic::metadata::MetadataMap;
 use tonic::{Code, Status};
@@ -39,6 +39,8 @@ pub(crate) const GRPC: HeaderValue = HeaderValue::from_static("application/grpc"
 /// Who calls, as HTTP has it: the library and the version of what travels on a link, which both
 /// ends have in common.
 pub(crate) const USER_AGENT: HeaderValue = HeaderValue::from_static("partywall/1");
+/// Bytes before a message of gRPC: whether it is compressed, and its length.
+pub(crate) const PREFIX: usize = 5;
 /// Name of the timeout header.
 pub(crate) const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 pub(crate) const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
@@ -74,6 +76,17 @@ fn travels(name: &HeaderName, value: &HeaderValue) -> bool {
 pub(crate) fn of_a_call(headers: &mut HeaderMap) {
     for name in &OF_CONNECTIONS {
         headers.remove(name);
+    }
+}
+
+/// Names that tonic does not let a program send as metadata.
+pub(crate) const NOT_SENT: [&str; 5] =
+    ["te", "content-type", "grpc-message", "grpc-message-type", "grpc-status"];
+
+/// Leaves out what tonic does not let a program send.
+pub(crate) fn without_not_sent(headers: &mut HeaderMap) {
+    if !headers.is_empty() {
+        NOT_SENT.iter().for_each(|name| drop(headers.remove(*name)));
     }
 }
 
@@ -155,21 +168,21 @@ fn check_path(path: &str) -> Result<(), Status> {
 }
 
 /// Appends a request's head block.
-pub(crate) fn write_request_head(
+pub(crate) fn write_request_head<'a>(
     out: &mut Vec<u8>,
-    path: &str,
+    method: impl Into<MethodName<'a>>,
     headers: &HeaderMap,
     timeout: Option<Duration>,
 ) -> Result<(), Status> {
-    check_path(path)?;
-    let deadline = timeout.map_or(NO_DEADLINE, |t| {
-        u64::try_from(t.as_nanos()).unwrap_or(NO_DEADLINE - 1).min(NO_DEADLINE - 1)
-    });
+    let method = method.into();
+    if let MethodName::Path(path) = method {
+        check_path(path)?;
+    }
     let entries = entries(headers, travels).map(|(name, value)| match name == b"user-agent" {
         true => (name, Cow::Owned([value, b" ", USER_AGENT.as_bytes()].concat())),
         false => (name, Cow::Borrowed(value)),
     });
-    write_block(out, "request", entries, |out| RequestHead::write(out, deadline, path, 0))
+    write_block(out, "request", entries, |out| RequestHead::write(out, timeout, method, 0))
 }
 
 /// Appends a response's head block.
@@ -364,11 +377,11 @@ static PLAIN_REQUEST: LazyLock<HeaderMap> = LazyLock::new(|| {
 /// The headers that a service sees for a request. An authority, which travels as `host`, goes into `uri`,
 /// where HTTP/2 has it.
 pub(crate) fn request_headers(
-    deadline_ns: u64,
+    timeout: Option<Duration>,
     metadata: &Metadata<'_>,
     uri: &mut http::Uri,
 ) -> HeaderMap {
-    if metadata.is_empty() && deadline_ns == NO_DEADLINE {
+    if metadata.is_empty() && timeout.is_none() {
         return PLAIN_REQUEST.clone();
     }
     let mut headers = HeaderMap::with_capacity(metadata.len() + 3);
@@ -379,8 +392,8 @@ pub(crate) fn request_headers(
     if !named.user_agent {
         headers.insert(header::USER_AGENT, USER_AGENT);
     }
-    if deadline_ns != NO_DEADLINE {
-        headers.insert(GRPC_TIMEOUT, format_timeout(Duration::from_nanos(deadline_ns)));
+    if let Some(timeout) = timeout {
+        headers.insert(GRPC_TIMEOUT, format_timeout(timeout));
     }
     if named.host {
         take_authority(&mut headers, uri);
@@ -522,7 +535,7 @@ mod tests {
         write_request_head(&mut out, "/a.B/C", &h, Some(Duration::from_secs(1))).unwrap();
         let head = RequestHead::decode(&out[4..]).unwrap();
         assert_eq!(head.metadata.len(), 2);
-        let back = request_headers(head.deadline_ns, &head.metadata, &mut http::Uri::default());
+        let back = request_headers(head.timeout, &head.metadata, &mut http::Uri::default());
         assert_eq!(back.get_all("x-a").iter().count(), 2);
         assert_eq!((&back[CONTENT_TYPE], &back[header::USER_AGENT]), (&GRPC, &USER_AGENT));
         assert_eq!(parse_timeout(&back), Some(Duration::from_secs(1)));
@@ -564,7 +577,7 @@ mod tests {
             let mut out = Vec::new();
             write_request_head(&mut out, "/a.B/C", &h, None).unwrap();
             let head = RequestHead::decode(&out[4..]).unwrap();
-            let back = request_headers(head.deadline_ns, &head.metadata, &mut http::Uri::default());
+            let back = request_headers(head.timeout, &head.metadata, &mut http::Uri::default());
             assert_eq!(back.get_all(CONTENT_TYPE).iter().collect::<Vec<_>>(), [text]);
             out.clear();
             write_response_head(&mut out, &h).unwrap();
@@ -580,9 +593,9 @@ mod tests {
         let mut out = Vec::new();
         write_request_head(&mut out, "/a.B/C", &h, None).unwrap();
         let head = RequestHead::decode(&out[4..]).unwrap();
-        let back = request_headers(head.deadline_ns, &head.metadata, &mut http::Uri::default());
-        let agents: Vec<_> = back.get_all(header::USER_AGENT).iter().collect();
-        assert_eq!(agents, ["mine/2 partywall/1"]);
+        let back = request_headers(head.timeout, &head.metadata, &mut http::Uri::default());
+        let clients: Vec<_> = back.get_all(header::USER_AGENT).iter().collect();
+        assert_eq!(clients, ["mine/2 partywall/1"]);
     }
 
     #[test]

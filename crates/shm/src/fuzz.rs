@@ -1,6 +1,6 @@
 //! Bodies of the fuzz targets: a hostile peer that writes anything into all it can reach.
 //!
-//! Each body returns whether it came to the accepting path, so that a driver can assert that its
+//! Each body returns whether it came to the accepting path, so that a test can assert that its
 //! corpus does.
 
 use std::os::fd::AsFd;

@@ -31,6 +31,8 @@ pub mod reactor;
 #[cfg(not(loom))]
 pub mod setup;
 #[cfg(not(loom))]
+pub mod slot;
+#[cfg(not(loom))]
 pub mod socket;
 #[cfg(not(loom))]
 pub mod spawn;

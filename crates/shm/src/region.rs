@@ -136,6 +136,12 @@ mod mapped {
             unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
         }
 
+        /// Where `len` bytes from `at` on lie.
+        #[inline(always)]
+        pub(crate) fn pointer(&self, at: usize, len: usize) -> *mut u8 {
+            self.0.at(at, len)
+        }
+
         /// Reads up to `len` bytes from `from` straight to byte `at`, to be published by a Release
         /// store. One thread at a time, as [`Outbox::write`].
         ///

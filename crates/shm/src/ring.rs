@@ -432,6 +432,28 @@ impl Slot<'_> {
         self.written += part.len();
     }
 
+    /// Where the rest of the payload lies: in one piece, or to the arena's end and from its start on.
+    #[cfg(not(loom))]
+    pub(crate) fn pieces(&self) -> [(*mut u8, usize); 2] {
+        let Producer { geometry, tail, arena_tail, waker, .. } = &*self.producer;
+        let left = self.len - self.written;
+        if self.len <= INLINE_BYTES {
+            let at = geometry.slot_at(*tail) + SLOT_PAYLOAD_AT + self.written;
+            let pointer = waker.own.pointer(at, left);
+            return [(pointer, left), (pointer, 0)];
+        }
+        let (size, base) = (geometry.arena_bytes() as usize, geometry.arena_base());
+        let offset = ((arena_tail + self.written as u64) % size as u64) as usize;
+        let first = left.min(size - offset);
+        let then = left - first;
+        [(waker.own.pointer(base + offset, first), first), (waker.own.pointer(base, then), then)]
+    }
+
+    #[cfg(not(loom))]
+    pub(crate) fn written_mut(&mut self) -> &mut usize {
+        &mut self.written
+    }
+
     /// Publishes the record.
     ///
     /// # Panics

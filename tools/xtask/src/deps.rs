@@ -13,6 +13,7 @@ use crate::workspace::Workspace;
 /// Each package and the packages it may depend on.
 const ALLOWED: &[(&str, &[&str])] = &[
     ("partywall-abi", &[]),
+    ("partywall-build", &[]),
     ("partywall-call", &["partywall-abi"]),
     ("partywall-shm", &["partywall-abi"]),
     ("partywall-guest", &["partywall-abi"]),
@@ -37,6 +38,7 @@ const LEAVES: &[&str] = &[
     "partywall-testkit",
     "xtask",
     "partywall-interop",
+    "partywall-stubs-tests",
     "partywall-system-tests",
     "partywall-vm",
     "examples",

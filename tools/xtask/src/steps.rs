@@ -47,6 +47,7 @@ const STEPS: &[Step] = &[
     Step { name: "tests", repeat: suite::REPEAT, run: suite::run },
     Step { name: "root", repeat: suite::REPEAT_ROOT, run: suite::root },
     Step { name: "doc tests", repeat: "cargo test --workspace --doc", run: suite::docs },
+    Step { name: "benches", repeat: "cargo test -p partywall-bench --bench micro", run: benches },
     Step { name: "loom", repeat: suite::REPEAT_LOOM, run: suite::loom },
     Step { name: "asan", repeat: "cargo xtask test asan", run: suite::asan },
     Step { name: "vm", repeat: "cargo xtask vm-test", run: machine },
@@ -164,6 +165,11 @@ fn fmt(session: &mut Session) -> Result<()> {
 fn clippy(session: &mut Session) -> Result<()> {
     let line = ["--workspace", "--all-targets", "--", "-D", "warnings"];
     session.workspace.cargo("clippy").args(line).run()
+}
+
+/// Each micro-benchmark runs once; what they measure is for quiet machines.
+fn benches(session: &mut Session) -> Result<()> {
+    session.cargo("test").args(["-p", "partywall-bench", "--bench", "micro"]).run()
 }
 
 /// The toolchain that builds is the oldest one that the crates promise to build with, and the one that

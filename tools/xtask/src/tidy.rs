@@ -3,7 +3,6 @@
 //! Each rule is a function from the tree of files to its faults, one line of text per fault. The
 //! tree holds what git would commit: tracked files and new ones that are not ignored.
 
-mod atomics;
 mod circles;
 mod glossary;
 mod length;
@@ -13,6 +12,7 @@ mod names;
 mod sync_labels;
 mod text;
 mod unsafe_files;
+mod walls;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -30,7 +30,7 @@ const RULES: &[(&str, Rule)] = &[
     ("architecture", length::page),
     ("unsafe", unsafe_files::check),
     ("names", names::check),
-    ("atomics", atomics::check),
+    ("walls", walls::check),
     ("circles", circles::check),
     ("comments", length::comments),
     ("glossary", glossary::check),

@@ -4,41 +4,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
 
 use partywall_abi::frame::{
-    self, END, HEAD, Kind, Limits, NO_DEADLINE, RequestHead, ResponseHead, TRAILERS, Trailers,
+    self, END, HEAD, Kind, Limits, MethodName, RequestHead, ResponseHead, TRAILERS, Trailers,
 };
 use partywall_abi::limits;
 use partywall_abi::version::Capabilities;
 
+use super::method::{Method, PATHS};
+use super::random::Random;
 use crate::{Blocked, Connection, Error, Event, Key, NotOpened, Record, Want};
-
-/// Splitmix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-    fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
-    }
-    fn chance(&mut self, one_in: usize) -> bool {
-        self.below(one_in) == 0
-    }
-    /// Sizes of all orders of magnitude, the limits' own among them.
-    fn size(&mut self) -> usize {
-        let window = limits::STREAM_WINDOW as usize;
-        match self.below(12) {
-            0 => 0,
-            1 => limits::FIRST_WINDOW as usize,
-            2 => window,
-            3 => window + 1 + self.below(2 * window),
-            order => self.below(4 << (order + 4)),
-        }
-    }
-}
 
 /// RESOURCE_EXHAUSTED.
 const FULL: u8 = 8;
@@ -101,6 +74,8 @@ enum Task {
 #[derive(Debug, Default)]
 struct Call {
     key: Option<Key>,
+    /// What its head names its method by, of a caller's.
+    method: Method,
     /// Data to send, and the head that goes before it.
     left: usize,
     headed: bool,
@@ -177,6 +152,11 @@ pub(super) struct World {
     pub(super) rooms: usize,
     /// A side whose records are changed on their way.
     hostile: Option<bool>,
+    /// Numbers of the caller's methods, and those of the service in their order.
+    numbers: [Option<u16>; PATHS.len()],
+    named: Vec<usize>,
+    /// Calls that were named by numbers.
+    pub(super) numbered: usize,
     /// Request numbers to the call's order, which is the caller's.
     order: BTreeMap<u32, usize>,
     drains_at: Option<usize>,
@@ -189,7 +169,7 @@ pub(super) struct World {
 
 impl World {
     pub(super) fn new(seed: u64, verbose: bool) -> Self {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let streams = 1 + random.below(6) as u32;
         let first = u64::from(limits::FIRST_WINDOW);
         let window = match random.below(3) {
@@ -207,7 +187,7 @@ impl World {
         let mut memory = limits::STREAM_WINDOW as usize * 3 + random.below(1 << 22);
         let tells_room = !random.chance(4);
         if !tells_room {
-            // Then whoever has memory may wait for a window that others use up: a driver ends
+            // Then whoever has memory may wait for a window that others use up: an owner ends
             // one of them after some time, and this one has enough for all.
             caller.agree(Capabilities::NONE);
             service.agree(Capabilities::NONE);
@@ -224,6 +204,9 @@ impl World {
             tells_room,
             rooms: 0,
             hostile: random.chance(3).then(|| random.chance(2)),
+            numbers: [None; PATHS.len()],
+            named: Vec::new(),
+            numbered: 0,
             order: BTreeMap::new(),
             drains_at: random.chance(4).then(|| random.below(steps)),
             dies_at: random.chance(5).then(|| (random.below(steps), random.chance(2))),
@@ -318,10 +301,16 @@ impl World {
                 self.to_open -= 1;
                 let (request, answer) = (self.random.size(), self.random.size());
                 let call = self.caller.calls.len();
-                self.caller.calls.push(Call { key: Some(key), left: request, ..Call::default() });
                 *self.caller.connection.user(key) = call;
-                self.requests.push((request, answer));
                 self.order.insert(key.number(), call);
+                let index = self.random.below(PATHS.len());
+                if self.numbers[index].is_none() && self.random.chance(2) {
+                    self.numbers[index] = self.caller.connection.name(PATHS[index]);
+                }
+                let method = Method { index, number: self.numbers[index] };
+                let (key, left) = (Some(key), request);
+                self.caller.calls.push(Call { key, method, left, ..Call::default() });
+                self.requests.push((request, answer));
                 self.caller.wake_call(call);
                 self.caller.ready.insert(Task::Open);
             }
@@ -329,12 +318,12 @@ impl World {
     }
 
     /// A frame's head and trailers blocks.
-    pub(super) fn block(caller: bool, head: bool, trailers: bool, timeout: u64) -> Vec<u8> {
+    pub(super) fn block(request: Option<Method>, head: bool, trailers: bool) -> Vec<u8> {
         let mut block = Vec::new();
         if head {
-            frame::write_block(&mut block, |out| match caller {
-                true => RequestHead::write(out, timeout, "/a.B/C", 0),
-                false => ResponseHead::write(out, 0),
+            frame::write_block(&mut block, |out| match request {
+                Some(method) => RequestHead::write(out, None, method.name(), 0),
+                None => ResponseHead::write(out, 0),
             });
         }
         if trailers {
@@ -377,7 +366,7 @@ impl World {
         };
         let data = permit.data.min(most);
         let last = data == call.left;
-        let block = Self::block(caller, head, last && !caller, NO_DEADLINE);
+        let block = Self::block(caller.then_some(call.method), head, last && !caller);
         if !end.out.has_room(block.len() + data) {
             end.for_room.insert(Task::Send(index));
             return;
@@ -442,7 +431,9 @@ impl World {
                 Ok(None) => break,
                 Err(why) => return self.breaks(caller, why),
             };
-            let (mut block, is_room) = (Vec::new(), control.kind() == Kind::Room);
+            let kind = control.kind();
+            let (mut block, is_room, is_method) =
+                (Vec::new(), kind == Kind::Room, kind == Kind::Method);
             control.write(&mut block);
             if !end.out.has_room(block.len()) {
                 end.for_room.insert(Task::Control);
@@ -456,7 +447,10 @@ impl World {
                 data: 0,
             };
             end.connection.control_sent();
-            assert!(self.tells_room || !is_room, "a record that the peer does not know");
+            assert!(
+                self.tells_room || !(is_room || is_method),
+                "a record that the peer does not know"
+            );
             self.rooms += usize::from(is_room);
             self.push(caller, sent);
         }
@@ -516,11 +510,25 @@ impl World {
         };
         match event {
             Event::Nothing => {}
-            Event::Opened { key, data, end: over, .. } => {
+            Event::Method { path } => {
+                let index = PATHS.iter().position(|known| *known == path);
+                assert!(index.is_some() || hostile, "{path}");
+                self.named.push(index.unwrap_or_default());
+            }
+            Event::Opened { key, head, data, end: over } => {
                 let index = end.calls.len();
                 *end.connection.user(key) = index;
                 let order = self.order.get(&key.number()).copied();
                 let (request, answer) = order.map_or((0, 0), |order| self.requests[order]);
+                let called = match head.method {
+                    MethodName::Path(path) => path,
+                    MethodName::Number(number) => {
+                        self.numbered += 1;
+                        PATHS[self.named[usize::from(number)]]
+                    }
+                };
+                let meant = order.map(|order| PATHS[self.caller.calls[order].method.index]);
+                assert!(hostile || meant == Some(called), "{called} in place of {meant:?}");
                 let reads_all = self.random.chance(2);
                 self.service.calls.push(Call {
                     key: Some(key),

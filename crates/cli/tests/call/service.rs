@@ -99,64 +99,50 @@ fn routes(reflection: Reflection, kinds: Kinds) -> Routes {
         Reflection::V1 => routes.add_service(builder.build_v1().unwrap()),
         Reflection::V1Alpha => routes.add_service(builder.build_v1alpha().unwrap()),
         Reflection::None => routes,
-        Reflection::Lies(files) => routes.add_service(ServerReflectionServer::new(Lies(files))),
+        Reflection::Lies(files) => {
+            let lies = Own(&["test.Kinds"], move |asked| lies(files, asked));
+            routes.add_service(ServerReflectionServer::new(lies))
+        }
         Reflection::Hostile(services, files) => {
-            let hostile = ServerReflectionServer::new(Hostile(services, files));
+            let hostile = Own(services, move |asked| named(files(), asked));
+            let hostile = ServerReflectionServer::new(hostile);
             routes.add_service(hostile.max_encoding_message_size(usize::MAX))
         }
     }
 }
 
-struct Lies(&'static [(&'static str, &'static str)]);
-
-#[tonic::async_trait]
-impl ServerReflection for Lies {
-    type ServerReflectionInfoStream =
-        Pin<Box<dyn Stream<Item = Result<ServerReflectionResponse, Status>> + Send>>;
-
-    async fn server_reflection_info(
-        &self,
-        request: Request<Streaming<ServerReflectionRequest>>,
-    ) -> Result<Response<Self::ServerReflectionInfoStream>, Status> {
-        let files = self.0;
-        let answers = request.into_inner().map(move |question| {
-            let message_response = match question?.message_request {
-                Some(MessageRequest::ListServices(_)) => {
-                    let service = vec![ServiceResponse { name: "test.Kinds".into() }];
-                    MessageResponse::ListServicesResponse(ListServiceResponse { service })
-                }
-                question => {
-                    let asked = match question {
-                        Some(MessageRequest::FileByFilename(name)) => name,
-                        _ => "0".to_owned(),
-                    };
-                    let next = asked.parse::<u32>().map_or(0, |asked| asked + 1).to_string();
-                    let file = |(name, import): &(&str, &str)| {
-                        let name = name.replace('N', &asked);
-                        let dependency = vec![import.replace('N', &next)];
-                        let file = FileDescriptorProto {
-                            name: Some(name),
-                            dependency,
-                            ..Default::default()
-                        };
-                        file.encode_to_vec()
-                    };
-                    let file_descriptor_proto = files.iter().map(file).collect();
-                    let files = FileDescriptorResponse { file_descriptor_proto };
-                    MessageResponse::FileDescriptorResponse(files)
-                }
-            };
-            let message_response = Some(message_response);
-            Ok(ServerReflectionResponse { message_response, ..Default::default() })
-        });
-        Ok(Response::new(Box::pin(answers)))
-    }
+/// The answers of [`Reflection::Lies`]. The question for a symbol is number 0.
+fn lies(
+    files: &'static [(&'static str, &'static str)],
+    asked: Option<String>,
+) -> Vec<FileDescriptorProto> {
+    let asked = asked.unwrap_or_else(|| "0".into());
+    let next = asked.parse::<u32>().map_or(0, |asked| asked + 1).to_string();
+    let file = |(name, import): &(&str, &str)| FileDescriptorProto {
+        name: Some(name.replace('N', &asked)),
+        dependency: vec![import.replace('N', &next)],
+        ..Default::default()
+    };
+    files.iter().map(file).collect()
 }
 
-struct Hostile(&'static [&'static str], fn() -> Vec<FileDescriptorProto>);
+/// The answers of [`Reflection::Hostile`].
+fn named(files: Vec<FileDescriptorProto>, asked: Option<String>) -> Vec<FileDescriptorProto> {
+    let name = |mut file: FileDescriptorProto| {
+        file.name = file.name.or_else(|| asked.clone());
+        file
+    };
+    files.into_iter().map(name).collect()
+}
+
+/// Lists these services; tells of files what it wants, by the name that was asked for.
+struct Own<F>(&'static [&'static str], F);
 
 #[tonic::async_trait]
-impl ServerReflection for Hostile {
+impl<F> ServerReflection for Own<F>
+where
+    F: Fn(Option<String>) -> Vec<FileDescriptorProto> + Clone + Send + Sync + 'static,
+{
     type ServerReflectionInfoStream =
         Pin<Box<dyn Stream<Item = Result<ServerReflectionResponse, Status>> + Send>>;
 
@@ -164,7 +150,7 @@ impl ServerReflection for Hostile {
         &self,
         request: Request<Streaming<ServerReflectionRequest>>,
     ) -> Result<Response<Self::ServerReflectionInfoStream>, Status> {
-        let Self(services, files) = *self;
+        let (services, files) = (self.0, self.1.clone());
         let answers = request.into_inner().map(move |question| {
             let message_response = match question?.message_request {
                 Some(MessageRequest::ListServices(_)) => {
@@ -177,10 +163,7 @@ impl ServerReflection for Hostile {
                         Some(MessageRequest::FileByFilename(name)) => Some(name),
                         _ => None,
                     };
-                    let mut files = files();
-                    for file in &mut files {
-                        file.name = file.name.take().or(asked.clone());
-                    }
+                    let files = files(asked);
                     let file_descriptor_proto =
                         files.iter().map(FileDescriptorProto::encode_to_vec).collect();
                     let files = FileDescriptorResponse { file_descriptor_proto };

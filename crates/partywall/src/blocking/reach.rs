@@ -10,7 +10,7 @@ use partywall_shm::setup::Pending;
 use partywall_shm::socket::Endpoint;
 use tonic::Status;
 
-use crate::agent::End;
+use crate::coordinator::End;
 use crate::error::Error;
 
 /// This end, as the coordinator reaches it.

@@ -31,14 +31,14 @@ fn blocking_channel_has_the_security_of_its_terms() {
             capabilities: partywall_abi::version::Capabilities::NONE,
             security,
         };
-        let (tracked, coordinator) = crate::agent::tests::tracked(7);
+        let (tracked, coordinator) = crate::coordinator::tests::tracked(7);
         let (own, servers) = (ours.writer, theirs.reader);
         let linked = Linked { terms, own, servers, socket, tracked };
         let opening = std::thread::spawn(move || {
             Channel::opened(linked, Instant::now() + Duration::from_secs(5)).unwrap()
         });
         // It has filled both outboxes when it says that it has adopted the link.
-        crate::agent::tests::wait_for_adopted(&coordinator, 7);
+        crate::coordinator::tests::wait_for_adopted(&coordinator, 7);
         let server = server.open(ours.reader).unwrap();
         assert_eq!(opening.join().unwrap().server.security(), security);
         drop(server);
@@ -93,7 +93,7 @@ fn answered_by(server: impl FnOnce(&mut Ends)) -> Result<(), (String, Option<con
     let (ours, mut theirs) = local_pair(Geometry::new(64, 20 << 20).unwrap()).unwrap();
     let link = Link::new(ours).unwrap();
     let end = Arc::new(Reached { bell: link.bell(), over: OnceLock::new() });
-    let (tracked, coordinator) = crate::agent::tests::tracked(7);
+    let (tracked, coordinator) = crate::coordinator::tests::tracked(7);
     let mut open =
         Open { tracked: Some((tracked, end)), ..Open::new(link, crate::fuzz::stranger()) };
     wire::write_request_head(&mut open.block, "/a/b", &HeaderMap::new(), None).unwrap();
@@ -103,7 +103,7 @@ fn answered_by(server: impl FnOnce(&mut Ends)) -> Result<(), (String, Option<con
         Ok(()) => Ok(()),
         Err(Failed::Link(why)) => {
             let status = open.end(&why);
-            Err((status.message().into(), Some(crate::agent::tests::blamed(&coordinator))))
+            Err((status.message().into(), Some(crate::coordinator::tests::blamed(&coordinator))))
         }
         Err(other) => Err((format!("{other:?}"), None)),
     }

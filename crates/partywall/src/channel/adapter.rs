@@ -17,7 +17,7 @@ use tonic::transport::Endpoint;
 use tower::{Service, service_fn};
 
 use super::Channel;
-use crate::dispatch::{Answer, Dispatch};
+use crate::dispatch::{Answer, HttpDispatch};
 use crate::server::{Connection, Options, serve_connection};
 use crate::wire;
 
@@ -64,7 +64,7 @@ impl Channel {
 /// Sends each request on.
 struct Forward(Channel);
 
-impl Dispatch for Forward {
+impl HttpDispatch for Forward {
     fn call(&self, request: http::Request<Body>) -> Answer {
         let answer = self.0.clone().call(request);
         Box::pin(async move { answer.await.unwrap_or_else(|status| status.into_http()) })

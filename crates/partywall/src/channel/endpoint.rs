@@ -18,7 +18,7 @@ use super::Channel;
 use super::balance::Balance;
 use super::dial::{Address, Dialing, Network};
 use super::settings::Settings;
-use crate::agent::Place;
+use crate::coordinator::Place;
 use crate::error::Error;
 use crate::target::{Target, TargetError};
 use crate::time;

@@ -22,8 +22,8 @@ use std::time::{Duration, Instant};
 
 use super::Kind;
 use super::named::{Connection, Named};
-use crate::agent::Watching;
 use crate::backoff::Backoff;
+use crate::coordinator::Watching;
 use crate::error::Error;
 
 /// How often the keeper looks whether there is more to have, beside being woken.

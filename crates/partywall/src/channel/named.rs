@@ -18,9 +18,10 @@ use tonic::body::Body;
 use super::balance::{Link, Links};
 use super::dial::Patience;
 use super::{Endpoint, Route, State, http2};
-use crate::agent::{self, Agent, Connected, End, Place, Tracked, Watching};
 use crate::backoff::Backoff;
+use crate::coordinator::{self, Client, Connected, End, Place, Tracked, Watching};
 use crate::error::Error;
+use crate::http_calls;
 use crate::link::caller::{self, Caller};
 use crate::lock::lock;
 use crate::peer::Peer;
@@ -28,8 +29,6 @@ use crate::target::Target;
 use crate::telemetry;
 use crate::time;
 
-/// How long a server that has taken a link may take to open it.
-const OPEN_TIME: Duration = Duration::from_secs(2);
 /// How often a channel that waits for a name asks again, beside being told.
 const RECHECK: Duration = Duration::from_secs(10);
 
@@ -46,7 +45,7 @@ pub(super) struct Named {
 }
 
 /// What a name led to.
-pub(super) enum Connection {
+pub(crate) enum Connection {
     Ring {
         link: Arc<Caller>,
         server: Peer,
@@ -65,7 +64,7 @@ pub(super) enum Connection {
 }
 
 /// What the coordinator says of calls that go over the network.
-pub(super) struct Redirected(Mutex<Result<MethodSet, Status>>);
+pub(crate) struct Redirected(Mutex<Result<MethodSet, Status>>);
 
 impl Redirected {
     fn new(methods: MethodSet) -> Self {
@@ -133,14 +132,14 @@ impl Named {
 
     /// How many instances serve the name, as it changes.
     pub(super) async fn watch(&self) -> Result<Watching, Error> {
-        agent::get_async(&self.place, self.endpoint.connect_timeout).await?.watch(&self.name)
+        coordinator::get_async(&self.place, self.endpoint.connect_timeout).await?.watch(&self.name)
     }
 
     /// A link to the next instance, or none.
     pub(super) async fn attempt_once(&self) -> Result<Connection, Error> {
         let until = time::after(self.endpoint.connect_timeout);
-        let agent = agent::get_async(&self.place, left(until)).await?;
-        self.attempt(&agent, until).await
+        let client = coordinator::get_async(&self.place, left(until)).await?;
+        self.attempt(&client, until).await
     }
 
     async fn connect(&self) -> Result<Connection, Error> {
@@ -149,10 +148,10 @@ impl Named {
         let within = self.endpoint.connect_timeout;
         let mut until = time::after(within);
         loop {
-            let (agent, attempt) = match agent::get_async(&self.place, left(until)).await {
-                Ok(agent) => {
-                    let attempt = self.attempt(&agent, until).await;
-                    (Some(agent), attempt)
+            let (client, attempt) = match coordinator::get_async(&self.place, left(until)).await {
+                Ok(client) => {
+                    let attempt = self.attempt(&client, until).await;
+                    (Some(client), attempt)
                 }
                 Err(error) => (None, Err(error)),
             };
@@ -171,7 +170,7 @@ impl Named {
                         error,
                         Error::NotServed { .. } | Error::NotTaken { .. } | Error::Link(_)
                     );
-                    waiting.wait(agent.as_ref().filter(|_| is_notified), &self.name).await;
+                    waiting.wait(client.as_ref().filter(|_| is_notified), &self.name).await;
                     until = time::after(within);
                 }
                 // If there is none, the link that broke is what there is to tell.
@@ -184,13 +183,14 @@ impl Named {
         }
     }
 
-    async fn attempt(&self, agent: &Arc<Agent>, until: Instant) -> Result<Connection, Error> {
-        match agent.connect(&self.name)?.wait(left(until)).await? {
+    async fn attempt(&self, client: &Arc<Client>, until: Instant) -> Result<Connection, Error> {
+        match client.connect(&self.name)?.wait(left(until)).await? {
             Connected::Link(linked) => {
                 let (server, number) = (linked.terms.peer.clone(), linked.terms.link);
                 // A server that has adopted the link and does not open it hangs: the next one may
                 // answer, and an attempt must leave time for that.
-                let (link, security) = caller::open(*linked, left(until).min(OPEN_TIME)).await?;
+                let (link, security) =
+                    caller::open(*linked, left(until).min(caller::OPEN_TIME)).await?;
                 let server = Peer::new(server, number, security);
                 let host = self.host.clone();
                 Ok(Connection::Ring { link, server, host })
@@ -214,7 +214,7 @@ impl Named {
                 let remote = Arc::new(Redirected::new(methods));
                 let end: Arc<dyn End> = Arc::clone(&remote) as _;
                 tracked.attach(Arc::downgrade(&end));
-                let watch = agent.watch(&self.name)?;
+                let watch = client.watch(&self.name)?;
                 let route = Box::new(address.route());
                 let _told = route.opened();
                 Ok(Connection::Http2 { route, channel, remote, watch, tracked, _told })
@@ -239,11 +239,11 @@ impl Waiting {
         Self { watch: None, backoff: Backoff::new() }
     }
 
-    /// Waits; with an agent, for what its watch on the name tells.
-    async fn wait(&mut self, agent: Option<&Arc<Agent>>, name: &ServiceName) {
-        if let Some(agent) = agent {
+    /// Waits; with a client, for what its watch on the name tells.
+    async fn wait(&mut self, client: Option<&Arc<Client>>, name: &ServiceName) {
+        if let Some(client) = client {
             if self.watch.is_none() {
-                self.watch = agent.watch(name).ok();
+                self.watch = client.watch(name).ok();
             }
             if let Some(watch) = &mut self.watch {
                 let served = *watch.instances.borrow() > 0;
@@ -290,7 +290,16 @@ impl Link for Connection {
 }
 
 impl Connection {
-    pub(super) fn route(&self) -> Route {
+    /// Its link, if calls go over one and nothing is added to them.
+    #[inline]
+    pub(crate) fn link(&self) -> Option<&Arc<Caller>> {
+        match self {
+            Self::Ring { link, host: None, .. } => Some(link),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn route(&self) -> Route {
         match self {
             Self::Ring { server, .. } => Route::Ring { server: server.clone() },
             Self::Http2 { route, .. } => Route::clone(route),
@@ -321,10 +330,10 @@ impl Connection {
                 if let Some(host) = host {
                     request.headers_mut().insert(header::HOST, host.clone());
                 }
-                match link.call(request, place) {
+                match http_calls::caller::call(link, request, place) {
                     Ok(call) => State::Ring(call),
-                    Err(caller::Refused::Back(request)) => return Err(request),
-                    Err(caller::Refused::Status(status)) => State::Failed(Some(status)),
+                    Err(http_calls::caller::Refused::Back(request)) => return Err(request),
+                    Err(http_calls::caller::Refused::Status(status)) => State::Failed(Some(status)),
                 }
             }
             Self::Http2 { channel, remote, tracked, .. } => {

@@ -32,7 +32,7 @@ pub(super) struct Dialing(Infallible);
 
 /// There is none.
 #[derive(Clone)]
-pub(super) struct Transport(Infallible);
+pub(crate) struct Transport(Infallible);
 
 impl Address {
     pub(super) fn of(target: &Target, _: &Network, _: &Settings) -> Result<Self, TargetError> {

@@ -16,7 +16,7 @@ use tower::load_shed::LoadShedLayer;
 use tower::timeout::TimeoutLayer;
 use tracing::{Instrument, Span};
 
-use super::{Answer, BoxError, Dispatch, HttpService, Stacked};
+use super::{Answer, BoxError, HttpDispatch, HttpService, Stacked};
 
 /// Makes the span of a call.
 type MakeSpan = Arc<dyn Fn(&http::Request<()>) -> Span + Send + Sync>;
@@ -43,9 +43,14 @@ impl std::fmt::Debug for Limits {
 }
 
 impl Limits {
+    /// Whether nothing is set.
+    pub(super) fn are_none(&self) -> bool {
+        matches!(self, Self { timeout: None, concurrency: None, load_shed: false, span: None })
+    }
+
     /// The service with these limits, for one link or connection.
-    pub(super) fn around(&self, service: impl HttpService) -> Arc<dyn Dispatch> {
-        let limited: Arc<dyn Dispatch> = match self {
+    pub(super) fn around(&self, service: impl HttpService) -> Arc<dyn HttpDispatch> {
+        let limited: Arc<dyn HttpDispatch> = match self {
             Self { timeout: None, concurrency: None, load_shed: false, .. } => {
                 Arc::new(Stacked::new(service))
             }
@@ -67,11 +72,11 @@ impl Limits {
 
 /// Answers each request in a span of its own.
 struct Traced {
-    inner: Arc<dyn Dispatch>,
+    inner: Arc<dyn HttpDispatch>,
     span: MakeSpan,
 }
 
-impl Dispatch for Traced {
+impl HttpDispatch for Traced {
     fn call(&self, request: http::Request<Body>) -> Answer {
         let (parts, body) = request.into_parts();
         let request = http::Request::from_parts(parts, ());

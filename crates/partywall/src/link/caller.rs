@@ -1,7 +1,7 @@
 //! The caller's side of a link.
 //!
 //! ```text
-//! call: open (a number, a place) -> send the request -> head or trailers -> body -> done
+//! call: open (a number, a place) -> send the request -> head or trailers -> the rest -> done
 //!         |                            |                                      |
 //!         dropped at any point: Reset(CANCELLED), its place is free, handler dropped
 //! ```
@@ -17,11 +17,11 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http_body::{Body, Frame};
 use partywall_abi::control::{Identity, LinkStats};
+use partywall_abi::frame::OwnedMetadata;
 use partywall_abi::name::MethodSet;
 use partywall_abi::security::Security;
 use partywall_abi::sync::AtomicU32;
@@ -37,23 +37,24 @@ use tonic::{Code, Status};
 
 mod leader;
 
-use super::body::{WholeAnswer, frame};
 use super::broken::Broken;
 use super::driver::Driver;
-use super::mailbox::Answer;
+use super::mailbox::{Answer, Trailers};
 use super::places;
-use super::receiver::{Came, Receiver};
-use super::sender::{SendError, Sender};
+use super::receiver::{Came, Receive, Receiver};
+use super::sender::{SendError, Sender, Source};
 use super::wake::gate::Gate;
 use super::wake::{Ring, Tell};
 use super::{Link, watch};
-use crate::agent::{End, Linked, Tracked};
+use crate::coordinator::{End, Linked, Tracked};
 use crate::domain;
 use crate::error::Error;
 use crate::on_a_thread::on_a_thread;
 use crate::status;
 use crate::telemetry::{self, Route, Side};
-use crate::wire;
+
+/// How long a server may take to open a link that it has adopted.
+pub(crate) const OPEN_TIME: Duration = Duration::from_secs(2);
 
 /// A link to a service, shared by a channel and its calls; with the last of them it closes.
 pub(crate) struct Caller {
@@ -66,13 +67,6 @@ impl Drop for Caller {
     fn drop(&mut self) {
         self.link.close(&Broken::Closed);
     }
-}
-
-/// Why a call was not begun.
-pub(crate) enum Refused {
-    /// The link takes no more calls, or none without a [`Place`]; the request comes back.
-    Back(Box<http::Request<tonic::body::Body>>),
-    Status(Status),
 }
 
 /// A place that is kept for one call on a link; the next call has it when this is dropped.
@@ -273,15 +267,18 @@ impl Caller {
         waiting.await
     }
 
-    /// Begins a call, in a place that was kept for it or in one that is free.
-    pub(crate) fn call(
+    /// Opens a call, in a place that was kept for it or in one that is free; none when the link takes no
+    /// more calls, or none without a [`Place`].
+    ///
+    /// # Errors
+    /// The call's time is over, or the link has ended.
+    pub(crate) fn open(
         self: &Arc<Self>,
-        request: http::Request<tonic::body::Body>,
+        timeout: Option<Duration>,
         place: Option<Place>,
-    ) -> Result<Box<Call>, Refused> {
-        let timeout = wire::parse_timeout(request.headers());
+    ) -> Result<Option<OpenCall>, Status> {
         if timeout.is_some_and(|timeout| timeout.is_zero()) {
-            return Err(Refused::Status(status::expired()));
+            return Err(status::expired());
         }
         // One call may be kept without being polled, and have been woken for what is there.
         if self.link.calls.open_calls() <= 1 {
@@ -295,27 +292,19 @@ impl Caller {
             }
             Some(_) => unreachable!("a place of another link"),
         };
-        let Some((key, open)) = opened.map_err(Refused::Status)? else {
-            return Err(Refused::Back(Box::new(request)));
-        };
+        let Some((key, open)) = opened? else { return Ok(None) };
         self.opened(open);
-        let (parts, body) = request.into_parts();
-        let path = parts.uri.into_parts().path_and_query;
-        let path = path.unwrap_or_else(|| http::uri::PathAndQuery::from_static("/"));
-        let deadline = timeout.map(|t| Box::pin(tokio::time::sleep(t)));
+        let deadline = timeout.map(|timeout| Box::pin(tokio::time::sleep(timeout)));
         let caller = Arc::clone(self);
-        Ok(Box::new(Call {
-            sender: Some(Sender::request(path, parts.headers, timeout, body)),
-            open: Some(OpenCall { caller, key, deadline, done: false, leads: false }),
-            spun: false,
-        }))
+        Ok(Some(OpenCall { caller, key, timeout, deadline, done: false, leads: false }))
     }
 }
 
 /// A call that is open, or was. Dropping it before its end cancels the call.
-struct OpenCall {
+pub(crate) struct OpenCall {
     caller: Arc<Caller>,
     key: Key,
+    timeout: Option<Duration>,
     deadline: Option<Pin<Box<Sleep>>>,
     done: bool,
     /// It may be the leader.
@@ -323,6 +312,18 @@ struct OpenCall {
 }
 
 impl OpenCall {
+    /// The number of a method on this link, if it has one or can have one.
+    pub(crate) fn number(&self, place: usize, path: &'static str) -> Option<u16> {
+        self.link().calls.number(place, path)
+    }
+
+    /// Begins to send its request.
+    pub(crate) fn send<S: Source>(self, request: S) -> Call<S> {
+        // Too far away to be said is never.
+        let due = self.timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        Call { sender: Some(Sender::request(request, due)), open: Some(self), spun: false }
+    }
+
     fn poll_expired(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         match &mut self.deadline {
             Some(sleep) => sleep.as_mut().poll(cx),
@@ -382,19 +383,26 @@ impl Drop for OpenCall {
     }
 }
 
+/// How an answer begins.
+pub(crate) enum Begun {
+    /// All of it: head, data, trailers.
+    Whole(OwnedMetadata, Option<Bytes>, Trailers),
+    /// The head, and what brings the rest.
+    Head(OwnedMetadata, Rest),
+    /// Trailers without a head: a status alone.
+    Trailers(Trailers),
+}
+
 /// A call whose answer has not begun.
-pub(crate) struct Call {
-    sender: Option<Sender>,
+pub(crate) struct Call<S> {
+    sender: Option<Sender<S>>,
     open: Option<OpenCall>,
     /// It has spun for its answer.
     spun: bool,
 }
 
-impl Call {
-    pub(crate) fn poll(
-        &mut self,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<http::Response<tonic::body::Body>, Status>> {
+impl<S: Source + Send + 'static> Call<S> {
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Begun, Status>> {
         // An answer may be there at once, every time: a task that calls in a loop lets others run.
         ready!(coop::poll_proceed(cx)).made_progress();
         self.send(cx)?;
@@ -422,7 +430,7 @@ impl Call {
         self.sender = None;
         match sent {
             Ok(()) | Err(SendError::Unwanted) => Ok(()),
-            Err(SendError::Body(status)) => {
+            Err(SendError::Source(status)) => {
                 open.cancel(Code::Cancelled);
                 // Others wait, and the flag may have been taken back.
                 open.caller.park();
@@ -441,30 +449,16 @@ impl Call {
         }
     }
 
-    fn answer(
-        &mut self,
-        answer: Result<Answer, Status>,
-    ) -> Result<http::Response<tonic::body::Body>, Status> {
+    fn answer(&mut self, answer: Result<Answer, Status>) -> Result<Begun, Status> {
         let mut open = self.open.take().expect("answered once");
         let sender = self.sender.take();
-        let (headers, body) = match answer {
-            Err(status) => {
-                open.finished();
-                return Err(status);
-            }
-            Ok(Answer::Trailers(trailers)) => {
-                open.finished();
-                let mut trailers = wire::trailers(trailers.code, &trailers.metadata.get());
-                trailers.entry(http::header::CONTENT_TYPE).or_insert(wire::GRPC);
-                (trailers, tonic::body::Body::empty())
-            }
-            Ok(Answer::Whole(head, data, trailers)) => {
-                open.finished();
-                let trailers = wire::trailers(trailers.code, &trailers.metadata.get());
-                let whole = WholeAnswer { data, trailers: Some(trailers) };
-                (wire::response_headers(&head.get()), tonic::body::Body::new(whole))
-            }
-            Ok(Answer::Head(head)) => {
+        if !matches!(answer, Ok(Answer::Head(_))) {
+            open.finished();
+        }
+        Ok(match answer? {
+            Answer::Trailers(trailers) => Begun::Trailers(trailers),
+            Answer::Whole(head, data, trailers) => Begun::Whole(head, data, trailers),
+            Answer::Head(head) => {
                 if let Some(mut sender) = sender {
                     sender.goes_on_alone();
                     // The answer has begun before the request has ended.
@@ -472,37 +466,26 @@ impl Call {
                     tokio::spawn(Upload { sender, caller, key });
                 }
                 let receiver = Receiver::new(Arc::clone(open.link()), open.share());
-                let body = tonic::body::Body::new(ResponseBody { receiver, call: open });
-                (wire::response_headers(&head.get()), body)
+                Begun::Head(head, Rest { receiver, call: open })
             }
-        };
-        let mut response = http::Response::new(body);
-        *response.version_mut() = http::Version::HTTP_2;
-        *response.headers_mut() = headers;
-        Ok(response)
+        })
     }
 }
 
-/// The body of a response. Dropping it before its end cancels the call.
-struct ResponseBody {
+/// What comes of an answer after its head. Dropping it before its end cancels the call.
+pub(crate) struct Rest {
     receiver: Receiver,
     call: OpenCall,
 }
 
-impl Body for ResponseBody {
-    type Data = Bytes;
-    type Error = Status;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        let Self { receiver, call } = &mut *self;
+impl Receive for Rest {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Came, Status>>> {
+        let Self { receiver, call } = self;
         if let Poll::Ready(came) = receiver.poll(cx) {
             if !matches!(&came, Some(Ok(Came::Data(_)))) {
                 call.finished();
             }
-            return Poll::Ready(came.map(|came| came.map(frame)));
+            return Poll::Ready(came);
         }
         if call.poll_expired(cx).is_ready() {
             call.cancel(Code::DeadlineExceeded);
@@ -511,22 +494,25 @@ impl Body for ResponseBody {
         call.caller.park();
         // What that has brought is taken now, not after a wake-up that came before this task
         // waited.
-        receiver.poll(cx).map(|came| came.map(|came| came.map(frame)))
+        receiver.poll(cx)
     }
 
-    fn is_end_stream(&self) -> bool {
+    fn is_drained(&self) -> bool {
         self.receiver.is_drained()
     }
 }
 
 /// The rest of a request whose answer has begun.
-struct Upload {
-    sender: Sender,
+struct Upload<S> {
+    sender: Sender<S>,
     caller: Arc<Caller>,
     key: Key,
 }
 
-impl Future for Upload {
+// Nothing in it is pinned.
+impl<S> Unpin for Upload<S> {}
+
+impl<S: Source> Future for Upload<S> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
@@ -543,7 +529,7 @@ impl Future for Upload {
             }
             Poll::Ready(Ok(()) | Err(SendError::Unwanted)) => {}
             Poll::Ready(Err(SendError::Broken(why))) => link.close(&why),
-            Poll::Ready(Err(SendError::Body(status))) => {
+            Poll::Ready(Err(SendError::Source(status))) => {
                 link.send_control(link.calls.give_up(*key, Code::Cancelled, "", status));
             }
         }
@@ -551,7 +537,7 @@ impl Future for Upload {
     }
 }
 
-impl Drop for Upload {
+impl<S> Drop for Upload<S> {
     fn drop(&mut self) {
         self.caller.link.release(self.key);
     }

@@ -15,10 +15,10 @@
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::{Buf as _, Bytes};
-use partywall_abi::frame::{Limits, OwnedMetadata, RequestHead};
+use partywall_abi::frame::{Limits, MethodName, OwnedMetadata, RequestHead};
 use partywall_abi::limits;
 use partywall_abi::sync::{AtomicBool, AtomicUsize, Ordering};
 use partywall_abi::version::Capabilities;
@@ -44,20 +44,30 @@ pub(super) struct Due(pub(super) bool);
 /// A call that the peer has opened.
 pub(super) struct Opened {
     pub(super) key: Key,
-    /// Nanoseconds left, or [`partywall_abi::frame::NO_DEADLINE`].
-    pub(super) deadline_ns: u64,
+    /// The time that is left to it.
+    pub(super) timeout: Option<Duration>,
     pub(super) metadata: OwnedMetadata,
     /// Nothing more comes.
     pub(super) whole: bool,
     payload: Bytes,
-    path: usize,
+    method: Result<usize, u16>,
     data: usize,
 }
 
+/// What a call names its method by.
+pub(super) enum Called<'a> {
+    /// A path in ASCII.
+    Path(&'a [u8]),
+    Number(u16),
+}
+
 impl Opened {
-    /// What is called: a path in ASCII.
-    pub(super) fn path(&self) -> &[u8] {
-        &self.payload[RequestHead::PATH_AT..][..self.path]
+    /// What is called.
+    pub(super) fn method(&self) -> Called<'_> {
+        match self.method {
+            Ok(len) => Called::Path(&self.payload[RequestHead::PATH_AT..][..len]),
+            Err(number) => Called::Number(number),
+        }
     }
 
     /// The data that came with the head.
@@ -73,6 +83,8 @@ pub(super) enum Accepted {
     /// The call that reads for itself has its answer, or a part of it.
     Answered,
     Opened(Opened),
+    /// The method with this path has the next number.
+    Named(Arc<str>),
     /// The caller opens no more calls.
     Drained,
 }
@@ -94,6 +106,8 @@ struct State {
     waiters: Vec<Waker>,
     /// Places of the account, of a service's link; those include the free ones.
     leased: Option<usize>,
+    /// Numbers of the caller's methods, by their places in the list of the process's.
+    numbers: Vec<Option<u16>>,
     /// Why the link has ended.
     ended: Option<Status>,
 }
@@ -134,7 +148,14 @@ impl Calls {
 
     fn new(connection: Connection<Mailbox>, account: Arc<Account>, leased: Option<usize>) -> Self {
         let queue = Queue::default();
-        let state = State { connection, queue, waiters: Vec::new(), leased, ended: None };
+        let state = State {
+            connection,
+            queue,
+            waiters: Vec::new(),
+            leased,
+            numbers: Vec::new(),
+            ended: None,
+        };
         let (open, draining) = (AtomicUsize::new(0), AtomicBool::new(false));
         Self { state: Mutex::new(state), open, draining, account }
     }
@@ -184,6 +205,21 @@ impl Calls {
         let open = state.connection.open_calls();
         self.open.store(open, Ordering::Relaxed);
         Ok(Some((key, open)))
+    }
+
+    /// The number of a method, which it gets when it is asked for first. `place` is the method's in the list
+    /// of this process's.
+    pub(super) fn number(&self, place: usize, path: &'static str) -> Option<u16> {
+        let mut state = lock(&self.state);
+        if let Some(Some(number)) = state.numbers.get(place) {
+            return Some(*number);
+        }
+        let number = state.connection.name(path)?;
+        if state.numbers.len() <= place {
+            state.numbers.resize(place + 1, None);
+        }
+        state.numbers[place] = Some(number);
+        Some(number)
     }
 
     /// Asks for a place for a call.
@@ -365,14 +401,19 @@ impl Calls {
                 let wakers = state.connection.user(key).fill(part, is_own);
                 (if answered { Accepted::Answered } else { Accepted::Done }, wakers)
             }
+            Event::Method { path } => (Accepted::Named(path.into()), mailbox::Wakers::default()),
             Event::Opened { key, head, data, end } => {
-                let (deadline_ns, path) = (head.deadline_ns, head.path.len());
+                let timeout = head.timeout;
+                let method = match head.method {
+                    MethodName::Path(path) => Ok(path.len()),
+                    MethodName::Number(number) => Err(number),
+                };
                 if end && (1..=SHORT).contains(&data) {
                     // Too little to keep account of.
                     state.connection.taken(key, data);
                 }
                 let metadata = OwnedMetadata::from(&head.metadata);
-                let opened = Opened { key, deadline_ns, metadata, whole: end, payload, path, data };
+                let opened = Opened { key, timeout, metadata, whole: end, payload, method, data };
                 (Accepted::Opened(opened), mailbox::Wakers::default())
             }
             Event::Reset { key, code, text } => {
@@ -491,7 +532,7 @@ impl Calls {
     // ---- sending -----------------------------------------------------------------------
 
     /// What may be sent on a call; the task is woken when more may.
-    #[inline]
+    #[inline(always)]
     pub(super) fn reserve(
         &self,
         key: Key,
@@ -511,7 +552,7 @@ impl Calls {
     }
 
     /// A frame is going to be written; false when the call is over.
-    #[inline]
+    #[inline(always)]
     pub(super) fn commit(&self, key: Key, flags: u8, data: usize) -> (bool, Due) {
         let mut state = lock(&self.state);
         let open = state.connection.open_calls();

@@ -149,7 +149,7 @@ impl Driver {
     fn stay_awake(&mut self, link: &Link) -> Awake {
         let any = std::mem::take(&mut self.any);
         let mut rx = link.inbound.lock();
-        let asked = rx.asked.take();
+        let asked = rx.take_asked();
         if any || asked.is_some() || self.idle_since.is_none() {
             self.idle_since = None;
             if !any && asked.is_none() {

@@ -2,12 +2,11 @@
 
 use std::future::Future;
 use std::os::fd::OwnedFd;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use partywall_abi::control::Blame;
-use partywall_abi::frame::{self, END, HEAD, Kind, NO_DEADLINE, RequestHead};
+use partywall_abi::frame::{self, END, HEAD, Kind, RequestHead};
 use partywall_abi::layout::Geometry;
 use partywall_abi::limits;
 use partywall_abi::name::MethodSet;
@@ -15,35 +14,19 @@ use partywall_call::cases::{self, Case};
 use partywall_shm::link::Ends;
 use partywall_shm::setup::local_pair;
 use tonic::Code;
-use tonic::body::Body;
 
 use super::account::{Accounts, Bounds};
-use super::caller;
+use super::caller::{self, Call};
+use super::scripted::{self, Never, Pieces};
 use super::service::{self, Service};
-use crate::dispatch::Dispatch;
 use crate::domain::Visit;
 
-/// Never answers.
-struct Never;
-
-impl Dispatch for Never {
-    fn call(
-        &self,
-        request: http::Request<Body>,
-    ) -> Pin<Box<dyn Future<Output = http::Response<Body>> + Send>> {
-        Box::pin(async move {
-            let _kept = request;
-            std::future::pending().await
-        })
-    }
-}
-
 /// A service, and the end of a caller that speaks records.
-fn service(bounds: Bounds) -> (Arc<Service>, Ends) {
+fn service(bounds: Bounds) -> (Arc<Service<Never>>, Ends) {
     let (ours, theirs) = local_pair(Geometry::WIDE).unwrap();
     let account = Accounts::new(bounds).open(1, Some(1));
     let caller = (crate::fuzz::stranger(), account);
-    let link = service::start(ours, Arc::new(Never), caller, MethodSet::all(), None).unwrap();
+    let link = service::start(ours, Never, caller, MethodSet::all(), None).unwrap();
     (link, theirs)
 }
 
@@ -55,7 +38,7 @@ fn say(ends: &mut Ends, kind: Kind, flags: u8, stream: u32, payload: &[u8]) {
 
 fn head(data: &[u8]) -> Vec<u8> {
     let mut payload = Vec::new();
-    let head = |out: &mut Vec<u8>| RequestHead::write(out, NO_DEADLINE, "/a.B/C", 0);
+    let head = |out: &mut Vec<u8>| RequestHead::write(out, None, "/a.B/C", 0);
     frame::write_block(&mut payload, head).unwrap();
     payload.extend_from_slice(data);
     payload
@@ -109,7 +92,7 @@ fn check(case: &Case, why: &tonic::Status, coordinator: &OwnedFd) {
         None => "the peer sent a record that cannot be read".into(),
     };
     assert!(why.message().contains(&expected), "{why} is not {expected}");
-    assert_eq!(crate::agent::tests::blamed(coordinator), Blame::Peer, "{why}");
+    assert_eq!(crate::coordinator::tests::blamed(coordinator), Blame::Peer, "{why}");
 }
 
 /// One record holds more than a link's window.
@@ -134,14 +117,13 @@ async fn service_ends_a_link_on_each_broken_rule_with_blame() {
         // Its driver reads, or the caller's own thread, which has come in through the gate.
         for gate in [false, true] {
             let (ours, mut theirs) = wide();
-            let (tracked, coordinator) = crate::agent::tests::tracked(7);
+            let (tracked, coordinator) = crate::coordinator::tests::tracked(7);
             let calls_per_link = cases::STREAMS as usize;
             let account =
                 Accounts::new(Bounds { calls_per_link, ..Bounds::default() }).open(1, Some(1));
             let caller = (crate::fuzz::stranger(), account);
             let methods = MethodSet::all();
-            let never = Arc::new(Never);
-            let service = service::start(ours, never, caller, methods, Some(tracked)).unwrap();
+            let service = service::start(ours, Never, caller, methods, Some(tracked)).unwrap();
             if case.drains {
                 service.drain();
             }
@@ -176,20 +158,13 @@ async fn service_ends_a_link_on_each_broken_rule_with_blame() {
 async fn a_caller_ends_a_link_on_each_broken_rule_with_the_same_blame() {
     let begin = |ours, tracked| {
         let caller = caller::start(ours, Some(tracked)).unwrap();
-        let body = http_body_util::Full::new(bytes::Bytes::from_static(b"x"));
-        let mut request = http::Request::new(Body::new(body));
-        *request.uri_mut() = http::Uri::from_static("/a.B/C");
-        let Ok(mut call) = caller.call(request, None) else { panic!("not begun") };
-        let call = tokio::spawn(async move {
-            let answer = std::future::poll_fn(|cx| call.poll(cx)).await;
-            let body = answer?.into_body();
-            http_body_util::BodyExt::collect(body).await.map(drop)
-        });
+        let open = caller.open(None, None).unwrap().expect("the first call has a place");
+        let call = tokio::spawn(scripted::end(open.send(Pieces::new(b"x", 1))));
         (caller, call)
     };
     for case in cases::services() {
         let (ours, mut theirs) = wide();
-        let (tracked, coordinator) = crate::agent::tests::tracked(7);
+        let (tracked, coordinator) = crate::coordinator::tests::tracked(7);
         let (caller, call) = begin(ours, tracked);
         assert!(hear(&mut theirs).await.is_some());
         for (kind, flags, stream, payload) in &case.records {
@@ -203,7 +178,7 @@ async fn a_caller_ends_a_link_on_each_broken_rule_with_the_same_blame() {
     }
     for records in cases::honest_services() {
         let (ours, mut theirs) = wide();
-        let (tracked, _coordinator) = crate::agent::tests::tracked(7);
+        let (tracked, _coordinator) = crate::coordinator::tests::tracked(7);
         let (caller, call) = begin(ours, tracked);
         assert!(hear(&mut theirs).await.is_some());
         for (kind, flags, stream, payload) in &records {
@@ -243,13 +218,11 @@ async fn windows_of_many_links_of_one_caller_are_bounded_together() {
 async fn place_kept_for_a_dropped_call_goes_to_the_next_one() {
     let (ours, _theirs) = local_pair(Geometry::WIDE).unwrap();
     let link = caller::start(ours, None).unwrap();
-    let request = || {
-        let mut request = http::Request::new(Body::empty());
-        *request.uri_mut() = http::Uri::from_static("/a.B/C");
-        request
+    let begin = |place| -> Option<Call<Pieces>> {
+        Some(link.open(None, place).unwrap()?.send(Pieces::new(b"", 0)))
     };
-    let Ok(first) = link.call(request(), None) else { panic!("one call has a place") };
-    assert!(matches!(link.call(request(), None), Err(caller::Refused::Back(_))));
+    let first = begin(None).expect("one call has a place");
+    assert!(begin(None).is_none());
     let mut waiting: Vec<_> = (0..4).map(|_| Box::pin(link.place())).collect();
     let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
     assert!(waiting.iter_mut().all(|place| place.as_mut().poll(&mut cx).is_pending()));
@@ -257,8 +230,8 @@ async fn place_kept_for_a_dropped_call_goes_to_the_next_one() {
     // The first was told, the second was not, the third has its place and does not use it.
     waiting.drain(..2);
     let place = tokio::time::timeout(Duration::from_secs(10), waiting.remove(0)).await;
-    assert!(link.call(request(), None).is_err(), "somebody waits");
+    assert!(begin(None).is_none(), "somebody waits");
     drop(place.expect("the place is lost"));
     let place = tokio::time::timeout(Duration::from_secs(10), waiting.remove(0)).await;
-    assert!(link.call(request(), place.expect("the place is lost")).is_ok());
+    assert!(begin(place.expect("the place is lost")).is_some());
 }

@@ -38,13 +38,23 @@ pub(super) struct Rx {
     /// Something was released since the producer was last looked after.
     released: bool,
     /// What the driver is to do before it sleeps.
-    pub(super) asked: Option<Plan>,
+    asked: Option<Plan>,
 }
 
 impl Rx {
     /// Whether a record is there.
     pub(super) fn ready(&self) -> bool {
         self.ring.ready()
+    }
+
+    /// Asks the driver to wait like this before it sleeps.
+    pub(super) fn ask(&mut self, plan: Plan) {
+        self.asked = Some(plan);
+    }
+
+    /// What the driver was asked to do.
+    pub(super) fn take_asked(&mut self) -> Option<Plan> {
+        self.asked.take()
     }
 
     /// What a peer that waits for room needs, after records have been taken.
@@ -132,5 +142,24 @@ impl Inbound {
         self.need_wakeup.store(asleep, Ordering::Relaxed);
         self.staying.store(false, Ordering::Relaxed);
         asleep
+    }
+}
+
+#[cfg(test)]
+impl Record {
+    /// A frame with a head, if its flags say so, and data.
+    pub(super) fn frame(
+        flags: u8,
+        stream: u32,
+        head: impl FnOnce(&mut Vec<u8>),
+        data: usize,
+    ) -> Self {
+        use partywall_abi::frame;
+        let mut payload = Vec::new();
+        if flags & frame::HEAD != 0 {
+            frame::write_block(&mut payload, head).unwrap();
+        }
+        payload.resize(payload.len() + data, 7);
+        Self { kind: frame::Kind::Frame as u8, flags, stream, payload: payload.into() }
     }
 }

@@ -6,10 +6,12 @@
 
 use std::sync::{Mutex, MutexGuard};
 use std::task::{Context, Waker};
+use std::time::{Duration, Instant};
 
 use partywall_abi::sync::{AtomicBool, Ordering};
-use partywall_shm::ring::{Producer, Violation};
-use partywall_shm::spin::Spin;
+use partywall_shm::ring::{Producer, Violation, Wake};
+use partywall_shm::slot::SlotBuf;
+use partywall_shm::spin::{Plan, Spin};
 
 use super::broken::Broken;
 use super::calls::{self, Calls};
@@ -18,18 +20,125 @@ use crate::lock::lock;
 
 /// The writing half.
 pub(super) struct Tx {
-    pub(super) ring: Producer,
+    ring: Producer,
     /// Where heads, trailers and control records are put together.
-    pub(super) block: Vec<u8>,
+    block: Vec<u8>,
     /// Tasks that wait for room.
     waiters: Vec<Waker>,
     /// What was learned of waiting for room.
-    pub(super) spin: Spin,
+    spin: Spin,
     /// Bytes that went out in calls.
-    pub(super) sent: u64,
+    sent: u64,
+}
+
+/// Room on the ring for a frame, whose block is written. Nothing has changed before the frame is sent.
+pub(super) struct Reserved<'a> {
+    frame: record::Frame<'a>,
+    len: usize,
+    sent: &'a mut u64,
+}
+
+impl Reserved<'_> {
+    /// Writes all of its data.
+    #[inline]
+    pub(super) fn write(&mut self, data: &[u8]) {
+        self.frame.write(data);
+    }
+
+    /// Its data, to be encoded into.
+    #[inline]
+    pub(super) fn buffer(&mut self) -> SlotBuf<'_> {
+        self.frame.buffer()
+    }
+
+    #[inline]
+    pub(super) fn send(self, flags: u8, stream: u32) {
+        self.frame.send(flags, stream);
+        *self.sent += self.len as u64;
+    }
 }
 
 impl Tx {
+    // ---- a frame -----------------------------------------------------------------------
+
+    /// The longest payload of one record.
+    #[inline]
+    pub(super) fn most(&self) -> usize {
+        record::most(&self.ring)
+    }
+
+    /// Where the next frame's head and trailers are put together.
+    #[inline]
+    pub(super) fn new_block(&mut self) -> &mut Vec<u8> {
+        self.block.clear();
+        &mut self.block
+    }
+
+    /// Reserves room for the block and so many bytes of data; none when there is none.
+    #[inline(always)]
+    pub(super) fn reserve(&mut self, data: usize) -> Result<Option<Reserved<'_>>, Violation> {
+        let Self { ring, block, sent, .. } = self;
+        let len = block.len() + data;
+        let frame = record::reserve(ring, block, data)?;
+        Ok(frame.map(|frame| Reserved { frame, len, sent }))
+    }
+
+    /// Bytes that went out in calls.
+    pub(super) fn sent(&self) -> u64 {
+        self.sent
+    }
+
+    // ---- the peer ----------------------------------------------------------------------
+
+    /// What the peer needs, after records have been written.
+    #[inline]
+    pub(super) fn notify(&mut self) -> Result<Wake, Violation> {
+        self.ring.notify()
+    }
+
+    /// How many records the peer has taken, if it sleeps and there are others; what it was told before
+    /// counts for nothing.
+    pub(super) fn untaken(&mut self) -> Result<Option<u64>, Violation> {
+        self.ring.not_woken();
+        let waits = !self.ring.all_taken()? && matches!(self.ring.notify()?, Wake::Doorbell);
+        Ok(waits.then(|| self.ring.taken()))
+    }
+
+    // ---- waiting for room --------------------------------------------------------------
+
+    /// Whether a payload of so many bytes has room.
+    #[inline]
+    pub(super) fn has_room(&mut self, len: usize) -> Result<bool, Violation> {
+        record::has_room(&mut self.ring, len)
+    }
+
+    /// How to wait for room, as was learned.
+    pub(super) fn plan(&mut self, same_cpu: bool) -> Plan {
+        self.spin.plan(same_cpu)
+    }
+
+    /// Spins for room; whether there is some.
+    pub(super) fn spin(&mut self, budget: Duration, len: usize) -> Result<bool, Violation> {
+        let Self { ring, spin, .. } = self;
+        spin.spin(budget, || record::has_room(ring, len))
+    }
+
+    /// The CPU was given away for that turn; whether there is room now.
+    pub(super) fn yielded(
+        &mut self,
+        turn: (Instant, Duration),
+        len: usize,
+    ) -> Result<bool, Violation> {
+        let there = self.has_room(len)?;
+        self.spin.yielded(turn, there);
+        Ok(there)
+    }
+
+    /// Nobody waits for room.
+    pub(super) fn awake(&mut self) {
+        self.ring.awake();
+    }
+
     /// Has the task woken when there is room.
     pub(super) fn wait(&mut self, cx: &Context<'_>) {
         calls::wait(&mut self.waiters, cx);

@@ -27,7 +27,7 @@ use super::account::Charge;
 use super::mailbox::{Taken, Trailers};
 
 /// The receiving half of one call; what it does not take is given back when it is dropped.
-pub(super) struct Receiver {
+pub(crate) struct Receiver {
     link: Arc<Link>,
     key: Key,
     messages: Messages,
@@ -37,9 +37,18 @@ pub(super) struct Receiver {
 }
 
 /// What came of a call.
-pub(super) enum Came {
+pub(crate) enum Came {
     Data(Bytes),
     Trailers(Trailers),
+}
+
+/// What brings a call's data and trailers as they come.
+pub(crate) trait Receive {
+    /// The next of it; none at the end.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Came, Status>>>;
+
+    /// Whether nothing is left to take.
+    fn is_drained(&self) -> bool;
 }
 
 impl Receiver {
@@ -47,32 +56,6 @@ impl Receiver {
     pub(super) fn new(link: Arc<Link>, key: Key) -> Self {
         let charge = Charge::new(Arc::clone(&link.calls.account));
         Self { link, key, messages: Messages::default(), charge, waits: false }
-    }
-
-    /// Whether nothing is left to take.
-    pub(super) fn is_drained(&self) -> bool {
-        self.link.calls.is_drained(self.key)
-    }
-
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Came, Status>>> {
-        let turn = ready!(coop::poll_proceed(cx));
-        let came = match ready!(self.link.calls.poll_take(self.key, cx)) {
-            Ok(Taken::Data(piece)) => ready!(self.poll_pass(cx, piece)).map(Came::Data),
-            Ok(Taken::Trailers(trailers)) => {
-                self.end();
-                Ok(Came::Trailers(trailers))
-            }
-            Ok(Taken::End) => {
-                self.end();
-                return Poll::Ready(None);
-            }
-            Err(status) => Err(status),
-        };
-        if came.is_err() {
-            self.end();
-        }
-        turn.made_progress();
-        Poll::Ready(Some(came))
     }
 
     /// Passes a piece on, or what of it comes before a long message.
@@ -121,10 +104,76 @@ impl Receiver {
     }
 }
 
+impl Receive for Receiver {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Came, Status>>> {
+        let turn = ready!(coop::poll_proceed(cx));
+        let came = match ready!(self.link.calls.poll_take(self.key, cx)) {
+            Ok(Taken::Data(piece)) => ready!(self.poll_pass(cx, piece)).map(Came::Data),
+            Ok(Taken::Trailers(trailers)) => {
+                self.end();
+                Ok(Came::Trailers(trailers))
+            }
+            Ok(Taken::End) => {
+                self.end();
+                return Poll::Ready(None);
+            }
+            Err(status) => Err(status),
+        };
+        if came.is_err() {
+            self.end();
+        }
+        turn.made_progress();
+        Poll::Ready(Some(came))
+    }
+
+    fn is_drained(&self) -> bool {
+        self.link.calls.is_drained(self.key)
+    }
+}
+
 impl Drop for Receiver {
     fn drop(&mut self) {
         self.end();
         self.link.send_control(self.link.calls.discard(self.key));
         self.link.release(self.key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::inbound::Record;
+    use crate::link::wake::Ring;
+    use partywall_abi::frame::{HEAD, ResponseHead};
+    use partywall_abi::layout::Geometry;
+    use partywall_shm::setup::local_pair;
+
+    #[tokio::test]
+    async fn a_stream_that_is_always_ready_lets_other_tasks_run() {
+        let (ours, _theirs) = local_pair(Geometry::WIDE).unwrap();
+        let link = Arc::new(Link::calling(ours, None, Box::new(Ring)).unwrap());
+        let (key, _) = link.calls.open(false).unwrap().unwrap();
+        // As long as not to be put together.
+        for n in 0..500 {
+            let flags = if n == 0 { HEAD } else { 0 };
+            let head = |out: &mut Vec<u8>| ResponseHead::write(out, 0);
+            drop(link.calls.accept(Record::frame(flags, key.number(), head, 1024), None).unwrap());
+        }
+        link.calls.fail(key, Status::cancelled("the end"));
+        let mut receiver = Receiver::new(link, key);
+        let (mut polls, mut read) = (0, 0);
+        std::future::poll_fn(|cx| {
+            polls += 1;
+            loop {
+                match ready!(receiver.poll(cx)) {
+                    Some(Ok(Came::Data(data))) => read += data.len(),
+                    Some(Err(_)) | None => return Poll::Ready(()),
+                    Some(Ok(Came::Trailers(_))) => panic!("nobody sent trailers"),
+                }
+            }
+        })
+        .await;
+        assert_eq!(read, 500 * 1024);
+        assert!((500 / 128..10).contains(&polls), "{polls} polls");
     }
 }

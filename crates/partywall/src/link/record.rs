@@ -9,6 +9,7 @@ use partywall_abi::frame::Kind;
 use partywall_abi::layout::{Descriptor, SleepMode};
 use partywall_call::Control;
 use partywall_shm::ring::{Consumer, Producer, Slot, Violation};
+use partywall_shm::slot::SlotBuf;
 
 /// The longest payload of one record.
 #[inline]
@@ -22,19 +23,38 @@ pub(super) fn has_room(ring: &mut Producer, len: usize) -> Result<bool, Violatio
     ring.has_room(len)
 }
 
-/// Reserves room for a payload of so many bytes; none when there is none. Nothing changes before
-/// [`write()`].
+/// A frame in the room that is reserved for it. Nothing changes before [`Frame::send`].
+pub(crate) struct Frame<'a>(Slot<'a>);
+
+/// Reserves room for a frame, and writes its block; none when there is none.
 #[inline]
-pub(crate) fn reserve(ring: &mut Producer, len: usize) -> Result<Option<Slot<'_>>, Violation> {
-    ring.reserve(len)
+pub(crate) fn reserve<'a>(
+    ring: &'a mut Producer,
+    block: &[u8],
+    data: usize,
+) -> Result<Option<Frame<'a>>, Violation> {
+    let Some(mut slot) = ring.reserve(block.len() + data)? else { return Ok(None) };
+    slot.write(block);
+    Ok(Some(Frame(slot)))
 }
 
-/// Writes a frame into its slot, which is as long as both parts.
-#[inline]
-pub(crate) fn write(mut slot: Slot<'_>, flags: u8, stream: u32, block: &[u8], data: &[u8]) {
-    slot.write(block);
-    slot.write(data);
-    slot.commit(Kind::Frame as u8, flags, stream);
+impl Frame<'_> {
+    /// Writes all of its data.
+    #[inline]
+    pub(crate) fn write(&mut self, data: &[u8]) {
+        self.0.write(data);
+    }
+
+    /// Its data, to be encoded into.
+    #[inline]
+    pub(crate) fn buffer(&mut self) -> SlotBuf<'_> {
+        self.0.buffer()
+    }
+
+    #[inline]
+    pub(crate) fn send(self, flags: u8, stream: u32) {
+        self.0.commit(Kind::Frame as u8, flags, stream);
+    }
 }
 
 /// Writes a control record whose payload is `payload`; false when there is no room.

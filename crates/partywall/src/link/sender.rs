@@ -1,8 +1,8 @@
-//! Sending a head, a body and trailers as frames, with as few records as credit and room allow: a
+//! Sending a head, message data and trailers as frames, with as few records as credit and room allow: a
 //! small unary call is one record each way.
 //!
 //! ```text
-//! gather    take from the body what is ready, one step ahead, so that the last data and the end
+//! gather    take from the source what is ready, one step ahead, so that the last data and the end
 //!           (or the trailers) travel together
 //! reserve   what may be sent: credit of the stream and of the link    else wait for credit
 //! encode    head, trailers
@@ -15,42 +15,71 @@
 //! From `reserve` to `write` this side's ring is locked, so records go out in the order in which they
 //! were permitted. Whatever the sender waits for, what it had by then has been sent.
 
-use std::pin::Pin;
 use std::task::{Context, Poll, ready};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use bytes::{Buf, Bytes};
-use http::HeaderMap;
-use http::uri::PathAndQuery;
-use http_body::Body as _;
+use bytes::{Buf, BufMut, Bytes};
 use partywall_abi::frame::{END, HEAD, TRAILERS};
 use partywall_call::{Blocked, Key, Want};
+use partywall_shm::slot::SlotBuf;
 use tokio::task::coop;
 use tonic::Status;
 
 use super::Link;
 use super::broken::Broken;
-use super::outbound::Tx;
-use super::record;
 use super::wake::Sent;
 use crate::telemetry::Waiting;
 use crate::wire;
 
-/// What goes out first.
-pub(super) enum Head {
-    Request { path: PathAndQuery, headers: HeaderMap, timeout: Option<Duration> },
-    Response(HeaderMap),
+/// What one direction of a call says, as whoever is above the link has it.
+///
+/// It writes blocks while this side's ring is locked, perhaps more than once each. It is never dropped there:
+/// what it has may be of this or another link.
+pub(crate) trait Source {
+    /// The method of a request. An answer has none, and ends with trailers.
+    fn method(&self) -> Option<&str>;
+
+    /// Whether there is a head. An answer without a message may be trailers alone.
+    fn has_head(&self) -> bool {
+        true
+    }
+
+    /// Appends the block of the head.
+    ///
+    /// # Errors
+    /// It cannot be sent. A request fails with this status then, and an answer ends with it.
+    fn write_head(&self, block: &mut Vec<u8>) -> Result<(), Status>;
+
+    /// The head is on its way: it is not asked for that or for the method any more.
+    fn head_sent(&mut self);
+
+    /// The next bytes of its messages; none at the end. It is not asked after that, or after an error.
+    fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Status>>>;
+
+    /// Bytes of all of its data, if they can be encoded where they are sent from, in one piece.
+    fn whole(&self) -> Option<usize> {
+        None
+    }
+
+    /// Encodes all of its data, as many bytes as it has said. Where there is no room for that,
+    /// [`Source::poll_data`] is asked instead.
+    ///
+    /// # Errors
+    /// As those of [`Source::poll_data`].
+    fn write_whole(&mut self, _out: &mut SlotBuf<'_>) -> Result<(), Status> {
+        unreachable!("it has no data that are whole")
+    }
+
+    /// Appends the block of an answer's trailers and returns the status code in it. It is asked after
+    /// the end of the data.
+    fn write_trailers(&self, block: &mut Vec<u8>) -> u8;
 }
 
-/// The body's end.
+/// What is left to say after the data.
 enum Tail {
-    /// Not reached yet.
-    Open,
-    /// A request ends without trailers.
-    Request,
-    /// A response ends with them.
-    Response(HeaderMap),
-    /// A response ends with a status of our own making.
+    /// Of a request nothing, of an answer the source's trailers.
+    Source,
+    /// An answer ends with a status of our own making.
     Status(Box<Status>),
     /// It has been sent.
     Sent,
@@ -61,19 +90,23 @@ enum Tail {
 pub(super) enum SendError {
     /// The link is gone or broken.
     Broken(Broken),
-    /// The body failed, or cannot be sent.
-    Body(Status),
+    /// The source of a request failed, or cannot be sent.
+    Source(Status),
     /// The peer wants no more of it.
     Unwanted,
 }
 
 /// One direction of one call.
-pub(super) struct Sender {
-    head: Option<Head>,
-    body: tonic::body::Body,
-    /// The body has said all.
-    body_done: bool,
+pub(super) struct Sender<S> {
+    /// None of an answer that is a status of our own making.
+    source: Option<S>,
+    /// The head has not been sent.
+    has_head: bool,
+    /// The source has no more data.
+    data_done: bool,
     is_request: bool,
+    /// Bytes of data that the source is to encode on the ring, in place of the next two.
+    whole: Option<usize>,
     chunk: Bytes,
     next: Bytes,
     tail: Tail,
@@ -87,58 +120,36 @@ pub(super) struct Sender {
     waits: Option<Waiting>,
 }
 
-impl Sender {
-    pub(super) fn request(
-        path: PathAndQuery,
-        headers: HeaderMap,
-        timeout: Option<Duration>,
-        body: tonic::body::Body,
-    ) -> Self {
-        let head = Head::Request { path, headers, timeout };
-        // Too far away to be said is never.
-        let due = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        Self { looks: true, due, ..Self::new(Some(head), body, true) }
+impl<S: Source> Sender<S> {
+    #[inline]
+    pub(super) fn request(source: S, due: Option<Instant>) -> Self {
+        Self { looks: true, due, ..Self::new(Some(source), Tail::Source) }
     }
 
-    pub(super) fn response(response: http::Response<tonic::body::Body>) -> Self {
-        let has_status = wire::find(response.headers(), &wire::GRPC_STATUS).is_some();
-        if !has_status && response.status() != http::StatusCode::OK {
-            return Self::status(wire::http_status(&response));
-        }
-        let (parts, body) = response.into_parts();
-        if has_status {
-            // Trailers only: there is no message.
-            let mut sender = Self::new(None, tonic::body::Body::empty(), false);
-            sender.body_done = true;
-            sender.tail = Tail::Response(parts.headers);
-            return sender;
-        }
-        Self::new(Some(Head::Response(parts.headers)), body, false)
+    #[inline]
+    pub(super) fn answer(source: S) -> Self {
+        Self::new(Some(source), Tail::Source)
     }
 
     pub(super) fn status(status: Status) -> Self {
-        let mut sender = Self::new(None, tonic::body::Body::empty(), false);
-        sender.body_done = true;
-        sender.tail = Tail::Status(Box::new(status));
-        sender
+        Self::new(None, Tail::Status(Box::new(status)))
     }
 
-    fn new(head: Option<Head>, body: tonic::body::Body, is_request: bool) -> Self {
-        let (chunk, next) = (Bytes::new(), Bytes::new());
-        let (tail, code, looks) = (Tail::Open, 0, false);
-        let (due, waits) = (None, None);
+    #[inline]
+    fn new(source: Option<S>, tail: Tail) -> Self {
         Self {
-            head,
-            body,
-            body_done: false,
-            is_request,
-            chunk,
-            next,
+            has_head: source.as_ref().is_some_and(S::has_head),
+            data_done: source.is_none(),
+            whole: source.as_ref().and_then(S::whole),
+            is_request: source.as_ref().is_some_and(|source| source.method().is_some()),
+            source,
+            chunk: Bytes::new(),
+            next: Bytes::new(),
             tail,
-            code,
-            looks,
-            due,
-            waits,
+            code: 0,
+            looks: false,
+            due: None,
+            waits: None,
         }
     }
 
@@ -147,7 +158,7 @@ impl Sender {
         self.looks = false;
     }
 
-    /// The status code that was sent; meaningful after a response's sender has ended.
+    /// The status code that was sent; meaningful after an answer's sender has ended.
     pub(super) fn code(&self) -> u8 {
         self.code
     }
@@ -165,12 +176,12 @@ impl Sender {
                 return Poll::Ready(Ok(()));
             }
             if more {
-                // A body may be ready every time: the task lets others run after some records.
+                // A source may be ready every time: the task lets others run after some records.
                 ready!(coop::poll_proceed(cx)).made_progress();
             }
             more = true;
             self.gather(cx)?;
-            let something = self.head.is_some() || !self.chunk.is_empty() || self.at_end();
+            let something = self.has_head || !self.chunk.is_empty() || self.at_end();
             if !something {
                 return Poll::Pending;
             }
@@ -186,47 +197,34 @@ impl Sender {
 
     /// Nothing comes after the chunk.
     fn at_end(&self) -> bool {
-        self.body_done && self.next.is_empty()
+        self.whole.is_some() || (self.data_done && self.next.is_empty())
     }
 
-    /// Takes from the body what is ready, at most one chunk ahead.
+    /// Takes from the source what is ready, at most one chunk ahead.
     fn gather(&mut self, cx: &mut Context<'_>) -> Result<(), SendError> {
+        if self.whole.is_some() {
+            return Ok(());
+        }
         loop {
             if self.chunk.is_empty() {
                 self.chunk = std::mem::take(&mut self.next);
             }
-            if self.body_done || !self.next.is_empty() {
+            let Some(source) = &mut self.source else { return Ok(()) };
+            if self.data_done || !self.next.is_empty() {
                 return Ok(());
             }
-            match Pin::new(&mut self.body).poll_frame(cx) {
+            match source.poll_data(cx) {
                 Poll::Pending => return Ok(()),
-                Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
-                    Ok(data) if self.chunk.is_empty() => self.chunk = data,
-                    Ok(data) => self.next = data,
-                    Err(frame) => {
-                        self.body_done = true;
-                        if let Ok(trailers) = frame.into_trailers()
-                            && !self.is_request
-                        {
-                            self.tail = Tail::Response(trailers);
-                        }
-                    }
-                },
-                Poll::Ready(None) => self.body_done = true,
+                Poll::Ready(Some(Ok(data))) if self.chunk.is_empty() => self.chunk = data,
+                Poll::Ready(Some(Ok(data))) => self.next = data,
+                Poll::Ready(None) => self.data_done = true,
                 Poll::Ready(Some(Err(status))) => {
-                    self.body_done = true;
+                    self.data_done = true;
                     if self.is_request {
-                        return Err(SendError::Body(status));
+                        return Err(SendError::Source(status));
                     }
                     self.tail = Tail::Status(Box::new(status));
                 }
-            }
-            if self.body_done && matches!(self.tail, Tail::Open) {
-                self.tail = if self.is_request {
-                    Tail::Request
-                } else {
-                    Tail::Status(Box::new(wire::no_trailers()))
-                };
             }
         }
     }
@@ -234,7 +232,7 @@ impl Sender {
     /// Puts one record on the ring.
     fn poll_record(
         &mut self,
-        cx: &Context<'_>,
+        cx: &mut Context<'_>,
         link: &Link,
         key: Key,
         has_waited: &mut bool,
@@ -244,8 +242,8 @@ impl Sender {
         }
         let mut tx = link.outbound.lock();
         loop {
-            let most = record::most(&tx.ring);
-            let (head, data) = (self.head.is_some(), self.chunk.len());
+            let most = tx.most();
+            let (head, data) = (self.has_head, self.whole.unwrap_or(self.chunk.len()));
             let want = Want { head, data, end: self.at_end(), most };
             let permit = match link.calls.reserve(key, want, cx) {
                 Ok(permit) => permit,
@@ -263,76 +261,96 @@ impl Sender {
             };
             self.waits = None;
             let mut flags = permit.flags;
-            tx.block.clear();
-            if let Some(head) = &self.head {
+            let block = tx.new_block();
+            if head && let Some(source) = &self.source {
                 flags |= HEAD;
-                if let Err(status) = write_head(&mut tx.block, head) {
+                if let Err(status) = source.write_head(block) {
                     return Poll::Ready(self.refuse(status));
                 }
             }
-            let head_len = tx.block.len();
+            let head_len = block.len();
             let len = permit.data.min(most - head_len);
             if self.at_end() && len == data {
                 flags |= END;
-                self.code = self.write_tail(&mut tx.block);
+                self.code = self.write_tail(block);
                 flags |= if self.is_request { 0 } else { TRAILERS };
-                if tx.block.len() + len > most {
+                if block.len() + len > most {
                     // Not together with the data: the next record will have it.
-                    tx.block.truncate(head_len);
+                    block.truncate(head_len);
                     flags &= !(END | TRAILERS);
                 }
             }
-            let total = tx.block.len() + len;
-            let Tx { ring, block, .. } = &mut *tx;
-            let Some(slot) = record::reserve(ring, total).map_err(Broken::from)? else {
+            let total = block.len() + len;
+            if self.whole.is_some() && flags & END == 0 {
+                // Not in one record: the rest of this turn gathers it in pieces.
+                self.whole = None;
+                self.gather(cx)?;
+                continue;
+            }
+            let Some(mut reserved) = tx.reserve(len).map_err(Broken::from)? else {
                 tx = ready!(link.poll_room(cx, tx, total, has_waited))?;
                 continue;
             };
+            match (self.whole, &mut self.source) {
+                (Some(_), Some(source)) => {
+                    let mut buffer = reserved.buffer();
+                    let encoded = source.write_whole(&mut buffer);
+                    let encoded = encoded.and_then(|()| match buffer.has_remaining_mut() {
+                        true => Err(Status::internal("a message is shorter than it has said")),
+                        false => Ok(()),
+                    });
+                    if let Err(status) = encoded {
+                        return Poll::Ready(self.refuse(status));
+                    }
+                }
+                _ => reserved.write(&self.chunk[..len]),
+            }
             let (sent, due) = link.calls.commit(key, flags, len);
             if !sent {
                 return Poll::Ready(Err(stopped(link)));
             }
-            record::write(slot, flags, key.number(), block, &self.chunk[..len]);
-            tx.sent += total as u64;
-            self.chunk.advance(len);
-            let head = self.head.take();
+            reserved.send(flags, key.number());
+            if self.whole.take().is_none() {
+                self.chunk.advance(len);
+            }
+            self.has_head = false;
             if flags & END != 0 {
                 self.tail = Tail::Sent;
             }
             if due.0 && tx.push_control(&link.calls)?.is_some() {
                 link.outbound.stall(true);
             }
-            let request = match &head {
-                Some(Head::Request { path, .. }) if self.looks && flags & END != 0 => {
-                    Some(Sent { stream: key.number(), path: path.path(), due: self.due })
-                }
-                _ => None,
-            };
-            link.tell(tx, request)?;
+            let whole = head && flags & END != 0 && self.looks;
+            let path = self.source.as_ref().filter(|_| whole).and_then(S::method);
+            let sent = path.map(|path| Sent { stream: key.number(), path, due: self.due });
+            link.tell(tx, sent)?;
+            if head && let Some(source) = &mut self.source {
+                source.head_sent();
+            }
             // Finding room may have taken back the flag of those who wait for more of it.
             link.serve_stalled()?;
             return Poll::Ready(Ok(()));
         }
     }
 
-    /// The head cannot be sent: a response ends with the reason instead, a request fails.
+    /// The head cannot be sent: an answer ends with the reason instead, a request fails.
+    #[cold]
     fn refuse(&mut self, status: Status) -> Result<(), SendError> {
         if self.is_request {
-            return Err(SendError::Body(status));
+            return Err(SendError::Source(status));
         }
-        self.head = None;
-        self.chunk = Bytes::new();
-        self.next = Bytes::new();
-        self.body_done = true;
+        self.has_head = false;
+        self.data_done = true;
+        (self.chunk, self.next) = (Bytes::new(), Bytes::new());
         self.tail = Tail::Status(Box::new(status));
         Ok(())
     }
 
     fn write_tail(&self, block: &mut Vec<u8>) -> u8 {
-        match &self.tail {
-            Tail::Open | Tail::Request | Tail::Sent => 0,
-            Tail::Response(trailers) => wire::write_trailers(block, trailers),
-            Tail::Status(status) => wire::write_status(block, status),
+        match (&self.tail, &self.source) {
+            (Tail::Source, Some(source)) if !self.is_request => source.write_trailers(block),
+            (Tail::Source | Tail::Sent, _) => 0,
+            (Tail::Status(status), _) => wire::write_status(block, status),
         }
     }
 }
@@ -348,35 +366,21 @@ impl From<Broken> for SendError {
     }
 }
 
-fn write_head(block: &mut Vec<u8>, head: &Head) -> Result<(), Status> {
-    match head {
-        Head::Request { path, headers, timeout } => {
-            wire::write_request_head(block, path.path(), headers, *timeout)
-        }
-        Head::Response(headers) => wire::write_response_head(block, headers),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::link::scripted::Pieces;
     use crate::link::wake::Ring;
     use partywall_abi::layout::Geometry;
     use partywall_shm::setup::local_pair;
 
     #[tokio::test]
-    async fn a_body_that_is_always_ready_lets_other_tasks_run() {
+    async fn a_source_that_is_always_ready_lets_other_tasks_run() {
         let room = Geometry::new(1024, 1 << 20).unwrap();
         let (ours, _theirs) = local_pair(room).unwrap();
         let link = Link::calling(ours, None, Box::new(Ring)).unwrap();
         let (key, _) = link.calls.open(false).unwrap().unwrap();
-        let frames = tokio_stream::iter(0..1000);
-        let frames = tokio_stream::StreamExt::map(frames, |_| {
-            Ok::<_, Status>(http_body::Frame::data(Bytes::from_static(b"a message")))
-        });
-        let body = tonic::body::Body::new(http_body_util::StreamBody::new(frames));
-        let mut sender =
-            Sender::request(PathAndQuery::from_static("/a/b"), HeaderMap::new(), None, body);
+        let mut sender = Sender::request(Pieces::new(b"a message", 1000), None);
         let mut polls = 0;
         let sent = std::future::poll_fn(|cx| {
             polls += 1;

@@ -30,7 +30,7 @@ use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
 use partywall_abi::control::{Identity, LinkStats, Terms};
-use partywall_abi::frame::NO_DEADLINE;
+use partywall_abi::frame::Metadata;
 use partywall_abi::name::MethodSet;
 use partywall_abi::security::Security;
 use partywall_abi::sync::{AtomicU64, Ordering};
@@ -47,24 +47,22 @@ pub(crate) mod task;
 use inline::{HandOn, History, Inside};
 use task::{Step, Task};
 
+use super::Link;
 use super::TURN;
 use super::account::{Account, Accounts};
-use super::body::{RequestBody, WholeBody};
 use super::broken::Broken;
-use super::calls::{Accepted, Opened};
+use super::calls::{Accepted, Called, Opened};
 use super::driver::Driver;
 use super::inbound::Record;
 use super::receiver::Receiver;
-use super::sender::Sender;
-use super::{Counters, Link};
-use crate::agent::{End, Offer, Tracked};
-use crate::dispatch::Dispatch;
+use super::sender::{Sender, Source};
+use super::whole::Whole;
+use crate::coordinator::{End, Offer, Tracked};
 use crate::domain::{self, Offered, Visit, Visited};
 use crate::error::Error;
 use crate::lock::lock;
-use crate::peer::{Deadline, Peer};
+use crate::peer::Peer;
 use crate::telemetry::{self, Route, Side};
-use crate::wire;
 
 /// Paths that a link remembers; a caller that uses more of them pays for the look-up each time.
 const PATHS: usize = 256;
@@ -74,29 +72,62 @@ const VISIT: Duration = Duration::from_millis(1);
 /// How often a draining link is looked at, beside being told of each call that ends.
 const DRAINING: Duration = Duration::from_millis(50);
 
-type Handler = Pin<Box<dyn Future<Output = http::Response<tonic::body::Body>> + Send>>;
+/// What answers the calls of a link.
+pub(crate) trait Dispatch: Send + Sync + 'static {
+    /// What is to be known of a method before it is called; a link remembers it.
+    type Method: Send + Sync;
+    /// A call at work, which becomes its answer.
+    type Handler: Future<Output: Source + Send + Unpin> + Send + Unpin;
+
+    /// What a path names; none if nothing can have that path.
+    fn method(&self, path: &str) -> Option<Self::Method>;
+
+    /// Begins to answer a call.
+    fn call(&self, incoming: Incoming<'_, Self::Method>) -> Self::Handler;
+}
+
+/// A request as it comes in.
+pub(crate) struct Incoming<'a, M> {
+    pub(crate) method: &'a M,
+    pub(crate) peer: Peer,
+    pub(crate) metadata: Metadata<'a>,
+    /// The time that its caller gives it, and when that is over; too far away to be said is never.
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) deadline: Option<Instant>,
+    pub(crate) data: Data,
+}
+
+/// The message data of a request.
+pub(crate) enum Data {
+    /// All of it has come.
+    Whole(Whole),
+    /// It is to be received.
+    Stream(Receiver),
+}
 
 /// One path that was called.
-struct Method {
+struct Method<M> {
     path: Arc<str>,
-    uri: http::Uri,
-    allowed: bool,
+    /// What it names, if the caller may call that.
+    allowed: Option<M>,
     history: History,
 }
 
 /// Who calls and what it may call, with the paths that a link remembers.
-struct Rights {
+struct Rights<M> {
     peer: Peer,
     methods: MethodSet,
-    last: Option<Arc<Method>>,
-    all: HashMap<Arc<str>, Arc<Method>>,
+    last: Option<Arc<Method<M>>>,
+    all: HashMap<Arc<str>, Arc<Method<M>>>,
+    /// Those that have numbers, in their order.
+    numbered: Vec<Arc<Method<M>>>,
 }
 
 /// A link to one caller.
-pub(crate) struct Service {
+pub(crate) struct Service<D: Dispatch> {
     link: Arc<Link>,
-    dispatch: Arc<dyn Dispatch>,
-    rights: Mutex<Rights>,
+    dispatch: D,
+    rights: Mutex<Rights<D::Method>>,
     runtime: Handle,
     /// Whether the reader's role can be transferred.
     hands_on: bool,
@@ -124,7 +155,7 @@ struct Handled {
     left: Cell<bool>,
 }
 
-impl Visit for Service {
+impl<D: Dispatch> Visit for Service<D> {
     fn visit(self: Arc<Self>, stream: u32) -> Visited {
         self.try_visit(stream).unwrap_or_else(|why| {
             self.close(&why);
@@ -162,12 +193,12 @@ pub(crate) fn adopt(offer: Offer) -> Result<Adopting, Error> {
 
 /// Opens a link that was adopted, with its caller's outbox and what both ends find to protect it, and serves
 /// it in the background.
-pub(crate) fn open(
+pub(crate) fn open<D: Dispatch>(
     adopting: Adopting,
     (callers, security): (OwnedFd, Security),
-    dispatch: Arc<dyn Dispatch>,
+    dispatch: D,
     accounts: &Arc<Accounts>,
-) -> Result<Arc<Service>, Error> {
+) -> Result<Arc<Service<D>>, Error> {
     let Adopting { adopted, terms, offered, tracked } = adopting;
     let ends = adopted.open(callers)?;
     let security = terms.security.min_per_field(security);
@@ -186,24 +217,24 @@ pub(crate) fn open(
 }
 
 /// Serves an open link in the background.
-pub(crate) fn start(
+pub(crate) fn start<D: Dispatch>(
     ends: Ends,
-    dispatch: Arc<dyn Dispatch>,
+    dispatch: D,
     (peer, account): (Peer, Arc<Account>),
     methods: MethodSet,
     tracked: Option<Tracked>,
-) -> Result<Arc<Service>, Error> {
+) -> Result<Arc<Service<D>>, Error> {
     run(ends, dispatch, (peer, account), methods, tracked, Capabilities::OWN)
 }
 
-fn run(
+fn run<D: Dispatch>(
     ends: Ends,
-    dispatch: Arc<dyn Dispatch>,
+    dispatch: D,
     (peer, account): (Peer, Arc<Account>),
     methods: MethodSet,
     tracked: Option<Tracked>,
     capabilities: Capabilities,
-) -> Result<Arc<Service>, Error> {
+) -> Result<Arc<Service<D>>, Error> {
     let link = Link::serving(ends, account, tracked)
         .map_err(|source| Error::Io { what: "watching the link's socket".into(), source })?;
     link.calls.agree(capabilities);
@@ -211,7 +242,13 @@ fn run(
     let service = Arc::new(Service {
         link: Arc::new(link),
         dispatch,
-        rights: Mutex::new(Rights { peer, methods, last: None, all: HashMap::new() }),
+        rights: Mutex::new(Rights {
+            peer,
+            methods,
+            last: None,
+            all: HashMap::new(),
+            numbered: Vec::new(),
+        }),
         hands_on: runtime.runtime_flavor() == RuntimeFlavor::MultiThread,
         runtime,
         role: AtomicU64::new(0),
@@ -224,10 +261,22 @@ fn run(
     Ok(service)
 }
 
-impl Rights {
-    /// A method and who calls it, as the policy has them now.
-    fn method(&mut self, path: &[u8]) -> (Arc<Method>, Peer) {
+impl<M> Rights<M> {
+    /// What is known of a method, and who calls it, as the policy has them now.
+    fn method(
+        &mut self,
+        called: Called<'_>,
+        named: impl FnOnce(&str) -> Option<M>,
+    ) -> (Arc<Method<M>>, Peer) {
         let peer = self.peer.clone();
+        let path = match called {
+            Called::Path(path) => path,
+            Called::Number(number) => {
+                let method = &self.numbered[usize::from(number)];
+                self.last = Some(Arc::clone(method));
+                return (Arc::clone(method), peer);
+            }
+        };
         if let Some(last) = self.last.as_ref().filter(|m| m.path.as_bytes() == path) {
             return (Arc::clone(last), peer);
         }
@@ -236,22 +285,20 @@ impl Rights {
             self.last = Some(Arc::clone(&method));
             return (method, peer);
         }
-        let uri = path.parse::<http::Uri>();
-        let path = Arc::<str>::from(path);
-        let method = Arc::new(Method {
-            allowed: uri.as_ref().is_ok_and(|u| u.path() == &*path) && self.methods.covers(&path),
-            path: Arc::clone(&path),
-            uri: uri.unwrap_or_default(),
-            history: History::default(),
-        });
+        let method = self.look_up(path.into(), named);
         if self.all.len() < PATHS {
-            self.all.insert(path, Arc::clone(&method));
+            self.all.insert(Arc::clone(&method.path), Arc::clone(&method));
         }
         (method, peer)
     }
+
+    fn look_up(&self, path: Arc<str>, named: impl FnOnce(&str) -> Option<M>) -> Arc<Method<M>> {
+        let allowed = if self.methods.covers(&path) { named(&path) } else { None };
+        Arc::new(Method { path, allowed, history: History::default() })
+    }
 }
 
-impl End for Service {
+impl<D: Dispatch> End for Service<D> {
     fn stats(&self) -> LinkStats {
         self.link.stats()
     }
@@ -271,6 +318,12 @@ impl End for Service {
         rights.methods = methods.clone();
         rights.last = None;
         rights.all.clear();
+        // A number is as good as the right to what it names.
+        let named = |path: &str| self.dispatch.method(path);
+        let numbered = std::mem::take(&mut rights.numbered);
+        let numbered = numbered.iter();
+        let numbered = numbered.map(|method| rights.look_up(Arc::clone(&method.path), named));
+        rights.numbered = numbered.collect();
         drop(rights);
         // A call that began under the old policy does not outlive it.
         let text = "the policy does not let this caller call this method any more";
@@ -279,19 +332,19 @@ impl End for Service {
 }
 
 /// The driver's task.
-struct Drive {
-    service: Arc<Service>,
+struct Drive<D: Dispatch> {
+    service: Arc<Service<D>>,
     driver: Driver,
     role: u64,
 }
 
-impl Drive {
-    fn new(service: Arc<Service>, role: u64) -> Self {
+impl<D: Dispatch> Drive<D> {
+    fn new(service: Arc<Service<D>>, role: u64) -> Self {
         Self { service, driver: Driver::new(false), role }
     }
 }
 
-impl Future for Drive {
+impl<D: Dispatch> Future for Drive<D> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
@@ -314,7 +367,7 @@ impl Future for Drive {
     }
 }
 
-impl Drop for Drive {
+impl<D: Dispatch> Drop for Drive<D> {
     fn drop(&mut self) {
         // Odd: it is unwinding out of a handler.
         if self.service.role.load(Ordering::Acquire) & !1 == self.role {
@@ -323,7 +376,7 @@ impl Drop for Drive {
     }
 }
 
-impl HandOn for Service {
+impl<D: Dispatch> HandOn for Service<D> {
     fn hand_on(self: Arc<Self>) {
         let inside = self.role.load(Ordering::Acquire);
         let role = inside + 1;
@@ -343,7 +396,7 @@ impl HandOn for Service {
     }
 }
 
-impl Service {
+impl<D: Dispatch> Service<D> {
     /// Ends the link.
     pub(crate) fn close(&self, why: &Broken) {
         self.link.close(why);
@@ -409,7 +462,7 @@ impl Service {
     fn reset_all(&self, ends: impl Fn(&str) -> bool, status: &Status) {
         let (ended, due) = self.link.calls.reset_all(ends, status);
         self.link.send_control(due);
-        self.link.counters.denied.fetch_add(ended as u64, Ordering::Relaxed);
+        self.link.counters.denied(ended);
     }
 
     /// Takes what is there for a caller that has come in by itself; less, when somebody else takes
@@ -454,11 +507,8 @@ impl Service {
     /// Counts what a caller's thread has done with one record; `forwards` is what its context had
     /// forwarded before that.
     fn count_visit(&self, first: bool, took: Duration, forwards: &mut u64) {
-        let c = &self.link.counters;
         let now = domain::forwards();
-        Counters::add(&c.visits, first.into());
-        Counters::add(&c.forwards, now.saturating_sub(*forwards));
-        Counters::add(&c.inside_ns, took.as_nanos() as u64);
+        self.link.counters.visited(first, now.saturating_sub(*forwards), took);
         *forwards = now;
     }
 
@@ -467,6 +517,11 @@ impl Service {
         self.link.send_control(due);
         match accepted {
             Accepted::Opened(opened) => self.begin(opened, reader),
+            Accepted::Named(path) => {
+                let mut rights = lock(&self.rights);
+                let method = rights.look_up(path, |path| self.dispatch.method(path));
+                rights.numbered.push(method);
+            }
             Accepted::Drained => self.idle.notify_waiters(),
             Accepted::Done | Accepted::Answered => {}
         }
@@ -478,7 +533,8 @@ impl Service {
         let (link, key) = (&self.link, opened.key);
         // Held until the call has its path: it has the rights of a policy that comes now, or is reset.
         let mut rights = lock(&self.rights);
-        let (method, peer) = rights.method(opened.path());
+        let named = |path: &str| self.dispatch.method(path);
+        let (method, peer) = rights.method(opened.method(), named);
         let admitted = link.calls.admit(key, Arc::clone(&method.path));
         drop(rights);
         if let Err(due) = admitted {
@@ -486,7 +542,7 @@ impl Service {
             return link.send_control(due);
         }
         // Counted now: a caller that has its answer can end the link before its call has ended here.
-        link.counters.calls.fetch_add(1, Ordering::Relaxed);
+        link.counters.called();
         let whole = opened.whole;
         let mut call = Task {
             service: Arc::clone(self),
@@ -498,44 +554,35 @@ impl Service {
             spawned: false,
             first: true,
         };
-        if !call.method.allowed {
-            link.counters.denied.fetch_add(1, Ordering::Relaxed);
+        let Some(method) = &call.method.allowed else {
+            link.counters.denied(1);
             let methods = &lock(&self.rights).methods;
             let denied = crate::error::denied("this caller", &call.method.path, methods);
             telemetry::refused(&call.method.path, denied.code());
             call.step = Step::Answer(Sender::status(denied));
             return self.run(call, true, reader);
-        }
+        };
         let data = opened.take_data();
-        let body = if whole {
-            tonic::body::Body::new(WholeBody::new(link, key, data))
+        let data = if whole {
+            Data::Whole(Whole::new(link, key, data))
         } else {
             link.calls.deliver(key, data);
             link.calls.share(key);
-            tonic::body::Body::new(RequestBody(Receiver::new(Arc::clone(link), key)))
+            Data::Stream(Receiver::new(Arc::clone(link), key))
         };
-        let mut request = http::Request::new(body);
-        *request.method_mut() = http::Method::POST;
-        *request.version_mut() = http::Version::HTTP_2;
-        let mut uri = call.method.uri.clone();
-        let metadata = &opened.metadata.get();
-        let headers = wire::request_headers(opened.deadline_ns, metadata, &mut uri);
-        (*request.uri_mut(), *request.headers_mut()) = (uri, headers);
-        request.extensions_mut().insert(peer);
-        if opened.deadline_ns != NO_DEADLINE {
-            let left = Duration::from_nanos(opened.deadline_ns);
-            if let Some(at) = Instant::now().checked_add(left) {
-                request.extensions_mut().insert(Deadline(at));
-                call.deadline = Some(Box::pin(tokio::time::sleep_until(at.into())));
-            }
-        }
+        let timeout = opened.timeout;
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        call.deadline = deadline.map(|at| Box::pin(tokio::time::sleep_until(at.into())));
         let inline = whole && call.method.history.may_inline();
-        call.step = Step::Handle(self.dispatch.call(request));
+        let metadata = opened.metadata.get();
+        let handler =
+            self.dispatch.call(Incoming { method, peer, metadata, timeout, deadline, data });
+        call.step = Step::Handle(handler);
         self.run(call, inline, reader);
     }
 
     /// Polls a call here if that is wise, else in a task.
-    fn run(self: &Arc<Self>, mut call: Task, inline: bool, reader: Reader<'_>) {
+    fn run(self: &Arc<Self>, mut call: Task<D>, inline: bool, reader: Reader<'_>) {
         if inline && self.poll_inline(&mut call, reader) {
             return;
         }
@@ -547,7 +594,7 @@ impl Service {
     }
 
     /// Polls a call in who reads; whether it is done.
-    fn poll_inline(self: &Arc<Self>, call: &mut Task, reader: Reader<'_>) -> bool {
+    fn poll_inline(self: &Arc<Self>, call: &mut Task<D>, reader: Reader<'_>) -> bool {
         let mut poll = || Pin::new(&mut *call).poll(&mut Context::from_waker(Waker::noop()));
         if let Reader::Visitor(handled) = reader {
             handled.polled.set(true);
@@ -576,10 +623,10 @@ impl Service {
         }
     }
 
-    /// What is known of a path in ASCII, and who calls it.
+    /// A call has ended with this status code.
     fn ended(&self, code: u8) {
         if code != 0 {
-            self.link.counters.failed.fetch_add(1, Ordering::Relaxed);
+            self.link.counters.failed();
         }
     }
 }

@@ -10,7 +10,7 @@ use super::addresses::Addresses;
 use super::options::Served;
 use super::serving::Serving;
 use super::{http2, names};
-use crate::agent::{self, Place, Registered};
+use crate::coordinator::{self, Place, Registered};
 use crate::error::Error;
 use crate::target::Target;
 
@@ -64,8 +64,8 @@ impl Bound {
         for target in targets {
             let (address, binding) = match target {
                 Target::Name(name) => {
-                    let agent = agent::get_async(&place, place.patience()).await?;
-                    let registered = agent.register(&name, names::places()).await?;
+                    let client = coordinator::get_async(&place, place.patience()).await?;
+                    let registered = client.register(&name, names::places()).await?;
                     (Target::Name(name.clone()), Binding::Name(name, registered))
                 }
                 Target::Http(url) => listening(http2::Listener::tcp(&url).await?)?,

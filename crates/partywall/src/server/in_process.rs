@@ -8,6 +8,7 @@ use partywall_abi::security::Security;
 use super::options::Served;
 use crate::channel::Channel;
 use crate::error::Error;
+use crate::http_calls::service::HttpCalls;
 use crate::link;
 use crate::peer::Peer;
 
@@ -18,7 +19,8 @@ pub(super) fn channel(served: &Served) -> Result<Channel, Error> {
     let peer = || Peer::new(this_process(), number, Security::IN_PROCESS);
     let account = served.accounts.open(peer().uid(), peer().pid());
     let caller = (peer(), account);
-    link::service::start(servers, served.services.for_one(), caller, MethodSet::all(), None)?;
+    let calls = HttpCalls::of(&served.services);
+    link::service::start(servers, calls, caller, MethodSet::all(), None)?;
     let link = link::caller::start(callers, None)?;
     Ok(Channel::on(link, peer()))
 }

@@ -9,8 +9,9 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::options::{Age, Served};
-use crate::agent::{Event, Registered};
+use crate::coordinator::{Event, Registered};
 use crate::error::Error;
+use crate::http_calls::service::HttpCalls;
 use crate::link;
 use crate::link::service::Service;
 
@@ -27,7 +28,7 @@ pub(super) fn places() -> u32 {
 struct Links {
     age: Age,
     /// With the time from which each is not to be used, unless it is over already.
-    all: Vec<(Weak<Service>, Option<Instant>)>,
+    all: Vec<(Weak<Service<HttpCalls>>, Option<Instant>)>,
     /// The first of these times.
     next: Option<Instant>,
     /// Ends those that drain.
@@ -39,7 +40,7 @@ impl Links {
         Self { age, all: Vec::new(), next: None, ending: JoinSet::new() }
     }
 
-    fn add(&mut self, link: &Arc<Service>) {
+    fn add(&mut self, link: &Arc<Service<HttpCalls>>) {
         if self.all.len() == self.all.capacity() {
             self.all.retain(|(link, _)| link.strong_count() > 0);
         }
@@ -79,7 +80,7 @@ impl Links {
         self.next = self.all.iter().filter_map(|(_, until)| *until).min();
     }
 
-    fn open(&self) -> Vec<Arc<Service>> {
+    fn open(&self) -> Vec<Arc<Service<HttpCalls>>> {
         self.all.iter().filter_map(|(link, _)| link.upgrade()).collect()
     }
 }
@@ -131,7 +132,7 @@ pub(super) async fn serve(
             Some(Event::Open((link, security), callers)) => {
                 let Some(adopted) = adopting.remove(&link) else { continue };
                 let callers = (callers, security);
-                match link::service::open(adopted, callers, services.for_one(), &accounts) {
+                match link::service::open(adopted, callers, HttpCalls::of(&services), &accounts) {
                     Ok(link) => links.add(&link),
                     Err(why) => tracing::warn!(link, %why, "a link was not opened"),
                 }
@@ -175,7 +176,7 @@ pub(super) async fn serve(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent::{self, Connected, Place};
+    use crate::coordinator::{self, Connected, Place};
     use crate::{Routes, Server};
 
     const WAIT: Duration = Duration::from_secs(10);
@@ -195,11 +196,11 @@ mod tests {
             host
         });
         let _host = host.await.unwrap();
-        let agent = {
+        let client = {
             let place = Place::Path(path.clone());
-            agent::get_async(&place, place.patience()).await.unwrap()
+            coordinator::get_async(&place, place.patience()).await.unwrap()
         };
-        let link = async || match agent.connect(&name).unwrap().wait(WAIT).await {
+        let link = async || match client.connect(&name).unwrap().wait(WAIT).await {
             Ok(Connected::Link(linked)) => linked,
             _ => panic!("no link"),
         };

@@ -8,6 +8,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use crate::stubs::Slot;
 use bytes::Bytes;
 use tonic::Status;
 use tonic::body::Body;
@@ -15,7 +16,13 @@ use tonic::server::NamedService;
 use tower::{Service, ServiceExt};
 
 type Answer = Pin<Box<dyn Future<Output = Result<http::Response<Body>, Infallible>> + Send>>;
-type Mounted = Arc<dyn Fn(http::Request<Body>) -> Answer + Send + Sync>;
+
+/// A service at its name.
+#[derive(Clone)]
+struct Mounted {
+    call: Arc<dyn Fn(http::Request<Body>) -> Answer + Send + Sync>,
+    table: Arc<Slot>,
+}
 
 /// A service that a server takes: a server that tonic generates, such as `GreeterServer`, also with an
 /// interceptor. Each type that meets these bounds has this trait; no type implements it itself.
@@ -86,7 +93,7 @@ impl fmt::Debug for Routes {
 impl Routes {
     /// Adds a service, in place of one with the same name.
     pub fn add_service<S: GrpcServer>(mut self, service: S) -> Self {
-        let mounted: Mounted = Arc::new(move |request| {
+        let call = Arc::new(move |request| -> Answer {
             let answer = service.clone().oneshot(request);
             Box::pin(async move {
                 let response = answer.await?;
@@ -104,8 +111,19 @@ impl Routes {
                 })
             })
         });
+        let mounted = Mounted { call, table: Arc::new(Slot::of::<S>()) };
         Arc::make_mut(&mut self.services).insert(S::NAME, mounted);
         self
+    }
+
+    /// Where the service of a path puts its table.
+    pub(crate) fn table(&self, path: &str) -> Option<&Arc<Slot>> {
+        Some(&self.mounted(path)?.table)
+    }
+
+    fn mounted(&self, path: &str) -> Option<&Mounted> {
+        let (name, _method) = path.strip_prefix('/')?.split_once('/')?;
+        self.services.get(name)
     }
 }
 
@@ -126,9 +144,8 @@ where
         // tonic's own body stays as it is.
         let request = request.map(Body::new);
         let path = request.uri().path();
-        let name = path.strip_prefix('/').and_then(|p| Some(p.split_once('/')?.0));
-        match (name.and_then(|name| self.services.get(name)), &self.others) {
-            (Some(service), _) => service(request),
+        match (self.mounted(path), &self.others) {
+            (Some(service), _) => (service.call)(request),
             (None, Some(others)) => Box::pin(others.clone().oneshot(request)),
             (None, None) => {
                 let status = Status::unimplemented(format!("no service has the path {path}"));

@@ -118,12 +118,22 @@ impl Call {
         }
     }
 
-    /// A call is over that had one message each way, as data; or this status.
-    #[cfg(feature = "blocking")]
-    pub(crate) fn exchanged(&self, request: &[u8], answer: Result<&[u8], Code>) {
-        self.passed(Direction::Request, request.len() as u64, 1);
-        if let Ok(data) = answer {
-            self.passed(Direction::Answer, data.len() as u64, 1);
+    /// A request of one message of so many bytes has come.
+    pub(crate) fn received(&self, bytes: usize) {
+        self.passed(Direction::Request, bytes as u64, 1);
+    }
+
+    /// The answer has one message of so many bytes.
+    pub(crate) fn answered_with(&self, bytes: usize) {
+        self.has_begun_to_answer();
+        self.passed(Direction::Answer, bytes as u64, 1);
+    }
+
+    /// A call is over that had one message of so many bytes each way; or this status.
+    pub(crate) fn exchanged(&self, request: usize, answer: Result<usize, Code>) {
+        self.passed(Direction::Request, request as u64, 1);
+        if let Ok(bytes) = answer {
+            self.passed(Direction::Answer, bytes as u64, 1);
         }
         self.end(answer.err().unwrap_or(Code::Ok));
     }

@@ -1,5 +1,6 @@
 //! Calls over the ring, inside one process that is both sides.
 
+mod answers;
 mod bounds;
 mod calls;
 mod http;

@@ -104,7 +104,7 @@ fn threads_of_the_library_block_what_processes_are_sent() {
     client.ready();
     drop(coordinator);
     for pid in [server.pid(), client.pid()] {
-        until_there(pid, &["partywall-agent"]);
+        until_there(pid, &["partywall-again"]);
     }
     let _silent =
         partywall_shm::listen::listen(&socket, SocketType::SEQPACKET, 64, |_| ()).unwrap();

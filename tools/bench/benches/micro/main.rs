@@ -10,6 +10,7 @@
 //! | `ring/N` | a record of N bytes: pushed, looked for, read, released |
 //! | `ring/nothing` | a look at a ring that holds nothing |
 //! | `ring/bell` | what a writer does for a reader that is awake |
+//! | `call/protocol` | a unary call by the protocol alone: what both ends ask their connections |
 //! | `call/empty` | a unary call by its stubs, its service a task of the same runtime |
 //! | `gate/none` | a thread goes into a domain and comes back |
 //!
@@ -17,8 +18,6 @@
 
 use std::fs::File;
 use std::hint::black_box;
-mod launcher;
-
 use std::io::{BufRead, BufReader};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
@@ -36,6 +35,9 @@ use partywall_interop::proto::Empty;
 use partywall_interop::proto::test_service_client::TestServiceClient;
 use partywall_interop::service::{Handle, test_service_with};
 use partywall_shm::setup::local_pair;
+
+mod launcher;
+mod protocol;
 
 /// A launcher's threads have no restartable sequences (docs/isolation-levels.md).
 const TUNABLES: [&str; 2] = ["GLIBC_TUNABLES", "glibc.pthread.rseq=0"];
@@ -90,6 +92,8 @@ fn ring(criterion: &mut Criterion) {
 }
 
 fn call(criterion: &mut Criterion) {
+    let mut protocol = protocol::Protocol::new();
+    criterion.bench_function("call/protocol", |bencher| bencher.iter(|| protocol.call()));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.expect("a runtime");
     partywall::allow_spinning(false);
@@ -146,7 +150,7 @@ fn compiled() -> OwnedFd {
     let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("callee");
     let compiler = Command::new("cc")
         .args(["-static-pie", "-O2", "-mno-red-zone", "-pthread", "-Wall", "-Werror", "-I"])
-        .arg(here.join("../../crates/domain/include"))
+        .arg(here.join("../../crates/guest/include"))
         .arg("-o")
         .arg(&out)
         .arg(here.join("benches/micro/callee.c"))

@@ -35,7 +35,9 @@ const OF_HOST: [(&str, &str); 2] =
     [("partywall-system-tests", "processes"), ("partywall-cli", "up")];
 
 /// Emulated, the tests take twice as long without.
-const OPTIMISED: [&str; 4] = [
+const OPTIMISED: [&str; 6] = [
+    "--config",
+    "profile.dev.package.\"*\".opt-level=1",
     "--config",
     "profile.dev.package.partywall-domain.opt-level=1",
     "--config",

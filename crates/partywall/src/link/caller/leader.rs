@@ -246,7 +246,7 @@ impl Caller {
             };
             if !matches!(plan, Plan::Sleep) {
                 // The driver's turn comes after those of other callers.
-                rx.asked = Some(plan);
+                rx.ask(plan);
                 link.inbound.stay(&mut rx);
                 link.listener.wake_driver();
                 return Ok(());

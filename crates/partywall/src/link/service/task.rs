@@ -11,23 +11,22 @@ use partywall_call::Key;
 use tokio::time::Sleep;
 use tonic::{Code, Status};
 
-use super::{Handler, Method, Service};
+use super::{Dispatch, Method, Service};
 use crate::link::sender::{SendError, Sender};
 use crate::status;
 
-#[expect(clippy::large_enum_variant, reason = "a call that ends at its first poll is never moved")]
-pub(super) enum Step {
-    Handle(Handler),
-    Answer(Sender),
+pub(super) enum Step<H: Future> {
+    Handle(H),
+    Answer(Sender<H::Output>),
     Done,
 }
 
 /// One call.
-pub(super) struct Task {
-    pub(super) service: Arc<Service>,
+pub(super) struct Task<D: Dispatch> {
+    pub(super) service: Arc<Service<D>>,
     pub(super) key: Key,
-    pub(super) method: Arc<Method>,
-    pub(super) step: Step,
+    pub(super) method: Arc<Method<D::Method>>,
+    pub(super) step: Step<D::Handler>,
     pub(super) deadline: Option<Pin<Box<Sleep>>>,
     /// Its request came in one record.
     pub(super) whole: bool,
@@ -37,7 +36,7 @@ pub(super) struct Task {
     pub(super) first: bool,
 }
 
-impl Future for Task {
+impl<D: Dispatch> Future for Task<D> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
@@ -64,13 +63,13 @@ impl Future for Task {
                     let start = (this.first && this.spawned).then(Instant::now);
                     this.first = false;
                     let polled =
-                        std::panic::catch_unwind(AssertUnwindSafe(|| handler.as_mut().poll(cx)));
+                        std::panic::catch_unwind(AssertUnwindSafe(|| Pin::new(handler).poll(cx)));
                     if let Some(start) = start {
                         this.method.history.first_poll_took(start.elapsed());
                     }
                     this.step = Step::Answer(match polled {
                         Ok(Poll::Pending) => return Poll::Pending,
-                        Ok(Poll::Ready(response)) => Sender::response(response),
+                        Ok(Poll::Ready(answer)) => Sender::answer(answer),
                         Err(_) => Sender::status(status::panicked()),
                     });
                 }
@@ -101,15 +100,19 @@ impl Future for Task {
     }
 }
 
-impl Task {
+impl<D: Dispatch> Task<D> {
     fn end(&mut self, code: u8) -> Poll<()> {
-        self.step = Step::Done;
+        // What a handler has left ends as it likes, and this may be the link's reader.
+        let drop = AssertUnwindSafe(|| self.step = Step::Done);
+        if std::panic::catch_unwind(drop).is_err() {
+            tracing::debug!("an answer panicked when it was dropped");
+        }
         self.service.ended(code);
         Poll::Ready(())
     }
 }
 
-impl Drop for Task {
+impl<D: Dispatch> Drop for Task<D> {
     fn drop(&mut self) {
         let link = &self.service.link;
         if !self.whole {

@@ -52,13 +52,9 @@ impl Tell for Gate {
             }
             // What others have put there while this thread was inside, and found no other way in.
             let mut tx = link.outbound.lock();
-            let ring = &mut tx.ring;
-            ring.not_woken();
-            if ring.all_taken()? || !matches!(ring.notify()?, Wake::Doorbell) {
-                return Ok(());
-            }
-            let taken = Some(ring.taken());
+            let Some(taken) = tx.untaken()? else { return Ok(()) };
             drop(tx);
+            let taken = Some(taken);
             // The service says that it takes records, and takes none.
             if std::mem::replace(&mut seen, taken) == taken || link.closed().is_some() {
                 return link.wake_peer(Wake::Doorbell);

@@ -21,7 +21,7 @@ use tonic::body::Body;
 use tonic::transport::server::Connected;
 
 use super::connections::{Connection, Heard, Open};
-use crate::dispatch::{BoxError, Dispatch};
+use crate::dispatch::{BoxError, HttpDispatch};
 use crate::peer::Deadline;
 use crate::server::options::Options;
 use crate::status;
@@ -38,7 +38,7 @@ const LAST_CALLS: Duration = Duration::from_millis(100);
 /// last call has ended. Its requests say what protects it.
 pub(crate) async fn serve<I>(
     (io, security): (I, Security),
-    service: Arc<dyn Dispatch>,
+    service: Arc<dyn HttpDispatch>,
     options: &Options,
     stopped: watch::Receiver<bool>,
     row: Arc<Connection>,
@@ -112,7 +112,7 @@ fn is_over(timer: &mut Timer, cx: &mut Context<'_>) -> bool {
 
 /// Answers one request.
 fn answer(
-    service: &dyn Dispatch,
+    service: &dyn HttpDispatch,
     mut request: http::Request<Body>,
     open: Open,
 ) -> impl Future<Output = Result<http::Response<Answered>, Infallible>> + use<> {

@@ -12,7 +12,7 @@ use partywall_abi::limits;
 use partywall_shm::reactor::{self, Next, Registration, Source};
 use partywall_shm::socket::{self, Lingering, Passed};
 
-use super::Agent;
+use super::Client;
 use crate::error::Error;
 use crate::lock::lock;
 
@@ -49,10 +49,10 @@ impl Conversation {
         Arc::new(Self { socket, outgoing, registered, process: std::process::id() })
     }
 
-    /// Listens; what comes goes to the agent, and so does the end.
-    pub(super) fn listen(self: &Arc<Self>, agent: &Arc<Agent>) -> std::io::Result<()> {
+    /// Listens; what comes goes to the client, and so does the end.
+    pub(super) fn listen(self: &Arc<Self>, client: &Arc<Client>) -> std::io::Result<()> {
         let owner: Arc<dyn AsFd + Send + Sync> = Arc::clone(self) as _;
-        let listener = Listener { conversation: Arc::clone(self), agent: Arc::downgrade(agent) };
+        let listener = Listener { conversation: Arc::clone(self), client: Arc::downgrade(client) };
         let registration = reactor::register(owner, Arc::new(listener))?;
         let _first = self.registered.set(registration);
         // The reactor may have had something to say that found no room, before it could be told;
@@ -109,12 +109,12 @@ impl Conversation {
 /// The reactor's view of a conversation.
 struct Listener {
     conversation: Arc<Conversation>,
-    agent: Weak<Agent>,
+    client: Weak<Client>,
 }
 
 impl Source for Listener {
     fn ready(&self, _hung_up: bool) -> Next {
-        let Some(agent) = self.agent.upgrade() else { return Next::Done };
+        let Some(client) = self.client.upgrade() else { return Next::Done };
         // When it fails, so does the receive.
         let _ = self.conversation.flush(&mut lock(&self.conversation.outgoing));
         let mut buffer = vec![0; limits::CONTROL_BYTES];
@@ -123,15 +123,15 @@ impl Source for Listener {
                 Ok(packet) if packet.len > 0 => packet,
                 Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => return Next::Keep,
                 _ => {
-                    agent.ended(&self.conversation);
+                    client.ended(&self.conversation);
                     return Next::Done;
                 }
             };
             match Message::decode(&buffer[..packet.len]) {
-                Ok(message) => agent.take(message, Parts(packet.fds)),
+                Ok(message) => client.take(message, Parts(packet.fds)),
                 Err(error) => {
                     tracing::error!(%error, "the coordinator sent what is no message");
-                    agent.ended(&self.conversation);
+                    client.ended(&self.conversation);
                     return Next::Done;
                 }
             }

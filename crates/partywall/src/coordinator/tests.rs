@@ -26,7 +26,7 @@ fn name(text: &str) -> ServiceName {
 }
 
 /// A coordinator and a conversation with it.
-fn host() -> (tempfile::TempDir, Coordinator, Arc<Agent>) {
+fn host() -> (tempfile::TempDir, Coordinator, Arc<Client>) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("c.sock");
     let policy = Policy::parse("test", POLICY).unwrap();
@@ -34,11 +34,11 @@ fn host() -> (tempfile::TempDir, Coordinator, Arc<Agent>) {
     (dir, coordinator, get(&Place::Path(path), LONG).unwrap())
 }
 
-fn list(agent: &Arc<Agent>) -> Vec<LinkRow> {
+fn list(client: &Arc<Client>) -> Vec<LinkRow> {
     let (tx, mut rx) = oneshot::channel();
     let waiting = Waiting::Rows(Vec::new(), tx);
-    agent
-        .ask(&mut lock(&agent.state), waiting, |request| {
+    client
+        .ask(&mut lock(&client.state), waiting, |request| {
             Message::List(ListMessage::List { request })
         })
         .unwrap();
@@ -46,10 +46,10 @@ fn list(agent: &Arc<Agent>) -> Vec<LinkRow> {
 }
 
 /// Waits until none of the links that the coordinator knows is open.
-fn wait_until_closed(agent: &Arc<Agent>, links: usize) {
+fn wait_until_closed(client: &Arc<Client>, links: usize) {
     let deadline = Instant::now() + Duration::from_secs(5);
     loop {
-        let rows = list(agent);
+        let rows = list(client);
         if rows.len() == links && rows.iter().all(|row| !row.open) {
             return;
         }
@@ -74,10 +74,10 @@ async fn serve_one(registered: &mut Registered) -> (partywall_shm::link::Ends, T
 
 /// Both ends of a link by the coordinator.
 async fn link(
-    agent: &Arc<Agent>,
+    client: &Arc<Client>,
     registered: &mut Registered,
 ) -> ((partywall_shm::link::Ends, Tracked), (partywall_shm::link::Ends, Tracked)) {
-    tokio::join!(call_one(agent.connect(&name("g")).unwrap()), serve_one(registered))
+    tokio::join!(call_one(client.connect(&name("g")).unwrap()), serve_one(registered))
 }
 
 /// What a caller does with the answer to a connect.
@@ -93,43 +93,43 @@ async fn call_one(connecting: Connecting) -> (partywall_shm::link::Ends, Tracked
 
 #[test]
 fn redirect_without_a_waiter_is_closed() {
-    let (_dir, _coordinator, agent) = host();
-    drop(agent.connect(&name("far")).unwrap());
+    let (_dir, _coordinator, client) = host();
+    drop(client.connect(&name("far")).unwrap());
     let Ok(Connected::Redirect { tracked, .. }) =
-        agent.connect(&name("far")).unwrap().blocking(LONG)
+        client.connect(&name("far")).unwrap().blocking(LONG)
     else {
         panic!("no redirect")
     };
-    assert_eq!(list(&agent).iter().filter(|row| row.open).count(), 1);
+    assert_eq!(list(&client).iter().filter(|row| row.open).count(), 1);
     drop(tracked);
-    wait_until_closed(&agent, 2);
+    wait_until_closed(&client, 2);
 }
 
 #[tokio::test]
 async fn offer_that_is_not_taken_is_reported_closed() {
-    let (_dir, _coordinator, agent) = host();
-    let mut registered = agent.register(&name("g"), 10).await.unwrap();
-    let ends = link(&agent, &mut registered).await;
+    let (_dir, _coordinator, client) = host();
+    let mut registered = client.register(&name("g"), 10).await.unwrap();
+    let ends = link(&client, &mut registered).await;
     drop(ends);
-    let connecting = agent.connect(&name("g")).unwrap();
+    let connecting = client.connect(&name("g")).unwrap();
     let offer = registered.events.recv().await.unwrap();
     drop(offer);
     let refused = connecting.wait(LONG).await;
     assert!(matches!(refused, Err(Error::NotTaken { .. })));
-    let connecting = agent.connect(&name("g")).unwrap();
+    let connecting = client.connect(&name("g")).unwrap();
     // This one lies in the queue.
     drop(registered);
     assert!(connecting.wait(LONG).await.is_err());
-    tokio::task::spawn_blocking(move || wait_until_closed(&agent, 1)).await.unwrap();
+    tokio::task::spawn_blocking(move || wait_until_closed(&client, 1)).await.unwrap();
 }
 
 #[tokio::test]
 async fn a_registration_ends_with_its_value_and_with_who_waits_for_it() {
-    let (_dir, coordinator, agent) = host();
-    let registered = agent.register(&name("g"), 10).await.unwrap();
+    let (_dir, coordinator, client) = host();
+    let registered = client.register(&name("g"), 10).await.unwrap();
     drop(registered);
     let g = name("g");
-    let mut registering = Box::pin(agent.register(&g, 10));
+    let mut registering = Box::pin(client.register(&g, 10));
     let waker = &mut std::task::Context::from_waker(std::task::Waker::noop());
     // Asked for; an answer that is there already ends with the value as well.
     drop(registering.as_mut().poll(waker));
@@ -137,7 +137,7 @@ async fn a_registration_ends_with_its_value_and_with_who_waits_for_it() {
     // Answers come in the order of the questions; the registrations were the first ones.
     let deadline = Instant::now() + Duration::from_secs(5);
     while !matches!(
-        agent.connect(&name("g")).unwrap().wait(LONG).await,
+        client.connect(&name("g")).unwrap().wait(LONG).await,
         Err(Error::NotServed { .. })
     ) {
         assert!(Instant::now() < deadline);
@@ -145,20 +145,20 @@ async fn a_registration_ends_with_its_value_and_with_who_waits_for_it() {
     assert!(coordinator.serving(&name("g")).recv_timeout(Duration::from_millis(20)).is_err());
 }
 
-/// An agent on a socket of its own, and the other end.
-fn alone() -> (Arc<Agent>, std::os::fd::OwnedFd) {
+/// A client on a socket of its own, and the other end.
+fn alone() -> (Arc<Client>, std::os::fd::OwnedFd) {
     let (ours, theirs) = socket::pair().unwrap();
-    let agent = Arc::new(Agent::new(Place::Handed(3)));
-    agent.begin(socket::Lingering::new(ours)).unwrap();
-    (agent, theirs)
+    let client = Arc::new(Client::new(Place::Handed(3)));
+    client.begin(socket::Lingering::new(ours)).unwrap();
+    (client, theirs)
 }
 
 /// A link's end, with a coordinator that the test plays.
 pub(crate) fn tracked(link: u64) -> (Tracked, std::os::fd::OwnedFd) {
-    let (agent, theirs) = alone();
+    let (client, theirs) = alone();
     let token = partywall_abi::control::Token([1; 16]);
     let role = partywall_abi::control::Role::Caller;
-    (Tracked::new(&agent, link, (token, Security::HIGHEST), role, name("g")), theirs)
+    (Tracked::new(&client, link, (token, Security::HIGHEST), role, name("g")), theirs)
 }
 
 pub(crate) fn wait_for_adopted(coordinator: &std::os::fd::OwnedFd, link: u64) {
@@ -183,10 +183,10 @@ pub(crate) fn blamed(coordinator: &std::os::fd::OwnedFd) -> partywall_abi::contr
 
 #[test]
 fn send_does_not_block_on_a_stalled_coordinator() {
-    let (agent, theirs) = alone();
+    let (client, theirs) = alone();
     let start = Instant::now();
     for request in 0..5_000 {
-        agent.say(RegistryMessage::Unwatch { request });
+        client.say(RegistryMessage::Unwatch { request });
     }
     assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
     let mut buffer = [0; 64];
@@ -201,28 +201,28 @@ fn send_does_not_block_on_a_stalled_coordinator() {
 
 #[test]
 fn a_coordinator_that_never_reads_is_given_up() {
-    let (agent, _theirs) = alone();
-    let connecting = agent.connect(&name("g")).unwrap();
+    let (client, _theirs) = alone();
+    let connecting = client.connect(&name("g")).unwrap();
     for request in 0..2 * OUTGOING as u32 {
-        agent.say(RegistryMessage::Unwatch { request });
+        client.say(RegistryMessage::Unwatch { request });
     }
     assert!(matches!(connecting.blocking(LONG), Err(Error::CoordinatorGone(_))));
-    assert!(matches!(agent.connect(&name("g")), Err(Error::CoordinatorGone(_))));
+    assert!(matches!(client.connect(&name("g")), Err(Error::CoordinatorGone(_))));
 }
 
 /// The new link had the number of the one from before it, and passed for that; the question had no bound.
 #[tokio::test(flavor = "multi_thread")]
 async fn new_coordinator_gets_names_links_watches_and_questions() {
-    let (dir, coordinator, agent) = host();
+    let (dir, coordinator, client) = host();
     let path = dir.path().join("c.sock");
-    let mut registered = agent.register(&name("g"), 10).await.unwrap();
-    let (caller, server) = link(&agent, &mut registered).await;
-    let mut watching = agent.watch(&name("g")).unwrap();
+    let mut registered = client.register(&name("g"), 10).await.unwrap();
+    let (caller, server) = link(&client, &mut registered).await;
+    let mut watching = client.watch(&name("g")).unwrap();
     watching.instances.wait_for(|n| *n == 1).await.unwrap();
     drop(coordinator);
     assert!(matches!(registered.events.recv().await, Some(Event::Lost)));
     watching.instances.wait_for(|n| *n == 0).await.unwrap();
-    let question = agent.connect(&name("g")).unwrap();
+    let question = client.connect(&name("g")).unwrap();
     let question = tokio::spawn(call_one(question));
     let start = Instant::now();
     let coordinator = Coordinator::start(Some(&path), Policy::parse("test", POLICY).unwrap());
@@ -235,7 +235,7 @@ async fn new_coordinator_gets_names_links_watches_and_questions() {
     loop {
         let numbers: BTreeSet<_> = [caller.1.link(), asked.1.link()].into();
         let open: BTreeSet<_> =
-            list(&agent).iter().filter(|row| row.open).map(|row| row.link).collect();
+            list(&client).iter().filter(|row| row.open).map(|row| row.link).collect();
         // The new coordinator counts from one again: two of one number are one link.
         if numbers.len() == 2 && numbers == open {
             break;
@@ -265,9 +265,9 @@ async fn a_new_coordinator_that_forbids_a_link_ends_it() {
         fn peer_died(&self) {}
         fn allow(&self, _: partywall_abi::control::Identity, _: partywall_abi::name::MethodSet) {}
     }
-    let (dir, coordinator, agent) = host();
-    let mut registered = agent.register(&name("g"), 10).await.unwrap();
-    let (caller, _server) = link(&agent, &mut registered).await;
+    let (dir, coordinator, client) = host();
+    let mut registered = client.register(&name("g"), 10).await.unwrap();
+    let (caller, _server) = link(&client, &mut registered).await;
     let over = Arc::new(Over(tokio::sync::Notify::new()));
     let end: Arc<dyn End> = Arc::clone(&over) as _;
     caller.1.attach(Arc::downgrade(&end));
@@ -294,15 +294,15 @@ fn ended_coordinator_has_questions_wait_until_timeout() {
     // Killed: its socket is there still.
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     let start = Instant::now();
-    let agent = get(&Place::Path(path), LONG).unwrap();
+    let client = get(&Place::Path(path), LONG).unwrap();
     let within = Duration::from_millis(300);
-    let error = agent.connect(&name("g")).unwrap().blocking(within).err().unwrap();
+    let error = client.connect(&name("g")).unwrap().blocking(within).err().unwrap();
     assert!(matches!(error, Error::NoCoordinator { .. }), "{error}");
     assert!(start.elapsed() >= within);
 }
 
 /// A socket that was handed over, and its other end. The number stays open as long as this process
-/// runs: agents are known by it, and another test's socket is not to have it.
+/// runs: clients are known by it, and another test's socket is not to have it.
 fn handed() -> (Place, OwnedFd) {
     let (ours, theirs) = socket::pair().unwrap();
     (Place::Handed(ours.into_raw_fd()), theirs)
@@ -422,29 +422,29 @@ fn threads_that_come_at_once_prove_the_process_once() {
 /// number, came in between.
 #[test]
 fn old_end_reports_nothing_on_a_new_link_of_its_number() {
-    let (agent, theirs) = alone();
+    let (client, theirs) = alone();
     let tracked = |token: u8| {
         let token = partywall_abi::control::Token([token; 16]);
-        Tracked::new(&agent, 4, (token, Security::HIGHEST), Role::Server, name("g"))
+        Tracked::new(&client, 4, (token, Security::HIGHEST), Role::Server, name("g"))
     };
     let early = tracked(1);
     {
         // As when the coordinator goes.
-        let mut state = lock(&agent.state);
+        let mut state = lock(&client.state);
         let links = std::mem::take(&mut state.links);
         state.lost.extend(links.into_values());
     }
     let late = tracked(2);
-    lock(&agent.state).adopted.insert(4, 1);
+    lock(&client.state).adopted.insert(4, 1);
     early.adopted(Security::HIGHEST);
     drop(early);
-    assert_eq!(lock(&agent.state).adopted.get(&4), Some(&1));
+    assert_eq!(lock(&client.state).adopted.get(&4), Some(&1));
     let soon = Instant::now() + Duration::from_millis(50);
     assert!(!socket::wait_readable(theirs.as_fd(), soon).unwrap(), "of the other one");
     late.adopted(Security::HIGHEST);
     wait_for_adopted(&theirs, 4);
     drop(late);
-    assert!(lock(&agent.state).adopted.is_empty());
+    assert!(lock(&client.state).adopted.is_empty());
 }
 
 #[test]

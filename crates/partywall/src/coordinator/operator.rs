@@ -24,7 +24,7 @@ use partywall_abi::name::ServiceName;
 use tokio::sync::oneshot;
 use tokio::task::coop::unconstrained;
 
-use super::{Agent, Place, Waiting};
+use super::{Client, Place, Waiting};
 use crate::error::Error;
 use crate::lock::lock;
 use crate::target::TargetError;
@@ -43,9 +43,9 @@ const WITHIN: Duration = Duration::from_secs(30);
 /// # Errors
 /// [`Error::NoCoordinator`], [`Error::Denied`] for anyone but root and the coordinator's user.
 pub fn links(socket: Option<&Path>) -> Result<Vec<LinkInfo>, Error> {
-    let (agent, answer) =
+    let (client, answer) =
         order(socket, |tx| Waiting::Rows(Vec::new(), tx), |request| ListMessage::List { request })?;
-    answer_of(&agent, answer)
+    answer_of(&client, answer)
 }
 
 /// Opens or closes the gates of the domains that serve `name`, and says how many there are. While
@@ -65,9 +65,9 @@ pub fn links(socket: Option<&Path>) -> Result<Vec<LinkInfo>, Error> {
 /// [`Error::Refused`] when nobody serves the name (NOT_FOUND) and when who serves it is no domain.
 pub fn switch_gate(socket: Option<&Path>, name: &str, open: bool) -> Result<u32, Error> {
     let name = ServiceName::new(name).map_err(TargetError::Name)?;
-    let (agent, answer) =
+    let (client, answer) =
         order(socket, Waiting::Switch, |request| GateMessage::Switch { request, name, open })?;
-    answer_of(&agent, answer)
+    answer_of(&client, answer)
 }
 
 /// What [`reload_policy`] has changed.
@@ -94,9 +94,9 @@ pub struct Reloaded {
 /// [`Error::NoCoordinator`]; [`Error::Denied`] for anyone but root and the coordinator's user;
 /// [`Error::Refused`] with the file, the line and the remedy when the policy cannot be used.
 pub fn reload_policy(socket: Option<&Path>) -> Result<Reloaded, Error> {
-    let (agent, answer) =
+    let (client, answer) =
         order(socket, Waiting::Reload, |request| PolicyMessage::Reload { request })?;
-    answer_of(&agent, answer)
+    answer_of(&client, answer)
 }
 
 type Answer<T> = oneshot::Receiver<Result<T, Error>>;
@@ -106,16 +106,16 @@ fn order<T, M: Into<Message>>(
     socket: Option<&Path>,
     waiting: impl FnOnce(oneshot::Sender<Result<T, Error>>) -> Waiting,
     question: impl FnOnce(u32) -> M,
-) -> Result<(Arc<Agent>, Answer<T>), Error> {
+) -> Result<(Arc<Client>, Answer<T>), Error> {
     let place = socket.map_or_else(Place::find, |p| Place::Path(p.into()));
-    let agent = super::agent(&place);
-    agent.open(place.patience())?;
+    let client = super::client(&place);
+    client.open(place.patience())?;
     let (tx, answer) = oneshot::channel();
-    agent.ask(&mut lock(&agent.state), waiting(tx), question)?;
-    Ok((agent, answer))
+    client.ask(&mut lock(&client.state), waiting(tx), question)?;
+    Ok((client, answer))
 }
 
-fn answer_of<T>(_agent: &Arc<Agent>, mut answer: Answer<T>) -> Result<T, Error> {
+fn answer_of<T>(_client: &Arc<Client>, mut answer: Answer<T>) -> Result<T, Error> {
     wait_here(&mut answer, WITHIN)
 }
 

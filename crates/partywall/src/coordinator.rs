@@ -13,7 +13,7 @@
 //! # When the coordinator goes
 //!
 //! Links go on. What this process has at the coordinator stays here, and a thread
-//! (`Agent::again`) looks for the next one for as long as there is any of it:
+//! (`Client::again`) looks for the next one for as long as there is any of it:
 //!
 //! ```text
 //! names that are served    registered again; links that were being made are given up
@@ -69,7 +69,7 @@ pub(crate) enum Event {
 
 /// A name that this process serves, until the drop.
 pub(crate) struct Registered {
-    agent: Arc<Agent>,
+    client: Arc<Client>,
     key: u64,
     pub(crate) events: mpsc::UnboundedReceiver<Event>,
 }
@@ -77,20 +77,20 @@ pub(crate) struct Registered {
 impl Registered {
     /// Whether the coordinator knows of it now, and can make links.
     pub(crate) fn is_known(&self) -> bool {
-        let state = lock(&self.agent.state);
+        let state = lock(&self.client.state);
         state.served.get(&self.key).is_some_and(|served| served.number.is_some())
     }
 }
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        self.agent.unregister(self.key);
+        self.client.unregister(self.key);
     }
 }
 
 /// A name that is watched, until the drop.
 pub(crate) struct Watching {
-    agent: Arc<Agent>,
+    client: Arc<Client>,
     name: ServiceName,
     /// How many serve it, as far as is known.
     pub(crate) instances: watch::Receiver<u32>,
@@ -98,7 +98,7 @@ pub(crate) struct Watching {
 
 impl Drop for Watching {
     fn drop(&mut self) {
-        self.agent.unwatch(&self.name);
+        self.client.unwatch(&self.name);
     }
 }
 
@@ -161,7 +161,7 @@ struct State {
 }
 
 /// This process at one coordinator.
-pub(crate) struct Agent {
+pub(crate) struct Client {
     place: Place,
     state: Mutex<State>,
     /// A thread has done with [`State::proving`].
@@ -173,39 +173,39 @@ const REGISTER: Duration = Duration::from_secs(30);
 
 const ENDED: Error = Error::CoordinatorGone("it has ended");
 
-static AGENTS: Mutex<Option<HashMap<Place, Arc<Agent>>>> = Mutex::new(None);
+static AGENTS: Mutex<Option<HashMap<Place, Arc<Client>>>> = Mutex::new(None);
 
-/// The agent for the coordinator at `place`, whether there is one or not.
-fn agent(place: &Place) -> Arc<Agent> {
-    let mut agents = lock(&AGENTS);
-    let agents = agents.get_or_insert_default();
-    let known = agents.get(place).filter(|a| !lock(&a.state).over);
-    if let Some(agent) = known {
-        return Arc::clone(agent);
+/// The client for the coordinator at `place`, whether there is one or not.
+fn client(place: &Place) -> Arc<Client> {
+    let mut clients = lock(&AGENTS);
+    let clients = clients.get_or_insert_default();
+    let known = clients.get(place).filter(|a| !lock(&a.state).over);
+    if let Some(client) = known {
+        return Arc::clone(client);
     }
-    let agent = Arc::new(Agent::new(place.clone()));
-    agents.insert(place.clone(), Arc::clone(&agent));
-    agent
+    let client = Arc::new(Client::new(place.clone()));
+    clients.insert(place.clone(), Arc::clone(&client));
+    client
 }
 
-/// The agent at `place`, in conversation with the coordinator, or looking for the one that was there.
+/// The client at `place`, in conversation with the coordinator, or looking for the one that was there.
 /// Blocks for so long at most, as a rule for much less than one millisecond.
 ///
 /// # Errors
 /// [`Error::NoCoordinator`] when none was ever there: the path leads nowhere, and this process has
 /// spoken to none.
-pub(crate) fn get(place: &Place, within: Duration) -> Result<Arc<Agent>, Error> {
-    let agent = agent(place);
-    match agent.open(within) {
-        Ok(()) => Ok(agent),
-        Err(error) if agent.was_there(&error) => Ok(agent),
+pub(crate) fn get(place: &Place, within: Duration) -> Result<Arc<Client>, Error> {
+    let client = client(place);
+    match client.open(within) {
+        Ok(()) => Ok(client),
+        Err(error) if client.was_there(&error) => Ok(client),
         Err(error) => Err(error),
     }
 }
 
 /// As [`get`], from async code.
-pub(crate) async fn get_async(place: &Place, within: Duration) -> Result<Arc<Agent>, Error> {
-    let known = agent(place);
+pub(crate) async fn get_async(place: &Place, within: Duration) -> Result<Arc<Client>, Error> {
+    let known = client(place);
     if lock(&known.state).conversation.is_some() {
         return Ok(known);
     }
@@ -221,7 +221,7 @@ impl State {
     }
 }
 
-impl Agent {
+impl Client {
     fn new(place: Place) -> Self {
         Self { place, state: Mutex::default(), proven: Condvar::new() }
     }
@@ -282,7 +282,7 @@ impl Agent {
         let waiting = Waiting::Connect(name.clone(), tx);
         let question = |request| LinkMessage::Connect { request, name: name.clone() };
         let request = self.ask(&mut lock(&self.state), waiting, question)?;
-        Ok(Connecting { agent: Arc::clone(self), request, answer })
+        Ok(Connecting { client: Arc::clone(self), request, answer })
     }
 
     /// Asks to serve a name, with places for so many links. A coordinator that has gone is waited
@@ -308,7 +308,7 @@ impl Agent {
             state.served.insert(key, Served { name, places, events, number, first, again });
             self.register_now(&mut state, key);
             self.look(&mut state);
-            Registered { agent: Arc::clone(self), key, events: receiver }
+            Registered { client: Arc::clone(self), key, events: receiver }
         };
         match tokio::time::timeout(REGISTER, first).await {
             Ok(answer) => answer.unwrap_or(Err(ENDED))?,
@@ -361,7 +361,7 @@ impl Agent {
             self.watch_now(&mut state, name);
             self.look(&mut state);
         }
-        Ok(Watching { agent: Arc::clone(self), name: name.clone(), instances })
+        Ok(Watching { client: Arc::clone(self), name: name.clone(), instances })
     }
 
     fn watch_now(self: &Arc<Self>, state: &mut State, name: &ServiceName) {
@@ -432,7 +432,7 @@ impl Agent {
 
 /// A connect under way. Its drop says that nobody waits for it any more.
 pub(crate) struct Connecting {
-    agent: Arc<Agent>,
+    client: Arc<Client>,
     request: u32,
     answer: oneshot::Receiver<Result<Connected, Error>>,
 }
@@ -457,7 +457,7 @@ impl Connecting {
     /// Where time is up and there is no coordinator, that is what there is to tell.
     fn or_nobody(&self, answer: Result<Connected, Error>) -> Result<Connected, Error> {
         let Err(Error::TimedOut(_)) = answer else { return answer };
-        let state = lock(&self.agent.state);
+        let state = lock(&self.client.state);
         match (&state.conversation, &state.failure) {
             (None, Some(why @ (Error::NoCoordinator { .. } | Error::Io { .. }))) => {
                 Err(again::again(why))
@@ -469,9 +469,9 @@ impl Connecting {
 
 impl Drop for Connecting {
     fn drop(&mut self) {
-        let waited = lock(&self.agent.state).waiting.remove(&self.request).is_some();
+        let waited = lock(&self.client.state).waiting.remove(&self.request).is_some();
         if waited {
-            self.agent.say(LinkMessage::Cancel { request: self.request });
+            self.client.say(LinkMessage::Cancel { request: self.request });
         }
     }
 }

@@ -10,7 +10,7 @@ use partywall_shm::socket::Endpoint;
 use std::os::fd::OwnedFd;
 use tonic::Status;
 
-use super::Agent;
+use super::Client;
 use crate::lock::lock;
 
 /// An end of an open link, as the coordinator can reach it.
@@ -146,7 +146,7 @@ impl Entry {
 /// An end of a link that the coordinator knows, and for which this process reports to it. The drop
 /// reports that the end is over.
 pub(crate) struct Tracked {
-    pub(super) agent: Arc<Agent>,
+    pub(super) client: Arc<Client>,
     pub(super) entry: Arc<Entry>,
     said: bool,
 }
@@ -159,7 +159,7 @@ impl std::fmt::Debug for Tracked {
 
 impl Tracked {
     pub(super) fn new(
-        agent: &Arc<Agent>,
+        client: &Arc<Client>,
         link: u64,
         (token, security): (Token, Security),
         role: Role,
@@ -173,8 +173,8 @@ impl Tracked {
             name,
             reach: Mutex::default(),
         });
-        agent.enter(&entry);
-        Self { agent: Arc::clone(agent), entry, said: false }
+        client.enter(&entry);
+        Self { client: Arc::clone(client), entry, said: false }
     }
 
     /// The coordinator's number for the link.
@@ -185,7 +185,7 @@ impl Tracked {
     /// This end's part is ready, and it finds that this protects the link.
     pub(crate) fn adopted(&self, security: Security) {
         *lock(&self.entry.security) = security;
-        self.agent.say_of(&self.entry, LinkMessage::Adopted { link: self.link(), security });
+        self.client.say_of(&self.entry, LinkMessage::Adopted { link: self.link(), security });
     }
 
     /// From here on the coordinator reaches this end. What it has said before is told now.
@@ -196,14 +196,14 @@ impl Tracked {
     /// The link is over.
     pub(crate) fn close(mut self, blame: Blame, stats: LinkStats) {
         self.said = true;
-        self.agent.left(&self.entry, blame, stats);
+        self.client.left(&self.entry, blame, stats);
     }
 }
 
 impl Drop for Tracked {
     fn drop(&mut self) {
         if !self.said {
-            self.agent.left(&self.entry, Blame::Nobody, LinkStats::default());
+            self.client.left(&self.entry, Blame::Nobody, LinkStats::default());
         }
     }
 }

@@ -7,7 +7,7 @@ use partywall_abi::control::LinkMessage;
 use partywall_shm::threads;
 
 use super::conversation::Conversation;
-use super::{Agent, ENDED, Event, Place, State, Waiting};
+use super::{Client, ENDED, Event, Place, State, Waiting};
 use crate::error::Error;
 use crate::lock::lock;
 use crate::time;
@@ -18,7 +18,7 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_m
 /// How long after a name was refused it is asked for again: the policy may have changed.
 pub(super) const REFUSED: Duration = Duration::from_secs(5);
 
-impl Agent {
+impl Client {
     /// Opens a conversation if there is none, and waits for so long. One thread at a time proves this
     /// process; those that wait meanwhile have its outcome. A proof that is broken off cannot be gone
     /// on with: at a socket that was handed over it has all its time, whoever waits.
@@ -47,7 +47,7 @@ impl Agent {
                 if matches!(self.place, Place::Path(_)) || left >= patience {
                     return turn.prove(left.min(patience));
                 }
-                let thread = std::thread::Builder::new().name("partywall-agent".into());
+                let thread = std::thread::Builder::new().name("partywall-again".into());
                 let prove = move || drop(turn.prove(patience));
                 threads::spawn(thread, prove)
                     .map_err(|source| Error::Io { what: "starting a thread".into(), source })?;
@@ -155,10 +155,10 @@ impl Agent {
         if state.looking || !state.wants_to_look() {
             return;
         }
-        let agent = Arc::clone(self);
-        let looking = std::thread::Builder::new().name("partywall-agent".into());
+        let client = Arc::clone(self);
+        let looking = std::thread::Builder::new().name("partywall-again".into());
         // Without a thread, the next question tries again.
-        state.looking = threads::spawn(looking, move || agent.look_until_done()).is_ok();
+        state.looking = threads::spawn(looking, move || client.look_until_done()).is_ok();
     }
 
     fn look_until_done(self: Arc<Self>) {
@@ -208,13 +208,13 @@ impl Agent {
 }
 
 /// A thread's turn to prove this process, until the drop.
-struct Turn(Arc<Agent>);
+struct Turn(Arc<Client>);
 
 impl Turn {
     fn prove(self, within: Duration) -> Result<(), Error> {
-        let agent = &self.0;
-        let opened = agent.place.open(within).and_then(|socket| agent.begin(socket));
-        let mut state = lock(&agent.state);
+        let client = &self.0;
+        let opened = client.place.open(within).and_then(|socket| client.begin(socket));
+        let mut state = lock(&client.state);
         state.outcome = opened.as_ref().err().map(again);
         // For those who give up waiting for it.
         if state.failure.is_some() && state.outcome.is_some() {

@@ -13,11 +13,11 @@ use tonic::{Code, Status};
 
 use super::again::REFUSED;
 use super::conversation::Parts;
-use super::{Agent, Connected, Event, Linked, OUTGOING, Offer, Reloaded, Tracked, Waiting};
+use super::{Client, Connected, Event, Linked, OUTGOING, Offer, Reloaded, Tracked, Waiting};
 use crate::error::Error;
 use crate::lock::lock;
 
-impl Agent {
+impl Client {
     pub(super) fn take(self: &Arc<Self>, message: Message, parts: Parts) {
         match message {
             Message::Session(SessionMessage::Refused { request, code, text }) => {

@@ -1,0 +1,297 @@
+//! Stubs for `.proto` files: those of tonic, whose unary calls take a shorter way where the client's channel
+//! is a `partywall::Channel` and the server a `partywall::Server`.
+//!
+//! In `build.rs`, in place of tonic-prost-build:
+//!
+//! ```no_run
+//! fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     partywall_build::compile_protos("proto/greeter.proto")?;
+//!     Ok(())
+//! }
+//! ```
+//!
+//! The crate that includes the stubs depends on `partywall`, `tonic`, `prost` and `tonic-prost`. Modules,
+//! types, traits and signatures are those of tonic-prost-build: services and callers compile as they are. The
+//! stubs work over other transports as tonic's do. `.proto` files are compiled by protox: there is no protoc.
+//!
+//! # How
+//!
+//! tonic-prost-build generates. What it has made is changed in three places, for methods without streams and
+//! with prost's codec:
+//!
+//! ```text
+//! a client's field    tonic::client::Grpc<T>     ->  partywall::stubs::Grpc<T>
+//! a client's method   self.inner.unary(..)       ->  self.inner.call(&METHOD, ..)
+//! a server            impl Service for ..Server  ->  partywall::stubs::Generated, its table of methods
+//! ```
+
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use prost::Message as _;
+pub use prost_build::Config;
+
+mod native;
+
+/// Compiles one file with its directory as where imports are looked for.
+///
+/// # Errors
+/// As [`Builder::compile_protos`].
+pub fn compile_protos(proto: impl AsRef<Path>) -> io::Result<()> {
+    let proto = proto.as_ref();
+    let directory = proto.parent().filter(|directory| !directory.as_os_str().is_empty());
+    configure().compile_protos(&[proto], &[directory.unwrap_or(Path::new("."))])
+}
+
+/// Settings, which are those of tonic-prost-build.
+pub fn configure() -> Builder {
+    Builder {
+        tonic: tonic_prost_build::configure(),
+        client: true,
+        server: true,
+        own_codec: false,
+        descriptors: None,
+        out_dir: None,
+        compiles: true,
+    }
+}
+
+/// Generates stubs. Its settings mean what they mean in [`tonic_prost_build::Builder`].
+#[derive(Clone, Debug)]
+pub struct Builder {
+    tonic: tonic_prost_build::Builder,
+    client: bool,
+    server: bool,
+    /// Another codec than prost's.
+    own_codec: bool,
+    descriptors: Option<PathBuf>,
+    out_dir: Option<PathBuf>,
+    /// Files are compiled, not read as descriptors.
+    compiles: bool,
+}
+
+/// Settings that are handed on as they are.
+macro_rules! handed_on {
+    ($($(#[$doc:meta])* $name:ident ( $($argument:ident : $type:ty),* );)*) => {$(
+        $(#[$doc])*
+        #[must_use]
+        pub fn $name(mut self, $($argument: $type),*) -> Self {
+            self.tonic = self.tonic.$name($($argument),*);
+            self
+        }
+    )*};
+}
+
+impl Builder {
+    handed_on! {
+        /// Whether clients have `connect`, over tonic's own transport.
+        build_transport(enable: bool);
+        /// Takes the types of a package from elsewhere.
+        extern_path(proto_path: impl AsRef<str>, rust_path: impl AsRef<str>);
+        /// An attribute of fields.
+        field_attribute(path: impl AsRef<str>, attribute: impl AsRef<str>);
+        /// An attribute of messages.
+        message_attribute(path: impl AsRef<str>, attribute: impl AsRef<str>);
+        /// An attribute of enumerations.
+        enum_attribute(path: impl AsRef<str>, attribute: impl AsRef<str>);
+        /// An attribute of messages, enumerations and one-ofs.
+        type_attribute(path: impl AsRef<str>, attribute: impl AsRef<str>);
+        /// Boxes a field.
+        boxed(path: impl AsRef<str>);
+        /// Makes a map a `BTreeMap`.
+        btree_map(path: impl AsRef<str>);
+        /// Makes a field of bytes a `Bytes`.
+        bytes(path: impl AsRef<str>);
+        /// An attribute of the module of a server.
+        server_mod_attribute(path: impl AsRef<str>, attribute: impl AsRef<str>);
+        /// An attribute of a server.
+        server_attribute(path: impl AsRef<str>, attribute: impl AsRef<str>);
+        /// An attribute of the trait of a service.
+        trait_attribute(path: impl AsRef<str>, attribute: impl AsRef<str>);
+        /// An attribute of the module of a client.
+        client_mod_attribute(path: impl AsRef<str>, attribute: impl AsRef<str>);
+        /// An attribute of a client.
+        client_attribute(path: impl AsRef<str>, attribute: impl AsRef<str>);
+        /// Where the messages are, as the modules of the stubs see it.
+        proto_path(proto_path: impl AsRef<str>);
+        /// Compiles Google's well-known types, instead of taking those of prost-types.
+        compile_well_known_types(enable: bool);
+        /// Takes Rust's own types for the wrappers among the well-known types.
+        with_extended_rust_types(enable: bool);
+        /// Whether the names of packages are part of paths.
+        emit_package(enable: bool);
+        /// Writes a file that includes all others.
+        include_file(path: impl AsRef<Path>);
+        /// Whether cargo is told to run the script again when a file has changed.
+        emit_rerun_if_changed(enable: bool);
+        /// Methods of a service take `Arc<Self>`.
+        use_arc_self(enable: bool);
+        /// Methods of a service have bodies that answer UNIMPLEMENTED.
+        generate_default_stubs(enable: bool);
+    }
+
+    /// Whether there are clients.
+    #[must_use]
+    pub fn build_client(mut self, enable: bool) -> Self {
+        self.client = enable;
+        self
+    }
+
+    /// Whether there are servers.
+    #[must_use]
+    pub fn build_server(mut self, enable: bool) -> Self {
+        self.server = enable;
+        self
+    }
+
+    /// Where what is generated goes: `OUT_DIR` unless set.
+    #[must_use]
+    pub fn out_dir(mut self, out_dir: impl AsRef<Path>) -> Self {
+        self.out_dir = Some(out_dir.as_ref().to_owned());
+        self.tonic = self.tonic.out_dir(out_dir);
+        self
+    }
+
+    /// Writes the descriptors of the files, for reflection.
+    #[must_use]
+    pub fn file_descriptor_set_path(mut self, path: impl AsRef<Path>) -> Self {
+        self.descriptors = Some(path.as_ref().to_owned());
+        self
+    }
+
+    /// Reads the descriptors at [`Builder::file_descriptor_set_path`] instead of compiling files.
+    #[must_use]
+    pub fn skip_protoc_run(mut self) -> Self {
+        self.compiles = false;
+        self
+    }
+
+    /// Another codec than prost's. Its calls all go the ordinary way.
+    #[must_use]
+    pub fn codec_path(mut self, path: impl AsRef<str>) -> Self {
+        self.own_codec = true;
+        self.tonic = self.tonic.codec_path(path);
+        self
+    }
+
+    /// Leaves out comments of services and methods.
+    #[must_use]
+    pub fn disable_comments<I, S>(mut self, path: I) -> Self
+    where
+        I: IntoIterator<Item = S>,
+        S: AsRef<str>,
+    {
+        self.tonic = self.tonic.disable_comments(path);
+        self
+    }
+
+    /// Leaves out `Debug` of messages.
+    #[must_use]
+    pub fn skip_debug<I, S>(mut self, paths: I) -> Self
+    where
+        I: IntoIterator<Item = S>,
+        S: AsRef<str>,
+    {
+        self.tonic = self.tonic.skip_debug(paths);
+        self
+    }
+
+    /// Has no effect: the files are compiled by protox.
+    #[must_use]
+    pub fn protoc_arg(self, arg: impl AsRef<str>) -> Self {
+        println!("cargo:warning=partywall-build uses no protoc: `{}` has no effect", arg.as_ref());
+        self
+    }
+
+    /// Compiles these files, whose imports are looked for in these directories.
+    ///
+    /// # Errors
+    /// With the file, the line and the reason when one cannot be compiled; when nothing can be written.
+    pub fn compile_protos<P: AsRef<Path>>(self, protos: &[P], includes: &[P]) -> io::Result<()> {
+        self.compile_with_config(Config::new(), protos, includes)
+    }
+
+    /// As [`Builder::compile_protos`], with settings of prost's own.
+    ///
+    /// # Errors
+    /// As [`Builder::compile_protos`].
+    pub fn compile_with_config<P: AsRef<Path>>(
+        mut self,
+        config: Config,
+        protos: &[P],
+        includes: &[P],
+    ) -> io::Result<()> {
+        if self.compiles {
+            let mut compiler = protox::Compiler::new(includes).map_err(io::Error::other)?;
+            compiler.include_source_info(true).include_imports(true);
+            compiler.open_files(protos).map_err(|error| {
+                io::Error::new(io::ErrorKind::InvalidInput, format!("{error:?}"))
+            })?;
+            let path = self.descriptors()?;
+            std::fs::write(&path, compiler.encode_file_descriptor_set())?;
+            self.descriptors = Some(path);
+        }
+        self.generate(config, protos, includes)
+    }
+
+    /// Generates from descriptors.
+    ///
+    /// # Errors
+    /// When nothing can be written.
+    pub fn compile_fds(self, fds: tonic_prost_build::FileDescriptorSet) -> io::Result<()> {
+        self.compile_fds_with_config(fds, Config::new())
+    }
+
+    /// As [`Builder::compile_fds`], with settings of prost's own.
+    ///
+    /// # Errors
+    /// When nothing can be written.
+    pub fn compile_fds_with_config(
+        mut self,
+        fds: tonic_prost_build::FileDescriptorSet,
+        config: Config,
+    ) -> io::Result<()> {
+        let path = self.descriptors()?;
+        std::fs::write(&path, fds.encode_to_vec())?;
+        self.descriptors = Some(path);
+        self.generate::<&Path>(config, &[], &[])
+    }
+
+    /// Where the descriptors are.
+    fn descriptors(&self) -> io::Result<PathBuf> {
+        if let Some(path) = &self.descriptors {
+            return Ok(path.clone());
+        }
+        let out_dir = self.out_dir.clone().map(PathBuf::into_os_string);
+        let out_dir: Option<OsString> = out_dir.or_else(|| std::env::var_os("OUT_DIR"));
+        let out_dir = out_dir.ok_or_else(|| {
+            let text = "there is no OUT_DIR; remedy: call this in build.rs, or set `out_dir`";
+            io::Error::new(io::ErrorKind::NotFound, text)
+        })?;
+        Ok(Path::new(&out_dir).join("partywall-descriptors.bin"))
+    }
+
+    fn generate<P: AsRef<Path>>(
+        self,
+        mut config: Config,
+        protos: &[P],
+        includes: &[P],
+    ) -> io::Result<()> {
+        let Self { mut tonic, client, server, own_codec, descriptors, .. } = self;
+        if let Some(path) = descriptors {
+            tonic = tonic.file_descriptor_set_path(path);
+        }
+        let services = tonic.clone().build_client(client).build_server(server);
+        if client || server {
+            let services = services.service_generator();
+            config.service_generator(match own_codec {
+                false => Box::new(native::Generator(services)),
+                true => services,
+            });
+        }
+        // tonic's builder sets no generator of its own then.
+        let tonic = tonic.build_client(false).build_server(false).skip_protoc_run();
+        tonic.compile_with_config(config, protos, includes)
+    }
+}

@@ -1,0 +1,184 @@
+//! The way of their own that unary calls have, in what tonic-prost-build has generated.
+
+use prost_build::{Method, Service, ServiceGenerator};
+use quote::{ToTokens as _, format_ident, quote};
+use syn::visit_mut::{self, VisitMut};
+use syn::{FnArg, ImplItem, ImplItemFn, Item, ItemImpl, ItemMod, TraitItem, parse_quote};
+
+/// Generates services by another generator, and changes what that has made.
+pub(crate) struct Generator(pub(crate) Box<dyn ServiceGenerator>);
+
+impl ServiceGenerator for Generator {
+    fn generate(&mut self, service: Service, buf: &mut String) {
+        let mut text = String::new();
+        let described = Described::new(&service);
+        self.0.generate(service, &mut text);
+        let mut file = syn::parse_file(&text).expect("tonic-prost-build generates Rust");
+        for item in &mut file.items {
+            let Item::Mod(module) = item else { continue };
+            let name = module.ident.to_string();
+            if name.ends_with("_client") {
+                described.change_client(module);
+            } else if name.ends_with("_server") {
+                described.change_server(module);
+            }
+        }
+        buf.push_str(&prettyplease::unparse(&file));
+    }
+
+    fn finalize(&mut self, buf: &mut String) {
+        self.0.finalize(buf);
+    }
+
+    fn finalize_package(&mut self, package: &str, buf: &mut String) {
+        self.0.finalize_package(package, buf);
+    }
+}
+
+/// A service as its descriptor has it.
+struct Described {
+    /// Its trait, and the beginning of the names of its types.
+    ident: String,
+    /// With its package, as in paths.
+    name: String,
+    /// Without streams.
+    unary: Vec<Method>,
+}
+
+impl Described {
+    fn new(service: &Service) -> Self {
+        let Service { name, proto_name, package, .. } = service;
+        let dot = if package.is_empty() { "" } else { "." };
+        let unary = service.methods.iter();
+        let unary = unary.filter(|method| !method.client_streaming && !method.server_streaming);
+        Self {
+            ident: name.clone(),
+            name: format!("{package}{dot}{proto_name}"),
+            unary: unary.cloned().collect(),
+        }
+    }
+
+    fn path(&self, method: &Method) -> String {
+        format!("/{}/{}", self.name, method.proto_name)
+    }
+
+    fn change_client(&self, module: &mut ItemMod) {
+        visit_mut::visit_item_mod_mut(&mut Clients, module);
+        for function in functions(module, |_| true) {
+            let Some(method) = self.unary.iter().find(|m| function.sig.ident == ident_of(m)) else {
+                continue;
+            };
+            let (service, name, path) = (&self.name, &method.proto_name, self.path(method));
+            function.block = parse_quote!({
+                static METHOD: partywall::stubs::Method =
+                    partywall::stubs::Method::new(#service, #name, #path);
+                self.inner.call(&METHOD, request.into_request()).await
+            });
+        }
+    }
+
+    fn change_server(&self, module: &mut ItemMod) {
+        if self.unary.is_empty() {
+            return;
+        }
+        let server = format_ident!("{}Server", self.ident);
+        let is_service = |implementation: &ItemImpl| {
+            let name = implementation.trait_.as_ref().and_then(|(_, path, _)| path.segments.last());
+            name.is_some_and(|segment| segment.ident == "Service")
+        };
+        for function in functions(module, is_service) {
+            if function.sig.ident == "call" {
+                function.block.stmts.insert(0, parse_quote!(partywall::stubs::offer(&req, self);));
+            }
+        }
+        let service = format_ident!("{}", self.ident);
+        let by_arc = takes_arc(module, &self.ident);
+        let entries = self.unary.iter().map(|method| {
+            let (path, ident) = (self.path(method), ident_of(method));
+            let own = if by_arc { quote!(inner) } else { quote!(&inner) };
+            quote! {
+                partywall::stubs::entry(#path, settings, {
+                    let inner = Arc::clone(&self.inner);
+                    move |request| {
+                        let inner = Arc::clone(&inner);
+                        async move { <T as #service>::#ident(#own, request).await }
+                    }
+                })
+            }
+        });
+        let table: ItemImpl = parse_quote! {
+            impl<T: #service> partywall::stubs::Generated for #server<T> {
+                fn table(&self) -> Vec<partywall::stubs::Entry> {
+                    let settings = partywall::stubs::Settings {
+                        decoded: self.max_decoding_message_size,
+                        encoded: self.max_encoding_message_size,
+                    };
+                    vec![#(#entries),*]
+                }
+            }
+        };
+        if let Some((_, items)) = &mut module.content {
+            items.push(table.into());
+        }
+    }
+}
+
+/// The name of a method as Rust has it, which may be a keyword.
+fn ident_of(method: &Method) -> syn::Ident {
+    match method.name.strip_prefix("r#") {
+        Some(name) => syn::Ident::new_raw(name, proc_macro2::Span::call_site()),
+        None => format_ident!("{}", method.name),
+    }
+}
+
+/// The functions of those implementations.
+fn functions(
+    module: &mut ItemMod,
+    wanted: impl Fn(&ItemImpl) -> bool,
+) -> impl Iterator<Item = &mut ImplItemFn> {
+    let items = module.content.iter_mut().flat_map(|(_, items)| items);
+    let implementations = items.filter_map(move |item| match item {
+        Item::Impl(implementation) if wanted(implementation) => Some(implementation),
+        _ => None,
+    });
+    implementations.flat_map(|implementation| &mut implementation.items).filter_map(|item| {
+        match item {
+            ImplItem::Fn(function) => Some(function),
+            _ => None,
+        }
+    })
+}
+
+/// Whether the methods of a service's trait take it as an `Arc`.
+fn takes_arc(module: &ItemMod, service: &str) -> bool {
+    let items = module.content.iter().flat_map(|(_, items)| items);
+    items
+        .filter_map(|item| match item {
+            Item::Trait(described) if described.ident == service => Some(described),
+            _ => None,
+        })
+        .flat_map(|described| &described.items)
+        .any(|item| match item {
+            TraitItem::Fn(function) => {
+                matches!(function.sig.inputs.first(), Some(FnArg::Receiver(own)) if own.colon_token.is_some())
+            }
+            _ => false,
+        })
+}
+
+/// Puts our client in the place of tonic's.
+struct Clients;
+
+impl VisitMut for Clients {
+    fn visit_path_mut(&mut self, path: &mut syn::Path) {
+        let names: Vec<_> = path.segments.iter().map(|segment| segment.ident.to_string()).collect();
+        let is_grpc =
+            |names: &[String]| names.starts_with(&["tonic", "client", "Grpc"].map(String::from));
+        if is_grpc(&names) {
+            let rest = path.segments.iter().skip(3);
+            let arguments = path.segments[2].arguments.to_token_stream();
+            *path = parse_quote!(partywall::stubs::Grpc #arguments #(:: #rest)*);
+        }
+        visit_mut::visit_path_mut(self, path);
+    }
+}

@@ -1,0 +1,103 @@
+//! What control records mean.
+
+use partywall_abi::frame::{self, Limits};
+use partywall_abi::limits;
+
+use super::{Connection, Drain};
+use crate::error::{Error, Rule};
+use crate::event::Event;
+
+impl<T: Default> Connection<T> {
+    pub(super) fn on_reset<'a>(
+        &mut self,
+        number: u32,
+        payload: &'a [u8],
+    ) -> Result<Event<'a>, Error> {
+        let (code, text) = frame::decode_reset(payload)?;
+        if number == 0 {
+            return Err(Rule::WrongStream(number).into());
+        }
+        let Some(key) = self.find(number) else { return Ok(Event::Nothing) };
+        self.close(key);
+        Ok(Event::Reset { key, code, text })
+    }
+
+    pub(super) fn on_window<'a>(
+        &mut self,
+        number: u32,
+        payload: &[u8],
+    ) -> Result<Event<'a>, Error> {
+        let credit = frame::decode_window(payload)?;
+        if number == 0 {
+            self.credit.add(credit)?;
+            return Ok(Event::LinkCredit);
+        }
+        let Some(key) = self.find(number) else { return Ok(Event::Nothing) };
+        self.stream(key).send.add(credit)?;
+        Ok(Event::StreamCredit(key))
+    }
+
+    pub(super) fn on_room<'a>(&mut self, number: u32, payload: &[u8]) -> Result<Event<'a>, Error> {
+        let until = frame::decode_room(payload)?;
+        if number == 0 {
+            return Err(Rule::WrongStream(number).into());
+        }
+        let Some(key) = self.find(number) else { return Ok(Event::Nothing) };
+        self.stream(key).send.room(until)?;
+        Ok(Event::StreamCredit(key))
+    }
+
+    pub(super) fn on_limits<'a>(
+        &mut self,
+        number: u32,
+        payload: &[u8],
+    ) -> Result<Event<'a>, Error> {
+        let limits = Limits::decode(payload)?;
+        if !self.caller {
+            return Err(Rule::WrongSide.into());
+        }
+        if number != 0 {
+            return Err(Rule::WrongStream(number).into());
+        }
+        if std::mem::replace(&mut self.limited, true) {
+            return Err(Rule::SecondLimits.into());
+        }
+        self.places = limits.streams as usize;
+        self.credit.widen(limits.window);
+        Ok(Event::Limits)
+    }
+
+    pub(super) fn on_method<'a>(
+        &mut self,
+        number: u32,
+        payload: &'a [u8],
+    ) -> Result<Event<'a>, Error> {
+        let path = frame::decode_method(payload)?;
+        if self.caller {
+            return Err(Rule::WrongSide.into());
+        }
+        if number != u32::from(self.methods) || number == limits::METHODS {
+            return Err(Rule::MethodNumber(number).into());
+        }
+        self.methods += 1;
+        Ok(Event::Method { path })
+    }
+
+    pub(super) fn on_drain<'a>(&mut self, number: u32) -> Result<Event<'a>, Error> {
+        if number != 0 {
+            return Err(Rule::WrongStream(number).into());
+        }
+        if !self.caller {
+            if self.drain == Drain::No {
+                return Err(Rule::DrainNotAsked.into());
+            }
+            self.drain = Drain::Acknowledged;
+            return Ok(Event::Drained);
+        }
+        if self.drain == Drain::No {
+            self.drain = Drain::Refusing;
+            self.acknowledge();
+        }
+        Ok(Event::Draining)
+    }
+}

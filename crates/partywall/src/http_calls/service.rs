@@ -1,0 +1,304 @@
+//! The service's side: requests made of what comes in, and responses to send.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, ready};
+
+use bytes::{BufMut, Bytes};
+use http::HeaderMap;
+use http_body::{Body as _, Frame};
+use partywall_shm::slot::SlotBuf;
+use tonic::body::Body;
+use tonic::{Code, Status};
+
+use super::Received;
+use crate::dispatch::{self, HttpDispatch, Services};
+use crate::link::sender::Source;
+use crate::link::service::{Data, Dispatch, Incoming};
+use crate::link::whole::Whole;
+use crate::peer::Deadline;
+use crate::server::Routes;
+use crate::stubs::{self, Answering, Call, Entry, Offer, Slot};
+use crate::telemetry;
+use crate::wire;
+
+/// Answers the calls of a link by a service of HTTP, and those that its generated services know by these.
+pub(crate) struct HttpCalls {
+    dispatch: Arc<dyn HttpDispatch>,
+    bare: Option<Routes>,
+}
+
+impl HttpCalls {
+    /// For one more link.
+    pub(crate) fn of(services: &Services) -> Self {
+        Self { dispatch: services.for_one(), bare: services.bare().cloned() }
+    }
+
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn alone(dispatch: Arc<dyn HttpDispatch>) -> Self {
+        Self { dispatch, bare: None }
+    }
+}
+
+/// What a path names.
+pub(crate) struct Method {
+    /// That of its requests.
+    uri: http::Uri,
+    /// Where its service puts its table, if it may.
+    table: Option<Arc<Slot>>,
+    /// The method in that, once it is there.
+    entry: OnceLock<Option<Arc<Entry>>>,
+}
+
+impl Method {
+    /// The way of its own of a call, if there is one.
+    #[inline]
+    fn entry(&self) -> Option<&Arc<Entry>> {
+        let table = self.table.as_ref()?;
+        if let Some(entry) = self.entry.get() {
+            return entry.as_ref();
+        }
+        if !table.is_settled() {
+            return None;
+        }
+        self.entry.get_or_init(|| table.entry(self.uri.path())).as_ref()
+    }
+}
+
+/// Names of metadata by which a request is none for a table.
+const ORDINARY: [&[u8]; 3] = [b"content-type", b"grpc-accept-encoding", b"grpc-encoding"];
+
+impl Dispatch for HttpCalls {
+    type Method = Method;
+    type Handler = Handler;
+
+    fn method(&self, path: &str) -> Option<Method> {
+        // What has more than a path in it is none.
+        let uri = path.parse::<http::Uri>().ok().filter(|uri| uri.path() == path)?;
+        let table = self.bare.as_ref().and_then(|routes| routes.table(path)).cloned();
+        Some(Method { uri, table, entry: OnceLock::new() })
+    }
+
+    fn call(&self, incoming: Incoming<'_, Method>) -> Handler {
+        let Incoming { method, peer, metadata, timeout, deadline, data } = incoming;
+        let mut uri = method.uri.clone();
+        let headers = wire::request_headers(timeout, &metadata, &mut uri);
+        let entry =
+            method.entry().filter(|_| metadata.iter().all(|(name, _)| !ORDINARY.contains(&name)));
+        let body = match (data, entry) {
+            (Data::Whole(data), Some(entry)) if data.data().is_some_and(stubs::is_sole) => {
+                let bytes = data.data().map_or(0, Bytes::len);
+                let told = telemetry::served(method.uri.path(), deadline, &peer, bytes);
+                let answering = entry.begin(Call { data, headers, peer, deadline });
+                return Handler::Native(Some(Native { answering, told }));
+            }
+            (Data::Whole(data), _) => Body::new(WholeBody(data)),
+            (Data::Stream(receiver), _) => Body::new(Received(receiver)),
+        };
+        let mut request = http::Request::new(body);
+        *request.method_mut() = http::Method::POST;
+        *request.version_mut() = http::Version::HTTP_2;
+        *request.headers_mut() = headers;
+        *request.uri_mut() = uri;
+        request.extensions_mut().insert(peer);
+        if let Some(at) = deadline {
+            request.extensions_mut().insert(Deadline(at));
+        }
+        let offered = method.table.as_ref().filter(|table| !table.is_settled()).cloned();
+        if let Some(table) = &offered {
+            request.extensions_mut().insert(Offer(Arc::clone(table)));
+        }
+        Handler::Http(self.dispatch.call(request), offered)
+    }
+}
+
+/// A handler at work.
+pub(crate) enum Handler {
+    /// With the table that its request has offered to fill.
+    Http(dispatch::Answer, Option<Arc<Slot>>),
+    Native(Option<Native>),
+}
+
+/// A handler in the table of a generated service.
+pub(crate) struct Native {
+    answering: Pin<Box<dyn Answering>>,
+    told: Option<Arc<telemetry::Call>>,
+}
+
+impl Future for Handler {
+    type Output = Answer;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Answer> {
+        match &mut *self {
+            Self::Http(handler, offered) => {
+                let response = ready!(handler.as_mut().poll(cx));
+                if let Some(table) = offered.take() {
+                    table.settle();
+                }
+                Poll::Ready(Answer::Http(HttpAnswer::new(response)))
+            }
+            Self::Native(handler) => {
+                let native = handler.as_mut().expect("polled after the end");
+                let mut poll = || native.answering.as_mut().poll_answer(cx);
+                ready!(match &native.told {
+                    None => poll(),
+                    Some(told) => told.guarded(poll),
+                });
+                Poll::Ready(Answer::Native(handler.take().expect("it was there")))
+            }
+        }
+    }
+}
+
+/// An answer on its way.
+pub(crate) enum Answer {
+    Http(HttpAnswer),
+    Native(Native),
+}
+
+impl Source for Answer {
+    fn method(&self) -> Option<&str> {
+        None
+    }
+
+    fn has_head(&self) -> bool {
+        match self {
+            Self::Http(answer) => answer.head.is_some(),
+            Self::Native(native) => native.answering.has_head(),
+        }
+    }
+
+    fn write_head(&self, block: &mut Vec<u8>) -> Result<(), Status> {
+        match self {
+            Self::Http(answer) => answer.write_head(block),
+            Self::Native(native) => native.answering.write_head(block),
+        }
+    }
+
+    fn head_sent(&mut self) {
+        match self {
+            Self::Http(answer) => answer.head = None,
+            // It is sent with its message, or just before.
+            Self::Native(_) => {}
+        }
+    }
+
+    fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Status>>> {
+        match self {
+            Self::Http(answer) => answer.poll_data(cx),
+            Self::Native(native) => {
+                let data = native.answering.as_mut().take_data();
+                if let (Some(told), Some(Ok(data))) = (&native.told, &data) {
+                    told.answered_with(data.len());
+                }
+                Poll::Ready(data)
+            }
+        }
+    }
+
+    fn whole(&self) -> Option<usize> {
+        match self {
+            Self::Http(_) => None,
+            Self::Native(native) => native.answering.whole(),
+        }
+    }
+
+    fn write_whole(&mut self, out: &mut SlotBuf<'_>) -> Result<(), Status> {
+        match self {
+            Self::Http(_) => unreachable!("it has no data that are whole"),
+            Self::Native(native) => {
+                if let Some(told) = &native.told {
+                    told.answered_with(out.remaining_mut());
+                }
+                native.answering.write_whole(out)
+            }
+        }
+    }
+
+    fn write_trailers(&self, block: &mut Vec<u8>) -> u8 {
+        match self {
+            Self::Http(answer) => answer.write_trailers(block),
+            Self::Native(native) => {
+                let code = native.answering.write_trailers(block);
+                if let Some(told) = &native.told {
+                    told.end(Code::from_i32(code.into()));
+                }
+                code
+            }
+        }
+    }
+}
+
+/// A response on its way.
+pub(crate) struct HttpAnswer {
+    /// None of a status alone.
+    head: Option<HeaderMap>,
+    body: Body,
+    trailers: Option<HeaderMap>,
+}
+
+impl HttpAnswer {
+    #[inline]
+    fn new(response: http::Response<Body>) -> Self {
+        let has_status = wire::find(response.headers(), &wire::GRPC_STATUS).is_some();
+        if !has_status && response.status() != http::StatusCode::OK {
+            return Self::status(wire::headers_of(&wire::http_status(&response)));
+        }
+        let (parts, body) = response.into_parts();
+        if has_status {
+            // Trailers only: there is no message.
+            return Self::status(parts.headers);
+        }
+        Self { head: Some(parts.headers), body, trailers: None }
+    }
+
+    fn status(trailers: HeaderMap) -> Self {
+        Self { head: None, body: Body::empty(), trailers: Some(trailers) }
+    }
+
+    fn write_head(&self, block: &mut Vec<u8>) -> Result<(), Status> {
+        self.head.as_ref().map_or(Ok(()), |head| wire::write_response_head(block, head))
+    }
+
+    fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Status>>> {
+        Poll::Ready(match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
+            Some(Ok(frame)) => match frame.into_data() {
+                Ok(data) => Some(Ok(data)),
+                Err(frame) => {
+                    self.trailers = frame.into_trailers().ok();
+                    None
+                }
+            },
+            Some(Err(status)) => Some(Err(status)),
+            None => None,
+        })
+    }
+
+    fn write_trailers(&self, block: &mut Vec<u8>) -> u8 {
+        match &self.trailers {
+            Some(trailers) => wire::write_trailers(block, trailers),
+            None => wire::write_status(block, &wire::no_trailers()),
+        }
+    }
+}
+
+/// The body of a request that came at once.
+struct WholeBody(Whole);
+
+impl http_body::Body for WholeBody {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        Poll::Ready(self.0.take().map(|data| Ok(Frame::data(data))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.is_empty()
+    }
+}

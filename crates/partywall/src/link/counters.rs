@@ -1,0 +1,55 @@
+//! What an end of a link counts for the coordinator.
+
+use std::time::Duration;
+
+use partywall_abi::control::LinkStats;
+use partywall_abi::sync::{AtomicU64, Ordering};
+
+#[derive(Default)]
+pub(super) struct Counters {
+    calls: AtomicU64,
+    failed: AtomicU64,
+    denied: AtomicU64,
+    /// Written by whoever comes in through the gate, under the lock of `rx`; so are the next two.
+    visits: AtomicU64,
+    forwards: AtomicU64,
+    inside_ns: AtomicU64,
+}
+
+impl Counters {
+    pub(super) fn called(&self) {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn failed(&self) {
+        self.failed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn denied(&self, calls: usize) {
+        self.denied.fetch_add(calls as u64, Ordering::Relaxed);
+    }
+
+    /// What a caller's thread has done with one record, with `rx` locked.
+    pub(super) fn visited(&self, first: bool, forwards: u64, took: Duration) {
+        // One thread writes at a time: without a locked instruction.
+        let add = |counter: &AtomicU64, more: u64| {
+            counter.store(counter.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
+        };
+        add(&self.visits, first.into());
+        add(&self.forwards, forwards);
+        add(&self.inside_ns, took.as_nanos() as u64);
+    }
+
+    /// What was counted so far, but for bytes.
+    pub(super) fn stats(&self) -> LinkStats {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let mut stats = LinkStats::default();
+        stats.calls = get(&self.calls);
+        stats.failed = get(&self.failed);
+        stats.denied = get(&self.denied);
+        stats.visits = get(&self.visits);
+        stats.forwards = get(&self.forwards);
+        stats.inside_ns = get(&self.inside_ns);
+        stats
+    }
+}

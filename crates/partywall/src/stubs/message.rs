@@ -1,0 +1,87 @@
+//! Messages of gRPC: five bytes of prefix, and what prost makes of a value.
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use prost::Message;
+use tonic::Status;
+
+use crate::wire::PREFIX;
+
+/// tonic's limit of a message that is received.
+const MOST_RECEIVED: usize = 4 << 20;
+
+/// A message to send, whose length is known.
+pub(super) struct Outgoing<M> {
+    message: M,
+    len: u32,
+    is_taken: bool,
+}
+
+impl<M: Message> Outgoing<M> {
+    /// # Errors
+    /// The message is over a limit, as tonic has it.
+    pub(super) fn new(message: M, most: Option<usize>) -> Result<Self, Status> {
+        let len = message.encoded_len();
+        if most.is_some_and(|limit| len > limit) {
+            let limit = most.unwrap_or_default();
+            return Err(Status::out_of_range(format!(
+                "Error, encoded message length too large: found {len} bytes, the limit is: {limit} bytes"
+            )));
+        }
+        let too_long = |_| {
+            let text = format!("Cannot return body with more than 4GB of data but got {len} bytes");
+            Status::resource_exhausted(text)
+        };
+        let len = u32::try_from(len).map_err(too_long)?;
+        Ok(Self { message, len, is_taken: false })
+    }
+
+    /// With its prefix.
+    pub(super) fn len(&self) -> usize {
+        PREFIX + self.len as usize
+    }
+
+    /// # Errors
+    /// It is longer than it has said.
+    #[inline]
+    pub(super) fn encode(&self, out: &mut impl BufMut) -> Result<(), Status> {
+        out.put_u8(0);
+        out.put_u32(self.len);
+        self.message.encode(out).map_err(|error| Status::internal(error.to_string()))
+    }
+
+    /// Its bytes, once: for where it cannot be encoded in place.
+    pub(super) fn take(&mut self) -> Option<Result<Bytes, Status>> {
+        if std::mem::replace(&mut self.is_taken, true) {
+            return None;
+        }
+        let mut out = BytesMut::with_capacity(self.len());
+        Some(self.encode(&mut out).map(|()| out.freeze()))
+    }
+}
+
+/// Whether these data are one message, which is not compressed.
+pub(crate) fn is_sole(data: &Bytes) -> bool {
+    data.first_chunk::<PREFIX>().is_some_and(|prefix| {
+        let [compressed, len @ ..] = *prefix;
+        compressed == 0 && u32::from_be_bytes(len) as usize == data.len() - PREFIX
+    })
+}
+
+/// The message that these data are ([`is_sole`]).
+///
+/// # Errors
+/// It is over the limit or no such message, as tonic has it.
+pub(super) fn decode<M: Message + Default>(
+    mut data: Bytes,
+    most: Option<usize>,
+) -> Result<M, Status> {
+    data.advance(PREFIX);
+    let message = data;
+    let (len, limit) = (message.len(), most.unwrap_or(MOST_RECEIVED));
+    if len > limit {
+        return Err(Status::out_of_range(format!(
+            "Error, decoded message length too large: found {len} bytes, the limit is: {limit} bytes"
+        )));
+    }
+    M::decode(message).map_err(|error| Status::internal(error.to_string()))
+}

@@ -1,0 +1,124 @@
+#![allow(unsafe_code, reason = "a buffer whose bytes lie in an outbox leads there by pointer")]
+//! The payload of a reserved record as a buffer that messages are encoded into.
+//!
+//! The bytes belong to a record that is not published, in memory that this process alone may write.
+//! [`crate::ring::Slot::commit`] publishes no record of which less was written than was reserved.
+
+use std::marker::PhantomData;
+
+use bytes::BufMut;
+use bytes::buf::UninitSlice;
+
+use crate::ring::Slot;
+
+/// What is left of a reserved record. It has room for as many bytes as were reserved and not written.
+pub struct SlotBuf<'a> {
+    /// Where the next bytes go, and how many lie there; then those at the arena's start.
+    at: *mut u8,
+    here: usize,
+    start: *mut u8,
+    there: usize,
+    written: &'a mut usize,
+    _record: PhantomData<&'a mut u8>,
+}
+
+impl<'a> SlotBuf<'a> {
+    pub(crate) fn new(
+        [(at, here), (start, there)]: [(*mut u8, usize); 2],
+        written: &'a mut usize,
+    ) -> Self {
+        Self { at, here, start, there, written, _record: PhantomData }
+    }
+}
+
+// SAFETY: `chunk_mut` is the memory at which the next bytes of the payload lie, and `remaining_mut` how much
+// of that there is.
+unsafe impl BufMut for SlotBuf<'_> {
+    #[inline]
+    fn remaining_mut(&self) -> usize {
+        self.here + self.there
+    }
+
+    #[inline]
+    unsafe fn advance_mut(&mut self, n: usize) {
+        assert!(n <= self.here, "more than the chunk has");
+        // SAFETY: the assertion keeps it within the piece.
+        self.at = unsafe { self.at.add(n) };
+        self.here -= n;
+        *self.written += n;
+        if self.here == 0 {
+            (self.at, self.here, self.there) = (self.start, self.there, 0);
+        }
+    }
+
+    #[inline]
+    fn chunk_mut(&mut self) -> &mut UninitSlice {
+        // SAFETY: `Slot::buffer` has checked that so many bytes lie there in this process's own outbox,
+        // which lives as long as the slot; the borrow of the slot keeps every other access of this process
+        // away, and no other process may write there.
+        unsafe { UninitSlice::from_raw_parts_mut(self.at, self.here) }
+    }
+}
+
+impl Slot<'_> {
+    /// The rest of the payload, to be encoded into.
+    #[inline]
+    pub fn buffer(&mut self) -> SlotBuf<'_> {
+        let pieces = self.pieces();
+        SlotBuf::new(pieces, self.written_mut())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::setup::local_pair;
+    use partywall_abi::layout::{Geometry, INLINE_BYTES};
+
+    #[test]
+    fn what_is_encoded_arrives_wherever_the_record_lies() {
+        let (mut ours, mut theirs) = local_pair(Geometry::new(64, 1 << 14).unwrap()).unwrap();
+        let most = ours.producer.record_bytes();
+        // Short ones, long ones, and all that lie across the arena's end.
+        let lens = [0, 1, INLINE_BYTES, INLINE_BYTES + 1, most / 3, most - 7, most];
+        for round in 0..200_usize {
+            let len = lens[round % lens.len()];
+            let bytes: Vec<_> = (0..len).map(|i| (i * 7 + round) as u8).collect();
+            let head = len.min(3);
+            let mut slot = ours.producer.reserve(len).unwrap().expect("room");
+            slot.write(&bytes[..head]);
+            let mut buffer = slot.buffer();
+            assert_eq!(buffer.remaining_mut(), len - head);
+            for piece in bytes[head..].chunks(11) {
+                match piece {
+                    [byte] => buffer.put_u8(*byte),
+                    piece => buffer.put_slice(piece),
+                }
+            }
+            assert!(!buffer.has_remaining_mut());
+            slot.commit(5, 0, 1);
+            let record = theirs.consumer.peek().unwrap().expect("a record");
+            let mut came = Vec::new();
+            theirs.consumer.read(&mut came);
+            theirs.consumer.release();
+            assert_eq!((record.len as usize, &came), (len, &bytes));
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "less than was reserved")]
+    fn a_record_that_is_not_filled_is_not_published() {
+        let (mut ours, _theirs) = local_pair(Geometry::DEFAULT).unwrap();
+        let mut slot = ours.producer.reserve(100).unwrap().expect("room");
+        slot.buffer().put_slice(&[7; 99]);
+        slot.commit(5, 0, 1);
+    }
+
+    #[test]
+    fn a_buffer_takes_no_more_than_was_reserved() {
+        let (mut ours, _theirs) = local_pair(Geometry::DEFAULT).unwrap();
+        let mut slot = ours.producer.reserve(4).unwrap().expect("room");
+        let more = std::panic::AssertUnwindSafe(|| slot.buffer().put_slice(&[7; 5]));
+        assert!(std::panic::catch_unwind(more).is_err());
+    }
+}
