@@ -9,6 +9,8 @@
 //!        bit 1 TRAILERS  then comes a u32 length and a trailers block (server to client only)
 //!        bit 2 END       the sender sends no more data on this stream
 //!        bit 3 ROOM      the data counts against no window: see [`Kind::Room`]
+//!        bit 4 PLAIN     a whole request or response whose blocks would say the least; they are left out,
+//!                        and a request begins with its method's u16 number instead
 //! the rest of the payload is message data: a piece of gRPC's length-prefixed message stream
 //! ```
 //!
@@ -46,6 +48,8 @@
 //! * [`Kind::Method`] (client to server) gives a method a number, in place of the stream's, by which heads
 //!   may name it from then on. Payload: its path. Numbers are given in turn, from 0 on, and up to
 //!   [`limits::METHODS`].
+//! * PLAIN comes with HEAD and END, from the server with TRAILERS as well, and with no other flag. What is left
+//!   out is: no timeout, status OK, and no metadata. It is sent only to an end that knows [`Kind::Method`].
 //! * [`Kind::Message`]: a whole message, or a piece of one (flag `MORE`), of the raw interface
 //!   that knows no calls.
 
@@ -109,42 +113,108 @@ pub const MORE: u8 = 1;
 /// Timeout field of a call that has none.
 const NO_TIMEOUT: u64 = u64::MAX;
 
-/// The parts of one frame.
+/// Frame flag: the blocks would say the least, and are left out.
+pub const PLAIN: u8 = 16;
+
+/// Flags of a plain request.
+pub const PLAIN_REQUEST: u8 = HEAD | END | PLAIN;
+/// Flags of a plain response.
+pub const PLAIN_RESPONSE: u8 = HEAD | TRAILERS | END | PLAIN;
+
+/// A frame of a request, taken apart.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Frame<'a> {
-    /// The head block.
-    pub head: Option<&'a [u8]>,
-    /// The trailers block.
-    pub trailers: Option<&'a [u8]>,
+pub struct Request<'a> {
+    /// Its head, in the first frame.
+    pub head: Option<RequestHead<'a>>,
     /// Message data, possibly none.
     pub data: &'a [u8],
 }
 
-impl<'a> Frame<'a> {
+impl<'a> Request<'a> {
+    /// What comes before the data of a plain request.
+    pub fn plain(method: u16) -> [u8; 2] {
+        method.to_le_bytes()
+    }
+
     /// Takes a copied payload apart.
     ///
     /// # Errors
-    /// [`DecodeError`] when a flag has no meaning or a block is longer than it may be.
+    /// [`DecodeError`] when a flag has no meaning here or a block cannot be read.
     #[inline]
     pub fn decode(flags: u8, payload: &'a [u8]) -> Result<Self, DecodeError> {
-        if flags & !(HEAD | TRAILERS | END | ROOM) != 0 {
-            return Err(DecodeError::Value { field: "frame flags", found: flags.into() });
-        }
         let mut r = Reader::new(payload);
-        let mut block = |flag, field| -> Result<Option<&'a [u8]>, DecodeError> {
-            if flags & flag == 0 {
-                return Ok(None);
-            }
-            let found = r.u32(field)? as usize;
-            if found > limits::HEAD_BYTES {
-                return Err(DecodeError::TooLarge { field, found, limit: limits::HEAD_BYTES });
-            }
-            r.raw(field, found).map(Some)
+        let head = if flags == PLAIN_REQUEST {
+            let method = MethodName::Number(r.u16("method number")?);
+            Some(RequestHead { timeout: None, method, metadata: Metadata::NONE })
+        } else {
+            check_flags(flags, HEAD | END | ROOM)?;
+            block(&mut r, flags & HEAD, "head length")?.map(RequestHead::decode).transpose()?
         };
-        let head = block(HEAD, "head length")?;
-        let trailers = block(TRAILERS, "trailers length")?;
-        Ok(Self { head, trailers, data: r.rest() })
+        Ok(Self { head, data: r.rest() })
     }
+}
+
+/// A frame of a response, taken apart.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Response<'a> {
+    /// The metadata of its head.
+    pub head: Option<Metadata<'a>>,
+    /// Its trailers, in the last frame.
+    pub trailers: Option<Trailers<'a>>,
+    /// Message data, possibly none.
+    pub data: &'a [u8],
+}
+
+impl<'a> Response<'a> {
+    /// Takes a copied payload apart.
+    ///
+    /// # Errors
+    /// [`DecodeError`] when a flag has no meaning here or a block cannot be read.
+    #[inline]
+    pub fn decode(flags: u8, payload: &'a [u8]) -> Result<Self, DecodeError> {
+        if flags == PLAIN_RESPONSE {
+            let trailers = Trailers { code: 0, metadata: Metadata::NONE };
+            return Ok(Self {
+                head: Some(Metadata::NONE),
+                trailers: Some(trailers),
+                data: payload,
+            });
+        }
+        check_flags(flags, HEAD | TRAILERS | END | ROOM)?;
+        let mut r = Reader::new(payload);
+        let head = block(&mut r, flags & HEAD, "head length")?;
+        let trailers = block(&mut r, flags & TRAILERS, "trailers length")?;
+        Ok(Self {
+            head: head.map(ResponseHead::decode).transpose()?,
+            trailers: trailers.map(Trailers::decode).transpose()?,
+            data: r.rest(),
+        })
+    }
+}
+
+#[inline]
+fn check_flags(flags: u8, known: u8) -> Result<(), DecodeError> {
+    match flags & !known {
+        0 => Ok(()),
+        _ => Err(DecodeError::Value { field: "frame flags", found: flags.into() }),
+    }
+}
+
+/// Takes a block with its length in front, if the flag for it is set.
+#[inline]
+fn block<'a>(
+    r: &mut Reader<'a>,
+    flag: u8,
+    field: &'static str,
+) -> Result<Option<&'a [u8]>, DecodeError> {
+    if flag == 0 {
+        return Ok(None);
+    }
+    let found = r.u32(field)? as usize;
+    if found > limits::HEAD_BYTES {
+        return Err(DecodeError::TooLarge { field, found, limit: limits::HEAD_BYTES });
+    }
+    r.raw(field, found).map(Some)
 }
 
 /// Writes a block of at most [`limits::HEAD_BYTES`] with its length in front.
@@ -374,6 +444,9 @@ pub struct Metadata<'a> {
 }
 
 impl<'a> Metadata<'a> {
+    /// No entries.
+    const NONE: Self = Self { bytes: &[], entries: 0 };
+
     fn decode(mut r: Reader<'a>) -> Result<Self, DecodeError> {
         let entries = r.u16("metadata count")?;
         if usize::from(entries) > limits::METADATA_ENTRIES {
@@ -548,25 +621,54 @@ mod tests {
         })
         .unwrap();
         payload.extend_from_slice(b"data");
-        let s = Frame::decode(HEAD | END, &payload).unwrap();
-        let head = RequestHead::decode(s.head.unwrap()).unwrap();
+        let frame = Request::decode(HEAD | END, &payload).unwrap();
+        let head = frame.head.unwrap();
         assert_eq!(head.timeout, Some(Duration::from_nanos(5)));
-        assert_eq!((head.method, s.data), (MethodName::Path("/a.B/C"), &b"data"[..]));
+        assert_eq!((head.method, frame.data), (MethodName::Path("/a.B/C"), &b"data"[..]));
         assert_eq!(head.metadata.iter().collect::<Vec<_>>(), [(&b"x-bin"[..], &b"\x00\xff"[..])]);
+    }
+
+    #[test]
+    fn plain_frames_are_what_blocks_of_the_least_say() {
+        let (mut request, mut response) = (Vec::new(), Vec::new());
+        write_block(&mut request, |out| {
+            RequestHead::write(out, None, MethodName::Number(300), 0);
+        })
+        .unwrap();
+        write_block(&mut response, |out| ResponseHead::write(out, 0)).unwrap();
+        write_block(&mut response, |out| Trailers::write(out, 0, 0)).unwrap();
+        let data = |mut block: Vec<u8>| {
+            block.extend_from_slice(b"data");
+            block
+        };
+        let (request, response) = (data(request), data(response));
+        let plain = data(Request::plain(300).to_vec());
+        assert_eq!(Request::decode(PLAIN_REQUEST, &plain), Request::decode(HEAD | END, &request));
+        assert_eq!(
+            Response::decode(PLAIN_RESPONSE, b"data"),
+            Response::decode(HEAD | TRAILERS | END, &response)
+        );
     }
 
     #[test]
     fn refusals_name_the_field() {
         let over = (limits::HEAD_BYTES as u32 + 1).to_le_bytes();
         assert!(matches!(
-            Frame::decode(HEAD, &over),
+            Response::decode(HEAD, &over),
             Err(DecodeError::TooLarge { field: "head length", .. })
         ));
         assert!(matches!(
-            Frame::decode(HEAD, &[9, 0, 0, 0, 1]),
+            Request::decode(HEAD, &[9, 0, 0, 0, 1]),
             Err(DecodeError::Short { field: "head length", .. })
         ));
-        assert!(Frame::decode(16, &[]).is_err());
+        for flags in [32, PLAIN, HEAD | PLAIN, PLAIN_REQUEST | ROOM, PLAIN_RESPONSE] {
+            assert!(Request::decode(flags, &[0; 20]).is_err(), "{flags:#x}");
+        }
+        for flags in [32, PLAIN, HEAD | PLAIN, PLAIN_RESPONSE | ROOM, PLAIN_REQUEST] {
+            assert!(Response::decode(flags, &[0; 20]).is_err(), "{flags:#x}");
+        }
+        let short = Err(DecodeError::Short { field: "method number", at: 0 });
+        assert_eq!(Request::decode(PLAIN_REQUEST, &[7]), short);
         for (streams, window) in [
             (0, limits::FIRST_WINDOW),
             (limits::STREAMS_MAX as u32 + 1, limits::FIRST_WINDOW),
@@ -635,8 +737,11 @@ mod tests {
 
         #[test]
         fn no_bytes_panic(flags in any::<u8>(), bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-            if let Ok(s) = Frame::decode(flags, &bytes)
-                && let Some(Ok(h)) = s.head.map(RequestHead::decode) { h.metadata.iter().count(); }
+            if let Ok(Request { head: Some(head), .. }) = Request::decode(flags, &bytes) {
+                head.metadata.iter().count();
+            }
+            let _ = Response::decode(flags, &bytes);
+            let _ = decode_method(&bytes);
             let _ = RequestHead::decode(&bytes);
             let _ = ResponseHead::decode(&bytes);
             let _ = Trailers::decode(&bytes);

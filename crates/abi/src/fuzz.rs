@@ -1,7 +1,7 @@
 //! Bodies of the fuzz targets for the decoders. Each returns whether the bytes were accepted.
 
 use crate::control::{Message, Setup};
-use crate::frame::{Frame, RequestHead, ResponseHead, Trailers, decode_reset, decode_window};
+use crate::frame::{Request, Response, decode_method, decode_reset, decode_room, decode_window};
 
 /// Control messages; what is accepted must encode to the same message.
 ///
@@ -14,20 +14,19 @@ pub fn control(data: &[u8]) -> bool {
     true
 }
 
-/// Segments and the blocks in them.
+/// Frames of both directions, with the blocks in them, and the payloads of control records.
 pub fn frame(data: &[u8]) -> bool {
     let [flags, payload @ ..] = data else { return false };
     let _reset = decode_reset(payload);
     let _window = decode_window(payload);
-    let _response = ResponseHead::decode(payload);
-    let Ok(s) = Frame::decode(*flags, payload) else { return false };
-    let head = s.head.map(RequestHead::decode);
-    let trailers = s.trailers.map(Trailers::decode);
-    match (head, trailers) {
-        (Some(Ok(head)), _) => head.metadata.iter().count() == head.metadata.len(),
-        (None, Some(Ok(t))) => t.metadata.iter().count() == t.metadata.len(),
-        _ => false,
-    }
+    let _room = decode_room(payload);
+    let _method = decode_method(payload);
+    let response = Response::decode(*flags, payload);
+    let request = Request::decode(*flags, payload);
+    let head = request.ok().and_then(|request| request.head).map(|head| head.metadata);
+    let trailers = response.ok().and_then(|response| response.trailers);
+    let metadata = head.or(trailers.map(|trailers| trailers.metadata));
+    metadata.is_some_and(|metadata| metadata.iter().count() == metadata.len())
 }
 
 #[cfg(test)]
@@ -37,7 +36,7 @@ mod tests {
     use partywall_testkit::Random;
 
     use crate::control::{LinkMessage, SessionMessage};
-    use crate::frame::{HEAD, RequestHead, write_block, write_entry};
+    use crate::frame::{HEAD, PLAIN_REQUEST, RequestHead, write_block, write_entry};
     use crate::name::ServiceName;
     use crate::version::{Capabilities, Versions};
 
@@ -70,6 +69,7 @@ mod tests {
             RequestHead::write(out, None, "/a.B/C", 1);
             write_entry(out, b"x-a", b"1");
         });
-        mutate(&[seed], super::frame);
+        let plain = alloc::vec![PLAIN_REQUEST, 3, 0, 7];
+        mutate(&[seed, plain], super::frame);
     }
 }

@@ -1,7 +1,8 @@
 //! Peers that break one rule each, for the tests of whoever drives a [`crate::Connection`].
 
 use partywall_abi::frame::{
-    self, END, HEAD, Kind, Limits, MethodName, ROOM, RequestHead, ResponseHead, TRAILERS, Trailers,
+    self, END, HEAD, Kind, Limits, MethodName, PLAIN, PLAIN_REQUEST, PLAIN_RESPONSE, ROOM,
+    RequestHead, ResponseHead, TRAILERS, Trailers,
 };
 use partywall_abi::limits;
 
@@ -105,6 +106,12 @@ fn numbered(stream: u32, number: u16) -> Sent {
     (Kind::Frame as u8, HEAD | END, stream, payload)
 }
 
+/// A plain request, with a byte of data.
+fn plain(stream: u32, number: u16) -> Sent {
+    let payload = [&frame::Request::plain(number)[..], b"x"].concat();
+    (Kind::Frame as u8, PLAIN_REQUEST, stream, payload)
+}
+
 /// What either side can break.
 fn both() -> Vec<Case> {
     vec![
@@ -118,6 +125,7 @@ fn both() -> Vec<Case> {
         case(Rule::OverCredit, vec![window(0, u32::MAX)]),
         case(None, vec![sent(Kind::Frame, 0x80, 1, b"")]),
         case(None, vec![sent(Kind::Frame, HEAD, 1, &[0xff; 4])]),
+        case(None, vec![sent(Kind::Frame, HEAD | PLAIN, 1, &[0; 9])]),
         case(None, vec![sent(Kind::Window, 0, 0, &[0; 4])]),
         case(None, vec![sent(Kind::Room, 0, 1, &[0; 7])]),
         case(None, vec![sent(Kind::Reset, 0, 1, &[17, 0, 0])]),
@@ -152,6 +160,16 @@ pub fn callers() -> Vec<Case> {
         case(Rule::DrainNotAsked, vec![sent(Kind::Drain, 0, 0, b"")]),
         case(Rule::UnknownMethod(0), vec![numbered(1, 0)]),
         case(Rule::UnknownMethod(1), vec![method(0), numbered(1, 0), numbered(2, 1)]),
+        case(Rule::UnknownMethod(0), vec![plain(1, 0)]),
+        case(
+            Rule::UnknownMethod(limits::METHODS as u16),
+            vec![method(0), plain(1, limits::METHODS as u16)],
+        ),
+        case(Rule::SecondHead, vec![method(0), plain(1, 0), plain(1, 0)]),
+        case(Rule::AfterEnd, vec![method(0), plain(1, 0), sent(Kind::Frame, 0, 1, b"x")]),
+        case(None, vec![method(0), sent(Kind::Frame, PLAIN_REQUEST, 1, &[0])]),
+        case(None, vec![method(0), sent(Kind::Frame, PLAIN_REQUEST | ROOM, 1, &[0; 9])]),
+        case(Rule::WrongSide, vec![method(0), sent(Kind::Frame, PLAIN_RESPONSE, 1, &[0; 9])]),
         case(Rule::MethodNumber(0), vec![method(0), method(0)]),
         case(Rule::MethodNumber(2), vec![method(0), method(2)]),
         case(Rule::MethodNumber(limits::METHODS), (0..=limits::METHODS).map(method).collect()),
@@ -181,6 +199,12 @@ pub fn services() -> Vec<Case> {
         case(Rule::WrongStream(1), vec![limits(1)]),
         case(Rule::SecondHead, vec![answer(HEAD, 1, None), answer(HEAD, 1, None)]),
         case(Rule::WrongSide, vec![method(0)]),
+        case(None, vec![sent(Kind::Frame, PLAIN_REQUEST, 1, &[0; 9])]),
+        case(None, vec![sent(Kind::Frame, PLAIN_RESPONSE | ROOM, 1, &[0; 9])]),
+        case(
+            Rule::SecondHead,
+            vec![answer(HEAD, 1, None), sent(Kind::Frame, PLAIN_RESPONSE, 1, b"x")],
+        ),
         case(Rule::NoHead, vec![answer(0, 1, None)]),
         case(Rule::NoHead, vec![answer(TRAILERS | END, 1, None)]),
         case(Rule::Trailers, vec![answer(HEAD | END, 1, None)]),

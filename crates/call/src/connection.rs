@@ -3,9 +3,8 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use partywall_abi::codec::DecodeError;
 use partywall_abi::frame::{
-    END, Frame, Kind, Limits, Metadata, MethodName, ROOM, RequestHead, ResponseHead, Trailers,
+    self, END, HEAD, Kind, Limits, Metadata, MethodName, ROOM, TRAILERS, Trailers,
 };
 use partywall_abi::limits;
 use partywall_abi::version::Capabilities;
@@ -65,7 +64,7 @@ pub struct Connection<T> {
     window: LinkWindow,
     credit: LinkCredit,
     limited: bool,
-    /// The peer knows [`Kind::Room`], and [`Kind::Method`].
+    /// The peer knows [`Kind::Room`]; and [`Kind::Method`] with plain frames.
     tells_room: bool,
     tells_methods: bool,
     /// Methods that have numbers.
@@ -302,25 +301,19 @@ impl<T: Default> Connection<T> {
         self.open.get(&number).map(|index| Key { index: *index, number })
     }
 
-    /// Takes a frame apart, and its data off the link's window.
+    /// Takes the data of a frame off the link's window; how many bytes count there.
     #[inline]
-    fn frame<'a>(
-        &mut self,
-        flags: u8,
-        number: u32,
-        payload: &'a [u8],
-    ) -> Result<(Frame<'a>, u32), Error> {
-        let frame = Frame::decode(flags, payload)?;
+    fn charge(&mut self, flags: u8, number: u32, data: &[u8]) -> Result<u32, Error> {
         if number == 0 {
             return Err(Rule::WrongStream(number).into());
         }
-        let windowed = if flags & ROOM == 0 { frame.data.len() as u32 } else { 0 };
+        let windowed = if flags & ROOM == 0 { data.len() as u32 } else { 0 };
         if windowed > 0
             && let Some(credit) = self.window.charge(windowed)?
         {
             self.push(Control::Window(0, credit));
         }
-        Ok((frame, windowed))
+        Ok(windowed)
     }
 
     #[inline]
@@ -330,10 +323,11 @@ impl<T: Default> Connection<T> {
         number: u32,
         payload: &'a [u8],
     ) -> Result<Event<'a>, Error> {
-        let (frame, windowed) = self.frame(flags, number, payload)?;
-        if frame.trailers.is_some() {
+        if flags & TRAILERS != 0 {
             return Err(Rule::WrongSide.into());
         }
+        let frame = frame::Request::decode(flags, payload)?;
+        let windowed = self.charge(flags, number, frame.data)?;
         let end = flags & END != 0;
         let Some(head) = frame.head else {
             let Some(key) = self.find(number) else {
@@ -343,7 +337,6 @@ impl<T: Default> Connection<T> {
             };
             return self.part(key, flags, frame.data.len(), (None, None));
         };
-        let head = RequestHead::decode(head)?;
         metadata::check(&head.metadata)?;
         if let MethodName::Number(number) = head.method
             && number >= self.methods
@@ -386,9 +379,12 @@ impl<T: Default> Connection<T> {
         number: u32,
         payload: &'a [u8],
     ) -> Result<Event<'a>, Error> {
-        let (frame, windowed) = self.frame(flags, number, payload)?;
-        let head = frame.head.map(checked_head).transpose()?;
-        let trailers = frame.trailers.map(checked_trailers).transpose()?;
+        let frame = frame::Response::decode(flags, payload)?;
+        let windowed = self.charge(flags, number, frame.data)?;
+        let (head, trailers) = (frame.head, frame.trailers);
+        for metadata in head.iter().chain(trailers.iter().map(|trailers| &trailers.metadata)) {
+            metadata::check(metadata)?;
+        }
         if trailers.is_some() != (flags & END != 0) {
             return Err(Rule::Trailers.into());
         }
@@ -536,6 +532,35 @@ impl<T: Default> Connection<T> {
         true
     }
 
+    /// Opens a call of the caller's whose request is one plain record with so many bytes of data, and spends
+    /// the credit for it; none, and nothing has changed, where that has to wait, and where the service knows
+    /// no plain records.
+    #[inline]
+    pub fn open_whole(&mut self, data: usize) -> Option<Key> {
+        if !self.tells_methods {
+            return None;
+        }
+        let key = self.open().ok()?;
+        if self.send_whole(key, frame::PLAIN_REQUEST, data) {
+            return Some(key);
+        }
+        self.release(key);
+        None
+    }
+
+    /// The same of a service's answer, whose call is over then.
+    #[inline]
+    pub fn answer_whole(&mut self, key: Key, data: usize) -> bool {
+        self.tells_methods && self.send_whole(key, frame::PLAIN_RESPONSE, data)
+    }
+
+    #[inline]
+    fn send_whole(&mut self, key: Key, flags: u8, data: usize) -> bool {
+        let want = Want { head: flags & HEAD != 0, data, end: true, most: usize::MAX };
+        let permit = self.reserve(key, want);
+        permit == Ok(Permit { data, flags: 0 }) && self.commit(key, flags, data)
+    }
+
     /// The control record that is to be sent next.
     ///
     /// # Errors
@@ -630,18 +655,4 @@ impl<T> Connection<T> {
     pub(crate) fn link_window(&self) -> u32 {
         self.window.left()
     }
-}
-
-#[inline]
-fn checked_head(block: &[u8]) -> Result<Metadata<'_>, Error> {
-    let head = ResponseHead::decode(block)?;
-    metadata::check(&head)?;
-    Ok(head)
-}
-
-#[inline]
-fn checked_trailers(block: &[u8]) -> Result<Trailers<'_>, Error> {
-    let trailers = Trailers::decode(block).map_err(|why: DecodeError| Error::from(why))?;
-    metadata::check(&trailers.metadata)?;
-    Ok(trailers)
 }

@@ -4,7 +4,8 @@
 use std::time::Instant;
 
 use partywall_abi::frame::{
-    self, END, HEAD, Kind, Limits, MethodName, RequestHead, ResponseHead, TRAILERS, Trailers,
+    self, END, HEAD, Kind, Limits, MethodName, PLAIN_REQUEST, PLAIN_RESPONSE, RequestHead,
+    ResponseHead, TRAILERS, Trailers,
 };
 use partywall_abi::limits;
 
@@ -57,12 +58,20 @@ pub fn call(data: &[u8]) -> bool {
                 }
             }
             (128..=143, _) if is_caller => {
-                if let Ok(key) = connection.open() {
+                let whole = at > 128;
+                let key = match whole {
+                    true => connection.open_whole(at * 97),
+                    false => connection.open().ok(),
+                };
+                if let Some(key) = key {
                     calls.push(key);
-                    begun.push(false);
+                    begun.push(whole);
                 }
             }
             (128..=143, _) => connection.drain(Instant::now()),
+            (144..=147, Some(key)) if !is_caller && !begun[at % calls.len()] => {
+                begun[at % calls.len()] = connection.answer_whole(key, at * 97);
+            }
             (144..=175, Some(key)) => {
                 let head = !std::mem::replace(&mut begun[at % calls.len()], true);
                 let want = Want { head, data: at * 97, end: at > 128, most: usize::MAX };
@@ -99,6 +108,10 @@ pub fn call(data: &[u8]) -> bool {
 
 /// A frame as an honest peer sends it, and some data.
 fn honest(is_caller: bool, flags: u8, data: &[u8]) -> (u8, u8, Vec<u8>) {
+    if flags & 0xf0 == 0xf0 {
+        let flags = if is_caller { PLAIN_RESPONSE } else { PLAIN_REQUEST };
+        return (Kind::Frame as u8, flags, data.to_vec());
+    }
     let mut flags = flags & (HEAD | END);
     let mut payload = Vec::new();
     if flags & HEAD != 0 {

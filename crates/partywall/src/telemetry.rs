@@ -70,10 +70,17 @@ fn is_on() -> bool {
 #[derive(Clone, Copy)]
 pub(crate) struct HeadDue(pub(crate) Instant);
 
+/// A call of a client's that has begun in another way; in the request's extensions.
+#[derive(Clone)]
+pub(crate) struct Underway(pub(crate) Arc<Call>);
+
 /// A call that a client begins; none when nobody wants to know of it.
 #[inline]
 pub(crate) fn client(request: &http::Request<Body>) -> Option<Arc<Call>> {
     is_on().then(|| {
+        if let Some(Underway(call)) = request.extensions().get() {
+            return Arc::clone(call);
+        }
         let due = request.extensions().get::<HeadDue>().map(|due| due.0);
         Call::begin(Side::Client, request.uri().path(), due)
     })

@@ -401,6 +401,30 @@ pub(crate) fn request_headers(
     headers
 }
 
+/// Headers that a program has set, and the timeout of a request, for an end that knows nothing of HTTP.
+#[inline]
+pub(crate) fn own_headers(timeout: Option<Duration>, metadata: &Metadata<'_>) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    if !metadata.is_empty() {
+        headers.reserve(metadata.len() + 1);
+        read_into(&mut headers, metadata);
+    }
+    if let Some(timeout) = timeout {
+        headers.insert(GRPC_TIMEOUT, format_timeout(timeout));
+    }
+    headers
+}
+
+/// Metadata of an answer without what HTTP has beside that of its service.
+pub(crate) fn without_https(metadata: MetadataMap) -> MetadataMap {
+    let mut headers = metadata.into_headers();
+    headers.remove(GRPC_STATUS);
+    if headers.get(CONTENT_TYPE) == Some(&GRPC) {
+        headers.remove(CONTENT_TYPE);
+    }
+    MetadataMap::from_headers(headers)
+}
+
 /// The headers of a response.
 pub(crate) fn response_headers(metadata: &Metadata<'_>) -> HeaderMap {
     // With room for the trailers, which a unary call of tonic's adds.

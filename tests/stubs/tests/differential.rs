@@ -88,8 +88,8 @@ fn own(metadata: &MetadataMap) -> BTreeMap<String, Vec<Vec<u8>>> {
                 (name.as_str(), value.to_bytes().unwrap().to_vec())
             }
         };
-        // A server over HTTP/2 says when it has answered.
-        if name != "date" {
+        // HTTP's own: native calls have none of it, and a server over HTTP/2 says when it has answered.
+        if !["content-type", "date", "grpc-status"].contains(&name) {
             all.entry(name.to_owned()).or_default().push(value);
         }
     }
@@ -120,8 +120,10 @@ macro_rules! call {
                 let metadata = own(reply.metadata());
                 let reply = reply.into_inner();
                 let mut seen: BTreeMap<_, _> = reply.seen.into_iter().collect();
-                // On a ring nobody says it.
-                seen.remove("Ascii(\"te\")");
+                // HTTP's own.
+                for name in ["content-type", "te", "user-agent"] {
+                    seen.remove(&format!("Ascii({name:?})"));
+                }
                 let reply = Some((reply.text, reply.blob, seen));
                 let (message, details) = (String::new(), Vec::new());
                 Outcome { code: Code::Ok, message, details, metadata, reply }

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
 
 use partywall_abi::frame::{
-    self, END, HEAD, Kind, Limits, MethodName, RequestHead, ResponseHead, TRAILERS, Trailers,
+    self, END, HEAD, Kind, Limits, MethodName, PLAIN, PLAIN_REQUEST, PLAIN_RESPONSE, RequestHead,
+    ResponseHead, TRAILERS, Trailers,
 };
 use partywall_abi::limits;
 use partywall_abi::version::Capabilities;
@@ -155,8 +156,9 @@ pub(super) struct World {
     /// Numbers of the caller's methods, and those of the service in their order.
     numbers: [Option<u16>; PATHS.len()],
     named: Vec<usize>,
-    /// Calls that were named by numbers.
+    /// Calls that were named by numbers, and frames that were plain.
     pub(super) numbered: usize,
+    pub(super) plain: usize,
     /// Request numbers to the call's order, which is the caller's.
     order: BTreeMap<u32, usize>,
     drains_at: Option<usize>,
@@ -207,6 +209,7 @@ impl World {
             numbers: [None; PATHS.len()],
             named: Vec::new(),
             numbered: 0,
+            plain: 0,
             order: BTreeMap::new(),
             drains_at: random.chance(4).then(|| random.below(steps)),
             dies_at: random.chance(5).then(|| (random.below(steps), random.chance(2))),
@@ -291,7 +294,7 @@ impl World {
     }
 
     fn open(&mut self) {
-        if self.to_open == 0 {
+        if self.to_open == 0 || self.open_whole() {
             return;
         }
         match self.caller.connection.open() {
@@ -317,6 +320,33 @@ impl World {
         }
     }
 
+    /// Opens a call by a plain request, if there is all that it takes.
+    fn open_whole(&mut self) -> bool {
+        let index = self.random.below(PATHS.len());
+        let (request, answer) = (self.random.size(), self.random.size());
+        let block = self.numbers[index].map_or([0; 2], frame::Request::plain).to_vec();
+        let has_room = self.caller.out.has_room(block.len() + request);
+        if self.random.chance(2) || self.numbers[index].is_none() || !has_room {
+            return false;
+        }
+        let Some(key) = self.caller.connection.open_whole(request) else { return false };
+        assert!(!self.caller.connection.has_control(), "a head overtakes a control record");
+        self.to_open -= 1;
+        let call = self.caller.calls.len();
+        *self.caller.connection.user(key) = call;
+        self.order.insert(key.number(), call);
+        let (headed, sent_all) = (true, true);
+        let method = Method { index, number: self.numbers[index] };
+        let (key, stream) = (Some(key), key.number());
+        self.caller.calls.push(Call { key, method, headed, sent_all, ..Call::default() });
+        self.requests.push((request, answer));
+        self.caller.wake_call(call);
+        self.caller.ready.insert(Task::Open);
+        let (kind, flags) = (Kind::Frame as u8, PLAIN_REQUEST);
+        self.push(true, Sent { kind, flags, stream, block, data: request });
+        true
+    }
+
     /// A frame's head and trailers blocks.
     pub(super) fn block(request: Option<Method>, head: bool, trailers: bool) -> Vec<u8> {
         let mut block = Vec::new();
@@ -333,7 +363,7 @@ impl World {
     }
 
     fn send(&mut self, caller: bool, index: usize) {
-        let give_up = self.random.chance(60);
+        let (give_up, is_plain) = (self.random.chance(60), self.random.chance(2));
         let end = self.end(caller);
         let call = &mut end.calls[index];
         let Some(key) = call.key else { return };
@@ -345,6 +375,18 @@ impl World {
             return self.finish(caller, index, 1);
         }
         let head = !call.headed;
+        let left = call.left;
+        if !caller && head && is_plain && end.out.has_room(left) {
+            let end = &mut self.service;
+            if end.connection.answer_whole(key, left) {
+                (end.calls[index].headed, end.calls[index].sent_all) = (true, true);
+                let (kind, flags, stream) = (Kind::Frame as u8, PLAIN_RESPONSE, key.number());
+                self.push(false, Sent { kind, flags, stream, block: Vec::new(), data: left });
+                return self.finish(false, index, 0);
+            }
+        }
+        let end = self.end(caller);
+        let call = &mut end.calls[index];
         let most = end.out.bytes.min(ZEROS.len()) / 2 - 256;
         let want = Want { head, data: call.left, end: true, most: 2 * most };
         let permit = match end.connection.reserve(key, want) {
@@ -389,6 +431,9 @@ impl World {
     }
 
     fn push(&mut self, caller: bool, mut sent: Sent) {
+        let is_plain = sent.kind == Kind::Frame as u8 && sent.flags & PLAIN != 0;
+        assert!(self.tells_room || !is_plain, "a frame that the peer does not know");
+        self.plain += usize::from(is_plain);
         if self.hostile == Some(caller) && self.random.chance(12) {
             self.spoil(&mut sent);
         }
@@ -414,7 +459,7 @@ impl World {
                 // Something else in its place.
                 *sent = Sent {
                     kind: self.random.below(9) as u8,
-                    flags: self.random.below(16) as u8,
+                    flags: self.random.below(32) as u8,
                     stream: self.random.below(8) as u32,
                     block: (0..self.random.below(12)).map(|_| self.random.next() as u8).collect(),
                     data: 0,

@@ -5,9 +5,10 @@ use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 
-use bytes::{BufMut, Bytes};
+use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body as _, Frame};
+use partywall_abi::frame::Metadata;
 use partywall_shm::slot::SlotBuf;
 use tonic::body::Body;
 use tonic::{Code, Status};
@@ -82,20 +83,19 @@ impl Dispatch for HttpCalls {
 
     fn call(&self, incoming: Incoming<'_, Method>) -> Handler {
         let Incoming { method, peer, metadata, timeout, deadline, data } = incoming;
-        let mut uri = method.uri.clone();
-        let headers = wire::request_headers(timeout, &metadata, &mut uri);
-        let entry =
-            method.entry().filter(|_| metadata.iter().all(|(name, _)| !ORDINARY.contains(&name)));
-        let body = match (data, entry) {
-            (Data::Whole(data), Some(entry)) if data.data().is_some_and(stubs::is_sole) => {
+        let body = match (data, method.entry()) {
+            (Data::Whole(data), Some(entry)) if is_native(&data, &metadata) => {
                 let bytes = data.data().map_or(0, Bytes::len);
                 let told = telemetry::served(method.uri.path(), deadline, &peer, bytes);
+                let headers = wire::own_headers(timeout, &metadata);
                 let answering = entry.begin(Call { data, headers, peer, deadline });
                 return Handler::Native(Some(Native { answering, told }));
             }
             (Data::Whole(data), _) => Body::new(WholeBody(data)),
             (Data::Stream(receiver), _) => Body::new(Received(receiver)),
         };
+        let mut uri = method.uri.clone();
+        let headers = wire::request_headers(timeout, &metadata, &mut uri);
         let mut request = http::Request::new(body);
         *request.method_mut() = http::Method::POST;
         *request.version_mut() = http::Version::HTTP_2;
@@ -111,6 +111,13 @@ impl Dispatch for HttpCalls {
         }
         Handler::Http(self.dispatch.call(request), offered)
     }
+}
+
+/// Whether a request is one message that a table takes.
+#[inline]
+fn is_native(data: &Whole, metadata: &Metadata<'_>) -> bool {
+    data.data().is_some_and(stubs::is_sole)
+        && (metadata.is_empty() || metadata.iter().all(|(name, _)| !ORDINARY.contains(&name)))
 }
 
 /// A handler at work.
@@ -181,20 +188,18 @@ impl Source for Answer {
         match self {
             Self::Http(answer) => answer.head = None,
             // It is sent with its message, or just before.
-            Self::Native(_) => {}
+            Self::Native(native) => {
+                if let (Some(told), Some(bytes)) = (&native.told, native.answering.whole()) {
+                    told.answered_with(bytes);
+                }
+            }
         }
     }
 
     fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Status>>> {
         match self {
             Self::Http(answer) => answer.poll_data(cx),
-            Self::Native(native) => {
-                let data = native.answering.as_mut().take_data();
-                if let (Some(told), Some(Ok(data))) = (&native.told, &data) {
-                    told.answered_with(data.len());
-                }
-                Poll::Ready(data)
-            }
+            Self::Native(native) => Poll::Ready(native.answering.as_mut().take_data()),
         }
     }
 
@@ -208,12 +213,21 @@ impl Source for Answer {
     fn write_whole(&mut self, out: &mut SlotBuf<'_>) -> Result<(), Status> {
         match self {
             Self::Http(_) => unreachable!("it has no data that are whole"),
-            Self::Native(native) => {
-                if let Some(told) = &native.told {
-                    told.answered_with(out.remaining_mut());
-                }
-                native.answering.write_whole(out)
-            }
+            Self::Native(native) => native.answering.write_whole(out),
+        }
+    }
+
+    fn is_plain(&self) -> bool {
+        match self {
+            Self::Http(_) => false,
+            Self::Native(native) => native.answering.is_plain(),
+        }
+    }
+
+    fn plain_sent(&mut self) {
+        self.head_sent();
+        if let Self::Native(Native { told: Some(told), .. }) = self {
+            told.end(Code::Ok);
         }
     }
 

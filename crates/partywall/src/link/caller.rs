@@ -280,10 +280,7 @@ impl Caller {
         if timeout.is_some_and(|timeout| timeout.is_zero()) {
             return Err(status::expired());
         }
-        // One call may be kept without being polled, and have been woken for what is there.
-        if self.link.calls.open_calls() <= 1 {
-            self.poll_once();
-        }
+        self.look_first();
         let opened = match place {
             None => self.link.calls.open(false),
             Some(mut place) if Arc::ptr_eq(&place.link, &self.link) => {
@@ -294,9 +291,34 @@ impl Caller {
         };
         let Some((key, open)) = opened? else { return Ok(None) };
         self.opened(open);
-        let deadline = timeout.map(|timeout| Box::pin(tokio::time::sleep(timeout)));
-        let caller = Arc::clone(self);
-        Ok(Some(OpenCall { caller, key, timeout, deadline, done: false, leads: false }))
+        Ok(Some(OpenCall::new(self, key, timeout)))
+    }
+
+    /// Makes a call whose request is a plain frame; none, and nothing has changed, where that has to wait for
+    /// anything or the method has no number yet: then [`Caller::open`] and [`OpenCall::send`] do it.
+    ///
+    /// # Errors
+    /// The request cannot be sent.
+    #[inline]
+    pub(crate) fn call_plain(
+        self: &Arc<Self>,
+        method: usize,
+        request: &mut impl Source,
+    ) -> Result<Option<Reply>, Status> {
+        self.look_first();
+        let sent = self.link.send_plain_request(method, request)?;
+        Ok(sent.map(|(key, open)| {
+            self.opened(open);
+            Reply::to(OpenCall::new(self, key, None))
+        }))
+    }
+
+    /// One call may be kept without being polled, and have been woken for what is there.
+    #[inline]
+    fn look_first(&self) {
+        if self.link.calls.open_calls() <= 1 {
+            self.poll_once();
+        }
     }
 }
 
@@ -306,22 +328,45 @@ pub(crate) struct OpenCall {
     key: Key,
     timeout: Option<Duration>,
     deadline: Option<Pin<Box<Sleep>>>,
-    done: bool,
+    state: State,
     /// It may be the leader.
     leads: bool,
 }
 
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Open,
+    /// The peer has said its last, or has been told that there is no more.
+    Done,
+    /// The connection has forgotten it.
+    Released,
+}
+
 impl OpenCall {
-    /// The number of a method on this link, if it has one or can have one.
+    #[inline]
+    fn new(caller: &Arc<Caller>, key: Key, timeout: Option<Duration>) -> Self {
+        let caller = Arc::clone(caller);
+        let deadline = timeout.map(|timeout| Box::pin(tokio::time::sleep(timeout)));
+        Self { caller, key, timeout, deadline, state: State::Open, leads: false }
+    }
+
+    /// The number of a method on this link, which it gets when it is asked for first; none if it can have none.
     pub(crate) fn number(&self, place: usize, path: &'static str) -> Option<u16> {
-        self.link().calls.number(place, path)
+        let link = self.link();
+        let mut tx = link.outbound.lock();
+        if let Some(number) = tx.number(place) {
+            return Some(number);
+        }
+        let number = link.calls.name(path)?;
+        tx.set_number(place, number);
+        Some(number)
     }
 
     /// Begins to send its request.
     pub(crate) fn send<S: Source>(self, request: S) -> Call<S> {
         // Too far away to be said is never.
         let due = self.timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        Call { sender: Some(Sender::request(request, due)), open: Some(self), spun: false }
+        Call { sender: Some(Sender::request(request, due)), reply: Reply::to(self) }
     }
 
     fn poll_expired(&mut self, cx: &mut Context<'_>) -> Poll<()> {
@@ -353,13 +398,14 @@ impl OpenCall {
 
     /// The peer has said its last.
     fn finished(&mut self) {
-        self.done = true;
+        self.state = State::Done;
     }
 
     fn cancel(&mut self, code: Code) {
-        if std::mem::replace(&mut self.done, true) {
+        if self.state != State::Open {
             return;
         }
+        self.state = State::Done;
         self.resign(false);
         let link = self.link();
         // Its place is free when the reset is on its way: no head comes before that.
@@ -377,9 +423,12 @@ impl OpenCall {
 }
 
 impl Drop for OpenCall {
+    #[inline]
     fn drop(&mut self) {
-        self.cancel(Code::Cancelled);
-        self.link().release(self.key);
+        if self.state != State::Released {
+            self.cancel(Code::Cancelled);
+            self.link().release(self.key);
+        }
     }
 }
 
@@ -393,36 +442,79 @@ pub(crate) enum Begun {
     Trailers(Trailers),
 }
 
-/// A call whose answer has not begun.
-pub(crate) struct Call<S> {
-    sender: Option<Sender<S>>,
+/// A call that is sent and whose answer has not begun.
+pub(crate) struct Reply {
     open: Option<OpenCall>,
     /// It has spun for its answer.
     spun: bool,
 }
 
-impl<S: Source + Send + 'static> Call<S> {
+impl Reply {
+    #[inline]
+    fn to(open: OpenCall) -> Self {
+        Self { open: Some(open), spun: false }
+    }
+
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Begun, Status>> {
         // An answer may be there at once, every time: a task that calls in a loop lets others run.
         ready!(coop::poll_proceed(cx)).made_progress();
-        self.send(cx)?;
+        self.poll_answer(cx, true)
+    }
+
+    /// `is_sent`: all of the request is.
+    fn poll_answer(&mut self, cx: &mut Context<'_>, is_sent: bool) -> Poll<Result<Begun, Status>> {
         let open = self.open.as_mut().expect("polled after the end");
-        let spin = self.sender.is_none() && !std::mem::replace(&mut self.spun, true);
+        let spin = is_sent && !std::mem::replace(&mut self.spun, true);
         open.look(cx, spin);
-        if let Poll::Ready((answer, due)) = open.link().calls.poll_head(open.key, cx) {
-            open.link().send_control(due);
-            open.resign(true);
-            return Poll::Ready(self.answer(answer));
+        let Poll::Ready((answer, due)) = open.link().calls.poll_head(open.key, cx) else {
+            if open.poll_expired(cx).is_ready() {
+                open.cancel(Code::DeadlineExceeded);
+                return Poll::Ready(Err(status::expired()));
+            }
+            return Poll::Pending;
+        };
+        open.link().send_control(due);
+        open.resign(true);
+        let mut open = self.open.take().expect("it was there");
+        if let Ok(Answer::Head(head)) = answer {
+            let receiver = Receiver::new(Arc::clone(open.link()), open.share());
+            return Poll::Ready(Ok(Begun::Head(head, Rest { receiver, call: open })));
         }
-        if open.poll_expired(cx).is_ready() {
-            open.cancel(Code::DeadlineExceeded);
-            return Poll::Ready(Err(status::expired()));
+        open.state = State::Released;
+        Poll::Ready(answer.map(|answer| match answer {
+            Answer::Trailers(trailers) => Begun::Trailers(trailers),
+            Answer::Whole(head, data, trailers) => Begun::Whole(head, data, trailers),
+            Answer::Head(_) => unreachable!("it has been returned"),
+        }))
+    }
+}
+
+/// A call whose answer has not begun.
+pub(crate) struct Call<S> {
+    sender: Option<Sender<S>>,
+    reply: Reply,
+}
+
+impl<S: Source + Send + 'static> Call<S> {
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Begun, Status>> {
+        // As a reply's.
+        ready!(coop::poll_proceed(cx)).made_progress();
+        self.send(cx)?;
+        let begun = ready!(self.reply.poll_answer(cx, self.sender.is_none()));
+        let sender = self.sender.take();
+        if let (Ok(Begun::Head(_, rest)), Some(mut sender)) = (&begun, sender) {
+            // The answer has begun before the request has ended.
+            sender.goes_on_alone();
+            let (caller, key) = (Arc::clone(&rest.call.caller), rest.call.share());
+            tokio::spawn(Upload { sender, caller, key });
         }
-        Poll::Pending
+        Poll::Ready(begun)
     }
 
     fn send(&mut self, cx: &mut Context<'_>) -> Result<(), Status> {
-        let (Some(sender), Some(open)) = (&mut self.sender, &mut self.open) else { return Ok(()) };
+        let (Some(sender), Some(open)) = (&mut self.sender, &mut self.reply.open) else {
+            return Ok(());
+        };
         let sent = match sender.poll(cx, open.link(), open.key) {
             Poll::Pending => return Ok(()),
             Poll::Ready(sent) => sent,
@@ -437,38 +529,11 @@ impl<S: Source + Send + 'static> Call<S> {
                 Err(status)
             }
             Err(SendError::Broken(why)) => {
-                let link = open.link();
-                if matches!(why, Broken::Callee(partywall_abi::domain::GateStatus::Deadline)) {
-                    let text = format!("link {}: {why}", link.number);
-                    link.calls.fail(open.key, Status::deadline_exceeded(text));
-                }
-                link.close(&why);
                 // What came before the end still counts; the mailbox holds the reason.
+                open.link().broken_by(open.key, &why);
                 Ok(())
             }
         }
-    }
-
-    fn answer(&mut self, answer: Result<Answer, Status>) -> Result<Begun, Status> {
-        let mut open = self.open.take().expect("answered once");
-        let sender = self.sender.take();
-        if !matches!(answer, Ok(Answer::Head(_))) {
-            open.finished();
-        }
-        Ok(match answer? {
-            Answer::Trailers(trailers) => Begun::Trailers(trailers),
-            Answer::Whole(head, data, trailers) => Begun::Whole(head, data, trailers),
-            Answer::Head(head) => {
-                if let Some(mut sender) = sender {
-                    sender.goes_on_alone();
-                    // The answer has begun before the request has ended.
-                    let (caller, key) = (Arc::clone(&open.caller), open.share());
-                    tokio::spawn(Upload { sender, caller, key });
-                }
-                let receiver = Receiver::new(Arc::clone(open.link()), open.share());
-                Begun::Head(head, Rest { receiver, call: open })
-            }
-        })
     }
 }
 

@@ -106,8 +106,6 @@ struct State {
     waiters: Vec<Waker>,
     /// Places of the account, of a service's link; those include the free ones.
     leased: Option<usize>,
-    /// Numbers of the caller's methods, by their places in the list of the process's.
-    numbers: Vec<Option<u16>>,
     /// Why the link has ended.
     ended: Option<Status>,
 }
@@ -148,14 +146,7 @@ impl Calls {
 
     fn new(connection: Connection<Mailbox>, account: Arc<Account>, leased: Option<usize>) -> Self {
         let queue = Queue::default();
-        let state = State {
-            connection,
-            queue,
-            waiters: Vec::new(),
-            leased,
-            numbers: Vec::new(),
-            ended: None,
-        };
+        let state = State { connection, queue, waiters: Vec::new(), leased, ended: None };
         let (open, draining) = (AtomicUsize::new(0), AtomicBool::new(false));
         Self { state: Mutex::new(state), open, draining, account }
     }
@@ -207,19 +198,23 @@ impl Calls {
         Ok(Some((key, open)))
     }
 
-    /// The number of a method, which it gets when it is asked for first. `place` is the method's in the list
-    /// of this process's.
-    pub(super) fn number(&self, place: usize, path: &'static str) -> Option<u16> {
+    /// The next number, for this method; none if none can have one.
+    pub(super) fn name(&self, path: &'static str) -> Option<u16> {
+        lock(&self.state).connection.name(path)
+    }
+
+    /// Opens a call of this side's own whose request is one plain frame with so many bytes of data, for which
+    /// room is reserved; none where it has to wait for anything.
+    #[inline]
+    pub(super) fn open_whole(&self, data: usize) -> Option<(Key, usize)> {
         let mut state = lock(&self.state);
-        if let Some(Some(number)) = state.numbers.get(place) {
-            return Some(*number);
+        if state.ended.is_some() || !state.queue.lets_begin(state.connection.free()) {
+            return None;
         }
-        let number = state.connection.name(path)?;
-        if state.numbers.len() <= place {
-            state.numbers.resize(place + 1, None);
-        }
-        state.numbers[place] = Some(number);
-        Some(number)
+        let key = state.connection.open_whole(data)?;
+        let open = state.connection.open_calls();
+        self.open.store(open, Ordering::Relaxed);
+        Some((key, open))
     }
 
     /// Asks for a place for a call.
@@ -455,7 +450,7 @@ impl Calls {
         wakers.wake();
     }
 
-    /// How an answer begins; data that came with all of it count as taken.
+    /// How an answer begins. With all of it, or with an error, the call is over and released.
     #[inline]
     pub(super) fn poll_head(
         &self,
@@ -463,13 +458,19 @@ impl Calls {
         cx: &Context<'_>,
     ) -> Poll<(Result<Answer, Status>, Due)> {
         let mut state = lock(&self.state);
-        let Poll::Ready(answer) = state.connection.user(key).poll_head(cx) else {
+        let open = state.connection.open_calls();
+        let mailbox = state.connection.user(key);
+        let Poll::Ready(answer) = mailbox.poll_head(cx) else {
             return pending(state, key);
         };
-        if let Ok(Answer::Whole(_, Some(data), _)) = &answer {
-            state.connection.taken(key, data.len());
+        if let Ok(Answer::Head(_)) = &answer {
+            return Poll::Ready((answer, Due(state.connection.has_control())));
         }
-        Poll::Ready((answer, Due(state.connection.has_control())))
+        debug_assert_eq!(mailbox.users, 1, "nobody else has a call that is not answered");
+        // Its data count as taken then. Its wakers are dropped when the lock is free.
+        let _mailbox = state.connection.release(key);
+        let due = self.changed_from(open, state);
+        Poll::Ready((answer, due))
     }
 
     pub(super) fn poll_take(&self, key: Key, cx: &Context<'_>) -> Poll<Result<Taken, Status>> {
@@ -557,6 +558,16 @@ impl Calls {
         let mut state = lock(&self.state);
         let open = state.connection.open_calls();
         let sent = state.connection.commit(key, flags, data);
+        (sent, self.changed_from(open, state))
+    }
+
+    /// An answer is going to be written as one plain frame with so many bytes of data; false where that has to
+    /// wait for anything, or the call is over.
+    #[inline]
+    pub(super) fn answer_whole(&self, key: Key, data: usize) -> (bool, Due) {
+        let mut state = lock(&self.state);
+        let open = state.connection.open_calls();
+        let sent = state.connection.answer_whole(key, data);
         (sent, self.changed_from(open, state))
     }
 

@@ -29,6 +29,8 @@ pub(super) struct Tx {
     spin: Spin,
     /// Bytes that went out in calls.
     sent: u64,
+    /// Numbers of the caller's methods, by their places in the list of the process's.
+    numbers: Vec<Option<u16>>,
 }
 
 /// Room on the ring for a frame, whose block is written. Nothing has changed before the frame is sent.
@@ -81,6 +83,35 @@ impl Tx {
         let len = block.len() + data;
         let frame = record::reserve(ring, block, data)?;
         Ok(frame.map(|frame| Reserved { frame, len, sent }))
+    }
+
+    /// Reserves room for these bytes and so many of data, as a plain frame has them; none when there is none.
+    #[inline(always)]
+    pub(super) fn reserve_plain(
+        &mut self,
+        before: &[u8],
+        data: usize,
+    ) -> Result<Option<Reserved<'_>>, Violation> {
+        let len = before.len() + data;
+        if len > self.most() {
+            return Ok(None);
+        }
+        let frame = record::reserve(&mut self.ring, before, data)?;
+        Ok(frame.map(|frame| Reserved { frame, len, sent: &mut self.sent }))
+    }
+
+    /// The number that a method of the caller's has.
+    #[inline]
+    pub(super) fn number(&self, place: usize) -> Option<u16> {
+        self.numbers.get(place).copied().flatten()
+    }
+
+    /// Gives a method its number.
+    pub(super) fn set_number(&mut self, place: usize, number: u16) {
+        if self.numbers.len() <= place {
+            self.numbers.resize(place + 1, None);
+        }
+        self.numbers[place] = Some(number);
     }
 
     /// Bytes that went out in calls.
@@ -175,7 +206,7 @@ pub(super) struct Outbound {
 impl Outbound {
     pub(super) fn new(ring: Producer) -> Self {
         let (block, waiters, spin) = (Vec::with_capacity(256), Vec::new(), Spin::default());
-        let tx = Tx { ring, block, waiters, spin, sent: 0 };
+        let tx = Tx { ring, block, waiters, spin, sent: 0, numbers: Vec::new() };
         Self { tx: Mutex::new(tx), stalled: AtomicBool::new(false) }
     }
 

@@ -14,12 +14,17 @@
 //!
 //! From `reserve` to `write` this side's ring is locked, so records go out in the order in which they
 //! were permitted. Whatever the sender waits for, what it had by then has been sent.
+//!
+//! A request or an answer that is one plain frame needs no [`Sender`], if it has to wait for nothing:
+//! [`Link::send_plain_request`] and [`Link::send_plain_answer`] reserve room, encode, ask the connection once,
+//! and publish. Where that does not go, nothing has changed, and a sender does it.
 
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
 use bytes::{Buf, BufMut, Bytes};
-use partywall_abi::frame::{END, HEAD, TRAILERS};
+use partywall_abi::domain::GateStatus;
+use partywall_abi::frame::{self, END, HEAD, PLAIN_REQUEST, PLAIN_RESPONSE, TRAILERS};
 use partywall_call::{Blocked, Key, Want};
 use partywall_shm::slot::SlotBuf;
 use tokio::task::coop;
@@ -27,6 +32,7 @@ use tonic::Status;
 
 use super::Link;
 use super::broken::Broken;
+use super::outbound::Reserved;
 use super::wake::Sent;
 use crate::telemetry::Waiting;
 use crate::wire;
@@ -60,6 +66,15 @@ pub(crate) trait Source {
     fn whole(&self) -> Option<usize> {
         None
     }
+
+    /// Whether a plain frame says all of it beside the data: a request has no timeout, an answer the status OK,
+    /// and neither has metadata.
+    fn is_plain(&self) -> bool {
+        false
+    }
+
+    /// It has been sent as a plain frame, and is asked for nothing more.
+    fn plain_sent(&mut self) {}
 
     /// Encodes all of its data, as many bytes as it has said. Where there is no room for that,
     /// [`Source::poll_data`] is asked instead.
@@ -293,13 +308,7 @@ impl<S: Source> Sender<S> {
             };
             match (self.whole, &mut self.source) {
                 (Some(_), Some(source)) => {
-                    let mut buffer = reserved.buffer();
-                    let encoded = source.write_whole(&mut buffer);
-                    let encoded = encoded.and_then(|()| match buffer.has_remaining_mut() {
-                        true => Err(Status::internal("a message is shorter than it has said")),
-                        false => Ok(()),
-                    });
-                    if let Err(status) = encoded {
+                    if let Err(status) = encode(source, &mut reserved) {
                         return Poll::Ready(self.refuse(status));
                     }
                 }
@@ -352,6 +361,86 @@ impl<S: Source> Sender<S> {
             (Tail::Source | Tail::Sent, _) => 0,
             (Tail::Status(status), _) => wire::write_status(block, status),
         }
+    }
+}
+
+/// Encodes all of a source's data into a record that is reserved for them.
+#[inline]
+fn encode(source: &mut impl Source, reserved: &mut Reserved<'_>) -> Result<(), Status> {
+    let mut buffer = reserved.buffer();
+    source.write_whole(&mut buffer)?;
+    match buffer.has_remaining_mut() {
+        true => Err(Status::internal("a message is shorter than it has said")),
+        false => Ok(()),
+    }
+}
+
+impl Link {
+    /// Opens a call by a plain request, and says how many are open with it; none, and nothing has changed,
+    /// where that has to wait for anything: then a [`Sender`] sends it.
+    ///
+    /// # Errors
+    /// It cannot be sent.
+    #[inline]
+    pub(super) fn send_plain_request(
+        &self,
+        method: usize,
+        request: &mut impl Source,
+    ) -> Result<Option<(Key, usize)>, Status> {
+        let Some(data) = request.whole().filter(|_| request.is_plain()) else { return Ok(None) };
+        let mut tx = self.outbound.lock();
+        let Some(number) = tx.number(method) else { return Ok(None) };
+        let number = frame::Request::plain(number);
+        // A broken ring is met again, and told, by who sends or reads next.
+        let Ok(Some(mut reserved)) = tx.reserve_plain(&number, data) else { return Ok(None) };
+        encode(request, &mut reserved)?;
+        let Some((key, open)) = self.calls.open_whole(data) else { return Ok(None) };
+        reserved.send(PLAIN_REQUEST, key.number());
+        let path = request.method().unwrap_or_default();
+        let sent = Sent { stream: key.number(), path, due: None };
+        if let Err(why) = self.tell(tx, Some(sent)).and_then(|()| self.serve_stalled()) {
+            self.broken_by(key, &why);
+        }
+        Ok(Some((key, open)))
+    }
+
+    /// Sends an answer as a plain frame; false, and nothing has changed, where that has to wait for anything:
+    /// then a [`Sender`] sends it.
+    #[inline]
+    pub(super) fn send_plain_answer(
+        &self,
+        key: Key,
+        answer: &mut impl Source,
+    ) -> Result<bool, Broken> {
+        let Some(data) = answer.whole().filter(|_| answer.is_plain()) else { return Ok(false) };
+        let mut tx = self.outbound.lock();
+        let Some(mut reserved) = tx.reserve_plain(&[], data)? else { return Ok(false) };
+        if encode(answer, &mut reserved).is_err() {
+            // Its sender says why.
+            return Ok(false);
+        }
+        let (sent, due) = self.calls.answer_whole(key, data);
+        if !sent {
+            return Ok(false);
+        }
+        reserved.send(PLAIN_RESPONSE, key.number());
+        if due.0 && tx.push_control(&self.calls)?.is_some() {
+            self.outbound.stall(true);
+        }
+        self.tell(tx, None)?;
+        answer.plain_sent();
+        self.serve_stalled()?;
+        Ok(true)
+    }
+
+    /// The link has ended while a request was sent.
+    #[cold]
+    pub(super) fn broken_by(&self, key: Key, why: &Broken) {
+        if matches!(why, Broken::Callee(GateStatus::Deadline)) {
+            let text = format!("link {}: {why}", self.number);
+            self.calls.fail(key, Status::deadline_exceeded(text));
+        }
+        self.close(why);
     }
 }
 

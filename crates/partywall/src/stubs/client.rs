@@ -1,6 +1,8 @@
 //! What a generated client calls by.
 
 use std::error::Error;
+use std::future::poll_fn;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -221,40 +223,49 @@ where
     M: Message + Send + Sync + 'static,
     R: Message + Default + Send + Sync + 'static,
 {
-    let (metadata, extensions, message) = request.into_parts();
-    let Some(link) = ring.link() else {
-        return Err(tonic::Request::from_parts(metadata, extensions, message));
-    };
-    let metadata = metadata.into_headers();
-    let timeout = if metadata.is_empty() { None } else { wire::parse_timeout(&metadata) };
-    let open = match link.open(timeout, None) {
-        Ok(Some(open)) => open,
-        Ok(None) => {
-            let metadata = MetadataMap::from_headers(metadata);
-            return Err(tonic::Request::from_parts(metadata, extensions, message));
-        }
-        Err(status) => return Ok(Err(status)),
-    };
+    let Some(link) = ring.link() else { return Err(request) };
     let call = telemetry::call_of(method.path);
     if let Some(call) = &call {
         ring.route().tell(call);
     }
+    let failed = |status: Status| {
+        if let Some(call) = &call {
+            call.end(status.code());
+        }
+        Ok(Err(status))
+    };
+    let (metadata, mut extensions, message) = request.into_parts();
+    let metadata = metadata.into_headers();
+    let timeout = if metadata.is_empty() { None } else { wire::parse_timeout(&metadata) };
     let message = match Outgoing::new(message, settings.encoded) {
         Ok(message) => message,
-        Err(status) => {
-            if let Some(call) = &call {
-                call.end(status.code());
-            }
-            return Ok(Err(status));
-        }
+        Err(status) => return failed(status),
     };
-    let (number, sent) = (open.number(method.place(), method.path), message.len());
-    let mut answer = open.send(Request { method, number, metadata, timeout, message });
-    let begun = std::future::poll_fn(|cx| match &call {
-        None => answer.poll(cx),
-        Some(call) => call.guarded(|| answer.poll(cx)),
-    });
-    let answer = match begun.await {
+    let sent = message.len();
+    let mut request = Request { method, number: None, metadata, timeout, message };
+    let begun = match link.call_plain(method.place(), &mut request) {
+        Err(status) => return failed(status),
+        Ok(Some(mut reply)) => poll_fn(|cx| guarded(&call, || reply.poll(cx))).await,
+        Ok(None) => match link.open(timeout, None) {
+            Ok(Some(open)) => {
+                request.number = open.number(method.place(), method.path);
+                let mut answer = open.send(request);
+                poll_fn(|cx| guarded(&call, || answer.poll(cx))).await
+            }
+            Ok(None) => {
+                // Its span and its metrics go on there.
+                if let Some(call) = call {
+                    extensions.insert(telemetry::Underway(call));
+                }
+                let Request { metadata, message, .. } = request;
+                let metadata = MetadataMap::from_headers(metadata);
+                let message = message.into_inner();
+                return Err(tonic::Request::from_parts(metadata, extensions, message));
+            }
+            Err(status) => return failed(status),
+        },
+    };
+    let answer = match begun {
         Ok(begun) => answered(begun, settings.decoded).await,
         Err(status) => Err(status),
     };
@@ -265,23 +276,34 @@ where
     Ok(answer.map(|(answer, _)| answer))
 }
 
-/// The answer, and how many bytes it had.
+/// Polls a part of a call, within its span if it has one.
+#[inline]
+fn guarded<T>(call: &Option<Arc<telemetry::Call>>, part: impl FnOnce() -> T) -> T {
+    match call {
+        None => part(),
+        Some(call) => call.guarded(part),
+    }
+}
+
+/// The answer, and how many bytes it had. Its metadata is what the service has set.
 async fn answered<R: Message + Default + 'static>(
     begun: Begun,
     most: Option<usize>,
 ) -> Result<(tonic::Response<R>, usize), Status> {
     let (head, data, trailers) = match begun {
-        Begun::Whole(head, Some(data), trailers) if trailers.code == 0 => (head, data, trailers),
+        Begun::Whole(head, Some(data), trailers)
+            if trailers.code == 0 && message::is_sole(&data) =>
+        {
+            (head, data, trailers)
+        }
         begun => return ordinary_answer(http_calls::caller::response(begun), most).await,
     };
-    if !message::is_sole(&data) {
-        let begun = Begun::Whole(head, Some(data), trailers);
-        return ordinary_answer(http_calls::caller::response(begun), most).await;
-    }
     let received = data.len();
     let message = message::decode(data, most)?;
-    let mut headers = wire::response_headers(&head.get());
-    headers.extend(wire::trailers(trailers.code, &trailers.metadata.get()));
+    let mut headers = wire::own_headers(None, &head.get());
+    if !trailers.metadata.get().is_empty() {
+        headers.extend(wire::own_headers(None, &trailers.metadata.get()));
+    }
     let metadata = MetadataMap::from_headers(headers);
     Ok((tonic::Response::from_parts(metadata, message, http::Extensions::new()), received))
 }
@@ -316,6 +338,7 @@ async fn ordinary_answer<R: Message + Default + 'static>(
         merge(&mut metadata, trailers);
     }
     let received = message.encoded_len();
+    let metadata = wire::without_https(metadata);
     Ok((tonic::Response::from_parts(metadata, message, parts.extensions), received))
 }
 
@@ -335,6 +358,11 @@ struct Request<M> {
 }
 
 impl<M: Message> Source for Request<M> {
+    #[inline]
+    fn is_plain(&self) -> bool {
+        self.metadata.is_empty() && self.timeout.is_none()
+    }
+
     fn method(&self) -> Option<&str> {
         Some(self.method.path)
     }

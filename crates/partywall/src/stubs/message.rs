@@ -35,6 +35,10 @@ impl<M: Message> Outgoing<M> {
         Ok(Self { message, len, is_taken: false })
     }
 
+    pub(super) fn into_inner(self) -> M {
+        self.message
+    }
+
     /// With its prefix.
     pub(super) fn len(&self) -> usize {
         PREFIX + self.len as usize

@@ -163,6 +163,8 @@ pub(crate) trait Answering: Send {
     fn take_data(self: Pin<&mut Self>) -> Option<Result<Bytes, Status>>;
     fn whole(&self) -> Option<usize>;
     fn write_whole(&self, out: &mut SlotBuf<'_>) -> Result<(), Status>;
+    /// Whether it is a message without metadata.
+    fn is_plain(&self) -> bool;
     fn write_trailers(&self, block: &mut Vec<u8>) -> u8;
 }
 
@@ -245,6 +247,10 @@ where
             Some(Answer::Message(_, message)) => message.encode(out),
             _ => unreachable!("it has no message"),
         }
+    }
+
+    fn is_plain(&self) -> bool {
+        matches!(&self.answer, Some(Answer::Message(headers, _)) if headers.is_empty())
     }
 
     fn write_trailers(&self, block: &mut Vec<u8>) -> u8 {

@@ -67,11 +67,31 @@ impl<D: Dispatch> Future for Task<D> {
                     if let Some(start) = start {
                         this.method.history.first_poll_took(start.elapsed());
                     }
-                    this.step = Step::Answer(match polled {
+                    let mut answer = match polled {
                         Ok(Poll::Pending) => return Poll::Pending,
-                        Ok(Poll::Ready(answer)) => Sender::answer(answer),
-                        Err(_) => Sender::status(status::panicked()),
-                    });
+                        Ok(Poll::Ready(answer)) => answer,
+                        Err(_) => {
+                            this.step = Step::Answer(Sender::status(status::panicked()));
+                            continue;
+                        }
+                    };
+                    let (link, key) = (&this.service.link, this.key);
+                    let send = AssertUnwindSafe(|| link.send_plain_answer(key, &mut answer));
+                    match std::panic::catch_unwind(send) {
+                        Ok(Ok(true)) => {
+                            contained(move || drop(answer));
+                            return this.end(Code::Ok as u8);
+                        }
+                        Ok(Ok(false)) => this.step = Step::Answer(Sender::answer(answer)),
+                        Ok(Err(why)) => {
+                            this.service.close(&why);
+                            return this.end(Code::Unavailable as u8);
+                        }
+                        Err(_) => {
+                            link.send_control(link.calls.reset(key, status::panicked()));
+                            return this.end(Code::Internal as u8);
+                        }
+                    }
                 }
                 Step::Answer(sender) => {
                     let (link, key) = (&this.service.link, this.key);
@@ -100,13 +120,16 @@ impl<D: Dispatch> Future for Task<D> {
     }
 }
 
+/// Drops what a handler has left, which ends as it likes: this may be the link's reader.
+fn contained(drop: impl FnOnce()) {
+    if std::panic::catch_unwind(AssertUnwindSafe(drop)).is_err() {
+        tracing::debug!("an answer panicked when it was dropped");
+    }
+}
+
 impl<D: Dispatch> Task<D> {
     fn end(&mut self, code: u8) -> Poll<()> {
-        // What a handler has left ends as it likes, and this may be the link's reader.
-        let drop = AssertUnwindSafe(|| self.step = Step::Done);
-        if std::panic::catch_unwind(drop).is_err() {
-            tracing::debug!("an answer panicked when it was dropped");
-        }
+        contained(|| self.step = Step::Done);
         self.service.ended(code);
         Poll::Ready(())
     }
