@@ -74,6 +74,7 @@ use calls::{Accepted, Calls, Due};
 use counters::Counters;
 use doorbell::Listener;
 use inbound::{Inbound, Record, Rx};
+use mailbox::Answer;
 use outbound::{Outbound, Tx};
 use wake::{Sent, Tell};
 
@@ -96,6 +97,15 @@ struct Link {
     metrics: Mutex<Option<telemetry::Link>>,
     /// The runtime has several threads.
     many_threads: bool,
+}
+
+/// What a record brought to the call that reads for itself.
+enum Own {
+    Nothing,
+    /// A part of its answer, which is in its mailbox.
+    Part,
+    /// All of its answer: it is over and released.
+    Whole(Answer),
 }
 
 /// Registers a socket with the runtime.
@@ -347,12 +357,16 @@ impl Link {
     // ---- reading -----------------------------------------------------------------------
 
     /// Hands one record to the call it belongs to. The call `own`, which does this itself, is not
-    /// woken; whether it has a part of its answer now.
+    /// woken.
     #[inline]
-    fn deliver(&self, record: Record, own: Option<Key>) -> Result<bool, Broken> {
+    fn deliver(&self, record: Record, own: Option<Key>) -> Result<Own, Broken> {
         let (accepted, due) = self.calls.accept(record, own)?;
         self.send_control(due);
-        Ok(matches!(accepted, Accepted::Answered))
+        Ok(match accepted {
+            Accepted::Whole(answer) => Own::Whole(answer),
+            Accepted::Answered => Own::Part,
+            _ => Own::Nothing,
+        })
     }
 
     /// Gives the CPU to the peer, with nothing locked; how long, and whether a record is there

@@ -37,6 +37,8 @@ use tonic::{Code, Status};
 
 mod leader;
 
+use leader::Looked;
+
 use super::broken::Broken;
 use super::driver::Driver;
 use super::mailbox::{Answer, Trailers};
@@ -217,7 +219,7 @@ impl Future for Drive {
         driver.begin(link);
         loop {
             let delivered = match ready!(driver.poll_record(link, cx)) {
-                Ok(next) => link.deliver(next.record, None),
+                Ok(next) => link.deliver(next.record, None).map(drop),
                 Err(why) => Err(why),
             };
             if let Err(why) = delivered {
@@ -329,7 +331,7 @@ pub(crate) struct OpenCall {
     timeout: Option<Duration>,
     deadline: Option<Pin<Box<Sleep>>>,
     state: State,
-    /// It may be the leader.
+    /// It is the leader, or was.
     leads: bool,
 }
 
@@ -380,12 +382,19 @@ impl OpenCall {
         &self.caller.link
     }
 
-    /// Looks for the answer, and sees to it that somebody is woken for it.
-    fn look(&mut self, cx: &Context<'_>, spin: bool) {
-        // It may become the leader even where it does not stay the reader.
-        self.leads = true;
-        if !self.caller.lead(cx, self.key, spin) {
-            self.caller.park();
+    /// Looks for the answer, and sees to it that somebody is woken for it. What is returned is all of it: the
+    /// call is over then, and released.
+    fn look(&mut self, cx: &Context<'_>, spin: bool) -> Option<Answer> {
+        match self.caller.lead(cx, self.key, spin, &mut self.leads) {
+            Looked::Whole(answer) => {
+                self.state = State::Released;
+                Some(answer)
+            }
+            Looked::Reads => None,
+            Looked::NotReader => {
+                self.caller.park();
+                None
+            }
         }
     }
 
@@ -465,22 +474,29 @@ impl Reply {
     fn poll_answer(&mut self, cx: &mut Context<'_>, is_sent: bool) -> Poll<Result<Begun, Status>> {
         let open = self.open.as_mut().expect("polled after the end");
         let spin = is_sent && !std::mem::replace(&mut self.spun, true);
-        open.look(cx, spin);
-        let Poll::Ready((answer, due)) = open.link().calls.poll_head(open.key, cx) else {
-            if open.poll_expired(cx).is_ready() {
-                open.cancel(Code::DeadlineExceeded);
-                return Poll::Ready(Err(status::expired()));
-            }
-            return Poll::Pending;
+        let answer = match open.look(cx, spin) {
+            Some(answer) => Ok(answer),
+            None => match open.link().calls.poll_head(open.key, cx) {
+                Poll::Ready((answer, due)) => {
+                    if !matches!(answer, Ok(Answer::Head(_))) {
+                        open.state = State::Released;
+                    }
+                    open.link().send_control(due);
+                    answer
+                }
+                Poll::Pending if open.poll_expired(cx).is_ready() => {
+                    open.cancel(Code::DeadlineExceeded);
+                    return Poll::Ready(Err(status::expired()));
+                }
+                Poll::Pending => return Poll::Pending,
+            },
         };
-        open.link().send_control(due);
         open.resign(true);
-        let mut open = self.open.take().expect("it was there");
+        let open = self.open.take().expect("it was there");
         if let Ok(Answer::Head(head)) = answer {
             let receiver = Receiver::new(Arc::clone(open.link()), open.share());
             return Poll::Ready(Ok(Begun::Head(head, Rest { receiver, call: open })));
         }
-        open.state = State::Released;
         Poll::Ready(answer.map(|answer| match answer {
             Answer::Trailers(trailers) => Begun::Trailers(trailers),
             Answer::Whole(head, data, trailers) => Begun::Whole(head, data, trailers),

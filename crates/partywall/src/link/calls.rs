@@ -80,8 +80,10 @@ impl Opened {
 pub(super) enum Accepted {
     /// What it brought is where it belongs.
     Done,
-    /// The call that reads for itself has its answer, or a part of it.
+    /// The call that reads for itself has a part of its answer.
     Answered,
+    /// The call that reads for itself has all of its answer, and is over and released.
+    Whole(Answer),
     Opened(Opened),
     /// The method with this path has the next number.
     Named(Arc<str>),
@@ -389,12 +391,25 @@ impl Calls {
                     code: trailers.code,
                     metadata: OwnedMetadata::from(&trailers.metadata),
                 });
-                let is_own = own == Some(key);
-                let answered = is_own && (head.is_some() || trailers.is_some());
                 // The data are the payload's rest; a long head is not kept for their sake.
-                let part = Part { head, data: rest(payload, data), trailers, end };
-                let wakers = state.connection.user(key).fill(part, is_own);
-                (if answered { Accepted::Answered } else { Accepted::Done }, wakers)
+                let data = rest(payload, data);
+                let is_own = own == Some(key);
+                match (head, trailers) {
+                    (Some(head), Some(trailers)) if is_own => {
+                        // Its wakers are dropped when the lock is free.
+                        let _mailbox = state.connection.release(key);
+                        let due = self.changed_from(open, state);
+                        let data = (!data.is_empty()).then_some(data);
+                        let answer = Answer::Whole(head, data, trailers);
+                        return Ok((Accepted::Whole(answer), due));
+                    }
+                    (head, trailers) => {
+                        let answered = is_own && (head.is_some() || trailers.is_some());
+                        let part = Part { head, data, trailers, end };
+                        let wakers = state.connection.user(key).fill(part, is_own);
+                        (if answered { Accepted::Answered } else { Accepted::Done }, wakers)
+                    }
+                }
             }
             Event::Method { path } => (Accepted::Named(path.into()), mailbox::Wakers::default()),
             Event::Opened { key, head, data, end } => {

@@ -80,8 +80,14 @@ pub(crate) fn take(
     payload: &mut Vec<u8>,
 ) -> Result<Option<Descriptor>, Violation> {
     let Some(descriptor) = ring.peek()? else { return Ok(None) };
-    payload.clear();
-    payload.reserve(descriptor.len as usize);
+    let len = descriptor.len as usize;
+    match payload.capacity() {
+        0 => *payload = Vec::with_capacity(len),
+        _ => {
+            payload.clear();
+            payload.reserve(len);
+        }
+    }
     ring.read(payload);
     ring.release();
     Ok(Some(descriptor))

@@ -523,7 +523,7 @@ impl<D: Dispatch> Service<D> {
                 rights.numbered.push(method);
             }
             Accepted::Drained => self.idle.notify_waiters(),
-            Accepted::Done | Accepted::Answered => {}
+            Accepted::Done | Accepted::Answered | Accepted::Whole(_) => {}
         }
         Ok(())
     }

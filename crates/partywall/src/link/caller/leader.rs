@@ -20,9 +20,11 @@ use partywall_call::Key;
 use partywall_shm::spin::Plan;
 
 use super::Caller;
+use crate::link::Own;
 use crate::link::TURN;
 use crate::link::broken::Broken;
 use crate::link::inbound::Rx;
+use crate::link::mailbox::Answer;
 
 /// Calls after which one that had company counts as alone again.
 pub(super) const ALONE: u32 = 64;
@@ -30,14 +32,23 @@ pub(super) const ALONE: u32 = 64;
 const PROBE: u32 = 32;
 
 /// How a turn of taking records ended.
-#[derive(PartialEq, Eq)]
 enum Turn {
     /// None is left.
     All,
     /// The one that was waited for was among them.
-    Own,
+    Own(Own),
     /// There may be more.
     Over,
+}
+
+/// What came of a call's look at its link.
+pub(super) enum Looked {
+    /// Somebody else reads; then [`Caller::park`] is due.
+    NotReader,
+    /// It reads: its task is woken when there is more, or has its answer in the mailbox.
+    Reads,
+    /// All of its answer: it is over and released.
+    Whole(Answer),
 }
 
 impl Caller {
@@ -51,35 +62,47 @@ impl Caller {
         }
     }
 
-    /// Reads for the only call under way, and arranges for its task to be woken when there is
-    /// more. False when somebody else reads; then [`Caller::park`] is due.
+    /// Reads for the only call under way, and arranges for its task to be woken when there is more.
     ///
-    /// `spin`: the call has just been sent, so its answer may come while this spins.
-    pub(super) fn lead(&self, cx: &Context<'_>, own: Key, spin: bool) -> bool {
+    /// `spin`: the call has just been sent, so its answer may come while this spins. `leads` is set when it
+    /// becomes the leader, even where it does not stay the reader.
+    pub(super) fn lead(&self, cx: &Context<'_>, own: Key, spin: bool, leads: &mut bool) -> Looked {
         let link = &self.link;
         if link.calls.open_calls() != 1 || link.closed().is_some() {
-            return false;
+            return Looked::NotReader;
         }
         if spin && self.in_company() {
             // While it was sending it may have led, and a bell have woken it alone.
-            self.resign(own, false);
-            return false;
-        }
-        match self.try_lead(cx, own, spin) {
-            Ok(Led::NotReader) => return false,
-            Ok(Led::Waits) => {}
-            // Calls that came while this one read have left the looking to it.
-            Ok(Led::Stops { own }) => {
-                if link.calls.open_now() > usize::from(own) {
-                    link.listener.wake_driver();
-                }
+            if std::mem::take(leads) {
+                self.resign(own, false);
             }
-            Err(why) => link.close(&why),
+            return Looked::NotReader;
         }
-        true
+        let (own, looked) = match self.try_lead(cx, own, spin, leads) {
+            Ok(Led::NotReader) => return Looked::NotReader,
+            Ok(Led::Waits) => return Looked::Reads,
+            Ok(Led::Over) => (1, Looked::Reads),
+            Ok(Led::Answered(Own::Whole(answer))) => (0, Looked::Whole(answer)),
+            Ok(Led::Answered(_)) => (0, Looked::Reads),
+            Err(why) => {
+                link.close(&why);
+                return Looked::Reads;
+            }
+        };
+        // Calls that came while this one read have left the looking to it.
+        if link.calls.open_now() > own {
+            link.listener.wake_driver();
+        }
+        looked
     }
 
-    fn try_lead(&self, cx: &Context<'_>, own: Key, mut spin: bool) -> Result<Led, Broken> {
+    fn try_lead(
+        &self,
+        cx: &Context<'_>,
+        own: Key,
+        mut spin: bool,
+        leads: &mut bool,
+    ) -> Result<Led, Broken> {
         let link = &self.link;
         let mut left = TURN;
         if !spin {
@@ -90,20 +113,19 @@ impl Caller {
             let Some(mut rx) = link.inbound.try_lock() else { return Ok(Led::NotReader) };
             match self.take_turn(&mut rx, &mut left, Some(own))? {
                 Turn::All => {}
-                Turn::Own => return Ok(Led::Stops { own: false }),
+                Turn::Own(answer) => return Ok(Led::Answered(answer)),
                 Turn::Over => {
                     cx.waker().wake_by_ref();
-                    return Ok(Led::Stops { own: true });
+                    return Ok(Led::Over);
                 }
             }
             if std::mem::take(&mut spin) {
                 match rx.spin.plan(link.bell().same_cpu()) {
                     Plan::Sleep => {}
-                    Plan::Spin(budget) => {
-                        if self.spin(&mut rx, budget, own)? {
-                            return Ok(Led::Stops { own: false });
-                        }
-                    }
+                    Plan::Spin(budget) => match self.spin(&mut rx, budget, own)? {
+                        Own::Nothing => {}
+                        answer => return Ok(Led::Answered(answer)),
+                    },
                     Plan::Yield => {
                         link.inbound.awake(&mut rx);
                         link.after_release(&mut rx)?;
@@ -117,12 +139,13 @@ impl Caller {
                 continue;
             }
             drop(rx);
+            *leads = true;
             link.listener.lead(own, cx);
             // Either this sees the second call, or that one's `depose` sees this.
             if !link.calls.is_single() {
                 self.depose();
                 // Another call was opened meanwhile, and may have found `rx` taken.
-                return Ok(Led::Stops { own: true });
+                return Ok(Led::Over);
             }
             if !link.listen()? {
                 return Ok(Led::Waits);
@@ -135,8 +158,9 @@ impl Caller {
         while *left > 0 {
             *left -= 1;
             let Some(record) = self.link.inbound.take(rx)? else { return Ok(Turn::All) };
-            if self.link.deliver(record, own)? {
-                return Ok(Turn::Own);
+            match self.link.deliver(record, own)? {
+                Own::Nothing => {}
+                answer => return Ok(Turn::Own(answer)),
             }
         }
         self.link.after_release(rx)?;
@@ -174,8 +198,8 @@ impl Caller {
         }
     }
 
-    /// Spins until the call `own` has its answer; false when the budget is used up.
-    fn spin(&self, rx: &mut Rx, budget: Duration, own: Key) -> Result<bool, Broken> {
+    /// Spins until the call `own` has its answer; nothing when the budget is used up.
+    fn spin(&self, rx: &mut Rx, budget: Duration, own: Key) -> Result<Own, Broken> {
         let link = &self.link;
         link.inbound.awake(rx);
         let start = Instant::now();
@@ -183,9 +207,12 @@ impl Caller {
         while taken < TURN {
             if rx.ready() {
                 let Some(record) = link.inbound.take(rx)? else { continue };
-                if link.deliver(record, Some(own))? {
-                    rx.spin.hit(start.elapsed());
-                    return Ok(true);
+                match link.deliver(record, Some(own))? {
+                    Own::Nothing => {}
+                    answer => {
+                        rx.spin.hit(start.elapsed());
+                        return Ok(answer);
+                    }
                 }
                 taken += 1;
                 continue;
@@ -199,7 +226,7 @@ impl Caller {
             }
         }
         rx.spin.miss();
-        Ok(false)
+        Ok(Own::Nothing)
     }
 
     /// Looks once, on a link without calls: what came meanwhile may concern the next one.
@@ -234,7 +261,7 @@ impl Caller {
                 return Ok(());
             }
             let Some(mut rx) = link.inbound.try_lock() else { return Ok(()) };
-            if self.take_turn(&mut rx, &mut left, None)? != Turn::All {
+            if !matches!(self.take_turn(&mut rx, &mut left, None)?, Turn::All) {
                 link.listener.wake_driver();
                 return Ok(());
             }
@@ -264,6 +291,8 @@ enum Led {
     NotReader,
     /// The task is woken when the peer rings.
     Waits,
-    /// It reads no more; whether the call itself is still open.
-    Stops { own: bool },
+    /// It reads no more, and its call is still open.
+    Over,
+    /// It reads no more: it has its answer, or a part of that.
+    Answered(Own),
 }
