@@ -101,7 +101,7 @@ impl Described {
                     let inner = Arc::clone(&self.inner);
                     move |request| {
                         let inner = Arc::clone(&inner);
-                        async move { <T as #service>::#ident(#own, request).await }
+                        async move { <T as #service>::#ident(#own, request.decode()?).await }
                     }
                 })
             }

@@ -28,7 +28,7 @@ mod service;
 pub use client::Grpc;
 pub(crate) use message::is_sole;
 pub(crate) use service::{Answering, Call, Offer, Slot};
-pub use service::{Entry, Generated, Settings, entry, offer};
+pub use service::{Entry, Generated, Incoming, Settings, entry, offer};
 
 /// A method of a service, as its stubs name it.
 #[derive(Debug)]

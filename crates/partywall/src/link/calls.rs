@@ -577,13 +577,19 @@ impl Calls {
     }
 
     /// An answer is going to be written as one plain frame with so many bytes of data; false where that has to
-    /// wait for anything, or the call is over.
+    /// wait for anything, or the call is over. Else the call is over now, and this value's reference to it gone.
     #[inline]
     pub(super) fn answer_whole(&self, key: Key, data: usize) -> (bool, Due) {
         let mut state = lock(&self.state);
         let open = state.connection.open_calls();
-        let sent = state.connection.answer_whole(key, data);
-        (sent, self.changed_from(open, state))
+        if !state.connection.answer_whole(key, data) {
+            return (false, Due(false));
+        }
+        let mailbox = state.connection.user(key);
+        mailbox.users -= 1;
+        // Its wakers are dropped when the lock is free.
+        let _mailbox = (mailbox.users == 0).then(|| state.connection.release(key));
+        (true, self.changed_from(open, state))
     }
 
     /// The control record that is due next: its payload goes to `payload`.

@@ -405,7 +405,7 @@ impl Link {
     }
 
     /// Sends an answer as a plain frame; false, and nothing has changed, where that has to wait for anything:
-    /// then a [`Sender`] sends it.
+    /// then a [`Sender`] sends it. Else one reference to the call is gone, also with an error.
     #[inline]
     pub(super) fn send_plain_answer(
         &self,
@@ -414,7 +414,8 @@ impl Link {
     ) -> Result<bool, Broken> {
         let Some(data) = answer.whole().filter(|_| answer.is_plain()) else { return Ok(false) };
         let mut tx = self.outbound.lock();
-        let Some(mut reserved) = tx.reserve_plain(&[], data)? else { return Ok(false) };
+        // A broken ring is met again, and told, by the sender.
+        let Ok(Some(mut reserved)) = tx.reserve_plain(&[], data) else { return Ok(false) };
         if encode(answer, &mut reserved).is_err() {
             // Its sender says why.
             return Ok(false);

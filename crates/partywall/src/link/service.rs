@@ -553,6 +553,7 @@ impl<D: Dispatch> Service<D> {
             whole,
             spawned: false,
             first: true,
+            released: false,
         };
         let Some(method) = &call.method.allowed else {
             link.counters.denied(1);

@@ -3,6 +3,7 @@
 use std::any::TypeId;
 use std::collections::HashMap;
 use std::future::Future;
+use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
@@ -58,23 +59,45 @@ impl Entry {
     }
 }
 
+/// A request that has come, to be decoded where its handler is polled: not by who reads the link, and a panic
+/// is the call's own.
+pub struct Incoming<M> {
+    call: Call,
+    most: Option<usize>,
+    message: PhantomData<fn() -> M>,
+}
+
+impl<M> std::fmt::Debug for Incoming<M> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Incoming")
+    }
+}
+
+impl<M: Message + Default> Incoming<M> {
+    /// The request.
+    ///
+    /// # Errors
+    /// Its message is over the limit, or is none.
+    #[inline]
+    pub fn decode(self) -> Result<tonic::Request<M>, Status> {
+        self.call.request(self.most)
+    }
+}
+
 /// The method at this path, which `handler` answers.
 pub fn entry<M, R, F>(
     path: &'static str,
     settings: Settings,
-    handler: impl Fn(tonic::Request<M>) -> F + Send + Sync + 'static,
+    handler: impl Fn(Incoming<M>) -> F + Send + Sync + 'static,
 ) -> Entry
 where
     M: Message + Default + 'static,
     R: Message + 'static,
     F: Future<Output = Result<tonic::Response<R>, Status>> + Send + 'static,
 {
-    let handler = Arc::new(handler);
     let begin = move |call: Call| -> Pin<Box<dyn Answering>> {
-        let handler = Arc::clone(&handler);
-        // Decoded where the handler is polled: not by who reads the link, and a panic is the call's own.
-        let future = async move { handler(call.request(settings.decoded)?).await };
-        Box::pin(Unary { future: Some(future), answer: None, most: settings.encoded })
+        let incoming = Incoming { call, most: settings.decoded, message: PhantomData };
+        Box::pin(Unary::Handler { future: handler(incoming), most: settings.encoded })
     };
     Entry { path, begin: Box::new(begin) }
 }
@@ -177,11 +200,25 @@ enum Answer<R> {
 }
 
 pin_project! {
-    struct Unary<F, R> {
-        #[pin]
-        future: Option<F>,
-        answer: Option<Answer<R>>,
-        most: Option<usize>,
+    #[project = Step]
+    enum Unary<F, R> {
+        Handler {
+            #[pin]
+            future: F,
+            most: Option<usize>,
+        },
+        Answered {
+            answer: Answer<R>,
+        },
+    }
+}
+
+impl<F, R> Unary<F, R> {
+    fn answer(&self) -> Option<&Answer<R>> {
+        match self {
+            Self::Handler { .. } => None,
+            Self::Answered { answer } => Some(answer),
+        }
     }
 }
 
@@ -190,31 +227,32 @@ where
     R: Message,
     F: Future<Output = Result<tonic::Response<R>, Status>> + Send,
 {
-    fn poll_answer(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let mut this = self.project();
-        let Some(future) = this.future.as_mut().as_pin_mut() else { return Poll::Ready(()) };
-        *this.answer = Some(match ready!(future.poll(cx)) {
+    fn poll_answer(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let Step::Handler { future, most } = self.as_mut().project() else {
+            return Poll::Ready(());
+        };
+        let answer = match ready!(future.poll(cx)) {
             Err(status) => Answer::Status(Box::new(status)),
             Ok(response) => {
                 let (metadata, message, _) = response.into_parts();
                 let mut headers = metadata.into_headers();
                 wire::without_not_sent(&mut headers);
-                match Outgoing::new(message, *this.most) {
+                match Outgoing::new(message, *most) {
                     Ok(message) => Answer::Message(headers, message),
                     Err(status) => Answer::Broken(headers, Some(Box::new(status))),
                 }
             }
-        });
-        this.future.set(None);
+        };
+        self.set(Self::Answered { answer });
         Poll::Ready(())
     }
 
     fn has_head(&self) -> bool {
-        !matches!(self.answer, Some(Answer::Status(_)))
+        !matches!(self.answer(), Some(Answer::Status(_)))
     }
 
     fn write_head(&self, block: &mut Vec<u8>) -> Result<(), Status> {
-        match &self.answer {
+        match self.answer() {
             Some(Answer::Message(headers, _) | Answer::Broken(headers, _))
                 if !headers.is_empty() =>
             {
@@ -228,33 +266,35 @@ where
     }
 
     fn take_data(self: Pin<&mut Self>) -> Option<Result<Bytes, Status>> {
-        match self.project().answer {
-            Some(Answer::Message(_, message)) => message.take(),
-            Some(Answer::Broken(_, status)) => status.take().map(|status| Err(*status)),
+        match self.project() {
+            Step::Answered { answer: Answer::Message(_, message) } => message.take(),
+            Step::Answered { answer: Answer::Broken(_, status) } => {
+                status.take().map(|status| Err(*status))
+            }
             _ => None,
         }
     }
 
     fn whole(&self) -> Option<usize> {
-        match &self.answer {
+        match self.answer() {
             Some(Answer::Message(_, message)) => Some(message.len()),
             _ => None,
         }
     }
 
     fn write_whole(&self, out: &mut SlotBuf<'_>) -> Result<(), Status> {
-        match &self.answer {
+        match self.answer() {
             Some(Answer::Message(_, message)) => message.encode(out),
             _ => unreachable!("it has no message"),
         }
     }
 
     fn is_plain(&self) -> bool {
-        matches!(&self.answer, Some(Answer::Message(headers, _)) if headers.is_empty())
+        matches!(self.answer(), Some(Answer::Message(headers, _)) if headers.is_empty())
     }
 
     fn write_trailers(&self, block: &mut Vec<u8>) -> u8 {
-        match &self.answer {
+        match self.answer() {
             Some(Answer::Status(status)) => wire::write_status(block, status),
             _ => {
                 frame::write_block(block, |out| Trailers::write(out, 0, 0));
@@ -298,8 +338,8 @@ mod tests {
 
     #[test]
     fn a_message_is_decoded_where_its_handler_is_polled() {
-        let echo = |request: tonic::Request<Panics>| async move {
-            Ok::<_, Status>(tonic::Response::new(request.into_inner()))
+        let echo = |request: Incoming<Panics>| async move {
+            Ok::<_, Status>(tonic::Response::new(request.decode()?.into_inner()))
         };
         let entry = entry("/a.B/C", Settings::default(), echo);
         let data = Whole::of(Bytes::from_static(b"\0\0\0\0\x02\x08\x01"));

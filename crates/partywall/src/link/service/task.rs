@@ -34,6 +34,8 @@ pub(super) struct Task<D: Dispatch> {
     pub(super) spawned: bool,
     /// Its handler has not been polled.
     pub(super) first: bool,
+    /// Its reference to the call is gone.
+    pub(super) released: bool,
 }
 
 impl<D: Dispatch> Future for Task<D> {
@@ -79,11 +81,13 @@ impl<D: Dispatch> Future for Task<D> {
                     let send = AssertUnwindSafe(|| link.send_plain_answer(key, &mut answer));
                     match std::panic::catch_unwind(send) {
                         Ok(Ok(true)) => {
+                            this.released = true;
                             contained(move || drop(answer));
                             return this.end(Code::Ok as u8);
                         }
                         Ok(Ok(false)) => this.step = Step::Answer(Sender::answer(answer)),
                         Ok(Err(why)) => {
+                            this.released = true;
                             this.service.close(&why);
                             return this.end(Code::Unavailable as u8);
                         }
@@ -138,7 +142,7 @@ impl<D: Dispatch> Task<D> {
 impl<D: Dispatch> Drop for Task<D> {
     fn drop(&mut self) {
         let link = &self.service.link;
-        if !self.whole {
+        if !self.whole && !self.released {
             // What came for a handler that never read it goes back to the link's window.
             link.send_control(link.calls.discard(self.key));
         }
@@ -148,7 +152,9 @@ impl<D: Dispatch> Drop for Task<D> {
             link.send_control(link.calls.reset(self.key, Status::unavailable(text)));
             self.service.ended(Code::Cancelled as u8);
         }
-        link.release(self.key);
+        if !self.released {
+            link.release(self.key);
+        }
         if link.calls.is_draining() {
             self.service.idle.notify_waiters();
         }
