@@ -85,6 +85,8 @@ pub(super) enum Accepted {
     /// The call that reads for itself has all of its answer, and is over and released.
     Whole(Answer),
     Opened(Opened),
+    /// A call of this path was opened, and its caller has too many: it is reset and released.
+    Refused(Arc<str>),
     /// The method with this path has the next number.
     Named(Arc<str>),
     /// The caller opens no more calls.
@@ -108,6 +110,8 @@ struct State {
     waiters: Vec<Waker>,
     /// Places of the account, of a service's link; those include the free ones.
     leased: Option<usize>,
+    /// Paths of the methods that the peer has numbered.
+    numbered: Vec<Arc<str>>,
     /// Why the link has ended.
     ended: Option<Status>,
 }
@@ -148,7 +152,8 @@ impl Calls {
 
     fn new(connection: Connection<Mailbox>, account: Arc<Account>, leased: Option<usize>) -> Self {
         let queue = Queue::default();
-        let state = State { connection, queue, waiters: Vec::new(), leased, ended: None };
+        let (waiters, numbered) = (Vec::new(), Vec::new());
+        let state = State { connection, queue, waiters, leased, numbered, ended: None };
         let (open, draining) = (AtomicUsize::new(0), AtomicBool::new(false));
         Self { state: Mutex::new(state), open, draining, account }
     }
@@ -266,24 +271,29 @@ impl Calls {
         }
     }
 
-    /// Says what a call that the peer has opened is called, and leases a place of the account for it.
+    /// Says what a call that the peer has opened is called by its path, and leases a place of the account for
+    /// it. One that is called by a number has that when it comes.
     ///
     /// # Errors
     /// When there is none: the call is reset and released.
     pub(super) fn admit(&self, key: Key, path: Arc<str>) -> Result<(), Due> {
         let mut state = lock(&self.state);
+        if self.admit_to(&mut state, key, path) { Ok(()) } else { Err(self.changed(state)) }
+    }
+
+    fn admit_to(&self, state: &mut State, key: Key, path: Arc<str>) -> bool {
         let (open, leased) = (state.connection.open_calls(), state.leased.unwrap_or(usize::MAX));
         if open > leased {
-            self.lease_more(&mut state, open);
+            self.lease_more(state, open);
         }
         if state.leased.is_none_or(|leased| open <= leased) {
             state.connection.user(key).path = Some(path);
-            return Ok(());
+            return true;
         }
         let text = too_many_of_a_caller(&self.account);
         state.connection.reset(key, Code::ResourceExhausted as u8, &text);
         state.connection.release(key);
-        Err(self.changed(state))
+        false
     }
 
     #[cold]
@@ -411,7 +421,11 @@ impl Calls {
                     }
                 }
             }
-            Event::Method { path } => (Accepted::Named(path.into()), mailbox::Wakers::default()),
+            Event::Method { path } => {
+                let path = Arc::<str>::from(path);
+                state.numbered.push(Arc::clone(&path));
+                (Accepted::Named(path), mailbox::Wakers::default())
+            }
             Event::Opened { key, head, data, end } => {
                 let timeout = head.timeout;
                 let method = match head.method {
@@ -423,6 +437,13 @@ impl Calls {
                     state.connection.taken(key, data);
                 }
                 let metadata = OwnedMetadata::from(&head.metadata);
+                if let Err(number) = method {
+                    let path = Arc::clone(&state.numbered[usize::from(number)]);
+                    if !self.admit_to(&mut state, key, path) {
+                        let path = Arc::clone(&state.numbered[usize::from(number)]);
+                        return Ok((Accepted::Refused(path), self.changed(state)));
+                    }
+                }
                 let opened = Opened { key, timeout, metadata, whole: end, payload, method, data };
                 (Accepted::Opened(opened), mailbox::Wakers::default())
             }

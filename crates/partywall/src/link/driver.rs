@@ -95,6 +95,7 @@ impl Driver {
         link: &'a Link,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Next<'a>, Broken>> {
+        let mut waited = None;
         loop {
             if link.closed().is_some() {
                 return Poll::Ready(Err(Broken::Closed));
@@ -102,7 +103,7 @@ impl Driver {
             if self.taken >= TURN {
                 return yield_now(cx);
             }
-            let Some(mut rx) = link.inbound.try_lock() else {
+            let Some(mut rx) = waited.take().or_else(|| link.inbound.try_lock()) else {
                 // A leader reads, or a driver that has transferred its role looks last.
                 return yield_now(cx);
             };
@@ -123,7 +124,10 @@ impl Driver {
             drop(rx);
             link.serve_stalled()?;
             match self.stay_awake(link) {
-                Awake::Record => continue,
+                Awake::Record(rx) => {
+                    waited = rx;
+                    continue;
+                }
                 Awake::NotYet if link.many_threads => {
                     // To the end of a queue that idle threads take from.
                     cx.waker().wake_by_ref();
@@ -146,7 +150,7 @@ impl Driver {
     }
 
     /// Waits awake for a little while, as was learned.
-    fn stay_awake(&mut self, link: &Link) -> Awake {
+    fn stay_awake<'a>(&mut self, link: &'a Link) -> Awake<'a> {
         let any = std::mem::take(&mut self.any);
         let mut rx = link.inbound.lock();
         let asked = rx.take_asked();
@@ -190,14 +194,15 @@ impl Driver {
                 let (took, there) = link.yield_cpu();
                 self.yields += 1;
                 self.away += took;
-                return if there { Awake::Record } else { Awake::No };
+                return if there { Awake::Record(None) } else { Awake::No };
             }
         };
-        let mut rounds = 0_u32;
+        // When the clock was read last: it is not read between a record and its handler.
+        let (mut rounds, mut waited) = (0_u32, start - since);
         loop {
             if rx.ready() {
-                rx.spin.hit(since.elapsed());
-                return Awake::Record;
+                rx.spin.hit(waited);
+                return Awake::Record(Some(rx));
             }
             rounds += 1;
             if rounds > 32 {
@@ -205,7 +210,8 @@ impl Driver {
             }
             if rounds.is_multiple_of(32) {
                 let now = Instant::now();
-                if now - since >= budget {
+                waited = now - since;
+                if waited >= budget {
                     rx.spin.miss();
                     self.idle_since = None;
                     return Awake::No;
@@ -220,9 +226,9 @@ impl Driver {
 }
 
 /// How a driver's waiting awake ended.
-enum Awake {
+enum Awake<'a> {
     /// A record is there.
-    Record,
+    Record(Option<MutexGuard<'a, Rx>>),
     /// Others are to run, and then it looks again.
     NotYet,
     /// It is time to sleep.

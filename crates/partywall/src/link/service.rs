@@ -523,6 +523,7 @@ impl<D: Dispatch> Service<D> {
                 rights.numbered.push(method);
             }
             Accepted::Drained => self.idle.notify_waiters(),
+            Accepted::Refused(path) => telemetry::refused(&path, Code::ResourceExhausted),
             Accepted::Done | Accepted::Answered | Accepted::Whole(_) => {}
         }
         Ok(())
@@ -531,11 +532,17 @@ impl<D: Dispatch> Service<D> {
     /// A new request.
     fn begin(self: &Arc<Self>, mut opened: Opened, reader: Reader<'_>) {
         let (link, key) = (&self.link, opened.key);
-        // Held until the call has its path: it has the rights of a policy that comes now, or is reset.
+        // Held until the call has its path: it has the rights of a policy that comes now, or is reset. A call
+        // by number has had that before.
         let mut rights = lock(&self.rights);
         let named = |path: &str| self.dispatch.method(path);
-        let (method, peer) = rights.method(opened.method(), named);
-        let admitted = link.calls.admit(key, Arc::clone(&method.path));
+        let called = opened.method();
+        let is_numbered = matches!(called, Called::Number(_));
+        let (method, peer) = rights.method(called, named);
+        let admitted = match is_numbered {
+            true => Ok(()),
+            false => link.calls.admit(key, Arc::clone(&method.path)),
+        };
         drop(rights);
         if let Err(due) = admitted {
             telemetry::refused(&method.path, Code::ResourceExhausted);
