@@ -445,7 +445,7 @@ pub struct Metadata<'a> {
 
 impl<'a> Metadata<'a> {
     /// No entries.
-    const NONE: Self = Self { bytes: &[], entries: 0 };
+    pub const NONE: Self = Self { bytes: &[], entries: 0 };
 
     fn decode(mut r: Reader<'a>) -> Result<Self, DecodeError> {
         let entries = r.u16("metadata count")?;

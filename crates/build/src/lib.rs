@@ -14,6 +14,21 @@
 //! types, traits and signatures are those of tonic-prost-build: services and callers compile as they are. The
 //! stubs work over other transports as tonic's do. `.proto` files are compiled by protox: there is no protoc.
 //!
+//! # Without a runtime
+//!
+//! With the feature `blocking` there is also a client for each service that calls its unary methods by plain
+//! functions on a `partywall::blocking::Channel`:
+//!
+//! ```text
+//! let channel = partywall::blocking::Channel::connect("partywall:///greeter")?;
+//! let mut client = greeter_blocking::GreeterClient::new(channel);
+//! let reply = client.say_hello(HelloRequest { name: "you".into() })?;
+//! ```
+//!
+//! A deadline is that of the request ([`tonic::Request::set_timeout`]), metadata are as in tonic.
+//!
+//! [`tonic::Request::set_timeout`]: https://docs.rs/tonic/latest/tonic/struct.Request.html#method.set_timeout
+//!
 //! # How
 //!
 //! tonic-prost-build generates. What it has made is changed in three places, for methods without streams and

@@ -14,15 +14,20 @@ impl ServiceGenerator for Generator {
         let described = Described::new(&service);
         self.0.generate(service, &mut text);
         let mut file = syn::parse_file(&text).expect("tonic-prost-build generates Rust");
+        let mut blocking = None;
         for item in &mut file.items {
             let Item::Mod(module) = item else { continue };
             let name = module.ident.to_string();
-            if name.ends_with("_client") {
+            if let Some(name) = name.strip_suffix("_client") {
                 described.change_client(module);
+                if cfg!(feature = "blocking") {
+                    blocking = Some(described.blocking_client(name, module));
+                }
             } else if name.ends_with("_server") {
                 described.change_server(module);
             }
         }
+        file.items.extend(blocking.map(Item::from));
         buf.push_str(&prettyplease::unparse(&file));
     }
 
@@ -74,6 +79,67 @@ impl Described {
                     partywall::stubs::Method::new(#service, #name, #path);
                 self.inner.call(&METHOD, request.into_request()).await
             });
+        }
+    }
+
+    /// A client for threads without a runtime: the unary methods of the changed one.
+    fn blocking_client(&self, name: &str, module: &mut ItemMod) -> ItemMod {
+        let (attributes, module_attributes) = (client_attributes(module), module.attrs.clone());
+        let calls = functions(module, |_| true).filter_map(|function| {
+            let method = self.unary.iter().find(|m| function.sig.ident == ident_of(m))?;
+            let (service, name, path) = (&self.name, &method.proto_name, self.path(method));
+            let mut function = function.clone();
+            function.sig.asyncness = None;
+            function.block = parse_quote!({
+                static METHOD: partywall::stubs::Method =
+                    partywall::stubs::Method::new(#service, #name, #path);
+                self.inner.call(&METHOD, request.into_request())
+            });
+            Some(function)
+        });
+        let calls: Vec<_> = calls.collect();
+        let client = format_ident!("{}Client", self.ident);
+        let name = format_ident!("{name}_blocking");
+        let is_inner = |a: &&syn::Attribute| matches!(a.style, syn::AttrStyle::Inner(_));
+        let (inner, outer): (Vec<_>, Vec<_>) = module_attributes.iter().partition(is_inner);
+        let outer = outer.into_iter().filter(|attribute| !attribute.path().is_ident("doc"));
+        parse_quote! {
+            /// Generated client implementations for threads without a runtime.
+            #(#outer)*
+            pub mod #name {
+                #(#inner)*
+                #(#attributes)*
+                #[derive(Debug)]
+                pub struct #client {
+                    inner: partywall::stubs::Blocking,
+                }
+                impl #client {
+                    pub fn new(channel: partywall::blocking::Channel) -> Self {
+                        Self { inner: partywall::stubs::Blocking::new(channel) }
+                    }
+                    /// The channel.
+                    pub fn into_inner(self) -> partywall::blocking::Channel {
+                        self.inner.into_inner()
+                    }
+                    /// Limits the maximum size of a decoded message.
+                    ///
+                    /// Default: `4MB`
+                    #[must_use]
+                    pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+                        self.inner = self.inner.max_decoding_message_size(limit);
+                        self
+                    }
+                    /// Limits the maximum size of an encoded message.
+                    ///
+                    /// Default: `usize::MAX`
+                    #[must_use]
+                    pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+                        self.inner = self.inner.max_encoding_message_size(limit);
+                        self
+                    }
+                    #(#calls)*
+                }
+            }
         }
     }
 
@@ -147,6 +213,17 @@ fn functions(
             _ => None,
         }
     })
+}
+
+/// The comments of a client's type.
+fn client_attributes(module: &ItemMod) -> Vec<syn::Attribute> {
+    let items = module.content.iter().flat_map(|(_, items)| items);
+    let mut types = items.filter_map(|item| match item {
+        Item::Struct(client) => Some(&client.attrs),
+        _ => None,
+    });
+    let attributes = types.next().into_iter().flatten();
+    attributes.filter(|attribute| attribute.path().is_ident("doc")).cloned().collect()
 }
 
 /// Whether the methods of a service's trait take it as an `Arc`.

@@ -10,7 +10,12 @@
 //!
 //! A thread spins for the learned budget and then sleeps on a futex. Against the async channel it
 //! saves the runtime's part: no task, no waker, no epoll. It speaks rings alone: a name that is
-//! reached over the network is an error here.
+//! reached over the network is an error here. Between two domains of one launcher the calling thread goes
+//! into the service, as an async channel's does.
+//!
+//! Clients that `partywall-build` generates with its feature `blocking` call by [`native`]: a request that is
+//! one plain frame is encoded into the reserved record, and its answer is decoded from the buffer into which
+//! all records are copied. Such a call allocates what its messages do, and nothing else.
 //!
 //! Nobody reads the link between two calls, so each call first takes what has come meanwhile: the
 //! word that the server drains, and credit. A call whose first record the server never took, because
@@ -22,29 +27,35 @@ use std::time::{Duration, Instant};
 
 use http::HeaderMap;
 use partywall_abi::control::Terms;
-use partywall_abi::frame::{END, HEAD};
+use partywall_abi::domain::GateStatus;
+use partywall_abi::frame::{self, END, HEAD, Metadata, MethodName, PLAIN_REQUEST};
 use partywall_abi::limits;
 use partywall_abi::name::ServiceName;
 use partywall_call::{Blocked, Connection, Event, Key, Record, Want};
 use partywall_shm::link::{Link, LinkError};
-use prost::Message;
+use partywall_shm::ring::Wake;
 use tonic::metadata::MetadataMap;
 use tonic::{Code, Status};
 
 use crate::backoff::Backoff;
 use crate::channel::Endpoint;
 use crate::coordinator::{self, Connected, End, Linked, Place, Tracked};
+use crate::domain;
 use crate::error::Error;
 use crate::link::broken::Broken;
 use crate::link::caller;
 use crate::link::record;
+use crate::link::wake::Sent;
+use crate::link::wake::gate::{Gate, Visitor};
 use crate::peer::Peer;
 use crate::status;
+use crate::stubs::{Encode, Method};
 use crate::telemetry::{self, Route, Side};
 use crate::time;
 use crate::wire::{self, PREFIX};
 
 mod failed;
+pub(crate) mod native;
 mod reach;
 
 use failed::Failed;
@@ -80,6 +91,10 @@ struct Open {
     link: Link,
     server: Peer,
     connection: Connection<()>,
+    /// The way into a server of the same launcher.
+    gate: Option<Gate>,
+    /// Numbers of methods, by their places in the list of the process's.
+    numbers: Vec<Option<u16>>,
     /// The head of the call under way, as it is sent.
     block: Vec<u8>,
     /// A record as it is taken, and a control record as it is sent.
@@ -107,6 +122,61 @@ struct Answer {
     head: HeaderMap,
     data: Vec<u8>,
     trailers: Option<HeaderMap>,
+    /// It was one frame without metadata, and its data are so many of the last bytes of [`Open::payload`].
+    plain: Option<usize>,
+}
+
+impl Answer {
+    fn is_over(&self) -> bool {
+        self.plain.is_some() || self.trailers.is_some()
+    }
+
+    /// The status of a call that has failed.
+    fn failed(&self) -> Option<Status> {
+        let trailers = self.trailers.as_ref()?;
+        // Making a status copies all trailers.
+        if trailers.get(wire::GRPC_STATUS).is_some_and(|code| code == "0") {
+            return None;
+        }
+        Status::from_header_map(trailers).filter(|status| status.code() != Code::Ok)
+    }
+
+    /// Its metadata, with what HTTP has beside that of the service.
+    fn headers(&mut self) -> HeaderMap {
+        if self.plain.is_some() {
+            let mut headers = wire::response_headers(&Metadata::NONE);
+            headers.extend(wire::trailers(0, &Metadata::NONE));
+            return headers;
+        }
+        let mut headers = std::mem::take(&mut self.head);
+        headers.extend(self.trailers.take().unwrap_or_default());
+        headers
+    }
+}
+
+/// A request to send.
+struct Request<'a> {
+    path: &'a str,
+    /// The method, if it can have a number.
+    method: Option<&'static Method>,
+    headers: &'a HeaderMap,
+    message: Message<'a>,
+}
+
+/// A message with gRPC's prefix.
+#[derive(Clone, Copy)]
+enum Message<'a> {
+    Encoded(&'a [u8]),
+    ToEncode(&'a dyn Encode),
+}
+
+impl Message<'_> {
+    fn len(&self) -> usize {
+        match self {
+            Self::Encoded(bytes) => bytes.len(),
+            Self::ToEncode(message) => message.len(),
+        }
+    }
 }
 
 /// A call under way: its number, if it has one, and the longest answer that is taken.
@@ -198,20 +268,23 @@ impl Channel {
 
     /// Opens the link that the coordinator has introduced.
     fn opened(linked: Linked, deadline: Instant) -> Result<Open, Error> {
-        let Terms { link, security, capabilities, .. } = linked.terms;
-        let security = crate::domain::security(security, None);
-        let server = Peer::new(linked.terms.peer.clone(), link, security);
+        let Terms { link: number, security: reported, capabilities, .. } = linked.terms;
+        let peer = linked.terms.peer.clone();
         let (pending, tracked) = caller::fill(linked)?;
         let opening: Arc<dyn End> = Arc::new(Opening::of(&pending)?);
         tracked.attach(Arc::downgrade(&opening));
-        tracked.adopted(security);
+        tracked.adopted(domain::security(reported, None));
         // A server that has adopted the link and does not open it hangs: the next one may answer.
         let ends = pending.wait(deadline.min(Instant::now() + caller::OPEN_TIME))?;
         let link = Link::new(ends)?;
+        let gate = domain::Gate::take(number);
+        let security = domain::security(reported, gate.as_ref().map(domain::Gate::isolation));
+        let server = Peer::new(peer, number, security);
         let end = Arc::new(Reached { bell: link.bell(), over: OnceLock::new() });
         let reached: Arc<dyn End> = Arc::clone(&end) as _;
         tracked.attach(Arc::downgrade(&reached));
-        let mut open = Open { tracked: Some((tracked, end)), ..Open::new(link, server) };
+        let mut open = Open::new(link, server, gate.map(Gate::new));
+        open.tracked = Some((tracked, end));
         open.connection.agree(capabilities);
         Ok(open)
     }
@@ -234,7 +307,7 @@ impl Channel {
     /// The service's status; UNAVAILABLE when the link or the service is gone,
     /// DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED for metadata that is too large, OUT_OF_RANGE for a
     /// reply over the limit, as tonic has it.
-    pub fn unary<M: Message, R: Message + Default>(
+    pub fn unary<M: prost::Message, R: prost::Message + Default>(
         &mut self,
         path: &str,
         request: tonic::Request<M>,
@@ -246,14 +319,12 @@ impl Channel {
         let encoded = message.encode(&mut outgoing);
         drop(extensions);
         encoded.map_err(|e| Status::internal(format!("encoding the request: {e}")))?;
-        let answer = self.exchange(path, &metadata.into_headers(), &mut outgoing);
+        let answer = self.exchange_encoded(path, &metadata.into_headers(), &mut outgoing);
         self.outgoing = outgoing;
-        let answer = answer?;
-        let message = R::decode(message_of(&answer.data)?)
+        let mut answer = answer?;
+        let message = R::decode(message_of(self.data_of(&answer))?)
             .map_err(|e| Status::internal(format!("decoding the reply: {e}")))?;
-        let mut headers = answer.head;
-        headers.extend(answer.trailers.unwrap_or_default());
-        let metadata = MetadataMap::from_headers(headers);
+        let metadata = MetadataMap::from_headers(answer.headers());
         Ok(tonic::Response::from_parts(metadata, message, http::Extensions::new()))
     }
 
@@ -267,12 +338,18 @@ impl Channel {
         outgoing.clear();
         outgoing.resize(PREFIX, 0);
         outgoing.extend_from_slice(message);
-        let answer = self.exchange(path, &HeaderMap::new(), &mut outgoing);
+        let answer = self.exchange_encoded(path, &HeaderMap::new(), &mut outgoing);
         self.outgoing = outgoing;
-        let mut data = answer?.data;
-        message_of(&data)?;
-        data.drain(..PREFIX);
-        Ok(data)
+        let answer = answer?;
+        message_of(self.data_of(&answer)).map(<[u8]>::to_vec)
+    }
+
+    /// What an answer brought; of the last call.
+    fn data_of<'a>(&'a self, answer: &'a Answer) -> &'a [u8] {
+        match (answer.plain, &self.open) {
+            (Some(len), Some(open)) => &open.payload[open.payload.len() - len..],
+            _ => &answer.data,
+        }
     }
 
     /// The headers of a request with those that the endpoint adds.
@@ -288,25 +365,7 @@ impl Channel {
     }
 
     /// Sends one message, whose prefix is filled in here, and waits for the answer.
-    fn exchange(
-        &mut self,
-        path: &str,
-        headers: &HeaderMap,
-        message: &mut [u8],
-    ) -> Result<Answer, Status> {
-        let Some(call) = telemetry::call_of(path) else {
-            return self.exchange_untold(path, headers, message);
-        };
-        let answer = call.guarded(|| self.exchange_untold(path, headers, message));
-        if let Some(server) = self.server() {
-            call.over(Some(server.link()), server.security(), telemetry::RING);
-        }
-        let received = answer.as_ref().map(|answer| answer.data.len());
-        call.exchanged(message.len(), received.map_err(Status::code));
-        answer
-    }
-
-    fn exchange_untold(
+    fn exchange_encoded(
         &mut self,
         path: &str,
         headers: &HeaderMap,
@@ -315,7 +374,27 @@ impl Channel {
         let len = u32::try_from(message.len() - PREFIX)
             .map_err(|_| Status::resource_exhausted("a request of over 4 GiB"))?;
         message[1..PREFIX].copy_from_slice(&len.to_be_bytes());
-        let headers = &self.with_own(headers);
+        let message = Message::Encoded(message);
+        self.exchange(&Request { path, method: None, headers, message })
+    }
+
+    /// Sends a request and waits for the answer.
+    fn exchange(&mut self, request: &Request<'_>) -> Result<Answer, Status> {
+        let Some(call) = telemetry::call_of(request.path) else {
+            return self.exchange_untold(request);
+        };
+        let answer = call.guarded(|| self.exchange_untold(request));
+        if let Some(server) = self.server() {
+            call.over(Some(server.link()), server.security(), telemetry::RING);
+        }
+        let received = answer.as_ref().map(|answer| self.data_of(answer).len());
+        call.exchanged(request.message.len(), received.map_err(Status::code));
+        answer
+    }
+
+    fn exchange_untold(&mut self, request: &Request<'_>) -> Result<Answer, Status> {
+        let headers = &self.with_own(request.headers);
+        let request = &Request { headers, ..*request };
         let timeout = wire::parse_timeout(headers);
         if [timeout, self.endpoint.settings.timeout].contains(&Some(Duration::ZERO)) {
             return Err(status::expired());
@@ -345,12 +424,10 @@ impl Channel {
                     Err(error) => return Err(broken.unwrap_or(error).into()),
                 },
             };
-            open.block.clear();
             let timeout = sent.map(|at| at.saturating_duration_since(Instant::now()));
-            wire::write_request_head(&mut open.block, path, headers, timeout)?;
             let limit = self.message_limit.saturating_add(PREFIX);
             let mut call = Call { key: None, answer: Answer::default(), limit, deadline };
-            let exchanged = open.exchange(message, &mut call);
+            let exchanged = open.exchange(request, timeout, &mut self.outgoing, &mut call);
             let code = match exchanged {
                 Err(Failed::Expired) => Code::DeadlineExceeded,
                 _ => Code::Cancelled,
@@ -383,20 +460,19 @@ impl Channel {
                     continue;
                 }
                 Err(Failed::Link(why)) => (open.end(&why), false),
+                Err(Failed::CutOff(why)) => {
+                    let status = open.end(&why);
+                    (Status::deadline_exceeded(status.message()), false)
+                }
             };
             if !keep {
                 self.open = None;
             }
             return Err(status);
         };
-        let trailers = answer.trailers.as_ref().expect("receive ends with trailers");
-        // Making a status copies all trailers.
-        if trailers.get(wire::GRPC_STATUS).is_some_and(|code| code == "0") {
-            return Ok(answer);
-        }
-        match Status::from_header_map(trailers) {
-            Some(status) if status.code() != Code::Ok => Err(status),
-            _ => Ok(answer),
+        match answer.failed() {
+            Some(status) => Err(status),
+            None => Ok(answer),
         }
     }
 }
@@ -415,14 +491,17 @@ fn message_of(data: &[u8]) -> Result<&[u8], Status> {
 }
 
 impl Open {
-    fn new(link: Link, server: Peer) -> Self {
-        let metrics = telemetry::Link::opened(Side::Client, Route::Ring, server.security());
+    fn new(link: Link, server: Peer, gate: Option<Gate>) -> Self {
+        let route = if gate.is_some() { Route::Gate } else { Route::Ring };
+        let metrics = telemetry::Link::opened(Side::Client, route, server.security());
         Self {
             _metrics: metrics,
             tracked: None,
             link,
             server,
             connection: Connection::caller(),
+            gate,
+            numbers: Vec::new(),
             block: Vec::new(),
             payload: Vec::new(),
             control: Vec::new(),
@@ -463,24 +542,111 @@ impl Open {
         self.link.producer().was_taken(began).unwrap_or(true)
     }
 
-    /// Sends one message and waits for the answer.
-    fn exchange(&mut self, message: &[u8], call: &mut Call) -> Result<(), Failed> {
+    /// Sends a request and waits for the answer. `buffer` is where a message goes that cannot be encoded where
+    /// it is sent from.
+    fn exchange(
+        &mut self,
+        request: &Request<'_>,
+        timeout: Option<Duration>,
+        buffer: &mut Vec<u8>,
+        call: &mut Call,
+    ) -> Result<(), Failed> {
         self.began = self.link.producer().position();
-        // This thread is the only one that calls, so what may be short is no place.
-        let key = self.connection.open().map_err(|_| Failed::Unsent)?;
-        call.key = Some(key);
-        self.send(key, message, call)?;
-        while call.answer.trailers.is_none() {
+        if !self.send_plain(request, timeout, call)? {
+            let number = request.method.and_then(|method| self.number(method));
+            let name = number.map_or(MethodName::Path(request.path), MethodName::Number);
+            self.block.clear();
+            wire::write_request_head(&mut self.block, name, request.headers, timeout)
+                .map_err(Failed::Abort)?;
+            let message = match request.message {
+                Message::Encoded(bytes) => bytes,
+                Message::ToEncode(message) => {
+                    buffer.clear();
+                    message.encode_to_vec(buffer).map_err(Failed::Abort)?;
+                    buffer
+                }
+            };
+            // This thread is the only one that calls, so what may be short is no place.
+            let key = self.connection.open().map_err(|_| Failed::Unsent)?;
+            call.key = Some(key);
+            self.send(key, request.path, message, call)?;
+        }
+        while !call.answer.is_over() {
             if !self.take_turn(call)? {
                 self.wait(None, call)?;
-            } else if call.answer.trailers.is_none() {
+            } else if !call.answer.is_over() {
                 call.expired()?;
             }
         }
         Ok(())
     }
 
-    fn send(&mut self, key: Key, message: &[u8], call: &mut Call) -> Result<(), Failed> {
+    /// The number of a method, which it gets when it is asked for first.
+    fn number(&mut self, method: &'static Method) -> Option<u16> {
+        let place = method.place();
+        if self.numbers.len() <= place {
+            self.numbers.resize(place + 1, None);
+        }
+        if self.numbers[place].is_none() {
+            self.numbers[place] = self.connection.name(method.path());
+        }
+        self.numbers[place]
+    }
+
+    /// Sends a request as a plain frame; false, and nothing has changed, where it is none or has to wait for
+    /// anything.
+    fn send_plain(
+        &mut self,
+        request: &Request<'_>,
+        timeout: Option<Duration>,
+        call: &mut Call,
+    ) -> Result<bool, Failed> {
+        let (Some(method), Message::ToEncode(message)) = (request.method, request.message) else {
+            return Ok(false);
+        };
+        let number = self.numbers.get(method.place()).copied().flatten();
+        let (Some(number), None, true) = (number, timeout, request.headers.is_empty()) else {
+            return Ok(false);
+        };
+        let number = frame::Request::plain(number);
+        let data = message.len();
+        if number.len() + data > record::most(self.link.producer()) {
+            return Ok(false);
+        }
+        let Some(mut frame) = record::reserve(self.link.producer(), &number, data)? else {
+            return Ok(false);
+        };
+        message.encode_to_record(&mut frame.buffer()).map_err(Failed::Abort)?;
+        let Some(key) = self.connection.open_whole(data) else { return Ok(false) };
+        frame.send(PLAIN_REQUEST, key.number());
+        call.key = Some(key);
+        self.tell(Some(Sent { stream: key.number(), path: request.path, due: call.deadline }))?;
+        Ok(true)
+    }
+
+    /// Tells the server of what was written.
+    #[inline]
+    fn tell(&mut self, sent: Option<Sent<'_>>) -> Result<(), Failed> {
+        match (self.link.producer().notify()?, &self.gate) {
+            (Wake::Done, _) => Ok(()),
+            (Wake::Doorbell, None) => Ok(self.link.carry_out(Wake::Doorbell)?),
+            (Wake::Doorbell, Some(gate)) => {
+                let told = gate.tell_of(&mut Inside(&mut self.link), sent);
+                told.map_err(|why| match why {
+                    Broken::Callee(GateStatus::Deadline) => Failed::CutOff(why),
+                    why => why.into(),
+                })
+            }
+        }
+    }
+
+    fn send(
+        &mut self,
+        key: Key,
+        path: &str,
+        message: &[u8],
+        call: &mut Call,
+    ) -> Result<(), Failed> {
         let (mut rest, mut head) = (message, true);
         loop {
             let block: &[u8] = if head { &self.block } else { &[] };
@@ -499,7 +665,9 @@ impl Open {
                         debug_assert!(sent, "nothing was received meanwhile");
                         frame.write(piece);
                         frame.send(flags, key.number());
-                        self.link.notify()?;
+                        let whole = head && end;
+                        let stream = key.number();
+                        self.tell(whole.then_some(Sent { stream, path, due: call.deadline }))?;
                         if end {
                             return Ok(());
                         }
@@ -508,7 +676,13 @@ impl Open {
                     }
                     room = Some(len);
                 }
-                Err(Blocked::Control | Blocked::Credit { .. }) => {}
+                Err(Blocked::Control) => {
+                    self.send_control()?;
+                    if !self.connection.has_control() {
+                        continue;
+                    }
+                }
+                Err(Blocked::Credit { .. }) => {}
                 // Answered early: the rest is not wanted.
                 Err(Blocked::Stopped) => return Ok(()),
             }
@@ -524,7 +698,7 @@ impl Open {
     /// Takes what is there, as much as belongs to one turn; false when nothing was.
     fn take_turn(&mut self, call: &mut Call) -> Result<bool, Failed> {
         for taken in 0..TURN {
-            if call.answer.trailers.is_some() || !self.take_one(call)? {
+            if call.answer.is_over() || !self.take_one(call)? {
                 return Ok(taken > 0);
             }
         }
@@ -540,6 +714,13 @@ impl Open {
         match self.connection.handle(record)? {
             Event::Part { key, head, data, trailers, .. } if Some(key) == call.key => {
                 let answer = &mut call.answer;
+                let is_plain = head.as_ref().is_some_and(Metadata::is_empty)
+                    && trailers.as_ref().is_some_and(|t| t.code == 0 && t.metadata.is_empty());
+                if is_plain && data <= call.limit {
+                    answer.plain = Some(data);
+                    // The call is over: nothing more of it counts.
+                    return Ok(true);
+                }
                 if let Some(head) = head {
                     answer.head = wire::response_headers(&head);
                 }
@@ -575,7 +756,7 @@ impl Open {
             self.connection.control_sent();
             sent = true;
         }
-        if sent { Ok(self.link.notify()?) } else { Ok(()) }
+        if sent { self.tell(None) } else { Ok(()) }
     }
 
     /// Waits for a record, or for room for `len` bytes or for the control record that is due.
@@ -602,6 +783,26 @@ impl Call {
             Some(deadline) if Instant::now() >= deadline => Err(Failed::Expired),
             _ => Ok(()),
         }
+    }
+}
+
+/// This end, while its thread is inside the service.
+struct Inside<'a>(&'a mut Link);
+
+impl Visitor for Inside<'_> {
+    // It is awake: it sets the flag when it waits, and takes it back itself.
+    fn awake(&mut self) {}
+
+    fn untaken(&mut self) -> Result<Option<u64>, Broken> {
+        Ok(self.0.producer().untaken()?)
+    }
+
+    fn ring(&mut self) -> Result<(), Broken> {
+        Ok(self.0.carry_out(Wake::Doorbell)?)
+    }
+
+    fn is_closed(&self) -> bool {
+        self.0.is_dead()
     }
 }
 

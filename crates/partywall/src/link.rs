@@ -57,7 +57,7 @@ pub(crate) mod receiver;
 pub(crate) mod record;
 pub(crate) mod sender;
 pub(crate) mod service;
-mod wake;
+pub(crate) mod wake;
 pub(crate) mod whole;
 
 #[cfg(test)]

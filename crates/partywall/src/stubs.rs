@@ -20,13 +20,19 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+#[cfg(feature = "blocking")]
+mod blocking;
 mod client;
 mod lifetime;
 mod message;
 mod service;
 
+#[cfg(feature = "blocking")]
+pub use blocking::Blocking;
 pub use client::Grpc;
-pub(crate) use message::is_sole;
+#[cfg(feature = "blocking")]
+pub(crate) use message::{Encode, Outgoing, decode};
+pub(crate) use message::{is_sole, too_short};
 pub(crate) use service::{Answering, Call, Offer, Slot};
 pub use service::{Entry, Generated, Incoming, Settings, entry, offer};
 
@@ -47,6 +53,11 @@ impl Method {
     /// The method `name` of `service`, which together have this path.
     pub const fn new(service: &'static str, name: &'static str, path: &'static str) -> Self {
         Self { service, name, path, id: AtomicUsize::new(0) }
+    }
+
+    #[cfg(feature = "blocking")]
+    pub(crate) fn path(&self) -> &'static str {
+        self.path
     }
 
     /// Its place in the tables of links.

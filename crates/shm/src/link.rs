@@ -399,6 +399,15 @@ impl Link {
     #[inline]
     pub fn notify(&mut self) -> Result<(), LinkError> {
         let wake = self.producer.notify()?;
+        self.carry_out(wake)
+    }
+
+    /// Carries a [`Wake`] out, as [`Bell::carry_out`].
+    ///
+    /// # Errors
+    /// [`LinkError::Io`].
+    #[inline]
+    pub fn carry_out(&self, wake: Wake) -> Result<(), LinkError> {
         self.bell.carry_out(wake)
     }
 

@@ -221,10 +221,15 @@ impl Producer {
         self.taken
     }
 
-    /// The peer sleeps on: what the last [`Producer::notify`] asked for was done in another way
-    /// than by waking it, so the next record asks again.
-    pub fn not_woken(&mut self) {
+    /// How many records the peer has taken, if it sleeps and there are others: what the last
+    /// [`Producer::notify`] asked for was done in another way than by waking it.
+    ///
+    /// # Errors
+    /// [`Violation`].
+    pub fn untaken(&mut self) -> Result<Option<u64>, Violation> {
         self.waker.rung = SleepWord::AWAKE;
+        let waits = !self.all_taken()? && self.notify()? == Wake::Doorbell;
+        Ok(waits.then_some(self.taken))
     }
 
     /// Number of the next record.

@@ -18,6 +18,8 @@ pub(super) enum Failed {
     Unsent,
     /// By the link's end.
     Link(Broken),
+    /// By the link's end: the service kept this thread for too long.
+    CutOff(Broken),
 }
 
 impl From<Broken> for Failed {

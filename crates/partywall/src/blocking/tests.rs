@@ -48,17 +48,16 @@ fn blocking_channel_has_the_security_of_its_terms() {
 #[test]
 fn server_that_takes_nothing_delays_no_deadline_loses_no_grant() {
     let (ours, theirs) = local_pair(Geometry::DEFAULT).unwrap();
-    let mut open = Open::new(Link::new(ours).unwrap(), crate::fuzz::stranger());
+    let mut open = Open::new(Link::new(ours).unwrap(), crate::fuzz::stranger(), None);
     let mut full = 0;
     while open.link.producer().try_push(Kind::Window as u8, 0, 9, &[&1_u32.to_le_bytes()]).unwrap()
     {
         full += 1;
     }
     let start = Instant::now();
-    wire::write_request_head(&mut open.block, "/a/b", &HeaderMap::new(), None).unwrap();
     let soon = start + Duration::from_millis(50);
     let mut call = call(Some(soon));
-    assert!(matches!(open.exchange(b"", &mut call), Err(Failed::Expired)));
+    assert!(matches!(exchange(&mut open, b"", &mut call), Err(Failed::Expired)));
     assert!(open.release(&call, Code::DeadlineExceeded), "nothing of it was sent");
     assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
     // One that has begun is reset, when there is room.
@@ -67,7 +66,7 @@ fn server_that_takes_nothing_delays_no_deadline_loses_no_grant() {
     taken.release();
     let soon = Instant::now() + Duration::from_millis(50);
     let mut call = self::call(Some(soon));
-    assert!(matches!(open.exchange(b"", &mut call), Err(Failed::Expired)));
+    assert!(matches!(exchange(&mut open, b"", &mut call), Err(Failed::Expired)));
     assert!(!open.release(&call, Code::DeadlineExceeded), "the link is to end");
     assert!(open.connection.has_control());
     // The server wakes up.
@@ -83,6 +82,12 @@ fn server_that_takes_nothing_delays_no_deadline_loses_no_grant() {
     assert!(!open.connection.has_control());
 }
 
+fn exchange(open: &mut Open, message: &[u8], call: &mut Call) -> Result<(), Failed> {
+    let (message, headers) = (Message::Encoded(message), &HeaderMap::new());
+    let request = Request { path: "/a/b", method: None, headers, message };
+    open.exchange(&request, None, &mut Vec::new(), call)
+}
+
 fn call(deadline: Option<Instant>) -> Call {
     Call { key: None, answer: Answer::default(), limit: limits::MESSAGE_BYTES_MAX, deadline }
 }
@@ -94,12 +99,11 @@ fn answered_by(server: impl FnOnce(&mut Ends)) -> Result<(), (String, Option<con
     let link = Link::new(ours).unwrap();
     let end = Arc::new(Reached { bell: link.bell(), over: OnceLock::new() });
     let (tracked, coordinator) = crate::coordinator::tests::tracked(7);
-    let mut open =
-        Open { tracked: Some((tracked, end)), ..Open::new(link, crate::fuzz::stranger()) };
-    wire::write_request_head(&mut open.block, "/a/b", &HeaderMap::new(), None).unwrap();
+    let mut open = Open::new(link, crate::fuzz::stranger(), None);
+    open.tracked = Some((tracked, end));
     server(&mut theirs);
     let soon = Instant::now() + Duration::from_secs(5);
-    match open.exchange(b"x", &mut call(Some(soon))) {
+    match exchange(&mut open, b"x", &mut call(Some(soon))) {
         Ok(()) => Ok(()),
         Err(Failed::Link(why)) => {
             let status = open.end(&why);

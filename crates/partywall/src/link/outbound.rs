@@ -127,12 +127,9 @@ impl Tx {
         self.ring.notify()
     }
 
-    /// How many records the peer has taken, if it sleeps and there are others; what it was told before
-    /// counts for nothing.
+    /// How many records the peer has taken, if it sleeps and there are others.
     pub(super) fn untaken(&mut self) -> Result<Option<u64>, Violation> {
-        self.ring.not_woken();
-        let waits = !self.ring.all_taken()? && matches!(self.ring.notify()?, Wake::Doorbell);
-        Ok(waits.then(|| self.ring.taken()))
+        self.ring.untaken()
     }
 
     // ---- waiting for room --------------------------------------------------------------

@@ -34,6 +34,7 @@ use super::Link;
 use super::broken::Broken;
 use super::outbound::Reserved;
 use super::wake::Sent;
+use crate::stubs;
 use crate::telemetry::Waiting;
 use crate::wire;
 
@@ -370,7 +371,7 @@ fn encode(source: &mut impl Source, reserved: &mut Reserved<'_>) -> Result<(), S
     let mut buffer = reserved.buffer();
     source.write_whole(&mut buffer)?;
     match buffer.has_remaining_mut() {
-        true => Err(Status::internal("a message is shorter than it has said")),
+        true => Err(stubs::too_short()),
         false => Ok(()),
     }
 }

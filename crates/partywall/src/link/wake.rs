@@ -14,15 +14,15 @@ use partywall_shm::ring::Wake;
 use super::Link;
 use super::broken::Broken;
 
-pub(super) mod gate;
+pub(crate) mod gate;
 mod predictor;
 
 /// A request that is whole on the ring, and whose call looks for its answer next.
-pub(super) struct Sent<'a> {
-    pub(super) stream: u32,
-    pub(super) path: &'a str,
+pub(crate) struct Sent<'a> {
+    pub(crate) stream: u32,
+    pub(crate) path: &'a str,
     /// When its call's time is over.
-    pub(super) due: Option<Instant>,
+    pub(crate) due: Option<Instant>,
 }
 
 /// A way to tell a sleeping peer.

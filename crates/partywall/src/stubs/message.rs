@@ -1,6 +1,8 @@
 //! Messages of gRPC: five bytes of prefix, and what prost makes of a value.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
+#[cfg(feature = "blocking")]
+use partywall_shm::slot::SlotBuf;
 use prost::Message;
 use tonic::Status;
 
@@ -10,7 +12,7 @@ use crate::wire::PREFIX;
 const MOST_RECEIVED: usize = 4 << 20;
 
 /// A message to send, whose length is known.
-pub(super) struct Outgoing<M> {
+pub(crate) struct Outgoing<M> {
     message: M,
     len: u32,
     is_taken: bool,
@@ -19,7 +21,7 @@ pub(super) struct Outgoing<M> {
 impl<M: Message> Outgoing<M> {
     /// # Errors
     /// The message is over a limit, as tonic has it.
-    pub(super) fn new(message: M, most: Option<usize>) -> Result<Self, Status> {
+    pub(crate) fn new(message: M, most: Option<usize>) -> Result<Self, Status> {
         let len = message.encoded_len();
         if most.is_some_and(|limit| len > limit) {
             let limit = most.unwrap_or_default();
@@ -63,6 +65,43 @@ impl<M: Message> Outgoing<M> {
     }
 }
 
+/// A message to send, with its prefix, whatever its type is.
+#[cfg(feature = "blocking")]
+pub(crate) trait Encode {
+    fn len(&self) -> usize;
+
+    /// # Errors
+    /// It is longer or shorter than it has said.
+    fn encode_to_record(&self, out: &mut SlotBuf<'_>) -> Result<(), Status>;
+
+    /// # Errors
+    /// As above.
+    fn encode_to_vec(&self, out: &mut Vec<u8>) -> Result<(), Status>;
+}
+
+#[cfg(feature = "blocking")]
+impl<M: Message> Encode for Outgoing<M> {
+    fn len(&self) -> usize {
+        self.len()
+    }
+
+    fn encode_to_record(&self, out: &mut SlotBuf<'_>) -> Result<(), Status> {
+        self.encode(out)?;
+        if out.has_remaining_mut() { Err(too_short()) } else { Ok(()) }
+    }
+
+    fn encode_to_vec(&self, out: &mut Vec<u8>) -> Result<(), Status> {
+        let before = out.len();
+        self.encode(out)?;
+        if out.len() - before < self.len() { Err(too_short()) } else { Ok(()) }
+    }
+}
+
+/// A message of a program's own making has said that it has more bytes.
+pub(crate) fn too_short() -> Status {
+    Status::internal("a message is shorter than it has said")
+}
+
 /// Whether these data are one message, which is not compressed.
 pub(crate) fn is_sole(data: &Bytes) -> bool {
     data.first_chunk::<PREFIX>().is_some_and(|prefix| {
@@ -71,17 +110,17 @@ pub(crate) fn is_sole(data: &Bytes) -> bool {
     })
 }
 
-/// The message that these data are ([`is_sole`]).
+/// The message that these data are, behind its prefix ([`is_sole`]).
 ///
 /// # Errors
 /// It is over the limit or no such message, as tonic has it.
-pub(super) fn decode<M: Message + Default>(
-    mut data: Bytes,
+pub(crate) fn decode<M: Message + Default>(
+    mut data: impl Buf,
     most: Option<usize>,
 ) -> Result<M, Status> {
     data.advance(PREFIX);
     let message = data;
-    let (len, limit) = (message.len(), most.unwrap_or(MOST_RECEIVED));
+    let (len, limit) = (message.remaining(), most.unwrap_or(MOST_RECEIVED));
     if len > limit {
         return Err(Status::out_of_range(format!(
             "Error, decoded message length too large: found {len} bytes, the limit is: {limit} bytes"

@@ -16,31 +16,39 @@ use crate::link::broken::Broken;
 use crate::lock::lock;
 
 /// The way into a peer of the same launcher.
-pub(in crate::link) struct Gate {
+pub(crate) struct Gate {
     gate: domain::Gate,
     predictor: Mutex<Predictor>,
 }
 
-impl Gate {
-    pub(in crate::link) fn new(gate: domain::Gate) -> Self {
-        Self { gate, predictor: Mutex::new(Predictor::new()) }
-    }
+/// The end of a link whose thread goes in.
+pub(crate) trait Visitor {
+    /// Takes back its need-wakeup flag: an answer that is there when the thread comes back needs no bell.
+    fn awake(&mut self);
+
+    /// How many records the peer has taken, if it sleeps and there are others.
+    fn untaken(&mut self) -> Result<Option<u64>, Broken>;
+
+    /// Rings the bell.
+    fn ring(&mut self) -> Result<(), Broken>;
+
+    fn is_closed(&self) -> bool;
 }
 
-impl Tell for Gate {
-    fn tell(&self, link: &Link, sent: Option<Sent<'_>>) -> Result<(), Broken> {
-        let Some(sent) = sent.filter(|sent| domain::has_time(sent.due)) else {
-            return link.wake_peer(Wake::Doorbell);
-        };
-        let Some(method) = lock(&self.predictor).predict(sent.path) else {
-            return link.wake_peer(Wake::Doorbell);
-        };
-        // An answer that is there when this thread comes back needs no bell.
-        if link.inbound.needs_wakeup()
-            && let Some(mut rx) = link.inbound.try_lock()
-        {
-            link.inbound.awake(&mut rx);
-        }
+impl Gate {
+    pub(crate) fn new(gate: domain::Gate) -> Self {
+        Self { gate, predictor: Mutex::new(Predictor::new()) }
+    }
+
+    /// Tells the peer of a record, the last of `end`'s.
+    pub(crate) fn tell_of(
+        &self,
+        end: &mut impl Visitor,
+        sent: Option<Sent<'_>>,
+    ) -> Result<(), Broken> {
+        let Some(sent) = sent.filter(|sent| domain::has_time(sent.due)) else { return end.ring() };
+        let Some(method) = lock(&self.predictor).predict(sent.path) else { return end.ring() };
+        end.awake();
         let mut seen = None;
         loop {
             let Visited { taken, waits } = self.gate.visit(sent.stream).map_err(Broken::Callee)?;
@@ -48,17 +56,43 @@ impl Tell for Gate {
                 lock(&self.predictor).learn(method, waits);
             }
             if !taken {
-                return link.wake_peer(Wake::Doorbell);
+                return end.ring();
             }
             // What others have put there while this thread was inside, and found no other way in.
-            let mut tx = link.outbound.lock();
-            let Some(taken) = tx.untaken()? else { return Ok(()) };
-            drop(tx);
+            let Some(taken) = end.untaken()? else { return Ok(()) };
             let taken = Some(taken);
             // The service says that it takes records, and takes none.
-            if std::mem::replace(&mut seen, taken) == taken || link.closed().is_some() {
-                return link.wake_peer(Wake::Doorbell);
+            if std::mem::replace(&mut seen, taken) == taken || end.is_closed() {
+                return end.ring();
             }
         }
+    }
+}
+
+impl Tell for Gate {
+    fn tell(&self, link: &Link, sent: Option<Sent<'_>>) -> Result<(), Broken> {
+        self.tell_of(&mut &*link, sent)
+    }
+}
+
+impl Visitor for &Link {
+    fn awake(&mut self) {
+        if self.inbound.needs_wakeup()
+            && let Some(mut rx) = self.inbound.try_lock()
+        {
+            self.inbound.awake(&mut rx);
+        }
+    }
+
+    fn untaken(&mut self) -> Result<Option<u64>, Broken> {
+        Ok(self.outbound.lock().untaken()?)
+    }
+
+    fn ring(&mut self) -> Result<(), Broken> {
+        self.wake_peer(Wake::Doorbell)
+    }
+
+    fn is_closed(&self) -> bool {
+        self.closed().is_some()
     }
 }
