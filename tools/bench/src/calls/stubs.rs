@@ -8,7 +8,7 @@ use tokio::task::{JoinSet, LocalSet};
 use tonic::body::Body;
 use tonic::client::GrpcService;
 use tonic::codegen::{Body as HttpBody, StdError};
-use tonic::{Request, Response, Status};
+use tonic::{Request, Response, Status, Streaming};
 
 use crate::case::{Mode, Op};
 use crate::error::Result;
@@ -54,6 +54,27 @@ impl Bench for Service {
         request: Request<proto::Blob>,
     ) -> Result<Response<proto::Answer>, Status> {
         Ok(Response::new(count(Op::Counts, &request.into_inner())))
+    }
+
+    type ChatStream = Streaming<proto::Blob>;
+
+    async fn chat(
+        &self,
+        request: Request<Streaming<proto::Blob>>,
+    ) -> Result<Response<Self::ChatStream>, Status> {
+        Ok(Response::new(request.into_inner()))
+    }
+
+    async fn drain(
+        &self,
+        request: Request<Streaming<proto::Blob>>,
+    ) -> Result<Response<proto::Answer>, Status> {
+        let mut blobs = request.into_inner();
+        let mut total = 0;
+        while blobs.message().await?.is_some() {
+            total += 1;
+        }
+        Ok(Response::new(proto::Answer { total, ..proto::Answer::default() }))
     }
 }
 
