@@ -5,6 +5,7 @@
 //! full.
 
 pub mod asyncfd_floor;
+pub mod client;
 pub mod handoff_floor;
 #[cfg(feature = "opponents")]
 pub mod iceoryx;

@@ -6,6 +6,7 @@ use crate::domains::{call, gate, others};
 use crate::{calls, words};
 
 const CALLS: &[Contender] = &[
+    calls::partywall::NATIVE,
     calls::partywall::TONIC,
     calls::partywall::BLOCKING,
     calls::partywall::RAW,
@@ -40,6 +41,8 @@ const WORDS: &[Contender] = &[
 const DOMAIN: &[Contender] = &[
     gate::GATE,
     gate::GATE_KEYS,
+    others::DOMAIN_NATIVE,
+    others::DOMAIN_NATIVE_KEYS,
     others::DOMAIN_TONIC,
     others::DOMAIN_TONIC_KEYS,
     others::RING_TONIC,

@@ -26,6 +26,23 @@ pub const DOMAIN_TONIC_KEYS: Contender = Contender {
     ..DOMAIN_TONIC
 };
 
+/// Native stubs on both sides, between domains.
+pub const DOMAIN_NATIVE: Contender = Contender {
+    name: "domain-native",
+    about: "partywall-build's stubs between two domains, without protection keys",
+    cases: DOMAIN_TONIC.cases,
+    domains: DOMAIN_TONIC.domains,
+    ..partywall::NATIVE
+};
+
+/// The same with protection keys, where the machine has them.
+pub const DOMAIN_NATIVE_KEYS: Contender = Contender {
+    name: "domain-native-keys",
+    about: "the same with protection keys",
+    domains: DOMAIN_TONIC_KEYS.domains,
+    ..DOMAIN_NATIVE
+};
+
 /// The link without calls.
 pub const RING_RAW: Contender = Contender {
     name: "ring-raw",
