@@ -10,6 +10,7 @@ pub mod handoff_floor;
 #[cfg(feature = "opponents")]
 pub mod iceoryx;
 pub mod line_probe;
+pub mod native_inline;
 pub mod partywall;
 pub mod pipe;
 pub mod ring;

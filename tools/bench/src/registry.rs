@@ -16,6 +16,7 @@ const CALLS: &[Contender] = &[
     calls::pipe::PIPE,
     #[cfg(feature = "opponents")]
     calls::iceoryx::ICEORYX2,
+    calls::native_inline::NATIVE_INLINE,
     calls::tonic_inline::TONIC_INLINE,
     calls::asyncfd_floor::ASYNCFD_FLOOR,
     calls::handoff_floor::HANDOFF_FLOOR,
@@ -48,6 +49,7 @@ const DOMAIN: &[Contender] = &[
     others::RING_TONIC,
     others::RING_RAW,
     others::UDS_EPOLL,
+    others::NATIVE_INLINE,
     others::TONIC_INLINE,
     others::HANDOFF_FLOOR,
     call::CALL,

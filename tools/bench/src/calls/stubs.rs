@@ -29,7 +29,7 @@ pub mod native {
     mod generated {
         include!("stubs/generated.rs");
     }
-    pub use generated::{client, service};
+    pub use generated::{Service, client, service};
 }
 
 /// What stubs can send their requests through.

@@ -82,7 +82,7 @@ fn a_short_run_measures_reports_and_cleans_up() {
 
 #[test]
 fn generated_stubs_echo_right() {
-    let names = ["partywall-native", "partywall-tonic", "tonic-inline"];
+    let names = ["partywall-native", "partywall-tonic", "native-inline", "tonic-inline"];
     let only = names.join(",");
     let mut args = vec!["calls", "--quick", "--repeats", "1", "--sample-ms", "5", "--max", "32"];
     args.extend(["--only", &only]);
@@ -159,7 +159,7 @@ fn has_domains() -> bool {
 #[test]
 fn calls_between_domains_stand_beside_those_between_processes() {
     let mut names = vec!["call", "clock", "memcpy", "uds-epoll", "handoff-floor", "ring-raw"];
-    names.push("ring-tonic");
+    names.extend(["ring-tonic", "native-inline"]);
     if has_domains() {
         names.extend(["gate", "domain-native", "domain-tonic"]);
     }
