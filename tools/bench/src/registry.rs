@@ -16,6 +16,10 @@ const CALLS: &[Contender] = &[
     calls::pipe::PIPE,
     #[cfg(feature = "opponents")]
     calls::iceoryx::ICEORYX2,
+    #[cfg(feature = "opponents")]
+    calls::rapace::RAPACE,
+    #[cfg(feature = "opponents")]
+    calls::xrpc::XRPC,
     calls::native_inline::NATIVE_INLINE,
     calls::tonic_inline::TONIC_INLINE,
     calls::asyncfd_floor::ASYNCFD_FLOOR,

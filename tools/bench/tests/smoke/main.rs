@@ -81,8 +81,11 @@ fn a_short_run_measures_reports_and_cleans_up() {
 }
 
 #[test]
-fn generated_stubs_echo_right() {
-    let names = ["partywall-native", "partywall-tonic", "native-inline", "tonic-inline"];
+fn generated_stubs_and_opponents_echo_right() {
+    let mut names = vec!["partywall-native", "partywall-tonic", "native-inline", "tonic-inline"];
+    if cfg!(feature = "opponents") {
+        names.extend(["iceoryx2", "rapace", "xrpc"]);
+    }
     let only = names.join(",");
     let mut args = vec!["calls", "--quick", "--repeats", "1", "--sample-ms", "5", "--max", "32"];
     args.extend(["--only", &only]);
