@@ -3,20 +3,40 @@
 //! A request is copied from the client's private buffer into the channel, from there into the
 //! server's private memory, and the reply travels back in the same way. Every reply is checked in
 //! full.
+//!
+//! Opponents with a dependency tree of their own stand behind the feature `opponents`. Of the crates for
+//! calls over shared memory, with Rust 1.95 in November 2026:
+//!
+//! | crate | what came of it |
+//! |---|---|
+//! | iceoryx2 0.10 | measured: its request and response |
+//! | xrpc-rs 0.3.1 | measured; one client to a server, which cannot connect again |
+//! | rapace 0.5.0 | measured: a hub and its one peer |
+//! | roam 7.3.0, roam-shm 7.3.0 | rapace's successor; roam-types does not compile (E0053, E0277, E0308): facet 0.44.5 is of facet-core 0.44.4, facet-reflect 0.44.6 of facet-core 0.45.0, and no older facet-reflect fits the rest |
+//! | vox 0.3.1, vox-shm 0.3.1 | roam's successor; vox-schema does not compile (E0277): facet-cbor 0.3.4 is of facet-core 0.46.5, vox-schema of facet-core 0.44.4 |
+//! | vox 0.10.0-rc.7 | has no transport over shared memory; vox-shm's newest is 0.3.1 |
+//!
+//! xrpc-rs makes tokio take its locks from parking_lot, in this program as a whole.
 
 pub mod asyncfd_floor;
+pub mod client;
 pub mod handoff_floor;
 #[cfg(feature = "opponents")]
 pub mod iceoryx;
 pub mod line_probe;
+pub mod native_inline;
 pub mod partywall;
 pub mod pipe;
+#[cfg(feature = "opponents")]
+pub mod rapace;
 pub mod ring;
 pub mod ring_floor;
 pub mod stubs;
 pub mod tonic_inline;
 pub mod tonic_net;
 pub mod uds_epoll;
+#[cfg(feature = "opponents")]
+pub mod xrpc;
 
 use crate::case::{CALL_SIZES, Case, Mode, Placement, Wait};
 
@@ -50,5 +70,27 @@ fn placements(wait: Wait) -> &'static [Placement] {
     match wait {
         Wait::Spin => &[TwoCores, Unpinned],
         Wait::Block => &[SameCore, TwoCores, Unpinned],
+    }
+}
+
+/// Where memory that has a name is.
+#[cfg(feature = "opponents")]
+const SHARED_MEMORY: &str = "/dev/shm";
+
+/// What names of a sample's shared memory begin with.
+#[cfg(feature = "opponents")]
+fn prefix(label: &str) -> String {
+    format!("{label}_")
+}
+
+/// Removes the shared memory of a killed sample.
+#[cfg(feature = "opponents")]
+fn sweep(label: &str) {
+    let prefix = prefix(label);
+    for file in std::fs::read_dir(SHARED_MEMORY).into_iter().flatten().flatten() {
+        if file.file_name().to_string_lossy().starts_with(&prefix) {
+            // A file that has gone meanwhile is what was wanted.
+            let _ = std::fs::remove_file(file.path());
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Ratios between contenders: taken per round, within one placement tag, never across.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use crate::case::{BULK_SIZES, Case, Wait};
 use crate::row::Row;
@@ -43,6 +43,8 @@ pub enum Quantity {
     Excess { over: Key, less: Key, under: Key },
     /// `(over - less) / (under - less)`: without what is part of both.
     Net { over: Key, under: Key, less: Key },
+    /// `over / (first + second)`: by what its parts take together.
+    Parts { over: Key, parts: [Key; 2] },
     /// `over` by the least of `others`, which are in the same case with these waits.
     Least { over: Key, others: &'static [(&'static str, Option<Wait>)] },
     /// The time per byte of `over` by that of `under`: slopes of lines through all of
@@ -57,6 +59,7 @@ impl Quantity {
             Self::Ratio { over, under } | Self::Difference { over, under } => vec![over, under],
             Self::Excess { over, less, under } => vec![over, less, under],
             Self::Net { over, under, less } => vec![over, under, less],
+            Self::Parts { over, parts: [first, second] } => vec![over, first, second],
             Self::Least { over, others } => {
                 let other = |(contender, wait): &(&'static str, _)| {
                     let case = Case { wait: *wait, ..over.case };
@@ -90,6 +93,7 @@ impl Quantity {
             Self::Difference { .. } => value(0)? - value(1)?,
             Self::Excess { .. } => (value(0)? - value(1)?) / value(2)?,
             Self::Net { .. } => (value(0)? - value(2)?) / (value(1)? - value(2)?),
+            Self::Parts { .. } => value(0)? / (value(1)? + value(2)?),
             Self::Least { .. } => {
                 let others: Option<Vec<f64>> = values[1..].iter().copied().collect();
                 value(0)? / others?.into_iter().reduce(f64::min)?
@@ -134,19 +138,21 @@ fn by_round(rows: &[Row], key: Key, metric: Metric) -> HashMap<(u32, Tag), f64> 
     of_key.filter_map(|row| Some(((row.rep, row.near), figure(row, metric)?))).collect()
 }
 
-/// The quantity of each round in which all parties were measured under the same tag.
+/// The quantity of each round in which all parties were measured under the same tag. A party to which the
+/// cores do not matter has none, and goes with any.
 pub fn per_round(rows: &[Row], quantity: &Quantity, metric: Metric) -> Vec<(Tag, f64)> {
-    let series: Vec<_> =
-        quantity.keys().into_iter().map(|key| by_round(rows, key, metric)).collect();
-    let mut found: Vec<_> = series[0]
-        .keys()
-        .filter_map(|at| {
-            let values: Vec<_> = series.iter().map(|of| of.get(at).copied()).collect();
-            Some((*at, quantity.of(&values)?))
-        })
-        .collect();
-    found.sort_by_key(|(at, _)| *at);
-    found.into_iter().map(|((_, tag), ratio)| (tag, ratio)).collect()
+    let keys = quantity.keys();
+    let series: Vec<_> = keys.iter().map(|key| by_round(rows, *key, metric)).collect();
+    let rounds: BTreeSet<(u32, Tag)> = series.iter().flat_map(|of| of.keys().copied()).collect();
+    let of_round = |(rep, tag)| {
+        let value = |(key, of): (&Key, &HashMap<_, _>)| {
+            let tag = if key.case.probed() { tag } else { None };
+            of.get(&(rep, tag)).copied()
+        };
+        let values: Vec<_> = keys.iter().zip(&series).map(value).collect();
+        Some((tag, quantity.of(&values)?))
+    };
+    rounds.into_iter().filter_map(of_round).collect()
 }
 
 /// The median of the ratios under each tag that occurred, with its interval.
@@ -213,10 +219,39 @@ mod tests {
         for (quantity, value) in [
             (Quantity::Net { over: A, under: B, less: C }, 0.1),
             (Quantity::Excess { over: B, less: A, under: C }, 3.0),
+            (Quantity::Parts { over: B, parts: [A, C] }, 13.0 / 7.0),
             (Quantity::Least { over: A, others }, 4.0 / 3.0),
         ] {
             assert_eq!(per_round(&rows, &quantity, Metric::P50), [(None, value)]);
             assert!(per_round(&rows[..2], &quantity, Metric::P50).is_empty());
+        }
+    }
+
+    #[test]
+    fn a_party_on_one_core_goes_with_any_tag() {
+        let inline = Case { placement: Placement::SameCore, wait: None, ..CASE };
+        let at = |rep, p50| Row { case: inline, ..row("c", None, rep, p50) };
+        let rows = [
+            at(0, 1.0),
+            row("a", Some(true), 0, 12.0),
+            row("b", Some(true), 0, 3.0),
+            at(1, 2.0),
+            row("a", Some(false), 1, 40.0),
+            row("b", Some(false), 1, 6.0),
+            // The cores have moved.
+            at(2, 1.0),
+            row("a", Some(true), 2, 12.0),
+            row("b", Some(false), 2, 6.0),
+        ];
+        let parts = [B, Key { contender: "c", case: inline }];
+        for (quantity, expected) in [
+            (Quantity::Parts { over: A, parts }, vec![(Some(true), 3.0), (Some(false), 5.0)]),
+            (
+                Quantity::Ratio { over: parts[1], under: B },
+                vec![(Some(true), 1.0 / 3.0), (Some(false), 1.0 / 3.0), (Some(false), 1.0 / 6.0)],
+            ),
+        ] {
+            assert_eq!(per_round(&rows, &quantity, Metric::P50), expected);
         }
     }
 

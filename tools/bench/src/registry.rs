@@ -6,6 +6,7 @@ use crate::domains::{call, gate, others};
 use crate::{calls, words};
 
 const CALLS: &[Contender] = &[
+    calls::partywall::NATIVE,
     calls::partywall::TONIC,
     calls::partywall::BLOCKING,
     calls::partywall::RAW,
@@ -15,6 +16,11 @@ const CALLS: &[Contender] = &[
     calls::pipe::PIPE,
     #[cfg(feature = "opponents")]
     calls::iceoryx::ICEORYX2,
+    #[cfg(feature = "opponents")]
+    calls::rapace::RAPACE,
+    #[cfg(feature = "opponents")]
+    calls::xrpc::XRPC,
+    calls::native_inline::NATIVE_INLINE,
     calls::tonic_inline::TONIC_INLINE,
     calls::asyncfd_floor::ASYNCFD_FLOOR,
     calls::handoff_floor::HANDOFF_FLOOR,
@@ -40,11 +46,14 @@ const WORDS: &[Contender] = &[
 const DOMAIN: &[Contender] = &[
     gate::GATE,
     gate::GATE_KEYS,
+    others::DOMAIN_NATIVE,
+    others::DOMAIN_NATIVE_KEYS,
     others::DOMAIN_TONIC,
     others::DOMAIN_TONIC_KEYS,
     others::RING_TONIC,
     others::RING_RAW,
     others::UDS_EPOLL,
+    others::NATIVE_INLINE,
     others::TONIC_INLINE,
     others::HANDOFF_FLOOR,
     call::CALL,

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Channel, Endpoint};
-use tonic::{Request, Response, Status};
+use tonic::{Request, Response, Status, Streaming};
 
 /// Generated from `proto/bench.proto`.
 #[allow(missing_docs, dead_code, clippy::all, reason = "generated")]
@@ -58,6 +58,19 @@ impl Bench for Echo {
     }
 
     async fn counts(&self, _: Request<Blob>) -> Result<Response<proto::Answer>, Status> {
+        Err(Status::unimplemented("not measured"))
+    }
+
+    type ChatStream = Streaming<Blob>;
+
+    async fn chat(
+        &self,
+        _: Request<Streaming<Blob>>,
+    ) -> Result<Response<Self::ChatStream>, Status> {
+        Err(Status::unimplemented("not measured"))
+    }
+
+    async fn drain(&self, _: Request<Streaming<Blob>>) -> Result<Response<proto::Answer>, Status> {
         Err(Status::unimplemented("not measured"))
     }
 }

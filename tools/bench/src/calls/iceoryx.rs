@@ -15,7 +15,7 @@ use iceoryx2::port::server::Server;
 use iceoryx2::prelude::*;
 use iceoryx2::service::port_factory::{event, request_response};
 
-use super::spinning_or_sleeping;
+use super::{prefix, spinning_or_sleeping, sweep};
 use crate::case::{Case, Mode};
 use crate::contender::{Contender, Kind};
 use crate::error::Result;
@@ -42,8 +42,6 @@ const LOOKS: u32 = 1 << 14;
 
 /// The event by which a client says that it goes.
 const GONE: EventId = EventId::new(1);
-
-const SHARED_MEMORY: &str = "/dev/shm";
 
 fn serve(seat: &mut Seat) -> Result<()> {
     let services = Services::open(seat, true)?;
@@ -98,21 +96,6 @@ fn call(seat: &mut Seat) -> Result<Figures> {
         bells.notifier.notify_with_custom_event_id(GONE)?;
     }
     Ok(figures)
-}
-
-/// Removes the shared memory of a killed sample.
-fn sweep(label: &str) {
-    let prefix = prefix(label);
-    for file in std::fs::read_dir(SHARED_MEMORY).into_iter().flatten().flatten() {
-        if file.file_name().to_string_lossy().starts_with(&prefix) {
-            // A file that has gone meanwhile is what was wanted.
-            let _ = std::fs::remove_file(file.path());
-        }
-    }
-}
-
-fn prefix(label: &str) -> String {
-    format!("{label}_")
 }
 
 /// Whether the client's end of the lifeline has closed.

@@ -1,5 +1,5 @@
-//! Partywall itself, three times: the bare link, the blocking channel, and tonic's generated stubs
-//! over the async channel.
+//! Partywall itself: the bare link, the blocking channel, and generated stubs over the async channel:
+//! those of tonic-prost-build, and those of partywall-build, whose unary calls take a way of their own.
 //!
 //! The coordinator is a third process ([`Contender::attend`]) whose policy lets anyone do
 //! anything: authorisation is in force, with one entry.
@@ -14,8 +14,10 @@ use partywall_shm::memory::{self, OutboxError};
 use partywall_shm::setup::{Adopted, Pending};
 use partywall_shm::socket::{self, Endpoint};
 
+use super::client::{LongClient, measure};
 use super::spinning_or_sleeping;
-use super::stubs::{self, measure, proto};
+use super::stubs::ordinary::proto;
+use super::stubs::{native, ordinary};
 use super::tonic_net::{closed, runtime};
 use crate::case::{Case, Wait};
 use crate::contender::{Contender, Ends, Kind, Side};
@@ -30,10 +32,21 @@ pub const TONIC: Contender = Contender::new(
     "partywall-tonic",
     "tonic's generated stubs over Partywall's channel, as programs use it",
     spinning_or_sleeping,
-    call_stubs,
+    |seat| call_stubs(seat, ordinary::client),
 )
 .attended(coordinate)
 .served(serve);
+
+/// Native stubs on both sides, over the async channel against the async server.
+pub const NATIVE: Contender = Contender::new(
+    Kind::Ours,
+    "partywall-native",
+    "partywall-build's generated stubs over Partywall's channel, as programs use it",
+    spinning_or_sleeping,
+    |seat| call_stubs(seat, native::client),
+)
+.attended(coordinate)
+.served(|seat| serve_by(seat, native::service()));
 
 /// The blocking channel against the async server.
 pub const BLOCKING: Contender = Contender::new(
@@ -82,12 +95,15 @@ pub fn coordinate(seat: &mut Seat) -> Result<()> {
 
 /// Serves the bench's service at its name until the client has gone.
 pub fn serve(seat: &mut Seat) -> Result<()> {
+    serve_by(seat, ordinary::service())
+}
+
+fn serve_by(seat: &mut Seat, service: impl partywall::GrpcServer) -> Result<()> {
     settle_waits(seat);
     runtime()?.block_on(async {
         let gone = closed(seat.lifeline()?)?;
-        let router = partywall::Server::builder()
-            .coordinator(seat.dir().join(SOCKET))
-            .add_service(stubs::service());
+        let router =
+            partywall::Server::builder().coordinator(seat.dir().join(SOCKET)).add_service(service);
         seat.ready();
         Ok(router.serve_with_shutdown(NAME, gone).await?)
     })
@@ -106,10 +122,13 @@ pub async fn connect(seat: &Seat) -> Result<partywall::Channel> {
     Ok(endpoint(seat)?.connect().await?)
 }
 
-fn call_stubs(seat: &mut Seat) -> Result<Figures> {
+fn call_stubs<C: LongClient>(
+    seat: &mut Seat,
+    client: fn(partywall::Channel) -> C,
+) -> Result<Figures> {
     let runtime = runtime()?;
     let channel = seat.admitted(|seat| runtime.block_on(connect(seat)))?;
-    runtime.block_on(measure(channel, seat))
+    runtime.block_on(measure(client(channel), seat))
 }
 
 fn call_blocking(seat: &mut Seat) -> Result<Figures> {

@@ -1,7 +1,8 @@
 //! tonic's client and server code joined with no transport between, in one thread: what the stubs
 //! themselves cost.
 
-use super::stubs::{BenchClient, one_by_one, service};
+use super::client::echoes;
+use super::stubs::ordinary;
 use super::tonic_net::runtime;
 use crate::case::{CALL_SIZES, Case, Mode, Placement};
 use crate::contender::{Contender, Kind};
@@ -24,6 +25,6 @@ pub const TONIC_INLINE: Contender = Contender::new(
 
 fn call(seat: &mut Seat) -> Result<Figures> {
     // The server is a service, and a client calls any service.
-    let client = BenchClient::new(service());
-    runtime()?.block_on(one_by_one(client, seat.meter()?))
+    let client = ordinary::client(ordinary::service());
+    runtime()?.block_on(echoes(client, seat))
 }

@@ -11,8 +11,9 @@ use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Channel, Endpoint, Server};
 
+use super::client::measure;
 use super::sleeping;
-use super::stubs::{self, measure};
+use super::stubs::ordinary;
 use crate::contender::{Contender, Kind};
 use crate::error::Result;
 use crate::row::Figures;
@@ -73,7 +74,7 @@ pub fn serve(seat: &mut Seat, net: Net) -> Result<()> {
             .initial_stream_window_size(WINDOW)
             .initial_connection_window_size(WINDOW)
             .max_frame_size(FRAME)
-            .add_service(stubs::service());
+            .add_service(ordinary::service());
         match net {
             Net::Unix => {
                 let listener = UnixListener::bind(seat.dir().join(SOCKET))?;
@@ -108,5 +109,5 @@ pub async fn connect(seat: &Seat, net: Net) -> Result<Channel> {
 fn call(seat: &mut Seat, net: Net) -> Result<Figures> {
     let runtime = runtime()?;
     let channel = seat.admitted(|seat| runtime.block_on(connect(seat, net)))?;
-    runtime.block_on(measure(channel, seat))
+    runtime.block_on(measure(ordinary::client(channel), seat))
 }

@@ -4,7 +4,7 @@
 use partywall_abi::security::Isolation;
 
 use super::{bulk, echoes, paced};
-use crate::calls::{handoff_floor, partywall, tonic_inline, uds_epoll};
+use crate::calls::{handoff_floor, native_inline, partywall, tonic_inline, uds_epoll};
 use crate::case::Placement::{SameCore, TwoCores};
 use crate::case::{Case, ECHO_SIZES, Mode, RATES, Wait};
 use crate::contender::Contender;
@@ -26,6 +26,23 @@ pub const DOMAIN_TONIC_KEYS: Contender = Contender {
     ..DOMAIN_TONIC
 };
 
+/// Native stubs on both sides, between domains.
+pub const DOMAIN_NATIVE: Contender = Contender {
+    name: "domain-native",
+    about: "partywall-build's stubs between two domains, without protection keys",
+    cases: DOMAIN_TONIC.cases,
+    domains: DOMAIN_TONIC.domains,
+    ..partywall::NATIVE
+};
+
+/// The same with protection keys, where the machine has them.
+pub const DOMAIN_NATIVE_KEYS: Contender = Contender {
+    name: "domain-native-keys",
+    about: "the same with protection keys",
+    domains: DOMAIN_TONIC_KEYS.domains,
+    ..DOMAIN_NATIVE
+};
+
 /// The link without calls.
 pub const RING_RAW: Contender = Contender {
     name: "ring-raw",
@@ -41,6 +58,10 @@ pub const RING_TONIC: Contender = Contender {
     cases: || [on_the_ring(), bulk(SLEEP)].concat(),
     ..partywall::TONIC
 };
+
+/// What a unary call needs without a link.
+pub const NATIVE_INLINE: Contender =
+    Contender { cases: TONIC_INLINE.cases, ..native_inline::NATIVE_INLINE };
 
 /// What the stubs cost by themselves: client and server joined in one thread, with nothing between.
 pub const TONIC_INLINE: Contender = Contender {

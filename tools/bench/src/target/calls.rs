@@ -1,4 +1,4 @@
-//! Targets and validity floors of `calls`. Every one is about 32 B.
+//! Targets and validity floors of `calls`. All are about 32 B, and who is ahead about 1 KiB as well.
 
 use super::{Bound, Target};
 use crate::case::Placement::{SameCore, TwoCores};
@@ -21,6 +21,11 @@ fn bare(contender: &'static str, placement: Placement, wait: Wait) -> Key {
     Key { contender, case: Case::call(Mode::Latency, None, placement, Some(wait)) }
 }
 
+/// Code in one thread, without a link.
+fn inline(contender: &'static str) -> Key {
+    Key { contender, case: Case::call(Mode::Latency, SIZE, SameCore, None) }
+}
+
 fn ratio(over: Key, under: Key, bound: Bound) -> Target {
     let (metric, what) = match over.case.mode {
         Some(Mode::Pipelined) => (Metric::PerSecond, "calls per second"),
@@ -31,6 +36,33 @@ fn ratio(over: Key, under: Key, bound: Bound) -> Target {
         over.contender, over.case, under.contender, under.case
     );
     Target::new(text, Quantity::Ratio { over, under }, metric, bound)
+}
+
+/// A call by what it is made of: the bare link, and what a call needs without one.
+fn parts(contender: &'static str, placement: Placement, wait: Wait, bound: Bound) -> Target {
+    let over = latency(contender, placement, wait);
+    let parts = [latency("partywall-raw", placement, wait), inline("native-inline")];
+    let text = format!("p50: {contender} over partywall-raw plus native-inline ({})", over.case);
+    Target::new(text, Quantity::Parts { over, parts }, Metric::P50, bound)
+}
+
+/// Who calls the native way, and how many times its parts' time that may take on two near cores.
+const NATIVE: [(&str, f64); 1] = [("partywall-native", 1.7)];
+
+/// Who has to be behind.
+const OPPONENTS: [&str; 4] = ["tonic-uds", "iceoryx2", "rapace", "xrpc"];
+
+/// Calls of two lengths, one at a time and pipelined, where both wait alike.
+fn ahead(opponent: &'static str, placement: Placement, wait: Wait) -> Vec<Target> {
+    let of_size = |size| {
+        let in_mode = |mode, bound| {
+            let case = Case::call(mode, Some(size), placement, Some(wait));
+            let key = |contender| Key { contender, case };
+            ratio(key("partywall-native"), key(opponent), bound)
+        };
+        [in_mode(Mode::Latency, Bound::Below(1.0)), in_mode(Mode::Pipelined, Bound::AtLeast(1.0))]
+    };
+    [32, 1024].map(of_size).concat()
 }
 
 /// What the ring floor may take beyond the bare line where the cores are near, in nanoseconds: as much
@@ -66,8 +98,7 @@ pub fn targets() -> Vec<Target> {
     let sleeping = |name| latency(name, SameCore, Block);
     let spinning = |name| latency(name, TwoCores, Spin);
     let over = sleeping("partywall-tonic");
-    let less =
-        Key { contender: "tonic-inline", case: Case::call(Mode::Latency, SIZE, SameCore, None) };
+    let less = inline("tonic-inline");
     let under = bare("asyncfd-floor", SameCore, Block);
     let excess = Target::new(
         "p50: partywall-tonic minus tonic-inline, over asyncfd-floor (32 B, same core)".into(),
@@ -75,7 +106,7 @@ pub fn targets() -> Vec<Target> {
         Metric::P50,
         Bound::AtMost(1.4),
     );
-    vec![
+    let mut found = vec![
         ratio(sleeping("partywall-tonic"), sleeping("tonic-uds"), Bound::AtMost(1.0 / 4.0)),
         ratio(sleeping("partywall-blocking"), sleeping("tonic-uds"), Bound::AtMost(1.0 / 6.0)),
         ratio(
@@ -103,5 +134,28 @@ pub fn targets() -> Vec<Target> {
         ratio(sleeping("partywall-raw"), sleeping("ring-floor"), Bound::AtMost(1.3)),
         ratio(spinning("partywall-raw"), spinning("iceoryx2"), Bound::AtMost(0.15)),
         ratio(sleeping("partywall-raw"), sleeping("iceoryx2"), Bound::AtMost(0.40)),
-    ]
+        ratio(inline("native-inline"), inline("tonic-inline"), Bound::AtMost(1.0 / 3.0)),
+    ];
+    for (contender, most) in NATIVE {
+        found.push(parts(contender, TwoCores, Spin, Bound::AtMost(most)).only(true));
+        let under = latency("tonic-uds", TwoCores, Block);
+        found.push(ratio(spinning(contender), under, Bound::Stated));
+    }
+    found.extend([
+        parts("partywall-native", SameCore, Block, Bound::AtMost(1.3)),
+        ratio(
+            pipelined("partywall-native", SameCore, Block),
+            pipelined("tonic-uds", SameCore, Block),
+            Bound::AtLeast(12.0),
+        ),
+        ratio(
+            pipelined("partywall-native", TwoCores, Spin),
+            pipelined("tonic-uds", TwoCores, Block),
+            Bound::AtLeast(20.0),
+        ),
+    ]);
+    found.extend(OPPONENTS.into_iter().flat_map(|opponent| ahead(opponent, SameCore, Block)));
+    // The others have no sides that spin.
+    found.extend(ahead("iceoryx2", TwoCores, Spin));
+    found
 }

@@ -9,7 +9,8 @@ const SIZE: Option<u64> = Some(ECHO_SIZES[0]);
 
 /// Nobody waits where the call runs on the caller's own thread.
 fn wait(contender: &str) -> Option<Wait> {
-    let returns = matches!(contender, "call" | "gate" | "gate-keys" | "memcpy" | "tonic-inline");
+    let inline = ["native-inline", "tonic-inline"].contains(&contender);
+    let returns = inline || matches!(contender, "call" | "gate" | "gate-keys" | "memcpy");
     (!returns).then_some(Wait::Block)
 }
 
@@ -34,6 +35,14 @@ fn stubs(what: &str, over: &'static str, bound: Bound) -> Target {
     let text = format!("p50: {what} over ring-tonic (32 B, same core)");
     let (over, under) = (key(over, Mode::Latency), key("ring-tonic", Mode::Latency));
     Target::new(text, Quantity::Ratio { over, under }, Metric::P50, bound)
+}
+
+/// A call by what it is made of: the gate, and what a call needs without a link.
+fn parts(contender: &'static str, gate: &'static str, bound: Bound) -> Target {
+    let text = format!("p50: {contender} over {gate} plus native-inline (32 B, same core)");
+    let of = |contender| key(contender, Mode::Latency);
+    let quantity = Quantity::Parts { over: of(contender), parts: [of(gate), of("native-inline")] };
+    Target::new(text, quantity, Metric::P50, bound)
 }
 
 /// CPU time of a call at `rate`, of both sides together: as it is, and less that of the pacing, which a
@@ -64,6 +73,9 @@ pub fn targets(sizes: &[u64]) -> Vec<Target> {
         one_way("gate-keys", Bound::Stated),
         stubs("domain-tonic", "domain-tonic", Bound::AtMost(1.0 / 3.0)),
         stubs("domain-tonic-keys", "domain-tonic-keys", Bound::Stated),
+        stubs("domain-native", "domain-native", Bound::AtMost(1.0 / 8.0)),
+        parts("domain-native", "gate", Bound::AtMost(1.6)),
+        parts("domain-native-keys", "gate-keys", Bound::AtMost(1.6)),
         stubs("tonic-inline, the least that stubs cost,", "tonic-inline", Bound::Stated),
     ];
     for rate in RATES {

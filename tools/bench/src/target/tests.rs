@@ -120,6 +120,36 @@ fn words_are_judged_through_the_stubs_as_well_as_raw_on_both_clocks() {
 }
 
 #[test]
+fn native_calls_are_judged_beside_every_opponent_in_time_and_in_number() {
+    let found = targets(Bench::Calls, Bench::Calls.sizes());
+    for opponent in ["tonic-uds", "iceoryx2", "rapace", "xrpc"] {
+        for (mode, size) in [Mode::Latency, Mode::Pipelined].map(|m| [(m, 32), (m, 1024)]).concat()
+        {
+            let judged = |target: &&Target| match target.quantity {
+                Quantity::Ratio { over, under } => {
+                    let ours = over.contender == "partywall-native" && over.case == under.case;
+                    let bound = match target.bound {
+                        Bound::Below(limit) => mode == Mode::Latency && limit == 1.0,
+                        Bound::AtLeast(limit) => mode == Mode::Pipelined && limit == 1.0,
+                        _ => false,
+                    };
+                    let there = (over.case.mode, over.case.size) == (Some(mode), Some(size));
+                    ours && bound && there && under.contender == opponent
+                }
+                _ => false,
+            };
+            // Sides that spin as well, where they can.
+            let wanted = if opponent == "iceoryx2" { 2 } else { 1 };
+            assert_eq!(
+                found.iter().filter(judged).count(),
+                wanted,
+                "{opponent}, {size} B, {mode:?}"
+            );
+        }
+    }
+}
+
+#[test]
 fn cpu_time_is_judged_as_it_is_and_less_the_pacing() {
     let found = targets(Bench::Domain, Bench::Domain.sizes());
     for rate in crate::case::RATES {

@@ -9,7 +9,9 @@ use bytes::Bytes;
 use tokio::runtime::Runtime;
 
 use super::{Text, cases, drive, read_into};
-use crate::calls::stubs::{BenchClient, Transport, proto};
+use crate::calls::stubs::Transport;
+use crate::calls::stubs::ordinary::proto::bench_client::BenchClient;
+use crate::calls::stubs::ordinary::{client, proto};
 use crate::calls::tonic_net::{Net, connect, runtime, serve};
 use crate::case::{Op, Wait};
 use crate::contender::{Contender, Kind};
@@ -48,10 +50,7 @@ struct Asker<T> {
 
 impl<T: Transport> Asker<T> {
     fn new(transport: T) -> Self {
-        let client = BenchClient::new(transport)
-            .max_decoding_message_size(usize::MAX)
-            .max_encoding_message_size(usize::MAX);
-        Self { client, buffer: Vec::new() }
+        Self { client: client(transport), buffer: Vec::new() }
     }
 
     /// Reads the text, sends it, and returns the answer.

@@ -81,6 +81,32 @@ fn a_short_run_measures_reports_and_cleans_up() {
 }
 
 #[test]
+fn generated_stubs_and_opponents_echo_right() {
+    let mut names = vec!["partywall-native", "partywall-tonic", "native-inline", "tonic-inline"];
+    if cfg!(feature = "opponents") {
+        names.extend(["iceoryx2", "rapace", "xrpc"]);
+    }
+    let only = names.join(",");
+    let mut args = vec!["calls", "--quick", "--repeats", "1", "--sample-ms", "5", "--max", "32"];
+    args.extend(["--only", &only]);
+    let (rows, run) = measure(&args);
+    for name in names {
+        let modes: HashSet<_> = rows
+            .iter()
+            .filter(|row| row["contender"] == name)
+            .map(|row| {
+                assert_eq!(row["errors"], 0, "{row} {run}");
+                assert!(row["per_s"].as_f64().expect("a rate") > 0.0, "{row} {run}");
+                row["mode"].as_str().expect("a mode")
+            })
+            .collect();
+        let pipelined = !name.ends_with("-inline");
+        assert!(modes.contains("latency"), "{name}: {run}");
+        assert_eq!(modes.contains("pipelined"), pipelined, "{name}: {run}");
+    }
+}
+
+#[test]
 fn words_are_counted_right_by_everyone() {
     let mut names = vec!["pipe", "uds", "shm", "tonic-uds", "floor", "floor-reuse"];
     names.extend(["partywall-raw", "partywall-tonic"]);
@@ -136,9 +162,9 @@ fn has_domains() -> bool {
 #[test]
 fn calls_between_domains_stand_beside_those_between_processes() {
     let mut names = vec!["call", "clock", "memcpy", "uds-epoll", "handoff-floor", "ring-raw"];
-    names.push("ring-tonic");
+    names.extend(["ring-tonic", "native-inline"]);
     if has_domains() {
-        names.extend(["gate", "domain-tonic"]);
+        names.extend(["gate", "domain-native", "domain-tonic"]);
     }
     let only = names.join(",");
     let mut args = vec!["domain", "--quick", "--repeats", "1", "--sample-ms", "5", "--only", &only];

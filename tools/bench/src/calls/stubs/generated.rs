@@ -1,0 +1,88 @@
+// The service that every contender of gRPC runs, and its client, by the stubs in `proto`.
+
+use bytes::Bytes;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::proto::bench_client::BenchClient;
+use super::proto::bench_server::{Bench, BenchServer};
+use super::proto::{Answer, Blob};
+use crate::calls::client::{Client, LongClient};
+use crate::calls::stubs::Transport;
+use crate::case::Op;
+use crate::error::Result;
+use crate::meter;
+use crate::words::count::answer;
+
+/// The service.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Service;
+
+#[tonic::async_trait]
+impl Bench for Service {
+    async fn echo(&self, request: Request<Blob>) -> Result<Response<Blob>, Status> {
+        Ok(Response::new(request.into_inner()))
+    }
+
+    async fn ends(&self, request: Request<Blob>) -> Result<Response<Blob>, Status> {
+        let ends = meter::ends(&request.into_inner().body)
+            .ok_or_else(|| Status::invalid_argument("too short"))?;
+        Ok(Response::new(Blob { body: Bytes::copy_from_slice(&ends) }))
+    }
+
+    async fn total(&self, request: Request<Blob>) -> Result<Response<Answer>, Status> {
+        Ok(Response::new(count(Op::Total, &request.into_inner())))
+    }
+
+    async fn counts(&self, request: Request<Blob>) -> Result<Response<Answer>, Status> {
+        Ok(Response::new(count(Op::Counts, &request.into_inner())))
+    }
+
+    type ChatStream = Streaming<Blob>;
+
+    async fn chat(
+        &self,
+        request: Request<Streaming<Blob>>,
+    ) -> Result<Response<Self::ChatStream>, Status> {
+        Ok(Response::new(request.into_inner()))
+    }
+
+    async fn drain(&self, request: Request<Streaming<Blob>>) -> Result<Response<Answer>, Status> {
+        let mut blobs = request.into_inner();
+        let mut total = 0;
+        while blobs.message().await?.is_some() {
+            total += 1;
+        }
+        Ok(Response::new(Answer { total, ..Answer::default() }))
+    }
+}
+
+fn count(op: Op, text: &Blob) -> Answer {
+    let answer = answer(op, &text.body);
+    Answer { total: answer.total, distinct: answer.distinct, checksum: answer.checksum }
+}
+
+/// The service with room for any text.
+pub fn service() -> BenchServer<Service> {
+    BenchServer::new(Service)
+        .max_decoding_message_size(usize::MAX)
+        .max_encoding_message_size(usize::MAX)
+}
+
+/// A client with room for any text.
+pub fn client<T: Transport>(transport: T) -> BenchClient<T> {
+    BenchClient::new(transport)
+        .max_decoding_message_size(usize::MAX)
+        .max_encoding_message_size(usize::MAX)
+}
+
+impl<T: Transport + Clone + 'static> Client for BenchClient<T> {
+    async fn echo(&mut self, body: Bytes) -> Result<Bytes> {
+        Ok(BenchClient::echo(self, Blob { body }).await?.into_inner().body)
+    }
+}
+
+impl<T: Transport + Clone + 'static> LongClient for BenchClient<T> {
+    async fn ends(&mut self, body: Bytes) -> Result<Bytes> {
+        Ok(BenchClient::ends(self, Blob { body }).await?.into_inner().body)
+    }
+}
