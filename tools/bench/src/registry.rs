@@ -9,6 +9,7 @@ const CALLS: &[Contender] = &[
     calls::partywall::NATIVE,
     calls::partywall::TONIC,
     calls::partywall::BLOCKING,
+    calls::partywall::NATIVE_BLOCKING,
     calls::partywall::RAW,
     calls::tonic_net::TONIC_UDS,
     calls::tonic_net::TONIC_TCP,

@@ -16,6 +16,7 @@ use partywall_shm::socket::{self, Endpoint};
 
 use super::client::{LongClient, measure};
 use super::spinning_or_sleeping;
+use super::stubs::native::proto::bench_blocking::BenchClient;
 use super::stubs::ordinary::proto;
 use super::stubs::{native, ordinary};
 use super::tonic_net::{closed, runtime};
@@ -59,6 +60,17 @@ pub const BLOCKING: Contender = Contender::new(
 )
 .attended(coordinate)
 .served(serve);
+
+/// Native stubs on both sides, over the blocking channel against the async server.
+pub const NATIVE_BLOCKING: Contender = Contender::new(
+    Kind::Ours,
+    "partywall-native-blocking",
+    "partywall-build's generated stubs over Partywall's blocking channel, against the async server",
+    || spinning_or_sleeping().into_iter().filter(|case| !case.is_pipelined()).collect(),
+    call_native_blocking,
+)
+.attended(coordinate)
+.served(|seat| serve_by(seat, native::service()));
 
 /// The link without calls: messages of bytes.
 pub const RAW: Contender = Contender::new(
@@ -140,6 +152,15 @@ fn call_blocking(seat: &mut Seat) -> Result<Figures> {
             .unary("/partywall.bench.v1.Bench/Echo", tonic::Request::new(blob))?
             .into_inner();
         copy(&answer.body, reply)
+    })
+}
+
+fn call_native_blocking(seat: &mut Seat) -> Result<Figures> {
+    let connect = |seat: &Seat| Ok(partywall::blocking::Channel::connect(&endpoint(seat)?)?);
+    let mut client = BenchClient::new(seat.admitted(connect)?);
+    seat.meter()?.one_by_one(|request, reply| {
+        let blob = native::proto::Blob { body: bytes::Bytes::copy_from_slice(request) };
+        copy(&client.echo(blob)?.into_inner().body, reply)
     })
 }
 

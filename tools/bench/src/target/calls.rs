@@ -47,7 +47,7 @@ fn parts(contender: &'static str, placement: Placement, wait: Wait, bound: Bound
 }
 
 /// Who calls the native way, and how many times its parts' time that may take on two near cores.
-const NATIVE: [(&str, f64); 1] = [("partywall-native", 1.7)];
+const NATIVE: [(&str, f64); 2] = [("partywall-native", 1.7), ("partywall-native-blocking", 1.4)];
 
 /// Who has to be behind.
 const OPPONENTS: [&str; 4] = ["tonic-uds", "iceoryx2", "rapace", "xrpc"];
