@@ -259,15 +259,18 @@ mod mapped {
     unsafe fn copy_from_peer(from: *const u8, to: *mut u8, len: usize) {
         if len <= SHORT {
             let mut i = 0;
-            while i + 8 <= len {
+            // Payloads begin at the start of a slot's or of the arena's lines.
+            let is_aligned = from.addr().is_multiple_of(align_of::<u64>());
+            while is_aligned && i + 8 <= len {
                 // SAFETY: i + 8 <= len.
                 let at = unsafe { from.add(i) };
-                // SAFETY: readable for 8 bytes; volatile, so the compiler assumes nothing.
-                let word = unsafe { at.cast::<[u8; 8]>().read_volatile() };
+                // SAFETY: readable for 8 bytes, and aligned for them; volatile, so the compiler
+                // assumes nothing.
+                let word = unsafe { at.cast::<u64>().read_volatile() };
                 // SAFETY: i + 8 <= len.
                 let at = unsafe { to.add(i) };
-                // SAFETY: writable for 8 bytes, of alignment 1.
-                unsafe { at.cast::<[u8; 8]>().write(word) };
+                // SAFETY: writable for 8 bytes.
+                unsafe { at.cast::<u64>().write_unaligned(word) };
                 i += 8;
             }
             while i < len {

@@ -58,6 +58,29 @@ unsafe impl BufMut for SlotBuf<'_> {
         // away, and no other process may write there.
         unsafe { UninitSlice::from_raw_parts_mut(self.at, self.here) }
     }
+
+    // Most fields are a few bytes, whose number is known where this is inlined.
+    #[inline]
+    fn put_slice(&mut self, mut src: &[u8]) {
+        assert!(src.len() <= self.remaining_mut(), "more than was reserved");
+        while !src.is_empty() {
+            let (part, rest) = src.split_at(src.len().min(self.here));
+            // SAFETY: `at` leads to `here` bytes, as in `chunk_mut`, and the message's own bytes lie elsewhere.
+            unsafe { std::ptr::copy_nonoverlapping(part.as_ptr(), self.at, part.len()) };
+            // SAFETY: so many bytes have been written.
+            unsafe { self.advance_mut(part.len()) };
+            src = rest;
+        }
+    }
+
+    #[inline]
+    fn put_u8(&mut self, n: u8) {
+        assert!(self.here > 0, "more than was reserved");
+        // SAFETY: there is a byte at `at`, as in `chunk_mut`.
+        unsafe { self.at.write(n) };
+        // SAFETY: it has been written.
+        unsafe { self.advance_mut(1) };
+    }
 }
 
 impl Slot<'_> {
