@@ -64,7 +64,7 @@ pub use end::EndMessage;
 pub use fields::{Digest, Identity};
 pub use gate::GateMessage;
 pub use link::LinkMessage;
-pub use list::{LinkRow, LinkStats, ListMessage};
+pub use list::{LinkMethods, LinkRow, LinkStats, ListMessage, MethodStats};
 pub use policy::PolicyMessage;
 pub use registry::RegistryMessage;
 pub use session::SessionMessage;

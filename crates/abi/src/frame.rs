@@ -317,7 +317,7 @@ pub fn decode_method(payload: &[u8]) -> Result<&str, DecodeError> {
 }
 
 #[inline]
-fn checked_path<'a>(r: &mut Reader<'a>, len: usize) -> Result<&'a str, DecodeError> {
+pub(crate) fn checked_path<'a>(r: &mut Reader<'a>, len: usize) -> Result<&'a str, DecodeError> {
     if len > limits::PATH_BYTES {
         let (field, limit) = ("path", limits::PATH_BYTES);
         return Err(DecodeError::TooLarge { field, found: len, limit });

@@ -35,7 +35,10 @@ mod tests {
 
     use partywall_testkit::Random;
 
-    use crate::control::{LinkMessage, SessionMessage};
+    use crate::control::{
+        Identity, LinkMessage, LinkMethods, LinkRow, LinkStats, ListMessage, MethodStats,
+        SessionMessage,
+    };
     use crate::frame::{HEAD, PLAIN_REQUEST, RequestHead, write_block, write_entry};
     use crate::name::ServiceName;
     use crate::version::{Capabilities, Versions};
@@ -55,9 +58,17 @@ mod tests {
         let (versions, capabilities) = (Versions::OWN, Capabilities::OWN);
         let nonce = [1; 16];
         let proof = SessionMessage::Proof { versions, version: 1, capabilities, nonce };
+        let method = MethodStats::new("/a.B/C", 2, 1);
+        let methods = LinkMethods::new(alloc::vec![method; 2], 1);
+        let mut row = LinkRow::new(1, "greeter", Identity::new(1, 1), None);
+        row.methods = methods.clone();
+        let (link, stats) = (1, LinkStats::default());
         let seeds = [
             super::Message::from(LinkMessage::Connect { request: 1, name }).encode(),
             super::Message::from(proof).encode(),
+            super::Message::from(ListMessage::Row { request: 1, row: row.into() }).encode(),
+            super::Message::from(ListMessage::Counted { request: 1, link, stats, methods })
+                .encode(),
         ];
         mutate(&seeds, super::control);
     }

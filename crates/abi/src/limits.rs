@@ -12,6 +12,9 @@ pub const PATH_BYTES: usize = 1024;
 /// Most methods of a link that have numbers.
 pub const METHODS: u32 = 256;
 
+/// Most methods of a link of which the list of links tells.
+pub const LISTED_METHODS: usize = 16;
+
 /// Longest encoded head or trailers block of a call, in bytes: metadata, path and deadline.
 ///
 /// A block travels in one record, so it must fit a quarter of the default arena.

@@ -84,10 +84,13 @@ impl Capabilities {
     pub const ROOM: Self = Self(1);
     /// A link's service takes records of the kind [`crate::frame::Kind::Method`].
     pub const METHODS: Self = Self(2);
+    /// Who is told of a link takes what was counted for its methods, by the way of their calls.
+    pub const WAYS: Self = Self(4);
     /// What this release can do.
-    pub const OWN: Self = Self(Self::ROOM.0 | Self::METHODS.0);
+    pub const OWN: Self = Self(Self::ROOM.0 | Self::METHODS.0 | Self::WAYS.0);
 
-    const NAMES: [(Self, &'static str); 2] = [(Self::ROOM, "room"), (Self::METHODS, "methods")];
+    const NAMES: [(Self, &'static str); 3] =
+        [(Self::ROOM, "room"), (Self::METHODS, "methods"), (Self::WAYS, "ways")];
 
     /// These bits, whether they have names or not.
     pub const fn from_bits(bits: u64) -> Self {

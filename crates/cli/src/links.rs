@@ -39,12 +39,16 @@ With --wide also:
   REQUESTS       bytes that the server received;  REPLIES: that it sent
   FORWARDS/CALL  system calls that one call through the gate has made in the caller's name
   TIME/CALL      time that the caller's thread spent in the service, for one call
+and below each link its methods, the 16 with most calls, and how many more there are:
+  native         calls that the service took the native way: by stubs of partywall-build, without a
+                 request of HTTP;  ordinary: by a request of HTTP; those that were denied are in neither
 
 With --json a line is an object. The fields stay; others may join them:
   link, name, via, url, security (isolation, confidentiality, evidence), open, calls, failed,
-  denied, request_bytes, reply_bytes, visits, forwards, inside_ns; caller and server (null for
-  http2): principals, pid, uid, gid, cgroup, digest (null when it is unknown), evidence (started,
-  observed). Counts are null where nobody counts: over http2.";
+  denied, request_bytes, reply_bytes, visits, forwards, inside_ns, methods (path, native, ordinary),
+  more_methods (a number); caller and server (null for http2): principals, pid, uid, gid, cgroup,
+  digest (null when it is unknown), evidence (started, observed). Counts are null where nobody counts:
+  over http2.";
 
 /// Which links are shown, and how.
 #[derive(clap::Args)]

@@ -75,9 +75,11 @@ pub enum Resource {
     Wide,
     /// Links that one end has reported to a new coordinator, and the other one has not yet.
     Reported,
+    /// Bytes of what its servers have counted for the methods of their links.
+    Methods,
 }
 
-pub(crate) const RESOURCES: usize = 11;
+pub(crate) const RESOURCES: usize = 12;
 
 impl Resource {
     /// Each, in the order of their numbers.
@@ -93,6 +95,7 @@ impl Resource {
         Self::Unread,
         Self::Wide,
         Self::Reported,
+        Self::Methods,
     ];
 
     /// Its name in metrics.
@@ -109,6 +112,7 @@ impl Resource {
             Self::Unread => "unread",
             Self::Wide => "wide",
             Self::Reported => "reported",
+            Self::Methods => "methods",
         }
     }
 }
@@ -127,6 +131,7 @@ impl std::fmt::Display for Resource {
             Self::Unread => "unread bytes",
             Self::Wide => "links with wide rings",
             Self::Reported => "links that only one end has reported",
+            Self::Methods => "bytes of what was counted for methods",
         })
     }
 }
@@ -173,6 +178,7 @@ impl Limits {
             Resource::Unread => 8 << 20,
             Resource::Wide => WIDE,
             Resource::Reported => self.links.saturating_add(self.served),
+            Resource::Methods => 1 << 20,
         }
     }
 }
@@ -214,6 +220,7 @@ impl Totals {
             Resource::Registrations => 16 * 1024,
             Resource::Unread => 64 << 20,
             Resource::Wide => WIDE,
+            Resource::Methods => 4 << 20,
             // Nothing is made for them.
             Resource::Reported => usize::MAX,
         }))
@@ -385,9 +392,22 @@ impl Usage {
     /// # Errors
     /// [`Exceeded`].
     pub fn charge_served(self: &Arc<Self>, caller: &Arc<Self>) -> Result<Charge, Exceeded> {
-        let mut charge = Charge::of(self, Resource::Served);
+        self.charge_for(caller, Resource::Served, 1)
+    }
+
+    /// Charges so many of a resource that the account has for another one, `caller`.
+    ///
+    /// # Errors
+    /// [`Exceeded`].
+    pub fn charge_for(
+        self: &Arc<Self>,
+        caller: &Arc<Self>,
+        resource: Resource,
+        amount: usize,
+    ) -> Result<Charge, Exceeded> {
+        let mut charge = Charge::of(self, resource);
         charge.caller = Some(Arc::clone(caller));
-        charge.with(Rule::Share, 1)
+        charge.with(Rule::Share, amount)
     }
 
     /// Charges so many of a resource, whatever is left for others: for what takes nothing of the

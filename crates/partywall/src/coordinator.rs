@@ -30,7 +30,8 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use partywall_abi::control::{
-    Blame, EndMessage, LinkMessage, LinkRow, LinkStats, Message, RegistryMessage, Role,
+    Blame, EndMessage, LinkMessage, LinkMethods, LinkRow, LinkStats, ListMessage, Message,
+    RegistryMessage, Role,
 };
 use partywall_abi::name::ServiceName;
 use partywall_abi::security::Security;
@@ -398,6 +399,23 @@ impl Client {
         };
         if known {
             self.say(message);
+        }
+    }
+
+    /// Says what an end that is about to be over has counted for its methods.
+    fn count_last(&self, entry: &Arc<Entry>, stats: LinkStats, methods: LinkMethods) {
+        if methods == LinkMethods::default() {
+            return;
+        }
+        let conversation = {
+            let state = lock(&self.state);
+            let known =
+                state.links.get(&entry.key()).is_some_and(|known| Arc::ptr_eq(known, entry));
+            state.conversation.clone().filter(|it| known && it.takes_methods())
+        };
+        if let Some(conversation) = conversation {
+            let (request, link) = (0, entry.number());
+            let _ended = conversation.send(ListMessage::Counted { request, link, stats, methods });
         }
     }
 

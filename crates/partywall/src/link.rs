@@ -58,6 +58,7 @@ pub(crate) mod record;
 pub(crate) mod sender;
 pub(crate) mod service;
 pub(crate) mod wake;
+mod ways;
 pub(crate) mod whole;
 
 #[cfg(test)]
@@ -77,6 +78,7 @@ use inbound::{Inbound, Record, Rx};
 use mailbox::Answer;
 use outbound::{Outbound, Tx};
 use wake::{Sent, Tell};
+use ways::Methods;
 
 /// Records a reader takes before it lets other tasks run.
 const TURN: u32 = 128;
@@ -91,6 +93,8 @@ struct Link {
     tell: Box<dyn Tell>,
     closed: OnceLock<Status>,
     counters: Counters,
+    /// Of a service's end.
+    methods: Arc<Methods>,
     /// This end as the coordinator knows it, until the link is closed.
     tracked: Mutex<Option<Tracked>>,
     /// The same in the metrics.
@@ -150,6 +154,7 @@ impl Link {
             tell,
             closed: OnceLock::new(),
             counters: Counters::default(),
+            methods: Arc::default(),
             tracked: Mutex::new(tracked),
             metrics: Mutex::new(None),
             many_threads: Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread,
@@ -186,7 +191,9 @@ impl Link {
         drop(lock(&self.metrics).take());
         let tracked = lock(&self.tracked).take();
         if let Some(tracked) = tracked {
-            tracked.close(why.reported(), self.stats());
+            let stats = self.stats();
+            tracked.count(stats, self.methods.counted());
+            tracked.close(why.reported(), stats);
         }
     }
 

@@ -2,10 +2,12 @@
 
 use alloc::boxed::Box;
 use alloc::string::String;
+use alloc::vec::Vec;
 
 use super::fields::{flag, identity, put_identity, put_text};
 use super::{Identity, start, unknown};
 use crate::codec::{DecodeError, Reader, Writer};
+use crate::frame;
 use crate::limits;
 use crate::security::Security;
 
@@ -16,6 +18,10 @@ const LISTED: u16 = KINDS | 3;
 const QUERY: u16 = KINDS | 4;
 const COUNTED: u16 = KINDS | 5;
 const COUNTED_ALL: u16 = KINDS | 6;
+/// As [`ROW`] and [`COUNTED`], with methods; for whoever has
+/// [`Capabilities::WAYS`](crate::version::Capabilities::WAYS).
+const ROW_WITH_METHODS: u16 = KINDS | 7;
+const COUNTED_WITH_METHODS: u16 = KINDS | 8;
 
 /// Messages about the list of links.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,6 +57,9 @@ pub enum ListMessage {
         link: u64,
         /// What was counted.
         stats: LinkStats,
+        /// The same by methods; for a coordinator that has
+        /// [`Capabilities::WAYS`](crate::version::Capabilities::WAYS).
+        methods: LinkMethods,
     },
     /// To the coordinator: that was all.
     CountedAll {
@@ -64,15 +73,23 @@ impl ListMessage {
         match self {
             Self::List { request } => start(w, LIST, *request),
             Self::Row { request, row } => {
-                start(w, ROW, *request);
+                let with_methods = row.methods.are_told();
+                start(w, if with_methods { ROW_WITH_METHODS } else { ROW }, *request);
                 put_row(w, row);
+                if with_methods {
+                    put_methods(w, &row.methods);
+                }
             }
             Self::Listed { request } => start(w, LISTED, *request),
             Self::Query { request } => start(w, QUERY, *request),
-            Self::Counted { request, link, stats } => {
-                start(w, COUNTED, *request);
+            Self::Counted { request, link, stats, methods } => {
+                let with_methods = methods.are_told();
+                start(w, if with_methods { COUNTED_WITH_METHODS } else { COUNTED }, *request);
                 w.u64(*link);
                 put_stats(w, stats);
+                if with_methods {
+                    put_methods(w, methods);
+                }
             }
             Self::CountedAll { request } => start(w, COUNTED_ALL, *request),
         }
@@ -81,10 +98,21 @@ impl ListMessage {
     pub(super) fn take(kind: u16, request: u32, r: &mut Reader<'_>) -> Result<Self, DecodeError> {
         Ok(match kind {
             LIST => Self::List { request },
-            ROW => Self::Row { request, row: row(r)?.into() },
+            ROW | ROW_WITH_METHODS => {
+                let mut row = row(r)?;
+                if kind == ROW_WITH_METHODS {
+                    row.methods = methods(r)?;
+                }
+                Self::Row { request, row: row.into() }
+            }
             LISTED => Self::Listed { request },
             QUERY => Self::Query { request },
-            COUNTED => Self::Counted { request, link: r.u64("link")?, stats: stats(r)? },
+            COUNTED | COUNTED_WITH_METHODS => {
+                let (link, stats) = (r.u64("link")?, stats(r)?);
+                let is_long = kind == COUNTED_WITH_METHODS;
+                let methods = if is_long { methods(r)? } else { LinkMethods::default() };
+                Self::Counted { request, link, stats, methods }
+            }
             COUNTED_ALL => Self::CountedAll { request },
             _ => return Err(unknown(kind)),
         })
@@ -113,6 +141,47 @@ pub struct LinkStats {
     pub inside_ns: u64,
 }
 
+/// What the server's end of a link has counted for its methods.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LinkMethods {
+    /// Those with most calls, the first of them with most; at most [`limits::LISTED_METHODS`].
+    pub most_called: Vec<MethodStats>,
+    /// How many more methods were called.
+    pub more: u32,
+}
+
+impl LinkMethods {
+    /// These methods, in this order, and so many more.
+    pub fn new(most_called: Vec<MethodStats>, more: u32) -> Self {
+        Self { most_called, more }
+    }
+
+    fn are_told(&self) -> bool {
+        !self.most_called.is_empty() || self.more > 0
+    }
+}
+
+/// What was counted for one method of a link: calls that the policy allowed, by the way that the service
+/// took each.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MethodStats {
+    /// Path of the method, `/package.Service/Method`.
+    pub path: String,
+    /// Calls that went the native way: to the handler without a request of HTTP.
+    pub native: u64,
+    /// Calls that went the ordinary way: as a request of HTTP.
+    pub ordinary: u64,
+}
+
+impl MethodStats {
+    /// Of the method at this path.
+    pub fn new(path: &str, native: u64, ordinary: u64) -> Self {
+        Self { path: path.into(), native, ordinary }
+    }
+}
+
 /// One row of the coordinator's list of links.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -135,6 +204,8 @@ pub struct LinkRow {
     pub open: bool,
     /// What the server's end has counted.
     pub stats: LinkStats,
+    /// The same by methods.
+    pub methods: LinkMethods,
 }
 
 impl LinkRow {
@@ -150,6 +221,7 @@ impl LinkRow {
             gate: false,
             open: true,
             stats: LinkStats::default(),
+            methods: LinkMethods::default(),
         }
     }
 }
@@ -200,5 +272,32 @@ pub(super) fn row(r: &mut Reader<'_>) -> Result<LinkRow, DecodeError> {
         gate: flag(r, "gate")?,
         open: flag(r, "open")?,
         stats: stats(r)?,
+        methods: LinkMethods::default(),
     })
+}
+
+fn put_methods(w: &mut Writer<'_>, methods: &LinkMethods) {
+    let listed = &methods.most_called[..methods.most_called.len().min(limits::LISTED_METHODS)];
+    w.u8(listed.len() as u8);
+    for method in listed {
+        put_text(w, &method.path, limits::PATH_BYTES);
+        w.u64(method.native);
+        w.u64(method.ordinary);
+    }
+    w.u32(methods.more);
+}
+
+fn methods(r: &mut Reader<'_>) -> Result<LinkMethods, DecodeError> {
+    let found = usize::from(r.u8("methods")?);
+    if found > limits::LISTED_METHODS {
+        let limit = limits::LISTED_METHODS;
+        return Err(DecodeError::TooLarge { field: "methods", found, limit });
+    }
+    let method = |r: &mut Reader<'_>| {
+        let len = usize::from(r.u16("path length")?);
+        let path = frame::checked_path(r, len)?.into();
+        Ok(MethodStats { path, native: r.u64("native calls")?, ordinary: r.u64("ordinary calls")? })
+    };
+    let most_called = (0..found).map(|_| method(r)).collect::<Result<_, _>>()?;
+    Ok(LinkMethods { most_called, more: r.u32("more methods")? })
 }

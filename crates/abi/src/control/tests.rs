@@ -6,7 +6,7 @@ use crate::limits;
 use crate::name::{MethodPattern, MethodSet, ServiceName};
 use crate::security::{Isolation, Security};
 use crate::version::{Capabilities, Versions};
-use alloc::string::String;
+use alloc::string::{String, ToString};
 use alloc::vec;
 use proptest::prelude::*;
 
@@ -47,7 +47,9 @@ fn samples() -> Vec<Message> {
         gate: true,
         open: true,
         stats,
+        methods: LinkMethods::default(),
     };
+    let methods_counted = LinkMethods::new(vec![MethodStats::new("/a.B/C", 9, 1)], 3);
     let server = someone(Some(1), Digest::Observed([1; 32]));
     let terms = |capabilities, isolation| Terms {
         link: 4,
@@ -97,11 +99,26 @@ fn samples() -> Vec<Message> {
         Message::List(ListMessage::Row { request: 6, row: row.clone().into() }),
         Message::List(ListMessage::Row {
             request: 6,
-            row: LinkRow { server: None, open: false, ..row }.into(),
+            row: LinkRow { server: None, open: false, ..row.clone() }.into(),
+        }),
+        Message::List(ListMessage::Row {
+            request: 6,
+            row: LinkRow { methods: methods_counted.clone(), ..row }.into(),
         }),
         Message::List(ListMessage::Listed { request: 6 }),
         Message::List(ListMessage::Query { request: 7 }),
-        Message::List(ListMessage::Counted { request: 7, link: 4, stats }),
+        Message::List(ListMessage::Counted {
+            request: 7,
+            link: 4,
+            stats,
+            methods: LinkMethods::default(),
+        }),
+        Message::List(ListMessage::Counted {
+            request: 7,
+            link: 4,
+            stats,
+            methods: methods_counted,
+        }),
         Message::List(ListMessage::CountedAll { request: 7 }),
         Message::Gate(GateMessage::Switch { request: 8, name: name.clone(), open: true }),
         Message::Gate(GateMessage::Switched { request: 8, domains: 2 }),
@@ -183,10 +200,51 @@ fn every_kind_is_in_the_range_of_its_subject_and_is_taken_once() {
         samples().iter().map(|m| u16::from_le_bytes([m.encode()[0], m.encode()[1]])).collect();
     // One message is there twice.
     assert_eq!(kinds.len(), samples().len() - 1);
-    for (subject, messages) in [(1, 4), (2, 7), (3, 9), (4, 4), (5, 6), (6, 4), (7, 2)] {
+    for (subject, messages) in [(1, 4), (2, 7), (3, 9), (4, 4), (5, 8), (6, 4), (7, 2)] {
         let of_it: alloc::vec::Vec<u16> =
             kinds.iter().filter(|kind| **kind >> 8 == subject).map(|kind| kind & 0xff).collect();
         assert_eq!(of_it, (1..=messages).collect::<alloc::vec::Vec<_>>(), "subject {subject}");
+    }
+}
+
+/// A row with as much of everything as there can be.
+fn longest_row() -> LinkRow {
+    let longest = |n: usize| "x".repeat(n);
+    let mut someone = someone(Some(7), Digest::Started([9; 32]));
+    someone.cgroup = longest(limits::CGROUP_BYTES);
+    someone.principals = vec![longest(limits::NAME_BYTES); limits::PRINCIPALS];
+    let method = MethodStats::new(&alloc::format!("/{}", longest(limits::PATH_BYTES - 1)), 1, 2);
+    let mut row = LinkRow::new(4, &longest(limits::NAME_BYTES), someone.clone(), Some(someone));
+    row.url = longest(limits::URL_BYTES);
+    row.methods = LinkMethods::new(vec![method; limits::LISTED_METHODS], u32::MAX);
+    row
+}
+
+#[test]
+fn the_longest_row_of_a_list_fits_into_a_packet() {
+    let row = longest_row();
+    let message = Message::from(ListMessage::Row { request: 1, row: row.clone().into() });
+    let packet = message.encode();
+    assert!(packet.len() <= limits::CONTROL_BYTES, "{}", packet.len());
+    assert_eq!(Message::decode(&packet), Ok(message));
+    // What is too much is left out by whoever sends, and refused by whoever takes it.
+    let mut more = row;
+    more.methods.most_called.push(MethodStats::new("/a.B/C", 0, 0));
+    let packet_of_more = Message::from(ListMessage::Row { request: 1, row: more.into() }).encode();
+    assert_eq!(packet_of_more, packet);
+    let counted = LinkMethods::new(vec![MethodStats::new("/a.B/C", 1, 2)], 0);
+    let (link, stats, methods) = (4, LinkStats::default(), counted);
+    let packet = Message::from(ListMessage::Counted { request: 1, link, stats, methods }).encode();
+    let count_at = 8 + 8 + 8 * 8;
+    let mut too_many = packet.clone();
+    too_many[count_at] = 17;
+    let error = Message::decode(&too_many).unwrap_err().to_string();
+    assert_eq!(error, "methods: 17 is over the limit of 16");
+    for (at, byte) in [(count_at + 3, b'x'), (count_at + 4, b'?'), (count_at + 4, 0xc3)] {
+        let mut no_path = packet.clone();
+        no_path[at] = byte;
+        let error = Message::decode(&no_path).unwrap_err();
+        assert_eq!(error, crate::codec::DecodeError::Text { field: "path" });
     }
 }
 

@@ -1,6 +1,6 @@
 //! Links as objects of JSON, whose fields stay as they are.
 
-use partywall::operator::LinkInfo;
+use partywall::operator::{LinkInfo, MethodStats};
 use partywall::{Digest, Identity, Security};
 use serde::Serialize;
 
@@ -23,6 +23,22 @@ pub(crate) struct Row<'l> {
     visits: Option<u64>,
     forwards: Option<u64>,
     inside_ns: Option<u64>,
+    methods: Option<Vec<Method<'l>>>,
+    more_methods: Option<u32>,
+}
+
+/// One of its methods.
+#[derive(Serialize)]
+struct Method<'l> {
+    path: &'l str,
+    native: u64,
+    ordinary: u64,
+}
+
+impl<'l> Method<'l> {
+    fn of(method: &'l MethodStats) -> Self {
+        Self { path: &method.path, native: method.native, ordinary: method.ordinary }
+    }
 }
 
 /// What protects it, by the words of the levels.
@@ -83,7 +99,9 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
 impl<'l> Row<'l> {
     pub(crate) fn of(link: &'l LinkInfo) -> Self {
         // Nobody counts the calls of a redirect: they do not pass through anything of ours.
-        let counted = |count: u64| link.server.is_some().then_some(count);
+        let is_counted = link.server.is_some();
+        let counted = |count: u64| is_counted.then_some(count);
+        let methods = || link.methods.most_called.iter().map(Method::of).collect();
         let s = &link.stats;
         Self {
             link: link.link,
@@ -102,6 +120,8 @@ impl<'l> Row<'l> {
             visits: counted(s.visits),
             forwards: counted(s.forwards),
             inside_ns: counted(s.inside_ns),
+            methods: is_counted.then(methods),
+            more_methods: is_counted.then_some(link.methods.more),
         }
     }
 

@@ -1,17 +1,20 @@
 //! Links as a table: one that fits 80 columns, or all that is known.
 
-use partywall::operator::{LinkInfo, LinkStats};
+use std::fmt::Write;
+
+use partywall::operator::{LinkInfo, LinkStats, MethodStats};
 use partywall::{Digest, Identity};
 
 use super::json::hex;
 use super::{by_gate, via};
+use crate::terminal::in_line;
 
 /// Columns of a terminal, unless `--wide` says otherwise.
 const WIDTH: usize = 80;
 /// Least that is left of a name that is cut.
 const CUT: usize = 6;
 
-/// The links as a table with a line each.
+/// The links as a table with a line each, if it is wide with the methods of each below it.
 pub(crate) fn table(links: &[LinkInfo], wide: bool) -> String {
     let mut rows: Vec<Vec<String>> = Vec::new();
     if wide {
@@ -35,7 +38,9 @@ pub(crate) fn table(links: &[LinkInfo], wide: bool) -> String {
         ];
         rows.push(head.map(String::from).to_vec());
         rows.extend(links.iter().map(wide_row));
-        return aligned(&rows);
+        let lines = aligned_lines(&rows);
+        let below = std::iter::once(String::new()).chain(links.iter().map(methods));
+        return lines.into_iter().zip(below).map(|(line, below)| line + &below).collect();
     }
     let head = ["LINK", "CALLER", "NAME", "VIA", "ISOLATION", "STATE", "CALLS", "FAILED"];
     rows.push(head.map(String::from).to_vec());
@@ -69,15 +74,17 @@ fn widths(rows: &[Vec<String>]) -> Vec<usize> {
 
 /// Rows of equal numbers of cells, the first of them the head, as text.
 pub(crate) fn aligned(rows: &[Vec<String>]) -> String {
+    aligned_lines(rows).concat()
+}
+
+fn aligned_lines(rows: &[Vec<String>]) -> Vec<String> {
     let widths = widths(rows);
-    let mut out = String::new();
-    for row in rows {
+    let line = |row: &Vec<String>| {
         let cells: Vec<String> =
             row.iter().zip(&widths).map(|(cell, w)| format!("{cell:<w$}")).collect();
-        out.push_str(cells.join("  ").trim_end());
-        out.push('\n');
-    }
-    out
+        cells.join("  ").trim_end().to_owned() + "\n"
+    };
+    rows.iter().map(line).collect()
 }
 
 fn row(link: &LinkInfo) -> Vec<String> {
@@ -130,6 +137,27 @@ fn wide_row(link: &LinkInfo) -> Vec<String> {
         each(|s| format!("{:.2}", s.forwards as f64 / s.calls as f64)),
         each(|s| time(s.inside_ns / s.calls)),
     ]
+}
+
+/// A line for each method that is listed, and one for how many there are beside.
+fn methods(link: &LinkInfo) -> String {
+    let cells = |m: &MethodStats| {
+        [in_line(&m.path).into_owned(), m.native.to_string(), m.ordinary.to_string()]
+    };
+    let rows: Vec<_> = link.methods.most_called.iter().map(cells).collect();
+    let width = |column: usize| rows.iter().map(|r| r[column].chars().count()).max().unwrap_or(0);
+    let widths = [width(0), width(1), width(2)];
+    let mut out = String::new();
+    for [path, native, ordinary] in &rows {
+        let [w, n, o] = widths;
+        let _never = writeln!(out, "  {path:<w$}  native {native:>n$}  ordinary {ordinary:>o$}");
+    }
+    let _never = match link.methods.more {
+        0 => Ok(()),
+        1 => writeln!(out, "  and 1 more method"),
+        more => writeln!(out, "  and {more} more methods"),
+    };
+    out
 }
 
 fn state(link: &LinkInfo) -> &'static str {
@@ -189,6 +217,7 @@ fn bytes(n: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use partywall::operator::LinkMethods;
     use partywall::{Confidentiality, Evidence, Isolation, Security};
 
     fn someone(name: &str) -> Identity {
@@ -258,6 +287,29 @@ mod tests {
     }
 
     #[test]
+    fn methods_stand_below_their_link_in_a_wide_table() {
+        let mut first = link();
+        let method = |path, native, ordinary| MethodStats::new(path, native, ordinary);
+        first.methods = LinkMethods::new(
+            vec![method("/a.B/SayHello", 1204, 3), method("/a.B/Chat\n\x1b[2J", 0, 12)],
+            2,
+        );
+        let mut second = link();
+        second.methods = LinkMethods::new(Vec::new(), 1);
+        let links = [first, second, link()];
+        let text = table(&links, true);
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(lines.len(), 1 + 3 + 4, "{text}");
+        assert!(lines[1].starts_with("3 ") && lines[1].ends_with(" -"), "{text}");
+        assert_eq!(lines[2], r"  /a.B/SayHello             native 1204  ordinary  3");
+        assert_eq!(lines[3], r"  /a.B/Chat\u000a\u001b[2J  native    0  ordinary 12");
+        assert_eq!(lines[4], "  and 2 more methods");
+        assert_eq!(lines[6], "  and 1 more method");
+        assert!(lines[5].starts_with("3 ") && lines[7].starts_with("3 "), "{text}");
+        assert_eq!(table(&links, false).lines().count(), 4);
+    }
+
+    #[test]
     fn a_table_fits_a_terminal_unless_it_is_to_be_wide() {
         let long = "a-service-with-a-rather-long-name-that-goes-on-and-on";
         let plain = link();
@@ -286,7 +338,8 @@ mod tests {
 
     #[test]
     fn a_line_of_json_has_the_fields_that_are_promised() {
-        let link = link();
+        let mut link = link();
+        link.methods = LinkMethods::new(vec![MethodStats::new("/a.B/C", 2, 1)], 4);
         let line = crate::links::json::Row::of(&link).line();
         assert!(line.ends_with("}\n") && line.matches('\n').count() == 1);
         let object: serde_json::Value = serde_json::from_str(&line).unwrap();
@@ -300,6 +353,12 @@ mod tests {
             "isolation": "process", "confidentiality": "host", "evidence": "started"
         });
         assert_eq!(object["security"], security);
+        let method = serde_json::json!({"path": "/a.B/C", "native": 2, "ordinary": 1});
+        assert_eq!(object["methods"], serde_json::json!([method]));
+        assert_eq!(object["more_methods"], 4);
+        for field in method.as_object().unwrap().keys() {
+            assert!(crate::links::HELP.contains(field), "{field} is not in the help");
+        }
         for field in object["caller"].as_object().unwrap().keys() {
             assert!(crate::links::HELP.contains(field), "{field} is not in the help");
         }

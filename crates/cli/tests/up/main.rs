@@ -1,6 +1,7 @@
 //! The command as a user has it.
 
 mod domains;
+mod links;
 mod newcomer;
 mod quick_start;
 mod reload;
@@ -50,6 +51,8 @@ fn up_runs_the_word_count_and_prints_the_links() {
     let columns: Vec<&str> = row.split("  ").map(str::trim).filter(|c| !c.is_empty()).collect();
     assert_eq!(columns[5..8], ["process", "host", "started"], "{row}");
     assert_eq!(columns[8..11], ["closed", "221", "0"], "{row}");
+    let total = "  /partywall.wordcount.v1.WordCount/Total   native 0  ordinary 220\n";
+    assert!(said.contains(total), "{said}");
 }
 
 /// A full disk is an error like any other, on the way out too.

@@ -33,7 +33,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use partywall_abi::control::{Blame, EndMessage, Identity, LinkStats, Role, Terms, Token};
+use partywall_abi::control::{
+    Blame, EndMessage, Identity, LinkMethods, LinkStats, Role, Terms, Token,
+};
 use partywall_abi::layout::Geometry;
 use partywall_abi::name::{MethodSet, ServiceName};
 use partywall_abi::security::Security;
@@ -46,10 +48,12 @@ use super::{
 use crate::quota::{Account, Charge, Exceeded, Resource, Usage};
 
 mod audited;
+mod counted;
 mod making;
 mod messages;
 mod questions;
 
+use counted::Counted;
 pub(super) use questions::{Places, Turns, of_address};
 
 /// How long a server may take to adopt what it is offered.
@@ -153,6 +157,7 @@ pub(super) struct Link {
     /// The coordinator has made its memory.
     memory: bool,
     pub(super) stats: LinkStats,
+    pub(super) counted: Counted,
 }
 
 impl State {
@@ -482,9 +487,18 @@ impl State {
     }
 
     /// What the end whose word counts has counted; others are not heard.
-    pub(super) fn count(&mut self, conn: Conn, number: u64, stats: LinkStats) {
+    pub(super) fn count(
+        &mut self,
+        conn: Conn,
+        number: u64,
+        stats: LinkStats,
+        methods: LinkMethods,
+    ) {
         if let Some(link) = self.links.get_mut(&number).filter(|l| l.teller() == Some(conn)) {
             link.stats = stats;
+            if let (Some(server), Some(caller)) = (&link.server, &link.caller) {
+                link.counted.keep(methods, &server.standing.usage, &caller.standing.usage);
+            }
         }
     }
 }
@@ -513,6 +527,7 @@ impl Link {
             opened: false,
             memory: true,
             stats: LinkStats::default(),
+            counted: Counted::default(),
         }
     }
 

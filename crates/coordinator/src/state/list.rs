@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use partywall_abi::control::{Identity, LinkRow, ListMessage};
+use partywall_abi::version::Capabilities;
 
 use super::links::{End, Link};
 use super::{Conn, Effect, LISTINGS, RESOURCE_EXHAUSTED, State};
@@ -33,7 +34,9 @@ impl State {
     pub(super) fn list_message(&mut self, conn: Conn, message: ListMessage, now: Instant) {
         match message {
             ListMessage::List { request } => self.list(conn, request, now),
-            ListMessage::Counted { link, stats, .. } => self.count(conn, link, stats),
+            ListMessage::Counted { link, stats, methods, .. } => {
+                self.count(conn, link, stats, methods);
+            }
             ListMessage::CountedAll { request } => self.counted_all(conn, request),
             _ => self.breaks_rule(conn),
         }
@@ -46,9 +49,14 @@ impl State {
         let Listing { request, stage: Stage::Telling(from, until), .. } = self.listings[at] else {
             return;
         };
+        let spoken = self.connections.get(&conn).map(|c| c.spoken.capabilities);
+        let ways = spoken.is_some_and(|spoken| spoken.contains(Capabilities::WAYS));
         let mut links = self.links.range(from..until).filter(|(_, l)| l.opened);
         for (link, l) in links.by_ref().take(ROWS) {
-            let Some(row) = l.row(*link, self) else { continue };
+            let Some(mut row) = l.row(*link, self) else { continue };
+            if ways {
+                row.methods = l.counted.methods().clone();
+            }
             let message = ListMessage::Row { request, row: row.into() }.into();
             self.effects.push(Effect::Send { to: conn, message });
         }

@@ -4,7 +4,7 @@ use super::links::{OFFER_TIME, OPENING};
 use super::*;
 use crate::quota::{Account, Limits, Totals};
 use partywall_abi::control::{
-    Blame, EndMessage, LinkMessage, LinkRow, LinkStats, ListMessage, PolicyMessage,
+    Blame, EndMessage, LinkMessage, LinkMethods, LinkRow, LinkStats, ListMessage, PolicyMessage,
     RegistryMessage, SessionMessage,
 };
 use partywall_abi::layout::Geometry;
@@ -649,7 +649,7 @@ fn numbers_of_other_connections_have_no_effect() {
     let stats = counted(9);
     for m in [
         Message::Registry(RegistryMessage::Unregister { registration }),
-        Message::List(ListMessage::Counted { request: 1, link: number, stats }),
+        list::told_of(number, stats, LinkMethods::default()),
         closed(number, Role::Server),
         closed(number, Role::Caller),
         Message::Link(LinkMessage::Adopted { link: number, security: Security::HIGHEST }),

@@ -4,6 +4,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use partywall_abi::control::LinkMessage;
+use partywall_abi::version::Capabilities;
 use partywall_shm::threads;
 
 use super::conversation::Conversation;
@@ -67,9 +68,9 @@ impl Client {
     /// it has to know.
     pub(super) fn begin(
         self: &Arc<Self>,
-        socket: partywall_shm::socket::Lingering,
+        (socket, capabilities): (partywall_shm::socket::Lingering, Capabilities),
     ) -> Result<(), Error> {
-        let conversation = Conversation::new(socket);
+        let conversation = Conversation::new(socket, capabilities);
         {
             let mut state = lock(&self.state);
             state.conversation = Some(Arc::clone(&conversation));
@@ -213,7 +214,7 @@ struct Turn(Arc<Client>);
 impl Turn {
     fn prove(self, within: Duration) -> Result<(), Error> {
         let client = &self.0;
-        let opened = client.place.open(within).and_then(|socket| client.begin(socket));
+        let opened = client.place.open(within).and_then(|opened| client.begin(opened));
         let mut state = lock(&client.state);
         state.outcome = opened.as_ref().err().map(again);
         // For those who give up waiting for it.

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use partywall_abi::control::Message;
 use partywall_abi::limits;
+use partywall_abi::version::Capabilities;
 use partywall_shm::reactor::{self, Next, Registration, Source};
 use partywall_shm::socket::{self, Lingering, Passed};
 
@@ -30,6 +31,8 @@ struct Outgoing {
 pub(super) struct Conversation {
     /// An end of a link that has not been received may be in it, and in that what others have sent.
     socket: Lingering,
+    /// What the coordinator can do.
+    capabilities: Capabilities,
     outgoing: Mutex<Outgoing>,
     registered: OnceLock<Registration>,
     /// Whose conversation it is: the coordinator takes what a copy of this process, made by fork(2),
@@ -44,9 +47,15 @@ impl AsFd for Conversation {
 }
 
 impl Conversation {
-    pub(super) fn new(socket: Lingering) -> Arc<Self> {
+    pub(super) fn new(socket: Lingering, capabilities: Capabilities) -> Arc<Self> {
         let (outgoing, registered) = (Mutex::default(), OnceLock::new());
-        Arc::new(Self { socket, outgoing, registered, process: std::process::id() })
+        let process = std::process::id();
+        Arc::new(Self { socket, capabilities, outgoing, registered, process })
+    }
+
+    /// Whether the coordinator takes what was counted for methods.
+    pub(super) fn takes_methods(&self) -> bool {
+        self.capabilities.contains(Capabilities::WAYS)
     }
 
     /// Listens; what comes goes to the client, and so does the end.
@@ -144,6 +153,11 @@ impl Source for Listener {
 pub(super) struct Parts(Vec<Passed>);
 
 impl Parts {
+    #[cfg(test)]
+    pub(super) fn none() -> Self {
+        Self(Vec::new())
+    }
+
     /// Outboxes, and an end behind them if there is to be one.
     pub(super) fn take(
         self,

@@ -2,7 +2,9 @@
 
 use std::sync::{Arc, Mutex, Weak};
 
-use partywall_abi::control::{Blame, Identity, LinkMessage, LinkStats, Role, Terms, Token};
+use partywall_abi::control::{
+    Blame, Identity, LinkMessage, LinkMethods, LinkStats, Role, Terms, Token,
+};
 use partywall_abi::name::{MethodSet, ServiceName};
 use partywall_abi::security::Security;
 use partywall_abi::sync::{AtomicU64, Ordering};
@@ -17,6 +19,11 @@ use crate::lock::lock;
 pub(crate) trait End: Send + Sync {
     /// What it has counted so far.
     fn stats(&self) -> LinkStats;
+
+    /// The same by methods, of a service's end.
+    fn methods(&self) -> LinkMethods {
+        LinkMethods::default()
+    }
 
     /// The link is over, with this status for the calls under way.
     fn end(&self, status: Status);
@@ -87,11 +94,7 @@ impl Entry {
         *lock(&self.security)
     }
 
-    pub(super) fn stats(&self) -> Option<LinkStats> {
-        self.end().map(|end| end.stats())
-    }
-
-    fn end(&self) -> Option<Arc<dyn End>> {
+    pub(super) fn end(&self) -> Option<Arc<dyn End>> {
         lock(&self.reach).end.as_ref()?.upgrade()
     }
 
@@ -191,6 +194,11 @@ impl Tracked {
     /// From here on the coordinator reaches this end. What it has said before is told now.
     pub(crate) fn attach(&self, end: Weak<dyn End>) {
         self.entry.attach(end);
+    }
+
+    /// The link is about to be over, with this counted for its methods.
+    pub(crate) fn count(&self, stats: LinkStats, methods: LinkMethods) {
+        self.client.count_last(&self.entry, stats, methods);
     }
 
     /// The link is over.

@@ -8,6 +8,9 @@
 //! ```no_run
 //! for link in partywall::operator::links(None)? {
 //!     println!("{} {}: {} calls", link.link, link.name, link.stats.calls);
+//!     for method in &link.methods.most_called {
+//!         println!("  {}: {} native, {} ordinary", method.path, method.native, method.ordinary);
+//!     }
 //! }
 //! # Ok::<(), partywall::Error>(())
 //! ```
@@ -18,8 +21,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-pub use partywall_abi::control::LinkStats;
 use partywall_abi::control::{GateMessage, LinkRow, ListMessage, Message, PolicyMessage};
+pub use partywall_abi::control::{LinkMethods, LinkStats, MethodStats};
 use partywall_abi::name::ServiceName;
 use tokio::sync::oneshot;
 use tokio::task::coop::unconstrained;

@@ -62,9 +62,9 @@ impl Place {
         }
     }
 
-    /// A socket to the coordinator, to which this process has proven itself. Two threads must not
-    /// be here at once with one socket that was handed over.
-    pub(super) fn open(&self, within: Duration) -> Result<Lingering, Error> {
+    /// A socket to the coordinator, to which this process has proven itself, and what the coordinator
+    /// can do. Two threads must not be here at once with one socket that was handed over.
+    pub(super) fn open(&self, within: Duration) -> Result<(Lingering, Capabilities), Error> {
         let deadline = time::after(within);
         let nowhere = |source: std::io::Error| Error::NoCoordinator { place: self.shown(), source };
         let socket = Lingering::new(match self {
@@ -73,12 +73,16 @@ impl Place {
         });
         let owner = socket::peer_credentials(socket.as_fd()).map_err(nowhere)?.uid;
         check_owner(self, owner)?;
-        self.prove(socket.as_fd(), deadline)?;
-        Ok(socket)
+        let capabilities = self.prove(socket.as_fd(), deadline)?;
+        Ok((socket, capabilities))
     }
 
-    /// The process's part of the proof of identity.
-    pub(super) fn prove(&self, socket: BorrowedFd<'_>, deadline: Instant) -> Result<(), Error> {
+    /// The process's part of the proof of identity; what the coordinator can do.
+    pub(super) fn prove(
+        &self,
+        socket: BorrowedFd<'_>,
+        deadline: Instant,
+    ) -> Result<Capabilities, Error> {
         let never = |why: &str| Error::NotAdmitted { place: self.shown(), why: why.into() };
         let next = || match self.next(socket, deadline)? {
             Message::Session(SessionMessage::Refused { text, .. })
@@ -91,7 +95,11 @@ impl Place {
             }
             message => Ok(message),
         };
-        let Message::Session(SessionMessage::Challenge { versions: theirs, nonce, .. }) = next()?
+        let Message::Session(SessionMessage::Challenge {
+            versions: theirs,
+            capabilities: its_own,
+            nonce,
+        }) = next()?
         else {
             return Err(never("it does not begin with a challenge"));
         };
@@ -104,7 +112,7 @@ impl Place {
         let _closed = socket::send(socket, &Message::from(proof).encode(), &[]);
         agreed.map_err(|why| never(&why.to_string()))?;
         match next()? {
-            Message::Session(SessionMessage::Welcome { .. }) => Ok(()),
+            Message::Session(SessionMessage::Welcome { .. }) => Ok(its_own),
             _ => Err(never("it does not welcome after the proof")),
         }
     }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use partywall_abi::control::{
-    Blame, EndMessage, GateMessage, LinkMessage, LinkStats, ListMessage, Message, PolicyMessage,
-    RegistryMessage, Role, SessionMessage, Terms,
+    Blame, EndMessage, GateMessage, LinkMessage, LinkMethods, LinkStats, ListMessage, Message,
+    PolicyMessage, RegistryMessage, Role, SessionMessage, Terms,
 };
 use partywall_abi::security::Security;
 use partywall_abi::sync::Ordering;
@@ -301,9 +301,12 @@ impl Client {
         }
         // The word of a caller does not count.
         let counted = entries.iter().filter(|e| e.role != Role::Caller);
-        let counts = counted.filter_map(|e| Some((e.number(), e.stats()?)));
-        for (link, stats) in counts.take(OUTGOING / 2) {
-            let _ended = conversation.send(ListMessage::Counted { request, link, stats });
+        let ends = counted.filter_map(|e| Some((e.number(), e.end()?)));
+        for (link, end) in ends.take(OUTGOING / 2) {
+            let takes_methods = conversation.takes_methods();
+            let methods = if takes_methods { end.methods() } else { LinkMethods::default() };
+            let stats = end.stats();
+            let _ended = conversation.send(ListMessage::Counted { request, link, stats, methods });
         }
         let _ended = conversation.send(ListMessage::CountedAll { request });
     }

@@ -1,8 +1,9 @@
 //! The conversation with a coordinator, and with what is none.
 
+use super::conversation::Parts;
 use super::place::check_owner;
 use super::*;
-use partywall_abi::control::{EndMessage, ListMessage, SessionMessage};
+use partywall_abi::control::{EndMessage, ListMessage, MethodStats, SessionMessage};
 use partywall_abi::security::Security;
 use partywall_abi::version::{Capabilities, Versions};
 use partywall_coordinator::{Coordinator, Policy};
@@ -147,9 +148,14 @@ async fn a_registration_ends_with_its_value_and_with_who_waits_for_it() {
 
 /// A client on a socket of its own, and the other end.
 fn alone() -> (Arc<Client>, std::os::fd::OwnedFd) {
+    alone_at(Capabilities::NONE)
+}
+
+/// The same, where the other end can do this.
+fn alone_at(capabilities: Capabilities) -> (Arc<Client>, std::os::fd::OwnedFd) {
     let (ours, theirs) = socket::pair().unwrap();
     let client = Arc::new(Client::new(Place::Handed(3)));
-    client.begin(socket::Lingering::new(ours)).unwrap();
+    client.begin((socket::Lingering::new(ours), capabilities)).unwrap();
     (client, theirs)
 }
 
@@ -178,6 +184,52 @@ pub(crate) fn blamed(coordinator: &std::os::fd::OwnedFd) -> partywall_abi::contr
     match Message::decode(&buffer[..len]).unwrap() {
         Message::End(EndMessage::Closed { blame, .. }) => blame,
         other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn methods_are_told_to_a_coordinator_that_takes_them() {
+    struct Counting(LinkMethods);
+    impl End for Counting {
+        fn stats(&self) -> LinkStats {
+            LinkStats::default()
+        }
+        fn methods(&self) -> LinkMethods {
+            self.0.clone()
+        }
+        fn end(&self, _: tonic::Status) {}
+        fn peer_died(&self) {}
+        fn allow(&self, _: partywall_abi::control::Identity, _: partywall_abi::name::MethodSet) {}
+    }
+    let counted = LinkMethods::new(vec![MethodStats::new("/a.B/C", 2, 1)], 0);
+    let (link, stats) = (7, LinkStats::default());
+    let told = |request, methods: &LinkMethods| {
+        let methods = methods.clone();
+        Message::List(ListMessage::Counted { request, link, stats, methods })
+    };
+    let (role, blame) = (Role::Server, Blame::Nobody);
+    let closed = Message::End(EndMessage::Closed { link, role, blame, stats });
+    let all = Message::List(ListMessage::CountedAll { request: 5 });
+    for (capabilities, expected) in [
+        (Capabilities::ROOM, vec![told(5, &LinkMethods::default()), all.clone(), closed.clone()]),
+        (Capabilities::OWN, vec![told(5, &counted), all, told(0, &counted), closed]),
+    ] {
+        let (client, theirs) = alone_at(capabilities);
+        let token = partywall_abi::control::Token([1; 16]);
+        let tracked = Tracked::new(&client, link, (token, Security::HIGHEST), role, name("g"));
+        let end = Arc::new(Counting(counted.clone()));
+        let reached: Arc<dyn End> = Arc::clone(&end) as _;
+        tracked.attach(Arc::downgrade(&reached));
+        client.take(Message::List(ListMessage::Query { request: 5 }), Parts::none());
+        tracked.count(stats, end.methods());
+        tracked.close(blame, stats);
+        let mut said = Vec::new();
+        let mut buffer = [0; 256];
+        while socket::wait_readable(theirs.as_fd(), Instant::now()).unwrap() {
+            let len = socket::receive(theirs.as_fd(), &mut buffer).unwrap().len;
+            said.push(Message::decode(&buffer[..len]).unwrap());
+        }
+        assert_eq!(said, expected, "{capabilities}");
     }
 }
 

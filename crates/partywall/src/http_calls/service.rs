@@ -82,7 +82,7 @@ impl Dispatch for HttpCalls {
     }
 
     fn call(&self, incoming: Incoming<'_, Method>) -> Handler {
-        let Incoming { method, peer, metadata, timeout, deadline, data } = incoming;
+        let Incoming { method, peer, metadata, timeout, deadline, data, ways } = incoming;
         let body = match (data, method.entry()) {
             (Data::Whole(data), Some(entry)) if is_native(&data, &metadata) => {
                 let bytes = data.data().map_or(0, Bytes::len);
@@ -94,6 +94,9 @@ impl Dispatch for HttpCalls {
             (Data::Whole(data), _) => Body::new(WholeBody(data)),
             (Data::Stream(receiver), _) => Body::new(Received(receiver)),
         };
+        if let Some(ways) = ways {
+            ways.ordinary();
+        }
         let mut uri = method.uri.clone();
         let headers = wire::request_headers(timeout, &metadata, &mut uri);
         let mut request = http::Request::new(body);

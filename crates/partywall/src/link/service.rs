@@ -29,7 +29,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
-use partywall_abi::control::{Identity, LinkStats, Terms};
+use partywall_abi::control::{Identity, LinkMethods, LinkStats, Terms};
 use partywall_abi::frame::Metadata;
 use partywall_abi::name::MethodSet;
 use partywall_abi::security::Security;
@@ -56,6 +56,7 @@ use super::driver::Driver;
 use super::inbound::Record;
 use super::receiver::Receiver;
 use super::sender::{Sender, Source};
+use super::ways::{Methods, Ways};
 use super::whole::Whole;
 use crate::coordinator::{End, Offer, Tracked};
 use crate::domain::{self, Offered, Visit, Visited};
@@ -95,6 +96,8 @@ pub(crate) struct Incoming<'a, M> {
     pub(crate) timeout: Option<Duration>,
     pub(crate) deadline: Option<Instant>,
     pub(crate) data: Data,
+    /// Hears of an ordinary call.
+    pub(crate) ways: Option<&'a Ways>,
 }
 
 /// The message data of a request.
@@ -111,6 +114,8 @@ struct Method<M> {
     /// What it names, if the caller may call that.
     allowed: Option<M>,
     history: History,
+    /// Of one that may be called, unless it is one of too many.
+    ways: Option<Arc<Ways>>,
 }
 
 /// Who calls and what it may call, with the paths that a link remembers.
@@ -121,6 +126,8 @@ struct Rights<M> {
     all: HashMap<Arc<str>, Arc<Method<M>>>,
     /// Those that have numbers, in their order.
     numbered: Vec<Arc<Method<M>>>,
+    /// The link's.
+    counted: Arc<Methods>,
 }
 
 /// A link to one caller.
@@ -239,6 +246,7 @@ fn run<D: Dispatch>(
         .map_err(|source| Error::Io { what: "watching the link's socket".into(), source })?;
     link.calls.agree(capabilities);
     let runtime = Handle::current();
+    let counted = Arc::clone(&link.methods);
     let service = Arc::new(Service {
         link: Arc::new(link),
         dispatch,
@@ -248,6 +256,7 @@ fn run<D: Dispatch>(
             last: None,
             all: HashMap::new(),
             numbered: Vec::new(),
+            counted,
         }),
         hands_on: runtime.runtime_flavor() == RuntimeFlavor::MultiThread,
         runtime,
@@ -294,13 +303,18 @@ impl<M> Rights<M> {
 
     fn look_up(&self, path: Arc<str>, named: impl FnOnce(&str) -> Option<M>) -> Arc<Method<M>> {
         let allowed = if self.methods.covers(&path) { named(&path) } else { None };
-        Arc::new(Method { path, allowed, history: History::default() })
+        let ways = allowed.as_ref().and_then(|_| self.counted.at(&path));
+        Arc::new(Method { path, allowed, history: History::default(), ways })
     }
 }
 
 impl<D: Dispatch> End for Service<D> {
     fn stats(&self) -> LinkStats {
         self.link.stats()
+    }
+
+    fn methods(&self) -> LinkMethods {
+        self.link.methods.counted()
     }
 
     fn end(&self, status: Status) {
@@ -543,13 +557,18 @@ impl<D: Dispatch> Service<D> {
             true => Ok(()),
             false => link.calls.admit(key, Arc::clone(&method.path)),
         };
+        if admitted.is_ok() {
+            // Now: a caller that has its answer can end the link before its call has ended here.
+            link.counters.called();
+            if let Some(ways) = &method.ways {
+                ways.begun();
+            }
+        }
         drop(rights);
         if let Err(due) = admitted {
             telemetry::refused(&method.path, Code::ResourceExhausted);
             return link.send_control(due);
         }
-        // Counted now: a caller that has its answer can end the link before its call has ended here.
-        link.counters.called();
         let whole = opened.whole;
         let mut call = Task {
             service: Arc::clone(self),
@@ -583,8 +602,9 @@ impl<D: Dispatch> Service<D> {
         call.deadline = deadline.map(|at| Box::pin(tokio::time::sleep_until(at.into())));
         let inline = whole && call.method.history.may_inline();
         let metadata = opened.metadata.get();
+        let ways = call.method.ways.as_deref();
         let handler =
-            self.dispatch.call(Incoming { method, peer, metadata, timeout, deadline, data });
+            self.dispatch.call(Incoming { method, peer, metadata, timeout, deadline, data, ways });
         call.step = Step::Handle(handler);
         self.run(call, inline, reader);
     }

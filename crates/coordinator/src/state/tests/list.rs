@@ -1,5 +1,11 @@
 use super::*;
 use crate::state::list::{LIST_WAIT, ROWS};
+use partywall_abi::control::MethodStats;
+
+/// What a server says that a link has counted.
+pub(super) fn told_of(link: u64, stats: LinkStats, methods: LinkMethods) -> Message {
+    Message::List(ListMessage::Counted { request: 1, link, stats, methods })
+}
 
 /// All that a connection with room for everything is sent.
 fn told(s: &mut State, conn: Conn) -> (Vec<LinkRow>, usize) {
@@ -37,23 +43,80 @@ fn a_list_asks_the_servers_and_does_not_wait_for_ever() {
         matches!(&e[..], [Effect::Send { to, message: Message::List(ListMessage::Query { .. }) }] if *to == server)
     );
     let stats = counted(5);
-    assert!(
-        ask(&mut s, server, Message::List(ListMessage::Counted { request: 1, link, stats }))
-            .is_empty()
-    );
-    assert!(
-        ask(
-            &mut s,
-            web,
-            Message::List(ListMessage::Counted { request: 1, link, stats: LinkStats::default() })
-        )
-        .is_empty()
-    );
+    let methods = LinkMethods::new(vec![MethodStats::new("/a.B/C", 4, 1)], 0);
+    assert!(ask(&mut s, server, told_of(link, stats, methods.clone())).is_empty());
+    let nothing = told_of(link, LinkStats::default(), LinkMethods::default());
+    assert!(ask(&mut s, web, nothing).is_empty());
     s.timeout(Instant::now());
     assert_eq!(told(&mut s, operator).1, 0, "too early");
     s.timeout(Instant::now() + LIST_WAIT);
     let (rows, _) = told(&mut s, operator);
     assert_eq!((rows.len(), rows[0].stats.calls, rows[0].open), (1, 5, true));
+    assert_eq!(rows[0].methods, methods);
+}
+
+/// The rows that an operator is told once the servers have had their time.
+fn listed(s: &mut State, operator: Conn) -> Vec<LinkRow> {
+    ask(s, operator, Message::List(ListMessage::List { request: 3 }));
+    s.timeout(Instant::now() + LIST_WAIT);
+    told(s, operator).0
+}
+
+#[test]
+fn an_operator_of_an_older_build_is_told_of_no_methods() {
+    let mut s = state();
+    let (server, web) = (open(&mut s, 1), open(&mut s, 2));
+    register(&mut s, server);
+    let (link, _) = link(&mut s, web);
+    let methods = LinkMethods::new(vec![MethodStats::new("/a.B/C", 4, 1)], 2);
+    ask(&mut s, server, told_of(link, counted(7), methods.clone()));
+    // The last word of its server is remembered.
+    ask(&mut s, server, closed(link, Role::Server));
+    for (capabilities, expected) in
+        [(Capabilities::ROOM, LinkMethods::default()), (Capabilities::WAYS, methods)]
+    {
+        let usage = s.account(&facts(9), 9);
+        let operator = s.opened(facts(9), usage, Spoken { capabilities, ..SPOKEN });
+        take(&mut s);
+        let rows = listed(&mut s, operator);
+        assert_eq!((rows.len(), rows[0].open), (1, false));
+        assert_eq!(rows[0].methods, expected, "{capabilities}");
+    }
+}
+
+#[test]
+fn what_is_kept_of_methods_is_bounded_for_each_account() {
+    let mut s = state();
+    let (server, operator) = (open(&mut s, 1), open(&mut s, 9));
+    register(&mut s, server);
+    let path = format!("/{}", "x".repeat(1023));
+    let hostile = LinkMethods::new(vec![MethodStats::new(&path, 1, 1); 16], u32::MAX);
+    let callers = [open(&mut s, 2), open(&mut s, 3)];
+    let mut links = Vec::new();
+    for _ in 0..200 {
+        let (link, _) = link(&mut s, callers[0]);
+        ask(&mut s, server, told_of(link, counted(2), hostile.clone()));
+        links.push(link);
+    }
+    let used = |s: &State| s.connections[&server].standing.usage.used(Resource::Methods);
+    // Half of what its server may have.
+    assert!((500 << 10..=512 << 10).contains(&used(&s)), "{}", used(&s));
+    let (others, _) = link(&mut s, callers[1]);
+    let methods = LinkMethods::new(vec![MethodStats::new("/a.B/C", 4, 1)], 0);
+    ask(&mut s, server, told_of(others, counted(5), methods.clone()));
+    let rows = listed(&mut s, operator);
+    assert_eq!(rows.len(), 201);
+    assert_eq!(rows[0].methods.most_called.len(), 16);
+    assert_eq!(rows[199].methods, LinkMethods::new(Vec::new(), u32::MAX));
+    assert_eq!(rows[200].methods, methods);
+    // What it says anew is in place of what it has said.
+    for link in links {
+        ask(&mut s, server, told_of(link, counted(2), LinkMethods::default()));
+    }
+    assert_eq!(used(&s), 64 + "/a.B/C".len());
+    let few = LinkMethods::new(vec![MethodStats::new(&path, 1, 1); 3], 5);
+    ask(&mut s, server, told_of(others, counted(5), few));
+    assert_eq!(used(&s), 3 * (64 + 1024));
 }
 
 #[test]
