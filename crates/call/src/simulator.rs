@@ -17,6 +17,7 @@ use crate::{Connection, DRAIN_TIME, Event, Record};
 
 mod method;
 mod random;
+mod ring;
 mod world;
 
 use method::Method;

@@ -65,7 +65,7 @@ unsafe impl BufMut for SlotBuf<'_> {
         assert!(src.len() <= self.remaining_mut(), "more than was reserved");
         while !src.is_empty() {
             let (part, rest) = src.split_at(src.len().min(self.here));
-            // SAFETY: `at` leads to `here` bytes, as in `chunk_mut`, and the message's own bytes lie elsewhere.
+            // SAFETY: `at` leads to `here` bytes, as in `chunk_mut`; the message's own bytes lie elsewhere.
             unsafe { std::ptr::copy_nonoverlapping(part.as_ptr(), self.at, part.len()) };
             // SAFETY: so many bytes have been written.
             unsafe { self.advance_mut(part.len()) };

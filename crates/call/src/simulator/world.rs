@@ -1,6 +1,6 @@
 //! Two ends, the rings between them, and the programs at both.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use partywall_abi::frame::{
@@ -12,51 +12,13 @@ use partywall_abi::version::Capabilities;
 
 use super::method::{Method, PATHS};
 use super::random::Random;
+use super::ring::{Ring, Sent};
 use crate::{Blocked, Connection, Error, Event, Key, NotOpened, Record, Want};
 
 /// RESOURCE_EXHAUSTED.
 const FULL: u8 = 8;
 
 static ZEROS: [u8; 1 << 19] = [0; 1 << 19];
-
-#[derive(Clone, Debug)]
-struct Sent {
-    kind: u8,
-    flags: u8,
-    stream: u32,
-    /// What comes before the data.
-    block: Vec<u8>,
-    data: usize,
-}
-
-impl Sent {
-    fn len(&self) -> usize {
-        self.block.len() + self.data
-    }
-}
-
-/// A ring: so many records, so many bytes.
-struct Ring {
-    records: VecDeque<Sent>,
-    slots: usize,
-    bytes: usize,
-    used: usize,
-}
-
-impl Ring {
-    fn has_room(&self, len: usize) -> bool {
-        self.records.len() < self.slots && self.used + len <= self.bytes
-    }
-    fn push(&mut self, sent: Sent) {
-        self.used += sent.len();
-        self.records.push_back(sent);
-    }
-    fn pop(&mut self) -> Option<Sent> {
-        let sent = self.records.pop_front()?;
-        self.used -= sent.len();
-        Some(sent)
-    }
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Task {
@@ -112,7 +74,7 @@ pub(super) struct End {
 
 impl End {
     fn new(connection: Connection<usize>, slots: usize, bytes: usize, memory: usize) -> Self {
-        let out = Ring { records: VecDeque::new(), slots, bytes, used: 0 };
+        let out = Ring::new(slots, bytes);
         Self {
             connection,
             out,

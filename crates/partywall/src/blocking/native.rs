@@ -4,7 +4,8 @@ use tonic::Status;
 use tonic::metadata::MetadataMap;
 
 use super::{Answer, Channel, Message, Request, message_of};
-use crate::stubs::{Method, Outgoing, Settings, decode};
+use crate::stubs::message::{Outgoing, Settings, decode};
+use crate::stubs::method::Method;
 use crate::wire;
 
 impl Channel {

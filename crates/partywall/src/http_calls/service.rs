@@ -20,7 +20,8 @@ use crate::link::service::{Data, Dispatch, Incoming};
 use crate::link::whole::Whole;
 use crate::peer::Deadline;
 use crate::server::Routes;
-use crate::stubs::{self, Answering, Call, Entry, Offer, Slot};
+use crate::stubs::message::is_sole;
+use crate::stubs::{Answering, Call, Entry, Offer, Slot};
 use crate::telemetry;
 use crate::wire;
 
@@ -119,7 +120,7 @@ impl Dispatch for HttpCalls {
 /// Whether a request is one message that a table takes.
 #[inline]
 fn is_native(data: &Whole, metadata: &Metadata<'_>) -> bool {
-    data.data().is_some_and(stubs::is_sole)
+    data.data().is_some_and(is_sole)
         && (metadata.is_empty() || metadata.iter().all(|(name, _)| !ORDINARY.contains(&name)))
 }
 

@@ -352,7 +352,8 @@ impl OpenCall {
         Self { caller, key, timeout, deadline, state: State::Open, leads: false }
     }
 
-    /// The number of a method on this link, which it gets when it is asked for first; none if it can have none.
+    /// The number of a method on this link, which it gets when it is asked for first; none if it can have
+    /// none.
     pub(crate) fn number(&self, place: usize, path: &'static str) -> Option<u16> {
         let link = self.link();
         let mut tx = link.outbound.lock();

@@ -597,8 +597,9 @@ impl Calls {
         (sent, self.changed_from(open, state))
     }
 
-    /// An answer is going to be written as one plain frame with so many bytes of data; false where that has to
-    /// wait for anything, or the call is over. Else the call is over now, and this value's reference to it gone.
+    /// An answer is going to be written as one plain frame with so many bytes of data; false where that has
+    /// to wait for anything, or the call is over. Else the call is over now, and this value's reference to it
+    /// gone.
     #[inline]
     pub(super) fn answer_whole(&self, key: Key, data: usize) -> (bool, Due) {
         let mut state = lock(&self.state);

@@ -16,8 +16,8 @@
 //! were permitted. Whatever the sender waits for, what it had by then has been sent.
 //!
 //! A request or an answer that is one plain frame needs no [`Sender`], if it has to wait for nothing:
-//! [`Link::send_plain_request`] and [`Link::send_plain_answer`] reserve room, encode, ask the connection once,
-//! and publish. Where that does not go, nothing has changed, and a sender does it.
+//! [`Link::send_plain_request`] and [`Link::send_plain_answer`] reserve room, encode, ask the connection
+//! once, and publish. Where that does not go, nothing has changed, and a sender does it.
 
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
@@ -34,7 +34,7 @@ use super::Link;
 use super::broken::Broken;
 use super::outbound::Reserved;
 use super::wake::Sent;
-use crate::stubs;
+use crate::stubs::message::too_short;
 use crate::telemetry::Waiting;
 use crate::wire;
 
@@ -68,8 +68,8 @@ pub(crate) trait Source {
         None
     }
 
-    /// Whether a plain frame says all of it beside the data: a request has no timeout, an answer the status OK,
-    /// and neither has metadata.
+    /// Whether a plain frame says all of it beside the data: a request has no timeout, an answer the status
+    /// OK, and neither has metadata.
     fn is_plain(&self) -> bool {
         false
     }
@@ -371,7 +371,7 @@ fn encode(source: &mut impl Source, reserved: &mut Reserved<'_>) -> Result<(), S
     let mut buffer = reserved.buffer();
     source.write_whole(&mut buffer)?;
     match buffer.has_remaining_mut() {
-        true => Err(stubs::too_short()),
+        true => Err(too_short()),
         false => Ok(()),
     }
 }

@@ -3,7 +3,8 @@
 use prost::Message;
 use tonic::Status;
 
-use super::{Method, Settings};
+use super::message::Settings;
+use super::method::Method;
 use crate::blocking::Channel;
 
 /// The calls of a client on a channel of its own.

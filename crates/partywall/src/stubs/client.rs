@@ -20,8 +20,9 @@ use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::{Code, GrpcMethod, IntoStreamingRequest, Status};
 use tonic_prost::ProstCodec;
 
+use super::message::Settings;
 use super::message::{self, Outgoing};
-use super::{Method, Settings};
+use super::method::Method;
 use crate::Channel;
 use crate::channel::Connection;
 use crate::http_calls;

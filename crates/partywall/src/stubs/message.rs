@@ -11,6 +11,15 @@ use crate::wire::PREFIX;
 /// tonic's limit of a message that is received.
 const MOST_RECEIVED: usize = 4 << 20;
 
+/// Most bytes of a message that is taken, and of one that is sent; tonic's own limits unless set.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Settings {
+    /// Of one that is taken.
+    pub decoded: Option<usize>,
+    /// Of one that is sent.
+    pub encoded: Option<usize>,
+}
+
 /// A message to send, whose length is known.
 pub(crate) struct Outgoing<M> {
     message: M,

@@ -18,7 +18,7 @@ use prost::Message;
 use tonic::Status;
 use tonic::metadata::MetadataMap;
 
-use super::message::{self, Outgoing};
+use super::message::{self, Outgoing, Settings};
 use crate::link::whole::Whole;
 use crate::peer::{Deadline, Peer};
 use crate::wire;
@@ -27,15 +27,6 @@ use crate::wire;
 pub trait Generated: 'static {
     /// Its methods, with its settings as they are.
     fn table(&self) -> Vec<Entry>;
-}
-
-/// Most bytes of a message that is taken, and of one that is sent; tonic's own limits unless set.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Settings {
-    /// Of one that is taken.
-    pub decoded: Option<usize>,
-    /// Of one that is sent.
-    pub encoded: Option<usize>,
 }
 
 /// One unary method of a generated service.

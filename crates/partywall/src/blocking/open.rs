@@ -1,0 +1,445 @@
+//! A blocking channel's end of a link: one call at a time.
+//!
+//! A request that is one plain frame is encoded into the reserved record, and its answer is decoded from the
+//! buffer into which all records are copied.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use http::HeaderMap;
+use partywall_abi::domain::GateStatus;
+use partywall_abi::frame::{self, END, HEAD, Metadata, MethodName, PLAIN_REQUEST};
+use partywall_call::{Blocked, Connection, Event, Key, Record, Want};
+use partywall_shm::link::{Link, LinkError};
+use partywall_shm::ring::Wake;
+use tonic::{Code, Status};
+
+use super::failed::Failed;
+use super::reach::Reached;
+use crate::coordinator::{End, Tracked};
+use crate::link::broken::Broken;
+use crate::link::record;
+use crate::link::wake::Sent;
+use crate::link::wake::gate::{Gate, Visitor};
+use crate::peer::Peer;
+use crate::stubs::message::Encode;
+use crate::stubs::method::Method;
+use crate::telemetry::{self, Route, Side};
+use crate::wire::{self, PREFIX};
+
+/// An open link.
+pub(super) struct Open {
+    /// This end as the coordinator knows it, and how that reaches it.
+    pub(super) tracked: Option<(Tracked, Arc<Reached>)>,
+    pub(super) link: Link,
+    pub(super) server: Peer,
+    pub(super) connection: Connection<()>,
+    /// The way into a server of the same launcher.
+    gate: Option<Gate>,
+    /// Numbers of methods, by their places in the list of the process's.
+    numbers: Vec<Option<u16>>,
+    /// The head of the call under way, as it is sent.
+    block: Vec<u8>,
+    /// A record as it is taken, and a control record as it is sent.
+    pub(super) payload: Vec<u8>,
+    control: Vec<u8>,
+    /// Number of the record that the call under way began with.
+    began: u64,
+    _metrics: telemetry::Link,
+}
+
+/// Records taken between two looks at the clock.
+const TURN: u32 = 128;
+
+impl std::fmt::Debug for Open {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Open").field("server", &self.server).finish()
+    }
+}
+
+/// The answer to one call.
+#[derive(Default)]
+pub(super) struct Answer {
+    pub(super) head: HeaderMap,
+    pub(super) data: Vec<u8>,
+    pub(super) trailers: Option<HeaderMap>,
+    /// It was one frame without metadata, and its data are so many of the last bytes of [`Open::payload`].
+    pub(super) plain: Option<usize>,
+}
+
+impl Answer {
+    pub(super) fn is_over(&self) -> bool {
+        self.plain.is_some() || self.trailers.is_some()
+    }
+
+    /// The status of a call that has failed.
+    pub(super) fn failed(&self) -> Option<Status> {
+        let trailers = self.trailers.as_ref()?;
+        // Making a status copies all trailers.
+        if trailers.get(wire::GRPC_STATUS).is_some_and(|code| code == "0") {
+            return None;
+        }
+        Status::from_header_map(trailers).filter(|status| status.code() != Code::Ok)
+    }
+
+    /// Its metadata, with what HTTP has beside that of the service.
+    pub(super) fn headers(&mut self) -> HeaderMap {
+        if self.plain.is_some() {
+            let mut headers = wire::response_headers(&Metadata::NONE);
+            headers.extend(wire::trailers(0, &Metadata::NONE));
+            return headers;
+        }
+        let mut headers = std::mem::take(&mut self.head);
+        headers.extend(self.trailers.take().unwrap_or_default());
+        headers
+    }
+}
+
+/// A request to send.
+pub(super) struct Request<'a> {
+    pub(super) path: &'a str,
+    /// The method, if it can have a number.
+    pub(super) method: Option<&'static Method>,
+    pub(super) headers: &'a HeaderMap,
+    pub(super) message: Message<'a>,
+}
+
+/// A message with gRPC's prefix.
+#[derive(Clone, Copy)]
+pub(super) enum Message<'a> {
+    Encoded(&'a [u8]),
+    ToEncode(&'a dyn Encode),
+}
+
+impl Message<'_> {
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::Encoded(bytes) => bytes.len(),
+            Self::ToEncode(message) => message.len(),
+        }
+    }
+}
+
+/// A call under way: its number, if it has one, and the longest answer that is taken.
+pub(super) struct Call {
+    pub(super) key: Option<Key>,
+    pub(super) answer: Answer,
+    pub(super) limit: usize,
+    pub(super) deadline: Option<Instant>,
+}
+
+impl Open {
+    pub(super) fn new(link: Link, server: Peer, gate: Option<Gate>) -> Self {
+        let route = if gate.is_some() { Route::Gate } else { Route::Ring };
+        let metrics = telemetry::Link::opened(Side::Client, route, server.security());
+        Self {
+            _metrics: metrics,
+            tracked: None,
+            link,
+            server,
+            connection: Connection::caller(),
+            gate,
+            numbers: Vec::new(),
+            block: Vec::new(),
+            payload: Vec::new(),
+            control: Vec::new(),
+            began: 0,
+        }
+    }
+
+    /// Takes what has come since the last call; false when the next one needs another link.
+    pub(super) fn is_usable(&mut self) -> bool {
+        if self.tracked.as_ref().is_some_and(|(_, end)| end.over.get().is_some()) {
+            return false;
+        }
+        let mut nobodys = Call { key: None, answer: Answer::default(), limit: 0, deadline: None };
+        let taken = self.take_turn(&mut nobodys);
+        if let Err(Failed::Link(why)) = &taken {
+            self.end(why);
+        }
+        let is_told = taken.is_ok() && self.send_control().is_ok();
+        is_told && !self.connection.is_draining() && !self.link.is_dead()
+    }
+
+    /// The link has ended: the coordinator is told why, and the call gets this status.
+    pub(super) fn end(&mut self, why: &Broken) -> Status {
+        let link = self.server.link();
+        if !matches!(why, Broken::Link(LinkError::Dead)) {
+            tracing::warn!(link, blame = ?why.blame(), %why, "link closed");
+        }
+        if let Some((tracked, end)) = self.tracked.take() {
+            tracked.close(why.reported(), end.stats());
+        }
+        why.status(link)
+    }
+
+    /// Whether the server has taken the first record of the call under way.
+    pub(super) fn was_taken(&mut self) -> bool {
+        let began = self.began;
+        // A server that breaks the rules may have seen it.
+        self.link.producer().was_taken(began).unwrap_or(true)
+    }
+
+    /// Sends a request and waits for the answer. `buffer` is where a message goes that cannot be encoded
+    /// where it is sent from.
+    pub(super) fn exchange(
+        &mut self,
+        request: &Request<'_>,
+        timeout: Option<Duration>,
+        buffer: &mut Vec<u8>,
+        call: &mut Call,
+    ) -> Result<(), Failed> {
+        self.began = self.link.producer().position();
+        if !self.send_plain(request, timeout, call)? {
+            let number = request.method.and_then(|method| self.number(method));
+            let name = number.map_or(MethodName::Path(request.path), MethodName::Number);
+            self.block.clear();
+            wire::write_request_head(&mut self.block, name, request.headers, timeout)
+                .map_err(Failed::Abort)?;
+            let message = match request.message {
+                Message::Encoded(bytes) => bytes,
+                Message::ToEncode(message) => {
+                    buffer.clear();
+                    message.encode_to_vec(buffer).map_err(Failed::Abort)?;
+                    buffer
+                }
+            };
+            // This thread is the only one that calls, so what may be short is no place.
+            let key = self.connection.open().map_err(|_| Failed::Unsent)?;
+            call.key = Some(key);
+            self.send(key, request.path, message, call)?;
+        }
+        while !call.answer.is_over() {
+            if !self.take_turn(call)? {
+                self.wait(None, call)?;
+            } else if !call.answer.is_over() {
+                call.expired()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The number of a method, which it gets when it is asked for first.
+    fn number(&mut self, method: &'static Method) -> Option<u16> {
+        let place = method.place();
+        if self.numbers.len() <= place {
+            self.numbers.resize(place + 1, None);
+        }
+        if self.numbers[place].is_none() {
+            self.numbers[place] = self.connection.name(method.path());
+        }
+        self.numbers[place]
+    }
+
+    /// Sends a request as a plain frame; false, and nothing has changed, where it is none or has to wait for
+    /// anything.
+    fn send_plain(
+        &mut self,
+        request: &Request<'_>,
+        timeout: Option<Duration>,
+        call: &mut Call,
+    ) -> Result<bool, Failed> {
+        let (Some(method), Message::ToEncode(message)) = (request.method, request.message) else {
+            return Ok(false);
+        };
+        let number = self.numbers.get(method.place()).copied().flatten();
+        let (Some(number), None, true) = (number, timeout, request.headers.is_empty()) else {
+            return Ok(false);
+        };
+        let number = frame::Request::plain(number);
+        let data = message.len();
+        if number.len() + data > record::most(self.link.producer()) {
+            return Ok(false);
+        }
+        let Some(mut frame) = record::reserve(self.link.producer(), &number, data)? else {
+            return Ok(false);
+        };
+        message.encode_to_record(&mut frame.buffer()).map_err(Failed::Abort)?;
+        let Some(key) = self.connection.open_whole(data) else { return Ok(false) };
+        frame.send(PLAIN_REQUEST, key.number());
+        call.key = Some(key);
+        self.tell(Some(Sent { stream: key.number(), path: request.path, due: call.deadline }))?;
+        Ok(true)
+    }
+
+    /// Tells the server of what was written.
+    #[inline]
+    fn tell(&mut self, sent: Option<Sent<'_>>) -> Result<(), Failed> {
+        match (self.link.producer().notify()?, &self.gate) {
+            (Wake::Done, _) => Ok(()),
+            (Wake::Doorbell, None) => Ok(self.link.carry_out(Wake::Doorbell)?),
+            (Wake::Doorbell, Some(gate)) => {
+                let told = gate.tell_of(&mut Inside(&mut self.link), sent);
+                told.map_err(|why| match why {
+                    Broken::Callee(GateStatus::Deadline) => Failed::CutOff(why),
+                    why => why.into(),
+                })
+            }
+        }
+    }
+
+    fn send(
+        &mut self,
+        key: Key,
+        path: &str,
+        message: &[u8],
+        call: &mut Call,
+    ) -> Result<(), Failed> {
+        let (mut rest, mut head) = (message, true);
+        loop {
+            let block: &[u8] = if head { &self.block } else { &[] };
+            let most = record::most(self.link.producer());
+            let mut room = None;
+            match self.connection.reserve(key, Want { head, data: rest.len(), end: true, most }) {
+                Ok(permit) => {
+                    let (piece, after) = rest.split_at(permit.data.min(most - block.len()));
+                    let end = after.is_empty();
+                    let flags =
+                        permit.flags | if head { HEAD } else { 0 } | if end { END } else { 0 };
+                    let len = block.len() + piece.len();
+                    let frame = record::reserve(self.link.producer(), block, piece.len())?;
+                    if let Some(mut frame) = frame {
+                        let sent = self.connection.commit(key, flags, piece.len());
+                        debug_assert!(sent, "nothing was received meanwhile");
+                        frame.write(piece);
+                        frame.send(flags, key.number());
+                        let whole = head && end;
+                        let stream = key.number();
+                        self.tell(whole.then_some(Sent { stream, path, due: call.deadline }))?;
+                        if end {
+                            return Ok(());
+                        }
+                        (head, rest) = (false, after);
+                        continue;
+                    }
+                    room = Some(len);
+                }
+                Err(Blocked::Control) => {
+                    self.send_control()?;
+                    if !self.connection.has_control() {
+                        continue;
+                    }
+                }
+                Err(Blocked::Credit { .. }) => {}
+                // Answered early: the rest is not wanted.
+                Err(Blocked::Stopped) => return Ok(()),
+            }
+            self.wait(room, call)?;
+            self.take_turn(call)?;
+            call.expired()?;
+            if head && self.connection.is_draining() {
+                return Err(Failed::Unsent);
+            }
+        }
+    }
+
+    /// Takes what is there, as much as belongs to one turn; false when nothing was.
+    fn take_turn(&mut self, call: &mut Call) -> Result<bool, Failed> {
+        for taken in 0..TURN {
+            if call.answer.is_over() || !self.take_one(call)? {
+                return Ok(taken > 0);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Takes one record; false when none is there.
+    fn take_one(&mut self, call: &mut Call) -> Result<bool, Failed> {
+        let taken = record::take(self.link.consumer(), &mut self.payload)?;
+        let Some(d) = taken else { return Ok(false) };
+        let payload = &self.payload[..];
+        let record = Record { kind: d.kind, flags: d.flags, stream: d.stream, payload };
+        match self.connection.handle(record)? {
+            Event::Part { key, head, data, trailers, .. } if Some(key) == call.key => {
+                let answer = &mut call.answer;
+                let is_plain = head.as_ref().is_some_and(Metadata::is_empty)
+                    && trailers.as_ref().is_some_and(|t| t.code == 0 && t.metadata.is_empty());
+                if is_plain && data <= call.limit {
+                    answer.plain = Some(data);
+                    // The call is over: nothing more of it counts.
+                    return Ok(true);
+                }
+                if let Some(head) = head {
+                    answer.head = wire::response_headers(&head);
+                }
+                if answer.data.len() + data > call.limit {
+                    let most = call.limit - PREFIX;
+                    let text = format!("the reply is over the limit of {most} bytes");
+                    return Err(Failed::Abort(Status::out_of_range(text)));
+                }
+                answer.data.extend_from_slice(&payload[payload.len() - data..]);
+                answer.trailers = trailers.map(|t| wire::trailers(t.code, &t.metadata));
+                self.connection.taken(key, data);
+            }
+            Event::Reset { key, code, text } if Some(key) == call.key => {
+                return Err(Failed::Status(Status::new(Code::from_i32(code.into()), text)));
+            }
+            // What was granted or said is looked at before the next wait.
+            _ => {}
+        }
+        if self.connection.has_control() {
+            self.send_control()?;
+        }
+        Ok(true)
+    }
+
+    /// Sends the control records that are due, as far as there is room.
+    pub(super) fn send_control(&mut self) -> Result<(), Failed> {
+        let mut sent = false;
+        while let Some(control) = self.connection.control()? {
+            control.write(&mut self.control);
+            if !record::push_control(self.link.producer(), control, &self.control)? {
+                break;
+            }
+            self.connection.control_sent();
+            sent = true;
+        }
+        if sent { self.tell(None) } else { Ok(()) }
+    }
+
+    /// Waits for a record, or for room for `len` bytes or for the control record that is due.
+    fn wait(&mut self, len: Option<usize>, call: &Call) -> Result<(), Failed> {
+        self.send_control()?;
+        let due = self.connection.has_control().then_some(self.control.len());
+        Ok(self.link.wait(due.or(len), call.deadline)?)
+    }
+
+    /// Forgets a call, which is reset if it is not over; whether the server has been told all that
+    /// it is to be told.
+    pub(super) fn release(&mut self, call: &Call, code: Code) -> bool {
+        if let Some(key) = call.key {
+            self.connection.reset(key, code as i32 as u8, "");
+            self.connection.release(key);
+        }
+        self.send_control().is_ok() && !self.connection.has_control()
+    }
+}
+
+/// This end, while its thread is inside the service.
+struct Inside<'a>(&'a mut Link);
+
+impl Visitor for Inside<'_> {
+    // It is awake: it sets the flag when it waits, and takes it back itself.
+    fn awake(&mut self) {}
+
+    fn untaken(&mut self) -> Result<Option<u64>, Broken> {
+        Ok(self.0.producer().untaken()?)
+    }
+
+    fn ring(&mut self) -> Result<(), Broken> {
+        Ok(self.0.carry_out(Wake::Doorbell)?)
+    }
+
+    fn is_closed(&self) -> bool {
+        self.0.is_dead()
+    }
+}
+
+impl Call {
+    fn expired(&self) -> Result<(), Failed> {
+        match self.deadline {
+            Some(deadline) if Instant::now() >= deadline => Err(Failed::Expired),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! Methods as generated clients name them.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// A method of a service, as its stubs name it.
+#[derive(Debug)]
+pub struct Method {
+    pub(super) service: &'static str,
+    pub(super) name: &'static str,
+    pub(super) path: &'static str,
+    /// Its place in the tables of links; 0 until the first call.
+    id: AtomicUsize,
+}
+
+/// Methods of this process that have been called.
+static METHODS: AtomicUsize = AtomicUsize::new(0);
+
+impl Method {
+    /// The method `name` of `service`, which together have this path.
+    pub const fn new(service: &'static str, name: &'static str, path: &'static str) -> Self {
+        Self { service, name, path, id: AtomicUsize::new(0) }
+    }
+
+    #[cfg(feature = "blocking")]
+    pub(crate) fn path(&self) -> &'static str {
+        self.path
+    }
+
+    /// Its place in the tables of links.
+    #[inline]
+    pub(crate) fn place(&self) -> usize {
+        match self.id.load(Ordering::Relaxed) {
+            0 => self.first_place(),
+            id => id - 1,
+        }
+    }
+
+    #[cold]
+    fn first_place(&self) -> usize {
+        let new = METHODS.fetch_add(1, Ordering::Relaxed) + 1;
+        match self.id.compare_exchange(0, new, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => new - 1,
+            Err(there) => there - 1,
+        }
+    }
+}
