@@ -40,6 +40,8 @@ use super::inbound::Rx;
 /// How long a driver leaves the CPU to the peer in one poll, and how often.
 const YIELD_TIME: Duration = Duration::from_micros(100);
 const YIELDS: u32 = 16;
+/// Looks without a pause, and looks between two readings of the clock.
+const QUICK_LOOKS: u32 = 64;
 /// The longest a driver spins in one poll; between portions other tasks run.
 const SPIN_PORTION: Duration = Duration::from_micros(4);
 
@@ -118,6 +120,9 @@ impl Driver {
             if let Some(record) = record {
                 self.taken += 1;
                 self.any = true;
+                if !self.calls_read {
+                    link.inbound.hands_over();
+                }
                 let held = self.calls_read.then_some(rx);
                 return Poll::Ready(Ok(Next { record, _held: held }));
             }
@@ -180,8 +185,6 @@ impl Driver {
             }
         }
         link.inbound.awake(&mut rx);
-        let start = Instant::now();
-        let since = *self.idle_since.get_or_insert(start);
         let budget = match self.plan {
             Plan::Spin(budget) => budget,
             Plan::Sleep => {
@@ -197,20 +200,23 @@ impl Driver {
                 return if there { Awake::Record(None) } else { Awake::No };
             }
         };
-        // When the clock was read last: it is not read between a record and its handler.
-        let (mut rounds, mut waited) = (0_u32, start - since);
+        // A clock costs as much as many looks: the first ones go without, and none is read between a record
+        // and its handler.
+        let (mut start, mut waited) = (None, Duration::ZERO);
+        let mut rounds = 0_u32;
         loop {
             if rx.ready() {
                 rx.spin.hit(waited);
                 return Awake::Record(Some(rx));
             }
             rounds += 1;
-            if rounds > 32 {
+            if rounds > QUICK_LOOKS {
                 spin_hint();
             }
-            if rounds.is_multiple_of(32) {
+            if rounds.is_multiple_of(QUICK_LOOKS) {
                 let now = Instant::now();
-                waited = now - since;
+                let start = *start.get_or_insert(now);
+                waited = now - *self.idle_since.get_or_insert(start);
                 if waited >= budget {
                     rx.spin.miss();
                     self.idle_since = None;

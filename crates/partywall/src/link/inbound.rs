@@ -9,6 +9,10 @@
 //! staying       the driver has been woken, waits awake once others have run, and then sets the flag
 //! neither       somebody is going to look, and sets the flag before it stops looking
 //! ```
+//!
+//! A service's driver lets `rx` go before it hands a record over, so that a handler that stays does not keep
+//! the next driver from it. It marks the record as being handed over meanwhile, and a caller's thread that
+//! comes in takes none then: records reach their calls in order.
 
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
@@ -69,6 +73,9 @@ pub(super) struct Inbound {
     rx: Mutex<Rx>,
     need_wakeup: AtomicBool,
     staying: AtomicBool,
+    /// The driver has taken a record that has not reached its call. Written with `rx` locked, or by the
+    /// driver.
+    handing_over: AtomicBool,
     /// Bytes that came. Not in `rx`: who finds that taken believes that somebody reads.
     received: AtomicU64,
 }
@@ -80,6 +87,7 @@ impl Inbound {
             rx: Mutex::new(rx),
             need_wakeup: AtomicBool::new(false),
             staying: AtomicBool::new(false),
+            handing_over: AtomicBool::new(false),
             received: AtomicU64::new(0),
         }
     }
@@ -107,6 +115,21 @@ impl Inbound {
         self.received.store(received, Ordering::Relaxed);
         let payload = payload.into();
         Ok(Some(Record { kind: d.kind, flags: d.flags, stream: d.stream, payload }))
+    }
+
+    /// A record that was taken is handed over after `rx` is let go.
+    pub(super) fn hands_over(&self) {
+        self.handing_over.store(true, Ordering::Relaxed);
+    }
+
+    /// It has reached its call.
+    pub(super) fn handed_over(&self) {
+        self.handing_over.store(false, Ordering::Release);
+    }
+
+    /// Whether a record that was taken before has not reached its call; to be asked with `rx` locked.
+    pub(super) fn is_handing_over(&self) -> bool {
+        self.handing_over.load(Ordering::Acquire)
     }
 
     /// Bytes that came so far.

@@ -487,6 +487,9 @@ impl<D: Dispatch> Service<D> {
     fn try_visit(self: &Arc<Self>, stream: u32) -> Result<Visited, Broken> {
         let (link, begin) = (&self.link, Instant::now());
         let Some(mut rx) = link.inbound.try_lock() else { return Ok(Visited::default()) };
+        if link.inbound.is_handing_over() {
+            return Ok(Visited::default());
+        }
         let (mut last, mut forwards) = (begin, None);
         let mut visited = Visited::default();
         for _ in 0..TURN {
@@ -530,7 +533,11 @@ impl<D: Dispatch> Service<D> {
         let (accepted, due) = self.link.calls.accept(record, None)?;
         self.link.send_control(due);
         match accepted {
-            Accepted::Opened(opened) => self.begin(opened, reader),
+            Accepted::Opened(opened) => {
+                self.link.inbound.handed_over();
+                self.begin(opened, reader);
+                return Ok(());
+            }
             Accepted::Named(path) => {
                 let mut rights = lock(&self.rights);
                 let method = rights.look_up(path, |path| self.dispatch.method(path));
@@ -540,6 +547,7 @@ impl<D: Dispatch> Service<D> {
             Accepted::Refused(path) => telemetry::refused(&path, Code::ResourceExhausted),
             Accepted::Done | Accepted::Answered | Accepted::Whole(_) => {}
         }
+        self.link.inbound.handed_over();
         Ok(())
     }
 

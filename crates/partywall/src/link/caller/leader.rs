@@ -26,6 +26,8 @@ use crate::link::broken::Broken;
 use crate::link::inbound::Rx;
 use crate::link::mailbox::Answer;
 
+/// Looks without a pause, and looks between two readings of the clock.
+const QUICK_LOOKS: u32 = 64;
 /// Calls after which one that had company counts as alone again.
 pub(super) const ALONE: u32 = 64;
 /// Every so many calls alone one makes room for company.
@@ -202,8 +204,9 @@ impl Caller {
     fn spin(&self, rx: &mut Rx, budget: Duration, own: Key) -> Result<Own, Broken> {
         let link = &self.link;
         link.inbound.awake(rx);
-        // When the clock was read last: it is not read between the answer and its call.
-        let (start, mut waited) = (Instant::now(), Duration::ZERO);
+        // A clock costs as much as many looks: the first ones go without, and none is read between the
+        // answer and its call.
+        let (mut start, mut waited) = (None, Duration::ZERO);
         let (mut rounds, mut taken) = (0_u32, 0);
         while taken < TURN {
             if rx.ready() {
@@ -219,11 +222,11 @@ impl Caller {
                 continue;
             }
             rounds += 1;
-            if rounds > 32 {
+            if rounds > QUICK_LOOKS {
                 spin_hint();
             }
-            if rounds.is_multiple_of(32) {
-                waited = start.elapsed();
+            if rounds.is_multiple_of(QUICK_LOOKS) {
+                waited = start.get_or_insert_with(Instant::now).elapsed();
                 if waited >= budget {
                     break;
                 }
