@@ -8,7 +8,7 @@
 //! yield       the peer was last seen on this very CPU: sched_yield(2) once, then look
 //! ```
 //!
-//! * While spins succeed, the budget is four times the average successful wait, 2 to 50 us.
+//! * While spins succeed, the budget is four times the average successful wait, 16 to 50 us.
 //! * A yield gives the CPU to the peer, which is not asleep if it yields as well; two ends
 //!   that take turns so pay one system call each per exchange. Nothing is burnt: while the waiter
 //!   is away, somebody else runs.
@@ -31,7 +31,8 @@ use partywall_abi::sync::{AtomicBool, Ordering};
 
 /// The longest that any waiter spins.
 pub const LONGEST: Duration = Duration::from_micros(50);
-const SHORTEST: Duration = Duration::from_micros(2);
+/// A waiter that sleeps too early costs its peer's next record a wake-up, 15 to 40 us.
+const SHORTEST: Duration = Duration::from_micros(16);
 const MISSES: u32 = 3;
 const FIRST_RETRY: u32 = 16;
 const LAST_RETRY: u32 = 1024;
