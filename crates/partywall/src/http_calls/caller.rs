@@ -9,11 +9,13 @@ use bytes::Bytes;
 use http::HeaderMap;
 use http::uri::PathAndQuery;
 use http_body::{Body as _, Frame};
+use partywall_abi::frame::Metadata;
 use tonic::Status;
 use tonic::body::Body;
 
 use super::Received;
 use crate::link::caller::{self, Begun, Caller, Place};
+use crate::link::mailbox::Whole;
 use crate::link::sender::Source;
 use crate::wire;
 
@@ -103,12 +105,20 @@ pub(crate) fn response(begun: Begun) -> http::Response<Body> {
             trailers.entry(http::header::CONTENT_TYPE).or_insert(wire::GRPC);
             (trailers, Body::empty())
         }
-        Begun::Whole(head, data, trailers) => {
+        Begun::Plain(data) => {
+            let data = (!data.is_empty()).then_some(data);
+            let whole = WholeBody { data, trailers: Some(wire::trailers(0, &Metadata::NONE)) };
+            (wire::response_headers(&Metadata::NONE), Body::new(whole))
+        }
+        Begun::Whole(whole) => {
+            let Whole { head, data, trailers } = *whole;
             let trailers = wire::trailers(trailers.code, &trailers.metadata.get());
             let whole = WholeBody { data, trailers: Some(trailers) };
             (wire::response_headers(&head.get()), Body::new(whole))
         }
-        Begun::Head(head, rest) => (wire::response_headers(&head.get()), Body::new(Received(rest))),
+        Begun::Head(head, rest) => {
+            (wire::response_headers(&head.get()), Body::new(Received(*rest)))
+        }
     };
     let mut response = http::Response::new(body);
     *response.version_mut() = http::Version::HTTP_2;

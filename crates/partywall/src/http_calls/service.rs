@@ -88,7 +88,8 @@ impl Dispatch for HttpCalls {
             (Data::Whole(data), Some(entry)) if is_native(&data, &metadata) => {
                 let bytes = data.data().map_or(0, Bytes::len);
                 let told = telemetry::served(method.uri.path(), deadline, &peer, bytes);
-                let headers = wire::own_headers(timeout, &metadata);
+                let has_own = timeout.is_some() || !metadata.is_empty();
+                let headers = has_own.then(|| Box::new(wire::own_headers(timeout, &metadata)));
                 let answering = entry.begin(Call { data, headers, peer, deadline });
                 return Handler::Native(Some(Native { answering, told }));
             }
@@ -148,7 +149,7 @@ impl Future for Handler {
                 if let Some(table) = offered.take() {
                     table.settle();
                 }
-                Poll::Ready(Answer::Http(HttpAnswer::new(response)))
+                Poll::Ready(Answer::Http(Box::new(HttpAnswer::new(response))))
             }
             Self::Native(handler) => {
                 let native = handler.as_mut().expect("polled after the end");
@@ -165,7 +166,8 @@ impl Future for Handler {
 
 /// An answer on its way.
 pub(crate) enum Answer {
-    Http(HttpAnswer),
+    // It is large, and a call is moved a few times.
+    Http(Box<HttpAnswer>),
     Native(Native),
 }
 

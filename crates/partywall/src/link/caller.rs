@@ -41,7 +41,7 @@ use leader::Looked;
 
 use super::broken::Broken;
 use super::driver::Driver;
-use super::mailbox::{Answer, Trailers};
+use super::mailbox::{Answer, Trailers, Whole};
 use super::places;
 use super::receiver::{Came, Receive, Receiver};
 use super::sender::{SendError, Sender, Source};
@@ -444,10 +444,12 @@ impl Drop for OpenCall {
 
 /// How an answer begins.
 pub(crate) enum Begun {
-    /// All of it: head, data, trailers.
-    Whole(OwnedMetadata, Option<Bytes>, Trailers),
+    /// All of it, as a plain frame has it: the status is OK, and there is no metadata.
+    Plain(Bytes),
+    /// All of another one.
+    Whole(Box<Whole>),
     /// The head, and what brings the rest.
-    Head(OwnedMetadata, Rest),
+    Head(OwnedMetadata, Box<Rest>),
     /// Trailers without a head: a status alone.
     Trailers(Trailers),
 }
@@ -496,11 +498,13 @@ impl Reply {
         let open = self.open.take().expect("it was there");
         if let Ok(Answer::Head(head)) = answer {
             let receiver = Receiver::new(Arc::clone(open.link()), open.share());
-            return Poll::Ready(Ok(Begun::Head(head, Rest { receiver, call: open })));
+            let rest = Box::new(Rest { receiver, call: open });
+            return Poll::Ready(Ok(Begun::Head(head, rest)));
         }
         Poll::Ready(answer.map(|answer| match answer {
             Answer::Trailers(trailers) => Begun::Trailers(trailers),
-            Answer::Whole(head, data, trailers) => Begun::Whole(head, data, trailers),
+            Answer::Plain(data) => Begun::Plain(data),
+            Answer::Whole(whole) => Begun::Whole(whole),
             Answer::Head(_) => unreachable!("it has been returned"),
         }))
     }

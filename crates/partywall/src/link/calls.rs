@@ -18,7 +18,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use bytes::{Buf as _, Bytes};
-use partywall_abi::frame::{Limits, MethodName, OwnedMetadata, RequestHead};
+use partywall_abi::frame::{self, Limits, Metadata, MethodName, OwnedMetadata, RequestHead};
 use partywall_abi::limits;
 use partywall_abi::sync::{AtomicBool, AtomicUsize, Ordering};
 use partywall_abi::version::Capabilities;
@@ -396,6 +396,19 @@ impl Calls {
         let (accepted, wakers) = match event {
             Event::Nothing => (Accepted::Done, mailbox::Wakers::default()),
             Event::Part { key, head, data, trailers, end } => {
+                let is_own = own == Some(key);
+                let is_plain = |head: &Metadata<'_>, trailers: &frame::Trailers<'_>| {
+                    trailers.code == 0 && head.is_empty() && trailers.metadata.is_empty()
+                };
+                if let (Some(head), Some(trailers)) = (&head, &trailers)
+                    && is_own
+                    && is_plain(head, trailers)
+                {
+                    // Its wakers are dropped when the lock is free.
+                    let _mailbox = state.connection.release(key);
+                    let due = self.changed_from(open, state);
+                    return Ok((Accepted::Whole(Answer::Plain(rest(payload, data))), due));
+                }
                 let head = head.as_ref().map(OwnedMetadata::from);
                 let trailers = trailers.map(|trailers| Trailers {
                     code: trailers.code,
@@ -403,14 +416,11 @@ impl Calls {
                 });
                 // The data are the payload's rest; a long head is not kept for their sake.
                 let data = rest(payload, data);
-                let is_own = own == Some(key);
                 match (head, trailers) {
                     (Some(head), Some(trailers)) if is_own => {
-                        // Its wakers are dropped when the lock is free.
                         let _mailbox = state.connection.release(key);
                         let due = self.changed_from(open, state);
-                        let data = (!data.is_empty()).then_some(data);
-                        let answer = Answer::Whole(head, data, trailers);
+                        let answer = Answer::whole(head, data, trailers);
                         return Ok((Accepted::Whole(answer), due));
                     }
                     (head, trailers) => {

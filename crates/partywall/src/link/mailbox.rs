@@ -25,15 +25,36 @@ pub(crate) struct Trailers {
     pub(crate) metadata: OwnedMetadata,
 }
 
+/// All of an answer.
+#[derive(Debug)]
+pub(crate) struct Whole {
+    pub(crate) head: OwnedMetadata,
+    pub(crate) data: Option<Bytes>,
+    pub(crate) trailers: Trailers,
+}
+
 /// How an answer begins.
 #[derive(Debug)]
 pub(crate) enum Answer {
-    /// All of it: head, data, trailers.
-    Whole(OwnedMetadata, Option<Bytes>, Trailers),
+    /// All of it, as a plain frame has it: the status is OK, and there is no metadata.
+    Plain(Bytes),
+    /// All of another one.
+    Whole(Box<Whole>),
     /// The head; the rest is to be taken.
     Head(OwnedMetadata),
     /// Trailers without a head: a status alone.
     Trailers(Trailers),
+}
+
+impl Answer {
+    pub(super) fn whole(head: OwnedMetadata, data: Bytes, trailers: Trailers) -> Self {
+        let is_empty = |metadata: &OwnedMetadata| metadata.get().is_empty();
+        if trailers.code == 0 && is_empty(&head) && is_empty(&trailers.metadata) {
+            return Self::Plain(data);
+        }
+        let data = (!data.is_empty()).then_some(data);
+        Self::Whole(Box::new(Whole { head, data, trailers }))
+    }
 }
 
 /// What a call finds in its mailbox.
@@ -77,11 +98,8 @@ pub(super) struct Mailbox {
     /// What is called, in the service, as soon as that is known.
     pub(super) path: Option<Arc<str>>,
     head: Option<OwnedMetadata>,
-    /// The first piece, as most calls have one, and the others.
+    /// The first piece, as most calls have one.
     first: Bytes,
-    pieces: VecDeque<Bytes>,
-    /// Small pieces after those.
-    small: BytesMut,
     trailers: Option<Trailers>,
     error: Option<Box<Status>>,
     /// Nothing more comes.
@@ -89,9 +107,46 @@ pub(super) struct Mailbox {
     /// Who waits for any of the above, and who for credit.
     reader: Option<Waker>,
     writer: Option<Waker>,
-    /// One that another one has taken the place of: it is dropped when the lock is free, since that
+    rest: Option<Box<Rest>>,
+}
+
+/// What most calls have none of.
+#[derive(Default)]
+struct Rest {
+    /// Pieces after the first.
+    pieces: VecDeque<Bytes>,
+    /// Small pieces after those.
+    small: BytesMut,
+    /// A waker that another one has taken the place of: it is dropped when the lock is free, since that
     /// may end a task which has calls on this link.
     replaced: Option<Waker>,
+}
+
+impl Rest {
+    fn has_data(&self) -> bool {
+        !(self.pieces.is_empty() && self.small.is_empty())
+    }
+
+    fn put(&mut self, data: Bytes) {
+        let is_small = data.len() < SMALL;
+        if is_small {
+            self.small.extend_from_slice(&data);
+            if self.small.len() < TOGETHER {
+                return;
+            }
+        }
+        if !self.small.is_empty() {
+            self.pieces.push_back(self.small.split().freeze());
+        }
+        if !is_small {
+            self.pieces.push_back(data);
+        }
+    }
+
+    fn take(&mut self) -> Option<Bytes> {
+        let piece = self.pieces.pop_front();
+        piece.or_else(|| (!self.small.is_empty()).then(|| self.small.split().freeze()))
+    }
 }
 
 impl Default for Mailbox {
@@ -101,14 +156,12 @@ impl Default for Mailbox {
             path: None,
             head: None,
             first: Bytes::new(),
-            pieces: VecDeque::new(),
-            small: BytesMut::new(),
             trailers: None,
             error: None,
             ended: false,
             reader: None,
             writer: None,
-            replaced: None,
+            rest: None,
         }
     }
 }
@@ -134,44 +187,38 @@ impl Mailbox {
         if data.is_empty() {
             return;
         }
-        if self.first.is_empty() && self.pieces.is_empty() && self.small.is_empty() {
+        if self.first.is_empty() && !self.has_more() {
             self.first = data;
-            return;
+        } else {
+            self.rest().put(data);
         }
-        let is_small = data.len() < SMALL;
-        if is_small {
-            self.small.extend_from_slice(&data);
-            if self.small.len() < TOGETHER {
-                return;
-            }
-        }
-        if !self.small.is_empty() {
-            self.pieces.push_back(self.small.split().freeze());
-        }
-        if !is_small {
-            self.pieces.push_back(data);
-        }
+    }
+
+    fn rest(&mut self) -> &mut Rest {
+        self.rest.get_or_insert_default()
+    }
+
+    /// Whether there are pieces after the first.
+    fn has_more(&self) -> bool {
+        self.rest.as_ref().is_some_and(|rest| rest.has_data())
     }
 
     fn take(&mut self) -> Option<Bytes> {
         if !self.first.is_empty() {
             return Some(std::mem::take(&mut self.first));
         }
-        if let Some(piece) = self.pieces.pop_front() {
-            return Some(piece);
-        }
-        (!self.small.is_empty()).then(|| self.small.split().freeze())
+        self.rest.as_mut()?.take()
     }
 
     fn has_data(&self) -> bool {
-        !(self.first.is_empty() && self.pieces.is_empty() && self.small.is_empty())
+        !self.first.is_empty() || self.has_more()
     }
 
     /// The reader cannot have this yet.
     pub(super) fn put_back(&mut self, piece: Bytes) {
         let first = std::mem::replace(&mut self.first, piece);
         if !first.is_empty() {
-            self.pieces.push_front(first);
+            self.rest().pieces.push_front(first);
         }
     }
 
@@ -185,7 +232,7 @@ impl Mailbox {
 
     /// A waker to drop when the lock is free.
     pub(super) fn take_replaced(&mut self) -> Option<Waker> {
-        self.replaced.take()
+        self.rest.as_mut()?.replaced.take()
     }
 
     /// Throws away what has come, and what comes.
@@ -201,15 +248,31 @@ impl Mailbox {
 
     /// Has the task woken when more may be sent, or nothing ever.
     pub(super) fn wait_to_send(&mut self, cx: &Context<'_>) {
-        self.replaced = register(&mut self.writer, cx);
+        let replaced = register(&mut self.writer, cx);
+        self.keep(replaced);
+    }
+
+    /// Has the task woken when there is something to read.
+    fn wait_to_read(&mut self, cx: &Context<'_>) {
+        let replaced = register(&mut self.reader, cx);
+        self.keep(replaced);
+    }
+
+    fn keep(&mut self, replaced: Option<Waker>) {
+        if replaced.is_some() {
+            self.rest().replaced = replaced;
+        }
     }
 
     /// How the answer begins, or what came instead of one.
     pub(super) fn poll_head(&mut self, cx: &Context<'_>) -> Poll<Result<Answer, Status>> {
         if let Some(head) = self.head.take() {
-            let one_piece = self.pieces.is_empty() && self.small.is_empty();
+            let one_piece = !self.has_more();
             return Poll::Ready(Ok(match self.trailers.take() {
-                Some(trailers) if one_piece => Answer::Whole(head, self.take(), trailers),
+                Some(trailers) if one_piece => {
+                    let data = std::mem::take(&mut self.first);
+                    Answer::whole(head, data, trailers)
+                }
                 trailers => {
                     self.trailers = trailers;
                     Answer::Head(head)
@@ -225,7 +288,7 @@ impl Mailbox {
         if self.ended {
             return Poll::Ready(Err(Status::internal("the call ended without an answer")));
         }
-        self.replaced = register(&mut self.reader, cx);
+        self.wait_to_read(cx);
         Poll::Pending
     }
 
@@ -243,13 +306,13 @@ impl Mailbox {
         if self.ended {
             return Poll::Ready(Ok(Taken::End));
         }
-        self.replaced = register(&mut self.reader, cx);
+        self.wait_to_read(cx);
         Poll::Pending
     }
 
     /// Ready when the call has failed: what has come of a message that waits is of no use then.
     pub(super) fn poll_failed(&mut self, cx: &Context<'_>) -> Poll<Status> {
-        self.replaced = register(&mut self.reader, cx);
+        self.wait_to_read(cx);
         self.error.take().map_or(Poll::Pending, |error| Poll::Ready(*error))
     }
 
@@ -329,11 +392,13 @@ mod tests {
             sent.extend_from_slice(&piece);
             mailbox.fill(data(piece), false).wake();
         }
-        let (kept, small) = (kept.load(Ordering::Relaxed), mailbox.small.capacity());
+        let (kept, small) = (kept.load(Ordering::Relaxed), mailbox.rest().small.capacity());
         assert_eq!(kept, 8 * 2 * SMALL, "only large ones are kept as they came");
-        assert!(mailbox.pieces.len() < 32, "{} pieces", mailbox.pieces.len());
+        let in_order = &mailbox.rest().pieces;
+        assert!(in_order.len() < 32, "{} pieces", in_order.len());
+        let in_order = in_order.iter().map(Bytes::len).sum::<usize>();
         // The small ones, put together.
-        let pieces = mailbox.first.len() + mailbox.pieces.iter().map(Bytes::len).sum::<usize>();
+        let pieces = mailbox.first.len() + in_order;
         let own = pieces - kept;
         assert!(own + small + kept <= 2 * total, "{own}, {small} and {kept} for {total}");
         let mut got = Vec::new();

@@ -618,6 +618,7 @@ impl<D: Dispatch> Service<D> {
     }
 
     /// Polls a call here if that is wise, else in a task.
+    #[inline(always)]
     fn run(self: &Arc<Self>, mut call: Task<D>, inline: bool, reader: Reader<'_>) {
         if inline && self.poll_inline(&mut call, reader) {
             return;

@@ -27,6 +27,7 @@ use crate::Channel;
 use crate::channel::Connection;
 use crate::http_calls;
 use crate::link::caller::Begun;
+use crate::link::mailbox::Whole;
 use crate::link::sender::Source;
 use crate::telemetry;
 use crate::wire;
@@ -117,15 +118,23 @@ where
         M: Message + Send + Sync + 'static,
         R: Message + Default + Send + Sync + 'static,
     {
-        let request = match &self.native {
-            Some(channel) if is_plain(&request) => match channel.ring() {
-                None => request,
-                Some(ring) => match call(&ring, method, request, self.settings).await {
-                    Ok(answer) => return answer,
-                    Err(back) => back,
-                },
+        let ring = self.native.as_ref().filter(|_| is_plain(&request)).and_then(Channel::ring);
+        let request = match ring {
+            None => request,
+            Some(ring) => match begin(&ring, method, request, self.settings).await {
+                Err(back) => back,
+                Ok((begun, told)) => {
+                    let most = self.settings.decoded;
+                    let answer = match begun.map(|begun| sole_answer(begun, most)) {
+                        Ok(Ok(answer)) => answer,
+                        // Kept apart, so that other calls have no room for it.
+                        Ok(Err(begun)) => Box::pin(other_answer(begun, most)).await,
+                        Err(status) => Err(status),
+                    };
+                    told.end(answer.as_ref().map(|(_, received)| *received));
+                    return answer.map(|(answer, _)| answer);
+                }
             },
-            _ => request,
         };
         self.ordinary_call(method, request).await
     }
@@ -213,107 +222,125 @@ fn is_plain<M>(request: &tonic::Request<M>) -> bool {
             || wire::NOT_SENT.iter().chain(&TONICS).all(|name| !metadata.contains_key(*name)))
 }
 
-/// A call over a ring; the request comes back when its link takes no more.
-async fn call<M, R>(
+/// Who is told of a call.
+struct Told {
+    call: Option<Arc<telemetry::Call>>,
+    /// Bytes of the request, if it has gone out.
+    sent: Option<usize>,
+}
+
+impl Told {
+    /// Polls a part of the call, within its span if it has one.
+    #[inline]
+    fn guarded<T>(&self, part: impl FnOnce() -> T) -> T {
+        match &self.call {
+            None => part(),
+            Some(call) => call.guarded(part),
+        }
+    }
+
+    /// The call has ended with so many bytes.
+    #[inline]
+    fn end(&self, received: Result<usize, &Status>) {
+        match (&self.call, self.sent) {
+            (None, _) => {}
+            (Some(call), Some(sent)) => call.exchanged(sent, received.map_err(Status::code)),
+            (Some(call), None) => call.end(received.map_or_else(Status::code, |_| Code::Ok)),
+        }
+    }
+}
+
+/// Begins a call over a ring, up to where its answer begins; the request comes back when its link takes no
+/// more.
+async fn begin<M>(
     ring: &Connection,
     method: &'static Method,
     request: tonic::Request<M>,
     settings: Settings,
-) -> Result<Result<tonic::Response<R>, Status>, tonic::Request<M>>
+) -> Result<(Result<Begun, Status>, Told), tonic::Request<M>>
 where
     M: Message + Send + Sync + 'static,
-    R: Message + Default + Send + Sync + 'static,
 {
     let Some(link) = ring.link() else { return Err(request) };
-    let call = telemetry::call_of(method.path);
-    if let Some(call) = &call {
+    let mut told = Told { call: telemetry::call_of(method.path), sent: None };
+    if let Some(call) = &told.call {
         ring.route().tell(call);
     }
-    let failed = |status: Status| {
-        if let Some(call) = &call {
-            call.end(status.code());
+    let (metadata, message) = match request.metadata().is_empty() {
+        true => (None, request.into_inner()),
+        false => {
+            let (metadata, _none, message) = request.into_parts();
+            (Some(Box::new(metadata.into_headers())), message)
         }
-        Ok(Err(status))
     };
-    let (metadata, mut extensions, message) = request.into_parts();
-    let metadata = metadata.into_headers();
-    let timeout = if metadata.is_empty() { None } else { wire::parse_timeout(&metadata) };
+    let timeout = metadata.as_ref().and_then(|metadata| wire::parse_timeout(metadata));
     let message = match Outgoing::new(message, settings.encoded) {
         Ok(message) => message,
-        Err(status) => return failed(status),
+        Err(status) => return Ok((Err(status), told)),
     };
-    let sent = message.len();
+    let sent = Some(message.len());
     let mut request = Request { method, number: None, metadata, timeout, message };
     let begun = match link.call_plain(method.place(), &mut request) {
-        Err(status) => return failed(status),
-        Ok(Some(mut reply)) => poll_fn(|cx| guarded(&call, || reply.poll(cx))).await,
+        Err(status) => Err(status),
+        Ok(Some(mut reply)) => {
+            told.sent = sent;
+            poll_fn(|cx| told.guarded(|| reply.poll(cx))).await
+        }
         Ok(None) => match link.open(timeout, None) {
             Ok(Some(open)) => {
+                told.sent = sent;
                 request.number = open.number(method.place(), method.path);
                 let mut answer = open.send(request);
-                poll_fn(|cx| guarded(&call, || answer.poll(cx))).await
+                poll_fn(|cx| told.guarded(|| answer.poll(cx))).await
             }
-            Ok(None) => {
-                // Its span and its metrics go on there.
-                if let Some(call) = call {
-                    extensions.insert(telemetry::Underway(call));
-                }
-                let Request { metadata, message, .. } = request;
-                let metadata = MetadataMap::from_headers(metadata);
-                let message = message.into_inner();
-                return Err(tonic::Request::from_parts(metadata, extensions, message));
-            }
-            Err(status) => return failed(status),
+            Ok(None) => return Err(request.back(told.call)),
+            Err(status) => Err(status),
         },
     };
-    let answer = match begun {
-        Ok(begun) => answered(begun, settings.decoded).await,
-        Err(status) => Err(status),
-    };
-    if let Some(call) = &call {
-        let received = answer.as_ref().map(|(_, received)| *received);
-        call.exchanged(sent, received.map_err(Status::code));
-    }
-    Ok(answer.map(|(answer, _)| answer))
+    Ok((begun, told))
 }
 
-/// Polls a part of a call, within its span if it has one.
+/// An answer that is one good message in one record, and how many bytes it had; its metadata is what the
+/// service has set. Another one comes back.
 #[inline]
-fn guarded<T>(call: &Option<Arc<telemetry::Call>>, part: impl FnOnce() -> T) -> T {
-    match call {
-        None => part(),
-        Some(call) => call.guarded(part),
-    }
-}
-
-/// The answer, and how many bytes it had. Its metadata is what the service has set.
-async fn answered<R: Message + Default + 'static>(
+fn sole_answer<R: Message + Default>(
     begun: Begun,
     most: Option<usize>,
-) -> Result<(tonic::Response<R>, usize), Status> {
-    let (head, data, trailers) = match begun {
-        Begun::Whole(head, Some(data), trailers)
-            if trailers.code == 0 && message::is_sole(&data) =>
-        {
-            (head, data, trailers)
+) -> Result<Result<(tonic::Response<R>, usize), Status>, Begun> {
+    let (data, metadata) = match begun {
+        Begun::Plain(data) if message::is_sole(&data) => (data, None),
+        Begun::Whole(whole) if is_sole(&whole) => {
+            let Whole { head, data, trailers } = *whole;
+            (data.unwrap_or_default(), Some((head, trailers.metadata)))
         }
-        begun => return ordinary_answer(http_calls::caller::response(begun), most).await,
+        begun => return Err(begun),
     };
     let received = data.len();
-    let message = message::decode(data, most)?;
-    let mut headers = wire::own_headers(None, &head.get());
-    if !trailers.metadata.get().is_empty() {
-        headers.extend(wire::own_headers(None, &trailers.metadata.get()));
+    let message = match message::decode(data, most) {
+        Ok(message) => message,
+        Err(status) => return Ok(Err(status)),
+    };
+    let mut response = tonic::Response::new(message);
+    if let Some((head, trailers)) = metadata {
+        let mut headers = wire::own_headers(None, &head.get());
+        if !trailers.get().is_empty() {
+            headers.extend(wire::own_headers(None, &trailers.get()));
+        }
+        *response.metadata_mut() = MetadataMap::from_headers(headers);
     }
-    let metadata = MetadataMap::from_headers(headers);
-    Ok((tonic::Response::from_parts(metadata, message, http::Extensions::new()), received))
+    Ok(Ok((response, received)))
+}
+
+fn is_sole(whole: &Whole) -> bool {
+    whole.trailers.code == 0 && whole.data.as_ref().is_some_and(message::is_sole)
 }
 
 /// An answer that is not one good message in one record, as tonic takes one.
-async fn ordinary_answer<R: Message + Default + 'static>(
-    response: http::Response<Body>,
+async fn other_answer<R: Message + Default + 'static>(
+    begun: Begun,
     most: Option<usize>,
 ) -> Result<(tonic::Response<R>, usize), Status> {
+    let response = http_calls::caller::response(begun);
     if let Some(encoding) = response.headers().get("grpc-encoding").filter(|e| *e != "identity") {
         let text = String::from_utf8_lossy(encoding.as_bytes());
         let text = format!("Content is compressed with `{text}` which isn't supported");
@@ -353,15 +380,31 @@ fn merge(metadata: &mut MetadataMap, more: MetadataMap) {
 struct Request<M> {
     method: &'static Method,
     number: Option<u16>,
-    metadata: HeaderMap,
+    metadata: Option<Box<HeaderMap>>,
     timeout: Option<Duration>,
     message: Outgoing<M>,
+}
+
+impl<M: Message> Request<M> {
+    /// As it was, with the call that goes on elsewhere.
+    #[cold]
+    fn back(self, call: Option<Arc<telemetry::Call>>) -> tonic::Request<M> {
+        let mut request = tonic::Request::new(self.message.into_inner());
+        if let Some(metadata) = self.metadata {
+            *request.metadata_mut() = MetadataMap::from_headers(*metadata);
+        }
+        if let Some(call) = call {
+            // Its span and its metrics go on there.
+            request.extensions_mut().insert(telemetry::Underway(call));
+        }
+        request
+    }
 }
 
 impl<M: Message> Source for Request<M> {
     #[inline]
     fn is_plain(&self) -> bool {
-        self.metadata.is_empty() && self.timeout.is_none()
+        self.metadata.is_none()
     }
 
     fn method(&self) -> Option<&str> {
@@ -371,18 +414,18 @@ impl<M: Message> Source for Request<M> {
     fn write_head(&self, block: &mut Vec<u8>) -> Result<(), Status> {
         let path = MethodName::Path(self.method.path);
         let name = self.number.map_or(path, MethodName::Number);
-        if self.metadata.is_empty() {
+        let Some(metadata) = &self.metadata else {
             let head = |out: &mut Vec<u8>| RequestHead::write(out, self.timeout, name, 0);
             return match frame::write_block(block, head) {
                 Some(_len) => Ok(()),
                 None => Err(Status::internal("a path that is too long")),
             };
-        }
-        wire::write_request_head(block, name, &self.metadata, self.timeout)
+        };
+        wire::write_request_head(block, name, metadata, self.timeout)
     }
 
     fn head_sent(&mut self) {
-        self.metadata = HeaderMap::new();
+        self.metadata = None;
     }
 
     fn poll_data(&mut self, _cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Status>>> {

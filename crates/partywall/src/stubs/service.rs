@@ -147,7 +147,8 @@ impl Slot {
 pub(crate) struct Call {
     /// One message; it counts against its caller's bounds until it is decoded.
     pub(crate) data: Whole,
-    pub(crate) headers: HeaderMap,
+    /// Its metadata, if it has some.
+    pub(crate) headers: Option<Box<HeaderMap>>,
     pub(crate) peer: Peer,
     pub(crate) deadline: Option<Instant>,
 }
@@ -163,7 +164,10 @@ impl Call {
         if let Some(at) = self.deadline {
             extensions.insert(Deadline(at));
         }
-        let metadata = MetadataMap::from_headers(self.headers);
+        let metadata = match self.headers {
+            Some(headers) => MetadataMap::from_headers(*headers),
+            None => MetadataMap::new(),
+        };
         Ok(tonic::Request::from_parts(metadata, extensions, message))
     }
 }
@@ -334,7 +338,7 @@ mod tests {
         };
         let entry = entry("/a.B/C", Settings::default(), echo);
         let data = Whole::of(Bytes::from_static(b"\0\0\0\0\x02\x08\x01"));
-        let (headers, peer) = (HeaderMap::new(), crate::fuzz::stranger());
+        let (headers, peer) = (None, crate::fuzz::stranger());
         // This is the reader of a link, which goes on for others.
         let mut answering = entry.begin(Call { data, headers, peer, deadline: None });
         let polled = std::panic::AssertUnwindSafe(|| {
