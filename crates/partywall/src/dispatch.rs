@@ -80,6 +80,10 @@ impl Services {
     pub(crate) fn new(service: impl HttpService, limits: Limits) -> Self {
         let routes = (&service as &dyn Any).downcast_ref::<Routes>();
         let bare = routes.filter(|_| limits.are_none()).cloned();
+        if let Some(routes) = &bare {
+            let one: Arc<dyn HttpDispatch> = Arc::new(routes.clone());
+            return Self { one: Arc::new(move || Arc::clone(&one)), bare };
+        }
         let first = Stacked::new(service);
         Self { one: Arc::new(move || limits.around(first.copy())), bare }
     }
@@ -111,7 +115,7 @@ impl<S: Clone> Stacked<S> {
 impl<S: HttpService> HttpDispatch for Stacked<S> {
     fn call(&self, request: http::Request<Body>) -> Answer {
         let service = self.copy();
-        let handle = |request| -> Answer {
+        told(request, |request| {
             let answer = service.oneshot(request);
             Box::pin(async move {
                 match answer.await {
@@ -119,11 +123,25 @@ impl<S: HttpService> HttpDispatch for Stacked<S> {
                     Err(error) => status_of(error.into()).into_http(),
                 }
             })
-        };
-        match telemetry::server(&request) {
-            None => handle(request),
-            Some(call) => Box::pin(telemetry::serve(call, request, handle)),
-        }
+        })
+    }
+}
+
+/// Nothing is around them, so none of the above is needed.
+impl HttpDispatch for Routes {
+    fn call(&self, request: http::Request<Body>) -> Answer {
+        told(request, |request| self.answer(request))
+    }
+}
+
+/// Has a request handled, and tells of it where somebody listens.
+fn told(
+    request: http::Request<Body>,
+    handle: impl FnOnce(http::Request<Body>) -> Answer,
+) -> Answer {
+    match telemetry::server(&request) {
+        None => handle(request),
+        Some(call) => Box::pin(telemetry::serve(call, request, handle)),
     }
 }
 

@@ -139,7 +139,7 @@ pub use partywall_shm::address::AddressError;
 pub use partywall_shm::link::LinkError;
 pub use partywall_shm::listen::ListenError;
 pub use peer::{Deadline, Peer, security_of};
-pub use server::{Addresses, Bound, GrpcServer, Router, Routes, Server, Serving};
+pub use server::{Addresses, Bound, GrpcServer, Router, Routes, RoutesFuture, Server, Serving};
 pub use target::{Target, TargetError};
 pub use telemetry::record_metrics;
 

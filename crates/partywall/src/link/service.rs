@@ -282,7 +282,9 @@ impl<M> Rights<M> {
             Called::Path(path) => path,
             Called::Number(number) => {
                 let method = &self.numbered[usize::from(number)];
-                self.last = Some(Arc::clone(method));
+                if !self.last.as_ref().is_some_and(|last| Arc::ptr_eq(last, method)) {
+                    self.last = Some(Arc::clone(method));
+                }
                 return (Arc::clone(method), peer);
             }
         };

@@ -1,6 +1,6 @@
 //! Which service a path belongs to.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::fmt;
 use std::future::Future;
@@ -8,14 +8,13 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use crate::dispatch::Answer;
 use crate::stubs::Slot;
 use bytes::Bytes;
 use tonic::Status;
 use tonic::body::Body;
 use tonic::server::NamedService;
 use tower::{Service, ServiceExt};
-
-type Answer = Pin<Box<dyn Future<Output = Result<http::Response<Body>, Infallible>> + Send>>;
 
 /// A service at its name.
 #[derive(Clone)]
@@ -73,7 +72,7 @@ impl<S> GrpcServer for S where
 /// ```
 #[derive(Clone, Default)]
 pub struct Routes {
-    services: Arc<HashMap<&'static str, Mounted>>,
+    services: Arc<BTreeMap<&'static str, Mounted>>,
     others: Option<tonic::service::Routes>,
 }
 
@@ -96,19 +95,19 @@ impl Routes {
         let call = Arc::new(move |request| -> Answer {
             let answer = service.clone().oneshot(request);
             Box::pin(async move {
-                let response = answer.await?;
+                let Ok(response) = answer.await;
                 // A tonic service's own response passes through unwrapped.
                 let mut response = Some(response);
                 let own = (&mut response as &mut dyn std::any::Any)
                     .downcast_mut::<Option<http::Response<Body>>>()
                     .and_then(Option::take);
-                Ok(match (own, response) {
+                match (own, response) {
                     (Some(own), _) => own,
                     (None, Some(other)) => {
                         axum::response::IntoResponse::into_response(other).map(Body::new)
                     }
                     (None, None) => unreachable!("taken only by the first arm"),
-                })
+                }
             })
         });
         let mounted = Mounted { call, table: Arc::new(Slot::of::<S>()) };
@@ -125,6 +124,42 @@ impl Routes {
         let (name, _method) = path.strip_prefix('/')?.split_once('/')?;
         self.services.get(name)
     }
+
+    /// Answers a request by the service of its path.
+    pub(crate) fn answer(&self, request: http::Request<Body>) -> Answer {
+        let path = request.uri().path();
+        match (self.mounted(path), &self.others) {
+            (Some(service), _) => (service.call)(request),
+            (None, Some(others)) => {
+                let answer = others.clone().oneshot(request);
+                Box::pin(async move {
+                    let Ok(response) = answer.await;
+                    response
+                })
+            }
+            (None, None) => {
+                let status = Status::unimplemented(format!("no service has the path {path}"));
+                Box::pin(std::future::ready(status.into_http()))
+            }
+        }
+    }
+}
+
+/// An answer of [`Routes`].
+pub struct RoutesFuture(Answer);
+
+impl fmt::Debug for RoutesFuture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("RoutesFuture")
+    }
+}
+
+impl Future for RoutesFuture {
+    type Output = Result<http::Response<Body>, Infallible>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.0.as_mut().poll(cx).map(Ok)
+    }
 }
 
 impl<B> Service<http::Request<B>> for Routes
@@ -134,23 +169,14 @@ where
 {
     type Response = http::Response<Body>;
     type Error = Infallible;
-    type Future = Answer;
+    type Future = RoutesFuture;
 
     fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: http::Request<B>) -> Answer {
+    fn call(&mut self, request: http::Request<B>) -> RoutesFuture {
         // tonic's own body stays as it is.
-        let request = request.map(Body::new);
-        let path = request.uri().path();
-        match (self.mounted(path), &self.others) {
-            (Some(service), _) => (service.call)(request),
-            (None, Some(others)) => Box::pin(others.clone().oneshot(request)),
-            (None, None) => {
-                let status = Status::unimplemented(format!("no service has the path {path}"));
-                Box::pin(std::future::ready(Ok(status.into_http())))
-            }
-        }
+        RoutesFuture(self.answer(request.map(Body::new)))
     }
 }
