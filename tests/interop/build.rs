@@ -1,6 +1,8 @@
-//! Compiles the `grpc.testing` package without a protoc binary.
+//! Compiles the `grpc.testing` package without a protoc binary: messages once, and its services by both
+//! generators.
 
 use std::error::Error;
+use std::path::PathBuf;
 
 const ROOT: &str = "proto";
 const FILES: [&str; 3] =
@@ -14,6 +16,12 @@ fn main() -> Result<(), Box<dyn Error>> {
         .bytes(".")
         .build_client(true)
         .build_server(true)
+        .compile_fds(compiler.file_descriptor_set())?;
+    let native = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets it")).join("native");
+    std::fs::create_dir_all(&native)?;
+    partywall_build::configure()
+        .extern_path(".grpc.testing", "crate::proto")
+        .out_dir(native)
         .compile_fds(compiler.file_descriptor_set())?;
     Ok(())
 }

@@ -7,7 +7,8 @@
 //! caller    client::Grpc: is the client's channel a partywall::Channel, with a ring?
 //!             no:  tonic's own way
 //!             yes: prost encodes into the reserved record; the answer is decoded from its one copy
-//! service   http_calls: is the service of the path one that was generated, and has it offered its table?
+//! service   http_calls: is the service of the path one that was generated, has it offered its table, and has
+//!           the whole request come in one record?
 //!             no:  the request goes to the service as HTTP has it, with the offer in its extensions
 //!             yes: decoded from its one copy, handled, encoded into the reserved record
 //! ```

@@ -4,10 +4,31 @@
 //! reports, and this crate's own, which look at deadlines, cancellation, limits and order. The
 //! cases need a server with [`EchoHeaders`](crate::service::EchoHeaders) whose
 //! [`Handle`](crate::service::Handle) is in the same process.
+//!
+//! # Which way unary calls go
+//!
+//! By tonic's stubs ([`Stubs::Tonics`]) each is a message of HTTP. By those of partywall-build
+//! ([`Stubs::Native`]) on a `partywall::Channel` over a ring, unary calls are native at the caller, and at a
+//! service that is mounted by itself ([`native`](crate::service::native())) natively handled as well:
+//!
+//! | cases | caller | service |
+//! | --- | --- | --- |
+//! | [`bare`]: those of gRPC but for `custom_metadata`, and the [`timeouts()`] | native | native |
+//! | of these, requests that do not fit a record: `large_unary`, `default_limit_on_requests`, the soaks | native | ordinary |
+//! | of these, compression, which a [`Tap`] looks at, with long requests | ordinary | ordinary |
+//! | `compression_not_accepted`, which a [`Tap`] looks at as well | ordinary | native |
+//! | [`layered`]: those that need a layer around the service | native | ordinary |
+//! | of these, `custom_metadata`, which a [`Tap`] looks at, and heads that a case has made itself | ordinary | ordinary |
+//!
+//! The first call to a service is ordinary there, and so is one to a method that it has not. Streams, and
+//! calls on any other route, are ordinary at both ends. Both ends count ([`Env::counts`],
+//! [`Handle::counts`](crate::service::Handle::counts), [`Counts::of`](crate::Counts::of)), and the tests
+//! hold them to [`BARE_ANSWERED`] and [`BARE_ORDINARY`].
 
 mod basic;
 mod cancel;
 mod check;
+mod client;
 mod compression;
 mod env;
 mod heads;
@@ -29,7 +50,9 @@ use tonic::client::GrpcService;
 use crate::{BoxError, BoxFuture};
 
 pub use self::check::Failure;
+pub use self::client::Stubs;
 pub use self::env::Env;
+use self::limits::{CHANNELS, RPCS};
 pub use self::tap::{CallLog, Tap};
 
 /// The longest that a case may take: in the emulated machine of `cargo xtask vm-test` everything takes
@@ -231,6 +254,39 @@ pub fn of_servers<T: Transport>() -> Vec<Case<T>> {
         }
     }
 }
+
+/// The one of gRPC's cases that needs a layer around the service.
+const ECHOED: &str = "custom_metadata";
+
+/// The cases for a service by itself, whose calls can be native at both ends.
+pub fn bare<T: Transport>() -> Vec<Case<T>> {
+    let own = all().into_iter().filter(|case| case.name != ECHOED);
+    own.chain(timeouts()).collect()
+}
+
+/// The cases for a service inside layers, of which no call is native at the service: all that are not
+/// [`bare`].
+pub fn layered<T: Transport>() -> Vec<Case<T>> {
+    find(ECHOED).into_iter().chain(of_clients()).chain(of_servers()).collect()
+}
+
+/// Unary calls of the [`bare`] cases that are answered with a message, but for those that a [`Tap`] looks
+/// at.
+pub const BARE_ANSWERED: u64 = 370;
+
+/// The same of the [`layered`] cases: those that come after calls which fail.
+pub const LAYERED_ANSWERED: u64 = 8;
+
+/// Requests of the [`bare`] cases that are ordinary where handlers of a service by itself see them: the first
+/// of all, and those that are compressed, whose answers may be, or that do not fit a record.
+pub const BARE_ORDINARY: u64 = 1 + COMPRESSION_REQUESTS + LONG_REQUESTS;
+
+/// Four of each case of unary compression, but two where the service compresses: long ones, all of them.
+const COMPRESSION_REQUESTS: u64 = 2 * (4 + 2);
+
+/// Two of `large_unary`, one of `default_limit_on_requests` (the other is refused before its handler), and
+/// those of both soaks.
+const LONG_REQUESTS: u64 = 2 + 1 + RPCS + CHANNELS;
 
 /// Runs the cases one after the other, says how each went, and returns all that did not hold.
 pub async fn run<T: Transport>(link: &str, cases: Vec<Case<T>>, env: &Env<T>) -> Vec<CaseError> {

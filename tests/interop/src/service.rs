@@ -8,6 +8,7 @@
 mod echo;
 mod flags;
 mod handle;
+mod native;
 mod probe;
 mod producer;
 
@@ -33,8 +34,9 @@ use crate::proto::{
 pub use self::echo::{EchoHeaders, Echoed};
 pub use self::flags::{Flagged, RequestFlags};
 pub use self::handle::{CallState, End, Handle};
+pub use self::native::native;
 pub(crate) use self::probe::state;
-pub use self::probe::{DEADLINE, FindDeadline, PROBE, Probed, SEEN};
+pub use self::probe::{DEADLINE, FindDeadline, PROBE, Probe, Probed, SEEN};
 
 /// Request header that comes back as initial metadata.
 pub const ECHO_INITIAL: &str = "x-grpc-test-echo-initial";
@@ -73,7 +75,7 @@ pub fn mounted(handle: Handle) -> Mounted {
 
 /// As [`mounted`], and answers to [`PROBE`]; `deadline` finds the deadline that the transport tells.
 pub fn probed(handle: Handle, deadline: FindDeadline) -> Probed<Mounted> {
-    Probed::new(mounted(handle.clone()), handle, deadline)
+    Probed::new(mounted(handle.clone()), Probe::new(handle, deadline))
 }
 
 /// The handlers.

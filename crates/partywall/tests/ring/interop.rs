@@ -1,13 +1,18 @@
 //! One meaning on every route: gRPC's interoperability cases, deadlines of calls of every shape, and
-//! what HTTP shows of a call, with one test body over every route there is. Domains run the same in
+//! what HTTP shows of a call, with one test body over every route there is: by tonic's stubs, and by those of
+//! partywall-build, whose unary calls have to be native where they can be. Domains run the same in
 //! `tests/system`.
 
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::time::Instant;
 
 use partywall::{Channel, Deadline, Endpoint, Route, Routes, Server};
-use partywall_interop::cases::{self, Env, Transport, run};
-use partywall_interop::service::{Handle, Mounted, Probed, probed};
+use partywall_interop::Counts;
+use partywall_interop::cases::{
+    self, BARE_ANSWERED, BARE_ORDINARY, Case, Env, LAYERED_ANSWERED, Stubs, Transport, run,
+};
+use partywall_interop::service::{Handle, Mounted, Probed, native, probed};
 use tonic::transport::server::TcpIncoming;
 
 use super::setup::{Host, Serve};
@@ -43,9 +48,52 @@ async fn hold<T: Transport>(link: &str, ends: Ends, env: Env<T>) {
     if ends.server {
         cases.extend(cases::of_servers());
     }
-    let failed = run(link, cases, &env).await;
+    all_hold(link, cases, &env).await;
+    assert_eq!(env.counts().native, 0, "by tonic's stubs");
+}
+
+async fn all_hold<T: Transport>(link: &str, cases: Vec<Case<T>>, env: &Env<T>) {
+    let failed = run(link, cases, env).await;
     let texts: Vec<_> = failed.iter().map(ToString::to_string).collect();
     assert!(texts.is_empty(), "{}", texts.join("\n"));
+}
+
+/// Runs the cases for a service by itself, by native stubs, and counts its unary calls at the caller.
+async fn bare<T: Transport>(link: &str, env: Env<T>) -> Counts {
+    let (env, cases) = (env.by(Stubs::Native), cases::bare());
+    assert_eq!(cases.len(), 47 + 16);
+    all_hold(link, cases, &env).await;
+    env.counts()
+}
+
+/// Runs the cases for a service inside layers, by native stubs, and counts its unary calls at the caller.
+async fn layered<T: Transport>(link: &str, env: Env<T>) -> Counts {
+    let (env, cases) = (env.by(Stubs::Native).names_itself("partywall/1"), cases::layered());
+    assert_eq!(cases.len(), 1 + 19);
+    all_hold(link, cases, &env).await;
+    env.counts()
+}
+
+/// A caller's end took all unary calls of [`cases::bare`] natively.
+fn all_native(caller: Counts) {
+    assert_eq!(caller, Counts { native: BARE_ANSWERED, ordinary: 0 });
+}
+
+/// A service's end took all natively but for so many.
+fn native_but_for(ordinary: u64, service: Counts) {
+    assert!(service.native >= BARE_ANSWERED - ordinary, "{service:?}");
+    assert_eq!(service.ordinary, ordinary, "{service:?}");
+}
+
+type Connecting = Pin<Box<dyn Future<Output = Result<Channel, partywall::Error>> + Send>>;
+
+/// A way to open more channels.
+fn again(host: &Host) -> impl Fn() -> Connecting + Send + Sync + 'static {
+    let socket = host.socket.clone();
+    move || {
+        let endpoint = Endpoint::new("partywall:///test").map(|e| e.coordinator(&socket));
+        Box::pin(async move { endpoint?.connect().await })
+    }
 }
 
 async fn over_the_ring(link: &str) {
@@ -54,13 +102,38 @@ async fn over_the_ring(link: &str) {
     let running = host.serve(Routes::default().add_service(service(handle.clone()))).await;
     let channel = host.connect().await;
     assert!(matches!(channel.route(), Some(Route::Ring { .. })));
-    let socket = host.socket.clone();
-    let connect = move || {
-        let endpoint = Endpoint::new("partywall:///test").map(|e| e.coordinator(&socket));
-        async move { endpoint?.connect().await }
-    };
-    hold(link, OURS, Env::new(channel, handle, connect)).await;
+    hold(link, OURS, Env::new(channel, handle, again(&host))).await;
     running.stop().await.unwrap();
+}
+
+async fn natively_over_the_ring(link: &str) {
+    let (host, handle) = (Host::open(), Handle::default());
+    let running = host.serve(Routes::default().add_service(native(handle.clone()))).await;
+    let env = Env::new(host.connect().await, handle.clone(), again(&host));
+    all_native(bare(link, env.clone()).await);
+    native_but_for(BARE_ORDINARY, handle.counts());
+    let socket = host.socket.clone();
+    let links = tokio::task::spawn_blocking(move || partywall::operator::links(Some(&socket)));
+    // One request is too long for any handler.
+    native_but_for(BARE_ORDINARY + 1, Counts::of(&links.await.unwrap().unwrap()));
+    drop(env);
+    running.stop().await.unwrap();
+
+    let (host, handle) = (Host::open(), Handle::default());
+    let running = host.serve(Routes::default().add_service(service(handle.clone()))).await;
+    let env = Env::new(host.connect().await, handle, again(&host));
+    assert_eq!(layered(link, env).await, Counts { native: LAYERED_ANSWERED, ordinary: 0 });
+    running.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_case_by_native_stubs_over_the_ring_multi_thread() {
+    natively_over_the_ring("natively, ring, two threads").await;
+}
+
+#[tokio::test]
+async fn every_case_by_native_stubs_over_the_ring_current_thread() {
+    natively_over_the_ring("natively, ring, one thread").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -87,21 +160,51 @@ async fn every_case_over_the_ring_in_one_process() {
     hold("in process", OURS, Env::new(channel, handle, connect)).await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_case_by_native_stubs_in_one_process() {
+    let (link, handle) = ("natively, in process", Handle::default());
+    let again = {
+        let handle = handle.clone();
+        move || {
+            let router = Server::builder().add_service(native(handle.clone()));
+            std::future::ready(router.in_process())
+        }
+    };
+    let env = Env::new(again().await.unwrap(), handle.clone(), again);
+    all_native(bare(link, env).await);
+    native_but_for(BARE_ORDINARY, handle.counts());
+
+    let handle = Handle::default();
+    let again = {
+        let handle = handle.clone();
+        move || {
+            let router = Server::builder().add_service(service(handle.clone()));
+            std::future::ready(router.in_process())
+        }
+    };
+    let env = Env::new(again().await.unwrap(), handle, again);
+    assert_eq!(layered(link, env).await, Counts { native: LAYERED_ANSWERED, ordinary: 0 });
+}
+
 /// Serves at `listen` beside the ring, and calls there.
 async fn over_http2(link: &str, listen: &str) {
     let host = Host::open();
     let handle = Handle::default();
     let routes = Routes::default().add_service(service(handle.clone()));
     let running = host.serve_at(&format!("test,{listen}"), routes).await;
-    let target = listen.to_owned();
-    let connect = move || {
-        let endpoint = Endpoint::new(target.as_str()).map(|e| e.wait_for_ready(true));
-        async move { endpoint?.connect().await }
-    };
+    let connect = at_address(listen.to_owned());
     let channel = connect().await.unwrap();
     assert!(matches!(channel.route(), Some(Route::Http2 { .. })));
     hold(link, OURS, Env::new(channel, handle, connect)).await;
     running.stop().await.unwrap();
+}
+
+/// A way to open channels to an address.
+fn at_address(target: String) -> impl Fn() -> Connecting + Send + Sync + 'static {
+    move || {
+        let endpoint = Endpoint::new(target.as_str()).map(|e| e.wait_for_ready(true));
+        Box::pin(async move { endpoint?.connect().await })
+    }
 }
 
 /// A port that was free a moment ago.
@@ -114,6 +217,28 @@ async fn every_case_over_http2() {
     let dir = tempfile::tempdir().unwrap();
     let target = format!("unix:{}", dir.path().join("h2.sock").display());
     over_http2("unix", &target).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_case_by_native_stubs_over_http2() {
+    let (link, dir) = ("natively, unix", tempfile::tempdir().unwrap());
+    let target = format!("unix:{}", dir.path().join("h2.sock").display());
+    let (host, handle) = (Host::open(), Handle::default());
+    let routes = Routes::default().add_service(native(handle.clone()));
+    let running = host.serve_at(&format!("test,{target}"), routes).await;
+    let again = at_address(target.clone());
+    let env = Env::new(again().await.unwrap(), handle.clone(), again);
+    assert_eq!(bare(link, env).await, Counts { native: 0, ordinary: BARE_ANSWERED });
+    assert_eq!(handle.counts().native, 0);
+    running.stop().await.unwrap();
+
+    let (host, handle) = (Host::open(), Handle::default());
+    let routes = Routes::default().add_service(service(handle.clone()));
+    let running = host.serve_at(&format!("test,{target}"), routes).await;
+    let again = at_address(target);
+    let env = Env::new(again().await.unwrap(), handle, again);
+    assert_eq!(layered(link, env).await, Counts { native: 0, ordinary: LAYERED_ANSWERED });
+    running.stop().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

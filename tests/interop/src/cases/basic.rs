@@ -9,7 +9,8 @@ use tonic::{Code, Request};
 use tonic_prost::ProstCodec;
 
 use super::check::{During, Failure, Outcome, body, differs, holds, refused_with, same};
-use super::{Env, Transport};
+use super::{Env, Stubs, Transport};
+use crate::proto::native::unimplemented_service_client as native;
 use crate::proto::unimplemented_service_client::UnimplementedServiceClient;
 use crate::proto::{
     Empty, Payload, ResponseParameters, SimpleRequest, StreamingInputCallRequest,
@@ -157,8 +158,15 @@ pub(super) async fn unimplemented_method<T: Transport>(env: Env<T>) -> Outcome {
 }
 
 pub(super) async fn unimplemented_service<T: Transport>(env: Env<T>) -> Outcome {
-    let mut client = UnimplementedServiceClient::new(env.channel());
-    let result = client.unimplemented_call(Empty {}).await;
+    let channel = env.channel();
+    let result = match env.stubs() {
+        Stubs::Tonics => {
+            UnimplementedServiceClient::new(channel).unimplemented_call(Empty {}).await
+        }
+        Stubs::Native => {
+            native::UnimplementedServiceClient::new(channel).unimplemented_call(Empty {}).await
+        }
+    };
     refused_with("UnimplementedCall", result, Code::Unimplemented).map(drop)
 }
 

@@ -11,7 +11,6 @@ use super::basic::{LARGE_REQUEST, LARGE_RESPONSE, output, parameters, pattern, p
 use super::check::{During, Outcome, body, differs, holds, refused_with, same};
 use super::{Env, Transport};
 use crate::framing::Prefix;
-use crate::proto::test_service_client::TestServiceClient;
 use crate::proto::{
     BoolValue, ResponseParameters, SimpleRequest, StreamingInputCallRequest,
     StreamingOutputCallRequest,
@@ -36,8 +35,8 @@ async fn client_unary<T: Transport>(env: Env<T>, encoding: CompressionEncoding) 
         ..simple(&sent, LARGE_RESPONSE)
     };
     let tap = env.tap();
-    let mut plain = TestServiceClient::new(tap.clone());
-    let mut packed = TestServiceClient::new(tap.clone()).send_compressed(encoding);
+    let mut plain = env.tapped(&tap);
+    let mut packed = env.tapped(&tap).send_compressed(encoding);
 
     // The server must notice a message that is not what it was told to expect.
     let probe = plain.unary_call(ask(true)).await;
@@ -56,7 +55,7 @@ async fn client_unary<T: Transport>(env: Env<T>, encoding: CompressionEncoding) 
 async fn server_unary<T: Transport>(env: Env<T>, encoding: CompressionEncoding) -> Outcome {
     let sent = pattern(LARGE_REQUEST, 4);
     let tap = env.tap();
-    let mut client = TestServiceClient::new(tap.clone()).accept_compressed(encoding);
+    let mut client = env.tapped(&tap).accept_compressed(encoding);
     for compressed in [true, false] {
         let request = SimpleRequest {
             response_compressed: flag(compressed),
@@ -88,8 +87,8 @@ async fn client_streaming<T: Transport>(env: Env<T>, encoding: CompressionEncodi
         }))
     };
     let tap = env.tap();
-    let mut plain = TestServiceClient::new(tap.clone());
-    let mut packed = TestServiceClient::new(tap.clone()).send_compressed(encoding);
+    let mut plain = env.tapped(&tap);
+    let mut packed = env.tapped(&tap).send_compressed(encoding);
 
     let probe = plain.streaming_input_call(requests(true)).await;
     refused_with("uncompressed probe", probe, Code::InvalidArgument)?;
@@ -106,7 +105,7 @@ async fn server_streaming<T: Transport>(env: Env<T>, encoding: CompressionEncodi
     const SIZES: [usize; 2] = [31_415, 92_653];
     let sent = pattern(1_000, 0);
     let tap = env.tap();
-    let mut client = TestServiceClient::new(tap.clone()).accept_compressed(encoding);
+    let mut client = env.tapped(&tap).accept_compressed(encoding);
     for second in [true, false] {
         let request = StreamingOutputCallRequest {
             response_parameters: SIZES
@@ -172,7 +171,7 @@ pub(super) async fn server_compressed_streaming_zstd<T: Transport>(env: Env<T>) 
 pub(super) async fn compression_not_accepted<T: Transport>(env: Env<T>) -> Outcome {
     let sent = Bytes::new();
     let tap = env.tap();
-    let mut client = TestServiceClient::new(tap.clone());
+    let mut client = env.tapped(&tap);
     let request = SimpleRequest { response_compressed: flag(true), ..simple(&sent, 10_000) };
     let response = client.unary_call(request).await.during("UnaryCall")?;
     body("response", response.into_inner().payload, 10_000, &sent)?;

@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tonic::{Code, Request, Status};
 
 use super::check::{Failure, differs};
+use super::client::Client;
 use super::observer::Observer;
-use super::{Tap, Transport};
-use crate::proto::test_service_client::TestServiceClient;
+use super::{Stubs, Tap, Transport};
 use crate::service::{CALL_TAG, Handle};
-use crate::{BoxError, BoxFuture};
+use crate::{BoxError, BoxFuture, Counts, Ways};
 
 type Connect<T> = Arc<dyn Fn() -> BoxFuture<Result<T, BoxError>> + Send + Sync>;
 
@@ -22,6 +22,8 @@ pub struct Env<T> {
     observer: Observer<T>,
     tonic_deadlines: bool,
     user_agent: &'static str,
+    stubs: Stubs,
+    ways: Ways,
 }
 
 impl<T: Transport> Env<T> {
@@ -36,7 +38,7 @@ impl<T: Transport> Env<T> {
         Self::with(channel, Observer::Here(handle), connect)
     }
 
-    /// As [`Env::new`], for a server elsewhere that answers to [`PROBE`](crate::service::PROBE).
+    /// As [`Env::new`], for a server elsewhere that has a [`Probe`](crate::service::Probe) as well.
     pub fn remote<F, Fut, E>(channel: T, connect: F) -> Self
     where
         F: Fn() -> Fut + Send + Sync + 'static,
@@ -57,7 +59,27 @@ impl<T: Transport> Env<T> {
             let connected = connect();
             Box::pin(async move { connected.await.map_err(Into::into) })
         });
-        Self { channel, connect, observer, tonic_deadlines: false, user_agent: "tonic/" }
+        Self {
+            channel,
+            connect,
+            observer,
+            tonic_deadlines: false,
+            user_agent: "tonic/",
+            stubs: Stubs::default(),
+            ways: Ways::default(),
+        }
+    }
+
+    /// Whose stubs the cases call by; tonic's unless set.
+    pub fn by(mut self, stubs: Stubs) -> Self {
+        self.stubs = stubs;
+        self
+    }
+
+    /// Which way the caller's end took unary calls, of those that were answered with a message, and not
+    /// made through a [`Tap`].
+    pub fn counts(&self) -> Counts {
+        self.ways.counts()
     }
 
     /// What the user agent of the client's library has in it; `tonic/` unless set.
@@ -77,8 +99,21 @@ impl<T: Transport> Env<T> {
         self
     }
 
-    pub(super) fn client(&self) -> TestServiceClient<T> {
-        TestServiceClient::new(self.channel.clone())
+    pub(super) fn stubs(&self) -> Stubs {
+        self.stubs
+    }
+
+    pub(super) fn client(&self) -> Client<T> {
+        self.client_of(self.channel.clone())
+    }
+
+    pub(super) fn client_of(&self, channel: T) -> Client<T> {
+        Client::new(self.stubs, channel, self.ways.clone())
+    }
+
+    /// A client whose messages of HTTP are looked at, so that there have to be some.
+    pub(super) fn tapped(&self, tap: &Tap<T>) -> Client<Tap<T>> {
+        Client::new(self.stubs, tap.clone(), Ways::default())
     }
 
     pub(super) fn channel(&self) -> T {

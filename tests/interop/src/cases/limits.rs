@@ -9,8 +9,8 @@ use tonic::{Code, Status};
 
 use super::basic::{LARGE_REQUEST, LARGE_RESPONSE, feed, output, pattern, payload, send, simple};
 use super::check::{During, Outcome, body, differs, holds, refused_with, same};
+use super::client::Client;
 use super::{Env, Transport};
-use crate::proto::test_service_client::TestServiceClient;
 use crate::proto::{Empty, SimpleRequest, SimpleResponse};
 
 /// tonic's limit for messages it decodes, unless told otherwise.
@@ -128,7 +128,12 @@ pub(super) async fn concurrent_streams<T: Transport>(env: Env<T>) -> Outcome {
     Ok(())
 }
 
-async fn soak_once<T: Transport>(mut client: TestServiceClient<T>, n: usize) -> Outcome {
+/// Calls of [`rpc_soak`].
+pub(super) const RPCS: u64 = 100;
+/// Calls of [`channel_soak`], each on a channel of its own.
+pub(super) const CHANNELS: u64 = 50;
+
+async fn soak_once<T: Transport>(mut client: Client<T>, n: usize) -> Outcome {
     let sent = pattern(LARGE_REQUEST, n);
     let start = Instant::now();
     let response = client.unary_call(simple(&sent, LARGE_RESPONSE)).await.during("UnaryCall")?;
@@ -138,16 +143,16 @@ async fn soak_once<T: Transport>(mut client: TestServiceClient<T>, n: usize) -> 
 }
 
 pub(super) async fn rpc_soak<T: Transport>(env: Env<T>) -> Outcome {
-    for n in 0..100 {
+    for n in 0..RPCS as usize {
         soak_once(env.client(), n).await?;
     }
     Ok(())
 }
 
 pub(super) async fn channel_soak<T: Transport>(env: Env<T>) -> Outcome {
-    for n in 0..50 {
+    for n in 0..CHANNELS as usize {
         let channel = env.connect().await?;
-        soak_once(TestServiceClient::new(channel), n).await?;
+        soak_once(env.client_of(channel), n).await?;
     }
     Ok(())
 }

@@ -7,7 +7,6 @@ use tonic::{Code, Request};
 use super::basic::{feed, output, pattern, send, simple};
 use super::check::{During, Outcome, body, differs, refused_with, same};
 use super::{Env, Transport};
-use crate::proto::test_service_client::TestServiceClient;
 use crate::proto::{EchoStatus, SimpleRequest};
 use crate::service::{ECHO_INITIAL, ECHO_TRAILING};
 
@@ -49,7 +48,7 @@ fn placed(headers: Option<HeaderMap>, trailers: Option<HeaderMap>) -> Outcome {
 
 pub(super) async fn custom_metadata<T: Transport>(env: Env<T>) -> Outcome {
     let tap = env.tap();
-    let mut client = TestServiceClient::new(tap.clone());
+    let mut client = env.tapped(&tap);
     let sent = pattern(1, 1);
 
     let mut request = Request::new(simple(&sent, 1));

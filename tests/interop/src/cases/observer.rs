@@ -9,8 +9,10 @@ use super::Transport;
 use super::check::{Failure, differs};
 use crate::service::{CallState, End, Handle, PROBE, state};
 
-/// The path of the calls that [`PROBE`] answers.
-pub(super) const PATH: &str = "/grpc.testing.TestService/EmptyCall";
+/// A path of the service around which something answers to [`PROBE`].
+const PROBED: &str = "/grpc.testing.TestService/EmptyCall";
+/// A path of [`Probe`](crate::service::Probe).
+const BESIDE: &str = "/partywall.interop.Probe/Ask";
 
 /// Where a case learns what became of the server's calls: here, or by asking the server.
 #[derive(Clone)]
@@ -44,17 +46,26 @@ async fn ask<T: Transport>(
     limit: Duration,
 ) -> Option<CallState> {
     let asked = HeaderValue::try_from(format!("{what} {tag} {}", limit.as_millis())).ok()?;
-    let answer = call(channel.clone(), asked, HeaderMap::new()).await.ok()?;
+    let answer = call_at(BESIDE, channel.clone(), asked, HeaderMap::new()).await.ok()?;
     state(answer.headers())
 }
 
 /// Sends a request that [`PROBE`] answers, with these headers beside what tonic would send.
 pub(super) async fn call<T: Transport>(
+    channel: T,
+    probe: HeaderValue,
+    headers: HeaderMap,
+) -> Result<http::Response<T::ResponseBody>, Failure> {
+    call_at(PROBED, channel, probe, headers).await
+}
+
+async fn call_at<T: Transport>(
+    path: &str,
     mut channel: T,
     probe: HeaderValue,
     headers: HeaderMap,
 ) -> Result<http::Response<T::ResponseBody>, Failure> {
-    let mut request = Request::post(PATH).version(Version::HTTP_2).body(Body::empty());
+    let mut request = Request::post(path).version(Version::HTTP_2).body(Body::empty());
     let request = request.as_mut().map_err(|e| differs("request", e.to_string(), "a request"))?;
     let mut request = std::mem::take(request);
     request.headers_mut().insert("te", HeaderValue::from_static("trailers"));

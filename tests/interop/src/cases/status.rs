@@ -6,8 +6,8 @@ use tonic::{Code, Request, Status};
 
 use super::basic::{feed, output, pattern, send};
 use super::check::{During, Failure, Outcome, body, refused, refused_with, same};
+use super::client::Client;
 use super::{Env, Transport};
-use crate::proto::test_service_client::TestServiceClient;
 use crate::proto::{EchoStatus, SimpleRequest, StreamingOutputCallRequest};
 use crate::service::DETAILS;
 
@@ -31,7 +31,7 @@ fn check(what: &'static str, status: &Status, code: i32, message: &str) -> Outco
 
 /// Has a duplex call fail and returns its status.
 async fn fail_duplex<T: Transport>(
-    mut client: TestServiceClient<T>,
+    mut client: Client<T>,
     request: Request<StreamingOutputCallRequest>,
 ) -> Result<Status, Failure> {
     let request = request.map(tokio_stream::once);

@@ -8,6 +8,7 @@ use tokio::time::timeout;
 use tonic::metadata::MetadataMap;
 
 use super::CALL_TAG;
+use crate::{Counts, Ways};
 
 /// How a handler ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,11 +42,12 @@ struct Calls {
 #[derive(Clone, Debug)]
 pub struct Handle {
     calls: watch::Sender<Calls>,
+    pub(super) ways: Ways,
 }
 
 impl Default for Handle {
     fn default() -> Self {
-        Self { calls: watch::Sender::new(Calls::default()) }
+        Self { calls: watch::Sender::new(Calls::default()), ways: Ways::default() }
     }
 }
 
@@ -63,6 +65,11 @@ impl Handle {
     /// Number of handlers dropped before their end.
     pub fn dropped(&self) -> u64 {
         self.calls.borrow().dropped
+    }
+
+    /// Which way unary calls came to the handlers of [`native`](super::native()).
+    pub fn counts(&self) -> Counts {
+        self.ways.counts()
     }
 
     /// The state of the call with this tag, if it has reached its handler.

@@ -46,14 +46,13 @@ pub type FindDeadline = fn(&Extensions) -> Option<Instant>;
 #[derive(Clone, Debug)]
 pub struct Probed<S> {
     inner: S,
-    handle: Handle,
-    deadline: FindDeadline,
+    probe: Probe,
 }
 
 impl<S> Probed<S> {
     /// Answers itself where a request asks for it, and lets `inner` answer the others.
-    pub fn new(inner: S, handle: Handle, deadline: FindDeadline) -> Self {
-        Self { inner, handle, deadline }
+    pub fn new(inner: S, probe: Probe) -> Self {
+        Self { inner, probe }
     }
 }
 
@@ -75,10 +74,44 @@ where
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let Some(asked) = request.headers().get(PROBE) else {
-            return Box::pin(self.inner.call(request));
-        };
-        let asked = String::from_utf8_lossy(asked.as_bytes()).into_owned();
+        if request.headers().contains_key(PROBE) {
+            self.probe.call(request)
+        } else {
+            Box::pin(self.inner.call(request))
+        }
+    }
+}
+
+/// A service of its own that answers to [`PROBE`], beside one whose calls it knows of.
+#[derive(Clone, Debug)]
+pub struct Probe {
+    handle: Handle,
+    deadline: FindDeadline,
+}
+
+impl Probe {
+    /// Knows of the calls that `handle` watches; `deadline` finds the deadline that the transport tells.
+    pub fn new(handle: Handle, deadline: FindDeadline) -> Self {
+        Self { handle, deadline }
+    }
+}
+
+impl NamedService for Probe {
+    const NAME: &'static str = "partywall.interop.Probe";
+}
+
+impl Service<Request<Body>> for Probe {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<Result<Response<Body>, Infallible>>;
+
+    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let asked = request.headers().get(PROBE).map(HeaderValue::as_bytes).unwrap_or_default();
+        let asked = String::from_utf8_lossy(asked).into_owned();
         let left = (self.deadline)(request.extensions());
         let left = left.map(|at| at.saturating_duration_since(Instant::now()));
         let (handle, headers) = (self.handle.clone(), request.headers().clone());

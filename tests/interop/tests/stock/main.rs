@@ -9,11 +9,11 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use http::{Request, Response};
-use partywall_interop::cases::{self, CaseError, Env, Failure, Transport};
+use partywall_interop::cases::{self, CaseError, Env, Failure, Stubs, Transport};
 use partywall_interop::go_client;
 use partywall_interop::proto::test_service_client::TestServiceClient;
 use partywall_interop::proto::{BoolValue, ResponseParameters, StreamingOutputCallRequest};
-use partywall_interop::service::{EchoHeaders, Handle, mounted, test_service_with};
+use partywall_interop::service::{EchoHeaders, Handle, mounted, native, test_service_with};
 use tokio::net::UnixListener;
 use tokio::task::JoinHandle;
 use tokio_stream::wrappers::UnixListenerStream;
@@ -94,6 +94,22 @@ async fn every_case_holds_over_a_unix_socket() -> Outcome {
     let server = tokio::spawn(router(mounted(handle.clone())).serve_with_incoming(incoming));
     let endpoint = Endpoint::from_shared(format!("unix://{}", path.display()))?;
     run_all("unix", env(endpoint, handle).await?).await?;
+    server.abort();
+    Ok(())
+}
+
+/// Stubs of partywall-build at both ends are as tonic's where there is no ring.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_case_holds_by_native_stubs_over_tcp() -> Outcome {
+    let handle = Handle::default();
+    let (server, endpoint) = listen(router(native(handle.clone())))?;
+    let env = self::env(endpoint, handle.clone()).await?.tonic_deadlines().by(Stubs::Native);
+    let own = cases::all().into_iter().filter(|case| case.name() != "custom_metadata");
+    let failed = cases::run("tcp, native stubs", own.collect(), &env).await;
+    assert!(failed.is_empty(), "{}", texts(&failed));
+    let (caller, service) = (env.counts(), handle.counts());
+    assert!(caller.native == 0 && service.native == 0, "{caller:?}, {service:?}");
+    assert!(caller.ordinary > 300 && service.ordinary > 300, "{caller:?}, {service:?}");
     server.abort();
     Ok(())
 }

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use clap::{Parser, ValueEnum};
 use partywall::{Channel, Endpoint, blocking};
-use partywall_interop::cases::{self, Env};
+use partywall_interop::Counts;
+use partywall_interop::cases::{self, BARE_ANSWERED, BARE_ORDINARY, Env, LAYERED_ANSWERED, Stubs};
 use partywall_interop::proto::SimpleResponse;
 use partywall_interop::proto::test_service_client::TestServiceClient;
 use partywall_system_tests::{UNARY, is_answer, request};
@@ -97,6 +98,11 @@ enum Mode {
     /// Every interoperability case, of a server that is `--probed`; fails with those that did not
     /// hold.
     Interop,
+    /// By native stubs the cases for a server that is `--native`; fails with those that did not hold, or when
+    /// a call has not gone the native way that could.
+    Bare,
+    /// The same with the other cases, of a server that is `--probed`.
+    Layered,
 }
 
 type Error = Box<dyn std::error::Error>;
@@ -117,7 +123,9 @@ fn main() -> Result<(), Error> {
         Mode::Fail => runtime.block_on(fail(arguments.socket.as_deref())),
         Mode::Late => runtime.block_on(late(arguments.socket.as_deref())),
         Mode::Security => security(&runtime, arguments.socket.as_deref()),
-        Mode::Interop => runtime.block_on(interop(arguments.socket.as_deref())),
+        Mode::Interop | Mode::Bare | Mode::Layered => {
+            runtime.block_on(interop(arguments.socket.as_deref(), arguments.mode))
+        }
         Mode::Measure => runtime.block_on(measure(arguments.socket.as_deref())),
     }
 }
@@ -387,20 +395,38 @@ fn security(runtime: &tokio::runtime::Runtime, socket: Option<&Path>) -> Result<
     said("blocking", channel.server().ok_or("no link")?.security(), status)
 }
 
-async fn interop(socket: Option<&Path>) -> Result<(), Error> {
+async fn interop(socket: Option<&Path>, mode: Mode) -> Result<(), Error> {
     let channel = connect(socket).await?;
-    let socket = socket.map(Path::to_path_buf);
+    let at = socket.map(Path::to_path_buf);
     let again = move || {
-        let socket = socket.clone();
+        let socket = at.clone();
         async move { connect(socket.as_deref()).await.map_err(|e| e.to_string()) }
     };
     let env = Env::remote(channel, again).names_itself("partywall/1");
-    let mut cases = cases::all();
-    cases.extend(cases::timeouts());
-    cases.extend(cases::of_clients());
-    cases.extend(cases::of_servers());
+    let natively = |native| Counts { native, ordinary: 0 };
+    let (stubs, cases, wanted) = match mode {
+        Mode::Bare => (Stubs::Native, cases::bare(), natively(BARE_ANSWERED)),
+        Mode::Layered => (Stubs::Native, cases::layered(), natively(LAYERED_ANSWERED)),
+        _ => {
+            let cases = cases::bare().into_iter().chain(cases::layered()).collect();
+            let ordinary = BARE_ANSWERED + LAYERED_ANSWERED;
+            (Stubs::Tonics, cases, Counts { native: 0, ordinary })
+        }
+    };
+    let env = env.by(stubs);
     let failed = cases::run("case", cases, &env).await;
-    let texts: Vec<_> = failed.iter().map(ToString::to_string).collect();
+    let mut texts: Vec<_> = failed.iter().map(ToString::to_string).collect();
+    let caller = env.counts();
+    if caller != wanted {
+        texts.push(format!("caller: {caller:?}, not {wanted:?}"));
+    }
+    if let Mode::Bare = mode {
+        // One request is too long for any handler.
+        let (service, most) = (Counts::of(&partywall::operator::links(socket)?), BARE_ORDINARY + 1);
+        if service.ordinary != most || service.native < BARE_ANSWERED - most {
+            texts.push(format!("service: {service:?}, not {most} ordinary"));
+        }
+    }
     if texts.is_empty() { Ok(()) } else { Err(texts.join("\n").into()) }
 }
 

@@ -27,6 +27,9 @@ struct Arguments {
     /// Whether the server answers to what the interoperability cases ask.
     #[arg(long)]
     probed: bool,
+    /// Whether the server has native stubs, with nothing around them.
+    #[arg(long)]
+    native: bool,
     /// The client's program file, static-pie.
     #[arg(long)]
     client: PathBuf,
@@ -74,6 +77,7 @@ fn main() -> Result<(), Error> {
     let mut extra = vec!["--threads", &arguments.threads];
     extra.extend(arguments.waits.then_some("--waits"));
     extra.extend(arguments.probed.then_some("--probed"));
+    extra.extend(arguments.native.then_some("--native"));
     let mut server = Some(start(&arguments.server, null()?, &extra)?);
     println!("server {}", server.as_ref().map_or(0, Domain::pid));
     let input = input.as_fd().try_clone_to_owned()?;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Parser;
 use partywall::{Deadline, security_of};
-use partywall_interop::service::{Handle, probed, test_service_with};
+use partywall_interop::service::{Handle, Probe, native, probed, test_service_with};
 use tonic::service::interceptor::InterceptedService;
 use tonic::{Request, Status};
 use tower::util::MapFutureLayer;
@@ -24,6 +24,9 @@ struct Arguments {
     /// Whether to answer to what the interoperability cases ask beside the calls.
     #[arg(long)]
     probed: bool,
+    /// Whether to have native stubs with nothing around them, and to answer to the same beside them.
+    #[arg(long)]
+    native: bool,
     /// Limit of open descriptors.
     #[arg(long)]
     nofile: Option<u64>,
@@ -64,9 +67,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             false => std::future::pending().await,
         }
     };
+    let deadline = |extensions: &http::Extensions| extensions.get::<Deadline>().map(|at| at.0);
+    let probe = Probe::new(handle.clone(), deadline);
+    if arguments.native {
+        let router = server.add_service(native(handle)).add_service(probe);
+        return Ok(runtime.block_on(async { router.serve_with_shutdown("test", end).await })?);
+    }
     let router = if arguments.probed {
-        let deadline = |extensions: &http::Extensions| extensions.get::<Deadline>().map(|at| at.0);
-        server.layer(waiting).add_service(probed(handle, deadline))
+        server.layer(waiting).add_service(probed(handle, deadline)).add_service(probe)
     } else {
         let service = InterceptedService::new(test_service_with(handle), fail);
         server.layer(waiting).add_service(service)

@@ -173,18 +173,16 @@ fn ends_and_list_agree_on_the_security_between_domains() {
     }
 }
 
-/// The test body of every route, between two domains of one launcher.
-#[test]
-fn every_case_between_domains() {
-    let _alone = alone();
-    let host = Host::open();
+/// Runs cases between two domains of one launcher: so many hold, with more visits of the service than these.
+fn cases_between_domains(server: &str, mode: &str, cases: usize, least: u64) {
     let threads: &[&str] = if is_emulated() { &["1"] } else { &["1", "2"] };
     let pairs = |i| threads.iter().map(move |threads| (i, *threads));
     for (isolation, threads) in isolations().into_iter().flat_map(pairs) {
-        let options = ["--threads", threads, "--probed"];
+        let host = Host::open();
+        let options = ["--threads", threads, server];
         // One case has a status of a mebibyte, which takes some 10 ms in a program that is not optimized.
         let limit = if is_emulated() { EMULATED_LIMIT } else { (EMULATED_LIMIT.0, "200") };
-        let mut launcher = launcher_in(&host, isolation, &options, "interop", &[limit]);
+        let mut launcher = launcher_in(&host, isolation, &options, mode, &[limit]);
         assert!(launcher.line().starts_with("server "));
         let (mut held, mut last) = (0, launcher.line());
         while last.starts_with("case ") {
@@ -197,14 +195,28 @@ fn every_case_between_domains() {
         let words: Vec<_> = last.split_whitespace().collect();
         let ["called", visits, .., status] = words[..] else { panic!("{last}") };
         assert_eq!(status, "Some(0)", "{said}");
-        // 48 of gRPC's, 16 of deadlines, 19 of heads.
-        assert_eq!(held, 83);
+        assert_eq!(held, cases);
         let visits: u64 = visits.parse().unwrap();
-        // Short calls of methods whose handlers do not wait, some 200. Emulated, handlers take so long that
-        // callers soon ring.
-        let least = if is_emulated() { 10 } else { 50 };
+        // Emulated, handlers take so long that callers soon ring.
+        let least = if is_emulated() { least / 5 } else { least };
         assert!(visits > least, "{visits} visits");
     }
+}
+
+/// The test body of every route.
+#[test]
+fn every_case_between_domains() {
+    let _alone = alone();
+    // 48 of gRPC's, 16 of deadlines, 19 of heads. Visits are short calls of methods whose handlers do not
+    // wait, some 200.
+    cases_between_domains("--probed", "interop", 83, 50);
+}
+
+#[test]
+fn every_case_by_native_stubs_between_domains() {
+    let _alone = alone();
+    cases_between_domains("--native", "bare", 63, 50);
+    cases_between_domains("--probed", "layered", 20, 10);
 }
 
 /// The caller's thread was in the service until that had its limit, or its system call came back.
