@@ -153,7 +153,8 @@ pub(crate) fn start(ends: Ends, tracked: Option<Tracked>) -> Result<Arc<Caller>,
     run(ends, tracked, Box::new(Ring), Capabilities::OWN)
 }
 
-fn run(
+/// The same where the two ends have these capabilities.
+pub(super) fn run(
     ends: Ends,
     tracked: Option<Tracked>,
     tell: Box<dyn Tell>,
