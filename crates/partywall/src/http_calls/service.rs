@@ -214,7 +214,7 @@ impl Source for Answer {
         }
     }
 
-    fn write_whole(&mut self, out: &mut SlotBuf<'_>) -> Result<(), Status> {
+    fn write_whole(&mut self, out: &mut SlotBuf<'_>) -> bool {
         match self {
             Self::Http(_) => unreachable!("it has no data that are whole"),
             Self::Native(native) => native.answering.write_whole(out),

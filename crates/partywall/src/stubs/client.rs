@@ -245,9 +245,8 @@ where
     let sent = message.len();
     let mut request = Request { method, number: None, metadata, timeout, message };
     let begun = match link.call_plain(method.place(), &mut request) {
-        Err(status) => return failed(status),
-        Ok(Some(mut reply)) => poll_fn(|cx| guarded(&call, || reply.poll(cx))).await,
-        Ok(None) => match link.open(timeout, None) {
+        Some(mut reply) => poll_fn(|cx| guarded(&call, || reply.poll(cx))).await,
+        None => match link.open(timeout, None) {
             Ok(Some(open)) => {
                 request.number = open.number(method.place(), method.path);
                 let mut answer = open.send(request);
@@ -393,8 +392,8 @@ impl<M: Message> Source for Request<M> {
         Some(self.message.len())
     }
 
-    fn write_whole(&mut self, out: &mut SlotBuf<'_>) -> Result<(), Status> {
-        self.message.encode(out)
+    fn write_whole(&mut self, out: &mut SlotBuf<'_>) -> bool {
+        self.message.encode_in_place(out)
     }
 
     fn write_trailers(&self, _block: &mut Vec<u8>) -> u8 {
