@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use partywall::{Channel, Endpoint, Server, blocking};
-use partywall_stubs_tests::{Asked, Caller, Settings, ours, tonics};
+use partywall_stubs_tests::{Asked, Caller, Outcome, Settings, ours, tonics};
 use partywall_testkit::{Host, Random};
 use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, JoinSet};
@@ -100,6 +100,40 @@ async fn no_native_call_is_lost_when_an_instance_drains() {
     }
     assert!(without_a_runtime.join().unwrap() > 10);
     old.stop().await;
+}
+
+/// This one runs during its calls alone, so that each call finds the drain itself, when it has begun.
+#[test]
+fn native_calls_of_an_idle_runtime_find_the_next_instance() {
+    let host = Host::open();
+    let servers = tokio::runtime::Runtime::new().unwrap();
+    let serve =
+        || Running::at(Server::builder().coordinator(&host.socket), "test", Default::default());
+    let (mut old, _) = servers.block_on(serve());
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (one, other) = (runtime(), runtime());
+    let channel = |runtime: &tokio::runtime::Runtime| {
+        runtime.block_on(endpoint(&host.socket).connect()).unwrap()
+    };
+    let [(_, mut native), _] = callers(&channel(&one));
+    let [_, (_, mut ordinary)] = callers(&channel(&other));
+    let asked = Asked::sized("you", 32);
+    for round in 0..10 {
+        for _ in 0..2 {
+            let outcomes =
+                [one.block_on(native.hello(&asked)), other.block_on(ordinary.hello(&asked))];
+            assert!(outcomes.iter().all(Outcome::is_ok), "{round}: {outcomes:?}");
+        }
+        let (new, _) = servers.block_on(serve());
+        std::thread::sleep(Duration::from_millis(20));
+        let _running = servers.enter();
+        let stopped = servers.spawn(std::mem::replace(&mut old, new).stop());
+        // The drain waits for the callers' word 250 ms at most; some calls come before, and some after.
+        std::thread::sleep(Duration::from_millis([5, 300][round % 2]));
+        let outcomes = [one.block_on(native.hello(&asked)), other.block_on(ordinary.hello(&asked))];
+        assert!(outcomes.iter().all(Outcome::is_ok), "{round}: {outcomes:?}");
+        servers.block_on(stopped).unwrap();
+    }
 }
 
 /// Whatever moment it stops at, a call is answered or UNAVAILABLE, on each way.
