@@ -36,11 +36,6 @@ impl HttpCalls {
     pub(crate) fn of(services: &Services) -> Self {
         Self { dispatch: services.for_one(), bare: services.bare().cloned() }
     }
-
-    #[cfg(any(test, fuzzing))]
-    pub(crate) fn alone(dispatch: Arc<dyn HttpDispatch>) -> Self {
-        Self { dispatch, bare: None }
-    }
 }
 
 /// What a path names.
