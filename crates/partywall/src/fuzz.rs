@@ -38,7 +38,7 @@ use crate::stubs::{self, Entry, Generated, Grpc, Incoming, Method, Settings};
 /// How often each path was taken that a driver is to take.
 #[derive(Debug, Default)]
 struct Reached {
-    /// Requests that came to the service as HTTP has them; answers to such calls of the caller's that were read.
+    /// Requests that came to the service as HTTP has them; answers to such calls that the caller has read.
     ordinary: AtomicUsize,
     /// Messages that native stubs have decoded, and such that are none.
     decoded: AtomicUsize,
@@ -139,8 +139,8 @@ impl tower::Service<http::Request<Body>> for Server {
     }
 }
 
-/// A message with its prefix: arbitrary bytes, or a good one with one byte replaced; with a prefix that is right
-/// or has one thing wrong.
+/// A message with its prefix: arbitrary bytes, or a good one with one byte replaced, and a prefix that is
+/// right or has one thing wrong.
 fn message(op: &[u8]) -> Vec<u8> {
     let message = match op[0] & 1 {
         0 => op[4..].to_vec(),
@@ -188,7 +188,7 @@ fn record(op: &[u8], response: bool) -> (u8, u8, u32, Vec<u8>) {
         }
         4..=6 if response => return (Kind::Frame as u8, PLAIN_RESPONSE, stream, message(&op[2..])),
         4..=6 => {
-            let number = frame::Request::plain(u16::from(op[6] % 16 == 0));
+            let number = frame::Request::plain(u16::from(op[6].is_multiple_of(16)));
             payload = [&number[..], &message(&op[2..])].concat();
             return (Kind::Frame as u8, PLAIN_REQUEST, stream, payload);
         }

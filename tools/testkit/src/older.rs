@@ -13,8 +13,9 @@ use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketTy
 
 use crate::control::Conversation;
 
-/// A socket beside a coordinator's: whoever connects to it has no capability in that coordinator's eyes. What is
-/// said both ways passes it as it is otherwise. It is for processes that have it in them.
+/// A socket beside a coordinator's: whoever connects to it has no capability in that coordinator's eyes.
+/// What is said both ways passes it as it is otherwise. It serves the process that makes it alone: the
+/// coordinator takes who speaks for that one.
 pub struct Older {
     /// Where it is.
     pub socket: PathBuf,

@@ -74,8 +74,8 @@ async fn messages_that_lie_about_their_length_arrive() {
     }
 }
 
-/// A limit is one of the length that a message has, but for one that says that it is longer than the limit: it
-/// is refused by its word on our way, and encoded and sent on tonic's.
+/// A limit is one of the length that a message has, but for one that says that it is longer than the limit:
+/// it is refused by its word on our way, and encoded and sent on tonic's.
 #[tokio::test]
 async fn limits_are_those_of_the_length_that_a_message_has() {
     let limit = Settings { encoded: Some(1000), ..Settings::default() };

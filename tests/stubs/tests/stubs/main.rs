@@ -8,6 +8,7 @@ mod drain;
 mod limits;
 mod links;
 mod lying;
+mod malformed;
 mod older;
 /// By partywall-build.
 mod programs_by_ours {

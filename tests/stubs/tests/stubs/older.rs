@@ -1,5 +1,5 @@
-//! Peers of an older release, which has no capability: there are no numbers of methods and no plain frames, and
-//! calls come to the same.
+//! Peers of an older release, which has no capability: there are no numbers of methods and no plain frames,
+//! and calls come to the same.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

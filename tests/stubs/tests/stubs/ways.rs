@@ -39,8 +39,8 @@ pub(crate) async fn listening(router: Router) -> (Channel, Serving) {
 }
 
 impl Way {
-    /// All of them, with these settings of servers and of clients. The first three are to one service: natively,
-    /// by tonic's stubs over the same ring, and over HTTP/2. The last two are to tonic's server.
+    /// All of them, with these settings of servers and of clients. The first three are to one service:
+    /// natively, by tonic's stubs over the same ring, and over HTTP/2. The last two are to tonic's server.
     pub(crate) async fn all(server: &Server, served: Settings, called: Settings) -> Vec<Self> {
         let (native, tonics_own) = (ours::Echo::default(), tonics::Echo::default());
         let router = || server.clone().add_service(ours::greeter(native.clone(), served));
