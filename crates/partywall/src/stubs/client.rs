@@ -299,8 +299,11 @@ async fn answered<R: Message + Default + 'static>(
         begun => return ordinary_answer(http_calls::caller::response(begun), most).await,
     };
     let received = data.len();
-    let message = message::decode(data, most)?;
     let mut headers = wire::own_headers(None, &head.get());
+    let message = message::decode(data, most).map_err(|mut status| {
+        merge(status.metadata_mut(), MetadataMap::from_headers(headers.clone()));
+        status
+    })?;
     if !trailers.metadata.get().is_empty() {
         headers.extend(wire::own_headers(None, &trailers.metadata.get()));
     }

@@ -53,6 +53,21 @@ async fn size_limits_come_to_the_same_on_each_way() {
 }
 
 #[tokio::test]
+async fn a_refused_answers_metadata_are_those_of_its_status() {
+    let called = Settings { decoded: Some(100), ..Settings::default() };
+    let mut ways = Way::all(&Server::builder(), Settings::default(), called).await;
+    for bytes in [200, 100_000, 2 << 20] {
+        let mut asked = Asked::sized("quiet", bytes);
+        asked.ascii.push(("x-one", "v".into()));
+        for _ in 0..2 {
+            let outcome = same(&mut ways, &asked, bytes).await;
+            assert_eq!(outcome.code, Code::OutOfRange);
+            assert_eq!(outcome.metadata["x-one"], [b"v"]);
+        }
+    }
+}
+
+#[tokio::test]
 async fn limits_that_are_not_set_are_tonics_on_each_way() {
     let settings = Settings::default();
     let mut ways = Way::all(&Server::builder(), settings, settings).await;
