@@ -1,25 +1,47 @@
-//! The same file, by both generators.
+//! The same files, by both generators.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+use prost::Message as _;
+
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+const INCLUDE: &str = "proto";
+/// A type with a `prost::Message` of its own.
+const OWN: [&str; 2] = [".stubs.v1.Own", "crate::Own"];
+/// Derives of types: what they are of, and which.
+const DERIVES: [(&str, &str); 2] =
+    [("HelloReply", "#[derive(Eq)]"), ("HelloRequest", "#[derive(PartialOrd, Ord)]")];
+
+fn main() -> Result<()> {
     let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets it"));
-    let (proto, include) = ("proto/stubs.proto", "proto");
+    ours("proto/stubs.proto", &out.join("partywall"))?;
+    ours("proto/later.proto", &out.join("partywall/later"))?;
+    tonics("proto/stubs.proto", &out.join("tonic"))?;
+    tonics("proto/later.proto", &out.join("tonic/later"))
+}
+
+/// By partywall-build.
+fn ours(proto: &str, out: &Path) -> Result<()> {
+    std::fs::create_dir_all(out)?;
     println!("cargo:rerun-if-changed={proto}");
-    let (ours, tonics) = (out.join("partywall"), out.join("tonic"));
-    for directory in [&ours, &tonics] {
-        std::fs::create_dir_all(directory)?;
+    let mut builder = partywall_build::configure().extern_path(OWN[0], OWN[1]);
+    for (message, derives) in DERIVES {
+        builder = builder.message_attribute(message, derives);
     }
-    let derive = "#[derive(Eq)]";
-    partywall_build::configure()
-        .out_dir(ours)
-        .message_attribute("HelloReply", derive)
-        .file_descriptor_set_path(out.join("partywall.bin"))
-        .compile_protos(&[proto], &[include])?;
-    let fds = protox::compile([proto], [include])?;
-    tonic_prost_build::configure()
-        .out_dir(tonics)
-        .message_attribute("HelloReply", derive)
-        .compile_fds(fds)?;
-    Ok(())
+    let descriptors = out.join("descriptors.bin");
+    let builder = builder.out_dir(out).file_descriptor_set_path(descriptors);
+    Ok(builder.compile_protos(&[proto], &[INCLUDE])?)
+}
+
+/// By tonic-prost-build.
+fn tonics(proto: &str, out: &Path) -> Result<()> {
+    std::fs::create_dir_all(out)?;
+    let mut builder = tonic_prost_build::configure().extern_path(OWN[0], OWN[1]);
+    for (message, derives) in DERIVES {
+        builder = builder.message_attribute(message, derives);
+    }
+    let descriptors = protox::compile([proto], [INCLUDE])?;
+    std::fs::write(out.join("descriptors.bin"), descriptors.encode_to_vec())?;
+    Ok(builder.out_dir(out).compile_fds(descriptors)?)
 }

@@ -49,8 +49,9 @@
 //!   may name it from then on. Payload: its path. Numbers are given in turn, from 0 on, and up to
 //!   [`limits::METHODS`].
 //! * PLAIN comes with HEAD and END, from the server with TRAILERS as well, and with no other flag. What is
-//!   left out is: no timeout, status OK, and no metadata. It is sent only to an end that knows
-//!   [`Kind::Method`].
+//!   left out is: no timeout, status OK, and no metadata.
+//! * [`Kind::Room`], and [`Kind::Method`] with PLAIN, are sent and taken only where both ends have the
+//!   capability for it.
 //! * [`Kind::Message`]: a whole message, or a piece of one (flag `MORE`), of the raw interface
 //!   that knows no calls.
 

@@ -1,7 +1,11 @@
 //! Bodies of the fuzz targets for the decoders. Each returns whether the bytes were accepted.
 
 use crate::control::{Message, Setup};
-use crate::frame::{Request, Response, decode_method, decode_reset, decode_room, decode_window};
+use crate::frame::{
+    Metadata, MethodName, PLAIN, Request, RequestHead, Response, decode_method, decode_reset,
+    decode_room, decode_window,
+};
+use crate::limits;
 
 /// Control messages; what is accepted must encode to the same message.
 ///
@@ -14,19 +18,35 @@ pub fn control(data: &[u8]) -> bool {
     true
 }
 
-/// Frames of both directions, with the blocks in them, and the payloads of control records.
+/// Frames of both directions, plain ones too, with the blocks in them, and the payloads of control records.
+/// Accepted is a frame with a head or trailers, or the path of a method.
+///
+/// # Panics
+/// When a path is accepted that none can be, or a plain frame that has something beside its data.
 pub fn frame(data: &[u8]) -> bool {
     let [flags, payload @ ..] = data else { return false };
     let _reset = decode_reset(payload);
     let _window = decode_window(payload);
     let _room = decode_room(payload);
-    let _method = decode_method(payload);
+    let method = decode_method(payload);
+    if let Ok(path) = method {
+        assert!(path.starts_with('/') && path.is_ascii() && !path.contains(['?', '#']), "{path}");
+        assert!(path.len() <= limits::PATH_BYTES);
+    }
     let response = Response::decode(*flags, payload);
     let request = Request::decode(*flags, payload);
+    if *flags & PLAIN != 0 {
+        let whole = |metadata: &Metadata<'_>| metadata.is_empty();
+        let answer = response.as_ref().ok().and_then(|r| r.head.as_ref().zip(r.trailers.as_ref()));
+        assert!(answer.is_none_or(|(head, t)| whole(head) && t.code == 0 && whole(&t.metadata)));
+        let head = request.as_ref().ok().and_then(|request| request.head.as_ref());
+        let is_numbered = |head: &RequestHead<'_>| matches!(head.method, MethodName::Number(_));
+        assert!(head.is_none_or(|h| is_numbered(h) && h.timeout.is_none() && whole(&h.metadata)));
+    }
     let head = request.ok().and_then(|request| request.head).map(|head| head.metadata);
     let trailers = response.ok().and_then(|response| response.trailers);
     let metadata = head.or(trailers.map(|trailers| trailers.metadata));
-    metadata.is_some_and(|metadata| metadata.iter().count() == metadata.len())
+    method.is_ok() || metadata.is_some_and(|metadata| metadata.iter().count() == metadata.len())
 }
 
 #[cfg(test)]
@@ -39,7 +59,10 @@ mod tests {
         Identity, LinkMessage, LinkMethods, LinkRow, LinkStats, ListMessage, MethodStats,
         SessionMessage,
     };
-    use crate::frame::{HEAD, PLAIN_REQUEST, RequestHead, write_block, write_entry};
+    use crate::frame::{
+        END, HEAD, MethodName, PLAIN_REQUEST, PLAIN_RESPONSE, RequestHead, ResponseHead, TRAILERS,
+        Trailers, write_block, write_entry,
+    };
     use crate::name::ServiceName;
     use crate::version::{Capabilities, Versions};
 
@@ -75,12 +98,28 @@ mod tests {
 
     #[test]
     fn fuzz_frame() {
-        let mut seed = alloc::vec![HEAD];
-        write_block(&mut seed, |out| {
+        let mut request = alloc::vec![HEAD];
+        write_block(&mut request, |out| {
             RequestHead::write(out, None, "/a.B/C", 1);
             write_entry(out, b"x-a", b"1");
         });
+        let mut numbered = alloc::vec![HEAD];
+        write_block(&mut numbered, |out| {
+            RequestHead::write(out, None, MethodName::Number(3), 0);
+        });
+        let mut answer = alloc::vec![HEAD | TRAILERS | END];
+        write_block(&mut answer, |out| ResponseHead::write(out, 0));
+        write_block(&mut answer, |out| {
+            Trailers::write(out, 5, 1);
+            write_entry(out, b"x-a", b"1");
+        });
         let plain = alloc::vec![PLAIN_REQUEST, 3, 0, 7];
-        mutate(&[seed, plain], super::frame);
+        let plain_answer = alloc::vec![PLAIN_RESPONSE, 7, 7];
+        // No frame has these flags.
+        let method = [&[0xff][..], b"/a.B/C"].concat();
+        // Each kind by itself, so that each is accepted and refused.
+        for seed in [request, numbered, answer, plain, plain_answer, method] {
+            mutate(&[seed], super::frame);
+        }
     }
 }

@@ -5,6 +5,7 @@ use partywall_abi::frame::{
     RequestHead, ResponseHead, TRAILERS, Trailers,
 };
 use partywall_abi::limits;
+use partywall_abi::version::Capabilities;
 
 use crate::Rule;
 
@@ -18,10 +19,19 @@ pub struct Case {
     pub rule: Option<Rule>,
     /// The service has asked it for a drain before.
     pub drains: bool,
+    /// The ends have agreed on [`Capabilities::NONE`].
+    pub is_older: bool,
     /// It takes nothing off its own ring meanwhile.
     pub takes_nothing: bool,
     /// What it sends.
     pub records: Vec<Sent>,
+}
+
+impl Case {
+    /// What the ends have agreed on.
+    pub fn capabilities(&self) -> Capabilities {
+        if self.is_older { Capabilities::NONE } else { Capabilities::OWN }
+    }
 }
 
 impl std::fmt::Debug for Case {
@@ -91,7 +101,12 @@ fn said(streams: u32, window: u32) -> Vec<u8> {
 }
 
 fn case(rule: impl Into<Option<Rule>>, records: Vec<Sent>) -> Case {
-    Case { rule: rule.into(), drains: false, takes_nothing: false, records }
+    Case { rule: rule.into(), drains: false, is_older: false, takes_nothing: false, records }
+}
+
+/// The same between ends that have no capability in common.
+fn older(rule: impl Into<Option<Rule>>, records: Vec<Sent>) -> Case {
+    Case { is_older: true, ..case(rule, records) }
 }
 
 fn method(number: u32) -> Sent {
@@ -106,10 +121,15 @@ fn numbered(stream: u32, number: u16) -> Sent {
     (Kind::Frame as u8, HEAD | END, stream, payload)
 }
 
-/// A plain request, with a byte of data.
-fn plain(stream: u32, number: u16) -> Sent {
-    let payload = [&frame::Request::plain(number)[..], b"x"].concat();
+/// A plain request, with so many bytes of data.
+fn plain(stream: u32, number: u16, data: usize) -> Sent {
+    let payload = [&frame::Request::plain(number)[..], &vec![7; data]].concat();
     (Kind::Frame as u8, PLAIN_REQUEST, stream, payload)
+}
+
+/// A plain response, with so many.
+fn plain_answer(stream: u32, data: usize) -> Sent {
+    sent(Kind::Frame, PLAIN_RESPONSE, stream, &vec![7; data])
 }
 
 /// What either side can break.
@@ -138,6 +158,8 @@ pub fn callers() -> Vec<Case> {
     let over = limits::STREAM_WINDOW as usize + 1;
     let head = || request(0, 1, 0, None);
     let all = limits::LINK_WINDOW;
+    let most = limits::METHODS as u16;
+    let all_named = |last: Sent| (0..limits::METHODS).map(method).chain([last]).collect();
     let mut trailers = request(TRAILERS, 1, 0, None);
     trailers.3.extend_from_slice(&[0; 4]);
     let mut flood: Vec<_> = (1..=STREAMS).map(|stream| request(END, stream, 0, None)).collect();
@@ -160,19 +182,30 @@ pub fn callers() -> Vec<Case> {
         case(Rule::DrainNotAsked, vec![sent(Kind::Drain, 0, 0, b"")]),
         case(Rule::UnknownMethod(0), vec![numbered(1, 0)]),
         case(Rule::UnknownMethod(1), vec![method(0), numbered(1, 0), numbered(2, 1)]),
-        case(Rule::UnknownMethod(0), vec![plain(1, 0)]),
-        case(
-            Rule::UnknownMethod(limits::METHODS as u16),
-            vec![method(0), plain(1, limits::METHODS as u16)],
-        ),
-        case(Rule::SecondHead, vec![method(0), plain(1, 0), plain(1, 0)]),
-        case(Rule::AfterEnd, vec![method(0), plain(1, 0), sent(Kind::Frame, 0, 1, b"x")]),
+        case(Rule::UnknownMethod(0), vec![plain(1, 0, 1)]),
+        case(Rule::UnknownMethod(1), vec![method(0), plain(1, 0, 1), plain(2, 1, 1)]),
+        case(Rule::UnknownMethod(most), vec![method(0), plain(1, most, 1)]),
+        case(Rule::UnknownMethod(most), vec![method(0), numbered(1, most)]),
+        case(Rule::UnknownMethod(most), all_named(plain(1, most, 1))),
+        case(Rule::UnknownMethod(most), all_named(numbered(1, most))),
+        case(Rule::UnknownMethod(u16::MAX), all_named(plain(1, u16::MAX, 1))),
+        case(Rule::WrongStream(0), vec![method(0), plain(0, 0, 1)]),
+        case(Rule::OverWindow, vec![method(0), plain(1, 0, over)]),
+        case(Rule::SecondHead, vec![method(0), plain(1, 0, 1), plain(1, 0, 1)]),
+        case(Rule::SecondHead, vec![method(0), head(), plain(1, 0, 1)]),
+        case(Rule::AfterEnd, vec![method(0), plain(1, 0, 1), sent(Kind::Frame, 0, 1, b"x")]),
         case(None, vec![method(0), sent(Kind::Frame, PLAIN_REQUEST, 1, &[0])]),
         case(None, vec![method(0), sent(Kind::Frame, PLAIN_REQUEST | ROOM, 1, &[0; 9])]),
         case(Rule::WrongSide, vec![method(0), sent(Kind::Frame, PLAIN_RESPONSE, 1, &[0; 9])]),
         case(Rule::MethodNumber(0), vec![method(0), method(0)]),
+        case(Rule::MethodNumber(0), vec![method(0), method(1), plain(1, 0, 1), method(0)]),
         case(Rule::MethodNumber(2), vec![method(0), method(2)]),
-        case(Rule::MethodNumber(limits::METHODS), (0..=limits::METHODS).map(method).collect()),
+        case(Rule::MethodNumber(u32::MAX), vec![method(u32::MAX)]),
+        case(Rule::MethodNumber(limits::METHODS), all_named(method(limits::METHODS))),
+        older(Rule::NotAgreed, vec![method(0)]),
+        older(Rule::NotAgreed, vec![plain(1, 0, 1)]),
+        older(Rule::UnknownMethod(0), vec![numbered(1, 0)]),
+        older(Rule::NotAgreed, vec![head(), room(1, 9)]),
         case(None, vec![sent(Kind::Method, 0, 0, b"no/slash")]),
         case(None, vec![sent(Kind::Method, 0, 0, &[b'/'; limits::PATH_BYTES + 1])]),
         case(Rule::MetadataName, vec![request(END, 1, 0, Some(("Upper", "x")))]),
@@ -201,10 +234,12 @@ pub fn services() -> Vec<Case> {
         case(Rule::WrongSide, vec![method(0)]),
         case(None, vec![sent(Kind::Frame, PLAIN_REQUEST, 1, &[0; 9])]),
         case(None, vec![sent(Kind::Frame, PLAIN_RESPONSE | ROOM, 1, &[0; 9])]),
-        case(
-            Rule::SecondHead,
-            vec![answer(HEAD, 1, None), sent(Kind::Frame, PLAIN_RESPONSE, 1, b"x")],
-        ),
+        case(Rule::SecondHead, vec![answer(HEAD, 1, None), plain_answer(1, 1)]),
+        case(Rule::WrongStream(0), vec![plain_answer(0, 1)]),
+        case(Rule::OverWindow, vec![plain_answer(1, window_bytes + 1)]),
+        older(Rule::NotAgreed, vec![plain_answer(1, 1)]),
+        older(Rule::WrongSide, vec![method(0)]),
+        older(Rule::NotAgreed, vec![room(1, 9)]),
         case(Rule::NoHead, vec![answer(0, 1, None)]),
         case(Rule::NoHead, vec![answer(TRAILERS | END, 1, None)]),
         case(Rule::Trailers, vec![answer(HEAD | END, 1, None)]),
@@ -241,6 +276,8 @@ pub fn honest_services() -> Vec<Vec<Sent>> {
         ],
         vec![answer(HEAD, window_bytes, None), answer(TRAILERS | END, 0, None)],
         vec![answer(TRAILERS | END, 0, None)],
+        // A plain answer to a request that is none, after one to a call that is over.
+        vec![plain_answer(7, 1), plain_answer(1, window_bytes)],
     ]
 }
 
@@ -291,6 +328,7 @@ mod tests {
         for case in callers() {
             let limits = Limits { streams: STREAMS, window: limits::LINK_WINDOW };
             let mut service = Connection::service(limits, "full");
+            service.agree(case.capabilities());
             service.control_sent();
             if case.drains {
                 service.drain(Instant::now());
@@ -301,6 +339,7 @@ mod tests {
         }
         for case in services() {
             let (mut caller, _) = caller();
+            caller.agree(case.capabilities());
             check(&case, play(&mut caller, &case));
             broken.extend(case.rule.map(|rule| std::mem::discriminant(&rule)));
         }

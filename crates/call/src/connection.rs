@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use partywall_abi::frame::{
-    self, END, HEAD, Kind, Limits, Metadata, MethodName, ROOM, TRAILERS, Trailers,
+    self, END, HEAD, Kind, Limits, Metadata, MethodName, PLAIN, ROOM, TRAILERS, Trailers,
 };
 use partywall_abi::limits;
 use partywall_abi::version::Capabilities;
@@ -64,7 +64,7 @@ pub struct Connection<T> {
     window: LinkWindow,
     credit: LinkCredit,
     limited: bool,
-    /// The peer knows [`Kind::Room`]; and [`Kind::Method`] with plain frames.
+    /// Both ends know [`Kind::Room`]; and [`Kind::Method`] with plain frames.
     tells_room: bool,
     tells_methods: bool,
     /// Methods that have numbers.
@@ -128,7 +128,8 @@ impl<T: Default> Connection<T> {
         }
     }
 
-    /// Announces to the peer only what it knows, as both ends have agreed.
+    /// Announces to the peer only what it knows, as both ends have agreed, and takes nothing else of the kind
+    /// from it.
     pub fn agree(&mut self, capabilities: Capabilities) {
         self.tells_room = capabilities.contains(Capabilities::ROOM);
         self.tells_methods = capabilities.contains(Capabilities::METHODS);
@@ -327,6 +328,9 @@ impl<T: Default> Connection<T> {
             return Err(Rule::WrongSide.into());
         }
         let frame = frame::Request::decode(flags, payload)?;
+        if flags & PLAIN != 0 && !self.tells_methods {
+            return Err(Rule::NotAgreed.into());
+        }
         let windowed = self.charge(flags, number, frame.data)?;
         let end = flags & END != 0;
         let Some(head) = frame.head else {
@@ -380,6 +384,9 @@ impl<T: Default> Connection<T> {
         payload: &'a [u8],
     ) -> Result<Event<'a>, Error> {
         let frame = frame::Response::decode(flags, payload)?;
+        if flags & PLAIN != 0 && !self.tells_methods {
+            return Err(Rule::NotAgreed.into());
+        }
         let windowed = self.charge(flags, number, frame.data)?;
         let (head, trailers) = (frame.head, frame.trailers);
         for metadata in head.iter().chain(trailers.iter().map(|trailers| &trailers.metadata)) {

@@ -56,6 +56,9 @@ pub enum Rule {
     /// A head names no method by a number that none has.
     #[error("a call of method {0}, which has no path")]
     UnknownMethod(u16),
+    /// What an end can do beyond its version is used where both ends can, and nowhere else.
+    #[error("a record of a capability that the two ends do not have in common")]
+    NotAgreed,
     /// The name of a metadata entry is a token in lower case (RFC 9110, section 5.6.2).
     #[error("a metadata name that is no token in lower case")]
     MetadataName,
@@ -67,7 +70,7 @@ pub enum Rule {
 impl Rule {
     /// How many rules there are.
     #[cfg(test)]
-    pub(crate) const COUNT: usize = 18;
+    pub(crate) const COUNT: usize = 19;
 }
 
 /// Why a peer's record ends the link. The blame is always the peer's.

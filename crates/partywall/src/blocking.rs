@@ -120,6 +120,20 @@ impl Channel {
         Ok(channel)
     }
 
+    /// On a link that nobody introduced, after which there is no other.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn over(link: Link, server: Peer) -> Self {
+        let endpoint = Endpoint::from_static("partywall:///nobody").coordinator("no/coordinator");
+        Self {
+            name: endpoint.blocking().expect("a name").clone(),
+            place: endpoint.place(),
+            endpoint,
+            message_limit: limits::MESSAGE_BYTES,
+            open: Some(Open::new(link, server, None)),
+            outgoing: Vec::new(),
+        }
+    }
+
     /// The largest reply that is taken, in bytes; 4 MiB unless set, at most 2 GiB - 1.
     pub fn max_decoding_message_size(&mut self, limit: usize) -> &mut Self {
         self.message_limit = limit.min(limits::MESSAGE_BYTES_MAX);

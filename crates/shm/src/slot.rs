@@ -2,16 +2,22 @@
 //! The payload of a reserved record as a buffer that messages are encoded into.
 //!
 //! The bytes belong to a record that is not published, in memory that this process alone may write.
-//! [`crate::ring::Slot::commit`] publishes no record of which less was written than was reserved.
+//! [`crate::ring::Slot::commit`] publishes no record of which less was written than was reserved, or more was
+//! to be. A message may be of a program's own making and have another length than it has said: what has no
+//! room is thrown away, and [`SlotBuf::is_filled`] tells.
 
 use std::marker::PhantomData;
 
-use bytes::BufMut;
 use bytes::buf::UninitSlice;
+use bytes::{Buf, BufMut};
 
 use crate::ring::Slot;
 
-/// What is left of a reserved record. It has room for as many bytes as were reserved and not written.
+/// What is written of a record that more was to be written of than was reserved.
+const TOO_MUCH: usize = usize::MAX;
+
+/// What is left of a reserved record. It has room for as many bytes as were reserved and not written; more
+/// are thrown away, and the record with them.
 pub struct SlotBuf<'a> {
     /// Where the next bytes go, and how many lie there; then those at the arena's start.
     at: *mut u8,
@@ -28,6 +34,18 @@ impl<'a> SlotBuf<'a> {
         written: &'a mut usize,
     ) -> Self {
         Self { at, here, start, there, written, _record: PhantomData }
+    }
+
+    /// Whether as much has been written as was reserved, and not more.
+    #[inline]
+    pub fn is_filled(&self) -> bool {
+        self.remaining_mut() == 0 && *self.written != TOO_MUCH
+    }
+
+    #[cold]
+    fn overrun(&mut self) {
+        (self.here, self.there) = (0, 0);
+        *self.written = TOO_MUCH;
     }
 }
 
@@ -62,7 +80,9 @@ unsafe impl BufMut for SlotBuf<'_> {
     // Most fields are a few bytes, whose number is known where this is inlined.
     #[inline]
     fn put_slice(&mut self, mut src: &[u8]) {
-        assert!(src.len() <= self.remaining_mut(), "more than was reserved");
+        if src.len() > self.remaining_mut() {
+            return self.overrun();
+        }
         while !src.is_empty() {
             let (part, rest) = src.split_at(src.len().min(self.here));
             // SAFETY: `at` leads to `here` bytes, as in `chunk_mut`; the message's own bytes lie elsewhere.
@@ -75,11 +95,26 @@ unsafe impl BufMut for SlotBuf<'_> {
 
     #[inline]
     fn put_u8(&mut self, n: u8) {
-        assert!(self.here > 0, "more than was reserved");
+        if self.here == 0 {
+            return self.overrun();
+        }
         // SAFETY: there is a byte at `at`, as in `chunk_mut`.
         unsafe { self.at.write(n) };
         // SAFETY: it has been written.
         unsafe { self.advance_mut(1) };
+    }
+
+    fn put<B: Buf>(&mut self, mut src: B) {
+        while src.has_remaining() {
+            let part = src.chunk();
+            let len = part.len();
+            self.put_slice(part);
+            src.advance(len);
+        }
+    }
+
+    fn put_bytes(&mut self, byte: u8, count: usize) {
+        (0..count).for_each(|_| self.put_u8(byte));
     }
 }
 
@@ -139,9 +174,36 @@ mod tests {
 
     #[test]
     fn a_buffer_takes_no_more_than_was_reserved() {
-        let (mut ours, _theirs) = local_pair(Geometry::DEFAULT).unwrap();
+        let (mut ours, mut theirs) = local_pair(Geometry::DEFAULT).unwrap();
+        let more: [fn(&mut SlotBuf<'_>); 4] = [
+            |buffer| buffer.put_slice(&[8; 2]),
+            |buffer| buffer.put(&[8; 2][..]),
+            |buffer| buffer.put_u16(8),
+            |buffer| buffer.put_bytes(8, 2),
+        ];
+        for more in more {
+            for len in [4, 400] {
+                let mut slot = ours.producer.reserve(len).unwrap().expect("room");
+                let mut buffer = slot.buffer();
+                buffer.put_bytes(7, len - 1);
+                assert!(!buffer.is_filled());
+                more(&mut buffer);
+                assert!(!buffer.is_filled() && !buffer.has_remaining_mut());
+                buffer.put_u8(8);
+                assert!(!buffer.is_filled());
+                let sent = std::panic::AssertUnwindSafe(|| slot.commit(5, 0, 1));
+                assert!(std::panic::catch_unwind(sent).is_err());
+            }
+        }
+        // What lies there of it is nobody's.
         let mut slot = ours.producer.reserve(4).unwrap().expect("room");
-        let more = std::panic::AssertUnwindSafe(|| slot.buffer().put_slice(&[7; 5]));
-        assert!(std::panic::catch_unwind(more).is_err());
+        let mut buffer = slot.buffer();
+        buffer.put(&[1, 2, 3, 4][..]);
+        assert!(buffer.is_filled());
+        slot.commit(5, 0, 1);
+        assert_eq!(theirs.consumer.peek().unwrap().map(|record| record.len), Some(4));
+        let mut came = Vec::new();
+        theirs.consumer.read(&mut came);
+        assert_eq!(came, [1, 2, 3, 4]);
     }
 }

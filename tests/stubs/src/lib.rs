@@ -2,6 +2,12 @@
 //! `services.rs` is compiled twice, without a difference.
 #![forbid(unsafe_code)]
 
+mod calls;
+mod own;
+
+pub use calls::{Asked, Caller, Calling, Outcome, Settings, code_and_text};
+pub use own::{Own, PANICS};
+
 /// By partywall-build.
 pub mod ours {
     /// What is generated.
@@ -9,6 +15,14 @@ pub mod ours {
     pub mod pb {
         include!(concat!(env!("OUT_DIR"), "/partywall/stubs.v1.rs"));
     }
+    /// What is generated of a later release.
+    #[allow(missing_docs)]
+    pub mod later {
+        include!(concat!(env!("OUT_DIR"), "/partywall/later/stubs.v1.rs"));
+    }
+    /// The descriptors of the file.
+    pub const DESCRIPTORS: &[u8] =
+        include_bytes!(concat!(env!("OUT_DIR"), "/partywall/descriptors.bin"));
     mod services {
         include!("services.rs");
     }
@@ -22,6 +36,14 @@ pub mod tonics {
     pub mod pb {
         include!(concat!(env!("OUT_DIR"), "/tonic/stubs.v1.rs"));
     }
+    /// What is generated of a later release.
+    #[allow(missing_docs)]
+    pub mod later {
+        include!(concat!(env!("OUT_DIR"), "/tonic/later/stubs.v1.rs"));
+    }
+    /// The descriptors of the file.
+    pub const DESCRIPTORS: &[u8] =
+        include_bytes!(concat!(env!("OUT_DIR"), "/tonic/descriptors.bin"));
     mod services {
         include!("services.rs");
     }

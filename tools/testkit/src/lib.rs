@@ -4,8 +4,8 @@
 //! slowly ([`lingering`]), and the tables of the documents ([`documented_rows`]). None of ours is a
 //! dependency then, so that the lowest crates' tests and their loom models can use them. With the feature
 //! `host`, also a coordinator of one's own ([`Host`]), child processes ([`Process`]), what a process holds
-//! ([`Held`]) and how long something took it ([`Moment`]), and the control protocol spoken by hand
-//! ([`Conversation`]).
+//! ([`Held`]) and how long something took it ([`Moment`]), the control protocol spoken by hand
+//! ([`Conversation`]), and a coordinator as an older release has it ([`Older`]).
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "host")]
@@ -15,6 +15,8 @@ mod documented;
 mod held;
 #[cfg(feature = "host")]
 mod host;
+#[cfg(feature = "host")]
+mod older;
 #[cfg(feature = "host")]
 mod process;
 mod random;
@@ -27,6 +29,8 @@ pub use documented::{documented_keys, documented_metrics, documented_rows};
 pub use held::{Held, Moment, cpu_time};
 #[cfg(feature = "host")]
 pub use host::{Host, OPEN, alone};
+#[cfg(feature = "host")]
+pub use older::Older;
 #[cfg(feature = "host")]
 pub use process::Process;
 pub use random::{Random, is_full, mix, trials};

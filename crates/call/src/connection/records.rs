@@ -39,6 +39,9 @@ impl<T: Default> Connection<T> {
 
     pub(super) fn on_room<'a>(&mut self, number: u32, payload: &[u8]) -> Result<Event<'a>, Error> {
         let until = frame::decode_room(payload)?;
+        if !self.tells_room {
+            return Err(Rule::NotAgreed.into());
+        }
         if number == 0 {
             return Err(Rule::WrongStream(number).into());
         }
@@ -75,6 +78,9 @@ impl<T: Default> Connection<T> {
         let path = frame::decode_method(payload)?;
         if self.caller {
             return Err(Rule::WrongSide.into());
+        }
+        if !self.tells_methods {
+            return Err(Rule::NotAgreed.into());
         }
         if number != u32::from(self.methods) || number == limits::METHODS {
             return Err(Rule::MethodNumber(number).into());

@@ -16,7 +16,7 @@ use super::{partywall, text};
 /// Answers at the name `test`, and one link to it with native calls and with others.
 async fn calls(host: &Host) -> GreeterClient<partywall::Channel> {
     let mut server = Server::builder().coordinator(&host.socket);
-    let bound = server.add_service(GreeterServer::new(Echo)).bind("test").await.unwrap();
+    let bound = server.add_service(GreeterServer::new(Echo::default())).bind("test").await.unwrap();
     tokio::spawn(bound.serve());
     let endpoint = Endpoint::from_static("partywall:///test").coordinator(&host.socket);
     let channel = endpoint.connect().await.unwrap();

@@ -200,7 +200,7 @@ impl Open {
                 Message::Encoded(bytes) => bytes,
                 Message::ToEncode(message) => {
                     buffer.clear();
-                    message.encode_to_vec(buffer).map_err(Failed::Abort)?;
+                    message.append_to(buffer).map_err(Failed::Abort)?;
                     buffer
                 }
             };
@@ -231,8 +231,8 @@ impl Open {
         self.numbers[place]
     }
 
-    /// Sends a request as a plain frame; false, and nothing has changed, where it is none or has to wait for
-    /// anything.
+    /// Sends a request as a plain frame; false, and nothing has changed, where it is none, has another length
+    /// than it has said, or has to wait for anything.
     fn send_plain(
         &mut self,
         request: &Request<'_>,
@@ -254,7 +254,9 @@ impl Open {
         let Some(mut frame) = record::reserve(self.link.producer(), &number, data)? else {
             return Ok(false);
         };
-        message.encode_to_record(&mut frame.buffer()).map_err(Failed::Abort)?;
+        if !message.encode_in_place(&mut frame.buffer()) {
+            return Ok(false);
+        }
         let Some(key) = self.connection.open_whole(data) else { return Ok(false) };
         frame.send(PLAIN_REQUEST, key.number());
         call.key = Some(key);

@@ -1,6 +1,7 @@
 use partywall_abi::control;
 use partywall_abi::frame::Kind;
 use partywall_abi::name::MethodSet;
+use partywall_abi::version::Capabilities;
 use partywall_call::cases;
 
 use super::*;
@@ -28,7 +29,7 @@ fn blocking_channel_has_the_security_of_its_terms() {
             geometry,
             peer: crate::fuzz::identity(),
             methods: MethodSet::all(),
-            capabilities: partywall_abi::version::Capabilities::NONE,
+            capabilities: Capabilities::NONE,
             security,
         };
         let (tracked, coordinator) = crate::coordinator::tests::tracked(7);
@@ -93,7 +94,10 @@ fn call(deadline: Option<Instant>) -> Call {
 }
 
 /// A call of one byte to a server that does this; how it ends, and whom the coordinator hears blamed.
-fn answered_by(server: impl FnOnce(&mut Ends)) -> Result<(), (String, Option<control::Blame>)> {
+fn answered_by(
+    common: Capabilities,
+    server: impl FnOnce(&mut Ends),
+) -> Result<(), (String, Option<control::Blame>)> {
     // One record holds more than a window.
     let (ours, mut theirs) = local_pair(Geometry::new(64, 20 << 20).unwrap()).unwrap();
     let link = Link::new(ours).unwrap();
@@ -101,6 +105,7 @@ fn answered_by(server: impl FnOnce(&mut Ends)) -> Result<(), (String, Option<con
     let (tracked, coordinator) = crate::coordinator::tests::tracked(7);
     let mut open = Open::new(link, crate::fuzz::stranger(), None);
     open.tracked = Some((tracked, end));
+    open.connection.agree(common);
     server(&mut theirs);
     let soon = Instant::now() + Duration::from_secs(5);
     match exchange(&mut open, b"x", &mut call(Some(soon))) {
@@ -124,7 +129,7 @@ fn sends(records: &[cases::Sent]) -> impl FnOnce(&mut Ends) {
 
 #[test]
 fn a_server_that_floods_a_blocking_channel_with_bells_is_blamed() {
-    let ended = answered_by(|theirs| {
+    let ended = answered_by(Capabilities::OWN, |theirs| {
         let ring = || theirs.bell.carry_out(partywall_shm::ring::Wake::Doorbell);
         // Until the link is hung up.
         let begin = Instant::now();
@@ -138,14 +143,14 @@ fn a_server_that_floods_a_blocking_channel_with_bells_is_blamed() {
 #[test]
 fn blocking_channel_ends_a_link_on_each_broken_rule_with_blame() {
     for records in cases::honest_services() {
-        assert_eq!(answered_by(sends(&records)), Ok(()));
+        assert_eq!(answered_by(Capabilities::OWN, sends(&records)), Ok(()));
     }
     for case in cases::services() {
         let expected = match case.rule {
             Some(rule) => partywall_call::Error::from(rule).to_string(),
             None => "the peer sent a record that cannot be read".into(),
         };
-        let (why, blame) = answered_by(sends(&case.records)).unwrap_err();
+        let (why, blame) = answered_by(case.capabilities(), sends(&case.records)).unwrap_err();
         assert!(why.contains(&expected), "{why} is not {expected}");
         assert_eq!(blame, Some(control::Blame::Peer), "{why}");
     }

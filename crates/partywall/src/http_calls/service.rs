@@ -36,11 +36,6 @@ impl HttpCalls {
     pub(crate) fn of(services: &Services) -> Self {
         Self { dispatch: services.for_one(), bare: services.bare().cloned() }
     }
-
-    #[cfg(any(test, fuzzing))]
-    pub(crate) fn alone(dispatch: Arc<dyn HttpDispatch>) -> Self {
-        Self { dispatch, bare: None }
-    }
 }
 
 /// What a path names.
@@ -216,7 +211,7 @@ impl Source for Answer {
         }
     }
 
-    fn write_whole(&mut self, out: &mut SlotBuf<'_>) -> Result<(), Status> {
+    fn write_whole(&mut self, out: &mut SlotBuf<'_>) -> bool {
         match self {
             Self::Http(_) => unreachable!("it has no data that are whole"),
             Self::Native(native) => native.answering.write_whole(out),

@@ -153,7 +153,8 @@ pub(crate) fn start(ends: Ends, tracked: Option<Tracked>) -> Result<Arc<Caller>,
     run(ends, tracked, Box::new(Ring), Capabilities::OWN)
 }
 
-fn run(
+/// The same where the two ends have these capabilities.
+pub(super) fn run(
     ends: Ends,
     tracked: Option<Tracked>,
     tell: Box<dyn Tell>,
@@ -298,21 +299,16 @@ impl Caller {
 
     /// Makes a call whose request is a plain frame; none, and nothing has changed, where that has to wait for
     /// anything or the method has no number yet: then [`Caller::open`] and [`OpenCall::send`] do it.
-    ///
-    /// # Errors
-    /// The request cannot be sent.
     #[inline]
     pub(crate) fn call_plain(
         self: &Arc<Self>,
         method: usize,
         request: &mut impl Source,
-    ) -> Result<Option<Reply>, Status> {
+    ) -> Option<Reply> {
         self.look_first();
-        let sent = self.link.send_plain_request(method, request)?;
-        Ok(sent.map(|(key, open)| {
-            self.opened(open);
-            Reply::to(OpenCall::new(self, key, None))
-        }))
+        let (key, open) = self.link.send_plain_request(method, request)?;
+        self.opened(open);
+        Some(Reply::to(OpenCall::new(self, key, None)))
     }
 
     /// One call may be kept without being polled, and have been woken for what is there.

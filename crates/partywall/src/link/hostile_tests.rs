@@ -10,6 +10,7 @@ use partywall_abi::frame::{self, END, HEAD, Kind, RequestHead};
 use partywall_abi::layout::Geometry;
 use partywall_abi::limits;
 use partywall_abi::name::MethodSet;
+use partywall_abi::version::Capabilities;
 use partywall_call::cases::{self, Case};
 use partywall_shm::link::Ends;
 use partywall_shm::setup::local_pair;
@@ -19,6 +20,7 @@ use super::account::{Accounts, Bounds};
 use super::caller::{self, Call};
 use super::scripted::{self, Never, Pieces};
 use super::service::{self, Service};
+use super::wake::Ring;
 use crate::domain::Visit;
 
 /// A service, and the end of a caller that speaks records.
@@ -123,7 +125,9 @@ async fn service_ends_a_link_on_each_broken_rule_with_blame() {
                 Accounts::new(Bounds { calls_per_link, ..Bounds::default() }).open(1, Some(1));
             let caller = (crate::fuzz::stranger(), account);
             let methods = MethodSet::all();
-            let service = service::start(ours, Never, caller, methods, Some(tracked)).unwrap();
+            let common = case.capabilities();
+            let service =
+                service::run(ours, Never, caller, methods, Some(tracked), common).unwrap();
             if case.drains {
                 service.drain();
             }
@@ -156,8 +160,8 @@ async fn service_ends_a_link_on_each_broken_rule_with_blame() {
 
 #[tokio::test]
 async fn a_caller_ends_a_link_on_each_broken_rule_with_the_same_blame() {
-    let begin = |ours, tracked| {
-        let caller = caller::start(ours, Some(tracked)).unwrap();
+    let begin = |ours, tracked, common| {
+        let caller = caller::run(ours, Some(tracked), Box::new(Ring), common).unwrap();
         let open = caller.open(None, None).unwrap().expect("the first call has a place");
         let call = tokio::spawn(scripted::end(open.send(Pieces::new(b"x", 1))));
         (caller, call)
@@ -165,7 +169,7 @@ async fn a_caller_ends_a_link_on_each_broken_rule_with_the_same_blame() {
     for case in cases::services() {
         let (ours, mut theirs) = wide();
         let (tracked, coordinator) = crate::coordinator::tests::tracked(7);
-        let (caller, call) = begin(ours, tracked);
+        let (caller, call) = begin(ours, tracked, case.capabilities());
         assert!(hear(&mut theirs).await.is_some());
         for (kind, flags, stream, payload) in &case.records {
             assert!(theirs.producer.try_push(*kind, *flags, *stream, &[payload]).unwrap());
@@ -179,7 +183,7 @@ async fn a_caller_ends_a_link_on_each_broken_rule_with_the_same_blame() {
     for records in cases::honest_services() {
         let (ours, mut theirs) = wide();
         let (tracked, _coordinator) = crate::coordinator::tests::tracked(7);
-        let (caller, call) = begin(ours, tracked);
+        let (caller, call) = begin(ours, tracked, Capabilities::OWN);
         assert!(hear(&mut theirs).await.is_some());
         for (kind, flags, stream, payload) in &records {
             assert!(theirs.producer.try_push(*kind, *flags, *stream, &[payload]).unwrap());

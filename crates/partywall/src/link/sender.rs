@@ -22,7 +22,7 @@
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
-use bytes::{Buf, BufMut, Bytes};
+use bytes::{Buf, Bytes};
 use partywall_abi::domain::GateStatus;
 use partywall_abi::frame::{self, END, HEAD, PLAIN_REQUEST, PLAIN_RESPONSE, TRAILERS};
 use partywall_call::{Blocked, Key, Want};
@@ -32,9 +32,7 @@ use tonic::Status;
 
 use super::Link;
 use super::broken::Broken;
-use super::outbound::Reserved;
 use super::wake::Sent;
-use crate::stubs::message::too_short;
 use crate::telemetry::Waiting;
 use crate::wire;
 
@@ -77,12 +75,9 @@ pub(crate) trait Source {
     /// It has been sent as a plain frame, and is asked for nothing more.
     fn plain_sent(&mut self) {}
 
-    /// Encodes all of its data, as many bytes as it has said. Where there is no room for that,
-    /// [`Source::poll_data`] is asked instead.
-    ///
-    /// # Errors
-    /// As those of [`Source::poll_data`].
-    fn write_whole(&mut self, _out: &mut SlotBuf<'_>) -> Result<(), Status> {
+    /// Encodes all of its data; false when it has more or fewer bytes than it has said. Then, and where there
+    /// is no room, [`Source::poll_data`] is asked instead.
+    fn write_whole(&mut self, _out: &mut SlotBuf<'_>) -> bool {
         unreachable!("it has no data that are whole")
     }
 
@@ -309,8 +304,11 @@ impl<S: Source> Sender<S> {
             };
             match (self.whole, &mut self.source) {
                 (Some(_), Some(source)) => {
-                    if let Err(status) = encode(source, &mut reserved) {
-                        return Poll::Ready(self.refuse(status));
+                    if !source.write_whole(&mut reserved.buffer()) {
+                        // Of another length than it has said: in pieces as well.
+                        self.whole = None;
+                        self.gather(cx)?;
+                        continue;
                     }
                 }
                 _ => reserved.write(&self.chunk[..len]),
@@ -365,44 +363,31 @@ impl<S: Source> Sender<S> {
     }
 }
 
-/// Encodes all of a source's data into a record that is reserved for them.
-#[inline]
-fn encode(source: &mut impl Source, reserved: &mut Reserved<'_>) -> Result<(), Status> {
-    let mut buffer = reserved.buffer();
-    source.write_whole(&mut buffer)?;
-    match buffer.has_remaining_mut() {
-        true => Err(too_short()),
-        false => Ok(()),
-    }
-}
-
 impl Link {
     /// Opens a call by a plain request, and says how many are open with it; none, and nothing has changed,
     /// where that has to wait for anything: then a [`Sender`] sends it.
-    ///
-    /// # Errors
-    /// It cannot be sent.
     #[inline]
     pub(super) fn send_plain_request(
         &self,
         method: usize,
         request: &mut impl Source,
-    ) -> Result<Option<(Key, usize)>, Status> {
-        let Some(data) = request.whole().filter(|_| request.is_plain()) else { return Ok(None) };
+    ) -> Option<(Key, usize)> {
+        let data = request.whole().filter(|_| request.is_plain())?;
         let mut tx = self.outbound.lock();
-        let Some(number) = tx.number(method) else { return Ok(None) };
-        let number = frame::Request::plain(number);
+        let number = frame::Request::plain(tx.number(method)?);
         // A broken ring is met again, and told, by who sends or reads next.
-        let Ok(Some(mut reserved)) = tx.reserve_plain(&number, data) else { return Ok(None) };
-        encode(request, &mut reserved)?;
-        let Some((key, open)) = self.calls.open_whole(data) else { return Ok(None) };
+        let Ok(Some(mut reserved)) = tx.reserve_plain(&number, data) else { return None };
+        if !request.write_whole(&mut reserved.buffer()) {
+            return None;
+        }
+        let (key, open) = self.calls.open_whole(data)?;
         reserved.send(PLAIN_REQUEST, key.number());
         let path = request.method().unwrap_or_default();
         let sent = Sent { stream: key.number(), path, due: None };
         if let Err(why) = self.tell(tx, Some(sent)).and_then(|()| self.serve_stalled()) {
             self.broken_by(key, &why);
         }
-        Ok(Some((key, open)))
+        Some((key, open))
     }
 
     /// Sends an answer as a plain frame; false, and nothing has changed, where that has to wait for anything:
@@ -417,8 +402,7 @@ impl Link {
         let mut tx = self.outbound.lock();
         // A broken ring is met again, and told, by the sender.
         let Ok(Some(mut reserved)) = tx.reserve_plain(&[], data) else { return Ok(false) };
-        if encode(answer, &mut reserved).is_err() {
-            // Its sender says why.
+        if !answer.write_whole(&mut reserved.buffer()) {
             return Ok(false);
         }
         let (sent, due) = self.calls.answer_whole(key, data);

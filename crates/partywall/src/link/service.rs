@@ -234,7 +234,8 @@ pub(crate) fn start<D: Dispatch>(
     run(ends, dispatch, (peer, account), methods, tracked, Capabilities::OWN)
 }
 
-fn run<D: Dispatch>(
+/// The same where the two ends have these capabilities.
+pub(super) fn run<D: Dispatch>(
     ends: Ends,
     dispatch: D,
     (peer, account): (Peer, Arc<Account>),

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use castaway::cast;
 use http::uri::PathAndQuery;
 use http::{HeaderMap, Uri};
-use partywall_abi::frame::{self, MethodName, RequestHead};
+use partywall_abi::frame::{self, MethodName, OwnedMetadata, RequestHead};
 use partywall_shm::slot::SlotBuf;
 use prost::Message;
 use tonic::body::Body;
@@ -281,12 +281,11 @@ where
     let sent = Some(message.len());
     let mut request = Request { method, number: None, metadata, timeout, message };
     let begun = match link.call_plain(method.place(), &mut request) {
-        Err(status) => Err(status),
-        Ok(Some(mut reply)) => {
+        Some(mut reply) => {
             told.sent = sent;
             poll_fn(|cx| told.guarded(|| reply.poll(cx))).await
         }
-        Ok(None) => match link.open(timeout, None) {
+        None => match link.open(timeout, None) {
             Ok(Some(open)) => {
                 told.sent = sent;
                 request.number = open.number(method.place(), method.path);
@@ -316,17 +315,25 @@ fn sole_answer<R: Message + Default>(
         begun => return Err(begun),
     };
     let received = data.len();
+    let own = |metadata: &OwnedMetadata| {
+        MetadataMap::from_headers(wire::own_headers(None, &metadata.get()))
+    };
+    let head = metadata.as_ref().map(|(head, _)| own(head));
     let message = match message::decode(data, most) {
         Ok(message) => message,
-        Err(status) => return Ok(Err(status)),
+        Err(mut status) => {
+            if let Some(head) = head {
+                merge(status.metadata_mut(), head);
+            }
+            return Ok(Err(status));
+        }
     };
     let mut response = tonic::Response::new(message);
-    if let Some((head, trailers)) = metadata {
-        let mut headers = wire::own_headers(None, &head.get());
+    if let (Some(mut headers), Some((_, trailers))) = (head, metadata) {
         if !trailers.get().is_empty() {
-            headers.extend(wire::own_headers(None, &trailers.get()));
+            merge(&mut headers, own(&trailers));
         }
-        *response.metadata_mut() = MetadataMap::from_headers(headers);
+        *response.metadata_mut() = headers;
     }
     Ok(Ok((response, received)))
 }
@@ -436,8 +443,8 @@ impl<M: Message> Source for Request<M> {
         Some(self.message.len())
     }
 
-    fn write_whole(&mut self, out: &mut SlotBuf<'_>) -> Result<(), Status> {
-        self.message.encode(out)
+    fn write_whole(&mut self, out: &mut SlotBuf<'_>) -> bool {
+        self.message.encode_in_place(out)
     }
 
     fn write_trailers(&self, _block: &mut Vec<u8>) -> u8 {

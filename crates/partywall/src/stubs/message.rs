@@ -1,7 +1,6 @@
 //! Messages of gRPC: five bytes of prefix, and what prost makes of a value.
 
-use bytes::{Buf, BufMut, Bytes, BytesMut};
-#[cfg(feature = "blocking")]
+use bytes::{Buf, BufMut, Bytes};
 use partywall_shm::slot::SlotBuf;
 use prost::Message;
 use tonic::Status;
@@ -20,10 +19,12 @@ pub struct Settings {
     pub encoded: Option<usize>,
 }
 
-/// A message to send, whose length is known.
+/// A message to send, whose length is known. A message of a program's own making may have another one than it
+/// has said; then it is not encoded in place, and has the length that it has.
 pub(crate) struct Outgoing<M> {
     message: M,
     len: u32,
+    most: Option<usize>,
     is_taken: bool,
 }
 
@@ -31,37 +32,40 @@ impl<M: Message> Outgoing<M> {
     /// # Errors
     /// The message is over a limit, as tonic has it.
     pub(crate) fn new(message: M, most: Option<usize>) -> Result<Self, Status> {
-        let len = message.encoded_len();
-        if most.is_some_and(|limit| len > limit) {
-            let limit = most.unwrap_or_default();
-            return Err(Status::out_of_range(format!(
-                "Error, encoded message length too large: found {len} bytes, the limit is: {limit} bytes"
-            )));
-        }
-        let too_long = |_| {
-            let text = format!("Cannot return body with more than 4GB of data but got {len} bytes");
-            Status::resource_exhausted(text)
-        };
-        let len = u32::try_from(len).map_err(too_long)?;
-        Ok(Self { message, len, is_taken: false })
+        let len = check(message.encoded_len(), most)?;
+        Ok(Self { message, len, most, is_taken: false })
     }
 
     pub(super) fn into_inner(self) -> M {
         self.message
     }
 
-    /// With its prefix.
+    /// With its prefix, as it has said.
     pub(super) fn len(&self) -> usize {
         PREFIX + self.len as usize
     }
 
-    /// # Errors
-    /// It is longer than it has said.
+    /// Encodes it where it is sent from; false when it has more bytes than it has said, or fewer.
     #[inline]
-    pub(super) fn encode(&self, out: &mut impl BufMut) -> Result<(), Status> {
+    pub(super) fn encode_in_place(&self, out: &mut SlotBuf<'_>) -> bool {
         out.put_u8(0);
         out.put_u32(self.len);
-        self.message.encode(out).map_err(|error| Status::internal(error.to_string()))
+        self.message.encode_raw(out);
+        out.is_filled()
+    }
+
+    /// Appends its bytes, however many they are.
+    ///
+    /// # Errors
+    /// It is over a limit.
+    fn append_to(&self, out: &mut Vec<u8>) -> Result<(), Status> {
+        let start = out.len();
+        out.reserve(self.len());
+        out.extend_from_slice(&[0; PREFIX]);
+        self.message.encode_raw(out);
+        let len = check(out.len() - start - PREFIX, self.most)?;
+        out[start + 1..][..4].copy_from_slice(&len.to_be_bytes());
+        Ok(())
     }
 
     /// Its bytes, once: for where it cannot be encoded in place.
@@ -69,23 +73,36 @@ impl<M: Message> Outgoing<M> {
         if std::mem::replace(&mut self.is_taken, true) {
             return None;
         }
-        let mut out = BytesMut::with_capacity(self.len());
-        Some(self.encode(&mut out).map(|()| out.freeze()))
+        let mut out = Vec::new();
+        Some(self.append_to(&mut out).map(|()| out.into()))
     }
+}
+
+/// A length that may be sent.
+fn check(len: usize, most: Option<usize>) -> Result<u32, Status> {
+    if let Some(limit) = most.filter(|limit| len > *limit) {
+        return Err(Status::out_of_range(format!(
+            "Error, encoded message length too large: found {len} bytes, the limit is: {limit} bytes"
+        )));
+    }
+    u32::try_from(len).map_err(|_| {
+        let text = format!("Cannot return body with more than 4GB of data but got {len} bytes");
+        Status::resource_exhausted(text)
+    })
 }
 
 /// A message to send, with its prefix, whatever its type is.
 #[cfg(feature = "blocking")]
 pub(crate) trait Encode {
+    /// As it has said.
     fn len(&self) -> usize;
 
-    /// # Errors
-    /// It is longer or shorter than it has said.
-    fn encode_to_record(&self, out: &mut SlotBuf<'_>) -> Result<(), Status>;
+    /// Encodes it where it is sent from; false when it has another length than it has said.
+    fn encode_in_place(&self, out: &mut SlotBuf<'_>) -> bool;
 
     /// # Errors
-    /// As above.
-    fn encode_to_vec(&self, out: &mut Vec<u8>) -> Result<(), Status>;
+    /// It is over a limit.
+    fn append_to(&self, out: &mut Vec<u8>) -> Result<(), Status>;
 }
 
 #[cfg(feature = "blocking")]
@@ -94,21 +111,13 @@ impl<M: Message> Encode for Outgoing<M> {
         self.len()
     }
 
-    fn encode_to_record(&self, out: &mut SlotBuf<'_>) -> Result<(), Status> {
-        self.encode(out)?;
-        if out.has_remaining_mut() { Err(too_short()) } else { Ok(()) }
+    fn encode_in_place(&self, out: &mut SlotBuf<'_>) -> bool {
+        self.encode_in_place(out)
     }
 
-    fn encode_to_vec(&self, out: &mut Vec<u8>) -> Result<(), Status> {
-        let before = out.len();
-        self.encode(out)?;
-        if out.len() - before < self.len() { Err(too_short()) } else { Ok(()) }
+    fn append_to(&self, out: &mut Vec<u8>) -> Result<(), Status> {
+        self.append_to(out)
     }
-}
-
-/// A message of a program's own making has said that it has more bytes.
-pub(crate) fn too_short() -> Status {
-    Status::internal("a message is shorter than it has said")
 }
 
 /// Whether these data are one message, which is not compressed.

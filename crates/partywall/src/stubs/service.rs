@@ -180,7 +180,7 @@ pub(crate) trait Answering: Send {
     fn write_head(&self, block: &mut Vec<u8>) -> Result<(), Status>;
     fn take_data(self: Pin<&mut Self>) -> Option<Result<Bytes, Status>>;
     fn whole(&self) -> Option<usize>;
-    fn write_whole(&self, out: &mut SlotBuf<'_>) -> Result<(), Status>;
+    fn write_whole(&self, out: &mut SlotBuf<'_>) -> bool;
     /// Whether it is a message without metadata.
     fn is_plain(&self) -> bool;
     fn write_trailers(&self, block: &mut Vec<u8>) -> u8;
@@ -277,9 +277,9 @@ where
         }
     }
 
-    fn write_whole(&self, out: &mut SlotBuf<'_>) -> Result<(), Status> {
+    fn write_whole(&self, out: &mut SlotBuf<'_>) -> bool {
         match self.answer() {
-            Some(Answer::Message(_, message)) => message.encode(out),
+            Some(Answer::Message(_, message)) => message.encode_in_place(out),
             _ => unreachable!("it has no message"),
         }
     }

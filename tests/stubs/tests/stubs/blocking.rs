@@ -19,7 +19,7 @@ fn serving(host: &Host) -> GreeterClient {
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let mut server = Server::builder().coordinator(socket);
-        let router = server.add_service(GreeterServer::new(ours::Echo));
+        let router = server.add_service(GreeterServer::new(ours::Echo::default()));
         runtime.block_on(router.serve("test")).unwrap();
     });
     let endpoint = Endpoint::from_static("partywall:///test").wait_for_ready(true);

@@ -5,13 +5,14 @@ use std::time::{Duration, Instant};
 
 use partywall::operator::{LinkInfo, LinkMethods, MethodStats};
 use partywall::{Bound, Channel, Endpoint, Server};
-use partywall_coordinator::{Coordinator, Listen, Options, Policy};
 use partywall_stubs_tests::{ours, tonics};
-use partywall_testkit::{Host, OPEN};
+use partywall_testkit::Host;
 use tokio_stream::StreamExt as _;
 use tonic::service::InterceptorLayer;
 use tonic::{Code, Request, Status};
 use tonic_prost::ProstCodec;
+
+use super::rights::Changing;
 
 const LONG: Duration = Duration::from_secs(10);
 const HELLO: &str = "/stubs.v1.Greeter/SayHello";
@@ -57,7 +58,7 @@ async fn greet(channel: &Channel, calls: usize) {
 }
 
 fn greeter() -> ours::pb::greeter_server::GreeterServer<ours::Echo> {
-    ours::pb::greeter_server::GreeterServer::new(ours::Echo)
+    ours::pb::greeter_server::GreeterServer::new(ours::Echo::default())
 }
 
 #[tokio::test]
@@ -111,7 +112,7 @@ async fn calls_by_tonics_stubs_are_native_where_the_service_is_generated() {
 #[tokio::test]
 async fn calls_of_tonics_service_are_ordinary() {
     let host = Host::open();
-    let service = tonics::pb::greeter_server::GreeterServer::new(tonics::Echo);
+    let service = tonics::pb::greeter_server::GreeterServer::new(tonics::Echo::default());
     serve(server(&host.socket).add_service(service).bind("test").await.unwrap());
     let channel = connect(&host.socket).await;
     greet(&channel, 10).await;
@@ -200,23 +201,15 @@ async fn methods_beyond_sixteen_are_a_number_and_denied_ones_are_not_listed() {
 
 #[tokio::test]
 async fn counts_of_methods_outlive_a_reload() {
-    let dir = tempfile::tempdir().unwrap();
-    let (socket, file) = (dir.path().join("c.sock"), dir.path().join("policy.toml"));
-    std::fs::write(&file, OPEN).unwrap();
-    let (listen, policy_file) = (Listen::At(socket.clone()), Some(file.clone()));
-    let options = Options { listen, policy_file, ..Options::default() };
-    let policy = Policy::parse("test", OPEN).unwrap();
-    let _coordinator = Coordinator::start_with(policy, options).unwrap();
+    let coordinator = Changing::new();
+    let socket = coordinator.socket.clone();
     serve(server(&socket).add_service(greeter()).bind("test").await.unwrap());
     let channel = connect(&socket).await;
     greet(&channel, 5).await;
     let mut client = ours::pb::greeter_client::GreeterClient::new(channel.clone());
     let mut answered = 5;
     for (methods, code) in [("stubs.v1.Greeter/Type", Code::PermissionDenied), ("*", Code::Ok)] {
-        std::fs::write(&file, OPEN.replace('*', methods)).unwrap();
-        let socket = socket.clone();
-        let reload = move || partywall::operator::reload_policy(Some(&socket));
-        assert_eq!(tokio::task::spawn_blocking(reload).await.unwrap().unwrap().changed, 1);
+        assert_eq!(coordinator.allow(methods).await, 1);
         // Its ends hear of it a little later.
         let begin = Instant::now();
         loop {
