@@ -1,8 +1,6 @@
 //! The services with their layers, as links and connections call them.
 
 use std::any::Any;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
@@ -13,6 +11,7 @@ use tower::timeout::error::Elapsed;
 use tower::{Service, ServiceExt};
 
 use crate::lock::lock;
+pub(crate) use crate::server::Answer;
 use crate::server::Routes;
 use crate::telemetry;
 
@@ -22,9 +21,6 @@ pub(crate) use limits::Limits;
 
 /// An error of a layer.
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
-
-/// An answer on its way.
-pub(crate) type Answer = Pin<Box<dyn Future<Output = http::Response<Body>> + Send>>;
 
 /// A tower service over HTTP, as layers around [`Routes`] make it. Each type that meets these
 /// bounds has this trait; no type implements it itself.

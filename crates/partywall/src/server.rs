@@ -31,6 +31,7 @@ pub use bound::Bound;
 pub(crate) use http2::{Connection, serve_connection};
 #[cfg(not(feature = "http2"))]
 use no_http2 as http2;
+pub(crate) use routes::Answer;
 pub use routes::{GrpcServer, Routes, RoutesFuture};
 pub use serving::Serving;
 

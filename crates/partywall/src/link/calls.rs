@@ -18,7 +18,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use bytes::{Buf as _, Bytes};
-use partywall_abi::frame::{self, Limits, Metadata, MethodName, OwnedMetadata, RequestHead};
+use partywall_abi::frame::{Limits, MethodName, OwnedMetadata, RequestHead};
 use partywall_abi::limits;
 use partywall_abi::sync::{AtomicBool, AtomicUsize, Ordering};
 use partywall_abi::version::Capabilities;
@@ -397,23 +397,14 @@ impl Calls {
             Event::Nothing => (Accepted::Done, mailbox::Wakers::default()),
             Event::Part { key, head, data, trailers, end } => {
                 let is_own = own == Some(key);
-                let is_plain = |head: &Metadata<'_>, trailers: &frame::Trailers<'_>| {
-                    trailers.code == 0 && head.is_empty() && trailers.metadata.is_empty()
-                };
-                if let (Some(head), Some(trailers)) = (&head, &trailers)
-                    && is_own
-                    && is_plain(head, trailers)
-                {
+                if is_own && mailbox::is_plain(head.as_ref(), trailers.as_ref()) {
                     // Its wakers are dropped when the lock is free.
                     let _mailbox = state.connection.release(key);
                     let due = self.changed_from(open, state);
                     return Ok((Accepted::Whole(Answer::Plain(rest(payload, data))), due));
                 }
                 let head = head.as_ref().map(OwnedMetadata::from);
-                let trailers = trailers.map(|trailers| Trailers {
-                    code: trailers.code,
-                    metadata: OwnedMetadata::from(&trailers.metadata),
-                });
+                let trailers = trailers.as_ref().map(Trailers::from);
                 // The data are the payload's rest; a long head is not kept for their sake.
                 let data = rest(payload, data);
                 match (head, trailers) {

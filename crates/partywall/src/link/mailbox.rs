@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 
 use crate::waker::register;
 use bytes::{Bytes, BytesMut};
-use partywall_abi::frame::OwnedMetadata;
+use partywall_abi::frame::{self, Metadata, OwnedMetadata};
 use tonic::Status;
 
 /// Pieces below this many bytes are put together while they wait.
@@ -23,6 +23,13 @@ const TOGETHER: usize = 16 * 1024;
 pub(crate) struct Trailers {
     pub(crate) code: u8,
     pub(crate) metadata: OwnedMetadata,
+}
+
+impl From<&frame::Trailers<'_>> for Trailers {
+    #[inline]
+    fn from(trailers: &frame::Trailers<'_>) -> Self {
+        Self { code: trailers.code, metadata: OwnedMetadata::from(&trailers.metadata) }
+    }
 }
 
 /// All of an answer.
@@ -44,6 +51,13 @@ pub(crate) enum Answer {
     Head(OwnedMetadata),
     /// Trailers without a head: a status alone.
     Trailers(Trailers),
+}
+
+/// Whether an answer that begins and ends at once says no more than a plain frame.
+#[inline]
+pub(super) fn is_plain(head: Option<&Metadata<'_>>, end: Option<&frame::Trailers<'_>>) -> bool {
+    let is_good = |end: &frame::Trailers<'_>| end.code == 0 && end.metadata.is_empty();
+    head.is_some_and(Metadata::is_empty) && end.is_some_and(is_good)
 }
 
 impl Answer {

@@ -8,13 +8,15 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use crate::dispatch::Answer;
 use crate::stubs::Slot;
 use bytes::Bytes;
 use tonic::Status;
 use tonic::body::Body;
 use tonic::server::NamedService;
 use tower::{Service, ServiceExt};
+
+/// An answer on its way.
+pub(crate) type Answer = Pin<Box<dyn Future<Output = http::Response<Body>> + Send>>;
 
 /// A service at its name.
 #[derive(Clone)]
