@@ -40,13 +40,16 @@
 //! a server            impl Service for ..Server  ->  partywall::stubs::Generated, its table of methods
 //! ```
 
-use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use prost::Message as _;
-pub use prost_build::Config;
+use prost_build::ServiceGenerator;
+pub use tonic_prost_build::{
+    Config, FileDescriptorSet, TonicAttributes, TonicMethod, TonicService, manual,
+};
 
+mod error;
 mod native;
 
 /// Compiles one file with its directory as where imports are looked for.
@@ -59,6 +62,14 @@ pub fn compile_protos(proto: impl AsRef<Path>) -> io::Result<()> {
     configure().compile_protos(&[proto], &[directory.unwrap_or(Path::new("."))])
 }
 
+/// Generates from descriptors.
+///
+/// # Errors
+/// As [`Builder::compile_fds`].
+pub fn compile_fds(fds: FileDescriptorSet) -> io::Result<()> {
+    configure().compile_fds(fds)
+}
+
 /// Settings, which are those of tonic-prost-build.
 pub fn configure() -> Builder {
     Builder {
@@ -69,6 +80,7 @@ pub fn configure() -> Builder {
         descriptors: None,
         out_dir: None,
         compiles: true,
+        watches: false,
     }
 }
 
@@ -84,14 +96,19 @@ pub struct Builder {
     out_dir: Option<PathBuf>,
     /// Files are compiled, not read as descriptors.
     compiles: bool,
+    /// Cargo is told of the files.
+    watches: bool,
 }
 
 /// Settings that are handed on as they are.
 macro_rules! handed_on {
-    ($($(#[$doc:meta])* $name:ident ( $($argument:ident : $type:ty),* );)*) => {$(
+    ($(
+        $(#[$doc:meta])*
+        $name:ident $(<$($generic:ident: $bound:path),*>)? ($($argument:ident: $type:ty),*);
+    )*) => {$(
         $(#[$doc])*
         #[must_use]
-        pub fn $name(mut self, $($argument: $type),*) -> Self {
+        pub fn $name $(<$($generic: $bound),*>)? (mut self, $($argument: $type),*) -> Self {
             self.tonic = self.tonic.$name($($argument),*);
             self
         }
@@ -105,41 +122,39 @@ impl Builder {
         /// Takes the types of a package from elsewhere.
         extern_path(proto_path: impl AsRef<str>, rust_path: impl AsRef<str>);
         /// An attribute of fields.
-        field_attribute(path: impl AsRef<str>, attribute: impl AsRef<str>);
+        field_attribute<P: AsRef<str>, A: AsRef<str>>(path: P, attribute: A);
         /// An attribute of messages.
-        message_attribute(path: impl AsRef<str>, attribute: impl AsRef<str>);
+        message_attribute<P: AsRef<str>, A: AsRef<str>>(path: P, attribute: A);
         /// An attribute of enumerations.
-        enum_attribute(path: impl AsRef<str>, attribute: impl AsRef<str>);
+        enum_attribute<P: AsRef<str>, A: AsRef<str>>(path: P, attribute: A);
         /// An attribute of messages, enumerations and one-ofs.
-        type_attribute(path: impl AsRef<str>, attribute: impl AsRef<str>);
+        type_attribute<P: AsRef<str>, A: AsRef<str>>(path: P, attribute: A);
         /// Boxes a field.
-        boxed(path: impl AsRef<str>);
+        boxed<P: AsRef<str>>(path: P);
         /// Makes a map a `BTreeMap`.
-        btree_map(path: impl AsRef<str>);
+        btree_map<P: AsRef<str>>(path: P);
         /// Makes a field of bytes a `Bytes`.
-        bytes(path: impl AsRef<str>);
+        bytes<P: AsRef<str>>(path: P);
         /// An attribute of the module of a server.
-        server_mod_attribute(path: impl AsRef<str>, attribute: impl AsRef<str>);
+        server_mod_attribute<P: AsRef<str>, A: AsRef<str>>(path: P, attribute: A);
         /// An attribute of a server.
-        server_attribute(path: impl AsRef<str>, attribute: impl AsRef<str>);
+        server_attribute<P: AsRef<str>, A: AsRef<str>>(path: P, attribute: A);
         /// An attribute of the trait of a service.
-        trait_attribute(path: impl AsRef<str>, attribute: impl AsRef<str>);
+        trait_attribute<P: AsRef<str>, A: AsRef<str>>(path: P, attribute: A);
         /// An attribute of the module of a client.
-        client_mod_attribute(path: impl AsRef<str>, attribute: impl AsRef<str>);
+        client_mod_attribute<P: AsRef<str>, A: AsRef<str>>(path: P, attribute: A);
         /// An attribute of a client.
-        client_attribute(path: impl AsRef<str>, attribute: impl AsRef<str>);
+        client_attribute<P: AsRef<str>, A: AsRef<str>>(path: P, attribute: A);
         /// Where the messages are, as the modules of the stubs see it.
         proto_path(proto_path: impl AsRef<str>);
         /// Compiles Google's well-known types, instead of taking those of prost-types.
         compile_well_known_types(enable: bool);
         /// Takes Rust's own types for the wrappers among the well-known types.
         with_extended_rust_types(enable: bool);
-        /// Whether the names of packages are part of paths.
+        /// Has no effect, as in tonic-prost-build 0.14: the names of packages are part of paths.
         emit_package(enable: bool);
         /// Writes a file that includes all others.
         include_file(path: impl AsRef<Path>);
-        /// Whether cargo is told to run the script again when a file has changed.
-        emit_rerun_if_changed(enable: bool);
         /// Methods of a service take `Arc<Self>`.
         use_arc_self(enable: bool);
         /// Methods of a service have bodies that answer UNIMPLEMENTED.
@@ -182,6 +197,16 @@ impl Builder {
         self
     }
 
+    /// Whether cargo is told to run the script again when one of the files, or what they import, has changed.
+    ///
+    /// Unless set cargo is told nothing, and so runs the script again whenever any file of the package has
+    /// changed. In tonic-prost-build 0.14 this has no effect.
+    #[must_use]
+    pub fn emit_rerun_if_changed(mut self, enable: bool) -> Self {
+        self.watches = enable;
+        self
+    }
+
     /// Another codec than prost's. Its calls all go the ordinary way.
     #[must_use]
     pub fn codec_path(mut self, path: impl AsRef<str>) -> Self {
@@ -214,7 +239,7 @@ impl Builder {
 
     /// Has no effect: the files are compiled by protox.
     #[must_use]
-    pub fn protoc_arg(self, arg: impl AsRef<str>) -> Self {
+    pub fn protoc_arg<A: AsRef<str>>(self, arg: A) -> Self {
         println!("cargo:warning=partywall-build uses no protoc: `{}` has no effect", arg.as_ref());
         self
     }
@@ -223,7 +248,10 @@ impl Builder {
     ///
     /// # Errors
     /// With the file, the line and the reason when one cannot be compiled; when nothing can be written.
-    pub fn compile_protos<P: AsRef<Path>>(self, protos: &[P], includes: &[P]) -> io::Result<()> {
+    pub fn compile_protos<P>(self, protos: &[P], includes: &[P]) -> io::Result<()>
+    where
+        P: AsRef<Path>,
+    {
         self.compile_with_config(Config::new(), protos, includes)
     }
 
@@ -231,30 +259,38 @@ impl Builder {
     ///
     /// # Errors
     /// As [`Builder::compile_protos`].
-    pub fn compile_with_config<P: AsRef<Path>>(
-        mut self,
+    pub fn compile_with_config<P>(
+        self,
         config: Config,
         protos: &[P],
         includes: &[P],
-    ) -> io::Result<()> {
-        if self.compiles {
-            let mut compiler = protox::Compiler::new(includes).map_err(io::Error::other)?;
-            compiler.include_source_info(true).include_imports(true);
-            compiler.open_files(protos).map_err(|error| {
-                io::Error::new(io::ErrorKind::InvalidInput, format!("{error:?}"))
-            })?;
-            let path = self.descriptors()?;
-            std::fs::write(&path, compiler.encode_file_descriptor_set())?;
-            self.descriptors = Some(path);
+    ) -> io::Result<()>
+    where
+        P: AsRef<Path>,
+    {
+        if !self.compiles {
+            let descriptors = self.descriptors.clone().ok_or_else(error::no_descriptors)?;
+            return self.generate(config, &descriptors);
         }
-        self.generate(config, protos, includes)
+        let mut compiler = protox::Compiler::new(includes).map_err(io::Error::other)?;
+        compiler.include_source_info(true).include_imports(true);
+        for proto in protos {
+            let opened = compiler.open_file(proto);
+            opened.map_err(|error| error::not_compiled(&error, proto.as_ref(), includes))?;
+        }
+        if self.watches {
+            for path in compiler.files().filter_map(|file| file.path()) {
+                println!("cargo:rerun-if-changed={}", path.display());
+            }
+        }
+        self.generate_from(config, &compiler.encode_file_descriptor_set())
     }
 
     /// Generates from descriptors.
     ///
     /// # Errors
     /// When nothing can be written.
-    pub fn compile_fds(self, fds: tonic_prost_build::FileDescriptorSet) -> io::Result<()> {
+    pub fn compile_fds(self, fds: FileDescriptorSet) -> io::Result<()> {
         self.compile_fds_with_config(fds, Config::new())
     }
 
@@ -262,51 +298,40 @@ impl Builder {
     ///
     /// # Errors
     /// When nothing can be written.
-    pub fn compile_fds_with_config(
-        mut self,
-        fds: tonic_prost_build::FileDescriptorSet,
-        config: Config,
-    ) -> io::Result<()> {
-        let path = self.descriptors()?;
-        std::fs::write(&path, fds.encode_to_vec())?;
-        self.descriptors = Some(path);
-        self.generate::<&Path>(config, &[], &[])
+    pub fn compile_fds_with_config(self, fds: FileDescriptorSet, config: Config) -> io::Result<()> {
+        self.generate_from(config, &fds.encode_to_vec())
     }
 
-    /// Where the descriptors are.
-    fn descriptors(&self) -> io::Result<PathBuf> {
-        if let Some(path) = &self.descriptors {
-            return Ok(path.clone());
-        }
-        let out_dir = self.out_dir.clone().map(PathBuf::into_os_string);
-        let out_dir: Option<OsString> = out_dir.or_else(|| std::env::var_os("OUT_DIR"));
-        let out_dir = out_dir.ok_or_else(|| {
-            let text = "there is no OUT_DIR; remedy: call this in build.rs, or set `out_dir`";
-            io::Error::new(io::ErrorKind::NotFound, text)
-        })?;
-        Ok(Path::new(&out_dir).join("partywall-descriptors.bin"))
+    /// The generator of services alone, for [`Config::service_generator`].
+    pub fn service_generator(self) -> Box<dyn ServiceGenerator> {
+        let tonic = self.tonic.build_client(self.client).build_server(self.server);
+        let services = tonic.service_generator();
+        if self.own_codec { services } else { Box::new(native::Generator(services)) }
     }
 
-    fn generate<P: AsRef<Path>>(
-        self,
-        mut config: Config,
-        protos: &[P],
-        includes: &[P],
-    ) -> io::Result<()> {
-        let Self { mut tonic, client, server, own_codec, descriptors, .. } = self;
-        if let Some(path) = descriptors {
-            tonic = tonic.file_descriptor_set_path(path);
+    /// Generates from descriptors in memory, which are also written where they are wanted.
+    fn generate_from(self, config: Config, descriptors: &[u8]) -> io::Result<()> {
+        let scratch = tempfile::tempdir()?;
+        let path = self.descriptors.clone();
+        let path = path.unwrap_or_else(|| scratch.path().join("descriptors.bin"));
+        std::fs::write(&path, descriptors).map_err(|error| error::not_written(&error, &path))?;
+        self.generate(config, &path)
+    }
+
+    /// Generates from the descriptors in a file.
+    fn generate(self, mut config: Config, descriptors: &Path) -> io::Result<()> {
+        let out_dir =
+            self.out_dir.clone().or_else(|| std::env::var_os("OUT_DIR").map(PathBuf::from));
+        let out_dir = out_dir.ok_or_else(error::no_out_dir)?;
+        if !out_dir.is_dir() {
+            return Err(error::not_a_directory(&out_dir));
         }
-        let services = tonic.clone().build_client(client).build_server(server);
-        if client || server {
-            let services = services.service_generator();
-            config.service_generator(match own_codec {
-                false => Box::new(native::Generator(services)),
-                true => services,
-            });
+        if self.client || self.server {
+            config.service_generator(self.clone().service_generator());
         }
         // tonic's builder sets no generator of its own then.
-        let tonic = tonic.build_client(false).build_server(false).skip_protoc_run();
-        tonic.compile_with_config(config, protos, includes)
+        let tonic = self.tonic.build_client(false).build_server(false);
+        let tonic = tonic.file_descriptor_set_path(descriptors).skip_protoc_run();
+        tonic.compile_with_config::<&Path>(config, &[], &[])
     }
 }

@@ -174,12 +174,12 @@ impl Described {
         });
         let table: ItemImpl = parse_quote! {
             impl<T: #service> partywall::stubs::Generated for #server<T> {
-                fn table(&self) -> Vec<partywall::stubs::Entry> {
+                fn table(&self) -> std::vec::Vec<partywall::stubs::Entry> {
                     let settings = partywall::stubs::Settings {
                         decoded: self.max_decoding_message_size,
                         encoded: self.max_encoding_message_size,
                     };
-                    vec![#(#entries),*]
+                    std::vec::Vec::from([#(#entries),*])
                 }
             }
         };

@@ -18,6 +18,9 @@ use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Response, Status, Streaming};
 
+#[path = "../pairs/summary.rs"]
+mod summary;
+
 /// Generated from `proto/bench.proto`.
 #[allow(missing_docs, dead_code, clippy::all, reason = "generated")]
 mod proto {
@@ -27,6 +30,7 @@ mod proto {
 use proto::Blob;
 use proto::bench_client::BenchClient;
 use proto::bench_server::{Bench, BenchServer};
+use summary::summary;
 
 const CALLERS: usize = 10;
 /// Calls of each caller in one turn.
@@ -113,16 +117,6 @@ async fn turn(channel: &Channel, size: usize) -> Result<f64, Error> {
         ended??;
     }
     Ok((CALLERS * CALLS) as f64 / start.elapsed().as_secs_f64())
-}
-
-/// Median, and the 95 % interval of it by order statistics.
-fn summary(mut values: Vec<f64>) -> [f64; 3] {
-    values.sort_by(f64::total_cmp);
-    let n = values.len() as f64;
-    let half = 0.98 * n.sqrt();
-    let low = (n / 2.0 - half).floor().max(0.0) as usize;
-    let high = ((n / 2.0 + half).ceil() as usize).min(values.len() - 1);
-    [values[values.len() / 2], values[low], values[high]]
 }
 
 async fn measure(ours: &Channel, tonics: &Channel) -> Result<bool, Error> {
