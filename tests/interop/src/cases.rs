@@ -47,12 +47,12 @@ use tokio::time::timeout;
 use tonic::body::Body;
 use tonic::client::GrpcService;
 
-use crate::{BoxError, BoxFuture};
+use crate::{BoxError, BoxFuture, Counts};
 
 pub use self::check::Failure;
 pub use self::client::Stubs;
 pub use self::env::Env;
-use self::limits::{CHANNELS, RPCS};
+use self::limits::{CALLS, CHANNELS, RPCS};
 pub use self::tap::{CallLog, Tap};
 
 /// The longest that a case may take: in the emulated machine of `cargo xtask vm-test` everything takes
@@ -287,6 +287,17 @@ const COMPRESSION_REQUESTS: u64 = 2 * (4 + 2);
 /// Two of `large_unary`, one of `default_limit_on_requests` (the other is refused before its handler), and
 /// those of both soaks.
 const LONG_REQUESTS: u64 = 2 + 1 + RPCS + CHANNELS;
+
+/// Requests beyond those that may be ordinary there: the ones of `concurrent_calls`, which go in pieces while
+/// the link's window is short for so many.
+pub const BARE_IN_PIECES: u64 = CALLS;
+
+/// Whether a service's end of the [`bare`] cases took so many requests the ordinary way, and the others
+/// natively.
+pub fn are_bare(service: Counts, ordinary: u64) -> bool {
+    (ordinary..=ordinary + BARE_IN_PIECES).contains(&service.ordinary)
+        && service.native >= BARE_ANSWERED - ordinary - BARE_IN_PIECES
+}
 
 /// Runs the cases one after the other, says how each went, and returns all that did not hold.
 pub async fn run<T: Transport>(link: &str, cases: Vec<Case<T>>, env: &Env<T>) -> Vec<CaseError> {

@@ -85,7 +85,7 @@ pub(super) async fn default_limit_on_responses<T: Transport>(env: Env<T>) -> Out
 
 pub(super) async fn concurrent_calls<T: Transport>(env: Env<T>) -> Outcome {
     let mut calls = JoinSet::new();
-    for n in 0..100 {
+    for n in 0..CALLS as usize {
         let mut client = env.client();
         calls.spawn(async move {
             let sent = pattern(1 + n * 613, n);
@@ -94,12 +94,12 @@ pub(super) async fn concurrent_calls<T: Transport>(env: Env<T>) -> Outcome {
             body("response", response.into_inner().payload, size, &sent)
         });
     }
-    let mut done = 0;
+    let mut done = 0_u64;
     while let Some(result) = calls.join_next().await {
         result.map_err(|error| differs("call", error, "done"))??;
         done += 1;
     }
-    same("calls", done, 100)
+    same("calls", done, CALLS)
 }
 
 /// All streams are open before the first is used.
@@ -130,6 +130,8 @@ pub(super) async fn concurrent_streams<T: Transport>(env: Env<T>) -> Outcome {
 
 /// Calls of [`rpc_soak`].
 pub(super) const RPCS: u64 = 100;
+/// Calls at once.
+pub(super) const CALLS: u64 = 100;
 /// Calls of [`channel_soak`], each on a channel of its own.
 pub(super) const CHANNELS: u64 = 50;
 
