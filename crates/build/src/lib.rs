@@ -31,12 +31,13 @@
 //!
 //! # How
 //!
-//! tonic-prost-build generates. What it has made is changed in three places, for methods without streams and
+//! tonic-prost-build generates. What it has made is changed in four places, for methods without streams and
 //! with prost's codec:
 //!
 //! ```text
 //! a client's field    tonic::client::Grpc<T>     ->  partywall::stubs::Grpc<T>
-//! a client's method   self.inner.unary(..)       ->  self.inner.call(&METHOD, ..)
+//! a client's method   self.inner.unary(..)       ->  self.inner.call(&mut Unary::new(&METHOD, ..))
+//! a server's arm      tonic::server::Grpc        ->  partywall::stubs::ordinary, which many methods share
 //! a server            impl Service for ..Server  ->  partywall::stubs::Generated, its table of methods
 //! ```
 

@@ -1,9 +1,15 @@
 //! The way of their own that unary calls have, in what tonic-prost-build has generated.
 
+use std::collections::BTreeMap;
+
 use prost_build::{Method, Service, ServiceGenerator};
 use quote::{ToTokens as _, format_ident, quote};
+use syn::visit::{self, Visit};
 use syn::visit_mut::{self, VisitMut};
-use syn::{FnArg, ImplItem, ImplItemFn, Item, ItemImpl, ItemMod, TraitItem, parse_quote};
+use syn::{
+    Arm, FnArg, GenericArgument, ImplItem, ImplItemFn, Item, ItemImpl, ItemMod, Lit, Pat, PatLit,
+    PathArguments, TraitItem, parse_quote,
+};
 
 /// Generates services by another generator, and changes what that has made.
 pub(crate) struct Generator(pub(crate) Box<dyn ServiceGenerator>);
@@ -77,7 +83,9 @@ impl Described {
             function.block = parse_quote!({
                 static METHOD: partywall::stubs::Method =
                     partywall::stubs::Method::new(#service, #name, #path);
-                self.inner.call(&METHOD, request.into_request()).await
+                let mut call = partywall::stubs::Unary::new(&METHOD, request.into_request());
+                self.inner.call(&mut call).await?;
+                Ok(call.response())
             });
         }
     }
@@ -97,9 +105,18 @@ impl Described {
             });
             Some(function)
         });
-        let calls: Vec<_> = calls.collect();
+        let calls: Vec<ImplItemFn> = calls.collect();
         let client = format_ident!("{}Client", self.ident);
         let name = format_ident!("{name}_blocking");
+        // A method of that name takes precedence.
+        let into_inner = calls.iter().all(|call| call.sig.ident != "into_inner").then(|| {
+            quote! {
+                /// The channel.
+                pub fn into_inner(self) -> partywall::blocking::Channel {
+                    self.inner.into_inner()
+                }
+            }
+        });
         let is_inner = |a: &&syn::Attribute| matches!(a.style, syn::AttrStyle::Inner(_));
         let (inner, outer): (Vec<_>, Vec<_>) = module_attributes.iter().partition(is_inner);
         let outer = outer.into_iter().filter(|attribute| !attribute.path().is_ident("doc"));
@@ -117,10 +134,7 @@ impl Described {
                     pub fn new(channel: partywall::blocking::Channel) -> Self {
                         Self { inner: partywall::stubs::Blocking::new(channel) }
                     }
-                    /// The channel.
-                    pub fn into_inner(self) -> partywall::blocking::Channel {
-                        self.inner.into_inner()
-                    }
+                    #into_inner
                     /// Limits the maximum size of a decoded message.
                     ///
                     /// Default: `4MB`
@@ -152,40 +166,100 @@ impl Described {
             let name = implementation.trait_.as_ref().and_then(|(_, path, _)| path.segments.last());
             name.is_some_and(|segment| segment.ident == "Service")
         };
+        let mut requests = BTreeMap::new();
         for function in functions(module, is_service) {
             if function.sig.ident == "call" {
+                let mut arms = Arms { described: self, requests: BTreeMap::new() };
+                arms.visit_block_mut(&mut function.block);
+                requests = arms.requests;
                 function.block.stmts.insert(0, parse_quote!(partywall::stubs::offer(&req, self);));
             }
         }
         let service = format_ident!("{}", self.ident);
         let by_arc = takes_arc(module, &self.ident);
-        let entries = self.unary.iter().map(|method| {
-            let (path, ident) = (self.path(method), ident_of(method));
+        let (number, methods) = (self.unary.len(), self.unary.iter().enumerate());
+        let methods = methods.map(|(number, method)| {
+            let (path, request) = (self.path(method), &requests[&number]);
+            quote!(partywall::stubs::Served::new::<#request>(#path))
+        });
+        let arms = self.unary.iter().enumerate().map(|(number, method)| {
+            let ident = ident_of(method);
             let own = if by_arc { quote!(inner) } else { quote!(&inner) };
             quote! {
-                partywall::stubs::entry(#path, settings, {
-                    let inner = Arc::clone(&self.inner);
-                    move |request| {
-                        let inner = Arc::clone(&inner);
-                        async move { <T as #service>::#ident(#own, request.decode()?).await }
-                    }
+                #number => partywall::stubs::begin(async move {
+                    <T as #service>::#ident(#own, request.decode()?).await
                 })
             }
         });
         let table: ItemImpl = parse_quote! {
             impl<T: #service> partywall::stubs::Generated for #server<T> {
-                fn table(&self) -> std::vec::Vec<partywall::stubs::Entry> {
-                    let settings = partywall::stubs::Settings {
+                fn methods(&self) -> &'static [partywall::stubs::Served] {
+                    static METHODS: [partywall::stubs::Served; #number] = [#(#methods),*];
+                    &METHODS
+                }
+                fn settings(&self) -> partywall::stubs::Settings {
+                    partywall::stubs::Settings {
                         decoded: self.max_decoding_message_size,
                         encoded: self.max_encoding_message_size,
-                    };
-                    std::vec::Vec::from([#(#entries),*])
+                    }
+                }
+                fn begin(
+                    &self,
+                    method: usize,
+                    request: partywall::stubs::Incoming,
+                ) -> partywall::stubs::Begun {
+                    let inner = Arc::clone(&self.inner);
+                    match method {
+                        #(#arms,)*
+                        _ => std::unreachable!("a number without a path"),
+                    }
                 }
             }
         };
         if let Some((_, items)) = &mut module.content {
             items.push(table.into());
         }
+    }
+}
+
+/// Puts our ordinary way in the place of tonic's, in the arms of a service's unary methods.
+struct Arms<'a> {
+    described: &'a Described,
+    /// The types of requests, as tonic's arms have them.
+    requests: BTreeMap<usize, syn::Type>,
+}
+
+impl VisitMut for Arms<'_> {
+    fn visit_arm_mut(&mut self, arm: &mut Arm) {
+        let Pat::Lit(PatLit { lit: Lit::Str(text), .. }) = &arm.pat else { return };
+        let path = text.value();
+        let mut methods = self.described.unary.iter();
+        let number = methods.position(|method| self.described.path(method) == path);
+        if let Some(number) = number {
+            let mut request = Request(None);
+            request.visit_expr(&arm.body);
+            self.requests.insert(number, request.0.expect("tonic has a type for each method"));
+            arm.body = parse_quote!({
+                let encodings =
+                    [self.accept_compression_encodings, self.send_compression_encodings];
+                partywall::stubs::ordinary(self.clone(), #number, encodings, req)
+            });
+        }
+    }
+}
+
+/// What a type is a `tonic::server::UnaryService` of.
+struct Request(Option<syn::Type>);
+
+impl<'ast> Visit<'ast> for Request {
+    fn visit_path_segment(&mut self, segment: &'ast syn::PathSegment) {
+        if segment.ident == "UnaryService"
+            && let PathArguments::AngleBracketed(arguments) = &segment.arguments
+            && let Some(GenericArgument::Type(request)) = arguments.args.first()
+        {
+            self.0 = Some(request.clone());
+        }
+        visit::visit_path_segment(self, segment);
     }
 }
 

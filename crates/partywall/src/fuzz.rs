@@ -33,7 +33,7 @@ use crate::link::account::{Accounts, Bounds};
 use crate::link::{caller, service};
 use crate::peer::Peer;
 use crate::server::Routes;
-use crate::stubs::{self, Entry, Generated, Grpc, Incoming, Method, Settings};
+use crate::stubs::{self, Begun, Generated, Grpc, Incoming, Method, Served, Settings, Unary};
 
 /// How often each path was taken that a driver is to take.
 #[derive(Debug, Default)]
@@ -102,16 +102,22 @@ const SETTINGS: Settings = Settings { decoded: Some(30), encoded: None };
 struct Server(Arc<Reached>);
 
 impl Generated for Server {
-    fn table(&self) -> Vec<Entry> {
+    fn methods(&self) -> &'static [Served] {
+        static METHODS: [Served; 1] = [Served::new::<Note>(PATH)];
+        &METHODS
+    }
+
+    fn settings(&self) -> Settings {
+        SETTINGS
+    }
+
+    fn begin(&self, _method: usize, request: Incoming) -> Begun {
         let reached = Arc::clone(&self.0);
-        vec![stubs::entry(PATH, SETTINGS, move |request: Incoming<Note>| {
-            let reached = Arc::clone(&reached);
-            async move {
-                let request = request.decode();
-                reached.native(&request);
-                Ok(tonic::Response::new(request?.into_inner()))
-            }
-        })]
+        stubs::begin(async move {
+            let request = request.decode::<Note>();
+            reached.native(&request);
+            Ok(tonic::Response::new(request?.into_inner()))
+        })
     }
 }
 
@@ -370,8 +376,9 @@ async fn native(channel: Channel, reached: Arc<Reached>) {
     let mut client = Grpc::new(channel).max_decoding_message_size(30);
     for _ in 0..3 {
         let request = tonic::Request::new(Note::default());
-        let answer: Result<tonic::Response<Note>, _> = client.call(&METHOD, request).await;
-        reached.native(&answer);
+        let mut call = Unary::<Note, Note>::new(&METHOD, request);
+        let answer = client.call(&mut call).await;
+        reached.native(&answer.map(|()| call.response()));
     }
 }
 

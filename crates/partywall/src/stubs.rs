@@ -18,19 +18,30 @@
 //! One that answers without that has none. The table counts if the service that was mounted is of the
 //! very type that offers: whatever is wrapped, by an interceptor or a layer, is another type and is
 //! never passed by.
+//!
+//! # What the compiler makes of it
+//!
+//! A program may have hundreds of methods. What does not depend on the types of a method's messages is
+//! compiled once, behind the traits `Messages` of a call, `Handler` of its answer and `Encode` of a message.
+//! That is all of the native way, and all of tonic's ordinary way but what [`codec`] points at. What is
+//! compiled for each method is how its messages are encoded and decoded, and the generated functions.
 
 #[cfg(feature = "blocking")]
 mod blocking;
 mod client;
+mod codec;
 mod lifetime;
 pub(crate) mod message;
 pub(crate) mod method;
+mod native;
 mod service;
+mod unary;
 
 #[cfg(feature = "blocking")]
 pub use blocking::Blocking;
 pub use client::Grpc;
 pub use message::Settings;
 pub use method::Method;
-pub(crate) use service::{Answering, Call, Offer, Slot};
-pub use service::{Entry, Generated, Incoming, entry, offer};
+pub use service::{Begun, Generated, Incoming, Served, begin, offer, ordinary};
+pub(crate) use service::{Call, Entry, Offer, Slot};
+pub use unary::Unary;

@@ -5,6 +5,9 @@
 //! [`crate::ring::Slot::commit`] publishes no record of which less was written than was reserved, or more was
 //! to be. A message may be of a program's own making and have another length than it has said: what has no
 //! room is thrown away, and [`SlotBuf::is_filled`] tells.
+//!
+//! [`append`] encodes into other memory by the same buffer, so that a type of message is compiled for one
+//! buffer alone.
 
 use std::marker::PhantomData;
 
@@ -25,6 +28,8 @@ pub struct SlotBuf<'a> {
     start: *mut u8,
     there: usize,
     written: &'a mut usize,
+    /// Bytes that were to be written in all, once they are too many.
+    wanted: usize,
     _record: PhantomData<&'a mut u8>,
 }
 
@@ -33,7 +38,7 @@ impl<'a> SlotBuf<'a> {
         [(at, here), (start, there)]: [(*mut u8, usize); 2],
         written: &'a mut usize,
     ) -> Self {
-        Self { at, here, start, there, written, _record: PhantomData }
+        Self { at, here, start, there, written, wanted: 0, _record: PhantomData }
     }
 
     /// Whether as much has been written as was reserved, and not more.
@@ -42,10 +47,14 @@ impl<'a> SlotBuf<'a> {
         self.remaining_mut() == 0 && *self.written != TOO_MUCH
     }
 
+    /// So many more bytes are too many.
     #[cold]
-    fn overrun(&mut self) {
+    fn overrun(&mut self, more: usize) {
         (self.here, self.there) = (0, 0);
-        *self.written = TOO_MUCH;
+        if *self.written != TOO_MUCH {
+            self.wanted = std::mem::replace(self.written, TOO_MUCH);
+        }
+        self.wanted = self.wanted.saturating_add(more);
     }
 }
 
@@ -73,7 +82,7 @@ unsafe impl BufMut for SlotBuf<'_> {
     fn chunk_mut(&mut self) -> &mut UninitSlice {
         // SAFETY: `Slot::buffer` has checked that so many bytes lie there in this process's own outbox,
         // which lives as long as the slot; the borrow of the slot keeps every other access of this process
-        // away, and no other process may write there.
+        // away, and no other process may write there. Those of `append` are a chunk that it has borrowed.
         unsafe { UninitSlice::from_raw_parts_mut(self.at, self.here) }
     }
 
@@ -81,7 +90,7 @@ unsafe impl BufMut for SlotBuf<'_> {
     #[inline]
     fn put_slice(&mut self, mut src: &[u8]) {
         if src.len() > self.remaining_mut() {
-            return self.overrun();
+            return self.overrun(src.len());
         }
         while !src.is_empty() {
             let (part, rest) = src.split_at(src.len().min(self.here));
@@ -96,7 +105,7 @@ unsafe impl BufMut for SlotBuf<'_> {
     #[inline]
     fn put_u8(&mut self, n: u8) {
         if self.here == 0 {
-            return self.overrun();
+            return self.overrun(1);
         }
         // SAFETY: there is a byte at `at`, as in `chunk_mut`.
         unsafe { self.at.write(n) };
@@ -116,6 +125,32 @@ unsafe impl BufMut for SlotBuf<'_> {
     fn put_bytes(&mut self, byte: u8, count: usize) {
         (0..count).for_each(|_| self.put_u8(byte));
     }
+}
+
+/// Appends to `out` the `len` bytes that `encode` writes.
+///
+/// # Errors
+/// It writes more bytes than that, or fewer; how many. Nothing is appended.
+///
+/// # Panics
+/// `out` has no room for so many bytes in one piece.
+pub fn append(
+    out: &mut impl BufMut,
+    len: usize,
+    encode: impl FnOnce(&mut SlotBuf<'_>),
+) -> Result<(), usize> {
+    let chunk = out.chunk_mut();
+    assert!(len <= chunk.len(), "{len} bytes where {} have room", chunk.len());
+    let (at, mut written) = (chunk.as_mut_ptr(), 0);
+    let mut buffer = SlotBuf::new([(at, len), (at, 0)], &mut written);
+    encode(&mut buffer);
+    if !buffer.is_filled() {
+        let wanted = buffer.wanted;
+        return Err(if written == TOO_MUCH { wanted } else { written });
+    }
+    // SAFETY: so many bytes of the chunk have been written.
+    unsafe { out.advance_mut(len) };
+    Ok(())
 }
 
 impl Slot<'_> {
@@ -161,6 +196,31 @@ mod tests {
             theirs.consumer.release();
             assert_eq!((record.len as usize, &came), (len, &bytes));
         }
+    }
+
+    #[test]
+    fn what_is_appended_is_as_long_as_was_said() {
+        let encode = |out: &mut SlotBuf<'_>| {
+            out.put_u8(1);
+            out.put_slice(&[2, 3, 4]);
+            out.put_bytes(5, 2);
+        };
+        for len in 0..10 {
+            let mut out = Vec::with_capacity(20);
+            out.push(0);
+            let appended = append(&mut out, len, encode);
+            match len {
+                6 => assert_eq!((appended, &out[..]), (Ok(()), &[0, 1, 2, 3, 4, 5, 5][..])),
+                _ => assert_eq!((appended, &out[..]), (Err(6), &[0][..])),
+            }
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "8 bytes where 7 have room")]
+    fn what_is_appended_has_room() {
+        let mut room = [0; 7];
+        let _ = append(&mut &mut room[..], 8, |_| {});
     }
 
     #[test]

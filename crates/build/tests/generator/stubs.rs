@@ -1,12 +1,12 @@
-//! Stubs are those of tonic-prost-build but for a client's type, the bodies of its unary methods, and
-//! the table of a server. These name the same methods as tonic's.
+//! Stubs are those of tonic-prost-build but for a client's type, the bodies of its unary methods, the arms of
+//! a server's, and its table. These name the same methods as tonic's.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use quote::ToTokens as _;
 use syn::visit::{self, Visit};
 use syn::visit_mut::{self, VisitMut};
-use syn::{Arm, Block, ImplItem, Item, ItemImpl, ItemMod, LitStr, Pat};
+use syn::{Arm, Block, ExprCall, ImplItem, Item, ItemImpl, ItemMod, LitStr, Pat};
 
 use super::{Files, texts};
 
@@ -186,8 +186,8 @@ fn generator_alone_generates_the_same_services() {
 struct Found {
     /// Of clients: the texts by which each names its method.
     clients: BTreeMap<String, BTreeSet<String>>,
-    /// Paths that servers know.
-    entries: BTreeSet<String>,
+    /// What servers call for each path.
+    entries: BTreeMap<String, String>,
 }
 
 /// Fails where our stubs are not tonic's, but for what is changed; says which unary methods both have.
@@ -214,22 +214,31 @@ fn take_changes(items: &mut Vec<Item>, found: &mut Found) {
         visit_mut::visit_item_mod_mut(&mut TonicsClient, module);
         take_bodies(module, "self . inner . call", found);
         let Some((_, items)) = &mut module.content else { continue };
+        let (mut paths, mut called) = (Vec::new(), Vec::new());
         items.retain(|item| match item {
             Item::Impl(own) if implements(own, "Generated") => {
-                let text = own.to_token_stream().to_string();
-                let entries = text.split("stubs :: entry").count() - 1;
                 let mut strings = Strings::default();
                 strings.visit_item_impl(own);
-                assert_eq!(strings.0.len(), entries, "{text}");
-                found.entries.append(&mut strings.0);
+                paths = strings.0;
+                called = Calls::of(|calls| calls.visit_item_impl(own));
                 false
             }
             _ => true,
         });
+        assert_eq!(paths.len(), called.len(), "{paths:?}, {called:?}");
         for block in bodies(items, "call") {
             let text = block.stmts[0].to_token_stream().to_string();
             if text == "partywall :: stubs :: offer (& req , self) ;" {
                 block.stmts.remove(0);
+            }
+            let mut arms = Arms("stubs :: ordinary", BTreeMap::new());
+            arms.visit_block_mut(block);
+            assert_eq!(arms.1.len(), paths.len(), "{:?}", arms.1);
+            for (path, body) in arms.1 {
+                let number = paths.iter().position(|known| *known == path).expect(&path);
+                let own = format!("ordinary (self . clone () , {number}usize , encodings , req)");
+                assert!(body.contains(&own), "{path}: {body}");
+                found.entries.insert(path, called[number].clone());
             }
         }
     }
@@ -241,7 +250,14 @@ fn take_originals(items: &mut [Item], found: &mut Found) {
         take_bodies(module, "self . inner . unary", found);
         let Some((_, items)) = &mut module.content else { continue };
         for block in bodies(items, "call") {
-            Arms(&mut found.entries).visit_block(block);
+            let mut arms = Arms("grpc . unary", BTreeMap::new());
+            arms.visit_block_mut(block);
+            for (path, body) in arms.1 {
+                let body = syn::parse_str(&body).expect("an expression");
+                let called = Calls::of(|calls| calls.visit_expr(&body));
+                assert_eq!(called.len(), 1, "{path}");
+                found.entries.insert(path, called[0].clone());
+            }
         }
     }
 }
@@ -257,7 +273,8 @@ fn take_bodies(module: &mut ItemMod, how: &str, found: &mut Found) {
             if function.block.to_token_stream().to_string().contains(how) {
                 let mut strings = Strings::default();
                 strings.visit_block(&function.block);
-                found.clients.insert(format!("{name}::{}", function.sig.ident), strings.0);
+                let strings = strings.0.into_iter().collect();
+                found.clients.insert(format!("{name}::{}", function.sig.ident), strings);
                 function.block.stmts.clear();
             }
         }
@@ -304,25 +321,47 @@ impl VisitMut for TonicsClient {
 
 /// Collects texts.
 #[derive(Default)]
-struct Strings(BTreeSet<String>);
+struct Strings(Vec<String>);
 
 impl<'ast> Visit<'ast> for Strings {
     fn visit_lit_str(&mut self, text: &'ast LitStr) {
-        self.0.insert(text.value());
+        self.0.push(text.value());
     }
 }
 
-/// Collects the paths of unary methods in a match.
-struct Arms<'a>(&'a mut BTreeSet<String>);
+/// Collects calls of a service: of `<T as First>::plain(&inner, request)` all but the request.
+struct Calls(Vec<String>);
 
-impl<'ast> Visit<'ast> for Arms<'_> {
-    fn visit_arm(&mut self, arm: &'ast Arm) {
+impl Calls {
+    fn of(visit: impl FnOnce(&mut Self)) -> Vec<String> {
+        let mut calls = Self(Vec::new());
+        visit(&mut calls);
+        calls.0
+    }
+}
+
+impl<'ast> Visit<'ast> for Calls {
+    fn visit_expr_call(&mut self, call: &'ast ExprCall) {
+        if matches!(&*call.func, syn::Expr::Path(path) if path.qself.is_some()) {
+            let (function, own) = (call.func.to_token_stream(), call.args[0].to_token_stream());
+            self.0.push(format!("{function} ({own})"));
+        }
+        visit::visit_expr_call(self, call);
+    }
+}
+
+/// Empties the arms for paths in a match whose bodies have this text, and keeps them.
+struct Arms(&'static str, BTreeMap<String, String>);
+
+impl VisitMut for Arms {
+    fn visit_arm_mut(&mut self, arm: &mut Arm) {
+        let body = arm.body.to_token_stream().to_string();
         if let Pat::Lit(path) = &arm.pat
             && let syn::Lit::Str(path) = &path.lit
-            && arm.body.to_token_stream().to_string().contains("grpc . unary")
+            && body.contains(self.0)
         {
-            self.0.insert(path.value());
+            self.1.insert(path.value(), body);
+            arm.body = syn::parse_quote!({});
         }
-        visit::visit_arm(self, arm);
     }
 }

@@ -4,7 +4,7 @@ use tonic::Status;
 use tonic::metadata::MetadataMap;
 
 use super::{Answer, Channel, Message, Request, message_of};
-use crate::stubs::message::{Outgoing, Settings, decode};
+use crate::stubs::message::{Outgoing, Settings, undecoded, unprefixed};
 use crate::stubs::method::Method;
 use crate::wire;
 
@@ -24,15 +24,15 @@ impl Channel {
         R: prost::Message + Default + 'static,
     {
         let (metadata, _extensions, message) = request.into_parts();
-        let message = Outgoing::new(message, settings.encoded)?;
+        let message = Outgoing::new(&message, settings.encoded)?;
         let mut headers = metadata.into_headers();
         wire::without_not_sent(&mut headers);
-        let (path, message) = (method.path(), Message::ToEncode(&message));
+        let (path, message) = (method.path(), Message::ToEncode(message));
         let answer =
             self.exchange(&Request { path, method: Some(method), headers: &headers, message })?;
         let data = self.data_of(&answer);
         message_of(data)?;
-        let message = decode(data, settings.decoded)?;
+        let message = R::decode(unprefixed(data, settings.decoded)?).map_err(undecoded)?;
         let metadata = own_metadata(answer);
         Ok(tonic::Response::from_parts(metadata, message, http::Extensions::new()))
     }

@@ -22,7 +22,7 @@ use crate::link::record;
 use crate::link::wake::Sent;
 use crate::link::wake::gate::{Gate, Visitor};
 use crate::peer::Peer;
-use crate::stubs::message::Encode;
+use crate::stubs::message::Outgoing;
 use crate::stubs::method::Method;
 use crate::telemetry::{self, Route, Side};
 use crate::wire::{self, PREFIX};
@@ -108,7 +108,7 @@ pub(super) struct Request<'a> {
 #[derive(Clone, Copy)]
 pub(super) enum Message<'a> {
     Encoded(&'a [u8]),
-    ToEncode(&'a dyn Encode),
+    ToEncode(Outgoing<'a>),
 }
 
 impl Message<'_> {

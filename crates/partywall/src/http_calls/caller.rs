@@ -16,7 +16,7 @@ use tonic::body::Body;
 use super::Received;
 use crate::link::caller::{self, Begun, Caller, Place};
 use crate::link::mailbox::Whole;
-use crate::link::sender::Source;
+use crate::link::sender::{self, Source};
 use crate::wire;
 
 /// Why a call was not begun.
@@ -82,6 +82,14 @@ impl Source for Request {
 
     fn write_trailers(&self, _block: &mut Vec<u8>) -> u8 {
         unreachable!("a request has no trailers")
+    }
+}
+
+impl sender::Request for Request {
+    type Rest = Self;
+
+    fn rest(self) -> Self {
+        self
     }
 }
 

@@ -21,7 +21,7 @@ use crate::link::whole::Whole;
 use crate::peer::Deadline;
 use crate::server::Routes;
 use crate::stubs::message::is_sole;
-use crate::stubs::{Answering, Call, Entry, Offer, Slot};
+use crate::stubs::{Begun, Call, Entry, Offer, Slot};
 use crate::telemetry;
 use crate::wire;
 
@@ -129,7 +129,7 @@ pub(crate) enum Handler {
 
 /// A handler in the table of a generated service.
 pub(crate) struct Native {
-    answering: Pin<Box<dyn Answering>>,
+    answering: Begun,
     told: Option<Arc<telemetry::Call>>,
 }
 
@@ -148,7 +148,7 @@ impl Future for Handler {
             }
             Self::Native(handler) => {
                 let native = handler.as_mut().expect("polled after the end");
-                let mut poll = || native.answering.as_mut().poll_answer(cx);
+                let mut poll = || native.answering.poll_answer(cx);
                 ready!(match &native.told {
                     None => poll(),
                     Some(told) => told.guarded(poll),
@@ -200,7 +200,7 @@ impl Source for Answer {
     fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Status>>> {
         match self {
             Self::Http(answer) => answer.poll_data(cx),
-            Self::Native(native) => Poll::Ready(native.answering.as_mut().take_data()),
+            Self::Native(native) => Poll::Ready(native.answering.take_data()),
         }
     }
 

@@ -44,7 +44,7 @@ use super::driver::Driver;
 use super::mailbox::{Answer, Trailers, Whole};
 use super::places;
 use super::receiver::{Came, Receive, Receiver};
-use super::sender::{SendError, Sender, Source};
+use super::sender::{Request, SendError, Sender, Source};
 use super::wake::gate::Gate;
 use super::wake::{Ring, Tell};
 use super::{Link, watch};
@@ -362,7 +362,7 @@ impl OpenCall {
     }
 
     /// Begins to send its request.
-    pub(crate) fn send<S: Source>(self, request: S) -> Call<S> {
+    pub(crate) fn send<S: Request>(self, request: S) -> Call<S> {
         // Too far away to be said is never.
         let due = self.timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         Call { sender: Some(Sender::request(request, due)), reply: Reply::to(self) }
@@ -512,16 +512,16 @@ pub(crate) struct Call<S> {
     reply: Reply,
 }
 
-impl<S: Source + Send + 'static> Call<S> {
+impl<S: Request> Call<S> {
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Begun, Status>> {
         // As a reply's.
         ready!(coop::poll_proceed(cx)).made_progress();
         self.send(cx)?;
         let begun = ready!(self.reply.poll_answer(cx, self.sender.is_none()));
         let sender = self.sender.take();
-        if let (Ok(Begun::Head(_, rest)), Some(mut sender)) = (&begun, sender) {
+        if let (Ok(Begun::Head(_, rest)), Some(sender)) = (&begun, sender) {
             // The answer has begun before the request has ended.
-            sender.goes_on_alone();
+            let sender = sender.rest();
             let (caller, key) = (Arc::clone(&rest.call.caller), rest.call.share());
             tokio::spawn(Upload { sender, caller, key });
         }

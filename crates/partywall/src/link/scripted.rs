@@ -10,7 +10,7 @@ use tonic::Status;
 
 use super::caller::{Begun, Call};
 use super::receiver::{Came, Receive};
-use super::sender::Source;
+use super::sender::{Request, Source};
 use super::service::{Data, Dispatch, Incoming};
 
 /// A request of some pieces of data.
@@ -46,6 +46,14 @@ impl Source for Pieces {
 
     fn write_trailers(&self, _block: &mut Vec<u8>) -> u8 {
         unreachable!("a request has no trailers")
+    }
+}
+
+impl Request for Pieces {
+    type Rest = Self;
+
+    fn rest(self) -> Self {
+        self
     }
 }
 

@@ -86,6 +86,14 @@ pub(crate) trait Source {
     fn write_trailers(&self, block: &mut Vec<u8>) -> u8;
 }
 
+/// A request, whose answer may begin before it has ended.
+pub(crate) trait Request: Source {
+    /// What is left of it then, which goes on by itself.
+    type Rest: Source + Send + 'static;
+
+    fn rest(self) -> Self::Rest;
+}
+
 /// What is left to say after the data.
 enum Tail {
     /// Of a request nothing, of an answer the source's trailers.
@@ -164,9 +172,25 @@ impl<S: Source> Sender<S> {
         }
     }
 
-    /// From here on nobody looks for an answer after each record.
-    pub(super) fn goes_on_alone(&mut self) {
-        self.looks = false;
+    /// From here on it goes on by itself, and nobody looks for an answer after each record.
+    pub(super) fn rest(self) -> Sender<S::Rest>
+    where
+        S: Request,
+    {
+        Sender {
+            source: self.source.map(S::rest),
+            has_head: self.has_head,
+            data_done: self.data_done,
+            is_request: self.is_request,
+            whole: None,
+            chunk: self.chunk,
+            next: self.next,
+            tail: self.tail,
+            code: self.code,
+            looks: false,
+            due: self.due,
+            waits: self.waits,
+        }
     }
 
     /// The status code that was sent; meaningful after an answer's sender has ended.

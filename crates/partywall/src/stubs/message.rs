@@ -1,7 +1,9 @@
 //! Messages of gRPC: five bytes of prefix, and what prost makes of a value.
+//!
+//! Each type of message is compiled for one buffer to be encoded into, and one to be decoded from.
 
 use bytes::{Buf, BufMut, Bytes};
-use partywall_shm::slot::SlotBuf;
+use partywall_shm::slot::{self, SlotBuf};
 use prost::Message;
 use tonic::Status;
 
@@ -19,38 +21,90 @@ pub struct Settings {
     pub encoded: Option<usize>,
 }
 
-/// A message to send, whose length is known. A message of a program's own making may have another one than it
-/// has said; then it is not encoded in place, and has the length that it has.
-pub(crate) struct Outgoing<M> {
-    message: M,
-    len: u32,
-    most: Option<usize>,
-    is_taken: bool,
+/// A message to send, whatever its type is.
+pub(crate) trait Encode: Send + Sync {
+    /// How many bytes it says that it has.
+    fn said(&self) -> usize;
+
+    /// Encodes it, without a prefix.
+    fn encode(&self, out: &mut SlotBuf<'_>);
 }
 
-impl<M: Message> Outgoing<M> {
-    /// # Errors
-    /// The message is over a limit, as tonic has it.
-    pub(crate) fn new(message: M, most: Option<usize>) -> Result<Self, Status> {
-        let len = check(message.encoded_len(), most)?;
-        Ok(Self { message, len, most, is_taken: false })
+impl<M: Message> Encode for M {
+    fn said(&self) -> usize {
+        self.encoded_len()
     }
 
-    pub(super) fn into_inner(self) -> M {
-        self.message
+    fn encode(&self, out: &mut SlotBuf<'_>) {
+        self.encode_raw(out);
+    }
+}
+
+/// Appends a message without a prefix; how long it is. It may be of a program's own making, and have another
+/// length than it has said.
+///
+/// # Errors
+/// Its length is not one that `check` lets pass, or another one each time.
+pub(super) fn append<B: BufMut>(
+    out: &mut B,
+    reserve: impl Fn(&mut B, usize),
+    message: &dyn Encode,
+    said: usize,
+    check: impl FnOnce(usize) -> Result<(), Status>,
+) -> Result<usize, Status> {
+    let mut append = |len| {
+        reserve(out, len);
+        slot::append(out, len, |out| message.encode(out))
+    };
+    let Err(len) = append(said) else { return Ok(said) };
+    check(len)?;
+    append(len).map(|()| len).map_err(|again| {
+        let text = format!("a message of {len} bytes has {again} when it is encoded again");
+        Status::internal(text)
+    })
+}
+
+/// A message to send, whose length is known. One that has another length than it has said is not encoded in
+/// place, and has the length that it has.
+#[derive(Clone, Copy)]
+pub(crate) struct Outgoing<'a> {
+    message: &'a dyn Encode,
+    len: u32,
+    most: Option<usize>,
+}
+
+impl<'a> Outgoing<'a> {
+    /// # Errors
+    /// The message is over a limit, as tonic has it.
+    pub(crate) fn new(message: &'a dyn Encode, most: Option<usize>) -> Result<Self, Status> {
+        let len = check(message.said(), most)?;
+        Ok(Self { message, len, most })
+    }
+
+    /// As one that has been found within the limit.
+    #[inline]
+    pub(super) fn again(message: &'a dyn Encode, len: u32, most: Option<usize>) -> Self {
+        Self { message, len, most }
+    }
+
+    /// What it has said, without its prefix.
+    #[inline]
+    pub(super) fn said(&self) -> u32 {
+        self.len
     }
 
     /// With its prefix, as it has said.
-    pub(super) fn len(&self) -> usize {
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
         PREFIX + self.len as usize
     }
 
     /// Encodes it where it is sent from; false when it has more bytes than it has said, or fewer.
     #[inline]
-    pub(super) fn encode_in_place(&self, out: &mut SlotBuf<'_>) -> bool {
+    pub(crate) fn encode_in_place(&self, out: &mut SlotBuf<'_>) -> bool {
         out.put_u8(0);
         out.put_u32(self.len);
-        self.message.encode_raw(out);
+        self.message.encode(out);
         out.is_filled()
     }
 
@@ -58,23 +112,24 @@ impl<M: Message> Outgoing<M> {
     ///
     /// # Errors
     /// It is over a limit.
-    fn append_to(&self, out: &mut Vec<u8>) -> Result<(), Status> {
+    pub(crate) fn append_to(&self, out: &mut Vec<u8>) -> Result<(), Status> {
         let start = out.len();
         out.reserve(self.len());
         out.extend_from_slice(&[0; PREFIX]);
-        self.message.encode_raw(out);
-        let len = check(out.len() - start - PREFIX, self.most)?;
+        let passes = |len| check(len, self.most).map(drop);
+        let len = append(out, Vec::reserve, self.message, self.len as usize, passes)?;
+        let len = check(len, self.most)?;
         out[start + 1..][..4].copy_from_slice(&len.to_be_bytes());
         Ok(())
     }
 
-    /// Its bytes, once: for where it cannot be encoded in place.
-    pub(super) fn take(&mut self) -> Option<Result<Bytes, Status>> {
-        if std::mem::replace(&mut self.is_taken, true) {
-            return None;
-        }
+    /// Its bytes, for where it cannot be encoded in place.
+    ///
+    /// # Errors
+    /// It is over a limit.
+    pub(super) fn bytes(&self) -> Result<Bytes, Status> {
         let mut out = Vec::new();
-        Some(self.append_to(&mut out).map(|()| out.into()))
+        self.append_to(&mut out).map(|()| out.into())
     }
 }
 
@@ -91,35 +146,6 @@ fn check(len: usize, most: Option<usize>) -> Result<u32, Status> {
     })
 }
 
-/// A message to send, with its prefix, whatever its type is.
-#[cfg(feature = "blocking")]
-pub(crate) trait Encode {
-    /// As it has said.
-    fn len(&self) -> usize;
-
-    /// Encodes it where it is sent from; false when it has another length than it has said.
-    fn encode_in_place(&self, out: &mut SlotBuf<'_>) -> bool;
-
-    /// # Errors
-    /// It is over a limit.
-    fn append_to(&self, out: &mut Vec<u8>) -> Result<(), Status>;
-}
-
-#[cfg(feature = "blocking")]
-impl<M: Message> Encode for Outgoing<M> {
-    fn len(&self) -> usize {
-        self.len()
-    }
-
-    fn encode_in_place(&self, out: &mut SlotBuf<'_>) -> bool {
-        self.encode_in_place(out)
-    }
-
-    fn append_to(&self, out: &mut Vec<u8>) -> Result<(), Status> {
-        self.append_to(out)
-    }
-}
-
 /// Whether these data are one message, which is not compressed.
 pub(crate) fn is_sole(data: &Bytes) -> bool {
     data.first_chunk::<PREFIX>().is_some_and(|prefix| {
@@ -128,21 +154,24 @@ pub(crate) fn is_sole(data: &Bytes) -> bool {
     })
 }
 
-/// The message that these data are, behind its prefix ([`is_sole`]).
+/// What is to be decoded of data that are one message ([`is_sole`]).
 ///
 /// # Errors
-/// It is over the limit or no such message, as tonic has it.
-pub(crate) fn decode<M: Message + Default>(
-    mut data: impl Buf,
-    most: Option<usize>,
-) -> Result<M, Status> {
+/// It is over the limit, as tonic has it.
+#[inline]
+pub(crate) fn unprefixed<B: Buf>(mut data: B, most: Option<usize>) -> Result<B, Status> {
     data.advance(PREFIX);
-    let message = data;
-    let (len, limit) = (message.remaining(), most.unwrap_or(MOST_RECEIVED));
+    let (len, limit) = (data.remaining(), most.unwrap_or(MOST_RECEIVED));
     if len > limit {
         return Err(Status::out_of_range(format!(
             "Error, decoded message length too large: found {len} bytes, the limit is: {limit} bytes"
         )));
     }
-    M::decode(message).map_err(|error| Status::internal(error.to_string()))
+    Ok(data)
+}
+
+/// What tonic says of data that are no such message.
+#[cold]
+pub(crate) fn undecoded(error: prost::DecodeError) -> Status {
+    Status::internal(error.to_string())
 }

@@ -2,8 +2,8 @@
 
 use std::any::TypeId;
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::future::Future;
-use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
@@ -16,85 +16,110 @@ use partywall_shm::slot::SlotBuf;
 use pin_project_lite::pin_project;
 use prost::Message;
 use tonic::Status;
+use tonic::body::Body;
+use tonic::codec::EnabledCompressionEncodings;
+use tonic::codegen::{BoxFuture, StdError};
 use tonic::metadata::MetadataMap;
+use tonic::server::UnaryService;
 
-use super::message::{self, Outgoing, Settings};
+use super::codec::{Carries, Codec, Decoded, Decodes};
+use super::message::{self, Encode, Outgoing, Settings};
 use crate::link::whole::Whole;
 use crate::peer::{Deadline, Peer};
 use crate::wire;
 
 /// A generated service: its unary methods, to be called without HTTP.
-pub trait Generated: 'static {
-    /// Its methods, with its settings as they are.
-    fn table(&self) -> Vec<Entry>;
+pub trait Generated: Send + Sync + 'static {
+    /// The methods. A method's number is its place here.
+    fn methods(&self) -> &'static [Served];
+
+    /// Limits of messages.
+    fn settings(&self) -> Settings;
+
+    /// Begins to answer a call of the method with this number.
+    fn begin(&self, method: usize, request: Incoming) -> Begun;
 }
 
-/// One unary method of a generated service.
-pub struct Entry {
+/// A unary method as its service has it.
+pub struct Served {
     path: &'static str,
-    begin: Begin,
+    decodes: Decodes,
 }
 
-type Begin = Box<dyn Fn(Call) -> Pin<Box<dyn Answering>> + Send + Sync>;
+impl std::fmt::Debug for Served {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Served").field(&self.path).finish()
+    }
+}
+
+impl Served {
+    /// The method at this path, whose requests are messages of the type `M`.
+    pub const fn new<M: Message + Default + 'static>(path: &'static str) -> Self {
+        Self { path, decodes: Decodes::of::<M>() }
+    }
+}
+
+/// One unary method of a generated service that is mounted.
+pub(crate) struct Entry {
+    service: Arc<dyn Generated>,
+    method: usize,
+    settings: Settings,
+}
 
 impl std::fmt::Debug for Entry {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Entry").field(&self.path).finish()
+        f.debug_tuple("Entry").field(&self.service.methods()[self.method]).finish()
     }
 }
 
 impl Entry {
     /// Begins to answer a call.
-    pub(crate) fn begin(&self, call: Call) -> Pin<Box<dyn Answering>> {
-        (self.begin)(call)
+    #[inline]
+    pub(crate) fn begin(&self, call: Call) -> Begun {
+        let request = Incoming(Came::Native(call, self.settings.decoded));
+        let mut begun = self.service.begin(self.method, request);
+        *begun.0.as_mut().project().most = self.settings.encoded;
+        begun
     }
 }
 
 /// A request that has come, to be decoded where its handler is polled: not by who reads the link, and a panic
 /// is the call's own.
-pub struct Incoming<M> {
-    call: Call,
-    most: Option<usize>,
-    message: PhantomData<fn() -> M>,
+pub struct Incoming(Came);
+
+enum Came {
+    /// With the limit of its message.
+    Native(Call, Option<usize>),
+    /// tonic has had it decoded.
+    Ordinary(Box<tonic::Request<Decoded>>),
 }
 
-impl<M> std::fmt::Debug for Incoming<M> {
+impl std::fmt::Debug for Incoming {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Incoming")
     }
 }
 
-impl<M: Message + Default> Incoming<M> {
+impl Incoming {
     /// The request.
     ///
     /// # Errors
     /// Its message is over the limit, or is none.
     #[inline]
-    pub fn decode(self) -> Result<tonic::Request<M>, Status> {
-        self.call.request(self.most)
+    pub fn decode<M: Message + Default + 'static>(self) -> Result<tonic::Request<M>, Status> {
+        match self.0 {
+            Came::Native(call, most) => {
+                let (metadata, extensions, data) = call.into_parts(most)?;
+                let message = M::decode(data).map_err(message::undecoded)?;
+                Ok(tonic::Request::from_parts(metadata, extensions, message))
+            }
+            Came::Ordinary(request) => Ok(request.map(Decoded::into_message)),
+        }
     }
 }
 
-/// The method at this path, which `handler` answers.
-pub fn entry<M, R, F>(
-    path: &'static str,
-    settings: Settings,
-    handler: impl Fn(Incoming<M>) -> F + Send + Sync + 'static,
-) -> Entry
-where
-    M: Message + Default + 'static,
-    R: Message + 'static,
-    F: Future<Output = Result<tonic::Response<R>, Status>> + Send + 'static,
-{
-    let begin = move |call: Call| -> Pin<Box<dyn Answering>> {
-        let incoming = Incoming { call, most: settings.decoded, message: PhantomData };
-        Box::pin(Unary::Handler { future: handler(incoming), most: settings.encoded })
-    };
-    Entry { path, begin: Box::new(begin) }
-}
-
 /// Offers the table of a service to whoever has sent this request.
-pub fn offer<B, S: Generated>(request: &http::Request<B>, service: &S) {
+pub fn offer<B, S: Generated + Clone>(request: &http::Request<B>, service: &S) {
     if let Some(Offer(slot)) = request.extensions().get()
         && slot.service == TypeId::of::<S>()
     {
@@ -120,9 +145,14 @@ impl Slot {
     }
 
     #[cold]
-    fn fill(&self, service: &impl Generated) {
+    fn fill<S: Generated + Clone>(&self, service: &S) {
         self.table.get_or_init(|| {
-            service.table().into_iter().map(|entry| (entry.path, Arc::new(entry))).collect()
+            let (settings, service) = (service.settings(), Arc::new(service.clone()));
+            let entry = |(method, served): (usize, &'static Served)| {
+                let service = Arc::<S>::clone(&service);
+                (served.path, Arc::new(Entry { service, method, settings }))
+            };
+            service.methods().iter().enumerate().map(entry).collect()
         });
     }
 
@@ -154,11 +184,11 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    fn request<M: Message + Default>(
+    fn into_parts(
         mut self,
         most: Option<usize>,
-    ) -> Result<tonic::Request<M>, Status> {
-        let message = message::decode(self.data.take().unwrap_or_default(), most)?;
+    ) -> Result<(MetadataMap, tonic::Extensions, Bytes), Status> {
+        let data = message::unprefixed(self.data.take().unwrap_or_default(), most)?;
         let mut extensions = tonic::Extensions::new();
         extensions.insert(self.peer);
         if let Some(at) = self.deadline {
@@ -168,134 +198,261 @@ impl Call {
             Some(headers) => MetadataMap::from_headers(*headers),
             None => MetadataMap::new(),
         };
-        Ok(tonic::Request::from_parts(metadata, extensions, message))
+        Ok((metadata, extensions, data))
     }
 }
 
-/// A call that is answered: first a handler at work, then what it says.
-pub(crate) trait Answering: Send {
-    /// Ready when there is an answer. The others are asked after that.
-    fn poll_answer(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()>;
-    fn has_head(&self) -> bool;
-    fn write_head(&self, block: &mut Vec<u8>) -> Result<(), Status>;
-    fn take_data(self: Pin<&mut Self>) -> Option<Result<Bytes, Status>>;
-    fn whole(&self) -> Option<usize>;
-    fn write_whole(&self, out: &mut SlotBuf<'_>) -> bool;
-    /// Whether it is a message without metadata.
-    fn is_plain(&self) -> bool;
-    fn write_trailers(&self, block: &mut Vec<u8>) -> u8;
+/// What a response says beside its message.
+struct Parts {
+    metadata: MetadataMap,
+    extensions: tonic::Extensions,
 }
 
-enum Answer<R> {
-    /// A head, and a message.
-    Message(HeaderMap, Outgoing<R>),
-    /// A head, and why there is no message.
-    Broken(HeaderMap, Option<Box<Status>>),
-    Status(Box<Status>),
+impl Parts {
+    /// None where there is nothing.
+    fn of(metadata: MetadataMap, extensions: tonic::Extensions) -> Option<Box<Self>> {
+        let has_some = !metadata.is_empty() || !extensions.is_empty();
+        has_some.then(|| Box::new(Self { metadata, extensions }))
+    }
+}
+
+/// A handler at work, which becomes the message of its response, whatever its type is.
+trait Handler: Send {
+    /// Ready when there is a response; what it has beside its message.
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>)
+    -> Poll<Result<Option<Box<Parts>>, Status>>;
+
+    /// The message, once there is one.
+    fn message(&self) -> &dyn Encode;
 }
 
 pin_project! {
     #[project = Step]
     enum Unary<F, R> {
-        Handler {
+        Working {
             #[pin]
             future: F,
-            most: Option<usize>,
         },
-        Answered {
-            answer: Answer<R>,
+        Done {
+            message: R,
         },
     }
 }
 
-impl<F, R> Unary<F, R> {
-    fn answer(&self) -> Option<&Answer<R>> {
-        match self {
-            Self::Handler { .. } => None,
-            Self::Answered { answer } => Some(answer),
-        }
-    }
-}
-
-impl<F, R> Answering for Unary<F, R>
+impl<F, R> Handler for Unary<F, R>
 where
     R: Message,
     F: Future<Output = Result<tonic::Response<R>, Status>> + Send,
 {
-    fn poll_answer(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let Step::Handler { future, most } = self.as_mut().project() else {
-            return Poll::Ready(());
+    fn poll(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<Box<Parts>>, Status>> {
+        let Step::Working { future } = self.as_mut().project() else {
+            unreachable!("polled after the end")
         };
-        let answer = match ready!(future.poll(cx)) {
-            Err(status) => Answer::Status(Box::new(status)),
-            Ok(response) => {
-                let (metadata, message, _) = response.into_parts();
-                let mut headers = metadata.into_headers();
-                wire::without_not_sent(&mut headers);
-                match Outgoing::new(message, *most) {
-                    Ok(message) => Answer::Message(headers, message),
-                    Err(status) => Answer::Broken(headers, Some(Box::new(status))),
+        let (metadata, message, extensions) = ready!(future.poll(cx))?.into_parts();
+        self.set(Self::Done { message });
+        Poll::Ready(Ok(Parts::of(metadata, extensions)))
+    }
+
+    fn message(&self) -> &dyn Encode {
+        match self {
+            Self::Done { message } => message,
+            Self::Working { .. } => unreachable!("a handler at work has no message"),
+        }
+    }
+}
+
+pin_project! {
+    /// A call that is answered: first a handler at work, then what it says. A message has at most so many
+    /// bytes, and there may be something beside it.
+    struct Answering<H: ?Sized> {
+        state: State,
+        most: Option<usize>,
+        parts: Option<Box<Parts>>,
+        #[pin]
+        handler: H,
+    }
+}
+
+enum State {
+    Working,
+    /// With the length that its message says, until that has been taken in pieces.
+    Answered(Option<u32>),
+    /// There is a head, and no message; why, until it has been asked for.
+    Broken(Option<Status>),
+    Failed(Status),
+}
+
+/// A call that has begun.
+pub struct Begun(Pin<Box<Answering<dyn Handler>>>);
+
+impl std::fmt::Debug for Begun {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Begun")
+    }
+}
+
+/// Begins to answer a call by a future that is its handler.
+pub fn begin<R, F>(future: F) -> Begun
+where
+    R: Message + 'static,
+    F: Future<Output = Result<tonic::Response<R>, Status>> + Send + 'static,
+{
+    let handler = Unary::Working { future };
+    Begun(Box::pin(Answering { state: State::Working, most: None, parts: None, handler }))
+}
+
+/// The native way of a call that is answered.
+impl Begun {
+    /// Ready when there is an answer. The others are asked after that.
+    pub(crate) fn poll_answer(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut this = self.0.as_mut().project();
+        if !matches!(this.state, State::Working) {
+            return Poll::Ready(());
+        }
+        *this.state = match ready!(this.handler.as_mut().poll(cx)) {
+            Err(status) => State::Failed(status),
+            Ok(mut parts) => {
+                if let Some(parts) = &mut parts {
+                    let mut headers = std::mem::take(&mut parts.metadata).into_headers();
+                    wire::without_not_sent(&mut headers);
+                    parts.metadata = MetadataMap::from_headers(headers);
+                }
+                *this.parts = parts.filter(|parts| !parts.metadata.is_empty());
+                match Outgoing::new(this.handler.message(), *this.most) {
+                    Ok(message) => State::Answered(Some(message.said())),
+                    Err(status) => State::Broken(Some(status)),
                 }
             }
         };
-        self.set(Self::Answered { answer });
         Poll::Ready(())
     }
 
-    fn has_head(&self) -> bool {
-        !matches!(self.answer(), Some(Answer::Status(_)))
+    #[inline]
+    fn outgoing(&self) -> Option<Outgoing<'_>> {
+        match self.0.state {
+            State::Answered(Some(said)) => {
+                Some(Outgoing::again(self.0.handler.message(), said, self.0.most))
+            }
+            _ => None,
+        }
     }
 
-    fn write_head(&self, block: &mut Vec<u8>) -> Result<(), Status> {
-        match self.answer() {
-            Some(Answer::Message(headers, _) | Answer::Broken(headers, _))
-                if !headers.is_empty() =>
-            {
-                wire::write_response_head(block, headers)
-            }
-            _ => {
+    pub(crate) fn has_head(&self) -> bool {
+        !matches!(self.0.state, State::Failed(_))
+    }
+
+    pub(crate) fn write_head(&self, block: &mut Vec<u8>) -> Result<(), Status> {
+        match &self.0.parts {
+            Some(parts) => wire::write_response_head(block, parts.metadata.as_ref()),
+            None => {
                 frame::write_block(block, |out| ResponseHead::write(out, 0));
                 Ok(())
             }
         }
     }
 
-    fn take_data(self: Pin<&mut Self>) -> Option<Result<Bytes, Status>> {
-        match self.project() {
-            Step::Answered { answer: Answer::Message(_, message) } => message.take(),
-            Step::Answered { answer: Answer::Broken(_, status) } => {
-                status.take().map(|status| Err(*status))
+    /// The message in pieces, once; or why there is none.
+    pub(crate) fn take_data(&mut self) -> Option<Result<Bytes, Status>> {
+        let bytes = self.outgoing().map(|message| message.bytes());
+        match self.0.as_mut().project().state {
+            State::Answered(said) => {
+                *said = None;
+                bytes
             }
-            _ => None,
+            State::Broken(status) => status.take().map(Err),
+            State::Working | State::Failed(_) => None,
         }
     }
 
-    fn whole(&self) -> Option<usize> {
-        match self.answer() {
-            Some(Answer::Message(_, message)) => Some(message.len()),
-            _ => None,
-        }
+    /// Bytes of the message that can be encoded in place, with its prefix.
+    #[inline]
+    pub(crate) fn whole(&self) -> Option<usize> {
+        self.outgoing().map(|message| message.len())
     }
 
-    fn write_whole(&self, out: &mut SlotBuf<'_>) -> bool {
-        match self.answer() {
-            Some(Answer::Message(_, message)) => message.encode_in_place(out),
-            _ => unreachable!("it has no message"),
-        }
+    #[inline]
+    pub(crate) fn write_whole(&self, out: &mut SlotBuf<'_>) -> bool {
+        self.outgoing().is_some_and(|message| message.encode_in_place(out))
     }
 
-    fn is_plain(&self) -> bool {
-        matches!(self.answer(), Some(Answer::Message(headers, _)) if headers.is_empty())
+    /// Whether it is a message without metadata.
+    #[inline]
+    pub(crate) fn is_plain(&self) -> bool {
+        self.0.parts.is_none() && matches!(self.0.state, State::Answered(Some(_)))
     }
 
-    fn write_trailers(&self, block: &mut Vec<u8>) -> u8 {
-        match self.answer() {
-            Some(Answer::Status(status)) => wire::write_status(block, status),
+    pub(crate) fn write_trailers(&self, block: &mut Vec<u8>) -> u8 {
+        match &self.0.state {
+            State::Failed(status) => wire::write_status(block, status),
             _ => {
                 frame::write_block(block, |out| Trailers::write(out, 0, 0));
                 0
             }
         }
+    }
+}
+
+impl Carries for Begun {
+    fn message(&self) -> &dyn Encode {
+        self.0.handler.message()
+    }
+}
+
+/// Answers a request of HTTP by the method with this number, as tonic does.
+pub fn ordinary<S, B>(
+    service: S,
+    method: usize,
+    [taken, sent]: [EnabledCompressionEncodings; 2],
+    request: http::Request<B>,
+) -> BoxFuture<http::Response<Body>, Infallible>
+where
+    S: Generated,
+    B: http_body::Body + Send + 'static,
+    B::Error: Into<StdError> + Send + 'static,
+{
+    Box::pin(async move {
+        let Settings { decoded, encoded } = service.settings();
+        let codec = Codec::<Begun>::new(service.methods()[method].decodes);
+        let mut grpc = tonic::server::Grpc::new(codec)
+            .apply_compression_config(taken, sent)
+            .apply_max_message_size_config(decoded, encoded);
+        Ok(grpc.unary(Ordinary { service, method }, request).await)
+    })
+}
+
+/// A method as tonic's way calls it.
+struct Ordinary<S> {
+    service: S,
+    method: usize,
+}
+
+impl<S: Generated> UnaryService<Decoded> for Ordinary<S> {
+    type Response = Begun;
+    type Future = Responding;
+
+    fn call(&mut self, request: tonic::Request<Decoded>) -> Responding {
+        let request = Incoming(Came::Ordinary(Box::new(request)));
+        Responding(Some(self.service.begin(self.method, request)))
+    }
+}
+
+/// A handler at work, for tonic's way.
+struct Responding(Option<Begun>);
+
+impl Future for Responding {
+    type Output = Result<tonic::Response<Begun>, Status>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let begun = self.0.as_mut().expect("polled after the end");
+        let parts = ready!(begun.0.as_mut().project().handler.poll(cx))?;
+        let begun = self.0.take().expect("it was there");
+        Poll::Ready(Ok(match parts {
+            Some(parts) => tonic::Response::from_parts(parts.metadata, begun, parts.extensions),
+            None => tonic::Response::new(begun),
+        }))
     }
 }
 
@@ -331,18 +488,33 @@ mod tests {
         fn clear(&mut self) {}
     }
 
+    struct Echo;
+
+    impl Generated for Echo {
+        fn methods(&self) -> &'static [Served] {
+            static METHODS: [Served; 1] = [Served::new::<Panics>("/a.B/C")];
+            &METHODS
+        }
+
+        fn settings(&self) -> Settings {
+            Settings::default()
+        }
+
+        fn begin(&self, _method: usize, request: Incoming) -> Begun {
+            begin(async { Ok(tonic::Response::new(request.decode::<Panics>()?.into_inner())) })
+        }
+    }
+
     #[test]
     fn a_message_is_decoded_where_its_handler_is_polled() {
-        let echo = |request: Incoming<Panics>| async move {
-            Ok::<_, Status>(tonic::Response::new(request.decode()?.into_inner()))
-        };
-        let entry = entry("/a.B/C", Settings::default(), echo);
+        let (service, settings) = (Arc::new(Echo), Settings::default());
+        let entry = Entry { service, method: 0, settings };
         let data = Whole::of(Bytes::from_static(b"\0\0\0\0\x02\x08\x01"));
         let (headers, peer) = (None, crate::fuzz::stranger());
         // This is the reader of a link, which goes on for others.
         let mut answering = entry.begin(Call { data, headers, peer, deadline: None });
         let polled = std::panic::AssertUnwindSafe(|| {
-            answering.as_mut().poll_answer(&mut Context::from_waker(Waker::noop()))
+            answering.poll_answer(&mut Context::from_waker(Waker::noop()))
         });
         assert!(std::panic::catch_unwind(polled).is_err());
     }

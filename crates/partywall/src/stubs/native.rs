@@ -1,0 +1,348 @@
+//! The native way of a call, from its request to its answer.
+
+use std::future::poll_fn;
+use std::mem;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::HeaderMap;
+use partywall_abi::frame::{self, MethodName, OwnedMetadata, RequestHead};
+use partywall_shm::slot::SlotBuf;
+use tonic::codec::Streaming;
+use tonic::metadata::{MetadataMap, MetadataValue};
+use tonic::{Code, Status};
+
+use super::message::{self, Outgoing, Settings};
+use super::method::Method;
+use super::unary::Messages;
+use crate::Channel;
+use crate::channel::Connection;
+use crate::http_calls;
+use crate::link::caller::Begun;
+use crate::link::mailbox::Whole;
+use crate::link::sender::{self, Source};
+use crate::telemetry;
+use crate::wire::{self, PREFIX};
+
+/// What tonic says of an answer without one.
+const NO_MESSAGE: &str = "Missing response message.";
+
+/// Names of metadata that have a meaning for tonic, beside those that it does not send.
+const TONICS: [&str; 3] = ["grpc-accept-encoding", "grpc-encoding", "user-agent"];
+
+/// Whether a request has nothing that only tonic's way knows of.
+fn is_plain(call: &mut dyn Messages) -> bool {
+    if !call.extensions().is_empty() {
+        return false;
+    }
+    let metadata = call.metadata();
+    metadata.is_empty()
+        || wire::NOT_SENT.iter().chain(&TONICS).all(|name| !metadata.contains_key(*name))
+}
+
+/// Who is told of a call.
+struct Told {
+    call: Option<Arc<telemetry::Call>>,
+    /// Bytes of the request, if it has gone out.
+    sent: Option<usize>,
+}
+
+impl Told {
+    /// Polls a part of the call, within its span if it has one.
+    #[inline]
+    fn guarded<T>(&self, part: impl FnOnce() -> T) -> T {
+        match &self.call {
+            None => part(),
+            Some(call) => call.guarded(part),
+        }
+    }
+
+    /// The call has ended with so many bytes.
+    #[inline]
+    fn end(&self, received: Result<usize, &Status>) {
+        match (&self.call, self.sent) {
+            (None, _) => {}
+            (Some(call), Some(sent)) => call.exchanged(sent, received.map_err(Status::code)),
+            (Some(call), None) => call.end(received.map_or_else(Status::code, |_| Code::Ok)),
+        }
+    }
+}
+
+/// Makes a call, if it may go the native way now; else nothing has changed.
+pub(super) async fn call(
+    channel: &Channel,
+    call: &mut dyn Messages,
+    settings: Settings,
+) -> Option<Result<(), Status>> {
+    if !is_plain(call) {
+        return None;
+    }
+    let ring = channel.ring()?;
+    let (begun, told) = begin(&ring, call, settings).await?;
+    let most = settings.decoded;
+    let answer = match begun.map(|begun| sole_answer(call, begun, most)) {
+        Ok(Ok(answer)) => answer,
+        // Kept apart, so that other calls have no room for it.
+        Ok(Err(begun)) => Box::pin(other_answer(call, begun, most)).await,
+        Err(status) => Err(status),
+    };
+    told.end(answer.as_ref().map(|received| *received));
+    Some(answer.map(drop))
+}
+
+/// Begins a call over a ring, up to where its answer begins; none when its link takes no more.
+async fn begin(
+    ring: &Connection,
+    call: &mut dyn Messages,
+    settings: Settings,
+) -> Option<(Result<Begun, Status>, Told)> {
+    let link = ring.link()?;
+    let method = call.method();
+    let mut told = Told { call: telemetry::call_of(method.path), sent: None };
+    if let Some(call) = &told.call {
+        ring.route().tell(call);
+    }
+    let metadata = call.metadata();
+    let metadata = match metadata.is_empty() {
+        true => None,
+        false => Some(Box::new(mem::take(metadata).into_headers())),
+    };
+    let timeout = metadata.as_ref().and_then(|metadata| wire::parse_timeout(metadata));
+    let message = match Outgoing::new(call.message(), settings.encoded) {
+        Ok(message) => message,
+        Err(status) => return Some((Err(status), told)),
+    };
+    let sent = Some(message.len());
+    let head = Head { method, number: None, metadata, timeout };
+    let mut request = Request { head, message: Some(message) };
+    let begun = match link.call_plain(method.place(), &mut request) {
+        Some(mut reply) => {
+            told.sent = sent;
+            poll_fn(|cx| told.guarded(|| reply.poll(cx))).await
+        }
+        None => match link.open(timeout, None) {
+            Ok(Some(open)) => {
+                told.sent = sent;
+                request.head.number = open.number(method.place(), method.path);
+                let mut answer = open.send(request);
+                poll_fn(|cx| told.guarded(|| answer.poll(cx))).await
+            }
+            Ok(None) => {
+                let metadata = request.head.metadata;
+                give_back(call, metadata, told.call);
+                return None;
+            }
+            Err(status) => Err(status),
+        },
+    };
+    Some((begun, told))
+}
+
+/// A call goes on elsewhere as it was.
+#[cold]
+fn give_back(
+    call: &mut dyn Messages,
+    metadata: Option<Box<HeaderMap>>,
+    told: Option<Arc<telemetry::Call>>,
+) {
+    if let Some(metadata) = metadata {
+        *call.metadata() = MetadataMap::from_headers(*metadata);
+    }
+    if let Some(told) = told {
+        // Its span and its metrics go on there.
+        call.extensions().insert(telemetry::Underway(told));
+    }
+}
+
+/// Takes an answer that is one good message in one record; how many bytes it had. Its metadata is what the
+/// service has set. Another one comes back.
+#[inline]
+fn sole_answer(
+    call: &mut dyn Messages,
+    begun: Begun,
+    most: Option<usize>,
+) -> Result<Result<usize, Status>, Begun> {
+    let (data, metadata) = match begun {
+        Begun::Plain(data) if message::is_sole(&data) => (data, None),
+        Begun::Whole(whole) if is_sole(&whole) => {
+            let Whole { head, data, trailers } = *whole;
+            (data.unwrap_or_default(), Some((head, trailers.metadata)))
+        }
+        begun => return Err(begun),
+    };
+    let received = data.len();
+    let message = match message::unprefixed(data, most) {
+        Ok(message) => call.decode(message).map_err(message::undecoded),
+        Err(status) => Err(status),
+    };
+    let own = |metadata: &OwnedMetadata| {
+        MetadataMap::from_headers(wire::own_headers(None, &metadata.get()))
+    };
+    Ok(match (message, metadata) {
+        (Ok(_none), None) => Ok(received),
+        (Ok(headers), Some((head, trailers))) => {
+            *headers = own(&head);
+            if !trailers.get().is_empty() {
+                merge(headers, own(&trailers));
+            }
+            Ok(received)
+        }
+        (Err(mut status), metadata) => {
+            if let Some((head, _)) = metadata {
+                merge(status.metadata_mut(), own(&head));
+            }
+            Err(status)
+        }
+    })
+}
+
+fn is_sole(whole: &Whole) -> bool {
+    whole.trailers.code == 0 && whole.data.as_ref().is_some_and(message::is_sole)
+}
+
+/// Takes an answer that is not one good message in one record, as tonic takes one.
+async fn other_answer(
+    call: &mut dyn Messages,
+    begun: Begun,
+    most: Option<usize>,
+) -> Result<usize, Status> {
+    let response = http_calls::caller::response(begun);
+    if let Some(encoding) = response.headers().get("grpc-encoding").filter(|e| *e != "identity") {
+        let text = String::from_utf8_lossy(encoding.as_bytes());
+        let text = format!("Content is compressed with `{text}` which isn't supported");
+        let mut status = Status::unimplemented(text);
+        let identity = MetadataValue::from_static("identity");
+        status.metadata_mut().insert("grpc-accept-encoding", identity);
+        return Err(status);
+    }
+    if let Some(status) = Status::from_header_map(response.headers()) {
+        let is_good = status.code() == Code::Ok;
+        return Err(if is_good { Status::internal(NO_MESSAGE) } else { status });
+    }
+    let (parts, body) = response.into_parts();
+    let mut metadata = MetadataMap::from_headers(parts.headers);
+    let mut stream = Streaming::new_response(call.decoder(), body, parts.status, None, most);
+    let message = stream.message().await.map_err(|mut status| {
+        merge(status.metadata_mut(), metadata.clone());
+        status
+    })?;
+    let message = message.ok_or_else(|| Status::internal(NO_MESSAGE))?;
+    if let Some(trailers) = stream.trailers().await? {
+        merge(&mut metadata, trailers);
+    }
+    let metadata = wire::without_https(metadata);
+    let received = PREFIX + message.len;
+    call.answered(tonic::Response::from_parts(metadata, message, parts.extensions));
+    Ok(received)
+}
+
+fn merge(metadata: &mut MetadataMap, more: MetadataMap) {
+    let mut headers = mem::take(metadata).into_headers();
+    headers.extend(more.into_headers());
+    *metadata = MetadataMap::from_headers(headers);
+}
+
+/// What a request says beside its message.
+struct Head {
+    method: &'static Method,
+    number: Option<u16>,
+    metadata: Option<Box<HeaderMap>>,
+    timeout: Option<Duration>,
+}
+
+impl Head {
+    fn write(&self, block: &mut Vec<u8>) -> Result<(), Status> {
+        let path = MethodName::Path(self.method.path);
+        let name = self.number.map_or(path, MethodName::Number);
+        let Some(metadata) = &self.metadata else {
+            let head = |out: &mut Vec<u8>| RequestHead::write(out, self.timeout, name, 0);
+            return match frame::write_block(block, head) {
+                Some(_len) => Ok(()),
+                None => Err(Status::internal("a path that is too long")),
+            };
+        };
+        wire::write_request_head(block, name, metadata, self.timeout)
+    }
+}
+
+/// A request on its way.
+struct Request<'a> {
+    head: Head,
+    /// Until it has been taken in pieces.
+    message: Option<Outgoing<'a>>,
+}
+
+impl Source for Request<'_> {
+    #[inline]
+    fn is_plain(&self) -> bool {
+        self.head.metadata.is_none()
+    }
+
+    fn method(&self) -> Option<&str> {
+        Some(self.head.method.path)
+    }
+
+    fn write_head(&self, block: &mut Vec<u8>) -> Result<(), Status> {
+        self.head.write(block)
+    }
+
+    fn head_sent(&mut self) {
+        self.head.metadata = None;
+    }
+
+    fn poll_data(&mut self, _cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Status>>> {
+        Poll::Ready(self.message.take().map(|message| message.bytes()))
+    }
+
+    #[inline]
+    fn whole(&self) -> Option<usize> {
+        self.message.as_ref().map(Outgoing::len)
+    }
+
+    #[inline]
+    fn write_whole(&mut self, out: &mut SlotBuf<'_>) -> bool {
+        self.message.as_ref().is_some_and(|message| message.encode_in_place(out))
+    }
+
+    fn write_trailers(&self, _block: &mut Vec<u8>) -> u8 {
+        unreachable!("a request has no trailers")
+    }
+}
+
+impl sender::Request for Request<'_> {
+    type Rest = Rest;
+
+    fn rest(self) -> Rest {
+        Rest { head: self.head, message: self.message.map(|message| message.bytes()) }
+    }
+}
+
+/// What is left of a request whose answer has begun.
+struct Rest {
+    head: Head,
+    message: Option<Result<Bytes, Status>>,
+}
+
+impl Source for Rest {
+    fn method(&self) -> Option<&str> {
+        Some(self.head.method.path)
+    }
+
+    fn write_head(&self, block: &mut Vec<u8>) -> Result<(), Status> {
+        self.head.write(block)
+    }
+
+    fn head_sent(&mut self) {
+        self.head.metadata = None;
+    }
+
+    fn poll_data(&mut self, _cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Status>>> {
+        Poll::Ready(self.message.take())
+    }
+
+    fn write_trailers(&self, _block: &mut Vec<u8>) -> u8 {
+        unreachable!("a request has no trailers")
+    }
+}
