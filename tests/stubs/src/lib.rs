@@ -15,8 +15,8 @@ pub mod ours {
     pub mod pb {
         include!(concat!(env!("OUT_DIR"), "/partywall/stubs.v1.rs"));
     }
-    /// What is generated of a later release.
-    #[allow(missing_docs)]
+    /// What is generated of a later release; one method of it is called `IntoInner`.
+    #[allow(missing_docs, clippy::wrong_self_convention)]
     pub mod later {
         include!(concat!(env!("OUT_DIR"), "/partywall/later/stubs.v1.rs"));
     }
@@ -36,8 +36,8 @@ pub mod tonics {
     pub mod pb {
         include!(concat!(env!("OUT_DIR"), "/tonic/stubs.v1.rs"));
     }
-    /// What is generated of a later release.
-    #[allow(missing_docs)]
+    /// What is generated of a later release; one method of it is called `IntoInner`.
+    #[allow(missing_docs, clippy::wrong_self_convention)]
     pub mod later {
         include!(concat!(env!("OUT_DIR"), "/tonic/later/stubs.v1.rs"));
     }
