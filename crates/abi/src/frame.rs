@@ -142,7 +142,7 @@ impl<'a> Request<'a> {
     ///
     /// # Errors
     /// [`DecodeError`] when a flag has no meaning here or a block cannot be read.
-    #[inline]
+    #[inline(always)]
     pub fn decode(flags: u8, payload: &'a [u8]) -> Result<Self, DecodeError> {
         let mut r = Reader::new(payload);
         let head = if flags == PLAIN_REQUEST {
@@ -172,7 +172,7 @@ impl<'a> Response<'a> {
     ///
     /// # Errors
     /// [`DecodeError`] when a flag has no meaning here or a block cannot be read.
-    #[inline]
+    #[inline(always)]
     pub fn decode(flags: u8, payload: &'a [u8]) -> Result<Self, DecodeError> {
         if flags == PLAIN_RESPONSE {
             let trailers = Trailers { code: 0, metadata: Metadata::NONE };

@@ -277,11 +277,11 @@ impl<T: Default> Connection<T> {
 
     // ---- receiving ---------------------------------------------------------------------
 
-    /// What a record means.
+    /// What a record means. Where its kind and flags are known, little of this is compiled.
     ///
     /// # Errors
     /// [`Error`]: the peer has broken a rule, and the link is to end.
-    #[inline]
+    #[inline(always)]
     pub fn handle<'a>(&mut self, record: Record<'a>) -> Result<Event<'a>, Error> {
         let Record { kind, flags, stream, payload } = record;
         match Kind::from_number(kind) {
@@ -303,7 +303,7 @@ impl<T: Default> Connection<T> {
     }
 
     /// Takes the data of a frame off the link's window; how many bytes count there.
-    #[inline]
+    #[inline(always)]
     fn charge(&mut self, flags: u8, number: u32, data: &[u8]) -> Result<u32, Error> {
         if number == 0 {
             return Err(Rule::WrongStream(number).into());
@@ -317,7 +317,7 @@ impl<T: Default> Connection<T> {
         Ok(windowed)
     }
 
-    #[inline]
+    #[inline(always)]
     fn request<'a>(
         &mut self,
         flags: u8,
@@ -376,7 +376,7 @@ impl<T: Default> Connection<T> {
         Ok(Event::Opened { key, head, data: frame.data.len(), end })
     }
 
-    #[inline]
+    #[inline(always)]
     fn answer<'a>(
         &mut self,
         flags: u8,
@@ -410,7 +410,7 @@ impl<T: Default> Connection<T> {
         self.part(key, flags, frame.data.len(), (head, trailers))
     }
 
-    #[inline]
+    #[inline(always)]
     fn part<'a>(
         &mut self,
         key: Key,

@@ -32,6 +32,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use partywall_abi::control::LinkStats;
+use partywall_abi::frame::PLAIN_RESPONSE;
 use partywall_call::Key;
 use partywall_shm::link::Ends;
 use partywall_shm::link::{Bell, LinkError};
@@ -365,8 +366,20 @@ impl Link {
 
     /// Hands one record to the call it belongs to. The call `own`, which does this itself, is not
     /// woken.
-    #[inline]
     fn deliver(&self, record: Record, own: Option<Key>) -> Result<Own, Broken> {
+        match record.as_plain(PLAIN_RESPONSE) {
+            Ok(plain) => self.deliver_any(plain, own),
+            Err(record) => self.deliver_other(record, own),
+        }
+    }
+
+    #[inline(never)]
+    fn deliver_other(&self, other: Record, own: Option<Key>) -> Result<Own, Broken> {
+        self.deliver_any(other, own)
+    }
+
+    #[inline(always)]
+    fn deliver_any(&self, record: Record, own: Option<Key>) -> Result<Own, Broken> {
         let (accepted, due) = self.calls.accept(record, own)?;
         self.send_control(due);
         Ok(match accepted {

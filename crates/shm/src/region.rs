@@ -203,7 +203,8 @@ mod mapped {
         /// Copies three words.
         #[inline(always)]
         pub fn read_words(&self, at: usize) -> [u32; 3] {
-            [0, 1, 2].map(|i| self.load_u32(at + 4 * i, Ordering::Relaxed))
+            let word = |i: usize| self.load_u32(at + 4 * i, Ordering::Relaxed);
+            [word(0), word(1), word(2)]
         }
 
         /// Copies `len` bytes from byte `at` to the end of `to`.
@@ -257,37 +258,43 @@ mod mapped {
     /// `from` is readable and `to` writable for `len` bytes, and they do not overlap.
     #[inline(always)]
     unsafe fn copy_from_peer(from: *const u8, to: *mut u8, len: usize) {
-        if len <= SHORT {
-            let mut i = 0;
-            // Payloads begin at the start of a slot's or of the arena's lines.
-            let is_aligned = from.addr().is_multiple_of(align_of::<u64>());
-            while is_aligned && i + 8 <= len {
-                // SAFETY: i + 8 <= len.
-                let at = unsafe { from.add(i) };
-                // SAFETY: readable for 8 bytes, and aligned for them; volatile, so the compiler
-                // assumes nothing.
-                let word = unsafe { at.cast::<u64>().read_volatile() };
-                // SAFETY: i + 8 <= len.
-                let at = unsafe { to.add(i) };
-                // SAFETY: writable for 8 bytes.
-                unsafe { at.cast::<u64>().write_unaligned(word) };
-                i += 8;
-            }
-            while i < len {
-                // SAFETY: i < len.
-                let at = unsafe { from.add(i) };
-                // SAFETY: readable; volatile as above.
-                let byte = unsafe { at.read_volatile() };
-                // SAFETY: i < len.
-                let at = unsafe { to.add(i) };
-                // SAFETY: writable.
-                unsafe { at.write(byte) };
-                i += 1;
-            }
-            return;
+        // Payloads begin at the start of a slot's or of the arena's lines; the rest of one may not.
+        if len > SHORT || !from.addr().is_multiple_of(align_of::<u64>()) {
+            // SAFETY: forwarded.
+            return unsafe { copy_long(from, to, len) };
         }
+        let mut done = 0;
+        while done + 8 <= len {
+            // SAFETY: so many bytes are left, and what is done is a multiple of their number.
+            unsafe { copy_word::<u64>(from, to, &mut done) };
+        }
+        if len & 4 != 0 {
+            // SAFETY: as above.
+            unsafe { copy_word::<u32>(from, to, &mut done) };
+        }
+        if len & 2 != 0 {
+            // SAFETY: as above.
+            unsafe { copy_word::<u16>(from, to, &mut done) };
+        }
+        if len & 1 != 0 {
+            // SAFETY: as above.
+            unsafe { copy_word::<u8>(from, to, &mut done) };
+        }
+    }
+
+    /// Copies the next bytes, as many as a `T` has.
+    ///
+    /// # Safety
+    /// From what is `done` on, `from` is readable and aligned for a `T`, and `to` writable.
+    #[inline(always)]
+    unsafe fn copy_word<T: Copy>(from: *const u8, to: *mut u8, done: &mut usize) {
         // SAFETY: forwarded.
-        unsafe { copy_long(from, to, len) };
+        let (from, to) = unsafe { (from.add(*done), to.add(*done)) };
+        // SAFETY: readable and aligned; volatile, so the compiler assumes nothing.
+        let word = unsafe { from.cast::<T>().read_volatile() };
+        // SAFETY: writable.
+        unsafe { to.cast::<T>().write_unaligned(word) };
+        *done += size_of::<T>();
     }
 
     /// Up to here a word loop is faster than the start of a string instruction.

@@ -27,7 +27,7 @@ use tonic::{Code, Status};
 
 use super::account::{Account, USER_SHARE};
 use super::inbound::Record;
-use super::mailbox::{self, Answer, Mailbox, Part, Taken, Trailers};
+use super::mailbox::{self, Answer, Mailbox, Named, Part, Taken, Trailers};
 use super::places::{Place, Queue};
 use crate::lock::lock;
 
@@ -278,16 +278,16 @@ impl Calls {
     /// When there is none: the call is reset and released.
     pub(super) fn admit(&self, key: Key, path: Arc<str>) -> Result<(), Due> {
         let mut state = lock(&self.state);
-        if self.admit_to(&mut state, key, path) { Ok(()) } else { Err(self.changed(state)) }
+        if self.admit_to(&mut state, key, Named::Path(path)) { Ok(()) } else { Err(self.changed(state)) }
     }
 
-    fn admit_to(&self, state: &mut State, key: Key, path: Arc<str>) -> bool {
+    fn admit_to(&self, state: &mut State, key: Key, named: Named) -> bool {
         let (open, leased) = (state.connection.open_calls(), state.leased.unwrap_or(usize::MAX));
         if open > leased {
             self.lease_more(state, open);
         }
         if state.leased.is_none_or(|leased| open <= leased) {
-            state.connection.user(key).path = Some(path);
+            state.connection.user(key).named = Some(named);
             return true;
         }
         let text = too_many_of_a_caller(&self.account);
@@ -350,12 +350,13 @@ impl Calls {
         let all: Vec<_> = state.connection.calls().collect();
         let (mut ended, mut wakers) = (0, Vec::new());
         for key in all {
-            let mailbox = state.connection.user(key);
-            if !mailbox.path.as_ref().is_some_and(|path| ends(path)) {
+            let State { connection, numbered, .. } = &mut *state;
+            let mailbox = connection.user(key);
+            if !mailbox.named.as_ref().is_some_and(|named| ends(named.path(numbered))) {
                 continue;
             }
             wakers.push(mailbox.fail(status.clone()));
-            state.connection.reset(key, status.code() as i32 as u8, status.message());
+            connection.reset(key, status.code() as i32 as u8, status.message());
             ended += 1;
         }
         let due = self.changed(state);
@@ -382,7 +383,7 @@ impl Calls {
 
     /// Hands a record to the call it belongs to, and wakes that one unless it is `own`, which
     /// reads for itself.
-    #[inline]
+    #[inline(always)]
     pub(super) fn accept(
         &self,
         record: Record,
@@ -439,8 +440,7 @@ impl Calls {
                 }
                 let metadata = OwnedMetadata::from(&head.metadata);
                 if let Err(number) = method {
-                    let path = Arc::clone(&state.numbered[usize::from(number)]);
-                    if !self.admit_to(&mut state, key, path) {
+                    if !self.admit_to(&mut state, key, Named::Number(number)) {
                         let path = Arc::clone(&state.numbered[usize::from(number)]);
                         return Ok((Accepted::Refused(path), self.changed(state)));
                     }

@@ -17,6 +17,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use bytes::Bytes;
+use partywall_abi::frame::Kind;
 use partywall_abi::layout::SleepMode;
 use partywall_abi::sync::{AtomicBool, AtomicU64, Ordering};
 use partywall_shm::ring::{Consumer, Violation, Wake};
@@ -32,6 +33,19 @@ pub(super) struct Record {
     pub(super) stream: u32,
     /// As long as the record: what is kept of it keeps no more than it alive.
     pub(super) payload: Bytes,
+}
+
+impl Record {
+    /// Itself if it is a frame with these flags, which those of a plain one are. Then its kind and flags are
+    /// known to what is inlined, and little of that is left.
+    #[inline(always)]
+    pub(super) fn as_plain(self, plain: u8) -> Result<Self, Self> {
+        const FRAME: u8 = Kind::Frame as u8;
+        match self.kind == FRAME && self.flags == plain {
+            true => Ok(Self { kind: FRAME, flags: plain, ..self }),
+            false => Err(self),
+        }
+    }
 }
 
 /// The reading half.

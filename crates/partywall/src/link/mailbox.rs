@@ -106,11 +106,27 @@ impl Wakers {
     }
 }
 
+/// What a call has named its method by.
+pub(super) enum Named {
+    Path(Arc<str>),
+    Number(u16),
+}
+
+impl Named {
+    /// The path, where these are those that have numbers.
+    pub(super) fn path<'a>(&'a self, numbered: &'a [Arc<str>]) -> &'a str {
+        match self {
+            Self::Path(path) => path,
+            Self::Number(number) => &numbered[usize::from(*number)],
+        }
+    }
+}
+
 pub(super) struct Mailbox {
     /// How many values refer to the call; with the last one it is released.
     pub(super) users: usize,
     /// What is called, in the service, as soon as that is known.
-    pub(super) path: Option<Arc<str>>,
+    pub(super) named: Option<Named>,
     head: Option<OwnedMetadata>,
     /// The first piece, as most calls have one.
     first: Bytes,
@@ -167,7 +183,7 @@ impl Default for Mailbox {
     fn default() -> Self {
         Self {
             users: 1,
-            path: None,
+            named: None,
             head: None,
             first: Bytes::new(),
             trailers: None,

@@ -30,7 +30,7 @@ use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
 use partywall_abi::control::{Identity, LinkMethods, LinkStats, Terms};
-use partywall_abi::frame::Metadata;
+use partywall_abi::frame::{Metadata, PLAIN_REQUEST};
 use partywall_abi::name::MethodSet;
 use partywall_abi::security::Security;
 use partywall_abi::sync::{AtomicU64, Ordering};
@@ -532,7 +532,21 @@ impl<D: Dispatch> Service<D> {
         *forwards = now;
     }
 
+    /// Hands a record to the call it belongs to.
     fn deliver(self: &Arc<Self>, record: Record, reader: Reader<'_>) -> Result<(), Broken> {
+        match record.as_plain(PLAIN_REQUEST) {
+            Ok(plain) => self.deliver_any(plain, reader),
+            Err(record) => self.deliver_other(record, reader),
+        }
+    }
+
+    #[inline(never)]
+    fn deliver_other(self: &Arc<Self>, other: Record, reader: Reader<'_>) -> Result<(), Broken> {
+        self.deliver_any(other, reader)
+    }
+
+    #[inline(always)]
+    fn deliver_any(self: &Arc<Self>, record: Record, reader: Reader<'_>) -> Result<(), Broken> {
         let (accepted, due) = self.link.calls.accept(record, None)?;
         self.link.send_control(due);
         match accepted {
@@ -555,6 +569,7 @@ impl<D: Dispatch> Service<D> {
     }
 
     /// A new request.
+    #[inline(always)]
     fn begin(self: &Arc<Self>, mut opened: Opened, reader: Reader<'_>) {
         let (link, key) = (&self.link, opened.key);
         // Held until the call has its path: it has the rights of a policy that comes now, or is reset. A call
@@ -597,7 +612,7 @@ impl<D: Dispatch> Service<D> {
             let methods = &lock(&self.rights).methods;
             let denied = crate::error::denied("this caller", &call.method.path, methods);
             telemetry::refused(&call.method.path, denied.code());
-            call.step = Step::Answer(Sender::status(denied));
+            call.step = Step::Answer(Box::new(Sender::status(denied)));
             return self.run(call, true, reader);
         };
         let data = opened.take_data();

@@ -20,7 +20,7 @@ use super::unary::Messages;
 use crate::Channel;
 use crate::channel::Connection;
 use crate::http_calls;
-use crate::link::caller::Begun;
+use crate::link::caller::{Begun, Call, Caller, Reply};
 use crate::link::mailbox::Whole;
 use crate::link::sender::{self, Source};
 use crate::telemetry;
@@ -80,7 +80,12 @@ pub(super) async fn call(
         return None;
     }
     let ring = channel.ring()?;
-    let (begun, told) = begin(&ring, call, settings).await?;
+    let (sent, told) = begin(&ring, call, settings)?;
+    let begun = match sent {
+        Ok(Sent::Plain(mut reply)) => poll_fn(|cx| told.guarded(|| reply.poll(cx))).await,
+        Ok(Sent::Other(mut answer)) => poll_fn(|cx| told.guarded(|| answer.poll(cx))).await,
+        Err(status) => Err(status),
+    };
     let most = settings.decoded;
     let answer = match begun.map(|begun| sole_answer(call, begun, most)) {
         Ok(Ok(answer)) => answer,
@@ -92,52 +97,77 @@ pub(super) async fn call(
     Some(answer.map(drop))
 }
 
-/// Begins a call over a ring, up to where its answer begins; none when its link takes no more.
-async fn begin(
+/// What brings the answer of a call that has begun.
+enum Sent<'a> {
+    /// Its request has gone out as a plain frame.
+    Plain(Reply),
+    // It is large: calls that are plain have no room for it.
+    Other(Box<Call<Request<'a>>>),
+}
+
+/// Begins a call over a ring; none when its link takes no more.
+#[inline]
+fn begin<'a>(
     ring: &Connection,
-    call: &mut dyn Messages,
+    call: &'a mut dyn Messages,
     settings: Settings,
-) -> Option<(Result<Begun, Status>, Told)> {
+) -> Option<(Result<Sent<'a>, Status>, Told)> {
     let link = ring.link()?;
     let method = call.method();
     let mut told = Told { call: telemetry::call_of(method.path), sent: None };
     if let Some(call) = &told.call {
         ring.route().tell(call);
     }
+    if call.metadata().is_empty() {
+        let message = match Outgoing::new(call.message(), settings.encoded) {
+            Ok(message) => message,
+            Err(status) => return Some((Err(status), told)),
+        };
+        let sent = Some(message.len());
+        let head = Head { method, number: None, metadata: None, timeout: None };
+        let mut request = Request { head, message: Some(message) };
+        if let Some(reply) = link.call_plain(method.place(), &mut request) {
+            told.sent = sent;
+            return Some((Ok(Sent::Plain(reply)), told));
+        }
+    }
+    begin_other(link, call, settings, told)
+}
+
+/// Begins a call whose request is no plain frame, or has to wait.
+#[inline(never)]
+fn begin_other<'a>(
+    link: &Arc<Caller>,
+    call: &'a mut dyn Messages,
+    settings: Settings,
+    mut told: Told,
+) -> Option<(Result<Sent<'a>, Status>, Told)> {
+    let method = call.method();
     let metadata = call.metadata();
     let metadata = match metadata.is_empty() {
         true => None,
         false => Some(Box::new(mem::take(metadata).into_headers())),
     };
     let timeout = metadata.as_ref().and_then(|metadata| wire::parse_timeout(metadata));
-    let message = match Outgoing::new(call.message(), settings.encoded) {
-        Ok(message) => message,
+    let said = match Outgoing::new(call.message(), settings.encoded) {
+        Ok(message) => message.said(),
         Err(status) => return Some((Err(status), told)),
     };
-    let sent = Some(message.len());
-    let head = Head { method, number: None, metadata, timeout };
-    let mut request = Request { head, message: Some(message) };
-    let begun = match link.call_plain(method.place(), &mut request) {
-        Some(mut reply) => {
-            told.sent = sent;
-            poll_fn(|cx| told.guarded(|| reply.poll(cx))).await
+    let sent = match link.open(timeout, None) {
+        Ok(Some(open)) => {
+            let message = Outgoing::again(call.message(), said, settings.encoded);
+            told.sent = Some(message.len());
+            let number = open.number(method.place(), method.path);
+            let head = Head { method, number, metadata, timeout };
+            Ok(Sent::Other(Box::new(open.send(Request { head, message: Some(message) }))))
         }
-        None => match link.open(timeout, None) {
-            Ok(Some(open)) => {
-                told.sent = sent;
-                request.head.number = open.number(method.place(), method.path);
-                let mut answer = open.send(request);
-                poll_fn(|cx| told.guarded(|| answer.poll(cx))).await
-            }
-            Ok(None) => {
-                let metadata = request.head.metadata;
-                give_back(call, metadata, told.call);
-                return None;
-            }
-            Err(status) => Err(status),
-        },
+        Ok(None) => {
+            give_back(call, metadata, told.call);
+            return None;
+        }
+        Err(status) => Err(status),
     };
-    Some((begun, told))
+    Some((sent, told))
 }
 
 /// A call goes on elsewhere as it was.

@@ -17,7 +17,8 @@ use crate::status;
 
 pub(super) enum Step<H: Future> {
     Handle(H),
-    Answer(Sender<H::Output>),
+    // It is large, and a call is moved a few times.
+    Answer(Box<Sender<H::Output>>),
     Done,
 }
 
@@ -57,7 +58,8 @@ impl<D: Dispatch> Future for Task<D> {
                 }
             {
                 this.deadline = None;
-                this.step = Step::Answer(Sender::status(status::expired_in_service()));
+                let expired = Sender::status(status::expired_in_service());
+                this.step = Step::Answer(Box::new(expired));
             }
             match &mut this.step {
                 Step::Handle(handler) => {
@@ -73,7 +75,8 @@ impl<D: Dispatch> Future for Task<D> {
                         Ok(Poll::Pending) => return Poll::Pending,
                         Ok(Poll::Ready(answer)) => answer,
                         Err(_) => {
-                            this.step = Step::Answer(Sender::status(status::panicked()));
+                            let panicked = Sender::status(status::panicked());
+                            this.step = Step::Answer(Box::new(panicked));
                             continue;
                         }
                     };
@@ -85,7 +88,9 @@ impl<D: Dispatch> Future for Task<D> {
                             contained(move || drop(answer));
                             return this.end(Code::Ok as u8);
                         }
-                        Ok(Ok(false)) => this.step = Step::Answer(Sender::answer(answer)),
+                        Ok(Ok(false)) => {
+                            this.step = Step::Answer(Box::new(Sender::answer(answer)));
+                        }
                         Ok(Err(why)) => {
                             this.released = true;
                             this.service.close(&why);
