@@ -75,8 +75,16 @@ pub struct Channel {
     endpoint: Endpoint,
     message_limit: usize,
     open: Option<Open>,
-    /// The message as it is sent.
+    /// A message as it is encoded, and one that could not be encoded where it is sent from.
+    encoded: Vec<u8>,
     outgoing: Vec<u8>,
+}
+
+/// Bytes of a call's messages with their prefixes; none of a request that is not encoded.
+#[derive(Default)]
+struct Counted {
+    sent: Option<usize>,
+    received: usize,
 }
 
 /// Instances that a call is offered to, one after the other, if each is about to go.
@@ -114,6 +122,7 @@ impl Channel {
             endpoint,
             message_limit: limits::MESSAGE_BYTES,
             open: None,
+            encoded: Vec::new(),
             outgoing: Vec::new(),
         };
         channel.open = Some(channel.reach(None)?);
@@ -130,6 +139,7 @@ impl Channel {
             endpoint,
             message_limit: limits::MESSAGE_BYTES,
             open: Some(Open::new(link, server, None)),
+            encoded: Vec::new(),
             outgoing: Vec::new(),
         }
     }
@@ -220,20 +230,16 @@ impl Channel {
         path: &str,
         request: tonic::Request<M>,
     ) -> Result<tonic::Response<R>, Status> {
-        let (metadata, extensions, message) = request.into_parts();
-        let mut outgoing = std::mem::take(&mut self.outgoing);
-        outgoing.clear();
-        outgoing.resize(PREFIX, 0);
-        let encoded = message.encode(&mut outgoing);
-        drop(extensions);
-        encoded.map_err(|e| Status::internal(format!("encoding the request: {e}")))?;
-        let answer = self.exchange_encoded(path, &metadata.into_headers(), &mut outgoing);
-        self.outgoing = outgoing;
-        let mut answer = answer?;
-        let message = R::decode(message_of(self.data_of(&answer))?)
-            .map_err(|e| Status::internal(format!("decoding the reply: {e}")))?;
-        let metadata = MetadataMap::from_headers(answer.headers());
-        Ok(tonic::Response::from_parts(metadata, message, http::Extensions::new()))
+        let (metadata, _extensions, message) = request.into_parts();
+        self.told(path, |channel, counted| {
+            let encode = |out: &mut Vec<u8>| message.encode(out);
+            let headers = metadata.into_headers();
+            let mut answer = channel.exchange_encoded(path, &headers, encode, counted)?;
+            let message = R::decode(message_of(channel.data_of(&answer))?)
+                .map_err(|e| Status::internal(format!("decoding the reply: {e}")))?;
+            let metadata = MetadataMap::from_headers(answer.headers());
+            Ok(tonic::Response::from_parts(metadata, message, http::Extensions::new()))
+        })
     }
 
     /// Calls a unary method, `/package.Service/Method`, with an encoded message. The answer is encoded as
@@ -242,22 +248,24 @@ impl Channel {
     /// # Errors
     /// As [`Channel::unary`].
     pub fn call_bytes(&mut self, path: &str, message: &[u8]) -> Result<Vec<u8>, Status> {
-        let mut outgoing = std::mem::take(&mut self.outgoing);
-        outgoing.clear();
-        outgoing.resize(PREFIX, 0);
-        outgoing.extend_from_slice(message);
-        let answer = self.exchange_encoded(path, &HeaderMap::new(), &mut outgoing);
-        self.outgoing = outgoing;
-        let answer = answer?;
-        message_of(self.data_of(&answer)).map(<[u8]>::to_vec)
+        self.told(path, |channel, counted| {
+            let encode = |out: &mut Vec<u8>| {
+                out.extend_from_slice(message);
+                Ok(())
+            };
+            let answer = channel.exchange_encoded(path, &HeaderMap::new(), encode, counted)?;
+            message_of(channel.data_of(&answer)).map(<[u8]>::to_vec)
+        })
     }
 
     /// What an answer brought; of the last call.
     fn data_of<'a>(&'a self, answer: &'a Answer) -> &'a [u8] {
-        match (answer.plain, &self.open) {
-            (Some(len), Some(open)) => &open.payload[open.payload.len() - len..],
-            _ => &answer.data,
-        }
+        answer.plain.map_or(&answer.data, |len| self.last(len))
+    }
+
+    /// So many of the last bytes of the last record.
+    fn last(&self, len: usize) -> &[u8] {
+        self.open.as_ref().map_or(&[], |open| &open.payload[open.payload.len() - len..])
     }
 
     /// The headers of a request with those that the endpoint adds.
@@ -272,35 +280,56 @@ impl Channel {
         Cow::Owned(headers)
     }
 
-    /// Sends one message, whose prefix is filled in here, and waits for the answer.
+    /// Sends one message, whose prefix is filled in here, and waits for a good answer.
     fn exchange_encoded(
         &mut self,
         path: &str,
         headers: &HeaderMap,
-        message: &mut [u8],
+        encode: impl FnOnce(&mut Vec<u8>) -> Result<(), prost::EncodeError>,
+        counted: &mut Counted,
     ) -> Result<Answer, Status> {
+        let mut message = std::mem::take(&mut self.encoded);
+        message.clear();
+        message.resize(PREFIX, 0);
+        encode(&mut message).map_err(|e| Status::internal(format!("encoding the request: {e}")))?;
         let len = u32::try_from(message.len() - PREFIX)
             .map_err(|_| Status::resource_exhausted("a request of over 4 GiB"))?;
         message[1..PREFIX].copy_from_slice(&len.to_be_bytes());
-        let message = Message::Encoded(message);
-        self.exchange(&Request { path, method: None, headers, message })
+        counted.sent = Some(message.len());
+        let request = Request { path, method: None, headers, message: Message::Encoded(&message) };
+        let answer = self.exchange(&request, self.message_limit);
+        self.encoded = message;
+        let answer = answer?;
+        counted.received = self.data_of(&answer).len();
+        match answer.failed() {
+            Some(status) => Err(status),
+            None => Ok(answer),
+        }
     }
 
-    /// Sends a request and waits for the answer.
-    fn exchange(&mut self, request: &Request<'_>) -> Result<Answer, Status> {
-        let Some(call) = telemetry::call_of(request.path) else {
-            return self.exchange_untold(request);
-        };
-        let answer = call.guarded(|| self.exchange_untold(request));
+    /// Makes a call, and tells of it.
+    fn told<T>(
+        &mut self,
+        path: &str,
+        make: impl FnOnce(&mut Self, &mut Counted) -> Result<T, Status>,
+    ) -> Result<T, Status> {
+        let mut counted = Counted::default();
+        let Some(call) = telemetry::call_of(path) else { return make(self, &mut counted) };
+        let made = call.guarded(|| make(self, &mut counted));
         if let Some(server) = self.server() {
             call.over(Some(server.link()), server.security(), telemetry::RING);
         }
-        let received = answer.as_ref().map(|answer| self.data_of(answer).len());
-        call.exchanged(request.message.len(), received.map_err(Status::code));
-        answer
+        let Counted { sent, received } = counted;
+        let ended = made.as_ref().map(|_| received).map_err(Status::code);
+        match sent {
+            Some(sent) => call.exchanged(sent, ended),
+            None => call.end(ended.err().unwrap_or(Code::Ok)),
+        }
+        made
     }
 
-    fn exchange_untold(&mut self, request: &Request<'_>) -> Result<Answer, Status> {
+    /// Sends a request and waits for the end of its answer, which has at most so long a message.
+    fn exchange(&mut self, request: &Request<'_>, most: usize) -> Result<Answer, Status> {
         let headers = &self.with_own(request.headers);
         let request = &Request { headers, ..*request };
         let timeout = wire::parse_timeout(headers);
@@ -313,7 +342,7 @@ impl Channel {
         let own = self.endpoint.settings.timeout.and_then(at);
         let deadline = sent.into_iter().chain(own).min();
         let (mut again, mut instances, mut broken) = (true, 0, None);
-        let answer = loop {
+        loop {
             if self.open.as_mut().is_some_and(|open| !open.is_usable()) {
                 self.open = None;
             }
@@ -333,7 +362,7 @@ impl Channel {
                 },
             };
             let timeout = sent.map(|at| at.saturating_duration_since(Instant::now()));
-            let limit = self.message_limit.saturating_add(PREFIX);
+            let limit = most.saturating_add(PREFIX);
             let mut call = Call { key: None, answer: Answer::default(), limit, deadline };
             let exchanged = open.exchange(request, timeout, &mut self.outgoing, &mut call);
             let code = match exchanged {
@@ -344,13 +373,10 @@ impl Channel {
             // stops the handler as well.
             let is_told = open.release(&call, code);
             let (status, keep) = match exchanged {
-                Ok(()) => break call.answer,
+                Ok(()) => return Ok(call.answer),
                 Err(Failed::Status(status)) => (status, true),
                 Err(Failed::Abort(status)) => (status, is_told),
-                Err(Failed::Expired) => {
-                    let status = "the deadline passed before the answer came";
-                    (Status::deadline_exceeded(status), is_told)
-                }
+                Err(Failed::Expired) => (status::expired(), is_told),
                 Err(Failed::Unsent) if instances < INSTANCES => {
                     self.open = None;
                     instances += 1;
@@ -377,10 +403,6 @@ impl Channel {
                 self.open = None;
             }
             return Err(status);
-        };
-        match answer.failed() {
-            Some(status) => Err(status),
-            None => Ok(answer),
         }
     }
 }

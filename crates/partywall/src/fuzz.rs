@@ -404,9 +404,10 @@ mod blocking {
                 if call == 2 && channel.call_bytes(PATH, b"").is_ok() {
                     count(&reached.ordinary);
                 }
-                let request = tonic::Request::new(Note::default());
-                let answer = channel.native::<Note, Note>(&METHOD, request, SETTINGS);
-                reached.native(&answer);
+                let mut call =
+                    Unary::<Note, Note>::new(&METHOD, tonic::Request::new(Note::default()));
+                let answer = channel.native(&mut call, SETTINGS);
+                reached.native(&answer.map(|()| call.response()));
             }
         });
     }

@@ -367,7 +367,7 @@ impl Link {
     /// Hands one record to the call it belongs to. The call `own`, which does this itself, is not
     /// woken.
     fn deliver(&self, record: Record, own: Option<Key>) -> Result<Own, Broken> {
-        match record.as_plain(PLAIN_RESPONSE) {
+        match record.if_plain(PLAIN_RESPONSE) {
             Ok(plain) => self.deliver_any(plain, own),
             Err(record) => self.deliver_other(record, own),
         }

@@ -29,13 +29,13 @@
 #[cfg(feature = "blocking")]
 mod blocking;
 mod client;
-mod codec;
+pub(crate) mod codec;
 mod lifetime;
 pub(crate) mod message;
 pub(crate) mod method;
-mod native;
+pub(crate) mod native;
 mod service;
-mod unary;
+pub(crate) mod unary;
 
 #[cfg(feature = "blocking")]
 pub use blocking::Blocking;

@@ -132,12 +132,12 @@ pub(crate) fn served(
     deadline: Option<Instant>,
     peer: &Peer,
     bytes: usize,
-) -> Option<Arc<Call>> {
+) -> Option<Box<Handling>> {
     is_on().then(|| {
         let call = Call::begin(Side::Server, path, deadline);
         call.over(Some(peer.link()), peer.security(), RING);
         call.received(bytes);
-        call
+        Box::new(Handling::new(call))
     })
 }
 
@@ -149,18 +149,43 @@ pub(crate) fn serve<F>(
 ) -> Serve<F> {
     let request = call.request(request);
     let handler = call.guarded(|| handle(request));
-    Serve { handler, call, waits: Waiting::begin("handler") }
+    Serve { handler, handling: Handling::new(call) }
 }
 
 /// What `network.transport` is called for a ring.
 pub(crate) const RING: &str = "shared_memory";
 
-/// A handler's future with its span and metrics.
-pub(crate) struct Serve<F> {
-    handler: F,
+/// A call that is handled.
+pub(crate) struct Handling {
     call: Arc<Call>,
     /// Its handler was not polled yet.
     waits: Option<Waiting>,
+}
+
+impl Handling {
+    fn new(call: Arc<Call>) -> Self {
+        Self { call, waits: Waiting::begin("handler") }
+    }
+
+    /// Polls the handler, within the call's span.
+    pub(crate) fn handle<T>(&mut self, poll: impl FnOnce() -> T) -> T {
+        self.waits = None;
+        self.call.guarded(poll)
+    }
+
+    /// It has been answered with this code, and one message of so many bytes or none.
+    pub(crate) fn answered(&self, code: u8, bytes: usize) {
+        if bytes > 0 {
+            self.call.answered_with(bytes);
+        }
+        self.call.end(Code::from_i32(code.into()));
+    }
+}
+
+/// A handler's future with its span and metrics.
+pub(crate) struct Serve<F> {
+    handler: F,
+    handling: Handling,
 }
 
 impl<F> Future for Serve<F>
@@ -170,10 +195,9 @@ where
     type Output = http::Response<Body>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self { handler, call, waits } = &mut *self;
-        *waits = None;
-        let polled = call.guarded(|| Pin::new(handler).poll(cx));
-        polled.map(|response| call.response(response))
+        let Self { handler, handling } = &mut *self;
+        let polled = handling.handle(|| Pin::new(handler).poll(cx));
+        polled.map(|response| handling.call.response(response))
     }
 }
 

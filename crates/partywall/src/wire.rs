@@ -401,13 +401,16 @@ pub(crate) fn request_headers(
     headers
 }
 
-/// Headers that a program has set, and the timeout of a request, for an end that knows nothing of HTTP.
+/// Headers that a program has set, and the timeout of a request, for an end that knows nothing of HTTP: the
+/// authority, which travels as `host`, is none of them.
 #[inline]
 pub(crate) fn own_headers(timeout: Option<Duration>, metadata: &Metadata<'_>) -> HeaderMap {
     let mut headers = HeaderMap::new();
     if !metadata.is_empty() {
         headers.reserve(metadata.len() + 1);
-        read_into(&mut headers, metadata);
+        if read_into(&mut headers, metadata).host && authority(&headers).is_some() {
+            headers.remove(header::HOST);
+        }
     }
     if let Some(timeout) = timeout {
         headers.insert(GRPC_TIMEOUT, format_timeout(timeout));
@@ -484,10 +487,14 @@ pub(crate) fn add_user_agent(headers: &mut HeaderMap, program: &HeaderValue) {
     headers.insert(header::USER_AGENT, both.unwrap_or_else(|| program.clone()));
 }
 
+/// The authority that came as `host`.
+fn authority(headers: &HeaderMap) -> Option<http::uri::Authority> {
+    find(headers, &header::HOST)?.as_bytes().try_into().ok()
+}
+
 /// Moves the authority that came as `host` into the URI of a request.
 fn take_authority(headers: &mut HeaderMap, uri: &mut http::Uri) {
-    let Some(host) = find(headers, &header::HOST) else { return };
-    let Ok(authority) = host.as_bytes().try_into() else { return };
+    let Some(authority) = authority(headers) else { return };
     let mut parts = uri.clone().into_parts();
     (parts.scheme, parts.authority) = (Some(http::uri::Scheme::HTTP), Some(authority));
     if let Ok(whole) = http::Uri::from_parts(parts) {

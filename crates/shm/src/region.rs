@@ -289,7 +289,9 @@ mod mapped {
     #[inline(always)]
     unsafe fn copy_word<T: Copy>(from: *const u8, to: *mut u8, done: &mut usize) {
         // SAFETY: forwarded.
-        let (from, to) = unsafe { (from.add(*done), to.add(*done)) };
+        let from = unsafe { from.add(*done) };
+        // SAFETY: forwarded.
+        let to = unsafe { to.add(*done) };
         // SAFETY: readable and aligned; volatile, so the compiler assumes nothing.
         let word = unsafe { from.cast::<T>().read_volatile() };
         // SAFETY: writable.

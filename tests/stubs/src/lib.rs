@@ -26,7 +26,9 @@ pub mod ours {
     mod services {
         include!("services.rs");
     }
+    mod threaded;
     pub use services::*;
+    pub use threaded::Threaded;
 }
 
 /// By tonic-prost-build.

@@ -1,47 +1,65 @@
 //! Calls of clients that `partywall-build` generates.
+//!
+//! What does not depend on the types of the messages is compiled once, as in [`crate::stubs`].
 
 use tonic::Status;
-use tonic::metadata::MetadataMap;
 
-use super::{Answer, Channel, Message, Request, message_of};
-use crate::stubs::message::{Outgoing, Settings, undecoded, unprefixed};
-use crate::stubs::method::Method;
+use super::open::{Message, Request};
+use super::{Channel, Counted};
+use crate::stubs::Unary;
+use crate::stubs::message::{self, Outgoing, Settings};
+use crate::stubs::native;
+use crate::stubs::unary::Messages;
 use crate::wire;
 
 impl Channel {
-    /// Calls a unary method. The metadata of the answer are what the service has set.
+    /// Makes a unary call. The metadata of the answer are what the service has set.
     ///
     /// # Errors
     /// As those of [`Channel::unary`].
     pub(crate) fn native<M, R>(
         &mut self,
-        method: &'static Method,
-        request: tonic::Request<M>,
+        call: &mut Unary<M, R>,
         settings: Settings,
-    ) -> Result<tonic::Response<R>, Status>
+    ) -> Result<(), Status>
     where
         M: prost::Message + 'static,
         R: prost::Message + Default + 'static,
     {
-        let (metadata, _extensions, message) = request.into_parts();
-        let message = Outgoing::new(&message, settings.encoded)?;
-        let mut headers = metadata.into_headers();
-        wire::without_not_sent(&mut headers);
-        let (path, message) = (method.path(), Message::ToEncode(message));
-        let answer =
-            self.exchange(&Request { path, method: Some(method), headers: &headers, message })?;
-        let data = self.data_of(&answer);
-        message_of(data)?;
-        let message = R::decode(unprefixed(data, settings.decoded)?).map_err(undecoded)?;
-        let metadata = own_metadata(answer);
-        Ok(tonic::Response::from_parts(metadata, message, http::Extensions::new()))
+        let path = call.method().path();
+        self.told(path, |channel, counted| {
+            if let Some(message) = channel.exchange_messages(call, settings, counted)? {
+                let message = R::decode(message).map_err(message::undecoded)?;
+                call.succeed(tonic::Response::new(message));
+            }
+            Ok(())
+        })
     }
-}
 
-/// What the service has set.
-fn own_metadata(mut answer: Answer) -> MetadataMap {
-    match answer.plain {
-        Some(_) => MetadataMap::new(),
-        None => wire::without_https(MetadataMap::from_headers(answer.headers())),
+    /// Makes a call. Of an answer that is one message without metadata, that is returned, to be decoded from
+    /// the buffer into which all records are copied.
+    fn exchange_messages<'a>(
+        &'a mut self,
+        call: &mut dyn Messages,
+        settings: Settings,
+        counted: &mut Counted,
+    ) -> Result<Option<&'a [u8]>, Status> {
+        let mut headers = std::mem::take(call.metadata()).into_headers();
+        wire::without_not_sent(&mut headers);
+        let (method, message) = (call.method(), Outgoing::new(call.message(), settings.encoded)?);
+        counted.sent = Some(message.len());
+        let message = Message::ToEncode(message);
+        let request =
+            Request { path: method.path(), method: Some(method), headers: &headers, message };
+        let most = settings.decoded.unwrap_or(self.message_limit);
+        let answer = self.exchange(&request, most)?;
+        let plain = answer.plain.map(|len| self.last(len)).unwrap_or_default();
+        if message::is_sole(plain) {
+            counted.received = plain.len();
+            return message::unprefixed(plain, Some(most)).map(Some);
+        }
+        let begun = answer.begun(plain);
+        counted.received = native::whole_answer(call, begun, Some(most))?;
+        Ok(None)
     }
 }

@@ -6,23 +6,27 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use http::HeaderMap;
 use partywall_abi::domain::GateStatus;
-use partywall_abi::frame::{self, END, HEAD, Metadata, MethodName, PLAIN_REQUEST};
+use partywall_abi::frame::{self, END, HEAD, Metadata, MethodName, OwnedMetadata, PLAIN_REQUEST};
 use partywall_call::{Blocked, Connection, Event, Key, Record, Want};
 use partywall_shm::link::{Link, LinkError};
 use partywall_shm::ring::Wake;
+use tonic::metadata::MetadataMap;
 use tonic::{Code, Status};
 
 use super::failed::Failed;
 use super::reach::Reached;
 use crate::coordinator::{End, Tracked};
 use crate::link::broken::Broken;
+use crate::link::caller::Begun;
+use crate::link::mailbox::{Trailers, Whole};
 use crate::link::record;
 use crate::link::wake::Sent;
 use crate::link::wake::gate::{Gate, Visitor};
 use crate::peer::Peer;
-use crate::stubs::message::Outgoing;
+use crate::stubs::message::{self, Outgoing};
 use crate::stubs::method::Method;
 use crate::telemetry::{self, Route, Side};
 use crate::wire::{self, PREFIX};
@@ -60,9 +64,9 @@ impl std::fmt::Debug for Open {
 /// The answer to one call.
 #[derive(Default)]
 pub(super) struct Answer {
-    pub(super) head: HeaderMap,
+    pub(super) head: Option<OwnedMetadata>,
     pub(super) data: Vec<u8>,
-    pub(super) trailers: Option<HeaderMap>,
+    pub(super) trailers: Option<Trailers>,
     /// It was one frame without metadata, and its data are so many of the last bytes of [`Open::payload`].
     pub(super) plain: Option<usize>,
 }
@@ -74,12 +78,20 @@ impl Answer {
 
     /// The status of a call that has failed.
     pub(super) fn failed(&self) -> Option<Status> {
-        let trailers = self.trailers.as_ref()?;
-        // Making a status copies all trailers.
-        if trailers.get(wire::GRPC_STATUS).is_some_and(|code| code == "0") {
-            return None;
+        let trailers = self.trailers.as_ref().filter(|trailers| trailers.code != 0)?;
+        Status::from_header_map(&wire::trailers(trailers.code, &trailers.metadata.get()))
+    }
+
+    /// As a channel with a runtime has it; `plain` is what came of a plain one.
+    pub(super) fn begun(self, plain: &[u8]) -> Begun {
+        let data = (!self.data.is_empty()).then(|| self.data.into());
+        match (self.plain, self.head, self.trailers) {
+            (None, Some(head), Some(trailers)) => {
+                Begun::Whole(Box::new(Whole { head, data, trailers }))
+            }
+            (None, None, Some(trailers)) => Begun::Trailers(trailers),
+            (_, _, _) => Begun::Plain(Bytes::copy_from_slice(plain)),
         }
-        Status::from_header_map(trailers).filter(|status| status.code() != Code::Ok)
     }
 
     /// Its metadata, with what HTTP has beside that of the service.
@@ -89,8 +101,13 @@ impl Answer {
             headers.extend(wire::trailers(0, &Metadata::NONE));
             return headers;
         }
-        let mut headers = std::mem::take(&mut self.head);
-        headers.extend(self.trailers.take().unwrap_or_default());
+        let mut headers = match self.head.take() {
+            Some(head) => wire::response_headers(&head.get()),
+            None => HeaderMap::new(),
+        };
+        if let Some(trailers) = self.trailers.take() {
+            headers.extend(wire::trailers(trailers.code, &trailers.metadata.get()));
+        }
         headers
     }
 }
@@ -109,15 +126,6 @@ pub(super) struct Request<'a> {
 pub(super) enum Message<'a> {
     Encoded(&'a [u8]),
     ToEncode(Outgoing<'a>),
-}
-
-impl Message<'_> {
-    pub(super) fn len(&self) -> usize {
-        match self {
-            Self::Encoded(bytes) => bytes.len(),
-            Self::ToEncode(message) => message.len(),
-        }
-    }
 }
 
 /// A call under way: its number, if it has one, and the longest answer that is taken.
@@ -189,7 +197,6 @@ impl Open {
         buffer: &mut Vec<u8>,
         call: &mut Call,
     ) -> Result<(), Failed> {
-        self.began = self.link.producer().position();
         if !self.send_plain(request, timeout, call)? {
             let number = request.method.and_then(|method| self.number(method));
             let name = number.map_or(MethodName::Path(request.path), MethodName::Number);
@@ -251,6 +258,7 @@ impl Open {
         if number.len() + data > record::most(self.link.producer()) {
             return Ok(false);
         }
+        self.began = self.link.producer().position();
         let Some(mut frame) = record::reserve(self.link.producer(), &number, data)? else {
             return Ok(false);
         };
@@ -299,6 +307,9 @@ impl Open {
                     let flags =
                         permit.flags | if head { HEAD } else { 0 } | if end { END } else { 0 };
                     let len = block.len() + piece.len();
+                    if head {
+                        self.began = self.link.producer().position();
+                    }
                     let frame = record::reserve(self.link.producer(), block, piece.len())?;
                     if let Some(mut frame) = frame {
                         let sent = self.connection.commit(key, flags, piece.len());
@@ -361,16 +372,23 @@ impl Open {
                     // The call is over: nothing more of it counts.
                     return Ok(true);
                 }
-                if let Some(head) = head {
-                    answer.head = wire::response_headers(&head);
+                if let Some(head) = &head {
+                    answer.head = Some(head.into());
                 }
+                let piece = &payload[payload.len() - data..];
                 if answer.data.len() + data > call.limit {
-                    let most = call.limit - PREFIX;
-                    let text = format!("the reply is over the limit of {most} bytes");
-                    return Err(Failed::Abort(Status::out_of_range(text)));
+                    // What says the message's length may be in this piece.
+                    answer.data.extend_from_slice(&piece[..PREFIX.min(data)]);
+                    let said = message::said(&answer.data).unwrap_or_default();
+                    let mut status = message::too_long(said, call.limit - PREFIX);
+                    if let Some(head) = &answer.head {
+                        let headers = wire::own_headers(None, &head.get());
+                        *status.metadata_mut() = MetadataMap::from_headers(headers);
+                    }
+                    return Err(Failed::Abort(status));
                 }
-                answer.data.extend_from_slice(&payload[payload.len() - data..]);
-                answer.trailers = trailers.map(|t| wire::trailers(t.code, &t.metadata));
+                answer.data.extend_from_slice(piece);
+                answer.trailers = trailers.as_ref().map(Trailers::from);
                 self.connection.taken(key, data);
             }
             Event::Reset { key, code, text } if Some(key) == call.key => {

@@ -10,8 +10,8 @@ use http::HeaderMap;
 use http_body::{Body as _, Frame};
 use partywall_abi::frame::Metadata;
 use partywall_shm::slot::SlotBuf;
+use tonic::Status;
 use tonic::body::Body;
-use tonic::{Code, Status};
 
 use super::Received;
 use crate::dispatch::{self, HttpDispatch, Services};
@@ -116,7 +116,7 @@ impl Dispatch for HttpCalls {
 /// Whether a request is one message that a table takes.
 #[inline]
 fn is_native(data: &Whole, metadata: &Metadata<'_>) -> bool {
-    data.data().is_some_and(is_sole)
+    data.data().is_some_and(|data| is_sole(data))
         && (metadata.is_empty() || metadata.iter().all(|(name, _)| !ORDINARY.contains(&name)))
 }
 
@@ -130,7 +130,7 @@ pub(crate) enum Handler {
 /// A handler in the table of a generated service.
 pub(crate) struct Native {
     answering: Begun,
-    told: Option<Arc<telemetry::Call>>,
+    told: Option<Box<telemetry::Handling>>,
 }
 
 impl Future for Handler {
@@ -149,9 +149,9 @@ impl Future for Handler {
             Self::Native(handler) => {
                 let native = handler.as_mut().expect("polled after the end");
                 let mut poll = || native.answering.poll_answer(cx);
-                ready!(match &native.told {
+                ready!(match &mut native.told {
                     None => poll(),
-                    Some(told) => told.guarded(poll),
+                    Some(told) => told.handle(poll),
                 });
                 Poll::Ready(Answer::Native(handler.take().expect("it was there")))
             }
@@ -186,14 +186,8 @@ impl Source for Answer {
     }
 
     fn head_sent(&mut self) {
-        match self {
-            Self::Http(answer) => answer.head = None,
-            // It is sent with its message, or just before.
-            Self::Native(native) => {
-                if let (Some(told), Some(bytes)) = (&native.told, native.answering.whole()) {
-                    told.answered_with(bytes);
-                }
-            }
+        if let Self::Http(answer) = self {
+            answer.head = None;
         }
     }
 
@@ -225,23 +219,16 @@ impl Source for Answer {
         }
     }
 
-    fn plain_sent(&mut self) {
-        self.head_sent();
+    fn answered(&mut self, code: u8, data: usize) {
         if let Self::Native(Native { told: Some(told), .. }) = self {
-            told.end(Code::Ok);
+            told.answered(code, data);
         }
     }
 
     fn write_trailers(&self, block: &mut Vec<u8>) -> u8 {
         match self {
             Self::Http(answer) => answer.write_trailers(block),
-            Self::Native(native) => {
-                let code = native.answering.write_trailers(block);
-                if let Some(told) = &native.told {
-                    told.end(Code::from_i32(code.into()));
-                }
-                code
-            }
+            Self::Native(native) => native.answering.write_trailers(block),
         }
     }
 }

@@ -15,93 +15,31 @@
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use bytes::{Buf as _, Bytes};
-use partywall_abi::frame::{Limits, MethodName, OwnedMetadata, RequestHead};
+use bytes::Bytes;
+use partywall_abi::frame::Limits;
 use partywall_abi::limits;
 use partywall_abi::sync::{AtomicBool, AtomicUsize, Ordering};
 use partywall_abi::version::Capabilities;
-use partywall_call::{Blocked, Connection, Control, Event, Key, NotOpened, Permit, SHORT, Want};
+use partywall_call::{Blocked, Connection, Control, Key, NotOpened, Permit, Want};
 use tonic::{Code, Status};
 
+mod accept;
+
+pub(super) use accept::{Accepted, Called, Opened};
+
 use super::account::{Account, USER_SHARE};
-use super::inbound::Record;
-use super::mailbox::{self, Answer, Mailbox, Named, Part, Taken, Trailers};
+use super::mailbox::{self, Answer, Mailbox, Named, Part, Taken};
 use super::places::{Place, Queue};
 use crate::lock::lock;
 
 /// Places that a service's link has without leasing them.
 const FREE_PLACES: usize = 1;
-/// A head of more bytes than this is not kept alive by the data behind it.
-const LONG_HEAD: usize = 1024;
-
 /// Whether control records are due.
 #[must_use = "control records that are due are to be sent"]
 #[derive(Clone, Copy)]
 pub(super) struct Due(pub(super) bool);
-
-/// A call that the peer has opened.
-pub(super) struct Opened {
-    pub(super) key: Key,
-    /// The time that is left to it.
-    pub(super) timeout: Option<Duration>,
-    pub(super) metadata: OwnedMetadata,
-    /// Nothing more comes.
-    pub(super) whole: bool,
-    payload: Bytes,
-    method: Result<usize, u16>,
-    data: usize,
-}
-
-/// What a call names its method by.
-pub(super) enum Called<'a> {
-    /// A path in ASCII.
-    Path(&'a [u8]),
-    Number(u16),
-}
-
-impl Opened {
-    /// What is called.
-    pub(super) fn method(&self) -> Called<'_> {
-        match self.method {
-            Ok(len) => Called::Path(&self.payload[RequestHead::PATH_AT..][..len]),
-            Err(number) => Called::Number(number),
-        }
-    }
-
-    /// The data that came with the head.
-    pub(super) fn take_data(&mut self) -> Bytes {
-        rest(std::mem::take(&mut self.payload), self.data)
-    }
-}
-
-/// The outcome of a record.
-pub(super) enum Accepted {
-    /// What it brought is where it belongs.
-    Done,
-    /// The call that reads for itself has a part of its answer.
-    Answered,
-    /// The call that reads for itself has all of its answer, and is over and released.
-    Whole(Answer),
-    Opened(Opened),
-    /// A call of this path was opened, and its caller has too many: it is reset and released.
-    Refused(Arc<str>),
-    /// The method with this path has the next number.
-    Named(Arc<str>),
-    /// The caller opens no more calls.
-    Drained,
-}
-
-/// The last `len` bytes of a record.
-fn rest(mut record: Bytes, len: usize) -> Bytes {
-    let head = record.len() - len;
-    if head > LONG_HEAD {
-        return Bytes::copy_from_slice(&record[head..]);
-    }
-    record.advance(head);
-    record
-}
 
 struct State {
     connection: Connection<Mailbox>,
@@ -278,7 +216,11 @@ impl Calls {
     /// When there is none: the call is reset and released.
     pub(super) fn admit(&self, key: Key, path: Arc<str>) -> Result<(), Due> {
         let mut state = lock(&self.state);
-        if self.admit_to(&mut state, key, Named::Path(path)) { Ok(()) } else { Err(self.changed(state)) }
+        if self.admit_to(&mut state, key, Named::Path(path)) {
+            Ok(())
+        } else {
+            Err(self.changed(state))
+        }
     }
 
     fn admit_to(&self, state: &mut State, key: Key, named: Named) -> bool {
@@ -344,6 +286,13 @@ impl Calls {
         wakers.wake();
     }
 
+    /// A call is denied: no policy that comes from now on ends it. Whether it is open.
+    pub(super) fn deny(&self, key: Key) -> bool {
+        let mut state = lock(&self.state);
+        state.connection.user(key).named = None;
+        state.connection.is_open(key)
+    }
+
     /// Ends those open calls whose path says so, on both sides; how many.
     pub(super) fn reset_all(&self, ends: impl Fn(&str) -> bool, status: &Status) -> (usize, Due) {
         let mut state = lock(&self.state);
@@ -380,105 +329,6 @@ impl Calls {
     }
 
     // ---- receiving ---------------------------------------------------------------------
-
-    /// Hands a record to the call it belongs to, and wakes that one unless it is `own`, which
-    /// reads for itself.
-    #[inline(always)]
-    pub(super) fn accept(
-        &self,
-        record: Record,
-        own: Option<Key>,
-    ) -> Result<(Accepted, Due), partywall_call::Error> {
-        let Record { kind, flags, stream, payload } = record;
-        let record = partywall_call::Record { kind, flags, stream, payload: &payload };
-        let mut state = lock(&self.state);
-        let open = state.connection.open_calls();
-        let event = state.connection.handle(record)?;
-        let (accepted, wakers) = match event {
-            Event::Nothing => (Accepted::Done, mailbox::Wakers::default()),
-            Event::Part { key, head, data, trailers, end } => {
-                let is_own = own == Some(key);
-                if is_own && mailbox::is_plain(head.as_ref(), trailers.as_ref()) {
-                    // Its wakers are dropped when the lock is free.
-                    let _mailbox = state.connection.release(key);
-                    let due = self.changed_from(open, state);
-                    return Ok((Accepted::Whole(Answer::Plain(rest(payload, data))), due));
-                }
-                let head = head.as_ref().map(OwnedMetadata::from);
-                let trailers = trailers.as_ref().map(Trailers::from);
-                // The data are the payload's rest; a long head is not kept for their sake.
-                let data = rest(payload, data);
-                match (head, trailers) {
-                    (Some(head), Some(trailers)) if is_own => {
-                        let _mailbox = state.connection.release(key);
-                        let due = self.changed_from(open, state);
-                        let answer = Answer::whole(head, data, trailers);
-                        return Ok((Accepted::Whole(answer), due));
-                    }
-                    (head, trailers) => {
-                        let answered = is_own && (head.is_some() || trailers.is_some());
-                        let part = Part { head, data, trailers, end };
-                        let wakers = state.connection.user(key).fill(part, is_own);
-                        (if answered { Accepted::Answered } else { Accepted::Done }, wakers)
-                    }
-                }
-            }
-            Event::Method { path } => {
-                let path = Arc::<str>::from(path);
-                state.numbered.push(Arc::clone(&path));
-                (Accepted::Named(path), mailbox::Wakers::default())
-            }
-            Event::Opened { key, head, data, end } => {
-                let timeout = head.timeout;
-                let method = match head.method {
-                    MethodName::Path(path) => Ok(path.len()),
-                    MethodName::Number(number) => Err(number),
-                };
-                if end && (1..=SHORT).contains(&data) {
-                    // Too little to keep account of.
-                    state.connection.taken(key, data);
-                }
-                let metadata = OwnedMetadata::from(&head.metadata);
-                if let Err(number) = method {
-                    if !self.admit_to(&mut state, key, Named::Number(number)) {
-                        let path = Arc::clone(&state.numbered[usize::from(number)]);
-                        return Ok((Accepted::Refused(path), self.changed(state)));
-                    }
-                }
-                let opened = Opened { key, timeout, metadata, whole: end, payload, method, data };
-                (Accepted::Opened(opened), mailbox::Wakers::default())
-            }
-            Event::Reset { key, code, text } => {
-                let text = match state.leased {
-                    Some(_) => "the caller has cancelled the call",
-                    None => text,
-                };
-                let status = Status::new(Code::from_i32(code.into()), text);
-                let wakers = state.connection.user(key).fail(status);
-                let answered = own == Some(key);
-                (if answered { Accepted::Answered } else { Accepted::Done }, wakers)
-            }
-            Event::StreamCredit(key) => (Accepted::Done, state.connection.user(key).credited()),
-            Event::LinkCredit | Event::Limits => {
-                let waiters = std::mem::take(&mut state.waiters);
-                let due = self.changed(state);
-                waiters.into_iter().for_each(Waker::wake);
-                return Ok((Accepted::Done, due));
-            }
-            Event::Draining => {
-                self.draining.store(true, Ordering::Relaxed);
-                // Those who wait for a place go elsewhere.
-                let waiting = state.queue.shut();
-                let due = self.changed(state);
-                drop(waiting);
-                return Ok((Accepted::Done, due));
-            }
-            Event::Drained => (Accepted::Drained, mailbox::Wakers::default()),
-        };
-        let due = self.changed_from(open, state);
-        wakers.wake();
-        Ok((accepted, due))
-    }
 
     /// Puts what came with a request's head where its handler finds it.
     pub(super) fn deliver(&self, key: Key, data: Bytes) {

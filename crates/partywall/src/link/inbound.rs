@@ -39,7 +39,7 @@ impl Record {
     /// Itself if it is a frame with these flags, which those of a plain one are. Then its kind and flags are
     /// known to what is inlined, and little of that is left.
     #[inline(always)]
-    pub(super) fn as_plain(self, plain: u8) -> Result<Self, Self> {
+    pub(super) fn if_plain(self, plain: u8) -> Result<Self, Self> {
         const FRAME: u8 = Kind::Frame as u8;
         match self.kind == FRAME && self.flags == plain {
             true => Ok(Self { kind: FRAME, flags: plain, ..self }),

@@ -72,8 +72,9 @@ pub(crate) trait Source {
         false
     }
 
-    /// It has been sent as a plain frame, and is asked for nothing more.
-    fn plain_sent(&mut self) {}
+    /// An answer has been sent to its end, with this status code and so many bytes of data. It is asked for
+    /// nothing more, and nothing is locked.
+    fn answered(&mut self, _code: u8, _data: usize) {}
 
     /// Encodes all of its data; false when it has more or fewer bytes than it has said. Then, and where there
     /// is no room, [`Source::poll_data`] is asked instead.
@@ -129,8 +130,9 @@ pub(super) struct Sender<S> {
     chunk: Bytes,
     next: Bytes,
     tail: Tail,
-    /// The status code that went out with the trailers.
+    /// The status code that went out with the trailers, and bytes of data that went out.
     code: u8,
+    sent: usize,
     /// Its task looks for an answer afterwards.
     looks: bool,
     /// When its call's time is over, of a request.
@@ -166,6 +168,7 @@ impl<S: Source> Sender<S> {
             next: Bytes::new(),
             tail,
             code: 0,
+            sent: 0,
             looks: false,
             due: None,
             waits: None,
@@ -187,6 +190,7 @@ impl<S: Source> Sender<S> {
             next: self.next,
             tail: self.tail,
             code: self.code,
+            sent: self.sent,
             looks: false,
             due: self.due,
             waits: self.waits,
@@ -346,6 +350,7 @@ impl<S: Source> Sender<S> {
                 self.chunk.advance(len);
             }
             self.has_head = false;
+            self.sent += len;
             if flags & END != 0 {
                 self.tail = Tail::Sent;
             }
@@ -358,6 +363,11 @@ impl<S: Source> Sender<S> {
             link.tell(tx, sent)?;
             if head && let Some(source) = &mut self.source {
                 source.head_sent();
+            }
+            if flags & TRAILERS != 0
+                && let Some(source) = &mut self.source
+            {
+                source.answered(self.code, self.sent);
             }
             // Finding room may have taken back the flag of those who wait for more of it.
             link.serve_stalled()?;
@@ -438,7 +448,7 @@ impl Link {
             self.outbound.stall(true);
         }
         self.tell(tx, None)?;
-        answer.plain_sent();
+        answer.answered(0, data);
         self.serve_stalled()?;
         Ok(true)
     }

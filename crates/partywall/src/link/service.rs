@@ -534,7 +534,7 @@ impl<D: Dispatch> Service<D> {
 
     /// Hands a record to the call it belongs to.
     fn deliver(self: &Arc<Self>, record: Record, reader: Reader<'_>) -> Result<(), Broken> {
-        match record.as_plain(PLAIN_REQUEST) {
+        match record.if_plain(PLAIN_REQUEST) {
             Ok(plain) => self.deliver_any(plain, reader),
             Err(record) => self.deliver_other(record, reader),
         }
@@ -608,7 +608,8 @@ impl<D: Dispatch> Service<D> {
             released: false,
         };
         let Some(method) = &call.method.allowed else {
-            link.counters.denied(1);
+            // A policy that came meanwhile may have ended it, and counted that.
+            link.counters.denied(link.calls.deny(key).into());
             let methods = &lock(&self.rights).methods;
             let denied = crate::error::denied("this caller", &call.method.path, methods);
             telemetry::refused(&call.method.path, denied.code());

@@ -5,6 +5,7 @@ use tonic::Status;
 
 use super::message::Settings;
 use super::method::Method;
+use super::unary::Unary;
 use crate::blocking::Channel;
 
 /// The calls of a client on a channel of its own.
@@ -28,7 +29,6 @@ impl Blocking {
     /// Limits messages that are received.
     #[must_use]
     pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
-        self.channel.max_decoding_message_size(limit);
         self.settings.decoded = Some(limit);
         self
     }
@@ -53,6 +53,8 @@ impl Blocking {
         M: Message + 'static,
         R: Message + Default + 'static,
     {
-        self.channel.native(method, request, self.settings)
+        let mut call = Unary::new(method, request);
+        self.channel.native(&mut call, self.settings)?;
+        Ok(call.response())
     }
 }

@@ -11,7 +11,7 @@ use tonic::codec::{DecodeBuf, Decoder, EncodeBuf, Encoder};
 use super::message::{self, Encode};
 
 /// A message that has come.
-pub(super) struct Decoded {
+pub(crate) struct Decoded {
     message: Box<dyn Any + Send + Sync>,
     /// Bytes that it had.
     pub(super) len: usize,
@@ -26,7 +26,7 @@ impl Decoded {
 
 /// How messages of one type are decoded.
 #[derive(Clone, Copy)]
-pub(super) struct Decodes(fn(Bytes) -> Result<Box<dyn Any + Send + Sync>, DecodeError>);
+pub(crate) struct Decodes(fn(Bytes) -> Result<Box<dyn Any + Send + Sync>, DecodeError>);
 
 impl Decodes {
     pub(super) const fn of<M: Message + Default + 'static>() -> Self {

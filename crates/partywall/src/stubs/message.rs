@@ -3,14 +3,12 @@
 //! Each type of message is compiled for one buffer to be encoded into, and one to be decoded from.
 
 use bytes::{Buf, BufMut, Bytes};
+use partywall_abi::limits;
 use partywall_shm::slot::{self, SlotBuf};
 use prost::Message;
 use tonic::Status;
 
 use crate::wire::PREFIX;
-
-/// tonic's limit of a message that is received.
-const MOST_RECEIVED: usize = 4 << 20;
 
 /// Most bytes of a message that is taken, and of one that is sent; tonic's own limits unless set.
 #[derive(Clone, Copy, Debug, Default)]
@@ -147,27 +145,34 @@ fn check(len: usize, most: Option<usize>) -> Result<u32, Status> {
 }
 
 /// Whether these data are one message, which is not compressed.
-pub(crate) fn is_sole(data: &Bytes) -> bool {
-    data.first_chunk::<PREFIX>().is_some_and(|prefix| {
-        let [compressed, len @ ..] = *prefix;
-        compressed == 0 && u32::from_be_bytes(len) as usize == data.len() - PREFIX
-    })
+pub(crate) fn is_sole(data: &[u8]) -> bool {
+    data.first() == Some(&0) && said(data).is_some_and(|len| len == data.len() - PREFIX)
+}
+
+/// The length that the first message of these data says.
+#[inline]
+pub(crate) fn said(data: &[u8]) -> Option<usize> {
+    let [_compressed, len @ ..] = data.first_chunk::<PREFIX>()?;
+    Some(u32::from_be_bytes(*len) as usize)
 }
 
 /// What is to be decoded of data that are one message ([`is_sole`]).
 ///
 /// # Errors
-/// It is over the limit, as tonic has it.
+/// It is over the limit.
 #[inline]
 pub(crate) fn unprefixed<B: Buf>(mut data: B, most: Option<usize>) -> Result<B, Status> {
     data.advance(PREFIX);
-    let (len, limit) = (data.remaining(), most.unwrap_or(MOST_RECEIVED));
-    if len > limit {
-        return Err(Status::out_of_range(format!(
-            "Error, decoded message length too large: found {len} bytes, the limit is: {limit} bytes"
-        )));
-    }
-    Ok(data)
+    let (len, limit) = (data.remaining(), most.unwrap_or(limits::MESSAGE_BYTES));
+    if len > limit { Err(too_long(len, limit)) } else { Ok(data) }
+}
+
+/// What tonic says of a message of so many bytes that is over the limit.
+#[cold]
+pub(crate) fn too_long(len: usize, limit: usize) -> Status {
+    Status::out_of_range(format!(
+        "Error, decoded message length too large: found {len} bytes, the limit is: {limit} bytes"
+    ))
 }
 
 /// What tonic says of data that are no such message.

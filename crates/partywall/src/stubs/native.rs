@@ -1,20 +1,26 @@
 //! The native way of a call, from its request to its answer.
 
-use std::future::poll_fn;
+use std::convert::Infallible;
+use std::future::{Ready, poll_fn, ready};
 use std::mem;
+use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::HeaderMap;
+use http::uri::PathAndQuery;
 use partywall_abi::frame::{self, MethodName, OwnedMetadata, RequestHead};
 use partywall_shm::slot::SlotBuf;
-use tonic::codec::Streaming;
-use tonic::metadata::{MetadataMap, MetadataValue};
+use tonic::body::Body;
+use tonic::codegen::tokio_stream;
+use tonic::metadata::MetadataMap;
 use tonic::{Code, Status};
+use tower::Service;
 
-use super::message::{self, Outgoing, Settings};
+use super::codec::Codec;
+use super::message::{self, Encode, Outgoing, Settings};
 use super::method::Method;
 use super::unary::Messages;
 use crate::Channel;
@@ -25,9 +31,6 @@ use crate::link::mailbox::Whole;
 use crate::link::sender::{self, Source};
 use crate::telemetry;
 use crate::wire::{self, PREFIX};
-
-/// What tonic says of an answer without one.
-const NO_MESSAGE: &str = "Missing response message.";
 
 /// Names of metadata that have a meaning for tonic, beside those that it does not send.
 const TONICS: [&str; 3] = ["grpc-accept-encoding", "grpc-encoding", "user-agent"];
@@ -125,8 +128,9 @@ fn begin<'a>(
         };
         let sent = Some(message.len());
         let head = Head { method, number: None, metadata: None, timeout: None };
-        let mut request = Request { head, message: Some(message) };
-        if let Some(reply) = link.call_plain(method.place(), &mut request) {
+        let mut request = Request { head, message: Message::ToEncode(message) };
+        let plain = told.guarded(|| link.call_plain(method.place(), &mut request));
+        if let Some(reply) = plain {
             told.sent = sent;
             return Some((Ok(Sent::Plain(reply)), told));
         }
@@ -159,7 +163,8 @@ fn begin_other<'a>(
             told.sent = Some(message.len());
             let number = open.number(method.place(), method.path);
             let head = Head { method, number, metadata, timeout };
-            Ok(Sent::Other(Box::new(open.send(Request { head, message: Some(message) }))))
+            let message = Message::ToEncode(message);
+            Ok(Sent::Other(Box::new(open.send(Request { head, message }))))
         }
         Ok(None) => {
             give_back(call, metadata, told.call);
@@ -228,44 +233,73 @@ fn sole_answer(
     })
 }
 
+/// Whether it has one good message, and says nothing of compression, which is tonic's business.
 fn is_sole(whole: &Whole) -> bool {
-    whole.trailers.code == 0 && whole.data.as_ref().is_some_and(message::is_sole)
+    whole.trailers.code == 0
+        && whole.data.as_ref().is_some_and(|data| message::is_sole(data))
+        && whole.head.get().iter().all(|(name, _)| name != b"grpc-encoding")
 }
 
-/// Takes an answer that is not one good message in one record, as tonic takes one.
+/// Takes an answer that has come to its end, for who has no runtime; how many bytes its message had.
+pub(crate) fn whole_answer(
+    call: &mut dyn Messages,
+    begun: Begun,
+    most: Option<usize>,
+) -> Result<usize, Status> {
+    let begun = match sole_answer(call, begun, most) {
+        Ok(answer) => return answer,
+        Err(begun) => begun,
+    };
+    let answer = pin!(other_answer(call, begun, most));
+    match answer.poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(answer) => answer,
+        Poll::Pending => unreachable!("all of it is there"),
+    }
+}
+
+/// Takes an answer that is not one good message in one record: tonic does. How many bytes its message had.
 async fn other_answer(
     call: &mut dyn Messages,
     begun: Begun,
     most: Option<usize>,
 ) -> Result<usize, Status> {
-    let response = http_calls::caller::response(begun);
-    if let Some(encoding) = response.headers().get("grpc-encoding").filter(|e| *e != "identity") {
-        let text = String::from_utf8_lossy(encoding.as_bytes());
-        let text = format!("Content is compressed with `{text}` which isn't supported");
-        let mut status = Status::unimplemented(text);
-        let identity = MetadataValue::from_static("identity");
-        status.metadata_mut().insert("grpc-accept-encoding", identity);
-        return Err(status);
+    let mut grpc = tonic::client::Grpc::new(Came(Some(http_calls::caller::response(begun))));
+    if let Some(most) = most {
+        grpc = grpc.max_decoding_message_size(most);
     }
-    if let Some(status) = Status::from_header_map(response.headers()) {
-        let is_good = status.code() == Code::Ok;
-        return Err(if is_good { Status::internal(NO_MESSAGE) } else { status });
+    let (path, codec) = (PathAndQuery::from_static(call.method().path), Codec::new(call.decoder()));
+    // The request has gone out.
+    let none = tonic::Request::new(tokio_stream::empty::<Box<dyn Encode>>());
+    match grpc.client_streaming(none, path, codec).await {
+        Ok(response) => {
+            let (metadata, message, extensions) = response.into_parts();
+            let (metadata, received) = (wire::without_https(metadata), PREFIX + message.len);
+            call.answered(tonic::Response::from_parts(metadata, message, extensions));
+            Ok(received)
+        }
+        Err(mut status) => {
+            let metadata = mem::take(status.metadata_mut());
+            *status.metadata_mut() = wire::without_https(metadata);
+            Err(status)
+        }
     }
-    let (parts, body) = response.into_parts();
-    let mut metadata = MetadataMap::from_headers(parts.headers);
-    let mut stream = Streaming::new_response(call.decoder(), body, parts.status, None, most);
-    let message = stream.message().await.map_err(|mut status| {
-        merge(status.metadata_mut(), metadata.clone());
-        status
-    })?;
-    let message = message.ok_or_else(|| Status::internal(NO_MESSAGE))?;
-    if let Some(trailers) = stream.trailers().await? {
-        merge(&mut metadata, trailers);
+}
+
+/// A response that has come, for tonic to take.
+struct Came(Option<http::Response<Body>>);
+
+impl Service<http::Request<Body>> for Came {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = Ready<Result<Self::Response, Infallible>>;
+
+    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
     }
-    let metadata = wire::without_https(metadata);
-    let received = PREFIX + message.len;
-    call.answered(tonic::Response::from_parts(metadata, message, parts.extensions));
-    Ok(received)
+
+    fn call(&mut self, _request: http::Request<Body>) -> Self::Future {
+        ready(Ok(self.0.take().expect("it is asked for once")))
+    }
 }
 
 fn merge(metadata: &mut MetadataMap, more: MetadataMap) {
@@ -300,8 +334,32 @@ impl Head {
 /// A request on its way.
 struct Request<'a> {
     head: Head,
-    /// Until it has been taken in pieces.
-    message: Option<Outgoing<'a>>,
+    message: Message<'a>,
+}
+
+enum Message<'a> {
+    ToEncode(Outgoing<'a>),
+    /// As it is once its answer has begun; or why there is none.
+    Encoded(Result<Bytes, Status>),
+    Taken,
+}
+
+impl Message<'_> {
+    fn take(&mut self) -> Option<Result<Bytes, Status>> {
+        match mem::replace(self, Self::Taken) {
+            Self::ToEncode(message) => Some(message.bytes()),
+            Self::Encoded(bytes) => Some(bytes),
+            Self::Taken => None,
+        }
+    }
+
+    #[inline]
+    fn to_encode(&self) -> Option<&Outgoing<'_>> {
+        match self {
+            Self::ToEncode(message) => Some(message),
+            Self::Encoded(_) | Self::Taken => None,
+        }
+    }
 }
 
 impl Source for Request<'_> {
@@ -323,17 +381,17 @@ impl Source for Request<'_> {
     }
 
     fn poll_data(&mut self, _cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Status>>> {
-        Poll::Ready(self.message.take().map(|message| message.bytes()))
+        Poll::Ready(self.message.take())
     }
 
     #[inline]
     fn whole(&self) -> Option<usize> {
-        self.message.as_ref().map(Outgoing::len)
+        self.message.to_encode().map(Outgoing::len)
     }
 
     #[inline]
     fn write_whole(&mut self, out: &mut SlotBuf<'_>) -> bool {
-        self.message.as_ref().is_some_and(|message| message.encode_in_place(out))
+        self.message.to_encode().is_some_and(|message| message.encode_in_place(out))
     }
 
     fn write_trailers(&self, _block: &mut Vec<u8>) -> u8 {
@@ -342,37 +400,10 @@ impl Source for Request<'_> {
 }
 
 impl sender::Request for Request<'_> {
-    type Rest = Rest;
+    type Rest = Request<'static>;
 
-    fn rest(self) -> Rest {
-        Rest { head: self.head, message: self.message.map(|message| message.bytes()) }
-    }
-}
-
-/// What is left of a request whose answer has begun.
-struct Rest {
-    head: Head,
-    message: Option<Result<Bytes, Status>>,
-}
-
-impl Source for Rest {
-    fn method(&self) -> Option<&str> {
-        Some(self.head.method.path)
-    }
-
-    fn write_head(&self, block: &mut Vec<u8>) -> Result<(), Status> {
-        self.head.write(block)
-    }
-
-    fn head_sent(&mut self) {
-        self.head.metadata = None;
-    }
-
-    fn poll_data(&mut self, _cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Status>>> {
-        Poll::Ready(self.message.take())
-    }
-
-    fn write_trailers(&self, _block: &mut Vec<u8>) -> u8 {
-        unreachable!("a request has no trailers")
+    fn rest(mut self) -> Request<'static> {
+        let message = self.message.take().map_or(Message::Taken, Message::Encoded);
+        Request { head: self.head, message }
     }
 }

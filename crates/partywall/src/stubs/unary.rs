@@ -37,13 +37,20 @@ where
         self.response.expect("a call that has its answer")
     }
 
+    /// It has this answer.
+    #[cfg(feature = "blocking")]
+    #[inline]
+    pub(crate) fn succeed(&mut self, response: tonic::Response<R>) {
+        self.response = Some(response);
+    }
+
     fn request(&mut self) -> &mut tonic::Request<M> {
         self.request.as_mut().expect("a call that is not made")
     }
 }
 
 /// A unary call, whatever the types of its messages are.
-pub(super) trait Messages: Send {
+pub(crate) trait Messages: Send {
     fn method(&self) -> &'static Method;
 
     /// Metadata and extensions of the request, and its message.

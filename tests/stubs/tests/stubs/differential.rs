@@ -10,9 +10,10 @@ use super::random;
 use super::ways::{Way, same};
 
 #[tokio::test]
-async fn random_calls_come_to_the_same_on_three_ways() {
+async fn random_calls_come_to_the_same_on_each_way() {
     let settings = Settings::default();
     let mut ways = Way::all(&Server::builder(), settings, settings).await;
+    ways.push(Way::blocking(&Server::builder(), settings, settings).await);
     let mut random = Random::new(7);
     let mut codes = BTreeMap::<i32, usize>::new();
     for trial in 0..partywall_testkit::trials(20_000) {

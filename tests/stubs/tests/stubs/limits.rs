@@ -31,6 +31,7 @@ async fn size_limits_come_to_the_same_on_each_way() {
         let around = SIZES[trial % SIZES.len()];
         let (served, called) = (settings(&mut random, around), settings(&mut random, around));
         let mut ways = Way::all(&Server::builder(), served, called).await;
+        ways.push(Way::blocking(&Server::builder(), served, called).await);
         for _ in 0..12 {
             // An answer is a little longer than its request.
             let name = ["quiet", "quiet, and longer than most"][random.below(2)];
@@ -56,6 +57,7 @@ async fn size_limits_come_to_the_same_on_each_way() {
 async fn a_refused_answers_metadata_are_those_of_its_status() {
     let called = Settings { decoded: Some(100), ..Settings::default() };
     let mut ways = Way::all(&Server::builder(), Settings::default(), called).await;
+    ways.push(Way::blocking(&Server::builder(), Settings::default(), called).await);
     for bytes in [200, 100_000, 2 << 20] {
         let mut asked = Asked::sized("quiet", bytes);
         asked.ascii.push(("x-one", "v".into()));
@@ -71,6 +73,7 @@ async fn a_refused_answers_metadata_are_those_of_its_status() {
 async fn limits_that_are_not_set_are_tonics_on_each_way() {
     let settings = Settings::default();
     let mut ways = Way::all(&Server::builder(), settings, settings).await;
+    ways.push(Way::blocking(&Server::builder(), settings, settings).await);
     let mut codes = BTreeMap::<i32, usize>::new();
     for bytes in [DEFAULT - 40, DEFAULT - 20, DEFAULT - 12, DEFAULT - 5, DEFAULT, DEFAULT + 1] {
         for name in ["quiet", "quiet, too"] {

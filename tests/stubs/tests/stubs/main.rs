@@ -1,5 +1,6 @@
 //! The stubs of both generators, over rings and over HTTP/2.
 
+mod answers;
 mod blocking;
 mod cancellation;
 mod compression;

@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use partywall::{Channel, Router, Server};
+use partywall::{Channel, Endpoint, Router, Server, blocking};
 use partywall_stubs_tests::{Asked, Caller, Outcome, Settings, ours, tonics};
+use partywall_testkit::Host;
 use tokio::task::JoinHandle;
 use tonic::Code;
 
@@ -18,8 +19,9 @@ pub(crate) struct Way {
     pub(crate) caller: Box<dyn Caller>,
     /// Handlers of its service at work.
     pub(crate) at_work: Arc<AtomicUsize>,
-    /// What listens, which ends with it.
+    /// What listens, which ends with it, and the coordinator that knows of that.
     _serving: Option<Serving>,
+    _host: Option<Host>,
 }
 
 pub(crate) struct Serving(pub(crate) JoinHandle<Result<(), partywall::Error>>);
@@ -50,7 +52,7 @@ impl Way {
         let other = other.in_process().unwrap();
         let way = |name, caller, at_work: &Arc<AtomicUsize>, serving| {
             let at_work = Arc::clone(at_work);
-            Self { name, caller, at_work, _serving: serving }
+            Self { name, caller, at_work, _serving: serving, _host: None }
         };
         vec![
             way("native", ours::caller(ring.clone(), called), &native.0, None),
@@ -59,6 +61,26 @@ impl Way {
             way("to tonic's server", ours::caller(other.clone(), called), &tonics_own.0, None),
             way("tonic's alone", tonics::caller(other, called), &tonics_own.0, None),
         ]
+    }
+
+    /// One without a runtime, to such a service. A call that is dropped goes on.
+    pub(crate) async fn blocking(server: &Server, served: Settings, called: Settings) -> Self {
+        let (host, native) = (Host::open(), ours::Echo::default());
+        let router = server.clone().coordinator(&host.socket);
+        let router = { router }.add_service(ours::greeter(native.clone(), served));
+        let bound = router.bind("test").await.unwrap();
+        let serving = Serving(tokio::spawn(bound.serve().into_future()));
+        let endpoint = Endpoint::from_static("partywall:///test").coordinator(&host.socket);
+        let connect = move || blocking::Channel::connect(endpoint).unwrap();
+        let channel = tokio::task::spawn_blocking(connect).await.unwrap();
+        let caller = Box::new(ours::Threaded::new(channel, called));
+        Self {
+            name: "blocking",
+            caller,
+            at_work: native.0,
+            _serving: Some(serving),
+            _host: Some(host),
+        }
     }
 
     /// Waits until so many handlers are at work.

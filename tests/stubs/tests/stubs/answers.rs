@@ -1,0 +1,120 @@
+//! What comes with an answer or a status beside its message.
+
+use partywall::{Endpoint, Server, blocking};
+use partywall_stubs_tests::{Own, Settings, code_and_text, ours, tonics};
+use partywall_testkit::Host;
+use tonic::{Code, Request, Response, Status};
+
+use ours::pb::greeter_blocking;
+use ours::pb::greeter_client::GreeterClient;
+use ours::pb::{HelloReply, HelloRequest};
+
+use super::ways::Serving;
+
+/// Calls until it is known which way a method goes, and one more.
+const CALLS: usize = 3;
+
+fn hello(name: &str, bytes: usize) -> HelloRequest {
+    HelloRequest { name: name.into(), blob: vec![7; bytes] }
+}
+
+/// A service at a name.
+async fn serving(host: &Host) -> (Endpoint, Serving) {
+    let mut server = Server::builder().coordinator(&host.socket);
+    let router = server.add_service(ours::greeter(ours::Echo::default(), Settings::default()));
+    let bound = router.bind("test").await.unwrap();
+    let endpoint = Endpoint::from_static("partywall:///test").coordinator(&host.socket);
+    (endpoint, Serving(tokio::spawn(bound.serve().into_future())))
+}
+
+#[tokio::test]
+async fn metadata_of_a_status_are_what_the_service_has_set() {
+    let service = ours::greeter(ours::Echo::default(), Settings::default());
+    let channel = Server::builder().add_service(service).in_process().unwrap();
+    let mut client = GreeterClient::new(channel.clone());
+    let mut limited = GreeterClient::new(channel).max_decoding_message_size(100);
+    for _ in 0..CALLS {
+        for bytes in [0, 200, 300_000] {
+            let failed = client.say_hello(hello("5:nobody", bytes)).await.unwrap_err();
+            assert_eq!(failed.code(), Code::NotFound);
+            assert!(failed.metadata().is_empty(), "{failed:?}");
+            if bytes > 0 {
+                let refused = limited.say_hello(hello("quiet", bytes)).await.unwrap_err();
+                assert_eq!(refused.code(), Code::OutOfRange);
+                assert!(refused.metadata().is_empty(), "{refused:?}");
+            }
+        }
+    }
+}
+
+/// Says that its answers are compressed, which they are not.
+struct Lies;
+
+#[tonic::async_trait]
+impl ours::pb::keeper_server::Keeper for Lies {
+    async fn keep(&self, request: Request<Own>) -> Result<Response<Own>, Status> {
+        let mut response = Response::new(request.into_inner());
+        response.metadata_mut().insert("grpc-encoding", "gzip".parse().unwrap());
+        Ok(response)
+    }
+}
+
+#[tokio::test]
+async fn an_encoding_that_a_client_does_not_take_is_refused() {
+    let service = ours::pb::keeper_server::KeeperServer::new(Lies);
+    let channel = Server::builder().add_service(service).in_process().unwrap();
+    for _ in 0..CALLS {
+        let (message, settings) = (Own::default(), Settings::default());
+        let native = ours::keep(channel.clone(), message.clone(), settings).await;
+        let ordinary = tonics::keep(channel.clone(), message, settings).await;
+        let (native, ordinary) = (code_and_text(native), code_and_text(ordinary));
+        assert_eq!(native, ordinary);
+        assert_eq!(native.0, Code::Unimplemented, "{native:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_service_sees_no_authority_among_the_metadata() {
+    let host = Host::open();
+    let (endpoint, _serving) = serving(&host).await;
+    let origin = endpoint.origin("http://example.com".parse().unwrap());
+    let mut client =
+        tonics::pb::greeter_client::GreeterClient::new(origin.connect().await.unwrap());
+    let mut seen = Vec::new();
+    for _ in 0..CALLS {
+        let request = tonics::pb::HelloRequest { name: "you".into(), ..Default::default() };
+        let reply = client.say_hello(request).await.unwrap().into_inner();
+        seen.push(reply.seen.into_keys().collect::<Vec<_>>());
+    }
+    assert!(seen.iter().flatten().all(|name| !name.contains("host")), "{seen:?}");
+}
+
+#[tokio::test]
+async fn limits_of_a_blocking_client_and_of_its_channel_are_apart() {
+    let host = Host::open();
+    let (endpoint, _serving) = serving(&host).await;
+    let calls = move || {
+        let mut channel = blocking::Channel::connect(endpoint).unwrap();
+        channel.max_decoding_message_size(16 << 20);
+        let mut client = greeter_blocking::GreeterClient::new(channel);
+        let reply = client.say_hello(hello("quiet", (4 << 20) - 30)).unwrap();
+        assert_eq!(reply.get_ref().blob.len(), (4 << 20) - 30);
+        let mut client = client.max_decoding_message_size(10);
+        for bytes in [100, 1000, 300_000] {
+            let refused = client.say_hello(hello("quiet", bytes)).unwrap_err();
+            let len = prost::Message::encoded_len(&HelloReply {
+                text: "hello, quiet".into(),
+                blob: vec![7; bytes],
+                ..HelloReply::default()
+            });
+            let text = format!(
+                "Error, decoded message length too large: found {len} bytes, the limit is: 10 bytes"
+            );
+            assert_eq!(code_and_text::<()>(Err(refused)), (Code::OutOfRange, text));
+        }
+        let request = prost::Message::encode_to_vec(&hello("quiet", 100));
+        let reply = client.into_inner().call_bytes("/stubs.v1.Greeter/SayHello", &request).unwrap();
+        assert!(reply.len() > 100);
+    };
+    tokio::task::spawn_blocking(calls).await.unwrap();
+}
