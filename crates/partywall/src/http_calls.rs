@@ -3,7 +3,10 @@
 //! ```text
 //! caller    http::Request -> Request, a source -> link::caller -> Begun -> http::Response
 //! service   Incoming -> http::Request -> link::service::Dispatch -> http::Response -> Answer, a source
+//!                    -> stubs::Call   -> a generated service      -> stubs::Begun  -> Answer
 //! ```
+//!
+//! Which of the two ways a call goes in a service is chosen in [`service`], by what its method's path names.
 //!
 //! A link knows none of these types. What travels is in [`crate::wire`]. A body is polled by the sender of
 //! its link, and message bytes go from it onto the ring without another copy; what a body brings to its

@@ -92,6 +92,7 @@
 // How it hangs together:
 //
 // Channel ─ http_calls ─ link::caller ─┐                   ┌─ link::service ─ http_calls ─ layers ─ Routes
+// stubs ──────────────────┘            │                   │                    └─ generated services (stubs)
 //                                      ├─ link (both sides) ─┤
 //                                      └─── partywall_call ──┘
 // coordinator::Client (one per process): the control socket

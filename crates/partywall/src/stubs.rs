@@ -43,5 +43,5 @@ pub use client::Grpc;
 pub use message::Settings;
 pub use method::Method;
 pub use service::{Begun, Generated, Incoming, Served, begin, offer, ordinary};
-pub(crate) use service::{Call, Entry, Offer, Slot};
+pub(crate) use service::{Call, Entry, Offer, Table};
 pub use unary::Unary;

@@ -83,6 +83,14 @@ pub(crate) fn of_a_call(headers: &mut HeaderMap) {
 pub(crate) const NOT_SENT: [&str; 5] =
     ["te", "content-type", "grpc-message", "grpc-message-type", "grpc-status"];
 
+/// Others that have a meaning for tonic's clients: a request with one goes the ordinary way.
+pub(crate) const OF_TONICS_CLIENTS: [&str; 3] =
+    ["grpc-accept-encoding", "grpc-encoding", "user-agent"];
+
+/// Those that have one for tonic's servers.
+pub(crate) const OF_TONICS_SERVERS: [&[u8]; 3] =
+    [b"content-type", b"grpc-accept-encoding", b"grpc-encoding"];
+
 /// Leaves out what tonic does not let a program send.
 pub(crate) fn without_not_sent(headers: &mut HeaderMap) {
     if !headers.is_empty() {

@@ -40,7 +40,7 @@ pub(super) struct Open {
     pub(super) connection: Connection<()>,
     /// The way into a server of the same launcher.
     gate: Option<Gate>,
-    /// Numbers of methods, by their places in the list of the process's.
+    /// Numbers of methods, by their indices in the list of the process's.
     numbers: Vec<Option<u16>>,
     /// The head of the call under way, as it is sent.
     block: Vec<u8>,
@@ -228,14 +228,14 @@ impl Open {
 
     /// The number of a method, which it gets when it is asked for first.
     fn number(&mut self, method: &'static Method) -> Option<u16> {
-        let place = method.place();
-        if self.numbers.len() <= place {
-            self.numbers.resize(place + 1, None);
+        let index = method.index();
+        if self.numbers.len() <= index {
+            self.numbers.resize(index + 1, None);
         }
-        if self.numbers[place].is_none() {
-            self.numbers[place] = self.connection.name(method.path());
+        if self.numbers[index].is_none() {
+            self.numbers[index] = self.connection.name(method.path());
         }
-        self.numbers[place]
+        self.numbers[index]
     }
 
     /// Sends a request as a plain frame; false, and nothing has changed, where it is none, has another length
@@ -249,7 +249,7 @@ impl Open {
         let (Some(method), Message::ToEncode(message)) = (request.method, request.message) else {
             return Ok(false);
         };
-        let number = self.numbers.get(method.place()).copied().flatten();
+        let number = self.numbers.get(method.index()).copied().flatten();
         let (Some(number), None, true) = (number, timeout, request.headers.is_empty()) else {
             return Ok(false);
         };

@@ -21,7 +21,7 @@ use crate::link::whole::Whole;
 use crate::peer::Deadline;
 use crate::server::Routes;
 use crate::stubs::message::is_sole;
-use crate::stubs::{Begun, Call, Entry, Offer, Slot};
+use crate::stubs::{Begun, Call, Entry, Offer, Table};
 use crate::telemetry;
 use crate::wire;
 
@@ -43,7 +43,7 @@ pub(crate) struct Method {
     /// That of its requests.
     uri: http::Uri,
     /// Where its service puts its table, if it may.
-    table: Option<Arc<Slot>>,
+    table: Option<Arc<Table>>,
     /// The method in that, once it is there.
     entry: OnceLock<Option<Arc<Entry>>>,
 }
@@ -62,9 +62,6 @@ impl Method {
         self.entry.get_or_init(|| table.entry(self.uri.path())).as_ref()
     }
 }
-
-/// Names of metadata by which a request is none for a table.
-const ORDINARY: [&[u8]; 3] = [b"content-type", b"grpc-accept-encoding", b"grpc-encoding"];
 
 impl Dispatch for HttpCalls {
     type Method = Method;
@@ -117,13 +114,14 @@ impl Dispatch for HttpCalls {
 #[inline]
 fn is_native(data: &Whole, metadata: &Metadata<'_>) -> bool {
     data.data().is_some_and(|data| is_sole(data))
-        && (metadata.is_empty() || metadata.iter().all(|(name, _)| !ORDINARY.contains(&name)))
+        && (metadata.is_empty()
+            || metadata.iter().all(|(name, _)| !wire::OF_TONICS_SERVERS.contains(&name)))
 }
 
 /// A handler at work.
 pub(crate) enum Handler {
     /// With the table that its request has offered to fill.
-    Http(dispatch::Answer, Option<Arc<Slot>>),
+    Http(dispatch::Answer, Option<Arc<Table>>),
     Native(Option<Native>),
 }
 

@@ -31,7 +31,7 @@ pub(super) struct Record {
     pub(super) kind: u8,
     pub(super) flags: u8,
     pub(super) stream: u32,
-    /// As long as the record: what is kept of it keeps no more than it alive.
+    /// What is kept of a long one keeps no more than the record alive.
     pub(super) payload: Bytes,
 }
 
@@ -122,12 +122,10 @@ impl Inbound {
     /// Takes one record off the ring.
     #[inline]
     pub(super) fn take(&self, rx: &mut Rx) -> Result<Option<Record>, Violation> {
-        let mut payload = Vec::new();
-        let Some(d) = record::take(&mut rx.ring, &mut payload)? else { return Ok(None) };
+        let Some((d, payload)) = record::take_bytes(&mut rx.ring)? else { return Ok(None) };
         rx.released = true;
         let received = self.received.load(Ordering::Relaxed) + payload.len() as u64;
         self.received.store(received, Ordering::Relaxed);
-        let payload = payload.into();
         Ok(Some(Record { kind: d.kind, flags: d.flags, stream: d.stream, payload }))
     }
 

@@ -29,7 +29,7 @@ pub(super) struct Tx {
     spin: Spin,
     /// Bytes that went out in calls.
     sent: u64,
-    /// Numbers of the caller's methods, by their places in the list of the process's.
+    /// Numbers of the caller's methods, by their indices in the list of the process's.
     numbers: Vec<Option<u16>>,
 }
 
@@ -102,16 +102,16 @@ impl Tx {
 
     /// The number that a method of the caller's has.
     #[inline]
-    pub(super) fn number(&self, place: usize) -> Option<u16> {
-        self.numbers.get(place).copied().flatten()
+    pub(super) fn number(&self, index: usize) -> Option<u16> {
+        self.numbers.get(index).copied().flatten()
     }
 
     /// Gives a method its number.
-    pub(super) fn set_number(&mut self, place: usize, number: u16) {
-        if self.numbers.len() <= place {
-            self.numbers.resize(place + 1, None);
+    pub(super) fn set_number(&mut self, index: usize, number: u16) {
+        if self.numbers.len() <= index {
+            self.numbers.resize(index + 1, None);
         }
-        self.numbers[place] = Some(number);
+        self.numbers[index] = Some(number);
     }
 
     /// Bytes that went out in calls.

@@ -5,6 +5,7 @@
 //! each side. Lengths are those of the payload as it is given and taken: what sealing adds is added here, and
 //! where a blocking end waits for room ([`partywall_shm::link::Link::wait`]).
 
+use bytes::Bytes;
 use partywall_abi::frame::Kind;
 use partywall_abi::layout::{Descriptor, SleepMode};
 use partywall_call::Control;
@@ -73,7 +74,8 @@ pub(crate) fn prepare_sleep(ring: &mut Producer, len: usize) -> Result<bool, Vio
     ring.prepare_sleep(len, SleepMode::Doorbell)
 }
 
-/// Takes one record: its payload replaces what is in `payload`. A new vector becomes as long as the record.
+/// Takes one record: its payload replaces what is in `payload`.
+#[cfg(feature = "blocking")]
 #[inline]
 pub(crate) fn take(
     ring: &mut Consumer,
@@ -81,14 +83,44 @@ pub(crate) fn take(
 ) -> Result<Option<Descriptor>, Violation> {
     let Some(descriptor) = ring.peek()? else { return Ok(None) };
     let len = descriptor.len as usize;
-    match payload.capacity() {
-        0 => *payload = Vec::with_capacity(len),
-        _ => {
-            payload.clear();
-            payload.reserve(len);
-        }
-    }
+    payload.clear();
+    payload.reserve(len);
     ring.read(payload);
     ring.release();
     Ok(Some(descriptor))
+}
+
+/// Bytes of a short record.
+const SHORT: usize = 64;
+
+/// The payload of a short record, which takes one allocation however often it is shared.
+struct Short {
+    bytes: [u8; SHORT],
+    len: u8,
+}
+
+impl AsRef<[u8]> for Short {
+    #[inline]
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+}
+
+/// Takes one record with a payload of its own. A long one keeps no more than the record, and a short one
+/// [`SHORT`] bytes.
+#[inline]
+pub(super) fn take_bytes(ring: &mut Consumer) -> Result<Option<(Descriptor, Bytes)>, Violation> {
+    let Some(descriptor) = ring.peek()? else { return Ok(None) };
+    let len = descriptor.len as usize;
+    let payload = if len <= SHORT {
+        let mut bytes = [0; SHORT];
+        ring.read(&mut &mut bytes[..len]);
+        Bytes::from_owner(Short { bytes, len: len as u8 })
+    } else {
+        let mut bytes = Vec::with_capacity(len);
+        ring.read(&mut bytes);
+        bytes.into()
+    };
+    ring.release();
+    Ok(Some((descriptor, payload)))
 }

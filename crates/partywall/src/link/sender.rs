@@ -17,7 +17,9 @@
 //!
 //! A request or an answer that is one plain frame needs no [`Sender`], if it has to wait for nothing:
 //! [`Link::send_plain_request`] and [`Link::send_plain_answer`] reserve room, encode, ask the connection
-//! once, and publish. Where that does not go, nothing has changed, and a sender does it.
+//! once, and publish. Where that does not go, nothing has changed, and a sender does it. What encodes a
+//! message may be a program's own code, and runs with this side's ring locked: one that panics has sent
+//! nothing.
 
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
@@ -403,12 +405,12 @@ impl Link {
     #[inline]
     pub(super) fn send_plain_request(
         &self,
-        method: usize,
+        index: usize,
         request: &mut impl Source,
     ) -> Option<(Key, usize)> {
         let data = request.whole().filter(|_| request.is_plain())?;
         let mut tx = self.outbound.lock();
-        let number = frame::Request::plain(tx.number(method)?);
+        let number = frame::Request::plain(tx.number(index)?);
         // A broken ring is met again, and told, by who sends or reads next.
         let Ok(Some(mut reserved)) = tx.reserve_plain(&number, data) else { return None };
         if !request.write_whole(&mut reserved.buffer()) {

@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use crate::stubs::Slot;
+use crate::stubs::Table;
 use bytes::Bytes;
 use tonic::Status;
 use tonic::body::Body;
@@ -22,7 +22,7 @@ pub(crate) type Answer = Pin<Box<dyn Future<Output = http::Response<Body>> + Sen
 #[derive(Clone)]
 struct Mounted {
     call: Arc<dyn Fn(http::Request<Body>) -> Answer + Send + Sync>,
-    table: Arc<Slot>,
+    table: Arc<Table>,
 }
 
 /// A service that a server takes: a server that tonic generates, such as `GreeterServer`, also with an
@@ -112,13 +112,13 @@ impl Routes {
                 }
             })
         });
-        let mounted = Mounted { call, table: Arc::new(Slot::of::<S>()) };
+        let mounted = Mounted { call, table: Arc::new(Table::of::<S>()) };
         Arc::make_mut(&mut self.services).insert(S::NAME, mounted);
         self
     }
 
     /// Where the service of a path puts its table.
-    pub(crate) fn table(&self, path: &str) -> Option<&Arc<Slot>> {
+    pub(crate) fn table(&self, path: &str) -> Option<&Arc<Table>> {
         Some(&self.mounted(path)?.table)
     }
 

@@ -8,7 +8,7 @@ pub struct Method {
     pub(super) service: &'static str,
     pub(super) name: &'static str,
     pub(super) path: &'static str,
-    /// Its place in the tables of links; 0 until the first call.
+    /// Its index in the tables of links, and one; 0 until the first call.
     id: AtomicUsize,
 }
 
@@ -26,17 +26,17 @@ impl Method {
         self.path
     }
 
-    /// Its place in the tables of links.
+    /// Its index in the tables of links.
     #[inline]
-    pub(crate) fn place(&self) -> usize {
+    pub(crate) fn index(&self) -> usize {
         match self.id.load(Ordering::Relaxed) {
-            0 => self.first_place(),
+            0 => self.first_index(),
             id => id - 1,
         }
     }
 
     #[cold]
-    fn first_place(&self) -> usize {
+    fn first_index(&self) -> usize {
         let new = METHODS.fetch_add(1, Ordering::Relaxed) + 1;
         match self.id.compare_exchange(0, new, Ordering::Relaxed, Ordering::Relaxed) {
             Ok(_) => new - 1,

@@ -1,11 +1,30 @@
 //! The native way of a call, from its request to its answer.
+//!
+//! ```text
+//! goes natively?    a request without extensions, and without metadata that have a meaning for tonic
+//!                     no: tonic's way
+//! a ring?           a link that takes calls
+//!                     none: tonic's way, with the request as it was
+//! plain frame       no metadata, the method has its number, and there is room, credit and a place:
+//!                   encoded into the reserved record and sent                                  [`begin`]
+//! other request     a call is opened, and sent in one record or in pieces                [`begin_other`]
+//! answer            one good message in one record is decoded here; tonic reads any other one
+//! ```
+//!
+//! | what happens | what the call comes to |
+//! |---|---|
+//! | its future is dropped | it is reset, and its handler is dropped |
+//! | its deadline passes | it is reset: DEADLINE_EXCEEDED |
+//! | the right to the method is gone | the service resets it: PERMISSION_DENIED |
+//! | the link ends, or the service dies | UNAVAILABLE, or what the link says |
+//! | its message is longer or shorter than it has said | it is sent as it is, from other memory |
+//! | its message panics | nothing has gone out; the panic is the caller's |
 
 use std::convert::Infallible;
 use std::future::{Ready, poll_fn, ready};
 use std::mem;
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -32,17 +51,17 @@ use crate::link::sender::{self, Source};
 use crate::telemetry;
 use crate::wire::{self, PREFIX};
 
-/// Names of metadata that have a meaning for tonic, beside those that it does not send.
-const TONICS: [&str; 3] = ["grpc-accept-encoding", "grpc-encoding", "user-agent"];
-
 /// Whether a request has nothing that only tonic's way knows of.
-fn is_plain(call: &mut dyn Messages) -> bool {
+fn goes_natively(call: &mut dyn Messages) -> bool {
     if !call.extensions().is_empty() {
         return false;
     }
     let metadata = call.metadata();
     metadata.is_empty()
-        || wire::NOT_SENT.iter().chain(&TONICS).all(|name| !metadata.contains_key(*name))
+        || wire::NOT_SENT
+            .iter()
+            .chain(&wire::OF_TONICS_CLIENTS)
+            .all(|name| !metadata.contains_key(*name))
 }
 
 /// Who is told of a call.
@@ -79,7 +98,7 @@ pub(super) async fn call(
     call: &mut dyn Messages,
     settings: Settings,
 ) -> Option<Result<(), Status>> {
-    if !is_plain(call) {
+    if !goes_natively(call) {
         return None;
     }
     let ring = channel.ring()?;
@@ -129,7 +148,7 @@ fn begin<'a>(
         let sent = Some(message.len());
         let head = Head { method, number: None, metadata: None, timeout: None };
         let mut request = Request { head, message: Message::ToEncode(message) };
-        let plain = told.guarded(|| link.call_plain(method.place(), &mut request));
+        let plain = told.guarded(|| link.call_plain(method.index(), &mut request));
         if let Some(reply) = plain {
             told.sent = sent;
             return Some((Ok(Sent::Plain(reply)), told));
@@ -161,7 +180,7 @@ fn begin_other<'a>(
         Ok(Some(open)) => {
             let message = Outgoing::again(call.message(), said, settings.encoded);
             told.sent = Some(message.len());
-            let number = open.number(method.place(), method.path);
+            let number = open.number(method.index(), method.path);
             let head = Head { method, number, metadata, timeout };
             let message = Message::ToEncode(message);
             Ok(Sent::Other(Box::new(open.send(Request { head, message }))))
@@ -241,6 +260,7 @@ fn is_sole(whole: &Whole) -> bool {
 }
 
 /// Takes an answer that has come to its end, for who has no runtime; how many bytes its message had.
+#[cfg(feature = "blocking")]
 pub(crate) fn whole_answer(
     call: &mut dyn Messages,
     begun: Begun,
@@ -250,8 +270,8 @@ pub(crate) fn whole_answer(
         Ok(answer) => return answer,
         Err(begun) => begun,
     };
-    let answer = pin!(other_answer(call, begun, most));
-    match answer.poll(&mut Context::from_waker(Waker::noop())) {
+    let answer = std::pin::pin!(other_answer(call, begun, most));
+    match answer.poll(&mut Context::from_waker(std::task::Waker::noop())) {
         Poll::Ready(answer) => answer,
         Poll::Pending => unreachable!("all of it is there"),
     }

@@ -1,4 +1,29 @@
 //! What a generated service answers by.
+//!
+//! # Its table
+//!
+//! ```text
+//! unknown    the service is mounted: its calls go the ordinary way, with an offer in their extensions
+//! full       it has offered its methods: they go natively
+//! empty      it has answered without: its calls go the ordinary way for good
+//! ```
+//!
+//! A table is written once, by the first request that comes to either; a second one at that time finds it so.
+//! A first call that dies or is cancelled leaves it unknown.
+//!
+//! # A call
+//!
+//! ```text
+//! Working    the handler is polled; its request is decoded first
+//! Answered   with the length that its message says: encoded into the reserved record, or taken in pieces,
+//!            after which that is none
+//! Broken     the message is over the limit: a head, and then the reason
+//! Failed     the handler's status, or that its request could not be decoded: trailers alone
+//! ```
+//!
+//! In each of them the call may be dropped, and its handler with it: the caller has reset it or is dead, its
+//! deadline has passed, the right to its method is gone, the link has ended. A panic of the handler or of a
+//! message is the call's own: INTERNAL.
 
 use std::any::TypeId;
 use std::collections::HashMap;
@@ -129,16 +154,16 @@ pub fn offer<B, S: Generated + Clone>(request: &http::Request<B>, service: &S) {
 
 /// Where a service puts its table.
 #[derive(Clone)]
-pub(crate) struct Offer(pub(crate) Arc<Slot>);
+pub(crate) struct Offer(pub(crate) Arc<Table>);
 
 /// The table of a service that is mounted, once it has offered it.
 #[derive(Debug)]
-pub(crate) struct Slot {
+pub(crate) struct Table {
     service: TypeId,
     table: OnceLock<HashMap<&'static str, Arc<Entry>>>,
 }
 
-impl Slot {
+impl Table {
     /// For a service of the type `S`.
     pub(crate) fn of<S: 'static>() -> Self {
         Self { service: TypeId::of::<S>(), table: OnceLock::new() }

@@ -70,17 +70,18 @@ async fn drop_calls(way: &mut Way, random: &mut Random, calls: usize) -> usize {
             way.until_at_work(0).await;
         }
         if call % 10 == 0 {
-            answered(way.caller.as_mut(), 32).await;
+            answered(way.name, way.caller.as_mut(), 32).await;
         }
     }
     ended
 }
 
 /// A call that is answered.
-async fn answered(caller: &mut dyn Caller, bytes: usize) {
+async fn answered(way: &str, caller: &mut dyn Caller, bytes: usize) {
     let asked = Asked::sized("you", bytes);
-    let outcome = tokio::time::timeout(LONG, caller.hello(&asked)).await.expect("an answer");
-    let (text, blob, _) = outcome.reply.unwrap_or_else(|| panic!("{}", outcome.message));
+    let outcome = tokio::time::timeout(LONG, caller.hello(&asked)).await;
+    let outcome = outcome.unwrap_or_else(|_| panic!("{way}: no answer to {bytes} bytes"));
+    let (text, blob, _) = outcome.reply.unwrap_or_else(|| panic!("{way}: {}", outcome.message));
     assert_eq!((text.as_str(), blob.len()), ("hello, you", bytes));
 }
 
@@ -105,26 +106,28 @@ async fn nothing_is_lost(way: &Way) {
     drop(calls);
     way.until_at_work(0).await;
     for caller in &mut callers {
-        answered(caller.as_mut(), FULL).await;
+        answered(way.name, caller.as_mut(), FULL).await;
     }
-    let mut at_once = tokio::task::JoinSet::new();
+    let (name, mut at_once) = (way.name, tokio::task::JoinSet::new());
     for mut caller in callers {
-        at_once.spawn(async move { answered(caller.as_mut(), FULL).await });
+        at_once.spawn(async move { answered(name, caller.as_mut(), FULL).await });
     }
     at_once.join_all().await;
 }
 
 async fn calls_are_dropped_on_each_way(seed: u64, in_company: bool) {
     let server = Server::builder().max_concurrent_streams(PLACES as u32);
+    // HTTP/2 ends a connection with more calls that were reset before they were begun: on a busy machine all.
+    let server = server.http2_max_pending_accept_reset_streams(Some(10_000));
     let settings = Settings::default();
     for mut way in Way::all(&server, settings, settings).await {
         // Another one calls all the while.
         let stop = Arc::new(AtomicBool::new(!in_company));
-        let (mut other, stopped) = (way.caller.another(), Arc::clone(&stop));
+        let (mut other, stopped, name) = (way.caller.another(), Arc::clone(&stop), way.name);
         let company = tokio::spawn(async move {
             let mut calls = 0;
             while !stopped.load(Ordering::Relaxed) {
-                answered(other.as_mut(), [0, 32, 100_000][calls % 3]).await;
+                answered(name, other.as_mut(), [0, 32, 100_000][calls % 3]).await;
                 calls += 1;
             }
             calls
