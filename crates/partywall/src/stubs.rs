@@ -25,6 +25,25 @@
 //! compiled once, behind the traits `Messages` of a call, `Handler` of its answer and `Encode` of a message.
 //! That is all of the native way, and all of tonic's ordinary way but what [`codec`] points at. What is
 //! compiled for each method is how its messages are encoded and decoded, and the generated functions.
+//!
+//! # What a call costs
+//!
+//! Allocations of a unary call without metadata, both sides together, on one thread each. The test
+//! `allocations` of `tests/stubs` asserts them; each is given back by the end of the call.
+//!
+//! | who allocates | native | of a client without a runtime | by tonic's stubs |
+//! |---|---|---|---|
+//! | the records, copied off their rings | 2 | 1: answers come into one buffer | 2 |
+//! | the call in the service, from its handler to its answer | 1 | 1 | |
+//! | the request's extensions: the map, its table, the caller in it | 3 | 3 | 3 |
+//! | the handler's future, which `async_trait` boxes | 1 | 1 | 1 |
+//! | tonic, `http` and what is between | | | 41 |
+//! | all | 7 | 6 | 47 |
+//! | a `Vec<u8>` in each message: the request's own, and what either side decodes | +3 | +4 | +3 |
+//!
+//! prost makes `Bytes` of a field before it makes a vector. They share a record of up to 64 bytes at no cost.
+//! Those of a longer one take one allocation more at each side, as those of the buffer of a client without a
+//! runtime do.
 
 #[cfg(feature = "blocking")]
 mod blocking;
