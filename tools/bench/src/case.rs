@@ -118,8 +118,23 @@ pub const ECHO_SIZES: [u64; 3] = CALL_SIZES;
 /// Sizes of a long request; a line through the times shows what a byte costs.
 pub const BULK_SIZES: [u64; 5] = [64 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20];
 
+/// The same of one that a record of a ring has room for; [`BULK_SIZES`] go in pieces there.
+pub const RECORD_SIZES: [u64; 4] = [16 << 10, 32 << 10, 48 << 10, 56 << 10];
+
 /// Every size of `domain`.
-const DOMAIN_SIZES: [u64; 7] = [32, 1024, 64 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20];
+const DOMAIN_SIZES: [u64; 11] = [
+    32,
+    1024,
+    16 << 10,
+    32 << 10,
+    48 << 10,
+    56 << 10,
+    64 << 10,
+    1 << 20,
+    4 << 20,
+    16 << 20,
+    64 << 20,
+];
 
 /// Calls per second, where they are paced.
 pub const RATES: [u64; 2] = [10_000, 50_000];
@@ -283,7 +298,7 @@ mod tests {
 
     #[test]
     fn every_size_of_domains_is_one_of_its_sizes() {
-        let mut all = [&ECHO_SIZES[..], &BULK_SIZES[..]].concat();
+        let mut all = [&ECHO_SIZES[..], &RECORD_SIZES, &BULK_SIZES].concat();
         all.sort_unstable();
         all.dedup();
         assert_eq!(all, DOMAIN_SIZES);

@@ -9,13 +9,14 @@
 //! includes writing the request. Other contenders copy, as in `calls`.
 //!
 //! Bulk requests of up to 64 MiB have their ends looked at and nothing else: a line through their
-//! times is what passing a byte costs, to be compared with what copying it costs (`memcpy`).
+//! times is what passing a byte costs, to be compared with what copying it costs (`memcpy`). Stubs have a
+//! second line, of requests that a record of a ring has room for: longer ones go in pieces.
 
 pub mod call;
 pub mod gate;
 pub mod others;
 
-use crate::case::{BULK_SIZES, Case, ECHO_SIZES, Mode, Placement, RATES, Wait};
+use crate::case::{BULK_SIZES, Case, ECHO_SIZES, Mode, Placement, RATES, RECORD_SIZES, Wait};
 
 /// Calls with a function's own work only: the smallest in a loop, call by call and paced; longer ones
 /// call by call.
@@ -36,5 +37,15 @@ fn paced(placement: Placement, wait: Option<Wait>) -> [Case; RATES.len()] {
 
 /// Long requests.
 fn bulk(wait: Option<Wait>) -> Vec<Case> {
-    BULK_SIZES.map(|size| Case::domain(Mode::Bulk, Some(size), Placement::SameCore, wait)).to_vec()
+    of_sizes(&BULK_SIZES, wait)
+}
+
+/// Long requests, and those that a record of a ring has room for.
+fn bulk_by_record(wait: Option<Wait>) -> Vec<Case> {
+    [of_sizes(&RECORD_SIZES, wait), bulk(wait)].concat()
+}
+
+fn of_sizes(sizes: &[u64], wait: Option<Wait>) -> Vec<Case> {
+    let of = |size: &u64| Case::domain(Mode::Bulk, Some(*size), Placement::SameCore, wait);
+    sizes.iter().map(of).collect()
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use crate::case::{BULK_SIZES, Case, Wait};
+use crate::case::{Case, Wait};
 use crate::row::Row;
 use crate::stats::{self, Estimate};
 use crate::units;
@@ -47,9 +47,9 @@ pub enum Quantity {
     Parts { over: Key, parts: [Key; 2] },
     /// `over` by the least of `others`, which are in the same case with these waits.
     Least { over: Key, others: &'static [(&'static str, Option<Wait>)] },
-    /// The time per byte of `over` by that of `under`: slopes of lines through all of
-    /// [`BULK_SIZES`]; the sizes of the keys do not count.
-    Slope { over: Key, under: Key },
+    /// The time per byte of `over` by that of `under`: slopes of lines through `sizes`; those of the keys
+    /// do not count.
+    Slope { over: Key, under: Key, sizes: &'static [u64] },
 }
 
 impl Quantity {
@@ -67,12 +67,11 @@ impl Quantity {
                 };
                 std::iter::once(over).chain(others.iter().map(other)).collect()
             }
-            Self::Slope { over, under } => {
-                let at = |key: Key| {
-                    BULK_SIZES
-                        .map(|size| Key { case: Case { size: Some(size), ..key.case }, ..key })
-                };
-                [at(over), at(under)].concat()
+            Self::Slope { over, under, sizes } => {
+                let at =
+                    |key: Key, size| Key { case: Case { size: Some(size), ..key.case }, ..key };
+                let each = |key| sizes.iter().map(move |size| at(key, *size));
+                each(over).chain(each(under)).collect()
             }
         }
     }
@@ -98,20 +97,20 @@ impl Quantity {
                 let others: Option<Vec<f64>> = values[1..].iter().copied().collect();
                 value(0)? / others?.into_iter().reduce(f64::min)?
             }
-            Self::Slope { .. } => {
-                let (over, under) = values.split_at(BULK_SIZES.len());
-                slope(over)? / slope(under)?
+            Self::Slope { sizes, .. } => {
+                let (over, under) = values.split_at(sizes.len());
+                slope(sizes, over)? / slope(sizes, under)?
             }
         })
     }
 }
 
-/// How steep the line through the values at [`BULK_SIZES`] is, by least squares of the errors per
-/// byte: so what a byte costs where the caches hold all of them counts as much as where they do not.
-fn slope(values: &[Option<f64>]) -> Option<f64> {
+/// How steep the line through the values at these sizes is, by least squares of the errors per byte: so
+/// what a byte costs where the caches hold all of them counts as much as where they do not.
+fn slope(sizes: &[u64], values: &[Option<f64>]) -> Option<f64> {
     let [mut weights, mut x_sum, mut y_sum, mut xx_sum, mut xy_sum] = [0.0; 5];
-    for (size, value) in BULK_SIZES.into_iter().zip(values) {
-        let (x, y) = (size as f64, (*value)?);
+    for (size, value) in sizes.iter().zip(values) {
+        let (x, y) = (*size as f64, (*value)?);
         let weight = 1.0 / (x * x);
         weights += weight;
         x_sum += weight * x;
@@ -171,7 +170,7 @@ pub fn estimates(rows: &[Row], quantity: &Quantity, metric: Metric) -> Vec<(Tag,
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::case::{Mode, Placement, Wait};
+    use crate::case::{BULK_SIZES, Mode, Placement, Wait};
     use crate::row::Figures;
 
     const CASE: Case = Case::call(Mode::Latency, Some(32), Placement::TwoCores, Some(Wait::Spin));
@@ -267,7 +266,7 @@ mod tests {
             })
             .collect();
         let key = |contender| Key { contender, case };
-        let quantity = Quantity::Slope { over: key("a"), under: key("b") };
+        let quantity = Quantity::Slope { over: key("a"), under: key("b"), sizes: &BULK_SIZES };
         let found = per_round(&rows, &quantity, Metric::P50);
         assert!(found.len() == 1 && (found[0].1 - 3.0).abs() < 1e-6, "{found:?}");
         assert!(per_round(&rows[1..], &quantity, Metric::P50).is_empty());

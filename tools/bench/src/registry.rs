@@ -51,6 +51,7 @@ const DOMAIN: &[Contender] = &[
     others::DOMAIN_NATIVE_KEYS,
     others::DOMAIN_TONIC,
     others::DOMAIN_TONIC_KEYS,
+    others::RING_NATIVE,
     others::RING_TONIC,
     others::RING_RAW,
     others::UDS_EPOLL,

@@ -2,7 +2,7 @@
 
 use std::hint::black_box;
 
-use super::{bulk, echoes};
+use super::{bulk_by_record, echoes};
 use crate::case::{Case, ECHO_SIZES, Mode, Placement};
 use crate::contender::{Contender, Kind};
 use crate::error::Result;
@@ -24,7 +24,7 @@ pub const MEMCPY: Contender = Contender::new(
     Kind::Floor,
     "memcpy",
     "a copy of the request",
-    || bulk(None),
+    || bulk_by_record(None),
     |seat| {
         let meter = seat.meter()?;
         let function: Echo = black_box(echo);

@@ -3,7 +3,7 @@
 
 use partywall_abi::security::Isolation;
 
-use super::{bulk, echoes, paced};
+use super::{bulk_by_record, echoes, paced};
 use crate::calls::{handoff_floor, native_inline, partywall, tonic_inline, uds_epoll};
 use crate::case::Placement::{SameCore, TwoCores};
 use crate::case::{Case, ECHO_SIZES, Mode, RATES, Wait};
@@ -13,7 +13,7 @@ use crate::contender::Contender;
 pub const DOMAIN_TONIC: Contender = Contender {
     name: "domain-tonic",
     about: "tonic's stubs between two domains, without protection keys",
-    cases: || [echoes(SameCore, SLEEP), bulk(SLEEP)].concat(),
+    cases: || [echoes(SameCore, SLEEP), bulk_by_record(SLEEP)].concat(),
     domains: Some(Isolation::None),
     ..partywall::TONIC
 };
@@ -55,8 +55,16 @@ pub const RING_RAW: Contender = Contender {
 pub const RING_TONIC: Contender = Contender {
     name: "ring-tonic",
     about: "tonic's generated stubs over Partywall's channel, between processes",
-    cases: || [on_the_ring(), bulk(SLEEP)].concat(),
+    cases: || [on_the_ring(), bulk_by_record(SLEEP)].concat(),
     ..partywall::TONIC
+};
+
+/// Native stubs on both sides, between processes: long requests. `calls` has the others.
+pub const RING_NATIVE: Contender = Contender {
+    name: "ring-native",
+    about: "partywall-build's generated stubs over Partywall's channel, between processes",
+    cases: || bulk_by_record(SLEEP),
+    ..partywall::NATIVE
 };
 
 /// What a unary call needs without a link.

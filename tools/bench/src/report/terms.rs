@@ -56,7 +56,7 @@ const DOMAIN: &[(&str, &str)] = &[
         "so many calls per second, with sleep between; less call: without what the sleep costs",
     ),
     ("bulk", "long requests with a short answer"),
-    ("copies", "time per byte by that of memcpy"),
+    ("copies", "time per byte by that of memcpy, both sides together"),
     (
         "RPAL",
         "a published system that also runs processes in one address space; see docs/systems.md",

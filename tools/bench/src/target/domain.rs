@@ -2,7 +2,7 @@
 
 use super::{Bound, Target};
 use crate::case::Placement::SameCore;
-use crate::case::{BULK_SIZES, Case, ECHO_SIZES, Mode, RATES, Wait};
+use crate::case::{BULK_SIZES, Case, ECHO_SIZES, Mode, RATES, RECORD_SIZES, Wait};
 use crate::ratio::{Key, Metric, Quantity};
 
 const SIZE: Option<u64> = Some(ECHO_SIZES[0]);
@@ -59,11 +59,12 @@ fn cpu(contender: &'static str, rate: u64, bound: Bound) -> [Target; 2] {
     ]
 }
 
-/// How many copies a byte of a request costs.
-fn copies(contender: &'static str, bound: Bound) -> Target {
-    let text = format!("copies of a request's bytes: {contender} (64 KiB to 64 MiB)");
+/// How many copies a byte of a request of these sizes costs, both sides together.
+fn copies(contender: &'static str, sizes: &'static [u64], bound: Bound) -> Target {
+    let of = if *sizes == RECORD_SIZES { "16 to 56 KiB" } else { "64 KiB to 64 MiB" };
+    let text = format!("copies of a request's bytes: {contender} ({of})");
     let (over, under) = (key(contender, Mode::Bulk), key("memcpy", Mode::Bulk));
-    Target::new(text, Quantity::Slope { over, under }, Metric::P50, bound)
+    Target::new(text, Quantity::Slope { over, under, sizes }, Metric::P50, bound)
 }
 
 /// What the project promises for calls between domains, as far as `sizes` were run.
@@ -82,11 +83,17 @@ pub fn targets(sizes: &[u64]) -> Vec<Target> {
         found.extend(cpu("gate", rate, Bound::AtMost(0.2)));
         found.extend(cpu("domain-tonic", rate, Bound::Stated));
     }
-    if BULK_SIZES.iter().all(|size| sizes.contains(size)) {
-        found.push(copies("gate", Bound::AtMost(1.15)));
-        found.extend(
-            ["gate-keys", "domain-tonic", "ring-tonic"].map(|name| copies(name, Bound::Stated)),
-        );
+    let stubs = ["domain-native", "ring-native", "domain-tonic", "ring-tonic"];
+    for of in [&RECORD_SIZES[..], &BULK_SIZES].into_iter().filter(|of| has_all(sizes, of)) {
+        found.extend(stubs.map(|name| copies(name, of, Bound::Stated)));
+    }
+    if has_all(sizes, &BULK_SIZES) {
+        found.push(copies("gate", &BULK_SIZES, Bound::AtMost(1.15)));
+        found.push(copies("gate-keys", &BULK_SIZES, Bound::Stated));
     }
     found
+}
+
+fn has_all(sizes: &[u64], of: &[u64]) -> bool {
+    of.iter().all(|size| sizes.contains(size))
 }

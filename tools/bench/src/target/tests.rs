@@ -165,3 +165,21 @@ fn cpu_time_is_judged_as_it_is_and_less_the_pacing() {
         );
     }
 }
+
+#[test]
+fn copies_of_native_stubs_are_stated_for_sizes_that_were_run() {
+    use crate::case::{BULK_SIZES, RECORD_SIZES};
+    for contender in ["ring-native", "domain-native"] {
+        let stated = |sizes: &[u64]| -> Vec<_> {
+            let slope = |target: Target| match target.quantity {
+                Quantity::Slope { over, sizes, .. } if over.contender == contender => Some(sizes),
+                _ => None,
+            };
+            targets(Bench::Domain, sizes).into_iter().filter_map(slope).collect()
+        };
+        let both = [&RECORD_SIZES[..], &BULK_SIZES];
+        assert_eq!(stated(Bench::Domain.sizes()), both, "{contender}");
+        assert_eq!(stated(&RECORD_SIZES), both[..1], "{contender}");
+        assert!(stated(&RECORD_SIZES[1..]).is_empty(), "{contender}");
+    }
+}
