@@ -50,7 +50,7 @@ use tonic::client::GrpcService;
 use crate::{BoxError, BoxFuture, Counts};
 
 pub use self::check::Failure;
-pub use self::client::Stubs;
+pub use self::client::{Client, Stubs};
 pub use self::env::Env;
 use self::limits::{CALLS, CHANNELS, RPCS};
 pub use self::tap::{CallLog, Tap};

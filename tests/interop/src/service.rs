@@ -127,6 +127,7 @@ impl TestServiceApi for TestService {
         request: Request<SimpleRequest>,
     ) -> Result<Response<SimpleResponse>, Status> {
         let call = self.handle.begin(request.metadata());
+        self.handle.first(&request).await?;
         if let Some(delay) = delay(request.metadata())? {
             sleep(delay).await;
         }

@@ -20,20 +20,24 @@ pub enum Stubs {
     Native,
 }
 
+#[derive(Clone, Debug)]
 enum Either<T> {
     Tonics(test_service_client::TestServiceClient<T>),
     Native(native::test_service_client::TestServiceClient<T>),
 }
 
 /// A client that counts which way its unary calls go, of those that are answered with a message.
-pub(super) struct Client<T> {
+#[derive(Clone, Debug)]
+pub struct Client<T> {
     either: Either<T>,
     ways: Ways,
 }
 
 macro_rules! settings {
     ($($name:ident($argument:ty);)*) => {$(
-        pub(super) fn $name(self, value: $argument) -> Self {
+        #[doc = concat!("As `", stringify!($name), "` of the stubs.")]
+        #[must_use]
+        pub fn $name(self, value: $argument) -> Self {
             let either = match self.either {
                 Either::Tonics(client) => Either::Tonics(client.$name(value)),
                 Either::Native(client) => Either::Native(client.$name(value)),
@@ -45,7 +49,11 @@ macro_rules! settings {
 
 macro_rules! calls {
     ($($is_unary:literal $name:ident($request:ty) -> $response:ty;)*) => {$(
-        pub(super) async fn $name(
+        #[doc = concat!("As `", stringify!($name), "` of the stubs.")]
+        ///
+        /// # Errors
+        /// The status of the call.
+        pub async fn $name(
             &mut self,
             request: $request,
         ) -> Result<Response<$response>, Status> {
@@ -62,7 +70,8 @@ macro_rules! calls {
 }
 
 impl<T: Transport> Client<T> {
-    pub(super) fn new(stubs: Stubs, transport: T, ways: Ways) -> Self {
+    /// A client that counts here.
+    pub fn new(stubs: Stubs, transport: T, ways: Ways) -> Self {
         let either = match stubs {
             Stubs::Tonics => Either::Tonics(test_service_client::TestServiceClient::new(transport)),
             Stubs::Native => {

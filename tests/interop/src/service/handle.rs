@@ -1,14 +1,17 @@
 //! What became of the service's calls, for cases that must see the server's side.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::timeout;
 use tonic::metadata::MetadataMap;
+use tonic::{Request, Status};
 
 use super::CALL_TAG;
-use crate::{Counts, Ways};
+use crate::proto::SimpleRequest;
+use crate::{BoxFuture, Counts, Ways};
 
 /// How a handler ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,15 +46,48 @@ struct Calls {
 pub struct Handle {
     calls: watch::Sender<Calls>,
     pub(super) ways: Ways,
+    before: Before,
+}
+
+/// What a handler does first.
+#[derive(Clone, Default)]
+struct Before(Option<Arc<Does>>);
+
+type Does = dyn Fn(&Request<SimpleRequest>) -> First + Send + Sync;
+
+type First = BoxFuture<Result<(), Status>>;
+
+impl std::fmt::Debug for Before {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Before").field(&self.0.is_some()).finish()
+    }
 }
 
 impl Default for Handle {
     fn default() -> Self {
-        Self { calls: watch::Sender::new(Calls::default()), ways: Ways::default() }
+        let calls = watch::Sender::new(Calls::default());
+        Self { calls, ways: Ways::default(), before: Before::default() }
     }
 }
 
 impl Handle {
+    /// Before `UnaryCall` does anything, it does this; it fails where this does.
+    #[must_use]
+    pub fn before(
+        mut self,
+        first: impl Fn(&Request<SimpleRequest>) -> First + Send + Sync + 'static,
+    ) -> Self {
+        self.before = Before(Some(Arc::new(first)));
+        self
+    }
+
+    pub(super) async fn first(&self, request: &Request<SimpleRequest>) -> Result<(), Status> {
+        match &self.before.0 {
+            Some(first) => first(request).await,
+            None => Ok(()),
+        }
+    }
+
     /// Number of handlers now running.
     pub fn live(&self) -> usize {
         self.calls.borrow().live
