@@ -1,6 +1,8 @@
 //! What the processes of the system tests share.
 #![forbid(unsafe_code)]
 
+mod stubs;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -8,6 +10,8 @@ use std::sync::OnceLock;
 use bytes::Bytes;
 use partywall::{Channel, Endpoint};
 use partywall_interop::proto::{Payload, SimpleRequest, SimpleResponse};
+
+pub use stubs::{Blocking, Caller, Stubs, counted, went, with};
 
 /// The method that every test calls.
 pub const UNARY: &str = "/grpc.testing.TestService/UnaryCall";

@@ -13,9 +13,10 @@ use clap::{Parser, ValueEnum};
 use partywall::{Channel, Endpoint, blocking};
 use partywall_interop::Counts;
 use partywall_interop::cases::{self, BARE_ANSWERED, BARE_ORDINARY, Env, LAYERED_ANSWERED, Stubs};
-use partywall_interop::proto::SimpleResponse;
 use partywall_interop::proto::test_service_client::TestServiceClient;
-use partywall_system_tests::{UNARY, is_answer, request};
+use partywall_interop::proto::{SimpleRequest, SimpleResponse};
+use partywall_interop::service::DELAY_MS;
+use partywall_system_tests::{Blocking, Caller, UNARY, is_answer, request};
 use tower::Service;
 
 #[derive(Parser)]
@@ -29,6 +30,9 @@ struct Arguments {
     /// Links to open.
     #[arg(long, default_value_t = 1)]
     links: usize,
+    /// Whether unary calls are by native stubs.
+    #[arg(long)]
+    native: bool,
     /// Where to keep a byte that says whether a call is under way, for who kills this process.
     #[arg(long)]
     in_flight: Option<PathBuf>,
@@ -70,7 +74,7 @@ enum Mode {
     Flood,
     /// Calls without end by the blocking channel.
     Blocking,
-    /// Opens links, calls once on each, prints `ready`, sleeps.
+    /// Opens links, calls twice on each, prints `ready`, sleeps.
     Idle,
     /// As idle, and begins a message that it does not finish.
     Half,
@@ -79,6 +83,9 @@ enum Mode {
     Hoard,
     /// As hoard, but with the last byte, in requests that do not end.
     Keep,
+    /// On each link 1,024 calls of 30,000 bytes whose handlers wait for a minute; prints `ready` when the
+    /// tasks for them are there.
+    Crowd,
     /// Opens links until memory is short, prints why, and then, with memory again, `ready`.
     Cramped,
     /// For each number on a line of input: 300 calls with so many bytes, prints their median in
@@ -86,6 +93,8 @@ enum Mode {
     Measure,
     /// Fifty calls, every answer checked.
     Few,
+    /// Sixteen calls whose handlers stay; prints how all have ended, in one line.
+    Stay,
     /// A link, at once or not at all.
     Once,
     /// Makes the server fail in every way, and calls it again each time.
@@ -112,21 +121,34 @@ fn main() -> Result<(), Error> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let in_flight = InFlight::new(arguments.in_flight.as_deref())?;
     match arguments.mode {
-        Mode::Blocking => block(arguments.socket.as_deref(), &in_flight),
+        Mode::Blocking => block(&arguments, &in_flight),
         Mode::Cramped => cramp(arguments.socket.as_deref()),
-        Mode::Flood => runtime.block_on(flood(arguments.socket.as_deref(), in_flight)),
+        Mode::Flood => runtime.block_on(flood(&arguments, in_flight)),
+        Mode::Stay => runtime.block_on(stay(&arguments)),
         Mode::Idle | Mode::Half => runtime.block_on(idle(&arguments)),
         Mode::Hoard => runtime.block_on(hoard(&arguments, 1)),
         Mode::Keep => runtime.block_on(hoard(&arguments, 0)),
+        Mode::Crowd => runtime.block_on(crowd(&arguments)),
         Mode::Once => runtime.block_on(once(arguments.socket.as_deref())),
-        Mode::Few => runtime.block_on(few(arguments.socket.as_deref())),
-        Mode::Fail => runtime.block_on(fail(arguments.socket.as_deref())),
-        Mode::Late => runtime.block_on(late(arguments.socket.as_deref())),
+        Mode::Few => runtime.block_on(few(&arguments)),
+        Mode::Fail => runtime.block_on(fail(&arguments)),
+        Mode::Late => runtime.block_on(late(&arguments)),
         Mode::Security => security(&runtime, arguments.socket.as_deref()),
         Mode::Interop | Mode::Bare | Mode::Layered => {
             runtime.block_on(interop(arguments.socket.as_deref(), arguments.mode))
         }
-        Mode::Measure => runtime.block_on(measure(arguments.socket.as_deref())),
+        Mode::Measure => runtime.block_on(measure(&arguments)),
+    }
+}
+
+impl Arguments {
+    fn stubs(&self) -> Stubs {
+        if self.native { Stubs::Native } else { Stubs::Tonics }
+    }
+
+    /// A caller on a link of its own.
+    async fn caller(&self) -> Result<Caller, Error> {
+        Ok(Caller::new(self.stubs(), connect(self.socket.as_deref()).await?))
     }
 }
 
@@ -171,19 +193,19 @@ fn ready() -> std::io::Result<()> {
     out.flush()
 }
 
-async fn flood(socket: Option<&Path>, in_flight: InFlight) -> Result<(), Error> {
-    let channel = connect_for_once(socket).await?;
+async fn flood(arguments: &Arguments, in_flight: InFlight) -> Result<(), Error> {
+    let channel = connect_for_once(arguments.socket.as_deref()).await?;
     ready()?;
     let in_flight = Arc::new(in_flight);
     let mut calls = tokio::task::JoinSet::new();
     for lane in 0..16_u64 {
-        let mut client = TestServiceClient::new(channel.clone());
+        let mut client = Caller::new(arguments.stubs(), channel.clone());
         let in_flight = Arc::clone(&in_flight);
         calls.spawn(async move {
             for n in 0.. {
                 let asked = request(lane * 1000 + n, 64 + (n as usize * 37) % 2000);
                 in_flight.begin();
-                let answer = client.unary_call(asked.clone()).await;
+                let answer = client.call(asked.clone()).await;
                 in_flight.end();
                 match answer {
                     Ok(reply) => assert!(is_answer(&asked, reply.get_ref()), "a wrong answer"),
@@ -198,16 +220,33 @@ async fn flood(socket: Option<&Path>, in_flight: InFlight) -> Result<(), Error> 
     Ok(())
 }
 
-fn block(socket: Option<&Path>, in_flight: &InFlight) -> Result<(), Error> {
-    let mut channel = blocking::Channel::connect(endpoint(socket))?;
+/// Sixteen calls, after one that makes sure that the others can go natively.
+async fn stay(arguments: &Arguments) -> Result<(), Error> {
+    let mut caller =
+        Caller::new(arguments.stubs(), connect_for_once(arguments.socket.as_deref()).await?);
+    caller.call(request(0, 32)).await?;
+    let mut calls = tokio::task::JoinSet::new();
+    for n in 1..=16 {
+        let mut caller = caller.clone();
+        let mut staying = tonic::Request::new(request(n, 32));
+        staying.metadata_mut().insert("x-fail", "stay".parse()?);
+        calls.spawn(async move { caller.call(staying).await.map_err(|status| status.code()) });
+    }
+    let ends: Vec<_> = calls.join_all().await.into_iter().map(|end| end.map(drop)).collect();
+    println!("{ends:?}");
+    Ok(())
+}
+
+fn block(arguments: &Arguments, in_flight: &InFlight) -> Result<(), Error> {
+    let channel = blocking::Channel::connect(endpoint(arguments.socket.as_deref()))?;
+    let mut caller = Blocking::new(arguments.stubs(), channel);
     ready()?;
     for n in 0.. {
         let asked = request(n, 64 + (n as usize * 37) % 2000);
         in_flight.begin();
-        let answer = channel.unary(UNARY, tonic::Request::new(asked.clone()));
+        let answer = caller.call(asked.clone());
         in_flight.end();
-        let reply: SimpleResponse = answer?.into_inner();
-        assert!(is_answer(&asked, &reply), "a wrong answer");
+        assert!(is_answer(&asked, &answer?), "a wrong answer");
     }
     Ok(())
 }
@@ -265,7 +304,10 @@ async fn idle(arguments: &Arguments) -> Result<(), Error> {
     let mut channels = Vec::new();
     for n in 0..arguments.links {
         let channel = connect(arguments.socket.as_deref()).await?;
-        TestServiceClient::new(channel.clone()).unary_call(request(n as u64, 32)).await?;
+        let mut caller = Caller::new(arguments.stubs(), channel.clone());
+        for _ in 0..2 {
+            caller.call(request(n as u64, 32)).await?;
+        }
         channels.push(channel);
     }
     let half = matches!(arguments.mode, Mode::Half);
@@ -310,21 +352,38 @@ async fn hoard(arguments: &Arguments, missing: usize) -> Result<(), Error> {
     std::future::pending().await
 }
 
-async fn call_fifty_times(client: &mut TestServiceClient<Channel>) -> Result<(), Error> {
+async fn crowd(arguments: &Arguments) -> Result<(), Error> {
+    let asked = SimpleRequest { response_size: 1, ..request(1, 30_000) };
+    let mut calls = tokio::task::JoinSet::new();
+    for _ in 0..arguments.links {
+        let mut caller = arguments.caller().await?;
+        caller.call(request(1, 32)).await?;
+        for _ in 0..1024 {
+            let (mut caller, mut waiting) = (caller.clone(), tonic::Request::new(asked.clone()));
+            waiting.metadata_mut().insert(DELAY_MS, "60000".parse()?);
+            calls.spawn(async move { caller.call(waiting).await });
+        }
+    }
+    ready()?;
+    while calls.join_next().await.is_some() {}
+    std::future::pending().await
+}
+
+async fn call_fifty_times(client: &mut Caller) -> Result<(), Error> {
     for n in 0..50 {
         let asked = request(n, 32);
-        let reply = client.unary_call(asked.clone()).await?;
+        let reply = client.call(asked.clone()).await?;
         assert!(is_answer(&asked, reply.get_ref()), "a wrong answer");
     }
     Ok(())
 }
 
-async fn few(socket: Option<&Path>) -> Result<(), Error> {
-    call_fifty_times(&mut TestServiceClient::new(connect(socket).await?)).await
+async fn few(arguments: &Arguments) -> Result<(), Error> {
+    call_fifty_times(&mut arguments.caller().await?).await
 }
 
-async fn fail(socket: Option<&Path>) -> Result<(), Error> {
-    let mut client = TestServiceClient::new(connect(socket).await?);
+async fn fail(arguments: &Arguments) -> Result<(), Error> {
+    let mut client = arguments.caller().await?;
     for how in ["abort", "overflow", "spin", "exit"] {
         call_fifty_times(&mut client).await?;
         let (status, took) = loop {
@@ -332,7 +391,7 @@ async fn fail(socket: Option<&Path>) -> Result<(), Error> {
             failing.metadata_mut().insert("x-fail", how.parse()?);
             failing.set_timeout(Duration::from_secs(20));
             let start = Instant::now();
-            let status = client.unary_call(failing).await.err().ok_or("it has answered")?;
+            let status = client.call(failing).await.err().ok_or("it has answered")?;
             // The service's reader was awake and has taken the call itself: it is to sleep first.
             if status.code() != tonic::Code::Aborted {
                 break (status, start.elapsed());
@@ -342,7 +401,7 @@ async fn fail(socket: Option<&Path>) -> Result<(), Error> {
         let mut next = tonic::Request::new(request(2, 32));
         next.set_timeout(Duration::from_secs(20));
         let start = Instant::now();
-        client.unary_call(next).await?;
+        client.call(next).await?;
         let mut out = std::io::stdout().lock();
         let (code, again) = (status.code(), start.elapsed());
         writeln!(out, "{how}: {code:?} after {took:?}, the next call works after {again:?}")?;
@@ -351,8 +410,8 @@ async fn fail(socket: Option<&Path>) -> Result<(), Error> {
     Ok(())
 }
 
-async fn late(socket: Option<&Path>) -> Result<(), Error> {
-    let mut client = TestServiceClient::new(connect(socket).await?);
+async fn late(arguments: &Arguments) -> Result<(), Error> {
+    let mut client = arguments.caller().await?;
     for (how, deadline, times) in [("burn", 10, 20), ("sleep", 60, 10)] {
         let deadline = Duration::from_millis(deadline);
         for _ in 0..times {
@@ -363,7 +422,7 @@ async fn late(socket: Option<&Path>) -> Result<(), Error> {
             hurried.metadata_mut().insert("x-fail", how.parse()?);
             hurried.set_timeout(deadline);
             let start = Instant::now();
-            let status = client.unary_call(hurried).await.err().ok_or("it has answered")?;
+            let status = client.call(hurried).await.err().ok_or("it has answered")?;
             let took = start.elapsed();
             assert_eq!(status.code(), tonic::Code::DeadlineExceeded, "{status}");
             println!("late {how} {}", took.saturating_sub(deadline).as_micros());
@@ -430,8 +489,8 @@ async fn interop(socket: Option<&Path>, mode: Mode) -> Result<(), Error> {
     if texts.is_empty() { Ok(()) } else { Err(texts.join("\n").into()) }
 }
 
-async fn measure(socket: Option<&Path>) -> Result<(), Error> {
-    let mut client = TestServiceClient::new(connect(socket).await?);
+async fn measure(arguments: &Arguments) -> Result<(), Error> {
+    let mut client = arguments.caller().await?;
     ready()?;
     for line in std::io::stdin().lock().lines() {
         let line = line?;
@@ -444,7 +503,7 @@ async fn measure(socket: Option<&Path>) -> Result<(), Error> {
             let mut call = tonic::Request::new(asked.clone());
             within.into_iter().for_each(|within| call.set_timeout(within));
             let start = Instant::now();
-            let reply = client.unary_call(call).await?;
+            let reply = client.call(call).await?;
             times.push(start.elapsed());
             assert!(is_answer(&asked, reply.get_ref()), "a wrong answer");
         }

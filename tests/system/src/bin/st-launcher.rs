@@ -27,7 +27,7 @@ struct Arguments {
     /// Whether the server answers to what the interoperability cases ask.
     #[arg(long)]
     probed: bool,
-    /// Whether the server has native stubs, with nothing around them.
+    /// Whether both have native stubs, the server with nothing around them.
     #[arg(long)]
     native: bool,
     /// The client's program file, static-pie.
@@ -81,7 +81,9 @@ fn main() -> Result<(), Error> {
     let mut server = Some(start(&arguments.server, null()?, &extra)?);
     println!("server {}", server.as_ref().map_or(0, Domain::pid));
     let input = input.as_fd().try_clone_to_owned()?;
-    let mut client = start(&arguments.client, input, &["--mode", &arguments.mode])?;
+    let mut extra = vec!["--mode", &arguments.mode];
+    extra.extend(arguments.native.then_some("--native"));
+    let mut client = start(&arguments.client, input, &extra)?;
     let mut called = Called::default();
     let status = loop {
         if let Some(domain) = &mut server {

@@ -1,14 +1,16 @@
 //! A server to be killed, or to be told to fail: the interoperability service at the name `test`. A
-//! request whose metadata has `x-fail` makes it fail in the middle of the call.
+//! request whose metadata has `x-fail` makes it fail in the middle of the call, or stay there.
 
+use std::io::Write;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::Parser;
 use partywall::{Deadline, security_of};
+use partywall_interop::Counts;
+use partywall_interop::proto::SimpleRequest;
 use partywall_interop::service::{Handle, Probe, native, probed, test_service_with};
-use tonic::service::interceptor::InterceptedService;
 use tonic::{Request, Status};
-use tower::util::MapFutureLayer;
 
 #[derive(Parser)]
 struct Arguments {
@@ -24,7 +26,8 @@ struct Arguments {
     /// Whether to answer to what the interoperability cases ask beside the calls.
     #[arg(long)]
     probed: bool,
-    /// Whether to have native stubs with nothing around them, and to answer to the same beside them.
+    /// Whether to have native stubs, with nothing around them. It says on its standard error when the first
+    /// call has come that way.
     #[arg(long)]
     native: bool,
     /// Limit of open descriptors.
@@ -33,7 +36,7 @@ struct Arguments {
     /// Bytes that requests of one caller may hold.
     #[arg(long)]
     request_bytes: Option<u64>,
-    /// Drains, and ends, at the end of its input.
+    /// Drains, and ends, at the end of its input; prints then how many calls of native stubs went which way.
     #[arg(long)]
     until_input_ends: bool,
 }
@@ -54,13 +57,31 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     if let Some(most) = arguments.request_bytes {
         server = server.max_request_bytes_per_caller(most);
     }
-    let waiting = MapFutureLayer::new(move |answer| async move {
-        if arguments.waits {
-            tokio::task::yield_now().await;
+    let calls = Handle::default();
+    let (waits, native_is_said) = (arguments.waits, AtomicBool::new(!arguments.native));
+    let handle = calls.clone().before(move |request| {
+        let is_native = !request.metadata().contains_key("content-type");
+        if is_native && !native_is_said.swap(true, Ordering::Relaxed) {
+            eprintln!("native");
         }
-        answer.await
+        let failed = fail(request);
+        let how = request.metadata().get("x-fail").map(|how| how.as_bytes().to_owned());
+        Box::pin(async move {
+            if waits {
+                tokio::task::yield_now().await;
+            }
+            match how.as_deref() {
+                Some(b"stay") => {
+                    say(if is_native { "stays native" } else { "stays ordinary" });
+                    std::future::pending::<()>().await;
+                }
+                // A service that is polled after a deadline says so itself: its caller may be late as well.
+                Some(b"burn" | b"sleep") => tokio::task::yield_now().await,
+                _ => {}
+            }
+            failed
+        })
     });
-    let handle = Handle::default();
     let end = async move {
         match arguments.until_input_ends {
             true => input_ends().await,
@@ -69,17 +90,22 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     let deadline = |extensions: &http::Extensions| extensions.get::<Deadline>().map(|at| at.0);
     let probe = Probe::new(handle.clone(), deadline);
-    if arguments.native {
-        let router = server.add_service(native(handle)).add_service(probe);
-        return Ok(runtime.block_on(async { router.serve_with_shutdown("test", end).await })?);
-    }
-    let router = if arguments.probed {
-        server.layer(waiting).add_service(probed(handle, deadline)).add_service(probe)
-    } else {
-        let service = InterceptedService::new(test_service_with(handle), fail);
-        server.layer(waiting).add_service(service)
+    let router = match (arguments.native, arguments.probed) {
+        (true, true) => server.add_service(native(handle)).add_service(probe),
+        (true, false) => server.add_service(native(handle)),
+        (false, true) => server.add_service(probed(handle, deadline)).add_service(probe),
+        (false, false) => server.add_service(test_service_with(handle)),
     };
-    Ok(runtime.block_on(async { router.serve_with_shutdown("test", end).await })?)
+    runtime.block_on(async { router.serve_with_shutdown("test", end).await })?;
+    let Counts { native, ordinary } = calls.counts();
+    say(&format!("native {native} ordinary {ordinary}"));
+    Ok(())
+}
+
+fn say(line: &str) {
+    let mut out = std::io::stdout().lock();
+    // Who has started it may have gone.
+    let _said = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
 /// A thread of its own waits for that.
@@ -98,43 +124,39 @@ const BURN: std::time::Duration = std::time::Duration::from_millis(50);
 /// How long a handler stays in a system call that is asked to.
 const SLEEP: std::time::Duration = std::time::Duration::from_millis(250);
 
-/// Fails as the request asks for it, but only in a caller's thread: ABORTED elsewhere.
-fn fail(request: Request<()>) -> Result<Request<()>, Status> {
-    if request.metadata().get("x-fail").is_some_and(|how| how == "sleep") {
-        std::thread::sleep(SLEEP);
-        return Ok(request);
-    }
-    if request.metadata().get("x-fail").is_some_and(|how| how == "burn") {
-        let begin = std::time::Instant::now();
-        while begin.elapsed() < BURN {
-            std::hint::spin_loop();
+/// Fails as the request asks for it; aborts, exits, overflows and spins only in a caller's thread: ABORTED
+/// elsewhere.
+fn fail(request: &Request<SimpleRequest>) -> Result<(), Status> {
+    let Some(how) = request.metadata().get("x-fail") else { return Ok(()) };
+    let lent = || {
+        let thread = std::thread::current();
+        thread.name().is_some_and(|name| name.starts_with("partywall-lent"))
+    };
+    match how.as_bytes() {
+        b"sleep" => std::thread::sleep(SLEEP),
+        b"burn" => {
+            let begin = std::time::Instant::now();
+            while begin.elapsed() < BURN {
+                std::hint::spin_loop();
+            }
         }
-        return Ok(request);
-    }
-    if request.metadata().get("x-fail").is_some_and(|how| how == "security") {
-        return Err(Status::internal(security_of(request.extensions()).to_string()));
-    }
-    if request.metadata().get("x-fail").is_some_and(|how| how == "copy") {
-        return match leave_a_copy() {
-            Ok(()) => Ok(request),
-            Err(e) => Err(Status::internal(e.to_string())),
-        };
-    }
-    let thread = std::thread::current();
-    let lent = thread.name().is_some_and(|name| name.starts_with("partywall-lent"));
-    if request.metadata().contains_key("x-fail") && !lent {
-        return Err(Status::aborted("the caller has not come in by itself"));
-    }
-    match request.metadata().get("x-fail").map(|how| how.as_bytes()) {
-        None => Ok(request),
-        Some(b"abort") => std::process::abort(),
-        Some(b"exit") => std::process::exit(7),
-        Some(b"overflow") => Err(Status::internal(deep(1).to_string())),
-        Some(b"spin") => loop {
+        b"security" => {
+            return Err(Status::internal(security_of(request.extensions()).to_string()));
+        }
+        b"copy" => return leave_a_copy().map_err(|e| Status::internal(e.to_string())),
+        b"stay" => {}
+        _ if !lent() => {
+            return Err(Status::aborted("the caller has not come in by itself"));
+        }
+        b"abort" => std::process::abort(),
+        b"exit" => std::process::exit(7),
+        b"overflow" => return Err(Status::internal(deep(1).to_string())),
+        b"spin" => loop {
             std::hint::spin_loop();
         },
-        Some(_) => Err(Status::invalid_argument("no such way to fail")),
+        _ => return Err(Status::invalid_argument("no such way to fail")),
     }
+    Ok(())
 }
 
 /// Starts a process that has all sockets of this one and outlives it, as one that fork(2) makes does.

@@ -3,7 +3,8 @@
 use std::io::Read;
 use std::time::{Duration, Instant};
 
-use partywall_system_tests::domain_programs;
+use partywall_interop::Counts;
+use partywall_system_tests::{Stubs, domain_programs, went, with};
 
 use partywall_testkit::{Host, Process, alone, is_full};
 
@@ -88,6 +89,8 @@ fn measure_in(
         };
         println!("{isolation}, {options:?}, {bytes} bytes: {median} ns");
     }
+    let counts = Counts::of(&partywall::operator::links(Some(&host.socket)).unwrap());
+    went(counts, if options.contains(&"--native") { Stubs::Native } else { Stubs::Tonics });
     launcher.end_input();
     let (calls, forwards, status) = end(&mut launcher);
     println!("{isolation}, {options:?}: {calls} visits, {forwards} system calls forwarded");
@@ -104,11 +107,18 @@ fn requests_longer_than_a_record_ring_the_bell() {
     }
 }
 
+/// For both ways of calls.
+fn ways() -> impl Iterator<Item = (&'static str, Stubs)> {
+    let both = |isolation| [Stubs::Tonics, Stubs::Native].map(|stubs| (isolation, stubs));
+    isolations().into_iter().flat_map(both)
+}
+
 #[test]
 fn handlers_that_wait_are_seldom_gone_in_for() {
     let _alone = alone();
-    for isolation in isolations() {
-        let (calls, forwards) = measure(isolation, &["--threads", "1", "--waits"], 10, "32");
+    for (isolation, stubs) in ways() {
+        let options = with(stubs, &["--threads", "1", "--waits"]);
+        let (calls, forwards) = measure(isolation, &options, 10, "32");
         // Some 24 for 3,000 calls, more if a visit takes so long that it says nothing.
         let most = if is_full() { 60 } else { 300 };
         assert!((8..most).contains(&calls), "{calls} visits");
@@ -121,8 +131,9 @@ fn stubs_call_another_domain_through_the_gate() {
     let _alone = alone();
     // Emulated, handlers take so long that callers soon ring.
     let rounds = if is_emulated() { 2 } else { 10 };
-    for (isolation, threads) in isolations().into_iter().flat_map(|i| [(i, "1"), (i, "2")]) {
-        let (calls, forwards) = measure(isolation, &["--threads", threads], rounds, "32");
+    for ((isolation, stubs), threads) in ways().flat_map(|way| [(way, "1"), (way, "2")]) {
+        let options = with(stubs, &["--threads", threads]);
+        let (calls, forwards) = measure(isolation, &options, rounds, "32");
         // Fewer visits and more forwards when others keep a thread from running in the middle of a call.
         let (least, most) = match (is_emulated(), is_full()) {
             (true, _) => (10, 600),
@@ -174,12 +185,12 @@ fn ends_and_list_agree_on_the_security_between_domains() {
 }
 
 /// Runs cases between two domains of one launcher: so many hold, with more visits of the service than these.
-fn cases_between_domains(server: &str, mode: &str, cases: usize, least: u64) {
+fn cases_between_domains(server: &[&str], mode: &str, cases: usize, least: u64) {
     let threads: &[&str] = if is_emulated() { &["1"] } else { &["1", "2"] };
     let pairs = |i| threads.iter().map(move |threads| (i, *threads));
     for (isolation, threads) in isolations().into_iter().flat_map(pairs) {
         let host = Host::open();
-        let options = ["--threads", threads, server];
+        let options = [&["--threads", threads], server].concat();
         // One case has a status of a mebibyte, which takes some 10 ms in a program that is not optimized.
         let limit = if is_emulated() { EMULATED_LIMIT } else { (EMULATED_LIMIT.0, "200") };
         let mut launcher = launcher_in(&host, isolation, &options, mode, &[limit]);
@@ -209,14 +220,14 @@ fn every_case_between_domains() {
     let _alone = alone();
     // 48 of gRPC's, 16 of deadlines, 19 of heads. Visits are short calls of methods whose handlers do not
     // wait, some 200.
-    cases_between_domains("--probed", "interop", 83, 50);
+    cases_between_domains(&["--probed"], "interop", 83, 50);
 }
 
 #[test]
 fn every_case_by_native_stubs_between_domains() {
     let _alone = alone();
-    cases_between_domains("--native", "bare", 63, 50);
-    cases_between_domains("--probed", "layered", 20, 10);
+    cases_between_domains(&["--native", "--probed"], "bare", 63, 50);
+    cases_between_domains(&["--probed"], "layered", 20, 10);
 }
 
 /// The caller's thread was in the service until that had its limit, or its system call came back.
@@ -224,8 +235,8 @@ fn every_case_by_native_stubs_between_domains() {
 fn deadline_in_a_domain_is_reported_in_time_and_ends_no_service() {
     let _alone = alone();
     let host = Host::open();
-    for isolation in isolations() {
-        let mut launcher = launcher(&host, isolation, &["--threads", "1"], "late");
+    for (isolation, stubs) in ways() {
+        let mut launcher = launcher(&host, isolation, &with(stubs, &["--threads", "1"]), "late");
         assert!(launcher.line().starts_with("server "));
         let (mut burning, mut sleeping) = (Vec::new(), Vec::new());
         let mut last = launcher.line();
@@ -238,7 +249,10 @@ fn deadline_in_a_domain_is_reported_in_time_and_ends_no_service() {
         let mut said = String::new();
         launcher.stderr().read_to_string(&mut said).unwrap();
         assert!(last.trim().ends_with("client Some(0)"), "{last}{said}");
-        println!("{isolation}: microseconds after the deadline: {burning:?}, {sleeping:?}");
+        assert_eq!(said.contains("native"), stubs == Stubs::Native, "{said}");
+        println!(
+            "{isolation}, {stubs:?}: microseconds after the deadline: {burning:?}, {sleeping:?}"
+        );
         // Who waits for the handler is late each time: by 40 ms, or by 60. Beside other tests others have
         // the processors for some milliseconds now and then.
         for (series, all) in [(burning, 20), (sleeping, 10)] {
@@ -254,16 +268,17 @@ fn a_domain_that_is_killed_fails_its_callers_and_nobody_else() {
     let _alone = alone();
     let host = Host::open();
     let mut visits = 0;
-    let trials: u64 = if is_emulated() { 3 } else { 10 };
-    for trial in 0..trials {
-        let options = ["--threads", "1"];
-        let isolation = isolations()[trial as usize % isolations().len()];
+    let trials: u64 = if is_emulated() { 4 } else { 20 };
+    for (trial, (isolation, stubs)) in
+        (0..trials).zip(ways().collect::<Vec<_>>().into_iter().cycle())
+    {
+        let options = with(stubs, &["--threads", "1"]);
         let mut launcher = launcher(&host, isolation, &options, "flood");
         let pid = launcher.line();
         let pid: i32 = pid.trim().strip_prefix("server ").unwrap().parse().unwrap();
         launcher.ready();
         let slower = if is_emulated() { 100 } else { 1 };
-        std::thread::sleep(slower * Duration::from_millis(20 + 7 * trial));
+        std::thread::sleep(slower * Duration::from_millis(20 + 7 * (trial / 2)));
         let pid = rustix::process::Pid::from_raw(pid).unwrap();
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
         let start = Instant::now();
@@ -280,6 +295,7 @@ fn a_domain_that_is_killed_fails_its_callers_and_nobody_else() {
         let mut said = String::new();
         launcher.stderr().read_to_string(&mut said).unwrap();
         assert!(said.contains("The service is currently unavailable"), "{said}");
+        assert_eq!(said.contains("native\n"), stubs == Stubs::Native, "{said}");
     }
     println!("{visits} visits before the kills");
     assert!(visits > 0);
