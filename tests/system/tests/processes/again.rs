@@ -4,8 +4,9 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use partywall_interop::proto::SimpleResponse;
-use partywall_system_tests::{UNARY, is_answer, request};
+use partywall::operator::LinkInfo;
+use partywall_interop::Counts;
+use partywall_system_tests::{Blocking, Stubs, is_answer, request, went, with};
 use tonic::Code;
 
 use crate::{CLIENT, SERVER};
@@ -22,13 +23,14 @@ struct Town {
     coordinator: Option<Process>,
     server: Option<Process>,
     client: Option<Process>,
+    stubs: Stubs,
 }
 
 impl Town {
-    fn new() -> Self {
+    fn new(stubs: Stubs) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("c.sock");
-        let mut town = Self { dir, socket, coordinator: None, server: None, client: None };
+        let mut town = Self { dir, socket, coordinator: None, server: None, client: None, stubs };
         town.start();
         town
     }
@@ -53,12 +55,12 @@ impl Town {
             self.coordinator = Some(coordinator);
         }
         if self.server.is_none() {
-            self.server = Some(start(SERVER, &[]));
+            self.server = Some(start(SERVER, &with(self.stubs, &[])));
         }
         if self.client.is_none() {
             let noted = self.in_flight();
             let noted = ["--mode", "flood", "--in-flight", noted.to_str().unwrap()];
-            let mut client = start(CLIENT, &noted);
+            let mut client = start(CLIENT, &with(self.stubs, &noted));
             client.ready();
             self.client = Some(client);
         }
@@ -72,12 +74,11 @@ impl Town {
         loop {
             let called = partywall::blocking::Channel::connect(&endpoint)
                 .map_err(|error| (error.code(), error.to_string()))
-                .and_then(|mut channel| {
+                .and_then(|channel| {
                     let asked = request(start.elapsed().subsec_nanos().into(), 500);
-                    let call = tonic::Request::new(asked.clone());
-                    let reply = channel.unary::<_, SimpleResponse>(UNARY, call);
+                    let reply = Blocking::new(self.stubs, channel).call(asked.clone());
                     let reply = reply.map_err(|status| (status.code(), status.to_string()))?;
-                    assert!(is_answer(&asked, reply.get_ref()), "a wrong answer");
+                    assert!(is_answer(&asked, &reply), "a wrong answer");
                     Ok(())
                 });
             match called {
@@ -91,18 +92,30 @@ impl Town {
         }
     }
 
+    fn links(&self) -> Vec<LinkInfo> {
+        partywall::operator::links(Some(&self.socket)).unwrap()
+    }
+
     /// Links that the coordinator lists as open.
     fn open_links(&self) -> usize {
-        let links = partywall::operator::links(Some(&self.socket)).unwrap();
-        links.iter().filter(|link| link.open).count()
+        self.links().iter().filter(|link| link.open).count()
     }
 }
 
 #[test]
 fn a_killed_coordinator_is_found_again_and_links_go_on() {
+    coordinators_are_killed(Stubs::Tonics);
+}
+
+#[test]
+fn native_links_go_on_when_the_coordinator_is_killed() {
+    coordinators_are_killed(Stubs::Native);
+}
+
+fn coordinators_are_killed(stubs: Stubs) {
     let _alone = alone();
     let mut random = Random::of_this_run();
-    let mut town = Town::new();
+    let mut town = Town::new(stubs);
     let (trials, mut struck, mut slowest) = (trials(100), 0, Duration::ZERO);
     let client = town.client.as_ref().unwrap().pid();
     for _ in 0..trials {
@@ -132,6 +145,7 @@ fn a_killed_coordinator_is_found_again_and_links_go_on() {
     println!(
         "{trials} kills of the coordinator, {struck} with a call in flight, slowest {slowest:?}"
     );
+    went(Counts::of(&town.links()), stubs);
     // The one that calls without end has had nothing but right answers: it is there still.
     assert!(town.client.as_mut().unwrap().is_running(), "process {client} has ended");
     assert!(slowest < AGAIN, "served again after {slowest:?}");
@@ -140,9 +154,18 @@ fn a_killed_coordinator_is_found_again_and_links_go_on() {
 
 #[test]
 fn whoever_is_killed_all_is_served_again_within_a_second() {
+    anybody_is_killed(Stubs::Tonics);
+}
+
+#[test]
+fn whoever_is_killed_native_calls_go_on_within_a_second() {
+    anybody_is_killed(Stubs::Native);
+}
+
+fn anybody_is_killed(stubs: Stubs) {
     let _alone = alone();
     let mut random = Random::of_this_run();
-    let mut town = Town::new();
+    let mut town = Town::new(stubs);
     town.call();
     let (trials, mut struck, mut slowest) = (trials(1000), 0, Duration::ZERO);
     let own = Held::by(std::process::id());

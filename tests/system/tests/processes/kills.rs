@@ -1,14 +1,15 @@
 //! kill -9 at random times, under load: every survivor gets UNAVAILABLE within 100 ms or a right
-//! answer, and nothing is left behind: no descriptor, no mapping, no file. Times are those of the
-//! survivor, without what it waited for a CPU.
+//! answer, and nothing is left behind: no descriptor, no mapping, no file; by the stubs of either generator.
+//! Times are those of the survivor, without what it waited for a CPU.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use partywall_interop::proto::SimpleResponse;
-use partywall_interop::proto::test_service_client::TestServiceClient;
-use partywall_system_tests::{UNARY, connect, is_answer, request};
+use partywall_interop::Counts;
+use partywall_system_tests::{
+    Blocking, Caller, Stubs, connect, counted, is_answer, request, went, with,
+};
 use rustix::process::Signal;
 use tonic::Code;
 
@@ -20,7 +21,7 @@ const SOON: Duration = Duration::from_millis(100);
 
 /// Calls without end until one fails; how it failed and when.
 async fn call_until_failure(
-    mut client: TestServiceClient<partywall::Channel>,
+    mut caller: Caller,
     seed: u64,
     in_flight: Arc<AtomicUsize>,
     done: Arc<AtomicU64>,
@@ -28,7 +29,7 @@ async fn call_until_failure(
     for n in 0.. {
         let asked = request(seed + n, 64 + (n as usize * 37) % 3000);
         in_flight.fetch_add(1, Ordering::SeqCst);
-        let answer = client.unary_call(asked.clone()).await;
+        let answer = caller.call(asked.clone()).await;
         in_flight.fetch_sub(1, Ordering::SeqCst);
         match answer {
             Ok(reply) => assert!(is_answer(&asked, reply.get_ref()), "a wrong answer"),
@@ -41,6 +42,20 @@ async fn call_until_failure(
 
 #[test]
 fn a_killed_server_is_unavailable_at_once_and_leaves_nothing() {
+    servers_are_killed(Stubs::Tonics);
+}
+
+#[test]
+fn a_killed_native_server_is_unavailable_and_leaves_nothing() {
+    servers_are_killed(Stubs::Native);
+}
+
+/// Which way the calls of this coordinator's links have gone so far.
+fn counts(host: &Host) -> Counts {
+    Counts::of(&partywall::operator::links(Some(&host.socket)).unwrap())
+}
+
+fn servers_are_killed(stubs: Stubs) {
     let _alone = alone();
     let mut random = Random::of_this_run();
     let runtime =
@@ -53,7 +68,7 @@ fn a_killed_server_is_unavailable_at_once_and_leaves_nothing() {
     let mut held = None;
     for trial in 0..=trials {
         let threads = if trial % 2 == 0 { "1" } else { "2" };
-        let server = host.start(SERVER, &["--threads", threads]);
+        let server = host.start(SERVER, &with(stubs, &["--threads", threads]));
         let pause = Duration::from_micros(random.draw() % 20_000);
         runtime.block_on(async {
             // A channel that does not wait for the next server.
@@ -63,13 +78,14 @@ fn a_killed_server_is_unavailable_at_once_and_leaves_nothing() {
             let (in_flight, done) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicU64::new(0)));
             let mut calls = tokio::task::JoinSet::new();
             for lane in 0..16 {
-                let client = TestServiceClient::new(channel.clone());
+                let caller = Caller::new(stubs, channel.clone());
                 let (in_flight, done) = (Arc::clone(&in_flight), Arc::clone(&done));
-                calls.spawn(call_until_failure(client, lane * 1000, in_flight, done));
+                calls.spawn(call_until_failure(caller, lane * 1000, in_flight, done));
             }
-            while done.load(Ordering::SeqCst) < 50 {
+            while done.load(Ordering::SeqCst) < 200 {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
+            went(tokio::task::block_in_place(|| counts(&host)), stubs);
             tokio::time::sleep(pause).await;
             struck += usize::from(in_flight.load(Ordering::SeqCst) > 0);
             let killed = tokio::task::spawn_blocking(move || server.kill()).await.unwrap();
@@ -122,31 +138,43 @@ fn strike(server: Process, tid: rustix::thread::Pid, asleep: bool, pause: Durati
 
 #[test]
 fn a_killed_server_wakes_a_blocked_caller() {
+    blocked_callers_are_woken(Stubs::Tonics);
+}
+
+#[test]
+fn a_killed_native_server_wakes_a_blocked_caller() {
+    blocked_callers_are_woken(Stubs::Native);
+}
+
+fn blocked_callers_are_woken(stubs: Stubs) {
     let _alone = alone();
     let mut random = Random::of_this_run();
     let host = Host::open();
     let (mut slowest, trials) = (Duration::ZERO, trials(100));
     for trial in 0..2 * trials {
-        let server = host.start(SERVER, &[]);
+        let server = host.start(SERVER, &with(stubs, &[]));
         let endpoint =
             partywall::Endpoint::from_static("partywall:///test").coordinator(&host.socket);
         let start = Instant::now();
-        let mut channel = loop {
+        let channel = loop {
             match partywall::blocking::Channel::connect(&endpoint) {
                 Ok(channel) => break channel,
                 Err(e) => assert!(start.elapsed() < Duration::from_secs(10), "{e}"),
             }
             std::thread::sleep(Duration::from_millis(2));
         };
+        let mut caller = Blocking::new(stubs, channel);
+        for n in 0..20 {
+            caller.call(request(n, 500)).unwrap();
+        }
+        went(counts(&host), stubs);
         let pause = Duration::from_micros(random.draw() % 20_000);
         let (tid, asleep) = (rustix::thread::gettid(), trial % 2 == 0);
         let killer = std::thread::spawn(move || strike(server, tid, asleep, pause));
         let failed = loop {
             let asked = request(1, 500);
-            let call =
-                channel.unary::<_, SimpleResponse>(UNARY, tonic::Request::new(asked.clone()));
-            match call {
-                Ok(reply) => assert!(is_answer(&asked, reply.get_ref())),
+            match caller.call(asked.clone()) {
+                Ok(reply) => assert!(is_answer(&asked, &reply)),
                 Err(status) => {
                     assert_eq!(status.code(), Code::Unavailable, "{status}");
                     break Moment::here();
@@ -161,12 +189,21 @@ fn a_killed_server_wakes_a_blocked_caller() {
 
 #[test]
 fn a_killed_client_disturbs_nobody_and_leaves_nothing() {
+    clients_are_killed(Stubs::Tonics);
+}
+
+#[test]
+fn a_killed_native_client_disturbs_nobody_and_leaves_nothing() {
+    clients_are_killed(Stubs::Native);
+}
+
+fn clients_are_killed(stubs: Stubs) {
     let _alone = alone();
     let mut random = Random::of_this_run();
     let host = Host::open();
     let before_files = host.left_in_files();
-    let server = host.start(SERVER, &[]);
-    let mut witness = host.start(CLIENT, &["--mode", "measure"]);
+    let mut server = host.start(SERVER, &with(stubs, &["--until-input-ends"]));
+    let mut witness = host.start(CLIENT, &with(stubs, &["--mode", "measure"]));
     witness.ready();
     witness.say("32");
     // Calls have been answered, so the witness's link is whole.
@@ -177,7 +214,8 @@ fn a_killed_client_disturbs_nobody_and_leaves_nothing() {
     let (trials, mut struck, mut slowest) = (trials(200), 0, Duration::ZERO);
     for trial in 0..trials {
         let mode = if trial % 4 == 3 { "blocking" } else { "flood" };
-        let mut victim = host.start(CLIENT, &["--mode", mode, "--in-flight", path]);
+        let victim = with(stubs, &["--mode", mode, "--in-flight", path]);
+        let mut victim = host.start(CLIENT, &victim);
         victim.ready();
         std::thread::sleep(Duration::from_micros(random.draw() % 20_000));
         witness.say("32");
@@ -193,4 +231,53 @@ fn a_killed_client_disturbs_nobody_and_leaves_nothing() {
     assert!(struck * 10 >= trials * 8, "only {struck} of {trials} struck a call");
     assert!(slowest < SOON, "something was left for {slowest:?}");
     assert_eq!(host.left_in_files(), before_files);
+    server.end_input();
+    went(counted(&server.line()), stubs);
+}
+
+/// Sixteen calls whose handlers stay; who calls, and when all of them do.
+fn stays(host: &Host, server: &mut Process, stubs: Stubs) -> Process {
+    let client = host.start(CLIENT, &with(stubs, &["--mode", "stay"]));
+    let way = if stubs == Stubs::Native { "native" } else { "ordinary" };
+    for _ in 0..16 {
+        assert_eq!(server.line(), format!("stays {way}"));
+    }
+    client
+}
+
+/// Of handlers that wait for ever: their callers hear of the end of their service, and they end with their
+/// callers.
+#[test]
+fn handlers_that_stay_end_with_either_side() {
+    let _alone = alone();
+    for stubs in [Stubs::Tonics, Stubs::Native] {
+        let host = Host::open();
+        let mut server = host.start(SERVER, &with(stubs, &["--until-input-ends"]));
+        host.until_served();
+        host.start(CLIENT, &with(stubs, &["--mode", "few"])).succeed();
+        let held = Held::by(server.pid());
+        let free = held.wait_for(server.pid());
+        for _ in 0..trials(40) {
+            stays(&host, &mut server, stubs).kill();
+            let free = free.max(held.wait_for(server.pid()));
+            assert!(free < SOON, "something was left for {free:?}");
+        }
+        // It would wait for those that are at work for 30 s.
+        let start = Instant::now();
+        server.end_input();
+        went(counted(&server.line()), stubs);
+        server.succeed();
+        assert!(start.elapsed() < Duration::from_secs(10), "{:?} to drain", start.elapsed());
+        for _ in 0..trials(40) {
+            let mut server = host.start(SERVER, &with(stubs, &[]));
+            let mut client = stays(&host, &mut server, stubs);
+            let before = Moment::of(client.pid());
+            server.kill();
+            let ends: Vec<Result<(), Code>> = vec![Err(Code::Unavailable); 16];
+            assert_eq!(client.line(), format!("{ends:?}"));
+            let took = Moment::of(client.pid()).since(&before);
+            assert!(took < SOON, "{stubs:?}: its callers heard of it after {took:?}");
+            client.succeed();
+        }
+    }
 }

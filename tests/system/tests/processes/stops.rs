@@ -2,12 +2,11 @@
 //! survivor, without what it waited for a CPU.
 
 use std::io::BufRead;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use partywall_interop::proto::SimpleResponse;
-use partywall_interop::proto::test_service_client::TestServiceClient;
 use partywall_shm::failpoint::LABELS;
-use partywall_system_tests::{UNARY, is_answer, request};
+use partywall_system_tests::{Blocking, Caller, Stubs, counted, is_answer, request, went, with};
 use tonic::Code;
 
 use partywall_testkit::{Held, Host, Moment, Process, alone};
@@ -16,8 +15,26 @@ use crate::{CLIENT, SERVER};
 
 const SOON: Duration = Duration::from_millis(100);
 
-/// Waits until the process says that it stopped; false when it does not come by in time.
-fn stopped(process: &mut Process, label: &str, within: Duration) -> bool {
+/// Where processes stop: at each step, the first time and another one. The set-up of a link knows no stubs,
+/// and its first call is none for native ones.
+fn stops(stubs: Stubs, another: &'static str) -> Vec<(&'static str, Vec<&'static str>)> {
+    let ordinary = stubs == Stubs::Tonics;
+    let times = if ordinary { vec!["1", another] } else { vec![another] };
+    let labels = LABELS.iter().filter(|label| ordinary || !label.starts_with("setup."));
+    labels.map(|label| (*label, times.clone())).collect()
+}
+
+/// What a process has said.
+#[derive(Clone, Copy, Default)]
+struct Said {
+    /// It stops at the label.
+    stopped: bool,
+    /// It has answered a call of native stubs before.
+    native: bool,
+}
+
+/// Waits until the process says that it stopped, or the time is over.
+fn stopped(process: &mut Process, label: &str, within: Duration) -> Said {
     let mut stderr = process.stderr();
     let (tx, rx) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
@@ -27,85 +44,90 @@ fn stopped(process: &mut Process, label: &str, within: Duration) -> bool {
         }
     });
     let wanted = format!("stopped at {label}\n");
-    let start = Instant::now();
+    let (start, mut said) = (Instant::now(), Said::default());
     while let Some(left) = within.checked_sub(start.elapsed()) {
         match rx.recv_timeout(left) {
-            Ok(line) if line == wanted => return true,
-            Ok(_) => {}
-            Err(_) => return false,
+            Ok(line) if line == wanted => return Said { stopped: true, ..said },
+            Ok(line) => said.native |= line == "native\n",
+            Err(_) => break,
         }
     }
-    false
+    said
 }
 
 /// The victim is the server; the survivor calls by a blocking channel, whose sleep is a futex, or
 /// by an async one, whose sleep is the doorbell.
 #[test]
 fn callers_get_an_answer_from_a_server_killed_at_each_step() {
+    servers_are_killed(Stubs::Tonics);
+}
+
+#[test]
+fn native_callers_get_an_answer_from_a_server_killed() {
+    servers_are_killed(Stubs::Native);
+}
+
+fn servers_are_killed(stubs: Stubs) {
     let _alone = alone();
     let mut never = Vec::new();
-    for label in LABELS {
+    for (label, times) in stops(stubs, "7") {
         let mut reached = false;
-        for after in ["1", "7"] {
+        for after in times {
             for blocking in [true, false] {
-                reached |= server_is_killed_at(label, after, blocking);
+                let said = server_is_killed_at(label, after, blocking, stubs);
+                reached |= said.stopped;
+                let is_native = stubs == Stubs::Native && said.stopped;
+                assert!(said.native || !is_native, "{label}: no native call before");
             }
         }
         if !reached {
-            never.push(*label);
+            never.push(label);
         }
     }
     // A caller fills a link's memory.
-    assert_eq!(never, ["setup.filled"], "steps that no server came by");
+    let expected: &[_] = if stubs == Stubs::Native { &[] } else { &["setup.filled"] };
+    assert_eq!(never, expected, "steps that no server came by");
 }
 
-/// Whether the server came by; the caller hears of its end soon.
-fn server_is_killed_at(label: &str, after: &str, blocking: bool) -> bool {
-    let (reached, took) = server_stops_at(label, after, blocking);
-    assert!(took < SOON, "{label}: the caller heard of it after {took:?}");
-    reached
-}
-
-/// Whether it came by, and when the caller heard of its end.
-fn server_stops_at(label: &str, after: &str, blocking: bool) -> (bool, Duration) {
+/// What the server said until it was killed; the caller hears of its end soon.
+fn server_is_killed_at(label: &str, after: &str, blocking: bool, stubs: Stubs) -> Said {
     let host = Host::open();
     let environment = [("PARTYWALL_FAILPOINT", label), ("PARTYWALL_FAILPOINT_AFTER", after)];
-    let program = SERVER;
-    let mut server = Process::start(program, &host.socket, &[], &environment, None);
+    let arguments = with(stubs, &[]);
+    let mut server = Process::start(SERVER, &host.socket, &arguments, &environment, None);
     host.until_served();
     let socket = host.socket.clone();
-    let survivor =
-        std::thread::spawn(
-            move || if blocking { call_blocking(socket) } else { call_async(socket) },
-        );
-    let reached = stopped(&mut server, label, Duration::from_millis(400));
+    let call = if blocking { call_blocking } else { call_async };
+    let survivor = std::thread::spawn(move || call(socket, stubs));
+    let said = stopped(&mut server, label, Duration::from_millis(400));
     std::thread::sleep(Duration::from_millis(5));
     let killed = server.kill();
     let (code, at) = survivor.join().unwrap();
     assert_eq!(code, Code::Unavailable, "{label}");
-    (reached, at.since(&killed))
+    let took = at.since(&killed);
+    assert!(took < SOON, "{label}: the caller heard of it after {took:?}");
+    said
 }
 
 /// Calls until that fails; the server may die while the link is made, too.
-fn call_blocking(socket: std::path::PathBuf) -> (Code, Moment) {
+fn call_blocking(socket: PathBuf, stubs: Stubs) -> (Code, Moment) {
     let channel = partywall::blocking::Channel::connect(
         partywall::Endpoint::from_static("partywall:///test").coordinator(socket),
     );
-    let mut channel = match channel {
-        Ok(channel) => channel,
+    let mut caller = match channel {
+        Ok(channel) => Blocking::new(stubs, channel),
         Err(error) => return (error.code(), Moment::here()),
     };
     loop {
         let asked = request(1, 700);
-        let call = channel.unary::<_, SimpleResponse>(UNARY, tonic::Request::new(asked.clone()));
-        match call {
-            Ok(reply) => assert!(is_answer(&asked, reply.get_ref())),
+        match caller.call(asked.clone()) {
+            Ok(reply) => assert!(is_answer(&asked, &reply)),
             Err(status) => return (status.code(), Moment::here()),
         }
     }
 }
 
-fn call_async(socket: std::path::PathBuf) -> (Code, Moment) {
+fn call_async(socket: PathBuf, stubs: Stubs) -> (Code, Moment) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let endpoint = partywall::Endpoint::from_static("partywall:///test");
@@ -113,10 +135,10 @@ fn call_async(socket: std::path::PathBuf) -> (Code, Moment) {
             Ok(channel) => channel,
             Err(error) => return (error.code(), Moment::here()),
         };
-        let mut client = TestServiceClient::new(channel);
+        let mut caller = Caller::new(stubs, channel);
         loop {
             let asked = request(1, 700);
-            match client.unary_call(asked.clone()).await {
+            match caller.call(asked.clone()).await {
                 Ok(reply) => assert!(is_answer(&asked, reply.get_ref())),
                 Err(status) => return (status.code(), Moment::here()),
             }
@@ -127,27 +149,35 @@ fn call_async(socket: std::path::PathBuf) -> (Code, Moment) {
 /// The victim is a client; the server goes on for a witness, and holds nothing of the dead.
 #[test]
 fn a_client_killed_at_each_step_leaves_the_server_as_it_was() {
+    clients_are_killed(Stubs::Tonics);
+}
+
+#[test]
+fn a_native_client_killed_leaves_the_server_as_it_was() {
+    clients_are_killed(Stubs::Native);
+}
+
+fn clients_are_killed(stubs: Stubs) {
     let _alone = alone();
     let host = Host::open();
-    let server = host.start(SERVER, &[]);
-    let mut witness = host.start(CLIENT, &["--mode", "measure"]);
+    let mut server = host.start(SERVER, &with(stubs, &["--until-input-ends"]));
+    let mut witness = host.start(CLIENT, &with(stubs, &["--mode", "measure"]));
     witness.ready();
     witness.say("32");
     // Calls have been answered, so the witness's link is whole.
     witness.line();
     let held = Held::by(server.pid());
     let mut never = Vec::new();
-    for label in LABELS {
+    for (label, times) in stops(stubs, "9") {
         let mut reached = false;
         for mode in ["flood", "blocking"] {
-            for after in ["1", "9"] {
+            for after in &times {
                 let environment =
-                    [("PARTYWALL_FAILPOINT", *label), ("PARTYWALL_FAILPOINT_AFTER", after)];
-                let program = CLIENT;
-                let arguments = ["--mode", mode];
+                    [("PARTYWALL_FAILPOINT", label), ("PARTYWALL_FAILPOINT_AFTER", after)];
+                let arguments = with(stubs, &["--mode", mode]);
                 let mut victim =
-                    Process::start(program, &host.socket, &arguments, &environment, None);
-                reached |= stopped(&mut victim, label, Duration::from_millis(400));
+                    Process::start(CLIENT, &host.socket, &arguments, &environment, None);
+                reached |= stopped(&mut victim, label, Duration::from_millis(400)).stopped;
                 victim.kill();
                 witness.say("32");
                 witness.line();
@@ -156,9 +186,13 @@ fn a_client_killed_at_each_step_leaves_the_server_as_it_was() {
             }
         }
         if !reached {
-            never.push(*label);
+            never.push(label);
         }
     }
     // A server says that a link is open; services sleep in epoll, so no client wakes one by futex.
-    assert_eq!(never, ["setup.sent", "notify.belled"], "steps that no client came by");
+    let expected = ["setup.sent", "notify.belled"];
+    let expected = if stubs == Stubs::Native { &expected[1..] } else { &expected };
+    assert_eq!(never, expected, "steps that no client came by");
+    server.end_input();
+    went(counted(&server.line()), stubs);
 }
