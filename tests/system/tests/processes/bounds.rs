@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use partywall_system_tests::{Stubs, counted, with};
 use partywall_testkit::{Host, Process, alone};
 
 use crate::{CLIENT, SERVER};
@@ -26,18 +27,26 @@ fn grown(process: &Process) -> u64 {
     last
 }
 
-/// Has a caller hoard by `mode` over so many links; what the server has grown by, in MiB, and what
-/// another caller's fifty calls have come to meanwhile.
-fn hoarded(server: &[&str], mode: &str, links: &str) -> u64 {
+/// Has a caller hoard by `mode` over so many links; what the server has grown by, in MiB. Before and
+/// meanwhile another caller's fifty calls are answered, and go the way of their stubs.
+fn hoarded(stubs: Stubs, server: &[&str], mode: &str, links: &str) -> u64 {
     let host = Host::open();
-    let server = host.start(SERVER, server);
-    host.start(CLIENT, &["--mode", "few"]).succeed();
+    let arguments = [&["--until-input-ends"], server].concat();
+    let mut server = host.start(SERVER, &with(stubs, &arguments));
+    let few = || host.start(CLIENT, &with(stubs, &["--mode", "few"])).succeed();
+    few();
     let before = peak(&server);
-    let mut hoarder = host.start(CLIENT, &["--mode", mode, "--links", links]);
+    let mut hoarder = host.start(CLIENT, &with(stubs, &["--mode", mode, "--links", links]));
     hoarder.ready();
     let after = grown(&server);
-    host.start(CLIENT, &["--mode", "few"]).succeed();
-    println!("{mode} over {links}: {} MiB", after - before);
+    few();
+    println!("{stubs:?}, {mode} over {links}: {} MiB", after - before);
+    drop(hoarder);
+    server.end_input();
+    let native = counted(&server.line()).native;
+    // The first call of a service is none for native stubs.
+    let least = if stubs == Stubs::Native { 99 } else { 0 };
+    assert!(native >= least, "{native} native calls");
     after - before
 }
 
@@ -45,18 +54,32 @@ fn hoarded(server: &[&str], mode: &str, links: &str) -> u64 {
 fn endless_messages_stay_in_bounds() {
     let _alone = alone();
     // 256 MiB, a window of 4 MiB, and what 1,024 calls take besides.
-    let grown = hoarded(&[], "hoard", "1");
+    let grown = hoarded(Stubs::Tonics, &[], "hoard", "1");
     assert!((200..320).contains(&grown), "{grown} MiB by one link");
     // 16 MiB, windows of 4 MiB together and 64 KiB a link, and what 4,096 calls take besides, which is 35 to
     // 41 MiB, as the allocator has it. Without the bound it is what one link could have, and more.
-    let grown = hoarded(&["--request-bytes", "16777216"], "hoard", "4");
-    assert!((15..90).contains(&grown), "{grown} MiB by four links");
+    for stubs in [Stubs::Tonics, Stubs::Native] {
+        let grown = hoarded(stubs, &["--request-bytes", "16777216"], "hoard", "4");
+        assert!((15..90).contains(&grown), "{grown} MiB by four links");
+    }
 }
 
 #[test]
 fn messages_of_endless_requests_stay_in_bounds() {
     let _alone = alone();
     // Each of the messages twice: the decoder's memory, and what it has made of it.
-    let grown = hoarded(&["--request-bytes", "16777216"], "keep", "4");
-    assert!((30..90).contains(&grown), "{grown} MiB by four links");
+    for stubs in [Stubs::Tonics, Stubs::Native] {
+        let grown = hoarded(stubs, &["--request-bytes", "16777216"], "keep", "4");
+        assert!((30..90).contains(&grown), "{grown} MiB by four links");
+    }
+}
+
+/// 1,024 requests of 30,000 bytes, each in one record: what their handlers have is theirs, and is there once.
+#[test]
+fn requests_of_handlers_that_stay_are_held_once() {
+    let _alone = alone();
+    for stubs in [Stubs::Tonics, Stubs::Native] {
+        let grown = hoarded(stubs, &["--request-bytes", "4194304"], "crowd", "1");
+        assert!((28..55).contains(&grown), "{grown} MiB by one link");
+    }
 }

@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
-use partywall::Channel;
-use partywall_interop::proto::test_service_client::TestServiceClient;
-use partywall_interop::service::{Handle, test_service_with};
-use partywall_system_tests::{connect, is_answer, request};
-use tonic::service::interceptor::InterceptedService;
+use partywall_interop::proto::SimpleRequest;
+use partywall_interop::service::{Handle, native, test_service_with};
+use partywall_system_tests::{Caller, Stubs, connect, is_answer, request, went};
 use tonic::{Request, Status};
 
 use partywall_testkit::{Host, Moment, alone};
@@ -20,20 +18,29 @@ const SOON: Duration = Duration::from_millis(2);
 const ROUNDS: usize = 20;
 
 /// Burns the CPU where the request asks for it.
-fn burn(request: Request<()>) -> Result<Request<()>, Status> {
+fn burn(request: &Request<SimpleRequest>) -> std::future::Ready<Result<(), Status>> {
     if request.metadata().contains_key("x-burn") {
         let begun = std::time::Instant::now();
         while begun.elapsed() < BURNT {
             std::hint::spin_loop();
         }
     }
-    Ok(request)
+    std::future::ready(Ok(()))
 }
 
 /// The median of 20 calls is answered within 2 ms, and 18 of them before the one that burns, also when
 /// the method was always short before. A call that waits for the handler takes up to 100 ms.
 #[test]
 fn a_burning_handler_does_not_stop_the_others() {
+    others_go_on(Stubs::Tonics);
+}
+
+#[test]
+fn a_burning_native_handler_does_not_stop_the_others() {
+    others_go_on(Stubs::Native);
+}
+
+fn others_go_on(stubs: Stubs) {
     let _alone = alone();
     let host = Host::open();
     // The service has a runtime of its own, so that the caller's tasks do not compete with it.
@@ -42,12 +49,17 @@ fn a_burning_handler_does_not_stop_the_others() {
         builder.worker_threads(2).enable_all().build().unwrap()
     };
     let (service, caller) = (runtime(), runtime());
-    let router = partywall::Server::builder()
-        .coordinator(&host.socket)
-        .add_service(InterceptedService::new(test_service_with(Handle::default()), burn));
+    let calls = Handle::default();
+    let handle = calls.clone().before(|request| Box::pin(burn(request)));
+    let mut server = partywall::Server::builder().coordinator(&host.socket);
+    let router = match stubs {
+        Stubs::Tonics => server.add_service(test_service_with(handle)),
+        Stubs::Native => server.add_service(native(handle)),
+    };
     service.spawn(router.serve("test"));
     let (mut waits, in_time) =
-        caller.block_on(async { measure(&connect(&host.socket).await).await });
+        caller.block_on(async { measure(Caller::new(stubs, connect(&host.socket).await)).await });
+    went(calls.counts(), stubs);
     waits.sort();
     println!("{waits:?}, {in_time} of {ROUNDS} before the one that burns");
     assert!(waits[ROUNDS / 2] < SOON, "median of {waits:?}");
@@ -57,20 +69,19 @@ fn a_burning_handler_does_not_stop_the_others() {
 
 /// How long each call takes that is made while another one burns, less what this process waited for a
 /// CPU; and how many of them were answered before that one was.
-async fn measure(channel: &Channel) -> (Vec<Duration>, usize) {
-    let mut client = TestServiceClient::new(channel.clone());
+async fn measure(mut client: Caller) -> (Vec<Duration>, usize) {
     let (mut waits, mut in_time) = (Vec::new(), 0);
     for round in 0..ROUNDS as u64 {
         for _ in 0..20 {
-            client.unary_call(request(round, 32)).await.unwrap();
+            client.call(request(round, 32)).await.unwrap();
         }
         let mut burning = Request::new(request(round, 32));
         burning.metadata_mut().insert("x-burn", "1".parse().unwrap());
         let mut other = client.clone();
-        let burn = tokio::spawn(async move { other.unary_call(burning).await });
+        let burn = tokio::spawn(async move { other.call(burning).await });
         tokio::time::sleep(Duration::from_millis(3 + round % 5)).await;
         let (start, asked) = (Moment::here(), request(round, 64));
-        let reply = client.unary_call(asked.clone()).await.unwrap();
+        let reply = client.call(asked.clone()).await.unwrap();
         waits.push(Moment::here().since(&start));
         in_time += usize::from(!burn.is_finished());
         assert!(is_answer(&asked, reply.get_ref()));

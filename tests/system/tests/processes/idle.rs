@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use partywall_system_tests::{Stubs, with};
 use partywall_testkit::{Host, Process, alone};
 
 use crate::{CLIENT, SERVER};
@@ -10,9 +11,10 @@ use crate::{CLIENT, SERVER};
 fn a_hundred_idle_links_make_no_context_switch() {
     let _alone = alone();
     let host = Host::open();
-    let server = host.start(SERVER, &[]);
+    let server = host.start(SERVER, &["--native"]);
+    let idle = |stubs| host.start(CLIENT, &with(stubs, &["--mode", "idle", "--links", "25"]));
     let mut clients: Vec<Process> =
-        (0..4).map(|_| host.start(CLIENT, &["--mode", "idle", "--links", "25"])).collect();
+        [Stubs::Tonics, Stubs::Native, Stubs::Tonics, Stubs::Native].map(idle).into();
     clients.iter_mut().for_each(Process::ready);
     std::thread::sleep(Duration::from_millis(500));
     let count = || -> Vec<u64> {
