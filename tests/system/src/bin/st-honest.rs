@@ -4,10 +4,11 @@
 //! - `admit`: a new connection to the coordinator, until it is welcome;
 //! - `register`: on that, a name of its own (`own`), until it is registered;
 //! - `link`: a new link to `test`, until it is open;
-//! - `call`: a call on a link that is open all the time;
+//! - `call`: a call on a link that is open all the time, which its service takes the ordinary way as well;
+//! - `native`: a call by native stubs on another such link;
 //! - `round`: all of these and a pause, as the thread sees it that also connects to who cannot be trusted;
 //!
-//! and prints, for each of the five, its name and the median, the 99th percentile and the maximum in
+//! and prints, for each of the six, its name and the median, the 99th percentile and the maximum in
 //! microseconds, in one line. For a line `burst` with a number it opens so many links to `test` at once,
 //! and prints how many microseconds passed until all were open. What fails ends the program.
 
@@ -19,8 +20,7 @@ use clap::Parser;
 use partywall::{Channel, Endpoint};
 use partywall_abi::control::{Message, RegistryMessage};
 use partywall_abi::name::ServiceName;
-use partywall_interop::proto::test_service_client::TestServiceClient;
-use partywall_system_tests::{is_answer, request};
+use partywall_system_tests::{Caller, Stubs, is_answer, request};
 use partywall_testkit::Conversation;
 
 /// Between rounds.
@@ -46,7 +46,10 @@ fn main() -> Result<(), Error> {
 }
 
 async fn work(arguments: Arguments) -> Result<(), Error> {
-    let open = connect(&arguments.socket, true).await?;
+    let mut open = [
+        Caller::ordinary(connect(&arguments.socket, true).await?),
+        Caller::new(Stubs::Native, connect(&arguments.socket, true).await?),
+    ];
     if let Some(name) = arguments.beside.clone() {
         tokio::task::spawn_local(try_again(arguments.socket.clone(), name));
     }
@@ -63,15 +66,15 @@ async fn work(arguments: Arguments) -> Result<(), Error> {
             println!("burst {}", burst(&arguments.socket, links.parse()?).await?.as_micros());
             continue;
         }
-        let mut took: [Vec<Duration>; 5] = Default::default();
+        let mut took: [Vec<Duration>; 6] = Default::default();
         for _ in 0..line.trim().parse()? {
             let start = Instant::now();
-            let [admit, register, link, call] = round(&arguments.socket, &open).await?;
+            let [admit, register, link, call, native] = round(&arguments.socket, &mut open).await?;
             tokio::time::sleep(PAUSE).await;
-            let steps = [admit, register, link, call, start.elapsed()];
+            let steps = [admit, register, link, call, native, start.elapsed()];
             took.iter_mut().zip(steps).for_each(|(all, one)| all.push(one));
         }
-        let words: Vec<String> = ["admit", "register", "link", "call", "round"]
+        let words: Vec<String> = ["admit", "register", "link", "call", "native", "round"]
             .iter()
             .zip(took)
             .map(|(name, took)| figures(name, took))
@@ -94,7 +97,7 @@ async fn connect(socket: &Path, wait_for_ready: bool) -> Result<Channel, Error> 
     Ok(endpoint.connect_timeout(Duration::from_secs(5)).connect().await?)
 }
 
-async fn round(socket: &Path, open: &Channel) -> Result<[Duration; 4], Error> {
+async fn round(socket: &Path, open: &mut [Caller; 2]) -> Result<[Duration; 5], Error> {
     let path = socket.to_owned();
     let by_hand = tokio::task::spawn_blocking(move || -> Result<_, Error> {
         let start = Instant::now();
@@ -117,14 +120,18 @@ async fn round(socket: &Path, open: &Channel) -> Result<[Duration; 4], Error> {
     let channel = connect(socket, false).await?;
     let link = start.elapsed();
     drop(channel);
-    let start = Instant::now();
-    let asked = request(1, 32);
-    let reply = TestServiceClient::new(open.clone()).unary_call(asked.clone()).await?;
-    let call = start.elapsed();
+    let [ordinary, native] = open;
+    Ok([admit, register, link, call(ordinary).await?, call(native).await?])
+}
+
+async fn call(by: &mut Caller) -> Result<Duration, Error> {
+    let (start, asked) = (Instant::now(), request(1, 32));
+    let reply = by.call(asked.clone()).await?;
+    let took = start.elapsed();
     if !is_answer(&asked, reply.get_ref()) {
         return Err("a wrong answer".into());
     }
-    Ok([admit, register, link, call])
+    Ok(took)
 }
 
 async fn burst(socket: &Path, links: usize) -> Result<Duration, Error> {

@@ -1,14 +1,16 @@
 //! Attacks by another user: what an honest program notices of each.
 //!
 //! User 1234 attacks with a thousand connections where it can have them; user 1235 is admitted,
-//! registers, opens links and calls a server of user 1236. It is compared with itself while user 1234
-//! only uses as much CPU time as the attack took from the machine, in its own processes and in the
-//! coordinator's.
+//! registers, opens links and calls a server of user 1236, the ordinary way and the native one. It is
+//! compared with itself while user 1234 only uses as much CPU time as the attack took from the machine, in
+//! its own processes and in the coordinator's.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use partywall_coordinator::identity::digest;
+use partywall_interop::Counts;
+use partywall_system_tests::counted;
 use rustix::process::Signal;
 
 use partywall_testkit::{Process, alone, cpu_time, is_full};
@@ -96,9 +98,9 @@ fn start_with_a_right_to_look(socket: &Path, arguments: &[&str]) -> Process {
 
 /// Median, 99th percentile and maximum of each step, in microseconds; and of a round of all of them.
 #[derive(Debug)]
-struct Figures([[u64; 3]; 4], [u64; 3]);
+struct Figures([[u64; 3]; 5], [u64; 3]);
 
-const STEPS: [&str; 5] = ["admit", "register", "link", "call", "round"];
+const STEPS: [&str; 6] = ["admit", "register", "link", "call", "native", "round"];
 
 impl Town {
     fn new() -> Self {
@@ -128,7 +130,8 @@ impl Town {
             false => start(env!("CARGO_BIN_EXE_st-coordinator"), COORDINATOR, &arguments),
         };
         coordinator.ready();
-        let server = start(env!("CARGO_BIN_EXE_st-server"), SERVER, &["--until-input-ends"]);
+        let server =
+            start(env!("CARGO_BIN_EXE_st-server"), SERVER, &["--native", "--until-input-ends"]);
         let mut honest = start(honest, HONEST, unlike.honest);
         honest.ready();
         Self { coordinator, server, honest, dir }
@@ -150,7 +153,13 @@ impl Town {
             assert_eq!(words[4 * n], STEPS[n], "{line}");
             [1, 2, 3].map(|i| words[4 * n + i].parse().unwrap())
         };
-        Figures([0, 1, 2, 3].map(of_step), of_step(4))
+        Figures([0, 1, 2, 3, 4].map(of_step), of_step(5))
+    }
+
+    /// The calls that the server has answered, until now that it ends.
+    fn counts(&mut self) -> Counts {
+        self.server.end_input();
+        counted(&self.server.line())
     }
 
     /// How long an honest burst takes.
@@ -244,6 +253,10 @@ fn withstands(mode: &str, holds: usize, does: u64) {
             attacked[0]
         );
     }
+    // The two measurements' and the one before.
+    let Counts { native, ordinary } = town.counts();
+    let rounds = 3 * ROUNDS as u64;
+    assert!(native >= rounds && ordinary >= rounds, "{native} native calls and {ordinary} others");
 }
 
 #[test]

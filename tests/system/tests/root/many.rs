@@ -1,5 +1,9 @@
 //! What many links cost the quiet one among them.
 
+use std::slice;
+
+use partywall_interop::Counts;
+use partywall_system_tests::{Stubs, went, with};
 use rustix::process::Signal;
 
 use crate::{CLIENT, SERVER, client_of};
@@ -16,13 +20,15 @@ struct Busy {
 }
 
 impl Busy {
-    fn new(flooded: impl FnOnce(&Host) -> Process) -> Self {
+    fn new(stubs: Stubs, flooded: impl FnOnce(&Host, &[&str]) -> Process) -> Self {
         let host = Host::open();
         // A quarter of its descriptors is no place for links, and a user takes half of the rest.
-        let server = host.start(SERVER, &["--nofile", "2048"]);
-        let mut quiet = host.start(CLIENT, &["--mode", "measure"]);
+        let server = host.start(SERVER, &with(stubs, &["--nofile", "2048"]));
+        let mut quiet = host.start(CLIENT, &with(stubs, &["--mode", "measure"]));
         quiet.ready();
-        let mut flood = flooded(&host);
+        // The first call of a service is none for native stubs.
+        measure(&mut quiet);
+        let mut flood = flooded(&host, &with(stubs, &["--mode", "flood"]));
         flood.ready();
         flood.signal(Signal::STOP);
         Self { host, server, quiet, flood }
@@ -54,20 +60,32 @@ fn shared_memory() -> u64 {
 ///   the same load that does not touch it.
 #[test]
 fn a_quiet_link_among_a_thousand() {
+    quiet_among_a_thousand(Stubs::Tonics);
+}
+
+/// The same with native calls, on each of the links.
+#[test]
+fn a_quiet_native_link_among_a_thousand() {
+    quiet_among_a_thousand(Stubs::Native);
+}
+
+fn quiet_among_a_thousand(stubs: Stubs) {
     let _alone = alone();
     assert!(rustix::process::geteuid().is_root(), "needs root, for clients of five users");
     let elsewhere = Host::open();
-    let _undisturbed = elsewhere.start(SERVER, &["--nofile", "1024"]);
-    let mut undisturbed = elsewhere.start(CLIENT, &["--mode", "measure"]);
+    let _undisturbed = elsewhere.start(SERVER, &with(stubs, &["--nofile", "1024"]));
+    let mut undisturbed = elsewhere.start(CLIENT, &with(stubs, &["--mode", "measure"]));
     undisturbed.ready();
-    let mut few = Busy::new(|host| host.start(CLIENT, &["--mode", "flood"]));
+    let mut few = Busy::new(stubs, |host, flood| host.start(CLIENT, flood));
     let before = shared_memory();
-    let mut many = Busy::new(|host| client_of(host, 2003, &["--mode", "flood"]));
-    let mut clients: Vec<Process> = (0..48_u32)
-        .map(|n| client_of(&many.host, 2001 + n % 5, &["--mode", "idle", "--links", "20"]))
-        .collect();
-    clients.push(client_of(&many.host, 2001, &["--mode", "half", "--links", "20"]));
-    clients.push(client_of(&many.host, 2002, &["--mode", "idle", "--links", "18"]));
+    let mut many = Busy::new(stubs, |host, flood| client_of(host, 2003, flood));
+    let client = |uid, mode, links| {
+        client_of(&many.host, uid, &with(stubs, &["--mode", mode, "--links", links]))
+    };
+    let mut clients: Vec<Process> =
+        (0..48_u32).map(|n| client(2001 + n % 5, "idle", "20")).collect();
+    clients.push(client(2001, "half", "20"));
+    clients.push(client(2002, "idle", "18"));
     clients.iter_mut().for_each(Process::ready);
     let used = shared_memory().saturating_sub(before);
     let maps = std::fs::read_to_string(format!("/proc/{}/maps", many.server.pid())).unwrap();
@@ -90,6 +108,10 @@ fn a_quiet_link_among_a_thousand() {
         used >> 20
     );
     assert_eq!(links, 1000);
+    let listed = partywall::operator::links(Some(&many.host.socket)).unwrap();
+    let natively = listed.iter().filter(|link| Counts::of(slice::from_ref(link)).native > 0);
+    assert_eq!(natively.count(), if stubs == Stubs::Native { 1000 } else { 0 });
+    went(Counts::of(&listed), stubs);
     // One for each link, and those that it has without any.
     let descriptors = std::fs::read_dir(format!("/proc/{}/fd", many.server.pid())).unwrap().count();
     assert!((1000..1024).contains(&descriptors), "{descriptors} descriptors");
