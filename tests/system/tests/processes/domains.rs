@@ -270,7 +270,7 @@ fn a_domain_that_is_killed_fails_its_callers_and_nobody_else() {
     let _alone = alone();
     let host = Host::open();
     let mut visits = 0;
-    let trials: u64 = if is_emulated() { 4 } else { 20 };
+    let trials: u64 = if is_emulated() { 4 } else { 12 };
     for (trial, (isolation, stubs)) in
         (0..trials).zip(ways().collect::<Vec<_>>().into_iter().cycle())
     {
