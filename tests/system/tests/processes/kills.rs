@@ -83,6 +83,7 @@ fn servers_are_killed(stubs: Stubs) {
                 calls.spawn(call_until_failure(caller, lane * 1000, in_flight, done));
             }
             while done.load(Ordering::SeqCst) < 200 {
+                assert!(calls.try_join_next().is_none(), "a call has failed");
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
             went(tokio::task::block_in_place(|| counts(&host)), stubs);
