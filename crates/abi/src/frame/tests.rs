@@ -1,0 +1,144 @@
+use super::*;
+use alloc::string::String;
+use alloc::vec;
+use proptest::prelude::*;
+
+#[test]
+fn a_unary_request_is_one_frame() {
+    let mut payload = Vec::new();
+    write_block(&mut payload, |out| {
+        RequestHead::write(out, Some(Duration::from_nanos(5)), "/a.B/C", 1);
+        write_entry(out, b"x-bin", b"\x00\xff");
+    })
+    .unwrap();
+    payload.extend_from_slice(b"data");
+    let frame = Request::decode(HEAD | END, &payload).unwrap();
+    let head = frame.head.unwrap();
+    assert_eq!(head.timeout, Some(Duration::from_nanos(5)));
+    assert_eq!((head.method, frame.data), (MethodName::Path("/a.B/C"), &b"data"[..]));
+    assert_eq!(head.metadata.iter().collect::<Vec<_>>(), [(&b"x-bin"[..], &b"\x00\xff"[..])]);
+}
+
+#[test]
+fn plain_frames_are_what_blocks_of_the_least_say() {
+    let (mut request, mut response) = (Vec::new(), Vec::new());
+    write_block(&mut request, |out| {
+        RequestHead::write(out, None, MethodName::Number(300), 0);
+    })
+    .unwrap();
+    write_block(&mut response, |out| ResponseHead::write(out, 0)).unwrap();
+    write_block(&mut response, |out| Trailers::write(out, 0, 0)).unwrap();
+    let data = |mut block: Vec<u8>| {
+        block.extend_from_slice(b"data");
+        block
+    };
+    let (request, response) = (data(request), data(response));
+    let plain = data(Request::plain(300).to_vec());
+    assert_eq!(Request::decode(PLAIN_REQUEST, &plain), Request::decode(HEAD | END, &request));
+    assert_eq!(
+        Response::decode(PLAIN_RESPONSE, b"data"),
+        Response::decode(HEAD | TRAILERS | END, &response)
+    );
+}
+
+#[test]
+fn refusals_name_the_field() {
+    let over = (limits::HEAD_BYTES as u32 + 1).to_le_bytes();
+    assert!(matches!(
+        Response::decode(HEAD, &over),
+        Err(DecodeError::TooLarge { field: "head length", .. })
+    ));
+    assert!(matches!(
+        Request::decode(HEAD, &[9, 0, 0, 0, 1]),
+        Err(DecodeError::Short { field: "head length", .. })
+    ));
+    for flags in [32, PLAIN, HEAD | PLAIN, PLAIN_REQUEST | ROOM, PLAIN_RESPONSE] {
+        assert!(Request::decode(flags, &[0; 20]).is_err(), "{flags:#x}");
+    }
+    for flags in [32, PLAIN, HEAD | PLAIN, PLAIN_RESPONSE | ROOM, PLAIN_REQUEST] {
+        assert!(Response::decode(flags, &[0; 20]).is_err(), "{flags:#x}");
+    }
+    let short = Err(DecodeError::Short { field: "method number", at: 0 });
+    assert_eq!(Request::decode(PLAIN_REQUEST, &[7]), short);
+    for (streams, window) in [
+        (0, limits::FIRST_WINDOW),
+        (limits::STREAMS_MAX as u32 + 1, limits::FIRST_WINDOW),
+        (1, limits::FIRST_WINDOW - 1),
+        (1, limits::LINK_WINDOW + 1),
+    ] {
+        let refused = Limits::decode(&Limits { streams, window }.encode());
+        assert!(matches!(refused, Err(DecodeError::Value { .. })), "{streams} {window}");
+    }
+    let least = Limits { streams: 1, window: limits::FIRST_WINDOW };
+    assert_eq!(Limits::decode(&least.encode()), Ok(least));
+    assert!(Limits::decode(&[1; 9]).is_err());
+    assert!(decode_room(&[0; 7]).is_err());
+    assert!(Trailers::decode(&[17, 0, 0]).is_err());
+    assert!(decode_window(&[0; 4]).is_err());
+    assert!(decode_window(&[1, 0, 0, 0, 0]).is_err());
+    let mut no_slash = Vec::new();
+    RequestHead::write(&mut no_slash, None, "a", 0);
+    assert_eq!(RequestHead::decode(&no_slash), Err(DecodeError::Text { field: "path" }));
+    for path in ["/a.B/Secret?/Open", "/a.B/Secret#/Open"] {
+        let mut two_faced = Vec::new();
+        RequestHead::write(&mut two_faced, None, path, 0);
+        assert_eq!(RequestHead::decode(&two_faced), Err(DecodeError::Text { field: "path" }));
+    }
+    let mut nameless = vec![1, 0];
+    write_entry(&mut nameless, b"", b"v");
+    assert!(ResponseHead::decode(&nameless).is_err());
+    let mut many = Vec::new();
+    ResponseHead::write(&mut many, limits::METADATA_ENTRIES as u16 + 1);
+    assert!(ResponseHead::decode(&many).is_err());
+}
+
+#[test]
+fn a_block_over_the_limit_is_taken_back() {
+    let mut out = vec![7];
+    assert_eq!(write_block(&mut out, |o| o.resize(limits::HEAD_BYTES + 10, 0)), None);
+    assert_eq!(out, [7]);
+}
+
+#[test]
+fn reset_text_is_cut_at_a_character() {
+    let mut out = Vec::new();
+    write_reset(&mut out, 14, &"ä".repeat(limits::ERROR_TEXT_BYTES));
+    let (code, text) = decode_reset(&out).unwrap();
+    assert_eq!(code, 14);
+    assert_eq!(text.len(), limits::ERROR_TEXT_BYTES);
+}
+
+proptest! {
+    #[test]
+    fn metadata_round_trips(
+        entries in proptest::collection::vec((".{1,20}", proptest::collection::vec(any::<u8>(), 0..40)), 0..20),
+        code in 0..CODES.len() as u8,
+    ) {
+        let mut block = Vec::new();
+        Trailers::write(&mut block, code, entries.len() as u16);
+        for (name, value) in &entries {
+            write_entry(&mut block, name.as_bytes(), value);
+        }
+        let t = Trailers::decode(&block).unwrap();
+        prop_assert_eq!(t.code, code);
+        let back: Vec<(String, Vec<u8>)> = t.metadata.iter()
+            .map(|(n, v)| (String::from_utf8(n.to_vec()).unwrap(), v.to_vec())).collect();
+        prop_assert_eq!(back, entries);
+    }
+
+    #[test]
+    fn no_bytes_panic(flags in any::<u8>(), bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        if let Ok(Request { head: Some(head), .. }) = Request::decode(flags, &bytes) {
+            head.metadata.iter().count();
+        }
+        let _ = Response::decode(flags, &bytes);
+        let _ = decode_method(&bytes);
+        let _ = RequestHead::decode(&bytes);
+        let _ = ResponseHead::decode(&bytes);
+        let _ = Trailers::decode(&bytes);
+        let _ = decode_reset(&bytes);
+        let _ = decode_window(&bytes);
+        let _ = Limits::decode(&bytes);
+        let _ = decode_room(&bytes);
+    }
+}
