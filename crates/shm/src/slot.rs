@@ -199,6 +199,20 @@ mod tests {
     }
 
     #[test]
+    fn records_of_every_short_length_arrive() {
+        let (mut ours, mut theirs) = local_pair(Geometry::DEFAULT).unwrap();
+        for len in 0..=INLINE_BYTES + 32 {
+            let bytes: Vec<_> = (1..=len).map(|i| i as u8).collect();
+            assert_eq!(ours.producer.try_push(5, 0, 1, &[&bytes]), Ok(true));
+            assert_eq!(theirs.consumer.peek().unwrap().map(|d| d.len as usize), Some(len));
+            let mut came = Vec::new();
+            theirs.consumer.read(&mut came);
+            theirs.consumer.release();
+            assert_eq!(came, bytes);
+        }
+    }
+
+    #[test]
     fn what_is_appended_is_as_long_as_was_said() {
         let encode = |out: &mut SlotBuf<'_>| {
             out.put_u8(1);
