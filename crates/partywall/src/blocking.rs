@@ -75,8 +75,7 @@ pub struct Channel {
     endpoint: Endpoint,
     message_limit: usize,
     open: Option<Open>,
-    /// A message as it is encoded, and one that could not be encoded where it is sent from.
-    encoded: Vec<u8>,
+    /// A message as it is sent, if it is not encoded where it is sent from.
     outgoing: Vec<u8>,
 }
 
@@ -122,7 +121,6 @@ impl Channel {
             endpoint,
             message_limit: limits::MESSAGE_BYTES,
             open: None,
-            encoded: Vec::new(),
             outgoing: Vec::new(),
         };
         channel.open = Some(channel.reach(None)?);
@@ -139,7 +137,6 @@ impl Channel {
             endpoint,
             message_limit: limits::MESSAGE_BYTES,
             open: Some(Open::new(link, server, None)),
-            encoded: Vec::new(),
             outgoing: Vec::new(),
         }
     }
@@ -288,7 +285,7 @@ impl Channel {
         encode: impl FnOnce(&mut Vec<u8>) -> Result<(), prost::EncodeError>,
         counted: &mut Counted,
     ) -> Result<Answer, Status> {
-        let mut message = std::mem::take(&mut self.encoded);
+        let mut message = std::mem::take(&mut self.outgoing);
         message.clear();
         message.resize(PREFIX, 0);
         encode(&mut message).map_err(|e| Status::internal(format!("encoding the request: {e}")))?;
@@ -298,7 +295,7 @@ impl Channel {
         counted.sent = Some(message.len());
         let request = Request { path, method: None, headers, message: Message::Encoded(&message) };
         let answer = self.exchange(&request, self.message_limit);
-        self.encoded = message;
+        self.outgoing = message;
         let answer = answer?;
         counted.received = self.data_of(&answer).len();
         match answer.failed() {

@@ -210,19 +210,24 @@ pub fn caller(channel: Channel, settings: Settings) -> Box<dyn Caller> {
     Box::new(client)
 }
 
+/// What a call came to.
+pub(super) fn outcome(called: Result<Response<HelloReply>, Status>) -> Outcome {
+    match called {
+        Ok(reply) => {
+            let (metadata, reply, _) = reply.into_parts();
+            let seen = reply.seen.into_keys().collect();
+            Outcome::of(&metadata, reply.text, reply.blob, seen)
+        }
+        Err(status) => Outcome::failed(&status),
+    }
+}
+
 impl Caller for GreeterClient<Channel> {
     fn hello<'a>(&'a mut self, asked: &'a Asked) -> Calling<'a> {
         Box::pin(async move {
             let Asked { name, blob, .. } = asked;
             let message = HelloRequest { name: name.clone(), blob: blob.clone() };
-            match self.say_hello(asked.request(message)).await {
-                Ok(reply) => {
-                    let (metadata, reply, _) = reply.into_parts();
-                    let seen = reply.seen.into_keys().collect();
-                    Outcome::of(&metadata, reply.text, reply.blob, seen)
-                }
-                Err(status) => Outcome::failed(&status),
-            }
+            outcome(self.say_hello(asked.request(message)).await)
         })
     }
 

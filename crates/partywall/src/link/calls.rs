@@ -36,6 +36,7 @@ use crate::lock::lock;
 
 /// Places that a service's link has without leasing them.
 const FREE_PLACES: usize = 1;
+
 /// Whether control records are due.
 #[must_use = "control records that are due are to be sent"]
 #[derive(Clone, Copy)]

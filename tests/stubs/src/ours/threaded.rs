@@ -4,7 +4,8 @@ use partywall::blocking::Channel;
 
 use super::pb::HelloRequest;
 use super::pb::greeter_blocking::GreeterClient;
-use crate::{Asked, Caller, Calling, Outcome, Settings};
+use super::services::outcome;
+use crate::{Asked, Caller, Calling, Settings};
 
 /// Its calls go on when they are dropped.
 #[derive(Debug)]
@@ -33,14 +34,7 @@ impl Caller for Threaded {
             let call = move || (client.say_hello(request), client);
             let (called, client) = tokio::task::spawn_blocking(call).await.expect("no panic");
             self.0 = Some(client);
-            match called {
-                Ok(reply) => {
-                    let (metadata, reply, _) = reply.into_parts();
-                    let seen = reply.seen.into_keys().collect();
-                    Outcome::of(&metadata, reply.text, reply.blob, seen)
-                }
-                Err(status) => Outcome::failed(&status),
-            }
+            outcome(called)
         })
     }
 

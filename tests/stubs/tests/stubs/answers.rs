@@ -9,7 +9,7 @@ use ours::pb::greeter_blocking;
 use ours::pb::greeter_client::GreeterClient;
 use ours::pb::{HelloReply, HelloRequest};
 
-use super::ways::Serving;
+use super::ways::{Serving, named};
 
 /// Calls until it is known which way a method goes, and one more.
 const CALLS: usize = 3;
@@ -22,9 +22,7 @@ fn hello(name: &str, bytes: usize) -> HelloRequest {
 async fn serving(host: &Host) -> (Endpoint, Serving) {
     let mut server = Server::builder().coordinator(&host.socket);
     let router = server.add_service(ours::greeter(ours::Echo::default(), Settings::default()));
-    let bound = router.bind("test").await.unwrap();
-    let endpoint = Endpoint::from_static("partywall:///test").coordinator(&host.socket);
-    (endpoint, Serving(tokio::spawn(bound.serve().into_future())))
+    named(router, host).await
 }
 
 #[tokio::test]

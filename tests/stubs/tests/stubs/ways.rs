@@ -40,6 +40,13 @@ pub(crate) async fn listening(router: Router) -> (Channel, Serving) {
     (Channel::connect(address).await.unwrap(), serving)
 }
 
+/// Serves at a name.
+pub(crate) async fn named(router: Router, host: &Host) -> (Endpoint, Serving) {
+    let bound = router.bind("test").await.unwrap();
+    let endpoint = Endpoint::from_static("partywall:///test").coordinator(&host.socket);
+    (endpoint, Serving(tokio::spawn(bound.serve().into_future())))
+}
+
 impl Way {
     /// All of them, with these settings of servers and of clients. The first three are to one service:
     /// natively, by tonic's stubs over the same ring, and over HTTP/2. The last two are to tonic's server.
@@ -68,9 +75,7 @@ impl Way {
         let (host, native) = (Host::open(), ours::Echo::default());
         let router = server.clone().coordinator(&host.socket);
         let router = { router }.add_service(ours::greeter(native.clone(), served));
-        let bound = router.bind("test").await.unwrap();
-        let serving = Serving(tokio::spawn(bound.serve().into_future()));
-        let endpoint = Endpoint::from_static("partywall:///test").coordinator(&host.socket);
+        let (endpoint, serving) = named(router, &host).await;
         let connect = move || blocking::Channel::connect(endpoint).unwrap();
         let channel = tokio::task::spawn_blocking(connect).await.unwrap();
         let caller = Box::new(ours::Threaded::new(channel, called));
