@@ -150,6 +150,9 @@ impl AddressSpace {
         if MADE.swap(true, Ordering::Relaxed) {
             return Err(AddressSpaceError::Second);
         }
+        if machine::has_rights() {
+            TABLES.handler_rights.store(keys::FIRST, Ordering::Relaxed);
+        }
         let isolation = if keys { take_keys()? } else { isolation };
         guard_heap().map_err(|source| AddressSpaceError::Kernel {
             what: "guarding the end of the heap",
@@ -360,7 +363,6 @@ fn take_keys() -> Result<Isolation, AddressSpaceError> {
         Frames::RightsLost => return Err(AddressSpaceError::RightsLost),
     };
     TABLES.scratch.store(scratch, Ordering::Relaxed);
-    TABLES.handler_rights.store(keys::FIRST, Ordering::Relaxed);
     let rights = keys::FIRST & !keys::denied(scratch);
     TABLES.domains[SLOTS].rights.store(rights, Ordering::Relaxed);
     Ok(isolation)

@@ -49,10 +49,11 @@
 #     Rights to protection keys are the caller's up to step 2, all of them from there on, the
 #     callee's from step 5 on; and the same on the way back.
 #
-# partywall_abort(status: rax), partywall_abort_open(status: rax)
+# partywall_abort(status: rax), partywall_abort_open(status: rax), partywall_abort_first(status: rax)
 #     Where a signal handler sends a thread whose callee has failed, with the stack pointer at the
-#     top of the innermost context's stack; the latter where there are protection keys, for the callee
-#     may have left rights that do not even reach the tables.
+#     top of the innermost context's stack. A callee may have left rights that do not even reach the
+#     tables: the second opens everything, where protection keys keep domains apart; the third gives the
+#     thread the rights that the kernel gives to a program, where they do not and the processor has them.
 #
 # partywall_set_rights(rights: edi)
 #     Gives the thread the rights of the domain whose thread-local storage it has, or those and some
@@ -675,6 +676,16 @@ partywall_call:
 partywall_abort_open:
     mov r8, rax
     OPEN
+    mov rax, r8
+    jmp partywall_abort
+    .globl partywall_abort_first
+    .hidden partywall_abort_first
+partywall_abort_first:
+    mov r8, rax
+    xor ecx, ecx
+    xor edx, edx
+    mov eax, {FIRST_RIGHTS}
+    wrpkru
     mov rax, r8
     .globl partywall_abort
     .hidden partywall_abort

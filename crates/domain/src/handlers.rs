@@ -138,7 +138,12 @@ impl Frame<'_> {
         TABLES.poisoned(context);
         // What the callee has left of rights, segments and mask is nothing to go on with.
         let keys = TABLES.keys.load(Ordering::Relaxed) != 0;
-        let out = if keys { page::partywall_abort_open } else { page::partywall_abort };
+        let rights = TABLES.handler_rights.load(Ordering::Relaxed) != 0;
+        let out = match (keys, rights) {
+            (true, _) => page::partywall_abort_open,
+            (false, true) => page::partywall_abort_first,
+            (false, false) => page::partywall_abort,
+        };
         self.set(libc::REG_RIP, out as *const () as u64);
         self.set(libc::REG_RSP, context.stack.load(Ordering::Relaxed));
         self.set(libc::REG_RAX, status as u64);

@@ -225,16 +225,27 @@ fn with_closed(key: u32, bytes: u64, body: impl FnOnce(u64) -> i32) -> io::Resul
 /// Why there are no keys, when the kernel said `why`: pkey_alloc(2) has one error number for a processor
 /// without any and for keys that are taken, and by the second time it is asked not always the same.
 pub(crate) fn no_keys(why: Errno) -> String {
-    use std::arch::x86_64::{__cpuid, __cpuid_count};
-    const LEAF: u32 = 7;
-    let features = if __cpuid(0).eax < LEAF { 0 } else { __cpuid_count(LEAF, 0).ecx };
-    why_no_keys(features, why)
+    why_no_keys(features(), why)
 }
 
-/// The same on a processor with these features: CPUID.(EAX=7,ECX=0):ECX (Intel SDM volume 2, CPUID).
+/// Whether code here can change its rights to protection keys, whether domains have keys or not.
+pub(crate) fn has_rights() -> bool {
+    features() & OSPKE != 0
+}
+
+const PKU: u32 = 1 << 3;
+const OSPKE: u32 = 1 << 4;
+
+/// What the processor has of protection keys, and the kernel has turned on: CPUID.(EAX=7,ECX=0):ECX (Intel
+/// SDM volume 2, CPUID).
+fn features() -> u32 {
+    use std::arch::x86_64::{__cpuid, __cpuid_count};
+    const LEAF: u32 = 7;
+    if __cpuid(0).eax < LEAF { 0 } else { __cpuid_count(LEAF, 0).ecx }
+}
+
+/// The same on a processor with these features.
 fn why_no_keys(features: u32, why: Errno) -> String {
-    const PKU: u32 = 1 << 3;
-    const OSPKE: u32 = 1 << 4;
     if features & PKU == 0 {
         "the processor shows none, as where a virtual machine hides them".to_owned()
     } else if features & OSPKE == 0 {

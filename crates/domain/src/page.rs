@@ -58,6 +58,7 @@ unsafe extern "C" {
     pub(crate) fn partywall_restorer();
     pub(crate) fn partywall_abort() -> !;
     pub(crate) fn partywall_abort_open() -> !;
+    pub(crate) fn partywall_abort_first() -> !;
     static partywall_gate_start: u8;
     static partywall_gate_end: u8;
 

@@ -301,7 +301,7 @@ pub(crate) struct Tables {
     pub(crate) scratch: AtomicU32,
     /// 1 with keys.
     pub(crate) keys: AtomicU32,
-    /// The rights that the kernel gives to signal handlers.
+    /// The rights that the kernel gives to signal handlers; 0 where the processor has none to give.
     pub(crate) handler_rights: AtomicU32,
     /// The keys of arenas, as rights that deny access to all of them.
     pub(crate) arenas: AtomicU32,
