@@ -274,7 +274,7 @@ mod tests {
         // wrfsbase rax: there and back, and back into a callee after a handler.
         assert_eq!(count(&[0xf3, 0x48, 0x0f, 0xae, 0xd0]), 3);
         // wrpkru: into the program, the setting, four handlers, the last and the one in the middle
-        // there and back, eleven entrances, but for one there and back, the call's four, and a call's two ends.
+        // there and back, eleven entrances, but for one there and back, the call's four, a call's two ends.
         assert_eq!(count(&[0x0f, 0x01, 0xef]), 1 + 1 + 4 + 1 + 2 + 21 + 4 + 2);
         // sysenter, int 0x80: none.
         for none in [&[0x0f, 0x34][..], &[0xcd, 0x80]] {

@@ -56,15 +56,15 @@
 //! | a field of type `Vec<u8>` | +1 | +1 |
 //!
 //! By time they are as follows, with what caches add: the slope of a request's median time over its size, by
-//! that of memcpy, on one core of an EPYC (Zen 3) that others used as well. The command is
+//! that of memcpy, on one core of an EPYC (Zen 4). The command is
 //! `cargo run --release -p partywall-bench -- domain`; docs/measurements.md has the intervals.
 //!
 //! | request with a field of type `Bytes` | ring | domains | ring, tonic's stubs | domains, tonic's stubs |
 //! |---|---|---|---|---|
-//! | 16 to 56 KiB, natively in one record | 3.4 | 2.9 | 78 | 41 |
-//! | 64 KiB to 64 MiB, in pieces | 9.0 | 8.8 | 8.6 | 8.8 |
+//! | 16 to 56 KiB, natively in one record | 3.3 | 2.5 | 22.7 | 5.5 |
+//! | 64 KiB to 64 MiB, in pieces | 10.3 | 10.1 | 10.0 | 9.9 |
 //!
-//! The 78 and the 41 are more than copies; their cause is not known.
+//! The 22.7 is more than copies; its cause is not known.
 
 #[cfg(feature = "blocking")]
 mod blocking;
