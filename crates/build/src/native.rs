@@ -289,7 +289,7 @@ fn functions(
     })
 }
 
-/// The comments of a client's type.
+/// The attributes of a client's type but what it derives, which another type may not be able to.
 fn client_attributes(module: &ItemMod) -> Vec<syn::Attribute> {
     let items = module.content.iter().flat_map(|(_, items)| items);
     let mut types = items.filter_map(|item| match item {
@@ -297,7 +297,7 @@ fn client_attributes(module: &ItemMod) -> Vec<syn::Attribute> {
         _ => None,
     });
     let attributes = types.next().into_iter().flatten();
-    attributes.filter(|attribute| attribute.path().is_ident("doc")).cloned().collect()
+    attributes.filter(|attribute| !attribute.path().is_ident("derive")).cloned().collect()
 }
 
 /// Whether the methods of a service's trait take it as an `Arc`.

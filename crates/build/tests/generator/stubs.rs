@@ -140,6 +140,32 @@ fn stubs_of_methods_of_all_kinds_are_tonics() {
     assert_eq!(found.clients["second_client::into_inner"], lower.into());
 }
 
+#[cfg(feature = "blocking")]
+#[test]
+fn blocking_clients_have_attributes_but_what_is_derived() {
+    let (ours, _) = made!(|builder| {
+        let builder = builder.client_mod_attribute("odd.v1", "#[client_mod]");
+        builder.client_attribute("First", "#[client]").client_attribute("First", "#[derive(Hash)]")
+    });
+    let file = syn::parse_file(&ours["odd.v1.rs"]).expect("Rust");
+    let texts = |attributes: &[syn::Attribute]| -> Vec<_> {
+        attributes.iter().map(|attribute| attribute.to_token_stream().to_string()).collect()
+    };
+    let is_blocking = |item: &&Item| matches!(item, Item::Mod(m) if m.ident == "first_blocking");
+    let Some(Item::Mod(module)) = file.items.iter().find(is_blocking) else { panic!("no client") };
+    assert!(texts(&module.attrs).contains(&"# [client_mod]".to_owned()));
+    let (_, items) = module.content.as_ref().expect("a body");
+    let of_type = |item: &Item| match item {
+        Item::Struct(client) => Some(texts(&client.attrs)),
+        _ => None,
+    };
+    let attributes = items.iter().find_map(of_type).expect("a type");
+    let (comments, others): (Vec<_>, Vec<_>) =
+        attributes.into_iter().partition(|text| text.contains("doc"));
+    assert_eq!(comments, ["# [doc = \" The first service.\"]"]);
+    assert_eq!(others, ["# [client]", "# [derive (Debug)]"]);
+}
+
 #[test]
 fn names_of_packages_are_in_paths_whether_asked_for_or_not() {
     let (ours, tonics) = made!(|builder| builder.emit_package(false));
