@@ -27,7 +27,7 @@ use crate::link::wake::Sent;
 use crate::link::wake::gate::{Gate, Visitor};
 use crate::peer::Peer;
 use crate::stubs::message::{self, Outgoing};
-use crate::stubs::method::Method;
+use crate::stubs::method::{Method, Numbers};
 use crate::telemetry::{self, Route, Side};
 use crate::wire::{self, PREFIX};
 
@@ -40,8 +40,7 @@ pub(super) struct Open {
     pub(super) connection: Connection<()>,
     /// The way into a server of the same launcher.
     gate: Option<Gate>,
-    /// Numbers of methods, by their indices in the list of the process's.
-    numbers: Vec<Option<u16>>,
+    numbers: Numbers,
     /// The head of the call under way, as it is sent.
     block: Vec<u8>,
     /// A record as it is taken, and a control record as it is sent.
@@ -147,7 +146,7 @@ impl Open {
             server,
             connection: Connection::caller(),
             gate,
-            numbers: Vec::new(),
+            numbers: Numbers::default(),
             block: Vec::new(),
             payload: Vec::new(),
             control: Vec::new(),
@@ -198,7 +197,10 @@ impl Open {
         call: &mut Call,
     ) -> Result<(), Failed> {
         if !self.send_plain(request, timeout, call)? {
-            let number = request.method.and_then(|method| self.number(method));
+            let Self { numbers, connection, .. } = self;
+            let number = request.method.and_then(|method| {
+                numbers.get_or_ask(method.index(), || connection.name(method.path()))
+            });
             let name = number.map_or(MethodName::Path(request.path), MethodName::Number);
             self.block.clear();
             wire::write_request_head(&mut self.block, name, request.headers, timeout)
@@ -226,18 +228,6 @@ impl Open {
         Ok(())
     }
 
-    /// The number of a method, which it gets when it is asked for first.
-    fn number(&mut self, method: &'static Method) -> Option<u16> {
-        let index = method.index();
-        if self.numbers.len() <= index {
-            self.numbers.resize(index + 1, None);
-        }
-        if self.numbers[index].is_none() {
-            self.numbers[index] = self.connection.name(method.path());
-        }
-        self.numbers[index]
-    }
-
     /// Sends a request as a plain frame; false, and nothing has changed, where it is none, has another length
     /// than it has said, or has to wait for anything.
     fn send_plain(
@@ -249,7 +239,7 @@ impl Open {
         let (Some(method), Message::ToEncode(message)) = (request.method, request.message) else {
             return Ok(false);
         };
-        let number = self.numbers.get(method.index()).copied().flatten();
+        let number = self.numbers.get(method.index());
         let (Some(number), None, true) = (number, timeout, request.headers.is_empty()) else {
             return Ok(false);
         };

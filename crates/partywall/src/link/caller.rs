@@ -353,13 +353,7 @@ impl OpenCall {
     /// none.
     pub(crate) fn number(&self, index: usize, path: &'static str) -> Option<u16> {
         let link = self.link();
-        let mut tx = link.outbound.lock();
-        if let Some(number) = tx.number(index) {
-            return Some(number);
-        }
-        let number = link.calls.name(path)?;
-        tx.set_number(index, number);
-        Some(number)
+        link.outbound.lock().numbers.get_or_ask(index, || link.calls.name(path))
     }
 
     /// Begins to send its request.

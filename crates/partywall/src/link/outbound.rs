@@ -17,6 +17,7 @@ use super::broken::Broken;
 use super::calls::{self, Calls};
 use super::record;
 use crate::lock::lock;
+use crate::stubs::method::Numbers;
 
 /// The writing half.
 pub(super) struct Tx {
@@ -29,8 +30,8 @@ pub(super) struct Tx {
     spin: Spin,
     /// Bytes that went out in calls.
     sent: u64,
-    /// Numbers of the caller's methods, by their indices in the list of the process's.
-    numbers: Vec<Option<u16>>,
+    /// Those of the caller's methods.
+    pub(super) numbers: Numbers,
 }
 
 /// Room on the ring for a frame, whose block is written. Nothing has changed before the frame is sent.
@@ -98,20 +99,6 @@ impl Tx {
         }
         let frame = record::reserve(&mut self.ring, before, data)?;
         Ok(frame.map(|frame| Reserved { frame, len, sent: &mut self.sent }))
-    }
-
-    /// The number that a method of the caller's has.
-    #[inline]
-    pub(super) fn number(&self, index: usize) -> Option<u16> {
-        self.numbers.get(index).copied().flatten()
-    }
-
-    /// Gives a method its number.
-    pub(super) fn set_number(&mut self, index: usize, number: u16) {
-        if self.numbers.len() <= index {
-            self.numbers.resize(index + 1, None);
-        }
-        self.numbers[index] = Some(number);
     }
 
     /// Bytes that went out in calls.
@@ -203,7 +190,7 @@ pub(super) struct Outbound {
 impl Outbound {
     pub(super) fn new(ring: Producer) -> Self {
         let (block, waiters, spin) = (Vec::with_capacity(256), Vec::new(), Spin::default());
-        let tx = Tx { ring, block, waiters, spin, sent: 0, numbers: Vec::new() };
+        let tx = Tx { ring, block, waiters, spin, sent: 0, numbers: Numbers::default() };
         Self { tx: Mutex::new(tx), stalled: AtomicBool::new(false) }
     }
 

@@ -410,7 +410,7 @@ impl Link {
     ) -> Option<(Key, usize)> {
         let data = request.whole().filter(|_| request.is_plain())?;
         let mut tx = self.outbound.lock();
-        let number = frame::Request::plain(tx.number(index)?);
+        let number = frame::Request::plain(tx.numbers.get(index)?);
         // A broken ring is met again, and told, by who sends or reads next.
         let Ok(Some(mut reserved)) = tx.reserve_plain(&number, data) else { return None };
         if !request.write_whole(&mut reserved.buffer()) {

@@ -44,3 +44,29 @@ impl Method {
         }
     }
 }
+
+/// The numbers that methods have on a link, by their indices.
+#[derive(Debug, Default)]
+pub(crate) struct Numbers(Vec<Option<u16>>);
+
+impl Numbers {
+    /// The number of the method with this index, if it has one.
+    #[inline]
+    pub(crate) fn get(&self, index: usize) -> Option<u16> {
+        self.0.get(index).copied().flatten()
+    }
+
+    /// The same; one that has none asks for it.
+    pub(crate) fn get_or_ask(
+        &mut self,
+        index: usize,
+        ask: impl FnOnce() -> Option<u16>,
+    ) -> Option<u16> {
+        if self.0.len() <= index {
+            self.0.resize(index + 1, None);
+        }
+        let number = &mut self.0[index];
+        *number = number.or_else(ask);
+        *number
+    }
+}
