@@ -10,9 +10,21 @@
 //! }
 //! ```
 //!
+//! ```toml
+//! [dependencies]
+//! partywall = { path = "../partywall/crates/partywall" }
+//! prost = "0.14"
+//! tonic = "0.14"
+//! tonic-prost = "0.14"
+//!
+//! [build-dependencies]
+//! partywall-build = { path = "../partywall/crates/build", features = ["blocking"] }
+//! ```
+//!
 //! The crate that includes the stubs depends on `partywall`, `tonic`, `prost` and `tonic-prost`. Modules,
 //! types, traits and signatures are those of tonic-prost-build: services and callers compile as they are. The
-//! stubs work over other transports as tonic's do. `.proto` files are compiled by protox: there is no protoc.
+//! stubs work over other transports as tonic's do, and streams, interceptors, layers and compression go tonic's
+//! way on all of them. `.proto` files are compiled by protox: there is no protoc.
 //!
 //! # Without a runtime
 //!

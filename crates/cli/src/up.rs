@@ -228,10 +228,8 @@ fn private_directory() -> Result<(tempfile::TempDir, PathBuf), String> {
         Err(why) => return Err(format!("{place}: {why}; {remedy}")),
     };
     let socket = dir.path().join("coordinator.sock");
-    match crate::socket::check(&socket, &place) {
-        Ok(()) => Ok((dir, socket)),
-        Err(long) => Err(format!("{long}; {remedy}")),
-    }
+    crate::socket::check(&socket, &place).map_err(|long| long.to_string())?;
+    Ok((dir, socket))
 }
 
 /// What `calls` allows, and nothing else.
@@ -417,8 +415,9 @@ async fn watch(services: &mut Services<'_>, stop: &mut Stop) -> Result<ExitCode,
         for (at, r) in services.all.iter().enumerate() {
             let Some(status) = r.status().filter(|_| told.insert(at)) else { continue };
             if r.serves {
+                let others = if services.all.len() > 1 { "; the others are stopped" } else { "" };
                 let why = format!(
-                    "`{}`, which others may call, has ended with {status}; the others are stopped",
+                    "`{}`, which others may call, has ended with {status}{others}",
                     r.name()
                 );
                 return Ok(ended_too_soon(r, &why));

@@ -104,7 +104,8 @@ pub enum PolicyError {
     },
     /// There is no file to be read again.
     #[error(
-        "this coordinator has no policy file that it could read again; remedy: start it with one"
+        "this coordinator has no policy file that it could read again; remedy: start it with one, or, where \
+         `partywall up` has started it, change `calls` in the Compose file and start `up` again"
     )]
     NoFile,
     /// A principal cannot have this name.

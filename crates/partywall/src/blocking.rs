@@ -13,7 +13,7 @@
 //! reached over the network is an error here. Between two domains of one launcher the calling thread goes
 //! into the service, as an async channel's does.
 //!
-//! Clients that `partywall-build` generates with its feature `blocking` call by [`native`]: a request that is
+//! Clients that `partywall-build` generates with its feature `blocking` call natively: a request that is
 //! one plain frame is encoded into the reserved record, and its answer is decoded from the buffer into which
 //! all records are copied. Such a call allocates what its messages do, and nothing else.
 //!

@@ -222,8 +222,8 @@ impl fmt::Display for Error {
             }
             Self::TimedOut(within) => write!(
                 f,
-                "no answer within {within:?}; remedy: see by `partywall ps` whether the service and the \
-                 coordinator run, or allow more time by `connect_timeout`"
+                "no answer within {within:?}; remedy: see by ps(1) whether the service and the \
+                 coordinator run and are not stopped (state T); a program allows more time by `connect_timeout`"
             ),
             Self::Io { what, source } => {
                 write!(f, "{what}: {source}; remedy: see `ulimit -n` and `ulimit -u`")
@@ -535,7 +535,7 @@ mod tests {
                 Blame::ThisProcess,
                 "listening at http://h:1: address in use; remedy: stop who listens there",
             ),
-            (Error::TimedOut(within), Code::Unavailable, Blame::Unknown, "`partywall ps`"),
+            (Error::TimedOut(within), Code::Unavailable, Blame::Unknown, "ps(1)"),
             (
                 Error::Io { what: "starting a thread".into(), source: io() },
                 Code::Unavailable,

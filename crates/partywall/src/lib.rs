@@ -40,6 +40,9 @@
 //! # Ok(()) }
 //! ```
 //!
+//! A unary call takes a shorter way by stubs of `partywall-build`, which are tonic's but for that: the project's
+//! docs/native-stubs.md. A channel whose service may start later is connected with [`Endpoint::wait_for_ready`].
+//!
 //! # Policy
 //!
 //! Who may serve a name and which methods who may call there is the policy of the coordinator, which

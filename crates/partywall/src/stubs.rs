@@ -23,7 +23,7 @@
 //!
 //! A program may have hundreds of methods. What does not depend on the types of a method's messages is
 //! compiled once, behind the traits `Messages` of a call, `Handler` of its answer and `Encode` of a message.
-//! That is all of the native way, and all of tonic's ordinary way but what [`codec`] points at. What is
+//! That is all of the native way, and all of tonic's ordinary way but what its codec points at. What is
 //! compiled for each method is how its messages are encoded and decoded, and the generated functions.
 //!
 //! # What a call costs

@@ -103,7 +103,14 @@ impl Schema {
         let names = self.services().await?;
         if !names.iter().any(|known| known == name) {
             let known = names.join(", ");
-            return Err(format!("there is no service `{name}`; there are: {known}").into());
+            let text = match self {
+                Self::Compiled(_) => format!("there is no service `{name}`; there are: {known}"),
+                Self::Reflected(_) => format!(
+                    "the server's reflection does not tell of a service `{name}`; it tells of: {known}; \
+                     remedy: if the server has it, name its .proto by --proto"
+                ),
+            };
+            return Err(text.into());
         }
         let pool = match self {
             Self::Compiled(pool) => pool.clone(),

@@ -146,5 +146,6 @@ fn listed(known: &[String]) -> String {
     if known.is_empty() {
         return String::new();
     }
+    let known: Vec<_> = known.iter().map(|name| format!("`{name}`")).collect();
     format!("; it has {}", known.join(", "))
 }

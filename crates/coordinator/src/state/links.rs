@@ -205,9 +205,12 @@ impl State {
             let Some(link) = self.links.get(&number) else { continue };
             match &link.phase {
                 Phase::Offered(_) => {
+                    let server = link.server.as_ref().and_then(|end| end.standing.identity.pid);
+                    let process =
+                        server.map_or("its process".into(), |pid| format!("process {pid}"));
                     let why = format!(
-                        "it does not answer within {OFFER_TIME:?}; remedy: see by `partywall ps` which \
-                         process serves it, and whether that one is stopped or overloaded"
+                        "{process} does not answer within {OFFER_TIME:?}; remedy: look whether it is stopped \
+                         or overloaded"
                     );
                     self.next_instance(number, &why, now);
                 }

@@ -33,7 +33,7 @@ fn calls() {
     assert_eq!(
         at("wordcont/Total"),
         "compose.yaml:6: services.client.x-partywall.calls[0]: no service `wordcont` in this file; \
-         it has client, wordcount (did you mean `wordcount`?)"
+         it has `client`, `wordcount` (did you mean `wordcount`?)"
     );
     assert_eq!(
         error("services:\n  a:\n    x-partywall: {package: a, calls: [db/*]}\n  db: {image: db}\n"),
@@ -113,12 +113,12 @@ fn wrong_dependencies() {
     );
     assert_eq!(
         error(&graph(&[("alpha", "[]"), ("b", "[alpa]")])),
-        "compose.yaml:7: services.b.depends_on[0]: no service `alpa` in this file; it has alpha, b \
+        "compose.yaml:7: services.b.depends_on[0]: no service `alpa` in this file; it has `alpha`, `b` \
          (did you mean `alpha`?)"
     );
     assert_eq!(
         error(&graph(&[("a", "{b: {condition: service_started}}")])),
-        "compose.yaml:4: services.a.depends_on.b: no service `b` in this file; it has a"
+        "compose.yaml:4: services.a.depends_on.b: no service `b` in this file; it has `a`"
     );
     assert_eq!(
         error(&graph(&[("a", "b")])),
