@@ -40,8 +40,9 @@
 //! # Ok(()) }
 //! ```
 //!
-//! A unary call takes a shorter way by stubs of `partywall-build`, which are tonic's but for that: the project's
-//! docs/native-stubs.md. A channel whose service may start later is connected with [`Endpoint::wait_for_ready`].
+//! A unary call takes a shorter way by stubs of `partywall-build`, which are tonic's but for that: see the
+//! project's docs/native-stubs.md. A channel whose service may start later is connected with
+//! [`Endpoint::wait_for_ready`].
 //!
 //! # Policy
 //!

@@ -28,7 +28,7 @@
 
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use partywall_abi::control::LinkStats;
@@ -184,8 +184,8 @@ impl Link {
             _ => tracing::warn!(link = self.number, blame = ?why.blame(), %why, "link closed"),
         }
         self.calls.end(&status);
-        let waiters = self.outbound.lock().take_waiters();
-        waiters.into_iter().for_each(Waker::wake);
+        let waiters = self.outbound.lock().waiters.take();
+        waiters.wake();
         // The peer is not to wait for the last reference to this value.
         self.bell().hang_up();
         self.listener.wake_all();
@@ -269,10 +269,20 @@ impl Link {
 
     /// One reference less to a call.
     fn release(&self, key: Key) {
+        self.forget_waiter(key);
         self.send_control(self.calls.release(key));
     }
 
     // ---- room on the ring --------------------------------------------------------------
+
+    /// A call that is over waits for no room.
+    fn forget_waiter(&self, key: Key) {
+        if self.outbound.is_stalled() {
+            let waker = self.outbound.lock().waiters.forget(key.number());
+            // The lock is free.
+            drop(waker);
+        }
+    }
 
     /// Sends what waits for room, and wakes those who wait, if there is some now.
     #[inline]
@@ -293,9 +303,9 @@ impl Link {
                     self.outbound.stall(true);
                     continue;
                 }
-                let waiters = tx.take_waiters();
+                let waiters = tx.waiters.take();
                 self.tell(tx, None)?;
-                waiters.into_iter().for_each(Waker::wake);
+                waiters.wake();
                 return Ok(());
             }
             if self.sleep_for_room(&mut tx, most)? {
@@ -309,6 +319,7 @@ impl Link {
     fn poll_room<'a>(
         &'a self,
         cx: &Context<'_>,
+        key: Key,
         mut tx: MutexGuard<'a, Tx>,
         len: usize,
         has_waited: &mut bool,
@@ -323,7 +334,9 @@ impl Link {
         }
         self.outbound.stall(true);
         if self.sleep_for_room(&mut tx, len)? {
-            tx.wait(cx);
+            let replaced = tx.waiters.wait(key.number(), cx);
+            drop(tx);
+            drop(replaced);
             return Poll::Pending;
         }
         Poll::Ready(Ok(tx))

@@ -512,13 +512,18 @@ impl<S: Request> Call<S> {
         // As a reply's.
         ready!(coop::poll_proceed(cx)).made_progress();
         self.send(cx)?;
-        let begun = ready!(self.reply.poll_answer(cx, self.sender.is_none()));
-        let sender = self.sender.take();
-        if let (Ok(Begun::Head(_, rest)), Some(sender)) = (&begun, sender) {
+        let unsent = self.sender.as_ref().and(self.reply.open.as_ref());
+        let unsent = unsent.map(|open| (Arc::clone(&open.caller), open.key));
+        let begun = ready!(self.reply.poll_answer(cx, unsent.is_none()));
+        if let (Some(sender), Some((caller, key))) = (self.sender.take(), unsent) {
             // The answer has begun before the request has ended.
-            let sender = sender.rest();
-            let (caller, key) = (Arc::clone(&rest.call.caller), rest.call.share());
-            tokio::spawn(Upload { sender, caller, key });
+            match &begun {
+                Ok(Begun::Head(_, rest)) => {
+                    rest.call.share();
+                    tokio::spawn(Upload { sender: sender.rest(), caller, key });
+                }
+                _ => caller.link.forget_waiter(key),
+            }
         }
         Poll::Ready(begun)
     }

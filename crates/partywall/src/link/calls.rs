@@ -33,6 +33,7 @@ use super::account::{Account, USER_SHARE};
 use super::mailbox::{self, Answer, Mailbox, Named, Part, Taken};
 use super::places::{Place, Queue};
 use crate::lock::lock;
+use crate::waker::Waiters;
 
 /// Places that a service's link has without leasing them.
 const FREE_PLACES: usize = 1;
@@ -45,14 +46,22 @@ pub(super) struct Due(pub(super) bool);
 struct State {
     connection: Connection<Mailbox>,
     queue: Queue,
-    /// Tasks that wait for the link's credit.
-    waiters: Vec<Waker>,
+    /// Calls that wait for the link's credit.
+    waiters: Waiters,
     /// Places of the account, of a service's link; those include the free ones.
     leased: Option<usize>,
     /// Paths of the methods that the peer has numbered.
     numbered: Vec<Arc<str>>,
     /// Why the link has ended.
     ended: Option<Status>,
+}
+
+impl State {
+    /// A call is over: what it leaves is dropped when the lock is free, for its wakers may end tasks.
+    #[inline]
+    fn release(&mut self, key: Key) -> (Mailbox, Option<Waker>) {
+        (self.connection.release(key), self.waiters.forget(key.number()))
+    }
 }
 
 /// The calls of a link.
@@ -91,7 +100,7 @@ impl Calls {
 
     fn new(connection: Connection<Mailbox>, account: Arc<Account>, leased: Option<usize>) -> Self {
         let queue = Queue::default();
-        let (waiters, numbered) = (Vec::new(), Vec::new());
+        let (waiters, numbered) = (Waiters::default(), Vec::new());
         let state = State { connection, queue, waiters, leased, numbered, ended: None };
         let (open, draining) = (AtomicUsize::new(0), AtomicBool::new(false));
         Self { state: Mutex::new(state), open, draining, account }
@@ -260,8 +269,7 @@ impl Calls {
         if mailbox.users > 0 {
             return Due(state.connection.has_control());
         }
-        // Its wakers are dropped when the lock is free.
-        let _mailbox = state.connection.release(key);
+        let _left = state.release(key);
         self.changed_from(open, state)
     }
 
@@ -319,14 +327,14 @@ impl Calls {
         let mut state = lock(&self.state);
         state.ended = Some(status.clone());
         let waiting = state.queue.shut();
-        let waiters = std::mem::take(&mut state.waiters);
+        let waiters = state.waiters.take();
         let open = state.connection.end();
         let wakers: Vec<_> =
             open.iter().map(|key| state.connection.user(*key).fail(status.clone())).collect();
         let _nothing_is_sent = self.changed(state);
         drop(waiting);
         wakers.into_iter().for_each(mailbox::Wakers::wake);
-        waiters.into_iter().for_each(Waker::wake);
+        waiters.wake();
     }
 
     // ---- receiving ---------------------------------------------------------------------
@@ -355,8 +363,8 @@ impl Calls {
             return Poll::Ready((answer, Due(state.connection.has_control())));
         }
         debug_assert_eq!(mailbox.users, 1, "nobody else has a call that is not answered");
-        // Its data count as taken then. Its wakers are dropped when the lock is free.
-        let _mailbox = state.connection.release(key);
+        // Its data count as taken then.
+        let _left = state.release(key);
         let due = self.changed_from(open, state);
         Poll::Ready((answer, due))
     }
@@ -431,13 +439,18 @@ impl Calls {
         let mut state = lock(&self.state);
         let reserved = state.connection.reserve(key, want);
         if let Err(Blocked::Credit { link }) = reserved {
-            if link {
-                wait(&mut state.waiters, cx);
-            }
+            let replaced = if link { state.waiters.wait(key.number(), cx) } else { None };
             state.connection.user(key).wait_to_send(cx);
             let _waits = pending::<()>(state, key);
+            drop(replaced);
         }
         reserved
+    }
+
+    /// How many calls wait for the link's credit.
+    #[cfg(test)]
+    pub(super) fn waiting(&self) -> usize {
+        lock(&self.state).waiters.len()
     }
 
     /// A frame is going to be written; false when the call is over.
@@ -461,8 +474,7 @@ impl Calls {
         }
         let mailbox = state.connection.user(key);
         mailbox.users -= 1;
-        // Its wakers are dropped when the lock is free.
-        let _mailbox = (mailbox.users == 0).then(|| state.connection.release(key));
+        let _left = (mailbox.users == 0).then(|| state.release(key));
         (true, self.changed_from(open, state))
     }
 
@@ -540,11 +552,4 @@ fn too_many_of_a_caller(account: &Account) -> String {
          times as many, the most that they may (Server::max_calls_per_caller)",
         account.bounds().calls,
     )
-}
-
-/// Has the task woken with the others.
-pub(super) fn wait(waiters: &mut Vec<Waker>, cx: &Context<'_>) {
-    if !waiters.iter().any(|w| w.will_wake(cx.waker())) {
-        waiters.push(cx.waker().clone());
-    }
 }

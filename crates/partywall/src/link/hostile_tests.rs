@@ -18,17 +18,21 @@ use tonic::Code;
 
 use super::account::{Accounts, Bounds};
 use super::caller::{self, Call};
-use super::scripted::{self, Never, Pieces};
-use super::service::{self, Service};
+use super::scripted::{self, Never, Panics, Pieces};
+use super::service::{self, Dispatch, Service};
 use super::wake::Ring;
 use crate::domain::Visit;
 
-/// A service, and the end of a caller that speaks records.
+/// A service that never answers, and the end of a caller that speaks records.
 fn service(bounds: Bounds) -> (Arc<Service<Never>>, Ends) {
+    serving(bounds, Never)
+}
+
+fn serving<D: Dispatch>(bounds: Bounds, dispatch: D) -> (Arc<Service<D>>, Ends) {
     let (ours, theirs) = local_pair(Geometry::WIDE).unwrap();
     let account = Accounts::new(bounds).open(1, Some(1));
     let caller = (crate::fuzz::stranger(), account);
-    let link = service::start(ours, Never, caller, MethodSet::all(), None).unwrap();
+    let link = service::start(ours, dispatch, caller, MethodSet::all(), None).unwrap();
     (link, theirs)
 }
 
@@ -84,6 +88,28 @@ async fn limits_are_announced_and_enforced() {
     say(&mut theirs, Kind::Frame, HEAD | END, 6, &head(b""));
     say(&mut theirs, Kind::Frame, HEAD | END, 7, &head(b""));
     assert!(matches!(hear(&mut theirs).await, Some((Kind::Reset, 7, _))));
+    assert!(!link.is_closed());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn an_answer_that_panics_twice_ends_its_own_call() {
+    const GOOD: u32 = 10;
+    let dispatch = Panics((GOOD as usize).into());
+    let (link, mut theirs) = serving(Bounds::default(), dispatch);
+    assert!(matches!(hear(&mut theirs).await, Some((Kind::Limits, 0, _))));
+    // After these its reader polls handlers itself.
+    for stream in 1..=GOOD {
+        say(&mut theirs, Kind::Frame, HEAD | END, stream, &head(b""));
+        let (kind, answered, data) = hear(&mut theirs).await.unwrap();
+        assert_eq!((kind, answered, data.last()), (Kind::Frame, stream, Some(&7)));
+    }
+    for stream in GOOD + 1..GOOD + 3 {
+        say(&mut theirs, Kind::Frame, HEAD | END, stream, &head(b""));
+        let (kind, ended, why) = hear(&mut theirs).await.unwrap();
+        assert_eq!((kind, ended), (Kind::Reset, stream));
+        let (code, text) = frame::decode_reset(&why).unwrap();
+        assert_eq!(Code::from_i32(code.into()), Code::Internal, "{text}");
+    }
     assert!(!link.is_closed());
 }
 

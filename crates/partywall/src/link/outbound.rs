@@ -5,7 +5,6 @@
 //! What is decided under it goes onto the ring in the order in which it was decided.
 
 use std::sync::{Mutex, MutexGuard};
-use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use partywall_abi::sync::{AtomicBool, Ordering};
@@ -14,18 +13,19 @@ use partywall_shm::slot::SlotBuf;
 use partywall_shm::spin::{Plan, Spin};
 
 use super::broken::Broken;
-use super::calls::{self, Calls};
+use super::calls::Calls;
 use super::record;
 use crate::lock::lock;
 use crate::stubs::method::Numbers;
+use crate::waker::Waiters;
 
 /// The writing half.
 pub(super) struct Tx {
     ring: Producer,
     /// Where heads, trailers and control records are put together.
     block: Vec<u8>,
-    /// Tasks that wait for room.
-    waiters: Vec<Waker>,
+    /// Calls that wait for room.
+    pub(super) waiters: Waiters,
     /// What was learned of waiting for room.
     spin: Spin,
     /// Bytes that went out in calls.
@@ -154,15 +154,6 @@ impl Tx {
         self.ring.awake();
     }
 
-    /// Has the task woken when there is room.
-    pub(super) fn wait(&mut self, cx: &Context<'_>) {
-        calls::wait(&mut self.waiters, cx);
-    }
-
-    pub(super) fn take_waiters(&mut self) -> Vec<Waker> {
-        std::mem::take(&mut self.waiters)
-    }
-
     /// Sends the control records that are due; the length of the first that has no room.
     pub(super) fn push_control(&mut self, calls: &Calls) -> Result<Option<usize>, Broken> {
         while let Some(control) = calls.control(&mut self.block)? {
@@ -189,7 +180,7 @@ pub(super) struct Outbound {
 
 impl Outbound {
     pub(super) fn new(ring: Producer) -> Self {
-        let (block, waiters, spin) = (Vec::with_capacity(256), Vec::new(), Spin::default());
+        let (block, waiters, spin) = (Vec::with_capacity(256), Waiters::default(), Spin::default());
         let tx = Tx { ring, block, waiters, spin, sent: 0, numbers: Numbers::default() };
         Self { tx: Mutex::new(tx), stalled: AtomicBool::new(false) }
     }

@@ -1,11 +1,13 @@
 //! Calls of few words, for tests of links.
 
-use std::future::Future;
+use std::future::{Future, Ready, ready};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use bytes::Bytes;
-use partywall_abi::frame::{self, RequestHead};
+use bytes::{BufMut, Bytes};
+use partywall_abi::frame::{self, RequestHead, ResponseHead};
+use partywall_abi::sync::{AtomicUsize, Ordering};
+use partywall_shm::slot::SlotBuf;
 use tonic::Status;
 
 use super::caller::{Begun, Call};
@@ -96,5 +98,69 @@ impl Future for Kept {
 
     fn poll(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<Pieces> {
         Poll::Pending
+    }
+}
+
+/// Answers each call with one byte. After so many, what it answers panics where it is encoded and where it is
+/// dropped.
+pub(super) struct Panics(pub(super) AtomicUsize);
+
+impl Dispatch for Panics {
+    type Method = ();
+    type Handler = Ready<Byte>;
+
+    fn method(&self, _path: &str) -> Option<()> {
+        Some(())
+    }
+
+    fn call(&self, _incoming: Incoming<'_, ()>) -> Ready<Byte> {
+        let is_bad = self.0.load(Ordering::Relaxed) == 0;
+        self.0.fetch_sub(usize::from(!is_bad), Ordering::Relaxed);
+        ready(Byte { is_bad })
+    }
+}
+
+pub(super) struct Byte {
+    is_bad: bool,
+}
+
+impl Source for Byte {
+    fn method(&self) -> Option<&str> {
+        None
+    }
+
+    fn write_head(&self, block: &mut Vec<u8>) -> Result<(), Status> {
+        frame::write_block(block, |out| ResponseHead::write(out, 0)).expect("a short head");
+        Ok(())
+    }
+
+    fn head_sent(&mut self) {}
+
+    fn poll_data(&mut self, _cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Status>>> {
+        unreachable!("it is encoded where it is sent from")
+    }
+
+    fn whole(&self) -> Option<usize> {
+        Some(1)
+    }
+
+    fn is_plain(&self) -> bool {
+        true
+    }
+
+    fn write_whole(&mut self, out: &mut SlotBuf<'_>) -> bool {
+        assert!(!self.is_bad, "as it was asked");
+        out.put_u8(7);
+        true
+    }
+
+    fn write_trailers(&self, _block: &mut Vec<u8>) -> u8 {
+        unreachable!("it is plain")
+    }
+}
+
+impl Drop for Byte {
+    fn drop(&mut self) {
+        assert!(!self.is_bad || std::thread::panicking(), "as it was asked, again");
     }
 }

@@ -294,7 +294,7 @@ impl<S: Source> Sender<S> {
                 }
                 Err(Blocked::Control) => {
                     if let Some(len) = tx.push_control(&link.calls)? {
-                        tx = ready!(link.poll_room(cx, tx, len, has_waited))?;
+                        tx = ready!(link.poll_room(cx, key, tx, len, has_waited))?;
                     }
                     continue;
                 }
@@ -329,7 +329,7 @@ impl<S: Source> Sender<S> {
                 continue;
             }
             let Some(mut reserved) = tx.reserve(len).map_err(Broken::from)? else {
-                tx = ready!(link.poll_room(cx, tx, total, has_waited))?;
+                tx = ready!(link.poll_room(cx, key, tx, total, has_waited))?;
                 continue;
             };
             match (self.whole, &mut self.source) {
@@ -383,8 +383,7 @@ impl<S: Source> Sender<S> {
         if self.is_request {
             return Err(SendError::Source(status));
         }
-        self.has_head = false;
-        self.data_done = true;
+        (self.has_head, self.whole, self.data_done) = (false, None, true);
         (self.chunk, self.next) = (Bytes::new(), Bytes::new());
         self.tail = Tail::Status(Box::new(status));
         Ok(())
@@ -500,5 +499,41 @@ mod tests {
         sent.await.unwrap();
         // tokio gives a task 128 units; there is room and credit for all records.
         assert!((1000 / 128..20).contains(&polls), "{polls} polls");
+    }
+
+    /// Calls by a caller whose peer takes nothing: each sends pieces of so many bytes until it has to wait for
+    /// room or for credit, and is dropped.
+    #[track_caller]
+    fn dropped_calls_leave_no_waiters(room: Geometry, piece: &'static [u8]) {
+        let (ours, _theirs) = local_pair(room).unwrap();
+        let link = Link::calling(ours, None, Box::new(Ring)).unwrap();
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        let waiting = || link.outbound.lock().waiters.len() + link.calls.waiting();
+        let mut waited = 0;
+        for _ in 0..100 {
+            let (key, _) = link.calls.open(false).unwrap().expect("a place");
+            let mut sender = Sender::request(Pieces::new(piece, 1_000_000), None);
+            // A yield, after which it goes on, is none.
+            while waiting() == 0 && sender.poll(&mut cx, &link, key).is_pending() {}
+            waited += waiting();
+            link.send_control(link.calls.give_up(key, tonic::Code::Cancelled, "", status()));
+            link.release(key);
+            assert_eq!(waiting(), 0);
+        }
+        assert_eq!(waited, 100);
+    }
+
+    fn status() -> Status {
+        Status::cancelled("dropped")
+    }
+
+    #[tokio::test]
+    async fn dropped_calls_wait_for_no_room() {
+        dropped_calls_leave_no_waiters(Geometry::new(16, 1 << 16).unwrap(), b"a message");
+    }
+
+    #[tokio::test]
+    async fn dropped_calls_wait_for_no_credit() {
+        dropped_calls_leave_no_waiters(Geometry::new(1024, 1 << 20).unwrap(), &[0; 4096]);
     }
 }

@@ -1,11 +1,13 @@
 //! Limits of the size of messages, of clients and of servers, come to the same on all ways.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use partywall::Server;
-use partywall_stubs_tests::{Asked, Settings};
+use partywall_stubs_tests::{Asked, Own, Settings, code_and_text, ours, tonics};
 use partywall_testkit::Random;
-use tonic::Code;
+use tokio::sync::Notify;
+use tonic::{Code, Request, Response, Status};
 
 use super::ways::{Way, same};
 
@@ -83,4 +85,50 @@ async fn limits_that_are_not_set_are_tonics_on_each_way() {
     }
     let both = [Code::Ok as i32, Code::OutOfRange as i32];
     assert!(codes.keys().eq(&both) && codes.values().all(|n| *n > 2), "{codes:?}");
+}
+
+/// Answers with as many entries of metadata as it is asked for; asked for less than none, it waits first.
+struct Wide {
+    begun: Arc<Notify>,
+    goes_on: Arc<Notify>,
+}
+
+#[tonic::async_trait]
+impl ours::pb::keeper_server::Keeper for Wide {
+    async fn keep(&self, request: Request<Own>) -> Result<Response<Own>, Status> {
+        let message = request.into_inner();
+        if message.answer < 0 {
+            self.begun.notify_one();
+            self.goes_on.notified().await;
+        }
+        let entries = message.answer.max(0);
+        let mut response = Response::new(message);
+        for _ in 0..entries {
+            response.metadata_mut().append("x-wide", "w".repeat(1000).parse().unwrap());
+        }
+        Ok(response)
+    }
+}
+
+#[tokio::test]
+async fn an_answer_with_too_much_metadata_ends_its_own_call() {
+    let (begun, goes_on) = <(Arc<Notify>, Arc<Notify>)>::default();
+    let service = Wide { begun: Arc::clone(&begun), goes_on: Arc::clone(&goes_on) };
+    let service = ours::pb::keeper_server::KeeperServer::new(service);
+    let channel = Server::builder().add_service(service).in_process().unwrap();
+    let asked = |answer| Own { answer, ..Own::default() };
+    let keep = |answer| ours::keep(channel.clone(), asked(answer), Settings::default());
+    for _ in 0..3 {
+        keep(0).await.unwrap();
+    }
+    let under_way = tokio::spawn(keep(-1));
+    begun.notified().await;
+    for entries in [30, 3000] {
+        let native = code_and_text(keep(entries).await);
+        let ordinary = tonics::keep(channel.clone(), asked(entries), Settings::default()).await;
+        assert_eq!(native, code_and_text(ordinary));
+        assert_eq!(native.0, Code::ResourceExhausted, "{native:?}");
+    }
+    goes_on.notify_one();
+    under_way.await.unwrap().unwrap();
 }

@@ -1,7 +1,6 @@
 //! Records that have come: what they mean, and the calls that they belong to.
 
 use std::sync::Arc;
-use std::task::Waker;
 use std::time::Duration;
 
 use bytes::{Buf as _, Bytes};
@@ -99,8 +98,7 @@ impl Calls {
             Event::Part { key, head, data, trailers, end } => {
                 let is_own = own == Some(key);
                 if is_own && mailbox::is_plain(head.as_ref(), trailers.as_ref()) {
-                    // Its wakers are dropped when the lock is free.
-                    let _mailbox = state.connection.release(key);
+                    let _left = state.release(key);
                     let due = self.changed_from(open, state);
                     return Ok((Accepted::Whole(Answer::Plain(rest(payload, data))), due));
                 }
@@ -110,7 +108,7 @@ impl Calls {
                 let data = rest(payload, data);
                 match (head, trailers) {
                     (Some(head), Some(trailers)) if is_own => {
-                        let _mailbox = state.connection.release(key);
+                        let _left = state.release(key);
                         let due = self.changed_from(open, state);
                         let answer = Answer::whole(head, data, trailers);
                         return Ok((Accepted::Whole(answer), due));
@@ -160,9 +158,9 @@ impl Calls {
             }
             Event::StreamCredit(key) => (Accepted::Done, state.connection.user(key).credited()),
             Event::LinkCredit | Event::Limits => {
-                let waiters = std::mem::take(&mut state.waiters);
+                let waiters = state.waiters.take();
                 let due = self.changed(state);
-                waiters.into_iter().for_each(Waker::wake);
+                waiters.wake();
                 return Ok((Accepted::Done, due));
             }
             Event::Draining => {

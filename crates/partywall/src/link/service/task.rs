@@ -58,8 +58,7 @@ impl<D: Dispatch> Future for Task<D> {
                 }
             {
                 this.deadline = None;
-                let expired = Sender::status(status::expired_in_service());
-                this.step = Step::Answer(Box::new(expired));
+                this.answer_with(status::expired_in_service());
             }
             match &mut this.step {
                 Step::Handle(handler) => {
@@ -75,8 +74,7 @@ impl<D: Dispatch> Future for Task<D> {
                         Ok(Poll::Pending) => return Poll::Pending,
                         Ok(Poll::Ready(answer)) => answer,
                         Err(_) => {
-                            let panicked = Sender::status(status::panicked());
-                            this.step = Step::Answer(Box::new(panicked));
+                            this.answer_with(status::panicked());
                             continue;
                         }
                     };
@@ -97,6 +95,7 @@ impl<D: Dispatch> Future for Task<D> {
                             return this.end(Code::Unavailable as u8);
                         }
                         Err(_) => {
+                            contained(move || drop(answer));
                             link.send_control(link.calls.reset(key, status::panicked()));
                             return this.end(Code::Internal as u8);
                         }
@@ -137,6 +136,13 @@ fn contained(drop: impl FnOnce()) {
 }
 
 impl<D: Dispatch> Task<D> {
+    /// A status of our own making takes the handler's place.
+    #[cold]
+    fn answer_with(&mut self, status: Status) {
+        let sender = Box::new(Sender::status(status));
+        contained(|| self.step = Step::Answer(sender));
+    }
+
     fn end(&mut self, code: u8) -> Poll<()> {
         contained(|| self.step = Step::Done);
         self.service.ended(code);
