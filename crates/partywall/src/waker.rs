@@ -11,8 +11,8 @@ pub(crate) fn register(slot: &mut Option<Waker>, cx: &Context<'_>) -> Option<Wak
     slot.replace(cx.waker().clone())
 }
 
-/// Calls that wait for the same thing, by their streams. What they are woken by is dropped when whatever guards
-/// this is free: that may end a task which has calls of its own.
+/// Calls that wait for the same thing, by their streams. What they are woken by is dropped when whatever
+/// guards this is free: that may end a task which has calls of its own.
 #[derive(Default)]
 pub(crate) struct Waiters(BTreeMap<u32, Waker>);
 

@@ -66,10 +66,12 @@ const FAILED_BYTES: usize = 7_900;
 const MESSAGE_BYTES: usize = 1024;
 
 fn travels(name: &HeaderName, value: &HeaderValue) -> bool {
-    !(name == TE
-        || name == GRPC_TIMEOUT
-        || (name == CONTENT_TYPE && value == GRPC)
-        || OF_CONNECTIONS.contains(name))
+    !(never_travels(name) || (name == CONTENT_TYPE && value == GRPC))
+}
+
+/// What only a peer of its own making sends: it is left out where it comes.
+fn never_travels(name: &HeaderName) -> bool {
+    name == TE || name == GRPC_TIMEOUT || OF_CONNECTIONS.contains(name)
 }
 
 /// Leaves out what belongs to a connection.
@@ -86,6 +88,9 @@ pub(crate) const NOT_SENT: [&str; 5] =
 /// Others that have a meaning for tonic's clients: a request with one goes the ordinary way.
 pub(crate) const OF_TONICS_CLIENTS: [&str; 3] =
     ["grpc-accept-encoding", "grpc-encoding", "user-agent"];
+
+/// Those of an answer that have one for them.
+pub(crate) const OF_ANSWERS: [&[u8]; 2] = [b"grpc-encoding", b"grpc-status"];
 
 /// Those that have one for tonic's servers.
 pub(crate) const OF_TONICS_SERVERS: [&[u8]; 3] =
@@ -369,7 +374,7 @@ fn read_into(headers: &mut HeaderMap, metadata: &Metadata<'_>) -> Named {
         named.content_type |= name == CONTENT_TYPE;
         named.user_agent |= name == header::USER_AGENT;
         named.host |= name == header::HOST;
-        if are_bad_details(&name, &value) {
+        if are_bad_details(&name, &value) || never_travels(&name) {
             continue;
         }
         headers.append(name, value);

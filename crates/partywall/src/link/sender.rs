@@ -501,8 +501,8 @@ mod tests {
         assert!((1000 / 128..20).contains(&polls), "{polls} polls");
     }
 
-    /// Calls by a caller whose peer takes nothing: each sends pieces of so many bytes until it has to wait for
-    /// room or for credit, and is dropped.
+    /// Calls by a caller whose peer takes nothing: each sends pieces until it has to wait for room or for
+    /// credit, and is dropped.
     #[track_caller]
     fn dropped_calls_leave_no_waiters(room: Geometry, piece: &'static [u8]) {
         let (ours, _theirs) = local_pair(room).unwrap();

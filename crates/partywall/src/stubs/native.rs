@@ -252,11 +252,16 @@ fn sole_answer(
     })
 }
 
-/// Whether it has one good message, and says nothing of compression, which is tonic's business.
+/// Whether it has one good message, and its metadata say nothing of compression or of a status, which is
+/// tonic's business.
 fn is_sole(whole: &Whole) -> bool {
+    let is_own = |metadata: &OwnedMetadata| {
+        metadata.get().iter().all(|(name, _)| !wire::OF_ANSWERS.contains(&name))
+    };
     whole.trailers.code == 0
         && whole.data.as_ref().is_some_and(|data| message::is_sole(data))
-        && whole.head.get().iter().all(|(name, _)| name != b"grpc-encoding")
+        && is_own(&whole.head)
+        && is_own(&whole.trailers.metadata)
 }
 
 /// Takes an answer that has come to its end, for who has no runtime; how many bytes its message had.
@@ -425,5 +430,35 @@ impl sender::Request for Request<'_> {
     fn rest(mut self) -> Request<'static> {
         let message = self.message.take().map_or(Message::Taken, Message::Encoded);
         Request { head: self.head, message }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::mailbox::Trailers;
+    use frame::ResponseHead;
+
+    fn metadata(entries: &[(&'static str, &'static str)]) -> OwnedMetadata {
+        let entries =
+            entries.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap()));
+        let mut block = Vec::new();
+        wire::write_response_head(&mut block, &HeaderMap::from_iter(entries)).unwrap();
+        OwnedMetadata::from(&ResponseHead::decode(&block[4..]).unwrap())
+    }
+
+    #[test]
+    fn an_answer_that_says_more_than_its_message_is_tonics() {
+        let whole = |head: &[_], trailers: &[_]| Whole {
+            head: metadata(head),
+            data: Some(Bytes::from_static(&[0; PREFIX])),
+            trailers: Trailers { code: 0, metadata: metadata(trailers) },
+        };
+        let own = [("x-own", "yes")];
+        assert!(is_sole(&whole(&own, &own)));
+        for says in [("grpc-encoding", "gzip"), ("grpc-status", "7")] {
+            assert!(!is_sole(&whole(&[own[0], says], &own)), "{says:?}");
+            assert!(!is_sole(&whole(&own, &[says])), "{says:?}");
+        }
     }
 }

@@ -44,6 +44,36 @@ fn a_request_head_keeps_what_matters() {
     assert_eq!(parse_timeout(&back), Some(Duration::from_secs(1)));
 }
 
+/// A head as a peer of its own making has it.
+fn head_of(entries: &[(&str, &str)]) -> Vec<u8> {
+    let mut out = Vec::new();
+    frame::write_block(&mut out, |out| {
+        ResponseHead::write(out, 0);
+        let entries = entries.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes()));
+        frame::write_entries(out, entries);
+    });
+    out.split_off(4)
+}
+
+#[test]
+fn what_never_travels_is_left_out_where_it_comes() {
+    let head = head_of(&[
+        ("te", "x"),
+        ("connection", "close"),
+        ("transfer-encoding", "chunked"),
+        ("content-length", "99"),
+        ("grpc-timeout", "1n"),
+        ("x-own", "yes"),
+    ]);
+    let metadata = ResponseHead::decode(&head).unwrap();
+    let own =
+        HeaderMap::from_iter([(HeaderName::from_static("x-own"), HeaderValue::from_static("yes"))]);
+    assert_eq!(own_headers(None, &metadata), own);
+    let mut seen = request_headers(None, &metadata, &mut http::Uri::default());
+    assert!(seen.remove(CONTENT_TYPE).is_some() && seen.remove(header::USER_AGENT).is_some());
+    assert_eq!(seen, own);
+}
+
 #[test]
 fn a_status_with_message_and_details_round_trips() {
     let status = Status::with_details(Code::NotFound, "weg ä\n", "d".repeat(100).into());
