@@ -47,7 +47,7 @@
 //!   to windows; once that has begun, all up to the offset is. Offsets do not fall.
 //! * [`Kind::Method`] (client to server) gives a method a number, in place of the stream's, by which heads
 //!   may name it from then on. Payload: its path. Numbers are given in turn, from 0 on, and up to
-//!   [`limits::METHODS`].
+//!   [`limits::METHODS`]; their paths have at most [`limits::METHOD_BYTES`] together.
 //! * PLAIN comes with HEAD and END, from the server with TRAILERS as well, and with no other flag. What is
 //!   left out is: no timeout, status OK, and no metadata.
 //! * [`Kind::Room`], and [`Kind::Method`] with PLAIN, are sent and taken only where both ends have the

@@ -11,6 +11,8 @@ pub const NAME_BYTES: usize = 63;
 pub const PATH_BYTES: usize = 1024;
 /// Most methods of a link that have numbers.
 pub const METHODS: u32 = 256;
+/// Most bytes of their paths together.
+pub const METHOD_BYTES: usize = 32 * 1024;
 
 /// Most methods of a link of which the list of links tells.
 pub const LISTED_METHODS: usize = 16;

@@ -113,6 +113,13 @@ fn method(number: u32) -> Sent {
     sent(Kind::Method, 0, number, b"/a.B/C")
 }
 
+/// One with a path as long as any.
+fn long_method(number: u32) -> Sent {
+    let mut path = [b'a'; limits::PATH_BYTES];
+    path[0] = b'/';
+    sent(Kind::Method, 0, number, &path)
+}
+
 /// A request whose head names its method by number.
 fn numbered(stream: u32, number: u16) -> Sent {
     let mut payload = Vec::new();
@@ -202,6 +209,8 @@ pub fn callers() -> Vec<Case> {
         case(Rule::MethodNumber(2), vec![method(0), method(2)]),
         case(Rule::MethodNumber(u32::MAX), vec![method(u32::MAX)]),
         case(Rule::MethodNumber(limits::METHODS), all_named(method(limits::METHODS))),
+        // Of 32 KiB of paths together.
+        case(Rule::MethodNumber(32), (0..33).map(long_method).collect()),
         older(Rule::NotAgreed, vec![method(0)]),
         older(Rule::NotAgreed, vec![plain(1, 0, 1)]),
         older(Rule::UnknownMethod(0), vec![numbered(1, 0)]),

@@ -1,6 +1,7 @@
 //! One end of a link of calls.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use partywall_abi::frame::{
@@ -56,7 +57,7 @@ pub struct Connection<T> {
     open: Numbers,
     /// Calls that may be open, and what a service says to one beyond.
     places: usize,
-    full: String,
+    full: Arc<str>,
     /// The caller's next number.
     next: u32,
     /// Calls of the caller whose heads are not on the ring.
@@ -67,8 +68,9 @@ pub struct Connection<T> {
     /// Both ends know [`Kind::Room`]; and [`Kind::Method`] with plain frames.
     tells_room: bool,
     tells_methods: bool,
-    /// Methods that have numbers.
+    /// Methods that have numbers, and bytes of their paths.
     methods: u16,
+    method_bytes: usize,
     /// Streams that wait for memory to be kept for their messages.
     waiting: usize,
     drain: Drain,
@@ -112,7 +114,7 @@ impl<T: Default> Connection<T> {
             streams: Slab::new(),
             open: Numbers::default(),
             places: 0,
-            full: String::new(),
+            full: "".into(),
             next: 1,
             unbegun: 0,
             window: LinkWindow::new(window),
@@ -121,6 +123,7 @@ impl<T: Default> Connection<T> {
             tells_room: true,
             tells_methods: true,
             methods: 0,
+            method_bytes: 0,
             waiting: 0,
             drain: Drain::No,
             pending: VecDeque::new(),
@@ -138,12 +141,21 @@ impl<T: Default> Connection<T> {
     /// Gives a method its number, of the caller's; none where the service knows no numbers, or where all
     /// are given.
     pub fn name(&mut self, path: &'static str) -> Option<u16> {
-        if !self.tells_methods || u32::from(self.methods) == limits::METHODS {
+        if !self.tells_methods {
             return None;
         }
-        let number = self.methods;
-        self.methods += 1;
+        let number = self.next_method(path)?;
         self.push(Control::Method(number, path));
+        Some(number)
+    }
+
+    /// The next number, which this path has from now on; none if all are given.
+    fn next_method(&mut self, path: &str) -> Option<u16> {
+        let (number, bytes) = (self.methods, self.method_bytes + path.len());
+        if u32::from(number) == limits::METHODS || bytes > limits::METHOD_BYTES {
+            return None;
+        }
+        (self.methods, self.method_bytes) = (number + 1, bytes);
         Some(number)
     }
 
@@ -222,7 +234,7 @@ impl<T: Default> Connection<T> {
 
     /// Ends a call out of turn, with a gRPC code for the peer (0, which no reset has, goes as UNKNOWN);
     /// whether it was open. What comes for it from now on is thrown away.
-    pub fn reset(&mut self, key: Key, code: u8, text: &str) -> bool {
+    pub fn reset(&mut self, key: Key, code: u8, text: impl Into<Arc<str>>) -> bool {
         let is_caller = self.caller;
         let stream = self.stream(key);
         let tell = stream.open && (stream.send.begun || !is_caller);
@@ -361,7 +373,7 @@ impl<T: Default> Connection<T> {
         }
         let refusal = match self.drain {
             Drain::Refusing => Some((UNAVAILABLE, "the server is draining".into())),
-            _ if self.free() == 0 => Some((RESOURCE_EXHAUSTED, self.full.clone())),
+            _ if self.free() == 0 => Some((RESOURCE_EXHAUSTED, Arc::clone(&self.full))),
             _ => None,
         };
         if let Some((code, text)) = refusal {

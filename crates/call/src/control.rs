@@ -1,5 +1,7 @@
 //! Control records: all but frames. They wait in the order in which they are to be sent.
 
+use std::sync::Arc;
+
 use partywall_abi::frame::{self, Kind, Limits};
 
 /// A control record that is to be sent.
@@ -7,8 +9,8 @@ use partywall_abi::frame::{self, Kind, Limits};
 pub enum Control {
     /// What the service lets this link have.
     Limits(Limits),
-    /// A stream ends out of turn: its number, a gRPC code, a text.
-    Reset(u32, u8, String),
+    /// A stream ends out of turn: its number, a gRPC code, a text, which many may share.
+    Reset(u32, u8, Arc<str>),
     /// More credit for a stream, or for the whole link (stream 0).
     Window(u32, u32),
     /// Memory is kept for a stream's data up to an offset.

@@ -50,7 +50,7 @@ pub enum Rule {
     /// Control records do not pile up at an end whose peer takes its records.
     #[error("it takes nothing off its ring")]
     TakesNothing,
-    /// Methods get their numbers in turn, each one, up to as many as there may be.
+    /// Methods get their numbers in turn, each one, up to as many as there may be and with paths as long.
     #[error("a method that gets number {0} out of turn")]
     MethodNumber(u32),
     /// A head names no method by a number that none has.

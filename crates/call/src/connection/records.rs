@@ -1,7 +1,6 @@
 //! What control records mean.
 
 use partywall_abi::frame::{self, Limits};
-use partywall_abi::limits;
 
 use super::{Connection, Drain};
 use crate::error::{Error, Rule};
@@ -82,11 +81,11 @@ impl<T: Default> Connection<T> {
         if !self.tells_methods {
             return Err(Rule::NotAgreed.into());
         }
-        if number != u32::from(self.methods) || number == limits::METHODS {
-            return Err(Rule::MethodNumber(number).into());
+        let next = u32::from(self.methods);
+        match self.next_method(path) {
+            Some(_) if number == next => Ok(Event::Method { path }),
+            _ => Err(Rule::MethodNumber(number).into()),
         }
-        self.methods += 1;
-        Ok(Event::Method { path })
     }
 
     pub(super) fn on_drain<'a>(&mut self, number: u32) -> Result<Event<'a>, Error> {

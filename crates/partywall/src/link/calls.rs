@@ -73,6 +73,8 @@ pub(super) struct Calls {
     draining: AtomicBool,
     /// What they hold, of what the link's caller may.
     pub(super) account: Arc<Account>,
+    /// What a caller is told whose account has no place.
+    too_many: Arc<str>,
 }
 
 impl Calls {
@@ -88,7 +90,7 @@ impl Calls {
         let streams = bounds.calls_per_link.min(calls).min(limits::STREAMS_MAX) as u32;
         let limits = Limits { streams, window: account.window };
         let full = if bounds.calls_per_link > calls {
-            too_many_of_a_caller(&account)
+            too_many_of_a_caller(bounds.calls)
         } else {
             format!(
                 "{streams} calls are open on this link, the most that may \
@@ -103,7 +105,8 @@ impl Calls {
         let (waiters, numbered) = (Waiters::default(), Vec::new());
         let state = State { connection, queue, waiters, leased, numbered, ended: None };
         let (open, draining) = (AtomicUsize::new(0), AtomicBool::new(false));
-        Self { state: Mutex::new(state), open, draining, account }
+        let too_many = too_many_of_a_caller(account.bounds().calls).into();
+        Self { state: Mutex::new(state), open, draining, account, too_many }
     }
 
     /// Announces to the peer only what it knows, as both ends have agreed.
@@ -242,8 +245,8 @@ impl Calls {
             state.connection.user(key).named = Some(named);
             return true;
         }
-        let text = too_many_of_a_caller(&self.account);
-        state.connection.reset(key, Code::ResourceExhausted as u8, &text);
+        let text = Arc::clone(&self.too_many);
+        state.connection.reset(key, Code::ResourceExhausted as u8, text);
         state.connection.release(key);
         false
     }
@@ -306,6 +309,7 @@ impl Calls {
     pub(super) fn reset_all(&self, ends: impl Fn(&str) -> bool, status: &Status) -> (usize, Due) {
         let mut state = lock(&self.state);
         let all: Vec<_> = state.connection.calls().collect();
+        let text = Arc::<str>::from(status.message());
         let (mut ended, mut wakers) = (0, Vec::new());
         for key in all {
             let State { connection, numbered, .. } = &mut *state;
@@ -314,7 +318,7 @@ impl Calls {
                 continue;
             }
             wakers.push(mailbox.fail(status.clone()));
-            connection.reset(key, status.code() as i32 as u8, status.message());
+            connection.reset(key, status.code() as i32 as u8, Arc::clone(&text));
             ended += 1;
         }
         let due = self.changed(state);
@@ -546,10 +550,9 @@ fn needed(open: usize) -> usize {
     if open <= FREE_PLACES { FREE_PLACES } else { open + 1 + open / 2 }
 }
 
-fn too_many_of_a_caller(account: &Account) -> String {
+fn too_many_of_a_caller(calls: usize) -> String {
     format!(
-        "this caller has {} calls open beside one on each link, or its user's callers {USER_SHARE} \
-         times as many, the most that they may (Server::max_calls_per_caller)",
-        account.bounds().calls,
+        "this caller has {calls} calls open beside one on each link, or its user's callers {USER_SHARE} times \
+         as many, the most that they may (Server::max_calls_per_caller)"
     )
 }

@@ -31,6 +31,7 @@ use std::time::{Duration, Instant};
 
 use partywall_abi::control::{Identity, LinkMethods, LinkStats, Terms};
 use partywall_abi::frame::{Metadata, PLAIN_REQUEST};
+use partywall_abi::limits;
 use partywall_abi::name::MethodSet;
 use partywall_abi::security::Security;
 use partywall_abi::sync::{AtomicU64, Ordering};
@@ -118,14 +119,23 @@ struct Method<M> {
     ways: Option<Arc<Ways>>,
 }
 
+/// A path that has a number.
+struct Numbered<M> {
+    path: Arc<str>,
+    /// Once it was called since the policy has changed.
+    method: Option<Arc<Method<M>>>,
+}
+
 /// Who calls and what it may call, with the paths that a link remembers.
 struct Rights<M> {
     peer: Peer,
     methods: MethodSet,
     last: Option<Arc<Method<M>>>,
     all: HashMap<Arc<str>, Arc<Method<M>>>,
+    /// Bytes of their paths.
+    bytes: usize,
     /// Those that have numbers, in their order.
-    numbered: Vec<Arc<Method<M>>>,
+    numbered: Vec<Numbered<M>>,
     /// The link's.
     counted: Arc<Methods>,
 }
@@ -256,6 +266,7 @@ pub(super) fn run<D: Dispatch>(
             methods,
             last: None,
             all: HashMap::new(),
+            bytes: 0,
             numbered: Vec::new(),
             counted,
         }),
@@ -282,11 +293,19 @@ impl<M> Rights<M> {
         let path = match called {
             Called::Path(path) => path,
             Called::Number(number) => {
-                let method = &self.numbered[usize::from(number)];
-                if !self.last.as_ref().is_some_and(|last| Arc::ptr_eq(last, method)) {
-                    self.last = Some(Arc::clone(method));
+                let number = usize::from(number);
+                let method = match &self.numbered[number].method {
+                    Some(method) => Arc::clone(method),
+                    None => {
+                        let method = self.look_up(Arc::clone(&self.numbered[number].path), named);
+                        self.numbered[number].method = Some(Arc::clone(&method));
+                        method
+                    }
+                };
+                if !self.last.as_ref().is_some_and(|last| Arc::ptr_eq(last, &method)) {
+                    self.last = Some(Arc::clone(&method));
                 }
-                return (Arc::clone(method), peer);
+                return (method, peer);
             }
         };
         if let Some(last) = self.last.as_ref().filter(|m| m.path.as_bytes() == path) {
@@ -298,7 +317,9 @@ impl<M> Rights<M> {
             return (method, peer);
         }
         let method = self.look_up(path.into(), named);
-        if self.all.len() < PATHS {
+        let bytes = self.bytes + method.path.len();
+        if self.all.len() < PATHS && bytes <= limits::METHOD_BYTES {
+            self.bytes = bytes;
             self.all.insert(Arc::clone(&method.path), Arc::clone(&method));
         }
         (method, peer)
@@ -335,12 +356,9 @@ impl<D: Dispatch> End for Service<D> {
         rights.methods = methods.clone();
         rights.last = None;
         rights.all.clear();
-        // A number is as good as the right to what it names.
-        let named = |path: &str| self.dispatch.method(path);
-        let numbered = std::mem::take(&mut rights.numbered);
-        let numbered = numbered.iter();
-        let numbered = numbered.map(|method| rights.look_up(Arc::clone(&method.path), named));
-        rights.numbered = numbered.collect();
+        rights.bytes = 0;
+        // A number is as good as the right to what it names, which is looked up with its next call.
+        rights.numbered.iter_mut().for_each(|numbered| numbered.method = None);
         drop(rights);
         // A call that began under the old policy does not outlive it.
         let text = "the policy does not let this caller call this method any more";
@@ -556,9 +574,7 @@ impl<D: Dispatch> Service<D> {
                 return Ok(());
             }
             Accepted::Named(path) => {
-                let mut rights = lock(&self.rights);
-                let method = rights.look_up(path, |path| self.dispatch.method(path));
-                rights.numbered.push(method);
+                lock(&self.rights).numbered.push(Numbered { path, method: None });
             }
             Accepted::Drained => self.idle.notify_waiters(),
             Accepted::Refused(path) => telemetry::refused(&path, Code::ResourceExhausted),

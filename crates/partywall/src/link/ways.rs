@@ -50,25 +50,33 @@ impl Ways {
 
 /// The counts of a link's methods, by their paths.
 #[derive(Default)]
-pub(super) struct Methods(Mutex<HashMap<Arc<str>, Arc<Ways>>>);
+pub(super) struct Methods(Mutex<Counts>);
+
+#[derive(Default)]
+struct Counts {
+    by_path: HashMap<Arc<str>, Arc<Ways>>,
+    /// Of the paths.
+    bytes: usize,
+}
 
 impl Methods {
     /// The counts of the method at `path`; none where there are too many.
     pub(super) fn at(&self, path: &Arc<str>) -> Option<Arc<Ways>> {
-        let mut all = lock(&self.0);
-        if let Some(ways) = all.get(path) {
+        let Counts { by_path, bytes } = &mut *lock(&self.0);
+        if let Some(ways) = by_path.get(path) {
             return Some(Arc::clone(ways));
         }
-        if all.len() >= METHODS {
+        if by_path.len() >= METHODS || *bytes + path.len() > limits::METHOD_BYTES {
             return None;
         }
-        Some(Arc::clone(all.entry(Arc::clone(path)).or_default()))
+        *bytes += path.len();
+        Some(Arc::clone(by_path.entry(Arc::clone(path)).or_default()))
     }
 
     /// What was counted so far.
     pub(super) fn counted(&self) -> LinkMethods {
-        let all = lock(&self.0);
-        let counts = all.iter().map(|(path, ways)| (path, ways.counted()));
+        let counts = lock(&self.0);
+        let counts = counts.by_path.iter().map(|(path, ways)| (path, ways.counted()));
         let calls = |(native, ordinary): (u64, u64)| native.saturating_add(ordinary);
         let mut called: Vec<_> = counts.filter(|(_, counted)| calls(*counted) > 0).collect();
         called.sort_unstable_by(|(path, one), (other_path, other)| {
