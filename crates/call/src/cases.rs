@@ -293,7 +293,7 @@ pub fn honest_services() -> Vec<Vec<Sent>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Connection, Error, Event, Key, Record, Want};
+    use crate::{Connection, Control, Error, Event, Key, Record, Want};
     use std::collections::HashSet;
     use std::time::Instant;
 
@@ -367,5 +367,26 @@ mod tests {
             }
             assert!(over && !caller.is_open(key));
         }
+    }
+
+    #[test]
+    fn refusals_that_are_not_read_share_their_text() {
+        let limits = Limits { streams: 1, window: limits::LINK_WINDOW };
+        let mut service = Connection::<()>::service(limits, "full");
+        service.control_sent();
+        for stream in 1..4 {
+            let (kind, flags, stream, payload) = request(END, stream, 0, None);
+            service.handle(Record { kind, flags, stream, payload: &payload }).unwrap();
+        }
+        let mut text = || {
+            let Some(Control::Reset(_, _, text)) = service.control().unwrap().cloned() else {
+                panic!("a refusal")
+            };
+            service.control_sent();
+            text
+        };
+        let texts = [text(), text()];
+        assert_eq!(&*texts[0], "full");
+        assert!(std::sync::Arc::ptr_eq(&texts[0], &texts[1]));
     }
 }

@@ -21,7 +21,6 @@
 //! [`partywall_call`] describes how a server drains.
 
 use std::cell::Cell;
-use std::collections::HashMap;
 use std::future::Future;
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
@@ -31,7 +30,6 @@ use std::time::{Duration, Instant};
 
 use partywall_abi::control::{Identity, LinkMethods, LinkStats, Terms};
 use partywall_abi::frame::{Metadata, PLAIN_REQUEST};
-use partywall_abi::limits;
 use partywall_abi::name::MethodSet;
 use partywall_abi::security::Security;
 use partywall_abi::sync::{AtomicU64, Ordering};
@@ -43,9 +41,11 @@ use tokio::sync::Notify;
 use tonic::{Code, Status};
 
 mod inline;
+mod rights;
 pub(crate) mod task;
 
-use inline::{HandOn, History, Inside};
+use inline::{HandOn, Inside};
+use rights::{Method, Rights};
 use task::{Step, Task};
 
 use super::Link;
@@ -57,7 +57,7 @@ use super::driver::Driver;
 use super::inbound::Record;
 use super::receiver::Receiver;
 use super::sender::{Sender, Source};
-use super::ways::{Methods, Ways};
+use super::ways::Ways;
 use super::whole::Whole;
 use crate::coordinator::{End, Offer, Tracked};
 use crate::domain::{self, Offered, Visit, Visited};
@@ -66,8 +66,6 @@ use crate::lock::lock;
 use crate::peer::Peer;
 use crate::telemetry::{self, Route, Side};
 
-/// Paths that a link remembers; a caller that uses more of them pays for the look-up each time.
-const PATHS: usize = 256;
 /// How long a caller's thread takes records for the service; what is left then is the driver's, and
 /// a method whose poll has taken longer is one for tasks again.
 const VISIT: Duration = Duration::from_millis(1);
@@ -107,37 +105,6 @@ pub(crate) enum Data {
     Whole(Whole),
     /// It is to be received.
     Stream(Receiver),
-}
-
-/// One path that was called.
-struct Method<M> {
-    path: Arc<str>,
-    /// What it names, if the caller may call that.
-    allowed: Option<M>,
-    history: History,
-    /// Of one that may be called, unless it is one of too many.
-    ways: Option<Arc<Ways>>,
-}
-
-/// A path that has a number.
-struct Numbered<M> {
-    path: Arc<str>,
-    /// Once it was called since the policy has changed.
-    method: Option<Arc<Method<M>>>,
-}
-
-/// Who calls and what it may call, with the paths that a link remembers.
-struct Rights<M> {
-    peer: Peer,
-    methods: MethodSet,
-    last: Option<Arc<Method<M>>>,
-    all: HashMap<Arc<str>, Arc<Method<M>>>,
-    /// Bytes of their paths.
-    bytes: usize,
-    /// Those that have numbers, in their order.
-    numbered: Vec<Numbered<M>>,
-    /// The link's.
-    counted: Arc<Methods>,
 }
 
 /// A link to one caller.
@@ -261,15 +228,7 @@ pub(super) fn run<D: Dispatch>(
     let service = Arc::new(Service {
         link: Arc::new(link),
         dispatch,
-        rights: Mutex::new(Rights {
-            peer,
-            methods,
-            last: None,
-            all: HashMap::new(),
-            bytes: 0,
-            numbered: Vec::new(),
-            counted,
-        }),
+        rights: Mutex::new(Rights::new(peer, methods, counted)),
         hands_on: runtime.runtime_flavor() == RuntimeFlavor::MultiThread,
         runtime,
         role: AtomicU64::new(0),
@@ -280,56 +239,6 @@ pub(super) fn run<D: Dispatch>(
     let end: Arc<dyn End> = Arc::clone(&service) as _;
     service.link.attach(Arc::downgrade(&end));
     Ok(service)
-}
-
-impl<M> Rights<M> {
-    /// What is known of a method, and who calls it, as the policy has them now.
-    fn method(
-        &mut self,
-        called: Called<'_>,
-        named: impl FnOnce(&str) -> Option<M>,
-    ) -> (Arc<Method<M>>, Peer) {
-        let peer = self.peer.clone();
-        let path = match called {
-            Called::Path(path) => path,
-            Called::Number(number) => {
-                let number = usize::from(number);
-                let method = match &self.numbered[number].method {
-                    Some(method) => Arc::clone(method),
-                    None => {
-                        let method = self.look_up(Arc::clone(&self.numbered[number].path), named);
-                        self.numbered[number].method = Some(Arc::clone(&method));
-                        method
-                    }
-                };
-                if !self.last.as_ref().is_some_and(|last| Arc::ptr_eq(last, &method)) {
-                    self.last = Some(Arc::clone(&method));
-                }
-                return (method, peer);
-            }
-        };
-        if let Some(last) = self.last.as_ref().filter(|m| m.path.as_bytes() == path) {
-            return (Arc::clone(last), peer);
-        }
-        let path = std::str::from_utf8(path).unwrap_or_default();
-        if let Some(method) = self.all.get(path).cloned() {
-            self.last = Some(Arc::clone(&method));
-            return (method, peer);
-        }
-        let method = self.look_up(path.into(), named);
-        let bytes = self.bytes + method.path.len();
-        if self.all.len() < PATHS && bytes <= limits::METHOD_BYTES {
-            self.bytes = bytes;
-            self.all.insert(Arc::clone(&method.path), Arc::clone(&method));
-        }
-        (method, peer)
-    }
-
-    fn look_up(&self, path: Arc<str>, named: impl FnOnce(&str) -> Option<M>) -> Arc<Method<M>> {
-        let allowed = if self.methods.covers(&path) { named(&path) } else { None };
-        let ways = allowed.as_ref().and_then(|_| self.counted.at(&path));
-        Arc::new(Method { path, allowed, history: History::default(), ways })
-    }
 }
 
 impl<D: Dispatch> End for Service<D> {
@@ -351,15 +260,7 @@ impl<D: Dispatch> End for Service<D> {
     }
 
     fn allow(&self, peer: Identity, methods: MethodSet) {
-        let mut rights = lock(&self.rights);
-        rights.peer = rights.peer.known_as(peer);
-        rights.methods = methods.clone();
-        rights.last = None;
-        rights.all.clear();
-        rights.bytes = 0;
-        // A number is as good as the right to what it names, which is looked up with its next call.
-        rights.numbered.iter_mut().for_each(|numbered| numbered.method = None);
-        drop(rights);
+        lock(&self.rights).change(peer, methods.clone());
         // A call that began under the old policy does not outlive it.
         let text = "the policy does not let this caller call this method any more";
         self.reset_all(|path| !methods.covers(path), &Status::permission_denied(text));
@@ -574,7 +475,7 @@ impl<D: Dispatch> Service<D> {
                 return Ok(());
             }
             Accepted::Named(path) => {
-                lock(&self.rights).numbered.push(Numbered { path, method: None });
+                lock(&self.rights).number(path);
             }
             Accepted::Drained => self.idle.notify_waiters(),
             Accepted::Refused(path) => telemetry::refused(&path, Code::ResourceExhausted),
