@@ -171,6 +171,17 @@ impl Channel {
 
     fn attempt(&self, within: Duration) -> Result<Open, Error> {
         let deadline = time::after(within);
+        self.attempt_until(deadline, within).map_err(|error| match error {
+            Error::TimedOut(_) => Error::TimedOut(within),
+            // The server is not to blame for what the endpoint gives it too little time for.
+            Error::Link(LinkError::TimedOut) if deadline <= Instant::now() => {
+                Error::TimedOut(within)
+            }
+            other => other,
+        })
+    }
+
+    fn attempt_until(&self, deadline: Instant, within: Duration) -> Result<Open, Error> {
         let client = coordinator::get(&self.place, within)?;
         let left = deadline.saturating_duration_since(Instant::now());
         match client.connect(&self.name)?.blocking(left)? {

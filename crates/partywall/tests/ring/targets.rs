@@ -122,6 +122,10 @@ async fn an_instance_that_opens_no_links_is_passed_over_in_time() {
     assert_eq!(error.code(), Code::Unavailable, "{error}");
     let took = start.elapsed();
     assert!(took >= within && took < 2 * within, "{took:?}: {error}");
+    let late = endpoint().connect_timeout(within);
+    let late = tokio::task::spawn_blocking(|| partywall::blocking::Channel::connect(late));
+    let error = late.await.unwrap().unwrap_err();
+    assert!(matches!(error, Error::TimedOut(t) if t == within), "{error}");
     let running = host.serve(routes()).await;
     host.connect().await;
     for _ in 0..4 {
