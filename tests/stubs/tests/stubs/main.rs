@@ -10,6 +10,7 @@ mod limits;
 mod links;
 mod lying;
 mod malformed;
+mod numbers;
 mod older;
 mod ordinary;
 /// By partywall-build.
