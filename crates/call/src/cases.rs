@@ -356,6 +356,36 @@ mod tests {
     }
 
     #[test]
+    fn a_caller_gives_no_more_numbers_than_a_service_takes() {
+        let limits = Limits { streams: STREAMS, window: limits::LINK_WINDOW };
+        let (mut caller, mut service) = (Connection::caller(), Connection::service(limits, "full"));
+        caller.agree(Capabilities::OWN);
+        service.agree(Capabilities::OWN);
+        // The service is told of each, and takes it.
+        let mut name = |caller: &mut Connection<()>| {
+            let (number, mut payload) = (caller.name("/a.B/C"), Vec::new());
+            while let Some(control) = caller.control().unwrap() {
+                let (kind, stream) = (control.kind() as u8, control.stream());
+                control.write(&mut payload);
+                let record = Record { kind, flags: 0, stream, payload: &payload };
+                Connection::<()>::handle(&mut service, record).unwrap();
+                caller.control_sent();
+            }
+            number
+        };
+        for number in 0..limits::METHODS {
+            assert_eq!(name(&mut caller).map(u32::from), Some(number));
+        }
+        for _ in 0..3 {
+            assert_eq!(name(&mut caller), None);
+        }
+        // A peer without numbers is told of none.
+        let mut caller = Connection::<()>::caller();
+        caller.agree(Capabilities::NONE);
+        assert!(caller.name("/a.B/C").is_none() && caller.control().unwrap().is_none());
+    }
+
+    #[test]
     fn honest_services_break_none() {
         for records in honest_services() {
             let (mut caller, key) = caller();

@@ -38,13 +38,13 @@ async fn links(socket: &Path) -> Vec<LinkInfo> {
 }
 
 /// What is said of the methods of the only link.
-async fn methods(socket: &Path) -> LinkMethods {
+pub(crate) async fn methods(socket: &Path) -> LinkMethods {
     let [link] = &links(socket).await[..] else { panic!("one link is expected") };
     link.methods.clone()
 }
 
 /// Its only method was called so often natively, and so often ordinarily.
-fn only(methods: &LinkMethods, path: &str, native: u64, ordinary: u64) {
+pub(crate) fn only(methods: &LinkMethods, path: &str, native: u64, ordinary: u64) {
     assert_eq!(methods.most_called, [MethodStats::new(path, native, ordinary)]);
     assert_eq!(methods.more, 0);
 }

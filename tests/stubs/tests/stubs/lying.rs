@@ -1,26 +1,57 @@
 //! Messages of a program's own making that have another length than they say, or panic.
 
-use partywall::{Channel, Server};
-use partywall_stubs_tests::{Own, PANICS, Settings, code_and_text, ours, tonics};
-use partywall_testkit::Random;
-use tonic::{Code, Status};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex};
 
-use super::ways::{Serving, listening};
+use partywall::{Channel, Server, blocking};
+use partywall_stubs_tests::{Own, PANICS, Settings, code_and_text, ours, tonics};
+use partywall_testkit::{Host, Random};
+use tonic::{Code, Response, Status};
+
+use ours::pb::keeper_blocking::KeeperClient;
+
+use super::ways::{Serving, listening, named};
 
 /// A server of ours over a ring and over HTTP/2, and one of tonic's over a ring.
 struct Servers {
     ring: Channel,
     http2: Channel,
     other: Channel,
-    _serving: Serving,
+    /// Without a runtime, to a server of ours.
+    blocking: Arc<Mutex<Option<blocking::Channel>>>,
+    _serving: [Serving; 2],
+    _host: Host,
 }
 
 impl Servers {
     async fn new(served: Settings) -> Self {
         let router = || Server::builder().add_service(ours::keeper(served));
         let other = Server::builder().add_service(tonics::keeper(served)).in_process().unwrap();
-        let (http2, _serving) = listening(router()).await;
-        Self { ring: router().in_process().unwrap(), http2, other, _serving }
+        let (http2, serving) = listening(router()).await;
+        let ring = router().in_process().unwrap();
+        let host = Host::open();
+        let mut server = Server::builder().coordinator(&host.socket);
+        let (endpoint, at_name) = named(server.add_service(ours::keeper(served)), &host).await;
+        let connect = move || blocking::Channel::connect(endpoint).unwrap();
+        let channel = tokio::task::spawn_blocking(connect).await.unwrap();
+        let blocking = Arc::new(Mutex::new(Some(channel)));
+        Self { ring, http2, other, blocking, _serving: [serving, at_name], _host: host }
+    }
+
+    /// What a call comes to without a runtime; none if its message panics.
+    async fn call_blocking(&self, message: &Own, called: Settings) -> Option<Result<Own, Status>> {
+        let (channel, message) = (Arc::clone(&self.blocking), message.clone());
+        let call = move || {
+            let mut channel = channel.lock().unwrap();
+            let mut client = KeeperClient::new(channel.take().expect("one call at a time"));
+            if let Some(limit) = called.encoded {
+                client = client.max_encoding_message_size(limit);
+            }
+            let kept = catch_unwind(AssertUnwindSafe(|| client.keep(message)));
+            *channel = Some(client.into_inner());
+            kept.ok().map(|kept| kept.map(Response::into_inner))
+        };
+        tokio::task::spawn_blocking(call).await.unwrap()
     }
 
     /// What a call comes to on all ways.
@@ -32,6 +63,7 @@ impl Servers {
         others.push(ours::keep(http2.clone(), message.clone(), called).await);
         others.push(ours::keep(other.clone(), message.clone(), called).await);
         others.push(tonics::keep(other.clone(), message.clone(), called).await);
+        others.push(self.call_blocking(message, called).await.expect("no panic"));
         let said = |called: &Result<Own, Status>| match called {
             Ok(kept) => Ok(kept.clone()),
             Err(_) => Err(code_and_text(called.clone())),
@@ -118,6 +150,8 @@ async fn messages_that_panic_end_their_own_call_on_each_way() {
                 assert!(ended.iter().all(|ended| ended.is_err()), "{ended:?}");
             }
         }
+        let bad = Own { says: PANICS, ..good.clone() };
+        assert!(servers.call_blocking(&bad, Settings::default()).await.is_none());
         assert_eq!(servers.call(&good, Settings::default()).await.unwrap().blob, good.blob);
     }
 }

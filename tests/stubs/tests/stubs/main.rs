@@ -10,7 +10,9 @@ mod limits;
 mod links;
 mod lying;
 mod malformed;
+mod numbers;
 mod older;
+mod ordinary;
 /// By partywall-build.
 mod programs_by_ours {
     use partywall_stubs_tests::ours as stubs;
@@ -23,6 +25,7 @@ mod programs_by_tonics {
 }
 mod random;
 mod readiness;
+mod requests;
 mod rights;
 mod unknown;
 mod ways;

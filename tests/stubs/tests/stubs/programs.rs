@@ -1,12 +1,16 @@
 // What programs do with stubs: wrappers, interceptors, layers, derives, services beside theirs. This file is
 // compiled for both generators, without a difference.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use partywall::{Channel, Server};
 use stubs::pb::greeter_client::GreeterClient;
 use stubs::pb::greeter_server::GreeterServer;
 use stubs::pb::{HelloReply, HelloRequest};
 use tonic::body::Body;
 use tonic::codegen::http;
+use tonic::service::LayerExt as _;
 use tonic::{Code, Request, Status};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
@@ -97,6 +101,41 @@ async fn an_interceptor_that_refuses_is_not_passed_by() {
         let refused = client.say_hello(HelloRequest::default()).await.unwrap_err();
         assert_eq!(refused.code(), Code::Unauthenticated);
     }
+}
+
+/// What five calls come to.
+async fn five_calls(channel: Channel) -> [Code; 5] {
+    let mut client = GreeterClient::new(channel);
+    let mut codes = [Code::Ok; 5];
+    for code in &mut codes {
+        let called = client.say_hello(hello("you")).await;
+        *code = called.map_or_else(|status| status.code(), |_| Code::Ok);
+    }
+    codes
+}
+
+#[tokio::test]
+async fn what_refuses_all_but_the_first_call_is_not_passed_by() {
+    let but_first = || {
+        let calls = AtomicUsize::new(0);
+        Arc::new(move |request: Request<()>| match calls.fetch_add(1, Ordering::SeqCst) {
+            0 => Ok(request),
+            _ => Err(Status::unauthenticated("nobody is let in any more")),
+        })
+    };
+    let refuse = but_first();
+    let service =
+        GreeterServer::with_interceptor(stubs::Echo::default(), move |request| refuse(request));
+    let intercepted = Server::builder().add_service(service).in_process().unwrap();
+    // A layer around the service alone.
+    let refuse = but_first();
+    let layer = tonic::service::InterceptorLayer::new(move |request| refuse(request));
+    let service = layer.named_layer(GreeterServer::new(stubs::Echo::default()));
+    let layered = Server::builder().add_service(service).in_process().unwrap();
+    let codes = [five_calls(intercepted).await, five_calls(layered).await];
+    let mut expected = [Code::Unauthenticated; 5];
+    expected[0] = Code::Ok;
+    assert_eq!(codes, [expected; 2]);
 }
 
 #[tokio::test]
