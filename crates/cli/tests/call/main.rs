@@ -464,7 +464,7 @@ fn wrong_arguments_are_refused_with_the_choices() {
             "test",
             &["test.Kind/Echo"][..],
             1,
-            "there are: grpc.reflection.v1.ServerReflection, test.Kinds",
+            "it tells of: grpc.reflection.v1.ServerReflection, test.Kinds; remedy: if the server has it",
         ),
         (
             "test",
