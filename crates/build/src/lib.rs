@@ -23,8 +23,8 @@
 //!
 //! The crate that includes the stubs depends on `partywall`, `tonic`, `prost` and `tonic-prost`. Modules,
 //! types, traits and signatures are those of tonic-prost-build: services and callers compile as they are. The
-//! stubs work over other transports as tonic's do, and streams, interceptors, layers and compression go tonic's
-//! way on all of them. `.proto` files are compiled by protox: there is no protoc.
+//! stubs work over other transports as tonic's do, and streams, interceptors, layers and compression go
+//! tonic's way on all of them. `.proto` files are compiled by protox: there is no protoc.
 //!
 //! # Without a runtime
 //!
@@ -62,6 +62,7 @@ pub use tonic_prost_build::{
     Config, FileDescriptorSet, TonicAttributes, TonicMethod, TonicService, manual,
 };
 
+mod config;
 mod error;
 mod native;
 
@@ -265,38 +266,39 @@ impl Builder {
     where
         P: AsRef<Path>,
     {
-        self.compile_with_config(Config::new(), protos, includes)
+        self.compile(Config::new(), protos, includes)
     }
 
     /// As [`Builder::compile_protos`], with settings of prost's own.
     ///
+    /// Where prost's config is to write descriptors cannot be asked of it. Set
+    /// [`Builder::file_descriptor_set_path`] in place of [`Config::file_descriptor_set_path`]. The latter is
+    /// refused, but with [`Config::skip_protoc_run`]: descriptors are read from there.
+    ///
     /// # Errors
-    /// As [`Builder::compile_protos`].
+    /// As [`Builder::compile_protos`]; when the config has a path to write descriptors to.
     pub fn compile_with_config<P>(
         self,
-        config: Config,
+        mut config: Config,
         protos: &[P],
         includes: &[P],
     ) -> io::Result<()>
     where
         P: AsRef<Path>,
     {
+        if let Some(path) = &self.descriptors {
+            config.file_descriptor_set_path(path);
+        }
         if !self.compiles {
-            let descriptors = self.descriptors.clone().ok_or_else(error::no_descriptors)?;
-            return self.generate(config, &descriptors);
+            config.skip_protoc_run();
         }
-        let mut compiler = protox::Compiler::new(includes).map_err(io::Error::other)?;
-        compiler.include_source_info(true).include_imports(true);
-        for proto in protos {
-            let opened = compiler.open_file(proto);
-            opened.map_err(|error| error::not_compiled(&error, proto.as_ref(), includes))?;
+        if config::reads_descriptors(&mut config)? {
+            return self.generate(config);
         }
-        if self.watches {
-            for path in compiler.files().filter_map(|file| file.path()) {
-                println!("cargo:rerun-if-changed={}", path.display());
-            }
+        if self.descriptors.is_none() && config::has_a_path(&mut config) {
+            return Err(error::unknown_path());
         }
-        self.generate_from(config, &compiler.encode_file_descriptor_set())
+        self.compile(config, protos, includes)
     }
 
     /// Generates from descriptors.
@@ -322,17 +324,45 @@ impl Builder {
         if self.own_codec { services } else { Box::new(native::Generator(services)) }
     }
 
+    /// Compiles files, unless descriptors are to be read.
+    fn compile<P>(self, mut config: Config, protos: &[P], includes: &[P]) -> io::Result<()>
+    where
+        P: AsRef<Path>,
+    {
+        if !self.compiles {
+            let descriptors = self.descriptors.as_ref().ok_or_else(error::no_descriptors)?;
+            config.file_descriptor_set_path(descriptors);
+            return self.generate(config);
+        }
+        if protos.is_empty() {
+            return Err(error::no_files());
+        }
+        let mut compiler = protox::Compiler::new(includes).map_err(io::Error::other)?;
+        compiler.include_source_info(true).include_imports(true);
+        for proto in protos {
+            let opened = compiler.open_file(proto);
+            opened.map_err(|error| error::not_compiled(&error, proto.as_ref(), includes))?;
+        }
+        if self.watches {
+            for path in compiler.files().filter_map(|file| file.path()) {
+                println!("cargo:rerun-if-changed={}", path.display());
+            }
+        }
+        self.generate_from(config, &compiler.encode_file_descriptor_set())
+    }
+
     /// Generates from descriptors in memory, which are also written where they are wanted.
-    fn generate_from(self, config: Config, descriptors: &[u8]) -> io::Result<()> {
+    fn generate_from(self, mut config: Config, descriptors: &[u8]) -> io::Result<()> {
         let scratch = tempfile::tempdir()?;
         let path = self.descriptors.clone();
         let path = path.unwrap_or_else(|| scratch.path().join("descriptors.bin"));
         std::fs::write(&path, descriptors).map_err(|error| error::not_written(&error, &path))?;
-        self.generate(config, &path)
+        config.file_descriptor_set_path(path);
+        self.generate(config)
     }
 
-    /// Generates from the descriptors in a file.
-    fn generate(self, mut config: Config, descriptors: &Path) -> io::Result<()> {
+    /// Generates from the descriptors at the config's path.
+    fn generate(self, mut config: Config) -> io::Result<()> {
         let out_dir =
             self.out_dir.clone().or_else(|| std::env::var_os("OUT_DIR").map(PathBuf::from));
         let out_dir = out_dir.ok_or_else(error::no_out_dir)?;
@@ -344,7 +374,6 @@ impl Builder {
         }
         // tonic's builder sets no generator of its own then.
         let tonic = self.tonic.build_client(false).build_server(false);
-        let tonic = tonic.file_descriptor_set_path(descriptors).skip_protoc_run();
-        tonic.compile_with_config::<&Path>(config, &[], &[])
+        tonic.skip_protoc_run().compile_with_config::<&Path>(config, &[], &[])
     }
 }
