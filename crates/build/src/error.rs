@@ -93,6 +93,19 @@ pub(crate) fn unknown_path() -> Error {
     Error::new(ErrorKind::InvalidInput, text)
 }
 
+/// A setting is not the Rust that it has to be.
+pub(crate) fn not_rust(setting: &str, text: &str, error: &syn::Error) -> String {
+    let (wanted, such) = match setting {
+        "proto_path" => ("path", "super"),
+        "codec_path" => ("path", "crate::Codec"),
+        _ => ("attribute", "#[derive(Eq)]"),
+    };
+    format!(
+        "`{setting}` has been set to `{text}`, which is no {wanted} of Rust ({error}); remedy: set it to one, \
+         such as `{such}`"
+    )
+}
+
 /// Descriptors are to be read, and it is not said from where.
 pub(crate) fn no_descriptors() -> Error {
     let text =

@@ -58,6 +58,7 @@ use std::path::{Path, PathBuf};
 
 use prost::Message as _;
 use prost_build::ServiceGenerator;
+use syn::parse::Parser as _;
 pub use tonic_prost_build::{
     Config, FileDescriptorSet, TonicAttributes, TonicMethod, TonicService, manual,
 };
@@ -95,6 +96,7 @@ pub fn configure() -> Builder {
         out_dir: None,
         compiles: true,
         watches: false,
+        wrong: None,
     }
 }
 
@@ -112,6 +114,8 @@ pub struct Builder {
     compiles: bool,
     /// Cargo is told of the files.
     watches: bool,
+    /// What is said of the first setting that is no Rust.
+    wrong: Option<String>,
 }
 
 /// Settings that are handed on as they are.
@@ -129,38 +133,35 @@ macro_rules! handed_on {
     )*};
 }
 
+/// Settings that are handed on when they have been found to be attributes of Rust.
+macro_rules! attributes {
+    ($(
+        $(#[$doc:meta])*
+        $name:ident<P: AsRef<str>, A: AsRef<str>>(path: P, attribute: A);
+    )*) => {$(
+        $(#[$doc])*
+        #[must_use]
+        pub fn $name<P: AsRef<str>, A: AsRef<str>>(mut self, path: P, attribute: A) -> Self {
+            let parsed = syn::Attribute::parse_outer.parse_str(attribute.as_ref());
+            self.check(stringify!($name), attribute.as_ref(), parsed);
+            self.tonic = self.tonic.$name(path, attribute);
+            self
+        }
+    )*};
+}
+
 impl Builder {
     handed_on! {
         /// Whether clients have `connect`, over tonic's own transport.
         build_transport(enable: bool);
         /// Takes the types of a package from elsewhere.
         extern_path(proto_path: impl AsRef<str>, rust_path: impl AsRef<str>);
-        /// An attribute of fields.
-        field_attribute<P: AsRef<str>, A: AsRef<str>>(path: P, attribute: A);
-        /// An attribute of messages.
-        message_attribute<P: AsRef<str>, A: AsRef<str>>(path: P, attribute: A);
-        /// An attribute of enumerations.
-        enum_attribute<P: AsRef<str>, A: AsRef<str>>(path: P, attribute: A);
-        /// An attribute of messages, enumerations and one-ofs.
-        type_attribute<P: AsRef<str>, A: AsRef<str>>(path: P, attribute: A);
         /// Boxes a field.
         boxed<P: AsRef<str>>(path: P);
         /// Makes a map a `BTreeMap`.
         btree_map<P: AsRef<str>>(path: P);
         /// Makes a field of bytes a `Bytes`.
         bytes<P: AsRef<str>>(path: P);
-        /// An attribute of the module of a server.
-        server_mod_attribute<P: AsRef<str>, A: AsRef<str>>(path: P, attribute: A);
-        /// An attribute of a server.
-        server_attribute<P: AsRef<str>, A: AsRef<str>>(path: P, attribute: A);
-        /// An attribute of the trait of a service.
-        trait_attribute<P: AsRef<str>, A: AsRef<str>>(path: P, attribute: A);
-        /// An attribute of the module of a client.
-        client_mod_attribute<P: AsRef<str>, A: AsRef<str>>(path: P, attribute: A);
-        /// An attribute of a client.
-        client_attribute<P: AsRef<str>, A: AsRef<str>>(path: P, attribute: A);
-        /// Where the messages are, as the modules of the stubs see it.
-        proto_path(proto_path: impl AsRef<str>);
         /// Compiles Google's well-known types, instead of taking those of prost-types.
         compile_well_known_types(enable: bool);
         /// Takes Rust's own types for the wrappers among the well-known types.
@@ -173,6 +174,36 @@ impl Builder {
         use_arc_self(enable: bool);
         /// Methods of a service have bodies that answer UNIMPLEMENTED.
         generate_default_stubs(enable: bool);
+    }
+
+    attributes! {
+        /// An attribute of fields.
+        field_attribute<P: AsRef<str>, A: AsRef<str>>(path: P, attribute: A);
+        /// An attribute of messages.
+        message_attribute<P: AsRef<str>, A: AsRef<str>>(path: P, attribute: A);
+        /// An attribute of enumerations.
+        enum_attribute<P: AsRef<str>, A: AsRef<str>>(path: P, attribute: A);
+        /// An attribute of messages, enumerations and one-ofs.
+        type_attribute<P: AsRef<str>, A: AsRef<str>>(path: P, attribute: A);
+        /// An attribute of the module of a server.
+        server_mod_attribute<P: AsRef<str>, A: AsRef<str>>(path: P, attribute: A);
+        /// An attribute of a server.
+        server_attribute<P: AsRef<str>, A: AsRef<str>>(path: P, attribute: A);
+        /// An attribute of the trait of a service.
+        trait_attribute<P: AsRef<str>, A: AsRef<str>>(path: P, attribute: A);
+        /// An attribute of the module of a client.
+        client_mod_attribute<P: AsRef<str>, A: AsRef<str>>(path: P, attribute: A);
+        /// An attribute of a client.
+        client_attribute<P: AsRef<str>, A: AsRef<str>>(path: P, attribute: A);
+    }
+
+    /// Where the messages are, as the modules of the stubs see it.
+    #[must_use]
+    pub fn proto_path(mut self, proto_path: impl AsRef<str>) -> Self {
+        let path = proto_path.as_ref();
+        self.check("proto_path", path, syn::parse_str::<syn::Path>(&format!("{path}::Message")));
+        self.tonic = self.tonic.proto_path(proto_path);
+        self
     }
 
     /// Whether there are clients.
@@ -225,6 +256,7 @@ impl Builder {
     #[must_use]
     pub fn codec_path(mut self, path: impl AsRef<str>) -> Self {
         self.own_codec = true;
+        self.check("codec_path", path.as_ref(), syn::parse_str::<syn::Path>(path.as_ref()));
         self.tonic = self.tonic.codec_path(path);
         self
     }
@@ -261,7 +293,8 @@ impl Builder {
     /// Compiles these files, whose imports are looked for in these directories.
     ///
     /// # Errors
-    /// With the file, the line and the reason when one cannot be compiled; when nothing can be written.
+    /// With the file, the line and the reason when one cannot be compiled; with the setting when one is no
+    /// Rust; when nothing can be written.
     pub fn compile_protos<P>(self, protos: &[P], includes: &[P]) -> io::Result<()>
     where
         P: AsRef<Path>,
@@ -324,6 +357,13 @@ impl Builder {
         if self.own_codec { services } else { Box::new(native::Generator(services)) }
     }
 
+    /// Keeps what is wrong with a setting, which nothing could be generated with.
+    fn check<T>(&mut self, setting: &str, text: &str, parsed: syn::Result<T>) {
+        if let Err(error) = parsed {
+            self.wrong.get_or_insert_with(|| error::not_rust(setting, text, &error));
+        }
+    }
+
     /// Compiles files, unless descriptors are to be read.
     fn compile<P>(self, mut config: Config, protos: &[P], includes: &[P]) -> io::Result<()>
     where
@@ -363,6 +403,9 @@ impl Builder {
 
     /// Generates from the descriptors at the config's path.
     fn generate(self, mut config: Config) -> io::Result<()> {
+        if let Some(wrong) = self.wrong {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, wrong));
+        }
         let out_dir =
             self.out_dir.clone().or_else(|| std::env::var_os("OUT_DIR").map(PathBuf::from));
         let out_dir = out_dir.ok_or_else(error::no_out_dir)?;
