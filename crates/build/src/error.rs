@@ -96,6 +96,7 @@ pub(crate) fn unknown_path() -> Error {
 /// A setting is not the Rust that it has to be.
 pub(crate) fn not_rust(setting: &str, text: &str, error: &syn::Error) -> String {
     let (wanted, such) = match setting {
+        "extern_path" => ("path", "::texts"),
         "proto_path" => ("path", "super"),
         "codec_path" => ("path", "crate::Codec"),
         _ => ("attribute", "#[derive(Eq)]"),

@@ -41,14 +41,26 @@
 //!
 //! [`tonic::Request::set_timeout`]: https://docs.rs/tonic/latest/tonic/struct.Request.html#method.set_timeout
 //!
+//! # What differs
+//!
+//! - The well-known types of [`Builder::compile_well_known_types`] are those of protox, without comments,
+//!   unless a directory of imports has them. It has no `google/protobuf/go_features.proto`.
+//! - Files with an `edition` are not compiled.
+//! - Of what is wrong in a file the first is told alone.
+//! - [`Builder::compile_fds`] writes [`Builder::file_descriptor_set_path`] as well.
+//! - A setting of the builder that is no Rust is an error, not a panic.
+//! - A `file_descriptor_set_path` of prost's [`Config`] is refused, but where descriptors are read from it:
+//!   see [`Builder::compile_with_config`].
+//!
 //! # How
 //!
-//! tonic-prost-build generates. What it has made is changed in four places, for methods without streams and
+//! tonic-prost-build generates. What it has made is changed in five places, for methods without streams and
 //! with prost's codec:
 //!
 //! ```text
 //! a client's field    tonic::client::Grpc<T>     ->  partywall::stubs::Grpc<T>
 //! a client's method   self.inner.unary(..)       ->  self.inner.call(&mut Unary::new(&METHOD, ..))
+//! a server's call                                +   partywall::stubs::offer(&req, self)
 //! a server's arm      tonic::server::Grpc        ->  partywall::stubs::ordinary, which many methods share
 //! a server            impl Service for ..Server  ->  partywall::stubs::Generated, its table of methods
 //! ```
@@ -154,15 +166,14 @@ impl Builder {
     handed_on! {
         /// Whether clients have `connect`, over tonic's own transport.
         build_transport(enable: bool);
-        /// Takes the types of a package from elsewhere.
-        extern_path(proto_path: impl AsRef<str>, rust_path: impl AsRef<str>);
         /// Boxes a field.
         boxed<P: AsRef<str>>(path: P);
         /// Makes a map a `BTreeMap`.
         btree_map<P: AsRef<str>>(path: P);
         /// Makes a field of bytes a `Bytes`.
         bytes<P: AsRef<str>>(path: P);
-        /// Compiles Google's well-known types, instead of taking those of prost-types.
+        /// Compiles Google's well-known types, instead of taking those of prost-types. They have no comments
+        /// unless a directory of imports has them: those that the compiler brings along have none.
         compile_well_known_types(enable: bool);
         /// Takes Rust's own types for the wrappers among the well-known types.
         with_extended_rust_types(enable: bool);
@@ -197,6 +208,15 @@ impl Builder {
         client_attribute<P: AsRef<str>, A: AsRef<str>>(path: P, attribute: A);
     }
 
+    /// Takes the types of a package from elsewhere.
+    #[must_use]
+    pub fn extern_path(mut self, proto_path: impl AsRef<str>, rust_path: impl AsRef<str>) -> Self {
+        let path = rust_path.as_ref();
+        self.check("extern_path", path, syn::parse_str::<syn::Type>(path));
+        self.tonic = self.tonic.extern_path(proto_path, rust_path);
+        self
+    }
+
     /// Where the messages are, as the modules of the stubs see it.
     #[must_use]
     pub fn proto_path(mut self, proto_path: impl AsRef<str>) -> Self {
@@ -228,7 +248,7 @@ impl Builder {
         self
     }
 
-    /// Writes the descriptors of the files, for reflection.
+    /// Writes the descriptors of the files, for reflection, or those that [`Builder::compile_fds`] is given.
     #[must_use]
     pub fn file_descriptor_set_path(mut self, path: impl AsRef<Path>) -> Self {
         self.descriptors = Some(path.as_ref().to_owned());
@@ -292,6 +312,8 @@ impl Builder {
 
     /// Compiles these files, whose imports are looked for in these directories.
     ///
+    /// Of what is wrong in a file the first is told alone.
+    ///
     /// # Errors
     /// With the file, the line and the reason when one cannot be compiled; with the setting when one is no
     /// Rust; when nothing can be written.
@@ -337,15 +359,17 @@ impl Builder {
     /// Generates from descriptors.
     ///
     /// # Errors
-    /// When nothing can be written.
+    /// When a setting is no Rust; when nothing can be written.
     pub fn compile_fds(self, fds: FileDescriptorSet) -> io::Result<()> {
         self.compile_fds_with_config(fds, Config::new())
     }
 
     /// As [`Builder::compile_fds`], with settings of prost's own.
     ///
+    /// Its `file_descriptor_set_path` is not written, as in tonic-prost-build.
+    ///
     /// # Errors
-    /// When nothing can be written.
+    /// As [`Builder::compile_fds`].
     pub fn compile_fds_with_config(self, fds: FileDescriptorSet, config: Config) -> io::Result<()> {
         self.generate_from(config, &fds.encode_to_vec())
     }

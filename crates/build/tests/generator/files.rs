@@ -1,8 +1,10 @@
 //! Which files are compiled, and what is said of those that cannot be.
 
 use super::{Files, texts};
-use partywall_build::{Config, configure};
+use partywall_build::{Config, FileDescriptorSet, configure};
+use prost::Message as _;
 use std::io::{Error, ErrorKind};
+use std::path::PathBuf;
 use std::process::Command;
 
 const GREETER: &str = r#"syntax = "proto3";
@@ -74,6 +76,40 @@ fn descriptors_are_written_where_they_are_wanted_alone() {
     let builder = configure().out_dir(&again).file_descriptor_set_path(path).skip_protoc_run();
     builder.compile_protos::<&str>(&[], &[]).expect("stubs");
     assert_eq!(texts(&again), made);
+}
+
+#[test]
+fn descriptors_in_memory_are_written_where_they_are_wanted() {
+    let mut fds = FileDescriptorSet::default();
+    fds.file.push(Default::default());
+    fds.file[0].name = Some("name.proto".into());
+    let files = Files::of(&[]);
+    let (path, out) = (files.path("name.bin"), files.out("out"));
+    let builder = configure().out_dir(out).file_descriptor_set_path(&path);
+    builder.compile_fds(fds.clone()).expect("stubs");
+    assert_eq!(std::fs::read(path).expect("descriptors"), fds.encode_to_vec());
+}
+
+#[test]
+fn well_known_types_of_a_directory_of_imports_come_first() {
+    let empty =
+        "syntax = \"proto3\";\npackage google.protobuf;\n// Nothing at all.\nmessage Empty {}\n";
+    let name = "syntax = \"proto3\";\npackage texts;\nimport \"google/protobuf/empty.proto\";\n\
+                message Name { google.protobuf.Empty empty = 1; }\n";
+    let files =
+        Files::of(&[("proto/name.proto", name), ("own/google/protobuf/empty.proto", empty)]);
+    let made = |name: &str, includes: &[PathBuf]| {
+        let out = files.out(name);
+        let builder = configure().out_dir(&out).compile_well_known_types(true);
+        let proto = files.path("proto/name.proto");
+        builder.compile_protos(&[proto], includes).expect("stubs");
+        let made = texts(&out)["google.protobuf.rs"].clone();
+        assert!(made.contains("pub struct Empty"), "{made}");
+        made.contains("///")
+    };
+    // Those that are built in have no comments.
+    assert!(!made("built_in", &[files.path("proto")]));
+    assert!(made("own_ones", &[files.path("proto"), files.path("own")]));
 }
 
 #[test]

@@ -159,12 +159,17 @@ fn settings_that_are_no_rust_are_told_with_a_remedy() {
     for text in ["a path", "super::", "1"] {
         told("proto_path", text, "path", "super", configure().proto_path(text));
         told("codec_path", text, "path", "crate::Codec", configure().codec_path(text));
+        let builder = configure().extern_path(".texts", text);
+        told("extern_path", text, "path", "::texts", builder);
     }
     // The first one is told, whatever else is set.
     let builder = configure().server_attribute(".", "derive").codec_path("1").proto_path("super");
     told("server_attribute", "derive", "attribute", "#[derive(Eq)]", builder);
     for text in ["", "super", "crate::texts", "::texts"] {
         said(configure().proto_path(text)).expect(text);
+    }
+    for text in ["::texts", "crate::texts", "super::texts"] {
+        said(configure().extern_path(".texts.Name", text)).expect(text);
     }
     for text in ["crate::Codec", "::codec::Codec", "Codec::<u8>"] {
         said(configure().codec_path(text)).expect(text);
