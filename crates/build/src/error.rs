@@ -9,10 +9,23 @@ pub(crate) fn not_compiled<P: AsRef<Path>>(
     proto: &Path,
     includes: &[P],
 ) -> Error {
-    // protox says file, line and column in its `Debug` alone.
-    let text = format!("{error:?}");
+    let text = located(error, includes);
     if !error.is_file_not_found() {
-        return Error::new(ErrorKind::InvalidInput, text);
+        let remedy = match () {
+            () if proto.is_dir() && error.is_io() => return is_directory(proto),
+            () if is_cycle(error) => {
+                "; remedy: move what the files share to a file that both import"
+            }
+            () if text.ends_with("found 'edition'") => {
+                ": the compiler (protox) does not support editions; remedy: `syntax = \"proto3\";` in its place"
+            }
+            () => "",
+        };
+        return Error::new(ErrorKind::InvalidInput, text + remedy);
+    }
+    let is_import = error.file().is_some();
+    if !is_import && proto.is_dir() {
+        return is_directory(proto);
     }
     let includes: Vec<_> =
         includes.iter().map(|include| format!("`{}`", include.as_ref().display())).collect();
@@ -20,7 +33,7 @@ pub(crate) fn not_compiled<P: AsRef<Path>>(
         [] => String::from("no directory"),
         includes => includes.join(", "),
     };
-    let (is_import, is_there) = (error.file().is_some(), proto.exists());
+    let is_there = proto.exists();
     let proto = proto.display();
     let text = match () {
         () if is_import => format!(
@@ -36,6 +49,62 @@ pub(crate) fn not_compiled<P: AsRef<Path>>(
         ),
     };
     Error::new(ErrorKind::NotFound, text)
+}
+
+/// What protox says, with the path of the file in place of its name below a directory of imports.
+fn located<P: AsRef<Path>>(error: &protox::Error, includes: &[P]) -> String {
+    // protox says file, line and column in its `Debug` alone.
+    let text = format!("{error:?}");
+    let Some(name) = error.file() else { return text };
+    let mut paths = includes.iter().map(|include| include.as_ref().join(name));
+    let Some(path) = paths.find(|path| path.is_file()) else { return text };
+    let path = path.display();
+    match text.strip_prefix(name) {
+        Some(place) => format!("{path}{place}"),
+        None if error.is_parse() || is_cycle(error) => format!("{path}: {text}"),
+        None => text,
+    }
+}
+
+/// Whether files import each other. protox says so in its text alone.
+fn is_cycle(error: &protox::Error) -> bool {
+    error.to_string().starts_with("import cycle")
+}
+
+fn is_directory(proto: &Path) -> Error {
+    let proto = proto.display();
+    let text =
+        format!("`{proto}` is a directory; remedy: give the path of each .proto file to compile");
+    Error::new(ErrorKind::IsADirectory, text)
+}
+
+/// There is nothing to generate from.
+pub(crate) fn no_files() -> Error {
+    let text = "there is no .proto file to compile; remedy: give the path of one, or set \
+                `file_descriptor_set_path` and `skip_protoc_run` of `partywall_build::Builder` to read \
+                descriptors";
+    Error::new(ErrorKind::InvalidInput, text)
+}
+
+/// Descriptors are wanted at a path that prost alone knows.
+pub(crate) fn unknown_path() -> Error {
+    let text = "prost's `Config` has a `file_descriptor_set_path`, where nothing would be written; remedy: set \
+                `file_descriptor_set_path` of `partywall_build::Builder` in its place";
+    Error::new(ErrorKind::InvalidInput, text)
+}
+
+/// A setting is not the Rust that it has to be.
+pub(crate) fn not_rust(setting: &str, text: &str, error: &syn::Error) -> String {
+    let (wanted, such) = match setting {
+        "extern_path" => ("path", "::texts"),
+        "proto_path" => ("path", "super"),
+        "codec_path" => ("path", "crate::Codec"),
+        _ => ("attribute", "#[derive(Eq)]"),
+    };
+    format!(
+        "`{setting}` has been set to `{text}`, which is no {wanted} of Rust ({error}); remedy: set it to one, \
+         such as `{such}`"
+    )
 }
 
 /// Descriptors are to be read, and it is not said from where.
@@ -63,8 +132,17 @@ pub(crate) fn no_out_dir() -> Error {
 
 /// Stubs cannot go there.
 pub(crate) fn not_a_directory(out_dir: &Path) -> Error {
+    let in_the_way = out_dir.ancestors().find(|path| path.exists() && !path.is_dir());
     let out_dir = out_dir.display();
-    let text =
-        format!("`{out_dir}` is no directory for stubs; remedy: make it before this is called");
-    Error::new(ErrorKind::NotFound, text)
+    let Some(file) = in_the_way else {
+        let text =
+            format!("`{out_dir}` is no directory for stubs; remedy: make it before this is called");
+        return Error::new(ErrorKind::NotFound, text);
+    };
+    let file = file.display();
+    let text = format!(
+        "`{out_dir}` is no directory for stubs: the file `{file}` is in its way; remedy: remove the file, or set \
+         `out_dir` to a directory"
+    );
+    Error::new(ErrorKind::NotADirectory, text)
 }

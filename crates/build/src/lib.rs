@@ -23,8 +23,8 @@
 //!
 //! The crate that includes the stubs depends on `partywall`, `tonic`, `prost` and `tonic-prost`. Modules,
 //! types, traits and signatures are those of tonic-prost-build: services and callers compile as they are. The
-//! stubs work over other transports as tonic's do, and streams, interceptors, layers and compression go tonic's
-//! way on all of them. `.proto` files are compiled by protox: there is no protoc.
+//! stubs work over other transports as tonic's do, and streams, interceptors, layers and compression go
+//! tonic's way on all of them. `.proto` files are compiled by protox: there is no protoc.
 //!
 //! # Without a runtime
 //!
@@ -41,14 +41,26 @@
 //!
 //! [`tonic::Request::set_timeout`]: https://docs.rs/tonic/latest/tonic/struct.Request.html#method.set_timeout
 //!
+//! # What differs
+//!
+//! - The well-known types of [`Builder::compile_well_known_types`] are those of protox, without comments,
+//!   unless a directory of imports has them. It has no `google/protobuf/go_features.proto`.
+//! - Files with an `edition` are not compiled.
+//! - Of what is wrong in a file the first is told alone.
+//! - [`Builder::compile_fds`] writes [`Builder::file_descriptor_set_path`] as well.
+//! - A setting of the builder that is no Rust is an error, not a panic.
+//! - A `file_descriptor_set_path` of prost's [`Config`] is refused, but where descriptors are read from it:
+//!   see [`Builder::compile_with_config`].
+//!
 //! # How
 //!
-//! tonic-prost-build generates. What it has made is changed in four places, for methods without streams and
+//! tonic-prost-build generates. What it has made is changed in five places, for methods without streams and
 //! with prost's codec:
 //!
 //! ```text
 //! a client's field    tonic::client::Grpc<T>     ->  partywall::stubs::Grpc<T>
 //! a client's method   self.inner.unary(..)       ->  self.inner.call(&mut Unary::new(&METHOD, ..))
+//! a server's call                                +   partywall::stubs::offer(&req, self)
 //! a server's arm      tonic::server::Grpc        ->  partywall::stubs::ordinary, which many methods share
 //! a server            impl Service for ..Server  ->  partywall::stubs::Generated, its table of methods
 //! ```
@@ -58,10 +70,12 @@ use std::path::{Path, PathBuf};
 
 use prost::Message as _;
 use prost_build::ServiceGenerator;
+use syn::parse::Parser as _;
 pub use tonic_prost_build::{
     Config, FileDescriptorSet, TonicAttributes, TonicMethod, TonicService, manual,
 };
 
+mod config;
 mod error;
 mod native;
 
@@ -94,6 +108,7 @@ pub fn configure() -> Builder {
         out_dir: None,
         compiles: true,
         watches: false,
+        wrong: None,
     }
 }
 
@@ -111,6 +126,8 @@ pub struct Builder {
     compiles: bool,
     /// Cargo is told of the files.
     watches: bool,
+    /// What is said of the first setting that is no Rust.
+    wrong: Option<String>,
 }
 
 /// Settings that are handed on as they are.
@@ -128,39 +145,35 @@ macro_rules! handed_on {
     )*};
 }
 
+/// Settings that are handed on when they have been found to be attributes of Rust.
+macro_rules! attributes {
+    ($(
+        $(#[$doc:meta])*
+        $name:ident<P: AsRef<str>, A: AsRef<str>>(path: P, attribute: A);
+    )*) => {$(
+        $(#[$doc])*
+        #[must_use]
+        pub fn $name<P: AsRef<str>, A: AsRef<str>>(mut self, path: P, attribute: A) -> Self {
+            let parsed = syn::Attribute::parse_outer.parse_str(attribute.as_ref());
+            self.check(stringify!($name), attribute.as_ref(), parsed);
+            self.tonic = self.tonic.$name(path, attribute);
+            self
+        }
+    )*};
+}
+
 impl Builder {
     handed_on! {
         /// Whether clients have `connect`, over tonic's own transport.
         build_transport(enable: bool);
-        /// Takes the types of a package from elsewhere.
-        extern_path(proto_path: impl AsRef<str>, rust_path: impl AsRef<str>);
-        /// An attribute of fields.
-        field_attribute<P: AsRef<str>, A: AsRef<str>>(path: P, attribute: A);
-        /// An attribute of messages.
-        message_attribute<P: AsRef<str>, A: AsRef<str>>(path: P, attribute: A);
-        /// An attribute of enumerations.
-        enum_attribute<P: AsRef<str>, A: AsRef<str>>(path: P, attribute: A);
-        /// An attribute of messages, enumerations and one-ofs.
-        type_attribute<P: AsRef<str>, A: AsRef<str>>(path: P, attribute: A);
         /// Boxes a field.
         boxed<P: AsRef<str>>(path: P);
         /// Makes a map a `BTreeMap`.
         btree_map<P: AsRef<str>>(path: P);
         /// Makes a field of bytes a `Bytes`.
         bytes<P: AsRef<str>>(path: P);
-        /// An attribute of the module of a server.
-        server_mod_attribute<P: AsRef<str>, A: AsRef<str>>(path: P, attribute: A);
-        /// An attribute of a server.
-        server_attribute<P: AsRef<str>, A: AsRef<str>>(path: P, attribute: A);
-        /// An attribute of the trait of a service.
-        trait_attribute<P: AsRef<str>, A: AsRef<str>>(path: P, attribute: A);
-        /// An attribute of the module of a client.
-        client_mod_attribute<P: AsRef<str>, A: AsRef<str>>(path: P, attribute: A);
-        /// An attribute of a client.
-        client_attribute<P: AsRef<str>, A: AsRef<str>>(path: P, attribute: A);
-        /// Where the messages are, as the modules of the stubs see it.
-        proto_path(proto_path: impl AsRef<str>);
-        /// Compiles Google's well-known types, instead of taking those of prost-types.
+        /// Compiles Google's well-known types, instead of taking those of prost-types. They have no comments
+        /// unless a directory of imports has them: those that the compiler brings along have none.
         compile_well_known_types(enable: bool);
         /// Takes Rust's own types for the wrappers among the well-known types.
         with_extended_rust_types(enable: bool);
@@ -172,6 +185,45 @@ impl Builder {
         use_arc_self(enable: bool);
         /// Methods of a service have bodies that answer UNIMPLEMENTED.
         generate_default_stubs(enable: bool);
+    }
+
+    attributes! {
+        /// An attribute of fields.
+        field_attribute<P: AsRef<str>, A: AsRef<str>>(path: P, attribute: A);
+        /// An attribute of messages.
+        message_attribute<P: AsRef<str>, A: AsRef<str>>(path: P, attribute: A);
+        /// An attribute of enumerations.
+        enum_attribute<P: AsRef<str>, A: AsRef<str>>(path: P, attribute: A);
+        /// An attribute of messages, enumerations and one-ofs.
+        type_attribute<P: AsRef<str>, A: AsRef<str>>(path: P, attribute: A);
+        /// An attribute of the module of a server.
+        server_mod_attribute<P: AsRef<str>, A: AsRef<str>>(path: P, attribute: A);
+        /// An attribute of a server.
+        server_attribute<P: AsRef<str>, A: AsRef<str>>(path: P, attribute: A);
+        /// An attribute of the trait of a service.
+        trait_attribute<P: AsRef<str>, A: AsRef<str>>(path: P, attribute: A);
+        /// An attribute of the module of a client.
+        client_mod_attribute<P: AsRef<str>, A: AsRef<str>>(path: P, attribute: A);
+        /// An attribute of a client.
+        client_attribute<P: AsRef<str>, A: AsRef<str>>(path: P, attribute: A);
+    }
+
+    /// Takes the types of a package from elsewhere.
+    #[must_use]
+    pub fn extern_path(mut self, proto_path: impl AsRef<str>, rust_path: impl AsRef<str>) -> Self {
+        let path = rust_path.as_ref();
+        self.check("extern_path", path, syn::parse_str::<syn::Type>(path));
+        self.tonic = self.tonic.extern_path(proto_path, rust_path);
+        self
+    }
+
+    /// Where the messages are, as the modules of the stubs see it.
+    #[must_use]
+    pub fn proto_path(mut self, proto_path: impl AsRef<str>) -> Self {
+        let path = proto_path.as_ref();
+        self.check("proto_path", path, syn::parse_str::<syn::Path>(&format!("{path}::Message")));
+        self.tonic = self.tonic.proto_path(proto_path);
+        self
     }
 
     /// Whether there are clients.
@@ -196,7 +248,7 @@ impl Builder {
         self
     }
 
-    /// Writes the descriptors of the files, for reflection.
+    /// Writes the descriptors of the files, for reflection, or those that [`Builder::compile_fds`] is given.
     #[must_use]
     pub fn file_descriptor_set_path(mut self, path: impl AsRef<Path>) -> Self {
         self.descriptors = Some(path.as_ref().to_owned());
@@ -224,6 +276,7 @@ impl Builder {
     #[must_use]
     pub fn codec_path(mut self, path: impl AsRef<str>) -> Self {
         self.own_codec = true;
+        self.check("codec_path", path.as_ref(), syn::parse_str::<syn::Path>(path.as_ref()));
         self.tonic = self.tonic.codec_path(path);
         self
     }
@@ -259,31 +312,94 @@ impl Builder {
 
     /// Compiles these files, whose imports are looked for in these directories.
     ///
+    /// Of what is wrong in a file the first is told alone.
+    ///
     /// # Errors
-    /// With the file, the line and the reason when one cannot be compiled; when nothing can be written.
+    /// With the file, the line and the reason when one cannot be compiled; with the setting when one is no
+    /// Rust; when nothing can be written.
     pub fn compile_protos<P>(self, protos: &[P], includes: &[P]) -> io::Result<()>
     where
         P: AsRef<Path>,
     {
-        self.compile_with_config(Config::new(), protos, includes)
+        self.compile(Config::new(), protos, includes)
     }
 
     /// As [`Builder::compile_protos`], with settings of prost's own.
     ///
+    /// Where prost's config is to write descriptors cannot be asked of it. Set
+    /// [`Builder::file_descriptor_set_path`] in place of [`Config::file_descriptor_set_path`]. The latter is
+    /// refused, but with [`Config::skip_protoc_run`]: descriptors are read from there.
+    ///
     /// # Errors
-    /// As [`Builder::compile_protos`].
+    /// As [`Builder::compile_protos`]; when the config has a path to write descriptors to.
     pub fn compile_with_config<P>(
         self,
-        config: Config,
+        mut config: Config,
         protos: &[P],
         includes: &[P],
     ) -> io::Result<()>
     where
         P: AsRef<Path>,
     {
+        if let Some(path) = &self.descriptors {
+            config.file_descriptor_set_path(path);
+        }
         if !self.compiles {
-            let descriptors = self.descriptors.clone().ok_or_else(error::no_descriptors)?;
-            return self.generate(config, &descriptors);
+            config.skip_protoc_run();
+        }
+        if config::reads_descriptors(&mut config)? {
+            return self.generate(config);
+        }
+        if self.descriptors.is_none() && config::has_a_path(&mut config) {
+            return Err(error::unknown_path());
+        }
+        self.compile(config, protos, includes)
+    }
+
+    /// Generates from descriptors.
+    ///
+    /// # Errors
+    /// When a setting is no Rust; when nothing can be written.
+    pub fn compile_fds(self, fds: FileDescriptorSet) -> io::Result<()> {
+        self.compile_fds_with_config(fds, Config::new())
+    }
+
+    /// As [`Builder::compile_fds`], with settings of prost's own.
+    ///
+    /// Its `file_descriptor_set_path` is not written, as in tonic-prost-build.
+    ///
+    /// # Errors
+    /// As [`Builder::compile_fds`].
+    pub fn compile_fds_with_config(self, fds: FileDescriptorSet, config: Config) -> io::Result<()> {
+        self.generate_from(config, &fds.encode_to_vec())
+    }
+
+    /// The generator of services alone, for [`Config::service_generator`].
+    pub fn service_generator(self) -> Box<dyn ServiceGenerator> {
+        let tonic = self.tonic.build_client(self.client).build_server(self.server);
+        let services = tonic.service_generator();
+        if self.own_codec { services } else { Box::new(native::Generator(services)) }
+    }
+
+    /// Keeps what is wrong with a setting, which nothing could be generated with.
+    fn check<T>(&mut self, setting: &str, text: &str, parsed: syn::Result<T>) {
+        if let Err(error) = parsed {
+            self.wrong.get_or_insert_with(|| error::not_rust(setting, text, &error));
+        }
+    }
+
+    /// Compiles files, unless descriptors are to be read.
+    fn compile<P>(self, mut config: Config, protos: &[P], includes: &[P]) -> io::Result<()>
+    where
+        P: AsRef<Path>,
+    {
+        if !self.compiles {
+            let descriptors = self.descriptors.as_ref().ok_or_else(error::no_descriptors)?;
+            config.file_descriptor_set_path(descriptors);
+            return self.generate(config);
+        }
+        if protos.is_empty() {
+            return Err(error::no_files());
         }
         let mut compiler = protox::Compiler::new(includes).map_err(io::Error::other)?;
         compiler.include_source_info(true).include_imports(true);
@@ -299,40 +415,21 @@ impl Builder {
         self.generate_from(config, &compiler.encode_file_descriptor_set())
     }
 
-    /// Generates from descriptors.
-    ///
-    /// # Errors
-    /// When nothing can be written.
-    pub fn compile_fds(self, fds: FileDescriptorSet) -> io::Result<()> {
-        self.compile_fds_with_config(fds, Config::new())
-    }
-
-    /// As [`Builder::compile_fds`], with settings of prost's own.
-    ///
-    /// # Errors
-    /// When nothing can be written.
-    pub fn compile_fds_with_config(self, fds: FileDescriptorSet, config: Config) -> io::Result<()> {
-        self.generate_from(config, &fds.encode_to_vec())
-    }
-
-    /// The generator of services alone, for [`Config::service_generator`].
-    pub fn service_generator(self) -> Box<dyn ServiceGenerator> {
-        let tonic = self.tonic.build_client(self.client).build_server(self.server);
-        let services = tonic.service_generator();
-        if self.own_codec { services } else { Box::new(native::Generator(services)) }
-    }
-
     /// Generates from descriptors in memory, which are also written where they are wanted.
-    fn generate_from(self, config: Config, descriptors: &[u8]) -> io::Result<()> {
+    fn generate_from(self, mut config: Config, descriptors: &[u8]) -> io::Result<()> {
         let scratch = tempfile::tempdir()?;
         let path = self.descriptors.clone();
         let path = path.unwrap_or_else(|| scratch.path().join("descriptors.bin"));
         std::fs::write(&path, descriptors).map_err(|error| error::not_written(&error, &path))?;
-        self.generate(config, &path)
+        config.file_descriptor_set_path(path);
+        self.generate(config)
     }
 
-    /// Generates from the descriptors in a file.
-    fn generate(self, mut config: Config, descriptors: &Path) -> io::Result<()> {
+    /// Generates from the descriptors at the config's path.
+    fn generate(self, mut config: Config) -> io::Result<()> {
+        if let Some(wrong) = self.wrong {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, wrong));
+        }
         let out_dir =
             self.out_dir.clone().or_else(|| std::env::var_os("OUT_DIR").map(PathBuf::from));
         let out_dir = out_dir.ok_or_else(error::no_out_dir)?;
@@ -344,7 +441,6 @@ impl Builder {
         }
         // tonic's builder sets no generator of its own then.
         let tonic = self.tonic.build_client(false).build_server(false);
-        let tonic = tonic.file_descriptor_set_path(descriptors).skip_protoc_run();
-        tonic.compile_with_config::<&Path>(config, &[], &[])
+        tonic.skip_protoc_run().compile_with_config::<&Path>(config, &[], &[])
     }
 }

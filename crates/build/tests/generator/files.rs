@@ -1,8 +1,10 @@
 //! Which files are compiled, and what is said of those that cannot be.
 
 use super::{Files, texts};
-use partywall_build::configure;
+use partywall_build::{Config, FileDescriptorSet, configure};
+use prost::Message as _;
 use std::io::{Error, ErrorKind};
+use std::path::PathBuf;
 use std::process::Command;
 
 const GREETER: &str = r#"syntax = "proto3";
@@ -30,13 +32,17 @@ fn greeter() -> Files {
     ])
 }
 
-/// What is said of the one file `bad.proto`.
-fn said_of(text: &str) -> Error {
-    let files = Files::of(&[("proto/bad.proto", text)]);
-    let out = files.out("out");
-    let builder = configure().out_dir(out);
-    let compiled = builder.compile_protos(&[files.path("proto/bad.proto")], &[files.path("proto")]);
-    compiled.expect_err("a file that cannot be compiled")
+/// What is said of the one file `bad.proto`, whose path is `{}`.
+fn said_of(text: impl AsRef<[u8]>) -> Error {
+    let files = Files::of(&[("proto/bad.proto", "")]);
+    let (path, directory) = (files.path("proto/bad.proto"), files.path("proto"));
+    std::fs::write(&path, text).expect("a file");
+    // The directory before is looked in as well.
+    let includes = [files.out("out"), directory];
+    let compiled =
+        configure().out_dir(files.path("out")).compile_protos(&[&path], &includes.each_ref());
+    let said = compiled.expect_err("a file that cannot be compiled");
+    Error::new(said.kind(), said.to_string().replace(&path.display().to_string(), "{}"))
 }
 
 #[test]
@@ -70,6 +76,40 @@ fn descriptors_are_written_where_they_are_wanted_alone() {
     let builder = configure().out_dir(&again).file_descriptor_set_path(path).skip_protoc_run();
     builder.compile_protos::<&str>(&[], &[]).expect("stubs");
     assert_eq!(texts(&again), made);
+}
+
+#[test]
+fn descriptors_in_memory_are_written_where_they_are_wanted() {
+    let mut fds = FileDescriptorSet::default();
+    fds.file.push(Default::default());
+    fds.file[0].name = Some("name.proto".into());
+    let files = Files::of(&[]);
+    let (path, out) = (files.path("name.bin"), files.out("out"));
+    let builder = configure().out_dir(out).file_descriptor_set_path(&path);
+    builder.compile_fds(fds.clone()).expect("stubs");
+    assert_eq!(std::fs::read(path).expect("descriptors"), fds.encode_to_vec());
+}
+
+#[test]
+fn well_known_types_of_a_directory_of_imports_come_first() {
+    let empty =
+        "syntax = \"proto3\";\npackage google.protobuf;\n// Nothing at all.\nmessage Empty {}\n";
+    let name = "syntax = \"proto3\";\npackage texts;\nimport \"google/protobuf/empty.proto\";\n\
+                message Name { google.protobuf.Empty empty = 1; }\n";
+    let files =
+        Files::of(&[("proto/name.proto", name), ("own/google/protobuf/empty.proto", empty)]);
+    let made = |name: &str, includes: &[PathBuf]| {
+        let out = files.out(name);
+        let builder = configure().out_dir(&out).compile_well_known_types(true);
+        let proto = files.path("proto/name.proto");
+        builder.compile_protos(&[proto], includes).expect("stubs");
+        let made = texts(&out)["google.protobuf.rs"].clone();
+        assert!(made.contains("pub struct Empty"), "{made}");
+        made.contains("///")
+    };
+    // Those that are built in have no comments.
+    assert!(!made("built_in", &[files.path("proto")]));
+    assert!(made("own_ones", &[files.path("proto"), files.path("own")]));
 }
 
 #[test]
@@ -113,8 +153,8 @@ fn missing_import_is_named_with_its_line() {
     let said = said.expect_err("no such import");
     assert_eq!(said.kind(), ErrorKind::NotFound);
     let text = format!(
-        "greeter.proto:4:1: import 'shared.proto' not found in `{}`; remedy: add the directory that has it to \
-         those of imports, or correct the import",
+        "{0}/greeter.proto:4:1: import 'shared.proto' not found in `{0}`; remedy: add the directory that has it \
+         to those of imports, or correct the import",
         own.display()
     );
     assert_eq!(said.to_string(), text);
@@ -124,7 +164,7 @@ fn missing_import_is_named_with_its_line() {
 fn syntax_error_is_told_with_file_line_and_reason() {
     let said = said_of("syntax = \"proto3\";\nmessage Name {\n  string name 1;\n}\n");
     assert_eq!(said.kind(), ErrorKind::InvalidInput);
-    assert_eq!(said.to_string(), "bad.proto:3:15: expected '=', but found '1'");
+    assert_eq!(said.to_string(), "{}:3:15: expected '=', but found '1'");
 }
 
 #[test]
@@ -133,7 +173,72 @@ fn unknown_type_is_told_with_file_line_and_reason() {
         "syntax = \"proto3\";\nservice Greeter {\n  rpc Greet(Nobody) returns (Nobody);\n}\n",
     );
     assert_eq!(said.kind(), ErrorKind::InvalidInput);
-    assert_eq!(said.to_string(), "bad.proto:3:13: name 'Nobody' is not defined");
+    assert_eq!(said.to_string(), "{}:3:13: name 'Nobody' is not defined");
+}
+
+#[test]
+fn file_that_is_no_text_is_told_with_its_path() {
+    let said = said_of(b"syntax = \"proto3\";\n// \xff\n");
+    assert_eq!(said.kind(), ErrorKind::InvalidInput);
+    assert_eq!(said.to_string(), "{}: file 'bad.proto' is not valid utf-8");
+}
+
+#[test]
+fn edition_is_told_with_a_remedy() {
+    let said = said_of("edition = \"2023\";\nmessage Name {}\n");
+    assert_eq!(said.kind(), ErrorKind::InvalidInput);
+    let said = said.to_string();
+    assert!(said.starts_with("{}:1:1: expected "), "{said}");
+    let end = "found 'edition': the compiler (protox) does not support editions; remedy: `syntax = \"proto3\";` \
+               in its place";
+    assert!(said.ends_with(end), "{said}");
+}
+
+#[test]
+fn imports_in_a_circle_are_told_with_a_remedy() {
+    let [one, other] =
+        ["other", "one"].map(|name| format!("syntax = \"proto3\";\nimport \"{name}.proto\";\n"));
+    let files = Files::of(&[("proto/one.proto", &one), ("proto/other.proto", &other)]);
+    let (path, directory) = (files.path("proto/one.proto"), files.path("proto"));
+    let builder = configure().out_dir(files.out("out"));
+    let said = builder.compile_protos(&[&path], &[&directory]).expect_err("a circle");
+    let text = format!(
+        "{}: import cycle detected: one.proto -> other.proto -> one.proto; remedy: move what the files share \
+         to a file that both import",
+        path.display()
+    );
+    assert_eq!(said.to_string(), text);
+}
+
+#[test]
+fn directory_in_place_of_a_file_is_told_with_a_remedy() {
+    let files = greeter();
+    let out = files.out("out");
+    let (own, texts) = (files.path("own"), files.path("own/texts"));
+    // Below a directory of imports, as such a one, and elsewhere.
+    for (proto, include) in [(&texts, &own), (&own, &own), (&own, &texts)] {
+        let builder = configure().out_dir(&out);
+        let said = builder.compile_protos(&[proto], &[include]).expect_err("a directory");
+        let text = format!(
+            "`{}` is a directory; remedy: give the path of each .proto file to compile",
+            proto.display()
+        );
+        assert_eq!((said.kind(), said.to_string()), (ErrorKind::IsADirectory, text));
+    }
+}
+
+#[test]
+fn no_files_are_told_with_a_remedy() {
+    let files = greeter();
+    let out = files.out("out");
+    let text = "there is no .proto file to compile; remedy: give the path of one, or set \
+                `file_descriptor_set_path` and `skip_protoc_run` of `partywall_build::Builder` to read descriptors";
+    let builder = || configure().out_dir(&out).file_descriptor_set_path(files.path("greeter.bin"));
+    let said = builder().compile_protos::<&str>(&[], &[]).expect_err("no files");
+    assert_eq!((said.kind(), said.to_string()), (ErrorKind::InvalidInput, text.to_string()));
+    let said = builder().compile_with_config::<&str>(Config::new(), &[], &[]);
+    assert_eq!(said.expect_err("no files").to_string(), text);
+    assert!(texts(&out).is_empty() && !files.path("greeter.bin").exists());
 }
 
 #[test]
@@ -151,6 +256,18 @@ fn nowhere_to_write_is_told_with_a_remedy() {
         missing.display()
     );
     assert_eq!(said, text);
+
+    let file = files.path("greeter.txt");
+    std::fs::write(&file, "").expect("a file");
+    for out in [file.clone(), file.join("below")] {
+        let text = format!(
+            "`{}` is no directory for stubs: the file `{}` is in its way; remedy: remove the file, or set \
+             `out_dir` to a directory",
+            out.display(),
+            file.display()
+        );
+        assert_eq!(compiled(configure().out_dir(out)), text);
+    }
 
     // No script runs here.
     let said = compiled(configure());

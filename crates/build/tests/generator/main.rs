@@ -1,5 +1,6 @@
 //! What is generated from files of all kinds, with each setting, beside what tonic-prost-build generates.
 
+mod config;
 mod files;
 mod settings;
 mod stubs;

@@ -1,12 +1,23 @@
 //! Settings are those of tonic-prost-build: each has its name and its types.
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::process::Command;
 
+use partywall_build::{Builder, FileDescriptorSet, configure};
 use quote::ToTokens as _;
 use syn::parse::{Parse, ParseStream};
 use syn::{ImplItem, Item, Signature, Visibility};
+
+use super::Files;
+
+const NAME: &str = r#"syntax = "proto3";
+package texts;
+message Name { string name = 1; Kind kind = 2; }
+enum Kind { SOME = 0; }
+service Greeter { rpc SayHello(Name) returns (Name); }
+"#;
 
 /// The source of the release of tonic-prost-build that this one is built on.
 fn tonics() -> syn::File {
@@ -27,7 +38,7 @@ fn parse(path: PathBuf) -> syn::File {
     syn::parse_file(&text).expect("Rust")
 }
 
-/// A setting as the macro `handed_on` takes it.
+/// A setting as the macros `handed_on` and `attributes` take it.
 struct HandedOn(Signature);
 
 impl Parse for HandedOn {
@@ -114,4 +125,55 @@ fn names_beside_the_builder_are_those_of_tonic_prost_build() {
         .codec_path("crate::Codec")
         .build();
     assert_eq!(partywall_build::TonicMethod::name(&method), "greet");
+}
+
+#[test]
+fn settings_that_are_no_rust_are_told_with_a_remedy() {
+    let files = Files::of(&[("proto/name.proto", NAME)]);
+    let said = |builder: Builder| {
+        let builder = builder.out_dir(files.out("out"));
+        builder.compile_protos(&[files.path("proto/name.proto")], &[files.path("proto")])
+    };
+    let told = |setting: &str, text: &str, wanted: &str, such: &str, builder: Builder| {
+        let said = said(builder).expect_err("no Rust");
+        assert_eq!(said.kind(), ErrorKind::InvalidInput);
+        let said = said.to_string();
+        let begin = format!("`{setting}` has been set to `{text}`, which is no {wanted} of Rust (");
+        let end = format!("); remedy: set it to one, such as `{such}`");
+        assert!(said.starts_with(&begin) && said.ends_with(&end), "{said}");
+    };
+    macro_rules! attributes {
+        ($($name:ident)*) => {$(
+            for text in ["derive(Eq)", "#[derive(Eq)", "#[doc = 1] struct", "#![allow(dead_code)]"] {
+                let builder = configure().$name("texts.Name", text);
+                told(stringify!($name), text, "attribute", "#[derive(Eq)]", builder);
+            }
+            for text in ["", "/// Text.", "#[doc = \"one\"] #[doc = \"other\"]", "// Nothing."] {
+                said(configure().$name("texts.Name", text)).expect(text);
+            }
+        )*};
+    }
+    attributes!(field_attribute message_attribute enum_attribute type_attribute);
+    attributes!(server_mod_attribute server_attribute trait_attribute);
+    attributes!(client_mod_attribute client_attribute);
+    for text in ["a path", "super::", "1"] {
+        told("proto_path", text, "path", "super", configure().proto_path(text));
+        told("codec_path", text, "path", "crate::Codec", configure().codec_path(text));
+        let builder = configure().extern_path(".texts", text);
+        told("extern_path", text, "path", "::texts", builder);
+    }
+    // The first one is told, whatever else is set.
+    let builder = configure().server_attribute(".", "derive").codec_path("1").proto_path("super");
+    told("server_attribute", "derive", "attribute", "#[derive(Eq)]", builder);
+    for text in ["", "super", "crate::texts", "::texts"] {
+        said(configure().proto_path(text)).expect(text);
+    }
+    for text in ["::texts", "crate::texts", "super::texts"] {
+        said(configure().extern_path(".texts.Name", text)).expect(text);
+    }
+    for text in ["crate::Codec", "::codec::Codec", "Codec::<u8>"] {
+        said(configure().codec_path(text)).expect(text);
+    }
+    let builder = configure().out_dir(files.out("out")).codec_path("1");
+    builder.compile_fds(FileDescriptorSet::default()).expect_err("no Rust");
 }

@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::future::Future;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 
 use bytes::Bytes;
 use castaway::cast;
@@ -29,6 +30,11 @@ pub struct Grpc<T> {
     native: Option<Channel>,
     settings: Settings,
 }
+
+// A panic of a caller leaves the channel whole: its links are shared with other callers, which go on as well.
+// So a client may be seen after a panic whenever tonic's may.
+impl<T> UnwindSafe for Grpc<T> where tonic::client::Grpc<T>: UnwindSafe {}
+impl<T> RefUnwindSafe for Grpc<T> where tonic::client::Grpc<T>: RefUnwindSafe {}
 
 impl<T> Grpc<T> {
     /// A client of a service.
