@@ -172,11 +172,10 @@ impl Arguments {
         Ok(Caller::new(self.stubs(), connect(self.socket.as_deref()).await?))
     }
 
-    /// One without a runtime, as soon as somebody serves.
+    /// One without a runtime, as soon as somebody serves. Its calls fail when nobody does any more.
     fn blocking(&self) -> Result<Blocking, Error> {
-        let endpoint = endpoint(self.socket.as_deref()).wait_for_ready(true);
-        let endpoint = endpoint.connect_timeout(Duration::from_secs(30));
-        Ok(Blocking::new(self.stubs(), blocking::Channel::connect(endpoint)?))
+        let channel = connect_blocking_for_once(self.socket.as_deref())?;
+        Ok(Blocking::new(self.stubs(), channel))
     }
 }
 
@@ -297,6 +296,16 @@ fn block(arguments: &Arguments, in_flight: &InFlight) -> Result<(), Error> {
     Ok(())
 }
 
+fn connect_blocking_for_once(socket: Option<&Path>) -> Result<blocking::Channel, Error> {
+    let end = Instant::now() + Duration::from_secs(30);
+    loop {
+        match blocking::Channel::connect(endpoint(socket)) {
+            Err(_) if Instant::now() < end => std::thread::sleep(Duration::from_millis(10)),
+            done => return Ok(done?),
+        }
+    }
+}
+
 fn cramp(socket: Option<&Path>) -> Result<(), Error> {
     let connect = || blocking::Channel::connect(endpoint(socket));
     let call = |channel: &mut blocking::Channel| -> Result<bool, Error> {
@@ -305,14 +314,7 @@ fn cramp(socket: Option<&Path>) -> Result<(), Error> {
             channel.unary(UNARY, tonic::Request::new(asked.clone()))?.into_inner();
         Ok(is_answer(&asked, &reply))
     };
-    let end = Instant::now() + Duration::from_secs(30);
-    let first = loop {
-        match connect() {
-            Err(_) if Instant::now() < end => std::thread::sleep(Duration::from_millis(10)),
-            other => break other?,
-        }
-    };
-    let mut links = vec![first];
+    let mut links = vec![connect_blocking_for_once(socket)?];
     assert!(call(&mut links[0])?, "a wrong answer");
     let status = std::fs::read_to_string("/proc/self/status")?;
     let size = status.lines().find_map(|line| line.strip_prefix("VmSize:")).ok_or("no VmSize")?;
