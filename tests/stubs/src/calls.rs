@@ -61,8 +61,8 @@ impl Asked {
     }
 }
 
-/// What a call came to.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// What a call came to. Those that differ in their way alone are equal.
+#[derive(Clone, Debug)]
 pub struct Outcome {
     /// Its status.
     pub code: Code,
@@ -74,6 +74,16 @@ pub struct Outcome {
     pub metadata: BTreeMap<String, Vec<Vec<u8>>>,
     /// The text, the data, and the metadata that the service has seen.
     pub reply: Option<(String, Vec<u8>, BTreeMap<String, String>)>,
+    /// Whether it is an answer, and neither the service nor the caller has seen anything of HTTP's.
+    pub is_native: bool,
+}
+
+impl PartialEq for Outcome {
+    fn eq(&self, other: &Self) -> bool {
+        let Self { code, message, details, metadata, reply, is_native: _ } = self;
+        (code, message, details, metadata, reply)
+            == (&other.code, &other.message, &other.details, &other.metadata, &other.reply)
+    }
 }
 
 impl Outcome {
@@ -81,10 +91,12 @@ impl Outcome {
     pub fn of(metadata: &MetadataMap, text: String, blob: Vec<u8>, seen: Vec<String>) -> Self {
         // HTTP's own.
         let https = ["content-type", "te", "user-agent"].map(|name| format!("Ascii({name:?})"));
+        let is_native =
+            !metadata.contains_key("content-type") && !seen.iter().any(|name| https.contains(name));
         let seen = seen.into_iter().filter(|name| !https.contains(name));
         let reply = Some((text, blob, seen.map(|name| (name, String::new())).collect()));
         let (message, details) = (String::new(), Vec::new());
-        Self { code: Code::Ok, message, details, metadata: own(metadata), reply }
+        Self { code: Code::Ok, message, details, metadata: own(metadata), reply, is_native }
     }
 
     /// Of a status.
@@ -99,6 +111,7 @@ impl Outcome {
             details: status.details().into(),
             metadata,
             reply: None,
+            is_native: false,
         }
     }
 

@@ -108,9 +108,12 @@ impl Blocking {
     ///
     /// # Errors
     /// Its status.
-    pub fn call(&mut self, request: SimpleRequest) -> Result<SimpleResponse, Status> {
+    pub fn call(
+        &mut self,
+        request: impl IntoRequest<SimpleRequest>,
+    ) -> Result<SimpleResponse, Status> {
         let answer = match self {
-            Self::Tonics(channel) => channel.unary(UNARY, tonic::Request::new(request)),
+            Self::Tonics(channel) => channel.unary(UNARY, request.into_request()),
             Self::Native(client) => client.unary_call(request),
         };
         answer.map(Response::into_inner)

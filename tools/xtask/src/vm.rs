@@ -49,6 +49,7 @@ const TESTS_OF_HOST: &[(&str, &[&str], &[&str])] = &[
         "partywall_system_tests::processes",
         &[
             "a_domain_that_is_killed_fails_its_callers_and_nobody_else",
+            "blocking_clients_call_another_domain_through_the_gate",
             "ends_and_list_agree_on_the_security_between_domains",
             "requests_longer_than_a_record_ring_the_bell",
             "stubs_call_another_domain_through_the_gate",
@@ -56,6 +57,7 @@ const TESTS_OF_HOST: &[(&str, &[&str], &[&str])] = &[
         &[
             // Times.
             "deadline_in_a_domain_is_reported_in_time_and_ends_no_service",
+            "deadline_of_a_blocking_client_in_a_domain_is_in_time",
             "handlers_that_wait_are_seldom_gone_in_for",
             "the_limit_of_visits_is_what_the_environment_says",
         ],

@@ -31,7 +31,7 @@ async fn connect(socket: &Path) -> Channel {
 }
 
 /// The links that an operator sees.
-async fn links(socket: &Path) -> Vec<LinkInfo> {
+pub(crate) async fn links(socket: &Path) -> Vec<LinkInfo> {
     let socket = socket.to_owned();
     let asked = tokio::task::spawn_blocking(move || partywall::operator::links(Some(&socket)));
     asked.await.unwrap().unwrap()
@@ -168,6 +168,25 @@ async fn streams_are_ordinary() {
     let mut expected: Vec<_> = streams.iter().map(|path| MethodStats::new(path, 0, 3)).collect();
     expected.push(MethodStats::new(HELLO, 1, 1));
     assert_eq!(methods(&host.socket).await.most_called, expected);
+}
+
+#[tokio::test]
+async fn requests_that_do_not_fit_a_record_are_ordinary() {
+    let host = Host::open();
+    serve(server(&host.socket).add_service(greeter()).bind("test").await.unwrap());
+    let channel = connect(&host.socket).await;
+    greet(&channel, 2).await;
+    let mut client = ours::pb::greeter_client::GreeterClient::new(channel);
+    // The longest record has 61 KiB.
+    for (bytes, native, ordinary) in
+        [(56 << 10, 2, 1), (64 << 10, 2, 2), (3 << 20, 2, 3), (56 << 10, 3, 3)]
+    {
+        let blob: Vec<_> = (0..bytes).map(|at: usize| (at % 251) as u8).collect();
+        let request = ours::pb::HelloRequest { name: "you".into(), blob: blob.clone() };
+        let reply = client.say_hello(request).await.unwrap().into_inner();
+        assert!(reply.text == "hello, you" && reply.blob == blob, "{bytes} bytes");
+        only(&methods(&host.socket).await, HELLO, native, ordinary);
+    }
 }
 
 #[tokio::test]

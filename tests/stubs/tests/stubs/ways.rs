@@ -10,6 +10,8 @@ use partywall_testkit::Host;
 use tokio::task::JoinHandle;
 use tonic::Code;
 
+use super::links;
+
 /// How long anything may take.
 pub(crate) const LONG: Duration = Duration::from_secs(20);
 
@@ -19,9 +21,11 @@ pub(crate) struct Way {
     pub(crate) caller: Box<dyn Caller>,
     /// Handlers of its service at work.
     pub(crate) at_work: Arc<AtomicUsize>,
+    /// Answers that have come natively, of calls by [`same`].
+    pub(crate) natives: u64,
     /// What listens, which ends with it, and the coordinator that knows of that.
     _serving: Option<Serving>,
-    _host: Option<Host>,
+    host: Option<Host>,
 }
 
 pub(crate) struct Serving(pub(crate) JoinHandle<Result<(), partywall::Error>>);
@@ -59,7 +63,7 @@ impl Way {
         let other = other.in_process().unwrap();
         let way = |name, caller, at_work: &Arc<AtomicUsize>, serving| {
             let at_work = Arc::clone(at_work);
-            Self { name, caller, at_work, _serving: serving, _host: None }
+            Self { name, caller, at_work, natives: 0, _serving: serving, host: None }
         };
         vec![
             way("native", ours::caller(ring.clone(), called), &native.0, None),
@@ -83,8 +87,28 @@ impl Way {
             name: "blocking",
             caller,
             at_work: native.0,
+            natives: 0,
             _serving: Some(serving),
-            _host: Some(host),
+            host: Some(host),
+        }
+    }
+
+    /// How many calls went natively, and how many ordinarily, as the list of its coordinator has it: once the
+    /// ends of closed links have told theirs, at least so many natively.
+    pub(crate) async fn counted(&self, least: u64) -> (u64, u64) {
+        let socket = &self.host.as_ref().expect("a coordinator").socket;
+        let begin = Instant::now();
+        loop {
+            let links = links::links(socket).await;
+            let methods = links.iter().flat_map(|link| &link.methods.most_called);
+            let counts = methods.fold((0, 0), |(native, ordinary), method| {
+                (native + method.native, ordinary + method.ordinary)
+            });
+            if counts.0 >= least {
+                return counts;
+            }
+            assert!(begin.elapsed() < LONG, "{}: {links:?}, not {least} native calls", self.name);
+            tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
 
@@ -104,8 +128,10 @@ pub(crate) async fn same(ways: &mut [Way], asked: &Asked, trial: usize) -> Outco
     let shown = Asked { blob: Vec::new(), ..asked.clone() };
     let (first, others) = ways.split_first_mut().expect("a way");
     let expected = first.caller.hello(asked).await;
+    first.natives += u64::from(expected.is_native);
     for way in others {
         let outcome = way.caller.hello(asked).await;
+        way.natives += u64::from(outcome.is_native);
         let bytes = asked.blob.len();
         assert_eq!(outcome, expected, "{trial}: {}, {shown:?} with {bytes} bytes", way.name);
     }

@@ -91,6 +91,8 @@ enum Mode {
     /// For each number on a line of input: 300 calls with so many bytes, prints their median in
     /// nanoseconds.
     Measure,
+    /// The same by the blocking channel.
+    MeasureBlocking,
     /// Fifty calls, every answer checked.
     Few,
     /// Sixteen calls whose handlers stay; prints how all have ended, in one line.
@@ -102,6 +104,9 @@ enum Mode {
     /// Calls a handler that computes for long, with a deadline of ten milliseconds, twenty times; prints how
     /// many microseconds after that each has come back.
     Late,
+    /// The same by the blocking channel. At last calls a handler that never ends, with a deadline of twenty
+    /// seconds; prints how that has ended, and after how many microseconds.
+    LateBlocking,
     /// Prints what each end of a link says that protects it, of a link of tasks and of a blocking one.
     Security,
     /// Every interoperability case, of a server that is `--probed`; fails with those that did not
@@ -132,12 +137,28 @@ fn main() -> Result<(), Error> {
         Mode::Once => runtime.block_on(once(arguments.socket.as_deref())),
         Mode::Few => runtime.block_on(few(&arguments)),
         Mode::Fail => runtime.block_on(fail(&arguments)),
-        Mode::Late => runtime.block_on(late(&arguments)),
+        Mode::Late => runtime.block_on(async {
+            let mut client = arguments.caller().await?;
+            let call = async |asked| Ok(client.call(asked).await?.into_inner());
+            late(call, tokio::time::sleep).await
+        }),
+        Mode::LateBlocking => {
+            let mut caller = arguments.blocking()?;
+            without_a_runtime(late(async |asked| caller.call(asked), pause))?;
+            without_a_runtime(cut_off(async |asked| caller.call(asked)))
+        }
         Mode::Security => security(&runtime, arguments.socket.as_deref()),
         Mode::Interop | Mode::Bare | Mode::Layered => {
             runtime.block_on(interop(arguments.socket.as_deref(), arguments.mode))
         }
-        Mode::Measure => runtime.block_on(measure(&arguments)),
+        Mode::Measure => runtime.block_on(async {
+            let mut client = arguments.caller().await?;
+            measure(async |asked| Ok(client.call(asked).await?.into_inner())).await
+        }),
+        Mode::MeasureBlocking => {
+            let mut caller = arguments.blocking()?;
+            without_a_runtime(measure(async |asked| caller.call(asked)))
+        }
     }
 }
 
@@ -150,6 +171,30 @@ impl Arguments {
     async fn caller(&self) -> Result<Caller, Error> {
         Ok(Caller::new(self.stubs(), connect(self.socket.as_deref()).await?))
     }
+
+    /// One without a runtime, as soon as somebody serves. Its calls fail when nobody does any more.
+    fn blocking(&self) -> Result<Blocking, Error> {
+        let channel = connect_blocking_for_once(self.socket.as_deref())?;
+        Ok(Blocking::new(self.stubs(), channel))
+    }
+}
+
+type Asked = tonic::Request<SimpleRequest>;
+
+/// What a call comes to.
+type Answer = Result<SimpleResponse, tonic::Status>;
+
+/// Runs what waits for nothing but on its own thread.
+fn without_a_runtime<T>(does: impl Future<Output = T>) -> T {
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    match std::pin::pin!(does).poll(&mut context) {
+        std::task::Poll::Ready(done) => done,
+        std::task::Poll::Pending => unreachable!("it waits for a runtime"),
+    }
+}
+
+async fn pause(time: Duration) {
+    std::thread::sleep(time);
 }
 
 async fn connect(socket: Option<&Path>) -> Result<Channel, Error> {
@@ -251,6 +296,16 @@ fn block(arguments: &Arguments, in_flight: &InFlight) -> Result<(), Error> {
     Ok(())
 }
 
+fn connect_blocking_for_once(socket: Option<&Path>) -> Result<blocking::Channel, Error> {
+    let end = Instant::now() + Duration::from_secs(30);
+    loop {
+        match blocking::Channel::connect(endpoint(socket)) {
+            Err(_) if Instant::now() < end => std::thread::sleep(Duration::from_millis(10)),
+            done => return Ok(done?),
+        }
+    }
+}
+
 fn cramp(socket: Option<&Path>) -> Result<(), Error> {
     let connect = || blocking::Channel::connect(endpoint(socket));
     let call = |channel: &mut blocking::Channel| -> Result<bool, Error> {
@@ -259,14 +314,7 @@ fn cramp(socket: Option<&Path>) -> Result<(), Error> {
             channel.unary(UNARY, tonic::Request::new(asked.clone()))?.into_inner();
         Ok(is_answer(&asked, &reply))
     };
-    let end = Instant::now() + Duration::from_secs(30);
-    let first = loop {
-        match connect() {
-            Err(_) if Instant::now() < end => std::thread::sleep(Duration::from_millis(10)),
-            other => break other?,
-        }
-    };
-    let mut links = vec![first];
+    let mut links = vec![connect_blocking_for_once(socket)?];
     assert!(call(&mut links[0])?, "a wrong answer");
     let status = std::fs::read_to_string("/proc/self/status")?;
     let size = status.lines().find_map(|line| line.strip_prefix("VmSize:")).ok_or("no VmSize")?;
@@ -369,39 +417,60 @@ async fn crowd(arguments: &Arguments) -> Result<(), Error> {
     std::future::pending().await
 }
 
-async fn call_fifty_times(client: &mut Caller) -> Result<(), Error> {
+async fn call_fifty_times(call: &mut impl AsyncFnMut(Asked) -> Answer) -> Result<(), Error> {
     for n in 0..50 {
         let asked = request(n, 32);
-        let reply = client.call(asked.clone()).await?;
-        assert!(is_answer(&asked, reply.get_ref()), "a wrong answer");
+        let reply = call(tonic::Request::new(asked.clone())).await?;
+        assert!(is_answer(&asked, &reply), "a wrong answer");
     }
     Ok(())
 }
 
 async fn few(arguments: &Arguments) -> Result<(), Error> {
-    call_fifty_times(&mut arguments.caller().await?).await
+    let mut client = arguments.caller().await?;
+    call_fifty_times(&mut async |asked| Ok(client.call(asked).await?.into_inner())).await
+}
+
+/// Calls a handler that fails in a caller's thread, until it has; how that has ended, and after what time.
+async fn failing(
+    call: &mut impl AsyncFnMut(Asked) -> Answer,
+    how: &str,
+    pause: impl AsyncFn(Duration),
+) -> Result<(tonic::Status, Duration), Error> {
+    let end = Instant::now() + Duration::from_secs(60);
+    loop {
+        let mut failing = tonic::Request::new(request(1, 32));
+        failing.metadata_mut().insert("x-fail", how.parse()?);
+        failing.set_timeout(Duration::from_secs(20));
+        let start = Instant::now();
+        let status = call(failing).await.err().ok_or("it has answered")?;
+        // The service's reader was awake and has taken the call itself: it is to sleep first.
+        if status.code() != tonic::Code::Aborted {
+            return Ok((status, start.elapsed()));
+        }
+        if Instant::now() > end {
+            return Err("no call has gone in".into());
+        }
+        pause(Duration::from_millis(5)).await;
+    }
+}
+
+async fn cut_off(mut call: impl AsyncFnMut(Asked) -> Answer) -> Result<(), Error> {
+    let (status, took) = failing(&mut call, "spin", pause).await?;
+    println!("cut off {:?} {}", status.code(), took.as_micros());
+    Ok(())
 }
 
 async fn fail(arguments: &Arguments) -> Result<(), Error> {
     let mut client = arguments.caller().await?;
+    let mut call = async |asked| Ok(client.call(asked).await?.into_inner());
     for how in ["abort", "overflow", "spin", "exit"] {
-        call_fifty_times(&mut client).await?;
-        let (status, took) = loop {
-            let mut failing = tonic::Request::new(request(1, 32));
-            failing.metadata_mut().insert("x-fail", how.parse()?);
-            failing.set_timeout(Duration::from_secs(20));
-            let start = Instant::now();
-            let status = client.call(failing).await.err().ok_or("it has answered")?;
-            // The service's reader was awake and has taken the call itself: it is to sleep first.
-            if status.code() != tonic::Code::Aborted {
-                break (status, start.elapsed());
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        };
+        call_fifty_times(&mut call).await?;
+        let (status, took) = failing(&mut call, how, tokio::time::sleep).await?;
         let mut next = tonic::Request::new(request(2, 32));
         next.set_timeout(Duration::from_secs(20));
         let start = Instant::now();
-        client.call(next).await?;
+        call(next).await?;
         let mut out = std::io::stdout().lock();
         let (code, again) = (status.code(), start.elapsed());
         writeln!(out, "{how}: {code:?} after {took:?}, the next call works after {again:?}")?;
@@ -410,25 +479,27 @@ async fn fail(arguments: &Arguments) -> Result<(), Error> {
     Ok(())
 }
 
-async fn late(arguments: &Arguments) -> Result<(), Error> {
-    let mut client = arguments.caller().await?;
+async fn late(
+    mut call: impl AsyncFnMut(Asked) -> Answer,
+    pause: impl AsyncFn(Duration),
+) -> Result<(), Error> {
     for (how, deadline, times) in [("burn", 10, 20), ("sleep", 60, 10)] {
         let deadline = Duration::from_millis(deadline);
         for _ in 0..times {
-            call_fifty_times(&mut client).await?;
+            call_fifty_times(&mut call).await?;
             // The service's reader sleeps then, and would be visited.
-            tokio::time::sleep(Duration::from_millis(5)).await;
+            pause(Duration::from_millis(5)).await;
             let mut hurried = tonic::Request::new(request(1, 32));
             hurried.metadata_mut().insert("x-fail", how.parse()?);
             hurried.set_timeout(deadline);
             let start = Instant::now();
-            let status = client.call(hurried).await.err().ok_or("it has answered")?;
+            let status = call(hurried).await.err().ok_or("it has answered")?;
             let took = start.elapsed();
             assert_eq!(status.code(), tonic::Code::DeadlineExceeded, "{status}");
             println!("late {how} {}", took.saturating_sub(deadline).as_micros());
         }
     }
-    call_fifty_times(&mut client).await
+    call_fifty_times(&mut call).await
 }
 
 fn security(runtime: &tokio::runtime::Runtime, socket: Option<&Path>) -> Result<(), Error> {
@@ -489,8 +560,7 @@ async fn interop(socket: Option<&Path>, mode: Mode) -> Result<(), Error> {
     if texts.is_empty() { Ok(()) } else { Err(texts.join("\n").into()) }
 }
 
-async fn measure(arguments: &Arguments) -> Result<(), Error> {
-    let mut client = arguments.caller().await?;
+async fn measure(mut call: impl AsyncFnMut(Asked) -> Answer) -> Result<(), Error> {
     ready()?;
     for line in std::io::stdin().lock().lines() {
         let line = line?;
@@ -500,12 +570,12 @@ async fn measure(arguments: &Arguments) -> Result<(), Error> {
         let mut times = Vec::new();
         for n in 0..300 {
             let asked = request(n, bytes);
-            let mut call = tonic::Request::new(asked.clone());
-            within.into_iter().for_each(|within| call.set_timeout(within));
+            let mut hurried = tonic::Request::new(asked.clone());
+            within.into_iter().for_each(|within| hurried.set_timeout(within));
             let start = Instant::now();
-            let reply = client.call(call).await?;
+            let reply = call(hurried).await?;
             times.push(start.elapsed());
-            assert!(is_answer(&asked, reply.get_ref()), "a wrong answer");
+            assert!(is_answer(&asked, &reply), "a wrong answer");
         }
         times.sort();
         let mut out = std::io::stdout().lock();

@@ -3,6 +3,7 @@
 use std::io::Read;
 use std::time::{Duration, Instant};
 
+use partywall::operator::LinkInfo;
 use partywall_interop::Counts;
 use partywall_system_tests::{Stubs, domain_programs, went, with};
 
@@ -75,8 +76,24 @@ fn measure_in(
     bytes: &str,
     environment: &[(&str, &str)],
 ) -> (u64, u64) {
+    let (links, calls, forwards) =
+        measured("measure", isolation, options, rounds, bytes, environment);
+    let stubs = if options.contains(&"--native") { Stubs::Native } else { Stubs::Tonics };
+    went(Counts::of(&links), stubs);
+    (calls, forwards)
+}
+
+/// The same in this mode of the client, and the links that there are then.
+fn measured(
+    mode: &str,
+    isolation: &str,
+    options: &[&str],
+    rounds: u32,
+    bytes: &str,
+    environment: &[(&str, &str)],
+) -> (Vec<LinkInfo>, u64, u64) {
     let host = Host::open();
-    let mut launcher = launcher_in(&host, isolation, options, "measure", environment);
+    let mut launcher = launcher_in(&host, isolation, options, mode, environment);
     assert!(launcher.line().starts_with("server "));
     launcher.ready();
     for _ in 0..rounds {
@@ -89,13 +106,12 @@ fn measure_in(
         };
         println!("{isolation}, {options:?}, {bytes} bytes: {median} ns");
     }
-    let counts = Counts::of(&partywall::operator::links(Some(&host.socket)).unwrap());
-    went(counts, if options.contains(&"--native") { Stubs::Native } else { Stubs::Tonics });
+    let links = partywall::operator::links(Some(&host.socket)).unwrap();
     launcher.end_input();
     let (calls, forwards, status) = end(&mut launcher);
     println!("{isolation}, {options:?}: {calls} visits, {forwards} system calls forwarded");
     assert_eq!(status, "Some(0)");
-    (calls, forwards)
+    (links, calls, forwards)
 }
 
 #[test]
@@ -134,15 +150,43 @@ fn stubs_call_another_domain_through_the_gate() {
     for ((isolation, stubs), threads) in ways().flat_map(|way| [(way, "1"), (way, "2")]) {
         let options = with(stubs, &["--threads", threads]);
         let (calls, forwards) = measure(isolation, &options, rounds, "32");
-        // Fewer visits and more forwards when others keep a thread from running in the middle of a call.
-        let (least, most) = match (is_emulated(), is_full()) {
-            (true, _) => (10, 600),
-            (false, true) => (2_700, 300),
-            (false, false) => (1_000, 1_000),
+        enough(calls, forwards, 300 * rounds);
+    }
+}
+
+/// Looks at how many of all calls went in. There are fewer visits and more forwards when others keep a thread
+/// from running in the middle of a call.
+fn enough(calls: u64, forwards: u64, all: u32) {
+    let (least, most) = match (is_emulated(), is_full()) {
+        (true, _) => (10, 600),
+        (false, true) => (2_700, 300),
+        (false, false) => (1_000, 1_000),
+    };
+    assert!(calls >= least, "{calls} visits for {all} calls");
+    assert!(forwards <= most, "{forwards} system calls forwarded for {all} calls");
+}
+
+/// The clients that partywall-build generates for plain threads, and the blocking channel itself.
+#[test]
+fn blocking_clients_call_another_domain_through_the_gate() {
+    let _alone = alone();
+    let rounds = if is_emulated() { 2 } else { 10 };
+    let limit = is_emulated().then_some(EMULATED_LIMIT);
+    let all = 300 * rounds;
+    for ((isolation, stubs), threads) in ways().flat_map(|way| [(way, "1"), (way, "2")]) {
+        let options = with(stubs, &["--threads", threads]);
+        let (links, calls, forwards) =
+            measured("measure-blocking", isolation, &options, rounds, "32", limit.as_slice());
+        enough(calls, forwards, all);
+        // The launcher has counted, and the service's end of the only link as well.
+        let [link] = &links[..] else { panic!("{links:?}") };
+        enough(link.stats.visits, link.stats.forwards, all);
+        let all = u64::from(all);
+        let wanted = match stubs {
+            Stubs::Native => Counts { native: all - 1, ordinary: 1 },
+            Stubs::Tonics => Counts { native: 0, ordinary: all },
         };
-        let all = 300 * rounds;
-        assert!(calls >= least, "{calls} visits for {all} calls");
-        assert!(forwards <= most, "{forwards} system calls forwarded for {all} calls");
+        assert_eq!(Counts::of(&links), wanted, "{isolation}, {options:?}");
     }
 }
 
@@ -232,36 +276,65 @@ fn every_case_by_native_stubs_between_domains() {
     cases_between_domains(&["--probed"], "layered", 20, 3);
 }
 
+/// Calls with deadlines by a client in this mode, most of which end in time; the launcher, and the first line
+/// that it says afterwards.
+fn deadlines_are_kept(host: &Host, mode: &str, isolation: &str, stubs: Stubs) -> (Process, String) {
+    let mut launcher = launcher(host, isolation, &with(stubs, &["--threads", "1"]), mode);
+    assert!(launcher.line().starts_with("server "));
+    let (mut burning, mut sleeping) = (Vec::new(), Vec::new());
+    let mut next = launcher.line();
+    while let Some(late) = next.trim().strip_prefix("late ") {
+        let (how, microseconds) = late.split_once(' ').unwrap();
+        let series = if how == "burn" { &mut burning } else { &mut sleeping };
+        series.push(microseconds.parse::<u64>().unwrap());
+        next = launcher.line();
+    }
+    println!("{isolation}, {stubs:?}: microseconds after the deadline: {burning:?}, {sleeping:?}");
+    // Who waits for the handler is late each time: by 40 ms, or by 190. Beside other tests others have
+    // the processors for some milliseconds now and then.
+    for (series, all) in [(burning, 20), (sleeping, 10)] {
+        let in_time = series.iter().filter(|late| **late <= 5_000).count();
+        let wanted = if is_full() { all * 3 / 4 } else { all / 4 };
+        assert!(series.len() == all && in_time >= wanted, "{series:?}, {next}");
+    }
+    (launcher, next)
+}
+
+/// The client has ended well, and the service had native calls or had none.
+fn ended_well(launcher: &mut Process, last: &str, stubs: Stubs) {
+    let mut said = String::new();
+    launcher.stderr().read_to_string(&mut said).unwrap();
+    assert!(last.trim().ends_with("client Some(0)"), "{last}{said}");
+    assert_eq!(said.contains("native"), stubs == Stubs::Native, "{said}");
+}
+
 /// The caller's thread was in the service until that had its limit, or its system call came back.
 #[test]
 fn deadline_in_a_domain_is_reported_in_time_and_ends_no_service() {
     let _alone = alone();
     let host = Host::open();
     for (isolation, stubs) in ways() {
-        let mut launcher = launcher(&host, isolation, &with(stubs, &["--threads", "1"]), "late");
-        assert!(launcher.line().starts_with("server "));
-        let (mut burning, mut sleeping) = (Vec::new(), Vec::new());
-        let mut last = launcher.line();
-        while let Some(late) = last.trim().strip_prefix("late ") {
-            let (how, microseconds) = late.split_once(' ').unwrap();
-            let series = if how == "burn" { &mut burning } else { &mut sleeping };
-            series.push(microseconds.parse::<u64>().unwrap());
-            last = launcher.line();
-        }
-        let mut said = String::new();
-        launcher.stderr().read_to_string(&mut said).unwrap();
-        assert!(last.trim().ends_with("client Some(0)"), "{last}{said}");
-        assert_eq!(said.contains("native"), stubs == Stubs::Native, "{said}");
-        println!(
-            "{isolation}, {stubs:?}: microseconds after the deadline: {burning:?}, {sleeping:?}"
-        );
-        // Who waits for the handler is late each time: by 40 ms, or by 60. Beside other tests others have
-        // the processors for some milliseconds now and then.
-        for (series, all) in [(burning, 20), (sleeping, 10)] {
-            let in_time = series.iter().filter(|late| **late <= 5_000).count();
-            let wanted = if is_full() { all * 3 / 4 } else { all / 4 };
-            assert!(series.len() == all && in_time >= wanted, "{series:?}");
-        }
+        let (mut launcher, last) = deadlines_are_kept(&host, "late", isolation, stubs);
+        ended_well(&mut launcher, &last, stubs);
+    }
+}
+
+/// A call with little time left is not inside, and one inside ends with the limit of visits.
+#[test]
+fn deadline_of_a_blocking_client_in_a_domain_is_in_time() {
+    let _alone = alone();
+    let host = Host::open();
+    for (isolation, stubs) in ways() {
+        let (mut launcher, next) = deadlines_are_kept(&host, "late-blocking", isolation, stubs);
+        let words: Vec<_> = next.split_whitespace().collect();
+        let ["cut", "off", code, microseconds] = words[..] else { panic!("{next}") };
+        println!("{isolation}, {stubs:?}: cut off after {microseconds} microseconds");
+        // The limit is 10 ms, and the deadline was in 20 s.
+        assert_eq!(code, "DeadlineExceeded");
+        let after = microseconds.parse::<u64>().unwrap();
+        assert!((10_000..5_000_000).contains(&after), "{after}");
+        let last = launcher.line();
+        ended_well(&mut launcher, &last, stubs);
     }
 }
 
