@@ -286,6 +286,10 @@ fn lost_reader_ends_the_run_with_a_message() {
 
 #[test]
 fn hang_up_or_quit_leaves_no_directory_and_prints_the_table() {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:\t")).unwrap();
+    let hang_up = u64::from_str_radix(ignored, 16).unwrap() & 1;
+    assert_eq!(hang_up, 0, "SIGHUP is ignored, as under nohup(1), and so it would be by `up`");
     for (signal, status) in [(Signal::HUP, 129), (Signal::QUIT, 131)] {
         let run = Run::new("link: ring", "link: ring", "flood");
         let out = run.dir.path().join("stdout");
