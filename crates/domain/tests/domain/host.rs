@@ -17,7 +17,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Runs `body` in processes of its own, as a launcher has to be: without restartable sequences. Once
 /// without and, where the machine has them, once with protection keys; in the emulated machine, which
-/// is there for their sake, with them alone; but callees that give themselves rights, which the processor
+/// is there for their sake, with them alone; but callees that give up their rights, which the processor
 /// lets them do in either case, run in both. `path` is that of the test, with the crate.
 pub(crate) fn alone(path: &str, body: fn(&AddressSpace)) {
     let test = path.split_once("::").unwrap().1;
@@ -26,7 +26,7 @@ pub(crate) fn alone(path: &str, body: fn(&AddressSpace)) {
         let isolation = if fault { Isolation::ProtectionKeys } else { Isolation::None };
         return body(&AddressSpace::new(isolation).unwrap());
     }
-    if !is_emulated() || test.starts_with("stray::") {
+    if !is_emulated() || test.starts_with("stray::rights_") {
         run(test, Isolation::None);
     }
     if is_emulated() || Feature::ProtectionKeys.look().there {
