@@ -48,7 +48,9 @@ pub(super) fn run(dir: &Path, kernel: &Kernel, limit: Duration) -> Result<Run> {
         .args(DEVICES)
         .args(["-kernel", &kernel.path.to_string_lossy(), "-initrd", IMAGE])
         // On a busy host the emulated timer is too late for the kernel's check of it.
-        .args(["-append", "console=ttyS0 panic=-1 quiet no_timer_check"])
+        // The end of a launcher takes tens of seconds here, and is no lockup yet: the kernel reports what is
+        // stuck for twice as long as this.
+        .args(["-append", "console=ttyS0 panic=-1 quiet no_timer_check watchdog_thresh=60"])
         .args(["-serial", &format!("file:{CONSOLE}"), "-serial", "stdio"]);
     let mut transcript = Transcript::default();
     let succeeded = command
