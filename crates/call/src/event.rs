@@ -3,10 +3,10 @@
 use partywall_abi::frame::{Metadata, RequestHead, Trailers};
 
 /// A call on this link, until it is released.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
-    pub(crate) index: usize,
     pub(crate) number: u32,
+    pub(crate) index: usize,
 }
 
 impl Key {

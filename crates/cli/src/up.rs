@@ -228,7 +228,7 @@ fn private_directory() -> Result<(tempfile::TempDir, PathBuf), String> {
         Err(why) => return Err(format!("{place}: {why}; {remedy}")),
     };
     let socket = dir.path().join("coordinator.sock");
-    crate::socket::check(&socket, &place).map_err(|long| long.to_string())?;
+    crate::socket::check(&socket, &place)?;
     Ok((dir, socket))
 }
 

@@ -278,7 +278,7 @@ impl Link {
     /// A call that is over waits for no room.
     fn forget_waiter(&self, key: Key) {
         if self.outbound.is_stalled() {
-            let waker = self.outbound.lock().waiters.forget(key.number());
+            let waker = self.outbound.lock().waiters.forget(key);
             // The lock is free.
             drop(waker);
         }
@@ -334,7 +334,7 @@ impl Link {
         }
         self.outbound.stall(true);
         if self.sleep_for_room(&mut tx, len)? {
-            let replaced = tx.waiters.wait(key.number(), cx);
+            let replaced = tx.waiters.wait(key, cx);
             drop(tx);
             drop(replaced);
             return Poll::Pending;

@@ -60,7 +60,7 @@ impl State {
     /// A call is over: what it leaves is dropped when the lock is free, for its wakers may end tasks.
     #[inline]
     fn release(&mut self, key: Key) -> (Mailbox, Option<Waker>) {
-        (self.connection.release(key), self.waiters.forget(key.number()))
+        (self.connection.release(key), self.waiters.forget(key))
     }
 }
 
@@ -443,7 +443,7 @@ impl Calls {
         let mut state = lock(&self.state);
         let reserved = state.connection.reserve(key, want);
         if let Err(Blocked::Credit { link }) = reserved {
-            let replaced = if link { state.waiters.wait(key.number(), cx) } else { None };
+            let replaced = if link { state.waiters.wait(key, cx) } else { None };
             state.connection.user(key).wait_to_send(cx);
             let _waits = pending::<()>(state, key);
             drop(replaced);

@@ -516,15 +516,11 @@ mod tests {
             // A yield, after which it goes on, is none.
             while waiting() == 0 && sender.poll(&mut cx, &link, key).is_pending() {}
             waited += waiting();
-            link.send_control(link.calls.give_up(key, tonic::Code::Cancelled, "", status()));
+            link.send_control(link.calls.reset(key, Status::cancelled("dropped")));
             link.release(key);
             assert_eq!(waiting(), 0);
         }
         assert_eq!(waited, 100);
-    }
-
-    fn status() -> Status {
-        Status::cancelled("dropped")
     }
 
     #[tokio::test]
