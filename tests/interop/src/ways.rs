@@ -24,7 +24,14 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// What the service's ends of these links say of its unary methods.
+    /// What the service's ends of these links say of its unary methods, while at most so many calls are on
+    /// their way: one whose way is not decided yet is listed as native for that moment.
+    pub fn of_busy(links: &[LinkInfo], in_flight: u64) -> Self {
+        let Self { native, ordinary } = Self::of(links);
+        Self { native: native.saturating_sub(in_flight), ordinary }
+    }
+
+    /// What the service's ends of these links say of its unary methods, while no call is on its way.
     pub fn of(links: &[LinkInfo]) -> Self {
         let methods = links.iter().flat_map(|link| &link.methods.most_called);
         let unary = methods.filter(|method| UNARY.contains(&method.path.as_str()));

@@ -16,6 +16,9 @@ pub use stubs::{Blocking, Caller, Stubs, counted, went, with};
 /// The method that every test calls.
 pub const UNARY: &str = "/grpc.testing.TestService/UnaryCall";
 
+/// Calls at once of a client that calls without end.
+pub const FLOOD: u64 = 16;
+
 /// A request whose answer repeats `size` bytes that `seed` determines.
 pub fn request(seed: u64, size: usize) -> SimpleRequest {
     let body = Bytes::from((0..size).map(|i| (seed as usize + i * 7) as u8).collect::<Vec<_>>());

@@ -16,7 +16,7 @@ use partywall_interop::cases::{self, BARE_ANSWERED, BARE_ORDINARY, Env, LAYERED_
 use partywall_interop::proto::test_service_client::TestServiceClient;
 use partywall_interop::proto::{SimpleRequest, SimpleResponse};
 use partywall_interop::service::DELAY_MS;
-use partywall_system_tests::{Blocking, Caller, UNARY, is_answer, request};
+use partywall_system_tests::{Blocking, Caller, FLOOD, UNARY, is_answer, request};
 use tower::Service;
 
 #[derive(Parser)]
@@ -243,7 +243,7 @@ async fn flood(arguments: &Arguments, in_flight: InFlight) -> Result<(), Error> 
     ready()?;
     let in_flight = Arc::new(in_flight);
     let mut calls = tokio::task::JoinSet::new();
-    for lane in 0..16_u64 {
+    for lane in 0..FLOOD {
         let mut client = Caller::new(arguments.stubs(), channel.clone());
         let in_flight = Arc::clone(&in_flight);
         calls.spawn(async move {

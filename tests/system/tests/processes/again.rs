@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use partywall::operator::LinkInfo;
 use partywall_interop::Counts;
-use partywall_system_tests::{Blocking, Stubs, is_answer, request, went, with};
+use partywall_system_tests::{Blocking, FLOOD, Stubs, is_answer, request, went, with};
 use tonic::Code;
 
 use crate::{CLIENT, SERVER};
@@ -145,7 +145,7 @@ fn coordinators_are_killed(stubs: Stubs) {
     println!(
         "{trials} kills of the coordinator, {struck} with a call in flight, slowest {slowest:?}"
     );
-    went(Counts::of(&town.links()), stubs);
+    went(Counts::of_busy(&town.links(), FLOOD), stubs);
     // The one that calls without end has had nothing but right answers: it is there still.
     assert!(town.client.as_mut().unwrap().is_running(), "process {client} has ended");
     assert!(slowest < AGAIN, "served again after {slowest:?}");
@@ -196,7 +196,7 @@ fn anybody_is_killed(stubs: Stubs) {
         assert!(start.elapsed() < 10 * AGAIN, "the last client does not call natively");
         std::thread::sleep(Duration::from_millis(10));
     }
-    went(Counts::of(&town.links()), stubs);
+    went(Counts::of_busy(&town.links(), FLOOD), stubs);
     town.client = None;
     let free = own.wait_for(std::process::id());
     assert!(free < AGAIN, "something was left for {free:?}");

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use partywall_interop::Counts;
 use partywall_system_tests::{
-    Blocking, Caller, Stubs, connect, counted, is_answer, request, went, with,
+    Blocking, Caller, FLOOD, Stubs, connect, counted, is_answer, request, went, with,
 };
 use rustix::process::Signal;
 use tonic::Code;
@@ -50,9 +50,9 @@ fn a_killed_native_server_is_unavailable_and_leaves_nothing() {
     servers_are_killed(Stubs::Native);
 }
 
-/// Which way the calls of this coordinator's links have gone so far.
-fn counts(host: &Host) -> Counts {
-    Counts::of(&partywall::operator::links(Some(&host.socket)).unwrap())
+/// Which way the calls of this coordinator's links have gone so far, while so many are on their way.
+fn counts(host: &Host, in_flight: u64) -> Counts {
+    Counts::of_busy(&partywall::operator::links(Some(&host.socket)).unwrap(), in_flight)
 }
 
 fn servers_are_killed(stubs: Stubs) {
@@ -77,7 +77,7 @@ fn servers_are_killed(stubs: Stubs) {
             let channel = endpoint.coordinator(&host.socket).connect().await.unwrap();
             let (in_flight, done) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicU64::new(0)));
             let mut calls = tokio::task::JoinSet::new();
-            for lane in 0..16 {
+            for lane in 0..FLOOD {
                 let caller = Caller::new(stubs, channel.clone());
                 let (in_flight, done) = (Arc::clone(&in_flight), Arc::clone(&done));
                 calls.spawn(call_until_failure(caller, lane * 1000, in_flight, done));
@@ -86,7 +86,7 @@ fn servers_are_killed(stubs: Stubs) {
                 assert!(calls.try_join_next().is_none(), "a call has failed");
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
-            went(tokio::task::block_in_place(|| counts(&host)), stubs);
+            went(tokio::task::block_in_place(|| counts(&host, FLOOD)), stubs);
             tokio::time::sleep(pause).await;
             struck += usize::from(in_flight.load(Ordering::SeqCst) > 0);
             let killed = tokio::task::spawn_blocking(move || server.kill()).await.unwrap();
@@ -168,7 +168,7 @@ fn blocked_callers_are_woken(stubs: Stubs) {
         for n in 0..20 {
             caller.call(request(n, 500)).unwrap();
         }
-        went(counts(&host), stubs);
+        went(counts(&host, 0), stubs);
         let pause = Duration::from_micros(random.draw() % 20_000);
         let (tid, asleep) = (rustix::thread::gettid(), trial % 2 == 0);
         let killer = std::thread::spawn(move || strike(server, tid, asleep, pause));
