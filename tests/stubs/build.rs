@@ -18,7 +18,20 @@ fn main() -> Result<()> {
     ours("proto/stubs.proto", &out.join("partywall"))?;
     ours("proto/later.proto", &out.join("partywall/later"))?;
     tonics("proto/stubs.proto", &out.join("tonic"))?;
-    tonics("proto/later.proto", &out.join("tonic/later"))
+    tonics("proto/later.proto", &out.join("tonic/later"))?;
+    frames("proto/frames.proto", &out)
+}
+
+/// By both, with `bytes` that are cut and not copied.
+fn frames(proto: &str, out: &Path) -> Result<()> {
+    println!("cargo:rerun-if-changed={proto}");
+    let [ours, tonics] = ["partywall/frames", "tonic/frames"].map(|dir| out.join(dir));
+    std::fs::create_dir_all(&ours)?;
+    std::fs::create_dir_all(&tonics)?;
+    let builder = partywall_build::configure().bytes(".").out_dir(ours);
+    builder.compile_protos(&[proto], &[INCLUDE])?;
+    let descriptors = protox::compile([proto], [INCLUDE])?;
+    Ok(tonic_prost_build::configure().bytes(".").out_dir(tonics).compile_fds(descriptors)?)
 }
 
 /// By partywall-build.

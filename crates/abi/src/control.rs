@@ -25,6 +25,7 @@
 //!          <-------------------- Linked    + fds [its outbox, the server's outbox, its socket]
 //!  Adopted ------------------>
 //!            (the server gets) Open        + fd  [the caller's outbox]
+//!            (each end gets)   Granted     + fd  [its descriptor socket], where the policy grants that
 //!          or <--------------- Redirect    the name is reached over the network
 //!          or <------------------ Refused  a gRPC code and a text
 //!
@@ -43,7 +44,8 @@
 //!
 //! Only the coordinator sends descriptors. Who writes an outbox has it for writing, who reads it
 //! for reading, and only when it is sealed against every other writer. After `Open` the two ends
-//! speak over their socket alone, and the server begins with a [`Setup`].
+//! speak over their socket alone, and the server begins with a [`Setup`]. Descriptors of parcels cross on
+//! a socket of their own, which they get only where the policy grants it.
 
 use alloc::vec::Vec;
 

@@ -11,6 +11,8 @@
 //!        bit 3 ROOM      the data counts against no window: see [`Kind::Room`]
 //!        bit 4 PLAIN     a whole request or response whose blocks would say the least; they are left out,
 //!                        and a request begins with its method's u16 number instead
+//!        bit 5 PARCEL    the data lie in a parcel: 24 bytes stand for them, u64 number of the packet on the
+//!                        link's descriptor socket that has its descriptor, u64 offset, u64 bytes
 //! the rest of the payload is message data: a piece of gRPC's length-prefixed message stream
 //! ```
 //!
@@ -50,8 +52,11 @@
 //!   [`limits::METHODS`]; their paths have at most [`limits::METHOD_BYTES`] together.
 //! * PLAIN comes with HEAD and END, from the server with TRAILERS as well, and with no other flag. What is
 //!   left out is: no timeout, status OK, and no metadata.
+//! * Data in a parcel count against no window, but against the parcels that its receiver takes:
+//!   [`Kind::Parcels`] (stream 0, u32) says how many more than before. A sender begins without any, and
+//!   never has more than [`limits::UNREAD_PARCELS`] unread.
 //! * [`Kind::Room`], and [`Kind::Method`] with PLAIN, are sent and taken only where both ends have the
-//!   capability for it.
+//!   capability for it; PARCEL and [`Kind::Parcels`] where both have a descriptor socket.
 //! * [`Kind::Message`]: a whole message, or a piece of one (flag `MORE`), of the raw interface
 //!   that knows no calls.
 
@@ -60,6 +65,10 @@ use core::time::Duration;
 
 use crate::codec::{DecodeError, Reader, Writer};
 use crate::limits;
+
+mod data;
+
+pub use data::{Data, ParcelRef};
 
 /// What a record is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,6 +90,8 @@ pub enum Kind {
     Room = 7,
     /// A method has a number.
     Method = 8,
+    /// More parcels may be sent.
+    Parcels = 9,
 }
 
 impl Kind {
@@ -96,6 +107,7 @@ impl Kind {
             6 => Self::Limits,
             7 => Self::Room,
             8 => Self::Method,
+            9 => Self::Parcels,
             _ => return None,
         })
     }
@@ -118,6 +130,9 @@ const NO_TIMEOUT: u64 = u64::MAX;
 /// Frame flag: the blocks would say the least, and are left out.
 pub const PLAIN: u8 = 16;
 
+/// Frame flag: the data lie in a parcel, and a [`ParcelRef`] stands for them.
+pub const PARCEL: u8 = 32;
+
 /// Flags of a plain request.
 pub const PLAIN_REQUEST: u8 = HEAD | END | PLAIN;
 /// Flags of a plain response.
@@ -129,7 +144,7 @@ pub struct Request<'a> {
     /// Its head, in the first frame.
     pub head: Option<RequestHead<'a>>,
     /// Message data, possibly none.
-    pub data: &'a [u8],
+    pub data: Data<'a>,
 }
 
 impl<'a> Request<'a> {
@@ -145,14 +160,15 @@ impl<'a> Request<'a> {
     #[inline(always)]
     pub fn decode(flags: u8, payload: &'a [u8]) -> Result<Self, DecodeError> {
         let mut r = Reader::new(payload);
-        let head = if flags == PLAIN_REQUEST {
+        if flags == PLAIN_REQUEST {
             let method = MethodName::Number(r.u16("method number")?);
-            Some(RequestHead { timeout: None, method, metadata: Metadata::NONE })
-        } else {
-            check_flags(flags, HEAD | END | ROOM)?;
-            block(&mut r, flags & HEAD, "head length")?.map(RequestHead::decode).transpose()?
-        };
-        Ok(Self { head, data: r.rest() })
+            let head = Some(RequestHead { timeout: None, method, metadata: Metadata::NONE });
+            return Ok(Self { head, data: Data::Here(r.rest()) });
+        }
+        check_flags(flags, HEAD | END | ROOM | PARCEL)?;
+        let head =
+            block(&mut r, flags & HEAD, "head length")?.map(RequestHead::decode).transpose()?;
+        Ok(Self { head, data: Data::decode(flags, r)? })
     }
 }
 
@@ -164,7 +180,7 @@ pub struct Response<'a> {
     /// Its trailers, in the last frame.
     pub trailers: Option<Trailers<'a>>,
     /// Message data, possibly none.
-    pub data: &'a [u8],
+    pub data: Data<'a>,
 }
 
 impl<'a> Response<'a> {
@@ -179,23 +195,26 @@ impl<'a> Response<'a> {
             return Ok(Self {
                 head: Some(Metadata::NONE),
                 trailers: Some(trailers),
-                data: payload,
+                data: Data::Here(payload),
             });
         }
-        check_flags(flags, HEAD | TRAILERS | END | ROOM)?;
+        check_flags(flags, HEAD | TRAILERS | END | ROOM | PARCEL)?;
         let mut r = Reader::new(payload);
         let head = block(&mut r, flags & HEAD, "head length")?;
         let trailers = block(&mut r, flags & TRAILERS, "trailers length")?;
         Ok(Self {
             head: head.map(ResponseHead::decode).transpose()?,
             trailers: trailers.map(Trailers::decode).transpose()?,
-            data: r.rest(),
+            data: Data::decode(flags, r)?,
         })
     }
 }
 
 #[inline]
 fn check_flags(flags: u8, known: u8) -> Result<(), DecodeError> {
+    if flags & ROOM != 0 && flags & PARCEL != 0 {
+        return Err(DecodeError::Value { field: "frame flags", found: flags.into() });
+    }
     match flags & !known {
         0 => Ok(()),
         _ => Err(DecodeError::Value { field: "frame flags", found: flags.into() }),

@@ -86,3 +86,9 @@ pub const MESSAGE_BYTES_MAX: usize = (2 << 30) - 1;
 ///
 /// A sender's socket buffer holds more than 200 of them, so a bell is never lost to a full one.
 pub const UNREAD_BELLS: u32 = 64;
+
+/// Most parcels that a receiver of a link has not read, and most that it may say it takes.
+pub const UNREAD_PARCELS: u32 = 4;
+
+/// Most descriptors beside one packet of a link's descriptor socket.
+pub const PACKET_FDS: usize = 16;

@@ -1,8 +1,8 @@
 //! Peers that break one rule each, for the tests of whoever drives a [`crate::Connection`].
 
 use partywall_abi::frame::{
-    self, END, HEAD, Kind, Limits, MethodName, PLAIN, PLAIN_REQUEST, PLAIN_RESPONSE, ROOM,
-    RequestHead, ResponseHead, TRAILERS, Trailers,
+    self, END, HEAD, Kind, Limits, MethodName, PARCEL, PLAIN, PLAIN_REQUEST, PLAIN_RESPONSE,
+    ParcelRef, ROOM, RequestHead, ResponseHead, TRAILERS, Trailers,
 };
 use partywall_abi::limits;
 use partywall_abi::version::Capabilities;
@@ -139,6 +139,16 @@ fn plain_answer(stream: u32, data: usize) -> Sent {
     sent(Kind::Frame, PLAIN_RESPONSE, stream, &vec![7; data])
 }
 
+/// Data in a parcel.
+fn parcel(stream: u32, flags: u8, bytes: u64) -> Sent {
+    let parcel = ParcelRef { packet: 0, offset: 0, bytes };
+    sent(Kind::Frame, PARCEL | flags, stream, &parcel.encode())
+}
+
+fn parcels(stream: u32, more: u32) -> Sent {
+    sent(Kind::Parcels, 0, stream, &more.to_le_bytes())
+}
+
 /// What either side can break.
 fn both() -> Vec<Case> {
     vec![
@@ -150,6 +160,20 @@ fn both() -> Vec<Case> {
         case(Rule::WrongStream(0), vec![room(0, 9)]),
         case(Rule::WrongStream(1), vec![sent(Kind::Drain, 0, 1, b"")]),
         case(Rule::OverCredit, vec![window(0, u32::MAX)]),
+        case(Rule::WrongStream(1), vec![parcels(1, 1)]),
+        case(Rule::OverCredit, vec![parcels(0, limits::UNREAD_PARCELS + 1)]),
+        case(Rule::OverCredit, vec![parcels(0, limits::UNREAD_PARCELS), parcels(0, 1)]),
+        case(Rule::OverCredit, vec![parcels(0, 1), parcels(0, u32::MAX)]),
+        case(Rule::WrongStream(0), vec![parcel(0, 0, 1)]),
+        // Of a call that is over, too, when nobody has said that parcels are taken.
+        case(Rule::OverParcels, vec![parcel(7, 0, 1)]),
+        older(Rule::NotAgreed, vec![parcels(0, 1)]),
+        case(None, vec![parcels(0, 0)]),
+        case(None, vec![parcel(1, 0, 0)]),
+        case(None, vec![parcel(1, 0, u64::MAX)]),
+        case(None, vec![parcel(1, ROOM, 1)]),
+        case(None, vec![sent(Kind::Frame, PARCEL, 1, &[1; ParcelRef::BYTES - 1])]),
+        case(None, vec![sent(Kind::Frame, PARCEL, 1, &[1; ParcelRef::BYTES + 1])]),
         case(None, vec![sent(Kind::Frame, 0x80, 1, b"")]),
         case(None, vec![sent(Kind::Frame, HEAD, 1, &[0xff; 4])]),
         case(None, vec![sent(Kind::Frame, HEAD | PLAIN, 1, &[0; 9])]),
@@ -198,6 +222,7 @@ pub fn callers() -> Vec<Case> {
         case(Rule::UnknownMethod(u16::MAX), all_named(plain(1, u16::MAX, 1))),
         case(Rule::WrongStream(0), vec![method(0), plain(0, 0, 1)]),
         case(Rule::OverWindow, vec![method(0), plain(1, 0, over)]),
+        case(Rule::OverParcels, vec![head(), parcel(1, 0, 1)]),
         case(Rule::SecondHead, vec![method(0), plain(1, 0, 1), plain(1, 0, 1)]),
         case(Rule::SecondHead, vec![method(0), head(), plain(1, 0, 1)]),
         case(Rule::AfterEnd, vec![method(0), plain(1, 0, 1), sent(Kind::Frame, 0, 1, b"x")]),
@@ -324,8 +349,9 @@ mod tests {
     fn caller() -> (Connection<()>, Key) {
         let mut caller = Connection::caller();
         let key = caller.open().unwrap();
-        let permit =
-            caller.reserve(key, Want { head: true, data: 1, end: true, most: 64 }).unwrap();
+        let permit = caller
+            .reserve(key, Want { head: true, data: 1, end: true, most: 64, in_parcel: false })
+            .unwrap();
         assert_eq!(permit.data, 1);
         assert!(caller.commit(key, HEAD | END, 1));
         (caller, key)

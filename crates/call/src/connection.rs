@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use partywall_abi::frame::{
-    self, END, HEAD, Kind, Limits, Metadata, MethodName, PLAIN, ROOM, TRAILERS, Trailers,
+    self, Data, END, HEAD, Kind, Limits, Metadata, MethodName, PARCEL, PLAIN, ROOM, TRAILERS,
+    Trailers,
 };
 use partywall_abi::limits;
 use partywall_abi::version::Capabilities;
@@ -18,6 +19,7 @@ use crate::metadata;
 use crate::numbers::Numbers;
 use crate::window::{LinkCredit, LinkWindow, Receive, Send};
 
+mod drain;
 mod records;
 
 /// How long a draining service waits for the caller's word that no more calls come. A caller that
@@ -68,6 +70,10 @@ pub struct Connection<T> {
     /// Both ends know [`Kind::Room`]; and [`Kind::Method`] with plain frames.
     tells_room: bool,
     tells_methods: bool,
+    /// Both ends know [`Kind::Parcels`]; how many parcels may still come, and how many may be sent.
+    tells_parcels: bool,
+    parcels_in: u32,
+    parcels_out: u32,
     /// Methods that have numbers, and bytes of their paths.
     methods: u16,
     method_bytes: usize,
@@ -122,6 +128,9 @@ impl<T: Default> Connection<T> {
             limited: false,
             tells_room: true,
             tells_methods: true,
+            tells_parcels: true,
+            parcels_in: 0,
+            parcels_out: 0,
             methods: 0,
             method_bytes: 0,
             waiting: 0,
@@ -136,6 +145,27 @@ impl<T: Default> Connection<T> {
     pub fn agree(&mut self, capabilities: Capabilities) {
         self.tells_room = capabilities.contains(Capabilities::ROOM);
         self.tells_methods = capabilities.contains(Capabilities::METHODS);
+        self.tells_parcels = capabilities.contains(Capabilities::PARCELS);
+    }
+
+    /// This end takes so many parcels from here on, of [`limits::UNREAD_PARCELS`] at most, and says so.
+    pub fn take_parcels(&mut self, count: u32) {
+        debug_assert!(count <= limits::UNREAD_PARCELS && self.tells_parcels);
+        self.read_parcels(count);
+    }
+
+    /// So many more may come, as there is room for as many more.
+    fn read_parcels(&mut self, count: u32) {
+        if count > 0 {
+            self.parcels_in += count;
+            self.push(Control::Parcels(count));
+        }
+    }
+
+    /// Whether data that lie in a parcel would go there now ([`Want::in_parcel`]).
+    #[inline]
+    pub fn may_send_parcel(&self) -> bool {
+        self.parcels_out > 0
     }
 
     /// Gives a method its number, of the caller's; none where the service knows no numbers, or where all
@@ -247,8 +277,9 @@ impl<T: Default> Connection<T> {
 
     /// The program reads nothing more of a call: what has come goes back to the windows.
     pub fn discard(&mut self, key: Key) {
-        let windowed = self.stream(key).receive.discard();
+        let (windowed, parcels) = self.stream(key).receive.discard();
         self.give_back(windowed);
+        self.read_parcels(parcels);
     }
 
     /// Forgets a call; one that is open is reset with CANCELLED.
@@ -302,6 +333,7 @@ impl<T: Default> Connection<T> {
             Some(Kind::Reset) => self.on_reset(stream, payload),
             Some(Kind::Window) => self.on_window(stream, payload),
             Some(Kind::Room) => self.on_room(stream, payload),
+            Some(Kind::Parcels) => self.on_parcels(stream, payload),
             Some(Kind::Limits) => self.on_limits(stream, payload),
             Some(Kind::Drain) => self.on_drain(stream),
             Some(Kind::Method) => self.on_method(stream, payload),
@@ -314,11 +346,16 @@ impl<T: Default> Connection<T> {
         self.open.get(&number).map(|index| Key { index: *index, number })
     }
 
-    /// Takes the data of a frame off the link's window; how many bytes count there.
+    /// Takes the data of a frame off the link's window, or the parcels that may come; how many bytes count
+    /// there.
     #[inline(always)]
-    fn charge(&mut self, flags: u8, number: u32, data: &[u8]) -> Result<u32, Error> {
+    fn charge(&mut self, flags: u8, number: u32, data: Data<'_>) -> Result<u32, Error> {
         if number == 0 {
             return Err(Rule::WrongStream(number).into());
+        }
+        if flags & PARCEL != 0 {
+            self.parcels_in = self.parcels_in.checked_sub(1).ok_or(Rule::OverParcels)?;
+            return Ok(0);
         }
         let windowed = if flags & ROOM == 0 { data.len() as u32 } else { 0 };
         if windowed > 0
@@ -348,7 +385,7 @@ impl<T: Default> Connection<T> {
         let Some(head) = frame.head else {
             let Some(key) = self.find(number) else {
                 // A call that is over.
-                self.give_back(windowed);
+                self.give_back_all(flags, windowed);
                 return Ok(Event::Nothing);
             };
             return self.part(key, flags, frame.data.len(), (None, None));
@@ -378,12 +415,16 @@ impl<T: Default> Connection<T> {
         };
         if let Some((code, text)) = refusal {
             self.push(Control::Reset(number, code, text));
-            self.give_back(windowed);
+            self.give_back_all(flags, windowed);
             return Ok(Event::Nothing);
         }
         let key = self.insert(number);
         let receive = &mut self.stream(key).receive;
-        receive.charge(windowed, false)?;
+        if flags & PARCEL != 0 {
+            receive.charge_parcel(frame.data.len() as u64);
+        } else {
+            receive.charge(windowed, false)?;
+        }
         (receive.headed, receive.ended) = (true, end);
         Ok(Event::Opened { key, head, data: frame.data.len(), end })
     }
@@ -409,7 +450,7 @@ impl<T: Default> Connection<T> {
         }
         let Some(key) = self.find(number) else {
             // A call that was cancelled.
-            self.give_back(windowed);
+            self.give_back_all(flags, windowed);
             return Ok(Event::Nothing);
         };
         let receive = &mut self.stream(key).receive;
@@ -435,8 +476,12 @@ impl<T: Default> Connection<T> {
         if receive.ended {
             return Err(Rule::AfterEnd.into());
         }
-        let unwanted = receive.charge(data as u32, flags & ROOM != 0)?;
+        let (unwanted, unread) = match flags & PARCEL {
+            0 => (receive.charge(data as u32, flags & ROOM != 0)?, 0),
+            _ => (None, receive.charge_parcel(data as u64)),
+        };
         receive.ended = end;
+        self.read_parcels(unread);
         if trailers.is_some() {
             // An answered call takes no more of the request.
             self.close(key);
@@ -450,12 +495,19 @@ impl<T: Default> Connection<T> {
     /// The program has taken data of a call.
     pub fn taken(&mut self, key: Key, bytes: usize) {
         let stream = self.stream(key);
-        let (windowed, grant) = stream.receive.take(bytes);
+        let (windowed, grant, parcels) = stream.receive.take(bytes);
         let open = stream.open;
         if let Some(credit) = grant.filter(|_| open) {
             self.push(Control::Window(key.number, credit));
         }
         self.give_back(windowed);
+        self.read_parcels(parcels);
+    }
+
+    /// Nobody takes the data of a frame.
+    fn give_back_all(&mut self, flags: u8, windowed: u32) {
+        self.give_back(windowed);
+        self.read_parcels((flags & PARCEL != 0).into());
     }
 
     fn give_back(&mut self, bytes: u32) {
@@ -511,12 +563,16 @@ impl<T: Default> Connection<T> {
     pub fn reserve(&mut self, key: Key, want: Want) -> Result<Permit, Blocked> {
         let link = self.credit.left(want.is_whole());
         let must_wait = want.head && !self.pending.is_empty();
+        let in_parcel = want.in_parcel && self.parcels_out > 0;
         let send = &mut self.stream(key).send;
         if send.stopped {
             return Err(Blocked::Stopped);
         }
         if must_wait {
             return Err(Blocked::Control);
+        }
+        if in_parcel {
+            return Ok(Permit { data: want.data, flags: PARCEL });
         }
         let (allowed, by_room) = send.allowed(link);
         if allowed == 0 && want.data > 0 && !want.head {
@@ -531,16 +587,19 @@ impl<T: Default> Connection<T> {
     #[must_use = "a frame of a stream that is over is not written"]
     #[inline]
     pub fn commit(&mut self, key: Key, flags: u8, data: usize) -> bool {
-        let by_room = flags & ROOM != 0;
+        let is_windowed = flags & (ROOM | PARCEL) == 0;
         let is_caller = self.caller;
         let send = &mut self.stream(key).send;
         if send.stopped {
             return false;
         }
-        send.spend(data as u32, by_room);
+        send.spend(data as u64, is_windowed);
         let begins = !std::mem::replace(&mut send.begun, true);
-        if !by_room {
+        if is_windowed {
             self.credit.spend(data as u32);
+        }
+        if flags & PARCEL != 0 {
+            self.parcels_out -= 1;
         }
         if begins && is_caller {
             self.one_less_unbegun();
@@ -575,7 +634,8 @@ impl<T: Default> Connection<T> {
 
     #[inline]
     fn send_whole(&mut self, key: Key, flags: u8, data: usize) -> bool {
-        let want = Want { head: flags & HEAD != 0, data, end: true, most: usize::MAX };
+        let head = flags & HEAD != 0;
+        let want = Want { head, data, end: true, most: usize::MAX, in_parcel: false };
         let permit = self.reserve(key, want);
         permit == Ok(Permit { data, flags: 0 }) && self.commit(key, flags, data)
     }
@@ -620,48 +680,6 @@ impl<T: Default> Connection<T> {
         self.pending.clear();
         open
     }
-
-    /// Asks the caller for no more calls.
-    pub fn drain(&mut self, now: Instant) {
-        debug_assert!(!self.caller, "a service drains");
-        if self.drain == Drain::No {
-            self.drain = Drain::Asked(now);
-            self.push(Control::Drain);
-        }
-    }
-
-    /// Tells a draining service that no more calls come, once all heads are on the ring.
-    fn acknowledge(&mut self) {
-        if self.caller && self.drain == Drain::Refusing && self.unbegun == 0 {
-            self.drain = Drain::Acknowledged;
-            self.push(Control::Drain);
-        }
-    }
-
-    /// Whether the service wants no more calls.
-    pub fn is_draining(&self) -> bool {
-        self.drain != Drain::No
-    }
-
-    /// Whether no more calls come, and none is open.
-    pub fn is_drained(&self) -> bool {
-        matches!(self.drain, Drain::Refusing | Drain::Acknowledged) && self.open.is_empty()
-    }
-
-    /// When [`Connection::handle_timeout`] is due.
-    pub fn timeout(&self) -> Option<Instant> {
-        match self.drain {
-            Drain::Asked(at) => Some(at + DRAIN_TIME),
-            _ => None,
-        }
-    }
-
-    /// Time has passed.
-    pub fn handle_timeout(&mut self, now: Instant) {
-        if self.timeout().is_some_and(|at| now >= at) {
-            self.drain = Drain::Refusing;
-        }
-    }
 }
 
 #[cfg(test)]
@@ -673,5 +691,10 @@ impl<T> Connection<T> {
 
     pub(crate) fn link_window(&self) -> u32 {
         self.window.left()
+    }
+
+    /// Parcels that may be sent, and that may come.
+    pub(crate) fn parcels(&self) -> (u32, u32) {
+        (self.parcels_out, self.parcels_in)
     }
 }

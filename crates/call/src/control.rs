@@ -15,6 +15,8 @@ pub enum Control {
     Window(u32, u32),
     /// Memory is kept for a stream's data up to an offset.
     Room(u32, u64),
+    /// So many more parcels may be sent.
+    Parcels(u32),
     /// A method has a number: that, and its path.
     Method(u16, &'static str),
     /// No new streams: the service's wish, or the caller's word.
@@ -29,6 +31,7 @@ impl Control {
             Self::Reset(..) => Kind::Reset,
             Self::Window(..) => Kind::Window,
             Self::Room(..) => Kind::Room,
+            Self::Parcels(_) => Kind::Parcels,
             Self::Method(..) => Kind::Method,
             Self::Drain => Kind::Drain,
         }
@@ -38,7 +41,7 @@ impl Control {
     pub fn stream(&self) -> u32 {
         match self {
             Self::Method(number, _) => (*number).into(),
-            Self::Limits(_) | Self::Drain => 0,
+            Self::Limits(_) | Self::Parcels(_) | Self::Drain => 0,
             Self::Reset(stream, ..) | Self::Window(stream, _) | Self::Room(stream, _) => *stream,
         }
     }
@@ -49,7 +52,9 @@ impl Control {
         match self {
             Self::Limits(limits) => out.extend_from_slice(&limits.encode()),
             Self::Reset(_, code, text) => frame::write_reset(out, *code, text),
-            Self::Window(_, credit) => out.extend_from_slice(&credit.to_le_bytes()),
+            Self::Window(_, credit) | Self::Parcels(credit) => {
+                out.extend_from_slice(&credit.to_le_bytes())
+            }
             Self::Room(_, until) => out.extend_from_slice(&until.to_le_bytes()),
             Self::Method(_, path) => out.extend_from_slice(path.as_bytes()),
             Self::Drain => {}

@@ -35,6 +35,9 @@ pub enum Rule {
     /// Data needs credit, or room that the receiver has announced.
     #[error("more data than was granted")]
     OverWindow,
+    /// A parcel needs the receiver's word that it takes one more.
+    #[error("a parcel more than its receiver takes")]
+    OverParcels,
     /// Credit never exceeds the window at the start, and announced room is not taken back.
     #[error("more credit than there is window")]
     OverCredit,
@@ -70,7 +73,7 @@ pub enum Rule {
 impl Rule {
     /// How many rules there are.
     #[cfg(test)]
-    pub(crate) const COUNT: usize = 19;
+    pub(crate) const COUNT: usize = 20;
 }
 
 /// Why a peer's record ends the link. The blame is always the peer's.

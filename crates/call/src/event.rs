@@ -95,13 +95,16 @@ pub struct Want {
     pub end: bool,
     /// The longest payload of one record, in bytes.
     pub most: usize,
+    /// The data lie in a parcel. Where the peer takes one more the permit says so
+    /// ([`partywall_abi::frame::PARCEL`]) and is for all of them; else it is as for any data.
+    pub in_parcel: bool,
 }
 
 impl Want {
     /// Whether one record holds all of the request or the answer: data that take more than half of it may be
     /// too long together with a head.
     pub(crate) fn is_whole(self) -> bool {
-        self.head && self.end && self.data <= self.most / 2
+        self.head && self.end && self.data <= self.most / 2 && !self.in_parcel
     }
 }
 

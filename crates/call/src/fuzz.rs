@@ -139,7 +139,8 @@ fn play(data: &[u8], reached: &mut Reached) {
             }
             (144..=175, Some(key)) => {
                 let head = !std::mem::replace(&mut begun[at % calls.len()], true);
-                let want = Want { head, data: at * 97, end: at > 128, most: usize::MAX };
+                let (data, end, in_parcel) = (at * 97, at > 128, at % 3 == 0);
+                let want = Want { head, data, end, most: usize::MAX, in_parcel };
                 match connection.reserve(key, want) {
                     Ok(permit) => {
                         let end = if is_caller { END } else { END | TRAILERS };

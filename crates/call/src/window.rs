@@ -10,6 +10,9 @@
 //!   Window(owed) ------------------------->  credit += owed
 //! ```
 
+use std::collections::VecDeque;
+use std::ops::Range;
+
 use partywall_abi::limits;
 
 use crate::error::Rule;
@@ -113,6 +116,8 @@ pub(crate) struct Receive {
     message_end: u64,
     /// What comes beside the windows: from the first such byte, if one has come, up to here.
     room: (Option<u64>, u64),
+    /// Where the parcels lie that have come and are not taken; most streams never have any.
+    parcels: VecDeque<Range<u64>>,
     /// The peer's head has come.
     pub(crate) headed: bool,
     /// The peer sends nothing more.
@@ -131,6 +136,7 @@ impl Receive {
             taken: 0,
             message_end: 0,
             room: (None, 0),
+            parcels: VecDeque::new(),
             headed: false,
             ended: false,
             discards: false,
@@ -160,37 +166,70 @@ impl Receive {
         Ok(Some(if by_room { 0 } else { bytes }))
     }
 
-    /// How many of `len` bytes from an offset on came by the windows.
-    fn windowed(&self, from: u64, len: u64) -> u32 {
-        let (Some(room), until) = self.room else { return len as u32 };
-        let outside = (from + len).min(until).saturating_sub(from.max(room));
-        (len - outside) as u32
+    /// Data in a parcel has come, beside the windows; how many parcels nobody will take.
+    pub(crate) fn charge_parcel(&mut self, bytes: u64) -> u32 {
+        let begin = self.came;
+        self.came += bytes;
+        if self.discards {
+            self.taken = self.came;
+            return 1;
+        }
+        self.parcels.push_back(begin..self.came);
+        0
     }
 
-    /// The program has taken data: what that gives back to the link's window, and what is to be
-    /// granted to the stream.
+    /// How many of `len` bytes from an offset on came by the windows.
+    fn windowed(&self, from: u64, len: u64) -> u32 {
+        let to = from + len;
+        let within = |range: &Range<u64>| to.min(range.end).saturating_sub(from.max(range.start));
+        let room = match self.room {
+            (Some(begin), end) => begin..end,
+            (None, _) => 0..0,
+        };
+        let mut beside = within(&room);
+        for parcel in &self.parcels {
+            // One that has come among what has room is counted with that.
+            if !room.contains(&parcel.start) {
+                beside += within(parcel);
+            }
+        }
+        (len - beside) as u32
+    }
+
+    /// The parcels that are taken by now.
+    fn taken_parcels(&mut self) -> u32 {
+        let mut count = 0;
+        while self.parcels.pop_front_if(|parcel| parcel.end <= self.taken).is_some() {
+            count += 1;
+        }
+        count
+    }
+
+    /// The program has taken data: what that gives back to the link's window, what is to be granted to the
+    /// stream, and how many parcels are read.
     #[inline]
-    pub(crate) fn take(&mut self, bytes: usize) -> (u32, Option<u32>) {
+    pub(crate) fn take(&mut self, bytes: usize) -> (u32, Option<u32>, u32) {
         let bytes = bytes as u64;
         debug_assert!(self.taken + bytes <= self.came, "data taken that has not come");
         let windowed = self.windowed(self.taken, bytes);
         self.taken += bytes;
+        let parcels = self.taken_parcels();
         self.owed += windowed;
         if self.ended || self.owed < limits::STREAM_WINDOW / 2 {
-            return (windowed, None);
+            return (windowed, None, parcels);
         }
         let owed = std::mem::take(&mut self.owed);
         self.left += owed;
-        (windowed, Some(owed))
+        (windowed, Some(owed), parcels)
     }
 
-    /// The program takes nothing more: what goes back to the link's window.
+    /// The program takes nothing more: what goes back to the link's window, and how many parcels are unread.
     #[inline]
-    pub(crate) fn discard(&mut self) -> u32 {
+    pub(crate) fn discard(&mut self) -> (u32, u32) {
         self.discards = true;
         let windowed = self.windowed(self.taken, self.came - self.taken);
         self.taken = self.came;
-        windowed
+        (windowed, self.taken_parcels())
     }
 
     /// The program keeps memory for so many bytes, from what it takes next on.
@@ -255,10 +294,10 @@ impl Send {
     }
 
     #[inline]
-    pub(crate) fn spend(&mut self, bytes: u32, by_room: bool) {
-        self.sent += u64::from(bytes);
-        if !by_room {
-            self.credit -= bytes;
+    pub(crate) fn spend(&mut self, bytes: u64, is_windowed: bool) {
+        self.sent += bytes;
+        if is_windowed {
+            self.credit -= bytes as u32;
         }
     }
 }
@@ -274,7 +313,7 @@ mod tests {
         assert_eq!(receive.charge(half, false), Ok(None));
         assert_eq!(receive.charge(half, false), Ok(None));
         assert_eq!(receive.charge(1, false), Err(Rule::OverWindow));
-        assert_eq!(receive.take(half as usize), (half, Some(half)));
+        assert_eq!(receive.take(half as usize), (half, Some(half), 0));
         assert_eq!(receive.charge(half, false), Ok(None));
     }
 
@@ -291,12 +330,43 @@ mod tests {
         assert_eq!(receive.charge(1, false), Err(Rule::OverWindow), "the window is used up");
         receive.charge(40, true).unwrap();
         assert_eq!(receive.charge(1, true), Err(Rule::OverWindow), "more than there is room for");
-        assert_eq!(receive.take(whole as usize - 10), (whole - 10, Some(whole - 10)));
+        assert_eq!(receive.take(whole as usize - 10), (whole - 10, Some(whole - 10), 0));
         receive.charge(5, false).unwrap();
         // Ten of the window, a hundred beside it, and five of the window again.
-        assert_eq!(receive.take(50), (10, None));
-        assert_eq!(receive.discard(), 5);
+        assert_eq!(receive.take(50), (10, None, 0));
+        assert_eq!(receive.discard(), (5, 0));
         assert_eq!(receive.charge(7, false), Ok(Some(7)), "later data is given back at once");
+    }
+
+    #[test]
+    fn parcels_use_no_window_and_are_read_when_all_of_them_is_taken() {
+        let mut receive = Receive::new();
+        let whole = u64::from(limits::STREAM_WINDOW);
+        receive.charge(10, false).unwrap();
+        assert_eq!(receive.charge_parcel(3 * whole), 0);
+        receive.charge(20, false).unwrap();
+        assert_eq!(receive.charge_parcel(1), 0);
+        assert_eq!(receive.take(10 + 2 * whole as usize), (10, None, 0));
+        assert_eq!(receive.take(whole as usize + 5), (5, None, 1));
+        assert_eq!(receive.discard(), (15, 1));
+        assert_eq!(receive.charge_parcel(7), 1, "nobody takes it");
+        assert_eq!(receive.discard(), (0, 0));
+    }
+
+    #[test]
+    fn parcels_among_data_with_room_are_counted_once() {
+        let mut receive = Receive::new();
+        assert_eq!(receive.charge_parcel(100), 0);
+        receive.charge(10, false).unwrap();
+        receive.keep_room(1000);
+        assert_eq!(receive.room_to_tell(), Some(1000));
+        receive.charge(90, true).unwrap();
+        assert_eq!(receive.charge_parcel(300), 0);
+        receive.charge(500, true).unwrap();
+        receive.charge(7, false).unwrap();
+        assert_eq!(receive.charge_parcel(50), 0);
+        let all = 100 + 10 + 90 + 300 + 500 + 7 + 50;
+        assert_eq!(receive.take(all), (17, None, 3));
     }
 
     #[test]
@@ -306,8 +376,8 @@ mod tests {
         assert_eq!(send.allowed(0), (10, true));
         assert_eq!(send.room(9), Err(Rule::OverCredit));
         assert_eq!(send.add(1), Err(Rule::OverCredit));
-        send.spend(10, true);
-        send.spend(2, false);
+        send.spend(10, false);
+        send.spend(2, true);
         assert_eq!(send.add(2), Ok(()));
         assert_eq!(send.add(u32::MAX), Err(Rule::OverCredit));
         assert_eq!(send.allowed(7), (7, false));

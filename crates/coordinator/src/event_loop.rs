@@ -520,6 +520,13 @@ impl EventLoop {
                 }
                 self.hand_out(link, to, &message, parts);
             }
+            Effect::Grant { link, to: [caller, server] } => match socket::descriptor_pair() {
+                Ok((callers, servers)) => {
+                    self.send(caller.0, &caller.1, vec![Part::End(callers)]);
+                    self.send(server.0, &server.1, vec![Part::End(servers)]);
+                }
+                Err(why) => tracing::warn!(link, %why, "a link without its descriptor socket"),
+            },
             Effect::Over { link, said } => {
                 if let Some(telemetry) = &mut self.telemetry {
                     telemetry.over(link);

@@ -23,6 +23,7 @@
 //! [service.greeter.call.admin]    # the same with a requirement: over links of at least this security
 //! methods = ["*"]
 //! require = { isolation = "process", confidentiality = "host", evidence = "started" }
+//! descriptors = 1                 # descriptors may cross, so many beside a message; parcels need one
 //!
 //! [names]                         # names that are reached over the network
 //! billing = "http://10.0.0.7:50051"
@@ -157,11 +158,13 @@ struct Rule {
     methods: MethodSet,
     /// The least security of its links.
     require: Security,
+    /// Most descriptors beside a message on its links.
+    descriptors: u32,
 }
 
 impl Default for Rule {
     fn default() -> Self {
-        Self { methods: MethodSet::default(), require: Security::LOWEST }
+        Self { methods: MethodSet::default(), require: Security::LOWEST, descriptors: 0 }
     }
 }
 
@@ -231,6 +234,8 @@ pub struct Explanation {
     pub methods: MethodSet,
     /// The least security of its links to the name.
     pub require: Security,
+    /// Most descriptors beside a message on them.
+    pub descriptors: u32,
     /// The principals that may serve the name.
     pub served_by: Vec<String>,
     /// Where the name is reached over the network, while nobody serves it.
@@ -238,6 +243,12 @@ pub struct Explanation {
 }
 
 impl Policy {
+    /// Lets descriptors cross on a principal's links to a name, which it may call.
+    pub fn allow_descriptors(&mut self, principal: &str, name: &ServiceName, most: u32) {
+        let service = self.services.entry(name.clone()).or_default();
+        service.call.entry(principal.into()).or_default().descriptors = most;
+    }
+
     /// Adds a principal for what the coordinator starts under `name`.
     ///
     /// # Errors
@@ -406,6 +417,11 @@ impl Policy {
         rules.fold(Security::LOWEST, Security::max_per_field)
     }
 
+    /// Most descriptors beside a message on these principals' links to the name; with 0 none crosses.
+    pub fn descriptors(&self, principals: &[String], name: &ServiceName) -> u32 {
+        self.calls(principals, name).map(|(_, rule)| rule.descriptors).max().unwrap_or(0)
+    }
+
     /// Whether anybody may serve the name here.
     pub fn may_be_served(&self, name: &ServiceName) -> bool {
         self.services.get(name).is_some_and(|s| !s.register.is_empty())
@@ -431,6 +447,7 @@ impl Policy {
             allowed_by: allowed_by.collect(),
             methods: self.methods(principals, name),
             require: self.require(principals, name),
+            descriptors: self.descriptors(principals, name),
             served_by: self
                 .services
                 .get(name)

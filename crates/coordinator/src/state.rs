@@ -103,6 +103,14 @@ pub enum Effect {
         /// What it is told.
         message: Message,
     },
+    /// Make the descriptor socket of a link, and send each end its part with its message. A link without one
+    /// goes on.
+    Grant {
+        /// The link's number.
+        link: u64,
+        /// The caller and the server, and what they are told.
+        to: [(Conn, Message); 2],
+    },
     /// A link is over for one end or both: look from now on who holds its memory still, and tell
     /// [`State::let_go`] of each that does not, and [`State::holds`] of one that does after all.
     Over {

@@ -117,6 +117,7 @@ mod http_calls;
 mod link;
 mod lock;
 mod on_a_thread;
+pub mod parcel;
 mod peer;
 mod server;
 mod status;

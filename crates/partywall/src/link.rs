@@ -5,6 +5,7 @@
 //!   calls      what the protocol says, what calls have received, places   ([`calls`], [`partywall_call`])
 //!   outbound   the ring that this side writes, and who waits for room     ([`outbound`])
 //!   inbound    the ring that this side reads, and its need-wakeup flag    ([`inbound`])
+//!   parcels    the descriptor socket, if the policy grants one            ([`parcels`])
 //!   listener   the socket, and who is woken when the peer rings           ([`doorbell`])
 //!   tell       how a sleeping peer is told of a record                    ([`wake`]: bell or gate)
 //! ```
@@ -32,11 +33,12 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use partywall_abi::control::LinkStats;
-use partywall_abi::frame::PLAIN_RESPONSE;
+use partywall_abi::frame::{Kind, PARCEL, PLAIN_RESPONSE};
 use partywall_call::Key;
 use partywall_shm::link::Ends;
 use partywall_shm::link::{Bell, LinkError};
 use partywall_shm::ring::Wake;
+use partywall_shm::socket::Passed;
 use partywall_shm::spin::Plan;
 use tokio::io::Ready;
 use tokio::io::unix::AsyncFd;
@@ -53,6 +55,7 @@ mod driver;
 mod inbound;
 pub(crate) mod mailbox;
 mod outbound;
+mod parcels;
 mod places;
 pub(crate) mod receiver;
 pub(crate) mod record;
@@ -64,6 +67,8 @@ pub(crate) mod whole;
 
 #[cfg(test)]
 mod hostile_tests;
+#[cfg(test)]
+mod parcel_tests;
 #[cfg(test)]
 mod scripted;
 
@@ -78,6 +83,7 @@ use doorbell::Listener;
 use inbound::{Inbound, Record, Rx};
 use mailbox::Answer;
 use outbound::{Outbound, Tx};
+use parcels::Parcels;
 use wake::{Sent, Tell};
 use ways::Methods;
 
@@ -90,6 +96,7 @@ struct Link {
     calls: Calls,
     outbound: Outbound,
     inbound: Inbound,
+    parcels: Parcels,
     listener: Listener,
     tell: Box<dyn Tell>,
     closed: OnceLock<Status>,
@@ -151,6 +158,7 @@ impl Link {
             calls,
             outbound: Outbound::new(ends.producer),
             inbound: Inbound::new(ends.consumer),
+            parcels: Parcels::default(),
             listener: Listener::new(ends.bell)?,
             tell,
             closed: OnceLock::new(),
@@ -377,6 +385,28 @@ impl Link {
 
     // ---- reading -----------------------------------------------------------------------
 
+    /// Descriptors may cross from here on: this end takes parcels, as many as its account lets it.
+    fn grant(&self, socket: Passed) {
+        self.parcels.grant(socket);
+        self.send_control(self.calls.take_parcels());
+    }
+
+    /// What a record means, with the data that it has in a parcel.
+    #[inline(always)]
+    fn accept(&self, record: Record, own: Option<Key>) -> Result<Accepted, Broken> {
+        let parcel = if record.flags & PARCEL != 0 && record.kind == Kind::Frame as u8 {
+            self.parcels.receive(&record.payload)?
+        } else {
+            None
+        };
+        if let Some(parcel) = &parcel {
+            self.inbound.count(parcel.len());
+        }
+        let (accepted, due) = self.calls.accept(record, parcel, own)?;
+        self.send_control(due);
+        Ok(accepted)
+    }
+
     /// Hands one record to the call it belongs to. The call `own`, which does this itself, is not
     /// woken.
     fn deliver(&self, record: Record, own: Option<Key>) -> Result<Own, Broken> {
@@ -393,8 +423,7 @@ impl Link {
 
     #[inline(always)]
     fn deliver_any(&self, record: Record, own: Option<Key>) -> Result<Own, Broken> {
-        let (accepted, due) = self.calls.accept(record, own)?;
-        self.send_control(due);
+        let accepted = self.accept(record, own)?;
         Ok(match accepted {
             Accepted::Whole(answer) => Own::Whole(answer),
             Accepted::Answered => Own::Part,

@@ -2,15 +2,17 @@
 //! and how descriptors travel.
 //!
 //! The crate knows records, not calls. What a record means is the business of the crates above.
-//! Unsafe code lives in [`region`] (memory that another process writes), [`socket`] (ancillary
-//! data), [`kept`] (file leases), [`namespace`] (ioctl), `closer` (a table of descriptors for one
-//! thread) and [`spawn`] (between fork and exec) alone.
+//! Unsafe code lives in [`region`] (memory that another process writes), [`parcel`] (memory that
+//! others have mapped), [`socket`] (ancillary data), [`kept`] (file leases), [`namespace`] (ioctl),
+//! `closer` (a table of descriptors for one thread) and [`spawn`] (between fork and exec) alone.
 
 #[cfg(not(loom))]
 pub mod address;
 #[cfg(not(loom))]
 mod closer;
 pub mod death;
+#[cfg(not(loom))]
+pub mod descriptors;
 pub mod failpoint;
 pub mod region;
 pub mod ring;
@@ -26,6 +28,8 @@ pub mod listen;
 pub mod memory;
 #[cfg(not(loom))]
 pub mod namespace;
+#[cfg(not(loom))]
+pub mod parcel;
 #[cfg(not(loom))]
 pub mod reactor;
 #[cfg(not(loom))]

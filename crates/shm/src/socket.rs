@@ -5,8 +5,9 @@
 //!
 //! # Descriptors that nobody asked for
 //!
-//! Descriptors travel one way only, from the coordinator to a process. What another process could
-//! send the other way, or to the other end of a link, would be closed here, and close(2) can take
+//! Descriptors travel from the coordinator to a process, and to the other end of a link only on a
+//! socket of their own, which the policy grants ([`crate::descriptors`]). What another process could
+//! send the other way, or on the link's own socket, would be closed here, and close(2) can take
 //! as long as the sender likes: a TCP socket lingers, a file of FUSE is flushed. So an [`Endpoint`]
 //! never receives one. From Linux 6.16 on the kernel refuses them to their sender (`SO_PASSRIGHTS`).
 //! Before, each packet is looked at (`MSG_PEEK`) before it is received, and one with descriptors
@@ -30,7 +31,10 @@ const SO_PEERPIDFD: libc::c_int = 77;
 /// Since Linux 6.16.
 const SO_PASSRIGHTS: libc::c_int = 83;
 /// Words of ancillary data: the descriptors and credentials, each with its header.
-const CONTROL_WORDS: usize = CREDENTIAL_WORDS + 2 + (limits::CONTROL_FDS * 4).div_ceil(8);
+const CONTROL_WORDS: usize = CREDENTIAL_WORDS + 2 + (MOST_FDS * 4).div_ceil(8);
+/// Most descriptors beside any packet.
+const MOST_FDS: usize =
+    if limits::CONTROL_FDS > limits::PACKET_FDS { limits::CONTROL_FDS } else { limits::PACKET_FDS };
 /// Words of ancillary data that credentials alone fill: a descriptor beside them has no room.
 const CREDENTIAL_WORDS: usize = 2 + size_of::<libc::ucred>().div_ceil(8);
 
@@ -104,7 +108,7 @@ impl Drop for Lingering {
     }
 }
 
-/// A descriptor on its way from the coordinator to a process. It may be the end of a link.
+/// A descriptor that has come, or is on its way. It may be the end of a link, or whatever a peer has sent.
 #[derive(Debug)]
 pub struct Passed(Lingering);
 
@@ -116,6 +120,11 @@ impl Passed {
     pub fn memory(mut self) -> io::Result<OwnedFd> {
         rustix::fs::fcntl_get_seals(self.as_fd())?;
         Ok(self.0.take())
+    }
+
+    /// As a socket into which others send descriptors.
+    pub(crate) fn lingering(self) -> Lingering {
+        self.0
     }
 
     /// As what it is, from a process that is a part of this program: its close(2) is not waited for
@@ -149,6 +158,16 @@ pub fn link_pair() -> io::Result<(Passed, Passed)> {
     Ok((a, b))
 }
 
+/// The two ends of a link's descriptor socket, into which anything can be sent.
+///
+/// # Errors
+/// As [`pair`].
+pub fn descriptor_pair() -> io::Result<(Passed, Passed)> {
+    let (a, b) = pair()?;
+    let [a, b] = [a, b].map(|fd| Passed(Lingering::new(fd)));
+    Ok((a, b))
+}
+
 /// A connected pair, close-on-exec and non-blocking.
 ///
 /// # Errors
@@ -167,8 +186,7 @@ pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
 /// # Errors
 /// What sendmsg(2) says: EAGAIN when the buffer is full, EPIPE when the peer has hung up.
 pub fn send(socket: BorrowedFd<'_>, data: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-    let mut space =
-        [MaybeUninit::<u8>::uninit(); rustix::cmsg_space!(ScmRights(limits::CONTROL_FDS))];
+    let mut space = [MaybeUninit::<u8>::uninit(); rustix::cmsg_space!(ScmRights(MOST_FDS))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     if !fds.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "too many descriptors"));
@@ -245,7 +263,7 @@ pub fn drain(socket: BorrowedFd<'_>, most: u32) -> io::Result<u32> {
     Ok(total)
 }
 
-/// Receives one packet, with its descriptors, from a process that is trusted. Does not block.
+/// Receives one packet, with its descriptors. Does not block.
 ///
 /// A packet of length zero means that the peer has hung up.
 ///

@@ -20,6 +20,11 @@ pub mod ours {
     pub mod later {
         include!(concat!(env!("OUT_DIR"), "/partywall/later/stubs.v1.rs"));
     }
+    /// What is generated for long messages.
+    #[allow(missing_docs)]
+    pub mod frames {
+        include!(concat!(env!("OUT_DIR"), "/partywall/frames/frames.v1.rs"));
+    }
     /// The descriptors of the file.
     pub const DESCRIPTORS: &[u8] =
         include_bytes!(concat!(env!("OUT_DIR"), "/partywall/descriptors.bin"));
@@ -42,6 +47,11 @@ pub mod tonics {
     #[allow(missing_docs, clippy::wrong_self_convention)]
     pub mod later {
         include!(concat!(env!("OUT_DIR"), "/tonic/later/stubs.v1.rs"));
+    }
+    /// What is generated for long messages.
+    #[allow(missing_docs)]
+    pub mod frames {
+        include!(concat!(env!("OUT_DIR"), "/tonic/frames/frames.v1.rs"));
     }
     /// The descriptors of the file.
     pub const DESCRIPTORS: &[u8] =

@@ -20,6 +20,7 @@ const OPEN: u16 = KINDS | 6;
 const REDIRECT: u16 = KINDS | 7;
 const REPORT: u16 = KINDS | 8;
 const REPORTED: u16 = KINDS | 9;
+const GRANTED: u16 = KINDS | 10;
 
 /// Messages about links that are made or reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -100,6 +101,16 @@ pub enum LinkMessage {
         /// The link's number.
         link: u64,
     },
+    /// To both ends of an open link, where they can take it: descriptors may cross. Descriptor: your end of
+    /// the link's descriptor socket.
+    Granted {
+        /// The link's number.
+        link: u64,
+        /// The end that is meant.
+        role: Role,
+        /// Most descriptors beside one message.
+        descriptors: u32,
+    },
 }
 
 impl LinkMessage {
@@ -139,6 +150,12 @@ impl LinkMessage {
                 start(w, REPORTED, *request);
                 w.u64(*link);
             }
+            Self::Granted { link, role, descriptors } => {
+                start(w, GRANTED, 0);
+                w.u64(*link);
+                put_role(w, *role);
+                w.u32(*descriptors);
+            }
         }
     }
 
@@ -165,6 +182,11 @@ impl LinkMessage {
                 security: Security::take(r)?,
             },
             REPORTED => Self::Reported { request, link: r.u64("link")? },
+            GRANTED => Self::Granted {
+                link: r.u64("link")?,
+                role: role(r)?,
+                descriptors: r.u32("descriptors")?,
+            },
             _ => return Err(unknown(kind)),
         })
     }

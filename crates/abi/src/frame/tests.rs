@@ -15,7 +15,7 @@ fn a_unary_request_is_one_frame() {
     let frame = Request::decode(HEAD | END, &payload).unwrap();
     let head = frame.head.unwrap();
     assert_eq!(head.timeout, Some(Duration::from_nanos(5)));
-    assert_eq!((head.method, frame.data), (MethodName::Path("/a.B/C"), &b"data"[..]));
+    assert_eq!((head.method, frame.data), (MethodName::Path("/a.B/C"), Data::Here(b"data")));
     assert_eq!(head.metadata.iter().collect::<Vec<_>>(), [(&b"x-bin"[..], &b"\x00\xff"[..])]);
 }
 
@@ -42,6 +42,31 @@ fn plain_frames_are_what_blocks_of_the_least_say() {
 }
 
 #[test]
+fn data_in_a_parcel_are_a_reference() {
+    let parcel = ParcelRef { packet: 1, offset: 1 << 40, bytes: 5 };
+    let bytes = parcel.encode();
+    let frame = Request::decode(PARCEL | END, &bytes).unwrap();
+    assert_eq!((frame.data, frame.data.len()), (Data::InParcel(parcel), 5));
+    let mut answer = Vec::new();
+    write_block(&mut answer, |out| ResponseHead::write(out, 0)).unwrap();
+    answer.extend_from_slice(&bytes);
+    assert_eq!(Response::decode(HEAD | PARCEL, &answer).unwrap().data, Data::InParcel(parcel));
+    assert_eq!(ParcelRef::of(&answer), Ok(parcel));
+    for flags in [PARCEL | ROOM, PARCEL | PLAIN_REQUEST, PARCEL | PLAIN_RESPONSE] {
+        assert!(Request::decode(flags, &bytes).is_err(), "{flags:#x}");
+        assert!(Response::decode(flags, &bytes).is_err(), "{flags:#x}");
+    }
+    let field = Err(DecodeError::Value { field: "parcel's bytes", found: 0 });
+    let none = ParcelRef { bytes: 0, ..parcel }.encode();
+    assert_eq!(Request::decode(PARCEL, &none), field);
+    let most = i64::MAX as u64;
+    for (offset, bytes, fits) in [(0, most, true), (1, most, false), (u64::MAX, 2, false)] {
+        let wrapped = ParcelRef { packet: 0, offset, bytes }.encode();
+        assert_eq!(Request::decode(PARCEL, &wrapped).is_ok(), fits, "{offset} {bytes}");
+    }
+}
+
+#[test]
 fn refusals_name_the_field() {
     let over = (limits::HEAD_BYTES as u32 + 1).to_le_bytes();
     assert!(matches!(
@@ -52,10 +77,10 @@ fn refusals_name_the_field() {
         Request::decode(HEAD, &[9, 0, 0, 0, 1]),
         Err(DecodeError::Short { field: "head length", .. })
     ));
-    for flags in [32, PLAIN, HEAD | PLAIN, PLAIN_REQUEST | ROOM, PLAIN_RESPONSE] {
+    for flags in [64, PLAIN, HEAD | PLAIN, PLAIN_REQUEST | ROOM, PLAIN_RESPONSE] {
         assert!(Request::decode(flags, &[0; 20]).is_err(), "{flags:#x}");
     }
-    for flags in [32, PLAIN, HEAD | PLAIN, PLAIN_RESPONSE | ROOM, PLAIN_REQUEST] {
+    for flags in [64, PLAIN, HEAD | PLAIN, PLAIN_RESPONSE | ROOM, PLAIN_REQUEST] {
         assert!(Response::decode(flags, &[0; 20]).is_err(), "{flags:#x}");
     }
     let short = Err(DecodeError::Short { field: "method number", at: 0 });

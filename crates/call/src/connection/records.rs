@@ -1,6 +1,7 @@
 //! What control records mean.
 
 use partywall_abi::frame::{self, Limits};
+use partywall_abi::limits;
 
 use super::{Connection, Drain};
 use crate::error::{Error, Rule};
@@ -36,6 +37,23 @@ impl<T: Default> Connection<T> {
         Ok(Event::StreamCredit(key))
     }
 
+    pub(super) fn on_parcels<'a>(
+        &mut self,
+        number: u32,
+        payload: &[u8],
+    ) -> Result<Event<'a>, Error> {
+        let more = frame::decode_window(payload)?;
+        if !self.tells_parcels {
+            return Err(Rule::NotAgreed.into());
+        }
+        if number != 0 {
+            return Err(Rule::WrongStream(number).into());
+        }
+        let sum = self.parcels_out.checked_add(more).filter(|sum| *sum <= limits::UNREAD_PARCELS);
+        self.parcels_out = sum.ok_or(Rule::OverCredit)?;
+        Ok(Event::Nothing)
+    }
+
     pub(super) fn on_room<'a>(&mut self, number: u32, payload: &[u8]) -> Result<Event<'a>, Error> {
         let until = frame::decode_room(payload)?;
         if !self.tells_room {
@@ -54,7 +72,7 @@ impl<T: Default> Connection<T> {
         number: u32,
         payload: &[u8],
     ) -> Result<Event<'a>, Error> {
-        let limits = Limits::decode(payload)?;
+        let said = Limits::decode(payload)?;
         if !self.caller {
             return Err(Rule::WrongSide.into());
         }
@@ -64,8 +82,8 @@ impl<T: Default> Connection<T> {
         if std::mem::replace(&mut self.limited, true) {
             return Err(Rule::SecondLimits.into());
         }
-        self.places = limits.streams as usize;
-        self.credit.widen(limits.window);
+        self.places = said.streams as usize;
+        self.credit.widen(said.window);
         Ok(Event::Limits)
     }
 

@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use super::random::Random;
+
 /// A record on its way.
 #[derive(Clone, Debug)]
 pub(super) struct Sent {
@@ -16,6 +18,31 @@ pub(super) struct Sent {
 impl Sent {
     fn len(&self) -> usize {
         self.block.len() + self.data
+    }
+
+    /// Changes it on its way; it has so many bytes of data at most.
+    pub(super) fn spoil(&mut self, random: &mut Random, most: usize) {
+        match random.below(7) {
+            0 => self.kind = random.below(10) as u8,
+            1 => self.flags ^= 1 << random.below(8),
+            2 => self.stream = random.below(12) as u32,
+            3 => self.block.truncate(random.below(self.block.len() + 1)),
+            4 if !self.block.is_empty() => {
+                let at = random.below(self.block.len());
+                self.block[at] = random.next() as u8;
+            }
+            5 => self.data = random.size().min(most),
+            _ => {
+                // Something else in its place.
+                *self = Self {
+                    kind: random.below(10) as u8,
+                    flags: random.below(64) as u8,
+                    stream: random.below(8) as u32,
+                    block: (0..random.below(12)).map(|_| random.next() as u8).collect(),
+                    data: 0,
+                };
+            }
+        }
     }
 }
 

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use partywall_abi::frame::{
-    self, END, HEAD, Kind, Limits, MethodName, PLAIN, PLAIN_REQUEST, PLAIN_RESPONSE, RequestHead,
-    ResponseHead, TRAILERS, Trailers,
+    self, END, HEAD, Kind, Limits, MethodName, PARCEL, PLAIN, PLAIN_REQUEST, PLAIN_RESPONSE,
+    ParcelRef, RequestHead, ResponseHead, TRAILERS, Trailers,
 };
 use partywall_abi::limits;
 use partywall_abi::version::Capabilities;
@@ -121,6 +121,8 @@ pub(super) struct World {
     /// Calls that were named by numbers, and frames that were plain.
     pub(super) numbered: usize,
     pub(super) plain: usize,
+    /// Frames whose data lay in parcels.
+    pub(super) parcels: usize,
     /// Request numbers to the call's order, which is the caller's.
     order: BTreeMap<u32, usize>,
     drains_at: Option<usize>,
@@ -157,6 +159,11 @@ impl World {
             service.agree(Capabilities::NONE);
             memory = usize::MAX;
         }
+        for end in [&mut caller, &mut service] {
+            if tells_room && random.chance(2) {
+                end.take_parcels(1 + random.below(limits::UNREAD_PARCELS as usize) as u32);
+            }
+        }
         let calls = 1 + random.below(9);
         let steps = 10 + random.below(300);
         let mut world = Self {
@@ -172,6 +179,7 @@ impl World {
             named: Vec::new(),
             numbered: 0,
             plain: 0,
+            parcels: 0,
             order: BTreeMap::new(),
             drains_at: random.chance(4).then(|| random.below(steps)),
             dies_at: random.chance(5).then(|| (random.below(steps), random.chance(2))),
@@ -237,7 +245,9 @@ impl World {
         let untaken: usize = end.calls.iter().map(|call| call.untaken).sum();
         let rooms: usize =
             end.calls.iter().filter(|call| call.has_memory).map(|call| call.message).sum();
-        assert!(untaken <= limits::LINK_WINDOW as usize + rooms, "{untaken} bytes are kept");
+        let parcels = limits::UNREAD_PARCELS as usize * ZEROS.len();
+        let most = limits::LINK_WINDOW as usize + rooms + parcels;
+        assert!(untaken <= most, "{untaken} bytes are kept");
         let kept = end.connection.kept();
         assert!(kept <= end.calls.len(), "{kept} calls are kept");
         if let Some(why) = &end.broken {
@@ -326,6 +336,7 @@ impl World {
 
     fn send(&mut self, caller: bool, index: usize) {
         let (give_up, is_plain) = (self.random.chance(60), self.random.chance(2));
+        let in_parcel = self.random.chance(3);
         let end = self.end(caller);
         let call = &mut end.calls[index];
         let Some(key) = call.key else { return };
@@ -350,7 +361,8 @@ impl World {
         let end = self.end(caller);
         let call = &mut end.calls[index];
         let most = end.out.bytes.min(ZEROS.len()) / 2 - 256;
-        let want = Want { head, data: call.left, end: true, most: 2 * most };
+        let in_parcel = in_parcel && call.left > 0;
+        let want = Want { head, data: call.left, end: true, most: 2 * most, in_parcel };
         let permit = match end.connection.reserve(key, want) {
             Ok(permit) => permit,
             Err(Blocked::Stopped) => {
@@ -368,10 +380,16 @@ impl World {
                 return;
             }
         };
-        let data = permit.data.min(most);
+        let in_parcel = permit.flags & PARCEL != 0;
+        let data = if in_parcel { permit.data } else { permit.data.min(most) };
         let last = data == call.left;
-        let block = Self::block(caller.then_some(call.method), head, last && !caller);
-        if !end.out.has_room(block.len() + data) {
+        let mut block = Self::block(caller.then_some(call.method), head, last && !caller);
+        if in_parcel {
+            let parcel = ParcelRef { packet: 0, offset: 0, bytes: data as u64 };
+            block.extend_from_slice(&parcel.encode());
+        }
+        let here = if in_parcel { 0 } else { data };
+        if !end.out.has_room(block.len() + here) {
             end.for_room.insert(Task::Send(index));
             return;
         }
@@ -383,8 +401,9 @@ impl World {
         call.headed = true;
         call.left -= data;
         call.sent_all = last;
-        let sent = Sent { kind: Kind::Frame as u8, flags, stream: key.number(), block, data };
-        self.push(caller, sent);
+        let (kind, stream) = (Kind::Frame as u8, key.number());
+        self.parcels += usize::from(in_parcel);
+        self.push(caller, Sent { kind, flags, stream, block, data: here });
         if last && !caller {
             self.finish(false, index, 0);
         } else if !last {
@@ -397,36 +416,12 @@ impl World {
         assert!(self.tells_room || !is_plain, "a frame that the peer does not know");
         self.plain += usize::from(is_plain);
         if self.hostile == Some(caller) && self.random.chance(12) {
-            self.spoil(&mut sent);
+            sent.spoil(&mut self.random, ZEROS.len());
         }
         self.end(caller).out.push(sent);
         let peer = self.end(!caller);
         if !peer.dead {
             peer.ready.insert(Task::Read);
-        }
-    }
-
-    fn spoil(&mut self, sent: &mut Sent) {
-        match self.random.below(7) {
-            0 => sent.kind = self.random.below(9) as u8,
-            1 => sent.flags ^= 1 << self.random.below(8),
-            2 => sent.stream = self.random.below(12) as u32,
-            3 => sent.block.truncate(self.random.below(sent.block.len() + 1)),
-            4 if !sent.block.is_empty() => {
-                let at = self.random.below(sent.block.len());
-                sent.block[at] = self.random.next() as u8;
-            }
-            5 => sent.data = self.random.size().min(ZEROS.len()),
-            _ => {
-                // Something else in its place.
-                *sent = Sent {
-                    kind: self.random.below(9) as u8,
-                    flags: self.random.below(32) as u8,
-                    stream: self.random.below(8) as u32,
-                    block: (0..self.random.below(12)).map(|_| self.random.next() as u8).collect(),
-                    data: 0,
-                };
-            }
         }
     }
 
@@ -439,8 +434,8 @@ impl World {
                 Err(why) => return self.breaks(caller, why),
             };
             let kind = control.kind();
-            let (mut block, is_room, is_method) =
-                (Vec::new(), kind == Kind::Room, kind == Kind::Method);
+            let (mut block, is_room) = (Vec::new(), kind == Kind::Room);
+            let is_newer = matches!(kind, Kind::Room | Kind::Method | Kind::Parcels);
             control.write(&mut block);
             if !end.out.has_room(block.len()) {
                 end.for_room.insert(Task::Control);
@@ -454,10 +449,7 @@ impl World {
                 data: 0,
             };
             end.connection.control_sent();
-            assert!(
-                self.tells_room || !(is_room || is_method),
-                "a record that the peer does not know"
-            );
+            assert!(self.tells_room || !is_newer, "a record that the peer does not know");
             self.rooms += usize::from(is_room);
             self.push(caller, sent);
         }
@@ -689,6 +681,7 @@ impl World {
         for (sender, receiver) in [(caller, service), (service, caller)] {
             let (credit, window) = (sender.link_credit(), receiver.link_window());
             assert_eq!(credit, window, "credit is lost");
+            assert_eq!(sender.parcels().0, receiver.parcels().1, "parcels are lost");
         }
         if self.service.connection.is_draining() {
             assert!(self.service.connection.is_drained(), "the caller does not acknowledge");

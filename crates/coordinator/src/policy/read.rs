@@ -65,6 +65,7 @@ struct ServiceSection {
 struct RuleSection {
     methods: Vec<Spanned<String>>,
     require: Require,
+    descriptors: Option<Spanned<u32>>,
 }
 
 #[derive(Deserialize)]
@@ -73,6 +74,7 @@ struct RuleTable {
     methods: Vec<Spanned<String>>,
     #[serde(default)]
     require: Require,
+    descriptors: Option<Spanned<u32>>,
 }
 
 /// The least levels of a rule's links; a field that is left out requires nothing.
@@ -91,7 +93,9 @@ impl<'de> Deserialize<'de> for RuleSection {
             type Value = RuleSection;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a list of methods, or a table with `methods` and `require`")
+                f.write_str(
+                    "a list of methods, or a table with `methods`, `require` and `descriptors`",
+                )
             }
 
             fn visit_seq<A: serde::de::SeqAccess<'de>>(
@@ -106,9 +110,9 @@ impl<'de> Deserialize<'de> for RuleSection {
                 self,
                 map: A,
             ) -> Result<RuleSection, A::Error> {
-                let RuleTable { methods, require } =
+                let RuleTable { methods, require, descriptors } =
                     Deserialize::deserialize(MapAccessDeserializer::new(map))?;
-                Ok(RuleSection { methods, require })
+                Ok(RuleSection { methods, require, descriptors })
             }
         }
         from.deserialize_any(Either)
@@ -137,6 +141,21 @@ fn level<T: FromStr<Err = UnknownLevel>>(
         *to = word.get_ref().parse().map_err(wrong)?;
     }
     Ok(())
+}
+
+/// How many descriptors may cross beside a message.
+fn descriptors(
+    most: Option<&Spanned<u32>>,
+    place: &Place<'_>,
+    key: &str,
+) -> Result<u32, PolicyError> {
+    let Some(most) = most else { return Ok(0) };
+    let limit = limits::PACKET_FDS as u32;
+    if *most.get_ref() > limit {
+        let text = format!("a message has at most {limit} descriptors; write a number up to that");
+        return Err(place.wrong(most, format!("{key}.descriptors"), text));
+    }
+    Ok(*most.get_ref())
 }
 
 /// Where something stands.
@@ -249,7 +268,9 @@ impl Policy {
                 set.add(pattern);
             }
             let require = rule.require.security(place, &key)?;
-            service.call.insert(principal.get_ref().clone(), Rule { methods: set, require });
+            let descriptors = descriptors(rule.descriptors.as_ref(), place, &key)?;
+            let rule = Rule { methods: set, require, descriptors };
+            service.call.insert(principal.get_ref().clone(), rule);
         }
         service.fits().map_err(|text| place.wrong(name, format!("{key}.call"), text))?;
         Ok((checked, service))

@@ -139,6 +139,8 @@ pub(super) struct Link {
     pub(super) methods: MethodSet,
     pub(super) capabilities: Capabilities,
     pub(super) security: Security,
+    /// Most descriptors beside a message; where there are none it has no socket for them.
+    pub(super) descriptors: u32,
     /// None while only its server has reported it.
     pub(super) caller: Option<End>,
     /// None when it is a redirect, and while only its caller has reported it.
@@ -520,6 +522,7 @@ impl Link {
             methods,
             capabilities: Capabilities::NONE,
             security,
+            descriptors: 0,
             caller: None,
             server: None,
             phase: Phase::Over,

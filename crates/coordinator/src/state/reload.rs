@@ -4,7 +4,8 @@
 //! Each link is: a link that the policy does not allow any more ends at both ends, used or not; one
 //! whose methods have changed, or whose end is known by other principals, is told so at both
 //! ends. A link that is being made and would be another one now is refused, and so is one to an
-//! address that has changed ended: its caller asks again.
+//! address that has changed ended: its caller asks again. A link on which fewer descriptors may cross
+//! ends, and one on which some may now gets its socket for them.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -112,6 +113,25 @@ impl State {
             changed.ended += 1;
             return;
         }
+        if let Some(caller) = &link.caller {
+            let principals = self.principals_of(caller.conn, &caller.standing);
+            let (granted, now) =
+                (link.descriptors, self.policy.descriptors(&principals, &link.name));
+            if now < granted {
+                let text = format!(
+                    "descriptors beside a message: {now} by the policy, {granted} on this link; ask again"
+                );
+                let conn = caller.conn;
+                self.audit_revoked(conn, &text);
+                self.give_up(number, UNAVAILABLE, &text, None);
+                changed.ended += 1;
+                return;
+            }
+            if granted == 0 {
+                self.grant(number);
+            }
+        }
+        let link = &self.links[&number];
         let methods = link.methods.clone();
         let mut others = false;
         for conn in [link.caller_conn(), link.server_conn()].into_iter().flatten() {

@@ -97,11 +97,8 @@ pub(super) fn ask(s: &mut State, conn: Conn, m: Message) -> Vec<Effect> {
 }
 
 pub(super) fn register(s: &mut State, conn: Conn) -> Vec<Effect> {
-    ask(
-        s,
-        conn,
-        Message::Registry(RegistryMessage::Register { request: 1, name: name(), places: 1 << 20 }),
-    )
+    let message = RegistryMessage::Register { request: 1, name: name(), places: 1 << 20 };
+    ask(s, conn, Message::Registry(message))
 }
 
 pub(super) fn connect(s: &mut State, conn: Conn) -> Vec<Effect> {
@@ -693,6 +690,7 @@ fn process_that_sends_messages_of_a_coordinator_is_closed() {
     assert!(matches!(&e[..], [Effect::Close { .. }]));
 }
 
+mod grants;
 mod list;
 mod reload;
 mod reports;

@@ -290,7 +290,10 @@ impl Open {
             let block: &[u8] = if head { &self.block } else { &[] };
             let most = record::most(self.link.producer());
             let mut room = None;
-            match self.connection.reserve(key, Want { head, data: rest.len(), end: true, most }) {
+            match self
+                .connection
+                .reserve(key, Want { head, data: rest.len(), end: true, most, in_parcel: false })
+            {
                 Ok(permit) => {
                     let (piece, after) = rest.split_at(permit.data.min(most - block.len()));
                     let end = after.is_empty();

@@ -158,6 +158,11 @@ impl Parts {
         Self(Vec::new())
     }
 
+    /// The only one.
+    pub(super) fn sole(mut self) -> Option<Passed> {
+        self.0.pop().filter(|_| self.0.is_empty())
+    }
+
     /// Outboxes, and an end behind them if there is to be one.
     pub(super) fn take(
         self,

@@ -8,7 +8,7 @@ use partywall_abi::control::{
 use partywall_abi::name::{MethodSet, ServiceName};
 use partywall_abi::security::Security;
 use partywall_abi::sync::{AtomicU64, Ordering};
-use partywall_shm::socket::Endpoint;
+use partywall_shm::socket::{Endpoint, Passed};
 use std::os::fd::OwnedFd;
 use tonic::Status;
 
@@ -33,6 +33,9 @@ pub(crate) trait End: Send + Sync {
 
     /// What may be called from now on, and who is at the other end.
     fn allow(&self, peer: Identity, methods: MethodSet);
+
+    /// Descriptors may cross, on this socket. An end that takes none lets it go.
+    fn grant(&self, _socket: Passed) {}
 }
 
 /// A link that a caller was given.
@@ -78,6 +81,7 @@ struct Reach {
     died: bool,
     /// What is to be told to an end that is not open yet.
     allowed: Option<(Identity, MethodSet)>,
+    granted: Option<Passed>,
 }
 
 impl Entry {
@@ -127,13 +131,23 @@ impl Entry {
         }
     }
 
+    pub(super) fn grant(&self, socket: Passed) {
+        match self.end() {
+            Some(end) => end.grant(socket),
+            None => lock(&self.reach).granted = Some(socket),
+        }
+    }
+
     fn attach(&self, end: Weak<dyn End>) {
-        let (over, died, allowed) = {
+        let (over, died, allowed, granted) = {
             let mut reach = lock(&self.reach);
             reach.end = Some(Weak::clone(&end));
-            (reach.over.clone(), reach.died, reach.allowed.take())
+            (reach.over.clone(), reach.died, reach.allowed.take(), reach.granted.take())
         };
         let Some(end) = end.upgrade() else { return };
+        if let Some(socket) = granted {
+            end.grant(socket);
+        }
         if let Some((peer, methods)) = allowed {
             end.allow(peer, methods);
         }

@@ -161,6 +161,14 @@ impl Client {
             }
             LinkMessage::Open { link, security } => self.take_open((link, security), parts),
             LinkMessage::Reported { request, link } => self.take_reported(request, link),
+            LinkMessage::Granted { link, role, descriptors: _ } => {
+                let entry = lock(&self.state).links.get(&(link, role)).cloned();
+                match (entry, parts.sole()) {
+                    (Some(entry), Some(socket)) => entry.grant(socket),
+                    (None, _) => {}
+                    (_, None) => tracing::warn!(link, "a grant without its socket"),
+                }
+            }
             other => out_of_place(&other.into()),
         }
     }

@@ -210,6 +210,12 @@ impl Source for Answer {
         }
     }
 
+    fn encoded(&mut self) {
+        if let Self::Native(native) = self {
+            native.answering.encoded();
+        }
+    }
+
     fn is_plain(&self) -> bool {
         match self {
             Self::Http(_) => false,

@@ -8,6 +8,8 @@
 //! calls but one of   leased by a link, some at a time   when it has many to spare, or ends
 //! each link
 //! a link's window    when the link opens                when it ends
+//! parcels unread     leased by a link, when it takes    when it ends
+//!                    parcels
 //! a whole request    when it comes, over 4 KiB          when its handler takes or drops it
 //! a long message     its announced length, before any   when the request has ended or its body is
 //!                    of it goes to the handler          dropped: decoders keep their memory
@@ -39,6 +41,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use partywall_abi::limits;
+use partywall_abi::sync::{AtomicU32, Ordering};
 use partywall_shm::users::Subordinates;
 use tokio::sync::oneshot;
 use tokio::time::Sleep;
@@ -51,6 +54,8 @@ pub(crate) const USER_SHARE: u64 = 4;
 /// The windows of a caller's links together are at most one in so many of its bytes, and
 /// [`limits::FIRST_WINDOW`] for each link beyond that.
 const WINDOWS: u64 = 4;
+/// Parcels that one caller's links together may leave unread.
+const PARCELS: u32 = 16 * limits::UNREAD_PARCELS;
 /// What the answers on one link may hold while they are put together, in bytes.
 const ANSWERS: u64 = 256 * 1024 * 1024;
 /// [`Bounds::patience`].
@@ -113,6 +118,7 @@ impl Accounts {
 struct Held {
     calls: usize,
     windows: u64,
+    parcels: u32,
     bytes: u64,
     /// Messages that are being put together, or wait to be taken.
     passing: usize,
@@ -156,6 +162,8 @@ pub(crate) struct Account {
     keeps: bool,
     /// The link's window.
     pub(crate) window: u32,
+    /// Parcels that the link takes.
+    parcels: AtomicU32,
 }
 
 impl State {
@@ -232,7 +240,7 @@ impl Account {
         caller.held.windows += u64::from(window);
         state.all.windows += u64::from(window);
         drop(state);
-        Arc::new(Self { user, pid, bounds, keeps, window })
+        Arc::new(Self { user, pid, bounds, keeps, window, parcels: AtomicU32::new(0) })
     }
 
     /// An account for the answers on one link of this process.
@@ -264,6 +272,23 @@ impl Account {
             state.caller(self.pid).held.calls -= calls;
             state.all.calls -= calls;
         }
+    }
+
+    /// Leases the parcels that the link may leave unread, once; how many.
+    pub(crate) fn lease_parcels(&self) -> u32 {
+        let mut state = self.user.state();
+        if self.parcels.load(Ordering::Relaxed) > 0 {
+            return 0;
+        }
+        let user = u64::from(PARCELS) * USER_SHARE;
+        let left = user.saturating_sub(state.all.parcels.into()) as u32;
+        let held = &mut state.caller(self.pid).held;
+        let left = left.min(PARCELS.saturating_sub(held.parcels));
+        let parcels = left.min(limits::UNREAD_PARCELS);
+        held.parcels += parcels;
+        state.all.parcels += parcels;
+        self.parcels.store(parcels, Ordering::Relaxed);
+        parcels
     }
 
     /// A charge of `bytes` for what passes to a handler as it is, if there is room now.
@@ -301,9 +326,12 @@ impl Account {
 impl Drop for Account {
     fn drop(&mut self) {
         let mut state = self.user.state();
+        let parcels = *self.parcels.get_mut();
         state.all.windows -= u64::from(self.window);
+        state.all.parcels -= parcels;
         let caller = state.caller(self.pid);
         caller.held.windows -= u64::from(self.window);
+        caller.held.parcels -= parcels;
         caller.links -= 1;
         if caller.links == 0 {
             state.callers.remove(&self.pid);

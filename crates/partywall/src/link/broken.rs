@@ -1,7 +1,9 @@
 //! Why a link ended.
 
 use partywall_abi::control;
+use partywall_shm::descriptors::PacketError;
 use partywall_shm::link::{Blame, LinkError};
+use partywall_shm::parcel::ParcelError;
 use tonic::Status;
 
 /// Why a link ended.
@@ -11,6 +13,12 @@ pub(crate) enum Broken {
     Link(#[from] LinkError),
     #[error(transparent)]
     Call(#[from] partywall_call::Error),
+    #[error(transparent)]
+    Packet(#[from] PacketError),
+    #[error(transparent)]
+    Parcel(#[from] ParcelError),
+    #[error("a packet for a parcel does not have one descriptor")]
+    NoParcel,
     #[error("the runtime that drove the link has ended")]
     Runtime,
     #[error("the link was closed")]
@@ -28,7 +36,10 @@ impl Broken {
     pub(crate) fn blame(&self) -> Blame {
         match self {
             Self::Link(why) => why.blame(),
-            Self::Call(_) | Self::Callee(_) => Blame::Peer,
+            Self::Packet(PacketError::Io(_)) => Blame::Resource,
+            Self::Parcel(why) if why.is_resource() => Blame::Resource,
+            Self::Call(_) | Self::Packet(_) | Self::Parcel(_) | Self::NoParcel => Blame::Peer,
+            Self::Callee(_) => Blame::Peer,
             Self::Runtime | Self::Closed | Self::Ended(_) => Blame::Local,
         }
     }

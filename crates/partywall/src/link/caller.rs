@@ -31,6 +31,7 @@ use partywall_call::Key;
 use partywall_shm::link::Ends;
 use partywall_shm::link::LinkError;
 use partywall_shm::setup::Pending;
+use partywall_shm::socket::Passed;
 use tokio::sync::oneshot;
 use tokio::task::coop;
 use tokio::time::Sleep;
@@ -205,6 +206,10 @@ impl End for Link {
     // The server's end holds the methods, and what is known of the server is this end's from when it
     // was opened.
     fn allow(&self, _peer: Identity, _methods: MethodSet) {}
+
+    fn grant(&self, socket: Passed) {
+        self.grant(socket);
+    }
 }
 
 /// The driver's task.

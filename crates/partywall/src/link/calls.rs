@@ -50,6 +50,8 @@ struct State {
     waiters: Waiters,
     /// Places of the account, of a service's link; those include the free ones.
     leased: Option<usize>,
+    /// The peer has the capability for parcels.
+    knows_parcels: bool,
     /// Paths of the methods that the peer has numbered.
     numbered: Vec<Arc<str>>,
     /// Why the link has ended.
@@ -103,7 +105,9 @@ impl Calls {
     fn new(connection: Connection<Mailbox>, account: Arc<Account>, leased: Option<usize>) -> Self {
         let queue = Queue::default();
         let (waiters, numbered) = (Waiters::default(), Vec::new());
-        let state = State { connection, queue, waiters, leased, numbered, ended: None };
+        let knows_parcels = true;
+        let state =
+            State { connection, queue, waiters, leased, knows_parcels, numbered, ended: None };
         let (open, draining) = (AtomicUsize::new(0), AtomicBool::new(false));
         let too_many = too_many_of_a_caller(account.bounds().calls).into();
         Self { state: Mutex::new(state), open, draining, account, too_many }
@@ -111,7 +115,23 @@ impl Calls {
 
     /// Announces to the peer only what it knows, as both ends have agreed.
     pub(super) fn agree(&self, capabilities: Capabilities) {
-        lock(&self.state).connection.agree(capabilities);
+        let mut state = lock(&self.state);
+        state.connection.agree(capabilities);
+        state.knows_parcels = capabilities.contains(Capabilities::PARCELS);
+    }
+
+    /// This end takes parcels from here on, once: as many as the account has left.
+    pub(super) fn take_parcels(&self) -> Due {
+        let mut state = lock(&self.state);
+        if state.knows_parcels && state.ended.is_none() {
+            state.connection.take_parcels(self.account.lease_parcels());
+        }
+        Due(state.connection.has_control())
+    }
+
+    /// Whether data in a parcel would go there now.
+    pub(super) fn may_send_parcel(&self) -> bool {
+        lock(&self.state).connection.may_send_parcel()
     }
 
     /// How many calls are open, or were a moment ago.

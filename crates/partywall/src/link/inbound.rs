@@ -124,9 +124,15 @@ impl Inbound {
     pub(super) fn take(&self, rx: &mut Rx) -> Result<Option<Record>, Violation> {
         let Some((d, payload)) = record::take_bytes(&mut rx.ring)? else { return Ok(None) };
         rx.released = true;
-        let received = self.received.load(Ordering::Relaxed) + payload.len() as u64;
-        self.received.store(received, Ordering::Relaxed);
+        self.count(payload.len());
         Ok(Some(Record { kind: d.kind, flags: d.flags, stream: d.stream, payload }))
+    }
+
+    /// So many bytes came. Who calls this reads the ring.
+    #[inline]
+    pub(super) fn count(&self, bytes: usize) {
+        let received = self.received.load(Ordering::Relaxed) + bytes as u64;
+        self.received.store(received, Ordering::Relaxed);
     }
 
     /// A record that was taken is handed over after `rx` is let go.

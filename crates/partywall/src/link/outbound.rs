@@ -54,6 +54,11 @@ impl Reserved<'_> {
         self.frame.buffer()
     }
 
+    /// So many bytes go beside the record.
+    pub(super) fn count(&mut self, bytes: usize) {
+        self.len += bytes;
+    }
+
     #[inline]
     pub(super) fn send(self, flags: u8, stream: u32) {
         self.frame.send(flags, stream);

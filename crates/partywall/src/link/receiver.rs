@@ -157,7 +157,11 @@ mod tests {
         for n in 0..500 {
             let flags = if n == 0 { HEAD } else { 0 };
             let head = |out: &mut Vec<u8>| ResponseHead::write(out, 0);
-            drop(link.calls.accept(Record::frame(flags, key.number(), head, 1024), None).unwrap());
+            drop(
+                link.calls
+                    .accept(Record::frame(flags, key.number(), head, 1024), None, None)
+                    .unwrap(),
+            );
         }
         link.calls.fail(key, Status::cancelled("the end"));
         let mut receiver = Receiver::new(link, key);

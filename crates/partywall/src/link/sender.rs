@@ -24,9 +24,11 @@
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
-use bytes::{Buf, Bytes};
+use bytes::{Buf, BufMut, Bytes};
 use partywall_abi::domain::GateStatus;
-use partywall_abi::frame::{self, END, HEAD, PLAIN_REQUEST, PLAIN_RESPONSE, TRAILERS};
+use partywall_abi::frame::{
+    self, END, HEAD, PARCEL, PLAIN_REQUEST, PLAIN_RESPONSE, ParcelRef, TRAILERS,
+};
 use partywall_call::{Blocked, Key, Want};
 use partywall_shm::slot::SlotBuf;
 use tokio::task::coop;
@@ -34,6 +36,7 @@ use tonic::Status;
 
 use super::Link;
 use super::broken::Broken;
+use super::parcels::{self, InParcel};
 use super::wake::Sent;
 use crate::telemetry::Waiting;
 use crate::wire;
@@ -83,6 +86,9 @@ pub(crate) trait Source {
     fn write_whole(&mut self, _out: &mut SlotBuf<'_>) -> bool {
         unreachable!("it has no data that are whole")
     }
+
+    /// Its data have been encoded elsewhere: it is asked for them no more.
+    fn encoded(&mut self) {}
 
     /// Appends the block of an answer's trailers and returns the status code in it. It is asked after
     /// the end of the data.
@@ -135,6 +141,8 @@ pub(super) struct Sender<S> {
     /// The status code that went out with the trailers, and bytes of data that went out.
     code: u8,
     sent: usize,
+    /// The next data that lie in a parcel go as bytes.
+    no_parcel: bool,
     /// Its task looks for an answer afterwards.
     looks: bool,
     /// When its call's time is over, of a request.
@@ -171,6 +179,7 @@ impl<S: Source> Sender<S> {
             tail,
             code: 0,
             sent: 0,
+            no_parcel: false,
             looks: false,
             due: None,
             waits: None,
@@ -193,6 +202,7 @@ impl<S: Source> Sender<S> {
             tail: self.tail,
             code: self.code,
             sent: self.sent,
+            no_parcel: self.no_parcel,
             looks: false,
             due: self.due,
             waits: self.waits,
@@ -222,6 +232,7 @@ impl<S: Source> Sender<S> {
             }
             more = true;
             self.gather(cx)?;
+            self.pack(link);
             let something = self.has_head || !self.chunk.is_empty() || self.at_end();
             if !something {
                 return Poll::Pending;
@@ -270,6 +281,42 @@ impl<S: Source> Sender<S> {
         }
     }
 
+    /// Puts a long message into a parcel, where the peer takes one.
+    fn pack(&mut self, link: &Link) {
+        let len = self.whole.unwrap_or(self.chunk.len());
+        if len < parcels::LONG || !link.parcels.are_granted() || self.no_parcel {
+            return;
+        }
+        self.pack_long(link, len);
+    }
+
+    #[cold]
+    fn pack_long(&mut self, link: &Link, len: usize) {
+        if InParcel::of(&self.chunk).is_some() || !link.calls.may_send_parcel() {
+            return;
+        }
+        let packed = match (self.whole, &mut self.source) {
+            (Some(_), Some(source)) => parcels::filled(len, |out| source.write_whole(out)),
+            _ => {
+                let chunk = &self.chunk;
+                parcels::filled(len, |out| {
+                    out.put_slice(chunk);
+                    true
+                })
+            }
+        };
+        let Some(packed) = packed else {
+            // Not again for each piece that is left of it.
+            self.no_parcel = true;
+            return;
+        };
+        self.chunk = packed;
+        if self.whole.take().is_some() {
+            self.data_done = true;
+            self.source.as_mut().expect("it has encoded").encoded();
+        }
+    }
+
     /// Puts one record on the ring.
     fn poll_record(
         &mut self,
@@ -285,7 +332,12 @@ impl<S: Source> Sender<S> {
         loop {
             let most = tx.most();
             let (head, data) = (self.has_head, self.whole.unwrap_or(self.chunk.len()));
-            let want = Want { head, data, end: self.at_end(), most };
+            let parcel = match self.no_parcel {
+                false if link.parcels.are_granted() => InParcel::of(&self.chunk),
+                _ => None,
+            };
+            let in_parcel = parcel.is_some();
+            let want = Want { head, data, end: self.at_end(), most, in_parcel };
             let permit = match link.calls.reserve(key, want, cx) {
                 Ok(permit) => permit,
                 Err(Blocked::Credit { .. }) => {
@@ -302,6 +354,7 @@ impl<S: Source> Sender<S> {
             };
             self.waits = None;
             let mut flags = permit.flags;
+            let parcel = parcel.filter(|_| flags & PARCEL != 0);
             let block = tx.new_block();
             if head && let Some(source) = &self.source {
                 flags |= HEAD;
@@ -310,29 +363,51 @@ impl<S: Source> Sender<S> {
                 }
             }
             let head_len = block.len();
-            let len = permit.data.min(most - head_len);
+            let len = match parcel {
+                Some(_) => permit.data,
+                None => permit.data.min(most - head_len),
+            };
+            let here = if parcel.is_some() { ParcelRef::BYTES } else { len };
             if self.at_end() && len == data {
                 flags |= END;
                 self.code = self.write_tail(block);
                 flags |= if self.is_request { 0 } else { TRAILERS };
-                if block.len() + len > most {
+                if block.len() + here > most {
                     // Not together with the data: the next record will have it.
                     block.truncate(head_len);
                     flags &= !(END | TRAILERS);
                 }
             }
-            let total = block.len() + len;
+            let total = block.len() + here;
             if self.whole.is_some() && flags & END == 0 {
                 // Not in one record: the rest of this turn gathers it in pieces.
                 self.whole = None;
                 self.gather(cx)?;
                 continue;
             }
-            let Some(mut reserved) = tx.reserve(len).map_err(Broken::from)? else {
+            let parcel = match parcel {
+                None => None,
+                Some(_) if !tx.has_room(total).map_err(Broken::from)? => {
+                    tx = ready!(link.poll_room(cx, key, tx, total, has_waited))?;
+                    continue;
+                }
+                Some(parcel) => match link.parcels.send(&parcel, len) {
+                    Some(parcel) => Some(parcel),
+                    None => {
+                        self.no_parcel = true;
+                        continue;
+                    }
+                },
+            };
+            let Some(mut reserved) = tx.reserve(here).map_err(Broken::from)? else {
                 tx = ready!(link.poll_room(cx, key, tx, total, has_waited))?;
                 continue;
             };
             match (self.whole, &mut self.source) {
+                _ if let Some(parcel) = parcel => {
+                    reserved.write(&parcel.encode());
+                    reserved.count(len);
+                }
                 (Some(_), Some(source)) => {
                     if !source.write_whole(&mut reserved.buffer()) {
                         // Of another length than it has said: in pieces as well.
@@ -350,6 +425,7 @@ impl<S: Source> Sender<S> {
             reserved.send(flags, key.number());
             if self.whole.take().is_none() {
                 self.chunk.advance(len);
+                self.no_parcel &= !self.chunk.is_empty();
             }
             self.has_head = false;
             self.sent += len;

@@ -36,6 +36,7 @@ use partywall_abi::sync::{AtomicU64, Ordering};
 use partywall_abi::version::Capabilities;
 use partywall_shm::link::Ends;
 use partywall_shm::setup::Adopted;
+use partywall_shm::socket::Passed;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::Notify;
 use tonic::{Code, Status};
@@ -265,6 +266,10 @@ impl<D: Dispatch> End for Service<D> {
         let text = "the policy does not let this caller call this method any more";
         self.reset_all(|path| !methods.covers(path), &Status::permission_denied(text));
     }
+
+    fn grant(&self, socket: Passed) {
+        self.link.grant(socket);
+    }
 }
 
 /// The driver's task.
@@ -348,6 +353,12 @@ impl<D: Dispatch> Service<D> {
     #[cfg(test)]
     pub(super) fn why(&self) -> Option<&Status> {
         self.link.closed()
+    }
+
+    /// Calls that are open.
+    #[cfg(test)]
+    pub(super) fn open_calls(&self) -> usize {
+        self.link.calls.open_now()
     }
 
     /// Asks the caller for no more calls.
@@ -466,9 +477,7 @@ impl<D: Dispatch> Service<D> {
 
     #[inline(always)]
     fn deliver_any(self: &Arc<Self>, record: Record, reader: Reader<'_>) -> Result<(), Broken> {
-        let (accepted, due) = self.link.calls.accept(record, None)?;
-        self.link.send_control(due);
-        match accepted {
+        match self.link.accept(record, None)? {
             Accepted::Opened(opened) => {
                 self.link.inbound.handed_over();
                 self.begin(opened, reader);
@@ -533,9 +542,9 @@ impl<D: Dispatch> Service<D> {
             call.step = Step::Answer(Box::new(Sender::status(denied)));
             return self.run(call, true, reader);
         };
-        let data = opened.take_data();
+        let (data, in_parcel) = (opened.take_data(), opened.in_parcel);
         let data = if whole {
-            Data::Whole(Whole::new(link, key, data))
+            Data::Whole(Whole::new(link, key, data, in_parcel))
         } else {
             link.calls.deliver(key, data);
             link.calls.share(key);

@@ -11,7 +11,8 @@ use super::account::Charge;
 /// The data of a request that came in one record.
 ///
 /// Long data is charged to its caller's account until the handler has taken it; where that has no
-/// room, it counts against the link's window instead. Short data is too little to keep account of.
+/// room, it counts against the link's window instead. Short data is too little to keep account of. Data in a
+/// parcel count among the parcels that are not read.
 pub(crate) struct Whole {
     data: Option<Bytes>,
     held: Held,
@@ -24,23 +25,23 @@ enum Held {
     Account {
         _charge: Charge,
     },
-    /// With a reference to the call.
-    Window(Arc<Link>, Key),
+    /// Given back to the link's window, or to its parcels, with a reference to the call.
+    Link(Arc<Link>, Key),
 }
 
 impl Whole {
     #[inline]
-    pub(super) fn new(link: &Arc<Link>, key: Key, data: Bytes) -> Self {
+    pub(super) fn new(link: &Arc<Link>, key: Key, data: Bytes, in_parcel: bool) -> Self {
         let len = data.len();
         let held = if len <= SHORT {
             // It counted as taken when it came.
             Held::Nothing
-        } else if let Some(charge) = link.calls.account.try_charge(len as u64) {
+        } else if !in_parcel && let Some(charge) = link.calls.account.try_charge(len as u64) {
             link.send_control(link.calls.taken(key, len));
             Held::Account { _charge: charge }
         } else {
             link.calls.share(key);
-            Held::Window(Arc::clone(link), key)
+            Held::Link(Arc::clone(link), key)
         };
         Self { data: (len > 0).then_some(data), held }
     }
@@ -64,7 +65,7 @@ impl Whole {
     #[inline]
     pub(crate) fn take(&mut self) -> Option<Bytes> {
         let data = self.data.take()?;
-        if let Held::Window(link, key) = std::mem::replace(&mut self.held, Held::Nothing) {
+        if let Held::Link(link, key) = std::mem::replace(&mut self.held, Held::Nothing) {
             link.send_control(link.calls.taken(key, data.len()));
             link.release(key);
         }
@@ -119,10 +120,10 @@ mod tests {
             stream += 1;
             let head = |out: &mut Vec<u8>| RequestHead::write(out, None, "/a/b", 0);
             let record = Record::frame(HEAD | END, stream, head, len as usize);
-            let (accepted, due) = link.calls.accept(record, None).unwrap();
+            let (accepted, due) = link.calls.accept(record, None, None).unwrap();
             link.send_control(due);
             let Accepted::Opened(mut opened) = accepted else { panic!("it is refused") };
-            let whole = Whole::new(&link, opened.key, opened.take_data());
+            let whole = Whole::new(&link, opened.key, opened.take_data(), false);
             link.release(opened.key);
             whole
         };
@@ -132,7 +133,7 @@ mod tests {
         assert!(granted >= 56 * len, "{granted} bytes granted");
         // And none for more: they hold the window.
         kept.extend((0..8).map(|_| arrive(len)));
-        assert!(kept.iter().skip(64).all(|whole| matches!(whole.held, Held::Window(..))));
+        assert!(kept.iter().skip(64).all(|whole| matches!(whole.held, Held::Link(..))));
         let before: u32 = std::iter::from_fn(&mut grant).sum();
         // One is read, the others are dropped unread.
         assert_eq!(kept[0].take().map(|data| data.len()), Some(len as usize));

@@ -419,6 +419,10 @@ impl Source for Request<'_> {
         self.message.to_encode().is_some_and(|message| message.encode_in_place(out))
     }
 
+    fn encoded(&mut self) {
+        self.message = Message::Taken;
+    }
+
     fn write_trailers(&self, _block: &mut Vec<u8>) -> u8 {
         unreachable!("a request has no trailers")
     }

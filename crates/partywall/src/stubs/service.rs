@@ -403,6 +403,13 @@ impl Begun {
         self.outgoing().is_some_and(|message| message.encode_in_place(out))
     }
 
+    /// The message has been encoded elsewhere.
+    pub(crate) fn encoded(&mut self) {
+        if let State::Answered(said) = self.0.as_mut().project().state {
+            *said = None;
+        }
+    }
+
     /// Whether it is a message without metadata.
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {

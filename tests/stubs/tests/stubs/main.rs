@@ -14,6 +14,7 @@ mod malformed;
 mod numbers;
 mod older;
 mod ordinary;
+mod parcels;
 /// By partywall-build.
 mod programs_by_ours {
     use partywall_stubs_tests::ours as stubs;

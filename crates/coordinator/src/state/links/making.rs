@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use partywall_abi::control::{Identity, LinkMessage};
+use partywall_abi::control::{Identity, LinkMessage, Role};
 use partywall_abi::layout::Geometry;
 use partywall_abi::name::MethodSet;
 use partywall_abi::security::Security;
+use partywall_abi::version::Capabilities;
 
 use super::{Conn, Effect, FILL_TIME, Link, Making, PERMISSION_DENIED, Phase, State};
 use crate::quota::{Charge, Resource};
@@ -109,7 +110,26 @@ impl State {
         if let Some(link) = self.links.get_mut(&number) {
             (link.open, link.opened) = (true, true);
             self.audit_introduced(number);
+            self.grant(number);
         }
+    }
+
+    /// Has descriptors cross on an open link, if the policy grants that and both ends know how. What a
+    /// launcher's programs send would come in whichever of them has the thread.
+    pub(in crate::state) fn grant(&mut self, number: u64) {
+        let link = &self.links[&number];
+        let (Some(caller), Some(server)) = (&link.caller, &link.server) else { return };
+        let most =
+            self.policy.descriptors(&self.principals_of(caller.conn, &caller.standing), &link.name);
+        let is_domain = [caller, server].iter().any(|end| end.standing.facts.domain.is_some());
+        if most == 0 || is_domain || !link.capabilities.contains(Capabilities::PARCELS) {
+            return;
+        }
+        let ends = [(caller.conn, Role::Caller), (server.conn, Role::Server)];
+        let message = |role| LinkMessage::Granted { link: number, role, descriptors: most }.into();
+        let to = ends.map(|(conn, role)| (conn, message(role)));
+        self.effects.push(Effect::Grant { link: number, to });
+        self.links.get_mut(&number).expect("it is there").descriptors = most;
     }
 
     /// A link is not being made any more.

@@ -25,9 +25,12 @@ pub(in crate::link) struct Opened {
     pub(in crate::link) metadata: OwnedMetadata,
     /// Nothing more comes.
     pub(in crate::link) whole: bool,
+    /// Its data lie in a parcel.
+    pub(in crate::link) in_parcel: bool,
     payload: Bytes,
     method: Result<usize, u16>,
     data: usize,
+    parcel: Option<Box<Bytes>>,
 }
 
 /// What a call names its method by.
@@ -48,7 +51,8 @@ impl Opened {
 
     /// The data that came with the head.
     pub(in crate::link) fn take_data(&mut self) -> Bytes {
-        rest(std::mem::take(&mut self.payload), self.data)
+        let parcel = self.parcel.take().map(|parcel| *parcel);
+        data_of(std::mem::take(&mut self.payload), self.data, parcel)
     }
 }
 
@@ -79,13 +83,23 @@ fn rest(mut record: Bytes, len: usize) -> Bytes {
     record
 }
 
+/// The data of a frame, which has so many bytes of them if they lie in no parcel.
+#[inline(always)]
+fn data_of(record: Bytes, len: usize, parcel: Option<Bytes>) -> Bytes {
+    match parcel {
+        Some(parcel) => parcel,
+        None => rest(record, len),
+    }
+}
+
 impl Calls {
-    /// Hands a record to the call it belongs to, and wakes that one unless it is `own`, which
-    /// reads for itself.
+    /// Hands a record to the call it belongs to, with the data that it has in a parcel, and wakes that one
+    /// unless it is `own`, which reads for itself.
     #[inline(always)]
     pub(in crate::link) fn accept(
         &self,
         record: Record,
+        parcel: Option<Bytes>,
         own: Option<Key>,
     ) -> Result<(Accepted, Due), partywall_call::Error> {
         let Record { kind, flags, stream, payload } = record;
@@ -100,12 +114,13 @@ impl Calls {
                 if is_own && mailbox::is_plain(head.as_ref(), trailers.as_ref()) {
                     let _left = state.release(key);
                     let due = self.changed_from(open, state);
-                    return Ok((Accepted::Whole(Answer::Plain(rest(payload, data))), due));
+                    let data = data_of(payload, data, parcel);
+                    return Ok((Accepted::Whole(Answer::Plain(data)), due));
                 }
                 let head = head.as_ref().map(OwnedMetadata::from);
                 let trailers = trailers.as_ref().map(Trailers::from);
                 // The data are the payload's rest; a long head is not kept for their sake.
-                let data = rest(payload, data);
+                let data = data_of(payload, data, parcel);
                 match (head, trailers) {
                     (Some(head), Some(trailers)) if is_own => {
                         let _left = state.release(key);
@@ -143,7 +158,18 @@ impl Calls {
                     let path = Arc::clone(&state.numbered[usize::from(number)]);
                     return Ok((Accepted::Refused(path), self.changed(state)));
                 }
-                let opened = Opened { key, timeout, metadata, whole: end, payload, method, data };
+                let (whole, in_parcel, parcel) = (end, parcel.is_some(), parcel.map(Box::new));
+                let opened = Opened {
+                    key,
+                    timeout,
+                    metadata,
+                    whole,
+                    in_parcel,
+                    payload,
+                    method,
+                    data,
+                    parcel,
+                };
                 (Accepted::Opened(opened), mailbox::Wakers::default())
             }
             Event::Reset { key, code, text } => {

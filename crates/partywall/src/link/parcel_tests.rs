@@ -1,0 +1,172 @@
+//! Peers that send what is no parcel, or more of them than are taken, descriptor by descriptor.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use partywall_abi::control::Blame;
+use partywall_abi::frame::{self, END, HEAD, Kind, PARCEL, ParcelRef, RequestHead};
+use partywall_abi::layout::Geometry;
+use partywall_abi::limits;
+use partywall_abi::name::MethodSet;
+use partywall_abi::version::Capabilities;
+use partywall_shm::descriptors::{self, Outgoing};
+use partywall_shm::link::Ends;
+use partywall_shm::parcel::{Draft, Sealed};
+use partywall_shm::setup::local_pair;
+use partywall_shm::socket;
+use partywall_testkit::lingering;
+use rustix::fs::{MemfdFlags, SealFlags};
+
+use super::account::{Accounts, Bounds};
+use super::scripted::Never;
+use super::service::{self, Service};
+use crate::coordinator::End;
+
+/// A service that takes parcels and never answers, a caller that speaks records, and the coordinator's end.
+struct Peer {
+    service: Arc<Service<Never>>,
+    ends: Ends,
+    out: Outgoing,
+    coordinator: OwnedFd,
+}
+
+fn peer() -> Peer {
+    let (ours, ends) = local_pair(Geometry::WIDE).unwrap();
+    let (tracked, coordinator) = crate::coordinator::tests::tracked(7);
+    let account = Accounts::new(Bounds::default()).open(1, Some(1));
+    let (caller, methods) = ((crate::fuzz::stranger(), account), MethodSet::all());
+    let common = Capabilities::OWN;
+    let service = service::run(ours, Never, caller, methods, Some(tracked), common).unwrap();
+    let (theirs, own) = socket::descriptor_pair().unwrap();
+    End::grant(&*service, own);
+    let (out, _) = descriptors::halves(theirs);
+    Peer { service, ends, out, coordinator }
+}
+
+impl Peer {
+    /// A request whose data lie in a parcel, as one record.
+    fn request(&mut self, stream: u32, parcel: ParcelRef) {
+        let mut payload = Vec::new();
+        let head = |out: &mut Vec<u8>| RequestHead::write(out, None, "/a.B/C", 0);
+        frame::write_block(&mut payload, head).unwrap();
+        payload.extend_from_slice(&parcel.encode());
+        let (kind, flags) = (Kind::Frame as u8, HEAD | END | PARCEL);
+        assert!(self.ends.producer.try_push(kind, flags, stream, &[&payload]).unwrap());
+        let wake = self.ends.producer.notify().unwrap();
+        self.ends.bell.carry_out(wake).unwrap();
+    }
+
+    /// Why the link has ended, within a second.
+    async fn ended(&self) -> String {
+        let begin = Instant::now();
+        while !self.service.is_closed() {
+            assert!(begin.elapsed() < Duration::from_secs(1), "it goes on");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!(crate::coordinator::tests::blamed(&self.coordinator), Blame::Peer);
+        self.service.why().unwrap().message().to_owned()
+    }
+}
+
+fn sealed(bytes: usize) -> Sealed {
+    Draft::new(bytes).unwrap().seal().unwrap()
+}
+
+fn memfd(len: u64, seals: SealFlags) -> OwnedFd {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let file = rustix::fs::memfd_create("x", flags).unwrap();
+    rustix::fs::ftruncate(&file, len).unwrap();
+    rustix::fs::fcntl_add_seals(&file, seals).unwrap();
+    file
+}
+
+const ALL: SealFlags =
+    SealFlags::WRITE.union(SealFlags::SHRINK).union(SealFlags::GROW).union(SealFlags::SEAL);
+
+#[tokio::test]
+async fn a_descriptor_that_is_no_parcel_ends_its_link_with_blame() {
+    let (good, program) = (sealed(4096), std::fs::File::open("/proc/self/exe").unwrap());
+    let (slow, _other) = lingering(Duration::from_secs(20)).unwrap();
+    let hollow = memfd(4096, ALL);
+    let open = memfd(4096, ALL.difference(SealFlags::WRITE));
+    let begin = Instant::now();
+    let none: &[BorrowedFd<'_>] = &[];
+    let cases = [
+        (&[program.as_fd()][..], 1, "not a memfd"),
+        (&[slow.as_fd()], 1, "not a memfd"),
+        (&[hollow.as_fd()], 1, "a hole at byte 0"),
+        (&[open.as_fd()], 1, "seals"),
+        (&[good.as_fd()], 4097, "said to end at 4097"),
+        (none, 1, "one descriptor"),
+        (&[good.as_fd(), good.as_fd()], 1, "one descriptor"),
+        (&[good.as_fd(), slow.as_fd()], 1, "one descriptor"),
+    ];
+    for (descriptors, bytes, expected) in cases {
+        let mut peer = peer();
+        let packet = peer.out.send(descriptors).unwrap();
+        peer.request(1, ParcelRef { packet, offset: 0, bytes });
+        let why = peer.ended().await;
+        assert!(why.contains(expected), "{why} is not {expected}");
+    }
+    let mut peer = peer();
+    peer.out.send(&[good.as_fd()]).unwrap();
+    peer.request(1, ParcelRef { packet: 1, offset: 0, bytes: 1 });
+    assert!(peer.ended().await.contains("missing"));
+    assert!(begin.elapsed() < Duration::from_secs(10), "it took {:?}", begin.elapsed());
+}
+
+#[tokio::test]
+async fn more_parcels_than_are_taken_end_the_link() {
+    let (mut peer, good) = (peer(), sealed(1 << 20));
+    let bytes = 1 << 20;
+    for stream in 1..=limits::UNREAD_PARCELS {
+        let packet = peer.out.send(&[good.as_fd()]).unwrap();
+        peer.request(stream, ParcelRef { packet, offset: 0, bytes });
+    }
+    // They are with handlers that take nothing of them.
+    let begin = Instant::now();
+    while peer.service.open_calls() < limits::UNREAD_PARCELS as usize {
+        assert!(begin.elapsed() < Duration::from_secs(10), "they do not arrive");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert!(!peer.service.is_closed());
+    let packet = peer.out.send(&[good.as_fd()]).unwrap();
+    peer.request(9, ParcelRef { packet, offset: 0, bytes });
+    assert!(peer.ended().await.contains("a parcel more than its receiver takes"));
+}
+
+#[tokio::test]
+async fn a_packet_that_no_record_names_is_passed_over() {
+    let (mut peer, good) = (peer(), sealed(4096));
+    let (slow, _other) = lingering(Duration::from_secs(20)).unwrap();
+    let begin = Instant::now();
+    peer.out.send(&[good.as_fd()]).unwrap();
+    peer.out.send(&[slow.as_fd()]).unwrap();
+    drop(slow);
+    let packet = peer.out.send(&[good.as_fd()]).unwrap();
+    peer.request(1, ParcelRef { packet, offset: 0, bytes: 4096 });
+    while peer.service.open_calls() == 0 {
+        assert!(begin.elapsed() < Duration::from_secs(10), "it does not arrive");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert!(!peer.service.is_closed());
+}
+
+#[test]
+fn parcels_of_a_caller_and_of_a_user_are_bounded_together() {
+    let accounts = Accounts::new(Bounds::default());
+    let links =
+        |pid, count| -> Vec<_> { (0..count).map(|_| accounts.open(1, Some(pid))).collect() };
+    let lease = |links: &[Arc<super::account::Account>]| -> u32 {
+        links.iter().map(|link| link.lease_parcels()).sum()
+    };
+    let first = links(1, 20);
+    assert_eq!(lease(&first), 64);
+    assert_eq!(lease(&first[..16]), 0, "once each");
+    let others: Vec<_> = (2..6).map(|pid| links(pid, 20)).collect();
+    let leased: Vec<_> = others.iter().map(|links| lease(links)).collect();
+    assert_eq!(leased, [64, 64, 64, 0]);
+    drop(first);
+    assert_eq!(lease(&links(9, 20)), 64, "what has ended is given back");
+}

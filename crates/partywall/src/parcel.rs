@@ -1,0 +1,27 @@
+//! Payloads that are not copied on their way.
+//!
+//! A parcel is memory that travels as a descriptor, and is mapped by whoever gets it. Where the policy has
+//! `descriptors = 1` or more for a caller, messages of 256 KiB and more travel in parcels by themselves: by
+//! native stubs with one copy, when they are encoded, and `bytes` fields of the receiver are parts of the
+//! parcel (`configure().bytes(".")` of partywall-build makes them `bytes::Bytes`).
+//!
+//! ```
+//! use partywall::parcel::{Draft, Sealed};
+//!
+//! # fn main() -> Result<(), partywall::parcel::ParcelError> {
+//! let mut draft = Draft::new(1 << 20)?;
+//! draft.fill(7);
+//! let pixels = draft.seal()?.into_bytes();
+//! assert!(Sealed::of(&pixels).is_some());
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! What arrives is [`Sealed`]: the kernel keeps everybody from changing it, its sender too. On a link without
+//! descriptors, and over HTTP/2, the same message travels as bytes; [`Sealed::of`] tells which it was.
+//!
+//! The pages are paid for by who makes the parcel, until all who have it have dropped it. A parcel that is
+//! not sealed, not whole or too short ends the link, and its sender is blamed. A receiver has at most 4 of a
+//! link unread, and 64 of a caller's links together; what is beyond travels as bytes.
+
+pub use partywall_shm::parcel::{Draft, ParcelError, Sealed};

@@ -1,0 +1,430 @@
+#![allow(unsafe_code, reason = "memory that other processes have mapped as well is mapped here")]
+//! Parcels: payloads in memory that travels as a descriptor, and is mapped where it arrives.
+//!
+//! ```text
+//! maker      memfd_create, its size; map for writing, every page     [`Draft::new`]
+//!            write; unmap; seal WRITE|SHRINK|GROW|SEAL               [`Draft::seal`]
+//!     | the descriptor
+//! receiver   a memfd? all four seals? so long? no hole?              [`Sealed::accept`]
+//!            map for reading
+//! ```
+//!
+//! # What a receiver may assume
+//!
+//! The kernel adds `F_SEAL_WRITE` only where nobody has a writable mapping (fcntl(2), "File Sealing"), and
+//! there is none from then on. So the bytes of a [`Sealed`] never change, and it is a `&[u8]`. Nobody can
+//! shorten it or punch a hole, so that no access faults.
+//!
+//! # Who pays
+//!
+//! A page is charged to the process that touches it first. A maker touches all of them; a receiver looks
+//! for holes (lseek(2), `SEEK_HOLE`) before it maps. The blocks that stat(2) counts would not do: there can
+//! be some behind the end. Pages are freed with the last descriptor and the last mapping, whoever has it.
+//!
+//! # When a side dies
+//!
+//! A maker that dies before it seals leaves nothing. A parcel outlives its maker in whoever has it.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::ops::{Deref, DerefMut};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use bytes::Bytes;
+use memmap2::{Advice, Mmap, MmapMut, MmapOptions};
+use rustix::fs::{MemfdFlags, SealFlags, SeekFrom};
+
+use crate::socket::{self, Passed};
+
+/// The seals of a parcel that never changes.
+const SEALS: SealFlags =
+    SealFlags::WRITE.union(SealFlags::SHRINK).union(SealFlags::GROW).union(SealFlags::SEAL);
+
+/// The file system of memfds, but for those of huge pages (statfs(2)).
+const TMPFS: u64 = 0x0102_1994;
+
+/// From so many bytes on huge pages are asked for.
+const HUGE: usize = 2 << 20;
+
+/// Why a descriptor is no parcel.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ParcelError {
+    /// A system call failed.
+    #[error("parcel: {call}: {source}")]
+    Io {
+        /// Which.
+        call: &'static str,
+        /// What it said.
+        source: io::Error,
+    },
+    /// It is no memfd, or one of huge pages.
+    #[error("parcel: not a memfd with seals on tmpfs")]
+    NoMemfd,
+    /// A seal is missing.
+    #[error("parcel: seals {found:#x} where {wanted:#x} are needed")]
+    Seals {
+        /// What it has.
+        found: u32,
+        /// What it must have.
+        wanted: u32,
+    },
+    /// It ends before what is said to lie in it.
+    #[error("parcel: {found} bytes, and something in it is said to end at {wanted}")]
+    Short {
+        /// Its size.
+        found: u64,
+        /// Where what is in it would end.
+        wanted: u64,
+    },
+    /// Some of it is not there.
+    #[error("parcel: a hole at byte {at}")]
+    Hole {
+        /// Where it begins.
+        at: u64,
+    },
+}
+
+impl ParcelError {
+    /// Whether the machine is to blame, and not who made it.
+    pub fn is_resource(&self) -> bool {
+        let Self::Io { source, .. } = self else { return false };
+        matches!(source.raw_os_error(), Some(libc::ENOMEM | libc::EMFILE | libc::ENFILE))
+    }
+}
+
+fn failed<E: Into<io::Error>>(call: &'static str) -> impl FnOnce(E) -> ParcelError {
+    move |source| ParcelError::Io { call, source: source.into() }
+}
+
+/// A parcel that is being written. Every page of it is there; it begins with zeros.
+#[derive(Debug)]
+pub struct Draft {
+    file: OwnedFd,
+    map: MmapMut,
+}
+
+impl Draft {
+    /// Memory for so many bytes. Blocks for as long as the kernel takes to clear it.
+    ///
+    /// # Errors
+    /// [`ParcelError::Io`]: EINVAL for no bytes, ENOMEM, EMFILE.
+    pub fn new(len: usize) -> Result<Self, ParcelError> {
+        if len == 0 {
+            return Err(failed("memfd_create")(rustix::io::Errno::INVAL));
+        }
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file =
+            rustix::fs::memfd_create("partywall-parcel", flags).map_err(failed("memfd_create"))?;
+        rustix::fs::ftruncate(&file, len as u64).map_err(failed("ftruncate"))?;
+        let options = MmapOptions::new();
+        // SAFETY: nobody else has the file, which is as long.
+        let mapped = unsafe { options.map_mut(&file) };
+        let map = mapped.map_err(failed("mmap"))?;
+        if len >= HUGE {
+            // Where the system offers none there are small ones.
+            let _asked = map.advise(Advice::HugePage);
+        }
+        map.advise(Advice::PopulateWrite).map_err(failed("madvise(MADV_POPULATE_WRITE)"))?;
+        Ok(Self { file, map })
+    }
+
+    /// What was written never changes from here on.
+    ///
+    /// # Errors
+    /// [`ParcelError::Io`]: EBUSY while the kernel itself still writes to it, for io_uring or another device.
+    pub fn seal(self) -> Result<Sealed, ParcelError> {
+        let Self { file, map } = self;
+        let len = map.len() as u64;
+        drop(map);
+        rustix::fs::fcntl_add_seals(&file, SEALS).map_err(failed("fcntl(F_ADD_SEALS)"))?;
+        Sealed::map(file, 0, len)
+    }
+}
+
+impl Deref for Draft {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.map
+    }
+}
+
+impl DerefMut for Draft {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.map
+    }
+}
+
+/// Bytes that never change, in memory that may be another process's. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Sealed(Arc<Mapped>);
+
+#[derive(Debug)]
+struct Mapped {
+    file: OwnedFd,
+    map: Mmap,
+    /// Where the bytes begin in the file, and in the mapping.
+    offset: u64,
+    skip: usize,
+}
+
+/// What is mapped, by its first byte's address.
+static MAPPED: Mutex<BTreeMap<usize, Weak<Mapped>>> = Mutex::new(BTreeMap::new());
+
+fn mapped() -> std::sync::MutexGuard<'static, BTreeMap<usize, Weak<Mapped>>> {
+    MAPPED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Sealed {
+    /// Checks what a peer has sent, and maps `len` bytes of it from `offset` on. A descriptor that is refused
+    /// is closed where nobody waits for that.
+    ///
+    /// Seven system calls; the look for holes goes through all pages.
+    ///
+    /// # Errors
+    /// Each variant of [`ParcelError`] is one check that failed.
+    pub fn accept(descriptor: Passed, offset: u64, len: u64) -> Result<Self, ParcelError> {
+        let file = descriptor.memory().map_err(|_| ParcelError::NoMemfd)?;
+        match check(file.as_fd(), offset, len) {
+            Ok(()) => Self::map(file, offset, len),
+            Err(why) => {
+                // Whoever closes a large one last frees its pages.
+                socket::close_elsewhere(file);
+                Err(why)
+            }
+        }
+    }
+
+    /// Maps a part of a file that is as it must be.
+    fn map(file: OwnedFd, offset: u64, len: u64) -> Result<Self, ParcelError> {
+        let page = rustix::param::page_size() as u64;
+        let (skip, len) = ((offset % page) as usize, len as usize);
+        let mut options = MmapOptions::new();
+        options.offset(offset - skip as u64).len(len + skip);
+        // SAFETY: the file is sealed against writing and shrinking, and is as long: its bytes are there, and
+        // never change.
+        let map = unsafe { options.map(&file) }.map_err(failed("mmap"))?;
+        let whole = Arc::new(Mapped { file, map, offset, skip });
+        mapped().insert(whole.bytes().as_ptr().addr(), Arc::downgrade(&whole));
+        Ok(Self(whole))
+    }
+
+    /// The parcel in which these bytes lie, and where they begin in its file; none where they lie in none.
+    pub fn of(bytes: &[u8]) -> Option<(Self, u64)> {
+        let at = bytes.as_ptr().addr();
+        let (begin, found) = {
+            let mapped = mapped();
+            let (begin, found) = mapped.range(..=at).next_back()?;
+            (*begin, Weak::clone(found))
+        };
+        // The lock is free: this may be the last reference.
+        let found = found.upgrade()?;
+        let skip = at - begin;
+        let fits = found.bytes().len().checked_sub(skip).is_some_and(|left| left >= bytes.len());
+        fits.then(|| {
+            let offset = found.offset + skip as u64;
+            (Self(found), offset)
+        })
+    }
+
+    /// As a value that keeps it, and can be cut.
+    pub fn into_bytes(self) -> Bytes {
+        Bytes::from_owner(self)
+    }
+}
+
+impl Mapped {
+    fn bytes(&self) -> &[u8] {
+        &self.map[self.skip..]
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // Before the memory is unmapped, that nobody else's has this address meanwhile.
+        mapped().remove(&self.bytes().as_ptr().addr());
+    }
+}
+
+impl AsFd for Sealed {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.file.as_fd()
+    }
+}
+
+impl Deref for Sealed {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.0.bytes()
+    }
+}
+
+impl AsRef<[u8]> for Sealed {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+fn check(file: BorrowedFd<'_>, offset: u64, len: u64) -> Result<(), ParcelError> {
+    let found = rustix::fs::fcntl_get_seals(file).map_err(failed("fcntl(F_GET_SEALS)"))?;
+    let kind = rustix::fs::fstatfs(file).map_err(failed("fstatfs"))?.f_type;
+    if kind as u64 != TMPFS {
+        return Err(ParcelError::NoMemfd);
+    }
+    if !found.contains(SEALS) {
+        return Err(ParcelError::Seals { found: found.bits(), wanted: SEALS.bits() });
+    }
+    let found = rustix::fs::fstat(file).map_err(failed("fstat"))?.st_size as u64;
+    let wanted = offset.saturating_add(len);
+    if len == 0 || found < wanted {
+        return Err(ParcelError::Short { found, wanted });
+    }
+    let at = rustix::fs::seek(file, SeekFrom::Hole(offset)).map_err(failed("lseek"))?;
+    if at < wanted { Err(ParcelError::Hole { at }) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::descriptors::{self, Incoming, Outgoing};
+    use rustix::fs::FallocateFlags;
+    use std::os::fd::AsRawFd;
+
+    const PAGE: usize = 4096;
+
+    fn ends() -> (Outgoing, Incoming) {
+        let (a, b) = socket::descriptor_pair().unwrap();
+        let ((out, _), (_, incoming)) = (descriptors::halves(a), descriptors::halves(b));
+        (out, incoming)
+    }
+
+    /// As it arrives at a receiver.
+    fn passed(file: BorrowedFd<'_>) -> Passed {
+        let (mut out, mut incoming) = ends();
+        out.send(&[file]).unwrap();
+        incoming.receive(0).unwrap().pop().unwrap()
+    }
+
+    fn accept(file: impl AsFd, offset: u64, len: u64) -> Result<Sealed, ParcelError> {
+        Sealed::accept(passed(file.as_fd()), offset, len)
+    }
+
+    fn sealed(bytes: &[u8]) -> Sealed {
+        let mut draft = Draft::new(bytes.len()).unwrap();
+        draft.copy_from_slice(bytes);
+        draft.seal().unwrap()
+    }
+
+    fn file(len: u64, fill: &dyn Fn(&OwnedFd), seals: SealFlags) -> OwnedFd {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = rustix::fs::memfd_create("x", flags).unwrap();
+        rustix::fs::ftruncate(&file, len).unwrap();
+        fill(&file);
+        rustix::fs::fcntl_add_seals(&file, seals).unwrap();
+        file
+    }
+
+    fn write_all(file: &OwnedFd, len: usize) {
+        assert_eq!(rustix::io::pwrite(file, &vec![7; len], 0), Ok(len));
+    }
+
+    #[test]
+    fn what_was_sealed_arrives_whole_and_in_parts() {
+        let bytes: Vec<u8> = (0..5 * PAGE + 17).map(|i| (i % 251) as u8).collect();
+        let made = sealed(&bytes);
+        assert_eq!(&*made, bytes);
+        let came = accept(&made, 0, bytes.len() as u64).unwrap();
+        assert_eq!(&*came, bytes);
+        assert_ne!(came.as_ptr(), made.as_ptr(), "it is mapped anew");
+        for (offset, len) in [(1, 1), (PAGE - 1, 2), (PAGE, PAGE), (5 * PAGE + 16, 1)] {
+            let part = accept(&made, offset as u64, len as u64).unwrap();
+            assert_eq!(&*part, &bytes[offset..offset + len]);
+            let (again, at) = Sealed::of(&part).unwrap();
+            assert_eq!((at, again.as_ptr()), (offset as u64, part.as_ptr()));
+        }
+    }
+
+    #[test]
+    fn sealed_memory_cannot_be_changed_in_any_way() {
+        let made = sealed(&[7; 2 * PAGE]);
+        let path = format!("/proc/self/fd/{}", made.as_fd().as_raw_fd());
+        let again = std::fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
+        assert!(rustix::io::pwrite(&again, b"x", 0).is_err());
+        assert!(rustix::fs::ftruncate(&again, 1).is_err());
+        assert!(rustix::fs::ftruncate(&again, 1 << 20).is_err());
+        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        assert!(rustix::fs::fallocate(&again, punch, 0, PAGE as u64).is_err());
+        // SAFETY: it is not mapped.
+        assert!(unsafe { MmapOptions::new().map_mut(&again) }.is_err());
+        assert!(rustix::fs::fcntl_add_seals(&again, SealFlags::FUTURE_WRITE).is_err());
+        assert_eq!(&*made, [7; 2 * PAGE]);
+    }
+
+    #[test]
+    fn what_is_no_parcel_is_refused_with_the_reason() {
+        let (len, all) = (2 * PAGE as u64, |file: &OwnedFd| write_all(file, 2 * PAGE));
+        let program = std::fs::File::open("/proc/self/exe").unwrap();
+        assert!(matches!(accept(program, 0, 1), Err(ParcelError::NoMemfd)));
+        let (socket, _other) = socket::pair().unwrap();
+        assert!(matches!(accept(socket, 0, 1), Err(ParcelError::NoMemfd)));
+        for missing in SEALS.iter().filter(|seal| *seal != SealFlags::SEAL) {
+            let refused = accept(file(len, &all, SEALS.difference(missing)), 0, len);
+            assert!(matches!(refused, Err(ParcelError::Seals { .. })), "{missing:?}");
+        }
+        let whole = file(len, &all, SEALS);
+        for (offset, wanted) in [(0, len + 1), (1, len), (len, 1), (len + 1, 1), (0, 0)] {
+            let refused = accept(&whole, offset, wanted);
+            assert!(matches!(refused, Err(ParcelError::Short { .. })), "{offset} {wanted}");
+        }
+        accept(&whole, 0, len).unwrap();
+    }
+
+    #[test]
+    fn nobody_pays_for_pages_of_a_sender() {
+        let len = 4 * PAGE as u64;
+        let first = |file: &OwnedFd| write_all(file, PAGE);
+        let hollow = file(len, &first, SEALS);
+        assert!(matches!(accept(&hollow, 0, len), Err(ParcelError::Hole { at: 4096 })));
+        accept(&hollow, 0, PAGE as u64).unwrap();
+        // Blocks behind the end, as many as are missing before it.
+        let behind = |file: &OwnedFd| {
+            first(file);
+            rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, len, len).unwrap();
+        };
+        let hollow = file(len, &behind, SEALS);
+        assert!(rustix::fs::fstat(&hollow).unwrap().st_blocks * 512 >= len as i64);
+        assert!(matches!(accept(&hollow, 0, len), Err(ParcelError::Hole { at: 4096 })));
+        // Blocks that nobody has touched.
+        let reserved = |file: &OwnedFd| {
+            rustix::fs::fallocate(file, FallocateFlags::empty(), 0, len).unwrap();
+        };
+        let untouched = file(len, &reserved, SEALS);
+        assert!(matches!(accept(&untouched, 0, len), Err(ParcelError::Hole { at: 0 })));
+        // One that was begun and not written to its end is whole.
+        let made = Draft::new(len as usize).unwrap().seal().unwrap();
+        assert_eq!(&*accept(&made, 0, len).unwrap(), [0; 4 * PAGE]);
+    }
+
+    #[test]
+    fn parcels_are_found_by_their_bytes_and_forgotten_with_them() {
+        let made = sealed(&[1; 3 * PAGE]);
+        let bytes = made.clone().into_bytes();
+        let (found, at) = Sealed::of(&bytes.slice(PAGE + 5..PAGE + 9)).unwrap();
+        assert_eq!((at, found.as_ptr()), (PAGE as u64 + 5, made.as_ptr()));
+        assert!(Sealed::of(&[1; 10]).is_none());
+        let begin = made.as_ptr().addr();
+        drop((made, found));
+        assert!(mapped().contains_key(&begin), "the bytes keep it");
+        drop(bytes);
+        assert!(!mapped().contains_key(&begin));
+    }
+
+    #[test]
+    fn a_parcel_of_no_bytes_cannot_be_begun() {
+        let refused = Draft::new(0).unwrap_err();
+        assert!(refused.to_string().contains("memfd_create") && !refused.is_resource());
+    }
+}

@@ -1,0 +1,211 @@
+//! Long messages travel in parcels where the policy lets descriptors cross, and as bytes elsewhere.
+
+use std::pin::Pin;
+
+use partywall::parcel::Sealed;
+use partywall::{Channel, Endpoint, Server};
+use partywall_stubs_tests::{ours, tonics};
+use partywall_testkit::{Host, OPEN, Random};
+use tokio_stream::{Stream, StreamExt as _};
+use tonic::codegen::Bytes;
+use tonic::{Request, Response, Status, Streaming};
+
+/// From so many bytes on messages travel in parcels.
+const LONG: usize = 256 * 1024;
+const MOST: usize = 64 << 20;
+
+/// A policy that lets so many descriptors cross.
+fn policy(descriptors: u32) -> String {
+    let rule = format!("anyone = {{ methods = ['*'], descriptors = {descriptors} }}");
+    OPEN.replace("anyone = ['*']", &rule)
+}
+
+fn pixels(len: usize, seed: u64) -> Bytes {
+    let mut random = Random::new(seed);
+    let pattern: Vec<u8> = (0..4096).map(|_| random.draw() as u8).collect();
+    let mut all = pattern.repeat(len.div_ceil(pattern.len()));
+    all.truncate(len);
+    all.into()
+}
+
+/// The same service by the stubs of either generator.
+macro_rules! frames {
+    ($module:ident, $stubs:ident) => {
+        mod $module {
+            use super::*;
+            use $stubs::frames::Frame;
+            use $stubs::frames::frames_client::FramesClient;
+            use $stubs::frames::frames_server::{Frames, FramesServer};
+
+            struct Turns;
+
+            #[tonic::async_trait]
+            impl Frames for Turns {
+                type PlayStream = Pin<Box<dyn Stream<Item = Result<Frame, Status>> + Send>>;
+
+                async fn turn(&self, frame: Request<Frame>) -> Result<Response<Frame>, Status> {
+                    let mut frame = frame.into_inner();
+                    frame.in_parcel = Sealed::of(&frame.pixels).is_some();
+                    frame.number += 1;
+                    Ok(Response::new(frame))
+                }
+
+                async fn play(
+                    &self,
+                    frame: Request<Frame>,
+                ) -> Result<Response<Self::PlayStream>, Status> {
+                    let frame = frame.into_inner();
+                    let frames = (0..frame.number).map(move |number| {
+                        let mut frame = frame.clone();
+                        frame.number = number;
+                        // Long ones and short ones take turns.
+                        frame.pixels.truncate(frame.pixels.len() >> (8 * (number % 2)));
+                        Ok(frame)
+                    });
+                    Ok(Response::new(Box::pin(tokio_stream::iter(frames))))
+                }
+
+                async fn store(
+                    &self,
+                    frames: Request<Streaming<Frame>>,
+                ) -> Result<Response<Frame>, Status> {
+                    let (mut frames, mut all) = (frames.into_inner(), Frame::default());
+                    let mut pixels = Vec::new();
+                    while let Some(frame) = frames.message().await? {
+                        assert_eq!(frame.number, all.number, "in order");
+                        all.number += 1;
+                        pixels.extend_from_slice(&frame.pixels);
+                    }
+                    all.pixels = pixels.into();
+                    Ok(Response::new(all))
+                }
+            }
+
+            pub(super) fn serve(host: &Host) {
+                let service = FramesServer::new(Turns)
+                    .max_decoding_message_size(MOST)
+                    .max_encoding_message_size(MOST);
+                let server = Server::builder().coordinator(&host.socket).add_service(service);
+                tokio::spawn(server.serve("test"));
+            }
+
+            pub(super) fn client(channel: Channel) -> FramesClient<Channel> {
+                FramesClient::new(channel)
+                    .max_decoding_message_size(MOST)
+                    .max_encoding_message_size(MOST)
+            }
+
+            /// A frame there and back: whether the handler and the caller have it in a parcel.
+            pub(super) async fn turn(
+                client: &mut FramesClient<Channel>,
+                len: usize,
+                seed: u64,
+            ) -> (bool, bool) {
+                let frame = Frame { number: seed, pixels: pixels(len, seed), in_parcel: false };
+                let turned = client.turn(frame.clone()).await.unwrap().into_inner();
+                assert_eq!(turned.number, seed + 1);
+                assert!(turned.pixels == frame.pixels, "{len} other bytes");
+                (turned.in_parcel, Sealed::of(&turned.pixels).is_some())
+            }
+
+            /// Frames in streams of both directions.
+            pub(super) async fn stream(client: &mut FramesClient<Channel>, len: usize) {
+                let count = 40;
+                let frame = move |number| {
+                    let pixels = pixels(len >> (8 * (number % 2)), number);
+                    Frame { number, pixels, in_parcel: false }
+                };
+                let all = client.store(tokio_stream::iter((0..count).map(frame))).await.unwrap();
+                let wanted: Vec<_> = (0..count).flat_map(|number| frame(number).pixels).collect();
+                assert!(all.into_inner().pixels == wanted, "other bytes were stored");
+                let asked = Frame { number: count, pixels: pixels(len, 7), in_parcel: false };
+                let mut played = client.play(asked.clone()).await.unwrap().into_inner();
+                let mut number = 0;
+                while let Some(frame) = played.next().await {
+                    let frame = frame.unwrap();
+                    assert_eq!(frame.number, number);
+                    assert!(frame.pixels == asked.pixels[..len >> (8 * (number % 2))]);
+                    number += 1;
+                }
+                assert_eq!(number, count);
+            }
+        }
+    };
+}
+
+frames!(by_ours, ours);
+frames!(by_tonics, tonics);
+
+async fn channel(host: &Host) -> Channel {
+    let endpoint = Endpoint::from_static("partywall:///test").coordinator(&host.socket);
+    endpoint.wait_for_ready(true).connect().await.unwrap()
+}
+
+/// Calls until the two ends have their descriptor sockets.
+async fn until_granted(client: &mut ours::frames::frames_client::FramesClient<Channel>) {
+    let granted = async { while by_ours::turn(client, LONG, 1).await != (true, true) {} };
+    let within = std::time::Duration::from_secs(10);
+    tokio::time::timeout(within, granted).await.expect("no message comes in a parcel");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn long_messages_come_in_parcels_and_short_ones_do_not() {
+    let host = Host::with(&policy(1));
+    by_ours::serve(&host);
+    let mut client = by_ours::client(channel(&host).await);
+    until_granted(&mut client).await;
+    for (seed, len) in (2..).zip([0, 1, 1000, 60_000, LONG / 2, LONG, LONG + 1, 4 << 20, 20 << 20])
+    {
+        let came = by_ours::turn(&mut client, len, seed).await;
+        assert_eq!(came, (len >= LONG, len >= LONG), "{len} bytes");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_grant_long_messages_travel_as_bytes() {
+    let host = Host::with(&policy(0));
+    by_ours::serve(&host);
+    let mut client = by_ours::client(channel(&host).await);
+    for (seed, len) in (0..10).zip([LONG, 4 << 20].into_iter().cycle()) {
+        assert_eq!(by_ours::turn(&mut client, len, seed).await, (false, false));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn messages_of_all_stubs_and_streams_are_what_was_sent() {
+    for descriptors in [0, 1] {
+        let host = Host::with(&policy(descriptors));
+        by_tonics::serve(&host);
+        let mut tonics = by_tonics::client(channel(&host).await);
+        for (seed, len) in (0..).zip([10, LONG - 20, LONG, 3 << 20, 20 << 20]) {
+            // tonic puts a message together in memory of its own.
+            assert_eq!(by_tonics::turn(&mut tonics, len, seed).await, (false, false));
+        }
+        by_tonics::stream(&mut tonics, 1 << 20).await;
+        by_ours::stream(&mut by_ours::client(channel(&host).await), 1 << 20).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_long_messages_at_once_all_arrive() {
+    let host = Host::with(&policy(1));
+    by_ours::serve(&host);
+    let mut client = by_ours::client(channel(&host).await);
+    until_granted(&mut client).await;
+    let mut calls = tokio::task::JoinSet::new();
+    for lane in 0..32_u64 {
+        let mut client = client.clone();
+        calls.spawn(async move {
+            let mut in_parcels = 0;
+            for n in 0..8 {
+                let len = LONG + (lane * 8 + n) as usize * 1000;
+                let (there, back) = by_ours::turn(&mut client, len, lane * 100 + n).await;
+                in_parcels += usize::from(there) + usize::from(back);
+            }
+            in_parcels
+        });
+    }
+    let in_parcels: usize = calls.join_all().await.into_iter().sum();
+    // Those that find four unread go as bytes.
+    assert!(in_parcels > 32, "{in_parcels} of 512");
+}
