@@ -22,7 +22,7 @@
 //! it had ended, goes to the next server; any other call on a link that ends is UNAVAILABLE.
 
 use std::borrow::Cow;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use http::HeaderMap;
@@ -206,7 +206,7 @@ impl Channel {
         let gate = domain::Gate::take(number);
         let security = domain::security(reported, gate.as_ref().map(domain::Gate::isolation));
         let server = Peer::new(peer, number, security);
-        let end = Arc::new(Reached { bell: link.bell(), over: OnceLock::new() });
+        let end = Arc::new(Reached::new(link.bell()));
         let reached: Arc<dyn End> = Arc::clone(&end) as _;
         tracked.attach(Arc::downgrade(&reached));
         let mut open = Open::new(link, server, gate.map(Gate::new));
@@ -268,7 +268,7 @@ impl Channel {
 
     /// What an answer brought; of the last call.
     fn data_of<'a>(&'a self, answer: &'a Answer) -> &'a [u8] {
-        answer.plain.map_or(&answer.data, |len| self.last(len))
+        answer.plain.map_or(answer.data(), |len| self.last(len))
     }
 
     /// So many of the last bytes of the last record.

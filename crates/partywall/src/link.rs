@@ -55,7 +55,7 @@ mod driver;
 mod inbound;
 pub(crate) mod mailbox;
 mod outbound;
-mod parcels;
+pub(crate) mod parcels;
 mod places;
 pub(crate) mod receiver;
 pub(crate) mod record;

@@ -6,10 +6,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
+use bytes::{BufMut, Bytes};
 use http::HeaderMap;
 use partywall_abi::domain::GateStatus;
-use partywall_abi::frame::{self, END, HEAD, Metadata, MethodName, OwnedMetadata, PLAIN_REQUEST};
+use partywall_abi::frame::{
+    self, END, HEAD, Kind, Metadata, MethodName, OwnedMetadata, PARCEL, PLAIN_REQUEST, ParcelRef,
+};
+use partywall_abi::limits;
 use partywall_call::{Blocked, Connection, Event, Key, Record, Want};
 use partywall_shm::link::{Link, LinkError};
 use partywall_shm::ring::Wake;
@@ -22,6 +25,7 @@ use crate::coordinator::{End, Tracked};
 use crate::link::broken::Broken;
 use crate::link::caller::Begun;
 use crate::link::mailbox::{Trailers, Whole};
+use crate::link::parcels::{self, InParcel, Parcels};
 use crate::link::record;
 use crate::link::wake::Sent;
 use crate::link::wake::gate::{Gate, Visitor};
@@ -38,6 +42,7 @@ pub(super) struct Open {
     pub(super) link: Link,
     pub(super) server: Peer,
     pub(super) connection: Connection<()>,
+    parcels: Parcels,
     /// The way into a server of the same launcher.
     gate: Option<Gate>,
     numbers: Numbers,
@@ -64,7 +69,9 @@ impl std::fmt::Debug for Open {
 #[derive(Default)]
 pub(super) struct Answer {
     pub(super) head: Option<OwnedMetadata>,
-    pub(super) data: Vec<u8>,
+    data: Vec<u8>,
+    /// Its data, where all of them lie in a parcel.
+    parcel: Option<Bytes>,
     pub(super) trailers: Option<Trailers>,
     /// It was one frame without metadata, and its data are so many of the last bytes of [`Open::payload`].
     pub(super) plain: Option<usize>,
@@ -75,6 +82,18 @@ impl Answer {
         self.plain.is_some() || self.trailers.is_some()
     }
 
+    /// Its data, but for those of a plain one.
+    pub(super) fn data(&self) -> &[u8] {
+        self.parcel.as_deref().unwrap_or(&self.data)
+    }
+
+    fn append(&mut self, piece: &[u8]) {
+        if let Some(parcel) = self.parcel.take() {
+            self.data.extend_from_slice(&parcel);
+        }
+        self.data.extend_from_slice(piece);
+    }
+
     /// The status of a call that has failed.
     pub(super) fn failed(&self) -> Option<Status> {
         let trailers = self.trailers.as_ref().filter(|trailers| trailers.code != 0)?;
@@ -83,7 +102,7 @@ impl Answer {
 
     /// As a channel with a runtime has it; `plain` is what came of a plain one.
     pub(super) fn begun(self, plain: &[u8]) -> Begun {
-        let data = (!self.data.is_empty()).then(|| self.data.into());
+        let data = self.parcel.or_else(|| (!self.data.is_empty()).then(|| self.data.into()));
         match (self.plain, self.head, self.trailers) {
             (None, Some(head), Some(trailers)) => {
                 Begun::Whole(Box::new(Whole { head, data, trailers }))
@@ -145,6 +164,7 @@ impl Open {
             link,
             server,
             connection: Connection::caller(),
+            parcels: Parcels::default(),
             gate,
             numbers: Numbers::default(),
             block: Vec::new(),
@@ -158,6 +178,12 @@ impl Open {
     pub(super) fn is_usable(&mut self) -> bool {
         if self.tracked.as_ref().is_some_and(|(_, end)| end.over.get().is_some()) {
             return false;
+        }
+        if let Some((_, end)) = &self.tracked
+            && let Some(socket) = end.take_granted()
+        {
+            self.parcels.grant(socket);
+            self.connection.take_parcels(limits::UNREAD_PARCELS);
         }
         let mut nobodys = Call { key: None, answer: Answer::default(), limit: 0, deadline: None };
         let taken = self.take_turn(&mut nobodys);
@@ -205,9 +231,11 @@ impl Open {
             self.block.clear();
             wire::write_request_head(&mut self.block, name, request.headers, timeout)
                 .map_err(Failed::Abort)?;
-            let message = match request.message {
-                Message::Encoded(bytes) => bytes,
-                Message::ToEncode(message) => {
+            let parcel = self.packed(request.message);
+            let message = match (request.message, &parcel) {
+                (_, Some(parcel)) => parcel,
+                (Message::Encoded(bytes), None) => bytes,
+                (Message::ToEncode(message), None) => {
                     buffer.clear();
                     message.append_to(buffer).map_err(Failed::Abort)?;
                     buffer
@@ -226,6 +254,23 @@ impl Open {
             }
         }
         Ok(())
+    }
+
+    /// A long message in a parcel, where the server takes one.
+    fn packed(&self, message: Message<'_>) -> Option<Bytes> {
+        let len = match message {
+            Message::Encoded(bytes) => bytes.len(),
+            Message::ToEncode(message) => message.len(),
+        };
+        let goes =
+            len >= parcels::LONG && self.parcels.are_granted() && self.connection.may_send_parcel();
+        goes.then(|| match message {
+            Message::Encoded(bytes) => parcels::filled(len, |out| {
+                out.put_slice(bytes);
+                true
+            }),
+            Message::ToEncode(message) => parcels::filled(len, |out| message.encode_in_place(out)),
+        })?
     }
 
     /// Sends a request as a plain frame; false, and nothing has changed, where it is none, has another length
@@ -285,16 +330,33 @@ impl Open {
         message: &[u8],
         call: &mut Call,
     ) -> Result<(), Failed> {
-        let (mut rest, mut head) = (message, true);
+        let (mut rest, mut head, mut parcel) = (message, true, InParcel::of(message));
         loop {
             let block: &[u8] = if head { &self.block } else { &[] };
             let most = record::most(self.link.producer());
             let mut room = None;
-            match self
-                .connection
-                .reserve(key, Want { head, data: rest.len(), end: true, most, in_parcel: false })
-            {
+            let in_parcel = parcel.is_some();
+            let want = Want { head, data: rest.len(), end: true, most, in_parcel };
+            match self.connection.reserve(key, want) {
+                Ok(permit) if permit.flags & PARCEL != 0 => {
+                    let flags = permit.flags | HEAD | END;
+                    self.began = self.link.producer().position();
+                    let here = ParcelRef::BYTES;
+                    let frame = record::reserve(self.link.producer(), block, here)?;
+                    room = Some(block.len() + here);
+                    if let Some(mut frame) = frame {
+                        let sent = parcel.take().and_then(|p| self.parcels.send(&p, rest.len()));
+                        // Else it goes as bytes.
+                        let Some(sent) = sent else { continue };
+                        let is_open = self.connection.commit(key, flags, rest.len());
+                        debug_assert!(is_open, "nothing was received meanwhile");
+                        frame.write(&sent.encode());
+                        frame.send(flags, key.number());
+                        return self.tell(None);
+                    }
+                }
                 Ok(permit) => {
+                    parcel = None;
                     let (piece, after) = rest.split_at(permit.data.min(most - block.len()));
                     let end = after.is_empty();
                     let flags =
@@ -354,13 +416,17 @@ impl Open {
         let taken = record::take(self.link.consumer(), &mut self.payload)?;
         let Some(d) = taken else { return Ok(false) };
         let payload = &self.payload[..];
+        let parcel = match d.kind == Kind::Frame as u8 && d.flags & PARCEL != 0 {
+            true => self.parcels.receive(payload)?,
+            false => None,
+        };
         let record = Record { kind: d.kind, flags: d.flags, stream: d.stream, payload };
         match self.connection.handle(record)? {
             Event::Part { key, head, data, trailers, .. } if Some(key) == call.key => {
                 let answer = &mut call.answer;
                 let is_plain = head.as_ref().is_some_and(Metadata::is_empty)
                     && trailers.as_ref().is_some_and(|t| t.code == 0 && t.metadata.is_empty());
-                if is_plain && data <= call.limit {
+                if is_plain && data <= call.limit && parcel.is_none() {
                     answer.plain = Some(data);
                     // The call is over: nothing more of it counts.
                     return Ok(true);
@@ -368,11 +434,14 @@ impl Open {
                 if let Some(head) = &head {
                     answer.head = Some(head.into());
                 }
-                let piece = &payload[payload.len() - data..];
-                if answer.data.len() + data > call.limit {
+                let piece = match &parcel {
+                    Some(parcel) => &parcel[..],
+                    None => &payload[payload.len() - data..],
+                };
+                if answer.data().len() + data > call.limit {
                     // What says the message's length may be in this piece.
-                    answer.data.extend_from_slice(&piece[..PREFIX.min(data)]);
-                    let said = message::said(&answer.data).unwrap_or_default();
+                    answer.append(&piece[..PREFIX.min(data)]);
+                    let said = message::said(answer.data()).unwrap_or_default();
                     let mut status = message::too_long(said, call.limit - PREFIX);
                     if let Some(head) = &answer.head {
                         let headers = wire::own_headers(None, &head.get());
@@ -380,7 +449,10 @@ impl Open {
                     }
                     return Err(Failed::Abort(status));
                 }
-                answer.data.extend_from_slice(piece);
+                match parcel {
+                    Some(parcel) if answer.data().is_empty() => answer.parcel = Some(parcel),
+                    _ => answer.append(piece),
+                }
                 answer.trailers = trailers.as_ref().map(Trailers::from);
                 self.connection.taken(key, data);
             }

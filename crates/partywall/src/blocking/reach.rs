@@ -1,22 +1,36 @@
 //! The ends of a blocking channel's link, as the coordinator reaches them.
 
 use std::os::fd::AsFd;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use partywall_abi::control::{Identity, LinkStats};
 use partywall_abi::name::MethodSet;
 use partywall_shm::link::Bell;
 use partywall_shm::setup::Pending;
-use partywall_shm::socket::Endpoint;
+use partywall_shm::socket::{Endpoint, Passed};
 use tonic::Status;
 
 use crate::coordinator::End;
 use crate::error::Error;
+use crate::lock::lock;
 
 /// This end, as the coordinator reaches it.
 pub(super) struct Reached {
     pub(super) bell: Arc<Bell>,
     pub(super) over: OnceLock<Status>,
+    /// The descriptor socket, until the thread that calls takes it over.
+    granted: Mutex<Option<Passed>>,
+}
+
+impl Reached {
+    pub(super) fn new(bell: Arc<Bell>) -> Self {
+        Self { bell, over: OnceLock::new(), granted: Mutex::new(None) }
+    }
+
+    /// The descriptor socket, once.
+    pub(super) fn take_granted(&self) -> Option<Passed> {
+        lock(&self.granted).take()
+    }
 }
 
 impl End for Reached {
@@ -36,6 +50,11 @@ impl End for Reached {
     }
 
     fn allow(&self, _peer: Identity, _methods: MethodSet) {}
+
+    fn grant(&self, socket: Passed) -> Option<Passed> {
+        *lock(&self.granted) = Some(socket);
+        None
+    }
 }
 
 /// A link that its server has not opened yet: who waits for that hears of its end.

@@ -34,8 +34,10 @@ pub(crate) trait End: Send + Sync {
     /// What may be called from now on, and who is at the other end.
     fn allow(&self, peer: Identity, methods: MethodSet);
 
-    /// Descriptors may cross, on this socket. An end that takes none lets it go.
-    fn grant(&self, _socket: Passed) {}
+    /// Descriptors may cross, on this socket; one that is not open yet gives it back, for the open one.
+    fn grant(&self, socket: Passed) -> Option<Passed> {
+        Some(socket)
+    }
 }
 
 /// A link that a caller was given.
@@ -132,9 +134,12 @@ impl Entry {
     }
 
     pub(super) fn grant(&self, socket: Passed) {
-        match self.end() {
+        let kept = match self.end() {
             Some(end) => end.grant(socket),
-            None => lock(&self.reach).granted = Some(socket),
+            None => Some(socket),
+        };
+        if kept.is_some() {
+            lock(&self.reach).granted = kept;
         }
     }
 
@@ -145,8 +150,8 @@ impl Entry {
             (reach.over.clone(), reach.died, reach.allowed.take(), reach.granted.take())
         };
         let Some(end) = end.upgrade() else { return };
-        if let Some(socket) = granted {
-            end.grant(socket);
+        if let Some(socket) = granted.and_then(|socket| end.grant(socket)) {
+            lock(&self.reach).granted = Some(socket);
         }
         if let Some((peer, methods)) = allowed {
             end.allow(peer, methods);

@@ -207,8 +207,9 @@ impl End for Link {
     // was opened.
     fn allow(&self, _peer: Identity, _methods: MethodSet) {}
 
-    fn grant(&self, socket: Passed) {
+    fn grant(&self, socket: Passed) -> Option<Passed> {
         self.grant(socket);
+        None
     }
 }
 

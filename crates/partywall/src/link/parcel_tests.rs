@@ -39,7 +39,7 @@ fn peer() -> Peer {
     let common = Capabilities::OWN;
     let service = service::run(ours, Never, caller, methods, Some(tracked), common).unwrap();
     let (theirs, own) = socket::descriptor_pair().unwrap();
-    End::grant(&*service, own);
+    assert!(End::grant(&*service, own).is_none());
     let (out, _) = descriptors::halves(theirs);
     Peer { service, ends, out, coordinator }
 }

@@ -32,11 +32,11 @@ use super::broken::Broken;
 use crate::lock::lock;
 
 /// Messages of so many bytes travel in parcels.
-pub(super) const LONG: usize = 256 * 1024;
+pub(crate) const LONG: usize = 256 * 1024;
 
 /// Parcels of one link. The two halves are locked for a parcel at a time, under the ring's end.
 #[derive(Default)]
-pub(super) struct Parcels {
+pub(crate) struct Parcels {
     granted: AtomicBool,
     outgoing: Mutex<Option<Outgoing>>,
     incoming: Mutex<Option<Incoming>>,
@@ -44,20 +44,20 @@ pub(super) struct Parcels {
 
 impl Parcels {
     /// From here on descriptors may cross.
-    pub(super) fn grant(&self, socket: Passed) {
+    pub(crate) fn grant(&self, socket: Passed) {
         let (outgoing, incoming) = descriptors::halves(socket);
         *lock(&self.outgoing) = Some(outgoing);
         *lock(&self.incoming) = Some(incoming);
         self.granted.store(true, Ordering::Release);
     }
 
-    pub(super) fn are_granted(&self) -> bool {
+    pub(crate) fn are_granted(&self) -> bool {
         self.granted.load(Ordering::Acquire)
     }
 
     /// Sends the descriptor of a parcel in which these bytes lie: what stands for them; none where that does
     /// not go now.
-    pub(super) fn send(&self, parcel: &InParcel, bytes: usize) -> Option<ParcelRef> {
+    pub(crate) fn send(&self, parcel: &InParcel, bytes: usize) -> Option<ParcelRef> {
         let mut outgoing = lock(&self.outgoing);
         match outgoing.as_mut()?.send(&[parcel.sealed.as_fd()]) {
             Ok(packet) => Some(ParcelRef { packet, offset: parcel.offset, bytes: bytes as u64 }),
@@ -70,7 +70,7 @@ impl Parcels {
 
     /// The data for which a frame of this payload stands; none where no descriptor may come, which is a
     /// broken rule of the call protocol.
-    pub(super) fn receive(&self, payload: &[u8]) -> Result<Option<Bytes>, Broken> {
+    pub(crate) fn receive(&self, payload: &[u8]) -> Result<Option<Bytes>, Broken> {
         let mut incoming = lock(&self.incoming);
         let Some(incoming) = incoming.as_mut() else { return Ok(None) };
         let parcel = ParcelRef::of(payload).map_err(partywall_call::Error::from)?;
@@ -83,14 +83,14 @@ impl Parcels {
 }
 
 /// Where bytes lie in a parcel.
-pub(super) struct InParcel {
+pub(crate) struct InParcel {
     sealed: Sealed,
     offset: u64,
 }
 
 impl InParcel {
     /// Where these lie, if they are long and lie in one.
-    pub(super) fn of(bytes: &[u8]) -> Option<Self> {
+    pub(crate) fn of(bytes: &[u8]) -> Option<Self> {
         if bytes.len() < LONG {
             return None;
         }
@@ -100,7 +100,7 @@ impl InParcel {
 }
 
 /// So many bytes in a parcel, as `write` writes them; none where it writes others, or memory has run out.
-pub(super) fn filled(len: usize, write: impl FnOnce(&mut SlotBuf<'_>) -> bool) -> Option<Bytes> {
+pub(crate) fn filled(len: usize, write: impl FnOnce(&mut SlotBuf<'_>) -> bool) -> Option<Bytes> {
     let mut draft = match Draft::new(len) {
         Ok(draft) => draft,
         Err(why) => {

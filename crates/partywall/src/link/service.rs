@@ -267,8 +267,9 @@ impl<D: Dispatch> End for Service<D> {
         self.reset_all(|path| !methods.covers(path), &Status::permission_denied(text));
     }
 
-    fn grant(&self, socket: Passed) {
+    fn grant(&self, socket: Passed) -> Option<Passed> {
         self.link.grant(socket);
+        None
     }
 }
 

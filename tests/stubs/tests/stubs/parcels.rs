@@ -209,3 +209,33 @@ async fn many_long_messages_at_once_all_arrive() {
     // Those that find four unread go as bytes.
     assert!(in_parcels > 32, "{in_parcels} of 512");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn blocking_channels_send_and_take_parcels() {
+    let host = Host::with(&policy(1));
+    by_ours::serve(&host);
+    let endpoint = Endpoint::from_static("partywall:///test").coordinator(&host.socket);
+    let endpoint = endpoint.wait_for_ready(true);
+    let calls = move || {
+        use ours::frames::Frame;
+        use ours::frames::frames_blocking::FramesClient;
+        let channel = partywall::blocking::Channel::connect(&endpoint).unwrap();
+        let mut client = FramesClient::new(channel)
+            .max_decoding_message_size(MOST)
+            .max_encoding_message_size(MOST);
+        let mut turn = |len, seed| {
+            let frame = Frame { number: seed, pixels: pixels(len, seed), in_parcel: false };
+            let turned = client.turn(frame.clone()).unwrap().into_inner();
+            assert!(turned.pixels == frame.pixels, "{len} other bytes");
+            (turned.in_parcel, Sealed::of(&turned.pixels).is_some())
+        };
+        let begin = std::time::Instant::now();
+        while turn(LONG, 1) != (true, true) {
+            assert!(begin.elapsed().as_secs() < 10, "no message comes in a parcel");
+        }
+        for (seed, len) in (2..).zip([0, 1000, 60_000, LONG / 2, LONG, 4 << 20, 20 << 20]) {
+            assert_eq!(turn(len, seed), (len >= LONG, len >= LONG), "{len} bytes");
+        }
+    };
+    tokio::task::spawn_blocking(calls).await.unwrap();
+}
