@@ -44,6 +44,34 @@ impl<R: Receive + Unpin> Body for Received<R> {
     }
 }
 
+/// A body of which something has been received before, and how that ended if it has.
+struct Replayed<R> {
+    before: Bytes,
+    came: Option<Result<Came, Status>>,
+    rest: Option<Box<R>>,
+}
+
+impl<R: Receive + Unpin> Body for Replayed<R> {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        if !self.before.is_empty() {
+            return Poll::Ready(Some(Ok(Frame::data(std::mem::take(&mut self.before)))));
+        }
+        if let Some(came) = self.came.take() {
+            return Poll::Ready(Some(came.map(frame)));
+        }
+        match &mut self.rest {
+            Some(rest) => rest.poll(cx).map(|came| came.map(|came| came.map(frame))),
+            None => Poll::Ready(None),
+        }
+    }
+}
+
 /// What came, as HTTP has it.
 fn frame(came: Came) -> Frame<Bytes> {
     match came {

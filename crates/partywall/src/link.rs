@@ -62,7 +62,7 @@ pub(crate) mod record;
 pub(crate) mod sender;
 pub(crate) mod service;
 pub(crate) mod wake;
-mod ways;
+pub(crate) mod ways;
 pub(crate) mod whole;
 
 #[cfg(test)]

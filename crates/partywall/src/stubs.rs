@@ -7,10 +7,12 @@
 //! caller    client::Grpc: is the client's channel a partywall::Channel, with a ring?
 //!             no:  tonic's own way
 //!             yes: prost encodes into the reserved record; the answer is decoded from its one copy
-//! service   http_calls: is the service of the path one that was generated, has it offered its table, and has
-//!           the whole request come in one record?
+//! service   http_calls: is the service of the path one that was generated, has it offered its table, and is
+//!           the request one message that is not compressed?
 //!             no:  the request goes to the service as HTTP has it, with the offer in its extensions
 //!             yes: decoded from its one copy, handled, encoded into the reserved record
+//!
+//! long      in a parcel: encoded there, and decoded from there; in several records: put together ([`gather`])
 //! ```
 //!
 //! Both ends decide for themselves: what travels is the same either way, but for a method's number in
@@ -47,13 +49,15 @@
 //!
 //! Copies of a byte of a message, both sides together:
 //!
-//! | who copies | native, in one record | of a client without a runtime |
-//! |---|---|---|
-//! | prost, which encodes a field into the record | 1 | 1 |
-//! | who reads the ring, into private memory | 1 | 1 |
-//! | prost, which decodes a field of type `Bytes` from there | 0: it shares it | of an answer 1 |
-//! | all | 2 | 2 and 3 |
-//! | a field of type `Vec<u8>` | +1 | +1 |
+//! | who copies | native, in one record | of a client without a runtime | in a parcel | in several records |
+//! |---|---|---|---|---|
+//! | prost, which encodes a field | 1: into the record | 1 | 1: into the parcel | 1 |
+//! | the sender, into the records | | | | 1 |
+//! | who reads the ring, into private memory | 1 | 1 | | 1 |
+//! | who puts the message together | | | | 1 |
+//! | prost, which decodes a field of type `Bytes` from there | 0: it shares it | of an answer 1 | 0 | 0 |
+//! | all | 2 | 2 and 3 | 1 | 4 |
+//! | a field of type `Vec<u8>` | +1 | +1 | +1 | +1 |
 //!
 //! By time they are as follows, with what caches add: the slope of a request's median time over its size, by
 //! that of memcpy, on one core of an EPYC (Zen 4). The command is
@@ -70,6 +74,7 @@
 mod blocking;
 mod client;
 pub(crate) mod codec;
+pub(crate) mod gather;
 mod lifetime;
 pub(crate) mod message;
 pub(crate) mod method;

@@ -14,8 +14,7 @@
 //! | cases | caller | service |
 //! | --- | --- | --- |
 //! | [`bare`]: those of gRPC but for `custom_metadata`, and the [`timeouts()`] | native | native |
-//! | of these, requests that do not fit a record: `large_unary`, `default_limit_on_requests`, the soaks | native | ordinary |
-//! | of these, compression, which a [`Tap`] looks at, with long requests | ordinary | ordinary |
+//! | of these, requests that are compressed, or whose answers may be, which a [`Tap`] looks at | ordinary | ordinary |
 //! | `compression_not_accepted`, which a [`Tap`] looks at as well | ordinary | native |
 //! | [`layered`]: those that need a layer around the service | native | ordinary |
 //! | of these, `custom_metadata`, which a [`Tap`] looks at, and heads that a case has made itself | ordinary | ordinary |
@@ -52,7 +51,7 @@ use crate::{BoxError, BoxFuture, Counts};
 pub use self::check::Failure;
 pub use self::client::{Client, Stubs};
 pub use self::env::Env;
-use self::limits::{CALLS, CHANNELS, RPCS};
+use self::limits::CHANNELS;
 pub use self::tap::{CallLog, Tap};
 
 /// The longest that a case may take: in the emulated machine of `cargo xtask vm-test` everything takes
@@ -278,25 +277,16 @@ pub const BARE_ANSWERED: u64 = 370;
 pub const LAYERED_ANSWERED: u64 = 8;
 
 /// Requests of the [`bare`] cases that are ordinary where handlers of a service by itself see them: the first
-/// of all, and those that are compressed, whose answers may be, or that do not fit a record.
-pub const BARE_ORDINARY: u64 = 1 + COMPRESSION_REQUESTS + LONG_REQUESTS;
+/// of all, and two of each case of unary compression, which are compressed, or whose answers may be.
+pub const BARE_ORDINARY: u64 = 1 + 4 * 2;
 
-/// Four of each case of unary compression, but two where the service compresses: long ones, all of them.
-const COMPRESSION_REQUESTS: u64 = 2 * (4 + 2);
-
-/// Two of `large_unary`, one of `default_limit_on_requests` (the other is refused before its handler), and
-/// those of both soaks.
-const LONG_REQUESTS: u64 = 2 + 1 + RPCS + CHANNELS;
-
-/// Requests beyond those that may be ordinary there: the ones of `concurrent_calls`, which go in pieces while
-/// the link's window is short for so many.
-pub const BARE_IN_PIECES: u64 = CALLS;
+/// The first ones of the channels of `channel_soak`, where each has a service of its own.
+pub const BARE_SERVICES: u64 = CHANNELS;
 
 /// Whether a service's end of the [`bare`] cases took so many requests the ordinary way, and the others
 /// natively.
 pub fn are_bare(service: Counts, ordinary: u64) -> bool {
-    (ordinary..=ordinary + BARE_IN_PIECES).contains(&service.ordinary)
-        && service.native >= BARE_ANSWERED - ordinary - BARE_IN_PIECES
+    service.ordinary == ordinary && service.native >= BARE_ANSWERED - ordinary
 }
 
 /// Runs the cases one after the other, says how each went, and returns all that did not hold.

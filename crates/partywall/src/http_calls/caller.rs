@@ -9,13 +9,14 @@ use bytes::Bytes;
 use http::HeaderMap;
 use http::uri::PathAndQuery;
 use http_body::{Body as _, Frame};
-use partywall_abi::frame::Metadata;
+use partywall_abi::frame::{Metadata, OwnedMetadata};
 use tonic::Status;
 use tonic::body::Body;
 
-use super::Received;
-use crate::link::caller::{self, Begun, Caller, Place};
+use super::{Received, Replayed};
+use crate::link::caller::{self, Begun, Caller, Place, Rest};
 use crate::link::mailbox::Whole;
+use crate::link::receiver::Came;
 use crate::link::sender::{self, Source};
 use crate::wire;
 
@@ -128,6 +129,21 @@ pub(crate) fn response(begun: Begun) -> http::Response<Body> {
             (wire::response_headers(&head.get()), Body::new(Received(*rest)))
         }
     };
+    of(headers, body)
+}
+
+/// The response whose head this is, and of whose body these bytes have come, and what came last.
+pub(crate) fn replayed(
+    head: &OwnedMetadata,
+    before: Vec<u8>,
+    came: Option<Result<Came, Status>>,
+    rest: Box<Rest>,
+) -> http::Response<Body> {
+    let body = Replayed { before: before.into(), came, rest: Some(rest) };
+    of(wire::response_headers(&head.get()), Body::new(body))
+}
+
+fn of(headers: HeaderMap, body: Body) -> http::Response<Body> {
     let mut response = http::Response::new(body);
     *response.version_mut() = http::Version::HTTP_2;
     *response.headers_mut() = headers;

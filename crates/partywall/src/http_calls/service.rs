@@ -4,22 +4,26 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body as _, Frame};
-use partywall_abi::frame::Metadata;
+use partywall_abi::frame::{Metadata, OwnedMetadata};
 use partywall_shm::slot::SlotBuf;
 use tonic::Status;
 use tonic::body::Body;
 
-use super::Received;
+use super::{Received, Replayed};
 use crate::dispatch::{self, HttpDispatch, Services};
+use crate::link::receiver::{Came, Receive as _, Receiver};
 use crate::link::sender::Source;
 use crate::link::service::{Data, Dispatch, Incoming};
+use crate::link::ways::Ways;
 use crate::link::whole::Whole;
-use crate::peer::Deadline;
+use crate::peer::{Deadline, Peer};
 use crate::server::Routes;
+use crate::stubs::gather::Gather;
 use crate::stubs::message::is_sole;
 use crate::stubs::{Begun, Call, Entry, Offer, Table};
 use crate::telemetry;
@@ -77,6 +81,23 @@ impl Dispatch for HttpCalls {
     fn call(&self, incoming: Incoming<'_, Method>) -> Handler {
         let Incoming { method, peer, metadata, timeout, deadline, data, ways } = incoming;
         let body = match (data, method.entry()) {
+            (Data::Stream(receiver), Some(entry)) if says_nothing_for_tonic(&metadata) => {
+                let request = Parts {
+                    uri: method.uri.clone(),
+                    metadata: OwnedMetadata::from(&metadata),
+                    timeout,
+                    deadline,
+                    peer,
+                };
+                return Handler::Gathering(Some(Box::new(Gathering {
+                    receiver: Box::new(receiver),
+                    gather: entry.gather(),
+                    entry: Arc::clone(entry),
+                    request,
+                    dispatch: Arc::clone(&self.dispatch),
+                    ways: ways.cloned(),
+                })));
+            }
             (Data::Whole(data), Some(entry)) if is_native(&data, &metadata) => {
                 let bytes = data.data().map_or(0, Bytes::len);
                 let told = telemetry::served(method.uri.path(), deadline, &peer, bytes);
@@ -91,17 +112,7 @@ impl Dispatch for HttpCalls {
         if let Some(ways) = ways {
             ways.ordinary();
         }
-        let mut uri = method.uri.clone();
-        let headers = wire::request_headers(timeout, &metadata, &mut uri);
-        let mut request = http::Request::new(body);
-        *request.method_mut() = http::Method::POST;
-        *request.version_mut() = http::Version::HTTP_2;
-        *request.headers_mut() = headers;
-        *request.uri_mut() = uri;
-        request.extensions_mut().insert(peer);
-        if let Some(at) = deadline {
-            request.extensions_mut().insert(Deadline(at));
-        }
+        let mut request = request(&method.uri, (timeout, deadline), &metadata, peer, body);
         let offered = method.table.as_ref().filter(|table| !table.is_settled()).cloned();
         if let Some(table) = &offered {
             request.extensions_mut().insert(Offer(Arc::clone(table)));
@@ -110,19 +121,117 @@ impl Dispatch for HttpCalls {
     }
 }
 
+/// A request as HTTP has it.
+fn request(
+    uri: &http::Uri,
+    (timeout, deadline): (Option<Duration>, Option<Instant>),
+    metadata: &Metadata<'_>,
+    peer: Peer,
+    body: Body,
+) -> http::Request<Body> {
+    let mut uri = uri.clone();
+    let headers = wire::request_headers(timeout, metadata, &mut uri);
+    let mut request = http::Request::new(body);
+    *request.method_mut() = http::Method::POST;
+    *request.version_mut() = http::Version::HTTP_2;
+    *request.headers_mut() = headers;
+    *request.uri_mut() = uri;
+    request.extensions_mut().insert(peer);
+    if let Some(at) = deadline {
+        request.extensions_mut().insert(Deadline(at));
+    }
+    request
+}
+
 /// Whether a request is one message that a table takes.
 #[inline]
 fn is_native(data: &Whole, metadata: &Metadata<'_>) -> bool {
-    data.data().is_some_and(|data| is_sole(data))
-        && (metadata.is_empty()
-            || metadata.iter().all(|(name, _)| !wire::OF_TONICS_SERVERS.contains(&name)))
+    data.data().is_some_and(|data| is_sole(data)) && says_nothing_for_tonic(metadata)
 }
+
+#[inline]
+fn says_nothing_for_tonic(metadata: &Metadata<'_>) -> bool {
+    metadata.is_empty() || metadata.iter().all(|(name, _)| !wire::OF_TONICS_SERVERS.contains(&name))
+}
+
+/// What a request says beside its message.
+struct Parts {
+    uri: http::Uri,
+    metadata: OwnedMetadata,
+    timeout: Option<Duration>,
+    deadline: Option<Instant>,
+    peer: Peer,
+}
+
+/// A request that comes in several records, for a method in a table.
+pub(crate) struct Gathering {
+    receiver: Box<Receiver>,
+    gather: Gather,
+    entry: Arc<Entry>,
+    request: Parts,
+    dispatch: Arc<dyn HttpDispatch>,
+    ways: Option<Arc<Ways>>,
+}
+
+/// How a request has come.
+enum Gathered {
+    /// As one message that the table takes.
+    Whole,
+    /// As anything else, with what came last if that was no data.
+    Other(Option<Result<Came, Status>>),
+}
+
+impl Gathering {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Gathered> {
+        loop {
+            match ready!(self.receiver.poll(cx)) {
+                Some(Ok(Came::Data(piece))) if self.gather.take(&piece) => {}
+                Some(Ok(Came::Data(_taken))) => return Poll::Ready(Gathered::Other(None)),
+                Some(other) => return Poll::Ready(Gathered::Other(Some(other))),
+                None if self.gather.is_whole() => return Poll::Ready(Gathered::Whole),
+                None => return Poll::Ready(Gathered::Other(None)),
+            }
+            if self.gather.is_whole() && self.receiver.is_drained() {
+                return Poll::Ready(Gathered::Whole);
+            }
+        }
+    }
+
+    /// What answers it.
+    fn handler(self, gathered: Gathered) -> Handler {
+        let Self { receiver, gather, entry, request: parts, dispatch, ways } = self;
+        let Parts { uri, metadata, timeout, deadline, peer } = parts;
+        let (metadata, bytes) = (metadata.get(), gather.into_bytes());
+        match gathered {
+            Gathered::Whole => {
+                let told = telemetry::served(uri.path(), deadline, &peer, bytes.len());
+                let has_own = timeout.is_some() || !metadata.is_empty();
+                let headers = has_own.then(|| Box::new(wire::own_headers(timeout, &metadata)));
+                let data = Whole::gathered(bytes, receiver);
+                let answering = entry.begin(Call { data, headers, peer, deadline });
+                Handler::Native(Some(Native { answering, told }))
+            }
+            Gathered::Other(came) => {
+                if let Some(ways) = ways {
+                    ways.ordinary();
+                }
+                let rest = Some(receiver);
+                let body = Body::new(Replayed { before: bytes.into(), came, rest });
+                let request = request(&uri, (timeout, deadline), &metadata, peer, body);
+                Handler::Http(dispatch.call(request), None)
+            }
+        }
+    }
+}
+
+const GONE: &str = "polled after the end";
 
 /// A handler at work.
 pub(crate) enum Handler {
     /// With the table that its request has offered to fill.
     Http(dispatch::Answer, Option<Arc<Table>>),
     Native(Option<Native>),
+    Gathering(Option<Box<Gathering>>),
 }
 
 /// A handler in the table of a generated service.
@@ -144,8 +253,14 @@ impl Future for Handler {
                 }
                 Poll::Ready(Answer::Http(Box::new(HttpAnswer::new(response))))
             }
+            Self::Gathering(gathering) => {
+                let gathered = ready!(gathering.as_mut().expect(GONE).poll(cx));
+                let gathering = gathering.take().expect(GONE);
+                *self = gathering.handler(gathered);
+                self.poll(cx)
+            }
             Self::Native(handler) => {
-                let native = handler.as_mut().expect("polled after the end");
+                let native = handler.as_mut().expect(GONE);
                 let mut poll = || native.answering.poll_answer(cx);
                 ready!(match &mut native.told {
                     None => poll(),

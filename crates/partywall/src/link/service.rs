@@ -97,7 +97,7 @@ pub(crate) struct Incoming<'a, M> {
     pub(crate) deadline: Option<Instant>,
     pub(crate) data: Data,
     /// Hears of an ordinary call.
-    pub(crate) ways: Option<&'a Ways>,
+    pub(crate) ways: Option<&'a Arc<Ways>>,
 }
 
 /// The message data of a request.
@@ -556,7 +556,7 @@ impl<D: Dispatch> Service<D> {
         call.deadline = deadline.map(|at| Box::pin(tokio::time::sleep_until(at.into())));
         let inline = whole && call.method.history.may_inline();
         let metadata = opened.metadata.get();
-        let ways = call.method.ways.as_deref();
+        let ways = call.method.ways.as_ref();
         let handler =
             self.dispatch.call(Incoming { method, peer, metadata, timeout, deadline, data, ways });
         call.step = Step::Handle(handler);

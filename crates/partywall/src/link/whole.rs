@@ -1,4 +1,4 @@
-//! The whole of a request that came in one record.
+//! The whole of a request that came in one record, or was put together.
 
 use std::sync::Arc;
 
@@ -7,8 +7,9 @@ use partywall_call::{Key, SHORT};
 
 use super::Link;
 use super::account::Charge;
+use super::receiver::Receiver;
 
-/// The data of a request that came in one record.
+/// The data of a request that has come whole.
 ///
 /// Long data is charged to its caller's account until the handler has taken it; where that has no
 /// room, it counts against the link's window instead. Short data is too little to keep account of. Data in a
@@ -27,6 +28,10 @@ enum Held {
     },
     /// Given back to the link's window, or to its parcels, with a reference to the call.
     Link(Arc<Link>, Key),
+    /// The charge of what brought it in several records.
+    Receiver {
+        _receiver: Box<Receiver>,
+    },
 }
 
 impl Whole {
@@ -44,6 +49,11 @@ impl Whole {
             Held::Link(Arc::clone(link), key)
         };
         Self { data: (len > 0).then_some(data), held }
+    }
+
+    /// The whole of one that came in several records, which its receiver has charged.
+    pub(crate) fn gathered(data: Vec<u8>, receiver: Box<Receiver>) -> Self {
+        Self { data: Some(data.into()), held: Held::Receiver { _receiver: receiver } }
     }
 
     /// Data that count against nobody.
@@ -65,7 +75,8 @@ impl Whole {
     #[inline]
     pub(crate) fn take(&mut self) -> Option<Bytes> {
         let data = self.data.take()?;
-        if let Held::Link(link, key) = std::mem::replace(&mut self.held, Held::Nothing) {
+        let held = std::mem::replace(&mut self.held, Held::Nothing);
+        if let Held::Link(link, key) = held {
             link.send_control(link.calls.taken(key, data.len()));
             link.release(key);
         }

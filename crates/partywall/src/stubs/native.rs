@@ -8,7 +8,7 @@
 //! plain frame       no metadata, the method has its number, and there is room, credit and a place:
 //!                   encoded into the reserved record and sent                                  [`begin`]
 //! other request     a call is opened, and sent in one record or in pieces                [`begin_other`]
-//! answer            one good message in one record is decoded here; tonic reads any other one
+//! answer            one good message is decoded here, from one record or several; tonic reads any other one
 //! ```
 //!
 //! | what happens | what the call comes to |
@@ -39,14 +39,16 @@ use tonic::{Code, Status};
 use tower::Service;
 
 use super::codec::Codec;
+use super::gather::Gather;
 use super::message::{self, Encode, Outgoing, Settings};
 use super::method::Method;
 use super::unary::Messages;
 use crate::Channel;
 use crate::channel::Connection;
 use crate::http_calls;
-use crate::link::caller::{Begun, Call, Caller, Reply};
+use crate::link::caller::{Begun, Call, Caller, Reply, Rest};
 use crate::link::mailbox::Whole;
+use crate::link::receiver::{self, Receive as _};
 use crate::link::sender::{self, Source};
 use crate::telemetry;
 use crate::wire::{self, PREFIX};
@@ -252,12 +254,13 @@ fn sole_answer(
     })
 }
 
-/// Whether it has one good message, and its metadata say nothing of compression or of a status, which is
-/// tonic's business.
+/// Whether metadata say nothing of compression or of a status, which is tonic's business.
+fn is_own(metadata: &OwnedMetadata) -> bool {
+    metadata.get().iter().all(|(name, _)| !wire::OF_ANSWERS.contains(&name))
+}
+
+/// Whether it has one good message, and its metadata say no more.
 fn is_sole(whole: &Whole) -> bool {
-    let is_own = |metadata: &OwnedMetadata| {
-        metadata.get().iter().all(|(name, _)| !wire::OF_ANSWERS.contains(&name))
-    };
     whole.trailers.code == 0
         && whole.data.as_ref().is_some_and(|data| message::is_sole(data))
         && is_own(&whole.head)
@@ -282,13 +285,24 @@ pub(crate) fn whole_answer(
     }
 }
 
-/// Takes an answer that is not one good message in one record: tonic does. How many bytes its message had.
+/// Takes an answer that does not come in one record, or is not one good message, which tonic reads. How many
+/// bytes its message had.
 async fn other_answer(
     call: &mut dyn Messages,
     begun: Begun,
     most: Option<usize>,
 ) -> Result<usize, Status> {
-    let mut grpc = tonic::client::Grpc::new(Came(Some(http_calls::caller::response(begun))));
+    let response = match begun {
+        Begun::Head(head, rest) if is_own(&head) => match gathered(head, rest, most).await {
+            Ok(whole) => match sole_answer(call, Begun::Whole(Box::new(whole)), most) {
+                Ok(answer) => return answer,
+                Err(begun) => http_calls::caller::response(begun),
+            },
+            Err(response) => response,
+        },
+        begun => http_calls::caller::response(begun),
+    };
+    let mut grpc = tonic::client::Grpc::new(Came(Some(response)));
     if let Some(most) = most {
         grpc = grpc.max_decoding_message_size(most);
     }
@@ -308,6 +322,31 @@ async fn other_answer(
             Err(status)
         }
     }
+}
+
+/// Puts an answer together that comes in several records. One that is not one message and good trailers is as
+/// HTTP has it.
+async fn gathered(
+    head: OwnedMetadata,
+    mut rest: Box<Rest>,
+    most: Option<usize>,
+) -> Result<Whole, http::Response<Body>> {
+    let mut gather = Gather::new(most);
+    let came = loop {
+        match poll_fn(|cx| rest.poll(cx)).await {
+            Some(Ok(receiver::Came::Data(piece))) => {
+                if !gather.take(&piece) {
+                    break None;
+                }
+            }
+            Some(Ok(receiver::Came::Trailers(trailers))) if gather.is_whole() => {
+                let data = Some(gather.into_bytes().into());
+                return Ok(Whole { head, data, trailers });
+            }
+            other => break other,
+        }
+    };
+    Err(http_calls::caller::replayed(&head, gather.into_bytes(), came, rest))
 }
 
 /// A response that has come, for tonic to take.

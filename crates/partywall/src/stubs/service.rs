@@ -48,6 +48,7 @@ use tonic::metadata::MetadataMap;
 use tonic::server::UnaryService;
 
 use super::codec::{Carries, Codec, Decoded, Decodes};
+use super::gather::Gather;
 use super::message::{self, Encode, Outgoing, Settings};
 use crate::link::whole::Whole;
 use crate::peer::{Deadline, Peer};
@@ -98,6 +99,11 @@ impl std::fmt::Debug for Entry {
 }
 
 impl Entry {
+    /// What puts a request together that comes in several records.
+    pub(crate) fn gather(&self) -> Gather {
+        Gather::new(self.settings.decoded)
+    }
+
     /// Begins to answer a call.
     #[inline]
     pub(crate) fn begin(&self, call: Call) -> Begun {

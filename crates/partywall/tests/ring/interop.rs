@@ -10,7 +10,8 @@ use std::time::Instant;
 use partywall::{Channel, Deadline, Endpoint, Route, Routes, Server};
 use partywall_interop::Counts;
 use partywall_interop::cases::{
-    self, BARE_ANSWERED, BARE_ORDINARY, Case, Env, LAYERED_ANSWERED, Stubs, Transport, run,
+    self, BARE_ANSWERED, BARE_ORDINARY, BARE_SERVICES, Case, Env, LAYERED_ANSWERED, Stubs,
+    Transport, run,
 };
 use partywall_interop::service::{Handle, Mounted, Probed, native, probed};
 use tonic::transport::server::TcpIncoming;
@@ -171,7 +172,7 @@ async fn every_case_by_native_stubs_in_one_process() {
     };
     let env = Env::new(again().await.unwrap(), handle.clone(), again);
     all_native(bare(link, env).await);
-    native_but_for(BARE_ORDINARY, handle.counts());
+    native_but_for(BARE_ORDINARY + BARE_SERVICES, handle.counts());
 
     let handle = Handle::default();
     let again = {

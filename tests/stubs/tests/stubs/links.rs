@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 use partywall::operator::{LinkInfo, LinkMethods, MethodStats};
 use partywall::{Bound, Channel, Endpoint, Server};
 use partywall_stubs_tests::{ours, tonics};
-use partywall_testkit::Host;
+use partywall_testkit::{Host, Random};
 use tokio_stream::StreamExt as _;
+use tonic::codec::CompressionEncoding;
 use tonic::service::InterceptorLayer;
 use tonic::{Code, Request, Status};
 use tonic_prost::ProstCodec;
@@ -171,18 +172,27 @@ async fn streams_are_ordinary() {
 }
 
 #[tokio::test]
-async fn requests_that_do_not_fit_a_record_are_ordinary() {
+async fn requests_in_several_records_are_native_and_compressed_ones_are_not() {
     let host = Host::open();
-    serve(server(&host.socket).add_service(greeter()).bind("test").await.unwrap());
+    let greeter = greeter().accept_compressed(CompressionEncoding::Gzip);
+    serve(server(&host.socket).add_service(greeter).bind("test").await.unwrap());
     let channel = connect(&host.socket).await;
     greet(&channel, 2).await;
-    let mut client = ours::pb::greeter_client::GreeterClient::new(channel);
-    // The longest record has 61 KiB.
-    for (bytes, native, ordinary) in
-        [(56 << 10, 2, 1), (64 << 10, 2, 2), (3 << 20, 2, 3), (56 << 10, 3, 3)]
-    {
-        let blob: Vec<_> = (0..bytes).map(|at: usize| (at % 251) as u8).collect();
+    let plain = ours::pb::greeter_client::GreeterClient::new(channel);
+    let packed = plain.clone().send_compressed(CompressionEncoding::Gzip);
+    // The longest record has 61 KiB. What is compressed here is no shorter.
+    for (bytes, packs, native, ordinary) in [
+        (56 << 10, false, 2, 1),
+        (64 << 10, false, 3, 1),
+        (3 << 20, false, 4, 1),
+        (3 << 20, true, 4, 2),
+        (56 << 10, true, 4, 3),
+        (3 << 20, false, 5, 3),
+    ] {
+        let mut random = Random::new(bytes as u64);
+        let blob: Vec<_> = (0..bytes).map(|_: usize| random.draw() as u8).collect();
         let request = ours::pb::HelloRequest { name: "you".into(), blob: blob.clone() };
+        let mut client = if packs { packed.clone() } else { plain.clone() };
         let reply = client.say_hello(request).await.unwrap().into_inner();
         assert!(reply.text == "hello, you" && reply.blob == blob, "{bytes} bytes");
         only(&methods(&host.socket).await, HELLO, native, ordinary);
