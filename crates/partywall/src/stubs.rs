@@ -12,7 +12,7 @@
 //!             no:  the request goes to the service as HTTP has it, with the offer in its extensions
 //!             yes: decoded from its one copy, handled, encoded into the reserved record
 //!
-//! long      in a parcel: encoded there, and decoded from there; in several records: put together ([`gather`])
+//! long      in a parcel: encoded there, decoded from there; in several records: put together ([`gather`])
 //! ```
 //!
 //! Both ends decide for themselves: what travels is the same either way, but for a method's number in
