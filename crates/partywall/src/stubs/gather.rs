@@ -1,7 +1,7 @@
 //! A message that comes in several records, put together for the native way.
 //!
 //! ```text
-//! taken      its bytes, one copy beside that of the ring; memory for all of it once its length is known
+//! taken      its bytes, one copy beside that of the ring; memory for all once its length is known
 //! whole      they are one message, which is not compressed
 //! another    compressed, over the limit, more than one message: tonic's way takes what has come, and the rest
 //! ```
