@@ -3,7 +3,7 @@
 //! ```text
 //! taken      its bytes, one copy beside that of the ring; memory for all once its length is known
 //! whole      they are one message, which is not compressed
-//! another    compressed, over the limit, more than one message: tonic's way takes what has come, and the rest
+//! another    compressed, over the limit, more than one message: tonic's way takes what has come and the rest
 //! ```
 
 use partywall_abi::limits;

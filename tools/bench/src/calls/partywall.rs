@@ -87,8 +87,8 @@ pub const RAW: Contender = Contender::new(
 pub const SOCKET: &str = "coordinator.sock";
 /// The name that is served.
 pub const NAME: &str = "bench";
-const POLICY: &str =
-    "[service.bench]\nregister = ['anyone']\n[service.bench.call]\nanyone = ['*']\n";
+const POLICY: &str = "[service.bench]\nregister = ['anyone']\n\
+                      [service.bench.call]\nanyone = { methods = ['*'], descriptors = 1 }\n";
 const LIMIT: usize = 1 << 30;
 
 /// Spinning or sleeping, as the case says.
