@@ -86,11 +86,17 @@ impl Capabilities {
     pub const METHODS: Self = Self(2);
     /// Who is told of a link takes what was counted for its methods, by the way of their calls.
     pub const WAYS: Self = Self(4);
+    /// A process that is told to close itself to other processes of its user does so, and says so.
+    pub const HARDEN: Self = Self(8);
     /// What this release can do.
-    pub const OWN: Self = Self(Self::ROOM.0 | Self::METHODS.0 | Self::WAYS.0);
+    pub const OWN: Self = Self(Self::ROOM.0 | Self::METHODS.0 | Self::WAYS.0 | Self::HARDEN.0);
 
-    const NAMES: [(Self, &'static str); 3] =
-        [(Self::ROOM, "room"), (Self::METHODS, "methods"), (Self::WAYS, "ways")];
+    const NAMES: [(Self, &'static str); 4] = [
+        (Self::ROOM, "room"),
+        (Self::METHODS, "methods"),
+        (Self::WAYS, "ways"),
+        (Self::HARDEN, "harden"),
+    ];
 
     /// These bits, whether they have names or not.
     pub const fn from_bits(bits: u64) -> Self {

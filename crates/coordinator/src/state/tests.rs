@@ -2,6 +2,7 @@
 
 use super::links::{OFFER_TIME, OPENING};
 use super::*;
+use crate::identity::Fades;
 use crate::quota::{Account, Limits, Totals};
 use partywall_abi::control::{
     Blame, EndMessage, LinkMessage, LinkMethods, LinkRow, LinkStats, ListMessage, PolicyMessage,
@@ -22,6 +23,7 @@ pub(super) fn facts(uid: u32) -> Facts {
         domain: None,
         user: uid,
         descends: false,
+        fades: Fades::Nothing,
     }
 }
 
@@ -58,11 +60,29 @@ pub(super) fn with_descriptors(most: usize, policy: &str) -> State {
     State::new(policy, quotas, 9, Instant::now(), token)
 }
 
+/// A process that does what it is told.
 pub(super) fn admit(s: &mut State, facts: Facts) -> Conn {
-    let usage = s.account(&facts, facts.user);
-    let conn = s.opened(facts, usage, SPOKEN);
-    take(s);
+    let (conn, told) = admit_open(s, facts, SPOKEN);
+    if told {
+        ask(s, conn, SessionMessage::Hardened.into());
+    }
     conn
+}
+
+/// A process that is open to others of its user, and whether it was told not to be before its welcome.
+pub(super) fn admit_open(s: &mut State, facts: Facts, spoken: Spoken) -> (Conn, bool) {
+    let usage = s.account(&facts, facts.user);
+    let conn = s.opened(facts, usage, spoken);
+    let session = |e: &Effect| match e {
+        Effect::Send { message: Message::Session(message), .. } => Some(message.clone()),
+        _ => None,
+    };
+    let said: Vec<SessionMessage> = take(s).iter().filter_map(session).collect();
+    match &said[..] {
+        [SessionMessage::Welcome { .. }] => (conn, false),
+        [SessionMessage::Harden, SessionMessage::Welcome { .. }] => (conn, true),
+        other => panic!("{other:?}"),
+    }
 }
 
 /// What an end has counted, of calls alone.
@@ -693,6 +713,7 @@ fn process_that_sends_messages_of_a_coordinator_is_closed() {
     assert!(matches!(&e[..], [Effect::Close { .. }]));
 }
 
+mod hardening;
 mod list;
 mod reload;
 mod reports;

@@ -1,0 +1,164 @@
+//! What processes of the same user can take from the ends of a link, and that the link says so.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use partywall_abi::control::{ListMessage, Message};
+use partywall_coordinator::identity::digest;
+use partywall_testkit::{Conversation, Host, OPEN, Process, alone};
+
+use crate::{CLIENT, SERVER};
+
+/// The user `nobody`, for tests that root runs.
+const NOBODY: u32 = 65534;
+
+/// Whose processes these tests start: nobody's with rights over others.
+fn user() -> Option<u32> {
+    rustix::process::geteuid().is_root().then_some(NOBODY)
+}
+
+fn uid() -> u32 {
+    user().unwrap_or_else(|| rustix::process::geteuid().as_raw())
+}
+
+fn start(socket: &Path, program: &str, arguments: &[&str]) -> Process {
+    let own = rustix::process::geteuid().as_raw().to_string();
+    let environment = [("PARTYWALL_COORDINATOR_UID", own.as_str())];
+    Process::start(program, socket, arguments, &environment, user())
+}
+
+/// What another process of the user takes from this one.
+fn taken(pid: u32) -> String {
+    use std::os::unix::process::CommandExt;
+    let mut command = Command::new(env!("CARGO_BIN_EXE_st-taker"));
+    command.arg(pid.to_string());
+    if let Some(uid) = user() {
+        command.uid(uid).gid(uid);
+    }
+    let out = command.output().unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    String::from_utf8(out.stdout).unwrap()
+}
+
+const IDLE: [&str; 4] = ["--mode", "idle", "--links", "1"];
+const NOTHING: &str =
+    "sockets: Operation not permitted (os error 1)\nmemory: Operation not permitted (os error 1)\n";
+
+/// Whether it was a link's socket, and bytes of an outbox.
+fn is_all(taken: &str) -> bool {
+    let magic = partywall_abi::layout::MAGIC.to_le_bytes();
+    let (sockets, memory) = taken.trim().split_once('\n').unwrap();
+    let sockets: Option<usize> = sockets.strip_prefix("sockets: ").and_then(|n| n.parse().ok());
+    sockets.is_some_and(|n| n >= 1) && memory == format!("memory: {magic:?}")
+}
+
+/// What the coordinator's list says of who can read each open link.
+fn listed(socket: &Path) -> Vec<&'static str> {
+    let operator = Conversation::open(socket).unwrap();
+    operator.say(&ListMessage::List { request: 1 }.into()).unwrap();
+    let mut listed = Vec::new();
+    loop {
+        match operator.next().unwrap().0 {
+            Message::List(ListMessage::Row { row, .. }) if row.open => {
+                listed.push(row.security.confidentiality.word());
+            }
+            Message::List(ListMessage::Row { .. }) => {}
+            Message::List(ListMessage::Listed { .. }) => return listed,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_link_is_taken_by_its_own_user_unless_its_ends_are_hardened() {
+    let _alone = alone();
+    for (harden, level) in [("harden = false\n", "user"), ("harden = true\n", "host"), ("", "host")]
+    {
+        let host = Host::with(&format!("{harden}{OPEN}"));
+        let server = start(&host.socket, SERVER, &[]);
+        host.until_served();
+        let mut client = start(&host.socket, CLIENT, &["--mode", "security"]);
+        let said = super::security::said_by_all(&host, &mut client);
+        assert_eq!(said, format!("process, {level}, observed"), "{harden}");
+        let mut idle = start(&host.socket, CLIENT, &IDLE);
+        idle.ready();
+        for pid in [server.pid(), idle.pid()] {
+            let taken = taken(pid);
+            match level {
+                "user" => assert!(is_all(&taken), "{harden}: {taken}"),
+                _ => assert_eq!(taken, NOTHING, "{harden}"),
+            }
+        }
+        client.succeed();
+    }
+}
+
+/// A coordinator of the user's own, which can be started again; its policy, and where it is.
+struct Town {
+    dirs: [tempfile::TempDir; 2],
+    coordinator: Option<Process>,
+}
+
+impl Town {
+    fn new(policy: &str) -> Self {
+        use std::os::unix::fs::PermissionsExt;
+        let dirs = [(), ()].map(|()| tempfile::tempdir().unwrap());
+        for (dir, mode) in dirs.iter().zip([0o755, 0o777]) {
+            std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(mode)).unwrap();
+        }
+        std::fs::write(dirs[0].path().join("policy.toml"), policy).unwrap();
+        let mut town = Self { dirs, coordinator: None };
+        town.start();
+        town
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.dirs[1].path().join("c.sock")
+    }
+
+    fn start(&mut self) {
+        self.coordinator = None;
+        let policy = self.dirs[0].path().join("policy.toml");
+        let arguments = ["--policy", policy.to_str().unwrap()];
+        let program = env!("CARGO_BIN_EXE_st-coordinator");
+        let mut coordinator = Process::start(program, &self.socket(), &arguments, &[], user());
+        coordinator.ready();
+        self.coordinator = Some(coordinator);
+    }
+
+    fn process(&self, program: &str, arguments: &[&str]) -> Process {
+        let uid = uid().to_string();
+        let environment = [("PARTYWALL_COORDINATOR_UID", uid.as_str())];
+        Process::start(program, &self.socket(), arguments, &environment, user())
+    }
+}
+
+/// What a coordinator without rights knows of processes of its own user, it knows as well after a restart:
+/// one that goes by its program is not hardened, for /proc would not tell of that any more.
+#[test]
+fn processes_are_known_to_the_next_coordinator() {
+    let _alone = alone();
+    let program = digest(&std::fs::read(SERVER).unwrap()).map(|b| format!("{b:02x}")).concat();
+    let by_user = format!("uid = {}\n", uid());
+    let by_program = format!("program = 'sha256:{program}'\nevidence = 'observed'\n");
+    for (fact, level) in [(&by_user, "host"), (&by_program, "user")] {
+        let mut town = Town::new(&format!(
+            "[principal.server]\n{fact}[service.test]\nregister = ['server']\n\
+             [service.test.call]\nanyone = ['*']\n"
+        ));
+        let server = town.process(SERVER, &[]);
+        let mut first = town.process(CLIENT, &IDLE);
+        first.ready();
+        assert_eq!(listed(&town.socket()), [level], "{fact}");
+        town.start();
+        // Served again, by whom the policy says, and the link that was there goes on.
+        let mut second = town.process(CLIENT, &IDLE);
+        second.ready();
+        assert_eq!(listed(&town.socket()), [level; 2], "{fact}");
+        let taken = taken(server.pid());
+        match level {
+            "user" => assert!(is_all(&taken), "{fact}: {taken}"),
+            _ => assert_eq!(taken, NOTHING, "{fact}"),
+        }
+    }
+}
