@@ -1,9 +1,10 @@
-#![allow(unsafe_code, reason = "process_vm_readv(2) has no safe wrapper")]
-//! A process that takes what it can from another one: copies of its descriptors, and bytes of its memory.
+#![allow(unsafe_code, reason = "process_vm_readv(2) and ptrace(2) have no safe wrapper")]
+//! A process that takes what it can from another one: copies of its descriptors, and bytes of its memory; or,
+//! asked to, traces it until its own input ends.
 //!
 //! It says `sockets: NUMBER` of links or the error, and `memory: BYTES` of an outbox or the error.
 
-use std::io;
+use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
@@ -17,6 +18,9 @@ const NUMBERS: i32 = 256;
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let number: i32 = std::env::args().nth(1).ok_or("the number of a process")?.parse()?;
     let pid = Pid::from_raw(number).ok_or("a number from 1 on")?;
+    if std::env::args().nth(2).is_some_and(|what| what == "trace") {
+        return Ok(trace(number)?);
+    }
     match sockets(pid) {
         Ok(taken) => println!("sockets: {taken}"),
         Err(errno) => println!("sockets: {}", io::Error::from(errno)),
@@ -26,6 +30,17 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         Err(error) => println!("memory: {error}"),
     }
     Ok(())
+}
+
+fn trace(pid: i32) -> io::Result<()> {
+    // SAFETY: this one's memory is no matter of it.
+    let seized = unsafe { libc::ptrace(libc::PTRACE_SEIZE, pid, 0_usize, 0_usize) };
+    if seized < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    println!("ready");
+    io::stdout().flush()?;
+    io::stdin().read_to_end(&mut Vec::new()).map(drop)
 }
 
 /// How many sockets of links can be taken: they are pairs, and the coordinator's has a path.

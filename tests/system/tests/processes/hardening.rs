@@ -1,11 +1,20 @@
 //! What processes of the same user can take from the ends of a link, and that the link says so.
 
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
+use partywall::{Endpoint, blocking};
 use partywall_abi::control::{ListMessage, Message};
+use partywall_abi::name::ServiceName;
 use partywall_coordinator::identity::digest;
-use partywall_testkit::{Conversation, Host, OPEN, Process, alone};
+use partywall_coordinator::{Coordinator, Listen, Options, Policy};
+use partywall_interop::proto::SimpleResponse;
+use partywall_system_tests::{UNARY, request};
+use partywall_testkit::{Conversation, Host, OPEN, PATIENCE, Process, alone};
 
 use crate::{CLIENT, SERVER};
 
@@ -27,15 +36,19 @@ fn start(socket: &Path, program: &str, arguments: &[&str]) -> Process {
     Process::start(program, socket, arguments, &environment, user())
 }
 
-/// What another process of the user takes from this one.
-fn taken(pid: u32) -> String {
-    use std::os::unix::process::CommandExt;
+/// Another process of the user, which takes from this one.
+fn taker(pid: u32) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_st-taker"));
     command.arg(pid.to_string());
     if let Some(uid) = user() {
         command.uid(uid).gid(uid);
     }
-    let out = command.output().unwrap();
+    command
+}
+
+/// What that takes.
+fn taken(pid: u32) -> String {
+    let out = taker(pid).output().unwrap();
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     String::from_utf8(out.stdout).unwrap()
 }
@@ -93,6 +106,10 @@ fn a_link_is_taken_by_its_own_user_unless_its_ends_are_hardened() {
     }
 }
 
+fn open_to_all(dir: &Path) {
+    std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o777)).unwrap();
+}
+
 /// A coordinator of the user's own, which can be started again; its policy, and where it is.
 struct Town {
     dirs: [tempfile::TempDir; 2],
@@ -101,11 +118,10 @@ struct Town {
 
 impl Town {
     fn new(policy: &str) -> Self {
-        use std::os::unix::fs::PermissionsExt;
         let dirs = [(), ()].map(|()| tempfile::tempdir().unwrap());
-        for (dir, mode) in dirs.iter().zip([0o755, 0o777]) {
-            std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(mode)).unwrap();
-        }
+        let others_read = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(dirs[0].path(), others_read).unwrap();
+        open_to_all(dirs[1].path());
         std::fs::write(dirs[0].path().join("policy.toml"), policy).unwrap();
         let mut town = Self { dirs, coordinator: None };
         town.start();
@@ -161,4 +177,81 @@ fn processes_are_known_to_the_next_coordinator() {
             _ => assert_eq!(taken, NOTHING, "{fact}"),
         }
     }
+}
+
+/// Waits until something is so.
+fn until(what: impl Fn() -> bool) {
+    let begin = Instant::now();
+    while !what() {
+        assert!(begin.elapsed() < PATIENCE, "it does not come");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_process_that_opens_itself_again_says_so_at_its_next_link() {
+    let _alone = alone();
+    let host = Host::open();
+    let server = start(&host.socket, SERVER, &[]);
+    host.until_served();
+    let endpoint = Endpoint::from_static("partywall:///test").coordinator(&host.socket);
+    let mut own = blocking::Channel::connect(&endpoint).unwrap();
+    let mut idle = [(); 2].map(|()| None);
+    for (idle, levels) in idle.iter_mut().zip([&["host"; 2][..], &["host", "host", "user"]]) {
+        idle.insert(start(&host.socket, CLIENT, &IDLE)).ready();
+        // This process is root's, or hardened itself.
+        assert_eq!(listed(&host.socket), levels);
+        let mut open = tonic::Request::new(request(1, 32));
+        open.metadata_mut().insert("x-fail", "open".parse().unwrap());
+        own.unary::<_, SimpleResponse>(UNARY, open).unwrap();
+        assert!(is_all(&taken(server.pid())));
+    }
+}
+
+/// Who is traced when it is told does not count as hardened: whoever traces it goes on.
+#[test]
+fn a_reload_hardens_running_processes_unless_they_are_traced() {
+    let _alone = alone();
+    let dirs = [(), ()].map(|()| tempfile::tempdir().unwrap());
+    open_to_all(dirs[1].path());
+    let (file, socket) = (dirs[0].path().join("policy.toml"), dirs[1].path().join("c.sock"));
+    let write = |harden: bool| std::fs::write(&file, format!("harden = {harden}\n{OPEN}")).unwrap();
+    write(false);
+    let (listen, policy_file) = (Listen::At(socket.clone()), Some(file.clone()));
+    let options = Options { listen, policy_file, ..Options::default() };
+    let coordinator = Coordinator::start_with(Policy::load(&file).unwrap(), options).unwrap();
+    let reload = || {
+        let (done, read) = std::sync::mpsc::channel();
+        coordinator.reload(move |result| done.send(result).unwrap());
+        read.recv_timeout(PATIENCE).unwrap().unwrap();
+    };
+    let server = start(&socket, SERVER, &[]);
+    let idle = || {
+        let mut idle = start(&socket, CLIENT, &IDLE);
+        idle.ready();
+        idle
+    };
+    coordinator.serving(&ServiceName::new("test").unwrap()).recv_timeout(PATIENCE).unwrap();
+    let _first = idle();
+    let mut tracer = taker(server.pid());
+    tracer.arg("trace").stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut tracer = tracer.spawn().unwrap();
+    let mut ready = [0; 6];
+    tracer.stdout.as_mut().unwrap().read_exact(&mut ready).unwrap();
+    assert_eq!(ready, *b"ready\n");
+    write(true);
+    reload();
+    until(|| taken(server.pid()) == NOTHING);
+    let second = idle();
+    assert_eq!(listed(&socket), ["user"; 2]);
+    // What is not hardened yet is told again.
+    drop(tracer.stdin.take());
+    assert!(tracer.wait().unwrap().success());
+    drop(second);
+    reload();
+    until(|| {
+        let _next = idle();
+        listed(&socket).contains(&"host")
+    });
+    assert_eq!(listed(&socket)[0], "user", "a link is what it was when it was made");
 }
