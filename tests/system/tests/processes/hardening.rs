@@ -7,13 +7,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use partywall::{Endpoint, blocking};
 use partywall_abi::control::{ListMessage, Message};
 use partywall_abi::name::ServiceName;
 use partywall_coordinator::identity::digest;
 use partywall_coordinator::{Coordinator, Listen, Options, Policy};
-use partywall_interop::proto::SimpleResponse;
-use partywall_system_tests::{UNARY, request};
 use partywall_testkit::{Conversation, Host, OPEN, PATIENCE, Process, alone};
 
 use crate::{CLIENT, SERVER};
@@ -85,7 +82,9 @@ fn listed(socket: &Path) -> Vec<&'static str> {
 #[test]
 fn a_link_is_taken_by_its_own_user_unless_its_ends_are_hardened() {
     let _alone = alone();
-    for (harden, level) in [("harden = false\n", "user"), ("harden = true\n", "host"), ("", "host")]
+    let default = "# of harden it says nothing\n";
+    for (harden, level) in
+        [("harden = false\n", "user"), ("harden = true\n", "host"), (default, "host")]
     {
         let host = Host::with(&format!("{harden}{OPEN}"));
         let server = start(&host.socket, SERVER, &[]);
@@ -191,21 +190,16 @@ fn until(what: impl Fn() -> bool) {
 #[test]
 fn a_process_that_opens_itself_again_says_so_at_its_next_link() {
     let _alone = alone();
-    let host = Host::open();
+    let host = Host::with(&format!("harden = true\n{OPEN}"));
     let server = start(&host.socket, SERVER, &[]);
     host.until_served();
-    let endpoint = Endpoint::from_static("partywall:///test").coordinator(&host.socket);
-    let mut own = blocking::Channel::connect(&endpoint).unwrap();
-    let mut idle = [(); 2].map(|()| None);
-    for (idle, levels) in idle.iter_mut().zip([&["host"; 2][..], &["host", "host", "user"]]) {
-        idle.insert(start(&host.socket, CLIENT, &IDLE)).ready();
-        // This process is root's, or hardened itself.
-        assert_eq!(listed(&host.socket), levels);
-        let mut open = tonic::Request::new(request(1, 32));
-        open.metadata_mut().insert("x-fail", "open".parse().unwrap());
-        own.unary::<_, SimpleResponse>(UNARY, open).unwrap();
-        assert!(is_all(&taken(server.pid())));
-    }
+    let mut before = start(&host.socket, CLIENT, &IDLE);
+    before.ready();
+    start(&host.socket, CLIENT, &["--mode", "open"]).succeed();
+    assert!(is_all(&taken(server.pid())));
+    let mut after = start(&host.socket, CLIENT, &IDLE);
+    after.ready();
+    until(|| listed(&host.socket) == ["host", "user"]);
 }
 
 /// Who is traced when it is told does not count as hardened: whoever traces it goes on.
