@@ -79,7 +79,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
     })
 }
 
-/// From here on other processes of this user cannot take the coordinator's descriptors, among them those of all
+/// From here on other processes of this user cannot take the coordinator's descriptors, among them those of
 /// links that are being made, nor trace it (PR_SET_DUMPABLE(2const)). It leaves no core dump.
 pub(crate) fn close_to_its_user() -> std::io::Result<()> {
     use rustix::process::{DumpableBehavior, set_dumpable_behavior};

@@ -1,12 +1,13 @@
 //! This process closed to other processes of its user, where its coordinator's policy wants that.
 //!
 //! A process that is not dumpable (PR_SET_DUMPABLE(2const)) is open to root and CAP_SYS_PTRACE alone: nobody
-//! else takes its descriptors (pidfd_getfd(2)), reads its memory (process_vm_readv(2)) or traces it. Who traces
-//! it already goes on, so it does not count as closed then.
+//! else takes its descriptors (pidfd_getfd(2)), reads its memory (process_vm_readv(2)) or traces it. Who
+//! traces it already goes on, so it does not count as closed then.
 //!
 //! ```text
-//! open ---- told so before the first link, or when the policy has changed ----> closed, and said so
-//! closed -- execve(2): its links end with it.  prctl(2), a change of its user --> open: found at the next link
+//! open     told before the first link, or when the policy has changed --> closed, and said so
+//! closed   prctl(2), a change of its user --> open: found at the next link
+//!          execve(2)                      --> open, without links and connection
 //! ```
 
 use std::io;

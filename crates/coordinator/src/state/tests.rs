@@ -4,6 +4,7 @@ use super::links::{OFFER_TIME, OPENING};
 use super::*;
 use crate::identity::Fades;
 use crate::quota::{Account, Limits, Totals};
+pub(super) use hardening::admit;
 use partywall_abi::control::{
     Blame, EndMessage, LinkMessage, LinkMethods, LinkRow, LinkStats, ListMessage, PolicyMessage,
     RegistryMessage, SessionMessage,
@@ -58,31 +59,6 @@ pub(super) fn with_descriptors(most: usize, policy: &str) -> State {
         Token(bytes)
     };
     State::new(policy, quotas, 9, Instant::now(), token)
-}
-
-/// A process that does what it is told.
-pub(super) fn admit(s: &mut State, facts: Facts) -> Conn {
-    let (conn, told) = admit_open(s, facts, SPOKEN);
-    if told {
-        ask(s, conn, SessionMessage::Hardened.into());
-    }
-    conn
-}
-
-/// A process that is open to others of its user, and whether it was told not to be before its welcome.
-pub(super) fn admit_open(s: &mut State, facts: Facts, spoken: Spoken) -> (Conn, bool) {
-    let usage = s.account(&facts, facts.user);
-    let conn = s.opened(facts, usage, spoken);
-    let session = |e: &Effect| match e {
-        Effect::Send { message: Message::Session(message), .. } => Some(message.clone()),
-        _ => None,
-    };
-    let said: Vec<SessionMessage> = take(s).iter().filter_map(session).collect();
-    match &said[..] {
-        [SessionMessage::Welcome { .. }] => (conn, false),
-        [SessionMessage::Harden, SessionMessage::Welcome { .. }] => (conn, true),
-        other => panic!("{other:?}"),
-    }
 }
 
 /// What an end has counted, of calls alone.

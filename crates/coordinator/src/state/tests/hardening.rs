@@ -16,6 +16,31 @@ fn requiring_host(harden: &str) -> String {
     )
 }
 
+/// A process that does what it is told.
+pub(in super::super) fn admit(s: &mut State, facts: Facts) -> Conn {
+    let (conn, told) = admit_open(s, facts, SPOKEN);
+    if told {
+        ask(s, conn, SessionMessage::Hardened.into());
+    }
+    conn
+}
+
+/// A process that is open to others of its user, and whether it was told not to be before its welcome.
+pub(super) fn admit_open(s: &mut State, facts: Facts, spoken: Spoken) -> (Conn, bool) {
+    let usage = s.account(&facts, facts.user);
+    let conn = s.opened(facts, usage, spoken);
+    let session = |e: &Effect| match e {
+        Effect::Send { message: Message::Session(message), .. } => Some(message.clone()),
+        _ => None,
+    };
+    let said: Vec<SessionMessage> = take(s).iter().filter_map(session).collect();
+    match &said[..] {
+        [SessionMessage::Welcome { .. }] => (conn, false),
+        [SessionMessage::Harden, SessionMessage::Welcome { .. }] => (conn, true),
+        other => panic!("{other:?}"),
+    }
+}
+
 fn hardened() -> Message {
     SessionMessage::Hardened.into()
 }

@@ -1,5 +1,6 @@
 //! What protects links, what the policy requires of that, and what two ends have in common.
 
+use super::hardening::admit_open;
 use super::*;
 use crate::identity::Domain;
 use partywall_abi::security::{Confidentiality, Evidence, Isolation, Security};
