@@ -83,7 +83,7 @@ fn a_process_of_a_namespace_of_another_users_own_has_no_number() {
 /// A coordinator without rights looks at the PID namespace of a process of its own user, to believe its
 /// number. It cannot once the process is hardened, so that one is not, unless the policy says so.
 #[test]
-fn a_process_in_a_pid_namespace_is_known_to_the_next_coordinator() {
+fn a_process_of_a_pid_namespace_is_known_to_the_next_one() {
     let _alone = alone();
     let default = "# of harden it says nothing\n";
     for (harden, level, is_known) in [
