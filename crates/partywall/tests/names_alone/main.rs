@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::task::{Context, Poll};
 
 use partywall::{Channel, Confidentiality, Endpoint, Error, Routes, Server, TargetError};
-use partywall_testkit::{Host, OPEN};
+use partywall_testkit::Host;
 use tonic::body::Body;
 use tower::Service;
 
@@ -39,7 +39,7 @@ async fn call(mut channel: Channel) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn names_are_called_and_served() {
-    let host = Host::with(&format!("harden = true\n{OPEN}"));
+    let host = Host::open();
     let bound = Server::builder().coordinator(&host.socket).add_service(Fine).bind("test");
     let serving = tokio::spawn(bound.await.unwrap().serve());
     let endpoint = Endpoint::from_static("partywall:///test").coordinator(&host.socket);
