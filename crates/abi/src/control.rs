@@ -13,6 +13,8 @@
 //!          <------------------ Challenge   nonce, versions, capabilities
 //!  Proof   ------------------>             the nonce, with SCM_CREDENTIALS of the sender
 //!                                          the version chosen, capabilities
+//!          <------------------ Harden      close yourself to other processes of your user
+//! Hardened ------------------>             (both where the policy has it so)
 //!          <------------------ Welcome     who the coordinator takes the process for
 //!          or <--------------- Refused     at any point before that, and the end
 //!

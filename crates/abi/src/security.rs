@@ -149,6 +149,8 @@ levels! {
     Open = 0, "open";
     /// Programs in the address space of an end, the kernel and root of this host.
     Space = 16, "space";
+    /// Processes of an end's user, the kernel and root of this host.
+    User = 24, "user";
     /// The kernel and root of this host alone.
     Host = 32, "host";
 }
@@ -183,7 +185,7 @@ impl Isolation {
 /// let least = Security::UNIX_SOCKET;
 /// assert!(Security::HIGHEST.at_least(&least));
 /// let shortfall = Security::NETWORK.shortfall(&least).unwrap();
-/// assert_eq!(shortfall.to_string(), "confidentiality `host` is required, and there is `open`");
+/// assert_eq!(shortfall.to_string(), "confidentiality `user` is required, and there is `open`");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -223,9 +225,10 @@ impl Security {
         Self::new(Isolation::HIGHEST, Confidentiality::HIGHEST, Evidence::HIGHEST);
     /// Of two ends in one process, of which nobody has told the other.
     pub const IN_PROCESS: Self = Self::new(Isolation::None, Confidentiality::Space, Evidence::None);
-    /// Of a connection over a Unix socket with the other end not verified.
+    /// Of a connection over a Unix socket with the other end not verified: nobody has said that it is closed
+    /// to other processes of its user.
     pub const UNIX_SOCKET: Self =
-        Self::new(Isolation::Process, Confidentiality::Host, Evidence::None);
+        Self::new(Isolation::Process, Confidentiality::User, Evidence::None);
     /// Of a connection over a network that is not encrypted, and with the other end not verified.
     pub const NETWORK: Self = Self::new(Isolation::Process, Confidentiality::Open, Evidence::None);
 
@@ -435,6 +438,9 @@ mod tests {
             assert!(decoded(bytes).is_err(), "{bytes:?}");
         }
         assert_eq!(decoded(&[0]), Ok(Security::LOWEST));
+        for (level, known) in [(23, "space"), (24, "user"), (31, "user"), (32, "host")] {
+            assert_eq!(decoded(&[1, 1, level]).unwrap().confidentiality.word(), known);
+        }
         let started = Security { evidence: Evidence::Started, ..Security::LOWEST };
         assert_eq!(decoded(&[2, 2, 47, 200, 9]), Ok(started));
     }
@@ -451,7 +457,7 @@ mod tests {
             assert_eq!(level.to_string().parse(), Ok(*level));
         }
         let error = "sealed".parse::<Confidentiality>().unwrap_err().to_string();
-        assert_eq!(error, "no confidentiality `sealed`; there are `open`, `space`, `host`");
+        assert_eq!(error, "no confidentiality `sealed`; there are `open`, `space`, `user`, `host`");
         let error = "fault".parse::<Isolation>().unwrap_err().to_string();
         assert!(error.ends_with("`fault` is now `protection-keys`"), "{error}");
         assert_eq!(Security::NETWORK.to_string(), "process, open, none");

@@ -88,14 +88,18 @@ impl Capabilities {
     pub const WAYS: Self = Self(4);
     /// A link's end takes a descriptor socket, and messages in parcels.
     pub const PARCELS: Self = Self(8);
+    /// A process that is told to close itself to other processes of its user does so, and says so.
+    pub const HARDEN: Self = Self(16);
     /// What this release can do.
-    pub const OWN: Self = Self(Self::ROOM.0 | Self::METHODS.0 | Self::WAYS.0 | Self::PARCELS.0);
+    pub const OWN: Self =
+        Self(Self::ROOM.0 | Self::METHODS.0 | Self::WAYS.0 | Self::PARCELS.0 | Self::HARDEN.0);
 
-    const NAMES: [(Self, &'static str); 4] = [
+    const NAMES: [(Self, &'static str); 5] = [
         (Self::ROOM, "room"),
         (Self::METHODS, "methods"),
         (Self::WAYS, "ways"),
         (Self::PARCELS, "parcels"),
+        (Self::HARDEN, "harden"),
     ];
 
     /// These bits, whether they have names or not.

@@ -37,6 +37,7 @@ pub(crate) struct Arguments {
 
 /// Runs a coordinator until SIGINT, SIGTERM or SIGQUIT.
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
+    close_to_its_user()?;
     raise_descriptor_limit();
     let policy = Policy::load(&arguments.policy)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -76,6 +77,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
         crate::say("stopped; links that are open go on without it\n")?;
         Ok(ExitCode::SUCCESS)
     })
+}
+
+/// From here on other processes of this user cannot take the coordinator's descriptors, among them those of
+/// links that are being made, nor trace it (PR_SET_DUMPABLE(2const)). It leaves no core dump.
+pub(crate) fn close_to_its_user() -> std::io::Result<()> {
+    use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+    Ok(set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
 }
 
 /// From here on a file or memory that would grow over RLIMIT_FSIZE is an error with EFBIG, and does not

@@ -138,13 +138,17 @@ fn report(findings: &[Finding], others: &[Other]) -> String {
     let ring = vec![
         format!("isolation {}: two processes, as the kernel keeps them apart", Isolation::Process),
         format!("confidentiality {}: this host's kernel and root", Confidentiality::Host),
+        format!(
+            "confidentiality {}, where an end is not hardened: other processes of its user as well",
+            Confidentiality::User
+        ),
     ];
     let network = vec![
         format!("isolation {}: names that a policy gives an address", Isolation::Process),
         format!(
             "confidentiality {}, of a Unix socket {}",
             Confidentiality::Open,
-            Confidentiality::Host
+            Confidentiality::User
         ),
         format!("evidence {}: the identity of who answers is not verified", Evidence::None),
     ];

@@ -66,6 +66,10 @@ pub(crate) struct Arguments {
     /// Tell at the end all that is known of each link, in wide lines.
     #[arg(long)]
     wide: bool,
+    /// Leave services open to debuggers and core dumps, and so to other processes of this user: their
+    /// links have confidentiality `user`.
+    #[arg(long)]
+    no_harden: bool,
     #[command(flatten)]
     metrics: crate::metrics::Exporter,
 }
@@ -81,6 +85,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
 }
 
 async fn up(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
+    coordinator::close_to_its_user()?;
     coordinator::raise_descriptor_limit();
     coordinator::survive_limits_of_files()?;
     let (run_dir, socket) = private_directory()?;
@@ -90,7 +95,10 @@ async fn up(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
     for note in compose.notes.iter().chain(&plan.notes) {
         crate::remark(&format!("note: {note}"));
     }
-    let policy = policy(&compose)?;
+    let mut policy = policy(&compose)?;
+    if arguments.no_harden {
+        policy.harden(false);
+    }
     let domains: Vec<bool> = plan.placements.iter().map(|p| *p == Placement::Domain).collect();
     let (output, unsaid) = Output::start(compose.services.iter().map(|s| s.name.as_str()))?;
     let (running, coordinated) = oneshot::channel();

@@ -36,7 +36,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::audit::Audit;
 use crate::handout::{Memories, Part, Refused};
-use crate::identity::{Measured, Programs, Reader};
+use crate::identity::{self, Measured, Programs, Reader};
 use crate::measure::{Job, Measuring};
 use crate::peer::{Look, Peer, Reason, Sent, Stage, Started};
 use crate::policy::{Policy, PolicyError};
@@ -208,7 +208,11 @@ impl EventLoop {
             sender: orders.clone(),
             state,
             quotas,
-            reader: Reader { subordinates: Subordinates::read(), confines },
+            reader: Reader {
+                subordinates: Subordinates::read(),
+                confines,
+                blind: identity::blind(),
+            },
             file,
             to_read: VecDeque::new(),
             audit,

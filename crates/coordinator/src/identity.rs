@@ -32,7 +32,9 @@ use std::sync::{Mutex, PoisonError};
 
 use partywall_abi::control::{Digest, Identity};
 use partywall_abi::security::{Confidentiality, Evidence, Isolation, Security};
+use partywall_shm::namespace;
 use partywall_shm::users::Subordinates;
+use rustix::thread::CapabilitySet;
 use sha2::{Digest as _, Sha256};
 
 /// What is known of a process.
@@ -58,6 +60,21 @@ pub struct Facts {
     pub user: u32,
     /// A child of the coordinator, or a child's, where those are services ([`Reader::confines`]).
     pub descends: bool,
+    /// What could not be read of it any more if it was hardened.
+    pub fades: Fades,
+}
+
+/// What /proc stops telling a coordinator of a process once that is hardened (proc_pid(5)).
+///
+/// A process proves itself before it is hardened; then to the next coordinator, when it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fades {
+    /// Nothing that it tells now.
+    Nothing,
+    /// Its program file.
+    Program,
+    /// That, and whether its number can be believed: it is in a PID namespace of its own.
+    All,
 }
 
 /// A process that shares its memory with others of its launcher.
@@ -77,6 +94,17 @@ pub struct Reader {
     /// Every process that descends from this one is a service, and no operator. This process is to
     /// be a reaper of its descendants then (PR_SET_CHILD_SUBREAPER(2const)), or they could escape.
     pub confines: bool,
+    /// See [`blind`].
+    pub blind: Option<u32>,
+}
+
+/// The user of this coordinator, if it cannot look at hardened processes of that user: it is not root, and
+/// has no CAP_SYS_PTRACE (ptrace(2), "Ptrace access mode checking").
+pub fn blind() -> Option<u32> {
+    let own = rustix::process::geteuid();
+    let has = rustix::thread::capabilities(None).map(|sets| sets.effective);
+    let traces = has.is_ok_and(|has| has.contains(CapabilitySet::SYS_PTRACE));
+    (!own.is_root() && !traces).then(|| own.as_raw())
 }
 
 impl Reader {
@@ -99,6 +127,15 @@ impl Reader {
             domain: None,
             user: self.owner(uid),
             descends,
+            fades: self.fades(uid, pid),
+        }
+    }
+
+    fn fades(&self, uid: u32, pid: Option<u32>) -> Fades {
+        match pid.filter(|_| self.blind == Some(uid)) {
+            Some(pid) if !namespace::has_one_number(pid).unwrap_or(false) => Fades::All,
+            Some(_) => Fades::Program,
+            None => Fades::Nothing,
         }
     }
 }
@@ -141,7 +178,7 @@ fn proven(pid: Option<u32>) -> (Option<u32>, Option<&'static str>) {
     let Some(pid) = pid else {
         return (None, Some("the process is in a PID namespace that the coordinator cannot see"));
     };
-    match partywall_shm::namespace::number_is_proven(pid) {
+    match namespace::number_is_proven(pid) {
         Ok(true) => (Some(pid), None),
         Ok(false) => {
             let why = "the process is in a PID namespace whose owner can claim any number in it; \
@@ -173,7 +210,9 @@ impl Facts {
 
     /// The same for a process that the coordinator has started from a sealed copy.
     pub fn started(self, name: String, digest: [u8; 32], domain: Option<Domain>) -> Self {
-        Self { digest: Digest::Started(digest), started_as: Some(name), domain, ..self }
+        // That does not come from /proc, and it proves itself to no other coordinator.
+        let fades = Fades::Nothing;
+        Self { digest: Digest::Started(digest), started_as: Some(name), domain, fades, ..self }
     }
 
     /// What others are told of it.
@@ -196,7 +235,8 @@ impl Facts {
         matches!((self.domain, other.domain), (Some(a), Some(b)) if a.launcher == b.launcher)
     }
 
-    /// What protects a link through memory between this process and another one.
+    /// What protects a link through memory between this process and another one, if each is closed to
+    /// other processes of its user.
     pub fn security_with(&self, other: &Self) -> Security {
         let isolation = match (self.domain, other.domain) {
             (Some(a), Some(b)) if a.launcher == b.launcher => a.isolation.min(b.isolation),
@@ -270,7 +310,8 @@ fn unreadable(pid: u32, e: &io::Error) -> String {
     if e.kind() == io::ErrorKind::PermissionDenied {
         format!(
             "/proc/{pid}/exe cannot be read: the coordinator needs CAP_SYS_PTRACE, or to be the \
-             one that starts the service"
+             one that starts the service; or the process is hardened, and was not known by its program when \
+             that was done: start it again"
         )
     } else {
         format!("/proc/{pid}/exe: {e}")

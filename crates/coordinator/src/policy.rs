@@ -1,6 +1,9 @@
 //! Who may serve which name and who may call which method: a TOML file, deny by default.
 //!
 //! ```toml
+//! harden = true                   # processes are closed to others of their user; true unless given,
+//!                                 # but for those that could not be known again
+//!
 //! [principal.web]                 # a principal: facts that must all hold
 //! uid = 1000
 //! gid = 100
@@ -46,7 +49,7 @@ use partywall_abi::limits;
 use partywall_abi::name::{EXAMPLE, MethodPattern, MethodSet, ServiceName};
 use partywall_abi::security::Security;
 
-use crate::identity::Facts;
+use crate::identity::{Facts, Fades};
 use crate::quota::{Account, Limits};
 
 mod file;
@@ -199,6 +202,8 @@ pub struct Policy {
     services: BTreeMap<ServiceName, Service>,
     urls: BTreeMap<ServiceName, String>,
     limits: Limits,
+    /// Whether processes are to be hardened, if it says so.
+    harden: Option<bool>,
     /// The Compose file that it was made from, if it is not TOML.
     compose: Option<String>,
 }
@@ -464,6 +469,38 @@ impl Policy {
     /// Where the network has the name.
     pub fn url(&self, name: &ServiceName) -> Option<&str> {
         self.urls.get(name).map(String::as_str)
+    }
+
+    /// Says for all processes whether they are to be hardened.
+    pub fn harden(&mut self, harden: bool) {
+        self.harden = Some(harden);
+    }
+
+    /// What it says of that itself.
+    pub(crate) fn says_of_hardening(&self) -> Option<bool> {
+        self.harden
+    }
+
+    /// Whether a process is to be closed to other processes of its user. Root's is open to root alone, and
+    /// what a domain has is in its launcher's address space. Unless the policy says otherwise, the others
+    /// are, but for one that the next coordinator would not know any more for what it is.
+    pub fn hardens(&self, facts: &Facts) -> bool {
+        if facts.uid == 0 || facts.domain.is_some() {
+            return false;
+        }
+        self.harden.unwrap_or_else(|| match facts.fades {
+            Fades::Nothing => true,
+            Fades::Program => !self.observes(facts.uid, facts.gid, &facts.cgroup),
+            Fades::All => false,
+        })
+    }
+
+    /// A principal for processes of this user that goes by a program that /proc tells of.
+    fn observing(&self, uid: u32) -> Option<&str> {
+        let is = |p: &Principal| {
+            p.program.is_some_and(|(_, strong)| !strong) && p.uid.is_none_or(|u| u == uid)
+        };
+        self.principals.iter().find(|(_, p)| is(p)).map(|(name, _)| name.as_str())
     }
 
     /// Whether some principal is known by its program file.

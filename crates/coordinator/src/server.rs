@@ -81,6 +81,9 @@ pub struct Options {
 }
 
 /// A running coordinator; dropping it stops it and removes the socket.
+///
+/// Other processes of this one's user can take its descriptors, unless this process makes itself not dumpable
+/// (PR_SET_DUMPABLE(2const)), as `partywall coordinator` does.
 pub struct Coordinator {
     orders: Orders,
     thread: Option<JoinHandle<()>>,

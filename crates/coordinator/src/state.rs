@@ -25,7 +25,7 @@ use std::time::Instant;
 use partywall_abi::control::{Digest, Identity, Message, Role, SessionMessage, Token};
 use partywall_abi::layout::Geometry;
 use partywall_abi::name::ServiceName;
-use partywall_abi::security::Security;
+use partywall_abi::security::{Confidentiality, Evidence, Security};
 use partywall_abi::version::Capabilities;
 
 use crate::audit::Event;
@@ -167,6 +167,8 @@ pub struct Spoken {
 struct Connection {
     standing: Arc<Standing>,
     spoken: Spoken,
+    /// It has said that it is closed to other processes of its user.
+    hardened: bool,
     /// It has closed its gate, if it is a domain.
     gate_closed: bool,
     registrations: BTreeMap<u64, (ServiceName, Charge)>,
@@ -279,14 +281,12 @@ impl State {
         let conn = self.next_conn;
         self.next_conn += 1;
         let identity = Arc::new(facts.identity(self.policy.principals(&facts)));
-        self.send(
-            conn,
-            Message::Session(SessionMessage::Welcome { you: Identity::clone(&identity) }),
-        );
-        self.audit(Event::admitted(&identity, usage.account()));
+        let you = Identity::clone(&identity);
+        let admitted = Event::admitted(&identity, usage.account());
         let connection = Connection {
             standing: Arc::new(Standing { facts, identity, usage }),
             spoken,
+            hardened: false,
             gate_closed: false,
             registrations: BTreeMap::new(),
             watches: BTreeMap::new(),
@@ -299,6 +299,10 @@ impl State {
             links: BTreeSet::new(),
         };
         self.connections.insert(conn, connection);
+        // Before it is welcome, and so before it asks for anything.
+        self.harden(conn);
+        self.send(conn, SessionMessage::Welcome { you });
+        self.audit(admitted);
         conn
     }
 
@@ -349,6 +353,8 @@ impl State {
             Message::List(m) => self.list_message(conn, m, now),
             Message::Gate(m) => self.gate_message(conn, m, now),
             Message::Policy(m) => self.policy_message(conn, &m),
+            // Of itself it can say that: it could give away as well what it has.
+            Message::Session(SessionMessage::Hardened) => self.connection(conn).hardened = true,
             _ => self.breaks_rule(conn),
         }
     }
@@ -412,9 +418,7 @@ impl State {
 
     fn send(&mut self, to: Conn, message: impl Into<Message>) {
         let message = message.into();
-        if self.connections.contains_key(&to)
-            || matches!(message, Message::Session(SessionMessage::Welcome { .. }))
-        {
+        if self.connections.contains_key(&to) {
             self.effects.push(Effect::Send { to, message });
         }
     }
@@ -453,10 +457,24 @@ impl State {
         may
     }
 
+    /// Has a process close itself to others of its user, if the policy wants that and it has not.
+    fn harden(&mut self, conn: Conn) {
+        let c = &self.connections[&conn];
+        let can = c.spoken.capabilities.contains(Capabilities::HARDEN);
+        if can && !c.hardened && self.policy.hardens(&c.standing.facts) {
+            self.send(conn, SessionMessage::Harden);
+        }
+    }
+
     /// What protects a link through memory between two processes.
     fn security_between(&self, one: Conn, other: Conn) -> Security {
         let facts = |conn: Conn| &self.connections[&conn].standing.facts;
-        let security = facts(one).security_with(facts(other));
+        let mut security = facts(one).security_with(facts(other));
+        // Whose user is root is open to root alone.
+        let closed = |conn: Conn| self.connections[&conn].hardened || facts(conn).uid == 0;
+        if ![one, other].into_iter().all(closed) {
+            security.confidentiality = security.confidentiality.min(Confidentiality::User);
+        }
         match one == other {
             // It is its own peer: nothing separates the two ends.
             true => security.min_per_field(Security::IN_PROCESS.with_evidence(security.evidence)),
@@ -480,7 +498,14 @@ impl State {
                 "evidence" => "have the coordinator start both ends",
                 _ if security.isolation.is_one_space() =>
                     "run one of the two as a process of its own",
-                _ => "run both as processes of this host",
+                _ if security.confidentiality < Confidentiality::User
+                    || security.evidence == Evidence::None =>
+                    "run both as processes of this host that speak with this coordinator",
+                _ if self.policy.says_of_hardening() == Some(false) =>
+                    "drop `harden = false` from the policy, and start both ends again",
+                _ =>
+                    "see that both ends are hardened (`harden` in docs/policy.md): of a release that can be, \
+                     without a debugger, and known without `evidence = \"observed\"`",
             }
         ))
     }

@@ -26,6 +26,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Once, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
+use crate::harden;
 use crate::lock::lock;
 use partywall_abi::domain::{BLOCKED, GateStatus};
 use partywall_abi::security::{Confidentiality, Isolation, Security};
@@ -117,7 +118,7 @@ fn here() -> Option<Guest> {
 /// shares its address space with others of its launcher, of which the coordinator need not know; what the
 /// gate between the two ends leaves is what separates them, if there is one.
 pub(crate) fn security(reported: Security, gate: Option<Isolation>) -> Security {
-    lowered(reported, here().is_some(), gate)
+    lowered(harden::lowered(reported), here().is_some(), gate)
 }
 
 fn lowered(reported: Security, domain: bool, gate: Option<Isolation>) -> Security {

@@ -113,6 +113,7 @@ mod error;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzz;
+mod harden;
 mod http_calls;
 mod link;
 mod lock;

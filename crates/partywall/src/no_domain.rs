@@ -11,6 +11,8 @@ use partywall_abi::domain::GateStatus;
 use partywall_abi::security::{Confidentiality, Isolation, Security};
 use tokio::runtime::Handle;
 
+use crate::harden;
+
 pub(crate) fn has_time(_due: Option<Instant>) -> bool {
     false
 }
@@ -24,7 +26,7 @@ pub(crate) struct Visited {
 pub(crate) fn security(reported: Security, _gate: Option<Isolation>) -> Security {
     let mut found = Security::HIGHEST;
     found.confidentiality = Confidentiality::Space;
-    reported.min_per_field(found)
+    harden::lowered(reported).min_per_field(found)
 }
 
 pub(crate) fn accept(_open: bool) -> Result<(), u32> {

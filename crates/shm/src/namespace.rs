@@ -23,7 +23,7 @@ const NS_GET_USERNS: libc::Ioctl = 0xb701;
 pub fn number_is_proven(pid: u32) -> io::Result<bool> {
     let theirs = match File::open(format!("/proc/{pid}/ns/pid")) {
         Ok(theirs) => theirs,
-        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => return one_number(pid),
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => return has_one_number(pid),
         Err(e) => return Err(e),
     };
     let ours = File::open("/proc/self/ns/pid")?;
@@ -49,9 +49,12 @@ fn same(a: &File, b: &File) -> io::Result<bool> {
     Ok((a.dev(), a.ino()) == (b.dev(), b.ino()))
 }
 
-/// Whether the process has one number, that of this PID namespace: the way of who may not look at
-/// another user's namespaces.
-fn one_number(pid: u32) -> io::Result<bool> {
+/// Whether the process has one number, that of this PID namespace: the way of who may not look at the
+/// process's namespaces, for they are another user's, or it is hardened.
+///
+/// # Errors
+/// What open(2) and read(2) say.
+pub fn has_one_number(pid: u32) -> io::Result<bool> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
     Ok(numbers.is_some_and(|n| n.split_whitespace().count() == 1))
@@ -64,7 +67,7 @@ mod tests {
     #[test]
     fn the_number_of_a_process_of_this_namespace_is_proven() {
         assert!(number_is_proven(std::process::id()).unwrap());
-        assert!(one_number(std::process::id()).unwrap());
+        assert!(has_one_number(std::process::id()).unwrap());
         assert!(number_is_proven(u32::MAX >> 1).is_err());
     }
 }

@@ -35,10 +35,11 @@ pub struct Conversation {
     you: Option<Identity>,
 }
 
-/// The proof of a process of this release.
+/// The proof of a process of this release, but for one thing: it is not to be told to harden itself.
 pub fn proof(nonce: [u8; 16]) -> Message {
     let (versions, version) = (Versions::OWN, partywall_abi::VERSION);
-    let capabilities = Capabilities::OWN;
+    let harden = Capabilities::HARDEN.bits();
+    let capabilities = Capabilities::from_bits(Capabilities::OWN.bits() & !harden);
     SessionMessage::Proof { versions, version, capabilities, nonce }.into()
 }
 

@@ -46,9 +46,14 @@ impl Host {
         Self { _dir: Some(dir), ..host }
     }
 
-    /// One with its socket here.
+    /// One with its socket here. Processes stay open to tests that look at them in /proc, unless the policy
+    /// speaks of `harden`.
     pub fn at(socket: &Path, policy: &str) -> Self {
-        let policy = Policy::parse("test", policy).expect("a policy");
+        let speaks = policy.contains("harden");
+        let mut policy = Policy::parse("test", policy).expect("a policy");
+        if !speaks {
+            policy.harden(false);
+        }
         let coordinator = Coordinator::start(Some(socket), policy).expect("a coordinator");
         Self { socket: socket.into(), coordinator, _dir: None }
     }

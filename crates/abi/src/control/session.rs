@@ -4,9 +4,14 @@
 //! process                                coordinator
 //!          <------------------ Challenge   the versions that it speaks
 //!  Proof   ------------------>             the versions of the process, and the highest in common
+//!          <------------------ Harden      or later, where the policy says so later; or never
+//!  Hardened ----------------->
 //!          <------------------ Welcome
 //!          or <--------------- Refused     at any point before that, and the end
 //! ```
+//!
+//! A process has its first descriptor of a link after the welcome, so one that is hardened before it has
+//! been hardened for all of them. Only a process with the capability [`Capabilities::HARDEN`] is told.
 //!
 //! These messages are the same in every version, so that two sides of different versions can tell each
 //! other so. A process without a version in common says zero for the one that it has chosen, for the
@@ -25,6 +30,8 @@ const CHALLENGE: u16 = KINDS | 1;
 const PROOF: u16 = KINDS | 2;
 const WELCOME: u16 = KINDS | 3;
 const REFUSED: u16 = KINDS | 4;
+const HARDEN: u16 = KINDS | 5;
+const HARDENED: u16 = KINDS | 6;
 
 /// Messages about who speaks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,6 +71,10 @@ pub enum SessionMessage {
         /// What, where and the remedy.
         text: String,
     },
+    /// To the process: close yourself to other processes of your user (PR_SET_DUMPABLE(2const)).
+    Harden,
+    /// To the coordinator: that is done. Who has not said so is open to them.
+    Hardened,
 }
 
 impl SessionMessage {
@@ -91,6 +102,8 @@ impl SessionMessage {
                 w.u8(*code);
                 put_text(w, text, limits::ERROR_TEXT_BYTES);
             }
+            Self::Harden => start(w, HARDEN, 0),
+            Self::Hardened => start(w, HARDENED, 0),
         }
     }
 
@@ -113,6 +126,8 @@ impl SessionMessage {
                 code: code(r)?,
                 text: r.short_text("text", limits::ERROR_TEXT_BYTES)?,
             },
+            HARDEN => Self::Harden,
+            HARDENED => Self::Hardened,
             _ => return Err(unknown(kind)),
         })
     }

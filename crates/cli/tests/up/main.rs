@@ -1,6 +1,7 @@
 //! The command as a user has it.
 
 mod domains;
+mod hardening;
 mod links;
 mod newcomer;
 mod quick_start;

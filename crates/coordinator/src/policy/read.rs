@@ -13,6 +13,7 @@ use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
 use toml::Spanned;
 
 use super::{ANYONE, Policy, PolicyError, Principal, Rule, Service, did_you_mean};
+use crate::identity;
 use crate::quota::Limits;
 
 /// Largest policy file, in bytes.
@@ -20,6 +21,7 @@ pub(super) const LARGEST: u64 = 4 << 20;
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
+    harden: Option<Spanned<bool>>,
     #[serde(default)]
     principal: BTreeMap<Spanned<String>, PrincipalSection>,
     #[serde(default)]
@@ -210,14 +212,35 @@ impl Policy {
     /// # Errors
     /// [`PolicyError::Syntax`], [`PolicyError::Value`].
     pub fn parse(file: &str, text: &str) -> Result<Self, PolicyError> {
+        Self::parse_for(identity::blind(), file, text)
+    }
+
+    /// As [`Policy::parse`], for a coordinator that cannot look at hardened processes of this user, if any.
+    pub(super) fn parse_for(
+        blind: Option<u32>,
+        file: &str,
+        text: &str,
+    ) -> Result<Self, PolicyError> {
         let place = Place { file, text };
         let parsed: File = toml::from_str(text).map_err(|e| place.syntax(&e))?;
-        let mut policy = Self { limits: parsed.quota, ..Self::default() };
+        let harden = parsed.harden.as_ref().map(|harden| *harden.get_ref());
+        let mut policy = Self { limits: parsed.quota, harden, ..Self::default() };
         for (name, section) in parsed.principal {
             let key = format!("principal.{}", name.get_ref());
             let read = principal(name.get_ref(), section);
             let principal = read.map_err(|text| place.wrong(&name, key, text))?;
             policy.principals.insert(name.into_inner(), principal);
+        }
+        if let (Some(harden), Some(uid)) = (parsed.harden.filter(|h| *h.get_ref()), blind)
+            && let Some(principal) = policy.observing(uid)
+        {
+            let text = format!(
+                "principal `{principal}` goes by `evidence = \"observed\"`, and a coordinator of user {uid} \
+                 without CAP_SYS_PTRACE cannot read /proc/PID/exe of hardened processes of that user; remedy: \
+                 drop `harden = true`, so that processes of that program are not hardened, give the \
+                 coordinator CAP_SYS_PTRACE, or the principal another `uid`"
+            );
+            return Err(place.wrong(&harden, "harden".into(), text));
         }
         let mut fallback = Vec::new();
         for (name, section) in parsed.service {

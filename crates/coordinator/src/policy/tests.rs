@@ -16,6 +16,7 @@ fn facts() -> Facts {
         domain: None,
         user: 1000,
         descends: false,
+        fades: Fades::Nothing,
     }
 }
 
@@ -99,7 +100,7 @@ fn mistakes_name_file_key_and_remedy() {
     for (text, part) in [
         ("[principal.a]\nuidd = 1", "policy.toml:2: unknown key `uidd`; there are uid, gid, "),
         ("[principal.a]\nuidd = 1", "(did you mean `uid`?)"),
-        ("\nx = 1\n", "policy.toml:2: unknown key `x`; there are principal, service, "),
+        ("\nx = 1\n", "policy.toml:2: unknown key `x`; there are harden, principal, service, "),
         ("[principal.a\n", "policy.toml:1: "),
         ("\n\n[principal.a]", "policy.toml:3: principal.a: no fact"),
         ("[principal.anyone]\nuid = 1", "cannot be defined"),
@@ -281,7 +282,8 @@ fn keys_read(table: &str) -> BTreeSet<String> {
 fn documented_keys_are_those_that_the_parser_reads() {
     let tables = |names: &[&str]| names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>();
     for (heading, table, further) in [
-        ("`[principal.NAME]`", "[principal.a]", &["quota"][..]),
+        ("The top of the file", "", &["principal", "service", "names", "quota"][..]),
+        ("`[principal.NAME]`", "[principal.a]", &["quota"]),
         ("`[service.NAME]`", "[service.a]", &["call"]),
         ("`[quota]` and `[principal.NAME.quota]`", "[quota]", &[]),
     ] {
@@ -322,4 +324,29 @@ fn documented_quotas_are_the_defaults() {
         text += &format!("{} = {}\n", row[0].trim_matches('`'), row[1]);
     }
     assert_eq!(Policy::parse("p", &text).unwrap().limits(), &Limits::default());
+}
+
+#[test]
+fn hardening_that_hides_an_observed_program_is_refused() {
+    let observed = |more: &str| {
+        let hex = "ab".repeat(32);
+        format!("[principal.a]\n{more}program = 'sha256:{hex}'\nevidence = 'observed'\n")
+    };
+    let text = observed("uid = 1000\n");
+    let parse = |blind, text: &str| Policy::parse_for(blind, "p", text);
+    let error = parse(Some(1000), &format!("\nharden = true\n{text}")).unwrap_err().to_string();
+    let says = "p:2: harden: principal `a` goes by `evidence = \"observed\"`, and a coordinator of user 1000";
+    assert!(error.starts_with(says), "{error}");
+    assert!(error.contains("remedy: drop `harden = true`"), "{error}");
+    assert!(parse(Some(1000), &format!("harden = true\n{}", observed(""))).is_err());
+    for (blind, text) in [
+        (None, format!("harden = true\n{text}")),
+        (Some(1000), format!("harden = false\n{text}")),
+        (Some(1000), text.clone()),
+        // Which it could not read before either.
+        (Some(999), format!("harden = true\n{text}")),
+        (Some(1000), "harden = true\n".into()),
+    ] {
+        assert!(parse(blind, &text).is_ok(), "{blind:?} {text}");
+    }
 }

@@ -76,6 +76,7 @@ impl State {
             let identity = Arc::new(facts.identity(principals));
             self.connection(conn).standing = Arc::new(Standing { facts, identity, usage });
         }
+        self.harden(conn);
         let c = &self.connections[&conn];
         let principals = &c.standing.identity.principals;
         let serves = c.registrations.iter().map(|(id, (name, _))| (*id, name.clone()));

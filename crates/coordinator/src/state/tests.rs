@@ -2,7 +2,9 @@
 
 use super::links::{OFFER_TIME, OPENING};
 use super::*;
+use crate::identity::Fades;
 use crate::quota::{Account, Limits, Totals};
+pub(super) use hardening::admit;
 use partywall_abi::control::{
     Blame, EndMessage, LinkMessage, LinkMethods, LinkRow, LinkStats, ListMessage, PolicyMessage,
     RegistryMessage, SessionMessage,
@@ -22,6 +24,7 @@ pub(super) fn facts(uid: u32) -> Facts {
         domain: None,
         user: uid,
         descends: false,
+        fades: Fades::Nothing,
     }
 }
 
@@ -56,13 +59,6 @@ pub(super) fn with_descriptors(most: usize, policy: &str) -> State {
         Token(bytes)
     };
     State::new(policy, quotas, 9, Instant::now(), token)
-}
-
-pub(super) fn admit(s: &mut State, facts: Facts) -> Conn {
-    let usage = s.account(&facts, facts.user);
-    let conn = s.opened(facts, usage, SPOKEN);
-    take(s);
-    conn
 }
 
 /// What an end has counted, of calls alone.
@@ -691,6 +687,7 @@ fn process_that_sends_messages_of_a_coordinator_is_closed() {
 }
 
 mod grants;
+mod hardening;
 mod list;
 mod reload;
 mod reports;

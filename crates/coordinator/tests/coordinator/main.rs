@@ -207,7 +207,10 @@ fn answered(versions: (u16, u16), version: u16, capabilities: Capabilities) -> M
     let nonce = p.challenge().unwrap();
     let versions = Versions::new(versions.0, versions.1).unwrap();
     p.say(&SessionMessage::Proof { versions, version, capabilities, nonce }.into()).unwrap();
-    let answer = p.next().unwrap().0;
+    let mut answer = p.next().unwrap().0;
+    if let Message::Session(SessionMessage::Harden) = answer {
+        answer = p.next().unwrap().0;
+    }
     host.process();
     answer
 }

@@ -11,6 +11,7 @@ use partywall_shm::socket::{self, Lingering};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::error::Error;
+use crate::harden;
 use crate::time;
 
 /// How long connecting and the proof of identity may take at a path: another coordinator may be
@@ -111,9 +112,17 @@ impl Place {
         // Where the coordinator has closed meanwhile, it has said why.
         let _closed = socket::send(socket, &Message::from(proof).encode(), &[]);
         agreed.map_err(|why| never(&why.to_string()))?;
-        match next()? {
-            Message::Session(SessionMessage::Welcome { .. }) => Ok(its_own),
-            _ => Err(never("it does not welcome after the proof")),
+        loop {
+            match next()? {
+                Message::Session(SessionMessage::Welcome { .. }) => return Ok(its_own),
+                Message::Session(SessionMessage::Harden) => {
+                    if harden::close() {
+                        let hardened = Message::from(SessionMessage::Hardened);
+                        let _closed = socket::send(socket, &hardened.encode(), &[]);
+                    }
+                }
+                _ => return Err(never("it does not welcome after the proof")),
+            }
         }
     }
 

@@ -15,6 +15,7 @@ use super::again::REFUSED;
 use super::conversation::Parts;
 use super::{Client, Connected, Event, Linked, OUTGOING, Offer, Reloaded, Tracked, Waiting};
 use crate::error::Error;
+use crate::harden;
 use crate::lock::lock;
 
 impl Client {
@@ -22,6 +23,11 @@ impl Client {
         match message {
             Message::Session(SessionMessage::Refused { request, code, text }) => {
                 self.take_refused(request, code, text);
+            }
+            Message::Session(SessionMessage::Harden) => {
+                if harden::close() {
+                    self.say(SessionMessage::Hardened);
+                }
             }
             Message::Registry(m) => self.take_of_names(m),
             Message::Link(m) => self.take_link(m, parts),

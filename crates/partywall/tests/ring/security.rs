@@ -95,10 +95,10 @@ async fn over_http2(url: &str, expected: Security) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn security_of_a_unix_socket_is_host_without_evidence() {
+async fn security_of_a_unix_socket_is_user_without_evidence() {
     let dir = tempfile::tempdir().unwrap();
     let url = format!("unix:{}", dir.path().join("h2.sock").display());
-    over_http2(&url, Security::new(Isolation::Process, Confidentiality::Host, Evidence::None))
+    over_http2(&url, Security::new(Isolation::Process, Confidentiality::User, Evidence::None))
         .await;
 }
 

@@ -99,6 +99,8 @@ enum Mode {
     Stay,
     /// A link, at once or not at all.
     Once,
+    /// Has the server open itself to other processes of its user.
+    Open,
     /// Makes the server fail in every way, and calls it again each time.
     Fail,
     /// Calls a handler that computes for long, with a deadline of ten milliseconds, twenty times; prints how
@@ -135,6 +137,7 @@ fn main() -> Result<(), Error> {
         Mode::Keep => runtime.block_on(hoard(&arguments, 0)),
         Mode::Crowd => runtime.block_on(crowd(&arguments)),
         Mode::Once => runtime.block_on(once(arguments.socket.as_deref())),
+        Mode::Open => runtime.block_on(open(&arguments)),
         Mode::Few => runtime.block_on(few(&arguments)),
         Mode::Fail => runtime.block_on(fail(&arguments)),
         Mode::Late => runtime.block_on(async {
@@ -262,6 +265,13 @@ async fn flood(arguments: &Arguments, in_flight: InFlight) -> Result<(), Error> 
     while let Some(ended) = calls.join_next().await {
         ended?;
     }
+    Ok(())
+}
+
+async fn open(arguments: &Arguments) -> Result<(), Error> {
+    let mut asking = tonic::Request::new(request(1, 32));
+    asking.metadata_mut().insert("x-fail", "open".parse()?);
+    arguments.caller().await?.call(asking).await?;
     Ok(())
 }
 

@@ -1,5 +1,5 @@
-//! A coordinator that lets anyone do anything at the name `test`, or what its policy says, until its
-//! input ends.
+//! A coordinator that lets anyone do anything at the name `test` and hardens nobody, or does what its policy
+//! says, until its input ends.
 
 use std::io::{Read, Write};
 use std::path::PathBuf;
@@ -26,7 +26,8 @@ struct Arguments {
     start: Option<PathBuf>,
 }
 
-const OPEN: &str = "[service.test]\nregister = ['anyone']\n[service.test.call]\nanyone = ['*']\n";
+const OPEN: &str =
+    "harden = false\n[service.test]\nregister = ['anyone']\n[service.test.call]\nanyone = ['*']\n";
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments = Arguments::parse();

@@ -143,6 +143,12 @@ fn fail(request: &Request<SimpleRequest>) -> Result<(), Status> {
         b"security" => {
             return Err(Status::internal(security_of(request.extensions()).to_string()));
         }
+        // Open again to other processes of its user.
+        b"open" => {
+            use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+            let opened = set_dumpable_behavior(DumpableBehavior::Dumpable);
+            return opened.map_err(|e| Status::internal(e.to_string()));
+        }
         b"copy" => return leave_a_copy().map_err(|e| Status::internal(e.to_string())),
         b"stay" => {}
         _ if !lent() => {

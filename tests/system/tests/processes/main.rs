@@ -6,6 +6,7 @@ mod bounds;
 mod burn;
 mod domains;
 mod forks;
+mod hardening;
 mod held;
 mod hung;
 mod idle;

@@ -2,7 +2,7 @@
 
 use partywall::Security;
 use partywall_abi::control::{ListMessage, Message};
-use partywall_testkit::{Conversation, Host, Process, alone};
+use partywall_testkit::{Conversation, Host, OPEN, Process, alone};
 
 use super::{CLIENT, SERVER};
 
@@ -41,7 +41,7 @@ fn listed(host: &Host) -> Vec<Security> {
 #[test]
 fn ends_and_list_agree_on_the_security_between_processes() {
     let _alone = alone();
-    let host = Host::open();
+    let host = Host::with(&format!("harden = true\n{OPEN}"));
     let _server = host.start(SERVER, &[]);
     host.until_served();
     let mut client = host.start(CLIENT, &["--mode", "security"]);

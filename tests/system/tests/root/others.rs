@@ -2,10 +2,12 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::{CLIENT, SERVER, client_of};
-use partywall_testkit::{Host, Process, alone};
+use partywall_abi::control::{LinkRow, ListMessage, Message};
+use partywall_testkit::{Conversation, Host, OPEN, Process, alone};
 
 const USER: u32 = 2001;
 const STRANGER: u32 = 2002;
@@ -78,6 +80,74 @@ fn a_process_of_a_namespace_of_another_users_own_has_no_number() {
     assert!(own.contains(&format!("uid: {USER}")) && own.contains("pid: None"), "{own}");
 }
 
+/// A coordinator without rights looks at the PID namespace of a process of its own user, to believe its
+/// number. It cannot once the process is hardened, so that one is not, unless the policy says so.
+#[test]
+fn a_process_of_a_pid_namespace_is_known_to_the_next_one() {
+    let _alone = alone();
+    let default = "# of harden it says nothing\n";
+    for (harden, level, is_known) in [
+        (default, "user", true),
+        ("harden = false\n", "user", true),
+        ("harden = true\n", "host", false),
+    ] {
+        let dirs = [0o755, 0o777].map(|mode| {
+            let dir = tempfile::tempdir().unwrap();
+            std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(mode)).unwrap();
+            dir
+        });
+        let (file, socket) = (dirs[0].path().join("policy.toml"), dirs[1].path().join("c.sock"));
+        std::fs::write(&file, format!("{harden}{OPEN}")).unwrap();
+        let policy = ["--policy", file.to_str().unwrap()];
+        let uid = STRANGER.to_string();
+        let environment = [("PARTYWALL_COORDINATOR_UID", uid.as_str())];
+        let start = |by: &[&str], arguments: &[&str], uid| {
+            Process::begin(by, &socket, arguments, &environment, uid)
+        };
+        let coordinate = || {
+            let program = env!("CARGO_BIN_EXE_st-coordinator");
+            let mut coordinator = start(&[program], &policy, Some(STRANGER));
+            coordinator.ready();
+            coordinator
+        };
+        let first = coordinate();
+        let namespace = ["unshare", "--pid", "--fork", "--kill-child"];
+        let user = ["setpriv", "--reuid", &uid, "--regid", &uid, "--clear-groups", SERVER];
+        let _server = start(&[&namespace[..], &user].concat(), &[], None);
+        let idle = || {
+            let mut idle = start(&[CLIENT], &["--mode", "idle", "--links", "1"], Some(STRANGER));
+            idle.ready();
+            idle
+        };
+        let servers = || -> Vec<_> {
+            let rows = open_links(&socket).into_iter();
+            let of = |row: LinkRow| (row.security.confidentiality.word(), row.server.unwrap().pid);
+            rows.map(of).map(|(level, pid)| (level, pid.is_some())).collect()
+        };
+        let _before = idle();
+        assert_eq!(servers(), [(level, true)], "{harden}");
+        drop(first);
+        let _second = coordinate();
+        let _after = idle();
+        assert_eq!(servers(), [(level, is_known); 2], "{harden}");
+    }
+}
+
+/// The rows of links that are open.
+fn open_links(socket: &Path) -> Vec<LinkRow> {
+    let operator = Conversation::open(socket).unwrap();
+    operator.say(&ListMessage::List { request: 1 }.into()).unwrap();
+    let mut rows = Vec::new();
+    loop {
+        match operator.next().unwrap().0 {
+            Message::List(ListMessage::Row { row, .. }) if row.open => rows.push(*row),
+            Message::List(ListMessage::Row { .. }) => {}
+            Message::List(ListMessage::Listed { .. }) => return rows,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
 /// The memory of a link of two processes of one user is closed to processes of others: they open
 /// neither the memory of its ends nor the list of it.
 #[test]
@@ -93,8 +163,7 @@ fn the_memory_of_a_link_is_closed_to_other_users() {
         for file in ["mem", "maps"] {
             let path = format!("/proc/{pid}/{file}");
             assert!(!opens(STRANGER, &path), "another user opens {path}");
-            // One user's processes can debug each other: that is the kernel's business, and shows
-            // that the path is right.
+            // That its own user's processes can where they are not hardened shows that the path is right.
             assert!(opens(USER, &path), "{path} is closed to its own user");
         }
     }

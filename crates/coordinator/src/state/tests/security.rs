@@ -1,5 +1,6 @@
 //! What protects links, what the policy requires of that, and what two ends have in common.
 
+use super::hardening::admit_open;
 use super::*;
 use crate::identity::Domain;
 use partywall_abi::security::{Confidentiality, Evidence, Isolation, Security};
@@ -283,11 +284,7 @@ fn a_link_that_is_reported_and_below_is_ended() {
 }
 
 fn admit_with(s: &mut State, uid: u32, spoken: Spoken) -> Conn {
-    let facts = facts(uid);
-    let usage = s.account(&facts, uid);
-    let conn = s.opened(facts, usage, spoken);
-    take(s);
-    conn
+    admit_open(s, facts(uid), spoken).0
 }
 
 #[test]
