@@ -86,11 +86,17 @@ impl Capabilities {
     pub const METHODS: Self = Self(2);
     /// Who is told of a link takes what was counted for its methods, by the way of their calls.
     pub const WAYS: Self = Self(4);
+    /// Who is told of a link takes the ids of its ends' containers.
+    pub const CONTAINERS: Self = Self(8);
     /// What this release can do.
-    pub const OWN: Self = Self(Self::ROOM.0 | Self::METHODS.0 | Self::WAYS.0);
+    pub const OWN: Self = Self(Self::ROOM.0 | Self::METHODS.0 | Self::WAYS.0 | Self::CONTAINERS.0);
 
-    const NAMES: [(Self, &'static str); 3] =
-        [(Self::ROOM, "room"), (Self::METHODS, "methods"), (Self::WAYS, "ways")];
+    const NAMES: [(Self, &'static str); 4] = [
+        (Self::ROOM, "room"),
+        (Self::METHODS, "methods"),
+        (Self::WAYS, "ways"),
+        (Self::CONTAINERS, "containers"),
+    ];
 
     /// These bits, whether they have names or not.
     pub const fn from_bits(bits: u64) -> Self {
