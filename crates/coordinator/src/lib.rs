@@ -4,9 +4,9 @@
 //! No data crosses it, and its death breaks no link. [`state`] decides, without I/O, clock or
 //! randomness, and [`quota`] says what each may have; `event_loop` listens and carries out, `ready`
 //! says whose turn it is, `peer` is one control socket, `handout` the memory of links; [`identity`]
-//! asks the kernel who a process is, [`container`] where, `measure` what its program file holds; [`audit`] writes down
-//! what happened and `telemetry` counts it; [`launch`] starts services so that the answer is
-//! strong.
+//! asks the kernel who a process is, [`container`] finds its container, `measure` what its program file
+//! holds; [`audit`] writes down what happened and `telemetry` counts it; [`launch`] starts services so that
+//! the answer is strong.
 #![forbid(unsafe_code)]
 
 pub mod audit;

@@ -284,7 +284,7 @@ fn a_link_that_is_reported_and_below_is_ended() {
 
 fn admit_with(s: &mut State, uid: u32, spoken: Spoken) -> Conn {
     let facts = facts(uid);
-    let usage = s.account(&facts, uid);
+    let usage = s.account(&facts);
     let conn = s.opened(facts, usage, spoken);
     take(s);
     conn
