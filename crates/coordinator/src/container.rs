@@ -368,5 +368,24 @@ impl fmt::Display for Hierarchy<'_> {
     }
 }
 
+/// Body of the fuzz target: true when the text is one of control groups that agree.
+#[doc(hidden)]
+pub fn fuzz_container(data: &[u8]) -> bool {
+    let mut engines = Engines::default();
+    for (name, _) in KNOWN {
+        engines.add(name, &[]).expect("groups that are known");
+    }
+    let found = engines.container(data);
+    if let Ok(Some(Container { id, .. })) = &found {
+        let text = String::from_utf8_lossy(data);
+        let begins = |path: &str| path.split('/').skip(2).any(|part| part.contains(id.as_str()));
+        assert!(
+            is_id(id) && text.lines().any(|line| line.split(':').skip(2).any(begins)),
+            "{text}"
+        );
+    }
+    found.is_ok()
+}
+
 #[cfg(test)]
 mod tests;

@@ -257,3 +257,19 @@ fn group_that_proves_nothing_is_refused() {
         assert!(error.contains(part), "{groups:?}: {error}");
     }
 }
+
+#[test]
+fn fuzz_container_accepts_and_refuses() {
+    let paths = ["/docker/ID", "/kubepods/burstable/podPOD/ID/x", "/machine.slice/libpod-ID.scope"];
+    let seeds = paths.map(|path| {
+        let pod = "0f0e0d0c-1a2b-3c4d-5e6f-001122334455";
+        legacy(path, path, path).replace("ID", &id('a')).replace("POD", pod)
+    });
+    let seeds = seeds.each_ref().map(String::as_str);
+    let mut random = partywall_testkit::Random::new(1);
+    let mut accepted = [0, 0];
+    for _ in 0..2_000 {
+        accepted[usize::from(fuzz_container(&random.mutated(&seeds)))] += 1;
+    }
+    assert!(accepted[0] > 50 && accepted[1] > 50, "{accepted:?}");
+}

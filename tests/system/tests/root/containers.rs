@@ -2,7 +2,9 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::channel;
 
+use partywall_coordinator::{Coordinator, Listen, Options, Policy};
 use partywall_testkit::{Host, Process, alone};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_st-contained");
@@ -141,6 +143,39 @@ fn processes_in_groups_of_an_engine_are_in_its_container() {
         let refused = said(&mut torn, "list");
         assert!(refused.contains("its control groups disagree"), "{refused}");
     }
+}
+
+#[test]
+fn container_is_known_from_the_reload_on_that_names_its_engine() {
+    let _alone = alone();
+    let mut groups = Groups::new();
+    let dir = tempfile::tempdir().unwrap();
+    let (file, socket) = (dir.path().join("policy.toml"), dir.path().join("coordinator.sock"));
+    fs::write(&file, "").unwrap();
+    let options = Options {
+        listen: Listen::At(socket.clone()),
+        policy_file: Some(file.clone()),
+        ..Options::default()
+    };
+    let coordinator = Coordinator::start_with(Policy::default(), options).unwrap();
+    let mut known = |principals: &str, listed: bool| {
+        let mut inside = start(&[], &socket);
+        groups.put_everywhere(inside.pid(), &id('a'));
+        assert_eq!(admitted(&mut inside), principals);
+        assert_eq!(said(&mut inside, "list") == "listed", listed);
+    };
+    let reload = |policy: &str| {
+        fs::write(&file, policy).unwrap();
+        let (done, wait) = channel();
+        coordinator.reload(move |read| done.send(read.map_err(|e| e.to_string())).unwrap());
+        wait.recv().unwrap().unwrap();
+    };
+    let policy = Groups::new().policy();
+    known("", true);
+    reload(&policy);
+    known("inside", false);
+    reload("");
+    known("", true);
 }
 
 #[test]
