@@ -473,6 +473,8 @@ mod tests {
         assert_eq!(container.unwrap().id, id);
         assert_eq!(how.unwrap(), "it is in container 0a0a0a0a0a0a of docker");
         assert_eq!(contained("0::/\n"), (None, None));
+        let (none, why) = reader.contained(u32::MAX >> 1, &Ok("0::/\n".into()));
+        assert_eq!((none, why.as_deref()), (None, Some(UNREADABLE)));
         let (none, why) = contained(&format!("1:devices:/docker/{id}\n2:cpu:/\n0::/\n"));
         assert!(none.is_none() && why.unwrap().contains("disagree"));
         let unreadable = || Err(io::Error::from(io::ErrorKind::FileTooLarge));
