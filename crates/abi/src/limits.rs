@@ -41,6 +41,9 @@ pub const CONTROL_FDS: usize = 4;
 /// Longest cgroup path that is carried in an identity, in bytes.
 pub const CGROUP_BYTES: usize = 4096;
 
+/// Longest id of a container in a list of links, in bytes.
+pub const CONTAINER_BYTES: usize = 64;
+
 /// Longest text of an error on the control socket, in bytes.
 pub const ERROR_TEXT_BYTES: usize = 2048;
 

@@ -90,16 +90,25 @@ impl Capabilities {
     pub const PARCELS: Self = Self(8);
     /// A process that is told to close itself to other processes of its user does so, and says so.
     pub const HARDEN: Self = Self(16);
+    /// Who is told of a link takes the ids of its ends' containers.
+    pub const CONTAINERS: Self = Self(32);
     /// What this release can do.
-    pub const OWN: Self =
-        Self(Self::ROOM.0 | Self::METHODS.0 | Self::WAYS.0 | Self::PARCELS.0 | Self::HARDEN.0);
+    pub const OWN: Self = Self(
+        Self::ROOM.0
+            | Self::METHODS.0
+            | Self::WAYS.0
+            | Self::PARCELS.0
+            | Self::HARDEN.0
+            | Self::CONTAINERS.0,
+    );
 
-    const NAMES: [(Self, &'static str); 5] = [
+    const NAMES: [(Self, &'static str); 6] = [
         (Self::ROOM, "room"),
         (Self::METHODS, "methods"),
         (Self::WAYS, "ways"),
         (Self::PARCELS, "parcels"),
         (Self::HARDEN, "harden"),
+        (Self::CONTAINERS, "containers"),
     ];
 
     /// These bits, whether they have names or not.

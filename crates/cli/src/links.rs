@@ -47,8 +47,8 @@ With --json a line is an object. The fields stay; others may join them:
   link, name, via, url, security (isolation, confidentiality, evidence), open, calls, failed,
   denied, request_bytes, reply_bytes, visits, forwards, inside_ns, methods (path, native, ordinary),
   more_methods (a number); caller and server (null for http2): principals, pid, uid, gid, cgroup,
-  digest (null when it is unknown), evidence (started, observed). Counts are null where nobody counts:
-  over http2.";
+  container (its id, or null), digest (null when it is unknown), evidence (started, observed). Counts are
+  null where nobody counts: over http2.";
 
 /// Which links are shown, and how.
 #[derive(clap::Args)]

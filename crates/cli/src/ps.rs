@@ -27,8 +27,8 @@ Columns:
   PROGRAM  first bytes of its SHA-256, and started (of the copy that ran) or observed (from /proc)
 
 With --json a line is an object: principals, service (null for what `up` has not started), pid, uid,
-runs_as, state, serves, calls, ends (how often it has ended), last_end, digest,
-evidence (none of what has no link).";
+container (its id, or null), runs_as, state, serves, calls, ends (how often it has ended),
+last_end, digest, evidence (none of what has no link).";
 
 /// Whose processes are shown, and how.
 #[derive(clap::Args)]
@@ -49,6 +49,7 @@ struct Row {
     service: Option<String>,
     pid: Option<u32>,
     uid: Option<u32>,
+    container: Option<String>,
     runs_as: String,
     state: String,
     serves: BTreeSet<String>,
@@ -115,6 +116,7 @@ fn rows(links: &[LinkInfo], services: Vec<Record>) -> Vec<Row> {
             let row = &mut rows[n];
             let who = json::Who::of(identity);
             (row.uid, row.digest, row.evidence) = (Some(who.uid), who.digest, who.evidence);
+            row.container = who.container.map(str::to_string);
             if row.service.is_none() && link.open {
                 row.state = "linked".into();
             }
@@ -189,6 +191,7 @@ mod tests {
         let link = LinkInfo::new(1, "greeter", client, Some(greeter));
         let mut stranger = link.clone();
         (stranger.caller, stranger.open) = (identity("guest", 99), false);
+        stranger.caller.container = "4f5e".into();
         let record = |service: &str, pid, serves| Record {
             service: service.into(),
             pid,
@@ -205,6 +208,8 @@ mod tests {
         ];
         let rows = rows(&[link, stranger], services);
         assert_eq!(rows.len(), 4, "{rows:?}");
+        let containers = rows.iter().map(|row| row.container.as_deref());
+        assert_eq!(containers.collect::<Vec<_>>(), [None, None, None, Some("4f5e")]);
         let text = table(&rows, false);
         let line = |name: &str| text.lines().find(|l| l.starts_with(name)).unwrap();
         let words = |name| line(name).split_whitespace().collect::<Vec<_>>();

@@ -45,7 +45,14 @@ pub(crate) const LEFT_OUT: &str = "partywall_coordinator_audit_lines_left_out_to
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
     /// A process has proven who it is.
-    Admitted(By),
+    Admitted {
+        /// Who.
+        #[serde(flatten)]
+        by: By,
+        /// Why it counts as contained, if its container is not known.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        contained: Option<String>,
+    },
     /// It serves a name.
     Registered {
         /// Who.
@@ -141,6 +148,8 @@ pub struct Who {
     pid: Option<u32>,
     #[serde(skip_serializing_if = "String::is_empty")]
     cgroup: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    container: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     digest: Option<String>,
     principals: Vec<String>,
@@ -174,6 +183,7 @@ impl Who {
             gid: identity.gid,
             pid: identity.pid,
             cgroup: identity.cgroup.clone(),
+            container: identity.container.clone(),
             digest: match &identity.digest {
                 Digest::Observed(d) => hex("observed", d),
                 Digest::Started(d) => hex("started", d),
@@ -191,8 +201,12 @@ impl By {
 }
 
 impl Event {
-    pub(crate) fn admitted(identity: &Identity, account: &Account) -> Self {
-        Self::Admitted(By::new(identity, account))
+    pub(crate) fn admitted(
+        identity: &Identity,
+        account: &Account,
+        contained: Option<&str>,
+    ) -> Self {
+        Self::Admitted { by: By::new(identity, account), contained: contained.map(str::to_string) }
     }
 
     pub(crate) fn registered(identity: &Identity, account: &Account, name: &ServiceName) -> Self {
@@ -247,10 +261,10 @@ impl Event {
     /// Whose doing it is, for the limit; none for the coordinator's own.
     pub(crate) fn account(&self) -> Option<Account> {
         match self {
-            Self::Admitted(by) => Some(by.account.clone()),
-            Self::Registered { by, .. } | Self::Denied { by, .. } | Self::Revoked { by, .. } => {
-                Some(by.account.clone())
-            }
+            Self::Admitted { by, .. }
+            | Self::Registered { by, .. }
+            | Self::Denied { by, .. }
+            | Self::Revoked { by, .. } => Some(by.account.clone()),
             Self::Blamed { by, said_by, .. } => {
                 Some(said_by.as_ref().unwrap_or(&by.account).clone())
             }

@@ -194,6 +194,7 @@ impl EventLoop {
         let own = rustix::process::geteuid().as_raw();
         let quotas = Quotas::new(Totals::for_descriptors(most), policy.limits().clone(), own);
         let now = Instant::now();
+        let engines = policy.engines().clone();
         let state = State::new(policy, quotas.clone(), own, now, random_token);
         let mut telemetry = metrics.then(|| Telemetry::new(quotas.clone(), now));
         // Who knows that it has started reads values.
@@ -210,6 +211,7 @@ impl EventLoop {
             quotas,
             reader: Reader {
                 subordinates: Subordinates::read(),
+                engines,
                 confines,
                 blind: identity::blind(),
             },

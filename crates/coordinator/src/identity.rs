@@ -15,15 +15,22 @@
 //! A number cannot be reused while its process lives, so 5 makes the number in the answer the
 //! process of the pidfd, unless the sender may claim any number: see
 //! [`partywall_shm::namespace`]. Then nothing that is read by the number is a fact of whoever
-//! answered, and the process has no number, no control group and no program here. 4 catches an exec
-//! between 2 and 4. Every later message must come from the same process. An exec *after* the proof
-//! changes nothing that was proven: the facts are those of the process that answered.
+//! answered, and the process has no number, no control group, no container and no program here. 4 catches
+//! an exec between 2 and 4, and a move to another container. Every later message must come from the same
+//! process. An exec *after* the proof changes nothing that was proven: the facts are those of the process
+//! that answered.
+//!
+//! A process is *contained* when its control groups say that it is in a container ([`crate::container`]), or
+//! when it is in another PID, user or control group namespace than the coordinator. Its uid 0 is not that
+//! of the host's root, so it is no operator, and has no share of theirs. What cannot be told counts as
+//! contained.
 //!
 //! The digest of the program file is a fact only when the policy asks for it by
 //! `evidence = "observed"`: a process chooses what its program file lies on, and one of FUSE
 //! answers when its owner likes. So [`Programs`] is used on threads of their own
 //! (`measure`), and everything else here comes from the kernel alone.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read};
@@ -36,6 +43,9 @@ use partywall_shm::namespace;
 use partywall_shm::users::Subordinates;
 use rustix::thread::CapabilitySet;
 use sha2::{Digest as _, Sha256};
+
+use crate::container::{Container, Engines};
+use crate::quota::Account;
 
 /// What is known of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,6 +62,10 @@ pub struct Facts {
     pub digest_error: Option<String>,
     /// Control group path, empty when unknown.
     pub cgroup: String,
+    /// The container, by its control groups; none of what an engine has not made.
+    pub container: Option<Container>,
+    /// How it is known that it is contained, or why that cannot be told; none of a process of the host.
+    pub contained: Option<Cow<'static, str>>,
     /// The name under which the coordinator started it.
     pub started_as: Option<String>,
     /// Where it was started as a domain.
@@ -91,6 +105,8 @@ pub struct Domain {
 pub struct Reader {
     /// Whose the uids are.
     pub subordinates: Subordinates,
+    /// Where the control groups of containers are.
+    pub engines: Engines,
     /// Every process that descends from this one is a service, and no operator. This process is to
     /// be a reaper of its descendants then (PR_SET_CHILD_SUBREAPER(2const)), or they could escape.
     pub confines: bool,
@@ -116,13 +132,21 @@ impl Reader {
     pub fn read(&self, uid: u32, gid: u32, pid: Option<u32>) -> Facts {
         let descends = self.descends(uid, pid);
         let (pid, why) = proven(pid);
+        let groups = pid.map(control_groups);
+        let (container, contained) = match (pid, &groups) {
+            (Some(pid), Some(groups)) => self.contained(pid, groups),
+            _ => (None, why.map(Cow::Borrowed)),
+        };
+        let text = groups.and_then(|groups| String::from_utf8(groups.ok()?).ok());
         Facts {
             uid,
             gid,
             pid,
             digest: Digest::Unknown,
             digest_error: why.map(str::to_string),
-            cgroup: pid.and_then(|p| cgroup(p).ok()).unwrap_or_default(),
+            cgroup: text.map(|text| cgroup_path(&text).to_string()).unwrap_or_default(),
+            container,
+            contained,
             started_as: None,
             domain: None,
             user: self.owner(uid),
@@ -141,6 +165,45 @@ impl Reader {
 }
 
 impl Reader {
+    /// The container of a process with these control groups, and how it is known that it is contained.
+    fn contained(
+        &self,
+        pid: u32,
+        groups: &io::Result<Vec<u8>>,
+    ) -> (Option<Container>, Option<Cow<'static, str>>) {
+        let container = match groups {
+            Ok(text) => self.engines.container(text),
+            // Nobody goes by what they say.
+            Err(_) if self.engines.is_empty() => Ok(None),
+            Err(e) => Err(format!("its control groups cannot be read: {e}")),
+        };
+        match container {
+            Ok(Some(container)) => {
+                let how = format!("it is in {container}");
+                return (Some(container), Some(how.into()));
+            }
+            Ok(None) => {}
+            Err(why) => return (None, Some(why.into())),
+        }
+        let how = match partywall_shm::namespace::elsewhere(pid) {
+            Ok(None) => return (None, None),
+            Ok(Some(kind)) => {
+                format!("it is in another {kind} namespace than the coordinator").into()
+            }
+            Err(_) => UNREADABLE.into(),
+        };
+        (None, Some(how))
+    }
+
+    /// Whose account a process has before it has proven who it is.
+    pub fn account(&self, uid: u32, gid: u32, pid: Option<u32>) -> Account {
+        let own = rustix::process::geteuid().as_raw();
+        if self.engines.is_empty() && uid != 0 && uid != own {
+            return Account::User(self.owner(uid));
+        }
+        self.read(uid, gid, pid).account(own)
+    }
+
     /// Whether it is what services have started, by all that can be seen.
     pub fn descends(&self, uid: u32, pid: Option<u32>) -> bool {
         let own = rustix::process::geteuid().as_raw();
@@ -173,6 +236,8 @@ fn parent(pid: u32) -> Option<u32> {
     status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()
 }
 
+const UNREADABLE: &str = "its namespaces cannot be read in /proc";
+
 /// The number of a process, or why it has none.
 fn proven(pid: Option<u32>) -> (Option<u32>, Option<&'static str>) {
     let Some(pid) = pid else {
@@ -185,7 +250,7 @@ fn proven(pid: Option<u32>) -> (Option<u32>, Option<&'static str>) {
                        remedy: run it in one that the coordinator's user namespace owns";
             (None, Some(why))
         }
-        Err(_) => (None, Some("its namespaces cannot be read in /proc")),
+        Err(_) => (None, Some(UNREADABLE)),
     }
 }
 
@@ -194,10 +259,23 @@ pub type Measured = Result<[u8; 32], String>;
 
 impl Facts {
     /// Whether the process may see and change how others call: root, or the coordinator's own user,
-    /// but for what the coordinator has started.
+    /// but for what the coordinator has started and for what is contained.
     pub fn is_operator(&self, coordinator: u32) -> bool {
         let may = self.uid == 0 || self.uid == coordinator;
-        may && self.started_as.is_none() && !self.descends
+        may && self.started_as.is_none() && !self.descends && self.contained.is_none()
+    }
+
+    /// To whose account it is charged, unless the policy has one for it.
+    pub fn account(&self, coordinator: u32) -> Account {
+        match (&self.container, &self.started_as) {
+            (Some(container), _) => Account::Container(container.clone()),
+            (None, Some(name)) => Account::Service(name.clone()),
+            (None, None) if self.descends => Account::Descendants,
+            (None, None) if self.contained.is_some() && [0, coordinator].contains(&self.user) => {
+                Account::Contained(self.user)
+            }
+            (None, None) => Account::User(self.user),
+        }
     }
 
     /// The same with what was read of the program file.
@@ -221,6 +299,7 @@ impl Facts {
         identity.pid = self.pid;
         identity.digest = self.digest;
         identity.cgroup.clone_from(&self.cgroup);
+        identity.container = self.container.as_ref().map(|c| c.id.clone()).unwrap_or_default();
         identity.principals = principals;
         identity
     }
@@ -264,6 +343,9 @@ type FileKey = (u64, u64, i64, i64, u64);
 const LARGEST_PROGRAM: u64 = 256 * 1024 * 1024;
 /// Digests that are remembered.
 const REMEMBERED: usize = 1024;
+/// Bytes of /proc/PID/cgroup that are too many: a path of 4 KiB for each hierarchy, of which there are fewer
+/// than 30.
+const LONGEST_GROUPS: u64 = 128 * 1024;
 
 impl Programs {
     /// Measures the program of a process. Blocks for as long as the file's file system likes.
@@ -323,10 +405,14 @@ pub fn digest(bytes: &[u8]) -> [u8; 32] {
     Sha256::digest(bytes).into()
 }
 
-fn cgroup(pid: u32) -> io::Result<String> {
-    let mut text = String::new();
-    File::open(format!("/proc/{pid}/cgroup"))?.take(64 * 1024).read_to_string(&mut text)?;
-    Ok(cgroup_path(&text).to_string())
+/// The text of /proc/PID/cgroup, which is not longer than the paths of a process can be.
+fn control_groups(pid: u32) -> io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    File::open(format!("/proc/{pid}/cgroup"))?.take(LONGEST_GROUPS).read_to_end(&mut text)?;
+    match text.len() as u64 {
+        LONGEST_GROUPS => Err(io::ErrorKind::FileTooLarge.into()),
+        _ => Ok(text),
+    }
 }
 
 /// The path in a /proc/PID/cgroup text: the first one other than `/` of version 2, of version 1's
@@ -353,6 +439,8 @@ fn cgroup_path(text: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write;
+    use std::process::Stdio;
 
     #[test]
     fn cgroup_paths_of_both_versions() {
@@ -384,6 +472,57 @@ mod tests {
         assert!(facts.digest_error.unwrap().contains("PID namespace"));
         let denied = io::Error::from(io::ErrorKind::PermissionDenied);
         assert!(unreadable(7, &denied).contains("CAP_SYS_PTRACE"));
+    }
+
+    #[test]
+    fn process_of_another_namespace_is_no_operator() {
+        let own = rustix::process::geteuid().as_raw();
+        let reader = Reader::default();
+        let here = reader.read(own, 1, Some(std::process::id()));
+        assert!(here.is_operator(own) && here.contained.is_none(), "{here:?}");
+        assert_eq!(here.account(own), Account::User(own));
+        let mut command = std::process::Command::new("unshare");
+        command.args(["--user", "cat"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        // It answers when it is where it is to be.
+        child.stdin.as_ref().unwrap().write_all(b"x").unwrap();
+        child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        let there = reader.read(own, 1, Some(child.id()));
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        assert_eq!(there.pid, Some(child.id()), "its number is proven all the same");
+        let how = there.contained.clone().unwrap();
+        assert_eq!(how, "it is in another user namespace than the coordinator");
+        assert!(!there.is_operator(own) && !there.is_operator(0));
+        assert_eq!(there.account(own), Account::Contained(own));
+        // What cannot be seen, or not be read, is not taken for the host's.
+        for pid in [None, Some(u32::MAX >> 1)] {
+            let facts = reader.read(own, 1, pid);
+            assert!(facts.contained.is_some() && !facts.is_operator(own), "{facts:?}");
+            assert_eq!(facts.account(own), Account::Contained(own));
+        }
+    }
+
+    #[test]
+    fn control_groups_of_an_engine_are_the_container() {
+        let mut reader = Reader::default();
+        reader.engines.add("docker", &[]).unwrap();
+        let pid = std::process::id();
+        let contained = |text: &str| reader.contained(pid, &Ok(text.into()));
+        let id = "0a".repeat(32);
+        let (container, how) = contained(&format!("0::/docker/{id}/x\n"));
+        assert_eq!(container.unwrap().id, id);
+        assert_eq!(how.unwrap(), "it is in container 0a0a0a0a0a0a of docker");
+        assert_eq!(contained("0::/\n"), (None, None));
+        let (none, why) = reader.contained(u32::MAX >> 1, &Ok("0::/\n".into()));
+        assert_eq!((none, why.as_deref()), (None, Some(UNREADABLE)));
+        let (none, why) = contained(&format!("1:devices:/docker/{id}\n2:cpu:/\n0::/\n"));
+        assert!(none.is_none() && why.unwrap().contains("disagree"));
+        let unreadable = || Err(io::Error::from(io::ErrorKind::FileTooLarge));
+        let (none, why) = reader.contained(pid, &unreadable());
+        assert!(none.is_none() && why.unwrap().contains("cannot be read"));
+        // Where nobody goes by them, they say nothing.
+        assert_eq!(Reader::default().contained(pid, &unreadable()), (None, None));
     }
 
     #[test]

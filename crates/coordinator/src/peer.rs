@@ -99,7 +99,7 @@ pub(crate) enum Look {
     Asked(Facts),
     /// What was known then and what is now; the nonce has come back, and its program is being
     /// measured again.
-    Second(Facts, Facts),
+    Second(Box<Facts>, Box<Facts>),
     /// Nothing is awaited.
     Done,
 }

@@ -8,12 +8,16 @@
 //! uid = 1000
 //! gid = 100
 //! cgroup = "/system.slice/web.service"
+//! container = "4f5e6d7c8b9a"      # the begin of its container's id
 //! program = "sha256:9f86d081..."  # of the program file
 //! evidence = "started"            # "started" (default): the coordinator itself started it from
 //!                                 # a sealed copy; "observed": /proc/PID/exe will do, and is
 //!                                 # read where uid, gid and cgroup hold
 //! [principal.web.quota]           # counted apart from its user, with these limits
 //! links = 100
+//!
+//! [engine.docker]                 # where the control groups of containers are; see `container`
+//! groups = ["/docker/{id}", "/shop.slice/docker-{id}.scope"]
 //!
 //! [principal.greeter]
 //! started = "greeter"             # started by the coordinator under this name
@@ -49,6 +53,7 @@ use partywall_abi::limits;
 use partywall_abi::name::{EXAMPLE, MethodPattern, MethodSet, ServiceName};
 use partywall_abi::security::Security;
 
+use crate::container::Engines;
 use crate::identity::{Facts, Fades};
 use crate::quota::{Account, Limits};
 
@@ -144,6 +149,8 @@ struct Principal {
     uid: Option<u32>,
     gid: Option<u32>,
     cgroup: Option<String>,
+    /// The begin of an id.
+    container: Option<String>,
     program: Option<([u8; 32], bool)>,
     started: Option<String>,
     quota: Option<Limits>,
@@ -204,6 +211,7 @@ pub struct Policy {
     limits: Limits,
     /// Whether processes are to be hardened, if it says so.
     harden: Option<bool>,
+    engines: Engines,
     /// The Compose file that it was made from, if it is not TOML.
     compose: Option<String>,
 }
@@ -376,22 +384,27 @@ impl Policy {
     }
 
     /// To whose account a process with these facts is charged, and with which limits, if not those
-    /// of every user. `user` is the user's.
+    /// of every user, at the coordinator of the user `coordinator`.
+    ///
+    /// A container has an account of its own, unless the principal is known by the container.
     pub fn account(
         &self,
         facts: &Facts,
         principals: &[String],
-        user: u32,
+        coordinator: u32,
     ) -> (Account, Option<&Limits>) {
         let own = principals.iter().find_map(|name| {
-            let limits = self.principals.get(name)?.quota.as_ref()?;
-            Some((Account::Principal(name.clone()), Some(limits)))
+            let principal = self.principals.get(name)?;
+            let limits = principal.quota.as_ref()?;
+            let is_whole = facts.container.is_none() || principal.container.is_some();
+            is_whole.then(|| (Account::Principal(name.clone()), Some(limits)))
         });
-        own.unwrap_or_else(|| match &facts.started_as {
-            Some(name) => (Account::Service(name.clone()), None),
-            None if facts.descends => (Account::Descendants, None),
-            None => (Account::User(user), None),
-        })
+        own.unwrap_or_else(|| (facts.account(coordinator), None))
+    }
+
+    /// Where the control groups of containers are.
+    pub fn engines(&self) -> &Engines {
+        &self.engines
     }
 
     /// The limits of every account that has none of its own.
@@ -490,7 +503,7 @@ impl Policy {
         }
         self.harden.unwrap_or_else(|| match facts.fades {
             Fades::Nothing => true,
-            Fades::Program => !self.observes(facts.uid, facts.gid, &facts.cgroup),
+            Fades::Program => !self.observes(facts),
             Fades::All => false,
         })
     }
@@ -513,19 +526,25 @@ impl Policy {
         self.principals.values().any(|p| p.program.is_some_and(|(_, strong)| !strong))
     }
 
-    /// Whether /proc must be asked what the program of a process of this user and group is: no
-    /// principal that goes by an observed program could be this process otherwise.
-    pub fn observes(&self, uid: u32, gid: u32, cgroup: &str) -> bool {
-        self.principals.values().any(|p| {
-            p.program.is_some_and(|(_, strong)| !strong)
-                && p.uid.is_none_or(|u| u == uid)
-                && p.gid.is_none_or(|g| g == gid)
-                && p.cgroup.as_ref().is_none_or(|c| c == cgroup)
-        })
+    /// Whether /proc must be asked what the program of a process is: no principal that goes by an
+    /// observed program could be this process otherwise.
+    pub fn observes(&self, facts: &Facts) -> bool {
+        let by_observed = |p: &&Principal| p.program.is_some_and(|(_, strong)| !strong);
+        self.principals.values().filter(by_observed).any(|p| p.runs_as(facts))
     }
 }
 
 impl Principal {
+    /// Whether the user, the groups and the container are right.
+    fn runs_as(&self, f: &Facts) -> bool {
+        let container =
+            |begin: &String| f.container.as_ref().is_some_and(|c| c.id.starts_with(begin));
+        self.uid.is_none_or(|u| u == f.uid)
+            && self.gid.is_none_or(|g| g == f.gid)
+            && self.cgroup.as_ref().is_none_or(|c| *c == f.cgroup)
+            && self.container.as_ref().is_none_or(container)
+    }
+
     fn covers(&self, f: &Facts) -> bool {
         let program = |(wanted, strong): ([u8; 32], bool)| match f.digest {
             Digest::Started(d) => d == wanted,
@@ -533,9 +552,7 @@ impl Principal {
             // Unknown, or known in a way that no principal asks for.
             _ => false,
         };
-        self.uid.is_none_or(|u| u == f.uid)
-            && self.gid.is_none_or(|g| g == f.gid)
-            && self.cgroup.as_ref().is_none_or(|c| *c == f.cgroup)
+        self.runs_as(f)
             && self.program.is_none_or(program)
             && self.started.as_ref().is_none_or(|s| f.started_as.as_ref() == Some(s))
     }

@@ -6,16 +6,17 @@
 //! ```
 //!
 //! Something is charged before it is made, and its charge is dropped with it: nothing is counted by
-//! hand. An account is a user, a principal to which the policy gives quotas of its own, a service that
-//! the coordinator has started, or all that services have started ([`Account::Descendants`]). A user
-//! has many connections and may have many uids: those that /etc/subuid lends to a user are that user's
-//! (subuid(5)), see [`partywall_shm::users::Subordinates`].
+//! hand. An account is a user, a container, a principal to which the policy gives quotas of its own, a
+//! service that the coordinator has started, or all that services have started
+//! ([`Account::Descendants`]). A user has many connections and may have many uids: those that /etc/subuid
+//! lends to a user are that user's (subuid(5)), see [`partywall_shm::users::Subordinates`].
 //!
 //! A *share*: an account has at most half of what the others leave of the whole. So with n accounts
 //! that take all they can get, the next one still finds a part in 2^(n+1), and no single one can take
 //! the last. Root's and the coordinator's own user's processes, who have to be able to look, may
-//! have all that is left. What an account has for others, as a server has links for its callers, is
-//! shared by these likewise, so that no caller has all that a server may have.
+//! have all that is left; what is contained has another account, whatever its uid is. What an account has
+//! for others, as a server has links for its callers, is shared by these likewise, so that no caller has
+//! all that a server may have.
 //!
 //! What takes nothing of the whole ([`Usage::charge_own`]) observes the account's own limit alone, and
 //! leaves the others their shares.
@@ -25,11 +26,17 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 use serde::Deserialize;
 
+use crate::container::Container;
+
 /// Whose something is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Account {
     /// A user's.
     User(u32),
+    /// A container's, whatever its users are.
+    Container(Container),
+    /// That of root, or of the coordinator's user, in namespaces that are not the coordinator's.
+    Contained(u32),
     /// A principal's, which has a quota of its own in the policy.
     Principal(String),
     /// A service's, which the coordinator has started under this name.
@@ -43,6 +50,8 @@ impl std::fmt::Display for Account {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::User(uid) => write!(f, "user {uid}"),
+            Self::Container(container) => write!(f, "{container}"),
+            Self::Contained(uid) => write!(f, "user {uid} in other namespaces"),
             Self::Principal(name) => write!(f, "principal `{name}`"),
             Self::Service(name) => write!(f, "service `{name}`"),
             Self::Descendants => f.write_str("processes that services have started"),

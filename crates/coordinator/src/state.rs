@@ -265,14 +265,14 @@ impl State {
         &self.policy
     }
 
-    /// Whose account a process with these facts has; `user` is its user's.
-    pub fn account(&self, facts: &Facts, user: u32) -> Arc<Usage> {
+    /// Whose account a process with these facts has.
+    pub fn account(&self, facts: &Facts) -> Arc<Usage> {
         let principals = self.policy.principals(facts);
-        self.usage(facts, &principals, user)
+        self.usage(facts, &principals)
     }
 
-    fn usage(&self, facts: &Facts, principals: &[String], user: u32) -> Arc<Usage> {
-        let (account, limits) = self.policy.account(facts, principals, user);
+    fn usage(&self, facts: &Facts, principals: &[String]) -> Arc<Usage> {
+        let (account, limits) = self.policy.account(facts, principals, self.operator_uid);
         self.quotas.account(account, limits)
     }
 
@@ -282,7 +282,8 @@ impl State {
         self.next_conn += 1;
         let identity = Arc::new(facts.identity(self.policy.principals(&facts)));
         let you = Identity::clone(&identity);
-        let admitted = Event::admitted(&identity, usage.account());
+        let contained = facts.contained.as_deref().filter(|_| facts.container.is_none());
+        let admitted = Event::admitted(&identity, usage.account(), contained);
         let connection = Connection {
             standing: Arc::new(Standing { facts, identity, usage }),
             spoken,
@@ -446,10 +447,16 @@ impl State {
         let (facts, operator) = (&self.connections[&conn].standing.facts, self.operator_uid);
         let may = facts.is_operator(operator);
         if !may {
-            let who = match &facts.started_as {
-                Some(name) => format!("you are service `{name}`"),
-                None if facts.descends => "you are a process that the coordinator started".into(),
-                None => format!("you are user {}", facts.uid),
+            let who = match (&facts.started_as, &facts.contained) {
+                (Some(name), _) => format!("you are service `{name}`"),
+                (None, _) if facts.descends => {
+                    "you are a process that the coordinator started".into()
+                }
+                (None, Some(how)) if [0, operator].contains(&facts.uid) => format!(
+                    "your process is taken for one of a container: {how}; remedy: do it outside of \
+                     containers, in the coordinator's namespaces"
+                ),
+                (None, _) => format!("you are user {}", facts.uid),
             };
             let text = format!("only root and user {operator} may {what}; {who}");
             self.deny(conn, request, what, text);

@@ -85,7 +85,7 @@ impl Telemetry {
 
     pub(crate) fn event(&self, event: &Event) {
         let (event, what) = match event {
-            Event::Admitted(_) => ("admitted", ""),
+            Event::Admitted { .. } => ("admitted", ""),
             Event::Registered { .. } => ("registered", ""),
             Event::Introduced { server: Some(_), .. } => ("introduced", "link"),
             Event::Introduced { server: None, .. } => ("introduced", "redirect"),

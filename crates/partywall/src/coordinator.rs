@@ -57,7 +57,7 @@ pub(crate) use place::Place;
 /// What a server hears of its registration.
 pub(crate) enum Event {
     /// A link; it is to be adopted.
-    Offer(Offer),
+    Offer(Box<Offer>),
     /// A link that was adopted is open: what protects it, the caller's outbox.
     Open((u64, Security), std::os::fd::OwnedFd),
     /// A link that was adopted is over, and never was open.

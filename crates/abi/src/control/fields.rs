@@ -46,6 +46,9 @@ pub struct Identity {
     pub digest: Digest,
     /// Control group path, empty when unknown.
     pub cgroup: String,
+    /// Id of its container, empty when it is in none that the coordinator knows; only an operator's list
+    /// of links has it.
+    pub container: String,
     /// The policy's names for it.
     pub principals: Vec<String>,
 }
@@ -53,8 +56,8 @@ pub struct Identity {
 impl Identity {
     /// Of a process of this user and group, of which nothing else is known.
     pub fn new(uid: u32, gid: u32) -> Self {
-        let (cgroup, principals) = (String::new(), Vec::new());
-        Self { uid, gid, pid: None, digest: Digest::Unknown, cgroup, principals }
+        let (cgroup, container, principals) = (String::new(), String::new(), Vec::new());
+        Self { uid, gid, pid: None, digest: Digest::Unknown, cgroup, container, principals }
     }
 }
 
@@ -128,7 +131,8 @@ pub(super) fn identity(r: &mut Reader<'_>) -> Result<Identity, DecodeError> {
     let principals = (0..found)
         .map(|_| r.short_text("principal", limits::NAME_BYTES))
         .collect::<Result<_, _>>()?;
-    Ok(Identity { uid, gid, pid: (pid != 0).then_some(pid), digest, cgroup, principals })
+    let (pid, container) = ((pid != 0).then_some(pid), String::new());
+    Ok(Identity { uid, gid, pid, digest, cgroup, container, principals })
 }
 
 pub(super) fn put_methods(w: &mut Writer<'_>, set: &MethodSet) {

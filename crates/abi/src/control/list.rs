@@ -22,6 +22,9 @@ const COUNTED_ALL: u16 = KINDS | 6;
 /// [`Capabilities::WAYS`](crate::version::Capabilities::WAYS).
 const ROW_WITH_METHODS: u16 = KINDS | 7;
 const COUNTED_WITH_METHODS: u16 = KINDS | 8;
+/// As [`ROW_WITH_METHODS`], with containers; for whoever has
+/// [`Capabilities::CONTAINERS`](crate::version::Capabilities::CONTAINERS).
+const ROW_WITH_CONTAINERS: u16 = KINDS | 9;
 
 /// Messages about the list of links.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,11 +76,20 @@ impl ListMessage {
         match self {
             Self::List { request } => start(w, LIST, *request),
             Self::Row { request, row } => {
-                let with_methods = row.methods.are_told();
-                start(w, if with_methods { ROW_WITH_METHODS } else { ROW }, *request);
+                let with_containers = row.ends().any(|end| !end.container.is_empty());
+                let with_methods = with_containers || row.methods.are_told();
+                let kind = match (with_containers, with_methods) {
+                    (true, _) => ROW_WITH_CONTAINERS,
+                    (false, true) => ROW_WITH_METHODS,
+                    (false, false) => ROW,
+                };
+                start(w, kind, *request);
                 put_row(w, row);
                 if with_methods {
                     put_methods(w, &row.methods);
+                }
+                if with_containers {
+                    row.ends().for_each(|end| put_text(w, &end.container, limits::CONTAINER_BYTES));
                 }
             }
             Self::Listed { request } => start(w, LISTED, *request),
@@ -98,10 +110,15 @@ impl ListMessage {
     pub(super) fn take(kind: u16, request: u32, r: &mut Reader<'_>) -> Result<Self, DecodeError> {
         Ok(match kind {
             LIST => Self::List { request },
-            ROW | ROW_WITH_METHODS => {
+            ROW | ROW_WITH_METHODS | ROW_WITH_CONTAINERS => {
                 let mut row = row(r)?;
-                if kind == ROW_WITH_METHODS {
+                if kind != ROW {
                     row.methods = methods(r)?;
+                }
+                if kind == ROW_WITH_CONTAINERS {
+                    for end in core::iter::once(&mut row.caller).chain(&mut row.server) {
+                        end.container = r.short_text("container", limits::CONTAINER_BYTES)?;
+                    }
                 }
                 Self::Row { request, row: row.into() }
             }
@@ -223,6 +240,10 @@ impl LinkRow {
             stats: LinkStats::default(),
             methods: LinkMethods::default(),
         }
+    }
+
+    fn ends(&self) -> impl Iterator<Item = &Identity> {
+        core::iter::once(&self.caller).chain(&self.server)
     }
 }
 

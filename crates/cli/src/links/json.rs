@@ -68,6 +68,7 @@ pub(crate) struct Who<'l> {
     pub(crate) uid: u32,
     pub(crate) gid: u32,
     pub(crate) cgroup: &'l str,
+    pub(crate) container: Option<&'l str>,
     pub(crate) digest: Option<String>,
     pub(crate) evidence: &'static str,
 }
@@ -85,6 +86,7 @@ impl<'l> Who<'l> {
             uid: identity.uid,
             gid: identity.gid,
             cgroup: &identity.cgroup,
+            container: Some(identity.container.as_str()).filter(|id| !id.is_empty()),
             digest: digest.map(|digest| format!("sha256:{digest}")),
             evidence,
         }

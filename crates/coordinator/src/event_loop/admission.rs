@@ -64,27 +64,39 @@ impl EventLoop {
             Err(_) => return,
         };
         let Ok(credentials) = socket::peer_credentials(socket.as_fd()) else { return };
+        self.spare.clear();
+        let pidfd = match pidfd(&socket, credentials) {
+            Ok(pidfd) => pidfd,
+            Err(errno) => {
+                return tracing::warn!(
+                    ?credentials,
+                    %errno,
+                    "no pidfd of a connecting process; the connection is closed"
+                );
+            }
+        };
         let (start, usage) = (Instant::now(), self.usage(credentials, None));
-        self.take_in(socket, credentials, &usage);
+        // What was read by the number of a process that has ended may be another one's.
+        if pidfd.as_ref().is_some_and(|pidfd| !socket::alive(pidfd.as_fd())) {
+            return turn_away(&socket, "the process that connected has ended".into());
+        }
+        self.take_in(socket, credentials, pidfd, &usage);
         self.spent(&usage, start);
     }
 
-    fn take_in(&mut self, socket: Endpoint, credentials: Credentials, usage: &Arc<Usage>) {
-        let charges = match charges(usage) {
-            Ok(charges) => charges,
+    fn take_in(
+        &mut self,
+        socket: Endpoint,
+        credentials: Credentials,
+        pidfd: Option<OwnedFd>,
+        usage: &Arc<Usage>,
+    ) {
+        match charges(usage) {
+            Ok(charges) => self.admit(socket, credentials, pidfd, None, charges),
             Err(why) => {
                 tracing::debug!(why, "a connection was turned away");
-                return turn_away(&socket, why);
+                turn_away(&socket, why);
             }
-        };
-        self.spare.clear();
-        match pidfd(&socket, credentials) {
-            Ok(pidfd) => self.admit(socket, credentials, pidfd, None, charges),
-            Err(errno) => tracing::warn!(
-                ?credentials,
-                %errno,
-                "no pidfd of a connecting process; the connection is closed"
-            ),
         }
     }
 
@@ -99,11 +111,10 @@ impl EventLoop {
 
     /// Whose a process is that is not known yet.
     fn usage(&self, credentials: Credentials, started: Option<&Known>) -> Arc<Usage> {
-        let Credentials { pid, uid, .. } = credentials;
+        let Credentials { pid, uid, gid } = credentials;
         let account = match started {
             Some(known) => Account::Service(known.name.clone()),
-            None if self.reader.descends(uid, (pid != 0).then_some(pid)) => Account::Descendants,
-            None => Account::User(self.reader.owner(uid)),
+            None => self.reader.account(uid, gid, (pid != 0).then_some(pid)),
         };
         self.quotas.account(account, None)
     }
@@ -174,7 +185,7 @@ impl EventLoop {
     pub(super) fn measure(&mut self, token: u64, peer: &Peer, facts: &Facts) -> bool {
         // What was started is known from before it ran; /proc adds nothing to that.
         let Some(pid) = facts.pid.filter(|_| peer.started.is_none()) else { return false };
-        let asks = self.state.policy().observes(facts.uid, facts.gid, &facts.cgroup);
+        let asks = self.state.policy().observes(facts);
         if asks {
             self.measuring.ask(Job { token, account: peer.usage().account().clone(), pid });
         }
@@ -249,7 +260,7 @@ impl EventLoop {
         }
         let peer = self.peers.get_mut(&token).expect("just put back");
         if let Stage::Challenged(challenged) = &mut peer.stage {
-            challenged.look = Look::Second(before, facts);
+            challenged.look = Look::Second(before.into(), facts.into());
         }
         Ok(())
     }
@@ -264,7 +275,7 @@ impl EventLoop {
         if after != *before {
             return Err("the process changed while it proved itself".into());
         }
-        let usage = self.state.account(&after, after.user);
+        let usage = self.state.account(&after);
         if !Arc::ptr_eq(&usage, peer.usage()) {
             let exceeded = "its account has all the connections that it may have";
             let charge = |resource, n| usage.charge(resource, n).map_err(|_| exceeded);

@@ -39,6 +39,7 @@ impl EventLoop {
         self.reader.subordinates = Subordinates::read();
         let result = match loaded {
             Ok(policy) => {
+                self.reader.engines = policy.engines().clone();
                 let changed = self.state.reload(policy, asked, Instant::now());
                 tracing::info!(?changed, "the policy was read again");
                 Ok(())

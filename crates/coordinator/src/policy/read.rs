@@ -13,6 +13,7 @@ use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
 use toml::Spanned;
 
 use super::{ANYONE, Policy, PolicyError, Principal, Rule, Service, did_you_mean};
+use crate::container::{self, Engines};
 use crate::identity;
 use crate::quota::Limits;
 
@@ -27,9 +28,18 @@ struct File {
     #[serde(default)]
     service: BTreeMap<Spanned<String>, ServiceSection>,
     #[serde(default)]
+    engine: BTreeMap<Spanned<String>, EngineSection>,
+    #[serde(default)]
     names: BTreeMap<Spanned<String>, String>,
     #[serde(default)]
     quota: Limits,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct EngineSection {
+    #[serde(default)]
+    groups: Vec<String>,
 }
 
 #[derive(Deserialize)]
@@ -38,6 +48,7 @@ struct PrincipalSection {
     uid: Option<u32>,
     gid: Option<u32>,
     cgroup: Option<String>,
+    container: Option<String>,
     program: Option<String>,
     evidence: Option<Evidence>,
     started: Option<String>,
@@ -225,9 +236,14 @@ impl Policy {
         let parsed: File = toml::from_str(text).map_err(|e| place.syntax(&e))?;
         let harden = parsed.harden.as_ref().map(|harden| *harden.get_ref());
         let mut policy = Self { limits: parsed.quota, harden, ..Self::default() };
+        for (name, section) in parsed.engine {
+            let key = format!("engine.{}", name.get_ref());
+            let added = engine(&mut policy, name.get_ref(), &section);
+            added.map_err(|text| place.wrong(&name, key, text))?;
+        }
         for (name, section) in parsed.principal {
             let key = format!("principal.{}", name.get_ref());
-            let read = principal(name.get_ref(), section);
+            let read = principal(name.get_ref(), section, &policy.engines);
             let principal = read.map_err(|text| place.wrong(&name, key, text))?;
             policy.principals.insert(name.into_inner(), principal);
         }
@@ -332,7 +348,12 @@ impl Policy {
     }
 }
 
-fn principal(name: &str, s: PrincipalSection) -> Result<Principal, String> {
+fn engine(policy: &mut Policy, name: &str, section: &EngineSection) -> Result<(), String> {
+    ServiceName::new(name).map_err(|e| e.to_string())?;
+    policy.engines.add(name, &section.groups)
+}
+
+fn principal(name: &str, s: PrincipalSection, engines: &Engines) -> Result<Principal, String> {
     if name == ANYONE {
         return Err("`anyone` is every process and cannot be defined".into());
     }
@@ -347,10 +368,27 @@ fn principal(name: &str, s: PrincipalSection) -> Result<Principal, String> {
         None => None,
         Some(text) => Some((sha256(&text)?, strong)),
     };
-    let (uid, gid, cgroup, started) = (s.uid, s.gid, s.cgroup, s.started);
-    let p = Principal { uid, gid, cgroup, program, started, quota: None };
+    if let Some(id) = &s.container {
+        if !container::is_id_or_begin(id) {
+            return Err(format!(
+                "`{id}`: write a container's id as its engine has it, {} to 64 hexadecimal digits from its \
+                 begin on",
+                container::PREFIX
+            ));
+        }
+        if engines.is_empty() {
+            return Err(
+                "`container` says nothing without an engine; add [engine.docker], or that of \
+                        another one"
+                    .into(),
+            );
+        }
+    }
+    let (uid, gid, cgroup, container, started) = (s.uid, s.gid, s.cgroup, s.container, s.started);
+    let p = Principal { uid, gid, cgroup, container, program, started, quota: None };
     if p == Principal::default() {
-        return Err("no fact: give at least one of uid, gid, cgroup, program, started".into());
+        let facts = "uid, gid, cgroup, container, program, started";
+        return Err(format!("no fact: give at least one of {facts}"));
     }
     Ok(Principal { quota: s.quota, ..p })
 }

@@ -3,6 +3,7 @@
 use partywall_abi::security::{Confidentiality, Evidence, Isolation};
 
 use super::*;
+use crate::container::Container;
 
 fn facts() -> Facts {
     Facts {
@@ -12,6 +13,8 @@ fn facts() -> Facts {
         digest: Digest::Observed([0xab; 32]),
         digest_error: None,
         cgroup: "/a".into(),
+        container: None,
+        contained: None,
         started_as: None,
         domain: None,
         user: 1000,
@@ -60,6 +63,29 @@ fn all_facts_of_a_principal_must_hold() {
 }
 
 #[test]
+fn container_is_a_fact_by_the_begin_of_its_id() {
+    let id = "0123456789abcdef".repeat(4);
+    let text = format!(
+        "[engine.docker]\n[principal.short]\ncontainer = '{}'\n[principal.whole]\ncontainer = '{id}'\n\
+         [principal.of_user]\nuid = 5\ncontainer = '{id}'\n[principal.user]\nuid = 1000\n\
+         [principal.other]\ncontainer = '{}'\n",
+        &id[..12],
+        "0123456789ac",
+    );
+    let p = Policy::parse("p", &text).unwrap();
+    let inside = |id: String| {
+        let container = Container { engine: "docker".into(), id };
+        Facts { container: Some(container), contained: Some("".into()), ..facts() }
+    };
+    assert_eq!(p.principals(&facts()), ["user"]);
+    assert_eq!(p.principals(&inside(id.clone())), ["short", "user", "whole"]);
+    assert_eq!(p.principals(&inside("a".to_owned() + &id[..63])), ["user"]);
+    assert_eq!(p.principals(&Facts { uid: 5, ..inside(id) }), ["of_user", "short", "whole"]);
+    assert!(Policy::parse("p", "").unwrap().engines().is_empty());
+    assert!(!p.engines().is_empty());
+}
+
+#[test]
 fn calls_are_granted_by_method() {
     let p = Policy::parse(
         "p",
@@ -103,6 +129,24 @@ fn mistakes_name_file_key_and_remedy() {
         ("\nx = 1\n", "policy.toml:2: unknown key `x`; there are harden, principal, service, "),
         ("[principal.a\n", "policy.toml:1: "),
         ("\n\n[principal.a]", "policy.toml:3: principal.a: no fact"),
+        ("\n[engine.dokcer]", "policy.toml:2: engine.dokcer: no engine of this name is known"),
+        ("[engine.Docker]", "policy.toml:1: engine.Docker: "),
+        ("[engine.docker]\ngroups = ['/docker']", "engine.docker: `/docker`: it has one `{id}`"),
+        ("[engine.docker]\ngroups = '/docker/{id}'", "policy.toml:2: `groups`: invalid type"),
+        (
+            "[engine.docker]\nparent = '/'",
+            "policy.toml:2: unknown key `parent`; there are groups here",
+        ),
+        ("[principal.a]\ncontainer = '0123456789ab'", "add [engine.docker]"),
+        (
+            "[engine.docker]\n[principal.a]\ncontainer = '0123456789a'",
+            "12 to 64 hexadecimal digits",
+        ),
+        (
+            "[engine.docker]\n[principal.a]\ncontainer = '0123456789AB'",
+            "12 to 64 hexadecimal digits",
+        ),
+        ("[engine.docker]\n[principal.a]\ncontainer = 'web'", "policy.toml:2: principal.a: `web`"),
         ("[principal.anyone]\nuid = 1", "cannot be defined"),
         ("[principal.a]\nuid = 1\nevidence = 'observed'", "add `program`"),
         ("[principal.a]\nprogram = 'sha1:00'", "sha256: and 64"),
@@ -230,7 +274,19 @@ fn a_program_is_measured_only_where_that_could_make_a_principal() {
         &format!("[principal.a]\nuid = 5\nprogram = 'sha256:{hex}'\nevidence = 'observed'"),
     )
     .unwrap();
-    assert!(p.observes(5, 1, "/x") && !p.observes(6, 1, "/x"));
+    let of = |uid| Facts { uid, ..facts() };
+    assert!(p.observes(&of(5)) && !p.observes(&of(6)));
+    let text = format!(
+        "[engine.docker]\n[principal.a]\ncontainer = '{}'\nprogram = 'sha256:{hex}'\n\
+         evidence = 'observed'",
+        "a".repeat(12)
+    );
+    let p = Policy::parse("p", &text).unwrap();
+    let id = |letter: &str| {
+        let container = Container { engine: "docker".into(), id: letter.repeat(64) };
+        Facts { container: Some(container), ..facts() }
+    };
+    assert!(p.observes(&id("a")) && !p.observes(&id("b")) && !p.observes(&facts()));
 }
 
 #[test]
@@ -282,8 +338,9 @@ fn keys_read(table: &str) -> BTreeSet<String> {
 fn documented_keys_are_those_that_the_parser_reads() {
     let tables = |names: &[&str]| names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>();
     for (heading, table, further) in [
-        ("The top of the file", "", &["principal", "service", "names", "quota"][..]),
+        ("The top of the file", "", &["principal", "engine", "service", "names", "quota"][..]),
         ("`[principal.NAME]`", "[principal.a]", &["quota"]),
+        ("`[engine.NAME]`", "[engine.docker]", &[]),
         ("`[service.NAME]`", "[service.a]", &["call"]),
         ("`[quota]` and `[principal.NAME.quota]`", "[quota]", &[]),
     ] {

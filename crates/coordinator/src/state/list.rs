@@ -50,12 +50,17 @@ impl State {
             return;
         };
         let spoken = self.connections.get(&conn).map(|c| c.spoken.capabilities);
-        let ways = spoken.is_some_and(|spoken| spoken.contains(Capabilities::WAYS));
+        let takes = |what| spoken.is_some_and(|spoken| spoken.contains(what));
+        let (ways, containers) = (takes(Capabilities::WAYS), takes(Capabilities::CONTAINERS));
         let mut links = self.links.range(from..until).filter(|(_, l)| l.opened);
         for (link, l) in links.by_ref().take(ROWS) {
             let Some(mut row) = l.row(*link, self) else { continue };
             if ways {
                 row.methods = l.counted.methods().clone();
+            }
+            if !containers {
+                row.caller.container.clear();
+                row.server.iter_mut().for_each(|server| server.container.clear());
             }
             let message = ListMessage::Row { request, row: row.into() }.into();
             self.effects.push(Effect::Send { to: conn, message });

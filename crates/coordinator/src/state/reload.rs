@@ -70,7 +70,7 @@ impl State {
     fn look_again(&mut self, conn: Conn) {
         let standing = Arc::clone(&self.connections[&conn].standing);
         let principals = self.policy.principals(&standing.facts);
-        let usage = self.usage(&standing.facts, &principals, standing.facts.user);
+        let usage = self.usage(&standing.facts, &principals);
         if principals != standing.identity.principals || !Arc::ptr_eq(&usage, &standing.usage) {
             let facts = standing.facts.clone();
             let identity = Arc::new(facts.identity(principals));

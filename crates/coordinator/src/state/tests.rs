@@ -20,6 +20,8 @@ pub(super) fn facts(uid: u32) -> Facts {
         digest: Digest::Unknown,
         digest_error: None,
         cgroup: String::new(),
+        container: None,
+        contained: None,
         started_as: None,
         domain: None,
         user: uid,
@@ -412,17 +414,6 @@ fn redirect_ends_by_its_callers_report_or_end() {
     assert_eq!((open_links(&s), usage.used(Resource::Links)), (0, 0));
 }
 
-#[test]
-fn descendants_of_services_are_no_operators_and_one_account() {
-    let mut s = state();
-    let operator = open(&mut s, 9);
-    let started = admit(&mut s, Facts { descends: true, ..facts(9) });
-    let account = |conn| s.connections[&conn].standing.usage.account().clone();
-    assert_eq!([operator, started].map(account), [Account::User(9), Account::Descendants]);
-    let e = ask(&mut s, started, Message::List(ListMessage::List { request: 1 }));
-    assert_eq!(refused(&e).0, PERMISSION_DENIED);
-}
-
 /// What is left of a server's places, for one account.
 fn places_left(s: &State, server: Conn, uid: u32) -> bool {
     s.connections[&server].places.has_room_for(&Account::User(uid))
@@ -686,6 +677,7 @@ fn process_that_sends_messages_of_a_coordinator_is_closed() {
     assert!(matches!(&e[..], [Effect::Close { .. }]));
 }
 
+mod containers;
 mod grants;
 mod hardening;
 mod list;

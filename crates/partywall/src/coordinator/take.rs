@@ -196,7 +196,8 @@ impl Client {
             Ok((mut memory, Some(socket))) if memory.len() == 1 => {
                 lock(&self.state).adopted.insert(link, key);
                 let memory = memory.remove(0);
-                let _gone = events.send(Event::Offer(Offer { terms, memory, socket, tracked }));
+                let offer = Offer { terms, memory, socket, tracked };
+                let _gone = events.send(Event::Offer(offer.into()));
             }
             Ok(_) => {}
             Err(why) => tracing::warn!(link, %why, "a link is lost"),

@@ -61,11 +61,8 @@ fn wait_until_closed(client: &Arc<Client>, links: usize) {
 
 /// What a server does with the next offer: adopts it, and opens it when its caller is ready.
 async fn serve_one(registered: &mut Registered) -> (partywall_shm::link::Ends, Tracked) {
-    let Some(Event::Offer(Offer { terms, memory, socket, tracked })) =
-        registered.events.recv().await
-    else {
-        panic!("no offer")
-    };
+    let Some(Event::Offer(offer)) = registered.events.recv().await else { panic!("no offer") };
+    let Offer { terms, memory, socket, tracked } = *offer;
     let adopted =
         partywall_shm::setup::Adopted::new(terms.link, terms.geometry, memory, socket).unwrap();
     tracked.adopted(Security::HIGHEST);

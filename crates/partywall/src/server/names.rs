@@ -124,7 +124,7 @@ pub(super) async fn serve(
         match event {
             Some(Event::Offer(offer)) => {
                 let link = offer.terms.link;
-                match link::service::adopt(offer) {
+                match link::service::adopt(*offer) {
                     Ok(adopted) => drop(adopting.insert(link, adopted)),
                     Err(why) => tracing::warn!(link, %why, "a link was not adopted"),
                 }

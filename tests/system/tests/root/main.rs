@@ -2,6 +2,7 @@
 //! `cargo xtask test` runs it.
 
 mod attacks;
+mod containers;
 mod many;
 mod others;
 

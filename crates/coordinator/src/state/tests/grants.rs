@@ -20,7 +20,7 @@ fn granted(policy: Policy, server: Facts, caller: Facts, spoken: Capabilities) -
     let mut s = state();
     s.reload(policy, None, Instant::now());
     let (server, _) = (admit(&mut s, server), take(&mut s));
-    let usage = s.account(&caller, caller.user);
+    let usage = s.account(&caller);
     let spoken = Spoken { version: partywall_abi::VERSION, capabilities: spoken };
     let caller = s.opened(caller, usage, spoken);
     take(&mut s);

@@ -27,7 +27,7 @@ pub(in super::super) fn admit(s: &mut State, facts: Facts) -> Conn {
 
 /// A process that is open to others of its user, and whether it was told not to be before its welcome.
 pub(super) fn admit_open(s: &mut State, facts: Facts, spoken: Spoken) -> (Conn, bool) {
-    let usage = s.account(&facts, facts.user);
+    let usage = s.account(&facts);
     let conn = s.opened(facts, usage, spoken);
     let session = |e: &Effect| match e {
         Effect::Send { message: Message::Session(message), .. } => Some(message.clone()),

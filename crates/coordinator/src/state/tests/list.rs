@@ -56,7 +56,7 @@ fn a_list_asks_the_servers_and_does_not_wait_for_ever() {
 }
 
 /// The rows that an operator is told once the servers have had their time.
-fn listed(s: &mut State, operator: Conn) -> Vec<LinkRow> {
+pub(super) fn listed(s: &mut State, operator: Conn) -> Vec<LinkRow> {
     ask(s, operator, Message::List(ListMessage::List { request: 3 }));
     s.timeout(Instant::now() + LIST_WAIT);
     told(s, operator).0
@@ -75,7 +75,7 @@ fn an_operator_of_an_older_build_is_told_of_no_methods() {
     for (capabilities, expected) in
         [(Capabilities::ROOM, LinkMethods::default()), (Capabilities::WAYS, methods)]
     {
-        let usage = s.account(&facts(9), 9);
+        let usage = s.account(&facts(9));
         let operator = s.opened(facts(9), usage, Spoken { capabilities, ..SPOKEN });
         take(&mut s);
         let rows = listed(&mut s, operator);

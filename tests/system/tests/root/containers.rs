@@ -1,0 +1,227 @@
+//! Processes in containers: in control groups as engines make them, and in other namespaces.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::channel;
+
+use partywall_coordinator::{Coordinator, Listen, Options, Policy};
+use partywall_testkit::{Host, Process, alone};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_st-contained");
+
+/// Control groups as an engine makes them, in each hierarchy that is mounted; removed with the value.
+struct Groups {
+    /// Of each hierarchy where it is mounted, and whether it is one that only an engine's name tells.
+    hierarchies: Vec<Hierarchy>,
+    parent: String,
+    made: Vec<PathBuf>,
+}
+
+struct Hierarchy {
+    mount: PathBuf,
+    /// Whether a process is told by this one's path if no container is known: systemd's, or version 2.
+    is_first: bool,
+}
+
+impl Groups {
+    fn new() -> Self {
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let hierarchy = |line: &str| {
+            let (place, kind) = line.split_once(" - ")?;
+            let place: Vec<&str> = place.split(' ').collect();
+            let is_first = kind.starts_with("cgroup2 ") || kind.contains("name=systemd");
+            let is_one = kind.starts_with("cgroup2 ") || kind.starts_with("cgroup ");
+            (is_one && place[3] == "/").then(|| Hierarchy { mount: place[4].into(), is_first })
+        };
+        let hierarchies: Vec<_> = mounts.lines().filter_map(hierarchy).collect();
+        assert!(!hierarchies.is_empty(), "needs control groups that root can write");
+        let parent = format!("partywall-test-{}", std::process::id());
+        Self { hierarchies, parent, made: Vec::new() }
+    }
+
+    /// A policy that knows them.
+    fn policy(&self) -> String {
+        format!(
+            "[engine.test]\ngroups = ['/{}/{{id}}']\n[principal.inside]\ncontainer = '{}'\n",
+            self.parent,
+            &id('a')[..12]
+        )
+    }
+
+    /// Puts a process into this group of a hierarchy.
+    fn put(&mut self, pid: u32, hierarchy: usize, group: &str) {
+        let mut at = self.hierarchies[hierarchy].mount.clone();
+        for part in [self.parent.as_str()].into_iter().chain(group.split('/')) {
+            let above = at.clone();
+            at.push(part);
+            if at.is_dir() {
+                continue;
+            }
+            fs::create_dir(&at).unwrap();
+            self.made.push(at.clone());
+            // Of version 1 a group has no processors and no memory of its own at first.
+            for file in ["cpuset.cpus", "cpuset.mems"] {
+                if above.join("cpuset.mem_exclusive").exists() {
+                    fs::write(at.join(file), fs::read(above.join(file)).unwrap()).unwrap();
+                }
+            }
+        }
+        fs::write(at.join("cgroup.procs"), pid.to_string()).unwrap();
+    }
+
+    fn put_everywhere(&mut self, pid: u32, group: &str) {
+        for hierarchy in 0..self.hierarchies.len() {
+            self.put(pid, hierarchy, group);
+        }
+    }
+
+    /// One by whose path nobody is told, if there is one.
+    fn another(&self) -> Option<usize> {
+        self.hierarchies.iter().position(|hierarchy| !hierarchy.is_first)
+    }
+}
+
+impl Drop for Groups {
+    fn drop(&mut self) {
+        for group in self.made.iter().rev() {
+            let _ = fs::remove_dir(group);
+        }
+    }
+}
+
+fn id(letter: char) -> String {
+    letter.to_string().repeat(64)
+}
+
+/// A process that has done nothing yet.
+fn start(by: &[&str], socket: &Path) -> Process {
+    let mut process = Process::begin(&[by, &[PROGRAM]].concat(), socket, &[], &[], None);
+    process.ready();
+    process
+}
+
+/// What it answers.
+fn said(process: &mut Process, order: &str) -> String {
+    process.say(order);
+    process.line()
+}
+
+/// What the policy calls it when it has proven who it is.
+fn admitted(process: &mut Process) -> String {
+    assert_eq!(said(process, "connect"), "challenged");
+    said(process, "prove")
+}
+
+#[test]
+fn processes_in_groups_of_an_engine_are_in_its_container() {
+    let _alone = alone();
+    let mut groups = Groups::new();
+    let host = Host::with(&groups.policy());
+    let mut outside = start(&[], &host.socket);
+    assert_eq!(
+        (admitted(&mut outside), said(&mut outside, "list")),
+        (String::new(), "listed".into())
+    );
+    for (group, principals) in [(id('a'), "inside"), (id('a') + "/below", "inside"), (id('b'), "")]
+    {
+        let mut inside = start(&[], &host.socket);
+        groups.put_everywhere(inside.pid(), &group);
+        assert_eq!(admitted(&mut inside), principals, "{group}");
+        let refused = said(&mut inside, "list");
+        assert!(refused.contains(&format!("container {} of test", &group[..12])), "{refused}");
+    }
+    let mut elsewhere = start(&[], &host.socket);
+    groups.put_everywhere(elsewhere.pid(), &format!("x/{}", id('a')));
+    assert_eq!(admitted(&mut elsewhere), "", "deeper than the engine's groups");
+    assert_eq!(said(&mut elsewhere, "list"), "listed");
+    // With version 1, in all but one.
+    if let Some(other) = groups.another() {
+        let mut torn = start(&[], &host.socket);
+        groups.put_everywhere(torn.pid(), &id('a'));
+        groups.put(torn.pid(), other, &id('b'));
+        assert_eq!(admitted(&mut torn), "");
+        let refused = said(&mut torn, "list");
+        assert!(refused.contains("its control groups disagree"), "{refused}");
+    }
+}
+
+#[test]
+fn container_is_known_from_the_reload_on_that_names_its_engine() {
+    let _alone = alone();
+    let mut groups = Groups::new();
+    let dir = tempfile::tempdir().unwrap();
+    let (file, socket) = (dir.path().join("policy.toml"), dir.path().join("coordinator.sock"));
+    fs::write(&file, "").unwrap();
+    let options = Options {
+        listen: Listen::At(socket.clone()),
+        policy_file: Some(file.clone()),
+        ..Options::default()
+    };
+    let coordinator = Coordinator::start_with(Policy::default(), options).unwrap();
+    let mut known = |principals: &str, listed: bool| {
+        let mut inside = start(&[], &socket);
+        groups.put_everywhere(inside.pid(), &id('a'));
+        assert_eq!(admitted(&mut inside), principals);
+        assert_eq!(said(&mut inside, "list") == "listed", listed);
+    };
+    let reload = |policy: &str| {
+        fs::write(&file, policy).unwrap();
+        let (done, wait) = channel();
+        coordinator.reload(move |read| done.send(read.map_err(|e| e.to_string())).unwrap());
+        wait.recv().unwrap().unwrap();
+    };
+    let policy = Groups::new().policy();
+    known("", true);
+    reload(&policy);
+    known("inside", false);
+    reload("");
+    known("", true);
+}
+
+#[test]
+fn process_that_changes_its_container_before_proof_is_refused() {
+    let _alone = alone();
+    let mut groups = Groups::new();
+    let host = Host::with(&groups.policy());
+    let mut moved = start(&[], &host.socket);
+    groups.put_everywhere(moved.pid(), &id('a'));
+    assert_eq!(said(&mut moved, "connect"), "challenged");
+    let other = groups.another().unwrap_or(0);
+    groups.put(moved.pid(), other, &id('b'));
+    assert_eq!(said(&mut moved, "prove"), "the process changed while it proved itself");
+}
+
+#[test]
+fn root_of_other_namespaces_is_no_operator() {
+    let _alone = alone();
+    assert!(rustix::process::geteuid().is_root(), "needs root, to be what it is not");
+    let host = Host::with("");
+    let mut outside = start(&["unshare", "--mount"], &host.socket);
+    assert_eq!(admitted(&mut outside), "");
+    assert_eq!(said(&mut outside, "list"), "listed");
+    for (flags, kind) in [
+        (&["--pid", "--fork", "--kill-child", "--mount-proc"][..], "PID"),
+        (&["--user", "--map-root-user"], "user"),
+        (&["--cgroup"], "control group"),
+    ] {
+        let mut inside = start(&[&["unshare"], flags].concat(), &host.socket);
+        assert_eq!(admitted(&mut inside), "");
+        let refused = said(&mut inside, "list");
+        let how = format!("it is in another {kind} namespace than the coordinator");
+        assert!(refused.contains(&how), "{kind}: {refused}");
+    }
+}
+
+/// Before it has proven who it is, too.
+#[test]
+fn root_of_other_namespaces_leaves_root_its_connections() {
+    let _alone = alone();
+    assert!(rustix::process::geteuid().is_root(), "needs root, to be what it is not");
+    let host = Host::with("");
+    let namespace = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"];
+    let mut inside = start(&namespace, &host.socket);
+    let crowd = said(&mut inside, "crowd 2000");
+    let count: usize = crowd.strip_prefix("crowd ").unwrap().parse().unwrap();
+    assert!((16..2000).contains(&count), "the attack has {count} connections");
+    host.process();
+}
