@@ -273,9 +273,26 @@ mod tests {
                 assert!(first.wait());
                 assert!(first.block().expect("the turn").iter().all(|seen| *seen == byte + 100));
             }
-            first.hand_over();
-            assert!(!first.wait(), "the second side has gone");
         });
+    }
+
+    #[test]
+    fn a_side_that_goes_is_seen_after_its_last_hand_over() {
+        for hands_over in [true, false] {
+            let fd = Turns::create(4096).expect("memfd");
+            let mut first = Turns::map(&fd, true).expect("map");
+            let mut second = Turns::map(&fd, false).expect("map");
+            first.hand_over();
+            assert!(second.wait());
+            if hands_over {
+                second.hand_over();
+            }
+            drop(second);
+            assert_eq!(first.wait(), hands_over);
+            assert_eq!(first.block().is_some(), hands_over);
+            first.hand_over();
+            assert!(!first.wait() && first.block().is_none(), "the second side has gone");
+        }
     }
 
     #[test]

@@ -116,8 +116,13 @@ mod tests {
         assert!(others.iter().all(|other| !is_right(turn, &[&block(*other)])));
         assert!(!is_right(turn, &[&right[..BYTES - PAGE]]), "a page is missing");
         assert!(!is_right(turn, &[&right, &right[..PAGE]]), "a page too many");
-        let swapped = [&right[PAGE..2 * PAGE], &right[..PAGE], &right[2 * PAGE..]];
-        assert!(!is_right(turn, &swapped), "two pages have changed places");
+        for pages in 1..BYTES / PAGE {
+            let (head, rest) = right.split_at(pages * PAGE);
+            assert!(!is_right(turn, &[rest, head]), "{pages} pages come last");
+        }
+        let pages: Vec<_> = (0..1000).map(|page| turn.word(page)).collect();
+        let different: std::collections::HashSet<_> = pages.iter().collect();
+        assert_eq!(different.len(), pages.len());
     }
 
     #[test]

@@ -292,6 +292,18 @@ mod tests {
         assert_eq!(pass(server, &mut client, 5), 5);
     }
 
+    #[test]
+    fn a_side_that_is_alone_passes_and_receives_nothing() {
+        let (server, client) = sockets().expect("sockets");
+        let [mut server, client] = ends(server, client);
+        drop(client);
+        // An even number of packets in a window, of which each second one is refused.
+        server.window = 4;
+        server.pass(Turn::first(0)).expect("no more to do");
+        let mut reader = Reader::new(Turn::first(0), BYTES);
+        assert!(!server.receive(&mut reader).expect("no error"));
+    }
+
     /// A socket between the two ends that loses and repeats packets of either, until both have gone.
     fn lossy() -> (OwnedFd, OwnedFd, std::thread::JoinHandle<()>) {
         let bind = || UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a socket");
