@@ -153,7 +153,8 @@ pub fn targets(bench: Bench, sizes: &[u64]) -> Vec<Target> {
 pub fn floors(bench: Bench) -> Vec<Target> {
     match bench {
         Bench::Calls => calls::floors(),
-        Bench::Words | Bench::Domain | Bench::Transfer => Vec::new(),
+        Bench::Transfer => transfer::floors(),
+        Bench::Words | Bench::Domain => Vec::new(),
     }
 }
 

@@ -70,6 +70,11 @@ const TRANSFER: &[(&str, &str)] = &[
     ("memory", "memory of both sides by the data: proportional shares, above the idle processes"),
     ("Shmem, sockets", "the rise of the host's shared memory and of its sockets' by the data"),
     ("fill-floor", "what setting and reading costs when nothing is passed"),
+    (
+        "VOID",
+        "a floor that this rests on does not hold in this run, so the row says nothing: most often \
+         other work or a hypervisor disturbed it; measure again on a quiet machine",
+    ),
 ];
 
 /// What the words of a bench mean.

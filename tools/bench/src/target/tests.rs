@@ -242,3 +242,26 @@ fn cpu_time_of_blocks_is_below_that_of_everyone_else_s() {
         }
     }
 }
+
+#[test]
+fn long_blocks_are_judged_only_where_bare_memory_is_as_fast_as_filling() {
+    let at = |contender, p50, wait| {
+        let figures = Figures { p50_ns: Some(p50), ..Figures::default() };
+        let case = Case::transfer(128 << 20, 1, wait);
+        (0..5).map(|rep| Row { contender, case, near: None, rep, figures }).collect::<Vec<_>>()
+    };
+    let verdicts = |memfd| {
+        let rows = [
+            at("memfd-floor", memfd, Some(Wait::Block)),
+            at("fill-floor", 10.0, None),
+            at("partywall-lease", 10.2, Some(Wait::Block)),
+        ];
+        let floors = judge(&rows.concat(), &floors(Bench::Transfer));
+        let mut found = judge(&rows.concat(), &targets(Bench::Transfer, &[128 << 20]));
+        apply_floors(&mut found, &floors);
+        let is_judged = |finding: &&Finding| finding.text.contains("lease over fill-floor");
+        found.iter().filter(is_judged).map(|finding| finding.verdict).collect::<Vec<_>>()
+    };
+    assert_eq!(verdicts(12.0), [Verdict::Pass]);
+    assert_eq!(verdicts(14.0), [Verdict::Void]);
+}
