@@ -79,13 +79,13 @@ const SHARED_MEMORY: &str = "/dev/shm";
 
 /// What names of a sample's shared memory begin with.
 #[cfg(feature = "opponents")]
-fn prefix(label: &str) -> String {
+pub fn prefix(label: &str) -> String {
     format!("{label}_")
 }
 
 /// Removes the shared memory of a killed sample.
 #[cfg(feature = "opponents")]
-fn sweep(label: &str) {
+pub fn sweep(label: &str) {
     let prefix = prefix(label);
     for file in std::fs::read_dir(SHARED_MEMORY).into_iter().flatten().flatten() {
         if file.file_name().to_string_lossy().starts_with(&prefix) {

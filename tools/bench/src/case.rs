@@ -15,15 +15,18 @@ pub enum Bench {
     Words,
     /// Calls between domains of one address space, beside calls between processes.
     Domain,
+    /// Blocks that two sides set and pass by turns.
+    Transfer,
 }
 
 impl Bench {
-    /// Every size that it measures: bytes of a call, or words of a text.
+    /// Every size that it measures: bytes of a call or a block, or words of a text.
     pub const fn sizes(self) -> &'static [u64] {
         match self {
             Self::Calls => &CALL_SIZES,
             Self::Words => &WORD_SIZES,
             Self::Domain => &DOMAIN_SIZES,
+            Self::Transfer => &BLOCK_SIZES,
         }
     }
 }
@@ -90,14 +93,16 @@ pub enum Wait {
 pub struct Case {
     /// Which bench.
     pub bench: Bench,
-    /// Not in `words`.
+    /// `calls` and `domain` only.
     pub mode: Option<Mode>,
     /// `words` only.
     pub op: Option<Op>,
     /// `words` only.
     pub clock: Option<Clock>,
-    /// Bytes of a call or words of a text; none for a bare hand-over.
+    /// Bytes of a call or a block, or words of a text; none for a bare hand-over.
     pub size: Option<u64>,
+    /// `transfer` only: how many clients pass blocks at once.
+    pub clients: Option<u32>,
     /// Calls per second, where they are paced.
     pub rate: Option<u64>,
     /// Where the processes run.
@@ -136,6 +141,28 @@ const DOMAIN_SIZES: [u64; 11] = [
     64 << 20,
 ];
 
+/// Sizes of a block in bytes.
+pub const BLOCK_SIZES: [u64; 12] = [
+    4 << 10,
+    16 << 10,
+    64 << 10,
+    256 << 10,
+    1 << 20,
+    4 << 20,
+    16 << 20,
+    64 << 20,
+    128 << 20,
+    256 << 20,
+    512 << 20,
+    1 << 30,
+];
+
+/// How many clients pass blocks of [`CLIENTS_BYTES`] at once.
+pub const CLIENTS: [u32; 3] = [1, 8, 64];
+
+/// The size of a block that several clients pass.
+pub const CLIENTS_BYTES: u64 = 1 << 20;
+
 /// Calls per second, where they are paced.
 pub const RATES: [u64; 2] = [10_000, 50_000];
 
@@ -157,6 +184,7 @@ impl Case {
             op: None,
             clock: None,
             size,
+            clients: None,
             rate: None,
             placement,
             wait,
@@ -191,13 +219,29 @@ impl Case {
             op: Some(op),
             clock: Some(clock),
             size: Some(words),
+            clients: None,
             rate: None,
             placement: Placement::Unpinned,
             wait,
         }
     }
 
-    /// Payload bytes of a call; 0 for a bare hand-over.
+    /// A case of `transfer`; always unpinned.
+    pub const fn transfer(bytes: u64, clients: u32, wait: Option<Wait>) -> Self {
+        Self {
+            bench: Bench::Transfer,
+            mode: None,
+            op: None,
+            clock: None,
+            size: Some(bytes),
+            clients: Some(clients),
+            rate: None,
+            placement: Placement::Unpinned,
+            wait,
+        }
+    }
+
+    /// Payload bytes of a call or a block; 0 for a bare hand-over.
     pub fn bytes(&self) -> usize {
         self.size.unwrap_or(0) as usize
     }
@@ -238,11 +282,13 @@ impl Case {
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let size = match (self.bench, self.size) {
-            (Bench::Calls | Bench::Domain, Some(bytes)) => bytes_text(bytes),
             (Bench::Words, Some(words)) => format!("{} words", HumanCount(words)),
+            (_, Some(bytes)) => bytes_text(bytes),
             (_, None) => "bare".to_owned(),
         };
         let mut parts = vec![size];
+        let several = self.clients.filter(|clients| *clients > 1);
+        parts.extend(several.map(|clients| format!("{clients} clients")));
         parts.extend(self.mode.map(|mode| lower(&mode)));
         parts.extend(self.rate.map(|rate| format!("{} calls/s", HumanCount(rate))));
         parts.extend(self.op.map(|op| lower(&op)));
@@ -275,6 +321,7 @@ fn lower(value: &impl fmt::Debug) -> String {
 
 fn bytes_text(bytes: u64) -> String {
     match bytes {
+        bytes if bytes >= 1 << 30 => format!("{} GiB", bytes >> 30),
         bytes if bytes >= 1 << 20 => format!("{} MiB", bytes >> 20),
         bytes if bytes >= 1 << 10 => format!("{} KiB", bytes >> 10),
         bytes => format!("{bytes} B"),
@@ -290,6 +337,9 @@ mod tests {
         assert_eq!(bytes_text(32), "32 B");
         assert_eq!(bytes_text(65536), "64 KiB");
         assert_eq!(bytes_text(1 << 20), "1 MiB");
+        let block = |clients| Case::transfer(1 << 30, clients, Some(Wait::Block)).to_string();
+        assert_eq!(block(1), "1 GiB, unpinned, block");
+        assert_eq!(block(8), "1 GiB, 8 clients, unpinned, block");
         let text = Case::words(Clock::B, Op::Total, 1_000_000, None);
         assert_eq!(text.to_string(), "1,000,000 words, total, clock B, unpinned");
         let paced = Case::paced(10_000, Some(32), Placement::SameCore, Some(Wait::Block));

@@ -27,6 +27,8 @@ pub enum Command {
     Words(Options),
     /// Calls between domains of one address space, beside calls between processes
     Domain(Options),
+    /// Blocks that client and server set and pass by turns: time, CPU time and memory
+    Transfer(Options),
     /// One process of a sample; started by the other commands
     #[command(hide = true)]
     Child {
@@ -49,16 +51,21 @@ when none is but none could be judged either.";
 /// Options of a bench.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
-    /// Finish within 50 s (`domain`: 110 s): short samples, and as many rounds as fit
+    /// Finish within 50 s (`domain`: 110 s, `transfer`: 170 s): short samples, and as many rounds as fit
     #[arg(long)]
     pub quick: bool,
+
+    /// With --quick: also what that leaves out, which is texts of more than a million words, blocks of
+    /// more than 64 MiB, and 64 clients at once
+    #[arg(long)]
+    pub full: bool,
 
     /// With --quick: finish within N seconds instead
     #[arg(long, value_name = "N", requires = "quick")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=3_600))]
     pub seconds: Option<u64>,
 
-    /// Leave out sizes above N (bytes of a call, or words of a text)
+    /// Leave out sizes above N (bytes of a call or a block, or words of a text)
     #[arg(long, value_name = "N")]
     pub max: Option<u64>,
 
@@ -74,11 +81,12 @@ pub struct Options {
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub only: Vec<String>,
 
-    /// Take N rounds [default: 30, `domain` 15; with --quick, as many as fit]
+    /// Take N rounds [default: 30, `domain` 15, `transfer` 10; with --quick, as many as fit]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub repeats: Option<u32>,
 
-    /// Measure for N milliseconds per sample [default: 250; with --quick, 60]
+    /// Measure for N milliseconds per sample [default: 250; with --quick, 60]; in `transfer` for no less
+    /// than ten iterations, of gRPC for two; with --quick for three, and one
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=60_000))]
     pub sample_ms: Option<u64>,
 
@@ -91,23 +99,69 @@ pub struct Options {
     pub seed: u64,
 }
 
-/// Largest text of a quick run, unless `--max` says otherwise.
-const QUICK_WORDS: u64 = 1_000_000;
+/// How much of a bench there is, unless options say otherwise.
+struct Extent {
+    /// What its sizes are of.
+    unit: &'static str,
+    /// The largest size of a quick run.
+    quick_size: u64,
+    /// Seconds of a quick run.
+    quick_seconds: u64,
+    /// Rounds of a run that is not quick.
+    rounds: u32,
+    /// Calls that a sample has at least: in a run that is not quick, and in one that is.
+    least: (u64, u64),
+}
+
+impl Extent {
+    const fn of(bench: Bench) -> Self {
+        let calls = Self {
+            unit: "bytes",
+            quick_size: u64::MAX,
+            quick_seconds: 49,
+            rounds: 30,
+            least: (1, 1),
+        };
+        match bench {
+            Bench::Calls => calls,
+            Bench::Words => Self { unit: "words", quick_size: 1_000_000, ..calls },
+            Bench::Domain => Self { quick_seconds: 108, rounds: 15, ..calls },
+            // All rounds together have a hundred iterations, and twenty of gRPC.
+            Bench::Transfer => Self {
+                quick_size: 64 << 20,
+                quick_seconds: 168,
+                rounds: 10,
+                least: (10, 3),
+                ..calls
+            },
+        }
+    }
+}
+
+/// The most clients at once in a quick run.
+const QUICK_CLIENTS: u32 = 8;
 
 impl Options {
     /// The sizes to measure.
     pub fn sizes(&self, bench: Bench) -> Result<Vec<u64>, String> {
-        let (unit, usual) = match bench {
-            Bench::Words if self.quick => ("words", QUICK_WORDS),
-            Bench::Words => ("words", u64::MAX),
-            Bench::Calls | Bench::Domain => ("bytes", u64::MAX),
-        };
+        let Extent { unit, quick_size, .. } = Extent::of(bench);
+        let usual = if self.leaves_out() { quick_size } else { u64::MAX };
         let (all, most) = (bench.sizes(), self.max.unwrap_or(usual));
         let sizes: Vec<u64> = all.iter().copied().filter(|size| *size <= most).collect();
         if sizes.is_empty() {
             return Err(format!("--max {most}: the smallest size is {} {unit}", all[0]));
         }
         Ok(sizes)
+    }
+
+    /// The most clients at once to measure.
+    pub fn most_clients(&self) -> u32 {
+        if self.leaves_out() { QUICK_CLIENTS } else { u32::MAX }
+    }
+
+    /// Whether the costliest cells are left out.
+    fn leaves_out(&self) -> bool {
+        self.quick && !self.full
     }
 
     /// Refuses names that no contender of `bench` has.
@@ -137,25 +191,25 @@ impl Options {
     }
 
     /// How long samples are.
-    pub fn spans(&self) -> Spans {
+    pub fn spans(&self, bench: Bench) -> Spans {
+        let (full, quick) = Extent::of(bench).least;
         let sample = self.sample_ms.unwrap_or(if self.quick { 60 } else { 250 });
         Spans {
             warm: Duration::from_micros(sample * 1000 / 6),
             sample: Duration::from_millis(sample),
+            least: if self.quick { quick } else { full },
         }
     }
 
     /// Rounds to take, if the user or the full run says how many.
     pub fn rounds(&self, bench: Bench) -> Option<u32> {
-        let full = if bench == Bench::Domain { 15 } else { 30 };
-        self.repeats.or(if self.quick { None } else { Some(full) })
+        self.repeats.or(if self.quick { None } else { Some(Extent::of(bench).rounds) })
     }
 
     /// How long after its begin a quick run takes the last sample, and when that has ended; none
     /// for another run.
     pub fn quick_ends(&self, bench: Bench) -> Option<(Duration, Duration)> {
-        let usual = if bench == Bench::Domain { 108 } else { 49 };
-        let end = Duration::from_secs(self.seconds.unwrap_or(usual));
+        let end = Duration::from_secs(self.seconds.unwrap_or(Extent::of(bench).quick_seconds));
         // A sample that hangs has five seconds.
         self.quick.then(|| ((end * 9 / 10).max(end.saturating_sub(LAST_SAMPLE)), end))
     }
@@ -189,6 +243,23 @@ mod tests {
         assert_eq!(sizes(&["--quick"]).expect("most").last(), Some(&1_000_000));
         assert_eq!(sizes(&["--quick", "--max", "1000"]).expect("two"), [100, 1000]);
         assert!(sizes(&["--max", "99"]).is_err());
+    }
+
+    #[test]
+    fn large_blocks_and_many_clients_need_a_full_run() {
+        let most = |args: &[&str]| {
+            let options = options(args);
+            let sizes = options.sizes(Bench::Transfer).expect("some");
+            (
+                sizes.last().copied(),
+                options.most_clients() >= 64,
+                options.spans(Bench::Transfer).least,
+            )
+        };
+        assert_eq!(most(&["--quick"]), (Some(64 << 20), false, 3));
+        assert_eq!(most(&["--quick", "--full"]), (Some(1 << 30), true, 3));
+        assert_eq!(most(&[]), (Some(1 << 30), true, 10));
+        assert_eq!(options(&[]).rounds(Bench::Transfer), Some(10));
     }
 
     #[test]

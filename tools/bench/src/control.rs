@@ -6,6 +6,7 @@
 //! | 4 | a number for the client, such as a port | server, before ready |
 //! | 8 | process id of the server | server, before ready |
 //! | 12 | process id of the launcher, where both sides are its domains | launcher, before either starts |
+//! | 16, 24, 32 | what was held before the server made anything, in bytes | server, before ready |
 //! | 64, 128 | last meeting the client, the server has come to | that side |
 //! | 1024.. | the lines that the probe bounces | both, in turn |
 
@@ -25,6 +26,7 @@ const STATE: usize = 0;
 const NUMBER: usize = 4;
 const PID: usize = 8;
 const LAUNCHER: usize = 12;
+const IDLE: [usize; 3] = [16, 24, 32];
 const CLIENT_CAME: usize = 64;
 const SERVER_CAME: usize = 128;
 const LINES: usize = 1024;
@@ -91,6 +93,18 @@ impl Control {
         self.0.word(NUMBER).load(Relaxed)
     }
 
+    /// Notes what was held before the server made anything; call before [`Control::ready`].
+    pub fn set_idle(&self, bytes: [u64; 3]) {
+        for (place, bytes) in IDLE.into_iter().zip(bytes) {
+            self.0.long(place).store(bytes, Relaxed);
+        }
+    }
+
+    /// What the server noted.
+    pub fn idle(&self) -> [u64; 3] {
+        IDLE.map(|place| self.0.long(place).load(Relaxed))
+    }
+
     /// The server's process id; none before it is ready, and if there is no server.
     pub fn server(&self) -> Option<u32> {
         Some(self.0.word(PID).load(Relaxed)).filter(|pid| *pid != 0)
@@ -137,9 +151,11 @@ mod tests {
         assert!(client.await_ready(Duration::ZERO).is_err());
         assert_eq!(client.server(), None);
         server.set_number(77);
+        server.set_idle([1, u64::MAX, 3]);
         server.ready();
         client.await_ready(soon).expect("ready");
         assert_eq!((client.number(), client.server()), (77, Some(std::process::id())));
+        assert_eq!(client.idle(), [1, u64::MAX, 3]);
         server.fail();
         assert!(client.await_ready(soon).is_err());
     }

@@ -135,6 +135,7 @@ pub fn run(bench: Bench, options: &Options) -> Result<Option<Run>> {
         sizes: sizes.clone(),
         two_cores: cpus.second.is_some(),
         pinned_only: options.quick,
+        most_clients: options.most_clients(),
     };
     if !choice.two_cores {
         eprintln!("Only one core can be used: nothing is measured on two cores.");
@@ -155,7 +156,7 @@ pub fn run(bench: Bench, options: &Options) -> Result<Option<Run>> {
         ticker,
         cpus,
         stop,
-        spans: options.spans(),
+        spans: options.spans(bench),
         count: 0,
         hard_end: ends.map(|(_, end)| started + end),
         image,
@@ -166,7 +167,7 @@ pub fn run(bench: Bench, options: &Options) -> Result<Option<Run>> {
         rows: Vec::new(),
         tally: Tally {
             seed: options.seed,
-            sample_ms: options.spans().sample.as_millis() as u64,
+            sample_ms: options.spans(bench).sample.as_millis() as u64,
             ..Tally::default()
         },
     };

@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn a_domain_finds_its_descriptors_where_its_order_says() {
-        let spans = Spans { warm: Duration::ZERO, sample: Duration::ZERO };
+        let spans = Spans { warm: Duration::ZERO, sample: Duration::ZERO, least: 1 };
         let sample = Sample {
             contender: "gate".into(),
             case: Case::domain(Mode::Latency, Some(32), Placement::SameCore, None),

@@ -1,4 +1,4 @@
-//! Measures Partywall beside the alternatives: `partywall-bench calls`, `words` and `domain`.
+//! Measures Partywall beside the alternatives: `partywall-bench calls`, `words`, `domain` and `transfer`.
 //!
 //! Every sample is a fresh pair of processes: this program again, with an order from the driver; or
 //! a launcher that loads this program, built static-pie, twice into its address space.
@@ -11,11 +11,12 @@
 //! | `contender`, `seat` | the seam: what one who is measured does, and what they are given to do it |
 //! | `registry` | who is measured |
 //! | `stopwatch`, `pattern`, `meter` | timing calls and checking replies inside a client |
-//! | `calls`, `words`, `domains` | the contenders, one file each |
+//! | `calls`, `words`, `domains`, `transfer` | the contenders, one file each |
 //! | `plan`, `driver`, `pair`, `process`, `child` | order, rounds, processes |
 //! | `image`, `launch` | both sides as domains of one process |
 //! | `text` | what is counted, and the answer |
 //! | `control`, `probe` | how the two processes meet, and how near their cores are |
+//! | `memory` | what processes and the host hold |
 //! | `stats`, `units`, `ratio`, `target` | medians, ratios with intervals, promises |
 //! | `report`, `machine` | terminal, JSON, HTML |
 
@@ -31,6 +32,7 @@ mod error;
 mod image;
 mod launch;
 mod machine;
+mod memory;
 mod meter;
 mod pair;
 mod pattern;
@@ -48,6 +50,7 @@ mod stuck;
 mod sys;
 mod target;
 mod text;
+mod transfer;
 mod units;
 mod words;
 
@@ -76,6 +79,7 @@ fn main() -> ExitCode {
         Command::Launch { order } => return launch::run(&order),
         Command::Words(options) => (Bench::Words, options),
         Command::Domain(options) => (Bench::Domain, options),
+        Command::Transfer(options) => (Bench::Transfer, options),
     };
     match bench_and_report(bench, &options) {
         Ok(code) => code,

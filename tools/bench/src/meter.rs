@@ -374,7 +374,8 @@ mod tests {
     use crate::sys::clock::Ticker;
 
     fn meter(mode: Mode) -> Meter {
-        let spans = Spans { warm: Duration::from_millis(1), sample: Duration::from_millis(5) };
+        let spans =
+            Spans { warm: Duration::from_millis(1), sample: Duration::from_millis(5), least: 1 };
         let watch = Stopwatch::start(Ticker::calibrate(), spans, []).expect("a stopwatch");
         let rate = (mode == Mode::Paced).then_some(10_000);
         let case = Case::call(mode, Some(32), Placement::SameCore, None);

@@ -298,12 +298,15 @@ impl Inherited {
     }
 }
 
-/// When a sample counts as hung. Slow machines get five seconds more than the spans ask for, and
-/// texts another microsecond per word and call.
+/// When a sample counts as hung. Slow machines get five seconds more than the spans ask for, texts
+/// another microsecond per word and call, and blocks 20 ns per byte and way.
 fn limit(sample: &Sample) -> Duration {
     let spans = sample.spans.warm + sample.spans.sample;
     let words = sample.text.as_ref().map_or(0, |text| text.words);
-    spans * 2 + GRACE + Duration::from_micros(4 * words)
+    let passed = sample.case.clients.map_or(0, u64::from) * sample.case.size.unwrap_or(0);
+    // Besides those of the sample: a warm-up, and some for the memory.
+    let ways = 2 * (sample.spans.least + 5);
+    spans * 2 + GRACE + Duration::from_micros(4 * words) + Duration::from_nanos(20 * passed * ways)
 }
 
 fn judge(case: Case, report: &Report, wall: Duration) -> Outcome {

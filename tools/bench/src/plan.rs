@@ -41,6 +41,8 @@ pub struct Choice {
     pub two_cores: bool,
     /// Whether unpinned calls are left out.
     pub pinned_only: bool,
+    /// The most clients at once.
+    pub most_clients: u32,
 }
 
 impl Plan {
@@ -118,7 +120,9 @@ impl Plan {
 impl Choice {
     fn wants(&self, case: &Case) -> bool {
         use crate::case::Placement::{TwoCores, Unpinned};
-        if case.size.is_some_and(|size| !self.sizes.contains(&size)) {
+        let size = case.size.is_none_or(|size| self.sizes.contains(&size));
+        let clients = case.clients.is_none_or(|clients| clients <= self.most_clients);
+        if !size || !clients {
             return false;
         }
         match (case.bench, case.placement) {
@@ -142,10 +146,19 @@ mod tests {
     use super::*;
     use crate::case::{CALL_SIZES, Placement};
 
+    fn choice(sizes: &[u64]) -> Choice {
+        Choice {
+            only: vec![],
+            sizes: sizes.into(),
+            two_cores: true,
+            pinned_only: false,
+            most_clients: u32::MAX,
+        }
+    }
+
     fn plan(only: &[&str], two_cores: bool) -> Plan {
         let only = only.iter().map(ToString::to_string).collect();
-        let choice = Choice { only, sizes: CALL_SIZES.into(), two_cores, pinned_only: false };
-        Plan::new(Bench::Calls, &choice)
+        Plan::new(Bench::Calls, &Choice { only, two_cores, ..choice(&CALL_SIZES) })
     }
 
     fn keys(entries: &[Entry]) -> Vec<(&'static str, Case)> {
@@ -189,9 +202,18 @@ mod tests {
         let round = plan(&["pipe"], false).round(&mut Random::new(1));
         assert!(round.iter().all(|entry| entry.contender.name == "pipe"));
         assert!(round.iter().all(|entry| entry.case.placement != Placement::TwoCores));
-        let choice = Choice { only: vec![], sizes: vec![32], two_cores: true, pinned_only: false };
-        let round = Plan::new(Bench::Calls, &choice).round(&mut Random::new(1));
+        let round = Plan::new(Bench::Calls, &choice(&[32])).round(&mut Random::new(1));
         let sizes: HashSet<Option<u64>> = round.iter().map(|entry| entry.case.size).collect();
         assert_eq!(sizes, HashSet::from([None, Some(32)]));
+    }
+
+    #[test]
+    fn a_choice_leaves_out_many_clients() {
+        let most = |most_clients| {
+            let choice = Choice { most_clients, ..choice(Bench::Transfer.sizes()) };
+            let round = Plan::new(Bench::Transfer, &choice).round(&mut Random::new(1));
+            round.iter().filter_map(|entry| entry.case.clients).max()
+        };
+        assert_eq!([8, u32::MAX].map(most), [Some(8), Some(64)]);
     }
 }

@@ -27,6 +27,8 @@ pub enum Metric {
     OneWay,
     /// CPU time of a call.
     Cpu,
+    /// Proportional memory of both sides, by the data.
+    Pss,
 }
 
 /// Whether the cores were near; none where it does not matter.
@@ -35,6 +37,8 @@ pub type Tag = Option<bool>;
 /// What is taken of each round.
 #[derive(Clone, Copy, Debug)]
 pub enum Quantity {
+    /// The figure itself.
+    Value { of: Key },
     /// `over / under`.
     Ratio { over: Key, under: Key },
     /// `over - under`, in the figure's own unit.
@@ -56,6 +60,7 @@ impl Quantity {
     /// Every key that takes part.
     pub fn keys(&self) -> Vec<Key> {
         match *self {
+            Self::Value { of } => vec![of],
             Self::Ratio { over, under } | Self::Difference { over, under } => vec![over, under],
             Self::Excess { over, less, under } => vec![over, less, under],
             Self::Net { over, under, less } => vec![over, under, less],
@@ -88,6 +93,7 @@ impl Quantity {
     fn of(&self, values: &[Option<f64>]) -> Option<f64> {
         let value = |i: usize| values[i];
         Some(match self {
+            Self::Value { .. } => value(0)?,
             Self::Ratio { .. } => value(0)? / value(1)?,
             Self::Difference { .. } => value(0)? - value(1)?,
             Self::Excess { .. } => (value(0)? - value(1)?) / value(2)?,
@@ -128,6 +134,7 @@ pub fn figure(row: &Row, metric: Metric) -> Option<f64> {
         Metric::PerSecond => row.figures.per_s,
         Metric::OneWay => row.figures.one_way_cycles,
         Metric::Cpu => row.figures.cpu_ns,
+        Metric::Pss => row.figures.pss_ratio,
     };
     value.filter(|value| row.figures.errors == 0 && *value > 0.0)
 }
@@ -215,6 +222,8 @@ mod tests {
     fn quantities_of_three_parties_count_once_all_are_there() {
         let rows = [row("a", None, 0, 4.0), row("b", None, 0, 13.0), row("c", None, 0, 3.0)];
         let others = &[("b", Some(Wait::Spin)), ("c", Some(Wait::Spin))];
+        let value = Quantity::Value { of: B };
+        assert_eq!(per_round(&rows, &value, Metric::P50), [(None, 13.0)]);
         for (quantity, value) in [
             (Quantity::Net { over: A, under: B, less: C }, 0.1),
             (Quantity::Excess { over: B, less: A, under: C }, 3.0),

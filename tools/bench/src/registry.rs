@@ -3,7 +3,7 @@
 use crate::case::Bench;
 use crate::contender::Contender;
 use crate::domains::{call, gate, others};
-use crate::{calls, words};
+use crate::{calls, transfer, words};
 
 const CALLS: &[Contender] = &[
     calls::partywall::NATIVE,
@@ -63,12 +63,27 @@ const DOMAIN: &[Contender] = &[
     call::CLOCK,
 ];
 
+const TRANSFER: &[Contender] = &[
+    transfer::stream::TCP,
+    transfer::udp::UDP_RELIABLE,
+    transfer::stream::UDS_DEFAULT,
+    transfer::stream::UDS,
+    transfer::tonic::TONIC_TCP,
+    transfer::tonic::TONIC_UDS,
+    #[cfg(feature = "opponents")]
+    transfer::iceoryx::ICEORYX2,
+    transfer::memfd_floor::MEMFD_FLOOR,
+    transfer::seal_floor::SEAL_FLOOR,
+    transfer::fill_floor::FILL_FLOOR,
+];
+
 /// The contenders of a bench.
 pub fn of(bench: Bench) -> &'static [Contender] {
     match bench {
         Bench::Calls => CALLS,
         Bench::Words => WORDS,
         Bench::Domain => DOMAIN,
+        Bench::Transfer => TRANSFER,
     }
 }
 
@@ -88,7 +103,7 @@ mod tests {
     use crate::target::{floors, targets};
     use std::collections::HashSet;
 
-    const BENCHES: [Bench; 3] = [Bench::Calls, Bench::Words, Bench::Domain];
+    const BENCHES: [Bench; 4] = [Bench::Calls, Bench::Words, Bench::Domain, Bench::Transfer];
 
     #[test]
     fn names_and_cells_are_unique() {

@@ -21,6 +21,12 @@ pub struct Figures {
     pub cpu_ns: Option<f64>,
     /// Time to set up the connection in nanoseconds.
     pub admission_ns: Option<f64>,
+    /// Proportional memory of both sides above that of the idle processes, by the data.
+    pub pss_ratio: Option<f64>,
+    /// The rise of the host's shared memory, by the data.
+    pub shmem_ratio: Option<f64>,
+    /// The rise of the memory of the host's sockets, by the data.
+    pub socket_ratio: Option<f64>,
     /// Wrong answers.
     pub errors: u64,
 }
@@ -55,9 +61,10 @@ mod tests {
         let json = serde_json::to_value(&row).expect("a row is plain data");
         let expected = serde_json::json!({
             "bench": "calls", "contender": "pipe", "mode": "latency", "op": null, "clock": null,
-            "size": 32, "rate": null, "placement": "same-core", "near": null, "wait": "block",
+            "size": 32, "clients": null, "rate": null, "placement": "same-core", "near": null, "wait": "block",
             "rep": 3, "p50_ns": 1.5, "p99_ns": null, "p999_ns": null, "one_way_cycles": null,
-            "per_s": null, "cpu_ns": null, "admission_ns": null, "errors": 0,
+            "per_s": null, "cpu_ns": null, "admission_ns": null, "pss_ratio": null,
+            "shmem_ratio": null, "socket_ratio": null, "errors": 0,
         });
         assert_eq!(json, expected);
     }

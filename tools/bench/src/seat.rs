@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::case::Case;
 use crate::control::Control;
 use crate::error::Result;
+use crate::memory::Held;
 use crate::meter::Meter;
 use crate::stopwatch::{Spans, Stopwatch};
 use crate::sys::clock::Ticker;
@@ -93,6 +94,23 @@ impl Seat {
     /// If it was taken already.
     pub fn lifeline(&mut self) -> Result<OwnedFd> {
         Ok(self.lifeline.take().ok_or("the lifeline was taken already")?)
+    }
+
+    /// Server: notes what is held before it makes anything; call before [`Seat::ready`].
+    pub fn note_idle(&self) -> Result<()> {
+        self.control.set_idle(Held::look(&[std::process::id()])?.0);
+        Ok(())
+    }
+
+    /// Client: what is held before anything is made, with what the server has noted.
+    pub fn idle(&self) -> Result<Held> {
+        let own = Held::look(&[std::process::id()])?;
+        Ok(if self.control.server().is_some() { own.with_server(self.control.idle()) } else { own })
+    }
+
+    /// Client: takes no more than one of `times` calls that the sample is to have.
+    pub fn take_fewer(&mut self, times: u64) {
+        self.sample.spans.least = self.sample.spans.least.div_ceil(times);
     }
 
     /// Server: clients can connect from now on.

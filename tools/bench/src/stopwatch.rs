@@ -16,6 +16,8 @@ pub struct Spans {
     pub warm: Duration,
     /// Calls that do.
     pub sample: Duration,
+    /// At least so many of these, however long they take.
+    pub least: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +36,7 @@ pub struct Stopwatch {
     span: Span,
     until: u64,
     sample: u64,
+    least: u64,
     started: u64,
     stopped: u64,
     calls: u64,
@@ -57,6 +60,7 @@ impl Stopwatch {
             span: Span::WarmUp,
             until: now + ticker.ticks(spans.warm),
             sample: ticker.ticks(spans.sample),
+            least: spans.least,
             started: now,
             stopped: now,
             calls: 0,
@@ -69,6 +73,11 @@ impl Stopwatch {
     #[inline(always)]
     pub fn now(&self) -> u64 {
         self.ticker.now()
+    }
+
+    /// The clock.
+    pub fn ticker(&self) -> Ticker {
+        self.ticker
     }
 
     /// Counts a call that took from `begun` to `ended`. False once the sample is complete.
@@ -110,7 +119,11 @@ impl Stopwatch {
     #[inline]
     fn count(&mut self, calls: u64, now: u64) -> bool {
         self.calls += u64::from(self.span == Span::Sample) * calls;
-        now < self.until || self.turn(now)
+        now < self.until || self.lacks_calls() || self.turn(now)
+    }
+
+    fn lacks_calls(&self) -> bool {
+        self.span == Span::Sample && self.calls < self.least
     }
 
     /// A span is over: begins the measured one, or ends the sample. Callers of a pipeline that come
@@ -157,8 +170,8 @@ impl Stopwatch {
             one_way_cycles: cycles.then(|| self.batches as f64 / calls / 2.0),
             per_s: counted.then(|| calls / seconds),
             cpu_ns: self.cpu_ns.filter(|_| counted).map(|ns| ns as f64 / calls),
-            admission_ns: None,
             errors,
+            ..Figures::default()
         }
     }
 }
@@ -169,7 +182,7 @@ mod tests {
 
     #[test]
     fn a_batch_counts_half_its_mean_each_way() {
-        let spans = Spans { warm: Duration::ZERO, sample: Duration::from_millis(1) };
+        let spans = Spans { warm: Duration::ZERO, sample: Duration::from_millis(1), least: 1 };
         let mut watch = Stopwatch::start(Ticker::calibrate(), spans, []).expect("a stopwatch");
         let begun = watch.now();
         assert!(watch.batch(10, begun, begun + 5000), "the warm-up is over");
@@ -181,10 +194,21 @@ mod tests {
     }
 
     #[test]
+    fn a_sample_has_its_least_number_of_calls() {
+        let spans = Spans { warm: Duration::ZERO, sample: Duration::ZERO, least: 3 };
+        let mut watch = Stopwatch::start(Ticker::calibrate(), spans, []).expect("a stopwatch");
+        assert!(watch.answered(1), "the warm-up is one call");
+        assert_eq!([(); 3].map(|()| watch.answered(1)), [true, true, false]);
+        assert!(watch.figures(0).per_s.is_some());
+        assert_eq!(watch.calls, 3);
+    }
+
+    #[test]
     fn callers_that_come_after_the_end_change_nothing() {
         let me = std::process::id();
         let before = cpu::process_cpu_ns(me).expect("own clock");
-        let spans = Spans { warm: Duration::from_millis(1), sample: Duration::from_millis(5) };
+        let spans =
+            Spans { warm: Duration::from_millis(1), sample: Duration::from_millis(5), least: 1 };
         let mut watch = Stopwatch::start(Ticker::calibrate(), spans, []).expect("a stopwatch");
         while watch.answered(1) {}
         let first = watch.figures(0);

@@ -2,6 +2,7 @@
 
 pub mod calls;
 pub mod domain;
+pub mod transfer;
 pub mod words;
 
 use serde::Serialize;
@@ -138,12 +139,13 @@ pub struct Finding {
     pub quantity: Quantity,
 }
 
-/// Every promise of a bench; those of `words` for the sizes that were run.
+/// Every promise of a bench; those of `words` and `transfer` for the sizes that were run.
 pub fn targets(bench: Bench, sizes: &[u64]) -> Vec<Target> {
     match bench {
         Bench::Calls => calls::targets(),
         Bench::Words => words::targets(sizes),
         Bench::Domain => domain::targets(sizes),
+        Bench::Transfer => transfer::targets(sizes),
     }
 }
 
@@ -151,6 +153,7 @@ pub fn targets(bench: Bench, sizes: &[u64]) -> Vec<Target> {
 pub fn floors(bench: Bench) -> Vec<Target> {
     match bench {
         Bench::Calls => calls::floors(),
+        Bench::Transfer => transfer::floors(),
         Bench::Words | Bench::Domain => Vec::new(),
     }
 }

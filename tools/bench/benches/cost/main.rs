@@ -71,6 +71,15 @@ macro_rules! stubs {
                     Ok(Response::new(request.into_inner()))
                 }
 
+                type PassStream = Streaming<Blob>;
+
+                async fn pass(
+                    &self,
+                    _: Request<Streaming<Blob>>,
+                ) -> Result<Response<Self::PassStream>, Status> {
+                    Err(Status::unimplemented("not here"))
+                }
+
                 async fn drain(
                     &self,
                     request: Request<Streaming<Blob>>,

@@ -74,6 +74,15 @@ impl Bench for Echo {
         Err(Status::unimplemented("not measured"))
     }
 
+    type PassStream = Streaming<Blob>;
+
+    async fn pass(
+        &self,
+        _: Request<Streaming<Blob>>,
+    ) -> Result<Response<Self::PassStream>, Status> {
+        Err(Status::unimplemented("not measured"))
+    }
+
     async fn drain(&self, _: Request<Streaming<Blob>>) -> Result<Response<proto::Answer>, Status> {
         Err(Status::unimplemented("not measured"))
     }

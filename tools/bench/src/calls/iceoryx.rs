@@ -169,7 +169,8 @@ impl Services {
     }
 }
 
-fn config(dir: &StdPath, label: &str) -> Result<Config> {
+/// What keeps the services of a sample apart from others.
+pub fn config(dir: &StdPath, label: &str) -> Result<Config> {
     let mut config = Config::default();
     let root = dir.to_str().ok_or("the directory's name is not text")?;
     config.global.set_root_path(&Path::new(root.as_bytes())?);

@@ -68,7 +68,12 @@ pub fn closed(lifeline: OwnedFd) -> Result<impl Future<Output = ()>> {
 
 /// Serves until the client has gone.
 pub fn serve(seat: &mut Seat, net: Net) -> Result<()> {
-    runtime()?.block_on(async {
+    serve_on(&runtime()?, seat, net)
+}
+
+/// Serves on the threads of `runtime` until the client has gone.
+pub fn serve_on(runtime: &Runtime, seat: &mut Seat, net: Net) -> Result<()> {
+    runtime.block_on(async {
         let gone = closed(seat.lifeline()?)?;
         let router = Server::builder()
             .initial_stream_window_size(WINDOW)
@@ -93,13 +98,28 @@ pub fn serve(seat: &mut Seat, net: Net) -> Result<()> {
     })
 }
 
+/// Where a sample's server is.
+#[derive(Clone, Debug)]
+pub struct Address(String);
+
+impl Address {
+    /// Of the server of `seat`, once that is ready.
+    pub fn of(seat: &Seat, net: Net) -> Self {
+        Self(match net {
+            Net::Unix => format!("unix://{}", seat.dir().join(SOCKET).display()),
+            Net::Tcp => format!("http://{}:{}", Ipv4Addr::LOCALHOST, seat.number()),
+        })
+    }
+}
+
 /// Connects to the sample's server.
 pub async fn connect(seat: &Seat, net: Net) -> Result<Channel> {
-    let address = match net {
-        Net::Unix => format!("unix://{}", seat.dir().join(SOCKET).display()),
-        Net::Tcp => format!("http://{}:{}", Ipv4Addr::LOCALHOST, seat.number()),
-    };
-    let endpoint = Endpoint::from_shared(address)?
+    connect_to(&Address::of(seat, net)).await
+}
+
+/// Connects to the server at `address`.
+pub async fn connect_to(address: &Address) -> Result<Channel> {
+    let endpoint = Endpoint::from_shared(address.0.clone())?
         .tcp_nodelay(true)
         .initial_stream_window_size(WINDOW)
         .initial_connection_window_size(WINDOW);

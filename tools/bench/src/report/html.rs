@@ -65,6 +65,7 @@ pub fn render(run: &Run) -> Result<String> {
         Bench::Calls => "Partywall: calls",
         Bench::Words => "Partywall: words",
         Bench::Domain => "Partywall: domains",
+        Bench::Transfer => "Partywall: transfer",
     };
     let mut out = format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\

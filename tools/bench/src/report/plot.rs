@@ -13,7 +13,7 @@ use crate::contender::Kind;
 use crate::error::{Fault, Result};
 use crate::ratio::Metric;
 use crate::stats::{ENOUGH, quantile};
-use crate::units::{rate, time};
+use crate::units::{rate, small, time};
 
 /// Drawn in this colour, which no theme has, and then replaced by the page's text colour.
 const INK: RGBColor = RGBColor(1, 2, 3);
@@ -57,6 +57,7 @@ fn draw(svg: &mut String, group: &Group, lines: &[&Line]) -> Result<()> {
         Metric::P50 | Metric::Cpu => time,
         Metric::PerSecond => rate,
         // The axis title has the unit, which five ticks have no room for.
+        Metric::Pss => small,
         Metric::OneWay => |cycles| HumanCount(cycles as u64).to_string(),
     };
     // Each line is at a whole number.

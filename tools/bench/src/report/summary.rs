@@ -48,16 +48,19 @@ pub fn reference(group: &Case) -> Key {
         (Bench::Words, _) => ("uds", Some(Wait::Block)),
         (Bench::Domain, Some(Mode::Bulk)) => ("memcpy", None),
         (Bench::Domain, _) => ("uds-epoll", Some(Wait::Block)),
+        (Bench::Transfer, _) => ("tcp", Some(Wait::Block)),
     };
     Key { contender, case: Case { wait, ..*group } }
 }
 
 /// The figure that matters in a cell.
 pub fn metric(case: &Case) -> Metric {
-    match case.mode {
-        Some(Mode::Pipelined) => Metric::PerSecond,
-        Some(Mode::Loop) => Metric::OneWay,
-        Some(Mode::Paced) => Metric::Cpu,
+    match (case.mode, case.clients) {
+        (Some(Mode::Pipelined), _) => Metric::PerSecond,
+        (Some(Mode::Loop), _) => Metric::OneWay,
+        (Some(Mode::Paced), _) => Metric::Cpu,
+        // The time of one iteration would be that in which its thread has the CPU.
+        (_, Some(2..)) => Metric::PerSecond,
         _ => Metric::P50,
     }
 }
@@ -104,6 +107,9 @@ fn line(
         per_s: median(|figures| figures.per_s),
         cpu_ns: median(|figures| figures.cpu_ns),
         admission_ns: median(|figures| figures.admission_ns),
+        pss_ratio: median(|figures| figures.pss_ratio),
+        shmem_ratio: median(|figures| figures.shmem_ratio),
+        socket_ratio: median(|figures| figures.socket_ratio),
         errors: samples.iter().map(|row| row.figures.errors).sum(),
     };
     let under = reference(group);

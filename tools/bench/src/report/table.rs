@@ -6,6 +6,7 @@ use super::summary::{self, Group, Line};
 use super::{estimate, tag};
 use crate::case::{Bench, Case, Wait};
 use crate::driver::Run;
+use crate::row::Figures;
 use crate::target::Finding;
 use crate::units::{cycles, rate, small, time};
 
@@ -41,12 +42,34 @@ fn section(out: &mut String, title: &str) {
     let _ = writeln!(out, "\n{title}");
 }
 
+/// A figure in a table: its title, where it is, and how it is printed.
+type Column = (&'static str, fn(&Figures) -> Option<f64>, fn(f64) -> String);
+
+const P50: Column = ("p50", |figures| figures.p50_ns, time);
+const P99: Column = ("p99", |figures| figures.p99_ns, time);
+const P999: Column = ("p99.9", |figures| figures.p999_ns, time);
+const ADMISSION: Column = ("admission", |figures| figures.admission_ns, time);
+const ONE_WAY: Column = ("one way", |figures| figures.one_way_cycles, cycles);
+const CALLS: Column = ("calls", |figures| figures.per_s, rate);
+const CPU: Column = ("CPU/call", |figures| figures.cpu_ns, time);
+const MEMORY: Column = ("memory", |figures| figures.pss_ratio, small);
+const SHMEM: Column = ("Shmem", |figures| figures.shmem_ratio, small);
+const SOCKETS: Column = ("sockets", |figures| figures.socket_ratio, small);
+
+/// The figures of a bench.
+fn columns(bench: Bench) -> &'static [Column] {
+    match bench {
+        Bench::Calls | Bench::Domain => &[P50, P99, P999, ONE_WAY, CALLS, CPU],
+        Bench::Words => &[P50, P99, ADMISSION, CALLS, CPU],
+        Bench::Transfer => &[P50, P99, CALLS, CPU, MEMORY, SHMEM, SOCKETS],
+    }
+}
+
 /// Column titles of a group.
 pub fn head(group: &Case) -> Vec<String> {
     let against = format!("over {} [95 %]", summary::reference(group).contender);
-    let third = if group.bench == Bench::Words { "admission" } else { "p99.9" };
-    let names = &["p50", "p99", third, "one way", "calls", "CPU/call"];
-    let fixed = ["contender", "wait", "cores"].iter().chain(names);
+    let names = columns(group.bench).iter().map(|(title, ..)| *title);
+    let fixed = ["contender", "wait", "cores"].into_iter().chain(names);
     let mut head: Vec<String> = fixed.map(ToString::to_string).collect();
     head.extend([against, "n".into(), "errors".into()]);
     head
@@ -54,31 +77,19 @@ pub fn head(group: &Case) -> Vec<String> {
 
 /// One line of a group, as text.
 pub fn cells(group: &Case, line: &Line) -> Vec<String> {
-    let show = |value: Option<f64>, text: fn(f64) -> String| value.map_or(String::new(), text);
     let figures = &line.medians;
-    let third = match group.bench {
-        Bench::Calls | Bench::Domain => figures.p999_ns,
-        Bench::Words => figures.admission_ns,
-    };
     let ratio = match line.ratio {
         _ if line.reference => "1".into(),
         Some(found) => estimate(&found, small),
         None => String::new(),
     };
-    vec![
-        line.contender.into(),
-        Wait::text(line.wait).into(),
-        tag(line.near).into(),
-        show(figures.p50_ns, time),
-        show(figures.p99_ns, time),
-        show(third, time),
-        show(figures.one_way_cycles, cycles),
-        show(figures.per_s, rate),
-        show(figures.cpu_ns, time),
-        ratio,
-        line.n.to_string(),
-        if figures.errors == 0 { String::new() } else { figures.errors.to_string() },
-    ]
+    let shown = columns(group.bench).iter().map(|(_, value, show)| value(figures).map(show));
+    let mut cells =
+        vec![line.contender.into(), Wait::text(line.wait).into(), tag(line.near).into()];
+    cells.extend(shown.map(Option::unwrap_or_default));
+    let errors = if figures.errors == 0 { String::new() } else { figures.errors.to_string() };
+    cells.extend([ratio, line.n.to_string(), errors]);
+    cells
 }
 
 fn rows(group: &Group) -> Vec<Vec<String>> {

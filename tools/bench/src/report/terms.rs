@@ -64,12 +64,26 @@ const DOMAIN: &[(&str, &str)] = &[
     ("bare", "a hand-over without a payload"),
 ];
 
+const TRANSFER: &[(&str, &str)] = &[
+    ("iteration", "client and server both set all bytes of a block and both pass it once"),
+    ("calls", "iterations per second, of all clients together"),
+    ("memory", "memory of both sides by the data: proportional shares, above the idle processes"),
+    ("Shmem, sockets", "the rise of the host's shared memory and of its sockets' by the data"),
+    ("fill-floor", "what setting and reading costs when nothing is passed"),
+    (
+        "VOID",
+        "a floor that this rests on does not hold in this run, so the row says nothing: most often \
+         other work or a hypervisor disturbed it; measure again on a quiet machine",
+    ),
+];
+
 /// What the words of a bench mean.
 pub fn terms(bench: Bench) -> impl Iterator<Item = (&'static str, &'static str)> {
     let own = match bench {
         Bench::Calls => CALLS,
         Bench::Words => WORDS,
         Bench::Domain => DOMAIN,
+        Bench::Transfer => TRANSFER,
     };
     COMMON.iter().chain(own).copied()
 }
@@ -91,6 +105,11 @@ pub fn about(bench: Bench) -> &'static str {
              processes: their times, their CPU time at fixed rates, and what a byte of a long request \
              costs."
         }
+        Bench::Transfer => {
+            "Client and server set all bytes of a block by turns and pass it to the other, which reads \
+             eight bytes of each page: the time of an iteration there and back, its CPU time, and the \
+             memory of both sides."
+        }
     }
 }
 
@@ -100,9 +119,16 @@ pub fn axis(case: &Case) -> &'static str {
         Metric::P50 if case.clock == Some(Clock::A) => {
             "time from the client's start to its end (log scale), lower is better"
         }
+        Metric::P50 if case.bench == Bench::Transfer => {
+            "median time of an iteration (log scale), lower is better"
+        }
         Metric::P50 => "median time of a call (log scale), lower is better",
+        Metric::PerSecond if case.bench == Bench::Transfer => {
+            "iterations of all clients per second (log scale), higher is better"
+        }
         Metric::PerSecond => "calls per second (log scale), higher is better",
         Metric::OneWay => "mean one way in cycles (log scale), lower is better",
         Metric::Cpu => "CPU time of a call, both sides (log scale), lower is better",
+        Metric::Pss => "memory of both sides by the data (log scale), lower is better",
     }
 }

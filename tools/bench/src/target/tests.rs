@@ -183,3 +183,85 @@ fn copies_of_native_stubs_are_stated_for_sizes_that_were_run() {
         assert!(stated(&RECORD_SIZES[1..]).is_empty(), "{contender}");
     }
 }
+
+#[test]
+fn blocks_are_judged_at_every_size_beside_floors_and_others() {
+    const KIB: u64 = 1 << 10;
+    let judged = |ours: &str, under: &str, metric, bytes: u64| -> Vec<Bound> {
+        let is_it = |target: &Target| {
+            let keys = target.quantity.keys();
+            let other = keys.get(1).map_or("", |key| key.contender);
+            let at = keys[0].contender == ours && keys[0].case.size == Some(bytes);
+            at && other == under && target.metric == metric
+        };
+        let found = targets(Bench::Transfer, Bench::Transfer.sizes());
+        found.into_iter().filter(is_it).map(|target| target.bound).collect()
+    };
+    let limit = |ours, under, metric, bytes| match judged(ours, under, metric, bytes)[..] {
+        [] => None,
+        [Bound::AtMost(limit) | Bound::Below(limit)] => Some(limit),
+        ref other => panic!("{ours}, {under}: {other:?}"),
+    };
+    for (bytes, memfd, fill, tcp, pss) in [
+        (4 * KIB, [Some(1.3); 2], [None; 2], None, [None; 2]),
+        (256 * KIB, [Some(1.3); 2], [None; 2], None, [None; 2]),
+        (KIB * KIB, [Some(1.1); 2], [None; 2], None, [None; 2]),
+        (64 * KIB * KIB, [Some(1.1); 2], [Some(1.05), Some(1.1)], Some(0.15), [None; 2]),
+        (KIB * KIB * KIB, [None; 2], [Some(1.05), Some(1.1)], Some(0.15), [Some(1.02), Some(2.02)]),
+    ] {
+        for (i, ours) in ["partywall-lease", "partywall-owned"].into_iter().enumerate() {
+            assert_eq!(limit(ours, "memfd-floor", Metric::P50, bytes), memfd[i], "{ours} {bytes}");
+            assert_eq!(limit(ours, "fill-floor", Metric::P50, bytes), fill[i], "{ours} {bytes}");
+            assert_eq!(limit(ours, "tcp", Metric::P50, bytes), tcp, "{ours} {bytes}");
+            assert_eq!(limit(ours, "", Metric::Pss, bytes), pss[i], "{ours} {bytes}");
+        }
+        let sealed = limit("partywall-sealed", "seal-floor", Metric::P50, bytes);
+        assert_eq!(sealed, Some(1.3), "{bytes}");
+    }
+}
+
+#[test]
+fn cpu_time_of_blocks_is_below_that_of_everyone_else_s() {
+    use crate::contender::Kind;
+    for ours in ["partywall-lease", "partywall-owned", "partywall-sealed"] {
+        for &bytes in Bench::Transfer.sizes() {
+            let cpu = |target: &Target| {
+                let keys = target.quantity.keys();
+                let at = keys[0].contender == ours && keys[0].case.size == Some(bytes);
+                at && target.metric == Metric::Cpu && matches!(target.bound, Bound::Below(1.0))
+            };
+            let found = targets(Bench::Transfer, &[bytes]);
+            let target = found.iter().find(|target| cpu(target)).expect("a target");
+            let others: Vec<_> = target.quantity.keys().split_off(1);
+            for contender in crate::registry::of(Bench::Transfer) {
+                let measured = (contender.cases)().iter().any(|case| case.size == Some(bytes));
+                let key = others.iter().find(|key| key.contender == contender.name);
+                let wanted = measured && contender.kind == Kind::Other;
+                assert_eq!(key.is_some(), wanted, "{}, {bytes}", contender.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn long_blocks_are_judged_only_where_bare_memory_is_as_fast_as_filling() {
+    let at = |contender, p50, wait| {
+        let figures = Figures { p50_ns: Some(p50), ..Figures::default() };
+        let case = Case::transfer(128 << 20, 1, wait);
+        (0..5).map(|rep| Row { contender, case, near: None, rep, figures }).collect::<Vec<_>>()
+    };
+    let verdicts = |memfd| {
+        let rows = [
+            at("memfd-floor", memfd, Some(Wait::Block)),
+            at("fill-floor", 10.0, None),
+            at("partywall-lease", 10.2, Some(Wait::Block)),
+        ];
+        let floors = judge(&rows.concat(), &floors(Bench::Transfer));
+        let mut found = judge(&rows.concat(), &targets(Bench::Transfer, &[128 << 20]));
+        apply_floors(&mut found, &floors);
+        let is_judged = |finding: &&Finding| finding.text.contains("lease over fill-floor");
+        found.iter().filter(is_judged).map(|finding| finding.verdict).collect::<Vec<_>>()
+    };
+    assert_eq!(verdicts(12.0), [Verdict::Pass]);
+    assert_eq!(verdicts(14.0), [Verdict::Void]);
+}

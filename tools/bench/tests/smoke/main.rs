@@ -192,6 +192,45 @@ fn calls_between_domains_stand_beside_those_between_processes() {
 }
 
 #[test]
+fn blocks_are_passed_right_by_everyone_and_memory_is_counted() {
+    let mut names = vec!["tcp", "udp-reliable", "uds-default", "uds", "tonic-tcp", "tonic-uds"];
+    names.extend(["memfd-floor", "seal-floor", "fill-floor"]);
+    if cfg!(feature = "opponents") {
+        names.push("iceoryx2");
+    }
+    let args = ["transfer", "--quick", "--repeats", "1", "--seconds", "300", "--sample-ms", "1"];
+    let only = names.join(",");
+    let (rows, run) = measure(&[&args[..], &["--max", "16777216", "--only", &only]].concat());
+    for name in names {
+        let of = |size: u64, clients: u64| {
+            let of = |row: &&Value| {
+                row["contender"] == name && row["size"] == size && row["clients"] == clients
+            };
+            rows.iter().find(of).unwrap_or_else(|| panic!("{name}, {size}, {clients}: {run}"))
+        };
+        for row in [of(4096, 1), of(1 << 20, 8), of(16 << 20, 1)] {
+            assert_eq!(row["errors"], 0, "{row} {run}");
+            assert!(row["p50_ns"].as_f64().expect("a time") > 0.0, "{row}");
+            assert!(row["cpu_ns"].as_f64().expect("a time") > 0.0, "{row}");
+            let small = row["size"] == 4096;
+            assert_eq!(row["pss_ratio"].is_null(), small, "{row}");
+            assert_eq!(row["socket_ratio"].is_null(), small, "{row}");
+        }
+        // A block for each side where it is copied; one where it is not.
+        let memory = of(16 << 20, 1)["pss_ratio"].as_f64().expect("a ratio");
+        let (least, most) = match name {
+            "fill-floor" | "memfd-floor" => (0.99, 1.2),
+            "tcp" | "udp-reliable" | "uds" | "uds-default" => (1.99, 2.2),
+            "seal-floor" => (0.0, 2.2),
+            // gRPC buffers what is on its way, and a pool of loans has room for more than one.
+            _ => (1.0, 20.0),
+        };
+        assert!((least..most).contains(&memory), "{name}: {memory}");
+    }
+    assert!(!rows.iter().any(|row| row["clients"] == 64), "64 clients are for a full run");
+}
+
+#[test]
 fn wrong_arguments_are_named() {
     let dir = tempfile::tempdir().expect("a directory");
     let cases = [

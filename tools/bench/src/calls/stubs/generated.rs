@@ -1,6 +1,8 @@
 // The service that every contender of gRPC runs, and its client, by the stubs in `proto`.
 
 use bytes::Bytes;
+use tokio::sync::mpsc::{Sender, channel};
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::proto::bench_client::BenchClient;
@@ -11,6 +13,7 @@ use crate::calls::stubs::Transport;
 use crate::case::Op;
 use crate::error::Result;
 use crate::meter;
+use crate::transfer::chunks::Answerer;
 use crate::words::count::answer;
 
 /// The service.
@@ -46,6 +49,22 @@ impl Bench for Service {
         Ok(Response::new(request.into_inner()))
     }
 
+    type PassStream = ReceiverStream<Result<Blob, Status>>;
+
+    async fn pass(
+        &self,
+        request: Request<Streaming<Blob>>,
+    ) -> Result<Response<Self::PassStream>, Status> {
+        let (to, sent) = channel(1);
+        tokio::spawn(async move {
+            if let Err(status) = pass(request.into_inner(), &to).await {
+                // Nobody listens where the client has gone.
+                let _ = to.send(Err(status)).await;
+            }
+        });
+        Ok(Response::new(ReceiverStream::new(sent)))
+    }
+
     async fn drain(&self, request: Request<Streaming<Blob>>) -> Result<Response<Answer>, Status> {
         let mut blobs = request.into_inner();
         let mut total = 0;
@@ -59,6 +78,23 @@ impl Bench for Service {
 fn count(op: Op, text: &Blob) -> Answer {
     let answer = answer(op, &text.body);
     Answer { total: answer.total, distinct: answer.distinct, checksum: answer.checksum }
+}
+
+/// Answers blocks until the client has gone.
+async fn pass(
+    mut blobs: Streaming<Blob>,
+    to: &Sender<Result<Blob, Status>>,
+) -> Result<(), Status> {
+    let first = blobs.message().await?.unwrap_or_default();
+    let answerer = Answerer::new(&first.body);
+    let mut answerer = answerer.map_err(|error| Status::invalid_argument(error.to_string()))?;
+    while let Some(blob) = blobs.message().await? {
+        for body in answerer.take(&blob.body) {
+            let sent = to.send(Ok(Blob { body })).await;
+            sent.map_err(|_| Status::cancelled("the client has gone"))?;
+        }
+    }
+    Ok(())
 }
 
 /// The service with room for any text.

@@ -1,0 +1,95 @@
+//! Byte streams: TCP on the loopback interface, and Unix sockets. Each side has a block of its own.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+
+use super::drive::{End, measure_pairs, serve_pairs};
+use super::turn::{Reader, Turn};
+use super::{pairs, sleeping};
+use crate::calls::uds_epoll::tune;
+use crate::contender::{Contender, Kind};
+use crate::error::Result;
+
+/// TCP, whose buffers the kernel sizes.
+pub const TCP: Contender = Contender::new(
+    Kind::Other,
+    "tcp",
+    "TCP on the loopback interface, with TCP_NODELAY",
+    sleeping,
+    |seat| measure_pairs(seat, make::<TcpStream>),
+)
+.opened(|case| pairs(case, tcp))
+.served(|seat| serve_pairs(seat, make::<TcpStream>));
+
+/// A Unix socket as it is.
+pub const UDS_DEFAULT: Contender = Contender::new(
+    Kind::Other,
+    "uds-default",
+    "a Unix stream socket with the buffer that it has",
+    sleeping,
+    |seat| measure_pairs(seat, make::<UnixStream>),
+)
+.opened(|case| pairs(case, unix))
+.served(|seat| serve_pairs(seat, make::<UnixStream>));
+
+/// A Unix socket with more room.
+pub const UDS: Contender = Contender {
+    name: "uds",
+    about: "a Unix stream socket with a buffer of 1 MiB",
+    open: |case| pairs(case, tuned),
+    ..UDS_DEFAULT
+};
+
+fn tcp() -> Result<(OwnedFd, OwnedFd)> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let client = TcpStream::connect(listener.local_addr()?)?;
+    let (server, _) = listener.accept()?;
+    server.set_nodelay(true)?;
+    client.set_nodelay(true)?;
+    Ok((server.into(), client.into()))
+}
+
+fn unix() -> Result<(OwnedFd, OwnedFd)> {
+    let (server, client) = UnixStream::pair()?;
+    Ok((server.into(), client.into()))
+}
+
+fn tuned() -> Result<(OwnedFd, OwnedFd)> {
+    let (server, client) = unix()?;
+    tune(&server)?;
+    tune(&client)?;
+    Ok((server, client))
+}
+
+fn make<S: From<OwnedFd>>(socket: OwnedFd, bytes: usize) -> Result<Stream<S>> {
+    Ok(Stream { socket: socket.into(), block: vec![0; bytes] })
+}
+
+struct Stream<S> {
+    socket: S,
+    block: Vec<u8>,
+}
+
+impl<S: Read + Write> End for Stream<S> {
+    fn pass(&mut self, turn: Turn) -> Result<()> {
+        turn.fill(&mut self.block);
+        Ok(self.socket.write_all(&self.block)?)
+    }
+
+    fn receive(&mut self, reader: &mut Reader) -> Result<bool> {
+        let mut received = 0;
+        while received < self.block.len() {
+            match self.socket.read(&mut self.block[received..]) {
+                Ok(0) if received == 0 => return Ok(false),
+                Ok(0) => return Err("the other side has gone amid a block".into()),
+                Ok(more) => received += more,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        reader.read(&self.block);
+        Ok(true)
+    }
+}
