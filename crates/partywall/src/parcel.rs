@@ -1,9 +1,9 @@
 //! Payloads that are not copied on their way.
 //!
 //! A parcel is memory that travels as a descriptor, and is mapped by whoever gets it. Where the policy has
-//! `descriptors = 1` or more for a caller, messages of 256 KiB and more travel in parcels by themselves: by
-//! native stubs with one copy, when they are encoded, and `bytes` fields of the receiver are parts of the
-//! parcel (`configure().bytes(".")` of partywall-build makes them `bytes::Bytes`).
+//! `descriptors = 1` or more for a caller, long messages travel in parcels: by native stubs with one copy,
+//! when they are encoded, and `bytes` fields of the receiver are parts of the parcel
+//! (`configure().bytes(".")` of partywall-build makes them `bytes::Bytes`). Long is what [`pack_from`] says.
 //!
 //! ```
 //! use partywall::parcel::{Draft, Sealed};
@@ -25,3 +25,18 @@
 //! link unread, and 64 of a caller's links together; what is beyond travels as bytes.
 
 pub use partywall_shm::parcel::{Draft, ParcelError, Sealed};
+
+use crate::link::parcels;
+
+/// Has this process put messages of so many bytes and more into parcels.
+///
+/// Unless it is set, that is 2 MiB where the system gives huge pages to shared memory that asks for some
+/// (`/sys/kernel/mm/transparent_hugepage/shmem_enabled`), and no message elsewhere: each one takes fresh
+/// pages, and to have small ones cleared costs more than to copy the message.
+///
+/// ```
+/// partywall::parcel::pack_from(1 << 20);
+/// ```
+pub fn pack_from(bytes: usize) {
+    parcels::pack_from(bytes);
+}

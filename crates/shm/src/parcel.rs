@@ -45,7 +45,7 @@ const SEALS: SealFlags =
 const TMPFS: u64 = 0x0102_1994;
 
 /// From so many bytes on huge pages are asked for.
-const HUGE: usize = 2 << 20;
+pub const HUGE: usize = 2 << 20;
 
 /// Why a descriptor is no parcel.
 #[derive(Debug, thiserror::Error)]

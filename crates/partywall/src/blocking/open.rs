@@ -263,7 +263,7 @@ impl Open {
             Message::ToEncode(message) => message.len(),
         };
         let goes =
-            len >= parcels::LONG && self.parcels.are_granted() && self.connection.may_send_parcel();
+            parcels::packs(len) && self.parcels.are_granted() && self.connection.may_send_parcel();
         goes.then(|| match message {
             Message::Encoded(bytes) => parcels::filled(len, |out| {
                 out.put_slice(bytes);

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! granted    the coordinator has handed the descriptor socket over: this end says how many parcels it takes
-//! sender     a message of [`LONG`] bytes, while the peer takes one more: encoded into a parcel, or copied
-//!            there; one that lies in a parcel goes as it is
+//! sender     a message of [`LONG`] bytes that lies in a parcel goes as it is, while the peer takes one more;
+//!            others, from as many bytes on as pay ([`packs`]), are encoded into one, or copied there
 //!            its descriptor, then the record that stands for it, with this side's ring locked
 //!            no memory, no descriptor, no word of the peer: its bytes, as ever
 //! reader     the descriptor, in the order of the records; checked and mapped ([`Sealed::accept`])
@@ -22,7 +22,7 @@ use std::sync::Mutex;
 
 use bytes::Bytes;
 use partywall_abi::frame::ParcelRef;
-use partywall_abi::sync::{AtomicBool, Ordering};
+use partywall_abi::sync::{AtomicBool, AtomicUsize, Ordering};
 use partywall_shm::descriptors::{self, Incoming, Outgoing};
 use partywall_shm::parcel::{Draft, Sealed};
 use partywall_shm::slot::{self, SlotBuf};
@@ -31,8 +31,40 @@ use partywall_shm::socket::Passed;
 use super::broken::Broken;
 use crate::lock::lock;
 
-/// Messages of so many bytes travel in parcels.
-pub(crate) const LONG: usize = 256 * 1024;
+/// Data of so many bytes that lie in a parcel travel there.
+const LONG: usize = 256 * 1024;
+
+/// Messages of so many bytes are put into parcels; 0 until that is known.
+static PACK_FROM: AtomicUsize = AtomicUsize::new(0);
+
+/// Sets from how many bytes on that is.
+pub(crate) fn pack_from(bytes: usize) {
+    PACK_FROM.store(bytes.max(1), Ordering::Relaxed);
+}
+
+/// Whether a message of so many bytes is put into a parcel.
+#[inline]
+pub(crate) fn packs(bytes: usize) -> bool {
+    match PACK_FROM.load(Ordering::Relaxed) {
+        0 => bytes >= first_pack_from(),
+        from => bytes >= from,
+    }
+}
+
+/// As many as one huge page has where shared memory gets some when it asks. Elsewhere never: to allocate and
+/// clear a small page for each message takes longer than to copy its bytes (docs/measurements.md).
+#[cold]
+fn first_pack_from() -> usize {
+    const OFFERED: &str = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
+    let offered = std::fs::read_to_string(OFFERED).unwrap_or_default();
+    let asks = ["[always]", "[within_size]", "[advise]", "[force]"];
+    let from = match asks.iter().any(|word| offered.contains(word)) {
+        true => partywall_shm::parcel::HUGE,
+        false => usize::MAX,
+    };
+    let set = PACK_FROM.compare_exchange(0, from, Ordering::Relaxed, Ordering::Relaxed);
+    set.map_or_else(|set| set, |_| from)
+}
 
 /// Parcels of one link. The two halves are locked for a parcel at a time, under the ring's end.
 #[derive(Default)]

@@ -284,7 +284,7 @@ impl<S: Source> Sender<S> {
     /// Puts a long message into a parcel, where the peer takes one.
     fn pack(&mut self, link: &Link) {
         let len = self.whole.unwrap_or(self.chunk.len());
-        if len < parcels::LONG || !link.parcels.are_granted() || self.no_parcel {
+        if !link.parcels.are_granted() || self.no_parcel || !parcels::packs(len) {
             return;
         }
         self.pack_long(link, len);

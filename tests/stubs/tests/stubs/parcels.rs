@@ -10,7 +10,7 @@ use tokio_stream::{Stream, StreamExt as _};
 use tonic::codegen::Bytes;
 use tonic::{Request, Response, Status, Streaming};
 
-/// From so many bytes on messages travel in parcels.
+/// From so many bytes on messages travel in parcels here.
 const LONG: usize = 256 * 1024;
 const MOST: usize = 64 << 20;
 
@@ -82,6 +82,7 @@ macro_rules! frames {
             }
 
             pub(super) fn serve(host: &Host) {
+                partywall::parcel::pack_from(LONG);
                 let service = FramesServer::new(Turns)
                     .max_decoding_message_size(MOST)
                     .max_encoding_message_size(MOST);
