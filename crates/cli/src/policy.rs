@@ -134,6 +134,10 @@ fn shown(caller: &str, service: &str, method: &str, e: &Explanation) -> String {
     if !required.is_empty() {
         let _ = writeln!(text, "  its links to `{service}` have at least {}", required.join(", "));
     }
+    if e.descriptors > 0 {
+        let beside = format!("up to {} beside each message", e.descriptors);
+        let _ = writeln!(text, "  descriptors may cross on its links to `{service}`, {beside}");
+    }
     if e.allowed_by.is_empty() {
         let all: Vec<String> = e.methods.patterns().iter().map(ToString::to_string).collect();
         let what = if all.is_empty() { "nothing".into() } else { all.join(", ") };
@@ -206,6 +210,21 @@ mod tests {
             "  this caller's calls do not: evidence `observed` is required, and there is `none`\n";
         assert!(said.ends_with(line), "{said}");
         assert!(required(Security::LOWEST).is_empty());
+    }
+
+    #[test]
+    fn explain_shows_that_descriptors_may_cross() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("policy.toml");
+        let text = "[principal.web]\nuid = 1000\n[service.a.call]\n\
+                    web = { methods = ['*'], descriptors = 3 }\nanyone = ['*']\n";
+        std::fs::write(&file, text).unwrap();
+        let line = "  descriptors may cross on its links to `a`, up to 3 beside each message\n";
+        for (caller, cross) in [("web", true), ("anyone", false)] {
+            let (said, _) = explain(&file, caller, "a", "p.S/M").unwrap();
+            assert_eq!(said.contains(line), cross, "{said}");
+            assert_eq!(said.contains("descriptors"), cross, "{said}");
+        }
     }
 
     #[test]

@@ -145,6 +145,22 @@ mod tests {
     }
 
     #[test]
+    fn packets_that_nobody_receives_are_few() {
+        let ((mut out, _), (_other, _incoming)) = ends();
+        let file = file();
+        let mut sent = 0;
+        let full = loop {
+            match out.send(&[file.as_fd()]) {
+                Ok(_number) => sent += 1,
+                Err(e) => break e,
+            }
+        };
+        assert_eq!(full.kind(), io::ErrorKind::WouldBlock);
+        let most = 4 * limits::UNREAD_PARCELS;
+        assert!((limits::UNREAD_PARCELS..=most).contains(&sent), "{sent} packets");
+    }
+
+    #[test]
     fn packets_that_are_not_as_a_record_says_are_refused() {
         let refused = |send: &dyn Fn(BorrowedFd<'_>), number| {
             let (a, b) = socket::descriptor_pair().unwrap();

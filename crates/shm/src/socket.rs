@@ -160,10 +160,16 @@ pub fn link_pair() -> io::Result<(Passed, Passed)> {
 
 /// The two ends of a link's descriptor socket, into which anything can be sent.
 ///
+/// What a receiver leaves there counts against its sender's limit of descriptors, and keeps what they are of.
+/// So each end has the kernel's smallest buffer, which is full after a few packets.
+///
 /// # Errors
-/// As [`pair`].
+/// As [`pair`], and what setsockopt(2) says.
 pub fn descriptor_pair() -> io::Result<(Passed, Passed)> {
     let (a, b) = pair()?;
+    for end in [&a, &b] {
+        rustix::net::sockopt::set_socket_send_buffer_size(end, 0)?;
+    }
     let [a, b] = [a, b].map(|fd| Passed(Lingering::new(fd)));
     Ok((a, b))
 }

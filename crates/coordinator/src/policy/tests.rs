@@ -148,6 +148,10 @@ fn mistakes_name_file_key_and_remedy() {
         ),
         ("[engine.docker]\n[principal.a]\ncontainer = 'web'", "policy.toml:2: principal.a: `web`"),
         ("[principal.anyone]\nuid = 1", "cannot be defined"),
+        (
+            "[service.a.call]\nanyone = { methods = ['*'], descriptors = 17 }",
+            "policy.toml:2: service.a.call.anyone.descriptors: a message has at most 16",
+        ),
         ("[principal.a]\nuid = 1\nevidence = 'observed'", "add `program`"),
         ("[principal.a]\nprogram = 'sha1:00'", "sha256: and 64"),
         ("[service.g]\nregister = ['nobody']", "add [principal.nobody]"),

@@ -307,7 +307,16 @@ impl Source for Answer {
     fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Status>>> {
         match self {
             Self::Http(answer) => answer.poll_data(cx),
-            Self::Native(native) => Poll::Ready(native.answering.take_data()),
+            Self::Native(native) => {
+                let data = native.answering.take_data();
+                // As by the ordinary way: who gives the message away has answered, whoever takes it.
+                if let Some(Ok(data)) = &data
+                    && let Some(told) = native.told.take()
+                {
+                    told.answered(0, data.len());
+                }
+                Poll::Ready(data)
+            }
         }
     }
 

@@ -67,10 +67,11 @@ fn endless_messages_stay_in_bounds() {
 #[test]
 fn messages_of_endless_requests_stay_in_bounds() {
     let _alone = alone();
-    // Each of the messages twice: the decoder's memory, and what it has made of it.
-    for stubs in [Stubs::Tonics, Stubs::Native] {
+    // Each of the messages twice: the decoder's memory, and what it has made of it. Natively it is decoded
+    // only when nothing more comes.
+    for (stubs, least) in [(Stubs::Tonics, 30), (Stubs::Native, 15)] {
         let grown = hoarded(stubs, &["--request-bytes", "16777216"], "keep", "4");
-        assert!((30..90).contains(&grown), "{grown} MiB by four links");
+        assert!((least..90).contains(&grown), "{grown} MiB by four links");
     }
 }
 
