@@ -20,6 +20,7 @@ use crate::numbers::Numbers;
 use crate::window::{LinkCredit, LinkWindow, Receive, Send};
 
 mod drain;
+mod parcels;
 mod records;
 
 /// How long a draining service waits for the caller's word that no more calls come. A caller that
@@ -148,26 +149,6 @@ impl<T: Default> Connection<T> {
         self.tells_parcels = capabilities.contains(Capabilities::PARCELS);
     }
 
-    /// This end takes so many parcels from here on, of [`limits::UNREAD_PARCELS`] at most, and says so.
-    pub fn take_parcels(&mut self, count: u32) {
-        debug_assert!(count <= limits::UNREAD_PARCELS && self.tells_parcels);
-        self.read_parcels(count);
-    }
-
-    /// So many more may come, as there is room for as many more.
-    fn read_parcels(&mut self, count: u32) {
-        if count > 0 {
-            self.parcels_in += count;
-            self.push(Control::Parcels(count));
-        }
-    }
-
-    /// Whether data that lie in a parcel would go there now ([`Want::in_parcel`]).
-    #[inline]
-    pub fn may_send_parcel(&self) -> bool {
-        self.parcels_out > 0
-    }
-
     /// Gives a method its number, of the caller's; none where the service knows no numbers, or where all
     /// are given.
     pub fn name(&mut self, path: &'static str) -> Option<u16> {
@@ -276,7 +257,11 @@ impl<T: Default> Connection<T> {
     }
 
     /// The program reads nothing more of a call: what has come goes back to the windows.
+    #[inline]
     pub fn discard(&mut self, key: Key) {
+        if self.stream(key).receive.discard_nothing() {
+            return;
+        }
         let (windowed, parcels) = self.stream(key).receive.discard();
         self.give_back(windowed);
         self.read_parcels(parcels);

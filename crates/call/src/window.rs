@@ -223,6 +223,14 @@ impl Receive {
         (windowed, Some(owed), parcels)
     }
 
+    /// The program takes nothing more, if it has taken all that has come.
+    #[inline]
+    pub(crate) fn discard_nothing(&mut self) -> bool {
+        let all = self.taken == self.came && self.parcels.is_empty();
+        self.discards |= all;
+        all
+    }
+
     /// The program takes nothing more: what goes back to the link's window, and how many parcels are unread.
     #[inline]
     pub(crate) fn discard(&mut self) -> (u32, u32) {

@@ -240,11 +240,26 @@ pub(crate) struct Native {
     told: Option<Box<telemetry::Handling>>,
 }
 
+impl Handler {
+    /// Ready when all of a request has come: it is a handler at work then.
+    #[inline(never)]
+    fn poll_gathered(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if let Self::Gathering(gathering) = self {
+            let gathered = ready!(gathering.as_mut().expect(GONE).poll(cx));
+            *self = gathering.take().expect(GONE).handler(gathered);
+        }
+        Poll::Ready(())
+    }
+}
+
 impl Future for Handler {
     type Output = Answer;
 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Answer> {
+        if let Self::Gathering(_) = &*self {
+            ready!(self.poll_gathered(cx));
+        }
         match &mut *self {
             Self::Http(handler, offered) => {
                 let response = ready!(handler.as_mut().poll(cx));
@@ -253,12 +268,7 @@ impl Future for Handler {
                 }
                 Poll::Ready(Answer::Http(Box::new(HttpAnswer::new(response))))
             }
-            Self::Gathering(gathering) => {
-                let gathered = ready!(gathering.as_mut().expect(GONE).poll(cx));
-                let gathering = gathering.take().expect(GONE);
-                *self = gathering.handler(gathered);
-                self.poll(cx)
-            }
+            Self::Gathering(_) => unreachable!("it is gathered"),
             Self::Native(handler) => {
                 let native = handler.as_mut().expect(GONE);
                 let mut poll = || native.answering.poll_answer(cx);
