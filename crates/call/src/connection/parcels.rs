@@ -20,7 +20,7 @@ impl<T: Default> Connection<T> {
         }
     }
 
-    /// Whether data that lie in a parcel would go there now ([`Want::in_parcel`]).
+    /// Whether data that lie in a parcel would go there now ([`Want::in_parcel`](super::Want::in_parcel)).
     #[inline]
     pub fn may_send_parcel(&self) -> bool {
         self.parcels_out > 0
