@@ -93,5 +93,8 @@ pub const UNREAD_BELLS: u32 = 64;
 /// Most parcels that a receiver of a link has not read, and most that it may say it takes.
 pub const UNREAD_PARCELS: u32 = 4;
 
+/// Owned parcels that a link has in each direction.
+pub const OWNED_PARCELS: u32 = 4;
+
 /// Most descriptors beside one packet of a link's descriptor socket.
 pub const PACKET_FDS: usize = 16;

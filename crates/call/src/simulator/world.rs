@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use partywall_abi::frame::{
-    self, END, HEAD, Kind, Limits, MethodName, PARCEL, PLAIN, PLAIN_REQUEST, PLAIN_RESPONSE,
+    self, END, HEAD, Kind, Limits, MethodName, Owned, PARCEL, PLAIN, PLAIN_REQUEST, PLAIN_RESPONSE,
     ParcelRef, RequestHead, ResponseHead, TRAILERS, Trailers,
 };
 use partywall_abi::limits;
@@ -43,8 +43,9 @@ struct Call {
     left: usize,
     headed: bool,
     sent_all: bool,
-    /// Data that has come and is not taken.
+    /// Data that has come and is not taken, and the owned parcels in which it lies.
     untaken: usize,
+    held: Vec<u32>,
     received: usize,
     /// Nothing more comes.
     over: bool,
@@ -68,6 +69,8 @@ pub(super) struct End {
     for_credit: BTreeSet<Task>,
     for_place: bool,
     memory: usize,
+    /// Owned parcels that are free here.
+    free: Vec<u32>,
     pub(super) dead: bool,
     pub(super) broken: Option<Error>,
 }
@@ -84,6 +87,7 @@ impl End {
             for_credit: BTreeSet::new(),
             for_place: false,
             memory,
+            free: (0..limits::OWNED_PARCELS).collect(),
             dead: false,
             broken: None,
         }
@@ -121,8 +125,9 @@ pub(super) struct World {
     /// Calls that were named by numbers, and frames that were plain.
     pub(super) numbered: usize,
     pub(super) plain: usize,
-    /// Frames whose data lay in parcels.
+    /// Frames whose data lay in parcels, and of those in owned ones.
     pub(super) parcels: usize,
+    pub(super) owned: usize,
     /// Request numbers to the call's order, which is the caller's.
     order: BTreeMap<u32, usize>,
     drains_at: Option<usize>,
@@ -180,6 +185,7 @@ impl World {
             numbered: 0,
             plain: 0,
             parcels: 0,
+            owned: 0,
             order: BTreeMap::new(),
             drains_at: random.chance(4).then(|| random.below(steps)),
             dies_at: random.chance(5).then(|| (random.below(steps), random.chance(2))),
@@ -384,15 +390,26 @@ impl World {
         let data = if in_parcel { permit.data } else { permit.data.min(most) };
         let last = data == call.left;
         let mut block = Self::block(caller.then_some(call.method), head, last && !caller);
-        if in_parcel {
-            let parcel = ParcelRef { packet: 0, offset: 0, bytes: data as u64 };
-            block.extend_from_slice(&parcel.encode());
-        }
         let here = if in_parcel { 0 } else { data };
-        if !end.out.has_room(block.len() + here) {
+        let reference = if in_parcel { ParcelRef::BYTES } else { 0 };
+        if !end.out.has_room(block.len() + reference + here) {
             end.for_room.insert(Task::Send(index));
             return;
         }
+        if in_parcel {
+            let owned = end.free.pop_if(|_| data % 2 == 0).map(|place| {
+                let given_up = end.connection.lend(place);
+                end.connection.take_back(place);
+                let generation = end.connection.lend(place);
+                assert_eq!(generation, given_up);
+                Owned { place, generation }
+            });
+            self.owned += usize::from(owned.is_some());
+            let parcel = ParcelRef { packet: 0, offset: 0, bytes: data as u64, owned };
+            block.extend_from_slice(&parcel.encode());
+        }
+        let end = self.end(caller);
+        let call = &mut end.calls[index];
         let mut flags = permit.flags | if head { HEAD } else { 0 };
         if last {
             flags |= if caller { END } else { END | TRAILERS };
@@ -435,7 +452,8 @@ impl World {
             };
             let kind = control.kind();
             let (mut block, is_room) = (Vec::new(), kind == Kind::Room);
-            let is_newer = matches!(kind, Kind::Room | Kind::Method | Kind::Parcels);
+            let is_newer =
+                matches!(kind, Kind::Room | Kind::Method | Kind::Parcels | Kind::Release);
             control.write(&mut block);
             if !end.out.has_room(block.len()) {
                 end.for_room.insert(Task::Control);
@@ -507,8 +525,19 @@ impl World {
             Ok(event) => event,
             Err(why) => return self.breaks(caller, why),
         };
+        let is_frame = sent.kind == Kind::Frame as u8 && sent.flags & PARCEL != 0;
+        let parcel = is_frame.then(|| ParcelRef::of(payload).expect("it was taken"));
+        let held = parcel.and_then(|parcel| parcel.owned).map(|owned| owned.place);
         match event {
-            Event::Nothing => {}
+            Event::Nothing => {
+                if let Some(place) = held {
+                    end.connection.give_back_owned(place);
+                }
+            }
+            Event::Released(place) => {
+                assert!(!end.free.contains(&place), "it was free");
+                end.free.push(place);
+            }
             Event::Method { path } => {
                 let index = PATHS.iter().position(|known| *known == path);
                 assert!(index.is_some() || hostile, "{path}");
@@ -533,6 +562,7 @@ impl World {
                     key: Some(key),
                     left: answer,
                     untaken: data,
+                    held: held.into_iter().collect(),
                     received: data,
                     over,
                     reads_all,
@@ -545,6 +575,7 @@ impl World {
                 let index = *end.connection.user(key);
                 let call = &mut end.calls[index];
                 call.untaken += data;
+                call.held.extend(held);
                 call.received += data;
                 call.over |= over;
                 end.wake_call(index);
@@ -612,6 +643,9 @@ impl World {
         if taken > 0 {
             call.untaken -= taken;
             end.connection.taken(key, taken);
+            if call.untaken == 0 {
+                call.held.drain(..).for_each(|place| end.connection.give_back_owned(place));
+            }
             end.ready.insert(Task::Receive(index));
             return;
         }
@@ -639,6 +673,7 @@ impl World {
         let has_memory = std::mem::take(&mut call.has_memory);
         let (message, received) = (call.message, call.received);
         call.untaken = 0;
+        call.held.drain(..).for_each(|place| end.connection.give_back_owned(place));
         assert_eq!(end.connection.release(key), index);
         if has_memory {
             end.memory += message;
@@ -682,6 +717,7 @@ impl World {
             let (credit, window) = (sender.link_credit(), receiver.link_window());
             assert_eq!(credit, window, "credit is lost");
             assert_eq!(sender.parcels().0, receiver.parcels().1, "parcels are lost");
+            assert_eq!((sender.lent().0, receiver.lent().1), (0, 0), "owned parcels are lost");
         }
         if self.service.connection.is_draining() {
             assert!(self.service.connection.is_drained(), "the caller does not acknowledge");
