@@ -101,13 +101,12 @@ fn failed<E: Into<io::Error>>(call: &'static str) -> impl FnOnce(E) -> ParcelErr
 }
 
 /// A file for so many bytes, without a page.
-fn create(len: usize) -> Result<OwnedFd, ParcelError> {
+fn create(name: &str, len: usize) -> Result<OwnedFd, ParcelError> {
     if len == 0 {
         return Err(failed("memfd_create")(rustix::io::Errno::INVAL));
     }
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    let file =
-        rustix::fs::memfd_create("partywall-parcel", flags).map_err(failed("memfd_create"))?;
+    let file = rustix::fs::memfd_create(name, flags).map_err(failed("memfd_create"))?;
     rustix::fs::ftruncate(&file, len as u64).map_err(failed("ftruncate"))?;
     Ok(file)
 }
@@ -125,7 +124,7 @@ impl Draft {
     /// # Errors
     /// [`ParcelError::Io`]: EINVAL for no bytes, ENOMEM, EMFILE.
     pub fn new(len: usize) -> Result<Self, ParcelError> {
-        let file = create(len)?;
+        let file = create("partywall-parcel", len)?;
         let options = MmapOptions::new();
         // SAFETY: nobody else has the file, which is as long.
         let mapped = unsafe { options.map_mut(&file) };

@@ -45,7 +45,7 @@ impl Memory {
     /// # Errors
     /// [`ParcelError::Io`]: EINVAL for no bytes, ENOMEM, EMFILE.
     pub fn new(len: usize) -> Result<Self, ParcelError> {
-        let file = create(len)?;
+        let file = create("partywall-owned", len)?;
         // SAFETY: nobody else has the file, which is as long, and nobody can write it any other way once it
         // is sealed.
         let mapped = unsafe { MmapOptions::new().map_mut(&file) };
