@@ -15,6 +15,7 @@ use crate::error::Result;
 use crate::meter;
 use crate::transfer::chunks::Answerer;
 use crate::words::count::answer;
+use crate::words::tonic::TextClient;
 
 /// The service.
 #[derive(Clone, Copy, Debug, Default)]
@@ -120,5 +121,16 @@ impl<T: Transport + Clone + 'static> Client for BenchClient<T> {
 impl<T: Transport + Clone + 'static> LongClient for BenchClient<T> {
     async fn ends(&mut self, body: Bytes) -> Result<Bytes> {
         Ok(BenchClient::ends(self, Blob { body }).await?.into_inner().body)
+    }
+}
+
+impl<T: Transport> TextClient for BenchClient<T> {
+    async fn count(&mut self, op: Op, body: Bytes) -> Result<crate::text::Answer> {
+        let reply = match op {
+            Op::Total => self.total(Blob { body }).await?,
+            Op::Counts => self.counts(Blob { body }).await?,
+        };
+        let Answer { total, distinct, checksum } = reply.into_inner();
+        Ok(crate::text::Answer { total, distinct, checksum })
     }
 }
