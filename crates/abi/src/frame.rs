@@ -56,11 +56,11 @@
 //! * Data in a parcel count against no window, but against the parcels that its receiver takes:
 //!   [`Kind::Parcels`] (stream 0, u32) says how many more than before. A sender begins without any, and
 //!   never has more than [`limits::UNREAD_PARCELS`] unread.
-//! * An *owned* parcel has one of [`limits::OWNED_PARCELS`] places in its direction. Its descriptor comes with
-//!   the first frame that names its packet, and stays until another packet is named for the place. A frame
-//!   lends the place to its receiver, with a generation that is one more than the last (from 1 on, and over
-//!   from 2^32 - 1 to 0). [`Kind::Release`] (the place in the stream's, u32 generation) gives it back: no
-//!   place is lent twice, and none is given back that is not lent with that generation.
+//! * An *owned* parcel has one of [`limits::OWNED_PARCELS`] places in its direction. Its descriptor comes
+//!   with the first frame that names its packet, and stays until another packet is named for the place. A
+//!   frame lends the place to its receiver, with a generation that is one more than the last (from 1 on,
+//!   and over from 2^32 - 1 to 0). [`Kind::Release`] (the place in the stream's, u32 generation) gives it
+//!   back: no place is lent twice, and none is given back that is not lent with that generation.
 //! * [`Kind::Room`], and [`Kind::Method`] with PLAIN, are sent and taken only where both ends have the
 //!   capability for it; PARCEL, [`Kind::Parcels`] and [`Kind::Release`] where both have a descriptor socket.
 //! * [`Kind::Message`]: a whole message, or a piece of one (flag `MORE`), of the raw interface

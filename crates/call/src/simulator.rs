@@ -15,6 +15,7 @@ use partywall_abi::limits;
 
 use crate::{Connection, DRAIN_TIME, Event, Record};
 
+mod end;
 mod method;
 mod random;
 mod ring;

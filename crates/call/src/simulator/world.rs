@@ -1,6 +1,6 @@
 //! Two ends, the rings between them, and the programs at both.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use partywall_abi::frame::{
@@ -10,100 +10,16 @@ use partywall_abi::frame::{
 use partywall_abi::limits;
 use partywall_abi::version::Capabilities;
 
+use super::end::{Call, End, Task};
 use super::method::{Method, PATHS};
 use super::random::Random;
-use super::ring::{Ring, Sent};
-use crate::{Blocked, Connection, Error, Event, Key, NotOpened, Record, Want};
+use super::ring::Sent;
+use crate::{Blocked, Connection, Error, Event, NotOpened, Record, Want};
 
 /// RESOURCE_EXHAUSTED.
 const FULL: u8 = 8;
 
 static ZEROS: [u8; 1 << 19] = [0; 1 << 19];
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Task {
-    /// A program opens a call.
-    Open,
-    /// The reader of the ring.
-    Read,
-    /// Control records that are due.
-    Control,
-    /// A call's sender, and its receiver.
-    Send(usize),
-    Receive(usize),
-}
-
-/// What one side does in a call.
-#[derive(Debug, Default)]
-struct Call {
-    key: Option<Key>,
-    /// What its head names its method by, of a caller's.
-    method: Method,
-    /// Data to send, and the head that goes before it.
-    left: usize,
-    headed: bool,
-    sent_all: bool,
-    /// Data that has come and is not taken, and the owned parcels in which it lies.
-    untaken: usize,
-    held: Vec<u32>,
-    received: usize,
-    /// Nothing more comes.
-    over: bool,
-    /// All of the request is to be read before the answer.
-    reads_all: bool,
-    /// Bytes of the message for which memory is to be kept.
-    message: usize,
-    has_memory: bool,
-    waits: bool,
-    ended: Option<u8>,
-}
-
-pub(super) struct End {
-    pub(super) connection: Connection<usize>,
-    out: Ring,
-    calls: Vec<Call>,
-    /// What can run.
-    ready: BTreeSet<Task>,
-    /// Who waits for room on the ring, for the link's credit, for a place, for memory.
-    for_room: BTreeSet<Task>,
-    for_credit: BTreeSet<Task>,
-    for_place: bool,
-    memory: usize,
-    /// Owned parcels that are free here.
-    free: Vec<u32>,
-    pub(super) dead: bool,
-    pub(super) broken: Option<Error>,
-}
-
-impl End {
-    fn new(connection: Connection<usize>, slots: usize, bytes: usize, memory: usize) -> Self {
-        let out = Ring::new(slots, bytes);
-        Self {
-            connection,
-            out,
-            calls: Vec::new(),
-            ready: BTreeSet::from([Task::Read, Task::Control]),
-            for_room: BTreeSet::new(),
-            for_credit: BTreeSet::new(),
-            for_place: false,
-            memory,
-            free: (0..limits::OWNED_PARCELS).collect(),
-            dead: false,
-            broken: None,
-        }
-    }
-
-    fn wake_place(&mut self) {
-        if std::mem::take(&mut self.for_place) {
-            self.ready.insert(Task::Open);
-        }
-    }
-
-    fn wake_call(&mut self, call: usize) {
-        self.ready.insert(Task::Send(call));
-        self.ready.insert(Task::Receive(call));
-    }
-}
 
 /// One schedule.
 pub(super) struct World {

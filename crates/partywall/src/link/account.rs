@@ -296,8 +296,8 @@ impl Account {
         parcels
     }
 
-    /// Owned parcels of the link have `to` bytes in place of `from`; false, and nothing has changed, where that
-    /// is too many.
+    /// Owned parcels of the link have `to` bytes in place of `from`; false, and nothing has changed, where
+    /// that is too many.
     pub(crate) fn change_owned(&self, from: usize, to: usize) -> bool {
         let mut state = self.user.state();
         let all = state.all.owned - from + to;

@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! granted    the coordinator has handed the descriptor socket over: this end says how many parcels it takes
-//! sender     a message of [`LONG`] bytes that lies in a sealed parcel goes as it is, while the peer takes one
-//!            more; others are encoded or copied into one where a program says so ([`packs`]), else into an
-//!            owned parcel of the link ([`pool`](super::pool)), from as many bytes on as pay
+//! sender     a message of [`LONG`] bytes that lies in a sealed parcel goes as it is, while the peer takes
+//!            one more; others are encoded or copied into one where a program says so ([`packs`]), else
+//!            into an owned parcel of the link ([`pool`](super::pool)), from as many bytes on as pay
 //!            its descriptor, if the peer has not got it, then the record that stands for it, with this
 //!            side's ring locked
 //!            no memory, no descriptor, no word of the peer: its bytes, as ever
@@ -13,9 +13,9 @@
 //! receiver   copies what lies in an owned parcel, in its call's own task, and gives the parcel back
 //! ```
 //!
-//! Copies of a long message by native stubs: one when it is encoded, and one when it comes in an owned parcel,
-//! none when in a sealed one. Others make one more on each side. Pages are its sender's. Those of a sealed
-//! parcel are freed when both have dropped it; those of owned ones are used again.
+//! Copies of a long message by native stubs: one when it is encoded, and one when it comes in an owned
+//! parcel, none when in a sealed one. Others make one more on each side. Pages are its sender's. Those of a
+//! sealed parcel are freed when both have dropped it; those of owned ones are used again.
 //!
 //! A parcel that is not read counts against the few that the receiver takes, and against no window. It holds
 //! no memory of the receiver but its mapping, so it counts against no account; what a service's links take
@@ -134,8 +134,8 @@ impl Parcels {
         self.read.take()
     }
 
-    /// Sends the descriptor of a parcel in which so many bytes lie, if the peer has not got it: what stands for
-    /// them; none where that does not go now. `lend` lends a place of an owned one.
+    /// Sends the descriptor of a parcel in which so many bytes lie, if the peer has not got it: what stands
+    /// for them; none where that does not go now. `lend` lends a place of an owned one.
     pub(crate) fn send(
         &self,
         parcel: &InParcel,
@@ -238,7 +238,8 @@ pub(crate) fn copied(bytes: &[u8]) -> impl FnOnce(&mut SlotBuf<'_>) -> bool {
     }
 }
 
-/// So many bytes in a sealed parcel, as `write` writes them; none where it writes others, or memory has run out.
+/// So many bytes in a sealed parcel, as `write` writes them; none where it writes others, or memory has
+/// run out.
 fn filled(len: usize, write: impl FnOnce(&mut SlotBuf<'_>) -> bool) -> Option<Bytes> {
     let mut draft = match Draft::new(len) {
         Ok(draft) => draft,

@@ -9,8 +9,8 @@
 //! What is home and not lent can be taken. What is home and too short makes way for longer memory. Where
 //! nothing can be taken a message goes another way: nobody waits.
 //!
-//! The memory counts against the caller's account ([`super::account`]), in a service and in a caller. It stays
-//! until the link ends: its peer has mapped it, and no page is allocated or cleared again.
+//! The memory counts against the caller's account ([`super::account`]), in a service and in a caller. It
+//! stays until the link ends: its peer has mapped it, and no page is allocated or cleared again.
 
 use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd};

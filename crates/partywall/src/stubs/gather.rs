@@ -1,8 +1,8 @@
 //! A message that comes in several records, put together for the native way.
 //!
 //! ```text
-//! taken      its bytes, one copy beside that of the ring; memory for all once its length is known; none where
-//!            they come in one piece, as out of a parcel
+//! taken      its bytes, one copy beside that of the ring; memory for all once its length is known; none
+//!            where they come in one piece, as out of a parcel
 //! whole      they are one message, which is not compressed
 //! another    compressed, over the limit, more than one message: tonic's way takes what has come and the rest
 //! ```

@@ -278,6 +278,10 @@ async fn blocking_channels_send_and_take_parcels() {
         for (seed, len) in (2..).zip([0, 1000, 60_000, LONG / 2, LONG, 4 << 20, 20 << 20]) {
             assert_eq!(turn(len, seed), (len >= LONG, len >= LONG), "{len} bytes");
         }
+        for n in 0..100 {
+            assert_eq!(turn(OWNED - 700 * n, n as u64), (false, false));
+        }
+        assert!(has_owned());
     };
     tokio::task::spawn_blocking(calls).await.unwrap();
 }

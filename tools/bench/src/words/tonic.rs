@@ -9,6 +9,7 @@ use bytes::Bytes;
 use tokio::runtime::Runtime;
 
 use super::{Text, cases, drive, read_into};
+use crate::calls::client::TextClient;
 use crate::calls::stubs::ordinary::client;
 use crate::calls::tonic_net::{Net, connect, runtime, serve};
 use crate::case::{Op, Wait};
@@ -27,12 +28,6 @@ pub const TONIC_UDS: Contender = Contender::new(
     |seat| ask_all(seat, &runtime()?, client, async |seat| connect(seat, Net::Unix).await),
 )
 .served(|seat| serve(seat, Net::Unix));
-
-/// A client of either generator's.
-pub trait TextClient {
-    /// Sends a text there, and the answer back.
-    async fn count(&mut self, op: Op, text: Bytes) -> Result<Answer>;
-}
 
 /// Runs a client that asks through stubs over what `connect` returns.
 pub fn ask_all<T, C: TextClient>(

@@ -8,14 +8,13 @@ use tonic::{Request, Response, Status, Streaming};
 use super::proto::bench_client::BenchClient;
 use super::proto::bench_server::{Bench, BenchServer};
 use super::proto::{Answer, Blob};
-use crate::calls::client::{Client, LongClient};
+use crate::calls::client::{Client, LongClient, TextClient};
 use crate::calls::stubs::Transport;
 use crate::case::Op;
 use crate::error::Result;
 use crate::meter;
 use crate::transfer::chunks::Answerer;
 use crate::words::count::answer;
-use crate::words::tonic::TextClient;
 
 /// The service.
 #[derive(Clone, Copy, Debug, Default)]
