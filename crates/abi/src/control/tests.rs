@@ -155,8 +155,17 @@ fn samples() -> Vec<Message> {
             request: 4,
             token: Token([7; 16]),
             role: Role::Redirected,
-            name,
+            name: name.clone(),
             security: Security::NETWORK,
+            descriptors: 0,
+        }),
+        Message::Link(LinkMessage::Report {
+            request: 4,
+            token: Token([7; 16]),
+            role: Role::Caller,
+            name,
+            security: Security::LOWEST,
+            descriptors: 3,
         }),
         Message::Link(LinkMessage::Reported { request: 4, link: 4 }),
         Message::Link(LinkMessage::Granted { link: 4, role: Role::Server, descriptors: 3 }),
@@ -211,7 +220,7 @@ fn every_kind_is_in_the_range_of_its_subject_and_is_taken_once() {
         samples().iter().map(|m| u16::from_le_bytes([m.encode()[0], m.encode()[1]])).collect();
     // One message is there twice.
     assert_eq!(kinds.len(), samples().len() - 1);
-    for (subject, messages) in [(1, 6), (2, 7), (3, 10), (4, 4), (5, 9), (6, 4), (7, 2)] {
+    for (subject, messages) in [(1, 6), (2, 7), (3, 11), (4, 4), (5, 9), (6, 4), (7, 2)] {
         let of_it: alloc::vec::Vec<u16> =
             kinds.iter().filter(|kind| **kind >> 8 == subject).map(|kind| kind & 0xff).collect();
         assert_eq!(of_it, (1..=messages).collect::<alloc::vec::Vec<_>>(), "subject {subject}");

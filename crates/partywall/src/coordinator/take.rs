@@ -167,10 +167,10 @@ impl Client {
             }
             LinkMessage::Open { link, security } => self.take_open((link, security), parts),
             LinkMessage::Reported { request, link } => self.take_reported(request, link),
-            LinkMessage::Granted { link, role, descriptors: _ } => {
+            LinkMessage::Granted { link, role, descriptors } => {
                 let entry = lock(&self.state).links.get(&(link, role)).cloned();
                 match (entry, parts.sole()) {
-                    (Some(entry), Some(socket)) => entry.grant(socket),
+                    (Some(entry), Some(socket)) => entry.grant(socket, descriptors),
                     (None, _) => {}
                     (_, None) => tracing::warn!(link, "a grant without its socket"),
                 }
