@@ -68,7 +68,7 @@ pub use end::EndMessage;
 pub use fields::{Digest, Identity};
 pub use gate::GateMessage;
 pub use link::LinkMessage;
-pub use list::{LinkMethods, LinkRow, LinkStats, ListMessage, MethodStats};
+pub use list::{LinkMethods, LinkRow, LinkStats, ListMessage, MethodStats, ParcelStats};
 pub use policy::PolicyMessage;
 pub use registry::RegistryMessage;
 pub use session::SessionMessage;

@@ -86,8 +86,8 @@ impl Capabilities {
     pub const METHODS: Self = Self(2);
     /// Who is told of a link takes what was counted for its methods, by the way of their calls.
     pub const WAYS: Self = Self(4);
-    /// A link's end takes a descriptor socket, and messages in parcels; a coordinator takes reports of ends
-    /// that have one.
+    /// A link's end takes a descriptor socket, and messages in parcels; a coordinator takes what ends say of
+    /// theirs, and who is told of a link takes that.
     pub const PARCELS: Self = Self(8);
     /// A process that is told to close itself to other processes of its user does so, and says so.
     pub const HARDEN: Self = Self(16);

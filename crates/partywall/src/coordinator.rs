@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 
 use partywall_abi::control::{
     Blame, EndMessage, LinkMessage, LinkMethods, LinkRow, LinkStats, ListMessage, Message,
-    RegistryMessage, Role,
+    ParcelStats, RegistryMessage, Role,
 };
 use partywall_abi::name::ServiceName;
 use partywall_abi::security::Security;
@@ -419,6 +419,14 @@ impl Client {
         }
     }
 
+    /// Says what an end that is about to be over has sent in parcels.
+    fn say_of_parcels(&self, entry: &Arc<Entry>, message: ListMessage) {
+        let takes = |it: &Arc<Conversation>| it.takes_parcels();
+        if lock(&self.state).conversation.as_ref().is_some_and(takes) {
+            self.say_of(entry, message);
+        }
+    }
+
     fn enter(&self, entry: &Arc<Entry>) {
         lock(&self.state).links.insert(entry.key(), Arc::clone(entry));
     }
@@ -426,6 +434,10 @@ impl Client {
     /// An end is over; says so.
     fn left(&self, entry: &Arc<Entry>, blame: Blame, stats: LinkStats) {
         let key @ (link, role) = entry.key();
+        if stats.parcels != ParcelStats::default() {
+            let parcels = stats.parcels;
+            self.say_of_parcels(entry, ListMessage::Sent { request: 0, link, role, parcels });
+        }
         let known = {
             let mut state = lock(&self.state);
             match state.links.get(&key) {

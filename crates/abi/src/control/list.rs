@@ -5,7 +5,8 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use super::fields::{flag, identity, put_identity, put_text};
-use super::{Identity, start, unknown};
+use super::terms::{put_role, role};
+use super::{Identity, Role, start, unknown};
 use crate::codec::{DecodeError, Reader, Writer};
 use crate::frame;
 use crate::limits;
@@ -25,6 +26,10 @@ const COUNTED_WITH_METHODS: u16 = KINDS | 8;
 /// As [`ROW_WITH_METHODS`], with containers; for whoever has
 /// [`Capabilities::CONTAINERS`](crate::version::Capabilities::CONTAINERS).
 const ROW_WITH_CONTAINERS: u16 = KINDS | 9;
+/// As [`ROW_WITH_CONTAINERS`], with parcels; this and the next for whoever has
+/// [`Capabilities::PARCELS`](crate::version::Capabilities::PARCELS).
+const ROW_WITH_PARCELS: u16 = KINDS | 10;
+const SENT: u16 = KINDS | 11;
 
 /// Messages about the list of links.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,6 +69,17 @@ pub enum ListMessage {
         /// [`Capabilities::WAYS`](crate::version::Capabilities::WAYS).
         methods: LinkMethods,
     },
+    /// To the coordinator: this end has sent so much in parcels.
+    Sent {
+        /// Number of the question.
+        request: u32,
+        /// The link's number.
+        link: u64,
+        /// The end that says so.
+        role: Role,
+        /// What it has sent.
+        parcels: ParcelStats,
+    },
     /// To the coordinator: that was all.
     CountedAll {
         /// Number of the question.
@@ -76,12 +92,15 @@ impl ListMessage {
         match self {
             Self::List { request } => start(w, LIST, *request),
             Self::Row { request, row } => {
-                let with_containers = row.ends().any(|end| !end.container.is_empty());
+                let with_parcels = row.descriptors > 0;
+                let with_containers =
+                    with_parcels || row.ends().any(|end| !end.container.is_empty());
                 let with_methods = with_containers || row.methods.are_told();
-                let kind = match (with_containers, with_methods) {
-                    (true, _) => ROW_WITH_CONTAINERS,
-                    (false, true) => ROW_WITH_METHODS,
-                    (false, false) => ROW,
+                let kind = match (with_parcels, with_containers, with_methods) {
+                    (true, _, _) => ROW_WITH_PARCELS,
+                    (false, true, _) => ROW_WITH_CONTAINERS,
+                    (false, false, true) => ROW_WITH_METHODS,
+                    (false, false, false) => ROW,
                 };
                 start(w, kind, *request);
                 put_row(w, row);
@@ -90,6 +109,11 @@ impl ListMessage {
                 }
                 if with_containers {
                     row.ends().for_each(|end| put_text(w, &end.container, limits::CONTAINER_BYTES));
+                }
+                if with_parcels {
+                    w.u32(row.descriptors);
+                    put_parcels(w, &row.caller_parcels);
+                    put_parcels(w, &row.stats.parcels);
                 }
             }
             Self::Listed { request } => start(w, LISTED, *request),
@@ -103,6 +127,12 @@ impl ListMessage {
                     put_methods(w, methods);
                 }
             }
+            Self::Sent { request, link, role, parcels } => {
+                start(w, SENT, *request);
+                w.u64(*link);
+                put_role(w, *role);
+                put_parcels(w, parcels);
+            }
             Self::CountedAll { request } => start(w, COUNTED_ALL, *request),
         }
     }
@@ -110,15 +140,20 @@ impl ListMessage {
     pub(super) fn take(kind: u16, request: u32, r: &mut Reader<'_>) -> Result<Self, DecodeError> {
         Ok(match kind {
             LIST => Self::List { request },
-            ROW | ROW_WITH_METHODS | ROW_WITH_CONTAINERS => {
+            ROW | ROW_WITH_METHODS | ROW_WITH_CONTAINERS | ROW_WITH_PARCELS => {
                 let mut row = row(r)?;
                 if kind != ROW {
                     row.methods = methods(r)?;
                 }
-                if kind == ROW_WITH_CONTAINERS {
+                if [ROW_WITH_CONTAINERS, ROW_WITH_PARCELS].contains(&kind) {
                     for end in core::iter::once(&mut row.caller).chain(&mut row.server) {
                         end.container = r.short_text("container", limits::CONTAINER_BYTES)?;
                     }
+                }
+                if kind == ROW_WITH_PARCELS {
+                    row.descriptors = r.u32("descriptors")?;
+                    row.caller_parcels = parcels(r)?;
+                    row.stats.parcels = parcels(r)?;
                 }
                 Self::Row { request, row: row.into() }
             }
@@ -129,6 +164,9 @@ impl ListMessage {
                 let is_long = kind == COUNTED_WITH_METHODS;
                 let methods = if is_long { methods(r)? } else { LinkMethods::default() };
                 Self::Counted { request, link, stats, methods }
+            }
+            SENT => {
+                Self::Sent { request, link: r.u64("link")?, role: role(r)?, parcels: parcels(r)? }
             }
             COUNTED_ALL => Self::CountedAll { request },
             _ => return Err(unknown(kind)),
@@ -156,6 +194,25 @@ pub struct LinkStats {
     pub forwards: u64,
     /// Time that callers' threads spent in the service, in nanoseconds.
     pub inside_ns: u64,
+    /// What was sent in parcels. It travels apart from the other counts.
+    pub parcels: ParcelStats,
+}
+
+/// What an end of a link has sent in parcels, by its own count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ParcelStats {
+    /// Parcels.
+    pub parcels: u64,
+    /// Bytes of messages that lay in them.
+    pub bytes: u64,
+}
+
+impl ParcelStats {
+    /// So many parcels with so many bytes.
+    pub const fn new(parcels: u64, bytes: u64) -> Self {
+        Self { parcels, bytes }
+    }
 }
 
 /// What the server's end of a link has counted for its methods.
@@ -223,6 +280,10 @@ pub struct LinkRow {
     pub stats: LinkStats,
     /// The same by methods.
     pub methods: LinkMethods,
+    /// Most descriptors that may cross beside one message; none where no descriptor may.
+    pub descriptors: u32,
+    /// What the caller's end says that it has sent in parcels; the server's is among its counts.
+    pub caller_parcels: ParcelStats,
 }
 
 impl LinkRow {
@@ -239,6 +300,8 @@ impl LinkRow {
             open: true,
             stats: LinkStats::default(),
             methods: LinkMethods::default(),
+            descriptors: 0,
+            caller_parcels: ParcelStats::default(),
         }
     }
 
@@ -264,7 +327,17 @@ pub(super) fn stats(r: &mut Reader<'_>) -> Result<LinkStats, DecodeError> {
         visits: r.u64("visits")?,
         forwards: r.u64("forwards")?,
         inside_ns: r.u64("time inside")?,
+        parcels: ParcelStats::default(),
     })
+}
+
+fn put_parcels(w: &mut Writer<'_>, p: &ParcelStats) {
+    w.u64(p.parcels);
+    w.u64(p.bytes);
+}
+
+fn parcels(r: &mut Reader<'_>) -> Result<ParcelStats, DecodeError> {
+    Ok(ParcelStats { parcels: r.u64("parcels")?, bytes: r.u64("bytes in parcels")? })
 }
 
 pub(super) fn put_row(w: &mut Writer<'_>, row: &LinkRow) {
@@ -294,6 +367,8 @@ pub(super) fn row(r: &mut Reader<'_>) -> Result<LinkRow, DecodeError> {
         open: flag(r, "open")?,
         stats: stats(r)?,
         methods: LinkMethods::default(),
+        descriptors: 0,
+        caller_parcels: ParcelStats::default(),
     })
 }
 

@@ -37,6 +37,7 @@ impl State {
             ListMessage::Counted { link, stats, methods, .. } => {
                 self.count(conn, link, stats, methods);
             }
+            ListMessage::Sent { link, role, parcels, .. } => self.sent((conn, role), link, parcels),
             ListMessage::CountedAll { request } => self.counted_all(conn, request),
             _ => self.breaks_rule(conn),
         }
@@ -52,11 +53,15 @@ impl State {
         let spoken = self.connections.get(&conn).map(|c| c.spoken.capabilities);
         let takes = |what| spoken.is_some_and(|spoken| spoken.contains(what));
         let (ways, containers) = (takes(Capabilities::WAYS), takes(Capabilities::CONTAINERS));
+        let parcels = takes(Capabilities::PARCELS);
         let mut links = self.links.range(from..until).filter(|(_, l)| l.opened);
         for (link, l) in links.by_ref().take(ROWS) {
             let Some(mut row) = l.row(*link, self) else { continue };
             if ways {
                 row.methods = l.counted.methods().clone();
+            }
+            if !parcels {
+                row.descriptors = 0;
             }
             if !containers {
                 row.caller.container.clear();
@@ -85,7 +90,7 @@ impl State {
         }
         let open = self.links.values().filter(|l| l.open);
         let known = |conn: &Conn| self.connections.contains_key(conn);
-        let waiting: BTreeSet<Conn> = open.filter_map(Link::teller).filter(known).collect();
+        let waiting: BTreeSet<Conn> = open.flat_map(Link::tellers).filter(known).collect();
         let question = self.next_question;
         self.next_question = self.next_question.wrapping_add(1);
         for &to in &waiting {
@@ -140,6 +145,8 @@ impl Link {
         });
         row.open = self.open;
         row.stats = self.stats;
+        row.descriptors = self.descriptors;
+        [row.caller_parcels, row.stats.parcels] = self.sent;
         Some(row)
     }
 }

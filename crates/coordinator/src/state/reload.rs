@@ -160,6 +160,7 @@ impl State {
         }
         if granted == 0 {
             self.grant(number);
+            self.audit_granted(number);
         }
         true
     }

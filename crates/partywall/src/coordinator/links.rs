@@ -239,7 +239,8 @@ impl Tracked {
 impl Drop for Tracked {
     fn drop(&mut self) {
         if !self.said {
-            self.client.left(&self.entry, Blame::Nobody, LinkStats::default());
+            let stats = self.entry.end().map(|end| end.stats());
+            self.client.left(&self.entry, Blame::Nobody, stats.unwrap_or_default());
         }
     }
 }

@@ -22,7 +22,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use partywall_abi::control::{GateMessage, LinkRow, ListMessage, Message, PolicyMessage};
-pub use partywall_abi::control::{LinkMethods, LinkStats, MethodStats};
+pub use partywall_abi::control::{LinkMethods, LinkStats, MethodStats, ParcelStats};
 use partywall_abi::name::ServiceName;
 use tokio::sync::oneshot;
 use tokio::task::coop::unconstrained;

@@ -13,6 +13,7 @@ use tonic::{Code, Status};
 
 use super::again::REFUSED;
 use super::conversation::Parts;
+use super::links::Entry;
 use super::{Client, Connected, Event, Linked, OUTGOING, Offer, Reloaded, Tracked, Waiting};
 use crate::error::Error;
 use crate::harden;
@@ -314,14 +315,22 @@ impl Client {
             // Who does not read the answers to the last questions gets no more of them.
             return;
         }
-        // The word of a caller does not count.
-        let counted = entries.iter().filter(|e| e.role != Role::Caller);
-        let ends = counted.filter_map(|e| Some((e.number(), e.end()?)));
-        for (link, end) in ends.take(OUTGOING / 2) {
-            let takes_methods = conversation.takes_methods();
-            let methods = if takes_methods { end.methods() } else { LinkMethods::default() };
-            let stats = end.stats();
-            let _ended = conversation.send(ListMessage::Counted { request, link, stats, methods });
+        let sends_parcels = |e: &Entry| conversation.takes_parcels() && e.descriptors() > 0;
+        let asked = entries.iter().filter(|e| e.role != Role::Caller || sends_parcels(e));
+        let ends = asked.filter_map(|e| Some((e, e.end()?)));
+        for (entry, end) in ends.take(OUTGOING / 4) {
+            let (link, role, stats) = (entry.number(), entry.role, end.stats());
+            if sends_parcels(entry) {
+                let parcels = stats.parcels;
+                let _ended = conversation.send(ListMessage::Sent { request, link, role, parcels });
+            }
+            // The word of a caller does not count.
+            if role != Role::Caller {
+                let takes_methods = conversation.takes_methods();
+                let methods = if takes_methods { end.methods() } else { LinkMethods::default() };
+                let counted = ListMessage::Counted { request, link, stats, methods };
+                let _ended = conversation.send(counted);
+            }
         }
         let _ended = conversation.send(ListMessage::CountedAll { request });
     }

@@ -18,7 +18,7 @@
 //! together is bounded for each caller ([`super::account`]).
 
 use std::os::fd::AsFd;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use partywall_abi::frame::ParcelRef;
@@ -29,6 +29,7 @@ use partywall_shm::slot::{self, SlotBuf};
 use partywall_shm::socket::Passed;
 
 use super::broken::Broken;
+use super::counters::SentParcels;
 use crate::lock::lock;
 
 /// Data of so many bytes that lie in a parcel travel there.
@@ -72,6 +73,7 @@ pub(crate) struct Parcels {
     granted: AtomicBool,
     outgoing: Mutex<Option<Outgoing>>,
     incoming: Mutex<Option<Incoming>>,
+    sent: Arc<SentParcels>,
 }
 
 impl Parcels {
@@ -87,12 +89,20 @@ impl Parcels {
         self.granted.load(Ordering::Acquire)
     }
 
+    /// What this end counts of what it sends.
+    pub(crate) fn sent(&self) -> &Arc<SentParcels> {
+        &self.sent
+    }
+
     /// Sends the descriptor of a parcel in which these bytes lie: what stands for them; none where that does
     /// not go now.
     pub(crate) fn send(&self, parcel: &InParcel, bytes: usize) -> Option<ParcelRef> {
         let mut outgoing = lock(&self.outgoing);
         match outgoing.as_mut()?.send(&[parcel.sealed.as_fd()]) {
-            Ok(packet) => Some(ParcelRef { packet, offset: parcel.offset, bytes: bytes as u64 }),
+            Ok(packet) => {
+                self.sent.count(bytes);
+                Some(ParcelRef { packet, offset: parcel.offset, bytes: bytes as u64 })
+            }
             Err(why) => {
                 tracing::debug!(%why, "a message goes without its parcel");
                 None

@@ -250,6 +250,42 @@ async fn messages_of_all_stubs_and_streams_are_what_was_sent() {
     }
 }
 
+/// What the caller and the server say of the only link that is listed: descriptors, then parcels and bytes.
+async fn said(host: &Host) -> (u32, [[u64; 2]; 2]) {
+    let socket = host.socket.clone();
+    let list = move || partywall::operator::links(Some(&socket)).unwrap();
+    let links = tokio::task::spawn_blocking(list).await.unwrap();
+    let [link] = &links[..] else { panic!("{links:?}") };
+    let sent = [link.caller_parcels, link.stats.parcels];
+    (link.descriptors, sent.map(|sent| [sent.parcels, sent.bytes]))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_list_says_what_each_end_has_sent_in_parcels() {
+    let host = Host::with(&policy(2));
+    by_ours::serve(&host);
+    let mut client = by_ours::client(channel(&host).await);
+    until_granted(&mut client).await;
+    let (descriptors, before) = said(&host).await;
+    assert_eq!(descriptors, 2);
+    let lens = [LONG, 1000, 3 << 20];
+    for (seed, len) in (2..).zip(lens) {
+        by_ours::turn(&mut client, len, seed).await;
+    }
+    let (_, after) = said(&host).await;
+    let long = (LONG + (3 << 20)) as u64;
+    for (before, after) in before.into_iter().zip(after) {
+        let [parcels, bytes] = [after[0] - before[0], after[1] - before[1]];
+        assert_eq!(parcels, 2);
+        assert!((long..long + 100).contains(&bytes), "{bytes} of {long}");
+    }
+    let host = Host::with(&policy(0));
+    by_ours::serve(&host);
+    let mut client = by_ours::client(channel(&host).await);
+    by_ours::turn(&mut client, LONG, 2).await;
+    assert_eq!(said(&host).await, (0, [[0; 2]; 2]));
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_long_messages_at_once_all_arrive() {
     let host = Host::with(&policy(1));
@@ -302,4 +338,7 @@ async fn blocking_channels_send_and_take_parcels() {
         }
     };
     tokio::task::spawn_blocking(calls).await.unwrap();
+    // Its last word was said when it was dropped.
+    let (_, [[parcels, bytes], _]) = said(&host).await;
+    assert!(parcels >= 3 && bytes > (24 << 20) + LONG as u64, "{parcels} {bytes}");
 }
