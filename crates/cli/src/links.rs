@@ -14,7 +14,7 @@ use partywall::operator::LinkInfo;
 use crate::socket::Socket;
 use crate::terminal::printable;
 use json::Row;
-pub(crate) use table::{aligned, fit, table};
+pub(crate) use table::{aligned, bytes, fit, table};
 
 /// What the columns and fields are; a part of the help.
 pub(crate) const HELP: &str = "\

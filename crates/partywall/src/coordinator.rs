@@ -30,8 +30,8 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use partywall_abi::control::{
-    Blame, EndMessage, LinkMessage, LinkMethods, LinkRow, LinkStats, ListMessage, Message,
-    ParcelStats, RegistryMessage, Role,
+    Blame, EndMessage, InstanceRow, LinkMessage, LinkMethods, LinkRow, LinkStats, ListMessage,
+    Message, ParcelStats, RegistryMessage, Role,
 };
 use partywall_abi::name::ServiceName;
 use partywall_abi::security::Security;
@@ -109,6 +109,7 @@ enum Waiting {
     Watch(ServiceName),
     Report(Arc<Entry>),
     Rows(Vec<LinkRow>, oneshot::Sender<Result<Vec<LinkRow>, Error>>),
+    Instances(Vec<InstanceRow>, oneshot::Sender<Result<Vec<InstanceRow>, Error>>),
     Switch(oneshot::Sender<Result<u32, Error>>),
     Reload(oneshot::Sender<Result<Reloaded, Error>>),
 }

@@ -1,4 +1,4 @@
-//! The list of links, for an operator, and what servers count for it.
+//! The lists of links and of instances, for an operator, and what ends of links count for them.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -30,8 +30,12 @@ const ROW_WITH_CONTAINERS: u16 = KINDS | 9;
 /// [`Capabilities::PARCELS`](crate::version::Capabilities::PARCELS).
 const ROW_WITH_PARCELS: u16 = KINDS | 10;
 const SENT: u16 = KINDS | 11;
+/// This and the next are for whoever has
+/// [`Capabilities::INSTANCES`](crate::version::Capabilities::INSTANCES).
+const INSTANCES: u16 = KINDS | 12;
+const INSTANCE: u16 = KINDS | 13;
 
-/// Messages about the list of links.
+/// Messages about the lists of links and of instances.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ListMessage {
@@ -46,6 +50,18 @@ pub enum ListMessage {
         request: u32,
         /// The link.
         row: Box<LinkRow>,
+    },
+    /// To the coordinator: who serves which name?
+    Instances {
+        /// Request number.
+        request: u32,
+    },
+    /// To the process: this one.
+    Instance {
+        /// Request number.
+        request: u32,
+        /// The instance.
+        row: Box<InstanceRow>,
     },
     /// To the process: that was all.
     Listed {
@@ -116,6 +132,17 @@ impl ListMessage {
                     put_parcels(w, &row.stats.parcels);
                 }
             }
+            Self::Instances { request } => start(w, INSTANCES, *request),
+            Self::Instance { request, row } => {
+                start(w, INSTANCE, *request);
+                put_text(w, &row.name, limits::NAME_BYTES);
+                put_identity(w, &row.server);
+                put_text(w, &row.server.container, limits::CONTAINER_BYTES);
+                row.security.put(w);
+                w.u32(row.links);
+                w.u32(row.callers);
+                w.u64(row.memory);
+            }
             Self::Listed { request } => start(w, LISTED, *request),
             Self::Query { request } => start(w, QUERY, *request),
             Self::Counted { request, link, stats, methods } => {
@@ -157,6 +184,8 @@ impl ListMessage {
                 }
                 Self::Row { request, row: row.into() }
             }
+            INSTANCES => Self::Instances { request },
+            INSTANCE => Self::Instance { request, row: instance(r)?.into() },
             LISTED => Self::Listed { request },
             QUERY => Self::Query { request },
             COUNTED | COUNTED_WITH_METHODS => {
@@ -308,6 +337,41 @@ impl LinkRow {
     fn ends(&self) -> impl Iterator<Item = &Identity> {
         core::iter::once(&self.caller).chain(&self.server)
     }
+}
+
+/// One row of the coordinator's list of instances: a name, and a process that serves it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct InstanceRow {
+    /// The name.
+    pub name: String,
+    /// Who serves it.
+    pub server: Identity,
+    /// What protects a link to it, as far as that depends on who serves.
+    pub security: Security,
+    /// Links to it that their callers hold: of memory that the coordinator has made, by the kernel's word.
+    pub links: u32,
+    /// Processes among these callers.
+    pub callers: u32,
+    /// Bytes of shared memory of its links that the coordinator has made and that somebody holds.
+    pub memory: u64,
+}
+
+impl InstanceRow {
+    /// An instance that nobody refers to.
+    pub fn new(name: &str, server: Identity, security: Security) -> Self {
+        let (links, callers, memory) = (0, 0, 0);
+        Self { name: name.into(), server, security, links, callers, memory }
+    }
+}
+
+fn instance(r: &mut Reader<'_>) -> Result<InstanceRow, DecodeError> {
+    let name = r.short_text("name", limits::NAME_BYTES)?;
+    let mut server = identity(r)?;
+    server.container = r.short_text("container", limits::CONTAINER_BYTES)?;
+    let security = Security::take(r)?;
+    let (links, callers) = (r.u32("links")?, r.u32("callers")?);
+    Ok(InstanceRow { name, server, security, links, callers, memory: r.u64("memory")? })
 }
 
 pub(super) fn put_stats(w: &mut Writer<'_>, s: &LinkStats) {

@@ -133,6 +133,8 @@ fn samples() -> Vec<Message> {
             role: Role::Caller,
             parcels: ParcelStats::new(2, 1 << 40),
         }),
+        Message::List(ListMessage::Instances { request: 6 }),
+        Message::List(ListMessage::Instance { request: 6, row: longest_instance().into() }),
         Message::List(ListMessage::Listed { request: 6 }),
         Message::List(ListMessage::Query { request: 7 }),
         Message::List(ListMessage::Counted {
@@ -238,11 +240,20 @@ fn every_kind_is_in_the_range_of_its_subject_and_is_taken_once() {
         samples().iter().map(|m| u16::from_le_bytes([m.encode()[0], m.encode()[1]])).collect();
     // One message is there twice.
     assert_eq!(kinds.len(), samples().len() - 1);
-    for (subject, messages) in [(1, 6), (2, 7), (3, 11), (4, 4), (5, 11), (6, 4), (7, 2)] {
+    for (subject, messages) in [(1, 6), (2, 7), (3, 11), (4, 4), (5, 13), (6, 4), (7, 2)] {
         let of_it: alloc::vec::Vec<u16> =
             kinds.iter().filter(|kind| **kind >> 8 == subject).map(|kind| kind & 0xff).collect();
         assert_eq!(of_it, (1..=messages).collect::<alloc::vec::Vec<_>>(), "subject {subject}");
     }
+}
+
+/// An instance with as much of everything as there can be.
+fn longest_instance() -> InstanceRow {
+    let server = longest_row().caller;
+    let mut instance =
+        InstanceRow::new(&"x".repeat(limits::NAME_BYTES), server, Security::UNIX_SOCKET);
+    (instance.links, instance.callers, instance.memory) = (u32::MAX, 7, u64::MAX);
+    instance
 }
 
 /// A row with as much of everything as there can be.

@@ -60,7 +60,7 @@ impl<'l> Method<'l> {
 }
 
 /// What protects it, by the words of the levels.
-#[derive(Serialize)]
+#[derive(Debug, Serialize)]
 pub(crate) struct Levels {
     isolation: &'static str,
     confidentiality: &'static str,
@@ -75,6 +75,12 @@ impl Levels {
             confidentiality: confidentiality.word(),
             evidence: evidence.word(),
         }
+    }
+}
+
+impl std::fmt::Display for Levels {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}, {}, {}", self.isolation, self.confidentiality, self.evidence)
     }
 }
 

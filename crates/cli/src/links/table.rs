@@ -220,7 +220,7 @@ fn who(id: &Identity) -> String {
     format!("{name} ({})", facts.join(", "))
 }
 
-fn bytes(n: u64) -> String {
+pub(crate) fn bytes(n: u64) -> String {
     match n {
         0..10_000 => format!("{n} B"),
         10_000..10_000_000 => format!("{} KiB", n / 1024),

@@ -627,6 +627,17 @@ impl Link {
         [Role::Caller, Role::Server].into_iter().filter(is).collect()
     }
 
+    /// Its caller, while that holds the link.
+    pub(super) fn held_by_caller(&self) -> Option<Conn> {
+        self.caller.as_ref().filter(|caller| caller.holds).map(|caller| caller.conn)
+    }
+
+    /// Bytes of its memory that an end holds, as far as the coordinator has made it.
+    pub(super) fn held_bytes(&self) -> u64 {
+        let held = [&self.caller, &self.server].into_iter().flatten().any(|end| end.holds);
+        if held && self.memory { 2 * self.geometry.outbox_bytes() as u64 } else { 0 }
+    }
+
     /// The connections that are asked what was counted.
     pub(super) fn tellers(&self) -> impl Iterator<Item = Conn> {
         let sends_parcels = self.caller_conn().filter(|_| self.descriptors > 0);

@@ -58,6 +58,11 @@ impl Conversation {
         self.capabilities.contains(Capabilities::WAYS)
     }
 
+    /// Whether the coordinator can be asked who serves which name.
+    pub(super) fn lists_instances(&self) -> bool {
+        self.capabilities.contains(Capabilities::INSTANCES)
+    }
+
     /// Whether the coordinator takes what is to be said of descriptor sockets and parcels.
     pub(super) fn takes_parcels(&self) -> bool {
         self.capabilities.contains(Capabilities::PARCELS)

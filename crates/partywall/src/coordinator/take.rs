@@ -95,11 +95,18 @@ impl Client {
                     rows.push(*row);
                 }
             }
-            ListMessage::Listed { request } => {
-                if let Some(Waiting::Rows(rows, tx)) = self.forget(request) {
-                    let _given_up = tx.send(Ok(rows));
+            ListMessage::Instance { request, row } => {
+                if let Some(Waiting::Instances(rows, _)) =
+                    lock(&self.state).waiting.get_mut(&request)
+                {
+                    rows.push(*row);
                 }
             }
+            ListMessage::Listed { request } => match self.forget(request) {
+                Some(Waiting::Rows(rows, tx)) => drop(tx.send(Ok(rows))),
+                Some(Waiting::Instances(rows, tx)) => drop(tx.send(Ok(rows))),
+                _ => {}
+            },
             ListMessage::Query { request } => self.count(request),
             other => out_of_place(&other.into()),
         }
@@ -279,6 +286,7 @@ impl Client {
         match self.forget(request) {
             Some(Waiting::Connect(_, tx)) => drop(tx.send(Err(Error::no_link(code, text)))),
             Some(Waiting::Rows(_, tx)) => drop(tx.send(Err(refused()))),
+            Some(Waiting::Instances(_, tx)) => drop(tx.send(Err(refused()))),
             Some(Waiting::Switch(tx)) => drop(tx.send(Err(refused()))),
             Some(Waiting::Reload(tx)) => drop(tx.send(Err(refused()))),
             Some(Waiting::Report(entry)) => {
