@@ -68,7 +68,9 @@ pub use end::EndMessage;
 pub use fields::{Digest, Identity};
 pub use gate::GateMessage;
 pub use link::LinkMessage;
-pub use list::{LinkMethods, LinkRow, LinkStats, ListMessage, MethodStats};
+pub use list::{
+    InstanceRow, LinkMethods, LinkRow, LinkStats, ListMessage, MethodStats, ParcelStats,
+};
 pub use policy::PolicyMessage;
 pub use registry::RegistryMessage;
 pub use session::SessionMessage;
@@ -87,7 +89,7 @@ pub enum Message {
     Link(LinkMessage),
     /// One end of a link that is there.
     End(EndMessage),
-    /// The list of links, and what is counted for it.
+    /// The lists of links and of instances, and what is counted for them.
     List(ListMessage),
     /// Gates of domains.
     Gate(GateMessage),

@@ -86,12 +86,15 @@ impl Capabilities {
     pub const METHODS: Self = Self(2);
     /// Who is told of a link takes what was counted for its methods, by the way of their calls.
     pub const WAYS: Self = Self(4);
-    /// A link's end takes a descriptor socket, and messages in parcels.
+    /// A link's end takes a descriptor socket, and messages in parcels; a coordinator takes what ends say of
+    /// theirs, and who is told of a link takes that.
     pub const PARCELS: Self = Self(8);
     /// A process that is told to close itself to other processes of its user does so, and says so.
     pub const HARDEN: Self = Self(16);
     /// Who is told of a link takes the ids of its ends' containers.
     pub const CONTAINERS: Self = Self(32);
+    /// A coordinator is asked who serves which name.
+    pub const INSTANCES: Self = Self(128);
     /// What this release can do.
     pub const OWN: Self = Self(
         Self::ROOM.0
@@ -99,16 +102,18 @@ impl Capabilities {
             | Self::WAYS.0
             | Self::PARCELS.0
             | Self::HARDEN.0
-            | Self::CONTAINERS.0,
+            | Self::CONTAINERS.0
+            | Self::INSTANCES.0,
     );
 
-    const NAMES: [(Self, &'static str); 6] = [
+    const NAMES: [(Self, &'static str); 7] = [
         (Self::ROOM, "room"),
         (Self::METHODS, "methods"),
         (Self::WAYS, "ways"),
         (Self::PARCELS, "parcels"),
         (Self::HARDEN, "harden"),
         (Self::CONTAINERS, "containers"),
+        (Self::INSTANCES, "instances"),
     ];
 
     /// These bits, whether they have names or not.

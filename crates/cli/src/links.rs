@@ -14,7 +14,7 @@ use partywall::operator::LinkInfo;
 use crate::socket::Socket;
 use crate::terminal::printable;
 use json::Row;
-pub(crate) use table::{aligned, fit, table};
+pub(crate) use table::{aligned, bytes, fit, table};
 
 /// What the columns and fields are; a part of the help.
 pub(crate) const HELP: &str = "\
@@ -29,6 +29,8 @@ Columns:
   STATE          open, or closed: the last that closed are listed as well
   CALLS          calls that have begun, with those that a client makes to warm up
   FAILED         of these, those with a status other than OK; (N denied): by the policy
+  PARCELS        messages, or parts of them, that both ends have sent in parcels, by their own
+                 counts; - where the policy lets no descriptor cross
 With --wide also:
   SERVER         who serves; both ends with process number, user and digest of the program:
                  started (of the copy that the coordinator ran) or observed (read from /proc)
@@ -37,6 +39,9 @@ With --wide also:
   EVIDENCE       how the two ends are known, the weaker of the two: started (from a sealed copy),
                  observed (running, by the kernel's word), none
   REQUESTS       bytes that the server received;  REPLIES: that it sent
+  DESCRIPTORS    most descriptors that may cross beside one message; - where none may
+  IN PARCELS     parcels that the caller has sent, and bytes in them, by its own count
+  OUT PARCELS    those that the server has sent, by its own
   FORWARDS/CALL  system calls that one call through the gate has made in the caller's name
   TIME/CALL      time that the caller's thread spent in the service, for one call
 and below each link its methods, the 16 with most calls, and how many more there are:
@@ -46,7 +51,8 @@ and below each link its methods, the 16 with most calls, and how many more there
 With --json a line is an object. The fields stay; others may join them:
   link, name, via, url, security (isolation, confidentiality, evidence), open, calls, failed,
   denied, request_bytes, reply_bytes, visits, forwards, inside_ns, methods (path, native, ordinary),
-  more_methods (a number); caller and server (null for http2): principals, pid, uid, gid, cgroup,
+  more_methods (a number), descriptors (0 where none may cross), caller_parcels and server_parcels (what
+  that end says it has sent: parcels, bytes; null where no descriptor may cross); caller and server (null for http2): principals, pid, uid, gid, cgroup,
   container (its id, or null), digest (null when it is unknown), evidence (started, observed). Counts are
   null where nobody counts: over http2.";
 

@@ -4,38 +4,46 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 use std::process::ExitCode;
 
-use partywall::operator::LinkInfo;
+use partywall::operator::{InstanceInfo, LinkInfo};
 use partywall::{Evidence, Identity};
 use serde::Serialize;
 
-use crate::links::{aligned, fit, json};
+use crate::links::{aligned, bytes, fit, json};
 use crate::socket::Socket;
 use crate::up::record::{self, Record};
 
 /// What the columns and fields are; a part of the help.
 pub(crate) const HELP: &str = "\
-Listed are the services of the `partywall up` whose socket this is, and every process that is an end
-of a link; one that has registered a name, and that nobody has called, is known to `up` alone.
+Listed are the services of the `partywall up` whose socket this is, every process that serves a name,
+whether anybody has called it or not, and every process that is an end of a link.
 
 Columns:
   PROCESS  principals of the process, or its service's name
   PID      process number;  UID: its user
   RUNS AS  process or domain; process for what `up` has not started
   STATE    running, starting, waiting (to be started again) or ended; for what `up` has not started
-           linked or, when it has no link that is open and may have ended, unlinked
+           linked; when it has no link that is open, serving, or unlinked if it may have ended
   SERVES   names that others call it by;  CALLS: names that it calls
+  LINKS    links to it that their callers hold;  CALLERS: processes among these. The kernel says who
+           holds a link's memory: a link counts until its caller has neither descriptor nor mapping
+With --wide also:
+  MEMORY   shared memory of these links, in both directions
+  CONTAINER  begin of its id
+  SECURITY  what protects a link to it, as far as that depends on it: isolation, confidentiality,
+           evidence; - of what serves nothing
   PROGRAM  first bytes of its SHA-256, and started (of the copy that ran) or observed (from /proc)
 
 With --json a line is an object: principals, service (null for what `up` has not started), pid, uid,
 container (its id, or null), runs_as, state, serves, calls, ends (how often it has ended),
-last_end, digest, evidence (none of what has no link).";
+last_end, digest, evidence (none of what the coordinator does not know), links and callers (numbers),
+memory (bytes), security (isolation, confidentiality, evidence; null for what serves nothing).";
 
 /// Whose processes are shown, and how.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     socket: Socket,
-    /// The program's digest as well, in lines that may have more than 80 columns.
+    /// All that is known, in lines that may have more than 80 columns.
     #[arg(long)]
     wide: bool,
     /// An object for each process, one a line.
@@ -58,10 +66,15 @@ struct Row {
     last_end: Option<String>,
     digest: Option<String>,
     evidence: &'static str,
+    links: u32,
+    callers: u32,
+    memory: u64,
+    security: Option<json::Levels>,
 }
 
 /// Prints them.
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
+    let instances = arguments.socket.ask(partywall::operator::instances)?;
     let links = arguments.socket.ask(partywall::operator::links)?;
     let services = match arguments.socket.place() {
         Some(socket) => {
@@ -70,7 +83,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
         }
         None => Vec::new(),
     };
-    let rows = rows(&links, services);
+    let rows = rows(&instances, &links, services);
     crate::say(&match (arguments.json, rows.is_empty()) {
         (true, _) => rows
             .iter()
@@ -82,7 +95,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn rows(links: &[LinkInfo], services: Vec<Record>) -> Vec<Row> {
+fn rows(instances: &[InstanceInfo], links: &[LinkInfo], services: Vec<Record>) -> Vec<Row> {
     let mut rows: Vec<Row> = services
         .into_iter()
         .map(|s| Row {
@@ -104,19 +117,36 @@ fn rows(links: &[LinkInfo], services: Vec<Record>) -> Vec<Row> {
         .filter(|(_, row)| row.pid.is_some())
         .map(|(n, row)| ((row.pid, row.principals.clone()), n))
         .collect();
+    let mut row_of = |rows: &mut Vec<Row>, identity: &Identity| {
+        let key = (identity.pid, identity.principals.clone());
+        let n = *at.entry(key).or_insert_with(|| {
+            rows.push(unknown(identity));
+            rows.len() - 1
+        });
+        let (row, who) = (&mut rows[n], json::Who::of(identity));
+        (row.uid, row.digest, row.evidence) = (Some(who.uid), who.digest, who.evidence);
+        row.container = who.container.map(str::to_string);
+        n
+    };
+    for instance in instances {
+        let n = row_of(&mut rows, &instance.server);
+        let row = &mut rows[n];
+        if row.service.is_none() {
+            row.state = "serving".into();
+        }
+        row.serves.insert(instance.name.clone());
+        row.links = row.links.saturating_add(instance.links);
+        // One that calls two of its names may be counted twice.
+        row.callers = row.callers.saturating_add(instance.callers);
+        row.memory = row.memory.saturating_add(instance.memory);
+        row.security = Some(json::Levels::of(instance.security));
+    }
     for link in links {
         let ends = [(Some(&link.caller), false), (link.server.as_ref(), true)];
         for (identity, serves) in ends {
             let Some(identity) = identity else { continue };
-            let key = (identity.pid, identity.principals.clone());
-            let n = *at.entry(key).or_insert_with(|| {
-                rows.push(unknown(identity));
-                rows.len() - 1
-            });
+            let n = row_of(&mut rows, identity);
             let row = &mut rows[n];
-            let who = json::Who::of(identity);
-            (row.uid, row.digest, row.evidence) = (Some(who.uid), who.digest, who.evidence);
-            row.container = who.container.map(str::to_string);
             if row.service.is_none() && link.open {
                 row.state = "linked".into();
             }
@@ -140,8 +170,9 @@ fn unknown(identity: &Identity) -> Row {
 
 fn table(rows: &[Row], wide: bool) -> String {
     let mut head = vec!["PROCESS", "PID", "UID", "RUNS AS", "STATE", "SERVES", "CALLS"];
+    head.extend(["LINKS", "CALLERS"]);
     if wide {
-        head.push("PROGRAM");
+        head.extend(["MEMORY", "CONTAINER", "SECURITY", "PROGRAM"]);
     }
     let mut lines = vec![head.into_iter().map(String::from).collect::<Vec<_>>()];
     let number = |n: Option<u32>| n.map_or("-".into(), |n| n.to_string());
@@ -158,10 +189,17 @@ fn table(rows: &[Row], wide: bool) -> String {
             row.state.clone(),
             names(&row.serves),
             names(&row.calls),
+            row.links.to_string(),
+            row.callers.to_string(),
         ];
         if wide {
-            let short = |digest: &String| digest.chars().take("sha256:".len() + 8).collect();
-            let digest: String = row.digest.as_ref().map_or("-".into(), short);
+            let begin = |text: Option<&String>, chars: usize| -> String {
+                text.map_or("-".into(), |text| text.chars().take(chars).collect())
+            };
+            let digest = begin(row.digest.as_ref(), "sha256:".len() + 8);
+            line.push(bytes(row.memory));
+            line.push(begin(row.container.as_ref(), 12));
+            line.push(row.security.as_ref().map_or("-".into(), ToString::to_string));
             line.push(format!("{digest} {}", row.evidence));
         }
         lines.push(line);
@@ -175,7 +213,7 @@ fn table(rows: &[Row], wide: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use partywall::Digest;
+    use partywall::{Digest, Security};
 
     fn identity(name: &str, pid: u32) -> Identity {
         let mut identity = Identity::new(7, 7);
@@ -206,17 +244,37 @@ mod tests {
             record("client", Some(11), false),
             record("once", None, false),
         ];
-        let rows = rows(&[link, stranger], services);
-        assert_eq!(rows.len(), 4, "{rows:?}");
+        let mut instance = InstanceInfo::new("greeter", identity("greeter", 10), Security::HIGHEST);
+        (instance.links, instance.callers, instance.memory) = (3, 2, 786_432);
+        let mut alone = InstanceInfo::new("later", identity("idle", 12), Security::UNIX_SOCKET);
+        alone.server.container = "0123456789abcdef".into();
+        let rows = rows(&[instance, alone], &[link, stranger], services);
+        assert_eq!(rows.len(), 5, "{rows:?}");
         let containers = rows.iter().map(|row| row.container.as_deref());
-        assert_eq!(containers.collect::<Vec<_>>(), [None, None, None, Some("4f5e")]);
+        assert_eq!(
+            containers.collect::<Vec<_>>(),
+            [None, None, None, Some("0123456789abcdef"), Some("4f5e")]
+        );
         let text = table(&rows, false);
         let line = |name: &str| text.lines().find(|l| l.starts_with(name)).unwrap();
         let words = |name| line(name).split_whitespace().collect::<Vec<_>>();
-        assert_eq!(words("greeter"), ["greeter", "10", "7", "process", "running", "greeter", "-"]);
-        assert_eq!(words("client"), ["client", "11", "7", "process", "running", "-", "greeter"]);
-        assert_eq!(words("once"), ["once", "-", "-", "process", "ended", "-", "-"]);
-        assert_eq!(words("guest"), ["guest", "99", "7", "process", "unlinked", "-", "greeter"]);
+        assert_eq!(
+            words("greeter"),
+            ["greeter", "10", "7", "process", "running", "greeter", "-", "3", "2"]
+        );
+        assert_eq!(
+            words("client"),
+            ["client", "11", "7", "process", "running", "-", "greeter", "0", "0"]
+        );
+        assert_eq!(words("once"), ["once", "-", "-", "process", "ended", "-", "-", "0", "0"]);
+        assert_eq!(
+            words("guest"),
+            ["guest", "99", "7", "process", "unlinked", "-", "greeter", "0", "0"]
+        );
+        assert_eq!(
+            words("idle"),
+            ["idle", "12", "7", "process", "serving", "later", "-", "0", "0"]
+        );
         let fits = |text: &str| text.lines().all(|l| l.chars().count() <= 80);
         assert!(fits(&text), "{text}");
         let many = ["one", "two", "three"].map(|name| format!("a-name-of-many-letters-{name}"));
@@ -230,7 +288,12 @@ mod tests {
         };
         let text = table(&[row], false);
         assert!(fits(&text) && text.contains('…'), "{text}");
-        assert!(table(&rows, true).contains("sha256:abababab started"));
+        let wide = super::table(&rows, true);
+        for part in
+            ["sha256:abababab started", " 768 KiB ", " 0123456789ab ", "process, host, started"]
+        {
+            assert!(wide.contains(part), "{part} in {wide}");
+        }
         for field in serde_json::to_value(&rows[0]).unwrap().as_object().unwrap().keys() {
             assert!(HELP.contains(field.as_str()), "{field} is not in the help");
         }

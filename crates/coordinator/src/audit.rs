@@ -73,6 +73,20 @@ pub enum Event {
         server: Option<Who>,
         /// What protects it.
         security: Levels,
+        /// How many descriptors may cross beside one message.
+        descriptors: u32,
+    },
+    /// Descriptors may cross on a link that was open before.
+    Granted {
+        /// Who calls.
+        #[serde(flatten)]
+        by: By,
+        /// The link's number.
+        link: u64,
+        /// The name that was asked for.
+        name: String,
+        /// How many beside one message.
+        descriptors: u32,
     },
     /// The policy does not let a process do something.
     Denied {
@@ -218,11 +232,21 @@ impl Event {
         name: &ServiceName,
         (caller, account): (&Identity, &Account),
         server: Option<&Identity>,
-        security: Security,
+        (security, descriptors): (Security, u32),
     ) -> Self {
         let (caller, server) = (By::new(caller, account), server.map(Who::new));
         let (name, security) = (name.as_str().into(), security.into());
-        Self::Introduced { link, name, caller, server, security }
+        Self::Introduced { link, name, caller, server, security, descriptors }
+    }
+
+    pub(crate) fn granted(
+        link: u64,
+        name: &ServiceName,
+        (caller, account): (&Identity, &Account),
+        descriptors: u32,
+    ) -> Self {
+        let (by, name) = (By::new(caller, account), name.as_str().into());
+        Self::Granted { by, link, name, descriptors }
     }
 
     pub(crate) fn denied(
@@ -263,6 +287,7 @@ impl Event {
         match self {
             Self::Admitted { by, .. }
             | Self::Registered { by, .. }
+            | Self::Granted { by, .. }
             | Self::Denied { by, .. }
             | Self::Revoked { by, .. } => Some(by.account.clone()),
             Self::Blamed { by, said_by, .. } => {

@@ -7,8 +7,8 @@
 //! watch        due, when the count has changed --> told, when its connection has room
 //! link         see `links`; after a restart of the coordinator, `reports`
 //! switch       the domains of a name are told -> all have answered, or time is up -> the answer
-//! list         counting (the servers are asked) --> telling, a batch of rows each time that the
-//!              asker's connection has room --> done
+//! list         of links: counting (the servers are asked) --> telling, a batch of rows each time
+//!              that the asker's connection has room --> done; of instances: telling --> done
 //! ```
 //!
 //! A connection that closes takes with it its registrations, watches and questions. Everything that
@@ -33,6 +33,7 @@ use crate::identity::Facts;
 use crate::policy::Policy;
 use crate::quota::{Charge, Quotas, Resource, Usage};
 
+mod instances;
 mod links;
 mod list;
 mod names;
@@ -370,7 +371,7 @@ impl State {
     pub fn next_timeout(&self) -> Option<Instant> {
         let deadline = |l: &Listing| match l.stage {
             Stage::Counting { deadline, .. } => Some(deadline),
-            Stage::Telling(..) => None,
+            Stage::Telling(..) | Stage::Instances(..) => None,
         };
         let switches = self.switches.iter().map(switch::Switch::deadline);
         let links = self.deadlines.first().map(|(at, _)| *at);
@@ -392,7 +393,7 @@ impl State {
 
     /// Whether something is due to a connection.
     pub fn is_due(&self, conn: Conn) -> bool {
-        let telling = |l: &Listing| l.to == conn && matches!(l.stage, Stage::Telling(..));
+        let telling = |l: &Listing| l.to == conn && l.is_telling();
         self.due.contains(&conn) || self.listings.iter().any(telling)
     }
 
@@ -477,9 +478,7 @@ impl State {
     fn security_between(&self, one: Conn, other: Conn) -> Security {
         let facts = |conn: Conn| &self.connections[&conn].standing.facts;
         let mut security = facts(one).security_with(facts(other));
-        // Whose user is root is open to root alone.
-        let closed = |conn: Conn| self.connections[&conn].hardened || facts(conn).uid == 0;
-        if ![one, other].into_iter().all(closed) {
+        if ![one, other].into_iter().all(|conn| self.is_closed_to_its_user(conn)) {
             security.confidentiality = security.confidentiality.min(Confidentiality::User);
         }
         match one == other {
@@ -487,6 +486,22 @@ impl State {
             true => security.min_per_field(Security::IN_PROCESS.with_evidence(security.evidence)),
             false => security,
         }
+    }
+
+    /// What protects a link to a process, as far as that depends on it alone.
+    fn security_of(&self, conn: Conn) -> Security {
+        let facts = &self.connections[&conn].standing.facts;
+        let mut security = facts.security_with(facts);
+        if !self.is_closed_to_its_user(conn) {
+            security.confidentiality = security.confidentiality.min(Confidentiality::User);
+        }
+        security
+    }
+
+    /// Whether other processes of its user cannot look into it. Whose user is root is open to root alone.
+    fn is_closed_to_its_user(&self, conn: Conn) -> bool {
+        let c = &self.connections[&conn];
+        c.hardened || c.standing.facts.uid == 0
     }
 
     /// Why the policy does not let these principals have a link to the name with this security, as the

@@ -206,10 +206,11 @@ impl Channel {
         let gate = domain::Gate::take(number);
         let security = domain::security(reported, gate.as_ref().map(domain::Gate::isolation));
         let server = Peer::new(peer, number, security);
-        let end = Arc::new(Reached::new(link.bell()));
+        let bell = link.bell();
+        let mut open = Open::new(link, server, gate.map(Gate::new));
+        let end = Arc::new(Reached::new(bell, open.sent()));
         let reached: Arc<dyn End> = Arc::clone(&end) as _;
         tracked.attach(Arc::downgrade(&reached));
-        let mut open = Open::new(link, server, gate.map(Gate::new));
         open.tracked = Some((tracked, end));
         open.connection.agree(capabilities);
         Ok(open)

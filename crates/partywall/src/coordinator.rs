@@ -30,8 +30,8 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use partywall_abi::control::{
-    Blame, EndMessage, LinkMessage, LinkMethods, LinkRow, LinkStats, ListMessage, Message,
-    RegistryMessage, Role,
+    Blame, EndMessage, InstanceRow, LinkMessage, LinkMethods, LinkRow, LinkStats, ListMessage,
+    Message, ParcelStats, RegistryMessage, Role,
 };
 use partywall_abi::name::ServiceName;
 use partywall_abi::security::Security;
@@ -109,6 +109,7 @@ enum Waiting {
     Watch(ServiceName),
     Report(Arc<Entry>),
     Rows(Vec<LinkRow>, oneshot::Sender<Result<Vec<LinkRow>, Error>>),
+    Instances(Vec<InstanceRow>, oneshot::Sender<Result<Vec<InstanceRow>, Error>>),
     Switch(oneshot::Sender<Result<u32, Error>>),
     Reload(oneshot::Sender<Result<Reloaded, Error>>),
 }
@@ -419,6 +420,14 @@ impl Client {
         }
     }
 
+    /// Says what an end that is about to be over has sent in parcels.
+    fn say_of_parcels(&self, entry: &Arc<Entry>, message: ListMessage) {
+        let takes = |it: &Arc<Conversation>| it.takes_parcels();
+        if lock(&self.state).conversation.as_ref().is_some_and(takes) {
+            self.say_of(entry, message);
+        }
+    }
+
     fn enter(&self, entry: &Arc<Entry>) {
         lock(&self.state).links.insert(entry.key(), Arc::clone(entry));
     }
@@ -426,6 +435,10 @@ impl Client {
     /// An end is over; says so.
     fn left(&self, entry: &Arc<Entry>, blame: Blame, stats: LinkStats) {
         let key @ (link, role) = entry.key();
+        if stats.parcels != ParcelStats::default() {
+            let parcels = stats.parcels;
+            self.say_of_parcels(entry, ListMessage::Sent { request: 0, link, role, parcels });
+        }
         let known = {
             let mut state = lock(&self.state);
             match state.links.get(&key) {

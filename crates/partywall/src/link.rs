@@ -49,7 +49,7 @@ pub(crate) mod account;
 pub(crate) mod broken;
 pub(crate) mod caller;
 mod calls;
-mod counters;
+pub(crate) mod counters;
 mod doorbell;
 mod driver;
 mod inbound;
@@ -227,6 +227,7 @@ impl Link {
         let mut stats = self.counters.stats();
         stats.sent_bytes = self.outbound.lock().sent();
         stats.received_bytes = self.inbound.received();
+        stats.parcels = self.parcels.sent().stats();
         stats
     }
 

@@ -21,6 +21,9 @@ const REDIRECT: u16 = KINDS | 7;
 const REPORT: u16 = KINDS | 8;
 const REPORTED: u16 = KINDS | 9;
 const GRANTED: u16 = KINDS | 10;
+/// As [`REPORT`], of an end that has a descriptor socket; for a coordinator that has
+/// [`Capabilities::PARCELS`](crate::version::Capabilities::PARCELS).
+const REPORT_WITH_DESCRIPTORS: u16 = KINDS | 11;
 
 /// Messages about links that are made or reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,6 +96,9 @@ pub enum LinkMessage {
         name: ServiceName,
         /// What protects it, as this end was told. It can lower what the coordinator finds itself.
         security: Security,
+        /// How many descriptors this end was granted beside one message; none where it has no descriptor
+        /// socket.
+        descriptors: u32,
     },
     /// To the process: that link has this number here.
     Reported {
@@ -139,12 +145,16 @@ impl LinkMessage {
                 put_text(w, url, limits::URL_BYTES);
                 put_methods(w, methods);
             }
-            Self::Report { request, token, role, name, security } => {
-                start(w, REPORT, *request);
+            Self::Report { request, token, role, name, security, descriptors } => {
+                let has_socket = *descriptors > 0;
+                start(w, if has_socket { REPORT_WITH_DESCRIPTORS } else { REPORT }, *request);
                 put_name(w, name);
                 w.raw(&token.0);
                 put_role(w, *role);
                 security.put(w);
+                if has_socket {
+                    w.u32(*descriptors);
+                }
             }
             Self::Reported { request, link } => {
                 start(w, REPORTED, *request);
@@ -174,12 +184,13 @@ impl LinkMessage {
                 url: r.short_text("url", limits::URL_BYTES)?,
                 methods: methods(r)?,
             },
-            REPORT => Self::Report {
+            REPORT | REPORT_WITH_DESCRIPTORS => Self::Report {
                 request,
                 name: name(r)?,
                 token: token(r)?,
                 role: role(r)?,
                 security: Security::take(r)?,
+                descriptors: if kind == REPORT { 0 } else { r.u32("descriptors")? },
             },
             REPORTED => Self::Reported { request, link: r.u64("link")? },
             GRANTED => Self::Granted {

@@ -1,11 +1,12 @@
-//! The list of links, for an operator, and what servers count for it.
+//! The lists of links and of instances, for an operator, and what ends of links count for them.
 
 use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
 
 use super::fields::{flag, identity, put_identity, put_text};
-use super::{Identity, start, unknown};
+use super::terms::{put_role, role};
+use super::{Identity, Role, start, unknown};
 use crate::codec::{DecodeError, Reader, Writer};
 use crate::frame;
 use crate::limits;
@@ -25,8 +26,16 @@ const COUNTED_WITH_METHODS: u16 = KINDS | 8;
 /// As [`ROW_WITH_METHODS`], with containers; for whoever has
 /// [`Capabilities::CONTAINERS`](crate::version::Capabilities::CONTAINERS).
 const ROW_WITH_CONTAINERS: u16 = KINDS | 9;
+/// As [`ROW_WITH_CONTAINERS`], with parcels; this and the next for whoever has
+/// [`Capabilities::PARCELS`](crate::version::Capabilities::PARCELS).
+const ROW_WITH_PARCELS: u16 = KINDS | 10;
+const SENT: u16 = KINDS | 11;
+/// This and the next are for whoever has
+/// [`Capabilities::INSTANCES`](crate::version::Capabilities::INSTANCES).
+const INSTANCES: u16 = KINDS | 12;
+const INSTANCE: u16 = KINDS | 13;
 
-/// Messages about the list of links.
+/// Messages about the lists of links and of instances.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ListMessage {
@@ -41,6 +50,18 @@ pub enum ListMessage {
         request: u32,
         /// The link.
         row: Box<LinkRow>,
+    },
+    /// To the coordinator: who serves which name?
+    Instances {
+        /// Request number.
+        request: u32,
+    },
+    /// To the process: this one.
+    Instance {
+        /// Request number.
+        request: u32,
+        /// The instance.
+        row: Box<InstanceRow>,
     },
     /// To the process: that was all.
     Listed {
@@ -64,6 +85,17 @@ pub enum ListMessage {
         /// [`Capabilities::WAYS`](crate::version::Capabilities::WAYS).
         methods: LinkMethods,
     },
+    /// To the coordinator: this end has sent so much in parcels.
+    Sent {
+        /// Number of the question.
+        request: u32,
+        /// The link's number.
+        link: u64,
+        /// The end that says so.
+        role: Role,
+        /// What it has sent.
+        parcels: ParcelStats,
+    },
     /// To the coordinator: that was all.
     CountedAll {
         /// Number of the question.
@@ -76,12 +108,15 @@ impl ListMessage {
         match self {
             Self::List { request } => start(w, LIST, *request),
             Self::Row { request, row } => {
-                let with_containers = row.ends().any(|end| !end.container.is_empty());
+                let with_parcels = row.descriptors > 0;
+                let with_containers =
+                    with_parcels || row.ends().any(|end| !end.container.is_empty());
                 let with_methods = with_containers || row.methods.are_told();
-                let kind = match (with_containers, with_methods) {
-                    (true, _) => ROW_WITH_CONTAINERS,
-                    (false, true) => ROW_WITH_METHODS,
-                    (false, false) => ROW,
+                let kind = match (with_parcels, with_containers, with_methods) {
+                    (true, _, _) => ROW_WITH_PARCELS,
+                    (false, true, _) => ROW_WITH_CONTAINERS,
+                    (false, false, true) => ROW_WITH_METHODS,
+                    (false, false, false) => ROW,
                 };
                 start(w, kind, *request);
                 put_row(w, row);
@@ -91,6 +126,22 @@ impl ListMessage {
                 if with_containers {
                     row.ends().for_each(|end| put_text(w, &end.container, limits::CONTAINER_BYTES));
                 }
+                if with_parcels {
+                    w.u32(row.descriptors);
+                    put_parcels(w, &row.caller_parcels);
+                    put_parcels(w, &row.stats.parcels);
+                }
+            }
+            Self::Instances { request } => start(w, INSTANCES, *request),
+            Self::Instance { request, row } => {
+                start(w, INSTANCE, *request);
+                put_text(w, &row.name, limits::NAME_BYTES);
+                put_identity(w, &row.server);
+                put_text(w, &row.server.container, limits::CONTAINER_BYTES);
+                row.security.put(w);
+                w.u32(row.links);
+                w.u32(row.callers);
+                w.u64(row.memory);
             }
             Self::Listed { request } => start(w, LISTED, *request),
             Self::Query { request } => start(w, QUERY, *request),
@@ -103,6 +154,12 @@ impl ListMessage {
                     put_methods(w, methods);
                 }
             }
+            Self::Sent { request, link, role, parcels } => {
+                start(w, SENT, *request);
+                w.u64(*link);
+                put_role(w, *role);
+                put_parcels(w, parcels);
+            }
             Self::CountedAll { request } => start(w, COUNTED_ALL, *request),
         }
     }
@@ -110,18 +167,25 @@ impl ListMessage {
     pub(super) fn take(kind: u16, request: u32, r: &mut Reader<'_>) -> Result<Self, DecodeError> {
         Ok(match kind {
             LIST => Self::List { request },
-            ROW | ROW_WITH_METHODS | ROW_WITH_CONTAINERS => {
+            ROW | ROW_WITH_METHODS | ROW_WITH_CONTAINERS | ROW_WITH_PARCELS => {
                 let mut row = row(r)?;
                 if kind != ROW {
                     row.methods = methods(r)?;
                 }
-                if kind == ROW_WITH_CONTAINERS {
+                if [ROW_WITH_CONTAINERS, ROW_WITH_PARCELS].contains(&kind) {
                     for end in core::iter::once(&mut row.caller).chain(&mut row.server) {
                         end.container = r.short_text("container", limits::CONTAINER_BYTES)?;
                     }
                 }
+                if kind == ROW_WITH_PARCELS {
+                    row.descriptors = r.u32("descriptors")?;
+                    row.caller_parcels = parcels(r)?;
+                    row.stats.parcels = parcels(r)?;
+                }
                 Self::Row { request, row: row.into() }
             }
+            INSTANCES => Self::Instances { request },
+            INSTANCE => Self::Instance { request, row: instance(r)?.into() },
             LISTED => Self::Listed { request },
             QUERY => Self::Query { request },
             COUNTED | COUNTED_WITH_METHODS => {
@@ -129,6 +193,9 @@ impl ListMessage {
                 let is_long = kind == COUNTED_WITH_METHODS;
                 let methods = if is_long { methods(r)? } else { LinkMethods::default() };
                 Self::Counted { request, link, stats, methods }
+            }
+            SENT => {
+                Self::Sent { request, link: r.u64("link")?, role: role(r)?, parcels: parcels(r)? }
             }
             COUNTED_ALL => Self::CountedAll { request },
             _ => return Err(unknown(kind)),
@@ -156,6 +223,25 @@ pub struct LinkStats {
     pub forwards: u64,
     /// Time that callers' threads spent in the service, in nanoseconds.
     pub inside_ns: u64,
+    /// What was sent in parcels. It travels apart from the other counts.
+    pub parcels: ParcelStats,
+}
+
+/// What an end of a link has sent in parcels, by its own count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ParcelStats {
+    /// Parcels.
+    pub parcels: u64,
+    /// Bytes of messages that lay in them.
+    pub bytes: u64,
+}
+
+impl ParcelStats {
+    /// So many parcels with so many bytes.
+    pub const fn new(parcels: u64, bytes: u64) -> Self {
+        Self { parcels, bytes }
+    }
 }
 
 /// What the server's end of a link has counted for its methods.
@@ -223,6 +309,10 @@ pub struct LinkRow {
     pub stats: LinkStats,
     /// The same by methods.
     pub methods: LinkMethods,
+    /// Most descriptors that may cross beside one message; none where no descriptor may.
+    pub descriptors: u32,
+    /// What the caller's end says that it has sent in parcels; the server's is among its counts.
+    pub caller_parcels: ParcelStats,
 }
 
 impl LinkRow {
@@ -239,12 +329,49 @@ impl LinkRow {
             open: true,
             stats: LinkStats::default(),
             methods: LinkMethods::default(),
+            descriptors: 0,
+            caller_parcels: ParcelStats::default(),
         }
     }
 
     fn ends(&self) -> impl Iterator<Item = &Identity> {
         core::iter::once(&self.caller).chain(&self.server)
     }
+}
+
+/// One row of the coordinator's list of instances: a name, and a process that serves it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct InstanceRow {
+    /// The name.
+    pub name: String,
+    /// Who serves it.
+    pub server: Identity,
+    /// What protects a link to it, as far as that depends on who serves.
+    pub security: Security,
+    /// Links to it that their callers hold: of memory that the coordinator has made, by the kernel's word.
+    pub links: u32,
+    /// Processes among these callers.
+    pub callers: u32,
+    /// Bytes of shared memory of its links that the coordinator has made and that somebody holds.
+    pub memory: u64,
+}
+
+impl InstanceRow {
+    /// An instance that nobody refers to.
+    pub fn new(name: &str, server: Identity, security: Security) -> Self {
+        let (links, callers, memory) = (0, 0, 0);
+        Self { name: name.into(), server, security, links, callers, memory }
+    }
+}
+
+fn instance(r: &mut Reader<'_>) -> Result<InstanceRow, DecodeError> {
+    let name = r.short_text("name", limits::NAME_BYTES)?;
+    let mut server = identity(r)?;
+    server.container = r.short_text("container", limits::CONTAINER_BYTES)?;
+    let security = Security::take(r)?;
+    let (links, callers) = (r.u32("links")?, r.u32("callers")?);
+    Ok(InstanceRow { name, server, security, links, callers, memory: r.u64("memory")? })
 }
 
 pub(super) fn put_stats(w: &mut Writer<'_>, s: &LinkStats) {
@@ -264,7 +391,17 @@ pub(super) fn stats(r: &mut Reader<'_>) -> Result<LinkStats, DecodeError> {
         visits: r.u64("visits")?,
         forwards: r.u64("forwards")?,
         inside_ns: r.u64("time inside")?,
+        parcels: ParcelStats::default(),
     })
+}
+
+fn put_parcels(w: &mut Writer<'_>, p: &ParcelStats) {
+    w.u64(p.parcels);
+    w.u64(p.bytes);
+}
+
+fn parcels(r: &mut Reader<'_>) -> Result<ParcelStats, DecodeError> {
+    Ok(ParcelStats { parcels: r.u64("parcels")?, bytes: r.u64("bytes in parcels")? })
 }
 
 pub(super) fn put_row(w: &mut Writer<'_>, row: &LinkRow) {
@@ -294,6 +431,8 @@ pub(super) fn row(r: &mut Reader<'_>) -> Result<LinkRow, DecodeError> {
         open: flag(r, "open")?,
         stats: stats(r)?,
         methods: LinkMethods::default(),
+        descriptors: 0,
+        caller_parcels: ParcelStats::default(),
     })
 }
 

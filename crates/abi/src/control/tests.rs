@@ -28,6 +28,14 @@ fn in_container(mut row: LinkRow) -> LinkRow {
     row
 }
 
+/// The same row of a link on which descriptors may cross.
+fn with_parcels(mut row: LinkRow) -> LinkRow {
+    row.descriptors = 3;
+    row.caller_parcels = ParcelStats::new(1, 300_000);
+    row.stats.parcels = ParcelStats::new(u64::MAX, 7);
+    row
+}
+
 fn samples() -> Vec<Message> {
     let name = ServiceName::new("greeter").unwrap();
     let mut methods = MethodSet::default();
@@ -43,6 +51,7 @@ fn samples() -> Vec<Message> {
         visits: 6,
         forwards: 7,
         inside_ns: 8,
+        parcels: ParcelStats::default(),
     };
     let row = LinkRow {
         link: 4,
@@ -55,6 +64,8 @@ fn samples() -> Vec<Message> {
         open: true,
         stats,
         methods: LinkMethods::default(),
+        descriptors: 0,
+        caller_parcels: ParcelStats::default(),
     };
     let methods_counted = LinkMethods::new(vec![MethodStats::new("/a.B/C", 9, 1)], 3);
     let server = someone(Some(1), Digest::Observed([1; 32]));
@@ -114,7 +125,16 @@ fn samples() -> Vec<Message> {
             request: 6,
             row: LinkRow { methods: methods_counted.clone(), ..row.clone() }.into(),
         }),
-        Message::List(ListMessage::Row { request: 6, row: in_container(row).into() }),
+        Message::List(ListMessage::Row { request: 6, row: in_container(row.clone()).into() }),
+        Message::List(ListMessage::Row { request: 6, row: with_parcels(row).into() }),
+        Message::List(ListMessage::Sent {
+            request: 7,
+            link: 4,
+            role: Role::Caller,
+            parcels: ParcelStats::new(2, 1 << 40),
+        }),
+        Message::List(ListMessage::Instances { request: 6 }),
+        Message::List(ListMessage::Instance { request: 6, row: longest_instance().into() }),
         Message::List(ListMessage::Listed { request: 6 }),
         Message::List(ListMessage::Query { request: 7 }),
         Message::List(ListMessage::Counted {
@@ -155,8 +175,17 @@ fn samples() -> Vec<Message> {
             request: 4,
             token: Token([7; 16]),
             role: Role::Redirected,
-            name,
+            name: name.clone(),
             security: Security::NETWORK,
+            descriptors: 0,
+        }),
+        Message::Link(LinkMessage::Report {
+            request: 4,
+            token: Token([7; 16]),
+            role: Role::Caller,
+            name,
+            security: Security::LOWEST,
+            descriptors: 3,
         }),
         Message::Link(LinkMessage::Reported { request: 4, link: 4 }),
         Message::Link(LinkMessage::Granted { link: 4, role: Role::Server, descriptors: 3 }),
@@ -211,11 +240,20 @@ fn every_kind_is_in_the_range_of_its_subject_and_is_taken_once() {
         samples().iter().map(|m| u16::from_le_bytes([m.encode()[0], m.encode()[1]])).collect();
     // One message is there twice.
     assert_eq!(kinds.len(), samples().len() - 1);
-    for (subject, messages) in [(1, 6), (2, 7), (3, 10), (4, 4), (5, 9), (6, 4), (7, 2)] {
+    for (subject, messages) in [(1, 6), (2, 7), (3, 11), (4, 4), (5, 13), (6, 4), (7, 2)] {
         let of_it: alloc::vec::Vec<u16> =
             kinds.iter().filter(|kind| **kind >> 8 == subject).map(|kind| kind & 0xff).collect();
         assert_eq!(of_it, (1..=messages).collect::<alloc::vec::Vec<_>>(), "subject {subject}");
     }
+}
+
+/// An instance with as much of everything as there can be.
+fn longest_instance() -> InstanceRow {
+    let server = longest_row().caller;
+    let mut instance =
+        InstanceRow::new(&"x".repeat(limits::NAME_BYTES), server, Security::UNIX_SOCKET);
+    (instance.links, instance.callers, instance.memory) = (u32::MAX, 7, u64::MAX);
+    instance
 }
 
 /// A row with as much of everything as there can be.
@@ -229,7 +267,7 @@ fn longest_row() -> LinkRow {
     let mut row = LinkRow::new(4, &longest(limits::NAME_BYTES), someone.clone(), Some(someone));
     row.url = longest(limits::URL_BYTES);
     row.methods = LinkMethods::new(vec![method; limits::LISTED_METHODS], u32::MAX);
-    row
+    with_parcels(row)
 }
 
 #[test]

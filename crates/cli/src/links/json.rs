@@ -1,6 +1,6 @@
 //! Links as objects of JSON, whose fields stay as they are.
 
-use partywall::operator::{LinkInfo, MethodStats};
+use partywall::operator::{LinkInfo, MethodStats, ParcelStats};
 use partywall::{Digest, Identity, Security};
 use serde::Serialize;
 
@@ -25,6 +25,24 @@ pub(crate) struct Row<'l> {
     inside_ns: Option<u64>,
     methods: Option<Vec<Method<'l>>>,
     more_methods: Option<u32>,
+    descriptors: u32,
+    caller_parcels: Option<Parcels>,
+    server_parcels: Option<Parcels>,
+}
+
+/// What an end says that it has sent in parcels.
+#[derive(Serialize)]
+struct Parcels {
+    parcels: u64,
+    bytes: u64,
+}
+
+impl Parcels {
+    /// None on a link on which no descriptor may cross.
+    fn of(link: &LinkInfo, sent: ParcelStats) -> Option<Self> {
+        let ParcelStats { parcels, bytes, .. } = sent;
+        (link.descriptors > 0).then_some(Self { parcels, bytes })
+    }
 }
 
 /// One of its methods.
@@ -42,7 +60,7 @@ impl<'l> Method<'l> {
 }
 
 /// What protects it, by the words of the levels.
-#[derive(Serialize)]
+#[derive(Debug, Serialize)]
 pub(crate) struct Levels {
     isolation: &'static str,
     confidentiality: &'static str,
@@ -57,6 +75,12 @@ impl Levels {
             confidentiality: confidentiality.word(),
             evidence: evidence.word(),
         }
+    }
+}
+
+impl std::fmt::Display for Levels {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}, {}, {}", self.isolation, self.confidentiality, self.evidence)
     }
 }
 
@@ -124,6 +148,9 @@ impl<'l> Row<'l> {
             inside_ns: counted(s.inside_ns),
             methods: is_counted.then(methods),
             more_methods: is_counted.then_some(link.methods.more),
+            descriptors: link.descriptors,
+            caller_parcels: Parcels::of(link, link.caller_parcels),
+            server_parcels: Parcels::of(link, s.parcels),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use partywall::operator::{LinkInfo, LinkStats, MethodStats};
+use partywall::operator::{LinkInfo, LinkStats, MethodStats, ParcelStats};
 use partywall::{Digest, Identity};
 
 use super::json::hex;
@@ -33,6 +33,9 @@ pub(crate) fn table(links: &[LinkInfo], wide: bool) -> String {
             "DENIED",
             "REQUESTS",
             "REPLIES",
+            "DESCRIPTORS",
+            "IN PARCELS",
+            "OUT PARCELS",
             "FORWARDS/CALL",
             "TIME/CALL",
         ];
@@ -42,7 +45,8 @@ pub(crate) fn table(links: &[LinkInfo], wide: bool) -> String {
         let below = std::iter::once(String::new()).chain(links.iter().map(methods));
         return lines.into_iter().zip(below).map(|(line, below)| line + &below).collect();
     }
-    let head = ["LINK", "CALLER", "NAME", "VIA", "ISOLATION", "STATE", "CALLS", "FAILED"];
+    let head =
+        ["LINK", "CALLER", "NAME", "VIA", "ISOLATION", "STATE", "CALLS", "FAILED", "PARCELS"];
     rows.push(head.map(String::from).to_vec());
     rows.extend(links.iter().map(row));
     fit(&mut rows, &[1, 2]);
@@ -104,7 +108,13 @@ fn row(link: &LinkInfo) -> Vec<String> {
         state(link).into(),
         counted(count(s.calls)),
         counted(failed),
+        in_parcels(link, count(s.parcels.parcels.saturating_add(link.caller_parcels.parcels))),
     ]
+}
+
+/// What is said of parcels, where descriptors may cross.
+fn in_parcels(link: &LinkInfo, text: String) -> String {
+    if link.descriptors > 0 { text } else { "-".into() }
 }
 
 fn wide_row(link: &LinkInfo) -> Vec<String> {
@@ -119,6 +129,7 @@ fn wide_row(link: &LinkInfo) -> Vec<String> {
         false => "-".into(),
     };
     let counted = |text: String| if link.server.is_some() { text } else { "-".into() };
+    let sent = |p: ParcelStats| in_parcels(link, format!("{} ({})", p.parcels, bytes(p.bytes)));
     vec![
         link.link.to_string(),
         who(&link.caller),
@@ -134,6 +145,9 @@ fn wide_row(link: &LinkInfo) -> Vec<String> {
         counted(s.denied.to_string()),
         counted(bytes(s.received_bytes)),
         counted(bytes(s.sent_bytes)),
+        in_parcels(link, link.descriptors.to_string()),
+        sent(link.caller_parcels),
+        sent(s.parcels),
         each(|s| format!("{:.2}", s.forwards as f64 / s.calls as f64)),
         each(|s| time(s.inside_ns / s.calls)),
     ]
@@ -206,7 +220,7 @@ fn who(id: &Identity) -> String {
     format!("{name} ({})", facts.join(", "))
 }
 
-fn bytes(n: u64) -> String {
+pub(crate) fn bytes(n: u64) -> String {
     match n {
         0..10_000 => format!("{n} B"),
         10_000..10_000_000 => format!("{} KiB", n / 1024),
@@ -287,6 +301,33 @@ mod tests {
     }
 
     #[test]
+    fn parcels_of_each_end_are_told_where_descriptors_may_cross() {
+        let mut granted = link();
+        granted.descriptors = 4;
+        granted.caller_parcels = ParcelStats::new(2, 600_000);
+        granted.stats.parcels = ParcelStats::new(3, 3 << 20);
+        let links = [granted, link()];
+        let narrow = table(&links, false);
+        let last = |line: &str| line.split_whitespace().last().map(str::to_owned);
+        let ends: Vec<_> = narrow.lines().map(|line| last(line).unwrap()).collect();
+        assert_eq!(ends, ["PARCELS", "5", "-"], "{narrow}");
+        let wide = table(&links, true);
+        let squeezed = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+        let lines: Vec<_> = wide.lines().map(squeezed).collect();
+        assert!(lines[0].ends_with(" DESCRIPTORS IN PARCELS OUT PARCELS FORWARDS/CALL TIME/CALL"));
+        assert!(lines[1].ends_with(" 4 2 (585 KiB) 3 (3072 KiB) - -"), "{wide}");
+        assert!(lines[2].ends_with(" 9 B - - - - -"), "{wide}");
+        let json =
+            |link: &LinkInfo| serde_json::to_value(crate::links::json::Row::of(link)).unwrap();
+        let (one, other) = (json(&links[0]), json(&links[1]));
+        assert_eq!(one["descriptors"], 4);
+        assert_eq!(one["caller_parcels"], serde_json::json!({"parcels": 2, "bytes": 600_000}));
+        assert_eq!(one["server_parcels"], serde_json::json!({"parcels": 3, "bytes": 3 << 20}));
+        let null = serde_json::Value::Null;
+        assert_eq!((&other["descriptors"], &other["server_parcels"]), (&0.into(), &null));
+    }
+
+    #[test]
     fn methods_stand_below_their_link_in_a_wide_table() {
         let mut first = link();
         let method = |path, native, ordinary| MethodStats::new(path, native, ordinary);
@@ -322,7 +363,7 @@ mod tests {
         for links in [&[plain.clone()][..], &[plain.clone(), widest.clone()], &[widest]] {
             let text = table(links, false);
             for line in text.lines() {
-                assert!(line.chars().count() <= 94, "{} columns: {line}", line.chars().count());
+                assert!(line.chars().count() <= 103, "{} columns: {line}", line.chars().count());
             }
         }
         let mut busy = plain.clone();

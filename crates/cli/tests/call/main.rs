@@ -1,5 +1,6 @@
 //! `partywall call` as a process, against a service with every kind of method.
 
+mod ps;
 mod service;
 
 use std::io::{BufRead, BufReader, Write};

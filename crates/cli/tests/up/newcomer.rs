@@ -62,8 +62,8 @@ fn up_prints_the_socket_that_links_ps_and_domain_use() {
         let line = table.lines().find(|l| l.starts_with(name)).unwrap();
         line.split_whitespace().map(String::from).collect::<Vec<_>>()
     };
-    assert_eq!(words("test")[3..], ["domain", "running", "test", "-"], "{table}");
-    assert_eq!(words("web")[3..], ["domain", "running", "-", "test"], "{table}");
+    assert_eq!(words("test")[3..], ["domain", "running", "test", "-", "1", "1"], "{table}");
+    assert_eq!(words("web")[3..], ["domain", "running", "-", "test", "0", "0"], "{table}");
     let pids: Vec<u32> = ["test", "web"].map(|name| words(name)[1].parse().unwrap()).into();
     assert!(pids.iter().all(|pid| lives(*pid)), "{table}");
     let mut bob = command(&["links", "--socket", socket]);

@@ -34,7 +34,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use partywall_abi::control::{
-    Blame, EndMessage, Identity, LinkMethods, LinkStats, Role, Terms, Token,
+    Blame, EndMessage, Identity, LinkMethods, LinkStats, ParcelStats, Role, Terms, Token,
 };
 use partywall_abi::layout::Geometry;
 use partywall_abi::name::{MethodSet, ServiceName};
@@ -160,6 +160,8 @@ pub(super) struct Link {
     memory: bool,
     pub(super) stats: LinkStats,
     pub(super) counted: Counted,
+    /// What each end says that it has sent in parcels: the caller, the server.
+    pub(super) sent: [ParcelStats; 2],
 }
 
 impl State {
@@ -491,6 +493,14 @@ impl State {
         }
     }
 
+    /// What an end says that it has sent in parcels; its word counts for itself, where descriptors may cross.
+    pub(super) fn sent(&mut self, (conn, role): (Conn, Role), number: u64, parcels: ParcelStats) {
+        let Some(link) = self.links.get_mut(&number).filter(|l| l.descriptors > 0) else { return };
+        if link.end_of(role).is_some_and(|end| end.conn == conn) {
+            link.sent[usize::from(role == Role::Server)] = parcels;
+        }
+    }
+
     /// What the end whose word counts has counted; others are not heard.
     pub(super) fn count(
         &mut self,
@@ -534,6 +544,7 @@ impl Link {
             memory: true,
             stats: LinkStats::default(),
             counted: Counted::default(),
+            sent: [ParcelStats::default(); 2],
         }
     }
 
@@ -614,6 +625,23 @@ impl Link {
     fn roles_of(&self, conn: Conn) -> Vec<Role> {
         let is = |role: &Role| self.end_of(*role).is_some_and(|end| end.conn == conn);
         [Role::Caller, Role::Server].into_iter().filter(is).collect()
+    }
+
+    /// Its caller, while that holds the link.
+    pub(super) fn held_by_caller(&self) -> Option<Conn> {
+        self.caller.as_ref().filter(|caller| caller.holds).map(|caller| caller.conn)
+    }
+
+    /// Bytes of its memory that an end holds, as far as the coordinator has made it.
+    pub(super) fn held_bytes(&self) -> u64 {
+        let held = [&self.caller, &self.server].into_iter().flatten().any(|end| end.holds);
+        if held && self.memory { 2 * self.geometry.outbox_bytes() as u64 } else { 0 }
+    }
+
+    /// The connections that are asked what was counted.
+    pub(super) fn tellers(&self) -> impl Iterator<Item = Conn> {
+        let sends_parcels = self.caller_conn().filter(|_| self.descriptors > 0);
+        self.teller().into_iter().chain(sends_parcels)
     }
 
     /// The connection whose word on this link counts.

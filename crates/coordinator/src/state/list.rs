@@ -1,4 +1,4 @@
-//! The list of links, told in batches to whoever asks.
+//! The list of links, told in batches to whoever asks; see [`super::instances`] for that of instances.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use partywall_abi::control::{Identity, LinkRow, ListMessage};
 use partywall_abi::version::Capabilities;
 
 use super::links::{End, Link};
-use super::{Conn, Effect, LISTINGS, RESOURCE_EXHAUSTED, State};
+use super::{Conn, Effect, State};
 
 /// How long a list waits for servers to say what they counted.
 pub(super) const LIST_WAIT: Duration = Duration::from_millis(250);
@@ -16,7 +16,7 @@ pub(super) const ROWS: usize = 64;
 
 pub(super) struct Listing {
     pub(super) to: Conn,
-    request: u32,
+    pub(super) request: u32,
     pub(super) stage: Stage,
 }
 
@@ -28,15 +28,26 @@ pub(super) enum Stage {
     },
     /// The links from the first number to before the second are left.
     Telling(u64, u64),
+    /// The instances from this registration of this connection on are left.
+    Instances(Conn, u64),
+}
+
+impl Listing {
+    /// Whether rows are due to its asker.
+    pub(super) fn is_telling(&self) -> bool {
+        !matches!(self.stage, Stage::Counting { .. })
+    }
 }
 
 impl State {
     pub(super) fn list_message(&mut self, conn: Conn, message: ListMessage, now: Instant) {
         match message {
             ListMessage::List { request } => self.list(conn, request, now),
+            ListMessage::Instances { request } => self.list_instances(conn, request),
             ListMessage::Counted { link, stats, methods, .. } => {
                 self.count(conn, link, stats, methods);
             }
+            ListMessage::Sent { link, role, parcels, .. } => self.sent((conn, role), link, parcels),
             ListMessage::CountedAll { request } => self.counted_all(conn, request),
             _ => self.breaks_rule(conn),
         }
@@ -44,19 +55,28 @@ impl State {
 
     /// A connection has taken all that it was sent: the next rows of its list.
     pub(super) fn tell_rows(&mut self, conn: Conn) {
-        let telling = |l: &Listing| l.to == conn && matches!(l.stage, Stage::Telling(..));
+        let telling = |l: &Listing| l.to == conn && l.is_telling();
         let Some(at) = self.listings.iter().position(telling) else { return };
-        let Listing { request, stage: Stage::Telling(from, until), .. } = self.listings[at] else {
-            return;
+        let request = self.listings[at].request;
+        let (from, until) = match self.listings[at].stage {
+            Stage::Telling(from, until) => (from, until),
+            Stage::Instances(conn, registration) => {
+                return self.tell_instances(at, (conn, registration));
+            }
+            Stage::Counting { .. } => return,
         };
         let spoken = self.connections.get(&conn).map(|c| c.spoken.capabilities);
         let takes = |what| spoken.is_some_and(|spoken| spoken.contains(what));
         let (ways, containers) = (takes(Capabilities::WAYS), takes(Capabilities::CONTAINERS));
+        let parcels = takes(Capabilities::PARCELS);
         let mut links = self.links.range(from..until).filter(|(_, l)| l.opened);
         for (link, l) in links.by_ref().take(ROWS) {
             let Some(mut row) = l.row(*link, self) else { continue };
             if ways {
                 row.methods = l.counted.methods().clone();
+            }
+            if !parcels {
+                row.descriptors = 0;
             }
             if !containers {
                 row.caller.container.clear();
@@ -75,17 +95,12 @@ impl State {
     }
 
     fn list(&mut self, conn: Conn, request: u32, now: Instant) {
-        if !self.is_operator(conn, request, "list links") {
+        if !self.is_operator(conn, request, "list links") || self.has_lists(conn, request) {
             return;
-        }
-        if self.listings.iter().filter(|l| l.to == conn).count() >= LISTINGS {
-            let text =
-                format!("{LISTINGS} lists at once are the most that one process may ask for");
-            return self.refuse(conn, request, RESOURCE_EXHAUSTED, text);
         }
         let open = self.links.values().filter(|l| l.open);
         let known = |conn: &Conn| self.connections.contains_key(conn);
-        let waiting: BTreeSet<Conn> = open.filter_map(Link::teller).filter(known).collect();
+        let waiting: BTreeSet<Conn> = open.flat_map(Link::tellers).filter(known).collect();
         let question = self.next_question;
         self.next_question = self.next_question.wrapping_add(1);
         for &to in &waiting {
@@ -140,6 +155,8 @@ impl Link {
         });
         row.open = self.open;
         row.stats = self.stats;
+        row.descriptors = self.descriptors;
+        [row.caller_parcels, row.stats.parcels] = self.sent;
         Some(row)
     }
 }

@@ -114,23 +114,9 @@ impl State {
             changed.ended += 1;
             return;
         }
-        if let Some(caller) = &link.caller {
-            let principals = self.principals_of(caller.conn, &caller.standing);
-            let (granted, now) =
-                (link.descriptors, self.policy.descriptors(&principals, &link.name));
-            if now < granted {
-                let text = format!(
-                    "descriptors beside a message: {now} by the policy, {granted} on this link; ask again"
-                );
-                let conn = caller.conn;
-                self.audit_revoked(conn, &text);
-                self.give_up(number, UNAVAILABLE, &text, None);
-                changed.ended += 1;
-                return;
-            }
-            if granted == 0 {
-                self.grant(number);
-            }
+        if !self.look_at_descriptors(number) {
+            changed.ended += 1;
+            return;
         }
         let link = &self.links[&number];
         let methods = link.methods.clone();
@@ -154,6 +140,29 @@ impl State {
                 conns.into_iter().flatten().take(1).for_each(|c| self.audit_revoked(c, &text));
             }
         }
+    }
+
+    /// Ends a link on which more descriptors may cross than the policy has now, and has some cross where none
+    /// could; whether it goes on.
+    pub(super) fn look_at_descriptors(&mut self, number: u64) -> bool {
+        let link = &self.links[&number];
+        let Some(caller) = &link.caller else { return true };
+        let principals = self.principals_of(caller.conn, &caller.standing);
+        let (granted, now) = (link.descriptors, self.policy.descriptors(&principals, &link.name));
+        if now < granted {
+            let text = format!(
+                "descriptors beside a message: {now} by the policy, {granted} on this link; ask again"
+            );
+            let conn = caller.conn;
+            self.audit_revoked(conn, &text);
+            self.give_up(number, UNAVAILABLE, &text, None);
+            return false;
+        }
+        if granted == 0 {
+            self.grant(number);
+            self.audit_granted(number);
+        }
+        true
     }
 
     /// Why the policy does not allow a link that is there, if it requires more security of it.

@@ -13,6 +13,16 @@
 //! is not there takes nothing from the others; when both are there, each is charged for the link, up
 //! to its account's own limits. No memory is known here, so the word of each end counts for its own
 //! charge. Both say what protected the link; that can lower what this coordinator finds itself.
+//!
+//! ```text
+//! descriptors that each end says it was granted      what becomes of the link
+//! the same, and no more than the policy has          it goes on, with its descriptor socket
+//! none                                               it is granted what the policy has, as a new one
+//! more than the policy has; not the same             it is ended, at both ends
+//! ```
+//!
+//! A coordinator that dies between the two ends' sockets leaves ends that do not say the same. What an end
+//! says of it costs its own link alone.
 
 use std::time::{Duration, Instant};
 
@@ -21,7 +31,9 @@ use partywall_abi::name::ServiceName;
 use partywall_abi::security::Security;
 
 use super::links::{End, Link, of_address};
-use super::{Conn, FAILED_PRECONDITION, NOT_FOUND, PERMISSION_DENIED, RESOURCE_EXHAUSTED, State};
+use super::{
+    Conn, FAILED_PRECONDITION, NOT_FOUND, PERMISSION_DENIED, RESOURCE_EXHAUSTED, State, UNAVAILABLE,
+};
 use crate::quota::Resource;
 
 /// How long after its start a coordinator hears reports.
@@ -37,11 +49,13 @@ pub(super) struct Claim {
     pub(super) name: ServiceName,
     /// What protects it, as the end was told.
     pub(super) security: Security,
+    /// How many descriptors it was granted beside one message.
+    pub(super) descriptors: u32,
 }
 
 impl State {
     pub(super) fn report(&mut self, conn: Conn, request: u32, claim: Claim, now: Instant) {
-        let Claim { token, role, name, security } = claim;
+        let Claim { token, role, name, security, descriptors } = claim;
         let principals = self.connections[&conn].standing.identity.principals.clone();
         let methods = self.policy.methods(&principals, &name);
         let allowed = match role {
@@ -62,6 +76,7 @@ impl State {
             Err(text) => return self.refuse(conn, request, RESOURCE_EXHAUSTED, text),
         };
         let end = self.end(conn, vec![charge]);
+        let mut agreed = true;
         let number = match self.reported.get(&token).copied() {
             None => {
                 let mut link = Link::reported(name, token, self.grace);
@@ -75,6 +90,7 @@ impl State {
                     Role::Caller | Role::Redirected => link.caller = Some(end),
                 }
                 link.security = link.security.min_per_field(security);
+                link.descriptors = descriptors;
                 let number = self.record(link);
                 self.reported.insert(token, number);
                 self.deadlines.insert((self.grace, number));
@@ -93,11 +109,15 @@ impl State {
                 }
                 *place = Some(end);
                 link.security = link.security.min_per_field(security);
+                agreed = link.descriptors == descriptors;
                 let ends = [link.caller_conn(), link.server_conn()];
                 if let [Some(caller), Some(server)] = ends {
                     let found = self.security_between(caller, server);
+                    let spoken = |conn: Conn| self.connections[&conn].spoken.capabilities;
+                    let capabilities = spoken(caller).common(spoken(server));
                     let link = self.links.get_mut(&number).expect("just looked up");
                     link.security = link.security.min_per_field(found);
+                    link.capabilities = capabilities;
                 }
                 self.connection(conn).links.insert(number);
                 number
@@ -112,7 +132,13 @@ impl State {
             link.is_open_again();
             self.take_place(number);
             self.deadlines.remove(&(self.grace, number));
-            let _ended = self.tell_terms(number);
+            if !agreed {
+                let text =
+                    "its ends do not say the same of descriptors beside a message; ask again";
+                self.give_up(number, UNAVAILABLE, text, None);
+            } else if self.tell_terms(number).is_ok() {
+                self.look_at_descriptors(number);
+            }
         }
     }
 

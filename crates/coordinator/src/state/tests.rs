@@ -680,6 +680,7 @@ fn process_that_sends_messages_of_a_coordinator_is_closed() {
 mod containers;
 mod grants;
 mod hardening;
+mod instances;
 mod list;
 mod reload;
 mod reports;

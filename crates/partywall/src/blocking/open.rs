@@ -25,6 +25,7 @@ use crate::coordinator::{End, Tracked};
 use crate::link::account::Account;
 use crate::link::broken::Broken;
 use crate::link::caller::Begun;
+use crate::link::counters::SentParcels;
 use crate::link::mailbox::{Trailers, Whole};
 use crate::link::parcels::{self, Filled, InParcel, Packed, Parcels, Piece};
 use crate::link::record;
@@ -193,6 +194,11 @@ impl Open {
         }
         let is_told = taken.is_ok() && self.send_control().is_ok();
         is_told && !self.connection.is_draining() && !self.link.is_dead()
+    }
+
+    /// What this end counts of the parcels that it sends.
+    pub(super) fn sent(&self) -> Arc<SentParcels> {
+        Arc::clone(self.parcels.sent())
     }
 
     /// The link has ended: the coordinator is told why, and the call gets this status.

@@ -12,6 +12,7 @@ use tonic::Status;
 
 use crate::coordinator::End;
 use crate::error::Error;
+use crate::link::counters::SentParcels;
 use crate::lock::lock;
 
 /// This end, as the coordinator reaches it.
@@ -20,11 +21,12 @@ pub(super) struct Reached {
     pub(super) over: OnceLock<Status>,
     /// The descriptor socket, until the thread that calls takes it over.
     granted: Mutex<Option<Passed>>,
+    sent: Arc<SentParcels>,
 }
 
 impl Reached {
-    pub(super) fn new(bell: Arc<Bell>) -> Self {
-        Self { bell, over: OnceLock::new(), granted: Mutex::new(None) }
+    pub(super) fn new(bell: Arc<Bell>, sent: Arc<SentParcels>) -> Self {
+        Self { bell, over: OnceLock::new(), granted: Mutex::new(None), sent }
     }
 
     /// The descriptor socket, once.
@@ -34,9 +36,11 @@ impl Reached {
 }
 
 impl End for Reached {
-    // What is counted, the server says.
+    // What is counted, the server says, but for what this end alone knows.
     fn stats(&self) -> LinkStats {
-        LinkStats::default()
+        let mut stats = LinkStats::default();
+        stats.parcels = self.sent.stats();
+        stats
     }
 
     fn end(&self, status: Status) {

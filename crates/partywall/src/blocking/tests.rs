@@ -101,9 +101,10 @@ fn answered_by(
     // One record holds more than a window.
     let (ours, mut theirs) = local_pair(Geometry::new(64, 20 << 20).unwrap()).unwrap();
     let link = Link::new(ours).unwrap();
-    let end = Arc::new(Reached::new(link.bell()));
+    let bell = link.bell();
     let (tracked, coordinator) = crate::coordinator::tests::tracked(7);
     let mut open = Open::new(link, crate::fuzz::stranger(), None);
+    let end = Arc::new(Reached::new(bell, open.sent()));
     open.tracked = Some((tracked, end));
     open.connection.agree(common);
     server(&mut theirs);

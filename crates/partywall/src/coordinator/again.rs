@@ -93,13 +93,16 @@ impl Client {
         for name in names {
             self.watch_now(state, &name);
         }
+        let conversation = state.conversation.clone();
+        let takes_descriptors = conversation.as_ref().is_some_and(|c| c.takes_parcels());
         for entry in state.lost.clone() {
             let (token, role, name) = (entry.token, entry.role, entry.name.clone());
             let security = entry.security();
-            let report = |request| LinkMessage::Report { request, token, role, name, security };
+            let descriptors = if takes_descriptors { entry.descriptors() } else { 0 };
+            let report =
+                |request| LinkMessage::Report { request, token, role, name, security, descriptors };
             let _ended = self.ask(state, Waiting::Report(entry), report);
         }
-        let conversation = state.conversation.clone();
         for (request, waiting) in &state.waiting {
             if let (Waiting::Connect(name, _), Some(conversation)) = (waiting, &conversation) {
                 let (request, name) = (*request, name.clone());
@@ -144,6 +147,7 @@ impl Client {
             match waiting {
                 Waiting::Connect(_, tx) => drop(tx.send(Err(ENDED))),
                 Waiting::Rows(_, tx) => drop(tx.send(Err(ENDED))),
+                Waiting::Instances(_, tx) => drop(tx.send(Err(ENDED))),
                 Waiting::Switch(tx) => drop(tx.send(Err(ENDED))),
                 Waiting::Reload(tx) => drop(tx.send(Err(ENDED))),
                 Waiting::Register(_) | Waiting::Watch(_) | Waiting::Report(_) => {}

@@ -58,6 +58,16 @@ impl Conversation {
         self.capabilities.contains(Capabilities::WAYS)
     }
 
+    /// Whether the coordinator can be asked who serves which name.
+    pub(super) fn lists_instances(&self) -> bool {
+        self.capabilities.contains(Capabilities::INSTANCES)
+    }
+
+    /// Whether the coordinator takes what is to be said of descriptor sockets and parcels.
+    pub(super) fn takes_parcels(&self) -> bool {
+        self.capabilities.contains(Capabilities::PARCELS)
+    }
+
     /// Listens; what comes goes to the client, and so does the end.
     pub(super) fn listen(self: &Arc<Self>, client: &Arc<Client>) -> std::io::Result<()> {
         let owner: Arc<dyn AsFd + Send + Sync> = Arc::clone(self) as _;

@@ -7,7 +7,7 @@ use partywall_abi::control::{
 };
 use partywall_abi::name::{MethodSet, ServiceName};
 use partywall_abi::security::Security;
-use partywall_abi::sync::{AtomicU64, Ordering};
+use partywall_abi::sync::{AtomicU32, AtomicU64, Ordering};
 use partywall_shm::socket::{Endpoint, Passed};
 use std::os::fd::OwnedFd;
 use tonic::Status;
@@ -72,6 +72,8 @@ pub(super) struct Entry {
     security: Mutex<Security>,
     pub(super) role: Role,
     pub(super) name: ServiceName,
+    /// How many descriptors may cross beside one message, since it was granted; before that none.
+    descriptors: AtomicU32,
     reach: Mutex<Reach>,
 }
 
@@ -133,7 +135,13 @@ impl Entry {
         }
     }
 
-    pub(super) fn grant(&self, socket: Passed) {
+    /// How many descriptors it was granted beside one message.
+    pub(super) fn descriptors(&self) -> u32 {
+        self.descriptors.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn grant(&self, socket: Passed, descriptors: u32) {
+        self.descriptors.store(descriptors, Ordering::Relaxed);
         let kept = match self.end() {
             Some(end) => end.grant(socket),
             None => Some(socket),
@@ -193,6 +201,7 @@ impl Tracked {
             security: Mutex::new(security),
             role,
             name,
+            descriptors: AtomicU32::new(0),
             reach: Mutex::default(),
         });
         client.enter(&entry);
@@ -230,7 +239,8 @@ impl Tracked {
 impl Drop for Tracked {
     fn drop(&mut self) {
         if !self.said {
-            self.client.left(&self.entry, Blame::Nobody, LinkStats::default());
+            let stats = self.entry.end().map(|end| end.stats());
+            self.client.left(&self.entry, Blame::Nobody, stats.unwrap_or_default());
         }
     }
 }

@@ -21,11 +21,14 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-use partywall_abi::control::{GateMessage, LinkRow, ListMessage, Message, PolicyMessage};
-pub use partywall_abi::control::{LinkMethods, LinkStats, MethodStats};
+use partywall_abi::control::{
+    GateMessage, InstanceRow, LinkRow, ListMessage, Message, PolicyMessage,
+};
+pub use partywall_abi::control::{LinkMethods, LinkStats, MethodStats, ParcelStats};
 use partywall_abi::name::ServiceName;
 use tokio::sync::oneshot;
 use tokio::task::coop::unconstrained;
+use tonic::Code;
 
 use super::{Client, Place, Waiting};
 use crate::error::Error;
@@ -34,6 +37,9 @@ use crate::target::TargetError;
 
 /// One row of [`links`].
 pub type LinkInfo = LinkRow;
+
+/// One row of [`instances`].
+pub type InstanceInfo = InstanceRow;
 
 /// How long a coordinator may take to answer an operator.
 const WITHIN: Duration = Duration::from_secs(30);
@@ -48,6 +54,32 @@ const WITHIN: Duration = Duration::from_secs(30);
 pub fn links(socket: Option<&Path>) -> Result<Vec<LinkInfo>, Error> {
     let (client, answer) =
         order(socket, |tx| Waiting::Rows(Vec::new(), tx), |request| ListMessage::List { request })?;
+    answer_of(&client, answer)
+}
+
+/// The instances that the coordinator at `socket` knows: each process that serves a name, called or not, with
+/// how many refer to it.
+///
+/// `socket`: as for [`links`].
+///
+/// ```no_run
+/// for instance in partywall::operator::instances(None)? {
+///     println!("{}: {} links of {} processes", instance.name, instance.links, instance.callers);
+/// }
+/// # Ok::<(), partywall::Error>(())
+/// ```
+///
+/// # Errors
+/// [`Error::NoCoordinator`], [`Error::Denied`] for anyone but root and the coordinator's user;
+/// [`Error::Refused`] (UNIMPLEMENTED) by a coordinator of an older release.
+pub fn instances(socket: Option<&Path>) -> Result<Vec<InstanceInfo>, Error> {
+    let client = coordinator(socket)?;
+    if !lock(&client.state).conversation.as_ref().is_some_and(|it| it.lists_instances()) {
+        let text = "this coordinator lists no instances; remedy: update it".into();
+        return Err(Error::Refused { code: Code::Unimplemented, text });
+    }
+    let waiting = |tx| Waiting::Instances(Vec::new(), tx);
+    let (client, answer) = ask(client, waiting, |request| ListMessage::Instances { request })?;
     answer_of(&client, answer)
 }
 
@@ -110,9 +142,22 @@ fn order<T, M: Into<Message>>(
     waiting: impl FnOnce(oneshot::Sender<Result<T, Error>>) -> Waiting,
     question: impl FnOnce(u32) -> M,
 ) -> Result<(Arc<Client>, Answer<T>), Error> {
+    ask(coordinator(socket)?, waiting, question)
+}
+
+/// A coordinator that is there.
+fn coordinator(socket: Option<&Path>) -> Result<Arc<Client>, Error> {
     let place = socket.map_or_else(Place::find, |p| Place::Path(p.into()));
     let client = super::client(&place);
     client.open(place.patience())?;
+    Ok(client)
+}
+
+fn ask<T, M: Into<Message>>(
+    client: Arc<Client>,
+    waiting: impl FnOnce(oneshot::Sender<Result<T, Error>>) -> Waiting,
+    question: impl FnOnce(u32) -> M,
+) -> Result<(Arc<Client>, Answer<T>), Error> {
     let (tx, answer) = oneshot::channel();
     client.ask(&mut lock(&client.state), waiting(tx), question)?;
     Ok((client, answer))

@@ -13,6 +13,7 @@ use tonic::{Code, Status};
 
 use super::again::REFUSED;
 use super::conversation::Parts;
+use super::links::Entry;
 use super::{Client, Connected, Event, Linked, OUTGOING, Offer, Reloaded, Tracked, Waiting};
 use crate::error::Error;
 use crate::harden;
@@ -94,11 +95,18 @@ impl Client {
                     rows.push(*row);
                 }
             }
-            ListMessage::Listed { request } => {
-                if let Some(Waiting::Rows(rows, tx)) = self.forget(request) {
-                    let _given_up = tx.send(Ok(rows));
+            ListMessage::Instance { request, row } => {
+                if let Some(Waiting::Instances(rows, _)) =
+                    lock(&self.state).waiting.get_mut(&request)
+                {
+                    rows.push(*row);
                 }
             }
+            ListMessage::Listed { request } => match self.forget(request) {
+                Some(Waiting::Rows(rows, tx)) => drop(tx.send(Ok(rows))),
+                Some(Waiting::Instances(rows, tx)) => drop(tx.send(Ok(rows))),
+                _ => {}
+            },
             ListMessage::Query { request } => self.count(request),
             other => out_of_place(&other.into()),
         }
@@ -167,10 +175,10 @@ impl Client {
             }
             LinkMessage::Open { link, security } => self.take_open((link, security), parts),
             LinkMessage::Reported { request, link } => self.take_reported(request, link),
-            LinkMessage::Granted { link, role, descriptors: _ } => {
+            LinkMessage::Granted { link, role, descriptors } => {
                 let entry = lock(&self.state).links.get(&(link, role)).cloned();
                 match (entry, parts.sole()) {
-                    (Some(entry), Some(socket)) => entry.grant(socket),
+                    (Some(entry), Some(socket)) => entry.grant(socket, descriptors),
                     (None, _) => {}
                     (_, None) => tracing::warn!(link, "a grant without its socket"),
                 }
@@ -278,6 +286,7 @@ impl Client {
         match self.forget(request) {
             Some(Waiting::Connect(_, tx)) => drop(tx.send(Err(Error::no_link(code, text)))),
             Some(Waiting::Rows(_, tx)) => drop(tx.send(Err(refused()))),
+            Some(Waiting::Instances(_, tx)) => drop(tx.send(Err(refused()))),
             Some(Waiting::Switch(tx)) => drop(tx.send(Err(refused()))),
             Some(Waiting::Reload(tx)) => drop(tx.send(Err(refused()))),
             Some(Waiting::Report(entry)) => {
@@ -314,14 +323,22 @@ impl Client {
             // Who does not read the answers to the last questions gets no more of them.
             return;
         }
-        // The word of a caller does not count.
-        let counted = entries.iter().filter(|e| e.role != Role::Caller);
-        let ends = counted.filter_map(|e| Some((e.number(), e.end()?)));
-        for (link, end) in ends.take(OUTGOING / 2) {
-            let takes_methods = conversation.takes_methods();
-            let methods = if takes_methods { end.methods() } else { LinkMethods::default() };
-            let stats = end.stats();
-            let _ended = conversation.send(ListMessage::Counted { request, link, stats, methods });
+        let sends_parcels = |e: &Entry| conversation.takes_parcels() && e.descriptors() > 0;
+        let asked = entries.iter().filter(|e| e.role != Role::Caller || sends_parcels(e));
+        let ends = asked.filter_map(|e| Some((e, e.end()?)));
+        for (entry, end) in ends.take(OUTGOING / 4) {
+            let (link, role, stats) = (entry.number(), entry.role, end.stats());
+            if sends_parcels(entry) {
+                let parcels = stats.parcels;
+                let _ended = conversation.send(ListMessage::Sent { request, link, role, parcels });
+            }
+            // The word of a caller does not count.
+            if role != Role::Caller {
+                let takes_methods = conversation.takes_methods();
+                let methods = if takes_methods { end.methods() } else { LinkMethods::default() };
+                let counted = ListMessage::Counted { request, link, stats, methods };
+                let _ended = conversation.send(counted);
+            }
         }
         let _ended = conversation.send(ListMessage::CountedAll { request });
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use partywall_abi::control::LinkStats;
+use partywall_abi::control::{LinkStats, ParcelStats};
 use partywall_abi::sync::{AtomicU64, Ordering};
 
 #[derive(Default)]
@@ -14,6 +14,26 @@ pub(super) struct Counters {
     visits: AtomicU64,
     forwards: AtomicU64,
     inside_ns: AtomicU64,
+}
+
+/// Parcels that an end has sent. Who sends one holds the lock of its socket.
+#[derive(Default)]
+pub(crate) struct SentParcels {
+    parcels: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl SentParcels {
+    pub(super) fn count(&self, bytes: usize) {
+        self.parcels.fetch_add(1, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// What was counted so far.
+    pub(crate) fn stats(&self) -> ParcelStats {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        ParcelStats::new(get(&self.parcels), get(&self.bytes))
+    }
 }
 
 impl Counters {
@@ -42,7 +62,7 @@ impl Counters {
         add(&self.inside_ns, took.as_nanos() as u64);
     }
 
-    /// What was counted so far, but for bytes.
+    /// What was counted so far, but for bytes and parcels.
     pub(super) fn stats(&self) -> LinkStats {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let mut stats = LinkStats::default();

@@ -36,6 +36,7 @@ use partywall_shm::socket::Passed;
 
 use super::account::Account;
 use super::broken::Broken;
+use super::counters::SentParcels;
 pub(crate) use super::pool::{Filled, Pool, Read, holds};
 use crate::lock::lock;
 
@@ -83,6 +84,7 @@ pub(crate) struct Parcels {
     pub(crate) pool: Arc<Pool>,
     /// The peer's that are to be given back.
     read: Arc<Read>,
+    sent: Arc<SentParcels>,
 }
 
 /// What comes, and the peer's owned parcels by their places, with the packets that brought them.
@@ -99,6 +101,7 @@ impl Parcels {
             incoming: Mutex::default(),
             pool: Pool::new(account),
             read,
+            sent: Arc::default(),
         }
     }
 
@@ -113,6 +116,11 @@ impl Parcels {
     #[inline]
     pub(crate) fn are_granted(&self) -> bool {
         self.granted.load(Ordering::Acquire)
+    }
+
+    /// What this end counts of what it sends.
+    pub(crate) fn sent(&self) -> &Arc<SentParcels> {
+        &self.sent
     }
 
     /// A long message in a parcel of its own kind, as `write` writes it; none where it goes as bytes. A
@@ -157,7 +165,16 @@ impl Parcels {
                 })
             }
         };
-        sent.map_err(|why| tracing::debug!(%why, "a message goes without its parcel")).ok()
+        match sent {
+            Ok(parcel) => {
+                self.sent.count(bytes as usize);
+                Some(parcel)
+            }
+            Err(why) => {
+                tracing::debug!(%why, "a message goes without its parcel");
+                None
+            }
+        }
     }
 
     /// The data for which a frame of this payload stands; none where no descriptor may come, which is a

@@ -6,6 +6,9 @@ use partywall::parcel::Sealed;
 use partywall::{Channel, Endpoint, Server};
 use partywall_stubs_tests::{ours, tonics};
 use partywall_testkit::{Host, OPEN, Random};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt as _};
 use tonic::codegen::Bytes;
 use tonic::{Request, Response, Status, Streaming};
@@ -172,6 +175,66 @@ async fn without_a_grant_long_messages_travel_as_bytes() {
     }
 }
 
+/// A call whose frames come when they are sent, and which is under way.
+async fn under_way(
+    client: &ours::frames::frames_client::FramesClient<Channel>,
+) -> (mpsc::Sender<ours::frames::Frame>, JoinHandle<Result<u64, Status>>) {
+    let (frames, body) = mpsc::channel(1);
+    let mut client = client.clone();
+    let call = async move {
+        let stored = client.store(ReceiverStream::new(body)).await;
+        stored.map(|all| all.into_inner().number)
+    };
+    let call = tokio::spawn(call);
+    for number in 0..3 {
+        // The last one finds room when the link has taken one.
+        let frame = ours::frames::Frame { number, ..Default::default() };
+        frames.send(frame).await.unwrap();
+    }
+    (frames, call)
+}
+
+/// Waits until the coordinator lists one open link.
+async fn until_listed(socket: &std::path::Path) {
+    let links = || partywall::operator::links(Some(socket)).unwrap();
+    let listed = async {
+        while links().iter().filter(|link| link.open).count() != 1 {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    };
+    let within = std::time::Duration::from_secs(10);
+    tokio::time::timeout(within, listed).await.expect("the link is reported");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_a_restart_parcels_cross_by_the_new_policy_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("coordinator.sock");
+    let host = Host::at(&socket, &policy(1));
+    by_ours::serve(&host);
+    let mut client = by_ours::client(channel(&host).await);
+    until_granted(&mut client).await;
+
+    let (frames, call) = under_way(&client).await;
+    drop(host);
+    let host = Host::at(&socket, &policy(1));
+    until_listed(&socket).await;
+    drop(frames);
+    assert_eq!(call.await.unwrap().unwrap(), 3);
+    assert_eq!(by_ours::turn(&mut client, LONG, 2).await, (true, true));
+
+    let (_frames, call) = under_way(&client).await;
+    drop(host);
+    let host = Host::at(&socket, &policy(0));
+    let within = std::time::Duration::from_secs(10);
+    let ended = tokio::time::timeout(within, call).await.expect("the link is ended");
+    let status = ended.unwrap().unwrap_err();
+    assert_eq!(status.code(), tonic::Code::Unavailable);
+    assert!(status.message().contains("0 by the policy, 1 on this link"), "{status}");
+    let mut client = by_ours::client(channel(&host).await);
+    assert_eq!(by_ours::turn(&mut client, LONG, 3).await, (false, false));
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn messages_of_all_stubs_and_streams_are_what_was_sent() {
     for descriptors in [0, 1] {
@@ -226,6 +289,42 @@ async fn messages_in_owned_parcels_are_what_was_sent() {
         });
     }
     calls.join_all().await;
+}
+
+/// What the caller and the server say of the only link that is listed: descriptors, then parcels and bytes.
+async fn said(host: &Host) -> (u32, [[u64; 2]; 2]) {
+    let socket = host.socket.clone();
+    let list = move || partywall::operator::links(Some(&socket)).unwrap();
+    let links = tokio::task::spawn_blocking(list).await.unwrap();
+    let [link] = &links[..] else { panic!("{links:?}") };
+    let sent = [link.caller_parcels, link.stats.parcels];
+    (link.descriptors, sent.map(|sent| [sent.parcels, sent.bytes]))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_list_says_what_each_end_has_sent_in_parcels() {
+    let host = Host::with(&policy(2));
+    by_ours::serve(&host);
+    let mut client = by_ours::client(channel(&host).await);
+    until_granted(&mut client).await;
+    let (descriptors, before) = said(&host).await;
+    assert_eq!(descriptors, 2);
+    let lens = [LONG, 1000, 3 << 20];
+    for (seed, len) in (2..).zip(lens) {
+        by_ours::turn(&mut client, len, seed).await;
+    }
+    let (_, after) = said(&host).await;
+    let long = (LONG + (3 << 20)) as u64;
+    for (before, after) in before.into_iter().zip(after) {
+        let [parcels, bytes] = [after[0] - before[0], after[1] - before[1]];
+        assert_eq!(parcels, 2);
+        assert!((long..long + 100).contains(&bytes), "{bytes} of {long}");
+    }
+    let host = Host::with(&policy(0));
+    by_ours::serve(&host);
+    let mut client = by_ours::client(channel(&host).await);
+    by_ours::turn(&mut client, LONG, 2).await;
+    assert_eq!(said(&host).await, (0, [[0; 2]; 2]));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -284,4 +383,7 @@ async fn blocking_channels_send_and_take_parcels() {
         assert!(has_owned());
     };
     tokio::task::spawn_blocking(calls).await.unwrap();
+    // Its last word was said when it was dropped.
+    let (_, [[parcels, bytes], _]) = said(&host).await;
+    assert!(parcels >= 3 && bytes > (24 << 20) + LONG as u64, "{parcels} {bytes}");
 }

@@ -170,6 +170,7 @@ fn report(request: u32) -> Message {
         role: Role::Caller,
         name: name("test"),
         security: partywall::Security::HIGHEST,
+        descriptors: 0,
     })
 }
 

@@ -11,9 +11,20 @@ impl State {
         let server = link.server.as_ref().map(|s| &*s.standing.identity);
         if let Some(caller) = &link.caller {
             let account = caller.standing.usage.account();
-            let caller = &caller.standing.identity;
-            let event =
-                Event::introduced(number, &link.name, (caller, account), server, link.security);
+            let caller = (&*caller.standing.identity, account);
+            let has = (link.security, link.descriptors);
+            let event = Event::introduced(number, &link.name, caller, server, has);
+            self.audit(event);
+        }
+    }
+
+    /// Descriptors may cross on a link that was open before.
+    pub(in super::super) fn audit_granted(&mut self, number: u64) {
+        let link = &self.links[&number];
+        if let Some(caller) = link.caller.as_ref().filter(|_| link.descriptors > 0) {
+            let standing = &caller.standing;
+            let caller = (&*standing.identity, standing.usage.account());
+            let event = Event::granted(number, &link.name, caller, link.descriptors);
             self.audit(event);
         }
     }

@@ -109,8 +109,8 @@ impl State {
     pub fn introduced(&mut self, number: u64) {
         if let Some(link) = self.links.get_mut(&number) {
             (link.open, link.opened) = (true, true);
-            self.audit_introduced(number);
             self.grant(number);
+            self.audit_introduced(number);
         }
     }
 

@@ -5,7 +5,7 @@ use crate::identity::Domain;
 use partywall_abi::security::Isolation;
 
 /// A policy in which `web` may have so many descriptors cross at `g`.
-fn granting(descriptors: u32) -> Policy {
+pub(super) fn granting(descriptors: u32) -> Policy {
     let text = format!(
         "[principal.server]\nuid = 1\n[principal.web]\nuid = 2\n\
          [service.g]\nregister = ['server']\n\
@@ -34,7 +34,7 @@ fn granted(policy: Policy, server: Facts, caller: Facts, spoken: Capabilities) -
     grants(&take(&mut s), number, [caller, server])
 }
 
-fn grants(effects: &[Effect], number: u64, ends: [Conn; 2]) -> Vec<(Role, u32)> {
+pub(super) fn grants(effects: &[Effect], number: u64, ends: [Conn; 2]) -> Vec<(Role, u32)> {
     let granted = effects.iter().filter_map(|e| match e {
         Effect::Grant { link, to } => {
             assert_eq!((*link, to.each_ref().map(|(conn, _)| *conn)), (number, ends));

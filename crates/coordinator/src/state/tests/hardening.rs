@@ -169,7 +169,14 @@ fn a_reported_link_is_open_where_an_end_is_open_now() {
         }
         for (conn, role) in [(web, Role::Caller), (server, Role::Server)] {
             let (token, security) = (Token([9; 16]), Security::HIGHEST);
-            let report = LinkMessage::Report { request: 7, token, role, name: name(), security };
+            let report = LinkMessage::Report {
+                request: 7,
+                token,
+                role,
+                name: name(),
+                security,
+                descriptors: 0,
+            };
             ask(&mut s, conn, report.into());
         }
         assert_eq!(confidentiality(&s, *s.links.keys().next().unwrap()), expected);

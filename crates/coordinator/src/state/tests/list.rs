@@ -1,6 +1,6 @@
 use super::*;
 use crate::state::list::{LIST_WAIT, ROWS};
-use partywall_abi::control::MethodStats;
+use partywall_abi::control::{MethodStats, ParcelStats};
 
 /// What a server says that a link has counted.
 pub(super) fn told_of(link: u64, stats: LinkStats, methods: LinkMethods) -> Message {
@@ -136,4 +136,96 @@ fn long_list_is_sent_whole_in_batches() {
     let numbers: Vec<u64> = rows.iter().map(|r| r.link).collect();
     assert_eq!(numbers, (1..=2048).collect::<Vec<_>>());
     assert_eq!(batches, 2048 / ROWS);
+}
+
+#[test]
+fn each_end_is_asked_of_parcels_and_its_word_is_its_own() {
+    let mut s = state();
+    s.reload(super::grants::granting(2), None, Instant::now());
+    let (server, web, operator) = (open(&mut s, 1), open(&mut s, 2), open(&mut s, 9));
+    register(&mut s, server);
+    let (link, _) = link(&mut s, web);
+    let sent = |role, parcels| {
+        let parcels = ParcelStats::new(parcels, 1000 * parcels);
+        Message::List(ListMessage::Sent { request: 1, link, role, parcels })
+    };
+    let asked = ask(&mut s, operator, Message::List(ListMessage::List { request: 3 }));
+    let queried = asked.iter().filter_map(|e| match e {
+        Effect::Send { to, message: Message::List(ListMessage::Query { .. }) } => Some(*to),
+        _ => None,
+    });
+    assert_eq!(queried.collect::<Vec<_>>(), [server, web]);
+    for (conn, role, parcels) in [
+        (web, Role::Caller, 2),
+        (web, Role::Server, 99),
+        (server, Role::Server, 5),
+        (server, Role::Caller, 98),
+        (operator, Role::Caller, 97),
+    ] {
+        assert!(ask(&mut s, conn, sent(role, parcels)).is_empty());
+    }
+    s.timeout(Instant::now() + LIST_WAIT);
+    let row = told(&mut s, operator).0.remove(0);
+    let all = (row.descriptors, row.caller_parcels, row.stats.parcels);
+    assert_eq!(all, (2, ParcelStats::new(2, 2000), ParcelStats::new(5, 5000)));
+    // Its last word stays, whoever says what afterwards.
+    ask(&mut s, server, closed(link, Role::Server));
+    ask(&mut s, web, closed(link, Role::Caller));
+    assert_eq!(listed(&mut s, operator)[0].caller_parcels, ParcelStats::new(2, 2000));
+    let usage = s.account(&facts(9));
+    let older = Spoken { capabilities: Capabilities::CONTAINERS, ..SPOKEN };
+    let older = s.opened(facts(9), usage, older);
+    take(&mut s);
+    assert_eq!(listed(&mut s, older)[0].descriptors, 0);
+}
+
+#[test]
+fn parcels_of_a_link_without_a_grant_are_not_heard() {
+    let mut s = state();
+    let (server, web, operator) = (open(&mut s, 1), open(&mut s, 2), open(&mut s, 9));
+    register(&mut s, server);
+    let (link, _) = link(&mut s, web);
+    for (conn, role) in [(web, Role::Caller), (server, Role::Server)] {
+        let parcels = ParcelStats::new(1, 1);
+        ask(&mut s, conn, Message::List(ListMessage::Sent { request: 1, link, role, parcels }));
+    }
+    let row = listed(&mut s, operator).remove(0);
+    let nothing = ParcelStats::default();
+    assert_eq!((row.descriptors, row.caller_parcels, row.stats.parcels), (0, nothing, nothing));
+}
+
+#[test]
+fn the_audit_log_says_whether_descriptors_may_cross() {
+    let says = |descriptors: u32| {
+        let mut s = state();
+        s.reload(super::grants::granting(descriptors), None, Instant::now());
+        let (server, web) = (open(&mut s, 1), open(&mut s, 2));
+        register(&mut s, server);
+        let (link, _) = offered(&connect(&mut s, web));
+        for conn in [server, web] {
+            let security = Security::HIGHEST;
+            ask(&mut s, conn, Message::Link(LinkMessage::Adopted { link, security }));
+        }
+        s.introduced(link);
+        let introduced = logged(&s.take_effects());
+        s.reload(super::grants::granting(3), None, Instant::now());
+        (introduced, logged(&s.take_effects()))
+    };
+    let (introduced, later) = says(2);
+    assert!(introduced[0].contains("\"event\":\"introduced\""), "{introduced:?}");
+    assert!(introduced[0].contains("\"descriptors\":2"), "{introduced:?}");
+    assert!(!later.iter().any(|line| line.contains("granted")), "{later:?}");
+    let (introduced, later) = says(0);
+    assert!(introduced[0].contains("\"descriptors\":0"), "{introduced:?}");
+    let granted = later.iter().find(|line| line.contains("\"event\":\"granted\"")).unwrap();
+    assert!(granted.contains("\"descriptors\":3") && granted.contains("\"uid\":2"), "{granted}");
+}
+
+/// The lines of the audit log, without their times.
+fn logged(effects: &[Effect]) -> Vec<String> {
+    let line = |e: &Effect| match e {
+        Effect::Audit(event) => Some(serde_json::to_string(event).unwrap()),
+        _ => None,
+    };
+    effects.iter().filter_map(line).collect()
 }

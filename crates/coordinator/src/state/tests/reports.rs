@@ -1,12 +1,18 @@
 use super::*;
 
 fn report(s: &mut State, conn: Conn, role: Role) -> Vec<Effect> {
+    report_with(s, conn, role, 0)
+}
+
+/// A report of an end that was granted so many descriptors.
+fn report_with(s: &mut State, conn: Conn, role: Role, descriptors: u32) -> Vec<Effect> {
     let m = Message::Link(LinkMessage::Report {
         request: 7,
         token: Token([9; 16]),
         role,
         name: name(),
         security: Security::HIGHEST,
+        descriptors,
     });
     ask(s, conn, m)
 }
@@ -100,9 +106,54 @@ fn reports_after_the_grace_period_are_refused() {
         role: Role::Caller,
         name: name(),
         security: Security::HIGHEST,
+        descriptors: 0,
     });
     s.message(web, m, Instant::now() + super::super::reports::GRACE);
     assert_eq!(refused(&take(&mut s)).0, NOT_FOUND);
+}
+
+/// What becomes of a link whose ends were granted so many descriptors, under a policy that has `now`: what
+/// both are granted anew, or why the link has ended.
+fn reported_with([callers, servers]: [u32; 2], now: u32) -> Result<Vec<u32>, Vec<(Conn, String)>> {
+    let mut s = state();
+    s.reload(super::grants::granting(now), None, Instant::now());
+    let (server, web) = (open(&mut s, 1), open(&mut s, 2));
+    let mut effects = report_with(&mut s, web, Role::Caller, callers);
+    effects.extend(report_with(&mut s, server, Role::Server, servers));
+    let number = *s.links.keys().next().unwrap();
+    let ended: Vec<_> = effects
+        .iter()
+        .filter_map(|e| match e {
+            Effect::Send { to, message: Message::End(EndMessage::Ended { code, text, .. }) } => {
+                assert_eq!(*code, UNAVAILABLE);
+                Some((*to, text.clone()))
+            }
+            _ => None,
+        })
+        .collect();
+    assert_eq!(open_links(&s), usize::from(ended.is_empty()));
+    if !ended.is_empty() {
+        assert_eq!(ended.iter().map(|(to, _)| *to).collect::<Vec<_>>(), [web, server]);
+        return Err(ended);
+    }
+    assert_eq!(s.links[&number].descriptors, now);
+    let grants = super::grants::grants(&effects, number, [web, server]);
+    Ok(grants.into_iter().map(|(_, descriptors)| descriptors).collect())
+}
+
+#[test]
+fn a_reported_link_keeps_its_descriptors_by_this_policy_only() {
+    let why = |ends, now| reported_with(ends, now).unwrap_err().remove(0).1;
+    assert_eq!(reported_with([3, 3], 3), Ok(vec![]), "it has its socket");
+    assert_eq!(reported_with([0, 0], 0), Ok(vec![]));
+    assert_eq!(reported_with([0, 0], 3), Ok(vec![3, 3]), "it is granted now");
+    assert!(why([3, 3], 0).contains("0 by the policy, 3 on this link"));
+    assert!(why([3, 3], 2).contains("2 by the policy, 3 on this link"));
+    for ends in [[3, 0], [0, 3], [2, 3]] {
+        for now in [0, 3] {
+            assert!(why(ends, now).contains("do not say the same"), "{ends:?} {now}");
+        }
+    }
 }
 
 /// The one who came first had the shares of all.
@@ -128,6 +179,7 @@ fn false_reports_leave_other_links_alone() {
                 role,
                 name: name(),
                 security: Security::HIGHEST,
+                descriptors: 0,
             }),
         );
         e.iter().any(|e| {
