@@ -19,6 +19,25 @@ pub const UNARY: &str = "/grpc.testing.TestService/UnaryCall";
 /// Calls at once of a client that calls without end.
 pub const FLOOD: u64 = 16;
 
+/// What the messages of a flood travel in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Load {
+    /// Records of the ring.
+    Records,
+    /// Parcels, where the policy lets descriptors cross.
+    Parcels,
+}
+
+impl Load {
+    /// Bytes of the message with this number.
+    pub fn bytes(self, n: u64) -> usize {
+        match self {
+            Self::Records => 64 + (n as usize * 37) % 3000,
+            Self::Parcels => 140_000 + (n as usize * 7919) % 100_000,
+        }
+    }
+}
+
 /// A request whose answer repeats `size` bytes that `seed` determines.
 pub fn request(seed: u64, size: usize) -> SimpleRequest {
     let body = Bytes::from((0..size).map(|i| (seed as usize + i * 7) as u8).collect::<Vec<_>>());

@@ -79,6 +79,15 @@ const TESTS_OF_HOST: &[(&str, &[&str], &[&str])] = &[
             "the_units_are_ones_that_systemd_takes",
         ],
     ),
+    (
+        "partywall_stubs_tests::stubs",
+        &[
+            "blocking_channels_send_and_take_parcels",
+            "long_messages_come_in_parcels_and_short_ones_do_not",
+            "many_long_messages_at_once_all_arrive",
+        ],
+        &[],
+    ),
 ];
 
 /// A program that the machine runs, and what its output has to be.

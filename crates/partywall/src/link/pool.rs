@@ -14,7 +14,7 @@
 
 use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use partywall_abi::limits;
@@ -41,7 +41,7 @@ pub(crate) fn holds(bytes: usize) -> bool {
 /// Memory at a place, and the packet by which the peer knows it.
 struct Own {
     memory: Memory,
-    packet: OnceLock<u64>,
+    packet: Mutex<Option<u64>>,
 }
 
 #[derive(Default)]
@@ -87,13 +87,12 @@ impl Pool {
         own_thread: bool,
         write: impl FnOnce(&mut SlotBuf<'_>) -> bool,
     ) -> Option<Filled> {
-        let (place, mut own) = match self.take(len) {
-            Some(taken) => taken,
-            None => {
-                self.want(len, own_thread);
-                self.take(len).filter(|_| own_thread)?
-            }
-        };
+        let taken = self.take(len).or_else(|| {
+            self.want(len, own_thread);
+            // Else it may be home by now, and waits for the next message.
+            if own_thread { self.take(len) } else { None }
+        });
+        let (place, mut own) = taken?;
         let mut written = false;
         let mut out = &mut own.memory[..];
         let fits = slot::append(&mut out, len, |out| written = write(out)).is_ok();
@@ -152,7 +151,7 @@ impl Pool {
             let mut state = lock(&pool.state);
             state.making = false;
             state.slots[at].place = match made {
-                Ok(memory) => Place::Home(Box::new(Own { memory, packet: OnceLock::new() })),
+                Ok(memory) => Place::Home(Box::new(Own { memory, packet: Mutex::default() })),
                 Err(why) => {
                     tracing::debug!(%why, bytes, "no memory for an owned parcel");
                     pool.account.change_owned(bytes, 0);
@@ -211,11 +210,18 @@ impl Filled {
         send: impl FnOnce(BorrowedFd<'_>) -> Result<u64, E>,
     ) -> Result<u64, E> {
         let own = self.own();
-        if let Some(packet) = own.packet.get() {
-            return Ok(*packet);
+        let mut known = lock(&own.packet);
+        if let Some(packet) = *known {
+            return Ok(packet);
         }
         let packet = send(own.memory.as_fd())?;
-        Ok(*own.packet.get_or_init(|| packet))
+        *known = Some(packet);
+        Ok(packet)
+    }
+
+    /// No frame was written that names the packet: its receiver passes over it, if it has not had it before.
+    pub(crate) fn not_named(&self) {
+        *lock(&self.own().packet) = None;
     }
 
     /// It is going to be lent, by a frame that is written next.
@@ -302,6 +308,9 @@ mod tests {
             filled.packet(|_memory| Ok::<_, ()>(round.into())).unwrap()
         });
         assert!(packets.eq([0; 50]), "its descriptor is sent once");
+        let filled = fill(&pool, LONG, 1).unwrap();
+        filled.not_named();
+        assert_eq!(filled.packet(|_memory| Ok::<_, ()>(7)), Ok(7), "it is sent again");
     }
 
     #[test]

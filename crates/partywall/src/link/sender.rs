@@ -427,7 +427,10 @@ impl<S: Source> Sender<S> {
             if let Some(owned) = self.owned.take_if(|_| parcel.is_some()) {
                 match sent {
                     true => owned.lend(),
-                    false => link.calls.take_back(owned.place()),
+                    false => {
+                        link.calls.take_back(owned.place());
+                        owned.not_named();
+                    }
                 }
             }
             if !sent {

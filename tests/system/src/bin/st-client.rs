@@ -16,7 +16,7 @@ use partywall_interop::cases::{self, BARE_ANSWERED, BARE_ORDINARY, Env, LAYERED_
 use partywall_interop::proto::test_service_client::TestServiceClient;
 use partywall_interop::proto::{SimpleRequest, SimpleResponse};
 use partywall_interop::service::DELAY_MS;
-use partywall_system_tests::{Blocking, Caller, FLOOD, UNARY, is_answer, request};
+use partywall_system_tests::{Blocking, Caller, FLOOD, Load, UNARY, is_answer, request};
 use tower::Service;
 
 #[derive(Parser)]
@@ -33,6 +33,9 @@ struct Arguments {
     /// Whether unary calls are by native stubs.
     #[arg(long)]
     native: bool,
+    /// Whether the messages of a flood are long enough for parcels.
+    #[arg(long)]
+    long: bool,
     /// Where to keep a byte that says whether a call is under way, for who kills this process.
     #[arg(long)]
     in_flight: Option<PathBuf>,
@@ -166,6 +169,10 @@ fn main() -> Result<(), Error> {
 }
 
 impl Arguments {
+    fn load(&self) -> Load {
+        if self.long { Load::Parcels } else { Load::Records }
+    }
+
     fn stubs(&self) -> Stubs {
         if self.native { Stubs::Native } else { Stubs::Tonics }
     }
@@ -248,10 +255,10 @@ async fn flood(arguments: &Arguments, in_flight: InFlight) -> Result<(), Error> 
     let mut calls = tokio::task::JoinSet::new();
     for lane in 0..FLOOD {
         let mut client = Caller::new(arguments.stubs(), channel.clone());
-        let in_flight = Arc::clone(&in_flight);
+        let (in_flight, load) = (Arc::clone(&in_flight), arguments.load());
         calls.spawn(async move {
             for n in 0.. {
-                let asked = request(lane * 1000 + n, 64 + (n as usize * 37) % 2000);
+                let asked = request(lane * 1000 + n, load.bytes(n));
                 in_flight.begin();
                 let answer = client.call(asked.clone()).await;
                 in_flight.end();
@@ -297,7 +304,7 @@ fn block(arguments: &Arguments, in_flight: &InFlight) -> Result<(), Error> {
     let mut caller = Blocking::new(arguments.stubs(), channel);
     ready()?;
     for n in 0.. {
-        let asked = request(n, 64 + (n as usize * 37) % 2000);
+        let asked = request(n, arguments.load().bytes(n));
         in_flight.begin();
         let answer = caller.call(asked.clone());
         in_flight.end();

@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use partywall_interop::Counts;
 use partywall_system_tests::{
-    Blocking, Caller, FLOOD, Stubs, connect, counted, is_answer, request, went, with,
+    Blocking, Caller, FLOOD, Load, Stubs, connect, counted, is_answer, request, went, with,
 };
 use rustix::process::Signal;
 use tonic::Code;
 
-use partywall_testkit::{Held, Host, Moment, Process, Random, alone, trials};
+use partywall_testkit::{Held, Host, Moment, OPEN, Process, Random, alone, trials};
 
 use crate::{CLIENT, SERVER};
 
@@ -22,12 +22,13 @@ const SOON: Duration = Duration::from_millis(100);
 /// Calls without end until one fails; how it failed and when.
 async fn call_until_failure(
     mut caller: Caller,
+    load: Load,
     seed: u64,
     in_flight: Arc<AtomicUsize>,
     done: Arc<AtomicU64>,
 ) -> (Code, Moment) {
     for n in 0.. {
-        let asked = request(seed + n, 64 + (n as usize * 37) % 3000);
+        let asked = request(seed + n, load.bytes(n));
         in_flight.fetch_add(1, Ordering::SeqCst);
         let answer = caller.call(asked.clone()).await;
         in_flight.fetch_sub(1, Ordering::SeqCst);
@@ -42,12 +43,41 @@ async fn call_until_failure(
 
 #[test]
 fn a_killed_server_is_unavailable_at_once_and_leaves_nothing() {
-    servers_are_killed(Stubs::Tonics);
+    servers_are_killed(Stubs::Tonics, Load::Records);
 }
 
 #[test]
 fn a_killed_native_server_is_unavailable_and_leaves_nothing() {
-    servers_are_killed(Stubs::Native);
+    servers_are_killed(Stubs::Native, Load::Records);
+}
+
+#[test]
+fn a_killed_server_leaves_no_parcel_behind() {
+    servers_are_killed(Stubs::Native, Load::Parcels);
+}
+
+/// A coordinator that lets descriptors cross.
+fn granting() -> Host {
+    let rule = "anyone = { methods = ['*'], descriptors = 1 }";
+    Host::with(&OPEN.replace("anyone = ['*']", rule))
+}
+
+/// Waits until each end of a link has sent as many parcels.
+fn await_parcels(host: &Host, parcels: u64) {
+    let begin = Instant::now();
+    loop {
+        let links = partywall::operator::links(Some(&host.socket)).unwrap();
+        let each = links
+            .iter()
+            .filter(|link| link.open)
+            .map(|link| [link.caller_parcels.parcels, link.stats.parcels.parcels]);
+        let each: Vec<_> = each.collect();
+        if each.iter().any(|sent| sent.iter().all(|sent| *sent >= parcels)) {
+            return;
+        }
+        assert!(begin.elapsed() < Duration::from_secs(30), "parcels of open links: {each:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 /// Which way the calls of this coordinator's links have gone so far, while so many are on their way.
@@ -55,12 +85,12 @@ fn counts(host: &Host, in_flight: u64) -> Counts {
     Counts::of_busy(&partywall::operator::links(Some(&host.socket)).unwrap(), in_flight)
 }
 
-fn servers_are_killed(stubs: Stubs) {
+fn servers_are_killed(stubs: Stubs, load: Load) {
     let _alone = alone();
     let mut random = Random::of_this_run();
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    let host = Host::open();
+    let host = granting();
     let before_files = host.left_in_files();
     let trials = trials(200);
     let (mut struck, mut slowest, mut slowest_free) = (0, Duration::ZERO, Duration::ZERO);
@@ -80,13 +110,17 @@ fn servers_are_killed(stubs: Stubs) {
             for lane in 0..FLOOD {
                 let caller = Caller::new(stubs, channel.clone());
                 let (in_flight, done) = (Arc::clone(&in_flight), Arc::clone(&done));
-                calls.spawn(call_until_failure(caller, lane * 1000, in_flight, done));
+                calls.spawn(call_until_failure(caller, load, lane * 1000, in_flight, done));
             }
-            while done.load(Ordering::SeqCst) < 200 {
+            let enough = if load == Load::Records { 200 } else { 50 };
+            while done.load(Ordering::SeqCst) < enough {
                 assert!(calls.try_join_next().is_none(), "a call has failed");
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
-            went(tokio::task::block_in_place(|| counts(&host, FLOOD)), stubs);
+            tokio::task::block_in_place(|| match load {
+                Load::Records => went(counts(&host, FLOOD), stubs),
+                Load::Parcels => await_parcels(&host, 10),
+            });
             tokio::time::sleep(pause).await;
             struck += usize::from(in_flight.load(Ordering::SeqCst) > 0);
             let killed = tokio::task::spawn_blocking(move || server.kill()).await.unwrap();
@@ -190,18 +224,23 @@ fn blocked_callers_are_woken(stubs: Stubs) {
 
 #[test]
 fn a_killed_client_disturbs_nobody_and_leaves_nothing() {
-    clients_are_killed(Stubs::Tonics);
+    clients_are_killed(Stubs::Tonics, Load::Records);
 }
 
 #[test]
 fn a_killed_native_client_disturbs_nobody_and_leaves_nothing() {
-    clients_are_killed(Stubs::Native);
+    clients_are_killed(Stubs::Native, Load::Records);
 }
 
-fn clients_are_killed(stubs: Stubs) {
+#[test]
+fn a_killed_client_leaves_no_parcel_behind() {
+    clients_are_killed(Stubs::Native, Load::Parcels);
+}
+
+fn clients_are_killed(stubs: Stubs, load: Load) {
     let _alone = alone();
     let mut random = Random::of_this_run();
-    let host = Host::open();
+    let host = granting();
     let before_files = host.left_in_files();
     let mut server = host.start(SERVER, &with(stubs, &["--until-input-ends"]));
     let mut witness = host.start(CLIENT, &with(stubs, &["--mode", "measure"]));
@@ -214,10 +253,16 @@ fn clients_are_killed(stubs: Stubs) {
     let path = noted.path().to_str().unwrap();
     let (trials, mut struck, mut slowest) = (trials(200), 0, Duration::ZERO);
     for trial in 0..trials {
-        let mode = if trial % 4 == 3 { "blocking" } else { "flood" };
-        let victim = with(stubs, &["--mode", mode, "--in-flight", path]);
+        // A blocking client takes as long to make a long request as to send it.
+        let every = if load == Load::Records { 4 } else { 8 };
+        let mode = if trial % every == 3 { "blocking" } else { "flood" };
+        let mut victim = with(stubs, &["--mode", mode, "--in-flight", path]);
+        victim.extend((load == Load::Parcels).then_some("--long"));
         let mut victim = host.start(CLIENT, &victim);
         victim.ready();
+        if load == Load::Parcels {
+            await_parcels(&host, 10);
+        }
         std::thread::sleep(Duration::from_micros(random.draw() % 20_000));
         witness.say("32");
         victim.kill();

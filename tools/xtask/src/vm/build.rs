@@ -31,8 +31,11 @@ const SERVICES: [&str; 2] = ["st-server", "st-client"];
 
 /// Tests that the machine runs as they are for the host, with the libraries of that: what they were
 /// built with and what they start is at the same paths.
-const OF_HOST: [(&str, &str); 2] =
-    [("partywall-system-tests", "processes"), ("partywall-cli", "up")];
+const OF_HOST: [(&str, &str); 3] = [
+    ("partywall-system-tests", "processes"),
+    ("partywall-cli", "up"),
+    ("partywall-stubs-tests", "stubs"),
+];
 
 /// Emulated, the tests take twice as long without.
 const OPTIMISED: [&str; 6] = [
