@@ -251,6 +251,11 @@ impl Town {
         self.start(self.programs.caller, arguments, &[])
     }
 
+    /// One with more in its environment.
+    pub fn caller_that(&self, arguments: &[&str], environment: &[(&str, &str)]) -> Victim {
+        self.start(self.programs.caller, arguments, environment)
+    }
+
     /// A caller of `test`, which has made a call.
     ///
     /// # Panics

@@ -1,10 +1,12 @@
-//! A caller to be attacked, or to tell whether a service still answers. It does what the lines of its input
-//! say, and answers each with one line:
+//! A caller to be attacked, or to tell whether a service still answers. It does what the lines of its
+//! input say, and answers each with one line:
 //!
 //! - `open`: a channel of its own, in place of the one it has; `open`, or why there is none;
-//! - `call BYTES`: a unary call; `ok` when the answer repeats its request, else its status;
+//! - `call BYTES [MS]`: a unary call, and how long it may take; `ok` when the answer repeats its request,
+//!   else its status;
 //! - `seed N`: the same with the number in the request's metadata `x-seed`;
-//! - `raw`: a call of `/a.B/C` with one byte for a body, whose answer is not read; its status, or `answered`.
+//! - `raw`: a call of `/a.B/C` with one byte for a body, whose answer is not read; its status, or
+//!   `answered`.
 
 use std::io::{BufRead, Write};
 use std::path::PathBuf;
@@ -36,9 +38,6 @@ struct Arguments {
     /// Puts messages of so many bytes into parcels.
     #[arg(long)]
     pack_from: Option<usize>,
-    /// How long a call may take, in milliseconds.
-    #[arg(long, default_value_t = 5000)]
-    timeout: u64,
     /// It ends when it asks for the time of day.
     #[arg(long)]
     without_clock: bool,
@@ -81,12 +80,11 @@ fn main() -> Result<(), Error> {
                     }
                     Err(error) => format!("{:?}: {error}", error.code()),
                 },
-                (["call", bytes], Some(caller)) => {
-                    shown(call(&arguments, caller, bytes.parse()?, None).await)
+                (["call", bytes, within @ ..], Some(caller)) => {
+                    let within = within.first().map_or(Ok(5000), |within| within.parse())?;
+                    shown(call(caller, bytes.parse()?, within, None).await)
                 }
-                (["seed", seed], Some(caller)) => {
-                    shown(call(&arguments, caller, 64, Some(seed)).await)
-                }
+                (["seed", seed], Some(caller)) => shown(call(caller, 64, 5000, Some(seed)).await),
                 (["raw"], Some(Caller::Ordinary(channel))) => match raw(channel.clone()).await {
                     Ok(answer) => {
                         tokio::task::spawn_local(async move {
@@ -121,14 +119,14 @@ async fn open(arguments: &Arguments) -> Result<Caller, partywall::Error> {
 }
 
 async fn call(
-    arguments: &Arguments,
     caller: &mut Caller,
     bytes: usize,
+    within: u64,
     seed: Option<&str>,
 ) -> Result<(), Status> {
     let asked = request(bytes as u64, bytes);
     let mut message = Request::new(asked.clone());
-    message.set_timeout(Duration::from_millis(arguments.timeout));
+    message.set_timeout(Duration::from_millis(within));
     if let Some(seed) = seed {
         message.metadata_mut().insert("x-seed", seed.parse().expect("a number"));
     }

@@ -1,6 +1,8 @@
 //! Rows 21 to 29: attacks over the memory of a link. Each test is named after its row.
 
 mod bounds;
+#[cfg(feature = "failpoints")]
+mod deaths;
 mod descriptors;
 mod messages;
 mod numbers;

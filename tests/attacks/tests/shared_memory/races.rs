@@ -62,7 +62,7 @@ fn patterns_are_copied_once(service: &[&str]) {
             break;
         }
         let body = (offset + record.len() - PATTERN).next_multiple_of(4)..offset + record.len();
-        let word = |at: usize| outbox.u32(geometry.arena_base() + at % size & !3);
+        let word = |at: usize| outbox.u32((geometry.arena_base() + at % size) & !3);
         let change = |n: u64| {
             let value = if n.is_multiple_of(2) { *b"BBBB" } else { *b"AAAA" };
             for at in body.clone().step_by(4).take(PATTERN / 4 - 1) {

@@ -55,13 +55,17 @@ fn row_28_a_storm_of_bells_ends_the_link_of_a_service() {
 
 /// A caller of `bad` whose call the hand has heard.
 fn calling(town: &Town, arguments: &[&str]) -> (Conversation, Victim, Hand) {
+    calls(town, arguments, "call 500")
+}
+
+fn calls(town: &Town, arguments: &[&str], call: &str) -> (Conversation, Victim, Hand) {
     let hostile = town.hostile();
     register(&hostile, "bad").unwrap();
     let mut caller = town.caller(&[arguments, &["--name", "bad"]].concat());
     caller.say("open");
     let mut hand = Hand::serving(&hostile).unwrap();
     assert_eq!(caller.line(), "open");
-    caller.say("call 500");
+    caller.say(call);
     hand.asked().unwrap();
     (hostile, caller, hand)
 }
@@ -118,8 +122,7 @@ fn row_28_a_peer_that_never_wakes_delays_no_deadline() {
     let _service = town.service(&[]);
     for arguments in CALLERS {
         let begin = Instant::now();
-        let arguments: Vec<&str> = arguments.iter().copied().chain(["--timeout", "500"]).collect();
-        let (_hostile, mut caller, hand) = calling(&town, &arguments);
+        let (_hostile, mut caller, hand) = calls(&town, arguments, "call 500 500");
         let before = cpu_time(caller.pid());
         let said = caller.line();
         assert_eq!(said, "DeadlineExceeded: the deadline passed before the answer came");
