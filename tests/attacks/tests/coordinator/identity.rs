@@ -1,12 +1,13 @@
 //! Row 30: processes that are not what they say, names that are not theirs.
 
 use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt;
 
 use partywall_abi::control::{Message, RegistryMessage};
 use partywall_attacks::{Town, name};
 use partywall_shm::socket;
 
-use super::{PERMISSION_DENIED, PROGRAMS, closed, connect, refused};
+use super::{PERMISSION_DENIED, PROGRAMS, closed, connect, principal, refused};
 
 fn registers(request: u32, to: &str) -> Message {
     Message::Registry(RegistryMessage::Register { request, name: name(to), places: 9 })
@@ -108,4 +109,44 @@ fn row_30_a_dead_owners_name_is_nobodys() {
         assert_eq!(caller.asked("open"), "open");
         assert_eq!(caller.asked("call 100"), "ok");
     }
+}
+
+/// A trusted program connects and ends. A hostile process has the same socket, and starts another one that
+/// gets the same number, which answers: the credentials of its packets are those of who connected.
+#[test]
+fn row_30_a_number_used_again_is_not_the_process_that_had_it() {
+    let heir = env!("CARGO_BIN_EXE_at-heir");
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    // The same program with a byte more is another one.
+    let program = [&std::fs::read(heir).unwrap()[..], &[0]].concat();
+    std::fs::write(at("trusted"), program).unwrap();
+    std::fs::set_permissions(at("trusted"), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let policy = format!("harden = false\n{}", principal("trusted", &at("trusted")));
+    std::fs::write(at("policy"), policy).unwrap();
+    let said = std::process::Command::new("unshare")
+        .args([
+            "--user",
+            "--map-root-user",
+            "--pid",
+            "--fork",
+            "--mount-proc",
+            "--kill-child",
+            heir,
+        ])
+        .args(["heir", "--socket"])
+        .arg(at("c.sock"))
+        .arg("--policy")
+        .arg(at("policy"))
+        .arg("--trusted")
+        .arg(at("trusted"))
+        .output()
+        .unwrap();
+    let (out, why) =
+        (String::from_utf8(said.stdout).unwrap(), String::from_utf8_lossy(&said.stderr));
+    let lines: Vec<&str> = out.lines().collect();
+    let [trusted, other, heir] = lines[..] else { panic!("{lines:?} {why}") };
+    assert_eq!((trusted, other), ("[\"trusted\"]", "[]"));
+    // The kernel tells the coordinator that its process has ended; the answer is not read.
+    assert_eq!(heir, "closed");
 }

@@ -295,7 +295,7 @@ fn row_25_what_is_no_parcel_ends_the_link_of_a_caller() {
 
 /// The link goes on: what is too long is its call's end, and what lies anywhere in a parcel is read there.
 #[test]
-fn row_25_a_parcel_too_long_ends_its_call_and_a_crooked_one_is_read() {
+fn row_25_a_long_parcel_ends_its_call_a_crooked_one_is_read() {
     let mut attacked = Attacked::new(PARCELS, &[]);
     let (mut hand, socket) = granted(&attacked);
     let long = 8 << 20;
