@@ -56,7 +56,7 @@ impl Flooded {
     }
 
     /// The coordinator has no more than before.
-    fn is_as_before(self) {
+    fn back_as_before(self) {
         let Self { town, mut witness, hostile, held, _service } = self;
         drop(hostile);
         assert_eq!(witness.asked("call 100"), "ok");
@@ -97,7 +97,7 @@ fn row_31_a_hundred_thousand_registrations_are_sixteen() {
     println!("{served} served, {refused} refused; others waited {slowest:?} at most");
     assert_eq!(served, 16);
     assert!(slowest < in_time(), "others waited {slowest:?}");
-    flooded.is_as_before();
+    flooded.back_as_before();
 }
 
 /// Who does not read is not read; when it does, it has its answers, one for each question that was taken.
@@ -125,7 +125,7 @@ fn row_31_a_slow_reader_is_not_read_and_loses_nothing() {
         };
         assert_eq!(of, request);
     }
-    flooded.is_as_before();
+    flooded.back_as_before();
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn row_31_pieces_of_packets_end_their_connection() {
         assert!(hostile.next_or_end().unwrap().is_none());
     }
     assert!(flooded.others() < in_time());
-    flooded.is_as_before();
+    flooded.back_as_before();
 }
 
 /// As many descriptors as a packet may have (SCM_MAX_FD), and one more. From Linux 6.16 on their sender is
@@ -195,5 +195,5 @@ fn row_31_floods_of_descriptors_leave_none() {
             assert!(flooded.others() < in_time());
         }
     }
-    flooded.is_as_before();
+    flooded.back_as_before();
 }
