@@ -1,5 +1,6 @@
 //! Row 28: peers that wake without an end, never, or for nothing.
 
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use partywall_abi::frame::{END, HEAD, Kind};
@@ -51,6 +52,39 @@ fn row_28_a_storm_of_bells_ends_the_link_of_a_service() {
     assert!(is_flood(&why), "{why}");
     let took = cpu_time(attacked.service.pid()) - before;
     assert!(took < Duration::from_millis(500), "{took:?}");
+}
+
+/// A peer that rings as fast as it can has its victim look at their link as often, at most until that is a flood.
+/// Others are served meanwhile, and nothing is left of it afterwards.
+#[test]
+fn row_28_others_are_served_in_a_storm() {
+    let mut attacked = Attacked::new(OPEN, &[]);
+    let hand = attacked.link();
+    let (over, mut slowest) = (AtomicBool::new(false), Duration::ZERO);
+    let rings = std::thread::scope(|s| {
+        let storm = s.spawn(|| {
+            let mut rings = 0;
+            while !over.load(Relaxed) {
+                rings += u32::from(hand.ring());
+            }
+            rings
+        });
+        for _ in 0..100 {
+            let begin = Instant::now();
+            assert_eq!(attacked.witness.asked("call 100"), "ok");
+            slowest = slowest.max(begin.elapsed());
+        }
+        over.store(true, Relaxed);
+        storm.join().unwrap()
+    });
+    assert!(rings > 100, "{rings} rings are no storm");
+    assert!(slowest < Duration::from_millis(500), "others waited {slowest:?}");
+    let before = cpu_time(attacked.service.pid());
+    std::thread::sleep(Duration::from_millis(300));
+    let spent = cpu_time(attacked.service.pid()) - before;
+    assert!(spent < Duration::from_millis(100), "{spent:?} of a CPU when the storm is over");
+    drop(hand);
+    attacked.serves();
 }
 
 /// A caller of `bad` whose call the hand has heard.
