@@ -19,7 +19,7 @@ const KILLED_BY_THE_FILTER: i32 = 31;
 
 #[test]
 fn row_35_no_decision_asks_for_the_time_of_day() {
-    let mut town = Town::with(PROGRAMS, OPEN, &["--without-clock"]);
+    let mut town = Town::with(*PROGRAMS, OPEN, &["--without-clock"]);
     let kinds: [&[&str]; 4] = [&[], &["--native"], &["--blocking"], &["--blocking", "--native"]];
     for native in [false, true] {
         let mut arguments = vec!["--without-clock"];
@@ -70,7 +70,7 @@ fn row_35_no_decision_asks_for_the_time_of_day() {
 /// The filter finds who asks.
 #[test]
 fn row_35_who_asks_for_the_time_of_day_is_ended() {
-    let town = Town::new(PROGRAMS, OPEN);
+    let town = Town::new(*PROGRAMS, OPEN);
     let mut service = town.service(&["--without-clock", "--asks-the-time"]);
     let mut caller = town.caller(&[]);
     assert_eq!(caller.asked("open"), "open");
@@ -81,7 +81,7 @@ fn row_35_who_asks_for_the_time_of_day_is_ended() {
     let dir = tempfile::tempdir().unwrap();
     let audit = dir.path().join("audit");
     let more = ["--without-clock", "--audit", audit.to_str().unwrap()];
-    let mut town = Town::with(PROGRAMS, OPEN, &more);
+    let mut town = Town::with(*PROGRAMS, OPEN, &more);
     let _admitted_or_not = partywall_testkit::Conversation::open(&town.socket());
     assert_eq!(town.coordinator.ended().signal(), Some(KILLED_BY_THE_FILTER));
 }

@@ -17,10 +17,10 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
 use super::{OPEN, PROGRAMS, RESOURCE_EXHAUSTED, connect, principal, turned_away};
 
-/// Most that a step of an honest process may take meanwhile; other programs may have the processors for a
-/// while.
+/// Most that a step of an honest process may take meanwhile. Who waited for all of a flood would wait for longer;
+/// other programs may have the processors for a while.
 fn in_time() -> Duration {
-    Duration::from_millis(if is_full() { 50 } else { 500 })
+    Duration::from_millis(if is_full() { 50 } else { 2000 })
 }
 
 struct Flooded {
@@ -35,7 +35,7 @@ impl Flooded {
     fn new() -> Self {
         let hostile = principal("hostile", Path::new(&std::env::current_exe().unwrap()));
         let policy = format!("{hostile}[principal.hostile.quota]\nregistrations = 16\n{OPEN}");
-        let town = Town::new(PROGRAMS, &policy);
+        let town = Town::new(*PROGRAMS, &policy);
         let service = town.service(&[]);
         let (witness, hostile) = (town.witness(), town.hostile());
         assert_eq!(hostile.you().principals, ["hostile"]);

@@ -7,7 +7,7 @@ use partywall_abi::control::{Message, RegistryMessage};
 use partywall_attacks::{Town, name};
 use partywall_shm::socket;
 
-use super::{PERMISSION_DENIED, PROGRAMS, closed, connect, principal, refused};
+use super::{PERMISSION_DENIED, PROGRAMS, closed, connect, principal, refused, stripped};
 
 fn registers(request: u32, to: &str) -> Message {
     Message::Registry(RegistryMessage::Register { request, name: name(to), places: 9 })
@@ -27,7 +27,7 @@ fn denied(town: &Town, what: &str, text: &str) {
 
 #[test]
 fn row_30_a_process_that_nobody_knows_is_denied() {
-    let town = Town::new(PROGRAMS, &closed());
+    let town = Town::new(*PROGRAMS, &closed());
     let _service = town.service(&[]);
     let mut witness = town.witness();
     let hostile = town.hostile();
@@ -65,7 +65,7 @@ fn row_30_a_process_that_nobody_knows_is_denied() {
 /// Names that no library lets through, written into a good packet.
 #[test]
 fn row_30_a_name_that_is_none_ends_the_connection() {
-    let town = Town::new(PROGRAMS, &closed());
+    let town = Town::new(*PROGRAMS, &closed());
     let _service = town.service(&[]);
     let mut witness = town.witness();
     let packet = registers(1, "test").encode();
@@ -87,7 +87,7 @@ fn row_30_a_name_that_is_none_ends_the_connection() {
 /// it is told that nobody serves it.
 #[test]
 fn row_30_a_dead_owners_name_is_nobodys() {
-    let town = Town::new(PROGRAMS, &closed());
+    let town = Town::new(*PROGRAMS, &closed());
     let mut service = town.service(&[]);
     let mut caller = town.caller(&[]);
     let squatter = town.hostile();
@@ -115,7 +115,7 @@ fn row_30_a_dead_owners_name_is_nobodys() {
 /// gets the same number, which answers: the credentials of its packets are those of who connected.
 #[test]
 fn row_30_a_number_used_again_is_not_the_process_that_had_it() {
-    let heir = env!("CARGO_BIN_EXE_at-heir");
+    let heir = stripped(env!("CARGO_BIN_EXE_at-heir"));
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
     // The same program with a byte more is another one.

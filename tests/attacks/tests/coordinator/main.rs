@@ -7,16 +7,30 @@ mod policy;
 mod restarts;
 
 use std::path::Path;
+use std::process::Command;
+use std::sync::LazyLock;
 
 use partywall_abi::control::{LinkMessage, Message, SessionMessage};
 use partywall_attacks::{Programs, Town, name};
 use partywall_testkit::Conversation;
 
-const PROGRAMS: Programs = Programs {
+static PROGRAMS: LazyLock<Programs> = LazyLock::new(|| Programs {
     coordinator: env!("CARGO_BIN_EXE_at-coordinator"),
-    service: env!("CARGO_BIN_EXE_at-service"),
-    caller: env!("CARGO_BIN_EXE_at-caller"),
-};
+    service: stripped(env!("CARGO_BIN_EXE_at-service")),
+    caller: stripped(env!("CARGO_BIN_EXE_at-caller")),
+});
+
+/// A program without what debuggers want: those that a coordinator measures are read as a whole, at the lowest
+/// priority, while other tests have the processors.
+fn stripped(program: &str) -> &'static str {
+    let name = Path::new(program).file_name().unwrap().to_str().unwrap();
+    let to = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-stripped"));
+    let fresh = to.with_extension(std::process::id().to_string());
+    let strip = Command::new("strip").arg("-o").arg(&fresh).arg(program).status();
+    assert!(strip.expect("strip, of binutils").success());
+    std::fs::rename(&fresh, &to).unwrap();
+    to.to_str().unwrap().to_owned().leak()
+}
 
 /// Anyone serves and calls `test` and `bad`.
 const OPEN: &str = "[service.test]\nregister = ['anyone']\n[service.test.call]\nanyone = ['*']\n\

@@ -125,7 +125,7 @@ fn until_over(step: &str, end: &Endpoint) {
 
 #[test]
 fn row_32_a_caller_at_each_step_has_nothing_of_it_afterwards() {
-    let mut town = Town::new(PROGRAMS, OPEN);
+    let mut town = Town::new(*PROGRAMS, OPEN);
     let service = town.service(&[]);
     let mut witness = town.witness();
     let held = Held::by(service.pid());
@@ -200,7 +200,7 @@ fn row_32_a_service_at_each_step_has_nothing_of_it_afterwards() {
     let kinds: [&[&str]; 2] = [&["--name", "bad"], &["--name", "bad", "--blocking"]];
     for step in SERVICES {
         for kind in kinds {
-            let mut town = Town::new(PROGRAMS, OPEN);
+            let mut town = Town::new(*PROGRAMS, OPEN);
             let _other = town.service(&[]);
             let mut witness = town.witness();
             let mut caller = town.caller(kind);
@@ -230,7 +230,7 @@ fn row_32_a_service_at_each_step_has_nothing_of_it_afterwards() {
 /// refused, and so is a report of a link that there never was.
 #[test]
 fn row_32_a_link_of_the_old_policy_ends_under_the_new_one() {
-    let mut town = Town::new(PROGRAMS, OPEN);
+    let mut town = Town::new(*PROGRAMS, OPEN);
     let service = town.service(&[]);
     let mut witness = town.witness();
     let held = Held::by(service.pid());

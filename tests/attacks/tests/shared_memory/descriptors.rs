@@ -8,7 +8,7 @@ use std::fs::OpenOptions;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 
-use partywall_abi::control::{EndMessage, LinkMessage, Message};
+use partywall_abi::control::{EndMessage, LinkMessage, Message, RegistryMessage};
 use partywall_abi::frame::{END, HEAD, Kind, PARCEL, ParcelRef, TRAILERS};
 use partywall_abi::layout::Geometry;
 use partywall_attacks::{
@@ -111,7 +111,7 @@ fn row_24_a_services_outbox_that_can_be_cut_opens_no_link() {
     let _service = town.service(&[]);
     for arguments in CALLERS {
         let hostile = town.hostile();
-        register(&hostile, "bad").unwrap();
+        let registration = register(&hostile, "bad").unwrap();
         let mut caller = town.caller(&[arguments, &["--name", "bad"]].concat());
         caller.say("open");
         let (terms, own, _end) = hostile.offered().unwrap();
@@ -125,6 +125,11 @@ fn row_24_a_services_outbox_that_can_be_cut_opens_no_link() {
         let (_, text) = told(&hostile, terms.link);
         assert!(text.contains("seals 0x6 where 0x17 are needed"), "{text}");
         town.blamed(terms.link, Some(finding));
+        // The next one is the one instance.
+        hostile.say(&RegistryMessage::Unregister { registration }.into()).unwrap();
+        hostile.say(&RegistryMessage::Watch { request: 2, name: name("bad") }.into()).unwrap();
+        let nobody = RegistryMessage::Watched { request: 2, instances: 0 };
+        assert_eq!(hostile.next().unwrap().0, nobody.into());
     }
     town.witness();
 }
