@@ -17,8 +17,8 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
 use super::{OPEN, PROGRAMS, RESOURCE_EXHAUSTED, connect, principal, turned_away};
 
-/// Most that a step of an honest process may take meanwhile. Who waited for all of a flood would wait for longer;
-/// other programs may have the processors for a while.
+/// Most that a step of an honest process may take meanwhile. Who waited for all of a flood would wait for
+/// longer; other programs may have the processors for a while.
 fn in_time() -> Duration {
     Duration::from_millis(if is_full() { 50 } else { 2000 })
 }

@@ -20,8 +20,8 @@ static PROGRAMS: LazyLock<Programs> = LazyLock::new(|| Programs {
     caller: stripped(env!("CARGO_BIN_EXE_at-caller")),
 });
 
-/// A program without what debuggers want: those that a coordinator measures are read as a whole, at the lowest
-/// priority, while other tests have the processors.
+/// A program without what debuggers want: those that a coordinator measures are read as a whole, at the
+/// lowest priority, while other tests have the processors.
 fn stripped(program: &str) -> &'static str {
     let name = Path::new(program).file_name().unwrap().to_str().unwrap();
     let to = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-stripped"));
