@@ -10,7 +10,8 @@
 //!
 //! [`Link`] is the blocking form, for threads without a runtime. Its user sleeps on the peer's
 //! bell word (futex), where no hang-up wakes it; so the [`crate::reactor`] watches the socket and
-//! sees to it that the sleeper wakes ([`crate::death`]).
+//! sees to it that the sleeper wakes ([`crate::death`]). By how much the word rises while it sleeps
+//! are bells too, and count as those on the socket.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
@@ -207,6 +208,14 @@ impl Bell {
         let n = self.socket.drain(most).map_err(LinkError::io("recvmmsg"))?;
         self.bells.fetch_add(n.into(), Ordering::Relaxed);
         self.flood().map_or(Ok(n), Err)
+    }
+
+    /// Counts what the peer has rung while a thread slept on its bell word, which was `seen` before, and
+    /// checks as [`Bell::drain`].
+    fn rung(&self, seen: u32) -> Result<(), LinkError> {
+        let bells = self.word().wrapping_sub(seen);
+        self.bells.fetch_add(bells.into(), Ordering::Relaxed);
+        self.flood().map_or(Ok(()), Err)
     }
 
     /// What a peer has done that rings more often than it is waited for.
@@ -446,6 +455,7 @@ impl Link {
                     left => Some(left),
                 },
             };
+            self.bell.slept();
             let asleep = self.consumer.prepare_sleep(SleepMode::Futex)
                 && match room {
                     None => true,
@@ -464,6 +474,7 @@ impl Link {
                 // What it sent before it died counts.
                 return if self.satisfied(room)? { Ok(()) } else { Err(self.bell.end()) };
             }
+            self.bell.rung(seen)?;
         }
     }
 
@@ -615,6 +626,7 @@ impl Link {
                     left => Some(left),
                 },
             };
+            self.bell.slept();
             if self.producer.prepare_sleep(len, SleepMode::Futex)? {
                 self.bell.sleep(seen, timeout);
             }
@@ -622,6 +634,7 @@ impl Link {
             if self.bell.is_dead() && !self.producer.has_room(len)? {
                 return Err(self.bell.end());
             }
+            self.bell.rung(seen)?;
         }
         Ok(())
     }

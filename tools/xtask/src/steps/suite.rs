@@ -36,6 +36,7 @@ const RUNS: &[&[&str]] = &[
         "metrics",
     ],
     &["-p", "partywall-system-tests", "--features", "failpoints", "--test", "processes", "stops"],
+    &["-p", "partywall-attacks", "--features", "failpoints", "--test", "shared_memory", "deaths"],
 ];
 
 /// The tests that need root are in a binary of their own, which is built only for them.

@@ -1,0 +1,113 @@
+//! A service to be attacked: gRPC's test service by the stubs of either generator, and `/a.B/C`, whose
+//! handler never answers and takes nothing. It serves until its input ends.
+
+use std::convert::Infallible;
+use std::fs::OpenOptions;
+use std::io::{Read, Write};
+use std::path::PathBuf;
+use std::task::{Context, Poll};
+
+use clap::Parser;
+use partywall_attacks::clock;
+use partywall_interop::service::{Handle, native, test_service_with};
+use tonic::body::Body;
+
+#[derive(Parser)]
+struct Arguments {
+    /// The coordinator's socket.
+    #[arg(long)]
+    socket: PathBuf,
+    /// The name to serve.
+    #[arg(long, default_value = "test")]
+    name: String,
+    /// By the stubs of partywall-build.
+    #[arg(long)]
+    native: bool,
+    /// Calls that one link may have open.
+    #[arg(long)]
+    streams: Option<u32>,
+    /// Where the seed of each request is written before it is answered, a line each.
+    #[arg(long)]
+    ledger: Option<PathBuf>,
+    /// It ends when it asks for the time of day.
+    #[arg(long)]
+    without_clock: bool,
+    /// It asks for the time of day when it is called.
+    #[arg(long)]
+    asks_the_time: bool,
+}
+
+/// Takes calls of `/a.B/C` and answers none.
+#[derive(Clone)]
+struct Never;
+
+impl tonic::server::NamedService for Never {
+    const NAME: &'static str = "a.B";
+}
+
+impl tower::Service<http::Request<Body>> for Never {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = Kept;
+
+    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Kept {
+        Kept(request.into_body())
+    }
+}
+
+/// A request that is kept and not read.
+struct Kept(#[expect(dead_code, reason = "it is kept")] Body);
+
+impl Future for Kept {
+    type Output = Result<http::Response<Body>, Infallible>;
+
+    fn poll(self: std::pin::Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<Self::Output> {
+        Poll::Pending
+    }
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let arguments = Arguments::parse();
+    partywall_attacks::log_to_stderr();
+    let open = |path| OpenOptions::new().create(true).append(true).open(path);
+    let ledger = arguments.ledger.map(open).transpose()?;
+    let asks = arguments.asks_the_time;
+    let handle = Handle::default().before(move |request| {
+        if let (Some(ledger), Some(seed)) = (&ledger, request.metadata().get("x-seed")) {
+            let line = [seed.as_bytes(), b"\n"].concat();
+            std::io::Write::write_all(&mut &*ledger, &line).expect("a line of a file");
+        }
+        if asks {
+            let _of_day = std::time::SystemTime::now();
+        }
+        Box::pin(std::future::ready(Ok(())))
+    });
+    let mut server = partywall::Server::builder().coordinator(arguments.socket);
+    if let Some(most) = arguments.streams {
+        server = server.max_concurrent_streams(most);
+    }
+    if arguments.without_clock {
+        clock::forbid()?;
+    }
+    let router = match arguments.native {
+        true => server.add_service(native(handle)).add_service(Never),
+        false => server.add_service(test_service_with(handle)).add_service(Never),
+    };
+    let (tell, told) = tokio::sync::oneshot::channel();
+    std::thread::spawn(|| {
+        let _read = std::io::stdin().read_to_end(&mut Vec::new());
+        let _serves_no_more = tell.send(());
+    });
+    let end = async {
+        let _told = told.await;
+    };
+    router.serve_with_shutdown(&arguments.name, end).await?;
+    println!("ended");
+    std::io::stdout().flush()?;
+    Ok(())
+}
