@@ -95,6 +95,8 @@ impl Capabilities {
     pub const CONTAINERS: Self = Self(32);
     /// A coordinator is asked who serves which name.
     pub const INSTANCES: Self = Self(128);
+    /// A process is told where the operators' socket is.
+    pub const OPERATORS: Self = Self(256);
     /// What this release can do.
     pub const OWN: Self = Self(
         Self::ROOM.0
@@ -103,10 +105,11 @@ impl Capabilities {
             | Self::PARCELS.0
             | Self::HARDEN.0
             | Self::CONTAINERS.0
-            | Self::INSTANCES.0,
+            | Self::INSTANCES.0
+            | Self::OPERATORS.0,
     );
 
-    const NAMES: [(Self, &'static str); 7] = [
+    const NAMES: [(Self, &'static str); 8] = [
         (Self::ROOM, "room"),
         (Self::METHODS, "methods"),
         (Self::WAYS, "ways"),
@@ -114,6 +117,7 @@ impl Capabilities {
         (Self::HARDEN, "harden"),
         (Self::CONTAINERS, "containers"),
         (Self::INSTANCES, "instances"),
+        (Self::OPERATORS, "operators"),
     ];
 
     /// These bits, whether they have names or not.

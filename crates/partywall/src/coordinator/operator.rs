@@ -1,7 +1,8 @@
 //! Calls of operators to the coordinator: the list of links, the gates of domains, the reload of the policy.
 //!
 //! An operator is a process of root or of the coordinator's user that the coordinator has not started. All
-//! others are refused. The command `partywall` makes these calls; a program needs none of them to call or
+//! others are refused. Where the coordinator has an operators' socket, it says so to operators, and their
+//! calls go there. The command `partywall` makes these calls; a program needs none of them to call or
 //! to serve. Each blocks its thread for the time that it names: a task calls it by
 //! [`tokio::task::spawn_blocking`].
 //!
@@ -145,11 +146,24 @@ fn order<T, M: Into<Message>>(
     ask(coordinator(socket)?, waiting, question)
 }
 
-/// A coordinator that is there.
+/// A coordinator that is there, at the socket at which it takes operators' calls.
 fn coordinator(socket: Option<&Path>) -> Result<Arc<Client>, Error> {
     let place = socket.map_or_else(Place::find, |p| Place::Path(p.into()));
     let client = super::client(&place);
     client.open(place.patience())?;
+    let conversation = lock(&client.state).conversation.clone();
+    let Some(operators) = conversation.and_then(|it| it.operators()) else { return Ok(client) };
+    let client = super::client(&operators);
+    client.open(operators.patience()).map_err(|error| match error {
+        Error::NoCoordinator { place, source } => Error::Refused {
+            code: Code::FailedPrecondition,
+            text: format!(
+                "the coordinator takes operators' calls at {place} alone, where it is not reached: {source}; \
+                 remedy: ask outside of containers"
+            ),
+        },
+        other => other,
+    })?;
     Ok(client)
 }
 
