@@ -70,7 +70,7 @@ pub use fields::{Digest, Identity};
 pub use gate::GateMessage;
 pub use link::LinkMessage;
 pub use list::{
-    InstanceRow, LinkMethods, LinkRow, LinkStats, ListMessage, MethodStats, ParcelStats,
+    InstanceRow, LinkMethods, LinkRow, LinkStats, ListMessage, MethodStats, PaceStats, ParcelStats,
 };
 pub use policy::PolicyMessage;
 pub use registry::RegistryMessage;

@@ -97,6 +97,8 @@ impl Capabilities {
     pub const INSTANCES: Self = Self(128);
     /// A process is told where the operators' socket is.
     pub const OPERATORS: Self = Self(256);
+    /// An end of a link measures its calls when it is asked; a coordinator asks.
+    pub const PACE: Self = Self(512);
     /// What this release can do.
     pub const OWN: Self = Self(
         Self::ROOM.0
@@ -106,10 +108,11 @@ impl Capabilities {
             | Self::HARDEN.0
             | Self::CONTAINERS.0
             | Self::INSTANCES.0
-            | Self::OPERATORS.0,
+            | Self::OPERATORS.0
+            | Self::PACE.0,
     );
 
-    const NAMES: [(Self, &'static str); 8] = [
+    const NAMES: [(Self, &'static str); 9] = [
         (Self::ROOM, "room"),
         (Self::METHODS, "methods"),
         (Self::WAYS, "ways"),
@@ -118,6 +121,7 @@ impl Capabilities {
         (Self::CONTAINERS, "containers"),
         (Self::INSTANCES, "instances"),
         (Self::OPERATORS, "operators"),
+        (Self::PACE, "pace"),
     ];
 
     /// These bits, whether they have names or not.

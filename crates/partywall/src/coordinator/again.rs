@@ -145,6 +145,7 @@ impl Client {
                 Waiting::Connect(_, tx) => drop(tx.send(Err(ENDED))),
                 Waiting::Rows(_, tx) => drop(tx.send(Err(ENDED))),
                 Waiting::Instances(_, tx) => drop(tx.send(Err(ENDED))),
+                Waiting::Observed(_, tx) => drop(tx.send(Err(ENDED))),
                 Waiting::Switch(tx) => drop(tx.send(Err(ENDED))),
                 Waiting::Reload(tx) => drop(tx.send(Err(ENDED))),
                 Waiting::Register(_) | Waiting::Watch(_) | Waiting::Report(_) => {}

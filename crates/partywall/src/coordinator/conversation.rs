@@ -64,9 +64,9 @@ impl Conversation {
         self.said.capabilities.contains(Capabilities::WAYS)
     }
 
-    /// Whether the coordinator can be asked who serves which name.
-    pub(super) fn lists_instances(&self) -> bool {
-        self.said.capabilities.contains(Capabilities::INSTANCES)
+    /// Whether the coordinator can do that.
+    pub(super) fn has(&self, what: Capabilities) -> bool {
+        self.said.capabilities.contains(what)
     }
 
     /// Whether the coordinator takes what is to be said of descriptor sockets and parcels.

@@ -25,8 +25,9 @@ use std::time::{Duration, Instant};
 use partywall_abi::control::{
     GateMessage, InstanceRow, LinkRow, ListMessage, Message, PolicyMessage,
 };
-pub use partywall_abi::control::{LinkMethods, LinkStats, MethodStats, ParcelStats};
+pub use partywall_abi::control::{LinkMethods, LinkStats, MethodStats, PaceStats, ParcelStats};
 use partywall_abi::name::ServiceName;
+use partywall_abi::version::Capabilities;
 use tokio::sync::oneshot;
 use tokio::task::coop::unconstrained;
 use tonic::Code;
@@ -74,13 +75,43 @@ pub fn links(socket: Option<&Path>) -> Result<Vec<LinkInfo>, Error> {
 /// [`Error::NoCoordinator`], [`Error::Denied`] for anyone but root and the coordinator's user;
 /// [`Error::Refused`] (UNIMPLEMENTED) by a coordinator of an older release.
 pub fn instances(socket: Option<&Path>) -> Result<Vec<InstanceInfo>, Error> {
-    let client = coordinator(socket)?;
-    if !lock(&client.state).conversation.as_ref().is_some_and(|it| it.lists_instances()) {
-        let text = "this coordinator lists no instances; remedy: update it".into();
-        return Err(Error::Refused { code: Code::Unimplemented, text });
-    }
+    let client = coordinator_with(socket, Capabilities::INSTANCES)?;
     let waiting = |tx| Waiting::Instances(Vec::new(), tx);
     let (client, answer) = ask(client, waiting, |request| ListMessage::Instances { request })?;
+    answer_of(&client, answer)
+}
+
+/// A link as its ends are observed by [`observe`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Observed {
+    /// The link.
+    pub link: LinkInfo,
+    /// What the caller says that it has measured since it was first asked; none of one that says nothing.
+    pub caller: Option<PaceStats>,
+    /// What the server says that it has measured, likewise.
+    pub server: Option<PaceStats>,
+}
+
+impl Observed {
+    /// A link whose ends have said nothing.
+    pub fn new(link: LinkInfo) -> Self {
+        Self { link, caller: None, server: None }
+    }
+}
+
+/// The links to a name, with what both ends of each measure. An end begins to measure when it is asked, and
+/// ends ten seconds after it was last asked; two answers have the calls between them.
+///
+/// Blocks until the ends have answered, at most a quarter of a second. `socket`: as for [`links`].
+///
+/// # Errors
+/// As [`instances`].
+pub fn observe(socket: Option<&Path>, name: &str) -> Result<Vec<Observed>, Error> {
+    let name = ServiceName::new(name).map_err(TargetError::Name)?;
+    let client = coordinator_with(socket, Capabilities::PACE)?;
+    let waiting = |tx| Waiting::Observed(Vec::new(), tx);
+    let (client, answer) = ask(client, waiting, |request| ListMessage::Observe { request, name })?;
     answer_of(&client, answer)
 }
 
@@ -144,6 +175,16 @@ fn order<T, M: Into<Message>>(
     question: impl FnOnce(u32) -> M,
 ) -> Result<(Arc<Client>, Answer<T>), Error> {
     ask(coordinator(socket)?, waiting, question)
+}
+
+/// A coordinator that is there and can do that.
+fn coordinator_with(socket: Option<&Path>, what: Capabilities) -> Result<Arc<Client>, Error> {
+    let client = coordinator(socket)?;
+    if lock(&client.state).conversation.as_ref().is_some_and(|it| it.has(what)) {
+        return Ok(client);
+    }
+    let text = format!("this coordinator is too old for that ({what}); remedy: update it");
+    Err(Error::Refused { code: Code::Unimplemented, text })
 }
 
 /// A coordinator that is there, at the socket at which it takes operators' calls.
