@@ -15,6 +15,7 @@
 //!                                          the version chosen, capabilities
 //!          <------------------ Harden      close yourself to other processes of your user
 //! Hardened ------------------>             (both where the policy has it so)
+//!          <------------------ Operators   where operators' calls are taken, if not here
 //!          <------------------ Welcome     who the coordinator takes the process for
 //!          or <--------------- Refused     at any point before that, and the end
 //!
@@ -69,7 +70,7 @@ pub use fields::{Digest, Identity};
 pub use gate::GateMessage;
 pub use link::LinkMessage;
 pub use list::{
-    InstanceRow, LinkMethods, LinkRow, LinkStats, ListMessage, MethodStats, ParcelStats,
+    InstanceRow, LinkMethods, LinkRow, LinkStats, ListMessage, MethodStats, PaceStats, ParcelStats,
 };
 pub use policy::PolicyMessage;
 pub use registry::RegistryMessage;

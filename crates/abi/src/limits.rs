@@ -90,6 +90,9 @@ pub const MESSAGE_BYTES_MAX: usize = (2 << 30) - 1;
 /// A sender's socket buffer holds more than 200 of them, so a bell is never lost to a full one.
 pub const UNREAD_BELLS: u32 = 64;
 
+/// Longest path of a Unix socket, in bytes (unix(7)).
+pub const SOCKET_PATH_BYTES: usize = 107;
+
 /// Most parcels that a receiver of a link has not read, and most that it may say it takes.
 pub const UNREAD_PARCELS: u32 = 4;
 

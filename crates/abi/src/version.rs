@@ -95,6 +95,10 @@ impl Capabilities {
     pub const CONTAINERS: Self = Self(32);
     /// A coordinator is asked who serves which name.
     pub const INSTANCES: Self = Self(128);
+    /// A process is told where the operators' socket is.
+    pub const OPERATORS: Self = Self(256);
+    /// An end of a link measures its calls when it is asked; a coordinator asks.
+    pub const PACE: Self = Self(512);
     /// What this release can do.
     pub const OWN: Self = Self(
         Self::ROOM.0
@@ -103,10 +107,12 @@ impl Capabilities {
             | Self::PARCELS.0
             | Self::HARDEN.0
             | Self::CONTAINERS.0
-            | Self::INSTANCES.0,
+            | Self::INSTANCES.0
+            | Self::OPERATORS.0
+            | Self::PACE.0,
     );
 
-    const NAMES: [(Self, &'static str); 7] = [
+    const NAMES: [(Self, &'static str); 9] = [
         (Self::ROOM, "room"),
         (Self::METHODS, "methods"),
         (Self::WAYS, "ways"),
@@ -114,6 +120,8 @@ impl Capabilities {
         (Self::HARDEN, "harden"),
         (Self::CONTAINERS, "containers"),
         (Self::INSTANCES, "instances"),
+        (Self::OPERATORS, "operators"),
+        (Self::PACE, "pace"),
     ];
 
     /// These bits, whether they have names or not.

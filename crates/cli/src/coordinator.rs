@@ -24,6 +24,12 @@ pub(crate) struct Arguments {
     /// service manager hands over.
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
+    /// Where alone operators' calls are taken (lists, `policy reload`, `domain`): a socket for root and this
+    /// user. Unless given, beside the socket of --socket, as coordinator.operators.sock beside
+    /// coordinator.sock; beside a socket that a service manager hands over there is none. Commands find it by
+    /// the other one. Keep it out of what containers have mounted.
+    #[arg(long, value_name = "PATH")]
+    operators: Option<PathBuf>,
     /// Who may serve and call what; read again on SIGHUP and by `partywall policy reload`.
     #[arg(long, value_name = "FILE")]
     policy: PathBuf,
@@ -48,10 +54,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
         let mut hang_up = signal(SignalKind::hangup())?;
         survive_limits_of_files()?;
         let (listen, shown) = listen(arguments.socket.as_deref())?;
+        let operators = operators(arguments.operators.as_deref(), &listen)?;
         let (running, mut ended) = tokio::sync::oneshot::channel::<()>();
         let metrics = crate::metrics::serve(&arguments.metrics)?;
         let options = Options {
             listen,
+            operators,
             policy_file: Some(arguments.policy.clone()),
             audit: arguments.audit.as_deref().map(audit_log).transpose()?,
             metrics: metrics.is_some(),
@@ -108,7 +116,7 @@ fn listen(path: Option<&Path>) -> Result<(Listen, String), Box<dyn Error>> {
             let path = match path {
                 Some(path) => {
                     crate::socket::check(path, "--socket")?;
-                    check_directory(path)?;
+                    check_directory(path, "--socket")?;
                     path.to_path_buf()
                 }
                 None => {
@@ -122,13 +130,27 @@ fn listen(path: Option<&Path>) -> Result<(Listen, String), Box<dyn Error>> {
     }
 }
 
+/// Where operators' calls are taken, if not where processes connect.
+fn operators(given: Option<&Path>, listen: &Listen) -> Result<Option<PathBuf>, String> {
+    let path = match (given, listen) {
+        (Some(given), _) => {
+            check_directory(given, "--operators")?;
+            given.to_path_buf()
+        }
+        (None, Listen::At(common)) => common.with_extension("operators.sock"),
+        (None, _) => return Ok(None),
+    };
+    crate::socket::check(&path, "--operators")?;
+    Ok(Some(path))
+}
+
 /// Only the usual place is made: a path that is mistyped is no new directory.
-fn check_directory(path: &Path) -> Result<(), String> {
+fn check_directory(path: &Path, flag: &str) -> Result<(), String> {
     let directory = path.parent().filter(|dir| *dir != Path::new(""));
     match directory.filter(|dir| !dir.is_dir()) {
         None => Ok(()),
         Some(missing) => Err(format!(
-            "--socket {}: there is no directory {}; make it, or correct the path",
+            "{flag} {}: there is no directory {}; make it, or correct the path",
             path.display(),
             missing.display()
         )),
@@ -212,10 +234,25 @@ mod tests {
     #[test]
     fn a_mistyped_path_makes_no_directory() {
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!(check_directory(&dir.path().join("c.sock")), Ok(()));
-        assert_eq!(check_directory(Path::new("c.sock")), Ok(()));
-        let refused = check_directory(&dir.path().join("rnu/c.sock")).unwrap_err();
+        assert_eq!(check_directory(&dir.path().join("c.sock"), "--socket"), Ok(()));
+        assert_eq!(check_directory(Path::new("c.sock"), "--socket"), Ok(()));
+        let refused = check_directory(&dir.path().join("rnu/c.sock"), "--socket").unwrap_err();
         assert!(refused.contains("/rnu; make it, or correct the path"), "{refused}");
+    }
+
+    #[test]
+    fn operators_have_a_socket_beside_the_common_one_or_where_it_is_said() {
+        let at = |path: &str| Listen::At(path.into());
+        let beside = operators(None, &at("/r/coordinator.sock")).unwrap().unwrap();
+        assert_eq!(beside, Path::new("/r/coordinator.operators.sock"));
+        let given = operators(Some(Path::new("o.sock")), &at("/r/c.sock")).unwrap().unwrap();
+        assert_eq!(given, Path::new("o.sock"));
+        assert_eq!(operators(None, &Listen::Nowhere), Ok(None));
+        let long = at(&format!("/{}", "x".repeat(100)));
+        let refused = operators(None, &long).unwrap_err();
+        assert!(refused.starts_with("--operators /xxx") && refused.contains("at most 107"));
+        let missing = operators(Some(Path::new("/no/such/o.sock")), &at("/r/c.sock")).unwrap_err();
+        assert!(missing.starts_with("--operators /no/such/o.sock: there is no directory"));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! `partywall links` and `watch`, and the same table after `up`.
 
 pub(crate) mod json;
+mod observe;
 mod table;
 
 use std::collections::BTreeMap;
@@ -48,6 +49,16 @@ and below each link its methods, the 16 with most calls, and how many more there
   native         calls that the service took the native way: by stubs of partywall-build, without a
                  request of HTTP;  ordinary: by a request of HTTP; those that were denied are in neither
 
+With `watch NAME`, at each look:
+  the instances of the name, as `partywall ps --wide` has them, and the open links to it with
+  CALLER/S       calls that have ended in a second, as the caller says, and SERVER/S as the server says
+  CALLER MEAN    how long a call is open at the caller on average, as it says, and SERVER MEAN at the
+                 server; - before the second look, of an end that says nothing, and without a call.
+                 Ends measure while somebody watches, and ten seconds longer: with --every over 10
+                 there is nothing to compare
+  with --json a line is a look: name, instances (links, callers, memory, security and the fields of
+  server), links (the fields below, and caller_pace and server_pace: calls_per_second, mean_ns)
+
 With --json a line is an object. The fields stay; others may join them:
   link, name, via, url, security (isolation, confidentiality, evidence), open, calls, failed,
   denied, request_bytes, reply_bytes, visits, forwards, inside_ns, methods (path, native, ordinary),
@@ -79,6 +90,9 @@ struct Form {
 /// How links are watched.
 #[derive(clap::Args)]
 pub(crate) struct Watch {
+    /// The name that is watched: its instances, the links to it, and while this runs calls per second and
+    /// the mean time of a call, as each end measures them. All links unless given.
+    name: Option<String>,
     #[command(flatten)]
     socket: Socket,
     #[command(flatten)]
@@ -110,6 +124,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
 
 /// Prints them again and again: the table on a terminal, else what has changed.
 pub(crate) fn watch(arguments: &Watch) -> Result<ExitCode, Box<dyn Error>> {
+    if let Some(name) = &arguments.name {
+        return observe::watch(arguments, name);
+    }
     let clears = std::io::stdout().is_terminal() && !arguments.form.json;
     let mut before = BTreeMap::new();
     let mut first = true;

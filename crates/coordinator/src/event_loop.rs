@@ -48,7 +48,7 @@ use crate::telemetry::Telemetry;
 mod admission;
 mod reading;
 
-use admission::{random, turn_away};
+use admission::{Listener, random, turn_away};
 
 /// How long a process may take to answer the challenge.
 const PROOF_TIME: Duration = Duration::from_secs(5);
@@ -72,6 +72,7 @@ const ACCEPTED: usize = 4;
 
 const WAKE: u64 = 0;
 const LISTENER: u64 = 1;
+const OPERATORS: u64 = 3;
 
 /// Who asked for the policy to be read again, if not this process.
 type Asked = Option<(Conn, u32)>;
@@ -110,6 +111,8 @@ pub(crate) struct Begin {
     pub(crate) listener: Option<Lingering>,
     /// The listener was made by another process.
     pub(crate) handed: bool,
+    /// The operators' socket, and where it is.
+    pub(crate) operators: Option<(Lingering, PathBuf)>,
     pub(crate) policy: Policy,
     /// Where the policy is read again.
     pub(crate) file: Option<PathBuf>,
@@ -123,12 +126,8 @@ pub(crate) struct Begin {
 /// One coordinator's connections.
 pub(crate) struct EventLoop {
     epoll: OwnedFd,
-    listener: Option<Lingering>,
-    /// The listener was made by another process: who connected before this one refused descriptors
-    /// may have sent some.
-    handed: bool,
-    /// Something may be in the listener's backlog.
-    backlog: bool,
+    /// The operators' socket comes first.
+    listeners: Vec<Listener>,
     wake: Arc<OwnedFd>,
     orders: Receiver<Order>,
     sender: Orders,
@@ -172,16 +171,15 @@ impl EventLoop {
     /// An error names the system call.
     pub(crate) fn new(begin: Begin) -> Result<(Self, Orders), CallError> {
         let io = |call: &'static str| move |errno: rustix::io::Errno| (call, errno.into());
-        let Begin { listener, handed, policy, file, audit, metrics, confines } = begin;
+        let Begin { listener, handed, operators, policy, file, audit, metrics, confines } = begin;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(io("epoll_create1"))?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let wake = Arc::new(wake.map_err(io("eventfd"))?);
         epoll::add(&epoll, &wake, EventData::new_u64(WAKE), EventFlags::IN)
             .map_err(io("epoll_ctl"))?;
-        if let Some(l) = &listener {
-            let flags = EventFlags::IN | EventFlags::ET;
-            epoll::add(&epoll, l, EventData::new_u64(LISTENER), flags).map_err(io("epoll_ctl"))?;
-        }
+        let (operators, path) = operators.unzip();
+        let common = listener.map(|socket| (socket, handed));
+        let listeners = Listener::both(&epoll, operators, common).map_err(io("epoll_ctl"))?;
         let (sender, receiver) = channel();
         let orders = Orders { sender, wake: Arc::clone(&wake) };
         let (programs, reports) = (Programs::default(), orders.clone());
@@ -195,15 +193,16 @@ impl EventLoop {
         let quotas = Quotas::new(Totals::for_descriptors(most), policy.limits().clone(), own);
         let now = Instant::now();
         let engines = policy.engines().clone();
-        let state = State::new(policy, quotas.clone(), own, now, random_token);
+        let mut state = State::new(policy, quotas.clone(), own, now, random_token);
+        if let Some(path) = path {
+            state.separate_operators(path);
+        }
         let mut telemetry = metrics.then(|| Telemetry::new(quotas.clone(), now));
         // Who knows that it has started reads values.
         telemetry.iter_mut().for_each(|telemetry| telemetry.look(now));
         let mut event_loop = Self {
             epoll,
-            handed,
-            backlog: listener.is_some(),
-            listener,
+            listeners,
             wake,
             orders: receiver,
             sender: orders.clone(),
@@ -224,7 +223,7 @@ impl EventLoop {
             memories: Memories::default(),
             peers: HashMap::new(),
             tokens: HashMap::new(),
-            next_token: LISTENER + 2,
+            next_token: OPERATORS + 2,
             ready: Ready::default(),
             buffer: vec![0; limits::CONTROL_BYTES],
             awaited: Vec::new(),
@@ -244,7 +243,8 @@ impl EventLoop {
     pub(crate) fn run(mut self) {
         let mut events = Vec::with_capacity(256);
         loop {
-            let timeout = if self.backlog { Some(Duration::ZERO) } else { self.next_timeout() };
+            let backlog = self.listeners.iter().any(|listener| listener.backlog);
+            let timeout = if backlog { Some(Duration::ZERO) } else { self.next_timeout() };
             let timeout = timeout.map(socket::timespec);
             events.clear();
             let spare = rustix::buffer::spare_capacity(&mut events);
@@ -262,9 +262,9 @@ impl EventLoop {
                             return;
                         }
                     }
-                    LISTENER => self.backlog = true,
+                    token @ (LISTENER | OPERATORS) => self.has_backlog(Some(token)),
                     token if token.is_multiple_of(2) => {
-                        // Tokens of sockets are odd (they begin at LISTENER + 2 and step by two).
+                        // Tokens of sockets are odd (they begin at OPERATORS + 2 and step by two).
                         self.died(token - 1);
                     }
                     token => self.is_ready(token),
@@ -272,8 +272,8 @@ impl EventLoop {
             }
             self.carry_out();
             for _ in 0..ACCEPTED {
-                if self.backlog {
-                    self.accept();
+                if let Some(at) = self.listeners.iter().position(|listener| listener.backlog) {
+                    self.accept(at);
                     self.carry_out();
                 }
             }
@@ -364,7 +364,7 @@ impl EventLoop {
         }
         if self.accept_at.is_some_and(|at| at <= now) {
             self.accept_at = None;
-            self.backlog = true;
+            self.has_backlog(None);
         }
         if self.audit_at.is_some_and(|at| at <= now)
             && let Some(audit) = &mut self.audit

@@ -50,6 +50,8 @@ pub(crate) struct Peer {
     pub(crate) credentials: Credentials,
     /// What is known of it because the coordinator started it.
     pub(crate) started: Option<Known>,
+    /// It has connected to the operators' socket.
+    pub(crate) at_operators: bool,
     pub(crate) stage: Stage,
     pub(crate) charges: Charges,
     queue: VecDeque<(Vec<u8>, Vec<Part>)>,
@@ -126,7 +128,19 @@ impl Peer {
     ) -> Self {
         let stage = Stage::Challenged(Box::new(challenged));
         let (queue, queued, waits_for_room) = (VecDeque::new(), 0, false);
-        Self { socket, pidfd, credentials, started, stage, charges, queue, queued, waits_for_room }
+        let at_operators = false;
+        Self {
+            socket,
+            pidfd,
+            credentials,
+            started,
+            at_operators,
+            stage,
+            charges,
+            queue,
+            queued,
+            waits_for_room,
+        }
     }
 
     /// Whose it is.

@@ -66,6 +66,9 @@ pub enum Listen {
 pub struct Options {
     /// Where processes connect.
     pub listen: Listen,
+    /// Where operators' calls are taken, and nowhere else: a socket that root and this process's user alone
+    /// may connect to. None to take them where processes connect.
+    pub operators: Option<PathBuf>,
     /// The policy's file, to be read again by [`Coordinator::reload`] or on an operator's word.
     pub policy_file: Option<PathBuf>,
     /// Where the audit log goes; see [`crate::audit`].
@@ -87,7 +90,7 @@ pub struct Options {
 pub struct Coordinator {
     orders: Orders,
     thread: Option<JoinHandle<()>>,
-    _path: Option<BoundPath>,
+    _paths: [Option<BoundPath>; 2],
 }
 
 impl Coordinator {
@@ -115,13 +118,23 @@ impl Coordinator {
         let (listener, path) = match options.listen {
             Listen::Nowhere => (None, None),
             Listen::At(path) => {
-                let (socket, path) = listen(&path)?;
+                let (socket, path) = listen(&path, ANYBODY)?;
                 (Some(Lingering::refusing(socket)), Some(path))
             }
             Listen::Handed(socket) => {
                 check_handed(&socket)?;
                 (Some(Lingering::new(socket)), None)
             }
+        };
+        let operators = options.operators.map(|path| {
+            let path = std::path::absolute(&path).unwrap_or(path);
+            let (socket, bound) = listen(&path, OWN_USER)?;
+            Ok::<_, StartError>((Lingering::refusing(socket), path, bound))
+        });
+        let operators = operators.transpose()?;
+        let (operators, operators_path) = match operators {
+            Some((socket, path, bound)) => (Some((socket, path)), Some(bound)),
+            None => (None, None),
         };
         let new_audit = |file: File| {
             let name = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
@@ -132,7 +145,7 @@ impl Coordinator {
         let (file, confines) = (options.policy_file, options.children_are_services);
         let while_running = options.while_running;
         let metrics = options.metrics;
-        let begin = Begin { listener, handed, policy, file, audit, metrics, confines };
+        let begin = Begin { listener, handed, operators, policy, file, audit, metrics, confines };
         let (event_loop, orders) =
             EventLoop::new(begin).map_err(|(call, source)| StartError::Io { call, source })?;
         let runs = move || {
@@ -141,7 +154,7 @@ impl Coordinator {
         };
         let thread = std::thread::Builder::new().name("coordinator".into());
         let thread = threads::spawn(thread, runs).map_err(fail("spawn"))?;
-        Ok(Self { orders, thread: Some(thread), _path: path })
+        Ok(Self { orders, thread: Some(thread), _paths: [path, operators_path] })
     }
 
     /// Reads the policy's file again and puts it into force. A file that cannot be used changes
@@ -185,22 +198,24 @@ impl Drop for Coordinator {
 /// this is how many of others a process waits for.
 const BACKLOG: i32 = 16;
 
-fn listen(path: &Path) -> Result<(OwnedFd, BoundPath), StartError> {
+/// Whoever can reach the path may connect; what they may do is the policy's business.
+const ANYBODY: u32 = 0o666;
+/// Root and the coordinator's user.
+const OWN_USER: u32 = 0o600;
+
+fn listen(path: &Path, mode: u32) -> Result<(OwnedFd, BoundPath), StartError> {
     if let Some(dir) = path.parent().filter(|d| !d.as_os_str().is_empty() && !d.exists()) {
         let fail = |source| ListenError::Io { path: dir.into(), call: "mkdir", source };
         fs::create_dir_all(dir).map_err(fail)?;
     }
+    let mut chmod = Ok(());
     let (socket, bound) = listen::listen(path, SocketType::SEQPACKET, BACKLOG, |socket| {
         // What is accepted inherits it. Where the kernel cannot, each packet is looked at.
         let _refuses = socket::refuse_descriptors(socket.as_fd());
+        // Nobody can connect before it listens.
+        chmod = fs::set_permissions(path, fs::Permissions::from_mode(mode));
     })?;
-    // Whoever can reach the path may connect; what they may do is the policy's business.
-    let mode = fs::Permissions::from_mode(0o666);
-    fs::set_permissions(path, mode).map_err(|source| ListenError::Io {
-        path: path.into(),
-        call: "chmod",
-        source,
-    })?;
+    chmod.map_err(|source| ListenError::Io { path: path.into(), call: "chmod", source })?;
     Ok((socket, bound))
 }
 

@@ -19,6 +19,7 @@
 //! was sent before, the latest only.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -170,6 +171,8 @@ struct Connection {
     spoken: Spoken,
     /// It has said that it is closed to other processes of its user.
     hardened: bool,
+    /// It has connected to the operators' socket.
+    at_operators: bool,
     /// It has closed its gate, if it is a domain.
     gate_closed: bool,
     registrations: BTreeMap<u64, (ServiceName, Charge)>,
@@ -194,6 +197,8 @@ pub struct State {
     quotas: Quotas,
     /// Who may ask for the list of links, beside root.
     operator_uid: u32,
+    /// The socket at which alone operators' calls are taken, if there is one.
+    operators: Option<PathBuf>,
     connections: BTreeMap<Conn, Connection>,
     names: HashMap<ServiceName, Name>,
     links: BTreeMap<u64, Link>,
@@ -235,6 +240,7 @@ impl State {
             policy,
             quotas,
             operator_uid,
+            operators: None,
             connections: BTreeMap::new(),
             names: HashMap::new(),
             links: BTreeMap::new(),
@@ -254,6 +260,11 @@ impl State {
             token: Box::new(token),
             effects: Vec::new(),
         }
+    }
+
+    /// From here on operators' calls are taken from those alone who connect to this socket.
+    pub fn separate_operators(&mut self, path: PathBuf) {
+        self.operators = Some(path);
     }
 
     /// What is to be done since the last call.
@@ -279,6 +290,17 @@ impl State {
 
     /// A process has proven who it is; `usage` is its account.
     pub fn opened(&mut self, facts: Facts, usage: Arc<Usage>, spoken: Spoken) -> Conn {
+        self.opened_at(false, facts, usage, spoken)
+    }
+
+    /// The same; whether it has connected to the operators' socket.
+    pub fn opened_at(
+        &mut self,
+        at_operators: bool,
+        facts: Facts,
+        usage: Arc<Usage>,
+        spoken: Spoken,
+    ) -> Conn {
         let conn = self.next_conn;
         self.next_conn += 1;
         let identity = Arc::new(facts.identity(self.policy.principals(&facts)));
@@ -289,6 +311,7 @@ impl State {
             standing: Arc::new(Standing { facts, identity, usage }),
             spoken,
             hardened: false,
+            at_operators,
             gate_closed: false,
             registrations: BTreeMap::new(),
             watches: BTreeMap::new(),
@@ -303,6 +326,7 @@ impl State {
         self.connections.insert(conn, connection);
         // Before it is welcome, and so before it asks for anything.
         self.harden(conn);
+        self.tell_of_operators(conn);
         self.send(conn, SessionMessage::Welcome { you });
         self.audit(admitted);
         conn
@@ -443,11 +467,37 @@ impl State {
         self.refuse(to, request, PERMISSION_DENIED, text);
     }
 
-    /// Whether the connection's user may see and change how others call; refuses all others.
+    /// Tells an operator where its calls are taken, if that is not here.
+    fn tell_of_operators(&mut self, conn: Conn) {
+        let c = &self.connections[&conn];
+        let takes = c.spoken.capabilities.contains(Capabilities::OPERATORS) && !c.at_operators;
+        let path = self.operators.as_ref().and_then(|path| path.to_str()).map(String::from);
+        if let Some(path) = path
+            && takes
+            && c.standing.facts.is_operator(self.operator_uid)
+        {
+            self.send(conn, SessionMessage::Operators { path, uid: self.operator_uid });
+        }
+    }
+
+    /// Whether the connection's user may see and change how others call, and may say so here; refuses all
+    /// others.
     fn is_operator(&mut self, conn: Conn, request: u32, what: &'static str) -> bool {
-        let (facts, operator) = (&self.connections[&conn].standing.facts, self.operator_uid);
-        let may = facts.is_operator(operator);
-        if !may {
+        let (c, operator) = (&self.connections[&conn], self.operator_uid);
+        let (facts, at_operators) = (&c.standing.facts, c.at_operators);
+        let mut may = facts.is_operator(operator);
+        if may
+            && !at_operators
+            && let Some(path) = &self.operators
+        {
+            may = false;
+            let path = path.display();
+            let text = format!(
+                "whoever may {what} does so at the operators' socket {path} alone; remedy: ask there \
+                 (`--socket {path}`), outside of containers"
+            );
+            self.deny(conn, request, what, text);
+        } else if !may {
             let who = match (&facts.started_as, &facts.contained) {
                 (Some(name), _) => format!("you are service `{name}`"),
                 (None, _) if facts.descends => {

@@ -373,7 +373,9 @@ impl Channel {
             let timeout = sent.map(|at| at.saturating_duration_since(Instant::now()));
             let limit = most.saturating_add(PREFIX);
             let mut call = Call { key: None, answer: Answer::default(), limit, deadline };
+            open.under_way(1);
             let exchanged = open.exchange(request, timeout, &mut self.outgoing, &mut call);
+            open.under_way(0);
             let code = match exchanged {
                 Err(Failed::Expired) => Code::DeadlineExceeded,
                 _ => Code::Cancelled,

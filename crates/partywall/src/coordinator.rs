@@ -51,7 +51,7 @@ mod take;
 use conversation::{Conversation, OUTGOING};
 use links::Entry;
 pub(crate) use links::{Connected, End, Linked, Offer, Tracked};
-use operator::Reloaded;
+use operator::{Observed, Reloaded};
 pub(crate) use place::Place;
 
 /// What a server hears of its registration.
@@ -110,6 +110,7 @@ enum Waiting {
     Report(Arc<Entry>),
     Rows(Vec<LinkRow>, oneshot::Sender<Result<Vec<LinkRow>, Error>>),
     Instances(Vec<InstanceRow>, oneshot::Sender<Result<Vec<InstanceRow>, Error>>),
+    Observed(Vec<Observed>, oneshot::Sender<Result<Vec<Observed>, Error>>),
     Switch(oneshot::Sender<Result<u32, Error>>),
     Reload(oneshot::Sender<Result<Reloaded, Error>>),
 }

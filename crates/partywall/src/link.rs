@@ -55,6 +55,7 @@ mod driver;
 mod inbound;
 pub(crate) mod mailbox;
 mod outbound;
+pub(crate) mod pace;
 pub(crate) mod parcels;
 mod places;
 mod pool;

@@ -88,11 +88,17 @@ impl Conversation {
     pub fn prove(&mut self) -> Result<()> {
         let nonce = self.challenge()?;
         self.say(&proof(nonce))?;
-        match self.next()?.0 {
-            Message::Session(SessionMessage::Welcome { you }) => self.you = Some(you),
-            other => return Err(unexpected(&other)),
+        loop {
+            match self.next()?.0 {
+                // Of a coordinator that has another socket for operators.
+                Message::Session(SessionMessage::Operators { .. }) => {}
+                Message::Session(SessionMessage::Welcome { you }) => self.you = Some(you),
+                other => return Err(unexpected(&other)),
+            }
+            if self.you.is_some() {
+                return Ok(());
+            }
         }
-        Ok(())
     }
 
     /// Whom the coordinator takes this process for.

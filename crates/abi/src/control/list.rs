@@ -4,12 +4,13 @@ use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use super::fields::{flag, identity, put_identity, put_text};
+use super::fields::{flag, identity, name, put_identity, put_name, put_text};
 use super::terms::{put_role, role};
 use super::{Identity, Role, start, unknown};
 use crate::codec::{DecodeError, Reader, Writer};
 use crate::frame;
 use crate::limits;
+use crate::name::ServiceName;
 use crate::security::Security;
 
 pub(super) const KINDS: u16 = 0x0500;
@@ -34,6 +35,11 @@ const SENT: u16 = KINDS | 11;
 /// [`Capabilities::INSTANCES`](crate::version::Capabilities::INSTANCES).
 const INSTANCES: u16 = KINDS | 12;
 const INSTANCE: u16 = KINDS | 13;
+/// These are for whoever has [`Capabilities::PACE`](crate::version::Capabilities::PACE).
+const OBSERVE: u16 = KINDS | 14;
+const MEASURE: u16 = KINDS | 15;
+const MEASURED: u16 = KINDS | 16;
+const PACE: u16 = KINDS | 17;
 
 /// Messages about the lists of links and of instances.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,6 +56,43 @@ pub enum ListMessage {
         request: u32,
         /// The link.
         row: Box<LinkRow>,
+    },
+    /// To the coordinator: which links to this name are there, and what do their ends measure?
+    Observe {
+        /// Request number.
+        request: u32,
+        /// The name.
+        name: ServiceName,
+    },
+    /// To an end's process: what have your links to this name counted, and what do you measure at them? Who
+    /// is asked measures for a while.
+    Measure {
+        /// Number of the question.
+        request: u32,
+        /// The name.
+        name: ServiceName,
+    },
+    /// To the coordinator: this end has measured so much.
+    Measured {
+        /// Number of the question.
+        request: u32,
+        /// The link's number.
+        link: u64,
+        /// The end that says so.
+        role: Role,
+        /// What it has measured.
+        pace: PaceStats,
+    },
+    /// To the process, after the row of a link: what its ends say they have measured.
+    Pace {
+        /// Request number.
+        request: u32,
+        /// The link's number.
+        link: u64,
+        /// By the caller.
+        caller: Option<PaceStats>,
+        /// By the server.
+        server: Option<PaceStats>,
     },
     /// To the coordinator: who serves which name?
     Instances {
@@ -132,6 +175,28 @@ impl ListMessage {
                     put_parcels(w, &row.stats.parcels);
                 }
             }
+            Self::Observe { request, name } => {
+                start(w, OBSERVE, *request);
+                put_name(w, name);
+            }
+            Self::Measure { request, name } => {
+                start(w, MEASURE, *request);
+                put_name(w, name);
+            }
+            Self::Measured { request, link, role, pace } => {
+                start(w, MEASURED, *request);
+                w.u64(*link);
+                put_role(w, *role);
+                pace.put(w);
+            }
+            Self::Pace { request, link, caller, server } => {
+                start(w, PACE, *request);
+                w.u64(*link);
+                for pace in [caller, server] {
+                    w.u8(pace.is_some().into());
+                    pace.iter().for_each(|pace| pace.put(w));
+                }
+            }
             Self::Instances { request } => start(w, INSTANCES, *request),
             Self::Instance { request, row } => {
                 start(w, INSTANCE, *request);
@@ -183,6 +248,19 @@ impl ListMessage {
                     row.stats.parcels = parcels(r)?;
                 }
                 Self::Row { request, row: row.into() }
+            }
+            OBSERVE => Self::Observe { request, name: name(r)? },
+            MEASURE => Self::Measure { request, name: name(r)? },
+            MEASURED => Self::Measured {
+                request,
+                link: r.u64("link")?,
+                role: role(r)?,
+                pace: PaceStats::take(r)?,
+            },
+            PACE => {
+                let link = r.u64("link")?;
+                let mut pace = || flag(r, "has pace")?.then(|| PaceStats::take(r)).transpose();
+                Self::Pace { request, link, caller: pace()?, server: pace()? }
             }
             INSTANCES => Self::Instances { request },
             INSTANCE => Self::Instance { request, row: instance(r)?.into() },
@@ -241,6 +319,34 @@ impl ParcelStats {
     /// So many parcels with so many bytes.
     pub const fn new(parcels: u64, bytes: u64) -> Self {
         Self { parcels, bytes }
+    }
+}
+
+/// What an end of a link has measured since it was first asked. Differences between two answers are what
+/// happened between them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PaceStats {
+    /// How long it measures, in nanoseconds.
+    pub elapsed_ns: u64,
+    /// Calls that have ended.
+    pub ended: u64,
+    /// How long calls were open at this end, added up, in nanoseconds.
+    pub open_ns: u64,
+}
+
+impl PaceStats {
+    /// So long, so many, and so long again.
+    pub const fn new(elapsed_ns: u64, ended: u64, open_ns: u64) -> Self {
+        Self { elapsed_ns, ended, open_ns }
+    }
+
+    fn put(&self, w: &mut Writer<'_>) {
+        [self.elapsed_ns, self.ended, self.open_ns].into_iter().for_each(|n| w.u64(n));
+    }
+
+    fn take(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        Ok(Self::new(r.u64("time")?, r.u64("calls ended")?, r.u64("time of calls")?))
     }
 }
 

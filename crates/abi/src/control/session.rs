@@ -6,12 +6,16 @@
 //!  Proof   ------------------>             the versions of the process, and the highest in common
 //!          <------------------ Harden      or later, where the policy says so later; or never
 //!  Hardened ----------------->
+//!          <------------------ Operators   to an operator, where another socket takes operators' calls
 //!          <------------------ Welcome
 //!          or <--------------- Refused     at any point before that, and the end
 //! ```
 //!
 //! A process has its first descriptor of a link after the welcome, so one that is hardened before it has
 //! been hardened for all of them. Only a process with the capability [`Capabilities::HARDEN`] is told.
+//!
+//! Where the coordinator has an operators' socket, it takes operators' calls there alone. It tells operators
+//! with the capability [`Capabilities::OPERATORS`] where that is; they prove themselves there anew.
 //!
 //! These messages are the same in every version, so that two sides of different versions can tell each
 //! other so. A process without a version in common says zero for the one that it has chosen, for the
@@ -32,6 +36,7 @@ const WELCOME: u16 = KINDS | 3;
 const REFUSED: u16 = KINDS | 4;
 const HARDEN: u16 = KINDS | 5;
 const HARDENED: u16 = KINDS | 6;
+const OPERATORS: u16 = KINDS | 7;
 
 /// Messages about who speaks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,6 +80,13 @@ pub enum SessionMessage {
     Harden,
     /// To the coordinator: that is done. Who has not said so is open to them.
     Hardened,
+    /// To the process, which is an operator's: operators' calls are taken at another socket alone.
+    Operators {
+        /// Its path, where the coordinator sees it.
+        path: String,
+        /// The coordinator's user, who listens there.
+        uid: u32,
+    },
 }
 
 impl SessionMessage {
@@ -104,6 +116,11 @@ impl SessionMessage {
             }
             Self::Harden => start(w, HARDEN, 0),
             Self::Hardened => start(w, HARDENED, 0),
+            Self::Operators { path, uid } => {
+                start(w, OPERATORS, 0);
+                put_text(w, path, limits::SOCKET_PATH_BYTES);
+                w.u32(*uid);
+            }
         }
     }
 
@@ -128,6 +145,10 @@ impl SessionMessage {
             },
             HARDEN => Self::Harden,
             HARDENED => Self::Hardened,
+            OPERATORS => Self::Operators {
+                path: r.short_text("path", limits::SOCKET_PATH_BYTES)?,
+                uid: r.u32("uid")?,
+            },
             _ => return Err(unknown(kind)),
         })
     }

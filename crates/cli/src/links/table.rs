@@ -113,7 +113,7 @@ fn row(link: &LinkInfo) -> Vec<String> {
 }
 
 /// What is said of parcels, where descriptors may cross.
-fn in_parcels(link: &LinkInfo, text: String) -> String {
+pub(super) fn in_parcels(link: &LinkInfo, text: String) -> String {
     if link.descriptors > 0 { text } else { "-".into() }
 }
 
@@ -179,7 +179,7 @@ fn state(link: &LinkInfo) -> &'static str {
 }
 
 /// Exact up to a million, then short.
-fn count(n: u64) -> String {
+pub(super) fn count(n: u64) -> String {
     match n {
         0..1_000_000 => n.to_string(),
         1_000_000..1_000_000_000 => format!("{:.1}M", n as f64 / 1e6),
@@ -188,7 +188,7 @@ fn count(n: u64) -> String {
     }
 }
 
-fn time(ns: u64) -> String {
+pub(super) fn time(ns: u64) -> String {
     match ns {
         0..1_000 => format!("{ns} ns"),
         1_000..1_000_000 => format!("{:.1} µs", ns as f64 / 1e3),
@@ -196,7 +196,7 @@ fn time(ns: u64) -> String {
     }
 }
 
-fn principals(id: &Identity) -> String {
+pub(super) fn principals(id: &Identity) -> String {
     match &id.principals[..] {
         [] => format!("(uid {})", id.uid),
         names => names.join("+"),

@@ -1,5 +1,7 @@
 //! What `partywall links` says of the methods of a link.
 
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use partywall::{Endpoint, Server};
@@ -11,7 +13,7 @@ use partywall_testkit::Host;
 use tonic::Code;
 use tonic_prost::ProstCodec;
 
-use super::{partywall, text};
+use super::{command, partywall, text};
 
 /// Answers at the name `test`, and one link to it with native calls and with others.
 async fn calls(host: &Host) -> GreeterClient<partywall::Channel> {
@@ -77,5 +79,43 @@ fn wide_links_show_which_way_calls_of_methods_went() {
         }
         assert!(begin.elapsed() < Duration::from_secs(10), "{closed}");
         std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn watch_of_a_name_shows_instances_and_the_pace_of_both_ends() {
+    let host = Host::open();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let mut client = runtime.block_on(calls(&host));
+    runtime.spawn(async move {
+        loop {
+            client.say_hello(HelloRequest::default()).await.unwrap();
+        }
+    });
+    let socket = host.socket.to_str().unwrap();
+    let mut watch = command(&["watch", "test", "--json", "--every", "0.1", "--socket", socket])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(watch.stdout.take().unwrap()).lines();
+    let mut next =
+        || -> serde_json::Value { serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap() };
+    let (first, second) = (next(), next());
+    watch.kill().unwrap();
+    watch.wait().unwrap();
+    for look in [&first, &second] {
+        assert_eq!(look["name"], "test");
+        let instance = &look["instances"][0];
+        assert_eq!(instance["pid"], std::process::id(), "{look}");
+        assert_eq!((&instance["links"], &instance["callers"]), (&1.into(), &1.into()), "{look}");
+        assert_eq!(look["links"].as_array().unwrap().len(), 1, "{look}");
+    }
+    assert!(first["links"][0]["server_pace"].is_null(), "nothing was measured before: {first}");
+    for end in ["caller_pace", "server_pace"] {
+        let pace = &second["links"][0][end];
+        let (calls, mean) = (pace["calls_per_second"].as_f64(), pace["mean_ns"].as_u64());
+        let (calls, mean) = (calls.unwrap(), mean.unwrap());
+        // One after the other.
+        assert!(calls > 1.0 && mean > 0 && calls * mean as f64 <= 1.1e9, "{end}: {second}");
     }
 }

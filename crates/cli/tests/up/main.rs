@@ -12,6 +12,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use partywall_abi::control::{ListMessage, Message, SessionMessage};
+
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
@@ -159,6 +161,17 @@ fn a_coordinator_stops_on_sigterm_and_leaves_no_socket() {
     }
     let out = partywall(&["links", "--socket", socket.to_str().unwrap()]);
     assert_eq!(text(&out.stdout), "no links\n");
+    // Operators' calls go to a socket of their own, and the common one leads there.
+    let operators = dir.path().join("c.operators.sock");
+    let out = partywall(&["links", "--socket", operators.to_str().unwrap()]);
+    assert_eq!(text(&out.stdout), "no links\n", "{}", text(&out.stderr));
+    let common = partywall_testkit::Conversation::open(&socket).unwrap();
+    common.say(&Message::List(ListMessage::List { request: 1 })).unwrap();
+    let Message::Session(SessionMessage::Refused { text: refused, .. }) = common.next().unwrap().0
+    else {
+        panic!("the common socket takes operators' calls");
+    };
+    assert!(refused.contains(&format!("--socket {}", operators.display())), "{refused}");
     let limits = std::fs::read_to_string(format!("/proc/{}/limits", child.id())).unwrap();
     let files = limits.lines().find_map(|l| l.strip_prefix("Max open files")).unwrap();
     let files: Vec<&str> = files.split_whitespace().collect();
@@ -166,5 +179,5 @@ fn a_coordinator_stops_on_sigterm_and_leaves_no_socket() {
     let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     assert!(child.wait().unwrap().success());
-    assert!(!socket.exists());
+    assert!(!socket.exists() && !operators.exists());
 }

@@ -8,18 +8,53 @@ use std::time::{Duration, Instant};
 
 use partywall_abi::control::{Message, SessionMessage};
 use partywall_abi::version::{Capabilities, Versions};
-use partywall_shm::socket::{self, Credentials, Endpoint};
+use partywall_shm::socket::{self, Credentials, Endpoint, Lingering};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::net::SocketFlags;
 
-use super::{EventLoop, LOOK, MEASURE_TIME, PROOF_TIME, RETRY, SEND_BUFFER};
+use super::{EventLoop, LISTENER, LOOK, MEASURE_TIME, OPERATORS, PROOF_TIME, RETRY, SEND_BUFFER};
 use crate::identity::{Facts, Measured};
 use crate::measure::Job;
 use crate::peer::{Challenged, Charges, Known, Look, Peer, Reason, Stage, Started};
 use crate::quota::{Account, Resource, Usage};
 use crate::state::{Spoken, UNAVAILABLE};
 
+/// A socket to which processes connect.
+pub(super) struct Listener {
+    socket: Lingering,
+    token: u64,
+    /// It was made by another process: who connected before this one refused descriptors may have sent
+    /// some.
+    handed: bool,
+    /// Something may be in its backlog.
+    pub(super) backlog: bool,
+}
+
+impl Listener {
+    /// The operators' socket and the common one, in this order, where they are.
+    pub(super) fn both(
+        epoll: &OwnedFd,
+        operators: Option<Lingering>,
+        common: Option<(Lingering, bool)>,
+    ) -> Result<Vec<Self>, rustix::io::Errno> {
+        let operators = operators.map(|socket| (socket, OPERATORS, false));
+        let common = common.map(|(socket, handed)| (socket, LISTENER, handed));
+        let listen = |(socket, token, handed)| {
+            let (data, flags) = (EventData::new_u64(token), EventFlags::IN | EventFlags::ET);
+            epoll::add(epoll, &socket, data, flags)?;
+            Ok(Self { socket, token, handed, backlog: true })
+        };
+        operators.into_iter().chain(common).map(listen).collect()
+    }
+}
+
 impl EventLoop {
+    /// Something may be in the backlog of the listener with this token, or of all.
+    pub(super) fn has_backlog(&mut self, token: Option<u64>) {
+        let those = self.listeners.iter_mut().filter(|l| token.is_none_or(|t| t == l.token));
+        those.for_each(|listener| listener.backlog = true);
+    }
+
     pub(super) fn add(&mut self, s: Started) {
         let credentials = Credentials {
             pid: s.pid,
@@ -33,31 +68,29 @@ impl EventLoop {
         }
     }
 
-    pub(super) fn accept(&mut self) {
+    /// Takes one from this listener's backlog.
+    pub(super) fn accept(&mut self, at: usize) {
         let room = self.room();
-        let Some(listener) = &self.listener else {
-            self.backlog = false;
-            return;
-        };
+        let listener = &mut self.listeners[at];
+        let (at_operators, handed) = (listener.token == OPERATORS, listener.handed);
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = match room.and_then(|()| rustix::net::accept_with(listener, flags)) {
+        let socket = match room.and_then(|()| rustix::net::accept_with(&listener.socket, flags)) {
             Ok(socket) => {
                 if std::mem::take(&mut self.short) {
                     tracing::warn!("there are descriptors again");
                 }
-                if self.handed { Endpoint::used(socket) } else { Endpoint::new(socket) }
+                if handed { Endpoint::used(socket) } else { Endpoint::new(socket) }
             }
             Err(rustix::io::Errno::AGAIN) => {
-                self.backlog = false;
                 // Who comes from here on finds a socket that refuses descriptors.
-                self.handed = false;
+                (listener.backlog, listener.handed) = (false, false);
                 return;
             }
             Err(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE) => {
                 if !std::mem::replace(&mut self.short, true) {
                     tracing::warn!("out of descriptors; connections wait (see `ulimit -n`)");
                 }
-                self.backlog = false;
+                self.listeners.iter_mut().for_each(|listener| listener.backlog = false);
                 self.accept_at = Some(Instant::now() + RETRY.1);
                 return;
             }
@@ -80,7 +113,11 @@ impl EventLoop {
         if pidfd.as_ref().is_some_and(|pidfd| !socket::alive(pidfd.as_fd())) {
             return turn_away(&socket, "the process that connected has ended".into());
         }
+        let token = self.next_token;
         self.take_in(socket, credentials, pidfd, &usage);
+        if let Some(peer) = self.peers.get_mut(&token) {
+            peer.at_operators = at_operators;
+        }
         self.spent(&usage, start);
     }
 
@@ -293,7 +330,7 @@ impl EventLoop {
             return Err("it has not said what it speaks".into());
         };
         tracing::debug!(version = spoken.version, capabilities = %spoken.capabilities, "proven");
-        let conn = self.state.opened(after, usage, spoken);
+        let conn = self.state.opened_at(peer.at_operators, after, usage, spoken);
         peer.stage = Stage::Open(conn);
         self.tokens.insert(conn, token);
         Ok(())

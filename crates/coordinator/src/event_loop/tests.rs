@@ -14,6 +14,7 @@ fn a_listener_that_goes_waits_for_nothing_that_was_sent_to_it() {
     let (socket, _path) = partywall_shm::listen::listen(&path, kind, 4, |_| ()).unwrap();
     let begin = Begin {
         listener: Some(Lingering::new(socket)),
+        operators: None,
         handed: true,
         policy: Policy::parse("test", "").unwrap(),
         file: None,

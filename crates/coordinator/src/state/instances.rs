@@ -31,7 +31,8 @@ impl State {
         if !self.is_operator(conn, request, "list instances") || self.has_lists(conn, request) {
             return;
         }
-        self.listings.push(Listing { to: conn, request, stage: Stage::Instances(0, 0) });
+        let stage = Stage::Instances(0, 0);
+        self.listings.push(Listing { to: conn, request, observes: None, stage });
         self.newly_due.push(conn);
     }
 

@@ -34,7 +34,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use partywall_abi::control::{
-    Blame, EndMessage, Identity, LinkMethods, LinkStats, ParcelStats, Role, Terms, Token,
+    Blame, EndMessage, Identity, LinkMethods, LinkStats, PaceStats, ParcelStats, Role, Terms, Token,
 };
 use partywall_abi::layout::Geometry;
 use partywall_abi::name::{MethodSet, ServiceName};
@@ -162,6 +162,8 @@ pub(super) struct Link {
     pub(super) counted: Counted,
     /// What each end says that it has sent in parcels: the caller, the server.
     pub(super) sent: [ParcelStats; 2],
+    /// What each end says that it has measured, likewise.
+    pub(super) pace: [Option<PaceStats>; 2],
 }
 
 impl State {
@@ -501,6 +503,14 @@ impl State {
         }
     }
 
+    /// What an end says that it has measured; its word counts for itself.
+    pub(super) fn measured(&mut self, (conn, role): (Conn, Role), number: u64, pace: PaceStats) {
+        let Some(link) = self.links.get_mut(&number) else { return };
+        if link.end_of(role).is_some_and(|end| end.conn == conn) {
+            link.pace[usize::from(role == Role::Server)] = Some(pace);
+        }
+    }
+
     /// What the end whose word counts has counted; others are not heard.
     pub(super) fn count(
         &mut self,
@@ -545,6 +555,7 @@ impl Link {
             stats: LinkStats::default(),
             counted: Counted::default(),
             sent: [ParcelStats::default(); 2],
+            pace: [None; 2],
         }
     }
 

@@ -1,9 +1,11 @@
-//! The list of links, told in batches to whoever asks; see [`super::instances`] for that of instances.
+//! The list of links, or of those to one name with what their ends measure, told in batches to whoever
+//! asks; see [`super::instances`] for that of instances.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use partywall_abi::control::{Identity, LinkRow, ListMessage};
+use partywall_abi::name::ServiceName;
 use partywall_abi::version::Capabilities;
 
 use super::links::{End, Link};
@@ -13,10 +15,14 @@ use super::{Conn, Effect, State};
 pub(super) const LIST_WAIT: Duration = Duration::from_millis(250);
 /// Rows of one batch.
 pub(super) const ROWS: usize = 64;
+/// Links that are looked at for one batch.
+const LOOKED: usize = 4096;
 
 pub(super) struct Listing {
     pub(super) to: Conn,
     pub(super) request: u32,
+    /// Links to this name alone, with what their ends measure.
+    pub(super) observes: Option<ServiceName>,
     pub(super) stage: Stage,
 }
 
@@ -42,7 +48,11 @@ impl Listing {
 impl State {
     pub(super) fn list_message(&mut self, conn: Conn, message: ListMessage, now: Instant) {
         match message {
-            ListMessage::List { request } => self.list(conn, request, now),
+            ListMessage::List { request } => self.list(conn, request, None, now),
+            ListMessage::Observe { request, name } => self.list(conn, request, Some(name), now),
+            ListMessage::Measured { link, role, pace, .. } => {
+                self.measured((conn, role), link, pace);
+            }
             ListMessage::Instances { request } => self.list_instances(conn, request),
             ListMessage::Counted { link, stats, methods, .. } => {
                 self.count(conn, link, stats, methods);
@@ -69,9 +79,16 @@ impl State {
         let takes = |what| spoken.is_some_and(|spoken| spoken.contains(what));
         let (ways, containers) = (takes(Capabilities::WAYS), takes(Capabilities::CONTAINERS));
         let parcels = takes(Capabilities::PARCELS);
-        let mut links = self.links.range(from..until).filter(|(_, l)| l.opened);
-        for (link, l) in links.by_ref().take(ROWS) {
-            let Some(mut row) = l.row(*link, self) else { continue };
+        let observes = self.listings[at].observes.clone();
+        let is_told = |l: &Link| l.opened && observes.as_ref().is_none_or(|name| *name == l.name);
+        let (mut told, mut left) = (0, None);
+        for (looked, (link, l)) in self.links.range(from..until).enumerate() {
+            if told == ROWS || looked == LOOKED {
+                left = Some(*link);
+                break;
+            }
+            let Some(mut row) = l.row(*link, self).filter(|_| is_told(l)) else { continue };
+            told += 1;
             if ways {
                 row.methods = l.counted.methods().clone();
             }
@@ -84,9 +101,14 @@ impl State {
             }
             let message = ListMessage::Row { request, row: row.into() }.into();
             self.effects.push(Effect::Send { to: conn, message });
+            if observes.is_some() {
+                let ([caller, server], link) = (l.pace, *link);
+                let message = ListMessage::Pace { request, link, caller, server }.into();
+                self.effects.push(Effect::Send { to: conn, message });
+            }
         }
-        match links.next() {
-            Some((&left, _)) => self.listings[at].stage = Stage::Telling(left, until),
+        match left {
+            Some(left) => self.listings[at].stage = Stage::Telling(left, until),
             None => {
                 self.listings.remove(at);
                 self.send(conn, ListMessage::Listed { request });
@@ -94,20 +116,31 @@ impl State {
         }
     }
 
-    fn list(&mut self, conn: Conn, request: u32, now: Instant) {
+    fn list(&mut self, conn: Conn, request: u32, observes: Option<ServiceName>, now: Instant) {
         if !self.is_operator(conn, request, "list links") || self.has_lists(conn, request) {
             return;
         }
-        let open = self.links.values().filter(|l| l.open);
+        let is_asked = |l: &&Link| l.open && observes.as_ref().is_none_or(|name| *name == l.name);
+        let open = self.links.values().filter(is_asked);
         let known = |conn: &Conn| self.connections.contains_key(conn);
-        let waiting: BTreeSet<Conn> = open.flat_map(Link::tellers).filter(known).collect();
+        let both = observes.is_some();
+        let ends = |l: &Link| {
+            let other = l.caller_conn().filter(|_| both);
+            l.tellers().chain(other).collect::<Vec<_>>()
+        };
+        let waiting: BTreeSet<Conn> = open.flat_map(ends).filter(known).collect();
         let question = self.next_question;
         self.next_question = self.next_question.wrapping_add(1);
         for &to in &waiting {
-            self.send(to, ListMessage::Query { request: question });
+            let measures = self.connections[&to].spoken.capabilities.contains(Capabilities::PACE);
+            let message = match observes.clone().filter(|_| measures) {
+                Some(name) => ListMessage::Measure { request: question, name },
+                None => ListMessage::Query { request: question },
+            };
+            self.send(to, message);
         }
         let stage = Stage::Counting { question, waiting, deadline: now + LIST_WAIT };
-        self.listings.push(Listing { to: conn, request, stage });
+        self.listings.push(Listing { to: conn, request, observes, stage });
         self.finish_counting(None);
     }
 

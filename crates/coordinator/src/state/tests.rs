@@ -682,6 +682,7 @@ mod grants;
 mod hardening;
 mod instances;
 mod list;
+mod operators;
 mod reload;
 mod reports;
 mod security;

@@ -196,6 +196,13 @@ impl Open {
         is_told && !self.connection.is_draining() && !self.link.is_dead()
     }
 
+    /// So many calls are under way: one, or none.
+    pub(super) fn under_way(&self, calls: usize) {
+        if let Some((_, end)) = &self.tracked {
+            end.open.set(calls);
+        }
+    }
+
     /// What this end counts of the parcels that it sends.
     pub(super) fn sent(&self) -> Arc<SentParcels> {
         Arc::clone(self.parcels.sent())

@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, OnceLock};
 
-use partywall_abi::control::{Identity, LinkStats};
+use partywall_abi::control::{Identity, LinkStats, PaceStats};
 use partywall_abi::name::MethodSet;
 use partywall_shm::link::Bell;
 use partywall_shm::setup::Pending;
@@ -13,6 +13,7 @@ use tonic::Status;
 use crate::coordinator::End;
 use crate::error::Error;
 use crate::link::counters::SentParcels;
+use crate::link::pace::OpenCalls;
 use crate::lock::lock;
 
 /// This end, as the coordinator reaches it.
@@ -22,11 +23,19 @@ pub(super) struct Reached {
     /// The descriptor socket, until the thread that calls takes it over.
     granted: Mutex<Option<Passed>>,
     sent: Arc<SentParcels>,
+    /// Whether a call is under way.
+    pub(super) open: OpenCalls,
 }
 
 impl Reached {
     pub(super) fn new(bell: Arc<Bell>, sent: Arc<SentParcels>) -> Self {
-        Self { bell, over: OnceLock::new(), granted: Mutex::new(None), sent }
+        Self {
+            bell,
+            over: OnceLock::new(),
+            granted: Mutex::new(None),
+            sent,
+            open: OpenCalls::default(),
+        }
     }
 
     /// The descriptor socket, once.
@@ -41,6 +50,10 @@ impl End for Reached {
         let mut stats = LinkStats::default();
         stats.parcels = self.sent.stats();
         stats
+    }
+
+    fn pace(&self) -> Option<PaceStats> {
+        Some(self.open.measure())
     }
 
     fn end(&self, status: Status) {

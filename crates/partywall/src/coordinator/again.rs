@@ -4,10 +4,10 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use partywall_abi::control::LinkMessage;
-use partywall_abi::version::Capabilities;
 use partywall_shm::threads;
 
 use super::conversation::Conversation;
+use super::place::Opened;
 use super::{Client, ENDED, Event, Place, State, Waiting};
 use crate::error::Error;
 use crate::lock::lock;
@@ -45,7 +45,7 @@ impl Client {
                 let turn = Turn(Arc::clone(self));
                 let patience = self.place.patience();
                 let left = deadline.saturating_duration_since(Instant::now());
-                if matches!(self.place, Place::Path(_)) || left >= patience {
+                if !matches!(self.place, Place::Handed(_)) || left >= patience {
                     return turn.prove(left.min(patience));
                 }
                 let thread = std::thread::Builder::new().name("partywall-again".into());
@@ -66,11 +66,8 @@ impl Client {
 
     /// Takes over a socket to which this process has proven itself, and tells the coordinator what
     /// it has to know.
-    pub(super) fn begin(
-        self: &Arc<Self>,
-        (socket, capabilities): (partywall_shm::socket::Lingering, Capabilities),
-    ) -> Result<(), Error> {
-        let conversation = Conversation::new(socket, capabilities);
+    pub(super) fn begin(self: &Arc<Self>, Opened { socket, said }: Opened) -> Result<(), Error> {
+        let conversation = Conversation::new(socket, said);
         {
             let mut state = lock(&self.state);
             state.conversation = Some(Arc::clone(&conversation));
@@ -148,6 +145,7 @@ impl Client {
                 Waiting::Connect(_, tx) => drop(tx.send(Err(ENDED))),
                 Waiting::Rows(_, tx) => drop(tx.send(Err(ENDED))),
                 Waiting::Instances(_, tx) => drop(tx.send(Err(ENDED))),
+                Waiting::Observed(_, tx) => drop(tx.send(Err(ENDED))),
                 Waiting::Switch(tx) => drop(tx.send(Err(ENDED))),
                 Waiting::Reload(tx) => drop(tx.send(Err(ENDED))),
                 Waiting::Register(_) | Waiting::Watch(_) | Waiting::Report(_) => {}

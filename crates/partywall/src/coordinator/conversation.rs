@@ -13,7 +13,8 @@ use partywall_abi::version::Capabilities;
 use partywall_shm::reactor::{self, Next, Registration, Source};
 use partywall_shm::socket::{self, Lingering, Passed};
 
-use super::Client;
+use super::place::Said;
+use super::{Client, Place};
 use crate::error::Error;
 use crate::lock::lock;
 
@@ -31,8 +32,8 @@ struct Outgoing {
 pub(super) struct Conversation {
     /// An end of a link that has not been received may be in it, and in that what others have sent.
     socket: Lingering,
-    /// What the coordinator can do.
-    capabilities: Capabilities,
+    /// What the coordinator says of itself.
+    said: Said,
     outgoing: Mutex<Outgoing>,
     registered: OnceLock<Registration>,
     /// Whose conversation it is: the coordinator takes what a copy of this process, made by fork(2),
@@ -47,25 +48,30 @@ impl AsFd for Conversation {
 }
 
 impl Conversation {
-    pub(super) fn new(socket: Lingering, capabilities: Capabilities) -> Arc<Self> {
+    pub(super) fn new(socket: Lingering, said: Said) -> Arc<Self> {
         let (outgoing, registered) = (Mutex::default(), OnceLock::new());
         let process = std::process::id();
-        Arc::new(Self { socket, capabilities, outgoing, registered, process })
+        Arc::new(Self { socket, said, outgoing, registered, process })
+    }
+
+    /// Where the coordinator takes operators' calls, if not here.
+    pub(super) fn operators(&self) -> Option<Place> {
+        self.said.operators.clone()
     }
 
     /// Whether the coordinator takes what was counted for methods.
     pub(super) fn takes_methods(&self) -> bool {
-        self.capabilities.contains(Capabilities::WAYS)
+        self.said.capabilities.contains(Capabilities::WAYS)
     }
 
-    /// Whether the coordinator can be asked who serves which name.
-    pub(super) fn lists_instances(&self) -> bool {
-        self.capabilities.contains(Capabilities::INSTANCES)
+    /// Whether the coordinator can do that.
+    pub(super) fn has(&self, what: Capabilities) -> bool {
+        self.said.capabilities.contains(what)
     }
 
     /// Whether the coordinator takes what is to be said of descriptor sockets and parcels.
     pub(super) fn takes_parcels(&self) -> bool {
-        self.capabilities.contains(Capabilities::PARCELS)
+        self.said.capabilities.contains(Capabilities::PARCELS)
     }
 
     /// Listens; what comes goes to the client, and so does the end.

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, Weak};
 
 use partywall_abi::control::{
-    Blame, Identity, LinkMessage, LinkMethods, LinkStats, Role, Terms, Token,
+    Blame, Identity, LinkMessage, LinkMethods, LinkStats, PaceStats, Role, Terms, Token,
 };
 use partywall_abi::name::{MethodSet, ServiceName};
 use partywall_abi::security::Security;
@@ -23,6 +23,11 @@ pub(crate) trait End: Send + Sync {
     /// The same by methods, of a service's end.
     fn methods(&self) -> LinkMethods {
         LinkMethods::default()
+    }
+
+    /// What it has measured so far; from now on it measures for a while.
+    fn pace(&self) -> Option<PaceStats> {
+        None
     }
 
     /// The link is over, with this status for the calls under way.

@@ -1,7 +1,8 @@
 //! Calls of operators to the coordinator: the list of links, the gates of domains, the reload of the policy.
 //!
 //! An operator is a process of root or of the coordinator's user that the coordinator has not started. All
-//! others are refused. The command `partywall` makes these calls; a program needs none of them to call or
+//! others are refused. Where the coordinator has an operators' socket, it says so to operators, and their
+//! calls go there. The command `partywall` makes these calls; a program needs none of them to call or
 //! to serve. Each blocks its thread for the time that it names: a task calls it by
 //! [`tokio::task::spawn_blocking`].
 //!
@@ -24,8 +25,9 @@ use std::time::{Duration, Instant};
 use partywall_abi::control::{
     GateMessage, InstanceRow, LinkRow, ListMessage, Message, PolicyMessage,
 };
-pub use partywall_abi::control::{LinkMethods, LinkStats, MethodStats, ParcelStats};
+pub use partywall_abi::control::{LinkMethods, LinkStats, MethodStats, PaceStats, ParcelStats};
 use partywall_abi::name::ServiceName;
+use partywall_abi::version::Capabilities;
 use tokio::sync::oneshot;
 use tokio::task::coop::unconstrained;
 use tonic::Code;
@@ -73,13 +75,43 @@ pub fn links(socket: Option<&Path>) -> Result<Vec<LinkInfo>, Error> {
 /// [`Error::NoCoordinator`], [`Error::Denied`] for anyone but root and the coordinator's user;
 /// [`Error::Refused`] (UNIMPLEMENTED) by a coordinator of an older release.
 pub fn instances(socket: Option<&Path>) -> Result<Vec<InstanceInfo>, Error> {
-    let client = coordinator(socket)?;
-    if !lock(&client.state).conversation.as_ref().is_some_and(|it| it.lists_instances()) {
-        let text = "this coordinator lists no instances; remedy: update it".into();
-        return Err(Error::Refused { code: Code::Unimplemented, text });
-    }
+    let client = coordinator_with(socket, Capabilities::INSTANCES)?;
     let waiting = |tx| Waiting::Instances(Vec::new(), tx);
     let (client, answer) = ask(client, waiting, |request| ListMessage::Instances { request })?;
+    answer_of(&client, answer)
+}
+
+/// A link as its ends are observed by [`observe`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Observed {
+    /// The link.
+    pub link: LinkInfo,
+    /// What the caller says that it has measured since it was first asked; none of one that says nothing.
+    pub caller: Option<PaceStats>,
+    /// What the server says that it has measured, likewise.
+    pub server: Option<PaceStats>,
+}
+
+impl Observed {
+    /// A link whose ends have said nothing.
+    pub fn new(link: LinkInfo) -> Self {
+        Self { link, caller: None, server: None }
+    }
+}
+
+/// The links to a name, with what both ends of each measure. An end begins to measure when it is asked, and
+/// ends ten seconds after it was last asked; two answers have the calls between them.
+///
+/// Blocks until the ends have answered, at most a quarter of a second. `socket`: as for [`links`].
+///
+/// # Errors
+/// As [`instances`].
+pub fn observe(socket: Option<&Path>, name: &str) -> Result<Vec<Observed>, Error> {
+    let name = ServiceName::new(name).map_err(TargetError::Name)?;
+    let client = coordinator_with(socket, Capabilities::PACE)?;
+    let waiting = |tx| Waiting::Observed(Vec::new(), tx);
+    let (client, answer) = ask(client, waiting, |request| ListMessage::Observe { request, name })?;
     answer_of(&client, answer)
 }
 
@@ -145,11 +177,34 @@ fn order<T, M: Into<Message>>(
     ask(coordinator(socket)?, waiting, question)
 }
 
-/// A coordinator that is there.
+/// A coordinator that is there and can do that.
+fn coordinator_with(socket: Option<&Path>, what: Capabilities) -> Result<Arc<Client>, Error> {
+    let client = coordinator(socket)?;
+    if lock(&client.state).conversation.as_ref().is_some_and(|it| it.has(what)) {
+        return Ok(client);
+    }
+    let text = format!("this coordinator is too old for that ({what}); remedy: update it");
+    Err(Error::Refused { code: Code::Unimplemented, text })
+}
+
+/// A coordinator that is there, at the socket at which it takes operators' calls.
 fn coordinator(socket: Option<&Path>) -> Result<Arc<Client>, Error> {
     let place = socket.map_or_else(Place::find, |p| Place::Path(p.into()));
     let client = super::client(&place);
     client.open(place.patience())?;
+    let conversation = lock(&client.state).conversation.clone();
+    let Some(operators) = conversation.and_then(|it| it.operators()) else { return Ok(client) };
+    let client = super::client(&operators);
+    client.open(operators.patience()).map_err(|error| match error {
+        Error::NoCoordinator { place, source } => Error::Refused {
+            code: Code::FailedPrecondition,
+            text: format!(
+                "the coordinator takes operators' calls at {place} alone, where it is not reached: {source}; \
+                 remedy: ask outside of containers"
+            ),
+        },
+        other => other,
+    })?;
     Ok(client)
 }
 

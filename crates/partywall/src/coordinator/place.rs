@@ -26,6 +26,23 @@ const HANDED: Duration = Duration::from_secs(60);
 pub(crate) enum Place {
     Path(PathBuf),
     Handed(i32),
+    /// Where a coordinator takes operators' calls, by its own word, and as which user.
+    Operators(PathBuf, u32),
+}
+
+/// A socket to a coordinator, to which this process has proven itself.
+pub(super) struct Opened {
+    pub(super) socket: Lingering,
+    pub(super) said: Said,
+}
+
+/// What a coordinator says of itself.
+#[derive(Clone, Debug)]
+pub(super) struct Said {
+    /// What it can do.
+    pub(super) capabilities: Capabilities,
+    /// Where it takes operators' calls, if not here.
+    pub(super) operators: Option<Place>,
 }
 
 impl Place {
@@ -52,38 +69,37 @@ impl Place {
         match self {
             Self::Path(p) => p.display().to_string(),
             Self::Handed(n) => format!("descriptor {n} (PARTYWALL_FD)"),
+            Self::Operators(p, _) => format!("{} (for operators)", p.display()),
         }
     }
 
     /// How long [`Place::open`] may block; as a rule it takes much less than one millisecond.
     pub(crate) fn patience(&self) -> Duration {
         match self {
-            Self::Path(_) => AT_A_PATH,
+            Self::Path(_) | Self::Operators(..) => AT_A_PATH,
             Self::Handed(_) => HANDED,
         }
     }
 
-    /// A socket to the coordinator, to which this process has proven itself, and what the coordinator
-    /// can do. Two threads must not be here at once with one socket that was handed over.
-    pub(super) fn open(&self, within: Duration) -> Result<(Lingering, Capabilities), Error> {
+    /// A socket to the coordinator, to which this process has proven itself. Two threads must not be here at
+    /// once with one socket that was handed over.
+    pub(super) fn open(&self, within: Duration) -> Result<Opened, Error> {
         let deadline = time::after(within);
         let nowhere = |source: std::io::Error| Error::NoCoordinator { place: self.shown(), source };
         let socket = Lingering::new(match self {
             Self::Handed(n) => socket::inherited(*n).map_err(nowhere)?,
-            Self::Path(path) => connect(path, deadline).map_err(nowhere)?,
+            Self::Path(path) | Self::Operators(path, _) => {
+                connect(path, deadline).map_err(nowhere)?
+            }
         });
         let owner = socket::peer_credentials(socket.as_fd()).map_err(nowhere)?.uid;
         check_owner(self, owner)?;
-        let capabilities = self.prove(socket.as_fd(), deadline)?;
-        Ok((socket, capabilities))
+        let said = self.prove(socket.as_fd(), deadline)?;
+        Ok(Opened { socket, said })
     }
 
-    /// The process's part of the proof of identity; what the coordinator can do.
-    pub(super) fn prove(
-        &self,
-        socket: BorrowedFd<'_>,
-        deadline: Instant,
-    ) -> Result<Capabilities, Error> {
+    /// The process's part of the proof of identity; what the coordinator says of itself.
+    pub(super) fn prove(&self, socket: BorrowedFd<'_>, deadline: Instant) -> Result<Said, Error> {
         let never = |why: &str| Error::NotAdmitted { place: self.shown(), why: why.into() };
         let next = || match self.next(socket, deadline)? {
             Message::Session(SessionMessage::Refused { text, .. })
@@ -112,9 +128,13 @@ impl Place {
         // Where the coordinator has closed meanwhile, it has said why.
         let _closed = socket::send(socket, &Message::from(proof).encode(), &[]);
         agreed.map_err(|why| never(&why.to_string()))?;
+        let mut said = Said { capabilities: its_own, operators: None };
         loop {
             match next()? {
-                Message::Session(SessionMessage::Welcome { .. }) => return Ok(its_own),
+                Message::Session(SessionMessage::Welcome { .. }) => return Ok(said),
+                Message::Session(SessionMessage::Operators { path, uid }) => {
+                    said.operators = Some(Self::Operators(path.into(), uid));
+                }
                 Message::Session(SessionMessage::Harden) => {
                     if harden::close() {
                         let hardened = Message::from(SessionMessage::Hardened);
@@ -147,7 +167,9 @@ impl Place {
     /// that was handed over.
     fn closed(&self) -> Error {
         match self {
-            Self::Path(_) => Error::CoordinatorGone("it closed before it took this process in"),
+            Self::Path(_) | Self::Operators(..) => {
+                Error::CoordinatorGone("it closed before it took this process in")
+            }
             Self::Handed(_) => Error::NotAdmitted {
                 place: self.shown(),
                 why: "its end of the socket is closed".into(),
@@ -172,6 +194,11 @@ fn connect(path: &Path, deadline: Instant) -> std::io::Result<OwnedFd> {
 }
 
 pub(super) fn check_owner(place: &Place, found: u32) -> Result<(), Error> {
+    if let Place::Operators(_, uid) = place {
+        let expected = format!("user {uid}, as the coordinator says");
+        let wrong = Error::WrongCoordinator { place: place.shown(), found, expected };
+        return if found == *uid { Ok(()) } else { Err(wrong) };
+    }
     let own = rustix::process::geteuid().as_raw();
     let set = socket::variable("PARTYWALL_COORDINATOR_UID");
     let set = set.as_deref().map(std::ffi::OsStr::to_string_lossy);

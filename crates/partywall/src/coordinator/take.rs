@@ -7,6 +7,7 @@ use partywall_abi::control::{
     Blame, EndMessage, GateMessage, LinkMessage, LinkMethods, LinkStats, ListMessage, Message,
     PolicyMessage, RegistryMessage, Role, SessionMessage, Terms,
 };
+use partywall_abi::name::ServiceName;
 use partywall_abi::security::Security;
 use partywall_abi::sync::Ordering;
 use tonic::{Code, Status};
@@ -14,6 +15,7 @@ use tonic::{Code, Status};
 use super::again::REFUSED;
 use super::conversation::Parts;
 use super::links::Entry;
+use super::operator::Observed;
 use super::{Client, Connected, Event, Linked, OUTGOING, Offer, Reloaded, Tracked, Waiting};
 use crate::error::Error;
 use crate::harden;
@@ -91,8 +93,10 @@ impl Client {
     fn take_of_list(&self, message: ListMessage) {
         match message {
             ListMessage::Row { request, row } => {
-                if let Some(Waiting::Rows(rows, _)) = lock(&self.state).waiting.get_mut(&request) {
-                    rows.push(*row);
+                match lock(&self.state).waiting.get_mut(&request) {
+                    Some(Waiting::Rows(rows, _)) => rows.push(*row),
+                    Some(Waiting::Observed(links, _)) => links.push(Observed::new(*row)),
+                    _ => {}
                 }
             }
             ListMessage::Instance { request, row } => {
@@ -105,9 +109,19 @@ impl Client {
             ListMessage::Listed { request } => match self.forget(request) {
                 Some(Waiting::Rows(rows, tx)) => drop(tx.send(Ok(rows))),
                 Some(Waiting::Instances(rows, tx)) => drop(tx.send(Ok(rows))),
+                Some(Waiting::Observed(links, tx)) => drop(tx.send(Ok(links))),
                 _ => {}
             },
-            ListMessage::Query { request } => self.count(request),
+            ListMessage::Query { request } => self.count(request, None),
+            ListMessage::Measure { request, name } => self.count(request, Some(&name)),
+            ListMessage::Pace { request, link, caller, server } => {
+                if let Some(Waiting::Observed(links, _)) =
+                    lock(&self.state).waiting.get_mut(&request)
+                    && let Some(observed) = links.last_mut().filter(|o| o.link.link == link)
+                {
+                    (observed.caller, observed.server) = (caller, server);
+                }
+            }
             other => out_of_place(&other.into()),
         }
     }
@@ -287,6 +301,7 @@ impl Client {
             Some(Waiting::Connect(_, tx)) => drop(tx.send(Err(Error::no_link(code, text)))),
             Some(Waiting::Rows(_, tx)) => drop(tx.send(Err(refused()))),
             Some(Waiting::Instances(_, tx)) => drop(tx.send(Err(refused()))),
+            Some(Waiting::Observed(_, tx)) => drop(tx.send(Err(refused()))),
             Some(Waiting::Switch(tx)) => drop(tx.send(Err(refused()))),
             Some(Waiting::Reload(tx)) => drop(tx.send(Err(refused()))),
             Some(Waiting::Report(entry)) => {
@@ -312,8 +327,8 @@ impl Client {
         }
     }
 
-    /// Tells what the ends in this process have counted.
-    fn count(&self, request: u32) {
+    /// Tells what the ends in this process have counted; of links to a name, what they measure as well.
+    fn count(&self, request: u32, measures: Option<&ServiceName>) {
         let (entries, conversation) = {
             let state = lock(&self.state);
             (state.links.values().cloned().collect::<Vec<_>>(), state.conversation.clone())
@@ -324,13 +339,19 @@ impl Client {
             return;
         }
         let sends_parcels = |e: &Entry| conversation.takes_parcels() && e.descriptors() > 0;
-        let asked = entries.iter().filter(|e| e.role != Role::Caller || sends_parcels(e));
+        let asked = entries.iter().filter(|e| match measures {
+            Some(name) => e.name == *name,
+            None => e.role != Role::Caller || sends_parcels(e),
+        });
         let ends = asked.filter_map(|e| Some((e, e.end()?)));
         for (entry, end) in ends.take(OUTGOING / 4) {
             let (link, role, stats) = (entry.number(), entry.role, end.stats());
             if sends_parcels(entry) {
                 let parcels = stats.parcels;
                 let _ended = conversation.send(ListMessage::Sent { request, link, role, parcels });
+            }
+            if let Some(pace) = measures.and_then(|_| end.pace()) {
+                let _ended = conversation.send(ListMessage::Measured { request, link, role, pace });
             }
             // The word of a caller does not count.
             if role != Role::Caller {

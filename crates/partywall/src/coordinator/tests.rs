@@ -1,7 +1,7 @@
 //! The conversation with a coordinator, and with what is none.
 
 use super::conversation::Parts;
-use super::place::check_owner;
+use super::place::{Opened, Said, check_owner};
 use super::*;
 use partywall_abi::control::{EndMessage, ListMessage, MethodStats, SessionMessage};
 use partywall_abi::security::Security;
@@ -152,7 +152,8 @@ fn alone() -> (Arc<Client>, std::os::fd::OwnedFd) {
 fn alone_at(capabilities: Capabilities) -> (Arc<Client>, std::os::fd::OwnedFd) {
     let (ours, theirs) = socket::pair().unwrap();
     let client = Arc::new(Client::new(Place::Handed(3)));
-    client.begin((socket::Lingering::new(ours), capabilities)).unwrap();
+    let said = Said { capabilities, operators: None };
+    client.begin(Opened { socket: socket::Lingering::new(ours), said }).unwrap();
     (client, theirs)
 }
 

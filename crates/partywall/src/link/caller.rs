@@ -21,7 +21,7 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use partywall_abi::control::{Identity, LinkStats};
+use partywall_abi::control::{Identity, LinkStats, PaceStats};
 use partywall_abi::frame::OwnedMetadata;
 use partywall_abi::name::MethodSet;
 use partywall_abi::security::Security;
@@ -192,6 +192,10 @@ async fn opened(pending: Pending, within: Duration) -> Result<Ends, Error> {
 impl End for Link {
     fn stats(&self) -> LinkStats {
         self.stats()
+    }
+
+    fn pace(&self) -> Option<PaceStats> {
+        Some(self.calls.pace())
     }
 
     fn end(&self, status: Status) {

@@ -17,9 +17,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
+use partywall_abi::control::PaceStats;
 use partywall_abi::frame::Limits;
 use partywall_abi::limits;
-use partywall_abi::sync::{AtomicBool, AtomicUsize, Ordering};
+use partywall_abi::sync::{AtomicBool, Ordering};
 use partywall_abi::version::Capabilities;
 use partywall_call::{Blocked, Connection, Control, Key, NotOpened, Permit, Want};
 use tonic::{Code, Status};
@@ -30,6 +31,7 @@ pub(super) use accept::{Accepted, Called, Opened};
 
 use super::account::{Account, USER_SHARE};
 use super::mailbox::{self, Answer, Mailbox, Named, Part, Taken};
+use super::pace::OpenCalls;
 use super::parcels::Piece;
 use super::places::{Place, Queue};
 use super::pool::Read;
@@ -69,7 +71,7 @@ impl State {
 pub(super) struct Calls {
     state: Mutex<State>,
     /// How many are open, for those who need not know exactly.
-    open: AtomicUsize,
+    open: OpenCalls,
     /// The service wants no more of them.
     draining: AtomicBool,
     /// What they hold, of what the link's caller may.
@@ -107,7 +109,7 @@ impl Calls {
         let queue = Queue::default();
         let (waiters, numbered) = (Waiters::default(), Vec::new());
         let state = State { connection, queue, waiters, leased, numbered, ended: None };
-        let (open, draining) = (AtomicUsize::new(0), AtomicBool::new(false));
+        let (open, draining) = (OpenCalls::default(), AtomicBool::new(false));
         let too_many = too_many_of_a_caller(account.bounds().calls).into();
         let (state, read) = (Mutex::new(state), Arc::default());
         Self { state, open, draining, account, too_many, read }
@@ -152,7 +154,12 @@ impl Calls {
 
     /// How many calls are open, or were a moment ago.
     pub(super) fn open_calls(&self) -> usize {
-        self.open.load(Ordering::Relaxed)
+        self.open.get()
+    }
+
+    /// Measures from now on for a while, and says what was measured so far.
+    pub(super) fn pace(&self) -> PaceStats {
+        self.open.measure()
     }
 
     /// How many calls are open, as those see it that open one at the same time.
@@ -188,7 +195,7 @@ impl Calls {
             Err(NotOpened::Full | NotOpened::Draining) => return Ok(None),
         };
         let open = state.connection.open_calls();
-        self.open.store(open, Ordering::Relaxed);
+        self.open.set(open);
         Ok(Some((key, open)))
     }
 
@@ -207,7 +214,7 @@ impl Calls {
         }
         let key = state.connection.open_whole(data)?;
         let open = state.connection.open_calls();
-        self.open.store(open, Ordering::Relaxed);
+        self.open.set(open);
         Some((key, open))
     }
 
@@ -228,7 +235,7 @@ impl Calls {
     /// The number of open calls, or of places, may have changed: a free place goes to the next who
     /// waits, or back to the account.
     fn changed<'a>(&'a self, mut state: MutexGuard<'a, State>) -> Due {
-        self.open.store(state.connection.open_calls(), Ordering::Relaxed);
+        self.open.set(state.connection.open_calls());
         let due = Due(state.connection.has_control());
         if let Some(leased) = state.leased {
             let spare = leased.saturating_sub(needed(state.connection.open_calls()));

@@ -28,7 +28,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
-use partywall_abi::control::{Identity, LinkMethods, LinkStats, Terms};
+use partywall_abi::control::{Identity, LinkMethods, LinkStats, PaceStats, Terms};
 use partywall_abi::frame::{Metadata, PLAIN_REQUEST};
 use partywall_abi::name::MethodSet;
 use partywall_abi::security::Security;
@@ -250,6 +250,10 @@ impl<D: Dispatch> End for Service<D> {
 
     fn methods(&self) -> LinkMethods {
         self.link.methods.counted()
+    }
+
+    fn pace(&self) -> Option<PaceStats> {
+        Some(self.link.calls.pace())
     }
 
     fn end(&self, status: Status) {

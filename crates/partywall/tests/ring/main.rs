@@ -5,6 +5,7 @@ mod bounds;
 mod calls;
 mod http;
 mod interop;
+mod pace;
 mod resending;
 mod security;
 mod server_http2;

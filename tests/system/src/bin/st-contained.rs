@@ -5,6 +5,8 @@
 //! connect    connects, and waits until it is asked who it is: challenged
 //! prove      answers: the policy's names for it, or why it is refused
 //! list       asks for the list of links: listed, or why it is refused
+//! reload     asks for the policy to be read again: reloaded, or why it is refused
+//! at PATH    leaves the coordinator, and takes another socket for what follows: left, or why there is none
 //! crowd N    connects so often, or until it is refused, and says nothing: how often it was asked
 //! ```
 
@@ -12,7 +14,7 @@ use std::io::BufRead;
 use std::path::PathBuf;
 
 use clap::Parser;
-use partywall_abi::control::{ListMessage, Message, SessionMessage};
+use partywall_abi::control::{ListMessage, Message, PolicyMessage, SessionMessage};
 use partywall_testkit::{Conversation, Result, proof};
 
 #[derive(Parser)]
@@ -23,7 +25,7 @@ struct Arguments {
 }
 
 fn main() -> Result<()> {
-    let Arguments { socket } = Arguments::parse();
+    let Arguments { mut socket } = Arguments::parse();
     let mut challenged = None;
     let mut crowd = Vec::new();
     println!("ready");
@@ -44,6 +46,18 @@ fn main() -> Result<()> {
                 conversation.say(&Message::List(ListMessage::List { request: 1 }))?;
                 answer(conversation)?
             }
+            ("reload", Some((conversation, _))) => {
+                conversation.say(&Message::Policy(PolicyMessage::Reload { request: 1 }))?;
+                answer(conversation)?
+            }
+            (line, _) if line.starts_with("at ") => {
+                socket = line["at ".len()..].into();
+                challenged = None;
+                match std::fs::metadata(&socket) {
+                    Ok(_) => "left".into(),
+                    Err(why) => why.to_string(),
+                }
+            }
             (line, _) => {
                 let count = line.strip_prefix("crowd ").ok_or("no order")?.parse()?;
                 while crowd.len() < count {
@@ -62,10 +76,15 @@ fn main() -> Result<()> {
 }
 
 fn answer(conversation: &Conversation) -> Result<String> {
-    Ok(match conversation.next()?.0 {
+    let mut next = conversation.next()?.0;
+    if let Message::Session(SessionMessage::Operators { .. }) = next {
+        next = conversation.next()?.0;
+    }
+    Ok(match next {
         Message::Session(SessionMessage::Welcome { you }) => you.principals.join(","),
         Message::Session(SessionMessage::Refused { text, .. }) => text,
         Message::List(ListMessage::Listed { .. }) => "listed".into(),
+        Message::Policy(PolicyMessage::Reloaded { .. }) => "reloaded".into(),
         other => format!("{other:?}"),
     })
 }

@@ -225,3 +225,56 @@ fn root_of_other_namespaces_leaves_root_its_connections() {
     assert!((16..2000).contains(&count), "the attack has {count} connections");
     host.process();
 }
+
+/// It shares with the coordinator's host all that would tell that it is contained.
+#[test]
+fn root_with_the_common_socket_alone_gives_no_orders() {
+    let _alone = alone();
+    assert!(rustix::process::geteuid().is_root(), "needs root, to be what it is not");
+    let dir = tempfile::tempdir().unwrap();
+    let (shared, kept) = (dir.path().join("shared"), dir.path().join("kept"));
+    [&shared, &kept].into_iter().for_each(|dir| fs::create_dir(dir).unwrap());
+    let (common, operators) = (shared.join("coordinator.sock"), kept.join("operators.sock"));
+    let file = dir.path().join("policy.toml");
+    fs::write(&file, "").unwrap();
+    let options = Options {
+        listen: Listen::At(common.clone()),
+        operators: Some(operators.clone()),
+        policy_file: Some(file),
+        ..Options::default()
+    };
+    let _coordinator = Coordinator::start_with(Policy::default(), options).unwrap();
+    let hides = format!("mount -t tmpfs none {} && exec \"$@\"", kept.display());
+    let contained = ["unshare", "--mount", "sh", "-c", hides.as_str(), "sh"];
+    let mut inside = start(&contained, &common);
+    let mut outside = start(&[], &common);
+    for process in [&mut inside, &mut outside] {
+        assert_eq!(admitted(process), "");
+        for (order, what) in [("list", "list links"), ("reload", "reload the policy")] {
+            let refused = said(process, order);
+            let why = format!("whoever may {what} does so at the operators' socket");
+            assert!(refused.contains(&why), "{order}: {refused}");
+            assert!(refused.contains(&format!("--socket {}", operators.display())), "{refused}");
+        }
+    }
+    let elsewhere = format!("at {}", operators.display());
+    assert!(said(&mut inside, &elsewhere).contains("No such file"));
+    assert_eq!(said(&mut outside, &elsewhere), "left");
+    assert_eq!(admitted(&mut outside), "");
+    assert_eq!(
+        (said(&mut outside, "list"), said(&mut outside, "reload")),
+        ("listed".into(), "reloaded".into())
+    );
+    // Commands find it by the common one.
+    assert_eq!(partywall::operator::links(Some(&common)).unwrap(), []);
+    partywall::operator::reload_policy(Some(&common)).unwrap();
+    // Where it has come into a container after all, that is one more reason to refuse.
+    let namespace = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"];
+    let mut leaked = start(&namespace, &operators);
+    assert_eq!(admitted(&mut leaked), "");
+    let refused = said(&mut leaked, "list");
+    assert!(refused.contains("it is in another PID namespace"), "{refused}");
+    let mode =
+        std::os::unix::fs::PermissionsExt::mode(&fs::metadata(&operators).unwrap().permissions());
+    assert_eq!(mode & 0o777, 0o600);
+}

@@ -1,6 +1,6 @@
 use super::*;
 use crate::state::list::{LIST_WAIT, ROWS};
-use partywall_abi::control::{MethodStats, ParcelStats};
+use partywall_abi::control::{MethodStats, PaceStats, ParcelStats};
 
 /// What a server says that a link has counted.
 pub(super) fn told_of(link: u64, stats: LinkStats, methods: LinkMethods) -> Message {
@@ -228,4 +228,86 @@ fn logged(effects: &[Effect]) -> Vec<String> {
         _ => None,
     };
     effects.iter().filter_map(line).collect()
+}
+
+#[test]
+fn the_ends_of_a_names_links_measure_and_each_says_its_own() {
+    let policy = "[service.g]\nregister = ['anyone']\n[service.g.call]\nanyone = ['*']\n\
+                  [service.h]\nregister = ['anyone']\n[service.h.call]\nanyone = ['*']\n";
+    let mut s = under(policy);
+    let older = Spoken { capabilities: Capabilities::WAYS, ..SPOKEN };
+    let (server, web, operator) = (open(&mut s, 1), open(&mut s, 2), open(&mut s, 9));
+    register(&mut s, server);
+    let (number, _) = link(&mut s, web);
+    let usage = s.account(&facts(3));
+    let old = s.opened(facts(3), usage, older);
+    take(&mut s);
+    let (with_old, _) = link(&mut s, old);
+    // A link to another name.
+    let far = ServiceName::new("h").unwrap();
+    let (elsewhere, caller) = (open(&mut s, 4), open(&mut s, 5));
+    let register = RegistryMessage::Register { request: 1, name: far.clone(), places: 9 };
+    ask(&mut s, elsewhere, Message::Registry(register));
+    let (other, _) = offered(&ask(
+        &mut s,
+        caller,
+        Message::Link(LinkMessage::Connect { request: 2, name: far }),
+    ));
+    for conn in [elsewhere, caller] {
+        let security = Security::HIGHEST;
+        ask(&mut s, conn, Message::Link(LinkMessage::Adopted { link: other, security }));
+    }
+    s.introduced(other);
+    s.take_effects();
+
+    let observe = || Message::List(ListMessage::Observe { request: 3, name: name() });
+    assert_eq!(refused(&ask(&mut s, web, observe())).0, PERMISSION_DENIED);
+    let asked = ask(&mut s, operator, observe());
+    let asked = asked.into_iter().map(|e| match e {
+        Effect::Send { to, message: Message::List(ListMessage::Measure { name, .. }) } => {
+            (to, Some(name.to_string()))
+        }
+        Effect::Send { to, message: Message::List(ListMessage::Query { .. }) } => (to, None),
+        other => panic!("{other:?}"),
+    });
+    let measures = Some("g".to_string());
+    let wanted = [(server, measures.clone()), (web, measures), (old, None)];
+    assert_eq!(asked.collect::<Vec<_>>(), wanted);
+    let pace = |n| PaceStats::new(n, n, n);
+    for (conn, role, n) in [
+        (web, Role::Caller, 2),
+        (web, Role::Server, 99),
+        (server, Role::Server, 5),
+        (operator, Role::Caller, 98),
+    ] {
+        let pace = pace(n);
+        let said = ListMessage::Measured { request: 1, link: number, role, pace };
+        assert!(ask(&mut s, conn, Message::List(said)).is_empty());
+    }
+    s.timeout(Instant::now() + LIST_WAIT);
+    s.room(operator);
+    let told = s.take_effects().into_iter().map(|e| match e {
+        Effect::Send { message: Message::List(ListMessage::Row { row, .. }), .. } => {
+            format!("row {}", row.link)
+        }
+        Effect::Send {
+            message: Message::List(ListMessage::Pace { link, caller, server, .. }),
+            ..
+        } => {
+            let ended = |pace: Option<PaceStats>| pace.map(|pace| pace.ended);
+            format!("pace {link} {:?} {:?}", ended(caller), ended(server))
+        }
+        Effect::Send { message: Message::List(ListMessage::Listed { .. }), .. } => "listed".into(),
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(
+        told.collect::<Vec<_>>(),
+        [
+            format!("row {number}"),
+            format!("pace {number} Some(2) Some(5)"),
+            format!("row {with_old}"),
+            format!("pace {with_old} None None"),
+            "listed".into(),
+        ]
+    );
 }
