@@ -16,9 +16,9 @@
 //!
 //! # States
 //!
-//! The directory of a run ([`run_dir`]) is its only state. It is there from before the coordinator's start until
-//! after its end, and until the engine has removed the containers. It is made exclusively, so that there is one
-//! run of a project at a time.
+//! The directory of a run ([`run_dir`]) is its only state. It is there from before the coordinator's start
+//! until after its end, and until the engine has removed the containers. It is made exclusively, so that
+//! there is one run of a project at a time.
 //!
 //! - A step that fails, and Ctrl-C, SIGTERM, SIGQUIT and SIGHUP, undo what was done: containers and networks
 //!   are removed (`down`), the coordinator ends, the directory is removed. Where the engine cannot remove the
@@ -59,6 +59,11 @@ that has an `x-partywall`, read-only. A service may serve its own name, and call
 `partywall up`. Needs root, or CAP_SYS_PTRACE, to know which container a process is in.
 
 `up` ends all at Ctrl-C, and when the engine's Compose ends; `up -d` leaves all running until `down`.";
+
+/// Root of a container with users of its own may say to the kernel that it is another process there.
+const REMAPPED: &str = "the engine gives containers users of their own (userns-remap), whose root may claim other \
+     process numbers: so the coordinator does not know which container such a process is in, and `calls` allow \
+     nothing; write a policy that goes by `uid` (--policy FILE), or use an engine without userns-remap";
 
 /// What is to be done with a project.
 #[derive(Subcommand)]
@@ -210,6 +215,9 @@ async fn up(arguments: Up) -> Result<ExitCode, Box<dyn Error>> {
     check_rights()?;
     let engine = Engine::find()?;
     let mapping = engine.mapping()?;
+    if mapping == Mapping::Remapped && arguments.policy.is_none() {
+        return Err(REMAPPED.into());
+    }
     let run = Run { dir: RunDir::create(&project)?, record: Record { files: paths, engine } };
     let (running, coordinated) = oneshot::channel();
     let (_said, unsaid) = oneshot::channel();

@@ -70,17 +70,21 @@ impl RunDir {
         let shown = dir.path.display();
         let failed = |e: io::Error| format!("{shown}: {e}");
         let above = dir.path.parent().ok_or("a project has a name")?;
-        fs::DirBuilder::new().recursive(true).mode(0o755).create(above).map_err(failed)?;
-        match fs::DirBuilder::new().mode(0o755).create(&dir.path) {
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
-                let state = match dir.has_coordinator() {
-                    true => "is up",
-                    false => "was up, and its coordinator has ended without `down`",
-                };
-                let remedy = format!("end it first by `partywall compose down -p {project}`");
-                return Err(format!("project `{project}` {state} ({shown}); {remedy}").into());
+        loop {
+            fs::DirBuilder::new().recursive(true).mode(0o755).create(above).map_err(failed)?;
+            match fs::DirBuilder::new().mode(0o755).create(&dir.path) {
+                // Another project has just removed the directory of all.
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+                    let state = match dir.has_coordinator() {
+                        true => "is up",
+                        false => "was up, and its coordinator has ended without `down`",
+                    };
+                    let remedy = format!("end it first by `partywall compose down -p {project}`");
+                    return Err(format!("project `{project}` {state} ({shown}); {remedy}").into());
+                }
+                made => break made.map_err(failed)?,
             }
-            made => made.map_err(failed)?,
         }
         // The umask may have left less, and users of containers have to enter.
         fs::create_dir(dir.mounted()).map_err(failed)?;
@@ -249,14 +253,18 @@ impl RunDir {
         Ok(tokio::task::spawn_blocking(over).await?)
     }
 
-    /// Removes it.
+    /// Removes it, and the directory of all projects with the last one.
     pub(super) fn remove(&self) -> Result<(), Box<dyn Error>> {
         match fs::remove_dir_all(&self.path) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => {
-                Err(format!("{}: {e}; remove it", self.path.display()).into())
+                return Err(format!("{}: {e}; remove it", self.path.display()).into());
             }
-            _ => Ok(()),
+            _ => {}
         }
+        if let Some(all) = self.path.parent() {
+            let _others_are_there = fs::remove_dir(all);
+        }
+        Ok(())
     }
 }
 

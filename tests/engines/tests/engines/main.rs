@@ -1,0 +1,345 @@
+//! Services in containers of real engines, by `partywall compose`. `cargo xtask test engines` runs this.
+
+mod engine;
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use engine::{Caller, Engine, IMAGE, Project, complained, facts, processes_with, said, service};
+use partywall_testkit::Held;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+/// A server and who may call it, and one who may not.
+fn shop(descriptors: u32) -> [String; 3] {
+    let calls = format!("x-partywall: {{calls: [store/*], descriptors: {descriptors}}}");
+    [
+        service("store", 1001, "serve, store", "x-partywall:"),
+        service("web", 1002, "idle", &calls),
+        service("stranger", 1002, "idle", "x-partywall: {}"),
+    ]
+}
+
+#[test]
+fn a_call_between_containers_passes_and_both_are_known() {
+    let engine = Engine::start();
+    let project = Project::new(&engine, "call", &shop(0));
+    project.up(&[]);
+    let mut web = project.caller("web", "store");
+    assert_eq!(web.call(100), "turned false false");
+    assert_eq!(web.call(1 << 20), "turned false false");
+
+    let links = project.links();
+    let open: Vec<&Value> = links.iter().filter(|link| link["open"] == true).collect();
+    let [link] = open[..] else { panic!("one link: {links:?}") };
+    for (end, service, uid) in [("caller", "web", 1002), ("server", "store", 1001)] {
+        let end = &link[end];
+        assert_eq!(end["container"], project.id(service), "{end}");
+        assert_eq!(end["principals"], serde_json::json!([service]), "{end}");
+        assert_eq!(end["uid"], uid, "{end}");
+    }
+
+    // By the container's id, and by nothing else: the same image, user and mount are not enough.
+    let denied = "failed PermissionDenied";
+    let said = project.caller("stranger", "store").call(100);
+    assert!(said.starts_with(denied), "{said}");
+    let mount = format!("{}:/run/partywall:ro", project.run_dir().join("socket").display());
+    let labels = format!("com.docker.compose.project={}", project.name);
+    let by_hand = [
+        "run",
+        "--rm",
+        "--interactive",
+        "--user",
+        "1002",
+        "--read-only",
+        "--network=none",
+        "--volume",
+        &mount,
+        "--label",
+        &labels,
+        "--label",
+        "com.docker.compose.service=web",
+        IMAGE,
+        "/bin/et-end",
+        "ask",
+        "store",
+    ];
+    let said = Caller::start(&mut engine.docker(&by_hand)).call(100);
+    assert!(said.starts_with(denied), "{said}");
+}
+
+#[test]
+fn containers_share_no_namespace_and_have_no_right_more() {
+    let engine = Engine::start();
+    let project = Project::new(&engine, "apart", &shop(4));
+    project.up(&[]);
+    let host = facts(std::process::id().into());
+    let [store, web] = ["store", "web"].map(|service| facts(project.pid(service)));
+    let private = ["ns ipc", "ns mnt", "ns net", "ns pid", "ns uts"];
+    for namespace in private {
+        let of = [&host, &store, &web].map(|facts| &facts[namespace]);
+        assert!(of[0] != of[1] && of[0] != of[2] && of[1] != of[2], "{namespace}: {of:?}");
+    }
+    for end in [&store, &web] {
+        assert_eq!((end["Seccomp"].as_str(), end["CapEff"].as_str()), ("2", "0000000000000000"));
+        // Docker's default for a bounding set, of which its users have nothing.
+        assert_eq!(end["CapBnd"], "00000000a80425fb");
+        for mount in ["mount /", "mount /run/partywall"] {
+            assert!(end[mount].split(',').any(|option| option == "ro"), "{mount}: {}", end[mount]);
+        }
+    }
+    assert!(store["Uid"] != web["Uid"]);
+    let mut caller = project.caller("web", "store");
+    assert_eq!(caller.call(100), "turned false false");
+    let of_project = project.inspect("store");
+    assert_eq!(of_project["HostConfig"]["SecurityOpt"], Value::Null, "the default profile");
+    assert_eq!(of_project["HostConfig"]["CapAdd"], Value::Null);
+    assert_eq!(of_project["HostConfig"]["IpcMode"], "private");
+}
+
+#[test]
+fn parcels_cross_between_containers_where_the_file_says_so() {
+    let engine = Engine::start();
+    let [store, web, _] = shop(4);
+    let plain = service("plain", 1003, "idle", "x-partywall: {calls: [store/*]}");
+    let project = Project::new(&engine, "parcels", &[store, web, plain]);
+    project.up(&[]);
+    let mut web = project.caller("web", "store");
+    // A link's socket for descriptors comes after the link.
+    web.call_until(4 << 20, "turned true true");
+    for bytes in [300_000, 4 << 20, 32 << 20] {
+        assert_eq!(web.call(bytes), "turned true true", "{bytes}");
+    }
+    assert_eq!(web.call(1000), "turned false false", "too short for one");
+    let mut plain = project.caller("plain", "store");
+    for _ in 0..20 {
+        assert_eq!(plain.call(4 << 20), "turned false false", "no descriptor may cross");
+    }
+}
+
+#[test]
+fn a_program_on_the_host_calls_a_container_by_a_policy_file() {
+    let engine = Engine::start();
+    let services = [service("store", 1001, "serve, store", "x-partywall:")];
+    let project = Project::new(&engine, "host", &services);
+    let policy = project.write(
+        "policy.toml",
+        "[principal.desk]\nuid = 1004\n[service.store]\nregister = ['store']\n[service.store.call]\n\
+         desk = ['frames.v1.Frames/Turn']\n",
+    );
+    project.up(&["--policy", policy.to_str().unwrap()]);
+    let ask = |uid: u32| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_et-end"));
+        command.args(["ask", "store"]).env("PARTYWALL_SOCKET", project.socket());
+        Caller::start(command.uid(uid).gid(uid)).call(5000)
+    };
+    assert_eq!(ask(1004), "turned false false");
+    let refused = ask(1005);
+    assert!(refused.starts_with("failed PermissionDenied"), "{refused}");
+    let link = &project.links()[0];
+    assert_eq!(
+        (&link["caller"]["container"], &link["caller"]["uid"]),
+        (&Value::Null, &1004.into())
+    );
+    assert_eq!(link["server"]["container"], project.id("store"));
+}
+
+#[test]
+fn a_server_that_is_killed_and_restarted_leaves_nothing() {
+    let engine = Engine::start();
+    let project = Project::new(&engine, "again", &shop(4));
+    project.up(&[]);
+    let mut web = project.caller("web", "store");
+    web.call_until(1 << 20, "turned true true");
+    let coordinator = project.coordinator();
+    let with_a_link = Held::by(coordinator);
+    assert!(with_a_link.descriptors_of("partywall-outbox") > 0, "{with_a_link:?}");
+    for round in 0..3 {
+        project.docker(&["kill"], "store");
+        let dead = web.call(100);
+        assert!(dead.starts_with("failed Unavailable"), "{round}: {dead}");
+        project.docker(&["start"], "store");
+        web.call_until(1 << 20, "turned true true");
+        project.docker(&["restart", "--time", "0"], "store");
+        web.call_until(1 << 20, "turned true true");
+        with_a_link.wait_for(coordinator);
+        let links = project.links();
+        let open: Vec<&Value> = links.iter().filter(|link| link["open"] == true).collect();
+        assert_eq!(open.len(), 1, "{round}: {links:?}");
+    }
+    // A restart keeps the id, and so the principal.
+    drop(web);
+    project.docker(&["kill"], "store");
+    let begin = Instant::now();
+    while project.links().iter().any(|link| link["open"] == true) {
+        assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", project.links());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let held = Held::by(coordinator);
+    assert_eq!(held.descriptors_of("partywall-outbox"), 0, "{held:?}");
+}
+
+/// What comes of the attempts to replace the socket.
+const REPLACED: &str = "unlink EROFS\nrename EROFS\nbind EROFS\ncreate EROFS\nsymlink EROFS\nchmod EROFS\n\
+                        chown EROFS\nmount EPERM\nremount EPERM\nunmount EPERM\n";
+
+#[test]
+fn the_socket_cannot_be_replaced_from_a_container() {
+    let engine = Engine::start();
+    let [store, web, _] = shop(0);
+    let root = service("rogue", 0, "idle", "x-partywall: {calls: [store/*]}");
+    let project = Project::new(&engine, "rogue", &[store, web, root]);
+    project.up(&[]);
+    let id = project.id("rogue");
+    // With all rights that an engine gives to root.
+    let attack = ["exec", &id, "/bin/et-end", "replace", "/run/partywall/coordinator.sock"];
+    let outcome = said(&mut engine.docker(&attack));
+    assert_eq!(outcome, REPLACED);
+    // It is nobody's operator, whatever its uid, and a caller like any other.
+    let mut rogue = project.caller("rogue", "store");
+    assert_eq!(rogue.call(100), "turned false false");
+    let entries: Vec<_> =
+        fs::read_dir(project.run_dir().join("socket")).unwrap().flatten().collect();
+    assert_eq!(entries.len(), 1, "{entries:?}");
+    assert_eq!(project.caller("web", "store").call(100), "turned false false");
+}
+
+/// Whom such a container trusts is the user that no user of it is; who leads it there is the mount.
+#[test]
+fn containers_with_remapped_users_are_known_by_their_users() {
+    let engine = Engine::start_remapped();
+    let services = [
+        service("store", 1001, "serve, store", "x-partywall:"),
+        service("web", 1002, "idle", "x-partywall:"),
+        service("rogue", 0, "idle", "x-partywall:"),
+    ];
+    let project = Project::new(&engine, "remapped", &services);
+    let out = project.order(&["up", "-d"]).arg(project.file()).output().unwrap();
+    let said_why = complained(&out);
+    assert!(!out.status.success() && said_why.contains("userns-remap"), "{said_why}");
+    assert_nothing_left(&project);
+
+    let policy = project.write(
+        "policy.toml",
+        "[principal.stores]\nuid = 301001\n[principal.webs]\nuid = 301002\n[service.store]\n\
+         register = ['stores']\n[service.store.call]\nwebs = { methods = ['*'], descriptors = 4 }\n",
+    );
+    project.up(&["--policy", policy.to_str().unwrap()]);
+    let mut web = project.caller("web", "store");
+    web.call_until(1 << 20, "turned true true");
+    let links = project.links();
+    let link = links.iter().find(|link| link["open"] == true).unwrap();
+    assert_eq!(
+        (&link["caller"]["uid"], &link["server"]["uid"]),
+        (&301_002.into(), &301_001.into())
+    );
+    assert_eq!(link["caller"]["container"], Value::Null, "its number proves nothing");
+
+    let refused = project.caller("rogue", "store").call(100);
+    assert!(refused.starts_with("failed PermissionDenied"), "{refused}");
+    let id = project.id("rogue");
+    let attack = ["exec", &id, "/bin/et-end", "replace", "/run/partywall/coordinator.sock"];
+    assert_eq!(said(&mut engine.docker(&attack)), REPLACED);
+    // Without the variable nobody is trusted, not even by root.
+    for service in ["web", "rogue"] {
+        let id = project.id(service);
+        let exec =
+            ["exec", "--interactive", "--env", "PARTYWALL_COORDINATOR_UID=0", &id, "/bin/et-end"];
+        let refused = Caller::start(engine.docker(&exec).args(["ask", "store"])).call(100);
+        assert!(refused.contains("65534"), "{refused}");
+    }
+}
+
+/// What a run could leave.
+fn assert_nothing_left(project: &Project<'_>) {
+    assert_eq!(project.engine.left(), [""; 0]);
+    assert!(!project.run_dir().exists(), "{:?}", project.run_dir());
+    let all = project.run_dir().parent().unwrap().to_owned();
+    assert!(!all.exists(), "{all:?}");
+    let left = processes_with(&project.run_dir().display().to_string());
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn ctrl_c_leaves_nothing_of_a_run_in_containers() {
+    let engine = Engine::start();
+    let project = Project::new(&engine, "stopped", &shop(0));
+    let mut up = project.order(&["up"]);
+    up.arg(project.file()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut up = up.spawn().unwrap();
+    let begin = Instant::now();
+    // Whoever may call is there, and so is who is called.
+    let mut caller = loop {
+        let running = ["ps", "--quiet", "--filter", "status=running"];
+        if said(&mut engine.docker(&running)).lines().count() == 3 {
+            break project.caller("web", "store");
+        }
+        assert!(up.try_wait().unwrap().is_none() && begin.elapsed() < Duration::from_secs(60));
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    caller.call_until(100, "turned false false");
+    // A second run of the same project changes nothing.
+    let second = project.order(&["up"]).arg(project.file()).output().unwrap();
+    assert!(complained(&second).contains("is up ("), "{}", complained(&second));
+    assert_eq!(caller.call(100), "turned false false");
+    let listed = said(&mut project.order(&["ps"]));
+    assert!(listed.contains("store") && listed.contains("web"), "{listed}");
+    kill_process(Pid::from_child(&up), Signal::INT).unwrap();
+    let out = up.wait_with_output().unwrap();
+    assert_eq!(out.status.code(), Some(130), "{}", complained(&out));
+    drop(caller);
+    assert_nothing_left(&project);
+}
+
+#[test]
+fn a_start_that_fails_leaves_nothing_of_a_run_in_containers() {
+    let engine = Engine::start();
+    // The last one cannot be made; then the last one cannot be started.
+    let missing =
+        service("absent", 1003, "idle", "x-partywall:").replace(IMAGE, "partywall-test:none");
+    let broken =
+        service("absent", 1003, "idle", "x-partywall:").replace("/bin/et-end", "/bin/none");
+    for (name, last) in [("missing", missing), ("broken", broken)] {
+        let [store, web, _] = shop(0);
+        let project =
+            Project::new(&engine, name, &[store, web, last + "    depends_on: [store, web]\n"]);
+        for detached in [&["up"][..], &["up", "-d"]] {
+            let out = project.order(detached).arg(project.file()).output().unwrap();
+            assert_eq!(out.status.code(), Some(1), "{name}: {}", complained(&out));
+            assert_nothing_left(&project);
+        }
+        // Nothing was touched before a mistake in the files was found.
+        fs::write(
+            project.file(),
+            "services:\n  a:\n    image: x\n    x-partywall: {calls: [b/*]}\n",
+        )
+        .unwrap();
+        let out = project.order(&["up"]).arg(project.file()).output().unwrap();
+        assert!(complained(&out).contains("compose.yaml:4:"), "{}", complained(&out));
+        assert_nothing_left(&project);
+    }
+}
+
+#[test]
+fn a_run_in_the_background_goes_on_until_down() {
+    let engine = Engine::start();
+    let project = Project::new(&engine, "background", &shop(0));
+    // On top of the file, and named by its own.
+    let more = project.write(
+        "more.yaml",
+        "services:\n  stranger:\n    x-partywall: {calls: [store/frames.v1.Frames/Turn]}\n",
+    );
+    project.up(&["-f", more.to_str().unwrap()]);
+    assert_eq!(project.caller("stranger", "store").call(100), "turned false false");
+    let logs = said(&mut project.order(&["logs", "--service", "store"]));
+    assert!(logs.contains("store"), "{logs}");
+    // The coordinator's death is no end, and `down` needs it for nothing.
+    let coordinator = Pid::from_raw(project.coordinator() as i32).unwrap();
+    kill_process(coordinator, Signal::KILL).unwrap();
+    said(&mut project.order(&["down"]));
+    assert_nothing_left(&project);
+    let again = project.order(&["down"]).output().unwrap();
+    assert!(complained(&again).contains("is not up"), "{}", complained(&again));
+}
