@@ -367,10 +367,17 @@ mod tests {
                 let dir = tempfile::tempdir().unwrap();
                 let file = dir.path().join("compose.yaml");
                 std::fs::write(&file, &block).unwrap();
+                composes += 1;
+                if block.contains("image:") {
+                    // For containers.
+                    let read = compose::load_containers(&[file], &|_| None);
+                    let read = read.unwrap_or_else(|e| panic!("{from}: {e}\n{block}"));
+                    assert!(read.notes.is_empty() && !read.services.is_empty(), "{from}\n{block}");
+                    continue;
+                }
                 let compose = compose::load(&file, &|_| None);
                 let compose = compose.unwrap_or_else(|e| panic!("{from}: {e}\n{block}"));
                 assert_eq!(compose.notes, Vec::<String>::new(), "{from}\n{block}");
-                composes += 1;
             }
         }
         assert!(policies >= 2 && composes >= 3, "{policies} policies, {composes} Compose files");

@@ -38,6 +38,8 @@ enum Role {
     Ask { name: String },
     /// Does nothing.
     Idle,
+    /// Listens here as a coordinator would, and says `listens`.
+    Listen { socket: PathBuf },
     /// Tries to put another socket where this one is: the name of each attempt and its error.
     Replace { socket: PathBuf },
 }
@@ -56,6 +58,7 @@ fn main() -> Result<(), Error> {
         }
         Role::Ask { name } => runtime.block_on(ask(&name)),
         Role::Idle => runtime.block_on(std::future::pending()),
+        Role::Listen { socket } => listen(&socket),
         Role::Replace { socket } => replace(&socket),
     }
 }
@@ -128,6 +131,18 @@ async fn turn(
         return Err(Status::data_loss("other bytes"));
     }
     Ok((turned.in_parcel, Sealed::of(&turned.pixels).is_some()))
+}
+
+fn listen(socket: &Path) -> Result<(), Error> {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
+    let listener = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None)?;
+    rustix::net::bind(&listener, &SocketAddrUnix::new(socket)?)?;
+    rustix::net::listen(&listener, 8)?;
+    println!("listens");
+    let mut held = Vec::new();
+    loop {
+        held.push(rustix::net::accept(&listener)?);
+    }
 }
 
 /// Each attempt is made, whatever became of those before it.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -15,6 +15,9 @@ const END: &str = env!("CARGO_BIN_EXE_et-end");
 
 /// What containers are made of: the program, and the libraries that it loads.
 pub const IMAGE: &str = "partywall-test:1";
+
+/// Where the directories of runs are.
+const PROJECTS: &str = "/run/partywall/compose";
 
 /// How long an engine may take for anything.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -37,7 +40,7 @@ fn alone() -> MutexGuard<'static, ()> {
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Docker's daemon, in a mount namespace of its own, with all that it keeps in one directory.
+/// A daemon in a mount namespace of its own, with all that it keeps in one directory.
 pub struct Engine {
     daemon: Child,
     dir: tempfile::TempDir,
@@ -45,10 +48,26 @@ pub struct Engine {
     _alone: MutexGuard<'static, ()>,
 }
 
+/// Podman's settings: everything in the directory, and limits that a machine may have that gives no more.
+const PODMAN: &str = "
+[containers]
+default_ulimits = ['nofile=1024:4096', 'nproc=4096:4096']
+[engine]
+cgroup_manager = 'cgroupfs'
+events_logger = 'file'
+exit_command_delay = 0
+lock_type = 'file'
+static_dir = 'DIR/static'
+tmp_dir = 'DIR/tmp'
+volume_path = 'DIR/volumes'
+";
+
+const STORAGE: &str = "[storage]\ndriver = 'vfs'\nrunroot = 'DIR/run'\ngraphroot = 'DIR/data'\n";
+
 impl Engine {
-    /// One as Debian's is, but without bridges of its own and rules for packets.
+    /// Docker as Debian's is, but without bridges of its own and rules for packets.
     pub fn start() -> Self {
-        Self::start_with("", &[])
+        Self::start_docker("", &[])
     }
 
     /// One that maps the users of containers to others.
@@ -56,43 +75,70 @@ impl Engine {
         // In its mount namespace only.
         let lent = "printf 'nobody:300000:65536\\n' > $DIR/lent && mount --bind $DIR/lent /etc/subuid && \
                     mount --bind $DIR/lent /etc/subgid && ";
-        Self::start_with(lent, &["--userns-remap=nobody:nogroup"])
+        Self::start_docker(lent, &["--userns-remap=nobody:nogroup"])
     }
 
-    fn start_with(before: &str, more: &[&str]) -> Self {
+    fn start_docker(before: &str, more: &[&str]) -> Self {
+        Self::start_with(|dir| {
+            let at = |name: &str| dir.join(name);
+            let mut command = Command::new("unshare");
+            command.args([
+                "--mount",
+                "sh",
+                "-c",
+                &format!("{before}exec dockerd \"$@\""),
+                "dockerd",
+            ]);
+            for (option, name) in
+                [("--data-root", "data"), ("--exec-root", "exec"), ("--pidfile", "pid")]
+            {
+                command.arg(option).arg(at(name));
+            }
+            command.arg("--host").arg(format!("unix://{}", at("docker.sock").display()));
+            command.args([
+                "--bridge=none",
+                "--iptables=false",
+                "--ip6tables=false",
+                "--ip-forward=false",
+            ]);
+            command.args(["--ip-masq=false", "--userland-proxy=false"]).args(more).env("DIR", dir);
+            command
+        })
+    }
+
+    /// Podman, which answers as Docker does.
+    pub fn start_podman() -> Self {
+        Self::start_with(|dir| {
+            let put = |name: &str, text: &str| {
+                let path = dir.join(name);
+                fs::write(&path, text.replace("DIR", dir.to_str().unwrap())).unwrap();
+                path
+            };
+            let mut command = Command::new("unshare");
+            command.args(["--mount", "podman", "system", "service", "--time", "0"]);
+            command.arg(format!("unix://{}", dir.join("docker.sock").display()));
+            command.env("CONTAINERS_CONF", put("containers.conf", PODMAN));
+            command.env("CONTAINERS_STORAGE_CONF", put("storage.conf", STORAGE));
+            command
+        })
+    }
+
+    fn start_with(command: impl FnOnce(&Path) -> Command) -> Self {
         let _alone = alone();
         assert!(rustix::process::geteuid().is_root(), "needs root, whose the engine is");
         let dir = tempfile::Builder::new().prefix("pw-engine-").tempdir().unwrap();
-        let at = |name: &str| dir.path().join(name);
-        let log = fs::File::create(at("log")).unwrap();
-        let mut command = Command::new("unshare");
-        command.args(["--mount", "sh", "-c", &format!("{before}exec dockerd \"$@\""), "dockerd"]);
-        for (option, name) in
-            [("--data-root", "data"), ("--exec-root", "exec"), ("--pidfile", "pid")]
-        {
-            command.arg(option).arg(at(name));
-        }
-        command.arg("--host").arg(format!("unix://{}", at("docker.sock").display()));
-        command.args([
-            "--bridge=none",
-            "--iptables=false",
-            "--ip6tables=false",
-            "--ip-forward=false",
-        ]);
-        command
-            .args(["--ip-masq=false", "--userland-proxy=false"])
-            .args(more)
-            .env("DIR", dir.path());
+        let log = fs::File::create(dir.path().join("log")).unwrap();
         let copy = log.try_clone().unwrap();
         let groups = groups();
+        let mut command = command(dir.path());
         let daemon = command.stdin(Stdio::null()).stdout(log).stderr(copy).spawn().unwrap();
         let mut engine = Self { daemon, dir, groups, _alone };
         let begin = Instant::now();
         while !engine.docker(&["version"]).output().unwrap().status.success() {
             let ended = engine.daemon.try_wait().unwrap();
             let log = || fs::read_to_string(engine.dir.path().join("log")).unwrap();
-            assert!(ended.is_none(), "dockerd has ended:\n{}", log());
-            assert!(begin.elapsed() < PATIENCE, "dockerd does not answer:\n{}", log());
+            assert!(ended.is_none(), "the engine has ended:\n{}", log());
+            assert!(begin.elapsed() < PATIENCE, "the engine does not answer:\n{}", log());
             std::thread::sleep(Duration::from_millis(50));
         }
         engine.build();
@@ -143,9 +189,10 @@ impl Engine {
     pub fn left(&self) -> Vec<String> {
         let containers =
             said(&mut self.docker(&["ps", "--all", "--format", "container {{.Names}}"]));
-        let custom = ["network", "ls", "--filter", "type=custom", "--format", "network {{.Name}}"];
-        let networks = said(&mut self.docker(&custom));
-        containers.lines().chain(networks.lines()).map(str::to_owned).collect()
+        let networks = said(&mut self.docker(&["network", "ls", "--format", "network {{.Name}}"]));
+        let of_engine = ["bridge", "host", "none", "podman"].map(|name| format!("network {name}"));
+        let networks = networks.lines().filter(|line| !of_engine.iter().any(|known| known == line));
+        containers.lines().chain(networks).map(str::to_owned).collect()
     }
 }
 
@@ -160,33 +207,58 @@ impl Drop for Engine {
         // Its containerd ends with it. Their mounts are in a namespace that ends with both.
         let _ended = kill_process(Pid::from_child(&self.daemon), Signal::TERM);
         let _status = self.daemon.wait();
+        // What looks after a container, or a command in one, ends after it.
+        let begin = Instant::now();
+        let left = loop {
+            let left = processes_with(&self.dir.path().display().to_string());
+            if left.is_empty() || begin.elapsed() > Duration::from_secs(10) {
+                break left;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        };
         for group in groups().difference(&self.groups) {
             let _removed = fs::remove_dir(group);
         }
-        let left = processes_with(&self.dir.path().display().to_string());
+        for (pid, _) in &left {
+            let _ended = kill_process(*pid, Signal::KILL);
+        }
         if !std::thread::panicking() {
             assert!(left.is_empty(), "left of the engine: {left:?}");
         }
     }
 }
 
-/// The command lines that have this text in them, but for this process's.
-pub fn processes_with(text: &str) -> Vec<String> {
+/// Processes with this text in their command lines, but for this one.
+fn processes_with(text: &str) -> Vec<(Pid, String)> {
     let entries = fs::read_dir("/proc").unwrap().flatten();
     let lines = entries.filter_map(|entry| {
-        let number: u32 = entry.file_name().to_str()?.parse().ok()?;
+        let pid = Pid::from_raw(entry.file_name().to_str()?.parse().ok()?)?;
         let line = fs::read(entry.path().join("cmdline")).ok()?;
         let line = String::from_utf8_lossy(&line).replace('\0', " ");
-        (number != std::process::id() && line.contains(text)).then_some(line)
+        (pid != rustix::process::getpid() && line.contains(text)).then_some((pid, line))
     });
     lines.collect()
 }
 
-/// The engine's parent groups, in each hierarchy.
+/// The engines' parent groups, in each hierarchy.
 fn groups() -> BTreeSet<PathBuf> {
-    let hierarchies = fs::read_dir("/sys/fs/cgroup").unwrap().flatten();
-    let all = hierarchies.map(|entry| entry.path().join("docker"));
-    all.chain([PathBuf::from("/sys/fs/cgroup/docker")]).filter(|group| group.is_dir()).collect()
+    let root = PathBuf::from("/sys/fs/cgroup");
+    let hierarchies =
+        fs::read_dir(&root).unwrap().flatten().map(|entry| entry.path()).chain([root]);
+    let all = hierarchies.flat_map(|at| ["docker", "libpod_parent"].map(|name| at.join(name)));
+    all.filter(|group| group.is_dir()).collect()
+}
+
+/// Runs a command to its end: its status, and what it has printed. What it leaves running may have its
+/// output still.
+pub fn finished(command: &mut Command) -> (Option<i32>, String) {
+    let mut said = tempfile::tempfile().unwrap();
+    command.stdout(said.try_clone().unwrap()).stderr(said.try_clone().unwrap());
+    let status = command.status().unwrap();
+    said.rewind().unwrap();
+    let mut text = String::new();
+    said.read_to_string(&mut text).unwrap();
+    (status.code(), text)
 }
 
 /// What a command prints, which has to succeed.
@@ -205,6 +277,8 @@ pub struct Project<'e> {
     pub engine: &'e Engine,
     pub name: String,
     dir: tempfile::TempDir,
+    /// Whether there were others.
+    others: bool,
 }
 
 /// A service that does this, as another user than others.
@@ -219,7 +293,9 @@ impl<'e> Project<'e> {
     /// With these services; not up yet.
     pub fn new(engine: &'e Engine, name: &str, services: &[String]) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let project = Self { engine, name: format!("{name}-{}", std::process::id()), dir };
+        let others = Path::new(PROJECTS).exists();
+        let name = format!("{name}-{}", std::process::id());
+        let project = Self { engine, name, dir, others };
         fs::write(project.file(), format!("services:\n{}", services.concat())).unwrap();
         project
     }
@@ -243,11 +319,21 @@ impl<'e> Project<'e> {
 
     /// Has it up in the background.
     pub fn up(&self, more: &[&str]) {
-        said(self.order(&["up", "-d"]).arg(self.file()).args(more));
+        let (code, text) = finished(self.order(&["up", "-d"]).arg(self.file()).args(more));
+        assert_eq!(code, Some(0), "{text}");
     }
 
     pub fn run_dir(&self) -> PathBuf {
-        Path::new("/run/partywall/compose").join(&self.name)
+        Path::new(PROJECTS).join(&self.name)
+    }
+
+    /// Nothing is left of a run.
+    pub fn assert_nothing_left(&self) {
+        assert_eq!(self.engine.left(), [""; 0]);
+        assert!(!self.run_dir().exists(), "{:?}", self.run_dir());
+        assert!(self.others || !Path::new(PROJECTS).exists(), "{PROJECTS}");
+        let left = processes_with(&self.run_dir().display().to_string());
+        assert!(left.is_empty(), "{left:?}");
     }
 
     pub fn socket(&self) -> PathBuf {
@@ -305,9 +391,9 @@ impl<'e> Project<'e> {
 impl Drop for Project<'_> {
     fn drop(&mut self) {
         if self.run_dir().exists() {
-            let done = self.order(&["down"]).output().unwrap();
+            let (code, text) = finished(&mut self.order(&["down"]));
             if !std::thread::panicking() {
-                assert!(done.status.success(), "{}", complained(&done));
+                assert_eq!(code, Some(0), "{text}");
             }
         }
     }

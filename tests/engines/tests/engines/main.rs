@@ -3,11 +3,12 @@
 mod engine;
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use engine::{Caller, Engine, IMAGE, Project, complained, facts, processes_with, said, service};
+use engine::{Caller, Engine, IMAGE, Project, facts, finished, said, service};
 use partywall_testkit::Held;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -190,7 +191,12 @@ fn the_socket_cannot_be_replaced_from_a_container() {
     let engine = Engine::start();
     let [store, web, _] = shop(0);
     let root = service("rogue", 0, "idle", "x-partywall: {calls: [store/*]}");
-    let project = Project::new(&engine, "rogue", &[store, web, root]);
+    // A directory that two services share, and that one of them has filled.
+    let shared = tempfile::tempdir().unwrap();
+    fs::set_permissions(shared.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let volume = |of: String| format!("{of}    volumes: ['{}:/shared']\n", shared.path().display());
+    let other = volume(service("other", 1003, "listen, /shared/c.sock", ""));
+    let project = Project::new(&engine, "rogue", &[store, volume(web), root, other]);
     project.up(&[]);
     let id = project.id("rogue");
     // With all rights that an engine gives to root.
@@ -200,6 +206,9 @@ fn the_socket_cannot_be_replaced_from_a_container() {
     // It is nobody's operator, whatever its uid, and a caller like any other.
     let mut rogue = project.caller("rogue", "store");
     assert_eq!(rogue.call(100), "turned false false");
+    let serve = ["exec", &id, "/bin/et-end", "serve", "store"];
+    let (code, refused) = finished(&mut engine.docker(&serve));
+    assert!(code == Some(1) && refused.contains("serve `store`; remedy"), "{refused}");
     let entries: Vec<_> =
         fs::read_dir(project.run_dir().join("socket")).unwrap().flatten().collect();
     assert_eq!(entries.len(), 1, "{entries:?}");
@@ -216,10 +225,9 @@ fn containers_with_remapped_users_are_known_by_their_users() {
         service("rogue", 0, "idle", "x-partywall:"),
     ];
     let project = Project::new(&engine, "remapped", &services);
-    let out = project.order(&["up", "-d"]).arg(project.file()).output().unwrap();
-    let said_why = complained(&out);
-    assert!(!out.status.success() && said_why.contains("userns-remap"), "{said_why}");
-    assert_nothing_left(&project);
+    let (code, why) = finished(project.order(&["up", "-d"]).arg(project.file()));
+    assert!(code == Some(1) && why.contains("userns-remap"), "{why}");
+    project.assert_nothing_left();
 
     let policy = project.write(
         "policy.toml",
@@ -252,14 +260,38 @@ fn containers_with_remapped_users_are_known_by_their_users() {
     }
 }
 
-/// What a run could leave.
-fn assert_nothing_left(project: &Project<'_>) {
-    assert_eq!(project.engine.left(), [""; 0]);
-    assert!(!project.run_dir().exists(), "{:?}", project.run_dir());
-    let all = project.run_dir().parent().unwrap().to_owned();
-    assert!(!all.exists(), "{all:?}");
-    let left = processes_with(&project.run_dir().display().to_string());
-    assert!(left.is_empty(), "{left:?}");
+/// Podman answers as Docker does, and has groups of its own form.
+#[test]
+fn containers_of_podman_call_and_are_known() {
+    let engine = Engine::start_podman();
+    // Its own limits are more than a machine may have.
+    let limits = "ulimits: {nofile: {soft: 1024, hard: 4096}, nproc: {soft: 4096, hard: 4096}}";
+    let alone = |of: String| format!("{of}    network_mode: none\n    {limits}\n");
+    let project = Project::new(&engine, "podman", &shop(4).map(alone));
+    project.up(&[]);
+    let mut web = project.caller("web", "store");
+    web.call_until(1 << 20, "turned true true");
+    for service in ["store", "web"] {
+        let facts = facts(project.pid(service));
+        assert_eq!(
+            (facts["Seccomp"].as_str(), facts["CapEff"].as_str()),
+            ("2", "0000000000000000")
+        );
+    }
+    let links = project.links();
+    let link = links.iter().find(|link| link["open"] == true).unwrap();
+    assert_eq!(link["caller"]["container"], project.id("web"));
+    assert_eq!(link["server"]["container"], project.id("store"));
+    let denied = project.caller("stranger", "store").call(100);
+    assert!(denied.starts_with("failed PermissionDenied"), "{denied}");
+    project.docker(&["kill"], "store");
+    let dead = web.call(100);
+    assert!(dead.starts_with("failed Unavailable"), "{dead}");
+    project.docker(&["start"], "store");
+    web.call_until(1 << 20, "turned true true");
+    drop(web);
+    said(&mut project.order(&["down"]));
+    project.assert_nothing_left();
 }
 
 #[test]
@@ -267,8 +299,7 @@ fn ctrl_c_leaves_nothing_of_a_run_in_containers() {
     let engine = Engine::start();
     let project = Project::new(&engine, "stopped", &shop(0));
     let mut up = project.order(&["up"]);
-    up.arg(project.file()).stdout(Stdio::null()).stderr(Stdio::piped());
-    let mut up = up.spawn().unwrap();
+    let mut up = up.arg(project.file()).spawn().unwrap();
     let begin = Instant::now();
     // Whoever may call is there, and so is who is called.
     let mut caller = loop {
@@ -281,16 +312,15 @@ fn ctrl_c_leaves_nothing_of_a_run_in_containers() {
     };
     caller.call_until(100, "turned false false");
     // A second run of the same project changes nothing.
-    let second = project.order(&["up"]).arg(project.file()).output().unwrap();
-    assert!(complained(&second).contains("is up ("), "{}", complained(&second));
+    let (_, second) = finished(project.order(&["up"]).arg(project.file()));
+    assert!(second.contains("is up ("), "{second}");
     assert_eq!(caller.call(100), "turned false false");
     let listed = said(&mut project.order(&["ps"]));
     assert!(listed.contains("store") && listed.contains("web"), "{listed}");
     kill_process(Pid::from_child(&up), Signal::INT).unwrap();
-    let out = up.wait_with_output().unwrap();
-    assert_eq!(out.status.code(), Some(130), "{}", complained(&out));
+    assert_eq!(up.wait().unwrap().code(), Some(130));
     drop(caller);
-    assert_nothing_left(&project);
+    project.assert_nothing_left();
 }
 
 #[test]
@@ -306,9 +336,9 @@ fn a_start_that_fails_leaves_nothing_of_a_run_in_containers() {
         let project =
             Project::new(&engine, name, &[store, web, last + "    depends_on: [store, web]\n"]);
         for detached in [&["up"][..], &["up", "-d"]] {
-            let out = project.order(detached).arg(project.file()).output().unwrap();
-            assert_eq!(out.status.code(), Some(1), "{name}: {}", complained(&out));
-            assert_nothing_left(&project);
+            let (code, text) = finished(project.order(detached).arg(project.file()));
+            assert_eq!(code, Some(1), "{name}: {text}");
+            project.assert_nothing_left();
         }
         // Nothing was touched before a mistake in the files was found.
         fs::write(
@@ -316,9 +346,9 @@ fn a_start_that_fails_leaves_nothing_of_a_run_in_containers() {
             "services:\n  a:\n    image: x\n    x-partywall: {calls: [b/*]}\n",
         )
         .unwrap();
-        let out = project.order(&["up"]).arg(project.file()).output().unwrap();
-        assert!(complained(&out).contains("compose.yaml:4:"), "{}", complained(&out));
-        assert_nothing_left(&project);
+        let (_, text) = finished(project.order(&["up"]).arg(project.file()));
+        assert!(text.contains("compose.yaml:4:"), "{text}");
+        project.assert_nothing_left();
     }
 }
 
@@ -339,7 +369,7 @@ fn a_run_in_the_background_goes_on_until_down() {
     let coordinator = Pid::from_raw(project.coordinator() as i32).unwrap();
     kill_process(coordinator, Signal::KILL).unwrap();
     said(&mut project.order(&["down"]));
-    assert_nothing_left(&project);
-    let again = project.order(&["down"]).output().unwrap();
-    assert!(complained(&again).contains("is not up"), "{}", complained(&again));
+    project.assert_nothing_left();
+    let (_, again) = finished(&mut project.order(&["down"]));
+    assert!(again.contains("is not up"), "{again}");
 }

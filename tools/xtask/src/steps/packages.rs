@@ -55,6 +55,11 @@ const PACKAGES: &[Package] = &[
         "runs the containers of the engine tests",
     ),
     package(
+        &["podman"],
+        &[&["podman", "--version"]],
+        "runs containers of the engine tests as well",
+    ),
+    package(
         &["docker-cli", "docker.io"],
         &[&["docker", "--version"]],
         "is what `partywall compose` asks for containers",
