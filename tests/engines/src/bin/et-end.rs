@@ -17,6 +17,8 @@ use tokio::sync::mpsc;
 use tonic::codegen::tokio_stream::Empty;
 use tonic::{Request, Response, Status, Streaming};
 
+/// The number of a frame whose server takes memory until it has none.
+const EATS: u64 = u64::MAX;
 /// From so many bytes on messages travel in parcels.
 const LONG: usize = 256 * 1024;
 const MOST: usize = 64 << 20;
@@ -34,11 +36,11 @@ enum Role {
     /// Serves this name.
     Serve { name: String },
     /// Calls this name with so many bytes as each line says: `turned THERE BACK`, whether they were in a
-    /// parcel there and back, or `failed CODE MESSAGE`.
+    /// parcel there and back, or `failed CODE MESSAGE`. `eat` has the server take all memory.
     Ask { name: String },
     /// Does nothing.
     Idle,
-    /// Listens here as a coordinator would, and says `listens`.
+    /// Listens here as a coordinator would.
     Listen { socket: PathBuf },
     /// Tries to put another socket where this one is: the name of each attempt and its error.
     Replace { socket: PathBuf },
@@ -71,6 +73,10 @@ impl Frames for Turns {
 
     async fn turn(&self, frame: Request<Frame>) -> Result<Response<Frame>, Status> {
         let mut frame = frame.into_inner();
+        let mut eaten = Vec::new();
+        while frame.number == EATS {
+            eaten.push(std::hint::black_box(vec![1_u8; 1 << 20]));
+        }
         frame.in_parcel = Sealed::of(&frame.pixels).is_some();
         Ok(Response::new(frame))
     }
@@ -97,8 +103,11 @@ async fn ask(name: &str) -> Result<(), Error> {
     });
     let mut client = None;
     while let Some(line) = lines.recv().await {
-        let len: usize = line.parse()?;
-        let said = match turn(&mut client, name, len).await {
+        let (number, len) = match line.as_str() {
+            "eat" => (EATS, 1),
+            len => (7, len.parse()?),
+        };
+        let said = match turn(&mut client, name, number, len).await {
             Ok((there, back)) => format!("turned {there} {back}"),
             Err(status) => format!("failed {:?} {}", status.code(), status.message()),
         };
@@ -112,6 +121,7 @@ async fn ask(name: &str) -> Result<(), Error> {
 async fn turn(
     client: &mut Option<FramesClient<Channel>>,
     name: &str,
+    number: u64,
     len: usize,
 ) -> Result<(bool, bool), Status> {
     let client = match client {
@@ -125,9 +135,9 @@ async fn turn(
         }
     };
     let pixels: Vec<u8> = (0..len).map(|n| (n / 4096 + n) as u8).collect();
-    let frame = Frame { number: 7, pixels: pixels.into(), in_parcel: false };
+    let frame = Frame { number, pixels: pixels.into(), in_parcel: false };
     let turned = client.turn(frame.clone()).await?.into_inner();
-    if turned.pixels != frame.pixels || turned.number != 7 {
+    if turned.pixels != frame.pixels || turned.number != number {
         return Err(Status::data_loss("other bytes"));
     }
     Ok((turned.in_parcel, Sealed::of(&turned.pixels).is_some()))
@@ -137,8 +147,8 @@ fn listen(socket: &Path) -> Result<(), Error> {
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
     let listener = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None)?;
     rustix::net::bind(&listener, &SocketAddrUnix::new(socket)?)?;
+    rustix::fs::chmod(socket, Mode::from_raw_mode(0o666))?;
     rustix::net::listen(&listener, 8)?;
-    println!("listens");
     let mut held = Vec::new();
     loop {
         held.push(rustix::net::accept(&listener)?);

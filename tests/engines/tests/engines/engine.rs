@@ -1,5 +1,6 @@
 //! A container engine of a test's own, and projects in it.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Seek, Write};
@@ -42,7 +43,8 @@ fn alone() -> MutexGuard<'static, ()> {
 
 /// A daemon in a mount namespace of its own, with all that it keeps in one directory.
 pub struct Engine {
-    daemon: Child,
+    daemon: RefCell<Child>,
+    command: Box<dyn Fn(&Path) -> Command>,
     dir: tempfile::TempDir,
     groups: BTreeSet<PathBuf>,
     _alone: MutexGuard<'static, ()>,
@@ -78,8 +80,8 @@ impl Engine {
         Self::start_docker(lent, &["--userns-remap=nobody:nogroup"])
     }
 
-    fn start_docker(before: &str, more: &[&str]) -> Self {
-        Self::start_with(|dir| {
+    fn start_docker(before: &'static str, more: &'static [&'static str]) -> Self {
+        Self::start_with(move |dir| {
             let at = |name: &str| dir.join(name);
             let mut command = Command::new("unshare");
             command.args([
@@ -123,26 +125,41 @@ impl Engine {
         })
     }
 
-    fn start_with(command: impl FnOnce(&Path) -> Command) -> Self {
+    fn start_with(command: impl Fn(&Path) -> Command + 'static) -> Self {
         let _alone = alone();
         assert!(rustix::process::geteuid().is_root(), "needs root, whose the engine is");
         let dir = tempfile::Builder::new().prefix("pw-engine-").tempdir().unwrap();
-        let log = fs::File::create(dir.path().join("log")).unwrap();
-        let copy = log.try_clone().unwrap();
         let groups = groups();
-        let mut command = command(dir.path());
-        let daemon = command.stdin(Stdio::null()).stdout(log).stderr(copy).spawn().unwrap();
-        let mut engine = Self { daemon, dir, groups, _alone };
+        let daemon = RefCell::new(spawn(command(dir.path()), dir.path()));
+        let engine = Self { daemon, command: Box::new(command), dir, groups, _alone };
+        engine.answers();
+        engine.build();
+        engine
+    }
+
+    /// Waits until it answers.
+    fn answers(&self) {
         let begin = Instant::now();
-        while !engine.docker(&["version"]).output().unwrap().status.success() {
-            let ended = engine.daemon.try_wait().unwrap();
-            let log = || fs::read_to_string(engine.dir.path().join("log")).unwrap();
+        while !self.docker(&["version"]).output().unwrap().status.success() {
+            let ended = self.daemon.borrow_mut().try_wait().unwrap();
+            let log = || fs::read_to_string(self.dir.path().join("log")).unwrap();
             assert!(ended.is_none(), "the engine has ended:\n{}", log());
             assert!(begin.elapsed() < PATIENCE, "the engine does not answer:\n{}", log());
             std::thread::sleep(Duration::from_millis(50));
         }
-        engine.build();
-        engine
+    }
+
+    /// Ends it, and its containers with it.
+    pub fn stop(&self) {
+        let mut daemon = self.daemon.borrow_mut();
+        kill_process(Pid::from_child(&daemon), Signal::TERM).unwrap();
+        daemon.wait().unwrap();
+    }
+
+    /// Starts it again, with the containers that it had.
+    pub fn start_again(&self) {
+        *self.daemon.borrow_mut() = spawn((self.command)(self.dir.path()), self.dir.path());
+        self.answers();
     }
 
     /// Builds the image, FROM scratch.
@@ -205,8 +222,9 @@ impl Drop for Engine {
             let _removed = self.docker(&["rm", "--force"]).args(ids).output();
         }
         // Its containerd ends with it. Their mounts are in a namespace that ends with both.
-        let _ended = kill_process(Pid::from_child(&self.daemon), Signal::TERM);
-        let _status = self.daemon.wait();
+        let daemon = self.daemon.get_mut();
+        let _ended = kill_process(Pid::from_child(daemon), Signal::TERM);
+        let _status = daemon.wait();
         // What looks after a container, or a command in one, ends after it.
         let begin = Instant::now();
         let left = loop {
@@ -226,6 +244,12 @@ impl Drop for Engine {
             assert!(left.is_empty(), "left of the engine: {left:?}");
         }
     }
+}
+
+fn spawn(mut command: Command, dir: &Path) -> Child {
+    let log = fs::OpenOptions::new().create(true).append(true).open(dir.join("log")).unwrap();
+    let copy = log.try_clone().unwrap();
+    command.stdin(Stdio::null()).stdout(log).stderr(copy).spawn().unwrap()
 }
 
 /// Processes with this text in their command lines, but for this one.
@@ -420,7 +444,12 @@ impl Caller {
 
     /// What a call with so many bytes comes to.
     pub fn call(&mut self, bytes: usize) -> String {
-        writeln!(self.input.as_mut().unwrap(), "{bytes}").unwrap();
+        self.say(&bytes.to_string())
+    }
+
+    /// What comes of this line.
+    pub fn say(&mut self, line: &str) -> String {
+        writeln!(self.input.as_mut().unwrap(), "{line}").unwrap();
         let mut line = String::new();
         self.output.read_line(&mut line).unwrap();
         line.trim().to_owned()

@@ -147,6 +147,58 @@ fn a_program_on_the_host_calls_a_container_by_a_policy_file() {
     assert_eq!(link["server"]["container"], project.id("store"));
 }
 
+/// Nothing is left at the coordinator but one link, whose memory is that of the start.
+fn assert_one_link(project: &Project<'_>, before: &Held) {
+    before.wait_for(project.coordinator());
+    let links = project.links();
+    let open: Vec<&Value> = links.iter().filter(|link| link["open"] == true).collect();
+    assert_eq!(open.len(), 1, "{links:?}");
+}
+
+#[test]
+fn a_server_without_memory_and_an_engine_that_restarts_leave_nothing() {
+    let engine = Engine::start();
+    let [store, web, stranger] = shop(4);
+    let project = Project::new(&engine, "memory", &[store + "    mem_limit: 64m\n", web, stranger]);
+    project.up(&[]);
+    let mut web = project.caller("web", "store");
+    web.call_until(1 << 20, "turned true true");
+    let before = Held::by(project.coordinator());
+    let dead = web.say("eat");
+    assert!(dead.starts_with("failed Unavailable"), "{dead}");
+    let begin = Instant::now();
+    while project.inspect("store")["State"]["Running"] == true {
+        assert!(begin.elapsed() < Duration::from_secs(10), "{}", project.inspect("store"));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(project.inspect("store")["State"]["OOMKilled"], true);
+    project.docker(&["start"], "store");
+    web.call_until(1 << 20, "turned true true");
+    assert_one_link(&project, &before);
+
+    // Its containers end with it.
+    let [store, caller] = ["store", "web"].map(|service| project.pid(service));
+    drop(web);
+    engine.stop();
+    for pid in [store, caller] {
+        assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists(), "{pid}");
+    }
+    let begin = Instant::now();
+    while project.links().iter().any(|link| link["open"] == true) {
+        assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", project.links());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let held = Held::by(project.coordinator());
+    assert_eq!(held.descriptors_of("partywall-outbox"), 0, "{held:?}");
+    engine.start_again();
+    for service in ["store", "web"] {
+        project.docker(&["start"], service);
+    }
+    let mut web = project.caller("web", "store");
+    web.call_until(1 << 20, "turned true true");
+    assert_one_link(&project, &before);
+}
+
 #[test]
 fn a_server_that_is_killed_and_restarted_leaves_nothing() {
     let engine = Engine::start();
@@ -155,8 +207,8 @@ fn a_server_that_is_killed_and_restarted_leaves_nothing() {
     let mut web = project.caller("web", "store");
     web.call_until(1 << 20, "turned true true");
     let coordinator = project.coordinator();
-    let with_a_link = Held::by(coordinator);
-    assert!(with_a_link.descriptors_of("partywall-outbox") > 0, "{with_a_link:?}");
+    let before = Held::by(coordinator);
+    assert!(before.descriptors_of("partywall-outbox") > 0, "{before:?}");
     for round in 0..3 {
         project.docker(&["kill"], "store");
         let dead = web.call(100);
@@ -165,10 +217,7 @@ fn a_server_that_is_killed_and_restarted_leaves_nothing() {
         web.call_until(1 << 20, "turned true true");
         project.docker(&["restart", "--time", "0"], "store");
         web.call_until(1 << 20, "turned true true");
-        with_a_link.wait_for(coordinator);
-        let links = project.links();
-        let open: Vec<&Value> = links.iter().filter(|link| link["open"] == true).collect();
-        assert_eq!(open.len(), 1, "{round}: {links:?}");
+        assert_one_link(&project, &before);
     }
     // A restart keeps the id, and so the principal.
     drop(web);
@@ -206,9 +255,19 @@ fn the_socket_cannot_be_replaced_from_a_container() {
     // It is nobody's operator, whatever its uid, and a caller like any other.
     let mut rogue = project.caller("rogue", "store");
     assert_eq!(rogue.call(100), "turned false false");
-    let serve = ["exec", &id, "/bin/et-end", "serve", "store"];
-    let (code, refused) = finished(&mut engine.docker(&serve));
+    let serve = ["20", "docker", "exec", &id, "/bin/et-end", "serve", "store"];
+    let (code, refused) = finished(&mut engine.with("timeout", &serve));
     assert!(code == Some(1) && refused.contains("serve `store`; remedy"), "{refused}");
+    // What another container has put where both see it is no coordinator.
+    let begin = Instant::now();
+    while !shared.path().join("c.sock").exists() {
+        assert!(begin.elapsed() < Duration::from_secs(10), "nobody listens");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let id = project.id("web");
+    let elsewhere = ["exec", "-i", "--env", "PARTYWALL_SOCKET=/shared/c.sock", &id, "/bin/et-end"];
+    let refused = Caller::start(engine.docker(&elsewhere).args(["ask", "store"])).call(100);
+    assert!(refused.starts_with("failed") && refused.contains("user 1003"), "{refused}");
     let entries: Vec<_> =
         fs::read_dir(project.run_dir().join("socket")).unwrap().flatten().collect();
     assert_eq!(entries.len(), 1, "{entries:?}");
@@ -312,7 +371,7 @@ fn ctrl_c_leaves_nothing_of_a_run_in_containers() {
     };
     caller.call_until(100, "turned false false");
     // A second run of the same project changes nothing.
-    let (_, second) = finished(project.order(&["up"]).arg(project.file()));
+    let (_, second) = finished(project.order(&["up", "-d"]).arg(project.file()));
     assert!(second.contains("is up ("), "{second}");
     assert_eq!(caller.call(100), "turned false false");
     let listed = said(&mut project.order(&["ps"]));
@@ -359,10 +418,11 @@ fn a_run_in_the_background_goes_on_until_down() {
     // On top of the file, and named by its own.
     let more = project.write(
         "more.yaml",
-        "services:\n  stranger:\n    x-partywall: {calls: [store/frames.v1.Frames/Turn]}\n",
+        "services:\n  stranger:\n    hostname: elsewhere\n    x-partywall: {calls: [store/frames.v1.Frames/Turn]}\n",
     );
     project.up(&["-f", more.to_str().unwrap()]);
     assert_eq!(project.caller("stranger", "store").call(100), "turned false false");
+    assert_eq!(project.inspect("stranger")["Config"]["Hostname"], "elsewhere");
     let logs = said(&mut project.order(&["logs", "--service", "store"]));
     assert!(logs.contains("store"), "{logs}");
     // The coordinator's death is no end, and `down` needs it for nothing.
