@@ -1,5 +1,6 @@
 //! Compose files with `x-partywall`: which services to run and what each may call.
 
+mod containers;
 mod error;
 mod field;
 mod interpolate;
@@ -17,6 +18,7 @@ use std::{
 
 use rustix::process::Signal;
 
+pub use containers::{Containers, load_containers};
 pub use error::{At, ComposeError, Place};
 pub use interpolate::Vars;
 pub use partywall_abi::name::MethodPattern;
@@ -60,6 +62,8 @@ pub struct Service {
     pub link: Link,
     /// What it may call.
     pub calls: Vec<Call>,
+    /// Most descriptors beside a message on its links as a caller.
+    pub descriptors: u32,
     /// What its process gets on top of the caller's environment.
     pub environment: Vec<(String, String)>,
     /// What it waits for before it starts, without services that do not run.
@@ -171,15 +175,21 @@ pub struct Call {
     pub place: Place,
 }
 
+/// The tree of a file.
+fn tree_of(file: &Arc<Path>) -> Result<tree::Node, ComposeError> {
+    let text = fs::read_to_string(file)
+        .map_err(|source| ComposeError::Read { file: file.clone(), source })?;
+    let detail = "the file is empty; add `services` with the services to start";
+    let empty = || ComposeError::Form { file: file.clone(), line: 1, detail };
+    tree::parse(file, &text)?.ok_or_else(empty)
+}
+
 /// Reads a Compose file. `vars` has the variables for `${...}`, those of the process and those
 /// that `up` itself sets.
 pub fn load(path: &Path, vars: Vars<'_>) -> Result<Compose, ComposeError> {
     let file: Arc<Path> = path.into();
-    let text = fs::read_to_string(path)
-        .map_err(|source| ComposeError::Read { file: file.clone(), source })?;
     let form = |line, detail| ComposeError::Form { file: file.clone(), line, detail };
-    let root = tree::parse(&file, &text)?
-        .ok_or_else(|| form(1, "the file is empty; add `services` with the services to start"))?;
+    let root = tree_of(&file)?;
     let mut cx = Context { file: file.clone(), vars, notes: Vec::new() };
     let listed = read::services(&Field::root(file.clone(), &root), &mut cx)?;
     let services = order::ordered(listed, &mut cx)?;

@@ -13,6 +13,7 @@ mod links;
 #[cfg_attr(not(feature = "prometheus"), path = "no_metrics.rs")]
 mod metrics;
 mod policy;
+mod project;
 mod ps;
 mod socket;
 mod terminal;
@@ -32,6 +33,7 @@ use tracing_subscriber::EnvFilter;
 const EXAMPLES: &str = "\
 Examples:
   partywall up compose.yaml                    build and run the services of a Compose file
+  partywall compose up compose.yaml            the same in containers, by docker compose
   partywall links                              who calls whom
   partywall call greeter hello.Greeter/SayHello --data '{}'
   partywall watch --json | jq .calls           each change as an object
@@ -62,7 +64,7 @@ after their `stop_grace_period` (5 s unless set); the second one kills at once.
 
 Keys of `x-partywall`: package (a Cargo package) and bin, or program (a file); args; link (ring or
 domain); isolation (protection-keys, prefer or none, with `link: domain`); calls (what the service may call, as
-SERVICE/package.Service/Method or SERVICE/*). Of Compose's own keys these count: depends_on,
+SERVICE/package.Service/Method or SERVICE/*); descriptors (how many may cross beside a message of its calls). Of Compose's own keys these count: depends_on,
 environment, working_dir, restart, stop_signal, stop_grace_period. Keys that would protect or limit
 the service are refused, for `up` starts plain processes; the others are named in a note.
 
@@ -86,6 +88,12 @@ enum Command {
     /// Build and run the services of a Compose file, with a coordinator of their own.
     #[command(after_long_help = UP)]
     Up(up::Arguments),
+    /// Run the services of a Compose file in containers, with a coordinator on this host.
+    #[command(after_long_help = project::HELP)]
+    Compose {
+        #[command(subcommand)]
+        order: project::Order,
+    },
     /// Call a method with JSON, or list what a service has.
     #[command(after_help = call::HELP)]
     Call(call::Arguments),
@@ -144,6 +152,7 @@ fn main() -> ExitCode {
     }
     let done = match command {
         Command::Up(arguments) => up::run(&arguments),
+        Command::Compose { order } => project::run(order),
         Command::Call(arguments) => call::run(&arguments),
         Command::Coordinator(arguments) => coordinator::run(&arguments),
         Command::Policy { order } => policy::run(&order),
@@ -358,10 +367,17 @@ mod tests {
                 let dir = tempfile::tempdir().unwrap();
                 let file = dir.path().join("compose.yaml");
                 std::fs::write(&file, &block).unwrap();
+                composes += 1;
+                if block.contains("image:") {
+                    // For containers.
+                    let read = compose::load_containers(&[file], &|_| None);
+                    let read = read.unwrap_or_else(|e| panic!("{from}: {e}\n{block}"));
+                    assert!(read.notes.is_empty() && !read.services.is_empty(), "{from}\n{block}");
+                    continue;
+                }
                 let compose = compose::load(&file, &|_| None);
                 let compose = compose.unwrap_or_else(|e| panic!("{from}: {e}\n{block}"));
                 assert_eq!(compose.notes, Vec::<String>::new(), "{from}\n{block}");
-                composes += 1;
             }
         }
         assert!(policies >= 2 && composes >= 3, "{policies} policies, {composes} Compose files");

@@ -171,7 +171,7 @@ async fn up(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
 }
 
 /// As a shell takes it.
-fn quoted(path: &Path) -> String {
+pub(crate) fn quoted(path: &Path) -> String {
     let text = path.display().to_string();
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
     match text.chars().all(plain) {
@@ -253,6 +253,7 @@ fn policy(compose: &Compose) -> Result<Policy, String> {
             policy
                 .allow_call(&service.name, &name(&call.service), call.method.clone())
                 .map_err(|e| format!("{}: calls: `{}`: {e}", service.place, call.service))?;
+            policy.allow_descriptors(&service.name, &name(&call.service), service.descriptors);
         }
     }
     Ok(policy)

@@ -8,7 +8,7 @@
 //! uid = 1000
 //! gid = 100
 //! cgroup = "/system.slice/web.service"
-//! container = "4f5e6d7c8b9a"      # the begin of its container's id
+//! container = "4f5e6d7c8b9a"      # the begin of its container's id, or a list of which one is enough
 //! program = "sha256:9f86d081..."  # of the program file
 //! evidence = "started"            # "started" (default): the coordinator itself started it from
 //!                                 # a sealed copy; "observed": /proc/PID/exe will do, and is
@@ -149,8 +149,8 @@ struct Principal {
     uid: Option<u32>,
     gid: Option<u32>,
     cgroup: Option<String>,
-    /// The begin of an id.
-    container: Option<String>,
+    /// The begins of ids, of which one is enough.
+    container: Option<Vec<String>>,
     program: Option<([u8; 32], bool)>,
     started: Option<String>,
     quota: Option<Limits>,
@@ -537,8 +537,10 @@ impl Policy {
 impl Principal {
     /// Whether the user, the groups and the container are right.
     fn runs_as(&self, f: &Facts) -> bool {
-        let container =
-            |begin: &String| f.container.as_ref().is_some_and(|c| c.id.starts_with(begin));
+        let container = |begins: &Vec<String>| {
+            let begins_with = |id: &str| begins.iter().any(|begin| id.starts_with(begin));
+            f.container.as_ref().is_some_and(|c| begins_with(&c.id))
+        };
         self.uid.is_none_or(|u| u == f.uid)
             && self.gid.is_none_or(|g| g == f.gid)
             && self.cgroup.as_ref().is_none_or(|c| *c == f.cgroup)

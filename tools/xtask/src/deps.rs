@@ -41,6 +41,7 @@ const LEAVES: &[&str] = &[
     "partywall-interop",
     "partywall-stubs-tests",
     "partywall-system-tests",
+    "partywall-engine-tests",
     "partywall-vm",
     "examples",
     "telemetry",

@@ -4,8 +4,8 @@
 //! Tests that a step runs are counted in the session; the last line sums them up. Steps that run on
 //! their own (`cargo xtask test STEP`) add to the list of tests of the run before.
 //!
-//! All steps but `root` pass without root; that one then names the tests that it did not run. No step
-//! installs anything outside of the target directory: `cargo xtask setup` does.
+//! All steps but `root` and `engines` pass without root; these then name the tests that they did not run. No
+//! step installs anything outside of the target directory: `cargo xtask setup` does.
 
 mod fuzz;
 mod packages;
@@ -46,6 +46,7 @@ const STEPS: &[Step] = &[
     Step { name: "doc", repeat: "cargo xtask test doc", run: doc },
     Step { name: "tests", repeat: suite::REPEAT, run: suite::run },
     Step { name: "root", repeat: suite::REPEAT_ROOT, run: suite::root },
+    Step { name: "engines", repeat: suite::REPEAT_ROOT, run: suite::engines },
     Step { name: "doc tests", repeat: "cargo test --workspace --doc", run: suite::docs },
     Step { name: "benches", repeat: "cargo test -p partywall-bench --bench micro", run: benches },
     Step { name: "loom", repeat: suite::REPEAT_LOOM, run: suite::loom },

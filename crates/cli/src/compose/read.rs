@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use partywall_abi::limits;
 use partywall_abi::name::{MethodPattern, ServiceName};
 use partywall_coordinator::policy::{did_you_mean, nearest};
 
@@ -81,45 +82,7 @@ fn service(
         Some(variables) => environment(&variables, cx)?,
         None => Vec::new(),
     };
-    let mut package = None;
-    let mut bin = None;
-    let mut file = None;
-    let mut isolation = None;
-    let mut args = Vec::new();
-    let mut link = Link::default();
-    let mut calls = Vec::new();
-    for part in extension.entries()? {
-        match part.name {
-            "package" => package = Some(name(&part, "the name of a package", cx)?),
-            "bin" => bin = Some(name(&part, "the name of a binary", cx)?),
-            "program" => file = Some(name(&part, "the path of a program file", cx)?),
-            "isolation" => isolation = Some(self::isolation(&part, cx)?),
-            "args" => {
-                for arg in part.items("a list of arguments")? {
-                    args.push(arg.text("an argument", cx)?);
-                }
-            }
-            "link" => link = self::link(&part, cx)?,
-            "calls" => {
-                for item in part.items("a list of `service/method`")? {
-                    calls.push(call(&item, cx)?);
-                }
-            }
-            unknown => {
-                let near = nearest(unknown, KEYS).map(str::to_owned);
-                return Err(ComposeError::UnknownKey { place: part.place, near });
-            }
-        }
-    }
-    if let Some(isolation) = isolation {
-        let Link::Domain(wanted) = &mut link else {
-            let place = isolation.place;
-            let detail = "`isolation` goes with `link: domain`; write that as well, or remove it: \
-                          services linked by rings are processes, which the kernel keeps apart";
-            return Err(ComposeError::Value { place, detail: detail.into() });
-        };
-        *wanted = isolation;
-    }
+    let Extension { package, bin, file, args, link, rights } = self::extension(extension, cx)?;
     let program = program(extension, package, bin, file)?;
     let manners = keys::of_service(field, extension.get("args")?.is_some(), cx)?;
     Ok(Service {
@@ -128,11 +91,106 @@ fn service(
         program,
         args,
         link,
-        calls,
+        calls: rights.calls,
+        descriptors: rights.descriptors,
         environment,
         depends_on: Vec::new(),
         manners,
     })
+}
+
+/// A service of a file whose services run in containers.
+pub struct ListedContainer {
+    /// Its name.
+    pub name: String,
+    /// What it may do, if it has an `x-partywall`.
+    pub rights: Option<Rights>,
+}
+
+/// Reads of every service of the file what it may do, and leaves the rest to a container engine.
+pub fn containers(
+    root: &Field<'_>,
+    cx: &mut Context<'_>,
+) -> Result<Vec<ListedContainer>, ComposeError> {
+    keys::of_file(root)?;
+    let Some(services) = root.get("services")? else { return Ok(Vec::new()) };
+    let container = |field: &Field<'_>| {
+        keys::mistyped_extension(field)?;
+        let rights = match field.get(keys::EXTENSION)? {
+            Some(extension) => {
+                ServiceName::new(field.name).map_err(|error| field.bad(error.to_string()))?;
+                Some(self::extension(&extension, cx)?.rights)
+            }
+            None => None,
+        };
+        Ok(ListedContainer { name: field.name.to_owned(), rights })
+    };
+    services.entries()?.iter().map(container).collect()
+}
+
+/// The keys of an `x-partywall`.
+#[derive(Default)]
+struct Extension {
+    package: Option<At<String>>,
+    bin: Option<At<String>>,
+    file: Option<At<String>>,
+    args: Vec<String>,
+    link: Link,
+    rights: Rights,
+}
+
+/// What a service may do, by its `x-partywall`.
+#[derive(Default)]
+pub struct Rights {
+    /// What it may call.
+    pub calls: Vec<Call>,
+    /// Most descriptors beside a message on its links as a caller.
+    pub descriptors: u32,
+}
+
+fn extension(extension: &Field<'_>, cx: &mut Context<'_>) -> Result<Extension, ComposeError> {
+    let mut read = Extension::default();
+    let mut isolation = None;
+    for part in extension.entries()? {
+        match part.name {
+            "package" => read.package = Some(name(&part, "the name of a package", cx)?),
+            "bin" => read.bin = Some(name(&part, "the name of a binary", cx)?),
+            "program" => read.file = Some(name(&part, "the path of a program file", cx)?),
+            "isolation" => isolation = Some(self::isolation(&part, cx)?),
+            "args" => {
+                for arg in part.items("a list of arguments")? {
+                    read.args.push(arg.text("an argument", cx)?);
+                }
+            }
+            "link" => read.link = link(&part, cx)?,
+            "calls" => {
+                for item in part.items("a list of `service/method`")? {
+                    read.rights.calls.push(call(&item, cx)?);
+                }
+            }
+            "descriptors" => read.rights.descriptors = descriptors(&part, cx)?,
+            unknown => {
+                let near = nearest(unknown, KEYS).map(str::to_owned);
+                return Err(ComposeError::UnknownKey { place: part.place, near });
+            }
+        }
+    }
+    if let Some(isolation) = isolation {
+        let Link::Domain(wanted) = &mut read.link else {
+            let place = isolation.place;
+            let detail = "`isolation` goes with `link: domain`; write that as well, or remove it: \
+                          services linked by rings are processes, which the kernel keeps apart";
+            return Err(ComposeError::Value { place, detail: detail.into() });
+        };
+        *wanted = isolation;
+    }
+    Ok(read)
+}
+
+fn descriptors(field: &Field<'_>, cx: &mut Context<'_>) -> Result<u32, ComposeError> {
+    const FORM: &str = "a number of descriptors, from 0 to 16";
+    let number = field.text(FORM, cx)?.parse().ok();
+    number.filter(|n| *n <= limits::PACKET_FDS as u32).ok_or_else(|| field.wrong(FORM))
 }
 
 /// The program, from the keys that name it.

@@ -185,12 +185,12 @@ fn unknown_keys() {
         error(&with_extension("      package: p\n      lnk: ring\n")),
         "compose.yaml:5: services.client.x-partywall.lnk: unknown key; known keys are package, \
          bin, \
-         program, args, link, isolation, calls (did you mean `link`?)"
+         program, args, link, isolation, calls, descriptors (did you mean `link`?)"
     );
     assert_eq!(
         error(&with_extension("      colour: red\n")),
         "compose.yaml:4: services.client.x-partywall.colour: unknown key; known keys are package, \
-         bin, program, args, link, isolation, calls"
+         bin, program, args, link, isolation, calls, descriptors"
     );
     assert_eq!(
         error("services:\n  a:\n    x-partywall: {bin: b}\n"),

@@ -29,7 +29,7 @@ pub(crate) struct Stop {
 }
 
 impl Stop {
-    pub(super) fn new(
+    pub(crate) fn new(
         unsaid: oneshot::Receiver<io::Error>,
         coordinated: oneshot::Receiver<()>,
     ) -> io::Result<Self> {
@@ -51,7 +51,7 @@ impl Stop {
     }
 
     /// The exit status that the signal asks for, as a shell would have it.
-    pub(super) async fn wait(&mut self) -> ExitCode {
+    pub(crate) async fn wait(&mut self) -> ExitCode {
         let hang_up = async {
             match &mut self.hang_up {
                 Some(signal) => signal.recv().await,
@@ -81,7 +81,7 @@ impl Stop {
     }
 
     /// Whether the signal has come a second time.
-    pub(super) fn hurries(&self) -> bool {
+    pub(crate) fn hurries(&self) -> bool {
         self.signals > 1
     }
 

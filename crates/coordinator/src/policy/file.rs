@@ -22,6 +22,15 @@ impl Policy {
     /// # Errors
     /// [`PolicyError`].
     pub fn load(path: &Path) -> Result<Self, PolicyError> {
+        let text = Self::text_of(path)?;
+        Self::parse(&path.display().to_string(), &text)
+    }
+
+    /// The text of a file that nobody else can change. Blocks as [`Policy::load`].
+    ///
+    /// # Errors
+    /// [`PolicyError::Read`], [`PolicyError::File`].
+    pub fn text_of(path: &Path) -> Result<String, PolicyError> {
         let file = path.display().to_string();
         let unreadable = |source| PolicyError::Read { file: file.clone(), source };
         let real = resolve(path, rustix::process::geteuid().as_raw()).map_err(|why| match why {
@@ -37,7 +46,7 @@ impl Policy {
             );
             return Err(PolicyError::File { file, text });
         }
-        Self::parse(&file, &text)
+        Ok(text)
     }
 }
 

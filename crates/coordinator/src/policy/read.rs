@@ -48,11 +48,27 @@ struct PrincipalSection {
     uid: Option<u32>,
     gid: Option<u32>,
     cgroup: Option<String>,
-    container: Option<String>,
+    container: Option<Containers>,
     program: Option<String>,
     evidence: Option<Evidence>,
     started: Option<String>,
     quota: Option<Limits>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "a container's id as a text, or a list of ids")]
+enum Containers {
+    One(String),
+    AnyOf(Vec<String>),
+}
+
+impl Containers {
+    fn begins(self) -> Vec<String> {
+        match self {
+            Self::One(id) => vec![id],
+            Self::AnyOf(ids) => ids,
+        }
+    }
 }
 
 #[derive(Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
@@ -368,8 +384,9 @@ fn principal(name: &str, s: PrincipalSection, engines: &Engines) -> Result<Princ
         None => None,
         Some(text) => Some((sha256(&text)?, strong)),
     };
-    if let Some(id) = &s.container {
-        if !container::is_id_or_begin(id) {
+    let container = s.container.map(Containers::begins);
+    if let Some(ids) = &container {
+        if let Some(id) = ids.iter().find(|id| !container::is_id_or_begin(id)) {
             return Err(format!(
                 "`{id}`: write a container's id as its engine has it, {} to 64 hexadecimal digits from its \
                  begin on",
@@ -384,7 +401,7 @@ fn principal(name: &str, s: PrincipalSection, engines: &Engines) -> Result<Princ
             );
         }
     }
-    let (uid, gid, cgroup, container, started) = (s.uid, s.gid, s.cgroup, s.container, s.started);
+    let (uid, gid, cgroup, started) = (s.uid, s.gid, s.cgroup, s.started);
     let p = Principal { uid, gid, cgroup, container, program, started, quota: None };
     if p == Principal::default() {
         let facts = "uid, gid, cgroup, container, program, started";

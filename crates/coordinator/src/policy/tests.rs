@@ -68,8 +68,10 @@ fn container_is_a_fact_by_the_begin_of_its_id() {
     let text = format!(
         "[engine.docker]\n[principal.short]\ncontainer = '{}'\n[principal.whole]\ncontainer = '{id}'\n\
          [principal.of_user]\nuid = 5\ncontainer = '{id}'\n[principal.user]\nuid = 1000\n\
-         [principal.other]\ncontainer = '{}'\n",
+         [principal.other]\ncontainer = '{}'\n[principal.either]\ncontainer = ['{}', '{id}']\n\
+         [principal.nobody]\ncontainer = []\n",
         &id[..12],
+        "0123456789ac",
         "0123456789ac",
     );
     let p = Policy::parse("p", &text).unwrap();
@@ -78,9 +80,12 @@ fn container_is_a_fact_by_the_begin_of_its_id() {
         Facts { container: Some(container), contained: Some("".into()), ..facts() }
     };
     assert_eq!(p.principals(&facts()), ["user"]);
-    assert_eq!(p.principals(&inside(id.clone())), ["short", "user", "whole"]);
+    assert_eq!(p.principals(&inside(id.clone())), ["either", "short", "user", "whole"]);
     assert_eq!(p.principals(&inside("a".to_owned() + &id[..63])), ["user"]);
-    assert_eq!(p.principals(&Facts { uid: 5, ..inside(id) }), ["of_user", "short", "whole"]);
+    assert_eq!(
+        p.principals(&Facts { uid: 5, ..inside(id) }),
+        ["either", "of_user", "short", "whole"]
+    );
     assert!(Policy::parse("p", "").unwrap().engines().is_empty());
     assert!(!p.engines().is_empty());
 }
@@ -145,6 +150,14 @@ fn mistakes_name_file_key_and_remedy() {
         (
             "[engine.docker]\n[principal.a]\ncontainer = '0123456789AB'",
             "12 to 64 hexadecimal digits",
+        ),
+        (
+            "[engine.docker]\n[principal.a]\ncontainer = ['0123456789ab', 'web']",
+            "policy.toml:2: principal.a: `web`",
+        ),
+        (
+            "[engine.docker]\n[principal.a]\ncontainer = 1",
+            "policy.toml:3: `container`: a container's id as a text, or a list of ids",
         ),
         ("[engine.docker]\n[principal.a]\ncontainer = 'web'", "policy.toml:2: principal.a: `web`"),
         ("[principal.anyone]\nuid = 1", "cannot be defined"),

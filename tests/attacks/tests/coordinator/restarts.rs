@@ -248,6 +248,7 @@ fn row_32_a_link_of_the_old_policy_ends_under_the_new_one() {
             role: Role::Caller,
             name: name("test"),
             security: hand.terms.security,
+            descriptors: 0,
         };
         hostile.say(&Message::Link(report)).unwrap();
         assert_eq!(refused(&hostile).0, PERMISSION_DENIED);

@@ -183,7 +183,7 @@ fn granted(attacked: &Attacked) -> (Hand, Passed) {
 }
 
 fn named(hand: &mut Hand, stream: u32, packet: u64, offset: u64, bytes: u64) {
-    let parcel = ParcelRef { packet, offset, bytes };
+    let parcel = ParcelRef { packet, offset, bytes, owned: None };
     let payload = call_head(UNARY, &parcel.encode());
     hand.try_say(FRAME, HEAD | END | PARCEL, stream, &payload).unwrap();
 }
@@ -290,7 +290,7 @@ fn row_25_what_is_no_parcel_ends_the_link_of_a_caller() {
         let attack = |hostile: &Conversation, hand: &mut Hand| {
             let socket = Hand::granted(hostile).unwrap();
             send(&socket, 0, &[file.try_clone().unwrap()]);
-            let parcel = ParcelRef { packet: 0, offset, bytes };
+            let parcel = ParcelRef { packet: 0, offset, bytes, owned: None };
             let payload = good_answer(&parcel.encode());
             hand.try_say(FRAME, HEAD | TRAILERS | END | PARCEL, hand.stream, &payload).unwrap();
         };

@@ -2,17 +2,18 @@
 //!
 //! Memory of a ring is released by its consumer's cursor (row 23). The numbers of calls, credits, methods
 //! and parcels are those of the call protocol, whose rules have a case each in `partywall_call::cases`: all
-//! of them are sent here by a hostile process to a service and to a caller. Regions that are mapped once
-//! and used again have generations; an attack on those is one more test of this file.
+//! of them are sent here by a hostile process to a service and to a caller. Owned parcels have generations.
 
 use std::collections::HashSet;
 use std::os::fd::AsFd;
 
-use partywall_abi::frame::{END, HEAD, Kind, PARCEL, PLAIN, ParcelRef};
+use partywall_abi::frame::{END, HEAD, Kind, Owned, PARCEL, PLAIN, ParcelRef};
 use partywall_abi::layout::Geometry;
 use partywall_abi::limits;
 use partywall_attacks::{Hand, Town, UNARY, call_head, message, register, request, silently};
+use partywall_call::Rule;
 use partywall_call::cases::{self, Case, STREAMS};
+use partywall_shm::parcel::owned::Memory;
 use partywall_shm::parcel::{Draft, Sealed};
 use partywall_shm::socket::{self, Passed};
 use partywall_testkit::Conversation;
@@ -140,7 +141,7 @@ fn packet(socket: &Passed, number: u64, parcel: &Sealed) {
 }
 
 fn names(hand: &mut Hand, stream: u32, packet: u64, parcel: &Sealed) {
-    let parcel = ParcelRef { packet, offset: 0, bytes: parcel.len() as u64 };
+    let parcel = ParcelRef { packet, offset: 0, bytes: parcel.len() as u64, owned: None };
     let payload = call_head(UNARY, &parcel.encode());
     hand.try_say(Kind::Frame as u8, HEAD | END | PARCEL, stream, &payload).unwrap();
 }
@@ -177,6 +178,61 @@ fn row_27_packets_twice_late_or_of_others_end_the_link() {
     packet(&ones, 1, &good);
     names(&mut other, 2, 1, &good);
     other.until_ended();
+    assert_eq!(logged(&attacked.service, other.link), missing);
+    attacked.town.blamed(other.link, None);
+    drop(other);
+    attacked.stays(one);
+}
+
+/// A request in an owned parcel, whose place is lent with this generation.
+fn lends(hand: &mut Hand, stream: u32, (place, generation): (u32, u32), bytes: usize) {
+    let owned = Some(Owned { place, generation });
+    let parcel = ParcelRef { packet: 0, offset: 0, bytes: bytes as u64, owned };
+    let payload = call_head(UNARY, &parcel.encode());
+    hand.try_say(Kind::Frame as u8, HEAD | END | PARCEL, stream, &payload).unwrap();
+}
+
+/// A link whose service has read an owned parcel twice, of the generations 1 and 2, and given it back.
+fn lent(attacked: &Attacked, memory: &mut Memory) -> Hand {
+    let mut hand = attacked.link();
+    let socket = Hand::granted(&attacked.hostile).unwrap();
+    while hand.hear().unwrap().0 != Kind::Parcels {}
+    socket::send(socket.as_fd(), &0_u64.to_le_bytes(), &[memory.as_fd()]).unwrap();
+    for generation in [1, 2] {
+        let asked = message(&request(generation.into(), 2000).encode_to_vec());
+        memory[..asked.len()].copy_from_slice(&asked);
+        lends(&mut hand, generation, (3, generation), asked.len());
+        assert_eq!(hand.status(generation).unwrap(), (0, String::new()));
+    }
+    hand
+}
+
+#[test]
+fn row_27_owned_parcels_twice_late_or_of_others_end_the_link() {
+    let mut memory = Memory::new(4096).unwrap();
+    let mut attacked = Attacked::new(PARCELS, &[]);
+    let rule = |rule| partywall_call::Error::from(rule).to_string();
+    // Lent by a generation from before, by the same once more, and by one that is not the next.
+    for generation in [1, 2, 4, 0] {
+        let mut hand = lent(&attacked, &mut memory);
+        lends(&mut hand, 3, (3, generation), 1);
+        attacked.ends(hand, &rule(Rule::LentTwice(3)));
+    }
+    // Given back by who has never had it.
+    for generation in [0, 1, 2, 3] {
+        let mut hand = lent(&attacked, &mut memory);
+        let generation = u32::to_le_bytes(generation);
+        hand.try_say(Kind::Release as u8, 0, 3, &generation).unwrap();
+        attacked.ends(hand, &rule(Rule::NotLent(3)));
+    }
+    // A place of another link of the same process: here nobody has brought its memory.
+    let one = lent(&attacked, &mut memory);
+    let mut other = attacked.link();
+    let _socket = Hand::granted(&attacked.hostile).unwrap();
+    while other.hear().unwrap().0 != Kind::Parcels {}
+    lends(&mut other, 1, (3, 1), 1);
+    other.until_ended();
+    let missing = "descriptor socket: a packet that a record names is missing";
     assert_eq!(logged(&attacked.service, other.link), missing);
     attacked.town.blamed(other.link, None);
     drop(other);

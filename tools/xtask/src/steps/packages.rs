@@ -47,7 +47,22 @@ const PACKAGES: &[Package] = &[
     package(
         &["docker-compose-v2", "docker-compose-plugin", "docker-compose"],
         &[&["docker", "compose", "version"], &["docker-compose", "version"]],
-        "checks, by its `config`, the compose files that we write",
+        "checks, by its `config`, the compose files that we write, and runs them",
+    ),
+    package(
+        &["docker.io"],
+        &[&["dockerd", "--version"], &["/usr/sbin/dockerd", "--version"]],
+        "runs the containers of the engine tests",
+    ),
+    package(
+        &["podman"],
+        &[&["podman", "--version"]],
+        "runs containers of the engine tests as well",
+    ),
+    package(
+        &["docker-cli", "docker.io"],
+        &[&["docker", "--version"]],
+        "is what `partywall compose` asks for containers",
     ),
     package(
         &["qemu-system-x86"],

@@ -39,12 +39,26 @@ const RUNS: &[&[&str]] = &[
     &["-p", "partywall-attacks", "--features", "failpoints", "--test", "shared_memory", "deaths"],
 ];
 
-/// The tests that need root are in a binary of their own, which is built only for them.
-const ROOT: &[&str] = &["-p", "partywall-system-tests", "--features", "root", "--test", "root"];
+/// Tests that need root, in a binary of their own, which is built only for them.
+struct AsRoot {
+    args: &'static [&'static str],
+    prefix: &'static str,
+    what: &'static str,
+}
 
-const ROOT_PREFIX: &str = "partywall_system_tests::root";
+const ROOT: AsRoot = AsRoot {
+    args: &["-p", "partywall-system-tests", "--features", "root", "--test", "root"],
+    prefix: "partywall_system_tests::root",
+    what: "needs root",
+};
 
-pub(super) const REPEAT_ROOT: &str = "cargo xtask test root rows";
+const ENGINES: AsRoot = AsRoot {
+    args: &["-p", "partywall-engine-tests", "--features", "engines", "--test", "engines"],
+    prefix: "partywall_engine_tests::engines",
+    what: "needs root, whose container engines are",
+};
+
+pub(super) const REPEAT_ROOT: &str = "cargo xtask test root engines rows";
 
 /// Packages whose unit tests run with AddressSanitizer: those with unsafe code, but for domains, whose
 /// programs are not built with it; and those whose tests hold no bounds on time, which it makes too narrow.
@@ -121,20 +135,30 @@ pub(super) fn asan(session: &mut Session) -> Result<()> {
     session.finish(&faults)
 }
 
-/// Runs the tests that need root, or lists them where this user is another one: then the last lines
-/// of the run say that they did not run, and how they do.
+/// Runs the tests that need root.
 pub(super) fn root(session: &mut Session) -> Result<()> {
+    as_root(session, &ROOT)
+}
+
+/// Runs the tests with container engines, each of which they start, and end.
+pub(super) fn engines(session: &mut Session) -> Result<()> {
+    as_root(session, &ENGINES)
+}
+
+/// Runs tests that need root, or lists them where this user is another one: then the last lines
+/// of the run say that they did not run, and how they do.
+fn as_root(session: &mut Session, tests: &AsRoot) -> Result<()> {
     if !apt::is_root()? {
-        let args = ["--quiet"].into_iter().chain(ROOT.iter().copied());
+        let args = ["--quiet"].into_iter().chain(tests.args.iter().copied());
         let list = session.cargo("test").args(args).args(["--", "--list"]).read()?;
-        let tests = listed(&list, ROOT_PREFIX);
-        ensure!(!tests.is_empty(), "there is no test that needs root");
-        session.cannot_run(format!("needs root; {} tests did not run", tests.len()));
+        let listed = listed(&list, tests.prefix);
+        ensure!(!listed.is_empty(), "there is no test in {}", tests.prefix);
+        session.cannot_run(format!("{}; {} tests did not run", tests.what, listed.len()));
         println!("run them with\n\n  sudo {REPEAT_ROOT}\n");
-        session.ran.replace(&tests);
+        session.ran.replace(&listed);
         return session.finish(&[]);
     }
-    let run = cargo_test(session, |cargo| cargo, ROOT)?;
+    let run = cargo_test(session, |cargo| cargo, tests.args)?;
     session.note = counts(&run.ran);
     let faults = session.take(run);
     session.finish(&faults)

@@ -151,7 +151,8 @@ impl Calls {
                     MethodName::Path(path) => Ok(path.len()),
                     MethodName::Number(number) => Err(number),
                 };
-                if end && (1..=SHORT).contains(&data) {
+                let is_lent = parcel.as_deref().is_some_and(Piece::is_lent);
+                if end && (1..=SHORT).contains(&data) && !is_lent {
                     // Too little to keep account of.
                     state.connection.taken(key, data);
                 }

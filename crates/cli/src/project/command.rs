@@ -1,0 +1,77 @@
+//! Compose as a command, with all files of a run.
+
+use std::error::Error;
+use std::ffi::OsString;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{ExitCode, ExitStatus, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+
+use super::engine::Engine;
+use super::run_dir::{Record, RunDir};
+use crate::up::Stop;
+
+/// Compose, with all files of a run.
+pub(super) struct Compose {
+    program: &'static str,
+    arguments: Vec<OsString>,
+}
+
+impl Compose {
+    pub(super) fn new(record: &Record, dir: &RunDir) -> Self {
+        let (program, first) = match record.engine {
+            Engine::Plugin => ("docker", Some("compose")),
+            Engine::Command => ("docker-compose", None),
+        };
+        let mut arguments: Vec<OsString> = first.map(Into::into).into_iter().collect();
+        arguments.extend(["-p".into(), dir.project().into()]);
+        for file in record.files.iter().chain([&dir.last_file()]) {
+            arguments.extend(["-f".into(), file.into()]);
+        }
+        Self { program, arguments }
+    }
+
+    /// Runs it to its end. The exit status, if that was no success or if a signal has come.
+    ///
+    /// It has a process group of its own, so that a signal of the terminal comes to this process alone, and
+    /// is passed on once.
+    pub(super) async fn run(
+        &self,
+        order: &[&str],
+        mut stop: Option<&mut Stop>,
+    ) -> Result<Option<ExitCode>, Box<dyn Error>> {
+        let mut command = tokio::process::Command::new(self.program);
+        command.args(&self.arguments).args(order).stdin(Stdio::null()).process_group(0);
+        // Its menu would want the terminal.
+        command.env("COMPOSE_MENU", "false");
+        let failed = |e| format!("{} {}: {e}", self.program, order.join(" "));
+        let mut child = command.spawn().map_err(failed)?;
+        let group = child.id().and_then(|id| Pid::from_raw(id as i32));
+        let mut told = None;
+        let status = loop {
+            let stopped = async {
+                match &mut stop {
+                    Some(stop) => stop.wait().await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                status = child.wait() => break status.map_err(failed)?,
+                code = stopped => {
+                    told.get_or_insert(code);
+                    if let Some(group) = group {
+                        // It may have ended just now.
+                        let _ended = kill_process_group(group, Signal::INT);
+                    }
+                }
+            }
+        };
+        Ok(told.or_else(|| (!status.success()).then(|| code(status))))
+    }
+}
+
+/// As a shell has it.
+fn code(status: ExitStatus) -> ExitCode {
+    let number = status.code().or(status.signal().map(|signal| 128 + signal)).unwrap_or(1);
+    ExitCode::from(u8::try_from(number).unwrap_or(1))
+}

@@ -1,0 +1,204 @@
+//! The policy of a project: its services are principals, known by the ids of their containers.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::Path;
+
+use partywall_coordinator::Policy;
+use partywall_coordinator::policy::{ANYONE, PolicyError};
+
+use crate::compose::Containers;
+
+/// Whose control groups tell containers, unless the policy file says it.
+const ENGINES: &str = "[engine.docker]\n[engine.podman]\n";
+
+/// All of a policy but the ids.
+pub(super) struct Rules {
+    /// The text before the principals.
+    before: String,
+    services: Vec<String>,
+}
+
+impl Rules {
+    /// Of the files' `calls`, or of a policy file; checked, so that a mistake is found before anything runs.
+    pub(super) fn new(
+        read: &Containers,
+        file: Option<&Path>,
+    ) -> Result<Self, Box<dyn std::error::Error>> {
+        let services: Vec<String> = read.services.keys().cloned().collect();
+        if services.iter().any(|service| service == ANYONE) {
+            return Err(
+                format!("service `{ANYONE}`: that is every process; give it another name").into()
+            );
+        }
+        let (name, before) = match file {
+            None => ("the policy of `calls`".to_owned(), of_calls(read)),
+            Some(file) => {
+                if let Some(call) = read.services.values().find_map(|service| service.calls.first())
+                {
+                    return Err(format!(
+                        "{}: what may be called is said by {} (--policy); write it there alone",
+                        call.place,
+                        file.display()
+                    )
+                    .into());
+                }
+                let text = Policy::text_of(file)?;
+                (file.display().to_string(), with_engines(text))
+            }
+        };
+        let rules = Self { before, services };
+        Policy::parse(&name, &rules.text(&BTreeMap::new())).map_err(|e| match (&e, file) {
+            // A table of the file's own would have its line told, which is that of the second one.
+            (PolicyError::Syntax { text, .. }, Some(_)) if text.contains("duplicate") => format!(
+                "{name}: {text}: `partywall compose` adds [principal.NAME] for each service; leave these out"
+            ),
+            _ => e.to_string(),
+        })?;
+        Ok(rules)
+    }
+
+    /// The services that have a principal.
+    pub(super) fn services(&self) -> impl Iterator<Item = &String> {
+        self.services.iter()
+    }
+
+    /// The whole text, with the ids of each service's containers.
+    pub(super) fn text(&self, ids: &BTreeMap<String, Vec<String>>) -> String {
+        let mut text = self.before.clone();
+        for service in &self.services {
+            let ids = ids.get(service).map(Vec::as_slice).unwrap_or_default();
+            let ids: Vec<String> = ids.iter().map(|id| format!("{id:?}")).collect();
+            let _ = writeln!(text, "\n[principal.{service:?}]\ncontainer = [{}]", ids.join(", "));
+        }
+        text
+    }
+}
+
+/// What `calls` allow, and nothing else.
+fn of_calls(read: &Containers) -> String {
+    let mut text =
+        format!("# Made by `partywall compose` of the `calls` of Compose files.\n{ENGINES}");
+    for name in read.services.keys() {
+        let _ =
+            writeln!(text, "\n[service.{name:?}]\nregister = [{name:?}]\n[service.{name:?}.call]");
+        for (caller, rights) in &read.services {
+            let of_name = rights.calls.iter().filter(|call| call.service == *name);
+            let methods: Vec<String> =
+                of_name.map(|call| format!("{:?}", call.method.to_string())).collect();
+            if !methods.is_empty() {
+                let (methods, most) = (methods.join(", "), rights.descriptors);
+                let _ = writeln!(
+                    text,
+                    "{caller:?} = {{ methods = [{methods}], descriptors = {most} }}"
+                );
+            }
+        }
+    }
+    text
+}
+
+/// A policy file's text, and the engines unless it has some.
+fn with_engines(text: String) -> String {
+    let has_engines = text.lines().any(|line| line.trim_start().starts_with("[engine."));
+    let engines = if has_engines { "" } else { ENGINES };
+    format!("{text}\n{engines}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compose::load_containers;
+
+    fn read(text: &str) -> (tempfile::TempDir, Result<Containers, String>) {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("compose.yaml");
+        std::fs::write(&file, text).unwrap();
+        let read = load_containers(&[file], &|_| None).map_err(|e| e.to_string());
+        (dir, read)
+    }
+
+    const SHOP: &str = "services:\n  web:\n    image: web\n    read_only: true\n    x-partywall: {calls: \
+                        [store/a.B/C, store/D], descriptors: 4}\n  store:\n    image: store\n    \
+                        x-partywall:\n  db:\n    image: db\n";
+
+    #[test]
+    fn calls_of_containers_are_allowed_and_nothing_else() {
+        let (_dir, shop) = read(SHOP);
+        let rules = Rules::new(&shop.unwrap(), None).unwrap();
+        let ids = BTreeMap::from([("web".to_owned(), vec!["a".repeat(64), "b".repeat(64)])]);
+        let text = rules.text(&ids);
+        let policy = Policy::parse("p", &text).unwrap();
+        let store = partywall_abi::name::ServiceName::new("store").unwrap();
+        let said = |who: &str, method: &str| policy.explain(&[who.into()], &store, method);
+        assert_eq!(said("web", "/a.B/C").allowed_by.len(), 1);
+        assert_eq!(
+            (said("web", "/a.B/C").descriptors, said("web", "/x.Y/D").allowed_by.len()),
+            (4, 1)
+        );
+        assert!(said("web", "/a.B/E").allowed_by.is_empty());
+        assert!(said("store", "/a.B/C").allowed_by.is_empty());
+        assert_eq!(said("web", "/a.B/C").served_by, ["store"]);
+        assert!(!policy.has_principal("db"), "it has no `x-partywall`");
+        assert!(text.contains(&format!(
+            "container = [\"{}\", \"{}\"]",
+            "a".repeat(64),
+            "b".repeat(64)
+        )));
+        assert!(
+            text.contains("[principal.\"store\"]\ncontainer = []"),
+            "nobody, until there is one"
+        );
+    }
+
+    #[test]
+    fn policy_file_says_all_but_who_the_services_are() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("policy.toml");
+        let (_dir, quiet) = read("services:\n  web: {x-partywall: }\n  store: {x-partywall: {}}\n");
+        let quiet = quiet.unwrap();
+        let rules = |text: &str| {
+            std::fs::write(&file, text).unwrap();
+            Rules::new(&quiet, Some(&file)).map(|rules| rules.text(&BTreeMap::new()))
+        };
+        let text = rules(
+            "[principal.host]\nuid = 7\n[service.store]\nregister = ['store']\n[service.store.call]\n\
+             web = ['*']\nhost = ['*']\n",
+        );
+        let policy = Policy::parse("p", &text.unwrap()).unwrap();
+        assert_eq!(policy.principal_names(), ["host", "store", "web"]);
+        let own = rules("[engine.docker]\ngroups = ['/shop/{id}']\n").unwrap();
+        assert!(!own.contains("[engine.podman]"), "{own}");
+        let wrong = rules("\n[service.store]\nregister = ['sotre']\n").unwrap_err().to_string();
+        assert!(wrong.contains("policy.toml:3:") && wrong.contains("mean `store`?"), "{wrong}");
+        let twice = rules("[principal.web]\nuid = 7\n").unwrap_err().to_string();
+        assert!(twice.contains("leave these out"), "{twice}");
+        let (_dir, shop) = read(SHOP);
+        let both = Rules::new(&shop.unwrap(), Some(&file)).map(|_| ()).unwrap_err().to_string();
+        assert!(both.contains("services.web.x-partywall.calls[0]: what may be called"), "{both}");
+    }
+
+    #[test]
+    fn mistakes_in_files_for_containers_name_the_place() {
+        for (text, part) in [
+            ("services:\n  a: {image: x}\n", "compose.yaml:1: no service has an `x-partywall`"),
+            (
+                "services:\n  a:\n    x-partywall: {calls: [b/*]}\n",
+                "compose.yaml:3: services.a.x-partywall.calls",
+            ),
+            (
+                "services:\n  a:\n    x-partywall: {calls: [b/*]}\n  b: {image: x}\n",
+                "which may be empty",
+            ),
+            ("services:\n  a:\n    x-partywal: {}\n", "did you mean `x-partywall`?"),
+            (
+                "services:\n  a:\n    x-partywall: {descriptors: 17}\n",
+                "a number of descriptors, from 0 to 16",
+            ),
+            ("services:\n  A_:\n    x-partywall: {}\n", "services.A_"),
+        ] {
+            let error = read(text).1.map(|_| ()).unwrap_err();
+            assert!(error.contains(part), "{error}\n{text}");
+        }
+    }
+}
