@@ -3,6 +3,7 @@
 //! | file | content |
 //! | --- | --- |
 //! | `socket/` | the coordinator's socket and nothing else; mounted into containers, read-only |
+//! | `operators.sock` | where operators' calls are taken, which no container gets |
 //! | `policy.toml` | the coordinator's policy |
 //! | `override.json` | the last of Compose's files |
 //! | `run.json` | the other files and the engine, for `down`, `ps` and `logs` |
@@ -41,6 +42,7 @@ pub(super) struct Record {
 }
 
 const OVERRIDE: &str = "override.json";
+const OPERATORS: &str = "operators.sock";
 const POLICY: &str = "policy.toml";
 const RECORD: &str = "run.json";
 
@@ -181,6 +183,7 @@ impl RunDir {
         let mut command = tokio::process::Command::new(own);
         command.arg("coordinator").arg("--socket").arg(self.socket());
         command.arg("--policy").arg(self.path.join(POLICY));
+        command.arg("--operators").arg(self.path.join(OPERATORS));
         // A signal of the terminal is for this process, which ends the coordinator last.
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(says).process_group(0);
         for of_others in ["LISTEN_FDS", "LISTEN_PID", "NOTIFY_SOCKET", "PARTYWALL_FD"] {
