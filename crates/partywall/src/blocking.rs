@@ -38,8 +38,8 @@ use crate::channel::Endpoint;
 use crate::coordinator::{self, Connected, End, Linked, Place};
 use crate::domain;
 use crate::error::Error;
-use crate::link::caller;
 use crate::link::wake::gate::Gate;
+use crate::link::{broken, caller};
 use crate::peer::Peer;
 use crate::status;
 use crate::telemetry;
@@ -201,7 +201,11 @@ impl Channel {
         tracked.attach(Arc::downgrade(&opening));
         tracked.adopted(domain::security(reported, None));
         // A server that has adopted the link and does not open it hangs: the next one may answer.
-        let ends = pending.wait(deadline.min(Instant::now() + caller::OPEN_TIME))?;
+        let ends = pending.wait(deadline.min(Instant::now() + caller::OPEN_TIME));
+        let (ends, tracked) = match ends {
+            Ok(ends) => (ends, tracked),
+            Err(why) => return Err(broken::not_opened(tracked, why)),
+        };
         let link = Link::new(ends)?;
         let gate = domain::Gate::take(number);
         let security = domain::security(reported, gate.as_ref().map(domain::Gate::isolation));

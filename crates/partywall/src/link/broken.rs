@@ -1,10 +1,13 @@
 //! Why a link ended.
 
-use partywall_abi::control;
+use partywall_abi::control::{self, LinkStats};
 use partywall_shm::descriptors::PacketError;
 use partywall_shm::link::{Blame, LinkError};
 use partywall_shm::parcel::ParcelError;
 use tonic::Status;
+
+use crate::coordinator::Tracked;
+use crate::error::Error;
 
 /// Why a link ended.
 #[derive(Debug, thiserror::Error)]
@@ -47,8 +50,7 @@ impl Broken {
     /// What the coordinator is told of that.
     pub(crate) fn reported(&self) -> control::Blame {
         match self {
-            // Death is no broken rule.
-            Self::Link(LinkError::Dead) => control::Blame::Nobody,
+            Self::Link(why) => reported(why),
             why if why.blame() == Blame::Peer => control::Blame::Peer,
             _ => control::Blame::Nobody,
         }
@@ -61,6 +63,22 @@ impl Broken {
             _ => Status::unavailable(format!("link {link}: {self}")),
         }
     }
+}
+
+/// What the coordinator is told of the end of a link at the level of its rings.
+fn reported(why: &LinkError) -> control::Blame {
+    match why {
+        // Death is no broken rule.
+        LinkError::Dead => control::Blame::Nobody,
+        why if why.blame() == Blame::Peer => control::Blame::Peer,
+        _ => control::Blame::Nobody,
+    }
+}
+
+/// A link could not be opened: the coordinator is told whose doing that was.
+pub(crate) fn not_opened(tracked: Tracked, why: LinkError) -> Error {
+    tracked.close(reported(&why), LinkStats::default());
+    why.into()
 }
 
 impl From<partywall_shm::ring::Violation> for Broken {

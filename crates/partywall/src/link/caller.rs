@@ -41,7 +41,7 @@ mod leader;
 
 use leader::Looked;
 
-use super::broken::Broken;
+use super::broken::{self, Broken};
 use super::driver::Driver;
 use super::mailbox::{Answer, Trailers, Whole};
 use super::places;
@@ -131,7 +131,11 @@ pub(crate) async fn open(
     // Filling the outboxes takes the kernel's time, which is no runtime's.
     let (pending, tracked) = on_a_thread(move || fill(linked)).await?;
     tracked.adopted(domain::security(reported, None));
-    let ends = opened(pending, within).await?;
+    let (ends, tracked) = match opened(pending, within).await {
+        Ok(ends) => (ends, tracked),
+        Err(Error::Link(why)) => return Err(broken::not_opened(tracked, why)),
+        Err(why) => return Err(why),
+    };
     let gate = domain::Gate::take(number);
     let security = domain::security(reported, gate.as_ref().map(domain::Gate::isolation));
     let route = if gate.is_some() { Route::Gate } else { Route::Ring };

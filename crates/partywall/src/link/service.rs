@@ -52,7 +52,7 @@ use task::{Step, Task};
 use super::Link;
 use super::TURN;
 use super::account::{Account, Accounts};
-use super::broken::Broken;
+use super::broken::{self, Broken};
 use super::calls::{Accepted, Called, Opened};
 use super::driver::Driver;
 use super::inbound::Record;
@@ -186,7 +186,10 @@ pub(crate) fn open<D: Dispatch>(
     accounts: &Arc<Accounts>,
 ) -> Result<Arc<Service<D>>, Error> {
     let Adopting { adopted, terms, offered, tracked } = adopting;
-    let ends = adopted.open(callers)?;
+    let (ends, tracked) = match adopted.open(callers) {
+        Ok(ends) => (ends, tracked),
+        Err(why) => return Err(broken::not_opened(tracked, why)),
+    };
     let security = terms.security.min_per_field(security);
     let account = accounts.open(terms.peer.uid, terms.peer.pid);
     let peer = Peer::new(terms.peer, terms.link, security);

@@ -3,11 +3,11 @@
 use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 
-use partywall_abi::control::{Message, RegistryMessage};
+use partywall_abi::control::{LinkMessage, Message, RegistryMessage};
 use partywall_attacks::{Town, name};
-use partywall_shm::socket;
+use partywall_shm::{memory, socket};
 
-use super::{PERMISSION_DENIED, PROGRAMS, closed, connect, principal, refused, stripped};
+use super::{OPEN, PERMISSION_DENIED, PROGRAMS, closed, connect, principal, refused, stripped};
 
 fn registers(request: u32, to: &str) -> Message {
     Message::Registry(RegistryMessage::Register { request, name: name(to), places: 9 })
@@ -149,4 +149,32 @@ fn row_30_a_number_used_again_is_not_the_process_that_had_it() {
     assert_eq!((trusted, other), ("[\"trusted\"]", "[]"));
     // The kernel tells the coordinator that its process has ended; the answer is not read.
     assert_eq!(heir, "closed");
+}
+
+/// Each end may find less than the coordinator says, and none may find more.
+#[test]
+fn row_30_an_end_raises_nothing_that_protects_its_link() {
+    let town = Town::new(*PROGRAMS, OPEN);
+    let _service = town.service(&[]);
+    let mut witness = town.witness();
+    let hostile = town.hostile();
+    hostile.say(&connect(1, "test")).unwrap();
+    let (terms, own, servers, _end) = hostile.linked().unwrap();
+    let outbox = memory::adopt(own.as_fd(), terms.geometry).unwrap();
+    memory::fill_own(&outbox).unwrap();
+    memory::begin(&outbox, terms.geometry);
+    let inbox = memory::accept(servers.as_fd(), terms.geometry).unwrap();
+    memory::fill_peers(&inbox).unwrap();
+    let (link, security) = (terms.link, partywall::Security::HIGHEST);
+    assert_ne!(terms.security, security);
+    hostile.say(&LinkMessage::Adopted { link, security }.into()).unwrap();
+    let introduced = || town.events("introduced").into_iter().find(|line| line["link"] == link);
+    town.until("the link is open", || introduced().is_some());
+    let line = introduced().unwrap();
+    let levels = ["isolation", "confidentiality", "evidence"].map(|field| &line["security"][field]);
+    let found = &terms.security;
+    let found = [found.isolation.word(), found.confidentiality.word(), found.evidence.word()];
+    assert_eq!(levels, found);
+    assert_eq!(found[2], "observed");
+    assert_eq!(witness.asked("call 100"), "ok");
 }

@@ -24,7 +24,11 @@ static PROGRAMS: LazyLock<Programs> = LazyLock::new(|| Programs {
 /// lowest priority, while other tests have the processors.
 fn stripped(program: &str) -> &'static str {
     let name = Path::new(program).file_name().unwrap().to_str().unwrap();
-    let to = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-stripped"));
+    // Who builds may be another user; each has one directory, which the next run uses again.
+    let own = format!("attacks-of-user-{}", rustix::process::geteuid().as_raw());
+    let dir = std::env::temp_dir().join(own);
+    std::fs::create_dir_all(&dir).unwrap();
+    let to = dir.join(format!("{name}-stripped"));
     let fresh = to.with_extension(std::process::id().to_string());
     let strip = Command::new("strip").arg("-o").arg(&fresh).arg(program).status();
     assert!(strip.expect("strip, of binutils").success());

@@ -8,9 +8,10 @@ use std::fs::OpenOptions;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 
-use partywall_abi::control::{EndMessage, LinkMessage, Message, RegistryMessage};
+use partywall_abi::control::{EndMessage, LinkMessage, Message, RegistryMessage, Setup};
 use partywall_abi::frame::{END, HEAD, Kind, PARCEL, ParcelRef, TRAILERS};
-use partywall_abi::layout::Geometry;
+use partywall_abi::layout::{self, Geometry};
+use partywall_abi::sync::Ordering;
 use partywall_attacks::{
     Hand, Town, UNARY, call_head, good_answer, message, name, register, request,
 };
@@ -363,4 +364,49 @@ fn row_25_descriptors_cross_nowhere_else() {
         hand,
         "the peer broke a rule of the call protocol: a parcel more than its receiver takes",
     );
+}
+
+/// What an outbox says of itself is compared with what the coordinator has said, on either side: nobody
+/// goes by it.
+#[test]
+fn row_22_a_header_that_disagrees_opens_no_link() {
+    let mut attacked = Attacked::new(OPEN, &[]);
+    let why = "outbox: the outbox's own header disagrees with what was agreed";
+    let fields = [layout::MAGIC_AT, layout::VERSION_AT, layout::SLOTS_AT, layout::ARENA_BYTES_AT];
+    for at in fields {
+        let hostile = attacked.town.hostile();
+        let connect = LinkMessage::Connect { request: 7, name: name("test") };
+        hostile.say(&connect.into()).unwrap();
+        let (terms, own, servers, end) = hostile.linked().unwrap();
+        let outbox = memory::adopt(own.as_fd(), terms.geometry).unwrap();
+        memory::fill_own(&outbox).unwrap();
+        memory::begin(&outbox, terms.geometry);
+        outbox.u32(at).fetch_add(1, Ordering::Relaxed);
+        let inbox = memory::accept(servers.as_fd(), terms.geometry).unwrap();
+        memory::fill_peers(&inbox).unwrap();
+        adopted(&hostile, &terms);
+        let words = ["a link was not opened", &format!("link={} ", terms.link), why];
+        attacked.service.logs(&words);
+        attacked.town.blamed(terms.link, None);
+        drop((outbox, inbox, end));
+        attacked.serves();
+    }
+    for (arguments, at) in CALLERS.iter().zip(fields) {
+        let hostile = attacked.town.hostile();
+        register(&hostile, "bad").unwrap();
+        let mut caller = attacked.town.caller(&[*arguments, &["--name", "bad"]].concat());
+        caller.say("open");
+        let (terms, own, end) = hostile.offered().unwrap();
+        let outbox = memory::adopt(own.as_fd(), terms.geometry).unwrap();
+        adopted(&hostile, &terms);
+        hostile.opened().unwrap();
+        memory::begin(&outbox, terms.geometry);
+        outbox.u32(at).fetch_add(1, Ordering::Relaxed);
+        socket::send(end.as_fd(), &Setup { link: terms.link }.encode(), &[]).unwrap();
+        let said = caller.line();
+        let remedy = "remedy: build the service and this program from the same release";
+        assert_eq!(said, format!("Unavailable: link: {why}; {remedy}"), "{arguments:?}");
+        attacked.town.blamed(terms.link, None);
+    }
+    attacked.serves();
 }

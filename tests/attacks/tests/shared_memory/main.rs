@@ -9,6 +9,8 @@ mod numbers;
 mod races;
 mod wakes;
 
+use std::time::Duration;
+
 use partywall_attacks::{Hand, Programs, Town, Victim, register};
 use partywall_testkit::{Conversation, Held};
 
@@ -50,7 +52,17 @@ impl Attacked {
         let town = Town::new(PROGRAMS, policy);
         let service = town.service(service);
         let (witness, hostile) = (town.witness(), town.hostile());
-        let held = Held::by(service.pid());
+        // What belongs to the witness's link comes to the service before it is told of the next one.
+        drop(Hand::calling(&hostile, "test").unwrap());
+        let mut held = Held::by(service.pid());
+        loop {
+            std::thread::sleep(Duration::from_millis(20));
+            match std::mem::replace(&mut held, Held::by(service.pid())) {
+                before if before == held => break,
+                _ => {}
+            }
+        }
+        let hostile = town.hostile();
         Self { town, service, witness, hostile, held }
     }
 

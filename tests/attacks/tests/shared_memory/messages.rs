@@ -3,8 +3,12 @@
 //! gRPC has no numbers of types: a method's path says which type its message has, and the decoder of that
 //! type refuses what is none. The link goes on: it is the call's error, on either side and by either stubs.
 
+use std::os::fd::AsFd;
+
+use partywall_abi::control::{LinkMessage, RegistryMessage, Setup};
 use partywall_abi::frame::{END, HEAD, Kind, PLAIN_RESPONSE, TRAILERS};
 use partywall_attacks::{Hand, Town, UNARY, call_head, good_answer, message, register};
+use partywall_shm::{memory, socket};
 
 use super::{Attacked, CALLERS, OPEN, PROGRAMS};
 
@@ -257,5 +261,48 @@ fn row_29_a_caller_refuses_what_is_no_message() {
         assert_eq!(found, expected, "{arguments:?}");
         assert!(!hand.is_ended().unwrap());
     }
+    town.witness();
+}
+
+/// The one packet by which a service says that a link is open.
+#[test]
+fn row_29_a_caller_opens_no_link_by_a_setup_that_is_none() {
+    let town = Town::new(PROGRAMS, OPEN);
+    let _service = town.service(&[]);
+    let good = |link| Setup { link }.encode().to_vec();
+    let mut found = Vec::new();
+    for arguments in CALLERS {
+        for n in 0..4 {
+            let hostile = town.hostile();
+            let registration = register(&hostile, "bad").unwrap();
+            let mut caller = town.caller(&[arguments, &["--name", "bad"]].concat());
+            caller.say("open");
+            let (terms, own, end) = hostile.offered().unwrap();
+            let outbox = memory::adopt(own.as_fd(), terms.geometry).unwrap();
+            let (link, security) = (terms.link, terms.security);
+            hostile.say(&LinkMessage::Adopted { link, security }.into()).unwrap();
+            hostile.opened().unwrap();
+            memory::begin(&outbox, terms.geometry);
+            let packet = match n {
+                0 => good(link + 1),
+                1 => good(link)[..15].to_vec(),
+                2 => [&good(link)[..], &[0]].concat(),
+                _ => [&b"PWxx"[..], &good(link)[4..]].concat(),
+            };
+            socket::send(end.as_fd(), &packet, &[]).unwrap();
+            found.push(caller.line());
+            town.blamed(link, None);
+            hostile.say(&RegistryMessage::Unregister { registration }.into()).unwrap();
+        }
+    }
+    let expected = [
+        "of another link",
+        "setup link: the bytes end at 8 inside the field",
+        "1 bytes are left over after the last field",
+        "setup magic: 2021152592 has no meaning here",
+    ];
+    let remedy = "remedy: build the service and this program from the same release";
+    let expected = expected.map(|why| format!("Unavailable: link: setup message: {why}; {remedy}"));
+    assert_eq!(found, vec![expected; CALLERS.len()].concat());
     town.witness();
 }
