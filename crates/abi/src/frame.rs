@@ -11,8 +11,9 @@
 //!        bit 3 ROOM      the data counts against no window: see [`Kind::Room`]
 //!        bit 4 PLAIN     a whole request or response whose blocks would say the least; they are left out,
 //!                        and a request begins with its method's u16 number instead
-//!        bit 5 PARCEL    the data lie in a parcel: 24 bytes stand for them, u64 number of the packet on the
-//!                        link's descriptor socket that has its descriptor, u64 offset, u64 bytes
+//!        bit 5 PARCEL    the data lie in a parcel: 32 bytes stand for them, u64 number of the packet on the
+//!                        link's descriptor socket that has its descriptor, u64 offset, u64 bytes, and
+//!                        u32 place and u32 generation of an owned parcel (2^32 - 1 and 0 of a sealed one)
 //! the rest of the payload is message data: a piece of gRPC's length-prefixed message stream
 //! ```
 //!
@@ -55,8 +56,13 @@
 //! * Data in a parcel count against no window, but against the parcels that its receiver takes:
 //!   [`Kind::Parcels`] (stream 0, u32) says how many more than before. A sender begins without any, and
 //!   never has more than [`limits::UNREAD_PARCELS`] unread.
+//! * An *owned* parcel has one of [`limits::OWNED_PARCELS`] places in its direction. Its descriptor comes
+//!   with the first frame that names its packet, and stays until another packet is named for the place. A
+//!   frame lends the place to its receiver, with a generation that is one more than the last (from 1 on,
+//!   and over from 2^32 - 1 to 0). [`Kind::Release`] (the place in the stream's, u32 generation) gives it
+//!   back: no place is lent twice, and none is given back that is not lent with that generation.
 //! * [`Kind::Room`], and [`Kind::Method`] with PLAIN, are sent and taken only where both ends have the
-//!   capability for it; PARCEL and [`Kind::Parcels`] where both have a descriptor socket.
+//!   capability for it; PARCEL, [`Kind::Parcels`] and [`Kind::Release`] where both have a descriptor socket.
 //! * [`Kind::Message`]: a whole message, or a piece of one (flag `MORE`), of the raw interface
 //!   that knows no calls.
 
@@ -68,7 +74,7 @@ use crate::limits;
 
 mod data;
 
-pub use data::{Data, ParcelRef};
+pub use data::{Data, Owned, ParcelRef};
 
 /// What a record is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,6 +98,8 @@ pub enum Kind {
     Method = 8,
     /// More parcels may be sent.
     Parcels = 9,
+    /// An owned parcel goes back to its owner.
+    Release = 10,
 }
 
 impl Kind {
@@ -108,6 +116,7 @@ impl Kind {
             7 => Self::Room,
             8 => Self::Method,
             9 => Self::Parcels,
+            10 => Self::Release,
             _ => return None,
         })
     }
@@ -549,6 +558,17 @@ pub fn decode_window(payload: &[u8]) -> Result<u32, DecodeError> {
         return Err(DecodeError::Value { field: "window credit", found: 0 });
     }
     Ok(credit)
+}
+
+/// Takes the generation of a [`Kind::Release`].
+///
+/// # Errors
+/// [`DecodeError`] when the payload is none.
+pub fn decode_release(payload: &[u8]) -> Result<u32, DecodeError> {
+    let mut r = Reader::new(payload);
+    let generation = r.u32("parcel's generation")?;
+    r.end()?;
+    Ok(generation)
 }
 
 /// The payload of a [`Kind::Limits`].

@@ -96,5 +96,8 @@ pub const SOCKET_PATH_BYTES: usize = 107;
 /// Most parcels that a receiver of a link has not read, and most that it may say it takes.
 pub const UNREAD_PARCELS: u32 = 4;
 
+/// Owned parcels that a link has in each direction.
+pub const OWNED_PARCELS: u32 = 4;
+
 /// Most descriptors beside one packet of a link's descriptor socket.
 pub const PACKET_FDS: usize = 16;

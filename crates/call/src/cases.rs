@@ -1,7 +1,7 @@
 //! Peers that break one rule each, for the tests of whoever drives a [`crate::Connection`].
 
 use partywall_abi::frame::{
-    self, END, HEAD, Kind, Limits, MethodName, PARCEL, PLAIN, PLAIN_REQUEST, PLAIN_RESPONSE,
+    self, END, HEAD, Kind, Limits, MethodName, Owned, PARCEL, PLAIN, PLAIN_REQUEST, PLAIN_RESPONSE,
     ParcelRef, ROOM, RequestHead, ResponseHead, TRAILERS, Trailers,
 };
 use partywall_abi::limits;
@@ -141,8 +141,19 @@ fn plain_answer(stream: u32, data: usize) -> Sent {
 
 /// Data in a parcel.
 fn parcel(stream: u32, flags: u8, bytes: u64) -> Sent {
-    let parcel = ParcelRef { packet: 0, offset: 0, bytes };
+    let parcel = ParcelRef { packet: 0, offset: 0, bytes, owned: None };
     sent(Kind::Frame, PARCEL | flags, stream, &parcel.encode())
+}
+
+/// Data in an owned parcel.
+fn owned(place: u32, generation: u32) -> Sent {
+    let owned = Some(Owned { place, generation });
+    let parcel = ParcelRef { packet: 0, offset: 0, bytes: 1, owned };
+    sent(Kind::Frame, PARCEL, 7, &parcel.encode())
+}
+
+fn release(place: u32, generation: u32) -> Sent {
+    sent(Kind::Release, 0, place, &generation.to_le_bytes())
 }
 
 fn parcels(stream: u32, more: u32) -> Sent {
@@ -167,7 +178,17 @@ fn both() -> Vec<Case> {
         case(Rule::WrongStream(0), vec![parcel(0, 0, 1)]),
         // Of a call that is over, too, when nobody has said that parcels are taken.
         case(Rule::OverParcels, vec![parcel(7, 0, 1)]),
+        case(Rule::OverParcels, vec![owned(0, 1)]),
+        case(Rule::LentTwice(0), vec![owned(0, 0)]),
+        case(Rule::LentTwice(3), vec![owned(3, 2)]),
+        case(Rule::NotLent(0), vec![release(0, 0)]),
+        case(Rule::NotLent(3), vec![release(3, 1)]),
+        case(Rule::WrongStream(limits::OWNED_PARCELS), vec![release(limits::OWNED_PARCELS, 1)]),
         older(Rule::NotAgreed, vec![parcels(0, 1)]),
+        older(Rule::NotAgreed, vec![release(0, 1)]),
+        case(None, vec![sent(Kind::Release, 0, 0, &[1; 3])]),
+        case(None, vec![sent(Kind::Release, 0, 0, &[1; 5])]),
+        case(None, vec![owned(limits::OWNED_PARCELS, 1)]),
         case(None, vec![parcels(0, 0)]),
         case(None, vec![parcel(1, 0, 0)]),
         case(None, vec![parcel(1, 0, u64::MAX)]),

@@ -18,6 +18,7 @@ use crate::event::{Blocked, Event, Key, NotOpened, Permit, Record, Want};
 use crate::metadata;
 use crate::numbers::Numbers;
 use crate::window::{LinkCredit, LinkWindow, Receive, Send};
+use parcels::{PLACES, Place};
 
 mod drain;
 mod parcels;
@@ -75,6 +76,9 @@ pub struct Connection<T> {
     tells_parcels: bool,
     parcels_in: u32,
     parcels_out: u32,
+    /// Owned parcels, the peer's and this end's.
+    owned_in: [Place; PLACES],
+    owned_out: [Place; PLACES],
     /// Methods that have numbers, and bytes of their paths.
     methods: u16,
     method_bytes: usize,
@@ -132,6 +136,8 @@ impl<T: Default> Connection<T> {
             tells_parcels: true,
             parcels_in: 0,
             parcels_out: 0,
+            owned_in: Default::default(),
+            owned_out: Default::default(),
             methods: 0,
             method_bytes: 0,
             waiting: 0,
@@ -319,6 +325,7 @@ impl<T: Default> Connection<T> {
             Some(Kind::Window) => self.on_window(stream, payload),
             Some(Kind::Room) => self.on_room(stream, payload),
             Some(Kind::Parcels) => self.on_parcels(stream, payload),
+            Some(Kind::Release) => self.on_release(stream, payload),
             Some(Kind::Limits) => self.on_limits(stream, payload),
             Some(Kind::Drain) => self.on_drain(stream),
             Some(Kind::Method) => self.on_method(stream, payload),
@@ -338,8 +345,8 @@ impl<T: Default> Connection<T> {
         if number == 0 {
             return Err(Rule::WrongStream(number).into());
         }
-        if flags & PARCEL != 0 {
-            self.parcels_in = self.parcels_in.checked_sub(1).ok_or(Rule::OverParcels)?;
+        if let Data::InParcel(parcel) = data {
+            self.came_in_parcel(parcel)?;
             return Ok(0);
         }
         let windowed = if flags & ROOM == 0 { data.len() as u32 } else { 0 };

@@ -17,6 +17,8 @@ pub enum Control {
     Room(u32, u64),
     /// So many more parcels may be sent.
     Parcels(u32),
+    /// An owned parcel goes back: its place and generation.
+    Release(u32, u32),
     /// A method has a number: that, and its path.
     Method(u16, &'static str),
     /// No new streams: the service's wish, or the caller's word.
@@ -32,17 +34,19 @@ impl Control {
             Self::Window(..) => Kind::Window,
             Self::Room(..) => Kind::Room,
             Self::Parcels(_) => Kind::Parcels,
+            Self::Release(..) => Kind::Release,
             Self::Method(..) => Kind::Method,
             Self::Drain => Kind::Drain,
         }
     }
 
-    /// The stream it belongs to, 0 for the link; or the number of a method.
+    /// The stream it belongs to, 0 for the link; or the number of a method; or the place of a parcel.
     pub fn stream(&self) -> u32 {
         match self {
             Self::Method(number, _) => (*number).into(),
             Self::Limits(_) | Self::Parcels(_) | Self::Drain => 0,
             Self::Reset(stream, ..) | Self::Window(stream, _) | Self::Room(stream, _) => *stream,
+            Self::Release(place, _) => *place,
         }
     }
 
@@ -52,8 +56,8 @@ impl Control {
         match self {
             Self::Limits(limits) => out.extend_from_slice(&limits.encode()),
             Self::Reset(_, code, text) => frame::write_reset(out, *code, text),
-            Self::Window(_, credit) | Self::Parcels(credit) => {
-                out.extend_from_slice(&credit.to_le_bytes())
+            Self::Window(_, word) | Self::Parcels(word) | Self::Release(_, word) => {
+                out.extend_from_slice(&word.to_le_bytes());
             }
             Self::Room(_, until) => out.extend_from_slice(&until.to_le_bytes()),
             Self::Method(_, path) => out.extend_from_slice(path.as_bytes()),

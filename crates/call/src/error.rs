@@ -38,6 +38,12 @@ pub enum Rule {
     /// A parcel needs the receiver's word that it takes one more.
     #[error("a parcel more than its receiver takes")]
     OverParcels,
+    /// An owned parcel is lent once at a time, with the next generation.
+    #[error("owned parcel {0}, which is lent already or has another generation")]
+    LentTwice(u32),
+    /// What is lent is given back once, with its generation.
+    #[error("the release of owned parcel {0}, which is not lent or has another generation")]
+    NotLent(u32),
     /// Credit never exceeds the window at the start, and announced room is not taken back.
     #[error("more credit than there is window")]
     OverCredit,
@@ -73,7 +79,7 @@ pub enum Rule {
 impl Rule {
     /// How many rules there are.
     #[cfg(test)]
-    pub(crate) const COUNT: usize = 20;
+    pub(crate) const COUNT: usize = 22;
 }
 
 /// Why a peer's record ends the link. The blame is always the peer's.
@@ -88,7 +94,7 @@ pub enum Error {
 }
 
 /// Control records that may wait for room, beside four for each call that may be open: its method's number,
-/// a reset, a grant, announced room.
+/// a reset, a grant, announced room. Releases are few.
 pub(crate) fn most_pending(places: usize) -> usize {
     64 + 4 * places.min(limits::STREAMS_MAX)
 }

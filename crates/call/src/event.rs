@@ -76,6 +76,8 @@ pub enum Event<'a> {
     StreamCredit(Key),
     /// More may be sent on the link.
     LinkCredit,
+    /// The peer has given an owned parcel back: its place.
+    Released(u32),
     /// The service has said its limits: more calls may be opened, and more may be sent.
     Limits,
     /// The service wants no more calls ([`crate::Connection::open`]).

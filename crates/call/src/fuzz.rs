@@ -79,7 +79,7 @@ fn play(data: &[u8], reached: &mut Reached) {
                         let stream = own.unwrap_or(stream);
                         (Kind::Frame as u8, flags, stream, payload)
                     }
-                    false => (op[0] % 9, flags, stream, rest.to_vec()),
+                    false => (op[0] % 11, flags, stream, rest.to_vec()),
                 };
                 let is_plain = kind == Kind::Frame as u8 && flags & PLAIN != 0;
                 let record = Record { kind, flags, stream, payload: &payload };

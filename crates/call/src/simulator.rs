@@ -15,6 +15,7 @@ use partywall_abi::limits;
 
 use crate::{Connection, DRAIN_TIME, Event, Record};
 
+mod end;
 mod method;
 mod random;
 mod ring;
@@ -48,7 +49,8 @@ fn random_schedules_lose_nothing_and_break_no_rule() {
     let full = std::env::var("PARTYWALL_TRIALS").is_ok_and(|trials| trials == "full");
     let trials = if full { 100_000 } else { 2_000 };
     let (mut finished, mut broken, mut died) = (0, BTreeSet::new(), 0);
-    let (mut drained, mut rooms, mut numbered, mut plain, mut parcels) = (0, 0, 0, 0, 0);
+    let (mut drained, mut rooms, mut numbered, mut plain) = (0, 0, 0, 0);
+    let (mut parcels, mut owned) = (0, 0);
     for seed in 0..trials {
         let world = schedule(seed, false);
         finished += world.finished;
@@ -56,6 +58,7 @@ fn random_schedules_lose_nothing_and_break_no_rule() {
         numbered += world.numbered;
         plain += world.plain;
         parcels += world.parcels;
+        owned += world.owned;
         for end in [&world.caller, &world.service] {
             let rule = end.broken.as_ref();
             broken.extend(rule.map(|why| why.to_string()));
@@ -71,6 +74,7 @@ fn random_schedules_lose_nothing_and_break_no_rule() {
     assert!(numbered > trials as usize, "{numbered} calls named by numbers");
     assert!(plain > trials as usize / 2, "{plain} plain frames");
     assert!(parcels > trials as usize / 2, "{parcels} parcels");
+    assert!(owned > trials as usize / 10, "{owned} owned parcels");
 }
 
 #[test]

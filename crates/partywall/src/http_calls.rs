@@ -48,7 +48,7 @@ impl<R: Receive + Unpin> Body for Received<R> {
 struct Replayed<R> {
     before: Bytes,
     came: Option<Result<Came, Status>>,
-    rest: Option<Box<R>>,
+    rest: Box<R>,
 }
 
 impl<R: Receive + Unpin> Body for Replayed<R> {
@@ -65,10 +65,7 @@ impl<R: Receive + Unpin> Body for Replayed<R> {
         if let Some(came) = self.came.take() {
             return Poll::Ready(Some(came.map(frame)));
         }
-        match &mut self.rest {
-            Some(rest) => rest.poll(cx).map(|came| came.map(|came| came.map(frame))),
-            None => Poll::Ready(None),
-        }
+        self.rest.poll(cx).map(|came| came.map(|came| came.map(frame)))
     }
 }
 

@@ -58,6 +58,7 @@ mod outbound;
 pub(crate) mod pace;
 pub(crate) mod parcels;
 mod places;
+mod pool;
 pub(crate) mod receiver;
 pub(crate) mod record;
 pub(crate) mod sender;
@@ -156,10 +157,10 @@ impl Link {
         ends.bell.publish_cpu();
         Ok(Self {
             number: ends.link,
+            parcels: Parcels::new(Arc::clone(&calls.account), Arc::clone(&calls.read)),
             calls,
             outbound: Outbound::new(ends.producer),
             inbound: Inbound::new(ends.consumer),
-            parcels: Parcels::default(),
             listener: Listener::new(ends.bell)?,
             tell,
             closed: OnceLock::new(),
@@ -397,7 +398,7 @@ impl Link {
     #[inline(always)]
     fn accept(&self, record: Record, own: Option<Key>) -> Result<Accepted, Broken> {
         let parcel = if record.flags & PARCEL != 0 && record.kind == Kind::Frame as u8 {
-            self.parcels.receive(&record.payload)?
+            self.parcels.receive(&record.payload)?.map(Box::new)
         } else {
             None
         };
@@ -406,6 +407,9 @@ impl Link {
         }
         let (accepted, due) = self.calls.accept(record, parcel, own)?;
         self.send_control(due);
+        if let Accepted::Released(place) = accepted {
+            self.parcels.pool.released(place);
+        }
         Ok(accepted)
     }
 

@@ -1,9 +1,11 @@
 //! Payloads that are not copied on their way.
 //!
 //! A parcel is memory that travels as a descriptor, and is mapped by whoever gets it. Where the policy has
-//! `descriptors = 1` or more for a caller, long messages travel in parcels: by native stubs with one copy,
-//! when they are encoded, and `bytes` fields of the receiver are parts of the parcel
-//! (`configure().bytes(".")` of partywall-build makes them `bytes::Bytes`). Long is what [`pack_from`] says.
+//! `descriptors = 1` or more for a caller, messages from 128 KiB to 128 MiB travel in parcels. By default
+//! these are the link's own, and are used again: by native stubs a message is copied when it is encoded and
+//! when it comes. From [`pack_from`] on they are sealed ones, which cost fresh pages and no second copy:
+//! `bytes` fields of the receiver are parts of the parcel (`configure().bytes(".")` of partywall-build
+//! makes them `bytes::Bytes`).
 //!
 //! ```
 //! use partywall::parcel::{Draft, Sealed};
@@ -28,7 +30,7 @@ pub use partywall_shm::parcel::{Draft, ParcelError, Sealed};
 
 use crate::link::parcels;
 
-/// Has this process put messages of so many bytes and more into parcels.
+/// Has this process put messages of so many bytes and more into sealed parcels.
 ///
 /// Unless it is set, that is 2 MiB where the system gives huge pages to shared memory that asks for some
 /// (`/sys/kernel/mm/transparent_hugepage/shmem_enabled`), and no message elsewhere: each one takes fresh

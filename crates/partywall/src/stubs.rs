@@ -49,15 +49,15 @@
 //!
 //! Copies of a byte of a message, both sides together:
 //!
-//! | who copies | native, in one record | of a client without a runtime | in a parcel | in several records |
-//! |---|---|---|---|---|
-//! | prost, which encodes a field | 1: into the record | 1 | 1: into the parcel | 1 |
-//! | the sender, into the records | | | | 1 |
-//! | who reads the ring, into private memory | 1 | 1 | | 1 |
-//! | who puts the message together | | | | 1 |
-//! | prost, which decodes a field of type `Bytes` from there | 0: it shares it | of an answer 1 | 0 | 0 |
-//! | all | 2 | 2 and 3 | 1 | 4 |
-//! | a field of type `Vec<u8>` | +1 | +1 | +1 | +1 |
+//! | who copies | native, in one record | of a client without a runtime | in a sealed parcel | in an owned one | in several records |
+//! |---|---|---|---|---|---|
+//! | prost, which encodes a field | 1: into the record | 1 | 1: into the parcel | 1: into the parcel | 1 |
+//! | the sender, into the records | | | | | 1 |
+//! | who reads the ring or the parcel, into private memory | 1 | 1 | | 1 | 1 |
+//! | who puts the message together | | | | | 1 |
+//! | prost, which decodes a field of type `Bytes` from there | 0: it shares it | of an answer 1 | 0 | 0 | 0 |
+//! | all | 2 | 2 and 3 | 1 | 2 | 4 |
+//! | a field of type `Vec<u8>` | +1 | +1 | +1 | +1 | +1 |
 //!
 //! By time they are as follows, with what caches add: the slope of a request's median time over its size, by
 //! that of memcpy, on one core of an EPYC (Zen 4). The command is

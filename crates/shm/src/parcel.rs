@@ -37,6 +37,8 @@ use rustix::fs::{MemfdFlags, SealFlags, SeekFrom};
 
 use crate::socket::{self, Passed};
 
+pub mod owned;
+
 /// The seals of a parcel that never changes.
 const SEALS: SealFlags =
     SealFlags::WRITE.union(SealFlags::SHRINK).union(SealFlags::GROW).union(SealFlags::SEAL);
@@ -98,6 +100,17 @@ fn failed<E: Into<io::Error>>(call: &'static str) -> impl FnOnce(E) -> ParcelErr
     move |source| ParcelError::Io { call, source: source.into() }
 }
 
+/// A file for so many bytes, without a page.
+fn create(name: &str, len: usize) -> Result<OwnedFd, ParcelError> {
+    if len == 0 {
+        return Err(failed("memfd_create")(rustix::io::Errno::INVAL));
+    }
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let file = rustix::fs::memfd_create(name, flags).map_err(failed("memfd_create"))?;
+    rustix::fs::ftruncate(&file, len as u64).map_err(failed("ftruncate"))?;
+    Ok(file)
+}
+
 /// A parcel that is being written. Every page of it is there; it begins with zeros.
 #[derive(Debug)]
 pub struct Draft {
@@ -111,13 +124,7 @@ impl Draft {
     /// # Errors
     /// [`ParcelError::Io`]: EINVAL for no bytes, ENOMEM, EMFILE.
     pub fn new(len: usize) -> Result<Self, ParcelError> {
-        if len == 0 {
-            return Err(failed("memfd_create")(rustix::io::Errno::INVAL));
-        }
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let file =
-            rustix::fs::memfd_create("partywall-parcel", flags).map_err(failed("memfd_create"))?;
-        rustix::fs::ftruncate(&file, len as u64).map_err(failed("ftruncate"))?;
+        let file = create("partywall-parcel", len)?;
         let options = MmapOptions::new();
         // SAFETY: nobody else has the file, which is as long.
         let mapped = unsafe { options.map_mut(&file) };
@@ -187,7 +194,7 @@ impl Sealed {
     /// Each variant of [`ParcelError`] is one check that failed.
     pub fn accept(descriptor: Passed, offset: u64, len: u64) -> Result<Self, ParcelError> {
         let file = descriptor.memory().map_err(|_| ParcelError::NoMemfd)?;
-        match check(file.as_fd(), offset, len) {
+        match check(file.as_fd(), SEALS, offset, len) {
             Ok(()) => Self::map(file, offset, len),
             Err(why) => {
                 // Whoever closes a large one last frees its pages.
@@ -268,14 +275,15 @@ impl AsRef<[u8]> for Sealed {
     }
 }
 
-fn check(file: BorrowedFd<'_>, offset: u64, len: u64) -> Result<(), ParcelError> {
+/// Whether a file has these seals, and every page of a part.
+fn check(file: BorrowedFd<'_>, seals: SealFlags, offset: u64, len: u64) -> Result<(), ParcelError> {
     let found = rustix::fs::fcntl_get_seals(file).map_err(failed("fcntl(F_GET_SEALS)"))?;
     let kind = rustix::fs::fstatfs(file).map_err(failed("fstatfs"))?.f_type;
     if kind as u64 != TMPFS {
         return Err(ParcelError::NoMemfd);
     }
-    if !found.contains(SEALS) {
-        return Err(ParcelError::Seals { found: found.bits(), wanted: SEALS.bits() });
+    if !found.contains(seals) {
+        return Err(ParcelError::Seals { found: found.bits(), wanted: seals.bits() });
     }
     let found = rustix::fs::fstat(file).map_err(failed("fstat"))?.st_size as u64;
     let wanted = offset.saturating_add(len);
@@ -302,7 +310,7 @@ mod tests {
     }
 
     /// As it arrives at a receiver.
-    fn passed(file: BorrowedFd<'_>) -> Passed {
+    pub(super) fn passed(file: BorrowedFd<'_>) -> Passed {
         let (mut out, mut incoming) = ends();
         out.send(&[file]).unwrap();
         incoming.receive(0).unwrap().pop().unwrap()
@@ -318,7 +326,7 @@ mod tests {
         draft.seal().unwrap()
     }
 
-    fn file(len: u64, fill: &dyn Fn(&OwnedFd), seals: SealFlags) -> OwnedFd {
+    pub(super) fn file(len: u64, fill: &dyn Fn(&OwnedFd), seals: SealFlags) -> OwnedFd {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = rustix::fs::memfd_create("x", flags).unwrap();
         rustix::fs::ftruncate(&file, len).unwrap();
@@ -327,7 +335,7 @@ mod tests {
         file
     }
 
-    fn write_all(file: &OwnedFd, len: usize) {
+    pub(super) fn write_all(file: &OwnedFd, len: usize) {
         assert_eq!(rustix::io::pwrite(file, &vec![7; len], 0), Ok(len));
     }
 

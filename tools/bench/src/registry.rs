@@ -30,6 +30,7 @@ const CALLS: &[Contender] = &[
 ];
 
 const WORDS: &[Contender] = &[
+    words::partywall::NATIVE,
     words::partywall::TONIC,
     words::partywall::RAW,
     words::partywall::DOMAIN_TONIC,

@@ -2,6 +2,7 @@
 
 use super::PARCEL;
 use crate::codec::{DecodeError, Reader};
+use crate::limits;
 
 /// The data of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,25 +43,42 @@ impl<'a> Data<'a> {
 /// Where data lie in a parcel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParcelRef {
-    /// The packet on the descriptor socket that has the parcel's descriptor.
+    /// The packet on the descriptor socket that has the parcel's descriptor, or had it.
     pub packet: u64,
     /// Where they begin.
     pub offset: u64,
     /// How many there are; at least one.
     pub bytes: u64,
+    /// Of an owned parcel; none of a sealed one.
+    pub owned: Option<Owned>,
 }
+
+/// An owned parcel that is lent to its receiver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owned {
+    /// Its place on the link, below [`limits::OWNED_PARCELS`].
+    pub place: u32,
+    /// How often the place has been lent with this time.
+    pub generation: u32,
+}
+
+/// In place of an owned parcel's, where it is a sealed one.
+const SEALED: u32 = u32::MAX;
 
 impl ParcelRef {
     /// How long one is in a frame.
-    pub const BYTES: usize = 24;
+    pub const BYTES: usize = 32;
 
     /// Its bytes.
     pub fn encode(&self) -> [u8; Self::BYTES] {
-        let mut bytes = [0; Self::BYTES];
-        for (to, word) in bytes.chunks_exact_mut(8).zip([self.packet, self.offset, self.bytes]) {
+        let Self { packet, offset, bytes, owned } = *self;
+        let Owned { place, generation } = owned.unwrap_or(Owned { place: SEALED, generation: 0 });
+        let last = u64::from(place) | u64::from(generation) << 32;
+        let mut out = [0; Self::BYTES];
+        for (to, word) in out.chunks_exact_mut(8).zip([packet, offset, bytes, last]) {
             to.copy_from_slice(&word.to_le_bytes());
         }
-        bytes
+        out
     }
 
     /// Takes one. Its end has no more than 63 bits.
@@ -70,11 +88,23 @@ impl ParcelRef {
     fn decode(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
         let [packet, offset, bytes] =
             [r.u64("parcel's packet")?, r.u64("parcel's offset")?, r.u64("parcel's bytes")?];
+        let (place, generation) = (r.u32("parcel's place")?, r.u32("parcel's generation")?);
         let end = offset.checked_add(bytes).filter(|end| *end <= i64::MAX as u64);
         if bytes == 0 || end.is_none() {
             return Err(DecodeError::Value { field: "parcel's bytes", found: bytes });
         }
-        Ok(Self { packet, offset, bytes })
+        let owned = match (place, generation) {
+            (SEALED, 0) => None,
+            (SEALED, _) => {
+                let found = generation.into();
+                return Err(DecodeError::Value { field: "parcel's generation", found });
+            }
+            (place, generation) if place < limits::OWNED_PARCELS => {
+                Some(Owned { place, generation })
+            }
+            _ => return Err(DecodeError::Value { field: "parcel's place", found: place.into() }),
+        };
+        Ok(Self { packet, offset, bytes, owned })
     }
 
     /// The one at the end of a frame that has it.

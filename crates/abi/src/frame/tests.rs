@@ -43,7 +43,7 @@ fn plain_frames_are_what_blocks_of_the_least_say() {
 
 #[test]
 fn data_in_a_parcel_are_a_reference() {
-    let parcel = ParcelRef { packet: 1, offset: 1 << 40, bytes: 5 };
+    let parcel = ParcelRef { packet: 1, offset: 1 << 40, bytes: 5, owned: None };
     let bytes = parcel.encode();
     let frame = Request::decode(PARCEL | END, &bytes).unwrap();
     assert_eq!((frame.data, frame.data.len()), (Data::InParcel(parcel), 5));
@@ -61,8 +61,23 @@ fn data_in_a_parcel_are_a_reference() {
     assert_eq!(Request::decode(PARCEL, &none), field);
     let most = i64::MAX as u64;
     for (offset, bytes, fits) in [(0, most, true), (1, most, false), (u64::MAX, 2, false)] {
-        let wrapped = ParcelRef { packet: 0, offset, bytes }.encode();
+        let wrapped = ParcelRef { packet: 0, offset, bytes, owned: None }.encode();
         assert_eq!(Request::decode(PARCEL, &wrapped).is_ok(), fits, "{offset} {bytes}");
+    }
+    let generation = u32::MAX;
+    for place in 0..limits::OWNED_PARCELS {
+        let owned = ParcelRef { owned: Some(Owned { place, generation }), ..parcel };
+        assert_eq!(ParcelRef::of(&owned.encode()), Ok(owned));
+    }
+    for (place, field) in
+        [(limits::OWNED_PARCELS, "parcel's place"), (u32::MAX, "parcel's generation")]
+    {
+        let owned = ParcelRef { owned: Some(Owned { place, generation }), ..parcel };
+        let refused = ParcelRef::of(&owned.encode());
+        assert!(
+            matches!(refused, Err(DecodeError::Value { field: f, .. }) if f == field),
+            "{refused:?}"
+        );
     }
 }
 

@@ -1,11 +1,38 @@
-//! Parcels: how many may come, and how many may be sent.
+//! Parcels: how many may come, and how many may be sent; and owned ones, which are lent and given back.
+//!
+//! ```text
+//! owner      free --lend: generation + 1, the frame--> lent --Release of that generation--> free
+//! receiver   free --the frame, of the next generation--> held --release--> free
+//! ```
+//!
+//! The places are the owner's. A receiver that dies holds its memory until the link ends; an owner that dies
+//! takes nothing away, since the memory is mapped.
 
+use partywall_abi::frame::{self, Owned, ParcelRef};
 use partywall_abi::limits;
 
 use super::Connection;
 use crate::control::Control;
+use crate::error::{Error, Rule};
+use crate::event::Event;
+
+/// Owned parcels of one direction.
+pub(super) const PLACES: usize = limits::OWNED_PARCELS as usize;
+
+/// One of them, as its owner or its receiver knows it.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Place {
+    /// Of the last time that it was lent.
+    generation: u32,
+    lent: bool,
+}
 
 impl<T: Default> Connection<T> {
+    /// Whether both ends know parcels.
+    pub fn knows_parcels(&self) -> bool {
+        self.tells_parcels
+    }
+
     /// This end takes so many parcels from here on, of [`limits::UNREAD_PARCELS`] at most, and says so.
     pub fn take_parcels(&mut self, count: u32) {
         debug_assert!(count <= limits::UNREAD_PARCELS && self.tells_parcels);
@@ -20,9 +47,75 @@ impl<T: Default> Connection<T> {
         }
     }
 
+    /// Data have come in a parcel.
+    #[cold]
+    pub(super) fn came_in_parcel(&mut self, parcel: ParcelRef) -> Result<(), Rule> {
+        let next = parcel.owned.map(|Owned { place, generation }| {
+            let held = &mut self.owned_in[place as usize];
+            let is_next = !held.lent && generation == held.generation.wrapping_add(1);
+            if is_next { Ok((held, generation)) } else { Err(Rule::LentTwice(place)) }
+        });
+        let next = next.transpose()?;
+        self.parcels_in = self.parcels_in.checked_sub(1).ok_or(Rule::OverParcels)?;
+        if let Some((held, generation)) = next {
+            *held = Place { generation, lent: true };
+        }
+        Ok(())
+    }
+
     /// Whether data that lie in a parcel would go there now ([`Want::in_parcel`](super::Want::in_parcel)).
     #[inline]
     pub fn may_send_parcel(&self) -> bool {
         self.parcels_out > 0
+    }
+
+    /// Lends an owned parcel, which is free, with the frame that is committed next; its generation.
+    pub fn lend(&mut self, place: u32) -> u32 {
+        let owned = &mut self.owned_out[place as usize];
+        debug_assert!(!owned.lent, "it is not back");
+        *owned = Place { generation: owned.generation.wrapping_add(1), lent: true };
+        owned.generation
+    }
+
+    /// No frame was committed that lends it.
+    pub fn take_back(&mut self, place: u32) {
+        let owned = &mut self.owned_out[place as usize];
+        *owned = Place { generation: owned.generation.wrapping_sub(1), lent: false };
+    }
+
+    /// Gives an owned parcel of the peer's back, of which nothing is read any more.
+    pub fn give_back_owned(&mut self, place: u32) {
+        let held = &mut self.owned_in[place as usize];
+        // None whose frame has broken a rule.
+        if std::mem::take(&mut held.lent) {
+            let generation = held.generation;
+            self.push(Control::Release(place, generation));
+        }
+    }
+
+    pub(super) fn on_release<'a>(
+        &mut self,
+        place: u32,
+        payload: &[u8],
+    ) -> Result<Event<'a>, Error> {
+        let generation = frame::decode_release(payload)?;
+        if !self.tells_parcels {
+            return Err(Rule::NotAgreed.into());
+        }
+        let owned = self.owned_out.get_mut(place as usize).ok_or(Rule::WrongStream(place))?;
+        if !owned.lent || generation != owned.generation {
+            return Err(Rule::NotLent(place).into());
+        }
+        owned.lent = false;
+        Ok(Event::Released(place))
+    }
+}
+
+#[cfg(test)]
+impl<T> Connection<T> {
+    /// Owned parcels of this end that are lent, and of the peer's that are held.
+    pub(crate) fn lent(&self) -> (usize, usize) {
+        let count = |places: &[Place]| places.iter().filter(|place| place.lent).count();
+        (count(&self.owned_out), count(&self.owned_in))
     }
 }

@@ -23,7 +23,7 @@ impl Sent {
     /// Changes it on its way; it has so many bytes of data at most.
     pub(super) fn spoil(&mut self, random: &mut Random, most: usize) {
         match random.below(7) {
-            0 => self.kind = random.below(10) as u8,
+            0 => self.kind = random.below(11) as u8,
             1 => self.flags ^= 1 << random.below(8),
             2 => self.stream = random.below(12) as u32,
             3 => self.block.truncate(random.below(self.block.len() + 1)),
@@ -35,7 +35,7 @@ impl Sent {
             _ => {
                 // Something else in its place.
                 *self = Self {
-                    kind: random.below(10) as u8,
+                    kind: random.below(11) as u8,
                     flags: random.below(64) as u8,
                     stream: random.below(8) as u32,
                     block: (0..random.below(12)).map(|_| random.next() as u8).collect(),

@@ -1,105 +1,25 @@
 //! Two ends, the rings between them, and the programs at both.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use partywall_abi::frame::{
-    self, END, HEAD, Kind, Limits, MethodName, PARCEL, PLAIN, PLAIN_REQUEST, PLAIN_RESPONSE,
+    self, END, HEAD, Kind, Limits, MethodName, Owned, PARCEL, PLAIN, PLAIN_REQUEST, PLAIN_RESPONSE,
     ParcelRef, RequestHead, ResponseHead, TRAILERS, Trailers,
 };
 use partywall_abi::limits;
 use partywall_abi::version::Capabilities;
 
+use super::end::{Call, End, Task};
 use super::method::{Method, PATHS};
 use super::random::Random;
-use super::ring::{Ring, Sent};
-use crate::{Blocked, Connection, Error, Event, Key, NotOpened, Record, Want};
+use super::ring::Sent;
+use crate::{Blocked, Connection, Error, Event, NotOpened, Record, Want};
 
 /// RESOURCE_EXHAUSTED.
 const FULL: u8 = 8;
 
 static ZEROS: [u8; 1 << 19] = [0; 1 << 19];
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Task {
-    /// A program opens a call.
-    Open,
-    /// The reader of the ring.
-    Read,
-    /// Control records that are due.
-    Control,
-    /// A call's sender, and its receiver.
-    Send(usize),
-    Receive(usize),
-}
-
-/// What one side does in a call.
-#[derive(Debug, Default)]
-struct Call {
-    key: Option<Key>,
-    /// What its head names its method by, of a caller's.
-    method: Method,
-    /// Data to send, and the head that goes before it.
-    left: usize,
-    headed: bool,
-    sent_all: bool,
-    /// Data that has come and is not taken.
-    untaken: usize,
-    received: usize,
-    /// Nothing more comes.
-    over: bool,
-    /// All of the request is to be read before the answer.
-    reads_all: bool,
-    /// Bytes of the message for which memory is to be kept.
-    message: usize,
-    has_memory: bool,
-    waits: bool,
-    ended: Option<u8>,
-}
-
-pub(super) struct End {
-    pub(super) connection: Connection<usize>,
-    out: Ring,
-    calls: Vec<Call>,
-    /// What can run.
-    ready: BTreeSet<Task>,
-    /// Who waits for room on the ring, for the link's credit, for a place, for memory.
-    for_room: BTreeSet<Task>,
-    for_credit: BTreeSet<Task>,
-    for_place: bool,
-    memory: usize,
-    pub(super) dead: bool,
-    pub(super) broken: Option<Error>,
-}
-
-impl End {
-    fn new(connection: Connection<usize>, slots: usize, bytes: usize, memory: usize) -> Self {
-        let out = Ring::new(slots, bytes);
-        Self {
-            connection,
-            out,
-            calls: Vec::new(),
-            ready: BTreeSet::from([Task::Read, Task::Control]),
-            for_room: BTreeSet::new(),
-            for_credit: BTreeSet::new(),
-            for_place: false,
-            memory,
-            dead: false,
-            broken: None,
-        }
-    }
-
-    fn wake_place(&mut self) {
-        if std::mem::take(&mut self.for_place) {
-            self.ready.insert(Task::Open);
-        }
-    }
-
-    fn wake_call(&mut self, call: usize) {
-        self.ready.insert(Task::Send(call));
-        self.ready.insert(Task::Receive(call));
-    }
-}
 
 /// One schedule.
 pub(super) struct World {
@@ -121,8 +41,9 @@ pub(super) struct World {
     /// Calls that were named by numbers, and frames that were plain.
     pub(super) numbered: usize,
     pub(super) plain: usize,
-    /// Frames whose data lay in parcels.
+    /// Frames whose data lay in parcels, and of those in owned ones.
     pub(super) parcels: usize,
+    pub(super) owned: usize,
     /// Request numbers to the call's order, which is the caller's.
     order: BTreeMap<u32, usize>,
     drains_at: Option<usize>,
@@ -180,6 +101,7 @@ impl World {
             numbered: 0,
             plain: 0,
             parcels: 0,
+            owned: 0,
             order: BTreeMap::new(),
             drains_at: random.chance(4).then(|| random.below(steps)),
             dies_at: random.chance(5).then(|| (random.below(steps), random.chance(2))),
@@ -384,15 +306,26 @@ impl World {
         let data = if in_parcel { permit.data } else { permit.data.min(most) };
         let last = data == call.left;
         let mut block = Self::block(caller.then_some(call.method), head, last && !caller);
-        if in_parcel {
-            let parcel = ParcelRef { packet: 0, offset: 0, bytes: data as u64 };
-            block.extend_from_slice(&parcel.encode());
-        }
         let here = if in_parcel { 0 } else { data };
-        if !end.out.has_room(block.len() + here) {
+        let reference = if in_parcel { ParcelRef::BYTES } else { 0 };
+        if !end.out.has_room(block.len() + reference + here) {
             end.for_room.insert(Task::Send(index));
             return;
         }
+        if in_parcel {
+            let owned = end.free.pop_if(|_| data % 2 == 0).map(|place| {
+                let given_up = end.connection.lend(place);
+                end.connection.take_back(place);
+                let generation = end.connection.lend(place);
+                assert_eq!(generation, given_up);
+                Owned { place, generation }
+            });
+            self.owned += usize::from(owned.is_some());
+            let parcel = ParcelRef { packet: 0, offset: 0, bytes: data as u64, owned };
+            block.extend_from_slice(&parcel.encode());
+        }
+        let end = self.end(caller);
+        let call = &mut end.calls[index];
         let mut flags = permit.flags | if head { HEAD } else { 0 };
         if last {
             flags |= if caller { END } else { END | TRAILERS };
@@ -435,7 +368,8 @@ impl World {
             };
             let kind = control.kind();
             let (mut block, is_room) = (Vec::new(), kind == Kind::Room);
-            let is_newer = matches!(kind, Kind::Room | Kind::Method | Kind::Parcels);
+            let is_newer =
+                matches!(kind, Kind::Room | Kind::Method | Kind::Parcels | Kind::Release);
             control.write(&mut block);
             if !end.out.has_room(block.len()) {
                 end.for_room.insert(Task::Control);
@@ -507,8 +441,19 @@ impl World {
             Ok(event) => event,
             Err(why) => return self.breaks(caller, why),
         };
+        let is_frame = sent.kind == Kind::Frame as u8 && sent.flags & PARCEL != 0;
+        let parcel = is_frame.then(|| ParcelRef::of(payload).expect("it was taken"));
+        let held = parcel.and_then(|parcel| parcel.owned).map(|owned| owned.place);
         match event {
-            Event::Nothing => {}
+            Event::Nothing => {
+                if let Some(place) = held {
+                    end.connection.give_back_owned(place);
+                }
+            }
+            Event::Released(place) => {
+                assert!(!end.free.contains(&place), "it was free");
+                end.free.push(place);
+            }
             Event::Method { path } => {
                 let index = PATHS.iter().position(|known| *known == path);
                 assert!(index.is_some() || hostile, "{path}");
@@ -533,6 +478,7 @@ impl World {
                     key: Some(key),
                     left: answer,
                     untaken: data,
+                    held: held.into_iter().collect(),
                     received: data,
                     over,
                     reads_all,
@@ -545,6 +491,7 @@ impl World {
                 let index = *end.connection.user(key);
                 let call = &mut end.calls[index];
                 call.untaken += data;
+                call.held.extend(held);
                 call.received += data;
                 call.over |= over;
                 end.wake_call(index);
@@ -612,6 +559,9 @@ impl World {
         if taken > 0 {
             call.untaken -= taken;
             end.connection.taken(key, taken);
+            if call.untaken == 0 {
+                call.held.drain(..).for_each(|place| end.connection.give_back_owned(place));
+            }
             end.ready.insert(Task::Receive(index));
             return;
         }
@@ -639,6 +589,7 @@ impl World {
         let has_memory = std::mem::take(&mut call.has_memory);
         let (message, received) = (call.message, call.received);
         call.untaken = 0;
+        call.held.drain(..).for_each(|place| end.connection.give_back_owned(place));
         assert_eq!(end.connection.release(key), index);
         if has_memory {
             end.memory += message;
@@ -682,6 +633,7 @@ impl World {
             let (credit, window) = (sender.link_credit(), receiver.link_window());
             assert_eq!(credit, window, "credit is lost");
             assert_eq!(sender.parcels().0, receiver.parcels().1, "parcels are lost");
+            assert_eq!((sender.lent().0, receiver.lent().1), (0, 0), "owned parcels are lost");
         }
         if self.service.connection.is_draining() {
             assert!(self.service.connection.is_drained(), "the caller does not acknowledge");

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::{BufMut, Bytes};
+use bytes::Bytes;
 use http::HeaderMap;
 use partywall_abi::domain::GateStatus;
 use partywall_abi::frame::{
@@ -22,11 +22,12 @@ use tonic::{Code, Status};
 use super::failed::Failed;
 use super::reach::Reached;
 use crate::coordinator::{End, Tracked};
+use crate::link::account::Account;
 use crate::link::broken::Broken;
 use crate::link::caller::Begun;
 use crate::link::counters::SentParcels;
 use crate::link::mailbox::{Trailers, Whole};
-use crate::link::parcels::{self, InParcel, Parcels};
+use crate::link::parcels::{self, Filled, InParcel, Packed, Parcels, Piece};
 use crate::link::record;
 use crate::link::wake::Sent;
 use crate::link::wake::gate::{Gate, Visitor};
@@ -165,7 +166,7 @@ impl Open {
             link,
             server,
             connection: Connection::caller(),
-            parcels: Parcels::default(),
+            parcels: Parcels::new(Account::own(), Arc::default()),
             gate,
             numbers: Numbers::default(),
             block: Vec::new(),
@@ -244,9 +245,13 @@ impl Open {
             self.block.clear();
             wire::write_request_head(&mut self.block, name, request.headers, timeout)
                 .map_err(Failed::Abort)?;
-            let parcel = self.packed(request.message);
-            let message = match (request.message, &parcel) {
-                (_, Some(parcel)) => parcel,
+            let packed = self.packed(request.message);
+            let (bytes, owned) = match packed {
+                Some(packed) => (Some(packed.bytes()), packed.owned()),
+                None => (None, None),
+            };
+            let message = match (request.message, &bytes) {
+                (_, Some(bytes)) => bytes,
                 (Message::Encoded(bytes), None) => bytes,
                 (Message::ToEncode(message), None) => {
                     buffer.clear();
@@ -257,7 +262,7 @@ impl Open {
             // This thread is the only one that calls, so what may be short is no place.
             let key = self.connection.open().map_err(|_| Failed::Unsent)?;
             call.key = Some(key);
-            self.send(key, request.path, message, call)?;
+            self.send(key, request.path, (message, owned), call)?;
         }
         while !call.answer.is_over() {
             if !self.take_turn(call)? {
@@ -270,19 +275,18 @@ impl Open {
     }
 
     /// A long message in a parcel, where the server takes one.
-    fn packed(&self, message: Message<'_>) -> Option<Bytes> {
+    fn packed(&self, message: Message<'_>) -> Option<Packed> {
         let len = match message {
             Message::Encoded(bytes) => bytes.len(),
             Message::ToEncode(message) => message.len(),
         };
-        let goes =
-            parcels::packs(len) && self.parcels.are_granted() && self.connection.may_send_parcel();
+        let is_long = parcels::holds(len) || parcels::packs(len);
+        let goes = is_long && self.parcels.are_granted() && self.connection.may_send_parcel();
         goes.then(|| match message {
-            Message::Encoded(bytes) => parcels::filled(len, |out| {
-                out.put_slice(bytes);
-                true
-            }),
-            Message::ToEncode(message) => parcels::filled(len, |out| message.encode_in_place(out)),
+            Message::Encoded(bytes) => self.parcels.pack(len, true, parcels::copied(bytes)),
+            Message::ToEncode(message) => {
+                self.parcels.pack(len, true, |out| message.encode_in_place(out))
+            }
         })?
     }
 
@@ -340,10 +344,14 @@ impl Open {
         &mut self,
         key: Key,
         path: &str,
-        message: &[u8],
+        (message, owned): (&[u8], Option<Filled>),
         call: &mut Call,
     ) -> Result<(), Failed> {
-        let (mut rest, mut head, mut parcel) = (message, true, InParcel::of(message));
+        let (mut rest, mut head) = (message, true);
+        let mut parcel = match owned {
+            Some(owned) => Some(InParcel::Owned(owned)),
+            None => InParcel::of(message),
+        };
         loop {
             let block: &[u8] = if head { &self.block } else { &[] };
             let most = record::most(self.link.producer());
@@ -358,9 +366,14 @@ impl Open {
                     let frame = record::reserve(self.link.producer(), block, here)?;
                     room = Some(block.len() + here);
                     if let Some(mut frame) = frame {
-                        let sent = parcel.take().and_then(|p| self.parcels.send(&p, rest.len()));
                         // Else it goes as bytes.
+                        let Some(parcel) = parcel.take() else { continue };
+                        let lend = |place| self.connection.lend(place);
+                        let sent = self.parcels.send(&parcel, rest.len(), lend);
                         let Some(sent) = sent else { continue };
+                        if let InParcel::Owned(owned) = &parcel {
+                            owned.lend();
+                        }
                         let is_open = self.connection.commit(key, flags, rest.len());
                         debug_assert!(is_open, "nothing was received meanwhile");
                         frame.write(&sent.encode());
@@ -447,13 +460,14 @@ impl Open {
                 if let Some(head) = &head {
                     answer.head = Some(head.into());
                 }
-                let piece = match &parcel {
-                    Some(parcel) => &parcel[..],
-                    None => &payload[payload.len() - data..],
-                };
                 if answer.data().len() + data > call.limit {
                     // What says the message's length may be in this piece.
-                    answer.append(&piece[..PREFIX.min(data)]);
+                    let most = PREFIX.min(data);
+                    match &parcel {
+                        Some(Piece::Here(bytes)) => answer.append(&bytes[..most]),
+                        Some(Piece::Lent(lent)) => answer.append(&lent.begin(most)),
+                        None => answer.append(&payload[payload.len() - data..][..most]),
+                    }
                     let said = message::said(answer.data()).unwrap_or_default();
                     let mut status = message::too_long(said, call.limit - PREFIX);
                     if let Some(head) = &answer.head {
@@ -462,9 +476,10 @@ impl Open {
                     }
                     return Err(Failed::Abort(status));
                 }
-                match parcel {
+                match parcel.map(Piece::here) {
                     Some(parcel) if answer.data().is_empty() => answer.parcel = Some(parcel),
-                    _ => answer.append(piece),
+                    Some(parcel) => answer.append(&parcel),
+                    None => answer.append(&payload[payload.len() - data..]),
                 }
                 answer.trailers = trailers.as_ref().map(Trailers::from);
                 self.connection.taken(key, data);
@@ -472,8 +487,12 @@ impl Open {
             Event::Reset { key, code, text } if Some(key) == call.key => {
                 return Err(Failed::Status(Status::new(Code::from_i32(code.into()), text)));
             }
+            Event::Released(place) => self.parcels.pool.released(place),
             // What was granted or said is looked at before the next wait.
             _ => {}
+        }
+        for place in self.parcels.read() {
+            self.connection.give_back_owned(place);
         }
         if self.connection.has_control() {
             self.send_control()?;

@@ -135,11 +135,11 @@ pub(crate) fn response(begun: Begun) -> http::Response<Body> {
 /// The response whose head this is, and of whose body these bytes have come, and what came last.
 pub(crate) fn replayed(
     head: &OwnedMetadata,
-    before: Vec<u8>,
+    before: Bytes,
     came: Option<Result<Came, Status>>,
     rest: Box<Rest>,
 ) -> http::Response<Body> {
-    let body = Replayed { before: before.into(), came, rest: Some(rest) };
+    let body = Replayed { before, came, rest };
     of(wire::response_headers(&head.get()), Body::new(body))
 }
 

@@ -185,8 +185,11 @@ impl Gathering {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Gathered> {
         loop {
             match ready!(self.receiver.poll(cx)) {
-                Some(Ok(Came::Data(piece))) if self.gather.take(&piece) => {}
-                Some(Ok(Came::Data(_taken))) => return Poll::Ready(Gathered::Other(None)),
+                Some(Ok(Came::Data(piece))) => {
+                    if !self.gather.take(piece) {
+                        return Poll::Ready(Gathered::Other(None));
+                    }
+                }
                 Some(other) => return Poll::Ready(Gathered::Other(Some(other))),
                 None if self.gather.is_whole() => return Poll::Ready(Gathered::Whole),
                 None => return Poll::Ready(Gathered::Other(None)),
@@ -215,8 +218,7 @@ impl Gathering {
                 if let Some(ways) = ways {
                     ways.ordinary();
                 }
-                let rest = Some(receiver);
-                let body = Body::new(Replayed { before: bytes.into(), came, rest });
+                let body = Body::new(Replayed { before: bytes, came, rest: receiver });
                 let request = request(&uri, (timeout, deadline), &metadata, peer, body);
                 Handler::Http(dispatch.call(request), None)
             }

@@ -10,6 +10,8 @@
 //! a link's window    when the link opens                when it ends
 //! parcels unread     leased by a link, when it takes    when it ends
 //!                    parcels
+//! owned parcels      when a link makes memory for one   when the link ends
+//!                    ([`super::pool`])
 //! a whole request    when it comes, over 4 KiB          when its handler takes or drops it
 //! a long message     its announced length, before any   when the request has ended or its body is
 //!                    of it goes to the handler          dropped: decoders keep their memory
@@ -56,6 +58,8 @@ pub(crate) const USER_SHARE: u64 = 4;
 const WINDOWS: u64 = 4;
 /// Parcels that one caller's links together may leave unread.
 const PARCELS: u32 = 16 * limits::UNREAD_PARCELS;
+/// Bytes of owned parcels that the links of one caller may have.
+const OWNED: usize = 256 << 20;
 /// What the answers on one link may hold while they are put together, in bytes.
 const ANSWERS: u64 = 256 * 1024 * 1024;
 /// [`Bounds::patience`].
@@ -119,6 +123,7 @@ struct Held {
     calls: usize,
     windows: u64,
     parcels: u32,
+    owned: usize,
     bytes: u64,
     /// Messages that are being put together, or wait to be taken.
     passing: usize,
@@ -291,6 +296,21 @@ impl Account {
         parcels
     }
 
+    /// Owned parcels of the link have `to` bytes in place of `from`; false, and nothing has changed, where
+    /// that is too many.
+    pub(crate) fn change_owned(&self, from: usize, to: usize) -> bool {
+        let mut state = self.user.state();
+        let all = state.all.owned - from + to;
+        let held = &mut state.caller(self.pid).held;
+        let own = held.owned - from + to;
+        if to > from && (own > OWNED || all > OWNED * USER_SHARE as usize) {
+            return false;
+        }
+        held.owned = own;
+        state.all.owned = all;
+        true
+    }
+
     /// A charge of `bytes` for what passes to a handler as it is, if there is room now.
     pub(crate) fn try_charge(self: &Arc<Self>, bytes: u64) -> Option<Charge> {
         let mut state = self.user.state();
@@ -425,6 +445,11 @@ impl Charge {
         let patience = Box::pin(tokio::time::sleep(bounds.patience));
         self.waiting = Some(Wait { more, woken, patience });
         false
+    }
+
+    /// Whether a message is being put together.
+    pub(crate) fn is_passing(&self) -> bool {
+        self.passing
     }
 
     /// The message is complete.

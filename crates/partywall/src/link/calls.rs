@@ -17,7 +17,6 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
-use bytes::Bytes;
 use partywall_abi::control::PaceStats;
 use partywall_abi::frame::Limits;
 use partywall_abi::limits;
@@ -33,7 +32,9 @@ pub(super) use accept::{Accepted, Called, Opened};
 use super::account::{Account, USER_SHARE};
 use super::mailbox::{self, Answer, Mailbox, Named, Part, Taken};
 use super::pace::OpenCalls;
+use super::parcels::Piece;
 use super::places::{Place, Queue};
+use super::pool::Read;
 use crate::lock::lock;
 use crate::waker::Waiters;
 
@@ -52,8 +53,6 @@ struct State {
     waiters: Waiters,
     /// Places of the account, of a service's link; those include the free ones.
     leased: Option<usize>,
-    /// The peer has the capability for parcels.
-    knows_parcels: bool,
     /// Paths of the methods that the peer has numbered.
     numbered: Vec<Arc<str>>,
     /// Why the link has ended.
@@ -79,6 +78,8 @@ pub(super) struct Calls {
     pub(super) account: Arc<Account>,
     /// What a caller is told whose account has no place.
     too_many: Arc<str>,
+    /// Owned parcels of the peer's that are to be given back.
+    pub(super) read: Arc<Read>,
 }
 
 impl Calls {
@@ -107,28 +108,43 @@ impl Calls {
     fn new(connection: Connection<Mailbox>, account: Arc<Account>, leased: Option<usize>) -> Self {
         let queue = Queue::default();
         let (waiters, numbered) = (Waiters::default(), Vec::new());
-        let knows_parcels = true;
-        let state =
-            State { connection, queue, waiters, leased, knows_parcels, numbered, ended: None };
+        let state = State { connection, queue, waiters, leased, numbered, ended: None };
         let (open, draining) = (OpenCalls::default(), AtomicBool::new(false));
         let too_many = too_many_of_a_caller(account.bounds().calls).into();
-        Self { state: Mutex::new(state), open, draining, account, too_many }
+        let (state, read) = (Mutex::new(state), Arc::default());
+        Self { state, open, draining, account, too_many, read }
     }
 
     /// Announces to the peer only what it knows, as both ends have agreed.
     pub(super) fn agree(&self, capabilities: Capabilities) {
-        let mut state = lock(&self.state);
-        state.connection.agree(capabilities);
-        state.knows_parcels = capabilities.contains(Capabilities::PARCELS);
+        lock(&self.state).connection.agree(capabilities);
     }
 
     /// This end takes parcels from here on, once: as many as the account has left.
     pub(super) fn take_parcels(&self) -> Due {
         let mut state = lock(&self.state);
-        if state.knows_parcels && state.ended.is_none() {
+        if state.connection.knows_parcels() && state.ended.is_none() {
             state.connection.take_parcels(self.account.lease_parcels());
         }
         Due(state.connection.has_control())
+    }
+
+    /// Gives back what is read of the peer's owned parcels.
+    #[inline]
+    fn give_back(&self, state: &mut State) {
+        if !self.read.is_empty() {
+            self.read.take().for_each(|place| state.connection.give_back_owned(place));
+        }
+    }
+
+    /// Lends an owned parcel with the frame that is committed next; its generation.
+    pub(super) fn lend(&self, place: u32) -> u32 {
+        lock(&self.state).connection.lend(place)
+    }
+
+    /// No frame was committed that lends it.
+    pub(super) fn take_back(&self, place: u32) {
+        lock(&self.state).connection.take_back(place);
     }
 
     /// Whether data in a parcel would go there now.
@@ -370,9 +386,9 @@ impl Calls {
 
     // ---- receiving ---------------------------------------------------------------------
 
-    /// Puts what came with a request's head where its handler finds it.
-    pub(super) fn deliver(&self, key: Key, data: Bytes) {
-        let part = Part { data, ..Part::default() };
+    /// Puts what came with a request's head where its handler finds it; `end` when that is all.
+    pub(super) fn deliver(&self, key: Key, data: Piece, end: bool) {
+        let part = Part { data, end, ..Part::default() };
         let wakers = lock(&self.state).connection.user(key).fill(part, false);
         wakers.wake();
     }
@@ -416,7 +432,7 @@ impl Calls {
         }
     }
 
-    pub(super) fn put_back(&self, key: Key, piece: Bytes) {
+    pub(super) fn put_back(&self, key: Key, piece: Piece) {
         lock(&self.state).connection.user(key).put_back(piece);
     }
 
@@ -428,6 +444,7 @@ impl Calls {
     pub(super) fn taken(&self, key: Key, bytes: usize) -> Due {
         let mut state = lock(&self.state);
         state.connection.taken(key, bytes);
+        self.give_back(&mut state);
         Due(state.connection.has_control())
     }
 
@@ -436,6 +453,7 @@ impl Calls {
         let mut state = lock(&self.state);
         state.connection.user(key).discard();
         state.connection.discard(key);
+        self.give_back(&mut state);
         Due(state.connection.has_control())
     }
 

@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+use super::parcels::Piece;
 use crate::waker::register;
 use bytes::{Bytes, BytesMut};
 use partywall_abi::frame::{self, Metadata, OwnedMetadata};
@@ -74,7 +75,7 @@ impl Answer {
 /// What a call finds in its mailbox.
 #[derive(Debug)]
 pub(crate) enum Taken {
-    Data(Bytes),
+    Data(Piece),
     Trailers(Trailers),
     End,
 }
@@ -83,7 +84,7 @@ pub(crate) enum Taken {
 #[derive(Default)]
 pub(super) struct Part {
     pub(super) head: Option<OwnedMetadata>,
-    pub(super) data: Bytes,
+    pub(super) data: Piece,
     pub(super) trailers: Option<Trailers>,
     pub(super) end: bool,
 }
@@ -143,8 +144,8 @@ pub(super) struct Mailbox {
 /// What most calls have none of.
 #[derive(Default)]
 struct Rest {
-    /// Pieces after the first.
-    pieces: VecDeque<Bytes>,
+    /// Pieces after the first, and all of which only a part of a parcel has come.
+    pieces: VecDeque<Piece>,
     /// Small pieces after those.
     small: BytesMut,
     /// A waker that another one has taken the place of: it is dropped when the lock is free, since that
@@ -157,25 +158,29 @@ impl Rest {
         !(self.pieces.is_empty() && self.small.is_empty())
     }
 
-    fn put(&mut self, data: Bytes) {
-        let is_small = data.len() < SMALL;
-        if is_small {
-            self.small.extend_from_slice(&data);
+    fn put(&mut self, data: Piece) {
+        let small = match &data {
+            Piece::Here(data) if data.len() < SMALL => Some(data),
+            _ => None,
+        };
+        if let Some(small) = small {
+            self.small.extend_from_slice(small);
             if self.small.len() < TOGETHER {
                 return;
             }
         }
+        let is_small = small.is_some();
         if !self.small.is_empty() {
-            self.pieces.push_back(self.small.split().freeze());
+            self.pieces.push_back(self.small.split().freeze().into());
         }
         if !is_small {
             self.pieces.push_back(data);
         }
     }
 
-    fn take(&mut self) -> Option<Bytes> {
+    fn take(&mut self) -> Option<Piece> {
         let piece = self.pieces.pop_front();
-        piece.or_else(|| (!self.small.is_empty()).then(|| self.small.split().freeze()))
+        piece.or_else(|| (!self.small.is_empty()).then(|| self.small.split().freeze().into()))
     }
 }
 
@@ -213,14 +218,11 @@ impl Mailbox {
         Wakers([self.reader.take(), stopped.then(|| self.writer.take()).flatten()])
     }
 
-    fn put(&mut self, data: Bytes) {
-        if data.is_empty() {
-            return;
-        }
-        if self.first.is_empty() && !self.has_more() {
-            self.first = data;
-        } else {
-            self.rest().put(data);
+    fn put(&mut self, data: Piece) {
+        match data {
+            Piece::Here(data) if data.is_empty() => {}
+            Piece::Here(data) if self.first.is_empty() && !self.has_more() => self.first = data,
+            data => self.rest().put(data),
         }
     }
 
@@ -233,9 +235,9 @@ impl Mailbox {
         self.rest.as_ref().is_some_and(|rest| rest.has_data())
     }
 
-    fn take(&mut self) -> Option<Bytes> {
+    fn take(&mut self) -> Option<Piece> {
         if !self.first.is_empty() {
-            return Some(std::mem::take(&mut self.first));
+            return Some(std::mem::take(&mut self.first).into());
         }
         self.rest.as_mut()?.take()
     }
@@ -245,10 +247,14 @@ impl Mailbox {
     }
 
     /// The reader cannot have this yet.
-    pub(super) fn put_back(&mut self, piece: Bytes) {
-        let first = std::mem::replace(&mut self.first, piece);
+    pub(super) fn put_back(&mut self, piece: Piece) {
+        let first = std::mem::take(&mut self.first);
         if !first.is_empty() {
-            self.rest().pieces.push_front(first);
+            self.rest().pieces.push_front(first.into());
+        }
+        match piece {
+            Piece::Here(piece) => self.first = piece,
+            lent => self.rest().pieces.push_front(lent),
         }
     }
 
@@ -362,7 +368,7 @@ mod tests {
     }
 
     fn data(bytes: impl Into<Bytes>) -> Part {
-        Part { data: bytes.into(), ..Part::default() }
+        Part { data: bytes.into().into(), ..Part::default() }
     }
 
     #[test]
@@ -382,10 +388,14 @@ mod tests {
         for piece in ["one", "two", "three"] {
             mailbox.fill(data(piece), false).wake();
         }
-        let Poll::Ready(Ok(Taken::Data(mut one))) = mailbox.poll_take(&cx()) else { panic!() };
-        mailbox.put_back(one.split_off(1));
+        let taken = |mailbox: &mut Mailbox| match mailbox.poll_take(&cx()) {
+            Poll::Ready(Ok(Taken::Data(Piece::Here(piece)))) => Some(piece),
+            _ => None,
+        };
+        let mut one = taken(&mut mailbox).unwrap();
+        mailbox.put_back(one.split_off(1).into());
         let mut all = one.to_vec();
-        while let Some(piece) = mailbox.take() {
+        while let Some(piece) = taken(&mut mailbox) {
             all.extend_from_slice(&piece);
         }
         assert_eq!(all, b"onetwothree");
@@ -426,14 +436,16 @@ mod tests {
         assert_eq!(kept, 8 * 2 * SMALL, "only large ones are kept as they came");
         let in_order = &mailbox.rest().pieces;
         assert!(in_order.len() < 32, "{} pieces", in_order.len());
-        let in_order = in_order.iter().map(Bytes::len).sum::<usize>();
+        let in_order = in_order.iter().map(Piece::len).sum::<usize>();
         // The small ones, put together.
         let pieces = mailbox.first.len() + in_order;
         let own = pieces - kept;
         assert!(own + small + kept <= 2 * total, "{own}, {small} and {kept} for {total}");
         let mut got = Vec::new();
         while got.len() < total {
-            let Poll::Ready(Ok(Taken::Data(d))) = mailbox.poll_take(&cx()) else { panic!() };
+            let Poll::Ready(Ok(Taken::Data(Piece::Here(d)))) = mailbox.poll_take(&cx()) else {
+                panic!()
+            };
             got.extend_from_slice(&d);
         }
         assert!(got == sent);

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use partywall_abi::control::Blame;
-use partywall_abi::frame::{self, END, HEAD, Kind, PARCEL, ParcelRef, RequestHead};
+use partywall_abi::frame::{self, END, HEAD, Kind, Owned, PARCEL, ParcelRef, RequestHead};
 use partywall_abi::layout::Geometry;
 use partywall_abi::limits;
 use partywall_abi::name::MethodSet;
 use partywall_abi::version::Capabilities;
 use partywall_shm::descriptors::{self, Outgoing};
 use partywall_shm::link::Ends;
+use partywall_shm::parcel::owned::Memory;
 use partywall_shm::parcel::{Draft, Sealed};
 use partywall_shm::setup::local_pair;
 use partywall_shm::socket;
@@ -105,15 +106,64 @@ async fn a_descriptor_that_is_no_parcel_ends_its_link_with_blame() {
     for (descriptors, bytes, expected) in cases {
         let mut peer = peer();
         let packet = peer.out.send(descriptors).unwrap();
-        peer.request(1, ParcelRef { packet, offset: 0, bytes });
+        peer.request(1, ParcelRef { packet, offset: 0, bytes, owned: None });
         let why = peer.ended().await;
         assert!(why.contains(expected), "{why} is not {expected}");
     }
     let mut peer = peer();
     peer.out.send(&[good.as_fd()]).unwrap();
-    peer.request(1, ParcelRef { packet: 1, offset: 0, bytes: 1 });
+    peer.request(1, ParcelRef { packet: 1, offset: 0, bytes: 1, owned: None });
     assert!(peer.ended().await.contains("missing"));
     assert!(begin.elapsed() < Duration::from_secs(10), "it took {:?}", begin.elapsed());
+}
+
+/// A request in an owned parcel.
+fn owned(packet: u64, (place, generation): (u32, u32), bytes: u64) -> ParcelRef {
+    ParcelRef { packet, offset: 0, bytes, owned: Some(Owned { place, generation }) }
+}
+
+#[tokio::test]
+async fn an_owned_parcel_that_breaks_a_rule_ends_its_link_with_blame() {
+    let (good, never) = (Memory::new(4096).unwrap(), sealed(4096));
+    let hollow = memfd(4096, ALL.difference(SealFlags::WRITE).union(SealFlags::FUTURE_WRITE));
+    let begin = Instant::now();
+    for (descriptor, bytes, expected) in [
+        (never.as_fd(), 1, "seals"),
+        (hollow.as_fd(), 1, "a hole at byte 0"),
+        (good.as_fd(), 4097, "said to end at 4097"),
+    ] {
+        let mut peer = peer();
+        let packet = peer.out.send(&[descriptor]).unwrap();
+        peer.request(1, owned(packet, (0, 1), bytes));
+        let why = peer.ended().await;
+        assert!(why.contains(expected), "{why} is not {expected}");
+    }
+    // What is with a handler is lent: again, with another generation, and with other memory.
+    for (again, expected) in [
+        (owned(0, (0, 1), 1), "lent already"),
+        (owned(0, (0, 2), 1), "lent already"),
+        (owned(1, (0, 2), 1), "lent already"),
+        // A place that was never lent, by a packet that another one has, and by one that is not there.
+        (owned(0, (1, 1), 1), "missing"),
+        (owned(2, (1, 1), 1), "missing"),
+        (owned(1, (1, 0), 1), "another generation"),
+        (owned(1, (1, 2), 1), "another generation"),
+    ] {
+        let mut peer = peer();
+        let packet = peer.out.send(&[good.as_fd()]).unwrap();
+        peer.request(1, owned(packet, (0, 1), 4096));
+        while peer.service.open_calls() == 0 {
+            assert!(begin.elapsed() < Duration::from_secs(10), "it does not arrive");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert!(!peer.service.is_closed());
+        if again.packet == 1 {
+            peer.out.send(&[good.as_fd()]).unwrap();
+        }
+        peer.request(2, again);
+        let why = peer.ended().await;
+        assert!(why.contains(expected), "{why} is not {expected}");
+    }
 }
 
 #[tokio::test]
@@ -122,7 +172,7 @@ async fn more_parcels_than_are_taken_end_the_link() {
     let bytes = 1 << 20;
     for stream in 1..=limits::UNREAD_PARCELS {
         let packet = peer.out.send(&[good.as_fd()]).unwrap();
-        peer.request(stream, ParcelRef { packet, offset: 0, bytes });
+        peer.request(stream, ParcelRef { packet, offset: 0, bytes, owned: None });
     }
     // They are with handlers that take nothing of them.
     let begin = Instant::now();
@@ -132,7 +182,7 @@ async fn more_parcels_than_are_taken_end_the_link() {
     }
     assert!(!peer.service.is_closed());
     let packet = peer.out.send(&[good.as_fd()]).unwrap();
-    peer.request(9, ParcelRef { packet, offset: 0, bytes });
+    peer.request(9, ParcelRef { packet, offset: 0, bytes, owned: None });
     assert!(peer.ended().await.contains("a parcel more than its receiver takes"));
 }
 
@@ -145,7 +195,7 @@ async fn a_packet_that_no_record_names_is_passed_over() {
     peer.out.send(&[slow.as_fd()]).unwrap();
     drop(slow);
     let packet = peer.out.send(&[good.as_fd()]).unwrap();
-    peer.request(1, ParcelRef { packet, offset: 0, bytes: 4096 });
+    peer.request(1, ParcelRef { packet, offset: 0, bytes: 4096, owned: None });
     while peer.service.open_calls() == 0 {
         assert!(begin.elapsed() < Duration::from_secs(10), "it does not arrive");
         tokio::time::sleep(Duration::from_millis(1)).await;

@@ -2,40 +2,48 @@
 //!
 //! ```text
 //! granted    the coordinator has handed the descriptor socket over: this end says how many parcels it takes
-//! sender     a message of [`LONG`] bytes that lies in a parcel goes as it is, while the peer takes one more;
-//!            others, from as many bytes on as pay ([`packs`]), are encoded into one, or copied there
-//!            its descriptor, then the record that stands for it, with this side's ring locked
+//! sender     a message of [`LONG`] bytes that lies in a sealed parcel goes as it is, while the peer takes
+//!            one more; others are encoded or copied into one where a program says so ([`packs`]), else
+//!            into an owned parcel of the link ([`pool`](super::pool)), from as many bytes on as pay
+//!            its descriptor, if the peer has not got it, then the record that stands for it, with this
+//!            side's ring locked
 //!            no memory, no descriptor, no word of the peer: its bytes, as ever
-//! reader     the descriptor, in the order of the records; checked and mapped ([`Sealed::accept`])
-//!            one that is none ends the link
+//! reader     the descriptor, in the order of the records; checked and mapped ([`Sealed::accept`],
+//!            [`Reader::accept`]); one that is none ends the link
+//! receiver   copies what lies in an owned parcel, in its call's own task, and gives the parcel back
 //! ```
 //!
-//! Copies of a long message: by native stubs one when it is encoded, and none when it comes; by others one
-//! more on each side. Pages are its sender's, and are freed when both have dropped it.
+//! Copies of a long message by native stubs: one when it is encoded, and one when it comes in an owned
+//! parcel, none when in a sealed one. Others make one more on each side. Pages are its sender's. Those of a
+//! sealed parcel are freed when both have dropped it; those of owned ones are used again.
 //!
 //! A parcel that is not read counts against the few that the receiver takes, and against no window. It holds
 //! no memory of the receiver but its mapping, so it counts against no account; what a service's links take
-//! together is bounded for each caller ([`super::account`]).
+//! together is bounded for each caller ([`super::account`]). What is copied is charged before.
 
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex};
 
-use bytes::Bytes;
-use partywall_abi::frame::ParcelRef;
+use bytes::{BufMut, Bytes, BytesMut};
+use partywall_abi::frame::{Owned, ParcelRef};
+use partywall_abi::limits;
 use partywall_abi::sync::{AtomicBool, AtomicUsize, Ordering};
 use partywall_shm::descriptors::{self, Incoming, Outgoing};
+use partywall_shm::parcel::owned::Reader;
 use partywall_shm::parcel::{Draft, Sealed};
 use partywall_shm::slot::{self, SlotBuf};
 use partywall_shm::socket::Passed;
 
+use super::account::Account;
 use super::broken::Broken;
 use super::counters::SentParcels;
+pub(crate) use super::pool::{Filled, Pool, Read, holds};
 use crate::lock::lock;
 
-/// Data of so many bytes that lie in a parcel travel there.
+/// Data of so many bytes that lie in a sealed parcel travel there.
 const LONG: usize = 256 * 1024;
 
-/// Messages of so many bytes are put into parcels; 0 until that is known.
+/// Messages of so many bytes are put into sealed parcels; 0 until that is known.
 static PACK_FROM: AtomicUsize = AtomicUsize::new(0);
 
 /// Sets from how many bytes on that is.
@@ -43,7 +51,7 @@ pub(crate) fn pack_from(bytes: usize) {
     PACK_FROM.store(bytes.max(1), Ordering::Relaxed);
 }
 
-/// Whether a message of so many bytes is put into a parcel.
+/// Whether a message of so many bytes is put into a sealed parcel.
 #[inline]
 pub(crate) fn packs(bytes: usize) -> bool {
     match PACK_FROM.load(Ordering::Relaxed) {
@@ -68,23 +76,44 @@ fn first_pack_from() -> usize {
 }
 
 /// Parcels of one link. The two halves are locked for a parcel at a time, under the ring's end.
-#[derive(Default)]
 pub(crate) struct Parcels {
     granted: AtomicBool,
     outgoing: Mutex<Option<Outgoing>>,
-    incoming: Mutex<Option<Incoming>>,
+    incoming: Mutex<Option<Arriving>>,
+    /// This end's owned parcels.
+    pub(crate) pool: Arc<Pool>,
+    /// The peer's that are to be given back.
+    read: Arc<Read>,
     sent: Arc<SentParcels>,
 }
 
+/// What comes, and the peer's owned parcels by their places, with the packets that brought them.
+struct Arriving {
+    socket: Incoming,
+    owned: [Option<(u64, Arc<Reader>)>; limits::OWNED_PARCELS as usize],
+}
+
 impl Parcels {
+    pub(crate) fn new(account: Arc<Account>, read: Arc<Read>) -> Self {
+        Self {
+            granted: AtomicBool::new(false),
+            outgoing: Mutex::default(),
+            incoming: Mutex::default(),
+            pool: Pool::new(account),
+            read,
+            sent: Arc::default(),
+        }
+    }
+
     /// From here on descriptors may cross.
     pub(crate) fn grant(&self, socket: Passed) {
-        let (outgoing, incoming) = descriptors::halves(socket);
+        let (outgoing, socket) = descriptors::halves(socket);
         *lock(&self.outgoing) = Some(outgoing);
-        *lock(&self.incoming) = Some(incoming);
+        *lock(&self.incoming) = Some(Arriving { socket, owned: Default::default() });
         self.granted.store(true, Ordering::Release);
     }
 
+    #[inline]
     pub(crate) fn are_granted(&self) -> bool {
         self.granted.load(Ordering::Acquire)
     }
@@ -94,14 +123,52 @@ impl Parcels {
         &self.sent
     }
 
-    /// Sends the descriptor of a parcel in which these bytes lie: what stands for them; none where that does
-    /// not go now.
-    pub(crate) fn send(&self, parcel: &InParcel, bytes: usize) -> Option<ParcelRef> {
+    /// A long message in a parcel of its own kind, as `write` writes it; none where it goes as bytes. A
+    /// thread of its own may take its time.
+    pub(crate) fn pack(
+        &self,
+        len: usize,
+        own_thread: bool,
+        write: impl FnOnce(&mut SlotBuf<'_>) -> bool,
+    ) -> Option<Packed> {
+        match packs(len) {
+            true => filled(len, write).map(Packed::Sealed),
+            false => self.pool.fill(len, own_thread, write).map(Packed::Owned),
+        }
+    }
+
+    /// The peer's owned parcels that are to be given back.
+    pub(crate) fn read(&self) -> impl Iterator<Item = u32> + use<> {
+        self.read.take()
+    }
+
+    /// Sends the descriptor of a parcel in which so many bytes lie, if the peer has not got it: what stands
+    /// for them; none where that does not go now. `lend` lends a place of an owned one.
+    pub(crate) fn send(
+        &self,
+        parcel: &InParcel,
+        bytes: usize,
+        lend: impl FnOnce(u32) -> u32,
+    ) -> Option<ParcelRef> {
         let mut outgoing = lock(&self.outgoing);
-        match outgoing.as_mut()?.send(&[parcel.sealed.as_fd()]) {
-            Ok(packet) => {
-                self.sent.count(bytes);
-                Some(ParcelRef { packet, offset: parcel.offset, bytes: bytes as u64 })
+        let outgoing = outgoing.as_mut()?;
+        let bytes = bytes as u64;
+        let sent = match parcel {
+            InParcel::Sealed { sealed, offset } => outgoing
+                .send(&[sealed.as_fd()])
+                .map(|packet| ParcelRef { packet, offset: *offset, bytes, owned: None }),
+            InParcel::Owned(filled) => {
+                filled.packet(|memory| outgoing.send(&[memory])).map(|packet| {
+                    let place = filled.place();
+                    let owned = Some(Owned { place, generation: lend(place) });
+                    ParcelRef { packet, offset: 0, bytes, owned }
+                })
+            }
+        };
+        match sent {
+            Ok(parcel) => {
+                self.sent.count(bytes as usize);
+                Some(parcel)
             }
             Err(why) => {
                 tracing::debug!(%why, "a message goes without its parcel");
@@ -112,37 +179,85 @@ impl Parcels {
 
     /// The data for which a frame of this payload stands; none where no descriptor may come, which is a
     /// broken rule of the call protocol.
-    pub(crate) fn receive(&self, payload: &[u8]) -> Result<Option<Bytes>, Broken> {
+    pub(crate) fn receive(&self, payload: &[u8]) -> Result<Option<Piece>, Broken> {
         let mut incoming = lock(&self.incoming);
-        let Some(incoming) = incoming.as_mut() else { return Ok(None) };
+        let Some(Arriving { socket, owned: places }) = incoming.as_mut() else { return Ok(None) };
         let parcel = ParcelRef::of(payload).map_err(partywall_call::Error::from)?;
-        let mut descriptors = incoming.receive(parcel.packet)?;
-        let descriptor = descriptors.pop().filter(|_| descriptors.is_empty());
-        let descriptor = descriptor.ok_or(Broken::NoParcel)?;
-        let sealed = Sealed::accept(descriptor, parcel.offset, parcel.bytes)?;
-        Ok(Some(sealed.into_bytes()))
+        let ParcelRef { packet, offset, bytes, owned } = parcel;
+        let mut arrived = || {
+            let mut descriptors = socket.receive(packet)?;
+            let descriptor = descriptors.pop().filter(|_| descriptors.is_empty());
+            descriptor.ok_or(Broken::NoParcel)
+        };
+        let Some(Owned { place, .. }) = owned else {
+            return Ok(Some(Sealed::accept(arrived()?, offset, bytes)?.into_bytes().into()));
+        };
+        let known = &mut places[place as usize];
+        let reader = match known {
+            Some((known, reader)) if *known == packet => Arc::clone(reader),
+            _ => {
+                let reader = Arc::new(Reader::accept(arrived()?)?);
+                *known = Some((packet, Arc::clone(&reader)));
+                reader
+            }
+        };
+        reader.has(offset, bytes)?;
+        let read = Arc::clone(&self.read);
+        let lent = Lent { reader, offset, len: bytes as usize, place, read };
+        Ok(Some(Piece::Lent(Box::new(lent))))
     }
 }
 
 /// Where bytes lie in a parcel.
-pub(crate) struct InParcel {
-    sealed: Sealed,
-    offset: u64,
+pub(crate) enum InParcel {
+    Sealed { sealed: Sealed, offset: u64 },
+    Owned(Filled),
 }
 
 impl InParcel {
-    /// Where these lie, if they are long and lie in one.
+    /// Where these lie, if they are long and lie in a sealed one.
     pub(crate) fn of(bytes: &[u8]) -> Option<Self> {
         if bytes.len() < LONG {
             return None;
         }
         let (sealed, offset) = Sealed::of(bytes)?;
-        Some(Self { sealed, offset })
+        Some(Self::Sealed { sealed, offset })
     }
 }
 
-/// So many bytes in a parcel, as `write` writes them; none where it writes others, or memory has run out.
-pub(crate) fn filled(len: usize, write: impl FnOnce(&mut SlotBuf<'_>) -> bool) -> Option<Bytes> {
+/// A message that was put into a parcel.
+pub(crate) enum Packed {
+    Sealed(Bytes),
+    Owned(Filled),
+}
+
+impl Packed {
+    pub(crate) fn bytes(&self) -> Bytes {
+        match self {
+            Self::Sealed(bytes) => bytes.clone(),
+            Self::Owned(filled) => filled.bytes(),
+        }
+    }
+
+    pub(crate) fn owned(self) -> Option<Filled> {
+        match self {
+            Self::Sealed(_) => None,
+            Self::Owned(filled) => Some(filled),
+        }
+    }
+}
+
+/// What copies these, for [`Parcels::pack`].
+pub(crate) fn copied(bytes: &[u8]) -> impl FnOnce(&mut SlotBuf<'_>) -> bool {
+    |out| {
+        out.put_slice(bytes);
+        true
+    }
+}
+
+/// So many bytes in a sealed parcel, as `write` writes them; none where it writes others, or memory has
+/// run out.
+fn filled(len: usize, write: impl FnOnce(&mut SlotBuf<'_>) -> bool) -> Option<Bytes> {
     let mut draft = match Draft::new(len) {
         Ok(draft) => draft,
         Err(why) => {
@@ -153,4 +268,90 @@ pub(crate) fn filled(len: usize, write: impl FnOnce(&mut SlotBuf<'_>) -> bool) -
     let mut written = false;
     slot::append(&mut &mut draft[..], len, |out| written = write(out)).ok()?;
     written.then(|| draft.seal().ok().map(Sealed::into_bytes))?
+}
+
+/// Data that have come.
+#[derive(Debug)]
+pub(crate) enum Piece {
+    /// In this process's own memory, or in memory that never changes.
+    Here(Bytes),
+    /// In an owned parcel, to be copied.
+    Lent(Box<Lent>),
+}
+
+impl Piece {
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Here(bytes) => bytes.len(),
+            Self::Lent(lent) => lent.len(),
+        }
+    }
+
+    pub(crate) fn is_lent(&self) -> bool {
+        matches!(self, Self::Lent(_))
+    }
+
+    /// Its bytes, which are copied if they lie in an owned parcel.
+    #[inline]
+    pub(crate) fn here(self) -> Bytes {
+        match self {
+            Self::Here(bytes) => bytes,
+            Self::Lent(lent) => lent.copy(),
+        }
+    }
+}
+
+impl Default for Piece {
+    fn default() -> Self {
+        Self::Here(Bytes::new())
+    }
+}
+
+impl From<Bytes> for Piece {
+    #[inline]
+    fn from(bytes: Bytes) -> Self {
+        Self::Here(bytes)
+    }
+}
+
+impl From<Box<Lent>> for Piece {
+    fn from(lent: Box<Lent>) -> Self {
+        Self::Lent(lent)
+    }
+}
+
+/// Data in an owned parcel of the peer's, which goes back when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Lent {
+    reader: Arc<Reader>,
+    offset: u64,
+    len: usize,
+    place: u32,
+    read: Arc<Read>,
+}
+
+impl Lent {
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The first bytes, as they are now.
+    pub(crate) fn begin(&self, most: usize) -> Vec<u8> {
+        let mut begin = Vec::with_capacity(most);
+        self.reader.copy(self.offset, most.min(self.len), &mut begin);
+        begin
+    }
+
+    /// Copies all of it.
+    pub(crate) fn copy(&self) -> Bytes {
+        let mut bytes = BytesMut::with_capacity(self.len);
+        self.reader.copy(self.offset, self.len, &mut bytes);
+        bytes.freeze()
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        self.read.add(self.place);
+    }
 }

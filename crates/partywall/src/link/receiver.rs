@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! short, or whole in its piece   passed on
+//! in an owned parcel             charged, and copied when there is room; stays there until then
 //! long, and there is room        charged, passed on; the rest is passed on as it comes
 //! long, and there is none        the piece stays on the stream, from the message's head on, and
 //!                                counts against the windows; the reader waits
@@ -25,6 +26,7 @@ use tonic::Status;
 use super::Link;
 use super::account::Charge;
 use super::mailbox::{Taken, Trailers};
+use super::parcels::{Lent, Piece};
 
 /// The receiving half of one call; what it does not take is given back when it is dropped.
 pub(crate) struct Receiver {
@@ -58,6 +60,44 @@ impl Receiver {
         Self { link, key, messages: Messages::default(), charge, waits: false }
     }
 
+    /// Copies what lies in an owned parcel, when there is room for that.
+    fn poll_copy(&mut self, cx: &mut Context<'_>, lent: Box<Lent>) -> Poll<Result<Bytes, Status>> {
+        let begun = self.charge.is_passing();
+        match self.poll_room(cx, lent.len() as u64) {
+            Poll::Pending => {
+                self.link.calls.put_back(self.key, lent.into());
+                Poll::Pending
+            }
+            Poll::Ready(Err(status)) => Poll::Ready(Err(status)),
+            Poll::Ready(Ok(())) => {
+                if !begun {
+                    self.charge.complete();
+                }
+                Poll::Ready(Ok(lent.copy()))
+            }
+        }
+    }
+
+    /// Charges so many bytes; ready when there is room for them, or the call has failed.
+    fn poll_room(&mut self, cx: &mut Context<'_>, bytes: u64) -> Poll<Result<(), Status>> {
+        let calls = &self.link.calls;
+        match self.charge.poll_begin(cx, bytes) {
+            Poll::Pending => {
+                if let Poll::Ready(status) = calls.poll_failed(self.key, cx) {
+                    return Poll::Ready(Err(status));
+                }
+                if !std::mem::replace(&mut self.waits, true) {
+                    self.link.send_control(calls.waits(true));
+                }
+                Poll::Pending
+            }
+            Poll::Ready(room) => {
+                self.wait_no_more();
+                Poll::Ready(room)
+            }
+        }
+    }
+
     /// Passes a piece on, or what of it comes before a long message.
     fn poll_pass(&mut self, cx: &mut Context<'_>, mut piece: Bytes) -> Poll<Result<Bytes, Status>> {
         let (calls, key) = (&self.link.calls, self.key);
@@ -67,20 +107,13 @@ impl Receiver {
         }
         match seen.long {
             None => {}
-            Some(_) if seen.pass > 0 => calls.put_back(key, piece.split_off(seen.pass)),
-            Some(len) => match self.charge.poll_begin(cx, len.into()) {
+            Some(_) if seen.pass > 0 => calls.put_back(key, piece.split_off(seen.pass).into()),
+            Some(len) => match self.poll_room(cx, len.into()) {
                 Poll::Pending => {
-                    calls.put_back(key, piece);
-                    if let Poll::Ready(status) = calls.poll_failed(key, cx) {
-                        return Poll::Ready(Err(status));
-                    }
-                    if !std::mem::replace(&mut self.waits, true) {
-                        self.link.send_control(calls.waits(true));
-                    }
+                    self.link.calls.put_back(key, piece.into());
                     return Poll::Pending;
                 }
                 Poll::Ready(room) => {
-                    self.wait_no_more();
                     room?;
                     let bytes = self.messages.begin(&piece, len);
                     self.link.send_control(self.link.calls.keep_room(key, bytes));
@@ -89,6 +122,14 @@ impl Receiver {
         }
         self.link.send_control(self.link.calls.taken(key, piece.len()));
         Poll::Ready(Ok(piece))
+    }
+
+    fn poll_data(&mut self, cx: &mut Context<'_>, piece: Piece) -> Poll<Result<Bytes, Status>> {
+        let piece = match piece {
+            Piece::Here(piece) => piece,
+            Piece::Lent(lent) => ready!(self.poll_copy(cx, lent))?,
+        };
+        self.poll_pass(cx, piece)
     }
 
     fn wait_no_more(&mut self) {
@@ -108,7 +149,7 @@ impl Receive for Receiver {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Came, Status>>> {
         let turn = ready!(coop::poll_proceed(cx));
         let came = match ready!(self.link.calls.poll_take(self.key, cx)) {
-            Ok(Taken::Data(piece)) => ready!(self.poll_pass(cx, piece)).map(Came::Data),
+            Ok(Taken::Data(piece)) => ready!(self.poll_data(cx, piece)).map(Came::Data),
             Ok(Taken::Trailers(trailers)) => {
                 self.end();
                 Ok(Came::Trailers(trailers))

@@ -24,7 +24,7 @@
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
-use bytes::{Buf, BufMut, Bytes};
+use bytes::{Buf, Bytes};
 use partywall_abi::domain::GateStatus;
 use partywall_abi::frame::{
     self, END, HEAD, PARCEL, PLAIN_REQUEST, PLAIN_RESPONSE, ParcelRef, TRAILERS,
@@ -36,7 +36,7 @@ use tonic::Status;
 
 use super::Link;
 use super::broken::Broken;
-use super::parcels::{self, InParcel};
+use super::parcels::{self, Filled, InParcel};
 use super::wake::Sent;
 use crate::telemetry::Waiting;
 use crate::wire;
@@ -141,6 +141,8 @@ pub(super) struct Sender<S> {
     /// The status code that went out with the trailers, and bytes of data that went out.
     code: u8,
     sent: usize,
+    /// What the chunk lies in, if that is an owned parcel of this end.
+    owned: Option<Filled>,
     /// The next data that lie in a parcel go as bytes.
     no_parcel: bool,
     /// Its task looks for an answer afterwards.
@@ -179,6 +181,7 @@ impl<S: Source> Sender<S> {
             tail,
             code: 0,
             sent: 0,
+            owned: None,
             no_parcel: false,
             looks: false,
             due: None,
@@ -202,6 +205,7 @@ impl<S: Source> Sender<S> {
             tail: self.tail,
             code: self.code,
             sent: self.sent,
+            owned: self.owned,
             no_parcel: self.no_parcel,
             looks: false,
             due: self.due,
@@ -284,10 +288,10 @@ impl<S: Source> Sender<S> {
     /// Puts a long message into a parcel, where the peer takes one.
     fn pack(&mut self, link: &Link) {
         let len = self.whole.unwrap_or(self.chunk.len());
-        if !link.parcels.are_granted() || self.no_parcel || !parcels::packs(len) {
-            return;
+        let is_long = parcels::holds(len) || parcels::packs(len);
+        if is_long && link.parcels.are_granted() && !self.no_parcel && self.owned.is_none() {
+            self.pack_long(link, len);
         }
-        self.pack_long(link, len);
     }
 
     #[cold]
@@ -296,21 +300,16 @@ impl<S: Source> Sender<S> {
             return;
         }
         let packed = match (self.whole, &mut self.source) {
-            (Some(_), Some(source)) => parcels::filled(len, |out| source.write_whole(out)),
-            _ => {
-                let chunk = &self.chunk;
-                parcels::filled(len, |out| {
-                    out.put_slice(chunk);
-                    true
-                })
-            }
+            (Some(_), Some(source)) => link.parcels.pack(len, false, |out| source.write_whole(out)),
+            _ => link.parcels.pack(len, false, parcels::copied(&self.chunk)),
         };
         let Some(packed) = packed else {
             // Not again for each piece that is left of it.
             self.no_parcel = true;
             return;
         };
-        self.chunk = packed;
+        self.chunk = packed.bytes();
+        self.owned = packed.owned();
         if self.whole.take().is_some() {
             self.data_done = true;
             self.source.as_mut().expect("it has encoded").encoded();
@@ -332,9 +331,11 @@ impl<S: Source> Sender<S> {
         loop {
             let most = tx.most();
             let (head, data) = (self.has_head, self.whole.unwrap_or(self.chunk.len()));
-            let parcel = match self.no_parcel {
-                false if link.parcels.are_granted() => InParcel::of(&self.chunk),
-                _ => None,
+            let parcel = match &self.owned {
+                _ if self.no_parcel => None,
+                Some(owned) => Some(InParcel::Owned(owned.clone())),
+                None if link.parcels.are_granted() => InParcel::of(&self.chunk),
+                None => None,
             };
             let in_parcel = parcel.is_some();
             let want = Want { head, data, end: self.at_end(), most, in_parcel };
@@ -355,6 +356,8 @@ impl<S: Source> Sender<S> {
             self.waits = None;
             let mut flags = permit.flags;
             let parcel = parcel.filter(|_| flags & PARCEL != 0);
+            // What does not go there now goes as bytes to its end.
+            self.no_parcel |= in_parcel && parcel.is_none();
             let block = tx.new_block();
             if head && let Some(source) = &self.source {
                 flags |= HEAD;
@@ -391,13 +394,15 @@ impl<S: Source> Sender<S> {
                     tx = ready!(link.poll_room(cx, key, tx, total, has_waited))?;
                     continue;
                 }
-                Some(parcel) => match link.parcels.send(&parcel, len) {
-                    Some(parcel) => Some(parcel),
-                    None => {
-                        self.no_parcel = true;
-                        continue;
+                Some(parcel) => {
+                    match link.parcels.send(&parcel, len, |place| link.calls.lend(place)) {
+                        Some(parcel) => Some(parcel),
+                        None => {
+                            self.no_parcel = true;
+                            continue;
+                        }
                     }
-                },
+                }
             };
             let Some(mut reserved) = tx.reserve(here).map_err(Broken::from)? else {
                 tx = ready!(link.poll_room(cx, key, tx, total, has_waited))?;
@@ -419,13 +424,21 @@ impl<S: Source> Sender<S> {
                 _ => reserved.write(&self.chunk[..len]),
             }
             let (sent, due) = link.calls.commit(key, flags, len);
+            if let Some(owned) = self.owned.take_if(|_| parcel.is_some()) {
+                match sent {
+                    true => owned.lend(),
+                    false => link.calls.take_back(owned.place()),
+                }
+            }
             if !sent {
                 return Poll::Ready(Err(stopped(link)));
             }
             reserved.send(flags, key.number());
             if self.whole.take().is_none() {
                 self.chunk.advance(len);
-                self.no_parcel &= !self.chunk.is_empty();
+                if self.chunk.is_empty() {
+                    (self.chunk, self.no_parcel, self.owned) = (Bytes::new(), false, None);
+                }
             }
             self.has_head = false;
             self.sent += len;
@@ -460,7 +473,7 @@ impl<S: Source> Sender<S> {
             return Err(SendError::Source(status));
         }
         (self.has_head, self.whole, self.data_done) = (false, None, true);
-        (self.chunk, self.next) = (Bytes::new(), Bytes::new());
+        (self.chunk, self.next, self.owned) = (Bytes::new(), Bytes::new(), None);
         self.tail = Tail::Status(Box::new(status));
         Ok(())
     }

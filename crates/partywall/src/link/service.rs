@@ -56,6 +56,7 @@ use super::broken::Broken;
 use super::calls::{Accepted, Called, Opened};
 use super::driver::Driver;
 use super::inbound::Record;
+use super::parcels::Piece;
 use super::receiver::Receiver;
 use super::sender::{Sender, Source};
 use super::ways::Ways;
@@ -493,7 +494,7 @@ impl<D: Dispatch> Service<D> {
             }
             Accepted::Drained => self.idle.notify_waiters(),
             Accepted::Refused(path) => telemetry::refused(&path, Code::ResourceExhausted),
-            Accepted::Done | Accepted::Answered | Accepted::Whole(_) => {}
+            Accepted::Done | Accepted::Answered | Accepted::Whole(_) | Accepted::Released(_) => {}
         }
         self.link.inbound.handed_over();
         Ok(())
@@ -548,12 +549,13 @@ impl<D: Dispatch> Service<D> {
             return self.run(call, true, reader);
         };
         let (data, in_parcel) = (opened.take_data(), opened.in_parcel);
-        let data = if whole {
-            Data::Whole(Whole::new(link, key, data, in_parcel))
-        } else {
-            link.calls.deliver(key, data);
-            link.calls.share(key);
-            Data::Stream(Receiver::new(Arc::clone(link), key))
+        let data = match data {
+            Piece::Here(data) if whole => Data::Whole(Whole::new(link, key, data, in_parcel)),
+            data => {
+                link.calls.deliver(key, data, whole);
+                link.calls.share(key);
+                Data::Stream(Receiver::new(Arc::clone(link), key))
+            }
         };
         let timeout = opened.timeout;
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));

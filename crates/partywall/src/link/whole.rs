@@ -52,8 +52,8 @@ impl Whole {
     }
 
     /// The whole of one that came in several records, which its receiver has charged.
-    pub(crate) fn gathered(data: Vec<u8>, receiver: Box<Receiver>) -> Self {
-        Self { data: Some(data.into()), held: Held::Receiver { _receiver: receiver } }
+    pub(crate) fn gathered(data: Bytes, receiver: Box<Receiver>) -> Self {
+        Self { data: Some(data), held: Held::Receiver { _receiver: receiver } }
     }
 
     /// Data that count against nobody.
@@ -134,7 +134,7 @@ mod tests {
             let (accepted, due) = link.calls.accept(record, None, None).unwrap();
             link.send_control(due);
             let Accepted::Opened(mut opened) = accepted else { panic!("it is refused") };
-            let whole = Whole::new(&link, opened.key, opened.take_data(), false);
+            let whole = Whole::new(&link, opened.key, opened.take_data().here(), false);
             link.release(opened.key);
             whole
         };

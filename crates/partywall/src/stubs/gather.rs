@@ -1,11 +1,13 @@
 //! A message that comes in several records, put together for the native way.
 //!
 //! ```text
-//! taken      its bytes, one copy beside that of the ring; memory for all once its length is known
+//! taken      its bytes, one copy beside that of the ring; memory for all once its length is known; none
+//!            where they come in one piece, as out of a parcel
 //! whole      they are one message, which is not compressed
 //! another    compressed, over the limit, more than one message: tonic's way takes what has come and the rest
 //! ```
 
+use bytes::Bytes;
 use partywall_abi::limits;
 
 use super::message::{is_sole, said};
@@ -13,6 +15,8 @@ use crate::wire::PREFIX;
 
 /// What has come of a message.
 pub(crate) struct Gather {
+    /// All of it, where that came in one piece.
+    sole: Bytes,
     bytes: Vec<u8>,
     most: usize,
 }
@@ -20,29 +24,38 @@ pub(crate) struct Gather {
 impl Gather {
     /// Of a message of so many bytes at most.
     pub(crate) fn new(most: Option<usize>) -> Self {
-        Self { bytes: Vec::new(), most: most.unwrap_or(limits::MESSAGE_BYTES) }
+        Self { sole: Bytes::new(), bytes: Vec::new(), most: most.unwrap_or(limits::MESSAGE_BYTES) }
     }
 
     /// Takes a piece; false when this is none for the native way.
-    pub(crate) fn take(&mut self, piece: &[u8]) -> bool {
-        if self.bytes.is_empty()
-            && let Some(len) = said(piece).filter(|len| *len <= self.most)
+    pub(crate) fn take(&mut self, piece: Bytes) -> bool {
+        if self.is_new()
+            && let Some(len) = said(&piece).filter(|len| *len <= self.most)
         {
+            if is_sole(&piece) {
+                self.sole = piece;
+                return true;
+            }
             self.bytes.reserve_exact(PREFIX + len);
         }
-        self.bytes.extend_from_slice(piece);
+        self.bytes.extend_from_slice(&std::mem::take(&mut self.sole));
+        self.bytes.extend_from_slice(&piece);
         let Some(len) = said(&self.bytes) else { return true };
         self.bytes[0] == 0 && len <= self.most && self.bytes.len() <= PREFIX + len
     }
 
+    fn is_new(&self) -> bool {
+        self.sole.is_empty() && self.bytes.is_empty()
+    }
+
     /// Whether all of the message has come.
     pub(crate) fn is_whole(&self) -> bool {
-        is_sole(&self.bytes)
+        !self.sole.is_empty() || is_sole(&self.bytes)
     }
 
     /// What has come.
-    pub(crate) fn into_bytes(self) -> Vec<u8> {
-        self.bytes
+    pub(crate) fn into_bytes(self) -> Bytes {
+        if self.sole.is_empty() { self.bytes.into() } else { self.sole }
     }
 }
 
@@ -52,7 +65,7 @@ mod tests {
 
     fn gathered(pieces: &[&[u8]], most: usize) -> (bool, bool) {
         let mut gather = Gather::new(Some(most));
-        let goes = pieces.iter().all(|piece| gather.take(piece));
+        let goes = pieces.iter().all(|piece| gather.take(Bytes::copy_from_slice(piece)));
         (goes, gather.is_whole())
     }
 
@@ -71,6 +84,10 @@ mod tests {
         assert_eq!(gathered(&[b"\x01\0\0\0\x01a"], 4), (false, false), "compressed");
         assert_eq!(gathered(&[b"\0\0\0\0\x05"], 4), (false, false), "over the limit");
         assert!(!gathered(&[b"\0\0\0\0\x01a", b"\0"], 4).0, "more than one");
+        let mut gather = Gather::new(Some(4));
+        assert!(gather.take(Bytes::from_static(b"\0\0\0\0\x01a")) && gather.is_whole());
+        assert!(!gather.take(Bytes::from_static(b"b")) && !gather.is_whole());
+        assert_eq!(gather.into_bytes(), &b"\0\0\0\0\x01ab"[..], "nothing is lost");
         assert!(!gathered(&[b"\0\0\xff\xff\xff\xff"], 4).0);
     }
 }

@@ -335,12 +335,12 @@ async fn gathered(
     let came = loop {
         match poll_fn(|cx| rest.poll(cx)).await {
             Some(Ok(receiver::Came::Data(piece))) => {
-                if !gather.take(&piece) {
+                if !gather.take(piece) {
                     break None;
                 }
             }
             Some(Ok(receiver::Came::Trailers(trailers))) if gather.is_whole() => {
-                let data = Some(gather.into_bytes().into());
+                let data = Some(gather.into_bytes());
                 return Ok(Whole { head, data, trailers });
             }
             other => break other,

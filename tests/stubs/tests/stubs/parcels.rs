@@ -250,6 +250,47 @@ async fn messages_of_all_stubs_and_streams_are_what_was_sent() {
     }
 }
 
+/// Messages of so many bytes travel in owned parcels, which are used again.
+const OWNED: usize = 200 * 1024;
+
+/// Whether this process has such memory.
+fn has_owned() -> bool {
+    std::fs::read_to_string("/proc/self/maps").unwrap().contains("memfd:partywall-owned")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn messages_in_owned_parcels_are_what_was_sent() {
+    let host = Host::with(&policy(1));
+    by_tonics::serve(&host);
+    let mut tonics = by_tonics::client(channel(&host).await);
+    let mut own = by_ours::client(channel(&host).await);
+    let begin = std::time::Instant::now();
+    let mut seed = 0;
+    while !has_owned() || seed < 200 {
+        assert!(
+            begin.elapsed() < std::time::Duration::from_secs(60),
+            "no message is in memory of its link"
+        );
+        for len in [OWNED, OWNED - 1000, OWNED / 2, OWNED + 10_000] {
+            assert_eq!(by_ours::turn(&mut own, len, seed).await, (false, false));
+            assert_eq!(by_tonics::turn(&mut tonics, len, seed).await, (false, false));
+        }
+        seed += 1;
+    }
+    by_tonics::stream(&mut tonics, OWNED).await;
+    by_ours::stream(&mut own, OWNED).await;
+    let mut calls = tokio::task::JoinSet::new();
+    for lane in 0..32_u64 {
+        let mut client = own.clone();
+        calls.spawn(async move {
+            for n in 0..8 {
+                by_ours::turn(&mut client, OWNED - 100 * n, lane << 8 | n as u64).await;
+            }
+        });
+    }
+    calls.join_all().await;
+}
+
 /// What the caller and the server say of the only link that is listed: descriptors, then parcels and bytes.
 async fn said(host: &Host) -> (u32, [[u64; 2]; 2]) {
     let socket = host.socket.clone();
@@ -336,6 +377,10 @@ async fn blocking_channels_send_and_take_parcels() {
         for (seed, len) in (2..).zip([0, 1000, 60_000, LONG / 2, LONG, 4 << 20, 20 << 20]) {
             assert_eq!(turn(len, seed), (len >= LONG, len >= LONG), "{len} bytes");
         }
+        for n in 0..100 {
+            assert_eq!(turn(OWNED - 700 * n, n as u64), (false, false));
+        }
+        assert!(has_owned());
     };
     tokio::task::spawn_blocking(calls).await.unwrap();
     // Its last word was said when it was dropped.

@@ -6,11 +6,12 @@ use std::rc::Rc;
 use bytes::{Bytes, BytesMut};
 use tokio::task::{JoinSet, LocalSet};
 
-use crate::case::Mode;
+use crate::case::{Mode, Op};
 use crate::error::Result;
 use crate::meter::Meter;
 use crate::row::Figures;
 use crate::seat::Seat;
+use crate::text::Answer;
 
 /// A client, one handle of it to each task that calls.
 pub trait Client: Clone + 'static {
@@ -22,6 +23,12 @@ pub trait Client: Clone + 'static {
 pub trait LongClient: Client {
     /// Sends the bytes there, and their first and last eight back.
     async fn ends(&mut self, body: Bytes) -> Result<Bytes>;
+}
+
+/// A client that has texts counted.
+pub trait TextClient {
+    /// Sends a text there, and the answer back.
+    async fn count(&mut self, op: Op, text: Bytes) -> Result<Answer>;
 }
 
 /// Measures the case of `seat`, whichever it is.

@@ -47,7 +47,7 @@ pub const NATIVE: Contender = Contender::new(
     |seat| call_stubs(seat, native::client),
 )
 .attended(coordinate)
-.served(|seat| serve_by(seat, native::service()));
+.served(serve_native);
 
 /// The blocking channel against the async server.
 pub const BLOCKING: Contender = Contender::new(
@@ -70,7 +70,7 @@ pub const NATIVE_BLOCKING: Contender = Contender::new(
     call_native_blocking,
 )
 .attended(coordinate)
-.served(|seat| serve_by(seat, native::service()));
+.served(serve_native);
 
 /// The link without calls: messages of bytes.
 pub const RAW: Contender = Contender::new(
@@ -108,6 +108,11 @@ pub fn coordinate(seat: &mut Seat) -> Result<()> {
 /// Serves the bench's service at its name until the client has gone.
 pub fn serve(seat: &mut Seat) -> Result<()> {
     serve_by(seat, ordinary::service())
+}
+
+/// The same by native stubs.
+pub fn serve_native(seat: &mut Seat) -> Result<()> {
+    serve_by(seat, native::service())
 }
 
 fn serve_by(seat: &mut Seat, service: impl partywall::GrpcServer) -> Result<()> {

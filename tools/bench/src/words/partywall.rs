@@ -11,7 +11,8 @@ use partywall_shm::link::LinkError;
 use super::count::{answer, op_code, op_from};
 use super::tonic::ask_all;
 use super::{cases, control, drive};
-use crate::calls::partywall::{connect, coordinate, serve, settle_waits};
+use crate::calls::partywall::{connect, coordinate, serve, serve_native, settle_waits};
+use crate::calls::stubs::{native, ordinary};
 use crate::calls::tonic_net::runtime;
 use crate::case::Wait;
 use crate::contender::{Contender, Kind};
@@ -26,10 +27,21 @@ pub const TONIC: Contender = Contender::new(
     "partywall-tonic",
     "tonic's generated stubs over Partywall's channel, as programs use it",
     || cases(Some(Wait::Spin)),
-    |seat| ask_all(seat, &runtime()?, connect),
+    |seat| ask_all(seat, &runtime()?, ordinary::client, connect),
 )
 .attended(coordinate)
 .served(serve);
+
+/// Native stubs on both sides, between processes.
+pub const NATIVE: Contender = Contender::new(
+    Kind::Ours,
+    "partywall-native",
+    "partywall-build's generated stubs over Partywall's channel, as programs use it",
+    || cases(Some(Wait::Spin)),
+    |seat| ask_all(seat, &runtime()?, native::client, connect),
+)
+.attended(coordinate)
+.served(serve_native);
 
 /// Between domains without protection keys.
 pub const DOMAIN_TONIC: Contender = Contender {

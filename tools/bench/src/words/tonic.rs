@@ -9,9 +9,8 @@ use bytes::Bytes;
 use tokio::runtime::Runtime;
 
 use super::{Text, cases, drive, read_into};
-use crate::calls::stubs::Transport;
-use crate::calls::stubs::ordinary::proto::bench_client::BenchClient;
-use crate::calls::stubs::ordinary::{client, proto};
+use crate::calls::client::TextClient;
+use crate::calls::stubs::ordinary::client;
 use crate::calls::tonic_net::{Net, connect, runtime, serve};
 use crate::case::{Op, Wait};
 use crate::contender::{Contender, Kind};
@@ -26,47 +25,39 @@ pub const TONIC_UDS: Contender = Contender::new(
     "tonic-uds",
     "gRPC with tonic over a Unix socket",
     || cases(Some(Wait::Block)),
-    |seat| ask_all(seat, &runtime()?, async |seat| connect(seat, Net::Unix).await),
+    |seat| ask_all(seat, &runtime()?, client, async |seat| connect(seat, Net::Unix).await),
 )
 .served(|seat| serve(seat, Net::Unix));
 
 /// Runs a client that asks through stubs over what `connect` returns.
-pub fn ask_all<T: Transport>(
+pub fn ask_all<T, C: TextClient>(
     seat: &mut Seat,
     runtime: &Runtime,
+    client: fn(T) -> C,
     connect: impl AsyncFnOnce(&Seat) -> Result<T>,
 ) -> Result<Figures> {
     let transport = seat.admitted(|seat| runtime.block_on(connect(seat)))?;
-    let mut asker = Asker::new(transport);
+    let mut asker = Asker { client: client(transport), buffer: Vec::new() };
     drive(seat, |text, op| runtime.block_on(asker.ask(text, op)))
 }
 
 /// Asks through generated stubs over any transport.
 #[derive(Debug)]
-struct Asker<T> {
-    client: BenchClient<T>,
+struct Asker<C> {
+    client: C,
     buffer: Vec<u8>,
 }
 
-impl<T: Transport> Asker<T> {
-    fn new(transport: T) -> Self {
-        Self { client: client(transport), buffer: Vec::new() }
-    }
-
+impl<C: TextClient> Asker<C> {
     /// Reads the text, sends it, and returns the answer.
     async fn ask(&mut self, text: &Text, op: Op) -> Result<Answer> {
         let mut buffer = mem::take(&mut self.buffer);
         read_into(&text.path, text.bytes, &mut buffer)?;
         let mut body = Bytes::from(buffer);
-        let request = proto::Blob { body: body.clone() };
-        let reply = match op {
-            Op::Total => self.client.total(request).await?,
-            Op::Counts => self.client.counts(request).await?,
-        };
+        let answer = self.client.count(op, body.clone()).await?;
         // The message is gone, so this is the only handle left, and its memory can be used again.
         body.clear();
         self.buffer = body.into();
-        let proto::Answer { total, distinct, checksum } = reply.into_inner();
-        Ok(Answer { total, distinct, checksum })
+        Ok(answer)
     }
 }

@@ -12,6 +12,7 @@ use tonic::{Code, Status};
 use super::{Calls, Due};
 use crate::link::inbound::Record;
 use crate::link::mailbox::{self, Answer, Named, Part, Trailers};
+use crate::link::parcels::Piece;
 use crate::lock::lock;
 
 /// A head of more bytes than this is not kept alive by the data behind it.
@@ -30,7 +31,7 @@ pub(in crate::link) struct Opened {
     payload: Bytes,
     method: Result<usize, u16>,
     data: usize,
-    parcel: Option<Box<Bytes>>,
+    parcel: Option<Box<Piece>>,
 }
 
 /// What a call names its method by.
@@ -50,9 +51,8 @@ impl Opened {
     }
 
     /// The data that came with the head.
-    pub(in crate::link) fn take_data(&mut self) -> Bytes {
-        let parcel = self.parcel.take().map(|parcel| *parcel);
-        data_of(std::mem::take(&mut self.payload), self.data, parcel)
+    pub(in crate::link) fn take_data(&mut self) -> Piece {
+        data_of(std::mem::take(&mut self.payload), self.data, self.parcel.take())
     }
 }
 
@@ -69,6 +69,8 @@ pub(in crate::link) enum Accepted {
     Refused(Arc<str>),
     /// The method with this path has the next number.
     Named(Arc<str>),
+    /// The peer has given an owned parcel back.
+    Released(u32),
     /// The caller opens no more calls.
     Drained,
 }
@@ -85,10 +87,10 @@ fn rest(mut record: Bytes, len: usize) -> Bytes {
 
 /// The data of a frame, which has so many bytes of them if they lie in no parcel.
 #[inline(always)]
-fn data_of(record: Bytes, len: usize, parcel: Option<Bytes>) -> Bytes {
+fn data_of(record: Bytes, len: usize, parcel: Option<Box<Piece>>) -> Piece {
     match parcel {
-        Some(parcel) => parcel,
-        None => rest(record, len),
+        Some(parcel) => *parcel,
+        None => rest(record, len).into(),
     }
 }
 
@@ -99,7 +101,7 @@ impl Calls {
     pub(in crate::link) fn accept(
         &self,
         record: Record,
-        parcel: Option<Bytes>,
+        parcel: Option<Box<Piece>>,
         own: Option<Key>,
     ) -> Result<(Accepted, Due), partywall_call::Error> {
         let Record { kind, flags, stream, payload } = record;
@@ -111,10 +113,12 @@ impl Calls {
             Event::Nothing => (Accepted::Done, mailbox::Wakers::default()),
             Event::Part { key, head, data, trailers, end } => {
                 let is_own = own == Some(key);
-                if is_own && mailbox::is_plain(head.as_ref(), trailers.as_ref()) {
+                // What is to be copied out of an owned parcel is not copied here.
+                let is_lent = parcel.as_deref().is_some_and(Piece::is_lent);
+                if is_own && !is_lent && mailbox::is_plain(head.as_ref(), trailers.as_ref()) {
                     let _left = state.release(key);
                     let due = self.changed_from(open, state);
-                    let data = data_of(payload, data, parcel);
+                    let data = data_of(payload, data, parcel).here();
                     return Ok((Accepted::Whole(Answer::Plain(data)), due));
                 }
                 let head = head.as_ref().map(OwnedMetadata::from);
@@ -122,10 +126,10 @@ impl Calls {
                 // The data are the payload's rest; a long head is not kept for their sake.
                 let data = data_of(payload, data, parcel);
                 match (head, trailers) {
-                    (Some(head), Some(trailers)) if is_own => {
+                    (Some(head), Some(trailers)) if is_own && !is_lent => {
                         let _left = state.release(key);
                         let due = self.changed_from(open, state);
-                        let answer = Answer::whole(head, data, trailers);
+                        let answer = Answer::whole(head, data.here(), trailers);
                         return Ok((Accepted::Whole(answer), due));
                     }
                     (head, trailers) => {
@@ -158,7 +162,7 @@ impl Calls {
                     let path = Arc::clone(&state.numbered[usize::from(number)]);
                     return Ok((Accepted::Refused(path), self.changed(state)));
                 }
-                let (whole, in_parcel, parcel) = (end, parcel.is_some(), parcel.map(Box::new));
+                let (whole, in_parcel) = (end, parcel.is_some());
                 let opened = Opened {
                     key,
                     timeout,
@@ -182,6 +186,7 @@ impl Calls {
                 let answered = own == Some(key);
                 (if answered { Accepted::Answered } else { Accepted::Done }, wakers)
             }
+            Event::Released(place) => (Accepted::Released(place), mailbox::Wakers::default()),
             Event::StreamCredit(key) => (Accepted::Done, state.connection.user(key).credited()),
             Event::LinkCredit | Event::Limits => {
                 let waiters = state.waiters.take();

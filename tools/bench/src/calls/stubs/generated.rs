@@ -8,7 +8,7 @@ use tonic::{Request, Response, Status, Streaming};
 use super::proto::bench_client::BenchClient;
 use super::proto::bench_server::{Bench, BenchServer};
 use super::proto::{Answer, Blob};
-use crate::calls::client::{Client, LongClient};
+use crate::calls::client::{Client, LongClient, TextClient};
 use crate::calls::stubs::Transport;
 use crate::case::Op;
 use crate::error::Result;
@@ -120,5 +120,16 @@ impl<T: Transport + Clone + 'static> Client for BenchClient<T> {
 impl<T: Transport + Clone + 'static> LongClient for BenchClient<T> {
     async fn ends(&mut self, body: Bytes) -> Result<Bytes> {
         Ok(BenchClient::ends(self, Blob { body }).await?.into_inner().body)
+    }
+}
+
+impl<T: Transport> TextClient for BenchClient<T> {
+    async fn count(&mut self, op: Op, body: Bytes) -> Result<crate::text::Answer> {
+        let reply = match op {
+            Op::Total => self.total(Blob { body }).await?,
+            Op::Counts => self.counts(Blob { body }).await?,
+        };
+        let Answer { total, distinct, checksum } = reply.into_inner();
+        Ok(crate::text::Answer { total, distinct, checksum })
     }
 }
