@@ -106,7 +106,7 @@ fn blocking_calls_without_a_runtime() {
 fn domain_calls_through_the_gate_and_falls_back_aloud() {
     let said = run("domain", &[("ISOLATION", "none")]);
     has(&said, &["client | 1000 calls, each answered\n", "client | isolation: none\n"]);
-    has(&said, &["1 client greeter gate none closed 1000 0\n"]);
+    has(&said, &["1 client greeter gate none closed 1000 0 -\n"]);
     let said = run("domain", &[]);
     has(&said, &["client | 1000 calls, each answered\n"]);
     if !said.contains("1 client greeter gate ") {
@@ -117,7 +117,7 @@ fn domain_calls_through_the_gate_and_falls_back_aloud() {
                 "client | isolation: process\n",
             ],
         );
-        has(&said, &["1 client greeter ring process closed 1000 0\n"]);
+        has(&said, &["1 client greeter ring process closed 1000 0 -\n"]);
     }
 }
 
