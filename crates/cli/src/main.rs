@@ -354,7 +354,13 @@ mod tests {
         let (mut policies, mut composes) = (0, 0);
         for (from, text) in documents() {
             for block in blocks(&text, "toml").into_iter().filter(|b| b.contains("[service.")) {
-                let policy = partywall_coordinator::Policy::parse(&from, block);
+                // As the command adds it.
+                let store = match block.starts_with("# For `partywall compose`") {
+                    true => "\n[engine.docker]\n[principal.store]\ncontainer = []\n",
+                    false => "",
+                };
+                let policy =
+                    partywall_coordinator::Policy::parse(&from, &format!("{block}{store}"));
                 assert!(policy.is_ok(), "{from}: {}\n{block}", policy.unwrap_err());
                 policies += 1;
             }

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn container_without_our_mount_is_nobodys_whatever_its_labels_are() {
+    fn container_without_our_mount_is_nobodys_whatever_its_labels() {
         let one = |id: &str, service: &str, mount: &str| {
             format!(
                 r#"{{"Id":"{id}","Config":{{"Labels":{{"{SERVICE}":"{service}"}}}},"Mounts":[{mount}]}}"#

@@ -9,6 +9,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use partywall_testkit::Held;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -369,6 +370,23 @@ impl<'e> Project<'e> {
         use std::os::fd::AsFd;
         let conversation = partywall_testkit::Conversation::connect(&self.socket()).unwrap();
         partywall_shm::socket::peer_credentials(conversation.as_fd()).unwrap().pid
+    }
+
+    /// What the coordinator holds with its connections and links as they are: the same for a tenth of a
+    /// second, for it takes back what it has lent to a link in the making a moment later.
+    pub fn held(&self) -> Held {
+        let pid = self.coordinator();
+        let (mut held, mut since) = (Held::by(pid), Instant::now());
+        let begin = Instant::now();
+        while since.elapsed() < Duration::from_millis(100) {
+            assert!(begin.elapsed() < PATIENCE, "it holds something else each time: {held:?}");
+            std::thread::sleep(Duration::from_millis(5));
+            let now = Held::by(pid);
+            if now != held {
+                (held, since) = (now, Instant::now());
+            }
+        }
+        held
     }
 
     /// What `docker inspect` says of a service's container.

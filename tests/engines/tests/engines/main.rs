@@ -156,14 +156,14 @@ fn assert_one_link(project: &Project<'_>, before: &Held) {
 }
 
 #[test]
-fn a_server_without_memory_and_an_engine_that_restarts_leave_nothing() {
+fn a_server_out_of_memory_and_a_restarted_engine_leave_nothing() {
     let engine = Engine::start();
     let [store, web, stranger] = shop(4);
     let project = Project::new(&engine, "memory", &[store + "    mem_limit: 64m\n", web, stranger]);
     project.up(&[]);
     let mut web = project.caller("web", "store");
     web.call_until(1 << 20, "turned true true");
-    let before = Held::by(project.coordinator());
+    let before = project.held();
     let dead = web.say("eat");
     assert!(dead.starts_with("failed Unavailable"), "{dead}");
     let begin = Instant::now();
@@ -206,8 +206,7 @@ fn a_server_that_is_killed_and_restarted_leaves_nothing() {
     project.up(&[]);
     let mut web = project.caller("web", "store");
     web.call_until(1 << 20, "turned true true");
-    let coordinator = project.coordinator();
-    let before = Held::by(coordinator);
+    let before = project.held();
     assert!(before.descriptors_of("partywall-outbox") > 0, "{before:?}");
     for round in 0..3 {
         project.docker(&["kill"], "store");
@@ -227,7 +226,7 @@ fn a_server_that_is_killed_and_restarted_leaves_nothing() {
         assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", project.links());
         std::thread::sleep(Duration::from_millis(10));
     }
-    let held = Held::by(coordinator);
+    let held = Held::by(project.coordinator());
     assert_eq!(held.descriptors_of("partywall-outbox"), 0, "{held:?}");
 }
 
@@ -357,8 +356,10 @@ fn containers_of_podman_call_and_are_known() {
 fn ctrl_c_leaves_nothing_of_a_run_in_containers() {
     let engine = Engine::start();
     let project = Project::new(&engine, "stopped", &shop(0));
+    let log = project.write("log", "");
+    let open = || fs::OpenOptions::new().append(true).open(&log).unwrap();
     let mut up = project.order(&["up"]);
-    let mut up = up.arg(project.file()).spawn().unwrap();
+    let mut up = up.arg(project.file()).stdout(open()).stderr(open()).spawn().unwrap();
     let begin = Instant::now();
     // Whoever may call is there, and so is who is called.
     let mut caller = loop {
@@ -377,7 +378,8 @@ fn ctrl_c_leaves_nothing_of_a_run_in_containers() {
     let listed = said(&mut project.order(&["ps"]));
     assert!(listed.contains("store") && listed.contains("web"), "{listed}");
     kill_process(Pid::from_child(&up), Signal::INT).unwrap();
-    assert_eq!(up.wait().unwrap().code(), Some(130));
+    let code = up.wait().unwrap().code();
+    assert_eq!(code, Some(130), "{}", fs::read_to_string(&log).unwrap());
     drop(caller);
     project.assert_nothing_left();
 }
