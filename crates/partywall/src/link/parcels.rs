@@ -138,6 +138,7 @@ impl Parcels {
     }
 
     /// The peer's owned parcels that are to be given back.
+    #[cfg(feature = "blocking")]
     pub(crate) fn read(&self) -> impl Iterator<Item = u32> + use<> {
         self.read.take()
     }
@@ -336,6 +337,7 @@ impl Lent {
     }
 
     /// The first bytes, as they are now.
+    #[cfg(feature = "blocking")]
     pub(crate) fn begin(&self, most: usize) -> Vec<u8> {
         let mut begin = Vec::with_capacity(most);
         self.reader.copy(self.offset, most.min(self.len), &mut begin);
