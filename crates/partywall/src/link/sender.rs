@@ -356,8 +356,6 @@ impl<S: Source> Sender<S> {
             self.waits = None;
             let mut flags = permit.flags;
             let parcel = parcel.filter(|_| flags & PARCEL != 0);
-            // What does not go there now goes as bytes to its end.
-            self.no_parcel |= in_parcel && parcel.is_none();
             let block = tx.new_block();
             if head && let Some(source) = &self.source {
                 flags |= HEAD;
@@ -437,6 +435,10 @@ impl<S: Source> Sender<S> {
                 return Poll::Ready(Err(stopped(link)));
             }
             reserved.send(flags, key.number());
+            if len > 0 && self.owned.take().is_some() {
+                // A part has gone as bytes: so does the rest.
+                self.no_parcel = true;
+            }
             if self.whole.take().is_none() {
                 self.chunk.advance(len);
                 if self.chunk.is_empty() {

@@ -552,6 +552,8 @@ impl<D: Dispatch> Service<D> {
             return self.run(call, true, reader);
         };
         let (data, in_parcel) = (opened.take_data(), opened.in_parcel);
+        // What lies in an owned parcel is copied by its call's own task, not by who reads.
+        let inline = whole && !data.is_lent() && call.method.history.may_inline();
         let data = match data {
             Piece::Here(data) if whole => Data::Whole(Whole::new(link, key, data, in_parcel)),
             data => {
@@ -563,7 +565,6 @@ impl<D: Dispatch> Service<D> {
         let timeout = opened.timeout;
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         call.deadline = deadline.map(|at| Box::pin(tokio::time::sleep_until(at.into())));
-        let inline = whole && call.method.history.may_inline();
         let metadata = opened.metadata.get();
         let ways = call.method.ways.as_ref();
         let handler =
