@@ -98,6 +98,8 @@ pub const UNREAD_PARCELS: u32 = 4;
 
 /// Owned parcels that a link has in each direction.
 pub const OWNED_PARCELS: u32 = 4;
+/// Most bytes of one.
+pub const OWNED_PARCEL_BYTES: usize = 128 << 20;
 
 /// Most descriptors beside one packet of a link's descriptor socket.
 pub const PACKET_FDS: usize = 16;

@@ -30,6 +30,11 @@ pub struct Seen {
 }
 
 impl Messages {
+    /// So much of the message under way has not gone by.
+    pub fn left(&self) -> u64 {
+        self.left
+    }
+
     /// Goes through a piece, up to a long message that begins in it.
     pub fn see(&mut self, piece: &[u8]) -> Seen {
         let mut pass = piece.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));

@@ -188,10 +188,10 @@ impl Receive {
         };
         let mut beside = within(&room);
         for parcel in &self.parcels {
-            // One that has come among what has room is counted with that.
-            if !room.contains(&parcel.start) {
-                beside += within(parcel);
-            }
+            // What of one has come among what has room is counted with that.
+            let is_in_room = room.contains(&parcel.start);
+            let start = if is_in_room { room.end } else { parcel.start };
+            beside += within(&(start..parcel.end));
         }
         (len - beside) as u32
     }
@@ -323,6 +323,19 @@ mod tests {
         assert_eq!(receive.charge(1, false), Err(Rule::OverWindow));
         assert_eq!(receive.take(half as usize), (half, Some(half), 0));
         assert_eq!(receive.charge(half, false), Ok(None));
+    }
+
+    #[test]
+    fn parcel_across_the_end_of_room_uses_no_window() {
+        for taken in [1, 10, 11, 21] {
+            let mut receive = Receive::new();
+            receive.keep_room(10);
+            assert_eq!(receive.room_to_tell(), Some(10));
+            assert_eq!(receive.charge(1, true), Ok(None));
+            assert_eq!(receive.charge_parcel(20), 0);
+            assert_eq!(receive.take(taken), (0, None, u32::from(taken == 21)), "{taken}");
+            assert_eq!(receive.discard(), (0, u32::from(taken < 21)));
+        }
     }
 
     #[test]

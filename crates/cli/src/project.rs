@@ -325,11 +325,13 @@ impl Run {
         if !dir.exists() {
             return Ok(());
         }
-        let order: &[&str] = if hurries { &["down", "-t", "0"] } else { &["down"] };
+        // A service that is in the files no more is of this run as well.
+        let mut order = vec!["down", "--remove-orphans"];
+        order.extend(if hurries { &["-t", "0"][..] } else { &[] });
         let removed = match dir.has_override() {
             false => Ok(None),
             // A signal meanwhile changes nothing, so that nothing is left half done.
-            true => self.compose().run(order, None).await.map_err(|e| e.to_string()),
+            true => self.compose().run(&order, None).await.map_err(|e| e.to_string()),
         };
         dir.stop_coordinator().await?;
         let left = match removed {

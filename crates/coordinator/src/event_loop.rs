@@ -274,6 +274,8 @@ impl EventLoop {
             for _ in 0..ACCEPTED {
                 if let Some(at) = self.listeners.iter().position(|listener| listener.backlog) {
                     self.accept(at);
+                    // The others are before it next time.
+                    self.listeners.rotate_left(at + 1);
                     self.carry_out();
                 }
             }

@@ -80,6 +80,14 @@ pub enum ParcelError {
         /// Where what is in it would end.
         wanted: u64,
     },
+    /// It is longer than there may be.
+    #[error("parcel: {found} bytes, and {most} is the most")]
+    Long {
+        /// Its size.
+        found: u64,
+        /// The most.
+        most: u64,
+    },
     /// Some of it is not there.
     #[error("parcel: a hole at byte {at}")]
     Hole {

@@ -14,13 +14,14 @@
 use std::error::Error;
 use std::fs::{self, Permissions};
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use partywall_shm::socket;
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{Pid, PidfdFlags, Signal, geteuid, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
@@ -206,29 +207,38 @@ impl RunDir {
         Err(format!("the coordinator did not start: {said}").into())
     }
 
-    /// Whether somebody listens at the socket.
+    /// Whether somebody listens at the operators' socket, which others cannot keep busy.
     pub(super) fn has_coordinator(&self) -> bool {
-        self.connect().is_some()
+        !matches!(self.connect(), Ok(None))
     }
 
-    fn connect(&self) -> Option<std::os::fd::OwnedFd> {
+    /// A connection to who listens there, if somebody does.
+    fn connect(&self) -> rustix::io::Result<Option<OwnedFd>> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let kind = SocketType::SEQPACKET;
-        let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None).ok()?;
-        let address = SocketAddrUnix::new(self.socket()).ok()?;
-        match rustix::net::connect(&socket, &address) {
-            // Its backlog is full, and it is there.
-            Ok(()) => Some(socket),
-            Err(_) => None,
+        let address = SocketAddrUnix::new(self.path.join(OPERATORS))?;
+        let deadline = Instant::now() + END_WITHIN;
+        loop {
+            let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)?;
+            match rustix::net::connect(&socket, &address) {
+                Ok(()) => return Ok(Some(socket)),
+                Err(Errno::NOENT | Errno::CONNREFUSED) => return Ok(None),
+                // Its backlog is full.
+                Err(Errno::AGAIN) if Instant::now() < deadline => {
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                Err(e) => return Err(e),
+            }
         }
     }
 
     /// Ends who listens at the socket, and waits for that.
     pub(super) async fn stop_coordinator(&self) -> Result<(), Box<dyn Error>> {
-        let Some(socket) = self.connect() else { return Ok(()) };
+        let shown = self.path.join(OPERATORS);
+        let connected = self.connect().map_err(|e| format!("{}: {e}", shown.display()))?;
+        let Some(socket) = connected else { return Ok(()) };
         let who = socket::peer_credentials(socket.as_fd())?;
         if who.uid != geteuid().as_raw() {
-            let shown = self.socket();
             let text = "user {} listens there, who is another than this one; nothing was ended";
             return Err(format!(
                 "{}: {}",

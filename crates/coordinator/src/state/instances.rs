@@ -50,18 +50,21 @@ impl State {
     /// A batch of instances, from this registration of this connection on.
     pub(super) fn tell_instances(&mut self, at: usize, from: (Conn, u64)) {
         let Listing { to, request, .. } = self.listings[at];
-        let (mut rows, mut looked, mut left) = (Vec::new(), 0, None);
+        let (mut rows, mut looked, mut passed, mut left) = (Vec::new(), 0, 0, None);
         'batch: for (&conn, c) in self.connections.range(from.0..) {
             let first = if conn == from.0 { from.1 } else { 0 };
             let mut references = None;
             for (&registration, (name, _)) in c.registrations.range(first..) {
-                if rows.len() == ROWS || looked >= LOOKED && references.is_none() {
+                let is_over = looked >= LOOKED && references.is_none() || passed >= LOOKED;
+                if rows.len() == ROWS || is_over {
                     left = Some((conn, registration));
                     break 'batch;
                 }
                 // A process may serve a name twice.
                 let instances = &self.names[name].registrations;
-                if instances.iter().find(|r| r.conn == conn).is_some_and(|r| r.id != registration) {
+                let own = instances.iter().position(|r| r.conn == conn);
+                passed += own.map_or(0, |before| before + 1);
+                if own.is_some_and(|own| instances[own].id != registration) {
                     continue;
                 }
                 let references = references.get_or_insert_with(|| {

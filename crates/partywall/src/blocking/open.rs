@@ -378,6 +378,7 @@ impl Open {
                         debug_assert!(is_open, "nothing was received meanwhile");
                         frame.write(&sent.encode());
                         frame.send(flags, key.number());
+                        self.parcels.sent().count(rest.len());
                         return self.tell(None);
                     }
                 }

@@ -24,7 +24,7 @@ pub(crate) struct SentParcels {
 }
 
 impl SentParcels {
-    pub(super) fn count(&self, bytes: usize) {
+    pub(crate) fn count(&self, bytes: usize) {
         self.parcels.fetch_add(1, Ordering::Relaxed);
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }

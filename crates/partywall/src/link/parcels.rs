@@ -167,10 +167,7 @@ impl Parcels {
             }
         };
         match sent {
-            Ok(parcel) => {
-                self.sent.count(bytes as usize);
-                Some(parcel)
-            }
+            Ok(parcel) => Some(parcel),
             Err(why) => {
                 tracing::debug!(%why, "a message goes without its parcel");
                 None
@@ -203,8 +200,8 @@ impl Parcels {
             }
         };
         reader.has(offset, bytes)?;
-        let read = Arc::clone(&self.read);
-        let lent = Lent { reader, offset, len: bytes as usize, place, read };
+        let held = Arc::new(Held { reader, place, read: Arc::clone(&self.read) });
+        let lent = Lent { held, offset, len: bytes as usize };
         Ok(Some(Piece::Lent(Box::new(lent))))
     }
 }
@@ -321,12 +318,18 @@ impl From<Box<Lent>> for Piece {
     }
 }
 
-/// Data in an owned parcel of the peer's, which goes back when this is dropped.
+/// Data in an owned parcel of the peer's, which goes back when all parts of them are dropped.
 #[derive(Debug)]
 pub(crate) struct Lent {
-    reader: Arc<Reader>,
+    held: Arc<Held>,
     offset: u64,
     len: usize,
+}
+
+/// An owned parcel of the peer's that is not given back.
+#[derive(Debug)]
+struct Held {
+    reader: Arc<Reader>,
     place: u32,
     read: Arc<Read>,
 }
@@ -340,19 +343,29 @@ impl Lent {
     #[cfg(feature = "blocking")]
     pub(crate) fn begin(&self, most: usize) -> Vec<u8> {
         let mut begin = Vec::with_capacity(most);
-        self.reader.copy(self.offset, most.min(self.len), &mut begin);
+        self.held.reader.copy(self.offset, most.min(self.len), &mut begin);
         begin
     }
 
     /// Copies all of it.
     pub(crate) fn copy(&self) -> Bytes {
         let mut bytes = BytesMut::with_capacity(self.len);
-        self.reader.copy(self.offset, self.len, &mut bytes);
+        self.held.reader.copy(self.offset, self.len, &mut bytes);
         bytes.freeze()
+    }
+
+    /// The first bytes, and what comes after so many.
+    pub(crate) fn split(mut self: Box<Self>, at: usize) -> (Box<Self>, Option<Box<Self>>) {
+        let rest = self.len.checked_sub(at).filter(|rest| *rest > 0).map(|len| {
+            let offset = self.offset + at as u64;
+            Box::new(Self { held: Arc::clone(&self.held), offset, len })
+        });
+        self.len = self.len.min(at);
+        (self, rest)
     }
 }
 
-impl Drop for Lent {
+impl Drop for Held {
     fn drop(&mut self) {
         self.read.add(self.place);
     }

@@ -28,7 +28,7 @@ use crate::lock::lock;
 /// Messages of fewer bytes are in a ring in no more time.
 const FROM: usize = 128 * 1024;
 /// Longer ones go in pieces: no link is to keep so much.
-const MOST: usize = 128 << 20;
+const MOST: usize = limits::OWNED_PARCEL_BYTES;
 /// Memory is made in multiples of so many bytes.
 const STEP: usize = 64 * 1024;
 
@@ -41,7 +41,16 @@ pub(crate) fn holds(bytes: usize) -> bool {
 /// Memory at a place, and the packet by which the peer knows it.
 struct Own {
     memory: Memory,
-    packet: Mutex<Option<u64>>,
+    packet: Mutex<Packet>,
+}
+
+/// What the peer knows of memory.
+#[derive(Default)]
+struct Packet {
+    /// The packet that has its descriptor.
+    number: Option<u64>,
+    /// A frame has named it.
+    named: bool,
 }
 
 #[derive(Default)]
@@ -92,12 +101,13 @@ impl Pool {
             // Else it may be home by now, and waits for the next message.
             if own_thread { self.take(len) } else { None }
         });
-        let (place, mut own) = taken?;
+        let (place, own) = taken?;
+        // It takes the memory home, also when what writes panics.
+        let mut inner = Inner { pool: Arc::clone(self), place, own: Some(own), len };
         let mut written = false;
-        let mut out = &mut own.memory[..];
+        let mut out = &mut inner.own.as_mut().expect("until the drop").memory[..];
         let fits = slot::append(&mut out, len, |out| written = write(out)).is_ok();
-        let filled = Filled(Arc::new(Inner { pool: Arc::clone(self), place, own: Some(own), len }));
-        (fits && written).then_some(filled)
+        (fits && written).then(|| Filled(Arc::new(inner)))
     }
 
     /// The shortest memory that is home, not lent, and long enough.
@@ -144,25 +154,15 @@ impl Pool {
         }
         state.making = true;
         drop(state);
-        let pool = Arc::clone(self);
+        let making = Making { pool: Arc::clone(self), at, bytes, made: None };
         let make = move || {
             drop(before);
-            let made = Memory::new(bytes);
-            let mut state = lock(&pool.state);
-            state.making = false;
-            state.slots[at].place = match made {
-                Ok(memory) => Place::Home(Box::new(Own { memory, packet: Mutex::default() })),
-                Err(why) => {
-                    tracing::debug!(%why, bytes, "no memory for an owned parcel");
-                    pool.account.change_owned(bytes, 0);
-                    Place::Empty
-                }
-            };
+            making.make();
         };
         if own_thread {
             make();
-        } else {
-            tokio::task::spawn_blocking(make);
+        } else if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn_blocking(make);
         }
     }
 
@@ -180,6 +180,38 @@ impl Drop for Pool {
                 self.account.change_owned(own.memory.len(), 0);
             }
         }
+    }
+}
+
+/// Memory that is being made for a place. The drop says that it is there, or that there is none.
+struct Making {
+    pool: Arc<Pool>,
+    at: usize,
+    bytes: usize,
+    made: Option<Memory>,
+}
+
+impl Making {
+    fn make(mut self) {
+        match Memory::new(self.bytes) {
+            Ok(memory) => self.made = Some(memory),
+            Err(why) => tracing::debug!(%why, bytes = self.bytes, "no memory for an owned parcel"),
+        }
+    }
+}
+
+impl Drop for Making {
+    fn drop(&mut self) {
+        let place = match self.made.take() {
+            Some(memory) => Place::Home(Box::new(Own { memory, packet: Mutex::default() })),
+            None => {
+                self.pool.account.change_owned(self.bytes, 0);
+                Place::Empty
+            }
+        };
+        let mut state = lock(&self.pool.state);
+        state.making = false;
+        state.slots[self.at].place = place;
     }
 }
 
@@ -210,22 +242,24 @@ impl Filled {
         send: impl FnOnce(BorrowedFd<'_>) -> Result<u64, E>,
     ) -> Result<u64, E> {
         let own = self.own();
-        let mut known = lock(&own.packet);
-        if let Some(packet) = *known {
-            return Ok(packet);
+        let mut packet = lock(&own.packet);
+        if let Some(number) = packet.number {
+            return Ok(number);
         }
-        let packet = send(own.memory.as_fd())?;
-        *known = Some(packet);
-        Ok(packet)
+        let number = send(own.memory.as_fd())?;
+        packet.number = Some(number);
+        Ok(number)
     }
 
-    /// No frame was written that names the packet: its receiver passes over it, if it has not had it before.
-    pub(crate) fn not_named(&self) {
-        *lock(&self.own().packet) = None;
+    /// The frame that was to name the packet is not written: if it was the first, the packet is passed over.
+    pub(crate) fn not_lent(&self) {
+        let mut packet = lock(&self.own().packet);
+        packet.number = packet.number.filter(|_| packet.named);
     }
 
     /// It is going to be lent, by a frame that is written next.
     pub(crate) fn lend(&self) {
+        lock(&self.own().packet).named = true;
         lock(&self.0.pool.state).slots[self.0.place as usize].lent = true;
     }
 
@@ -309,8 +343,11 @@ mod tests {
         });
         assert!(packets.eq([0; 50]), "its descriptor is sent once");
         let filled = fill(&pool, LONG, 1).unwrap();
-        filled.not_named();
-        assert_eq!(filled.packet(|_memory| Ok::<_, ()>(7)), Ok(7), "it is sent again");
+        filled.not_lent();
+        assert_eq!(filled.packet(|_memory| Ok::<_, ()>(7)), Ok(7), "no frame has named it");
+        filled.lend();
+        filled.not_lent();
+        assert_eq!(filled.packet(|_memory| Err(())), Ok(7), "the peer has it");
     }
 
     #[test]
@@ -342,6 +379,11 @@ mod tests {
             assert!(pool.fill(LONG, true, copied(&vec![0; wrong])).is_none());
         }
         assert!(pool.fill(LONG, true, |_| false).is_none());
+        let panics = || pool.fill(LONG, true, |_| panic!("it cannot be encoded"));
+        for _ in 0..5 {
+            let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(panics));
+            assert!(caught.is_err());
+        }
         assert!(fill(&pool, LONG, 1).is_some(), "the memory is back");
     }
 
@@ -360,6 +402,15 @@ mod tests {
         assert!(!has_all(&account), "a message that goes on keeps it");
         drop(filled);
         assert!(has_all(&account));
+    }
+
+    #[test]
+    fn memory_that_nobody_makes_is_not_waited_for() {
+        let account = Account::own();
+        let pool = Pool::new(Arc::clone(&account));
+        let fill = |own_thread| pool.fill(LONG, own_thread, copied(&[0; LONG])).is_some();
+        assert!(!fill(false) && !fill(false), "there is no runtime");
+        assert!(has_all(&account) && fill(true));
     }
 
     #[tokio::test]

@@ -427,7 +427,7 @@ impl<S: Source> Sender<S> {
                     true => owned.lend(),
                     false => {
                         link.calls.take_back(owned.place());
-                        owned.not_named();
+                        owned.not_lent();
                     }
                 }
             }
@@ -435,12 +435,13 @@ impl<S: Source> Sender<S> {
                 return Poll::Ready(Err(stopped(link)));
             }
             reserved.send(flags, key.number());
-            if len > 0 && self.owned.take().is_some() {
-                // A part has gone as bytes: so does the rest.
-                self.no_parcel = true;
+            if parcel.is_some() {
+                link.parcels.sent().count(len);
             }
             if self.whole.take().is_none() {
                 self.chunk.advance(len);
+                // Where a part has gone as bytes so does the rest.
+                self.no_parcel |= len > 0 && parcel.is_none();
                 if self.chunk.is_empty() {
                     (self.chunk, self.no_parcel, self.owned) = (Bytes::new(), false, None);
                 }

@@ -15,7 +15,7 @@ use crate::wire::PREFIX;
 
 /// What has come of a message.
 pub(crate) struct Gather {
-    /// All of it, where that came in one piece.
+    /// The first piece, while there is no other.
     sole: Bytes,
     bytes: Vec<u8>,
     most: usize,
@@ -29,28 +29,28 @@ impl Gather {
 
     /// Takes a piece; false when this is none for the native way.
     pub(crate) fn take(&mut self, piece: Bytes) -> bool {
-        if self.is_new()
-            && let Some(len) = said(&piece).filter(|len| *len <= self.most)
-        {
-            if is_sole(&piece) {
-                self.sole = piece;
-                return true;
+        if self.came().is_empty() {
+            self.sole = piece;
+        } else {
+            let first = std::mem::take(&mut self.sole);
+            if let Some(len) = said(&first).filter(|len| *len <= self.most) {
+                self.bytes.reserve_exact(PREFIX + len);
             }
-            self.bytes.reserve_exact(PREFIX + len);
+            self.bytes.extend_from_slice(&first);
+            self.bytes.extend_from_slice(&piece);
         }
-        self.bytes.extend_from_slice(&std::mem::take(&mut self.sole));
-        self.bytes.extend_from_slice(&piece);
-        let Some(len) = said(&self.bytes) else { return true };
-        self.bytes[0] == 0 && len <= self.most && self.bytes.len() <= PREFIX + len
+        let came = self.came();
+        let Some(len) = said(came) else { return true };
+        came[0] == 0 && len <= self.most && came.len() <= PREFIX + len
     }
 
-    fn is_new(&self) -> bool {
-        self.sole.is_empty() && self.bytes.is_empty()
+    fn came(&self) -> &[u8] {
+        if self.sole.is_empty() { &self.bytes } else { &self.sole }
     }
 
     /// Whether all of the message has come.
     pub(crate) fn is_whole(&self) -> bool {
-        !self.sole.is_empty() || is_sole(&self.bytes)
+        is_sole(self.came())
     }
 
     /// What has come.

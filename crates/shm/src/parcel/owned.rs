@@ -6,7 +6,7 @@
 //! owner      memfd_create, its size; map for writing, every page; seal FUTURE_WRITE|SHRINK|GROW|SEAL
 //!            write, say so; write again when the reader has said that it is done     [`Memory`]
 //!     | the descriptor, once
-//! reader     a memfd? all four seals? no hole? map for reading                       [`Reader::accept`]
+//! reader     a memfd? not too long? all four seals? no hole? map for reading         [`Reader::accept`]
 //!            copy, then check the copy                                               [`Reader::copy`]
 //! ```
 //!
@@ -22,6 +22,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use bytes::BufMut;
 use memmap2::{Advice, MmapMut, MmapOptions};
+use partywall_abi::limits;
 use rustix::fs::SealFlags;
 
 use super::{HUGE, ParcelError, check, create, failed};
@@ -104,7 +105,10 @@ impl Reader {
     pub fn accept(descriptor: Passed) -> Result<Self, ParcelError> {
         let file = descriptor.memory().map_err(|_| ParcelError::NoMemfd)?;
         let accepted = rustix::fs::fstat(&file).map_err(failed("fstat")).and_then(|stat| {
-            let len = stat.st_size as u64;
+            let (len, most) = (stat.st_size as u64, limits::OWNED_PARCEL_BYTES as u64);
+            if len > most {
+                return Err(ParcelError::Long { found: len, most });
+            }
             check(file.as_fd(), SEALS, 0, len)?;
             let map = Inbox::map(file.as_fd(), len as usize).map_err(failed("mmap"))?;
             Ok(Self { map, len })
@@ -187,8 +191,9 @@ mod tests {
         let first = |file: &OwnedFd| write_all(file, PAGE);
         assert!(matches!(refused(&file(len, &first, SEALS)), ParcelError::Hole { at: 4096 }));
         assert!(matches!(refused(&file(0, &|_| {}, SEALS)), ParcelError::Short { .. }));
-        // A petabyte that nobody has paid for.
-        assert!(matches!(refused(&file(1 << 50, &|_| {}, SEALS)), ParcelError::Hole { at: 0 }));
+        let most = limits::OWNED_PARCEL_BYTES as u64;
+        assert!(matches!(refused(&file(most, &|_| {}, SEALS)), ParcelError::Hole { at: 0 }));
+        assert!(matches!(refused(&file(most + 1, &|_| {}, SEALS)), ParcelError::Long { .. }));
         Reader::accept(passed(file(len, &all, SEALS).as_fd())).unwrap();
     }
 }

@@ -205,6 +205,8 @@ impl Calls {
             }
             Event::Drained => (Accepted::Drained, mailbox::Wakers::default()),
         };
+        // What has come for a call that is over.
+        self.give_back(&mut state);
         let due = self.changed_from(open, state);
         wakers.wake();
         Ok((accepted, due))
