@@ -365,6 +365,22 @@ impl Lent {
     }
 }
 
+#[cfg(test)]
+impl Lent {
+    /// These bytes, as they come in an owned parcel.
+    pub(super) fn of(bytes: &[u8]) -> Self {
+        let mut memory = partywall_shm::parcel::owned::Memory::new(bytes.len()).unwrap();
+        memory.copy_from_slice(bytes);
+        let (a, b) = partywall_shm::socket::descriptor_pair().unwrap();
+        let ((mut out, _), (_, mut incoming)) = (descriptors::halves(a), descriptors::halves(b));
+        out.send(&[memory.as_fd()]).unwrap();
+        let descriptor = incoming.receive(0).unwrap().pop().unwrap();
+        let reader = Arc::new(Reader::accept(descriptor).unwrap());
+        let held = Arc::new(Held { reader, place: 0, read: Arc::default() });
+        Self { held, offset: 0, len: bytes.len() }
+    }
+}
+
 impl Drop for Held {
     fn drop(&mut self) {
         self.read.add(self.place);

@@ -190,9 +190,11 @@ impl Drop for Receiver {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::link::account::{Accounts, Bounds};
+    use crate::link::calls::Accepted;
     use crate::link::inbound::Record;
     use crate::link::wake::Ring;
-    use partywall_abi::frame::{HEAD, ResponseHead};
+    use partywall_abi::frame::{HEAD, Kind, PARCEL, ParcelRef, RequestHead, ResponseHead};
     use partywall_abi::layout::Geometry;
     use partywall_shm::setup::local_pair;
 
@@ -227,5 +229,63 @@ mod tests {
         .await;
         assert_eq!(read, 500 * 1024);
         assert!((500 / 128..10).contains(&polls), "{polls} polls");
+    }
+
+    /// The data of a message of so many bytes.
+    fn message(len: usize) -> Vec<u8> {
+        let mut data = vec![0; 5 + len];
+        data[1..5].copy_from_slice(&(len as u32).to_be_bytes());
+        data[5..].iter_mut().enumerate().for_each(|(at, byte)| *byte = at as u8);
+        data
+    }
+
+    #[tokio::test]
+    async fn message_with_room_is_finished_by_a_parcel_while_others_wait() {
+        const LEN: usize = 200_000;
+        let (ours, _theirs) = local_pair(Geometry::WIDE).unwrap();
+        let bytes = LEN as u64 + LEN as u64 / 2;
+        let accounts = Accounts::new(Bounds { bytes, ..Bounds::default() });
+        let link = Arc::new(Link::serving(ours, accounts.open(1, Some(1)), None).unwrap());
+        link.send_control(link.calls.take_parcels());
+        let cx = &mut Context::from_waker(std::task::Waker::noop());
+        let open = |stream| {
+            let head = |out: &mut Vec<u8>| RequestHead::write(out, None, "/a/b", 0);
+            let record = Record::frame(HEAD, stream, head, 0);
+            let (accepted, due) = link.calls.accept(record, None, None).unwrap();
+            link.send_control(due);
+            let Accepted::Opened(opened) = accepted else { panic!("it is refused") };
+            Receiver::new(Arc::clone(&link), opened.key)
+        };
+        let [mut one, mut two] = [open(1), open(2)];
+        let data = message(LEN);
+        let (begin, rest) = data.split_at(1000);
+        let come = |stream, flags, payload: Bytes, parcel| {
+            let record = Record { kind: Kind::Frame as u8, flags, stream, payload };
+            let (_, due) = link.calls.accept(record, parcel, None).unwrap();
+            link.send_control(due);
+        };
+        let come_lent = |stream, data: &[u8]| {
+            let bytes = data.len() as u64;
+            let parcel = ParcelRef { packet: 0, offset: 0, bytes, owned: None };
+            let payload = Bytes::copy_from_slice(&parcel.encode());
+            come(stream, PARCEL, payload, Some(Box::new(Box::new(Lent::of(data)).into())));
+        };
+        let take = |receiver: &mut Receiver, cx: &mut Context<'_>| match receiver.poll(cx) {
+            Poll::Ready(Some(Ok(Came::Data(piece)))) => Some(piece),
+            Poll::Ready(_) => panic!("it has ended"),
+            Poll::Pending => None,
+        };
+        come(1, 0, Bytes::copy_from_slice(begin), None);
+        assert_eq!(take(&mut one, cx).unwrap(), begin);
+        come_lent(2, &data);
+        assert_eq!(take(&mut two, cx), None, "there is no room for it");
+        // The rest of the first, and a message after it.
+        come_lent(1, &[rest, &message(LEN / 4)].concat());
+        assert_eq!(take(&mut one, cx).unwrap(), rest);
+        assert_eq!(take(&mut one, cx), None, "it waits behind the second");
+        drop(one);
+        assert_eq!(take(&mut two, cx).unwrap(), data);
+        drop(two);
+        assert!(link.calls.account.try_charge(bytes).is_some(), "something is still charged");
     }
 }

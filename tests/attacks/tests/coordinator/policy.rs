@@ -6,6 +6,7 @@
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::Path;
+use std::process::Command;
 
 use partywall_attacks::Victim;
 
