@@ -244,6 +244,10 @@ impl ListMessage {
                 }
                 if kind == ROW_WITH_PARCELS {
                     row.descriptors = r.u32("descriptors")?;
+                    if row.descriptors == 0 {
+                        // It has no parcels then, and another kind.
+                        return Err(DecodeError::Value { field: "descriptors", found: 0 });
+                    }
                     row.caller_parcels = parcels(r)?;
                     row.stats.parcels = parcels(r)?;
                 }

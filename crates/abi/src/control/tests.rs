@@ -328,3 +328,16 @@ fn a_range_of_versions_that_is_none_is_no_challenge() {
         assert_eq!(Message::decode(&packet), Err(wrong));
     }
 }
+
+#[test]
+fn row_with_parcels_of_no_descriptors_is_none() {
+    let row = with_parcels(LinkRow::new(4, "greeter", someone(None, Digest::Unknown), None));
+    let packet = Message::from(ListMessage::Row { request: 1, row: row.into() }).encode();
+    // Before the two counts of two words each.
+    let at = packet.len() - 4 - 2 * 16;
+    assert_eq!(packet[at..at + 4], 3_u32.to_le_bytes());
+    let mut none = packet;
+    none[at] = 0;
+    let wrong = crate::codec::DecodeError::Value { field: "descriptors", found: 0 };
+    assert_eq!(Message::decode(&none), Err(wrong));
+}
