@@ -20,6 +20,7 @@ use partywall_abi::control::{Message, SessionMessage};
 use partywall_coordinator::{Coordinator, Policy};
 use partywall_shm::socket;
 use partywall_testkit::{Conversation, PATIENCE, Result, proof};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
@@ -83,11 +84,15 @@ fn hears(child: &mut Child) -> Result<ChildStdout> {
 
 /// Answers for whoever has connected its standard input, and says what comes of it.
 fn prove() -> Result<()> {
-    let taken = std::io::stdin().as_fd().try_clone_to_owned()?;
-    let conversation = Conversation::from(taken);
+    let mine = std::io::stdin();
+    let conversation = Conversation::from(mine.as_fd().try_clone_to_owned()?);
     let nonce = conversation.challenge()?;
     conversation.say(&proof(nonce))?;
     say("sent!")?;
+    // A proof that is not read resets the connection: what was said before that is lost, if it is not read
+    // in time. So nothing is read before the end, where one comes.
+    let patience = Timespec::try_from(PATIENCE)?;
+    poll(&mut [PollFd::new(&mine, PollFlags::empty())], Some(&patience))?;
     let answer = match conversation.next_or_end()? {
         Some((Message::Session(SessionMessage::Refused { text, .. }), _)) => {
             format!("refused: {text}")
