@@ -1,7 +1,5 @@
 //! What `partywall links` says of the methods of a link.
 
-use std::io::{BufRead, BufReader};
-use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use partywall::{Endpoint, Server};
@@ -13,7 +11,7 @@ use partywall_testkit::Host;
 use tonic::Code;
 use tonic_prost::ProstCodec;
 
-use super::{command, partywall, text};
+use super::{partywall, text, two_looks};
 
 /// Answers at the name `test`, and one link to it with native calls and with others.
 async fn calls(host: &Host) -> GreeterClient<partywall::Channel> {
@@ -93,16 +91,7 @@ fn watch_of_a_name_shows_instances_and_the_pace_of_both_ends() {
         }
     });
     let socket = host.socket.to_str().unwrap();
-    let mut watch = command(&["watch", "test", "--json", "--every", "0.1", "--socket", socket])
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(watch.stdout.take().unwrap()).lines();
-    let mut next =
-        || -> serde_json::Value { serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap() };
-    let (first, second) = (next(), next());
-    watch.kill().unwrap();
-    watch.wait().unwrap();
+    let [first, second] = two_looks(&["test", "--socket", socket]);
     for look in [&first, &second] {
         assert_eq!(look["name"], "test");
         let instance = &look["instances"][0];

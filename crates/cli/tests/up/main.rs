@@ -8,6 +8,7 @@ mod quick_start;
 mod reload;
 mod systemd;
 
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -26,6 +27,17 @@ fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_partywall"));
     command.args(arguments).current_dir(root()).stdin(Stdio::null());
     command
+}
+
+/// The first two objects of `partywall watch --json`.
+fn two_looks(arguments: &[&str]) -> [serde_json::Value; 2] {
+    let mut watch = command(&["watch", "--json", "--every", "0.1"]);
+    let mut watch = watch.args(arguments).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(watch.stdout.take().unwrap()).lines();
+    let looks = [(); 2].map(|()| serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap());
+    watch.kill().unwrap();
+    watch.wait().unwrap();
+    looks
 }
 
 fn text(bytes: &[u8]) -> String {

@@ -11,7 +11,7 @@ use partywall_system_tests::domain_programs;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use super::domains::{DOMAIN, Run, lives};
-use super::{command, partywall, text};
+use super::{command, partywall, text, two_looks};
 
 /// A while that is long enough on a busy machine.
 const LONG: Duration = Duration::from_secs(20);
@@ -99,18 +99,9 @@ fn links_ps_and_watch_tell_objects_with_the_promised_fields() {
     assert_eq!(processes[0]["service"], "test");
     assert_eq!(processes[0]["pid"], link["server"]["pid"]);
     // Each change is a line.
-    let mut watch = command(&["watch", "--json", "--every", "0.1", "--socket", socket])
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(watch.stdout.take().unwrap()).lines();
-    let mut next =
-        || -> serde_json::Value { serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap() };
-    let (first, second) = (next(), next());
+    let [first, second] = two_looks(&["--socket", socket]);
     assert_eq!(first["link"], second["link"]);
     assert!(second["calls"].as_u64() > first["calls"].as_u64(), "{first} {second}");
-    watch.kill().unwrap();
-    watch.wait().unwrap();
     up.wait_for(|links| links.len() == 1);
     up.interrupt(&[]);
 }

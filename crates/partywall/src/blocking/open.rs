@@ -246,10 +246,7 @@ impl Open {
             wire::write_request_head(&mut self.block, name, request.headers, timeout)
                 .map_err(Failed::Abort)?;
             let packed = self.packed(request.message);
-            let (bytes, owned) = match packed {
-                Some(packed) => (Some(packed.bytes()), packed.owned()),
-                None => (None, None),
-            };
+            let (bytes, owned) = packed.map_or((None, None), |p| (Some(p.bytes), p.owned));
             let message = match (request.message, &bytes) {
                 (_, Some(bytes)) => bytes,
                 (Message::Encoded(bytes), None) => bytes,
@@ -280,8 +277,9 @@ impl Open {
             Message::Encoded(bytes) => bytes.len(),
             Message::ToEncode(message) => message.len(),
         };
-        let is_long = parcels::holds(len) || parcels::packs(len);
-        let goes = is_long && self.parcels.are_granted() && self.connection.may_send_parcel();
+        let goes = parcels::is_long(len)
+            && self.parcels.are_granted()
+            && self.connection.may_send_parcel();
         goes.then(|| match message {
             Message::Encoded(bytes) => self.parcels.pack(len, true, parcels::copied(bytes)),
             Message::ToEncode(message) => {

@@ -3,8 +3,9 @@
 //! ```text
 //! granted    the coordinator has handed the descriptor socket over: this end says how many parcels it takes
 //! sender     a message of [`LONG`] bytes that lies in a sealed parcel goes as it is, while the peer takes
-//!            one more; others are encoded or copied into one where a program says so ([`packs`]), else
-//!            into an owned parcel of the link ([`pool`](super::pool)), from as many bytes on as pay
+//!            one more
+//!            another long one ([`is_long`]) is encoded or copied: into a sealed parcel where a program says
+//!            so, else into an owned one of the link ([`pool`])
 //!            its descriptor, if the peer has not got it, then the record that stands for it, with this
 //!            side's ring locked
 //!            no memory, no descriptor, no word of the peer: its bytes, as ever
@@ -37,7 +38,8 @@ use partywall_shm::socket::Passed;
 use super::account::Account;
 use super::broken::Broken;
 use super::counters::SentParcels;
-pub(crate) use super::pool::{Filled, Pool, Read, holds};
+pub(crate) use super::pool::Filled;
+use super::pool::{self, Pool, Read};
 use crate::lock::lock;
 
 /// Data of so many bytes that lie in a sealed parcel travel there.
@@ -51,9 +53,15 @@ pub(crate) fn pack_from(bytes: usize) {
     PACK_FROM.store(bytes.max(1), Ordering::Relaxed);
 }
 
+/// Whether a message of so many bytes is put into a parcel.
+#[inline]
+pub(crate) fn is_long(bytes: usize) -> bool {
+    pool::holds(bytes) || packs(bytes)
+}
+
 /// Whether a message of so many bytes is put into a sealed parcel.
 #[inline]
-pub(crate) fn packs(bytes: usize) -> bool {
+fn packs(bytes: usize) -> bool {
     match PACK_FROM.load(Ordering::Relaxed) {
         0 => bytes >= first_pack_from(),
         from => bytes >= from,
@@ -131,10 +139,11 @@ impl Parcels {
         own_thread: bool,
         write: impl FnOnce(&mut SlotBuf<'_>) -> bool,
     ) -> Option<Packed> {
-        match packs(len) {
-            true => filled(len, write).map(Packed::Sealed),
-            false => self.pool.fill(len, own_thread, write).map(Packed::Owned),
+        if packs(len) {
+            return filled(len, write).map(|bytes| Packed { bytes, owned: None });
         }
+        let owned = self.pool.fill(len, own_thread, write)?;
+        Some(Packed { bytes: owned.bytes(), owned: Some(owned) })
     }
 
     /// The peer's owned parcels that are to be given back.
@@ -166,13 +175,7 @@ impl Parcels {
                 })
             }
         };
-        match sent {
-            Ok(parcel) => Some(parcel),
-            Err(why) => {
-                tracing::debug!(%why, "a message goes without its parcel");
-                None
-            }
-        }
+        sent.inspect_err(|why| tracing::debug!(%why, "a message goes without its parcel")).ok()
     }
 
     /// The data for which a frame of this payload stands; none where no descriptor may come, which is a
@@ -223,26 +226,10 @@ impl InParcel {
     }
 }
 
-/// A message that was put into a parcel.
-pub(crate) enum Packed {
-    Sealed(Bytes),
-    Owned(Filled),
-}
-
-impl Packed {
-    pub(crate) fn bytes(&self) -> Bytes {
-        match self {
-            Self::Sealed(bytes) => bytes.clone(),
-            Self::Owned(filled) => filled.bytes(),
-        }
-    }
-
-    pub(crate) fn owned(self) -> Option<Filled> {
-        match self {
-            Self::Sealed(_) => None,
-            Self::Owned(filled) => Some(filled),
-        }
-    }
+/// A message that was put into a parcel, and the owned one if it is such.
+pub(crate) struct Packed {
+    pub(crate) bytes: Bytes,
+    pub(crate) owned: Option<Filled>,
 }
 
 /// What copies these, for [`Parcels::pack`].

@@ -54,7 +54,7 @@ struct Packet {
 }
 
 #[derive(Default)]
-enum Place {
+enum Kept {
     #[default]
     Empty,
     /// Being made, or with whoever fills it.
@@ -63,14 +63,14 @@ enum Place {
 }
 
 #[derive(Default)]
-struct Slot {
-    place: Place,
+struct Place {
+    memory: Kept,
     lent: bool,
 }
 
 #[derive(Default)]
 struct State {
-    slots: [Slot; limits::OWNED_PARCELS as usize],
+    places: [Place; limits::OWNED_PARCELS as usize],
     /// A message has wanted memory that was not there.
     wanted: bool,
     /// Memory is being made.
@@ -113,15 +113,15 @@ impl Pool {
     /// The shortest memory that is home, not lent, and long enough.
     fn take(&self, len: usize) -> Option<(u32, Box<Own>)> {
         let mut state = lock(&self.state);
-        let bytes = |slot: &Slot| match &slot.place {
-            Place::Home(own) if !slot.lent => Some(own.memory.len()).filter(|bytes| *bytes >= len),
+        let bytes = |place: &Place| match &place.memory {
+            Kept::Home(own) if !place.lent => Some(own.memory.len()).filter(|bytes| *bytes >= len),
             _ => None,
         };
         let fitting =
-            state.slots.iter().enumerate().filter_map(|(at, slot)| Some((bytes(slot)?, at)));
+            state.places.iter().enumerate().filter_map(|(at, place)| Some((bytes(place)?, at)));
         let (_, at) = fitting.min()?;
-        match std::mem::replace(&mut state.slots[at].place, Place::Out) {
-            Place::Home(own) => Some((at as u32, own)),
+        match std::mem::replace(&mut state.places[at].memory, Kept::Out) {
+            Kept::Home(own) => Some((at as u32, own)),
             _ => unreachable!("it was home"),
         }
     }
@@ -133,23 +133,25 @@ impl Pool {
         if !std::mem::replace(&mut state.wanted, true) || state.making {
             return;
         }
-        let can_go = |slot: &Slot| match &slot.place {
-            Place::Empty => !slot.lent,
-            Place::Home(own) => !slot.lent && own.memory.len() < len,
-            Place::Out => false,
+        let can_go = |place: &Place| match &place.memory {
+            Kept::Empty => !place.lent,
+            Kept::Home(own) => !place.lent && own.memory.len() < len,
+            Kept::Out => false,
         };
-        let empty =
-            state.slots.iter().position(|slot| can_go(slot) && matches!(slot.place, Place::Empty));
-        let Some(at) = empty.or_else(|| state.slots.iter().position(can_go)) else { return };
+        let empty = state
+            .places
+            .iter()
+            .position(|place| can_go(place) && matches!(place.memory, Kept::Empty));
+        let Some(at) = empty.or_else(|| state.places.iter().position(can_go)) else { return };
         // Some more, as the next one may be a little longer.
         let bytes = (len + len / 4).next_multiple_of(STEP).min(MOST);
-        let before = match std::mem::replace(&mut state.slots[at].place, Place::Out) {
-            Place::Home(own) => Some(own),
+        let before = match std::mem::replace(&mut state.places[at].memory, Kept::Out) {
+            Kept::Home(own) => Some(own),
             _ => None,
         };
         let had = before.as_ref().map_or(0, |own| own.memory.len());
         if !self.account.change_owned(had, bytes) {
-            state.slots[at].place = before.map_or(Place::Empty, Place::Home);
+            state.places[at].memory = before.map_or(Kept::Empty, Kept::Home);
             return;
         }
         state.making = true;
@@ -168,15 +170,15 @@ impl Pool {
 
     /// The peer has given a place back.
     pub(crate) fn released(&self, place: u32) {
-        lock(&self.state).slots[place as usize].lent = false;
+        lock(&self.state).places[place as usize].lent = false;
     }
 }
 
 impl Drop for Pool {
     fn drop(&mut self) {
         let state = self.state.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
-        for slot in &state.slots {
-            if let Place::Home(own) = &slot.place {
+        for place in &state.places {
+            if let Kept::Home(own) = &place.memory {
                 self.account.change_owned(own.memory.len(), 0);
             }
         }
@@ -203,15 +205,15 @@ impl Making {
 impl Drop for Making {
     fn drop(&mut self) {
         let place = match self.made.take() {
-            Some(memory) => Place::Home(Box::new(Own { memory, packet: Mutex::default() })),
+            Some(memory) => Kept::Home(Box::new(Own { memory, packet: Mutex::default() })),
             None => {
                 self.pool.account.change_owned(self.bytes, 0);
-                Place::Empty
+                Kept::Empty
             }
         };
         let mut state = lock(&self.pool.state);
         state.making = false;
-        state.slots[self.at].place = place;
+        state.places[self.at].memory = place;
     }
 }
 
@@ -260,7 +262,7 @@ impl Filled {
     /// It is going to be lent, by a frame that is written next.
     pub(crate) fn lend(&self) {
         lock(&self.own().packet).named = true;
-        lock(&self.0.pool.state).slots[self.0.place as usize].lent = true;
+        lock(&self.0.pool.state).places[self.0.place as usize].lent = true;
     }
 
     pub(crate) fn bytes(&self) -> Bytes {
@@ -285,7 +287,7 @@ impl AsRef<[u8]> for Filled {
 impl Drop for Inner {
     fn drop(&mut self) {
         if let Some(own) = self.own.take() {
-            lock(&self.pool.state).slots[self.place as usize].place = Place::Home(own);
+            lock(&self.pool.state).places[self.place as usize].memory = Kept::Home(own);
         }
     }
 }

@@ -288,8 +288,11 @@ impl<S: Source> Sender<S> {
     /// Puts a long message into a parcel, where the peer takes one.
     fn pack(&mut self, link: &Link) {
         let len = self.whole.unwrap_or(self.chunk.len());
-        let is_long = parcels::holds(len) || parcels::packs(len);
-        if is_long && link.parcels.are_granted() && !self.no_parcel && self.owned.is_none() {
+        if parcels::is_long(len)
+            && link.parcels.are_granted()
+            && !self.no_parcel
+            && self.owned.is_none()
+        {
             self.pack_long(link, len);
         }
     }
@@ -308,8 +311,7 @@ impl<S: Source> Sender<S> {
             self.no_parcel = true;
             return;
         };
-        self.chunk = packed.bytes();
-        self.owned = packed.owned();
+        (self.chunk, self.owned) = (packed.bytes, packed.owned);
         if self.whole.take().is_some() {
             self.data_done = true;
             self.source.as_mut().expect("it has encoded").encoded();

@@ -109,6 +109,16 @@ fn logged(victim: &Victim, link: u64) -> String {
 /// Arguments of each kind of caller.
 const CALLERS: [&[&str]; 4] = [&[], &["--native"], &["--blocking"], &["--blocking", "--native"]];
 
+/// Has a caller open a link to a service of this process's.
+fn opens(town: &Town, hostile: &Conversation, arguments: &[&str]) -> (Victim, Hand) {
+    register(hostile, "bad").unwrap();
+    let mut caller = town.caller(&[arguments, &["--name", "bad"]].concat());
+    caller.say("open");
+    let hand = Hand::serving(hostile).unwrap();
+    assert_eq!(caller.line(), "open");
+    (caller, hand)
+}
+
 /// Has each kind of caller call a service of this process's, whose answer `attack` makes, and looks that the
 /// call ends for this reason with the blame where it belongs. The same process still calls others then.
 fn callers_end(policy: &str, mut attack: impl FnMut(&Conversation, &mut Hand), why: &str) {
@@ -116,11 +126,7 @@ fn callers_end(policy: &str, mut attack: impl FnMut(&Conversation, &mut Hand), w
     let _service = town.service(&[]);
     for arguments in CALLERS {
         let hostile = town.hostile();
-        register(&hostile, "bad").unwrap();
-        let mut caller = town.caller(&[arguments, &["--name", "bad"]].concat());
-        caller.say("open");
-        let mut hand = Hand::serving(&hostile).unwrap();
-        assert_eq!(caller.line(), "open");
+        let (mut caller, mut hand) = opens(&town, &hostile, arguments);
         // One that may be granted parcels says in its next call that it takes some.
         while policy == PARCELS && !hand.takes_parcels {
             caller.say("call 500");

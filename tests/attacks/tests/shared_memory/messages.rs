@@ -10,7 +10,7 @@ use partywall_abi::frame::{END, HEAD, Kind, PLAIN_RESPONSE, TRAILERS};
 use partywall_attacks::{Hand, Town, UNARY, call_head, good_answer, message, register};
 use partywall_shm::{memory, socket};
 
-use super::{Attacked, CALLERS, OPEN, PROGRAMS};
+use super::{Attacked, CALLERS, OPEN, PROGRAMS, opens};
 
 const FRAME: u8 = Kind::Frame as u8;
 
@@ -230,11 +230,7 @@ fn row_29_a_caller_refuses_what_is_no_message() {
     let _service = town.service(&[]);
     for arguments in CALLERS {
         let hostile = town.hostile();
-        register(&hostile, "bad").unwrap();
-        let mut caller = town.caller(&[arguments, &["--name", "bad"]].concat());
-        caller.say("open");
-        let mut hand = Hand::serving(&hostile).unwrap();
-        assert_eq!(caller.line(), "open");
+        let (mut caller, mut hand) = opens(&town, &hostile, arguments);
         let honest = |caller: &mut partywall_attacks::Victim, hand: &mut Hand| {
             caller.say("call 300");
             hand.answer().unwrap();

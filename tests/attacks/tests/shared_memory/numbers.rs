@@ -10,7 +10,7 @@ use std::os::fd::AsFd;
 use partywall_abi::frame::{END, HEAD, Kind, Owned, PARCEL, PLAIN, ParcelRef};
 use partywall_abi::layout::Geometry;
 use partywall_abi::limits;
-use partywall_attacks::{Hand, Town, UNARY, call_head, message, register, request, silently};
+use partywall_attacks::{Hand, Town, UNARY, call_head, message, request, silently};
 use partywall_call::Rule;
 use partywall_call::cases::{self, Case, STREAMS};
 use partywall_shm::parcel::owned::Memory;
@@ -19,7 +19,7 @@ use partywall_shm::socket::{self, Passed};
 use partywall_testkit::Conversation;
 use prost::Message;
 
-use super::{Attacked, OPEN, PARCELS, PROGRAMS, logged};
+use super::{Attacked, OPEN, PARCELS, PROGRAMS, logged, opens};
 
 /// Sends the records of a case.
 fn play(hand: &mut Hand, case: &Case) {
@@ -94,11 +94,7 @@ fn row_27_each_broken_rule_of_calls_ends_the_link_of_a_caller() {
         let mut witness = town.witness();
         for case in part {
             let hostile = conversation(&town, case);
-            register(&hostile, "bad").unwrap();
-            let mut caller = town.caller(&["--name", "bad"]);
-            caller.say("open");
-            let mut hand = Hand::serving(&hostile).unwrap();
-            assert_eq!(caller.line(), "open");
+            let (mut caller, mut hand) = opens(&town, &hostile, &[]);
             caller.say("raw");
             let mut sent = 0;
             while sent < 1 {

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use partywall_abi::frame::{END, HEAD, Kind};
 use partywall_abi::layout;
 use partywall_abi::sync::Ordering;
-use partywall_attacks::{Hand, Town, Victim, register};
+use partywall_attacks::{Hand, Town, Victim};
 use partywall_testkit::{Conversation, PATIENCE, cpu_time};
 
-use super::{Attacked, CALLERS, NOBODYS, OPEN, PROGRAMS, logged, nobodys};
+use super::{Attacked, CALLERS, NOBODYS, OPEN, PROGRAMS, logged, nobodys, opens};
 
 const FRAME: u8 = Kind::Frame as u8;
 
@@ -102,11 +102,7 @@ fn calling(town: &Town, arguments: &[&str]) -> (Conversation, Victim, Hand) {
 
 fn calls(town: &Town, arguments: &[&str], call: &str) -> (Conversation, Victim, Hand) {
     let hostile = town.hostile();
-    register(&hostile, "bad").unwrap();
-    let mut caller = town.caller(&[arguments, &["--name", "bad"]].concat());
-    caller.say("open");
-    let mut hand = Hand::serving(&hostile).unwrap();
-    assert_eq!(caller.line(), "open");
+    let (mut caller, mut hand) = opens(town, &hostile, arguments);
     caller.say(call);
     hand.asked().unwrap();
     (hostile, caller, hand)

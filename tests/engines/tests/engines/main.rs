@@ -147,6 +147,17 @@ fn a_program_on_the_host_calls_a_container_by_a_policy_file() {
     assert_eq!(link["server"]["container"], project.id("store"));
 }
 
+/// No link is open soon, and the coordinator has no descriptor of one.
+fn assert_no_link(project: &Project<'_>) {
+    let begin = Instant::now();
+    while project.links().iter().any(|link| link["open"] == true) {
+        assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", project.links());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let held = Held::by(project.coordinator());
+    assert_eq!(held.descriptors_of("partywall-outbox"), 0, "{held:?}");
+}
+
 /// Nothing is left at the coordinator but one link, whose memory is that of the start.
 fn assert_one_link(project: &Project<'_>, before: &Held) {
     before.wait_for(project.coordinator());
@@ -183,13 +194,7 @@ fn a_server_out_of_memory_and_a_restarted_engine_leave_nothing() {
     for pid in [store, caller] {
         assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists(), "{pid}");
     }
-    let begin = Instant::now();
-    while project.links().iter().any(|link| link["open"] == true) {
-        assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", project.links());
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    let held = Held::by(project.coordinator());
-    assert_eq!(held.descriptors_of("partywall-outbox"), 0, "{held:?}");
+    assert_no_link(&project);
     engine.start_again();
     for service in ["store", "web"] {
         project.docker(&["start"], service);
@@ -221,13 +226,7 @@ fn a_server_that_is_killed_and_restarted_leaves_nothing() {
     // A restart keeps the id, and so the principal.
     drop(web);
     project.docker(&["kill"], "store");
-    let begin = Instant::now();
-    while project.links().iter().any(|link| link["open"] == true) {
-        assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", project.links());
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    let held = Held::by(project.coordinator());
-    assert_eq!(held.descriptors_of("partywall-outbox"), 0, "{held:?}");
+    assert_no_link(&project);
 }
 
 /// What comes of the attempts to replace the socket.
