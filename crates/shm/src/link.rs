@@ -15,7 +15,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use partywall_abi::codec::DecodeError;
@@ -129,6 +129,8 @@ pub struct Bell {
     sleeps: AtomicU64,
     /// How many there were when the socket was last emptied.
     drained: AtomicU64,
+    /// The bells and sleeps of the first look that found a flood, which stays one when this side sleeps on.
+    flooded: OnceLock<[u64; 2]>,
     /// Whose end it is. A copy that fork(2) has made of this process must not end its link.
     process: u32,
 }
@@ -143,6 +145,7 @@ impl Bell {
             bells: AtomicU64::new(0),
             sleeps: AtomicU64::new(0),
             drained: AtomicU64::new(0),
+            flooded: OnceLock::new(),
             process: std::process::id(),
         }
     }
@@ -221,7 +224,11 @@ impl Bell {
     /// What a peer has done that rings more often than it is waited for.
     fn flood(&self) -> Option<LinkError> {
         let [bells, sleeps] = [&self.bells, &self.sleeps].map(|n| n.load(Ordering::Relaxed));
-        (bells > 2 * sleeps + FLOOD_SLACK).then_some(LinkError::Flood { bells, sleeps })
+        if bells > 2 * sleeps + FLOOD_SLACK {
+            // Another thread's look may have been the first.
+            let _first = self.flooded.set([bells, sleeps]);
+        }
+        self.flooded.get().map(|&[bells, sleeps]| LinkError::Flood { bells, sleeps })
     }
 
     /// Why a link is over whose death was announced.

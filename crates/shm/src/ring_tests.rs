@@ -209,6 +209,9 @@ fn a_flood_of_bells_ends_the_link_and_a_few_do_not() {
         socket::ring(b.bell.as_fd()).unwrap();
     }
     assert!(matches!(a.bell.drain(), Err(LinkError::Flood { bells: 120, .. })));
+    // Another thread sleeps on until it sees the end.
+    (0..100).for_each(|_| a.bell.slept());
+    assert!(matches!(a.bell.end(), LinkError::Flood { bells: 120, .. }));
 }
 
 #[test]
