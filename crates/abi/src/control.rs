@@ -57,6 +57,7 @@ use crate::codec::{DecodeError, Reader, Writer};
 mod end;
 mod fields;
 mod gate;
+mod grant;
 mod link;
 mod list;
 mod policy;
@@ -68,6 +69,7 @@ mod terms;
 pub use end::EndMessage;
 pub use fields::{Digest, Identity};
 pub use gate::GateMessage;
+pub use grant::Grant;
 pub use link::LinkMessage;
 pub use list::{
     InstanceRow, LinkMethods, LinkRow, LinkStats, ListMessage, MethodStats, PaceStats, ParcelStats,

@@ -14,6 +14,10 @@
 //!        bit 5 PARCEL    the data lie in a parcel: 32 bytes stand for them, u64 number of the packet on the
 //!                        link's descriptor socket that has its descriptor, u64 offset, u64 bytes, and
 //!                        u32 place and u32 generation of an owned parcel (2^32 - 1 and 0 of a sealed one)
+//!        bit 6 ATTACHED  with HEAD and without PARCEL: after the head block comes what is attached to it, u64
+//!                        number of a packet on the descriptor socket, u8 count from 1 to 16, and for each of
+//!                        its descriptors u8 kind, u64 and u64: 1 sealed parcel (bytes, offset), 2 owned parcel
+//!                        and 3 lease (bytes, generation), 4 file (0, 0)
 //! the rest of the payload is message data: a piece of gRPC's length-prefixed message stream
 //! ```
 //!
@@ -56,13 +60,16 @@
 //! * Data in a parcel count against no window, but against the parcels that its receiver takes:
 //!   [`Kind::Parcels`] (stream 0, u32) says how many more than before. A sender begins without any, and
 //!   never has more than [`limits::UNREAD_PARCELS`] unread.
+//! * What is attached counts as one parcel more, which its receiver has read when the program has taken it.
+//!   Generations are the programs' own, of owned parcels and leases that they have made.
 //! * An *owned* parcel has one of [`limits::OWNED_PARCELS`] places in its direction. Its descriptor comes
 //!   with the first frame that names its packet, and stays until another packet is named for the place. A
 //!   frame lends the place to its receiver, with a generation that is one more than the last (from 1 on,
 //!   and over from 2^32 - 1 to 0). [`Kind::Release`] (the place in the stream's, u32 generation) gives it
 //!   back: no place is lent twice, and none is given back that is not lent with that generation.
 //! * [`Kind::Room`], and [`Kind::Method`] with PLAIN, are sent and taken only where both ends have the
-//!   capability for it; PARCEL, [`Kind::Parcels`] and [`Kind::Release`] where both have a descriptor socket.
+//!   capability for it; PARCEL, [`Kind::Parcels`] and [`Kind::Release`] where both have a descriptor socket, and
+//!   ATTACHED where the terms say besides that one is going to be granted.
 //! * [`Kind::Message`]: a whole message, or a piece of one (flag `MORE`), of the raw interface
 //!   that knows no calls.
 
@@ -72,8 +79,10 @@ use core::time::Duration;
 use crate::codec::{DecodeError, Reader, Writer};
 use crate::limits;
 
+mod attached;
 mod data;
 
+pub use attached::{Attached, Item};
 pub use data::{Data, Owned, ParcelRef};
 
 /// What a record is.
@@ -142,6 +151,9 @@ pub const PLAIN: u8 = 16;
 /// Frame flag: the data lie in a parcel, and a [`ParcelRef`] stands for them.
 pub const PARCEL: u8 = 32;
 
+/// Frame flag: memory or files are attached to the head.
+pub const ATTACHED: u8 = 64;
+
 /// Flags of a plain request.
 pub const PLAIN_REQUEST: u8 = HEAD | END | PLAIN;
 /// Flags of a plain response.
@@ -152,6 +164,8 @@ pub const PLAIN_RESPONSE: u8 = HEAD | TRAILERS | END | PLAIN;
 pub struct Request<'a> {
     /// Its head, in the first frame.
     pub head: Option<RequestHead<'a>>,
+    /// What is attached to that.
+    pub attached: Option<Attached<'a>>,
     /// Message data, possibly none.
     pub data: Data<'a>,
 }
@@ -172,12 +186,12 @@ impl<'a> Request<'a> {
         if flags == PLAIN_REQUEST {
             let method = MethodName::Number(r.u16("method number")?);
             let head = Some(RequestHead { timeout: None, method, metadata: Metadata::NONE });
-            return Ok(Self { head, data: Data::Here(r.rest()) });
+            return Ok(Self { head, attached: None, data: Data::Here(r.rest()) });
         }
-        check_flags(flags, HEAD | END | ROOM | PARCEL)?;
+        check_flags(flags, HEAD | END | ROOM | PARCEL | ATTACHED)?;
         let head =
             block(&mut r, flags & HEAD, "head length")?.map(RequestHead::decode).transpose()?;
-        Ok(Self { head, data: Data::decode(flags, r)? })
+        Ok(Self { head, attached: attached(flags, &mut r)?, data: Data::decode(flags, r)? })
     }
 }
 
@@ -186,6 +200,8 @@ impl<'a> Request<'a> {
 pub struct Response<'a> {
     /// The metadata of its head.
     pub head: Option<Metadata<'a>>,
+    /// What is attached to that.
+    pub attached: Option<Attached<'a>>,
     /// Its trailers, in the last frame.
     pub trailers: Option<Trailers<'a>>,
     /// Message data, possibly none.
@@ -203,25 +219,36 @@ impl<'a> Response<'a> {
             let trailers = Trailers { code: 0, metadata: Metadata::NONE };
             return Ok(Self {
                 head: Some(Metadata::NONE),
+                attached: None,
                 trailers: Some(trailers),
                 data: Data::Here(payload),
             });
         }
-        check_flags(flags, HEAD | TRAILERS | END | ROOM | PARCEL)?;
+        check_flags(flags, HEAD | TRAILERS | END | ROOM | PARCEL | ATTACHED)?;
         let mut r = Reader::new(payload);
         let head = block(&mut r, flags & HEAD, "head length")?;
+        let attached = attached(flags, &mut r)?;
         let trailers = block(&mut r, flags & TRAILERS, "trailers length")?;
         Ok(Self {
             head: head.map(ResponseHead::decode).transpose()?,
+            attached,
             trailers: trailers.map(Trailers::decode).transpose()?,
             data: Data::decode(flags, r)?,
         })
     }
 }
 
+/// Takes what is attached, if the flag for it is set.
+#[inline]
+fn attached<'a>(flags: u8, r: &mut Reader<'a>) -> Result<Option<Attached<'a>>, DecodeError> {
+    if flags & ATTACHED == 0 { Ok(None) } else { Attached::decode(r).map(Some) }
+}
+
 #[inline]
 fn check_flags(flags: u8, known: u8) -> Result<(), DecodeError> {
-    if flags & ROOM != 0 && flags & PARCEL != 0 {
+    let is_both = |one: u8, other: u8| flags & one != 0 && flags & other != 0;
+    let is_headless = flags & (ATTACHED | HEAD) == ATTACHED;
+    if is_both(ROOM, PARCEL) || is_both(ATTACHED, PARCEL) || is_headless {
         return Err(DecodeError::Value { field: "frame flags", found: flags.into() });
     }
     match flags & !known {

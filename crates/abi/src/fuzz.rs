@@ -56,12 +56,12 @@ mod tests {
     use partywall_testkit::Random;
 
     use crate::control::{
-        Identity, LinkMessage, LinkMethods, LinkRow, LinkStats, ListMessage, MethodStats,
-        SessionMessage,
+        Grant, Identity, LinkMessage, LinkMethods, LinkRow, LinkStats, ListMessage, MethodStats,
+        Role, SessionMessage,
     };
     use crate::frame::{
-        END, HEAD, MethodName, PLAIN_REQUEST, PLAIN_RESPONSE, RequestHead, ResponseHead, TRAILERS,
-        Trailers, write_block, write_entry,
+        ATTACHED, Attached, END, HEAD, Item, MethodName, PLAIN_REQUEST, PLAIN_RESPONSE,
+        RequestHead, ResponseHead, TRAILERS, Trailers, write_block, write_entry,
     };
     use crate::name::ServiceName;
     use crate::version::{Capabilities, Versions};
@@ -86,8 +86,11 @@ mod tests {
         let mut row = LinkRow::new(1, "greeter", Identity::new(1, 1), None);
         row.methods = methods.clone();
         let (link, stats) = (1, LinkStats::default());
+        let (role, grant) = (Role::Server, Grant { descriptors: 3, leases: true });
+        row.grant = grant;
         let seeds = [
             super::Message::from(LinkMessage::Connect { request: 1, name }).encode(),
+            super::Message::from(LinkMessage::Granted { link, role, grant }).encode(),
             super::Message::from(proof).encode(),
             super::Message::from(ListMessage::Row { request: 1, row: row.into() }).encode(),
             super::Message::from(ListMessage::Counted { request: 1, link, stats, methods })
@@ -113,12 +116,16 @@ mod tests {
             Trailers::write(out, 5, 1);
             write_entry(out, b"x-a", b"1");
         });
+        let mut attached = alloc::vec![HEAD | ATTACHED];
+        write_block(&mut attached, |out| RequestHead::write(out, None, "/a", 0));
+        let items = [Item::Sealed { offset: 1, bytes: 2 }, Item::File];
+        Attached::write(&mut attached, 1, &items);
         let plain = alloc::vec![PLAIN_REQUEST, 3, 0, 7];
         let plain_answer = alloc::vec![PLAIN_RESPONSE, 7, 7];
         // No frame has these flags.
         let method = [&[0xff][..], b"/a.B/C"].concat();
         // Each kind by itself, so that each is accepted and refused.
-        for seed in [request, numbered, answer, plain, plain_answer, method] {
+        for seed in [request, numbered, answer, attached, plain, plain_answer, method] {
             mutate(&[seed], super::frame);
         }
     }

@@ -99,6 +99,9 @@ impl Capabilities {
     pub const OPERATORS: Self = Self(256);
     /// An end of a link measures its calls when it is asked; a coordinator asks.
     pub const PACE: Self = Self(512);
+    /// A link's end takes what is attached to a call; in the terms of a link: descriptors are going to be
+    /// granted.
+    pub const ATTACHMENTS: Self = Self(1024);
     /// What this release can do.
     pub const OWN: Self = Self(
         Self::ROOM.0
@@ -109,10 +112,11 @@ impl Capabilities {
             | Self::CONTAINERS.0
             | Self::INSTANCES.0
             | Self::OPERATORS.0
-            | Self::PACE.0,
+            | Self::PACE.0
+            | Self::ATTACHMENTS.0,
     );
 
-    const NAMES: [(Self, &'static str); 9] = [
+    const NAMES: [(Self, &'static str); 10] = [
         (Self::ROOM, "room"),
         (Self::METHODS, "methods"),
         (Self::WAYS, "ways"),
@@ -122,6 +126,7 @@ impl Capabilities {
         (Self::INSTANCES, "instances"),
         (Self::OPERATORS, "operators"),
         (Self::PACE, "pace"),
+        (Self::ATTACHMENTS, "attachments"),
     ];
 
     /// These bits, whether they have names or not.
@@ -137,6 +142,11 @@ impl Capabilities {
     /// What both can do.
     pub const fn common(self, other: Self) -> Self {
         Self(self.0 & other.0)
+    }
+
+    /// Those that are not among `other`.
+    pub const fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
     }
 
     /// Whether all of `other` is among these.
@@ -213,6 +223,9 @@ mod tests {
         assert_eq!(newer.common(Capabilities::OWN), Capabilities::ROOM);
         assert!(newer.contains(Capabilities::ROOM) && newer.contains(Capabilities::NONE));
         assert!(!Capabilities::NONE.contains(Capabilities::ROOM));
+        assert_eq!(newer.without(Capabilities::OWN), Capabilities::from_bits(0x8000));
         assert_eq!(Capabilities::ROOM.to_string(), "room");
+        let own = Capabilities::OWN.to_string();
+        assert!(own.ends_with(", pace, attachments"), "each of its own has a name: {own}");
     }
 }

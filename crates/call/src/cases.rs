@@ -1,8 +1,8 @@
 //! Peers that break one rule each, for the tests of whoever drives a [`crate::Connection`].
 
 use partywall_abi::frame::{
-    self, END, HEAD, Kind, Limits, MethodName, Owned, PARCEL, PLAIN, PLAIN_REQUEST, PLAIN_RESPONSE,
-    ParcelRef, ROOM, RequestHead, ResponseHead, TRAILERS, Trailers,
+    self, ATTACHED, Attached, END, HEAD, Kind, Limits, MethodName, Owned, PARCEL, PLAIN,
+    PLAIN_REQUEST, PLAIN_RESPONSE, ParcelRef, ROOM, RequestHead, ResponseHead, TRAILERS, Trailers,
 };
 use partywall_abi::limits;
 use partywall_abi::version::Capabilities;
@@ -145,6 +145,14 @@ fn parcel(stream: u32, flags: u8, bytes: u64) -> Sent {
     sent(Kind::Frame, PARCEL | flags, stream, &parcel.encode())
 }
 
+/// A head to which a file is attached.
+fn attached(stream: u32) -> Sent {
+    let mut payload = Vec::new();
+    frame::write_block(&mut payload, |out| RequestHead::write(out, None, "/a/b", 0));
+    Attached::write(&mut payload, 0, &[frame::Item::File]);
+    sent(Kind::Frame, HEAD | ATTACHED, stream, &payload)
+}
+
 /// Data in an owned parcel.
 fn owned(place: u32, generation: u32) -> Sent {
     let owned = Some(Owned { place, generation });
@@ -244,6 +252,8 @@ pub fn callers() -> Vec<Case> {
         case(Rule::WrongStream(0), vec![method(0), plain(0, 0, 1)]),
         case(Rule::OverWindow, vec![method(0), plain(1, 0, over)]),
         case(Rule::OverParcels, vec![head(), parcel(1, 0, 1)]),
+        case(Rule::OverParcels, vec![attached(1)]),
+        older(Rule::NotAgreed, vec![attached(1)]),
         case(Rule::SecondHead, vec![method(0), plain(1, 0, 1), plain(1, 0, 1)]),
         case(Rule::SecondHead, vec![method(0), head(), plain(1, 0, 1)]),
         case(Rule::AfterEnd, vec![method(0), plain(1, 0, 1), sent(Kind::Frame, 0, 1, b"x")]),
@@ -371,7 +381,17 @@ mod tests {
         let mut caller = Connection::caller();
         let key = caller.open().unwrap();
         let permit = caller
-            .reserve(key, Want { head: true, data: 1, end: true, most: 64, in_parcel: false })
+            .reserve(
+                key,
+                Want {
+                    head: true,
+                    data: 1,
+                    end: true,
+                    most: 64,
+                    in_parcel: false,
+                    attached: false,
+                },
+            )
             .unwrap();
         assert_eq!(permit.data, 1);
         assert!(caller.commit(key, HEAD | END, 1));

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use partywall_abi::frame::{
-    self, Data, END, HEAD, Kind, Limits, Metadata, MethodName, PARCEL, PLAIN, ROOM, TRAILERS,
-    Trailers,
+    self, ATTACHED, Data, END, HEAD, Kind, Limits, Metadata, MethodName, PARCEL, PLAIN, ROOM,
+    TRAILERS, Trailers,
 };
 use partywall_abi::limits;
 use partywall_abi::version::Capabilities;
@@ -74,6 +74,9 @@ pub struct Connection<T> {
     tells_methods: bool,
     /// Both ends know [`Kind::Parcels`]; how many parcels may still come, and how many may be sent.
     tells_parcels: bool,
+    /// Both ends know what is attached to heads, and descriptors are going to be granted; they are here.
+    tells_attached: bool,
+    is_granted: bool,
     parcels_in: u32,
     parcels_out: u32,
     /// Owned parcels, the peer's and this end's.
@@ -134,6 +137,8 @@ impl<T: Default> Connection<T> {
             tells_room: true,
             tells_methods: true,
             tells_parcels: true,
+            tells_attached: true,
+            is_granted: false,
             parcels_in: 0,
             parcels_out: 0,
             owned_in: Default::default(),
@@ -153,6 +158,8 @@ impl<T: Default> Connection<T> {
         self.tells_room = capabilities.contains(Capabilities::ROOM);
         self.tells_methods = capabilities.contains(Capabilities::METHODS);
         self.tells_parcels = capabilities.contains(Capabilities::PARCELS);
+        self.tells_attached =
+            self.tells_parcels && capabilities.contains(Capabilities::ATTACHMENTS);
     }
 
     /// Gives a method its number, of the caller's; none where the service knows no numbers, or where all
@@ -348,6 +355,9 @@ impl<T: Default> Connection<T> {
         if let Data::InParcel(parcel) = data {
             self.came_in_parcel(parcel)?;
             return Ok(0);
+        }
+        if flags & ATTACHED != 0 {
+            self.came_attached()?;
         }
         let windowed = if flags & ROOM == 0 { data.len() as u32 } else { 0 };
         if windowed > 0
@@ -556,12 +566,18 @@ impl<T: Default> Connection<T> {
         let link = self.credit.left(want.is_whole());
         let must_wait = want.head && !self.pending.is_empty();
         let in_parcel = want.in_parcel && self.parcels_out > 0;
+        let attached = want.attached;
+        let may_attach = self.is_granted && self.parcels_out > 0;
+        debug_assert!(!attached || (want.head && !want.in_parcel && self.tells_attached));
         let send = &mut self.stream(key).send;
         if send.stopped {
             return Err(Blocked::Stopped);
         }
         if must_wait {
             return Err(Blocked::Control);
+        }
+        if attached && !may_attach {
+            return Err(Blocked::Credit { link: true });
         }
         if in_parcel {
             return Ok(Permit { data: want.data, flags: PARCEL });
@@ -570,7 +586,7 @@ impl<T: Default> Connection<T> {
         if allowed == 0 && want.data > 0 && !want.head {
             return Err(Blocked::Credit { link: link == 0 });
         }
-        let flags = if by_room { ROOM } else { 0 };
+        let flags = if by_room { ROOM } else { 0 } | if attached { ATTACHED } else { 0 };
         Ok(Permit { data: allowed.min(want.data), flags })
     }
 
@@ -590,7 +606,7 @@ impl<T: Default> Connection<T> {
         if is_windowed {
             self.credit.spend(data as u32);
         }
-        if flags & PARCEL != 0 {
+        if flags & (PARCEL | ATTACHED) != 0 {
             self.parcels_out -= 1;
         }
         if begins && is_caller {
@@ -627,7 +643,8 @@ impl<T: Default> Connection<T> {
     #[inline]
     fn send_whole(&mut self, key: Key, flags: u8, data: usize) -> bool {
         let head = flags & HEAD != 0;
-        let want = Want { head, data, end: true, most: usize::MAX, in_parcel: false };
+        let (in_parcel, attached) = (false, false);
+        let want = Want { head, data, end: true, most: usize::MAX, in_parcel, attached };
         let permit = self.reserve(key, want);
         permit == Ok(Permit { data, flags: 0 }) && self.commit(key, flags, data)
     }

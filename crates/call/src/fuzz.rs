@@ -140,7 +140,8 @@ fn play(data: &[u8], reached: &mut Reached) {
             (144..=175, Some(key)) => {
                 let head = !std::mem::replace(&mut begun[at % calls.len()], true);
                 let (data, end, in_parcel) = (at * 97, at > 128, at % 3 == 0);
-                let want = Want { head, data, end, most: usize::MAX, in_parcel };
+                let attached = head && !in_parcel && at % 3 == 1 && connection.may_attach();
+                let want = Want { head, data, end, most: usize::MAX, in_parcel, attached };
                 match connection.reserve(key, want) {
                     Ok(permit) => {
                         let end = if is_caller { END } else { END | TRAILERS };

@@ -50,7 +50,7 @@ fn random_schedules_lose_nothing_and_break_no_rule() {
     let trials = if full { 100_000 } else { 2_000 };
     let (mut finished, mut broken, mut died) = (0, BTreeSet::new(), 0);
     let (mut drained, mut rooms, mut numbered, mut plain) = (0, 0, 0, 0);
-    let (mut parcels, mut owned) = (0, 0);
+    let (mut parcels, mut owned, mut attached) = (0, 0, 0);
     for seed in 0..trials {
         let world = schedule(seed, false);
         finished += world.finished;
@@ -59,6 +59,7 @@ fn random_schedules_lose_nothing_and_break_no_rule() {
         plain += world.plain;
         parcels += world.parcels;
         owned += world.owned;
+        attached += world.attached;
         for end in [&world.caller, &world.service] {
             let rule = end.broken.as_ref();
             broken.extend(rule.map(|why| why.to_string()));
@@ -75,6 +76,7 @@ fn random_schedules_lose_nothing_and_break_no_rule() {
     assert!(plain > trials as usize / 2, "{plain} plain frames");
     assert!(parcels > trials as usize / 2, "{parcels} parcels");
     assert!(owned > trials as usize / 10, "{owned} owned parcels");
+    assert!(attached > trials as usize / 10, "{attached} heads with something attached");
 }
 
 #[test]
@@ -82,7 +84,7 @@ fn a_caller_that_does_not_acknowledge_a_drain_is_refused() {
     let mut service: Connection<()> =
         Connection::service(Limits { streams: 3, window: limits::LINK_WINDOW }, "full");
     let start = Instant::now();
-    let head = World::block(Some(Method::default()), true, false);
+    let head = World::block(Some(Method::default()), true, false, false);
     let call = |service: &mut Connection<()>, stream| {
         let (kind, flags) = (Kind::Frame as u8, HEAD | END);
         let opened = service.handle(Record { kind, flags, stream, payload: &head }).unwrap();

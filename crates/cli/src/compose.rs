@@ -16,6 +16,7 @@ use std::{
     time::Duration,
 };
 
+use partywall_abi::control::Grant;
 use rustix::process::Signal;
 
 pub use containers::{Containers, load_containers};
@@ -62,8 +63,8 @@ pub struct Service {
     pub link: Link,
     /// What it may call.
     pub calls: Vec<Call>,
-    /// Most descriptors beside a message on its links as a caller.
-    pub descriptors: u32,
+    /// What may cross on its links as a caller.
+    pub grant: Grant,
     /// What its process gets on top of the caller's environment.
     pub environment: Vec<(String, String)>,
     /// What it waits for before it starts, without services that do not run.

@@ -40,7 +40,8 @@ With --wide also:
   EVIDENCE       how the two ends are known, the weaker of the two: started (from a sealed copy),
                  observed (running, by the kernel's word), none
   REQUESTS       bytes that the server received;  REPLIES: that it sent
-  DESCRIPTORS    most descriptors that may cross beside one message; - where none may
+  DESCRIPTORS    most descriptors that may cross beside one message, and whether leases (memory that both
+                 ends write) may be among them; - where none may
   IN PARCELS     parcels that the caller has sent, and bytes in them, by its own count
   OUT PARCELS    those that the server has sent, by its own
   FORWARDS/CALL  system calls that one call through the gate has made in the caller's name
@@ -62,10 +63,11 @@ With `watch NAME`, at each look:
 With --json a line is an object. The fields stay; others may join them:
   link, name, via, url, security (isolation, confidentiality, evidence), open, calls, failed,
   denied, request_bytes, reply_bytes, visits, forwards, inside_ns, methods (path, native, ordinary),
-  more_methods (a number), descriptors (0 where none may cross), caller_parcels and server_parcels (what
-  that end says it has sent: parcels, bytes; null where no descriptor may cross); caller and server (null for http2): principals, pid, uid, gid, cgroup,
-  container (its id, or null), digest (null when it is unknown), evidence (started, observed). Counts are
-  null where nobody counts: over http2.";
+  more_methods (a number), descriptors (0 where none may cross), leases (true where these may be among
+  them), caller_parcels and server_parcels (what that end says it has sent: parcels, bytes; null where no
+  descriptor may cross); caller and server (null for http2): principals, pid, uid, gid, cgroup, container
+  (its id, or null), digest (null when it is unknown), evidence (started, observed). Counts are null where
+  nobody counts: over http2.";
 
 /// Which links are shown, and how.
 #[derive(clap::Args)]

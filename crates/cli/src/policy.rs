@@ -134,9 +134,15 @@ fn shown(caller: &str, service: &str, method: &str, e: &Explanation) -> String {
     if !required.is_empty() {
         let _ = writeln!(text, "  its links to `{service}` have at least {}", required.join(", "));
     }
-    if e.descriptors > 0 {
-        let beside = format!("up to {} beside each message", e.descriptors);
+    if !e.grant.is_none() {
+        let beside = format!("up to {} beside each message", e.grant.descriptors);
         let _ = writeln!(text, "  descriptors may cross on its links to `{service}`, {beside}");
+    }
+    if e.grant.leases {
+        let _ = writeln!(
+            text,
+            "  leases may be among them: memory that both ends write, at any moment"
+        );
     }
     if e.allowed_by.is_empty() {
         let all: Vec<String> = e.methods.patterns().iter().map(ToString::to_string).collect();
@@ -217,14 +223,20 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("policy.toml");
         let text = "[principal.web]\nuid = 1000\n[service.a.call]\n\
-                    web = { methods = ['*'], descriptors = 3 }\nanyone = ['*']\n";
+                    web = { methods = ['*'], descriptors = 3 }\nanyone = ['*']\n\
+                    [service.b.call]\nweb = { methods = ['*'], descriptors = 2, leases = true }\n";
         std::fs::write(&file, text).unwrap();
         let line = "  descriptors may cross on its links to `a`, up to 3 beside each message\n";
         for (caller, cross) in [("web", true), ("anyone", false)] {
             let (said, _) = explain(&file, caller, "a", "p.S/M").unwrap();
             assert_eq!(said.contains(line), cross, "{said}");
             assert_eq!(said.contains("descriptors"), cross, "{said}");
+            assert!(!said.contains("leases"), "{said}");
         }
+        let (said, _) = explain(&file, "web", "b", "p.S/M").unwrap();
+        let lines =
+            "`b`, up to 2 beside each message\n  leases may be among them: memory that both";
+        assert!(said.contains(lines), "{said}");
     }
 
     #[test]

@@ -253,7 +253,7 @@ fn policy(compose: &Compose) -> Result<Policy, String> {
             policy
                 .allow_call(&service.name, &name(&call.service), call.method.clone())
                 .map_err(|e| format!("{}: calls: `{}`: {e}", service.place, call.service))?;
-            policy.allow_descriptors(&service.name, &name(&call.service), service.descriptors);
+            policy.allow_descriptors(&service.name, &name(&call.service), service.grant);
         }
     }
     Ok(policy)
@@ -462,4 +462,24 @@ fn ended_too_soon(r: &Running, why: &str) -> ExitCode {
 fn exit_code(r: &Running) -> ExitCode {
     let code = r.status().and_then(|s| s.code().or_else(|| Some(128 + s.signal()?)));
     ExitCode::from(u8::try_from(code.unwrap_or(1)).unwrap_or(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use partywall_abi::control::Grant;
+
+    #[test]
+    fn what_a_service_may_have_cross_is_its_own_links() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("compose.yaml");
+        let text = "services:\n  web:\n    x-partywall:\n      package: web\n      calls: [store/*]\n      \
+                    descriptors: 2\n      leases: true\n  store:\n    x-partywall:\n      package: store\n      \
+                    calls: [web/*]\n";
+        std::fs::write(&file, text).unwrap();
+        let policy = policy(&compose::load(&file, &|_| None).unwrap()).unwrap();
+        let granted = |caller: &str, at: &str| policy.grant(&[caller.to_owned()], &name(at));
+        assert_eq!(granted("web", "store"), Grant { descriptors: 2, leases: true });
+        assert_eq!(granted("store", "web"), Grant::NONE);
+    }
 }

@@ -20,7 +20,7 @@ use std::path::Path;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use partywall_abi::control::{Digest, Identity};
+use partywall_abi::control::{Digest, Grant, Identity};
 use partywall_abi::name::ServiceName;
 use partywall_abi::security::Security;
 use partywall_shm::threads;
@@ -73,8 +73,9 @@ pub enum Event {
         server: Option<Who>,
         /// What protects it.
         security: Levels,
-        /// How many descriptors may cross beside one message.
-        descriptors: u32,
+        /// How many descriptors may cross beside one message, and whether leases among them.
+        #[serde(flatten)]
+        grant: Granted,
     },
     /// Descriptors may cross on a link that was open before.
     Granted {
@@ -85,8 +86,9 @@ pub enum Event {
         link: u64,
         /// The name that was asked for.
         name: String,
-        /// How many beside one message.
-        descriptors: u32,
+        /// How many beside one message, and whether leases among them.
+        #[serde(flatten)]
+        grant: Granted,
     },
     /// The policy does not let a process do something.
     Denied {
@@ -151,6 +153,19 @@ impl From<Security> for Levels {
             confidentiality: confidentiality.word(),
             evidence: evidence.word(),
         }
+    }
+}
+
+/// What may cross on a link.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Granted {
+    descriptors: u32,
+    leases: bool,
+}
+
+impl From<Grant> for Granted {
+    fn from(Grant { descriptors, leases }: Grant) -> Self {
+        Self { descriptors, leases }
     }
 }
 
@@ -232,21 +247,21 @@ impl Event {
         name: &ServiceName,
         (caller, account): (&Identity, &Account),
         server: Option<&Identity>,
-        (security, descriptors): (Security, u32),
+        (security, grant): (Security, Grant),
     ) -> Self {
         let (caller, server) = (By::new(caller, account), server.map(Who::new));
-        let (name, security) = (name.as_str().into(), security.into());
-        Self::Introduced { link, name, caller, server, security, descriptors }
+        let (name, security, grant) = (name.as_str().into(), security.into(), grant.into());
+        Self::Introduced { link, name, caller, server, security, grant }
     }
 
     pub(crate) fn granted(
         link: u64,
         name: &ServiceName,
         (caller, account): (&Identity, &Account),
-        descriptors: u32,
+        grant: Grant,
     ) -> Self {
         let (by, name) = (By::new(caller, account), name.as_str().into());
-        Self::Granted { by, link, name, descriptors }
+        Self::Granted { by, link, name, grant: grant.into() }
     }
 
     pub(crate) fn denied(

@@ -31,6 +31,7 @@
 //! methods = ["*"]
 //! require = { isolation = "process", confidentiality = "host", evidence = "started" }
 //! descriptors = 1                 # descriptors may cross, so many beside a message; parcels need one
+//! leases = true                   # among them memory that both ends write
 //!
 //! [names]                         # names that are reached over the network
 //! billing = "http://10.0.0.7:50051"
@@ -48,7 +49,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use partywall_abi::control::Digest;
+use partywall_abi::control::{Digest, Grant};
 use partywall_abi::limits;
 use partywall_abi::name::{EXAMPLE, MethodPattern, MethodSet, ServiceName};
 use partywall_abi::security::Security;
@@ -168,13 +169,13 @@ struct Rule {
     methods: MethodSet,
     /// The least security of its links.
     require: Security,
-    /// Most descriptors beside a message on its links.
-    descriptors: u32,
+    /// What may cross on its links.
+    grant: Grant,
 }
 
 impl Default for Rule {
     fn default() -> Self {
-        Self { methods: MethodSet::default(), require: Security::LOWEST, descriptors: 0 }
+        Self { methods: MethodSet::default(), require: Security::LOWEST, grant: Grant::NONE }
     }
 }
 
@@ -247,8 +248,8 @@ pub struct Explanation {
     pub methods: MethodSet,
     /// The least security of its links to the name.
     pub require: Security,
-    /// Most descriptors beside a message on them.
-    pub descriptors: u32,
+    /// What may cross on them.
+    pub grant: Grant,
     /// The principals that may serve the name.
     pub served_by: Vec<String>,
     /// Where the name is reached over the network, while nobody serves it.
@@ -257,9 +258,9 @@ pub struct Explanation {
 
 impl Policy {
     /// Lets descriptors cross on a principal's links to a name, which it may call.
-    pub fn allow_descriptors(&mut self, principal: &str, name: &ServiceName, most: u32) {
+    pub fn allow_descriptors(&mut self, principal: &str, name: &ServiceName, grant: Grant) {
         let service = self.services.entry(name.clone()).or_default();
-        service.call.entry(principal.into()).or_default().descriptors = most;
+        service.call.entry(principal.into()).or_default().grant = grant;
     }
 
     /// Adds a principal for what the coordinator starts under `name`.
@@ -435,9 +436,13 @@ impl Policy {
         rules.fold(Security::LOWEST, Security::max_per_field)
     }
 
-    /// Most descriptors beside a message on these principals' links to the name; with 0 none crosses.
-    pub fn descriptors(&self, principals: &[String], name: &ServiceName) -> u32 {
-        self.calls(principals, name).map(|(_, rule)| rule.descriptors).max().unwrap_or(0)
+    /// What may cross on these principals' links to the name: the most that a rule of theirs has, and leases
+    /// where one of them has these.
+    pub fn grant(&self, principals: &[String], name: &ServiceName) -> Grant {
+        self.calls(principals, name).fold(Grant::NONE, |all, (_, Rule { grant, .. })| Grant {
+            descriptors: all.descriptors.max(grant.descriptors),
+            leases: all.leases || grant.leases,
+        })
     }
 
     /// Whether anybody may serve the name here.
@@ -465,7 +470,7 @@ impl Policy {
             allowed_by: allowed_by.collect(),
             methods: self.methods(principals, name),
             require: self.require(principals, name),
-            descriptors: self.descriptors(principals, name),
+            grant: self.grant(principals, name),
             served_by: self
                 .services
                 .get(name)

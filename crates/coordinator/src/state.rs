@@ -105,8 +105,8 @@ pub enum Effect {
         /// What it is told.
         message: Message,
     },
-    /// Make the descriptor socket of a link, and send each end its part with its message. A link without one
-    /// goes on.
+    /// Make the descriptor socket of a link, and send each end its part with its message, or tell
+    /// [`State::not_granted`].
     Grant {
         /// The link's number.
         link: u64,

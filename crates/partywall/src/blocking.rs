@@ -33,11 +33,13 @@ use partywall_shm::link::{Link, LinkError};
 use tonic::metadata::MetadataMap;
 use tonic::{Code, Status};
 
+use crate::attach;
 use crate::backoff::Backoff;
 use crate::channel::Endpoint;
 use crate::coordinator::{self, Connected, End, Linked, Place};
 use crate::domain;
 use crate::error::Error;
+use crate::link::attached::Attaching;
 use crate::link::wake::gate::Gate;
 use crate::link::{broken, caller};
 use crate::peer::Peer;
@@ -243,15 +245,19 @@ impl Channel {
         path: &str,
         request: tonic::Request<M>,
     ) -> Result<tonic::Response<R>, Status> {
-        let (metadata, _extensions, message) = request.into_parts();
+        let (metadata, mut extensions, message) = request.into_parts();
+        let attached = attach::attached(&mut extensions);
         self.told(path, |channel, counted| {
             let encode = |out: &mut Vec<u8>| message.encode(out);
             let headers = metadata.into_headers();
-            let mut answer = channel.exchange_encoded(path, &headers, encode, counted)?;
+            let beside = (&headers, attached.as_deref());
+            let mut answer = channel.exchange_encoded(path, beside, encode, counted)?;
             let message = R::decode(message_of(channel.data_of(&answer))?)
                 .map_err(|e| Status::internal(format!("decoding the reply: {e}")))?;
+            let mut extensions = http::Extensions::new();
+            attach::put(&mut extensions, answer.take_attached());
             let metadata = MetadataMap::from_headers(answer.headers());
-            Ok(tonic::Response::from_parts(metadata, message, http::Extensions::new()))
+            Ok(tonic::Response::from_parts(metadata, message, extensions))
         })
     }
 
@@ -266,7 +272,8 @@ impl Channel {
                 out.extend_from_slice(message);
                 Ok(())
             };
-            let answer = channel.exchange_encoded(path, &HeaderMap::new(), encode, counted)?;
+            let beside = (&HeaderMap::new(), None);
+            let answer = channel.exchange_encoded(path, beside, encode, counted)?;
             message_of(channel.data_of(&answer)).map(<[u8]>::to_vec)
         })
     }
@@ -297,7 +304,7 @@ impl Channel {
     fn exchange_encoded(
         &mut self,
         path: &str,
-        headers: &HeaderMap,
+        (headers, attached): (&HeaderMap, Option<&Attaching>),
         encode: impl FnOnce(&mut Vec<u8>) -> Result<(), prost::EncodeError>,
         counted: &mut Counted,
     ) -> Result<Answer, Status> {
@@ -309,7 +316,8 @@ impl Channel {
             .map_err(|_| Status::resource_exhausted("a request of over 4 GiB"))?;
         message[1..PREFIX].copy_from_slice(&len.to_be_bytes());
         counted.sent = Some(message.len());
-        let request = Request { path, method: None, headers, message: Message::Encoded(&message) };
+        let encoded = Message::Encoded(&message);
+        let request = Request { path, method: None, headers, attached, message: encoded };
         let answer = self.exchange(&request, self.message_limit);
         self.outgoing = message;
         let answer = answer?;

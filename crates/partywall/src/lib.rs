@@ -101,6 +101,7 @@
 //                                      └─── partywall_call ──┘
 // coordinator::Client (one per process): the control socket
 
+mod attach;
 mod backoff;
 #[cfg(feature = "blocking")]
 pub mod blocking;

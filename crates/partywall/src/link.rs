@@ -32,8 +32,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use partywall_abi::control::LinkStats;
-use partywall_abi::frame::{Kind, PARCEL, PLAIN_RESPONSE};
+use partywall_abi::control::{Grant, LinkStats};
+use partywall_abi::frame::{ATTACHED, Kind, PARCEL, PLAIN_RESPONSE};
 use partywall_call::Key;
 use partywall_shm::link::Ends;
 use partywall_shm::link::{Bell, LinkError};
@@ -46,6 +46,7 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 use tonic::Status;
 
 pub(crate) mod account;
+pub(crate) mod attached;
 pub(crate) mod broken;
 pub(crate) mod caller;
 mod calls;
@@ -78,8 +79,9 @@ use crate::coordinator::{End, Tracked};
 use crate::lock::lock;
 use crate::telemetry;
 use account::Account;
+use attached::Unread;
 use broken::Broken;
-use calls::{Accepted, Calls, Due};
+use calls::{Accepted, Beside, Calls, Due};
 use counters::Counters;
 use doorbell::Listener;
 use inbound::{Inbound, Record, Rx};
@@ -111,6 +113,8 @@ struct Link {
     metrics: Mutex<Option<telemetry::Link>>,
     /// The runtime has several threads.
     many_threads: bool,
+    /// Itself, once it is shared.
+    own: OnceLock<Weak<Self>>,
 }
 
 /// What a record brought to the call that reads for itself.
@@ -169,7 +173,15 @@ impl Link {
             tracked: Mutex::new(tracked),
             metrics: Mutex::new(None),
             many_threads: Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread,
+            own: OnceLock::new(),
         })
+    }
+
+    /// Itself, shared from here on.
+    fn shared(self) -> Arc<Self> {
+        let link = Arc::new(self);
+        link.own.get_or_init(|| Arc::downgrade(&link));
+        link
     }
 
     fn bell(&self) -> &Bell {
@@ -389,28 +401,41 @@ impl Link {
     // ---- reading -----------------------------------------------------------------------
 
     /// Descriptors may cross from here on: this end takes parcels, as many as its account lets it.
-    fn grant(&self, socket: Passed) {
-        self.parcels.grant(socket);
+    fn grant(&self, socket: Passed, grant: Grant) {
+        self.parcels.grant(socket, grant);
         self.send_control(self.calls.take_parcels());
     }
 
-    /// What a record means, with the data that it has in a parcel.
+    /// What a record means, with what has come beside it.
     #[inline(always)]
     fn accept(&self, record: Record, own: Option<Key>) -> Result<Accepted, Broken> {
-        let parcel = if record.flags & PARCEL != 0 && record.kind == Kind::Frame as u8 {
-            self.parcels.receive(&record.payload)?.map(Box::new)
+        let has_beside = record.flags & (PARCEL | ATTACHED) != 0;
+        let beside = if has_beside && record.kind == Kind::Frame as u8 {
+            self.receive_beside(&record)?
         } else {
-            None
+            Beside::default()
         };
-        if let Some(parcel) = &parcel {
-            self.inbound.count(parcel.len());
-        }
-        let (accepted, due) = self.calls.accept(record, parcel, own)?;
+        let (accepted, due) = self.calls.accept(record, beside, own)?;
         self.send_control(due);
         if let Accepted::Released(place) = accepted {
             self.parcels.pool.released(place);
         }
         Ok(accepted)
+    }
+
+    /// What has come on the descriptor socket with a frame.
+    #[cold]
+    fn receive_beside(&self, record: &Record) -> Result<Beside, Broken> {
+        if record.flags & ATTACHED != 0 {
+            let unread = || Unread::on(self.own.get().cloned().unwrap_or_default());
+            let attached = self.parcels.receive_attached(&record.payload, unread)?;
+            return Ok(Beside { parcel: None, attached: attached.map(Box::new) });
+        }
+        let parcel = self.parcels.receive(&record.payload)?.map(Box::new);
+        if let Some(parcel) = &parcel {
+            self.inbound.count(parcel.len());
+        }
+        Ok(Beside { parcel, attached: None })
     }
 
     /// Hands one record to the call it belongs to. The call `own`, which does this itself, is not

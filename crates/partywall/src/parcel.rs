@@ -24,9 +24,14 @@
 //!
 //! The pages are paid for by who makes the parcel, until all who have it have dropped it. A parcel that is
 //! not sealed, not whole or too short ends the link, and its sender is blamed. A receiver has at most 4 of a
-//! link unread, and 64 of a caller's links together; what is beyond travels as bytes.
+//! link unread, and 64 of a caller's links together, or one of each; what is beyond travels as bytes.
 
+pub use partywall_shm::parcel::lease::Lease;
+pub use partywall_shm::parcel::view::{Owned, View};
 pub use partywall_shm::parcel::{Draft, ParcelError, Sealed};
+pub use partywall_shm::region::Words;
+
+pub use crate::attach::{Attach, Attachment, Descriptor};
 
 use crate::link::parcels;
 

@@ -37,7 +37,10 @@ use rustix::fs::{MemfdFlags, SealFlags, SeekFrom};
 
 use crate::socket::{self, Passed};
 
+mod known;
+pub mod lease;
 pub mod owned;
+pub mod view;
 
 /// The seals of a parcel that never changes.
 const SEALS: SealFlags =
@@ -93,6 +96,20 @@ pub enum ParcelError {
     Hole {
         /// Where it begins.
         at: u64,
+    },
+    /// Its owner has written it since it was sent.
+    #[error(
+        "parcel: its owner has written it again since it was sent; remedy: have the owner wait for the answer, \
+         or take another parcel"
+    )]
+    Changed,
+    /// A lease comes that has been here since, or is still here.
+    #[error("parcel: a lease of generation {found}, and {last} was the last")]
+    Stale {
+        /// Its generation.
+        found: u64,
+        /// That of the last time.
+        last: u64,
     },
 }
 
@@ -283,8 +300,8 @@ impl AsRef<[u8]> for Sealed {
     }
 }
 
-/// Whether a file has these seals, and every page of a part.
-fn check(file: BorrowedFd<'_>, seals: SealFlags, offset: u64, len: u64) -> Result<(), ParcelError> {
+/// Whether a file is a memfd that has these seals; its size.
+fn check_kind(file: BorrowedFd<'_>, seals: SealFlags) -> Result<u64, ParcelError> {
     let found = rustix::fs::fcntl_get_seals(file).map_err(failed("fcntl(F_GET_SEALS)"))?;
     let kind = rustix::fs::fstatfs(file).map_err(failed("fstatfs"))?.f_type;
     if kind as u64 != TMPFS {
@@ -293,13 +310,24 @@ fn check(file: BorrowedFd<'_>, seals: SealFlags, offset: u64, len: u64) -> Resul
     if !found.contains(seals) {
         return Err(ParcelError::Seals { found: found.bits(), wanted: seals.bits() });
     }
-    let found = rustix::fs::fstat(file).map_err(failed("fstat"))?.st_size as u64;
-    let wanted = offset.saturating_add(len);
+    Ok(rustix::fs::fstat(file).map_err(failed("fstat"))?.st_size as u64)
+}
+
+/// Whether a file is such a memfd, and has every page of a part.
+fn check(file: BorrowedFd<'_>, seals: SealFlags, offset: u64, len: u64) -> Result<(), ParcelError> {
+    let (found, wanted) = (check_kind(file, seals)?, offset.saturating_add(len));
     if len == 0 || found < wanted {
         return Err(ParcelError::Short { found, wanted });
     }
-    let at = rustix::fs::seek(file, SeekFrom::Hole(offset)).map_err(failed("lseek"))?;
-    if at < wanted { Err(ParcelError::Hole { at }) } else { Ok(()) }
+    match hole(file, offset)? {
+        at if at < wanted => Err(ParcelError::Hole { at }),
+        _ => Ok(()),
+    }
+}
+
+/// Where the first hole of a file is from a byte on, or its end.
+fn hole(file: BorrowedFd<'_>, from: u64) -> Result<u64, ParcelError> {
+    rustix::fs::seek(file, SeekFrom::Hole(from)).map_err(failed("lseek"))
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 #![allow(unsafe_code, reason = "memory that two processes share is reached by pointer")]
-//! Memory that two processes share, as two types: an [`Outbox`] that this process writes and the
-//! other one reads, and an [`Inbox`] the other way round.
+//! Memory that two processes share, as three types: an [`Outbox`] that this process writes and the
+//! other one reads, an [`Inbox`] the other way round, and [`Common`] memory that both write.
 //!
 //! No reference into shared memory leaves this module except to atomics. Words are read and
 //! written atomically; payload is copied, and once only, by instructions that the compiler does
@@ -10,7 +10,9 @@
 //! Loom builds replace the memory by loom's cells, which report every access that is not ordered.
 
 #[cfg(not(loom))]
-pub use mapped::{Inbox, Outbox};
+pub(crate) use mapped::Common;
+#[cfg(not(loom))]
+pub use mapped::{Inbox, Outbox, Words};
 #[cfg(loom)]
 pub use modelled::{Inbox, Outbox, pair};
 
@@ -47,8 +49,8 @@ mod mapped {
             Ok(Self { base, len })
         }
 
-        fn populate(&self, how: Advice) -> io::Result<()> {
-            // SAFETY: the range is this value's own mapping, and populating changes no content.
+        fn advise(&self, how: Advice) -> io::Result<()> {
+            // SAFETY: the range is this value's own mapping, and what is asked for changes no content.
             unsafe { madvise(self.base.as_ptr().cast(), self.len, how) }?;
             Ok(())
         }
@@ -73,6 +75,116 @@ mod mapped {
             assert!(at.is_multiple_of(8));
             // SAFETY: as for `u32`, with 8 for 4.
             unsafe { AtomicU64::from_ptr(self.at(at, 8).cast()) }
+        }
+    }
+
+    impl Mapping {
+        /// All 64-bit words of it. Of a mapping for reading none may be written.
+        #[inline(always)]
+        fn words(&self) -> &[AtomicU64] {
+            let first = self.base.as_ptr().cast::<AtomicU64>();
+            // SAFETY: so many words are in the mapping, whose base is aligned; they live as long as the
+            // mapping, and are only accessed atomically, or by instructions that the compiler does not look
+            // into.
+            unsafe { std::slice::from_raw_parts(first, self.len / 8) }
+        }
+
+        /// As [`Inbox::read`].
+        #[inline(always)]
+        fn read(&self, mut at: usize, mut len: usize, to: &mut impl BufMut) {
+            assert!(to.remaining_mut() >= len, "no room for the payload");
+            while len > 0 {
+                let chunk = to.chunk_mut();
+                let n = chunk.len().min(len);
+                let from = self.at(at, n);
+                // SAFETY: `from` is readable for `n` bytes (checked by `at`), `chunk` writable
+                // for `n` bytes, and private memory never overlaps the mapping.
+                unsafe { copy_shared(from, chunk.as_mut_ptr(), n) };
+                // SAFETY: the copy above initialised `n` bytes of the chunk.
+                unsafe { to.advance_mut(n) };
+                at += n;
+                len -= n;
+            }
+        }
+    }
+
+    /// 64-bit words of memory that another process may be writing.
+    #[derive(Clone, Copy, Debug)]
+    pub struct Words<'a>(&'a [AtomicU64]);
+
+    impl<'a> Words<'a> {
+        /// The first of them.
+        pub(crate) fn first(self, count: usize) -> Self {
+            Self(&self.0[..count])
+        }
+
+        /// How many there are.
+        pub fn len(self) -> usize {
+            self.0.len()
+        }
+
+        /// Whether there are none.
+        pub fn is_empty(self) -> bool {
+            self.0.is_empty()
+        }
+
+        /// The word with this number, in the processor's order of bytes.
+        ///
+        /// # Panics
+        /// When there are not so many.
+        #[inline(always)]
+        pub fn get(self, number: usize) -> u64 {
+            self.0[number].load(Ordering::Relaxed)
+        }
+
+        /// All of them, in their order.
+        pub fn iter(self) -> impl Iterator<Item = u64> + use<'a> {
+            self.0.iter().map(|word| word.load(Ordering::Relaxed))
+        }
+    }
+
+    /// Memory that this process and others write.
+    pub(crate) struct Common(Mapping);
+
+    impl Common {
+        /// Maps `len` bytes of `fd` for both. A child that is forked has no mapping.
+        ///
+        /// # Errors
+        /// What mmap(2) and madvise(2) say.
+        pub(crate) fn map(fd: BorrowedFd<'_>, len: usize) -> io::Result<Self> {
+            let mapping = Mapping::new(fd, len, ProtFlags::READ | ProtFlags::WRITE)?;
+            mapping.advise(Advice::LinuxDontFork)?;
+            Ok(Self(mapping))
+        }
+
+        /// Has every page of it, huge ones where there are some, and in this process's page table.
+        ///
+        /// # Errors
+        /// What madvise(2) says: EFAULT or ENOMEM when a page cannot be had.
+        pub(crate) fn populate(&self) -> io::Result<()> {
+            if self.0.len >= crate::parcel::HUGE {
+                // Where the system offers none there are small ones.
+                let _asked = self.0.advise(Advice::LinuxHugepage);
+            }
+            self.0.advise(Advice::LinuxPopulateWrite)
+        }
+
+        /// All words of it.
+        pub(crate) fn words(&self) -> &[AtomicU64] {
+            self.0.words()
+        }
+
+        /// Copies bytes out, as [`Inbox::read`].
+        pub(crate) fn read(&self, at: usize, len: usize, to: &mut impl BufMut) {
+            self.0.read(at, len, to);
+        }
+
+        /// Copies bytes in.
+        pub(crate) fn write(&self, at: usize, bytes: &[u8]) {
+            let to = self.0.at(at, bytes.len());
+            // SAFETY: `to` has room (checked by `at`); `bytes` is private memory, so the ranges do not
+            // overlap. The compiler looks into no access to it, so that another thread's is no race.
+            unsafe { copy_long(bytes.as_ptr(), to, bytes.len()) };
         }
     }
 
@@ -101,7 +213,7 @@ mod mapped {
         /// # Errors
         /// What madvise(2) says: EFAULT or ENOMEM when a page cannot be had.
         pub(crate) fn populate(&self) -> io::Result<()> {
-            self.0.populate(Advice::LinuxPopulateWrite)
+            self.0.advise(Advice::LinuxPopulateWrite)
         }
 
         /// The 32-bit word at byte `at`.
@@ -200,6 +312,11 @@ mod mapped {
             self.0.u64(at).load(order)
         }
 
+        /// All 64-bit words of it.
+        pub(crate) fn words(&self) -> Words<'_> {
+            Words(self.0.words())
+        }
+
         /// Copies three words.
         #[inline(always)]
         pub fn read_words(&self, at: usize) -> [u32; 3] {
@@ -212,20 +329,8 @@ mod mapped {
         /// # Panics
         /// When `to` has no room for them.
         #[inline(always)]
-        pub fn read(&self, mut at: usize, mut len: usize, to: &mut impl BufMut) {
-            assert!(to.remaining_mut() >= len, "no room for the payload");
-            while len > 0 {
-                let chunk = to.chunk_mut();
-                let n = chunk.len().min(len);
-                let from = self.0.at(at, n);
-                // SAFETY: `from` is readable for `n` bytes (checked by `at`), `chunk` writable
-                // for `n` bytes, and private memory never overlaps the mapping.
-                unsafe { copy_from_peer(from, chunk.as_mut_ptr(), n) };
-                // SAFETY: the copy above initialised `n` bytes of the chunk.
-                unsafe { to.advance_mut(n) };
-                at += n;
-                len -= n;
-            }
+        pub fn read(&self, at: usize, len: usize, to: &mut impl BufMut) {
+            self.0.read(at, len, to);
         }
 
         /// Has every page of it, and in this process's page table.
@@ -233,7 +338,7 @@ mod mapped {
         /// # Errors
         /// What madvise(2) says: EFAULT or ENOMEM when a page cannot be had.
         pub(crate) fn populate(&self) -> io::Result<()> {
-            self.0.populate(Advice::LinuxPopulateRead)
+            self.0.advise(Advice::LinuxPopulateRead)
         }
 
         /// Sleeps while the word at `at` is `expected`, at most for `timeout`.
@@ -252,12 +357,12 @@ mod mapped {
         }
     }
 
-    /// Copies memory that another process may be writing.
+    /// Copies memory of which another process may be writing either side.
     ///
     /// # Safety
     /// `from` is readable and `to` writable for `len` bytes, and they do not overlap.
     #[inline(always)]
-    unsafe fn copy_from_peer(from: *const u8, to: *mut u8, len: usize) {
+    unsafe fn copy_shared(from: *const u8, to: *mut u8, len: usize) {
         // Payloads begin at the start of a slot's or of the arena's lines; the rest of one may not.
         if len > SHORT || !from.addr().is_multiple_of(align_of::<u64>()) {
             // SAFETY: forwarded.

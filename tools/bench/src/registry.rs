@@ -73,6 +73,9 @@ const TRANSFER: &[Contender] = &[
     transfer::tonic::TONIC_UDS,
     #[cfg(feature = "opponents")]
     transfer::iceoryx::ICEORYX2,
+    transfer::parcels::SEALED,
+    transfer::parcels::OWNED,
+    transfer::parcels::LEASE,
     transfer::memfd_floor::MEMFD_FLOOR,
     transfer::seal_floor::SEAL_FLOOR,
     transfer::fill_floor::FILL_FLOOR,

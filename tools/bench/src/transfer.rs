@@ -18,6 +18,7 @@ pub mod fill_floor;
 #[cfg(feature = "opponents")]
 pub mod iceoryx;
 pub mod memfd_floor;
+pub mod parcels;
 pub mod seal_floor;
 pub mod stream;
 pub mod tonic;

@@ -4,7 +4,7 @@ use alloc::string::String;
 
 use super::fields::{methods, name, put_methods, put_name, put_text};
 use super::terms::{put_role, put_terms, role, terms, token};
-use super::{Role, Terms, Token, start, unknown};
+use super::{Grant, Role, Terms, Token, start, unknown};
 use crate::codec::{DecodeError, Reader, Writer};
 use crate::limits;
 use crate::name::{MethodSet, ServiceName};
@@ -96,9 +96,8 @@ pub enum LinkMessage {
         name: ServiceName,
         /// What protects it, as this end was told. It can lower what the coordinator finds itself.
         security: Security,
-        /// How many descriptors this end was granted beside one message; none where it has no descriptor
-        /// socket.
-        descriptors: u32,
+        /// What this end was granted; none where it has no descriptor socket.
+        grant: Grant,
     },
     /// To the process: that link has this number here.
     Reported {
@@ -114,8 +113,8 @@ pub enum LinkMessage {
         link: u64,
         /// The end that is meant.
         role: Role,
-        /// Most descriptors beside one message.
-        descriptors: u32,
+        /// What may cross.
+        grant: Grant,
     },
 }
 
@@ -145,26 +144,26 @@ impl LinkMessage {
                 put_text(w, url, limits::URL_BYTES);
                 put_methods(w, methods);
             }
-            Self::Report { request, token, role, name, security, descriptors } => {
-                let has_socket = *descriptors > 0;
+            Self::Report { request, token, role, name, security, grant } => {
+                let has_socket = !grant.is_none();
                 start(w, if has_socket { REPORT_WITH_DESCRIPTORS } else { REPORT }, *request);
                 put_name(w, name);
                 w.raw(&token.0);
                 put_role(w, *role);
                 security.put(w);
                 if has_socket {
-                    w.u32(*descriptors);
+                    grant.put(w);
                 }
             }
             Self::Reported { request, link } => {
                 start(w, REPORTED, *request);
                 w.u64(*link);
             }
-            Self::Granted { link, role, descriptors } => {
+            Self::Granted { link, role, grant } => {
                 start(w, GRANTED, 0);
                 w.u64(*link);
                 put_role(w, *role);
-                w.u32(*descriptors);
+                grant.put(w);
             }
         }
     }
@@ -190,14 +189,12 @@ impl LinkMessage {
                 token: token(r)?,
                 role: role(r)?,
                 security: Security::take(r)?,
-                descriptors: if kind == REPORT { 0 } else { r.u32("descriptors")? },
+                grant: if kind == REPORT { Grant::NONE } else { Grant::take(r)? },
             },
             REPORTED => Self::Reported { request, link: r.u64("link")? },
-            GRANTED => Self::Granted {
-                link: r.u64("link")?,
-                role: role(r)?,
-                descriptors: r.u32("descriptors")?,
-            },
+            GRANTED => {
+                Self::Granted { link: r.u64("link")?, role: role(r)?, grant: Grant::take(r)? }
+            }
             _ => return Err(unknown(kind)),
         })
     }

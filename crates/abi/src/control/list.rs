@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use super::fields::{flag, identity, name, put_identity, put_name, put_text};
 use super::terms::{put_role, role};
-use super::{Identity, Role, start, unknown};
+use super::{Grant, Identity, Role, start, unknown};
 use crate::codec::{DecodeError, Reader, Writer};
 use crate::frame;
 use crate::limits;
@@ -151,7 +151,7 @@ impl ListMessage {
         match self {
             Self::List { request } => start(w, LIST, *request),
             Self::Row { request, row } => {
-                let with_parcels = row.descriptors > 0;
+                let with_parcels = !row.grant.is_none();
                 let with_containers =
                     with_parcels || row.ends().any(|end| !end.container.is_empty());
                 let with_methods = with_containers || row.methods.are_told();
@@ -170,7 +170,7 @@ impl ListMessage {
                     row.ends().for_each(|end| put_text(w, &end.container, limits::CONTAINER_BYTES));
                 }
                 if with_parcels {
-                    w.u32(row.descriptors);
+                    row.grant.put(w);
                     put_parcels(w, &row.caller_parcels);
                     put_parcels(w, &row.stats.parcels);
                 }
@@ -243,11 +243,7 @@ impl ListMessage {
                     }
                 }
                 if kind == ROW_WITH_PARCELS {
-                    row.descriptors = r.u32("descriptors")?;
-                    if row.descriptors == 0 {
-                        // It has no parcels then, and another kind.
-                        return Err(DecodeError::Value { field: "descriptors", found: 0 });
-                    }
+                    row.grant = Grant::take(r)?;
                     row.caller_parcels = parcels(r)?;
                     row.stats.parcels = parcels(r)?;
                 }
@@ -419,8 +415,8 @@ pub struct LinkRow {
     pub stats: LinkStats,
     /// The same by methods.
     pub methods: LinkMethods,
-    /// Most descriptors that may cross beside one message; none where no descriptor may.
-    pub descriptors: u32,
+    /// What may cross beside its records.
+    pub grant: Grant,
     /// What the caller's end says that it has sent in parcels; the server's is among its counts.
     pub caller_parcels: ParcelStats,
 }
@@ -439,7 +435,7 @@ impl LinkRow {
             open: true,
             stats: LinkStats::default(),
             methods: LinkMethods::default(),
-            descriptors: 0,
+            grant: Grant::NONE,
             caller_parcels: ParcelStats::default(),
         }
     }
@@ -541,7 +537,7 @@ pub(super) fn row(r: &mut Reader<'_>) -> Result<LinkRow, DecodeError> {
         open: flag(r, "open")?,
         stats: stats(r)?,
         methods: LinkMethods::default(),
-        descriptors: 0,
+        grant: Grant::NONE,
         caller_parcels: ParcelStats::default(),
     })
 }

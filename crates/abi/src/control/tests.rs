@@ -10,6 +10,11 @@ use alloc::string::{String, ToString};
 use alloc::vec;
 use proptest::prelude::*;
 
+/// Some descriptors, leases among them.
+const LEASES: Grant = Grant { descriptors: 3, leases: true };
+/// As many as there can be, and no leases.
+const MOST: Grant = Grant { descriptors: limits::PACKET_FDS as u32, leases: false };
+
 fn someone(pid: Option<u32>, digest: Digest) -> Identity {
     Identity {
         uid: 1000,
@@ -30,7 +35,7 @@ fn in_container(mut row: LinkRow) -> LinkRow {
 
 /// The same row of a link on which descriptors may cross.
 fn with_parcels(mut row: LinkRow) -> LinkRow {
-    row.descriptors = 3;
+    row.grant = LEASES;
     row.caller_parcels = ParcelStats::new(1, 300_000);
     row.stats.parcels = ParcelStats::new(u64::MAX, 7);
     row
@@ -64,7 +69,7 @@ fn samples() -> Vec<Message> {
         open: true,
         stats,
         methods: LinkMethods::default(),
-        descriptors: 0,
+        grant: Grant::NONE,
         caller_parcels: ParcelStats::default(),
     };
     let methods_counted = LinkMethods::new(vec![MethodStats::new("/a.B/C", 9, 1)], 3);
@@ -192,7 +197,7 @@ fn samples() -> Vec<Message> {
             role: Role::Redirected,
             name: name.clone(),
             security: Security::NETWORK,
-            descriptors: 0,
+            grant: Grant::NONE,
         }),
         Message::Link(LinkMessage::Report {
             request: 4,
@@ -200,10 +205,11 @@ fn samples() -> Vec<Message> {
             role: Role::Caller,
             name,
             security: Security::LOWEST,
-            descriptors: 3,
+            grant: LEASES,
         }),
         Message::Link(LinkMessage::Reported { request: 4, link: 4 }),
-        Message::Link(LinkMessage::Granted { link: 4, role: Role::Server, descriptors: 3 }),
+        Message::Link(LinkMessage::Granted { link: 4, role: Role::Server, grant: LEASES }),
+        Message::Link(LinkMessage::Granted { link: 4, role: Role::Caller, grant: MOST }),
         Message::Policy(PolicyMessage::Reload { request: 10 }),
         Message::Policy(PolicyMessage::Reloaded { request: 10, ended: 1, changed: 2 }),
     ]
@@ -253,8 +259,8 @@ proptest! {
 fn every_kind_is_in_the_range_of_its_subject_and_is_taken_once() {
     let kinds: std::collections::BTreeSet<u16> =
         samples().iter().map(|m| u16::from_le_bytes([m.encode()[0], m.encode()[1]])).collect();
-    // One message is there twice.
-    assert_eq!(kinds.len(), samples().len() - 1);
+    // Two messages are there twice.
+    assert_eq!(kinds.len(), samples().len() - 2);
     for (subject, messages) in [(1, 7), (2, 7), (3, 11), (4, 4), (5, 17), (6, 4), (7, 2)] {
         let of_it: alloc::vec::Vec<u16> =
             kinds.iter().filter(|kind| **kind >> 8 == subject).map(|kind| kind & 0xff).collect();
@@ -330,14 +336,45 @@ fn a_range_of_versions_that_is_none_is_no_challenge() {
 }
 
 #[test]
-fn row_with_parcels_of_no_descriptors_is_none() {
+fn a_grant_that_is_none_is_refused_wherever_one_has_to_be() {
     let row = with_parcels(LinkRow::new(4, "greeter", someone(None, Digest::Unknown), None));
-    let packet = Message::from(ListMessage::Row { request: 1, row: row.into() }).encode();
-    // Before the two counts of two words each.
-    let at = packet.len() - 4 - 2 * 16;
-    assert_eq!(packet[at..at + 4], 3_u32.to_le_bytes());
-    let mut none = packet;
-    none[at] = 0;
-    let wrong = crate::codec::DecodeError::Value { field: "descriptors", found: 0 };
-    assert_eq!(Message::decode(&none), Err(wrong));
+    let row = Message::from(ListMessage::Row { request: 1, row: row.into() });
+    let (token, name) = (Token([7; 16]), ServiceName::new("greeter").unwrap());
+    let (role, security) = (Role::Caller, Security::LOWEST);
+    let report = LinkMessage::Report { request: 4, token, role, name, security, grant: LEASES };
+    let granted = LinkMessage::Granted { link: 4, role, grant: LEASES };
+    // After it a row has two counts of two words each.
+    for (message, after) in [(row, 2 * 16), (report.into(), 0), (granted.into(), 0)] {
+        let packet = message.encode();
+        let at = packet.len() - 4 - after;
+        let with = |bits: u32| {
+            let mut packet = packet.clone();
+            packet[at..at + 4].copy_from_slice(&bits.to_le_bytes());
+            Message::decode(&packet)
+        };
+        let leases = 1 << 31;
+        assert_eq!(with(leases | 3), Ok(message.clone()));
+        for good in [1, 3, 16, leases | 1, leases | 16] {
+            assert!(with(good).is_ok_and(|m| m != message), "{good:#x}");
+        }
+        for found in [0, leases, 17, leases | 17, 1 << 30 | 3, 1 << 5 | 3, u32::MAX] {
+            let field = "descriptors";
+            let wrong = crate::codec::DecodeError::Value { field, found: found.into() };
+            assert_eq!(with(found), Err(wrong), "{found:#x}");
+        }
+    }
+}
+
+#[test]
+fn a_grant_covers_what_has_no_more_in_it() {
+    let grant = |descriptors, leases| Grant { descriptors, leases };
+    let all = [Grant::NONE, grant(1, false), grant(1, true), grant(2, false), grant(2, true)];
+    // By the rows what covers, by the columns what is covered.
+    let covers = all.map(|one| all.map(|other| u8::from(one.covers(other))));
+    let expected =
+        [[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 0, 0], [1, 1, 0, 1, 0], [1, 1, 1, 1, 1]];
+    assert_eq!(covers, expected);
+    assert_eq!(all.map(Grant::is_none), [true, false, false, false, false]);
+    assert_eq!(all.map(|g| g.to_string()), ["0", "1", "1 with leases", "2", "2 with leases"]);
+    assert_eq!(Grant::default(), Grant::NONE);
 }

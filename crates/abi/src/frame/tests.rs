@@ -133,6 +133,72 @@ fn refusals_name_the_field() {
 }
 
 #[test]
+fn attachments_stand_between_the_head_and_the_rest() {
+    let items = [
+        Item::Sealed { offset: 4096, bytes: 7 },
+        Item::Owned { bytes: 1 << 40, generation: 6 },
+        Item::Lease { bytes: i64::MAX as u64, generation: u64::MAX },
+        Item::File,
+    ];
+    let mut request = Vec::new();
+    write_block(&mut request, |out| RequestHead::write(out, None, "/a/b", 0)).unwrap();
+    Attached::write(&mut request, 5, &items);
+    request.extend_from_slice(b"data");
+    let frame = Request::decode(HEAD | ATTACHED, &request).unwrap();
+    assert_eq!((frame.head.unwrap().method, frame.data), ("/a/b".into(), Data::Here(b"data")));
+    let attached = frame.attached.unwrap();
+    assert_eq!((attached.packet, Attached::of(&request)), (5, Ok(attached)));
+    assert!(attached.items().eq(items));
+    let mut answer = Vec::new();
+    write_block(&mut answer, |out| ResponseHead::write(out, 0)).unwrap();
+    Attached::write(&mut answer, 6, &items[3..]);
+    write_block(&mut answer, |out| Trailers::write(out, 0, 0)).unwrap();
+    let frame = Response::decode(HEAD | TRAILERS | END | ATTACHED, &answer).unwrap();
+    assert_eq!((frame.trailers.unwrap().code, frame.attached.unwrap().packet), (0, 6));
+    // Only a head has some, and a plain frame has none.
+    let both = ATTACHED | PARCEL | HEAD;
+    for flags in [ATTACHED, both, ATTACHED | PLAIN_REQUEST, ATTACHED | PLAIN_RESPONSE] {
+        assert!(Request::decode(flags, &request).is_err(), "{flags:#x}");
+        assert!(Response::decode(flags, &answer).is_err(), "{flags:#x}");
+    }
+    assert!(Attached::of(&request[..request.len() - 5]).is_err(), "the last one is cut");
+}
+
+#[test]
+fn attachments_that_cannot_be_are_refused_by_name() {
+    let refused = |count: u8, kind: u8, first: u64, second: u64| {
+        let mut payload = Vec::new();
+        write_block(&mut payload, |out| ResponseHead::write(out, 0)).unwrap();
+        let mut w = Writer(&mut payload);
+        w.u64(0);
+        w.u8(count);
+        for _ in 0..count {
+            w.u8(kind);
+            w.u64(first);
+            w.u64(second);
+        }
+        match Attached::of(&payload) {
+            Err(DecodeError::Value { field, found }) => (field, found),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(refused(0, 4, 0, 0), ("attachments", 0));
+    assert_eq!(refused(17, 4, 0, 0), ("attachments", 17));
+    for kind in [0, 5, 255] {
+        assert_eq!(refused(1, kind, 1, 0), ("attachment's kind", kind.into()));
+    }
+    for kind in 1..=3 {
+        for bytes in [0, 1 << 63] {
+            assert_eq!(refused(1, kind, bytes, 0), ("attachment's bytes", bytes));
+        }
+    }
+    assert_eq!(refused(1, 4, 1, 0), ("attachment's bytes", 1));
+    assert_eq!(refused(1, 4, 0, 1), ("attachment's second word", 1));
+    let end = i64::MAX as u64;
+    assert_eq!(refused(1, 1, 2, end - 1), ("attachment's second word", end - 1));
+}
+
+#[test]
 fn a_block_over_the_limit_is_taken_back() {
     let mut out = vec![7];
     assert_eq!(write_block(&mut out, |o| o.resize(limits::HEAD_BYTES + 10, 0)), None);
@@ -172,6 +238,7 @@ proptest! {
             head.metadata.iter().count();
         }
         let _ = Response::decode(flags, &bytes);
+        let _ = Attached::of(&bytes);
         let _ = decode_method(&bytes);
         let _ = RequestHead::decode(&bytes);
         let _ = ResponseHead::decode(&bytes);

@@ -1,4 +1,5 @@
-//! Parcels: how many may come, and how many may be sent; and owned ones, which are lent and given back.
+//! Parcels: how many may come, and how many may be sent; and owned ones, which are lent and given back. What
+//! is attached to a head counts as one.
 //!
 //! ```text
 //! owner      free --lend: generation + 1, the frame--> lent --Release of that generation--> free
@@ -34,9 +35,32 @@ impl<T: Default> Connection<T> {
     }
 
     /// This end takes so many parcels from here on, of [`limits::UNREAD_PARCELS`] at most, and says so.
+    /// Descriptors may cross from here on.
     pub fn take_parcels(&mut self, count: u32) {
         debug_assert!(count <= limits::UNREAD_PARCELS && self.tells_parcels);
+        self.is_granted = true;
         self.read_parcels(count);
+    }
+
+    /// Whether something may be attached to a head, now or once descriptors are granted.
+    pub fn may_attach(&self) -> bool {
+        self.tells_attached
+    }
+
+    /// Something is attached to a head that has come.
+    #[cold]
+    pub(super) fn came_attached(&mut self) -> Result<(), Rule> {
+        if !self.tells_attached {
+            return Err(Rule::NotAgreed);
+        }
+        self.parcels_in = self.parcels_in.checked_sub(1).ok_or(Rule::OverParcels)?;
+        Ok(())
+    }
+
+    /// The program has taken what was attached to a head, or nobody will. Said once for each that has come,
+    /// also where the head had no effect.
+    pub fn attached_read(&mut self) {
+        self.read_parcels(1);
     }
 
     /// So many more may come, as there is room for as many more.

@@ -51,7 +51,8 @@ impl<T: Default> Connection<T> {
         }
         let sum = self.parcels_out.checked_add(more).filter(|sum| *sum <= limits::UNREAD_PARCELS);
         self.parcels_out = sum.ok_or(Rule::OverCredit)?;
-        Ok(Event::Nothing)
+        // A head to which something is attached may wait for it.
+        Ok(Event::LinkCredit)
     }
 
     pub(super) fn on_room<'a>(&mut self, number: u32, payload: &[u8]) -> Result<Event<'a>, Error> {

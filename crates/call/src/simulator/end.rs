@@ -34,6 +34,9 @@ pub(super) struct Call {
     /// Data that has come and is not taken, and the owned parcels in which it lies.
     pub(super) untaken: usize,
     pub(super) held: Vec<u32>,
+    /// Something is to be attached to its head; what was to the peer's is not read.
+    pub(super) attaches: bool,
+    pub(super) unread: bool,
     pub(super) received: usize,
     /// Nothing more comes.
     pub(super) over: bool,

@@ -36,7 +36,7 @@ impl Sent {
                 // Something else in its place.
                 *self = Self {
                     kind: random.below(11) as u8,
-                    flags: random.below(64) as u8,
+                    flags: random.below(256) as u8,
                     stream: random.below(8) as u32,
                     block: (0..random.below(12)).map(|_| random.next() as u8).collect(),
                     data: 0,

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use partywall_abi::frame::{
-    self, END, HEAD, Kind, Limits, MethodName, Owned, PARCEL, PLAIN, PLAIN_REQUEST, PLAIN_RESPONSE,
-    ParcelRef, RequestHead, ResponseHead, TRAILERS, Trailers,
+    self, ATTACHED, Attached, END, HEAD, Item, Kind, Limits, MethodName, Owned, PARCEL, PLAIN,
+    PLAIN_REQUEST, PLAIN_RESPONSE, ParcelRef, RequestHead, ResponseHead, TRAILERS, Trailers,
 };
 use partywall_abi::limits;
 use partywall_abi::version::Capabilities;
@@ -20,6 +20,8 @@ use crate::{Blocked, Connection, Error, Event, NotOpened, Record, Want};
 const FULL: u8 = 8;
 
 static ZEROS: [u8; 1 << 19] = [0; 1 << 19];
+/// No message is longer ([`Random::size`]).
+const LONGEST: usize = 3 * limits::STREAM_WINDOW as usize;
 
 /// One schedule.
 pub(super) struct World {
@@ -43,6 +45,9 @@ pub(super) struct World {
     pub(super) plain: usize,
     /// Frames whose data lay in parcels, and of those in owned ones.
     pub(super) parcels: usize,
+    /// Descriptors are granted to both; heads to which something was attached.
+    attaches: bool,
+    pub(super) attached: usize,
     pub(super) owned: usize,
     /// Request numbers to the call's order, which is the caller's.
     order: BTreeMap<u32, usize>,
@@ -80,9 +85,11 @@ impl World {
             service.agree(Capabilities::NONE);
             memory = usize::MAX;
         }
+        let mut takers = 0;
         for end in [&mut caller, &mut service] {
             if tells_room && random.chance(2) {
                 end.take_parcels(1 + random.below(limits::UNREAD_PARCELS as usize) as u32);
+                takers += 1;
             }
         }
         let calls = 1 + random.below(9);
@@ -102,6 +109,8 @@ impl World {
             plain: 0,
             parcels: 0,
             owned: 0,
+            attaches: takers == 2,
+            attached: 0,
             order: BTreeMap::new(),
             drains_at: random.chance(4).then(|| random.below(steps)),
             dies_at: random.chance(5).then(|| (random.below(steps), random.chance(2))),
@@ -167,7 +176,7 @@ impl World {
         let untaken: usize = end.calls.iter().map(|call| call.untaken).sum();
         let rooms: usize =
             end.calls.iter().filter(|call| call.has_memory).map(|call| call.message).sum();
-        let parcels = limits::UNREAD_PARCELS as usize * ZEROS.len();
+        let parcels = limits::UNREAD_PARCELS as usize * LONGEST;
         let most = limits::LINK_WINDOW as usize + rooms + parcels;
         assert!(untaken <= most, "{untaken} bytes are kept");
         let kept = end.connection.kept();
@@ -206,7 +215,8 @@ impl World {
                 }
                 let method = Method { index, number: self.numbers[index] };
                 let (key, left) = (Some(key), request);
-                self.caller.calls.push(Call { key, method, left, ..Call::default() });
+                let attaches = self.attaches && self.random.chance(3);
+                self.caller.calls.push(Call { key, method, left, attaches, ..Call::default() });
                 self.requests.push((request, answer));
                 self.caller.wake_call(call);
                 self.caller.ready.insert(Task::Open);
@@ -242,13 +252,21 @@ impl World {
     }
 
     /// A frame's head and trailers blocks.
-    pub(super) fn block(request: Option<Method>, head: bool, trailers: bool) -> Vec<u8> {
+    pub(super) fn block(
+        request: Option<Method>,
+        head: bool,
+        attached: bool,
+        trailers: bool,
+    ) -> Vec<u8> {
         let mut block = Vec::new();
         if head {
             frame::write_block(&mut block, |out| match request {
                 Some(method) => RequestHead::write(out, None, method.name(), 0),
                 None => ResponseHead::write(out, 0),
             });
+        }
+        if attached {
+            Attached::write(&mut block, 0, &[Item::File]);
         }
         if trailers {
             frame::write_block(&mut block, |out| Trailers::write(out, 0, 0));
@@ -271,7 +289,8 @@ impl World {
         }
         let head = !call.headed;
         let left = call.left;
-        if !caller && head && is_plain && end.out.has_room(left) {
+        let attached = head && call.attaches;
+        if !caller && head && is_plain && !attached && end.out.has_room(left) {
             let end = &mut self.service;
             if end.connection.answer_whole(key, left) {
                 (end.calls[index].headed, end.calls[index].sent_all) = (true, true);
@@ -283,8 +302,8 @@ impl World {
         let end = self.end(caller);
         let call = &mut end.calls[index];
         let most = end.out.bytes.min(ZEROS.len()) / 2 - 256;
-        let in_parcel = in_parcel && call.left > 0;
-        let want = Want { head, data: call.left, end: true, most: 2 * most, in_parcel };
+        let in_parcel = in_parcel && call.left > 0 && !attached;
+        let want = Want { head, data: call.left, end: true, most: 2 * most, in_parcel, attached };
         let permit = match end.connection.reserve(key, want) {
             Ok(permit) => permit,
             Err(Blocked::Stopped) => {
@@ -305,7 +324,8 @@ impl World {
         let in_parcel = permit.flags & PARCEL != 0;
         let data = if in_parcel { permit.data } else { permit.data.min(most) };
         let last = data == call.left;
-        let mut block = Self::block(caller.then_some(call.method), head, last && !caller);
+        assert_eq!(permit.flags & ATTACHED != 0, attached);
+        let mut block = Self::block(caller.then_some(call.method), head, attached, last && !caller);
         let here = if in_parcel { 0 } else { data };
         let reference = if in_parcel { ParcelRef::BYTES } else { 0 };
         if !end.out.has_room(block.len() + reference + here) {
@@ -336,6 +356,7 @@ impl World {
         call.sent_all = last;
         let (kind, stream) = (Kind::Frame as u8, key.number());
         self.parcels += usize::from(in_parcel);
+        self.attached += usize::from(attached);
         self.push(caller, Sent { kind, flags, stream, block, data: here });
         if last && !caller {
             self.finish(false, index, 0);
@@ -436,18 +457,27 @@ impl World {
             whole.extend_from_slice(&ZEROS[..sent.data]);
             &whole[..]
         };
+        let has_parcel = sent.kind == Kind::Frame as u8 && sent.flags & PARCEL != 0;
+        if has_parcel && ParcelRef::of(payload).is_ok_and(|p| p.bytes > LONGEST as u64) {
+            // Its owner looks whether it has so many bytes.
+            assert!(hostile, "an honest peer's parcel is shorter than it says");
+            return self.die(caller);
+        }
         let record = Record { kind: sent.kind, flags: sent.flags, stream: sent.stream, payload };
         let event = match end.connection.handle(record) {
             Ok(event) => event,
             Err(why) => return self.breaks(caller, why),
         };
-        let is_frame = sent.kind == Kind::Frame as u8 && sent.flags & PARCEL != 0;
-        let parcel = is_frame.then(|| ParcelRef::of(payload).expect("it was taken"));
+        let parcel = has_parcel.then(|| ParcelRef::of(payload).expect("it was taken"));
         let held = parcel.and_then(|parcel| parcel.owned).map(|owned| owned.place);
+        let attached = sent.kind == Kind::Frame as u8 && sent.flags & ATTACHED != 0;
         match event {
             Event::Nothing => {
                 if let Some(place) = held {
                     end.connection.give_back_owned(place);
+                }
+                if attached {
+                    end.connection.attached_read();
                 }
             }
             Event::Released(place) => {
@@ -474,11 +504,14 @@ impl World {
                 let meant = order.map(|order| PATHS[self.caller.calls[order].method.index]);
                 assert!(hostile || meant == Some(called), "{called} in place of {meant:?}");
                 let reads_all = self.random.chance(2);
+                let attaches = self.attaches && self.random.chance(3);
                 self.service.calls.push(Call {
                     key: Some(key),
                     left: answer,
                     untaken: data,
                     held: held.into_iter().collect(),
+                    attaches,
+                    unread: attached,
                     received: data,
                     over,
                     reads_all,
@@ -492,6 +525,7 @@ impl World {
                 let call = &mut end.calls[index];
                 call.untaken += data;
                 call.held.extend(held);
+                call.unread |= attached;
                 call.received += data;
                 call.over |= over;
                 end.wake_call(index);
@@ -555,6 +589,9 @@ impl World {
             end.ready.insert(Task::Receive(index));
             return;
         }
+        if std::mem::take(&mut call.unread) {
+            end.connection.attached_read();
+        }
         let taken = call.untaken.min(some);
         if taken > 0 {
             call.untaken -= taken;
@@ -590,6 +627,9 @@ impl World {
         let (message, received) = (call.message, call.received);
         call.untaken = 0;
         call.held.drain(..).for_each(|place| end.connection.give_back_owned(place));
+        if std::mem::take(&mut call.unread) {
+            end.connection.attached_read();
+        }
         assert_eq!(end.connection.release(key), index);
         if has_memory {
             end.memory += message;

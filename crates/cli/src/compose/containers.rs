@@ -37,7 +37,9 @@ pub fn load_containers(paths: &[PathBuf], vars: Vars<'_>) -> Result<Containers, 
         for listed in read::containers(&root, &mut cx)? {
             if let Some(rights) = listed.rights {
                 let service = all.services.entry(listed.name.clone()).or_default();
-                service.descriptors = service.descriptors.max(rights.descriptors);
+                let grant = &mut service.grant;
+                grant.descriptors = grant.descriptors.max(rights.grant.descriptors);
+                grant.leases |= rights.grant.leases;
                 service.calls.extend(rights.calls);
             }
             known.push(listed.name);

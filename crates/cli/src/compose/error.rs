@@ -3,8 +3,8 @@
 use std::{fmt, io, path::Path, sync::Arc};
 
 /// The keys `x-partywall` may have.
-pub const KEYS: [&str; 8] =
-    ["package", "bin", "program", "args", "link", "isolation", "calls", "descriptors"];
+pub const KEYS: [&str; 9] =
+    ["package", "bin", "program", "args", "link", "isolation", "calls", "descriptors", "leases"];
 
 /// A place in a Compose file: the file, the line and the key.
 #[derive(Debug, Clone, PartialEq, Eq)]

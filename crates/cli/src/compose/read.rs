@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use partywall_abi::control::Grant;
 use partywall_abi::limits;
 use partywall_abi::name::{MethodPattern, ServiceName};
 use partywall_coordinator::policy::{did_you_mean, nearest};
@@ -92,7 +93,7 @@ fn service(
         args,
         link,
         calls: rights.calls,
-        descriptors: rights.descriptors,
+        grant: rights.grant,
         environment,
         depends_on: Vec::new(),
         manners,
@@ -144,13 +145,13 @@ struct Extension {
 pub struct Rights {
     /// What it may call.
     pub calls: Vec<Call>,
-    /// Most descriptors beside a message on its links as a caller.
-    pub descriptors: u32,
+    /// What may cross on its links as a caller.
+    pub grant: Grant,
 }
 
 fn extension(extension: &Field<'_>, cx: &mut Context<'_>) -> Result<Extension, ComposeError> {
     let mut read = Extension::default();
-    let mut isolation = None;
+    let (mut isolation, mut leases) = (None, None);
     for part in extension.entries()? {
         match part.name {
             "package" => read.package = Some(name(&part, "the name of a package", cx)?),
@@ -168,7 +169,8 @@ fn extension(extension: &Field<'_>, cx: &mut Context<'_>) -> Result<Extension, C
                     read.rights.calls.push(call(&item, cx)?);
                 }
             }
-            "descriptors" => read.rights.descriptors = descriptors(&part, cx)?,
+            "descriptors" => read.rights.grant.descriptors = descriptors(&part, cx)?,
+            "leases" => leases = self::leases(&part, cx)?.then_some(part),
             unknown => {
                 let near = nearest(unknown, KEYS).map(str::to_owned);
                 return Err(ComposeError::UnknownKey { place: part.place, near });
@@ -184,6 +186,15 @@ fn extension(extension: &Field<'_>, cx: &mut Context<'_>) -> Result<Extension, C
         };
         *wanted = isolation;
     }
+    if let Some(leases) = leases {
+        if read.rights.grant.is_none() {
+            return Err(leases.bad(
+                "a lease crosses as a descriptor, and there are none here; add `descriptors: 1`, or more, \
+                 or remove `leases`",
+            ));
+        }
+        read.rights.grant.leases = true;
+    }
     Ok(read)
 }
 
@@ -191,6 +202,11 @@ fn descriptors(field: &Field<'_>, cx: &mut Context<'_>) -> Result<u32, ComposeEr
     const FORM: &str = "a number of descriptors, from 0 to 16";
     let number = field.text(FORM, cx)?.parse().ok();
     number.filter(|n| *n <= limits::PACKET_FDS as u32).ok_or_else(|| field.wrong(FORM))
+}
+
+fn leases(field: &Field<'_>, cx: &mut Context<'_>) -> Result<bool, ComposeError> {
+    const FORM: &str = "`true` or `false`";
+    field.text(FORM, cx)?.parse().map_err(|_| field.wrong(FORM))
 }
 
 /// The program, from the keys that name it.

@@ -185,12 +185,12 @@ fn unknown_keys() {
         error(&with_extension("      package: p\n      lnk: ring\n")),
         "compose.yaml:5: services.client.x-partywall.lnk: unknown key; known keys are package, \
          bin, \
-         program, args, link, isolation, calls, descriptors (did you mean `link`?)"
+         program, args, link, isolation, calls, descriptors, leases (did you mean `link`?)"
     );
     assert_eq!(
         error(&with_extension("      colour: red\n")),
         "compose.yaml:4: services.client.x-partywall.colour: unknown key; known keys are package, \
-         bin, program, args, link, isolation, calls, descriptors"
+         bin, program, args, link, isolation, calls, descriptors, leases"
     );
     assert_eq!(
         error("services:\n  a:\n    x-partywall: {bin: b}\n"),
@@ -242,6 +242,29 @@ fn isolation_goes_with_domains_and_is_fault_unless_written() {
     for link in ["", "      link: ring\n"] {
         let error = file(&format!("{link}      isolation: none\n")).unwrap_err();
         assert!(error.contains("x-partywall.isolation: `isolation` goes with"), "{error}");
+    }
+}
+
+#[test]
+fn leases_cross_among_descriptors_only() {
+    let file = |keys: &str| load_text(&with_extension(&format!("      package: p\n{keys}")));
+    let grant = |keys: &str| file(keys).map(|compose| compose.services[0].grant);
+    let of = |descriptors, leases| Ok(Grant { descriptors, leases });
+    assert_eq!(grant(""), of(0, false));
+    assert_eq!(grant("      descriptors: 2\n"), of(2, false));
+    assert_eq!(grant("      leases: false\n"), of(0, false));
+    for keys in [
+        "      descriptors: 2\n      leases: true\n",
+        "      leases: ${LEASES:-true}\n      descriptors: 2\n",
+    ] {
+        assert_eq!(grant(keys), of(2, true), "{keys}");
+    }
+    for (keys, line) in [("", 5), ("      descriptors: 0\n", 6)] {
+        let place = format!("compose.yaml:{line}: services.client.x-partywall.leases: ");
+        let error = grant(&format!("{keys}      leases: true\n")).unwrap_err();
+        assert!(error.starts_with(&place) && error.contains("add `descriptors: 1`"), "{error}");
+        let error = grant(&format!("{keys}      leases: some\n")).unwrap_err();
+        assert!(error.starts_with(&place) && error.contains("`true` or `false`"), "{error}");
     }
 }
 

@@ -26,6 +26,7 @@ pub(crate) struct Row<'l> {
     methods: Option<Vec<Method<'l>>>,
     more_methods: Option<u32>,
     descriptors: u32,
+    leases: bool,
     caller_parcels: Option<Parcels>,
     server_parcels: Option<Parcels>,
 }
@@ -41,7 +42,7 @@ impl Parcels {
     /// None on a link on which no descriptor may cross.
     fn of(link: &LinkInfo, sent: ParcelStats) -> Option<Self> {
         let ParcelStats { parcels, bytes, .. } = sent;
-        (link.descriptors > 0).then_some(Self { parcels, bytes })
+        (!link.grant.is_none()).then_some(Self { parcels, bytes })
     }
 }
 
@@ -148,7 +149,8 @@ impl<'l> Row<'l> {
             inside_ns: counted(s.inside_ns),
             methods: is_counted.then(methods),
             more_methods: is_counted.then_some(link.methods.more),
-            descriptors: link.descriptors,
+            descriptors: link.grant.descriptors,
+            leases: link.grant.leases,
             caller_parcels: Parcels::of(link, link.caller_parcels),
             server_parcels: Parcels::of(link, s.parcels),
         }

@@ -191,7 +191,7 @@ mod tests {
         (instance.links, instance.callers, instance.memory) = (3, 2, 786_432);
         let other = InstanceInfo::new("other", who("else"), Security::LOWEST);
         let mut link = LinkInfo::new(4, "greeter", who("web"), Some(who("server")));
-        (link.stats.calls, link.descriptors) = (1234, 1);
+        (link.stats.calls, link.grant.descriptors) = (1234, 1);
         link.caller_parcels = partywall::operator::ParcelStats::new(5, 6);
         let mut closed = link.clone();
         (closed.link, closed.open) = (5, false);

@@ -114,7 +114,7 @@ fn row(link: &LinkInfo) -> Vec<String> {
 
 /// What is said of parcels, where descriptors may cross.
 pub(super) fn in_parcels(link: &LinkInfo, text: String) -> String {
-    if link.descriptors > 0 { text } else { "-".into() }
+    if link.grant.is_none() { "-".into() } else { text }
 }
 
 fn wide_row(link: &LinkInfo) -> Vec<String> {
@@ -145,7 +145,7 @@ fn wide_row(link: &LinkInfo) -> Vec<String> {
         counted(s.denied.to_string()),
         counted(bytes(s.received_bytes)),
         counted(bytes(s.sent_bytes)),
-        in_parcels(link, link.descriptors.to_string()),
+        in_parcels(link, link.grant.to_string()),
         sent(link.caller_parcels),
         sent(s.parcels),
         each(|s| format!("{:.2}", s.forwards as f64 / s.calls as f64)),
@@ -303,20 +303,23 @@ mod tests {
     #[test]
     fn parcels_of_each_end_are_told_where_descriptors_may_cross() {
         let mut granted = link();
-        granted.descriptors = 4;
+        granted.grant.descriptors = 4;
         granted.caller_parcels = ParcelStats::new(2, 600_000);
         granted.stats.parcels = ParcelStats::new(3, 3 << 20);
-        let links = [granted, link()];
+        let mut leased = granted.clone();
+        leased.grant.leases = true;
+        let links = [granted, link(), leased];
         let narrow = table(&links, false);
         let last = |line: &str| line.split_whitespace().last().map(str::to_owned);
         let ends: Vec<_> = narrow.lines().map(|line| last(line).unwrap()).collect();
-        assert_eq!(ends, ["PARCELS", "5", "-"], "{narrow}");
+        assert_eq!(ends, ["PARCELS", "5", "-", "5"], "{narrow}");
         let wide = table(&links, true);
         let squeezed = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
         let lines: Vec<_> = wide.lines().map(squeezed).collect();
         assert!(lines[0].ends_with(" DESCRIPTORS IN PARCELS OUT PARCELS FORWARDS/CALL TIME/CALL"));
         assert!(lines[1].ends_with(" 4 2 (585 KiB) 3 (3072 KiB) - -"), "{wide}");
         assert!(lines[2].ends_with(" 9 B - - - - -"), "{wide}");
+        assert!(lines[3].ends_with(" 4 with leases 2 (585 KiB) 3 (3072 KiB) - -"), "{wide}");
         let json =
             |link: &LinkInfo| serde_json::to_value(crate::links::json::Row::of(link)).unwrap();
         let (one, other) = (json(&links[0]), json(&links[1]));
@@ -325,6 +328,8 @@ mod tests {
         assert_eq!(one["server_parcels"], serde_json::json!({"parcels": 3, "bytes": 3 << 20}));
         let null = serde_json::Value::Null;
         assert_eq!((&other["descriptors"], &other["server_parcels"]), (&0.into(), &null));
+        let leases = links.each_ref().map(|link| json(link)["leases"].clone());
+        assert_eq!(leases, [false, false, true].map(serde_json::Value::from));
     }
 
     #[test]

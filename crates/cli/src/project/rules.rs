@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
+use partywall_abi::control::Grant;
 use partywall_coordinator::Policy;
 use partywall_coordinator::policy::{ANYONE, PolicyError};
 
@@ -87,10 +88,10 @@ fn of_calls(read: &Containers) -> String {
             let methods: Vec<String> =
                 of_name.map(|call| format!("{:?}", call.method.to_string())).collect();
             if !methods.is_empty() {
-                let (methods, most) = (methods.join(", "), rights.descriptors);
+                let (methods, Grant { descriptors, leases }) = (methods.join(", "), rights.grant);
                 let _ = writeln!(
                     text,
-                    "{caller:?} = {{ methods = [{methods}], descriptors = {most} }}"
+                    "{caller:?} = {{ methods = [{methods}], descriptors = {descriptors}, leases = {leases} }}"
                 );
             }
         }
@@ -119,7 +120,7 @@ mod tests {
     }
 
     const SHOP: &str = "services:\n  web:\n    image: web\n    read_only: true\n    x-partywall: {calls: \
-                        [store/a.B/C, store/D], descriptors: 4}\n  store:\n    image: store\n    \
+                        [store/a.B/C, store/D], descriptors: 4, leases: true}\n  store:\n    image: store\n    \
                         x-partywall:\n  db:\n    image: db\n";
 
     #[test]
@@ -133,8 +134,8 @@ mod tests {
         let said = |who: &str, method: &str| policy.explain(&[who.into()], &store, method);
         assert_eq!(said("web", "/a.B/C").allowed_by.len(), 1);
         assert_eq!(
-            (said("web", "/a.B/C").descriptors, said("web", "/x.Y/D").allowed_by.len()),
-            (4, 1)
+            (said("web", "/a.B/C").grant, said("web", "/x.Y/D").allowed_by.len()),
+            (Grant { descriptors: 4, leases: true }, 1)
         );
         assert!(said("web", "/a.B/E").allowed_by.is_empty());
         assert!(said("store", "/a.B/C").allowed_by.is_empty());
@@ -194,6 +195,10 @@ mod tests {
             (
                 "services:\n  a:\n    x-partywall: {descriptors: 17}\n",
                 "a number of descriptors, from 0 to 16",
+            ),
+            (
+                "services:\n  a:\n    x-partywall: {leases: true}\n",
+                "compose.yaml:3: services.a.x-partywall.leases: a lease crosses as a descriptor",
             ),
             ("services:\n  A_:\n    x-partywall: {}\n", "services.A_"),
         ] {

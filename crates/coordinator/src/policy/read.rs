@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
+use partywall_abi::control::Grant;
 use partywall_abi::limits;
 use partywall_abi::name::{MethodPattern, MethodSet, NameError, PatternError, ServiceName};
 use partywall_abi::security::{Security, UnknownLevel};
@@ -95,6 +96,7 @@ struct RuleSection {
     methods: Vec<Spanned<String>>,
     require: Require,
     descriptors: Option<Spanned<u32>>,
+    leases: Option<Spanned<bool>>,
 }
 
 #[derive(Deserialize)]
@@ -104,6 +106,7 @@ struct RuleTable {
     #[serde(default)]
     require: Require,
     descriptors: Option<Spanned<u32>>,
+    leases: Option<Spanned<bool>>,
 }
 
 /// The least levels of a rule's links; a field that is left out requires nothing.
@@ -123,7 +126,8 @@ impl<'de> Deserialize<'de> for RuleSection {
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str(
-                    "a list of methods, or a table with `methods`, `require` and `descriptors`",
+                    "a list of methods, or a table with `methods`, `require`, `descriptors` and \
+                     `leases`",
                 )
             }
 
@@ -139,9 +143,9 @@ impl<'de> Deserialize<'de> for RuleSection {
                 self,
                 map: A,
             ) -> Result<RuleSection, A::Error> {
-                let RuleTable { methods, require, descriptors } =
+                let RuleTable { methods, require, descriptors, leases } =
                     Deserialize::deserialize(MapAccessDeserializer::new(map))?;
-                Ok(RuleSection { methods, require, descriptors })
+                Ok(RuleSection { methods, require, descriptors, leases })
             }
         }
         from.deserialize_any(Either)
@@ -172,19 +176,29 @@ fn level<T: FromStr<Err = UnknownLevel>>(
     Ok(())
 }
 
-/// How many descriptors may cross beside a message.
-fn descriptors(
-    most: Option<&Spanned<u32>>,
-    place: &Place<'_>,
-    key: &str,
-) -> Result<u32, PolicyError> {
-    let Some(most) = most else { return Ok(0) };
-    let limit = limits::PACKET_FDS as u32;
-    if *most.get_ref() > limit {
-        let text = format!("a message has at most {limit} descriptors; write a number up to that");
-        return Err(place.wrong(most, format!("{key}.descriptors"), text));
+impl RuleSection {
+    /// What may cross on the links that it allows.
+    fn grant(&self, place: &Place<'_>, key: &str) -> Result<Grant, PolicyError> {
+        let limit = limits::PACKET_FDS as u32;
+        let mut grant = Grant::NONE;
+        if let Some(most) = &self.descriptors {
+            grant.descriptors = *most.get_ref();
+            if grant.descriptors > limit {
+                let text =
+                    format!("a message has at most {limit} descriptors; write a number up to that");
+                return Err(place.wrong(most, format!("{key}.descriptors"), text));
+            }
+        }
+        if let Some(leases) = self.leases.as_ref().filter(|leases| *leases.get_ref()) {
+            grant.leases = true;
+            if grant.is_none() {
+                let text = "a lease crosses as a descriptor, and this rule has none; remedy: add \
+                            `descriptors = 1`, or more, beside it, or drop `leases`";
+                return Err(place.wrong(leases, format!("{key}.leases"), text.into()));
+            }
+        }
+        Ok(grant)
     }
-    Ok(*most.get_ref())
 }
 
 /// Where something stands.
@@ -323,8 +337,8 @@ impl Policy {
                 set.add(pattern);
             }
             let require = rule.require.security(place, &key)?;
-            let descriptors = descriptors(rule.descriptors.as_ref(), place, &key)?;
-            let rule = Rule { methods: set, require, descriptors };
+            let grant = rule.grant(place, &key)?;
+            let rule = Rule { methods: set, require, grant };
             service.call.insert(principal.get_ref().clone(), rule);
         }
         service.fits().map_err(|text| place.wrong(name, format!("{key}.call"), text))?;

@@ -126,6 +126,34 @@ fn rule_is_a_list_of_methods_or_a_table_with_requirements() {
 }
 
 #[test]
+fn what_may_cross_is_the_most_that_a_rule_of_the_caller_has() {
+    let p = Policy::parse(
+        "p",
+        "[principal.a]\nuid = 1\n[principal.b]\nuid = 2\n[principal.c]\nuid = 3\n\
+         [service.g.call]\na = { methods = ['*'], descriptors = 4 }\n\
+         b = { methods = ['*'], descriptors = 1, leases = true }\n\
+         c = { methods = ['*'], descriptors = 2, leases = false }\n\
+         anyone = { methods = ['*'], leases = false }\n\
+         [service.h.call]\nanyone = { methods = ['*'], descriptors = 3, leases = true }\n",
+    )
+    .unwrap();
+    let of = |who: &[&str], at: &str| {
+        let who: Vec<String> = who.iter().map(|who| who.to_string()).collect();
+        let grant = p.grant(&who, &name(at));
+        assert_eq!(p.explain(&who, &name(at), "/a.B/C").grant, grant);
+        grant
+    };
+    let grant = |descriptors, leases| Grant { descriptors, leases };
+    assert_eq!(of(&[], "g"), Grant::NONE);
+    assert_eq!(of(&["a"], "g"), grant(4, false));
+    assert_eq!(of(&["b"], "g"), grant(1, true));
+    assert_eq!(of(&["a", "b", "c"], "g"), grant(4, true));
+    assert_eq!(of(&["a", "c"], "g"), grant(4, false));
+    assert_eq!(of(&["a"], "h"), grant(3, true), "by the rule of everybody");
+    assert_eq!(of(&["b"], "far"), Grant::NONE);
+}
+
+#[test]
 fn mistakes_name_file_key_and_remedy() {
     let at = |text: &str| Policy::parse("policy.toml", text).unwrap_err().to_string();
     for (text, part) in [
@@ -164,6 +192,24 @@ fn mistakes_name_file_key_and_remedy() {
         (
             "[service.a.call]\nanyone = { methods = ['*'], descriptors = 17 }",
             "policy.toml:2: service.a.call.anyone.descriptors: a message has at most 16",
+        ),
+        (
+            "[service.a.call.anyone]\nmethods = ['*']\nleases = true",
+            "policy.toml:3: service.a.call.anyone.leases: a lease crosses as a descriptor, and this rule has \
+             none; remedy: add `descriptors = 1`, or more, beside it, or drop `leases`",
+        ),
+        (
+            "[service.a.call]\nanyone = { methods = ['*'], leases = true, descriptors = 0 }",
+            "policy.toml:2: service.a.call.anyone.leases: a lease crosses as a descriptor",
+        ),
+        (
+            "[service.a.call]\nanyone = { methods = ['*'], descriptors = 1, leases = 1 }",
+            "policy.toml:2: `leases`: invalid type",
+        ),
+        (
+            "[service.a.call]\nanyone = { methods = ['*'], descriptors = 1, lease = true }",
+            "policy.toml:2: unknown key `lease`; there are methods, require, descriptors, leases here (did \
+             you mean `leases`?)",
         ),
         ("[principal.a]\nuid = 1\nevidence = 'observed'", "add `program`"),
         ("[principal.a]\nprogram = 'sha1:00'", "sha256: and 64"),

@@ -34,7 +34,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use partywall_abi::control::{
-    Blame, EndMessage, Identity, LinkMethods, LinkStats, PaceStats, ParcelStats, Role, Terms, Token,
+    Blame, EndMessage, Grant, Identity, LinkMethods, LinkStats, PaceStats, ParcelStats, Role,
+    Terms, Token,
 };
 use partywall_abi::layout::Geometry;
 use partywall_abi::name::{MethodSet, ServiceName};
@@ -139,8 +140,10 @@ pub(super) struct Link {
     pub(super) methods: MethodSet,
     pub(super) capabilities: Capabilities,
     pub(super) security: Security,
-    /// Most descriptors beside a message; where there are none it has no socket for them.
-    pub(super) descriptors: u32,
+    /// What may cross; where that is none it has no socket for descriptors.
+    pub(super) grant: Grant,
+    /// Its ends are told that descriptors are going to be granted.
+    pub(super) promised: bool,
     /// None while only its server has reported it.
     pub(super) caller: Option<End>,
     /// None when it is a redirect, and while only its caller has reported it.
@@ -497,7 +500,7 @@ impl State {
 
     /// What an end says that it has sent in parcels; its word counts for itself, where descriptors may cross.
     pub(super) fn sent(&mut self, (conn, role): (Conn, Role), number: u64, parcels: ParcelStats) {
-        let Some(link) = self.links.get_mut(&number).filter(|l| l.descriptors > 0) else { return };
+        let Some(link) = self.links.get_mut(&number).filter(|l| !l.grant.is_none()) else { return };
         if link.end_of(role).is_some_and(|end| end.conn == conn) {
             link.sent[usize::from(role == Role::Server)] = parcels;
         }
@@ -542,7 +545,8 @@ impl Link {
             methods,
             capabilities: Capabilities::NONE,
             security,
-            descriptors: 0,
+            grant: Grant::NONE,
+            promised: false,
             caller: None,
             server: None,
             phase: Phase::Over,
@@ -569,7 +573,10 @@ impl Link {
 
     /// What an end is told of it.
     fn terms(&self, link: u64, peer: Identity) -> Terms {
-        let Self { token, geometry, capabilities, security, .. } = *self;
+        let Self { token, geometry, mut capabilities, security, .. } = *self;
+        if !self.promised {
+            capabilities = capabilities.without(Capabilities::ATTACHMENTS);
+        }
         let methods = self.methods.clone();
         Terms { link, token, geometry, peer, methods, capabilities, security }
     }
@@ -651,7 +658,7 @@ impl Link {
 
     /// The connections that are asked what was counted.
     pub(super) fn tellers(&self) -> impl Iterator<Item = Conn> {
-        let sends_parcels = self.caller_conn().filter(|_| self.descriptors > 0);
+        let sends_parcels = self.caller_conn().filter(|_| !self.grant.is_none());
         self.teller().into_iter().chain(sends_parcels)
     }
 

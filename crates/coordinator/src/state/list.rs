@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use partywall_abi::control::{Identity, LinkRow, ListMessage};
+use partywall_abi::control::{Grant, Identity, LinkRow, ListMessage};
 use partywall_abi::name::ServiceName;
 use partywall_abi::version::Capabilities;
 
@@ -79,6 +79,7 @@ impl State {
         let takes = |what| spoken.is_some_and(|spoken| spoken.contains(what));
         let (ways, containers) = (takes(Capabilities::WAYS), takes(Capabilities::CONTAINERS));
         let parcels = takes(Capabilities::PARCELS);
+        let leases = takes(Capabilities::ATTACHMENTS);
         let observes = self.listings[at].observes.clone();
         let is_told = |l: &Link| l.opened && observes.as_ref().is_none_or(|name| *name == l.name);
         let (mut told, mut left) = (0, None);
@@ -93,8 +94,9 @@ impl State {
                 row.methods = l.counted.methods().clone();
             }
             if !parcels {
-                row.descriptors = 0;
+                row.grant = Grant::NONE;
             }
+            row.grant.leases &= leases;
             if !containers {
                 row.caller.container.clear();
                 row.server.iter_mut().for_each(|server| server.container.clear());
@@ -188,7 +190,7 @@ impl Link {
         });
         row.open = self.open;
         row.stats = self.stats;
-        row.descriptors = self.descriptors;
+        row.grant = self.grant;
         [row.caller_parcels, row.stats.parcels] = self.sent;
         Some(row)
     }

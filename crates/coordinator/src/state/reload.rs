@@ -4,8 +4,8 @@
 //! Each link is: a link that the policy does not allow any more ends at both ends, used or not; one
 //! whose methods have changed, or whose end is known by other principals, is told so at both
 //! ends. A link that is being made and would be another one now is refused, and so is one to an
-//! address that has changed ended: its caller asks again. A link on which fewer descriptors may cross
-//! ends, and one on which some may now gets its socket for them.
+//! address that has changed ended: its caller asks again. A link on which fewer descriptors may cross, or
+//! leases no more, ends, and one on which some may now gets its socket for them.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -114,7 +114,7 @@ impl State {
             changed.ended += 1;
             return;
         }
-        if !self.look_at_descriptors(number) {
+        if !self.look_at_grant(number) {
             changed.ended += 1;
             return;
         }
@@ -142,14 +142,14 @@ impl State {
         }
     }
 
-    /// Ends a link on which more descriptors may cross than the policy has now, and has some cross where none
+    /// Ends a link on which more may cross than the policy has now, and has descriptors cross where none
     /// could; whether it goes on.
-    pub(super) fn look_at_descriptors(&mut self, number: u64) -> bool {
+    pub(super) fn look_at_grant(&mut self, number: u64) -> bool {
         let link = &self.links[&number];
         let Some(caller) = &link.caller else { return true };
         let principals = self.principals_of(caller.conn, &caller.standing);
-        let (granted, now) = (link.descriptors, self.policy.descriptors(&principals, &link.name));
-        if now < granted {
+        let (granted, now) = (link.grant, self.policy.grant(&principals, &link.name));
+        if !now.covers(granted) {
             let text = format!(
                 "descriptors beside a message: {now} by the policy, {granted} on this link; ask again"
             );
@@ -158,7 +158,7 @@ impl State {
             self.give_up(number, UNAVAILABLE, &text, None);
             return false;
         }
-        if granted == 0 {
+        if granted.is_none() {
             self.grant(number);
             self.audit_granted(number);
         }
@@ -187,6 +187,7 @@ impl State {
         [&link.caller, &link.server].into_iter().flatten().all(same)
             && methods.as_ref() == Some(&link.methods)
             && self.is_too_weak(number).is_none()
+            && self.promises(number) == link.promised
             && self.server_may(number)
     }
 

@@ -15,7 +15,7 @@
 //! charge. Both say what protected the link; that can lower what this coordinator finds itself.
 //!
 //! ```text
-//! descriptors that each end says it was granted      what becomes of the link
+//! what each end says it was granted                  what becomes of the link
 //! the same, and no more than the policy has          it goes on, with its descriptor socket
 //! none                                               it is granted what the policy has, as a new one
 //! more than the policy has; not the same             it is ended, at both ends
@@ -26,7 +26,7 @@
 
 use std::time::{Duration, Instant};
 
-use partywall_abi::control::{EndMessage, Identity, LinkMessage, Role, Token};
+use partywall_abi::control::{EndMessage, Grant, Identity, LinkMessage, Role, Token};
 use partywall_abi::name::ServiceName;
 use partywall_abi::security::Security;
 
@@ -49,13 +49,13 @@ pub(super) struct Claim {
     pub(super) name: ServiceName,
     /// What protects it, as the end was told.
     pub(super) security: Security,
-    /// How many descriptors it was granted beside one message.
-    pub(super) descriptors: u32,
+    /// What it was granted.
+    pub(super) grant: Grant,
 }
 
 impl State {
     pub(super) fn report(&mut self, conn: Conn, request: u32, claim: Claim, now: Instant) {
-        let Claim { token, role, name, security, descriptors } = claim;
+        let Claim { token, role, name, security, grant } = claim;
         let principals = self.connections[&conn].standing.identity.principals.clone();
         let methods = self.policy.methods(&principals, &name);
         let allowed = match role {
@@ -90,7 +90,7 @@ impl State {
                     Role::Caller | Role::Redirected => link.caller = Some(end),
                 }
                 link.security = link.security.min_per_field(security);
-                link.descriptors = descriptors;
+                link.grant = grant;
                 let number = self.record(link);
                 self.reported.insert(token, number);
                 self.deadlines.insert((self.grace, number));
@@ -109,7 +109,7 @@ impl State {
                 }
                 *place = Some(end);
                 link.security = link.security.min_per_field(security);
-                agreed = link.descriptors == descriptors;
+                agreed = link.grant == grant;
                 let ends = [link.caller_conn(), link.server_conn()];
                 if let [Some(caller), Some(server)] = ends {
                     let found = self.security_between(caller, server);
@@ -137,7 +137,7 @@ impl State {
                     "its ends do not say the same of descriptors beside a message; ask again";
                 self.give_up(number, UNAVAILABLE, text, None);
             } else if self.tell_terms(number).is_ok() {
-                self.look_at_descriptors(number);
+                self.look_at_grant(number);
             }
         }
     }

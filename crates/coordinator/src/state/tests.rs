@@ -6,8 +6,8 @@ use crate::identity::Fades;
 use crate::quota::{Account, Limits, Totals};
 pub(super) use hardening::admit;
 use partywall_abi::control::{
-    Blame, EndMessage, LinkMessage, LinkMethods, LinkRow, LinkStats, ListMessage, PolicyMessage,
-    RegistryMessage, SessionMessage,
+    Blame, EndMessage, Grant, LinkMessage, LinkMethods, LinkRow, LinkStats, ListMessage,
+    PolicyMessage, RegistryMessage, SessionMessage,
 };
 use partywall_abi::layout::Geometry;
 use std::time::Duration;

@@ -6,6 +6,7 @@ use tonic::Status;
 
 use super::open::{Message, Request};
 use super::{Channel, Counted};
+use crate::attach;
 use crate::stubs::Unary;
 use crate::stubs::message::{self, Outgoing, Settings};
 use crate::stubs::native;
@@ -46,11 +47,17 @@ impl Channel {
     ) -> Result<Option<&'a [u8]>, Status> {
         let mut headers = std::mem::take(call.metadata()).into_headers();
         wire::without_not_sent(&mut headers);
+        let attached = attach::attached(call.extensions());
         let (method, message) = (call.method(), Outgoing::new(call.message(), settings.encoded)?);
         counted.sent = Some(message.len());
         let message = Message::ToEncode(message);
-        let request =
-            Request { path: method.path(), method: Some(method), headers: &headers, message };
+        let request = Request {
+            path: method.path(),
+            method: Some(method),
+            headers: &headers,
+            attached: attached.as_deref(),
+            message,
+        };
         let most = settings.decoded.unwrap_or(self.message_limit);
         let answer = self.exchange(&request, most)?;
         let plain = answer.plain.map(|len| self.last(len)).unwrap_or_default();

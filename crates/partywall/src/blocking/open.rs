@@ -10,9 +10,10 @@ use bytes::Bytes;
 use http::HeaderMap;
 use partywall_abi::domain::GateStatus;
 use partywall_abi::frame::{
-    self, END, HEAD, Kind, Metadata, MethodName, OwnedMetadata, PARCEL, PLAIN_REQUEST, ParcelRef,
+    self, ATTACHED, END, HEAD, Kind, Metadata, MethodName, PARCEL, PLAIN_REQUEST, ParcelRef,
 };
 use partywall_abi::limits;
+use partywall_abi::sync::{AtomicU32, Ordering};
 use partywall_call::{Blocked, Connection, Event, Key, Record, Want};
 use partywall_shm::link::{Link, LinkError};
 use partywall_shm::ring::Wake;
@@ -21,12 +22,14 @@ use tonic::{Code, Status};
 
 use super::failed::Failed;
 use super::reach::Reached;
+use crate::attach;
 use crate::coordinator::{End, Tracked};
 use crate::link::account::Account;
+use crate::link::attached::{Attached, Attaching, Unread};
 use crate::link::broken::Broken;
 use crate::link::caller::Begun;
 use crate::link::counters::SentParcels;
-use crate::link::mailbox::{Trailers, Whole};
+use crate::link::mailbox::{Head, Trailers, Whole};
 use crate::link::parcels::{self, Filled, InParcel, Packed, Parcels, Piece};
 use crate::link::record;
 use crate::link::wake::Sent;
@@ -55,9 +58,13 @@ pub(super) struct Open {
     control: Vec<u8>,
     /// Number of the record that the call under way began with.
     began: u64,
+    /// What was attached to answers and is read, which the server has not been told of.
+    attached_read: Arc<AtomicU32>,
     _metrics: telemetry::Link,
 }
 
+/// How often a call looks whether descriptors are granted that waits for that.
+const GRANT_LOOK: Duration = Duration::from_millis(1);
 /// Records taken between two looks at the clock.
 const TURN: u32 = 128;
 
@@ -70,7 +77,7 @@ impl std::fmt::Debug for Open {
 /// The answer to one call.
 #[derive(Default)]
 pub(super) struct Answer {
-    pub(super) head: Option<OwnedMetadata>,
+    pub(super) head: Option<Head>,
     data: Vec<u8>,
     /// Its data, where all of them lie in a parcel.
     parcel: Option<Bytes>,
@@ -114,6 +121,11 @@ impl Answer {
         }
     }
 
+    /// What is attached to it.
+    pub(super) fn take_attached(&mut self) -> Option<Box<Attached>> {
+        self.head.as_mut()?.attached.take()
+    }
+
     /// Its metadata, with what HTTP has beside that of the service.
     pub(super) fn headers(&mut self) -> HeaderMap {
         if self.plain.is_some() {
@@ -122,7 +134,7 @@ impl Answer {
             return headers;
         }
         let mut headers = match self.head.take() {
-            Some(head) => wire::response_headers(&head.get()),
+            Some(head) => wire::response_headers(&head.metadata.get()),
             None => HeaderMap::new(),
         };
         if let Some(trailers) = self.trailers.take() {
@@ -138,6 +150,8 @@ pub(super) struct Request<'a> {
     /// The method, if it can have a number.
     pub(super) method: Option<&'static Method>,
     pub(super) headers: &'a HeaderMap,
+    /// What is attached to it.
+    pub(super) attached: Option<&'a Attaching>,
     pub(super) message: Message<'a>,
 }
 
@@ -173,6 +187,7 @@ impl Open {
             payload: Vec::new(),
             control: Vec::new(),
             began: 0,
+            attached_read: Arc::default(),
         }
     }
 
@@ -181,12 +196,8 @@ impl Open {
         if self.tracked.as_ref().is_some_and(|(_, end)| end.over.get().is_some()) {
             return false;
         }
-        if let Some((_, end)) = &self.tracked
-            && let Some(socket) = end.take_granted()
-        {
-            self.parcels.grant(socket);
-            self.connection.take_parcels(limits::UNREAD_PARCELS);
-        }
+        self.take_grant();
+        self.give_back();
         let mut nobodys = Call { key: None, answer: Answer::default(), limit: 0, deadline: None };
         let taken = self.take_turn(&mut nobodys);
         if let Err(Failed::Link(why)) = &taken {
@@ -196,11 +207,37 @@ impl Open {
         is_told && !self.connection.is_draining() && !self.link.is_dead()
     }
 
+    /// Descriptors may cross, if they have been granted.
+    fn take_grant(&mut self) {
+        if let Some((_, end)) = &self.tracked
+            && let Some((socket, grant)) = end.take_granted()
+        {
+            self.parcels.grant(socket, grant);
+            self.connection.take_parcels(limits::UNREAD_PARCELS);
+        }
+    }
+
+    /// Whether this may be attached to a request, now or when descriptors are granted.
+    fn may_attach(&self, attached: &Attaching) -> Result<(), Failed> {
+        if !self.connection.may_attach() {
+            return Err(Failed::Abort(attach::cannot("on this link")));
+        }
+        match self.parcels.granted() {
+            grant if grant.is_none() => Ok(()),
+            grant => attached.fits(grant).map_err(Failed::Abort),
+        }
+    }
+
     /// So many calls are under way: one, or none.
     pub(super) fn under_way(&self, calls: usize) {
         if let Some((_, end)) = &self.tracked {
             end.open.set(calls);
         }
+    }
+
+    #[cfg(test)]
+    pub(super) fn granted(&self) -> partywall_abi::control::Grant {
+        self.parcels.granted()
     }
 
     /// What this end counts of the parcels that it sends.
@@ -259,7 +296,8 @@ impl Open {
             // This thread is the only one that calls, so what may be short is no place.
             let key = self.connection.open().map_err(|_| Failed::Unsent)?;
             call.key = Some(key);
-            self.send(key, request.path, (message, owned), call)?;
+            let path = request.path;
+            self.send(key, (path, request.attached), (message, owned), call)?;
         }
         while !call.answer.is_over() {
             if !self.take_turn(call)? {
@@ -299,8 +337,9 @@ impl Open {
         let (Some(method), Message::ToEncode(message)) = (request.method, request.message) else {
             return Ok(false);
         };
+        let is_alone = request.headers.is_empty() && request.attached.is_none();
         let number = self.numbers.get(method.index());
-        let (Some(number), None, true) = (number, timeout, request.headers.is_empty()) else {
+        let (Some(number), None, true) = (number, timeout, is_alone) else {
             return Ok(false);
         };
         let number = frame::Request::plain(number);
@@ -341,7 +380,7 @@ impl Open {
     fn send(
         &mut self,
         key: Key,
-        path: &str,
+        (path, mut attached): (&str, Option<&Attaching>),
         (message, owned): (&[u8], Option<Filled>),
         call: &mut Call,
     ) -> Result<(), Failed> {
@@ -350,16 +389,27 @@ impl Open {
             Some(owned) => Some(InParcel::Owned(owned)),
             None => InParcel::of(message),
         };
+        let attached_at = self.block.len();
+        if let Some(attached) = attached {
+            self.may_attach(attached)?;
+            attached.make_room(&mut self.block);
+        }
         loop {
+            self.take_grant();
             let block: &[u8] = if head { &self.block } else { &[] };
             let most = record::most(self.link.producer());
             let mut room = None;
-            let in_parcel = parcel.is_some();
-            let want = Want { head, data: rest.len(), end: true, most, in_parcel };
+            // What goes in a parcel follows the head then.
+            let goes_later = attached.is_some() && parcel.is_some();
+            let (in_parcel, end) = (parcel.is_some() && !goes_later, !goes_later);
+            let data = if goes_later { 0 } else { rest.len() };
+            let want = Want { head, data, end, most, in_parcel, attached: attached.is_some() };
             match self.connection.reserve(key, want) {
                 Ok(permit) if permit.flags & PARCEL != 0 => {
-                    let flags = permit.flags | HEAD | END;
-                    self.began = self.link.producer().position();
+                    let flags = permit.flags | if head { HEAD } else { 0 } | END;
+                    if head {
+                        self.began = self.link.producer().position();
+                    }
                     let here = ParcelRef::BYTES;
                     let frame = record::reserve(self.link.producer(), block, here)?;
                     room = Some(block.len() + here);
@@ -381,7 +431,9 @@ impl Open {
                     }
                 }
                 Ok(permit) => {
-                    parcel = None;
+                    if !goes_later {
+                        parcel = None;
+                    }
                     let (piece, after) = rest.split_at(permit.data.min(most - block.len()));
                     let end = after.is_empty();
                     let flags =
@@ -390,6 +442,19 @@ impl Open {
                     if head {
                         self.began = self.link.producer().position();
                     }
+                    if let Some(what) = attached {
+                        self.may_attach(what)?;
+                        if !record::has_room(self.link.producer(), len)? {
+                            self.wait(Some(len), call)?;
+                            self.take_turn(call)?;
+                            call.expired()?;
+                            continue;
+                        }
+                        let said = self.parcels.send_attached(what).map_err(Failed::Abort)?;
+                        self.block[attached_at..].copy_from_slice(&said);
+                        attached = None;
+                    }
+                    let block: &[u8] = if head { &self.block } else { &[] };
                     let frame = record::reserve(self.link.producer(), block, piece.len())?;
                     if let Some(mut frame) = frame {
                         let sent = self.connection.commit(key, flags, piece.len());
@@ -413,6 +478,18 @@ impl Open {
                         continue;
                     }
                 }
+                Err(Blocked::Credit { .. })
+                    if attached.is_some() && !self.parcels.are_granted() =>
+                {
+                    // Nobody wakes this thread for that.
+                    std::thread::sleep(GRANT_LOOK);
+                    if self.link.is_dead() {
+                        return Err(LinkError::Dead.into());
+                    }
+                    self.take_turn(call)?;
+                    call.expired()?;
+                    continue;
+                }
                 Err(Blocked::Credit { .. }) => {}
                 // Answered early: the rest is not wanted.
                 Err(Blocked::Stopped) => return Ok(()),
@@ -423,6 +500,16 @@ impl Open {
             if head && self.connection.is_draining() {
                 return Err(Failed::Unsent);
             }
+        }
+    }
+
+    /// Tells the peer of what is read.
+    fn give_back(&mut self) {
+        for place in self.parcels.read() {
+            self.connection.give_back_owned(place);
+        }
+        for _read in 0..self.attached_read.swap(0, Ordering::Relaxed) {
+            self.connection.attached_read();
         }
     }
 
@@ -441,8 +528,16 @@ impl Open {
         let taken = record::take(self.link.consumer(), &mut self.payload)?;
         let Some(d) = taken else { return Ok(false) };
         let payload = &self.payload[..];
-        let parcel = match d.kind == Kind::Frame as u8 && d.flags & PARCEL != 0 {
+        let is_frame = d.kind == Kind::Frame as u8;
+        let parcel = match is_frame && d.flags & PARCEL != 0 {
             true => self.parcels.receive(payload)?,
+            false => None,
+        };
+        let attached = match is_frame && d.flags & ATTACHED != 0 {
+            true => {
+                let unread = || Unread::counted(&self.attached_read);
+                self.parcels.receive_attached(payload, unread)?.map(Box::new)
+            }
             false => None,
         };
         let record = Record { kind: d.kind, flags: d.flags, stream: d.stream, payload };
@@ -451,13 +546,14 @@ impl Open {
                 let answer = &mut call.answer;
                 let is_plain = head.as_ref().is_some_and(Metadata::is_empty)
                     && trailers.as_ref().is_some_and(|t| t.code == 0 && t.metadata.is_empty());
-                if is_plain && data <= call.limit && parcel.is_none() {
+                let is_alone = parcel.is_none() && attached.is_none();
+                if is_plain && data <= call.limit && is_alone {
                     answer.plain = Some(data);
                     // The call is over: nothing more of it counts.
                     return Ok(true);
                 }
                 if let Some(head) = &head {
-                    answer.head = Some(head.into());
+                    answer.head = Some(Head { metadata: head.into(), attached });
                 }
                 if answer.data().len() + data > call.limit {
                     // What says the message's length may be in this piece.
@@ -470,7 +566,7 @@ impl Open {
                     let said = message::said(answer.data()).unwrap_or_default();
                     let mut status = message::too_long(said, call.limit - PREFIX);
                     if let Some(head) = &answer.head {
-                        let headers = wire::own_headers(None, &head.get());
+                        let headers = wire::own_headers(None, &head.metadata.get());
                         *status.metadata_mut() = MetadataMap::from_headers(headers);
                     }
                     return Err(Failed::Abort(status));
@@ -490,9 +586,7 @@ impl Open {
             // What was granted or said is looked at before the next wait.
             _ => {}
         }
-        for place in self.parcels.read() {
-            self.connection.give_back_owned(place);
-        }
+        self.give_back();
         if self.connection.has_control() {
             self.send_control()?;
         }

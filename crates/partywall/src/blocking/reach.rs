@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, OnceLock};
 
-use partywall_abi::control::{Identity, LinkStats, PaceStats};
+use partywall_abi::control::{Grant, Identity, LinkStats, PaceStats};
 use partywall_abi::name::MethodSet;
 use partywall_shm::link::Bell;
 use partywall_shm::setup::Pending;
@@ -20,8 +20,8 @@ use crate::lock::lock;
 pub(super) struct Reached {
     pub(super) bell: Arc<Bell>,
     pub(super) over: OnceLock<Status>,
-    /// The descriptor socket, until the thread that calls takes it over.
-    granted: Mutex<Option<Passed>>,
+    /// The descriptor socket and what may cross on it, until the thread that calls takes it over.
+    granted: Mutex<Option<(Passed, Grant)>>,
     sent: Arc<SentParcels>,
     /// Whether a call is under way.
     pub(super) open: OpenCalls,
@@ -38,8 +38,8 @@ impl Reached {
         }
     }
 
-    /// The descriptor socket, once.
-    pub(super) fn take_granted(&self) -> Option<Passed> {
+    /// Both, once.
+    pub(super) fn take_granted(&self) -> Option<(Passed, Grant)> {
         lock(&self.granted).take()
     }
 }
@@ -68,8 +68,8 @@ impl End for Reached {
 
     fn allow(&self, _peer: Identity, _methods: MethodSet) {}
 
-    fn grant(&self, socket: Passed) -> Option<Passed> {
-        *lock(&self.granted) = Some(socket);
+    fn grant(&self, socket: Passed, grant: Grant) -> Option<Passed> {
+        *lock(&self.granted) = Some((socket, grant));
         None
     }
 }

@@ -1,4 +1,4 @@
-use partywall_abi::control;
+use partywall_abi::control::{self, Grant};
 use partywall_abi::frame::Kind;
 use partywall_abi::name::MethodSet;
 use partywall_abi::version::Capabilities;
@@ -47,6 +47,23 @@ fn blocking_channel_has_the_security_of_its_terms() {
 }
 
 #[test]
+fn what_is_granted_counts_from_the_next_call_on() {
+    let (ours, _theirs) = local_pair(Geometry::DEFAULT).unwrap();
+    let (tracked, _coordinator) = crate::coordinator::tests::tracked(7);
+    let link = Link::new(ours).unwrap();
+    let bell = link.bell();
+    let mut open = Open::new(link, crate::fuzz::stranger(), None);
+    let end = Arc::new(Reached::new(bell, open.sent()));
+    open.tracked = Some((tracked, Arc::clone(&end)));
+    assert!(open.is_usable() && open.granted().is_none());
+    let grant = Grant { descriptors: 2, leases: true };
+    let (socket, _peers) = partywall_shm::socket::descriptor_pair().unwrap();
+    assert!(end.grant(socket, grant).is_none(), "it keeps the socket");
+    assert!(open.is_usable());
+    assert_eq!(open.granted(), grant);
+}
+
+#[test]
 fn server_that_takes_nothing_delays_no_deadline_loses_no_grant() {
     let (ours, theirs) = local_pair(Geometry::DEFAULT).unwrap();
     let mut open = Open::new(Link::new(ours).unwrap(), crate::fuzz::stranger(), None);
@@ -85,7 +102,7 @@ fn server_that_takes_nothing_delays_no_deadline_loses_no_grant() {
 
 fn exchange(open: &mut Open, message: &[u8], call: &mut Call) -> Result<(), Failed> {
     let (message, headers) = (Message::Encoded(message), &HeaderMap::new());
-    let request = Request { path: "/a/b", method: None, headers, message };
+    let request = Request { path: "/a/b", method: None, headers, attached: None, message };
     open.exchange(&request, None, &mut Vec::new(), call)
 }
 

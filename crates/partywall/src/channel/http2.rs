@@ -37,6 +37,7 @@ use tonic::{Code, Status};
 use tower::ServiceExt;
 
 use super::settings::Answer;
+use crate::attach;
 use crate::error::chain;
 use crate::lock::lock;
 use crate::status::expired;
@@ -53,6 +54,8 @@ pub(super) fn begin(channel: Transport, request: http::Request<Body>) -> Answer 
     let timeout = wire::parse_timeout(request.headers());
     let ends = timeout.and_then(|t| Instant::now().checked_add(t));
     Box::pin(async move {
+        let mut request = request;
+        attach::refuse(request.extensions_mut(), "over HTTP/2")?;
         wire::check_request(request.uri().path(), request.headers())?;
         if timeout.is_some_and(|timeout| timeout.is_zero()) {
             return Err(expired());

@@ -3,8 +3,9 @@
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use partywall_abi::control::LinkMessage;
+use partywall_abi::control::{Grant, LinkMessage};
 use partywall_shm::threads;
+use tonic::Status;
 
 use super::conversation::Conversation;
 use super::place::Opened;
@@ -81,7 +82,7 @@ impl Client {
     }
 
     /// Tells a new coordinator of every end, registration and watch of this process.
-    fn tell_all(self: &Arc<Self>, state: &mut State) {
+    pub(super) fn tell_all(self: &Arc<Self>, state: &mut State) {
         let keys: Vec<u64> = state.served.keys().copied().collect();
         for key in keys {
             self.register_now(state, key);
@@ -91,13 +92,13 @@ impl Client {
             self.watch_now(state, &name);
         }
         let conversation = state.conversation.clone();
-        let takes_descriptors = conversation.as_ref().is_some_and(|c| c.takes_parcels());
+        let takes_grants = conversation.as_ref().is_some_and(|c| c.takes_parcels());
         for entry in state.lost.clone() {
             let (token, role, name) = (entry.token, entry.role, entry.name.clone());
             let security = entry.security();
-            let descriptors = if takes_descriptors { entry.descriptors() } else { 0 };
+            let grant = if takes_grants { entry.granted() } else { Grant::NONE };
             let report =
-                |request| LinkMessage::Report { request, token, role, name, security, descriptors };
+                |request| LinkMessage::Report { request, token, role, name, security, grant };
             let _ended = self.ask(state, Waiting::Report(entry), report);
         }
         for (request, waiting) in &state.waiting {
@@ -124,8 +125,9 @@ impl Client {
             all.into_iter().partition(|(_, w)| !over && matches!(w, Waiting::Connect(..)));
         state.waiting.extend(lasting);
         state.adopted.clear();
-        let links = std::mem::take(&mut state.links);
-        state.lost.extend(links.into_values());
+        let links = std::mem::take(&mut state.links).into_values();
+        let (waiting, lost): (Vec<_>, Vec<_>) = links.partition(|entry| entry.waits_for_grant());
+        state.lost.extend(lost);
         for served in state.served.values_mut() {
             served.number = None;
             let _dropped = served.events.send(if over { Event::Ended(ENDED) } else { Event::Lost });
@@ -140,6 +142,12 @@ impl Client {
         }
         self.look(&mut state);
         drop(state);
+        // What the next coordinator grants nobody knows, so its calls would wait for nothing.
+        for entry in waiting {
+            let text =
+                "its coordinator has ended before it granted what it had promised; ask again";
+            entry.over(Status::unavailable(text));
+        }
         for (_, waiting) in others {
             match waiting {
                 Waiting::Connect(_, tx) => drop(tx.send(Err(ENDED))),

@@ -1,13 +1,14 @@
 //! What the coordinator and this process know of a link's end, as values.
 
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use partywall_abi::control::{
-    Blame, Identity, LinkMessage, LinkMethods, LinkStats, PaceStats, Role, Terms, Token,
+    Blame, Grant, Identity, LinkMessage, LinkMethods, LinkStats, PaceStats, Role, Terms, Token,
 };
 use partywall_abi::name::{MethodSet, ServiceName};
 use partywall_abi::security::Security;
-use partywall_abi::sync::{AtomicU32, AtomicU64, Ordering};
+use partywall_abi::sync::{AtomicU64, Ordering};
+use partywall_abi::version::Capabilities;
 use partywall_shm::socket::{Endpoint, Passed};
 use std::os::fd::OwnedFd;
 use tonic::Status;
@@ -39,8 +40,9 @@ pub(crate) trait End: Send + Sync {
     /// What may be called from now on, and who is at the other end.
     fn allow(&self, peer: Identity, methods: MethodSet);
 
-    /// Descriptors may cross, on this socket; one that is not open yet gives it back, for the open one.
-    fn grant(&self, socket: Passed) -> Option<Passed> {
+    /// Descriptors may cross, on this socket and so far; one that is not open yet gives the socket back, for
+    /// the open one.
+    fn grant(&self, socket: Passed, _grant: Grant) -> Option<Passed> {
         Some(socket)
     }
 }
@@ -68,6 +70,21 @@ pub(crate) enum Connected {
     Redirect { url: String, methods: MethodSet, tracked: Tracked },
 }
 
+/// What the coordinator tells of a link that is kept for the next one.
+pub(super) struct Known {
+    pub(super) token: Token,
+    pub(super) security: Security,
+    /// A grant is to come.
+    pub(super) promised: bool,
+}
+
+impl Known {
+    pub(super) fn of(terms: &Terms) -> Self {
+        let promised = terms.capabilities.contains(Capabilities::ATTACHMENTS);
+        Self { token: terms.token, security: terms.security, promised }
+    }
+}
+
 /// What is known of an end in this process.
 pub(super) struct Entry {
     /// The coordinator's number for it; another one after a restart.
@@ -77,8 +94,10 @@ pub(super) struct Entry {
     security: Mutex<Security>,
     pub(super) role: Role,
     pub(super) name: ServiceName,
-    /// How many descriptors may cross beside one message, since it was granted; before that none.
-    descriptors: AtomicU32,
+    /// By its terms a grant is to come.
+    pub(super) promised: bool,
+    /// What may cross, since it was granted.
+    grant: OnceLock<Grant>,
     reach: Mutex<Reach>,
 }
 
@@ -140,19 +159,41 @@ impl Entry {
         }
     }
 
-    /// How many descriptors it was granted beside one message.
-    pub(super) fn descriptors(&self) -> u32 {
-        self.descriptors.load(Ordering::Relaxed)
+    /// Whether it waits for a grant.
+    pub(super) fn waits_for_grant(&self) -> bool {
+        self.promised && self.grant.get().is_none()
     }
 
-    pub(super) fn grant(&self, socket: Passed, descriptors: u32) {
-        self.descriptors.store(descriptors, Ordering::Relaxed);
-        let kept = match self.end() {
-            Some(end) => end.grant(socket),
-            None => Some(socket),
-        };
-        if kept.is_some() {
-            lock(&self.reach).granted = kept;
+    /// What it was granted.
+    pub(super) fn granted(&self) -> Grant {
+        self.grant.get().copied().unwrap_or_default()
+    }
+
+    pub(super) fn grant(&self, socket: Passed, grant: Grant) {
+        // A second one would come of a coordinator that has broken a rule.
+        self.grant.get_or_init(|| grant);
+        self.hand_over(socket);
+    }
+
+    /// Gives the descriptor socket to the end, or keeps it for one that is attached later.
+    fn hand_over(&self, mut socket: Passed) {
+        loop {
+            let end = {
+                let mut reach = lock(&self.reach);
+                let Some(end) = reach.end.as_ref().and_then(Weak::upgrade) else {
+                    reach.granted = Some(socket);
+                    return;
+                };
+                end
+            };
+            let Some(kept) = end.grant(socket, self.granted()) else { return };
+            let mut reach = lock(&self.reach);
+            // Another one may have been attached meanwhile, and have found none.
+            if reach.end.as_ref().is_some_and(|now| Weak::ptr_eq(now, &Arc::downgrade(&end))) {
+                reach.granted = Some(kept);
+                return;
+            }
+            socket = kept;
         }
     }
 
@@ -163,8 +204,8 @@ impl Entry {
             (reach.over.clone(), reach.died, reach.allowed.take(), reach.granted.take())
         };
         let Some(end) = end.upgrade() else { return };
-        if let Some(socket) = granted.and_then(|socket| end.grant(socket)) {
-            lock(&self.reach).granted = Some(socket);
+        if let Some(socket) = granted {
+            self.hand_over(socket);
         }
         if let Some((peer, methods)) = allowed {
             end.allow(peer, methods);
@@ -196,17 +237,19 @@ impl Tracked {
     pub(super) fn new(
         client: &Arc<Client>,
         link: u64,
-        (token, security): (Token, Security),
+        known: Known,
         role: Role,
         name: ServiceName,
     ) -> Self {
+        let Known { token, security, promised } = known;
         let entry = Arc::new(Entry {
             number: AtomicU64::new(link),
             token,
             security: Mutex::new(security),
             role,
             name,
-            descriptors: AtomicU32::new(0),
+            promised,
+            grant: OnceLock::new(),
             reach: Mutex::default(),
         });
         client.enter(&entry);

@@ -25,7 +25,9 @@ use std::time::{Duration, Instant};
 use partywall_abi::control::{
     GateMessage, InstanceRow, LinkRow, ListMessage, Message, PolicyMessage,
 };
-pub use partywall_abi::control::{LinkMethods, LinkStats, MethodStats, PaceStats, ParcelStats};
+pub use partywall_abi::control::{
+    Grant, LinkMethods, LinkStats, MethodStats, PaceStats, ParcelStats,
+};
 use partywall_abi::name::ServiceName;
 use partywall_abi::version::Capabilities;
 use tokio::sync::oneshot;

@@ -14,7 +14,7 @@ use tonic::{Code, Status};
 
 use super::again::REFUSED;
 use super::conversation::Parts;
-use super::links::Entry;
+use super::links::{Entry, Known};
 use super::operator::Observed;
 use super::{Client, Connected, Event, Linked, OUTGOING, Offer, Reloaded, Tracked, Waiting};
 use crate::error::Error;
@@ -166,7 +166,7 @@ impl Client {
                     // The caller has given up, and said so.
                     return self.say(closed(terms.link, Role::Caller));
                 };
-                let (link, known) = (terms.link, (terms.token, terms.security));
+                let (link, known) = (terms.link, Known::of(&terms));
                 let tracked = Tracked::new(self, link, known, Role::Caller, name);
                 let linked = parts.take(2, true).and_then(|(mut memory, socket)| {
                     match (memory.pop(), memory.pop(), socket) {
@@ -183,16 +183,16 @@ impl Client {
                     return self.say(closed(link, Role::Redirected));
                 };
                 // What protects it, the address says to both sides.
-                let known = (token, Security::HIGHEST);
+                let known = Known { token, security: Security::HIGHEST, promised: false };
                 let tracked = Tracked::new(self, link, known, Role::Redirected, name);
                 let _given_up = tx.send(Ok(Connected::Redirect { url, methods, tracked }));
             }
             LinkMessage::Open { link, security } => self.take_open((link, security), parts),
             LinkMessage::Reported { request, link } => self.take_reported(request, link),
-            LinkMessage::Granted { link, role, descriptors } => {
+            LinkMessage::Granted { link, role, grant } => {
                 let entry = lock(&self.state).links.get(&(link, role)).cloned();
                 match (entry, parts.sole()) {
-                    (Some(entry), Some(socket)) => entry.grant(socket, descriptors),
+                    (Some(entry), Some(socket)) => entry.grant(socket, grant),
                     (None, _) => {}
                     (_, None) => tracing::warn!(link, "a grant without its socket"),
                 }
@@ -212,7 +212,7 @@ impl Client {
             tracing::warn!(link, "an offer for a name that is not served any more");
             return self.say(closed(link, Role::Server));
         };
-        let known = (terms.token, terms.security);
+        let known = Known::of(&terms);
         let tracked = Tracked::new(self, link, known, Role::Server, name);
         match parts.take(1, true) {
             Ok((mut memory, Some(socket))) if memory.len() == 1 => {
@@ -338,7 +338,7 @@ impl Client {
             // Who does not read the answers to the last questions gets no more of them.
             return;
         }
-        let sends_parcels = |e: &Entry| conversation.takes_parcels() && e.descriptors() > 0;
+        let sends_parcels = |e: &Entry| conversation.takes_parcels() && !e.granted().is_none();
         let asked = entries.iter().filter(|e| match measures {
             Some(name) => e.name == *name,
             None => e.role != Role::Caller || sends_parcels(e),

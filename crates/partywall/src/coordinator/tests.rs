@@ -1,9 +1,10 @@
 //! The conversation with a coordinator, and with what is none.
 
 use super::conversation::Parts;
+use super::links::Known;
 use super::place::{Opened, Said, check_owner};
 use super::*;
-use partywall_abi::control::{EndMessage, ListMessage, MethodStats, SessionMessage};
+use partywall_abi::control::{EndMessage, Grant, ListMessage, MethodStats, SessionMessage};
 use partywall_abi::security::Security;
 use partywall_abi::version::{Capabilities, Versions};
 use partywall_coordinator::{Coordinator, Policy};
@@ -157,12 +158,17 @@ fn alone_at(capabilities: Capabilities) -> (Arc<Client>, std::os::fd::OwnedFd) {
     (client, theirs)
 }
 
+/// What is known of a link without a promise.
+fn known(token: partywall_abi::control::Token) -> Known {
+    Known { token, security: Security::HIGHEST, promised: false }
+}
+
 /// A link's end, with a coordinator that the test plays.
 pub(crate) fn tracked(link: u64) -> (Tracked, std::os::fd::OwnedFd) {
     let (client, theirs) = alone();
     let token = partywall_abi::control::Token([1; 16]);
     let role = partywall_abi::control::Role::Caller;
-    (Tracked::new(&client, link, (token, Security::HIGHEST), role, name("g")), theirs)
+    (Tracked::new(&client, link, known(token), role, name("g")), theirs)
 }
 
 pub(crate) fn wait_for_adopted(coordinator: &std::os::fd::OwnedFd, link: u64) {
@@ -214,7 +220,7 @@ fn methods_are_told_to_a_coordinator_that_takes_them() {
     ] {
         let (client, theirs) = alone_at(capabilities);
         let token = partywall_abi::control::Token([1; 16]);
-        let tracked = Tracked::new(&client, link, (token, Security::HIGHEST), role, name("g"));
+        let tracked = Tracked::new(&client, link, known(token), role, name("g"));
         let end = Arc::new(Counting(counted.clone()));
         let reached: Arc<dyn End> = Arc::clone(&end) as _;
         tracked.attach(Arc::downgrade(&reached));
@@ -228,6 +234,136 @@ fn methods_are_told_to_a_coordinator_that_takes_them() {
             said.push(Message::decode(&buffer[..len]).unwrap());
         }
         assert_eq!(said, expected, "{capabilities}");
+    }
+}
+
+#[test]
+fn a_grant_reaches_the_open_end_and_the_next_coordinator() {
+    /// Keeps what it is granted, or is not open yet: another one is attached before it says so.
+    #[derive(Default)]
+    struct Granted(Mutex<Option<Grant>>, Option<Box<dyn Fn() + Send + Sync>>);
+    impl End for Granted {
+        fn stats(&self) -> LinkStats {
+            LinkStats::default()
+        }
+        fn end(&self, _: tonic::Status) {}
+        fn peer_died(&self) {}
+        fn allow(&self, _: partywall_abi::control::Identity, _: partywall_abi::name::MethodSet) {}
+        fn grant(&self, socket: socket::Passed, grant: Grant) -> Option<socket::Passed> {
+            if let Some(attach) = &self.1 {
+                attach();
+                return Some(socket);
+            }
+            *lock(&self.0) = Some(grant);
+            None
+        }
+    }
+    let grant = Grant { descriptors: 3, leases: true };
+    // The end is attached before the grant comes, afterwards, or just then.
+    for attached in ["before", "after", "meanwhile"] {
+        let (client, _theirs) = alone_at(Capabilities::OWN);
+        let token = partywall_abi::control::Token([1; 16]);
+        let tracked = Arc::new(Tracked::new(&client, 7, known(token), Role::Caller, name("g")));
+        let open = Arc::new(Granted::default());
+        let reached: Arc<dyn End> = Arc::clone(&open) as _;
+        let attach = {
+            let (tracked, reached) = (Arc::downgrade(&tracked), Arc::downgrade(&reached));
+            move || tracked.upgrade().unwrap().attach(reached.clone())
+        };
+        let opening: Arc<dyn End> =
+            Arc::new(Granted(Mutex::default(), Some(Box::new(attach.clone()))));
+        match attached {
+            "before" => attach(),
+            "meanwhile" => tracked.attach(Arc::downgrade(&opening)),
+            _ => {}
+        }
+        let (socket, _peers) = socket::descriptor_pair().unwrap();
+        tracked.entry.grant(socket, grant);
+        if attached == "after" {
+            assert_eq!(*lock(&open.0), None);
+            attach();
+        }
+        assert_eq!(*lock(&open.0), Some(grant), "{attached}");
+
+        // A coordinator that takes grants is told of it, and another one of none.
+        for (capabilities, told) in [(Capabilities::OWN, grant), (Capabilities::ROOM, Grant::NONE)]
+        {
+            let (client, theirs) = alone_at(capabilities);
+            let mut state = lock(&client.state);
+            state.lost.push(Arc::clone(&tracked.entry));
+            client.tell_all(&mut state);
+            let mut buffer = [0; 256];
+            assert!(socket::wait_readable(theirs.as_fd(), Instant::now() + LONG).unwrap());
+            let len = socket::receive(theirs.as_fd(), &mut buffer).unwrap().len;
+            let said = Message::decode(&buffer[..len]).unwrap();
+            let Message::Link(LinkMessage::Report { grant, .. }) = said else { panic!("{said:?}") };
+            assert_eq!(grant, told, "{capabilities}");
+        }
+    }
+}
+
+/// Its calls would have waited for a grant that no later coordinator knew of.
+#[test]
+fn a_promise_that_dies_with_its_coordinator_ends_the_link() {
+    #[derive(Default)]
+    struct Over(Mutex<Option<tonic::Status>>);
+    impl End for Over {
+        fn stats(&self) -> LinkStats {
+            LinkStats::default()
+        }
+        fn end(&self, status: tonic::Status) {
+            *lock(&self.0) = Some(status);
+        }
+        fn peer_died(&self) {}
+        fn allow(&self, _: partywall_abi::control::Identity, _: partywall_abi::name::MethodSet) {}
+        fn grant(&self, _: socket::Passed, _: Grant) -> Option<socket::Passed> {
+            None
+        }
+    }
+    for (promised, granted) in [(true, false), (true, true), (false, false)] {
+        let (client, _theirs) = alone_at(Capabilities::OWN);
+        let known = Known { promised, ..known(partywall_abi::control::Token([1; 16])) };
+        let tracked = Tracked::new(&client, 7, known, Role::Caller, name("g"));
+        let end = Arc::new(Over::default());
+        let reached: Arc<dyn End> = Arc::clone(&end) as _;
+        tracked.attach(Arc::downgrade(&reached));
+        if granted {
+            let (socket, _peers) = socket::descriptor_pair().unwrap();
+            tracked.entry.grant(socket, Grant { descriptors: 1, leases: false });
+        }
+        let conversation = lock(&client.state).conversation.clone().unwrap();
+        client.ended(&conversation);
+        let goes_on = !promised || granted;
+        let kept = lock(&client.state).lost.iter().any(|e| Arc::ptr_eq(e, &tracked.entry));
+        assert_eq!(kept, goes_on, "{promised} {granted}");
+        let code = lock(&end.0).as_ref().map(tonic::Status::code);
+        assert_eq!(code, (!goes_on).then_some(tonic::Code::Unavailable), "{promised} {granted}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn both_ends_are_promised_what_they_are_granted() {
+    let leases = Grant { descriptors: 2, leases: true };
+    for (rule, grant) in
+        [("['*']", Grant::NONE), ("{ methods = ['*'], descriptors = 2, leases = true }", leases)]
+    {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("c.sock");
+        let policy = POLICY.replacen("['*']", rule, 1);
+        let policy = Policy::parse("test", &policy).unwrap();
+        let _coordinator = Coordinator::start(Some(&path), policy).unwrap();
+        let client = get(&Place::Path(path), LONG).unwrap();
+        let mut registered = client.register(&name("g"), 10).await.unwrap();
+        let (caller, server) = link(&client, &mut registered).await;
+        for tracked in [caller.1, server.1] {
+            assert_eq!(tracked.entry.promised, !grant.is_none(), "{grant}");
+            let deadline = Instant::now() + LONG;
+            while tracked.entry.waits_for_grant() {
+                assert!(Instant::now() < deadline, "{grant} does not come");
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            assert_eq!(tracked.entry.granted(), grant);
+        }
     }
 }
 
@@ -475,7 +611,7 @@ fn old_end_reports_nothing_on_a_new_link_of_its_number() {
     let (client, theirs) = alone();
     let tracked = |token: u8| {
         let token = partywall_abi::control::Token([token; 16]);
-        Tracked::new(&client, 4, (token, Security::HIGHEST), Role::Server, name("g"))
+        Tracked::new(&client, 4, known(token), Role::Server, name("g"))
     };
     let early = tracked(1);
     {

@@ -9,13 +9,15 @@ use bytes::Bytes;
 use http::HeaderMap;
 use http::uri::PathAndQuery;
 use http_body::{Body as _, Frame};
-use partywall_abi::frame::{Metadata, OwnedMetadata};
+use partywall_abi::frame::Metadata;
 use tonic::Status;
 use tonic::body::Body;
 
 use super::{Received, Replayed};
+use crate::attach;
+use crate::link::attached::{Attached, Attaching};
 use crate::link::caller::{self, Begun, Caller, Place, Rest};
-use crate::link::mailbox::Whole;
+use crate::link::mailbox::{self, Whole};
 use crate::link::receiver::Came;
 use crate::link::sender::{self, Source};
 use crate::wire;
@@ -37,16 +39,18 @@ pub(crate) fn call(
     let Some(open) = link.open(timeout, place).map_err(Refused::Status)? else {
         return Err(Refused::Back(Box::new(request)));
     };
-    let (parts, body) = request.into_parts();
+    let (mut parts, body) = request.into_parts();
+    let attached = attach::attached(&mut parts.extensions);
     let path = parts.uri.into_parts().path_and_query;
     let path = path.unwrap_or_else(|| PathAndQuery::from_static("/"));
-    let head = Some(Head { path, headers: parts.headers });
+    let head = Some(Head { path, headers: parts.headers, attached });
     Ok(Box::new(Call(open.send(Request { head, timeout, body }))))
 }
 
 struct Head {
     path: PathAndQuery,
     headers: HeaderMap,
+    attached: Option<Box<Attaching>>,
 }
 
 /// A request on its way.
@@ -63,8 +67,12 @@ impl Source for Request {
     }
 
     fn write_head(&self, block: &mut Vec<u8>) -> Result<(), Status> {
-        let Some(Head { path, headers }) = &self.head else { return Ok(()) };
+        let Some(Head { path, headers, .. }) = &self.head else { return Ok(()) };
         wire::write_request_head(block, path.path(), headers, self.timeout)
+    }
+
+    fn attached(&self) -> Option<&Attaching> {
+        self.head.as_ref()?.attached.as_deref()
     }
 
     #[inline]
@@ -108,45 +116,47 @@ impl Call {
 
 #[inline]
 pub(crate) fn response(begun: Begun) -> http::Response<Body> {
-    let (headers, body) = match begun {
+    let (headers, body, attached) = match begun {
         Begun::Trailers(trailers) => {
             let mut trailers = wire::trailers(trailers.code, &trailers.metadata.get());
             trailers.entry(http::header::CONTENT_TYPE).or_insert(wire::GRPC);
-            (trailers, Body::empty())
+            (trailers, Body::empty(), None)
         }
         Begun::Plain(data) => {
             let data = (!data.is_empty()).then_some(data);
             let whole = WholeBody { data, trailers: Some(wire::trailers(0, &Metadata::NONE)) };
-            (wire::response_headers(&Metadata::NONE), Body::new(whole))
+            (wire::response_headers(&Metadata::NONE), Body::new(whole), None)
         }
         Begun::Whole(whole) => {
             let Whole { head, data, trailers } = *whole;
             let trailers = wire::trailers(trailers.code, &trailers.metadata.get());
             let whole = WholeBody { data, trailers: Some(trailers) };
-            (wire::response_headers(&head.get()), Body::new(whole))
+            (wire::response_headers(&head.metadata.get()), Body::new(whole), head.attached)
         }
         Begun::Head(head, rest) => {
-            (wire::response_headers(&head.get()), Body::new(Received(*rest)))
+            let body = Body::new(Received(*rest));
+            (wire::response_headers(&head.metadata.get()), body, head.attached)
         }
     };
-    of(headers, body)
+    of(headers, body, attached)
 }
 
 /// The response whose head this is, and of whose body these bytes have come, and what came last.
 pub(crate) fn replayed(
-    head: &OwnedMetadata,
+    head: mailbox::Head,
     before: Bytes,
     came: Option<Result<Came, Status>>,
     rest: Box<Rest>,
 ) -> http::Response<Body> {
     let body = Replayed { before, came, rest };
-    of(wire::response_headers(&head.get()), Body::new(body))
+    of(wire::response_headers(&head.metadata.get()), Body::new(body), head.attached)
 }
 
-fn of(headers: HeaderMap, body: Body) -> http::Response<Body> {
+fn of(headers: HeaderMap, body: Body, attached: Option<Box<Attached>>) -> http::Response<Body> {
     let mut response = http::Response::new(body);
     *response.version_mut() = http::Version::HTTP_2;
     *response.headers_mut() = headers;
+    attach::put(response.extensions_mut(), attached);
     response
 }
 

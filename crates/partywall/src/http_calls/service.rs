@@ -15,7 +15,9 @@ use tonic::Status;
 use tonic::body::Body;
 
 use super::{Received, Replayed};
+use crate::attach;
 use crate::dispatch::{self, HttpDispatch, Services};
+use crate::link::attached::{Attached, Attaching};
 use crate::link::receiver::{Came, Receive as _, Receiver};
 use crate::link::sender::Source;
 use crate::link::service::{Data, Dispatch, Incoming};
@@ -79,7 +81,7 @@ impl Dispatch for HttpCalls {
     }
 
     fn call(&self, incoming: Incoming<'_, Method>) -> Handler {
-        let Incoming { method, peer, metadata, timeout, deadline, data, ways } = incoming;
+        let Incoming { method, peer, metadata, timeout, deadline, data, attached, ways } = incoming;
         let body = match (data, method.entry()) {
             (Data::Stream(receiver), Some(entry)) if says_nothing_for_tonic(&metadata) => {
                 let request = Parts {
@@ -88,6 +90,7 @@ impl Dispatch for HttpCalls {
                     timeout,
                     deadline,
                     peer,
+                    attached,
                 };
                 return Handler::Gathering(Some(Box::new(Gathering {
                     receiver: Box::new(receiver),
@@ -103,7 +106,7 @@ impl Dispatch for HttpCalls {
                 let told = telemetry::served(method.uri.path(), deadline, &peer, bytes);
                 let has_own = timeout.is_some() || !metadata.is_empty();
                 let headers = has_own.then(|| Box::new(wire::own_headers(timeout, &metadata)));
-                let answering = entry.begin(Call { data, headers, peer, deadline });
+                let answering = entry.begin(Call { data, headers, peer, deadline, attached });
                 return Handler::Native(Some(Native { answering, told }));
             }
             (Data::Whole(data), _) => Body::new(WholeBody(data)),
@@ -113,6 +116,7 @@ impl Dispatch for HttpCalls {
             ways.ordinary();
         }
         let mut request = request(&method.uri, (timeout, deadline), &metadata, peer, body);
+        attach::put(request.extensions_mut(), attached);
         let offered = method.table.as_ref().filter(|table| !table.is_settled()).cloned();
         if let Some(table) = &offered {
             request.extensions_mut().insert(Offer(Arc::clone(table)));
@@ -161,6 +165,7 @@ struct Parts {
     timeout: Option<Duration>,
     deadline: Option<Instant>,
     peer: Peer,
+    attached: Option<Box<Attached>>,
 }
 
 /// A request that comes in several records, for a method in a table.
@@ -203,7 +208,7 @@ impl Gathering {
     /// What answers it.
     fn handler(self, gathered: Gathered) -> Handler {
         let Self { receiver, gather, entry, request: parts, dispatch, ways } = self;
-        let Parts { uri, metadata, timeout, deadline, peer } = parts;
+        let Parts { uri, metadata, timeout, deadline, peer, attached } = parts;
         let (metadata, bytes) = (metadata.get(), gather.into_bytes());
         match gathered {
             Gathered::Whole => {
@@ -211,7 +216,7 @@ impl Gathering {
                 let has_own = timeout.is_some() || !metadata.is_empty();
                 let headers = has_own.then(|| Box::new(wire::own_headers(timeout, &metadata)));
                 let data = Whole::gathered(bytes, receiver);
-                let answering = entry.begin(Call { data, headers, peer, deadline });
+                let answering = entry.begin(Call { data, headers, peer, deadline, attached });
                 Handler::Native(Some(Native { answering, told }))
             }
             Gathered::Other(came) => {
@@ -219,7 +224,8 @@ impl Gathering {
                     ways.ordinary();
                 }
                 let body = Body::new(Replayed { before: bytes, came, rest: receiver });
-                let request = request(&uri, (timeout, deadline), &metadata, peer, body);
+                let mut request = request(&uri, (timeout, deadline), &metadata, peer, body);
+                attach::put(request.extensions_mut(), attached);
                 Handler::Http(dispatch.call(request), None)
             }
         }
@@ -310,9 +316,17 @@ impl Source for Answer {
         }
     }
 
+    fn attached(&self) -> Option<&Attaching> {
+        match self {
+            Self::Http(answer) => answer.attached.as_deref(),
+            Self::Native(native) => native.answering.attached(),
+        }
+    }
+
     fn head_sent(&mut self) {
-        if let Self::Http(answer) = self {
-            answer.head = None;
+        match self {
+            Self::Http(answer) => (answer.head, answer.attached) = (None, None),
+            Self::Native(native) => native.answering.head_sent(),
         }
     }
 
@@ -377,6 +391,7 @@ impl Source for Answer {
 pub(crate) struct HttpAnswer {
     /// None of a status alone.
     head: Option<HeaderMap>,
+    attached: Option<Box<Attaching>>,
     body: Body,
     trailers: Option<HeaderMap>,
 }
@@ -388,16 +403,17 @@ impl HttpAnswer {
         if !has_status && response.status() != http::StatusCode::OK {
             return Self::status(wire::headers_of(&wire::http_status(&response)));
         }
-        let (parts, body) = response.into_parts();
+        let (mut parts, body) = response.into_parts();
         if has_status {
             // Trailers only: there is no message.
             return Self::status(parts.headers);
         }
-        Self { head: Some(parts.headers), body, trailers: None }
+        let attached = attach::attached(&mut parts.extensions);
+        Self { head: Some(parts.headers), attached, body, trailers: None }
     }
 
     fn status(trailers: HeaderMap) -> Self {
-        Self { head: None, body: Body::empty(), trailers: Some(trailers) }
+        Self { head: None, attached: None, body: Body::empty(), trailers: Some(trailers) }
     }
 
     fn write_head(&self, block: &mut Vec<u8>) -> Result<(), Status> {

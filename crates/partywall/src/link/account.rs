@@ -279,7 +279,8 @@ impl Account {
         }
     }
 
-    /// Leases the parcels that the link may leave unread, once; how many.
+    /// Leases the parcels that the link may leave unread, once; how many. One is left for each link, as what is
+    /// attached to a call has no other way.
     pub(crate) fn lease_parcels(&self) -> u32 {
         let mut state = self.user.state();
         if self.parcels.load(Ordering::Relaxed) > 0 {
@@ -289,7 +290,7 @@ impl Account {
         let left = user.saturating_sub(state.all.parcels.into()) as u32;
         let held = &mut state.caller(self.pid).held;
         let left = left.min(PARCELS.saturating_sub(held.parcels));
-        let parcels = left.min(limits::UNREAD_PARCELS);
+        let parcels = left.clamp(1, limits::UNREAD_PARCELS);
         held.parcels += parcels;
         state.all.parcels += parcels;
         self.parcels.store(parcels, Ordering::Relaxed);

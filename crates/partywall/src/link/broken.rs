@@ -22,6 +22,12 @@ pub(crate) enum Broken {
     Parcel(#[from] ParcelError),
     #[error("a packet for a parcel does not have one descriptor")]
     NoParcel,
+    #[error("{said} descriptors are said to be attached, and {came} come")]
+    NotAttached { said: usize, came: usize },
+    #[error(
+        "{descriptors} descriptors are attached, {leases} of them leases, and the policy has not so many"
+    )]
+    NotGranted { descriptors: usize, leases: usize },
     #[error("the runtime that drove the link has ended")]
     Runtime,
     #[error("the link was closed")]
@@ -42,7 +48,7 @@ impl Broken {
             Self::Packet(PacketError::Io(_)) => Blame::Resource,
             Self::Parcel(why) if why.is_resource() => Blame::Resource,
             Self::Call(_) | Self::Packet(_) | Self::Parcel(_) | Self::NoParcel => Blame::Peer,
-            Self::Callee(_) => Blame::Peer,
+            Self::NotAttached { .. } | Self::NotGranted { .. } | Self::Callee(_) => Blame::Peer,
             Self::Runtime | Self::Closed | Self::Ended(_) => Blame::Local,
         }
     }

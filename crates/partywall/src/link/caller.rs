@@ -21,8 +21,7 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use partywall_abi::control::{Identity, LinkStats, PaceStats};
-use partywall_abi::frame::OwnedMetadata;
+use partywall_abi::control::{Grant, Identity, LinkStats, PaceStats};
 use partywall_abi::name::MethodSet;
 use partywall_abi::security::Security;
 use partywall_abi::sync::AtomicU32;
@@ -43,7 +42,7 @@ use leader::Looked;
 
 use super::broken::{self, Broken};
 use super::driver::Driver;
-use super::mailbox::{Answer, Trailers, Whole};
+use super::mailbox::{Answer, Head, Trailers, Whole};
 use super::places;
 use super::receiver::{Came, Receive, Receiver};
 use super::sender::{Request, SendError, Sender, Source};
@@ -169,7 +168,7 @@ pub(super) fn run(
     let link = Link::calling(ends, tracked, tell)
         .map_err(|source| Error::Io { what: "watching the link's socket".into(), source })?;
     link.calls.agree(capabilities);
-    let link = Arc::new(link);
+    let link = link.shared();
     tokio::spawn(Drive { link: Arc::clone(&link), driver: Driver::new(true) });
     let end: Arc<dyn End> = Arc::clone(&link) as _;
     link.attach(Arc::downgrade(&end));
@@ -215,8 +214,8 @@ impl End for Link {
     // was opened.
     fn allow(&self, _peer: Identity, _methods: MethodSet) {}
 
-    fn grant(&self, socket: Passed) -> Option<Passed> {
-        self.grant(socket);
+    fn grant(&self, socket: Passed, grant: Grant) -> Option<Passed> {
+        self.grant(socket, grant);
         None
     }
 }
@@ -454,7 +453,7 @@ pub(crate) enum Begun {
     /// All of another one.
     Whole(Box<Whole>),
     /// The head, and what brings the rest.
-    Head(OwnedMetadata, Box<Rest>),
+    Head(Head, Box<Rest>),
     /// Trailers without a head: a status alone.
     Trailers(Trailers),
 }

@@ -27,7 +27,7 @@ use tonic::{Code, Status};
 
 mod accept;
 
-pub(super) use accept::{Accepted, Called, Opened};
+pub(super) use accept::{Accepted, Beside, Called, Opened};
 
 use super::account::{Account, USER_SHARE};
 use super::mailbox::{self, Answer, Mailbox, Named, Part, Taken};
@@ -126,6 +126,23 @@ impl Calls {
         if state.connection.knows_parcels() && state.ended.is_none() {
             state.connection.take_parcels(self.account.lease_parcels());
         }
+        // Those who would attach something.
+        let waiters = state.waiters.take();
+        let due = Due(state.connection.has_control());
+        drop(state);
+        waiters.wake();
+        due
+    }
+
+    /// Whether something may be attached to a head.
+    pub(super) fn may_attach(&self) -> bool {
+        lock(&self.state).connection.may_attach()
+    }
+
+    /// What was attached to a head is read, or nobody will.
+    pub(super) fn attached_read(&self) -> Due {
+        let mut state = lock(&self.state);
+        state.connection.attached_read();
         Due(state.connection.has_control())
     }
 

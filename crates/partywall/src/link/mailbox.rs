@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+use super::attached::Attached;
 use super::parcels::Piece;
 use crate::waker::register;
 use bytes::{Bytes, BytesMut};
@@ -33,10 +34,18 @@ impl From<&frame::Trailers<'_>> for Trailers {
     }
 }
 
+/// The head of an answer.
+#[derive(Debug, Default)]
+pub(crate) struct Head {
+    pub(crate) metadata: OwnedMetadata,
+    /// What is attached to it.
+    pub(crate) attached: Option<Box<Attached>>,
+}
+
 /// All of an answer.
 #[derive(Debug)]
 pub(crate) struct Whole {
-    pub(crate) head: OwnedMetadata,
+    pub(crate) head: Head,
     pub(crate) data: Option<Bytes>,
     pub(crate) trailers: Trailers,
 }
@@ -49,7 +58,7 @@ pub(crate) enum Answer {
     /// All of another one.
     Whole(Box<Whole>),
     /// The head; the rest is to be taken.
-    Head(OwnedMetadata),
+    Head(Head),
     /// Trailers without a head: a status alone.
     Trailers(Trailers),
 }
@@ -62,9 +71,10 @@ pub(super) fn is_plain(head: Option<&Metadata<'_>>, end: Option<&frame::Trailers
 }
 
 impl Answer {
-    pub(super) fn whole(head: OwnedMetadata, data: Bytes, trailers: Trailers) -> Self {
+    pub(super) fn whole(head: Head, data: Bytes, trailers: Trailers) -> Self {
         let is_empty = |metadata: &OwnedMetadata| metadata.get().is_empty();
-        if trailers.code == 0 && is_empty(&head) && is_empty(&trailers.metadata) {
+        let is_bare = is_empty(&head.metadata) && head.attached.is_none();
+        if trailers.code == 0 && is_bare && is_empty(&trailers.metadata) {
             return Self::Plain(data);
         }
         let data = (!data.is_empty()).then_some(data);
@@ -83,7 +93,7 @@ pub(crate) enum Taken {
 /// What a frame brings.
 #[derive(Default)]
 pub(super) struct Part {
-    pub(super) head: Option<OwnedMetadata>,
+    pub(super) head: Option<Head>,
     pub(super) data: Piece,
     pub(super) trailers: Option<Trailers>,
     pub(super) end: bool,
@@ -128,7 +138,7 @@ pub(super) struct Mailbox {
     pub(super) users: usize,
     /// What is called, in the service, as soon as that is known.
     pub(super) named: Option<Named>,
-    head: Option<OwnedMetadata>,
+    head: Option<Head>,
     /// The first piece, as most calls have one.
     first: Bytes,
     trailers: Option<Trailers>,

@@ -82,6 +82,11 @@ impl Tx {
         &mut self.block
     }
 
+    /// What is put together there.
+    pub(super) fn block(&mut self) -> &mut [u8] {
+        &mut self.block
+    }
+
     /// Reserves room for the block and so many bytes of data; none when there is none.
     #[inline(always)]
     pub(super) fn reserve(&mut self, data: usize) -> Result<Option<Reserved<'_>>, Violation> {

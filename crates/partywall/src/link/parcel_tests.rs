@@ -4,8 +4,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use partywall_abi::control::Blame;
-use partywall_abi::frame::{self, END, HEAD, Kind, Owned, PARCEL, ParcelRef, RequestHead};
+use partywall_abi::control::{Blame, Grant};
+use partywall_abi::frame::{
+    self, ATTACHED, Attached, END, HEAD, Item, Kind, Owned, PARCEL, ParcelRef, RequestHead,
+};
 use partywall_abi::layout::Geometry;
 use partywall_abi::limits;
 use partywall_abi::name::MethodSet;
@@ -33,6 +35,11 @@ struct Peer {
 }
 
 fn peer() -> Peer {
+    granted(Grant { descriptors: 1, leases: false })
+}
+
+/// The same, where this may cross.
+fn granted(grant: Grant) -> Peer {
     let (ours, ends) = local_pair(Geometry::WIDE).unwrap();
     let (tracked, coordinator) = crate::coordinator::tests::tracked(7);
     let account = Accounts::new(Bounds::default()).open(1, Some(1));
@@ -40,7 +47,7 @@ fn peer() -> Peer {
     let common = Capabilities::OWN;
     let service = service::run(ours, Never, caller, methods, Some(tracked), common).unwrap();
     let (theirs, own) = socket::descriptor_pair().unwrap();
-    assert!(End::grant(&*service, own).is_none());
+    assert!(End::grant(&*service, own, grant).is_none());
     let (out, _) = descriptors::halves(theirs);
     Peer { service, ends, out, coordinator }
 }
@@ -48,11 +55,20 @@ fn peer() -> Peer {
 impl Peer {
     /// A request whose data lie in a parcel, as one record.
     fn request(&mut self, stream: u32, parcel: ParcelRef) {
+        self.frame(stream, PARCEL, |payload| payload.extend_from_slice(&parcel.encode()));
+    }
+
+    /// A request to whose head this is attached, as one record.
+    fn attached(&mut self, stream: u32, packet: u64, items: &[Item]) {
+        self.frame(stream, ATTACHED, |payload| Attached::write(payload, packet, items));
+    }
+
+    fn frame(&mut self, stream: u32, flags: u8, rest: impl FnOnce(&mut Vec<u8>)) {
         let mut payload = Vec::new();
         let head = |out: &mut Vec<u8>| RequestHead::write(out, None, "/a.B/C", 0);
         frame::write_block(&mut payload, head).unwrap();
-        payload.extend_from_slice(&parcel.encode());
-        let (kind, flags) = (Kind::Frame as u8, HEAD | END | PARCEL);
+        rest(&mut payload);
+        let (kind, flags) = (Kind::Frame as u8, HEAD | END | flags);
         assert!(self.ends.producer.try_push(kind, flags, stream, &[&payload]).unwrap());
         let wake = self.ends.producer.notify().unwrap();
         self.ends.bell.carry_out(wake).unwrap();
@@ -187,6 +203,58 @@ async fn more_parcels_than_are_taken_end_the_link() {
 }
 
 #[tokio::test]
+async fn attachments_that_break_a_rule_end_their_link_with_blame() {
+    let (good, begin) = (sealed(4096), Instant::now());
+    let (slow, _other) = lingering(Duration::from_secs(20)).unwrap();
+    let none: &[BorrowedFd<'_>] = &[];
+    let lease = Item::Lease { bytes: 4096, generation: 1 };
+    for (descriptors, items, expected) in [
+        (none, &[Item::File][..], "1 descriptors are said to be attached, and 0 come"),
+        (&[good.as_fd()], &[Item::File; 2], "2 descriptors are said to be attached, and 1 come"),
+        (&[good.as_fd(), slow.as_fd()], &[Item::File], "and 2 come"),
+        (&[good.as_fd(), slow.as_fd()], &[Item::File; 2], "2 descriptors are attached, 0 of them"),
+        (&[good.as_fd()], &[lease], "1 descriptors are attached, 1 of them leases"),
+    ] {
+        let mut peer = peer();
+        let packet = peer.out.send(descriptors).unwrap();
+        peer.attached(1, packet, items);
+        let why = peer.ended().await;
+        assert!(why.contains(expected), "{why} is not {expected}");
+    }
+    let mut peer = peer();
+    peer.attached(1, 0, &[Item::File]);
+    assert!(peer.ended().await.contains("missing"));
+    assert!(begin.elapsed() < Duration::from_secs(10), "it took {:?}", begin.elapsed());
+}
+
+#[tokio::test]
+async fn attachments_that_nobody_wants_hold_nothing_up() {
+    let mut peer = granted(Grant { descriptors: 2, leases: true });
+    let (slow, _other) = lingering(Duration::from_secs(20)).unwrap();
+    let begin = Instant::now();
+    let attach = async |peer: &mut Peer, stream: u32| {
+        let packet = peer.out.send(&[slow.as_fd(), slow.as_fd()]).unwrap();
+        peer.attached(stream, packet, &[Item::File, Item::Lease { bytes: 1, generation: 1 }]);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
+    // Of handlers that take nothing of it.
+    for stream in 1..20 {
+        attach(&mut peer, stream).await;
+        assert!(!peer.service.is_closed(), "{:?}", peer.service.why());
+        assert_eq!(peer.service.open_calls(), 1);
+        let reset = [1, 0, 0];
+        assert!(peer.ends.producer.try_push(Kind::Reset as u8, 0, stream, &[&reset]).unwrap());
+        let wake = peer.ends.producer.notify().unwrap();
+        peer.ends.bell.carry_out(wake).unwrap();
+        while peer.service.open_calls() > 0 {
+            assert!(begin.elapsed() < Duration::from_secs(10), "it is not cancelled");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+    assert!(begin.elapsed() < Duration::from_secs(10), "it took {:?}", begin.elapsed());
+}
+
+#[tokio::test]
 async fn a_packet_that_no_record_names_is_passed_over() {
     let (mut peer, good) = (peer(), sealed(4096));
     let (slow, _other) = lingering(Duration::from_secs(20)).unwrap();
@@ -212,11 +280,12 @@ fn parcels_of_a_caller_and_of_a_user_are_bounded_together() {
         links.iter().map(|link| link.lease_parcels()).sum()
     };
     let first = links(1, 20);
-    assert_eq!(lease(&first), 64);
+    assert_eq!(lease(&first), 64 + 4, "one of each that finds none");
     assert_eq!(lease(&first[..16]), 0, "once each");
     let others: Vec<_> = (2..6).map(|pid| links(pid, 20)).collect();
     let leased: Vec<_> = others.iter().map(|links| lease(links)).collect();
-    assert_eq!(leased, [64, 64, 64, 0]);
+    // A user has 256, and one of each link beyond.
+    assert_eq!(leased, [68, 68, 59, 20]);
     drop(first);
-    assert_eq!(lease(&links(9, 20)), 64, "what has ended is given back");
+    assert_eq!(lease(&links(9, 20)), 50, "what has ended is given back");
 }

@@ -23,23 +23,27 @@
 //! together is bounded for each caller ([`super::account`]). What is copied is charged before.
 
 use std::os::fd::AsFd;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use bytes::{BufMut, Bytes, BytesMut};
-use partywall_abi::frame::{Owned, ParcelRef};
+use partywall_abi::control::Grant;
+use partywall_abi::frame::{self, Item, Owned, ParcelRef};
 use partywall_abi::limits;
-use partywall_abi::sync::{AtomicBool, AtomicUsize, Ordering};
+use partywall_abi::sync::{AtomicUsize, Ordering};
 use partywall_shm::descriptors::{self, Incoming, Outgoing};
 use partywall_shm::parcel::owned::Reader;
 use partywall_shm::parcel::{Draft, Sealed};
 use partywall_shm::slot::{self, SlotBuf};
 use partywall_shm::socket::Passed;
+use tonic::Status;
 
 use super::account::Account;
+use super::attached::{Attached, Attaching, Kept, Unread};
 use super::broken::Broken;
 use super::counters::SentParcels;
 pub(crate) use super::pool::Filled;
 use super::pool::{self, Pool, Read};
+use crate::attach;
 use crate::lock::lock;
 
 /// Data of so many bytes that lie in a sealed parcel travel there.
@@ -85,9 +89,11 @@ fn first_pack_from() -> usize {
 
 /// Parcels of one link. The two halves are locked for a parcel at a time, under the ring's end.
 pub(crate) struct Parcels {
-    granted: AtomicBool,
+    granted: OnceLock<Grant>,
     outgoing: Mutex<Option<Outgoing>>,
     incoming: Mutex<Option<Arriving>>,
+    /// What was attached to calls lately.
+    kept: Arc<Kept>,
     /// This end's owned parcels.
     pub(crate) pool: Arc<Pool>,
     /// The peer's that are to be given back.
@@ -104,26 +110,32 @@ struct Arriving {
 impl Parcels {
     pub(crate) fn new(account: Arc<Account>, read: Arc<Read>) -> Self {
         Self {
-            granted: AtomicBool::new(false),
+            granted: OnceLock::new(),
             outgoing: Mutex::default(),
             incoming: Mutex::default(),
+            kept: Arc::default(),
             pool: Pool::new(account),
             read,
             sent: Arc::default(),
         }
     }
 
-    /// From here on descriptors may cross.
-    pub(crate) fn grant(&self, socket: Passed) {
+    /// From here on this may cross.
+    pub(crate) fn grant(&self, socket: Passed, grant: Grant) {
         let (outgoing, socket) = descriptors::halves(socket);
         *lock(&self.outgoing) = Some(outgoing);
         *lock(&self.incoming) = Some(Arriving { socket, owned: Default::default() });
-        self.granted.store(true, Ordering::Release);
+        self.granted.get_or_init(|| grant);
     }
 
     #[inline]
     pub(crate) fn are_granted(&self) -> bool {
-        self.granted.load(Ordering::Acquire)
+        !self.granted().is_none()
+    }
+
+    /// What may cross.
+    pub(crate) fn granted(&self) -> Grant {
+        self.granted.get().copied().unwrap_or_default()
     }
 
     /// What this end counts of what it sends.
@@ -176,6 +188,37 @@ impl Parcels {
             }
         };
         sent.inspect_err(|why| tracing::debug!(%why, "a message goes without its parcel")).ok()
+    }
+
+    /// Sends the descriptors of what is attached to a head: what stands for them.
+    pub(crate) fn send_attached(&self, attaching: &Attaching) -> Result<Vec<u8>, Status> {
+        let mut outgoing = lock(&self.outgoing);
+        let Some(outgoing) = outgoing.as_mut() else { return Err(attach::cannot("on this link")) };
+        attaching.send(&self.kept, |descriptors| outgoing.send(descriptors))
+    }
+
+    /// What is attached to the head in this payload; none where no descriptor may come, which is a broken rule
+    /// of the call protocol.
+    pub(crate) fn receive_attached(
+        &self,
+        payload: &[u8],
+        unread: impl FnOnce() -> Unread,
+    ) -> Result<Option<Attached>, Broken> {
+        let mut incoming = lock(&self.incoming);
+        let Some(Arriving { socket, .. }) = incoming.as_mut() else { return Ok(None) };
+        let attached = frame::Attached::of(payload).map_err(partywall_call::Error::from)?;
+        let descriptors = socket.receive(attached.packet)?;
+        let items: Vec<_> = attached.items().collect();
+        let granted = self.granted();
+        if items.len() != descriptors.len() {
+            return Err(Broken::NotAttached { said: items.len(), came: descriptors.len() });
+        }
+        let leases = items.iter().filter(|item| matches!(item, Item::Lease { .. })).count();
+        if items.len() > granted.descriptors as usize || (leases > 0 && !granted.leases) {
+            return Err(Broken::NotGranted { descriptors: items.len(), leases });
+        }
+        let items = items.into_iter().zip(descriptors).collect();
+        Ok(Some(Attached::new(items, Arc::clone(&self.kept), unread())))
     }
 
     /// The data for which a frame of this payload stands; none where no descriptor may come, which is a

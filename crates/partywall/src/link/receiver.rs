@@ -191,7 +191,7 @@ impl Drop for Receiver {
 mod tests {
     use super::*;
     use crate::link::account::{Accounts, Bounds};
-    use crate::link::calls::Accepted;
+    use crate::link::calls::{Accepted, Beside};
     use crate::link::inbound::Record;
     use crate::link::wake::Ring;
     use partywall_abi::frame::{HEAD, Kind, PARCEL, ParcelRef, RequestHead, ResponseHead};
@@ -209,7 +209,7 @@ mod tests {
             let head = |out: &mut Vec<u8>| ResponseHead::write(out, 0);
             drop(
                 link.calls
-                    .accept(Record::frame(flags, key.number(), head, 1024), None, None)
+                    .accept(Record::frame(flags, key.number(), head, 1024), Beside::default(), None)
                     .unwrap(),
             );
         }
@@ -251,7 +251,7 @@ mod tests {
         let open = |stream| {
             let head = |out: &mut Vec<u8>| RequestHead::write(out, None, "/a/b", 0);
             let record = Record::frame(HEAD, stream, head, 0);
-            let (accepted, due) = link.calls.accept(record, None, None).unwrap();
+            let (accepted, due) = link.calls.accept(record, Beside::default(), None).unwrap();
             link.send_control(due);
             let Accepted::Opened(opened) = accepted else { panic!("it is refused") };
             Receiver::new(Arc::clone(&link), opened.key)
@@ -259,23 +259,27 @@ mod tests {
         let [mut one, mut two] = [open(1), open(2)];
         let data = message(LEN);
         let (begin, rest) = data.split_at(1000);
-        let come = |stream, flags, payload: Bytes, parcel| {
+        let come = |stream, flags, payload: Bytes, beside| {
             let record = Record { kind: Kind::Frame as u8, flags, stream, payload };
-            let (_, due) = link.calls.accept(record, parcel, None).unwrap();
+            let (_, due) = link.calls.accept(record, beside, None).unwrap();
             link.send_control(due);
+        };
+        let lent = |data: &[u8]| {
+            let piece = Piece::from(Box::new(Lent::of(data)));
+            Beside { parcel: Some(Box::new(piece)), attached: None }
         };
         let come_lent = |stream, data: &[u8]| {
             let bytes = data.len() as u64;
             let parcel = ParcelRef { packet: 0, offset: 0, bytes, owned: None };
             let payload = Bytes::copy_from_slice(&parcel.encode());
-            come(stream, PARCEL, payload, Some(Box::new(Box::new(Lent::of(data)).into())));
+            come(stream, PARCEL, payload, lent(data));
         };
         let take = |receiver: &mut Receiver, cx: &mut Context<'_>| match receiver.poll(cx) {
             Poll::Ready(Some(Ok(Came::Data(piece)))) => Some(piece),
             Poll::Ready(_) => panic!("it has ended"),
             Poll::Pending => None,
         };
-        come(1, 0, Bytes::copy_from_slice(begin), None);
+        come(1, 0, Bytes::copy_from_slice(begin), Beside::default());
         assert_eq!(take(&mut one, cx).unwrap(), begin);
         come_lent(2, &data);
         assert_eq!(take(&mut two, cx), None, "there is no room for it");

@@ -20,7 +20,7 @@ pub(crate) fn most(ring: &Producer) -> usize {
 
 /// Whether a payload of so many bytes has room.
 #[inline]
-pub(super) fn has_room(ring: &mut Producer, len: usize) -> Result<bool, Violation> {
+pub(crate) fn has_room(ring: &mut Producer, len: usize) -> Result<bool, Violation> {
     ring.has_room(len)
 }
 

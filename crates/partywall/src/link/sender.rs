@@ -35,9 +35,11 @@ use tokio::task::coop;
 use tonic::Status;
 
 use super::Link;
+use super::attached::Attaching;
 use super::broken::Broken;
 use super::parcels::{self, Filled, InParcel};
 use super::wake::Sent;
+use crate::attach;
 use crate::telemetry::Waiting;
 use crate::wire;
 
@@ -59,6 +61,11 @@ pub(crate) trait Source {
     /// # Errors
     /// It cannot be sent. A request fails with this status then, and an answer ends with it.
     fn write_head(&self, block: &mut Vec<u8>) -> Result<(), Status>;
+
+    /// What is attached to the head.
+    fn attached(&self) -> Option<&Attaching> {
+        None
+    }
 
     /// The head is on its way: it is not asked for that or for the method any more.
     fn head_sent(&mut self);
@@ -339,8 +346,27 @@ impl<S: Source> Sender<S> {
                 None if link.parcels.are_granted() => InParcel::of(&self.chunk),
                 None => None,
             };
-            let in_parcel = parcel.is_some();
-            let want = Want { head, data, end: self.at_end(), most, in_parcel };
+            let attached = match &self.source {
+                Some(source) if head => source.attached(),
+                _ => None,
+            };
+            if let Some(attached) = attached
+                && let Err(status) = link.may_attach(attached)
+            {
+                return Poll::Ready(self.refuse(status));
+            }
+            let has_attached = attached.is_some();
+            if has_attached && self.whole.take().is_some() {
+                // Nothing is to go wrong any more when the descriptors are sent.
+                self.gather(cx)?;
+                continue;
+            }
+            // What goes in a parcel follows the head then.
+            let goes_later = has_attached && parcel.is_some();
+            let now = if goes_later { 0 } else { data };
+            let in_parcel = parcel.is_some() && !goes_later;
+            let end = self.at_end() && !goes_later;
+            let want = Want { head, data: now, end, most, in_parcel, attached: has_attached };
             let permit = match link.calls.reserve(key, want, cx) {
                 Ok(permit) => permit,
                 Err(Blocked::Credit { .. }) => {
@@ -365,6 +391,10 @@ impl<S: Source> Sender<S> {
                     return Poll::Ready(self.refuse(status));
                 }
             }
+            let attached_at = block.len();
+            if let Some(attached) = attached {
+                attached.make_room(block);
+            }
             let head_len = block.len();
             let len = match parcel {
                 Some(_) => permit.data,
@@ -387,6 +417,16 @@ impl<S: Source> Sender<S> {
                 self.whole = None;
                 self.gather(cx)?;
                 continue;
+            }
+            if let Some(attached) = attached {
+                if !tx.has_room(total).map_err(Broken::from)? {
+                    tx = ready!(link.poll_room(cx, key, tx, total, has_waited))?;
+                    continue;
+                }
+                match link.parcels.send_attached(attached) {
+                    Ok(said) => tx.block()[attached_at..][..said.len()].copy_from_slice(&said),
+                    Err(status) => return Poll::Ready(self.refuse(status)),
+                }
             }
             let parcel = match parcel {
                 None => None,
@@ -549,6 +589,18 @@ impl Link {
         answer.answered(0, data);
         self.serve_stalled()?;
         Ok(true)
+    }
+
+    /// Whether this may be attached to a head here, now or when descriptors are granted.
+    fn may_attach(&self, attached: &Attaching) -> Result<(), Status> {
+        if !self.calls.may_attach() {
+            return Err(attach::cannot("on this link"));
+        }
+        match self.parcels.granted() {
+            // It waits for that.
+            grant if grant.is_none() => Ok(()),
+            grant => attached.fits(grant),
+        }
     }
 
     /// The link has ended while a request was sent.

@@ -28,7 +28,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
-use partywall_abi::control::{Identity, LinkMethods, LinkStats, PaceStats, Terms};
+use partywall_abi::control::{Grant, Identity, LinkMethods, LinkStats, PaceStats, Terms};
 use partywall_abi::frame::{Metadata, PLAIN_REQUEST};
 use partywall_abi::name::MethodSet;
 use partywall_abi::security::Security;
@@ -52,6 +52,7 @@ use task::{Step, Task};
 use super::Link;
 use super::TURN;
 use super::account::{Account, Accounts};
+use super::attached::Attached;
 use super::broken::{self, Broken};
 use super::calls::{Accepted, Called, Opened};
 use super::driver::Driver;
@@ -97,6 +98,8 @@ pub(crate) struct Incoming<'a, M> {
     pub(crate) timeout: Option<Duration>,
     pub(crate) deadline: Option<Instant>,
     pub(crate) data: Data,
+    /// What is attached to it.
+    pub(crate) attached: Option<Box<Attached>>,
     /// Hears of an ordinary call.
     pub(crate) ways: Option<&'a Arc<Ways>>,
 }
@@ -231,7 +234,7 @@ pub(super) fn run<D: Dispatch>(
     let runtime = Handle::current();
     let counted = Arc::clone(&link.methods);
     let service = Arc::new(Service {
-        link: Arc::new(link),
+        link: link.shared(),
         dispatch,
         rights: Mutex::new(Rights::new(peer, methods, counted)),
         hands_on: runtime.runtime_flavor() == RuntimeFlavor::MultiThread,
@@ -275,8 +278,8 @@ impl<D: Dispatch> End for Service<D> {
         self.reset_all(|path| !methods.covers(path), &Status::permission_denied(text));
     }
 
-    fn grant(&self, socket: Passed) -> Option<Passed> {
-        self.link.grant(socket);
+    fn grant(&self, socket: Passed, grant: Grant) -> Option<Passed> {
+        self.link.grant(socket, grant);
         None
     }
 }
@@ -562,13 +565,14 @@ impl<D: Dispatch> Service<D> {
                 Data::Stream(Receiver::new(Arc::clone(link), key))
             }
         };
+        let attached = opened.attached.take();
         let timeout = opened.timeout;
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         call.deadline = deadline.map(|at| Box::pin(tokio::time::sleep_until(at.into())));
         let metadata = opened.metadata.get();
         let ways = call.method.ways.as_ref();
-        let handler =
-            self.dispatch.call(Incoming { method, peer, metadata, timeout, deadline, data, ways });
+        let incoming = Incoming { method, peer, metadata, timeout, deadline, data, attached, ways };
+        let handler = self.dispatch.call(incoming);
         call.step = Step::Handle(handler);
         self.run(call, inline, reader);
     }

@@ -94,7 +94,7 @@ impl Drop for Whole {
 mod tests {
     use super::*;
     use crate::link::account::{Accounts, Bounds};
-    use crate::link::calls::Accepted;
+    use crate::link::calls::{Accepted, Beside};
     use crate::link::inbound::Record;
     use partywall_abi::frame::{END, HEAD, Kind, RequestHead};
     use partywall_abi::layout::Geometry;
@@ -131,7 +131,7 @@ mod tests {
             stream += 1;
             let head = |out: &mut Vec<u8>| RequestHead::write(out, None, "/a/b", 0);
             let record = Record::frame(HEAD | END, stream, head, len as usize);
-            let (accepted, due) = link.calls.accept(record, None, None).unwrap();
+            let (accepted, due) = link.calls.accept(record, Beside::default(), None).unwrap();
             link.send_control(due);
             let Accepted::Opened(mut opened) = accepted else { panic!("it is refused") };
             let whole = Whole::new(&link, opened.key, opened.take_data().here(), false);

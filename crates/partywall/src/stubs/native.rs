@@ -1,7 +1,7 @@
 //! The native way of a call, from its request to its answer.
 //!
 //! ```text
-//! goes natively?    a request without extensions, and without metadata that have a meaning for tonic
+//! goes natively?    a request without extensions but attachments, and without metadata that have a meaning for tonic
 //!                     no: tonic's way
 //! a ring?           a link that takes calls
 //!                     none: tonic's way, with the request as it was
@@ -44,10 +44,12 @@ use super::message::{self, Encode, Outgoing, Settings};
 use super::method::Method;
 use super::unary::Messages;
 use crate::Channel;
+use crate::attach;
 use crate::channel::Connection;
 use crate::http_calls;
+use crate::link::attached::Attaching;
 use crate::link::caller::{Begun, Call, Caller, Reply, Rest};
-use crate::link::mailbox::Whole;
+use crate::link::mailbox::{self, Whole};
 use crate::link::receiver::{self, Receive as _};
 use crate::link::sender::{self, Source};
 use crate::telemetry;
@@ -55,7 +57,8 @@ use crate::wire::{self, PREFIX};
 
 /// Whether a request has nothing that only tonic's way knows of.
 fn goes_natively(call: &mut dyn Messages) -> bool {
-    if !call.extensions().is_empty() {
+    let extensions = call.extensions();
+    if !extensions.is_empty() && extensions.len() > attach::count(extensions) {
         return false;
     }
     let metadata = call.metadata();
@@ -142,13 +145,13 @@ fn begin<'a>(
     if let Some(call) = &told.call {
         ring.route().tell(call);
     }
-    if call.metadata().is_empty() {
+    if call.metadata().is_empty() && call.extensions().is_empty() {
         let message = match Outgoing::new(call.message(), settings.encoded) {
             Ok(message) => message,
             Err(status) => return Some((Err(status), told)),
         };
         let sent = Some(message.len());
-        let head = Head { method, number: None, metadata: None, timeout: None };
+        let head = Head { method, number: None, metadata: None, timeout: None, attached: None };
         let mut request = Request { head, message: Message::ToEncode(message) };
         let plain = told.guarded(|| link.call_plain(method.index(), &mut request));
         if let Some(reply) = plain {
@@ -180,10 +183,11 @@ fn begin_other<'a>(
     };
     let sent = match link.open(timeout, None) {
         Ok(Some(open)) => {
+            let attached = attach::attached(call.extensions());
             let message = Outgoing::again(call.message(), said, settings.encoded);
             told.sent = Some(message.len());
             let number = open.number(method.index(), method.path);
-            let head = Head { method, number, metadata, timeout };
+            let head = Head { method, number, metadata, timeout, attached };
             let message = Message::ToEncode(message);
             Ok(Sent::Other(Box::new(open.send(Request { head, message }))))
         }
@@ -224,7 +228,8 @@ fn sole_answer(
         Begun::Plain(data) if message::is_sole(&data) => (data, None),
         Begun::Whole(whole) if is_sole(&whole) => {
             let Whole { head, data, trailers } = *whole;
-            (data.unwrap_or_default(), Some((head, trailers.metadata)))
+            let mailbox::Head { metadata, attached } = head;
+            (data.unwrap_or_default(), Some((metadata, trailers.metadata, attached)))
         }
         begun => return Err(begun),
     };
@@ -238,15 +243,16 @@ fn sole_answer(
     };
     Ok(match (message, metadata) {
         (Ok(_none), None) => Ok(received),
-        (Ok(headers), Some((head, trailers))) => {
+        (Ok(headers), Some((head, trailers, attached))) => {
             *headers = own(&head);
             if !trailers.get().is_empty() {
                 merge(headers, own(&trailers));
             }
+            call.put(attached);
             Ok(received)
         }
         (Err(mut status), metadata) => {
-            if let Some((head, _)) = metadata {
+            if let Some((head, ..)) = metadata {
                 merge(status.metadata_mut(), own(&head));
             }
             Err(status)
@@ -263,7 +269,7 @@ fn is_own(metadata: &OwnedMetadata) -> bool {
 fn is_sole(whole: &Whole) -> bool {
     whole.trailers.code == 0
         && whole.data.as_ref().is_some_and(|data| message::is_sole(data))
-        && is_own(&whole.head)
+        && is_own(&whole.head.metadata)
         && is_own(&whole.trailers.metadata)
 }
 
@@ -293,7 +299,8 @@ async fn other_answer(
     most: Option<usize>,
 ) -> Result<usize, Status> {
     let response = match begun {
-        Begun::Head(head, rest) if is_own(&head) => match gathered(head, rest, most).await {
+        Begun::Head(head, rest) if is_own(&head.metadata) => match gathered(head, rest, most).await
+        {
             Ok(whole) => match sole_answer(call, Begun::Whole(Box::new(whole)), most) {
                 Ok(answer) => return answer,
                 Err(begun) => http_calls::caller::response(begun),
@@ -327,7 +334,7 @@ async fn other_answer(
 /// Puts an answer together that comes in several records. One that is not one message and good trailers is as
 /// HTTP has it.
 async fn gathered(
-    head: OwnedMetadata,
+    head: mailbox::Head,
     mut rest: Box<Rest>,
     most: Option<usize>,
 ) -> Result<Whole, http::Response<Body>> {
@@ -346,7 +353,7 @@ async fn gathered(
             other => break other,
         }
     };
-    Err(http_calls::caller::replayed(&head, gather.into_bytes(), came, rest))
+    Err(http_calls::caller::replayed(head, gather.into_bytes(), came, rest))
 }
 
 /// A response that has come, for tonic to take.
@@ -378,6 +385,7 @@ struct Head {
     number: Option<u16>,
     metadata: Option<Box<HeaderMap>>,
     timeout: Option<Duration>,
+    attached: Option<Box<Attaching>>,
 }
 
 impl Head {
@@ -429,7 +437,7 @@ impl Message<'_> {
 impl Source for Request<'_> {
     #[inline]
     fn is_plain(&self) -> bool {
-        self.head.metadata.is_none()
+        self.head.metadata.is_none() && self.head.attached.is_none()
     }
 
     fn method(&self) -> Option<&str> {
@@ -440,8 +448,12 @@ impl Source for Request<'_> {
         self.head.write(block)
     }
 
+    fn attached(&self) -> Option<&Attaching> {
+        self.head.attached.as_deref()
+    }
+
     fn head_sent(&mut self) {
-        self.head.metadata = None;
+        (self.head.metadata, self.head.attached) = (None, None);
     }
 
     fn poll_data(&mut self, _cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Status>>> {
@@ -493,7 +505,7 @@ mod tests {
     #[test]
     fn an_answer_that_says_more_than_its_message_is_tonics() {
         let whole = |head: &[_], trailers: &[_]| Whole {
-            head: metadata(head),
+            head: mailbox::Head { metadata: metadata(head), attached: None },
             data: Some(Bytes::from_static(&[0; PREFIX])),
             trailers: Trailers { code: 0, metadata: metadata(trailers) },
         };

@@ -50,6 +50,8 @@ use tonic::server::UnaryService;
 use super::codec::{Carries, Codec, Decoded, Decodes};
 use super::gather::Gather;
 use super::message::{self, Encode, Outgoing, Settings};
+use crate::attach;
+use crate::link::attached::{Attached, Attaching};
 use crate::link::whole::Whole;
 use crate::peer::{Deadline, Peer};
 use crate::wire;
@@ -212,6 +214,8 @@ pub(crate) struct Call {
     pub(crate) headers: Option<Box<HeaderMap>>,
     pub(crate) peer: Peer,
     pub(crate) deadline: Option<Instant>,
+    /// What is attached to it.
+    pub(crate) attached: Option<Box<Attached>>,
 }
 
 impl Call {
@@ -225,6 +229,7 @@ impl Call {
         if let Some(at) = self.deadline {
             extensions.insert(Deadline(at));
         }
+        attach::put(&mut extensions, self.attached);
         let metadata = match self.headers {
             Some(headers) => MetadataMap::from_headers(*headers),
             None => MetadataMap::new(),
@@ -297,11 +302,12 @@ where
 
 pin_project! {
     /// A call that is answered: first a handler at work, then what it says. A message has at most so many
-    /// bytes, and there may be something beside it.
+    /// bytes, and there may be something beside it, and something attached.
     struct Answering<H: ?Sized> {
         state: State,
         most: Option<usize>,
         parts: Option<Box<Parts>>,
+        attached: Option<Box<Attaching>>,
         #[pin]
         handler: H,
     }
@@ -331,8 +337,8 @@ where
     R: Message + 'static,
     F: Future<Output = Result<tonic::Response<R>, Status>> + Send + 'static,
 {
-    let handler = Unary::Working { future };
-    Begun(Box::pin(Answering { state: State::Working, most: None, parts: None, handler }))
+    let (handler, state) = (Unary::Working { future }, State::Working);
+    Begun(Box::pin(Answering { state, most: None, parts: None, attached: None, handler }))
 }
 
 /// The native way of a call that is answered.
@@ -347,6 +353,7 @@ impl Begun {
             Err(status) => State::Failed(status),
             Ok(mut parts) => {
                 if let Some(parts) = &mut parts {
+                    *this.attached = attach::attached(&mut parts.extensions);
                     let mut headers = std::mem::take(&mut parts.metadata).into_headers();
                     wire::without_not_sent(&mut headers);
                     parts.metadata = MetadataMap::from_headers(headers);
@@ -385,6 +392,15 @@ impl Begun {
         }
     }
 
+    /// What is attached to its head.
+    pub(crate) fn attached(&self) -> Option<&Attaching> {
+        self.0.attached.as_deref()
+    }
+
+    pub(crate) fn head_sent(&mut self) {
+        *self.0.as_mut().project().attached = None;
+    }
+
     /// The message in pieces, once; or why there is none.
     pub(crate) fn take_data(&mut self) -> Option<Result<Bytes, Status>> {
         let bytes = self.outgoing().map(|message| message.bytes());
@@ -416,10 +432,11 @@ impl Begun {
         }
     }
 
-    /// Whether it is a message without metadata.
+    /// Whether it is a message alone.
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {
-        self.0.parts.is_none() && matches!(self.0.state, State::Answered(Some(_)))
+        let has_more = self.0.parts.is_some() || self.0.attached.is_some();
+        !has_more && matches!(self.0.state, State::Answered(Some(_)))
     }
 
     pub(crate) fn write_trailers(&self, block: &mut Vec<u8>) -> u8 {
@@ -550,7 +567,8 @@ mod tests {
         let data = Whole::of(Bytes::from_static(b"\0\0\0\0\x02\x08\x01"));
         let (headers, peer) = (None, crate::fuzz::stranger());
         // This is the reader of a link, which goes on for others.
-        let mut answering = entry.begin(Call { data, headers, peer, deadline: None });
+        let call = Call { data, headers, peer, deadline: None, attached: None };
+        let mut answering = entry.begin(call);
         let polled = std::panic::AssertUnwindSafe(|| {
             answering.poll_answer(&mut Context::from_waker(Waker::noop()))
         });

@@ -8,6 +8,8 @@ use tonic::metadata::MetadataMap;
 use super::codec::{Decoded, Decodes};
 use super::message::Encode;
 use super::method::Method;
+use crate::attach;
+use crate::link::attached::Attached;
 
 /// A unary call with its request and, in the end, its answer.
 #[derive(Debug)]
@@ -67,6 +69,9 @@ pub(crate) trait Messages: Send {
     /// There is no such message.
     fn decode(&mut self, message: Bytes) -> Result<&mut MetadataMap, DecodeError>;
 
+    /// Puts what is attached to the answer there, once it is decoded.
+    fn put(&mut self, attached: Option<Box<Attached>>);
+
     /// By which messages of the answer's type are decoded, and how such an answer is put in its place.
     fn decoder(&self) -> Decodes;
     fn answered(&mut self, response: tonic::Response<Decoded>);
@@ -102,6 +107,12 @@ where
         let response = self.response.insert(tonic::Response::new(R::default()));
         response.get_mut().merge(message)?;
         Ok(response.metadata_mut())
+    }
+
+    fn put(&mut self, attached: Option<Box<Attached>>) {
+        if let Some(response) = &mut self.response {
+            attach::put(response.extensions_mut(), attached);
+        }
     }
 
     fn decoder(&self) -> Decodes {

@@ -23,6 +23,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use bytes::BufMut;
 use memmap2::{Advice, MmapMut, MmapOptions};
 use partywall_abi::limits;
+use partywall_abi::sync::AtomicU64;
 use rustix::fs::SealFlags;
 
 use super::{HUGE, ParcelError, check, create, failed};
@@ -30,7 +31,7 @@ use crate::region::Inbox;
 use crate::socket::{self, Passed};
 
 /// The seals of an owned parcel.
-const SEALS: SealFlags =
+pub(super) const SEALS: SealFlags =
     SealFlags::FUTURE_WRITE.union(SealFlags::SHRINK).union(SealFlags::GROW).union(SealFlags::SEAL);
 
 /// An owned parcel, as its owner has it.
@@ -59,6 +60,18 @@ impl Memory {
         map.advise(Advice::PopulateWrite).map_err(failed("madvise(MADV_POPULATE_WRITE)"))?;
         rustix::fs::fcntl_add_seals(&file, SEALS).map_err(failed("fcntl(F_ADD_SEALS)"))?;
         Ok(Self { file, map })
+    }
+}
+
+impl Memory {
+    /// The 64-bit word at byte `at`, for which readers look while this process writes the rest.
+    pub(super) fn word(&mut self, at: usize) -> &AtomicU64 {
+        assert!(at.is_multiple_of(8) && at + 8 <= self.map.len(), "a word of the memory");
+        // SAFETY: the word is in the mapping.
+        let word = unsafe { self.map.as_mut_ptr().add(at) };
+        // SAFETY: aligned, as the mapping begins at a page. This process has no other reference to it now, and
+        // readers are in mappings of their own.
+        unsafe { AtomicU64::from_ptr(word.cast()) }
     }
 }
 

@@ -8,7 +8,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use partywall_abi::control::{
-    Blame, EndMessage, LinkMessage, LinkStats, Message, RegistryMessage, Role, Setup, Terms, Token,
+    Blame, EndMessage, Grant, LinkMessage, LinkStats, Message, RegistryMessage, Role, Setup, Terms,
+    Token,
 };
 use partywall_abi::frame::{END, HEAD, Kind};
 use partywall_attacks::{Hand, Town, Victim, call_head, name, register};
@@ -248,7 +249,7 @@ fn row_32_a_link_of_the_old_policy_ends_under_the_new_one() {
             role: Role::Caller,
             name: name("test"),
             security: hand.terms.security,
-            descriptors: 0,
+            grant: Grant::NONE,
         };
         hostile.say(&Message::Link(report)).unwrap();
         assert_eq!(refused(&hostile).0, PERMISSION_DENIED);

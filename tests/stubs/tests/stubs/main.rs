@@ -1,6 +1,7 @@
 //! The stubs of both generators, over rings and over HTTP/2.
 
 mod answers;
+mod attachments;
 mod autos;
 mod blocking;
 mod cancellation;

@@ -298,7 +298,7 @@ async fn said(host: &Host) -> (u32, [[u64; 2]; 2]) {
     let links = tokio::task::spawn_blocking(list).await.unwrap();
     let [link] = &links[..] else { panic!("{links:?}") };
     let sent = [link.caller_parcels, link.stats.parcels];
-    (link.descriptors, sent.map(|sent| [sent.parcels, sent.bytes]))
+    (link.grant.descriptors, sent.map(|sent| [sent.parcels, sent.bytes]))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -11,7 +11,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::{Parser, ValueEnum};
-use partywall_abi::control::{LinkMessage, ListMessage, Message, RegistryMessage, Role, Token};
+use partywall_abi::control::{
+    Grant, LinkMessage, ListMessage, Message, RegistryMessage, Role, Token,
+};
 use partywall_abi::name::ServiceName;
 use partywall_shm::setup::{Adopted, Pending};
 use partywall_shm::socket;
@@ -170,7 +172,7 @@ fn report(request: u32) -> Message {
         role: Role::Caller,
         name: name("test"),
         security: partywall::Security::HIGHEST,
-        descriptors: 0,
+        grant: Grant::NONE,
     })
 }
 

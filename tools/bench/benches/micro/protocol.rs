@@ -55,7 +55,8 @@ impl Protocol {
 }
 
 fn send(end: &mut Connection<()>, key: Key, flags: u8) {
-    let want = Want { head: true, data: DATA, end: true, most: MOST, in_parcel: false };
+    let want =
+        Want { head: true, data: DATA, end: true, most: MOST, in_parcel: false, attached: false };
     let permit = end.reserve(key, want).expect("credit");
     assert!(permit.data == DATA && end.commit(key, permit.flags | flags | END, DATA));
 }

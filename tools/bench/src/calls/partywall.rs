@@ -13,6 +13,7 @@ use partywall_shm::link::{Link, LinkError};
 use partywall_shm::memory::{self, OutboxError};
 use partywall_shm::setup::{Adopted, Pending};
 use partywall_shm::socket::{self, Endpoint};
+use tokio::runtime::Runtime;
 
 use super::client::{LongClient, measure};
 use super::spinning_or_sleeping;
@@ -88,7 +89,8 @@ pub const SOCKET: &str = "coordinator.sock";
 /// The name that is served.
 pub const NAME: &str = "bench";
 const POLICY: &str = "[service.bench]\nregister = ['anyone']\n\
-                      [service.bench.call]\nanyone = { methods = ['*'], descriptors = 1 }\n";
+                      [service.bench.call]\nanyone = { methods = ['*'], descriptors = 1, \
+                      leases = true }\n";
 const LIMIT: usize = 1 << 30;
 
 /// Spinning or sleeping, as the case says.
@@ -116,8 +118,17 @@ pub fn serve_native(seat: &mut Seat) -> Result<()> {
 }
 
 fn serve_by(seat: &mut Seat, service: impl partywall::GrpcServer) -> Result<()> {
+    serve_on(&runtime()?, seat, service)
+}
+
+/// Serves this at the bench's name until the client has gone.
+pub fn serve_on(
+    threads: &Runtime,
+    seat: &mut Seat,
+    service: impl partywall::GrpcServer,
+) -> Result<()> {
     settle_waits(seat);
-    runtime()?.block_on(async {
+    threads.block_on(async {
         let gone = closed(seat.lifeline()?)?;
         let router =
             partywall::Server::builder().coordinator(seat.dir().join(SOCKET)).add_service(service);
@@ -127,7 +138,7 @@ fn serve_by(seat: &mut Seat, service: impl partywall::GrpcServer) -> Result<()> 
 }
 
 /// Where the sample's server is reached.
-fn endpoint(seat: &Seat) -> Result<partywall::Endpoint> {
+pub fn endpoint(seat: &Seat) -> Result<partywall::Endpoint> {
     settle_waits(seat);
     let endpoint = partywall::Endpoint::new(format!("partywall:///{NAME}"))?;
     // The server registers in its own time.

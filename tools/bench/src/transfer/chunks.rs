@@ -40,6 +40,18 @@ pub fn greeting(bytes: usize, client: usize) -> Bytes {
     [bytes, client].map(|number| (number as u64).to_le_bytes()).concat().into()
 }
 
+/// What is in it.
+///
+/// # Errors
+/// If it is none that begins a call.
+pub fn greeted(greeting: &[u8]) -> Result<(usize, usize)> {
+    let ([bytes, client], []) = greeting.as_chunks() else {
+        return Err("no first message".into());
+    };
+    let [bytes, client] = [bytes, client].map(|number| u64::from_le_bytes(*number) as usize);
+    Ok((bytes, client))
+}
+
 /// The server's half of a call: reads chunks, and answers a whole block with its own.
 #[derive(Debug)]
 pub struct Answerer {
@@ -54,10 +66,7 @@ impl Answerer {
     /// # Errors
     /// If it is none that begins a call.
     pub fn new(greeting: &[u8]) -> Result<Self> {
-        let ([bytes, client], []) = greeting.as_chunks() else {
-            return Err("no first message".into());
-        };
-        let [bytes, client] = [bytes, client].map(|number| u64::from_le_bytes(*number) as usize);
+        let (bytes, client) = greeted(greeting)?;
         let reader = Reader::new(Turn::first(client), bytes);
         Ok(Self { chunks: Chunks::new(bytes), bytes, reader })
     }

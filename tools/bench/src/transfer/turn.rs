@@ -77,6 +77,17 @@ impl Reader {
         }
     }
 
+    /// Reads a whole block that has so many words, by their numbers.
+    pub fn read_words(&mut self, words: usize, word: impl Fn(usize) -> u64) {
+        self.is_right &= words.is_multiple_of(WORDS);
+        for page in 0..words / WORDS {
+            let place = (self.turn.0 as usize ^ self.page) % WORDS;
+            let word = word(page * WORDS + place).to_ne_bytes();
+            self.is_right &= word == self.turn.word(self.page);
+            self.page += 1;
+        }
+    }
+
     /// Whether all was read.
     pub fn is_over(&self) -> bool {
         self.page >= self.pages

@@ -12,7 +12,7 @@ impl State {
         if let Some(caller) = &link.caller {
             let account = caller.standing.usage.account();
             let caller = (&*caller.standing.identity, account);
-            let has = (link.security, link.descriptors);
+            let has = (link.security, link.grant);
             let event = Event::introduced(number, &link.name, caller, server, has);
             self.audit(event);
         }
@@ -21,10 +21,10 @@ impl State {
     /// Descriptors may cross on a link that was open before.
     pub(in super::super) fn audit_granted(&mut self, number: u64) {
         let link = &self.links[&number];
-        if let Some(caller) = link.caller.as_ref().filter(|_| link.descriptors > 0) {
+        if let Some(caller) = link.caller.as_ref().filter(|_| !link.grant.is_none()) {
             let standing = &caller.standing;
             let caller = (&*standing.identity, standing.usage.account());
-            let event = Event::granted(number, &link.name, caller, link.descriptors);
+            let event = Event::granted(number, &link.name, caller, link.grant);
             self.audit(event);
         }
     }

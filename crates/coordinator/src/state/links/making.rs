@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use partywall_abi::control::{Identity, LinkMessage, Role};
+use partywall_abi::control::{Grant, Identity, LinkMessage, Role};
 use partywall_abi::layout::Geometry;
 use partywall_abi::name::MethodSet;
 use partywall_abi::security::Security;
 use partywall_abi::version::Capabilities;
 
-use super::{Conn, Effect, FILL_TIME, Link, Making, PERMISSION_DENIED, Phase, State};
+use super::{Conn, Effect, FILL_TIME, Link, Making, PERMISSION_DENIED, Phase, State, UNAVAILABLE};
 use crate::quota::{Charge, Resource};
 
 impl State {
@@ -42,6 +42,8 @@ impl State {
             ..Link::new(name, token, security, methods)
         };
         let number = self.record(link);
+        let promised = self.promises(number);
+        self.links.get_mut(&number).expect("just recorded").promised = promised;
         self.deadlines.insert((deadline, number));
         self.connection(conn).opening += 1;
         let places = &mut self.connection(server).places;
@@ -114,22 +116,53 @@ impl State {
         }
     }
 
-    /// Has descriptors cross on an open link, if the policy grants that and both ends know how. What a
-    /// launcher's programs send would come in whichever of them has the thread.
+    /// Has descriptors cross on an open link, if they may.
     pub(in crate::state) fn grant(&mut self, number: u64) {
-        let link = &self.links[&number];
-        let (Some(caller), Some(server)) = (&link.caller, &link.server) else { return };
-        let most =
-            self.policy.descriptors(&self.principals_of(caller.conn, &caller.standing), &link.name);
-        let is_domain = [caller, server].iter().any(|end| end.standing.facts.domain.is_some());
-        if most == 0 || is_domain || !link.capabilities.contains(Capabilities::PARCELS) {
+        let grant = self.may_cross(number);
+        let link = self.links.get_mut(&number).expect("the caller has it");
+        let (Some(caller), Some(server)) = (link.caller_conn(), link.server_conn()) else { return };
+        if grant.is_none() {
             return;
         }
-        let ends = [(caller.conn, Role::Caller), (server.conn, Role::Server)];
-        let message = |role| LinkMessage::Granted { link: number, role, descriptors: most }.into();
+        link.grant = grant;
+        let message = |role| LinkMessage::Granted { link: number, role, grant }.into();
+        let ends = [(caller, Role::Caller), (server, Role::Server)];
         let to = ends.map(|(conn, role)| (conn, message(role)));
         self.effects.push(Effect::Grant { link: number, to });
-        self.links.get_mut(&number).expect("it is there").descriptors = most;
+    }
+
+    /// What the policy lets cross on a link, as far as both ends know how. What a launcher's programs send
+    /// would come in whichever of them has the thread.
+    fn may_cross(&self, number: u64) -> Grant {
+        let link = &self.links[&number];
+        let (Some(caller), Some(server)) = (&link.caller, &link.server) else { return Grant::NONE };
+        let is_domain = [caller, server].iter().any(|end| end.standing.facts.domain.is_some());
+        if is_domain || !link.capabilities.contains(Capabilities::PARCELS) {
+            return Grant::NONE;
+        }
+        let principals = self.principals_of(caller.conn, &caller.standing);
+        let Grant { descriptors, leases } = self.policy.grant(&principals, &link.name);
+        // An end that knows of no leases takes their bit for more descriptors.
+        let leases = leases && link.capabilities.contains(Capabilities::ATTACHMENTS);
+        Grant { descriptors, leases }
+    }
+
+    /// Whether the ends of a link that is being made are told that descriptors are going to be granted, so
+    /// that they wait for that.
+    pub(in crate::state) fn promises(&self, number: u64) -> bool {
+        let attaches = self.links[&number].capabilities.contains(Capabilities::ATTACHMENTS);
+        attaches && !self.may_cross(number).is_none()
+    }
+
+    /// The descriptor socket of a link could not be made. A link whose ends wait for it ends.
+    pub fn not_granted(&mut self, number: u64, why: &std::io::Error) {
+        let Some(link) = self.links.get_mut(&number) else { return };
+        link.grant = Grant::NONE;
+        if link.promised {
+            let text =
+                format!("no descriptor socket for a link to `{}`: {why}; ask again", link.name);
+            self.give_up(number, UNAVAILABLE, &text, None);
+        }
     }
 
     /// A link is not being made any more.

@@ -19,8 +19,8 @@ impl State {
             LinkMessage::Connect { request, name } => self.connect(conn, request, name, now),
             LinkMessage::Cancel { request } => self.cancel(conn, request, now),
             LinkMessage::Adopted { link, security } => self.adopted(conn, (link, security), now),
-            LinkMessage::Report { request, token, role, name, security, descriptors } => {
-                let claim = Claim { token, role, name, security, descriptors };
+            LinkMessage::Report { request, token, role, name, security, grant } => {
+                let claim = Claim { token, role, name, security, grant };
                 self.report(conn, request, claim, now);
             }
             _ => self.breaks_rule(conn),

@@ -175,7 +175,7 @@ fn a_reported_link_is_open_where_an_end_is_open_now() {
                 role,
                 name: name(),
                 security,
-                descriptors: 0,
+                grant: Grant::NONE,
             };
             ask(&mut s, conn, report.into());
         }

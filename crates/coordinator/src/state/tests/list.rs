@@ -1,3 +1,4 @@
+use super::grants::{granting, leasing, plain};
 use super::*;
 use crate::state::list::{LIST_WAIT, ROWS};
 use partywall_abi::control::{MethodStats, PaceStats, ParcelStats};
@@ -141,7 +142,7 @@ fn long_list_is_sent_whole_in_batches() {
 #[test]
 fn each_end_is_asked_of_parcels_and_its_word_is_its_own() {
     let mut s = state();
-    s.reload(super::grants::granting(2), None, Instant::now());
+    s.reload(granting(leasing(2)), None, Instant::now());
     let (server, web, operator) = (open(&mut s, 1), open(&mut s, 2), open(&mut s, 9));
     register(&mut s, server);
     let (link, _) = link(&mut s, web);
@@ -166,8 +167,8 @@ fn each_end_is_asked_of_parcels_and_its_word_is_its_own() {
     }
     s.timeout(Instant::now() + LIST_WAIT);
     let row = told(&mut s, operator).0.remove(0);
-    let all = (row.descriptors, row.caller_parcels, row.stats.parcels);
-    assert_eq!(all, (2, ParcelStats::new(2, 2000), ParcelStats::new(5, 5000)));
+    let all = (row.grant, row.caller_parcels, row.stats.parcels);
+    assert_eq!(all, (leasing(2), ParcelStats::new(2, 2000), ParcelStats::new(5, 5000)));
     // Its last word stays, whoever says what afterwards.
     ask(&mut s, server, closed(link, Role::Server));
     ask(&mut s, web, closed(link, Role::Caller));
@@ -176,7 +177,13 @@ fn each_end_is_asked_of_parcels_and_its_word_is_its_own() {
     let older = Spoken { capabilities: Capabilities::CONTAINERS, ..SPOKEN };
     let older = s.opened(facts(9), usage, older);
     take(&mut s);
-    assert_eq!(listed(&mut s, older)[0].descriptors, 0);
+    assert_eq!(listed(&mut s, older)[0].grant, Grant::NONE);
+    // One that takes the bit of leases for more descriptors.
+    let usage = s.account(&facts(9));
+    let without = Capabilities::OWN.without(Capabilities::ATTACHMENTS);
+    let older = s.opened(facts(9), usage, Spoken { capabilities: without, ..SPOKEN });
+    take(&mut s);
+    assert_eq!(listed(&mut s, older)[0].grant, plain(2));
 }
 
 #[test]
@@ -191,14 +198,14 @@ fn parcels_of_a_link_without_a_grant_are_not_heard() {
     }
     let row = listed(&mut s, operator).remove(0);
     let nothing = ParcelStats::default();
-    assert_eq!((row.descriptors, row.caller_parcels, row.stats.parcels), (0, nothing, nothing));
+    assert_eq!((row.grant, row.caller_parcels, row.stats.parcels), (Grant::NONE, nothing, nothing));
 }
 
 #[test]
 fn the_audit_log_says_whether_descriptors_may_cross() {
-    let says = |descriptors: u32| {
+    let says = |grant: Grant| {
         let mut s = state();
-        s.reload(super::grants::granting(descriptors), None, Instant::now());
+        s.reload(granting(grant), None, Instant::now());
         let (server, web) = (open(&mut s, 1), open(&mut s, 2));
         register(&mut s, server);
         let (link, _) = offered(&connect(&mut s, web));
@@ -208,17 +215,18 @@ fn the_audit_log_says_whether_descriptors_may_cross() {
         }
         s.introduced(link);
         let introduced = logged(&s.take_effects());
-        s.reload(super::grants::granting(3), None, Instant::now());
+        s.reload(granting(leasing(3)), None, Instant::now());
         (introduced, logged(&s.take_effects()))
     };
-    let (introduced, later) = says(2);
+    let (introduced, later) = says(leasing(2));
     assert!(introduced[0].contains("\"event\":\"introduced\""), "{introduced:?}");
-    assert!(introduced[0].contains("\"descriptors\":2"), "{introduced:?}");
+    assert!(introduced[0].contains("\"descriptors\":2,\"leases\":true"), "{introduced:?}");
     assert!(!later.iter().any(|line| line.contains("granted")), "{later:?}");
-    let (introduced, later) = says(0);
-    assert!(introduced[0].contains("\"descriptors\":0"), "{introduced:?}");
+    let (introduced, later) = says(plain(0));
+    assert!(introduced[0].contains("\"descriptors\":0,\"leases\":false"), "{introduced:?}");
     let granted = later.iter().find(|line| line.contains("\"event\":\"granted\"")).unwrap();
-    assert!(granted.contains("\"descriptors\":3") && granted.contains("\"uid\":2"), "{granted}");
+    let what = "\"descriptors\":3,\"leases\":true";
+    assert!(granted.contains(what) && granted.contains("\"uid\":2"), "{granted}");
 }
 
 /// The lines of the audit log, without their times.

@@ -1,18 +1,19 @@
+use super::grants::{granting, leasing, plain};
 use super::*;
 
 fn report(s: &mut State, conn: Conn, role: Role) -> Vec<Effect> {
-    report_with(s, conn, role, 0)
+    report_with(s, conn, role, Grant::NONE)
 }
 
-/// A report of an end that was granted so many descriptors.
-fn report_with(s: &mut State, conn: Conn, role: Role, descriptors: u32) -> Vec<Effect> {
+/// A report of an end that was granted this.
+fn report_with(s: &mut State, conn: Conn, role: Role, grant: Grant) -> Vec<Effect> {
     let m = Message::Link(LinkMessage::Report {
         request: 7,
         token: Token([9; 16]),
         role,
         name: name(),
         security: Security::HIGHEST,
-        descriptors,
+        grant,
     });
     ask(s, conn, m)
 }
@@ -106,17 +107,20 @@ fn reports_after_the_grace_period_are_refused() {
         role: Role::Caller,
         name: name(),
         security: Security::HIGHEST,
-        descriptors: 0,
+        grant: Grant::NONE,
     });
     s.message(web, m, Instant::now() + super::super::reports::GRACE);
     assert_eq!(refused(&take(&mut s)).0, NOT_FOUND);
 }
 
-/// What becomes of a link whose ends were granted so many descriptors, under a policy that has `now`: what
-/// both are granted anew, or why the link has ended.
-fn reported_with([callers, servers]: [u32; 2], now: u32) -> Result<Vec<u32>, Vec<(Conn, String)>> {
+/// What becomes of a link whose ends were granted this, under a policy that has `now`: what both are granted
+/// anew, or why the link has ended.
+fn reported_with(
+    [callers, servers]: [Grant; 2],
+    now: Grant,
+) -> Result<Vec<Grant>, Vec<(Conn, String)>> {
     let mut s = state();
-    s.reload(super::grants::granting(now), None, Instant::now());
+    s.reload(granting(now), None, Instant::now());
     let (server, web) = (open(&mut s, 1), open(&mut s, 2));
     let mut effects = report_with(&mut s, web, Role::Caller, callers);
     effects.extend(report_with(&mut s, server, Role::Server, servers));
@@ -136,21 +140,28 @@ fn reported_with([callers, servers]: [u32; 2], now: u32) -> Result<Vec<u32>, Vec
         assert_eq!(ended.iter().map(|(to, _)| *to).collect::<Vec<_>>(), [web, server]);
         return Err(ended);
     }
-    assert_eq!(s.links[&number].descriptors, now);
+    assert_eq!(s.links[&number].grant, if callers.is_none() { now } else { callers });
     let grants = super::grants::grants(&effects, number, [web, server]);
-    Ok(grants.into_iter().map(|(_, descriptors)| descriptors).collect())
+    Ok(grants.into_iter().map(|(_, grant)| grant).collect())
 }
 
 #[test]
 fn a_reported_link_keeps_its_descriptors_by_this_policy_only() {
+    let none = Grant::NONE;
+    let [two, three, leases] = [plain(2), plain(3), leasing(3)];
     let why = |ends, now| reported_with(ends, now).unwrap_err().remove(0).1;
-    assert_eq!(reported_with([3, 3], 3), Ok(vec![]), "it has its socket");
-    assert_eq!(reported_with([0, 0], 0), Ok(vec![]));
-    assert_eq!(reported_with([0, 0], 3), Ok(vec![3, 3]), "it is granted now");
-    assert!(why([3, 3], 0).contains("0 by the policy, 3 on this link"));
-    assert!(why([3, 3], 2).contains("2 by the policy, 3 on this link"));
-    for ends in [[3, 0], [0, 3], [2, 3]] {
-        for now in [0, 3] {
+    for same in [three, leases] {
+        assert_eq!(reported_with([same; 2], same), Ok(vec![]), "it has its socket");
+        assert_eq!(reported_with([none; 2], same), Ok(vec![same; 2]), "it is granted now");
+    }
+    assert_eq!(reported_with([none; 2], none), Ok(vec![]));
+    assert_eq!(reported_with([three; 2], leases), Ok(vec![]), "it goes on without leases");
+    assert!(why([three; 2], none).contains("0 by the policy, 3 on this link"));
+    assert!(why([three; 2], two).contains("2 by the policy, 3 on this link"));
+    assert!(why([leases; 2], none).contains("0 by the policy, 3 with leases on this link"));
+    assert!(why([leases; 2], three).contains("3 by the policy, 3 with leases on this link"));
+    for ends in [[three, none], [none, three], [two, three], [leases, three], [three, leases]] {
+        for now in [none, three, leases] {
             assert!(why(ends, now).contains("do not say the same"), "{ends:?} {now}");
         }
     }
@@ -179,7 +190,7 @@ fn false_reports_leave_other_links_alone() {
                 role,
                 name: name(),
                 security: Security::HIGHEST,
-                descriptors: 0,
+                grant: Grant::NONE,
             }),
         );
         e.iter().any(|e| {

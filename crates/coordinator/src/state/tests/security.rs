@@ -261,8 +261,14 @@ fn reports_of_both_ends_lower_what_a_new_coordinator_finds() {
         [(web, Role::Caller, Isolation::Process), (server, Role::Server, Isolation::None)]
     {
         let (token, security) = (Token([9; 16]), said(isolation));
-        let report =
-            LinkMessage::Report { request: 7, token, role, name: name(), security, descriptors: 0 };
+        let report = LinkMessage::Report {
+            request: 7,
+            token,
+            role,
+            name: name(),
+            security,
+            grant: Grant::NONE,
+        };
         ask(&mut s, conn, report.into());
     }
     let number = *s.links.keys().next().unwrap();
@@ -278,8 +284,14 @@ fn a_link_that_is_reported_and_below_is_ended() {
     let mut effects = Vec::new();
     for (conn, role) in [(web, Role::Caller), (server, Role::Server)] {
         let (token, security) = (Token([9; 16]), Security::HIGHEST);
-        let report =
-            LinkMessage::Report { request: 7, token, role, name: name(), security, descriptors: 0 };
+        let report = LinkMessage::Report {
+            request: 7,
+            token,
+            role,
+            name: name(),
+            security,
+            grant: Grant::NONE,
+        };
         effects = ask(&mut s, conn, report.into());
     }
     assert_eq!(told_of_end(&effects, 1).len(), 2, "{effects:?}");

@@ -100,7 +100,7 @@ fn reported_links_take_nothing_from_other_shares() {
                 role,
                 name,
                 security: Security::HIGHEST,
-                descriptors: 0,
+                grant: Grant::NONE,
             }),
         );
     }

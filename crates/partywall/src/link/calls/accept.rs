@@ -10,8 +10,9 @@ use partywall_call::{Event, Key, SHORT};
 use tonic::{Code, Status};
 
 use super::{Calls, Due};
+use crate::link::attached::Attached;
 use crate::link::inbound::Record;
-use crate::link::mailbox::{self, Answer, Named, Part, Trailers};
+use crate::link::mailbox::{self, Answer, Head, Named, Part, Trailers};
 use crate::link::parcels::Piece;
 use crate::lock::lock;
 
@@ -32,6 +33,17 @@ pub(in crate::link) struct Opened {
     method: Result<usize, u16>,
     data: usize,
     parcel: Option<Box<Piece>>,
+    /// What is attached to its head.
+    pub(in crate::link) attached: Option<Box<Attached>>,
+}
+
+/// What has come beside a record.
+#[derive(Default)]
+pub(in crate::link) struct Beside {
+    /// Its data.
+    pub(in crate::link) parcel: Option<Box<Piece>>,
+    /// What is attached to its head.
+    pub(in crate::link) attached: Option<Box<Attached>>,
 }
 
 /// What a call names its method by.
@@ -95,15 +107,16 @@ fn data_of(record: Bytes, len: usize, parcel: Option<Box<Piece>>) -> Piece {
 }
 
 impl Calls {
-    /// Hands a record to the call it belongs to, with the data that it has in a parcel, and wakes that one
-    /// unless it is `own`, which reads for itself.
+    /// Hands a record to the call it belongs to, with what has come beside it, and wakes that one unless it is
+    /// `own`, which reads for itself. What nobody wants is dropped when the lock is free.
     #[inline(always)]
     pub(in crate::link) fn accept(
         &self,
         record: Record,
-        parcel: Option<Box<Piece>>,
+        beside: Beside,
         own: Option<Key>,
     ) -> Result<(Accepted, Due), partywall_call::Error> {
+        let Beside { parcel, attached } = beside;
         let Record { kind, flags, stream, payload } = record;
         let record = partywall_call::Record { kind, flags, stream, payload: &payload };
         let mut state = lock(&self.state);
@@ -115,13 +128,15 @@ impl Calls {
                 let is_own = own == Some(key);
                 // What is to be copied out of an owned parcel is not copied here.
                 let is_lent = parcel.as_deref().is_some_and(Piece::is_lent);
-                if is_own && !is_lent && mailbox::is_plain(head.as_ref(), trailers.as_ref()) {
+                let is_plain = mailbox::is_plain(head.as_ref(), trailers.as_ref());
+                if is_own && !is_lent && is_plain && attached.is_none() {
                     let _left = state.release(key);
                     let due = self.changed_from(open, state);
                     let data = data_of(payload, data, parcel).here();
                     return Ok((Accepted::Whole(Answer::Plain(data)), due));
                 }
                 let head = head.as_ref().map(OwnedMetadata::from);
+                let head = head.map(|metadata| Head { metadata, attached });
                 let trailers = trailers.as_ref().map(Trailers::from);
                 // The data are the payload's rest; a long head is not kept for their sake.
                 let data = data_of(payload, data, parcel);
@@ -174,6 +189,7 @@ impl Calls {
                     method,
                     data,
                     parcel,
+                    attached,
                 };
                 (Accepted::Opened(opened), mailbox::Wakers::default())
             }

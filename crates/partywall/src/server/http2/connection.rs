@@ -21,6 +21,7 @@ use tonic::body::Body;
 use tonic::transport::server::Connected;
 
 use super::connections::{Connection, Heard, Open};
+use crate::attach;
 use crate::dispatch::{BoxError, HttpDispatch};
 use crate::peer::Deadline;
 use crate::server::options::Options;
@@ -152,6 +153,7 @@ fn answer(
             Err(refused) => Err(refused),
         };
         let answered = answered.and_then(|mut response| {
+            attach::refuse(response.extensions_mut(), "over HTTP/2")?;
             if !grpc {
                 return Ok(response);
             }

@@ -1,0 +1,281 @@
+//! Leases: memory that both ends write, and that one of them has at a time.
+//!
+//! ```text
+//! maker      memfd_create, its size; map, every page; seal SHRINK|GROW|SEAL          [`Lease::new`]
+//! holder     reads and writes, by copying
+//!     | the descriptor, the number of bytes, the generation: one more than the last   [`Lease::hand_over`]
+//! receiver   a memfd? that size? those seals? its pages? a later generation? map      [`Lease::accept`]
+//!            holder now
+//! ```
+//!
+//! A lease is a value that is not copied: who hands it over has none. The generation is each side's own count,
+//! not in the memory. One that is not later than the last that came here is refused: it was handed over twice,
+//! or an old message comes late.
+//!
+//! # What a holder may assume
+//!
+//! Nothing but that an honest peer does not write. Any process that has had the memory can write to it at any
+//! moment, or make a hole in it, and nobody can take it back. So there is no `&[u8]` of it, whoever holds it:
+//! words are read and written atomically, and bytes are copied. What was copied is to be checked, as anything
+//! that a peer sends. Only services that may harm each other anyway should share one.
+//!
+//! # Who pays, and when a side dies
+//!
+//! A page is charged to the process that touches it first: the maker, who touches all. The blocks of the file
+//! are looked at when it is mapped (stat(2)), which an honest maker passes. A lease whose holder dies is over;
+//! the memory goes with the last mapping. A child that is forked has no mapping.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use bytes::BufMut;
+use partywall_abi::sync::{AtomicU64, Ordering};
+use rustix::fs::SealFlags;
+
+use super::known::Known;
+use super::{ParcelError, check_kind, create, failed};
+use crate::region::Common;
+use crate::socket::{self, Passed};
+
+/// The seals of a lease.
+const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+/// Bytes of a block, as stat(2) counts them.
+const BLOCK: u64 = 512;
+
+/// Memory that is handed over, mapped for writing.
+struct Region {
+    file: OwnedFd,
+    map: Common,
+    len: usize,
+    /// Twice the generation with which it was handed over last, and one if that was to this process.
+    last: AtomicU64,
+}
+
+static REGIONS: Known<Region> = Known::new();
+
+impl std::fmt::Debug for Region {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let last = self.last.load(Ordering::Relaxed);
+        f.debug_struct("Region")
+            .field("len", &self.len)
+            .field("last", &last)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Region {
+    /// One that is refused is closed where nobody waits for that.
+    fn map(file: OwnedFd) -> Result<Self, ParcelError> {
+        let mapped = Self::check(file.as_fd())
+            .and_then(|len| Ok((len, Common::map(file.as_fd(), len).map_err(failed("mmap"))?)));
+        match mapped {
+            Ok((len, map)) => Ok(Self { file, map, len, last: AtomicU64::new(0) }),
+            Err(why) => {
+                socket::close_elsewhere(file);
+                Err(why)
+            }
+        }
+    }
+
+    /// Whether it is as it must be; its length.
+    fn check(file: BorrowedFd<'_>) -> Result<usize, ParcelError> {
+        let len = check_kind(file, SEALS)?;
+        if len == 0 {
+            return Err(ParcelError::Short { found: 0, wanted: 1 });
+        }
+        let there = rustix::fs::fstat(file).map_err(failed("fstat"))?.st_blocks as u64 * BLOCK;
+        if there < len { Err(ParcelError::Hole { at: there }) } else { Ok(len as usize) }
+    }
+}
+
+/// Memory that both ends of a link may write, and that this process holds. There is one value of it.
+#[derive(Debug)]
+pub struct Lease(Arc<Region>);
+
+impl Lease {
+    /// Memory for so many bytes, which are zeros. Blocks for as long as the kernel takes to clear it.
+    ///
+    /// # Errors
+    /// [`ParcelError::Io`]: EINVAL for no bytes, ENOMEM, EMFILE.
+    pub fn new(bytes: usize) -> Result<Self, ParcelError> {
+        let file = create("partywall-lease", bytes)?;
+        let map = Common::map(file.as_fd(), bytes).map_err(failed("mmap"))?;
+        map.populate().map_err(failed("madvise(MADV_POPULATE_WRITE)"))?;
+        rustix::fs::fcntl_add_seals(&file, SEALS).map_err(failed("fcntl(F_ADD_SEALS)"))?;
+        // What was mapped stays, so that no page is mapped twice.
+        let own = file.try_clone().map_err(failed("fcntl"))?;
+        let region = Region { file: own, map, len: bytes, last: AtomicU64::new(1) };
+        Ok(Self(REGIONS.find(file, |_| Ok(region))?))
+    }
+
+    /// Checks what a peer has handed over, and maps it if it is not mapped. A descriptor that is refused is
+    /// closed where nobody waits for that.
+    ///
+    /// # Errors
+    /// Each variant of [`ParcelError`] is one check that failed.
+    pub fn accept(descriptor: Passed, bytes: u64, generation: u64) -> Result<Self, ParcelError> {
+        let file = descriptor.memory().map_err(|_| ParcelError::NoMemfd)?;
+        let region = REGIONS.find(file, Region::map)?;
+        if region.len as u64 != bytes {
+            return Err(ParcelError::Short { found: region.len as u64, wanted: bytes });
+        }
+        // This process may be the other end too, and have handed it over with that generation.
+        let held = generation.checked_mul(2).map(|twice| twice + 1);
+        let later = |last: u64| held.filter(|held| *held > last);
+        let taken = region.last.fetch_update(Ordering::AcqRel, Ordering::Acquire, later);
+        taken.map_err(|last| ParcelError::Stale { found: generation, last: last / 2 })?;
+        Ok(Self(region))
+    }
+
+    /// It goes to somebody else, by a message with this generation.
+    ///
+    /// # Errors
+    /// [`ParcelError::Stale`], when there is no later generation.
+    pub fn hand_over(&self) -> Result<u64, ParcelError> {
+        let later = |last: u64| (last / 2 + 1).checked_mul(2);
+        let last = self.0.last.fetch_update(Ordering::AcqRel, Ordering::Acquire, later);
+        match last {
+            Ok(last) => Ok(last / 2 + 1),
+            Err(last) => Err(ParcelError::Stale { found: last / 2, last: last / 2 }),
+        }
+    }
+
+    /// Keeps its memory mapped, for when it comes back.
+    pub fn memory(&self) -> Arc<dyn std::any::Any + Send + Sync> {
+        Arc::clone(&self.0) as _
+    }
+
+    /// How many bytes it has.
+    pub fn len(&self) -> usize {
+        self.0.len
+    }
+
+    /// Whether it has none, which is never.
+    pub fn is_empty(&self) -> bool {
+        self.0.len == 0
+    }
+
+    /// Copies the bytes from an offset on, as many as there is room for in `to`.
+    ///
+    /// # Panics
+    /// When they are not in it.
+    pub fn read_at(&self, offset: usize, mut to: &mut [u8]) {
+        let len = to.remaining_mut();
+        self.has(offset, len);
+        self.0.map.read(offset, len, &mut to);
+    }
+
+    /// Copies bytes to an offset.
+    ///
+    /// # Panics
+    /// When they do not fit.
+    pub fn write_at(&mut self, offset: usize, bytes: &[u8]) {
+        self.has(offset, bytes.len());
+        self.0.map.write(offset, bytes);
+    }
+
+    /// All whole words of it, in the processor's order of bytes.
+    pub fn words(&self) -> &[AtomicU64] {
+        self.0.map.words()
+    }
+
+    fn has(&self, offset: usize, len: usize) {
+        let end = offset.saturating_add(len);
+        assert!(end <= self.0.len, "bytes {offset} to {end} of a lease of {}", self.0.len);
+    }
+}
+
+impl AsFd for Lease {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.file.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{file, passed, write_all};
+    use super::*;
+
+    const PAGE: usize = 4096;
+
+    fn arrive(lease: &Lease, generation: u64) -> Result<Lease, ParcelError> {
+        Lease::accept(passed(lease.as_fd()), lease.len() as u64, generation)
+    }
+
+    #[test]
+    fn it_is_handed_back_and_forth_and_never_twice() {
+        let mut lease = Lease::new(2 * PAGE + 24).unwrap();
+        for round in 1..50_u64 {
+            lease.words()[PAGE / 8].store(round, Ordering::Relaxed);
+            lease.write_at(2 * PAGE + 20, &[round as u8; 4]);
+            let generation = lease.hand_over().unwrap();
+            assert_eq!(generation, round);
+            let came = arrive(&lease, generation).unwrap();
+            let again = arrive(&lease, generation).unwrap_err();
+            assert!(
+                matches!(again, ParcelError::Stale { found, last } if found == round && last == round)
+            );
+            assert_eq!(came.words().len(), 2 * PAGE / 8 + 3);
+            assert_eq!(came.words()[PAGE / 8].load(Ordering::Relaxed), round);
+            let mut last = [0; 6];
+            came.read_at(2 * PAGE + 18, &mut last);
+            assert_eq!(last, [0, 0, round as u8, round as u8, round as u8, round as u8]);
+            assert!(Arc::ptr_eq(&came.0, &lease.0), "it is mapped once");
+            lease = came;
+        }
+        assert!(matches!(arrive(&lease, 0), Err(ParcelError::Stale { found: 0, .. })));
+        assert!(matches!(arrive(&lease, u64::MAX), Err(ParcelError::Stale { .. })));
+        let most = u64::MAX / 2;
+        assert!(arrive(&lease, most).unwrap().hand_over().is_err(), "there is none after it");
+    }
+
+    #[test]
+    fn it_is_forgotten_with_its_last_holder_and_kept_by_who_waits_for_it() {
+        let lease = Lease::new(PAGE).unwrap();
+        let generation = lease.hand_over().unwrap();
+        let (descriptor, kept) = (passed(lease.as_fd()), lease.memory());
+        let mapped = Arc::downgrade(&lease.0);
+        drop(lease);
+        assert!(mapped.upgrade().is_some(), "it may come back");
+        let back = Lease::accept(descriptor, PAGE as u64, generation + 1).unwrap();
+        assert!(Arc::ptr_eq(&back.0, &mapped.upgrade().unwrap()));
+        drop((back, kept));
+        assert!(mapped.upgrade().is_none());
+    }
+
+    #[test]
+    fn what_is_no_lease_is_refused_with_the_reason() {
+        let (len, all) = (2 * PAGE as u64, |file: &OwnedFd| write_all(file, 2 * PAGE));
+        let accept = |file: &dyn AsFd| Lease::accept(passed(file.as_fd()), len, 1);
+        let program = std::fs::File::open("/proc/self/exe").unwrap();
+        assert!(matches!(accept(&program), Err(ParcelError::NoMemfd)));
+        for missing in SEALS.iter().filter(|seal| *seal != SealFlags::SEAL) {
+            let why = accept(&file(len, &all, SEALS.difference(missing))).unwrap_err();
+            assert!(matches!(why, ParcelError::Seals { .. }), "{missing:?}: {why}");
+        }
+        // It cannot be written: mmap(2) says EPERM.
+        let future = SEALS.union(SealFlags::FUTURE_WRITE);
+        for read_only in [SEALS.union(SealFlags::WRITE), future] {
+            let why = accept(&file(len, &all, read_only)).unwrap_err();
+            assert!(matches!(why, ParcelError::Io { call: "mmap", .. }), "{why}");
+        }
+        let first = |file: &OwnedFd| write_all(file, PAGE);
+        let why = accept(&file(len, &first, SEALS)).unwrap_err();
+        assert!(matches!(why, ParcelError::Hole { at: 4096 }), "{why}");
+        let empty = Lease::accept(passed(file(0, &|_| {}, SEALS).as_fd()), 0, 1);
+        assert!(matches!(empty, Err(ParcelError::Short { .. })));
+        let whole = file(len, &all, SEALS);
+        for other in [len - 1, len + 1, 0] {
+            let why = Lease::accept(passed(whole.as_fd()), other, 1).unwrap_err();
+            assert!(matches!(why, ParcelError::Short { .. }), "{why}");
+        }
+        accept(&whole).unwrap();
+        assert!(Lease::new(0).is_err());
+    }
+
+    #[test]
+    #[should_panic(expected = "bytes 4090 to 4098 of a lease of 4096")]
+    fn nothing_beyond_its_end_is_written() {
+        Lease::new(PAGE).unwrap().write_at(PAGE - 6, &[1; 8]);
+    }
+}

@@ -1,0 +1,359 @@
+//! Owned parcels of a program: memory that it writes again and again, and that others read.
+//!
+//! ```text
+//! owner      memfd_create, its size; map for writing, every page; seal            [`Owned::new`]
+//!            generation odd; write; generation even                               [`Owned::write`]
+//!     | the descriptor, the number of bytes, the generation                       [`Owned::view`]
+//! reader     a memfd? so long? all four seals? map for reading                    [`View::accept`]
+//!            no hole? the generation? copy; the generation still?                 [`View::read_at`]
+//! ```
+//!
+//! The generation is a word on a page of its own behind the bytes. It begins with 0, is odd while the owner
+//! writes, and one more after that. A reader whose bytes were written meanwhile is told so
+//! ([`ParcelError::Changed`]); that binds an honest owner only. What a reader has copied it checks, and it has
+//! no `&[u8]` of what it has not.
+//!
+//! Holes are looked for before the first read of a part: the memory may be long, and little of it be read.
+//! Nobody can make one later, as the seals let nobody write but by the mapping that its owner has.
+//!
+//! Who pays, and what is left when a side dies, is as for other owned parcels ([`super::owned`]).
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use bytes::BufMut;
+use partywall_abi::sync::{AtomicU64, Ordering, fence};
+
+use super::known::Known;
+use super::owned::{self, Memory};
+use super::{ParcelError, check_kind, failed, hole};
+use crate::region::{Inbox, Words};
+use crate::socket::{self, Passed};
+
+/// What the generation has behind the bytes.
+const PAGE: usize = 4096;
+
+/// Where the generation lies, behind so many bytes.
+fn generation_at(bytes: usize) -> Option<usize> {
+    bytes.checked_next_multiple_of(PAGE).filter(|at| at.checked_add(PAGE).is_some())
+}
+
+/// Memory that this process alone can write.
+#[derive(Debug)]
+pub struct Owned {
+    memory: Memory,
+    bytes: usize,
+    generation: u64,
+    seen: Arc<Seen>,
+}
+
+impl Owned {
+    /// Memory for so many bytes, which are zeros. Blocks for as long as the kernel takes to clear it.
+    ///
+    /// # Errors
+    /// [`ParcelError::Io`]: EINVAL for no bytes, ENOMEM, EMFILE.
+    pub fn new(bytes: usize) -> Result<Self, ParcelError> {
+        let at = generation_at(bytes).filter(|_| bytes > 0);
+        let at = at.ok_or_else(|| failed("memfd_create")(rustix::io::Errno::INVAL))?;
+        let memory = Memory::new(at + PAGE)?;
+        let file = memory.as_fd().try_clone_to_owned().map_err(failed("fcntl"))?;
+        let seen = SEEN.find(file, Seen::map)?;
+        Ok(Self { memory, bytes, generation: 0, seen })
+    }
+
+    /// How many bytes it has.
+    pub fn len(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether it has none, which is never.
+    pub fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// Writes to it. Views that were made before have changed from here on, though nothing is written.
+    pub fn write<T>(&mut self, write: impl FnOnce(&mut [u8]) -> T) -> T {
+        let at = self.memory.len() - PAGE;
+        // Also after a write that has panicked.
+        let odd = self.generation | 1;
+        self.memory.word(at).store(odd, Ordering::Relaxed);
+        self.generation = odd;
+        fence(Ordering::Release);
+        let written = write(&mut self.memory[..self.bytes]);
+        self.generation = odd + 1;
+        self.memory.word(at).store(odd + 1, Ordering::Release);
+        written
+    }
+
+    /// What it has now, to be sent or read.
+    pub fn view(&self) -> View {
+        View { seen: Arc::clone(&self.seen), bytes: self.bytes, generation: self.generation }
+    }
+}
+
+/// Memory that somebody writes, mapped for reading.
+struct Seen {
+    file: OwnedFd,
+    map: Inbox,
+    len: usize,
+    /// There is no hole before this byte.
+    whole: AtomicU64,
+}
+
+static SEEN: Known<Seen> = Known::new();
+
+impl std::fmt::Debug for Seen {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Seen").field("len", &self.len).finish_non_exhaustive()
+    }
+}
+
+impl Seen {
+    /// One that is refused is closed where nobody waits for that.
+    fn map(file: OwnedFd) -> Result<Self, ParcelError> {
+        let mapped = Self::check(file.as_fd())
+            .and_then(|len| Ok((len, Inbox::map(file.as_fd(), len).map_err(failed("mmap"))?)));
+        match mapped {
+            Ok((len, map)) => Ok(Self { file, map, len, whole: AtomicU64::new(0) }),
+            Err(why) => {
+                socket::close_elsewhere(file);
+                Err(why)
+            }
+        }
+    }
+
+    /// Whether it is as it must be, and its last page is there; its length.
+    fn check(file: BorrowedFd<'_>) -> Result<usize, ParcelError> {
+        let (len, page) = (check_kind(file, owned::SEALS)?, PAGE as u64);
+        if len < 2 * page || !len.is_multiple_of(page) {
+            return Err(ParcelError::Short { found: len, wanted: 2 * page });
+        }
+        match hole(file, len - page)? {
+            at if at < len => Err(ParcelError::Hole { at }),
+            _ => Ok(len as usize),
+        }
+    }
+
+    /// Looks for holes before this byte, once.
+    fn is_whole(&self, until: usize) -> Result<(), ParcelError> {
+        let (until, known) = (until as u64, self.whole.load(Ordering::Relaxed));
+        if known >= until {
+            return Ok(());
+        }
+        let at = hole(self.file.as_fd(), known)?;
+        self.whole.fetch_max(at, Ordering::Relaxed);
+        if at < until { Err(ParcelError::Hole { at }) } else { Ok(()) }
+    }
+
+    fn generation(&self, order: Ordering) -> u64 {
+        self.map.load_u64(self.len - PAGE, order)
+    }
+}
+
+/// What is in an owned parcel, as it was sent. It can be sent on; clones share the memory.
+#[derive(Clone, Debug)]
+pub struct View {
+    seen: Arc<Seen>,
+    bytes: usize,
+    generation: u64,
+}
+
+impl View {
+    /// Checks what a peer has sent, and maps it if it is not mapped. A descriptor that is refused is closed
+    /// where nobody waits for that.
+    ///
+    /// # Errors
+    /// Each variant of [`ParcelError`] is one check that failed.
+    pub fn accept(descriptor: Passed, bytes: u64, generation: u64) -> Result<Self, ParcelError> {
+        let file = descriptor.memory().map_err(|_| ParcelError::NoMemfd)?;
+        let seen = SEEN.find(file, Seen::map)?;
+        let (bytes, found) = (usize::try_from(bytes).unwrap_or(usize::MAX), seen.len as u64);
+        if bytes == 0 || generation_at(bytes) != Some(seen.len - PAGE) {
+            return Err(ParcelError::Short { found, wanted: bytes as u64 });
+        }
+        Ok(Self { seen, bytes, generation })
+    }
+
+    /// Keeps its memory mapped, for when it comes again.
+    pub fn memory(&self) -> Arc<dyn std::any::Any + Send + Sync> {
+        Arc::clone(&self.seen) as _
+    }
+
+    /// How many bytes it has.
+    pub fn len(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether it has none, which is never.
+    pub fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// The generation that it was sent with.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Whether its owner has not written it since.
+    pub fn is_current(&self) -> bool {
+        self.generation.is_multiple_of(2)
+            && self.seen.generation(Ordering::Acquire) == self.generation
+    }
+
+    /// Copies the bytes from an offset on, as many as there is room for in `to`.
+    ///
+    /// # Errors
+    /// [`ParcelError::Changed`], when the owner writes or has written; [`ParcelError::Short`] when they are
+    /// not in it, [`ParcelError::Hole`] when they are not there. Then `to` has any bytes.
+    pub fn read_at(&self, offset: usize, mut to: &mut [u8]) -> Result<(), ParcelError> {
+        let len = to.remaining_mut();
+        self.has(offset, len)?;
+        self.current()?;
+        self.seen.map.read(offset, len, &mut to);
+        fence(Ordering::Acquire);
+        self.current()
+    }
+
+    /// Reads words of it, where they lie. What was read of words that the owner changes meanwhile is to have no
+    /// effect but what is returned.
+    ///
+    /// # Errors
+    /// As [`View::read_at`], of the whole parcel; after a read that was too late as well.
+    pub fn read<T>(&self, read: impl FnOnce(Words<'_>) -> T) -> Result<T, ParcelError> {
+        self.has(0, self.bytes)?;
+        self.current()?;
+        let read = read(self.seen.map.words().first(self.bytes / 8));
+        fence(Ordering::Acquire);
+        self.current()?;
+        Ok(read)
+    }
+
+    fn has(&self, offset: usize, len: usize) -> Result<(), ParcelError> {
+        let end = offset.saturating_add(len);
+        if end > self.bytes {
+            let (found, wanted) = (self.bytes as u64, end as u64);
+            return Err(ParcelError::Short { found, wanted });
+        }
+        self.seen.is_whole(end)
+    }
+
+    fn current(&self) -> Result<(), ParcelError> {
+        if self.is_current() { Ok(()) } else { Err(ParcelError::Changed) }
+    }
+}
+
+impl AsFd for View {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.seen.file.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{file, passed, write_all};
+    use super::*;
+
+    fn arrive(view: &View) -> View {
+        View::accept(passed(view.as_fd()), view.bytes as u64, view.generation).unwrap()
+    }
+
+    #[test]
+    fn what_its_owner_writes_is_read_as_it_was_sent_or_not_at_all() {
+        let mut owned = Owned::new(3 * PAGE + 5).unwrap();
+        assert_eq!((owned.len(), owned.view().generation()), (3 * PAGE + 5, 0));
+        let mut before: Option<View> = None;
+        for round in 1..20_u8 {
+            owned.write(|bytes| bytes[2 * PAGE - 8..][..16].fill(round));
+            let came = arrive(&owned.view());
+            let mut read = [0; 10];
+            came.read_at(2 * PAGE - 9, &mut read).unwrap();
+            assert_eq!(read, [0, round, round, round, round, round, round, round, round, round]);
+            let word = came.read(|words| words.get(2 * PAGE / 8)).unwrap();
+            assert_eq!(word, u64::from_ne_bytes([round; 8]));
+            assert!(came.is_current() && Arc::ptr_eq(&came.seen, &owned.seen), "mapped once");
+            if let Some(before) = before.replace(came) {
+                assert!(!before.is_current());
+                assert!(matches!(before.read_at(0, &mut read), Err(ParcelError::Changed)));
+                assert!(matches!(before.read(|_| ()), Err(ParcelError::Changed)));
+            }
+        }
+        let view = owned.view();
+        owned.write(|_bytes| {
+            assert!(!view.is_current());
+            let now = View { generation: view.generation + 1, ..view.clone() };
+            assert!(matches!(now.read(|_| ()), Err(ParcelError::Changed)), "it is being written");
+        });
+    }
+
+    #[test]
+    fn a_write_that_panics_has_changed_it() {
+        let mut owned = Owned::new(PAGE).unwrap();
+        let view = owned.view();
+        let write = std::panic::AssertUnwindSafe(|| owned.write(|_| panic!("as it was asked")));
+        assert!(std::panic::catch_unwind(write).is_err());
+        assert!(matches!(view.read(|_| ()), Err(ParcelError::Changed)));
+        assert!(owned.view().read(|_| ()).is_err(), "half of it may be written");
+        owned.write(|bytes| bytes.fill(1));
+        let view = owned.view();
+        assert!(view.read(|words| words.iter().all(|word| word == 0x0101_0101_0101_0101)).unwrap());
+        let late = view.read(|_| owned.write(|_| ()));
+        assert!(matches!(late, Err(ParcelError::Changed)), "it changes meanwhile");
+    }
+
+    #[test]
+    fn nothing_beyond_its_end_is_read() {
+        let view = Owned::new(PAGE + 8).unwrap().view();
+        for (offset, len) in [(PAGE + 1, 8), (PAGE + 8, 1), (usize::MAX, 1), (0, PAGE + 9)] {
+            let read = view.read_at(offset, &mut vec![0; len]);
+            assert!(matches!(read, Err(ParcelError::Short { .. })), "{offset} {len}");
+        }
+        assert!(view.read_at(PAGE, &mut [0; 8]).is_ok());
+        assert_eq!(view.read(|words| words.len()).unwrap(), PAGE / 8 + 1);
+        for none in [0, usize::MAX, usize::MAX - PAGE] {
+            assert!(Owned::new(none).is_err());
+        }
+    }
+
+    #[test]
+    fn what_is_no_view_is_refused_with_the_reason() {
+        let (len, seals) = (3 * PAGE as u64, owned::SEALS);
+        let all = |file: &OwnedFd| write_all(file, 3 * PAGE);
+        let accept = |file: &dyn AsFd, bytes| View::accept(passed(file.as_fd()), bytes, 0);
+        let two = 2 * PAGE as u64;
+        let program = std::fs::File::open("/proc/self/exe").unwrap();
+        assert!(matches!(accept(&program, two), Err(ParcelError::NoMemfd)));
+        for missing in seals.iter().filter(|seal| *seal != rustix::fs::SealFlags::SEAL) {
+            let why = accept(&file(len, &all, seals.difference(missing)), two).unwrap_err();
+            assert!(matches!(why, ParcelError::Seals { .. }), "{missing:?}: {why}");
+        }
+        let whole = file(len, &all, seals);
+        for other in [0, 1, two - PAGE as u64, two + 1, len, u64::MAX] {
+            let why = accept(&whole, other).unwrap_err();
+            assert!(matches!(why, ParcelError::Short { .. }), "{other}: {why}");
+        }
+        for short in [0, PAGE as u64, len - 1] {
+            let why = accept(&file(short, &|_| {}, seals), two).unwrap_err();
+            assert!(matches!(why, ParcelError::Short { .. }), "{short}: {why}");
+        }
+        accept(&whole, two - 5).unwrap();
+        let without_generation = |file: &OwnedFd| write_all(file, 2 * PAGE);
+        let why = accept(&file(len, &without_generation, seals), two).unwrap_err();
+        assert!(matches!(why, ParcelError::Hole { at: 8192 }), "{why}");
+    }
+
+    #[test]
+    fn nobody_pays_for_an_owners_pages() {
+        let hollow = |hollow: &OwnedFd| {
+            for at in [0, 3 * PAGE] {
+                assert_eq!(rustix::io::pwrite(hollow, &[0; PAGE], at as u64), Ok(PAGE));
+            }
+        };
+        let hollow = file(4 * PAGE as u64, &hollow, owned::SEALS);
+        let view = View::accept(passed(hollow.as_fd()), 3 * PAGE as u64, 0).unwrap();
+        view.read_at(0, &mut [0; PAGE]).unwrap();
+        let beyond = view.read_at(PAGE - 1, &mut [0; 2]);
+        assert!(matches!(beyond, Err(ParcelError::Hole { at: 4096 })));
+        assert!(matches!(view.read(|_| ()), Err(ParcelError::Hole { at: 4096 })));
+        assert_eq!(rustix::fs::fstat(&hollow).unwrap().st_blocks, 16);
+    }
+}
