@@ -14,10 +14,10 @@
 //!        bit 5 PARCEL    the data lie in a parcel: 32 bytes stand for them, u64 number of the packet on the
 //!                        link's descriptor socket that has its descriptor, u64 offset, u64 bytes, and
 //!                        u32 place and u32 generation of an owned parcel (2^32 - 1 and 0 of a sealed one)
-//!        bit 6 ATTACHED  with HEAD and without PARCEL: after the head block comes what is attached to it, u64
-//!                        number of a packet on the descriptor socket, u8 count from 1 to 16, and for each of
-//!                        its descriptors u8 kind, u64 and u64: 1 sealed parcel (bytes, offset), 2 owned parcel
-//!                        and 3 lease (bytes, generation), 4 file (0, 0)
+//!        bit 6 ATTACHED  with HEAD and without PARCEL: after the head block comes what is attached to it,
+//!                        u64 number of a packet on the descriptor socket, u8 count from 1 to 16, and for
+//!                        each of its descriptors u8 kind, u64 and u64: 1 sealed parcel (bytes, offset), 2
+//!                        owned parcel and 3 lease (bytes, generation), 4 file (0, 0)
 //! the rest of the payload is message data: a piece of gRPC's length-prefixed message stream
 //! ```
 //!
@@ -68,8 +68,8 @@
 //!   and over from 2^32 - 1 to 0). [`Kind::Release`] (the place in the stream's, u32 generation) gives it
 //!   back: no place is lent twice, and none is given back that is not lent with that generation.
 //! * [`Kind::Room`], and [`Kind::Method`] with PLAIN, are sent and taken only where both ends have the
-//!   capability for it; PARCEL, [`Kind::Parcels`] and [`Kind::Release`] where both have a descriptor socket, and
-//!   ATTACHED where the terms say besides that one is going to be granted.
+//!   capability for it; PARCEL, [`Kind::Parcels`] and [`Kind::Release`] where both have a descriptor
+//!   socket, and ATTACHED where the terms say besides that one is going to be granted.
 //! * [`Kind::Message`]: a whole message, or a piece of one (flag `MORE`), of the raw interface
 //!   that knows no calls.
 

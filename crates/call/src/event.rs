@@ -100,8 +100,8 @@ pub struct Want {
     /// The data lie in a parcel. Where the peer takes one more the permit says so
     /// ([`partywall_abi::frame::PARCEL`]) and is for all of them; else it is as for any data.
     pub in_parcel: bool,
-    /// Something is attached to the head. Then the data lie in no parcel, and it waits as for the link's credit
-    /// until the peer takes one more.
+    /// Something is attached to the head. Then the data lie in no parcel, and it waits as for the link's
+    /// credit until the peer takes one more.
     pub attached: bool,
 }
 

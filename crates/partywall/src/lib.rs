@@ -102,6 +102,7 @@
 // coordinator::Client (one per process): the control socket
 
 mod attach;
+mod attachment;
 mod backoff;
 #[cfg(feature = "blocking")]
 pub mod blocking;

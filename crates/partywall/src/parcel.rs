@@ -25,13 +25,27 @@
 //! The pages are paid for by who makes the parcel, until all who have it have dropped it. A parcel that is
 //! not sealed, not whole or too short ends the link, and its sender is blamed. A receiver has at most 4 of a
 //! link unread, and 64 of a caller's links together, or one of each; what is beyond travels as bytes.
+//!
+//! # Attachments
+//!
+//! A program's own memory goes beside a message, with no copy at all ([`Attach`]):
+//!
+//! | what | who writes | how it is read | each time it crosses |
+//! |---|---|---|---|
+//! | [`Sealed`] | nobody any more | `&[u8]` | fresh pages |
+//! | [`Owned`], read by a [`View`] | its owner, again and again | by words, or copied; a change is told | no page, no copy |
+//! | [`Lease`] | whoever has it, by the word of both | by words, or copied | no page, no copy |
+//! | a [`Descriptor`] | | as a file | |
+//!
+//! Only services that may harm each other anyway are to pass leases: see `leases = true` of the policy.
 
 pub use partywall_shm::parcel::lease::Lease;
 pub use partywall_shm::parcel::view::{Owned, View};
 pub use partywall_shm::parcel::{Draft, ParcelError, Sealed};
 pub use partywall_shm::region::Words;
 
-pub use crate::attach::{Attach, Attachment, Descriptor};
+pub use crate::attach::Attach;
+pub use crate::attachment::{Attachment, Descriptor};
 
 use crate::link::parcels;
 

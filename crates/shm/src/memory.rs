@@ -28,6 +28,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use partywall_abi::layout::{self, Geometry};
 use partywall_abi::sync::Ordering;
@@ -251,6 +252,9 @@ fn check(fd: BorrowedFd<'_>, geometry: Geometry, wanted: SealFlags) -> Result<()
     if found == wanted { Ok(()) } else { Err(OutboxError::Size { found, wanted }) }
 }
 
+/// How long the kernel may have pages of its own.
+const SEALING: Duration = Duration::from_secs(10);
+
 /// A program file copied into a memfd that nobody can change any more.
 ///
 /// # Errors
@@ -262,10 +266,16 @@ pub fn sealed_copy(name: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
         let n = rustix::io::write(&fd, rest)?;
         rest = &rest[n..];
     }
-    rustix::fs::fcntl_add_seals(
-        fd.as_fd(),
-        SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL,
-    )?;
+    let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL;
+    let begin = Instant::now();
+    loop {
+        match rustix::fs::fcntl_add_seals(fd.as_fd(), seals) {
+            // The kernel itself still has some pages: it has waited for a moment (mm/memfd.c), which is short
+            // where the processors are busy.
+            Err(rustix::io::Errno::BUSY) if begin.elapsed() < SEALING => {}
+            sealed => break sealed?,
+        }
+    }
     Ok(fd)
 }
 

@@ -279,8 +279,8 @@ impl Account {
         }
     }
 
-    /// Leases the parcels that the link may leave unread, once; how many. One is left for each link, as what is
-    /// attached to a call has no other way.
+    /// Leases the parcels that the link may leave unread, once; how many. One is left for each link, as
+    /// what is attached to a call has no other way.
     pub(crate) fn lease_parcels(&self) -> u32 {
         let mut state = self.user.state();
         if self.parcels.load(Ordering::Relaxed) > 0 {

@@ -9,14 +9,14 @@
 //!            the peer may send one more, when they are taken or dropped                  [`Unread`]
 //! ```
 //!
-//! Where nothing can be attached the call fails before it is sent: FAILED_PRECONDITION, with the remedy. Where
-//! the peer takes no packet now, or this process has no more descriptors, RESOURCE_EXHAUSTED.
+//! Where nothing can be attached the call fails before it is sent: FAILED_PRECONDITION, with the remedy.
+//! Where the peer takes no packet now, or this process has no more descriptors, RESOURCE_EXHAUSTED.
 //!
-//! A sender that dies leaves its receiver with what has come. A receiver that dies has mapped what it has taken,
-//! and the rest goes with the descriptor socket. A lease is with whoever has taken it, or was to.
+//! A sender that dies leaves its receiver with what has come. A receiver that dies has mapped what it has
+//! taken, and the rest goes with the descriptor socket. A lease is with whoever has taken it, or was to.
 //!
-//! System calls of one attachment: sendmsg(2) at the sender; at the receiver recvmsg(2), fstat(2), fcntl(2) and
-//! close(2) of memory that is known, and mmap(2) with some more when it comes first.
+//! System calls of one attachment: sendmsg(2) at the sender; at the receiver recvmsg(2), fstat(2), fcntl(2)
+//! and close(2) of memory that is known, and mmap(2) with some more when it comes first.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -34,7 +34,7 @@ use partywall_shm::socket::Passed;
 use tonic::Status;
 
 use super::Link;
-use crate::attach::{Attachment, Descriptor};
+use crate::attachment::{Attachment, Descriptor};
 use crate::lock::lock;
 
 /// Memory that a link keeps mapped, last used last.
@@ -95,8 +95,8 @@ impl Attaching {
         frame::Attached::write(block, 0, &items);
     }
 
-    /// Sends the descriptors by `send`, and writes to the end of the block what stands for them. A lease is the
-    /// peer's from then on.
+    /// Sends the descriptors by `send`, and writes to the end of the block what stands for them. A lease is
+    /// the peer's from then on.
     pub(super) fn send(
         &self,
         kept: &Kept,

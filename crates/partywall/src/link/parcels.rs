@@ -197,8 +197,8 @@ impl Parcels {
         attaching.send(&self.kept, |descriptors| outgoing.send(descriptors))
     }
 
-    /// What is attached to the head in this payload; none where no descriptor may come, which is a broken rule
-    /// of the call protocol.
+    /// What is attached to the head in this payload; none where no descriptor may come, which is a broken
+    /// rule of the call protocol.
     pub(crate) fn receive_attached(
         &self,
         payload: &[u8],

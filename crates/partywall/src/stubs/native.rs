@@ -1,12 +1,12 @@
 //! The native way of a call, from its request to its answer.
 //!
 //! ```text
-//! goes natively?    a request without extensions but attachments, and without metadata that have a meaning for tonic
+//! goes natively?    a request with no extension but attachments, and no metadata with a meaning for tonic
 //!                     no: tonic's way
 //! a ring?           a link that takes calls
 //!                     none: tonic's way, with the request as it was
-//! plain frame       no metadata, the method has its number, and there is room, credit and a place:
-//!                   encoded into the reserved record and sent                                  [`begin`]
+//! plain frame       nothing beside the message, its method has a number, and there is room, credit and a
+//!                   place: encoded into the reserved record and sent                           [`begin`]
 //! other request     a call is opened, and sent in one record or in pieces                [`begin_other`]
 //! answer            one good message is decoded here, from one record or several; tonic reads any other one
 //! ```

@@ -8,9 +8,9 @@
 //!            holder now
 //! ```
 //!
-//! A lease is a value that is not copied: who hands it over has none. The generation is each side's own count,
-//! not in the memory. One that is not later than the last that came here is refused: it was handed over twice,
-//! or an old message comes late.
+//! A lease is a value that is not copied: who hands it over has none. The generation is each side's own
+//! count, not in the memory. One that is not later than the last that came here is refused: it was handed
+//! over twice, or an old message comes late.
 //!
 //! # What a holder may assume
 //!
@@ -21,9 +21,9 @@
 //!
 //! # Who pays, and when a side dies
 //!
-//! A page is charged to the process that touches it first: the maker, who touches all. The blocks of the file
-//! are looked at when it is mapped (stat(2)), which an honest maker passes. A lease whose holder dies is over;
-//! the memory goes with the last mapping. A child that is forked has no mapping.
+//! A page is charged to the process that touches it first: the maker, who touches all. The blocks of the
+//! file are looked at when it is mapped (stat(2)), which an honest maker passes. A lease whose holder dies
+//! is over; the memory goes with the last mapping. A child that is forked has no mapping.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;

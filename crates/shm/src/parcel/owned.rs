@@ -69,8 +69,8 @@ impl Memory {
         assert!(at.is_multiple_of(8) && at + 8 <= self.map.len(), "a word of the memory");
         // SAFETY: the word is in the mapping.
         let word = unsafe { self.map.as_mut_ptr().add(at) };
-        // SAFETY: aligned, as the mapping begins at a page. This process has no other reference to it now, and
-        // readers are in mappings of their own.
+        // SAFETY: aligned, as the mapping begins at a page. This process has no other reference to it now,
+        // and readers are in mappings of their own.
         unsafe { AtomicU64::from_ptr(word.cast()) }
     }
 }

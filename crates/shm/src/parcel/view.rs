@@ -10,8 +10,8 @@
 //!
 //! The generation is a word on a page of its own behind the bytes. It begins with 0, is odd while the owner
 //! writes, and one more after that. A reader whose bytes were written meanwhile is told so
-//! ([`ParcelError::Changed`]); that binds an honest owner only. What a reader has copied it checks, and it has
-//! no `&[u8]` of what it has not.
+//! ([`ParcelError::Changed`]); that binds an honest owner only. What a reader has copied it checks, and it
+//! has no `&[u8]` of what it has not.
 //!
 //! Holes are looked for before the first read of a part: the memory may be long, and little of it be read.
 //! Nobody can make one later, as the seals let nobody write but by the mapping that its owner has.
@@ -214,8 +214,8 @@ impl View {
         self.current()
     }
 
-    /// Reads words of it, where they lie. What was read of words that the owner changes meanwhile is to have no
-    /// effect but what is returned.
+    /// Reads words of it, where they lie. What was read of words that the owner changes meanwhile is to
+    /// have no effect but what is returned.
     ///
     /// # Errors
     /// As [`View::read_at`], of the whole parcel; after a read that was too late as well.

@@ -83,8 +83,8 @@ fn first(attachment: &Attachment) -> u64 {
     }
 }
 
-/// Answers with one more than what came, in something of the same kind; a number of a request that says so asks
-/// for more.
+/// Answers with one more than what came, in something of the same kind; a number of a request that says so
+/// asks for more.
 fn answered(attachment: Attachment) -> Attachment {
     match attachment {
         Attachment::Sealed(_) => sealed(first(&attachment) as u8 + 1, MIB).into(),

@@ -1,6 +1,6 @@
 //! Partywall's parcels, attached to unary calls of native stubs: the client's block with the request, the
-//! server's with the answer. The client's calls are those of blocking channels, one for each client; the server
-//! has one thread, or one for each CPU where there are several clients.
+//! server's with the answer. The client's calls are those of blocking channels, one for each client; the
+//! server has one thread, or one for each CPU where there are several clients.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;

@@ -107,8 +107,8 @@ fn data_of(record: Bytes, len: usize, parcel: Option<Box<Piece>>) -> Piece {
 }
 
 impl Calls {
-    /// Hands a record to the call it belongs to, with what has come beside it, and wakes that one unless it is
-    /// `own`, which reads for itself. What nobody wants is dropped when the lock is free.
+    /// Hands a record to the call it belongs to, with what has come beside it, and wakes that one unless it
+    /// is `own`, which reads for itself. What nobody wants is dropped when the lock is free.
     #[inline(always)]
     pub(in crate::link) fn accept(
         &self,
