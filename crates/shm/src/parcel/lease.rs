@@ -33,14 +33,12 @@ use partywall_abi::sync::{AtomicU64, Ordering};
 use rustix::fs::SealFlags;
 
 use super::known::Known;
-use super::{ParcelError, check_kind, create, failed};
+use super::{BLOCK, ParcelError, check_kind, create, failed};
 use crate::region::Common;
 use crate::socket::{self, Passed};
 
 /// The seals of a lease.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
-/// Bytes of a block, as stat(2) counts them.
-const BLOCK: u64 = 512;
 
 /// Memory that is handed over, mapped for writing.
 struct Region {

@@ -111,7 +111,7 @@ impl Reader {
     /// Checks what a peer has sent, and maps it. A descriptor that is refused is closed where nobody waits
     /// for that. One that is taken is closed: the mapping keeps the memory.
     ///
-    /// Seven system calls; the look for holes goes through all pages.
+    /// Ten system calls.
     ///
     /// # Errors
     /// Each variant of [`ParcelError`] is one check that failed.

@@ -13,8 +13,9 @@
 //! ([`ParcelError::Changed`]); that binds an honest owner only. What a reader has copied it checks, and it
 //! has no `&[u8]` of what it has not.
 //!
-//! Holes are looked for before the first read of a part: the memory may be long, and little of it be read.
-//! Nobody can make one later, as the seals let nobody write but by the mapping that its owner has.
+//! Where the blocks do not say at once that there is no hole ([`super`], "Who pays"), holes are looked for
+//! before the first read of a part: the memory may be long, and little of it be read. Nobody can make one
+//! later, as the seals let nobody write but by the mapping that its owner has.
 //!
 //! Who pays, and what is left when a side dies, is as for other owned parcels ([`super::owned`]).
 
@@ -26,7 +27,7 @@ use partywall_abi::sync::{AtomicU64, Ordering, fence};
 
 use super::known::Known;
 use super::owned::{self, Memory};
-use super::{ParcelError, check_kind, failed, hole};
+use super::{ParcelError, check_kind, failed, has_all_blocks, hole};
 use crate::region::{Inbox, Words};
 use crate::socket::{self, Passed};
 
@@ -111,10 +112,12 @@ impl std::fmt::Debug for Seen {
 impl Seen {
     /// One that is refused is closed where nobody waits for that.
     fn map(file: OwnedFd) -> Result<Self, ParcelError> {
-        let mapped = Self::check(file.as_fd())
-            .and_then(|len| Ok((len, Inbox::map(file.as_fd(), len).map_err(failed("mmap"))?)));
+        let mapped = Self::check(file.as_fd()).and_then(|(len, whole)| {
+            let map = Inbox::map(file.as_fd(), len).map_err(failed("mmap"))?;
+            Ok((len, map, if whole { len as u64 } else { 0 }))
+        });
         match mapped {
-            Ok((len, map)) => Ok(Self { file, map, len, whole: AtomicU64::new(0) }),
+            Ok((len, map, whole)) => Ok(Self { file, map, len, whole: AtomicU64::new(whole) }),
             Err(why) => {
                 socket::close_elsewhere(file);
                 Err(why)
@@ -122,15 +125,18 @@ impl Seen {
         }
     }
 
-    /// Whether it is as it must be, and its last page is there; its length.
-    fn check(file: BorrowedFd<'_>) -> Result<usize, ParcelError> {
+    /// Whether it is as it must be, and its last page is there; its length, and whether all are known to be.
+    fn check(file: BorrowedFd<'_>) -> Result<(usize, bool), ParcelError> {
         let (len, page) = (check_kind(file, owned::SEALS)?, PAGE as u64);
         if len < 2 * page || !len.is_multiple_of(page) {
             return Err(ParcelError::Short { found: len, wanted: 2 * page });
         }
+        if has_all_blocks(file, len)? {
+            return Ok((len as usize, true));
+        }
         match hole(file, len - page)? {
             at if at < len => Err(ParcelError::Hole { at }),
-            _ => Ok(len as usize),
+            _ => Ok((len as usize, false)),
         }
     }
 
