@@ -325,6 +325,13 @@ fn check(file: BorrowedFd<'_>, seals: SealFlags, offset: u64, len: u64) -> Resul
     }
 }
 
+/// Bytes of the blocks that a file has: of its pages, and of some behind its end if its maker likes.
+fn blocks(file: BorrowedFd<'_>) -> Result<u64, ParcelError> {
+    /// Bytes of a block, as stat(2) counts them.
+    const BLOCK: u64 = 512;
+    Ok(rustix::fs::fstat(file).map_err(failed("fstat"))?.st_blocks as u64 * BLOCK)
+}
+
 /// Where the first hole of a file is from a byte on, or its end.
 fn hole(file: BorrowedFd<'_>, from: u64) -> Result<u64, ParcelError> {
     rustix::fs::seek(file, SeekFrom::Hole(from)).map_err(failed("lseek"))

@@ -33,14 +33,12 @@ use partywall_abi::sync::{AtomicU64, Ordering};
 use rustix::fs::SealFlags;
 
 use super::known::Known;
-use super::{ParcelError, check_kind, create, failed};
+use super::{ParcelError, blocks, check_kind, create, failed};
 use crate::region::Common;
 use crate::socket::{self, Passed};
 
 /// The seals of a lease.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
-/// Bytes of a block, as stat(2) counts them.
-const BLOCK: u64 = 512;
 
 /// Memory that is handed over, mapped for writing.
 struct Region {
@@ -83,7 +81,7 @@ impl Region {
         if len == 0 {
             return Err(ParcelError::Short { found: 0, wanted: 1 });
         }
-        let there = rustix::fs::fstat(file).map_err(failed("fstat"))?.st_blocks as u64 * BLOCK;
+        let there = blocks(file)?;
         if there < len { Err(ParcelError::Hole { at: there }) } else { Ok(len as usize) }
     }
 }
