@@ -5,6 +5,7 @@
 //! - `call BYTES [MS]`: a unary call, and how long it may take; `ok` when the answer repeats its request,
 //!   else its status;
 //! - `seed N`: the same with the number in the request's metadata `x-seed`;
+//! - `take`: a call, and what is attached to its answer, or its status;
 //! - `raw`: a call of `/a.B/C` with one byte for a body, whose answer is not read; its status, or
 //!   `answered`.
 
@@ -13,8 +14,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Parser;
+use partywall::parcel::Attach as _;
 use partywall::{Channel, Endpoint, blocking};
-use partywall_attacks::{UNARY, clock, is_answer, request};
+use partywall_attacks::{UNARY, clock, is_answer, request, taken};
 use partywall_interop::proto::native::test_service_blocking::TestServiceClient as Blocking;
 use partywall_interop::proto::native::test_service_client::TestServiceClient as Native;
 use partywall_interop::proto::test_service_client::TestServiceClient as Ordinary;
@@ -85,6 +87,12 @@ fn main() -> Result<(), Error> {
                     shown(call(caller, bytes.parse()?, within, None).await)
                 }
                 (["seed", seed], Some(caller)) => shown(call(caller, 64, 5000, Some(seed)).await),
+                (["take"], Some(caller)) => {
+                    match answer(caller, Request::new(request(64, 64))).await {
+                        Ok(mut answer) => taken(answer.attachments()),
+                        Err(status) => shown(Err(status)),
+                    }
+                }
                 (["raw"], Some(Caller::Ordinary(channel))) => match raw(channel.clone()).await {
                     Ok(answer) => {
                         tokio::task::spawn_local(async move {
@@ -130,15 +138,21 @@ async fn call(
     if let Some(seed) = seed {
         message.metadata_mut().insert("x-seed", seed.parse().expect("a number"));
     }
-    let answer: Result<Response<SimpleResponse>, Status> = match caller {
+    match is_answer(&asked, answer(caller, message).await?.get_ref()) {
+        true => Ok(()),
+        false => Err(Status::unknown("a wrong answer")),
+    }
+}
+
+async fn answer(
+    caller: &mut Caller,
+    message: Request<SimpleRequest>,
+) -> Result<Response<SimpleResponse>, Status> {
+    match caller {
         Caller::Ordinary(channel) => Ordinary::new(channel.clone()).unary_call(message).await,
         Caller::Native(channel) => Native::new(channel.clone()).unary_call(message).await,
         Caller::Blocking(channel) => channel.unary::<SimpleRequest, SimpleResponse>(UNARY, message),
         Caller::BlockingNative(client) => client.unary_call(message),
-    };
-    match is_answer(&asked, answer?.get_ref()) {
-        true => Ok(()),
-        false => Err(Status::unknown("a wrong answer")),
     }
 }
 

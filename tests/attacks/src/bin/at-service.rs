@@ -1,5 +1,6 @@
-//! A service to be attacked: gRPC's test service by the stubs of either generator, and `/a.B/C`, whose
-//! handler never answers and takes nothing. It serves until its input ends.
+//! A service to be attacked: gRPC's test service by the stubs of either generator; `/a.B/C`, whose handler
+//! never answers and takes nothing; and `/a.T/T`, which takes what is attached, and says in the message of
+//! its status what that was. It serves until its input ends.
 
 use std::convert::Infallible;
 use std::fs::OpenOptions;
@@ -8,9 +9,11 @@ use std::path::PathBuf;
 use std::task::{Context, Poll};
 
 use clap::Parser;
-use partywall_attacks::clock;
+use partywall::parcel::Attach as _;
+use partywall_attacks::{clock, taken};
 use partywall_interop::service::{Handle, native, test_service_with};
 use tonic::body::Body;
+use tonic::{Code, Request, Status};
 
 #[derive(Parser)]
 struct Arguments {
@@ -70,6 +73,29 @@ impl Future for Kept {
     }
 }
 
+/// Takes what is attached to calls of `/a.T/T`.
+#[derive(Clone)]
+struct Takes;
+
+impl tonic::server::NamedService for Takes {
+    const NAME: &'static str = "a.T";
+}
+
+impl tower::Service<http::Request<Body>> for Takes {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = std::future::Ready<Result<http::Response<Body>, Infallible>>;
+
+    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        let said = taken(Request::from_http(request).attachments());
+        std::future::ready(Ok(Status::new(Code::Aborted, said).into_http()))
+    }
+}
+
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments = Arguments::parse();
@@ -95,9 +121,10 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         clock::forbid()?;
     }
     let router = match arguments.native {
-        true => server.add_service(native(handle)).add_service(Never),
-        false => server.add_service(test_service_with(handle)).add_service(Never),
+        true => server.add_service(native(handle)),
+        false => server.add_service(test_service_with(handle)),
     };
+    let router = router.add_service(Never).add_service(Takes);
     let (tell, told) = tokio::sync::oneshot::channel();
     std::thread::spawn(|| {
         let _read = std::io::stdin().read_to_end(&mut Vec::new());
