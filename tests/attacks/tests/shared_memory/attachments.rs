@@ -2,7 +2,7 @@
 //! a broken rule ends the link. Memory that its sender changes meanwhile is other bytes, or is told.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::TryRecvError;
 use std::time::{Duration, Instant};
 
 use partywall::parcel::Owned;
@@ -382,15 +382,15 @@ fn row_25_a_lease_of_an_old_generation_is_refused() {
 
 /// Does something again and again beside something else.
 fn beside<T>(mut again: impl FnMut() + Send, attack: impl FnOnce() -> T) -> T {
-    let over = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !over.load(Ordering::Relaxed) {
+    let (still, over) = std::sync::mpsc::channel::<()>();
+    std::thread::scope(move |scope| {
+        scope.spawn(move || {
+            while over.try_recv() == Err(TryRecvError::Empty) {
                 again();
             }
         });
         let done = attack();
-        over.store(true, Ordering::Relaxed);
+        drop(still);
         done
     })
 }
@@ -538,6 +538,64 @@ fn row_25_a_receiver_that_dies_keeps_nothing_of_it() {
     assert_eq!(rustix::io::read(&pipe, &mut byte), Ok(0));
     assert!(begin.elapsed() < PATIENCE, "{:?}", begin.elapsed());
     attacking.attacked.town.witness();
+}
+
+/// A link keeps the last eight memories mapped that have come, however often each has.
+#[test]
+fn row_25_memory_that_a_link_keeps_is_bounded() {
+    let mut attacking = Attacking::new(&[]);
+    let pid = attacking.attacked.service.pid();
+    let without = mapped(pid).0;
+    let first = pages(LEASED, 0);
+    assert_eq!(attacking.says(&[first.as_fd()], &[lease(1)]), "lease, 8192 of 7");
+    let other = pages(OWNED, 0);
+    for _ in 0..10 {
+        assert_eq!(attacking.says(&[other.as_fd()], &[owned(0)]), "owned, 4096 of 7");
+    }
+    assert_eq!(mapped(pid).0, without + 2, "one that comes often puts out no other");
+    for _ in 0..20 {
+        let new = pages(LEASED, 0);
+        assert_eq!(attacking.says(&[new.as_fd()], &[lease(1)]), "lease, 8192 of 7");
+    }
+    assert_eq!(mapped(pid).0, without + 8);
+    attacking.stays();
+}
+
+/// What comes when its receiver has no descriptors left ends the link, and nobody is blamed.
+#[test]
+fn row_25_attachments_without_descriptors_left_end_the_link() {
+    let mut attacking = Attacking::new(&[]);
+    let pid = attacking.attacked.service.pid();
+    let process = rustix::process::Pid::from_raw(pid as i32);
+    let limit = |most| {
+        let limit = rustix::process::Rlimit { current: Some(most), maximum: Some(1024) };
+        rustix::process::prlimit(process, rustix::process::Resource::Nofile, limit).unwrap();
+    };
+    for room in [0, 1, 2] {
+        let taken = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+        let taken: Vec<u64> = taken
+            .map(|entry| entry.unwrap().file_name().to_str().unwrap().parse().unwrap())
+            .collect();
+        // So many numbers are free below it.
+        let free = (0..).filter(|number| !taken.contains(number)).nth(room).unwrap();
+        limit(free);
+        let file = pages(LEASED, 0);
+        attacking.packet(&[file.as_fd(); 3]);
+        attacking.call(TAKES, &[lease(1), Item::File, Item::File]);
+        attacking.hand.until_ended();
+        let Attacking { mut attacked, mapped, hand, socket, .. } = attacking;
+        let words = [&format!("link closed link={} ", hand.link), "descriptors are lost"];
+        let line = attacked.service.logs(&words);
+        assert!(line.contains("blame=Resource"), "{line}");
+        assert_eq!(attacked.witness.asked("call 1000"), "ok", "without a descriptor");
+        limit(1024);
+        drop((hand, socket));
+        attacked.serves();
+        is_as_before(&attacked, mapped);
+        attacking = Attacking::on(attacked, mapped);
+    }
+    assert_eq!(attacking.attacked.town.events("blamed"), [serde_json::Value::Null; 0]);
+    attacking.stays();
 }
 
 #[test]
