@@ -340,12 +340,16 @@ fn check(file: BorrowedFd<'_>, seals: SealFlags, offset: u64, len: u64) -> Resul
 fn has_all_blocks(file: BorrowedFd<'_>, len: u64) -> Result<bool, ParcelError> {
     let page = rustix::param::page_size() as u64;
     let has_them = || -> Result<bool, ParcelError> {
-        let stat = rustix::fs::fstat(file).map_err(failed("fstat"))?;
-        let there = stat.st_blocks as u64 * BLOCK;
-        Ok(stat.st_blksize as u64 == page && there == len.next_multiple_of(page))
+        let small = rustix::fs::fstat(file).map_err(failed("fstat"))?.st_blksize as u64 == page;
+        Ok(small && blocks(file)? == len.next_multiple_of(page))
     };
     // Nobody allocates any behind the end again: F_SEAL_GROW.
     Ok(has_them()? && rustix::fs::ftruncate(file, len).is_ok() && has_them()?)
+}
+
+/// Bytes of the blocks that a file has: of its pages, and of some behind its end if its maker likes.
+fn blocks(file: BorrowedFd<'_>) -> Result<u64, ParcelError> {
+    Ok(rustix::fs::fstat(file).map_err(failed("fstat"))?.st_blocks as u64 * BLOCK)
 }
 
 /// Where the first hole of a file is from a byte on, or its end.

@@ -15,6 +15,7 @@
 //! | 23 | cursors that jump, go back or wrap; stamps of other records | `row_23_a_consumer_that_jumps_or_goes_back_ends_the_link`, `row_23_stamps_out_of_turn_are_no_records` | a cursor of what was taken ends the link with blame; a stamp out of turn is no record, and nothing happens. Positions have 64 bits; that a stamp comes again after 2^32 records is in the layout's own tests |
 //! | 24 | memory that is cut, punched, or not sealed | `row_24_a_callers_outbox_that_can_be_cut_opens_no_link`, `row_24_a_services_outbox_that_can_be_cut_opens_no_link`, `row_24_an_open_links_memory_cannot_be_taken_away`; of parcels those of row 25 | no link, and the coordinator blames who says that it was ready; of an open link the kernel refuses it |
 //! | 25 | descriptors that are no memory, holes, sizes without bytes | `row_25_what_is_no_parcel_ends_the_link_of_a_service`, `.._of_a_native_service`, `.._of_a_caller`, `row_25_a_long_parcel_ends_its_call_a_crooked_one_is_read`, `row_25_descriptors_cross_nowhere_else` | the link ends with blame; what is longer than its receiver takes ends its call. Elsewhere the kernel refuses descriptors to their sender (before Linux 6.16 the link, or the connection, ends). FUSE is not tried |
+//! | 25, of attachments | memory and files attached to calls that are not what they are said to be: without a seal, with a hole, short, a program, a socket that closes slowly, address space without pages; owned parcels written meanwhile, and generations that are none; leases twice, late, without a grant, changed and punched while they are read; counts and kinds that are wrong; deaths between packet and frame, and before they are taken | `row_25_what_is_not_as_said_ends_its_call_at_a_service`, `row_25_what_is_not_as_said_ends_a_native_services_call`, `row_25_what_is_not_as_said_is_told_to_a_caller`, `row_25_memory_without_pages_takes_no_address_space`, `row_25_an_owner_that_writes_meanwhile_is_told_to_the_reader`, `row_25_a_generation_that_is_none_is_a_change`, `row_25_a_lease_of_an_old_generation_is_refused`, `row_25_a_lease_that_changes_is_other_bytes_and_no_more`, `row_25_a_broken_rule_of_attachments_ends_the_link`, `row_25_attachments_that_nobody_is_to_send_end_the_link`, `row_25_wrong_counts_of_attachments_end_the_link_of_a_caller`, `row_25_a_sender_that_dies_leaves_nothing_of_it`, `row_25_a_receiver_that_dies_keeps_nothing_of_it`, `row_25_memory_that_a_link_keeps_is_bounded`, `row_25_attachments_without_descriptors_left_end_the_link`; at random moments `row_26_attachments_of_the_killed_are_nobodys` | what is not as it is said to be is its call's error, and the link goes on; a count, a kind or a grant that is broken ends the link with blame; a victim without descriptors left ends it and blames nobody. An owner that writes is told to its reader; a lease that changes is other bytes. Nothing of what was attached is left |
 //! | 26 | death at each labelled step | `row_26_no_call_is_lost_or_doubled_when_a_service_dies`, `row_26_no_call_is_doubled_when_a_caller_dies` (feature `failpoints`); the time by `callers_get_an_answer_from_a_server_killed_at_each_step`, `a_client_killed_at_each_step_leaves_the_server_as_it_was` and their native forms | the survivor hears of it within 100 ms, and goes on within a second; each call is made at most once, and once if it was answered. Nobody is blamed |
 //! | 27 | numbers of calls, credits, methods, packets and owned parcels twice, late, or of others | `row_27_each_broken_rule_of_calls_ends_the_link_of_a_service`, `.._of_a_caller`, `row_27_packets_twice_late_or_of_others_end_the_link`, `row_27_owned_parcels_twice_late_or_of_others_end_the_link` | the link ends with blame |
 //! | 28 | wakes without an end, for nothing, or never | `row_28_a_storm_of_bells_ends_the_link_of_a_service`, `.._of_a_caller`, `row_28_a_storm_of_futex_wakes_ends_the_link_of_a_caller`, `row_28_others_are_served_in_a_storm`, `row_28_a_peer_that_never_wakes_delays_no_deadline`, `row_28_wakes_for_nothing_change_nothing` | more than two wakes for each sleep, and 64, end the link with blame; fewer cost their victim a look each. A deadline passes in time, without a busy wait |
@@ -30,6 +31,7 @@
 
 mod by_hand;
 pub mod clock;
+mod taken;
 mod town;
 
 use std::io::IsTerminal;
@@ -37,10 +39,14 @@ use std::io::IsTerminal;
 use partywall_interop::proto::{Payload, SimpleRequest, SimpleResponse};
 
 pub use by_hand::{Answer, Hand, call_head, good_answer, message, name, register, silently};
+pub use taken::taken;
 pub use town::{Programs, Town, Victim};
 
 /// The method that callers call.
 pub const UNARY: &str = "/grpc.testing.TestService/UnaryCall";
+
+/// The method that gives leases back, with one more in each word, and copies of owned parcels.
+pub const BACK: &str = "/a.T/Back";
 
 /// A request whose answer repeats `size` bytes that `seed` determines.
 pub fn request(seed: u64, size: usize) -> SimpleRequest {

@@ -10,7 +10,8 @@
 //! ```
 //!
 //! Where nothing can be attached the call fails before it is sent: FAILED_PRECONDITION, with the remedy.
-//! Where the peer takes no packet now, or this process has no more descriptors, RESOURCE_EXHAUSTED.
+//! Where the peer takes no packet now, or this user has too many descriptors under way, RESOURCE_EXHAUSTED;
+//! where it has ended, UNAVAILABLE.
 //!
 //! A sender that dies leaves its receiver with what has come. A receiver that dies has mapped what it has
 //! taken, and the rest goes with the descriptor socket. A lease is with whoever has taken it, or was to.
@@ -20,6 +21,7 @@
 
 use std::any::Any;
 use std::collections::VecDeque;
+use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, Weak};
 
@@ -107,7 +109,11 @@ impl Attaching {
         let items = items.map_err(|why| Status::failed_precondition(why.to_string()))?;
         let packet = send(&descriptors).map_err(|why| {
             let text = format!("what is attached cannot be sent now: {why}");
-            Status::resource_exhausted(text)
+            match why.kind() {
+                // The link hears of its peer's end as well, and later perhaps.
+                ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => Status::unavailable(text),
+                _ => Status::resource_exhausted(text),
+            }
         })?;
         self.0.iter().filter_map(Attachment::memory).for_each(|memory| kept.keep(memory));
         let mut block = Vec::new();

@@ -42,3 +42,33 @@ impl<T> Known<T> {
         Ok(mapped)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::file;
+    use super::*;
+    use rustix::fs::SealFlags;
+
+    fn memory() -> OwnedFd {
+        file(4096, &|_| {}, SealFlags::empty())
+    }
+
+    #[test]
+    fn memory_is_known_while_somebody_has_it_and_no_longer() {
+        let known = Known::<OwnedFd>::new();
+        let first = memory();
+        let again = || first.try_clone().unwrap();
+        let found = known.find(again(), Ok).unwrap();
+        let known_again = known.find(again(), |_| panic!("it is known")).unwrap();
+        assert!(Arc::ptr_eq(&found, &known_again));
+        let other = known.find(memory(), Ok).unwrap();
+        assert!(!Arc::ptr_eq(&found, &other));
+        drop((found, known_again));
+        assert!(known.find(again(), |_| Err(ParcelError::NoMemfd)).is_err(), "nobody has it");
+        for _ in 0..100 {
+            drop(known.find(memory(), Ok).unwrap());
+        }
+        assert!(known.0.lock().unwrap().len() <= 2, "what is over is forgotten");
+        drop(other);
+    }
+}

@@ -33,7 +33,7 @@ use partywall_abi::sync::{AtomicU64, Ordering};
 use rustix::fs::SealFlags;
 
 use super::known::Known;
-use super::{BLOCK, ParcelError, check_kind, create, failed};
+use super::{ParcelError, blocks, check_kind, create, failed};
 use crate::region::Common;
 use crate::socket::{self, Passed};
 
@@ -81,7 +81,7 @@ impl Region {
         if len == 0 {
             return Err(ParcelError::Short { found: 0, wanted: 1 });
         }
-        let there = rustix::fs::fstat(file).map_err(failed("fstat"))?.st_blocks as u64 * BLOCK;
+        let there = blocks(file)?;
         if there < len { Err(ParcelError::Hole { at: there }) } else { Ok(len as usize) }
     }
 }

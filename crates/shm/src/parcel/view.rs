@@ -4,7 +4,7 @@
 //! owner      memfd_create, its size; map for writing, every page; seal            [`Owned::new`]
 //!            generation odd; write; generation even                               [`Owned::write`]
 //!     | the descriptor, the number of bytes, the generation                       [`Owned::view`]
-//! reader     a memfd? so long? all four seals? map for reading                    [`View::accept`]
+//! reader     a memfd? so long? all four seals? its pages? map for reading         [`View::accept`]
 //!            no hole? the generation? copy; the generation still?                 [`View::read_at`]
 //! ```
 //!
@@ -13,9 +13,10 @@
 //! ([`ParcelError::Changed`]); that binds an honest owner only. What a reader has copied it checks, and it
 //! has no `&[u8]` of what it has not.
 //!
-//! Where the blocks do not say at once that there is no hole ([`super`], "Who pays"), holes are looked for
-//! before the first read of a part: the memory may be long, and little of it be read. Nobody can make one
-//! later, as the seals let nobody write but by the mapping that its owner has.
+//! The blocks of the file are counted before it is mapped (stat(2)): what has no pages takes no room in this
+//! process's address space. Where they do not say that there is no hole ([`super`], "Who pays"), holes are
+//! looked for before the first read of a part: the memory may be long, and little of it be read. Nobody can
+//! make one later, as the seals let nobody write but by the mapping that its owner has.
 //!
 //! Who pays, and what is left when a side dies, is as for other owned parcels ([`super::owned`]).
 
@@ -27,7 +28,7 @@ use partywall_abi::sync::{AtomicU64, Ordering, fence};
 
 use super::known::Known;
 use super::owned::{self, Memory};
-use super::{ParcelError, check_kind, failed, has_all_blocks, hole};
+use super::{ParcelError, blocks, check_kind, failed, has_all_blocks, hole};
 use crate::region::{Inbox, Words};
 use crate::socket::{self, Passed};
 
@@ -125,11 +126,16 @@ impl Seen {
         }
     }
 
-    /// Whether it is as it must be, and its last page is there; its length, and whether all are known to be.
+    /// Whether it is as it must be, and has as many blocks and its last page; its length, and whether it is
+    /// known to have all pages.
     fn check(file: BorrowedFd<'_>) -> Result<(usize, bool), ParcelError> {
         let (len, page) = (check_kind(file, owned::SEALS)?, PAGE as u64);
         if len < 2 * page || !len.is_multiple_of(page) {
             return Err(ParcelError::Short { found: len, wanted: 2 * page });
+        }
+        let there = blocks(file)?;
+        if there < len {
+            return Err(ParcelError::Hole { at: there });
         }
         if has_all_blocks(file, len)? {
             return Ok((len as usize, true));
@@ -342,24 +348,41 @@ mod tests {
             assert!(matches!(why, ParcelError::Short { .. }), "{short}: {why}");
         }
         accept(&whole, two - 5).unwrap();
-        let without_generation = |file: &OwnedFd| write_all(file, 2 * PAGE);
+        let without_generation = |file: &OwnedFd| {
+            write_all(file, 2 * PAGE);
+            let keep = rustix::fs::FallocateFlags::KEEP_SIZE;
+            rustix::fs::fallocate(file, keep, len, PAGE as u64).unwrap();
+        };
         let why = accept(&file(len, &without_generation, seals), two).unwrap_err();
         assert!(matches!(why, ParcelError::Hole { at: 8192 }), "{why}");
     }
 
     #[test]
     fn nobody_pays_for_an_owners_pages() {
-        let hollow = |hollow: &OwnedFd| {
-            for at in [0, 3 * PAGE] {
-                assert_eq!(rustix::io::pwrite(hollow, &[0; PAGE], at as u64), Ok(PAGE));
+        let pages = |pages: &'static [usize]| {
+            move |file: &OwnedFd| {
+                for at in pages {
+                    assert_eq!(rustix::io::pwrite(file, &[0; PAGE], (at * PAGE) as u64), Ok(PAGE));
+                }
             }
         };
-        let hollow = file(4 * PAGE as u64, &hollow, owned::SEALS);
+        let len = 4 * PAGE as u64;
+        let few = file(len, &pages(&[0, 3]), owned::SEALS);
+        let why = View::accept(passed(few.as_fd()), 3 * PAGE as u64, 0).unwrap_err();
+        assert!(matches!(why, ParcelError::Hole { at: 8192 }), "{why}");
+        // As many blocks as it has to have, of which two lie behind its end.
+        let behind = |file: &OwnedFd| {
+            pages(&[0, 3])(file);
+            let keep = rustix::fs::FallocateFlags::KEEP_SIZE;
+            rustix::fs::fallocate(file, keep, len, 2 * PAGE as u64).unwrap();
+        };
+        let hollow = file(len, &behind, owned::SEALS);
         let view = View::accept(passed(hollow.as_fd()), 3 * PAGE as u64, 0).unwrap();
         view.read_at(0, &mut [0; PAGE]).unwrap();
         let beyond = view.read_at(PAGE - 1, &mut [0; 2]);
         assert!(matches!(beyond, Err(ParcelError::Hole { at: 4096 })));
         assert!(matches!(view.read(|_| ()), Err(ParcelError::Hole { at: 4096 })));
-        assert_eq!(rustix::fs::fstat(&hollow).unwrap().st_blocks, 16);
+        // Those behind the end are gone.
+        assert_eq!(blocks(hollow.as_fd()).unwrap(), 2 * PAGE as u64);
     }
 }

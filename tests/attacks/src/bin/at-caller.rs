@@ -5,21 +5,27 @@
 //! - `call BYTES [MS]`: a unary call, and how long it may take; `ok` when the answer repeats its request,
 //!   else its status;
 //! - `seed N`: the same with the number in the request's metadata `x-seed`;
+//! - `take`: a call, and what is attached to its answer, or its status;
+//! - `give N`: so many calls with a lease and an owned parcel, that come back; how many have not come
+//!   back, because their service has ended;
 //! - `raw`: a call of `/a.B/C` with one byte for a body, whose answer is not read; its status, or
 //!   `answered`.
 
 use std::io::{BufRead, Write};
 use std::path::PathBuf;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use clap::Parser;
+use partywall::parcel::{Attach as _, Attachment, Lease, Owned};
 use partywall::{Channel, Endpoint, blocking};
-use partywall_attacks::{UNARY, clock, is_answer, request};
+use partywall_attacks::{BACK, UNARY, clock, is_answer, request, taken};
 use partywall_interop::proto::native::test_service_blocking::TestServiceClient as Blocking;
 use partywall_interop::proto::native::test_service_client::TestServiceClient as Native;
 use partywall_interop::proto::test_service_client::TestServiceClient as Ordinary;
 use partywall_interop::proto::{SimpleRequest, SimpleResponse};
-use tonic::{Request, Response, Status};
+use tonic::{Code, Request, Response, Status};
+use tonic_prost::ProstCodec;
 
 #[derive(Parser)]
 struct Arguments {
@@ -85,6 +91,13 @@ fn main() -> Result<(), Error> {
                     shown(call(caller, bytes.parse()?, within, None).await)
                 }
                 (["seed", seed], Some(caller)) => shown(call(caller, 64, 5000, Some(seed)).await),
+                (["take"], Some(caller)) => {
+                    match answer(caller, Request::new(request(64, 64))).await {
+                        Ok(mut answer) => taken(answer.attachments()),
+                        Err(status) => shown(Err(status)),
+                    }
+                }
+                (["give", count], Some(caller)) => give(&arguments, caller, count.parse()?).await?,
                 (["raw"], Some(Caller::Ordinary(channel))) => match raw(channel.clone()).await {
                     Ok(answer) => {
                         tokio::task::spawn_local(async move {
@@ -130,16 +143,71 @@ async fn call(
     if let Some(seed) = seed {
         message.metadata_mut().insert("x-seed", seed.parse().expect("a number"));
     }
-    let answer: Result<Response<SimpleResponse>, Status> = match caller {
+    match is_answer(&asked, answer(caller, message).await?.get_ref()) {
+        true => Ok(()),
+        false => Err(Status::unknown("a wrong answer")),
+    }
+}
+
+async fn answer(
+    caller: &mut Caller,
+    message: Request<SimpleRequest>,
+) -> Result<Response<SimpleResponse>, Status> {
+    match caller {
         Caller::Ordinary(channel) => Ordinary::new(channel.clone()).unary_call(message).await,
         Caller::Native(channel) => Native::new(channel.clone()).unary_call(message).await,
         Caller::Blocking(channel) => channel.unary::<SimpleRequest, SimpleResponse>(UNARY, message),
         Caller::BlockingNative(client) => client.unary_call(message),
-    };
-    match is_answer(&asked, answer?.get_ref()) {
-        true => Ok(()),
-        false => Err(Status::unknown("a wrong answer")),
     }
+}
+
+/// Each call goes on with the lease that has come back, or a new one.
+async fn give(arguments: &Arguments, caller: &mut Caller, count: u64) -> Result<String, Error> {
+    let (mut owned, mut held, mut lost) = (Owned::new(100_000)?, None, 0);
+    for number in 0..count {
+        owned.write(|bytes| bytes.fill(number as u8));
+        let lease = held.take().map_or_else(|| Lease::new(50_000), Ok)?;
+        lease.words().iter().for_each(|word| word.store(number, Relaxed));
+        let mut message = Request::new(SimpleRequest::default());
+        message.attach(lease);
+        message.attach(&owned);
+        let answer: Result<Response<SimpleResponse>, Status> = match caller {
+            Caller::Ordinary(channel) => {
+                let mut client = tonic::client::Grpc::new(channel.clone());
+                match client.ready().await {
+                    Ok(()) => client.unary(message, BACK.parse()?, ProstCodec::default()).await,
+                    Err(error) => Err(error),
+                }
+            }
+            Caller::Blocking(channel) => channel.unary(BACK, message),
+            _ => return Err("native stubs have no such method".into()),
+        };
+        match answer {
+            Ok(mut answer) => {
+                let came = answer.attachments()?;
+                let [Attachment::Lease(lease), Attachment::Owned(copy)] =
+                    <[_; 2]>::try_from(came).map_err(|came| format!("{came:?} has come"))?
+                else {
+                    return Err("something else has come".into());
+                };
+                let mut bytes = vec![0; copy.len()];
+                copy.read_at(0, &mut bytes)?;
+                let right = lease.words().iter().all(|word| word.load(Relaxed) == number + 1);
+                if !right || bytes != vec![number as u8; 100_000] {
+                    return Err(format!("what has come back of call {number} is wrong").into());
+                }
+                held = Some(lease);
+            }
+            Err(status) if status.code() == Code::Unavailable => {
+                lost += 1;
+                while let Err(error) = open(arguments).await.map(|opened| *caller = opened) {
+                    eprintln!("no channel now: {error}");
+                }
+            }
+            Err(status) => return Err(format!("call {number}: {status:?}").into()),
+        }
+    }
+    Ok(format!("lost {lost}"))
 }
 
 /// The answer's body is with the value.

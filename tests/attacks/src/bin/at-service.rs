@@ -1,16 +1,24 @@
-//! A service to be attacked: gRPC's test service by the stubs of either generator, and `/a.B/C`, whose
-//! handler never answers and takes nothing. It serves until its input ends.
+//! A service to be attacked: gRPC's test service by the stubs of either generator; `/a.B/C`, whose handler
+//! never answers and takes nothing; and `/a.T/T`, which takes what is attached, and says in the message of
+//! its status what that was, and `/a.T/Back`, which gives it back. It serves until its input ends.
 
 use std::convert::Infallible;
 use std::fs::OpenOptions;
 use std::io::{Read, Write};
 use std::path::PathBuf;
+use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll};
 
 use clap::Parser;
-use partywall_attacks::clock;
+use partywall::parcel::{Attach as _, Attachment, Owned};
+use partywall_attacks::{BACK, clock, taken};
+use partywall_interop::proto::{SimpleRequest, SimpleResponse};
 use partywall_interop::service::{Handle, native, test_service_with};
 use tonic::body::Body;
+use tonic::codegen::BoxFuture;
+use tonic::server::UnaryService;
+use tonic::{Code, Request, Response, Status};
+use tonic_prost::ProstCodec;
 
 #[derive(Parser)]
 struct Arguments {
@@ -70,6 +78,68 @@ impl Future for Kept {
     }
 }
 
+/// Takes what is attached to calls of `/a.T/T`, and gives back what is to those of `/a.T/Back`.
+#[derive(Clone)]
+struct Takes;
+
+impl tonic::server::NamedService for Takes {
+    const NAME: &'static str = "a.T";
+}
+
+impl tower::Service<http::Request<Body>> for Takes {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<http::Response<Body>, Infallible>;
+
+    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        if request.uri().path() == BACK {
+            let mut server = tonic::server::Grpc::new(ProstCodec::default());
+            return Box::pin(async move { Ok(server.unary(GivesBack, request).await) });
+        }
+        let said = taken(Request::from_http(request).attachments());
+        Box::pin(std::future::ready(Ok(Status::new(Code::Aborted, said).into_http())))
+    }
+}
+
+struct GivesBack;
+
+impl UnaryService<SimpleRequest> for GivesBack {
+    type Response = SimpleResponse;
+    type Future = std::future::Ready<Result<Response<SimpleResponse>, Status>>;
+
+    fn call(&mut self, request: Request<SimpleRequest>) -> Self::Future {
+        std::future::ready(back(request))
+    }
+}
+
+fn back(mut request: Request<SimpleRequest>) -> Result<Response<SimpleResponse>, Status> {
+    let came = request.attachments().map_err(|why| Status::invalid_argument(why.to_string()))?;
+    let mut response = Response::new(SimpleResponse::default());
+    for one in came {
+        match one {
+            Attachment::Lease(lease) => {
+                for word in lease.words() {
+                    word.fetch_add(1, Relaxed);
+                }
+                response.attach(lease);
+            }
+            Attachment::Owned(view) => {
+                let mut copy =
+                    Owned::new(view.len()).map_err(|why| Status::internal(why.to_string()))?;
+                let read = copy.write(|bytes| view.read_at(0, bytes));
+                read.map_err(|why| Status::aborted(why.to_string()))?;
+                response.attach(&copy);
+            }
+            other => response.attach(other),
+        }
+    }
+    Ok(response)
+}
+
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments = Arguments::parse();
@@ -95,9 +165,10 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         clock::forbid()?;
     }
     let router = match arguments.native {
-        true => server.add_service(native(handle)).add_service(Never),
-        false => server.add_service(test_service_with(handle)).add_service(Never),
+        true => server.add_service(native(handle)),
+        false => server.add_service(test_service_with(handle)),
     };
+    let router = router.add_service(Never).add_service(Takes);
     let (tell, told) = tokio::sync::oneshot::channel();
     std::thread::spawn(|| {
         let _read = std::io::stdin().read_to_end(&mut Vec::new());

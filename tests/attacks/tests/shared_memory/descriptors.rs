@@ -24,8 +24,8 @@ use rustix::io::Errno;
 
 use super::{Attacked, CALLERS, OPEN, PARCELS, PROGRAMS, callers_end};
 
-const FRAME: u8 = Kind::Frame as u8;
-const PAGE: u64 = 4096;
+pub(super) const FRAME: u8 = Kind::Frame as u8;
+pub(super) const PAGE: u64 = 4096;
 
 /// What a peer must not do to memory that it has given away: each is refused by the kernel.
 fn takes_nothing_back(memory: &OwnedFd) {
@@ -157,7 +157,7 @@ fn row_24_an_open_links_memory_cannot_be_taken_away() {
     attacked.serves();
 }
 
-fn memfd(len: u64, written: usize, seals: SealFlags) -> OwnedFd {
+pub(super) fn memfd(len: u64, written: usize, seals: SealFlags) -> OwnedFd {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let file = rustix::fs::memfd_create("x", flags).unwrap();
     rustix::fs::ftruncate(&file, len).unwrap();
@@ -166,7 +166,7 @@ fn memfd(len: u64, written: usize, seals: SealFlags) -> OwnedFd {
     file
 }
 
-const ALL: SealFlags =
+pub(super) const ALL: SealFlags =
     SealFlags::WRITE.union(SealFlags::SHRINK).union(SealFlags::GROW).union(SealFlags::SEAL);
 
 /// Sends a packet by hand, and names it in a record.
@@ -176,7 +176,7 @@ fn send(socket: &Passed, number: u64, files: &[OwnedFd]) {
 }
 
 /// A link over which descriptors cross, when the service takes the first one.
-fn granted(attacked: &Attacked) -> (Hand, Passed) {
+pub(super) fn granted(attacked: &Attacked) -> (Hand, Passed) {
     let mut hand = attacked.link();
     let socket = Hand::granted(&attacked.hostile).unwrap();
     while hand.hear().unwrap().0 != Kind::Parcels {}
@@ -190,7 +190,7 @@ fn named(hand: &mut Hand, stream: u32, packet: u64, offset: u64, bytes: u64) {
 }
 
 /// What is no parcel: what it is, where bytes are said to lie in it, and what comes of that.
-fn no_parcels(dir: &Path) -> Vec<(&'static str, OwnedFd, (u64, u64), &'static str)> {
+pub(super) fn no_parcels(dir: &Path) -> Vec<(&'static str, OwnedFd, (u64, u64), &'static str)> {
     let open = |path: &Path| OwnedFd::from(std::fs::File::open(path).unwrap());
     let plain = dir.join("plain");
     std::fs::write(&plain, [7; 2 * PAGE as usize]).unwrap();

@@ -1,5 +1,6 @@
 //! Rows 21 to 29: attacks over the memory of a link. Each test is named after its row.
 
+mod attachments;
 mod bounds;
 #[cfg(feature = "failpoints")]
 mod deaths;
@@ -29,6 +30,12 @@ const PARCELS: &str = "[service.test]\nregister = ['anyone']\n\
                        [service.test.call.anyone]\nmethods = ['*']\ndescriptors = 1\n\
                        [service.bad]\nregister = ['anyone']\n\
                        [service.bad.call.anyone]\nmethods = ['*']\ndescriptors = 1\n";
+
+/// The same with attachments of all kinds.
+const LEASES: &str = "[service.test]\nregister = ['anyone']\n\
+                      [service.test.call.anyone]\nmethods = ['*']\ndescriptors = 4\nleases = true\n\
+                      [service.bad]\nregister = ['anyone']\n\
+                      [service.bad.call.anyone]\nmethods = ['*']\ndescriptors = 4\nleases = true\n";
 
 /// A good call of a method that nobody has, in one record.
 fn nobodys() -> Vec<u8> {
@@ -128,7 +135,7 @@ fn callers_end(policy: &str, mut attack: impl FnMut(&Conversation, &mut Hand), w
         let hostile = town.hostile();
         let (mut caller, mut hand) = opens(&town, &hostile, arguments);
         // One that may be granted parcels says in its next call that it takes some.
-        while policy == PARCELS && !hand.takes_parcels {
+        while policy != OPEN && !hand.takes_parcels {
             caller.say("call 500");
             hand.answer().unwrap();
             assert_eq!(caller.line(), "ok");

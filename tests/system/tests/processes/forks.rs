@@ -1,10 +1,15 @@
-//! Processes that leave copies of themselves: a copy has their sockets, and nobody sees a hang-up.
+#![allow(unsafe_code, reason = "fork(2)")]
+//! Processes that leave copies of themselves: a copy has their sockets, and nobody sees a hang-up. It has no
+//! memory that its parent writes for others.
 
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
+use partywall::parcel::{Lease, Owned, ParcelError};
 use partywall_interop::proto::SimpleRequest;
 use partywall_interop::proto::test_service_client::TestServiceClient;
 use partywall_system_tests::{connect, request};
+use rustix::process::{Pid, WaitOptions, WaitStatus, waitpid};
 use tonic::Code;
 
 use partywall_testkit::{Host, alone};
@@ -58,4 +63,57 @@ fn death_is_noticed_while_a_forked_copy_lives() {
         });
         again.await.unwrap().unwrap();
     });
+}
+
+/// How a copy of this process ends that does this, and exits with 0 if that is right.
+fn copied(does: impl FnOnce() -> bool) -> WaitStatus {
+    // SAFETY: the child does nothing but `does`, which takes no lock and allocates nothing, and _exit(2).
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let code = i32::from(!does());
+        // SAFETY: nothing that is to run at the end of the process runs in its copy.
+        unsafe { libc::_exit(code) };
+    }
+    let child = Pid::from_raw(child).expect("a child");
+    waitpid(Some(child), WaitOptions::empty()).unwrap().expect("it has ended").1
+}
+
+#[test]
+fn a_forked_copy_has_no_memory_that_its_parent_writes() {
+    let _alone = alone();
+    let (mut owned, mut lease) = (Owned::new(8192).unwrap(), Lease::new(8192).unwrap());
+    owned.write(|bytes| bytes.fill(1));
+    let view = owned.view();
+    let reads = |byte| {
+        let mut read = [0; 8192];
+        view.read_at(0, &mut read).is_ok() && read == [byte; 8192]
+    };
+    assert!(reads(1));
+    // What it may read it reads, until the owner writes.
+    assert_eq!(copied(|| reads(1)).exit_status(), Some(0));
+    let segv = Some(libc::SIGSEGV);
+    let writes = copied(|| {
+        owned.write(|bytes| bytes.fill(2));
+        true
+    });
+    assert_eq!(writes.terminating_signal(), segv, "{writes:?}");
+    let stores = copied(|| {
+        lease.words()[0].store(5, Relaxed);
+        true
+    });
+    assert_eq!(stores.terminating_signal(), segv, "{stores:?}");
+    let loads = copied(|| {
+        lease.read_at(4096, &mut [1; 8]);
+        true
+    });
+    assert_eq!(loads.terminating_signal(), segv, "{loads:?}");
+    // Its parent goes on.
+    assert!(reads(1));
+    owned.write(|bytes| bytes.fill(3));
+    assert!(matches!(view.read_at(0, &mut [0; 1]), Err(ParcelError::Changed)));
+    let mut read = [0; 8192];
+    owned.view().read_at(0, &mut read).unwrap();
+    assert_eq!(read, [3; 8192]);
+    lease.write_at(8, &[1]);
+    assert_eq!([0, 1].map(|number| lease.words()[number].load(Relaxed)), [0, 1]);
 }
