@@ -38,10 +38,8 @@ fn read(attachment: &Attachment) -> String {
 }
 
 fn alike(bytes: &[u8]) -> String {
-    match bytes.first() {
-        Some(first) if bytes.iter().all(|byte| byte == first) => {
-            format!("{} of {first}", bytes.len())
-        }
+    match bytes {
+        [first, rest @ ..] if *rest == bytes[..rest.len()] => format!("{} of {first}", bytes.len()),
         _ => format!("{} mixed", bytes.len()),
     }
 }

@@ -63,12 +63,12 @@ impl tower::Service<http::Request<Body>> for Never {
     }
 
     fn call(&mut self, request: http::Request<Body>) -> Kept {
-        Kept(request.into_body())
+        Kept(request)
     }
 }
 
-/// A request that is kept and not read.
-struct Kept(#[expect(dead_code, reason = "it is kept")] Body);
+/// A request that is kept and not read, and what is attached to it.
+struct Kept(#[expect(dead_code, reason = "it is kept")] http::Request<Body>);
 
 impl Future for Kept {
     type Output = Result<http::Response<Body>, Infallible>;

@@ -5,6 +5,7 @@ mod bounds;
 #[cfg(feature = "failpoints")]
 mod deaths;
 mod descriptors;
+mod killed;
 mod messages;
 mod numbers;
 mod races;

@@ -7,7 +7,7 @@
 use std::collections::HashSet;
 use std::os::fd::AsFd;
 
-use partywall_abi::frame::{END, HEAD, Kind, Owned, PARCEL, PLAIN, ParcelRef};
+use partywall_abi::frame::{ATTACHED, END, HEAD, Kind, Owned, PARCEL, PLAIN, ParcelRef};
 use partywall_abi::layout::Geometry;
 use partywall_abi::limits;
 use partywall_attacks::{Hand, Town, UNARY, call_head, message, request, silently};
@@ -47,9 +47,14 @@ fn can_be_shown(case: &Case) -> bool {
     })
 }
 
-/// How the reason begins for which a victim ends the link.
+/// How the reason begins for which a victim ends the link. No descriptors are promised on it, so that what is
+/// attached is nothing that the two have agreed on.
 fn reason(case: &Case) -> String {
+    let attached = case.records.iter().any(|(_, flags, ..)| flags & ATTACHED != 0);
     match case.rule {
+        Some(Rule::OverParcels) if attached => {
+            partywall_call::Error::from(Rule::NotAgreed).to_string()
+        }
         Some(rule) => partywall_call::Error::from(rule).to_string(),
         None => "the peer sent a record that cannot be read: ".into(),
     }
