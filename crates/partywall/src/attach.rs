@@ -98,6 +98,7 @@ pub(crate) fn put(extensions: &mut Extensions, attached: Option<Box<Attached>>) 
 }
 
 /// Nothing can be attached here; why a call fails to which something is.
+#[cfg(feature = "http2")]
 pub(crate) fn refuse(extensions: &mut Extensions, here: &str) -> Result<(), Status> {
     attached(extensions).map_or(Ok(()), |_| Err(cannot(here)))
 }
