@@ -9,10 +9,10 @@ use crate::attachment::Attachment;
 use crate::link::attached::{Attached, Attaching};
 use crate::lock::lock;
 
-/// What is attached, in the extensions of a request or a response that is to be sent. It goes with the
-/// first of their clones that is sent.
-#[derive(Clone, Debug, Default)]
-struct ToSend(Arc<Mutex<Vec<Attachment>>>);
+/// What is attached, in the extensions of a request or a response that is to be sent, until one of their
+/// clones is.
+#[derive(Clone, Debug)]
+struct ToSend(Arc<Mutex<Option<Vec<Attachment>>>>);
 
 /// The same of one that has come.
 #[derive(Clone, Debug)]
@@ -36,11 +36,13 @@ struct Came(Arc<Mutex<Option<Attached>>>);
 /// # }
 /// ```
 pub trait Attach {
-    /// Attaches one more. A lease is the receiver's from when the call is sent, also if the call fails then.
+    /// Attaches one more, which goes with the first clone of it that is sent. A lease is lost where the call
+    /// fails, whether it was sent or not.
     fn attach(&mut self, attachment: impl Into<Attachment>);
 
-    /// Takes what has come with it, in its order; nothing the second time. Until then it counts among the 4
-    /// messages with descriptors that a peer may have unread.
+    /// Takes what has come with it, in its order; nothing the second time. Until then it counts among the few
+    /// messages with descriptors that a peer may have unread: 4 on a link, or 1 where its process has many.
+    /// Who keeps as many and waits for another one waits for ever.
     ///
     /// # Errors
     /// Something is not what its sender has said: the message is to be refused. All of it is closed.
@@ -68,8 +70,12 @@ impl<T> Attach for tonic::Response<T> {
 }
 
 fn attach(extensions: &mut Extensions, attachment: Attachment) {
-    let to_send = extensions.get_or_insert_default::<ToSend>();
-    lock(&to_send.0).push(attachment);
+    let none = || ToSend(Arc::new(Mutex::new(Some(Vec::new()))));
+    let to_send = extensions.get_or_insert_with(none);
+    // A clone of what was sent fails as a whole.
+    if let Some(attachments) = &mut *lock(&to_send.0) {
+        attachments.push(attachment);
+    }
 }
 
 fn take(extensions: &mut Extensions) -> Result<Vec<Attachment>, ParcelError> {
@@ -78,10 +84,18 @@ fn take(extensions: &mut Extensions) -> Result<Vec<Attachment>, ParcelError> {
 }
 
 /// What is attached to a request or a response that is sent.
-pub(crate) fn attached(extensions: &mut Extensions) -> Option<Box<Attaching>> {
-    let to_send = extensions.remove::<ToSend>()?;
-    let attachments = std::mem::take(&mut *lock(&to_send.0));
-    Attaching::of(attachments)
+///
+/// # Errors
+/// It went with another clone of it.
+pub(crate) fn attached(extensions: &mut Extensions) -> Result<Option<Box<Attaching>>, Status> {
+    let Some(to_send) = extensions.remove::<ToSend>() else { return Ok(None) };
+    match lock(&to_send.0).take() {
+        Some(attachments) => Ok(Attaching::of(attachments)),
+        None => Err(Status::failed_precondition(
+            "what was attached to this message went with an earlier copy of it; remedy: no layer that sends a \
+             call again, or attach it to each",
+        )),
+    }
 }
 
 /// How many of the extensions are such.
@@ -97,10 +111,14 @@ pub(crate) fn put(extensions: &mut Extensions, attached: Option<Box<Attached>>) 
     }
 }
 
-/// Nothing can be attached here; why a call fails to which something is.
+/// Nothing can be attached here, nor can what has come elsewhere go on; why a call fails where something is.
 #[cfg(feature = "http2")]
 pub(crate) fn refuse(extensions: &mut Extensions, here: &str) -> Result<(), Status> {
-    attached(extensions).map_or(Ok(()), |_| Err(cannot(here)))
+    let came = extensions.remove::<Came>().is_some();
+    match attached(extensions)? {
+        None if !came => Ok(()),
+        _ => Err(cannot(here)),
+    }
 }
 
 /// Why a call fails to which something is attached, where nothing can be.

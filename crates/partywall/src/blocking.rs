@@ -246,7 +246,7 @@ impl Channel {
         request: tonic::Request<M>,
     ) -> Result<tonic::Response<R>, Status> {
         let (metadata, mut extensions, message) = request.into_parts();
-        let attached = attach::attached(&mut extensions);
+        let attached = attach::attached(&mut extensions)?;
         self.told(path, |channel, counted| {
             let encode = |out: &mut Vec<u8>| message.encode(out);
             let headers = metadata.into_headers();

@@ -403,7 +403,7 @@ impl Link {
     /// Descriptors may cross from here on: this end takes parcels, as many as its account lets it.
     fn grant(&self, socket: Passed, grant: Grant) {
         self.parcels.grant(socket, grant);
-        self.send_control(self.calls.take_parcels());
+        self.send_control(self.calls.take_parcels(grant));
     }
 
     /// What a record means, with what has come beside it.

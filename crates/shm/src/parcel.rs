@@ -18,11 +18,11 @@
 //! # Who pays
 //!
 //! A page is charged to the process that touches it first. A maker touches all of them; a receiver compares
-//! the blocks that stat(2) counts with the length before it maps. There can be some behind the end, which
-//! are no page of the parcel: the receiver has the kernel drop them first, by a ftruncate(2) to the length
-//! that the file has and keeps. Where that cannot be, or a page is a huge one that may reach behind the
-//! end, it looks for holes (lseek(2), `SEEK_HOLE`), which goes through all pages: 10 ms for a gibibyte, and
-//! not 30 us. Pages are freed with the last descriptor and the last mapping, whoever has it.
+//! the blocks that stat(2) counts with the length before it maps, and refuses a parcel with fewer. Blocks
+//! can lie behind the end. Whoever hides holes by them has paid for as many pages as the receiver may have
+//! to. An exact look (lseek(2), `SEEK_HOLE`) and a ftruncate(2), which drops such blocks, wait for locks of
+//! the file that its sender can hold for as long as it likes; so a receiver makes neither. Pages are freed
+//! with the last descriptor and the last mapping, whoever has it.
 //!
 //! # When a side dies
 //!
@@ -36,7 +36,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use bytes::Bytes;
 use memmap2::{Advice, Mmap, MmapMut, MmapOptions};
-use rustix::fs::{MemfdFlags, SealFlags, SeekFrom};
+use rustix::fs::{MemfdFlags, SealFlags};
 
 use crate::socket::{self, Passed};
 
@@ -98,9 +98,9 @@ pub enum ParcelError {
         most: u64,
     },
     /// Some of it is not there.
-    #[error("parcel: a hole at byte {at}")]
+    #[error("parcel: holes; it has pages for {at} bytes only")]
     Hole {
-        /// Where it begins.
+        /// For how many bytes there are pages.
         at: u64,
     },
     /// Its owner has written it since it was sent.
@@ -219,14 +219,14 @@ impl Sealed {
     /// Checks what a peer has sent, and maps `len` bytes of it from `offset` on. A descriptor that is refused
     /// is closed where nobody waits for that.
     ///
-    /// Nine system calls.
+    /// Seven system calls.
     ///
     /// # Errors
     /// Each variant of [`ParcelError`] is one check that failed.
     pub fn accept(descriptor: Passed, offset: u64, len: u64) -> Result<Self, ParcelError> {
         let file = descriptor.memory().map_err(|_| ParcelError::NoMemfd)?;
         match check(file.as_fd(), SEALS, offset, len) {
-            Ok(()) => Self::map(file, offset, len),
+            Ok(_size) => Self::map(file, offset, len),
             Err(why) => {
                 // Whoever closes a large one last frees its pages.
                 socket::close_elsewhere(file);
@@ -319,42 +319,21 @@ fn check_kind(file: BorrowedFd<'_>, seals: SealFlags) -> Result<u64, ParcelError
     Ok(rustix::fs::fstat(file).map_err(failed("fstat"))?.st_size as u64)
 }
 
-/// Whether a file is such a memfd, and has every page of a part.
-fn check(file: BorrowedFd<'_>, seals: SealFlags, offset: u64, len: u64) -> Result<(), ParcelError> {
+/// Whether a file is such a memfd, reaches as far, and has as many blocks as bytes; its size.
+///
+/// No call waits for a lock of the file's.
+fn check(
+    file: BorrowedFd<'_>,
+    seals: SealFlags,
+    offset: u64,
+    len: u64,
+) -> Result<u64, ParcelError> {
     let (found, wanted) = (check_kind(file, seals)?, offset.saturating_add(len));
     if len == 0 || found < wanted {
         return Err(ParcelError::Short { found, wanted });
     }
-    if has_all_blocks(file, found)? {
-        return Ok(());
-    }
-    match hole(file, offset)? {
-        at if at < wanted => Err(ParcelError::Hole { at }),
-        _ => Ok(()),
-    }
-}
-
-/// Whether a file whose length is sealed is known to have every page; false where that is not said at once.
-///
-/// As many bytes are freed at most as it is long: nobody is kept by what a sender has behind the end.
-fn has_all_blocks(file: BorrowedFd<'_>, len: u64) -> Result<bool, ParcelError> {
-    let page = rustix::param::page_size() as u64;
-    let has_them = || -> Result<bool, ParcelError> {
-        let small = rustix::fs::fstat(file).map_err(failed("fstat"))?.st_blksize as u64 == page;
-        Ok(small && blocks(file)? == len.next_multiple_of(page))
-    };
-    // Nobody allocates any behind the end again: F_SEAL_GROW.
-    Ok(has_them()? && rustix::fs::ftruncate(file, len).is_ok() && has_them()?)
-}
-
-/// Bytes of the blocks that a file has: of its pages, and of some behind its end if its maker likes.
-fn blocks(file: BorrowedFd<'_>) -> Result<u64, ParcelError> {
-    Ok(rustix::fs::fstat(file).map_err(failed("fstat"))?.st_blocks as u64 * BLOCK)
-}
-
-/// Where the first hole of a file is from a byte on, or its end.
-fn hole(file: BorrowedFd<'_>, from: u64) -> Result<u64, ParcelError> {
-    rustix::fs::seek(file, SeekFrom::Hole(from)).map_err(failed("lseek"))
+    let there = rustix::fs::fstat(file).map_err(failed("fstat"))?.st_blocks as u64 * BLOCK;
+    if there < found { Err(ParcelError::Hole { at: there }) } else { Ok(found) }
 }
 
 #[cfg(test)]
@@ -458,16 +437,24 @@ mod tests {
         let len = 4 * PAGE as u64;
         let first = |file: &OwnedFd| write_all(file, PAGE);
         let hollow = file(len, &first, SEALS);
-        assert!(matches!(accept(&hollow, 0, len), Err(ParcelError::Hole { at: 4096 })));
-        accept(&hollow, 0, PAGE as u64).unwrap();
-        // Blocks behind the end, as many as are missing before it.
+        for part in [len, PAGE as u64] {
+            assert!(matches!(accept(&hollow, 0, part), Err(ParcelError::Hole { at: 4096 })));
+        }
+        // Blocks behind the end, as many as are missing before it: its sender has paid for them.
         let behind = |file: &OwnedFd| {
             first(file);
-            rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, len, len).unwrap();
+            let keep = FallocateFlags::KEEP_SIZE;
+            rustix::fs::fallocate(file, keep, len, 3 * PAGE as u64).unwrap();
         };
-        let hollow = file(len, &behind, SEALS);
-        assert!(rustix::fs::fstat(&hollow).unwrap().st_blocks * 512 >= len as i64);
-        assert!(matches!(accept(&hollow, 0, len), Err(ParcelError::Hole { at: 4096 })));
+        let paid = file(len, &behind, SEALS);
+        assert_eq!(accept(&paid, 0, len).unwrap()[PAGE..], [0; 3 * PAGE]);
+        let fewer = |file: &OwnedFd| {
+            first(file);
+            let keep = FallocateFlags::KEEP_SIZE;
+            rustix::fs::fallocate(file, keep, len, 2 * PAGE as u64).unwrap();
+        };
+        let fewer = file(len, &fewer, SEALS);
+        assert!(matches!(accept(&fewer, 0, len), Err(ParcelError::Hole { .. })));
         // Blocks that nobody has touched.
         let reserved = |file: &OwnedFd| {
             rustix::fs::fallocate(file, FallocateFlags::empty(), 0, len).unwrap();
@@ -475,11 +462,6 @@ mod tests {
         let untouched = file(len, &reserved, SEALS);
         assert_eq!(&*accept(&untouched, 0, len).unwrap(), [0; 4 * PAGE], "they are its maker's");
         assert_eq!(rustix::fs::fstat(&untouched).unwrap().st_blocks as u64 * BLOCK, len);
-        // One that its receiver cannot write, of which all pages are looked at.
-        let path = format!("/proc/self/fd/{}", hollow.as_raw_fd());
-        let only_read = std::fs::File::open(path).unwrap();
-        assert!(matches!(accept(&only_read, 0, len), Err(ParcelError::Hole { at: 4096 })));
-        accept(&only_read, 0, PAGE as u64).unwrap();
         // One that was begun and not written to its end is whole.
         let made = Draft::new(len as usize).unwrap().seal().unwrap();
         assert_eq!(&*accept(&made, 0, len).unwrap(), [0; 4 * PAGE]);

@@ -432,8 +432,8 @@ mod mapped {
             let byte = unsafe { at.read_volatile() };
             // SAFETY: i < len.
             let at = unsafe { to.add(i) };
-            // SAFETY: writable.
-            unsafe { at.write(byte) };
+            // SAFETY: writable; volatile, as it may be shared.
+            unsafe { at.write_volatile(byte) };
         }
     }
 }

@@ -47,7 +47,7 @@ impl Channel {
     ) -> Result<Option<&'a [u8]>, Status> {
         let mut headers = std::mem::take(call.metadata()).into_headers();
         wire::without_not_sent(&mut headers);
-        let attached = attach::attached(call.extensions());
+        let attached = attach::attached(call.extensions())?;
         let (method, message) = (call.method(), Outgoing::new(call.message(), settings.encoded)?);
         counted.sent = Some(message.len());
         let message = Message::ToEncode(message);

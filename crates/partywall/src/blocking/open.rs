@@ -60,11 +60,15 @@ pub(super) struct Open {
     began: u64,
     /// What was attached to answers and is read, which the server has not been told of.
     attached_read: Arc<AtomicU32>,
+    /// Answers whose attachments the server has not been told of.
+    unread: u32,
     _metrics: telemetry::Link,
 }
 
 /// How often a call looks whether descriptors are granted that waits for that.
 const GRANT_LOOK: Duration = Duration::from_millis(1);
+/// How often a thread that waits looks whether answers were read that came before.
+const UNREAD_LOOK: Duration = Duration::from_millis(10);
 /// Records taken between two looks at the clock.
 const TURN: u32 = 128;
 
@@ -188,6 +192,7 @@ impl Open {
             control: Vec::new(),
             began: 0,
             attached_read: Arc::default(),
+            unread: 0,
         }
     }
 
@@ -509,6 +514,7 @@ impl Open {
             self.connection.give_back_owned(place);
         }
         for _read in 0..self.attached_read.swap(0, Ordering::Relaxed) {
+            self.unread -= 1;
             self.connection.attached_read();
         }
     }
@@ -533,8 +539,9 @@ impl Open {
             true => self.parcels.receive(payload)?,
             false => None,
         };
-        let attached = match is_frame && d.flags & ATTACHED != 0 {
+        let mut attached = match is_frame && d.flags & ATTACHED != 0 {
             true => {
+                self.unread += 1;
                 let unread = || Unread::counted(&self.attached_read);
                 self.parcels.receive_attached(payload, unread)?.map(Box::new)
             }
@@ -553,6 +560,7 @@ impl Open {
                     return Ok(true);
                 }
                 if let Some(head) = &head {
+                    let attached = attached.take();
                     answer.head = Some(Head { metadata: head.into(), attached });
                 }
                 if answer.data().len() + data > call.limit {
@@ -586,6 +594,8 @@ impl Open {
             // What was granted or said is looked at before the next wait.
             _ => {}
         }
+        // Of an answer that nobody waits for.
+        drop(attached);
         self.give_back();
         if self.connection.has_control() {
             self.send_control()?;
@@ -609,9 +619,18 @@ impl Open {
 
     /// Waits for a record, or for room for `len` bytes or for the control record that is due.
     fn wait(&mut self, len: Option<usize>, call: &Call) -> Result<(), Failed> {
+        self.give_back();
         self.send_control()?;
         let due = self.connection.has_control().then_some(self.control.len());
-        Ok(self.link.wait(due.or(len), call.deadline)?)
+        if self.unread == 0 {
+            return Ok(self.link.wait(due.or(len), call.deadline)?);
+        }
+        // Another thread may take what is attached to an answer meanwhile, and nobody wakes this one for it.
+        let look = Instant::now() + UNREAD_LOOK;
+        match self.link.wait(due.or(len), Some(call.deadline.map_or(look, |at| at.min(look)))) {
+            Err(LinkError::TimedOut) => Ok(call.expired()?),
+            waited => Ok(waited?),
+        }
     }
 
     /// Forgets a call, which is reset if it is not over; whether the server has been told all that

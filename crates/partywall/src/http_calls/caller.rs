@@ -40,7 +40,7 @@ pub(crate) fn call(
         return Err(Refused::Back(Box::new(request)));
     };
     let (mut parts, body) = request.into_parts();
-    let attached = attach::attached(&mut parts.extensions);
+    let attached = attach::attached(&mut parts.extensions).map_err(Refused::Status)?;
     let path = parts.uri.into_parts().path_and_query;
     let path = path.unwrap_or_else(|| PathAndQuery::from_static("/"));
     let head = Some(Head { path, headers: parts.headers, attached });

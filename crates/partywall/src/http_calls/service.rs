@@ -408,7 +408,10 @@ impl HttpAnswer {
             // Trailers only: there is no message.
             return Self::status(parts.headers);
         }
-        let attached = attach::attached(&mut parts.extensions);
+        let attached = match attach::attached(&mut parts.extensions) {
+            Ok(attached) => attached,
+            Err(status) => return Self::status(wire::headers_of(&status)),
+        };
         Self { head: Some(parts.headers), attached, body, trailers: None }
     }
 

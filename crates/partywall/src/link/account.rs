@@ -56,7 +56,7 @@ pub(crate) const USER_SHARE: u64 = 4;
 /// The windows of a caller's links together are at most one in so many of its bytes, and
 /// [`limits::FIRST_WINDOW`] for each link beyond that.
 const WINDOWS: u64 = 4;
-/// Parcels that one caller's links together may leave unread.
+/// Descriptors of parcels and attachments that one caller's links together may leave unread.
 const PARCELS: u32 = 16 * limits::UNREAD_PARCELS;
 /// Bytes of owned parcels that the links of one caller may have.
 const OWNED: usize = 256 << 20;
@@ -279,9 +279,10 @@ impl Account {
         }
     }
 
-    /// Leases the parcels that the link may leave unread, once; how many. One is left for each link, as
-    /// what is attached to a call has no other way.
-    pub(crate) fn lease_parcels(&self) -> u32 {
+    /// Leases the messages that the link may leave unread which come with up to so many descriptors, once;
+    /// how many. The account counts the descriptors. One message is left for each link, as what is attached
+    /// to a call has no other way.
+    pub(crate) fn lease_parcels(&self, descriptors: u32) -> u32 {
         let mut state = self.user.state();
         if self.parcels.load(Ordering::Relaxed) > 0 {
             return 0;
@@ -290,11 +291,11 @@ impl Account {
         let left = user.saturating_sub(state.all.parcels.into()) as u32;
         let held = &mut state.caller(self.pid).held;
         let left = left.min(PARCELS.saturating_sub(held.parcels));
-        let parcels = left.clamp(1, limits::UNREAD_PARCELS);
-        held.parcels += parcels;
-        state.all.parcels += parcels;
-        self.parcels.store(parcels, Ordering::Relaxed);
-        parcels
+        let messages = (left / descriptors).clamp(1, limits::UNREAD_PARCELS);
+        held.parcels += messages * descriptors;
+        state.all.parcels += messages * descriptors;
+        self.parcels.store(messages * descriptors, Ordering::Relaxed);
+        messages
     }
 
     /// Owned parcels of the link have `to` bytes in place of `from`; false, and nothing has changed, where

@@ -153,9 +153,9 @@ pub(crate) fn fill(linked: Linked) -> Result<(Pending, Tracked), Error> {
     Ok((Pending::new(terms.link, terms.geometry, own, servers, socket)?, tracked))
 }
 
-/// Drives an open link in the background.
+/// Drives an open link in the background, which nobody grants descriptors.
 pub(crate) fn start(ends: Ends, tracked: Option<Tracked>) -> Result<Arc<Caller>, Error> {
-    run(ends, tracked, Box::new(Ring), Capabilities::OWN)
+    run(ends, tracked, Box::new(Ring), Capabilities::OWN.without(Capabilities::ATTACHMENTS))
 }
 
 /// The same where the two ends have these capabilities.

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
-use partywall_abi::control::PaceStats;
+use partywall_abi::control::{Grant, PaceStats};
 use partywall_abi::frame::Limits;
 use partywall_abi::limits;
 use partywall_abi::sync::{AtomicBool, Ordering};
@@ -121,10 +121,10 @@ impl Calls {
     }
 
     /// This end takes parcels from here on, once: as many as the account has left.
-    pub(super) fn take_parcels(&self) -> Due {
+    pub(super) fn take_parcels(&self, grant: Grant) -> Due {
         let mut state = lock(&self.state);
         if state.connection.knows_parcels() && state.ended.is_none() {
-            state.connection.take_parcels(self.account.lease_parcels());
+            state.connection.take_parcels(self.account.lease_parcels(grant.descriptors));
         }
         // Those who would attach something.
         let waiters = state.waiters.take();

@@ -112,7 +112,7 @@ async fn a_descriptor_that_is_no_parcel_ends_its_link_with_blame() {
     let cases = [
         (&[program.as_fd()][..], 1, "not a memfd"),
         (&[slow.as_fd()], 1, "not a memfd"),
-        (&[hollow.as_fd()], 1, "a hole at byte 0"),
+        (&[hollow.as_fd()], 1, "pages for 0 bytes only"),
         (&[open.as_fd()], 1, "seals"),
         (&[good.as_fd()], 4097, "said to end at 4097"),
         (none, 1, "one descriptor"),
@@ -145,7 +145,7 @@ async fn an_owned_parcel_that_breaks_a_rule_ends_its_link_with_blame() {
     let begin = Instant::now();
     for (descriptor, bytes, expected) in [
         (never.as_fd(), 1, "seals"),
-        (hollow.as_fd(), 1, "a hole at byte 0"),
+        (hollow.as_fd(), 1, "pages for 0 bytes only"),
         (good.as_fd(), 4097, "said to end at 4097"),
     ] {
         let mut peer = peer();
@@ -277,7 +277,7 @@ fn parcels_of_a_caller_and_of_a_user_are_bounded_together() {
     let links =
         |pid, count| -> Vec<_> { (0..count).map(|_| accounts.open(1, Some(pid))).collect() };
     let lease = |links: &[Arc<super::account::Account>]| -> u32 {
-        links.iter().map(|link| link.lease_parcels()).sum()
+        links.iter().map(|link| link.lease_parcels(1)).sum()
     };
     let first = links(1, 20);
     assert_eq!(lease(&first), 64 + 4, "one of each that finds none");
@@ -286,6 +286,11 @@ fn parcels_of_a_caller_and_of_a_user_are_bounded_together() {
     let leased: Vec<_> = others.iter().map(|links| lease(links)).collect();
     // A user has 256, and one of each link beyond.
     assert_eq!(leased, [68, 68, 59, 20]);
+    // Descriptors are what counts.
+    let many = accounts.open(2, Some(1));
+    assert_eq!(many.lease_parcels(16), 4);
+    assert_eq!(accounts.open(2, Some(1)).lease_parcels(16), 1);
+    assert_eq!(accounts.open(2, Some(1)).lease_parcels(1), 1, "all are leased");
     drop(first);
     assert_eq!(lease(&links(9, 20)), 50, "what has ended is given back");
 }

@@ -194,6 +194,7 @@ mod tests {
     use crate::link::calls::{Accepted, Beside};
     use crate::link::inbound::Record;
     use crate::link::wake::Ring;
+    use partywall_abi::control::Grant;
     use partywall_abi::frame::{HEAD, Kind, PARCEL, ParcelRef, RequestHead, ResponseHead};
     use partywall_abi::layout::Geometry;
     use partywall_shm::setup::local_pair;
@@ -246,7 +247,7 @@ mod tests {
         let bytes = LEN as u64 + LEN as u64 / 2;
         let accounts = Accounts::new(Bounds { bytes, ..Bounds::default() });
         let link = Arc::new(Link::serving(ours, accounts.open(1, Some(1)), None).unwrap());
-        link.send_control(link.calls.take_parcels());
+        link.send_control(link.calls.take_parcels(Grant { descriptors: 1, leases: false }));
         let cx = &mut Context::from_waker(std::task::Waker::noop());
         let open = |stream| {
             let head = |out: &mut Vec<u8>| RequestHead::write(out, None, "/a/b", 0);

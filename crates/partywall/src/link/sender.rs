@@ -423,7 +423,9 @@ impl<S: Source> Sender<S> {
                     tx = ready!(link.poll_room(cx, key, tx, total, has_waited))?;
                     continue;
                 }
-                match link.parcels.send_attached(attached) {
+                // What is granted may have come since.
+                let sent = link.may_attach(attached);
+                match sent.and_then(|()| link.parcels.send_attached(attached)) {
                     Ok(said) => tx.block()[attached_at..][..said.len()].copy_from_slice(&said),
                     Err(status) => return Poll::Ready(self.refuse(status)),
                 }

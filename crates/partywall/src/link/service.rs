@@ -208,7 +208,7 @@ pub(crate) fn open<D: Dispatch>(
     Ok(service)
 }
 
-/// Serves an open link in the background.
+/// Serves an open link in the background, which nobody grants descriptors.
 pub(crate) fn start<D: Dispatch>(
     ends: Ends,
     dispatch: D,
@@ -216,7 +216,8 @@ pub(crate) fn start<D: Dispatch>(
     methods: MethodSet,
     tracked: Option<Tracked>,
 ) -> Result<Arc<Service<D>>, Error> {
-    run(ends, dispatch, (peer, account), methods, tracked, Capabilities::OWN)
+    let common = Capabilities::OWN.without(Capabilities::ATTACHMENTS);
+    run(ends, dispatch, (peer, account), methods, tracked, common)
 }
 
 /// The same where the two ends have these capabilities.

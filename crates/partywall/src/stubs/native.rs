@@ -183,7 +183,10 @@ fn begin_other<'a>(
     };
     let sent = match link.open(timeout, None) {
         Ok(Some(open)) => {
-            let attached = attach::attached(call.extensions());
+            let attached = match attach::attached(call.extensions()) {
+                Ok(attached) => attached,
+                Err(status) => return Some((Err(status), told)),
+            };
             let message = Outgoing::again(call.message(), said, settings.encoded);
             told.sent = Some(message.len());
             let number = open.number(method.index(), method.path);

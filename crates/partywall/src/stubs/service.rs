@@ -353,7 +353,13 @@ impl Begun {
             Err(status) => State::Failed(status),
             Ok(mut parts) => {
                 if let Some(parts) = &mut parts {
-                    *this.attached = attach::attached(&mut parts.extensions);
+                    match attach::attached(&mut parts.extensions) {
+                        Ok(attached) => *this.attached = attached,
+                        Err(status) => {
+                            *this.state = State::Failed(status);
+                            return Poll::Ready(());
+                        }
+                    }
                     let mut headers = std::mem::take(&mut parts.metadata).into_headers();
                     wire::without_not_sent(&mut headers);
                     parts.metadata = MetadataMap::from_headers(headers);

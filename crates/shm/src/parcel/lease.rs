@@ -33,7 +33,7 @@ use partywall_abi::sync::{AtomicU64, Ordering};
 use rustix::fs::SealFlags;
 
 use super::known::Known;
-use super::{ParcelError, blocks, check_kind, create, failed};
+use super::{ParcelError, check, create, failed};
 use crate::region::Common;
 use crate::socket::{self, Passed};
 
@@ -45,8 +45,19 @@ struct Region {
     file: OwnedFd,
     map: Common,
     len: usize,
-    /// Twice the generation with which it was handed over last, and one if that was to this process.
+    /// Four times the generation with which it was handed over last, and what became of it here.
     last: AtomicU64,
+}
+
+/// What has become of a lease here: it was handed over to somebody, who may be in this process as well; it is
+/// here; its value was dropped.
+const GONE: u64 = 0;
+const HERE: u64 = 1;
+const DROPPED: u64 = 2;
+
+/// A generation and what has become of it.
+fn with(generation: u64, state: u64) -> Option<u64> {
+    Some(generation.checked_mul(4)? + state)
 }
 
 static REGIONS: Known<Region> = Known::new();
@@ -64,8 +75,10 @@ impl std::fmt::Debug for Region {
 impl Region {
     /// One that is refused is closed where nobody waits for that.
     fn map(file: OwnedFd) -> Result<Self, ParcelError> {
-        let mapped = Self::check(file.as_fd())
-            .and_then(|len| Ok((len, Common::map(file.as_fd(), len).map_err(failed("mmap"))?)));
+        let mapped = check(file.as_fd(), SEALS, 0, 1).and_then(|len| {
+            let len = len as usize;
+            Ok((len, Common::map(file.as_fd(), len).map_err(failed("mmap"))?))
+        });
         match mapped {
             Ok((len, map)) => Ok(Self { file, map, len, last: AtomicU64::new(0) }),
             Err(why) => {
@@ -74,21 +87,15 @@ impl Region {
             }
         }
     }
-
-    /// Whether it is as it must be; its length.
-    fn check(file: BorrowedFd<'_>) -> Result<usize, ParcelError> {
-        let len = check_kind(file, SEALS)?;
-        if len == 0 {
-            return Err(ParcelError::Short { found: 0, wanted: 1 });
-        }
-        let there = blocks(file)?;
-        if there < len { Err(ParcelError::Hole { at: there }) } else { Ok(len as usize) }
-    }
 }
 
 /// Memory that both ends of a link may write, and that this process holds. There is one value of it.
 #[derive(Debug)]
-pub struct Lease(Arc<Region>);
+pub struct Lease {
+    region: Arc<Region>,
+    /// What its region says while it is here.
+    held: u64,
+}
 
 impl Lease {
     /// Memory for so many bytes, which are zeros. Blocks for as long as the kernel takes to clear it.
@@ -102,8 +109,8 @@ impl Lease {
         rustix::fs::fcntl_add_seals(&file, SEALS).map_err(failed("fcntl(F_ADD_SEALS)"))?;
         // What was mapped stays, so that no page is mapped twice.
         let own = file.try_clone().map_err(failed("fcntl"))?;
-        let region = Region { file: own, map, len: bytes, last: AtomicU64::new(1) };
-        Ok(Self(REGIONS.find(file, |_| Ok(region))?))
+        let region = Region { file: own, map, len: bytes, last: AtomicU64::new(HERE) };
+        Ok(Self { region: REGIONS.find(file, |_| Ok(region))?, held: HERE })
     }
 
     /// Checks what a peer has handed over, and maps it if it is not mapped. A descriptor that is refused is
@@ -117,12 +124,18 @@ impl Lease {
         if region.len as u64 != bytes {
             return Err(ParcelError::Short { found: region.len as u64, wanted: bytes });
         }
-        // This process may be the other end too, and have handed it over with that generation.
-        let held = generation.checked_mul(2).map(|twice| twice + 1);
-        let later = |last: u64| held.filter(|held| *held > last);
+        let stale = |last: u64| ParcelError::Stale { found: generation, last: last / 4 };
+        let last = region.last.load(Ordering::Acquire);
+        let held = with(generation, HERE).ok_or_else(|| stale(last))?;
+        // While it is here nobody else can hand it over.
+        let later = |last: u64| match last % 4 {
+            HERE => None,
+            GONE if generation == last / 4 => Some(held),
+            _ => (generation > last / 4).then_some(held),
+        };
         let taken = region.last.fetch_update(Ordering::AcqRel, Ordering::Acquire, later);
-        taken.map_err(|last| ParcelError::Stale { found: generation, last: last / 2 })?;
-        Ok(Self(region))
+        taken.map_err(stale)?;
+        Ok(Self { region, held })
     }
 
     /// It goes to somebody else, by a message with this generation.
@@ -130,27 +143,34 @@ impl Lease {
     /// # Errors
     /// [`ParcelError::Stale`], when there is no later generation.
     pub fn hand_over(&self) -> Result<u64, ParcelError> {
-        let later = |last: u64| (last / 2 + 1).checked_mul(2);
-        let last = self.0.last.fetch_update(Ordering::AcqRel, Ordering::Acquire, later);
-        match last {
-            Ok(last) => Ok(last / 2 + 1),
-            Err(last) => Err(ParcelError::Stale { found: last / 2, last: last / 2 }),
+        let last = self.held / 4;
+        let stale = ParcelError::Stale { found: last, last };
+        let Some(next) = last.checked_add(1).and_then(|next| with(next, GONE)) else {
+            return Err(stale);
+        };
+        // Again where it could not be sent the first time.
+        let at = self.region.last.load(Ordering::Acquire);
+        let may = at == self.held || at == next;
+        let order = (Ordering::AcqRel, Ordering::Acquire);
+        match may && self.region.last.compare_exchange(at, next, order.0, order.1).is_ok() {
+            true => Ok(last + 1),
+            false => Err(stale),
         }
     }
 
     /// Keeps its memory mapped, for when it comes back.
     pub fn memory(&self) -> Arc<dyn std::any::Any + Send + Sync> {
-        Arc::clone(&self.0) as _
+        Arc::clone(&self.region) as _
     }
 
     /// How many bytes it has.
     pub fn len(&self) -> usize {
-        self.0.len
+        self.region.len
     }
 
     /// Whether it has none, which is never.
     pub fn is_empty(&self) -> bool {
-        self.0.len == 0
+        self.region.len == 0
     }
 
     /// Copies the bytes from an offset on, as many as there is room for in `to`.
@@ -160,7 +180,7 @@ impl Lease {
     pub fn read_at(&self, offset: usize, mut to: &mut [u8]) {
         let len = to.remaining_mut();
         self.has(offset, len);
-        self.0.map.read(offset, len, &mut to);
+        self.region.map.read(offset, len, &mut to);
     }
 
     /// Copies bytes to an offset.
@@ -169,23 +189,35 @@ impl Lease {
     /// When they do not fit.
     pub fn write_at(&mut self, offset: usize, bytes: &[u8]) {
         self.has(offset, bytes.len());
-        self.0.map.write(offset, bytes);
+        self.region.map.write(offset, bytes);
     }
 
     /// All whole words of it, in the processor's order of bytes.
     pub fn words(&self) -> &[AtomicU64] {
-        self.0.map.words()
+        self.region.map.words()
     }
 
     fn has(&self, offset: usize, len: usize) {
         let end = offset.saturating_add(len);
-        assert!(end <= self.0.len, "bytes {offset} to {end} of a lease of {}", self.0.len);
+        assert!(
+            end <= self.region.len,
+            "bytes {offset} to {end} of a lease of {}",
+            self.region.len
+        );
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let (order, dropped) = ((Ordering::AcqRel, Ordering::Relaxed), self.held - HERE + DROPPED);
+        // Unless it was handed over.
+        let _gone = self.region.last.compare_exchange(self.held, dropped, order.0, order.1);
     }
 }
 
 impl AsFd for Lease {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.file.as_fd()
+        self.region.file.as_fd()
     }
 }
 
@@ -218,12 +250,24 @@ mod tests {
             let mut last = [0; 6];
             came.read_at(2 * PAGE + 18, &mut last);
             assert_eq!(last, [0, 0, round as u8, round as u8, round as u8, round as u8]);
-            assert!(Arc::ptr_eq(&came.0, &lease.0), "it is mapped once");
+            assert!(Arc::ptr_eq(&came.region, &lease.region), "it is mapped once");
             lease = came;
         }
         assert!(matches!(arrive(&lease, 0), Err(ParcelError::Stale { found: 0, .. })));
+        // A value that is dropped is over, and another one may come.
+        let (dropped, kept) = (passed(lease.as_fd()), lease.memory());
+        drop(lease);
+        assert!(Lease::accept(dropped, 2 * PAGE as u64 + 24, 49).is_err(), "that was the last");
+        let last = Arc::downcast::<Region>(kept).unwrap();
+        let again = passed(last.file.as_fd());
+        let lease = Lease::accept(again, 2 * PAGE as u64 + 24, 50).unwrap();
+        assert!(
+            matches!(arrive(&lease, 1000), Err(ParcelError::Stale { found: 1000, .. })),
+            "it is here"
+        );
+        lease.hand_over().unwrap();
         assert!(matches!(arrive(&lease, u64::MAX), Err(ParcelError::Stale { .. })));
-        let most = u64::MAX / 2;
+        let most = u64::MAX / 4;
         assert!(arrive(&lease, most).unwrap().hand_over().is_err(), "there is none after it");
     }
 
@@ -232,11 +276,11 @@ mod tests {
         let lease = Lease::new(PAGE).unwrap();
         let generation = lease.hand_over().unwrap();
         let (descriptor, kept) = (passed(lease.as_fd()), lease.memory());
-        let mapped = Arc::downgrade(&lease.0);
+        let mapped = Arc::downgrade(&lease.region);
         drop(lease);
         assert!(mapped.upgrade().is_some(), "it may come back");
         let back = Lease::accept(descriptor, PAGE as u64, generation + 1).unwrap();
-        assert!(Arc::ptr_eq(&back.0, &mapped.upgrade().unwrap()));
+        assert!(Arc::ptr_eq(&back.region, &mapped.upgrade().unwrap()));
         drop((back, kept));
         assert!(mapped.upgrade().is_none());
     }

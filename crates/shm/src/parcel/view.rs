@@ -5,7 +5,7 @@
 //!            generation odd; write; generation even                               [`Owned::write`]
 //!     | the descriptor, the number of bytes, the generation                       [`Owned::view`]
 //! reader     a memfd? so long? all four seals? its pages? map for reading         [`View::accept`]
-//!            no hole? the generation? copy; the generation still?                 [`View::read_at`]
+//!            the generation? copy; the generation still?                          [`View::read_at`]
 //! ```
 //!
 //! The generation is a word on a page of its own behind the bytes. It begins with 0, is odd while the owner
@@ -13,22 +13,17 @@
 //! ([`ParcelError::Changed`]); that binds an honest owner only. What a reader has copied it checks, and it
 //! has no `&[u8]` of what it has not.
 //!
-//! The blocks of the file are counted before it is mapped (stat(2)): what has no pages takes no room in this
-//! process's address space. Where they do not say that there is no hole ([`super`], "Who pays"), holes are
-//! looked for before the first read of a part: the memory may be long, and little of it be read. Nobody can
-//! make one later, as the seals let nobody write but by the mapping that its owner has.
-//!
 //! Who pays, and what is left when a side dies, is as for other owned parcels ([`super::owned`]).
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use bytes::BufMut;
-use partywall_abi::sync::{AtomicU64, Ordering, fence};
+use partywall_abi::sync::{Ordering, fence};
 
 use super::known::Known;
 use super::owned::{self, Memory};
-use super::{ParcelError, blocks, check_kind, failed, has_all_blocks, hole};
+use super::{ParcelError, check, failed};
 use crate::region::{Inbox, Words};
 use crate::socket::{self, Passed};
 
@@ -98,8 +93,6 @@ struct Seen {
     file: OwnedFd,
     map: Inbox,
     len: usize,
-    /// There is no hole before this byte.
-    whole: AtomicU64,
 }
 
 static SEEN: Known<Seen> = Known::new();
@@ -113,12 +106,10 @@ impl std::fmt::Debug for Seen {
 impl Seen {
     /// One that is refused is closed where nobody waits for that.
     fn map(file: OwnedFd) -> Result<Self, ParcelError> {
-        let mapped = Self::check(file.as_fd()).and_then(|(len, whole)| {
-            let map = Inbox::map(file.as_fd(), len).map_err(failed("mmap"))?;
-            Ok((len, map, if whole { len as u64 } else { 0 }))
-        });
+        let mapped = Self::check(file.as_fd())
+            .and_then(|len| Ok((len, Inbox::map(file.as_fd(), len).map_err(failed("mmap"))?)));
         match mapped {
-            Ok((len, map, whole)) => Ok(Self { file, map, len, whole: AtomicU64::new(whole) }),
+            Ok((len, map)) => Ok(Self { file, map, len }),
             Err(why) => {
                 socket::close_elsewhere(file);
                 Err(why)
@@ -126,35 +117,13 @@ impl Seen {
         }
     }
 
-    /// Whether it is as it must be, and has as many blocks and its last page; its length, and whether it is
-    /// known to have all pages.
-    fn check(file: BorrowedFd<'_>) -> Result<(usize, bool), ParcelError> {
-        let (len, page) = (check_kind(file, owned::SEALS)?, PAGE as u64);
-        if len < 2 * page || !len.is_multiple_of(page) {
-            return Err(ParcelError::Short { found: len, wanted: 2 * page });
+    /// Whether it is as it must be; its length.
+    fn check(file: BorrowedFd<'_>) -> Result<usize, ParcelError> {
+        let least = 2 * PAGE as u64;
+        match check(file, owned::SEALS, 0, least)? {
+            found if found.is_multiple_of(PAGE as u64) => Ok(found as usize),
+            found => Err(ParcelError::Short { found, wanted: found.next_multiple_of(PAGE as u64) }),
         }
-        let there = blocks(file)?;
-        if there < len {
-            return Err(ParcelError::Hole { at: there });
-        }
-        if has_all_blocks(file, len)? {
-            return Ok((len as usize, true));
-        }
-        match hole(file, len - page)? {
-            at if at < len => Err(ParcelError::Hole { at }),
-            _ => Ok((len as usize, false)),
-        }
-    }
-
-    /// Looks for holes before this byte, once.
-    fn is_whole(&self, until: usize) -> Result<(), ParcelError> {
-        let (until, known) = (until as u64, self.whole.load(Ordering::Relaxed));
-        if known >= until {
-            return Ok(());
-        }
-        let at = hole(self.file.as_fd(), known)?;
-        self.whole.fetch_max(at, Ordering::Relaxed);
-        if at < until { Err(ParcelError::Hole { at }) } else { Ok(()) }
     }
 
     fn generation(&self, order: Ordering) -> u64 {
@@ -216,7 +185,7 @@ impl View {
     ///
     /// # Errors
     /// [`ParcelError::Changed`], when the owner writes or has written; [`ParcelError::Short`] when they are
-    /// not in it, [`ParcelError::Hole`] when they are not there. Then `to` has any bytes.
+    /// not in it. Then `to` has any bytes.
     pub fn read_at(&self, offset: usize, mut to: &mut [u8]) -> Result<(), ParcelError> {
         let len = to.remaining_mut();
         self.has(offset, len)?;
@@ -230,9 +199,8 @@ impl View {
     /// have no effect but what is returned.
     ///
     /// # Errors
-    /// As [`View::read_at`], of the whole parcel; after a read that was too late as well.
+    /// [`ParcelError::Changed`], after a read that was too late as well.
     pub fn read<T>(&self, read: impl FnOnce(Words<'_>) -> T) -> Result<T, ParcelError> {
-        self.has(0, self.bytes)?;
         self.current()?;
         let read = read(self.seen.map.words().first(self.bytes / 8));
         fence(Ordering::Acquire);
@@ -246,7 +214,7 @@ impl View {
             let (found, wanted) = (self.bytes as u64, end as u64);
             return Err(ParcelError::Short { found, wanted });
         }
-        self.seen.is_whole(end)
+        Ok(())
     }
 
     fn current(&self) -> Result<(), ParcelError> {
@@ -344,15 +312,12 @@ mod tests {
             assert!(matches!(why, ParcelError::Short { .. }), "{other}: {why}");
         }
         for short in [0, PAGE as u64, len - 1] {
-            let why = accept(&file(short, &|_| {}, seals), two).unwrap_err();
+            let why = accept(&file(short, &|file| write_all(file, short as usize), seals), two)
+                .unwrap_err();
             assert!(matches!(why, ParcelError::Short { .. }), "{short}: {why}");
         }
         accept(&whole, two - 5).unwrap();
-        let without_generation = |file: &OwnedFd| {
-            write_all(file, 2 * PAGE);
-            let keep = rustix::fs::FallocateFlags::KEEP_SIZE;
-            rustix::fs::fallocate(file, keep, len, PAGE as u64).unwrap();
-        };
+        let without_generation = |file: &OwnedFd| write_all(file, 2 * PAGE);
         let why = accept(&file(len, &without_generation, seals), two).unwrap_err();
         assert!(matches!(why, ParcelError::Hole { at: 8192 }), "{why}");
     }
@@ -370,19 +335,7 @@ mod tests {
         let few = file(len, &pages(&[0, 3]), owned::SEALS);
         let why = View::accept(passed(few.as_fd()), 3 * PAGE as u64, 0).unwrap_err();
         assert!(matches!(why, ParcelError::Hole { at: 8192 }), "{why}");
-        // As many blocks as it has to have, of which two lie behind its end.
-        let behind = |file: &OwnedFd| {
-            pages(&[0, 3])(file);
-            let keep = rustix::fs::FallocateFlags::KEEP_SIZE;
-            rustix::fs::fallocate(file, keep, len, 2 * PAGE as u64).unwrap();
-        };
-        let hollow = file(len, &behind, owned::SEALS);
-        let view = View::accept(passed(hollow.as_fd()), 3 * PAGE as u64, 0).unwrap();
-        view.read_at(0, &mut [0; PAGE]).unwrap();
-        let beyond = view.read_at(PAGE - 1, &mut [0; 2]);
-        assert!(matches!(beyond, Err(ParcelError::Hole { at: 4096 })));
-        assert!(matches!(view.read(|_| ()), Err(ParcelError::Hole { at: 4096 })));
-        // Those behind the end are gone.
-        assert_eq!(blocks(hollow.as_fd()).unwrap(), 2 * PAGE as u64);
+        View::accept(passed(file(len, &pages(&[0, 1, 2, 3]), owned::SEALS).as_fd()), len - 4096, 0)
+            .unwrap();
     }
 }

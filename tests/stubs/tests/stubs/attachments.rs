@@ -431,3 +431,89 @@ async fn an_owner_that_writes_again_is_told_to_its_reader() {
     assert_eq!(first(&stale[0]), 3);
     assert!(matches!(view.read_at(0, &mut [0; 8]), Err(partywall::parcel::ParcelError::Changed)));
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_went_with_an_earlier_copy_is_missed() {
+    let host = Host::with(&policy(1, false));
+    by_ours::serve(&host);
+    // The stubs of either generator.
+    for native in [true, false] {
+        let mut first = Request::new(ours::frames::Frame::default());
+        first.attach(file("a"));
+        let second = Request::from_parts(
+            first.metadata().clone(),
+            first.extensions().clone(),
+            ours::frames::Frame::default(),
+        );
+        let channel = channel(&host).await;
+        let (sent, missed) = match native {
+            true => {
+                let mut client = Client::new(channel);
+                (client.turn(first).await.map(drop), client.turn(second).await.map(drop))
+            }
+            false => {
+                let mut client = tonics::frames::frames_client::FramesClient::new(channel);
+                let theirs = |request: Request<ours::frames::Frame>| {
+                    request.map(|_| tonics::frames::Frame::default())
+                };
+                let sent = client.turn(theirs(first)).await.map(drop);
+                (sent, client.turn(theirs(second)).await.map(drop))
+            }
+        };
+        sent.unwrap();
+        let missed = missed.unwrap_err();
+        assert_eq!(missed.code(), Code::FailedPrecondition, "{missed}");
+        assert!(missed.message().contains("an earlier copy"), "{missed}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn where_no_grant_ever_comes_nobody_waits_for_it() {
+    let service = ours::frames::frames_server::FramesServer::new(by_ours::Turns::default());
+    let channel = Server::builder().add_service(service).in_process().unwrap();
+    let mut client = Client::new(channel);
+    let attach = |request: &mut Request<_>| request.attach(file("a"));
+    let status = by_ours::turn(&mut client, 0, attach);
+    let status = tokio::time::timeout(WITHIN, status).await.expect("it waits").unwrap_err();
+    assert_eq!(status.code(), Code::FailedPrecondition, "{status}");
+    let frame = ours::frames::Frame { number: SURPRISE, ..Default::default() };
+    let status = tokio::time::timeout(WITHIN, client.turn(frame)).await.expect("it waits");
+    assert_eq!(status.unwrap_err().code(), Code::FailedPrecondition);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn attached_to_an_answer_it_does_not_vanish_in_tonics_channel() {
+    let host = Host::with(&policy(1, false));
+    by_ours::serve(&host);
+    let channel = channel(&host).await.into_tonic();
+    let mut client = tonics::frames::frames_client::FramesClient::new(channel);
+    let frame = |number| tonics::frames::Frame { number, ..Default::default() };
+    client.turn(frame(1)).await.unwrap();
+    let status = client.turn(frame(SURPRISE)).await.unwrap_err();
+    assert_eq!(status.code(), Code::FailedPrecondition, "{status}");
+}
+
+#[test]
+fn a_blocked_caller_hears_that_another_thread_has_read_an_answer() {
+    let host = Host::with(&policy(1, false));
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let entered = runtime.enter();
+    by_ours::serve(&host);
+    drop(entered);
+    let endpoint = Endpoint::from_static("partywall:///test").coordinator(&host.socket);
+    let channel = blocking::Channel::connect(endpoint.wait_for_ready(true)).unwrap();
+    let mut client = frames_blocking::FramesClient::new(channel);
+    let mut call = || {
+        let frame = ours::frames::Frame { number: SURPRISE, ..Default::default() };
+        client.turn(frame).unwrap()
+    };
+    let mut held: Vec<_> = (0..4).map(|_| call()).collect();
+    let begin = Instant::now();
+    let reader = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(200));
+        held.pop().unwrap().attachments().unwrap().len()
+    });
+    let mut fifth = call();
+    assert!(begin.elapsed() >= Duration::from_millis(200), "five are unread");
+    assert_eq!((fifth.attachments().unwrap().len(), reader.join().unwrap()), (1, 1));
+}
