@@ -35,8 +35,8 @@ impl Channel {
     /// code of a deadline that passes before the answer begins may be CANCELLED. Must be called
     /// inside a tokio runtime, which drives both ends.
     ///
-    /// What is attached ([`crate::parcel::Attach`]) does not pass it: a request goes without, and an answer with
-    /// something attached is FAILED_PRECONDITION.
+    /// What is attached ([`crate::parcel::Attach`]) does not pass it: a request goes without, and an answer
+    /// with something attached is FAILED_PRECONDITION.
     ///
     /// ```no_run
     /// # async fn f() -> Result<(), Box<dyn std::error::Error>> {
