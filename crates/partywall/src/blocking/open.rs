@@ -67,8 +67,8 @@ pub(super) struct Open {
 
 /// How often a call looks whether descriptors are granted that waits for that.
 const GRANT_LOOK: Duration = Duration::from_millis(1);
-/// How often a thread that waits looks whether answers were read that came before.
-const UNREAD_LOOK: Duration = Duration::from_millis(10);
+/// How often a thread that waits looks what has come to others.
+const LOOK: Duration = Duration::from_millis(10);
 /// Records taken between two looks at the clock.
 const TURN: u32 = 128;
 
@@ -210,6 +210,11 @@ impl Open {
         }
         let is_told = taken.is_ok() && self.send_control().is_ok();
         is_told && !self.connection.is_draining() && !self.link.is_dead()
+    }
+
+    /// Whether descriptors are going to be granted.
+    fn awaits_grant(&self) -> bool {
+        self.connection.may_attach() && !self.parcels.are_granted()
     }
 
     /// Descriptors may cross, if they have been granted.
@@ -619,14 +624,18 @@ impl Open {
 
     /// Waits for a record, or for room for `len` bytes or for the control record that is due.
     fn wait(&mut self, len: Option<usize>, call: &Call) -> Result<(), Failed> {
+        if self.awaits_grant() {
+            self.take_grant();
+        }
         self.give_back();
         self.send_control()?;
         let due = self.connection.has_control().then_some(self.control.len());
-        if self.unread == 0 {
+        if self.unread == 0 && !self.awaits_grant() {
             return Ok(self.link.wait(due.or(len), call.deadline)?);
         }
-        // Another thread may take what is attached to an answer meanwhile, and nobody wakes this one for it.
-        let look = Instant::now() + UNREAD_LOOK;
+        // The grant comes to another thread, and another thread may take what is attached to an answer; the server
+        // may wait for either, and nobody wakes this thread for it.
+        let look = Instant::now() + LOOK;
         match self.link.wait(due.or(len), Some(call.deadline.map_or(look, |at| at.min(look)))) {
             Err(LinkError::TimedOut) => Ok(call.expired()?),
             waited => Ok(waited?),
