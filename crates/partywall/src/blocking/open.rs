@@ -633,8 +633,8 @@ impl Open {
         if self.unread == 0 && !self.awaits_grant() {
             return Ok(self.link.wait(due.or(len), call.deadline)?);
         }
-        // The grant comes to another thread, and another thread may take what is attached to an answer; the server
-        // may wait for either, and nobody wakes this thread for it.
+        // The grant comes to another thread, and another thread may take what is attached to an answer; the
+        // server may wait for either, and nobody wakes this thread for it.
         let look = Instant::now() + LOOK;
         match self.link.wait(due.or(len), Some(call.deadline.map_or(look, |at| at.min(look)))) {
             Err(LinkError::TimedOut) => Ok(call.expired()?),
