@@ -14,10 +14,10 @@
 //!        bit 5 PARCEL    the data lie in a parcel: 32 bytes stand for them, u64 number of the packet on the
 //!                        link's descriptor socket that has its descriptor, u64 offset, u64 bytes, and
 //!                        u32 place and u32 generation of an owned parcel (2^32 - 1 and 0 of a sealed one)
-//!        bit 6 ATTACHED  with HEAD and without PARCEL: after the head block comes what is attached to it,
-//!                        u64 number of a packet on the descriptor socket, u8 count from 1 to 16, and for
-//!                        each of its descriptors u8 kind, u64 and u64: 1 sealed parcel (bytes, offset), 2
-//!                        owned parcel and 3 lease (bytes, generation), 4 file (0, 0)
+//!        bit 6 ATTACHED  with HEAD and without PARCEL. What is attached comes after the head block: u64
+//!                        number of a packet on the descriptor socket, and u8 count of its descriptors.
+//!                        Each has u8 kind, u64 and u64. The kinds are 1 sealed parcel (bytes, offset), 2
+//!                        owned parcel and 3 lease (bytes, generation), 4 file (0, 0).
 //! the rest of the payload is message data: a piece of gRPC's length-prefixed message stream
 //! ```
 //!

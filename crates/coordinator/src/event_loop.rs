@@ -533,10 +533,7 @@ impl EventLoop {
                     self.send(caller.0, &caller.1, vec![Part::End(callers)]);
                     self.send(server.0, &server.1, vec![Part::End(servers)]);
                 }
-                Err(why) => {
-                    tracing::warn!(link, %why, "a link without its descriptor socket");
-                    self.state.not_granted(link, &why);
-                }
+                Err(why) => self.state.not_granted(link, &why),
             },
             Effect::Over { link, said } => {
                 if let Some(telemetry) = &mut self.telemetry {

@@ -225,14 +225,8 @@ impl Sealed {
     /// Each variant of [`ParcelError`] is one check that failed.
     pub fn accept(descriptor: Passed, offset: u64, len: u64) -> Result<Self, ParcelError> {
         let file = descriptor.memory().map_err(|_| ParcelError::NoMemfd)?;
-        match check(file.as_fd(), SEALS, offset, len) {
-            Ok(_size) => Self::map(file, offset, len),
-            Err(why) => {
-                // Whoever closes a large one last frees its pages.
-                socket::close_elsewhere(file);
-                Err(why)
-            }
-        }
+        let (file, _size) = taken(file, |file| check(file, SEALS, offset, len))?;
+        Self::map(file, offset, len)
     }
 
     /// Maps a part of a file that is as it must be.
@@ -303,6 +297,21 @@ impl Deref for Sealed {
 impl AsRef<[u8]> for Sealed {
     fn as_ref(&self) -> &[u8] {
         self
+    }
+}
+
+/// A file with what `take` makes of it. One that is refused is closed where nobody waits for that: whoever
+/// closes a large one last frees its pages.
+fn taken<T>(
+    file: OwnedFd,
+    take: impl FnOnce(BorrowedFd<'_>) -> Result<T, ParcelError>,
+) -> Result<(OwnedFd, T), ParcelError> {
+    match take(file.as_fd()) {
+        Ok(taken) => Ok((file, taken)),
+        Err(why) => {
+            socket::close_elsewhere(file);
+            Err(why)
+        }
     }
 }
 

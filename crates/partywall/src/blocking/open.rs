@@ -22,7 +22,6 @@ use tonic::{Code, Status};
 
 use super::failed::Failed;
 use super::reach::Reached;
-use crate::attach;
 use crate::coordinator::{End, Tracked};
 use crate::link::account::Account;
 use crate::link::attached::{Attached, Attaching, Unread};
@@ -65,10 +64,8 @@ pub(super) struct Open {
     _metrics: telemetry::Link,
 }
 
-/// How often a call looks whether descriptors are granted that waits for that.
-const GRANT_LOOK: Duration = Duration::from_millis(1);
 /// How often a thread that waits looks what has come to others.
-const LOOK: Duration = Duration::from_millis(10);
+const LOOK: Duration = Duration::from_millis(1);
 /// Records taken between two looks at the clock.
 const TURN: u32 = 128;
 
@@ -229,13 +226,8 @@ impl Open {
 
     /// Whether this may be attached to a request, now or when descriptors are granted.
     fn may_attach(&self, attached: &Attaching) -> Result<(), Failed> {
-        if !self.connection.may_attach() {
-            return Err(Failed::Abort(attach::cannot("on this link")));
-        }
-        match self.parcels.granted() {
-            grant if grant.is_none() => Ok(()),
-            grant => attached.fits(grant).map_err(Failed::Abort),
-        }
+        let agreed = self.connection.may_attach();
+        self.parcels.may_attach(agreed, attached).map_err(Failed::Abort)
     }
 
     /// So many calls are under way: one, or none.
@@ -405,7 +397,6 @@ impl Open {
             attached.make_room(&mut self.block);
         }
         loop {
-            self.take_grant();
             let block: &[u8] = if head { &self.block } else { &[] };
             let most = record::most(self.link.producer());
             let mut room = None;
@@ -487,18 +478,6 @@ impl Open {
                     if !self.connection.has_control() {
                         continue;
                     }
-                }
-                Err(Blocked::Credit { .. })
-                    if attached.is_some() && !self.parcels.are_granted() =>
-                {
-                    // Nobody wakes this thread for that.
-                    std::thread::sleep(GRANT_LOOK);
-                    if self.link.is_dead() {
-                        return Err(LinkError::Dead.into());
-                    }
-                    self.take_turn(call)?;
-                    call.expired()?;
-                    continue;
                 }
                 Err(Blocked::Credit { .. }) => {}
                 // Answered early: the rest is not wanted.

@@ -190,6 +190,19 @@ impl Parcels {
         sent.inspect_err(|why| tracing::debug!(%why, "a message goes without its parcel")).ok()
     }
 
+    /// Whether this may be attached to a head, now or when descriptors are granted; `agreed` says whether the
+    /// call protocol lets anything be.
+    pub(crate) fn may_attach(&self, agreed: bool, attaching: &Attaching) -> Result<(), Status> {
+        if !agreed {
+            return Err(attach::cannot("on this link"));
+        }
+        match self.granted() {
+            // It waits for that.
+            grant if grant.is_none() => Ok(()),
+            grant => attaching.fits(grant),
+        }
+    }
+
     /// Sends the descriptors of what is attached to a head: what stands for them.
     pub(crate) fn send_attached(&self, attaching: &Attaching) -> Result<Vec<u8>, Status> {
         let mut outgoing = lock(&self.outgoing);

@@ -39,7 +39,6 @@ use super::attached::Attaching;
 use super::broken::Broken;
 use super::parcels::{self, Filled, InParcel};
 use super::wake::Sent;
-use crate::attach;
 use crate::telemetry::Waiting;
 use crate::wire;
 
@@ -595,14 +594,7 @@ impl Link {
 
     /// Whether this may be attached to a head here, now or when descriptors are granted.
     fn may_attach(&self, attached: &Attaching) -> Result<(), Status> {
-        if !self.calls.may_attach() {
-            return Err(attach::cannot("on this link"));
-        }
-        match self.parcels.granted() {
-            // It waits for that.
-            grant if grant.is_none() => Ok(()),
-            grant => attached.fits(grant),
-        }
+        self.parcels.may_attach(self.calls.may_attach(), attached)
     }
 
     /// The link has ended while a request was sent.

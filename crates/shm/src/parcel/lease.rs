@@ -9,8 +9,8 @@
 //! ```
 //!
 //! A lease is a value that is not copied: who hands it over has none. The generation is each side's own
-//! count, not in the memory. One that is not later than the last that came here is refused: it was handed
-//! over twice, or an old message comes late.
+//! count, not in the memory. A lease that is here is refused, and so is one that is not later than the last
+//! that came: it was handed over twice, or an old message comes late.
 //!
 //! # What a holder may assume
 //!
@@ -33,9 +33,9 @@ use partywall_abi::sync::{AtomicU64, Ordering};
 use rustix::fs::SealFlags;
 
 use super::known::Known;
-use super::{ParcelError, check, create, failed};
+use super::{ParcelError, check, create, failed, taken};
 use crate::region::Common;
-use crate::socket::{self, Passed};
+use crate::socket::Passed;
 
 /// The seals of a lease.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
@@ -73,19 +73,12 @@ impl std::fmt::Debug for Region {
 }
 
 impl Region {
-    /// One that is refused is closed where nobody waits for that.
     fn map(file: OwnedFd) -> Result<Self, ParcelError> {
-        let mapped = check(file.as_fd(), SEALS, 0, 1).and_then(|len| {
-            let len = len as usize;
-            Ok((len, Common::map(file.as_fd(), len).map_err(failed("mmap"))?))
-        });
-        match mapped {
-            Ok((len, map)) => Ok(Self { file, map, len, last: AtomicU64::new(0) }),
-            Err(why) => {
-                socket::close_elsewhere(file);
-                Err(why)
-            }
-        }
+        let (file, (map, len)) = taken(file, |file| {
+            let len = check(file, SEALS, 0, 1)? as usize;
+            Ok((Common::map(file, len).map_err(failed("mmap"))?, len))
+        })?;
+        Ok(Self { file, map, len, last: AtomicU64::new(0) })
     }
 }
 

@@ -26,9 +26,9 @@ use partywall_abi::limits;
 use partywall_abi::sync::AtomicU64;
 use rustix::fs::SealFlags;
 
-use super::{HUGE, ParcelError, check, create, failed};
+use super::{HUGE, ParcelError, check, create, failed, taken};
 use crate::region::Inbox;
-use crate::socket::{self, Passed};
+use crate::socket::Passed;
 
 /// The seals of an owned parcel.
 pub(super) const SEALS: SealFlags =
@@ -117,20 +117,17 @@ impl Reader {
     /// Each variant of [`ParcelError`] is one check that failed.
     pub fn accept(descriptor: Passed) -> Result<Self, ParcelError> {
         let file = descriptor.memory().map_err(|_| ParcelError::NoMemfd)?;
-        let accepted = rustix::fs::fstat(&file).map_err(failed("fstat")).and_then(|stat| {
+        let (_closed, reader) = taken(file, |file| {
+            let stat = rustix::fs::fstat(file).map_err(failed("fstat"))?;
             let (len, most) = (stat.st_size as u64, limits::OWNED_PARCEL_BYTES as u64);
             if len > most {
                 return Err(ParcelError::Long { found: len, most });
             }
-            check(file.as_fd(), SEALS, 0, len)?;
-            let map = Inbox::map(file.as_fd(), len as usize).map_err(failed("mmap"))?;
+            check(file, SEALS, 0, len)?;
+            let map = Inbox::map(file, len as usize).map_err(failed("mmap"))?;
             Ok(Self { map, len })
-        });
-        if accepted.is_err() {
-            // Whoever closes a large one last frees its pages.
-            socket::close_elsewhere(file);
-        }
-        accepted
+        })?;
+        Ok(reader)
     }
 
     /// Whether so many bytes from an offset on are in it.

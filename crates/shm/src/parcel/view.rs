@@ -23,9 +23,9 @@ use partywall_abi::sync::{Ordering, fence};
 
 use super::known::Known;
 use super::owned::{self, Memory};
-use super::{ParcelError, check, failed};
+use super::{ParcelError, check, failed, taken};
 use crate::region::{Inbox, Words};
-use crate::socket::{self, Passed};
+use crate::socket::Passed;
 
 /// What the generation has behind the bytes.
 const PAGE: usize = 4096;
@@ -104,17 +104,12 @@ impl std::fmt::Debug for Seen {
 }
 
 impl Seen {
-    /// One that is refused is closed where nobody waits for that.
     fn map(file: OwnedFd) -> Result<Self, ParcelError> {
-        let mapped = Self::check(file.as_fd())
-            .and_then(|len| Ok((len, Inbox::map(file.as_fd(), len).map_err(failed("mmap"))?)));
-        match mapped {
-            Ok((len, map)) => Ok(Self { file, map, len }),
-            Err(why) => {
-                socket::close_elsewhere(file);
-                Err(why)
-            }
-        }
+        let (file, (map, len)) = taken(file, |file| {
+            let len = Self::check(file)?;
+            Ok((Inbox::map(file, len).map_err(failed("mmap"))?, len))
+        })?;
+        Ok(Self { file, map, len })
     }
 
     /// Whether it is as it must be; its length.

@@ -156,6 +156,7 @@ impl State {
 
     /// The descriptor socket of a link could not be made. A link whose ends wait for it ends.
     pub fn not_granted(&mut self, number: u64, why: &std::io::Error) {
+        tracing::warn!(link = number, %why, "a link without its descriptor socket");
         let Some(link) = self.links.get_mut(&number) else { return };
         link.grant = Grant::NONE;
         if link.promised {
