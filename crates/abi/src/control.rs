@@ -40,6 +40,9 @@
 //!  Report  ------------------>             to a new coordinator: this link is open
 //!          <------------------ Reported
 //!
+//!  Want --------------------->             so much memory for parcels in all
+//!          <------------------- Given
+//!
 //!  Switch ------------------->             open or close the gate of a domain
 //!            (the domain gets) Set     and says IsSet
 //!          <------------------ Switched
@@ -60,6 +63,7 @@ mod gate;
 mod grant;
 mod link;
 mod list;
+mod memory;
 mod policy;
 mod registry;
 mod session;
@@ -74,6 +78,7 @@ pub use link::LinkMessage;
 pub use list::{
     InstanceRow, LinkMethods, LinkRow, LinkStats, ListMessage, MethodStats, PaceStats, ParcelStats,
 };
+pub use memory::MemoryMessage;
 pub use policy::PolicyMessage;
 pub use registry::RegistryMessage;
 pub use session::SessionMessage;
@@ -98,6 +103,8 @@ pub enum Message {
     Gate(GateMessage),
     /// The policy itself.
     Policy(PolicyMessage),
+    /// Memory for parcels.
+    Memory(MemoryMessage),
 }
 
 impl Message {
@@ -115,6 +122,7 @@ impl Message {
             Self::List(m) => m.put(w),
             Self::Gate(m) => m.put(w),
             Self::Policy(m) => m.put(w),
+            Self::Memory(m) => m.put(w),
         }
         out
     }
@@ -146,6 +154,7 @@ impl Message {
             list::KINDS => ListMessage::take(kind, request, r).map(Self::List),
             gate::KINDS => GateMessage::take(kind, request, r).map(Self::Gate),
             policy::KINDS => PolicyMessage::take(kind, request, r).map(Self::Policy),
+            memory::KINDS => MemoryMessage::take(kind, request, r).map(Self::Memory),
             _ => Err(unknown(kind)),
         }?;
         reader.end()?;
@@ -171,6 +180,7 @@ joins! {
     List(ListMessage),
     Gate(GateMessage),
     Policy(PolicyMessage),
+    Memory(MemoryMessage),
 }
 
 /// Begins a message.

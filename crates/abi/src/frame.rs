@@ -17,7 +17,10 @@
 //!        bit 6 ATTACHED  with HEAD and without PARCEL. What is attached comes after the head block: u64
 //!                        number of a packet on the descriptor socket, and u8 count of its descriptors.
 //!                        Each has u8 kind, u64 and u64. The kinds are 1 sealed parcel (bytes, offset), 2
-//!                        owned parcel and 3 lease (bytes, generation), 4 file (0, 0).
+//!                        owned parcel and 3 lease (bytes, generation), 4 file (0, 0). The upper half of
+//!                        the kind is the place of an owned parcel or a lease, else 0.
+//!        bit 7 KNOWN     with ATTACHED. All that is attached has a place, and is the memory that came last
+//!                        for that place: there are no descriptors, and the packet is 0
 //! the rest of the payload is message data: a piece of gRPC's length-prefixed message stream
 //! ```
 //!
@@ -62,6 +65,9 @@
 //!   never has more than [`limits::UNREAD_PARCELS`] unread.
 //! * What is attached counts as one parcel more, which its receiver has read when the program has taken it.
 //!   Generations are the programs' own, of owned parcels and leases that they have made.
+//! * Each sender has [`limits::ATTACHED_PLACES`] places for owned parcels and leases. One that comes with its
+//!   descriptor has its place from then on, until another one comes for it. What is KNOWN has come for
+//!   its place in a frame before, as the same kind.
 //! * An *owned* parcel has one of [`limits::OWNED_PARCELS`] places in its direction. Its descriptor comes
 //!   with the first frame that names its packet, and stays until another packet is named for the place. A
 //!   frame lends the place to its receiver, with a generation that is one more than the last (from 1 on,
@@ -82,7 +88,7 @@ use crate::limits;
 mod attached;
 mod data;
 
-pub use attached::{Attached, Item};
+pub use attached::{Attached, Item, Place};
 pub use data::{Data, Owned, ParcelRef};
 
 /// What a record is.
@@ -154,6 +160,9 @@ pub const PARCEL: u8 = 32;
 /// Frame flag: memory or files are attached to the head.
 pub const ATTACHED: u8 = 64;
 
+/// Frame flag: what is attached is memory that has come before.
+pub const KNOWN: u8 = 128;
+
 /// Flags of a plain request.
 pub const PLAIN_REQUEST: u8 = HEAD | END | PLAIN;
 /// Flags of a plain response.
@@ -188,7 +197,7 @@ impl<'a> Request<'a> {
             let head = Some(RequestHead { timeout: None, method, metadata: Metadata::NONE });
             return Ok(Self { head, attached: None, data: Data::Here(r.rest()) });
         }
-        check_flags(flags, HEAD | END | ROOM | PARCEL | ATTACHED)?;
+        check_flags(flags, HEAD | END | ROOM | PARCEL | ATTACHED | KNOWN)?;
         let head =
             block(&mut r, flags & HEAD, "head length")?.map(RequestHead::decode).transpose()?;
         Ok(Self { head, attached: attached(flags, &mut r)?, data: Data::decode(flags, r)? })
@@ -224,7 +233,7 @@ impl<'a> Response<'a> {
                 data: Data::Here(payload),
             });
         }
-        check_flags(flags, HEAD | TRAILERS | END | ROOM | PARCEL | ATTACHED)?;
+        check_flags(flags, HEAD | TRAILERS | END | ROOM | PARCEL | ATTACHED | KNOWN)?;
         let mut r = Reader::new(payload);
         let head = block(&mut r, flags & HEAD, "head length")?;
         let attached = attached(flags, &mut r)?;
@@ -241,14 +250,18 @@ impl<'a> Response<'a> {
 /// Takes what is attached, if the flag for it is set.
 #[inline]
 fn attached<'a>(flags: u8, r: &mut Reader<'a>) -> Result<Option<Attached<'a>>, DecodeError> {
-    if flags & ATTACHED == 0 { Ok(None) } else { Attached::decode(r).map(Some) }
+    if flags & ATTACHED == 0 { Ok(None) } else { Attached::decode(r, flags).map(Some) }
 }
 
 #[inline]
 fn check_flags(flags: u8, known: u8) -> Result<(), DecodeError> {
     let is_both = |one: u8, other: u8| flags & one != 0 && flags & other != 0;
-    let is_headless = flags & (ATTACHED | HEAD) == ATTACHED;
-    if is_both(ROOM, PARCEL) || is_both(ATTACHED, PARCEL) || is_headless {
+    let lacks = |flag: u8, other: u8| flags & (flag | other) == flag;
+    if is_both(ROOM, PARCEL)
+        || is_both(ATTACHED, PARCEL)
+        || lacks(ATTACHED, HEAD)
+        || lacks(KNOWN, ATTACHED)
+    {
         return Err(DecodeError::Value { field: "frame flags", found: flags.into() });
     }
     match flags & !known {

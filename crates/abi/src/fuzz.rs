@@ -60,8 +60,8 @@ mod tests {
         Role, SessionMessage,
     };
     use crate::frame::{
-        ATTACHED, Attached, END, HEAD, Item, MethodName, PLAIN_REQUEST, PLAIN_RESPONSE,
-        RequestHead, ResponseHead, TRAILERS, Trailers, write_block, write_entry,
+        ATTACHED, Attached, END, HEAD, Item, KNOWN, MethodName, PLAIN_REQUEST, PLAIN_RESPONSE,
+        Place, RequestHead, ResponseHead, TRAILERS, Trailers, write_block, write_entry,
     };
     use crate::name::ServiceName;
     use crate::version::{Capabilities, Versions};
@@ -120,12 +120,16 @@ mod tests {
         write_block(&mut attached, |out| RequestHead::write(out, None, "/a", 0));
         let items = [Item::Sealed { offset: 1, bytes: 2 }, Item::File];
         Attached::write(&mut attached, 1, &items);
+        let mut known = alloc::vec![HEAD | ATTACHED | KNOWN];
+        write_block(&mut known, |out| RequestHead::write(out, None, "/a", 0));
+        let item = Item::Lease { bytes: 1, generation: 2, place: Place::new(3).unwrap() };
+        Attached::write(&mut known, 0, &[item]);
         let plain = alloc::vec![PLAIN_REQUEST, 3, 0, 7];
         let plain_answer = alloc::vec![PLAIN_RESPONSE, 7, 7];
         // No frame has these flags.
         let method = [&[0xff][..], b"/a.B/C"].concat();
         // Each kind by itself, so that each is accepted and refused.
-        for seed in [request, numbered, answer, attached, plain, plain_answer, method] {
+        for seed in [request, numbered, answer, attached, known, plain, plain_answer, method] {
             mutate(&[seed], super::frame);
         }
     }

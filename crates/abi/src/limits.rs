@@ -44,6 +44,12 @@ pub const CGROUP_BYTES: usize = 4096;
 /// Longest id of a container in a list of links, in bytes.
 pub const CONTAINER_BYTES: usize = 64;
 
+/// Longest id of an image in a list of links, in bytes.
+pub const IMAGE_BYTES: usize = 71;
+
+/// Longest `PROJECT/SERVICE` of Compose in a list of links, in bytes.
+pub const COMPOSE_BYTES: usize = 255;
+
 /// Longest text of an error on the control socket, in bytes.
 pub const ERROR_TEXT_BYTES: usize = 2048;
 
@@ -100,6 +106,9 @@ pub const UNREAD_PARCELS: u32 = 4;
 pub const OWNED_PARCELS: u32 = 4;
 /// Most bytes of one.
 pub const OWNED_PARCEL_BYTES: usize = 128 << 20;
+
+/// Places that each end of a link has for owned parcels and leases that it has attached.
+pub const ATTACHED_PLACES: usize = 8;
 
 /// Most descriptors beside one packet of a link's descriptor socket.
 pub const PACKET_FDS: usize = 16;

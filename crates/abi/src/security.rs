@@ -138,7 +138,8 @@ levels! {
     SharedSignalStacks = 16, "shared-signal-stacks";
     /// One address space, with a protection key for each end: contains mistakes, not hostile code.
     ProtectionKeys = 32, "protection-keys";
-    /// Two processes. Those of one host share two outboxes at most, each written by one of them.
+    /// Two processes. Those of one host share two outboxes, and parcels where the policy lets descriptors
+    /// cross; one of them writes each, but for leases, which both write.
     Process = 48, "process";
 }
 

@@ -99,9 +99,13 @@ impl Capabilities {
     pub const OPERATORS: Self = Self(256);
     /// An end of a link measures its calls when it is asked; a coordinator asks.
     pub const PACE: Self = Self(512);
-    /// A link's end takes what is attached to a call; in the terms of a link: descriptors are going to be
-    /// granted.
-    pub const ATTACHMENTS: Self = Self(1024);
+    /// Who is told of links and instances takes the images and Compose services of containers.
+    pub const ORIGINS: Self = Self(2048);
+    /// A coordinator is asked for memory for parcels, and who is told of instances takes how much they have.
+    pub const MEMORY: Self = Self(4096);
+    /// A link's end takes what is attached to a call, memory by its place where it has come before; in the
+    /// terms of a link: descriptors are going to be granted.
+    pub const ATTACHMENTS: Self = Self(8192);
     /// What this release can do.
     pub const OWN: Self = Self(
         Self::ROOM.0
@@ -113,10 +117,12 @@ impl Capabilities {
             | Self::INSTANCES.0
             | Self::OPERATORS.0
             | Self::PACE.0
+            | Self::ORIGINS.0
+            | Self::MEMORY.0
             | Self::ATTACHMENTS.0,
     );
 
-    const NAMES: [(Self, &'static str); 10] = [
+    const NAMES: [(Self, &'static str); 12] = [
         (Self::ROOM, "room"),
         (Self::METHODS, "methods"),
         (Self::WAYS, "ways"),
@@ -126,6 +132,8 @@ impl Capabilities {
         (Self::INSTANCES, "instances"),
         (Self::OPERATORS, "operators"),
         (Self::PACE, "pace"),
+        (Self::ORIGINS, "origins"),
+        (Self::MEMORY, "memory"),
         (Self::ATTACHMENTS, "attachments"),
     ];
 
@@ -226,6 +234,6 @@ mod tests {
         assert_eq!(newer.without(Capabilities::OWN), Capabilities::from_bits(0x8000));
         assert_eq!(Capabilities::ROOM.to_string(), "room");
         let own = Capabilities::OWN.to_string();
-        assert!(own.ends_with(", pace, attachments"), "each of its own has a name: {own}");
+        assert!(own.ends_with(", memory, attachments"), "each of its own has a name: {own}");
     }
 }

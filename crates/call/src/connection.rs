@@ -80,6 +80,9 @@ pub struct Connection<T> {
     is_granted: bool,
     parcels_in: u32,
     parcels_out: u32,
+    /// Parcels that are read, of which the peer has not been told; and how many it may send at most.
+    parcels_read: u32,
+    parcels_most: u32,
     /// Owned parcels, the peer's and this end's.
     owned_in: [Place; PLACES],
     owned_out: [Place; PLACES],
@@ -142,6 +145,8 @@ impl<T: Default> Connection<T> {
             is_granted: false,
             parcels_in: 0,
             parcels_out: 0,
+            parcels_read: 0,
+            parcels_most: 0,
             owned_in: Default::default(),
             owned_out: Default::default(),
             methods: 0,

@@ -30,13 +30,14 @@ Columns:
   STATE          open, or closed: the last that closed are listed as well
   CALLS          calls that have begun, with those that a client makes to warm up
   FAILED         of these, those with a status other than OK; (N denied): by the policy
-  PARCELS        messages, or parts of them, that both ends have sent in parcels, by their own
-                 counts; - where the policy lets no descriptor cross
+  PARCELS        messages, or parts of them, that both ends have sent in parcels, and parcels and leases
+                 that they have attached, by their own counts; - where the policy lets no descriptor cross
 With --wide also:
   SERVER         who serves; both ends with process number, user and digest of the program:
                  started (of the copy that the coordinator ran) or observed (read from /proc)
-  CONFIDENTIALITY  who else can read what passes: host (its kernel and root), space (programs in the
-                 address space of an end as well), open (whoever is on the network's path)
+  CONFIDENTIALITY  who else can read what passes: host (its kernel and root), user (other processes of
+                 the users of the two ends as well), space (programs in the address space of an end as
+                 well), open (whoever is on the network's path)
   EVIDENCE       how the two ends are known, the weaker of the two: started (from a sealed copy),
                  observed (running, by the kernel's word), none
   REQUESTS       bytes that the server received;  REPLIES: that it sent
@@ -57,8 +58,8 @@ With `watch NAME`, at each look:
                  server; - before the second look, of an end that says nothing, and without a call.
                  Ends measure while somebody watches, and ten seconds longer: with --every over 10
                  there is nothing to compare
-  with --json a line is a look: name, instances (links, callers, memory, security and the fields of
-  server), links (the fields below, and caller_pace and server_pace: calls_per_second, mean_ns)
+  with --json a line is a look: name, instances (links, callers, memory, parcel_bytes, security and the
+  fields of server), links (the fields below, and caller_pace and server_pace: calls_per_second, mean_ns)
 
 With --json a line is an object. The fields stay; others may join them:
   link, name, via, url, security (isolation, confidentiality, evidence), open, calls, failed,
@@ -66,8 +67,9 @@ With --json a line is an object. The fields stay; others may join them:
   more_methods (a number), descriptors (0 where none may cross), leases (true where these may be among
   them), caller_parcels and server_parcels (what that end says it has sent: parcels, bytes; null where no
   descriptor may cross); caller and server (null for http2): principals, pid, uid, gid, cgroup, container
-  (its id, or null), digest (null when it is unknown), evidence (started, observed). Counts are null where
-  nobody counts: over http2.";
+  (its id, or null), image (its id) and compose (PROJECT/SERVICE), which are null where the policy does not
+  go by them, digest (null when it is unknown), evidence (started, observed). Counts are null where nobody
+  counts: over http2.";
 
 /// Which links are shown, and how.
 #[derive(clap::Args)]

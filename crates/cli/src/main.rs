@@ -331,8 +331,9 @@ mod tests {
     /// README.md first, then the other pages for users, with their names.
     fn documents() -> Vec<(String, String)> {
         let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        let pages = ["README.md", "examples/README.md", "examples/wordcount/README.md"];
-        let mut files: Vec<_> = pages.iter().map(|page| root.join(page)).collect();
+        let pages = ["README.md", "examples/README.md"].map(str::to_owned);
+        let examples = ["camera", "wordcount"].map(|of| format!("examples/{of}/README.md"));
+        let mut files: Vec<_> = pages.iter().chain(&examples).map(|page| root.join(page)).collect();
         let docs = std::fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());
         files.extend(docs.filter(|path| path.extension().is_some_and(|e| e == "md")));
         let read = |file: &std::path::PathBuf| std::fs::read_to_string(file).unwrap();

@@ -1,18 +1,16 @@
 //! `partywall compose`: the services of Compose files in containers, with a coordinator on the host.
 //!
 //! ```text
-//! read the files -> directory -> coordinator -> the engine makes the containers
-//!      -> the policy names them -> the engine starts them -> the end
+//! read the files -> directory -> coordinator -> the engine makes and starts the containers -> the end
 //! ```
 //!
 //! The engine (`docker compose` or `docker-compose`) reads the same files, and after them an override that
 //! this command writes: for each service with an `x-partywall` a read-only mount of the directory that has
 //! nothing but the coordinator's socket, and the variables by which the library finds and trusts it.
 //!
-//! Who is who: a service is the containers that the engine has made for it, by their ids, which the
-//! coordinator takes from control groups ([`partywall_coordinator::Policy`]). The engine is asked for the ids
-//! before any container has started. Labels alone do not count, since an image can bring its own: a container
-//! has to have the mount, which images cannot ask for.
+//! Who is who: a service is the containers that the engine's Compose has made for it, whenever that was. The
+//! coordinator takes a container's id from control groups, and asks the engine what it was made for
+//! ([`partywall_coordinator::engine`]). What lets a container connect at all is the mount of this run.
 //!
 //! # States
 //!
@@ -36,7 +34,6 @@ mod engine;
 mod rules;
 mod run_dir;
 
-use std::collections::BTreeMap;
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -48,7 +45,6 @@ use crate::compose::{self, Containers};
 use crate::up::Stop;
 use command::Compose;
 use engine::{Engine, Mapping};
-use rules::Rules;
 use run_dir::{Record, RunDir};
 
 /// More on these commands.
@@ -211,19 +207,23 @@ async fn up(arguments: Up) -> Result<ExitCode, Box<dyn Error>> {
     for note in &read.notes {
         crate::remark(&format!("note: {note}"));
     }
-    let rules = Rules::new(&read, arguments.policy.as_deref())?;
+    let api = engine::api()?;
+    let policy = rules::policy_of(&project, &read, arguments.policy.as_deref(), &api)?;
     check_rights()?;
     let engine = Engine::find()?;
-    let mapping = engine.mapping()?;
+    let mapping = engine.mapping(&api)?;
+    partywall_coordinator::engine::check(&api)
+        .map_err(|why| format!("{}: {why}", api.display()))?;
     if mapping == Mapping::Remapped && arguments.policy.is_none() {
         return Err(REMAPPED.into());
     }
-    let run = Run { dir: RunDir::create(&project)?, record: Record { files: paths, engine } };
+    let record = Record { files: paths, engine, api: Some(api) };
+    let run = Run { dir: RunDir::create(&project)?, record };
     let (running, coordinated) = oneshot::channel();
     let (_said, unsaid) = oneshot::channel();
     let mut stop = Stop::new(unsaid, coordinated)?;
-    let done = match run.prepare(&read, &rules, mapping) {
-        Ok(()) => run.start(&arguments, &rules, running, &mut stop).await,
+    let done = match run.prepare(&read, &policy, mapping) {
+        Ok(()) => run.start(&arguments, running, &mut stop).await,
         Err(why) => Err(why),
     };
     match (&done, arguments.detach) {
@@ -271,46 +271,30 @@ impl Run {
     fn prepare(
         &self,
         read: &Containers,
-        rules: &Rules,
+        policy: &str,
         mapping: Mapping,
     ) -> Result<(), Box<dyn Error>> {
         self.dir.write_record(&self.record)?;
         self.dir.write_override(read, mapping)?;
-        self.dir.write_policy(&rules.text(&BTreeMap::new()))
+        self.dir.write_policy(policy)
     }
 
     /// From the coordinator's start to the end of all that was started, or with `-d` to its start.
     async fn start(
         &self,
         arguments: &Up,
-        rules: &Rules,
         running: oneshot::Sender<()>,
         stop: &mut Stop,
     ) -> Result<ExitCode, Box<dyn Error>> {
-        let Self { dir, record } = self;
-        dir.start_coordinator(arguments.detach, running).await?;
-        let mut make = vec!["up", "--no-start"];
-        make.extend(arguments.build.then_some("--build"));
-        if let Some(code) = self.compose().run(&make, Some(stop)).await? {
-            return Ok(code);
-        }
-        let ids = record.engine.containers(dir.project(), &dir.mounted())?;
-        for service in rules.services().filter(|service| !ids.contains_key(*service)) {
-            // `profiles` can have left it out, or `deploy.replicas: 0`.
-            crate::remark(&format!("note: service `{service}` has no container"));
-        }
-        dir.write_policy(&rules.text(&ids))?;
-        let socket = dir.socket();
-        let reload = move || partywall::operator::reload_policy(Some(&socket));
-        let reloaded = tokio::task::spawn_blocking(reload).await?;
-        reloaded.map_err(|e| format!("the coordinator does not take the policy: {e}"))?;
-        if !arguments.detach {
+        self.dir.start_coordinator(arguments.detach, running).await?;
+        let mut order = vec!["up"];
+        order.extend(arguments.build.then_some("--build"));
+        if arguments.detach {
+            order.push("-d");
+        } else {
             self.say_how_links_are_listed();
         }
-        // Those that the policy names are started, and no others in their place.
-        let mut begin = vec!["up", "--no-build", "--no-recreate"];
-        begin.extend(arguments.detach.then_some("-d"));
-        Ok(self.compose().run(&begin, Some(stop)).await?.unwrap_or(ExitCode::SUCCESS))
+        Ok(self.compose().run(&order, Some(stop)).await?.unwrap_or(ExitCode::SUCCESS))
     }
 
     fn say_how_links_are_listed(&self) {

@@ -28,15 +28,19 @@ Columns:
            holds a link's memory: a link counts until its caller has neither descriptor nor mapping
 With --wide also:
   MEMORY   shared memory of these links, in both directions
+  PARCELS  memory that the process has made for parcels and attachments, by its own word; - of what serves
+           nothing, of which that is not listed
   CONTAINER  begin of its id
   SECURITY  what protects a link to it, as far as that depends on it: isolation, confidentiality,
            evidence; - of what serves nothing
   PROGRAM  first bytes of its SHA-256, and started (of the copy that ran) or observed (from /proc)
 
 With --json a line is an object: principals, service (null for what `up` has not started), pid, uid,
-container (its id, or null), runs_as, state, serves, calls, ends (how often it has ended),
+container (its id, or null), image (its id) and compose (PROJECT/SERVICE), which are null where the
+policy does not go by them, runs_as, state, serves, calls, ends (how often it has ended),
 last_end, digest, evidence (none of what the coordinator does not know), links and callers (numbers),
-memory (bytes), security (isolation, confidentiality, evidence; null for what serves nothing).";
+memory (bytes), and, null for what serves nothing, parcel_bytes and security (isolation, confidentiality,
+evidence).";
 
 /// Whose processes are shown, and how.
 #[derive(clap::Args)]
@@ -58,6 +62,8 @@ struct Row {
     pid: Option<u32>,
     uid: Option<u32>,
     container: Option<String>,
+    image: Option<String>,
+    compose: Option<String>,
     runs_as: String,
     state: String,
     serves: BTreeSet<String>,
@@ -69,6 +75,7 @@ struct Row {
     links: u32,
     callers: u32,
     memory: u64,
+    parcel_bytes: Option<u64>,
     security: Option<json::Levels>,
 }
 
@@ -126,6 +133,8 @@ fn rows(instances: &[InstanceInfo], links: &[LinkInfo], services: Vec<Record>) -
         let (row, who) = (&mut rows[n], json::Who::of(identity));
         (row.uid, row.digest, row.evidence) = (Some(who.uid), who.digest, who.evidence);
         row.container = who.container.map(str::to_string);
+        row.image = who.image.map(str::to_string);
+        row.compose = who.compose.map(str::to_string);
         n
     };
     for instance in instances {
@@ -139,6 +148,8 @@ fn rows(instances: &[InstanceInfo], links: &[LinkInfo], services: Vec<Record>) -
         // One that calls two of its names may be counted twice.
         row.callers = row.callers.saturating_add(instance.callers);
         row.memory = row.memory.saturating_add(instance.memory);
+        // Of the process, whichever of its names this is.
+        row.parcel_bytes = Some(instance.parcel_bytes);
         row.security = Some(json::Levels::of(instance.security));
     }
     for link in links {
@@ -172,7 +183,7 @@ fn table(rows: &[Row], wide: bool) -> String {
     let mut head = vec!["PROCESS", "PID", "UID", "RUNS AS", "STATE", "SERVES", "CALLS"];
     head.extend(["LINKS", "CALLERS"]);
     if wide {
-        head.extend(["MEMORY", "CONTAINER", "SECURITY", "PROGRAM"]);
+        head.extend(["MEMORY", "PARCELS", "CONTAINER", "SECURITY", "PROGRAM"]);
     }
     let mut lines = vec![head.into_iter().map(String::from).collect::<Vec<_>>()];
     let number = |n: Option<u32>| n.map_or("-".into(), |n| n.to_string());
@@ -198,6 +209,7 @@ fn table(rows: &[Row], wide: bool) -> String {
             };
             let digest = begin(row.digest.as_ref(), "sha256:".len() + 8);
             line.push(bytes(row.memory));
+            line.push(row.parcel_bytes.map_or("-".into(), bytes));
             line.push(begin(row.container.as_ref(), 12));
             line.push(row.security.as_ref().map_or("-".into(), ToString::to_string));
             line.push(format!("{digest} {}", row.evidence));
@@ -230,6 +242,7 @@ mod tests {
         let mut stranger = link.clone();
         (stranger.caller, stranger.open) = (identity("guest", 99), false);
         stranger.caller.container = "4f5e".into();
+        (stranger.caller.image, stranger.caller.compose) = ("sha256:1f".into(), "a/b".into());
         let record = |service: &str, pid, serves| Record {
             service: service.into(),
             pid,
@@ -246,14 +259,23 @@ mod tests {
         ];
         let mut instance = InstanceInfo::new("greeter", identity("greeter", 10), Security::HIGHEST);
         (instance.links, instance.callers, instance.memory) = (3, 2, 786_432);
+        instance.parcel_bytes = 5 << 20;
         let mut alone = InstanceInfo::new("later", identity("idle", 12), Security::UNIX_SOCKET);
         alone.server.container = "0123456789abcdef".into();
         let rows = rows(&[instance, alone], &[link, stranger], services);
         assert_eq!(rows.len(), 5, "{rows:?}");
+        // Nobody tells what a process that serves nothing has made, which is not the same as nothing.
+        let made = rows.iter().map(|row| row.parcel_bytes).collect::<Vec<_>>();
+        assert_eq!(made, [Some(5 << 20), None, None, Some(0), None]);
         let containers = rows.iter().map(|row| row.container.as_deref());
         assert_eq!(
             containers.collect::<Vec<_>>(),
             [None, None, None, Some("0123456789abcdef"), Some("4f5e")]
+        );
+        let [.., last] = &rows[..] else { panic!("{rows:?}") };
+        assert_eq!(
+            [last.image.as_deref(), last.compose.as_deref()],
+            [Some("sha256:1f"), Some("a/b")]
         );
         let text = table(&rows, false);
         let line = |name: &str| text.lines().find(|l| l.starts_with(name)).unwrap();
@@ -289,11 +311,24 @@ mod tests {
         let text = table(&[row], false);
         assert!(fits(&text) && text.contains('…'), "{text}");
         let wide = super::table(&rows, true);
-        for part in
-            ["sha256:abababab started", " 768 KiB ", " 0123456789ab ", "process, host, started"]
-        {
+        for part in ["sha256:abababab started", " 0123456789ab ", "process, host, started"] {
             assert!(wide.contains(part), "{part} in {wide}");
         }
+        let memory = wide.lines().map(|line| {
+            let cells = line.split("  ").map(str::trim).filter(|cell| !cell.is_empty());
+            cells.skip(9).take(2).collect::<Vec<_>>()
+        });
+        assert_eq!(
+            memory.collect::<Vec<_>>(),
+            [
+                ["MEMORY", "PARCELS"],
+                ["768 KiB", "5120 KiB"],
+                ["0 B", "-"],
+                ["0 B", "-"],
+                ["0 B", "0 B"],
+                ["0 B", "-"]
+            ]
+        );
         for field in serde_json::to_value(&rows[0]).unwrap().as_object().unwrap().keys() {
             assert!(HELP.contains(field.as_str()), "{field} is not in the help");
         }

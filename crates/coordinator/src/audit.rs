@@ -52,6 +52,9 @@ pub enum Event {
         /// Why it counts as contained, if its container is not known.
         #[serde(skip_serializing_if = "Option::is_none")]
         contained: Option<String>,
+        /// Why it is not known what its container was made of, where the policy goes by that.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        no_origin: Option<String>,
     },
     /// It serves a name.
     Registered {
@@ -179,6 +182,10 @@ pub struct Who {
     cgroup: String,
     #[serde(skip_serializing_if = "String::is_empty")]
     container: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    image: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    compose: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     digest: Option<String>,
     principals: Vec<String>,
@@ -213,6 +220,8 @@ impl Who {
             pid: identity.pid,
             cgroup: identity.cgroup.clone(),
             container: identity.container.clone(),
+            image: identity.image.clone(),
+            compose: identity.compose.clone(),
             digest: match &identity.digest {
                 Digest::Observed(d) => hex("observed", d),
                 Digest::Started(d) => hex("started", d),
@@ -234,8 +243,10 @@ impl Event {
         identity: &Identity,
         account: &Account,
         contained: Option<&str>,
+        no_origin: Option<&str>,
     ) -> Self {
-        Self::Admitted { by: By::new(identity, account), contained: contained.map(str::to_string) }
+        let (by, owned) = (By::new(identity, account), |text: &str| text.to_string());
+        Self::Admitted { by, contained: contained.map(owned), no_origin: no_origin.map(owned) }
     }
 
     pub(crate) fn registered(identity: &Identity, account: &Account, name: &ServiceName) -> Self {

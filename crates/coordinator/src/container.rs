@@ -32,6 +32,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::{Path, PathBuf};
 
 /// What a container's group is called by in the text of a policy.
 const ID: &str = "{id}";
@@ -108,9 +109,13 @@ impl fmt::Display for Container {
     }
 }
 
-/// Where the groups of containers are.
+/// Where the groups of containers are, and which engines can be asked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Engines(BTreeMap<String, Vec<Group>>);
+pub struct Engines {
+    groups: BTreeMap<String, Vec<Group>>,
+    /// The sockets of engines.
+    apis: BTreeMap<String, PathBuf>,
+}
 
 /// The form of a group's path, without its first `/`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -151,21 +156,47 @@ impl Engines {
             (groups, _) => groups.iter().map(String::as_str).collect(),
         };
         let groups = texts.into_iter().map(Group::parse).collect::<Result<Vec<_>, _>>()?;
-        for (other, theirs) in &self.0 {
+        for (other, theirs) in &self.groups {
             if groups.iter().any(|group| theirs.contains(group)) {
                 return Err(format!("engine `{other}` has the same group; drop one of the two"));
             }
         }
-        if groups.len() + self.0.values().map(Vec::len).sum::<usize>() > GROUPS {
+        if groups.len() + self.groups.values().map(Vec::len).sum::<usize>() > GROUPS {
             return Err(format!("all engines together have at most {GROUPS} groups"));
         }
-        self.0.insert(name.into(), groups);
+        self.groups.insert(name.into(), groups);
         Ok(())
     }
 
     /// Whether there is none, so that no process is known to be in a container.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.groups.is_empty()
+    }
+
+    /// An engine is asked at this socket ([`crate::engine`]).
+    ///
+    /// # Errors
+    /// What is wrong, and what would be right.
+    pub fn answers_at(&mut self, name: &str, api: &Path) -> Result<(), String> {
+        if !api.is_absolute() {
+            return Err(format!(
+                "`{}`: write the absolute path of the engine's Unix socket, such as `/run/docker.sock`; an \
+                 engine on another host is not asked",
+                api.display()
+            ));
+        }
+        self.apis.insert(name.into(), api.into());
+        Ok(())
+    }
+
+    /// Where an engine is asked.
+    pub fn api(&self, name: &str) -> Option<&Path> {
+        self.apis.get(name).map(PathBuf::as_path)
+    }
+
+    /// Whether some engine can be asked.
+    pub fn answers(&self) -> bool {
+        !self.apis.is_empty()
     }
 
     /// The container of a process with this text of /proc/PID/cgroup, if it is in one.
@@ -220,7 +251,7 @@ impl Engines {
             let (length, id) = found.min()?;
             Some((length, Container { engine: engine.clone(), id: id.into() }))
         };
-        Ok(self.0.iter().filter_map(of).min().map(|(_, container)| container))
+        Ok(self.groups.iter().filter_map(of).min().map(|(_, container)| container))
     }
 }
 
@@ -294,7 +325,7 @@ fn is_digit(byte: u8) -> bool {
 }
 
 /// Whether this is an id as engines write it.
-fn is_id(text: &str) -> bool {
+pub(crate) fn is_id(text: &str) -> bool {
     text.len() == DIGITS && is_id_or_begin(text)
 }
 

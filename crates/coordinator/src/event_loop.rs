@@ -8,15 +8,15 @@
 //!    | more than its account may have: closed
 //! ```
 //!
-//! Nothing a process does blocks the thread, or keeps it from the others: connections that have
-//! something to be done take turns by account ([`crate::ready`]). Between two looks at what is new, a few
-//! connections are accepted and one has a turn, which is a look at its process or one packet: so who comes
-//! anew waits for a turn of each account at most. epoll tells of a connection once (`EPOLLONESHOT`), and
-//! again when its last turn has found nothing left: however much a thousand connections send, their
-//! events come as often as their turns do. What a process does not read waits up to a limit of its
-//! account's, and its own packets wait meanwhile ([`crate::peer`]); its program is measured on another
-//! thread ([`crate::measure`]); no descriptor of its is received ([`partywall_shm::socket`]). Each
-//! packet's sender is compared with the process that proved itself ([`crate::identity`]).
+//! Nothing a process does blocks the thread, or keeps it from the others: connections that have something to
+//! be done take turns by account ([`crate::ready`]). Between two looks at what is new, a few connections are
+//! accepted and one has a turn, which is a look at its process or one packet: so who comes anew waits for a
+//! turn of each account at most. epoll tells of a connection once (`EPOLLONESHOT`), and again when its last
+//! turn has found nothing left: however much a thousand connections send, their events come as often as
+//! their turns do. What a process does not read waits up to a limit of its account's, and its own packets
+//! wait meanwhile ([`crate::peer`]); its program is measured, and its engine asked, on another thread
+//! ([`crate::measure`]); no descriptor of its is received ([`partywall_shm::socket`]). Each packet's sender
+//! is compared with the process that proved itself ([`crate::identity`]).
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io;
@@ -35,9 +35,10 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::audit::Audit;
+use crate::engine::Answers;
 use crate::handout::{Memories, Part, Refused};
-use crate::identity::{self, Measured, Programs, Reader};
-use crate::measure::{Job, Measuring};
+use crate::identity::{self, Programs, Reader};
+use crate::measure::{Found, Job, Measuring};
 use crate::peer::{Look, Peer, Reason, Sent, Stage, Started};
 use crate::policy::{Policy, PolicyError};
 use crate::quota::{Quotas, Totals, Usage};
@@ -50,22 +51,12 @@ mod reading;
 
 use admission::{Listener, random, turn_away};
 
-/// How long a process may take to answer the challenge.
-const PROOF_TIME: Duration = Duration::from_secs(5);
-/// How long the program of a process may take to be measured, with the wait for a thread: who mounts a
-/// file system can let a program file never be read.
-const MEASURE_TIME: Duration = Duration::from_secs(60);
-/// Descriptors that a look at a process takes: a pidfd, and files in /proc, on this thread and
-/// where programs are measured.
-const LOOK: usize = 5;
 /// How often what waits for no event is tried again, at first and at last.
 const RETRY: (Duration, Duration) = (Duration::from_micros(100), Duration::from_millis(50));
 /// How often lines that the audit log owes are tried.
 const AUDIT: Duration = Duration::from_secs(1);
 /// How often all that an account has not read is weighed again.
 const WEIGH: Duration = Duration::from_millis(100);
-/// What a control socket of ours holds unread, in bytes; the kernel doubles it.
-const SEND_BUFFER: usize = limits::CONTROL_BYTES;
 
 /// Connections that are accepted between two turns.
 const ACCEPTED: usize = 4;
@@ -83,7 +74,7 @@ type Notify = Option<Box<dyn FnOnce(Result<(), PolicyError>) + Send>>;
 /// What the rest of the process asks of the loop.
 pub(crate) enum Order {
     Add(Started),
-    Measured(Job, Measured),
+    Measured(Job, Found),
     Served(ServiceName, Sender<()>),
     Reload(Notify),
     Loaded(Result<Policy, PolicyError>),
@@ -182,10 +173,12 @@ impl EventLoop {
         let listeners = Listener::both(&epoll, operators, common).map_err(io("epoll_ctl"))?;
         let (sender, receiver) = channel();
         let orders = Orders { sender, wake: Arc::clone(&wake) };
-        let (programs, reports) = (Programs::default(), orders.clone());
+        let (programs, answers, reports) =
+            (Programs::default(), Answers::default(), orders.clone());
         let measuring = Measuring::new(
             move |pid| programs.measure(pid),
-            move |job, measured| reports.send(Order::Measured(job, measured)),
+            move |question| answers.ask(question),
+            move |job, found| reports.send(Order::Measured(job, found)),
         );
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
         let most = limit.map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(usize::MAX));
@@ -387,9 +380,9 @@ impl EventLoop {
             match order {
                 Order::Stop => return true,
                 Order::Served(name, notify) => self.awaited.push((name, notify)),
-                Order::Measured(job, measured) => {
+                Order::Measured(job, found) => {
                     self.measuring.finished(&job);
-                    self.measured(job.token, measured);
+                    self.measured(job.token, found);
                 }
                 Order::Add(started) => self.add(started),
                 Order::Reload(notify) => self.read_policy(None, notify),

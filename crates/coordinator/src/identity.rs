@@ -25,6 +25,9 @@
 //! of the host's root, so it is no operator, and has no share of theirs. What cannot be told counts as
 //! contained.
 //!
+//! What its engine says of a container ([`crate::engine`]) is asked once, after 4, of the container that both
+//! looks agree on.
+//!
 //! The digest of the program file is a fact only when the policy asks for it by
 //! `evidence = "observed"`: a process chooses what its program file lies on, and one of FUSE
 //! answers when its owner likes. So [`Programs`] is used on threads of their own
@@ -45,6 +48,7 @@ use rustix::thread::CapabilitySet;
 use sha2::{Digest as _, Sha256};
 
 use crate::container::{Container, Engines};
+use crate::engine::{Origin, Told};
 use crate::quota::Account;
 
 /// What is known of a process.
@@ -64,6 +68,10 @@ pub struct Facts {
     pub cgroup: String,
     /// The container, by its control groups; none of what an engine has not made.
     pub container: Option<Container>,
+    /// What its container was made of, by its engine's word; none where the policy does not go by it.
+    pub origin: Option<Origin>,
+    /// Why that is not known, with the remedy, where the policy goes by it.
+    pub origin_error: Option<String>,
     /// How it is known that it is contained, or why that cannot be told; none of a process of the host.
     pub contained: Option<Cow<'static, str>>,
     /// The name under which the coordinator started it.
@@ -146,6 +154,8 @@ impl Reader {
             digest_error: why.map(str::to_string),
             cgroup: text.map(|text| cgroup_path(&text).to_string()).unwrap_or_default(),
             container,
+            origin: None,
+            origin_error: None,
             contained,
             started_as: None,
             domain: None,
@@ -286,6 +296,15 @@ impl Facts {
         }
     }
 
+    /// The same with what its engine says of its container.
+    pub fn told(self, told: Told) -> Self {
+        let (origin, origin_error) = match told {
+            Ok(origin) => (Some(origin), None),
+            Err(why) => (None, Some(why)),
+        };
+        Self { origin, origin_error, ..self }
+    }
+
     /// The same for a process that the coordinator has started from a sealed copy.
     pub fn started(self, name: String, digest: [u8; 32], domain: Option<Domain>) -> Self {
         // That does not come from /proc, and it proves itself to no other coordinator.
@@ -300,6 +319,10 @@ impl Facts {
         identity.digest = self.digest;
         identity.cgroup.clone_from(&self.cgroup);
         identity.container = self.container.as_ref().map(|c| c.id.clone()).unwrap_or_default();
+        if let Some(Origin { image, compose }) = &self.origin {
+            identity.image.clone_from(image);
+            identity.compose = compose.clone().unwrap_or_default();
+        }
         identity.principals = principals;
         identity
     }

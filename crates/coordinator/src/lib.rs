@@ -2,21 +2,23 @@
 //! it out and steps aside.
 //!
 //! No data crosses it, and its death breaks no link. [`state`] decides, without I/O, clock or
-//! randomness, and [`quota`] says what each may have; `event_loop` listens and carries out, `ready`
-//! says whose turn it is, `peer` is one control socket, `handout` the memory of links; [`identity`]
-//! asks the kernel who a process is, [`container`] finds its container, `measure` what its program file
-//! holds; [`audit`] writes down what happened and `telemetry` counts it; [`launch`] starts services so that
-//! the answer is strong.
+//! randomness, and [`quota`] says what each may have; `event_loop` listens and carries out, `ready` says
+//! whose turn it is, `peer` is one control socket, `handout` the memory of links; [`identity`] asks the
+//! kernel who a process is, [`container`] finds its container, [`engine`] asks what that was made of,
+//! and `measure` does so, and measures programs, on other threads; [`audit`] writes down what happened
+//! and `telemetry` counts it; [`launch`] starts services so that the answer is strong.
 #![forbid(unsafe_code)]
 
 pub mod audit;
 pub mod container;
+pub mod engine;
 mod event_loop;
 mod handout;
 pub mod identity;
 pub mod launch;
 mod measure;
 mod peer;
+mod place;
 pub mod policy;
 pub mod quota;
 mod ready;

@@ -100,7 +100,7 @@ pub(crate) enum Look {
     /// What was known when the nonce was sent.
     Asked(Facts),
     /// What was known then and what is now; the nonce has come back, and its program is being
-    /// measured again.
+    /// measured again, or its engine asked.
     Second(Box<Facts>, Box<Facts>),
     /// Nothing is awaited.
     Done,

@@ -9,6 +9,8 @@
 //! gid = 100
 //! cgroup = "/system.slice/web.service"
 //! container = "4f5e6d7c8b9a"      # the begin of its container's id, or a list of which one is enough
+//! image = "sha256:..."            # the id of its container's image, by its engine's word, or a list
+//! compose = "shop/web"            # the Compose service that its container was made for, or a list
 //! program = "sha256:9f86d081..."  # of the program file
 //! evidence = "started"            # "started" (default): the coordinator itself started it from
 //!                                 # a sealed copy; "observed": /proc/PID/exe will do, and is
@@ -18,6 +20,7 @@
 //!
 //! [engine.docker]                 # where the control groups of containers are; see `container`
 //! groups = ["/docker/{id}", "/shop.slice/docker-{id}.scope"]
+//! api = "/run/docker.sock"        # where it is asked for `image` and `compose`
 //!
 //! [principal.greeter]
 //! started = "greeter"             # started by the coordinator under this name
@@ -152,6 +155,10 @@ struct Principal {
     cgroup: Option<String>,
     /// The begins of ids, of which one is enough.
     container: Option<Vec<String>>,
+    /// Ids of images, of which one is enough.
+    image: Option<Vec<String>>,
+    /// Services of Compose likewise.
+    compose: Option<Vec<String>>,
     program: Option<([u8; 32], bool)>,
     started: Option<String>,
     quota: Option<Limits>,
@@ -387,7 +394,7 @@ impl Policy {
     /// To whose account a process with these facts is charged, and with which limits, if not those
     /// of every user, at the coordinator of the user `coordinator`.
     ///
-    /// A container has an account of its own, unless the principal is known by the container.
+    /// A container has an account of its own, unless the principal is known by a fact of containers.
     pub fn account(
         &self,
         facts: &Facts,
@@ -397,7 +404,7 @@ impl Policy {
         let own = principals.iter().find_map(|name| {
             let principal = self.principals.get(name)?;
             let limits = principal.quota.as_ref()?;
-            let is_whole = facts.container.is_none() || principal.container.is_some();
+            let is_whole = facts.container.is_none() || principal.is_of_containers();
             is_whole.then(|| (Account::Principal(name.clone()), Some(limits)))
         });
         own.unwrap_or_else(|| (facts.account(coordinator), None))
@@ -521,6 +528,17 @@ impl Policy {
         self.principals.iter().find(|(_, p)| is(p)).map(|(name, _)| name.as_str())
     }
 
+    /// Whether the engine of a process's container must be asked what that was made of: no principal that
+    /// goes by it could be this process otherwise.
+    pub fn asks_engine(&self, facts: &Facts) -> bool {
+        self.principals.values().any(|p| p.goes_by_origin() && p.runs_as(facts))
+    }
+
+    /// Whether some principal goes by what an engine says.
+    pub(crate) fn asks_engines(&self) -> bool {
+        self.principals.values().any(Principal::goes_by_origin)
+    }
+
     /// Whether some principal is known by its program file.
     pub fn asks_for_programs(&self) -> bool {
         self.principals.values().any(|p| p.program.is_some())
@@ -540,6 +558,27 @@ impl Policy {
 }
 
 impl Principal {
+    /// Whether it goes by what an engine says.
+    fn goes_by_origin(&self) -> bool {
+        self.image.is_some() || self.compose.is_some()
+    }
+
+    /// Whether it goes by what only a container has.
+    fn is_of_containers(&self) -> bool {
+        self.container.is_some() || self.goes_by_origin()
+    }
+
+    /// Whether what the container was made of is right.
+    fn is_made_of(&self, f: &Facts) -> bool {
+        let origin = f.origin.as_ref();
+        let image = |ids: &Vec<String>| origin.is_some_and(|origin| ids.contains(&origin.image));
+        let compose = |services: &Vec<String>| {
+            let service = origin.and_then(|origin| origin.compose.as_ref());
+            service.is_some_and(|service| services.contains(service))
+        };
+        self.image.as_ref().is_none_or(image) && self.compose.as_ref().is_none_or(compose)
+    }
+
     /// Whether the user, the groups and the container are right.
     fn runs_as(&self, f: &Facts) -> bool {
         let container = |begins: &Vec<String>| {
@@ -560,6 +599,7 @@ impl Principal {
             _ => false,
         };
         self.runs_as(f)
+            && self.is_made_of(f)
             && self.program.is_none_or(program)
             && self.started.as_ref().is_none_or(|s| f.started_as.as_ref() == Some(s))
     }

@@ -37,6 +37,7 @@ use crate::quota::{Charge, Quotas, Resource, Usage};
 mod instances;
 mod links;
 mod list;
+mod memory;
 mod names;
 mod reload;
 mod reports;
@@ -189,6 +190,8 @@ struct Connection {
     places: Places,
     /// Links of which it is an end.
     links: BTreeSet<u64>,
+    /// The bytes that it has made for parcels.
+    memory: Option<Charge>,
 }
 
 /// The coordinator's state.
@@ -306,7 +309,8 @@ impl State {
         let identity = Arc::new(facts.identity(self.policy.principals(&facts)));
         let you = Identity::clone(&identity);
         let contained = facts.contained.as_deref().filter(|_| facts.container.is_none());
-        let admitted = Event::admitted(&identity, usage.account(), contained);
+        let no_origin = facts.origin_error.as_deref();
+        let admitted = Event::admitted(&identity, usage.account(), contained, no_origin);
         let connection = Connection {
             standing: Arc::new(Standing { facts, identity, usage }),
             spoken,
@@ -322,6 +326,7 @@ impl State {
             passed: None,
             places: Places::default(),
             links: BTreeSet::new(),
+            memory: None,
         };
         self.connections.insert(conn, connection);
         // Before it is welcome, and so before it asks for anything.
@@ -379,6 +384,7 @@ impl State {
             Message::List(m) => self.list_message(conn, m, now),
             Message::Gate(m) => self.gate_message(conn, m, now),
             Message::Policy(m) => self.policy_message(conn, &m),
+            Message::Memory(m) => self.memory_message(conn, m),
             // Of itself it can say that: it could give away as well what it has.
             Message::Session(SessionMessage::Hardened) => self.connection(conn).hardened = true,
             _ => self.breaks_rule(conn),
@@ -582,7 +588,14 @@ impl State {
         ))
     }
 
-    /// What keeps a process from being a principal that goes by its program.
+    /// What keeps a process from being a principal that goes by its program, or by what its engine says.
+    fn unknown_hint(&self, c: &Connection) -> String {
+        let engine = c.standing.facts.origin_error.as_ref().filter(|_| self.policy.asks_engines());
+        let engine =
+            engine.map(|why| format!(" (what its container was made of is unknown: {why})"));
+        self.digest_hint(c) + &engine.unwrap_or_default()
+    }
+
     fn digest_hint(&self, c: &Connection) -> String {
         let why = match (&c.standing.facts.digest_error, c.standing.identity.digest) {
             (Some(why), _) => why,

@@ -15,9 +15,10 @@
 //! all threads of a process are waited for ([`LIBRARY`]); only while it makes a call that
 //! sends a signal are they open, so that a thread can signal itself, as abort(3) does.
 //!
-//! A parked thread to which such a signal comes may have been cancelled. As soon as nobody is inside it
-//! is taken out of its context and goes back into its program, which finds out, and parks it again
-//! if it was not.
+//! A parked thread to which such a signal comes may be cancelled, and never comes back from the signal's
+//! handler. So its context is nobody's from before the handler on, if nobody is inside. A thread that
+//! comes back is taken out of its context as soon as nobody is inside, goes back into its program, and
+//! is parked again. The context of one that does not is freed when the next thread parks.
 //!
 //! The mailbox is memory of the callee's own, and the agent works with the rights of whoever runs in
 //! the context, which it takes from the tables: it can do nothing that they cannot.
@@ -87,6 +88,7 @@ fn try_park(entry: u64) -> Result<u64, Errno> {
         context.state.compare_exchange(NONE, PARKING, order.0, order.1).is_ok()
     };
     let contexts = &TABLES.contexts[slot];
+    contexts.iter().for_each(take_back);
     let at = contexts.iter().position(|context| claim(&context)).ok_or(Errno(libc::ENOSPC))?;
     let context = &contexts[at];
     let base = TABLES.base.load(Ordering::Relaxed) + slot as u64 * SLOT;
@@ -137,7 +139,9 @@ fn own() -> Option<&'static Context> {
 /// comes back.
 pub(crate) fn signalled() {
     let Some(context) = own() else { return };
-    let _unless_busy = retire(context);
+    if retire(context) {
+        disown(context);
+    }
     context.signalled.store(1, Ordering::Release); // SYNC(context.signalled)
     let mail = &mailbox(context).mail;
     // What it waits for changes, in case the kernel begins to wait again after the handler.
@@ -188,8 +192,19 @@ fn try_unpark(context: &Context) -> Result<u64, Errno> {
     }
     // Signals find nobody here from here on.
     context.agent.store(0, Ordering::Relaxed);
-    // Nobody makes it busy any more. Who binds it meanwhile looks at the state afterwards.
+    disown(context);
+    free(context);
+    Ok(0)
+}
+
+/// Makes a context that nobody goes into any more nobody's: its owner is to bind another. Who binds this
+/// one meanwhile looks at the state afterwards.
+fn disown(context: &Context) {
     context.owner.store(0, Ordering::SeqCst); // SYNC(context.bind)
+}
+
+/// Frees the memory of a context that has neither owner nor agent, and the context.
+fn free(context: &Context) {
     let bottom = context.stack.load(Ordering::Relaxed) - CONTEXT_STACK;
     for (at, bytes) in
         [(bottom + PAGE, CONTEXT_STACK - PAGE), (context.mailbox.load(Ordering::Relaxed), PAGE)]
@@ -198,7 +213,22 @@ fn try_unpark(context: &Context) -> Result<u64, Errno> {
         let _freed = unsafe { sys::call(libc::SYS_munmap, [at, bytes, 0, 0, 0, 0]) };
     }
     context.state.store(NONE, Ordering::SeqCst); // SYNC(context.park)
-    Ok(0)
+}
+
+/// Frees a context whose agent has ended in the handler of a signal of the C library's. The calling
+/// thread may have its number again.
+fn take_back(context: &Context) {
+    let agent = context.agent.load(Ordering::Relaxed);
+    // SYNC(context.retire)
+    if agent == 0 || context.state.load(Ordering::SeqCst) != PARKING {
+        return;
+    }
+    let has_ended =
+        || agent == sys::tid() || sys::tgkill(sys::pid(), agent, 0) == Err(Errno(libc::ESRCH));
+    let order = (Ordering::AcqRel, Ordering::Relaxed); // SYNC(context.park)
+    if has_ended() && context.agent.compare_exchange(agent, 0, order.0, order.1).is_ok() {
+        free(context);
+    }
 }
 
 /// What the calling domain says of its functions; 0, or minus an error number.

@@ -22,7 +22,8 @@
 //!
 //! A parked thread that its C library has signalled is taken out again when nobody is inside (unpark):
 //! FREE -> PARKING -> NONE. It is no longer FREE first, then a barrier is put into all threads, and what
-//! its owner was doing at that moment is waited for.
+//! its owner was doing at that moment is waited for. One that ends in the signal's handler leaves its
+//! context PARKING, which the next thread that parks frees.
 //!
 //! A calling thread owns a context from its first call to that domain on ([`crate::binding`]),
 //! and its owner alone makes it busy and free, so the gate needs no locked instruction. Before it

@@ -41,11 +41,11 @@ pub trait Attach {
     fn attach(&mut self, attachment: impl Into<Attachment>);
 
     /// Takes what has come with it, in its order; nothing the second time. Until then it counts among the few
-    /// messages with descriptors that a peer may have unread: 4 on a link, or 1 where its process has many.
+    /// messages with attachments that a peer may have unread: 4 on a link, or 1 where its process has many.
     /// Who keeps as many and waits for another one waits for ever.
     ///
     /// # Errors
-    /// Something is not what its sender has said: the message is to be refused. All of it is closed.
+    /// Something is not what its sender has said: the message is to be refused. Its descriptors are closed.
     fn attachments(&mut self) -> Result<Vec<Attachment>, ParcelError>;
 }
 
@@ -111,21 +111,25 @@ pub(crate) fn put(extensions: &mut Extensions, attached: Option<Box<Attached>>) 
     }
 }
 
-/// Nothing can be attached here, nor can what has come elsewhere go on; why a call fails where something is.
+/// Nothing can be attached over HTTP/2, nor can what has come elsewhere go on; why a call fails where
+/// something is.
 #[cfg(feature = "http2")]
-pub(crate) fn refuse(extensions: &mut Extensions, here: &str) -> Result<(), Status> {
+pub(crate) fn refuse_over_http2(extensions: &mut Extensions) -> Result<(), Status> {
     let came = extensions.remove::<Came>().is_some();
     match attached(extensions)? {
         None if !came => Ok(()),
-        _ => Err(cannot(here)),
+        _ => Err(Status::failed_precondition(
+            "memory or a file is attached to this call, and no descriptor crosses over HTTP/2; remedy: call the \
+             service by its name, over a ring, or send the bytes in the message",
+        )),
     }
 }
 
-/// Why a call fails to which something is attached, where nothing can be.
+/// Why a call fails to which something is attached, on a link where nothing can be.
 #[cold]
-pub(crate) fn cannot(here: &str) -> Status {
-    Status::failed_precondition(format!(
-        "memory or a file is attached to this call, and no descriptor crosses {here}; remedy: `descriptors = 1` \
-         or more in the caller's rule, or send the bytes in the message"
-    ))
+pub(crate) fn cannot_here() -> Status {
+    Status::failed_precondition(
+        "memory or a file is attached to this call, and no descriptor crosses on this link; remedy: `descriptors = \
+         1` or more in the caller's rule, or send the bytes in the message",
+    )
 }

@@ -1,14 +1,14 @@
 //! Memory and files that can be attached to a request or an answer.
 
-use std::any::Any;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 
-use partywall_abi::frame::Item;
+use partywall_abi::frame::{Item, Place};
 use partywall_shm::parcel::lease::Lease;
 use partywall_shm::parcel::view::{Owned, View};
 use partywall_shm::parcel::{ParcelError, Sealed};
 use partywall_shm::socket::Passed;
+
+use crate::link::known::Memory;
 
 /// Memory or a file beside a message.
 #[derive(Debug)]
@@ -26,29 +26,46 @@ pub enum Attachment {
 }
 
 impl Attachment {
-    /// What stands for it in a frame.
-    pub(crate) fn item(&self) -> Result<Item, ParcelError> {
+    /// What stands for it in a frame; `place` says where its memory is.
+    pub(crate) fn item(
+        &self,
+        mut place: impl FnMut(&Memory) -> Place,
+    ) -> Result<Item, ParcelError> {
         Ok(match self {
             Self::Sealed(sealed) => {
                 let (_, offset) = Sealed::of(sealed).expect("it is mapped");
                 Item::Sealed { offset, bytes: sealed.len() as u64 }
             }
             Self::Owned(view) => {
-                Item::Owned { bytes: view.len() as u64, generation: view.generation() }
+                let (bytes, generation) = (view.len() as u64, view.generation());
+                let place = place(&Memory::Owned(view.memory()));
+                Item::Owned { bytes, generation, place }
             }
             Self::Lease(lease) => {
-                Item::Lease { bytes: lease.len() as u64, generation: lease.hand_over()? }
+                let (bytes, generation) = (lease.len() as u64, lease.hand_over()?);
+                let place = place(&Memory::Lease(lease.memory()));
+                Item::Lease { bytes, generation, place }
             }
             Self::File(_) => Item::File,
         })
     }
 
-    /// What is to stay mapped of it.
-    pub(crate) fn memory(&self) -> Option<Arc<dyn Any + Send + Sync>> {
+    /// How many bytes of memory it is; none of a file.
+    pub(crate) fn bytes(&self) -> Option<usize> {
+        match self {
+            Self::Sealed(sealed) => Some(sealed.len()),
+            Self::Owned(view) => Some(view.len()),
+            Self::Lease(lease) => Some(lease.len()),
+            Self::File(_) => None,
+        }
+    }
+
+    /// Memory of it that may cross again.
+    pub(crate) fn memory(&self) -> Option<Memory> {
         match self {
             Self::Sealed(_) | Self::File(_) => None,
-            Self::Owned(view) => Some(view.memory()),
-            Self::Lease(lease) => Some(lease.memory()),
+            Self::Owned(view) => Some(Memory::Owned(view.memory())),
+            Self::Lease(lease) => Some(Memory::Lease(lease.memory())),
         }
     }
 }

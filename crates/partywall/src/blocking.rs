@@ -35,6 +35,7 @@ use tonic::{Code, Status};
 
 use crate::attach;
 use crate::backoff::Backoff;
+use crate::buffer::Buffer;
 use crate::channel::Endpoint;
 use crate::coordinator::{self, Connected, End, Linked, Place};
 use crate::domain;
@@ -152,6 +153,12 @@ impl Channel {
     /// Who serves; none between two links.
     pub fn server(&self) -> Option<&Peer> {
         self.open.as_ref().map(|o| &o.server)
+    }
+
+    /// Memory for a long `bytes` field of a message that is sent on this channel next:
+    /// [`Channel::buffer`](crate::Channel::buffer).
+    pub fn buffer(&mut self, len: usize) -> Buffer {
+        Buffer::of(self.open.as_mut().and_then(|open| open.blank(len)), len)
     }
 
     /// A link, waited for if the endpoint says so, until then at most.

@@ -32,6 +32,7 @@ use tonic::Status;
 use tonic::body::Body;
 use tower::Service;
 
+use crate::buffer::Buffer;
 use crate::error::Error;
 use crate::http_calls::caller::Call;
 use crate::link::caller::Caller;
@@ -275,6 +276,23 @@ impl Channel {
             Kind::Http2(_) | Kind::Refused(_) => return None,
         };
         ring.link().is_some().then_some(ring)
+    }
+
+    /// Memory for a long `bytes` field of a message that is sent on this channel. It is in a parcel of the
+    /// link where the policy lets descriptors cross, the field has from 128 KiB to just below 128 MiB, and
+    /// the link has memory to spare: it has at most four such at a time, and as many bytes as the memory of
+    /// one caller. Else, and before the first connect, it is memory of this process.
+    pub async fn buffer(&self, len: usize) -> Buffer {
+        let link = match &*self.plain.0 {
+            Kind::Name(named) => named.links.peek(),
+            Kind::Link(connection) => Some(Arc::clone(connection)),
+            Kind::Http2(_) | Kind::Refused(_) => None,
+        };
+        let blank = match link.as_ref().and_then(|link| link.link()) {
+            Some(link) => link.blank(len).await,
+            None => None,
+        };
+        Buffer::of(blank, len)
     }
 
     /// How calls travel now; `None` before the first connect and between two links. Of a channel with a

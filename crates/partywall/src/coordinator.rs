@@ -20,6 +20,7 @@
 //! names that are watched   watched again; until then nobody is known to serve them
 //! open links               reported; one that is refused ends
 //! questions for links      asked again; the asker's own time goes on
+//! memory for parcels       told again; one that refuses it has no more made
 //! other questions          answered with an error
 //! ```
 //!
@@ -44,6 +45,7 @@ use crate::on_a_thread::on_a_thread;
 mod again;
 mod conversation;
 mod links;
+mod memory;
 pub mod operator;
 mod place;
 mod take;
@@ -113,6 +115,16 @@ enum Waiting {
     Observed(Vec<Observed>, oneshot::Sender<Result<Vec<Observed>, Error>>),
     Switch(oneshot::Sender<Result<u32, Error>>),
     Reload(oneshot::Sender<Result<Reloaded, Error>>),
+    Memory(MemoryQuestion),
+}
+
+/// A question for memory for parcels.
+struct MemoryQuestion {
+    /// Nobody waits for what a new coordinator is told.
+    answer: Option<oneshot::Sender<Result<usize, Error>>>,
+    bytes: usize,
+    /// How often some was given back before it.
+    given_back: u64,
 }
 
 /// A name that is served.
@@ -161,6 +173,14 @@ struct State {
     lost: Vec<Arc<Entry>>,
     /// Links that were adopted and are not open, and whose they are.
     adopted: HashMap<u64, u64>,
+    /// Bytes that the coordinator has given this process for parcels.
+    memory: usize,
+    /// How often some of it was given back.
+    memory_given_back: u64,
+    /// The last question that somebody has waited for, and when it was asked.
+    memory_late: Option<(u32, Instant)>,
+    /// When it was refused last, and why.
+    memory_refused: Option<(Instant, String)>,
 }
 
 /// This process at one coordinator.
@@ -213,7 +233,7 @@ pub(crate) async fn get_async(place: &Place, within: Duration) -> Result<Arc<Cli
         return Ok(known);
     }
     let place = place.clone();
-    on_a_thread(move || get(&place, within)).await
+    on_a_thread("partywall-connect", move || get(&place, within)).await
 }
 
 impl State {

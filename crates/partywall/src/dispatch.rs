@@ -11,8 +11,8 @@ use tower::timeout::error::Elapsed;
 use tower::{Service, ServiceExt};
 
 use crate::lock::lock;
-pub(crate) use crate::server::Answer;
-use crate::server::Routes;
+pub(crate) use crate::server::routes::Answer;
+use crate::server::routes::Routes;
 use crate::telemetry;
 
 mod limits;

@@ -106,6 +106,7 @@ mod attachment;
 mod backoff;
 #[cfg(feature = "blocking")]
 pub mod blocking;
+mod buffer;
 mod channel;
 mod coordinator;
 mod dispatch;

@@ -54,12 +54,13 @@ pub(crate) mod counters;
 mod doorbell;
 mod driver;
 mod inbound;
+pub(crate) mod known;
 pub(crate) mod mailbox;
 mod outbound;
 pub(crate) mod pace;
 pub(crate) mod parcels;
 mod places;
-mod pool;
+pub(crate) mod pool;
 pub(crate) mod receiver;
 pub(crate) mod record;
 pub(crate) mod sender;
@@ -77,6 +78,7 @@ mod scripted;
 
 use crate::coordinator::{End, Tracked};
 use crate::lock::lock;
+use crate::on_a_thread::on_a_thread;
 use crate::telemetry;
 use account::Account;
 use attached::Unread;
@@ -88,6 +90,7 @@ use inbound::{Inbound, Record, Rx};
 use mailbox::Answer;
 use outbound::{Outbound, Tx};
 use parcels::Parcels;
+use pool::Blank;
 use wake::{Sent, Tell};
 use ways::Methods;
 
@@ -406,6 +409,25 @@ impl Link {
         self.send_control(self.calls.take_parcels(grant));
     }
 
+    /// Memory for a long field of so many bytes of a message on this link, if there is some or it can be
+    /// made; none where no descriptor crosses.
+    pub(crate) async fn blank(&self, len: usize) -> Option<Blank> {
+        if !self.parcels.are_granted() {
+            return None;
+        }
+        let pool = Arc::clone(&self.parcels.pool);
+        if let Some(blank) = pool.blank(len) {
+            return Some(blank);
+        }
+        // To have the kernel clear it takes its time.
+        let make = pool.making_blank(len)?;
+        let made = on_a_thread(pool::MAKER, move || {
+            make();
+            Ok(pool.blank(len))
+        });
+        made.await.ok()?
+    }
+
     /// What a record means, with what has come beside it.
     #[inline(always)]
     fn accept(&self, record: Record, own: Option<Key>) -> Result<Accepted, Broken> {
@@ -428,7 +450,7 @@ impl Link {
     fn receive_beside(&self, record: &Record) -> Result<Beside, Broken> {
         if record.flags & ATTACHED != 0 {
             let unread = || Unread::on(self.own.get().cloned().unwrap_or_default());
-            let attached = self.parcels.receive_attached(&record.payload, unread)?;
+            let attached = self.parcels.receive_attached(record.flags, &record.payload, unread)?;
             return Ok(Beside { parcel: None, attached: attached.map(Box::new) });
         }
         let parcel = self.parcels.receive(&record.payload)?.map(Box::new);

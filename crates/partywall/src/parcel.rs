@@ -26,6 +26,11 @@
 //! not sealed, not whole or too short ends the link, and its sender is blamed. A receiver has at most 4 of a
 //! link unread, and 64 of a caller's links together, or one of each; what is beyond travels as bytes.
 //!
+//! # Fields
+//!
+//! A long `bytes` field that a program writes into a [`Buffer`] of its channel is not copied on its way
+//! into an owned parcel.
+//!
 //! # Attachments
 //!
 //! A program's own memory goes beside a message, with no copy at all ([`Attach`]):
@@ -39,6 +44,7 @@
 //!
 //! Only services that may harm each other anyway are to pass leases: see `leases = true` of the policy.
 
+use partywall_shm::parcel::budget;
 pub use partywall_shm::parcel::lease::Lease;
 pub use partywall_shm::parcel::view::{Owned, View};
 pub use partywall_shm::parcel::{Draft, ParcelError, Sealed};
@@ -46,8 +52,36 @@ pub use partywall_shm::region::Words;
 
 pub use crate::attach::Attach;
 pub use crate::attachment::{Attachment, Descriptor};
+pub use crate::buffer::Buffer;
 
-use crate::link::parcels;
+use crate::link::{account, parcels};
+
+/// Has this process make at most so many bytes of owned parcels for messages, on all its links together: 1
+/// GiB unless set. Each link has 256 MiB of them at most (of a server's:
+/// [`Server::max_parcel_bytes_per_caller`](crate::Server::max_parcel_bytes_per_caller)), and keeps what it
+/// has made until it ends. Long messages beyond that go as bytes. What a program makes itself, to attach
+/// it, is its own affair. All of it together, with that of the account's other processes, is bounded by the
+/// quota `parcel_bytes` of the policy ([`has_made`]).
+///
+/// ```
+/// partywall::parcel::own_at_most(64 << 20);
+/// ```
+pub fn own_at_most(bytes: usize) {
+    account::own_at_most(bytes);
+}
+
+/// How many bytes this process has made for parcels and attachments, and not dropped: what counts against
+/// `parcel_bytes` of its account. What has come from peers is not among them.
+///
+/// ```
+/// let before = partywall::parcel::has_made();
+/// let draft = partywall::parcel::Draft::new(1 << 20)?;
+/// assert!(partywall::parcel::has_made() >= before + draft.len());
+/// # Ok::<(), partywall::parcel::ParcelError>(())
+/// ```
+pub fn has_made() -> usize {
+    budget::has()
+}
 
 /// Has this process put messages of so many bytes and more into sealed parcels.
 ///

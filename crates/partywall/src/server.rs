@@ -17,7 +17,7 @@ mod names;
 #[cfg(not(feature = "http2"))]
 mod no_http2;
 mod options;
-mod routes;
+pub(crate) mod routes;
 mod serving;
 
 use std::future::{Future, Pending};
@@ -31,7 +31,6 @@ pub use bound::Bound;
 pub(crate) use http2::{Connection, serve_connection};
 #[cfg(not(feature = "http2"))]
 use no_http2 as http2;
-pub(crate) use routes::Answer;
 pub use routes::{GrpcServer, Routes, RoutesFuture};
 pub use serving::Serving;
 

@@ -23,6 +23,7 @@ use std::sync::Arc;
 
 use partywall_abi::limits;
 
+use crate::failpoint::failpoint;
 use crate::socket::{self, Lingering, Passed};
 
 /// Bytes of a packet.
@@ -68,6 +69,7 @@ impl Outgoing {
     pub fn send(&mut self, descriptors: &[BorrowedFd<'_>]) -> io::Result<u64> {
         let number = self.next;
         socket::send(self.socket.as_fd(), &number.to_le_bytes(), descriptors)?;
+        failpoint("packet.sent");
         self.next += 1;
         Ok(number)
     }
@@ -108,6 +110,7 @@ impl Incoming {
                 return Err(PacketError::Io(io::Error::other(why)));
             }
             if found == number {
+                failpoint("packet.received");
                 return Ok(packet.fds);
             }
         }

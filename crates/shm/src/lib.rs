@@ -1,9 +1,9 @@
 //! Shared memory at work: outboxes, the ring of records in them, how a side sleeps and is woken,
 //! and how descriptors travel.
 //!
-//! The crate knows records, not calls. What a record means is the business of the crates above.
-//! Unsafe code lives in [`region`] (memory that another process writes), [`parcel`] (memory that
-//! others have mapped), [`socket`] (ancillary data), [`kept`] (file leases), [`namespace`] (ioctl),
+//! The crate knows records, not calls. What a record means is the business of the crates above. Unsafe code
+//! lives in [`region`] (memory that another process writes), [`slot`] (a buffer in it), [`parcel`] (memory
+//! that others have mapped), [`socket`] (ancillary data), [`kept`] (file leases), [`namespace`] (ioctl),
 //! `closer` (a table of descriptors for one thread) and [`spawn`] (between fork and exec) alone.
 
 #[cfg(not(loom))]

@@ -22,7 +22,8 @@
 //! can lie behind the end. Whoever hides holes by them has paid for as many pages as the receiver may have
 //! to. An exact look (lseek(2), `SEEK_HOLE`) and a ftruncate(2), which drops such blocks, wait for locks of
 //! the file that its sender can hold for as long as it likes; so a receiver makes neither. Pages are freed
-//! with the last descriptor and the last mapping, whoever has it.
+//! with the last descriptor and the last mapping, whoever has it. What a process makes counts against its
+//! quota ([`budget`]).
 //!
 //! # When a side dies
 //!
@@ -33,13 +34,19 @@ use std::io;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
 
 use bytes::Bytes;
 use memmap2::{Advice, Mmap, MmapMut, MmapOptions};
 use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::io::Errno;
 
 use crate::socket::{self, Passed};
+use budget::Share;
 
+pub mod budget;
+pub mod copies;
+pub mod field;
 mod known;
 pub mod lease;
 pub mod owned;
@@ -117,13 +124,27 @@ pub enum ParcelError {
         /// That of the last time.
         last: u64,
     },
+    /// It comes by its place, and was refused when it came first.
+    #[error(
+        "parcel: memory that was refused when it came first; remedy: see that call's error, and attach other memory"
+    )]
+    Refused,
+    /// This process has as much memory for parcels as it may have.
+    #[error("parcel: {0}")]
+    Quota(String),
+    /// Nobody has said in time that this process may have more memory for parcels.
+    #[error("parcel: {0}; remedy: try again")]
+    Unanswered(&'static str),
 }
 
 impl ParcelError {
     /// Whether the machine is to blame, and not who made it.
     pub fn is_resource(&self) -> bool {
         let Self::Io { source, .. } = self else { return false };
-        matches!(source.raw_os_error(), Some(libc::ENOMEM | libc::EMFILE | libc::ENFILE))
+        matches!(
+            source.raw_os_error(),
+            Some(libc::ENOMEM | libc::EAGAIN | libc::EMFILE | libc::ENFILE)
+        )
     }
 }
 
@@ -131,15 +152,26 @@ fn failed<E: Into<io::Error>>(call: &'static str) -> impl FnOnce(E) -> ParcelErr
     move |source| ParcelError::Io { call, source: source.into() }
 }
 
-/// A file for so many bytes, without a page.
-fn create(name: &str, len: usize) -> Result<OwnedFd, ParcelError> {
+/// A file for so many bytes, without a page, and what it counts: its pages. The keeper of the quota may take
+/// so long to answer.
+fn create(name: &str, len: usize, within: Duration) -> Result<(OwnedFd, Share), ParcelError> {
+    let refused = |why: Errno| Err(failed("memfd_create")(why));
     if len == 0 {
-        return Err(failed("memfd_create")(rustix::io::Errno::INVAL));
+        return refused(Errno::INVAL);
     }
+    // Whoever makes a longer file than its limit is killed (getrlimit(2), `SIGXFSZ`).
+    let longest = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
+    if longest.is_some_and(|longest| longest < len as u64) {
+        return refused(Errno::FBIG);
+    }
+    let Some(pages) = len.checked_next_multiple_of(rustix::param::page_size()) else {
+        return refused(Errno::NOMEM);
+    };
+    let share = Share::take(pages, within)?;
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let file = rustix::fs::memfd_create(name, flags).map_err(failed("memfd_create"))?;
     rustix::fs::ftruncate(&file, len as u64).map_err(failed("ftruncate"))?;
-    Ok(file)
+    Ok((file, share))
 }
 
 /// A parcel that is being written. Every page of it is there; it begins with zeros.
@@ -147,15 +179,38 @@ fn create(name: &str, len: usize) -> Result<OwnedFd, ParcelError> {
 pub struct Draft {
     file: OwnedFd,
     map: MmapMut,
+    share: Share,
 }
 
 impl Draft {
-    /// Memory for so many bytes. Blocks for as long as the kernel takes to clear it.
+    /// Memory for so many bytes. Blocks for as long as the kernel takes to clear it, and the coordinator,
+    /// where there is one, to say that this process may have more.
     ///
     /// # Errors
-    /// [`ParcelError::Io`]: EINVAL for no bytes, ENOMEM, EMFILE.
+    /// [`ParcelError::Io`]: EINVAL for no bytes, ENOMEM, EMFILE, EFBIG; [`ParcelError::Quota`];
+    /// [`ParcelError::Unanswered`].
     pub fn new(len: usize) -> Result<Self, ParcelError> {
-        let file = create("partywall-parcel", len)?;
+        Self::with(len, budget::PATIENT)
+    }
+
+    /// The same, but that nobody is asked and waited for.
+    ///
+    /// # Errors
+    /// As [`Draft::new`]; [`ParcelError::Unanswered`] where the coordinator has not said so yet.
+    pub fn at_once(len: usize) -> Result<Self, ParcelError> {
+        Self::with(len, budget::AT_ONCE)
+    }
+
+    /// The same for a message that goes without it where the coordinator has not answered soon.
+    ///
+    /// # Errors
+    /// As [`Draft::new`].
+    pub fn soon(len: usize) -> Result<Self, ParcelError> {
+        Self::with(len, budget::SOON)
+    }
+
+    fn with(len: usize, within: Duration) -> Result<Self, ParcelError> {
+        let (file, share) = create("partywall-parcel", len, within)?;
         let options = MmapOptions::new();
         // SAFETY: nobody else has the file, which is as long.
         let mapped = unsafe { options.map_mut(&file) };
@@ -165,7 +220,7 @@ impl Draft {
             let _asked = map.advise(Advice::HugePage);
         }
         map.advise(Advice::PopulateWrite).map_err(failed("madvise(MADV_POPULATE_WRITE)"))?;
-        Ok(Self { file, map })
+        Ok(Self { file, map, share })
     }
 
     /// What was written never changes from here on.
@@ -173,11 +228,11 @@ impl Draft {
     /// # Errors
     /// [`ParcelError::Io`]: EBUSY while the kernel itself still writes to it, for io_uring or another device.
     pub fn seal(self) -> Result<Sealed, ParcelError> {
-        let Self { file, map } = self;
+        let Self { file, map, share } = self;
         let len = map.len() as u64;
         drop(map);
         rustix::fs::fcntl_add_seals(&file, SEALS).map_err(failed("fcntl(F_ADD_SEALS)"))?;
-        Sealed::map(file, 0, len)
+        Sealed::map(file, 0, len, Some(share))
     }
 }
 
@@ -206,6 +261,8 @@ struct Mapped {
     /// Where the bytes begin in the file, and in the mapping.
     offset: u64,
     skip: usize,
+    /// Of what this process has made itself.
+    _share: Option<Share>,
 }
 
 /// What is mapped, by its first byte's address.
@@ -219,18 +276,23 @@ impl Sealed {
     /// Checks what a peer has sent, and maps `len` bytes of it from `offset` on. A descriptor that is refused
     /// is closed where nobody waits for that.
     ///
-    /// Seven system calls.
+    /// Five system calls.
     ///
     /// # Errors
     /// Each variant of [`ParcelError`] is one check that failed.
     pub fn accept(descriptor: Passed, offset: u64, len: u64) -> Result<Self, ParcelError> {
         let file = descriptor.memory().map_err(|_| ParcelError::NoMemfd)?;
-        let (file, _size) = taken(file, |file| check(file, SEALS, offset, len))?;
-        Self::map(file, offset, len)
+        let (file, _size) = taken(file, |file| size(file, SEALS)?.has(offset, len))?;
+        Self::map(file, offset, len, None)
     }
 
     /// Maps a part of a file that is as it must be.
-    fn map(file: OwnedFd, offset: u64, len: u64) -> Result<Self, ParcelError> {
+    fn map(
+        file: OwnedFd,
+        offset: u64,
+        len: u64,
+        share: Option<Share>,
+    ) -> Result<Self, ParcelError> {
         let page = rustix::param::page_size() as u64;
         let (skip, len) = ((offset % page) as usize, len as usize);
         let mut options = MmapOptions::new();
@@ -238,7 +300,7 @@ impl Sealed {
         // SAFETY: the file is sealed against writing and shrinking, and is as long: its bytes are there, and
         // never change.
         let map = unsafe { options.map(&file) }.map_err(failed("mmap"))?;
-        let whole = Arc::new(Mapped { file, map, offset, skip });
+        let whole = Arc::new(Mapped { file, map, offset, skip, _share: share });
         mapped().insert(whole.bytes().as_ptr().addr(), Arc::downgrade(&whole));
         Ok(Self(whole))
     }
@@ -315,8 +377,14 @@ fn taken<T>(
     }
 }
 
-/// Whether a file is a memfd that has these seals; its size.
-fn check_kind(file: BorrowedFd<'_>, seals: SealFlags) -> Result<u64, ParcelError> {
+/// What a memfd is said to have: bytes, and blocks.
+struct Size {
+    found: u64,
+    there: u64,
+}
+
+/// How large a file is, if it is a memfd that has these seals. No call waits for a lock of the file's.
+fn size(file: BorrowedFd<'_>, seals: SealFlags) -> Result<Size, ParcelError> {
     let found = rustix::fs::fcntl_get_seals(file).map_err(failed("fcntl(F_GET_SEALS)"))?;
     let kind = rustix::fs::fstatfs(file).map_err(failed("fstatfs"))?.f_type;
     if kind as u64 != TMPFS {
@@ -325,24 +393,19 @@ fn check_kind(file: BorrowedFd<'_>, seals: SealFlags) -> Result<u64, ParcelError
     if !found.contains(seals) {
         return Err(ParcelError::Seals { found: found.bits(), wanted: seals.bits() });
     }
-    Ok(rustix::fs::fstat(file).map_err(failed("fstat"))?.st_size as u64)
+    let stat = rustix::fs::fstat(file).map_err(failed("fstat"))?;
+    Ok(Size { found: stat.st_size as u64, there: stat.st_blocks as u64 * BLOCK })
 }
 
-/// Whether a file is such a memfd, reaches as far, and has as many blocks as bytes; its size.
-///
-/// No call waits for a lock of the file's.
-fn check(
-    file: BorrowedFd<'_>,
-    seals: SealFlags,
-    offset: u64,
-    len: u64,
-) -> Result<u64, ParcelError> {
-    let (found, wanted) = (check_kind(file, seals)?, offset.saturating_add(len));
-    if len == 0 || found < wanted {
-        return Err(ParcelError::Short { found, wanted });
+impl Size {
+    /// Whether it reaches as far, and has as many blocks as bytes; how many bytes.
+    fn has(self, offset: u64, len: u64) -> Result<u64, ParcelError> {
+        let (Self { found, there }, wanted) = (self, offset.saturating_add(len));
+        if len == 0 || found < wanted {
+            return Err(ParcelError::Short { found, wanted });
+        }
+        if there < found { Err(ParcelError::Hole { at: there }) } else { Ok(found) }
     }
-    let there = rustix::fs::fstat(file).map_err(failed("fstat"))?.st_blocks as u64 * BLOCK;
-    if there < found { Err(ParcelError::Hole { at: there }) } else { Ok(found) }
 }
 
 #[cfg(test)]

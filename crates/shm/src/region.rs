@@ -10,7 +10,7 @@
 //! Loom builds replace the memory by loom's cells, which report every access that is not ordered.
 
 #[cfg(not(loom))]
-pub(crate) use mapped::Common;
+pub(crate) use mapped::{Common, copy_long};
 #[cfg(not(loom))]
 pub use mapped::{Inbox, Outbox, Words};
 #[cfg(loom)]
@@ -185,6 +185,13 @@ mod mapped {
             // SAFETY: `to` has room (checked by `at`); `bytes` is private memory, so the ranges do not
             // overlap. The compiler looks into no access to it, so that another thread's is no race.
             unsafe { copy_long(bytes.as_ptr(), to, bytes.len()) };
+        }
+
+        /// Sets so many bytes to a word, again and again.
+        pub(crate) fn fill(&self, at: usize, len: usize, word: u64) {
+            let to = self.0.at(at, len);
+            // SAFETY: `to` has room (checked by `at`), and as for `write`.
+            unsafe { fill_long(to, len, word) };
         }
     }
 
@@ -407,9 +414,46 @@ mod mapped {
     /// Up to here a word loop is faster than the start of a string instruction.
     const SHORT: usize = 64;
 
+    /// Copies memory of which another process may be writing either side.
+    ///
+    /// # Safety
+    /// `from` is readable and `to` writable for `len` bytes, and they do not overlap.
     #[cfg(target_arch = "x86_64")]
-    #[inline(always)]
-    unsafe fn copy_long(from: *const u8, to: *mut u8, len: usize) {
+    #[inline]
+    pub(crate) unsafe fn copy_long(mut from: *const u8, mut to: *mut u8, mut len: usize) {
+        // The string instruction is thirteen times slower on AMD's Zen where the target lies a few bytes
+        // behind the source, as the last bits of addresses have it.
+        let behind = to.addr().wrapping_sub(from.addr()) % 4096;
+        if len >= BLOCK && (1..BLOCK).contains(&behind) {
+            let blocks = len / BLOCK;
+            // SAFETY: as below; so many whole blocks of `len` bytes.
+            unsafe {
+                core::arch::asm!(
+                    "2:",
+                    "movups {a}, [{from}]",
+                    "movups {b}, [{from} + 16]",
+                    "movups {c}, [{from} + 32]",
+                    "movups {d}, [{from} + 48]",
+                    "movups [{to}], {a}",
+                    "movups [{to} + 16], {b}",
+                    "movups [{to} + 32], {c}",
+                    "movups [{to} + 48], {d}",
+                    "add {from}, 64",
+                    "add {to}, 64",
+                    "dec {blocks}",
+                    "jnz 2b",
+                    from = inout(reg) from,
+                    to = inout(reg) to,
+                    blocks = inout(reg) blocks => _,
+                    a = out(xmm_reg) _,
+                    b = out(xmm_reg) _,
+                    c = out(xmm_reg) _,
+                    d = out(xmm_reg) _,
+                    options(nostack)
+                );
+            }
+            len %= BLOCK;
+        }
         // SAFETY: copies exactly `len` bytes between ranges that the caller vouches for; the
         // ABI has the direction flag clear.
         unsafe {
@@ -423,8 +467,52 @@ mod mapped {
         }
     }
 
+    /// Bytes that are copied at a time where the string instruction is slow, and that are set at a time.
+    const BLOCK: usize = 64;
+
+    /// Sets memory of which another process may be writing some, twice as fast as by stores of words.
+    ///
+    /// # Safety
+    /// `to` is writable for `len` bytes.
+    unsafe fn fill_long(to: *mut u8, len: usize, word: u64) {
+        let mut done = 0;
+        #[cfg(target_arch = "x86_64")]
+        if len >= BLOCK {
+            // SAFETY: every processor with this architecture has SSE2.
+            let words = unsafe { core::arch::x86_64::_mm_set1_epi64x(word as i64) };
+            // SAFETY: so many whole blocks of `len` bytes.
+            unsafe {
+                core::arch::asm!(
+                    "2:",
+                    "movups [{to}], {words}",
+                    "movups [{to} + 16], {words}",
+                    "movups [{to} + 32], {words}",
+                    "movups [{to} + 48], {words}",
+                    "add {to}, 64",
+                    "dec {blocks}",
+                    "jnz 2b",
+                    to = inout(reg) to => _,
+                    blocks = inout(reg) len / BLOCK => _,
+                    words = in(xmm_reg) words,
+                    options(nostack)
+                );
+            }
+            done = len - len % BLOCK;
+        }
+        for (at, byte) in (done..len).zip(word.to_ne_bytes().into_iter().cycle()) {
+            // SAFETY: at < len, and a block is some whole words.
+            let room = unsafe { to.add(at) };
+            // SAFETY: writable; volatile, as it may be shared.
+            unsafe { room.write_volatile(byte) };
+        }
+    }
+
+    /// Copies memory of which another process may be writing either side.
+    ///
+    /// # Safety
+    /// `from` is readable and `to` writable for `len` bytes, and they do not overlap.
     #[cfg(not(target_arch = "x86_64"))]
-    unsafe fn copy_long(from: *const u8, to: *mut u8, len: usize) {
+    pub(crate) unsafe fn copy_long(from: *const u8, to: *mut u8, len: usize) {
         for i in 0..len {
             // SAFETY: i < len.
             let at = unsafe { from.add(i) };
@@ -562,5 +650,34 @@ mod modelled {
         pub fn futex_wake(&self, _at: usize) {
             self.0.wake();
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::copy_long;
+
+    #[test]
+    fn a_copy_is_whole_wherever_it_begins() {
+        const FAR: usize = 8 * 4096;
+        let from: Vec<u8> = (0..FAR).map(|at| (at * 7 % 251) as u8).collect();
+        // Both in one allocation, so that the last bits of their addresses are as far apart as is said.
+        let mut memory = from.clone();
+        memory.resize(2 * FAR, 255);
+        for (a, b) in (0..80_usize).flat_map(|a| (0..80_usize).map(move |b| (a, b))) {
+            for len in [0, 1, 63, 64, 65, 127, 128, 1000, 4160] {
+                let base = memory.as_mut_ptr();
+                let (from, to) = (base.wrapping_add(a), base.wrapping_add(FAR + b));
+                // SAFETY: both have so many bytes from there on, and are apart.
+                unsafe { copy_long(from, to, len) };
+                let (before, rest) = memory[FAR..].split_at(b);
+                let (copied, behind) = rest.split_at(len);
+                assert!(copied == &memory[a..a + len], "{a} {b} {len}");
+                let mut around = before.iter().chain(&behind[..256]);
+                assert!(around.all(|byte| *byte == 255), "{a} {b} {len}");
+                memory[FAR + b..][..len].fill(255);
+            }
+        }
+        assert!(memory[..FAR] == from);
     }
 }

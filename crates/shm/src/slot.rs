@@ -7,14 +7,18 @@
 //! room is thrown away, and [`SlotBuf::is_filled`] tells.
 //!
 //! [`append`] encodes into other memory by the same buffer, so that a type of message is compiled for one
-//! buffer alone.
+//! buffer alone. [`Hole`] is for a message of which a field is in its place already.
 
 use std::marker::PhantomData;
 
 use bytes::buf::UninitSlice;
 use bytes::{Buf, BufMut};
 
+use crate::region::copy_long;
 use crate::ring::Slot;
+
+/// From so many bytes on the C library's copy can be many times slower than [`copy_long`].
+const LONG: usize = 4096;
 
 /// What is written of a record that more was to be written of than was reserved.
 const TOO_MUCH: usize = usize::MAX;
@@ -30,21 +34,53 @@ pub struct SlotBuf<'a> {
     written: &'a mut usize,
     /// Bytes that were to be written in all, once they are too many.
     wanted: usize,
+    /// What is not written, for it is there.
+    hole: Option<&'a mut Hole>,
     _record: PhantomData<&'a mut u8>,
 }
 
+/// A field of a message that is not written, since it lies where it would be written to.
+pub(crate) struct Hole {
+    at: *const u8,
+    len: usize,
+    /// How many bytes are before it, once that is known.
+    before: Option<usize>,
+    passed: bool,
+}
+
+impl Hole {
+    fn new(field: &[u8], before: Option<usize>) -> Self {
+        Self { at: field.as_ptr(), len: field.len(), before, passed: false }
+    }
+
+    /// Whether this is the field, at its place.
+    fn is(&mut self, part: &[u8], before: usize) -> bool {
+        let is_it = part.as_ptr() == self.at && part.len() == self.len && !self.passed;
+        self.passed |= is_it && *self.before.get_or_insert(before) == before;
+        is_it && self.passed
+    }
+}
+
 impl<'a> SlotBuf<'a> {
-    pub(crate) fn new(
+    /// # Safety
+    /// Both pieces are writable, and nobody else accesses them for this lifetime.
+    pub(crate) unsafe fn new(
         [(at, here), (start, there)]: [(*mut u8, usize); 2],
         written: &'a mut usize,
     ) -> Self {
-        Self { at, here, start, there, written, wanted: 0, _record: PhantomData }
+        Self { at, here, start, there, written, wanted: 0, hole: None, _record: PhantomData }
     }
 
     /// Whether as much has been written as was reserved, and not more.
     #[inline]
     pub fn is_filled(&self) -> bool {
         self.remaining_mut() == 0 && *self.written != TOO_MUCH
+    }
+
+    /// Whether this is what is not written.
+    fn passes(&mut self, part: &[u8]) -> bool {
+        let before = if *self.written == TOO_MUCH { self.wanted } else { *self.written };
+        self.hole.as_mut().is_some_and(|hole| hole.is(part, before))
     }
 
     /// So many more bytes are too many.
@@ -94,8 +130,14 @@ unsafe impl BufMut for SlotBuf<'_> {
         }
         while !src.is_empty() {
             let (part, rest) = src.split_at(src.len().min(self.here));
-            // SAFETY: `at` leads to `here` bytes, as in `chunk_mut`; the message's own bytes lie elsewhere.
-            unsafe { std::ptr::copy_nonoverlapping(part.as_ptr(), self.at, part.len()) };
+            if part.len() < LONG || cfg!(not(target_arch = "x86_64")) {
+                // SAFETY: `at` leads to `here` bytes, as in `chunk_mut`; the message's own bytes lie
+                // elsewhere.
+                unsafe { std::ptr::copy_nonoverlapping(part.as_ptr(), self.at, part.len()) };
+            } else {
+                // SAFETY: as above.
+                unsafe { copy_long(part.as_ptr(), self.at, part.len()) };
+            }
             // SAFETY: so many bytes have been written.
             unsafe { self.advance_mut(part.len()) };
             src = rest;
@@ -117,7 +159,9 @@ unsafe impl BufMut for SlotBuf<'_> {
         while src.has_remaining() {
             let part = src.chunk();
             let len = part.len();
-            self.put_slice(part);
+            if !self.passes(part) {
+                self.put_slice(part);
+            }
             src.advance(len);
         }
     }
@@ -142,7 +186,8 @@ pub fn append(
     let chunk = out.chunk_mut();
     assert!(len <= chunk.len(), "{len} bytes where {} have room", chunk.len());
     let (at, mut written) = (chunk.as_mut_ptr(), 0);
-    let mut buffer = SlotBuf::new([(at, len), (at, 0)], &mut written);
+    // SAFETY: so many bytes of the chunk, which is borrowed meanwhile.
+    let mut buffer = unsafe { SlotBuf::new([(at, len), (at, 0)], &mut written) };
     encode(&mut buffer);
     if !buffer.is_filled() {
         let wanted = buffer.wanted;
@@ -153,12 +198,48 @@ pub fn append(
     Ok(())
 }
 
+/// How many bytes of what `encode` writes come before this field and behind it, if it writes the field; what
+/// it writes goes nowhere.
+pub(crate) fn around(
+    field: &[u8],
+    encode: impl FnOnce(&mut SlotBuf<'_>),
+) -> Option<(usize, usize)> {
+    let (mut hole, mut written) = (Hole::new(field, None), 0);
+    let nowhere = (std::ptr::dangling_mut(), 0);
+    // SAFETY: there are no bytes.
+    let mut buffer = unsafe { SlotBuf::new([nowhere; 2], &mut written) };
+    buffer.hole = Some(&mut hole);
+    encode(&mut buffer);
+    let all = buffer.wanted;
+    let before = hole.before.filter(|_| hole.passed)?;
+    Some((before, all - before))
+}
+
+/// Encodes a message around a field that lies between the two pieces; whether all of both was written, and
+/// the field between them.
+///
+/// # Safety
+/// As for [`SlotBuf::new`].
+pub(crate) unsafe fn encode_around(
+    field: &[u8],
+    [before, behind]: [(*mut u8, usize); 2],
+    encode: impl FnOnce(&mut SlotBuf<'_>),
+) -> bool {
+    let (mut hole, mut written) = (Hole::new(field, Some(before.1)), 0);
+    // SAFETY: forwarded.
+    let mut buffer = unsafe { SlotBuf::new([before, behind], &mut written) };
+    buffer.hole = Some(&mut hole);
+    encode(&mut buffer);
+    buffer.is_filled() && hole.passed
+}
+
 impl Slot<'_> {
     /// The rest of the payload, to be encoded into.
     #[inline]
     pub fn buffer(&mut self) -> SlotBuf<'_> {
         let pieces = self.pieces();
-        SlotBuf::new(pieces, self.written_mut())
+        // SAFETY: the slot's own bytes of this process's outbox, while the slot is borrowed.
+        unsafe { SlotBuf::new(pieces, self.written_mut()) }
     }
 }
 

@@ -291,7 +291,8 @@ fn receive_with(
     message.msg_iov = &mut iov;
     message.msg_iovlen = 1;
     message.msg_control = control.as_mut_ptr().cast();
-    message.msg_controllen = size_of_val(control);
+    // Shorter in musl's structures, and likewise below.
+    message.msg_controllen = size_of_val(control) as _;
     let flags = flags | libc::MSG_CMSG_CLOEXEC | libc::MSG_DONTWAIT;
     // SAFETY: `message` points at live buffers of the lengths it states.
     let len = unsafe { libc::recvmsg(socket.as_raw_fd(), &mut message, flags) };
@@ -313,9 +314,9 @@ fn receive_with(
 
 fn take_ancillary(header: *const libc::cmsghdr, packet: &mut Packet) {
     // SAFETY: a header that CMSG_FIRSTHDR or CMSG_NXTHDR returned is whole.
-    let (level, kind, len) = unsafe {
+    let (level, kind, len): (_, _, usize) = unsafe {
         let h = header.read_unaligned();
-        (h.cmsg_level, h.cmsg_type, h.cmsg_len)
+        (h.cmsg_level, h.cmsg_type, h.cmsg_len as _)
     };
     // SAFETY: as above.
     let data = unsafe { libc::CMSG_DATA(header) };

@@ -2,10 +2,11 @@
 //!
 //! The binaries come in pairs: `grpc-server` and `grpc-client` use tonic over a Unix socket,
 //! `server` and `client` use Partywall. The two of a pair differ in one line; everything else is
-//! here.
+//! here. `large-client` is Partywall's alone.
 
 pub mod client;
 mod count;
+pub mod large;
 mod report;
 pub mod server;
 mod service;
@@ -18,6 +19,12 @@ pub use service::Counter;
 #[allow(missing_docs)]
 pub mod proto {
     tonic::include_proto!("partywall.wordcount.v1");
+}
+
+/// The messages and the client once more, as Partywall's generator makes them.
+#[allow(missing_docs)]
+pub mod native {
+    include!(concat!(env!("OUT_DIR"), "/native/partywall.wordcount.v1.rs"));
 }
 
 /// The longest message that is accepted: the most that protobuf allows.

@@ -53,7 +53,7 @@ pub fn table(rows: &[(String, Times)]) -> String {
 }
 
 /// A time with one decimal in the unit that suits it.
-fn short(time: Duration) -> String {
+pub fn short(time: Duration) -> String {
     let seconds = time.as_secs_f64();
     match time.as_nanos() {
         0..1_000_000 => format!("{:.1} µs", seconds * 1e6),

@@ -38,7 +38,7 @@ pub mod uds_epoll;
 #[cfg(feature = "opponents")]
 pub mod xrpc;
 
-use crate::case::{CALL_SIZES, Case, Mode, Placement, Wait};
+use crate::case::{CALL_SIZES, Case, Mode, Place, Placement, Wait};
 
 /// Every size in both modes, with sides that sleep.
 pub fn sleeping() -> Vec<Case> {
@@ -48,6 +48,21 @@ pub fn sleeping() -> Vec<Case> {
 /// Every size in both modes, with sides that spin and with sides that sleep.
 pub fn spinning_or_sleeping() -> Vec<Case> {
     [cases(Wait::Spin), cases(Wait::Block)].concat()
+}
+
+/// Calls of 32 bytes, one at a time, between two containers.
+pub fn contained() -> Vec<Case> {
+    [Wait::Spin, Wait::Block].into_iter().flat_map(contained_with).collect()
+}
+
+/// The same with sides that wait so, where they are pinned.
+pub fn contained_with(wait: Wait) -> impl Iterator<Item = Case> {
+    let pinned = placements(wait).iter().filter(|placement| **placement != Placement::Unpinned);
+    let case = move |&placement| {
+        let host = Case::call(Mode::Latency, Some(CALL_SIZES[0]), placement, Some(wait));
+        host.at(Place::TwoContainers)
+    };
+    pinned.map(case)
 }
 
 fn cases(wait: Wait) -> Vec<Case> {

@@ -66,7 +66,33 @@ pub enum Clock {
     B,
 }
 
-/// Where the two processes run.
+/// Where the two sides are at home.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Place {
+    /// Both are processes of the host.
+    Host,
+    /// The client is in a container, the server on the host.
+    ClientInContainer,
+    /// Each is in a container of its own.
+    TwoContainers,
+}
+
+/// The users of the containers of servers and of clients.
+pub const USERS: [u32; 2] = [64_001, 64_002];
+
+impl Place {
+    /// As printed; nothing for the usual place.
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::Host => "",
+            Self::ClientInContainer => "client in a container",
+            Self::TwoContainers => "two containers",
+        }
+    }
+}
+
+/// On which CPUs the two processes run.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Placement {
@@ -105,7 +131,9 @@ pub struct Case {
     pub clients: Option<u32>,
     /// Calls per second, where they are paced.
     pub rate: Option<u64>,
-    /// Where the processes run.
+    /// Where the two sides are at home.
+    pub place: Place,
+    /// On which CPUs the processes run.
     pub placement: Placement,
     /// How they wait; none where only one process takes part.
     pub wait: Option<Wait>,
@@ -186,6 +214,7 @@ impl Case {
             size,
             clients: None,
             rate: None,
+            place: Place::Host,
             placement,
             wait,
         }
@@ -221,6 +250,7 @@ impl Case {
             size: Some(words),
             clients: None,
             rate: None,
+            place: Place::Host,
             placement: Placement::Unpinned,
             wait,
         }
@@ -236,9 +266,15 @@ impl Case {
             size: Some(bytes),
             clients: Some(clients),
             rate: None,
+            place: Place::Host,
             placement: Placement::Unpinned,
             wait,
         }
+    }
+
+    /// The same case elsewhere.
+    pub const fn at(self, place: Place) -> Self {
+        Self { place, ..self }
     }
 
     /// Payload bytes of a call or a block; 0 for a bare hand-over.
@@ -275,7 +311,7 @@ impl Case {
     /// with the smallest calls.
     pub fn group(&self) -> Self {
         let size = self.size.or(Some(CALL_SIZES[0]));
-        Self { size, wait: None, ..*self }
+        Self { size, place: Place::Host, wait: None, ..*self }
     }
 }
 
@@ -300,6 +336,7 @@ impl fmt::Display for Case {
         };
         parts.push(placement.to_owned());
         parts.extend(self.wait.map(|wait| lower(&wait)));
+        parts.extend((self.place != Place::Host).then(|| self.place.text().to_owned()));
         f.write_str(&parts.join(", "))
     }
 }
@@ -344,6 +381,9 @@ mod tests {
         assert_eq!(text.to_string(), "1,000,000 words, total, clock B, unpinned");
         let paced = Case::paced(10_000, Some(32), Placement::SameCore, Some(Wait::Block));
         assert_eq!(paced.to_string(), "32 B, paced, 10,000 calls/s, same core, block");
+        let contained = Case::call(Mode::Latency, Some(32), Placement::TwoCores, Some(Wait::Spin))
+            .at(Place::TwoContainers);
+        assert_eq!(contained.to_string(), "32 B, latency, two cores, spin, two containers");
     }
 
     #[test]
@@ -352,6 +392,14 @@ mod tests {
         all.sort_unstable();
         all.dedup();
         assert_eq!(all, DOMAIN_SIZES);
+    }
+
+    #[test]
+    fn places_of_a_case_are_shown_side_by_side() {
+        let host = Case::transfer(1 << 20, 1, Some(Wait::Block));
+        let contained = host.at(Place::ClientInContainer);
+        assert_ne!(host, contained);
+        assert_eq!(host.group(), contained.group());
     }
 
     #[test]

@@ -50,6 +50,31 @@ pub struct Order {
     pub close: Vec<RawFd>,
 }
 
+impl Order {
+    /// The descriptors that the process gets: the control page, the lifeline, the contender's.
+    pub fn numbers(&self) -> impl Iterator<Item = RawFd> {
+        let ends = self.ends.iter().copied().flatten();
+        std::iter::once(self.control).chain(self.lifeline).chain(ends)
+    }
+
+    /// The order for a process that has those descriptors under these numbers, and `driver` as its parent.
+    ///
+    /// # Errors
+    /// If these are not as many.
+    pub fn renumbered(&self, driver: u32, numbers: &[RawFd]) -> Result<Self> {
+        let wanted = self.numbers().count();
+        if numbers.len() != wanted {
+            return Err(format!("{} descriptors for an order of {wanted}", numbers.len()).into());
+        }
+        let mut next = numbers.iter().copied();
+        let mut place = |number: RawFd| next.next().unwrap_or(number);
+        let control = place(self.control);
+        let lifeline = self.lifeline.map(&mut place);
+        let ends = self.ends.iter().map(|end| end.map(&mut place)).collect();
+        Ok(Self { driver, control, lifeline, ends, close: Vec::new(), ..self.clone() })
+    }
+}
+
 /// What a child reports.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Report {
@@ -175,4 +200,45 @@ fn call(contender: &Contender, seat: &mut Seat) -> Result<Report> {
         figures.cpu_ns = Some(mine as f64 + figures.cpu_ns.unwrap_or(0.0));
     }
     Ok(Report { figures: Some(figures), probes: before.zip(after), ..Report::default() })
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+    use crate::case::{Case, Mode, Placement};
+    use crate::stopwatch::Spans;
+    use crate::sys::clock::Ticker;
+
+    /// An order of a server, of which no descriptor is open.
+    pub fn order() -> Order {
+        let spans = Spans { warm: Duration::ZERO, sample: Duration::ZERO, least: 1 };
+        let sample = Sample {
+            contender: "gate".into(),
+            case: Case::domain(Mode::Latency, Some(32), Placement::SameCore, None),
+            spans,
+            ticker: Ticker::calibrate(),
+            dir: "/".into(),
+            sockets: "/".into(),
+            address: std::net::Ipv4Addr::LOCALHOST,
+            label: "x".into(),
+            text: None,
+        };
+        let ends = vec![None, Some(12), Some(7)];
+        let (control, lifeline, close) = (9, Some(30), vec![44]);
+        Order { sample, role: Role::Server, driver: 1, cpu: None, control, lifeline, ends, close }
+    }
+
+    #[test]
+    fn a_process_finds_its_descriptors_where_its_order_says() {
+        let order = order();
+        assert_eq!(order.numbers().collect::<Vec<_>>(), [9, 30, 12, 7]);
+        let given = order.renumbered(8, &[3, 4, 5, 6]).expect("as many");
+        assert_eq!((given.control, given.lifeline), (3, Some(4)));
+        assert_eq!(given.ends, [None, Some(5), Some(6)]);
+        assert_eq!((given.driver, given.close.len()), (8, 0));
+        assert!(order.renumbered(8, &[3, 4, 5]).is_err() && order.renumbered(8, &[3; 5]).is_err());
+        let without = Order { lifeline: None, ..order };
+        let given = without.renumbered(8, &[3, 4, 5]).expect("as many");
+        assert_eq!((given.control, given.ends), (3, vec![None, Some(4), Some(5)]));
+    }
 }

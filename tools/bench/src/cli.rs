@@ -35,6 +35,12 @@ pub enum Command {
         /// What to do, as JSON
         order: String,
     },
+    /// The first process of a container; started by the other commands
+    #[command(hide = true)]
+    Porter {
+        /// Where the driver is
+        socket: PathBuf,
+    },
     /// Both processes of a sample as domains; started by the other commands
     #[command(hide = true)]
     Launch {
@@ -89,6 +95,12 @@ pub struct Options {
     /// than ten iterations, of gRPC for two; with --quick for three, and one
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=60_000))]
     pub sample_ms: Option<u64>,
+
+    /// Leave out what is measured in containers. Otherwise an engine is used that answers as Docker does
+    /// (DOCKER_HOST, or /run/docker.sock); for root, dockerd is started where there is none; and where
+    /// neither can be, the targets of containers are missed
+    #[arg(long)]
+    pub no_containers: bool,
 
     /// Exit with status 1 if a target is missed, and with 3 if none could be judged
     #[arg(long)]

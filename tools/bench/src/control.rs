@@ -8,6 +8,9 @@
 //! | 12 | process id of the launcher, where both sides are its domains | launcher, before either starts |
 //! | 16, 24, 32 | what was held before the server made anything, in bytes | server, before ready |
 //! | 64, 128 | last meeting the client, the server has come to | that side |
+//! | 192 | number of the client's last question what the server has used and holds | client |
+//! | 256 | number of the last question that has its answer | driver |
+//! | 264, 272, 280, 288 | the answer: ns of CPU time; bytes of the server, of the host | driver |
 //! | 1024.. | the lines that the probe bounces | both, in turn |
 
 use std::io;
@@ -29,6 +32,9 @@ const LAUNCHER: usize = 12;
 const IDLE: [usize; 3] = [16, 24, 32];
 const CLIENT_CAME: usize = 64;
 const SERVER_CAME: usize = 128;
+const ASKED: usize = 192;
+const ANSWERED: usize = 256;
+const ANSWER: [usize; 4] = [264, 272, 280, 288];
 const LINES: usize = 1024;
 const LINE: usize = 64;
 const LEN: usize = 4096;
@@ -130,6 +136,39 @@ impl Control {
         // SYNC(control.meet), acquired by wait_until
         futex::wait_until(self.0.word(other), limit, |came| came >= number)?;
         Ok(())
+    }
+
+    /// Client: asks the driver what the server has used and holds; one question at a time.
+    ///
+    /// # Errors
+    /// After `limit`.
+    pub fn ask(&self, limit: Duration) -> io::Result<[u64; 4]> {
+        let question = self.0.word(ASKED).load(Relaxed).wrapping_add(1);
+        // SYNC(control.asked)
+        self.0.word(ASKED).store(question, Release);
+        futex::wake(self.0.word(ASKED));
+        // SYNC(control.answered), acquired by wait_until
+        futex::wait_until(self.0.word(ANSWERED), limit, |answered| answered == question)?;
+        Ok(ANSWER.map(|place| self.0.long(place).load(Relaxed)))
+    }
+
+    /// Driver: sleeps until there is another question than this one; its number.
+    ///
+    /// # Errors
+    /// After `limit`.
+    pub fn await_question(&self, last: u32, limit: Duration) -> io::Result<u32> {
+        // SYNC(control.asked), acquired by wait_until
+        futex::wait_until(self.0.word(ASKED), limit, |asked| asked != last)
+    }
+
+    /// Driver: answers this question.
+    pub fn answer(&self, question: u32, answer: [u64; 4]) {
+        for (place, value) in ANSWER.into_iter().zip(answer) {
+            self.0.long(place).store(value, Relaxed);
+        }
+        // SYNC(control.answered)
+        self.0.word(ANSWERED).store(question, Release);
+        futex::wake(self.0.word(ANSWERED));
     }
 
     /// The word that the probe bounces the `number`th time, alone in its cache line.

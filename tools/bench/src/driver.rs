@@ -8,10 +8,11 @@ use serde::Serialize;
 
 use crate::case::Bench;
 use crate::cli::Options;
+use crate::engine::Containers;
 use crate::error::Result;
 use crate::image;
 use crate::machine::{self, Machine};
-use crate::pair::{Outcome, Runner};
+use crate::pair::{self, Outcome, Runner};
 use crate::plan::{Choice, Entry, Plan};
 use crate::row::{Figures, Row};
 use crate::sys::clock::Ticker;
@@ -70,6 +71,8 @@ pub struct Run {
     pub floors: Vec<Finding>,
     /// How the targets came out.
     pub targets: Vec<Finding>,
+    /// Why nothing was measured in containers; empty where there was nothing to measure, or it was.
+    pub no_containers: String,
     /// What else happened.
     pub tally: Tally,
 }
@@ -83,6 +86,12 @@ impl Run {
             found.push(format!(
                 "Other programs used {others:.1} of {cores} CPUs during the run: its figures are of \
                  a busy machine."
+            ));
+        }
+        if !self.no_containers.is_empty() {
+            found.push(format!(
+                "Nothing was measured in containers, so their targets are missed: {}.",
+                self.no_containers
             ));
         }
         let rests = |floor: &Finding| {
@@ -136,11 +145,12 @@ pub fn run(bench: Bench, options: &Options) -> Result<Option<Run>> {
         two_cores: cpus.second.is_some(),
         pinned_only: options.quick,
         most_clients: options.most_clients(),
+        host_only: options.no_containers,
     };
     if !choice.two_cores {
         eprintln!("Only one core can be used: nothing is measured on two cores.");
     }
-    let plan = Plan::new(bench, &choice);
+    let mut plan = Plan::new(bench, &choice);
     for name in plan.impossible() {
         eprintln!("This machine has no protection keys: {name} is not measured.");
     }
@@ -148,11 +158,26 @@ pub fn run(bench: Bench, options: &Options) -> Result<Option<Run>> {
     if stop.requested() {
         return Ok(None);
     }
+    let dir = tempfile::Builder::new().prefix("partywall-bench-").tempdir()?;
+    let (mut containers, mut no_containers) = (None, String::new());
+    if plan.has_containers() {
+        pair::readable(dir.path())?;
+        match Containers::start(dir.path(), &stop) {
+            Ok(None) => return Ok(None),
+            Ok(started) => containers = started,
+            Err(error) => {
+                no_containers = error.to_string();
+                eprintln!("Nothing is measured in containers: {no_containers}.");
+                plan.miss_containers();
+            }
+        }
+    }
     let started = Instant::now();
     let ends = options.quick_ends(bench);
     let (steal, others) = (machine::steal(), machine::others_cpu());
     let runner = Runner {
-        dir: tempfile::Builder::new().prefix("partywall-bench-").tempdir()?,
+        containers,
+        dir,
         ticker,
         cpus,
         stop,
@@ -186,7 +211,8 @@ pub fn run(bench: Bench, options: &Options) -> Result<Option<Run>> {
     let floors = target::judge(&rows, &target::floors(bench));
     let mut targets = target::judge(&rows, &target::targets(bench, &sizes));
     target::apply_floors(&mut targets, &floors);
-    Ok(Some(Run { bench, machine, rows, floors, targets, tally }))
+    target::miss(&mut targets, plan.missing(), &no_containers);
+    Ok(Some(Run { bench, machine, rows, floors, targets, no_containers, tally }))
 }
 
 struct Session {

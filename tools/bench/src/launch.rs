@@ -110,7 +110,7 @@ struct Inherited {
 impl Inherited {
     fn take(launch: &Launch) -> Result<Self> {
         let mut others = BTreeMap::new();
-        for number in [&launch.server, &launch.client].into_iter().flat_map(numbers) {
+        for number in [&launch.server, &launch.client].into_iter().flat_map(Order::numbers) {
             if let Entry::Vacant(place) = others.entry(number) {
                 place.insert(child::own(number)?);
             }
@@ -123,21 +123,17 @@ impl Inherited {
     }
 }
 
-/// The descriptors of an order.
-fn numbers(order: &Order) -> impl Iterator<Item = RawFd> {
-    let ends = order.ends.iter().copied().flatten();
-    std::iter::once(order.control).chain(order.lifeline).chain(ends)
-}
-
 /// Starts one side as a domain.
 fn start(space: &AddressSpace, inherited: &Inherited, order: &Order) -> Result<Process> {
     let (says, output) = pipe_with(PipeFlags::CLOEXEC)?;
     let error = std::io::stderr().as_fd().try_clone_to_owned()?;
     let mut descriptors = vec![File::open("/dev/null")?.into(), output, error];
-    for number in numbers(order) {
+    for number in order.numbers() {
         descriptors.push(inherited.get(number)?.try_clone()?);
     }
-    let order = serde_json::to_string(&renumbered(order))?;
+    // They follow the standard ones.
+    let numbers: Vec<RawFd> = (3..).take(descriptors.len() - 3).collect();
+    let order = serde_json::to_string(&order.renumbered(std::process::id(), &numbers)?)?;
     let program = Program {
         image: inherited.image.try_clone()?,
         args: vec!["partywall-bench".into(), "child".into(), order.into()],
@@ -146,58 +142,4 @@ fn start(space: &AddressSpace, inherited: &Inherited, order: &Order) -> Result<P
         descriptors,
     };
     Process::of_domain(Domain::start(space, program)?, says)
-}
-
-/// The order as the domain gets it: its parent is this process, and its descriptors follow the
-/// standard ones in the order of [`numbers`].
-fn renumbered(order: &Order) -> Order {
-    let mut next = 3..;
-    let mut place = || next.next().unwrap_or(RawFd::MAX);
-    let control = place();
-    let lifeline = order.lifeline.map(|_| place());
-    let ends = order.ends.iter().map(|end| end.map(|_| place())).collect();
-    let driver = std::process::id();
-    Order { driver, control, lifeline, ends, close: Vec::new(), ..order.clone() }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::case::{Case, Mode, Placement};
-    use crate::child::Role;
-    use crate::seat::Sample;
-    use crate::stopwatch::Spans;
-    use crate::sys::clock::Ticker;
-    use std::time::Duration;
-
-    #[test]
-    fn a_domain_finds_its_descriptors_where_its_order_says() {
-        let spans = Spans { warm: Duration::ZERO, sample: Duration::ZERO, least: 1 };
-        let sample = Sample {
-            contender: "gate".into(),
-            case: Case::domain(Mode::Latency, Some(32), Placement::SameCore, None),
-            spans,
-            ticker: Ticker::calibrate(),
-            dir: "/".into(),
-            label: "x".into(),
-            text: None,
-        };
-        let order = Order {
-            sample,
-            role: Role::Server,
-            driver: 1,
-            cpu: None,
-            control: 9,
-            lifeline: Some(30),
-            ends: vec![None, Some(12), Some(7)],
-            close: vec![44],
-        };
-        assert_eq!(numbers(&order).collect::<Vec<_>>(), [9, 30, 12, 7]);
-        let given = renumbered(&order);
-        assert_eq!((given.control, given.lifeline), (3, Some(4)));
-        assert_eq!(given.ends, [None, Some(5), Some(6)]);
-        assert_eq!((given.driver, given.close.len()), (std::process::id(), 0));
-        let without = Order { lifeline: None, ..order };
-        assert_eq!(renumbered(&without).ends, [None, Some(4), Some(5)]);
-    }
 }

@@ -14,9 +14,10 @@
 //! | `calls`, `words`, `domains`, `transfer` | the contenders, one file each |
 //! | `plan`, `driver`, `pair`, `process`, `child` | order, rounds, processes |
 //! | `image`, `launch` | both sides as domains of one process |
+//! | `engine`, `porter` | sides in containers |
 //! | `text` | what is counted, and the answer |
 //! | `control`, `probe` | how the two processes meet, and how near their cores are |
-//! | `memory` | what processes and the host hold |
+//! | `memory`, `others` | what processes and the host hold and use |
 //! | `stats`, `units`, `ratio`, `target` | medians, ratios with intervals, promises |
 //! | `report`, `machine` | terminal, JSON, HTML |
 
@@ -28,15 +29,18 @@ mod contender;
 mod control;
 mod domains;
 mod driver;
+mod engine;
 mod error;
 mod image;
 mod launch;
 mod machine;
 mod memory;
 mod meter;
+mod others;
 mod pair;
 mod pattern;
 mod plan;
+mod porter;
 mod probe;
 mod process;
 mod ratio;
@@ -77,6 +81,7 @@ fn main() -> ExitCode {
         Command::Child { order } => return child::run(&order),
         Command::Calls(options) => (Bench::Calls, options),
         Command::Launch { order } => return launch::run(&order),
+        Command::Porter { socket } => return porter::run(&socket),
         Command::Words(options) => (Bench::Words, options),
         Command::Domain(options) => (Bench::Domain, options),
         Command::Transfer(options) => (Bench::Transfer, options),

@@ -26,9 +26,11 @@ impl Held {
         Ok(Self([own, kib(&read("/proc/meminfo")?, "Shmem:"), sockets]))
     }
 
-    /// This and what a server held before, which has looked at the host first.
-    pub fn with_server(self, server: [u64; 3]) -> Self {
-        Self([self.0[0] + server[0], server[1], server[2]])
+    /// This and what other processes hold or held, with the host as it was seen with these.
+    pub fn with(self, others: Self) -> Self {
+        let [own, ..] = self.0;
+        let [theirs, shared, sockets] = others.0;
+        Self([own + theirs, shared, sockets])
     }
 
     /// The larger of both, each by itself.
@@ -76,7 +78,7 @@ mod tests {
         let (idle, most) = (Held([10, 20, 30]), Held([30, 10, 30]));
         assert_eq!(most.above(idle, 10), [2.0, -1.0, 0.0]);
         assert_eq!(most.most(idle), Held([30, 20, 30]));
-        assert_eq!(idle.with_server([1, 2, 3]), Held([11, 2, 3]));
+        assert_eq!(idle.with(Held([1, 2, 3])), Held([11, 2, 3]));
     }
 
     #[test]

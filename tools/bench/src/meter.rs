@@ -367,6 +367,7 @@ impl Meter {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::others::Others;
     use std::time::Duration;
 
     use crate::case::Placement;
@@ -376,7 +377,8 @@ mod tests {
     fn meter(mode: Mode) -> Meter {
         let spans =
             Spans { warm: Duration::from_millis(1), sample: Duration::from_millis(5), least: 1 };
-        let watch = Stopwatch::start(Ticker::calibrate(), spans, []).expect("a stopwatch");
+        let watch =
+            Stopwatch::start(Ticker::calibrate(), spans, Others::default()).expect("a stopwatch");
         let rate = (mode == Mode::Paced).then_some(10_000);
         let case = Case::call(mode, Some(32), Placement::SameCore, None);
         Meter::new(watch, &Case { rate, ..case })

@@ -1,19 +1,24 @@
-//! Runs one sample: two fresh processes, watched, ended by id if they do not end themselves.
+//! Runs one sample: two fresh processes, here or in containers, watched, ended by id if they do not end
+//! themselves.
 
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::net::Ipv4Addr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use crate::case::{Case, Clock, Placement};
+use crate::case::{Case, Clock, Place, Placement};
 use crate::child::{Order, Report, Role};
 use crate::contender::{Contender, Ends, Side};
 use crate::control::{Control, GRACE};
+use crate::engine::Containers;
 use crate::error::Result;
 use crate::launch::Launch;
+use crate::others::Teller;
 use crate::probe;
 use crate::process::{Process, SLICE, await_exit, with_cause};
 use crate::row::Figures;
@@ -51,6 +56,8 @@ pub enum Outcome {
 /// What every sample of a run shares.
 #[derive(Debug)]
 pub struct Runner {
+    /// Where sides can be besides the host, if any contender's are. They go before the directory.
+    pub containers: Option<Containers>,
     /// Holds a directory per sample.
     pub dir: TempDir,
     /// The clock.
@@ -84,9 +91,26 @@ impl Runner {
         let label = format!("pwb{}x{}", std::process::id(), self.count);
         let dir = self.dir.path().join(self.count.to_string());
         std::fs::create_dir(&dir)?;
-        let outcome = self.run(contender, case, text, &label, dir.clone());
+        if case.place != Place::Host {
+            readable(&dir)?;
+        }
+        let sockets = match case.place {
+            Place::TwoContainers => {
+                Containers::shared(self.dir.path()).join(self.count.to_string())
+            }
+            Place::Host | Place::ClientInContainer => dir.clone(),
+        };
+        if sockets != dir {
+            std::fs::create_dir(&sockets)?;
+            // The server is another user.
+            std::fs::set_permissions(&sockets, std::fs::Permissions::from_mode(0o777))?;
+        }
+        let outcome = self.run(contender, case, text, &label, [&dir, &sockets]);
         (contender.sweep)(&label);
         std::fs::remove_dir_all(&dir)?;
+        if sockets != dir {
+            std::fs::remove_dir_all(&sockets)?;
+        }
         outcome
     }
 
@@ -96,14 +120,19 @@ impl Runner {
         case: Case,
         text: Option<&Text>,
         label: &str,
-        dir: PathBuf,
+        [dir, sockets]: [&PathBuf; 2],
     ) -> Result<Outcome> {
         let sample = Sample {
             contender: contender.name.to_owned(),
             case,
             spans: self.spans,
             ticker: self.ticker,
-            dir,
+            dir: dir.clone(),
+            sockets: sockets.clone(),
+            address: match &self.containers {
+                Some(containers) => containers.address(case.place),
+                None => Ipv4Addr::LOCALHOST,
+            },
             label: label.to_owned(),
             text: text.cloned(),
         };
@@ -135,12 +164,20 @@ impl Runner {
         let launched = contender.domains;
         let mut server = None;
         if paired && launched.is_none() {
-            server = Some(Process::start("child", &order(Role::Server), &[])?);
+            server = match self.start(&inherited, &order(Role::Server)) {
+                Ok(process) => Some(process),
+                Err(error) => return Ok(Outcome::Failed(error.to_string())),
+            };
             if case.clock == Some(Clock::A) {
                 // A server that fails here shows up in the watch below.
                 let _ = page.await_ready(patience);
             }
         }
+        let contained = server.as_ref().filter(|_| case.place != Place::Host);
+        let _teller = match contained {
+            Some(server) => Some(Teller::start(Control::map(&inherited.control)?, server.id())?),
+            None => None,
+        };
         let begun = Instant::now();
         let mut client = match launched {
             Some(isolation) => {
@@ -150,12 +187,25 @@ impl Runner {
                 let (server, client) = (order(Role::Server), order(Role::Client));
                 Launch::new(image.as_raw_fd(), isolation, server, client).start()?
             }
-            None => Process::start("child", &order(Role::Client), &[])?,
+            None => match self.start(&inherited, &order(Role::Client)) {
+                Ok(process) => process,
+                Err(error) => return Ok(Outcome::Failed(error.to_string())),
+            },
         };
         drop(inherited);
         let watched = self.watch(&mut client, server.as_mut(), begun, limit)?;
         Ok(watched
             .map_or_else(|other| other, |(report, ended)| judge(case, &report, ended - begun)))
+    }
+
+    /// Starts the process of `order`, where the case has it.
+    fn start(&self, fds: &Inherited, order: &Order) -> Result<Process> {
+        let place = order.sample.case.place;
+        let containers = self.containers.as_ref();
+        match containers.and_then(|containers| containers.of(place, order.role)) {
+            Some(porter) => Process::in_container(porter, order, &fds.of(order)?),
+            None => Process::start("child", order, &[]),
+        }
     }
 
     fn order(&self, fds: &Inherited, sample: &Sample, role: Role, paired: bool) -> Order {
@@ -266,6 +316,11 @@ impl Runner {
     }
 }
 
+/// Lets containers read a directory, whatever the user's file mode creation mask.
+pub fn readable(dir: &Path) -> Result<()> {
+    Ok(std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o755))?)
+}
+
 /// Why an attendant did not start.
 fn last_words(attendant: &mut Process) -> Result<String> {
     await_exit(&[attendant], SLICE)?;
@@ -295,6 +350,14 @@ impl Inherited {
             inherit(fd)?;
         }
         Ok(new)
+    }
+
+    /// The descriptors of an order.
+    fn of(&self, order: &Order) -> Result<Vec<BorrowedFd<'_>>> {
+        let fixed = [&self.control, &self.attendant, &self.lifeline.0, &self.lifeline.1];
+        let all = || fixed.into_iter().chain(self.ends.0.iter().map(|(_, end)| end));
+        let find = |number| all().find(|fd| fd.as_raw_fd() == number).map(AsFd::as_fd);
+        order.numbers().map(|number| Ok(find(number).ok_or("no such descriptor")?)).collect()
     }
 }
 

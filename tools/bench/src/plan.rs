@@ -6,7 +6,7 @@
 
 use std::collections::HashSet;
 
-use crate::case::{Bench, Case};
+use crate::case::{Bench, Case, Place};
 use crate::contender::Contender;
 use crate::ratio::Key;
 use crate::registry;
@@ -28,6 +28,7 @@ pub struct Plan {
     groups: Vec<Vec<Entry>>,
     essential: HashSet<Key>,
     impossible: Vec<&'static str>,
+    missing: HashSet<Key>,
 }
 
 /// What to leave out.
@@ -43,6 +44,8 @@ pub struct Choice {
     pub pinned_only: bool,
     /// The most clients at once.
     pub most_clients: u32,
+    /// Whether what is measured in containers is left out.
+    pub host_only: bool,
 }
 
 impl Plan {
@@ -66,7 +69,27 @@ impl Plan {
         let essential = targets.iter().flat_map(|target| target.quantity.keys()).collect();
         entries.sort_by_key(|entry| entry.case.group());
         let groups = entries.chunk_by(|a, b| a.case.group() == b.case.group());
-        Self { bench, groups: groups.map(<[Entry]>::to_vec).collect(), essential, impossible }
+        let groups = groups.map(<[Entry]>::to_vec).collect();
+        Self { bench, groups, essential, impossible, missing: HashSet::new() }
+    }
+
+    /// Whether any side is in a container.
+    pub fn has_containers(&self) -> bool {
+        self.groups.iter().flatten().any(|entry| entry.case.place != Place::Host)
+    }
+
+    /// Leaves out what is measured in containers: it is missing, since it was to be measured.
+    pub fn miss_containers(&mut self) {
+        for group in &mut self.groups {
+            let gone = group.extract_if(.., |entry| entry.case.place != Place::Host);
+            self.missing.extend(gone.map(|entry| entry.key()));
+        }
+        self.groups.retain(|group| !group.is_empty());
+    }
+
+    /// What was to be measured and cannot be.
+    pub fn missing(&self) -> &HashSet<Key> {
+        &self.missing
     }
 
     /// Which bench.
@@ -112,8 +135,13 @@ impl Plan {
     }
 
     fn is_essential(&self, entry: &Entry) -> bool {
-        let contender = entry.contender.name;
-        self.essential.contains(&Key { contender, case: entry.case })
+        self.essential.contains(&entry.key())
+    }
+}
+
+impl Entry {
+    fn key(&self) -> Key {
+        Key { contender: self.contender.name, case: self.case }
     }
 }
 
@@ -122,7 +150,7 @@ impl Choice {
         use crate::case::Placement::{TwoCores, Unpinned};
         let size = case.size.is_none_or(|size| self.sizes.contains(&size));
         let clients = case.clients.is_none_or(|clients| clients <= self.most_clients);
-        if !size || !clients {
+        if !size || !clients || (self.host_only && case.place != Place::Host) {
             return false;
         }
         match (case.bench, case.placement) {
@@ -153,6 +181,7 @@ mod tests {
             two_cores: true,
             pinned_only: false,
             most_clients: u32::MAX,
+            host_only: false,
         }
     }
 
@@ -205,6 +234,24 @@ mod tests {
         let round = Plan::new(Bench::Calls, &choice(&[32])).round(&mut Random::new(1));
         let sizes: HashSet<Option<u64>> = round.iter().map(|entry| entry.case.size).collect();
         assert_eq!(sizes, HashSet::from([None, Some(32)]));
+    }
+
+    #[test]
+    fn without_an_engine_what_containers_have_is_missing() {
+        let contained =
+            |round: &[Entry]| round.iter().filter(|entry| entry.case.place != Place::Host).count();
+        let mut plan = plan(&["partywall-native"], true);
+        let all = plan.round(&mut Random::new(1));
+        assert!(plan.has_containers() && plan.missing().is_empty() && contained(&all) > 0);
+        plan.miss_containers();
+        let rest = plan.round(&mut Random::new(1));
+        assert!(!plan.has_containers() && contained(&rest) == 0);
+        assert_eq!(plan.missing().len(), contained(&all));
+        assert_eq!(rest.len(), all.len() - contained(&all));
+        assert!(plan.missing().iter().all(|key| key.contender == "partywall-native"));
+        // Who asks for none misses none.
+        let chosen = Plan::new(Bench::Calls, &Choice { host_only: true, ..choice(&CALL_SIZES) });
+        assert!(!chosen.has_containers() && chosen.missing().is_empty());
     }
 
     #[test]

@@ -1,8 +1,9 @@
-//! A process of a sample, ended if it does not end by itself: a child of the driver, or a domain.
+//! A process of a sample, ended if it does not end by itself: a child of the driver, a domain, or a process
+//! in a container.
 
 use std::fs::File;
-use std::io::{self, Read};
-use std::os::fd::{AsFd, OwnedFd};
+use std::io::Read;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
@@ -11,8 +12,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::Serialize;
 
-use crate::child::Report;
+use crate::child::{Order, Report};
 use crate::error::Result;
+use crate::porter::{Porter, Remote};
 
 /// A process that never outlives its handle.
 #[derive(Debug)]
@@ -27,6 +29,7 @@ pub struct Process {
 enum Task {
     Child(Child),
     Domain(Domain),
+    Remote(Remote),
 }
 
 /// How long a wait lasts before other things are looked at.
@@ -54,11 +57,19 @@ impl Process {
         Ok(Self { task: Task::Domain(domain), exit, says: says.into(), status: None })
     }
 
-    /// Its process id.
+    /// A process in the container of this porter, which gets these descriptors of the order.
+    pub fn in_container(porter: &Porter, order: &Order, fds: &[BorrowedFd<'_>]) -> Result<Self> {
+        let (remote, says) = porter.start(order, fds)?;
+        let exit = remote.pidfd().try_clone_to_owned()?;
+        Ok(Self { task: Task::Remote(remote), exit, says: says.into(), status: None })
+    }
+
+    /// Its process id, as the driver sees it.
     pub fn id(&self) -> u32 {
         match &self.task {
             Task::Child(child) => child.id(),
             Task::Domain(domain) => domain.pid(),
+            Task::Remote(remote) => remote.pid(),
         }
     }
 
@@ -68,11 +79,12 @@ impl Process {
     }
 
     /// Collects the exit status once there is one.
-    pub fn ended(&mut self) -> io::Result<Option<ExitStatus>> {
+    pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
         if self.status.is_none() {
             self.status = match &mut self.task {
                 Task::Child(child) => child.try_wait()?,
                 Task::Domain(domain) => domain.try_wait()?,
+                Task::Remote(remote) => remote.try_wait()?,
             };
         }
         Ok(self.status)
@@ -82,7 +94,11 @@ impl Process {
     pub fn report(&mut self) -> Result<Report> {
         let mut text = String::new();
         self.says.read_to_string(&mut text)?;
-        Ok(Report::read(&text, self.status))
+        let report = Report::read(&text, self.status);
+        Ok(match &self.task {
+            Task::Remote(remote) => Report { wall_ns: remote.wall_ns(), ..report },
+            Task::Child(_) | Task::Domain(_) => report,
+        })
     }
 }
 

@@ -31,6 +31,7 @@ const CALLS: &[Contender] = &[
 
 const WORDS: &[Contender] = &[
     words::partywall::NATIVE,
+    words::partywall::ATTACHED,
     words::partywall::TONIC,
     words::partywall::RAW,
     words::partywall::DOMAIN_TONIC,

@@ -51,17 +51,19 @@ pub struct Row {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::case::{Mode, Placement, Wait};
+    use crate::case::{Mode, Place, Placement, Wait};
 
     #[test]
     fn a_row_has_every_promised_key() {
-        let case = Case::call(Mode::Latency, Some(32), Placement::SameCore, Some(Wait::Block));
+        let case = Case::call(Mode::Latency, Some(32), Placement::SameCore, Some(Wait::Block))
+            .at(Place::TwoContainers);
         let figures = Figures { p50_ns: Some(1.5), ..Figures::default() };
         let row = Row { contender: "pipe", case, near: None, rep: 3, figures };
         let json = serde_json::to_value(&row).expect("a row is plain data");
         let expected = serde_json::json!({
             "bench": "calls", "contender": "pipe", "mode": "latency", "op": null, "clock": null,
-            "size": 32, "clients": null, "rate": null, "placement": "same-core", "near": null, "wait": "block",
+            "size": 32, "clients": null, "rate": null, "place": "two-containers",
+            "placement": "same-core", "near": null, "wait": "block",
             "rep": 3, "p50_ns": 1.5, "p99_ns": null, "p999_ns": null, "one_way_cycles": null,
             "per_s": null, "cpu_ns": null, "admission_ns": null, "pss_ratio": null,
             "shmem_ratio": null, "socket_ratio": null, "errors": 0,

@@ -1,16 +1,19 @@
 //! What a side of a sample is given.
 
+use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use crate::case::Case;
+use crate::case::{Case, Place};
 use crate::control::Control;
 use crate::error::Result;
 use crate::memory::Held;
 use crate::meter::Meter;
+use crate::others::Others;
 use crate::stopwatch::{Spans, Stopwatch};
 use crate::sys::clock::Ticker;
 use crate::text::Text;
@@ -26,8 +29,12 @@ pub struct Sample {
     pub spans: Spans,
     /// The clock of this run.
     pub ticker: Ticker,
-    /// A directory of this sample alone.
+    /// A directory of this sample alone; of the same name in a container, which can only read it.
     pub dir: PathBuf,
+    /// Where a server can make a socket that the client can reach.
+    pub sockets: PathBuf,
+    /// Where a server on the network listens.
+    pub address: Ipv4Addr,
     /// A name that no other sample on this machine has; letters and digits.
     pub label: String,
     /// The text to count, in `words`.
@@ -38,7 +45,7 @@ pub struct Sample {
 #[derive(Debug)]
 pub struct Seat {
     sample: Sample,
-    control: Control,
+    control: Arc<Control>,
     ends: Vec<Option<OwnedFd>>,
     lifeline: Option<OwnedFd>,
     admission: Option<Duration>,
@@ -52,7 +59,7 @@ impl Seat {
         ends: Vec<Option<OwnedFd>>,
         lifeline: Option<OwnedFd>,
     ) -> Self {
-        Self { sample, control, ends, lifeline, admission: None }
+        Self { sample, control: Arc::new(control), ends, lifeline, admission: None }
     }
 
     /// The case to measure.
@@ -63,6 +70,16 @@ impl Seat {
     /// The sample's own directory.
     pub fn dir(&self) -> &Path {
         &self.sample.dir
+    }
+
+    /// Where the server makes its socket, if that has a name.
+    pub fn sockets(&self) -> &Path {
+        &self.sample.sockets
+    }
+
+    /// Where the server listens, if it is on the network.
+    pub fn address(&self) -> Ipv4Addr {
+        self.sample.address
     }
 
     /// The sample's own name.
@@ -105,7 +122,10 @@ impl Seat {
     /// Client: what is held before anything is made, with what the server has noted.
     pub fn idle(&self) -> Result<Held> {
         let own = Held::look(&[std::process::id()])?;
-        Ok(if self.control.server().is_some() { own.with_server(self.control.idle()) } else { own })
+        Ok(match self.control.server() {
+            Some(_) => own.with(Held(self.control.idle())),
+            None => own,
+        })
     }
 
     /// Client: takes no more than one of `times` calls that the sample is to have.
@@ -138,8 +158,14 @@ impl Seat {
 
     /// Client: the processes besides this one that work for the calls: the server, and the launcher
     /// of domains.
-    pub fn others(&self) -> impl Iterator<Item = u32> {
-        self.control.server().into_iter().chain(self.control.launcher())
+    pub fn others(&self) -> Others {
+        match (self.case().place, self.control.server()) {
+            (Place::Host, server) => {
+                Others::Seen(server.into_iter().chain(self.control.launcher()).collect())
+            }
+            (_, Some(_)) => Others::Hidden(Arc::clone(&self.control)),
+            (_, None) => Others::default(),
+        }
     }
 
     /// Client: starts the warm-up, of both sides' CPU time too.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 
 use crate::error::Result;
+use crate::others::Others;
 use crate::row::Figures;
 use crate::sys::clock::Ticker;
 use crate::sys::cpu;
@@ -32,7 +33,7 @@ enum Span {
 pub struct Stopwatch {
     ticker: Ticker,
     times: Histogram<u64>,
-    processes: Vec<u32>,
+    others: Others,
     span: Span,
     until: u64,
     sample: u64,
@@ -46,17 +47,13 @@ pub struct Stopwatch {
 
 impl Stopwatch {
     /// Starts the warm-up now. CPU time is that of this process and of `others`.
-    pub fn start(
-        ticker: Ticker,
-        spans: Spans,
-        others: impl IntoIterator<Item = u32>,
-    ) -> Result<Self> {
+    pub fn start(ticker: Ticker, spans: Spans, others: Others) -> Result<Self> {
         let longest = ticker.ticks(Duration::from_secs(1000));
         let now = ticker.now();
         Ok(Self {
             ticker,
             times: Histogram::new_with_bounds(1, longest, 3)?,
-            processes: std::iter::once(std::process::id()).chain(others).collect(),
+            others,
             span: Span::WarmUp,
             until: now + ticker.ticks(spans.warm),
             sample: ticker.ticks(spans.sample),
@@ -133,8 +130,8 @@ impl Stopwatch {
         if self.span == Span::Over {
             return false;
         }
-        let spent =
-            self.processes.iter().map(|pid| cpu::process_cpu_ns(*pid)).sum::<Result<u64, _>>();
+        let own = cpu::process_cpu_ns(std::process::id());
+        let spent = own.and_then(|own| Ok(own + self.others.cpu_ns()?));
         if self.span == Span::Sample {
             self.span = Span::Over;
             self.stopped = now;
@@ -183,7 +180,8 @@ mod tests {
     #[test]
     fn a_batch_counts_half_its_mean_each_way() {
         let spans = Spans { warm: Duration::ZERO, sample: Duration::from_millis(1), least: 1 };
-        let mut watch = Stopwatch::start(Ticker::calibrate(), spans, []).expect("a stopwatch");
+        let mut watch =
+            Stopwatch::start(Ticker::calibrate(), spans, Others::default()).expect("a stopwatch");
         let begun = watch.now();
         assert!(watch.batch(10, begun, begun + 5000), "the warm-up is over");
         let ended = watch.now() + watch.ticks(Duration::from_millis(2));
@@ -196,7 +194,8 @@ mod tests {
     #[test]
     fn a_sample_has_its_least_number_of_calls() {
         let spans = Spans { warm: Duration::ZERO, sample: Duration::ZERO, least: 3 };
-        let mut watch = Stopwatch::start(Ticker::calibrate(), spans, []).expect("a stopwatch");
+        let mut watch =
+            Stopwatch::start(Ticker::calibrate(), spans, Others::default()).expect("a stopwatch");
         assert!(watch.answered(1), "the warm-up is one call");
         assert_eq!([(); 3].map(|()| watch.answered(1)), [true, true, false]);
         assert!(watch.figures(0).per_s.is_some());
@@ -209,7 +208,8 @@ mod tests {
         let before = cpu::process_cpu_ns(me).expect("own clock");
         let spans =
             Spans { warm: Duration::from_millis(1), sample: Duration::from_millis(5), least: 1 };
-        let mut watch = Stopwatch::start(Ticker::calibrate(), spans, []).expect("a stopwatch");
+        let mut watch =
+            Stopwatch::start(Ticker::calibrate(), spans, Others::default()).expect("a stopwatch");
         while watch.answered(1) {}
         let first = watch.figures(0);
         for _ in 0..3 {

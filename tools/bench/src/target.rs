@@ -5,10 +5,12 @@ pub mod domain;
 pub mod transfer;
 pub mod words;
 
+use std::collections::HashSet;
+
 use serde::Serialize;
 
 use crate::case::Bench;
-use crate::ratio::{self, Metric, Quantity, Tag};
+use crate::ratio::{self, Key, Metric, Quantity, Tag};
 use crate::row::Row;
 use crate::stats::Estimate;
 
@@ -90,7 +92,7 @@ impl Target {
 pub enum Verdict {
     /// The whole interval is within the bound.
     Pass,
-    /// The whole interval is beyond it.
+    /// The whole interval is beyond it; or it is of containers, and there were none.
     Fail,
     /// The bound lies within the interval.
     Undecided,
@@ -209,6 +211,17 @@ pub fn apply_floors(findings: &mut [Finding], floors: &[Finding]) {
                  runs on the machine, and measure again",
                 floor.text, floor.bound
             );
+        }
+    }
+}
+
+/// Marks as missed what was not run because the cells in `missing` could not be measured, and says why.
+pub fn miss(findings: &mut [Finding], missing: &HashSet<Key>, why: &str) {
+    for finding in findings.iter_mut().filter(|finding| finding.verdict == Verdict::NotRun) {
+        let has_bound = !finding.bound.is_empty();
+        if has_bound && finding.quantity.keys().iter().any(|key| missing.contains(key)) {
+            finding.verdict = Verdict::Fail;
+            finding.why = format!("nothing was measured in containers: {why}");
         }
     }
 }

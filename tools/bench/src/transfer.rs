@@ -9,6 +9,9 @@
 //! both processes and the host hold; the most of each is published, above what they held before either side
 //! made anything, as a multiple of the data. Below a mebibyte that would say nothing.
 //!
+//! The client may be in a container, and the server on the host: bytes then go over the engine's bridge where
+//! they go by TCP, and a socket or a memory file is passed into the container where it has no name.
+//!
 //! Several clients are threads of the client's process, each with a connection of its own; their data is
 //! that of all of them.
 
@@ -27,7 +30,7 @@ pub mod udp;
 
 use std::os::fd::OwnedFd;
 
-use crate::case::{BLOCK_SIZES, CLIENTS, CLIENTS_BYTES, Case, Wait};
+use crate::case::{BLOCK_SIZES, CLIENTS, CLIENTS_BYTES, Case, Place, Wait};
 use crate::contender::{Ends, Side};
 use crate::error::Result;
 use crate::seat::Seat;
@@ -42,6 +45,12 @@ pub fn cases(wait: Option<Wait>) -> Vec<Case> {
 /// The same with sides that sleep.
 pub fn sleeping() -> Vec<Case> {
     cases(Some(Wait::Block))
+}
+
+/// The same, and every size with the one client in a container.
+pub fn sleeping_here_and_contained() -> Vec<Case> {
+    let block = |bytes| Case::transfer(bytes, 1, Some(Wait::Block)).at(Place::ClientInContainer);
+    sleeping().into_iter().chain(BLOCK_SIZES.map(block)).collect()
 }
 
 /// How many clients there are.

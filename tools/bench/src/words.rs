@@ -1,10 +1,14 @@
 //! The `words` bench: how long a text takes to reach a service that counts its words.
 //!
-//! Every client has the text as one message: it reads the file into a buffer, or where its transport
-//! has memory for that (`shm`, `partywall-raw`, `domain`) straight into it, sends it, and checks the
-//! answer. Every server has the whole message in contiguous memory before it counts, also where its
-//! transport would let it count piece by piece. Warm clients and servers use their buffers again
-//! where their transport lets them.
+//! Every client has the text as one message: it reads the file into a buffer, or where its transport has
+//! memory for that (`shm`, `partywall-raw`, `partywall-native`, `domain`) straight into it, sends it, and
+//! checks the answer. Every server has the whole message in contiguous memory before it counts, also where
+//! its transport would let it count piece by piece; of a parcel, which its sender can write, it copies a
+//! piece at a time to count it. Warm clients and servers use their buffers again where their transport lets
+//! them.
+//!
+//! Sides in containers see the text in the directory of the run, and a socket with a name in a directory that
+//! both can write, as one has it in a volume of both.
 
 pub mod control;
 pub mod count;
@@ -24,11 +28,10 @@ use std::path::Path;
 use rustix::buffer::spare_capacity;
 use rustix::io::Errno;
 
-use crate::case::{COUNTS_MAX, Case, Clock, Op, WORD_SIZES, Wait};
+use crate::case::{COUNTS_MAX, Case, Clock, Op, Place, WORD_SIZES, Wait};
 use crate::error::Result;
 use crate::row::Figures;
 use crate::seat::Seat;
-use crate::sys::cpu::process_cpu_ns;
 use crate::text::{Answer, Text};
 
 /// The cells of a contender: both operations under clock B, the total under clock A.
@@ -44,6 +47,12 @@ pub fn cases(wait: Option<Wait>) -> Vec<Case> {
     cases
 }
 
+/// The same for the total, with each side in a container of its own.
+pub fn contained(wait: Option<Wait>) -> Vec<Case> {
+    let total = cases(wait).into_iter().filter(|case| case.op == Some(Op::Total));
+    total.map(|case| case.at(Place::TwoContainers)).collect()
+}
+
 /// Runs a client: asks once under clock A, repeatedly under clock B, and checks every answer.
 pub fn drive(seat: &Seat, mut ask: impl FnMut(&Text, Op) -> Result<Answer>) -> Result<Figures> {
     let text = seat.text()?;
@@ -52,11 +61,10 @@ pub fn drive(seat: &Seat, mut ask: impl FnMut(&Text, Op) -> Result<Answer>) -> R
     let expected = text.expected(op);
     let mut wrong = 0;
     if case.clock == Some(Clock::A) {
-        let others: Vec<u32> = seat.others().collect();
-        let cpu = || others.iter().map(|pid| process_cpu_ns(*pid)).sum::<io::Result<u64>>();
-        let before = cpu()?;
+        let others = seat.others();
+        let before = others.cpu_ns()?;
         wrong += u64::from(ask(&text, op)? != expected);
-        let spent = (!others.is_empty()).then_some((cpu()? - before) as f64);
+        let spent = others.are_there().then_some(others.cpu_ns()?.saturating_sub(before) as f64);
         return Ok(Figures { cpu_ns: spent, errors: wrong, ..Figures::default() });
     }
     let mut watch = seat.stopwatch()?;

@@ -44,6 +44,7 @@ const LEAVES: &[&str] = &[
     "partywall-engine-tests",
     "partywall-vm",
     "examples",
+    "camera",
     "telemetry",
     "wordcount",
 ];

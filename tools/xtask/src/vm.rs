@@ -2,8 +2,9 @@
 //!
 //! Few machines that run tests have protection keys, so the tests run a second time in an emulated
 //! one: Debian's kernels before and from Linux 6.12 on, and an initial file system with `vm-init`, the
-//! test binaries and the programs that the tests load. What the machine and this program say to each
-//! other is in `tools/vm`.
+//! test binaries and the programs that the tests load. Some tests that need no keys run there as well, for
+//! the sake of these kernels and of control groups of version 2. What the machine and this program say to
+//! each other is in `tools/vm`.
 //!
 //! To add a program, put one more [`Job`] into [`jobs`]: its output is kept, and files that it
 //! leaves are in `target/vm/left`.
@@ -41,9 +42,8 @@ const FULL_LIMIT: Duration = Duration::from_secs(7200);
 const UP_SAYS: &[&str] = &["gate  protection-keys", "gate  shared-signal-stacks"];
 
 /// Tests of the host that run in the machine: the name of the binary, which of them run each time (with
-/// `--full` all do; every interoperability case takes minutes there), and those that never do, for they
-/// are about something else than keys: they need what the machine has not, or hold for times that
-/// emulation cannot keep.
+/// `--full` all do; every interoperability case takes minutes there), and those that never do: they need
+/// what the machine has not, or hold for times that emulation cannot keep.
 const TESTS_OF_HOST: &[(&str, &[&str], &[&str])] = &[
     (
         "partywall_system_tests::processes",
@@ -53,6 +53,7 @@ const TESTS_OF_HOST: &[(&str, &[&str], &[&str])] = &[
             "ends_and_list_agree_on_the_security_between_domains",
             "requests_longer_than_a_record_ring_the_bell",
             "stubs_call_another_domain_through_the_gate",
+            "a_coordinator_needs_no_root",
         ],
         &[
             // Times.
@@ -85,8 +86,45 @@ const TESTS_OF_HOST: &[(&str, &[&str], &[&str])] = &[
             "blocking_channels_send_and_take_parcels",
             "long_messages_come_in_parcels_and_short_ones_do_not",
             "many_long_messages_at_once_all_arrive",
+            "one_lease_goes_back_and_forth_and_is_mapped_once",
         ],
         &[],
+    ),
+    (
+        "partywall_system_tests::root",
+        // Control groups of version 2 alone, which the host need not have.
+        &[
+            "containers_of_both_drivers_of_docker_are_known",
+            "groups_that_a_user_can_write_prove_no_container",
+            "process_that_changes_its_container_before_proof_is_refused",
+            "processes_in_groups_of_an_engine_are_in_its_container",
+        ],
+        &[
+            // Programs of util-linux.
+            "root_of_",
+            "root_with_",
+            "others::",
+            // Times.
+            "attacks::",
+            "many::",
+        ],
+    ),
+    (
+        "partywall_attacks::shared_memory",
+        // What asks most of the kernel: seals, holes, descriptors, mappings, leases.
+        &[
+            "row_22_a_header_that_disagrees_opens_no_link",
+            "row_24_",
+            "row_25_a_lease_of_an_old_generation_is_refused",
+        ],
+        &[
+            // Times.
+            "row_26_",
+            "row_28_",
+            // A network, and files that are not in memory.
+            "row_25_what_is_not_as_said_ends_",
+            "row_25_what_is_no_parcel_ends_",
+        ],
     ),
 ];
 

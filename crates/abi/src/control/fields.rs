@@ -49,6 +49,12 @@ pub struct Identity {
     /// Id of its container, empty when it is in none that the coordinator knows; only an operator's list
     /// of links has it.
     pub container: String,
+    /// Id of its container's image, and `PROJECT/SERVICE` of the Compose service that the container was made
+    /// for, by its engine's word; each empty when that is not known, or nobody has asked. Only an operator's
+    /// list has them.
+    pub image: String,
+    /// See [`Identity::image`].
+    pub compose: String,
     /// The policy's names for it.
     pub principals: Vec<String>,
 }
@@ -56,8 +62,17 @@ pub struct Identity {
 impl Identity {
     /// Of a process of this user and group, of which nothing else is known.
     pub fn new(uid: u32, gid: u32) -> Self {
-        let (cgroup, container, principals) = (String::new(), String::new(), Vec::new());
-        Self { uid, gid, pid: None, digest: Digest::Unknown, cgroup, container, principals }
+        Self {
+            uid,
+            gid,
+            pid: None,
+            digest: Digest::Unknown,
+            cgroup: String::new(),
+            container: String::new(),
+            image: String::new(),
+            compose: String::new(),
+            principals: Vec::new(),
+        }
     }
 }
 
@@ -131,8 +146,8 @@ pub(super) fn identity(r: &mut Reader<'_>) -> Result<Identity, DecodeError> {
     let principals = (0..found)
         .map(|_| r.short_text("principal", limits::NAME_BYTES))
         .collect::<Result<_, _>>()?;
-    let (pid, container) = ((pid != 0).then_some(pid), String::new());
-    Ok(Identity { uid, gid, pid, digest, cgroup, container, principals })
+    let pid = (pid != 0).then_some(pid);
+    Ok(Identity { pid, digest, cgroup, principals, ..Identity::new(uid, gid) })
 }
 
 pub(super) fn put_methods(w: &mut Writer<'_>, set: &MethodSet) {

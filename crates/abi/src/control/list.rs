@@ -40,6 +40,14 @@ const OBSERVE: u16 = KINDS | 14;
 const MEASURE: u16 = KINDS | 15;
 const MEASURED: u16 = KINDS | 16;
 const PACE: u16 = KINDS | 17;
+/// As [`ROW_WITH_CONTAINERS`] and [`INSTANCE`], with images and Compose services, and the row with parcels
+/// where there are some; for whoever has
+/// [`Capabilities::ORIGINS`](crate::version::Capabilities::ORIGINS).
+const ROW_WITH_ORIGINS: u16 = KINDS | 18;
+const INSTANCE_WITH_ORIGIN: u16 = KINDS | 19;
+/// As [`INSTANCE_WITH_ORIGIN`], with memory for parcels; for whoever has
+/// [`Capabilities::MEMORY`](crate::version::Capabilities::MEMORY).
+const INSTANCE_WITH_PARCELS: u16 = KINDS | 20;
 
 /// Messages about the lists of links and of instances.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -151,15 +159,17 @@ impl ListMessage {
         match self {
             Self::List { request } => start(w, LIST, *request),
             Self::Row { request, row } => {
+                let with_origins = row.ends().any(has_origin);
                 let with_parcels = !row.grant.is_none();
                 let with_containers =
-                    with_parcels || row.ends().any(|end| !end.container.is_empty());
+                    with_origins || with_parcels || row.ends().any(|end| !end.container.is_empty());
                 let with_methods = with_containers || row.methods.are_told();
-                let kind = match (with_parcels, with_containers, with_methods) {
-                    (true, _, _) => ROW_WITH_PARCELS,
-                    (false, true, _) => ROW_WITH_CONTAINERS,
-                    (false, false, true) => ROW_WITH_METHODS,
-                    (false, false, false) => ROW,
+                let kind = match (with_origins, with_parcels, with_containers, with_methods) {
+                    (true, ..) => ROW_WITH_ORIGINS,
+                    (false, true, ..) => ROW_WITH_PARCELS,
+                    (false, false, true, _) => ROW_WITH_CONTAINERS,
+                    (false, false, false, true) => ROW_WITH_METHODS,
+                    (false, false, false, false) => ROW,
                 };
                 start(w, kind, *request);
                 put_row(w, row);
@@ -168,6 +178,10 @@ impl ListMessage {
                 }
                 if with_containers {
                     row.ends().for_each(|end| put_text(w, &end.container, limits::CONTAINER_BYTES));
+                }
+                if with_origins {
+                    row.ends().for_each(|end| put_origin(w, end));
+                    w.u8(with_parcels.into());
                 }
                 if with_parcels {
                     row.grant.put(w);
@@ -199,7 +213,12 @@ impl ListMessage {
             }
             Self::Instances { request } => start(w, INSTANCES, *request),
             Self::Instance { request, row } => {
-                start(w, INSTANCE, *request);
+                let kind = match (row.parcel_bytes > 0, has_origin(&row.server)) {
+                    (true, _) => INSTANCE_WITH_PARCELS,
+                    (false, true) => INSTANCE_WITH_ORIGIN,
+                    (false, false) => INSTANCE,
+                };
+                start(w, kind, *request);
                 put_text(w, &row.name, limits::NAME_BYTES);
                 put_identity(w, &row.server);
                 put_text(w, &row.server.container, limits::CONTAINER_BYTES);
@@ -207,6 +226,12 @@ impl ListMessage {
                 w.u32(row.links);
                 w.u32(row.callers);
                 w.u64(row.memory);
+                if kind != INSTANCE {
+                    put_origin(w, &row.server);
+                }
+                if kind == INSTANCE_WITH_PARCELS {
+                    w.u64(row.parcel_bytes);
+                }
             }
             Self::Listed { request } => start(w, LISTED, *request),
             Self::Query { request } => start(w, QUERY, *request),
@@ -232,17 +257,24 @@ impl ListMessage {
     pub(super) fn take(kind: u16, request: u32, r: &mut Reader<'_>) -> Result<Self, DecodeError> {
         Ok(match kind {
             LIST => Self::List { request },
-            ROW | ROW_WITH_METHODS | ROW_WITH_CONTAINERS | ROW_WITH_PARCELS => {
+            ROW | ROW_WITH_METHODS | ROW_WITH_CONTAINERS | ROW_WITH_PARCELS | ROW_WITH_ORIGINS => {
                 let mut row = row(r)?;
                 if kind != ROW {
                     row.methods = methods(r)?;
                 }
-                if [ROW_WITH_CONTAINERS, ROW_WITH_PARCELS].contains(&kind) {
+                if [ROW_WITH_CONTAINERS, ROW_WITH_PARCELS, ROW_WITH_ORIGINS].contains(&kind) {
                     for end in core::iter::once(&mut row.caller).chain(&mut row.server) {
                         end.container = r.short_text("container", limits::CONTAINER_BYTES)?;
                     }
                 }
-                if kind == ROW_WITH_PARCELS {
+                let mut with_parcels = kind == ROW_WITH_PARCELS;
+                if kind == ROW_WITH_ORIGINS {
+                    for end in core::iter::once(&mut row.caller).chain(&mut row.server) {
+                        take_origin(r, end)?;
+                    }
+                    with_parcels = flag(r, "has parcels")?;
+                }
+                if with_parcels {
                     row.grant = Grant::take(r)?;
                     row.caller_parcels = parcels(r)?;
                     row.stats.parcels = parcels(r)?;
@@ -263,7 +295,16 @@ impl ListMessage {
                 Self::Pace { request, link, caller: pace()?, server: pace()? }
             }
             INSTANCES => Self::Instances { request },
-            INSTANCE => Self::Instance { request, row: instance(r)?.into() },
+            INSTANCE | INSTANCE_WITH_ORIGIN | INSTANCE_WITH_PARCELS => {
+                let mut row = instance(r)?;
+                if kind != INSTANCE {
+                    take_origin(r, &mut row.server)?;
+                }
+                if kind == INSTANCE_WITH_PARCELS {
+                    row.parcel_bytes = r.u64("bytes of parcels")?;
+                }
+                Self::Instance { request, row: row.into() }
+            }
             LISTED => Self::Listed { request },
             QUERY => Self::Query { request },
             COUNTED | COUNTED_WITH_METHODS => {
@@ -461,14 +502,31 @@ pub struct InstanceRow {
     pub callers: u32,
     /// Bytes of shared memory of its links that the coordinator has made and that somebody holds.
     pub memory: u64,
+    /// Bytes that the process has made for parcels, by its own word.
+    pub parcel_bytes: u64,
 }
 
 impl InstanceRow {
     /// An instance that nobody refers to.
     pub fn new(name: &str, server: Identity, security: Security) -> Self {
-        let (links, callers, memory) = (0, 0, 0);
-        Self { name: name.into(), server, security, links, callers, memory }
+        let (links, callers, memory, parcel_bytes) = (0, 0, 0, 0);
+        Self { name: name.into(), server, security, links, callers, memory, parcel_bytes }
     }
+}
+
+fn has_origin(end: &Identity) -> bool {
+    !(end.image.is_empty() && end.compose.is_empty())
+}
+
+fn put_origin(w: &mut Writer<'_>, end: &Identity) {
+    put_text(w, &end.image, limits::IMAGE_BYTES);
+    put_text(w, &end.compose, limits::COMPOSE_BYTES);
+}
+
+fn take_origin(r: &mut Reader<'_>, end: &mut Identity) -> Result<(), DecodeError> {
+    end.image = r.short_text("image", limits::IMAGE_BYTES)?;
+    end.compose = r.short_text("compose", limits::COMPOSE_BYTES)?;
+    Ok(())
 }
 
 fn instance(r: &mut Reader<'_>) -> Result<InstanceRow, DecodeError> {
@@ -476,8 +534,10 @@ fn instance(r: &mut Reader<'_>) -> Result<InstanceRow, DecodeError> {
     let mut server = identity(r)?;
     server.container = r.short_text("container", limits::CONTAINER_BYTES)?;
     let security = Security::take(r)?;
-    let (links, callers) = (r.u32("links")?, r.u32("callers")?);
-    Ok(InstanceRow { name, server, security, links, callers, memory: r.u64("memory")? })
+    let mut row = InstanceRow::new(&name, server, security);
+    (row.links, row.callers) = (r.u32("links")?, r.u32("callers")?);
+    row.memory = r.u64("memory")?;
+    Ok(row)
 }
 
 pub(super) fn put_stats(w: &mut Writer<'_>, s: &LinkStats) {

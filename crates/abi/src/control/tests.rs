@@ -23,6 +23,8 @@ fn someone(pid: Option<u32>, digest: Digest) -> Identity {
         digest,
         cgroup: "/a/b".into(),
         container: String::new(),
+        image: String::new(),
+        compose: String::new(),
         principals: vec!["client".into(), "x".into()],
     }
 }
@@ -31,6 +33,13 @@ fn someone(pid: Option<u32>, digest: Digest) -> Identity {
 fn in_container(mut row: LinkRow) -> LinkRow {
     row.caller.container = "0123456789abcdef".into();
     row
+}
+
+/// The same end, of which an engine has said more.
+fn with_origin(mut end: Identity) -> Identity {
+    end.image = "sha256:0a".into();
+    end.compose = "shop/web".into();
+    end
 }
 
 /// The same row of a link on which descriptors may cross.
@@ -132,7 +141,16 @@ fn samples() -> Vec<Message> {
             row: LinkRow { methods: methods_counted.clone(), ..row.clone() }.into(),
         }),
         Message::List(ListMessage::Row { request: 6, row: in_container(row.clone()).into() }),
-        Message::List(ListMessage::Row { request: 6, row: with_parcels(row).into() }),
+        Message::List(ListMessage::Row { request: 6, row: with_parcels(row.clone()).into() }),
+        Message::List(ListMessage::Row {
+            request: 6,
+            row: LinkRow { caller: with_origin(row.caller.clone()), ..row.clone() }.into(),
+        }),
+        Message::List(ListMessage::Row {
+            request: 6,
+            row: LinkRow { server: row.server.clone().map(with_origin), ..with_parcels(row) }
+                .into(),
+        }),
         Message::List(ListMessage::Sent {
             request: 7,
             link: 4,
@@ -155,6 +173,7 @@ fn samples() -> Vec<Message> {
         }),
         Message::List(ListMessage::Instances { request: 6 }),
         Message::List(ListMessage::Instance { request: 6, row: longest_instance().into() }),
+        Message::List(ListMessage::Instance { request: 6, row: plain_instance().into() }),
         Message::List(ListMessage::Listed { request: 6 }),
         Message::List(ListMessage::Query { request: 7 }),
         Message::List(ListMessage::Counted {
@@ -212,6 +231,9 @@ fn samples() -> Vec<Message> {
         Message::Link(LinkMessage::Granted { link: 4, role: Role::Caller, grant: MOST }),
         Message::Policy(PolicyMessage::Reload { request: 10 }),
         Message::Policy(PolicyMessage::Reloaded { request: 10, ended: 1, changed: 2 }),
+        Message::Memory(MemoryMessage::Want { request: 11, bytes: u64::MAX }),
+        Message::Memory(MemoryMessage::Given { request: 11, bytes: 0 }),
+        Message::List(ListMessage::Instance { request: 6, row: instance_with_origin().into() }),
     ]
 }
 
@@ -259,13 +281,20 @@ proptest! {
 fn every_kind_is_in_the_range_of_its_subject_and_is_taken_once() {
     let kinds: std::collections::BTreeSet<u16> =
         samples().iter().map(|m| u16::from_le_bytes([m.encode()[0], m.encode()[1]])).collect();
-    // Two messages are there twice.
-    assert_eq!(kinds.len(), samples().len() - 2);
-    for (subject, messages) in [(1, 7), (2, 7), (3, 11), (4, 4), (5, 17), (6, 4), (7, 2)] {
+    // Three messages are there twice.
+    assert_eq!(kinds.len(), samples().len() - 3);
+    for (subject, messages) in [(1, 7), (2, 7), (3, 11), (4, 4), (5, 20), (6, 4), (7, 2), (8, 2)] {
         let of_it: alloc::vec::Vec<u16> =
             kinds.iter().filter(|kind| **kind >> 8 == subject).map(|kind| kind & 0xff).collect();
         assert_eq!(of_it, (1..=messages).collect::<alloc::vec::Vec<_>>(), "subject {subject}");
     }
+}
+
+/// An instance of which no engine has said more.
+fn plain_instance() -> InstanceRow {
+    let mut server = someone(Some(7), Digest::Unknown);
+    server.container = "0123456789abcdef".into();
+    InstanceRow::new("greeter", server, Security::UNIX_SOCKET)
 }
 
 /// An instance with as much of everything as there can be.
@@ -274,6 +303,14 @@ fn longest_instance() -> InstanceRow {
     let mut instance =
         InstanceRow::new(&"x".repeat(limits::NAME_BYTES), server, Security::UNIX_SOCKET);
     (instance.links, instance.callers, instance.memory) = (u32::MAX, 7, u64::MAX);
+    instance.parcel_bytes = u64::MAX;
+    instance
+}
+
+/// An instance that has made no memory for parcels.
+fn instance_with_origin() -> InstanceRow {
+    let mut instance = longest_instance();
+    instance.parcel_bytes = 0;
     instance
 }
 
@@ -283,6 +320,8 @@ fn longest_row() -> LinkRow {
     let mut someone = someone(Some(7), Digest::Started([9; 32]));
     someone.cgroup = longest(limits::CGROUP_BYTES);
     someone.container = longest(limits::CONTAINER_BYTES);
+    someone.image = longest(limits::IMAGE_BYTES);
+    someone.compose = longest(limits::COMPOSE_BYTES);
     someone.principals = vec![longest(limits::NAME_BYTES); limits::PRINCIPALS];
     let method = MethodStats::new(&alloc::format!("/{}", longest(limits::PATH_BYTES - 1)), 1, 2);
     let mut row = LinkRow::new(4, &longest(limits::NAME_BYTES), someone.clone(), Some(someone));

@@ -136,8 +136,8 @@ fn refusals_name_the_field() {
 fn attachments_stand_between_the_head_and_the_rest() {
     let items = [
         Item::Sealed { offset: 4096, bytes: 7 },
-        Item::Owned { bytes: 1 << 40, generation: 6 },
-        Item::Lease { bytes: i64::MAX as u64, generation: u64::MAX },
+        Item::Owned { bytes: 1 << 40, generation: 6, place: Place::new(0).unwrap() },
+        Item::Lease { bytes: i64::MAX as u64, generation: u64::MAX, place: Place::new(7).unwrap() },
         Item::File,
     ];
     let mut request = Vec::new();
@@ -147,7 +147,7 @@ fn attachments_stand_between_the_head_and_the_rest() {
     let frame = Request::decode(HEAD | ATTACHED, &request).unwrap();
     assert_eq!((frame.head.unwrap().method, frame.data), ("/a/b".into(), Data::Here(b"data")));
     let attached = frame.attached.unwrap();
-    assert_eq!((attached.packet, Attached::of(&request)), (5, Ok(attached)));
+    assert_eq!((attached.packet, Attached::of(ATTACHED, &request)), (5, Ok(attached)));
     assert!(attached.items().eq(items));
     let mut answer = Vec::new();
     write_block(&mut answer, |out| ResponseHead::write(out, 0)).unwrap();
@@ -157,11 +157,35 @@ fn attachments_stand_between_the_head_and_the_rest() {
     assert_eq!((frame.trailers.unwrap().code, frame.attached.unwrap().packet), (0, 6));
     // Only a head has some, and a plain frame has none.
     let both = ATTACHED | PARCEL | HEAD;
-    for flags in [ATTACHED, both, ATTACHED | PLAIN_REQUEST, ATTACHED | PLAIN_RESPONSE] {
+    let plain = [ATTACHED | PLAIN_REQUEST, ATTACHED | PLAIN_RESPONSE];
+    for flags in [ATTACHED, both, plain[0], plain[1], KNOWN | HEAD, KNOWN | ATTACHED] {
         assert!(Request::decode(flags, &request).is_err(), "{flags:#x}");
         assert!(Response::decode(flags, &answer).is_err(), "{flags:#x}");
     }
-    assert!(Attached::of(&request[..request.len() - 5]).is_err(), "the last one is cut");
+    assert!(Attached::of(ATTACHED, &request[..request.len() - 5]).is_err(), "the last one is cut");
+}
+
+#[test]
+fn memory_that_is_known_has_a_place_and_no_packet() {
+    let place = Place::new(0).unwrap();
+    let [owned, lease] = [
+        Item::Owned { bytes: 1, generation: 2, place },
+        Item::Lease { bytes: 3, generation: 4, place },
+    ];
+    let decode = |packet, items: &[Item]| {
+        let mut payload = Vec::new();
+        write_block(&mut payload, |out| ResponseHead::write(out, 0)).unwrap();
+        Attached::write(&mut payload, packet, items);
+        let frame = Response::decode(HEAD | ATTACHED | KNOWN, &payload);
+        frame.map(|frame| frame.attached.unwrap().items().collect::<Vec<_>>())
+    };
+    assert_eq!(decode(0, &[owned, lease]), Ok(vec![owned, lease]));
+    let wrong = |field, found| Err(DecodeError::Value { field, found });
+    assert_eq!(decode(1, &[owned, lease]), wrong("attachments' packet", 1));
+    for without in [Item::File, Item::Sealed { offset: 0, bytes: 1 }] {
+        assert_eq!(decode(0, &[owned, without]), wrong("attachment's place", 0));
+    }
+    assert_eq!(Place::new(limits::ATTACHED_PLACES), None);
 }
 
 #[test]
@@ -177,15 +201,18 @@ fn attachments_that_cannot_be_are_refused_by_name() {
             w.u64(first);
             w.u64(second);
         }
-        match Attached::of(&payload) {
+        match Attached::of(HEAD | ATTACHED, &payload) {
             Err(DecodeError::Value { field, found }) => (field, found),
             other => panic!("{other:?}"),
         }
     };
     assert_eq!(refused(0, 4, 0, 0), ("attachments", 0));
     assert_eq!(refused(17, 4, 0, 0), ("attachments", 17));
-    for kind in [0, 5, 255] {
+    for kind in [0, 5, 15] {
         assert_eq!(refused(1, kind, 1, 0), ("attachment's kind", kind.into()));
+    }
+    for (kind, place) in [(0x11, 1), (0x74, 7), (0x20, 2), (0x82, 8), (0xf3, 15), (0xff, 15)] {
+        assert_eq!(refused(1, kind, 1, 0), ("attachment's place", place), "{kind:#x}");
     }
     for kind in 1..=3 {
         for bytes in [0, 1 << 63] {
@@ -238,7 +265,7 @@ proptest! {
             head.metadata.iter().count();
         }
         let _ = Response::decode(flags, &bytes);
-        let _ = Attached::of(&bytes);
+        let _ = Attached::of(flags, &bytes);
         let _ = decode_method(&bytes);
         let _ = RequestHead::decode(&bytes);
         let _ = ResponseHead::decode(&bytes);

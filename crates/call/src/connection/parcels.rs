@@ -39,7 +39,9 @@ impl<T: Default> Connection<T> {
     pub fn take_parcels(&mut self, count: u32) {
         debug_assert!(count <= limits::UNREAD_PARCELS && self.tells_parcels);
         self.is_granted = true;
-        self.read_parcels(count);
+        self.parcels_most += count;
+        self.parcels_read += count;
+        self.tell_parcels();
     }
 
     /// Whether something may be attached to a head, now or once descriptors are granted.
@@ -53,18 +55,37 @@ impl<T: Default> Connection<T> {
         if !self.tells_attached {
             return Err(Rule::NotAgreed);
         }
+        self.parcel_comes()
+    }
+
+    /// One of those that may come. The peer hears of others that are read, if it waits for that now.
+    fn parcel_comes(&mut self) -> Result<(), Rule> {
         self.parcels_in = self.parcels_in.checked_sub(1).ok_or(Rule::OverParcels)?;
+        if self.parcels_in == 0 {
+            self.tell_parcels();
+        }
         Ok(())
     }
 
     /// The program has taken what was attached to a head, or nobody will. Said once for each that has come,
-    /// also where the head had no effect.
-    pub fn attached_read(&mut self) {
+    /// also where the head had no effect. Whether the peer may wait for that: else it is told with what is
+    /// sent next.
+    pub fn attached_read(&mut self) -> bool {
+        let waits = self.parcels_in == 0;
         self.read_parcels(1);
+        waits
     }
 
-    /// So many more may come, as there is room for as many more.
+    /// So many more may come. The peer is told so when half of all may, and when it could wait for that.
     pub(super) fn read_parcels(&mut self, count: u32) {
+        self.parcels_read += count;
+        if self.parcels_in == 0 || 2 * self.parcels_read >= self.parcels_most {
+            self.tell_parcels();
+        }
+    }
+
+    fn tell_parcels(&mut self) {
+        let count = std::mem::take(&mut self.parcels_read);
         if count > 0 {
             self.parcels_in += count;
             self.push(Control::Parcels(count));
@@ -74,15 +95,15 @@ impl<T: Default> Connection<T> {
     /// Data have come in a parcel.
     #[cold]
     pub(super) fn came_in_parcel(&mut self, parcel: ParcelRef) -> Result<(), Rule> {
-        let next = parcel.owned.map(|Owned { place, generation }| {
-            let held = &mut self.owned_in[place as usize];
-            let is_next = !held.lent && generation == held.generation.wrapping_add(1);
-            if is_next { Ok((held, generation)) } else { Err(Rule::LentTwice(place)) }
-        });
-        let next = next.transpose()?;
-        self.parcels_in = self.parcels_in.checked_sub(1).ok_or(Rule::OverParcels)?;
-        if let Some((held, generation)) = next {
-            *held = Place { generation, lent: true };
+        if let Some(Owned { place, generation }) = parcel.owned {
+            let held = &self.owned_in[place as usize];
+            if held.lent || generation != held.generation.wrapping_add(1) {
+                return Err(Rule::LentTwice(place));
+            }
+        }
+        self.parcel_comes()?;
+        if let Some(Owned { place, generation }) = parcel.owned {
+            self.owned_in[place as usize] = Place { generation, lent: true };
         }
         Ok(())
     }
@@ -137,6 +158,11 @@ impl<T: Default> Connection<T> {
 
 #[cfg(test)]
 impl<T> Connection<T> {
+    /// Whether each parcel that may come is one that the peer may send, or will be told of.
+    pub(crate) fn has_all_parcels(&self) -> bool {
+        self.parcels_in + self.parcels_read == self.parcels_most
+    }
+
     /// Owned parcels of this end that are lent, and of the peer's that are held.
     pub(crate) fn lent(&self) -> (usize, usize) {
         let count = |places: &[Place]| places.iter().filter(|place| place.lent).count();

@@ -673,6 +673,7 @@ impl World {
             let (credit, window) = (sender.link_credit(), receiver.link_window());
             assert_eq!(credit, window, "credit is lost");
             assert_eq!(sender.parcels().0, receiver.parcels().1, "parcels are lost");
+            assert!(receiver.has_all_parcels(), "a parcel that was read is lost");
             assert_eq!((sender.lent().0, receiver.lent().1), (0, 0), "owned parcels are lost");
         }
         if self.service.connection.is_draining() {

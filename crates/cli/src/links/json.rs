@@ -94,6 +94,8 @@ pub(crate) struct Who<'l> {
     pub(crate) gid: u32,
     pub(crate) cgroup: &'l str,
     pub(crate) container: Option<&'l str>,
+    pub(crate) image: Option<&'l str>,
+    pub(crate) compose: Option<&'l str>,
     pub(crate) digest: Option<String>,
     pub(crate) evidence: &'static str,
 }
@@ -105,13 +107,16 @@ impl<'l> Who<'l> {
             _ => None,
         };
         let evidence = identity.digest.evidence().word();
+        let known = |text: &'l String| Some(text.as_str()).filter(|text| !text.is_empty());
         Self {
             principals: &identity.principals,
             pid: identity.pid,
             uid: identity.uid,
             gid: identity.gid,
             cgroup: &identity.cgroup,
-            container: Some(identity.container.as_str()).filter(|id| !id.is_empty()),
+            container: known(&identity.container),
+            image: known(&identity.image),
+            compose: known(&identity.compose),
             digest: digest.map(|digest| format!("sha256:{digest}")),
             evidence,
         }

@@ -51,6 +51,7 @@ struct Instance<'l> {
     links: u32,
     callers: u32,
     memory: u64,
+    parcel_bytes: u64,
     security: Levels,
 }
 
@@ -74,6 +75,7 @@ fn look<'l>(
         links: i.links,
         callers: i.callers,
         memory: i.memory,
+        parcel_bytes: i.parcel_bytes,
         security: Levels::of(i.security),
     };
     let link = |o: &'l Observed| {
@@ -94,7 +96,8 @@ fn text(look: &Look<'_>, links: &[Observed]) -> String {
         1 => format!("`{}`: 1 instance\n", look.name),
         n => format!("`{}`: {n} instances\n", look.name),
     };
-    let head = ["SERVER", "PID", "UID", "LINKS", "CALLERS", "MEMORY", "CONTAINER", "SECURITY"];
+    let head =
+        ["SERVER", "PID", "UID", "LINKS", "CALLERS", "MEMORY", "PARCELS", "CONTAINER", "SECURITY"];
     let mut rows = vec![head.map(String::from).to_vec()];
     for i in &look.instances {
         rows.push(vec![
@@ -104,6 +107,7 @@ fn text(look: &Look<'_>, links: &[Observed]) -> String {
             i.links.to_string(),
             i.callers.to_string(),
             bytes(i.memory),
+            bytes(i.parcel_bytes),
             i.server.container.map_or("-".into(), |id| id.chars().take(12).collect()),
             i.security.to_string(),
         ]);
@@ -189,6 +193,7 @@ mod tests {
         };
         let mut instance = InstanceInfo::new("greeter", who("server"), Security::HIGHEST);
         (instance.links, instance.callers, instance.memory) = (3, 2, 786_432);
+        instance.parcel_bytes = 5 << 20;
         let other = InstanceInfo::new("other", who("else"), Security::LOWEST);
         let mut link = LinkInfo::new(4, "greeter", who("web"), Some(who("server")));
         (link.stats.calls, link.grant.descriptors) = (1234, 1);
@@ -209,7 +214,7 @@ mod tests {
             .collect();
         assert_eq!(words.len(), 5, "{table}");
         assert_eq!(words[0], "`greeter`: 1 instance");
-        assert_eq!(words[2], "server 12 7 3 2 768 KiB - process, host, started");
+        assert_eq!(words[2], "server 12 7 3 2 768 KiB 5120 KiB - process, host, started");
         assert_eq!(words[4], "4 web ring none 1234 5 20.0 2.0 ms - -");
         let json = serde_json::to_value(&look).unwrap();
         let link = &json["links"][0];

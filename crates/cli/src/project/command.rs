@@ -15,6 +15,8 @@ use crate::up::Stop;
 pub(super) struct Compose {
     program: &'static str,
     arguments: Vec<OsString>,
+    /// The engine that `up` has used, whatever the environment says now.
+    host: Option<OsString>,
 }
 
 impl Compose {
@@ -28,7 +30,12 @@ impl Compose {
         for file in record.files.iter().chain([&dir.last_file()]) {
             arguments.extend(["-f".into(), file.into()]);
         }
-        Self { program, arguments }
+        let host = record.api.as_ref().map(|api| {
+            let mut host = OsString::from("unix://");
+            host.push(api);
+            host
+        });
+        Self { program, arguments, host }
     }
 
     /// Runs it to its end. The exit status, if that was no success or if a signal has come.
@@ -44,6 +51,7 @@ impl Compose {
         command.args(&self.arguments).args(order).stdin(Stdio::null()).process_group(0);
         // Its menu would want the terminal.
         command.env("COMPOSE_MENU", "false");
+        command.envs(self.host.iter().map(|host| ("DOCKER_HOST", host)));
         let failed = |e| format!("{} {}: {e}", self.program, order.join(" "));
         let mut child = command.spawn().map_err(failed)?;
         let group = child.id().and_then(|id| Pid::from_raw(id as i32));

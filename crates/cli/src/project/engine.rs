@@ -1,7 +1,7 @@
 //! The container engine: Docker's command, and its Compose.
 
-use std::collections::BTreeMap;
 use std::error::Error;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -10,9 +10,11 @@ use serde::{Deserialize, Serialize};
 /// Where the directory of the socket is in a container; the library looks here in any case.
 pub(super) const MOUNTED_AT: &str = "/run/partywall";
 
-/// What Compose calls a container's service and project by.
-const SERVICE: &str = "com.docker.compose.service";
-const PROJECT: &str = "com.docker.compose.project";
+/// Where the engine answers, unless DOCKER_HOST says otherwise.
+const API: &str = "/run/docker.sock";
+
+const ROOTLESS: &str = "the engine is rootless: its user can write the control groups of its containers, so that these prove no \
+     more than the user; use a rootful engine, or `partywall coordinator` with a policy that goes by `uid`";
 
 /// How Compose is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,47 +35,9 @@ pub(super) enum Mapping {
     Remapped,
 }
 
-/// What `docker inspect` says of a container, as far as it is needed.
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct Inspected {
-    id: String,
-    config: Config,
-    #[serde(default)]
-    mounts: Vec<Mount>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct Config {
-    #[serde(default)]
-    labels: Option<BTreeMap<String, String>>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct Mount {
-    #[serde(rename = "Type")]
-    kind: String,
-    #[serde(default)]
-    source: PathBuf,
-    #[serde(default)]
-    destination: PathBuf,
-    #[serde(rename = "RW", default)]
-    writable: bool,
-}
-
 impl Engine {
     /// What is installed here.
     pub(super) fn find() -> Result<Self, Box<dyn Error>> {
-        let here = std::env::var("DOCKER_HOST").unwrap_or_default();
-        if !here.is_empty() && !here.starts_with("unix://") {
-            return Err(format!(
-                "DOCKER_HOST={here}: the containers would be on another host than the coordinator; unset it, \
-                 or name a socket of this host by unix://"
-            )
-            .into());
-        }
         let quiet = |program: &str, arguments: &[&str]| {
             let mut command = Command::new(program);
             command
@@ -94,8 +58,18 @@ impl Engine {
             .into())
     }
 
-    /// Whose users containers see; an error where no container could be known.
-    pub(super) fn mapping(self) -> Result<Mapping, Box<dyn Error>> {
+    /// Whose users containers of the engine at `api` see; an error where no container could be known.
+    pub(super) fn mapping(self, api: &Path) -> Result<Mapping, Box<dyn Error>> {
+        let host = docker(&["context", "inspect", "--format", "{{.Endpoints.docker.Host}}"])?;
+        same(host.trim(), api)?;
+        // Podman does not say that it is rootless. The kernel says whose process listens.
+        let socket = api.display();
+        let asked = |e: std::io::Error| format!("{socket}: {e}; is the engine running?");
+        let engine = UnixStream::connect(api).map_err(asked)?;
+        let user = rustix::net::sockopt::socket_peercred(engine)?.uid;
+        if !user.is_root() {
+            return Err(format!("{ROOTLESS} (user {} listens at {socket})", user.as_raw()).into());
+        }
         let options = docker(&["info", "--format", "{{json .SecurityOptions}}"])?;
         Self::mapping_of(&options).map_err(Into::into)
     }
@@ -108,50 +82,46 @@ impl Engine {
             parts.any(|part| part.strip_prefix("name=") == Some(name))
         };
         if has("rootless") {
-            return Err("the engine is rootless: its user can write the control groups of its containers, so \
-                        that these prove no more than the user; use a rootful engine, or `partywall \
-                        coordinator` with a policy that goes by `uid`"
-                .into());
+            return Err(ROOTLESS.into());
         }
         Ok(if has("userns") { Mapping::Remapped } else { Mapping::None })
     }
+}
 
-    /// The ids of a project's containers, by service: those that have the directory mounted, read-only.
-    pub(super) fn containers(
-        self,
-        project: &str,
-        mounted: &Path,
-    ) -> Result<BTreeMap<String, Vec<String>>, Box<dyn Error>> {
-        let of_project = format!("label={PROJECT}={project}");
-        let ids = docker(&["ps", "--all", "--quiet", "--no-trunc", "--filter", &of_project])?;
-        let ids: Vec<&str> = ids.split_whitespace().collect();
-        if ids.is_empty() {
-            return Ok(BTreeMap::new());
-        }
-        let inspect = ["inspect", "--type", "container"].into_iter().chain(ids);
-        let text = docker(&inspect.collect::<Vec<_>>())?;
-        let inspected: Vec<Inspected> =
-            serde_json::from_str(&text).map_err(|e| format!("docker inspect: {e}"))?;
-        Ok(by_service(inspected, mounted))
+/// The socket of the engine that the run uses, which the coordinator asks.
+pub(super) fn api() -> Result<PathBuf, String> {
+    api_of(&std::env::var("DOCKER_HOST").unwrap_or_default())
+}
+
+fn api_of(here: &str) -> Result<PathBuf, String> {
+    match here.strip_prefix("unix://") {
+        None if here.is_empty() => Ok(API.into()),
+        Some(path) if path.starts_with('/') => Ok(path.into()),
+        _ => Err(format!(
+            "DOCKER_HOST={here}: the coordinator asks the engine of this host, at a Unix socket, what containers \
+             are, and containers of another host would not find it; unset it, or name a socket of this host, such \
+             as unix://{API}"
+        )),
     }
 }
 
-fn by_service(inspected: Vec<Inspected>, mounted: &Path) -> BTreeMap<String, Vec<String>> {
-    let ours = |mount: &Mount| {
-        mount.kind == "bind"
-            && mount.source == mounted
-            && mount.destination == Path::new(MOUNTED_AT)
-            && !mount.writable
+/// Whether Docker's command goes to the engine that the coordinator asks: a docker context may lead
+/// elsewhere.
+fn same(host: &str, api: &Path) -> Result<(), String> {
+    // Where no engine runs there is no socket, and its directory is /run or /var/run all the same.
+    let real = |path: &Path| match (path.canonicalize(), path.parent(), path.file_name()) {
+        (Err(_), Some(dir), Some(name)) => dir.canonicalize().map(|dir| dir.join(name)).ok(),
+        (real, ..) => real.ok(),
     };
-    let mut ids: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for container in inspected.into_iter().filter(|one| one.mounts.iter().any(ours)) {
-        let mut labels = container.config.labels.unwrap_or_default();
-        if let Some(service) = labels.remove(SERVICE) {
-            ids.entry(service).or_default().push(container.id);
-        }
+    match host.strip_prefix("unix://") {
+        Some(path) if Path::new(path) == api => Ok(()),
+        Some(path) if real(api).is_some_and(|api| real(Path::new(path)) == Some(api)) => Ok(()),
+        _ => Err(format!(
+            "docker's context leads to the engine at {host}, and the coordinator would ask the one at {}; remedy: \
+             set DOCKER_HOST to the engine that is meant",
+            api.display()
+        )),
     }
-    ids.values_mut().for_each(|ids| ids.sort());
-    ids
 }
 
 /// What Docker's command answers.
@@ -189,33 +159,38 @@ mod tests {
     }
 
     #[test]
-    fn container_without_our_mount_is_nobodys_whatever_its_labels() {
-        let one = |id: &str, service: &str, mount: &str| {
-            format!(
-                r#"{{"Id":"{id}","Config":{{"Labels":{{"{SERVICE}":"{service}"}}}},"Mounts":[{mount}]}}"#
-            )
-        };
-        let mount = |source: &str, at: &str, writable: bool| {
-            format!(r#"{{"Type":"bind","Source":"{source}","Destination":"{at}","RW":{writable}}}"#)
-        };
-        let ours = mount("/run/x/socket", MOUNTED_AT, false);
-        let volume = r#"{"Type":"volume","Name":"v","Source":"/run/x/socket","Destination":"/run/partywall","RW":false}"#;
-        let list = [
-            one("b", "web", &ours),
-            one("a", "web", &ours),
-            one("c", "store", &format!("{},{ours}", mount("/srv", "/srv", true))),
-            one("d", "web", ""),
-            one("e", "web", &mount("/run/x", MOUNTED_AT, false)),
-            one("f", "web", &mount("/run/x/socket", "/elsewhere", false)),
-            one("g", "web", &mount("/run/x/socket", MOUNTED_AT, true)),
-            one("h", "web", volume),
-            format!(r#"{{"Id":"i","Config":{{"Labels":null}},"Mounts":[{ours}]}}"#),
-        ];
-        let inspected = serde_json::from_str(&format!("[{}]", list.join(","))).unwrap();
-        let ids = by_service(inspected, Path::new("/run/x/socket"));
-        let expected = [("store", vec!["c"]), ("web", vec!["a", "b"])];
-        let expected =
-            expected.map(|(s, ids)| (s.to_owned(), ids.into_iter().map(String::from).collect()));
-        assert_eq!(ids, BTreeMap::from(expected));
+    fn a_docker_context_leads_to_the_engine_that_is_asked() {
+        let dir = tempfile::tempdir().unwrap();
+        let (socket, link) = (dir.path().join("docker.sock"), dir.path().join("link"));
+        std::fs::write(&socket, "").unwrap();
+        std::os::unix::fs::symlink(&socket, &link).unwrap();
+        let host = format!("unix://{}", link.display());
+        assert_eq!(same(&host, &socket), Ok(()));
+        assert_eq!(same("unix:///no/where", Path::new("/no/where")), Ok(()));
+        // /var/run is /run, with an engine or without.
+        let run = dir.path().join("run");
+        std::os::unix::fs::symlink(dir.path(), &run).unwrap();
+        let host = format!("unix://{}", run.join("none").display());
+        assert_eq!(same(&host, &dir.path().join("none")), Ok(()));
+        for other in ["ssh://user@host", "tcp://host:2375", "unix:///other.sock", ""] {
+            let why = same(other, &socket).unwrap_err();
+            assert!(why.contains(&format!("at {other},")) && why.contains("DOCKER_HOST"), "{why}");
+        }
+    }
+
+    #[test]
+    fn engine_of_a_run_is_one_of_this_host() {
+        let api = |here: &str| api_of(here).map(|api| api.display().to_string());
+        assert_eq!(api("").unwrap(), "/run/docker.sock");
+        assert_eq!(api("unix:///run/podman/podman.sock").unwrap(), "/run/podman/podman.sock");
+        for other in
+            ["tcp://h:2375", "ssh://h", "unix://", "unix://docker.sock", "/run/docker.sock"]
+        {
+            let why = api(other).unwrap_err();
+            assert!(
+                why.contains(other) && why.contains("such as unix:///run/docker.sock"),
+                "{why}"
+            );
+        }
     }
 }

@@ -1,6 +1,5 @@
-//! The policy of a project: its services are principals, known by the ids of their containers.
+//! The policy of a project: its services are principals, known by the word of the engine.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -10,76 +9,57 @@ use partywall_coordinator::policy::{ANYONE, PolicyError};
 
 use crate::compose::Containers;
 
-/// Whose control groups tell containers, unless the policy file says it.
-const ENGINES: &str = "[engine.docker]\n[engine.podman]\n";
-
-/// All of a policy but the ids.
-pub(super) struct Rules {
-    /// The text before the principals.
-    before: String,
-    services: Vec<String>,
+/// The policy's text: of the files' `calls`, or of a policy file; checked, so that a mistake is found before
+/// anything runs. The engine answers at `api`.
+pub(super) fn policy_of(
+    project: &str,
+    read: &Containers,
+    file: Option<&Path>,
+    api: &Path,
+) -> Result<String, Box<dyn std::error::Error>> {
+    if read.services.contains_key(ANYONE) {
+        return Err(
+            format!("service `{ANYONE}`: that is every process; give it another name").into()
+        );
+    }
+    let engines = engines(api.to_str().ok_or("the path of the engine's socket is not UTF-8")?);
+    let (name, mut text) = match file {
+        None => ("the policy of `calls`".to_owned(), of_calls(read, &engines)),
+        Some(file) => {
+            if let Some(call) = read.services.values().find_map(|service| service.calls.first()) {
+                return Err(format!(
+                    "{}: what may be called is said by {} (--policy); write it there alone",
+                    call.place,
+                    file.display()
+                )
+                .into());
+            }
+            (file.display().to_string(), with_engines(Policy::text_of(file)?, &engines))
+        }
+    };
+    for service in read.services.keys() {
+        let compose = format!("{project}/{service}");
+        let _ = writeln!(text, "\n[principal.{service:?}]\ncompose = {compose:?}");
+    }
+    Policy::parse(&name, &text).map_err(|e| match (&e, file) {
+        // A table of the file's own would have its line told, which is that of the second one.
+        (PolicyError::Syntax { text, .. }, Some(_)) if text.contains("duplicate") => format!(
+            "{name}: {text}: `partywall compose` adds [principal.NAME] for each service; leave these out"
+        ),
+        _ => e.to_string(),
+    })?;
+    Ok(text)
 }
 
-impl Rules {
-    /// Of the files' `calls`, or of a policy file; checked, so that a mistake is found before anything runs.
-    pub(super) fn new(
-        read: &Containers,
-        file: Option<&Path>,
-    ) -> Result<Self, Box<dyn std::error::Error>> {
-        let services: Vec<String> = read.services.keys().cloned().collect();
-        if services.iter().any(|service| service == ANYONE) {
-            return Err(
-                format!("service `{ANYONE}`: that is every process; give it another name").into()
-            );
-        }
-        let (name, before) = match file {
-            None => ("the policy of `calls`".to_owned(), of_calls(read)),
-            Some(file) => {
-                if let Some(call) = read.services.values().find_map(|service| service.calls.first())
-                {
-                    return Err(format!(
-                        "{}: what may be called is said by {} (--policy); write it there alone",
-                        call.place,
-                        file.display()
-                    )
-                    .into());
-                }
-                let text = Policy::text_of(file)?;
-                (file.display().to_string(), with_engines(text))
-            }
-        };
-        let rules = Self { before, services };
-        Policy::parse(&name, &rules.text(&BTreeMap::new())).map_err(|e| match (&e, file) {
-            // A table of the file's own would have its line told, which is that of the second one.
-            (PolicyError::Syntax { text, .. }, Some(_)) if text.contains("duplicate") => format!(
-                "{name}: {text}: `partywall compose` adds [principal.NAME] for each service; leave these out"
-            ),
-            _ => e.to_string(),
-        })?;
-        Ok(rules)
-    }
-
-    /// The services that have a principal.
-    pub(super) fn services(&self) -> impl Iterator<Item = &String> {
-        self.services.iter()
-    }
-
-    /// The whole text, with the ids of each service's containers.
-    pub(super) fn text(&self, ids: &BTreeMap<String, Vec<String>>) -> String {
-        let mut text = self.before.clone();
-        for service in &self.services {
-            let ids = ids.get(service).map(Vec::as_slice).unwrap_or_default();
-            let ids: Vec<String> = ids.iter().map(|id| format!("{id:?}")).collect();
-            let _ = writeln!(text, "\n[principal.{service:?}]\ncontainer = [{}]", ids.join(", "));
-        }
-        text
-    }
+/// Whose control groups tell containers, and who is asked of them, unless the policy file says it.
+fn engines(api: &str) -> String {
+    ["docker", "podman"].map(|engine| format!("[engine.{engine}]\napi = {api:?}\n")).concat()
 }
 
 /// What `calls` allow, and nothing else.
-fn of_calls(read: &Containers) -> String {
+fn of_calls(read: &Containers, engines: &str) -> String {
     let mut text =
-        format!("# Made by `partywall compose` of the `calls` of Compose files.\n{ENGINES}");
+        format!("# Made by `partywall compose` of the `calls` of Compose files.\n{engines}");
     for name in read.services.keys() {
         let _ =
             writeln!(text, "\n[service.{name:?}]\nregister = [{name:?}]\n[service.{name:?}.call]");
@@ -100,9 +80,9 @@ fn of_calls(read: &Containers) -> String {
 }
 
 /// A policy file's text, and the engines unless it has some.
-fn with_engines(text: String) -> String {
+fn with_engines(text: String, engines: &str) -> String {
     let has_engines = text.lines().any(|line| line.trim_start().starts_with("[engine."));
-    let engines = if has_engines { "" } else { ENGINES };
+    let engines = if has_engines { "" } else { engines };
     format!("{text}\n{engines}")
 }
 
@@ -119,6 +99,13 @@ mod tests {
         (dir, read)
     }
 
+    fn policy(
+        read: &Containers,
+        file: Option<&Path>,
+    ) -> Result<String, Box<dyn std::error::Error>> {
+        policy_of("shop", read, file, Path::new("/run/docker.sock"))
+    }
+
     const SHOP: &str = "services:\n  web:\n    image: web\n    read_only: true\n    x-partywall: {calls: \
                         [store/a.B/C, store/D], descriptors: 4, leases: true}\n  store:\n    image: store\n    \
                         x-partywall:\n  db:\n    image: db\n";
@@ -126,12 +113,10 @@ mod tests {
     #[test]
     fn calls_of_containers_are_allowed_and_nothing_else() {
         let (_dir, shop) = read(SHOP);
-        let rules = Rules::new(&shop.unwrap(), None).unwrap();
-        let ids = BTreeMap::from([("web".to_owned(), vec!["a".repeat(64), "b".repeat(64)])]);
-        let text = rules.text(&ids);
-        let policy = Policy::parse("p", &text).unwrap();
+        let text = policy(&shop.unwrap(), None).unwrap();
+        let policy_of_shop = Policy::parse("p", &text).unwrap();
         let store = partywall_abi::name::ServiceName::new("store").unwrap();
-        let said = |who: &str, method: &str| policy.explain(&[who.into()], &store, method);
+        let said = |who: &str, method: &str| policy_of_shop.explain(&[who.into()], &store, method);
         assert_eq!(said("web", "/a.B/C").allowed_by.len(), 1);
         assert_eq!(
             (said("web", "/a.B/C").grant, said("web", "/x.Y/D").allowed_by.len()),
@@ -140,16 +125,12 @@ mod tests {
         assert!(said("web", "/a.B/E").allowed_by.is_empty());
         assert!(said("store", "/a.B/C").allowed_by.is_empty());
         assert_eq!(said("web", "/a.B/C").served_by, ["store"]);
-        assert!(!policy.has_principal("db"), "it has no `x-partywall`");
-        assert!(text.contains(&format!(
-            "container = [\"{}\", \"{}\"]",
-            "a".repeat(64),
-            "b".repeat(64)
-        )));
-        assert!(
-            text.contains("[principal.\"store\"]\ncontainer = []"),
-            "nobody, until there is one"
-        );
+        assert!(!policy_of_shop.has_principal("db"), "it has no `x-partywall`");
+        assert!(text.contains("[principal.\"web\"]\ncompose = \"shop/web\"\n"), "{text}");
+        for engine in ["docker", "podman"] {
+            let api = policy_of_shop.engines().api(engine).unwrap();
+            assert_eq!(api, Path::new("/run/docker.sock"), "{engine}");
+        }
     }
 
     #[test]
@@ -160,22 +141,25 @@ mod tests {
         let quiet = quiet.unwrap();
         let rules = |text: &str| {
             std::fs::write(&file, text).unwrap();
-            Rules::new(&quiet, Some(&file)).map(|rules| rules.text(&BTreeMap::new()))
+            policy(&quiet, Some(&file))
         };
         let text = rules(
             "[principal.host]\nuid = 7\n[service.store]\nregister = ['store']\n[service.store.call]\n\
              web = ['*']\nhost = ['*']\n",
         );
-        let policy = Policy::parse("p", &text.unwrap()).unwrap();
-        assert_eq!(policy.principal_names(), ["host", "store", "web"]);
-        let own = rules("[engine.docker]\ngroups = ['/shop/{id}']\n").unwrap();
+        let parsed = Policy::parse("p", &text.unwrap()).unwrap();
+        assert_eq!(parsed.principal_names(), ["host", "store", "web"]);
+        let groups = "[engine.docker]\ngroups = ['/shop/{id}']\n";
+        let own = rules(&format!("{groups}api = '/run/x.sock'\n")).unwrap();
         assert!(!own.contains("[engine.podman]"), "{own}");
+        let silent = rules(groups).unwrap_err().to_string();
+        assert!(silent.contains("none can be asked; add `api ="), "{silent}");
         let wrong = rules("\n[service.store]\nregister = ['sotre']\n").unwrap_err().to_string();
         assert!(wrong.contains("policy.toml:3:") && wrong.contains("mean `store`?"), "{wrong}");
         let twice = rules("[principal.web]\nuid = 7\n").unwrap_err().to_string();
         assert!(twice.contains("leave these out"), "{twice}");
         let (_dir, shop) = read(SHOP);
-        let both = Rules::new(&shop.unwrap(), Some(&file)).map(|_| ()).unwrap_err().to_string();
+        let both = policy(&shop.unwrap(), Some(&file)).unwrap_err().to_string();
         assert!(both.contains("services.web.x-partywall.calls[0]: what may be called"), "{both}");
     }
 

@@ -40,6 +40,9 @@ const END_WITHIN: Duration = Duration::from_secs(10);
 pub(super) struct Record {
     pub(super) files: Vec<PathBuf>,
     pub(super) engine: Engine,
+    /// The engine's socket; that of a run that an older release has started is not known.
+    #[serde(default)]
+    pub(super) api: Option<PathBuf>,
 }
 
 const OVERRIDE: &str = "override.json";

@@ -109,13 +109,27 @@ fn output_that_cannot_be_written_is_an_error_and_no_panic() {
 }
 
 #[test]
+fn up_counts_a_large_text_that_is_read_into_a_parcel() {
+    let out = partywall(&["up", "--debug", "examples/wordcount/compose-large.yaml"]);
+    let (said, complained) = (text(&out.stdout), text(&out.stderr));
+    assert!(out.status.success(), "{said}{complained}");
+    assert!(said.contains("664000 words in 3.3 MB"), "{said}{complained}");
+    let rest = said.split_once("in a parcel: the text of ").unwrap().1;
+    let in_parcel: u32 = rest.split_once(' ').unwrap().0.parse().unwrap();
+    // Descriptors cross as soon as the link has the socket for them.
+    assert!((1..=50).contains(&in_parcel), "{said}");
+}
+
+#[test]
 fn docker_compose_accepts_the_examples() {
     let plugin = Command::new("docker").args(["compose", "version"]).output();
     let plugin = plugin.is_ok_and(|o| o.status.success());
-    for file in ["compose.yaml", "compose-domain.yaml"] {
+    let words = ["compose.yaml", "compose-domain.yaml", "compose-large.yaml"];
+    let files = words.map(|file| format!("wordcount/{file}"));
+    for file in files.into_iter().chain(["camera/containers.yaml".into()]) {
         let mut command = Command::new(if plugin { "docker" } else { "docker-compose" });
         command.args(plugin.then_some("compose"));
-        let file = root().join("examples/wordcount").join(file);
+        let file = root().join("examples").join(file);
         let out = command.arg("-f").arg(file).args(["config", "-q"]).output();
         let out =
             out.expect("`docker compose` or `docker-compose` (apt-get install docker-compose)");

@@ -3,21 +3,35 @@
 //! The proof is in [`crate::identity`]; this is who takes its steps when.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use partywall_abi::control::{Message, SessionMessage};
+use partywall_abi::limits;
 use partywall_abi::version::{Capabilities, Versions};
 use partywall_shm::socket::{self, Credentials, Endpoint, Lingering};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::net::SocketFlags;
 
-use super::{EventLoop, LISTENER, LOOK, MEASURE_TIME, OPERATORS, PROOF_TIME, RETRY, SEND_BUFFER};
+use super::{EventLoop, LISTENER, OPERATORS, RETRY};
+use crate::engine::{Question, Told};
 use crate::identity::{Facts, Measured};
-use crate::measure::Job;
+use crate::measure::{Found, Job};
 use crate::peer::{Challenged, Charges, Known, Look, Peer, Reason, Stage, Started};
 use crate::quota::{Account, Resource, Usage};
 use crate::state::{Spoken, UNAVAILABLE};
+
+/// How long a process may take to answer the challenge.
+const PROOF_TIME: Duration = Duration::from_secs(5);
+/// How long the program of a process may take to be measured, and its engine to answer, with the wait for a
+/// thread: who mounts a file system can let a program file never be read.
+const MEASURE_TIME: Duration = Duration::from_secs(60);
+/// Descriptors that a look at a process takes: a pidfd, and files in /proc, on this thread and
+/// where programs are measured and engines asked.
+const LOOK: usize = 8;
+/// What a control socket of ours holds unread, in bytes; the kernel doubles it.
+const SEND_BUFFER: usize = limits::CONTROL_BYTES;
 
 /// A socket to which processes connect.
 pub(super) struct Listener {
@@ -195,7 +209,7 @@ impl EventLoop {
     pub(super) fn first_look(&mut self, token: u64) {
         let Some(mut peer) = self.peers.remove(&token) else { return };
         let facts = self.kernel_facts(&peer);
-        let measures = self.measure(token, &peer, &facts);
+        let measures = self.measure(token, &peer, &facts, None);
         if let Stage::Challenged(challenged) = &mut peer.stage {
             challenged.look = if measures { Look::First(facts.clone()) } else { Look::Done };
         }
@@ -218,25 +232,43 @@ impl EventLoop {
         }
     }
 
-    /// Whether the program of a process is measured now: then [`EventLoop::measured`] follows.
-    pub(super) fn measure(&mut self, token: u64, peer: &Peer, facts: &Facts) -> bool {
+    /// Whether the program of a process is measured now, or this question asked: then
+    /// [`EventLoop::measured`] follows.
+    fn measure(
+        &mut self,
+        token: u64,
+        peer: &Peer,
+        facts: &Facts,
+        question: Option<Question>,
+    ) -> bool {
         // What was started is known from before it ran; /proc adds nothing to that.
-        let Some(pid) = facts.pid.filter(|_| peer.started.is_none()) else { return false };
-        let asks = self.state.policy().observes(facts);
+        let pid = facts.pid.filter(|_| peer.started.is_none());
+        let program = pid.filter(|_| self.state.policy().observes(facts));
+        let asks = program.is_some() || question.is_some();
         if asks {
-            self.measuring.ask(Job { token, account: peer.usage().account().clone(), pid });
+            let account = peer.usage().account().clone();
+            self.measuring.take(Job { token, account, program, question });
         }
         asks
     }
 
-    /// A program has been measured, for the first look or for the second.
-    pub(super) fn measured(&mut self, token: u64, measured: Measured) {
+    /// What the engine of a process's container is to be asked, if the policy goes by that.
+    fn question(&self, facts: &Facts) -> Option<Question> {
+        let container =
+            facts.container.clone().filter(|_| self.state.policy().asks_engine(facts))?;
+        let api = self.reader.engines.api(&container.engine).map(Path::to_path_buf);
+        Some(Question { container, api })
+    }
+
+    /// It has been found out what was to be, for the first look or for the second.
+    pub(super) fn measured(&mut self, token: u64, found: Found) {
         let Some(peer) = self.peers.get_mut(&token) else { return };
         let Stage::Challenged(challenged) = &mut peer.stage else { return };
         match std::mem::replace(&mut challenged.look, Look::Done) {
-            Look::First(facts) => self.challenge(token, facts.observed(measured)),
+            Look::First(facts) => self.challenge(token, observed(facts, found.program)),
             Look::Second(before, facts) => {
-                if let Err(reason) = self.open(token, &before, facts.observed(measured)) {
+                let facts = observed(*facts, found.program);
+                if let Err(reason) = self.open(token, &before, facts, found.origin) {
                     self.close(token, reason);
                 }
             }
@@ -265,7 +297,8 @@ impl EventLoop {
         let Some(peer) = self.peers.get(&token) else { return };
         let Stage::Challenged(challenged) = &peer.stage else { return };
         if matches!(challenged.look, Look::First(_) | Look::Second(..)) {
-            return self.close(token, "its program could not be read in time");
+            return self
+                .close(token, "what its program is, or its container, was not known in time");
         }
         match socket::wait_readable(peer.socket.as_fd(), Instant::now()) {
             Ok(true) => self.is_ready(token),
@@ -288,12 +321,13 @@ impl EventLoop {
         let mut peer = self.peers.remove(&token).expect("the caller has it");
         let answered = answer(&mut peer, message);
         let facts = self.kernel_facts(&peer);
-        let measures = answered.is_ok() && self.measure(token, &peer, &facts);
+        let question = self.question(&facts);
+        let measures = answered.is_ok() && self.measure(token, &peer, &facts, question);
         self.peers.insert(token, peer);
         self.awaits(token, measures.then_some(MEASURE_TIME));
         let before = answered?;
         if !measures {
-            return self.open(token, &before, facts);
+            return self.open(token, &before, facts, None);
         }
         let peer = self.peers.get_mut(&token).expect("just put back");
         if let Stage::Challenged(challenged) = &mut peer.stage {
@@ -303,7 +337,13 @@ impl EventLoop {
     }
 
     /// Step 5 of the proof.
-    pub(super) fn open(&mut self, token: u64, before: &Facts, after: Facts) -> Result<(), Reason> {
+    fn open(
+        &mut self,
+        token: u64,
+        before: &Facts,
+        after: Facts,
+        told: Option<Told>,
+    ) -> Result<(), Reason> {
         self.awaits(token, None);
         let peer = self.peers.get_mut(&token).expect("the callers have it");
         if !peer.is_alive() {
@@ -312,6 +352,10 @@ impl EventLoop {
         if after != *before {
             return Err("the process changed while it proved itself".into());
         }
+        let after = match told {
+            Some(told) => after.told(told),
+            None => after,
+        };
         let usage = self.state.account(&after);
         if !Arc::ptr_eq(&usage, peer.usage()) {
             let exceeded = "its account has all the connections that it may have";
@@ -334,6 +378,14 @@ impl EventLoop {
         peer.stage = Stage::Open(conn);
         self.tokens.insert(conn, token);
         Ok(())
+    }
+}
+
+/// The facts with what was read of the program file, if it was.
+fn observed(facts: Facts, measured: Option<Measured>) -> Facts {
+    match measured {
+        Some(measured) => facts.observed(measured),
+        None => facts,
     }
 }
 

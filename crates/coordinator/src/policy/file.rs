@@ -1,20 +1,12 @@
 //! A policy's file: nobody but root and the coordinator's user may be able to change it.
-//!
-//! Whoever can write the file, or a directory on the way to it, decides who may call whom. So each
-//! directory on the way, symbolic links followed one by one, and the file itself must belong to
-//! root or the coordinator's user, and be writable by nobody else; a directory with the sticky bit
-//! may be, for others can neither rename nor remove what is not theirs in it.
 
-use std::fs::{self, Metadata};
-use std::io::{self, Read};
-use std::os::unix::fs::MetadataExt;
-use std::path::{Component, Path, PathBuf};
+use std::fs;
+use std::io::Read;
+use std::path::Path;
 
 use super::read::LARGEST;
 use super::{Policy, PolicyError};
-
-/// Symbolic links that are followed, as the kernel does (path_resolution(7)).
-const LINKS: usize = 40;
+use crate::place::{Kind, Why};
 
 impl Policy {
     /// Reads and checks a file. Blocks for as long as its file system likes.
@@ -33,9 +25,10 @@ impl Policy {
     pub fn text_of(path: &Path) -> Result<String, PolicyError> {
         let file = path.display().to_string();
         let unreadable = |source| PolicyError::Read { file: file.clone(), source };
-        let real = resolve(path, rustix::process::geteuid().as_raw()).map_err(|why| match why {
+        let own = rustix::process::geteuid().as_raw();
+        let real = Kind::Policy.find(path, own).map_err(|why| match why {
             Why::Io(source) => unreadable(source),
-            Why::File(text) => PolicyError::File { file: file.clone(), text },
+            Why::Text(text) => PolicyError::File { file: file.clone(), text },
         })?;
         let mut text = String::new();
         let opened = fs::File::open(real).map_err(unreadable)?;
@@ -48,86 +41,6 @@ impl Policy {
         }
         Ok(text)
     }
-}
-
-enum Why {
-    Io(io::Error),
-    File(String),
-}
-
-/// The file without symbolic links, every step looked at.
-fn resolve(path: &Path, user: u32) -> Result<PathBuf, Why> {
-    let absolute = std::path::absolute(path).map_err(Why::Io)?;
-    let mut left: Vec<PathBuf> = parts(&absolute);
-    let mut at = PathBuf::from("/");
-    let mut links = 0;
-    check(&at, &fs::symlink_metadata(&at).map_err(Why::Io)?, user)?;
-    while let Some(part) = left.pop() {
-        if part == Path::new("..") {
-            at.pop();
-            continue;
-        }
-        let next = at.join(&part);
-        let found = fs::symlink_metadata(&next).map_err(Why::Io)?;
-        if found.is_symlink() {
-            links += 1;
-            if links > LINKS {
-                return Err(Why::Io(rustix::io::Errno::LOOP.into()));
-            }
-            let target = fs::read_link(&next).map_err(Why::Io)?;
-            if target.is_absolute() {
-                at = PathBuf::from("/");
-            }
-            left.extend(parts(&target));
-            continue;
-        }
-        // Of what cannot be a policy no rights are to be changed.
-        if left.is_empty() && !found.is_file() {
-            return Err(no_file());
-        }
-        check(&next, &found, user)?;
-        at = next;
-    }
-    match fs::symlink_metadata(&at).map_err(Why::Io)?.is_file() {
-        true => Ok(at),
-        false => Err(no_file()),
-    }
-}
-
-fn no_file() -> Why {
-    Why::File("this is no regular file; remedy: name the policy's file".into())
-}
-
-/// The parts of a path, the first one last.
-fn parts(path: &Path) -> Vec<PathBuf> {
-    let part = |c: Component<'_>| match c {
-        Component::Normal(_) | Component::ParentDir => Some(PathBuf::from(c.as_os_str())),
-        Component::Prefix(_) | Component::RootDir | Component::CurDir => None,
-    };
-    let mut parts: Vec<_> = path.components().filter_map(part).collect();
-    parts.reverse();
-    parts
-}
-
-fn check(at: &Path, found: &Metadata, user: u32) -> Result<(), Why> {
-    const STICKY: u32 = 0o1000;
-    let shown = at.display();
-    let owner = found.uid();
-    if owner != 0 && owner != user {
-        return Err(Why::File(format!(
-            "user {owner} owns {shown} and could change the policy; remedy: chown it to root or to \
-             user {user}, or keep the policy elsewhere"
-        )));
-    }
-    let (mode, sticky) = (found.mode(), found.is_dir() && found.mode() & STICKY != 0);
-    if mode & 0o022 != 0 && !sticky {
-        return Err(Why::File(format!(
-            "others can write {shown} (mode {:o}) and could change the policy; remedy: chmod go-w \
-             {shown}",
-            mode & 0o7777
-        )));
-    }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -195,20 +108,5 @@ mod tests {
         let latin = dir.path().join("latin.toml");
         fs::write(&latin, b"# caf\xe9\n").unwrap();
         assert!(load(&latin).unwrap_err().contains("save it as UTF-8"));
-    }
-
-    #[test]
-    fn a_file_of_another_user_is_refused() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("policy.toml");
-        fs::write(&file, "").unwrap();
-        let found = fs::symlink_metadata(&file).unwrap();
-        assert!(check(&file, &found, found.uid()).is_ok());
-        let refused = check(&file, &found, found.uid() + 1);
-        match (found.uid(), refused) {
-            (0, refused) => assert!(refused.is_ok(), "root may"),
-            (_, Err(Why::File(text))) => assert!(text.contains("chown"), "{text}"),
-            _ => panic!("taken"),
-        }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use partywall_abi::control::Grant;
@@ -15,6 +16,7 @@ use toml::Spanned;
 
 use super::{ANYONE, Policy, PolicyError, Principal, Rule, Service, did_you_mean};
 use crate::container::{self, Engines};
+use crate::engine;
 use crate::identity;
 use crate::quota::Limits;
 
@@ -41,6 +43,7 @@ struct File {
 struct EngineSection {
     #[serde(default)]
     groups: Vec<String>,
+    api: Option<PathBuf>,
 }
 
 #[derive(Deserialize)]
@@ -49,7 +52,9 @@ struct PrincipalSection {
     uid: Option<u32>,
     gid: Option<u32>,
     cgroup: Option<String>,
-    container: Option<Containers>,
+    container: Option<Texts>,
+    image: Option<Texts>,
+    compose: Option<Texts>,
     program: Option<String>,
     evidence: Option<Evidence>,
     started: Option<String>,
@@ -57,17 +62,17 @@ struct PrincipalSection {
 }
 
 #[derive(Deserialize)]
-#[serde(untagged, expecting = "a container's id as a text, or a list of ids")]
-enum Containers {
+#[serde(untagged, expecting = "a text, or a list of texts")]
+enum Texts {
     One(String),
     AnyOf(Vec<String>),
 }
 
-impl Containers {
-    fn begins(self) -> Vec<String> {
+impl Texts {
+    fn all(self) -> Vec<String> {
         match self {
-            Self::One(id) => vec![id],
-            Self::AnyOf(ids) => ids,
+            Self::One(text) => vec![text],
+            Self::AnyOf(texts) => texts,
         }
     }
 }
@@ -241,7 +246,19 @@ fn said(message: &str) -> String {
             did_you_mean(unknown, known.iter().copied())
         ),
         _ if message.ends_with("expected u32") || message.ends_with("expected usize") => {
-            format!("{message}: write a number from 0 on, without quotes")
+            let found = message.rsplit_once(", expected").map_or(message, |(found, _)| found);
+            let found = found.split_once(": ").map_or(found, |(_, found)| found);
+            // What has no room in 64 bits is called so.
+            let is_large = found.ends_with(" as i128")
+                || message.starts_with("invalid value: integer") && !found.contains('-');
+            let found = found.trim_end_matches(" as i128");
+            let large = if is_large { ", which is too large" } else { "" };
+            format!(
+                "found {found}{large}; write a whole number from 0 on, without quotes or a unit"
+            )
+        }
+        _ if message.starts_with("string values must be quoted") => {
+            "neither a number nor a text in quotes; a number has no unit".into()
         }
         _ => format!("{message}; remedy: correct this line, as docs/policy.md has it"),
     }
@@ -268,7 +285,7 @@ impl Policy {
         let mut policy = Self { limits: parsed.quota, harden, ..Self::default() };
         for (name, section) in parsed.engine {
             let key = format!("engine.{}", name.get_ref());
-            let added = engine(&mut policy, name.get_ref(), &section);
+            let added = add_engine(&mut policy, name.get_ref(), &section);
             added.map_err(|text| place.wrong(&name, key, text))?;
         }
         for (name, section) in parsed.principal {
@@ -378,9 +395,13 @@ impl Policy {
     }
 }
 
-fn engine(policy: &mut Policy, name: &str, section: &EngineSection) -> Result<(), String> {
+fn add_engine(policy: &mut Policy, name: &str, section: &EngineSection) -> Result<(), String> {
     ServiceName::new(name).map_err(|e| e.to_string())?;
-    policy.engines.add(name, &section.groups)
+    policy.engines.add(name, &section.groups)?;
+    match &section.api {
+        Some(api) => policy.engines.answers_at(name, api).map_err(|text| format!("`api`: {text}")),
+        None => Ok(()),
+    }
 }
 
 fn principal(name: &str, s: PrincipalSection, engines: &Engines) -> Result<Principal, String> {
@@ -398,7 +419,7 @@ fn principal(name: &str, s: PrincipalSection, engines: &Engines) -> Result<Princ
         None => None,
         Some(text) => Some((sha256(&text)?, strong)),
     };
-    let container = s.container.map(Containers::begins);
+    let container = s.container.map(Texts::all);
     if let Some(ids) = &container {
         if let Some(id) = ids.iter().find(|id| !container::is_id_or_begin(id)) {
             return Err(format!(
@@ -415,10 +436,33 @@ fn principal(name: &str, s: PrincipalSection, engines: &Engines) -> Result<Princ
             );
         }
     }
+    let image = s.image.map(Texts::all);
+    if let Some(id) = image.iter().flatten().find(|id| !engine::is_image(id)) {
+        return Err(format!(
+            "`{id}`: write an image's id, whole: sha256: and 64 hexadecimal digits, as `docker image inspect \
+             --format '{{{{.Id}}}}' IMAGE` has it"
+        ));
+    }
+    let compose = s.compose.map(Texts::all);
+    if let Some(service) = compose.iter().flatten().find(|service| !engine::is_service(service)) {
+        return Err(format!(
+            "`{service}`: write PROJECT/SERVICE, as Compose has them, at most {} bytes of letters, digits, `.`, \
+             `_` and `-` beside the `/`",
+            limits::COMPOSE_BYTES
+        ));
+    }
     let (uid, gid, cgroup, started) = (s.uid, s.gid, s.cgroup, s.started);
-    let p = Principal { uid, gid, cgroup, container, program, started, quota: None };
+    let p =
+        Principal { uid, gid, cgroup, container, image, compose, program, started, quota: None };
+    if p.goes_by_origin() && !engines.answers() {
+        let what = if p.image.is_some() { "image" } else { "compose" };
+        return Err(format!(
+            "`{what}` is what an engine says, and none can be asked; add `api = \"/run/docker.sock\"` under \
+             [engine.docker], or that of another one"
+        ));
+    }
     if p == Principal::default() {
-        let facts = "uid, gid, cgroup, container, program, started";
+        let facts = "uid, gid, cgroup, container, image, compose, program, started";
         return Err(format!("no fact: give at least one of {facts}"));
     }
     Ok(Principal { quota: s.quota, ..p })

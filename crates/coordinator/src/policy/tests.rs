@@ -4,6 +4,7 @@ use partywall_abi::security::{Confidentiality, Evidence, Isolation};
 
 use super::*;
 use crate::container::Container;
+use crate::engine::Origin;
 
 fn facts() -> Facts {
     Facts {
@@ -14,6 +15,8 @@ fn facts() -> Facts {
         digest_error: None,
         cgroup: "/a".into(),
         container: None,
+        origin: None,
+        origin_error: None,
         contained: None,
         started_as: None,
         domain: None,
@@ -88,6 +91,52 @@ fn container_is_a_fact_by_the_begin_of_its_id() {
     );
     assert!(Policy::parse("p", "").unwrap().engines().is_empty());
     assert!(!p.engines().is_empty());
+}
+
+#[test]
+fn what_a_container_was_made_of_is_a_fact() {
+    let image = |digit: char| format!("sha256:{}", digit.to_string().repeat(64));
+    let text = format!(
+        "[engine.docker]\napi = '/run/docker.sock'\n[principal.image]\nimage = '{a}'\n\
+         [principal.images]\nimage = ['{b}', '{a}']\n[principal.service]\ncompose = 'shop/web'\n\
+         [principal.services]\ncompose = ['shop/db', 'shop/web']\n\
+         [principal.both]\nimage = '{a}'\ncompose = 'shop/web'\n\
+         [principal.of_user]\nuid = 5\ncompose = 'shop/web'\n[principal.nobody]\ncompose = []\n",
+        a = image('a'),
+        b = image('b'),
+    );
+    let p = Policy::parse("p", &text).unwrap();
+    let container = Container { engine: "docker".into(), id: "0a".repeat(32) };
+    let inside = Facts { container: Some(container), ..facts() };
+    let made = |digit, compose: Option<&str>| {
+        let compose = compose.map(str::to_owned);
+        p.principals(&inside.clone().told(Ok(Origin { image: image(digit), compose })))
+    };
+    assert_eq!(made('a', Some("shop/web")), ["both", "image", "images", "service", "services"]);
+    assert_eq!(made('b', Some("shop/db")), ["images", "services"]);
+    assert_eq!(made('c', Some("shop/web")), ["service", "services"]);
+    assert_eq!(made('a', None), ["image", "images"]);
+    assert_eq!(made('c', Some("other/web")), [""; 0]);
+    // What nobody has said is not so.
+    assert_eq!(p.principals(&inside.clone().told(Err("why".into()))), [""; 0]);
+    assert_eq!(p.principals(&facts()), [""; 0]);
+    assert_eq!(p.engines().api("docker").unwrap().to_str(), Some("/run/docker.sock"));
+    assert_eq!(p.engines().api("podman"), None);
+}
+
+#[test]
+fn engine_is_asked_only_where_its_word_could_count() {
+    let asks = |principals: &str, facts: &Facts| {
+        let text = format!("[engine.docker]\napi = '/run/docker.sock'\n{principals}");
+        Policy::parse("p", &text).unwrap().asks_engine(facts)
+    };
+    assert!(asks("[principal.a]\ncompose = 'a/b'\nuid = 1000", &facts()));
+    assert!(asks("[principal.a]\ncompose = 'a/b'\nuid = 5\n[principal.b]\nimage = []", &facts()));
+    assert!(!asks("[principal.a]\ncompose = 'a/b'\nuid = 5", &facts()));
+    assert!(!asks(
+        "[principal.a]\nuid = 1000\n[principal.b]\ncontainer = '0123456789ab'",
+        &facts()
+    ));
 }
 
 #[test]
@@ -168,7 +217,7 @@ fn mistakes_name_file_key_and_remedy() {
         ("[engine.docker]\ngroups = '/docker/{id}'", "policy.toml:2: `groups`: invalid type"),
         (
             "[engine.docker]\nparent = '/'",
-            "policy.toml:2: unknown key `parent`; there are groups here",
+            "policy.toml:2: unknown key `parent`; there are groups, api here",
         ),
         ("[principal.a]\ncontainer = '0123456789ab'", "add [engine.docker]"),
         (
@@ -185,9 +234,31 @@ fn mistakes_name_file_key_and_remedy() {
         ),
         (
             "[engine.docker]\n[principal.a]\ncontainer = 1",
-            "policy.toml:3: `container`: a container's id as a text, or a list of ids",
+            "policy.toml:3: `container`: a text, or a list of texts",
         ),
         ("[engine.docker]\n[principal.a]\ncontainer = 'web'", "policy.toml:2: principal.a: `web`"),
+        (
+            "[engine.docker]\napi = 'tcp://h:2375'",
+            "engine.docker: `api`: `tcp://h:2375`: write the absolute path",
+        ),
+        (
+            "[engine.docker]\n[principal.a]\ncompose = 'a/b'",
+            "`compose` is what an engine says, and none",
+        ),
+        (
+            "[engine.docker]\n[principal.a]\nimage = []",
+            "`image` is what an engine says, and none can be asked; add `api = \"/run/docker.sock\"`",
+        ),
+        (
+            "[principal.a]\nimage = 'shop/web:1'",
+            "principal.a: `shop/web:1`: write an image's id, whole",
+        ),
+        (
+            "[principal.a]\nimage = ['sha256:0123456789ab']",
+            "docker image inspect --format '{{.Id}}'",
+        ),
+        ("[principal.a]\ncompose = ['a/b', 'web']", "principal.a: `web`: write PROJECT/SERVICE"),
+        ("[principal.a]\ncompose = 'a/b/c'", "`a/b/c`: write PROJECT/SERVICE"),
         ("[principal.anyone]\nuid = 1", "cannot be defined"),
         (
             "[service.a.call]\nanyone = { methods = ['*'], descriptors = 17 }",
@@ -226,10 +297,22 @@ fn mistakes_name_file_key_and_remedy() {
         ("[service.g.call]\nanyone = ['a/b/c']", "service.g.call.anyone"),
         ("[names]\nx = 'ftp://h'", "names.x: `ftp://h`: write http://HOST:PORT or unix:/PATH"),
         ("[names]\nx = 'http://h:port'", "names.x: `http://h:port`: the port is no number"),
-        ("[principal.a]\nuid = -1", "policy.toml:2: `uid`: invalid value"),
-        ("[principal.a]\nuid = 'me'", "policy.toml:2: `uid`: invalid type: string \"me\", "),
-        ("[principal.a]\nuid = 'me'", "write a number from 0 on, without quotes"),
-        ("[principal.a]\nquota = { links = 'x' }", "policy.toml:2: `links`: invalid type"),
+        (
+            "[principal.a]\nuid = -1",
+            "policy.toml:2: `uid`: found integer `-1`; write a whole number",
+        ),
+        ("[principal.a]\nuid = 'me'", "policy.toml:2: `uid`: found string \"me\"; write"),
+        ("[principal.a]\nquota = { links = 'x' }", "policy.toml:2: `links`: found string \"x\"; "),
+        (
+            "[quota]\nparcel_bytes = '1G'",
+            "policy.toml:2: `parcel_bytes`: found string \"1G\"; write a whole number from 0 on, without quotes or a unit",
+        ),
+        (
+            "[quota]\nparcel_bytes = 1G",
+            "policy.toml:2: `parcel_bytes`: neither a number nor a text",
+        ),
+        ("[quota]\nparcel_bytes = 1.5", "found floating point `1.5`; "),
+        ("[quota]\nlinks = 99999999999999999999", "999`, which is too large; write"),
         ("[service.g]\nfallback = 1", "policy.toml:2: `fallback`: invalid type"),
         (
             "[service.g.call.anyone]\nmethods = ['*']\nrequire = { isolation = 'fault' }",

@@ -11,8 +11,9 @@ use std::collections::{BTreeSet, HashMap};
 
 use partywall_abi::control::{Identity, InstanceRow, ListMessage};
 use partywall_abi::name::ServiceName;
+use partywall_abi::version::Capabilities;
 
-use super::list::{Listing, ROWS, Stage};
+use super::list::{Listing, ROWS, Stage, without_origin};
 use super::{Conn, Connection, Effect, LISTINGS, RESOURCE_EXHAUSTED, State};
 
 /// Links that are looked at for one batch, but for those of its last process.
@@ -74,7 +75,15 @@ impl State {
                 rows.push(self.instance_row(conn, name, references.get(name)));
             }
         }
-        for row in rows {
+        let origins = self.takes(to, Capabilities::ORIGINS);
+        let memory = self.takes(to, Capabilities::MEMORY);
+        for mut row in rows {
+            if !memory {
+                row.parcel_bytes = 0;
+            }
+            if !origins {
+                without_origin(&mut row.server);
+            }
             let message = ListMessage::Instance { request, row: row.into() }.into();
             self.effects.push(Effect::Send { to, message });
         }
@@ -97,6 +106,7 @@ impl State {
     ) -> InstanceRow {
         let identity = Identity::clone(&self.connections[&conn].standing.identity);
         let mut row = InstanceRow::new(name.as_str(), identity, self.security_of(conn));
+        row.parcel_bytes = self.parcel_bytes(conn);
         if let Some(references) = references {
             row.links = references.links;
             row.callers = references.callers.len() as u32;

@@ -75,10 +75,9 @@ impl State {
             }
             Stage::Counting { .. } => return,
         };
-        let spoken = self.connections.get(&conn).map(|c| c.spoken.capabilities);
-        let takes = |what| spoken.is_some_and(|spoken| spoken.contains(what));
+        let takes = |what| self.takes(conn, what);
         let (ways, containers) = (takes(Capabilities::WAYS), takes(Capabilities::CONTAINERS));
-        let parcels = takes(Capabilities::PARCELS);
+        let (parcels, origins) = (takes(Capabilities::PARCELS), takes(Capabilities::ORIGINS));
         let leases = takes(Capabilities::ATTACHMENTS);
         let observes = self.listings[at].observes.clone();
         let is_told = |l: &Link| l.opened && observes.as_ref().is_none_or(|name| *name == l.name);
@@ -97,9 +96,14 @@ impl State {
                 row.grant = Grant::NONE;
             }
             row.grant.leases &= leases;
-            if !containers {
-                row.caller.container.clear();
-                row.server.iter_mut().for_each(|server| server.container.clear());
+            let ends = std::iter::once(&mut row.caller).chain(&mut row.server);
+            for end in ends {
+                if !containers {
+                    end.container.clear();
+                }
+                if !origins {
+                    without_origin(end);
+                }
             }
             let message = ListMessage::Row { request, row: row.into() }.into();
             self.effects.push(Effect::Send { to: conn, message });
@@ -170,10 +174,21 @@ impl State {
         }
     }
 
+    /// What whoever is told of processes takes.
+    pub(super) fn takes(&self, conn: Conn, what: Capabilities) -> bool {
+        self.connections.get(&conn).is_some_and(|c| c.spoken.capabilities.contains(what))
+    }
+
     /// Whether a domain has closed its gate.
     fn gate_closed(&self, conn: Conn) -> bool {
         self.connections.get(&conn).is_some_and(|c| c.gate_closed)
     }
+}
+
+/// Leaves out what an older process does not take.
+pub(super) fn without_origin(end: &mut Identity) {
+    end.image.clear();
+    end.compose.clear();
 }
 
 impl Link {

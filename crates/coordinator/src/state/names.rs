@@ -52,7 +52,7 @@ impl State {
                 "the policy does not let {} serve `{name}`; remedy: {}{}",
                 who(c),
                 self.policy.remedy_to_serve(&c.standing.identity.principals, &name),
-                self.digest_hint(c)
+                self.unknown_hint(c)
             );
             return self.deny(conn, request, "register", text);
         }

@@ -21,6 +21,8 @@ pub(super) fn facts(uid: u32) -> Facts {
         digest_error: None,
         cgroup: String::new(),
         container: None,
+        origin: None,
+        origin_error: None,
         contained: None,
         started_as: None,
         domain: None,
@@ -682,6 +684,7 @@ mod grants;
 mod hardening;
 mod instances;
 mod list;
+mod memory;
 mod operators;
 mod reload;
 mod reports;

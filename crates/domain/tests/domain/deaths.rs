@@ -8,9 +8,12 @@ use std::time::{Duration, Instant};
 use partywall_abi::domain::GateStatus;
 use partywall_domain::address_space::AddressSpace;
 use partywall_guest::{Guest, Link};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
-use crate::host::{Running, c, descriptors, in_a_launcher, is_emulated, mapped, start};
+use crate::gate::Callee;
+use crate::host::{
+    Running, c, descriptors, in_a_launcher, in_time, is_emulated, mapped, slowness, start,
+};
 use crate::launcher::launcher;
 
 const LIMIT: Duration = Duration::from_millis(5);
@@ -159,5 +162,26 @@ in_a_launcher! {
         assert_eq!((tasks(), descriptors()), before);
         // No child is left to wait for.
         assert_eq!(rustix::process::wait(rustix::process::WaitOptions::NOHANG).unwrap_err(), rustix::io::Errno::CHILD);
+    }
+}
+
+in_a_launcher! {
+    /// More often than a domain can have contexts: each is used again.
+    fn a_caller_whose_lent_thread_is_cancelled_gets_another(space) {
+        let mut callee = Callee::start(space, &c("callee.c"), 2);
+        let pid = Pid::from_raw(callee.running.domain.pid() as i32).unwrap();
+        for turn in 0..70 {
+            let begin = Instant::now();
+            loop {
+                match callee.call([70, 0, 0]) {
+                    Ok(70) => break,
+                    other => assert!(begin.elapsed() < LONG * slowness(), "{turn}: {other:?}"),
+                }
+                std::thread::yield_now();
+            }
+            kill_process(pid, Signal::USR1).unwrap();
+            in_time(LONG, "pthread_join(3)", || callee.running.says("exchanged\n"));
+        }
+        assert!(!callee.running.domain.is_poisoned());
     }
 }

@@ -41,6 +41,9 @@ static int deep(volatile char *before) {
 
 static uint64_t seven(void) { return 7; }
 
+// The thread whose storage a call has seen.
+static pthread_t entered;
+
 static uint64_t function(uint64_t caller, uint64_t cookie, uint64_t a, uint64_t b, uint64_t c,
                          unsigned char *arena) {
     const uint64_t limit = 3000000000ull;
@@ -197,6 +200,7 @@ static uint64_t function(uint64_t caller, uint64_t cookie, uint64_t a, uint64_t 
         }
         return 37;
     }
+    case 70: entered = pthread_self(); return 70;
     case 24: for (uint64_t n = 0; n < b; n++) __asm__ volatile("pause"); return 24;
     default: return 0;
     }
@@ -225,6 +229,16 @@ static void *lender(void *unused) {
     (void)unused;
     partywall_lend(domain, function);
     _exit(97);
+}
+
+// Lends another thread for the one in which a call has said so.
+static void exchange(void) {
+    void *result;
+    pthread_t thread;
+    if (pthread_cancel(entered) || pthread_join(entered, &result) || result != PTHREAD_CANCELED) _exit(92);
+    if (pthread_create(&thread, NULL, lender, NULL)) _exit(91);
+    puts("exchanged");
+    fflush(stdout);
 }
 
 int main(int argc, char **argv) {
@@ -271,7 +285,8 @@ int main(int argc, char **argv) {
     fflush(stdout);
     for (;;) {
         while (!asked) sigsuspend(&none);
-        if (asked == SIGUSR1) drop_privileges(thread);
+        if (asked == SIGUSR1 && entered) exchange();
+        if (asked == SIGUSR1 && !entered) drop_privileges(thread);
         if (asked == SIGUSR2) {
             execl("/no/such/program", "none", NULL);
             execl(other, "other", "stay", NULL);

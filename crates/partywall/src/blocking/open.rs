@@ -30,6 +30,7 @@ use crate::link::caller::Begun;
 use crate::link::counters::SentParcels;
 use crate::link::mailbox::{Head, Trailers, Whole};
 use crate::link::parcels::{self, Filled, InParcel, Packed, Parcels, Piece};
+use crate::link::pool::Blank;
 use crate::link::record;
 use crate::link::wake::Sent;
 use crate::link::wake::gate::{Gate, Visitor};
@@ -224,6 +225,12 @@ impl Open {
         }
     }
 
+    /// Memory for a long field of so many bytes, if descriptors cross and there is some.
+    pub(super) fn blank(&mut self, len: usize) -> Option<Blank> {
+        self.take_grant();
+        self.parcels.are_granted().then(|| self.parcels.pool.make_blank(len))?
+    }
+
     /// Whether this may be attached to a request, now or when descriptors are granted.
     fn may_attach(&self, attached: &Attaching) -> Result<(), Failed> {
         let agreed = self.connection.may_attach();
@@ -391,7 +398,7 @@ impl Open {
             Some(owned) => Some(InParcel::Owned(owned)),
             None => InParcel::of(message),
         };
-        let attached_at = self.block.len();
+        let (attached_at, mut placed) = (self.block.len(), None);
         if let Some(attached) = attached {
             self.may_attach(attached)?;
             attached.make_room(&mut self.block);
@@ -437,7 +444,7 @@ impl Open {
                     }
                     let (piece, after) = rest.split_at(permit.data.min(most - block.len()));
                     let end = after.is_empty();
-                    let flags =
+                    let mut flags =
                         permit.flags | if head { HEAD } else { 0 } | if end { END } else { 0 };
                     let len = block.len() + piece.len();
                     if head {
@@ -452,7 +459,9 @@ impl Open {
                             continue;
                         }
                         let said = self.parcels.send_attached(what).map_err(Failed::Abort)?;
-                        self.block[attached_at..].copy_from_slice(&said);
+                        self.block[attached_at..].copy_from_slice(&said.block);
+                        flags |= said.flags;
+                        placed = Some(said.placed);
                         attached = None;
                     }
                     let block: &[u8] = if head { &self.block } else { &[] };
@@ -462,9 +471,12 @@ impl Open {
                         debug_assert!(sent, "nothing was received meanwhile");
                         frame.write(piece);
                         frame.send(flags, key.number());
+                        let lost = placed.take().map(|placed| self.parcels.attached_sent(placed));
                         let whole = head && end;
                         let stream = key.number();
                         self.tell(whole.then_some(Sent { stream, path, due: call.deadline }))?;
+                        // What has lost its place is unmapped beside the server's work.
+                        drop(lost);
                         if end {
                             return Ok(());
                         }
@@ -527,7 +539,7 @@ impl Open {
             true => {
                 self.unread += 1;
                 let unread = || Unread::counted(&self.attached_read);
-                self.parcels.receive_attached(payload, unread)?.map(Box::new)
+                self.parcels.receive_attached(d.flags, payload, unread)?.map(Box::new)
             }
             false => None,
         };
@@ -601,13 +613,19 @@ impl Open {
         if sent { self.tell(None) } else { Ok(()) }
     }
 
-    /// Waits for a record, or for room for `len` bytes or for the control record that is due.
+    /// Waits for a record, for room for `len` bytes or for the control record that is due, or for descriptors
+    /// to be granted.
     fn wait(&mut self, len: Option<usize>, call: &Call) -> Result<(), Failed> {
-        if self.awaits_grant() {
+        let awaited = self.awaits_grant();
+        if awaited {
             self.take_grant();
         }
         self.give_back();
         self.send_control()?;
+        if awaited && !self.awaits_grant() {
+            // Whatever else it has waited for may have come before.
+            return Ok(());
+        }
         let due = self.connection.has_control().then_some(self.control.len());
         if self.unread == 0 && !self.awaits_grant() {
             return Ok(self.link.wait(due.or(len), call.deadline)?);

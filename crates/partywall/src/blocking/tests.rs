@@ -1,5 +1,5 @@
 use partywall_abi::control::{self, Grant};
-use partywall_abi::frame::Kind;
+use partywall_abi::frame::{ATTACHED, Kind};
 use partywall_abi::name::MethodSet;
 use partywall_abi::version::Capabilities;
 use partywall_call::cases;
@@ -46,21 +46,58 @@ fn blocking_channel_has_the_security_of_its_terms() {
     }
 }
 
-#[test]
-fn what_is_granted_counts_from_the_next_call_on() {
-    let (ours, _theirs) = local_pair(Geometry::DEFAULT).unwrap();
-    let (tracked, _coordinator) = crate::coordinator::tests::tracked(7);
+/// An open link, what the coordinator reaches it by, and the coordinator's end.
+fn opened(ours: Ends) -> (Open, Arc<Reached>, std::os::fd::OwnedFd) {
+    let (tracked, coordinator) = crate::coordinator::tests::tracked(7);
     let link = Link::new(ours).unwrap();
     let bell = link.bell();
     let mut open = Open::new(link, crate::fuzz::stranger(), None);
     let end = Arc::new(Reached::new(bell, open.sent()));
     open.tracked = Some((tracked, Arc::clone(&end)));
+    (open, end, coordinator)
+}
+
+#[test]
+fn what_is_granted_counts_from_the_next_call_on() {
+    let (ours, _theirs) = local_pair(Geometry::DEFAULT).unwrap();
+    let (mut open, end, _coordinator) = opened(ours);
     assert!(open.is_usable() && open.granted().is_none());
     let grant = Grant { descriptors: 2, leases: true };
     let (socket, _peers) = partywall_shm::socket::descriptor_pair().unwrap();
     assert!(end.grant(socket, grant).is_none(), "it keeps the socket");
     assert!(open.is_usable());
     assert_eq!(open.granted(), grant);
+}
+
+/// The server has said what it takes before this end has its socket: nothing more comes of it.
+#[test]
+fn a_grant_that_comes_after_the_servers_word_is_not_waited_for() {
+    let (ours, mut theirs) = local_pair(Geometry::DEFAULT).unwrap();
+    let (mut open, end, _coordinator) = opened(ours);
+    open.connection.agree(Capabilities::OWN);
+    let word = 4_u32.to_le_bytes();
+    assert!(theirs.producer.try_push(Kind::Parcels as u8, 0, 0, &[&word]).unwrap());
+    assert!(open.is_usable() && open.granted().is_none());
+    let (socket, _peers) = partywall_shm::socket::descriptor_pair().unwrap();
+    assert!(end.grant(socket, Grant { descriptors: 1, leases: false }).is_none());
+    let file = std::fs::File::open("/dev/null").unwrap();
+    let attached = Attaching::of(vec![file.into()]).unwrap();
+    let (message, headers) = (Message::Encoded(b""), &HeaderMap::new());
+    let request =
+        Request { path: "/a/b", method: None, headers, attached: Some(&attached), message };
+    let mut call = call(Some(Instant::now() + Duration::from_millis(200)));
+    // Nobody answers.
+    assert!(matches!(
+        open.exchange(&request, None, &mut Vec::new(), &mut call),
+        Err(Failed::Expired)
+    ));
+    let flags = std::iter::from_fn(|| {
+        let record = theirs.consumer.peek().unwrap()?;
+        theirs.consumer.release();
+        Some((record.kind, record.flags))
+    });
+    let sent = |(kind, flags)| kind == Kind::Frame as u8 && flags & ATTACHED != 0;
+    assert!(flags.into_iter().any(sent), "the request has waited");
 }
 
 #[test]
@@ -117,12 +154,7 @@ fn answered_by(
 ) -> Result<(), (String, Option<control::Blame>)> {
     // One record holds more than a window.
     let (ours, mut theirs) = local_pair(Geometry::new(64, 20 << 20).unwrap()).unwrap();
-    let link = Link::new(ours).unwrap();
-    let bell = link.bell();
-    let (tracked, coordinator) = crate::coordinator::tests::tracked(7);
-    let mut open = Open::new(link, crate::fuzz::stranger(), None);
-    let end = Arc::new(Reached::new(bell, open.sent()));
-    open.tracked = Some((tracked, end));
+    let (mut open, _end, coordinator) = opened(ours);
     open.connection.agree(common);
     server(&mut theirs);
     let soon = Instant::now() + Duration::from_secs(5);

@@ -55,7 +55,7 @@ pub(super) fn begin(channel: Transport, request: http::Request<Body>) -> Answer 
     let ends = timeout.and_then(|t| Instant::now().checked_add(t));
     Box::pin(async move {
         let mut request = request;
-        attach::refuse(request.extensions_mut(), "over HTTP/2")?;
+        attach::refuse_over_http2(request.extensions_mut())?;
         wire::check_request(request.uri().path(), request.headers())?;
         if timeout.is_some_and(|timeout| timeout.is_zero()) {
             return Err(expired());

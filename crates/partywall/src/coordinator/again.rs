@@ -81,8 +81,9 @@ impl Client {
         })
     }
 
-    /// Tells a new coordinator of every end, registration and watch of this process.
+    /// Tells a new coordinator of every end, registration and watch of this process, and of its memory.
     pub(super) fn tell_all(self: &Arc<Self>, state: &mut State) {
+        self.tell_of_memory(state);
         let keys: Vec<u64> = state.served.keys().copied().collect();
         for key in keys {
             self.register_now(state, key);
@@ -156,6 +157,9 @@ impl Client {
                 Waiting::Observed(_, tx) => drop(tx.send(Err(ENDED))),
                 Waiting::Switch(tx) => drop(tx.send(Err(ENDED))),
                 Waiting::Reload(tx) => drop(tx.send(Err(ENDED))),
+                Waiting::Memory(question) => {
+                    drop(question.answer.map(|tx| tx.send(Err(ENDED))));
+                }
                 Waiting::Register(_) | Waiting::Watch(_) | Waiting::Report(_) => {}
             }
         }

@@ -38,6 +38,7 @@ impl Client {
             Message::List(m) => self.take_of_list(m),
             Message::Gate(m) => self.take_of_gate(m),
             Message::Policy(m) => self.take_of_policy(m),
+            Message::Memory(m) => self.take_of_memory(&m),
             other => out_of_place(&other),
         }
     }
@@ -304,6 +305,15 @@ impl Client {
             Some(Waiting::Observed(_, tx)) => drop(tx.send(Err(refused()))),
             Some(Waiting::Switch(tx)) => drop(tx.send(Err(refused()))),
             Some(Waiting::Reload(tx)) => drop(tx.send(Err(refused()))),
+            Some(Waiting::Memory(question)) => {
+                self.memory_is_refused(&text);
+                match question.answer {
+                    Some(tx) => drop(tx.send(Err(refused()))),
+                    None => {
+                        tracing::warn!(text, "this process keeps its parcels, and makes no more");
+                    }
+                }
+            }
             Some(Waiting::Report(entry)) => {
                 let _entry = lock(&self.state).find_lost(&entry);
                 entry.over(Status::new(code, text));
@@ -372,6 +382,6 @@ fn closed(link: u64, role: Role) -> EndMessage {
 }
 
 /// A coordinator of a later release may say more.
-fn out_of_place(message: &Message) {
+pub(super) fn out_of_place(message: &Message) {
     tracing::warn!(?message, "a message that has no place here");
 }

@@ -12,6 +12,8 @@ use partywall_shm::socket;
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd};
 
+mod memory;
+
 /// What a coordinator that speaks these versions begins with.
 fn challenge(versions: Versions, nonce: [u8; 16]) -> Message {
     let capabilities = Capabilities::NONE;

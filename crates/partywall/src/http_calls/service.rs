@@ -24,7 +24,7 @@ use crate::link::service::{Data, Dispatch, Incoming};
 use crate::link::ways::Ways;
 use crate::link::whole::Whole;
 use crate::peer::{Deadline, Peer};
-use crate::server::Routes;
+use crate::server::routes::Routes;
 use crate::stubs::gather::Gather;
 use crate::stubs::message::is_sole;
 use crate::stubs::{Begun, Call, Entry, Offer, Table};

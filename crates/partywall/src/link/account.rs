@@ -43,7 +43,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use partywall_abi::limits;
-use partywall_abi::sync::{AtomicU32, Ordering};
+use partywall_abi::sync::{AtomicU32, AtomicUsize, Ordering};
 use partywall_shm::users::Subordinates;
 use tokio::sync::oneshot;
 use tokio::time::Sleep;
@@ -58,12 +58,20 @@ pub(crate) const USER_SHARE: u64 = 4;
 const WINDOWS: u64 = 4;
 /// Descriptors of parcels and attachments that one caller's links together may leave unread.
 const PARCELS: u32 = 16 * limits::UNREAD_PARCELS;
-/// Bytes of owned parcels that the links of one caller may have.
+/// Bytes of owned parcels that the links of one caller may have, unless set.
 const OWNED: usize = 256 << 20;
+/// Bytes of owned parcels of this process, and how many it may have.
+static OWN_NOW: AtomicUsize = AtomicUsize::new(0);
+static OWN_MOST: AtomicUsize = AtomicUsize::new(1 << 30);
 /// What the answers on one link may hold while they are put together, in bytes.
 const ANSWERS: u64 = 256 * 1024 * 1024;
 /// [`Bounds::patience`].
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Sets how many bytes of owned parcels this process may have.
+pub(crate) fn own_at_most(bytes: usize) {
+    OWN_MOST.store(bytes, Ordering::Relaxed);
+}
 
 /// What a service lets its callers hold.
 #[derive(Clone, Copy, Debug)]
@@ -74,6 +82,8 @@ pub(crate) struct Bounds {
     pub(crate) calls: usize,
     /// Bytes of one caller's messages.
     pub(crate) bytes: u64,
+    /// Bytes of this end's owned parcels on the links of one caller.
+    pub(crate) owned: usize,
     /// How long a message waits for room where no other one is being put together.
     pub(crate) patience: Duration,
 }
@@ -84,6 +94,7 @@ impl Default for Bounds {
             calls_per_link: limits::STREAMS,
             calls: 4 * limits::STREAMS,
             bytes: 256 * 1024 * 1024,
+            owned: OWNED,
             patience: PATIENCE,
         }
     }
@@ -305,7 +316,14 @@ impl Account {
         let all = state.all.owned - from + to;
         let held = &mut state.caller(self.pid).held;
         let own = held.owned - from + to;
-        if to > from && (own > OWNED || all > OWNED * USER_SHARE as usize) {
+        let users = self.bounds.owned.saturating_mul(USER_SHARE as usize);
+        if to > from && (own > self.bounds.owned || all > users) {
+            return false;
+        }
+        let most = OWN_MOST.load(Ordering::Relaxed);
+        let of_process =
+            |now: usize| Some(now - from + to).filter(|now| to <= from || *now <= most);
+        if OWN_NOW.fetch_update(Ordering::Relaxed, Ordering::Relaxed, of_process).is_err() {
             return false;
         }
         held.owned = own;

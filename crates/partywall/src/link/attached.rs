@@ -1,11 +1,12 @@
 //! What is attached to the head of a request or an answer.
 //!
 //! ```text
-//! sender     waits until descriptors are granted, and the peer takes one more
-//!            one packet with all descriptors, then the frame that names it, with this side's ring locked
-//!            memory that was sent stays mapped, as it may come back or be sent again     [`Kept`]
-//! reader     the packet, in the order of the records; it opens none of the descriptors
-//! program    takes them: each is checked and mapped then                                 [`Attached::open`]
+//! sender     waits until descriptors are granted, and the peer takes one more; locks this side's ring
+//!            where the peer has all memory: a frame with its places                      [`known`]
+//!            else: one packet with all descriptors, and a frame that names it
+//! reader     the packet, if there is one, in the order of the records; it opens no descriptor that somebody
+//!            takes
+//! program    takes them: each is checked and mapped then, if it is not known             [`Attached::open`]
 //!            the peer may send one more, when they are taken or dropped                  [`Unread`]
 //! ```
 //!
@@ -16,14 +17,13 @@
 //! A sender that dies leaves its receiver with what has come. A receiver that dies has mapped what it has
 //! taken, and the rest goes with the descriptor socket. A lease is with whoever has taken it, or was to.
 //!
-//! System calls of one attachment: sendmsg(2) at the sender; at the receiver recvmsg(2), fstat(2), fcntl(2)
-//! and close(2) of memory that is known, and mmap(2) with some more when it comes first.
+//! System calls of one attachment: none of memory that the peer knows. Else sendmsg(2) at the sender; at
+//! the receiver recvmsg(2), fcntl(2) twice, fstat(2) and close(2) twice of memory that is mapped, and
+//! mmap(2) with some more of other.
 
-use std::any::Any;
-use std::collections::VecDeque;
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 
 use partywall_abi::control::Grant;
 use partywall_abi::frame::{self, Item};
@@ -36,27 +36,8 @@ use partywall_shm::socket::Passed;
 use tonic::Status;
 
 use super::Link;
+use super::known::{Came, Kind, Memory, Placed, Sent, Taking};
 use crate::attachment::{Attachment, Descriptor};
-use crate::lock::lock;
-
-/// Memory that a link keeps mapped, last used last.
-const KEPT: usize = 8;
-
-/// Memory of owned parcels and leases that have crossed a link lately.
-#[derive(Debug, Default)]
-pub(crate) struct Kept(Mutex<VecDeque<Arc<dyn Any + Send + Sync>>>);
-
-impl Kept {
-    fn keep(&self, memory: Arc<dyn Any + Send + Sync>) {
-        let mut kept = lock(&self.0);
-        kept.retain(|other| !std::ptr::addr_eq(Arc::as_ptr(other), Arc::as_ptr(&memory)));
-        kept.push_back(memory);
-        let forgotten = if kept.len() > KEPT { kept.pop_front() } else { None };
-        drop(kept);
-        // Its pages may go with it, which takes the kernel some time.
-        drop(forgotten);
-    }
-}
 
 /// What a program has attached to a request or an answer.
 #[derive(Debug, Default)]
@@ -91,22 +72,35 @@ impl Attaching {
         Ok(())
     }
 
+    /// How long each parcel or lease of them is.
+    pub(super) fn parcels(&self) -> impl Iterator<Item = usize> {
+        self.0.iter().filter_map(Attachment::bytes)
+    }
+
     /// Appends as many bytes as [`Attaching::send`] writes.
     pub(crate) fn make_room(&self, block: &mut Vec<u8>) {
         let items = vec![Item::File; self.0.len()];
         frame::Attached::write(block, 0, &items);
     }
 
-    /// Sends the descriptors by `send`, and writes to the end of the block what stands for them. A lease is
-    /// the peer's from then on.
+    /// What stands for it in a frame. Where the peer has not got all of it, `send` sends the descriptors. A
+    /// lease is the peer's from then on.
     pub(super) fn send(
         &self,
-        kept: &Kept,
+        sent: &Sent,
         send: impl FnOnce(&[BorrowedFd<'_>]) -> std::io::Result<u64>,
-    ) -> Result<Vec<u8>, Status> {
-        let descriptors: Vec<_> = self.0.iter().map(Attachment::as_fd).collect();
-        let items: Result<Vec<_>, _> = self.0.iter().map(Attachment::item).collect();
+    ) -> Result<Said, Status> {
+        let known = sent.knows(self.0.iter().map(Attachment::memory));
+        let mut placed = Placed::default();
+        let item = |one: &Attachment| one.item(|memory| sent.place(&mut placed, memory));
+        let items: Result<Vec<_>, _> = self.0.iter().map(item).collect();
         let items = items.map_err(|why| Status::failed_precondition(why.to_string()))?;
+        let mut block = Vec::new();
+        if known {
+            frame::Attached::write(&mut block, 0, &items);
+            return Ok(Said { block, flags: frame::KNOWN, placed });
+        }
+        let descriptors: Vec<_> = self.0.iter().map(Attachment::as_fd).collect();
         let packet = send(&descriptors).map_err(|why| {
             let text = format!("what is attached cannot be sent now: {why}");
             match why.kind() {
@@ -115,25 +109,63 @@ impl Attaching {
                 _ => Status::resource_exhausted(text),
             }
         })?;
-        self.0.iter().filter_map(Attachment::memory).for_each(|memory| kept.keep(memory));
-        let mut block = Vec::new();
         frame::Attached::write(&mut block, packet, &items);
-        Ok(block)
+        Ok(Said { block, flags: 0, placed })
     }
 }
 
+/// What stands for attachments in a frame that is going to be on the ring.
+pub(crate) struct Said {
+    /// As long as [`Attaching::make_room`] has made it.
+    pub(crate) block: Vec<u8>,
+    /// Flags of the frame besides.
+    pub(crate) flags: u8,
+    /// What the frame takes places for.
+    pub(crate) placed: Placed,
+}
+
 /// What is attached to a head that has come, as the peer has sent it. Nothing of it is checked but that each
-/// descriptor is there.
+/// descriptor is there, or has come before.
 #[derive(Debug)]
 pub(crate) struct Attached {
-    items: Vec<(Item, Passed)>,
-    kept: Arc<Kept>,
+    all: Vec<Unopened>,
     _unread: Unread,
 }
 
+/// One attachment that no program has taken.
+#[derive(Debug)]
+enum Unopened {
+    Sealed { descriptor: Passed, offset: u64, bytes: u64 },
+    Memory { taking: Taking, bytes: u64, generation: u64 },
+    File(Passed),
+}
+
 impl Attached {
-    pub(super) fn new(items: Vec<(Item, Passed)>, kept: Arc<Kept>, unread: Unread) -> Self {
-        Self { items, kept, _unread: unread }
+    /// What a frame says is attached, with a descriptor for each, or with none for memory that has come
+    /// before; none where it has not.
+    pub(super) fn new(
+        items: impl Iterator<Item = (Item, Option<Passed>)>,
+        came: &mut Came,
+        unread: impl FnOnce() -> Unread,
+    ) -> Option<Self> {
+        let all = items.map(|(item, descriptor)| {
+            Some(match item {
+                Item::Sealed { offset, bytes } => {
+                    Unopened::Sealed { descriptor: descriptor?, offset, bytes }
+                }
+                Item::Owned { bytes, generation, place } => {
+                    let taking = came.take(Kind::Owned, place, descriptor)?;
+                    Unopened::Memory { taking, bytes, generation }
+                }
+                Item::Lease { bytes, generation, place } => {
+                    let taking = came.take(Kind::Lease, place, descriptor)?;
+                    Unopened::Memory { taking, bytes, generation }
+                }
+                Item::File => Unopened::File(descriptor?),
+            })
+        });
+        let all = all.collect::<Option<_>>()?;
+        Some(Self { all, _unread: unread() })
     }
 
     /// Checks and maps all of it.
@@ -141,30 +173,28 @@ impl Attached {
     /// # Errors
     /// That of the first that is not what its sender has said; the others are closed.
     pub(crate) fn open(self) -> Result<Vec<Attachment>, ParcelError> {
-        let Self { items, kept, _unread } = self;
-        let open = |(item, descriptor): (Item, Passed)| {
-            let attachment = match item {
-                Item::Sealed { offset, bytes } => {
+        let Self { all, _unread } = self;
+        let open = |one| {
+            Ok(match one {
+                Unopened::Sealed { descriptor, offset, bytes } => {
                     Attachment::Sealed(Sealed::accept(descriptor, offset, bytes)?)
                 }
-                Item::Owned { bytes, generation } => {
-                    Attachment::Owned(View::accept(descriptor, bytes, generation)?)
-                }
-                Item::Lease { bytes, generation } => {
-                    Attachment::Lease(Lease::accept(descriptor, bytes, generation)?)
-                }
-                Item::File => Attachment::File(Descriptor::passed(descriptor)),
-            };
-            if let Some(memory) = attachment.memory() {
-                kept.keep(memory);
-            }
-            Ok(attachment)
+                Unopened::Memory { taking, bytes, generation } => match taking.memory()? {
+                    Memory::Owned(memory) => {
+                        Attachment::Owned(View::accept(memory, bytes, generation)?)
+                    }
+                    Memory::Lease(memory) => {
+                        Attachment::Lease(Lease::accept(memory, bytes, generation)?)
+                    }
+                },
+                Unopened::File(descriptor) => Attachment::File(Descriptor::passed(descriptor)),
+            })
         };
-        items.into_iter().map(open).collect()
+        all.into_iter().map(open).collect()
     }
 }
 
-/// One of the few messages with descriptors that a peer may have unread. Its drop lets the peer send another.
+/// One of the few messages with attachments that a peer may have unread. Its drop lets the peer send another.
 #[derive(Debug)]
 pub(crate) struct Unread(Tells);
 
@@ -202,5 +232,49 @@ impl Drop for Unread {
                 count.fetch_add(1, Ordering::Relaxed);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use partywall_shm::parcel::view::Owned;
+
+    /// What stands for this when it is sent, and how many descriptors were.
+    fn send(attaching: &Attaching, sent: &mut Sent) -> (Vec<Item>, usize) {
+        let mut descriptors = 0;
+        let said = attaching.send(sent, |all| {
+            descriptors = all.len();
+            Ok(5)
+        });
+        let Said { block, flags, placed } = said.unwrap();
+        sent.committed(placed);
+        let mut payload = Vec::new();
+        let head = |out: &mut Vec<u8>| frame::ResponseHead::write(out, 0);
+        frame::write_block(&mut payload, head).unwrap();
+        payload.extend(block);
+        let flags = frame::HEAD | frame::ATTACHED | flags;
+        let attached = frame::Attached::of(flags, &payload).unwrap();
+        assert_eq!(attached.packet, if flags & frame::KNOWN != 0 { 0 } else { 5 });
+        (attached.items().collect(), descriptors)
+    }
+
+    #[test]
+    fn a_descriptor_is_sent_once_unless_the_peer_lacks_another() {
+        let (file, parcel) = (std::fs::File::open("/dev/null").unwrap(), Owned::new(1).unwrap());
+        let mut sent = Sent::default();
+        let lease = Attaching(vec![Lease::new(4096).unwrap().into()]);
+        let alone = Attaching(vec![(&parcel).into()]);
+        for descriptors in [1, 0, 0] {
+            assert_eq!(send(&lease, &mut sent).1, descriptors);
+            assert_eq!(send(&alone, &mut sent).1, descriptors);
+        }
+        let both = Attaching(vec![(&parcel).into(), file.into()]);
+        for _ in 0..2 {
+            let (items, descriptors) = send(&both, &mut sent);
+            assert_eq!((items[0].place(), items[1].place()), (frame::Place::new(1), None));
+            assert_eq!(descriptors, 2);
+        }
+        assert_eq!(send(&alone, &mut sent).1, 0);
     }
 }

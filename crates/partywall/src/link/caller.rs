@@ -44,6 +44,7 @@ use super::broken::{self, Broken};
 use super::driver::Driver;
 use super::mailbox::{Answer, Head, Trailers, Whole};
 use super::places;
+use super::pool::Blank;
 use super::receiver::{Came, Receive, Receiver};
 use super::sender::{Request, SendError, Sender, Source};
 use super::wake::gate::Gate;
@@ -64,6 +65,13 @@ pub(crate) struct Caller {
     link: Arc<Link>,
     /// Calls since the last that was not the only one: see [`leader`].
     alone: AtomicU32,
+}
+
+impl Caller {
+    /// Memory for a long field: [`Link::blank`].
+    pub(crate) async fn blank(&self, len: usize) -> Option<Blank> {
+        self.link.blank(len).await
+    }
 }
 
 impl Drop for Caller {
@@ -128,7 +136,7 @@ pub(crate) async fn open(
     let number = linked.terms.link;
     let capabilities = linked.terms.capabilities;
     // Filling the outboxes takes the kernel's time, which is no runtime's.
-    let (pending, tracked) = on_a_thread(move || fill(linked)).await?;
+    let (pending, tracked) = on_a_thread("partywall-connect", move || fill(linked)).await?;
     tracked.adopted(domain::security(reported, None));
     let (ends, tracked) = match opened(pending, within).await {
         Ok(ends) => (ends, tracked),

@@ -142,8 +142,8 @@ impl Calls {
     /// What was attached to a head is read, or nobody will.
     pub(super) fn attached_read(&self) -> Due {
         let mut state = lock(&self.state);
-        state.connection.attached_read();
-        Due(state.connection.has_control())
+        let waits = state.connection.attached_read();
+        Due(waits && state.connection.has_control())
     }
 
     /// Gives back what is read of the peer's owned parcels.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use partywall_abi::control::{Blame, Grant};
 use partywall_abi::frame::{
-    self, ATTACHED, Attached, END, HEAD, Item, Kind, Owned, PARCEL, ParcelRef, RequestHead,
+    self, ATTACHED, Attached, END, HEAD, Item, Kind, Owned, PARCEL, ParcelRef, Place, RequestHead,
 };
 use partywall_abi::layout::Geometry;
 use partywall_abi::limits;
@@ -25,6 +25,9 @@ use super::account::{Accounts, Bounds};
 use super::scripted::Never;
 use super::service::{self, Service};
 use crate::coordinator::End;
+
+/// A place of the peer's.
+const PLACE: Place = Place::new(0).unwrap();
 
 /// A service that takes parcels and never answers, a caller that speaks records, and the coordinator's end.
 struct Peer {
@@ -142,11 +145,13 @@ fn owned(packet: u64, (place, generation): (u32, u32), bytes: u64) -> ParcelRef 
 async fn an_owned_parcel_that_breaks_a_rule_ends_its_link_with_blame() {
     let (good, never) = (Memory::new(4096).unwrap(), sealed(4096));
     let hollow = memfd(4096, ALL.difference(SealFlags::WRITE).union(SealFlags::FUTURE_WRITE));
+    let (slow, _other) = lingering(Duration::from_secs(20)).unwrap();
     let begin = Instant::now();
     for (descriptor, bytes, expected) in [
         (never.as_fd(), 1, "seals"),
         (hollow.as_fd(), 1, "pages for 0 bytes only"),
         (good.as_fd(), 4097, "said to end at 4097"),
+        (slow.as_fd(), 1, "not a memfd"),
     ] {
         let mut peer = peer();
         let packet = peer.out.send(&[descriptor]).unwrap();
@@ -207,7 +212,7 @@ async fn attachments_that_break_a_rule_end_their_link_with_blame() {
     let (good, begin) = (sealed(4096), Instant::now());
     let (slow, _other) = lingering(Duration::from_secs(20)).unwrap();
     let none: &[BorrowedFd<'_>] = &[];
-    let lease = Item::Lease { bytes: 4096, generation: 1 };
+    let lease = Item::Lease { bytes: 4096, generation: 1, place: PLACE };
     for (descriptors, items, expected) in [
         (none, &[Item::File][..], "1 descriptors are said to be attached, and 0 come"),
         (&[good.as_fd()], &[Item::File; 2], "2 descriptors are said to be attached, and 1 come"),
@@ -234,7 +239,11 @@ async fn attachments_that_nobody_wants_hold_nothing_up() {
     let begin = Instant::now();
     let attach = async |peer: &mut Peer, stream: u32| {
         let packet = peer.out.send(&[slow.as_fd(), slow.as_fd()]).unwrap();
-        peer.attached(stream, packet, &[Item::File, Item::Lease { bytes: 1, generation: 1 }]);
+        peer.attached(
+            stream,
+            packet,
+            &[Item::File, Item::Lease { bytes: 1, generation: 1, place: PLACE }],
+        );
         tokio::time::sleep(Duration::from_millis(20)).await;
     };
     // Of handlers that take nothing of it.

@@ -25,22 +25,23 @@
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, OnceLock};
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{BufMut, Bytes};
 use partywall_abi::control::Grant;
-use partywall_abi::frame::{self, Item, Owned, ParcelRef};
+use partywall_abi::frame::{self, Item, KNOWN, Owned, ParcelRef};
 use partywall_abi::limits;
 use partywall_abi::sync::{AtomicUsize, Ordering};
 use partywall_shm::descriptors::{self, Incoming, Outgoing};
 use partywall_shm::parcel::owned::Reader;
-use partywall_shm::parcel::{Draft, Sealed};
+use partywall_shm::parcel::{Draft, Sealed, copies};
 use partywall_shm::slot::{self, SlotBuf};
 use partywall_shm::socket::Passed;
 use tonic::Status;
 
 use super::account::Account;
-use super::attached::{Attached, Attaching, Kept, Unread};
+use super::attached::{Attached, Attaching, Said, Unread};
 use super::broken::Broken;
 use super::counters::SentParcels;
+use super::known::{Came, Memory, Placed, Sent};
 pub(crate) use super::pool::Filled;
 use super::pool::{self, Pool, Read};
 use crate::attach;
@@ -90,10 +91,8 @@ fn first_pack_from() -> usize {
 /// Parcels of one link. The two halves are locked for a parcel at a time, under the ring's end.
 pub(crate) struct Parcels {
     granted: OnceLock<Grant>,
-    outgoing: Mutex<Option<Outgoing>>,
+    outgoing: Mutex<Option<Leaving>>,
     incoming: Mutex<Option<Arriving>>,
-    /// What was attached to calls lately.
-    kept: Arc<Kept>,
     /// This end's owned parcels.
     pub(crate) pool: Arc<Pool>,
     /// The peer's that are to be given back.
@@ -101,9 +100,16 @@ pub(crate) struct Parcels {
     sent: Arc<SentParcels>,
 }
 
+/// What is sent.
+struct Leaving {
+    socket: Outgoing,
+    attached: Sent,
+}
+
 /// What comes, and the peer's owned parcels by their places, with the packets that brought them.
 struct Arriving {
     socket: Incoming,
+    attached: Came,
     owned: [Option<(u64, Arc<Reader>)>; limits::OWNED_PARCELS as usize],
 }
 
@@ -113,7 +119,6 @@ impl Parcels {
             granted: OnceLock::new(),
             outgoing: Mutex::default(),
             incoming: Mutex::default(),
-            kept: Arc::default(),
             pool: Pool::new(account),
             read,
             sent: Arc::default(),
@@ -122,9 +127,10 @@ impl Parcels {
 
     /// From here on this may cross.
     pub(crate) fn grant(&self, socket: Passed, grant: Grant) {
-        let (outgoing, socket) = descriptors::halves(socket);
-        *lock(&self.outgoing) = Some(outgoing);
-        *lock(&self.incoming) = Some(Arriving { socket, owned: Default::default() });
+        let (outgoing, incoming) = descriptors::halves(socket);
+        *lock(&self.outgoing) = Some(Leaving { socket: outgoing, attached: Sent::default() });
+        let (attached, owned) = (Came::default(), Default::default());
+        *lock(&self.incoming) = Some(Arriving { socket: incoming, attached, owned });
         self.granted.get_or_init(|| grant);
     }
 
@@ -149,10 +155,13 @@ impl Parcels {
         &self,
         len: usize,
         own_thread: bool,
-        write: impl FnOnce(&mut SlotBuf<'_>) -> bool,
+        mut write: impl FnMut(&mut SlotBuf<'_>) -> bool,
     ) -> Option<Packed> {
+        if let Some(owned) = self.pool.around(len, &mut write) {
+            return Some(Packed { bytes: owned.bytes(), owned: Some(owned) });
+        }
         if packs(len) {
-            return filled(len, write).map(|bytes| Packed { bytes, owned: None });
+            return filled(len, own_thread, write).map(|bytes| Packed { bytes, owned: None });
         }
         let owned = self.pool.fill(len, own_thread, write)?;
         Some(Packed { bytes: owned.bytes(), owned: Some(owned) })
@@ -173,17 +182,17 @@ impl Parcels {
         lend: impl FnOnce(u32) -> u32,
     ) -> Option<ParcelRef> {
         let mut outgoing = lock(&self.outgoing);
-        let outgoing = outgoing.as_mut()?;
+        let Leaving { socket, .. } = outgoing.as_mut()?;
         let bytes = bytes as u64;
         let sent = match parcel {
-            InParcel::Sealed { sealed, offset } => outgoing
+            InParcel::Sealed { sealed, offset } => socket
                 .send(&[sealed.as_fd()])
                 .map(|packet| ParcelRef { packet, offset: *offset, bytes, owned: None }),
             InParcel::Owned(filled) => {
-                filled.packet(|memory| outgoing.send(&[memory])).map(|packet| {
+                filled.packet(|memory| socket.send(&[memory])).map(|packet| {
                     let place = filled.place();
                     let owned = Some(Owned { place, generation: lend(place) });
-                    ParcelRef { packet, offset: 0, bytes, owned }
+                    ParcelRef { packet, offset: filled.offset(), bytes, owned }
                 })
             }
         };
@@ -194,7 +203,7 @@ impl Parcels {
     /// call protocol lets anything be.
     pub(crate) fn may_attach(&self, agreed: bool, attaching: &Attaching) -> Result<(), Status> {
         if !agreed {
-            return Err(attach::cannot("on this link"));
+            return Err(attach::cannot_here());
         }
         match self.granted() {
             // It waits for that.
@@ -203,42 +212,63 @@ impl Parcels {
         }
     }
 
-    /// Sends the descriptors of what is attached to a head: what stands for them.
-    pub(crate) fn send_attached(&self, attaching: &Attaching) -> Result<Vec<u8>, Status> {
+    /// What stands for what is attached to a head, whose descriptors are sent where the peer has not got all.
+    /// This side's ring is locked until the frame is on it.
+    pub(crate) fn send_attached(&self, attaching: &Attaching) -> Result<Said, Status> {
         let mut outgoing = lock(&self.outgoing);
-        let Some(outgoing) = outgoing.as_mut() else { return Err(attach::cannot("on this link")) };
-        attaching.send(&self.kept, |descriptors| outgoing.send(descriptors))
+        let Some(Leaving { socket, attached }) = outgoing.as_mut() else {
+            return Err(attach::cannot_here());
+        };
+        let sent = attaching.send(attached, |descriptors| socket.send(descriptors))?;
+        attaching.parcels().for_each(|bytes| self.sent.count(bytes));
+        Ok(sent)
     }
 
-    /// What is attached to the head in this payload; none where no descriptor may come, which is a broken
-    /// rule of the call protocol.
+    /// The frame with that is on the ring. What it returns is to be dropped where nothing is locked.
+    #[must_use]
+    pub(crate) fn attached_sent(&self, placed: Placed) -> Vec<Memory> {
+        match &mut *lock(&self.outgoing) {
+            Some(leaving) => leaving.attached.committed(placed),
+            None => Vec::new(),
+        }
+    }
+
+    /// What is attached to the head in the payload of a frame; none where no descriptor may come, which is a
+    /// broken rule of the call protocol.
     pub(crate) fn receive_attached(
         &self,
+        flags: u8,
         payload: &[u8],
         unread: impl FnOnce() -> Unread,
     ) -> Result<Option<Attached>, Broken> {
         let mut incoming = lock(&self.incoming);
-        let Some(Arriving { socket, .. }) = incoming.as_mut() else { return Ok(None) };
-        let attached = frame::Attached::of(payload).map_err(partywall_call::Error::from)?;
-        let descriptors = socket.receive(attached.packet)?;
+        let Some(Arriving { socket, attached: came, .. }) = incoming.as_mut() else {
+            return Ok(None);
+        };
+        let attached = frame::Attached::of(flags, payload).map_err(partywall_call::Error::from)?;
         let items: Vec<_> = attached.items().collect();
         let granted = self.granted();
-        if items.len() != descriptors.len() {
+        let known = flags & KNOWN != 0;
+        let descriptors = if known { Vec::new() } else { socket.receive(attached.packet)? };
+        if !known && items.len() != descriptors.len() {
             return Err(Broken::NotAttached { said: items.len(), came: descriptors.len() });
         }
         let leases = items.iter().filter(|item| matches!(item, Item::Lease { .. })).count();
         if items.len() > granted.descriptors as usize || (leases > 0 && !granted.leases) {
             return Err(Broken::NotGranted { descriptors: items.len(), leases });
         }
-        let items = items.into_iter().zip(descriptors).collect();
-        Ok(Some(Attached::new(items, Arc::clone(&self.kept), unread())))
+        let descriptors = descriptors.into_iter().map(Some).chain(std::iter::repeat_with(|| None));
+        let attached = Attached::new(items.into_iter().zip(descriptors), came, unread);
+        attached.map(Some).ok_or(Broken::NotKnown)
     }
 
     /// The data for which a frame of this payload stands; none where no descriptor may come, which is a
     /// broken rule of the call protocol.
     pub(crate) fn receive(&self, payload: &[u8]) -> Result<Option<Piece>, Broken> {
         let mut incoming = lock(&self.incoming);
-        let Some(Arriving { socket, owned: places }) = incoming.as_mut() else { return Ok(None) };
+        let Some(Arriving { socket, owned: places, .. }) = incoming.as_mut() else {
+            return Ok(None);
+        };
         let parcel = ParcelRef::of(payload).map_err(partywall_call::Error::from)?;
         let ParcelRef { packet, offset, bytes, owned } = parcel;
         let mut arrived = || {
@@ -289,7 +319,7 @@ pub(crate) struct Packed {
 }
 
 /// What copies these, for [`Parcels::pack`].
-pub(crate) fn copied(bytes: &[u8]) -> impl FnOnce(&mut SlotBuf<'_>) -> bool {
+pub(crate) fn copied(bytes: &[u8]) -> impl Fn(&mut SlotBuf<'_>) -> bool {
     |out| {
         out.put_slice(bytes);
         true
@@ -298,8 +328,13 @@ pub(crate) fn copied(bytes: &[u8]) -> impl FnOnce(&mut SlotBuf<'_>) -> bool {
 
 /// So many bytes in a sealed parcel, as `write` writes them; none where it writes others, or memory has
 /// run out.
-fn filled(len: usize, write: impl FnOnce(&mut SlotBuf<'_>) -> bool) -> Option<Bytes> {
-    let mut draft = match Draft::new(len) {
+fn filled(
+    len: usize,
+    own_thread: bool,
+    write: impl FnOnce(&mut SlotBuf<'_>) -> bool,
+) -> Option<Bytes> {
+    let draft = if own_thread { Draft::soon(len) } else { Draft::at_once(len) };
+    let mut draft = match draft {
         Ok(draft) => draft,
         Err(why) => {
             tracing::debug!(%why, "a message goes without a parcel");
@@ -392,9 +427,9 @@ impl Lent {
 
     /// Copies all of it.
     pub(crate) fn copy(&self) -> Bytes {
-        let mut bytes = BytesMut::with_capacity(self.len);
-        self.held.reader.copy(self.offset, self.len, &mut bytes);
-        bytes.freeze()
+        copies::copied(self.offset, self.len, |out| {
+            self.held.reader.copy(self.offset, self.len, out);
+        })
     }
 
     /// The first bytes, and what comes after so many.

@@ -4,6 +4,9 @@
 //! place      empty --a second long message: memory is made on a thread--> home
 //!            home --take--> out --the last reference to what was filled--> home
 //!            with a frame that names it it is lent, until the peer gives it back
+//! filled     by a message that is encoded there                       [`Pool::fill`]
+//!            by a field that a program writes there                   [`Pool::blank`]
+//!            and a message around that, where it is sent on this link [`Pool::around`]
 //! ```
 //!
 //! What is home and not lent can be taken. What is home and too short makes way for longer memory. Where
@@ -12,15 +15,18 @@
 //! The memory counts against the caller's account ([`super::account`]), in a service and in a caller. It
 //! stays until the link ends: its peer has mapped it, and no page is allocated or cleared again.
 
-use std::ops::Deref;
+use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 use bytes::Bytes;
 use partywall_abi::limits;
-use partywall_abi::sync::{AtomicU32, Ordering};
+use partywall_abi::sync::{AtomicBool, AtomicU32, Ordering};
+use partywall_shm::parcel::ParcelError;
+use partywall_shm::parcel::field::{Claim, Field};
 use partywall_shm::parcel::owned::Memory;
 use partywall_shm::slot::{self, SlotBuf};
+use partywall_shm::threads;
 
 use super::account::Account;
 use crate::lock::lock;
@@ -36,6 +42,12 @@ const STEP: usize = 64 * 1024;
 #[inline]
 pub(crate) fn holds(bytes: usize) -> bool {
     (FROM..=MOST).contains(&bytes)
+}
+
+/// What memory a field of so many bytes takes, if it is one for an owned parcel.
+fn takes(len: usize) -> Option<usize> {
+    let takes = Field::takes(len);
+    (holds(len) && holds(takes)).then_some(takes)
 }
 
 /// Memory at a place, and the packet by which the peer knows it.
@@ -66,6 +78,8 @@ enum Kept {
 struct Place {
     memory: Kept,
     lent: bool,
+    /// What is out as a field that a program has written.
+    field: Weak<Taken>,
 }
 
 #[derive(Default)]
@@ -96,18 +110,74 @@ impl Pool {
         own_thread: bool,
         write: impl FnOnce(&mut SlotBuf<'_>) -> bool,
     ) -> Option<Filled> {
-        let taken = self.take(len).or_else(|| {
+        let taken = self.take_or_want(len, own_thread);
+        // It takes the memory home, also when what writes panics.
+        let mut taken = self.taken(taken?, |memory| Field::message_of(memory, len));
+        let mut written = false;
+        let mut out = taken.field.as_mut().expect("until the drop").bytes_mut();
+        let fits = slot::append(&mut out, len, |out| written = write(out)).is_ok();
+        (fits && written).then(|| Filled::new(Arc::new(taken), None))
+    }
+
+    /// Memory for a long field of so many bytes of a message that is sent on this link later, if it is there.
+    pub(crate) fn blank(self: &Arc<Self>, len: usize) -> Option<Blank> {
+        let taken = self.take(takes(len)?)?;
+        Some(Blank(self.taken(taken, |memory| Field::new(memory, len))))
+    }
+
+    /// The same, made where it is not there. Takes its time.
+    #[cfg(any(test, feature = "blocking"))]
+    pub(crate) fn make_blank(self: &Arc<Self>, len: usize) -> Option<Blank> {
+        self.blank(len).or_else(|| {
+            self.making_blank(len)?();
+            self.blank(len)
+        })
+    }
+
+    /// What makes that, on a thread that may take its time; none where a place or bytes are lacking.
+    pub(crate) fn making_blank(self: &Arc<Self>, len: usize) -> Option<impl FnOnce() + use<>> {
+        let takes = takes(len)?;
+        lock(&self.state).wanted = true;
+        self.making(takes)
+    }
+
+    /// A message of so many bytes, as `write` writes it, around a field of it that lies in memory of this
+    /// pool; none where it has no such field, or the peer has one with it.
+    pub(crate) fn around(
+        &self,
+        len: usize,
+        mut write: impl FnMut(&mut SlotBuf<'_>) -> bool,
+    ) -> Option<Filled> {
+        // None of them is dropped with the lock.
+        let fields = lock(&self.state).places.each_ref().map(|place| place.field.upgrade());
+        fields.into_iter().flatten().find_map(|taken| {
+            let mut filled = Message { claim: Some(taken.field().claim()?), taken };
+            let Message { claim: Some(claim), taken } = &mut filled else { return None };
+            let at = taken.place as usize;
+            let written = |out: &mut SlotBuf<'_>| _ = write(out);
+            // Whoever had it lent has given the claim back after that.
+            let encoded =
+                !lock(&self.state).places[at].lent && taken.field().encode(claim, len, written);
+            encoded.then(|| Filled(Arc::new(filled)))
+        })
+    }
+
+    fn taken(
+        self: &Arc<Self>,
+        (place, own): (u32, Box<Own>),
+        field: impl FnOnce(Memory) -> Field,
+    ) -> Taken {
+        let Own { memory, packet } = *own;
+        Taken { pool: Arc::clone(self), place, field: Some(field(memory)), packet }
+    }
+
+    /// Memory that is there, or is made if this thread may take its time.
+    fn take_or_want(self: &Arc<Self>, len: usize, own_thread: bool) -> Option<(u32, Box<Own>)> {
+        self.take(len).or_else(|| {
             self.want(len, own_thread);
             // Else it may be home by now, and waits for the next message.
             if own_thread { self.take(len) } else { None }
-        });
-        let (place, own) = taken?;
-        // It takes the memory home, also when what writes panics.
-        let mut inner = Inner { pool: Arc::clone(self), place, own: Some(own), len };
-        let mut written = false;
-        let mut out = &mut inner.own.as_mut().expect("until the drop").memory[..];
-        let fits = slot::append(&mut out, len, |out| written = write(out)).is_ok();
-        (fits && written).then(|| Filled(Arc::new(inner)))
+        })
     }
 
     /// The shortest memory that is home, not lent, and long enough.
@@ -129,9 +199,22 @@ impl Pool {
     /// Has memory made for messages of so many bytes, unless this is the first one.
     #[cold]
     fn want(self: &Arc<Self>, len: usize, own_thread: bool) {
+        match self.making(len) {
+            Some(make) if own_thread => make(),
+            // Where there is no thread the place stays empty.
+            Some(make) => {
+                let thread = std::thread::Builder::new().name(MAKER.into());
+                let _none = threads::spawn(thread, make);
+            }
+            None => {}
+        }
+    }
+
+    /// What makes memory for messages of so many bytes, at a place that is kept for it until then.
+    fn making(self: &Arc<Self>, len: usize) -> Option<impl FnOnce() + use<>> {
         let mut state = lock(&self.state);
         if !std::mem::replace(&mut state.wanted, true) || state.making {
-            return;
+            return None;
         }
         let can_go = |place: &Place| match &place.memory {
             Kept::Empty => !place.lent,
@@ -142,7 +225,7 @@ impl Pool {
             .places
             .iter()
             .position(|place| can_go(place) && matches!(place.memory, Kept::Empty));
-        let Some(at) = empty.or_else(|| state.places.iter().position(can_go)) else { return };
+        let at = empty.or_else(|| state.places.iter().position(can_go))?;
         // Some more, as the next one may be a little longer.
         let bytes = (len + len / 4).next_multiple_of(STEP).min(MOST);
         let before = match std::mem::replace(&mut state.places[at].memory, Kept::Out) {
@@ -152,7 +235,7 @@ impl Pool {
         let had = before.as_ref().map_or(0, |own| own.memory.len());
         if !self.account.change_owned(had, bytes) {
             state.places[at].memory = before.map_or(Kept::Empty, Kept::Home);
-            return;
+            return None;
         }
         state.making = true;
         drop(state);
@@ -161,11 +244,7 @@ impl Pool {
             drop(before);
             making.make();
         };
-        if own_thread {
-            make();
-        } else if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn_blocking(make);
-        }
+        Some(make)
     }
 
     /// The peer has given a place back.
@@ -185,6 +264,12 @@ impl Drop for Pool {
     }
 }
 
+/// A thread that makes memory: a runtime may have no thread left for that, or wait for one for ever.
+pub(super) const MAKER: &str = "partywall-pages";
+
+/// Whether this process has said that it may not make more memory.
+static TOLD: AtomicBool = AtomicBool::new(false);
+
 /// Memory that is being made for a place. The drop says that it is there, or that there is none.
 struct Making {
     pool: Arc<Pool>,
@@ -195,8 +280,12 @@ struct Making {
 
 impl Making {
     fn make(mut self) {
-        match Memory::new(self.bytes) {
+        match Memory::soon(self.bytes) {
             Ok(memory) => self.made = Some(memory),
+            // Calls go on, and only take longer: an operator is told once.
+            Err(why @ ParcelError::Quota(_)) if !TOLD.swap(true, Ordering::Relaxed) => {
+                tracing::warn!(%why, "long messages go as bytes");
+            }
             Err(why) => tracing::debug!(%why, bytes = self.bytes, "no memory for an owned parcel"),
         }
     }
@@ -217,25 +306,105 @@ impl Drop for Making {
     }
 }
 
-struct Inner {
+/// Memory that is out of its place, until the drop takes it home.
+struct Taken {
     pool: Arc<Pool>,
     place: u32,
     /// Until the drop.
-    own: Option<Box<Own>>,
-    len: usize,
+    field: Option<Field>,
+    packet: Mutex<Packet>,
+}
+
+impl Taken {
+    fn field(&self) -> &Field {
+        self.field.as_ref().expect("until the drop")
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        if let Some(field) = self.field.take() {
+            let packet = std::mem::take(&mut self.packet);
+            let own = Box::new(Own { memory: field.into_memory(), packet });
+            let place = &mut lock(&self.pool.state).places[self.place as usize];
+            (place.memory, place.field) = (Kept::Home(own), Weak::new());
+        }
+    }
+}
+
+/// A field of a message to be, which is written where it will be sent from.
+pub(crate) struct Blank(Taken);
+
+impl Blank {
+    /// The field, which nobody writes any more.
+    pub(crate) fn freeze(self) -> Bytes {
+        let (pool, place) = (Arc::clone(&self.0.pool), self.0.place);
+        let taken = Arc::new(self.0);
+        lock(&pool.state).places[place as usize].field = Arc::downgrade(&taken);
+        Bytes::from_owner(Frozen(taken))
+    }
+}
+
+impl Deref for Blank {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.0.field().bytes()
+    }
+}
+
+impl DerefMut for Blank {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        self.0.field.as_mut().expect("until the drop").bytes_mut()
+    }
+}
+
+struct Frozen(Arc<Taken>);
+
+impl AsRef<[u8]> for Frozen {
+    fn as_ref(&self) -> &[u8] {
+        self.0.field().bytes()
+    }
+}
+
+struct Message {
+    taken: Arc<Taken>,
+    /// To the room around a field, of a message that is not alone in its memory.
+    claim: Option<Claim>,
+}
+
+impl Drop for Message {
+    fn drop(&mut self) {
+        if let Some(claim) = self.claim.take() {
+            self.taken.field().release(claim);
+        }
+    }
 }
 
 /// A message in an owned parcel of this end. Clones share it.
 #[derive(Clone)]
-pub(crate) struct Filled(Arc<Inner>);
+pub(crate) struct Filled(Arc<Message>);
 
 impl Filled {
-    pub(crate) fn place(&self) -> u32 {
-        self.0.place
+    fn new(taken: Arc<Taken>, claim: Option<Claim>) -> Self {
+        Self(Arc::new(Message { taken, claim }))
     }
 
-    fn own(&self) -> &Own {
-        self.0.own.as_deref().expect("until the drop")
+    pub(crate) fn place(&self) -> u32 {
+        self.0.taken.place
+    }
+
+    /// Where it begins in the memory.
+    pub(crate) fn offset(&self) -> u64 {
+        self.message().0 as u64
+    }
+
+    fn message(&self) -> (usize, &[u8]) {
+        let field = self.0.taken.field();
+        match &self.0.claim {
+            Some(claim) => field.message(claim),
+            None => (field.at(), field.bytes()),
+        }
     }
 
     /// The packet by which the peer knows the memory; `send` sends its descriptor, once.
@@ -243,26 +412,27 @@ impl Filled {
         &self,
         send: impl FnOnce(BorrowedFd<'_>) -> Result<u64, E>,
     ) -> Result<u64, E> {
-        let own = self.own();
-        let mut packet = lock(&own.packet);
+        let taken = &self.0.taken;
+        let mut packet = lock(&taken.packet);
         if let Some(number) = packet.number {
             return Ok(number);
         }
-        let number = send(own.memory.as_fd())?;
+        let number = send(taken.field().as_fd())?;
         packet.number = Some(number);
         Ok(number)
     }
 
     /// The frame that was to name the packet is not written: if it was the first, the packet is passed over.
     pub(crate) fn not_lent(&self) {
-        let mut packet = lock(&self.own().packet);
+        let mut packet = lock(&self.0.taken.packet);
         packet.number = packet.number.filter(|_| packet.named);
     }
 
     /// It is going to be lent, by a frame that is written next.
     pub(crate) fn lend(&self) {
-        lock(&self.own().packet).named = true;
-        lock(&self.0.pool.state).places[self.0.place as usize].lent = true;
+        let taken = &self.0.taken;
+        lock(&taken.packet).named = true;
+        lock(&taken.pool.state).places[taken.place as usize].lent = true;
     }
 
     pub(crate) fn bytes(&self) -> Bytes {
@@ -270,25 +440,9 @@ impl Filled {
     }
 }
 
-impl Deref for Filled {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        &self.own().memory[..self.0.len]
-    }
-}
-
 impl AsRef<[u8]> for Filled {
     fn as_ref(&self) -> &[u8] {
-        self
-    }
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        if let Some(own) = self.own.take() {
-            lock(&self.pool.state).places[self.place as usize].memory = Kept::Home(own);
-        }
+        self.message().1
     }
 }
 
@@ -316,7 +470,9 @@ impl Read {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::link::account::{Accounts, Bounds};
     use crate::link::parcels::copied;
+    use bytes::BufMut;
 
     const LONG: usize = 200 * 1024;
 
@@ -339,8 +495,8 @@ mod tests {
         assert!(fill(&pool, LONG, 1).is_none(), "one message alone");
         let packets = (0..50_u8).map(|round| {
             let filled = fill(&pool, LONG - usize::from(round), round).unwrap();
-            assert!(filled.iter().all(|byte| *byte == round));
-            assert_eq!(filled.len(), LONG - usize::from(round));
+            assert!(filled.bytes().iter().all(|byte| *byte == round));
+            assert_eq!(filled.bytes().len(), LONG - usize::from(round));
             filled.packet(|_memory| Ok::<_, ()>(round.into())).unwrap()
         });
         assert!(packets.eq([0; 50]), "its descriptor is sent once");
@@ -389,6 +545,42 @@ mod tests {
         assert!(fill(&pool, LONG, 1).is_some(), "the memory is back");
     }
 
+    /// A message with this field.
+    fn message(field: &Bytes) -> impl Fn(&mut SlotBuf<'_>) -> bool {
+        |out| {
+            out.put_u8(7);
+            out.put(field.clone());
+            out.is_filled()
+        }
+    }
+
+    #[test]
+    fn one_message_at_a_time_is_around_a_field() {
+        let pool = pool();
+        assert!(pool.blank(LONG).is_none(), "nothing is made yet");
+        let mut blank = pool.make_blank(LONG).unwrap();
+        blank.fill(1);
+        let field = blank.freeze();
+        let around = || pool.around(LONG + 1, message(&field));
+        let first = around().unwrap();
+        assert_eq!(first.bytes()[..2], [7, 1]);
+        assert_eq!(first.bytes()[1..].as_ptr(), field.as_ptr(), "it is not copied");
+        assert_eq!(first.offset(), 4095);
+        assert!(around().is_none(), "the first one is under way");
+        first.lend();
+        let place = first.place();
+        drop(first);
+        assert!(around().is_none(), "the peer has it");
+        pool.released(place);
+        assert_eq!(around().unwrap().place(), place);
+        assert!(pool.around(LONG + 1, message(&Bytes::from(vec![1; LONG]))).is_none());
+        let other = self::pool();
+        assert!(other.around(LONG + 1, message(&field)).is_none(), "it is another pool's");
+        drop(field);
+        assert_eq!(pool.blank(LONG).unwrap()[0], 1, "the memory is back");
+        assert!(pool.make_blank(FROM - 1).is_none() && pool.make_blank(MOST).is_none());
+    }
+
     #[test]
     fn memory_counts_against_the_account_until_the_link_ends() {
         let account = Account::own();
@@ -407,12 +599,31 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_nobody_makes_is_not_waited_for() {
-        let account = Account::own();
-        let pool = Pool::new(Arc::clone(&account));
-        let fill = |own_thread| pool.fill(LONG, own_thread, copied(&[0; LONG])).is_some();
-        assert!(!fill(false) && !fill(false), "there is no runtime");
-        assert!(has_all(&account) && fill(true));
+    fn memory_is_made_as_far_as_the_server_lets_it() {
+        for (owned, made) in [(0, 0), (2 << 20, 4), (700 << 10, 2)] {
+            let accounts = Accounts::new(Bounds { owned, ..Bounds::default() });
+            let pool = Pool::new(accounts.open(1, Some(1)));
+            let all: Vec<_> = (0..5).map_while(|_| pool.make_blank(LONG)).collect();
+            assert_eq!(all.len(), made, "{owned} bytes");
+        }
+    }
+
+    #[test]
+    fn memory_is_made_where_a_runtime_has_no_thread_for_it() {
+        let made = || {
+            let (pool, begin) = (pool(), std::time::Instant::now());
+            while pool.fill(LONG, false, copied(&[0; LONG])).is_none() {
+                assert!(begin.elapsed().as_secs() < 10, "no memory is made");
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+        };
+        made();
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        let runtime = builder.max_blocking_threads(1).build().unwrap();
+        let (over, wait) = std::sync::mpsc::channel::<()>();
+        runtime.spawn_blocking(move || wait.recv());
+        runtime.block_on(async { made() });
+        drop(over);
     }
 
     #[tokio::test]

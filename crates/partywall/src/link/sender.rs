@@ -417,24 +417,28 @@ impl<S: Source> Sender<S> {
                 self.gather(cx)?;
                 continue;
             }
+            // Nobody waits any more once descriptors are sent.
+            let sends = attached.is_some() || parcel.is_some();
+            if sends && !tx.has_room(total).map_err(Broken::from)? {
+                tx = ready!(link.poll_room(cx, key, tx, total, has_waited))?;
+                continue;
+            }
+            let mut placed = None;
             if let Some(attached) = attached {
-                if !tx.has_room(total).map_err(Broken::from)? {
-                    tx = ready!(link.poll_room(cx, key, tx, total, has_waited))?;
-                    continue;
-                }
                 // What is granted may have come since.
                 let sent = link.may_attach(attached);
                 match sent.and_then(|()| link.parcels.send_attached(attached)) {
-                    Ok(said) => tx.block()[attached_at..][..said.len()].copy_from_slice(&said),
+                    Ok(said) => {
+                        let block = &mut tx.block()[attached_at..][..said.block.len()];
+                        block.copy_from_slice(&said.block);
+                        flags |= said.flags;
+                        placed = Some(said.placed);
+                    }
                     Err(status) => return Poll::Ready(self.refuse(status)),
                 }
             }
             let parcel = match parcel {
                 None => None,
-                Some(_) if !tx.has_room(total).map_err(Broken::from)? => {
-                    tx = ready!(link.poll_room(cx, key, tx, total, has_waited))?;
-                    continue;
-                }
                 Some(parcel) => {
                     match link.parcels.send(&parcel, len, |place| link.calls.lend(place)) {
                         Some(parcel) => Some(parcel),
@@ -478,6 +482,8 @@ impl<S: Source> Sender<S> {
                 return Poll::Ready(Err(stopped(link)));
             }
             reserved.send(flags, key.number());
+            // Memory that is forgotten is unmapped at the end of this, where the ring is not locked.
+            let _lost = placed.map(|placed| link.parcels.attached_sent(placed));
             if parcel.is_some() {
                 link.parcels.sent().count(len);
             }

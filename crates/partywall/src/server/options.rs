@@ -159,6 +159,14 @@ impl<L> Server<L> {
         self
     }
 
+    /// How many bytes of owned parcels this server makes for answers to one caller, a process, over all its
+    /// links: 256 MiB unless set; four times as many for all processes of one user. Long answers beyond that
+    /// go as bytes, and with 0 all do.
+    pub fn max_parcel_bytes_per_caller(mut self, most: usize) -> Self {
+        self.options.bounds.owned = most;
+        self
+    }
+
     /// How long calls that are open may go on when the server is told to end: 30 s unless set. Those
     /// that are still open then end with UNAVAILABLE; an HTTP/2 connection is closed.
     pub fn drain_timeout(mut self, most: Duration) -> Self {
@@ -176,6 +184,7 @@ mod tests {
     fn options_default_to_the_documented_values() {
         let Options { bounds, drain, .. } = Options::default();
         assert_eq!((bounds.bytes, drain), (256 << 20, Duration::from_secs(30)));
+        assert_eq!(bounds.owned, 256 << 20);
         assert_eq!(bounds.patience, Duration::from_secs(5));
     }
 }

@@ -4,8 +4,8 @@
 //! maker      memfd_create, its size; map, every page; seal SHRINK|GROW|SEAL          [`Lease::new`]
 //! holder     reads and writes, by copying
 //!     | the descriptor, the number of bytes, the generation: one more than the last   [`Lease::hand_over`]
-//! receiver   a memfd? that size? those seals? its pages? a later generation? map      [`Lease::accept`]
-//!            holder now
+//! receiver   a memfd? those seals? its pages? map, if it is not mapped                [`Memory::of`]
+//!            that size? a later generation? holder now                                [`Lease::accept`]
 //! ```
 //!
 //! A lease is a value that is not copied: who hands it over has none. The generation is each side's own
@@ -32,10 +32,10 @@ use bytes::BufMut;
 use partywall_abi::sync::{AtomicU64, Ordering};
 use rustix::fs::SealFlags;
 
+use super::budget::{PATIENT, Share};
 use super::known::Known;
-use super::{ParcelError, check, create, failed, taken};
+use super::{ParcelError, create, failed, size, taken};
 use crate::region::Common;
-use crate::socket::Passed;
 
 /// The seals of a lease.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
@@ -47,6 +47,8 @@ struct Region {
     len: usize,
     /// Four times the generation with which it was handed over last, and what became of it here.
     last: AtomicU64,
+    /// Of what this process has made itself.
+    _share: Option<Share>,
 }
 
 /// What has become of a lease here: it was handed over to somebody, who may be in this process as well; it is
@@ -75,10 +77,31 @@ impl std::fmt::Debug for Region {
 impl Region {
     fn map(file: OwnedFd) -> Result<Self, ParcelError> {
         let (file, (map, len)) = taken(file, |file| {
-            let len = check(file, SEALS, 0, 1)? as usize;
+            let len = size(file, SEALS)?.has(0, 1)? as usize;
             Ok((Common::map(file, len).map_err(failed("mmap"))?, len))
         })?;
-        Ok(Self { file, map, len, last: AtomicU64::new(0) })
+        Ok(Self { file, map, len, last: AtomicU64::new(0), _share: None })
+    }
+}
+
+/// The memory of leases, mapped; who keeps it does not hold the lease.
+#[derive(Clone, Debug)]
+pub struct Memory(Arc<Region>);
+
+impl Memory {
+    /// Checks a memfd that a peer has handed over, and maps it if it is not mapped. One that is refused is
+    /// closed where nobody waits for that.
+    ///
+    /// # Errors
+    /// Each variant of [`ParcelError`] is one check that failed.
+    pub fn of(file: OwnedFd) -> Result<Self, ParcelError> {
+        Ok(Self(REGIONS.find(file, Region::map)?))
+    }
+}
+
+impl PartialEq for Memory {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 }
 
@@ -91,29 +114,28 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// Memory for so many bytes, which are zeros. Blocks for as long as the kernel takes to clear it.
+    /// Memory for so many bytes, which are zeros. Blocks as [`super::Draft::new`] does.
     ///
     /// # Errors
-    /// [`ParcelError::Io`]: EINVAL for no bytes, ENOMEM, EMFILE.
+    /// [`ParcelError::Io`]: EINVAL for no bytes, ENOMEM, EMFILE, EFBIG; [`ParcelError::Quota`].
     pub fn new(bytes: usize) -> Result<Self, ParcelError> {
-        let file = create("partywall-lease", bytes)?;
+        let (file, share) = create("partywall-lease", bytes, PATIENT)?;
         let map = Common::map(file.as_fd(), bytes).map_err(failed("mmap"))?;
         map.populate().map_err(failed("madvise(MADV_POPULATE_WRITE)"))?;
         rustix::fs::fcntl_add_seals(&file, SEALS).map_err(failed("fcntl(F_ADD_SEALS)"))?;
         // What was mapped stays, so that no page is mapped twice.
         let own = file.try_clone().map_err(failed("fcntl"))?;
-        let region = Region { file: own, map, len: bytes, last: AtomicU64::new(HERE) };
+        let (last, share) = (AtomicU64::new(HERE), Some(share));
+        let region = Region { file: own, map, len: bytes, last, _share: share };
         Ok(Self { region: REGIONS.find(file, |_| Ok(region))?, held: HERE })
     }
 
-    /// Checks what a peer has handed over, and maps it if it is not mapped. A descriptor that is refused is
-    /// closed where nobody waits for that.
+    /// Takes what a peer has handed over, of memory that is mapped.
     ///
     /// # Errors
-    /// Each variant of [`ParcelError`] is one check that failed.
-    pub fn accept(descriptor: Passed, bytes: u64, generation: u64) -> Result<Self, ParcelError> {
-        let file = descriptor.memory().map_err(|_| ParcelError::NoMemfd)?;
-        let region = REGIONS.find(file, Region::map)?;
+    /// [`ParcelError::Short`], [`ParcelError::Stale`].
+    pub fn accept(memory: Memory, bytes: u64, generation: u64) -> Result<Self, ParcelError> {
+        let region = memory.0;
         if region.len as u64 != bytes {
             return Err(ParcelError::Short { found: region.len as u64, wanted: bytes });
         }
@@ -151,9 +173,9 @@ impl Lease {
         }
     }
 
-    /// Keeps its memory mapped, for when it comes back.
-    pub fn memory(&self) -> Arc<dyn std::any::Any + Send + Sync> {
-        Arc::clone(&self.region) as _
+    /// Its memory, which stays mapped for when it comes back.
+    pub fn memory(&self) -> Memory {
+        Memory(Arc::clone(&self.region))
     }
 
     /// How many bytes it has.
@@ -183,6 +205,16 @@ impl Lease {
     pub fn write_at(&mut self, offset: usize, bytes: &[u8]) {
         self.has(offset, bytes.len());
         self.region.map.write(offset, bytes);
+    }
+
+    /// Sets so many bytes from an offset on to the bytes of a word, again and again. Stores to
+    /// [`Lease::words`] take twice as long, for no compiler joins them.
+    ///
+    /// # Panics
+    /// When they are not in it.
+    pub fn fill_at(&mut self, offset: usize, bytes: usize, word: u64) {
+        self.has(offset, bytes);
+        self.region.map.fill(offset, bytes, word);
     }
 
     /// All whole words of it, in the processor's order of bytes.
@@ -218,11 +250,20 @@ impl AsFd for Lease {
 mod tests {
     use super::super::tests::{file, passed, write_all};
     use super::*;
+    use crate::socket::Passed;
 
     const PAGE: usize = 4096;
 
+    fn accept(file: Passed, bytes: u64, generation: u64) -> Result<Lease, ParcelError> {
+        Lease::accept(
+            Memory::of(file.memory().map_err(|_| ParcelError::NoMemfd)?)?,
+            bytes,
+            generation,
+        )
+    }
+
     fn arrive(lease: &Lease, generation: u64) -> Result<Lease, ParcelError> {
-        Lease::accept(passed(lease.as_fd()), lease.len() as u64, generation)
+        accept(passed(lease.as_fd()), lease.len() as u64, generation)
     }
 
     #[test]
@@ -250,10 +291,9 @@ mod tests {
         // A value that is dropped is over, and another one may come.
         let (dropped, kept) = (passed(lease.as_fd()), lease.memory());
         drop(lease);
-        assert!(Lease::accept(dropped, 2 * PAGE as u64 + 24, 49).is_err(), "that was the last");
-        let last = Arc::downcast::<Region>(kept).unwrap();
-        let again = passed(last.file.as_fd());
-        let lease = Lease::accept(again, 2 * PAGE as u64 + 24, 50).unwrap();
+        assert!(accept(dropped, 2 * PAGE as u64 + 24, 49).is_err(), "that was the last");
+        let again = passed(kept.0.file.as_fd());
+        let lease = accept(again, 2 * PAGE as u64 + 24, 50).unwrap();
         assert!(
             matches!(arrive(&lease, 1000), Err(ParcelError::Stale { found: 1000, .. })),
             "it is here"
@@ -265,6 +305,25 @@ mod tests {
     }
 
     #[test]
+    fn as_many_bytes_are_set_as_is_said() {
+        let mut lease = Lease::new(2 * PAGE).unwrap();
+        let word = 0x0807_0605_0403_0201_u64;
+        for (offset, len) in [(0, 8), (3, 61), (64, 64), (130, 200), (PAGE - 5, 70), (2 * PAGE, 0)]
+        {
+            let mut is = vec![0; 2 * PAGE];
+            lease.write_at(0, &is);
+            lease.fill_at(offset, len, word);
+            let mut expected = is.clone();
+            let bytes = word.to_ne_bytes().into_iter().cycle();
+            expected[offset..][..len].iter_mut().zip(bytes).for_each(|(to, byte)| *to = byte);
+            lease.read_at(0, &mut is);
+            assert!(is == expected, "{len} from {offset} on");
+        }
+        let beyond = std::panic::AssertUnwindSafe(|| lease.fill_at(2 * PAGE - 7, 8, word));
+        assert!(std::panic::catch_unwind(beyond).is_err());
+    }
+
+    #[test]
     fn it_is_forgotten_with_its_last_holder_and_kept_by_who_waits_for_it() {
         let lease = Lease::new(PAGE).unwrap();
         let generation = lease.hand_over().unwrap();
@@ -272,7 +331,7 @@ mod tests {
         let mapped = Arc::downgrade(&lease.region);
         drop(lease);
         assert!(mapped.upgrade().is_some(), "it may come back");
-        let back = Lease::accept(descriptor, PAGE as u64, generation + 1).unwrap();
+        let back = accept(descriptor, PAGE as u64, generation + 1).unwrap();
         assert!(Arc::ptr_eq(&back.region, &mapped.upgrade().unwrap()));
         drop((back, kept));
         assert!(mapped.upgrade().is_none());
@@ -281,30 +340,30 @@ mod tests {
     #[test]
     fn what_is_no_lease_is_refused_with_the_reason() {
         let (len, all) = (2 * PAGE as u64, |file: &OwnedFd| write_all(file, 2 * PAGE));
-        let accept = |file: &dyn AsFd| Lease::accept(passed(file.as_fd()), len, 1);
+        let of = |file: &dyn AsFd| accept(passed(file.as_fd()), len, 1);
         let program = std::fs::File::open("/proc/self/exe").unwrap();
-        assert!(matches!(accept(&program), Err(ParcelError::NoMemfd)));
+        assert!(matches!(of(&program), Err(ParcelError::NoMemfd)));
         for missing in SEALS.iter().filter(|seal| *seal != SealFlags::SEAL) {
-            let why = accept(&file(len, &all, SEALS.difference(missing))).unwrap_err();
+            let why = of(&file(len, &all, SEALS.difference(missing))).unwrap_err();
             assert!(matches!(why, ParcelError::Seals { .. }), "{missing:?}: {why}");
         }
         // It cannot be written: mmap(2) says EPERM.
         let future = SEALS.union(SealFlags::FUTURE_WRITE);
         for read_only in [SEALS.union(SealFlags::WRITE), future] {
-            let why = accept(&file(len, &all, read_only)).unwrap_err();
+            let why = of(&file(len, &all, read_only)).unwrap_err();
             assert!(matches!(why, ParcelError::Io { call: "mmap", .. }), "{why}");
         }
         let first = |file: &OwnedFd| write_all(file, PAGE);
-        let why = accept(&file(len, &first, SEALS)).unwrap_err();
+        let why = of(&file(len, &first, SEALS)).unwrap_err();
         assert!(matches!(why, ParcelError::Hole { at: 4096 }), "{why}");
-        let empty = Lease::accept(passed(file(0, &|_| {}, SEALS).as_fd()), 0, 1);
+        let empty = accept(passed(file(0, &|_| {}, SEALS).as_fd()), 0, 1);
         assert!(matches!(empty, Err(ParcelError::Short { .. })));
         let whole = file(len, &all, SEALS);
         for other in [len - 1, len + 1, 0] {
-            let why = Lease::accept(passed(whole.as_fd()), other, 1).unwrap_err();
+            let why = accept(passed(whole.as_fd()), other, 1).unwrap_err();
             assert!(matches!(why, ParcelError::Short { .. }), "{why}");
         }
-        accept(&whole).unwrap();
+        of(&whole).unwrap();
         assert!(Lease::new(0).is_err());
     }
 

@@ -19,6 +19,8 @@
 
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::BufMut;
 use memmap2::{Advice, MmapMut, MmapOptions};
@@ -26,7 +28,9 @@ use partywall_abi::limits;
 use partywall_abi::sync::AtomicU64;
 use rustix::fs::SealFlags;
 
-use super::{HUGE, ParcelError, check, create, failed, taken};
+use super::budget::{PATIENT, SOON, Share};
+use super::{HUGE, ParcelError, create, failed, size, taken};
+use crate::failpoint::failpoint;
 use crate::region::Inbox;
 use crate::socket::Passed;
 
@@ -39,15 +43,28 @@ pub(super) const SEALS: SealFlags =
 pub struct Memory {
     file: OwnedFd,
     map: MmapMut,
+    share: Arc<Share>,
 }
 
 impl Memory {
-    /// Memory for so many bytes, every page of it. Blocks for as long as the kernel takes to clear it.
+    /// Memory for so many bytes, every page of it. Blocks as [`super::Draft::new`] does.
     ///
     /// # Errors
-    /// [`ParcelError::Io`]: EINVAL for no bytes, ENOMEM, EMFILE.
+    /// [`ParcelError::Io`]: EINVAL for no bytes, ENOMEM, EMFILE, EFBIG; [`ParcelError::Quota`].
     pub fn new(len: usize) -> Result<Self, ParcelError> {
-        let file = create("partywall-owned", len)?;
+        Self::with(len, PATIENT)
+    }
+
+    /// The same for a message that goes without it where the coordinator has not answered soon.
+    ///
+    /// # Errors
+    /// As [`Memory::new`].
+    pub fn soon(len: usize) -> Result<Self, ParcelError> {
+        Self::with(len, SOON)
+    }
+
+    fn with(len: usize, within: Duration) -> Result<Self, ParcelError> {
+        let (file, share) = create("partywall-owned", len, within)?;
         // SAFETY: nobody else has the file, which is as long, and nobody can write it any other way once it
         // is sealed.
         let mapped = unsafe { MmapOptions::new().map_mut(&file) };
@@ -58,12 +75,23 @@ impl Memory {
             let _asked = map.advise(Advice::HugePage);
         }
         map.advise(Advice::PopulateWrite).map_err(failed("madvise(MADV_POPULATE_WRITE)"))?;
+        failpoint("parcel.made");
         rustix::fs::fcntl_add_seals(&file, SEALS).map_err(failed("fcntl(F_ADD_SEALS)"))?;
-        Ok(Self { file, map })
+        Ok(Self { file, map, share: Arc::new(share) })
     }
 }
 
 impl Memory {
+    /// What counts it, for who has it mapped once more.
+    pub(super) fn share(&self) -> Arc<Share> {
+        Arc::clone(&self.share)
+    }
+
+    /// Where it lies in this process.
+    pub(super) fn base(&self) -> *mut u8 {
+        self.map.as_ptr().cast_mut()
+    }
+
     /// The 64-bit word at byte `at`, for which readers look while this process writes the rest.
     pub(super) fn word(&mut self, at: usize) -> &AtomicU64 {
         assert!(at.is_multiple_of(8) && at + 8 <= self.map.len(), "a word of the memory");
@@ -111,20 +139,21 @@ impl Reader {
     /// Checks what a peer has sent, and maps it. A descriptor that is refused is closed where nobody waits
     /// for that. One that is taken is closed: the mapping keeps the memory.
     ///
-    /// Ten system calls.
+    /// Six system calls.
     ///
     /// # Errors
     /// Each variant of [`ParcelError`] is one check that failed.
     pub fn accept(descriptor: Passed) -> Result<Self, ParcelError> {
         let file = descriptor.memory().map_err(|_| ParcelError::NoMemfd)?;
         let (_closed, reader) = taken(file, |file| {
-            let stat = rustix::fs::fstat(file).map_err(failed("fstat"))?;
-            let (len, most) = (stat.st_size as u64, limits::OWNED_PARCEL_BYTES as u64);
+            let (size, most) = (size(file, SEALS)?, limits::OWNED_PARCEL_BYTES as u64);
+            let len = size.found;
             if len > most {
                 return Err(ParcelError::Long { found: len, most });
             }
-            check(file, SEALS, 0, len)?;
+            size.has(0, len)?;
             let map = Inbox::map(file, len as usize).map_err(failed("mmap"))?;
+            failpoint("parcel.mapped");
             Ok(Self { map, len })
         })?;
         Ok(reader)
@@ -145,6 +174,7 @@ impl Reader {
     /// They are not in it ([`Reader::has`]), or `to` has no room.
     pub fn copy(&self, offset: u64, bytes: usize, to: &mut impl BufMut) {
         self.map.read(offset as usize, bytes, to);
+        failpoint("parcel.copied");
     }
 }
 

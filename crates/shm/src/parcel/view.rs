@@ -4,7 +4,8 @@
 //! owner      memfd_create, its size; map for writing, every page; seal            [`Owned::new`]
 //!            generation odd; write; generation even                               [`Owned::write`]
 //!     | the descriptor, the number of bytes, the generation                       [`Owned::view`]
-//! reader     a memfd? so long? all four seals? its pages? map for reading         [`View::accept`]
+//! reader     a memfd? all four seals? its pages? map, if it is not mapped         [`Memory::of`]
+//!            so long?                                                             [`View::accept`]
 //!            the generation? copy; the generation still?                          [`View::read_at`]
 //! ```
 //!
@@ -21,11 +22,11 @@ use std::sync::Arc;
 use bytes::BufMut;
 use partywall_abi::sync::{Ordering, fence};
 
+use super::budget::Share;
 use super::known::Known;
-use super::owned::{self, Memory};
-use super::{ParcelError, check, failed, taken};
+use super::owned;
+use super::{ParcelError, failed, size, taken};
 use crate::region::{Inbox, Words};
-use crate::socket::Passed;
 
 /// What the generation has behind the bytes.
 const PAGE: usize = 4096;
@@ -38,23 +39,24 @@ fn generation_at(bytes: usize) -> Option<usize> {
 /// Memory that this process alone can write.
 #[derive(Debug)]
 pub struct Owned {
-    memory: Memory,
+    memory: owned::Memory,
     bytes: usize,
     generation: u64,
     seen: Arc<Seen>,
 }
 
 impl Owned {
-    /// Memory for so many bytes, which are zeros. Blocks for as long as the kernel takes to clear it.
+    /// Memory for so many bytes, which are zeros. Blocks as [`super::Draft::new`] does.
     ///
     /// # Errors
-    /// [`ParcelError::Io`]: EINVAL for no bytes, ENOMEM, EMFILE.
+    /// [`ParcelError::Io`]: EINVAL for no bytes, ENOMEM, EMFILE; [`ParcelError::Quota`].
     pub fn new(bytes: usize) -> Result<Self, ParcelError> {
         let at = generation_at(bytes).filter(|_| bytes > 0);
         let at = at.ok_or_else(|| failed("memfd_create")(rustix::io::Errno::INVAL))?;
-        let memory = Memory::new(at + PAGE)?;
+        let memory = owned::Memory::new(at + PAGE)?;
         let file = memory.as_fd().try_clone_to_owned().map_err(failed("fcntl"))?;
-        let seen = SEEN.find(file, Seen::map)?;
+        let share = Some(memory.share());
+        let seen = SEEN.find(file, |file| Ok(Seen { _share: share, ..Seen::map(file)? }))?;
         Ok(Self { memory, bytes, generation: 0, seen })
     }
 
@@ -93,6 +95,8 @@ struct Seen {
     file: OwnedFd,
     map: Inbox,
     len: usize,
+    /// Of what this process has made itself: who keeps a view keeps its pages.
+    _share: Option<Arc<Share>>,
 }
 
 static SEEN: Known<Seen> = Known::new();
@@ -109,13 +113,13 @@ impl Seen {
             let len = Self::check(file)?;
             Ok((Inbox::map(file, len).map_err(failed("mmap"))?, len))
         })?;
-        Ok(Self { file, map, len })
+        Ok(Self { file, map, len, _share: None })
     }
 
     /// Whether it is as it must be; its length.
     fn check(file: BorrowedFd<'_>) -> Result<usize, ParcelError> {
         let least = 2 * PAGE as u64;
-        match check(file, owned::SEALS, 0, least)? {
+        match size(file, owned::SEALS)?.has(0, least)? {
             found if found.is_multiple_of(PAGE as u64) => Ok(found as usize),
             found => Err(ParcelError::Short { found, wanted: found.next_multiple_of(PAGE as u64) }),
         }
@@ -123,6 +127,27 @@ impl Seen {
 
     fn generation(&self, order: Ordering) -> u64 {
         self.map.load_u64(self.len - PAGE, order)
+    }
+}
+
+/// The memory of owned parcels of a program, mapped for reading.
+#[derive(Clone, Debug)]
+pub struct Memory(Arc<Seen>);
+
+impl Memory {
+    /// Checks a memfd that a peer has sent, and maps it if it is not mapped. One that is refused is closed
+    /// where nobody waits for that.
+    ///
+    /// # Errors
+    /// Each variant of [`ParcelError`] is one check that failed.
+    pub fn of(file: OwnedFd) -> Result<Self, ParcelError> {
+        Ok(Self(SEEN.find(file, Seen::map)?))
+    }
+}
+
+impl PartialEq for Memory {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 }
 
@@ -135,14 +160,12 @@ pub struct View {
 }
 
 impl View {
-    /// Checks what a peer has sent, and maps it if it is not mapped. A descriptor that is refused is closed
-    /// where nobody waits for that.
+    /// Takes what a peer has sent, of memory that is mapped.
     ///
     /// # Errors
-    /// Each variant of [`ParcelError`] is one check that failed.
-    pub fn accept(descriptor: Passed, bytes: u64, generation: u64) -> Result<Self, ParcelError> {
-        let file = descriptor.memory().map_err(|_| ParcelError::NoMemfd)?;
-        let seen = SEEN.find(file, Seen::map)?;
+    /// [`ParcelError::Short`].
+    pub fn accept(memory: Memory, bytes: u64, generation: u64) -> Result<Self, ParcelError> {
+        let seen = memory.0;
         let (bytes, found) = (usize::try_from(bytes).unwrap_or(usize::MAX), seen.len as u64);
         if bytes == 0 || generation_at(bytes) != Some(seen.len - PAGE) {
             return Err(ParcelError::Short { found, wanted: bytes as u64 });
@@ -150,9 +173,9 @@ impl View {
         Ok(Self { seen, bytes, generation })
     }
 
-    /// Keeps its memory mapped, for when it comes again.
-    pub fn memory(&self) -> Arc<dyn std::any::Any + Send + Sync> {
-        Arc::clone(&self.seen) as _
+    /// Its memory, which stays mapped for when it comes again.
+    pub fn memory(&self) -> Memory {
+        Memory(Arc::clone(&self.seen))
     }
 
     /// How many bytes it has.
@@ -227,9 +250,18 @@ impl AsFd for View {
 mod tests {
     use super::super::tests::{file, passed, write_all};
     use super::*;
+    use crate::socket::Passed;
 
     fn arrive(view: &View) -> View {
-        View::accept(passed(view.as_fd()), view.bytes as u64, view.generation).unwrap()
+        accept(passed(view.as_fd()), view.bytes as u64, view.generation).unwrap()
+    }
+
+    fn accept(file: Passed, bytes: u64, generation: u64) -> Result<View, ParcelError> {
+        View::accept(
+            Memory::of(file.memory().map_err(|_| ParcelError::NoMemfd)?)?,
+            bytes,
+            generation,
+        )
     }
 
     #[test]
@@ -293,27 +325,27 @@ mod tests {
     fn what_is_no_view_is_refused_with_the_reason() {
         let (len, seals) = (3 * PAGE as u64, owned::SEALS);
         let all = |file: &OwnedFd| write_all(file, 3 * PAGE);
-        let accept = |file: &dyn AsFd, bytes| View::accept(passed(file.as_fd()), bytes, 0);
+        let of = |file: &dyn AsFd, bytes| accept(passed(file.as_fd()), bytes, 0);
         let two = 2 * PAGE as u64;
         let program = std::fs::File::open("/proc/self/exe").unwrap();
-        assert!(matches!(accept(&program, two), Err(ParcelError::NoMemfd)));
+        assert!(matches!(of(&program, two), Err(ParcelError::NoMemfd)));
         for missing in seals.iter().filter(|seal| *seal != rustix::fs::SealFlags::SEAL) {
-            let why = accept(&file(len, &all, seals.difference(missing)), two).unwrap_err();
+            let why = of(&file(len, &all, seals.difference(missing)), two).unwrap_err();
             assert!(matches!(why, ParcelError::Seals { .. }), "{missing:?}: {why}");
         }
         let whole = file(len, &all, seals);
         for other in [0, 1, two - PAGE as u64, two + 1, len, u64::MAX] {
-            let why = accept(&whole, other).unwrap_err();
+            let why = of(&whole, other).unwrap_err();
             assert!(matches!(why, ParcelError::Short { .. }), "{other}: {why}");
         }
         for short in [0, PAGE as u64, len - 1] {
-            let why = accept(&file(short, &|file| write_all(file, short as usize), seals), two)
-                .unwrap_err();
+            let why =
+                of(&file(short, &|file| write_all(file, short as usize), seals), two).unwrap_err();
             assert!(matches!(why, ParcelError::Short { .. }), "{short}: {why}");
         }
-        accept(&whole, two - 5).unwrap();
+        of(&whole, two - 5).unwrap();
         let without_generation = |file: &OwnedFd| write_all(file, 2 * PAGE);
-        let why = accept(&file(len, &without_generation, seals), two).unwrap_err();
+        let why = of(&file(len, &without_generation, seals), two).unwrap_err();
         assert!(matches!(why, ParcelError::Hole { at: 8192 }), "{why}");
     }
 
@@ -328,9 +360,9 @@ mod tests {
         };
         let len = 4 * PAGE as u64;
         let few = file(len, &pages(&[0, 3]), owned::SEALS);
-        let why = View::accept(passed(few.as_fd()), 3 * PAGE as u64, 0).unwrap_err();
+        let why = accept(passed(few.as_fd()), 3 * PAGE as u64, 0).unwrap_err();
         assert!(matches!(why, ParcelError::Hole { at: 8192 }), "{why}");
-        View::accept(passed(file(len, &pages(&[0, 1, 2, 3]), owned::SEALS).as_fd()), len - 4096, 0)
+        accept(passed(file(len, &pages(&[0, 1, 2, 3]), owned::SEALS).as_fd()), len - 4096, 0)
             .unwrap();
     }
 }

@@ -41,9 +41,6 @@ struct Arguments {
     /// On a thread without a runtime.
     #[arg(long)]
     blocking: bool,
-    /// Puts messages of so many bytes into parcels.
-    #[arg(long)]
-    pack_from: Option<usize>,
     /// It ends when it asks for the time of day.
     #[arg(long)]
     without_clock: bool,
@@ -62,9 +59,6 @@ fn main() -> Result<(), Error> {
     let arguments = Arguments::parse();
     partywall_attacks::log_to_stderr();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    if let Some(bytes) = arguments.pack_from {
-        partywall::parcel::pack_from(bytes);
-    }
     if arguments.without_clock {
         clock::forbid()?;
     }
@@ -97,7 +91,10 @@ fn main() -> Result<(), Error> {
                         Err(status) => shown(Err(status)),
                     }
                 }
-                (["give", count], Some(caller)) => give(&arguments, caller, count.parse()?).await?,
+                (["give", count, bytes @ ..], Some(caller)) => {
+                    let bytes = bytes.first().map_or(Ok(50_000), |bytes| bytes.parse())?;
+                    give(&arguments, caller, count.parse()?, bytes).await?
+                }
                 (["raw"], Some(Caller::Ordinary(channel))) => match raw(channel.clone()).await {
                     Ok(answer) => {
                         tokio::task::spawn_local(async move {
@@ -161,12 +158,17 @@ async fn answer(
     }
 }
 
-/// Each call goes on with the lease that has come back, or a new one.
-async fn give(arguments: &Arguments, caller: &mut Caller, count: u64) -> Result<String, Error> {
+/// Each call goes on with the lease that has come back, or a new one of so many bytes.
+async fn give(
+    arguments: &Arguments,
+    caller: &mut Caller,
+    count: u64,
+    bytes: usize,
+) -> Result<String, Error> {
     let (mut owned, mut held, mut lost) = (Owned::new(100_000)?, None, 0);
     for number in 0..count {
         owned.write(|bytes| bytes.fill(number as u8));
-        let lease = held.take().map_or_else(|| Lease::new(50_000), Ok)?;
+        let lease = held.take().map_or_else(|| Lease::new(bytes), Ok)?;
         lease.words().iter().for_each(|word| word.store(number, Relaxed));
         let mut message = Request::new(SimpleRequest::default());
         message.attach(lease);
@@ -190,10 +192,10 @@ async fn give(arguments: &Arguments, caller: &mut Caller, count: u64) -> Result<
                 else {
                     return Err("something else has come".into());
                 };
-                let mut bytes = vec![0; copy.len()];
-                copy.read_at(0, &mut bytes)?;
+                let mut copied = vec![0; copy.len()];
+                copy.read_at(0, &mut copied)?;
                 let right = lease.words().iter().all(|word| word.load(Relaxed) == number + 1);
-                if !right || bytes != vec![number as u8; 100_000] {
+                if !right || copied != vec![number as u8; 100_000] {
                     return Err(format!("what has come back of call {number} is wrong").into());
                 }
                 held = Some(lease);

@@ -49,8 +49,16 @@ fn row_34_a_policy_with_a_mistake_is_refused_by_its_line() {
         ("[service.a.call.web]\nmethods = ['*']\ndescriptor = 1\n", 3, "unknown key `descriptor`"),
         ("[principal.web]\nuid = 1\n[principal.web]\nuid = 2\n", 3, "duplicate key"),
         ("[principal.web]\nuid = 1\nuid = 2\n", 3, "duplicate key"),
-        ("[principal.web]\nuid = 'root'\n", 2, "`uid`: invalid type"),
-        ("[principal.web]\nuid = 4294967296\n", 2, "`uid`: invalid value"),
+        (
+            "[principal.web]\nuid = 'root'\n",
+            2,
+            "`uid`: found string \"root\"; write a whole number",
+        ),
+        (
+            "[principal.web]\nuid = 4294967296\n",
+            2,
+            "`uid`: found integer `4294967296`, which is too large",
+        ),
         ("[principal.anyone]\nuid = 1\n", 1, "principal.anyone: "),
         ("[service.a]\nregister = ['wbe']\n", 2, "no principal `wbe`"),
         ("[service.a]\nregister = ['anyone'\n", 2, "unclosed array"),

@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use partywall::parcel::Owned;
 use partywall_abi::frame::{
-    self, ATTACHED, Attached, END, HEAD, Item, ResponseHead, TRAILERS, Trailers,
+    self, ATTACHED, Attached, END, HEAD, Item, KNOWN, Place, ResponseHead, TRAILERS, Trailers,
 };
+use partywall_abi::limits;
 use partywall_attacks::{Hand, Town, UNARY, Victim, call_head, message, request};
 use partywall_interop::proto::SimpleResponse;
 use partywall_shm::socket::{self, Passed};
@@ -20,14 +21,18 @@ use super::descriptors::{ALL, FRAME, PAGE, granted, memfd, no_parcels};
 use super::{Attacked, CALLERS, LEASES, PARCELS, PROGRAMS, callers_end, opens};
 
 /// Takes what is attached, and says what it was.
-const TAKES: &str = "/a.T/T";
+pub(super) const TAKES: &str = "/a.T/T";
 /// Keeps it unread.
-const KEEPS: &str = "/a.B/C";
+pub(super) const KEEPS: &str = "/a.B/C";
 /// The status of an answer of [`TAKES`].
 const ABORTED: u8 = 10;
 
-const LEASED: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
-const OWNED: SealFlags = LEASED.union(SealFlags::FUTURE_WRITE);
+pub(super) const LEASED: SealFlags =
+    SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+pub(super) const OWNED: SealFlags = LEASED.union(SealFlags::FUTURE_WRITE);
+
+/// A place of this end.
+pub(super) const PLACE: Place = Place::new(0).unwrap();
 
 /// Longer than any test may take.
 const SLOW: Duration = Duration::from_secs(60);
@@ -40,15 +45,15 @@ pub(super) fn mapped(pid: u32) -> (usize, usize) {
 }
 
 fn lease(generation: u64) -> Item {
-    Item::Lease { bytes: 2 * PAGE, generation }
+    Item::Lease { bytes: 2 * PAGE, generation, place: PLACE }
 }
 
 fn owned(generation: u64) -> Item {
-    Item::Owned { bytes: PAGE, generation }
+    Item::Owned { bytes: PAGE, generation, place: PLACE }
 }
 
 /// Memory of two pages of sevens, of which the second is the generation of an owned parcel.
-fn pages(seals: SealFlags, generation: u64) -> OwnedFd {
+pub(super) fn pages(seals: SealFlags, generation: u64) -> OwnedFd {
     let file = memfd(2 * PAGE, 2 * PAGE as usize, SealFlags::empty());
     if seals.contains(SealFlags::FUTURE_WRITE) {
         rustix::io::pwrite(&file, &generation.to_ne_bytes(), PAGE).unwrap();
@@ -58,17 +63,17 @@ fn pages(seals: SealFlags, generation: u64) -> OwnedFd {
 }
 
 /// A service whose caller, this process, attaches what it likes.
-struct Attacking {
+pub(super) struct Attacking {
     attacked: Attacked,
     mapped: (usize, usize),
-    hand: Hand,
+    pub(super) hand: Hand,
     socket: Passed,
     packets: u64,
     stream: u32,
 }
 
 impl Attacking {
-    fn new(service: &[&str]) -> Self {
+    pub(super) fn new(service: &[&str]) -> Self {
         let attacked = Attacked::new(LEASES, service);
         let mapped = mapped(attacked.service.pid());
         Self::on(attacked, mapped)
@@ -79,37 +84,56 @@ impl Attacking {
         Self { attacked, mapped, hand, socket, packets: 0, stream: 0 }
     }
 
-    fn packet(&mut self, files: &[BorrowedFd<'_>]) {
+    pub(super) fn packet(&mut self, files: &[BorrowedFd<'_>]) {
         socket::send(self.socket.as_fd(), &self.packets.to_le_bytes(), files).unwrap();
         self.packets += 1;
     }
 
     /// A call to which these are said to be attached, in the last packet.
-    fn call(&mut self, path: &str, items: &[Item]) -> u32 {
+    pub(super) fn call(&mut self, path: &str, items: &[Item]) -> u32 {
+        self.say(path, ATTACHED, self.packets - 1, items)
+    }
+
+    /// A call with memory that has come before, as it says.
+    pub(super) fn call_known(&mut self, path: &str, items: &[Item]) -> u32 {
+        self.say(path, ATTACHED | KNOWN, 0, items)
+    }
+
+    pub(super) fn say(&mut self, path: &str, flags: u8, packet: u64, items: &[Item]) -> u32 {
         let mut attached = Vec::new();
-        Attached::write(&mut attached, self.packets - 1, items);
+        Attached::write(&mut attached, packet, items);
         self.stream += 1;
         let payload = call_head(path, &attached);
-        self.hand.try_say(FRAME, HEAD | END | ATTACHED, self.stream, &payload).unwrap();
+        self.hand.try_say(FRAME, HEAD | END | flags, self.stream, &payload).unwrap();
         self.stream
     }
 
     /// What the service says of these.
-    fn says(&mut self, files: &[BorrowedFd<'_>], items: &[Item]) -> String {
+    pub(super) fn says(&mut self, files: &[BorrowedFd<'_>], items: &[Item]) -> String {
         self.packet(files);
         self.told(items)
     }
 
     /// What it says of those in the last packet.
-    fn told(&mut self, items: &[Item]) -> String {
+    pub(super) fn told(&mut self, items: &[Item]) -> String {
         let stream = self.call(TAKES, items);
+        self.taken(stream)
+    }
+
+    /// What it says of memory that has come before.
+    pub(super) fn told_known(&mut self, items: &[Item]) -> String {
+        let stream = self.call_known(TAKES, items);
+        self.taken(stream)
+    }
+
+    fn taken(&mut self, stream: u32) -> String {
         let (code, text) = self.hand.status(stream).unwrap();
         assert_eq!(code, ABORTED, "{text}");
         text
     }
 
     /// The link ends with blame for this; another one begins.
-    fn ends(self, why: &str) -> Self {
+    pub(super) fn ends(self, why: &str) -> Self {
         let Self { mut attacked, mapped, hand, socket, .. } = self;
         let found = attacked.ends_somehow(hand);
         assert!(found.contains(why), "{found}");
@@ -119,7 +143,7 @@ impl Attacking {
     }
 
     /// The link is as good as before, and nothing is left of it.
-    fn stays(mut self) {
+    pub(super) fn stays(mut self) {
         let good = pages(LEASED, 0);
         assert_eq!(self.says(&[good.as_fd()], &[lease(1)]), "lease, 8192 of 7");
         self.attacked.stays(self.hand);
@@ -161,20 +185,20 @@ fn not_attached() -> (Vec<Case>, [OwnedFd; 2]) {
         (
             "a long lease",
             pages(LEASED, 0),
-            Item::Lease { bytes: PAGE, generation: 1 },
+            Item::Lease { bytes: PAGE, generation: 1, place: PLACE },
             short(2 * PAGE, PAGE),
         ),
         ("an owned parcel of a page", memfd(PAGE, 4096, OWNED), owned(0), short(PAGE, 2 * PAGE)),
         (
             "an owned parcel in which its generation lies",
             pages(OWNED, 0),
-            Item::Owned { bytes: PAGE + 1, generation: 0 },
+            Item::Owned { bytes: PAGE + 1, generation: 0, place: PLACE },
             short(2 * PAGE, PAGE + 1),
         ),
         (
             "an owned parcel of nearly all bytes",
             pages(OWNED, 0),
-            Item::Owned { bytes: i64::MAX as u64, generation: 0 },
+            Item::Owned { bytes: i64::MAX as u64, generation: 0, place: PLACE },
             short(2 * PAGE, i64::MAX as u64),
         ),
         (
@@ -298,7 +322,7 @@ fn answered(caller: &mut Victim, hand: &mut Hand) -> String {
     caller.line()
 }
 
-fn stale(found: u64, last: u64) -> String {
+pub(super) fn stale(found: u64, last: u64) -> String {
     partywall::parcel::ParcelError::Stale { found, last }.to_string()
 }
 
@@ -324,7 +348,7 @@ fn row_25_a_broken_rule_of_attachments_ends_the_link() {
         (&five[..1], &[Item::File; 2], "2 descriptors are said to be attached, and 1 come"),
         (&five[..2], &[Item::File], "1 descriptors are said to be attached, and 2 come"),
         (&five, &[Item::File; 5], "5 descriptors are attached, 0 of them leases"),
-        (&[], &[Item::Owned { bytes: 0, generation: 0 }], "attachment's bytes"),
+        (&[], &[Item::Owned { bytes: 0, generation: 0, place: PLACE }], "attachment's bytes"),
         (&[], &[Item::Sealed { offset: u64::MAX, bytes: 1 }], "attachment's second word"),
     ] {
         attacking.packet(files);
@@ -409,7 +433,7 @@ fn row_25_a_lease_that_changes_is_other_bytes_and_no_more() {
     let mut attacking = Attacking::new(&[]);
     let len = 4 << 20;
     let memory = memfd(len, len as usize, LEASED);
-    let item = |generation| Item::Lease { bytes: len, generation };
+    let item = |generation| Item::Lease { bytes: len, generation, place: PLACE };
     let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     let (mut other, file) = (0_u8, memory.as_fd());
     let write = || {
@@ -449,7 +473,7 @@ fn row_25_an_owner_that_writes_meanwhile_is_told_to_the_reader() {
         while whole < 5 || changed < 5 || whole + changed < 100 {
             assert!(begin.elapsed() < 2 * PATIENCE, "{whole} whole, {changed} changed");
             let generation = owner.lock().unwrap().view().generation();
-            let item = Item::Owned { bytes: len as u64, generation };
+            let item = Item::Owned { bytes: len as u64, generation, place: PLACE };
             let said = attacking.says(&[file.as_fd()], &[item]);
             let (_, what) = said.split_once(", ").unwrap();
             match what {
@@ -489,7 +513,7 @@ fn row_25_memory_without_pages_takes_no_address_space() {
             rustix::fs::fcntl_add_seals(file, OWNED).unwrap();
         }
         let descriptors: Vec<_> = files.iter().map(AsFd::as_fd).collect();
-        let item = Item::Owned { bytes: len - PAGE, generation: 0 };
+        let item = Item::Owned { bytes: len - PAGE, generation: 0, place: PLACE };
         assert_eq!(attacking.says(&descriptors, &[item; 4]), hole(2 * PAGE));
     }
     attacking.stays();
@@ -549,24 +573,27 @@ fn row_25_a_receiver_that_dies_keeps_nothing_of_it() {
     attacking.attacked.town.witness();
 }
 
-/// A link keeps the last eight memories mapped that have come, however often each has.
+/// A link keeps the memory mapped that has come last for each place, however often that was.
 #[test]
 fn row_25_memory_that_a_link_keeps_is_bounded() {
     let mut attacking = Attacking::new(&[]);
     let pid = attacking.attacked.service.pid();
     let without = mapped(pid).0;
+    let at = |place| Place::new(place).unwrap();
     let first = pages(LEASED, 0);
     assert_eq!(attacking.says(&[first.as_fd()], &[lease(1)]), "lease, 8192 of 7");
-    let other = pages(OWNED, 0);
+    let (other, place) = (pages(OWNED, 0), at(1));
     for _ in 0..10 {
-        assert_eq!(attacking.says(&[other.as_fd()], &[owned(0)]), "owned, 4096 of 7");
+        let item = Item::Owned { bytes: PAGE, generation: 0, place };
+        assert_eq!(attacking.says(&[other.as_fd()], &[item]), "owned, 4096 of 7");
     }
     assert_eq!(mapped(pid).0, without + 2, "one that comes often puts out no other");
-    for _ in 0..20 {
-        let new = pages(LEASED, 0);
-        assert_eq!(attacking.says(&[new.as_fd()], &[lease(1)]), "lease, 8192 of 7");
+    for round in 0..3 * limits::ATTACHED_PLACES {
+        let (new, place) = (pages(LEASED, 0), at(round % limits::ATTACHED_PLACES));
+        let item = Item::Lease { bytes: 2 * PAGE, generation: 1, place };
+        assert_eq!(attacking.says(&[new.as_fd()], &[item]), "lease, 8192 of 7");
     }
-    assert_eq!(mapped(pid).0, without + 8);
+    assert_eq!(mapped(pid).0, without + limits::ATTACHED_PLACES);
     attacking.stays();
 }
 

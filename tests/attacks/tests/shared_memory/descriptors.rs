@@ -7,17 +7,19 @@
 use std::fs::OpenOptions;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use partywall_abi::control::{EndMessage, LinkMessage, Message, RegistryMessage, Setup};
-use partywall_abi::frame::{END, HEAD, Kind, PARCEL, ParcelRef, TRAILERS};
+use partywall_abi::frame::{END, HEAD, Kind, Owned, PARCEL, ParcelRef, TRAILERS};
 use partywall_abi::layout::{self, Geometry};
+use partywall_abi::limits;
 use partywall_abi::sync::Ordering;
 use partywall_attacks::{
     Hand, Town, UNARY, call_head, good_answer, message, name, register, request,
 };
 use partywall_shm::memory;
 use partywall_shm::socket::{self, Passed};
-use partywall_testkit::{Conversation, PATIENCE};
+use partywall_testkit::{Conversation, PATIENCE, lingering};
 use prost::Message as _;
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
@@ -147,7 +149,7 @@ fn row_24_an_open_links_memory_cannot_be_taken_away() {
     let inbox = memory::accept(servers.as_fd(), terms.geometry).unwrap();
     memory::fill_peers(&inbox).unwrap();
     adopted(&hostile, &terms);
-    assert!(socket::wait_readable(end.as_fd(), std::time::Instant::now() + PATIENCE).unwrap());
+    assert!(socket::wait_readable(end.as_fd(), Instant::now() + PATIENCE).unwrap());
     // Its own outbox, which the service reads; and the service's.
     for memory in [&own, &servers] {
         takes_nothing_back(memory);
@@ -309,6 +311,37 @@ fn row_25_what_is_no_parcel_ends_the_link_of_a_caller() {
     }
 }
 
+/// Memory of a link's pool is checked as any other parcel, and closed where nobody waits for that.
+#[test]
+fn row_25_what_is_no_owned_parcel_ends_the_link_of_a_service() {
+    let (mut attacked, begin) = (Attacked::new(PARCELS, &[]), Instant::now());
+    let (slow, _other) = lingering(Duration::from_secs(60)).unwrap();
+    let program = OwnedFd::from(std::fs::File::open("/proc/self/exe").unwrap());
+    let seals = ALL.difference(SealFlags::WRITE).union(SealFlags::FUTURE_WRITE);
+    let whole = |seals| memfd(2 * PAGE, 2 * PAGE as usize, seals);
+    let (long, bytes) = (whole(seals), 2 * PAGE);
+    for (what, file, bytes, why) in [
+        ("a slow socket", slow, bytes, "parcel: not a memfd with seals on tmpfs"),
+        ("a program", program, bytes, "parcel: not a memfd with seals on tmpfs"),
+        ("a sealed parcel", whole(ALL), bytes, "parcel: seals 0xf where 0x17 are needed"),
+        ("half of it", memfd(bytes, 4096, seals), bytes, "parcel: holes; it has pages for 4096"),
+        ("a long message", long, bytes + 1, "parcel: 8192 bytes, and something in it is said"),
+    ] {
+        let (mut hand, socket) = granted(&attacked);
+        // Its last close is the service's.
+        send(&socket, 0, &[file]);
+        let owned = Some(Owned { place: 0, generation: 1 });
+        let parcel = ParcelRef { packet: 0, offset: 0, bytes, owned };
+        let payload = call_head(UNARY, &parcel.encode());
+        hand.try_say(FRAME, HEAD | END | PARCEL, 1, &payload).unwrap();
+        let found = attacked.ends_somehow(hand);
+        assert!(found.starts_with(why), "{what}: {found}");
+        attacked.held.wait_for(attacked.service.pid());
+    }
+    assert!(begin.elapsed() < Duration::from_secs(30), "somebody waits for a slow close");
+    attacked.serves();
+}
+
 /// The link goes on: what is too long is its call's end, and what lies anywhere in a parcel is read there.
 #[test]
 fn row_25_a_long_parcel_ends_its_call_a_crooked_one_is_read() {
@@ -341,8 +374,9 @@ fn row_25_a_long_parcel_ends_its_call_a_crooked_one_is_read() {
     attacked.stays(hand);
 }
 
-/// Descriptors cross on the descriptor socket alone, and there only where a rule grants it. This kernel, from
-/// Linux 6.16 on, refuses them to who sends them.
+/// Descriptors cross on the descriptor socket alone, and there only where a rule grants it. From Linux 6.16
+/// on the kernel refuses them to who sends them. Before, one lies on a link's own socket, where nobody
+/// takes it, until the socket is emptied of bells: after so many sleeps at most.
 #[test]
 fn row_25_descriptors_cross_nowhere_else() {
     let mut attacked = Attacked::new(OPEN, &[]);
@@ -350,7 +384,7 @@ fn row_25_descriptors_cross_nowhere_else() {
     let (ours, theirs) = socket::pair().unwrap();
     let refuses = socket::refuse_descriptors(theirs.as_fd());
     drop((ours, theirs));
-    let hand = attacked.link();
+    let mut hand = attacked.link();
     match socket::send(hand.bare(), b"x", &[file.as_fd()]) {
         Err(e) => {
             assert_eq!(e.raw_os_error(), Some(Errno::PERM.raw_os_error()));
@@ -358,6 +392,20 @@ fn row_25_descriptors_cross_nowhere_else() {
         }
         Ok(()) => {
             assert!(!refuses);
+            let request = call_head("/x.Y/Z", b"");
+            let mut calls = (1..).step_by(2).take(2 * limits::UNREAD_BELLS as usize);
+            let within = Duration::from_millis(10);
+            let is_ended = calls.any(|call| {
+                let sent = hand.say(FRAME, HEAD | END, call, &request).and_then(|()| hand.wake());
+                sent.unwrap();
+                while !hand.is_ended().unwrap() {
+                    if hand.hear_within(within).unwrap().is_some_and(|said| said.2 == call) {
+                        return false;
+                    }
+                }
+                true
+            });
+            assert!(is_ended, "{:?}", attacked.service.logged());
             attacked.ends(hand, "setup message: with descriptors where none belong");
         }
     }

@@ -1,4 +1,5 @@
-//! Row 26, of what is attached to calls: services and callers that are killed at random moments.
+//! Row 26, of what is attached to calls: services and callers that are killed at random moments, and what
+//! memory they take before that.
 
 use std::time::Duration;
 
@@ -88,4 +89,42 @@ fn settled<T: PartialEq>(town: &Town, mut look: impl FnMut() -> T) -> T {
         std::mem::replace(&mut last, now) == last
     });
     last
+}
+
+/// Bytes that these processes have in memory, what they share counted once for all of them (proc(5), `Pss`).
+fn proportional(pids: [u32; 2]) -> u64 {
+    let of = |pid: u32| {
+        let rollup = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
+        let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+    };
+    pids.into_iter().map(of).sum()
+}
+
+/// Both ends have all pages of it, and each page is there once.
+#[test]
+fn a_lease_takes_its_memory_once_at_both_ends() {
+    const BYTES: u64 = 64 << 20;
+    let town = Town::new(PROGRAMS, LEASES);
+    let (service, mut caller) = (town.service(&[]), town.caller(&[]));
+    let processes = [service.pid(), caller.pid()];
+    assert_eq!(caller.asked("open"), "open");
+    assert_eq!(caller.asked("give 10"), "lost 0");
+    let before = settled(&town, || proportional(processes));
+    assert_eq!(caller.asked(&format!("give 2 {BYTES}")), "lost 0");
+    let more = proportional(processes) - before;
+    // What is attached beside it is made anew by each call.
+    let rest = 1 << 20;
+    assert!((BYTES - rest..BYTES + BYTES / 50 + rest).contains(&more), "{more} bytes for {BYTES}");
+    for pid in processes {
+        let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+        let leases = maps.lines().filter(|line| line.contains("partywall-lease"));
+        let bytes = leases.map(|line| {
+            let (from, to) = line.split_once(' ').unwrap().0.split_once('-').unwrap();
+            [to, from].map(|at| u64::from_str_radix(at, 16).unwrap())
+        });
+        let most = bytes.map(|[to, from]| to - from).max();
+        assert_eq!(most, Some(BYTES), "process {pid}");
+    }
+    println!("{more} bytes of both processes for a lease of {BYTES}");
 }

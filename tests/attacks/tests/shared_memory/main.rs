@@ -6,6 +6,7 @@ mod bounds;
 mod deaths;
 mod descriptors;
 mod killed;
+mod known;
 mod messages;
 mod numbers;
 mod races;

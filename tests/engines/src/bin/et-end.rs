@@ -36,7 +36,8 @@ enum Role {
     /// Serves this name.
     Serve { name: String },
     /// Calls this name with so many bytes as each line says: `turned THERE BACK`, whether they were in a
-    /// parcel there and back, or `failed CODE MESSAGE`. `eat` has the server take all memory.
+    /// parcel there and back, or `failed CODE MESSAGE`. `eat` has the server take all memory. `join` has the
+    /// caller itself try to leave its control groups: what comes of that.
     Ask { name: String },
     /// Does nothing.
     Idle,
@@ -106,6 +107,10 @@ async fn ask(name: &str) -> Result<(), Error> {
     let mut client = None;
     while let Some(line) = lines.recv().await {
         let (number, len) = match line.as_str() {
+            "join" => {
+                println!("{}", join());
+                continue;
+            }
             "eat" => (EATS, 1),
             len => (7, len.parse()?),
         };
@@ -161,7 +166,7 @@ fn listen(socket: &Path) -> Result<(), Error> {
 fn replace(socket: &Path) -> Result<(), Error> {
     let directory = socket.parent().ok_or("a socket is in a directory")?;
     let beside = directory.join("other.sock");
-    let mode = Mode::from_raw_mode(0o777);
+    let (mode, own) = (Mode::from_raw_mode(0o777), rustix::process::geteuid());
     let attempts = [
         ("unlink", rustix::fs::unlink(socket)),
         ("rename", rustix::fs::rename(socket, &beside)),
@@ -169,7 +174,7 @@ fn replace(socket: &Path) -> Result<(), Error> {
         ("create", rustix::fs::open(&beside, OFlags::CREATE | OFlags::WRONLY, mode).map(drop)),
         ("symlink", rustix::fs::symlink("/tmp", &beside)),
         ("chmod", rustix::fs::chmod(socket, mode)),
-        ("chown", rustix::fs::chownat(CWD, socket, None, None, rustix::fs::AtFlags::empty())),
+        ("chown", rustix::fs::chownat(CWD, socket, Some(own), None, rustix::fs::AtFlags::empty())),
         ("mount", rustix::mount::mount_bind("/proc", directory)),
         ("remount", rustix::mount::mount_remount(directory, MountFlags::BIND, "")),
         ("unmount", rustix::mount::unmount(directory, rustix::mount::UnmountFlags::DETACH)),
@@ -180,10 +185,45 @@ fn replace(socket: &Path) -> Result<(), Error> {
     Ok(())
 }
 
+/// Tries to put itself into another group of each hierarchy that it sees, to make those writable, and to
+/// mount them anew: each kind of attempt with each of its outcomes.
+fn join() -> String {
+    let root = Path::new("/sys/fs/cgroup");
+    let is_dir = |path: &PathBuf| path.is_dir();
+    let entries = |dir: &Path| std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let below = entries(root).map(|entry| entry.path()).filter(is_dir);
+    let own = std::process::id().to_string();
+    let outcome = |done: Result<(), Errno>| done.map_or_else(code, |()| "done".to_owned());
+    let mut all = std::collections::BTreeSet::new();
+    for group in below.chain([root.to_owned()]) {
+        if group.join("cgroup.procs").exists() {
+            let into = std::fs::write(group.join("cgroup.procs"), &own).map_err(errno);
+            let made = std::fs::create_dir(group.join("other")).map_err(errno);
+            all.extend([format!("write {}", outcome(into)), format!("make {}", outcome(made))]);
+        }
+        let again = rustix::mount::mount_remount(&group, MountFlags::BIND, "");
+        all.insert(format!("remount {}", outcome(again)));
+    }
+    for kind in ["cgroup", "cgroup2"] {
+        let mounted = rustix::mount::mount("none", "/proc", kind, MountFlags::empty(), None);
+        all.insert(format!("mount {}", outcome(mounted)));
+    }
+    let host = rustix::fs::open("/proc/1/ns/cgroup", OFlags::RDONLY, Mode::empty());
+    all.insert(format!(
+        "namespace {}",
+        outcome(host.and_then(|namespace| {
+            let kind = Some(rustix::thread::LinkNameSpaceType::ControlGroup);
+            rustix::thread::move_into_link_name_space(std::os::fd::AsFd::as_fd(&namespace), kind)
+        }))
+    ));
+    all.into_iter().collect::<Vec<_>>().join(", ")
+}
+
 fn code(error: Errno) -> String {
     match error {
         Errno::ROFS => "EROFS".into(),
         Errno::PERM => "EPERM".into(),
+        Errno::ACCESS => "EACCES".into(),
         other => other.raw_os_error().to_string(),
     }
 }

@@ -13,10 +13,13 @@ use partywall_testkit::Held;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-const END: &str = env!("CARGO_BIN_EXE_et-end");
+pub const END: &str = env!("CARGO_BIN_EXE_et-end");
 
 /// What containers are made of: the program, and the libraries that it loads.
 pub const IMAGE: &str = "partywall-test:1";
+
+/// How an image gets the program.
+pub const OWN: &str = "FROM scratch\nCOPY et-end /bin/et-end\n";
 
 /// Where the directories of runs are.
 const PROJECTS: &str = "/run/partywall/compose";
@@ -27,13 +30,16 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// The command, built beside this test.
 pub fn partywall() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        let cargo = std::env::var_os("CARGO").expect("run by cargo");
-        let build = ["build", "--quiet", "-p", "partywall-cli", "--bin", "partywall"];
-        let built = Command::new(cargo).args(build).status().unwrap();
-        assert!(built.success(), "the command is not built");
-        Path::new(END).with_file_name("partywall")
-    })
+    BUILT.get_or_init(|| built("partywall-cli", "partywall"))
+}
+
+/// A program of a package, built beside this test.
+pub fn built(package: &str, program: &str) -> PathBuf {
+    let cargo = std::env::var_os("CARGO").expect("run by cargo");
+    let build = ["build", "--quiet", "-p", package, "--bin", program];
+    let built = Command::new(cargo).args(build).status().unwrap();
+    assert!(built.success(), "{program} is not built");
+    Path::new(END).with_file_name(program)
 }
 
 /// One engine at a time: they share the host's control groups and bridges.
@@ -50,6 +56,9 @@ pub struct Engine {
     groups: BTreeSet<PathBuf>,
     _alone: MutexGuard<'static, ()>,
 }
+
+/// The user of a rootless engine.
+pub const USER: u32 = 1000;
 
 /// Podman's settings: everything in the directory, and limits that a machine may have that gives no more.
 const PODMAN: &str = "
@@ -126,6 +135,42 @@ impl Engine {
         })
     }
 
+    /// Podman of a user without rights, whose containers have no user but that one.
+    pub fn start_rootless() -> Self {
+        Self::start_with(|dir| {
+            let put = |name: &str, text: String| {
+                let path = dir.join(name);
+                fs::write(&path, text).unwrap();
+                path.display().to_string()
+            };
+            let of = |text: &str| text.replace("DIR", dir.to_str().unwrap());
+            let passwd = format!("root:x:0:0::/:/bin/sh\nuser:x:{USER}:{USER}::/:/bin/sh\n");
+            // In its mount namespace only.
+            let names = [
+                ("passwd", put("passwd", passwd)),
+                ("group", put("group", format!("root:x:0:\nuser:x:{USER}:\n"))),
+                ("subuid", put("subuid", String::new())),
+                ("subgid", put("subgid", String::new())),
+            ];
+            let binds: String = names
+                .iter()
+                .map(|(name, path)| format!("mount --bind {path} /etc/{name} && "))
+                .collect();
+            let own = Some(USER);
+            std::os::unix::fs::chown(dir, own, own).unwrap();
+            let uid = USER.to_string();
+            let mut command = Command::new("unshare");
+            command.args(["--mount", "sh", "-c", &format!("{binds}exec \"$@\""), "sh"]);
+            command.args(["setpriv", "--reuid", &uid, "--regid", &uid, "--clear-groups"]);
+            command.args(["podman", "system", "service", "--time", "0"]);
+            command.arg(format!("unix://{}", dir.join("docker.sock").display()));
+            command.env("CONTAINERS_CONF", put("containers.conf", of(PODMAN)));
+            command.env("CONTAINERS_STORAGE_CONF", put("storage.conf", of(STORAGE)));
+            command.env("HOME", dir).env("XDG_RUNTIME_DIR", dir);
+            command
+        })
+    }
+
     fn start_with(command: impl Fn(&Path) -> Command + 'static) -> Self {
         let _alone = alone();
         assert!(rustix::process::geteuid().is_root(), "needs root, whose the engine is");
@@ -134,7 +179,7 @@ impl Engine {
         let daemon = RefCell::new(spawn(command(dir.path()), dir.path()));
         let engine = Self { daemon, command: Box::new(command), dir, groups, _alone };
         engine.answers();
-        engine.build();
+        engine.build(IMAGE, OWN, Path::new(END), &libraries(Path::new(END)));
         engine
     }
 
@@ -163,28 +208,36 @@ impl Engine {
         self.answers();
     }
 
-    /// Builds the image, FROM scratch.
-    fn build(&self) {
-        let context = self.dir.path().join("context");
-        let put = |from: &Path, to: &str| {
-            let to = context.join(to.trim_start_matches('/'));
+    /// Builds an image by a Dockerfile that copies the program, of which only the name counts, and with these
+    /// files beside it: where each is, and where it goes.
+    pub fn build(
+        &self,
+        image: &str,
+        dockerfile: &str,
+        program: &Path,
+        files: &[(PathBuf, PathBuf)],
+    ) {
+        let context = tempfile::tempdir_in(self.dir.path()).unwrap();
+        let put = |from: &Path, to: &Path| {
+            let to = context.path().join(to);
             fs::create_dir_all(to.parent().unwrap()).unwrap();
-            fs::copy(from, to).unwrap();
+            fs::copy(from, &to).unwrap();
+            to
         };
-        put(Path::new(END), "bin/et-end");
-        let stripped = Command::new("strip").arg(context.join("bin/et-end")).status().unwrap();
-        assert!(stripped.success());
-        // The loader names itself and each library by a path, but for the kernel's own.
-        let libraries = said(Command::new("ldd").arg(END));
-        for path in libraries.split_whitespace().filter(|word| word.starts_with('/')) {
-            put(&fs::canonicalize(path).unwrap(), path);
+        let program = put(program, Path::new(program.file_name().unwrap()));
+        assert!(Command::new("strip").arg(program).status().unwrap().success());
+        fs::create_dir(context.path().join("root")).unwrap();
+        for (from, to) in files {
+            put(from, &Path::new("root").join(to.strip_prefix("/").unwrap()));
         }
-        fs::write(context.join("Dockerfile"), "FROM scratch\nCOPY . /\n").unwrap();
-        let mut build = self.docker(&["build", "--quiet", "--tag", IMAGE]);
-        said(build.arg(&context).env("DOCKER_BUILDKIT", "0"));
+        let dockerfile = format!("{dockerfile}COPY root /\n");
+        fs::write(context.path().join("Dockerfile"), dockerfile).unwrap();
+        let mut build = self.docker(&["build", "--quiet", "--tag", image]);
+        said(build.arg(context.path()).env("DOCKER_BUILDKIT", "0"));
     }
 
-    fn host(&self) -> String {
+    /// Its address.
+    pub fn host(&self) -> String {
         format!("unix://{}", self.dir.path().join("docker.sock").display())
     }
 
@@ -226,6 +279,14 @@ impl Drop for Engine {
         let daemon = self.daemon.get_mut();
         let _ended = kill_process(Pid::from_child(daemon), Signal::TERM);
         let _status = daemon.wait();
+        // A rootless one goes on in namespaces of its user, which a process of its own keeps.
+        if let Ok(text) = fs::read_to_string(self.dir.path().join("tmp/pause.pid")) {
+            let keeps = text.trim().parse().ok().and_then(Pid::from_raw);
+            let goes_on = processes_with(&self.host()).into_iter().map(|(pid, _)| pid);
+            for pid in goes_on.chain(keeps) {
+                let _ended = kill_process(pid, Signal::KILL);
+            }
+        }
         // What looks after a container, or a command in one, ends after it.
         let begin = Instant::now();
         let left = loop {
@@ -247,6 +308,14 @@ impl Drop for Engine {
     }
 }
 
+/// The libraries of a program, which the loader names by their paths, as it does itself, but for the
+/// kernel's own.
+pub fn libraries(program: &Path) -> Vec<(PathBuf, PathBuf)> {
+    let listed = said(Command::new("ldd").arg(program));
+    let paths = listed.split_whitespace().filter(|word| word.starts_with('/'));
+    paths.map(|path| (fs::canonicalize(path).unwrap(), path.into())).collect()
+}
+
 fn spawn(mut command: Command, dir: &Path) -> Child {
     let log = fs::OpenOptions::new().create(true).append(true).open(dir.join("log")).unwrap();
     let copy = log.try_clone().unwrap();
@@ -254,7 +323,7 @@ fn spawn(mut command: Command, dir: &Path) -> Child {
 }
 
 /// Processes with this text in their command lines, but for this one.
-fn processes_with(text: &str) -> Vec<(Pid, String)> {
+pub fn processes_with(text: &str) -> Vec<(Pid, String)> {
     let entries = fs::read_dir("/proc").unwrap().flatten();
     let lines = entries.filter_map(|entry| {
         let pid = Pid::from_raw(entry.file_name().to_str()?.parse().ok()?)?;
@@ -468,6 +537,11 @@ impl Caller {
     /// What comes of this line.
     pub fn say(&mut self, line: &str) -> String {
         writeln!(self.input.as_mut().unwrap(), "{line}").unwrap();
+        self.line()
+    }
+
+    /// The next line of its output.
+    pub fn line(&mut self) -> String {
         let mut line = String::new();
         self.output.read_line(&mut line).unwrap();
         line.trim().to_owned()

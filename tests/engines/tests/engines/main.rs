@@ -1,14 +1,21 @@
 //! Services in containers of real engines, by `partywall compose`. `cargo xtask test engines` runs this.
 
+mod camera;
 mod engine;
+mod hostile;
+mod images;
+mod origins;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use engine::{Caller, Engine, IMAGE, Project, facts, finished, said, service};
+use engine::{
+    Caller, Engine, IMAGE, Project, built, facts, finished, processes_with, said, service,
+};
 use partywall_testkit::Held;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -21,6 +28,71 @@ fn shop(descriptors: u32) -> [String; 3] {
         service("web", 1002, "idle", &calls),
         service("stranger", 1002, "idle", "x-partywall: {}"),
     ]
+}
+
+/// The number, the order and the facts of a process of a bench's sample that is in a container.
+fn contained(dir: &str, role: &str) -> Option<(String, BTreeMap<String, String>)> {
+    let is_it = |line: &str| line.contains(dir) && line.contains(&format!("\"role\":\"{role}\""));
+    let (pid, line) = processes_with(" child ").into_iter().find(|(_, line)| is_it(line))?;
+    let facts = facts(pid.as_raw_nonzero().get() as u64);
+    line.contains("\"place\":\"two-containers\"").then_some((line, facts))
+}
+
+#[test]
+fn benches_have_their_sides_in_containers_and_leave_nothing() {
+    let bench = built("partywall-bench", "partywall-bench");
+    let engine = Engine::start();
+    let dir = tempfile::tempdir().unwrap();
+    let here = dir.path().to_str().unwrap();
+    let file = dir.path().join("run.json");
+    let order = |sample| {
+        let order = ["calls", "--quick", "--repeats", "1", "--max", "32", "--sample-ms", sample];
+        let mut order = engine.with(&bench, &order);
+        order.env("TMPDIR", here).arg("--json").arg(&file);
+        order
+    };
+    let only = "partywall-native,partywall-raw,tonic-tcp";
+    let (code, text) = finished(order("5").args(["--only", only]));
+    assert_eq!(code, Some(0), "{text}");
+    let run: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+    let rows = run["rows"].as_array().unwrap();
+    for contender in only.split(',') {
+        let of = |row: &&Value| row["contender"] == contender && row["place"] == "two-containers";
+        let of: Vec<_> = rows.iter().filter(of).collect();
+        assert!(!of.is_empty(), "{contender}: {}", run["run"]);
+        for row in of {
+            let is_right = row["errors"] == 0 && row["p50_ns"].as_f64() > Some(0.0);
+            assert!(is_right && row["cpu_ns"].as_f64() > Some(0.0), "{row}");
+        }
+    }
+    fs::remove_file(&file).unwrap();
+
+    // Where they are, while they are there.
+    let mut bench = order("3000").args(["--only", "partywall-raw"]).spawn().unwrap();
+    let begin = Instant::now();
+    let both = loop {
+        let both = ["Server", "Client"].map(|role| contained(here, role));
+        if let [Some(server), Some(client)] = both {
+            break [server, client];
+        }
+        assert!(begin.elapsed() < Duration::from_secs(60), "no sample has both in containers");
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    let host = facts(u64::from(std::process::id()));
+    for ((line, facts), uid) in both.iter().zip([64_001, 64_002]) {
+        for kind in ["ns pid", "ns mnt", "ns net", "ns ipc"] {
+            assert_ne!(facts[kind], host[kind], "{kind} of {line}");
+        }
+        assert_eq!(facts["Seccomp"], "2", "{line}");
+        assert_eq!(facts["CapEff"], "0000000000000000", "{line}");
+        assert!(facts["Uid"].starts_with(&uid.to_string()), "{}", facts["Uid"]);
+    }
+    assert_ne!(both[0].1["ns pid"], both[1].1["ns pid"], "each in a container of its own");
+    kill_process(Pid::from_child(&bench), Signal::INT).unwrap();
+    assert_eq!(bench.wait().unwrap().code(), Some(130));
+    assert_eq!(engine.left(), [""; 0]);
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "files are left");
+    assert!(processes_with(here).is_empty(), "processes are left");
 }
 
 #[test]
@@ -42,33 +114,9 @@ fn a_call_between_containers_passes_and_both_are_known() {
         assert_eq!(end["uid"], uid, "{end}");
     }
 
-    // By the container's id, and by nothing else: the same image, user and mount are not enough.
-    let denied = "failed PermissionDenied";
-    let said = project.caller("stranger", "store").call(100);
-    assert!(said.starts_with(denied), "{said}");
-    let mount = format!("{}:/run/partywall:ro", project.run_dir().join("socket").display());
-    let labels = format!("com.docker.compose.project={}", project.name);
-    let by_hand = [
-        "run",
-        "--rm",
-        "--interactive",
-        "--user",
-        "1002",
-        "--read-only",
-        "--network=none",
-        "--volume",
-        &mount,
-        "--label",
-        &labels,
-        "--label",
-        "com.docker.compose.service=web",
-        IMAGE,
-        "/bin/et-end",
-        "ask",
-        "store",
-    ];
-    let said = Caller::start(&mut engine.docker(&by_hand)).call(100);
-    assert!(said.starts_with(denied), "{said}");
+    // The same image, user and mount are not enough.
+    let denied = project.caller("stranger", "store").call(100);
+    assert!(denied.starts_with("failed PermissionDenied"), "{denied}");
 }
 
 #[test]
@@ -108,10 +156,9 @@ fn parcels_cross_between_containers_where_the_file_says_so() {
     let project = Project::new(&engine, "parcels", &[store, web, plain]);
     project.up(&[]);
     let mut web = project.caller("web", "store");
-    // A link's socket for descriptors comes after the link.
-    web.call_until(4 << 20, "turned true true");
-    for bytes in [300_000, 4 << 20, 32 << 20] {
-        assert_eq!(web.call(bytes), "turned true true", "{bytes}");
+    // A link's socket for descriptors comes after the link, and the coordinator is asked for longer memory.
+    for bytes in [4 << 20, 300_000, 32 << 20] {
+        web.call_until(bytes, "turned true true");
     }
     assert_eq!(web.call(1000), "turned false false", "too short for one");
     let mut plain = project.caller("plain", "store");
@@ -223,7 +270,6 @@ fn a_server_that_is_killed_and_restarted_leaves_nothing() {
         web.call_until(1 << 20, "turned true true");
         assert_one_link(&project, &before);
     }
-    // A restart keeps the id, and so the principal.
     drop(web);
     project.docker(&["kill"], "store");
     assert_no_link(&project);
@@ -339,6 +385,13 @@ fn containers_of_podman_call_and_are_known() {
     let link = links.iter().find(|link| link["open"] == true).unwrap();
     assert_eq!(link["caller"]["container"], project.id("web"));
     assert_eq!(link["server"]["container"], project.id("store"));
+    for (end, service) in [("caller", "web"), ("server", "store")] {
+        let image = link[end]["image"].as_str().unwrap();
+        let digits = image.strip_prefix("sha256:").unwrap();
+        let inspected = project.inspect(service);
+        assert!(inspected["Image"].as_str().unwrap().ends_with(digits), "{inspected}");
+        assert_eq!(link[end]["compose"], format!("{}/{service}", project.name));
+    }
     let denied = project.caller("stranger", "store").call(100);
     assert!(denied.starts_with("failed PermissionDenied"), "{denied}");
     project.docker(&["kill"], "store");
@@ -410,6 +463,32 @@ fn a_start_that_fails_leaves_nothing_of_a_run_in_containers() {
         assert!(text.contains("compose.yaml:4:"), "{text}");
         project.assert_nothing_left();
     }
+}
+
+#[test]
+fn a_context_that_leads_elsewhere_starts_nothing() {
+    let engine = Engine::start();
+    let project = Project::new(&engine, "context", &shop(0));
+    // A socket of this host that is not /run/docker.sock, and an engine of another host.
+    let own = format!("host={}", engine.host());
+    for (name, to) in [("own", own.as_str()), ("away", "host=tcp://127.0.0.1:9")] {
+        said(&mut engine.docker(&["context", "create", name, "--docker", to]));
+        let mut up = project.order(&["up", "-d"]);
+        let (code, text) =
+            finished(up.arg(project.file()).env_remove("DOCKER_HOST").env("DOCKER_CONTEXT", name));
+        assert_eq!(code, Some(1), "{text}");
+        assert!(
+            text.contains("docker's context leads to ") && text.contains("set DOCKER_HOST"),
+            "{text}"
+        );
+        project.assert_nothing_left();
+    }
+    // DOCKER_HOST goes first for Docker, and so here.
+    let mut up = project.order(&["up", "-d"]);
+    let (code, text) = finished(up.arg(project.file()).env("DOCKER_CONTEXT", "away"));
+    assert_eq!(code, Some(0), "{text}");
+    assert!(project.order(&["down"]).status().unwrap().success());
+    project.assert_nothing_left();
 }
 
 #[test]

@@ -260,6 +260,27 @@ async fn all_kinds_cross_both_ways_by_all_stubs() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_attached_counts_among_the_parcels_of_its_link() {
+    let host = Host::with(&policy(4, true));
+    by_ours::serve(&host);
+    let mut client = Client::new(channel(&host).await);
+    for calls in 1..=2 {
+        let came = by_ours::turn(&mut client, 0, |request| {
+            request.attach(sealed(1, 3 * MIB));
+            request.attach(&owned(2, 2 * MIB));
+            request.attach(lease(3, MIB));
+            request.attach(file("four"));
+        });
+        came.await.unwrap();
+        let [link] = &crate::links::links(&host.socket).await[..] else { panic!() };
+        let sent = [link.caller_parcels, link.stats.parcels].map(|sent| (sent.parcels, sent.bytes));
+        // A file is no parcel.
+        let mib = MIB as u64;
+        assert_eq!(sent, [(3 * calls, 6 * mib * calls), (3 * calls, 3 * mib * calls)]);
+    }
+}
+
 #[test]
 fn all_kinds_cross_by_blocking_clients() {
     let host = Host::with(&policy(4, true));
@@ -378,10 +399,13 @@ async fn nothing_is_attached_over_http2() {
     let attach = |request: &mut Request<_>| request.attach(file("a"));
     let status = by_ours::turn(&mut client, 0, attach).await.unwrap_err();
     assert_eq!(status.code(), Code::FailedPrecondition, "{status}");
-    assert!(status.message().contains("no descriptor crosses over HTTP/2"), "{status}");
+    let text =
+        "no descriptor crosses over HTTP/2; remedy: call the service by its name, over a ring";
+    assert!(status.message().contains(text), "{status}");
     let frame = ours::frames::Frame { number: SURPRISE, ..Default::default() };
     let status = client.turn(frame).await.unwrap_err();
     assert_eq!(status.code(), Code::FailedPrecondition, "{status}");
+    assert!(status.message().contains(text), "{status}");
     assert!(by_ours::turn(&mut client, 10, |_| {}).await.unwrap().is_empty());
 }
 

@@ -6,6 +6,7 @@
 //! prove      answers: the policy's names for it, or why it is refused
 //! list       asks for the list of links: listed, or why it is refused
 //! reload     asks for the policy to be read again: reloaded, or why it is refused
+//! gate NAME  asks for the gate of this name's domains to be closed: switched, or why it is refused
 //! at PATH    leaves the coordinator, and takes another socket for what follows: left, or why there is none
 //! crowd N    connects so often, or until it is refused, and says nothing: how often it was asked
 //! ```
@@ -14,7 +15,8 @@ use std::io::BufRead;
 use std::path::PathBuf;
 
 use clap::Parser;
-use partywall_abi::control::{ListMessage, Message, PolicyMessage, SessionMessage};
+use partywall_abi::control::{GateMessage, ListMessage, Message, PolicyMessage, SessionMessage};
+use partywall_abi::name::ServiceName;
 use partywall_testkit::{Conversation, Result, proof};
 
 #[derive(Parser)]
@@ -48,6 +50,11 @@ fn main() -> Result<()> {
             }
             ("reload", Some((conversation, _))) => {
                 conversation.say(&Message::Policy(PolicyMessage::Reload { request: 1 }))?;
+                answer(conversation)?
+            }
+            (line, Some((conversation, _))) if line.starts_with("gate ") => {
+                let name = ServiceName::new(&line["gate ".len()..])?;
+                conversation.say(&GateMessage::Switch { request: 1, name, open: false }.into())?;
                 answer(conversation)?
             }
             (line, _) if line.starts_with("at ") => {
@@ -85,6 +92,7 @@ fn answer(conversation: &Conversation) -> Result<String> {
         Message::Session(SessionMessage::Refused { text, .. }) => text,
         Message::List(ListMessage::Listed { .. }) => "listed".into(),
         Message::Policy(PolicyMessage::Reloaded { .. }) => "reloaded".into(),
+        Message::Gate(GateMessage::Switched { .. }) => "switched".into(),
         other => format!("{other:?}"),
     })
 }

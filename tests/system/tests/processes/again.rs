@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 
 use partywall::operator::LinkInfo;
 use partywall_interop::Counts;
-use partywall_system_tests::{Blocking, FLOOD, Stubs, is_answer, request, went, with};
+use partywall_system_tests::{Blocking, FLOOD, Load, Stubs, is_answer, request, went, with};
 use tonic::Code;
 
+use crate::kills::granting_policy;
 use crate::{CLIENT, SERVER};
 use partywall_testkit::{Held, Process, Random, alone, trials};
 
@@ -24,13 +25,17 @@ struct Town {
     server: Option<Process>,
     client: Option<Process>,
     stubs: Stubs,
+    load: Load,
 }
 
 impl Town {
-    fn new(stubs: Stubs) -> Self {
+    fn new(stubs: Stubs, load: Load) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("c.sock");
-        let mut town = Self { dir, socket, coordinator: None, server: None, client: None, stubs };
+        let policy = format!("harden = false\n{}", granting_policy());
+        std::fs::write(dir.path().join("policy.toml"), policy).unwrap();
+        let (coordinator, server, client) = (None, None, None);
+        let mut town = Self { dir, socket, coordinator, server, client, stubs, load };
         town.start();
         town
     }
@@ -44,15 +49,22 @@ impl Town {
         std::fs::read(self.in_flight()).is_ok_and(|byte| byte == b"1")
     }
 
+    fn new_coordinator(&self) -> Process {
+        let policy = self.dir.path().join("policy.toml");
+        let arguments = ["--policy", policy.to_str().unwrap()];
+        let program = env!("CARGO_BIN_EXE_st-coordinator");
+        let mut coordinator = Process::start(program, &self.socket, &arguments, &[], None);
+        coordinator.ready();
+        coordinator
+    }
+
     /// Starts who is not there.
     fn start(&mut self) {
         let start = |program, arguments: &[&str]| {
             Process::start(program, &self.socket, arguments, &[], None)
         };
         if self.coordinator.is_none() {
-            let mut coordinator = start(env!("CARGO_BIN_EXE_st-coordinator"), &[]);
-            coordinator.ready();
-            self.coordinator = Some(coordinator);
+            self.coordinator = Some(self.new_coordinator());
         }
         if self.server.is_none() {
             self.server = Some(start(SERVER, &with(self.stubs, &[])));
@@ -60,7 +72,9 @@ impl Town {
         if self.client.is_none() {
             let noted = self.in_flight();
             let noted = ["--mode", "flood", "--in-flight", noted.to_str().unwrap()];
-            let mut client = start(CLIENT, &with(self.stubs, &noted));
+            let mut arguments = with(self.stubs, &noted);
+            arguments.extend((self.load == Load::Parcels).then_some("--long"));
+            let mut client = start(CLIENT, &arguments);
             client.ready();
             self.client = Some(client);
         }
@@ -75,7 +89,8 @@ impl Town {
             let called = partywall::blocking::Channel::connect(&endpoint)
                 .map_err(|error| (error.code(), error.to_string()))
                 .and_then(|channel| {
-                    let asked = request(start.elapsed().subsec_nanos().into(), 500);
+                    let number = start.elapsed().subsec_nanos().into();
+                    let asked = request(number, self.load.bytes(number));
                     let reply = Blocking::new(self.stubs, channel).call(asked.clone());
                     let reply = reply.map_err(|status| (status.code(), status.to_string()))?;
                     assert!(is_answer(&asked, &reply), "a wrong answer");
@@ -104,18 +119,23 @@ impl Town {
 
 #[test]
 fn a_killed_coordinator_is_found_again_and_links_go_on() {
-    coordinators_are_killed(Stubs::Tonics);
+    coordinators_are_killed(Stubs::Tonics, Load::Records);
 }
 
 #[test]
 fn native_links_go_on_when_the_coordinator_is_killed() {
-    coordinators_are_killed(Stubs::Native);
+    coordinators_are_killed(Stubs::Native, Load::Records);
 }
 
-fn coordinators_are_killed(stubs: Stubs) {
+#[test]
+fn links_with_parcels_go_on_when_the_coordinator_is_killed() {
+    coordinators_are_killed(Stubs::Native, Load::Parcels);
+}
+
+fn coordinators_are_killed(stubs: Stubs, load: Load) {
     let _alone = alone();
     let mut random = Random::of_this_run();
-    let mut town = Town::new(stubs);
+    let mut town = Town::new(stubs, load);
     let (trials, mut struck, mut slowest) = (trials(100), 0, Duration::ZERO);
     let client = town.client.as_ref().unwrap().pid();
     for _ in 0..trials {
@@ -126,9 +146,7 @@ fn coordinators_are_killed(stubs: Stubs) {
         let asks = std::thread::scope(|s| {
             let asks = s.spawn(|| town.call());
             std::thread::sleep(Duration::from_micros(random.draw() % 50_000));
-            let mut coordinator =
-                Process::start(env!("CARGO_BIN_EXE_st-coordinator"), &town.socket, &[], &[], None);
-            coordinator.ready();
+            let coordinator = town.new_coordinator();
             let since = Instant::now();
             asks.join().unwrap();
             (coordinator, since.elapsed())
@@ -154,18 +172,23 @@ fn coordinators_are_killed(stubs: Stubs) {
 
 #[test]
 fn whoever_is_killed_all_is_served_again_within_a_second() {
-    anybody_is_killed(Stubs::Tonics);
+    anybody_is_killed(Stubs::Tonics, Load::Records);
 }
 
 #[test]
 fn whoever_is_killed_native_calls_go_on_within_a_second() {
-    anybody_is_killed(Stubs::Native);
+    anybody_is_killed(Stubs::Native, Load::Records);
 }
 
-fn anybody_is_killed(stubs: Stubs) {
+#[test]
+fn whoever_is_killed_parcels_cross_again_within_a_second() {
+    anybody_is_killed(Stubs::Native, Load::Parcels);
+}
+
+fn anybody_is_killed(stubs: Stubs, load: Load) {
     let _alone = alone();
     let mut random = Random::of_this_run();
-    let mut town = Town::new(stubs);
+    let mut town = Town::new(stubs, load);
     town.call();
     let (trials, mut struck, mut slowest) = (trials(1000), 0, Duration::ZERO);
     let own = Held::by(std::process::id());
@@ -201,11 +224,12 @@ fn anybody_is_killed(stubs: Stubs) {
     let free = own.wait_for(std::process::id());
     assert!(free < AGAIN, "something was left for {free:?}");
     let start = Instant::now();
-    let outboxes = |p: &Option<Process>| {
-        Held::by(p.as_ref().unwrap().pid()).descriptors_of("partywall-outbox")
-    };
+    let held = |p: &Option<Process>| Held::by(p.as_ref().unwrap().pid());
     // The kernel is asked less and less often, at last every 5 s, who has a link's memory.
-    while town.open_links() > 0 || outboxes(&town.coordinator) > 0 {
+    while town.open_links() > 0
+        || held(&town.coordinator).descriptors_of("partywall-outbox") > 0
+        || held(&town.server).descriptors_of("partywall-owned") > 0
+    {
         assert!(start.elapsed() < 15 * AGAIN, "the coordinator lists links that nobody has");
         std::thread::sleep(Duration::from_millis(10));
     }

@@ -8,13 +8,14 @@ use partywall::blocking::Channel;
 use partywall_abi::control::{Message, SessionMessage};
 use partywall_interop::proto::test_service_client::TestServiceClient;
 use partywall_interop::proto::{SimpleRequest, SimpleResponse};
-use partywall_system_tests::{connect, request};
+use partywall_system_tests::{Load, connect, is_answer, request};
 use partywall_testkit::{Conversation, proof};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 use partywall_testkit::{Host, Moment, Process, alone};
 
 use crate::SERVER;
+use crate::kills::granting_policy;
 
 /// Each instance is asked in turn, so that some of these meet the one that hangs.
 const CONNECTS: u32 = 6;
@@ -62,10 +63,14 @@ fn ends_with(deadline: Duration, call: impl FnOnce() -> tonic::Status) {
 
 /// A coordinator and a server in processes of their own, and a channel to that server.
 fn linked(socket: &Path) -> (Process, Process, Channel) {
-    let start = |program| Process::start(program, socket, &[], &[], None);
-    let mut coordinator = start(env!("CARGO_BIN_EXE_st-coordinator"));
+    linked_under(socket, &[])
+}
+
+fn linked_under(socket: &Path, policy: &[&str]) -> (Process, Process, Channel) {
+    let start = |program, arguments: &[_]| Process::start(program, socket, arguments, &[], None);
+    let mut coordinator = start(env!("CARGO_BIN_EXE_st-coordinator"), policy);
     coordinator.ready();
-    let server = start(SERVER);
+    let server = start(SERVER, &[]);
     let begin = Instant::now();
     let endpoint = Endpoint::from_static("partywall:///test").coordinator(socket);
     loop {
@@ -73,6 +78,47 @@ fn linked(socket: &Path) -> (Process, Process, Channel) {
             Ok(channel) => return (coordinator, server, channel),
             Err(e) => assert!(begin.elapsed() < Duration::from_secs(10), "{e}"),
         }
+    }
+}
+
+/// Stops it. Until all its threads have stopped it hears of what happens, and answers.
+fn stop(coordinator: &Process) {
+    coordinator.signal(Signal::STOP);
+    let pid = WaitId::Pid(Pid::from_raw(coordinator.pid() as i32).unwrap());
+    waitid(pid, WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT).unwrap().unwrap();
+}
+
+/// Each of them waited a second for memory that a coordinator was to allow, and was too late.
+#[test]
+fn long_calls_are_in_time_while_the_coordinator_is_stopped() {
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("c.sock");
+    let policy = dir.path().join("policy.toml");
+    std::fs::write(&policy, format!("harden = false\n{}", granting_policy())).unwrap();
+    let (coordinator, _server, mut channel) =
+        linked_under(&socket, &["--policy", policy.to_str().unwrap()]);
+    let mut call = || {
+        let asked = request(1, Load::Parcels.bytes(1));
+        let mut call = tonic::Request::new(asked.clone());
+        call.set_timeout(Duration::from_millis(700));
+        let path = "/grpc.testing.TestService/UnaryCall";
+        let reply = channel.unary::<SimpleRequest, SimpleResponse>(path, call).unwrap();
+        assert!(is_answer(&asked, reply.get_ref()));
+    };
+    let sent = || {
+        let links = partywall::operator::links(Some(&socket)).unwrap();
+        links.iter().map(|link| link.caller_parcels.parcels).sum::<u64>()
+    };
+    // The first long message of a link has no memory made.
+    call();
+    stop(&coordinator);
+    (0..5).for_each(|_| call());
+    coordinator.signal(Signal::CONT);
+    let begin = Instant::now();
+    while sent() == 0 {
+        assert!(begin.elapsed() < Duration::from_secs(10), "no message in a parcel");
+        call();
     }
 }
 
@@ -89,10 +135,7 @@ fn blocking_call_ends_at_its_deadline_without_a_link() {
         channel.unary::<SimpleRequest, SimpleResponse>("/grpc.testing.TestService/UnaryCall", call)
     };
     call(Duration::from_secs(10)).unwrap();
-    coordinator.signal(Signal::STOP);
-    // Until all its threads have stopped it hears of what happens, and answers.
-    let pid = WaitId::Pid(Pid::from_raw(coordinator.pid() as i32).unwrap());
-    waitid(pid, WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT).unwrap().unwrap();
+    stop(&coordinator);
     server.kill();
     let deadline = Duration::from_millis(500);
     // The dead server has not taken the first one, which asks for another link as the second does.

@@ -57,9 +57,13 @@ fn a_killed_server_leaves_no_parcel_behind() {
 }
 
 /// A coordinator that lets descriptors cross.
-fn granting() -> Host {
-    let rule = "anyone = { methods = ['*'], descriptors = 1 }";
-    Host::with(&OPEN.replace("anyone = ['*']", rule))
+pub(crate) fn granting() -> Host {
+    Host::with(&granting_policy())
+}
+
+/// Its policy.
+pub(crate) fn granting_policy() -> String {
+    OPEN.replace("anyone = ['*']", "anyone = { methods = ['*'], descriptors = 1 }")
 }
 
 /// Waits until each end of a link has sent as many parcels.

@@ -5,23 +5,31 @@ use std::io::BufRead;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use partywall_shm::failpoint::LABELS;
-use partywall_system_tests::{Blocking, Caller, Stubs, counted, is_answer, request, went, with};
+use partywall_shm::failpoint::{LABELS, PARCEL_LABELS};
+use partywall_system_tests::{
+    Blocking, Caller, Load, Stubs, counted, is_answer, request, went, with,
+};
 use tonic::Code;
 
-use partywall_testkit::{Held, Host, Moment, Process, alone};
+use partywall_testkit::{Held, Moment, Process, alone};
 
+use crate::kills::granting;
 use crate::{CLIENT, SERVER};
 
 const SOON: Duration = Duration::from_millis(100);
 
 /// Where processes stop: at each step, the first time and another one. The set-up of a link knows no stubs,
-/// and its first call is none for native ones.
-fn stops(stubs: Stubs, another: &'static str) -> Vec<(&'static str, Vec<&'static str>)> {
-    let ordinary = stubs == Stubs::Tonics;
-    let times = if ordinary { vec!["1", another] } else { vec![another] };
-    let labels = LABELS.iter().filter(|label| ordinary || !label.starts_with("setup."));
-    labels.map(|label| (*label, times.clone())).collect()
+/// and its first call is none for native ones. Parcels have steps of their own.
+fn stops(
+    stubs: Stubs,
+    load: Load,
+    another: &'static str,
+) -> Vec<(&'static str, Vec<&'static str>)> {
+    let first = stubs == Stubs::Tonics || load == Load::Parcels;
+    let times = if first { vec!["1", another] } else { vec![another] };
+    let labels = if load == Load::Parcels { PARCEL_LABELS } else { LABELS };
+    let has = |label: &&&str| stubs == Stubs::Tonics || !label.starts_with("setup.");
+    labels.iter().filter(has).map(|label| (*label, times.clone())).collect()
 }
 
 /// What a process has said.
@@ -59,24 +67,30 @@ fn stopped(process: &mut Process, label: &str, within: Duration) -> Said {
 /// by an async one, whose sleep is the doorbell.
 #[test]
 fn callers_get_an_answer_from_a_server_killed_at_each_step() {
-    servers_are_killed(Stubs::Tonics);
+    servers_are_killed(Stubs::Tonics, Load::Records);
 }
 
 #[test]
 fn native_callers_get_an_answer_from_a_server_killed() {
-    servers_are_killed(Stubs::Native);
+    servers_are_killed(Stubs::Native, Load::Records);
 }
 
-fn servers_are_killed(stubs: Stubs) {
+#[test]
+fn callers_get_an_answer_from_a_server_killed_with_a_parcel() {
+    servers_are_killed(Stubs::Native, Load::Parcels);
+}
+
+fn servers_are_killed(stubs: Stubs, load: Load) {
     let _alone = alone();
     let mut never = Vec::new();
-    for (label, times) in stops(stubs, "7") {
+    for (label, times) in stops(stubs, load, "7") {
         let mut reached = false;
         for after in times {
             for blocking in [true, false] {
-                let said = server_is_killed_at(label, after, blocking, stubs);
+                let said = server_is_killed_at(label, after, blocking, (stubs, load));
                 reached |= said.stopped;
-                let is_native = stubs == Stubs::Native && said.stopped;
+                // The first message in a parcel may come before.
+                let is_native = stubs == Stubs::Native && load == Load::Records && said.stopped;
                 assert!(said.native || !is_native, "{label}: no native call before");
             }
         }
@@ -90,15 +104,20 @@ fn servers_are_killed(stubs: Stubs) {
 }
 
 /// What the server said until it was killed; the caller hears of its end soon.
-fn server_is_killed_at(label: &str, after: &str, blocking: bool, stubs: Stubs) -> Said {
-    let host = Host::open();
+fn server_is_killed_at(
+    label: &str,
+    after: &str,
+    blocking: bool,
+    (stubs, load): (Stubs, Load),
+) -> Said {
+    let host = granting();
     let environment = [("PARTYWALL_FAILPOINT", label), ("PARTYWALL_FAILPOINT_AFTER", after)];
     let arguments = with(stubs, &[]);
     let mut server = Process::start(SERVER, &host.socket, &arguments, &environment, None);
     host.until_served();
     let socket = host.socket.clone();
     let call = if blocking { call_blocking } else { call_async };
-    let survivor = std::thread::spawn(move || call(socket, stubs));
+    let survivor = std::thread::spawn(move || call(socket, stubs, load));
     let said = stopped(&mut server, label, Duration::from_millis(400));
     std::thread::sleep(Duration::from_millis(5));
     let killed = server.kill();
@@ -110,7 +129,7 @@ fn server_is_killed_at(label: &str, after: &str, blocking: bool, stubs: Stubs) -
 }
 
 /// Calls until that fails; the server may die while the link is made, too.
-fn call_blocking(socket: PathBuf, stubs: Stubs) -> (Code, Moment) {
+fn call_blocking(socket: PathBuf, stubs: Stubs, load: Load) -> (Code, Moment) {
     let channel = partywall::blocking::Channel::connect(
         partywall::Endpoint::from_static("partywall:///test").coordinator(socket),
     );
@@ -118,16 +137,17 @@ fn call_blocking(socket: PathBuf, stubs: Stubs) -> (Code, Moment) {
         Ok(channel) => Blocking::new(stubs, channel),
         Err(error) => return (error.code(), Moment::here()),
     };
-    loop {
-        let asked = request(1, 700);
+    for n in 1.. {
+        let asked = request(n, load.bytes(n));
         match caller.call(asked.clone()) {
             Ok(reply) => assert!(is_answer(&asked, &reply)),
             Err(status) => return (status.code(), Moment::here()),
         }
     }
+    unreachable!("calls go on until one fails")
 }
 
-fn call_async(socket: PathBuf, stubs: Stubs) -> (Code, Moment) {
+fn call_async(socket: PathBuf, stubs: Stubs, load: Load) -> (Code, Moment) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let endpoint = partywall::Endpoint::from_static("partywall:///test");
@@ -136,30 +156,36 @@ fn call_async(socket: PathBuf, stubs: Stubs) -> (Code, Moment) {
             Err(error) => return (error.code(), Moment::here()),
         };
         let mut caller = Caller::new(stubs, channel);
-        loop {
-            let asked = request(1, 700);
+        for n in 1.. {
+            let asked = request(n, load.bytes(n));
             match caller.call(asked.clone()).await {
                 Ok(reply) => assert!(is_answer(&asked, reply.get_ref())),
                 Err(status) => return (status.code(), Moment::here()),
             }
         }
+        unreachable!("calls go on until one fails")
     })
 }
 
 /// The victim is a client; the server goes on for a witness, and holds nothing of the dead.
 #[test]
 fn a_client_killed_at_each_step_leaves_the_server_as_it_was() {
-    clients_are_killed(Stubs::Tonics);
+    clients_are_killed(Stubs::Tonics, Load::Records);
 }
 
 #[test]
 fn a_native_client_killed_leaves_the_server_as_it_was() {
-    clients_are_killed(Stubs::Native);
+    clients_are_killed(Stubs::Native, Load::Records);
 }
 
-fn clients_are_killed(stubs: Stubs) {
+#[test]
+fn a_client_killed_with_a_parcel_leaves_the_server_as_it_was() {
+    clients_are_killed(Stubs::Native, Load::Parcels);
+}
+
+fn clients_are_killed(stubs: Stubs, load: Load) {
     let _alone = alone();
-    let host = Host::open();
+    let host = granting();
     let mut server = host.start(SERVER, &with(stubs, &["--until-input-ends"]));
     let mut witness = host.start(CLIENT, &with(stubs, &["--mode", "measure"]));
     witness.ready();
@@ -168,13 +194,14 @@ fn clients_are_killed(stubs: Stubs) {
     witness.line();
     let held = Held::by(server.pid());
     let mut never = Vec::new();
-    for (label, times) in stops(stubs, "9") {
+    for (label, times) in stops(stubs, load, "9") {
         let mut reached = false;
         for mode in ["flood", "blocking"] {
             for after in &times {
                 let environment =
                     [("PARTYWALL_FAILPOINT", label), ("PARTYWALL_FAILPOINT_AFTER", after)];
-                let arguments = with(stubs, &["--mode", mode]);
+                let mut arguments = with(stubs, &["--mode", mode]);
+                arguments.extend((load == Load::Parcels).then_some("--long"));
                 let mut victim =
                     Process::start(CLIENT, &host.socket, &arguments, &environment, None);
                 reached |= stopped(&mut victim, label, Duration::from_millis(400)).stopped;
@@ -190,8 +217,11 @@ fn clients_are_killed(stubs: Stubs) {
         }
     }
     // A server says that a link is open; services sleep in epoll, so no client wakes one by futex.
-    let expected = ["setup.sent", "notify.belled"];
-    let expected = if stubs == Stubs::Native { &expected[1..] } else { &expected };
+    let expected: &[_] = match (stubs, load) {
+        (_, Load::Parcels) => &[],
+        (Stubs::Native, _) => &["notify.belled"],
+        (Stubs::Tonics, _) => &["setup.sent", "notify.belled"],
+    };
     assert_eq!(never, expected, "steps that no client came by");
     server.end_input();
     went(counted(&server.line()), stubs);

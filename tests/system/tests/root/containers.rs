@@ -1,16 +1,21 @@
 //! Processes in containers: in control groups as engines make them, and in other namespaces.
 
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::mpsc::channel;
 
 use partywall_coordinator::{Coordinator, Listen, Options, Policy};
 use partywall_testkit::{Host, Process, alone};
 
+/// A user without any rights.
+const USER: u32 = 2001;
+
 const PROGRAM: &str = env!("CARGO_BIN_EXE_st-contained");
 
 /// Control groups as an engine makes them, in each hierarchy that is mounted; removed with the value.
-struct Groups {
+pub(super) struct Groups {
     /// Of each hierarchy where it is mounted, and whether it is one that only an engine's name tells.
     hierarchies: Vec<Hierarchy>,
     parent: String,
@@ -19,22 +24,28 @@ struct Groups {
 
 struct Hierarchy {
     mount: PathBuf,
+    is_version_2: bool,
     /// Whether a process is told by this one's path if no container is known: systemd's, or version 2.
     is_first: bool,
 }
 
 impl Groups {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
         let hierarchy = |line: &str| {
             let (place, kind) = line.split_once(" - ")?;
             let place: Vec<&str> = place.split(' ').collect();
-            let is_first = kind.starts_with("cgroup2 ") || kind.contains("name=systemd");
-            let is_one = kind.starts_with("cgroup2 ") || kind.starts_with("cgroup ");
-            (is_one && place[3] == "/").then(|| Hierarchy { mount: place[4].into(), is_first })
+            let is_version_2 = kind.starts_with("cgroup2 ");
+            let is_first = is_version_2 || kind.contains("name=systemd");
+            let is_one = is_version_2 || kind.starts_with("cgroup ");
+            let mount = place[4].into();
+            (is_one && place[3] == "/").then_some(Hierarchy { mount, is_version_2, is_first })
         };
         let hierarchies: Vec<_> = mounts.lines().filter_map(hierarchy).collect();
         assert!(!hierarchies.is_empty(), "needs control groups that root can write");
+        // The emulated machine is the one where version 2 is alone, whatever the host has.
+        let is_alone = matches!(&hierarchies[..], [one] if one.is_version_2);
+        assert!(is_alone || std::env::var_os("PARTYWALL_VM").is_none(), "version 2 is not alone");
         let parent = format!("partywall-test-{}", std::process::id());
         Self { hierarchies, parent, made: Vec::new() }
     }
@@ -48,10 +59,25 @@ impl Groups {
         )
     }
 
-    /// Puts a process into this group of a hierarchy.
+    pub(super) fn parent(&self) -> &str {
+        &self.parent
+    }
+
+    /// Puts a process into this group of a hierarchy, below the parent.
     fn put(&mut self, pid: u32, hierarchy: usize, group: &str) {
+        self.put_at(pid, hierarchy, &format!("{}/{group}", self.parent));
+    }
+
+    /// The same, with the whole path of the group.
+    fn put_at(&mut self, pid: u32, hierarchy: usize, group: &str) {
+        let at = self.make(hierarchy, group);
+        fs::write(at.join("cgroup.procs"), pid.to_string()).unwrap();
+    }
+
+    /// Makes a group where it is missing.
+    fn make(&mut self, hierarchy: usize, group: &str) -> PathBuf {
         let mut at = self.hierarchies[hierarchy].mount.clone();
-        for part in [self.parent.as_str()].into_iter().chain(group.split('/')) {
+        for part in group.split('/') {
             let above = at.clone();
             at.push(part);
             if at.is_dir() {
@@ -66,10 +92,38 @@ impl Groups {
                 }
             }
         }
-        fs::write(at.join("cgroup.procs"), pid.to_string()).unwrap();
+        at
     }
 
-    fn put_everywhere(&mut self, pid: u32, group: &str) {
+    /// In each hierarchy, with the whole path of the group.
+    fn put_at_everywhere(&mut self, pid: u32, group: &str) {
+        for hierarchy in 0..self.hierarchies.len() {
+            self.put_at(pid, hierarchy, group);
+        }
+    }
+
+    /// Gives a user this group in each hierarchy, as a service manager delegates one, or another one below.
+    fn give(&mut self, uid: u32, group: &str) {
+        for hierarchy in 0..self.hierarchies.len() {
+            let at = self.make(hierarchy, group);
+            for file in [at.join("cgroup.procs"), at] {
+                std::os::unix::fs::chown(file, Some(uid), Some(uid)).unwrap();
+            }
+        }
+    }
+
+    /// Has a user put a process into this group, with no rights but its own: the first error, or none.
+    fn put_by(&self, uid: u32, pid: u32, group: &str) -> String {
+        let files = self.hierarchies.iter().map(|of| of.mount.join(group).join("cgroup.procs"));
+        let mut shell = Command::new("sh");
+        shell.args(["-ec", "pid=$1; shift; for file; do echo $pid > $file; done", "sh"]);
+        let out = shell.arg(pid.to_string()).args(files).uid(uid).gid(uid).output().unwrap();
+        let said = String::from_utf8(out.stderr).unwrap();
+        assert_eq!(out.status.success(), said.is_empty(), "{said}");
+        said
+    }
+
+    pub(super) fn put_everywhere(&mut self, pid: u32, group: &str) {
         for hierarchy in 0..self.hierarchies.len() {
             self.put(pid, hierarchy, group);
         }
@@ -89,25 +143,25 @@ impl Drop for Groups {
     }
 }
 
-fn id(letter: char) -> String {
+pub(super) fn id(letter: char) -> String {
     letter.to_string().repeat(64)
 }
 
 /// A process that has done nothing yet.
-fn start(by: &[&str], socket: &Path) -> Process {
+pub(super) fn start(by: &[&str], socket: &Path) -> Process {
     let mut process = Process::begin(&[by, &[PROGRAM]].concat(), socket, &[], &[], None);
     process.ready();
     process
 }
 
 /// What it answers.
-fn said(process: &mut Process, order: &str) -> String {
+pub(super) fn said(process: &mut Process, order: &str) -> String {
     process.say(order);
     process.line()
 }
 
 /// What the policy calls it when it has proven who it is.
-fn admitted(process: &mut Process) -> String {
+pub(super) fn admitted(process: &mut Process) -> String {
     assert_eq!(said(process, "connect"), "challenged");
     said(process, "prove")
 }
@@ -142,6 +196,91 @@ fn processes_in_groups_of_an_engine_are_in_its_container() {
         assert_eq!(admitted(&mut torn), "");
         let refused = said(&mut torn, "list");
         assert!(refused.contains("its control groups disagree"), "{refused}");
+    }
+}
+
+/// The groups that Docker makes by its drivers `cgroupfs` and `systemd`, and what only looks like them.
+#[test]
+fn containers_of_both_drivers_of_docker_are_known() {
+    let _alone = alone();
+    let mut groups = Groups::new();
+    let [a, b] = ['a', 'b'].map(id);
+    let inside = format!("[engine.docker]\n[principal.inside]\ncontainer = '{a}'\n");
+    let host = Host::with(&inside);
+    let [of_a, of_b] = [&a, &b].map(|id| Some(format!("container {} of docker", &id[..12])));
+    for (group, principal, container) in [
+        (format!("docker/{a}"), "inside", &of_a),
+        (format!("docker/{b}"), "", &of_b),
+        (format!("system.slice/docker-{a}.scope"), "inside", &of_a),
+        (format!("system.slice/docker-{b}.scope"), "", &of_b),
+        // A container can make groups below its own, and call them what it likes.
+        (format!("docker/{a}/below/it"), "inside", &of_a),
+        (format!("docker/{b}/docker/{a}"), "", &of_b),
+        (format!("docker/{b}/{a}"), "", &of_b),
+        (format!("system.slice/docker-{a}.scope/init"), "inside", &of_a),
+        (format!("system.slice/docker-{b}.scope/system.slice/docker-{a}.scope"), "", &of_b),
+        // These are not where the engine makes its groups, or not what it calls them.
+        (format!("partywall-test/docker/{a}"), "", &None),
+        (format!("partywall-test/system.slice/docker-{a}.scope"), "", &None),
+        (format!("system.slice/partywall-test.slice/docker-{a}.scope"), "", &None),
+        (format!("docker/partywall-test/{a}"), "", &None),
+        (format!("docker/{}", &a[1..]), "", &None),
+        (format!("docker/{a}a"), "", &None),
+        (format!("docker-{a}.scope"), "", &None),
+        (format!("system.slice/docker-{a}.service"), "", &None),
+        (a.clone(), "", &None),
+    ] {
+        let mut process = start(&[], &host.socket);
+        groups.put_at_everywhere(process.pid(), &group);
+        assert_eq!(admitted(&mut process), principal, "{group}");
+        let said = said(&mut process, "list");
+        match container {
+            Some(container) => assert!(said.contains(container.as_str()), "{group}: {said}"),
+            None => assert_eq!(said, "listed", "{group}"),
+        }
+    }
+}
+
+/// The groups of a rootless engine: its user can make them, and put there what it likes.
+#[test]
+fn groups_that_a_user_can_write_prove_no_container() {
+    let _alone = alone();
+    let mut groups = Groups::new();
+    let a = id('a');
+    let policy = format!(
+        "[engine.docker]\n[engine.podman]\n[principal.inside]\ncontainer = '{a}'\n\
+         [principal.users]\nuid = {USER}\n"
+    );
+    let host = Host::with(&policy);
+    let own = format!("user.slice/user-{USER}.slice/user@{USER}.service");
+    let its = ["docker", "system.slice", "user.slice", "libpod_parent", "machine.slice"];
+    for (parent, group) in its.iter().zip([
+        a.clone(),
+        format!("docker-{a}.scope"),
+        format!("libpod-{a}.scope"),
+        format!("libpod-{a}"),
+        format!("libpod-{a}.scope"),
+    ]) {
+        let group = format!("{own}/{parent}/{group}");
+        groups.give(USER, &own);
+        groups.give(USER, &group);
+        let mut process = Process::begin(&[PROGRAM], &host.socket, &[], &[], Some(USER));
+        process.ready();
+        groups.put_at_everywhere(process.pid(), &own);
+        assert_eq!(groups.put_by(USER, process.pid(), &group), "", "{group}");
+        assert_eq!(admitted(&mut process), "users", "{group}");
+    }
+    // Into those of a rootful engine it gets nobody, and into those of a container nothing of its own.
+    for group in [format!("docker/{a}"), format!("system.slice/docker-{a}.scope")] {
+        let mut process = Process::begin(&[PROGRAM], &host.socket, &[], &[], Some(USER));
+        process.ready();
+        groups.put_at_everywhere(process.pid(), &own);
+        for hierarchy in 0..groups.hierarchies.len() {
+            groups.make(hierarchy, &group);
+        }
+        let refused = groups.put_by(USER, process.pid(), &group);
+        assert!(refused.contains("Permission denied"), "{group}: {refused}");
+        assert_eq!(admitted(&mut process), "users", "{group}");
     }
 }
 

@@ -4,6 +4,7 @@
 mod attacks;
 mod containers;
 mod many;
+mod origins;
 mod others;
 
 use std::io::IoSlice;

@@ -2,7 +2,7 @@
 //! those of tonic-prost-build, and those of partywall-build, whose unary calls take a way of their own.
 //!
 //! The coordinator is a third process ([`Contender::attend`]) whose policy lets anyone do
-//! anything: authorisation is in force, with one entry.
+//! anything: authorisation is in force, with one entry. With sides in containers it knows the users of both.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -16,12 +16,12 @@ use partywall_shm::socket::{self, Endpoint};
 use tokio::runtime::Runtime;
 
 use super::client::{LongClient, measure};
-use super::spinning_or_sleeping;
 use super::stubs::native::proto::bench_blocking::BenchClient;
 use super::stubs::ordinary::proto;
 use super::stubs::{native, ordinary};
 use super::tonic_net::{closed, runtime};
-use crate::case::{Case, Wait};
+use super::{contained, spinning_or_sleeping};
+use crate::case::{Case, Place, USERS, Wait};
 use crate::contender::{Contender, Ends, Kind, Side};
 use crate::error::Result;
 use crate::pattern::copy;
@@ -33,7 +33,7 @@ pub const TONIC: Contender = Contender::new(
     Kind::Ours,
     "partywall-tonic",
     "tonic's generated stubs over Partywall's channel, as programs use it",
-    spinning_or_sleeping,
+    || [spinning_or_sleeping(), contained()].concat(),
     |seat| call_stubs(seat, ordinary::client),
 )
 .attended(coordinate)
@@ -44,7 +44,7 @@ pub const NATIVE: Contender = Contender::new(
     Kind::Ours,
     "partywall-native",
     "partywall-build's generated stubs over Partywall's channel, as programs use it",
-    spinning_or_sleeping,
+    || [spinning_or_sleeping(), contained()].concat(),
     |seat| call_stubs(seat, native::client),
 )
 .attended(coordinate)
@@ -78,7 +78,7 @@ pub const RAW: Contender = Contender::new(
     Kind::Ours,
     "partywall-raw",
     "Partywall's link without gRPC: messages of bytes",
-    spinning_or_sleeping,
+    || [spinning_or_sleeping(), contained()].concat(),
     call_raw,
 )
 .opened(ends)
@@ -93,6 +93,25 @@ const POLICY: &str = "[service.bench]\nregister = ['anyone']\n\
                       leases = true }\n";
 const LIMIT: usize = 1 << 30;
 
+/// The same for these two users.
+fn policy_of(server: u32, client: u32) -> String {
+    format!(
+        "[principal.server]\nuid = {server}\n[principal.client]\nuid = {client}\n\
+         [service.bench]\nregister = ['server']\n[service.bench.call]\n\
+         client = {{ methods = ['*'], descriptors = 1, leases = true }}\n"
+    )
+}
+
+/// What the sides of a sample may do.
+fn policy(place: Place) -> String {
+    let [server, client] = USERS;
+    match place {
+        Place::Host => POLICY.to_owned(),
+        Place::ClientInContainer => policy_of(rustix::process::geteuid().as_raw(), client),
+        Place::TwoContainers => policy_of(server, client),
+    }
+}
+
 /// Spinning or sleeping, as the case says.
 pub fn settle_waits(seat: &Seat) {
     partywall::allow_spinning(seat.case().wait == Some(Wait::Spin));
@@ -100,7 +119,7 @@ pub fn settle_waits(seat: &Seat) {
 
 /// Runs the coordinator.
 pub fn coordinate(seat: &mut Seat) -> Result<()> {
-    let policy = Policy::parse("bench", POLICY)?;
+    let policy = Policy::parse("bench", &policy(seat.case().place))?;
     let coordinator = Coordinator::start(Some(&seat.dir().join(SOCKET)), policy)?;
     seat.ready();
     coordinator.join();

@@ -1,7 +1,7 @@
 //! gRPC as it is: tonic over a Unix socket and over TCP, one thread on each side.
 
-use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
 
 use tokio::io::AsyncReadExt;
 use tokio::net::UnixListener;
@@ -12,8 +12,9 @@ use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Channel, Endpoint, Server};
 
 use super::client::measure;
-use super::sleeping;
 use super::stubs::ordinary;
+use super::{contained_with, sleeping};
+use crate::case::Wait;
 use crate::contender::{Contender, Kind};
 use crate::error::Result;
 use crate::row::Figures;
@@ -22,9 +23,9 @@ use crate::seat::Seat;
 /// Which sockets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Net {
-    /// `SOCK_STREAM` in the sample's directory.
+    /// `SOCK_STREAM` in the sample's directory for sockets.
     Unix,
-    /// Loopback with `TCP_NODELAY`.
+    /// The sample's address with `TCP_NODELAY`.
     Tcp,
 }
 
@@ -42,8 +43,8 @@ pub const TONIC_UDS: Contender = Contender::new(
 pub const TONIC_TCP: Contender = Contender::new(
     Kind::Other,
     "tonic-tcp",
-    "gRPC with tonic over TCP on the loopback interface",
-    sleeping,
+    "gRPC with tonic over TCP on the loopback interface, or the engine's bridge",
+    || sleeping().into_iter().chain(contained_with(Wait::Block)).collect(),
     |seat| call(seat, Net::Tcp),
 )
 .served(|seat| serve(seat, Net::Tcp));
@@ -82,13 +83,16 @@ pub fn serve_on(runtime: &Runtime, seat: &mut Seat, net: Net) -> Result<()> {
             .add_service(ordinary::service());
         match net {
             Net::Unix => {
-                let listener = UnixListener::bind(seat.dir().join(SOCKET))?;
+                let path = seat.sockets().join(SOCKET);
+                let listener = UnixListener::bind(&path)?;
+                // The user of a container is another one.
+                std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666))?;
                 seat.ready();
                 let incoming = UnixListenerStream::new(listener);
                 Ok(router.serve_with_incoming_shutdown(incoming, gone).await?)
             }
             Net::Tcp => {
-                let incoming = TcpIncoming::bind((Ipv4Addr::LOCALHOST, 0).into())?;
+                let incoming = TcpIncoming::bind((seat.address(), 0).into())?;
                 let incoming = incoming.with_nodelay(Some(true));
                 seat.set_number(incoming.local_addr()?.port().into());
                 seat.ready();
@@ -106,8 +110,8 @@ impl Address {
     /// Of the server of `seat`, once that is ready.
     pub fn of(seat: &Seat, net: Net) -> Self {
         Self(match net {
-            Net::Unix => format!("unix://{}", seat.dir().join(SOCKET).display()),
-            Net::Tcp => format!("http://{}:{}", Ipv4Addr::LOCALHOST, seat.number()),
+            Net::Unix => format!("unix://{}", seat.sockets().join(SOCKET).display()),
+            Net::Tcp => format!("http://{}:{}", seat.address(), seat.number()),
         })
     }
 }

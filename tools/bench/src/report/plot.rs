@@ -8,7 +8,7 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::summary::{Group, Line, metric};
 use super::{tag, terms};
-use crate::case::Wait;
+use crate::case::{Place, Wait};
 use crate::contender::Kind;
 use crate::error::{Fault, Result};
 use crate::ratio::Metric;
@@ -35,6 +35,8 @@ const FOOT: u32 = 52;
 const MARGIN: u32 = 6;
 const FRAME: u32 = FOOT + 4 * MARGIN;
 const LABELS: u32 = 156;
+/// The same where a label has a place.
+const LONG_LABELS: u32 = 236;
 
 /// An SVG element that takes the page's colours; none if nothing was measured.
 pub fn render(group: &Group) -> Result<Option<String>> {
@@ -53,6 +55,8 @@ fn draw(svg: &mut String, group: &Group, lines: &[&Line]) -> Result<()> {
     let height = FRAME + LINE * lines.len() as u32;
     let root = SVGBackend::with_string(svg, (WIDTH, height)).into_drawing_area();
     let (low, high) = range(lines);
+    let usual = lines.iter().all(|line| line.place == Place::Host);
+    let labels = if usual { LABELS } else { LONG_LABELS };
     let unit: fn(f64) -> String = match metric(&group.case) {
         Metric::P50 | Metric::Cpu => time,
         Metric::PerSecond => rate,
@@ -66,7 +70,7 @@ fn draw(svg: &mut String, group: &Group, lines: &[&Line]) -> Result<()> {
         .margin(MARGIN)
         .margin_right(18)
         .x_label_area_size(FOOT)
-        .y_label_area_size(LABELS)
+        .y_label_area_size(labels)
         .build_cartesian_2d((low..high).log_scale(), foot..head)
         .map_err(drawn)?;
     let text = ("sans-serif", 12).into_font().color(&INK);
@@ -143,7 +147,7 @@ fn ticks(low: f64, high: f64) -> Vec<f64> {
 }
 
 fn name(line: &Line) -> String {
-    let parts = [line.contender, Wait::text(line.wait), tag(line.near)];
+    let parts = [line.contender, line.place.text(), Wait::text(line.wait), tag(line.near)];
     parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ")
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::case::{Bench, Case, Mode, Wait};
+use crate::case::{Bench, Case, Mode, Place, Wait};
 use crate::contender::{Contender, Kind};
 use crate::ratio::{self, Key, Metric, Quantity, Tag};
 use crate::registry;
@@ -25,6 +25,8 @@ pub struct Line {
     pub contender: &'static str,
     /// Whose work it is.
     pub kind: Kind,
+    /// Where its sides were at home.
+    pub place: Place,
     /// How it waited.
     pub wait: Option<Wait>,
     /// Whether the cores were near.
@@ -119,6 +121,7 @@ fn line(
     Line {
         contender: contender.name,
         kind: contender.kind,
+        place: cell.place,
         wait: cell.wait,
         near,
         n: samples.len(),

@@ -69,7 +69,7 @@ fn columns(bench: Bench) -> &'static [Column] {
 pub fn head(group: &Case) -> Vec<String> {
     let against = format!("over {} [95 %]", summary::reference(group).contender);
     let names = columns(group.bench).iter().map(|(title, ..)| *title);
-    let fixed = ["contender", "wait", "cores"].into_iter().chain(names);
+    let fixed = ["contender", "place", "wait", "cores"].into_iter().chain(names);
     let mut head: Vec<String> = fixed.map(ToString::to_string).collect();
     head.extend([against, "n".into(), "errors".into()]);
     head
@@ -84,8 +84,12 @@ pub fn cells(group: &Case, line: &Line) -> Vec<String> {
         None => String::new(),
     };
     let shown = columns(group.bench).iter().map(|(_, value, show)| value(figures).map(show));
-    let mut cells =
-        vec![line.contender.into(), Wait::text(line.wait).into(), tag(line.near).into()];
+    let mut cells = vec![
+        line.contender.into(),
+        line.place.text().into(),
+        Wait::text(line.wait).into(),
+        tag(line.near).into(),
+    ];
     cells.extend(shown.map(Option::unwrap_or_default));
     let errors = if figures.errors == 0 { String::new() } else { figures.errors.to_string() };
     cells.extend([ratio, line.n.to_string(), errors]);
@@ -105,7 +109,7 @@ fn finding_cells(finding: &Finding) -> Vec<String> {
     let measured = finding.measured.as_ref();
     let what = match finding.why.as_str() {
         "" => finding.text.clone(),
-        why => format!("{}. VOID: {why}", finding.text),
+        why => format!("{}. {}: {why}", finding.text, finding.verdict.text()),
     };
     vec![
         finding.verdict.text().into(),

@@ -11,9 +11,18 @@ const COMMON: &[(&str, &str)] = &[
     ("CPU/call", "processor time of both sides together per call"),
     ("spin, block", "a side that waits keeps looking, or sleeps in the kernel"),
     ("same core, two cores, unpinned", "where the two sides run"),
+    (
+        "two containers, client in a container",
+        "each side, or the client alone, is in a container of its own, as another user; else both are \
+         processes of the host",
+    ),
     ("near, far", "whether a cache line goes between the two cores and back in under 275 ns"),
     ("floor", "what nobody can stay below"),
-    ("pass, FAIL", "the whole 95 % interval is within, or beyond, the bound"),
+    (
+        "pass, FAIL",
+        "the whole 95 % interval is within, or beyond, the bound; without a container engine a target of \
+         containers is missed",
+    ),
     ("undecided", "the bound lies within the interval: more rounds, or a quieter machine, decide"),
     ("too few", "fewer than five rounds, too few for an interval"),
     (

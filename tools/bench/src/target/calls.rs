@@ -3,7 +3,7 @@
 use super::{Bound, Target};
 use crate::case::Placement::{SameCore, TwoCores};
 use crate::case::Wait::{Block, Spin};
-use crate::case::{Case, Mode, Placement, Wait};
+use crate::case::{Case, Mode, Place, Placement, Wait};
 use crate::ratio::{Key, Metric, Quantity};
 
 const SIZE: Option<u64> = Some(32);
@@ -63,6 +63,22 @@ fn ahead(opponent: &'static str, placement: Placement, wait: Wait) -> Vec<Target
         [in_mode(Mode::Latency, Bound::Below(1.0)), in_mode(Mode::Pipelined, Bound::AtLeast(1.0))]
     };
     [32, 1024].map(of_size).concat()
+}
+
+/// A call between two containers by the same between two processes of the host.
+fn contained(contender: &'static str, placement: Placement, wait: Wait) -> Target {
+    let under = latency(contender, placement, wait);
+    let over = Key { case: under.case.at(Place::TwoContainers), ..under };
+    ratio(over, under, Bound::AtMost(1.05))
+}
+
+/// The same by a call over the engine's bridge.
+fn over_bridge(contender: &'static str, placement: Placement, wait: Wait) -> Target {
+    let between = |contender, wait| {
+        let key = latency(contender, placement, wait);
+        Key { case: key.case.at(Place::TwoContainers), ..key }
+    };
+    ratio(between(contender, wait), between("tonic-tcp", Block), Bound::Stated)
 }
 
 /// What the ring floor may take beyond the bare line where the cores are near, in nanoseconds: as much
@@ -155,6 +171,12 @@ pub fn targets() -> Vec<Target> {
         ),
     ]);
     found.extend(OPPONENTS.into_iter().flat_map(|opponent| ahead(opponent, SameCore, Block)));
+    for contender in ["partywall-native", "partywall-tonic", "partywall-raw"] {
+        for (placement, wait) in [(SameCore, Block), (TwoCores, Spin)] {
+            found.push(contained(contender, placement, wait));
+            found.push(over_bridge(contender, placement, wait));
+        }
+    }
     // The others have no sides that spin.
     found.extend(ahead("iceoryx2", TwoCores, Spin));
     found

@@ -1,5 +1,5 @@
 use super::*;
-use crate::case::{Case, Mode, Placement, Wait};
+use crate::case::{Case, Mode, Place, Placement, Wait};
 use crate::ratio::Key;
 use crate::row::Figures;
 
@@ -104,17 +104,26 @@ fn where_cores_are_near_differences_are_compared() {
 fn words_are_judged_through_the_stubs_as_well_as_raw_on_both_clocks() {
     let found = targets(Bench::Words, Bench::Words.sizes());
     for contender in ["partywall-raw", "partywall-tonic"] {
-        for clock in [crate::case::Clock::A, crate::case::Clock::B] {
+        let clocks = [crate::case::Clock::A, crate::case::Clock::B];
+        let places = [Place::Host, Place::TwoContainers];
+        for (clock, place) in
+            clocks.into_iter().flat_map(|clock| places.map(|place| (clock, place)))
+        {
             let judged = |target: &&Target| match target.quantity {
                 Quantity::Ratio { over, under } => {
-                    let clocked = over.case.clock == Some(clock);
+                    let clocked = over.case.clock == Some(clock) && over.case.place == place;
                     let bound = !matches!(target.bound, Bound::Stated);
-                    clocked && bound && over.contender == contender && under.contender == "uds"
+                    let there = clocked && over.case.place == under.case.place;
+                    there && bound && over.contender == contender && under.contender == "uds"
                 }
                 _ => false,
             };
             let count = found.iter().filter(judged).count();
-            assert_eq!(count, Bench::Words.sizes().len(), "{contender}, clock {clock:?}");
+            assert_eq!(
+                count,
+                Bench::Words.sizes().len(),
+                "{contender}, clock {clock:?}, {place:?}"
+            );
         }
     }
 }
@@ -187,21 +196,22 @@ fn copies_of_native_stubs_are_stated_for_sizes_that_were_run() {
 #[test]
 fn blocks_are_judged_at_every_size_beside_floors_and_others() {
     const KIB: u64 = 1 << 10;
-    let judged = |ours: &str, under: &str, metric, bytes: u64| -> Vec<Bound> {
+    let judged = |place, ours: &str, under: &str, metric, bytes: u64| -> Vec<Bound> {
         let is_it = |target: &Target| {
             let keys = target.quantity.keys();
             let other = keys.get(1).map_or("", |key| key.contender);
             let at = keys[0].contender == ours && keys[0].case.size == Some(bytes);
-            at && other == under && target.metric == metric
+            at && keys[0].case.place == place && other == under && target.metric == metric
         };
         let found = targets(Bench::Transfer, Bench::Transfer.sizes());
         found.into_iter().filter(is_it).map(|target| target.bound).collect()
     };
-    let limit = |ours, under, metric, bytes| match judged(ours, under, metric, bytes)[..] {
-        [] => None,
-        [Bound::AtMost(limit) | Bound::Below(limit)] => Some(limit),
-        ref other => panic!("{ours}, {under}: {other:?}"),
-    };
+    let limit =
+        |place, ours, under, metric, bytes| match judged(place, ours, under, metric, bytes)[..] {
+            [] => None,
+            [Bound::AtMost(limit) | Bound::Below(limit)] => Some(limit),
+            ref other => panic!("{ours}, {under}: {other:?}"),
+        };
     for (bytes, memfd, fill, tcp, pss) in [
         (4 * KIB, [Some(1.3); 2], [None; 2], None, [None; 2]),
         (256 * KIB, [Some(1.3); 2], [None; 2], None, [None; 2]),
@@ -209,13 +219,22 @@ fn blocks_are_judged_at_every_size_beside_floors_and_others() {
         (64 * KIB * KIB, [Some(1.1); 2], [Some(1.05), Some(1.1)], Some(0.15), [None; 2]),
         (KIB * KIB * KIB, [None; 2], [Some(1.05), Some(1.1)], Some(0.15), [Some(1.02), Some(2.02)]),
     ] {
+        let all = [("memfd-floor", memfd), ("fill-floor", fill), ("tcp", [tcp; 2])];
         for (i, ours) in ["partywall-lease", "partywall-owned"].into_iter().enumerate() {
-            assert_eq!(limit(ours, "memfd-floor", Metric::P50, bytes), memfd[i], "{ours} {bytes}");
-            assert_eq!(limit(ours, "fill-floor", Metric::P50, bytes), fill[i], "{ours} {bytes}");
-            assert_eq!(limit(ours, "tcp", Metric::P50, bytes), tcp, "{ours} {bytes}");
-            assert_eq!(limit(ours, "", Metric::Pss, bytes), pss[i], "{ours} {bytes}");
+            for place in [Place::Host, Place::ClientInContainer] {
+                for (under, most) in all {
+                    let found = limit(place, ours, under, Metric::P50, bytes);
+                    assert_eq!(found, most[i], "{ours} {under} {bytes} {place:?}");
+                }
+                let found = limit(place, ours, "", Metric::Pss, bytes);
+                assert_eq!(found, pss[i], "{ours} {bytes} {place:?}");
+            }
+            for carrier in ["uds", "tonic-tcp", "tonic-uds"] {
+                let found = limit(Place::ClientInContainer, ours, carrier, Metric::P50, bytes);
+                assert_eq!(found, tcp.map(|_| 1.0), "{ours} {carrier} {bytes}");
+            }
         }
-        let sealed = limit("partywall-sealed", "seal-floor", Metric::P50, bytes);
+        let sealed = limit(Place::Host, "partywall-sealed", "seal-floor", Metric::P50, bytes);
         assert_eq!(sealed, Some(1.3), "{bytes}");
     }
 }
@@ -259,9 +278,55 @@ fn long_blocks_are_judged_only_where_bare_memory_is_as_fast_as_filling() {
         let floors = judge(&rows.concat(), &floors(Bench::Transfer));
         let mut found = judge(&rows.concat(), &targets(Bench::Transfer, &[128 << 20]));
         apply_floors(&mut found, &floors);
-        let is_judged = |finding: &&Finding| finding.text.contains("lease over fill-floor");
+        let is_judged = |finding: &&Finding| {
+            finding.text.contains("lease over fill-floor") && finding.measured.is_some()
+        };
         found.iter().filter(is_judged).map(|finding| finding.verdict).collect::<Vec<_>>()
     };
     assert_eq!(verdicts(12.0), [Verdict::Pass]);
     assert_eq!(verdicts(14.0), [Verdict::Void]);
+}
+
+#[test]
+fn calls_between_containers_are_judged_by_those_between_processes() {
+    let found = targets(Bench::Calls, Bench::Calls.sizes());
+    for contender in ["partywall-native", "partywall-tonic", "partywall-raw"] {
+        for (placement, wait) in
+            [(Placement::SameCore, Wait::Block), (Placement::TwoCores, Wait::Spin)]
+        {
+            let host = Case::call(Mode::Latency, Some(32), placement, Some(wait));
+            let judged = |target: &&Target| match (target.quantity, target.bound) {
+                (Quantity::Ratio { over, under }, Bound::AtMost(1.05)) => {
+                    let ours = over.contender == contender && under.contender == contender;
+                    ours && over.case == host.at(Place::TwoContainers) && under.case == host
+                }
+                _ => false,
+            };
+            assert_eq!(found.iter().filter(judged).count(), 1, "{contender}, {host}");
+        }
+    }
+}
+
+#[test]
+fn a_target_of_containers_is_missed_where_there_are_none() {
+    let contained = Key { contender: "a", case: CASE.at(Place::TwoContainers) };
+    let quantity = Quantity::Ratio { over: contained, under: Key { contender: "b", case: CASE } };
+    let of = |bound| Target::new("a in containers".into(), quantity, Metric::P50, bound);
+    let verdicts = |missing: &[Key], measured: &[Row]| {
+        let all = [of(Bound::AtMost(1.05)), of(Bound::Stated), ratio("a", "b", Bound::AtMost(0.5))];
+        let mut findings = judge(measured, &all);
+        miss(&mut findings, &missing.iter().copied().collect(), "no engine");
+        assert!(
+            findings.iter().all(|f| (f.verdict == Verdict::Fail) == f.why.contains("no engine"))
+        );
+        findings.iter().map(|finding| finding.verdict).collect::<Vec<_>>()
+    };
+    let host = rows("b", 10.0, 5);
+    assert_eq!(verdicts(&[contained], &host), [Verdict::Fail, Verdict::NotRun, Verdict::NotRun]);
+    // One that was not asked for is not run, and one that was measured is judged.
+    assert_eq!(verdicts(&[], &host), [Verdict::NotRun; 3]);
+    let mut both = host.clone();
+    both.extend(rows("a", 10.0, 5).into_iter().map(|row| Row { case: contained.case, ..row }));
+    let judged = verdicts(&[contained], &both);
+    assert_eq!(judged, [Verdict::Pass, Verdict::Stated, Verdict::NotRun]);
 }

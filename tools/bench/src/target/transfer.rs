@@ -1,7 +1,7 @@
 //! Targets of `transfer`, for each size of a block; one client.
 
 use super::{Bound, Target};
-use crate::case::{BLOCK_SIZES, Case, Wait};
+use crate::case::{BLOCK_SIZES, Case, Place, Wait};
 use crate::ratio::{Key, Metric, Quantity};
 
 const MIB: u64 = 1 << 20;
@@ -11,14 +11,24 @@ fn key(contender: &'static str, bytes: u64) -> Key {
     Key { contender, case: Case::transfer(bytes, 1, wait) }
 }
 
+/// The same with the client in a container. What has no client is the same everywhere.
+fn contained(contender: &'static str, bytes: u64) -> Key {
+    let key = key(contender, bytes);
+    let place = if key.case.wait.is_some() { Place::ClientInContainer } else { Place::Host };
+    Key { case: key.case.at(place), ..key }
+}
+
 fn time(over: &'static str, under: &'static str, bytes: u64, bound: Bound) -> Target {
-    let (over, under) = (key(over, bytes), key(under, bytes));
+    time_of(key(over, bytes), key(under, bytes), bound)
+}
+
+fn time_of(over: Key, under: Key, bound: Bound) -> Target {
     let text = format!("p50: {} over {} ({})", over.contender, under.contender, over.case);
     Target::new(text, Quantity::Ratio { over, under }, Metric::P50, bound)
 }
 
-fn memory(contender: &'static str, bytes: u64, most: f64) -> Target {
-    let of = key(contender, bytes);
+fn memory(of: Key, most: f64) -> Target {
+    let contender = of.contender;
     let text = format!("memory by the data: {contender} ({})", of.case);
     Target::new(text, Quantity::Value { of }, Metric::Pss, Bound::AtMost(most))
 }
@@ -58,10 +68,43 @@ const SEALED: &str = "partywall-sealed";
 /// The size from which an iteration is so long that two hand-overs and two caches are little of it.
 const LONG: u64 = 64 * MIB;
 
+/// Who carries bytes into a container, and what ours may take of its time from [`LONG`] on.
+const CARRIERS: [(&str, Bound); 4] = [
+    ("tcp", Bound::AtMost(0.15)),
+    ("uds", Bound::Below(1.0)),
+    ("tonic-tcp", Bound::Below(1.0)),
+    ("tonic-uds", Bound::Below(1.0)),
+];
+
+/// What is promised of one of ours whose client is in a container: what is promised on the host, and to be
+/// faster than who carries bytes there.
+fn in_container(ours: &'static str, bytes: u64, fill: f64, pss: f64) -> Vec<Target> {
+    let over = contained(ours, bytes);
+    let by = |under, bound| time_of(over, contained(under, bytes), bound);
+    let mut found = Vec::new();
+    if bytes <= LONG {
+        let most = if bytes < MIB { 1.3 } else { 1.10 };
+        found.push(by("memfd-floor", Bound::AtMost(most)));
+    }
+    if bytes >= LONG {
+        found.push(by("fill-floor", Bound::AtMost(fill)));
+        found.extend(CARRIERS.map(|(carrier, bound)| by(carrier, bound)));
+    }
+    if bytes >= 2 * LONG {
+        found.push(memory(over, pss));
+    }
+    found
+}
+
 /// Where these hold, bare memory costs what filling it costs, and the floors of long blocks are floors.
 pub fn floors() -> Vec<Target> {
     let long = BLOCK_SIZES.into_iter().filter(|bytes| *bytes >= LONG);
-    long.map(|bytes| time("memfd-floor", "fill-floor", bytes, Bound::AtMost(1.3))).collect()
+    let floor = |bytes| {
+        let fill = key("fill-floor", bytes);
+        let memfd = [key("memfd-floor", bytes), contained("memfd-floor", bytes)];
+        memfd.map(|memfd| time_of(memfd, fill, Bound::AtMost(1.3)))
+    };
+    long.flat_map(floor).collect()
 }
 
 /// What the project promises at each of `sizes`.
@@ -78,12 +121,17 @@ pub fn targets(sizes: &[u64]) -> Vec<Target> {
                 found.push(time(ours, "tcp", bytes, Bound::AtMost(0.15)));
             }
             if bytes >= 128 * MIB {
-                found.push(memory(ours, bytes, pss));
+                found.push(memory(key(ours, bytes), pss));
             }
             found.push(cpu(ours, bytes));
         }
         found.push(time(SEALED, "seal-floor", bytes, Bound::AtMost(1.3)));
         found.push(cpu(SEALED, bytes));
+    }
+    for &bytes in sizes {
+        for (ours, fill, pss) in OURS {
+            found.extend(in_container(ours, bytes, fill, pss));
+        }
     }
     for &bytes in sizes {
         if bytes < LONG {

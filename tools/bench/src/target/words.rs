@@ -1,7 +1,7 @@
 //! Targets of `words`, one per size.
 
 use super::{Bound, Target};
-use crate::case::{Case, Clock, Op, Wait};
+use crate::case::{Case, Clock, Op, Place, Wait};
 use crate::ratio::{Key, Metric, Quantity};
 
 fn key(contender: &'static str, clock: Clock, words: u64) -> Key {
@@ -25,6 +25,15 @@ fn ratio(
     let (over, under) = (key(over, clock, words), key(under, clock, words));
     let text = format!("{} over {} ({})", over.contender, under.contender, under.case);
     Target::new(text, Quantity::Ratio { over, under }, Metric::P50, bound)
+}
+
+/// The same between two containers.
+fn contained(target: Target) -> Target {
+    let Quantity::Ratio { over, under } = target.quantity else { return target };
+    let [over, under] =
+        [over, under].map(|key| Key { case: key.case.at(Place::TwoContainers), ..key });
+    let text = format!("{} over {} ({})", over.contender, under.contender, under.case);
+    Target { text, quantity: Quantity::Ratio { over, under }, ..target }
 }
 
 /// Everyone who has a service in another process.
@@ -51,10 +60,24 @@ pub fn targets(sizes: &[u64]) -> Vec<Target> {
         found.push(ratio("partywall-raw", "floor", Clock::B, words, Bound::AtMost(1.15)));
         found.push(ratio("partywall-tonic", "floor", Clock::B, words, Bound::AtMost(2.0)));
     }
+    // With parcels, by one thread that reads as the floor does.
+    for (words, raw, native) in [(1_000_000, 1.08, 1.25), (10_000_000, 0.9, 1.1)] {
+        if sizes.contains(&words) {
+            found.push(ratio("partywall-raw", "floor", Clock::B, words, Bound::AtMost(raw)));
+            found.push(ratio("partywall-native", "floor", Clock::B, words, Bound::AtMost(native)));
+            found.push(ratio("partywall-attached", "floor", Clock::B, words, Bound::Stated));
+        }
+    }
+    for &words in sizes.iter().filter(|words| **words >= 100_000) {
+        found.push(ratio("partywall-native", "uds", Clock::B, words, Bound::Below(1.0)));
+    }
     for &words in sizes {
         let bound = if words >= 100_000 { Bound::Below(1.0) } else { Bound::AtMost(1.25) };
         found.extend(OURS.map(|ours| ratio(ours, "uds", Clock::A, words, bound)));
     }
+    // What is promised beside a Unix socket is promised there as well.
+    let beside = |target: &&Target| matches!(target.quantity, Quantity::Ratio { under, .. } if under.contender == "uds");
+    found.extend(found.clone().iter().filter(beside).cloned().map(contained));
     for &words in sizes {
         let clocks = [Clock::A, Clock::B];
         let stated = |clock| ratio("partywall-tonic", "tonic-uds", clock, words, Bound::Stated);

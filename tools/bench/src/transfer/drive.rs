@@ -175,11 +175,11 @@ fn lock(count: &Mutex<Count>) -> MutexGuard<'_, Count> {
 
 /// The most that is held while the clients go on.
 fn look(seat: &Seat, count: &Mutex<Count>, threads: &[JoinHandle<Result<()>>]) -> Result<Held> {
-    let pids: Vec<u32> = std::iter::once(std::process::id()).chain(seat.others()).collect();
+    let others = seat.others();
     let enough = lock(count).iterations + LOOKED_AT * threads.len() as u64;
     let mut most = Held::default();
     for looks in 1.. {
-        most = most.most(Held::look(&pids)?);
+        most = most.most(Held::look(&[std::process::id()])?.with(others.held()?));
         let is_enough = looks >= LOOKS && lock(count).iterations >= enough;
         if is_enough || threads.iter().any(JoinHandle::is_finished) {
             break;
@@ -218,6 +218,7 @@ fn join(threads: Vec<JoinHandle<Result<()>>>) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::others::Others;
     use crate::stopwatch::Spans;
     use crate::sys::clock::Ticker;
     use crate::transfer::turn::PAGE;
@@ -252,7 +253,8 @@ mod tests {
     /// The figures of ten iterations, with what each side receives damaged so.
     fn wrong(server: fn(usize, &mut Vec<u8>), client: fn(usize, &mut Vec<u8>)) -> u64 {
         let spans = Spans { warm: Duration::ZERO, sample: Duration::ZERO, least: 9 };
-        let watch = Stopwatch::start(Ticker::calibrate(), spans, []).expect("a stopwatch");
+        let watch =
+            Stopwatch::start(Ticker::calibrate(), spans, Others::default()).expect("a stopwatch");
         let count = Arc::new(Mutex::new(Count::new(watch)));
         let ((there, from_client), (back, from_server)) = (channel(), channel());
         let end = |to, from, damage| Queue { to, from, received: 0, damage };
@@ -289,7 +291,9 @@ mod tests {
 
     #[test]
     fn a_server_that_has_gone_is_an_error() {
-        let watch = |spans| Stopwatch::start(Ticker::calibrate(), spans, []).expect("a stopwatch");
+        let watch = |spans| {
+            Stopwatch::start(Ticker::calibrate(), spans, Others::default()).expect("a stopwatch")
+        };
         let spans = Spans { warm: Duration::ZERO, sample: Duration::ZERO, least: 1 };
         let (to, _there) = channel();
         let (back, from) = channel();

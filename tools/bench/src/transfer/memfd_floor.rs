@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 
 use super::drive::{End, measure_pairs, serve_pairs};
 use super::turn::{Reader, Turn};
-use super::{pairs, sleeping};
+use super::{pairs, sleeping_here_and_contained};
 use crate::case::Case;
 use crate::contender::{Contender, Ends, Kind};
 use crate::error::Result;
@@ -16,7 +16,7 @@ pub const MEMFD_FLOOR: Contender = Contender::new(
     Kind::Floor,
     "memfd-floor",
     "one memory file that both processes have mapped and trust each other with",
-    sleeping,
+    sleeping_here_and_contained,
     |seat| measure_pairs(seat, |fd, _| Ok(Mapped(Turns::map(fd, true)?))),
 )
 .opened(open)

@@ -14,8 +14,8 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::chunks::{greeted, greeting};
 use super::drive::{End, measure};
-use super::turn::{Reader, Turn, WORDS};
-use super::{clients, sleeping};
+use super::turn::{PAGE, Reader, Turn};
+use super::{clients, sleeping_here_and_contained};
 use crate::calls::partywall::{coordinate, endpoint, serve_on};
 use crate::calls::stubs::native::proto::bench_blocking::BenchClient;
 use crate::calls::stubs::native::proto::bench_server::{Bench, BenchServer};
@@ -31,7 +31,7 @@ pub const SEALED: Contender = Contender::new(
     Kind::Ours,
     "partywall-sealed",
     "sealed parcels attached to calls of native stubs, a fresh one for each block",
-    sleeping,
+    sleeping_here_and_contained,
     |seat| call(seat, Way::Sealed),
 )
 .attended(coordinate)
@@ -42,7 +42,7 @@ pub const OWNED: Contender = Contender::new(
     Kind::Ours,
     "partywall-owned",
     "owned parcels attached to calls of native stubs, one of each side",
-    sleeping,
+    sleeping_here_and_contained,
     |seat| call(seat, Way::Owned),
 )
 .attended(coordinate)
@@ -53,7 +53,7 @@ pub const LEASE: Contender = Contender::new(
     Kind::Ours,
     "partywall-lease",
     "one lease attached to calls of native stubs, back and forth",
-    sleeping,
+    sleeping_here_and_contained,
     |seat| call(seat, Way::Lease),
 )
 .attended(coordinate)
@@ -96,13 +96,13 @@ impl Block {
                 Ok((&*owned).into())
             }
             Way::Lease => {
-                let lease = match self.lease.take() {
+                let mut lease = match self.lease.take() {
                     Some(lease) => lease,
                     None => Lease::new(self.bytes)?,
                 };
-                for (number, page) in lease.words().chunks_exact(WORDS).enumerate() {
+                for number in 0..lease.len() / PAGE {
                     let word = u64::from_ne_bytes(turn.word(number));
-                    page.iter().for_each(|room| room.store(word, Relaxed));
+                    lease.fill_at(number * PAGE, PAGE, word);
                 }
                 Ok(lease.into())
             }

@@ -13,7 +13,7 @@ use rustix::net::{
 
 use super::drive::{End, measure_pairs, serve_pairs};
 use super::turn::{Reader, Turn};
-use super::{pairs, sleeping};
+use super::{pairs, sleeping_here_and_contained};
 use crate::case::Case;
 use crate::contender::{Contender, Ends, Kind};
 use crate::error::Result;
@@ -24,7 +24,7 @@ pub const SEAL_FLOOR: Contender = Contender::new(
     Kind::Floor,
     "seal-floor",
     "a new memory file for each block, sealed and sent over a Unix socket",
-    sleeping,
+    sleeping_here_and_contained,
     |seat| measure_pairs(seat, make),
 )
 .opened(open)

@@ -11,7 +11,7 @@ use tonic::Streaming;
 use super::chunks::{Chunks, greeting};
 use super::drive::{End, measure};
 use super::turn::{Reader, Turn};
-use super::{clients, sleeping};
+use super::{clients, sleeping_here_and_contained};
 use crate::calls::stubs::ordinary::client;
 use crate::calls::stubs::ordinary::proto::Blob;
 use crate::calls::tonic_net::{Address, Net, connect_to, runtime, serve_on};
@@ -24,8 +24,8 @@ use crate::seat::Seat;
 pub const TONIC_TCP: Contender = Contender::new(
     Kind::Other,
     "tonic-tcp",
-    "gRPC with tonic over TCP on the loopback interface, 1 MiB in a message of a stream",
-    sleeping,
+    "gRPC with tonic over TCP on the loopback interface or the engine's bridge, 1 MiB in a message of a stream",
+    sleeping_here_and_contained,
     |seat| call(seat, Net::Tcp),
 )
 .served(|seat| serve(seat, Net::Tcp));
@@ -35,7 +35,7 @@ pub const TONIC_UDS: Contender = Contender::new(
     Kind::Other,
     "tonic-uds",
     "gRPC with tonic over a Unix socket, 1 MiB in a message of a stream",
-    sleeping,
+    sleeping_here_and_contained,
     |seat| call(seat, Net::Unix),
 )
 .served(|seat| serve(seat, Net::Unix));

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use partywall_abi::control::{LinkMessage, Message, RegistryMessage};
 use partywall_abi::name::ServiceName;
+use partywall_shm::descriptors::{self, Incoming, Outgoing};
 use partywall_shm::link::Link;
 use partywall_testkit::{Conversation, PATIENCE};
 
@@ -40,4 +41,15 @@ pub fn serve(seat: &Seat) -> Result<(Link, Conversation)> {
     let adopted = conversation.adopt()?;
     let (_, callers) = conversation.opened()?;
     Ok((Link::new(adopted.open(callers)?)?, conversation))
+}
+
+/// Either side of an open link: what its descriptors cross on, as the policy lets them.
+pub fn granted(conversation: &Conversation) -> Result<(Outgoing, Incoming)> {
+    match conversation.next()? {
+        (Message::Link(LinkMessage::Granted { .. }), mut descriptors) => {
+            let socket = descriptors.pop().ok_or("a grant without a descriptor")?;
+            Ok(descriptors::halves(socket))
+        }
+        (other, _) => Err(format!("the coordinator says {other:?} in place of a grant").into()),
+    }
 }

@@ -21,7 +21,7 @@ use std::slice;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::count::{answer, op_code, op_from};
-use super::{Text, cases, drive};
+use super::{Text, cases, contained, drive};
 use crate::case::{Case, Op, Wait};
 use crate::contender::{Contender, Ends, Kind, Side};
 use crate::error::Result;
@@ -36,7 +36,7 @@ pub const SHM: Contender = Contender::new(
     Kind::Other,
     "shm",
     "plain shared memory that client and server trust each other to use correctly",
-    || cases(Some(Wait::Block)),
+    || [cases(Some(Wait::Block)), contained(Some(Wait::Block))].concat(),
     call,
 )
 .opened(open)

@@ -13,13 +13,14 @@
 use std::fs::File;
 use std::io::{self, IoSlice, Read, Write};
 use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 
 use rustix::fs::sendfile;
 use rustix::io::Errno;
 
 use super::count::{answer, op_code, op_from};
-use super::{Text, cases, drive, fill, read_into};
+use super::{Text, cases, contained, drive, fill, read_into};
 use crate::calls::pipe::pipes;
 use crate::calls::uds_epoll::tune;
 use crate::case::{Op, Wait};
@@ -34,7 +35,7 @@ pub const UDS: Contender = Contender::new(
     Kind::Other,
     "uds",
     "a Unix stream socket; the client hands the file to the kernel with sendfile(2)",
-    || cases(Some(Wait::Block)),
+    || [cases(Some(Wait::Block)), contained(Some(Wait::Block))].concat(),
     call_socket,
 )
 .served(serve_socket);
@@ -60,7 +61,10 @@ const SOCKET: &str = "socket";
 const HEAD: usize = 9;
 
 fn serve_socket(seat: &mut Seat) -> Result<()> {
-    let listener = UnixListener::bind(seat.dir().join(SOCKET))?;
+    let path = seat.sockets().join(SOCKET);
+    let listener = UnixListener::bind(&path)?;
+    // The user of another container is another one.
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666))?;
     seat.ready();
     let (stream, _) = listener.accept()?;
     tune(&stream)?;
@@ -68,7 +72,7 @@ fn serve_socket(seat: &mut Seat) -> Result<()> {
 }
 
 fn call_socket(seat: &mut Seat) -> Result<Figures> {
-    let stream = seat.admitted(|seat| Ok(UnixStream::connect(seat.dir().join(SOCKET))?))?;
+    let stream = seat.admitted(|seat| Ok(UnixStream::connect(seat.sockets().join(SOCKET))?))?;
     tune(&stream)?;
     drive(seat, |text, op| ask_by_file(&stream, text, op))
 }

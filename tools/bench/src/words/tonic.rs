@@ -8,7 +8,7 @@ use std::mem;
 use bytes::Bytes;
 use tokio::runtime::Runtime;
 
-use super::{Text, cases, drive, read_into};
+use super::{Text, cases, contained, drive, read_into};
 use crate::calls::client::TextClient;
 use crate::calls::stubs::ordinary::client;
 use crate::calls::tonic_net::{Net, connect, runtime, serve};
@@ -24,7 +24,7 @@ pub const TONIC_UDS: Contender = Contender::new(
     Kind::Other,
     "tonic-uds",
     "gRPC with tonic over a Unix socket",
-    || cases(Some(Wait::Block)),
+    || [cases(Some(Wait::Block)), contained(Some(Wait::Block))].concat(),
     |seat| ask_all(seat, &runtime()?, client, async |seat| connect(seat, Net::Unix).await),
 )
 .served(|seat| serve(seat, Net::Unix));

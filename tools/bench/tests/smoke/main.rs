@@ -88,7 +88,7 @@ fn generated_stubs_and_opponents_echo_right() {
     }
     let only = names.join(",");
     let mut args = vec!["calls", "--quick", "--repeats", "1", "--sample-ms", "5", "--max", "32"];
-    args.extend(["--only", &only]);
+    args.extend(["--no-containers", "--only", &only]);
     let (rows, run) = measure(&args);
     for name in names {
         let modes: HashSet<_> = rows
@@ -114,8 +114,8 @@ fn words_are_counted_right_by_everyone() {
         names.push("domain");
     }
     let only = names.join(",");
-    let args = ["words", "--repeats", "1", "--sample-ms", "5", "--max", "1000", "--only", &only];
-    let (rows, _) = measure(&args);
+    let args = ["words", "--no-containers", "--repeats", "1", "--sample-ms", "5", "--max", "1000"];
+    let (rows, _) = measure(&[&args[..], &["--only", &only]].concat());
     let measured: HashSet<&str> = rows.iter().filter_map(|row| row["contender"].as_str()).collect();
     assert_eq!(measured, names.iter().copied().collect());
     // Two sizes; both operations under clock B, the total under clock A.
@@ -152,6 +152,47 @@ fn a_strict_run_that_judges_nothing_is_no_success() {
     assert_eq!(bench(&args, dir.path()).status.code(), Some(0));
     let strict = [&args[..], &["--strict"]].concat();
     assert_eq!(bench(&strict, dir.path()).status.code(), Some(3));
+}
+
+#[test]
+fn without_an_engine_targets_of_containers_are_missed() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let run = |more: &[&str]| {
+        let args = ["calls", "--strict", "--repeats", "1", "--sample-ms", "1", "--max", "32"];
+        let output = Command::new(env!("CARGO_BIN_EXE_partywall-bench"))
+            .args(args)
+            .args(["--only", "partywall-raw", "--json", "run.json"])
+            .args(more)
+            .env("TMPDIR", dir.path())
+            .env("DOCKER_HOST", "unix:///no/such/engine.sock")
+            .current_dir(dir.path())
+            .output()
+            .expect("the bench starts");
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        (output.status.code(), said, json(dir.path()))
+    };
+    let contained = |file: &Value| -> Vec<Value> {
+        let targets = file["targets"].as_array().expect("targets").iter();
+        let of = |target: &&Value| {
+            let text = target["text"].as_str().expect("a text");
+            text.contains("two containers") && target["bound"] != ""
+        };
+        let raw = |target: &&Value| target["text"].as_str().expect("a text").contains("raw (");
+        targets.filter(of).filter(raw).map(|target| target["verdict"].clone()).collect()
+    };
+    let (code, said, file) = run(&[]);
+    assert_eq!(contained(&file), ["fail", "fail"]);
+    assert_eq!(code, Some(1));
+    assert!(
+        said.contains("Nothing was measured in containers") && said.contains("docker"),
+        "{said}"
+    );
+    assert!(file["rows"].as_array().expect("rows").iter().all(|row| row["place"] == "host"));
+    // Who leaves them out misses none.
+    let (code, said, file) = run(&["--no-containers"]);
+    assert_eq!(contained(&file), ["not-run", "not-run"]);
+    assert_eq!(code, Some(3));
+    assert!(!said.contains("Nothing was measured in containers"), "{said}");
 }
 
 /// Whether this program is built once more, to run as domains: with the promised number of trials.
@@ -200,7 +241,8 @@ fn blocks_are_passed_right_by_everyone_and_memory_is_counted() {
     }
     let args = ["transfer", "--quick", "--repeats", "1", "--seconds", "300", "--sample-ms", "1"];
     let only = names.join(",");
-    let (rows, run) = measure(&[&args[..], &["--max", "16777216", "--only", &only]].concat());
+    let more = ["--no-containers", "--max", "16777216", "--only", &only];
+    let (rows, run) = measure(&[&args[..], &more].concat());
     for name in names {
         let of = |size: u64, clients: u64| {
             let of = |row: &&Value| {
@@ -318,7 +360,7 @@ fn a_stuck_server_is_a_counted_hang() {
     let here = dir.path().to_str().expect("text").to_owned();
     let file = dir.path().join("run.json");
     let mut args = vec!["words", "--only", "uds", "--max", "100", "--repeats", "1"];
-    args.extend(["--sample-ms", "1000", "--json", file.to_str().expect("text")]);
+    args.extend(["--no-containers", "--sample-ms", "1000", "--json", file.to_str().expect("text")]);
     let bench = start(&args, dir.path());
     let mut stopped = String::new();
     until("a server starts", || {

@@ -30,8 +30,9 @@ const LEFTOVER_LIMIT: Duration = Duration::from_secs(5);
 /// How long what a program has left may take to end.
 const CLEAR_LIMIT: Duration = Duration::from_secs(30);
 
-/// Name of the file system, and where it is mounted.
-const MOUNTS: [(&str, &str); 3] = [("devtmpfs", "/dev"), ("proc", "/proc"), ("sysfs", "/sys")];
+/// Name of the file system, and where it is mounted. Of control groups there is version 2 alone.
+const MOUNTS: [(&str, &str); 4] =
+    [("devtmpfs", "/dev"), ("proc", "/proc"), ("sysfs", "/sys"), ("cgroup2", "/sys/fs/cgroup")];
 
 /// Where tests keep their files. Nothing is mounted there: programs of the host have their places in the
 /// machine as well, and that may be one of them.

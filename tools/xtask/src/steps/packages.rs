@@ -65,6 +65,16 @@ const PACKAGES: &[Package] = &[
         "is what `partywall compose` asks for containers",
     ),
     package(
+        &["musl-tools"],
+        &[&["musl-gcc", "--version"]],
+        "links a program of the engine tests with another C library",
+    ),
+    package(
+        &["chromium"],
+        &[&["chromium", "--version"]],
+        "shows the page of the example `camera` in the engine tests",
+    ),
+    package(
         &["qemu-system-x86"],
         &[&["qemu-system-x86_64", "--version"]],
         "emulates the machine with protection keys for `cargo xtask vm-test`",

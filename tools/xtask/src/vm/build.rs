@@ -31,11 +31,16 @@ const SERVICES: [&str; 2] = ["st-server", "st-client"];
 
 /// Tests that the machine runs as they are for the host, with the libraries of that: what they were
 /// built with and what they start is at the same paths.
-const OF_HOST: [(&str, &str); 3] = [
+const OF_HOST: [(&str, &str); 5] = [
     ("partywall-system-tests", "processes"),
+    ("partywall-system-tests", "root"),
     ("partywall-cli", "up"),
     ("partywall-stubs-tests", "stubs"),
+    ("partywall-attacks", "shared_memory"),
 ];
+
+/// Without it cargo leaves the tests that need root out. The machine runs all as root.
+const WITH_ROOT: [&str; 2] = ["--features", "partywall-system-tests/root"];
 
 /// Emulated, the tests take twice as long without.
 const OPTIMISED: [&str; 6] = [
@@ -113,7 +118,8 @@ pub(super) fn all(workspace: &Workspace, dir: &Path) -> Result<Built> {
 fn of_host(workspace: &Workspace, dir: &Path) -> Result<(Vec<TestBinary>, Vec<OfHost>)> {
     let line = ["--no-run", "--quiet", "--message-format", "json-render-diagnostics"];
     let binaries = OF_HOST.iter().flat_map(|(_, test)| ["--test", test]);
-    let cargo = workspace.cargo("test").args(line).args(["--workspace"]).args(binaries);
+    let cargo =
+        workspace.cargo("test").args(line).args(["--workspace"]).args(WITH_ROOT).args(binaries);
     let messages = cargo.read()?;
     let tests = built::tests(&workspace.metadata, &messages)?;
     for (package, test) in OF_HOST {

@@ -211,7 +211,7 @@ impl State {
                 "the policy lets {} call nothing at `{name}`; remedy: {}{}",
                 who(c),
                 self.policy.remedy_to_call(&c.standing.identity.principals, &name),
-                self.digest_hint(c)
+                self.unknown_hint(c)
             );
             return self.deny(conn, request, "connect", text);
         }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::container::Container;
+use crate::engine::Origin;
 use partywall_abi::control::GateMessage;
 
 /// A process of this user in the container of this letter.
@@ -10,6 +11,16 @@ fn inside(uid: u32, letter: char) -> Facts {
     let container = Container { engine: "docker".into(), id };
     let contained = Some(format!("it is in {container}").into());
     Facts { container: Some(container), contained, ..facts(uid) }
+}
+
+/// The same, of which its engine has said more.
+fn made_of(facts: Facts, compose: &str) -> Facts {
+    let origin = Origin { image: image(), compose: Some(compose.into()) };
+    facts.told(Ok(origin))
+}
+
+fn image() -> String {
+    format!("sha256:{}", "1f".repeat(32))
 }
 
 /// A process of this user in other namespaces, of which no engine is known.
@@ -93,9 +104,10 @@ fn root_of_a_container_has_no_share_of_roots() {
     }
 }
 
-const QUOTAS: &str = "[engine.docker]\n[principal.web]\nuid = 2\n[principal.web.quota]\nlinks = 3\n\
+const QUOTAS: &str = "[engine.docker]\napi = '/run/docker.sock'\n[principal.web]\nuid = 2\n[principal.web.quota]\nlinks = 3\n\
                       [principal.known]\ncontainer = 'bbbbbbbbbbbb'\n\
-                      [principal.known.quota]\nlinks = 5\n";
+                      [principal.known.quota]\nlinks = 5\n\
+                      [principal.made]\ncompose = 'shop/web'\n[principal.made.quota]\nlinks = 7\n";
 
 #[test]
 fn quota_of_a_container_is_that_of_who_names_it() {
@@ -105,6 +117,8 @@ fn quota_of_a_container_is_that_of_who_names_it() {
         (inside(2, 'a'), "container aaaaaaaaaaaa of docker", 4096),
         (inside(2, 'b'), "principal `known`", 5),
         (inside(7, 'b'), "principal `known`", 5),
+        (made_of(inside(2, 'a'), "shop/web"), "principal `made`", 7),
+        (made_of(inside(2, 'a'), "shop/db"), "container aaaaaaaaaaaa of docker", 4096),
     ] {
         let usage = s.account(&facts);
         assert_eq!(usage.account().to_string(), expected);
@@ -139,6 +153,50 @@ fn operator_is_told_of_containers_if_its_build_takes_them() {
 }
 
 #[test]
+fn operator_is_told_of_origins_if_its_build_takes_them() {
+    let mut s = state();
+    let server = admit(&mut s, made_of(inside(1, 'a'), "shop/store"));
+    register(&mut s, server);
+    let caller = admit(&mut s, made_of(inside(3, 'b'), "shop/web"));
+    link(&mut s, caller);
+    let told = |end: &Identity| [end.image.clone(), end.compose.clone()];
+    let of = |compose: &str| [image(), compose.to_owned()];
+    let none = [String::new(), String::new()];
+    for (capabilities, ends) in [
+        (Capabilities::OWN, [of("shop/web"), of("shop/store")]),
+        (Capabilities::OWN.without(Capabilities::ORIGINS), [none.clone(), none]),
+    ] {
+        let usage = s.account(&facts(9));
+        let operator = s.opened(facts(9), usage, Spoken { capabilities, ..SPOKEN });
+        take(&mut s);
+        let rows = list::listed(&mut s, operator);
+        let [row] = &rows[..] else { panic!("{rows:?}") };
+        let server = row.server.as_ref().unwrap();
+        assert_eq!([told(&row.caller), told(server)], ends, "{capabilities}");
+        assert_eq!(server.container, "a".repeat(64));
+        let instances = instances::told(&mut s, operator).0;
+        assert_eq!(told(&instances[0].server), ends[1], "{capabilities}");
+    }
+}
+
+#[test]
+fn refusal_says_why_an_engine_has_not_said_more() {
+    let policy = "[engine.docker]\napi = '/run/docker.sock'\n[principal.web]\ncompose = 'shop/web'\n\
+                  [service.g]\nregister = ['web']\n";
+    let mut s = under(policy);
+    let known = admit(&mut s, made_of(inside(1, 'a'), "shop/web"));
+    register(&mut s, known);
+    let unknown = admit(&mut s, inside(1, 'b').told(Err("no answer; remedy: wait".into())));
+    let effects = register(&mut s, unknown);
+    let (code, text) = refused(&effects);
+    assert_eq!(code, PERMISSION_DENIED);
+    assert!(
+        text.contains("what its container was made of is unknown: no answer; remedy"),
+        "{text}"
+    );
+}
+
+#[test]
 fn admission_of_a_container_is_in_the_audit_log() {
     let mut s = state();
     let mut said = |facts: Facts| {
@@ -155,6 +213,12 @@ fn admission_of_a_container_is_in_the_audit_log() {
     assert_eq!(known["container"], "a".repeat(64));
     assert_eq!(known["account"], "container aaaaaaaaaaaa of docker");
     assert_eq!(known.get("contained"), None);
+    let asked = said(made_of(inside(0, 'a'), "shop/web"));
+    assert_eq!([&asked["image"], &asked["compose"]], [image().as_str(), "shop/web"]);
+    assert_eq!([known.get("image"), known.get("compose"), known.get("no_origin")], [None; 3]);
+    let refused = said(inside(0, 'a').told(Err("the engine is away; remedy: start it".into())));
+    assert_eq!(refused["no_origin"], "the engine is away; remedy: start it");
+    assert_eq!([refused.get("image"), refused.get("compose")], [None; 2]);
     let unknown = said(elsewhere(0));
     assert_eq!(unknown.get("container"), None);
     assert_eq!(unknown["contained"], "it is in another PID namespace than the coordinator");

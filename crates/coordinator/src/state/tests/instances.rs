@@ -8,7 +8,7 @@ use crate::identity::Domain;
 use crate::state::list::ROWS;
 
 /// What an operator is told, and in how many batches.
-fn told(s: &mut State, operator: Conn) -> (Vec<InstanceRow>, usize) {
+pub(super) fn told(s: &mut State, operator: Conn) -> (Vec<InstanceRow>, usize) {
     assert_eq!(ask(s, operator, Message::List(ListMessage::Instances { request: 3 })), []);
     let (mut rows, mut batches, mut listed) = (Vec::new(), 0, 0);
     while s.is_due(operator) {

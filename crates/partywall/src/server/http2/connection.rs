@@ -153,7 +153,7 @@ fn answer(
             Err(refused) => Err(refused),
         };
         let answered = answered.and_then(|mut response| {
-            attach::refuse(response.extensions_mut(), "over HTTP/2")?;
+            attach::refuse_over_http2(response.extensions_mut())?;
             if !grpc {
                 return Ok(response);
             }

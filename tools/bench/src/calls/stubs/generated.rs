@@ -1,6 +1,7 @@
 // The service that every contender of gRPC runs, and its client, by the stubs in `proto`.
 
 use bytes::Bytes;
+use partywall::parcel::{Attach as _, Attachment, ParcelError};
 use tokio::sync::mpsc::{Sender, channel};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
@@ -14,7 +15,7 @@ use crate::case::Op;
 use crate::error::Result;
 use crate::meter;
 use crate::transfer::chunks::Answerer;
-use crate::words::count::answer;
+use crate::words::count::{answer, answer_by_piece};
 
 /// The service.
 #[derive(Clone, Copy, Debug, Default)]
@@ -33,11 +34,11 @@ impl Bench for Service {
     }
 
     async fn total(&self, request: Request<Blob>) -> Result<Response<Answer>, Status> {
-        Ok(Response::new(count(Op::Total, &request.into_inner())))
+        count(Op::Total, request)
     }
 
     async fn counts(&self, request: Request<Blob>) -> Result<Response<Answer>, Status> {
-        Ok(Response::new(count(Op::Counts, &request.into_inner())))
+        count(Op::Counts, request)
     }
 
     type ChatStream = Streaming<Blob>;
@@ -75,9 +76,18 @@ impl Bench for Service {
     }
 }
 
-fn count(op: Op, text: &Blob) -> Answer {
-    let answer = answer(op, &text.body);
-    Answer { total: answer.total, distinct: answer.distinct, checksum: answer.checksum }
+/// Counts the text in the message, or in the parcel beside it.
+fn count(op: Op, mut request: Request<Blob>) -> Result<Response<Answer>, Status> {
+    let refused = |error: ParcelError| Status::invalid_argument(error.to_string());
+    let answer = match request.attachments().map_err(refused)?.pop() {
+        Some(Attachment::Owned(text)) => {
+            let read = |at, to: &mut [u8]| Ok(text.read_at(at, to)?);
+            answer_by_piece(op, text.len(), read).map_err(|e| Status::internal(e.to_string()))?
+        }
+        _ => answer(op, &request.get_ref().body),
+    };
+    let crate::text::Answer { total, distinct, checksum } = answer;
+    Ok(Response::new(Answer { total, distinct, checksum }))
 }
 
 /// Answers blocks until the client has gone.
