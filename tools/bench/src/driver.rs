@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-use crate::case::Bench;
+use crate::case::{Bench, Place};
 use crate::cli::Options;
 use crate::engine::Containers;
 use crate::error::Result;
@@ -28,6 +28,10 @@ const STRIDE: u32 = 5;
 
 /// How often a sample is taken again in its round when the cores moved meanwhile.
 const RETRIES: u32 = 2;
+
+/// What may be amiss where a sample in containers hangs.
+const BRIDGE: &str = ". Where only TCP hangs, the host's firewall lets no packet of the engine's bridge pass \
+                      (chain FORWARD). Remedy: allow it there, or set net.bridge.bridge-nf-call-iptables to 0";
 
 /// What happened besides the rows.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -326,7 +330,8 @@ impl Session {
                 }
                 Outcome::Hung(doing) => {
                     self.tally.hangs += 1;
-                    let message = format!("{name}, {} hung{doing}", entry.case);
+                    let remedy = if entry.case.place == Place::Host { "" } else { BRIDGE };
+                    let message = format!("{name}, {} hung{doing}{remedy}", entry.case);
                     *self.tally.failures.entry(message).or_default() += 1;
                     (None, broken)
                 }

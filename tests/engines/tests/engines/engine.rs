@@ -48,7 +48,8 @@ fn alone() -> MutexGuard<'static, ()> {
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A daemon in a mount namespace of its own, with all that it keeps in one directory.
+/// A daemon in mount and network namespaces of its own, with all that it keeps in one directory. The host's
+/// rules for packets, which on some hosts let no bridge pass any, do not hold there.
 pub struct Engine {
     daemon: RefCell<Child>,
     command: Box<dyn Fn(&Path) -> Command>,
@@ -96,6 +97,7 @@ impl Engine {
             let mut command = Command::new("unshare");
             command.args([
                 "--mount",
+                "--net",
                 "sh",
                 "-c",
                 &format!("{before}exec dockerd \"$@\""),
@@ -127,7 +129,7 @@ impl Engine {
                 path
             };
             let mut command = Command::new("unshare");
-            command.args(["--mount", "podman", "system", "service", "--time", "0"]);
+            command.args(["--mount", "--net", "podman", "system", "service", "--time", "0"]);
             command.arg(format!("unix://{}", dir.join("docker.sock").display()));
             command.env("CONTAINERS_CONF", put("containers.conf", PODMAN));
             command.env("CONTAINERS_STORAGE_CONF", put("storage.conf", STORAGE));

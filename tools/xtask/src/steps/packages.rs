@@ -1,8 +1,10 @@
-//! Programs that the tests call and that Debian can install. `cargo xtask setup` installs them; the step
-//! only looks whether they are there.
+//! Programs that the tests call and that Debian can install, and the target [`MUSL`] of the compiler.
+//! `cargo xtask setup` installs them; the step only looks whether they are there.
 //!
 //! To add one, put it into [`PACKAGES`]: the probe is a command that succeeds once the package is
 //! there.
+
+use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -10,6 +12,9 @@ use super::Session;
 use super::fuzz::has_nightly;
 use crate::apt;
 use crate::command::Cmd;
+
+/// What a program of the engine tests is built for.
+const MUSL: &str = "x86_64-unknown-linux-musl";
 
 struct Package {
     /// Names under which distributions have it, the preferred one first.
@@ -103,12 +108,17 @@ fn wanted() -> Vec<&'static Package> {
 pub(super) fn run(session: &mut Session) -> Result<()> {
     let wanted = wanted();
     let missing: Vec<_> = wanted.iter().filter(|package| !package.is_present()).collect();
-    let lines: Vec<_> =
+    let mut lines: Vec<_> =
         missing.iter().map(|package| format!("{}: {}", package.names[0], package.why)).collect();
+    if !has_musl()? {
+        lines.push(format!(
+            "the compiler's target {MUSL}: a program of the engine tests is built for it"
+        ));
+    }
     ensure!(
-        missing.is_empty(),
-        "missing programs: {}\n  {}\nroot installs them with `cargo xtask setup`",
-        missing.len(),
+        lines.is_empty(),
+        "missing: {}\n  {}\nroot installs them with `cargo xtask setup`",
+        lines.len(),
         lines.join("\n  ")
     );
     wanted.iter().try_for_each(|package| package.check_version())?;
@@ -136,8 +146,21 @@ pub(crate) fn install() -> Result<()> {
         );
         package.check_version()?;
     }
-    println!("setup: {} programs are there", wanted.len());
+    if !has_musl()? {
+        Cmd::new("rustup").args(["target", "add", MUSL]).run()?;
+        ensure!(
+            has_musl()?,
+            "the compiler's target {MUSL} is still missing after its installation"
+        );
+    }
+    println!("setup: {} programs are there, and the target {MUSL}", wanted.len());
     Ok(())
+}
+
+/// Whether the compiler has the standard library for [`MUSL`].
+fn has_musl() -> Result<bool> {
+    let sysroot = Cmd::new("rustc").args(["--print", "sysroot"]).read()?;
+    Ok(Path::new(sysroot.trim()).join("lib/rustlib").join(MUSL).is_dir())
 }
 
 fn get(missing: &[&Package]) -> Result<()> {
