@@ -3,6 +3,7 @@
 
 use std::io::{BufRead, Write};
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 
 use clap::{Parser, Subcommand};
 use partywall::parcel::Sealed;
@@ -37,7 +38,8 @@ enum Role {
     Serve { name: String },
     /// Calls this name with so many bytes as each line says: `turned THERE BACK`, whether they were in a
     /// parcel there and back, or `failed CODE MESSAGE`. `eat` has the server take all memory. `join` has the
-    /// caller itself try to leave its control groups: what comes of that.
+    /// caller itself try to leave its control groups: what comes of that. `start` has a child do the same as
+    /// its parent, and ends the one before; `child LINE` is for the child.
     Ask { name: String },
     /// Does nothing.
     Idle,
@@ -104,11 +106,22 @@ async fn ask(name: &str) -> Result<(), Error> {
             }
         }
     });
-    let mut client = None;
+    let (mut client, mut child) = (None, None);
     while let Some(line) = lines.recv().await {
         let (number, len) = match line.as_str() {
             "join" => {
                 println!("{}", join());
+                continue;
+            }
+            "start" => {
+                drop(child.take());
+                child = Some(Child::start(name)?);
+                println!("started");
+                continue;
+            }
+            line if line.starts_with("child ") => {
+                let child = child.as_mut().ok_or("no child")?;
+                println!("{}", child.say(&line["child ".len()..])?);
                 continue;
             }
             "eat" => (EATS, 1),
@@ -123,6 +136,33 @@ async fn ask(name: &str) -> Result<(), Error> {
         out.flush()?;
     }
     Ok(())
+}
+
+/// Another process of this program.
+struct Child(std::process::Child);
+
+impl Child {
+    fn start(name: &str) -> Result<Self, Error> {
+        let mut command = std::process::Command::new("/proc/self/exe");
+        command.args(["ask", name]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        Ok(Self(command.spawn()?))
+    }
+
+    /// Its answer to one line.
+    fn say(&mut self, line: &str) -> Result<String, Error> {
+        writeln!(self.0.stdin.as_mut().ok_or("piped")?, "{line}")?;
+        let mut answer = String::new();
+        std::io::BufReader::new(self.0.stdout.as_mut().ok_or("piped")?).read_line(&mut answer)?;
+        Ok(answer.trim().to_owned())
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 async fn turn(

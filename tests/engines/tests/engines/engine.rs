@@ -538,8 +538,13 @@ impl Caller {
 
     /// What comes of this line.
     pub fn say(&mut self, line: &str) -> String {
-        writeln!(self.input.as_mut().unwrap(), "{line}").unwrap();
+        self.put(line);
         self.line()
+    }
+
+    /// Has it read this line.
+    pub fn put(&mut self, line: &str) {
+        writeln!(self.input.as_mut().unwrap(), "{line}").unwrap();
     }
 
     /// The next line of its output.

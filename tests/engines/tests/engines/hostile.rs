@@ -10,8 +10,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::engine::{
-    Caller, END, Engine, IMAGE, OWN, Project, USER, built, finished, libraries, partywall, said,
-    service,
+    Caller, END, Engine, IMAGE, OWN, Project, USER, built, finished, libraries, partywall,
+    processes_with, said, service,
 };
 use crate::shop;
 
@@ -87,6 +87,49 @@ fn a_container_that_poses_as_another_is_itself() {
     project.docker(&["kill"], "web");
     is_itself(&mut rogue);
     is_itself(&mut project.caller("rogue", "store"));
+}
+
+/// The number of a caller's process that has ended goes to one of another container, while the coordinator
+/// cannot look. What has that number then is taken for what it is.
+#[test]
+fn a_process_number_used_again_in_another_container_is_not_the_caller() {
+    let engine = Engine::start();
+    let [store, web, _] = shop(0);
+    let rogue = service("rogue", 0, "idle", "x-partywall:");
+    let project = Project::new(&engine, "number", &[store, web, rogue]);
+    project.up(&[]);
+    let mut web = project.caller("web", "store");
+    assert_eq!(web.call(100), "turned false false");
+    let mut rogue = project.caller("rogue", "store");
+    let space = |pid: u64| fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
+    let [of_web, of_rogue] = ["web", "rogue"].map(|service| space(project.pid(service)));
+    let callers = processes_with("/bin/et-end ask store").into_iter();
+    let callers = callers.map(|(pid, _)| pid.as_raw_nonzero().get() as u64);
+    let [number] = callers.filter(|pid| space(*pid) == of_web).collect::<Vec<_>>()[..] else {
+        panic!("one caller is in that container")
+    };
+
+    let stopped = Pid::from_raw(project.coordinator() as i32).unwrap();
+    kill_process(stopped, Signal::STOP).unwrap();
+    kill_process(Pid::from_raw(number as i32).unwrap(), Signal::KILL).unwrap();
+    let begin = Instant::now();
+    while space(number) != of_rogue {
+        assert!(begin.elapsed() < Duration::from_secs(20), "nobody has the number {number}");
+        fs::write("/proc/sys/kernel/ns_last_pid", (number - 1).to_string()).unwrap();
+        assert_eq!(rogue.say("start"), "started");
+    }
+    rogue.put("child 100");
+    std::thread::sleep(Duration::from_millis(100));
+    kill_process(stopped, Signal::CONT).unwrap();
+    let denied = rogue.line();
+    assert_eq!(space(number), of_rogue);
+    assert!(denied.starts_with("failed PermissionDenied"), "{denied}");
+    assert!(denied.contains("(uid 0, known as rogue)"), "{denied}");
+    let begin = Instant::now();
+    while project.links().iter().any(|link| link["open"] == true) {
+        assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", project.links());
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 /// Root in a container gives no orders, and what it takes it takes from its container's share.
