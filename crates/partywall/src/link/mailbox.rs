@@ -143,7 +143,7 @@ pub(super) struct Mailbox {
     first: Bytes,
     trailers: Option<Trailers>,
     error: Option<Box<Status>>,
-    /// Nothing more comes.
+    /// Nothing more comes, or nobody takes it.
     ended: bool,
     /// Who waits for any of the above, and who for credit.
     reader: Option<Waker>,
@@ -281,7 +281,13 @@ impl Mailbox {
         self.rest.as_mut()?.replaced.take()
     }
 
-    /// Throws away what has come, and what comes.
+    /// Nothing more is to be put in: all has come, the call has failed, or nobody reads.
+    #[inline]
+    pub(super) fn is_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// Throws away what has come. What comes is not to be put in.
     pub(super) fn discard(&mut self) {
         self.ended = true;
         while self.take().is_some() {}

@@ -293,4 +293,47 @@ mod tests {
         drop(two);
         assert!(link.calls.account.try_charge(bytes).is_some(), "something is still charged");
     }
+
+    /// What comes for a call whose reader is gone, while its handler goes on, in a record or in a parcel.
+    #[tokio::test]
+    async fn what_comes_when_its_reader_is_gone_is_not_kept() {
+        const LEN: usize = 4096;
+        struct Counted(Arc<()>);
+        impl AsRef<[u8]> for Counted {
+            fn as_ref(&self) -> &[u8] {
+                &[0; LEN]
+            }
+        }
+        let (ours, _theirs) = local_pair(Geometry::WIDE).unwrap();
+        let accounts = Accounts::new(Bounds::default());
+        let link = Arc::new(Link::serving(ours, accounts.open(1, Some(1)), None).unwrap());
+        link.send_control(link.calls.take_parcels(Grant { descriptors: 1, leases: false }));
+        let come = |flags, payload: Bytes, parcel| {
+            let record = Record { kind: Kind::Frame as u8, flags, stream: 1, payload };
+            let beside = Beside { parcel, attached: None };
+            let (accepted, due) = link.calls.accept(record, beside, None).unwrap();
+            link.send_control(due);
+            accepted
+        };
+        let head = |out: &mut Vec<u8>| RequestHead::write(out, None, "/a/b", 0);
+        let head = Record::frame(HEAD, 1, head, 0).payload;
+        let Accepted::Opened(opened) = come(HEAD, head, None) else { panic!("it is refused") };
+        // The answer that goes on refers to the call as well.
+        link.calls.share(opened.key);
+        let alive = Arc::new(());
+        let data = || Bytes::from_owner(Counted(Arc::clone(&alive)));
+        come(0, data(), None);
+        assert_eq!(Arc::strong_count(&alive), 2, "it is kept for the reader");
+        drop(Receiver::new(Arc::clone(&link), opened.key));
+        for packet in 0..500 {
+            if packet < 8 {
+                come(0, data(), None);
+            }
+            let parcel = ParcelRef { packet, offset: 0, bytes: LEN as u64, owned: None };
+            let payload = Bytes::copy_from_slice(&parcel.encode());
+            come(PARCEL, payload, Some(Box::new(Piece::from(data()))));
+            assert_eq!(Arc::strong_count(&alive), 1, "of round {packet}");
+        }
+        link.release(opened.key);
+    }
 }

@@ -116,7 +116,7 @@ impl Calls {
         beside: Beside,
         own: Option<Key>,
     ) -> Result<(Accepted, Due), partywall_call::Error> {
-        let Beside { parcel, attached } = beside;
+        let Beside { mut parcel, attached } = beside;
         let Record { kind, flags, stream, payload } = record;
         let record = partywall_call::Record { kind, flags, stream, payload: &payload };
         let mut state = lock(&self.state);
@@ -132,14 +132,19 @@ impl Calls {
                 if is_own && !is_lent && is_plain && attached.is_none() {
                     let _left = state.release(key);
                     let due = self.changed_from(open, state);
-                    let data = data_of(payload, data, parcel).here();
+                    let data = data_of(payload, data, parcel.take()).here();
                     return Ok((Accepted::Whole(Answer::Plain(data)), due));
                 }
                 let head = head.as_ref().map(OwnedMetadata::from);
                 let head = head.map(|metadata| Head { metadata, attached });
                 let trailers = trailers.as_ref().map(Trailers::from);
-                // The data are the payload's rest; a long head is not kept for their sake.
-                let data = data_of(payload, data, parcel);
+                // The data are the payload's rest; a long head is not kept for their sake. What a handler has
+                // turned away stays in `parcel`.
+                let is_wanted = !state.connection.user(key).is_ended();
+                let data = match is_wanted {
+                    true => data_of(payload, data, parcel.take()),
+                    false => Piece::default(),
+                };
                 match (head, trailers) {
                     (Some(head), Some(trailers)) if is_own && !is_lent => {
                         let _left = state.release(key);
@@ -188,7 +193,7 @@ impl Calls {
                     payload,
                     method,
                     data,
-                    parcel,
+                    parcel: parcel.take(),
                     attached,
                 };
                 (Accepted::Opened(opened), mailbox::Wakers::default())
@@ -221,9 +226,11 @@ impl Calls {
             }
             Event::Drained => (Accepted::Drained, mailbox::Wakers::default()),
         };
-        // What has come for a call that is over.
+        // What nobody wants of an owned parcel is given back at once.
+        parcel = parcel.filter(|piece| !piece.is_lent());
         self.give_back(&mut state);
         let due = self.changed_from(open, state);
+        drop(parcel);
         wakers.wake();
         Ok((accepted, due))
     }
