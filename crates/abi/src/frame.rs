@@ -18,7 +18,7 @@
 //!                        number of a packet on the descriptor socket, and u8 count of its descriptors.
 //!                        Each has u8 kind, u64 and u64. The kinds are 1 sealed parcel (bytes, offset), 2
 //!                        owned parcel and 3 lease (bytes, generation), 4 file (0, 0). The upper half of
-//!                        the kind is the place of an owned parcel or a lease, else 0.
+//!                        the kind is one more than the place of an owned parcel or a lease, or 0.
 //!        bit 7 KNOWN     with ATTACHED. All that is attached has a place, and is the memory that came last
 //!                        for that place: there are no descriptors, and the packet is 0
 //! the rest of the payload is message data: a piece of gRPC's length-prefixed message stream
@@ -66,7 +66,7 @@
 //! * What is attached counts as one parcel more, which its receiver has read when the program has taken it.
 //!   Generations are the programs' own, of owned parcels and leases that they have made.
 //! * Each sender has [`limits::ATTACHED_PLACES`] places for owned parcels and leases. One that comes with its
-//!   descriptor has its place from then on, until another one comes for it. What is KNOWN has come for
+//!   descriptor and a place has that from then on, until another one comes for it. What is KNOWN has come for
 //!   its place in a frame before, as the same kind.
 //! * An *owned* parcel has one of [`limits::OWNED_PARCELS`] places in its direction. Its descriptor comes
 //!   with the first frame that names its packet, and stays until another packet is named for the place. A

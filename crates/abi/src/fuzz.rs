@@ -122,7 +122,7 @@ mod tests {
         Attached::write(&mut attached, 1, &items);
         let mut known = alloc::vec![HEAD | ATTACHED | KNOWN];
         write_block(&mut known, |out| RequestHead::write(out, None, "/a", 0));
-        let item = Item::Lease { bytes: 1, generation: 2, place: Place::new(3).unwrap() };
+        let item = Item::Lease { bytes: 1, generation: 2, place: Place::new(3) };
         Attached::write(&mut known, 0, &[item]);
         let plain = alloc::vec![PLAIN_REQUEST, 3, 0, 7];
         let plain_answer = alloc::vec![PLAIN_RESPONSE, 7, 7];

@@ -29,7 +29,7 @@ impl Attachment {
     /// What stands for it in a frame; `place` says where its memory is.
     pub(crate) fn item(
         &self,
-        mut place: impl FnMut(&Memory) -> Place,
+        mut place: impl FnMut(&Memory) -> Option<Place>,
     ) -> Result<Item, ParcelError> {
         Ok(match self {
             Self::Sealed(sealed) => {

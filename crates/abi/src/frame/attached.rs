@@ -24,8 +24,8 @@ pub enum Item {
         bytes: u64,
         /// How often its owner has begun and ended to write.
         generation: u64,
-        /// Which place of its sender's it has.
-        place: Place,
+        /// Which place of its sender's it has, if it has one.
+        place: Option<Place>,
     },
     /// A lease, which its receiver has from now on.
     Lease {
@@ -33,8 +33,8 @@ pub enum Item {
         bytes: u64,
         /// One more than when it was handed over last.
         generation: u64,
-        /// Which place of its sender's it has.
-        place: Place,
+        /// Which place of its sender's it has, if it has one.
+        place: Option<Place>,
     },
     /// Something else.
     File,
@@ -57,15 +57,15 @@ impl Place {
 }
 
 impl Item {
-    /// Which place of its sender's it has, if it is memory that may come again.
+    /// Which place of its sender's it has, if it is memory that may come again by that.
     pub fn place(self) -> Option<Place> {
         match self {
-            Self::Owned { place, .. } | Self::Lease { place, .. } => Some(place),
+            Self::Owned { place, .. } | Self::Lease { place, .. } => place,
             Self::Sealed { .. } | Self::File => None,
         }
     }
 
-    /// Its kind, with its place in the upper half, and two words.
+    /// Its kind, with the number of its place and one in the upper half, and two words.
     fn parts(self) -> (u8, u64, u64) {
         let (kind, first, second) = match self {
             Self::Sealed { offset, bytes } => (1, bytes, offset),
@@ -73,16 +73,18 @@ impl Item {
             Self::Lease { bytes, generation, .. } => (3, bytes, generation),
             Self::File => (4, 0, 0),
         };
-        let place = self.place().map_or(0, |place| place.0);
+        let place = self.place().map_or(0, |place| place.0 + 1);
         (kind | place << 4, first, second)
     }
 
     fn decode(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
         let both = r.u8("attachment's kind")?;
-        let (kind, place) = (both & 15, usize::from(both >> 4));
-        let wrong = DecodeError::Value { field: "attachment's place", found: place as u64 };
-        let place = Place::new(place).filter(|place| place.0 == 0 || matches!(kind, 2 | 3));
-        let place = place.ok_or(wrong)?;
+        let (kind, number) = (both & 15, usize::from(both >> 4));
+        let place = number.checked_sub(1).and_then(Place::new);
+        if place.is_some() != (number > 0) || (place.is_some() && !matches!(kind, 2 | 3)) {
+            let found = number as u64;
+            return Err(DecodeError::Value { field: "attachment's place", found });
+        }
         let (bytes, second) = (r.u64("attachment's bytes")?, r.u64("attachment's second word")?);
         let is_file = kind == 4;
         if (bytes == 0) != is_file || bytes > i64::MAX as u64 {

@@ -136,8 +136,9 @@ fn refusals_name_the_field() {
 fn attachments_stand_between_the_head_and_the_rest() {
     let items = [
         Item::Sealed { offset: 4096, bytes: 7 },
-        Item::Owned { bytes: 1 << 40, generation: 6, place: Place::new(0).unwrap() },
-        Item::Lease { bytes: i64::MAX as u64, generation: u64::MAX, place: Place::new(7).unwrap() },
+        Item::Owned { bytes: 1 << 40, generation: 6, place: Place::new(0) },
+        Item::Lease { bytes: i64::MAX as u64, generation: u64::MAX, place: Place::new(7) },
+        Item::Owned { bytes: 1, generation: 0, place: None },
         Item::File,
     ];
     let mut request = Vec::new();
@@ -151,7 +152,7 @@ fn attachments_stand_between_the_head_and_the_rest() {
     assert!(attached.items().eq(items));
     let mut answer = Vec::new();
     write_block(&mut answer, |out| ResponseHead::write(out, 0)).unwrap();
-    Attached::write(&mut answer, 6, &items[3..]);
+    Attached::write(&mut answer, 6, &items[4..]);
     write_block(&mut answer, |out| Trailers::write(out, 0, 0)).unwrap();
     let frame = Response::decode(HEAD | TRAILERS | END | ATTACHED, &answer).unwrap();
     assert_eq!((frame.trailers.unwrap().code, frame.attached.unwrap().packet), (0, 6));
@@ -167,7 +168,7 @@ fn attachments_stand_between_the_head_and_the_rest() {
 
 #[test]
 fn memory_that_is_known_has_a_place_and_no_packet() {
-    let place = Place::new(0).unwrap();
+    let place = Place::new(0);
     let [owned, lease] = [
         Item::Owned { bytes: 1, generation: 2, place },
         Item::Lease { bytes: 3, generation: 4, place },
@@ -182,7 +183,8 @@ fn memory_that_is_known_has_a_place_and_no_packet() {
     assert_eq!(decode(0, &[owned, lease]), Ok(vec![owned, lease]));
     let wrong = |field, found| Err(DecodeError::Value { field, found });
     assert_eq!(decode(1, &[owned, lease]), wrong("attachments' packet", 1));
-    for without in [Item::File, Item::Sealed { offset: 0, bytes: 1 }] {
+    let homeless = Item::Owned { bytes: 1, generation: 2, place: None };
+    for without in [Item::File, Item::Sealed { offset: 0, bytes: 1 }, homeless] {
         assert_eq!(decode(0, &[owned, without]), wrong("attachment's place", 0));
     }
     assert_eq!(Place::new(limits::ATTACHED_PLACES), None);
@@ -211,7 +213,7 @@ fn attachments_that_cannot_be_are_refused_by_name() {
     for kind in [0, 5, 15] {
         assert_eq!(refused(1, kind, 1, 0), ("attachment's kind", kind.into()));
     }
-    for (kind, place) in [(0x11, 1), (0x74, 7), (0x20, 2), (0x82, 8), (0xf3, 15), (0xff, 15)] {
+    for (kind, place) in [(0x11, 1), (0x74, 7), (0x20, 2), (0x92, 9), (0xf3, 15), (0xff, 15)] {
         assert_eq!(refused(1, kind, 1, 0), ("attachment's place", place), "{kind:#x}");
     }
     for kind in 1..=3 {

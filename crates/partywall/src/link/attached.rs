@@ -260,14 +260,14 @@ mod tests {
     }
 
     #[test]
-    fn a_descriptor_is_sent_once_unless_the_peer_lacks_another() {
+    fn a_descriptor_is_sent_again_where_the_peer_lacks_another() {
         let (file, parcel) = (std::fs::File::open("/dev/null").unwrap(), Owned::new(1).unwrap());
         let mut sent = Sent::default();
         let lease = Attaching(vec![Lease::new(4096).unwrap().into()]);
         let alone = Attaching(vec![(&parcel).into()]);
-        for descriptors in [1, 0, 0] {
-            assert_eq!(send(&lease, &mut sent).1, descriptors);
-            assert_eq!(send(&alone, &mut sent).1, descriptors);
+        for (of_lease, of_owned) in [(1, 1), (0, 1), (0, 0), (0, 0)] {
+            assert_eq!(send(&lease, &mut sent).1, of_lease);
+            assert_eq!(send(&alone, &mut sent).1, of_owned);
         }
         let both = Attaching(vec![(&parcel).into(), file.into()]);
         for _ in 0..2 {

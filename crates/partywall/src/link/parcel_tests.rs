@@ -27,7 +27,7 @@ use super::service::{self, Service};
 use crate::coordinator::End;
 
 /// A place of the peer's.
-const PLACE: Place = Place::new(0).unwrap();
+const PLACE: Option<Place> = Place::new(0);
 
 /// A service that takes parcels and never answers, a caller that speaks records, and the coordinator's end.
 struct Peer {

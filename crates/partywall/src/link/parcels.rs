@@ -41,7 +41,7 @@ use super::account::Account;
 use super::attached::{Attached, Attaching, Said, Unread};
 use super::broken::Broken;
 use super::counters::SentParcels;
-use super::known::{Came, Memory, Placed, Sent};
+use super::known::{Came, Lost, Placed, Sent};
 pub(crate) use super::pool::Filled;
 use super::pool::{self, Pool, Read};
 use crate::attach;
@@ -226,10 +226,10 @@ impl Parcels {
 
     /// The frame with that is on the ring. What it returns is to be dropped where nothing is locked.
     #[must_use]
-    pub(crate) fn attached_sent(&self, placed: Placed) -> Vec<Memory> {
+    pub(crate) fn attached_sent(&self, placed: Placed) -> Lost {
         match &mut *lock(&self.outgoing) {
             Some(leaving) => leaving.attached.committed(placed),
-            None => Vec::new(),
+            None => Lost::default(),
         }
     }
 

@@ -17,7 +17,7 @@
 //! Who pays, and what is left when a side dies, is as for other owned parcels ([`super::owned`]).
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use bytes::BufMut;
 use partywall_abi::sync::{Ordering, fence};
@@ -142,6 +142,29 @@ impl Memory {
     /// Each variant of [`ParcelError`] is one check that failed.
     pub fn of(file: OwnedFd) -> Result<Self, ParcelError> {
         Ok(Self(SEEN.find(file, Seen::map)?))
+    }
+}
+
+impl Memory {
+    /// What it can be told by, without being kept.
+    pub fn trace(&self) -> Trace {
+        Trace(Arc::downgrade(&self.0))
+    }
+}
+
+/// What memory can be told by.
+#[derive(Clone, Debug)]
+pub struct Trace(Weak<Seen>);
+
+impl Trace {
+    /// Whether it is this memory's.
+    pub fn is_of(&self, memory: &Memory) -> bool {
+        std::ptr::eq(self.0.as_ptr(), Arc::as_ptr(&memory.0))
+    }
+
+    /// Whether nobody here has the memory any more.
+    pub fn is_over(&self) -> bool {
+        self.0.strong_count() == 0
     }
 }
 

@@ -6,17 +6,19 @@ use std::time::{Duration, Instant};
 
 use partywall_abi::frame::{ATTACHED, Item, KNOWN, Kind, Place};
 use partywall_abi::limits;
+use partywall_attacks::Town;
 use partywall_testkit::lingering;
 
 use super::attachments::{Attacking, KEEPS, LEASED, OWNED, TAKES, pages, stale};
 use super::descriptors::PAGE;
+use super::{LEASES, PROGRAMS};
 
 fn lease(place: usize, generation: u64) -> Item {
-    Item::Lease { bytes: 2 * PAGE, generation, place: Place::new(place).unwrap() }
+    Item::Lease { bytes: 2 * PAGE, generation, place: Place::new(place) }
 }
 
 fn owned(place: usize) -> Item {
-    Item::Owned { bytes: PAGE, generation: 0, place: Place::new(place).unwrap() }
+    Item::Owned { bytes: PAGE, generation: 0, place: Place::new(place) }
 }
 
 const LEASE: &str = "lease, 8192 of 7";
@@ -125,4 +127,29 @@ fn row_25_memory_that_nobody_took_is_known_all_the_same() {
         assert_eq!(attacking.told_known(&[lease(place, 2)]), LEASE);
     }
     attacking.stays();
+}
+
+/// How many mappings of owned parcels a process has.
+fn owned_parcels(pid: u32) -> usize {
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    maps.lines().filter(|line| line.contains("/memfd:partywall-owned")).count()
+}
+
+/// Neither end keeps what a service has made for one answer and dropped; the caller's own, which has come
+/// more than once, keeps its place.
+#[test]
+fn row_25_owned_parcels_of_answers_are_kept_by_nobody() {
+    let town = Town::new(PROGRAMS, LEASES);
+    let service = town.service(&[]);
+    for (links, arguments) in (1..).zip([&[][..], &["--blocking"]]) {
+        let mut caller = town.caller(arguments);
+        assert_eq!(caller.asked("open"), "open");
+        assert_eq!(caller.asked("give 20"), "lost 0");
+        assert_eq!(owned_parcels(caller.pid()), 0, "{arguments:?}");
+        // It drops an answer when that is on its way.
+        town.until("the caller's is there alone", || owned_parcels(service.pid()) == 1);
+        drop(caller);
+        town.until("the link is over", || owned_parcels(service.pid()) == 0);
+        assert_eq!(town.events("introduced").len(), links);
+    }
 }
