@@ -80,9 +80,11 @@ pub struct Connection<T> {
     is_granted: bool,
     parcels_in: u32,
     parcels_out: u32,
-    /// Parcels that are read, of which the peer has not been told; and how many it may send at most.
+    /// Parcels that are read, of which the peer has not been told; how many it may leave unread at most, and
+    /// how many this end may.
     parcels_read: u32,
     parcels_most: u32,
+    parcels_most_out: u32,
     /// Owned parcels, the peer's and this end's.
     owned_in: [Place; PLACES],
     owned_out: [Place; PLACES],
@@ -147,6 +149,7 @@ impl<T: Default> Connection<T> {
             parcels_out: 0,
             parcels_read: 0,
             parcels_most: 0,
+            parcels_most_out: 0,
             owned_in: Default::default(),
             owned_out: Default::default(),
             methods: 0,

@@ -450,7 +450,9 @@ impl Link {
     fn receive_beside(&self, record: &Record) -> Result<Beside, Broken> {
         if record.flags & ATTACHED != 0 {
             let unread = || Unread::on(self.own.get().cloned().unwrap_or_default());
-            let attached = self.parcels.receive_attached(record.flags, &record.payload, unread)?;
+            let ([_, places], Record { flags, payload, .. }) =
+                (self.calls.attached_places(), record);
+            let attached = self.parcels.receive_attached(*flags, payload, places, unread)?;
             return Ok(Beside { parcel: None, attached: attached.map(Box::new) });
         }
         let parcel = self.parcels.receive(&record.payload)?.map(Box::new);

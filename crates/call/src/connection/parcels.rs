@@ -49,6 +49,13 @@ impl<T: Default> Connection<T> {
         self.tells_attached
     }
 
+    /// How many places this end has for memory that it attaches, and how many the peer has.
+    pub fn attached_places(&self) -> [usize; 2] {
+        // A receiver that takes one parcel alone has lent its other descriptors elsewhere.
+        let places = |most: u32| if most > 1 { limits::ATTACHED_PLACES } else { 0 };
+        [self.parcels_most_out, self.parcels_most].map(places)
+    }
+
     /// Something is attached to a head that has come.
     #[cold]
     pub(super) fn came_attached(&mut self) -> Result<(), Rule> {

@@ -51,6 +51,7 @@ impl<T: Default> Connection<T> {
         }
         let sum = self.parcels_out.checked_add(more).filter(|sum| *sum <= limits::UNREAD_PARCELS);
         self.parcels_out = sum.ok_or(Rule::OverCredit)?;
+        self.parcels_most_out = self.parcels_most_out.max(self.parcels_out);
         // A head to which something is attached may wait for it.
         Ok(Event::LinkCredit)
     }

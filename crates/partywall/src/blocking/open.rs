@@ -458,7 +458,9 @@ impl Open {
                             call.expired()?;
                             continue;
                         }
-                        let said = self.parcels.send_attached(what).map_err(Failed::Abort)?;
+                        let [places, _] = self.connection.attached_places();
+                        let said = self.parcels.send_attached(what, places);
+                        let said = said.map_err(Failed::Abort)?;
                         self.block[attached_at..].copy_from_slice(&said.block);
                         flags |= said.flags;
                         placed = Some(said.placed);
@@ -539,7 +541,8 @@ impl Open {
             true => {
                 self.unread += 1;
                 let unread = || Unread::counted(&self.attached_read);
-                self.parcels.receive_attached(d.flags, payload, unread)?.map(Box::new)
+                let [_, places] = self.connection.attached_places();
+                self.parcels.receive_attached(d.flags, payload, places, unread)?.map(Box::new)
             }
             false => None,
         };

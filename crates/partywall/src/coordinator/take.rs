@@ -195,7 +195,15 @@ impl Client {
                 match (entry, parts.sole()) {
                     (Some(entry), Some(socket)) => entry.grant(socket, grant),
                     (None, _) => {}
-                    (_, None) => tracing::warn!(link, "a grant without its socket"),
+                    // A link that has promised what it cannot keep would have calls wait for ever.
+                    (Some(entry), None) => {
+                        let text = format!(
+                            "link {link}: the socket for descriptors has not come; remedy: let this process have \
+                             more descriptors (`ulimit -n`)"
+                        );
+                        tracing::warn!(link, "{text}");
+                        entry.over(Status::unavailable(text));
+                    }
                 }
             }
             other => out_of_place(&other.into()),

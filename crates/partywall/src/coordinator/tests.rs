@@ -304,24 +304,45 @@ fn a_grant_reaches_the_open_end_and_the_next_coordinator() {
     }
 }
 
+/// How an end was ended.
+#[derive(Default)]
+struct Over(Mutex<Option<tonic::Status>>);
+
+impl End for Over {
+    fn stats(&self) -> LinkStats {
+        LinkStats::default()
+    }
+    fn end(&self, status: tonic::Status) {
+        *lock(&self.0) = Some(status);
+    }
+    fn peer_died(&self) {}
+    fn allow(&self, _: partywall_abi::control::Identity, _: partywall_abi::name::MethodSet) {}
+    fn grant(&self, _: socket::Passed, _: Grant) -> Option<socket::Passed> {
+        None
+    }
+}
+
+/// The kernel drops the socket of a grant that comes to a process without a free descriptor.
+#[test]
+fn a_grant_that_comes_without_its_socket_ends_the_link() {
+    let (client, _theirs) = alone_at(Capabilities::OWN);
+    let token = partywall_abi::control::Token([1; 16]);
+    let known = Known { promised: true, ..known(token) };
+    let tracked = Tracked::new(&client, 7, known, Role::Caller, name("g"));
+    let end = Arc::new(Over::default());
+    let reached: Arc<dyn End> = Arc::clone(&end) as _;
+    tracked.attach(Arc::downgrade(&reached));
+    let grant = Grant { descriptors: 1, leases: false };
+    let granted = LinkMessage::Granted { link: 7, role: Role::Caller, grant };
+    client.take(granted.into(), Parts::none());
+    let status = lock(&end.0).take().expect("it is ended");
+    assert_eq!(status.code(), tonic::Code::Unavailable);
+    assert!(status.message().contains("`ulimit -n`"), "{status}");
+}
+
 /// Its calls would have waited for a grant that no later coordinator knew of.
 #[test]
 fn a_promise_that_dies_with_its_coordinator_ends_the_link() {
-    #[derive(Default)]
-    struct Over(Mutex<Option<tonic::Status>>);
-    impl End for Over {
-        fn stats(&self) -> LinkStats {
-            LinkStats::default()
-        }
-        fn end(&self, status: tonic::Status) {
-            *lock(&self.0) = Some(status);
-        }
-        fn peer_died(&self) {}
-        fn allow(&self, _: partywall_abi::control::Identity, _: partywall_abi::name::MethodSet) {}
-        fn grant(&self, _: socket::Passed, _: Grant) -> Option<socket::Passed> {
-            None
-        }
-    }
     for (promised, granted) in [(true, false), (true, true), (false, false)] {
         let (client, _theirs) = alone_at(Capabilities::OWN);
         let known = Known { promised, ..known(partywall_abi::control::Token([1; 16])) };

@@ -73,6 +73,12 @@ pub(crate) fn own_at_most(bytes: usize) {
     OWN_MOST.store(bytes, Ordering::Relaxed);
 }
 
+/// A sixteenth of what this process may have: each counts twice where places of memory hold another one.
+fn descriptors_of_a_user() -> u32 {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    limit.map_or(u32::MAX, |limit| u32::try_from(limit / 16).unwrap_or(u32::MAX))
+}
+
 /// What a service lets its callers hold.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
@@ -298,8 +304,8 @@ impl Account {
         if self.parcels.load(Ordering::Relaxed) > 0 {
             return 0;
         }
-        let user = u64::from(PARCELS) * USER_SHARE;
-        let left = user.saturating_sub(state.all.parcels.into()) as u32;
+        let user = (PARCELS * USER_SHARE as u32).min(descriptors_of_a_user());
+        let left = user.saturating_sub(state.all.parcels);
         let held = &mut state.caller(self.pid).held;
         let left = left.min(PARCELS.saturating_sub(held.parcels));
         let messages = (left / descriptors).clamp(1, limits::UNREAD_PARCELS);

@@ -84,15 +84,16 @@ impl Attaching {
     }
 
     /// What stands for it in a frame. Where the peer has not got all of it, `send` sends the descriptors. A
-    /// lease is the peer's from then on.
+    /// lease is the peer's from then on. Memory gets one of so many places.
     pub(super) fn send(
         &self,
         sent: &Sent,
+        places: usize,
         send: impl FnOnce(&[BorrowedFd<'_>]) -> std::io::Result<u64>,
     ) -> Result<Said, Status> {
         let known = sent.knows(self.0.iter().map(Attachment::memory));
         let mut placed = Placed::default();
-        let item = |one: &Attachment| one.item(|memory| sent.place(&mut placed, memory));
+        let item = |one: &Attachment| one.item(|memory| sent.place(&mut placed, places, memory));
         let items: Result<Vec<_>, _> = self.0.iter().map(item).collect();
         let items = items.map_err(|why| Status::failed_precondition(why.to_string()))?;
         let mut block = Vec::new();
@@ -243,7 +244,7 @@ mod tests {
     /// What stands for this when it is sent, and how many descriptors were.
     fn send(attaching: &Attaching, sent: &mut Sent) -> (Vec<Item>, usize) {
         let mut descriptors = 0;
-        let said = attaching.send(sent, |all| {
+        let said = attaching.send(sent, limits::ATTACHED_PLACES, |all| {
             descriptors = all.len();
             Ok(5)
         });

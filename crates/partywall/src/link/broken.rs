@@ -30,6 +30,8 @@ pub(crate) enum Broken {
     NotGranted { descriptors: usize, leases: usize },
     #[error("what is attached is said to have come before, and has not")]
     NotKnown,
+    #[error("what is attached is said to have a place, and there is none on this link")]
+    NoPlace,
     #[error("the runtime that drove the link has ended")]
     Runtime,
     #[error("the link was closed")]
@@ -50,8 +52,8 @@ impl Broken {
             Self::Packet(PacketError::Io(_)) => Blame::Resource,
             Self::Parcel(why) if why.is_resource() => Blame::Resource,
             Self::Call(_) | Self::Packet(_) | Self::Parcel(_) | Self::NoParcel => Blame::Peer,
-            Self::NotAttached { .. } | Self::NotGranted { .. } | Self::NotKnown => Blame::Peer,
-            Self::Callee(_) => Blame::Peer,
+            Self::NotAttached { .. } | Self::NotGranted { .. } => Blame::Peer,
+            Self::NotKnown | Self::NoPlace | Self::Callee(_) => Blame::Peer,
             Self::Runtime | Self::Closed | Self::Ended(_) => Blame::Local,
         }
     }

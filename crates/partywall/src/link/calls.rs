@@ -139,6 +139,11 @@ impl Calls {
         lock(&self.state).connection.may_attach()
     }
 
+    /// How many places this end has for memory that it attaches, and how many the peer has.
+    pub(super) fn attached_places(&self) -> [usize; 2] {
+        lock(&self.state).connection.attached_places()
+    }
+
     /// What was attached to a head is read, or nobody will.
     pub(super) fn attached_read(&self) -> Due {
         let mut state = lock(&self.state);

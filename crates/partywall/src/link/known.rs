@@ -134,10 +134,18 @@ impl Sent {
         places().find(has)
     }
 
-    /// The place of this memory, which a frame takes after others.
-    pub(crate) fn place(&self, placed: &mut Placed, memory: &Memory) -> Option<Place> {
+    /// The place of this memory, which a frame takes after others: one of so many.
+    pub(crate) fn place(
+        &self,
+        placed: &mut Placed,
+        count: usize,
+        memory: &Memory,
+    ) -> Option<Place> {
         let found = self.find(placed, memory);
-        let place = found.or_else(|| self.is_to_stay(memory).then(|| self.oldest(placed)));
+        let place = found.or_else(|| match self.is_to_stay(memory) {
+            true => self.oldest(placed, count),
+            false => None,
+        });
         placed.0.push((place, memory.clone()));
         place
     }
@@ -151,13 +159,13 @@ impl Sent {
     }
 
     /// That of what is over, or was used longest ago. A frame may use each of them, and then one again.
-    fn oldest(&self, placed: &Placed) -> Place {
+    fn oldest(&self, placed: &Placed, count: usize) -> Option<Place> {
         let last = |place: &Place| {
             let in_frame = placed.0.iter().rposition(|(at, _)| *at == Some(*place));
             let before = self.places[place.number()].as_ref();
             (in_frame, before.map_or(0, |(kept, last)| if kept.is_over() { 0 } else { *last }))
         };
-        places().min_by_key(last).expect("there are some")
+        places().take(count).min_by_key(last)
     }
 
     /// The frame is on the ring.
@@ -297,6 +305,9 @@ mod tests {
     use partywall_shm::parcel::lease::Lease;
     use partywall_shm::parcel::view::Owned;
 
+    /// As many places as there can be.
+    const ALL: usize = limits::ATTACHED_PLACES;
+
     /// Memory of a lease, and whether it is mapped.
     fn memory() -> Memory {
         Memory::Lease(Lease::new(4096).unwrap().memory())
@@ -304,7 +315,7 @@ mod tests {
 
     fn send(sent: &mut Sent, memory: &Memory) -> (bool, usize) {
         let (known, mut placed) = (sent.knows([Some(memory.clone())]), Placed::default());
-        let place = sent.place(&mut placed, memory);
+        let place = sent.place(&mut placed, ALL, memory);
         sent.committed(placed);
         (known, place.expect("a lease has one").number())
     }
@@ -316,7 +327,7 @@ mod tests {
         let memory = |at: usize| Memory::Owned(owned[at].view().memory());
         let mut send = |memory: &Memory| {
             let (known, mut placed) = (sent.knows([Some(memory.clone())]), Placed::default());
-            let place = sent.place(&mut placed, memory);
+            let place = sent.place(&mut placed, ALL, memory);
             sent.committed(placed);
             (known, place.map(Place::number))
         };
@@ -346,7 +357,7 @@ mod tests {
         let owned: Vec<_> = (0..limits::ATTACHED_PLACES).map(|_| Owned::new(1).unwrap()).collect();
         let send = |sent: &mut Sent, owned: &Owned| {
             let (memory, mut placed) = (Memory::Owned(owned.view().memory()), Placed::default());
-            let place = sent.place(&mut placed, &memory);
+            let place = sent.place(&mut placed, ALL, &memory);
             sent.committed(placed);
             place.map(Place::number)
         };
@@ -383,11 +394,29 @@ mod tests {
     }
 
     #[test]
+    fn memory_crosses_as_it_did_first_where_there_are_no_places() {
+        let (mut sent, lease) = (Sent::default(), memory());
+        let owned = Owned::new(1).unwrap();
+        let owned = Memory::Owned(owned.view().memory());
+        for _ in 0..3 {
+            let mut placed = Placed::default();
+            for memory in [&lease, &owned] {
+                assert!(!sent.knows([Some(memory.clone())]));
+                assert_eq!(sent.place(&mut placed, 0, memory), None);
+            }
+            sent.committed(placed);
+        }
+        let mut placed = Placed::default();
+        let two: Vec<_> = (0..3).map(|_| sent.place(&mut placed, 2, &memory())).collect();
+        assert_eq!(two, [0, 1, 0].map(Place::new));
+    }
+
+    #[test]
     fn a_frame_that_was_not_sent_changes_no_place() {
         let (mut sent, first, other) = (Sent::default(), memory(), memory());
         assert_eq!(send(&mut sent, &first), (false, 0));
         for _ in 0..3 {
-            assert_eq!(sent.place(&mut Placed::default(), &other), Place::new(1));
+            assert_eq!(sent.place(&mut Placed::default(), ALL, &other), Place::new(1));
         }
         assert!(!sent.knows([Some(other.clone())]));
         assert_eq!(send(&mut sent, &memory()), (false, 1));
@@ -399,7 +428,7 @@ mod tests {
         let mut sent = Sent::default();
         let many: Vec<_> = (0..limits::PACKET_FDS).map(|_| memory()).collect();
         let mut placed = Placed::default();
-        let mut take = |at: usize| sent.place(&mut placed, &many[at]).unwrap().number();
+        let mut take = |at: usize| sent.place(&mut placed, ALL, &many[at]).unwrap().number();
         let places: Vec<_> = (0..many.len()).map(&mut take).collect();
         let all: Vec<_> = (0..limits::ATTACHED_PLACES).collect();
         assert_eq!(places, [&all[..], &all].concat());
@@ -430,7 +459,7 @@ mod tests {
                 let known = sent.knows(frame.iter().map(|memory| Some((*memory).clone())));
                 let mut placed = Placed::default();
                 for memory in &frame {
-                    let Some(place) = sent.place(&mut placed, memory) else {
+                    let Some(place) = sent.place(&mut placed, ALL, memory) else {
                         assert!(!known, "it is known without a place");
                         continue;
                     };

@@ -213,13 +213,17 @@ impl Parcels {
     }
 
     /// What stands for what is attached to a head, whose descriptors are sent where the peer has not got all.
-    /// This side's ring is locked until the frame is on it.
-    pub(crate) fn send_attached(&self, attaching: &Attaching) -> Result<Said, Status> {
+    /// This side's ring is locked until the frame is on it. This end has so many places.
+    pub(crate) fn send_attached(
+        &self,
+        attaching: &Attaching,
+        places: usize,
+    ) -> Result<Said, Status> {
         let mut outgoing = lock(&self.outgoing);
         let Some(Leaving { socket, attached }) = outgoing.as_mut() else {
             return Err(attach::cannot_here());
         };
-        let sent = attaching.send(attached, |descriptors| socket.send(descriptors))?;
+        let sent = attaching.send(attached, places, |descriptors| socket.send(descriptors))?;
         attaching.parcels().for_each(|bytes| self.sent.count(bytes));
         Ok(sent)
     }
@@ -234,11 +238,12 @@ impl Parcels {
     }
 
     /// What is attached to the head in the payload of a frame; none where no descriptor may come, which is a
-    /// broken rule of the call protocol.
+    /// broken rule of the call protocol. The peer has so many places.
     pub(crate) fn receive_attached(
         &self,
         flags: u8,
         payload: &[u8],
+        places: usize,
         unread: impl FnOnce() -> Unread,
     ) -> Result<Option<Attached>, Broken> {
         let mut incoming = lock(&self.incoming);
@@ -252,6 +257,10 @@ impl Parcels {
         let descriptors = if known { Vec::new() } else { socket.receive(attached.packet)? };
         if !known && items.len() != descriptors.len() {
             return Err(Broken::NotAttached { said: items.len(), came: descriptors.len() });
+        }
+        let place = items.iter().filter_map(|item| item.place()).max();
+        if place.is_some_and(|place| place.number() >= places) {
+            return Err(Broken::NoPlace);
         }
         let leases = items.iter().filter(|item| matches!(item, Item::Lease { .. })).count();
         if items.len() > granted.descriptors as usize || (leases > 0 && !granted.leases) {

@@ -298,7 +298,7 @@ mod tests {
     #[tokio::test]
     async fn what_comes_when_its_reader_is_gone_is_not_kept() {
         const LEN: usize = 4096;
-        struct Counted(Arc<()>);
+        struct Counted(#[expect(dead_code, reason = "it counts")] Arc<()>);
         impl AsRef<[u8]> for Counted {
             fn as_ref(&self) -> &[u8] {
                 &[0; LEN]

@@ -427,7 +427,8 @@ impl<S: Source> Sender<S> {
             if let Some(attached) = attached {
                 // What is granted may have come since.
                 let sent = link.may_attach(attached);
-                match sent.and_then(|()| link.parcels.send_attached(attached)) {
+                let [places, _] = link.calls.attached_places();
+                match sent.and_then(|()| link.parcels.send_attached(attached, places)) {
                     Ok(said) => {
                         let block = &mut tx.block()[attached_at..][..said.block.len()];
                         block.copy_from_slice(&said.block);

@@ -79,7 +79,7 @@ impl Attacking {
         Self::on(attacked, mapped)
     }
 
-    fn on(attacked: Attacked, mapped: (usize, usize)) -> Self {
+    pub(super) fn on(attacked: Attacked, mapped: (usize, usize)) -> Self {
         let (hand, socket) = granted(&attacked);
         Self { attacked, mapped, hand, socket, packets: 0, stream: 0 }
     }

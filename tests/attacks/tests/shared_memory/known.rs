@@ -9,9 +9,9 @@ use partywall_abi::limits;
 use partywall_attacks::Town;
 use partywall_testkit::lingering;
 
-use super::attachments::{Attacking, KEEPS, LEASED, OWNED, TAKES, pages, stale};
-use super::descriptors::PAGE;
-use super::{LEASES, PROGRAMS};
+use super::attachments::{Attacking, KEEPS, LEASED, OWNED, TAKES, mapped, pages, stale};
+use super::descriptors::{PAGE, granted};
+use super::{Attacked, LEASES, PROGRAMS};
 
 fn lease(place: usize, generation: u64) -> Item {
     Item::Lease { bytes: 2 * PAGE, generation, place: Place::new(place) }
@@ -127,6 +127,25 @@ fn row_25_memory_that_nobody_took_is_known_all_the_same() {
         assert_eq!(attacking.told_known(&[lease(place, 2)]), LEASE);
     }
     attacking.stays();
+}
+
+/// A caller's descriptors are lent to its first links. What comes on others has no place, so that nobody
+/// fills a service with them by links that do nothing.
+#[test]
+fn row_25_links_beyond_the_bound_of_a_caller_have_no_places() {
+    let attacked = Attacked::new(LEASES, &[]);
+    let before = mapped(attacked.service.pid());
+    let first: Vec<_> = (0..4).map(|_| granted(&attacked)).collect();
+    let mut attacking = Attacking::on(attacked, before);
+    let file = pages(LEASED, 0);
+    for generation in 1..4 {
+        let item = Item::Lease { bytes: 2 * PAGE, generation, place: None };
+        assert_eq!(attacking.says(&[file.as_fd()], &[item]), LEASE);
+    }
+    attacking.packet(&[file.as_fd()]);
+    attacking.call(TAKES, &[lease(0, 4)]);
+    drop(first);
+    attacking.ends("what is attached is said to have a place, and there is none").stays();
 }
 
 /// How many mappings of owned parcels a process has.
