@@ -17,10 +17,11 @@
 //! lease, which is to come back.
 //!
 //! The places are the sender's, and change under its ring's lock only; the peer's are changed by the reader
-//! of the ring. Each item of a frame takes its place after those before it, at both ends, and a frame that
-//! was not put on the ring takes none. Memory that has a place stays mapped at its receiver, and a lease at
-//! its sender, until other memory has the place, or the link ends: it may come again, or come back. Memory that loses its place is unmapped by who
-//! takes what comes instead, since that takes the kernel some time; where no program wants that, by the
+//! of the ring. There are none on a link whose receiver takes one message alone. Each item of a frame takes
+//! its place after those before it, at both ends, and a frame that was not put on the ring takes none.
+//! Memory that has a place stays mapped at its receiver, and a lease at its sender, until other memory has
+//! the place, or the link ends: it may come again, or come back. Memory that loses its place is unmapped by
+//! who takes what comes instead, since that takes the kernel some time; where no program wants that, by the
 //! reader.
 //!
 //! What is known counts as an unread parcel as all that is attached does: who has not taken it holds memory
@@ -213,8 +214,8 @@ enum State {
 }
 
 impl Came {
-    /// What has come, which has its place from now on; without a descriptor what has the place, if that came as
-    /// the same kind.
+    /// What has come, which has its place from now on; without a descriptor what has the place, if that
+    /// came as the same kind.
     pub(crate) fn take(
         &mut self,
         kind: Kind,
