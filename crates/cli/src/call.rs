@@ -32,7 +32,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::client::Grpc;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::metadata::MetadataMap;
-use tonic::{Request, Status};
+use tonic::{Code, Request, Status};
 
 use crate::compose;
 use crate::socket::Socket;
@@ -61,6 +61,9 @@ Exit status: 0 when the status of the call is OK; 64 and the code of the status 
 69 for NOT_FOUND (5), for the calls of reflection as well; 1 when there was no call, or an answer was
 wrong; 2 for wrong arguments. Code, message and details are on standard error.";
 
+/// What tonic takes unless told otherwise.
+const MOST: usize = 4 << 20;
+
 /// What is called, and how.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -82,6 +85,9 @@ pub(crate) struct Arguments {
     /// Wait until somebody serves the name, or the address answers.
     #[arg(long)]
     wait: bool,
+    /// How many bytes a message of the answer may have, before it is JSON, which takes some times as much memory.
+    #[arg(long, value_name = "BYTES", default_value_t = MOST)]
+    max_answer: usize,
     /// A .proto file with types, instead of the service's reflection.
     #[arg(long, value_name = "FILE")]
     proto: Vec<PathBuf>,
@@ -212,7 +218,16 @@ impl Work<'_> {
         limit(&mut request, self.until);
         let begin = Instant::now();
         let types = || method.parent_pool().clone();
-        let failed = |status| Failed { what: name.clone(), status, types: types(), remedy: "" };
+        let failed = |status: Status| {
+            // tonic names the limit.
+            let limit = format!("the limit is: {} bytes", self.arguments.max_answer);
+            let remedy =
+                match status.code() == Code::OutOfRange && status.message().contains(&limit) {
+                    true => "\nremedy: if it is the answer that is so long, --max-answer BYTES",
+                    false => "",
+                };
+            Failed { what: name.clone(), status, types: types(), remedy }
+        };
         let done = tokio::select! {
             biased;
             Ok((error, _unfinished)) = broken => return Err(error.into()),
@@ -236,7 +251,8 @@ impl Work<'_> {
         method: &MethodDescriptor,
         request: Request<Requests>,
     ) -> Result<(), Ended> {
-        let mut grpc = Grpc::new(self.channel.clone());
+        let grpc = Grpc::new(self.channel.clone());
+        let mut grpc = grpc.max_decoding_message_size(self.arguments.max_answer);
         let path = format!("/{}", name(method)).parse::<PathAndQuery>();
         let path = path.map_err(|_| Status::unimplemented("its name is no path"))?;
         grpc.ready().await?;

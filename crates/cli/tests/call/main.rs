@@ -190,6 +190,33 @@ fn failed_call_shows_code_message_details_and_exits_with_code() {
 }
 
 #[test]
+fn an_answer_is_as_long_as_is_said_at_most() {
+    let running = Running::start(Reflection::V1);
+    let data = json!({"text": "long".repeat(50)}).to_string();
+    for target in running.targets() {
+        let echo = ["test.Kinds/Echo", "--data", &data, "--max-answer"];
+        let (code, said) = running.bad(&target, &[&echo[..], &["200"]].concat());
+        assert_eq!(code, 64 + 11, "{said}");
+        assert!(said.contains("OUT_OF_RANGE: ") && said.contains("\nremedy: "), "{said}");
+        assert!(said.contains("--max-answer BYTES"), "{said}");
+        assert_eq!(running.good(&target, &[&echo[..], &["300"]].concat()), format!("{data}\n"));
+    }
+}
+
+/// Valgrind gives a program no vDSO (vdso(7)).
+#[test]
+fn a_program_with_a_link_runs_under_valgrind() {
+    let running = Running::start(Reflection::V1);
+    let plain = call(&running.host.socket, "test", &["test.Kinds/Echo", "--data", "{}"]);
+    let mut command = Command::new("valgrind");
+    command
+        .args(["--quiet", "--trace-children=yes", "--error-exitcode=99"])
+        .arg(plain.get_program());
+    let out = command.args(plain.get_args()).output().expect("valgrind runs");
+    assert_eq!((text(&out.stdout).as_str(), out.status.code()), ("{}\n", Some(0)), "{out:?}");
+}
+
+#[test]
 fn packed_message_is_decoded_if_any_source_knows_its_type() {
     let running = Running::start(Reflection::V1);
     let packed = lines(&running.good("test", &["test.Kinds/Pack", "--data", "{}"]));

@@ -70,6 +70,11 @@ const PACKAGES: &[Package] = &[
         "is what `partywall compose` asks for containers",
     ),
     package(
+        &["valgrind"],
+        &[&["valgrind", "--version"]],
+        "runs a program of the tests of `partywall call`",
+    ),
+    package(
         &["musl-tools"],
         &[&["musl-gcc", "--version"]],
         "links a program of the engine tests with another C library",
