@@ -140,6 +140,8 @@ fn what_is_made_counts_and_what_is_refused_does_not() {
     setrlimit(Resource::Fsize, short).unwrap();
     let why = Draft::new(2 * PAGE).unwrap_err();
     setrlimit(Resource::Fsize, before).unwrap();
-    assert!(why.to_string().contains("File too large"), "{why}");
+    for part in ["File too large", "RLIMIT_FSIZE", "`ulimit -f`"] {
+        assert!(why.to_string().contains(part), "{part} in {why}");
+    }
     assert_eq!(budget::has(), 0);
 }
