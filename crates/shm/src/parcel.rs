@@ -235,7 +235,8 @@ impl Draft {
     /// The same, but that nobody is asked and waited for.
     ///
     /// # Errors
-    /// As [`Draft::new`]; [`ParcelError::Unanswered`] where the coordinator has not said so yet.
+    /// As [`Draft::new`]; [`ParcelError::Unanswered`] where the coordinator has not said so yet. Its answer stays
+    /// for a second, for who tries again.
     pub fn at_once(len: usize) -> Result<Self, ParcelError> {
         Self::with(len, budget::AT_ONCE)
     }
