@@ -281,7 +281,8 @@ impl Channel {
     /// Memory for a long `bytes` field of a message that is sent on this channel. It is in a parcel of the
     /// link where the policy lets descriptors cross, the field has from 128 KiB to just below 128 MiB, and
     /// the link has memory to spare: it has at most four such at a time, and as many bytes as the memory of
-    /// one caller. Else, and before the first connect, it is memory of this process.
+    /// one caller. Else, and before the first connect, it is memory of this process: a size that
+    /// cannot be allocated aborts the process, as with `Vec`.
     pub async fn buffer(&self, len: usize) -> Buffer {
         let link = match &*self.plain.0 {
             Kind::Name(named) => named.links.peek(),

@@ -27,7 +27,8 @@
 //!
 //! # When a side dies
 //!
-//! A maker that dies before it seals leaves nothing. A parcel outlives its maker in whoever has it.
+//! A maker that dies before it seals leaves nothing. A parcel outlives its maker in whoever has it. A child
+//! that the maker forks has no mapping of a draft (madvise(2), `MADV_DONTFORK`), so that its maker can seal it.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -69,14 +70,17 @@ pub const HUGE: usize = 2 << 20;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParcelError {
-    /// A system call failed.
-    #[error("parcel: {call}: {source}")]
+    /// A system call failed, or was not made as it would fail.
+    #[error("parcel: {call}: {source}{}", remedy(source))]
     Io {
         /// Which.
         call: &'static str,
         /// What it said.
         source: io::Error,
     },
+    /// None can be made of no bytes.
+    #[error("parcel: no bytes were asked for; a parcel has at least one byte")]
+    Empty,
     /// It is no memfd, or one of huge pages.
     #[error("parcel: not a memfd with seals on tmpfs")]
     NoMemfd,
@@ -148,6 +152,20 @@ impl ParcelError {
     }
 }
 
+/// What to do about a call that failed, where this process's limits may be to blame.
+fn remedy(source: &io::Error) -> &'static str {
+    match source.raw_os_error() {
+        Some(libc::EMFILE | libc::ENFILE) => "; remedy: allow more descriptors (`ulimit -n`)",
+        Some(libc::ENOMEM) => {
+            "; remedy: drop parcels, ask for less, or allow more memory (`ulimit -v`)"
+        }
+        Some(libc::EFBIG) => {
+            "; remedy: ask for less, or raise this process's limit of file sizes, RLIMIT_FSIZE (`ulimit -f`)"
+        }
+        _ => "",
+    }
+}
+
 fn failed<E: Into<io::Error>>(call: &'static str) -> impl FnOnce(E) -> ParcelError {
     move |source| ParcelError::Io { call, source: source.into() }
 }
@@ -157,7 +175,7 @@ fn failed<E: Into<io::Error>>(call: &'static str) -> impl FnOnce(E) -> ParcelErr
 fn create(name: &str, len: usize, within: Duration) -> Result<(OwnedFd, Share), ParcelError> {
     let refused = |why: Errno| Err(failed("memfd_create")(why));
     if len == 0 {
-        return refused(Errno::INVAL);
+        return Err(ParcelError::Empty);
     }
     // Whoever makes a longer file than its limit is killed (getrlimit(2), `SIGXFSZ`).
     let longest = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
@@ -174,6 +192,27 @@ fn create(name: &str, len: usize, within: Duration) -> Result<(OwnedFd, Share), 
     Ok((file, share))
 }
 
+/// The same with all of its pages, mapped for writing in this process alone: a child that is forked has no
+/// mapping.
+fn create_mapped(
+    name: &str,
+    len: usize,
+    within: Duration,
+) -> Result<(OwnedFd, MmapMut, Share), ParcelError> {
+    let (file, share) = create(name, len, within)?;
+    // SAFETY: nobody else has the file, which is as long. Its maker seals it before somebody has it, so that
+    // nobody else can write it.
+    let mapped = unsafe { MmapOptions::new().map_mut(&file) };
+    let map = mapped.map_err(failed("mmap"))?;
+    map.advise(Advice::DontFork).map_err(failed("madvise(MADV_DONTFORK)"))?;
+    if len >= HUGE {
+        // Where the system offers none there are small ones.
+        let _asked = map.advise(Advice::HugePage);
+    }
+    map.advise(Advice::PopulateWrite).map_err(failed("madvise(MADV_POPULATE_WRITE)"))?;
+    Ok((file, map, share))
+}
+
 /// A parcel that is being written. Every page of it is there; it begins with zeros.
 #[derive(Debug)]
 pub struct Draft {
@@ -187,7 +226,7 @@ impl Draft {
     /// where there is one, to say that this process may have more.
     ///
     /// # Errors
-    /// [`ParcelError::Io`]: EINVAL for no bytes, ENOMEM, EMFILE, EFBIG; [`ParcelError::Quota`];
+    /// [`ParcelError::Empty`]; [`ParcelError::Io`]: ENOMEM, EMFILE, EFBIG; [`ParcelError::Quota`];
     /// [`ParcelError::Unanswered`].
     pub fn new(len: usize) -> Result<Self, ParcelError> {
         Self::with(len, budget::PATIENT)
@@ -196,7 +235,8 @@ impl Draft {
     /// The same, but that nobody is asked and waited for.
     ///
     /// # Errors
-    /// As [`Draft::new`]; [`ParcelError::Unanswered`] where the coordinator has not said so yet.
+    /// As [`Draft::new`]; [`ParcelError::Unanswered`] where the coordinator has not said so yet. Its answer stays
+    /// for a second, for who tries again.
     pub fn at_once(len: usize) -> Result<Self, ParcelError> {
         Self::with(len, budget::AT_ONCE)
     }
@@ -210,23 +250,15 @@ impl Draft {
     }
 
     fn with(len: usize, within: Duration) -> Result<Self, ParcelError> {
-        let (file, share) = create("partywall-parcel", len, within)?;
-        let options = MmapOptions::new();
-        // SAFETY: nobody else has the file, which is as long.
-        let mapped = unsafe { options.map_mut(&file) };
-        let map = mapped.map_err(failed("mmap"))?;
-        if len >= HUGE {
-            // Where the system offers none there are small ones.
-            let _asked = map.advise(Advice::HugePage);
-        }
-        map.advise(Advice::PopulateWrite).map_err(failed("madvise(MADV_POPULATE_WRITE)"))?;
+        let (file, map, share) = create_mapped("partywall-parcel", len, within)?;
         Ok(Self { file, map, share })
     }
 
     /// What was written never changes from here on.
     ///
     /// # Errors
-    /// [`ParcelError::Io`]: EBUSY while the kernel itself still writes to it, for io_uring or another device.
+    /// [`ParcelError::Io`]: EBUSY while the kernel itself still writes to it, for io_uring or another device, and
+    /// while a child lives that another thread has forked just as the draft was mapped.
     pub fn seal(self) -> Result<Sealed, ParcelError> {
         let Self { file, map, share } = self;
         let len = map.len() as u64;
@@ -555,7 +587,46 @@ mod tests {
 
     #[test]
     fn a_parcel_of_no_bytes_cannot_be_begun() {
-        let refused = Draft::new(0).unwrap_err();
-        assert!(refused.to_string().contains("memfd_create") && !refused.is_resource());
+        let refused = [
+            Draft::new(0).map(|_| ()).unwrap_err(),
+            lease::Lease::new(0).map(|_| ()).unwrap_err(),
+            owned::Memory::new(0).map(|_| ()).unwrap_err(),
+            view::Owned::new(0).map(|_| ()).unwrap_err(),
+        ];
+        for why in refused {
+            assert!(why.to_string().contains("at least one byte") && !why.is_resource(), "{why}");
+        }
+    }
+
+    #[test]
+    fn more_bytes_than_there_can_be_are_refused_alike() {
+        let refused = [
+            Draft::new(usize::MAX).map(|_| ()).unwrap_err(),
+            lease::Lease::new(usize::MAX).map(|_| ()).unwrap_err(),
+            owned::Memory::new(usize::MAX).map(|_| ()).unwrap_err(),
+            view::Owned::new(usize::MAX).map(|_| ()).unwrap_err(),
+        ];
+        for why in refused {
+            let said = why.to_string();
+            assert!(
+                said.contains("Cannot allocate memory") && said.contains("`ulimit -v`"),
+                "{said}"
+            );
+            assert!(why.is_resource());
+        }
+    }
+
+    #[test]
+    fn a_call_that_fails_by_a_limit_names_the_remedy() {
+        for (why, remedy) in [
+            (Errno::MFILE, "`ulimit -n`"),
+            (Errno::NFILE, "`ulimit -n`"),
+            (Errno::NOMEM, "`ulimit -v`"),
+            (Errno::FBIG, "RLIMIT_FSIZE (`ulimit -f`)"),
+        ] {
+            let said = failed("a call")(why).to_string();
+            assert!(said.contains("parcel: a call: ") && said.contains(remedy), "{said}");
+        }
+        assert!(!failed("a call")(Errno::BUSY).to_string().contains("remedy"));
     }
 }

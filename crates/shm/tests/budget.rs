@@ -17,14 +17,26 @@ const PAGE: usize = 4096;
 /// What this process may have.
 const MOST: usize = 256 * PAGE;
 
-/// One that says when it is asked for far too much, and waits until it is to refuse that.
+/// What it gives to who has no time, when it has answered.
+const FAR: usize = 160 << 20;
+
+/// One that says when it is asked for far too much, and waits until it is to refuse that. Who has no time it
+/// answers later ([`budget::given_in_vain`]).
 struct Slow {
     asked: SyncSender<()>,
     refuse: Mutex<Receiver<()>>,
 }
 
 impl Keeper for Slow {
-    fn want(&self, bytes: usize, _within: Duration) -> Result<usize, ParcelError> {
+    fn want(&self, bytes: usize, within: Duration) -> Result<usize, ParcelError> {
+        if within.is_zero() {
+            let given = GIVEN.load(Ordering::SeqCst);
+            return if given >= bytes {
+                Ok(given)
+            } else {
+                Err(ParcelError::Unanswered("not yet"))
+            };
+        }
         if bytes > 2 * MOST {
             self.asked.send(()).unwrap();
             self.refuse.lock().unwrap_or_else(PoisonError::into_inner).recv().unwrap();
@@ -34,10 +46,13 @@ impl Keeper for Slow {
 
     fn give_back(&self, bytes: usize, more: usize) -> usize {
         GIVEN_BACK.store(bytes + more, Ordering::SeqCst);
+        GIVEN.fetch_min(bytes + more, Ordering::SeqCst);
         MOST.min(bytes + more)
     }
 }
 
+/// What it has given to who has no time.
+static GIVEN: AtomicUsize = AtomicUsize::new(0);
 /// What was left when something was given back last.
 static GIVEN_BACK: AtomicUsize = AtomicUsize::new(usize::MAX);
 
@@ -111,6 +126,26 @@ fn what_is_made_counts_and_what_is_refused_does_not() {
     }
     drop(kept);
 
+    // What was given later stays for who tries again, once or for a second.
+    const MOMENT: Duration = Duration::from_millis(200);
+    let at_once = || Draft::at_once(FAR).map(|draft| draft.len());
+    for tries_again in [true, false] {
+        let why = at_once();
+        assert!(matches!(why, Err(ParcelError::Unanswered(_))), "{why:?}");
+        GIVEN.store(FAR, Ordering::SeqCst);
+        budget::given_in_vain(FAR);
+        let begin = Instant::now();
+        std::thread::sleep(MOMENT);
+        assert_eq!(GIVEN.load(Ordering::SeqCst), FAR);
+        if tries_again {
+            assert_eq!(at_once().unwrap(), FAR);
+        }
+        while GIVEN.load(Ordering::SeqCst) > SPARE {
+            assert!(begin.elapsed() < Duration::from_secs(10), "it stays charged");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     // A child of this process asks nobody, and waits for nobody who asks.
     let greedy = std::thread::spawn(|| Memory::new(4 * MOST).map(|_| ()));
     is_asked.recv().unwrap();
@@ -140,6 +175,8 @@ fn what_is_made_counts_and_what_is_refused_does_not() {
     setrlimit(Resource::Fsize, short).unwrap();
     let why = Draft::new(2 * PAGE).unwrap_err();
     setrlimit(Resource::Fsize, before).unwrap();
-    assert!(why.to_string().contains("File too large"), "{why}");
+    for part in ["File too large", "RLIMIT_FSIZE", "`ulimit -f`"] {
+        assert!(why.to_string().contains(part), "{part} in {why}");
+    }
     assert_eq!(budget::has(), 0);
 }

@@ -1,7 +1,8 @@
 //! Memory that this process makes for parcels, as the coordinators see it that it speaks to: each is asked
 //! for all of it before more is made, and told again of all of it by a conversation that begins.
 //!
-//! One that has not answered in time is asked no more before it has: nobody waits for it twice.
+//! One that has not answered in time is asked no more before it has: nobody waits for it twice. What it gives
+//! then is kept for a moment ([`budget::given_in_vain`]).
 //!
 //! A coordinator that has gone is not asked: what this process has, the next one hears. One that refuses
 //! what is there already takes nothing away; no more is made. A coordinator of an older release knows no

@@ -11,8 +11,12 @@
 //! its memory is that of its control group.
 //!
 //! One thread at a time asks, or gives back, and holds `ASKING` for that. What is counted has a lock of its
-//! own, the last one, which is held for no call but getpid(2): it is taken twice for each parcel. While
-//! something is given back no more is allowed than will be left.
+//! own, the last one, which is held for no call but getpid(2) and clock_gettime(2): it is taken twice for each
+//! parcel. While something is given back no more is allowed than will be left. One thread at a time is there
+//! to give back; it goes when there is nothing more to give back.
+//!
+//! What the keeper gives when nobody waits for it any more is kept for who tries again: until that much was
+//! made, something else is given so, or a second is over. The thread that gives back waits for that.
 //!
 //! A child that is forked counts what it makes, and asks nobody: its keeper's threads are not there.
 
@@ -48,9 +52,12 @@ pub(super) const PATIENT: Duration = Duration::from_secs(1);
 pub(super) const SOON: Duration = Duration::from_millis(20);
 pub(super) const AT_ONCE: Duration = Duration::ZERO;
 
+/// How long what was given in vain is kept.
+const KEPT: Duration = Duration::from_secs(1);
+
 /// The keeper, and the process that has it.
 static KEEPER: OnceLock<(&'static dyn Keeper, u32)> = OnceLock::new();
-static SUMS: Mutex<Sums> = Mutex::new(Sums { has: 0, allowed: 0, charged: 0, voided: 0 });
+static SUMS: Mutex<Sums> = Mutex::new(Sums::NONE);
 /// Held by who asks or gives back.
 static ASKING: Mutex<()> = Mutex::new(());
 
@@ -63,20 +70,48 @@ struct Sums {
     charged: usize,
     /// How often what was allowed has become void.
     voided: u64,
+    /// What was given in vain last, of all that this process may have, and how long it is kept.
+    kept: Option<(usize, Instant)>,
+    /// A thread is there to give back.
+    gives_back: bool,
 }
 
 impl Sums {
+    const NONE: Self =
+        Self { has: 0, allowed: 0, charged: 0, voided: 0, kept: None, gives_back: false };
+
     /// So many bytes more, if they are allowed, or nobody is asked.
     fn count(&mut self, bytes: usize) -> Option<Share> {
         let most = if keeper().is_some() { self.allowed } else { isize::MAX as usize };
         let has = self.has.checked_add(bytes).filter(|has| *has <= most)?;
         self.has = has;
+        self.kept = self.kept.filter(|(kept, _)| *kept > has);
         Some(Share(bytes))
     }
 
     /// Whether far more may be charged than there is.
     fn has_spare(&self) -> bool {
         self.charged.saturating_sub(self.has) > 2 * SPARE
+    }
+
+    /// Whether a thread has to be started that gives back.
+    fn starts(&mut self) -> bool {
+        let starts = self.has_spare() && !self.gives_back;
+        self.gives_back |= starts;
+        starts
+    }
+
+    /// What stays when all but so many bytes more is given back, now.
+    fn left(&self, more: usize, now: Instant) -> usize {
+        let kept = self.kept.filter(|(_, until)| now < *until).map_or(0, |(kept, _)| kept);
+        self.has.saturating_add(more).max(kept)
+    }
+
+    /// How long the thread that gives back waits before it looks again; nothing where it ends.
+    fn waits(&mut self, now: Instant) -> Option<Duration> {
+        self.gives_back = self.has_spare();
+        let until = self.kept.map_or(now, |(_, until)| until);
+        self.gives_back.then(|| until.saturating_duration_since(now))
     }
 }
 
@@ -135,7 +170,8 @@ impl Share {
         };
         let taken = Self::ask(bytes, within);
         drop(held);
-        look_again();
+        // What was not used may be spare.
+        change(|_| {});
         taken
     }
 
@@ -184,54 +220,86 @@ impl Drop for Share {
     }
 }
 
-/// A keeper has given so much, and nobody has waited for it.
+/// A keeper has given so much, of all that this process may have, and nobody has waited for it: it is kept for
+/// a second.
 pub fn given_in_vain(bytes: usize) {
-    change(|sums| sums.charged = sums.charged.max(bytes));
+    change(|sums| {
+        sums.charged = sums.charged.max(bytes);
+        if bytes > sums.has {
+            sums.kept = Some((bytes, Instant::now() + KEPT));
+        }
+    });
 }
 
-/// Changes the sums, and has what is spare given back on a thread: the first one gives all of it back. Where
-/// somebody asks, who does looks again.
+/// Changes the sums, and has what is spare given back on a thread.
 fn change(change: impl FnOnce(&mut Sums)) {
-    let has_spare = {
+    let keeper = {
         let mut sums = sums();
         change(&mut sums);
-        sums.has_spare()
+        sums.has_spare().then(keeper).flatten().filter(|_| sums.starts())
     };
-    let is_asked = || matches!(ASKING.try_lock(), Err(TryLockError::WouldBlock));
-    if has_spare && !is_asked() && keeper().is_some() {
+    if let Some(keeper) = keeper {
         let thread = std::thread::Builder::new().name("partywall-memory".into());
-        let _without = threads::spawn(thread, give_back);
+        if threads::spawn(thread, || give_back(keeper)).is_err() {
+            sums().gives_back = false;
+        }
     }
 }
 
-/// Looks once more: who has dropped something meanwhile has found somebody asking.
-fn look_again() {
-    change(|_| {});
-}
-
-fn give_back() {
-    let held = ASKING.lock().unwrap_or_else(PoisonError::into_inner);
-    if sums().has_spare()
-        && let Some(keeper) = keeper()
-    {
-        give_back_all_but(keeper, SPARE);
+/// Gives back what is spare, and what is kept when it is not any more.
+fn give_back(keeper: &dyn Keeper) {
+    loop {
+        let held = ASKING.lock().unwrap_or_else(PoisonError::into_inner);
+        if sums().has_spare() {
+            give_back_all_but(keeper, SPARE);
+        }
+        drop(held);
+        let Some(time) = sums().waits(Instant::now()) else { return };
+        std::thread::sleep(time);
     }
-    drop(held);
-    look_again();
 }
 
-/// Gives back what is beyond what there is and so many bytes more.
+/// Gives back what is beyond what there is and so many bytes more, but what is kept.
 fn give_back_all_but(keeper: &dyn Keeper, more: usize) {
-    let (has, voided) = {
+    let (has, left, voided) = {
         let mut sums = sums();
-        let left = sums.has.saturating_add(more);
+        let left = sums.left(more, Instant::now());
         // Meanwhile no more may be counted than is left.
         (sums.allowed, sums.charged) = (sums.allowed.min(left), left);
-        (sums.has, sums.voided)
+        (sums.has, left, sums.voided)
     };
-    let left = keeper.give_back(has, more);
+    let left = keeper.give_back(has, left - has);
     let mut sums = sums();
     if sums.voided == voided {
         sums.allowed = left;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_thread_is_started_for_many_drops() {
+        let mut sums = Sums { charged: 1 << 30, ..Sums::NONE };
+        assert!(sums.starts());
+        assert!(!sums.starts());
+        // It ends when nothing is spare, and what is dropped later starts another one.
+        assert_eq!(sums.waits(Instant::now()), Some(Duration::ZERO));
+        sums.charged = 0;
+        assert_eq!(sums.waits(Instant::now()), None);
+        assert!(!sums.starts());
+        sums.charged = 1 << 30;
+        assert!(sums.starts());
+    }
+
+    #[test]
+    fn what_is_kept_is_given_back_after_its_time() {
+        let (now, far) = (Instant::now(), 4 * SPARE);
+        let mut sums = Sums { charged: far, kept: Some((far, now + KEPT)), ..Sums::NONE };
+        assert!(sums.starts());
+        assert_eq!((sums.left(SPARE, now), sums.waits(now)), (far, Some(KEPT)));
+        assert_eq!(sums.left(SPARE, now + KEPT), SPARE);
+        assert_eq!(sums.waits(now + KEPT), Some(Duration::ZERO));
     }
 }

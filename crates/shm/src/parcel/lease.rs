@@ -117,7 +117,7 @@ impl Lease {
     /// Memory for so many bytes, which are zeros. Blocks as [`super::Draft::new`] does.
     ///
     /// # Errors
-    /// [`ParcelError::Io`]: EINVAL for no bytes, ENOMEM, EMFILE, EFBIG; [`ParcelError::Quota`].
+    /// [`ParcelError::Empty`]; [`ParcelError::Io`]: ENOMEM, EMFILE, EFBIG; [`ParcelError::Quota`].
     pub fn new(bytes: usize) -> Result<Self, ParcelError> {
         let (file, share) = create("partywall-lease", bytes, PATIENT)?;
         let map = Common::map(file.as_fd(), bytes).map_err(failed("mmap"))?;

@@ -23,13 +23,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BufMut;
-use memmap2::{Advice, MmapMut, MmapOptions};
+use memmap2::MmapMut;
 use partywall_abi::limits;
 use partywall_abi::sync::AtomicU64;
 use rustix::fs::SealFlags;
 
 use super::budget::{PATIENT, SOON, Share};
-use super::{HUGE, ParcelError, create, failed, size, taken};
+use super::{ParcelError, create_mapped, failed, size, taken};
 use crate::failpoint::failpoint;
 use crate::region::Inbox;
 use crate::socket::Passed;
@@ -50,7 +50,7 @@ impl Memory {
     /// Memory for so many bytes, every page of it. Blocks as [`super::Draft::new`] does.
     ///
     /// # Errors
-    /// [`ParcelError::Io`]: EINVAL for no bytes, ENOMEM, EMFILE, EFBIG; [`ParcelError::Quota`].
+    /// [`ParcelError::Empty`]; [`ParcelError::Io`]: ENOMEM, EMFILE, EFBIG; [`ParcelError::Quota`].
     pub fn new(len: usize) -> Result<Self, ParcelError> {
         Self::with(len, PATIENT)
     }
@@ -64,17 +64,7 @@ impl Memory {
     }
 
     fn with(len: usize, within: Duration) -> Result<Self, ParcelError> {
-        let (file, share) = create("partywall-owned", len, within)?;
-        // SAFETY: nobody else has the file, which is as long, and nobody can write it any other way once it
-        // is sealed.
-        let mapped = unsafe { MmapOptions::new().map_mut(&file) };
-        let map = mapped.map_err(failed("mmap"))?;
-        map.advise(Advice::DontFork).map_err(failed("madvise(MADV_DONTFORK)"))?;
-        if len >= HUGE {
-            // Where the system offers none there are small ones.
-            let _asked = map.advise(Advice::HugePage);
-        }
-        map.advise(Advice::PopulateWrite).map_err(failed("madvise(MADV_POPULATE_WRITE)"))?;
+        let (file, map, share) = create_mapped("partywall-owned", len, within)?;
         failpoint("parcel.made");
         rustix::fs::fcntl_add_seals(&file, SEALS).map_err(failed("fcntl(F_ADD_SEALS)"))?;
         Ok(Self { file, map, share: Arc::new(share) })
@@ -180,6 +170,8 @@ impl Reader {
 
 #[cfg(test)]
 mod tests {
+    use memmap2::MmapOptions;
+
     use super::super::tests::{file, passed, write_all};
     use super::*;
 

@@ -49,11 +49,14 @@ impl Owned {
     /// Memory for so many bytes, which are zeros. Blocks as [`super::Draft::new`] does.
     ///
     /// # Errors
-    /// [`ParcelError::Io`]: EINVAL for no bytes, ENOMEM, EMFILE; [`ParcelError::Quota`].
+    /// [`ParcelError::Empty`]; [`ParcelError::Io`]: ENOMEM, EMFILE, EFBIG; [`ParcelError::Quota`].
     pub fn new(bytes: usize) -> Result<Self, ParcelError> {
-        let at = generation_at(bytes).filter(|_| bytes > 0);
-        let at = at.ok_or_else(|| failed("memfd_create")(rustix::io::Errno::INVAL))?;
-        let memory = owned::Memory::new(at + PAGE)?;
+        let len = match bytes {
+            0 => 0,
+            // More than there can be, which is refused.
+            _ => generation_at(bytes).map_or(usize::MAX, |at| at + PAGE),
+        };
+        let memory = owned::Memory::new(len)?;
         let file = memory.as_fd().try_clone_to_owned().map_err(failed("fcntl"))?;
         let share = Some(memory.share());
         let seen = SEEN.find(file, |file| Ok(Seen { _share: share, ..Seen::map(file)? }))?;

@@ -183,11 +183,11 @@ async fn memory_for_parcels_counts_against_its_account() {
     refused(Owned::new(1));
     assert_eq!(owned.view().len(), 512 * KIB, "what there is stays");
 
-    // Who may not wait is refused until there is an answer.
+    // Who may not wait is refused until there is an answer, which stays for it.
     drop(third);
     let _fourth = host(&socket, 512 * MIB);
     until_listed(&socket, |bytes| bytes > 0).await;
-    let at_once = || Draft::at_once(2 * MIB).map(|draft| draft.len());
+    let at_once = || Draft::at_once(200 * MIB).map(|draft| draft.len());
     let why = at_once();
     assert!(matches!(why, Err(ParcelError::Unanswered(_))), "{why:?}");
     let begin = Instant::now();

@@ -5,7 +5,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use partywall::parcel::{Lease, Owned, ParcelError};
+use partywall::parcel::{Draft, Lease, Owned, ParcelError};
 use partywall_interop::proto::SimpleRequest;
 use partywall_interop::proto::test_service_client::TestServiceClient;
 use partywall_system_tests::{connect, request};
@@ -67,6 +67,11 @@ fn death_is_noticed_while_a_forked_copy_lives() {
 
 /// How a copy of this process ends that does this, and exits with 0 if that is right.
 fn copied(does: impl FnOnce() -> bool) -> WaitStatus {
+    ended(copy(does))
+}
+
+/// A copy of this process that does this, and exits with 0 if that is right.
+fn copy(does: impl FnOnce() -> bool) -> Pid {
     // SAFETY: the child does nothing but `does`, which takes no lock and allocates nothing, and _exit(2).
     let child = unsafe { libc::fork() };
     if child == 0 {
@@ -74,7 +79,10 @@ fn copied(does: impl FnOnce() -> bool) -> WaitStatus {
         // SAFETY: nothing that is to run at the end of the process runs in its copy.
         unsafe { libc::_exit(code) };
     }
-    let child = Pid::from_raw(child).expect("a child");
+    Pid::from_raw(child).expect("a child")
+}
+
+fn ended(child: Pid) -> WaitStatus {
     waitpid(Some(child), WaitOptions::empty()).unwrap().expect("it has ended").1
 }
 
@@ -116,4 +124,19 @@ fn a_forked_copy_has_no_memory_that_its_parent_writes() {
     assert_eq!(read, [3; 8192]);
     lease.write_at(8, &[1]);
     assert_eq!([0, 1].map(|number| lease.words()[number].load(Relaxed)), [0, 1]);
+}
+
+#[test]
+fn a_draft_is_sealed_while_a_forked_copy_lives() {
+    let _alone = alone();
+    let mut draft = Draft::new(8192).unwrap();
+    let (until, end) = rustix::pipe::pipe().unwrap();
+    let lives = copy(|| rustix::io::read(&until, &mut [0; 1]) == Ok(1));
+    draft.fill(1);
+    let sealed = draft.seal().unwrap();
+    rustix::io::write(&end, &[0]).unwrap();
+    assert_eq!(ended(lives).exit_status(), Some(0));
+    assert_eq!(*sealed, [1; 8192]);
+    // What is sealed is a copy's as well.
+    assert_eq!(copied(|| *sealed == [1; 8192]).exit_status(), Some(0));
 }
