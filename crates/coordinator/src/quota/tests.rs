@@ -122,3 +122,17 @@ fn principal_with_a_quota_has_own_limits_and_account() {
     assert!(web.charge(Resource::Links, 1).is_err());
     assert!(user(&q, 1).charge(Resource::Links, 100).is_ok());
 }
+
+#[test]
+fn half_of_the_memory_is_for_parcels_and_a_half_of_it_for_one() {
+    let machine = rustix::system::sysinfo();
+    let half = machine.totalram as usize * machine.mem_unit as usize / 2;
+    let limits = Limits { parcel_bytes: usize::MAX, ..Limits::default() };
+    let q = Quotas::new(Totals::for_descriptors(1 << 20), limits, 0);
+    for (uid, share) in [(1, half / 2), (0, half)] {
+        let usage = user(&q, uid);
+        let mut charge = usage.charge(Resource::ParcelBytes, share).unwrap();
+        let refused = charge.set(share + 1).unwrap_err();
+        assert!(matches!(refused, Exceeded::Share { .. }), "user {uid}: {refused}");
+    }
+}

@@ -300,11 +300,12 @@ impl Drop for Taking {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::fd::AsFd;
+    use std::os::fd::{AsFd, AsRawFd};
 
     use partywall_shm::descriptors;
     use partywall_shm::parcel::lease::Lease;
     use partywall_shm::parcel::view::Owned;
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
     /// As many places as there can be.
     const ALL: usize = limits::ATTACHED_PLACES;
@@ -559,5 +560,44 @@ mod tests {
         assert!(matches!(wrong.memory(), Err(ParcelError::Seals { .. })));
         let right = came.take(Kind::Lease, place, Some(passed(&lease))).unwrap();
         right.memory().unwrap();
+    }
+
+    /// Runs a test of this module in a process of its own, as limits are a process's: true in that process.
+    fn is_alone(test: &str) -> bool {
+        const ALONE: &str = "PARTYWALL_TEST_ALONE";
+        if std::env::var_os(ALONE).is_some_and(|alone| alone == test) {
+            return true;
+        }
+        let (_, module) = module_path!().split_once("::").unwrap();
+        let mut own = std::process::Command::new(std::env::current_exe().unwrap());
+        own.args([&format!("{module}::{test}"), "--exact", "--nocapture"]).env(ALONE, test);
+        let said = own.output().unwrap();
+        let text = [&said.stdout[..], &said.stderr].concat();
+        let text = String::from_utf8_lossy(&text);
+        assert!(said.status.success() && text.contains("1 passed"), "{text}");
+        false
+    }
+
+    #[test]
+    fn memory_that_was_refused_for_the_machines_sake_is_there_later() {
+        if !is_alone("memory_that_was_refused_for_the_machines_sake_is_there_later") {
+            return;
+        }
+        let (mut came, place) = (Came::default(), Place::new(0));
+        let lease = Lease::new(4096).unwrap();
+        let taking = came.take(Kind::Lease, place, Some(passed(&lease))).unwrap();
+        let again = came.take(Kind::Lease, place, None).unwrap();
+        let next = lease.as_fd().try_clone_to_owned().unwrap().as_raw_fd();
+        let before = getrlimit(Resource::Nofile);
+        let less = Rlimit { current: Some(next as u64), maximum: before.maximum };
+        setrlimit(Resource::Nofile, less).unwrap();
+        let refused = taking.memory();
+        // Who drops it tries it as well.
+        drop(again);
+        setrlimit(Resource::Nofile, before).unwrap();
+        let why = refused.unwrap_err();
+        assert!(why.is_resource() && why.to_string().contains("Too many open files"), "{why}");
+        let there = came.take(Kind::Lease, place, None).unwrap().memory().unwrap();
+        assert_eq!(there, Memory::Lease(lease.memory()));
     }
 }

@@ -154,3 +154,22 @@ fn what_a_process_has_is_no_reason_to_keep_it_from_having_less() {
     s.closed(one, Instant::now());
     assert_eq!(s.quotas.used()[Resource::ParcelBytes as usize], 0);
 }
+
+/// A reload makes a process another account's, while it has half of what there is.
+#[test]
+fn memory_that_becomes_another_accounts_need_not_fit_twice() {
+    let unlimited = "\nparcel_bytes = 9223372036854775807\n";
+    let policy = POLICY.to_owned() + "[quota]" + unlimited;
+    let mut s = under(&policy);
+    let one = open(&mut s, 1);
+    let machine = rustix::system::sysinfo();
+    let share = machine.totalram as u64 * u64::from(machine.mem_unit) / 4;
+    assert_eq!(want(&mut s, one, share - MIB), Ok(share - MIB));
+    let before = Arc::clone(&s.connections[&one].standing.usage);
+    let policy = policy + "[principal.server.quota]" + unlimited;
+    s.reload(Policy::parse("p", &policy).unwrap(), None, Instant::now());
+    s.take_effects();
+    assert_eq!(want(&mut s, one, share), Ok(share));
+    assert_eq!((s.parcel_bytes(one), before.used(Resource::ParcelBytes)), (share, 0));
+    assert_eq!(s.quotas.used()[Resource::ParcelBytes as usize], share as usize);
+}
